@@ -224,11 +224,7 @@ def page(
     laws = [load(law) for law in ([laws] if isinstance(laws, str) or not isinstance(laws, Sequence) else laws)]
     measured = figures.measured(laws[0], runs)
     check_writable(str(out))
-    held = planner.of(laws, measured)
-    if measured is not None:
-        with _float64():
-            held["next"] = planner.next_answers(laws[0], *measured)
-    write_text(str(out), planner.text(held))
+    write_text(str(out), planner.text(planner.of(laws, measured)))
     return str(out)
 
 

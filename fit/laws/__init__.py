@@ -9,6 +9,8 @@ add
                  closed form
   FLOOR          the name of c of an additive law, (size + data) + c, whose log_above_floor(xp, c, x) is ln of size and
                  data: it can be fitted with both coupled, too (_coupled.py), as NAME_coupled
+  JAVASCRIPT     an object in JavaScript with log_loss(c, x) and, where there is one, at_experts(c, n_experts), for the
+                 planner page; it may call logaddexp(a, b) and FORMULAS.NAME. With FLOOR it has log_above_floor, too
   SEPARATE       the law that is fitted to the runs of each number of experts alone, and how this one contains it
 
 A preset may also say

@@ -48,10 +48,22 @@ def coupled(page: ModuleType) -> types.SimpleNamespace:
             drawn[name] = values / k if name in steeper else values
         return drawn | {"ln(1 / k - 1)": np.log(1 / k - 1)}
 
+    additive = page.__name__.rpartition(".")[2]
+    javascript = f"""{{
+  log_loss(c, x) {{
+    return logaddexp(c.k * FORMULAS.{additive}.log_above_floor(c, x), c["ln {page.FLOOR}"]);
+  }},
+  at_experts(c, n_experts) {{
+    return [...FORMULAS.{additive}.at_experts(c, n_experts), c.k];
+  }},
+}}"""
+
     separate = getattr(page, "SEPARATE", None)
     if separate:
         separate = separate | dict(form=separate["form"] + SUFFIX, names=separate["names"] | dict(k=("k", 1)))
     own = dict(COEFFICIENTS=page.COEFFICIENTS | dict(k=K), PRESETS=getattr(page, "COUPLED_PRESETS", {}))
-    own |= dict(NAME=page.__name__.rpartition(".")[2] + SUFFIX, SEPARATE=separate)
+    own |= dict(NAME=additive + SUFFIX, SEPARATE=separate)
     own |= dict(log_loss=log_loss, at_experts=at_experts, scaled_starts=scaled_starts)
+    if hasattr(page, "JAVASCRIPT"):
+        own |= dict(JAVASCRIPT=javascript)
     return types.SimpleNamespace(**vars(page) | own)

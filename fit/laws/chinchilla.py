@@ -35,6 +35,20 @@ def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
     return xp.logaddexp(log_above_floor(xp, c, x), c["ln E"])
 
 
+# The same for the planner page: c and x by name, numbers.
+JAVASCRIPT = """{
+  log_above_floor(c, x) {
+    return logaddexp(c["ln A"] - c.alpha * x["ln n_active"], c["ln B"] - c.beta * x["ln n_tokens"]);
+  },
+  log_loss(c, x) {
+    return logaddexp(FORMULAS.chinchilla.log_above_floor(c, x), c["ln E"]);
+  },
+  at_experts(c, n_experts) {
+    return [c.A, -c.alpha, c.B, -c.beta, c.E];
+  },
+}"""
+
+
 def at_experts(c: ByName, n_experts: Numbers) -> tuple[Numbers, ...]:
     """(m, mu, n, nu, c) of L = m N^mu + n D^nu + c; the same for every n_experts, which only gives the shape."""
     one = np.ones_like(n_experts, dtype=float)

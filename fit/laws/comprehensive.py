@@ -43,6 +43,20 @@ def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
     return xp.log(xp.maximum(loss + c["a"] * total + data + c["c"] * active + c["epsilon"], 1e-300))
 
 
+# The same for the planner page: c and x by name, numbers.
+JAVASCRIPT = """{
+  log_loss(c, x) {
+    const [g, s] = [x.top_k, x.shared_share];
+    const total = Math.exp(-c.alpha * x["ln n_total"]);
+    const active = Math.exp(-c.alpha * x["ln n_active"]);
+    const structure = c.e * g + c.f / g + c.m * s ** 2 + c.n * s;
+    const mixture = structure * (total + c.k * active + c.h * Math.exp(x["ln n_active"] - x["ln n_total"]));
+    const data = Math.exp(c["ln b"] - c.beta * x["ln n_tokens"]);
+    return Math.log(Math.max(mixture + c.a * total + data + c.c * active + c.epsilon, 1e-300));
+  },
+}"""
+
+
 _PRINTED = dict(e=0.1577, f=7.2446, m=5.1395, n=-3.2363, k=0.0013, h=0.0450)
 _PRINTED |= dict(a=38.051, b=27129.05, c=31.096, epsilon=1.8182, alpha=0.2383, beta=0.4694)
 _RANGES = dict(

@@ -39,6 +39,17 @@ def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
     return xp.logaddexp(xp.logaddexp(size, c["ln b"] - c["beta"] * x["ln n_tokens"]), c["ln c"])
 
 
+# The same for the planner page: c and x by name, numbers.
+JAVASCRIPT = """{
+  log_loss(c, x) {
+    const granular = c["ln g"] - c.gamma * x["ln granularity"];
+    const size = logaddexp(c["ln a"], granular) - c.alpha * x["ln n_total"];
+    const data = c["ln b"] - c.beta * x["ln n_tokens"];
+    return logaddexp(logaddexp(size, data), c["ln c"]);
+  },
+}"""
+
+
 def scaled_starts(rng: np.random.Generator, count: int, runs: Runs) -> dict[str, Array]:
     """Scaled to the runs: size, granularity, data and the floor c share the loss at the mean run."""
     loss = np.exp(np.mean(np.log(runs.loss)))

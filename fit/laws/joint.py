@@ -67,6 +67,29 @@ def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
     return xp.logaddexp(log_above_floor(xp, c, x), c["ln c"])
 
 
+# The same for the planner page: c and x by name, numbers.
+JAVASCRIPT = """{
+  scale(c, n_experts) {
+    const extra = n_experts - 1 + 1 / (1 / c.E_start - 1 / c.E_max);
+    return 1 / (1 / extra + 1 / c.E_max);
+  },
+  log_above_floor(c, x) {
+    const e = Math.log(FORMULAS.joint.scale(c, x.n_experts));
+    const size = c["ln a"] + c.delta * e + (c.alpha + c.gamma * e) * x["ln n_active"];
+    const data = c["ln b"] + c.omega * e + (c.beta + c.zeta * e) * x["ln n_tokens"];
+    return logaddexp(size, data);
+  },
+  log_loss(c, x) {
+    return logaddexp(FORMULAS.joint.log_above_floor(c, x), c["ln c"]);
+  },
+  at_experts(c, n_experts) {
+    const scale = FORMULAS.joint.scale(c, n_experts);
+    const e = Math.log(scale);
+    return [c.a * scale ** c.delta, c.alpha + c.gamma * e, c.b * scale ** c.omega, c.beta + c.zeta * e, c.c];
+  },
+}"""
+
+
 def at_experts(c: ByName, n_experts: Numbers) -> tuple[Numbers, ...]:
     """(m, mu, n, nu, c) of L = m N^mu + n D^nu + c at this number of experts (Eq. 5, Table 4), any shape."""
     e = 1 / (1 / (n_experts - 1 + 1 / (1 / c["E_start"] - 1 / c["E_max"])) + 1 / c["E_max"])

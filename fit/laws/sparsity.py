@@ -43,6 +43,19 @@ def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
     return xp.logaddexp(xp.logaddexp(size, data), xp.logaddexp(xp.logaddexp(sparse, both), c["ln e"]))
 
 
+# The same for the planner page: c and x by name, numbers.
+JAVASCRIPT = """{
+  log_loss(c, x) {
+    const used = Math.log1p(-x.sparsity);
+    const size = c["ln a"] - c.alpha * x["ln n_total"];
+    const data = c["ln b"] - c.beta * x["ln n_tokens"];
+    const sparse = c["ln c"] - c.lam * used;
+    const both = c["ln d"] - c.delta * used - c.gamma * x["ln n_total"];
+    return logaddexp(logaddexp(size, data), logaddexp(logaddexp(sparse, both), c["ln e"]));
+  },
+}"""
+
+
 def scaled_starts(rng: np.random.Generator, count: int, runs: Runs) -> dict[str, Array]:
     """Scaled to the runs: the five terms share the loss at the mean run."""
     loss, used = np.exp(np.mean(np.log(runs.loss))), np.mean(np.log1p(-runs.columns["sparsity"]))

@@ -1,7 +1,6 @@
 // A plan put on the page: its sentences, table, pictures and what is to be copied.
 
 import { $, element, makePicture, sample } from "./chart.js";
-import { config } from "./config.js";
 import { command } from "./command.js";
 import { limitsAt, timesFlops } from "./counts.js";
 import { knownInWords } from "./like.js";
@@ -11,14 +10,11 @@ import { againstCost, againstMemory, isoflop, looksOf, measured } from "./pictur
 import { bestOf, optima } from "./solve.js";
 import {
   answer,
-  builtInWords,
   compared,
   costHead,
   drawn,
   inWords,
-  meshInWords,
   safely,
-  say,
   sentences,
   targetHead,
 } from "./words.js";
@@ -71,7 +67,6 @@ function showAnswer({ ask, plan }) {
   $("tiles").replaceChildren(
     ...tiles.map(([value, what]) => element("div", {}, element("dd", {}, value), element("dt", {}, what))),
   );
-  items($("built"), plan.buildable ? builtInWords(plan.buildable) : ["no model of whole blocks meets the limits"]);
   items($("compared"), compared(plan));
   $("draws").textContent = plan.bootstrap ? `${drawn(ask.law, plan.bootstrap).replace(/:$/, "")}.` : "";
 }
@@ -139,7 +134,7 @@ export function fill(table, head, rows, best) {
 }
 
 // What training costs and keeps in memory, and how fast the model answers, by number of experts.
-function showCosts({ ask, plan }) {
+function showCosts({ plan }) {
   $("costs").hidden = !plan.chips;
   if (!plan.chips) return;
   const head = ["E", "training", "price", "training takes", "chips", "served on", "tokens/s alone", "tokens/s among many"];
@@ -154,11 +149,7 @@ function showCosts({ ask, plan }) {
   ]);
   fill($("cost-table"), head, rows, plan.optima.indexOf(plan.best));
   $("cost-head").textContent = costHead(plan.chips);
-  const built = plan.buildable?.cost;
-  const step = built?.step_bytes ? [say("STEP_TAKES", built)] : [];
-  $("cost-note").textContent = `${[sentences.COST_NOTE, ...step].join("; ")}.`;
-  $("mesh-words").hidden = !built?.mesh;
-  if (built?.mesh) $("mesh-words").textContent = `${meshInWords(built, ask.limits.chips.memory)}.`;
+  $("cost-note").textContent = `${sentences.COST_NOTE}.`;
 }
 
 // What reaches the loss asked for, by number of experts.
@@ -231,14 +222,8 @@ function put(picture, drawIt) {
 
 function showCopies({ ask, plan }) {
   $("command").textContent = command(ask.law, ask.state, ask);
+  $("build-command").textContent = `${command(ask.law, ask.state, ask)} --emit_config=planned.py`;
   $("json").textContent = JSON.stringify(plan, null, 1);
-  let refused;
-  const source = safely(
-    () => config(ask.data, ask.law, plan),
-    (sentence) => (refused = sentence),
-  );
-  $("config").textContent = source ?? refused;
-  $("copy-config").hidden = source == null;
 }
 
 // What doubling each limit would gain: [{name, gain in nats, best: the new optimum}]; gain null without a limit.

@@ -9,20 +9,18 @@ import { asked } from "./asked.js";
 import { FIELDS, defaults, fromHash, fromSlider, toHash, toSlider } from "./form.js";
 import { slim } from "./like.js";
 import { amount, digits, typed } from "./numbers.js";
-import { showNext } from "./next.js";
 import { planOf } from "./plan.js";
-import { showSpeedup } from "./speedup.js";
-import { ownRuns } from "./own.js";
+import { watchDrops } from "./drop.js";
 import { PlanError, safely, setSentences } from "./words.js";
 
 const data = JSON.parse(document.getElementById("data").textContent);
 for (const law of data.laws) Object.assign(law, data.forms[law.form]);
 setSentences(data.sentences);
-let [state, unknown] = fromHash(location.hash, data.laws); // unknown: a sentence on what the address has besides
+let [state, unknown] = fromHash(location.hash || location.search, data.laws); // unknown: a sentence on what the address has besides
 let pasting = false; // whether a config.json is about to be pasted
 
 const lawOf = () => data.laws.find(({ name }) => name === state.law) ?? data.laws[0];
-const runsOf = () => own.runs() ?? (state.law === data.laws[0].name ? data.runs : null);
+const runsOf = () => (state.law === data.laws[0].name ? data.runs : null);
 
 // The fields.
 
@@ -43,7 +41,8 @@ function makeFields() {
     slider.addEventListener("input", () => change({ [name]: fromSlider(field, lawOf(), slider.value) }));
     $(field.group).append(element("div", { class: "field" }, element("label", { for: name }, label), text, slider));
   }
-  data.laws.forEach(addLaw);
+  for (const { name, form } of data.laws)
+    $("law").append(element("option", { value: name }, `${name.split("/").slice(-2).join("/")} (${form})`));
   for (const name of Object.keys(data.published)) $("known").append(element("option", { value: name }, name));
   $("known").append(element("option", { value: "{" }, "a config.json of your own"));
   $("known").addEventListener("input", () => {
@@ -51,9 +50,8 @@ function makeFields() {
     start(pasting ? $("config-text").value : $("known").value);
   });
   $("config-text").addEventListener("input", () => start(slim($("config-text").value.trim())));
-  for (const name of Object.keys(data.cost.remat)) $("remat").append(element("option", { value: name }, name));
   for (const name of Object.keys(data.chips)) $("chip").append(element("option", { value: name }, name));
-  for (const name of ["chip", "experts", "bytes_per_parameter", "bytes_per_kv_element", "remat"])
+  for (const name of ["chip", "experts", "bytes_per_parameter", "bytes_per_kv_element"])
     $(name).addEventListener("input", () => change({ [name]: $(name).value }));
   $("law").addEventListener("input", () => {
     const { chip, chips, mfu, dollars_per_hour } = state;
@@ -61,24 +59,9 @@ function makeFields() {
     const law = data.laws.find(({ name }) => name === $("law").value);
     const kept = { chip, chips, mfu, dollars_per_hour, ...(hours && { hours, flops }) };
     change({ ...defaults(law, like), ...kept });
-    own.reread();
   });
   $("reset").addEventListener("click", () => change(defaults(lawOf())));
 }
-
-const addLaw = ({ name, form }) =>
-  $("law").append(element("option", { value: name }, `${name.split("/").slice(-2).join("/")} (${form})`));
-
-// Makes a law that was fitted here the page's.
-function takeLaw(law) {
-  const at = data.laws.findIndex(({ name }) => name === law.name);
-  if (at >= 0) data.laws[at] = law;
-  else addLaw(data.laws[data.laws.push(law) - 1]);
-  const { chip, chips, mfu, like } = state;
-  change({ ...defaults(law, like), chip, chips, mfu });
-  own.reread();
-}
-const own = ownRuns({ data, lawOf, later, take: takeLaw, start: (text) => start(slim(text)) });
 
 // Takes a model to start from: a published name or a config's text. What was typed stays; defaults become those of it.
 function start(like) {
@@ -117,7 +100,7 @@ function showFields(law, latest) {
     const end = +slider.value === 0 ? field.first : +slider.value === 1000 ? field.last : null;
     slider.setAttribute("aria-valuetext", end?.[1] ?? (derived[field.name] || "not given"));
   }
-  for (const name of ["law", "chip", "bytes_per_parameter", "bytes_per_kv_element", "remat"]) {
+  for (const name of ["law", "chip", "bytes_per_parameter", "bytes_per_kv_element"]) {
     if (![...$(name).options].some(({ value }) => value === state[name]))
       $(name).append(element("option", { value: state[name] }, state[name]));
     $(name).value = state[name];
@@ -183,8 +166,6 @@ function render() {
     showPlan(latest);
     following = setTimeout(() => {
       showLaws(latest);
-      showNext(latest.ask, change);
-      showSpeedup(latest.ask, own.all(), own.speedupCommand(law));
       following = setTimeout(() => {
         showPictures(latest, runsOf(), change);
         document.body.setAttribute("aria-busy", "false");
@@ -194,7 +175,7 @@ function render() {
   showHidden();
 }
 
-for (const name of ["command", "compare", "laws-json", "json", "config", "fit-command", "next-command", "speedup-command"])
+for (const name of ["command", "compare", "laws-json", "json", "build-command", "fit-command"])
   $(`copy-${name}`).addEventListener("click", async () => {
     const button = $(`copy-${name}`);
     button.textContent = (await copied($(name).textContent)) ? "Copied" : "Select and copy by hand";
@@ -217,7 +198,6 @@ async function copied(text) {
 
 addEventListener("hashchange", () => {
   [state, unknown] = fromHash(location.hash, data.laws);
-  own.reread();
   later();
 });
 
@@ -236,5 +216,6 @@ new ResizeObserver(() => {
 }).observe($("pictures"));
 
 makeFields();
+watchDrops((text) => start(slim(text)));
 for (const id of ["form", "intro"]) $(id).open = matchMedia("(min-width: 60rem)").matches;
 render();

@@ -47,16 +47,13 @@ function expertsOf(state, law) {
 
 // The chips to train on, as `fit plan --chips` has them; null where their kind, number or MFU is not given.
 function chipsOf(data, state, devices, experts) {
-  const [count, mfu, mesh] = [numberOf(state, "chips"), mfuOf(state, experts), meshOf(data, state)];
+  const count = numberOf(state, "chips");
+  const mfu = mfuOf(state, experts);
   const dollars = flagOf(data, state, "dollars_per_hour", true);
-  if (count == null || mfu == null || !(state.chip in data.chips)) {
-    if (mesh) refusal("NEEDS_CHIPS", { flag: "mesh_expert" });
-    return null;
-  }
+  if (count == null || mfu == null || !(state.chip in data.chips)) return null;
   if (!(count >= 1 && count <= 1e9 && count === Math.floor(count)))
     refusal("NO_CHIPS", { value: `${state.chip}:${state.chips}`, kinds: Object.keys(data.chips).join(", ") });
-  if (mesh && count % (mesh.expert * mesh.model)) refusal("MESH_OF_CHIPS", { ...mesh, count });
-  return { kind: state.chip, count, mfu, dollars_per_hour: dollars, devices, mesh };
+  return { kind: state.chip, count, mfu, dollars_per_hour: dollars, devices };
 }
 
 // The MFU: a number, or {n_experts: number} where JSON of such was typed; null where nothing was.
@@ -78,16 +75,6 @@ function mfuOf(state, experts) {
   const missing = experts.find((e) => !(e in table));
   if (missing) refusal("MFU_MISSING", { value, missing, known: Object.keys(table).join(", ") });
   return table;
-}
-
-// The mesh to train on, null where nothing of it is typed.
-function meshOf(data, { mesh_expert, mesh_model, remat }) {
-  if (![mesh_expert, mesh_model, remat].some((text) => text.trim())) return null;
-  if (remat && !(remat in data.cost.remat))
-    throw new PlanError(`--remat=${remat}: expected one of ${Object.keys(data.cost.remat).join(", ")}`);
-  const size = (name, text) => (text.trim() ? integerOf({ [name]: text }, name) : 1);
-  const [expert, model] = [size("mesh_expert", mesh_expert), size("mesh_model", mesh_model)];
-  return { expert, model, remat: remat || "full" };
 }
 
 // What the state asks: {shape, limits, experts, loss, chips, memory, devices, hours}; throws PlanError with the command line's sentences.

@@ -22,8 +22,6 @@ export function command(law, state, { given, limits, experts, loss, chips, memor
     if (by) flags.push(`--mfu=${quoted(JSON.stringify(chips.mfu))}`);
     else add("mfu", chips.mfu, 0.4);
     if (!laws) add("dollars_per_hour", chips.dollars_per_hour);
-    for (const name of ["mesh_expert", "mesh_model"]) if (!laws) add(name, numberOf(state, name));
-    if (state.remat && !laws) flags.push(`--remat=${state.remat}`);
   }
   add("memory_gb", memory);
   add("devices", devices, 1);

@@ -1,8 +1,8 @@
 // What a plan costs on chips, and the other way round: the least budget that reaches a loss, and the front of loss
-// against cost. As fit/planning/cost.py and fit/planning/target.py; chips: {kind, count, mfu, dollars_per_hour, devices,
-// mesh}, or null; mfu: a number, or {n_experts: number}; mesh: {expert, model, remat}, or null.
+// against cost. As fit/planning/cost.py and fit/planning/target.py; chips: {kind, count, mfu, dollars_per_hour, devices},
+// or null; mfu: a number, or {n_experts: number}.
 
-import { INFERENCE, TRAINING, active, byExperts, cache, endsOf, holding, onMesh, smallestOf } from "./counts.js";
+import { INFERENCE, TRAINING, active, byExperts, cache, endsOf, holding, smallestOf } from "./counts.js";
 import { timesFlops, trainingOf } from "./counts.js";
 import { lawAt } from "./law.js";
 import { bestOf, largestIn, optima, solve } from "./solve.js";
@@ -26,8 +26,7 @@ function price(data, chips, flops, e, name = "") {
 export const chipLimits = (data, chips) =>
   chips && { ...data.cost, kind: chips.kind, count: chips.count, memory: data.chips[chips.kind].memory };
 
-// Adds to a plan its chips, to its optima and buildable model what they cost, and a warning where the chips bound the
-// best or hold fewer tokens than a batch has.
+// Adds to a plan its chips, to its optima what they cost, and a warning where the chips bound the best.
 export function addCosts(data, plan, law, chips, shape, limits, experts) {
   const { memory, bandwidth } = data.chips[chips.kind];
   const costOf = (row, parameters) => {
@@ -44,11 +43,9 @@ export function addCosts(data, plan, law, chips, shape, limits, experts) {
       tokens_per_second: { alone: speed(row.n_active), among_many: speed(row.n_total) },
     };
   };
-  const { mesh, ...plain } = chips;
-  plan.chips = plain;
+  plan.chips = chips;
   for (const row of plan.optima) row.cost = costOf(row, row.n_total);
-  const { best, buildable: built } = plan;
-  if (built) built.cost = { ...costOf(built, built.exact_parameters), ...stepOf(built, limits.chips) };
+  const { best } = plan;
   const { kind, count } = chips;
   if (best.size_bound === "chips" && (limits.flops != null || limits.memory_bytes != null)) {
     const free = bestOf(optima(law, shape, { ...limits, chips: null }, experts));
@@ -56,38 +53,6 @@ export function addCosts(data, plan, law, chips, shape, limits, experts) {
     const values = { e: free.n_experts, loss: best.loss - free.loss, kind, count };
     plan.warnings.push(say("CHIPS_BIND", { ...values, needed: needed ? say("CHIPS_NEEDED", { needed }) : "" }));
   }
-  if (built && mesh) {
-    built.cost.mesh = onMesh(shape, limits.chips, built, mesh);
-    plan.warnings.push(...uneven(built, mesh));
-  }
-  if (built?.cost.microbatch_tokens) {
-    const gb = { need: built.cost.step_bytes / 1e9, limit: (count * memory) / 1e9 };
-    plan.warnings.push(say("STEP_TOO_LARGE", { ...gb, ...built.cost, kind, count }));
-  }
-}
-
-// What a compiled step of the buildable model's largest batch takes, and how many of its tokens the chips hold at once
-// where they do not hold all; nulls where the batch is not known.
-function stepOf({ batch_tokens, exact_parameters, n_blocks, d_model, n_heads, sequence }, chips) {
-  if (!batch_tokens?.length) return { step_tokens: null, step_bytes: null, microbatch_tokens: null };
-  const { remat, group, count, memory } = chips;
-  const state = FORMULAS.state_bytes(0, exact_parameters, 0, 1, 1);
-  const each = FORMULAS.token_bytes(remat.full, d_model, n_blocks, n_heads, sequence, 1);
-  const taken = (tokens) => FORMULAS.device_bytes(state, each, tokens, 1, 1);
-  const batches = batch_tokens.map(([, tokens]) => tokens);
-  const step_tokens = Math.max(...batches);
-  let fewer = null;
-  if (taken(step_tokens) > count * memory)
-    for (fewer = Math.min(...batches); fewer > group && taken(fewer) > count * memory;) fewer /= 2;
-  return { step_tokens, step_bytes: taken(step_tokens), microbatch_tokens: fewer };
-}
-
-// Sentences on what of the buildable model the trainer does not divide over the mesh.
-function uneven({ n_experts, routed_experts = n_experts, n_heads, n_kv_heads = n_heads }, { expert, model }) {
-  const counts = [["expert", expert, "experts", n_experts > 1 ? routed_experts : 0]];
-  counts.push(["model", model, "heads", n_heads], ["model", model, "heads of keys", n_kv_heads]);
-  const odd = counts.filter(([, size, , count]) => count % size);
-  return odd.map(([axis, size, what, count]) => say("MESH_UNEVEN", { axis, size, what, count }));
 }
 
 // FLOPs from `least` to `most` at which the best model at e experts reaches a loss; null if `most` is not enough.

@@ -71,41 +71,30 @@ export function structure(shape, e) {
 export const memoryOf = (shape, limits, d, e) =>
   limits.bytes_per_parameter * total(shape, d, e) + limits.bytes_per_kv_element * cache(shape, d, limits.kv_tokens);
 
-// Bytes over `count` chips of the smallest step of training so many parameters; FORMULAS has those of
-// fit/planning/memory.py. chips: {count, memory of each, remat and row as there}.
-/* global FORMULAS */
+// Bytes over `count` chips of the smallest step of training so many parameters, as fit/planning/memory.py estimates them.
+// chips: {count, memory of each, and the constants state, remat, at_work, scores, row and group of that file}.
 export function trainingOf(shape, chips, d, parameters, count) {
-  const state = FORMULAS.state_bytes(0, parameters, 0, 1, 1);
-  return FORMULAS.device_bytes(state, tokenOf(shape, chips, d), FORMULAS.least_tokens(count, 1), 1, 1);
+  const least_tokens = Math.max(chips.row * count, chips.group);
+  return chips.state * parameters + tokenBytes(shape, chips, d) * least_tokens;
 }
 export const leastOf = (shape, { chips }, d, e) => trainingOf(shape, chips, d, total(shape, d, e), chips.count);
 
-// Of these, the bytes of one token.
-const tokenOf = (shape, { remat, row }, d) =>
-  FORMULAS.token_bytes(remat.full, d, d / shape.width_per_block, d / shape.width_per_block, row, 1);
+// Of these, the bytes of one token, in rows of `row` tokens.
+function tokenBytes(shape, { remat, at_work, scores, row }, d) {
+  const blocks = d / shape.width_per_block;
+  const heads = d / shape.width_per_block;
+  const [everywhere, of_width, of_scores] = remat.full;
+  return (everywhere * blocks + of_width * blocks + at_work) * d + (of_scores * blocks + scores) * row * heads;
+}
 
 // The fewest chips that hold the training of so many parameters; null where no number does.
-export const holding = (shape, chips, d, parameters) =>
-  finite(FORMULAS.fewest(FORMULAS.state_bytes(0, parameters, 0, 1, 1), tokenOf(shape, chips, d), chips.memory, 1));
-const finite = (x) => (Number.isFinite(x) ? x : null);
-
-// What a device of a mesh takes to train a buildable model, as fit/planning/cost.py has it.
-export function onMesh(shape, chips, built, { expert, model, remat }) {
-  const { d_model, n_blocks, n_heads, sequence, exact_parameters, cost } = built;
-  const data = chips.count / (expert * model);
-  const mixtures = built.n_experts > 1 ? n_blocks - (built.n_dense_blocks ?? 0) : 0;
-  const experts = mixtures * 3 * d_model * (built.d_expert || built.d_ff) * (built.routed_experts ?? built.n_experts);
-  const ends = endsOf(shape) * d_model;
-  const state = FORMULAS.state_bytes(experts, exact_parameters - experts - ends, ends, expert, model);
-  const token = FORMULAS.token_bytes(chips.remat[remat], d_model, n_blocks, n_heads, sequence, model);
-  const rows = finite(FORMULAS.fewest(state, token, chips.memory, expert));
-  const onEach = (n_tokens) => n_tokens && FORMULAS.device_bytes(state, token, n_tokens, data, expert);
-  return {
-    ...{ data, expert, model, remat },
-    least_bytes: onEach(FORMULAS.least_tokens(data, expert)),
-    step_bytes: onEach(cost.step_tokens),
-    chips: rows && rows * expert * model,
-  };
+export function holding(shape, chips, d, parameters) {
+  const state = chips.state * parameters;
+  const token = tokenBytes(shape, chips, d);
+  const free = chips.memory - chips.row * token;
+  if (!(free > 0)) return null;
+  const rounding = 1 - 1e-12; // a model may be as large as the chips' memory
+  return Math.ceil(Math.max(state / free, (state + chips.group * token) / chips.memory) * rounding);
 }
 
 // The limits of models of e experts: with their own FLOPs, where an MFU by number of experts makes these differ.
@@ -133,68 +122,3 @@ export function tokensOf(limits, size) {
 
 // Rounded as Python does it: a half goes to the even number.
 export const even = (x) => (Math.abs(x % 1) === 0.5 ? 2 * Math.round(x / 2) : Math.round(x));
-
-// A decoder of whole blocks and heads, d wide, its fields and exact counts; off: the factor by which rounding changed the
-// shape's ratios at most. As Model in fit/shape/architecture.py.
-export function model(shape, blocks, d, e, sequence) {
-  const fields = { d_model: d, n_blocks: blocks, n_heads: Math.floor(d / shape.width_per_block), d_ff: 3 * d };
-  fields.vocab_size = shape.vocab_size;
-  if (isMixture(shape)) Object.assign(fields, mixtureFields(shape, d, e));
-  const { n_heads, n_kv_heads = n_heads, head_dim = shape.width_per_block, d_ff, d_expert = d_ff } = fields;
-  const { n_dense_blocks = 0, n_shared_experts = 0, top_k = 1, routed_experts = e } = fields;
-  const mixtures = e > 1 ? blocks - n_dense_blocks : 0;
-  const attention = 2 * d * head_dim * (n_heads + n_kv_heads);
-  const parameters = (experts) =>
-    endsOf(shape) * d +
-    blocks * attention +
-    (blocks - mixtures) * 3 * d * d_ff +
-    mixtures * 3 * d * d_expert * (experts + n_shared_experts);
-  const [n_active, n_total, router] = [parameters(top_k), parameters(routed_experts), mixtures * d * routed_experts];
-  const ratios = [
-    d / (blocks * shape.width_per_block),
-    n_kv_heads / n_heads / shape.kv_share,
-    (n_heads * head_dim) / d / shape.attention,
-  ];
-  return {
-    off: Math.max(...ratios.map((ratio) => Math.max(ratio, 1 / ratio))),
-    cache_elements: 2 * n_kv_heads * head_dim * blocks, // of one token
-    exact_forward_flops_per_token:
-      2 * (n_active - d * (endsOf(shape) - shape.vocab_size) + router) + 4 * blocks * n_heads * head_dim * sequence,
-    row: {
-      n_experts: e,
-      ...fields,
-      n_active,
-      n_total,
-      exact_parameters: n_total + (4 * blocks + shape.final_norm) * d + router,
-    },
-  };
-}
-
-// The trainer's fields beyond the paper's, whole numbers: the nearest that can be built.
-function mixtureFields(shape, d, e) {
-  const head_dim = shape.head_dim || shape.width_per_block;
-  const n_heads = Math.max(1, even((shape.attention * d) / head_dim));
-  const far = (n) => Math.abs(Math.log(n / (shape.kv_share * n_heads)));
-  let n_kv_heads = 1;
-  for (let n = 2; n <= n_heads; n++) if (n_heads % n === 0 && far(n) < far(n_kv_heads)) n_kv_heads = n;
-  const fields = { n_heads, n_kv_heads, head_dim, d_ff: even(shape.ff * d), tied_embeddings: shape.tied };
-  if (!shape.trained && shape.split !== 1)
-    fields.routed_experts = e > 1 ? even(e * shape.split) - shape.shared : 1;
-  return {
-    ...fields,
-    top_k: e > 1 ? topK(shape) : 1,
-    d_expert: e > 1 ? Math.max(1, even((shape.ff * d) / shape.split)) : 0,
-    n_shared_experts: e > 1 ? shape.shared : 0,
-    n_dense_blocks: e > 1 ? shape.n_dense : 0,
-  };
-}
-
-// The widths that so many blocks may have, of whole heads within `share` of the shape's width per block, and just that.
-export function widths(shape, blocks, share) {
-  const own = blocks * shape.width_per_block;
-  const step = (shape.head_dim || shape.width_per_block) / shape.attention;
-  const found = new Set([own]);
-  for (let n = Math.ceil(own / (1 + share) / step); n <= Math.floor((own * (1 + share)) / step); n++)
-    if (n) found.add(even(n * step));
-  return [...found].sort((a, b) => a - b);
-}

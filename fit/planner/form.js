@@ -18,8 +18,6 @@ export const FIELDS = [
   { name: "chips", label: "Chips", group: "budget", kind: "count", integer: true, range: () => [1, 1e5] },
   { name: "mfu", label: 'MFU, the used share of their peak; by experts: {"1": 0.45, "8": 0.38}', group: "budget", range: () => [0.05, 0.8] },
   { name: "dollars_per_hour", label: "Dollars per chip and hour", group: "budget", range: () => [0.1, 20] },
-  { name: "mesh_expert", label: "Chips that share the experts", group: "mesh", integer: true, first: ["", "1"], range: () => [1, 1024] },
-  { name: "mesh_model", label: "Chips that share heads and layers", group: "mesh", integer: true, first: ["", "1"], range: () => [1, 64] },
   { name: "memory_gb", label: "Memory of one device, GB", group: "memory", last: ["", "no limit"] },
   { name: "devices", label: "Devices that share it", group: "memory", integer: true, range: () => [1, 1024] },
   {
@@ -66,7 +64,7 @@ export const FIELDS = [
   }),
 ];
 const BYTES = ["bytes_per_parameter", "bytes_per_kv_element"];
-export const NAMES = ["law", "like", "chip", "experts", "remat", "next_flops", "target_flops", ...BYTES, ...FIELDS.map(({ name }) => name)];
+export const NAMES = ["law", "like", "chip", "experts", ...BYTES, ...FIELDS.map(({ name }) => name)];
 
 const usualShape = (law) =>
   shapeOf({ vocab_size: +law.shape.vocab_size || 50257, width_per_block: +law.shape.width_per_block || 64 });
@@ -109,7 +107,6 @@ export function defaults(law, like = "") {
     max_tokens: "",
     epochs: "",
     experts: law.experts.join(","),
-    ...{ mesh_expert: "", mesh_model: "", remat: "", next_flops: "", target_flops: "" },
     ...{ like, granularity: "", used: "", shared_experts: "", dense_blocks: "", kv_share: "" },
     ...Object.fromEntries(
       ["vocab_size", "width_per_block"].map((name) => [
@@ -121,10 +118,10 @@ export function defaults(law, like = "") {
 }
 
 // [the state that a hash names, over the law's defaults; a sentence on settings in it that there are not, or ""]; hours or
-// a loss to reach, where given, take the place of FLOPs.
+// a loss to reach, where given, take the place of FLOPs. hash: "#flops=1e22&...", or the same after a "?".
 export function fromHash(hash, laws) {
   const parts = hash
-    .replace(/^#/, "")
+    .replace(/^[#?]/, "")
     .split("&")
     .filter(Boolean)
     .map((part) => part.split(/=(.*)/s).slice(0, 2));

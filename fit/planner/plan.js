@@ -1,13 +1,12 @@
-// A plan: the dictionary that `python -m fit plan --json` prints, key by key. Units as in solve.js.
+// A plan: what `python -m fit plan --json` prints of it, by the same names, but for the model to build. Units as in
+// solve.js.
 
 import { addCosts, chipLimits, front, leastFlops, reach } from "./cost.js";
 import { R_D, R_N, drawsOf, driftOf, effective, falls, fresh, lawAt, outsideOf, percentile, repeated } from "./law.js";
-import { INFERENCE, TRAINING, holding, isMixture, limitsAt, memoryOf, model, smallestOf, tokensOf, widths } from "./counts.js";
+import { INFERENCE, TRAINING, limitsAt, memoryOf } from "./counts.js";
 import { AS_GOOD, BAND, bestOf, largestIn, nearOptimal, optima, refuseWithoutOptimum, solve } from "./solve.js";
 import { infeasibleWhy, refusal, say, sentences, warnings } from "./words.js";
 
-const ROUNDED = 0.15; // ratios within this share of each other are taken for one that was rounded to whole widths
-const TRIED = 300; // depths around the planned one, and widths at each, as fit/planning/building.py
 export const DECIDED = 0.8; // share of the draws in which the best number of experts must be the best
 
 // [law, limits, plan] of what was asked. If epochs are given, the law is that of repeated text; if a loss is to be
@@ -61,17 +60,12 @@ export function planFor(data, law, shape, limits, experts) {
       .filter((o) => !o.feasible)
       .map(({ n_experts }) => ({ n_experts, why: infeasibleWhy(shape, limits, [n_experts]) })),
     best: rows.find((r) => r.n_experts === best.n_experts),
-    buildable: buildable(data, law, shape, limits, solved),
   };
   if (law.bootstrap) out.bootstrap = bootstrap(law, shape, limits, experts);
   if (limits.max_tokens != null && limits.flops != null)
     out.loss_of_token_cap =
       best.loss - bestOf(optima(fresh(law), shape, { ...limits, max_tokens: null }, experts)).loss;
-  if (limits.flops != null && !law.dense) {
-    out.dense = againstDense(law, shape, limits, out.best);
-    out.rule_of_thumb = ruleOfThumb(fresh(law), shape, limitsAt(limits, best.n_experts).flops, experts);
-  }
-  [out.base_config, out.overrides] = baseConfig(data, law, shape);
+  if (limits.flops != null && !law.dense) out.dense = againstDense(law, shape, limits, out.best);
   const { n_experts: e, extrapolation } = out.best;
   const ends = [Math.max(...experts), Math.min(...experts)];
   out.extrapolation = extrapolation;
@@ -148,90 +142,6 @@ function bootstrap(law, shape, limits, experts) {
   return { form, percentiles, by, draws: usable.length, draws_without_optimum: drawn.length - usable.length, optima };
 }
 
-// The config file and overrides of the runs behind the law; a law that names none has the paper's for its shape.
-function baseConfig(data, law, shape) {
-  if (law.models.base_config) return [law.models.base_config, law.models.overrides ?? {}];
-  return [law.configs || !isPapers(data, shape) ? null : data.paper.config, {}];
-}
-
-const isPapers = (data, shape) =>
-  !isMixture(shape) && Object.entries(data.paper.shape).every(([name, value]) => shape[name] === value);
-
-function learningRate(data, law, base, size, e) {
-  const { learning_rate: own } = law.models;
-  const rate = ({ constant, n_active, n_experts }) =>
-    Math.exp(constant + n_active * Math.log(size) + n_experts * Math.log(e));
-  if (own) return [rate(own), law.published ? sentences.RATE_EQ_10 : sentences.RATE_OF_RUNS];
-  if (base !== data.paper.config) return [null, sentences.RATE_UNKNOWN];
-  if (size < data.paper.smallest_tuned) return [null, sentences.RATE_TOO_SMALL];
-  return [rate(data.paper.learning_rate), sentences.RATE_EQ_10];
-}
-
-const apart = (a, b) => Math.max(a / b, b / a);
-
-// The models of whole blocks and heads around an optimum that meet the limits, each with the optimum's size.
-function whole(data, law, shape, limits, { n_experts, n_active: planned, d_model }) {
-  limits = limitsAt(limits, n_experts);
-  const blocks = d_model / shape.width_per_block;
-  const [sequence, at] = [law.models.seq_len ?? data.sequence, lawAt(law, shape, n_experts)];
-  const [found, least] = [[], Math.round(smallestOf(shape) / shape.width_per_block)];
-  for (let n = Math.max(least, Math.ceil(blocks * (1 + ROUNDED))); n >= least; n -= Math.ceil(blocks / TRIED)) {
-    if (found.length && n < blocks / (1 + ROUNDED) - 1) break;
-    const tried = widths(shape, n, ROUNDED);
-    for (let i = 0; i < tried.length; i += Math.ceil(tried.length / TRIED)) {
-      const one = model(shape, n, tried[i], n_experts, sequence);
-      const { exact_parameters, n_active, n_total } = one.row;
-      const memory_bytes =
-        limits.bytes_per_parameter * exact_parameters +
-        limits.bytes_per_kv_element * one.cache_elements * limits.kv_tokens;
-      const n_tokens = Math.floor(tokensOf(limits, n_active));
-      if ((limits.memory_bytes != null && memory_bytes > limits.memory_bytes) || n_tokens < 1) continue;
-      if (limits.chips) {
-        const chips = holding(shape, limits.chips, tried[i], exact_parameters);
-        if (!chips || chips > limits.chips.count) continue;
-      }
-      const loss = at.at(n_active, n_tokens, n_total, tried[i]);
-      found.push({ ...one, n_tokens, loss, memory_bytes, sequence, planned });
-    }
-  }
-  return found;
-}
-
-// The model of whole blocks and heads to build, with as many experts as the best optimum has; where none fits, with any
-// other number, null if there is none. As fit/planning/building.py.
-function buildable(data, law, shape, limits, solved) {
-  const optimum = bestOf(solved);
-  let found = whole(data, law, shape, limits, optimum);
-  if (!found.length)
-    found = solved.filter((o) => o.feasible).flatMap((o) => whole(data, law, shape, limits, o));
-  const allowed = found.filter(({ off }) => off <= 1 + ROUNDED);
-  if (allowed.length) found = allowed;
-  const most = (1 + AS_GOOD) * Math.max(optimum.loss, Math.min(...found.map(({ loss }) => loss)));
-  const further = (a, b) =>
-    a.off - b.off || apart(a.planned, a.row.n_active) - apart(b.planned, b.row.n_active);
-  const chosen = found
-    .filter(({ loss }) => loss <= most)
-    .reduce((best, one) => (best && further(best, one) <= 0 ? best : one), null);
-  if (!chosen) return null;
-  const { row, n_tokens, loss, memory_bytes, exact_forward_flops_per_token, sequence } = chosen;
-  const best = {
-    ...row,
-    n_tokens,
-    loss,
-    loss_of_building: loss - optimum.loss,
-    memory_bytes,
-    training_flops: TRAINING * row.n_active * n_tokens,
-    sequence,
-    exact_forward_flops_per_token,
-    exact_training_flops: 3 * exact_forward_flops_per_token * n_tokens,
-  };
-  const [base] = baseConfig(data, law, shape);
-  [best.learning_rate, best.learning_rate_from] = learningRate(data, law, base, best.n_active, best.n_experts);
-  best.batch_tokens =
-    base === data.paper.config ? data.paper.batch_ramp.filter(([from]) => from < best.n_tokens) : null;
-  return marked(law, shape, best);
-}
-
 // What the best plan saves against the best dense model under the same limits; null where no dense model fits.
 function againstDense(law, shape, limits, best) {
   limits = limitsAt(limits, best.n_experts);
@@ -249,21 +159,4 @@ function againstDense(law, shape, limits, best) {
     flops_saved: needed == null ? null : 1 - limits.flops / needed,
     inference_flops_ratio: best.n_active / n_active,
   };
-}
-
-// Whether a mixture of E <= 8 with the compute-optimal dense model's total parameters, on E times its tokens, is better.
-function ruleOfThumb(law, shape, flops, experts) {
-  const none = { flops: null, memory_bytes: null, max_tokens: null, inference_tokens: 0, kv_tokens: 0 };
-  const usual = { ...none, bytes_per_parameter: 2, bytes_per_kv_element: 2 };
-  const dense = solve(lawAt(law, shape, 1), 1, shape, { ...usual, flops });
-  const rows = [];
-  for (const e of experts.filter((e) => 1 < e && e <= 8)) {
-    const same = { ...usual, memory_bytes: dense.n_total, bytes_per_parameter: 1, max_tokens: e * dense.n_tokens };
-    const { feasible, n_active, n_tokens, loss } = solve(lawAt(law, shape, e), e, shape, same);
-    if (!feasible) continue;
-    const holds = loss < dense.loss;
-    const flops_ratio = (TRAINING * n_active * n_tokens) / flops;
-    rows.push(marked(law, shape, { n_experts: e, n_active, n_tokens, loss, dense_loss: dense.loss, holds, flops_ratio }));
-  }
-  return rows;
 }

@@ -92,7 +92,7 @@ export function warnings(data, law, shape, plan, experts, unbounded) {
   if (!Object.keys(law.ranges).length) out.push(say("NO_RANGE"));
   const unknown = ["vocab_size", "width_per_block"].filter((name) => law.models[name] == null);
   const { given } = shape;
-  if (unknown.length && !("split" in given) && Object.entries(data.paper.shape).every(([k, v]) => given[k] === v)) {
+  if (unknown.length && !("split" in given) && Object.entries(data.paper_shape).every(([k, v]) => given[k] === v)) {
     const values = unknown.map((name) => format("{v:,}", { v: shape[name] })).join(" and ");
     out.push(say("SHAPE_UNKNOWN", { names: unknown.join(" and "), values }));
   }
@@ -123,22 +123,15 @@ function assumed(law, shape) {
 }
 
 // One sentence: what to train, and how sure its loss is.
-export function answer({ best, buildable, bootstrap }) {
+export function answer({ best, bootstrap }) {
   const row = bootstrap?.optima.find((row) => row.n_experts === best.n_experts);
   return say("ANSWER", {
     ...best,
     model: say(best.n_experts > 1 ? "MIXTURE" : "DENSE", best),
     total: best.n_experts > 1 ? say("TOTAL", best) : "",
     interval: row ? say("INTERVAL", { ...ofDraws(bootstrap), loss: row.loss }) : "",
-    built: buildable ? builtSentence(buildable, best.n_experts) : sentences.NOT_BUILT,
+    built: "the second command below names the model of whole blocks to build",
   });
-}
-
-// What building costs in loss.
-function builtSentence(built, experts) {
-  const more = built.loss_of_building;
-  const values = { ...built, apart: Math.abs(more), which: more >= 0 ? "more" : "less" };
-  return say(built.n_experts === experts ? "BUILT" : "BUILT_OTHER", values);
 }
 
 const ofDraws = ({ percentiles: [first, last], draws }) => ({ draws, first, last });
@@ -149,7 +142,7 @@ export function drawn(law, bootstrap) {
   return say("BEST_IN_DRAWS", { ...often, ...ofDraws(bootstrap), drawn: law.bootstrap.drawn });
 }
 
-// What reading text again is worth, what the plan saves against dense, what a cap on tokens costs, and the rule of thumb: a sentence each.
+// What reading text again is worth, what the plan saves against dense and what a cap on tokens costs: a sentence each.
 export function compared(plan) {
   const suffix = (row) => (row.extrapolation.length ? `; ${warningOf(row.extrapolation)}` : "");
   const out = [];
@@ -160,32 +153,7 @@ export function compared(plan) {
     out.push(say("AGAINST_DENSE", { ...dense, flops }) + suffix(dense));
   }
   if (plan.loss_of_token_cap != null) out.push(say("TOKEN_CAP", plan));
-  for (const row of plan.rule_of_thumb ?? []) {
-    const { max_tokens } = plan.constraints;
-    const capped = max_tokens != null && row.n_tokens > max_tokens ? say("MORE_THAN_THERE_IS", { ...row, max_tokens }) : "";
-    out.push(say("RULE_OF_THUMB", { ...row, so: row.holds ? "holds" : "does not hold" }) + capped + suffix(row));
-  }
   return out;
-}
-
-// The buildable model, line by line, as the command line prints it.
-export function builtInWords(built) {
-  const ramp = (built.batch_tokens ?? []).map(([start, tokens]) =>
-    say(start ? "BATCH_FROM" : "BATCH", { tokens, start }),
-  );
-  const rate = built.learning_rate ? format("{rate:.3e}", { rate: built.learning_rate }) : sentences.NOT_KNOWN;
-  const tied = built.tied_embeddings ? sentences.TIED : "";
-  return [
-    say("BUILT_SHAPE", built),
-    ...("top_k" in built ? [say("BUILT_MORE", { ...built, d_expert: built.d_expert || built.d_ff, tied })] : []),
-    say("BUILT_PARAMETERS", built),
-    say("BUILT_FLOPS", built),
-    say("BUILT_RATE", {
-      rate,
-      source: built.learning_rate_from,
-      batch: ramp.length ? `; batch ${ramp.join(", ")}` : "",
-    }),
-  ];
 }
 
 // On what chips a plan is costed.
@@ -195,13 +163,6 @@ export function costHead(chips) {
   const each = typeof mfu === "object" ? Object.entries(mfu).map(([e, v]) => `${one(v)} (E = ${e})`).join(", ") : one(mfu);
   const dollars = dollars_per_hour == null ? "" : say("DOLLARS_EACH", chips);
   return say("COST_HEAD", { ...chips, mfu: each, dollars });
-}
-
-// What a device of the mesh takes, of so many bytes.
-export function meshInWords({ mesh, step_tokens }, memory) {
-  const step = step_tokens ? say("ON_MESH_STEP", { ...mesh, step_tokens }) : "";
-  const needed = mesh.chips ? say("ON_MESH_CHIPS", mesh) : sentences.ON_MESH_NONE;
-  return say("ON_MESH", { ...mesh, step, limit: memory, needed });
 }
 
 // What the table of a loss to reach says.

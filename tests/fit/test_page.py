@@ -14,7 +14,7 @@ import pytest
 from fit.errors import UserError
 from fit.form import Form
 from fit.lawbook.lawfile import Law, load
-from fit.laws import joint
+from fit.laws import FORMS, joint
 from fit.planner import formulas
 from fit.planning import optimum
 from fit.shape import architecture
@@ -42,6 +42,13 @@ def log_loss(xp, c, x):
     return xp.log(size + data + c["c"] * (1 - x["sparsity"]) ** -c["lam"] + c["e"])
 
 
+JAVASCRIPT = """{
+  log_loss(c, x) {
+    const size = c.a * x.n_total ** -c.alpha;
+    const data = c.b * x.n_tokens ** -c.beta;
+    return Math.log(size + data + c.c * (1 - x.sparsity) ** -c.lam + c.e);
+  },
+}"""
 PRESETS = {}
 '''
 TRUE = dict(a=160.0, b=300.0, c=0.46, e=0.94, alpha=0.32, beta=0.3, lam=-0.17)
@@ -97,22 +104,48 @@ def test_a_page_in_a_folder_is_a_law(tmp_path, browser):
         assert row["loss"] == pytest.approx(loss, rel=1e-9) and row["n_active"] == pytest.approx(n_active, rel=1e-3)
     tab = browser.new_page()
     tab.goto(f"file://{tmp_path}/planner.html#flops=1e19&memory_gb=4&experts=1,2,8&chips=&context=0")
-    planned = json.loads(tab.text_content("#json"))  # by the page's formula, translated
+    planned = json.loads(tab.text_content("#json"))  # by the formula in JavaScript
     tab.close()
     for row, other in zip(planned["optima"], optima, strict=True):
         assert row["loss"] == pytest.approx(other["loss"], rel=1e-9)
 
 
-def test_a_page_that_cannot_be_translated_is_named(tmp_path):
-    """A formula that loops over terms is planned with on the command line, but not in the browser."""
-    source = "def log_loss(xp, c, x):\n    for name in c:\n        pass\n    return c['a']\n"
-    (tmp_path / "odd.py").write_text(source)
-    odd = types.ModuleType("odd")
-    exec(compile(source, tmp_path / "odd.py", "exec"), vars(odd))
-    page = types.SimpleNamespace(
-        NAME="odd", COLUMNS=(), COEFFICIENTS={}, PRESETS={}, log_loss=odd.log_loss, __file__=""
+def test_formulas_in_javascript_are_those_in_python(browser):
+    """log_loss and at_experts of each law's page at random points around its published coefficients."""
+    rng = np.random.default_rng(0)
+    cases, expected = [], []
+    forms = [form for form in FORMS.values() if formulas.has_formula(form)]
+    for form in forms:
+        for _ in range(20):
+            free = np.array([rng.choice(starts) for starts in form.published])
+            free += 0.05 * rng.normal(size=len(free))
+            c = {name: float(value) for name, value in form._by_name(free, np).items()}
+            x = dict(n_active=10 ** rng.uniform(5, 12), n_tokens=10 ** rng.uniform(6, 14))
+            x |= dict(sparsity=rng.uniform(0, 0.99))
+            x |= dict(n_total=x["n_active"] * rng.uniform(1, 100), n_experts=int(rng.integers(1, 600)))
+            x |= dict(granularity=rng.uniform(1, 32), top_k=int(rng.integers(1, 16)), shared_share=rng.uniform(0, 0.9))
+            x |= {f"ln {name}": float(np.log(value)) for name, value in x.items() if value > 0}
+            cases.append((form.name, c, x))
+            at = list(form.at_experts(c, float(x["n_experts"]))) if form.at_experts else []
+            expected.append([float(form.page.log_loss(np, c, x)), *map(float, at)])
+    tab = browser.new_page()
+    answers = tab.evaluate(
+        f"""(cases) => {{ {formulas.script(forms)}
+        return cases.map(([form, c, x]) => [
+          FORMULAS[form].log_loss(c, x), ...(FORMULAS[form].at_experts?.(c, x.n_experts) ?? [])]) }}""",
+        cases,
     )
-    with pytest.raises(UserError, match=r"odd\.py, line 2: found for name in c.*cannot translate"):
+    tab.close()
+    assert {name for name, *_ in cases} >= {"joint", "joint_coupled", "chinchilla", "sparsity", "fine_grained"}
+    for (name, *_), found, wanted in zip(cases, answers, expected, strict=True):
+        if len(wanted) > len(found):  # an additive law's k, which is 1
+            assert wanted.pop() == 1
+        np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+def test_a_law_without_a_formula_in_javascript_has_no_planner_page(tmp_path):
+    page = types.SimpleNamespace(NAME="odd", COLUMNS=(), COEFFICIENTS={}, PRESETS={}, __file__="laws/odd.py")
+    with pytest.raises(UserError, match=r"the law odd has no JAVASCRIPT in laws/odd\.py"):
         formulas.script([Form(page)])
 
 

@@ -52,25 +52,24 @@ def typed(command, capsys):
     return out, err.removeprefix("fit plan: ").strip()
 
 
-def assert_same(page, line, where="", searched=False):
-    """Equal key by key and word by word, numbers to 1e-9; sizes that were searched for, and losses that follow
-    from such sizes, to 1e-5: the loss hardly changes with them at its bottom."""
-    if isinstance(line, dict):
-        assert list(page) == list(line), where
-        for key in line:
-            assert_same(page[key], line[key], f"{where}.{key}", searched)
-    elif isinstance(line, list):
+def assert_same(page, line, where=""):
+    """All that the page says is what the command says: losses to 1e-6, other numbers to 0.1%, words to the letter.
+
+    The command says more: the page leaves out the model to build, and warnings about it.
+    """
+    if isinstance(page, dict):
+        assert set(page) <= set(line), (where, set(page) - set(line))
+        for key in page:
+            assert_same(page[key], line[key], f"{where}.{key}")
+    elif isinstance(page, list) and where.endswith(".warnings"):
+        assert set(page) <= set(line), where
+    elif isinstance(page, list):
         assert len(page) == len(line), where
-        for i, value in enumerate(line):
-            assert_same(page[i], value, f"{where}[{i}]", searched)
-    elif (
-        searched
-        and isinstance(line, float)
-        and ("rule_of_thumb" in where or not re.search(r"\.loss(_saved)?(\[\d\])?$", where))
-    ):
-        assert page == pytest.approx(line, rel=1e-5), where
-    elif isinstance(line, float) or isinstance(line, int) and not isinstance(line, bool):
-        least = 1e-9 if ".loss" in where.removesuffix("]") else 1e-12  # some are differences of two losses
-        assert page == pytest.approx(line, rel=1e-9, abs=least), where
-    else:
+        for i, value in enumerate(page):
+            assert_same(value, line[i], f"{where}[{i}]")
+    elif isinstance(page, str | bool) or page is None or line is None:
         assert page == line, where
+    elif re.search(r"\.loss(_\w+)?(\[\d\])?$", where):
+        assert page == pytest.approx(line, rel=1e-6, abs=1e-6), where
+    else:
+        assert page == pytest.approx(line, rel=1e-3), where
