@@ -72,7 +72,15 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None) -> Json:
         repeats=repeats.SOURCE,
         compare=dict(laws=compare.LAWS, splits=compare.SPLITS, agree=compare.AGREE, about=compare.ABOUT),
         published=like.PUBLISHED,
-        known_notes=dict(latent=like.LATENT, window=like.WINDOW, ahead=like.AHEAD, linear=like.LINEAR),
+        like=dict(
+            notes=dict(
+                latent=like.LATENT, window=like.WINDOW, ahead=like.AHEAD, linear=like.LINEAR, alternate=like.ALTERNATE
+            ),
+            not_counted=like.NOT_COUNTED,
+            two_matrices=like.TWO_MATRICES,
+            ungated=like.UNGATED_ACTIVATIONS,
+            tied=like.TIED_FAMILIES,
+        ),
         largest=units.LARGEST,
         paper_shape=PAPER.said(),
     )

@@ -62,9 +62,9 @@ def compare(
 
 def counts(known: Known) -> Json:
     """What a model counts; the cache in numbers, training memory in bytes without what tokens at work take."""
-    names = ("name", "n_active", "n_total", "n_experts", "top_k", "n_shared_experts", "whole_experts", "notes")
-    return {name: getattr(known, name) for name in names} | dict(
-        cache_elements_per_token=known.cache * known.n_blocks,
+    names = ("name", "n_active", "n_total", "n_embedding", "n_experts", "top_k", "n_shared_experts", "whole_experts")
+    return {name: getattr(known, name) for name in (*names, "notes", "cache_elements_per_token")} | dict(
+        n_active_without_embedding=known.n_active - known.n_embedding,
         training_bytes=STATE * known.n_total,
         training_flops_per_token=training_flops(known.n_active, 1),
     )

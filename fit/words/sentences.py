@@ -194,10 +194,10 @@ AND_INFERENCE = " and {inference_tokens:amount} inference tokens"
 
 # A model that others published, and what a law would build with its budget.
 KNOWN = (
-    "{name}: {n_active:amount} active of {n_total:amount} parameters ({whole_experts:.3g} times the experts that a "
-    "token uses), a cache of {cache:memory} per token in bfloat16, {training_bytes:memory} of weights, moments and "
-    "gradients in training, {training_flops_per_token:flops} training FLOPs per token; counted without norms and "
-    "routers"
+    "{name}: {n_active:amount} active of {n_total:amount} parameters ({n_active_without_embedding:amount} active "
+    "without the input embedding), {whole_experts:.3g} times the experts that a token uses, a cache of {cache:memory} "
+    "per token in bfloat16, {training_bytes:memory} of weights, moments and gradients in training, "
+    "{training_flops_per_token:flops} training FLOPs per token; counted without norms and routers"
 )
 KNOWN_BY_LAW = (
     "{law}: this budget trains it on {its_tokens:amount} tokens; the law would build {n_active:amount} active of "

@@ -7,27 +7,82 @@ import pytest
 from fit.errors import UserError
 from fit.shape import like
 
-# (active, total) parameters in billions as their makers print them, which count norms and routers too
-PRINTED = {
-    "Llama-3.1-8B": (8.03, 8.03),
-    "OLMoE-1B-7B": (1.3, 6.92),
-    "Mixtral-8x7B": (12.9, 46.7),
-    "gpt-oss-20b": (None, 20.9),  # of the active ones they leave out the embedding
-    "gpt-oss-120b": (None, 116.8),
-    "Qwen3-30B-A3B": (3.3, 30.5),
-    "Qwen3-235B-A22B": (22, 235),
-    "DeepSeek-V3": (37, 671),
-}
+UNITS = {"B": 1e9, "T": 1e12}
+
+
+def printed(text):
+    """(value, half a unit of the last digit) of a printed size such as 3.3B."""
+    digits = text[:-1]
+    decimals = len(digits.partition(".")[2])
+    return float(digits) * UNITS[text[-1]], 0.5 * 10**-decimals * UNITS[text[-1]]
+
+
+def assert_as_printed(count, text):
+    """To 1%, or as near as the printed digits say."""
+    value, rounding = printed(text)
+    assert abs(count - value) <= max(0.01 * value, rounding), (count, text)
 
 
 @pytest.mark.parametrize("name", like.PUBLISHED)
 def test_a_published_model_counts_what_its_makers_say(name):
-    known, (active, total) = like.read(name), PRINTED[name]
-    assert known.n_total / 1e9 == pytest.approx(total, rel=5e-3)
-    assert active is None or known.n_active / 1e9 == pytest.approx(active, rel=0.02)
+    """The makers' own figures stand in published.json, with what they leave out."""
+    known = like.read(name)
+    published = like.PUBLISHED[name]["published"]
+    ends = known.n_embedding * (1 if known.tied_embeddings else 2)
+    left_out = {
+        "with embedding": 0,
+        "without the input embedding": known.n_embedding,
+        "without embedding and head": ends,
+    }
+    less = left_out[published["counts"]]
+    total = known.n_total - (less if less == ends else 0) + (known.n_ahead if published.get("ahead") else 0)
+    assert_as_printed(total, published["n_total"])
+    if "n_active" in published:
+        assert_as_printed(known.n_active - less, published["n_active"])
+    else:
+        assert known.n_active == known.n_total
     mixture = known.architecture()  # its width per block is a whole number, so its counts are near
     assert mixture.n_active(known.d_model, known.whole_experts) == pytest.approx(known.n_active, rel=0.02)
-    assert mixture.kv_elements(known.d_model, 1) == pytest.approx(known.cache * known.n_blocks, rel=0.02)
+    assert mixture.kv_elements(known.d_model, 1) == pytest.approx(known.cache_elements_per_token, rel=0.02)
+
+
+def test_at_least_25_published_models_are_known():
+    assert len(like.PUBLISHED) >= 25 and all("source" in config for config in like.PUBLISHED.values())
+
+
+def test_linear_attention_keeps_no_cache():
+    """Qwen3-Next: 12 of 48 blocks attend fully, with 2 heads of keys and of values, each of 256 numbers."""
+    known = like.read("Qwen3-Next-80B-A3B")
+    assert known.cache_elements_per_token == 12 * 2 * 2 * 256 and like.LINEAR in known.notes
+
+
+def test_dense_blocks_between_mixtures_are_counted():
+    """Llama 4 Maverick: every second of 48 blocks is dense; a token uses one of 128 experts and one that all use."""
+    known = like.read("Llama-4-Maverick")
+    assert (known.n_dense_blocks, known.n_experts, known.top_k, known.n_shared_experts) == (24, 128, 1, 1)
+    assert like.ALTERNATE in known.notes
+
+
+def test_families_that_tie_embeddings_by_default(tmp_path):
+    config = {name: value for name, value in like.PUBLISHED["Gemma-3-1B"].items() if name != "published"}
+    assert like.read(config).tied_embeddings and not like.read(config | {"model_type": "llama"}).tied_embeddings
+    assert not like.read(config | {"tie_word_embeddings": False}).tied_embeddings
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (dict(mamba_d_state=128), "it has state-space layers"),
+        (dict(model_type="falcon"), "have two matrices"),
+        (dict(hidden_act="relu2"), "have two matrices"),
+        (dict(block_configs=[{}]), "its blocks differ from each other"),
+        (dict(layer_types=["linear_attention"] * 48), "does not say"),
+        (dict(layer_types=["mamba"]), "layers of mamba"),
+    ],
+)
+def test_what_cannot_be_counted_is_refused_with_the_reason(change, said):
+    with pytest.raises(UserError, match=said):
+        like.read(like.PUBLISHED["Qwen3-30B-A3B"] | change)
 
 
 def test_deepseeks_latent_attention_is_counted_weight_by_weight():
@@ -51,5 +106,5 @@ def test_what_is_no_config_is_named(tmp_path, change, said):
     path.write_text(json.dumps(like.PUBLISHED["Qwen3-30B-A3B"] | change))
     with pytest.raises(UserError, match=said):
         like.read(path)
-    with pytest.raises(UserError, match="no such file, nor a published model; these are Llama-3.1-8B"):
+    with pytest.raises(UserError, match="no such file, nor a published model; these are Llama-3.2-1B"):
         like.read("Qwen9")

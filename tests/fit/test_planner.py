@@ -113,6 +113,7 @@ LIKE = [
     dict(like="Qwen3-30B-A3B", chip="H100", chips="64", hours="240"),
     dict(like="DeepSeek-V3", chip="H200", chips="4096", flops="3e24", max_tokens="5e12"),
     dict(like="Llama-3.1-8B", chip="H100", chips="512", flops="1e22", memory_gb="80", experts="1,8,64"),
+    dict(like="Qwen3-Next-80B-A3B", chip="B200", chips="64", hours="300"),
     dict(chip="v5p", chips="1024", flops="3e22", kv_share="0.25", granularity="4", shared_experts="1"),
 ]
 
@@ -164,6 +165,7 @@ def test_a_config_that_is_pasted(planner, tmp_path, capsys):
         "[1]": "found no config.json",
         json.dumps(config | dict(num_experts_per_tok=200)): "a token chooses 200 of 128 experts",
         json.dumps(config | dict(vocab_size=None)): "has no vocab_size",
+        json.dumps(config | dict(mamba_d_state=128)): "state-space layers",
     }.items():
         planner.tab.fill("#config-text", text)
         planner.tab.evaluate(SETTLED)
@@ -343,6 +345,13 @@ def test_pictures_are_read_by_keyboard(planner, folder, capsys):
     planner.tab.keyboard.press("End")
     planner.tab.evaluate(SETTLED)
     assert json.loads(planner.text("json"))["constraints"]["flops"] > after["constraints"]["flops"]
+
+
+def test_the_page_counts_published_models_as_the_command_does(planner, capsys):
+    for name in ("Llama-4-Maverick", "Gemma-3-1B", "GLM-4.5", "gpt-oss-120b", "DeepSeek-V2-Lite"):
+        planner.open(law="joint-moe-2025", like=name, flops="1e22", memory_gb="")
+        line = json.loads(typed(f"{planner.text('command')} --json", capsys)[0])["like"]
+        assert_same(json.loads(planner.text("laws-json"))["like"], line, name)
 
 
 def test_the_map_is_hatched_where_laws_disagree(planner):
