@@ -128,6 +128,12 @@ class Law:
                 f"tokens; use a law of form {others}"
             )
 
+    @property
+    def closed_form(self) -> bool:
+        """Whether a plan may use the law's closed form at a number of experts: it has one, and its n_active is the
+        planner's, which counts embedding and head."""
+        return bool(self.form.at_experts) and self.counts_embedding
+
     def at_experts(self, n_experts: Numbers, coefficients: ByName | None = None) -> Reduced:
         """(m, mu, n, nu, c) at each n_experts (Eq. 5); UserError where the law has no such form."""
         self.check_plannable()

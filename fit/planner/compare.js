@@ -3,7 +3,7 @@
 
 import { TRAINING, endsOf, enough, memoryOf, shapeOf, structure, tokensOf } from "./counts.js";
 import { leastFlops } from "./cost.js";
-import { byLossAlone, extrapolation, lawAt, lossOfRun } from "./law.js";
+import { extrapolation, lawAt, lossOfRun } from "./law.js";
 import { format } from "./numbers.js";
 import { notBounded } from "./plan.js";
 import { solve } from "./solve.js";
@@ -56,7 +56,7 @@ function columnsOf(law, shape, { n_active, n_total, d_model, n_experts }) {
 const lawNamed = (data, name) => data.laws.find((law) => law.name === name);
 
 function denseOf(data, law, given, limits, loss) {
-  const dense = byLossAlone(law.dense ? lawNamed(data, law.dense) : law);
+  const dense = law.dense ? lawNamed(data, law.dense) : law;
   const [found, shape] = bestAmong(dense, choices(data, dense, given, null), limits, [1]);
   if (!found) return null;
   const { n_active, n_tokens } = found;
@@ -74,7 +74,7 @@ function beside(law, like, best, shape, limits) {
   const columns = { ...like.columns(law.counts_embedding, Boolean(law.own)), n_tokens };
   const loss = lossOfRun(law, columns);
   const within = { ...limits, memory_bytes: null, max_tokens: null, epochs: null, chips: null };
-  const least = leastFlops(byLossAlone(law), best.n_experts, shape, within, loss, 1e-6 * limits.flops, limits.flops);
+  const least = leastFlops(law, best.n_experts, shape, within, loss, 1e-6 * limits.flops, limits.flops);
   const outside = extrapolation(law, { ...columns, training_flops: TRAINING * like.counts.n_active * n_tokens });
   return { n_tokens, loss, extrapolation: outside, flops_share: least && least / limits.flops };
 }
@@ -92,8 +92,7 @@ function notRead(law, { kv_share = 1, n_dense = 0 }, used) {
 // The law's best architecture and its best dense one; {law, why} where nothing is feasible.
 function answerOf(data, law, given, limits, experts, used, like) {
   experts = !experts || law.fixes_experts || !law.knows_experts ? law.experts : experts;
-  const its = byLossAlone(law);
-  const [best, shape] = bestAmong(its, choices(data, law, given, used), limits, experts);
+  const [best, shape] = bestAmong(law, choices(data, law, given, used), limits, experts);
   if (!best) return { law: law.name, why: infeasibleWhy(shape, limits, [Math.min(...experts)]) };
   const { n_experts: e, n_active, n_total, n_tokens, loss, d_model, size_bound } = best;
   const columns = columnsOf(law, shape, best);

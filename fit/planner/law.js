@@ -45,8 +45,9 @@ export const lossOfRun = (law, columns) => lossOfColumns(law, entriesOf(law, law
 // unique: how many tokens of text there are, if the law is one of repeated text; slack: on a plateau the smallest model is
 // taken whose loss is within this share of the lowest; 0: the one of the lowest.
 export function lawAt(law, shape, e, coefficients = law.coefficients) {
-  const closed = law.closed && FORMULAS[law.form].at_experts(coefficients, e);
-  if (closed) {
+  // a law that counts without embedding and head is asked for the loss of its own counts
+  if (law.closed && law.counts_embedding) {
+    const closed = FORMULAS[law.form].at_experts(coefficients, e);
     const [m, mu, n, nu, c, k = 1] = closed;
     const { unique, slack } = law;
     const fresh = (size, tokens) => (m * size ** mu + n * tokens ** nu) ** k + c;
@@ -78,9 +79,6 @@ export function effective([m, mu, n, nu], unique, size, tokens) {
 // The law for `unique` tokens of text that are read several times; and the same law for text without end.
 export const repeated = (law, unique, slack) => (drawsOf(law), { ...law, unique, slack, fresh: law });
 export const fresh = (law) => law.fresh ?? law;
-
-// The law of models that it counts in its own way, for comparisons; its closed form would read the planner's counts.
-export const byLossAlone = (law) => (law.counts_embedding ? law : { ...law, closed: false });
 
 // The coefficients of each bootstrap draw, by name; none where the law has no draws.
 export function drawsOf(law) {

@@ -2,7 +2,7 @@
 
 import { draw } from "./chart.js";
 import { memoryOf, smallestOf, tokensOf } from "./counts.js";
-import { byLossAlone, drawsOf, falls, lawAt } from "./law.js";
+import { drawsOf, falls, lawAt } from "./law.js";
 import { amount, fixed, flopsText, memoryText } from "./numbers.js";
 import { inBytes, memories, spread } from "./pictures.js";
 import { DECIDED } from "./plan.js";
@@ -69,7 +69,7 @@ export function map(picture, { data, law, shape, limits, experts }, looks, choos
   const others = experts.length < 2 ? [] : data.laws.filter(({ name }) => name !== law.name && data.compare.laws.includes(name));
   const free = others.filter((other) => other.knows_experts && !other.fixes_experts);
   const beside = free.flatMap((other) => {
-    const bests = safely(() => solved(experts.map((e) => lawAt(byLossAlone(other), shape, e))));
+    const bests = safely(() => solved(experts.map((e) => lawAt(other, shape, e))));
     return bests ? [bests] : [];
   });
   const [cells, stops, bests] = [[], [], []]; // bests: of each stop, null where nothing fits

@@ -13,6 +13,7 @@ export const DECIDED = 0.8; // share of the draws in which the best number of ex
 // reached, the limits have the least budget for it; if chips are given, they are a limit and the plan has costs.
 export function planOf(data, law, { shape, limits, experts, loss, chips }) {
   if (limits.epochs != null && !law.closed) refusal("NO_REPEATS", { form: law.form });
+  if (limits.epochs != null && !law.counts_embedding) refusal("REPEATS_OWN_COUNTS", { law: law.name });
   if (limits.epochs != null) law = repeated(law, limits.max_tokens, loss == null ? AS_GOOD : 0); // a target is met exactly
   limits = { ...limits, chips: chipLimits(data, chips) };
   let target = null;
@@ -28,7 +29,8 @@ export function planOf(data, law, { shape, limits, experts, loss, chips }) {
 function repeatsOf(data, law, shape, limits, experts, plan) {
   const once = bestOf(optima(law, shape, { ...limits, epochs: 1 }, experts));
   const rows = plan.optima.map(({ n_experts, n_active, n_tokens }) => {
-    const [effective_n_active, effective_tokens] = effective(lawAt(law, shape, n_experts).closed, law.unique, n_active, n_tokens);
+    const { closed } = lawAt(law, shape, n_experts);
+    const [effective_n_active, effective_tokens] = effective(closed, law.unique, n_active, n_tokens);
     return { n_experts, epochs: n_tokens / law.unique, effective_n_active, effective_tokens };
   });
   if (plan.best.size_bound === "plateau") plan.warnings.push(say("PLATEAU", { near: law.slack }));
@@ -103,7 +105,7 @@ const marked = (law, shape, row) => ({
 
 // Whether, without a limit on memory, the loss still falls at numbers of experts far beyond any that can be built.
 export function notBounded(law, shape, limits) {
-  if ((law.closed && !law.unique) || limits.memory_bytes != null || law.fixes_experts) return false;
+  if ((law.closed && law.counts_embedding && !law.unique) || limits.memory_bytes != null || law.fixes_experts) return false;
   const [many, more] = [1e6, 1e7].map((e) => solve(lawAt(law, shape, e), e, shape, limits).loss);
   return more < many * (1 - BAND);
 }

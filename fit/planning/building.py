@@ -41,7 +41,7 @@ def _whole(
     if not kept:
         return []
     size, total, tokens, width = np.array([(m.n_active, m.n_total, n, m.d_model) for m, n, *_ in kept], float).T
-    if law.form.at_experts:
+    if law.closed_form:
         losses = optimum.loss_of(law, architecture, e, size, tokens)
     else:
         less = 0 if law.counts_embedding else architecture.ends * width

@@ -90,7 +90,7 @@ def _beside(known: Known, law: Law, e: int, architecture: Architecture, constrai
     columns = known.columns(law.counts_embedding, bool(law.models["architecture"]))
     loss = float(law.loss(law.coefficients, columns | dict(n_tokens=n_tokens)))
     within = Constraints(flops=constraints.flops, inference_tokens=constraints.inference_tokens)
-    asked = _asked_for_loss(law), float(e), architecture, within
+    asked = law, float(e), architecture, within
     share = target.least_flops(*asked, loss, 1e-6 * constraints.flops, 1e6)
     outside = law.extrapolation(**columns, n_tokens=n_tokens, flops=training_flops(known.n_active, n_tokens))
     return dict(n_tokens=n_tokens, loss=loss, extrapolation=outside, flops_share=share and share / constraints.flops)
@@ -178,7 +178,8 @@ def _best(
     law: Law, shape: Json, constraints: Constraints, experts: Array, used: Sequence[float] | None = None
 ) -> tuple[optimum.Optima | None, Architecture, int]:
     """(Optima, Architecture, index) of the law's least loss; (None, Architecture, 0) where nothing is feasible."""
-    law, architectures, found = _asked_for_loss(law), _choices(law, shape, used), None
+    architectures = _choices(law, shape, used)
+    found = None
     for architecture in architectures:
         solved = optimum.solve(law, experts[architecture.enough(experts)], architecture, constraints)
         if solved.feasible.any():
@@ -186,11 +187,6 @@ def _best(
             if found is None or solved.loss[i] < found[0].loss[found[2]]:
                 found = solved, architecture, i
     return found or (None, architectures[0], 0)
-
-
-def _asked_for_loss(law: Law) -> Law:
-    """If a law counts otherwise than the planner, without its closed form, which would read the planner's counts."""
-    return law if law.counts_embedding else dataclasses.replace(law, form=law.form.of_loss_alone())
 
 
 def _dense(law: Law, shape: Json, constraints: Constraints, loss: float) -> Json | None:
@@ -203,7 +199,7 @@ def _dense(law: Law, shape: Json, constraints: Constraints, loss: float) -> Json
     row: Json = found.row(i) | dict(law=dense_law.name)
     row |= dict(loss_saved_share=1 - loss / row["loss"])
     if constraints.flops is not None:
-        needed = target.least_flops(_asked_for_loss(dense_law), 1.0, architecture, constraints, loss)
+        needed = target.least_flops(dense_law, 1.0, architecture, constraints, loss)
         row |= dict(flops_ratio=needed and needed / constraints.flops)
     return row
 

@@ -68,8 +68,8 @@ def loss_of(
 ) -> Array:
     """Loss of models of an architecture, whatever the law reads of them; the numbers broadcast together."""
     coefficients = coefficients or law.coefficients
-    if law.form.at_experts:
-        return law.form.at_experts(coefficients, np.asarray(n_experts, float)).loss(n_active, n_tokens)
+    if law.closed_form:
+        return law.at_experts(n_experts, coefficients).loss(n_active, n_tokens)
     d_model = architecture.d_model(n_active, n_experts)
     return law.loss(coefficients, columns_of(law, architecture, d_model, n_experts, n_tokens))
 
@@ -171,8 +171,8 @@ def solve(
         feasible = feasible & (used(smallest_d, n_experts) <= limit)
     bound = np.full(shape, "", dtype=object)
     loss = lambda n: loss_of(law, architecture, n_experts, n, np.maximum(constraints.tokens(n), 1), coefficients)
-    if law.form.at_experts:
-        reduced = np.broadcast_arrays(*law.form.at_experts(coefficients, n_experts), n_experts)[:4]
+    if law.closed_form:
+        reduced = np.broadcast_arrays(*law.at_experts(n_experts, coefficients), n_experts)[:4]
         size = np.broadcast_to(_closed_form(reduced, n_experts, constraints), shape)
     else:
         last = constraints.size(1)
@@ -185,7 +185,7 @@ def solve(
         size = np.where(at_top & (top == largest), np.inf, np.where(size < smallest * (1 + 1e-6), 0, size))
     if cap is not None and flops is not None:
         all_tokens = constraints.size(cap)
-        bound[all_tokens * (1 + (0 if law.form.at_experts else 1e-6)) > size] = "tokens"
+        bound[all_tokens * (1 + (0 if law.closed_form else 1e-6)) > size] = "tokens"
         size = np.maximum(size, all_tokens)
     bound = np.where(size > largest, largest_by, bound)
     size = np.minimum(size, largest)
@@ -209,7 +209,7 @@ def unconstrained(
     law: Law, n_experts: Numbers, architecture: Architecture, flops: Numbers, coefficients: ByName | None = None
 ) -> tuple[Array, Array, Array]:
     """(n_active, n_tokens, loss) of the compute-optimal models, however small; NaN where there is no optimum."""
-    if law.form.at_experts:
+    if law.closed_form:
         reduced = law.at_experts(n_experts, coefficients)
         size, tokens = compute_optimal(*reduced[:4], flops)
         return size, tokens, reduced.loss(size, tokens)
@@ -220,9 +220,9 @@ def unconstrained(
 def usable_draws(law: Law, experts: Floats) -> Array:
     """bool [n_draws]: which of the bootstrap's draws have an optimum at every one of `experts`."""
     count = len(law.record["bootstrap"]["draws"])
-    if not law.form.at_experts:
+    if not law.closed_form:
         return np.ones(count, bool)
-    reduced = [law.form.at_experts(law.draws or {}, e) for e in experts]
+    reduced = [law.at_experts(e, law.draws) for e in experts]
     return np.all([np.broadcast_to((at.mu < 0) & (at.nu < 0), count) for at in reduced], axis=0)
 
 

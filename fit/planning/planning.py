@@ -233,7 +233,7 @@ def not_bounded(law: Law, architecture: Architecture, constraints: Constraints) 
 
     False for laws with a closed form: the planner page plans with these in the browser and has no such warning.
     """
-    if law.form.at_experts or constraints.memory_bytes is not None or law.fixes_experts:
+    if law.closed_form or constraints.memory_bytes is not None or law.fixes_experts:
         return False
     many, more = optimum.solve(law, np.array([1e6, 1e7]), architecture, constraints).loss
     return bool(more < many * (1 - optimum.BAND))

@@ -58,10 +58,13 @@ def _worth(amount: Numbers, unique: Numbers, decay: float) -> Array:
 
 
 def of_law(law: Law, unique_tokens: float, slack: float = optimum.NEAR) -> Repeated:
-    """The Repeated law; UserError where `law` is no Chinchilla law at each number of experts."""
+    """The Repeated law; UserError where `law` is no Chinchilla law at each number of experts, or counts otherwise than
+    a plan."""
     law.check_plannable()
     if not law.form.at_experts:
         raise UserError(sentences.NO_REPEATS.format(form=law.form.name))
+    if not law.counts_embedding:
+        raise UserError(sentences.REPEATS_OWN_COUNTS.format(law=law.name))
     return Repeated(law.name, law.form.of_loss_alone(), law.coefficients, law.record, law, unique_tokens, slack)
 
 

@@ -74,6 +74,11 @@ NO_MFU = (
 )
 MFU_MISSING = "--mfu={value}: has no E = {missing}, only {known}; name the numbers of experts to compare by --experts"
 ONE_MFU = "--mfu={value}: laws of several numbers of experts are compared: give one number"
+REPEATS_OWN_COUNTS = (
+    "--epochs: what repeated text is worth depends on the size that the text calls for, and --law={law} counts sizes "
+    "without the embedding, so that size is not known; leave --epochs out, or choose another law, such as "
+    "joint-moe-2025"
+)
 NO_REPEATS = (
     "--epochs: the {form} law is no Chinchilla law at each number of experts, so nothing says what its repeated "
     "text is worth"

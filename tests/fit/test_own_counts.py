@@ -1,0 +1,53 @@
+"""Laws that count parameters without embedding and head are planned with by their own counts."""
+
+import numpy as np
+import pytest
+
+import fit
+from fit.errors import UserError
+from fit.lawbook.lawfile import load
+
+VOCABULARY = 50257
+LAWS = ["fine-grained-dense-2024", "kaplan-2020"]
+
+
+def published_loss(law, n_outside, n_tokens):
+    """The papers' own formulas, of parameters without the embedding."""
+    if law == "kaplan-2020":
+        return ((8.8e13 / n_outside) ** (0.076 / 0.095) + 5.4e13 / n_tokens) ** 0.095
+    return 0.47 + 16.3 / n_outside**0.126 + 26.7 / n_tokens**0.127
+
+
+def best_of_a_grid(law, flops):
+    """(loss, n_active with the embedding, n_tokens) of the best of many widths, d_model / 64 blocks deep."""
+    width = np.geomspace(64, 40_000, 400_001)
+    outside = 13 * width**3 / 64
+    n_active = outside + 2 * VOCABULARY * width
+    n_tokens = flops / (6 * n_active)
+    loss = published_loss(law, outside, n_tokens)
+    best = int(np.argmin(loss))
+    return loss[best], n_active[best], n_tokens[best]
+
+
+@pytest.mark.parametrize("flops", [1e18, 1e20, 1e21])
+@pytest.mark.parametrize("law", LAWS)
+def test_a_plan_is_the_best_by_the_laws_own_counts(law, flops):
+    best = fit.plan(law, flops=flops).best
+    loss, n_active, n_tokens = best_of_a_grid(law, flops)
+    assert best["loss"] == pytest.approx(loss, rel=1e-7)
+    assert [best["n_active"], best["n_tokens"]] == pytest.approx([n_active, n_tokens], rel=1e-3)
+    outside = best["n_active"] - 2 * VOCABULARY * best["d_model"]
+    assert load(law).predict(outside, best["n_tokens"]) == pytest.approx(best["loss"], rel=1e-9)
+
+
+def test_plan_and_compare_answer_alike():
+    law = "fine-grained-dense-2024"
+    plan = fit.plan(law, flops=1e21).best
+    (row,) = fit.compare([law], flops=1e21).laws
+    assert [row["n_active"], row["n_tokens"]] == pytest.approx([plan["n_active"], plan["n_tokens"]], rel=1e-6)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_repeated_text_is_refused_where_its_size_is_not_known(law):
+    with pytest.raises(UserError, match=f"law={law} counts sizes without the embedding"):
+        fit.plan(law, flops=1e20, max_tokens=1e15, epochs=1)
