@@ -87,7 +87,7 @@ def table_2(
             best = int(np.nanargmin(optima.loss))
             row = dict(flops=flops, memory_gb=memory) | optima.row(best)
             row["best_at_edge"] = planning.at_edge(experts, experts[best])
-            if law.draws and (drawn := planning.bootstrap(law, architecture, constraints, experts)):
+            if law.draws and (drawn := planning.bootstrap(law, architecture, constraints, experts, row["n_experts"])):
                 wins = {other["n_experts"]: other["best_in_draws"] for other in drawn["optima"]}
                 row |= dict(best_in_draws=wins.get(row["n_experts"], 0), draws=drawn["draws"])
             if printed:

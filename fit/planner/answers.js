@@ -17,6 +17,7 @@ import {
   safely,
   sentences,
   targetHead,
+  verdictInWords,
 } from "./words.js";
 
 const pictures = {
@@ -45,6 +46,7 @@ function items(list, sentences) {
 function showAnswer({ ask, plan }) {
   const { best } = plan;
   $("answer").textContent = answer(plan);
+  items($("verdict"), verdictInWords(ask.data, plan));
   const { like } = ask;
   $("known-words").hidden = !like;
   $("known-words").textContent = like ? `${[knownInWords(like.counts), ...like.counts.notes].join("; ")}.` : "";

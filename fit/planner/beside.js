@@ -3,7 +3,7 @@
 import { fill } from "./answers.js";
 import { $ } from "./chart.js";
 import { command } from "./command.js";
-import { agreement, compare } from "./compare.js";
+import { agreement, compare, conclusion, counted } from "./compare.js";
 import { defaults } from "./form.js";
 import { amount, fixed, parsed } from "./numbers.js";
 import { safely, say } from "./words.js";
@@ -51,32 +51,25 @@ export function showLaws({ ask }) {
     return [...cells, row.like ? fixed(row.like.loss, 4) : "not read", row.like ? verdict : "–"];
   });
   fill($("laws"), head, lines, rows.findIndex((row) => row.law === ask.law.name));
-  $("agreement").textContent = agreementInWords(data, found, like);
+  $("agreement").textContent = conclusionInWords(data, found, like);
   const far = found.filter((row) => row.extrapolation.length).length;
   $("laws-about").textContent =
     `${data.compare.about} ${far} of ${found.length} answers lie outside the data of their law.` +
     (like ? ` The last column: of these FLOPs, what the law's model needs to have the loss of ${like.counts.name}.` : "");
-  const beside = { laws: found, infeasible: rows.filter((row) => row.why), agreement: agreement(data, found) };
+  const beside = { laws: found, infeasible: rows.filter((row) => row.why), agreement: agreement(data, counted(data, found)), conclusion: conclusion(data, found) };
   $("laws-json").textContent = JSON.stringify(like ? { ...beside, like: like.counts } : beside, null, 1);
   $("compare").textContent = command(ask.law, state, { ...ask, experts: experts ?? defaults(ask.law).experts.split(",") }, [
     ...new Set(lawsBeside(ask).map(({ name }) => name)),
   ]);
 }
 
-// One sentence on what laws of mixtures agree on, and what a given model's place is among them.
-function agreementInWords(data, rows, like) {
+// What the laws say together, in the command line's sentences; and the place of a given model among them.
+function conclusionInWords(data, rows, like) {
+  const parts = conclusion(data, rows);
   const saved = rows.filter((row) => row.mixtures && row.like).map((row) => 1 - (row.like.flops_share ?? 1));
-  const parts = [];
   if (like && saved.length) {
     const [low, high] = [Math.min(...saved), Math.max(...saved)].map((x) => `${fixed(100 * x, 0)}%`);
-    parts.push(`${saved.length} laws of mixtures would reach the loss of ${like.counts.name} with ${low} to ${high} of the FLOPs saved.`);
+    parts.unshift(`${saved.length} laws of mixtures would reach the loss of ${like.counts.name} with ${low} to ${high} of the FLOPs saved`);
   }
-  const names = { n_experts: "experts", n_active: "active parameters", n_total: "parameters", n_tokens: "tokens" };
-  const best = agreement(data, rows).filter(({ of }) => of === "best");
-  const of = ({ column, low, high, factor }) => `${names[column]} ${amount(low)} to ${amount(high)} (× ${fixed(factor, 1)})`;
-  const split = best.filter(({ agree, limit }) => !agree && !limit).map(of);
-  const same = best.filter(({ agree }) => agree).map(of);
-  if (split.length) parts.push(`The laws disagree on ${split.join(", ")}: that is the largest uncertainty there is.`);
-  if (same.length) parts.push(`They agree within a factor of ${data.compare.agree} on ${same.join(", ")}.`);
-  return parts.join(" ");
+  return parts.map((sentence) => `${sentence}.`).join(" ");
 }

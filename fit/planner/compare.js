@@ -7,7 +7,7 @@ import { extrapolation, lawAt, lossOfRun } from "./law.js";
 import { format } from "./numbers.js";
 import { notBounded } from "./plan.js";
 import { solve } from "./solve.js";
-import { infeasibleWhy } from "./words.js";
+import { infeasibleWhy, say } from "./words.js";
 
 // The splits of an expert that lie within the law's data; [1] where a split makes no difference to the law.
 function splitsOf(data, law) {
@@ -119,7 +119,33 @@ function answerOf(data, law, given, limits, experts, used, like) {
 export function compare(data, laws, given, limits, experts, used, like) {
   const rows = laws.map((law) => answerOf(data, law, given, limits, experts, used, like));
   const found = rows.filter((row) => "loss" in row);
-  return { laws: found, infeasible: rows.filter((row) => !("loss" in row)), agreement: agreement(data, found) };
+  return { laws: found, infeasible: rows.filter((row) => !("loss" in row)), agreement: agreement(data, counted(data, found)) };
+}
+
+// The answers that count, as fit/planning/compare.py: those not too far beyond the compute of their law.
+export function counted(data, rows) {
+  const beyond = ({ extrapolation }) =>
+    Math.max(1, ...extrapolation.filter((o) => o.column === "training_flops" && o.value > o.high).map((o) => o.factor));
+  return rows.filter((row) => beyond(row) <= data.compare.furthest);
+}
+
+// What the laws together say, in sentences.
+export function conclusion(data, rows) {
+  const votes = counted(data, rows);
+  const furthest = format("{n:,}", { n: data.compare.furthest });
+  const out = rows.filter((row) => !votes.includes(row)).map(({ law }) => say("NOT_COUNTED_LAW", { law, furthest }));
+  const mixtures = votes.filter((row) => row.mixtures && row.dense);
+  if (mixtures.length) {
+    const saved = mixtures.map(({ dense }) => dense.loss_saved_share);
+    const for_mixtures = mixtures.filter(({ n_experts }) => n_experts > 1).length;
+    const ends = { least: Math.min(...saved), most: Math.max(...saved) };
+    out.push(say("LAWS_PREFER", { count: mixtures.length, for_mixtures, ...ends }));
+  }
+  const best = agreement(data, votes).filter(({ of, limit }) => of === "best" && limit === null);
+  const spans = (agree) => best.filter((one) => one.agree === agree).map((one) => say("LAWS_SPAN", one)).join("; ");
+  if (spans(false)) out.push(say("LAWS_DISAGREE", { what: spans(false) }));
+  if (spans(true)) out.push(say("LAWS_AGREE", { agree: data.compare.agree, what: spans(true) }));
+  return out;
 }
 
 // How far the laws' answers lie apart, for each of several columns.

@@ -17,7 +17,7 @@ from fit.lawbook import models, summary
 from fit.lawbook.lawfile import OURS, PRESETS, Law, load
 from fit.laws import FORMS
 from fit.planner import formulas
-from fit.planning import compare, constraints, memory, repeats, target
+from fit.planning import compare, constraints, memory, repeats, target, verdict
 from fit.shape import like
 from fit.shape.architecture import OF_EXPERTS, PAPER
 from fit.words import sentences, units
@@ -70,7 +70,13 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None) -> Json:
         ),
         forms={name: _form(FORMS[name]) for name in sorted({law.form.name for law in held})},
         repeats=repeats.SOURCE,
-        compare=dict(laws=compare.LAWS, splits=compare.SPLITS, agree=compare.AGREE, about=compare.ABOUT),
+        compare=dict(
+            laws=compare.LAWS,
+            splits=compare.SPLITS,
+            agree=compare.AGREE,
+            furthest=compare.FURTHEST,
+            about=compare.ABOUT,
+        ),
         published=like.PUBLISHED,
         like=dict(
             notes=dict(
@@ -82,6 +88,7 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None) -> Json:
             tied=like.TIED_FAMILIES,
         ),
         largest=units.LARGEST,
+        verdict=dict(tie=verdict.TIE, apart=verdict.APART, columns=verdict.COLUMNS),
         paper_shape=PAPER.said(),
     )
 

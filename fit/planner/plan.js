@@ -63,7 +63,8 @@ export function planFor(data, law, shape, limits, experts) {
       .map(({ n_experts }) => ({ n_experts, why: infeasibleWhy(shape, limits, [n_experts]) })),
     best: rows.find((r) => r.n_experts === best.n_experts),
   };
-  if (law.bootstrap) out.bootstrap = bootstrap(law, shape, limits, experts);
+  if (law.bootstrap) out.bootstrap = bootstrap(law, shape, limits, experts, best.n_experts);
+  out.verdict = verdictOf(data, out);
   if (limits.max_tokens != null && limits.flops != null)
     out.loss_of_token_cap =
       best.loss - bestOf(optima(fresh(law), shape, { ...limits, max_tokens: null }, experts)).loss;
@@ -79,6 +80,30 @@ export function planFor(data, law, shape, limits, experts) {
   }
   out.warnings = warnings(data, law, shape, out, experts, () => notBounded(law, shape, limitsAt(limits, best.n_experts)));
   return out;
+}
+
+// What the plan decides, as fit/planning/verdict.py.
+function verdictOf(data, { optima, best, bootstrap }) {
+  const { tie, apart, columns } = data.verdict;
+  const behind = Object.fromEntries((bootstrap?.optima ?? []).map((row) => [row.n_experts, row.behind]));
+  const tied = optima.filter(
+    (row) => row === best || row.loss <= best.loss * (1 + tie) || behind[row.n_experts]?.[0] <= 0,
+  );
+  const isMixture = ({ n_experts }) => n_experts > 1;
+  const mixtures = tied.filter(isMixture).length;
+  const decided = mixtures === tied.length ? "mixture" : mixtures ? "undecided" : "dense";
+  const others = optima.filter((row) => isMixture(row) !== isMixture(best)).map(({ loss }) => loss);
+  const differ = Object.keys(columns).flatMap((name) => {
+    const ends = [Math.min, Math.max].map((f) => f(...tied.map((row) => row[name])));
+    return ends[1] >= apart * ends[0] ? [[name, ends]] : [];
+  });
+  return {
+    choice: optima.length > 1 ? decided : null,
+    tied: tied.map(({ n_experts }) => n_experts),
+    cost: bootstrap ? bootstrap.regret : tie * best.loss,
+    margin: others.length ? Math.min(...others) - best.loss : null,
+    differ: Object.fromEntries(differ),
+  };
 }
 
 // One line of the plan's table.
@@ -111,7 +136,8 @@ export function notBounded(law, shape, limits) {
 }
 
 // The plan solved again for each draw: intervals at each number of experts, and how often each is the best.
-function bootstrap(law, shape, limits, experts) {
+// planned: the number of experts of the plan's best. As in fit/planning/planning.py.
+function bootstrap(law, shape, limits, experts, planned) {
   const drawn = drawsOf(law).map((draw) => experts.map((e) => lawAt(law, shape, e, draw)));
   const rows = drawn.map((_, i) => i).filter((i) => drawn[i].every(falls));
   const usable = rows.map((i) => drawn[i]);
@@ -119,6 +145,9 @@ function bootstrap(law, shape, limits, experts) {
   const largest = experts.map((e) => largestIn(e, shape, limits));
   const solved = usable.map((laws) => laws.map((one, i) => solve(one, experts[i], shape, limits, largest[i])));
   const best = solved.map((one) => bestOf(one)?.n_experts ?? experts[0]);
+  const lossOf = ({ feasible, loss }) => (feasible ? loss : Infinity);
+  const chosen = solved.map((one) => lossOf(one[experts.indexOf(planned)]));
+  const [low, high] = law.bootstrap.percentiles;
   const drifted = ({ loss, n_active, n_tokens }, draw) => loss * driftOf(law, draw, TRAINING * n_active * n_tokens);
   const interval = (i, name) =>
     law.bootstrap.percentiles.map((p) =>
@@ -133,6 +162,7 @@ function bootstrap(law, shape, limits, experts) {
           {
             n_experts: e,
             best_in_draws: best.filter((other) => other === e).length,
+            behind: [low, high].map((p) => percentile(solved.map((one, k) => one[i].loss - chosen[k]), p)),
             n_active: interval(i, "n_active"),
             n_tokens: interval(i, "n_tokens"),
             loss: interval(i, "loss"),
@@ -140,8 +170,9 @@ function bootstrap(law, shape, limits, experts) {
         ]
       : [],
   );
+  const regret = percentile(solved.map((one, k) => chosen[k] - Math.min(...one.map(lossOf))), high);
   const { form, percentiles, by } = law.bootstrap;
-  return { form, percentiles, by, draws: usable.length, draws_without_optimum: drawn.length - usable.length, optima };
+  return { form, percentiles, by, draws: usable.length, draws_without_optimum: drawn.length - usable.length, regret, optima };
 }
 
 // What the best plan saves against the best dense model under the same limits; null where no dense model fits.

@@ -134,6 +134,22 @@ export function answer({ best, bootstrap }) {
   });
 }
 
+// What the plan decides, in sentences, as the command line prints them.
+export function verdictInWords(data, { verdict, optima }) {
+  const { choice, margin, cost } = verdict;
+  const out = [];
+  if (choice === "undecided") out.push(say("UNDECIDED_KIND", { cost }));
+  else if (choice != null && margin != null)
+    out.push(say("DECIDED_KIND", { choice, margin, other: choice === "mixture" ? "dense model" : "mixture" }));
+  const tied = optima.filter(({ n_experts }) => verdict.tied.includes(n_experts));
+  if (tied.length > 1) {
+    const apart = Object.keys(verdict.differ).map((name) => data.verdict.columns[name]);
+    const models = tied.map((row) => say("TIED_MODEL", row)).join(", ");
+    out.push(say("TIED_MODELS", { models, apart: apart.join(" and ") || "nothing that is counted here" }));
+  }
+  return out;
+}
+
 const ofDraws = ({ percentiles: [first, last], draws }) => ({ draws, first, last });
 
 // How often the draws agree on the best number of experts.

@@ -22,10 +22,13 @@ from fit.planning.memory import STATE
 from fit.planning.planning import at_edge, not_bounded
 from fit.shape.architecture import Architecture, training_flops
 from fit.shape.like import Known
+from fit.words import sentences
+from fit.words.units import say
 
 LAWS = ("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "comprehensive-2025", "chinchilla-refit-2024")
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 32)
 AGREE = 2.0  # answers within this factor agree
+FURTHEST = 1e3  # times a law's compute; beyond, its answer is shown and counts for nothing
 LEVERAGE = dict(a=1.23, d=-7.61e-2, gamma=1.67e-2, beta=-1.17e-1, A_start=1.63e-2, A_max=5.28e16)  # its Table 2
 LEVERAGE_OF = dict(activation=(0.008, 1.0), granularity=(2.0, 16.0), flops=(3e17, 6e20))  # the ranges of its runs
 ABOUT = (
@@ -57,7 +60,10 @@ def compare(
     if not rows:
         raise UserError(infeasible[0]["why"])
     result = dict(**shape, constraints=constraints.given, about=ABOUT, laws=rows, infeasible=infeasible)
-    return result | dict(agreement=agreement(rows)) | (dict(like=counts(known)) if known else {})
+    result |= dict(agreement=agreement(counted(rows)), conclusion=conclusion(rows))
+    if known:
+        result["like"] = counts(known)
+    return result
 
 
 def counts(known: Known) -> Json:
@@ -202,6 +208,39 @@ def _dense(law: Law, shape: Json, constraints: Constraints, loss: float) -> Json
         needed = target.least_flops(dense_law, 1.0, architecture, constraints, loss)
         row |= dict(flops_ratio=needed and needed / constraints.flops)
     return row
+
+
+def counted(rows: list[Json]) -> list[Json]:
+    """The answers that count: those at most FURTHEST times beyond the compute that their law was fitted to."""
+
+    def beyond(row: Json) -> float:
+        outside = [o for o in row["extrapolation"] if o["column"] == "training_flops" and o["value"] > o["high"]]
+        return max((o["factor"] for o in outside), default=1.0)
+
+    return [row for row in rows if beyond(row) <= FURTHEST]
+
+
+def conclusion(rows: list[Json]) -> list[str]:
+    """What the laws together say, in sentences; rows: the answers of all laws."""
+    votes = counted(rows)
+    lines = []
+    for row in rows:
+        if row not in votes:
+            lines.append(sentences.NOT_COUNTED_LAW.format(law=row["law"], furthest=f"{FURTHEST:,.0f}"))
+    mixtures = [row for row in votes if row["mixtures"] and row["dense"]]
+    if mixtures:
+        saved = [row["dense"]["loss_saved_share"] for row in mixtures]
+        for_mixtures = sum(row["n_experts"] > 1 for row in mixtures)
+        words = dict(count=len(mixtures), for_mixtures=for_mixtures, least=min(saved), most=max(saved))
+        lines.append(say(sentences.LAWS_PREFER, **words))
+    best = [answer for answer in agreement(votes) if answer["of"] == "best" and answer["limit"] is None]
+    apart = [say(sentences.LAWS_SPAN, **answer) for answer in best if not answer["agree"]]
+    near = [say(sentences.LAWS_SPAN, **answer) for answer in best if answer["agree"]]
+    if apart:
+        lines.append(sentences.LAWS_DISAGREE.format(what="; ".join(apart)))
+    if near:
+        lines.append(sentences.LAWS_AGREE.format(agree=AGREE, what="; ".join(near)))
+    return lines
 
 
 def agreement(rows: list[Json]) -> list[Json]:

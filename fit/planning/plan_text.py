@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from fit.aliases import Json
 from fit.lawbook import summary
 from fit.lawbook.lawfile import in_words, warning_of
+from fit.planning import verdict
 from fit.planning.compare import AGREE
 from fit.planning.constraints import CHIPS
 from fit.words import sentences
@@ -44,7 +45,7 @@ LAWS = (
 
 def text(plan: Json) -> str:
     """The plan that planning.plan made, as text."""
-    parts = [[answer(plan)], _optima(plan)]
+    parts = [[answer(plan), *verdict.text(plan["verdict"], plan["optima"])], _optima(plan)]
     if known := plan.get("like"):
         parts.insert(0, [*_known(known, known.get("laws", []))])
     if drawn := plan.get("bootstrap"):
@@ -245,15 +246,9 @@ def _notes(row: Json) -> Iterator[str]:
 
 
 def _together(result: Json) -> Iterator[str]:
-    """Lines on what mixtures save by the laws that know them, on the FLOPs of a dense model of equal loss by the law of
+    """Lines on what the laws together say, on the FLOPs of a dense model of equal loss by the law of
     efficiency leverage, which has no loss, and on how far the answers lie apart."""
-    dense = [row for row in result["laws"] if row["mixtures"] and row["dense"]]
-    if dense:
-        saved = [row["dense"]["loss_saved_share"] for row in dense]
-        yield (
-            f"{sum(row['n_experts'] > 1 for row in dense)} of {len(dense)} laws of mixtures prefer a mixture to a "
-            f"dense model, with a loss {min(saved):.1%} to {max(saved):.1%} below it"
-        )
+    yield from result["conclusion"]
     if rows := [row for row in result["laws"] if row["leverage"]]:
         words = ", ".join(f"x {row['leverage']['leverage']:.3g} ({row['law']})" for row in rows)
         outside = dict.fromkeys(name for row in rows for name in row["leverage"]["outside"])

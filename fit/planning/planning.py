@@ -12,7 +12,7 @@ from fit.data.runs import unlikely
 from fit.equal_flops import learning_rate
 from fit.lawbook import models
 from fit.lawbook.lawfile import Law, load, warning_of
-from fit.planning import building, optimum, target
+from fit.planning import building, optimum, target, verdict
 from fit.planning.constraints import Constraints
 from fit.shape.architecture import BATCH_RAMP, INFERENCE, PAPER, WHOLE_EXPERTS, Architecture, training_flops
 from fit.words import sentences
@@ -52,8 +52,11 @@ def plan(law: Law, architecture: Architecture, constraints: Constraints, experts
         buildable=buildable(law, architecture, constraints, rows, best),
     )
     fresh = getattr(law, "fresh", law)  # of a law of repeated text, the same of text without end
+    drawn = None
     if law.draws:
-        result["bootstrap"] = bootstrap(law, architecture, constraints, optima.n_experts)
+        drawn = bootstrap(law, architecture, constraints, optima.n_experts, best["n_experts"])
+        result["bootstrap"] = drawn
+    result["verdict"] = verdict.of_plan(rows, best, drawn)
     if constraints.max_tokens is not None and constraints.flops is not None:
         uncapped = dataclasses.replace(constraints, max_tokens=None)
         free = optimum.optima(fresh, architecture, uncapped, experts)
@@ -67,14 +70,22 @@ def plan(law: Law, architecture: Architecture, constraints: Constraints, experts
     return result | marks(law, architecture, constraints, result, experts)
 
 
-def bootstrap(law: Law, architecture: Architecture, constraints: Constraints, experts: Floats) -> Json | None:
-    """The plan solved again for each draw: intervals at each number of experts, and how often each is the best."""
+def bootstrap(
+    law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, planned: float
+) -> Json | None:
+    """The plan solved again for each draw: intervals at each number of experts, and how often each is the best.
+
+    planned: the number of experts of the plan's best. behind: the interval of how far each lies above it, in nats, in
+    the same draw; regret: the upper percentile of how far it lies above the best of its draw.
+    """
     usable = optimum.usable_draws(law, experts)
     if not usable.any():
         return None
     draws = {name: values[usable] for name, values in (law.draws or {}).items()}
     solved = [optimum.solve(law, e, architecture, constraints.at(e), draws) for e in experts]
-    best = np.argmin([np.where(s.feasible, s.loss, np.inf) for s in solved], axis=0)
+    losses = np.array([np.where(s.feasible, s.loss, np.inf) for s in solved])
+    best = np.argmin(losses, axis=0)
+    chosen = losses[list(experts).index(planned)]
     rows = []
     for i, s in enumerate(solved):
         if s.feasible.all():
@@ -82,15 +93,16 @@ def bootstrap(law: Law, architecture: Architecture, constraints: Constraints, ex
             drifted = s.loss * np.exp(law.log_change(training_flops(s.n_active, s.n_tokens), usable))
             columns = dict(n_active=s.n_active, n_tokens=s.n_tokens, loss=drifted)
             ends = np.percentile(list(columns.values()), law.percentiles, axis=1, method="weibull").T.tolist()
-            rows.append(
-                dict(n_experts=int(experts[i]), best_in_draws=int(np.sum(best == i))) | dict(zip(columns, ends))
-            )
+            behind = np.percentile(losses[i] - chosen, law.percentiles, method="weibull").tolist()
+            row = dict(n_experts=int(experts[i]), best_in_draws=int(np.sum(best == i)), behind=behind)
+            rows.append(row | dict(zip(columns, ends)))
     return dict(
         form=law.record["bootstrap"]["form"],
         percentiles=law.percentiles,
         by=law.record["bootstrap"].get("by", "runs"),
         draws=int(usable.sum()),
         draws_without_optimum=int((~usable).sum()),
+        regret=float(np.percentile(chosen - losses.min(axis=0), law.percentiles[1], method="weibull")),
         optima=rows,
     )
 

@@ -119,6 +119,13 @@ BEST_IN_DRAWS = (
     "E = {n_experts} is the best in {best_in_draws} of {draws} bootstrap fits; {first:g}th to {last:g}th percentile "
     "({drawn}):"
 )
+UNDECIDED_KIND = (
+    "Undecided: the law cannot tell whether a mixture or a dense model is better; choosing wrongly costs at most "
+    "{cost:.4f} nats per token"
+)
+DECIDED_KIND = "Verdict: {choice}. The best {other} is {margin:.4f} nats per token worse"
+TIED_MODELS = "As good as each other by this law: {models}; what sets them apart is {apart}"
+TIED_MODEL = "E = {n_experts} ({n_active:amount} active on {n_tokens:amount} tokens, {memory_bytes:memory})"
 AGAINST_DENSE = (
     "against the best dense model (n_active {n_active:amount}, {n_tokens:amount} tokens, loss {loss:.4f}): loss "
     "{loss_saved:.4f} lower, {flops}, {inference_flops_ratio:.0%} of its inference FLOPs per token"
@@ -196,6 +203,18 @@ PLATEAU = (
 )
 TARGET_HEAD = "least cost of loss {loss:.4f}, of training{inference}:"
 AND_INFERENCE = " and {inference_tokens:amount} inference tokens"
+
+# What several laws say together.
+NOT_COUNTED_LAW = (
+    "{law} does not count: its answer lies more than {furthest} times beyond the compute that it was fitted to"
+)
+LAWS_PREFER = (
+    "{for_mixtures} of {count} laws of mixtures prefer a mixture to a dense model, with a loss {least:.1%} to "
+    "{most:.1%} below it"
+)
+LAWS_SPAN = "{column} {low:amount} to {high:amount} (x {factor:.1f})"
+LAWS_DISAGREE = "The laws disagree, which is the largest uncertainty there is: {what}"
+LAWS_AGREE = "The laws agree within a factor of {agree:g}: {what}"
 
 # A model that others published, and what a law would build with its budget.
 KNOWN = (
