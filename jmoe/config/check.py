@@ -81,16 +81,18 @@ def microbatch_tokens(config) -> int:
     return config.get("microbatch_tokens", 0)
 
 
-def check_mesh(config, n_devices: int) -> tuple[int, int, int]:
-    """The sizes of the mesh axes (data, expert, model) over `n_devices`.
+def check_mesh(config, n_devices: int, n_slices: int = 1) -> tuple[int, int, int]:
+    """The sizes of the mesh axes (data, expert, model) over `n_devices`, which are those of `n_slices` TPU slices.
 
-    Raises UserError, naming both numbers, if devices, experts, sizes, a batch or a microbatch do not divide evenly.
+    Raises UserError, naming both numbers, if devices, experts, sizes, a batch or a microbatch do not divide evenly, or
+    if the devices that share one copy of the experts would be in different slices.
     """
     model, expert, tensor = config.model, config.mesh.expert, config.mesh.model
     if expert < 1 or tensor < 1 or n_devices % (expert * tensor):
         raise UserError(
             f"config.mesh.expert={expert} times config.mesh.model={tensor} does not divide the {n_devices} devices"
         )
+    _check_slices(expert, tensor, n_devices, n_slices)
     n_rows = n_devices // tensor
     data = n_rows // expert
     uses_d_ff = not setting(model, "d_expert") or setting(model, "n_dense_blocks") > 0
@@ -118,3 +120,14 @@ def check_mesh(config, n_devices: int) -> tuple[int, int, int]:
                 f"{n_rows} devices; smaller groups divide further but are another model"
             )
     return data, expert, tensor
+
+
+def _check_slices(expert: int, tensor: int, n_devices: int, n_slices: int) -> None:
+    """UserError where expert x tensor devices do not fit a whole number of times into a slice."""
+    of_slice = n_devices // n_slices
+    if of_slice % (expert * tensor):
+        raise UserError(
+            f"config.mesh.expert={expert} times config.mesh.model={tensor} does not divide the {of_slice} devices of "
+            f"each of the {n_slices} slices: both axes stay within a slice, and only the data axis crosses the network "
+            f"between slices; choose sizes whose product divides {of_slice}"
+        )
