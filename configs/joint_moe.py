@@ -108,7 +108,8 @@ FIELDS = {
     "data.validation_sets": Field(
         "",
         field.NAMED_PATHS,
-        'more text to evaluate on, each under its name: "books=DIR/books/*.txt;code=DIR/code"',
+        'more text to evaluate on, each under its name: "books=DIR/books/*.txt;code=DIR/code"; of text that is '
+        "trained on, the part held out",
         FREE | NEUTRAL,
     ),
     "data.text_field": Field("text", TEXT, "field with the text in .jsonl, .parquet and TFDS", FREE),
