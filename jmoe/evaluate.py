@@ -16,6 +16,7 @@ if __name__ == "__main__":
 
 import json
 import math
+import sys
 
 import jax
 from absl import flags
@@ -108,7 +109,9 @@ def for_text(config, overrides: dict) -> None:
 
 if __name__ == "__main__":
     text = "Text or mesh to use instead of the training's: --config.data.path=..., --config.mesh.expert=8."
-    config_flags.DEFINE_config_dict("config", default(FIELDS), text)
+    # ml_collections reads the fields at once, and tells of unknown ones in a traceback; cli.run in a sentence
+    known = [argument for argument in sys.argv if not cli.names_no_field(argument)]
+    config_flags.DEFINE_config_dict("config", default(FIELDS), text, sys_argv=known)
     cli.define_checkpoint()
     flags.DEFINE_string("json", None, "Also write the result to this file, local or gs://.")
     cli.run(main, config_sections=SECTIONS)

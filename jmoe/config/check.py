@@ -3,9 +3,13 @@
 The trainer, and the launcher of jobs, check all of this before they touch a device, a text or a workdir.
 """
 
-from jmoe.config import weights
+import math
+
+from jmoe.config import counts, weights
 from jmoe.config.fields import NEUTRAL, check_fields, setting
 from jmoe.errors import UserError
+
+MOST_PARAMETERS = 10**15
 
 
 def check_config(config) -> None:
@@ -13,6 +17,7 @@ def check_config(config) -> None:
     check_fields(config)
     check_text(config.data)
     model = config.model
+    _check_size(model)
     _check_heads(model)
     _check_mixture(model)
     if config.get("parametrization") == "mup" and setting(model, "tied_embeddings"):
@@ -45,6 +50,18 @@ def _batches(config) -> list[tuple[str, int]]:
     """(field, tokens) of every batch, and of the microbatch if there is one."""
     micro = microbatch_tokens(config)
     return [("microbatch_tokens", micro)] * bool(micro) + [("batch_tokens", batch) for _, batch in config.batch_tokens]
+
+
+def _check_size(model) -> None:
+    """UserError where the model has more parameters than any array can be indexed by, let alone stored."""
+    if (n_parameters := counts.n_exact(model)) > MOST_PARAMETERS:
+        sizes = ", ".join(
+            f"{name}={model[name]}" for name in ("d_model", "n_blocks", "d_ff", "n_experts", "vocab_size")
+        )
+        raise UserError(
+            f"config.model has about 10^{math.log10(n_parameters):.0f} parameters ({sizes}), and "
+            f"10^{math.log10(MOST_PARAMETERS):.0f} are the most: lower the largest of these fields"
+        )
 
 
 def _check_heads(model) -> None:

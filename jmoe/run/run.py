@@ -15,7 +15,7 @@ from jmoe.config import counts
 from jmoe.config.fields import columns, setting
 from jmoe.errors import Damaged, UserError
 from jmoe.model.decoder import init_params
-from jmoe.run import checkpoint, processes
+from jmoe.run import checkpoint, divergence, processes
 from jmoe.run.record import check_record, cpu_threads, make_record
 from jmoe.run.schedule import Schedule
 from jmoe.run.step import abstract_state, losses_of_sources, make_eval_step, make_optimizer, make_train_step
@@ -39,6 +39,7 @@ class Run:
         self.record = make_record(config, self.corpus.fingerprint)
         if jax.default_backend() == "cpu":
             self.record["cpu_threads"] = cpu_threads()
+        self._told_damaged = set()  # branches whose result.json is damaged, which was said
         self._began_with = read_sealed(workdir / "began_with.json") or {}  # jmoe.load writes it
         self.abstract = abstract_state(config, mesh)
         self.train_step, self._eval_step = make_train_step(config, mesh), make_eval_step(config, mesh)
@@ -91,7 +92,9 @@ class Run:
         try:
             result = read_sealed(path)
         except Damaged as error:
-            processes.log(f"WARNING: {error}; it is made again from the last checkpoint")
+            if branch.name not in self._told_damaged:  # results are read again once the workdir is this trainer's
+                processes.log(f"WARNING: {error}; it is made again from the last checkpoint")
+            self._told_damaged.add(branch.name)
             return None
         if result is not None:
             check_record(result["record"], self.record, str(path))
@@ -158,7 +161,8 @@ class Run:
     def checkpoints(self, segment) -> checkpoint.Checkpoints:
         """The segment's checkpoints; the caller closes them. The trunk's keep the steps where branches fork."""
         keep = () if segment.decays else [s.stop for s in self.schedule.segments if not s.decays]
-        return checkpoint.Checkpoints(self.workdir / segment.name / "checkpoints", keep)
+        remedy = divergence.remedy(self.config, self.schedule.peak)
+        return checkpoint.Checkpoints(self.workdir / segment.name / "checkpoints", keep, remedy)
 
     def initial(self) -> tuple:
         """(0, params, opt_state) before the first step. UserError where the run began with weights from elsewhere."""

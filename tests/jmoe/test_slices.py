@@ -66,7 +66,7 @@ def test_machines_with_gpus_are_no_slices():
     assert sharding.count_slices(jax.devices()) == 1
 
 
-def test_what_crosses_the_network_between_slices_is_counted_and_reported():
+def test_what_crosses_the_network_between_slices_is_counted_and_reported(not_kept):
     """The sum over all devices of 4,096 numbers of each: between slices, each device sends its part of them."""
     config = config_for(1, 1)
     mesh = sharding.make_mesh(config, topology_devices("v5e:2x2", 2))
