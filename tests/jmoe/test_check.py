@@ -56,7 +56,7 @@ WRONG = {
 }
 TOO_FAR = {
     "model.init_scale": (1e30, 1e-30, 101.0),
-    "model.capacity_factor": (1e300, 1001, float("inf")),
+    "model.capacity_factor": (1e300, 1001.0, float("inf")),
     "model.rope_base": (1e300,),
     "optimizer.bias_rate": (1.5, -0.1),
 }
