@@ -1,6 +1,6 @@
 """How fast is the search? Against scipy, one start after another, on the same problem.
 
-    python benchmarks/fit_speed.py [--scipy_starts=60]
+    python -m benchmarks.fit_speed [--scipy_starts=60]
 
 All fit the joint law to the paper's 270-run grid, with losses from the published law and 0.2% of noise. All have the
 same objective in float64, compiled residuals with exact gradient or Jacobian, and centred columns. scipy's strongest is
@@ -21,14 +21,14 @@ import sys
 import tempfile
 import time
 
-import fit_coverage
-import fit_runs
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 from absl import app, flags
 
+from benchmarks import fit_coverage
+from benchmarks.fit_coverage import fit_runs
 from fit.fitting import search
 from fit.fitting.intervals import bootstrap
 from fit.fitting.noise import noise_of

@@ -76,8 +76,8 @@ FIELDS = {
     "model.group_tokens": Field(
         8_192, integer(1), "tokens that share one capacity; part of the model, independent of the mesh"
     ),
-    "model.rope_base": Field(10_000.0, number(" above 1", lambda x: x > 1)),
-    "model.init_scale": Field(0.1, POSITIVE),
+    "model.rope_base": Field(10_000.0, number(" above 1, at most 1e12", lambda x: 1 < x <= 1e12)),
+    "model.init_scale": Field(0.1, field.SCALE),
     "model.norm": Field(
         "layer", one_of("layer", "rms"), 'LayerNorm with bias, as in the authors\' code; or "rms"', neutral="rms"
     ),
@@ -108,7 +108,8 @@ FIELDS = {
     "data.validation_sets": Field(
         "",
         field.NAMED_PATHS,
-        'more text to evaluate on, each under its name: "books=DIR/books/*.txt;code=DIR/code"',
+        'more text to evaluate on, each under its name: "books=DIR/books/*.txt;code=DIR/code"; of text that is '
+        "trained on, the part held out",
         FREE | NEUTRAL,
     ),
     "data.text_field": Field("text", TEXT, "field with the text in .jsonl, .parquet and TFDS", FREE),
@@ -165,7 +166,10 @@ FIELDS = {
     "optimizer.b2": Field(0.999, field.BETA),
     "optimizer.weight_decay": Field(0.1, NOT_NEGATIVE),
     "optimizer.bias_rate": Field(
-        0.001, NOT_NEGATIVE, 'with model.balance = "bias": what a step adds to or takes from an expert\'s bias', NEUTRAL
+        0.001,
+        number(" from 0 to 1", lambda x: 0 <= x <= 1),
+        'with model.balance = "bias": what a step adds to or takes from an expert\'s bias',
+        NEUTRAL,
     ),
     "optimizer.grad_clip": Field(0.1, field.POSITIVE_OR_INF),
     "parametrization": Field(

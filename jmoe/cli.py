@@ -17,6 +17,7 @@ import re
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
@@ -113,6 +114,7 @@ def _help(module, config_sections) -> None:
 
 # --config.FIELD=None for a field that is a number or None: a number's flag cannot parse None, so read_config sets it
 NONE = re.compile(r"--?config\.([\w.]+)=None")
+CONFIG_FIELD = re.compile(r"--?(?:no)?config\.([^=\[]*)")
 
 
 def installed(path: str) -> str:
@@ -176,9 +178,9 @@ def _drop_echoes() -> None:
 
 def _parse(argv):
     logging.set_verbosity(logging.FATAL)  # libraries log every step, and every error twice; --verbosity=0 shows it
+    if "config" in flags.FLAGS:
+        check_config_flags(argv)
     argv = [arg for arg in argv if not NONE.fullmatch(arg)]
-    if path := _config_path(argv):  # ml_collections, which loads it again, tells of mistakes in many lines
-        config_in(path)
     try:
         argv = flags.FLAGS([re.sub("(?<=^--config=).+", lambda path: installed(path[0]), arg) for arg in argv])
     except flags.Error as error:
@@ -190,8 +192,39 @@ def _parse(argv):
     return argv
 
 
-def _config_path(argv) -> str | None:
-    return next((arg.partition("=")[2] for arg in argv if re.match(r"--?config=", arg)), None)
+def check_config_flags(argv: Sequence[str], config: ConfigDict | None = None) -> None:
+    """Raises UserError for a --config that is empty or can't be loaded, and for a flag --config.FIELD of a field that
+    neither it, nor `config`, nor any config has. ml_collections tells of these in many lines, or in a traceback."""
+    path = _config_path(argv)
+    if path == "":
+        raise UserError("--config= is empty: name a configuration, such as --config=configs/quickstart.py")
+    known = set(fields.FIELDS)
+    if path is not None:
+        known |= fields.flat(config_in(path)).keys()
+    if config is not None:
+        known |= fields.flat(config).keys()
+    sections = {name[:end] for name in known for end in range(len(name)) if name[end] == "."}
+    for argument in argv:
+        given = CONFIG_FIELD.match(argument)
+        if given and given[1] not in known | sections:
+            raise UserError(fields.unknown(given[1], "--config."))
+
+
+def names_no_field(argument: str) -> bool:
+    """Whether an argument is --config.FIELD of a field that no config has."""
+    given = CONFIG_FIELD.match(argument)
+    return given is not None and given[1] not in fields.FIELDS
+
+
+def _config_path(argv: Sequence[str]) -> str | None:
+    """The value of --config, as --config=VALUE or as the argument after it; None where it is not given."""
+    for i, argument in enumerate(argv):
+        if re.match(r"--?config=", argument):
+            return argument.partition("=")[2]
+        if argument in ("--config", "-config"):
+            following = "".join(argv[i + 1 : i + 2])
+            return "" if following.startswith("-") else following
+    return None
 
 
 def load_module(path: str, what: str):

@@ -1,6 +1,7 @@
 """Compiles the train step for chips that need not be here, and prints what it would cost on each of them:
 
     python -m jmoe.compile --config=configs/mixtral.py --topology=v5p:8x8x8      # or H100:8x8
+    python -m jmoe.compile --config=configs/mixtral.py --topology=v5p:4x4x4 --n_slices=2
     python -m jmoe.compile --config=configs/joint_moe.py --config.model.d_model=1024      # for the devices at hand
 
 The step is the one that jmoe.train runs, at the largest batch of config.batch_tokens, made by the real compiler: libtpu
@@ -19,6 +20,9 @@ overlapped) and their sum (nothing overlapped). Each is taken at its published p
 and a float32 product of attention or the router takes the time of 6 bfloat16 ones: a bound, not a prediction. Where
 results/accelerators/ has peaks measured on such a chip (benchmarks/accelerator), a second roofline uses them; its
 MFU is still a share of the published peak.
+
+With --n_slices, the data axis crosses the network between the slices, and each slice holds whole copies of the experts.
+The report lists what every device sends over that network. The roofline leaves it out, as no rate of it is published.
 
 --compare_remat instead compiles the step with each config.remat, prints memory and FLOPs side by side and names the
 one with the fewest FLOPs among those that fit.
@@ -46,6 +50,7 @@ from absl import flags
 from jmoe import cli
 from jmoe.cost import report
 from jmoe.cost.topologies import topology_devices
+from jmoe.errors import UserError
 from jmoe.model.decoder import REMAT
 from jmoe.run import processes
 from jmoe.storage.files import write_whole
@@ -55,10 +60,13 @@ def main(_):
     config, asked = cli.read_config(), flags.FLAGS
     if asked.topology:  # what is made for devices that are not here cannot be read back
         jax.config.update("jax_enable_compilation_cache", False)
-        devices = topology_devices(asked.topology)
+        devices = topology_devices(asked.topology, asked.n_slices)
+        title = f"{asked.n_slices} slices of {asked.topology}" if asked.n_slices > 1 else asked.topology
+    elif asked.n_slices > 1:
+        raise UserError(f"--n_slices={asked.n_slices} needs --topology, the kind and size of one slice: v5p:4x4x4")
     else:
         devices = processes.devices()
-    title = asked.topology or f"{devices[0].device_kind} x {len(devices)}"
+        title = f"{devices[0].device_kind} x {len(devices)}"
     print(f"compiling for {title} ({len(devices)} devices); may take minutes", file=sys.stderr)
     if asked.compare_remat:
         results = {}
@@ -75,7 +83,7 @@ def main(_):
             result["fitting"], line = report.smaller(config, devices)
             print(line)
     if asked.json:
-        text = json.dumps({"topology": asked.topology} | result, indent=1) + "\n"
+        text = json.dumps({"topology": asked.topology, "n_slices": asked.n_slices} | result, indent=1) + "\n"
         write_whole(pathlib.Path(asked.json), text)
     return 0 if fits else 3
 
@@ -88,6 +96,7 @@ if __name__ == "__main__":
         "TPU slice such as v5e:4x4, v5p:8x8x8, v6e:16x16, v4:4x4x4, tpu7x:4x4x4, or GPUs such as H100:8 on one "
         "machine or H100:2x8 on two. Default: this machine's devices.",
     )
+    flags.DEFINE_integer("n_slices", 1, "Number of TPU slices of --topology, linked by the network between them.", 1)
     flags.DEFINE_bool("compare_remat", False, "Compare all values of config.remat, and name the cheapest that fits.")
     flags.DEFINE_string("json", None, "Also write everything to this file, as JSON.")
     cli.run(main, config_sections=())

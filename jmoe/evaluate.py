@@ -4,8 +4,9 @@ The config is the checkpoint's own. The same flags as in training set other text
 
     python -m jmoe.evaluate --workdir=runs/one --config.data.path='books/*.txt' --config.data.validation_tokens=100_000
 
-The loss is the mean over held-out text in nats per token. Bits per byte are this loss divided by ln 2 and by the mean
-number of bytes of text per evaluated token, so that tokenizers can be compared.
+The loss is the mean over held-out text in nats per token; of a mixture also on each of its sources. Bits per byte are
+this loss divided by ln 2 and by the mean number of bytes of text per evaluated token, so that tokenizers can be
+compared.
 """
 
 if __name__ == "__main__":
@@ -15,6 +16,7 @@ if __name__ == "__main__":
 
 import json
 import math
+import sys
 
 import jax
 from absl import flags
@@ -28,10 +30,10 @@ from jmoe.config.field import default
 from jmoe.config.fields import FIELDS, section
 from jmoe.errors import UserError
 from jmoe.run import checkpoint, processes
-from jmoe.run.step import make_eval_step, mean_losses
+from jmoe.run.step import losses_of_sources, make_eval_step
 from jmoe.storage import files as storage
 from jmoe.text import supply
-from jmoe.text.batches import validation_batches, validation_bytes
+from jmoe.text.batches import validation_bytes, validation_sources
 from jmoe.text.corpus import load as load_corpus
 
 SECTIONS = ("data", "mesh")  # those of the config that an evaluation may change
@@ -47,6 +49,8 @@ def main(_):
                 f"{result['bits_per_byte']:.4f} bits per byte; {result['n_validation_tokens']} held-out tokens "
                 f"of corpus {result['corpus_fingerprint']}"
             )
+            for source, loss in result["loss_of_sources"].items():
+                print(f"  {source}: {loss:.4f} nats per token")
             if asked.json:
                 storage.write_whole(storage.absolute(asked.json), json.dumps(result, indent=1))
 
@@ -67,15 +71,18 @@ def evaluate(workdir: str | epath.Path, segment: str | None = None, step: int | 
     if warning := supply.check_held_out(corpus, config):
         processes.log(warning)
     with jax.set_mesh(mesh):
-        batches = validation_batches(corpus, config, mesh)
-        bar = tqdm(batches, desc="evaluating", unit=" batches", disable=None, leave=False)
-        loss, _ = mean_losses(make_eval_step(config, mesh), params, bar)
+        sources = {
+            name: tqdm(batches, desc=f"evaluating {name}".strip(), unit=" batches", disable=None, leave=False)
+            for name, batches in validation_sources(corpus, config, mesh).items()
+        }
+        (loss, _), of_sources = losses_of_sources(make_eval_step(config, mesh), params, sources)
     n_tokens, n_bytes = supply.n_validation_tokens(corpus, config), validation_bytes(corpus, config)
     return {
         "segment": folder.parent.parent.name,
         "step": int(folder.name),
         "n_tokens": record["n_tokens"],
         "loss": loss,
+        "loss_of_sources": of_sources,
         "bits_per_byte": loss * n_tokens / math.log(2) / n_bytes,
         "n_validation_tokens": n_tokens,
         "corpus_fingerprint": corpus.fingerprint,
@@ -102,7 +109,9 @@ def for_text(config, overrides: dict) -> None:
 
 if __name__ == "__main__":
     text = "Text or mesh to use instead of the training's: --config.data.path=..., --config.mesh.expert=8."
-    config_flags.DEFINE_config_dict("config", default(FIELDS), text)
+    # ml_collections reads the fields at once, and tells of unknown ones in a traceback; cli.run in a sentence
+    known = [argument for argument in sys.argv if not cli.names_no_field(argument)]
+    config_flags.DEFINE_config_dict("config", default(FIELDS), text, sys_argv=known)
     cli.define_checkpoint()
     flags.DEFINE_string("json", None, "Also write the result to this file, local or gs://.")
     cli.run(main, config_sections=SECTIONS)

@@ -78,6 +78,11 @@ def devices(text: str | None, n_slices: int = 1) -> tuple[int | None, float | No
     return parse(text, n_slices).n_devices if ":" in text else None, CHIPS[chip(text)].capacity
 
 
+def tpu_slices(text: str | None, n_slices: int) -> int:
+    """How many TPU slices a job of `n_slices` has; 1 on GPUs, whose machines one expert group may span."""
+    return n_slices if text and _kind(text).startswith(TPUS) else 1
+
+
 def n_chips(text: str | None, n_devices: int | None) -> int | None:
     """How many chips, as they are priced, `n_devices` of what --accelerator names are; None for None."""
     return n_devices and n_devices // DEVICES_OF_CHIP.get((text or "").partition(":")[0], 1)

@@ -19,14 +19,24 @@ from launch.jobs import Files
 MOST_NAMED = 5  # jobs that one error names
 
 
-def places(sweep: Sweep, configs: dict[str, ConfigDict], n_devices: int | None, capacity: float | None) -> list[str]:
-    """A sentence for each job whose mesh or memory is impossible on the devices it will get, of `capacity` bytes. If
-    their number is not known (a Slurm job that does not say its GPUs), only what no number could mend."""
+def places(
+    sweep: Sweep,
+    configs: dict[str, ConfigDict],
+    n_devices: int | None,
+    capacity: float | None,
+    n_slices: int = 1,
+) -> list[str]:
+    """A sentence for each job whose mesh or memory is impossible on the devices it will get, of `capacity` bytes, in
+    `n_slices` TPU slices. If their number is not known (a Slurm job that does not say its GPUs), only what no number
+    could mend."""
     reasons = []
     for job in sweep.trained:
         config = configs[job.name]
         try:
-            sizes = check_mesh(config, n_devices or config.mesh.expert * config.mesh.model)
+            if n_devices:
+                sizes = check_mesh(config, n_devices, n_slices)
+            else:
+                sizes = check_mesh(config, config.mesh.expert * config.mesh.model)
         except UserError as error:
             reasons.append(f"{job.name}: {error}")
             continue

@@ -76,7 +76,8 @@ def main(config_flags: list[str]) -> None:
     engine.check(sweep)
     n_devices, memory = engine.devices(sweep, ACCELERATOR.value)
     sweep.options["n_chips"] = accelerators.n_chips(ACCELERATOR.value, n_devices)  # of a job, for launch.status
-    impossible = preflight.places(sweep, configs, n_devices, memory)
+    n_slices = accelerators.tpu_slices(ACCELERATOR.value, sweep.options.get("n_slices", 1))
+    impossible = preflight.places(sweep, configs, n_devices, memory, n_slices)
     if DRY_RUN.value:
         dry_run(sweep, impossible)
         return

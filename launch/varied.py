@@ -12,6 +12,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from jmoe import cli
+from jmoe.config import fields
 from jmoe.errors import UserError
 
 
@@ -19,6 +20,9 @@ def resolve(base: types.ModuleType, overrides: dict) -> ConfigDict:
     """The config of a module with get_config(), with the overrides of one job; UserError if that makes no config, and
     what ConfigDict raises for an override."""
     config = cli.config_of(base).lock()
+    for name in overrides.keys() - fields.flat(config).keys() - fields.FIELDS.keys():
+        if name not in config:
+            raise UserError(fields.unknown(name, "config."))
     config.update_from_flattened_dict(overrides)
     return config
 
@@ -70,6 +74,7 @@ def plain(value: Any) -> Any:
 def _overrides(base: types.ModuleType, arguments: Sequence[str]) -> dict:
     """{field: value} of --config flags, parsed as jmoe.train parses them."""
     nothing = {found[1]: None for found in map(cli.NONE.fullmatch, arguments) if found}
+    cli.check_config_flags(arguments, cli.config_of(base))
     arguments = ["", *(argument for argument in arguments if not cli.NONE.fullmatch(argument))]
     values = flags.FlagValues()
     try:

@@ -31,6 +31,12 @@ def test_one_hot_dispatch_is_the_same_layer(tmp_path):
         assert f"{row['ms']:.3g}" in done.stdout
 
 
+@pytest.mark.parametrize("name", ["fit_speed", "fit_coverage", "fit_next"])
+def test_each_runs_as_a_module(name):
+    done = helpers.run(f"benchmarks.{name}", "--help", cwd=helpers.ROOT)
+    assert name in done.stdout and "--" in done.stdout and "Traceback" not in done.stderr
+
+
 def test_forms_are_compared_with_the_additive_law_on_the_same_tables():
     row = dict(cut=3, bias=0.01, holds=0.8, width=0.02)
     rows = [row | dict(table="a", error=0.01), row | dict(table="b", error=0.04), row | dict(table="new", error=0.02)]

@@ -199,7 +199,7 @@ def test_the_installed_configs_are_found_where_the_folder_has_none(tmp_path, mon
         assert done.returncode == 2
         return done.stderr
 
-    assert "--config has no such field" in answer("configs/quickstart.py", "--config.absent=1")
+    assert "--config.absent is no field of a config" in answer("configs/quickstart.py", "--config.absent=1")
     assert "configs/none.py" in answer("configs/none.py")
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs/quickstart.py").write_text("raise ValueError('the folder has its own')")

@@ -3,9 +3,13 @@
 The trainer, and the launcher of jobs, check all of this before they touch a device, a text or a workdir.
 """
 
-from jmoe.config import weights
+import math
+
+from jmoe.config import counts, weights
 from jmoe.config.fields import NEUTRAL, check_fields, setting
 from jmoe.errors import UserError
+
+MOST_PARAMETERS = 10**15
 
 
 def check_config(config) -> None:
@@ -13,6 +17,7 @@ def check_config(config) -> None:
     check_fields(config)
     check_text(config.data)
     model = config.model
+    _check_size(model)
     _check_heads(model)
     _check_mixture(model)
     if config.get("parametrization") == "mup" and setting(model, "tied_embeddings"):
@@ -45,6 +50,18 @@ def _batches(config) -> list[tuple[str, int]]:
     """(field, tokens) of every batch, and of the microbatch if there is one."""
     micro = microbatch_tokens(config)
     return [("microbatch_tokens", micro)] * bool(micro) + [("batch_tokens", batch) for _, batch in config.batch_tokens]
+
+
+def _check_size(model) -> None:
+    """UserError where the model has more parameters than any array can be indexed by, let alone stored."""
+    if (n_parameters := counts.n_exact(model)) > MOST_PARAMETERS:
+        sizes = ", ".join(
+            f"{name}={model[name]}" for name in ("d_model", "n_blocks", "d_ff", "n_experts", "vocab_size")
+        )
+        raise UserError(
+            f"config.model has about 10^{math.log10(n_parameters):.0f} parameters ({sizes}), and "
+            f"10^{math.log10(MOST_PARAMETERS):.0f} are the most: lower the largest of these fields"
+        )
 
 
 def _check_heads(model) -> None:
@@ -81,16 +98,18 @@ def microbatch_tokens(config) -> int:
     return config.get("microbatch_tokens", 0)
 
 
-def check_mesh(config, n_devices: int) -> tuple[int, int, int]:
-    """The sizes of the mesh axes (data, expert, model) over `n_devices`.
+def check_mesh(config, n_devices: int, n_slices: int = 1) -> tuple[int, int, int]:
+    """The sizes of the mesh axes (data, expert, model) over `n_devices`, which are those of `n_slices` TPU slices.
 
-    Raises UserError, naming both numbers, if devices, experts, sizes, a batch or a microbatch do not divide evenly.
+    Raises UserError, naming both numbers, if devices, experts, sizes, a batch or a microbatch do not divide evenly, or
+    if the devices that share one copy of the experts would be in different slices.
     """
     model, expert, tensor = config.model, config.mesh.expert, config.mesh.model
     if expert < 1 or tensor < 1 or n_devices % (expert * tensor):
         raise UserError(
             f"config.mesh.expert={expert} times config.mesh.model={tensor} does not divide the {n_devices} devices"
         )
+    _check_slices(expert, tensor, n_devices, n_slices)
     n_rows = n_devices // tensor
     data = n_rows // expert
     uses_d_ff = not setting(model, "d_expert") or setting(model, "n_dense_blocks") > 0
@@ -118,3 +137,14 @@ def check_mesh(config, n_devices: int) -> tuple[int, int, int]:
                 f"{n_rows} devices; smaller groups divide further but are another model"
             )
     return data, expert, tensor
+
+
+def _check_slices(expert: int, tensor: int, n_devices: int, n_slices: int) -> None:
+    """UserError where expert x tensor devices do not fit a whole number of times into a slice."""
+    of_slice = n_devices // n_slices
+    if of_slice % (expert * tensor):
+        raise UserError(
+            f"config.mesh.expert={expert} times config.mesh.model={tensor} does not divide the {of_slice} devices of "
+            f"each of the {n_slices} slices: both axes stay within a slice, and only the data axis crosses the network "
+            f"between slices; choose sizes whose product divides {of_slice}"
+        )

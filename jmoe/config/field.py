@@ -77,7 +77,9 @@ POSITIVE = number(" above 0", lambda x: x > 0)
 NOT_NEGATIVE = number(", 0 or more", lambda x: x >= 0)
 BETA = number(" from 0 to below 1", lambda x: 0 <= x < 1)
 POSITIVE_OR_INF = "a number above 0; inf clips nothing", lambda x: type(x) in (int, float) and x > 0
-CAPACITY = "a number above 0, or None: nothing is dropped", lambda x: x is None or POSITIVE[1](x)
+SCALE = number(" from 1e-6 to 100", lambda x: 1e-6 <= x <= 100)
+UP_TO_1000 = number(" above 0, at most 1000", lambda x: 0 < x <= 1000)
+CAPACITY = f"{UP_TO_1000[0]}, or None: nothing is dropped", lambda x: x is None or UP_TO_1000[1](x)
 BOOL = "True or False", lambda x: isinstance(x, bool)
 TEXT = "text", lambda x: isinstance(x, str)
 NAMED_PATHS = "empty, or NAME=PATH;NAME=PATH with other names", lambda x: TEXT[1](x) and named_paths(x) is not None

@@ -88,8 +88,7 @@ def check_fields(config) -> None:
     have."""
     values = flat(config)
     for name in values.keys() - FIELDS.keys():
-        near = difflib.get_close_matches(name, FIELDS, 1)
-        raise UserError(f"config.{name} is no field of a config{f': did you mean config.{near[0]}?' if near else ''}")
+        raise UserError(unknown(name, "config."))
     for name, field in FIELDS.items():
         words, holds = field.allowed
         if name in values:
@@ -97,6 +96,15 @@ def check_fields(config) -> None:
                 raise UserError(f"config.{name}={values[name]!r} must be {words}")
         elif name not in NEUTRAL:
             raise UserError(f"config.{name} is missing; it must be {words}")
+
+
+def unknown(name: str, prefix: str) -> str:
+    """The sentence about a field `name` that no config has, and the field that may be meant; `prefix` is how the user
+    names fields: "config." in a file, "--config." on the command line."""
+    same_end = [known for known in FIELDS if known.rpartition(".")[2] == name.rpartition(".")[2]]
+    near = difflib.get_close_matches(name, same_end or FIELDS, 1, cutoff=0.0 if same_end else 0.6)
+    hint = f": did you mean {prefix}{near[0]}?" if near else ""
+    return f"{prefix}{name} is no field of a config{hint}"
 
 
 def record_of(config) -> dict:
@@ -114,7 +122,13 @@ def differences(old: dict, new: dict) -> list[str]:
     old, new = flat(old), flat(new)
     free = lambda name: _is_free(name) and not (name == "n_tokens" and any(map(new.get, OF_BUDGETS)))
     names = sorted(name for name in old.keys() | new.keys() if not free(name))
-    return [f"config.{n} was {old.get(n)}, is {new.get(n)}" for n in names if old.get(n) != new.get(n)]
+    changed = []
+    for name in names:
+        # a record leaves a field out where it has its neutral value
+        was, is_now = (record.get(name, NEUTRAL_IN_RECORDS.get(name)) for record in (old, new))
+        if was != is_now:
+            changed.append(f"config.{name} was {was}, is {is_now}")
+    return changed
 
 
 def _is_free(name: str) -> bool:

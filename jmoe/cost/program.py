@@ -30,7 +30,7 @@ class Collective:
     kind: str
     source: str
     times: int  # in one run of the program
-    group: int  # devices that take part
+    group: int  # devices that take part; slices, of a transfer between slices
     bytes: int  # that leave one device each time, by the usual ring algorithm
 
 
@@ -101,6 +101,19 @@ class Program:
     def main_memory_bytes(self) -> int:
         """Bytes read from and written to the main memory, without arrays that stay inside a fusion."""
         return sum(times * self._traffic(instruction) for instruction, times, fused in self.runs if not fused)
+
+    def between_slices(self, n_slices: int) -> list[Collective]:
+        """Every transfer over the network between `n_slices` TPU slices. The compiler cuts a collective that spans
+        slices into collectives within each slice, which `collectives` lists, and such transfers."""
+        transfers = []
+        for instruction, times, _ in self.runs:
+            found = re.search(r'_xla_megascale_transfer_type="(\w+)"', instruction.attributes)
+            if instruction.opcode == "send" and found:
+                kind = found[1].lower().replace("_", "-")
+                size = instruction.operands[0].arrays[0].bytes
+                sent = _sent(kind, size, n_slices)
+                transfers.append(Collective(kind, instruction.source, times, n_slices, sent))
+        return transfers
 
     def collectives(self) -> list[Collective]:
         """Every collective between devices; a start and its done count once."""
@@ -177,13 +190,14 @@ class Program:
 
     def _traffic(self, instruction: Instruction) -> int:
         """Bytes of the main memory that one run of an instruction reads and writes."""
-        opcode = instruction.opcode
+        opcode, sources = instruction.opcode, instruction.operands
         if opcode in _FREE or opcode.endswith("-done"):
             return 0
+        if opcode == "send":  # its result is its operand
+            return sources[0].arrays[0].main_bytes
         if opcode in ("copy-start", "slice-start"):  # one array moved between two places
             moved = [a for a in instruction.arrays if a.dims]
             return min(a.bytes for a in moved) * sum(not a.on_chip for a in moved)
-        sources = instruction.operands
         if opcode == "fusion":
             parameters, root = self._callee(instruction)
             in_memory = [n for n, source in enumerate(sources) if not any(a.on_chip for a in source.arrays)]

@@ -16,7 +16,8 @@ from jmoe.config.check import microbatch_tokens
 from jmoe.config.fields import setting
 from jmoe.cost import chips
 from jmoe.cost.memory import DoesNotFit, compile_step, gib, microbatches, of_step, with_microbatches
-from jmoe.cost.program import Program
+from jmoe.cost.program import Collective, Program
+from jmoe.model import sharding
 from jmoe.model.dispatch import ROOM
 
 REFUSED = "DOES NOT FIT; the compiler says: "
@@ -37,11 +38,8 @@ def report(config, mesh, compiled, chip: chips.Chip | None, measured: dict | Non
     """Everything about one compiled step, with a roofline for the peaks of `chip` and one for `measured`, if known."""
     program = Program(compiled.as_text())
     memory = of_step(compiled)
-    collectives, each = {}, program.collectives()
-    for one in each:
-        total = collectives.setdefault(one.kind, {"number": 0, "bytes": 0})
-        total["number"] += one.times
-        total["bytes"] += one.times * one.bytes
+    n_slices = sharding.count_slices(mesh.devices.flat)
+    each, between_slices = program.collectives(), program.between_slices(n_slices)
     arrays = sorted(program.arrays().items(), key=lambda item: -item[0].bytes)
     result = {
         "mesh": dict(mesh.shape),
@@ -55,9 +53,12 @@ def report(config, mesh, compiled, chip: chips.Chip | None, measured: dict | Non
         "fits": not (chip and chip.capacity) or memory["peak"] <= chip.capacity,
         "flops": _flops(config, program, compiled, mesh.size),
         "main_memory_bytes": program.main_memory_bytes(),
-        "collectives": collectives,
+        "collectives": _totals(each),
+        "n_slices": n_slices,
+        "between_slices": _totals(between_slices),
         "experts": _reaching_experts(config, mesh.size),
         "each_collective": [dataclasses.asdict(one) for one in each],
+        "each_between_slices": [dataclasses.asdict(one) for one in between_slices],
         "largest_arrays": [{"array": str(a), "bytes": a.bytes, "source": source} for a, source in arrays[:32]],
     }
     if chip:
@@ -69,6 +70,16 @@ def report(config, mesh, compiled, chip: chips.Chip | None, measured: dict | Non
         reached = chips.Chip(flops=measured["flops"], bandwidth=measured["bandwidth"], network=network)
         result["measured_peaks"] = measured | _roofline(result, reached, chip.flops if chip else 0.0)
     return result
+
+
+def _totals(transfers: list[Collective]) -> dict[str, dict[str, int]]:
+    """How many transfers of each kind run in a step, and the bytes that leave a device by them."""
+    totals = {}
+    for one in transfers:
+        total = totals.setdefault(one.kind, {"number": 0, "bytes": 0})
+        total["number"] += one.times
+        total["bytes"] += one.times * one.bytes
+    return totals
 
 
 def _flops(config, program: Program, compiled, n_devices: int) -> dict:
@@ -195,6 +206,11 @@ def table(r: dict, title: str) -> str:
     ]
     for kind, total in sorted(r["collectives"].items()):
         lines.append(f"    {kind:20}{total['number']:5}  {_si(total['bytes'])}B")
+    if r["n_slices"] > 1:
+        n_bytes = sum(total["bytes"] for total in r["between_slices"].values())
+        lines.append(f"  between {r['n_slices']} slices     number   sent, {_si(n_bytes)}B in all, not in the roofline")
+        for kind, total in sorted(r["between_slices"].items()):
+            lines.append(f"    {kind:20}{total['number']:5}  {_si(total['bytes'])}B")
     if way := r["experts"]:
         here, least = way["here"], way["least"]
         how = "rows travel to their experts" if here["expert"] > 1 else "experts are gathered"

@@ -20,11 +20,15 @@ GPUS = {
 }
 
 
-def topology_devices(name: str):
-    """jax's descriptions of the devices of a TPU slice, or of machines with GPUs, which need not be here. UserError
-    where there is no such slice, or its compiler is not installed."""
+def topology_devices(name: str, n_slices: int = 1):
+    """jax's descriptions of the devices of `n_slices` TPU slices, or of machines with GPUs, which need not be here.
+    UserError where there is no such slice, or its compiler is not installed."""
     kind, _, size = name.partition(":")
     if kind in GPUS:
+        if n_slices > 1:
+            raise UserError(
+                f"--n_slices={n_slices} is for TPU slices, found --topology={name}: {kind}:2x8 names two machines"
+            )
         return _gpus(name, kind, size)
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(f"--topology={name} needs the TPU compiler: install the [tpu] extra, pip install -e '.[tpu]'")
@@ -44,6 +48,8 @@ def topology_devices(name: str):
         os.environ.setdefault(variable, value)
     jax.config.update("jax_platforms", "cpu")
     options = {"wrap": wraparounds([int(n) for n in size.split("x")])}
+    if n_slices > 1:
+        options["num_slices"] = n_slices
     if kind == "v4":
         options["chip_config_name"] = "megacore"  # both cores of a chip as one device
     try:

@@ -8,6 +8,7 @@ belong to the config.
 """
 
 import functools
+from collections.abc import Sequence
 
 import jax
 from jax.experimental import mesh_utils
@@ -24,13 +25,34 @@ MICROBATCHES = P(None, ROWS)  # microbatches, rows, positions
 REPLICATED = P()
 
 
-def make_mesh(config, devices=None) -> jax.sharding.Mesh:
-    """A (data, expert, model) mesh over all devices, or these; UserError for what check_mesh refuses."""
+def make_mesh(config, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
+    """A (data, expert, model) mesh over all devices, or these; UserError for what check_mesh refuses.
+
+    Of several TPU slices, each holds whole copies of the experts: only the data axis crosses the network between them.
+    """
     devices = jax.devices() if devices is None else devices
-    sizes = check_mesh(config, len(devices))
+    n_slices = count_slices(devices)
+    data, expert, model = check_mesh(config, len(devices), n_slices)
     # on a TPU's torus of 4 x 4 x 4 chips an axis of 8 takes one axis of the torus and half of another
-    placed = mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+    if n_slices == 1:
+        placed = mesh_utils.create_device_mesh((data, expert, model), devices, allow_split_physical_axes=True)
+    else:
+        within_slice = (data // n_slices, expert, model)
+        between_slices = (n_slices, 1, 1)
+        placed = mesh_utils.create_hybrid_device_mesh(
+            within_slice, between_slices, devices, allow_split_physical_axes=True
+        )
     return jax.sharding.Mesh(placed, AXES, axis_types=(AxisType.Explicit,) * 3)
+
+
+def count_slices(devices: Sequence[jax.Device]) -> int:
+    """The number of TPU slices that the devices belong to; 1 for CPUs and GPUs.
+
+    jax gives each machine with GPUs a slice_index of its own, but an expert group may well span such machines.
+    """
+    on_tpus = [device for device in devices if device.platform == "tpu"]
+    # libtpu gives the devices of a topology of one slice no slice_index
+    return len({getattr(device, "slice_index", 0) for device in on_tpus}) or 1
 
 
 def platform() -> str:

@@ -30,14 +30,16 @@ from jmoe.text import tokenizer
 class Checkpoints:
     """The checkpoints under `directory`; keeps the newest two and the steps in `keep`, where branches fork.
 
+    `remedy` is what a user may try where the numbers are no longer finite (divergence.remedy).
+
     Saves of two folders must not overlap: wait() before another one saves.
     """
 
     _own = set()  # folders that this process saved: restoring one of them is not reported as a resume
 
-    def __init__(self, directory, keep=()):
+    def __init__(self, directory, keep=(), remedy: str = "try a lower config.optimizer.lr_law.constant"):
         kept = [preservation_policy.LatestN(2), preservation_policy.CustomSteps(list(keep))]
-        self.directory = directory
+        self.directory, self._remedy = directory, remedy
         self._damaged = []  # steps that restore() skipped; the next save sets them aside
         options = ocp.CheckpointManagerOptions(
             preservation_policy=preservation_policy.AnyPreservationPolicy(kept),
@@ -110,8 +112,8 @@ class Checkpoints:
         self.wait()
         good = max(self.steps(), default=None)
         return UserError(
-            f"{what}; the last good checkpoint is {'none' if good is None else self.directory / str(good)}; try "
-            "a lower config.optimizer.lr_law.constant or a longer config.optimizer.warmup_tokens"
+            f"{what}; the last good checkpoint is {'none' if good is None else self.directory / str(good)}; "
+            f"{self._remedy}"
         )
 
     def wait(self) -> None:

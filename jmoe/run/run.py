@@ -15,13 +15,13 @@ from jmoe.config import counts
 from jmoe.config.fields import columns, setting
 from jmoe.errors import Damaged, UserError
 from jmoe.model.decoder import init_params
-from jmoe.run import checkpoint, processes
+from jmoe.run import checkpoint, divergence, processes
 from jmoe.run.record import check_record, cpu_threads, make_record
 from jmoe.run.schedule import Schedule
-from jmoe.run.step import abstract_state, make_eval_step, make_optimizer, make_train_step, mean_losses
+from jmoe.run.step import abstract_state, losses_of_sources, make_eval_step, make_optimizer, make_train_step
 from jmoe.storage.files import read_lines, read_sealed, sealed, write_whole
 from jmoe.text import corpus, supply
-from jmoe.text.batches import validation_batches
+from jmoe.text.batches import validation_sources
 
 
 class Run:
@@ -39,11 +39,12 @@ class Run:
         self.record = make_record(config, self.corpus.fingerprint)
         if jax.default_backend() == "cpu":
             self.record["cpu_threads"] = cpu_threads()
+        self._told_damaged = set()  # branches whose result.json is damaged, which was said
         self._began_with = read_sealed(workdir / "began_with.json") or {}  # jmoe.load writes it
         self.abstract = abstract_state(config, mesh)
         self.train_step, self._eval_step = make_train_step(config, mesh), make_eval_step(config, mesh)
         self._validation = {"validation_loss": self.corpus}
-        for name, texts in corpus.validation_sets(config.data, config.model.vocab_size).items():
+        for name, texts in corpus.validation_sets(config.data, config.model.vocab_size, self.corpus).items():
             self._validation[f"validation_loss/{name}"] = texts
             if warning := supply.check_held_out(texts, config):
                 processes.log(f"{name}: {warning}")
@@ -91,7 +92,9 @@ class Run:
         try:
             result = read_sealed(path)
         except Damaged as error:
-            processes.log(f"WARNING: {error}; it is made again from the last checkpoint")
+            if branch.name not in self._told_damaged:  # results are read again once the workdir is this trainer's
+                processes.log(f"WARNING: {error}; it is made again from the last checkpoint")
+            self._told_damaged.add(branch.name)
             return None
         if result is not None:
             check_record(result["record"], self.record, str(path))
@@ -146,14 +149,20 @@ class Run:
         processes.log(f"{branch.name}: validation loss {loss:.4f} nats per token after {n_tokens} tokens")
 
     def evaluated(self, params) -> dict[str, tuple[float, dict[str, float]]]:
-        """mean_losses on each of the validation sets, nothing dropped."""
-        batches = lambda texts: validation_batches(texts, self.config, self.mesh)
-        return {name: mean_losses(self._eval_step, params, batches(texts)) for name, texts in self._validation.items()}
+        """mean_losses on each of the validation sets, nothing dropped; of a mixture also on each of its sources."""
+        losses = {}
+        for name, texts in self._validation.items():
+            sources = validation_sources(texts, self.config, self.mesh)
+            losses[name], of_sources = losses_of_sources(self._eval_step, params, sources)
+            # a validation set of the same name, which is that source, has more of its held-out text: it comes later
+            losses |= {f"validation_loss/{source}": (loss, {}) for source, loss in of_sources.items()}
+        return losses
 
     def checkpoints(self, segment) -> checkpoint.Checkpoints:
         """The segment's checkpoints; the caller closes them. The trunk's keep the steps where branches fork."""
         keep = () if segment.decays else [s.stop for s in self.schedule.segments if not s.decays]
-        return checkpoint.Checkpoints(self.workdir / segment.name / "checkpoints", keep)
+        remedy = divergence.remedy(self.config, self.schedule.peak)
+        return checkpoint.Checkpoints(self.workdir / segment.name / "checkpoints", keep, remedy)
 
     def initial(self) -> tuple:
         """(0, params, opt_state) before the first step. UserError where the run began with weights from elsewhere."""

@@ -108,14 +108,31 @@ def make_eval_step(config, mesh):
 def mean_losses(eval_step, params, batches) -> tuple[float, dict[str, float]]:
     """Nats per token over the (batch, weight) pairs of batches.validation_batches, and the same by the position in a
     row: {"loss_1_2": ..., "loss_3_4": ..., "loss_5_8": ...}. UserError where it is not finite."""
-    sums = []
-    for batch, weight in batches:
-        sums.append(eval_step(params, batch, weight))
-        jax.block_until_ready(sums[-2:-1])  # at most two steps in flight: many can lock up XLA's CPU backend
-    nats, n_tokens, *of_parts = np.sum(jax.device_get(sums), axis=0, dtype=np.float64).tolist()
+    of_all, _ = losses_of_sources(eval_step, params, {"": batches})
+    return of_all
+
+
+def losses_of_sources(eval_step, params, sources) -> tuple[tuple[float, dict[str, float]], dict[str, float]]:
+    """mean_losses over all that batches.validation_sources returns, and nats per token on each source of several."""
+    sums_of_sources = {}
+    for name, batches in sources.items():
+        sums = []
+        for batch, weight in batches:
+            sums.append(eval_step(params, batch, weight))
+            jax.block_until_ready(sums[-2:-1])  # at most two steps in flight: many can lock up XLA's CPU backend
+        sums_of_sources[name] = np.sum(jax.device_get(sums), axis=0, dtype=np.float64)
+    n_positions = batch.shape[1] - 1  # alike in all batches
+    of_all = _means(sum(sums_of_sources.values()), n_positions)
+    if len(sums_of_sources) == 1:
+        return of_all, {}
+    return of_all, {name: _means(sums, n_positions)[0] for name, sums in sums_of_sources.items()}
+
+
+def _means(sums: np.ndarray, n_positions: int) -> tuple[float, dict[str, float]]:
+    """What mean_losses returns, of the sum over batches of what the eval step returns."""
+    nats, n_tokens, *of_parts = sums.tolist()
     if not np.isfinite(nats):
         raise UserError("the validation loss is not finite")
-    n_positions = batch.shape[1] - 1  # alike in all batches
     by_position = {
         f"loss_{first}_{last}": part / (n_tokens / n_positions) / (last - first + 1)
         for (first, last), part in zip(position_parts(n_positions), of_parts)

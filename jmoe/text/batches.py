@@ -3,6 +3,9 @@
 Axis legend: B rows of the batch, T positions; a row holds T + 1 tokens, inputs and targets.
 """
 
+import itertools
+from collections.abc import Iterator
+
 import grain.python as grain
 import jax
 import numpy as np
@@ -38,56 +41,79 @@ def training_batches(corpus, config, schedule, mesh, segment, start: int):
     def read(step):
         n_rows = schedule.batch_at(step) // seq_len
         first = schedule.tokens_at(step) // seq_len
-        lo, hi = _own_rows(mesh, n_rows, seq_len)
-        return read_rows([place(row) for row in range(first + lo, first + hi)], seq_len), n_rows
+        own = _own_rows(mesh, n_rows)
+        return read_rows([place(first + row) for row in own.tolist()], seq_len), own, n_rows
 
     steps = grain.MapDataset.range(start, segment.stop).map(read)
     options = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
-    for local, n_rows in steps.to_iter_dataset(options):
-        yield _spread(local, mesh, n_rows)
+    for local, own, n_rows in steps.to_iter_dataset(options):
+        yield _spread(local, own, mesh, n_rows)
 
 
 def validation_batches(corpus, config, mesh):
     """Yields (batch [B, T + 1], weight [B]) over about config.data.validation_tokens held-out tokens.
 
     The rows are spread evenly over each source's held-out text and are the same for every model. B is the smallest
-    training batch; rows that fill up the last batch weigh zero.
+    training batch, and a batch is of one source; rows that fill up a source's last batch weigh zero.
     """
-    seq_len = config.data.seq_len
-    chosen = [(text.validation, row) for text, row in _validation_rows(corpus, config)]
-    n_rows, size = len(chosen), config.batch_tokens[0][1] // seq_len
-    lo, hi = _own_rows(mesh, size, seq_len)
-    for start in range(0, n_rows, size):
-        weight = (np.arange(start, start + size) < n_rows).astype(np.float32)
-        places = [chosen[min(row, n_rows - 1)] for row in range(start + lo, start + hi)]
-        local = read_rows(places, seq_len)
-        yield _spread(local, mesh, size), _spread(weight[lo:hi], mesh, size)
+    return itertools.chain.from_iterable(validation_sources(corpus, config, mesh).values())
+
+
+def validation_sources(corpus, config, mesh) -> dict[str, Iterator]:
+    """The validation_batches of each source of a mixture by its path, or of a single text by "". A source is left out
+    whose share of the evaluated rows is less than one."""
+    rows_of_sources = _validation_rows(corpus, config)
+    return {part.name: _validation_batches(part, rows, config, mesh) for part, rows in rows_of_sources if len(rows)}
+
+
+def _validation_batches(part: supply.Part, rows: np.ndarray, config, mesh):
+    """Yields (batch [B, T + 1], weight [B]) of these rows of one source's held-out text."""
+    size = config.batch_tokens[0][1] // config.data.seq_len
+    own = _own_rows(mesh, size)
+    for start in range(0, len(rows), size):
+        weight = (np.arange(start, start + size) < len(rows)).astype(np.float32)
+        chosen = rows[np.minimum(start + own, len(rows) - 1)]
+        local = read_rows([(part.corpus.validation, row) for row in chosen], config.data.seq_len)
+        yield _spread(local, own, mesh, size), _spread(weight[own], own, mesh, size)
 
 
 def validation_bytes(corpus, config) -> float:
     """UTF-8 bytes of text that the evaluated tokens, the targets of validation_batches, stand for."""
-    targets = lambda text, row: read_rows([(text.validation, row)], config.data.seq_len)[0, 1:]
-    return float(sum(text.token_bytes[targets(text, row)].sum() for text, row in _validation_rows(corpus, config)))
+    n_bytes = 0.0
+    for part, rows in _validation_rows(corpus, config):
+        for row in rows:
+            targets = read_rows([(part.corpus.validation, row)], config.data.seq_len)[0, 1:]
+            n_bytes += part.corpus.token_bytes[targets].sum()
+    return float(n_bytes)
 
 
-def _validation_rows(corpus, config) -> list:
-    """The rows of the held-out text that are evaluated, each with its corpus.Corpus."""
+def _validation_rows(corpus, config) -> list[tuple[supply.Part, np.ndarray]]:
+    """Each source of the held-out text, with the numbers of its rows that are evaluated."""
     seq_len, rows = config.data.seq_len, []
     chosen = supply.given(corpus.held_out, supply.n_validation_tokens(corpus, config) // seq_len)
     for part, n in zip(corpus.held_out, chosen):
         last = supply.n_rows(part.corpus.validation, seq_len) - 1
-        rows += [(part.corpus, row) for row in np.linspace(0, last, n).astype(int)]
+        rows.append((part, np.linspace(0, last, n).astype(int)))
     return rows
 
 
-def _own_rows(mesh, n_rows: int, seq_len: int) -> tuple[int, int]:
-    """The range of rows that this process's devices hold; devices of a process lie side by side in the mesh."""
+def _own_rows(mesh, n_rows: int) -> np.ndarray:
+    """The numbers of the rows of a batch that this process's devices hold, ascending.
+
+    They have gaps where a mesh follows the torus of a TPU: on v5e:4x4 a process has two devices of each of two rows of
+    chips.
+    """
     layout = jax.sharding.NamedSharding(mesh, sharding.TOKENS)
-    indices = layout.addressable_devices_indices_map((n_rows, seq_len + 1)).values()
-    slices = [rows.indices(n_rows) for rows, _ in indices]
-    return min(lo for lo, _, _ in slices), max(hi for _, hi, _ in slices)
+    slices = [index[0] for index in layout.addressable_devices_indices_map((n_rows,)).values()]
+    return np.unique([np.arange(n_rows)[rows] for rows in slices])
 
 
-def _spread(local: np.ndarray, mesh, n_rows: int):
+def _spread(local: np.ndarray, own: np.ndarray, mesh, n_rows: int) -> jax.Array:
+    """The array of `n_rows` rows over the mesh, of which this process has `local`, the rows numbered `own`."""
+
+    def of_device(index: tuple[slice, ...]) -> np.ndarray:
+        rows = np.arange(n_rows)[index[0]]
+        return local[np.searchsorted(own, rows)]
+
     layout = jax.sharding.NamedSharding(mesh, sharding.TOKENS)
-    return jax.make_array_from_process_local_data(layout, local, (n_rows,) + local.shape[1:])
+    return jax.make_array_from_callback((n_rows, *local.shape[1:]), layout, of_device)

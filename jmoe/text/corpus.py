@@ -132,14 +132,61 @@ def _named(data, path: str, called: str, vocab_size, **changes) -> Corpus:
         raise UserError(f"config.data.{called}: {error}") from None
 
 
-def validation_sets(data, vocab_size: int) -> dict[str, Corpus]:
-    """The sets of config.data.validation_sets by name; `validation` of each is all its text but the 1% held out of it.
-    UserError as `load`, with the set's name."""
+def validation_sets(data, vocab_size: int, trained: Corpus | supply.Mixture) -> dict[str, Corpus]:
+    """The sets of config.data.validation_sets by name; `validation` of each is what is evaluated.
+
+    That is the held-out part of a set that is the text of the run, `trained`, or one of its sources; and all text of
+    any other set, but the 1% held out of it. UserError as `load`, with the set's name; and where it is trained on.
+    """
     sets = {}
     for name, path in named_paths(data.get("validation_sets", "")).items():
-        loaded = _named(data, path, f"validation_sets, {name}", vocab_size, validation_path="")
-        sets[name] = dataclasses.replace(loaded, validation=loaded.train)
+        called = f"validation_sets, {name}"
+        loaded = _named(data, path, called, vocab_size, validation_path="")
+        source = _trained_on(data, path, loaded, trained, called)
+        if source is None:
+            sets[name] = dataclasses.replace(loaded, validation=loaded.train)
+        elif data.validation_path:
+            raise UserError(
+                f"config.data.{called}: {path!r} is text that the run trains on, and none of it is held out, as "
+                f"config.data.validation_path={data.validation_path!r} is what is held out: leave that empty, or name "
+                "text that is not trained on"
+            )
+        else:
+            sets[name] = source.corpus
+        if name in (part.name for part in trained.parts) and (source is None or source.name != name):
+            raise UserError(
+                f"config.data.{called}: {name!r} is a source of config.data.mixture, whose held-out loss has this name "
+                "already: choose another name for the set"
+            )
     return sets
+
+
+def _trained_on(data, path: str, loaded: Corpus, trained: Corpus | supply.Mixture, called: str) -> supply.Part | None:
+    """The source of `trained` that is the text at `path`, `loaded`; None where it has none of it. UserError where only
+    some of the files at `path` are trained on."""
+    files = _files(data, path)
+    for part in trained.parts:
+        of_part = part.name or data.path
+        of_source = _files(data, of_part)
+        if path == of_part or loaded.fingerprint == part.corpus.fingerprint or files and files == of_source:
+            return part
+        if common := sorted(files & of_source):
+            raise UserError(
+                f"config.data.{called}: {path!r} has {len(common)} of the files that the run trains on as "
+                f"{of_part!r}, first {common[0]}: name text that is not trained on, or all of {of_part!r}, whose "
+                "held-out part is evaluated then"
+            )
+    return None
+
+
+def _files(data, path: str) -> set[str]:
+    """The files of text at `path`; none of a prepared folder, or of what is not on this machine."""
+    if is_prepared(path):
+        return set()
+    try:
+        return {os.path.realpath(file) for file in sources.find(of_path(data, path, validation_path="")).train}
+    except UserError:
+        return set()
 
 
 def open_folder(folder: pathlib.Path, verify: bool = False) -> Corpus:

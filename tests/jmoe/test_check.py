@@ -11,6 +11,7 @@ from configs import deepseek_v3_like, fine_grained, joint_moe, mixtral, olmoe, q
 from jmoe import exchange
 from jmoe.config import check, fields
 from jmoe.errors import UserError
+from jmoe.run import divergence
 from jmoe.run import record as record_lib
 from jmoe.run.schedule import Schedule
 from launch import jobs
@@ -51,7 +52,13 @@ WRONG = {
     "model.d_expert": -1,
     "model.scores": "relu",
     "model.balance": "luck",
-    "optimizer.bias_rate": -0.1,
+    "optimizer.bias_rate": 1e300,
+}
+TOO_FAR = {
+    "model.init_scale": (1e30, 1e-30, 101.0),
+    "model.capacity_factor": (1e300, 1001.0, float("inf")),
+    "model.rope_base": (1e300,),
+    "optimizer.bias_rate": (1.5, -0.1),
 }
 
 
@@ -267,3 +274,107 @@ def test_neutral_fields_are_in_no_record_and_no_job_name():
     # neither changes the mathematics, so a run may go on with it; nor does a field that chips had in an older version
     record["config"]["chip"] = {"memory": 8e9}
     record_lib.check_record(record, record_lib.make_record(config, "0" * 16), "somewhere")
+
+
+@pytest.mark.parametrize("name, value", [(name, value) for name, values in TOO_FAR.items() for value in values])
+def test_a_number_beyond_any_use_is_refused_with_its_range(name, value):
+    config = joint_moe.get_config()
+    config.update_from_flattened_dict({name: value})
+    with pytest.raises(UserError) as told:
+        check.check_config(config)
+    assert str(told.value) == f"config.{name}={value!r} must be {fields.FIELDS[name].allowed[0]}"
+    assert any(character.isdigit() for character in fields.FIELDS[name].allowed[0])
+
+
+@pytest.mark.parametrize("field", ["d_model", "n_blocks", "vocab_size", "d_ff", "n_experts", "n_heads"])
+@pytest.mark.parametrize("value", [10**18, 10**1500])
+def test_a_model_that_no_memory_holds_is_refused_by_its_sizes(field, value):
+    config = joint_moe.get_config()
+    config.model.update(n_experts=8, capacity_factor=None, head_dim=64)
+    config.model[field] = value
+    if field == "n_heads":
+        config.model.n_kv_heads = 0
+    with pytest.raises(UserError, match=r"config.model has about 10\^\d+ parameters \(d_model=.* 10\^15 are the most"):
+        check.check_config(config)
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (["--config="], "--config= is empty: name a configuration, such as --config=configs/quickstart.py"),
+        (["--config"], "--config= is empty"),
+        (["-config="], "--config= is empty"),
+        (["--config=configs/quickstart.py", "--config.model.d_model=1000000000"], "config.model has about 10^27 param"),
+        (["--config", "configs/quickstart.py", "--config.model.d_model=1000000000"], "config.model has about 10^27"),
+    ],
+)
+@pytest.mark.parametrize("command", ["train", "compile"])
+def test_a_config_that_is_empty_or_beyond_any_memory_is_one_sentence(flags, words, command, tmp_path):
+    workdir = [f"--workdir={tmp_path}/run"] if command == "train" else []
+    said = helpers.fails(f"jmoe.{command}", *workdir, *flags)
+    assert said.splitlines()[-1].startswith(f"error: {words}")
+
+
+@pytest.mark.parametrize(
+    "flag, meant",
+    [
+        ("model.n_expert=8", "--config.model.n_experts"),
+        ("model.n_expert=None", "--config.model.n_experts"),
+        ("modle.n_experts=8", "--config.model.n_experts"),
+        ("weight_decay=0", "--config.optimizer.weight_decay"),
+        ("model.n_experts.x=1", "--config.model.n_experts"),
+        ("data.paht=x", "--config.data.path"),
+    ],
+)
+def test_a_misspelt_flag_is_answered_as_a_misspelt_field_of_a_file(flag, meant, tmp_path):
+    name = flag.partition("=")[0]
+    wanted = f"error: --config.{name} is no field of a config: did you mean {meant}?\n"
+    for command in ("train", "load"):
+        flags = f"--workdir={tmp_path}/run", "--config=configs/quickstart.py", f"--config.{flag}"
+        more = ("--model=x",) if command == "load" else ()
+        assert helpers.fails(f"jmoe.{command}", *flags, *more) == wanted
+    assert helpers.fails("jmoe.evaluate", f"--workdir={tmp_path}/run", f"--config.{flag}") == wanted
+    sweep = "--sweep=configs/sweeps/quickstart.py", f"--workdir={tmp_path}/sweep", f"--config.{flag}"
+    assert helpers.fails("launch.sweep", *sweep) == wanted
+    (tmp_path / "sweep.py").write_text(f"get_sweep = lambda: ('configs/quickstart.py', {{{name!r}: (1, 2)}})")
+    said = helpers.fails("launch.sweep", f"--sweep={tmp_path}/sweep.py", f"--workdir={tmp_path}/sweep")
+    assert f"config.{name} is no field of a config: did you mean {meant.removeprefix('--')}?" in said
+    config = quickstart.get_config()
+    with config.unlocked():
+        config.update_from_flattened_dict({"data.pth": "x"})
+    with pytest.raises(UserError, match=r"^config.data.pth is no field of a config: did you mean config.data.path\?$"):
+        check.check_config(config)
+
+
+def test_a_field_left_out_of_a_record_is_named_by_its_neutral_value():
+    muon = joint_moe.get_config()
+    muon.update_from_flattened_dict({"optimizer.name": "muon", "model.top_k": 2, "model.n_experts": 8})
+    plain = joint_moe.get_config()
+    plain.model.n_experts = 8
+    both = fields.record_of(muon), fields.record_of(plain)
+    assert fields.differences(*both) == ["config.model.top_k was 2, is 1", "config.optimizer.name was muon, is adamw"]
+    assert fields.differences(*both[::-1]) == [
+        "config.model.top_k was 1, is 2",
+        "config.optimizer.name was adamw, is muon",
+    ]
+    assert fields.differences(both[1], both[1] | {"parametrization": "standard"}) == []
+
+
+@pytest.mark.parametrize(
+    "change, named",
+    [
+        ({"loss.load_balance": 1e300}, ["loss.load_balance: 1e+300"]),
+        ({"loss.router_z": 1e9}, ["loss.router_z: 1e+09"]),
+        ({"optimizer.weight_decay": 1e9}, ["optimizer.weight_decay: 1e+09"]),
+        ({"loss.load_balance": 50.0, "optimizer.weight_decay": 1e9}, ["loss.load_balance", "optimizer.weight_decay"]),
+        ({"loss.load_balance": 1e300, "model.n_experts": 1}, ["optimizer.lr_law.constant"]),
+        ({}, ["optimizer.lr_law.constant", "optimizer.warmup_tokens"]),
+    ],
+)
+def test_an_infinite_loss_is_answered_by_the_field_that_is_likely(change, named):
+    config = quickstart.get_config()
+    config.model.n_experts = 8
+    config.update_from_flattened_dict(change)
+    said = divergence.remedy(config, Schedule(config).peak)
+    assert all(f"config.{name}" in said for name in named)
+    assert ("lr_law" in said) == ("optimizer.lr_law.constant" in named)

@@ -110,6 +110,84 @@ def test_held_out_text_is_mixed_alike_and_a_given_one_is_taken_once(tmp_path):
     assert supply.n_validation_tokens(given, config) == supply.n_rows(alone.validation, 16) * 16
 
 
+def test_the_held_out_loss_of_each_source_is_measured_and_makes_up_that_of_all(tmp_path):
+    """On the way, at the end, in runs.csv's columns and by jmoe.evaluate: the mean by rows is the loss of all."""
+    a, b = write(tmp_path, a="a", b="bcdefghijk")
+    config = mixed((a, 3), (b, 1), **{"data.validation_tokens": 320, "eval_every": 4})
+    (result,) = train.train(config, epath.Path(tmp_path / "run"))
+    names = [f"validation_loss/{path}" for path in (a, b)]
+    of_a, of_b = (result[name] for name in names)
+    assert result["loss"] == pytest.approx((3 * of_a + of_b) / 4, rel=1e-6) and abs(of_a - of_b) > 0.01
+    (metrics,) = (tmp_path / "run").glob("branch-*/metrics.jsonl")
+    last = json.loads(metrics.read_text().splitlines()[-1])
+    assert {name: last[name] for name in names} == {name: result[name] for name in names}
+    again = evaluate.evaluate(tmp_path / "run")
+    assert again["loss"] == result["loss"] and again["loss_of_sources"] == {a: of_a, b: of_b}
+    alone = evaluate.evaluate(tmp_path / "run", overrides={"data.path": b, "data.validation_tokens": 80})
+    assert alone["loss"] == pytest.approx(of_b, rel=1e-6) and alone["loss_of_sources"] == {}
+
+
+def test_a_validation_set_that_is_trained_on_is_its_held_out_part(tmp_path):
+    """By the source's path, by another path to its files, by a prepared folder of it; and of a single text."""
+    a, b, other = write(tmp_path, a="a", b="b", other="o")
+    (tmp_path / "linked.jsonl").symlink_to(a)
+    made = helpers.run(
+        "jmoe.prepare", "--config=configs/quickstart.py", f"--config.data.path={a}", f"--out_dir={tmp_path}/out"
+    )
+    assert made.returncode == 0, made.stderr
+    sets = f"a={a};linked={tmp_path}/linked.jsonl;prepared={tmp_path}/out;other={other}"
+    for fields in ({"data.mixture": ((a, 3), (b, 1))}, {"data.path": a}):
+        config = tiny(**fields | {"data.validation_sets": sets})
+        found = corpus.validation_sets(config.data, config.model.vocab_size, corpus.load(config.data))
+        held_out, whole = corpus.load(settings(a)), corpus.load(settings(other))
+        for name in ("a", "linked", "prepared"):
+            np.testing.assert_array_equal(found[name].validation[:], held_out.validation[:])
+        np.testing.assert_array_equal(found["other"].validation[:], whole.train[:])
+
+
+def test_a_run_evaluates_no_text_that_it_trains_on(tmp_path):
+    """Every document of a source is other random letters, which a model can only learn by heart: the loss on those
+    that it read is far below that on the rest."""
+    draw = np.random.default_rng(0)
+    lines = [json.dumps({"text": "".join(draw.choice([*"abcdefgh"], 200))}) for _ in range(120)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    a, (b,) = str(tmp_path / "a.jsonl"), write(tmp_path, b="z")
+    config = mixed((a, 3), (b, 1), **{"data.validation_sets": f"set={a}", "data.validation_tokens": 100_000})
+    (result,) = train.train(config, epath.Path(tmp_path / "run"))
+    assert result["validation_loss/set"] == pytest.approx(result[f"validation_loss/{a}"], rel=0.02)
+    alone = evaluate.evaluate(tmp_path / "run", overrides={"data.path": a})
+    assert result["validation_loss/set"] == alone["loss"]
+
+
+def test_validation_sets_that_would_be_training_text_are_refused(tmp_path):
+    a, b, held, *_ = write(tmp_path, a="a", b="b", held="h", ax="x")
+    both = str(tmp_path / "a*.jsonl")
+
+    def refused(words: str, sets: str, **fields):
+        config = mixed((a, 3), (b, 1), **{"data.validation_sets": sets} | fields)
+        with pytest.raises(UserError, match=words):
+            corpus.validation_sets(config.data, config.model.vocab_size, corpus.load(config.data))
+
+    refused(r"validation_sets, some: .* has 1 of the files that the run trains on as .*first ", f"some={both}")
+    given = {"data.validation_path": held}
+    refused(r"validation_sets, a: .* is text that the run trains on, and none of it is held out", f"a={a}", **given)
+
+
+def test_a_set_may_not_take_the_name_of_another_source(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    a, b, other = write(tmp_path, a="a", b="b", other="o")
+    done = helpers.run(
+        "jmoe.prepare", "--config=configs/quickstart.py", f"--config.data.path={b}", f"--out_dir={tmp_path}/code"
+    )
+    assert done.returncode == 0, done.stderr
+    config = mixed((a, 3), ("code", 1), **{"data.validation_sets": f"code={other}"})
+    with pytest.raises(UserError, match="validation_sets, code: 'code' is a source of config.data.mixture"):
+        corpus.validation_sets(config.data, config.model.vocab_size, corpus.load(config.data))
+    config.data.validation_sets = "code=code"
+    found = corpus.validation_sets(config.data, config.model.vocab_size, corpus.load(config.data))
+    np.testing.assert_array_equal(found["code"].validation[:], corpus.load(settings(b)).validation[:])
+
+
 def test_each_source_has_its_own_limit_of_epochs(tmp_path):
     a, b = write(tmp_path, a="a", b="b")
     config = mixed((a, 1), (b, 99), **{"data.max_epochs": 1.0, "n_tokens": (32_768,)})

@@ -11,8 +11,8 @@ from jmoe.cost.chips import CHIPS, GiB
 from jmoe.cost.memory import compile_step
 from jmoe.cost.report import report
 from jmoe.errors import UserError
+from launch import accelerators, local, preflight, slurm
 from launch import jobs as jobs_lib
-from launch import local, preflight, slurm
 from launch.backend import Sweep
 
 GKE = {"image": "i", "queue": "q", "namespace": "default", "n_slices": 1, "service_account": None, "spot": True}
@@ -59,6 +59,28 @@ def test_a_mesh_that_does_not_divide(backend, options, accelerator, words, plann
         assert sweep.jobs[0].name in told[0] and words in told[0]
         with pytest.raises(UserError, match="nothing is started"):
             preflight.check(told)
+
+
+SPANNING = {
+    "mesh.expert": 8,
+    "model.n_experts": 8,
+    "batch_tokens": ((0, 2_048),),
+    "n_tokens": (65_536,),
+    "model.group_tokens": 128,
+}
+
+
+@pytest.mark.parametrize(
+    "accelerator, n_slices, refused",
+    [("v5e:2x2", 2, True), ("v5e:2x4", 2, False), ("v5e:2x4", 1, False), ("v4:2x2x1", 2, True), ("H100:4", 2, False)],
+)
+def test_an_expert_group_stays_within_a_tpu_slice(accelerator, n_slices, refused, planned):
+    sweep, configs = planned(SPANNING, "gke", **GKE | {"n_slices": n_slices})
+    n_devices, memory = sweep.engine.devices(sweep, accelerator)
+    told = preflight.places(sweep, configs, n_devices, memory, accelerators.tpu_slices(accelerator, n_slices))
+    assert bool(told) == refused
+    if refused:
+        assert "does not divide the 4 devices of each of the 2 slices" in told[0]
 
 
 def test_where_the_devices_are_not_known_only_what_none_could_mend_is_refused(planned, monkeypatch):

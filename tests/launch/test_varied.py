@@ -98,7 +98,7 @@ def test_flags_of_the_config_count_as_if_the_sweep_file_said_them(tmp_path):
     [
         ("--config.n_tokens=(1,)", r"--config.n_tokens: the sweep file sets it too \(n_tokens=\(65536,\)\)"),
         ("--config.model.n_experts=4", "--config.model.n_experts: the sweep file sets it too"),
-        ("--config.model.n_exprts=4", "no such field or value: .*n_exprts"),
+        ("--config.model.n_exprts=4", "--config.model.n_exprts is no field .* did you mean --config.model.n_experts"),
         ("--config.seed=x", "no such field or value: .*--config.seed=x"),
         ("--config.seed=-1", "config.seed=-1 must be"),
         ("--config.seed", "Missing value for flag --config.seed"),
