@@ -12,15 +12,15 @@ from jmoe.model import sharding
 from jmoe.model.decoder import init_params
 from jmoe.run.step import abstract_state, gradient
 
-N_TOKENS, VOCAB_SIZE = 65_536, 1_024
+VOCAB_SIZE = 1_024
 
 
-def small(**model):
-    """The recipe, narrow and with short rows; `model` changes config.model."""
+def small(n_tokens: int = 65_536, **model):
+    """The recipe, narrow and with short rows, batches of `n_tokens`; `model` changes config.model."""
     config = joint_moe.get_config()
     config.model.d_model, config.model.n_blocks, config.model.n_heads = 32, 2, 2
     config.model.vocab_size, config.model.group_tokens = VOCAB_SIZE, 1_024
-    config.data.seq_len, config.batch_tokens = 128, ((0, N_TOKENS),)
+    config.data.seq_len, config.batch_tokens = 128, ((0, n_tokens),)
     for name, value in model.items():
         config.model[name] = value
     return config
@@ -29,7 +29,7 @@ def small(**model):
 def zipf_batch(config):
     """[rows, seq_len + 1] tokens of which the r-th commonest has a share of 1 / r of the commonest's."""
     shares = 1 / np.arange(1, VOCAB_SIZE + 1)
-    rows = N_TOKENS // config.data.seq_len
+    rows = config.batch_tokens[0][1] // config.data.seq_len
     tokens = np.random.default_rng(0).choice(VOCAB_SIZE, size=(rows, config.data.seq_len + 1), p=shares / shares.sum())
     return tokens.astype(np.int32)
 
@@ -64,7 +64,7 @@ def test_gradients_in_bfloat16_are_those_in_float32():
 def test_gradients_of_experts_in_bfloat16_are_those_in_float32():
     """A token chooses all of them, so that no rounding changes its choice. With mup and tied embeddings; at last with
     experts on other devices, and nothing dropped."""
-    config = small(n_experts=4, top_k=4, tied_embeddings=True)
+    config = small(8_192, n_experts=4, top_k=4, tied_embeddings=True)
     config.parametrization, config.mup_base.d_model = "mup", 64
     check(config, (1, 1, 0))
     config.model.capacity_factor = None
