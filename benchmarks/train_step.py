@@ -7,8 +7,8 @@ embedding), the backend's flash attention; dense and E = 8. `cpu` is small and f
 that does not fit has a row without times. `toy` takes seconds and says nothing of speed.
 
 The models take turns step by step in one process (jmoe/run/step.py's make_train_step: optimizer and donation included).
-Then ten bare steps of the first model take turns with ten as jmoe.train runs them: text by jmoe/text/batches.py,
-learning rate, metrics fetched one step late.
+Then ten bare steps of the first model, calls of the same jitted function on one batch of the same text, take turns with
+ten as jmoe.train runs them: text by jmoe/text/batches.py, learning rate, metrics fetched one step late.
 """
 
 import contextlib
@@ -202,21 +202,24 @@ def loop(config, mesh) -> str:
         schedule = Schedule(config)
         segment = schedule.segments[0]
         batches = training_batches(text, config, schedule, mesh, segment, 0)
-        bare_step, _ = stepper(config, mesh)
+        # a compiled program, or another text, would differ from the loop by more than the loop
         train_step = make_train_step(config, mesh)
-        state, steps, waits = start(config), itertools.count(), []
+        batch, rate = next(batches), np.float32(1e-4)
+        bare_state, state, steps, waits = start(config), start(config), itertools.count(), []
 
         def bare():
-            return [bare_step() for _ in range(LOOP)][-1]
+            for _ in range(LOOP):
+                *bare_state[:], metrics = train_step(*bare_state, batch, rate)
+            return metrics
 
         def looped():
             pending = None
             for step in itertools.islice(steps, LOOP):
                 begin = time.perf_counter()
-                batch = next(batches)
+                rows = next(batches)
                 waits.append(time.perf_counter() - begin)
-                rate = np.float32(schedule.learning_rate(step, segment))
-                *state[:], metrics = train_step(*state, batch, rate)
+                learning_rate = np.float32(schedule.learning_rate(step, segment))
+                *state[:], metrics = train_step(*state, rows, learning_rate)
                 if pending is not None:
                     jax.tree.map(lambda x: x.tolist(), jax.device_get(pending))
                 pending = metrics

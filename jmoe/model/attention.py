@@ -125,7 +125,17 @@ def blocks(q_BTHK, k_BTPK, v_BTPK):
     """`exact`, one block of queries against all keys at a time, with remat; of the inputs' type."""
     b, t, h, k = q_BTHK.shape
     block = BLOCK if t % BLOCK == 0 else t
-    one = jax.checkpoint(lambda args: exact(args[1], k_BTPK, v_BTPK, args[0]).astype(q_BTHK.dtype))
+    dtype = q_BTHK.dtype
+    # float32 outside of the map, which adds up the gradients of keys and values in their type, block after block
+    k32_BTPK = k_BTPK.astype(jnp.float32)
+    v32_BTPK = v_BTPK.astype(jnp.float32)
+
+    @jax.checkpoint
+    def one(args):
+        first_position, q_BTHK = args
+        y_BTHK = exact(q_BTHK, k32_BTPK.astype(dtype), v32_BTPK.astype(dtype), first_position)
+        return y_BTHK.astype(dtype)
+
     q_ZBTHK = q_BTHK.reshape(b, t // block, block, h, k).swapaxes(0, 1)
     y_ZBTHK = jax.lax.map(one, (jnp.arange(0, t, block), q_ZBTHK))
     return y_ZBTHK.swapaxes(0, 1).reshape(q_BTHK.shape)

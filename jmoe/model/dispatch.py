@@ -22,7 +22,32 @@ ROOM = 1.5  # times a device's mean load: the rows that _travelled sends to it a
 def swiglu(x_END, gate_EDF, up_EDF, down_EFD, scale_EN1=None):
     """SwiGLU of every expert on its own N rows, times their scales; without the axis E, of a dense layer."""
     hidden_ENF = jax.nn.silu(x_END @ gate_EDF) * (x_END @ up_EDF)
-    return (hidden_ENF if scale_EN1 is None else hidden_ENF * scale_EN1) @ down_EFD
+    if scale_EN1 is not None:
+        hidden_ENF = scaled(hidden_ENF, scale_EN1)
+    return hidden_ENF @ down_EFD
+
+
+@jax.custom_vjp
+def scaled(hidden_NF: jax.Array, scale_N1: jax.Array) -> jax.Array:
+    """hidden_NF times the scale of each row; there may be more axes before N.
+
+    JAX's own gradient of a scale, a sum over F, adds in the type of the hidden units. This one adds in float32.
+    """
+    return hidden_NF * scale_N1
+
+
+def _scaled_fwd(hidden_NF, scale_N1):
+    return hidden_NF * scale_N1, (hidden_NF, scale_N1)
+
+
+def _scaled_bwd(residual, dy_NF):
+    hidden_NF, scale_N1 = residual
+    products_NF = dy_NF.astype(jnp.float32) * hidden_NF.astype(jnp.float32)
+    dscale_N1 = jnp.sum(products_NF, axis=-1, keepdims=True).astype(scale_N1.dtype)
+    return dy_NF * scale_N1, dscale_N1
+
+
+scaled.defvjp(_scaled_fwd, _scaled_bwd)
 
 
 def assign(expert_GJ, n_experts: int, capacity: int, start=0):
@@ -159,10 +184,13 @@ def _travelled_backward(served, residual, dy_GSD):
 
     def one(i, total):
         _, backward = jax.vjp(lambda *args: _trip(served, i, args[0], expert_GJ, *args[1:]), x_GSD, gate_GJ, weights)
-        return jax.tree.map(jnp.add, total, backward(dy_GSD))
+        return jax.tree.map(lambda sum_, gradient: sum_ + gradient.astype(sum_.dtype), total, backward(dy_GSD))
 
-    start = jax.tree.map(jnp.zeros_like, (x_GSD, gate_GJ, weights))
-    dx_GSD, dgate_GJ, dweights = jax.lax.fori_loop(0, _n_trips(expert_GJ, weights), one, start)
+    # a token's row is in at most top_k trips, a weight in all of them
+    float32_weights = jax.tree.map(lambda w: jnp.zeros_like(w, jnp.float32), weights)
+    start = jnp.zeros_like(x_GSD), jnp.zeros_like(gate_GJ), float32_weights
+    dx_GSD, dgate_GJ, sums = jax.lax.fori_loop(0, _n_trips(expert_GJ, weights), one, start)
+    dweights = jax.tree.map(lambda sum_, w: sum_.astype(w.dtype), sums, weights)
     return dx_GSD, None, dgate_GJ, dweights
 
 
@@ -187,10 +215,18 @@ def _taken(x_GSI, index_GL):
 
 
 def _sums(x_GLI, index_GJ, copies: int):
-    """[G, S, I]: the sum over the `copies` of each row of those at `index`, nothing where it is out of range. The rows
-    of all choices, `copies` times as many as the sums, never exist as one array."""
-    taken = lambda index_GS: jnp.take_along_axis(x_GLI, index_GS[:, :, None], axis=1, mode="fill", fill_value=0)
-    return functools.reduce(jnp.add, map(taken, jnp.split(index_GJ, copies, axis=1)))
+    """[G, S, I]: the sum over the `copies` of each row of those at `index`, nothing where it is out of range; added in
+    float32. The rows of all choices, `copies` times as many as the sums, never exist as one array."""
+
+    def rows_at(index_GS):
+        rows_GSI = jnp.take_along_axis(x_GLI, index_GS[:, :, None], axis=1, mode="fill", fill_value=0)
+        return rows_GSI.astype(jnp.float32)
+
+    first_GS, *others = jnp.split(index_GJ, copies, axis=1)
+    sum_GSI = rows_at(first_GS)
+    for index_GS in others:
+        sum_GSI += rows_at(index_GS)
+    return sum_GSI.astype(x_GLI.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -227,8 +263,8 @@ def _sorted(x_GSD, expert_GJ, gate_GJ, weights):
     product = lambda rows_JI, weight_EIO: jax.lax.ragged_dot(rows_JI, weight_EIO, count_GE[0, :-1])
 
     def served(rows_GJD, gate_GJ1):
-        hidden_JF = jax.nn.silu(product(rows_GJD[0], gate_EDF)) * product(rows_GJD[0], up_EDF) * gate_GJ1[0]
-        return product(hidden_JF, down_EFD)[None]
+        hidden_JF = jax.nn.silu(product(rows_GJD[0], gate_EDF)) * product(rows_GJD[0], up_EDF)
+        return product(scaled(hidden_JF, gate_GJ1[0]), down_EFD)[None]
 
     return _gated(x_GSD, gate_GJ, order_GJ, slot_GJ, served)
 
