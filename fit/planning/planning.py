@@ -37,6 +37,7 @@ def plan(law: Law, architecture: Architecture, constraints: Constraints, experts
         )
         rows.append(marked(law, row, architecture))
     best = min(rows, key=lambda row: row["loss"])
+    built, planned = buildable(law, architecture, constraints, rows, best)
     result = dict(
         law=law.name,
         form=law.form.name,
@@ -45,7 +46,7 @@ def plan(law: Law, architecture: Architecture, constraints: Constraints, experts
         optima=rows,
         infeasible=out,
         best=best,
-        buildable=buildable(law, architecture, constraints, rows, best),
+        buildable=built,
     )
     fresh = getattr(law, "fresh", law)  # of a law of repeated text, the same of text without end
     if law.draws:
@@ -59,13 +60,11 @@ def plan(law: Law, architecture: Architecture, constraints: Constraints, experts
         flops = constraints.at(best["n_experts"]).flops
         rows = rule_of_thumb(fresh, architecture, flops, optima.n_experts)
         result["rule_of_thumb"] = [marked(law, row, architecture) for row in rows]
-    result["base_config"], result["overrides"] = recipe.runs_config(law, architecture == PAPER)
-    doubts = []
-    if built := result["buildable"]:
-        result["base_config"], result["overrides"] = built["base_config"], built.pop("overrides")
-        doubts = built.pop("recipe_warnings")
-    marked_plan = result | marks(law, architecture, constraints, result, experts)
-    return marked_plan | dict(warnings=[*marked_plan["warnings"], *doubts])
+    base, overrides = recipe.runs_config(law, architecture == PAPER)
+    if planned:
+        base, overrides = planned.base_config, planned.overrides
+    result |= dict(base_config=base, overrides=overrides)
+    return result | marks(law, architecture, constraints, result, experts, planned)
 
 
 def bootstrap(law: Law, architecture: Architecture, constraints: Constraints, experts: Floats) -> Json | None:
@@ -98,12 +97,12 @@ def bootstrap(law: Law, architecture: Architecture, constraints: Constraints, ex
 
 def buildable(
     law: Law, architecture: Architecture, constraints: Constraints, optima: list[Json], best: Json
-) -> Json | None:
-    """The model of whole blocks and heads to build, with exact counts and its learning rate. None if none fits.
-    loss_of_building: by how much its loss is above the best optimum's."""
+) -> tuple[Json | None, recipe.Recipe | None]:
+    """The model of whole blocks and heads to build, with exact counts, and the recipe to train it by. None if none
+    fits. loss_of_building: by how much its loss is above the best optimum's."""
     found = building.nearest(law, architecture, constraints, optima, best)
     if found is None:
-        return None
+        return None, None
     loss, model, n_tokens, memory = found
     planned = recipe.recipe_of(law, model, n_tokens)
     forward = model.exact_flops_per_token(planned.sequence)
@@ -120,7 +119,7 @@ def buildable(
         exact_training_flops=3 * forward * n_tokens,
         **planned.row(),
     )
-    return marked(law, row, architecture)
+    return marked(law, row, architecture), planned
 
 
 def against_dense(law: Law, architecture: Architecture, constraints: Constraints, best: Json) -> Json | None:
@@ -164,7 +163,14 @@ def marked(law: Law, row: Json, architecture: Architecture) -> Json:
     return row | dict(extrapolation=law.extrapolation(n_tokens=row["n_tokens"], **more))
 
 
-def marks(law: Law, architecture: Architecture, constraints: Constraints, plan: Json, experts: Floats) -> Json:
+def marks(
+    law: Law,
+    architecture: Architecture,
+    constraints: Constraints,
+    plan: Json,
+    experts: Floats,
+    planned: recipe.Recipe | None,
+) -> Json:
     """What to know before trusting the best row: its values outside what was fitted (extrapolation), whether its number
     of experts is the largest or smallest compared (best_at_edge) or left undecided by the draws (best_undecided, None
     without draws); and all this in sentences (warnings)."""
@@ -194,6 +200,8 @@ def marks(law: Law, architecture: Architecture, constraints: Constraints, plan: 
     if unknown and architecture == PAPER:
         values = " and ".join(f"{getattr(architecture, name):,}" for name in unknown)
         warnings.append(sentences.SHAPE_UNKNOWN.format(names=" and ".join(unknown), values=values))
+    if planned:
+        warnings += planned.warnings
     return dict(extrapolation=best["extrapolation"], best_at_edge=edge, best_undecided=undecided, warnings=warnings)
 
 

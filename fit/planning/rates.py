@@ -6,8 +6,8 @@ A law gives both as power laws of what it counts. Three conventions differ from 
       the best rate is 1.27 times the law's with all parameters (spread of ln: 0.16), and 0.40 times with the active
       ones (0.61).
   D   training tokens.
-  C   training FLOPs M D. For a dense model with rows of L tokens, M = 72 n_blocks d_model^2 + 12 n_blocks d_model L: six
-      times the weights outside embedding and head, plus attention over the whole row.
+  C   training FLOPs M D. For a dense model with rows of L tokens, M = 72 n_blocks d_model^2 + 12 n_blocks d_model L:
+      six times the weights outside embedding and head, plus attention over the whole row.
 
 `benchmarks/refit_rates.py` fetches nothing and ships nothing: it refits the first law to a clone of step-law/steplaw.
 """

@@ -75,8 +75,6 @@ class Recipe:
     def row(self) -> Json:
         """The recipe as plain values, for a plan's buildable model."""
         return dict(
-            base_config=self.base_config,
-            overrides=self.overrides,
             sequence=self.sequence,
             learning_rate=self.learning_rate,
             learning_rate_range=self.learning_rate_range and list(self.learning_rate_range),
@@ -87,7 +85,6 @@ class Recipe:
             warmup_tokens=self.warmup_tokens,
             recipe_extrapolation=self.extrapolation,
             recipe_laws=[dict(row) for row in self.laws],
-            recipe_warnings=list(self.warnings),
         )
 
 
