@@ -216,8 +216,9 @@ class Model:
 
     shape: the fields of the trainer's config.model that a plan chooses, first those that every model has.
     exact_parameters: every weight, so n_total, two norms with bias a block, perhaps one before the head, and the
-    routers; without_norms: without the norms. off: the factor by which rounding to whole blocks and heads changed the architecture's ratios, at most:
-    width per block, heads of keys and values per head, width of all heads; 1 where it changed none.
+    routers; without_norms: without the norms. off: the factor by which rounding to whole blocks and heads changed the
+    architecture's ratios, at most: width per block, heads of keys and values per head, width of all heads; 1 where it
+    changed none.
     """
 
     def __init__(self, architecture: Architecture, n_blocks: int, n_experts: int, width: int = 0) -> None:
