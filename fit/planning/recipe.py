@@ -208,7 +208,8 @@ def _of_published_models(law: Law, model: Model, n_tokens: float) -> Recipe:
     instead = ""
     if law.models["seq_len"]:
         instead = say(sentences.INSTEAD, **law.models)
-    largest = 2 ** round(math.log2(batch))  # powers of two divide over most meshes
+    # a power of two divides over most meshes; the lower one, since a batch too small costs time and no loss
+    largest = 2 ** math.floor(math.log2(batch))
     ramp = tuple((round(seen * n_tokens), round(share * largest)) for seen, share in RAMP)
     batches = divisible(ramp, PRETRAIN_SEQUENCE)
     names = _listed([law.name for law in asked])
