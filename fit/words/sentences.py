@@ -96,6 +96,29 @@ RATE_EQ_10 = "Eq. 10"
 RATE_OF_RUNS = "by the law of the fitted runs' rates"
 RATE_UNKNOWN = "the fitted runs followed no law of learning rates"
 RATE_TOO_SMALL = "Eq. 10 was tuned on far larger models"
+BATCH_OF_RUNS = "as the law's runs had it"
+RATES_DIFFER = (
+    "published laws of the learning rate differ by a factor of {factor:.2g} for this run: {low:.2g} by {low_law}, "
+    "{high:.2g} by {high_law}; try several rates at a smaller size first"
+)
+BATCHES_DIFFER = (
+    "published laws of the batch differ by a factor of {factor:.2g} for this run: {low:amount} tokens by {low_law}, "
+    "{high:amount} by {high_law}"
+)
+MANY_STEPS = "batches of {tokens:,} tokens make {steps:,} steps, more than {most:,}: a larger batch would be faster"
+FEW_STEPS = "batches of {tokens:,} tokens make {steps:,} steps, fewer than {fewest:,}: a smaller batch would learn more"
+RECIPE_DIFFERS = (
+    "the recipe is that of published models, {base}: rows of {sequence:,} tokens{instead}, their norms, batch and "
+    "learning rate; the law's losses hold for the recipe, the tokenizer and the text of its own runs"
+)
+INSTEAD = " instead of {seq_len:,}"
+BY_LAWS = "{low:.2g} to {high:.2g} by {source}, {beyond}"
+BEYOND_LAWS = "up to {factor:amount} times beyond their runs"
+WITHIN_LAWS = "within the sizes of their runs"
+NEAR_OPTIMAL = "{source}; {low:.2g} to {high:.2g} costs little{beyond}"
+BEYOND_RUNS = ", {factor:amount} times beyond the sizes of the runs"
+BATCH_BY_LAWS = " ({low:amount} to {high:amount} by the same laws)"
+ROWS_AND_WARMUP = "; rows of {sequence:,} tokens; warm-up over {warmup_tokens:amount} tokens"
 
 # The plan in words.
 ANSWER = (
@@ -251,4 +274,11 @@ CONFIG_OUTSIDE = "It is {outside}."
 CONFIG_MICROBATCH = "what {count} x {kind} hold at once"
 CONFIG_EXACT = "Exactly {exact_parameters:,} parameters and {exact_training_flops:.4g} training FLOPs."
 CONFIG_RATE = "The peak learning rate is {learning_rate:.4e} ({learning_rate_from})."
+CONFIG_RATE_RANGE = "The peak learning rate is {learning_rate:.2e}; {low:.2g} to {high:.2g} by {learning_rate_from}."
+CONFIG_RATE_OF_LAWS = "{low:.2g} to {high:.2g} by {source}"
+CONFIG_BATCH_OF_LAWS = "{low:amount} to {high:amount} by {source}"
+CONFIG_TEXT = "the text and the tokenizer of the law's runs"
+CONFIG_TOKENIZER = (
+    "name a tokenizer.json of at most {vocab_size:,} tokens by config.data.tokenizer: GPT-2's has {known:,}"
+)
 ANOTHER_CONFIG = "; name a config that serves by --base_config"
