@@ -39,6 +39,7 @@ CHIPS = {
     "v6e": Chip(918e12, 32 * GiB, 1638e9),
     "tpu7x": Chip(2307e12, 192 * GiB, 7380e9),
 }
+DEVICES_OF_CHIP = {"tpu7x": 2}  # devices that the trainer sees in a chip, where these are more than one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +68,16 @@ class Chips:
     def chip(self) -> Chip:
         """The Chip of this kind."""
         return CHIPS[self.kind]
+
+    @property
+    def n_devices(self) -> int:
+        """The devices of a mesh of all of them."""
+        return self.count * DEVICES_OF_CHIP.get(self.kind, 1)
+
+    @property
+    def device_memory(self) -> float:
+        """Bytes of one such device."""
+        return self.chip.memory / DEVICES_OF_CHIP.get(self.kind, 1)
 
     @property
     def memory(self) -> float:
