@@ -67,6 +67,8 @@ def choose(
     """
     best = None
     limit = ROOM * chips.device_memory
+    if memory.STATE * step_lib.parameters(shape) / chips.n_devices > limit:
+        return None
     for data, expert, model in meshes(shape, sequence, chips.n_devices, asked):
         for one in _layouts(shape, sequence, ramp, (data, expert, model), limit, asked.remat, flash):
             if best is None or (one.sent_bytes, one.device_bytes) < (best.sent_bytes, best.device_bytes):

@@ -122,6 +122,12 @@ class Step:
         return weights + copies + travels + sums
 
 
+def parameters(shape: Json) -> int:
+    """Parameters of a model, without norms and routers."""
+    step = Step(shape, 1, (1, 1, 1), "full", True)
+    return step.experts + step.others + step.ends
+
+
 def _leaving(n_devices: int) -> float:
     """The share of what n_devices exchange that leaves a device."""
     return (n_devices - 1) / n_devices

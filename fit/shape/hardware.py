@@ -35,17 +35,18 @@ class Style:
     rms: bool = False
 
 
-def style_of(architecture: Architecture, own_sizes: bool, asked: frozenset[str]) -> Style:
+def style_of(architecture: Architecture, as_published: bool, asked: frozenset[str]) -> Style:
     """How to shape models.
 
     Args:
-      own_sizes: whether they are of the sizes of the law's own runs, whose shape they then have.
-      asked: fields of the architecture that the user gave.
+      as_published: whether their recipe is that of published models, not that of the law's runs.
+      asked: fields of the architecture that the user gave, which are kept.
     """
     own = architecture.width_per_block
     around = (own / (1 + ROUNDED), own, own * (1 + ROUNDED))
-    if own_sizes:
-        return Style(around, architecture.head_dim or own)
+    if not as_published:
+        head_dim = architecture.head_dim if architecture.head_dim or "width_per_block" in asked else own
+        return Style(around, head_dim)
     aspects = around if "width_per_block" in asked else (LEAST_ASPECT, TYPICAL_ASPECT, MOST_ASPECT)
     kv_heads = 0 if "kv_share" in asked or architecture.kv_share != 1 else KV_HEADS
     return Style(aspects, architecture.head_dim, kv_heads, rms=True)
