@@ -14,16 +14,16 @@ from fit.shape.architecture import BATCH_RAMP, Architecture, Model, training_flo
 
 @dataclasses.dataclass(frozen=True)
 class Shapes:
-    """asked: fields of the architecture that the user gave; mesh: what the user asked of the mesh."""
+    """asked: fields of the architecture that the user gave; mesh_asked: what the user asked of the mesh."""
 
     asked: frozenset[str] = frozenset()
-    mesh: mesh.Asked = mesh.Asked()
+    mesh_asked: mesh.Asked = mesh.Asked()
 
 
 def buildable(
     law: Law, architecture: Architecture, constraints: Constraints, optima: list[Json], best: Json, shapes: Shapes
-) -> tuple[Json | None, recipe.Recipe | None]:
-    """(the row of the model to build, its recipe); None for both where none fits.
+) -> Json | None:
+    """The row of the model to build, with its recipe and layout. None where none fits.
 
     n_experts counts as the trainer does, law_experts as the law does. loss_of_building: by how much its loss is above
     the best optimum's. layout: how the chips train it, None without chips.
@@ -36,11 +36,11 @@ def buildable(
         layouts = functools.partial(_layout, law, constraints, shapes) if constraints.chips else None
         found = building.on_grid(law, architecture, constraints, optima, best, style, layouts)
         if found is None:
-            return None, None
+            return None
         own = recipe.recipe_of(law, found.model, found.n_tokens)
         if own.of_published_models == as_published:
             break
-    return _row(architecture, best, found, own), own
+    return _row(architecture, best, found, own)
 
 
 def _of_own_sizes(law: Law, planned: Json) -> bool:
@@ -57,7 +57,7 @@ def _layout(
     own = recipe.recipe_of(law, model, n_tokens)
     ramp = own.batch_tokens or BATCH_RAMP
     shape = model.shape | dict(n_experts=model.n_experts)
-    return chips and mesh.choose(shape, own.sequence, ramp, chips, shapes.mesh, own.of_published_models)
+    return chips and mesh.choose(shape, own.sequence, ramp, chips, shapes.mesh_asked, own.of_published_models)
 
 
 def _row(architecture: Architecture, best: Json, found: building.Found, own: recipe.Recipe) -> Json:
@@ -65,7 +65,8 @@ def _row(architecture: Architecture, best: Json, found: building.Found, own: rec
     model, n_tokens = found.model, found.n_tokens
     forward = model.exact_flops_per_token(own.sequence)
     layout = found.layout
-    batches = layout.batch_tokens if layout else own.batch_tokens
+    if layout and own.batch_tokens:
+        own = dataclasses.replace(own, batch_tokens=layout.batch_tokens)
     return dict(
         n_experts=model.n_experts,
         **model.shape,
@@ -76,11 +77,8 @@ def _row(architecture: Architecture, best: Json, found: building.Found, own: rec
         loss_of_building=found.loss - best["loss"],
         memory_bytes=found.memory,
         training_flops=training_flops(model.n_active, n_tokens),
-        sequence=own.sequence,
         exact_forward_flops_per_token=forward,
         exact_training_flops=3 * forward * n_tokens,
-        learning_rate=own.learning_rate,
-        learning_rate_from=own.learning_rate_source,
-        batch_tokens=[list(step) for step in batches] if batches and own.batch_tokens else None,
+        **own.row(),
         layout=dataclasses.asdict(layout) if layout else None,
     )
