@@ -7,8 +7,8 @@ from fit.errors import UserError
 from fit.lawbook.lawcheck import LEVEL
 from fit.lawbook.lawfile import Law
 from fit.lawbook.models import text_of
-from fit.planning import plan_config, planning
-from fit.shape.architecture import Architecture
+from fit.planning import plan_config, recipe
+from fit.shape.architecture import PAPER, Architecture
 from fit.words.units import amount
 
 STAGES = ("fitted runs", "and these", "or a plain grid")
@@ -77,7 +77,7 @@ def sweep_source(law: Law, architecture: Architecture, found: Json, base: str | 
     Raises UserError where nothing says what config the runs had."""
     overrides = text_of(law.models)
     if base is None:
-        base, overrides = planning.base_config(law, architecture)
+        base, overrides = recipe.runs_config(law, architecture == PAPER)
     if base is None:
         raise UserError(
             f"--emit_sweep: --law={law.name} leaves open how its runs were trained: {plan_config.no_config(law)}; "

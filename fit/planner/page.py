@@ -20,7 +20,7 @@ from fit.lawbook.lawfile import OURS, PRESETS, Law, load
 from fit.laws import FORMS
 from fit.next_runs import next_text
 from fit.planner import formulas
-from fit.planning import compare, constraints, memory, plan_config, planning, repeats, speedup, target
+from fit.planning import compare, constraints, memory, plan_config, recipe, repeats, speedup, target
 from fit.shape import like
 from fit.shape.architecture import BATCH_RAMP, OF_EXPERTS, PAPER
 from fit.words import sentences, units
@@ -72,14 +72,14 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None) -> Json:
         compare=dict(laws=compare.LAWS, splits=compare.SPLITS, agree=compare.AGREE, about=compare.ABOUT),
         published=like.PUBLISHED,
         known_notes=dict(latent=like.LATENT, window=like.WINDOW, ahead=like.AHEAD, linear=like.LINEAR),
-        sequence=planning.SEQUENCE,
+        sequence=recipe.SEQUENCE,
         largest=units.LARGEST,
         paper=dict(
-            law=planning.PAPERS_LAW,
+            law=recipe.PAPERS_LAW,
             shape=PAPER.said(),
-            config=planning.PAPERS_CONFIG,
-            learning_rate=load(planning.PAPERS_LAW).models["learning_rate"],
-            smallest_tuned=planning.SMALLEST_TUNED,
+            config=recipe.PAPERS_CONFIG,
+            learning_rate=load(recipe.PAPERS_LAW).models["learning_rate"],
+            smallest_tuned=recipe.SMALLEST_TUNED,
             batch_ramp=BATCH_RAMP,
             far=plan_config.FAR,
         ),

@@ -14,7 +14,7 @@ from fit.errors import UserError
 from fit.lawbook import models
 from fit.lawbook.lawfile import Law, load, warning_of
 from fit.lawbook.models import BUILT
-from fit.planning.planning import PAPERS_LAW
+from fit.planning.recipe import PAPERS_LAW
 from fit.words import sentences
 from fit.words.units import say
 

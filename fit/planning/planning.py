@@ -9,18 +9,14 @@ import numpy as np
 
 from fit.aliases import Floats, Json
 from fit.data.runs import unlikely
-from fit.equal_flops import learning_rate
 from fit.lawbook import models
-from fit.lawbook.lawfile import Law, load, warning_of
-from fit.planning import building, optimum, target
+from fit.lawbook.lawfile import Law, warning_of
+from fit.planning import building, optimum, recipe, target
 from fit.planning.constraints import Constraints
-from fit.shape.architecture import BATCH_RAMP, INFERENCE, PAPER, WHOLE_EXPERTS, Architecture, training_flops
+from fit.shape.architecture import INFERENCE, PAPER, WHOLE_EXPERTS, Architecture, training_flops
 from fit.words import sentences
 
-SEQUENCE = 512  # tokens of context in training, for the exact FLOPs, where the law does not say
 DECIDED = 0.8  # share of the draws in which the best number of experts must be the best
-PAPERS_LAW, PAPERS_CONFIG = "joint-moe-2025", "configs/joint_moe.py"
-SMALLEST_TUNED = 1e7  # n_active below which Eq. 10 is far outside what it was tuned on
 
 
 def plan(law: Law, architecture: Architecture, constraints: Constraints, experts: Floats) -> Json:
@@ -41,6 +37,7 @@ def plan(law: Law, architecture: Architecture, constraints: Constraints, experts
         )
         rows.append(marked(law, row, architecture))
     best = min(rows, key=lambda row: row["loss"])
+    built, planned = buildable(law, architecture, constraints, rows, best)
     result = dict(
         law=law.name,
         form=law.form.name,
@@ -49,7 +46,7 @@ def plan(law: Law, architecture: Architecture, constraints: Constraints, experts
         optima=rows,
         infeasible=out,
         best=best,
-        buildable=buildable(law, architecture, constraints, rows, best),
+        buildable=built,
     )
     fresh = getattr(law, "fresh", law)  # of a law of repeated text, the same of text without end
     if law.draws:
@@ -63,8 +60,11 @@ def plan(law: Law, architecture: Architecture, constraints: Constraints, experts
         flops = constraints.at(best["n_experts"]).flops
         rows = rule_of_thumb(fresh, architecture, flops, optima.n_experts)
         result["rule_of_thumb"] = [marked(law, row, architecture) for row in rows]
-    result["base_config"], result["overrides"] = base_config(law, architecture)
-    return result | marks(law, architecture, constraints, result, experts)
+    base, overrides = recipe.runs_config(law, architecture == PAPER)
+    if planned:
+        base, overrides = planned.base_config, planned.overrides
+    result |= dict(base_config=base, overrides=overrides)
+    return result | marks(law, architecture, constraints, result, experts, planned)
 
 
 def bootstrap(law: Law, architecture: Architecture, constraints: Constraints, experts: Floats) -> Json | None:
@@ -97,17 +97,15 @@ def bootstrap(law: Law, architecture: Architecture, constraints: Constraints, ex
 
 def buildable(
     law: Law, architecture: Architecture, constraints: Constraints, optima: list[Json], best: Json
-) -> Json | None:
-    """The model of whole blocks and heads to build, with exact counts and its learning rate. None if none fits.
-    loss_of_building: by how much its loss is above the best optimum's."""
+) -> tuple[Json | None, recipe.Recipe | None]:
+    """The model of whole blocks and heads to build, with exact counts, and the recipe to train it by. None if none
+    fits. loss_of_building: by how much its loss is above the best optimum's."""
     found = building.nearest(law, architecture, constraints, optima, best)
     if found is None:
-        return None
+        return None, None
     loss, model, n_tokens, memory = found
-    sequence, (base, _) = law.models["seq_len"] or SEQUENCE, base_config(law, architecture)
-    forward = model.exact_flops_per_token(sequence)
-    rate, rate_from = peak_learning_rate(law, base, model.n_active, model.n_experts)
-    ramp = [list(step) for step in BATCH_RAMP if step[0] < n_tokens]
+    planned = recipe.recipe_of(law, model, n_tokens)
+    forward = model.exact_flops_per_token(planned.sequence)
     row = dict(
         n_experts=model.n_experts,
         **model.shape,
@@ -117,14 +115,11 @@ def buildable(
         loss_of_building=loss - best["loss"],
         memory_bytes=memory,
         training_flops=training_flops(model.n_active, n_tokens),
-        sequence=sequence,
         exact_forward_flops_per_token=forward,
         exact_training_flops=3 * forward * n_tokens,
-        learning_rate=rate,
-        learning_rate_from=rate_from,
-        batch_tokens=ramp if base == PAPERS_CONFIG else None,
+        **planned.row(),
     )
-    return marked(law, row, architecture)
+    return marked(law, row, architecture), planned
 
 
 def against_dense(law: Law, architecture: Architecture, constraints: Constraints, best: Json) -> Json | None:
@@ -168,7 +163,14 @@ def marked(law: Law, row: Json, architecture: Architecture) -> Json:
     return row | dict(extrapolation=law.extrapolation(n_tokens=row["n_tokens"], **more))
 
 
-def marks(law: Law, architecture: Architecture, constraints: Constraints, plan: Json, experts: Floats) -> Json:
+def marks(
+    law: Law,
+    architecture: Architecture,
+    constraints: Constraints,
+    plan: Json,
+    experts: Floats,
+    planned: recipe.Recipe | None,
+) -> Json:
     """What to know before trusting the best row: its values outside what was fitted (extrapolation), whether its number
     of experts is the largest or smallest compared (best_at_edge) or left undecided by the draws (best_undecided, None
     without draws); and all this in sentences (warnings)."""
@@ -198,6 +200,8 @@ def marks(law: Law, architecture: Architecture, constraints: Constraints, plan: 
     if unknown and architecture == PAPER:
         values = " and ".join(f"{getattr(architecture, name):,}" for name in unknown)
         warnings.append(sentences.SHAPE_UNKNOWN.format(names=" and ".join(unknown), values=values))
+    if planned:
+        warnings += planned.warnings
     return dict(extrapolation=best["extrapolation"], best_at_edge=edge, best_undecided=undecided, warnings=warnings)
 
 
@@ -237,30 +241,3 @@ def not_bounded(law: Law, architecture: Architecture, constraints: Constraints) 
         return False
     many, more = optimum.solve(law, np.array([1e6, 1e7]), architecture, constraints).loss
     return bool(more < many * (1 - optimum.BAND))
-
-
-def base_config(law: Law, architecture: Architecture) -> tuple[str | None, dict[str, str]]:
-    """(config file, overrides) that the runs of the law were trained with; (None, {}) where that is not known.
-
-    A law that names no config has the paper's where its models have the paper's shape.
-    """
-    if law.models["base_config"]:
-        return law.models["base_config"], models.overrides(law.models)
-    several = (law.models["differing"] or {}).get("config")
-    return (None if several or architecture != PAPER else PAPERS_CONFIG), {}
-
-
-def peak_learning_rate(law: Law, base: str | None, n_active: float, n_experts: float) -> tuple[float | None, str]:
-    """(peak learning rate, its origin in words), or (None, why) where none is known. The rate is by the law of the
-    runs' own rates, else by Eq. 10 if the runs may have had the paper's recipe and the size allows."""
-    rates, origin = law.models["learning_rate"], sentences.RATE_OF_RUNS
-    if not rates:
-        if base != PAPERS_CONFIG:
-            return None, sentences.RATE_UNKNOWN
-        if n_active < SMALLEST_TUNED:
-            return None, sentences.RATE_TOO_SMALL
-        law = load(PAPERS_LAW)
-        rates = law.models["learning_rate"]
-    if law.published:
-        origin = sentences.RATE_EQ_10
-    return float(learning_rate.predict(rates, n_active, n_experts)), origin

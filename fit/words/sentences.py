@@ -91,6 +91,21 @@ RATE_EQ_10 = "Eq. 10"
 RATE_OF_RUNS = "by the law of the fitted runs' rates"
 RATE_UNKNOWN = "the fitted runs followed no law of learning rates"
 RATE_TOO_SMALL = "Eq. 10 was tuned on far larger models"
+BATCH_OF_RUNS = "as the law's runs had it"
+RATES_DIFFER = (
+    "published laws of the learning rate differ by a factor of {factor:.2g} for this run: {low:.2g} by {low_law}, "
+    "{high:.2g} by {high_law}; try several rates at a smaller size first"
+)
+BATCHES_DIFFER = (
+    "published laws of the batch differ by a factor of {factor:.2g} for this run: {low:amount} tokens by {low_law}, "
+    "{high:amount} by {high_law}"
+)
+MANY_STEPS = "batches of {tokens:,} tokens make {steps:,} steps, more than {most:,}: a larger batch would be faster"
+FEW_STEPS = "batches of {tokens:,} tokens make {steps:,} steps, fewer than {fewest:,}: a smaller batch would learn more"
+OTHER_RECIPE = (
+    "the law's losses hold for the recipe of its own runs ({own}); beyond their sizes the plan's recipe is that of "
+    "published models, {base}: rows of {sequence:,} tokens, other norms, and a batch and a learning rate for this size"
+)
 
 # The plan in words.
 ANSWER = (

@@ -15,7 +15,7 @@ from fit.errors import UserError
 from fit.lawbook.lawfile import Law, load
 from fit.laws import FORMS
 from fit.paper import tables
-from fit.planning import cost, optimum, plan_config, plan_text, planning, repeats, target
+from fit.planning import cost, optimum, plan_config, plan_text, planning, recipe, repeats, target
 from fit.planning.constraints import CHIPS, Chip
 from fit.shape import architecture
 
@@ -289,7 +289,7 @@ def test_counts_of_the_paper():
     wide, narrow = architecture.Model(PAPER, 16, 32), architecture.Model(PAPER, 8, 8)
     assert (wide.n_active, wide.n_total) == (321030144, 5001873408)
     assert round(narrow.n_active / 1e6) == 79 and round(narrow.n_total / 1e6) == 211
-    assert learning_rate.predict(load(planning.PAPERS_LAW).models["learning_rate"], 321030144, 8) == pytest.approx(
+    assert learning_rate.predict(load(recipe.PAPERS_LAW).models["learning_rate"], 321030144, 8) == pytest.approx(
         np.exp(8.39 - 0.81 * np.log(321030144) - 0.25 * np.log(8)), rel=0.06
     )  # Eq. 10 as printed, two digits
 

@@ -1,0 +1,56 @@
+"""A recipe for models beyond the paper's sizes, 100M active parameters and up, as published models are trained today.
+
+    python -m fit plan --law=joint-moe-2025 --chips=H100:64 --hours=240 --emit_config=planned.py
+    python -m jmoe.train --config=planned.py --workdir=DIR
+
+A plan's config starts from this one and sets shape, tokens, batches, warm-up and peak learning rate. The model here is
+one of 1.2B parameters, dense, on 20 tokens for each. What is not set here is as in configs/joint_moe.py.
+
+Sources: OLMoE (Muennighoff et al. 2024, arXiv 2409.02060), Qwen3 (2025, arXiv 2505.09388), DeepSeek-V3 (2024, arXiv
+2412.19437), DeepSeek LLM (2024, arXiv 2401.02954), Llama 3 (2024, arXiv 2407.21783), Kimi K2 (2025, arXiv 2507.20534),
+and the configs of marin-community/marin.
+"""
+
+import math
+
+from configs import joint_moe
+
+
+def get_config():
+    config = joint_moe.get_config()
+    config.n_tokens = (25_000_000_000,)
+
+    config.model.d_model = 2_048  # 16 blocks of 2,048: OLMoE; 16 heads of 128: Qwen3-1.7B
+    config.model.n_blocks = 16
+    config.model.n_heads = 16
+    config.model.n_kv_heads = 8  # grouped queries with 8 key-value heads: Llama 3, Qwen3-1.7B to 32B
+    config.model.head_dim = 128  # Llama 3, Qwen3, OLMoE
+    config.model.d_ff = 8_192  # 4 d_model: Llama 3.2 1B
+    config.model.vocab_size = 50_304  # GPT-2's 50,257 padded to a multiple of 128: OLMoE
+    config.model.norm = "rms"  # all of the sources
+    config.model.final_norm = True  # all of the sources
+    config.model.qk_norm = "head"  # Qwen3; OLMoE norms the whole projection
+    config.model.rope_base = 500_000.0  # Llama 3, marin; OLMoE 10,000, Qwen3 1,000,000
+    config.model.init_scale = 0.1  # std of sqrt(0.1 / 2,048) = 0.007 here; DeepSeek LLM and DeepSeek-V3 0.006
+    config.model.dtype = "bfloat16"  # OLMoE, Qwen3, marin; DeepSeek-V3 fp8
+    config.model.attention = "flash"  # OLMoE, marin: the exact attention, computed in pieces
+    config.model.capacity_factor = 1.0  # as in the law's runs; OLMoE and DeepSeek-V3 drop nothing: None, and slower
+    config.model.group_tokens = 4_096  # one row
+
+    config.loss.load_balance = 0.01  # OLMoE
+    config.loss.router_z = 0.001  # OLMoE
+
+    config.data.seq_len = 4_096  # OLMoE, Qwen3, DeepSeek-V3, Kimi K2, marin
+    config.batch_tokens = ((0, 524_288), (400_000_000, 1_048_576))  # by the laws of fit/planning/rates.py
+
+    # one peak rate, not a law of sizes: the plan's
+    config.optimizer.lr_law.constant = math.log(5.8e-4)
+    config.optimizer.lr_law.n_active = 0.0
+    config.optimizer.lr_law.n_experts = 0.0
+    config.optimizer.warmup_tokens = 1_048_576_000  # 2,000 steps: DeepSeek LLM, DeepSeek-V3
+    config.optimizer.decay_fraction = 0.2  # constant, then linear to zero: marin; Kimi K2 decays over the last 35%
+    config.optimizer.b1 = 0.9  # OLMoE, DeepSeek-V3
+    config.optimizer.b2 = 0.95  # OLMoE, DeepSeek-V3
+    config.optimizer.weight_decay = 0.1  # OLMoE, DeepSeek-V3, Kimi K2
+    config.optimizer.grad_clip = 1.0  # OLMoE, DeepSeek-V3
+    return config

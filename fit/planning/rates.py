@@ -1,0 +1,155 @@
+"""Published laws of the best peak learning rate and batch of a pretraining run: one entry per law, with its source.
+
+A law gives both as power laws of what it counts. Three conventions differ from this package's own counts:
+
+  N   parameters without embedding and head. Step Law's mixtures count all experts: over its 16 public grids of mixtures
+      the best rate is 1.27 times the law's with all parameters (spread of ln: 0.16), and 0.40 times with the active
+      ones (0.61).
+  D   training tokens.
+  C   training FLOPs M D. For a dense model with rows of L tokens, M = 72 n_blocks d_model^2 + 12 n_blocks d_model L:
+      six times the weights outside embedding and head, plus attention over the whole row.
+
+`benchmarks/refit_rates.py` fetches nothing and ships nothing: it refits the first law to a clone of step-law/steplaw.
+"""
+
+import dataclasses
+import math
+
+from fit.shape.architecture import Model
+
+# A step of the grid, sqrt(2), away from the best rate costs less than 0.25% of the loss in the median of the 33 public
+# grids of step-law/steplaw, dense and mixtures.
+NEAR_OPTIMAL = math.sqrt(2)
+# Published laws start at models of this many parameters outside embedding and head (Step Law: 59M).
+SMALLEST = 6e7
+DENSE, MIXTURE = "dense", "mixture"
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What the laws read of a run: parameters outside embedding and head (active, total), tokens, and training FLOPs
+    outside embedding and head."""
+
+    active: float
+    total: float
+    n_tokens: float
+    flops: float
+    kind: str
+
+    @property
+    def columns(self) -> dict[str, float]:
+        """{column of a law: value}."""
+        return dict(N=self.total, D=self.n_tokens, C=self.flops)
+
+
+@dataclasses.dataclass(frozen=True)
+class RateLaw:
+    """A published law.
+
+    Attributes:
+      name, source: as a plan names it, and the paper.
+      kinds: the models that it was fitted to, or checked on.
+      rate, batch: (constant, {column: exponent}) of the peak learning rate and of the tokens in a batch.
+      most: the largest value of each column among the law's runs.
+    """
+
+    name: str
+    source: str
+    kinds: tuple[str, ...]
+    rate: tuple[float, dict[str, float]]
+    batch: tuple[float, dict[str, float]]
+    most: dict[str, float]
+
+    def learning_rate(self, run: Run) -> float:
+        """Peak learning rate of AdamW."""
+        return _power_law(self.rate, run)
+
+    def batch_tokens(self, run: Run) -> float:
+        """Tokens in a batch."""
+        return _power_law(self.batch, run)
+
+    def extrapolation(self, run: Run) -> float:
+        """By what factor the run lies above the largest of the law's own runs; 1 where it does not."""
+        return max(1.0, *(run.columns[name] / most for name, most in self.most.items()))
+
+
+STEP_LAW = RateLaw(
+    name="Step Law",
+    source="Li et al. 2025, arXiv 2503.04715",
+    kinds=(DENSE, MIXTURE),
+    rate=(1.79, {"N": -0.713, "D": 0.307}),
+    batch=(0.58, {"D": 0.571}),
+    most={"N": 2.16e9, "D": 1e11},
+)
+STEP_LAW_REFIT = RateLaw(
+    name="refit of Step Law's dense runs",
+    source="17 public grids of step-law/steplaw by benchmarks/refit_rates.py",
+    kinds=(DENSE,),
+    rate=(84.7, {"N": -0.797, "D": 0.219}),
+    batch=(30.0, {"N": -0.270, "D": 0.628}),
+    most={"N": 1.07e9, "D": 1e11},
+)
+DEEPSEEK_LLM = RateLaw(
+    name="DeepSeek LLM",
+    source="Bi et al. 2024, arXiv 2401.02954",
+    kinds=(DENSE, MIXTURE),
+    rate=(0.3118, {"C": -0.1250}),
+    batch=(0.2920, {"C": 0.3271}),
+    most={"C": 1e20},
+)
+LING = RateLaw(
+    name="Ling's mixtures",
+    source="Tian et al. 2025, arXiv 2507.17702",
+    kinds=(MIXTURE,),
+    rate=(1.1576, {"C": -0.1529}),
+    batch=(0.0694, {"C": 0.3644}),
+    most={"C": 3e20},
+)
+LAWS = (STEP_LAW, STEP_LAW_REFIT, DEEPSEEK_LLM, LING)
+# Of each kind, the law of compute: fitted to runs at their best size for the compute, as plans are.
+BY_COMPUTE = {DENSE: DEEPSEEK_LLM, MIXTURE: LING}
+
+
+def run_of(model: Model, n_tokens: float, sequence: int) -> Run:
+    """The run of a model on n_tokens, in rows of `sequence` tokens, as the laws count it."""
+    ends = model.d_model * model.shape["vocab_size"]  # weights of the head
+    outside = ends if model.shape.get("tied_embeddings") else 2 * ends
+    per_token = 3 * (model.exact_flops_per_token(sequence) - 2 * ends)  # forward and backward
+    return Run(
+        active=model.n_active - outside,
+        total=model.n_total - outside,
+        n_tokens=n_tokens,
+        flops=per_token * n_tokens,
+        kind=MIXTURE if model.n_experts > 1 else DENSE,
+    )
+
+
+def laws_for(run: Run) -> list[RateLaw]:
+    """The laws that hold for the run's kind of model."""
+    return [law for law in LAWS if run.kind in law.kinds]
+
+
+def learning_rate(run: Run) -> tuple[float, float, float]:
+    """(value, lowest, highest) of the laws' peak learning rates.
+
+    The value is their geometric mean, and at most that of the law of compute: Step Law rises with tokens without end,
+    and a rate too high costs more than one too low.
+    """
+    found = [law.learning_rate(run) for law in laws_for(run)]
+    value = min(_geometric_mean(found), BY_COMPUTE[run.kind].learning_rate(run))
+    return value, min(found), max(found)
+
+
+def batch_tokens(run: Run) -> tuple[float, float, float]:
+    """(geometric mean, lowest, highest) of the laws' batches, in tokens."""
+    found = [law.batch_tokens(run) for law in laws_for(run)]
+    return _geometric_mean(found), min(found), max(found)
+
+
+def _power_law(law: tuple[float, dict[str, float]], run: Run) -> float:
+    constant, exponents = law
+    return constant * math.prod(run.columns[name] ** exponent for name, exponent in exponents.items())
+
+
+def _geometric_mean(values: list[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))

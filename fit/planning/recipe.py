@@ -1,0 +1,255 @@
+"""The recipe of a planned run: config, rows, batches, warm-up and peak learning rate, each with its source.
+
+Within the sizes of a law's runs it is the recipe that these had, so that the law's losses hold for it. Beyond them, and
+for a law that does not say how its runs were trained, it is `configs/pretrain.py` with the rate and the batch of
+published laws (rates.py).
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+from fit.aliases import Json
+from fit.equal_flops import learning_rate
+from fit.lawbook import models
+from fit.lawbook.lawfile import Law, load
+from fit.planning import rates
+from fit.shape.architecture import BATCH_RAMP, PAPER, Model
+from fit.words import sentences
+from fit.words.units import say
+
+PAPERS_LAW, PAPERS_CONFIG = "joint-moe-2025", "configs/joint_moe.py"
+PRETRAIN_CONFIG = "configs/pretrain.py"
+SMALLEST_TUNED = 1e7  # n_active below which Eq. 10 is far outside what it was tuned on
+SEQUENCE = 512  # tokens of context in training, for the exact FLOPs, where the law does not say
+PRETRAIN_SEQUENCE = 4_096  # OLMoE, Qwen3, DeepSeek-V3 and Kimi K2 pretrain on rows of 4,096 tokens
+# DeepSeek-V3 raises its batch fivefold over the first 3% of its tokens. (share of the tokens seen, share of the batch)
+RAMP = ((0.0, 0.25), (0.016, 0.5), (0.032, 1.0))
+WARMUP_STEPS = 2_000  # DeepSeek LLM, DeepSeek-V3, Llama 2
+WARMUP_SHARE = 0.05  # of the tokens, at most
+DISAGREEMENT = 2  # the factor between two laws above which a plan warns
+FEWEST_STEPS, MOST_STEPS = 2_000, 500_000
+SIZES = ("n_active", "n_total", "n_tokens")  # columns of a law that tell whether a plan is beyond its runs
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How to train a planned model.
+
+    Attributes:
+      base_config: the config file to start from; None where the law does not say how its runs were trained.
+      overrides: {field: value as Python source} that the law's runs had on top of it.
+      sequence: tokens in a row.
+      batch_tokens: ((from this many tokens seen, tokens in a batch), ...); None: as base_config has it.
+      batch_range: the lowest and the highest batch by the laws that were asked, in tokens; None where there is none.
+      batch_source: where the batch comes from, in words.
+      warmup_tokens: tokens over which the rate rises; None: as base_config has it.
+      learning_rate: the peak; None where nothing tells it.
+      learning_rate_range: the lowest and the highest peak by the laws that were asked; None where there is none.
+      learning_rate_source: where the rate comes from, or why there is none, in words.
+      extrapolation: by what factor the run lies above the sizes of the runs behind rate and batch: the largest over
+        the laws that were asked. 1 within them.
+      laws: for each published law its name, source, learning_rate, batch_tokens and extrapolation.
+      warnings: sentences on what is doubtful.
+    """
+
+    base_config: str | None
+    overrides: dict[str, str]
+    sequence: int
+    batch_tokens: tuple[tuple[int, int], ...] | None
+    batch_range: tuple[float, float] | None
+    batch_source: str
+    warmup_tokens: int | None
+    learning_rate: float | None
+    learning_rate_range: tuple[float, float] | None
+    learning_rate_source: str
+    extrapolation: float
+    laws: tuple[dict[str, Any], ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def of_published_models(self) -> bool:
+        """Whether it is the recipe of published models, not that of the law's runs."""
+        return self.base_config == PRETRAIN_CONFIG
+
+    def row(self) -> Json:
+        """The recipe as plain values, for a plan's buildable model."""
+        return dict(
+            sequence=self.sequence,
+            learning_rate=self.learning_rate,
+            learning_rate_range=self.learning_rate_range and list(self.learning_rate_range),
+            learning_rate_from=self.learning_rate_source,
+            batch_tokens=self.batch_tokens and [list(step) for step in self.batch_tokens],
+            batch_range=self.batch_range and list(self.batch_range),
+            batch_from=self.batch_source,
+            warmup_tokens=self.warmup_tokens,
+            recipe_extrapolation=self.extrapolation,
+            recipe_laws=[dict(row) for row in self.laws],
+        )
+
+
+def recipe_of(law: Law, model: Model, n_tokens: float) -> Recipe:
+    """The Recipe of a model planned by the law on n_tokens tokens."""
+    base, overrides = runs_config(law, _has_papers_shape(model))
+    serves = rates.run_of(model, n_tokens, PRETRAIN_SEQUENCE).active >= rates.SMALLEST
+    if serves and (base is None or beyond(law, model, n_tokens) > 1):
+        return _of_published_models(law, model, n_tokens)
+    return _of_the_runs(law, model, n_tokens, base, overrides)
+
+
+def runs_config(law: Law, papers_shape: bool) -> tuple[str | None, dict[str, str]]:
+    """(config file, overrides) that the runs of the law were trained with; (None, {}) where that is not known.
+
+    A law that names no config has the paper's where its models have the paper's shape.
+    """
+    if law.models["base_config"]:
+        return law.models["base_config"], models.overrides(law.models)
+    several = (law.models["differing"] or {}).get("config")
+    if several or not papers_shape:
+        return None, {}
+    return PAPERS_CONFIG, {}
+
+
+def beyond(law: Law, model: Model, n_tokens: float) -> float:
+    """By what factor the model or its tokens exceed those of the law's runs; 1 within them, and where the law does not
+    say how large they were."""
+    n_total = model.n_total
+    if not law.counts_embedding:
+        n_total = rates.run_of(model, n_tokens, PRETRAIN_SEQUENCE).total
+    outside = law.extrapolation(n_active=model.n_active, n_total=n_total, n_tokens=n_tokens)
+    return max([1.0, *(o["factor"] for o in outside if o["column"] in SIZES and o["value"] > o["high"])])
+
+
+def divisible(batches: tuple[tuple[int, int], ...], multiple: int) -> tuple[tuple[int, int], ...]:
+    """The ramp with each batch rounded up to a multiple, such as the tokens that a mesh needs at least; steps between
+    equal batches are left out."""
+    rounded: list[tuple[int, int]] = []
+    for start, batch in batches:
+        batch = math.ceil(batch / multiple) * multiple
+        if not rounded or rounded[-1][1] != batch:
+            rounded.append((start, batch))
+    return tuple(rounded)
+
+
+def steps_of(batches: tuple[tuple[int, int], ...], n_tokens: float) -> int:
+    """How many steps n_tokens take."""
+    ends = [start for start, _ in batches[1:]] + [n_tokens]
+    return sum(
+        math.ceil((min(end, n_tokens) - start) / batch)
+        for (start, batch), end in zip(batches, ends)
+        if start < n_tokens
+    )
+
+
+def _has_papers_shape(model: Model) -> bool:
+    return model.shape == Model(PAPER, model.n_blocks, model.n_experts, model.d_model).shape
+
+
+def _of_the_runs(law: Law, model: Model, n_tokens: float, base: str | None, overrides: dict[str, str]) -> Recipe:
+    """The recipe of the law's own runs."""
+    rate, source = peak_learning_rate(law, base, model.n_active, model.n_experts)
+    rate_range = batches = None
+    if rate is not None:
+        rate_range = rate / rates.NEAR_OPTIMAL, rate * rates.NEAR_OPTIMAL
+    if base == PAPERS_CONFIG:
+        batches = tuple(step for step in BATCH_RAMP if step[0] < n_tokens)
+    return Recipe(
+        base_config=base,
+        overrides=overrides,
+        sequence=law.models["seq_len"] or SEQUENCE,
+        batch_tokens=batches,
+        batch_range=None,
+        batch_source=sentences.BATCH_OF_RUNS,
+        warmup_tokens=None,
+        learning_rate=rate,
+        learning_rate_range=rate_range,
+        learning_rate_source=source,
+        extrapolation=beyond(law, model, n_tokens),
+        warnings=tuple(_doubts_of_steps(batches, n_tokens)),
+    )
+
+
+def peak_learning_rate(law: Law, base: str | None, n_active: float, n_experts: float) -> tuple[float | None, str]:
+    """(peak learning rate, its origin in words), or (None, why) where none is known. The rate is by the law of the
+    runs' own rates, else by Eq. 10 if the runs may have had the paper's recipe and the size allows."""
+    coefficients, origin = law.models["learning_rate"], sentences.RATE_OF_RUNS
+    if not coefficients:
+        if base != PAPERS_CONFIG:
+            return None, sentences.RATE_UNKNOWN
+        if n_active < SMALLEST_TUNED:
+            return None, sentences.RATE_TOO_SMALL
+        law = load(PAPERS_LAW)
+        coefficients = law.models["learning_rate"]
+    if law.published:
+        origin = sentences.RATE_EQ_10
+    return float(learning_rate.predict(coefficients, n_active, n_experts)), origin
+
+
+def _of_published_models(law: Law, model: Model, n_tokens: float) -> Recipe:
+    """configs/pretrain.py, with rate and batch by published laws."""
+    run = rates.run_of(model, n_tokens, PRETRAIN_SEQUENCE)
+    asked = rates.laws_for(run)
+    rate, *rate_range = rates.learning_rate(run)
+    batch, *batch_range = rates.batch_tokens(run)
+    largest = 2 ** round(math.log2(batch))  # powers of two divide over most meshes
+    ramp = tuple((round(seen * n_tokens), round(share * largest)) for seen, share in RAMP)
+    batches = divisible(ramp, PRETRAIN_SEQUENCE)
+    names = _listed([law.name for law in asked])
+    rows = tuple(
+        dict(
+            law=law.name,
+            source=law.source,
+            learning_rate=law.learning_rate(run),
+            batch_tokens=law.batch_tokens(run),
+            extrapolation=law.extrapolation(run),
+        )
+        for law in asked
+    )
+    return Recipe(
+        base_config=PRETRAIN_CONFIG,
+        overrides={},
+        sequence=PRETRAIN_SEQUENCE,
+        batch_tokens=batches,
+        batch_range=(batch_range[0], batch_range[1]),
+        batch_source=names,
+        warmup_tokens=round(min(WARMUP_STEPS * batches[0][1], WARMUP_SHARE * n_tokens)),
+        learning_rate=rate,
+        learning_rate_range=(rate_range[0], rate_range[1]),
+        learning_rate_source=names,
+        extrapolation=max(law.extrapolation(run) for law in asked),
+        laws=rows,
+        warnings=(
+            *_disagreements("learning_rate", rows),
+            *_disagreements("batch_tokens", rows),
+            *_doubts_of_steps(batches, n_tokens),
+        ),
+    )
+
+
+def _listed(names: list[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}"
+
+
+def _disagreements(quantity: str, rows: tuple[dict[str, Any], ...]) -> list[str]:
+    """A sentence where two laws differ by more than DISAGREEMENT."""
+    lowest = min(rows, key=lambda row: row[quantity])
+    highest = max(rows, key=lambda row: row[quantity])
+    factor = highest[quantity] / lowest[quantity]
+    if factor <= DISAGREEMENT:
+        return []
+    template = sentences.RATES_DIFFER if quantity == "learning_rate" else sentences.BATCHES_DIFFER
+    ends = dict(low=lowest[quantity], low_law=lowest["law"], high=highest[quantity], high_law=highest["law"])
+    return [say(template, **ends, factor=factor)]
+
+
+def _doubts_of_steps(batches: tuple[tuple[int, int], ...] | None, n_tokens: float) -> list[str]:
+    """A sentence where the batches make very few or very many steps."""
+    if batches is None:
+        return []
+    steps = steps_of(batches, n_tokens)
+    if steps > MOST_STEPS:
+        return [say(sentences.MANY_STEPS, steps=steps, most=MOST_STEPS, tokens=batches[-1][1])]
+    if steps < FEWEST_STEPS:
+        return [say(sentences.FEW_STEPS, steps=steps, fewest=FEWEST_STEPS, tokens=batches[-1][1])]
+    return []
