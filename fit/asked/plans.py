@@ -190,7 +190,9 @@ class Plan(Budget):
         given_mesh = Mesh(self.mesh_expert or 1, self.mesh_model or 1, self.remat or "full")
         count = chips.count if self.shape == "paper" else chips.n_devices
         if count % (given_mesh.expert * given_mesh.model):
-            raise UserError(sentences.MESH_OF_CHIPS.format(expert=given_mesh.expert, model=given_mesh.model, count=count))
+            raise UserError(
+                sentences.MESH_OF_CHIPS.format(expert=given_mesh.expert, model=given_mesh.model, count=count)
+            )
         return dataclasses.replace(chips, mesh=given_mesh)
 
     @property

@@ -3,7 +3,8 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 
@@ -73,9 +74,17 @@ def nearest(
 COST = 5e-4  # share of the loss that a preferred shape may cost
 WINDOWS = (1.3, 0.75, 0.5, 0.3, 0.15, 0.05, 0.01)  # sizes tried, as shares of the planned one, from these to the next
 KEPT = 400  # models of a window that are looked at
+SMALLER = 0.97  # share in total size of a model that chips cannot train, from which they are asked again
 
-# What says how the chips would train a model on so many tokens, None where they cannot.
-Layouts = Callable[[Model, int], "mesh.Layout | None"]
+
+class Layouts(Protocol):
+    """How chips would train models."""
+
+    def can_start(self, model: Model, n_tokens: int) -> bool:
+        """Whether some mesh divides the model."""
+
+    def of(self, model: Model, n_tokens: int) -> mesh.Layout | None:
+        """The layout of its training; None where the chips cannot."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,22 +184,33 @@ def _preferred(
     architecture: Architecture, style: hardware.Style, planned: Json, near: list[Found], layouts: Layouts | None
 ) -> Found | None:
     """The model to build of those near a planned one, in order of their losses."""
+    if layouts:
+        near = [one for one in near if layouts.can_start(one.model, one.n_tokens)]
 
     def with_layout(one: Found) -> Found | None:
         if layouts is None:
             return one
-        layout = layouts(one.model, one.n_tokens)
-        return layout and dataclasses.replace(one, layout=layout)
+        layout = layouts.of(one.model, one.n_tokens)
+        return dataclasses.replace(one, layout=layout) if layout else None
 
     def apart(one: Found) -> float:
         size = abs(math.log(one.model.n_active / planned["n_active"]))
         return hardware.unlikeness(architecture, style, one.model) + size
 
-    lowest = next((one for one in near if with_layout(one)), None)
+    lowest, most = None, math.inf
+    for one in near:
+        if one.model.n_total <= most:
+            lowest = with_layout(one)
+            if lowest:
+                break
+            most = SMALLER * one.model.n_total
     if lowest is None:
         return None
     good = [one for one in near if lowest.loss <= one.loss <= lowest.loss * (1 + COST)]
+    most = math.inf
     for one in sorted(good, key=apart):
-        if found := with_layout(one):
-            return found
-    return None
+        if one.model.n_total <= most:
+            if found := with_layout(one):
+                return found
+            most = one.model.n_total
+    return lowest

@@ -18,26 +18,28 @@ GiB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """flops: bfloat16 FLOP/s, dense. memory: bytes. bandwidth: bytes a second of that memory."""
+    """flops: bfloat16 FLOP/s, dense. memory: bytes. bandwidth: bytes a second of that memory. network: bytes a second
+    that leave over all fast links (ICI, NVLink), one way."""
 
     flops: float
     memory: float
     bandwidth: float
+    network: float
 
 
 # One chip each, by the makers' data sheets: cloud.google.com/tpu/docs, NVIDIA's A100, H100, H200, DGX B200 (an eighth
 # of it) and GB200 NVL72 (a 72nd).
 CHIPS = {
-    "H100": Chip(989e12, 80 * GiB, 3350e9),
-    "H200": Chip(989e12, 141e9, 4800e9),
-    "B200": Chip(2250e12, 180e9, 8000e9),
-    "GB200": Chip(2500e12, 186e9, 8000e9),
-    "A100": Chip(312e12, 80 * GiB, 2039e9),
-    "v4": Chip(275e12, 32 * GiB, 1228e9),
-    "v5e": Chip(197e12, 16 * GiB, 819e9),
-    "v5p": Chip(459e12, 95 * GiB, 2765e9),
-    "v6e": Chip(918e12, 32 * GiB, 1638e9),
-    "tpu7x": Chip(2307e12, 192 * GiB, 7380e9),
+    "H100": Chip(989e12, 80 * GiB, 3350e9, 450e9),
+    "H200": Chip(989e12, 141e9, 4800e9, 450e9),
+    "B200": Chip(2250e12, 180e9, 8000e9, 900e9),
+    "GB200": Chip(2500e12, 186e9, 8000e9, 900e9),
+    "A100": Chip(312e12, 80 * GiB, 2039e9, 300e9),
+    "v4": Chip(275e12, 32 * GiB, 1228e9, 300e9),
+    "v5e": Chip(197e12, 16 * GiB, 819e9, 200e9),
+    "v5p": Chip(459e12, 95 * GiB, 2765e9, 600e9),
+    "v6e": Chip(918e12, 32 * GiB, 1638e9, 400e9),
+    "tpu7x": Chip(2307e12, 192 * GiB, 7380e9, 600e9),
 }
 DEVICES_OF_CHIP = {"tpu7x": 2}  # devices that the trainer sees in a chip, where these are more than one
 

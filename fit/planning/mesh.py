@@ -21,28 +21,8 @@ DIVISIBILITY: Json = json.loads(
 )
 MODEL_AXES = (1, 2, 4, 8)  # sizes of the model axis: within a machine, whose links are fast
 ROOM = 0.85  # share of a device's memory that a planned step may take: the estimate is within 15% of a compiled one
-GROUP_TOKENS = 8192  # tokens that share the experts' capacity, where the mesh leaves each device so many
 
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """A choice that the trainer can start.
-
-    data, expert, model: sizes of the mesh's axes. remat: as config.remat. microbatch_tokens: tokens at once, 0 for the
-    whole batch. group_tokens: as config.model.group_tokens. batch_tokens: ((from token, tokens of a batch), ...), each
-    a multiple of what the mesh divides. device_bytes: memory of a device in its largest step. sent_bytes: what a device
-    sends in a step of the largest batch.
-    """
-
-    data: int
-    expert: int
-    model: int
-    remat: str
-    microbatch_tokens: int
-    group_tokens: int
-    batch_tokens: tuple[tuple[int, int], ...]
-    device_bytes: float
-    sent_bytes: float
+Ramp = tuple[tuple[int, int], ...]  # ((from token, tokens of a batch), ...)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,49 +34,71 @@ class Asked:
     remat: str | None = None
 
 
-def choose(
-    shape: Json, sequence: int, ramp: tuple[tuple[int, int], ...], chips: Chips, asked: Asked, flash: bool
-) -> Layout | None:
-    """The layout that sends the fewest bytes, of those whose devices hold a step; None where none does.
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What a mesh is chosen for.
 
-    Args:
-      shape: fields of config.model; n_experts as the trainer counts them.
-      sequence: tokens in a row.
-      ramp: the batches that a recipe wants, which are rounded to multiples that the mesh divides.
-      flash: whether attention keeps no scores.
+    shape: fields of config.model, n_experts as the trainer counts them. sequence: tokens in a row. ramp: the batches
+    that the recipe wants. group_tokens: tokens that share the experts' capacity, where the mesh leaves each device so
+    many. flash: whether attention keeps no scores.
     """
-    best = None
+
+    shape: Json
+    sequence: int
+    ramp: Ramp
+    group_tokens: int
+    flash: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """A choice that the trainer can start.
+
+    data, expert, model: sizes of the mesh's axes. remat: as config.remat. microbatch_tokens: tokens at once, 0 for the
+    whole batch. group_tokens: as config.model.group_tokens. batch_tokens: the ramp, each batch a multiple of what the
+    mesh divides. device_bytes: memory of a device in its largest step. sent_bytes: what a device sends in a step of the
+    largest batch.
+    """
+
+    data: int
+    expert: int
+    model: int
+    remat: str
+    microbatch_tokens: int
+    group_tokens: int
+    batch_tokens: Ramp
+    device_bytes: float
+    sent_bytes: float
+
+
+def choose(run: Run, chips: Chips, asked: Asked) -> Layout | None:
+    """The layout that sends the fewest bytes, of those whose devices hold a step; None where none does."""
     limit = ROOM * chips.device_memory
-    if memory.STATE * step_lib.parameters(shape) / chips.n_devices > limit:
-        return None
-    for data, expert, model in meshes(shape, sequence, chips.n_devices, asked):
-        for one in _layouts(shape, sequence, ramp, (data, expert, model), limit, asked.remat, flash):
-            if best is None or (one.sent_bytes, one.device_bytes) < (best.sent_bytes, best.device_bytes):
-                best = one
-    return best
+    found = (one for sizes in meshes(run, chips.n_devices, asked) for one in _layouts(run, sizes, limit, asked.remat))
+    return min(found, key=lambda one: (one.sent_bytes, one.device_bytes), default=None)
 
 
-def meshes(shape: Json, sequence: int, n_devices: int, asked: Asked) -> Iterator[tuple[int, int, int]]:
+def meshes(run: Run, n_devices: int, asked: Asked) -> Iterator[tuple[int, int, int]]:
     """(data, expert, model) of all meshes of so many devices that divide the model."""
     for model in MODEL_AXES if asked.model is None else (asked.model,):
         if n_devices % model:
             continue
         for expert in _divisors(n_devices // model) if asked.expert is None else (asked.expert,):
             data, rest = divmod(n_devices, model * expert)
-            if not rest and not undivided(shape, sequence, (data, expert, model)):
+            if not rest and not undivided(run.shape, run.sequence, (data, expert, model)):
                 yield data, expert, model
 
 
-def undivided(shape: Json, sequence: int, mesh: tuple[int, int, int]) -> list[tuple[str, int, str, int]]:
+def undivided(shape: Json, sequence: int, sizes: tuple[int, int, int]) -> list[tuple[str, int, str, int]]:
     """(field, its value, axis, its size) of all that a mesh (data, expert, model) does not divide."""
-    sizes = dict(zip(("data", "expert", "model"), mesh))
+    size_of = dict(zip(("data", "expert", "model"), sizes))
     kinds = _kinds(shape)
     found = []
     for rule in DIVISIBILITY["fields"]:
         (axis,) = rule["axes"]
         value = _value(shape, sequence, rule["field"])
-        if rule["of"] in kinds and value % sizes[axis]:
-            found.append((rule["field"], value, axis, sizes[axis]))
+        if rule["of"] in kinds and value % size_of[axis]:
+            found.append((rule["field"], value, axis, size_of[axis]))
     return found
 
 
@@ -126,30 +128,21 @@ def _divisors(n: int) -> list[int]:
     return sorted({*small, *(n // k for k in small)})
 
 
-def _layouts(
-    shape: Json,
-    sequence: int,
-    ramp: tuple[tuple[int, int], ...],
-    mesh: tuple[int, int, int],
-    limit: float,
-    remat: str | None,
-    flash: bool,
-) -> Iterator[Layout]:
+def _layouts(run: Run, sizes: tuple[int, int, int], limit: float, remat: str | None) -> Iterator[Layout]:
     """The layouts of a mesh that devices of `limit` bytes hold: for each remat the one with the most tokens at once."""
-    data, expert, model = mesh
-    n_rows = data * expert
-    group_tokens = group_of(sequence, ramp[0][1], n_rows)
-    unit = n_rows * math.lcm(sequence, group_tokens)
-    batches = rounded(ramp, unit)
-    first, largest = batches[0][1], max(batch for _, batch in batches)
+    n_rows = sizes[0] * sizes[1]
+    group_tokens = group_of(run, n_rows)
+    unit = n_rows * max(run.sequence, group_tokens)  # one is a multiple of the other
+    batches = rounded(run.ramp, unit)
+    first, largest = batches[0][1], batches[-1][1]
     for name in memory.REMAT if remat is None else (remat,):
-        step = step_lib.Step(shape, sequence, mesh, name, flash)
+        step = step_lib.Step(run.shape, run.sequence, sizes, name, run.flash)
         for at_once in (largest, *_parts(first, unit)):
             n_bytes = step.device_bytes(at_once, several=at_once != largest)
             if n_bytes <= limit:
-                micro = 0 if at_once == largest else at_once
+                microbatch = 0 if at_once == largest else at_once
                 sent = step.sent_bytes(largest, at_once)
-                yield Layout(*mesh, name, micro, group_tokens, batches, n_bytes, sent)
+                yield Layout(*sizes, name, microbatch, group_tokens, batches, n_bytes, sent)
                 break
 
 
@@ -158,13 +151,15 @@ def _parts(batch: int, unit: int) -> Iterator[int]:
     return (unit * n for n in reversed(_divisors(batch // unit)))
 
 
-def group_of(sequence: int, batch: int, n_rows: int) -> int:
-    """Tokens of a group: GROUP_TOKENS in whole rows, or fewer rows where a batch leaves each device fewer."""
-    rows = max(1, min(GROUP_TOKENS, batch // n_rows) // sequence)
-    return sequence * 2 ** int(math.log2(rows))
+def group_of(run: Run, n_rows: int) -> int:
+    """Tokens of a group: those of the recipe in whole rows, or fewer rows where the first batch leaves each device
+    fewer; at least a row."""
+    on_each = run.ramp[0][1] // n_rows
+    rows = max(1, min(run.group_tokens, on_each) // run.sequence)
+    return run.sequence * 2 ** int(math.log2(rows))
 
 
-def rounded(ramp: tuple[tuple[int, int], ...], unit: int) -> tuple[tuple[int, int], ...]:
+def rounded(ramp: Ramp, unit: int) -> Ramp:
     """A ramp of batches that are multiples of a unit, and of the first batch, none below the one before."""
     found: list[tuple[int, int]] = []
     for start, batch in ramp:

@@ -2,14 +2,15 @@
 trainer starts as it is emitted."""
 
 import dataclasses
-import functools
 
 from fit.aliases import Json
 from fit.lawbook.lawfile import Law
-from fit.planning import building, mesh, recipe
-from fit.planning.constraints import Constraints
+from fit.planning import building, memory, mesh, recipe
+from fit.planning.constraints import Chips, Constraints
 from fit.shape import hardware
 from fit.shape.architecture import BATCH_RAMP, Architecture, Model, training_flops
+
+GROUP_TOKENS = 8192  # tokens that share the experts' capacity by the paper's recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,8 +23,8 @@ class Shapes:
 
 def buildable(
     law: Law, architecture: Architecture, constraints: Constraints, optima: list[Json], best: Json, shapes: Shapes
-) -> Json | None:
-    """The row of the model to build, with its recipe and layout. None where none fits.
+) -> tuple[Json | None, recipe.Recipe | None]:
+    """(the row of the model to build, its recipe); None for both where none fits.
 
     n_experts counts as the trainer does, law_experts as the law does. loss_of_building: by how much its loss is above
     the best optimum's. layout: how the chips train it, None without chips.
@@ -33,14 +34,16 @@ def buildable(
     beyond = not _of_own_sizes(law, best)
     for as_published in (beyond, not beyond):
         style = hardware.style_of(architecture, as_published, shapes.asked)
-        layouts = functools.partial(_layout, law, constraints, shapes) if constraints.chips else None
-        found = building.on_grid(law, architecture, constraints, optima, best, style, layouts)
+        found = None
+        for hidden in (True, False):
+            layouts = _Layouts(law, constraints, shapes, hidden) if constraints.chips else None
+            found = found or building.on_grid(law, architecture, constraints, optima, best, style, layouts)
         if found is None:
-            return None
+            return None, None
         own = recipe.recipe_of(law, found.model, found.n_tokens)
         if own.of_published_models == as_published:
             break
-    return _row(architecture, best, found, own)
+    return _row(architecture, best, found, own), own
 
 
 def _of_own_sizes(law: Law, planned: Json) -> bool:
@@ -49,15 +52,41 @@ def _of_own_sizes(law: Law, planned: Json) -> bool:
     return ends is not None and planned["n_active"] <= ends[1]
 
 
-def _layout(
-    law: Law, constraints: Constraints, shapes: Shapes, model: Model, n_tokens: int
-) -> mesh.Layout | None:
-    """How the chips train a model by its recipe; None where they cannot."""
-    chips = constraints.chips
-    own = recipe.recipe_of(law, model, n_tokens)
-    ramp = own.batch_tokens or BATCH_RAMP
-    shape = model.shape | dict(n_experts=model.n_experts)
-    return chips and mesh.choose(shape, own.sequence, ramp, chips, shapes.mesh_asked, own.of_published_models)
+class _Layouts:
+    """Which layouts models have: what building.on_grid asks."""
+
+    def __init__(self, law: Law, constraints: Constraints, shapes: Shapes, hidden: bool) -> None:
+        """hidden: whether what a layout sends must take no longer than what it computes, at the chips' MFU."""
+        self.law, self.constraints, self.shapes, self.hidden = law, constraints, shapes, hidden
+
+    def can_start(self, model: Model, n_tokens: int) -> bool:
+        """Whether there is a mesh of the chips that divides the model."""
+        chips = self.constraints.chips
+        return any(mesh.meshes(self._run(model, n_tokens), chips.n_devices, self.shapes.mesh_asked))
+
+    def of(self, model: Model, n_tokens: int) -> mesh.Layout | None:
+        """How the chips train a model by its recipe; None where they cannot."""
+        chips = self.constraints.chips
+        if memory.STATE * model.exact_parameters > mesh.ROOM * chips.memory:
+            return None
+        layout = mesh.choose(self._run(model, n_tokens), chips, self.shapes.mesh_asked)
+        if layout and self.hidden and sending_share(layout, model, chips) > 1:
+            return None
+        return layout
+
+    def _run(self, model: Model, n_tokens: int) -> mesh.Run:
+        own = recipe.recipe_of(self.law, model, n_tokens)
+        shape = model.shape | dict(n_experts=model.n_experts)
+        published = own.of_published_models
+        group = own.sequence if published else GROUP_TOKENS
+        return mesh.Run(shape, own.sequence, own.batch_tokens or BATCH_RAMP, group, flash=published)
+
+
+def sending_share(layout: mesh.Layout, model: Model, chips: Chips) -> float:
+    """How long a step sends, at the peak of the chips' links, over how long it computes at their MFU."""
+    batch = layout.batch_tokens[-1][1]
+    computing = training_flops(model.n_active, batch) / chips.rate(model.n_experts)
+    return layout.sent_bytes * chips.n_devices / chips.count / chips.chip.network / computing
 
 
 def _row(architecture: Architecture, best: Json, found: building.Found, own: recipe.Recipe) -> Json:

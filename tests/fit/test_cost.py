@@ -106,8 +106,8 @@ def test_chips_are_those_of_the_trainer():
     for name, chip in constraints.CHIPS.items():
         devices = accelerators.DEVICES_OF_CHIP.get(name, 1)
         known = JMOE_CHIPS[name]
-        expected = [devices * value for value in (known.flops, known.capacity, known.bandwidth)]
-        assert [chip.flops, chip.memory, chip.bandwidth] == expected
+        expected = [devices * value for value in (known.flops, known.capacity, known.bandwidth, known.network)]
+        assert [chip.flops, chip.memory, chip.bandwidth, chip.network] == expected
 
 
 @pytest.mark.parametrize("flops, count", [("1e19", 1), ("1e21", 1), ("1e21", 8), ("1e23", 64), ("1e25", 64)])
