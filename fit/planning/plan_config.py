@@ -1,7 +1,8 @@
-"""A training config of a plan's buildable model: Python source that starts from the config of the runs behind the law.
+"""A training config of a plan's buildable model: Python source that starts from the config of the plan's recipe.
 
-Tokenizer, row length, batches, warm-up and law of learning rates are that config's, so they are as they were when the
-law was fitted. Where they would not serve the planned model, a UserError says why.
+Within the sizes of the law's runs that is their own config: tokenizer, row length, batches, warm-up and law of learning
+rates are as they were when the law was fitted. Beyond them it is `configs/pretrain.py`, and rows, batches, warm-up and
+one peak rate are set as the plan's recipe has them. Where neither serves the planned model, a UserError says why.
 """
 
 import ast
@@ -14,6 +15,7 @@ from fit.errors import UserError
 from fit.lawbook import models
 from fit.lawbook.lawfile import Law, load, warning_of
 from fit.lawbook.models import BUILT
+from fit.planning import recipe
 from fit.planning.recipe import PAPERS_LAW
 from fit.words import sentences
 from fit.words.units import say
@@ -23,53 +25,121 @@ SHAPE = ("d_model", "n_blocks", "n_heads", "d_ff", "n_experts", "vocab_size")
 OF_MIXTURES = ("model.scores", "model.balance")  # that a dense model may not have
 ROOT = pathlib.Path(__file__).parents[2]
 SHIPPED = ROOT, ROOT / "jmoe" / "shipped"  # where configs/ lies in a checkout, and in a wheel
+GPT2, PADDING = 50_257, 128  # tokens of the tokenizer of configs/pretrain.py; a vocabulary is padded to a multiple
+# how the paper's models have the fields that a plan of such a model leaves out
+PAPERS_SHAPE = dict(n_kv_heads=0, head_dim=0, tied_embeddings=False, top_k=1, d_expert=0)
+PAPERS_SHAPE |= dict(n_shared_experts=0, n_dense_blocks=0)
 WARMUP = 3  # a run warms up over a third of its tokens at most, as the shortest of the paper does
 
 
 def source(law: Law, plan: Json, base: str | None = None) -> str:
-    """The config's source. base: a config file to use instead of the runs' own; it is not checked to serve the model.
-    Raises UserError where no model can be built, the law names no config, or the runs' config does not serve it."""
+    """The config's source. base: a config file to use instead of the recipe's own; it is not checked to serve the
+    model. Raises UserError where no model can be built, the law names no config, or the config does not serve it."""
     built = plan["buildable"]
     if built is None:
         raise UserError(sentences.NOTHING_BUILT)
-    overrides = models.text_of(law.models) if built["vocab_size"] == law.models["vocab_size"] else {}
     if base is None:
-        base, overrides = plan["base_config"], plan["overrides"]
+        base = plan["base_config"]
         _check(law, built, base)
     elif not os.path.exists(base) and not (
         base.startswith("configs/") and any((root / base).exists() for root in SHIPPED)
     ):
         raise UserError(f"--base_config={base}: no such file")
+    modern = base == plan["base_config"] == recipe.PRETRAIN_CONFIG
     begin, get_config = _start(base)
-    routed = built | dict(n_experts=built.get("routed_experts", built["n_experts"]))
-    body = [f"config = {get_config}"]
-    body += [f"config.model.{name} = {routed[name]}" for name in (*SHAPE, *BUILT) if name in built]
-    body += [
-        f"config.{field} = {ast.literal_eval(value)!r}  # as the runs had it"
-        for field, value in overrides.items()
-        if built["n_experts"] > 1 or field not in OF_MIXTURES
-    ]
+    body = [f"config = {get_config}", *_shape(built, modern)]
+    if modern:
+        imported, lines = _published_recipe(law, built)
+        begin = "\n".join([*(["import math", ""]), begin, *imported])
+        body += lines
+    else:
+        body += _overrides(law, plan, base)
     body.append(f"config.n_tokens = ({built['n_tokens']:_},)")
     fewer = built.get("cost", {}).get("microbatch_tokens")
     if fewer and base == plan["base_config"]:  # the chips hold fewer than the largest batch
         body.append(f"config.microbatch_tokens = {fewer:_}  # {sentences.CONFIG_MICROBATCH.format(**plan['chips'])}")
-    warmup = f"min(config.optimizer.warmup_tokens, {built['n_tokens'] // WARMUP:_})"
-    body += ["# a third of the run at most", f"config.optimizer.warmup_tokens = {warmup}", "return config"]
+    if not modern:
+        warmup = f"min(config.optimizer.warmup_tokens, {built['n_tokens'] // WARMUP:_})"
+        body += ["# a third of the run at most", f"config.optimizer.warmup_tokens = {warmup}"]
+    body.append("return config")
     head = f'"""{_docstring(plan, base)}"""\n\n{begin}\n\n\ndef get_config():\n'
     return head + "".join(f"    {line}\n" for line in body)
 
 
+def _shape(built: Json, modern: bool) -> list[str]:
+    """Lines that set the fields of the model's shape. modern: also those that the plan leaves as the paper has them,
+    which configs/pretrain.py sets otherwise."""
+    fields = built | dict(n_experts=built.get("routed_experts", built["n_experts"]))
+    if modern:
+        fields = PAPERS_SHAPE | fields
+    return [f"config.model.{name} = {fields[name]}" for name in (*SHAPE, *BUILT) if name in fields]
+
+
+def _overrides(law: Law, plan: Json, base: str) -> list[str]:
+    """Lines that set what the law's runs had on top of their config; of another config than theirs, their text only."""
+    built = plan["buildable"]
+    overrides = plan["overrides"]
+    if base != plan["base_config"]:
+        overrides = models.text_of(law.models) if built["vocab_size"] == law.models["vocab_size"] else {}
+    return [
+        f"config.{field} = {ast.literal_eval(value)!r}  # as the runs had it"
+        for field, value in overrides.items()
+        if built["n_experts"] > 1 or field not in OF_MIXTURES
+    ]
+
+
+def _published_recipe(law: Law, built: Json) -> tuple[list[str], list[str]]:
+    """(imports, lines) that set text, rows, batches, warm-up and the peak rate on top of configs/pretrain.py."""
+    imported, lines = [], []
+    if _has_runs_tokenizer(law, built):
+        runs = law.models["base_config"]
+        if runs not in (None, recipe.PAPERS_CONFIG):  # the paper's tokenizer is that of configs/pretrain.py
+            begin, get_config = _start(runs, "runs")
+            imported.append(begin.removeprefix("import runpy\n\n"))
+            lines.append(f"config.data = {get_config}.data  # {sentences.CONFIG_TEXT}")
+        lines += [
+            f"config.{field} = {ast.literal_eval(value)!r}  # as the runs had it"
+            for field, value in models.overrides(law.models).items()
+            if field.startswith("data.")
+        ]
+    elif built["vocab_size"] >= GPT2 + PADDING:
+        lines.append("# " + say(sentences.CONFIG_TOKENIZER, **built, known=GPT2))
+    low, high = built["batch_range"]
+    batch = say(sentences.CONFIG_BATCH_OF_LAWS, low=low, high=high, source=built["batch_from"])
+    low, high = built["learning_rate_range"]
+    rate = say(sentences.CONFIG_RATE_OF_LAWS, low=low, high=high, source=built["learning_rate_from"])
+    ramp = ", ".join(f"({start:_}, {tokens:_})" for start, tokens in built["batch_tokens"])
+    lines += [
+        f"config.data.seq_len = {built['sequence']:_}",
+        f"# {batch}",
+        f"config.batch_tokens = ({ramp},)",
+        f"# one peak rate: {rate}",
+        f"config.optimizer.lr_law.constant = math.log({built['learning_rate']!r})",
+        "config.optimizer.lr_law.n_active = 0.0",
+        "config.optimizer.lr_law.n_experts = 0.0",
+        f"config.optimizer.warmup_tokens = {built['warmup_tokens']:_}",
+    ]
+    return imported, lines
+
+
+def _has_runs_tokenizer(law: Law, built: Json) -> bool:
+    """Whether the model has the vocabulary of the law's runs, or that padded."""
+    known = law.models["vocab_size"]
+    return known is not None and known <= built["vocab_size"] < known + PADDING
+
+
 def _check(law: Law, built: Json, base: str | None) -> None:
-    """UserError where the runs' config `base` cannot serve the model."""
+    """UserError where the recipe's config `base` cannot serve the model."""
     another = sentences.ANOTHER_CONFIG
     if base is None:
         raise UserError(sentences.OPEN_CONFIG.format(law=law.name, why=no_config(law), another=another))
+    if base == recipe.PRETRAIN_CONFIG:
+        if built["vocab_size"] < GPT2 and not (_has_runs_tokenizer(law, built) and law.models["base_config"]):
+            raise UserError(_other_vocabulary(base, GPT2, built))
+        return
     known = law if law.models["base_config"] else load(PAPERS_LAW)
-    vocabulary = known.models["vocab_size"]
-    if built["vocab_size"] != vocabulary:
-        raise UserError(
-            sentences.OTHER_VOCABULARY.format(base=base, known=vocabulary, asked=built["vocab_size"], another=another)
-        )
+    if not _has_runs_tokenizer(known, built):
+        raise UserError(_other_vocabulary(base, known.models["vocab_size"], built))
     far = [
         o
         for o in known.extrapolation(built["n_active"], built["n_tokens"])
@@ -77,6 +147,12 @@ def _check(law: Law, built: Json, base: str | None) -> None:
     ]
     if far:
         raise UserError(sentences.FAR_FROM_CONFIG.format(outside=warning_of(far), base=base, another=another))
+
+
+def _other_vocabulary(base: str, known: int, built: Json) -> str:
+    return sentences.OTHER_VOCABULARY.format(
+        base=base, known=known, asked=built["vocab_size"], another=sentences.ANOTHER_CONFIG
+    )
 
 
 def no_config(law: Law) -> str:
@@ -87,12 +163,12 @@ def no_config(law: Law) -> str:
     return sentences.NO_CONFIG
 
 
-def _start(base: str) -> tuple[str, str]:
-    """(source that imports the config file `base`, source that calls it)."""
-    parts = re.fullmatch(r"((?:[A-Za-z_]\w*/)+)([A-Za-z_]\w*)\.py", base)
+def _start(path: str, name: str = "base") -> tuple[str, str]:
+    """(source that imports the config file at `path` under a name, source that calls it)."""
+    parts = re.fullmatch(r"((?:[A-Za-z_]\w*/)+)([A-Za-z_]\w*)\.py", path)
     if parts:
-        return f"from {parts[1].strip('/').replace('/', '.')} import {parts[2]} as base", "base.get_config()"
-    return f"import runpy\n\nbase = runpy.run_path({os.path.abspath(base)!r})", 'base["get_config"]()'
+        return f"from {parts[1].strip('/').replace('/', '.')} import {parts[2]} as {name}", f"{name}.get_config()"
+    return f"import runpy\n\n{name} = runpy.run_path({os.path.abspath(path)!r})", f'{name}["get_config"]()'
 
 
 def _docstring(plan: Json, base: str) -> str:
@@ -105,6 +181,8 @@ def _docstring(plan: Json, base: str) -> str:
         lines.append(sentences.CONFIG_OUTSIDE.format(outside=warning_of(built["extrapolation"])))
     lines += ["", "    python -m jmoe.train --config=THIS_FILE --workdir=DIR", ""]
     lines.append(sentences.CONFIG_EXACT.format(**built))
+    if built["recipe_note"] and base == plan["base_config"]:
+        lines.append(built["recipe_note"][0].upper() + built["recipe_note"][1:] + ".")
     if built["learning_rate"] and base == plan["base_config"]:
         lines.append(sentences.CONFIG_RATE.format(**built))
     return "\n".join(lines).replace("\\", "/").replace('"', "'") + "\n"

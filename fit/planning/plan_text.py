@@ -111,13 +111,39 @@ def _buildable(built: Json) -> Iterator[str]:
         yield say(sentences.BUILT_MORE, **built | dict(d_expert=d_expert, tied=tied))
     yield say(sentences.BUILT_PARAMETERS, **built)
     yield say(sentences.BUILT_FLOPS, **built)
+    yield _recipe(built)
+    if built["recipe_note"]:
+        yield built["recipe_note"]
+
+
+def _recipe(built: Json) -> str:
+    """Peak learning rate and batches, each with its range and its source."""
     ramp = ", ".join(
         say(sentences.BATCH_FROM if start else sentences.BATCH, tokens=tokens, start=start)
         for start, tokens in built["batch_tokens"] or []
     )
-    rate = say("{learning_rate:.3e}", **built) if built["learning_rate"] else sentences.NOT_KNOWN
-    source, batch = built["learning_rate_from"], f"; batch {ramp}" if ramp else ""
-    yield say(sentences.BUILT_RATE, rate=rate, source=source, batch=batch)
+    batch = f"; batch {ramp}" if ramp else ""
+    rate, source = sentences.NOT_KNOWN, built["learning_rate_from"]
+    if built["learning_rate"]:
+        rate = say("{learning_rate:.3e}", **built)
+        source = _range_of_rates(built)
+    if built["batch_range"]:
+        low, high = built["batch_range"]
+        batch += say(sentences.BATCH_BY_LAWS, low=low, high=high)
+        batch += say(sentences.ROWS_AND_WARMUP, **built)
+    return say(sentences.BUILT_RATE, rate=rate, source=source, batch=batch)
+
+
+def _range_of_rates(built: Json) -> str:
+    """The source of the peak learning rate, its range, and how far that extrapolates."""
+    low, high = built["learning_rate_range"]
+    ends = dict(low=low, high=high, source=built["learning_rate_from"])
+    if not built["recipe_laws"]:
+        return say(sentences.NEAR_OPTIMAL, **ends)
+    beyond = sentences.WITHIN_LAWS
+    if built["recipe_extrapolation"] > 1:
+        beyond = say(sentences.BEYOND_LAWS, factor=built["recipe_extrapolation"])
+    return say(sentences.BY_LAWS, **ends, beyond=beyond)
 
 
 def _costs(plan: Json) -> Iterator[str]:

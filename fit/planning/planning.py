@@ -127,7 +127,9 @@ def buildable(
     row = dict(
         n_experts=model.n_experts,
         **model.shape,
-        **{name: getattr(model, name) for name in ("n_active", "n_total", "exact_parameters")},
+        n_active=model.n_active,
+        n_total=model.n_total,
+        exact_parameters=planned.exact_parameters(model),
         n_tokens=n_tokens,
         loss=loss,
         loss_of_building=loss - best["loss"],

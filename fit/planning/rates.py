@@ -9,7 +9,7 @@ A law gives both as power laws of what it counts. Three conventions differ from 
   C   training FLOPs M D. For a dense model with rows of L tokens, M = 72 n_blocks d_model^2 + 12 n_blocks d_model L:
       six times the weights outside embedding and head, plus attention over the whole row.
 
-`benchmarks/refit_rates.py` fetches nothing and ships nothing: it refits the first law to a clone of step-law/steplaw.
+`benchmarks/refit_rates.py` refits Step Law to a clone of step-law/steplaw, whose tables state no licence.
 """
 
 import dataclasses
@@ -86,7 +86,7 @@ STEP_LAW_REFIT = RateLaw(
     source="17 public grids of step-law/steplaw by benchmarks/refit_rates.py",
     kinds=(DENSE,),
     rate=(84.7, {"N": -0.797, "D": 0.219}),
-    batch=(30.0, {"N": -0.270, "D": 0.628}),
+    batch=(0.321, {"D": 0.595}),
     most={"N": 1.07e9, "D": 1e11},
 )
 DEEPSEEK_LLM = RateLaw(

@@ -50,6 +50,7 @@ class Recipe:
       extrapolation: by what factor the run lies above the sizes of the runs behind rate and batch: the largest over
         the laws that were asked. 1 within them.
       laws: for each published law its name, source, learning_rate, batch_tokens and extrapolation.
+      note: a sentence on what differs from the recipe of the law's runs; empty for theirs.
       warnings: sentences on what is doubtful.
     """
 
@@ -65,12 +66,21 @@ class Recipe:
     learning_rate_source: str
     extrapolation: float
     laws: tuple[dict[str, Any], ...] = ()
+    note: str = ""
     warnings: tuple[str, ...] = ()
 
     @property
     def of_published_models(self) -> bool:
         """Whether it is the recipe of published models, not that of the law's runs."""
         return self.base_config == PRETRAIN_CONFIG
+
+    def exact_parameters(self, model: Model) -> int:
+        """Every weight of the model, with the norms of this recipe: RMSNorms without bias, also of each head's queries
+        and keys and before the model's head, or those that `model` counts."""
+        if not self.of_published_models:
+            return model.exact_parameters
+        head_dim = model.shape.get("head_dim") or model.d_model // model.shape["n_heads"]
+        return model.without_norms + model.n_blocks * 2 * (model.d_model + head_dim) + model.d_model
 
     def row(self) -> Json:
         """The recipe as plain values, for a plan's buildable model."""
@@ -85,6 +95,7 @@ class Recipe:
             warmup_tokens=self.warmup_tokens,
             recipe_extrapolation=self.extrapolation,
             recipe_laws=[dict(row) for row in self.laws],
+            recipe_note=self.note,
         )
 
 
@@ -191,6 +202,9 @@ def _of_published_models(law: Law, model: Model, n_tokens: float) -> Recipe:
     asked = rates.laws_for(run)
     rate, *rate_range = rates.learning_rate(run)
     batch, *batch_range = rates.batch_tokens(run)
+    instead = ""
+    if law.models["seq_len"]:
+        instead = say(sentences.INSTEAD, **law.models)
     largest = 2 ** round(math.log2(batch))  # powers of two divide over most meshes
     ramp = tuple((round(seen * n_tokens), round(share * largest)) for seen, share in RAMP)
     batches = divisible(ramp, PRETRAIN_SEQUENCE)
@@ -213,11 +227,12 @@ def _of_published_models(law: Law, model: Model, n_tokens: float) -> Recipe:
         batch_range=(batch_range[0], batch_range[1]),
         batch_source=names,
         warmup_tokens=round(min(WARMUP_STEPS * batches[0][1], WARMUP_SHARE * n_tokens)),
-        learning_rate=rate,
+        learning_rate=float(f"{rate:.2e}"),  # no law is known to more digits
         learning_rate_range=(rate_range[0], rate_range[1]),
         learning_rate_source=names,
         extrapolation=max(law.extrapolation(run) for law in asked),
         laws=rows,
+        note=say(sentences.RECIPE_DIFFERS, base=PRETRAIN_CONFIG, sequence=PRETRAIN_SEQUENCE, instead=instead),
         warnings=(
             *_disagreements("learning_rate", rows),
             *_disagreements("batch_tokens", rows),

@@ -218,8 +218,9 @@ class Model:
 
     shape: the fields of the trainer's config.model that a plan chooses, first those that every model has.
     exact_parameters: every weight, so n_total, two norms with bias a block, perhaps one before the head, and the
-    routers. off: the factor by which rounding to whole blocks and heads changed the architecture's ratios, at most:
-    width per block, heads of keys and values per head, width of all heads; 1 where it changed none.
+    routers; without_norms: without the norms. off: the factor by which rounding to whole blocks and heads changed the
+    architecture's ratios, at most: width per block, heads of keys and values per head, width of all heads; 1 where it
+    changed none.
     """
 
     def __init__(
@@ -248,10 +249,11 @@ class Model:
         self.n_active = outside + expert * (given("top_k", 1) + shared)
         self.n_total = outside + expert * (routed + shared)
         router = n_moe * d * routed
+        self.without_norms = self.n_total + router
         norms = (4 * n_blocks + own.final_norm) * d  # LayerNorms, with bias
         if rms:
             norms = n_blocks * 2 * (d + size) + d
-        self.exact_parameters = self.n_total + norms + router
+        self.exact_parameters = self.without_norms + norms
         self.cache = n_blocks * 2 * with_keys * size  # numbers that a token leaves
         looked_up = d * (own.ends - own.vocab_size)
         self._multiplied, self._scored = self.n_active - looked_up + router, n_blocks * heads * size

@@ -102,10 +102,17 @@ BATCHES_DIFFER = (
 )
 MANY_STEPS = "batches of {tokens:,} tokens make {steps:,} steps, more than {most:,}: a larger batch would be faster"
 FEW_STEPS = "batches of {tokens:,} tokens make {steps:,} steps, fewer than {fewest:,}: a smaller batch would learn more"
-OTHER_RECIPE = (
-    "the law's losses hold for the recipe of its own runs ({own}); beyond their sizes the plan's recipe is that of "
-    "published models, {base}: rows of {sequence:,} tokens, other norms, and a batch and a learning rate for this size"
+RECIPE_DIFFERS = (
+    "the recipe is that of published models, {base}: rows of {sequence:,} tokens{instead}, their norms, batch and "
+    "learning rate; the law's losses hold for the recipe, the tokenizer and the text of its own runs"
 )
+INSTEAD = " instead of {seq_len:,}"
+BY_LAWS = "{low:.2g} to {high:.2g} by {source}, {beyond}"
+BEYOND_LAWS = "up to {factor:.3g} times beyond their runs"
+WITHIN_LAWS = "within the sizes of their runs"
+NEAR_OPTIMAL = "{source}; {low:.2g} to {high:.2g} costs little"
+BATCH_BY_LAWS = " ({low:amount} to {high:amount} by the same laws)"
+ROWS_AND_WARMUP = "; rows of {sequence:,} tokens; warm-up over {warmup_tokens:amount} tokens"
 
 # The plan in words.
 ANSWER = (
@@ -242,4 +249,10 @@ CONFIG_OUTSIDE = "It is {outside}."
 CONFIG_MICROBATCH = "what {count} x {kind} hold at once"
 CONFIG_EXACT = "Exactly {exact_parameters:,} parameters and {exact_training_flops:.4g} training FLOPs."
 CONFIG_RATE = "The peak learning rate is {learning_rate:.4e} ({learning_rate_from})."
+CONFIG_RATE_OF_LAWS = "{low:.2g} to {high:.2g} by {source}"
+CONFIG_BATCH_OF_LAWS = "{low:amount} to {high:amount} by {source}"
+CONFIG_TEXT = "the text and the tokenizer of the law's runs"
+CONFIG_TOKENIZER = (
+    "name a tokenizer.json of at most {vocab_size:,} tokens by config.data.tokenizer: GPT-2's has {known:,}"
+)
 ANOTHER_CONFIG = "; name a config that serves by --base_config"
