@@ -159,6 +159,9 @@ def _costs(plan: Json) -> Iterator[str]:
     yield from table(COSTS, rows, **heads)
     yield sentences.COST_NOTE
     cost = (plan["buildable"] or {}).get("cost") or {}
+    if chosen := cost.get("mesh", {}).get("tokens_at_once"):
+        yield say(sentences.LAYOUT, **cost["mesh"] | dict(tokens_at_once=chosen))
+        return
     if cost.get("step_bytes"):
         yield say(sentences.STEP_TAKES, **cost)
     if mesh := cost.get("mesh"):

@@ -187,6 +187,11 @@ ON_MESH = (
     "the buildable model on a mesh of {data} x {expert} x {model} (data x expert x model) with remat {remat}: a device "
     "takes {least_bytes:memory} at least{step}, and has {limit:memory}; {needed}"
 )
+LAYOUT = (
+    "trained on a mesh of {data} x {expert} x {model} (data x expert x model) with remat {remat}, {tokens_at_once:,} "
+    "tokens at once in groups of {group_tokens:,}: {step_bytes:memory} of each device's {device_memory:memory}; a "
+    "device sends {sent_bytes:memory} in a step"
+)
 ON_MESH_STEP = ", {step_bytes:memory} with {step_tokens:,} tokens at once"
 ON_MESH_CHIPS = "{chips} chips are the fewest that hold it"
 ON_MESH_NONE = "no number of such chips holds it"
@@ -246,6 +251,7 @@ CONFIG_MODEL = (
 )
 CONFIG_PLANNED = "Planned by the law {law} under: {given}."
 CONFIG_OUTSIDE = "It is {outside}."
+CONFIG_LAYOUT = "for {count} x {kind}, a mesh of {data} x {expert} x {model}: fit plan --chips for others"
 CONFIG_MICROBATCH = "what {count} x {kind} hold at once"
 CONFIG_EXACT = "Exactly {exact_parameters:,} parameters and {exact_training_flops:.4g} training FLOPs."
 CONFIG_RATE = "The peak learning rate is {learning_rate:.4e} ({learning_rate_from})."
