@@ -6,7 +6,7 @@ from fit.asked.fields import Asked, choice, experts, free, number, numbers, text
 from fit.errors import UserError
 from fit.lawbook.lawfile import Law
 from fit.planning import compare, cost, memory, mesh, planning, repeats, startable, target
-from fit.planning.constraints import CHIPS, Chips, Constraints, Mesh
+from fit.planning.constraints import CHIPS, ROOM, Chips, Constraints, Mesh
 from fit.shape.architecture import PAPER, Architecture
 from fit.shape.like import PUBLISHED, Known, read
 from fit.words import sentences
@@ -183,6 +183,8 @@ class Plan(Budget):
     def bought(self, experts: tuple[int, ...]) -> Chips | None:
         """With the mesh that is asked. Raises UserError where that does not divide the chips, too."""
         chips, given = super().bought(experts), self.given("mesh_expert", "mesh_model", "remat")
+        if chips and self.shape == "hardware":
+            chips = dataclasses.replace(chips, room=ROOM)
         if not given:
             return chips
         if chips is None:
@@ -217,8 +219,16 @@ def experts_of(law: Law, asked: tuple[int, ...] | None) -> tuple[int, ...]:
 
 
 def planned(law: Law, asked: Plan) -> dict:
-    """The plan, ready for JSON; with several architectures that of the best, which lists the results of all. Raises
-    UserError where none is feasible."""
+    """The plan, ready for JSON, beside the model to start from. Raises UserError where none is feasible."""
+    plan = solved(law, asked)
+    if known := asked.known:
+        plan["like"] = compare.of_known(known, law, asked.ratios, asked.limits())
+    return plan
+
+
+def solved(law: Law, asked: Plan) -> dict:
+    """The plan alone; with several architectures that of the best, which lists the results of all. Raises UserError
+    where none is feasible."""
     made, architectures = [], asked.architectures(law)
     for architecture in architectures:
         try:
@@ -229,8 +239,6 @@ def planned(law: Law, asked: Plan) -> dict:
         raise refused
     flops_or_loss = lambda plan: plan["target"]["best"]["flops"] if "target" in plan else plan["best"]["loss"]
     plan = min((plan for _, plan in made), key=flops_or_loss)
-    if known := asked.known:
-        plan["like"] = compare.of_known(known, law, asked.ratios, asked.limits())
     if len(architectures) > 1:
         names = ("n_experts", "n_active", "n_total", "n_tokens", "loss")
         rows = [dict(used=a.used) | {name: p["best"][name] for name in names} for a, p in made]

@@ -103,22 +103,27 @@ def on_grid(
     architecture: Architecture,
     constraints: Constraints,
     optima: list[Json],
-    best: Json,
     style: hardware.Style,
     layouts: Layouts | None,
 ) -> Found | None:
-    """The model of the grid to build, with as many experts as the best of the optima has; where none fits, with any
-    other number. Of those whose loss is within COST of the lowest it is the one whose ratios are those that the style
+    """The model of the grid to build, with as many experts as the best of the optima has, or with another number where
+    that loses less. Of those whose loss is within COST of the lowest it is the one whose ratios are those that the style
     prefers, and whose size is what was planned. None where nothing fits.
 
     layouts: where chips train the model; it must be one that they can start and hold.
     """
-    for row in (best, *sorted(optima, key=lambda row: row["loss"])):
+    chosen = None
+    for row in sorted(optima, key=lambda row: row["loss"]):
+        if chosen and row["loss"] >= chosen.loss * (1 - COST):
+            break
         for high, low in zip(WINDOWS, WINDOWS[1:]):
             near = _near(law, architecture, constraints, row, style, (low, high))
-            if found := _preferred(architecture, style, row, near, layouts):
-                return found
-    return None
+            found = _preferred(architecture, style, row, near, layouts)
+            if found:
+                if chosen is None or found.loss < chosen.loss * (1 - COST):
+                    chosen = found
+                break
+    return chosen
 
 
 def _near(

@@ -14,6 +14,7 @@ from fit.planning import memory
 from fit.shape.architecture import INFERENCE, TRAINING, Architecture
 
 GiB = 2**30
+ROOM = 0.85  # share of a device's memory that a step on a chosen mesh may take, whose estimate is within 15%
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +58,8 @@ class Mesh:
 @dataclasses.dataclass(frozen=True)
 class Chips:
     """`count` chips of a kind to train on. mfu: a number, or {n_experts: number}. dollars_per_hour: of one chip, or
-    None. devices: chips of the same kind that serve the trained model together. mesh: what to cost the training on."""
+    None. devices: chips of the same kind that serve the trained model together. mesh: what to cost the training on. room: the share of their memory that
+    training may take."""
 
     kind: str
     count: int
@@ -65,6 +67,7 @@ class Chips:
     dollars_per_hour: float | None = None
     devices: int = 1
     mesh: Mesh | None = None
+    room: float = 1.0
 
     @property
     def chip(self) -> Chip:
@@ -95,12 +98,15 @@ class Chips:
         """The fewest chips that hold the training of so many parameters; None where no number does."""
         blocks = d_model / architecture.width_per_block
         token = memory.token_bytes(memory.REMAT["full"], d_model, blocks, blocks, memory.ROW, 1)
-        number = memory.fewest(memory.state_bytes(0, n_parameters, 0, 1, 1), token, self.chip.memory, 1)
+        number = memory.fewest(memory.state_bytes(0, n_parameters, 0, 1, 1), token, self.room * self.chip.memory, 1)
         return int(number) if math.isfinite(number) else None
 
     def rate(self, n_experts: int | None) -> float:
         """FLOP/s that training a model of so many experts reaches on all of them."""
-        mfu = self.mfu[n_experts] if isinstance(self.mfu, dict) else self.mfu
+        mfu = self.mfu
+        if isinstance(mfu, dict):
+            near = n_experts if n_experts in mfu else min(mfu, key=lambda e: abs(math.log(e / n_experts)))
+            return self.count * self.chip.flops * mfu[near]
         return self.count * self.chip.flops * mfu
 
     def flops(self, hours: float) -> float | dict[int, float]:
@@ -155,7 +161,7 @@ class Constraints:
             found.append(("memory", lambda d, e: self.memory(architecture, d, e), self.memory_bytes))
         if chips := self.chips:
             of_steps = lambda d, e: chips.least_bytes(architecture, d, architecture.n_total(d, e))
-            found.append(("chips", of_steps, chips.memory))
+            found.append(("chips", of_steps, chips.room * chips.memory))
         return found
 
     def at(self, n_experts: Numbers) -> Constraints:

@@ -20,7 +20,6 @@ DIVISIBILITY: Json = json.loads(
     (pathlib.Path(architecture.__file__).parent / "divisibility.json").read_text(encoding="utf-8")
 )
 MODEL_AXES = (1, 2, 4, 8)  # sizes of the model axis: within a machine, whose links are fast
-ROOM = 0.85  # share of a device's memory that a planned step may take: the estimate is within 15% of a compiled one
 
 Ramp = tuple[tuple[int, int], ...]  # ((from token, tokens of a batch), ...)
 
@@ -57,7 +56,7 @@ class Layout:
     data, expert, model: sizes of the mesh's axes. remat: as config.remat. microbatch_tokens: tokens at once, 0 for the
     whole batch. group_tokens: as config.model.group_tokens. batch_tokens: the ramp, each batch a multiple of what the
     mesh divides. device_bytes: memory of a device in its largest step. sent_bytes: what a device sends in a step of the
-    largest batch.
+    largest batch. sending_share: how long that takes at the peak of the chips' links, over how long a step computes.
     """
 
     data: int
@@ -69,11 +68,12 @@ class Layout:
     batch_tokens: Ramp
     device_bytes: float
     sent_bytes: float
+    sending_share: float = 0.0
 
 
 def choose(run: Run, chips: Chips, asked: Asked) -> Layout | None:
     """The layout that sends the fewest bytes, of those whose devices hold a step; None where none does."""
-    limit = ROOM * chips.device_memory
+    limit = chips.room * chips.device_memory
     found = (one for sizes in meshes(run, chips.n_devices, asked) for one in _layouts(run, sizes, limit, asked.remat))
     return min(found, key=lambda one: (one.sent_bytes, one.device_bytes), default=None)
 

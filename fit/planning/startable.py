@@ -36,14 +36,14 @@ def buildable(
         style = hardware.style_of(architecture, as_published, shapes.asked)
         found = None
         for hidden in (True, False):
-            layouts = _Layouts(law, constraints, shapes, hidden) if constraints.chips else None
-            found = found or building.on_grid(law, architecture, constraints, optima, best, style, layouts)
+            layouts = _Layouts(law, constraints.chips, shapes, hidden) if constraints.chips else None
+            found = found or building.on_grid(law, architecture, constraints, optima, style, layouts)
         if found is None:
             return None, None
         own = recipe.recipe_of(law, found.model, found.n_tokens)
         if own.of_published_models == as_published:
             break
-    return _row(architecture, best, found, own), own
+    return _row(architecture, constraints, best, found, own), own
 
 
 def _of_own_sizes(law: Law, planned: Json) -> bool:
@@ -55,24 +55,27 @@ def _of_own_sizes(law: Law, planned: Json) -> bool:
 class _Layouts:
     """Which layouts models have: what building.on_grid asks."""
 
-    def __init__(self, law: Law, constraints: Constraints, shapes: Shapes, hidden: bool) -> None:
+    def __init__(self, law: Law, chips: Chips, shapes: Shapes, hidden: bool) -> None:
         """hidden: whether what a layout sends must take no longer than what it computes, at the chips' MFU."""
-        self.law, self.constraints, self.shapes, self.hidden = law, constraints, shapes, hidden
+        self.law, self.chips, self.shapes, self.hidden = law, chips, shapes, hidden
 
     def can_start(self, model: Model, n_tokens: int) -> bool:
         """Whether there is a mesh of the chips that divides the model."""
-        chips = self.constraints.chips
+        chips = self.chips
         return any(mesh.meshes(self._run(model, n_tokens), chips.n_devices, self.shapes.mesh_asked))
 
     def of(self, model: Model, n_tokens: int) -> mesh.Layout | None:
         """How the chips train a model by its recipe; None where they cannot."""
-        chips = self.constraints.chips
-        if memory.STATE * model.exact_parameters > mesh.ROOM * chips.memory:
+        chips = self.chips
+        if memory.STATE * model.exact_parameters > chips.memory * chips.room:
             return None
         layout = mesh.choose(self._run(model, n_tokens), chips, self.shapes.mesh_asked)
-        if layout and self.hidden and sending_share(layout, model, chips) > 1:
+        if layout is None:
             return None
-        return layout
+        share = sending_share(layout, model, chips)
+        if self.hidden and share > 1:
+            return None
+        return dataclasses.replace(layout, sending_share=share)
 
     def _run(self, model: Model, n_tokens: int) -> mesh.Run:
         own = recipe.recipe_of(self.law, model, n_tokens)
@@ -85,14 +88,17 @@ class _Layouts:
 def sending_share(layout: mesh.Layout, model: Model, chips: Chips) -> float:
     """How long a step sends, at the peak of the chips' links, over how long it computes at their MFU."""
     batch = layout.batch_tokens[-1][1]
-    computing = training_flops(model.n_active, batch) / chips.rate(model.n_experts)
+    computing = training_flops(model.n_active, batch) / chips.rate(max(model.n_experts, 1))
     return layout.sent_bytes * chips.n_devices / chips.count / chips.chip.network / computing
 
 
-def _row(architecture: Architecture, best: Json, found: building.Found, own: recipe.Recipe) -> Json:
+def _row(
+    architecture: Architecture, constraints: Constraints, best: Json, found: building.Found, own: recipe.Recipe
+) -> Json:
     """The row of a plan's buildable model."""
     model, n_tokens = found.model, found.n_tokens
     forward = model.exact_flops_per_token(own.sequence)
+    exact = own.exact_parameters(model)
     layout = found.layout
     if layout and own.batch_tokens:
         own = dataclasses.replace(own, batch_tokens=layout.batch_tokens)
@@ -100,14 +106,16 @@ def _row(architecture: Architecture, best: Json, found: building.Found, own: rec
         n_experts=model.n_experts,
         **model.shape,
         law_experts=hardware.law_experts(architecture, model.n_experts),
-        **{name: getattr(model, name) for name in ("n_active", "n_total", "exact_parameters")},
+        n_active=model.n_active,
+        n_total=model.n_total,
+        exact_parameters=exact,
         n_tokens=n_tokens,
         loss=found.loss,
         loss_of_building=found.loss - best["loss"],
-        memory_bytes=found.memory,
+        memory_bytes=found.memory + constraints.bytes_per_parameter * (exact - model.exact_parameters),
         training_flops=training_flops(model.n_active, n_tokens),
         exact_forward_flops_per_token=forward,
         exact_training_flops=3 * forward * n_tokens,
         **own.row(),
-        layout=dataclasses.asdict(layout) if layout else None,
+        layout=layout and dataclasses.asdict(layout),
     )

@@ -10,6 +10,8 @@ from fit.aliases import Json
 from fit.planning import memory
 
 NARROW, WIDE = 2, 4  # bytes of a bfloat16 and of a float32
+STATE, SUMMED = 16, 4  # bytes of a parameter: weight, moments, gradient; its sum where a batch comes in parts
+LOGITS = 2**26  # bytes of the logits that the loss makes at a time, at least (jmoe/model/loss.py)
 PASSES = {"full": 3, "dots": 3, "none": 2}  # how often tokens travel: forward, perhaps again, backward
 GATHERS = {"full": 3, "dots": 3, "none": 2}  # how often a microbatch gathers each weight
 
@@ -75,47 +77,58 @@ class Step:
         """Parameters of embedding and head."""
         return self.shape["vocab_size"] * self.d_model * (1 if self.shape.get("tied_embeddings") else 2)
 
-    def least_bytes(self) -> float:
-        """Bytes of a device without any token: parameters, moments and gradients, and the weights at work."""
+    @functools.cached_property
+    def stored(self) -> float:
+        """Parameters whose weights, moments and gradients a device keeps."""
         data, expert, model = self.mesh
-        state = memory.state_bytes(self.experts, self.others, self.ends, expert, model) / data
-        n_blocks = self.shape["n_blocks"]
-        block = self.others / n_blocks / model + self.experts / max(self.n_mixtures, 1) / (expert * model)
-        gathered = 0.0
-        if data > 1:
-            gathered = (NARROW + WIDE) * max(block, self.ends / 2)
-        return state + gathered
+        return (self.experts / (expert * model) + self.others / model + self.ends) / data
 
-    def token_bytes(self) -> float:
-        """Bytes that a token takes on each device of its row of the mesh."""
+    @functools.cached_property
+    def at_work(self) -> tuple[float, float]:
+        """(parameters of a block, of the head) that a device gathers to work with them."""
+        _, expert, model = self.mesh
+        block = self.others / self.shape["n_blocks"] / model
+        block += self.experts / max(self.n_mixtures, 1) / (expert * model)
+        return block, self.shape["vocab_size"] * self.d_model
+
+    @functools.cached_property
+    def token_bytes(self) -> tuple[float, float]:
+        """Bytes of a token on each device of its row of the mesh: (that blocks leave, of the block at work)."""
         _, _, model = self.mesh
         queries, keys = self.head_units
-        hidden = self.d_expert * (self.top_k + self.shape.get("n_shared_experts", 0))
-        if not self.n_mixtures:
-            hidden = self.shape["d_ff"]
+        hidden = self.shape["d_ff"]
+        if self.n_mixtures:
+            hidden = self.d_expert * (self.top_k + self.shape.get("n_shared_experts", 0))
         everywhere, width, scores = memory.REMAT[self.remat]
         n_blocks, d = self.shape["n_blocks"], self.d_model
-        # what the paper's shape has in units of width: 4 d of queries, keys and values, 3 x 3 d of the layer
-        wide = (queries + 2 * keys + queries + 3 * hidden) / (13 * d)
-        at_work = memory.AT_WORK * d * max(wide, 1)
-        left = width * n_blocks * d * wide
-        of_scores = 0.0
+        # the paper's block has 13 d units of queries, keys, values, their sum and the layer: more or fewer take as much
+        wide = (2 * queries + 2 * keys + 3 * hidden) / (13 * d)
+        left, at_work = width * n_blocks * d * wide, memory.AT_WORK * d * max(wide, 1)
         if not self.flash:
-            of_scores = (scores * n_blocks + memory.SCORES) * self.sequence * self.shape["n_heads"]
+            each = self.sequence * self.shape["n_heads"]
+            left += scores * n_blocks * each
+            at_work += memory.SCORES * each
         dispatched = 2 * NARROW * self.top_k * d if self.n_mixtures else 0
-        return everywhere * n_blocks * d + (at_work + left + of_scores) / model + dispatched
+        return everywhere * n_blocks * d + left / model, at_work / model + dispatched
 
     def device_bytes(self, at_once: int, several: bool) -> float:
         """Bytes of a device with `at_once` tokens on the mesh; several: whether they are a part of a batch."""
         data, expert, _ = self.mesh
-        return self.least_bytes() + self.token_bytes() * at_once / (data * expert)
+        tokens = at_once / (data * expert)
+        left, at_work = self.token_bytes
+        block, head = self.at_work
+        rows = min(tokens, max(LOGITS / (WIDE * self.shape["vocab_size"]), 2 * self.d_model))
+        in_block = at_work * tokens + (NARROW + WIDE) * block
+        in_loss = WIDE * rows * self.shape["vocab_size"] + (NARROW + WIDE) * head
+        state = STATE + SUMMED if several else STATE
+        return state * self.stored + left * tokens + max(in_block, in_loss)
 
     def sent_bytes(self, batch: int, at_once: int) -> float:
         """Bytes that a device sends in a step of `batch` tokens, `at_once` of them at a time."""
         data, expert, model = self.mesh
         tokens, d, n_blocks = batch / (data * expert), self.d_model, self.shape["n_blocks"]
-        stored = self.experts / (expert * model) + self.others / model + self.ends
-        weights = (GATHERS[self.remat] * NARROW + WIDE) * stored * _leaving(data) * batch / at_once
+        gathered = self.stored * data
+        weights = (GATHERS[self.remat] * NARROW + WIDE) * gathered * _leaving(data) * batch / at_once
         copies = 2 * WIDE * (self.others / model + self.ends) / data * _leaving(expert)
         travels = 2 * PASSES[self.remat] * NARROW * self.top_k * d * self.n_mixtures * tokens * _leaving(expert)
         sums = 4 * PASSES[self.remat] * NARROW * d * n_blocks * tokens * _leaving(model)

@@ -214,7 +214,6 @@ class Model:
     """A decoder that can be built: whole blocks, heads and experts. Counts are exact; heads of width_per_block and
     whole experts, unless the architecture's fields say otherwise. width: d_model; 0: n_blocks width_per_block. fields:
     of the trainer's config.model, instead of those that follow from the architecture; n_experts are then the trainer's.
-    rms: the norms are RMSNorms, two a block with one of queries and one of keys, and one before the head.
 
     shape: the fields of the trainer's config.model that a plan chooses, first those that every model has.
     exact_parameters: every weight, so n_total, two norms with bias a block, perhaps one before the head, and the
@@ -230,7 +229,6 @@ class Model:
         n_experts: int,
         width: int = 0,
         fields: dict[str, Any] | None = None,
-        rms: bool = False,
     ) -> None:
         own, self.n_blocks, self.n_experts = architecture, n_blocks, n_experts
         d = self.d_model = width or n_blocks * own.width_per_block
@@ -250,10 +248,7 @@ class Model:
         self.n_total = outside + expert * (routed + shared)
         router = n_moe * d * routed
         self.without_norms = self.n_total + router
-        norms = (4 * n_blocks + own.final_norm) * d  # LayerNorms, with bias
-        if rms:
-            norms = n_blocks * 2 * (d + size) + d
-        self.exact_parameters = self.without_norms + norms
+        self.exact_parameters = self.without_norms + (4 * n_blocks + own.final_norm) * d
         self.cache = n_blocks * 2 * with_keys * size  # numbers that a token leaves
         looked_up = d * (own.ends - own.vocab_size)
         self._multiplied, self._scored = self.n_active - looked_up + router, n_blocks * heads * size

@@ -25,14 +25,12 @@ class Style:
     """How the models of a plan are shaped.
 
     aspects: least, preferred and largest d_model / n_blocks. head_dim: units of a head; 0: 128 in wide models, else
-    64. kv_heads: heads of keys and values; 0: the architecture's share of the heads. rms: whether norms are RMSNorm,
-    with norms of queries and keys and one before the head, as in configs/pretrain.py; else as in the law's runs.
+    64. kv_heads: heads of keys and values; 0: the architecture's share of the heads.
     """
 
     aspects: tuple[float, float, float]
     head_dim: int = 0
     kv_heads: int = 0
-    rms: bool = False
 
 
 def style_of(architecture: Architecture, as_published: bool, asked: frozenset[str]) -> Style:
@@ -49,7 +47,7 @@ def style_of(architecture: Architecture, as_published: bool, asked: frozenset[st
         return Style(around, head_dim)
     aspects = around if "width_per_block" in asked else (LEAST_ASPECT, TYPICAL_ASPECT, MOST_ASPECT)
     kv_heads = 0 if "kv_share" in asked or architecture.kv_share != 1 else KV_HEADS
-    return Style(aspects, architecture.head_dim, kv_heads, rms=True)
+    return Style(aspects, architecture.head_dim, kv_heads)
 
 
 def step(d_model: float) -> int:
@@ -118,7 +116,7 @@ def built(architecture: Architecture, style: Style, d_model: int, n_blocks: int,
     narrow = architecture.split != 1
     fields = dict(n_heads=heads, d_ff=d_ff)
     kv_heads = _kv_heads(architecture, style, heads)
-    if style.rms or not architecture.plain or heads * head_dim != d_model:
+    if style.kv_heads or not architecture.plain or heads * head_dim != d_model:
         fields |= dict(n_kv_heads=kv_heads, head_dim=head_dim, tied_embeddings=architecture.tied)
         fields |= dict(
             top_k=architecture.top_k if mixture else 1,
@@ -126,7 +124,7 @@ def built(architecture: Architecture, style: Style, d_model: int, n_blocks: int,
             n_shared_experts=architecture.shared if mixture else 0,
             n_dense_blocks=architecture.n_dense if mixture else 0,
         )
-    return Model(architecture, n_blocks, routed, d_model, fields=fields, rms=style.rms)
+    return Model(architecture, n_blocks, routed, d_model, fields=fields)
 
 
 def _kv_heads(architecture: Architecture, style: Style, heads: int) -> int:

@@ -251,6 +251,10 @@ CONFIG_MODEL = (
 )
 CONFIG_PLANNED = "Planned by the law {law} under: {given}."
 CONFIG_OUTSIDE = "It is {outside}."
+SENDS_LONGER = (
+    "on {count} x {kind} a step sends {share:.2g} times as long as it computes at the MFU assumed: no mesh that holds "
+    "it sends less, so training takes longer than planned"
+)
 CONFIG_LAYOUT = "for {count} x {kind}, a mesh of {data} x {expert} x {model}: fit plan --chips for others"
 CONFIG_MICROBATCH = "what {count} x {kind} hold at once"
 CONFIG_EXACT = "Exactly {exact_parameters:,} parameters and {exact_training_flops:.4g} training FLOPs."
