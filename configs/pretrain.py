@@ -41,13 +41,14 @@ def get_config():
     config.loss.router_z = 0.001  # OLMoE
 
     config.data.seq_len = 4_096  # OLMoE, Qwen3, DeepSeek-V3, Kimi K2, marin
-    config.batch_tokens = ((0, 524_288), (400_000_000, 1_048_576))  # by the laws of fit/planning/rates.py
+    # 524,288 tokens by the laws of fit/planning/rates.py; DeepSeek-V3 raises its batch over the first 3% of its tokens
+    config.batch_tokens = ((0, 131_072), (400_000_000, 262_144), (800_000_000, 524_288))
 
-    # one peak rate, not a law of sizes: the plan's
-    config.optimizer.lr_law.constant = math.log(5.8e-4)
+    # one peak rate, by the laws of fit/planning/rates.py, in place of Eq. 10, a law of sizes
+    config.optimizer.lr_law.constant = math.log(9.09e-4)
     config.optimizer.lr_law.n_active = 0.0
     config.optimizer.lr_law.n_experts = 0.0
-    config.optimizer.warmup_tokens = 1_048_576_000  # 2,000 steps: DeepSeek LLM, DeepSeek-V3
+    config.optimizer.warmup_tokens = 262_144_000  # 2,000 steps: DeepSeek LLM, DeepSeek-V3
     config.optimizer.decay_fraction = 0.2  # constant, then linear to zero: marin; Kimi K2 decays over the last 35%
     config.optimizer.b1 = 0.9  # OLMoE, DeepSeek-V3
     config.optimizer.b2 = 0.95  # OLMoE, DeepSeek-V3

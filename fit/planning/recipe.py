@@ -153,7 +153,10 @@ def steps_of(batches: tuple[tuple[int, int], ...], n_tokens: float) -> int:
 
 
 def _has_papers_shape(model: Model) -> bool:
-    return model.shape == Model(PAPER, model.n_blocks, model.n_experts, model.d_model).shape
+    """Whether heads, feed-forward layers and vocabulary are the paper's, and no other field is set."""
+    d = model.d_model
+    own = dict(n_heads=d // PAPER.width_per_block, d_ff=round(PAPER.ff * d), vocab_size=PAPER.vocab_size)
+    return model.shape == dict(d_model=d, n_blocks=model.n_blocks) | own
 
 
 def _of_the_runs(law: Law, model: Model, n_tokens: float, base: str | None, overrides: dict[str, str]) -> Recipe:
@@ -205,7 +208,8 @@ def _of_published_models(law: Law, model: Model, n_tokens: float) -> Recipe:
     instead = ""
     if law.models["seq_len"]:
         instead = say(sentences.INSTEAD, **law.models)
-    largest = 2 ** round(math.log2(batch))  # powers of two divide over most meshes
+    # a power of two divides over most meshes; the lower one, since a batch too small costs time and no loss
+    largest = 2 ** math.floor(math.log2(batch))
     ramp = tuple((round(seen * n_tokens), round(share * largest)) for seen, share in RAMP)
     batches = divisible(ramp, PRETRAIN_SEQUENCE)
     names = _listed([law.name for law in asked])

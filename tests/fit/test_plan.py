@@ -159,7 +159,7 @@ def emitted(tmp_path, capsys, law, *flags):
         ("joint-moe-2025", ["--flops=1e15"]),
         ("joint-moe-2025", ["--flops=1e17"]),
         ("joint-moe-2025", ["--flops=1e20"]),
-        ("joint-moe-2025", ["--flops=1e22", "--memory_gb=24", "--kv_tokens=16384"]),
+        ("joint-moe-2025", ["--flops=2e20", "--memory_gb=24", "--kv_tokens=16384"]),
         ("joint-moe-2025", ["--flops=1e19", "--width_per_block=128"]),
     ],
 )
@@ -242,8 +242,9 @@ def test_the_installed_config_is_found_where_the_folder_has_none(folder, tmp_pat
 
 
 REFUSED = {
-    "law.json --flops=1e19": "times above 69.7K; learning rate",
-    "law.json --flops=2e12 --vocab_size=300": "vocabulary of 257, the model has 300; name a config that serves",
+    "law.json --flops=1e17": "times above 69.7K; learning rate",
+    "law.json --flops=2e12 --vocab_size=400": "vocabulary of 257, the model has 400; name a config that serves",
+    "joint-moe-2025 --flops=1e22 --vocab_size=32000": "pretrain.py goes with a vocabulary of 50,257",
     "joint-moe-2025 --flops=1e20 --vocab_size=257": "vocabulary of 50,257",
     "joint-moe-2025 --flops=1e13": "times below 500M; learning rate",
     "unknown.json --flops=2e12": "names no config",
@@ -260,6 +261,16 @@ def test_a_config_that_would_not_serve_is_refused(folder, tmp_path, capsys, argu
     law = f"{folder}/{name}" if name.endswith(".json") else name
     assert REFUSED[arguments] in refusal(capsys, "plan", f"--law={law}", f"--emit_config={tmp_path}/c.py", *flags)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_far_beyond_its_runs_a_laws_text_stays_and_its_recipe_does_not(folder, tmp_path, capsys):
+    """Models of 100M parameters, planned by runs of 70K: their bytes and text, rows and rates of published models."""
+    config, built, source = emitted(tmp_path, capsys, f"{folder}/law.json", "--flops=1e20")
+    check_config(config)
+    assert (config.data.tokenizer, config.data.fingerprint) == ("bytes", fit_runs.CORPUS)
+    assert config.data.seq_len == built["sequence"] == 4096 and config.model.norm == "rms"
+    assert Schedule(config).peak == pytest.approx(built["learning_rate"])
+    assert "from configs import quickstart as runs" in source
 
 
 def test_learning_rates_come_from_the_runs(folder, capsys):

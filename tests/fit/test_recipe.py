@@ -189,10 +189,14 @@ def test_the_text_says_value_range_source_and_extrapolation(capsys):
         assert words in line
 
 
-def test_the_recipe_of_published_models_is_one_of_a_billion_parameters():
+def test_the_config_of_the_recipe_is_a_plan_of_its_own_model():
+    """configs/pretrain.py: its rate, batches and warm-up are those that its model is planned with."""
     config = pretrain.get_config()
     check_config(config)
-    schedule = Schedule(config)
-    assert schedule.peak == pytest.approx(5.8e-4)
-    assert 1.1e9 < counts.n_active(config.model) < 1.5e9
     sharding.make_mesh(config, jax.devices()[:1])
+    shape = Architecture(vocab_size=50_304, width_per_block=128, kv_share=0.5, head_dim=128, ff=4)
+    planned = recipe.recipe_of(load("sparsity-2025"), Model(shape, 16, 1), config.n_tokens[0])
+    assert counts.n_active(config.model) == Model(shape, 16, 1).n_active
+    assert Schedule(config).peak == pytest.approx(planned.learning_rate)
+    assert config.batch_tokens == planned.batch_tokens and config.data.seq_len == planned.sequence
+    assert config.optimizer.warmup_tokens == planned.warmup_tokens
