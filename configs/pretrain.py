@@ -6,9 +6,9 @@
 A plan's config starts from this one and sets shape, tokens, batches, warm-up and peak learning rate. The model here is
 one of 1.2B parameters, dense, on 20 tokens for each. What is not set here is as in configs/joint_moe.py.
 
-Sources: OLMoE (Muennighoff et al. 2024, arXiv 2409.02060), Qwen3 (2025, arXiv 2505.09388), DeepSeek-V3 (2024, arXiv
-2412.19437), DeepSeek LLM (2024, arXiv 2401.02954), Llama 3 (2024, arXiv 2407.21783), Kimi K2 (2025, arXiv 2507.20534),
-and the configs of marin-community/marin.
+Sources: OLMoE (Muennighoff et al. 2024, arXiv 2409.02060, and its config), OLMo 2 (2025, arXiv 2501.00656, and its
+configs), Qwen3 (2025, arXiv 2505.09388), DeepSeek LLM (2024, arXiv 2401.02954), DeepSeek-V3 (2024, arXiv 2412.19437),
+Llama 3 (2024, arXiv 2407.21783), Kimi K2 (2025, arXiv 2507.20534), marin (marin-community/marin, experiments/tootsie).
 """
 
 import math
@@ -30,17 +30,17 @@ def get_config():
     config.model.norm = "rms"  # all of the sources
     config.model.final_norm = True  # all of the sources
     config.model.qk_norm = "head"  # Qwen3; OLMoE norms the whole projection
-    config.model.rope_base = 500_000.0  # Llama 3, marin; OLMoE 10,000, Qwen3 1,000,000
+    config.model.rope_base = 500_000.0  # Llama 3, OLMo 2; Qwen3 1,000,000 for long rows
     config.model.init_scale = 0.1  # std of sqrt(0.1 / 2,048) = 0.007 here; DeepSeek LLM and DeepSeek-V3 0.006
-    config.model.dtype = "bfloat16"  # OLMoE, Qwen3, marin; DeepSeek-V3 fp8
-    config.model.attention = "flash"  # OLMoE, marin: the exact attention, computed in pieces
+    config.model.dtype = "bfloat16"  # OLMoE, OLMo 2; DeepSeek-V3 fp8
+    config.model.attention = "flash"  # OLMoE, OLMo 2: the exact attention, computed in pieces
     config.model.capacity_factor = 1.0  # as in the law's runs; OLMoE and DeepSeek-V3 drop nothing: None, and slower
     config.model.group_tokens = 4_096  # one row
 
     config.loss.load_balance = 0.01  # OLMoE
     config.loss.router_z = 0.001  # OLMoE
 
-    config.data.seq_len = 4_096  # OLMoE, Qwen3, DeepSeek-V3, Kimi K2, marin
+    config.data.seq_len = 4_096  # OLMoE, OLMo 2, Qwen3, DeepSeek-V3, Kimi K2
     # 524,288 tokens by the laws of fit/planning/rates.py; DeepSeek-V3 raises its batch over the first 3% of its tokens
     config.batch_tokens = ((0, 131_072), (400_000_000, 262_144), (800_000_000, 524_288))
 
@@ -48,10 +48,10 @@ def get_config():
     config.optimizer.lr_law.constant = math.log(9.09e-4)
     config.optimizer.lr_law.n_active = 0.0
     config.optimizer.lr_law.n_experts = 0.0
-    config.optimizer.warmup_tokens = 262_144_000  # 2,000 steps: DeepSeek LLM, DeepSeek-V3
-    config.optimizer.decay_fraction = 0.2  # constant, then linear to zero: marin; Kimi K2 decays over the last 35%
-    config.optimizer.b1 = 0.9  # OLMoE, DeepSeek-V3
-    config.optimizer.b2 = 0.95  # OLMoE, DeepSeek-V3
-    config.optimizer.weight_decay = 0.1  # OLMoE, DeepSeek-V3, Kimi K2
-    config.optimizer.grad_clip = 1.0  # OLMoE, DeepSeek-V3
+    config.optimizer.warmup_tokens = 262_144_000  # 2,000 steps: OLMoE, OLMo 2, DeepSeek LLM, DeepSeek-V3
+    config.optimizer.decay_fraction = 0.2  # linear, after a constant rate: marin 0.4, Kimi K2 0.35, the paper 0.2
+    config.optimizer.b1 = 0.9  # OLMoE, OLMo 2, DeepSeek-V3
+    config.optimizer.b2 = 0.95  # OLMoE, OLMo 2, DeepSeek-V3, marin
+    config.optimizer.weight_decay = 0.1  # OLMoE, OLMo 2, DeepSeek-V3, Kimi K2
+    config.optimizer.grad_clip = 1.0  # OLMoE, OLMo 2, DeepSeek-V3
     return config

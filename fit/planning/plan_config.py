@@ -203,6 +203,9 @@ def _docstring(plan: Json, base: str) -> str:
     lines.append(sentences.CONFIG_EXACT.format(**built))
     if built["recipe_note"] and base == plan["base_config"]:
         lines.append(built["recipe_note"][0].upper() + built["recipe_note"][1:] + ".")
-    if built["learning_rate"] and base == plan["base_config"]:
+    if built["recipe_laws"] and base == plan["base_config"]:
+        low, high = built["learning_rate_range"]
+        lines.append(say(sentences.CONFIG_RATE_RANGE, **built, low=low, high=high))
+    elif built["learning_rate"] and base == plan["base_config"]:
         lines.append(sentences.CONFIG_RATE.format(**built))
     return "\n".join(lines).replace("\\", "/").replace('"', "'") + "\n"

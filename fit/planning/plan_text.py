@@ -125,7 +125,7 @@ def _recipe(built: Json) -> str:
     batch = f"; batch {ramp}" if ramp else ""
     rate, source = sentences.NOT_KNOWN, built["learning_rate_from"]
     if built["learning_rate"]:
-        rate = say("{learning_rate:.3e}", **built)
+        rate = say("{learning_rate:.2e}" if built["recipe_laws"] else "{learning_rate:.3e}", **built)
         source = _range_of_rates(built)
     if built["batch_range"]:
         low, high = built["batch_range"]

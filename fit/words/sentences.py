@@ -259,6 +259,7 @@ CONFIG_LAYOUT = "for {count} x {kind}, a mesh of {data} x {expert} x {model}: fi
 CONFIG_MICROBATCH = "what {count} x {kind} hold at once"
 CONFIG_EXACT = "Exactly {exact_parameters:,} parameters and {exact_training_flops:.4g} training FLOPs."
 CONFIG_RATE = "The peak learning rate is {learning_rate:.4e} ({learning_rate_from})."
+CONFIG_RATE_RANGE = "The peak learning rate is {learning_rate:.2e}; {low:.2g} to {high:.2g} by {learning_rate_from}."
 CONFIG_RATE_OF_LAWS = "{low:.2g} to {high:.2g} by {source}"
 CONFIG_BATCH_OF_LAWS = "{low:amount} to {high:amount} by {source}"
 CONFIG_TEXT = "the text and the tokenizer of the law's runs"
