@@ -25,7 +25,7 @@ class Chip:
     flops: float
     memory: float
     bandwidth: float
-    network: float
+    network: float = math.inf
 
 
 # One chip each, by the makers' data sheets: cloud.google.com/tpu/docs, NVIDIA's A100, H100, H200, DGX B200 (an eighth

@@ -87,8 +87,11 @@ def answer(plan: Json) -> str:
     row = drawn and next((row for row in drawn["optima"] if row["n_experts"] == best["n_experts"]), None)
     if built:
         more = built["loss_of_building"]
-        sentence = sentences.BUILT if built["n_experts"] == best["n_experts"] else sentences.BUILT_OTHER
+        experts = built.get("law_experts", built["n_experts"])
+        sentence = sentences.BUILT if experts == best["n_experts"] else sentences.BUILT_OTHER
         in_blocks = say(sentence, **built, apart=abs(more), which="more" if more >= 0 else "less")
+        if experts != built["n_experts"]:
+            in_blocks += say(sentences.BUILT_SPLIT, **built)
     return say(
         sentences.ANSWER,
         **best,

@@ -4,11 +4,13 @@ trainer starts as it is emitted."""
 import dataclasses
 
 from fit.aliases import Json
+from fit.errors import UserError
 from fit.lawbook.lawfile import Law
 from fit.planning import building, memory, mesh, recipe
 from fit.planning.constraints import Chips, Constraints
 from fit.shape import hardware
 from fit.shape.architecture import BATCH_RAMP, Architecture, Model, training_flops
+from fit.words import sentences
 
 GROUP_TOKENS = 8192  # tokens that share the experts' capacity by the paper's recipe
 
@@ -39,11 +41,19 @@ def buildable(
             layouts = _Layouts(law, constraints.chips, shapes, hidden) if constraints.chips else None
             found = found or building.on_grid(law, architecture, constraints, optima, style, layouts)
         if found is None:
+            asked = [f"--{name}" for name, value in _flags(shapes.mesh_asked) if value is not None]
+            if asked:
+                raise UserError(sentences.NO_SUCH_MESH.format(flags=" and ".join(asked)))
             return None, None
         own = recipe.recipe_of(law, found.model, found.n_tokens)
         if own.of_published_models == as_published:
             break
     return _row(architecture, constraints, best, found, own), own
+
+
+def _flags(asked: mesh.Asked) -> list[tuple[str, object]]:
+    """(flag, value) of what may be asked of a mesh."""
+    return [("mesh_expert", asked.expert), ("mesh_model", asked.model), ("remat", asked.remat)]
 
 
 def _of_own_sizes(law: Law, planned: Json) -> bool:

@@ -127,6 +127,7 @@ BUILT_OTHER = (
     "built of whole blocks and heads no such model meets the limits, and one with n_experts = {n_experts} has a loss "
     "of {loss:.4f} ({apart:.4f} {which})"
 )
+BUILT_SPLIT = "; its {n_experts} experts have the weights of {law_experts:.4g} as wide as a token's share"
 NOT_BUILT = "built of whole blocks and heads no model meets the limits"
 DENSE = "a dense model"
 MIXTURE = "a mixture of {n_experts} experts"
@@ -251,6 +252,7 @@ CONFIG_MODEL = (
 )
 CONFIG_PLANNED = "Planned by the law {law} under: {given}."
 CONFIG_OUTSIDE = "It is {outside}."
+NO_SUCH_MESH = "{flags}: no model of the plan divides over such a mesh and fits into its devices: leave it to the plan"
 SENDS_LONGER = (
     "on {count} x {kind} a step sends {share:.2g} times as long as it computes at the MFU assumed: no mesh that holds "
     "it sends less, so training takes longer than planned"

@@ -31,12 +31,12 @@ PAPERS = "joint-moe-2025"
 
 
 def plan(capsys, *flags, law=PAPERS):
-    assert command_line.run(["plan", f"--law={law}", *flags, "--json"]) == 0
+    assert command_line.run(["plan", f"--law={law}", "--shape=paper", *flags, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
 def text(capsys, *flags, law=PAPERS):
-    assert command_line.run(["plan", f"--law={law}", *flags]) == 0
+    assert command_line.run(["plan", f"--law={law}", "--shape=paper", *flags]) == 0
     return capsys.readouterr().out
 
 
