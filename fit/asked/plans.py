@@ -205,7 +205,9 @@ class Plan(Budget):
         asked = {name for name in ("width_per_block", "kv_share") if getattr(self, name) is not None}
         if self.like is not None:
             asked |= {"width_per_block", "kv_share"}
-        return startable.Shapes(frozenset(asked), mesh.Asked(self.mesh_expert, self.mesh_model, self.remat))
+        return startable.Shapes(
+            frozenset(asked), mesh.Asked(self.mesh_expert, self.mesh_model, self.remat), self.like is not None
+        )
 
 
 def experts_of(law: Law, asked: tuple[int, ...] | None) -> tuple[int, ...]:

@@ -107,8 +107,8 @@ def on_grid(
     layouts: Layouts | None,
 ) -> Found | None:
     """The model of the grid to build, with as many experts as the best of the optima has, or with another number where
-    that loses less. Of those whose loss is within COST of the lowest it is the one whose ratios are those that the style
-    prefers, and whose size is what was planned. None where nothing fits.
+    that loses less. Of those whose loss is within COST of the lowest it is the one whose ratios are those that the
+    style prefers, and whose size is what was planned. None where nothing fits.
 
     layouts: where chips train the model; it must be one that they can start and hold.
     """

@@ -17,10 +17,12 @@ GROUP_TOKENS = 8192  # tokens that share the experts' capacity by the paper's re
 
 @dataclasses.dataclass(frozen=True)
 class Shapes:
-    """asked: fields of the architecture that the user gave; mesh_asked: what the user asked of the mesh."""
+    """asked: fields of the architecture that the user gave; mesh_asked: what the user asked of the mesh; family: whether
+    models are built like a published one."""
 
     asked: frozenset[str] = frozenset()
     mesh_asked: mesh.Asked = mesh.Asked()
+    family: bool = False
 
 
 def buildable(
@@ -33,7 +35,7 @@ def buildable(
     """
 
     # at the sizes of the law's runs a model has their shape and recipe; rounding may take it beyond them, or back
-    beyond = not _of_own_sizes(law, best)
+    beyond = shapes.family or not _of_own_sizes(law, best)
     for as_published in (beyond, not beyond):
         style = hardware.style_of(architecture, as_published, shapes.asked)
         found = None
@@ -45,7 +47,7 @@ def buildable(
             if asked:
                 raise UserError(sentences.NO_SUCH_MESH.format(flags=" and ".join(asked)))
             return None, None
-        own = recipe.recipe_of(law, found.model, found.n_tokens)
+        own = recipe.recipe_of(law, found.model, found.n_tokens, shapes.family)
         if own.of_published_models == as_published:
             break
     return _row(architecture, constraints, best, found, own), own
@@ -88,7 +90,7 @@ class _Layouts:
         return dataclasses.replace(layout, sending_share=share)
 
     def _run(self, model: Model, n_tokens: int) -> mesh.Run:
-        own = recipe.recipe_of(self.law, model, n_tokens)
+        own = recipe.recipe_of(self.law, model, n_tokens, self.shapes.family)
         shape = model.shape | dict(n_experts=model.n_experts)
         published = own.of_published_models
         group = own.sequence if published else GROUP_TOKENS

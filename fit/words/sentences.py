@@ -127,7 +127,7 @@ BUILT_OTHER = (
     "built of whole blocks and heads no such model meets the limits, and one with n_experts = {n_experts} has a loss "
     "of {loss:.4f} ({apart:.4f} {which})"
 )
-BUILT_SPLIT = "; its {n_experts} experts have the weights of {law_experts:.4g} as wide as a token's share"
+BUILT_SPLIT = "; its {n_experts} experts count as {law_experts:.4g} of a dense layer's width by the law"
 NOT_BUILT = "built of whole blocks and heads no model meets the limits"
 DENSE = "a dense model"
 MIXTURE = "a mixture of {n_experts} experts"
