@@ -58,8 +58,8 @@ class Mesh:
 @dataclasses.dataclass(frozen=True)
 class Chips:
     """`count` chips of a kind to train on. mfu: a number, or {n_experts: number}. dollars_per_hour: of one chip, or
-    None. devices: chips of the same kind that serve the trained model together. mesh: what to cost the training on. room: the share of their
-    memory that training may take."""
+    None. devices: chips of the same kind that serve the trained model together. mesh: what to cost the training on.
+    room: the share of their memory that training may take."""
 
     kind: str
     count: int

@@ -17,8 +17,8 @@ GROUP_TOKENS = 8192  # tokens that share the experts' capacity by the paper's re
 
 @dataclasses.dataclass(frozen=True)
 class Shapes:
-    """asked: fields of the architecture that the user gave; mesh_asked: what the user asked of the mesh; family: whether
-    models are built like a published one."""
+    """asked: fields of the architecture that the user gave; mesh_asked: what the user asked of the mesh; family:
+    whether models are built like a published one."""
 
     asked: frozenset[str] = frozenset()
     mesh_asked: mesh.Asked = mesh.Asked()

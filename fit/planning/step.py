@@ -10,7 +10,8 @@ from fit.aliases import Json
 from fit.planning import memory
 
 NARROW, WIDE = 2, 4  # bytes of a bfloat16 and of a float32
-STATE, SUMMED = 16, 4  # bytes of a parameter: weight, moments, gradient; its sum where a batch comes in parts
+# bytes of a parameter: weight, moments, gradient; where a batch comes in parts, their sum and a copy in bfloat16
+STATE, SUMMED = 16, 6
 LOGITS = 2**26  # bytes of the logits that the loss makes at a time, at least (jmoe/model/loss.py)
 PASSES = {"full": 3, "dots": 3, "none": 2}  # how often tokens travel: forward, perhaps again, backward
 GATHERS = {"full": 3, "dots": 3, "none": 2}  # how often a microbatch gathers each weight
