@@ -221,6 +221,23 @@ FIELDS = {
     "eval_every": Field(
         0, integer(0), "steps between validation losses during training; 0: only at the end of a branch", FREE | NEUTRAL
     ),
+    # what a plan predicts of this run, and of which model and tokens; `fit plan --emit_config` writes it
+    "predicted.loss": Field(
+        0.0,
+        NOT_NEGATIVE,
+        "predicted validation loss, which the end of the run is compared with; 0: none",
+        FREE | NEUTRAL,
+    ),
+    "predicted.low": Field(0.0, NOT_NEGATIVE, "lower end of its interval; 0: there is none", FREE | NEUTRAL),
+    "predicted.high": Field(0.0, NOT_NEGATIVE, "upper end of its interval; 0: there is none", FREE | NEUTRAL),
+    "predicted.share": Field(
+        0.0, number(" from 0 to 1", lambda x: 0 <= x <= 1), "share of runs that end in the interval", FREE | NEUTRAL
+    ),
+    "predicted.law": Field("", TEXT, "the law that predicts it", FREE | NEUTRAL),
+    "predicted.n_active": Field(
+        0, integer(0), "active parameters of the model that it is predicted for", FREE | NEUTRAL
+    ),
+    "predicted.n_tokens": Field(0, integer(0), "training tokens that it is predicted for", FREE | NEUTRAL),
     "wandb": Field(
         "",
         TEXT,

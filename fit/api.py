@@ -25,7 +25,7 @@ from fit.lawbook.lawfile import Law, load
 from fit.laws import FORMS
 from fit.next_runs import next_text
 from fit.planning import compare as comparing
-from fit.planning import plan_text
+from fit.planning import plan_answer, plan_text
 from fit.planning import speedup as speeding
 
 DEFAULT_LAW = "joint-moe-2025"
@@ -126,9 +126,10 @@ def plan(law: Law | str, *, asked: plans.Plan | None = None, **limits: object) -
     of range, or no model is feasible.
 
     optima: a dictionary for the optimum at each number of experts; best: one of them; buildable: the model to train,
-    None where no model of whole blocks is within the limits; warnings."""
-    law = load(law)
-    return Answer(f"plan by {law.name}", plan_text.text, plans.planned(law, asked or plans.Plan.of("plan", limits)))
+    None where no model of whole blocks is within the limits; warnings. Its text has all that with verbose=True."""
+    law, asked = load(law), asked or plans.Plan.of("plan", limits)
+    text = plan_answer.verbose if asked.verbose else plan_answer.text
+    return Answer(f"plan by {law.name}", text, plans.planned(law, asked))
 
 
 def next(law: Law | str, runs: object, *, asked: searches.Next | None = None, **options: object) -> Answer:

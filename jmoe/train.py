@@ -49,6 +49,7 @@ def train(config, workdir: str | epath.Path, stop_signal=lambda: 0) -> list[dict
         run = Run(config, workdir, mesh)
         if not (missing := run.missing()):
             processes.log(f"{workdir}: all {len(run.results)} branches are done")
+            run.compare_with_prediction()
             return list(run.results.values())
         if warning := supply.check(run.corpus, config, run.schedule, missing[-1][1]):
             processes.log(warning)
@@ -64,6 +65,7 @@ def train(config, workdir: str | epath.Path, stop_signal=lambda: 0) -> list[dict
                             state = train_segment(run, trunk, state, of_trunk, stop_signal)
                     _, params, _ = train_segment(run, branch, state, checkpoints, stop_signal)
                 run.finish(branch, params, began)
+            run.compare_with_prediction()
     return list(run.results.values())
 
 

@@ -28,14 +28,18 @@ def resolve(base: types.ModuleType, overrides: dict) -> ConfigDict:
 
 
 def read(path: str, config_flags: Sequence[str] = ()) -> tuple[str, types.ModuleType, list[dict]]:
-    """(config file, its module, a dict of overrides for each job) of the sweep file at `path`. `config_flags`:
-    arguments such as --config.data.path=books/*.txt. Each counts as if the file said it in every job. UserError where
-    the file or its config file can't be used, or a flag sets what it can't, or what the file sets too."""
+    """(config file, its module, a dict of overrides for each job) of the sweep file at `path`; a config file is a sweep
+    of one job. `config_flags`: arguments such as --config.data.path=books/*.txt. Each counts as if the file said it in
+    every job. UserError where the file or its config file can't be used, or a flag sets what it can't, or what the file
+    sets too."""
     sweep = cli.load_module(path, "--sweep")
-    if not hasattr(sweep, "get_sweep"):
-        raise UserError(f"--sweep={path} defines no get_sweep()")
     name = f"--sweep={path}: get_sweep()"
-    said = cli.call(sweep.get_sweep, name=name)
+    if hasattr(sweep, "get_sweep"):
+        said = cli.call(sweep.get_sweep, name=name)
+    elif hasattr(sweep, "get_config"):
+        said = path, [{}]
+    else:
+        raise UserError(f"--sweep={path} defines no get_sweep(), and no get_config() of a single run")
     pair = isinstance(said, (tuple, list)) and len(said) == 2 and isinstance(said[0], (str, os.PathLike))
     jobs = cli.call(_jobs, path, said[1], name=name) if pair else None
     if jobs is None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from fit.asked.fields import Asked, choice, experts, free, number, numbers, text, whole
+from fit.asked.fields import Asked, choice, experts, free, number, numbers, switch, text, whole
 from fit.errors import UserError
 from fit.lawbook.lawfile import Law
 from fit.planning import compare, cost, memory, mesh, planning, repeats, startable, target
@@ -174,6 +174,7 @@ class Plan(Budget):
         None,
         memory.REMAT,
     )
+    verbose: bool = switch("Also print tables by number of experts, costs, draws, exact counts and all warnings.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -65,9 +65,21 @@ def source(law: Law, plan: Json, base: str | None = None) -> str:
     if not modern:
         warmup = f"min(config.optimizer.warmup_tokens, {built['n_tokens'] // WARMUP:_})"
         body += ["# a third of the run at most", f"config.optimizer.warmup_tokens = {warmup}"]
+    body += _predicted(plan)
     body.append("return config")
     head = f'"""{_docstring(plan, base)}"""\n\n{begin}\n\n\ndef get_config():\n'
     return head + "".join(f"    {line}\n" for line in body)
+
+
+def _predicted(plan: Json) -> list[str]:
+    """Lines with what the law predicts, which the trainer compares the run's end with."""
+    built = plan["buildable"]
+    values = [f"loss={built['loss']:.6g}"]
+    if built["loss_interval"]:
+        (low, high), (first, last) = built["loss_interval"], plan["bootstrap"]["percentiles"]
+        values += [f"low={low:.6g}", f"high={high:.6g}", f"share={(last - first) / 100:.6g}"]
+    values += [f"law={plan['law']!r}", f"n_active={built['n_active']:_}", f"n_tokens={built['n_tokens']:_}"]
+    return ["# the run ends with its loss against this", f"config.predicted = dict({', '.join(values)})"]
 
 
 def _layout(plan: Json, modern: bool) -> list[str]:

@@ -1,4 +1,4 @@
-"""A plan in words: a table, and what follows from it; and what several laws answered to one budget."""
+"""A plan in words: tables, and what follows from them; and what several laws answered to one budget."""
 
 import textwrap
 from collections.abc import Iterator
@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from fit.aliases import Json
 from fit.lawbook import summary
 from fit.lawbook.lawfile import in_words, warning_of
-from fit.planning import verdict
 from fit.planning.compare import AGREE
 from fit.planning.constraints import CHIPS
 from fit.words import sentences
@@ -43,9 +42,9 @@ LAWS = (
 )
 
 
-def text(plan: Json) -> str:
-    """The plan that planning.plan made, as text."""
-    parts = [[answer(plan), *verdict.text(plan["verdict"], plan["optima"])], _optima(plan)]
+def details(plan: Json) -> str:
+    """All of the plan that planning.plan made but its answer (plan_answer.py), as text."""
+    parts = [_optima(plan)]
     if known := plan.get("like"):
         parts.insert(0, [*_known(known, known.get("laws", []))])
     if drawn := plan.get("bootstrap"):
@@ -203,6 +202,8 @@ def _compared(plan: Json) -> Iterator[str]:
         yield say(sentences.AGAINST_DENSE, **dense, flops=flops) + _suffix(dense)
     if "loss_of_token_cap" in plan:
         yield say(sentences.TOKEN_CAP, **plan)
+    if plan.get("rule_of_thumb"):
+        yield sentences.RULE_OF_THUMB_HEAD
     for row in plan.get("rule_of_thumb", []):
         line = say(sentences.RULE_OF_THUMB, **row, so="holds" if row["holds"] else "does not hold")
         if cap is not None and row["n_tokens"] > cap:

@@ -48,6 +48,8 @@ def plan(
         rows.append(marked(law, row, architecture))
     best = min(rows, key=lambda row: row["loss"])
     built, planned = buildable(law, architecture, constraints, rows, best, shapes)
+    if built:
+        built |= loss_interval(law, built, architecture)
     result = dict(
         law=law.name,
         form=law.form.name,
@@ -152,6 +154,21 @@ def buildable(
         **planned.row(),
     )
     return marked(law, row, architecture), planned
+
+
+def loss_interval(law: Law, built: Json, architecture: Architecture) -> Json:
+    """loss_interval: [low, high] of the loss of the buildable model, by the law's draws; None for a law without draws
+    or of repeated text. interval_of_a_run: whether the run's own noise is in it, as where the law knows that."""
+    if not law.draws or hasattr(law, "fresh"):
+        return dict(loss_interval=None, interval_of_a_run=False)
+    less = 0 if law.counts_embedding else built["d_model"] * architecture.ends
+    columns = architecture.structure(built.get("law_experts", built["n_experts"])) | dict(
+        n_active=built["n_active"] - less, n_total=built["n_total"] - less, n_tokens=built["n_tokens"]
+    )
+    columns = {name: columns[name] for name in dict.fromkeys((*law.form.columns, "n_active", "n_tokens"))}
+    of_a_run = law.noise is not None
+    ends = law.predict_interval(**columns, new_run=of_a_run)
+    return dict(loss_interval=[float(end) for end in ends], interval_of_a_run=of_a_run)
 
 
 def against_dense(law: Law, architecture: Architecture, constraints: Constraints, best: Json) -> Json | None:

@@ -152,16 +152,77 @@ TIED_MODELS = "As good as each other by this law: {models}; what sets them apart
 TIED_MODEL = "E = {n_experts} ({n_active:amount} active on {n_tokens:amount} tokens, {memory_bytes:memory})"
 AGAINST_DENSE = (
     "against the best dense model (n_active {n_active:amount}, {n_tokens:amount} tokens, loss {loss:.4f}): loss "
-    "{loss_saved:.4f} lower, {flops}, {inference_flops_ratio:.0%} of its inference FLOPs per token"
+    "{loss_saved:.4f} lower, {flops}; serving a token takes {inference_flops_ratio:.0%} of the dense model's FLOPs"
 )
-FLOPS_SAVED = "{flops_saved:.0%} of its FLOPs saved"
+FLOPS_SAVED = "reached with {flops_saved:.0%} fewer training FLOPs than a dense model needs for it"
 NEVER_DENSE = "which no budget brings a dense model to"
 TOKEN_CAP = "the cap on tokens costs {loss_of_token_cap:.4f} nats"
+RULE_OF_THUMB_HEAD = (
+    "the paper's rule of thumb: a mixture of the best dense model's total size, on E times its tokens, is better"
+)
 RULE_OF_THUMB = (
-    "the paper's rule of thumb for E = {n_experts} (a mixture of the best dense model's total size, on E times its "
-    "tokens, is better): loss {loss:.4f} against {dense_loss:.4f}, {so} here (with {flops_ratio:.2f} times its FLOPs)"
+    "  E = {n_experts}: {so} here, loss {loss:.4f} against {dense_loss:.4f} (with {flops_ratio:.2f} times its FLOPs)"
 )
 MORE_THAN_THERE_IS = "; but it takes {n_tokens:amount} tokens, and there are {max_tokens:amount}"
+
+# The plan in ten lines: what `fit plan` says without --verbose.
+SHORT_KNOWN = (
+    "{name}: {n_active:amount} active of {n_total:amount} parameters; this budget trains it on {its_tokens:amount} "
+    "tokens; by the law {verdict}"
+)
+SHORT_KNOWN_SAVES = "{saved:.0%} fewer FLOPs would reach its loss"
+SHORT_KNOWN_STANDS = "nothing reaches its loss with fewer FLOPs"
+SHORT_PRICE_HEAD = "Price: "
+SHORT_TARGET = "loss {loss:.4f} takes {flops:flops} FLOPs at least"
+SHORT_PRICE_FLOPS = (
+    "{training_flops:flops} training FLOPs, {memory_bytes:memory} to serve; --chips=H100:64 adds hours, dollars, a mesh"
+)
+SHORT_PRICE = "{training_hours:duration}{dollars} on {count} x {kind} at MFU {mfu:g}"
+SHORT_DOLLARS = " and {training_dollars:dollars}"
+SHORT_DEVICE = "training takes {step_bytes:memory} of a device's {device_memory:memory}"
+SHORT_SERVED = "{memory_bytes:memory} to serve"
+SHORT_REPEATED = "{epochs:.2f} epochs of {unique_tokens:amount} tokens"
+SHORT_SHAPE = (
+    "Shape: d_model {d_model}, {n_blocks} blocks, {n_heads} heads{shared_heads}{widths}, vocabulary {vocab_size:,}"
+)
+SHORT_KV_HEADS = " ({heads} key-value)"
+SHORT_WIDTH = ", d_ff {d_ff}"
+SHORT_EXPERTS = ", {n_experts} experts of width {width} (top {top_k})"
+SHORT_SHARED = ", {n_shared_experts} shared"
+SHORT_DENSE_BLOCKS = ", {n_dense_blocks} dense of d_ff {d_ff}"
+SHORT_MESH = (
+    "Mesh: {data} x {expert} x {model} (data x expert x model), remat {remat}, {tokens_at_once:,} tokens at once"
+)
+SHORT_BATCH = "Batch: {ramp}{source}; rows of {sequence:,}"
+SHORT_BATCH_FIRST = "{tokens:amount} tokens"
+SHORT_BATCH_FROM = "{tokens:amount} from {start:amount}"
+SHORT_BATCH_OPEN = "Batch: {batch_from}; rows of {sequence:,} tokens"
+SHORT_BATCH_OF_LAWS = " (published laws: {ends:amount})"
+SHORT_RATE = "Rate: {learning_rate:.2e} at its peak (published laws: {ends}, {beyond}){try_several}"
+SHORT_TRY = "; try several, smaller"
+SHORT_RATE_OF_RUNS = "Rate: {learning_rate:.3e} at its peak ({learning_rate_from}; {ends} costs little)"
+SHORT_RATE_OPEN = "Rate: not known ({learning_rate_from})"
+SHORT_SURE = "How sure: "
+SHORT_NOT_SURE = (
+    "How sure: no interval, as the law has no draws; fit compare asks other laws, fit law --bootstrap=100 draws"
+)
+SHORT_INTERVAL = "{what} lies from {ends:.4f} in {share:g} of 100 cases"
+OF_A_RUN = "a run's loss"
+OF_THE_LAW = "the law's loss"
+SHORT_DECIDED = "the number of experts is settled ({wins} of {draws} fits)"
+SHORT_UNDECIDED = "the best number of experts is not settled ({wins} of {draws} fits)"
+SHORT_INSIDE = "Extrapolates: nothing, it is within the law's runs"
+SHORT_NO_RANGE = "Extrapolates: not known, as the law does not say its runs"
+SHORT_OUTSIDE = "Extrapolates from the law's runs: {factors}"
+SHORT_FACTOR = "{column} {factor:amount} times {side}"
+SHORT_EDGE = "{n_experts} experts are the {which} of those compared"
+SHORT_RECIPE = "recipe of published models, configs/pretrain.py"
+MORE_WARNINGS = " ({count} more: --verbose)"
+NEXT_EMIT = "Next: add --emit_config=planned.py, which writes the training config (--verbose: tables and all warnings)"
+NEXT_TRAIN = "Next: train it on your text (--config.data.path); the run ends with its loss against this prediction"
+NEXT_SWEEP = (
+    "Next: check the start; then give it --backend and your text (--config.data.path) instead of the last flags"
+)
 
 BUILT_SHAPE = (
     "n_experts {n_experts}, d_model {d_model}, {n_blocks} blocks, {n_heads} heads, d_ff {d_ff}, vocabulary "

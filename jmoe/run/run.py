@@ -15,7 +15,7 @@ from jmoe.config import counts
 from jmoe.config.fields import columns, setting
 from jmoe.errors import Damaged, UserError
 from jmoe.model.decoder import init_params
-from jmoe.run import checkpoint, divergence, processes
+from jmoe.run import checkpoint, divergence, prediction, processes
 from jmoe.run.record import check_record, cpu_threads, make_record
 from jmoe.run.schedule import Schedule
 from jmoe.run.step import abstract_state, losses_of_sources, make_eval_step, make_optimizer, make_train_step
@@ -134,6 +134,7 @@ class Run:
             "epochs": max(asked / has for _, asked, has in read),
             **dict(of_sources),
             **{name: round(value, 6) for name, value in by_position.items()},
+            **prediction.columns(self.config, n_tokens),
             "validation_tokens": supply.n_validation_tokens(self.corpus, self.config),
             "corpus_fingerprint": self.corpus.fingerprint,
             "jmoe_version": __version__,
@@ -147,6 +148,11 @@ class Run:
         if jax.process_index() == 0:
             write_whole(self.workdir / branch.name / "result.json", json.dumps(sealed(result), indent=1))
         processes.log(f"{branch.name}: validation loss {loss:.4f} nats per token after {n_tokens} tokens")
+
+    def compare_with_prediction(self) -> None:
+        """Prints the measured loss against what a plan predicted, where the config says that."""
+        if sentence := prediction.comparison(self.config, list(self.results.values())):
+            processes.log(sentence)
 
     def evaluated(self, params) -> dict[str, tuple[float, dict[str, float]]]:
         """mean_losses on each of the validation sets, nothing dropped; of a mixture also on each of its sources."""
