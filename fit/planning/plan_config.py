@@ -50,7 +50,7 @@ def source(law: Law, plan: Json, base: str | None = None) -> str:
     body = [f"config = {get_config}", *_shape(built, modern)]
     if modern:
         imported, lines = _published_recipe(law, built)
-        begin = "\n".join([*(["import math", ""]), begin, *imported])
+        begin = "\n".join(["import math", "", begin, *imported])
         body += lines
     else:
         body += _overrides(law, plan, base)
@@ -96,11 +96,16 @@ def _shape(built: Json, modern: bool) -> list[str]:
 
 
 def _overrides(law: Law, plan: Json, base: str) -> list[str]:
-    """Lines that set what the law's runs had on top of their config; of another config than theirs, their text only."""
+    """Lines that set what the law's runs had on top of their config; of another config than theirs, their text
+    only."""
     built = plan["buildable"]
-    overrides = plan["overrides"]
-    if base != plan["base_config"]:
-        overrides = models.text_of(law.models) if built["vocab_size"] == law.models["vocab_size"] else {}
+    overrides = {}
+    if base == plan["base_config"]:
+        overrides = plan["overrides"]
+    elif base == law.models["base_config"]:
+        overrides = models.overrides(law.models)
+    elif built["vocab_size"] == law.models["vocab_size"]:
+        overrides = models.text_of(law.models)
     return [
         f"config.{field} = {ast.literal_eval(value)!r}  # as the runs had it"
         for field, value in overrides.items()

@@ -141,12 +141,12 @@ def _range_of_rates(built: Json) -> str:
     """The source of the peak learning rate, its range, and how far that extrapolates."""
     low, high = built["learning_rate_range"]
     ends = dict(low=low, high=high, source=built["learning_rate_from"])
-    if not built["recipe_laws"]:
-        return say(sentences.NEAR_OPTIMAL, **ends)
-    beyond = sentences.WITHIN_LAWS
-    if built["recipe_extrapolation"] > 1:
-        beyond = say(sentences.BEYOND_LAWS, factor=built["recipe_extrapolation"])
-    return say(sentences.BY_LAWS, **ends, beyond=beyond)
+    factor = built["recipe_extrapolation"]
+    if built["recipe_laws"]:
+        beyond = say(sentences.BEYOND_LAWS, factor=factor) if factor > 1 else sentences.WITHIN_LAWS
+        return say(sentences.BY_LAWS, **ends, beyond=beyond)
+    beyond = say(sentences.BEYOND_RUNS, factor=factor) if factor > 1 else ""
+    return say(sentences.NEAR_OPTIMAL, **ends, beyond=beyond)
 
 
 def _costs(plan: Json) -> Iterator[str]:

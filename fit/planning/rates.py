@@ -22,6 +22,7 @@ from fit.shape.architecture import Model
 NEAR_OPTIMAL = math.sqrt(2)
 # Published laws start at models of this many parameters outside embedding and head (Step Law: 59M).
 SMALLEST = 6e7
+MOST_LOWERED = 2  # the factor by which the other laws may lower the rate of the law of compute
 DENSE, MIXTURE = "dense", "mixture"
 
 
@@ -132,11 +133,13 @@ def laws_for(run: Run) -> list[RateLaw]:
 def learning_rate(run: Run) -> tuple[float, float, float]:
     """(value, lowest, highest) of the laws' peak learning rates.
 
-    The value is their geometric mean, and at most that of the law of compute: Step Law rises with tokens without end,
-    and a rate too high costs more than one too low.
+    The value is their geometric mean, held between that of the law of compute and half of it. That law is within 25% of
+    what published mixtures were trained at; Step Law rises with tokens and falls with experts without end, and a rate
+    too high costs more than one too low.
     """
     found = [law.learning_rate(run) for law in laws_for(run)]
-    value = min(_geometric_mean(found), BY_COMPUTE[run.kind].learning_rate(run))
+    by_compute = BY_COMPUTE[run.kind].learning_rate(run)
+    value = min(max(_geometric_mean(found), by_compute / MOST_LOWERED), by_compute)
     return value, min(found), max(found)
 
 

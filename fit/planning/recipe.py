@@ -84,13 +84,16 @@ class Recipe:
 
     def row(self) -> Json:
         """The recipe as plain values, for a plan's buildable model."""
+        batches = None
+        if self.batch_tokens is not None:
+            batches = [list(step) for step in self.batch_tokens]
         return dict(
             sequence=self.sequence,
             learning_rate=self.learning_rate,
-            learning_rate_range=self.learning_rate_range and list(self.learning_rate_range),
+            learning_rate_range=_listed_ends(self.learning_rate_range),
             learning_rate_from=self.learning_rate_source,
-            batch_tokens=self.batch_tokens and [list(step) for step in self.batch_tokens],
-            batch_range=self.batch_range and list(self.batch_range),
+            batch_tokens=batches,
+            batch_range=_listed_ends(self.batch_range),
             batch_from=self.batch_source,
             warmup_tokens=self.warmup_tokens,
             recipe_extrapolation=self.extrapolation,
@@ -145,12 +148,17 @@ def divisible(batches: tuple[tuple[int, int], ...], multiple: int) -> tuple[tupl
 
 def steps_of(batches: tuple[tuple[int, int], ...], n_tokens: float) -> int:
     """How many steps n_tokens take."""
+    steps = 0
     ends = [start for start, _ in batches[1:]] + [n_tokens]
-    return sum(
-        math.ceil((min(end, n_tokens) - start) / batch)
-        for (start, batch), end in zip(batches, ends)
-        if start < n_tokens
-    )
+    for (start, batch), end in zip(batches, ends):
+        if start < n_tokens:
+            steps += math.ceil((min(end, n_tokens) - start) / batch)
+    return steps
+
+
+def _listed_ends(ends: tuple[float, float] | None) -> list[float] | None:
+    """A range as JSON has it."""
+    return None if ends is None else list(ends)
 
 
 def _has_papers_shape(model: Model) -> bool:

@@ -108,9 +108,10 @@ RECIPE_DIFFERS = (
 )
 INSTEAD = " instead of {seq_len:,}"
 BY_LAWS = "{low:.2g} to {high:.2g} by {source}, {beyond}"
-BEYOND_LAWS = "up to {factor:.3g} times beyond their runs"
+BEYOND_LAWS = "up to {factor:amount} times beyond their runs"
 WITHIN_LAWS = "within the sizes of their runs"
-NEAR_OPTIMAL = "{source}; {low:.2g} to {high:.2g} costs little"
+NEAR_OPTIMAL = "{source}; {low:.2g} to {high:.2g} costs little{beyond}"
+BEYOND_RUNS = ", {factor:amount} times beyond the sizes of the runs"
 BATCH_BY_LAWS = " ({low:amount} to {high:amount} by the same laws)"
 ROWS_AND_WARMUP = "; rows of {sequence:,} tokens; warm-up over {warmup_tokens:amount} tokens"
 

@@ -265,12 +265,17 @@ def test_a_config_that_would_not_serve_is_refused(folder, tmp_path, capsys, argu
 
 def test_far_beyond_its_runs_a_laws_text_stays_and_its_recipe_does_not(folder, tmp_path, capsys):
     """Models of 100M parameters, planned by runs of 70K: their bytes and text, rows and rates of published models."""
+    from configs import quickstart
+
     config, built, source = emitted(tmp_path, capsys, f"{folder}/law.json", "--flops=1e20")
     check_config(config)
     assert (config.data.tokenizer, config.data.fingerprint) == ("bytes", fit_runs.CORPUS)
     assert config.data.seq_len == built["sequence"] == 4096 and config.model.norm == "rms"
     assert Schedule(config).peak == pytest.approx(built["learning_rate"])
     assert "from configs import quickstart as runs" in source
+    flags = "--flops=1e20", "--base_config=configs/quickstart.py"
+    config, _, _ = emitted(tmp_path, capsys, f"{folder}/law.json", *flags)  # unless the runs' own config is asked for
+    assert config.data.seq_len == quickstart.get_config().data.seq_len and config.model.norm == "layer"
 
 
 def test_learning_rates_come_from_the_runs(folder, capsys):

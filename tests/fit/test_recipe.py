@@ -93,6 +93,25 @@ def test_recipes_of_published_models_are_near(name):
     assert low <= value <= high and 1 / 2.5 < value / batch < 2.5
 
 
+LINGS = ["OLMoE", "DeepSeek-V2-Lite", "DeepSeek-V2", "DeepSeek-V3", "Kimi K2"]
+
+
+@pytest.mark.parametrize("name", LINGS)
+def test_the_law_of_compute_for_mixtures_is_within_a_quarter_of_published_rates(name):
+    active, total, n_tokens, rate, _ = PUBLISHED[name]
+    run = rates.Run(active, total, n_tokens, 6 * active * n_tokens, rates.MIXTURE)
+    assert 1 / 1.25 < rates.LING.learning_rate(run) / rate < 1.25
+
+
+@pytest.mark.parametrize("total, n_tokens", [(1e13, 1e12), (1e10, 1e14), (3e11, 3e11)])
+def test_a_rate_stays_near_the_law_of_compute(total, n_tokens):
+    """However many experts or tokens there are."""
+    run = rates.Run(3e9, total, n_tokens, 6 * 3e9 * n_tokens, rates.MIXTURE)
+    value, low, high = rates.learning_rate(run)
+    assert low <= value <= high
+    assert rates.LING.learning_rate(run) / 2 <= value <= rates.LING.learning_rate(run)
+
+
 # Which recipe a plan has.
 
 
