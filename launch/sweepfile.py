@@ -20,7 +20,7 @@ from absl import flags
 from etils import epath
 
 from jmoe.errors import UserError
-from jmoe.storage.files import absolute, of_each, set_aside, write_whole
+from jmoe.storage.files import absolute, make_folder, of_each, set_aside, write_whole
 from jmoe.version import code_version
 from launch.backend import Sweep
 from launch.jobs import Files, Job
@@ -94,7 +94,7 @@ def write_job(job: Job) -> None:
     """Writes what sweep.json says of the job to job.json in the job's folder."""
     path, text = job.folder / "job.json", json.dumps(job.fields(), indent=1)
     if not path.exists() or path.read_text() != text:
-        job.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(job.folder)
         write_whole(path, text)
 
 

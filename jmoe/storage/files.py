@@ -29,6 +29,7 @@ import fsspec
 from etils import epath
 
 from jmoe.errors import Damaged, Unavailable, UserError
+from jmoe.storage import durable
 
 # gcsfs would answer from its cache of listings, which lacks what other processes have written since
 fsspec.config.conf.setdefault("gs", {})["use_listings_cache"] = False
@@ -181,13 +182,21 @@ def cache_dir() -> pathlib.Path:
     return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "jmoe"
 
 
+def make_folder(folder: epath.Path) -> None:
+    """Makes a folder and those above it; on a local disk their names outlast a loss of power."""
+    if is_remote(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    else:
+        durable.make_folder(folder)
+
+
 def make_workdir(path: str | os.PathLike) -> epath.Path:
     """Creates the folder `path`, writes to it as a test before any work is done, and returns it as an absolute path.
     Raises UserError if it can't be written to, Unavailable if the store does not answer."""
     folder = absolute(path)
     probe = folder / f".probe-{uuid.uuid4().hex}"  # a process id would not do: hosts may share the folder
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         probe.write_text("0" * 4096)
         probe.unlink()
     except Exception as error:  # noqa: BLE001  object stores raise their clients' own errors
@@ -199,7 +208,8 @@ def make_workdir(path: str | os.PathLike) -> epath.Path:
 
 
 def write_whole(path: pathlib.Path | epath.Path, text: str) -> None:
-    """Writes a file atomically: after a kill or on a full disk it is either complete or as it was before."""
+    """Writes a file atomically: after a kill, a loss of power or on a full disk it is either complete or as it was
+    before. Once this returns, it is complete."""
     if is_remote(path):
         path.write_text(text)  # an object appears when its upload is complete
         return
@@ -209,7 +219,7 @@ def write_whole(path: pathlib.Path | epath.Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    temporary.replace(path)
+    durable.replace(temporary, path)
 
 
 def copy_files(source: str, target: epath.Path) -> None:
@@ -297,4 +307,7 @@ def set_aside(path: epath.Path, folder: epath.Path) -> epath.Path:
     target = next(folder / name for name in names if not (folder / name).exists())
     ask()
     path.rename(target)
+    if not is_remote(path):
+        durable.sync_folder(folder)
+        durable.sync_folder(path.parent)
     return target

@@ -28,6 +28,7 @@ import time
 from etils import epath
 
 from jmoe.errors import Taken, UserError
+from jmoe.storage import durable
 from jmoe.storage.files import asked_by_writes, is_remote
 from jmoe.storage.lease import Lease, end
 
@@ -163,7 +164,8 @@ def owner(path) -> Owner | None:
 
 def lock(path: pathlib.Path):
     """The open file, locked until this process and those that inherit it close it; None if another process holds it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.parent.is_dir():
+        durable.make_folder(path.parent)
     while True:
         file = open(path, "a+")
         if not _acquire(file, fcntl.LOCK_EX):

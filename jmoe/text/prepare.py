@@ -22,6 +22,7 @@ import numpy as np
 from tqdm import tqdm
 
 from jmoe.errors import UserError
+from jmoe.storage import durable
 from jmoe.storage.files import sealed, write_whole
 from jmoe.text import holdout, sources
 from jmoe.text import manifest as manifest_lib
@@ -51,7 +52,7 @@ def prepare(text: sources.Text, data, tokenizer, folder: pathlib.Path, n_workers
     is too little text to hold any out, and OSError where `folder` can't be written.
     """
     work = folder / f"units-{digest(text, data, tokenizer)}"
-    work.mkdir(parents=True, exist_ok=True)
+    durable.make_folder(work)
     units = text.units()
     paths = [work / f"{i:06}.npz" for i in range(len(units))]
     _tokenise(units, paths, data, tokenizer, n_workers)
@@ -137,7 +138,7 @@ def _tokenise_unit(unit, path: pathlib.Path, data, tokenizer, cut=(None, 0)) -> 
         np.savez(file, tokens=np.concatenate(tokens), documents=documents, n_skipped=n_skipped)
         file.flush()
         os.fsync(file.fileno())
-    temporary.replace(path)
+    durable.replace(temporary, path)
 
 
 def _write(units, paths, data, tokenizer, folder, shard_tokens) -> dict:
@@ -244,7 +245,7 @@ class _Shards:
     def written(self) -> list[dict]:
         """The file, documents, tokens and sha256 of each shard, once all are on the disk."""
         for shard, digest in zip(self._shards, self._hashes):
-            with open(self._folder / shard["file"], "rb") as file:
-                os.fsync(file.fileno())
+            durable.sync_file(self._folder / shard["file"])
             shard["sha256"] = digest.hexdigest()
+        durable.sync_folder(self._folder)
         return self._shards
