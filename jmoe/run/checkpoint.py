@@ -202,7 +202,8 @@ def keep_threads(workdir: epath.Path) -> None:
     called before jax makes its devices."""
     folder = workdir / "trunk" / "checkpoints"
     for step in () if "PJRT_NPROC" in os.environ else reversed(steps_in(folder)):
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # damaged: restore() names it
+        # damaged: restore() names it
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
             n = json.loads(storage.read_bytes(folder / str(step) / "record" / "metadata")).get("cpu_threads")
             if n and n != cpu_threads():
                 os.environ["PJRT_NPROC"] = str(int(n))

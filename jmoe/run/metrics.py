@@ -30,6 +30,7 @@ from jmoe.config import counts
 from jmoe.config.fields import record_of
 from jmoe.errors import Interrupted, UserError
 from jmoe.run import processes
+from jmoe.storage.durable import named
 from jmoe.storage.files import ask, copy_files, is_remote, read_lines, write_whole
 
 LINE_SECONDS = 60.0  # from one line to the next where progress is not shown on a terminal
@@ -159,8 +160,9 @@ class Log:
         if not self._files:
             return
         ask()
-        self._files["metrics"].write(json.dumps({"step": step} | metrics) + "\n")
-        self._files["speed"].write(json.dumps({"step": step} | speed) + "\n")
+        for name, values in (("metrics", metrics), ("speed", speed)):
+            with named(self._files[name].name):
+                self._files[name].write(json.dumps({"step": step} | values) + "\n")
         scalars = {name: value for name, value in metrics.items() if name != "layers"}
         scalars |= {f"speed/{name}": value for name, value in speed.items()}
         for name, values in metrics.get("layers", {}).items():
@@ -178,10 +180,12 @@ class Log:
         """
         if not self._files:
             return
-        self._events.flush()
+        with named(self._folder):
+            self._events.flush()
         for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
+            with named(file.name):
+                file.flush()
+                os.fsync(file.fileno())
         if self._scratch:
             copy_files(self._scratch, self._folder)
 

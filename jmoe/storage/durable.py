@@ -8,8 +8,12 @@ All paths are local: an object of a store is durable once its upload is complete
 """
 
 import concurrent.futures
+import contextlib
 import errno
 import os
+import re
+
+from jmoe.errors import UserError
 
 # what a file system answers that cannot sync folders, such as some network shares
 _FOLDERS_NOT_SYNCED = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
@@ -58,12 +62,60 @@ def replace(source: str | os.PathLike, target: str | os.PathLike) -> None:
     sync_folder(os.path.dirname(os.path.abspath(target)))
 
 
+@contextlib.contextmanager
+def named(path: str | os.PathLike):
+    """Has an error of the disk in the block name the file: what fails in write, read, close or fsync names none."""
+    try:
+        yield
+    except Exception as error:
+        number = error_number(error)
+        if number is None or getattr(error, "filename", None) is not None:
+            raise
+        raise OSError(number, os.strerror(number), path_in(error) or os.fspath(path)) from error
+
+
+def error_number(error: BaseException) -> int | None:
+    """The system's number of an OSError, or of an error of TensorStore's that was one; None for any other."""
+    if isinstance(error, OSError):
+        return error.errno
+    found = re.search(r"os_error_code='(\d+)'", str(error))
+    return int(found[1]) if found else None
+
+
+def path_in(error: BaseException) -> str | None:
+    """The first file that TensorStore's text names."""
+    found = re.search(r'"(/[^"]+)"', str(error))
+    return found[1] if found else None
+
+
+def open_here(path: str | os.PathLike, mode: str, **options):
+    """open() for a file that this program owns; UserError where the name is a symbolic link, which may lead to a file
+    of anybody's."""
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW, 0o666)
+
+    try:
+        return open(path, mode, opener=opener, **options)
+    except OSError as error:
+        if error.errno == errno.ELOOP and os.path.islink(path):
+            refuse_link(path)
+        raise
+
+
+def refuse_link(path: str | os.PathLike) -> None:
+    """UserError where `path` is a symbolic link."""
+    if os.path.islink(path):
+        raise UserError(
+            f"{os.fspath(path)} is a symbolic link to {os.readlink(path)}, which is left alone; remove the link"
+        )
+
+
 def _sync(path: str | os.PathLike, flags: int) -> None:
     handle = os.open(path, flags)
     try:
-        os.fsync(handle)
-    except OSError as error:
-        raise OSError(error.errno, os.strerror(error.errno), os.fspath(path)) from error  # fsync names no file
+        with named(path):
+            os.fsync(handle)
     finally:
         os.close(handle)
 

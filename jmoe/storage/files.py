@@ -149,9 +149,11 @@ def retried(call, path):
 
 @contextlib.contextmanager
 def outage_named(path):
-    """Turns the error of a library that got no answer from the store of `path` into Unavailable."""
+    """Turns the error of a library that got no answer from the store of `path` into Unavailable, and has one of the
+    disk name a file."""
     try:
-        yield
+        with contextlib.nullcontext() if is_remote(path) else durable.named(path):
+            yield
     except Exception as error:
         if not is_remote(path) or not passes(error):
             raise
@@ -214,8 +216,9 @@ def write_whole(path: pathlib.Path | epath.Path, text: str) -> None:
         path.write_text(text)  # an object appears when its upload is complete
         return
     ask()
+    durable.refuse_link(path)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "w", newline="") as file:
+    with durable.named(temporary), durable.open_here(temporary, "w", newline="") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -233,7 +236,8 @@ def copy_files(source: str, target: epath.Path) -> None:
 def read_bytes(path: pathlib.Path | epath.Path) -> bytes:
     """Reads a whole file, an object by a single request; FileNotFoundError if it does not exist."""
     if not is_remote(path):
-        return path.read_bytes()
+        with durable.named(path):
+            return path.read_bytes()
     return _store(path).cat_file(os.fspath(path))
 
 
@@ -272,10 +276,10 @@ def read_lines(path: pathlib.Path | epath.Path) -> list[dict]:
     if not path.exists():
         return []
     lines = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+    for number, line in enumerate(read_bytes(path).split(b"\n")[:-1], 1):
         try:
             lines.append(json.loads(line))
-        except ValueError as error:  # also for bytes that are not UTF-8
+        except (ValueError, RecursionError) as error:  # also for bytes that are not UTF-8
             raise UserError(f"{path} is damaged in line {number} ({error}); without that line it can be read") from None
     return lines
 
@@ -293,7 +297,7 @@ def read_sealed(path: pathlib.Path | epath.Path) -> dict | None:
         values = json.loads(read_bytes(path))
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Damaged(f"{path} is damaged: {error}") from None
     if not isinstance(values, dict) or not (values == sealed(values) if "sha256" in values else "record" in values):
         raise Damaged(f"{path} is damaged: it is not what was written")

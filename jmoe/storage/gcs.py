@@ -19,7 +19,6 @@ from fsspec import asyn
 from jmoe.errors import Unavailable
 from jmoe.storage import files as storage
 
-
 MOVE = "b/{}/o/{}/moveTo/o/{}"
 DELETIONS = 32  # at once
 

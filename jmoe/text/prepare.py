@@ -133,7 +133,7 @@ def _tokenise_unit(unit, path: pathlib.Path, data, tokenizer, cut=(None, 0)) -> 
                 tokens.append(tokenizer.encode(part))
                 documents.append((hashlib.sha256(part).digest(), len(tokens[-1]), len(part)))
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    with open(temporary, "wb") as file:
+    with durable.named(temporary), open(temporary, "wb") as file:
         documents = np.array(documents, _DOCUMENTS)
         np.savez(file, tokens=np.concatenate(tokens), documents=documents, n_skipped=n_skipped)
         file.flush()
@@ -218,7 +218,7 @@ def _token_bytes(counts: np.ndarray, tokenizer, n_bytes: int) -> np.ndarray:
 
 
 def _member(path, name: str) -> np.ndarray:
-    with np.load(path) as unit:
+    with durable.named(path), np.load(path) as unit:
         return unit[name]
 
 
@@ -236,7 +236,8 @@ class _Shards:
         while len(tokens):
             i, n_held = divmod(self._n_tokens, self._shard_tokens)
             part, tokens = np.split(tokens, [self._shard_tokens - n_held])
-            with open(self._folder / self._shards[i]["file"], "ab") as file:
+            path = self._folder / self._shards[i]["file"]
+            with durable.named(path), open(path, "ab") as file:
                 file.write(part.data)
             self._hashes[i].update(part.data)
             self._shards[i]["tokens"] += len(part)

@@ -1,5 +1,5 @@
-"""A loss of power at any moment of a sweep: the run goes on from a sound checkpoint to the same end, and nothing that the
-disk has is taken for what it is not."""
+"""A loss of power at any moment of a sweep: the run goes on from a sound checkpoint to the same end, and nothing that
+the disk has is taken for what it is not."""
 
 import csv
 import functools
