@@ -192,10 +192,16 @@ def make_folder(folder: epath.Path) -> None:
         durable.make_folder(folder)
 
 
+# what Linux takes as a path, less the longest that Orbax makes in a job's folder of a sweep
+MAX_WORKDIR_BYTES = 4096 - 400
+
+
 def make_workdir(path: str | os.PathLike) -> epath.Path:
     """Creates the folder `path`, writes to it as a test before any work is done, and returns it as an absolute path.
     Raises UserError if it can't be written to, Unavailable if the store does not answer."""
     folder = absolute(path)
+    if not is_remote(folder) and (n_bytes := len(os.fsencode(folder))) > MAX_WORKDIR_BYTES:
+        raise UserError(f"--workdir is too long, {n_bytes} bytes: expected at most {MAX_WORKDIR_BYTES}")
     probe = folder / f".probe-{uuid.uuid4().hex}"  # a process id would not do: hosts may share the folder
     try:
         make_folder(folder)
