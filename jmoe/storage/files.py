@@ -290,6 +290,18 @@ def read_lines(path: pathlib.Path | epath.Path) -> list[dict]:
     return lines
 
 
+def lines_before_damage(path: pathlib.Path | epath.Path) -> list[dict]:
+    """The lines of a JSONL file up to the first that cannot be read, none if it is missing. Of lines that were not
+    synced, a loss of power keeps any part, with zeros between them."""
+    lines = []
+    for line in read_bytes(path).split(b"\n")[:-1] if path.exists() else ():
+        try:
+            lines.append(json.loads(line))
+        except (ValueError, RecursionError):
+            break
+    return lines
+
+
 def sealed(values: dict) -> dict:
     """JSON values with a hash over all of them, so that a reader can check them."""
     body = {name: value for name, value in values.items() if name != "sha256"}

@@ -33,7 +33,7 @@ class Store(gcsfs.GCSFileSystem):
                 if method != "GET" and storage.ask() is not None and condition:
                     kwargs[condition] = await self._generation(path, args)
                     storage.ask()
-                    if method == "DELETE" and kwargs[condition] == "0":
+                    if kwargs[condition] == "0" and "uploadType" not in kwargs:
                         raise FileNotFoundError(_object_in(path, args))
                 return await storage.unless_hurried(self._request_once(method, path, *args, **kwargs))
             except FileNotFoundError:
