@@ -16,6 +16,7 @@ import helpers
 import jax
 import outage
 import pytest
+import tensorstore
 from etils import epath
 
 from jmoe import cli
@@ -175,6 +176,7 @@ def test_a_late_deletion_or_move_is_refused_once_another_owner_has_written(chang
     object was written by another: then nothing is done to that, unless the owner still owns it."""
     path = epath.Path(f"{bucket}/late-{change}/a")
     path.write_text("the owner's")
+    other = tensorstore.KvStore.open({"driver": "gcs", "bucket": bucket.removeprefix("gs://")}).result()
     store, owns, request = gcs.Store(), [True], {"delete": "DELETE", "move": "moveTo"}[change]
 
     def still_mine():
@@ -191,7 +193,7 @@ def test_a_late_deletion_or_move_is_refused_once_another_owner_has_written(chang
         done = pool.submit(work)
         helpers.wait_until(lambda: proxy.failed["held"])
         owns[0] = False
-        path.write_text("another's")
+        other.write(f"late-{change}/a", "another's").result()
         with pytest.raises(UserError, match="owns it no more"):
             done.result()
     assert content(path.parent) == {f"{os.fspath(path).partition('://')[2]}": b"another's"}
