@@ -6,7 +6,8 @@ Exit codes:
     75   the object store gave no answer for minutes, or another trainer has the workdir: start the same command again
     130  Ctrl-C, 143 SIGTERM: saved and stopped
 Any other code is a failure that the same command may not meet again: 1 with a traceback, or with one sentence where
-memory ran out; 134 where jax aborts a process because another process of its run was lost.
+memory ran out or a disk failed (an input/output error); 134 where jax aborts a process because another process of its
+run was lost.
 """
 
 import errno
@@ -25,6 +26,7 @@ from ml_collections import ConfigDict, config_flags
 from jmoe import startup
 from jmoe.config import fields
 from jmoe.errors import UNAVAILABLE, Failure, Interrupted, Unavailable, UserError, missing_package
+from jmoe.storage import durable
 
 flags.disclaim_key_flags()  # --help lists those that are defined here as the command's own
 
@@ -75,7 +77,7 @@ def _told(error: BaseException) -> tuple[int, str | None]:
         return 2 if isinstance(error, UserError) else 1, str(error)
     if outage := unavailable(error):
         return UNAVAILABLE, outage
-    return 2, disk_error(error) or missing_package(error)
+    return 1 if disk_failed(error) else 2, disk_error(error) or missing_package(error)
 
 
 def check_flags(given: flags.FlagValues) -> None:
@@ -135,12 +137,24 @@ def cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
+# what the system says of a disk that a user must mend, and of one that failed and may not do so again
+UNUSABLE = "ENOSPC EROFS EACCES EDQUOT ENOTDIR EPERM ENAMETOOLONG EISDIR ELOOP".split()
+FAILING = "EIO ESTALE EREMOTEIO ENXIO EBADMSG EUCLEAN ETIMEDOUT".split()
+
+
+def disk_failed(error: BaseException) -> bool:
+    """Whether a disk, or a server of files, failed in `error`'s chain of causes."""
+    return any(errno.errorcode.get(durable.error_number(cause)) in FAILING for cause in _causes(error))
+
+
 def disk_error(error: BaseException) -> str | None:
     """One sentence for an unusable disk or a forbidden bucket in `error`'s chain of causes; None if there is none."""
-    kinds = "ENOSPC EROFS EACCES EDQUOT ENOTDIR EPERM ENAMETOOLONG EISDIR ELOOP".split()
     for cause in _causes(error):
-        if isinstance(cause, OSError) and errno.errorcode.get(cause.errno) in kinds:
-            return f"cannot use {cause.filename or 'the workdir'}: {os.strerror(cause.errno).lower()}"
+        number = durable.error_number(cause)
+        if errno.errorcode.get(number) in (*UNUSABLE, *FAILING):
+            path = getattr(cause, "filename", None) or durable.path_in(cause) or "the workdir"
+            goes_on = "; the same command goes on from what is saved" if errno.errorcode[number] in FAILING else ""
+            return f"cannot use {path}: {os.strerror(number).lower()}{goes_on}"
         if "No space left" in str(cause) or "ENOSPC" in str(cause):
             return "cannot write the workdir: no space left"
         if isinstance(cause, OSError) and str(cause).startswith("Forbidden: "):  # gcsfs's 403

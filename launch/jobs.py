@@ -105,7 +105,7 @@ class Job:
         lines = []
         for segment in self.segments:
             path = self.folder / segment / file
-            with contextlib.suppress(OSError, LookupError, ValueError, TypeError):
+            with contextlib.suppress(OSError, LookupError, ValueError, TypeError, RecursionError):
                 line = json.loads(_last_line(path))
                 lines.append((path.stat().mtime or 0, segment, *(line[number] + 0 for number in numbers)))
         return lines
@@ -113,7 +113,7 @@ class Job:
     def seconds(self, files: Files | None = None) -> float | None:
         """How long its trainers have run so far, loading and compiling included; None if that was not kept."""
         if self.has("time.json", files):
-            with contextlib.suppress(OSError, ValueError, TypeError, LookupError):
+            with contextlib.suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
                 return float(json.loads(read_bytes(self.folder / "time.json"))["seconds"])
         return None
 
@@ -125,7 +125,7 @@ class Job:
         """{"cause", "tries", "tokens", "for_good"} of its last failure since the sweep was started; empty if none.
         launch.cancel adds "cancelled": true for the job that it stops, and launch.accept "accepted": true."""
         if self.has("failure.json", files):
-            with contextlib.suppress(OSError, ValueError, AttributeError):
+            with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
                 failure = json.loads(read_bytes(self.folder / "failure.json"))
                 return failure if {"cause", "tries", "tokens", "for_good"} <= failure.keys() else {}
         return {}

@@ -108,7 +108,7 @@ def _task() -> str:
 def read_list(path: pathlib.Path) -> list:
     try:
         return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(
             f"{os.fspath(path)} cannot be read ({error}), and nothing else tells which jobs that array has queued; "
             "launch.cancel takes them off"

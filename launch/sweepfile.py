@@ -20,14 +20,14 @@ from absl import flags
 from etils import epath
 
 from jmoe.errors import UserError
-from jmoe.storage.files import absolute, of_each, set_aside, write_whole
+from jmoe.storage.files import absolute, make_folder, of_each, read_bytes, set_aside, write_whole
 from jmoe.version import code_version
 from launch.backend import Sweep
 from launch.jobs import Files, Job
 
 UNKNOWN = "unknown"  # the code of a run whose code was not recorded
 NUMBERS = ("dollars_per_hour", "threads", "together", "workers", "n_slices", "n_chips")  # among the options
-MALFORMED = (ValueError, TypeError, KeyError, AttributeError)  # what parsing a damaged file raises
+MALFORMED = (ValueError, TypeError, KeyError, AttributeError, RecursionError)  # what parsing a damaged file raises
 
 flags.disclaim_key_flags()  # --help lists them as the command's own
 
@@ -50,7 +50,7 @@ def read(workdir: epath.Path) -> Sweep:
     """The sweep begun in `workdir`; UserError if none was, or its sweep.json is damaged."""
     path = workdir / "sweep.json"
     try:
-        return _parse(workdir, path.read_text())
+        return _parse(workdir, read_bytes(path).decode())
     except FileNotFoundError:
         raise UserError(f"--workdir={os.fspath(workdir)} holds no sweep: there is no {path}") from None
     except MALFORMED as error:
@@ -79,7 +79,7 @@ def _read_or_rebuild(workdir: epath.Path, backend_name: str, files: Files) -> Sw
     of earlier starts and for this backend, and says so. Only for the workdir's owner: moves a damaged one aside."""
     path = workdir / "sweep.json"
     try:
-        return _parse(workdir, path.read_text())
+        return _parse(workdir, read_bytes(path).decode())
     except FileNotFoundError:
         what = "is missing"
     except MALFORMED as error:
@@ -94,7 +94,7 @@ def write_job(job: Job) -> None:
     """Writes what sweep.json says of the job to job.json in the job's folder."""
     path, text = job.folder / "job.json", json.dumps(job.fields(), indent=1)
     if not path.exists() or path.read_text() != text:
-        job.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(job.folder)
         write_whole(path, text)
 
 
@@ -103,7 +103,7 @@ def _job_in(name: str, workdir: epath.Path, files: set[str]) -> Job | None:
     folder = workdir / "jobs" / name
     if "job.json" in files:
         try:
-            return Job.of(name, workdir, json.loads((folder / "job.json").read_text()))
+            return Job.of(name, workdir, json.loads(read_bytes(folder / "job.json")))
         except (FileNotFoundError, *MALFORMED) as error:
             print(f"{os.fspath(folder)}/job.json is damaged ({error})", file=sys.stderr)
     segments = sorted(file.removesuffix("/metrics.jsonl") for file in files if file.endswith("/metrics.jsonl"))

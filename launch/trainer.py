@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jmoe.errors import Unavailable, UserError
-from jmoe.storage import ownership
+from jmoe.storage import durable, ownership
 from jmoe.storage.files import cache_dir, write_whole
 from jmoe.version import code_version
 from launch import output, sweepfile
@@ -140,7 +140,7 @@ def start(
         **os.environ,
         **(env or {}),
     }
-    with lock, open(job.log, "ab") as log:
+    with lock, durable.open_here(job.log, "ab") as log:
         sweepfile.write_job(job)
         log.write(output.header().encode())
         log.flush()

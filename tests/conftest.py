@@ -7,9 +7,11 @@ import sys
 import time
 
 import helpers
+import leftovers
 
 # what a shell starts in the background ignores Ctrl-C, and the tests' processes would inherit that
 signal.signal(signal.SIGINT, signal.default_int_handler)
+WATCHER = leftovers.end_with_this_process()
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes start, and read what the first one compiled
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # more of them would wait for each other: four workers share few cores
@@ -103,10 +105,11 @@ def cluster():
 
 # of those of a minute or more, longest first; those that mostly wait stand beside those that compute
 LONGEST = """
-jmoe/test_train launch/test_slurm jmoe/test_ceilings jmoe/test_compile jmoe/test_storage launch/test_gs jmoe/test_model
-test_readme fit/test_planner jmoe/test_outage jmoe/test_moe jmoe/test_flash jmoe/test_muon launch/test_owner
-launch/test_local jmoe/test_generate fit/test_regress launch/test_apiserver jmoe/test_mixtures
-jmoe/test_checkpoint jmoe/test_mup jmoe/test_startup jmoe/test_microbatch fit/test_law
+jmoe/test_train jmoe/test_disk_errors jmoe/test_power_loss launch/test_slurm jmoe/test_ceilings jmoe/test_compile
+jmoe/test_storage launch/test_gs jmoe/test_model test_readme fit/test_planner jmoe/test_outage jmoe/test_moe
+jmoe/test_flash jmoe/test_muon launch/test_owner launch/test_local jmoe/test_generate fit/test_regress
+launch/test_apiserver jmoe/test_mixtures jmoe/test_checkpoint jmoe/test_mup jmoe/test_startup jmoe/test_microbatch
+fit/test_law
 """.split()
 
 

@@ -27,12 +27,13 @@ def replacing(path: str) -> Generator[str]:
     temporary = _temporary(path)
     try:
         yield temporary
+        os.replace(temporary, path)
     except BaseException as e:
-        os.unlink(temporary)
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
         if isinstance(e, OSError):
             raise UserError(f"{path}: cannot be written: {e.strerror or e}") from e
         raise
-    os.replace(temporary, path)
 
 
 def check_writable(path: str) -> None:

@@ -1,10 +1,12 @@
 """Orbax checkpoints of one segment: parameters, optimizer state, and a record of the run that wrote them; and which
 checkpoint of a workdir is meant, as evaluate, export and generate read it.
 
-Saves are asynchronous and atomic: after a kill a step's folder is complete or absent. Checksums of the arrays, kept in
-the record (jmoe/run/record.py), reveal what a disk damages later.
+Saves are asynchronous and atomic: after a kill or a loss of power a step's folder is complete or absent, and an older
+step is deleted only once the new one is on the disk. Checksums of the arrays, kept in the record (jmoe/run/record.py),
+reveal what a disk damages later.
 """
 
+import asyncio
 import contextlib
 import json
 import os
@@ -23,6 +25,7 @@ from jmoe.model import sharding
 from jmoe.run import processes
 from jmoe.run.record import check_record, checksums, cpu_threads, read_arrays, read_record, version_warning
 from jmoe.run.step import abstract_state
+from jmoe.storage import durable
 from jmoe.storage import files as storage
 from jmoe.text import tokenizer
 
@@ -47,7 +50,11 @@ class Checkpoints:
             save_root_metadata=False,
             lightweight_initialize=True,  # lists the other steps where one is damaged
             async_options=ocp.AsyncOptions(barrier_sync_fn=_barrier()),
+            temporary_path_class=None if storage.is_remote(directory) else _DurableStep,
         )
+        if jax.process_index() == 0 and not storage.is_remote(directory):
+            durable.make_folder(directory.parent)
+            durable.make_folder(directory)
         make = lambda: ocp.CheckpointManager(directory, options=options)
         try:
             self._manager = storage.retried(make, directory)
@@ -154,6 +161,20 @@ class Checkpoints:
         return None
 
 
+class _DurableStep(ocp.path.atomicity.AtomicRenameTemporaryPath):
+    """The folder of a step that is being saved, under its temporary name.
+
+    Orbax syncs the arrays and none of its other files. Here all contents reach the disk before the folder gets its
+    final name, and that name before the save counts as complete, which is when Orbax deletes older steps.
+    """
+
+    async def finalize(self) -> None:
+        await asyncio.to_thread(durable.sync_tree, self.get())
+        await super().finalize()  # writes Orbax's own marks, which we never read, and renames
+        await asyncio.to_thread(durable.sync_tree, self.get_final())
+        await asyncio.to_thread(durable.sync_folder, self.get_final().parent)
+
+
 def _barrier():
     """The barrier at which several processes wait for each other in a save.
 
@@ -183,7 +204,8 @@ def keep_threads(workdir: epath.Path) -> None:
     called before jax makes its devices."""
     folder = workdir / "trunk" / "checkpoints"
     for step in () if "PJRT_NPROC" in os.environ else reversed(steps_in(folder)):
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # damaged: restore() names it
+        # damaged: restore() names it
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
             n = json.loads(storage.read_bytes(folder / str(step) / "record" / "metadata")).get("cpu_threads")
             if n and n != cpu_threads():
                 os.environ["PJRT_NPROC"] = str(int(n))

@@ -30,7 +30,8 @@ from jmoe.config import counts
 from jmoe.config.fields import record_of
 from jmoe.errors import Interrupted, UserError
 from jmoe.run import processes
-from jmoe.storage.files import ask, copy_files, is_remote, read_lines, write_whole
+from jmoe.storage.durable import named
+from jmoe.storage.files import ask, copy_files, is_remote, lines_before_damage, read_lines, write_whole
 
 LINE_SECONDS = 60.0  # from one line to the next where progress is not shown on a terminal
 
@@ -46,7 +47,8 @@ class Report:
         """`run`: the run.Run whose `segment` goes on at step `start`. peak_flops: FLOP/s of a device, 0 if unknown."""
         config, folder = run.config, run.workdir / segment.name
         self._schedule, self._segment, self._log_every = run.schedule, segment, config.log_every
-        self.log, self._folder = Log(folder, start, segment.stop, config), folder
+        first = segment.start if segment.decays else 0  # the pieces of the trunk share a folder
+        self.log, self._folder = Log(folder, start, segment.stop, config, first), folder
         self._trace, self._traced = contextlib.ExitStack(), range(*(config.profile_steps or (0, 0)))
         self._is_first = jax.process_index() == 0  # which alone shows progress: a bar on a terminal, else lines
         steps = dict(total=segment.stop, initial=start, desc=segment.name, unit=" steps")
@@ -133,9 +135,10 @@ class Log:
     `stop` before, for a larger budget, the files hold these steps already: then nothing is cut off or written.
     """
 
-    def __init__(self, folder: epath.Path, start: int, stop: int, config):
+    def __init__(self, folder: epath.Path, start: int, stop: int, config, first: int = 0):
+        """`first`: the step of the segment's first line."""
         self._files, self._wandb, self._open = {}, None, contextlib.ExitStack()
-        if jax.process_index() or any(line["step"] >= stop for line in read_lines(folder / "metrics.jsonl")):
+        if jax.process_index() or any(line["step"] >= stop for line in lines_before_damage(folder / "metrics.jsonl")):
             return
         folder.mkdir(parents=True, exist_ok=True)
         # objects cannot be appended to: the files are written on this machine, and sync() copies them
@@ -143,7 +146,7 @@ class Log:
         self._scratch, self._folder = scratch and self._open.enter_context(scratch), folder
         local = pathlib.Path(self._scratch or folder)
         for name in ("metrics", "speed"):
-            kept = [line for line in read_lines(folder / f"{name}.jsonl") if line["step"] < start]
+            kept = lines_before(folder / f"{name}.jsonl", first, start, config.log_every)
             write_whole(local / f"{name}.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
             self._files[name] = self._open.enter_context(open(local / f"{name}.jsonl", "a", buffering=1))
         if config.get("wandb"):
@@ -159,8 +162,9 @@ class Log:
         if not self._files:
             return
         ask()
-        self._files["metrics"].write(json.dumps({"step": step} | metrics) + "\n")
-        self._files["speed"].write(json.dumps({"step": step} | speed) + "\n")
+        for name, values in (("metrics", metrics), ("speed", speed)):
+            with named(self._files[name].name):
+                self._files[name].write(json.dumps({"step": step} | values) + "\n")
         scalars = {name: value for name, value in metrics.items() if name != "layers"}
         scalars |= {f"speed/{name}": value for name, value in speed.items()}
         for name, values in metrics.get("layers", {}).items():
@@ -178,16 +182,29 @@ class Log:
         """
         if not self._files:
             return
-        self._events.flush()
+        with named(self._folder):
+            self._events.flush()
         for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
+            with named(file.name):
+                file.flush()
+                os.fsync(file.fileno())
         if self._scratch:
             copy_files(self._scratch, self._folder)
 
     def close(self) -> None:
         self.sync()
         self._open.close()
+
+
+def lines_before(path: epath.Path, first: int, start: int, log_every: int) -> list[dict]:
+    """The lines of the steps [first, start), in a file that has a line for every `log_every` steps at least. They were
+    synced before the checkpoint was written; damage after them, as a loss of power leaves, is cut off with the rest.
+    UserError where one of them may be damaged."""
+    lines = lines_before_damage(path)
+    last_needed = (start - 1) // log_every * log_every
+    if last_needed >= first and not any(line["step"] >= last_needed for line in lines):
+        lines = read_lines(path)  # names the line that is damaged, if one is
+    return [line for line in lines if line["step"] < start]
 
 
 def _wandb_run(config, folder: epath.Path, local: pathlib.Path):

@@ -12,6 +12,7 @@ import orbax.checkpoint as ocp
 from jmoe import __version__, cli
 from jmoe.config.fields import differences, record_of
 from jmoe.errors import Damaged, UserError
+from jmoe.storage import durable
 from jmoe.storage import files as storage
 
 VERSIONS = {"jmoe": __version__, "jax": jax.__version__, "orbax": ocp.__version__}
@@ -168,7 +169,8 @@ def _read(read, folder):
             raise error.__cause__ from None  # Orbax wraps the failed read of an array in a bare Exception
 
     try:
-        return storage.retried(call, folder)
+        with contextlib.nullcontext() if storage.is_remote(folder) else durable.named(folder):
+            return storage.retried(call, folder)
     except Exception as error:  # noqa: BLE001  each layer of storage raises its own
         text = " ".join(str(error).split())
         word = re.match(r"([A-Z_]{5,}): ", text)  # TensorStore's

@@ -29,6 +29,7 @@ import fsspec
 from etils import epath
 
 from jmoe.errors import Damaged, Unavailable, UserError
+from jmoe.storage import durable
 
 # gcsfs would answer from its cache of listings, which lacks what other processes have written since
 fsspec.config.conf.setdefault("gs", {})["use_listings_cache"] = False
@@ -148,9 +149,11 @@ def retried(call, path):
 
 @contextlib.contextmanager
 def outage_named(path):
-    """Turns the error of a library that got no answer from the store of `path` into Unavailable."""
+    """Turns the error of a library that got no answer from the store of `path` into Unavailable, and has one of the
+    disk name a file."""
     try:
-        yield
+        with contextlib.nullcontext() if is_remote(path) else durable.named(path):
+            yield
     except Exception as error:
         if not is_remote(path) or not passes(error):
             raise
@@ -181,13 +184,27 @@ def cache_dir() -> pathlib.Path:
     return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "jmoe"
 
 
+def make_folder(folder: epath.Path) -> None:
+    """Makes a folder and those above it; on a local disk their names outlast a loss of power."""
+    if is_remote(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    else:
+        durable.make_folder(folder)
+
+
+# what Linux takes as a path, less the longest that Orbax makes in a job's folder of a sweep
+MAX_WORKDIR_BYTES = 4096 - 400
+
+
 def make_workdir(path: str | os.PathLike) -> epath.Path:
     """Creates the folder `path`, writes to it as a test before any work is done, and returns it as an absolute path.
     Raises UserError if it can't be written to, Unavailable if the store does not answer."""
     folder = absolute(path)
+    if not is_remote(folder) and (n_bytes := len(os.fsencode(folder))) > MAX_WORKDIR_BYTES:
+        raise UserError(f"--workdir is too long, {n_bytes} bytes: expected at most {MAX_WORKDIR_BYTES}")
     probe = folder / f".probe-{uuid.uuid4().hex}"  # a process id would not do: hosts may share the folder
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         probe.write_text("0" * 4096)
         probe.unlink()
     except Exception as error:  # noqa: BLE001  object stores raise their clients' own errors
@@ -199,17 +216,19 @@ def make_workdir(path: str | os.PathLike) -> epath.Path:
 
 
 def write_whole(path: pathlib.Path | epath.Path, text: str) -> None:
-    """Writes a file atomically: after a kill or on a full disk it is either complete or as it was before."""
+    """Writes a file atomically: after a kill, a loss of power or on a full disk it is either complete or as it was
+    before. Once this returns, it is complete."""
     if is_remote(path):
         path.write_text(text)  # an object appears when its upload is complete
         return
     ask()
+    durable.refuse_link(path)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "w", newline="") as file:
+    with durable.named(temporary), durable.open_here(temporary, "w", newline="") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    temporary.replace(path)
+    durable.replace(temporary, path)
 
 
 def copy_files(source: str, target: epath.Path) -> None:
@@ -223,7 +242,8 @@ def copy_files(source: str, target: epath.Path) -> None:
 def read_bytes(path: pathlib.Path | epath.Path) -> bytes:
     """Reads a whole file, an object by a single request; FileNotFoundError if it does not exist."""
     if not is_remote(path):
-        return path.read_bytes()
+        with durable.named(path):
+            return path.read_bytes()
     return _store(path).cat_file(os.fspath(path))
 
 
@@ -262,11 +282,23 @@ def read_lines(path: pathlib.Path | epath.Path) -> list[dict]:
     if not path.exists():
         return []
     lines = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+    for number, line in enumerate(read_bytes(path).split(b"\n")[:-1], 1):
         try:
             lines.append(json.loads(line))
-        except ValueError as error:  # also for bytes that are not UTF-8
+        except (ValueError, RecursionError) as error:  # also for bytes that are not UTF-8
             raise UserError(f"{path} is damaged in line {number} ({error}); without that line it can be read") from None
+    return lines
+
+
+def lines_before_damage(path: pathlib.Path | epath.Path) -> list[dict]:
+    """The lines of a JSONL file up to the first that cannot be read, none if it is missing. Of lines that were not
+    synced, a loss of power keeps any part, with zeros between them."""
+    lines = []
+    for line in read_bytes(path).split(b"\n")[:-1] if path.exists() else ():
+        try:
+            lines.append(json.loads(line))
+        except (ValueError, RecursionError):
+            break
     return lines
 
 
@@ -283,7 +315,7 @@ def read_sealed(path: pathlib.Path | epath.Path) -> dict | None:
         values = json.loads(read_bytes(path))
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Damaged(f"{path} is damaged: {error}") from None
     if not isinstance(values, dict) or not (values == sealed(values) if "sha256" in values else "record" in values):
         raise Damaged(f"{path} is damaged: it is not what was written")
@@ -297,4 +329,7 @@ def set_aside(path: epath.Path, folder: epath.Path) -> epath.Path:
     target = next(folder / name for name in names if not (folder / name).exists())
     ask()
     path.rename(target)
+    if not is_remote(path):
+        durable.sync_folder(folder)
+        durable.sync_folder(path.parent)
     return target

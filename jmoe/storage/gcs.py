@@ -4,7 +4,8 @@ jmoe/storage/files.py registers this class with fsspec for gs://, so it serves f
 Orbax's listings and metadata, compiled steps. Arrays are moved by TensorStore, which retries its own requests.
 
 A process that owns a workdir (jmoe/storage/ownership.py) asks before each request that changes something whether it
-still does, and replaces each object only as it is now: a write that arrives after another owner's is refused.
+still does, and replaces, moves and deletes each object only as it is now: a request that arrives after another owner's
+is refused.
 """
 
 import asyncio
@@ -13,31 +14,38 @@ import re
 from urllib.parse import unquote
 
 import gcsfs
+from fsspec import asyn
 
 from jmoe.errors import Unavailable
 from jmoe.storage import files as storage
+
+MOVE = "b/{}/o/{}/moveTo/o/{}"
+DELETIONS = 32  # at once
 
 
 class Store(gcsfs.GCSFileSystem):
     _request_once = gcsfs.GCSFileSystem._request.__wrapped__  # gcsfs's own retries end after half a minute
 
     async def _request(self, method, path, *args, **kwargs):
-        patience, upload = None, kwargs.get("uploadType") == "resumable" and "ifGenerationMatch" not in kwargs
+        patience, condition = None, _condition(method, path, kwargs)
         while True:
             try:
-                if method != "GET" and storage.ask() is not None and upload:
-                    kwargs["ifGenerationMatch"] = await self._generation(path)
+                if method != "GET" and storage.ask() is not None and condition:
+                    kwargs[condition] = await self._generation(path, args)
                     storage.ask()
+                    if kwargs[condition] == "0" and "uploadType" not in kwargs:
+                        raise FileNotFoundError(_object_in(path, args))
                 return await storage.unless_hurried(self._request_once(method, path, *args, **kwargs))
             except FileNotFoundError:
                 # An earlier try may have done it and its answer got lost: ours, or a DELETE that aiohttp sent unseen.
                 if method == "DELETE":
                     return 204, {}, None, b""
-                if patience and path == "b/{}/o/{}/moveTo/o/{}":  # the object at its new name; not found if none moved
-                    return await self._request("GET", "b/{}/o/{}", args[0], args[2], **kwargs)
+                if patience and path == MOVE:  # the object at its new name; not found if none moved
+                    return await self._request("GET", "b/{}/o/{}", args[0], args[2])
                 raise
             except Exception as error:  # noqa: BLE001  gcsfs, aiohttp, requests, google.auth raise their own
-                changed = isinstance(error, FileExistsError) and upload  # since we looked; by one that needs no lease
+                # since we looked; by one that needs no lease
+                changed = isinstance(error, FileExistsError) and condition in kwargs
                 if isinstance(error, FileExistsError) and "upload_id=" in path:
                     raise Unavailable(f"{_object_in(path, args)}: another process replaced it meanwhile") from error
                 if not storage.passes(error) and not isinstance(error, TimeoutError) and not changed:
@@ -45,14 +53,30 @@ class Store(gcsfs.GCSFileSystem):
                 patience = patience or storage.Patience(_object_in(path, args))
                 await storage.unless_hurried(asyncio.sleep(patience.pause(error)))
 
-    async def _generation(self, path: str) -> str:
-        """The generation of the object that an upload to this address replaces; 0 if there is none."""
-        bucket, name = _object_in(path, ()).removeprefix("gs://").split("/", 1)
+    async def _delete_files(self, files, batchsize):
+        """Deletes objects, each by a request of its own: gcsfs would send them to Google in batches, which name no
+        generation, and give up after a minute where the store answers 503 within one."""
+        return await asyn._run_coros_in_chunks(
+            [self._rm_file(file) for file in files], batch_size=DELETIONS, return_exceptions=True
+        )
+
+    async def _generation(self, path: str, args: tuple) -> str:
+        """The generation of the object that a request to this address changes; 0 if there is none."""
+        bucket, name = _object_in(path, args).removeprefix("gs://").split("/", 1)
         try:
             _, _, _, found = await self._request("GET", "b/{}/o/{}", bucket, name, fields="generation")
             return json.loads(found)["generation"]
         except FileNotFoundError:
             return "0"
+
+
+def _condition(method: str, path: str, query: dict) -> str | None:
+    """The parameter that names the generation of the object which a request replaces, moves or deletes; None where it
+    changes none, or only goes on with an upload."""
+    if path == MOVE:
+        return "ifSourceGenerationMatch"
+    changes = method == "DELETE" and path == "b/{}/o/{}" or query.get("uploadType") == "resumable"
+    return "ifGenerationMatch" if changes and "ifGenerationMatch" not in query else None
 
 
 def _object_in(path: str, args: tuple) -> str:

@@ -11,10 +11,11 @@ machine sleeps: what a taker sees last was written no earlier, however late the 
   3/4 EXPIRY   the kernel kills the owner, also one that is halted between asking and writing (Linux)
   EXPIRY       the lease can be taken
 
-The last quarter, 45 seconds, is for requests that were on their way when the owner ended. One that a network holds back
-for even longer names the generation that its object had when the owner last looked (gcs.py): it is refused once the
-new owner has written that object, and overwritten if it has not. Arrays, which TensorStore writes, lie where no
-checkpoint is until gcs.py has written its commit.
+The last quarter, 45 seconds, is for requests that were on their way when the owner ended. A process of the same machine
+sees that the owner has ended, and leaves its requests as much time from then on. One that a network holds back for even
+longer names the generation that its object had when the owner last looked, whether it writes, moves or deletes the
+object (gcs.py): it is refused once the new owner has written that object, and overwritten if it has not. Arrays, which
+TensorStore writes, lie where no checkpoint is until gcs.py has written its commit.
 """
 
 import contextlib
@@ -33,6 +34,7 @@ from jmoe.storage.files import asked_by_writes, retried
 BEAT = 10.0  # seconds
 EXPIRY = 180.0
 ENDS, KILLED = 2 / 3, 3 / 4  # of EXPIRY, without a renewal: when the owner ends itself, and when the kernel kills it
+LANDS = 1 - KILLED  # of EXPIRY: for how long a request may be on its way when its process has ended
 SECONDS_TO_RELEASE = 3.0  # for the last heartbeat, and again for the deletion: a stopping process waits no longer
 POLL = 0.02
 # it goes on while a process is halted or a machine sleeps
@@ -129,7 +131,8 @@ class Lease:
     def _take(self, wait: float) -> None:
         """Writes the lease once there is none or its owner is gone."""
         began = before = now()
-        seen, watched, printed = None, 0.0, False
+        seen, watched, printed = None, 0.0, ""
+        ended = None  # the holder that was seen to have ended, on this machine
         own = None  # the generation that this process wrote, so long ago that it must write the lease again
         while True:
             lease = retried(lambda: self._answer(self._store.read(self._key)), self._path)
@@ -142,8 +145,11 @@ class Lease:
             else:
                 watched = 0.0
             seen, before = generation, looked
-            gone = holder and holder.has_ended()
-            if holder is None or generation == own or gone or watched >= EXPIRY:
+            if holder and holder != ended and holder.has_ended():
+                ended, watched = holder, 0.0
+            gone = holder is not None and holder == ended
+            expiry = LANDS * EXPIRY if gone else EXPIRY
+            if holder is None or generation == own or watched >= expiry:
                 if written := retried(lambda: self._write(generation), self._path):
                     if holder and generation != own:
                         how = "which has ended" if gone else f"of which nothing was heard for {EXPIRY:.0f} s"
@@ -153,9 +159,12 @@ class Lease:
                         self._renewed(own, sent)
                         return
                 continue
-            if not printed:
-                printed = True
-                _print(f"{os.fspath(self._path)} is held by {holder}: waiting for a sign of life, or {EXPIRY:.0f} s")
+            reason = f"{holder}, which has ended: waiting {expiry:.0f} s for requests that it may have sent"
+            if not gone:
+                reason = f"{holder}: waiting for a sign of life, or {expiry:.0f} s"
+            if reason != printed:
+                printed = reason
+                _print(f"{os.fspath(self._path)} is held by {reason}")
             self._over.wait(1.0)
 
     def _release(self) -> None:

@@ -1,10 +1,10 @@
 """Who owns a workdir: at most one process at a time works in it, and every other process can see which one.
 
 On a file system the owner holds an exclusive lock (flock) on a file, and writes into it who it is. The lock ends with
-the process. It belongs to the file and not to its name: a symlink, another spelling of the path and another mount lead
-to the same owner, on this machine and on others that share the folder. A lock can be lost: the file is deleted, or a
-server of NFS gives it to another machine while this one is cut off. So before each write (files.ask) the owner opens
-the file by its name and looks whether it still says who it is.
+the process. It belongs to the file and not to its name: a link to the folder, another spelling of the path and another
+mount lead to the same owner, on this machine and on others that share the folder. A lock can be lost: the file is
+deleted, or a server of NFS gives it to another machine while this one is cut off. So before each write (files.ask) the
+owner opens the file by its name and looks whether it still says who it is.
 
 On gs:// the owner holds a lease (lease.py).
 
@@ -28,6 +28,7 @@ import time
 from etils import epath
 
 from jmoe.errors import Taken, UserError
+from jmoe.storage import durable
 from jmoe.storage.files import asked_by_writes, is_remote
 from jmoe.storage.lease import Lease, end
 
@@ -58,7 +59,7 @@ class Owner:
         """The owner that text() describes; NOBODY where the text is another."""
         try:
             return cls(**json.loads(text))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             return NOBODY
 
     def text(self) -> str:
@@ -162,10 +163,12 @@ def owner(path) -> Owner | None:
 
 
 def lock(path: pathlib.Path):
-    """The open file, locked until this process and those that inherit it close it; None if another process holds it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """The open file, locked until this process and those that inherit it close it; None if another process holds it.
+    UserError where it is a symbolic link: its owner would be written into a file elsewhere."""
+    if not path.parent.is_dir():
+        durable.make_folder(path.parent)
     while True:
-        file = open(path, "a+")
+        file = durable.open_here(path, "a+")
         if not _acquire(file, fcntl.LOCK_EX):
             file.close()
             return None
@@ -177,9 +180,10 @@ def lock(path: pathlib.Path):
 
 def sign(file, owner: Owner) -> None:
     """Writes the owner of a locked file into it."""
-    file.truncate(0)
-    file.write(owner.text())
-    file.flush()
+    with durable.named(file.name):
+        file.truncate(0)
+        file.write(owner.text())
+        file.flush()
 
 
 def _acquire(file, kind: int) -> bool:
@@ -200,7 +204,8 @@ def _acquire(file, kind: int) -> bool:
 def _in_file(path) -> Owner | None:
     """Who wrote into the file of a lock; None if there is no such file."""
     try:
-        return Owner.read(pathlib.Path(path).read_text(errors="replace"))
+        with durable.named(path):
+            return Owner.read(pathlib.Path(path).read_text(errors="replace"))
     except FileNotFoundError:
         return None
 

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from jmoe.config.field import named_paths
 from jmoe.errors import Unavailable, UserError
-from jmoe.storage import ownership
+from jmoe.storage import durable, ownership
 from jmoe.storage.files import cache_dir, is_remote, write_whole
 from jmoe.text import manifest as manifest_lib
 from jmoe.text import prepare, sources, supply, tokenizer
@@ -309,6 +309,7 @@ def _fetched(path: str) -> pathlib.Path:
                 (remote / shard["file"]).copy(work / shard["file"])
             (work / "manifest.json").write_text(text)
             open_folder(work, verify=True)
+            durable.sync_tree(work)
             _move(work, folder)
         return folder
     except (UserError, Unavailable):
@@ -357,3 +358,4 @@ def _move(work: pathlib.Path, folder: pathlib.Path) -> None:
     except OSError:  # the same tokens are there already
         if not folder.exists():
             raise
+    durable.sync_folder(folder.parent)

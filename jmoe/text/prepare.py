@@ -22,6 +22,7 @@ import numpy as np
 from tqdm import tqdm
 
 from jmoe.errors import UserError
+from jmoe.storage import durable
 from jmoe.storage.files import sealed, write_whole
 from jmoe.text import holdout, sources
 from jmoe.text import manifest as manifest_lib
@@ -51,7 +52,7 @@ def prepare(text: sources.Text, data, tokenizer, folder: pathlib.Path, n_workers
     is too little text to hold any out, and OSError where `folder` can't be written.
     """
     work = folder / f"units-{digest(text, data, tokenizer)}"
-    work.mkdir(parents=True, exist_ok=True)
+    durable.make_folder(work)
     units = text.units()
     paths = [work / f"{i:06}.npz" for i in range(len(units))]
     _tokenise(units, paths, data, tokenizer, n_workers)
@@ -132,12 +133,12 @@ def _tokenise_unit(unit, path: pathlib.Path, data, tokenizer, cut=(None, 0)) -> 
                 tokens.append(tokenizer.encode(part))
                 documents.append((hashlib.sha256(part).digest(), len(tokens[-1]), len(part)))
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    with open(temporary, "wb") as file:
+    with durable.named(temporary), open(temporary, "wb") as file:
         documents = np.array(documents, _DOCUMENTS)
         np.savez(file, tokens=np.concatenate(tokens), documents=documents, n_skipped=n_skipped)
         file.flush()
         os.fsync(file.fileno())
-    temporary.replace(path)
+    durable.replace(temporary, path)
 
 
 def _write(units, paths, data, tokenizer, folder, shard_tokens) -> dict:
@@ -217,7 +218,7 @@ def _token_bytes(counts: np.ndarray, tokenizer, n_bytes: int) -> np.ndarray:
 
 
 def _member(path, name: str) -> np.ndarray:
-    with np.load(path) as unit:
+    with durable.named(path), np.load(path) as unit:
         return unit[name]
 
 
@@ -235,7 +236,8 @@ class _Shards:
         while len(tokens):
             i, n_held = divmod(self._n_tokens, self._shard_tokens)
             part, tokens = np.split(tokens, [self._shard_tokens - n_held])
-            with open(self._folder / self._shards[i]["file"], "ab") as file:
+            path = self._folder / self._shards[i]["file"]
+            with durable.named(path), open(path, "ab") as file:
                 file.write(part.data)
             self._hashes[i].update(part.data)
             self._shards[i]["tokens"] += len(part)
@@ -244,7 +246,7 @@ class _Shards:
     def written(self) -> list[dict]:
         """The file, documents, tokens and sha256 of each shard, once all are on the disk."""
         for shard, digest in zip(self._shards, self._hashes):
-            with open(self._folder / shard["file"], "rb") as file:
-                os.fsync(file.fileno())
+            durable.sync_file(self._folder / shard["file"])
             shard["sha256"] = digest.hexdigest()
+        durable.sync_folder(self._folder)
         return self._shards

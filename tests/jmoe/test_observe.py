@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from jmoe.errors import UserError
 from jmoe.model import routing
+from jmoe.run import metrics
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +60,19 @@ def test_tensorboard_and_jsonl_tell_the_same(config, tmp_path):
             assert np.all(layers["max_load"] >= 1) and np.all(layers["min_load"] <= 1)
     traces = list((tmp_path / "trunk" / "plugins" / "profile").rglob("*.xplane.pb"))
     assert traces and not list((tmp_path / "branch-8192").rglob("*.xplane.pb"))
+
+
+def test_damage_after_the_last_checkpoint_is_cut_off_and_before_it_is_named(tmp_path):
+    """A loss of power keeps any part of what was not synced; what was is not cut off."""
+    path = tmp_path / "metrics.jsonl"
+    whole = [json.dumps({"step": step}) for step in range(20, 30, 2)]
+    for damaged in range(5):
+        text = [*whole[:damaged], "\0" * 14, *whole[damaged + 1 :]]
+        path.write_text("\n".join(text) + "\n")
+        for start in range(20, 31):
+            needed = [20 + 2 * i for i in range(5) if 20 + 2 * i < start]
+            if len(needed) > damaged:
+                with pytest.raises(UserError, match=f"is damaged in line {damaged + 1} "):
+                    metrics.lines_before(path, 20, start, 2)
+            else:
+                assert [line["step"] for line in metrics.lines_before(path, 20, start, 2)] == needed

@@ -4,6 +4,7 @@ The outages take a second; with JMOE_SOAK=1 a hundred. Whole runs and sweeps in 
 tests/launch/test_gs.py.
 """
 
+import concurrent.futures
 import gc
 import os
 import re
@@ -15,6 +16,7 @@ import helpers
 import jax
 import outage
 import pytest
+import tensorstore
 from etils import epath
 
 from jmoe import cli
@@ -154,6 +156,47 @@ def test_a_deletion_of_which_the_answer_was_lost_is_done(proxy, bucket):
     proxy.fail("lost", 0.001, at="DELETE ")
     path.unlink()
     assert proxy.failed["lost"] >= 1 and not path.exists()
+
+
+def test_many_deletions_wait_for_the_store_one_by_one(proxy, bucket, monkeypatch):
+    """Also on Google's service, where gcsfs would send a hundred in one request and fail for the first that fails."""
+    monkeypatch.setattr(gcs.Store, "on_google", True)
+    folder = epath.Path(f"{bucket}/many")
+    for i in range(40):
+        (folder / str(i)).write_text(f"text {i}")
+    proxy.fail("503", 1.0, at="DELETE", only="DELETE")
+    folder.rmtree()
+    assert proxy.failed["503"] and content(folder) == {}
+    assert not [request for request in proxy.requests if "/batch/" in request]
+
+
+@pytest.mark.parametrize("change", ["delete", "move"])
+def test_a_late_deletion_or_move_is_refused_once_another_owner_has_written(change, proxy, bucket):
+    """It names the object's generation, as all changes of an owner do. The one here is held back, and comes after the
+    object was written by another: then nothing is done to that, unless the owner still owns it."""
+    path = epath.Path(f"{bucket}/late-{change}/a")
+    path.write_text("the owner's")
+    other = tensorstore.KvStore.open({"driver": "gcs", "bucket": bucket.removeprefix("gs://")}).result()
+    store, owns, request = gcs.Store(), [True], {"delete": "DELETE", "move": "moveTo"}[change]
+
+    def still_mine():
+        if not owns[0]:
+            raise UserError("this process owns it no more")
+        return 100.0
+
+    def work():
+        with storage.asked_by_writes(still_mine):
+            store.rm_file(os.fspath(path)) if change == "delete" else store.mv_file(path, path.with_name("b"))
+
+    proxy.fail("held", 2.0, at=request, only=request)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        done = pool.submit(work)
+        helpers.wait_until(lambda: proxy.failed["held"])
+        owns[0] = False
+        other.write(f"late-{change}/a", "another's").result()
+        with pytest.raises(UserError, match="owns it no more"):
+            done.result()
+    assert content(path.parent) == {f"{os.fspath(path).partition('://')[2]}": b"another's"}
 
 
 @pytest.mark.parametrize("n_files", [1, 3])

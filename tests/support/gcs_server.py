@@ -2,7 +2,8 @@
 
 The header that tells an object's generation: tensorstore compares generations when it reads an object again, and fails
 on an object that came without one. Preconditions: ifGenerationMatch, which a lease is made of. And whoever did not hear
-that an upload is complete may send its end once more. And an object can be moved within its bucket in one request.
+that an upload is complete may send its end once more. And an object can be moved within its bucket in one request,
+with the precondition ifSourceGenerationMatch.
 
     python tests/support/gcs_server.py start --port=PORT --in-memory --default-bucket=NAME
 """
@@ -28,13 +29,13 @@ def download(request, response, storage, *args, **kwargs):
     plain_download(request, response, storage, *args, **kwargs)
 
 
-def conditional(plain, name_of):
+def conditional(plain, name_of, parameter="ifGenerationMatch"):
     """`plain`, refused with 412 where the query asks for another generation than the object's; 0 is no object."""
 
     def handler(request, response, storage, *args, **kwargs):
         with writing:
             done = request.query.get("upload_id", [None])[0] in uploaded
-            if (wanted := request.query.get("ifGenerationMatch")) and not done:
+            if (wanted := request.query.get(parameter)) and not done:
                 try:
                     generation = storage.get_file_obj(request.params["bucket_name"], name_of(request))["generation"]
                 except NotFound:
@@ -86,10 +87,11 @@ def move(request, response, storage, *args, **kwargs):
         storage.delete_file(bucket, source)
         tell(copied["resource"])
 
-    with writing:
-        response.json = json
-        objects.rewrite(request, response, storage)
+    response.json = json
+    objects.rewrite(request, response, storage)
 
+
+move = conditional(move, lambda request: request.params["object_id"], "ifSourceGenerationMatch")
 
 from gcp_storage_emulator import server  # noqa: E402  its table holds the handlers replaced above
 

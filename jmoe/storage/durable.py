@@ -1,0 +1,124 @@
+"""What outlasts a loss of power: contents and names that are on the disk, not only in the memory of the system.
+
+A file's contents and its name are kept apart: fsync of the file brings its contents to the disk, fsync of the folder
+its name. A disk may keep either without the other, in any order. So whoever replaces something syncs the new contents,
+renames, and syncs the folder; and deletes what it replaces only after that.
+
+All paths are local: an object of a store is durable once its upload is complete.
+"""
+
+import concurrent.futures
+import contextlib
+import errno
+import os
+import re
+
+from jmoe.errors import UserError
+
+# what a file system answers that cannot sync folders, such as some network shares
+_FOLDERS_NOT_SYNCED = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
+
+
+def sync_file(path: str | os.PathLike) -> None:
+    """Returns once the contents of the file are on the disk. Raises OSError, which names the file."""
+    _sync(path, os.O_RDONLY)
+
+
+def sync_folder(folder: str | os.PathLike) -> None:
+    """Returns once the names in the folder are on the disk. Raises OSError, which names the folder."""
+    try:
+        _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        if error.errno not in _FOLDERS_NOT_SYNCED:
+            raise
+
+
+def sync_tree(folder: str | os.PathLike) -> None:
+    """Returns once all files and folders below `folder`, and itself, are on the disk. Raises OSError, which names the
+    one that failed."""
+    files, folders = [], []
+    for path, _, names in os.walk(folder, onerror=_raise):
+        folders.append(path)
+        files += [os.path.join(path, name) for name in names]
+    # a disk that is asked many things at once answers them together: 40 files in 9 ms, and one by one in 64
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        for done in [pool.submit(sync_file, path) for path in files] + [pool.submit(sync_folder, p) for p in folders]:
+            done.result()
+
+
+def make_folder(folder: str | os.PathLike) -> None:
+    """Makes the folder, and those above it that are missing, so that their names are on the disk."""
+    parent = os.path.dirname(os.path.abspath(folder))
+    if not os.path.isdir(parent):
+        make_folder(parent)
+    os.makedirs(folder, exist_ok=True)
+    sync_folder(parent)  # also where the folder exists: whoever made it may have been killed before this
+
+
+def replace(source: str | os.PathLike, target: str | os.PathLike) -> None:
+    """Renames `source`, a file or folder, to `target`, and returns once the name is on the disk. The contents must be
+    there before."""
+    os.replace(source, target)
+    sync_folder(os.path.dirname(os.path.abspath(target)))
+
+
+@contextlib.contextmanager
+def named(path: str | os.PathLike):
+    """Has an error of the disk in the block name the file: what fails in write, read, close or fsync names none."""
+    try:
+        yield
+    except Exception as error:
+        number = error_number(error)
+        if number is None or getattr(error, "filename", None) is not None:
+            raise
+        raise OSError(number, os.strerror(number), path_in(error) or os.fspath(path)) from error
+
+
+def error_number(error: BaseException) -> int | None:
+    """The system's number of an OSError, or of an error of TensorStore's that was one; None for any other."""
+    if isinstance(error, OSError):
+        return error.errno
+    found = re.search(r"os_error_code='(\d+)'", str(error))
+    return int(found[1]) if found else None
+
+
+def path_in(error: BaseException) -> str | None:
+    """The first file that TensorStore's text names."""
+    found = re.search(r'"(/[^"]+)"', str(error))
+    return found[1] if found else None
+
+
+def open_here(path: str | os.PathLike, mode: str, **options):
+    """open() for a file that this program owns; UserError where the name is a symbolic link, which may lead to a file
+    of anybody's."""
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW, 0o666)
+
+    try:
+        return open(path, mode, opener=opener, **options)
+    except OSError as error:
+        if error.errno == errno.ELOOP and os.path.islink(path):
+            refuse_link(path)
+        raise
+
+
+def refuse_link(path: str | os.PathLike) -> None:
+    """UserError where `path` is a symbolic link."""
+    if os.path.islink(path):
+        raise UserError(
+            f"{os.fspath(path)} is a symbolic link to {os.readlink(path)}, which is left alone; remove the link"
+        )
+
+
+def _sync(path: str | os.PathLike, flags: int) -> None:
+    handle = os.open(path, flags)
+    try:
+        with named(path):
+            os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _raise(error: OSError) -> None:
+    raise error

@@ -1,0 +1,151 @@
+"""A disk that fails (EIO): one sentence names the file, exit code 1 says that another try may do, and it does."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+
+import disk
+import helpers
+import pytest
+import sweeps
+from etils import epath
+
+CHECKPOINT = "trunk/checkpoints/24.orbax-checkpoint-tmp"
+
+
+def failing(call: str, path: str | os.PathLike, module: str, *flags, when: str = "1+") -> subprocess.CompletedProcess:
+    """Runs a command, of which the calls `call` on the file `path` fail, those that `when` counts."""
+    faults = ["-P", os.fspath(path), "-e", f"trace={call}", "-e", f"inject={call}:error=EIO:when={when}"]
+    command = ["strace", "-f", "-qq", "-o", "/dev/null", *faults, *helpers.command(module, *flags)]
+    return subprocess.run(command, env=helpers.environment(), capture_output=True, text=True, timeout=300)
+
+
+def assert_names(done: subprocess.CompletedProcess, path: str | os.PathLike, code: int = 1) -> None:
+    assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
+    sentence = done.stderr.splitlines()[-1]
+    assert os.fspath(path) in sentence and "input/output error" in sentence.lower(), sentence
+
+
+@pytest.fixture(scope="module", autouse=True)
+def strace():
+    if why := disk.missing():
+        pytest.skip(why)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory, text_glob):
+    return helpers.write_config(tmp_path_factory.mktemp("config"), text_glob, checkpoint_every=12)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(config, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("undisturbed") / "run"
+    done = helpers.run("jmoe.train", f"--config={config}", f"--workdir={workdir}")
+    assert done.returncode == 0, done.stderr
+    return workdir
+
+
+def metrics(workdir: pathlib.Path) -> dict[str, str]:
+    return {path.parent.name: path.read_text() for path in workdir.glob("*/metrics.jsonl")}
+
+
+@pytest.mark.parametrize(
+    ("call", "file", "when", "named"),
+    [
+        ("write", "trunk/metrics.jsonl", "30", "trunk/metrics.jsonl"),
+        ("write", f"{CHECKPOINT}/record.orbax-checkpoint-tmp/metadata", "1", "trunk/checkpoints"),
+        ("writev", f"{CHECKPOINT}/params.orbax-checkpoint-tmp/manifest.ocdbt.__lock", "1", "manifest.ocdbt"),
+        ("fsync", f"{CHECKPOINT}/record/metadata", "1", f"{CHECKPOINT}/record/metadata"),
+    ],
+)
+def test_a_write_that_fails_in_training(call, file, when, named, config, undisturbed, tmp_path):
+    flags = f"--config={config}", f"--workdir={tmp_path / 'run'}"
+    assert_names(failing(call, tmp_path / "run" / file, "jmoe.train", *flags, when=when), named)
+    done = helpers.run("jmoe.train", *flags)
+    assert done.returncode == 0, done.stderr
+    assert metrics(tmp_path / "run") == metrics(undisturbed)
+
+
+@pytest.mark.parametrize("file", ["record/metadata", "params/manifest.ocdbt"])
+def test_a_checkpoint_that_cannot_be_read_is_not_taken_for_damaged(file, config, undisturbed, tmp_path):
+    workdir = tmp_path / "run"
+    shutil.copytree(undisturbed, workdir)
+    (workdir / "branch-16384" / "result.json").unlink()
+    checkpoint = workdir / "branch-16384" / "checkpoints" / "64"
+    flags = f"--config={config}", f"--workdir={workdir}"
+    assert_names(failing("read,pread64", checkpoint / file, "jmoe.train", *flags), checkpoint)
+    assert checkpoint.exists() and not list(workdir.rglob("damaged-*"))
+    assert helpers.run("jmoe.train", *flags).returncode == 0
+    assert metrics(workdir) == metrics(undisturbed)
+
+
+@pytest.mark.parametrize(("call", "file"), [("write", "train-00000.bin"), ("fsync", "validation-00000.bin")])
+def test_a_write_that_fails_in_preparing(call, file, config, tmp_path):
+    flags = f"--config={config}", f"--out_dir={tmp_path / 'text'}", "--workers=1"
+    assert_names(failing(call, tmp_path / "text" / file, "jmoe.prepare", *flags), tmp_path / "text" / file)
+    assert helpers.run("jmoe.prepare", *flags).returncode == 0
+    assert helpers.run("jmoe.prepare", *flags, "--verify").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "file"),
+    [("launch.status", "sweep.json"), ("launch.collect", "sweep.json"), ("launch.collect", "{job}/trunk")],
+)
+def test_a_sweep_that_cannot_be_read(module, file, config, tmp_path):
+    sweep = sweeps.begin(sweeps.write_sweep(tmp_path, config, {"seed": (0,)}), tmp_path / "run")
+    sweeps.train(sweep.jobs[0])
+    path = tmp_path / "run" / file.format(job=f"jobs/{sweep.jobs[0].name}")
+    call = "getdents64" if path.is_dir() else "read"
+    assert_names(failing(call, path, module, f"--workdir={tmp_path / 'run'}"), path)
+
+
+def test_a_table_that_cannot_be_read(tmp_path):
+    """`fit` has one exit code for each mistake and failure: 2."""
+    runs = helpers.ROOT / "examples" / "runs.csv"
+    assert_names(failing("read", runs, "fit", "law", f"--runs={runs}", f"--out={tmp_path / 'law.json'}"), runs, code=2)
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_of_a_workdir_are_not_written_through_links(config, tmp_path):
+    """A link to somebody's file, planted in a workdir: refused, and the file is as it was."""
+    outside = tmp_path / "outside.txt"
+    outside.write_text("mine")
+    sweep = sweeps.begin(sweeps.write_sweep(tmp_path, config, {"seed": (0,)}), tmp_path / "run")
+    workdir = pathlib.Path(sweep.workdir)
+    job = workdir / "jobs" / sweep.jobs[0].name
+    commands = {
+        job / "train.lock": ("jmoe.train", f"--config={config}", f"--workdir={job}"),
+        workdir / "sweep.lock": ("launch.sweep", f"--sweep={tmp_path / 'sweep.py'}", f"--workdir={workdir}"),
+        workdir / "runs.csv": ("launch.collect", f"--workdir={workdir}"),
+    }
+    for link, command in commands.items():
+        link.symlink_to(outside)
+        said = helpers.fails(*command)
+        assert f"{link} is a symbolic link to {outside}" in said
+        assert outside.read_text() == "mine" and link.is_symlink()
+        link.unlink()
+
+
+@pytest.mark.parametrize("module", ["launch.status", "launch.collect", "launch.cancel"])
+def test_a_deeply_nested_file_is_damaged(module, config, tmp_path):
+    sweep = sweeps.begin(sweeps.write_sweep(tmp_path, config, {"seed": (0,)}), tmp_path / "run")
+    deep = "[" * 100_000 + "]" * 100_000
+    (sweep.workdir / "sweep.json").write_text(deep)
+    assert "sweep.json is damaged" in helpers.fails(module, f"--workdir={sweep.workdir}")
+    sweep.write()
+    for file in ("failure.json", "time.json", "trunk/metrics.jsonl", "branch-8192/result.json"):
+        (sweep.jobs[0].folder / file).parent.mkdir(exist_ok=True)
+        (sweep.jobs[0].folder / file).write_text(deep + "\n")
+    assert helpers.run(module, f"--workdir={sweep.workdir}").returncode == 0
+
+
+def test_a_workdir_of_many_levels(config, tmp_path):
+    """Sixty are fine; a path that is too long for the system is refused before anything is trained."""
+    deep = tmp_path.joinpath(*["level"] * 60)
+    sweep = sweeps.begin(sweeps.write_sweep(tmp_path, config, {"seed": (0,)}), epath.Path(deep))
+    assert json.loads((sweep.workdir / "sweep.json").read_text())
+    long = tmp_path.joinpath(*["a level of sixty letters, of which not all of them are letters"] * 60)
+    said = helpers.fails("jmoe.train", f"--config={config}", f"--workdir={long}")
+    assert "--workdir is too long" in said
