@@ -38,10 +38,11 @@ from typing import TYPE_CHECKING
 from fit.errors import UserError
 
 if TYPE_CHECKING:
-    from fit.api import compare, holistic, law, load, next, page, plan, predict, read, save, speedup, surface
+    from fit.api import add, compare, holistic, law, load, next, page, plan, predict, read, save, speedup, surface
 
 __all__ = [
     "UserError",
+    "add",
     "compare",
     "holistic",
     "law",

@@ -16,6 +16,7 @@ COMMANDS = {  # name: (the module of fit.commands that has it, what it does)
     "law": ("laws", "fit a law to a table of runs"),
     "predict": ("laws", "predict the loss of one model or of a table of them"),
     "plan": ("plans", "the best size, tokens and experts under constraints"),
+    "add": ("plans", "add a finished run to the table: was it as predicted, and what does the law now say"),
     "next": ("plans", "which runs to train next"),
     "compare": ("plans", "what several laws answer to one budget"),
     "holistic": ("plans", "the complete architecture of a mixture for a budget, and the laws behind it fitted to runs"),
@@ -89,13 +90,15 @@ def _command(command: Any, arguments: list[str]) -> int:
     """Runs the command of this class with a flag for each of its fields."""
     from absl import flags
 
+    from fit.asked.fields import flag_of
+
     f = flags.FlagValues()
     for field in dataclasses.fields(command):
         kind, choices, default = field.metadata["flag"], field.metadata["choices"], field.default
         if isinstance(default, tuple):
             default = [v if isinstance(v, str) else f"{v:g}" for v in default]
         more = [list(choices)] if choices else []
-        getattr(flags, f"DEFINE_{kind}")(field.name, default, *more, field.metadata["help"], flag_values=f)
+        getattr(flags, f"DEFINE_{kind}")(flag_of(field.name), default, *more, field.metadata["help"], flag_values=f)
     if any(a in ("--help", "-help", "-h") for a in arguments):
         print(f"{inspect.getdoc(command)}\n\nflags:")
         for key in sorted(f):
@@ -114,7 +117,7 @@ def _command(command: Any, arguments: list[str]) -> int:
     for flag in (f[key] for key in f if f[key].present):
         if isinstance(flag.value, str) and not flag.value.strip():  # as of an unset variable of the shell
             raise UserError(f"--{flag.name}= is empty; give it a value or leave it out")
-    command(**{field.name: f[field.name].value for field in dataclasses.fields(command)}).run(*positional)
+    command(**{field.name: f[flag_of(field.name)].value for field in dataclasses.fields(command)}).run(*positional)
     return 0
 
 

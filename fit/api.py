@@ -17,13 +17,13 @@ from fit.architecture_search import holistic as holistic_laws
 from fit.architecture_search import holistic_runs, holistic_text
 from fit.asked import fits, plans, searches
 from fit.data.files import check_writable, write_text
-from fit.data.table import Table, plain, read
+from fit.data.table import Table, plain, read, write
 from fit.equal_flops import surface as surfaces
 from fit.errors import UserError
 from fit.lawbook import summary
 from fit.lawbook.lawfile import Law, load
 from fit.laws import FORMS
-from fit.next_runs import next_text
+from fit.next_runs import added, next_text
 from fit.planning import compare as comparing
 from fit.planning import plan_answer, plan_text
 from fit.planning import speedup as speeding
@@ -148,6 +148,68 @@ def next(law: Law | str, runs: object, *, asked: searches.Next | None = None, **
         architecture, runs = asked.architecture(law), _runs_of(law, runs)
         found = next_runs.next_runs(law, runs, architecture, experts, asked.flops, *goal)
     return Answer("next", next_text.text, found)
+
+
+def add(
+    law: Law | str,
+    run: str | os.PathLike,
+    runs: str | os.PathLike,
+    *,
+    out: str | os.PathLike | None = None,
+    mix_corpora: bool = False,
+    columns: dict[str, str] | None = None,
+) -> Answer:
+    """Adds the finished run in a workdir of jmoe.train, or the runs of a table, to the table in the file `runs`, and
+    fits the law to all of them again as it was fitted before; a published law is not fitted. Raises UserError where the
+    table has the run already, or its text is another, and then writes nothing.
+
+    out: law.json to write the law to. runs: for each run predicted_loss, loss, inside, whether it lies in the interval,
+    and refitted_loss; plans: the best model of the run's budget and of ten times that, before and after; warnings."""
+    known = load(law)
+    path = str(runs)
+    table = None
+    if os.path.exists(path) or not known.published:
+        table = read(path, columns or (known.record.get("settings") or {}).get("columns"))
+    rows, there = added.new_ones(added.runs_of(str(run), table), table, str(run))
+    if not mix_corpora:
+        added.check_text(rows, table, str(run))
+    check_writable(path)
+    found = added.judged(known, rows)
+    together = added.together(table, rows, path)
+    made, warnings = [], []
+    if not known.published:
+        if table is not None and not added.has_runs_of(known, table):
+            warnings.append(f"{path} is not the table that --law={known.name} was fitted to: both changes count below")
+        options = added.options(known) | dict(mix_corpora=mix_corpora)
+        if out is None:
+            options["bootstrap"] = 0
+        again = _fitted(together, options)
+        for one, new in zip(found, added.judged(again, rows)):
+            one["refitted_loss"] = new["predicted_loss"]
+        budgets = (added.flops_of(rows), 10 * added.flops_of(rows))
+        made = [plan for flops in budgets if (plan := _compared(known, again, flops))]
+        if out is not None:
+            save(again, out)
+    write(together, path)
+    fields = dict(law=known.name, table=path, n_runs=len(together), runs=found, known=[row["run"] for row in there])
+    fields |= dict(plans=made, warnings=warnings, percentiles=known.percentiles)
+    return Answer("add", added.text, fields | dict(next=added.what_next(known, path, out and str(out))))
+
+
+def _fitted(runs: Table, options: dict[str, Any]) -> Law:
+    return law(runs, **options)
+
+
+def _compared(before: Law, after: Law, flops: float) -> dict | None:
+    """The best of the plans of two laws for a budget; None where one of them cannot plan it."""
+    found = {}
+    for name, law in (("before", before), ("after", after)):
+        try:
+            best = plans.solved(law, plans.Plan.of("plan", dict(flops=flops)))["best"]
+        except UserError:
+            return None
+        found[name] = {column: best[column] for column in ("n_experts", "n_active", "n_tokens", "loss")}
+    return dict(flops=flops) | found
 
 
 def compare(laws: Sequence[Law | str] | None = None, *, asked: plans.Budget | None = None, **limits: object) -> Answer:

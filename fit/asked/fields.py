@@ -20,6 +20,11 @@ Check = Callable[[str, Any], object]
 SMALLEST = 1e-12  # of any positive number that is asked
 
 
+def flag_of(name: str) -> str:
+    """The flag of a field: its name, without the _ at the end of one that a command has another use for."""
+    return name.removesuffix("_")
+
+
 @dataclasses.dataclass(kw_only=True)
 class Asked:
     """What one function or command is asked; all fields are made by the functions below."""
@@ -29,9 +34,9 @@ class Asked:
             value = getattr(self, field.name)
             value = value.tolist() if hasattr(value, "tolist") else value
             if value is not None:
-                setattr(self, field.name, field.metadata["check"](field.name, value))
+                setattr(self, field.name, field.metadata["check"](flag_of(field.name), value))
             elif "needed" in field.metadata:
-                raise UserError(f"--{field.name} is missing{field.metadata['needed']}")
+                raise UserError(f"--{flag_of(field.name)} is missing{field.metadata['needed']}")
 
     @classmethod
     def of(cls, function: str, options: dict[str, object]) -> Self:

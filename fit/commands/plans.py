@@ -46,6 +46,39 @@ class Plan(plans.Plan, flags.OfLaw, flags.Json):
 
 
 @dataclasses.dataclass(kw_only=True)
+class Add(flags.OfLaw, flags.Columns, flags.Json):
+    """Add a finished run to the table of runs, say whether it ended as the law predicted, and fit the law again.
+
+    python -m fit add --law=law.json --run=runs/planned --runs=runs.csv
+    python -m fit add --law=law.json --run=theirs.csv --runs=runs.csv --out=new_law.json
+
+    Of a workdir every finished branch is added; one that the table has already stays as it is. The run of another
+    trainer comes as a table: python -m fit import SOURCE --out=theirs.csv makes it. A published law is not fitted
+    again, and starts a table where there is none. A sweep writes its own runs.csv anew: add to a copy of it.
+    """
+
+    run_: str = fields.needed(
+        fields.text("Workdir of jmoe.train, or a table of runs, such as fit import writes."),
+        ": a workdir of jmoe.train, or a table of runs",
+    )
+    runs: str = fields.needed(fields.text("The table to add to: .csv, .jsonl or .parquet."), ": the table to add to")
+    out: str | None = fields.text("File to write the law of all runs to (JSON), with as many draws as --law has.")
+    mix_corpora: bool = fields.switch("Add the run of another text.")
+
+    def run(self) -> None:
+        self.show(
+            api.add(
+                self.law,
+                self.run_,
+                self.runs,
+                out=self.out,
+                mix_corpora=self.mix_corpora,
+                columns=self.columns,
+            )
+        )
+
+
+@dataclasses.dataclass(kw_only=True)
 class Compare(plans.Budget, flags.Json):
     """What several laws answer to one budget, each against its own best dense model, and what they agree on.
 

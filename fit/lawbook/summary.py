@@ -9,7 +9,6 @@ import numpy as np
 from fit.aliases import Json
 from fit.data.runs import unlikely
 from fit.data.table import Table
-from fit.errors import UserError
 from fit.lawbook import models
 from fit.lawbook.lawcheck import LEVEL, WAYS_OF_DRAWING
 from fit.lawbook.lawfile import Law, in_words
@@ -186,11 +185,11 @@ def predict(law: Law, table: Table) -> dict:
 
 
 def extended(table: Table, columns: dict[str, list]) -> Table:
-    """The table with these columns. Raises UserError where it has one of them."""
-    for name in columns:
-        if name in table.columns:
-            raise UserError(f"{table.path}: column {name} exists already")
-    return dataclasses.replace(table, columns=table.columns | columns)
+    """The table with these columns, instead of those of the same names from an earlier prediction."""
+    arrow = table.arrow
+    if arrow is not None:
+        arrow = arrow.select([name for name in arrow.column_names if name not in columns])
+    return dataclasses.replace(table, columns=table.columns | columns, arrow=arrow)
 
 
 def against_measured(law: Law, table: Table, columns: dict[str, list]) -> str:

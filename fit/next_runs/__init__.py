@@ -1,2 +1,3 @@
 """Which runs to train next: next_runs.py, what could be trained, and the answer; design.py, the best set and its cost;
-next_text.py, the answer in words and as a sweep file."""
+next_text.py, the answer in words and as a sweep file; added.py, a
+run that was trained, added to the table."""

@@ -1,4 +1,4 @@
-"""What a plan predicted of a run (config.predicted, as `fit plan --emit_config` writes it) against what was measured."""
+"""What a plan predicted of a run (config.predicted, of `fit plan --emit_config`) against what was measured."""
 
 from jmoe.config import counts
 

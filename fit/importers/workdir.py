@@ -1,0 +1,110 @@
+"""The finished runs of a workdir of jmoe.train: one result.json for each branch (docs/reference.md has the format)."""
+
+import glob
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+
+from fit.aliases import Json
+from fit.data.table import Table
+from fit.errors import UserError
+
+# columns that a result leaves out where they have these values, as launch.collect fills them in
+NEUTRAL = dict(
+    qk_norm="none",
+    tied_embeddings=False,
+    top_k=1,
+    n_shared_experts=0,
+    n_dense_blocks=0,
+    scores="softmax",
+    balance="loss",
+    optimizer="adamw",
+    parametrization="standard",
+)
+# columns that follow from others where a run does not say them
+BY_RULE = {
+    "n_heads": lambda row: int(row["n_blocks"]),
+    "d_ff": lambda row: 3 * int(row["d_model"]),
+    "n_kv_heads": lambda row: int(filled(row, "n_heads")),
+    "head_dim": lambda row: int(row["d_model"]) // int(filled(row, "n_heads")),
+    "d_expert": lambda row: int(filled(row, "d_ff")),
+}
+
+
+def is_workdir(path: str) -> bool:
+    """Whether a folder is one of jmoe.train."""
+    return bool(glob.glob(f"{glob.escape(path)}/branch-*")) or os.path.isdir(os.path.join(path, "trunk"))
+
+
+def results(workdir: str) -> list[Json]:
+    """The result of each finished branch of a workdir, the one of the fewest tokens first, with `run`, its folder, and
+    `record`, which holds the config. Raises UserError where there is none, or one is damaged."""
+    found = []
+    for path in glob.glob(f"{glob.escape(workdir)}/branch-*/result.json"):
+        found.append(_read(path) | dict(run=os.path.normpath(os.path.dirname(path))))
+    if not found:
+        raise UserError(f"--run={workdir}: no branch of it is finished: it has no branch-*/result.json")
+    return sorted(found, key=lambda row: row["n_tokens"])
+
+
+def _read(path: str) -> Json:
+    """A result.json, whose hash over all other values must be right. Raises UserError where it is damaged."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            values = json.load(file)
+        seal = values.pop("sha256")
+        whole = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+        if seal != whole or not {"n_active", "n_tokens", "loss", "record"} <= values.keys():
+            raise ValueError("it is not what was written")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, KeyError, AttributeError) as error:
+        raise UserError(f"{path} is damaged: {error}; the trainer started again writes it anew") from error
+    return values
+
+
+def row_of(result: Json, fields: Sequence[str]) -> Json:
+    """The row of a table of a result. fields: those of a config that the table's column overrides names, which the run
+    then says too."""
+    row = {name: value for name, value in result.items() if name != "record"}
+    config = result["record"]["config"]
+    for name in ("n_heads", "d_ff"):
+        value = config["model"].get(name)
+        if value is not None and value != filled(row, name):
+            row[name] = value
+    said = []
+    for field in fields:
+        value = _of_config(config, field)
+        if value is not None:
+            said.append(f"{field}={value!r}")
+    return row | dict(overrides=" ".join(said))
+
+
+def _of_config(config: Json, field: str) -> object:
+    """A field of a record's config by its dotted name, lists as tuples; None where the record leaves it out."""
+    value: object = config
+    for part in field.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return _as_tuples(value)
+
+
+def _as_tuples(value: object) -> object:
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
+
+
+def filled(row: Json, name: str) -> object:
+    """A column of a run, with what it is where the run leaves it out; "" where nothing says it."""
+    if row.get(name) not in (None, ""):
+        return row[name]
+    if name in NEUTRAL:
+        return NEUTRAL[name]
+    try:
+        return BY_RULE[name](row) if name in BY_RULE else ""
+    except (KeyError, TypeError, ValueError):  # the table does not say the sizes either
+        return ""
+
+
+def rows_of(table: Table) -> list[Json]:
+    """The runs of a table as dictionaries."""
+    return [{name: values[i] for name, values in table.columns.items()} for i in range(len(table))]
