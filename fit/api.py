@@ -193,7 +193,9 @@ def add(
     write(together, path)
     fields = dict(law=known.name, table=path, n_runs=len(together), runs=found, known=[row["run"] for row in there])
     fields |= dict(plans=made, warnings=warnings, percentiles=known.percentiles)
-    return Answer("add", added.text, fields | dict(next=added.what_next(known, path, out and str(out))))
+    return Answer(
+        "add", added.text, fields | dict(next=added.what_next(known, path, None if out is None else str(out)))
+    )
 
 
 def _fitted(runs: Table, options: dict[str, Any]) -> Law:

@@ -39,7 +39,7 @@ class Plan(plans.Plan, flags.OfLaw, flags.Json):
         plan = api.plan(law, asked=self)
         if self.emit_config is not None:
             write_text(self.emit_config, plan_config.source(law, vars(plan), self.base_config))
-            plan.emitted = self.emit_config
+            vars(plan)["emitted"] = self.emit_config
         elif self.base_config is not None:
             raise UserError("--base_config is for --emit_config")
         self.show(plan)

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from fit.aliases import Json
 from fit.data.table import Table
@@ -22,14 +23,6 @@ NEUTRAL = dict(
     optimizer="adamw",
     parametrization="standard",
 )
-# columns that follow from others where a run does not say them
-BY_RULE = {
-    "n_heads": lambda row: int(row["n_blocks"]),
-    "d_ff": lambda row: 3 * int(row["d_model"]),
-    "n_kv_heads": lambda row: int(filled(row, "n_heads")),
-    "head_dim": lambda row: int(row["d_model"]) // int(filled(row, "n_heads")),
-    "d_expert": lambda row: int(filled(row, "d_ff")),
-}
 
 
 def is_workdir(path: str) -> bool:
@@ -81,28 +74,43 @@ def row_of(result: Json, fields: Sequence[str]) -> Json:
     return row | dict(overrides=" ".join(said))
 
 
-def _of_config(config: Json, field: str) -> object:
+def _of_config(config: Json, field: str) -> Any:
     """A field of a record's config by its dotted name, lists as tuples; None where the record leaves it out."""
-    value: object = config
+    value: Any = config
     for part in field.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return _as_tuples(value)
 
 
-def _as_tuples(value: object) -> object:
+def _as_tuples(value: Any) -> Any:
     return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
 
 
-def filled(row: Json, name: str) -> object:
+def filled(row: Json, name: str) -> Any:
     """A column of a run, with what it is where the run leaves it out; "" where nothing says it."""
     if row.get(name) not in (None, ""):
         return row[name]
     if name in NEUTRAL:
         return NEUTRAL[name]
     try:
-        return BY_RULE[name](row) if name in BY_RULE else ""
+        return _by_rule(row, name)
     except (KeyError, TypeError, ValueError):  # the table does not say the sizes either
         return ""
+
+
+def _by_rule(row: Json, name: str) -> int | str:
+    """A column that follows from others by the recipe's rules, "" for all other columns."""
+    if name == "n_heads":
+        return int(float(row["n_blocks"]))
+    if name == "d_ff":
+        return 3 * int(float(row["d_model"]))
+    if name == "n_kv_heads":
+        return int(float(filled(row, "n_heads")))
+    if name == "head_dim":
+        return int(float(row["d_model"])) // int(float(filled(row, "n_heads")))
+    if name == "d_expert":
+        return int(float(filled(row, "d_ff")))
+    return ""
 
 
 def rows_of(table: Table) -> list[Json]:

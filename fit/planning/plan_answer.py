@@ -231,7 +231,7 @@ def _wrapped(lines: list[str]) -> Iterator[str]:
         if len(line) <= WIDTH:
             yield line
             continue
-        indent = re.match(r" *", line).group() + "    "
+        indent = " " * (len(line) - len(line.lstrip()) + 4)
         command = line.lstrip().startswith("python ")
         width = WIDTH - 2 if command else WIDTH
         parts = textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

@@ -78,8 +78,14 @@ def _predicted(plan: Json) -> list[str]:
     if built["loss_interval"]:
         (low, high), (first, last) = built["loss_interval"], plan["bootstrap"]["percentiles"]
         values += [f"low={low:.6g}", f"high={high:.6g}", f"share={(last - first) / 100:.6g}"]
-    values += [f"law={plan['law']!r}", f"n_active={built['n_active']:_}", f"n_tokens={built['n_tokens']:_}"]
-    return ["# the run ends with its loss against this", f"config.predicted = dict({', '.join(values)})"]
+    of = [f"law={plan['law']!r}", f"n_active={built['n_active']:_}", f"n_tokens={built['n_tokens']:_}"]
+    return [
+        "# the run ends with its loss against this",
+        "config.predicted = dict(",
+        f"    {', '.join(values)},",
+        f"    {', '.join(of)},",
+        ")",
+    ]
 
 
 def _layout(plan: Json, modern: bool) -> list[str]:
