@@ -12,9 +12,7 @@ export function config(data, law, plan) {
   checkConfig(data, law, plan, built);
   const base = plan.base_config;
   const parts = /^((?:[A-Za-z_]\w*\/)+)([A-Za-z_]\w*)\.py$/.exec(base);
-  const [begin, start] = parts
-    ? [`from ${parts[1].slice(0, -1).replaceAll("/", ".")} import ${parts[2]} as base`, "base.get_config()"]
-    : [`import runpy\n\nbase = runpy.run_path(${law.config_path})`, 'base["get_config"]()'];
+  const begin = `from ${parts[1].slice(0, -1).replaceAll("/", ".")} import ${parts[2]} as base`;
   const grouped = (n) => format("{n:,}", { n }).replaceAll(",", "_");
   const paper = ["d_model", "n_blocks", "n_heads", "d_ff", "n_experts", "vocab_size"];
   const more = ["n_kv_heads", "head_dim", "tied_embeddings", "top_k", "d_expert", "n_shared_experts", "n_dense_blocks"];
@@ -23,7 +21,7 @@ export function config(data, law, plan) {
   const literal = (value) => (typeof value === "boolean" ? (value ? "True" : "False") : value);
   const ofMixtures = ["model.scores", "model.balance"]; // that a dense model may not have
   return (
-    `"""${docstring(plan)}"""\n\n${begin}\n\n\ndef get_config():\n    config = ${start}\n` +
+    `"""${docstring(plan)}"""\n\n${begin}\n\n\ndef get_config():\n    config = base.get_config()\n` +
     shape.map((name) => `    config.model.${name} = ${literal(fields[name])}\n`).join("") +
     Object.entries(law.override_values)
       .filter(([field]) => built.n_experts > 1 || !ofMixtures.includes(field))
@@ -50,6 +48,7 @@ function checkConfig(data, law, plan, built) {
     const open = several && { count: several.length, names: several.slice(0, 4).join(", ") };
     refusal("OPEN_CONFIG", { law: law.name, why: open ? say("SEVERAL_CONFIGS", open) : sentences.NO_CONFIG, another });
   }
+  if (law.foreign_config) refusal("FOREIGN_CONFIG", { flag: "emit_config", law: law.name, base });
   const known = law.models.base_config ? law : data.laws.find(({ name }) => name === data.paper.law);
   const { vocab_size } = known.models;
   if (built.vocab_size !== vocab_size)

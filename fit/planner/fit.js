@@ -177,7 +177,7 @@ export async function fitted(data, formName, runs, file, shape) {
     ...{ name: "law.json", form: formName, coefficients, counts_embedding: true, published: false },
     ...{ own: null, dense: null, fixed: [], notes: [], fixes_experts: false, final_norm: false },
     ...{ origin: `Fitted here to ${rows.length} runs of ${file}.`, models: shape, shape: { ...data.paper.shape, ...shape } },
-    ...{ configs: null, override_values: {}, config_path: null, warning: "", holdout: null },
+    ...{ configs: null, override_values: {}, foreign_config: false, warning: "", holdout: null },
     experts: form.knows_experts ? [...new Set(runs.n_experts)].sort((a, b) => a - b) : [1],
     ranges: Object.fromEntries([...form.columns.map((name) => [name, ends(runs[name])]), ["training_flops", ends(flops)]]),
     bootstrap: { form: "errors", percentiles: [10, 90], by: "runs", draws, beyond: null, drawn: data.drawn },

@@ -107,7 +107,7 @@ def _law(law: Law) -> Json:
         final_norm=bool(known["final_norm"]),
         configs=(known["differing"] or {}).get("config"),
         override_values={k: repr(ast.literal_eval(v)) for k, v in overrides.items()} if base else {},
-        config_path=repr(os.path.abspath(base)) if base and not base.startswith("configs/") else None,
+        foreign_config=bool(base) and not plan_config.is_shipped(base),
         bootstrap=bootstrap and dict(by="runs") | bootstrap | dict(drawn=summary.drawn(bootstrap)),
         holdout=(record.get("settings") or {}).get("holdout"),
     )

@@ -14,6 +14,7 @@ from fit.errors import UserError
 from fit.lawbook import models
 from fit.lawbook.lawfile import Law, load, warning_of
 from fit.lawbook.models import BUILT
+from fit.planning import emitted
 from fit.planning.planning import PAPERS_LAW
 from fit.words import sentences
 from fit.words.units import say
@@ -33,12 +34,12 @@ def source(law: Law, plan: Json, base: str | None = None) -> str:
     if built is None:
         raise UserError(sentences.NOTHING_BUILT)
     overrides = models.text_of(law.models) if built["vocab_size"] == law.models["vocab_size"] else {}
+    if base is not None and is_same(base, plan["base_config"]):
+        overrides = plan["overrides"]
     if base is None:
         base, overrides = plan["base_config"], plan["overrides"]
         _check(law, built, base)
-    elif not os.path.exists(base) and not (
-        base.startswith("configs/") and any((root / base).exists() for root in SHIPPED)
-    ):
+    elif not os.path.exists(base) and not is_shipped(base):
         raise UserError(f"--base_config={base}: no such file")
     begin, get_config = _start(base)
     routed = built | dict(n_experts=built.get("routed_experts", built["n_experts"]))
@@ -56,7 +57,8 @@ def source(law: Law, plan: Json, base: str | None = None) -> str:
     warmup = f"min(config.optimizer.warmup_tokens, {built['n_tokens'] // WARMUP:_})"
     body += ["# a third of the run at most", f"config.optimizer.warmup_tokens = {warmup}", "return config"]
     head = f'"""{_docstring(plan, base)}"""\n\n{begin}\n\n\ndef get_config():\n'
-    return head + "".join(f"    {line}\n" for line in body)
+    written = {field: value for field, value in overrides.items() if built["n_experts"] > 1 or field not in OF_MIXTURES}
+    return emitted.checked(head + "".join(f"    {line}\n" for line in body), written)
 
 
 def _check(law: Law, built: Json, base: str | None) -> None:
@@ -64,6 +66,8 @@ def _check(law: Law, built: Json, base: str | None) -> None:
     another = sentences.ANOTHER_CONFIG
     if base is None:
         raise UserError(sentences.OPEN_CONFIG.format(law=law.name, why=no_config(law), another=another))
+    if not is_shipped(base):
+        raise UserError(sentences.FOREIGN_CONFIG.format(flag="emit_config", law=law.name, base=base))
     known = law if law.models["base_config"] else load(PAPERS_LAW)
     vocabulary = known.models["vocab_size"]
     if built["vocab_size"] != vocabulary:
@@ -77,6 +81,17 @@ def _check(law: Law, built: Json, base: str | None) -> None:
     ]
     if far:
         raise UserError(sentences.FAR_FROM_CONFIG.format(outside=warning_of(far), base=base, another=another))
+
+
+def is_shipped(base: str) -> bool:
+    """Whether the config file `base` is one of those that come with this package, written as configs/NAME.py."""
+    named = re.fullmatch(r"configs/(\w+/)*\w+\.py", base, re.ASCII)
+    return named is not None and any((root / base).exists() for root in SHIPPED)
+
+
+def is_same(base: str, other: str | None) -> bool:
+    """Whether these name one config file; `other` may be None, which is none."""
+    return other is not None and os.path.abspath(base) == os.path.abspath(other)
 
 
 def no_config(law: Law) -> str:
