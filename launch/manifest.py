@@ -168,7 +168,11 @@ def jobset(sweep: Sweep, job: Job) -> dict:
         "node": node,
         "tolerations": [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}, *tolerations],
         "image": options["image"],
-        "args": [literal(f"--workdir={os.fspath(sweep.workdir)}"), f"--job={job.name}"],
+        "args": [
+            literal(f"--workdir={os.fspath(sweep.workdir)}"),
+            f"--job={job.name}",
+            *map(literal, sweep.programs(job)),
+        ],
         "compiled": literal(os.fspath(sweep.workdir / "compiled")),
         "secrets": [{"secretRef": {"name": secret}} for secret in options.get("secret") or ()] or None,
         "chips": {resource: str(place.chips_per_host)},  # a quantity

@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -88,6 +89,9 @@ class Slurm(Backend):
             return f"nothing to submit: {len(queued)} jobs are queued or running, {others}"
         if "\\" in os.fspath(folder):  # the cache's own name has one
             raise UserError(f"Slurm can write no output to {folder}, because of the backslash; set JMOE_CACHE")
+        programs = sweep.programs(todo[0])
+        if any(sweep.programs(job) != programs for job in todo):
+            raise UserError("the jobs have several config files, and an array has one; start the sweep again")
         todo.sort(key=lambda job: -job.flops)
         folder.mkdir(parents=True, exist_ok=True)
         written = os.fspath(folder).replace("%", "%%")  # Slurm expands % in this path
@@ -106,11 +110,13 @@ class Slurm(Backend):
             own.append(f"--array=0-{len(part) - 1}" + f"%{cap}" * bool(cap))
             if cap and (before or arrays):  # %N caps one array only, so the arrays run one after another
                 own.append(f"--dependency=afterany:{':'.join(before + arrays[-1:])}")
-            arrays.append(_sbatch(script, own + sweep.options["sbatch"], "launch.task", here, f"--array={names}"))
+            task = "launch.task", here, f"--array={names}", *programs
+            arrays.append(_sbatch(script, own + sweep.options["sbatch"], *task))
         own = [f"--job-name={sweep.id}-collect", f"--output={written}/%A-collect.txt", "--ntasks=1"]
         own.append(f"--dependency=afterany:{':'.join(arrays)}")
         own += [option for option in sweep.options["sbatch"] if option.split("=")[0] in COLLECT_TOO]
-        _sbatch(script, own, "launch.collect", here, "--on_done")
+        on_done = [f"--on_done={shlex.join(command)}"] if (command := sweep.options.get("on_done")) else []
+        _sbatch(script, own, "launch.collect", here, *on_done)
         return f"submitted {len(todo)} jobs as array {', '.join(arrays)}; {len(queued)} were queued or running before"
 
     def states(self, sweep: Sweep) -> dict[str, str]:
