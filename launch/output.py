@@ -12,21 +12,12 @@ from typing import Any
 from jmoe.errors import UserError
 from launch.jobs import Job
 
-# what a terminal obeys instead of showing it: control characters, line separators, marks that turn the direction of
-# writing, and halves of pairs, which its encoding lacks
-CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 BEGINNING = re.compile(rb"^(?===> \S+Z, a trainer on .* <==$)", re.MULTILINE)
 
 
 def header() -> str:
     """The line that begins a try."""
     return f"==> {now()}, a trainer on {socket.gethostname()} <==\n"
-
-
-def printable(text: str) -> str:
-    r"""Text of others (a scheduler, a pod, a file of the workdir) for a line of ours: an escape as \x1b, a newline as
-    \n, so that it neither moves the cursor nor forges a line."""
-    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def now() -> str:

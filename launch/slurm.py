@@ -26,6 +26,7 @@ from jmoe.storage.files import cache_dir, is_remote, write_whole
 from launch import accelerators, output, slurm_task, trainer
 from launch.backend import Backend, Sweep
 from launch.jobs import Job, files_of
+from launch.printable import printable
 from launch.slurm_task import call, read_list
 
 SECONDS_BETWEEN_LOOKS = 5.0
@@ -165,15 +166,17 @@ class Slurm(Backend):
             lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
             errors = [line for line in lines if re.search(r"\berror: |Error\b", line)] or lines
             if errors and "CANCELLED" not in errors[-1]:
-                return f"{errors[-1].strip()[:1000]} ({path})"
+                return f"{printable(errors[-1].strip()[:1000])} ({path})"
         return ""
 
 
 def _queue(sweep: Sweep) -> Iterator[tuple[str, str, str, str]]:
     """(task, name of its job, state, reason) of each task of the sweep in the queue. UserError as for `states`."""
     lists = functools.cache(lambda comment: read_list(_folder(sweep) / f"{comment}.json"))
-    for line in call("squeue", "-h", "-r", "--me", f"--name={sweep.id}", "-o", "%F|%K|%k|%T|%r").splitlines():
-        array, index, comment, state, reason = line.split("|", 4)
+    for line in call("squeue", "-h", "-r", "--me", f"--name={sweep.id}", "-o", "%F|%K|%k|%T|%r").split("\n"):
+        if not line:
+            continue
+        array, index, comment, state, reason = [*printable(line).split("|", 4), "", "", "", ""][:5]
         try:
             (name,) = lists(comment)[int(index)]
         except (ValueError, LookupError, TypeError):

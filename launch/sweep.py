@@ -26,7 +26,7 @@ from ml_collections import ConfigDict
 
 from jmoe import cli
 from jmoe.config import counts
-from jmoe.errors import UserError
+from jmoe.errors import Unavailable, UserError
 from jmoe.storage import files as storage
 from jmoe.storage import ownership
 from launch import accelerators, collect, hooks, preflight, sweepfile, trust, varied
@@ -121,8 +121,8 @@ def _submit(sweep: Sweep) -> str:
     sweep.write()
     try:
         return sweep.engine.submit(sweep)
-    except UserError:
-        with contextlib.suppress(UserError):  # if it cannot be asked any more, it may have taken some jobs
+    except (UserError, Unavailable):
+        with contextlib.suppress(UserError, Unavailable):  # if it cannot be asked any more, it may have taken some jobs
             if not before_states and not sweep.engine.states(sweep):
                 path.unlink() if before is None else storage.write_whole(path, before)
                 if before is not None and was_own:

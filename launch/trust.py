@@ -16,8 +16,8 @@ from etils import epath
 
 from jmoe.errors import UserError
 from jmoe.storage.files import cache_dir, write_whole
-from launch import output
 from launch.jobs import short_hash
+from launch.printable import printable
 
 SHOWN = 12  # digits of a hash that --trust asks for
 
@@ -56,10 +56,10 @@ def check(workdir: epath.Path, text: str, programs: list[str], named: str | None
     if named is not None:
         raise UserError(f"--trust={named}: {workdir}/sweep.json has the hash {found[:SHOWN]} now")
     if not is_own(workdir, text):
-        listed = output.printable("; ".join(programs))
+        listed = printable("; ".join(programs))
         raise UserError(
             f"{os.fspath(workdir)}/sweep.json is not as a start of yours on this machine left it, and it would run "
-            f"{listed}. If you know these: --trust={found[:SHOWN]}, or start the sweep again by launch.sweep --sweep=..."
+            f"{listed}. If you know these: --trust={found[:SHOWN]}; or start the sweep again by launch.sweep"
         )
 
 

@@ -9,7 +9,8 @@ import sweeps
 from etils import epath
 
 from jmoe.errors import UserError
-from launch import jobs, sweepfile, trust
+from jmoe.storage import files as storage
+from launch import collect, jobs, status, sweepfile, trust
 
 BACKEND = """
 import pathlib
@@ -140,6 +141,46 @@ def test_a_task_without_its_flags_runs_only_an_own_sweep(begun, tmp_path):
     task = "launch.task", f"--workdir={begun.workdir}", f"--job={begun.jobs[0].name}"
     assert "is not as a start of yours" in helpers.fails(*task)
     assert "has no tasks" in helpers.fails(*task, "--config=configs/quickstart.py")  # and goes on with a named config
+
+
+def test_a_cause_of_failure_forges_no_line(begun):
+    """It is the last line of a trainer's log, and lies in the workdir."""
+    (job,) = begun.jobs
+    failure = {"cause": "lost\nd16-e1-01234567 1/1 done\x1b[2J\u202e", "tries": 1, "tokens": 0, "for_good": True}
+    (job.folder / "failure.json").write_text(json.dumps(failure))
+    here = f"--workdir={begun.workdir}"
+    for command in (["launch.status", here], ["launch.collect", here], ["launch.accept", here, "--job=d"]):
+        done = helpers.run(*command)
+        shown = done.stdout + done.stderr
+        assert r"lost\nd16-e1-01234567 1/1 done\x1b[2J\u202e" in shown, shown
+        assert "\x1b" not in shown and "\u202e" not in shown and "\nd16-e1-01234567" not in shown
+
+
+@pytest.mark.parametrize(
+    "failure", ['{"cause": 3}', "[]", "3", '{"cause": "a", "tries": "x", "tokens": 0, "for_good": 1}']
+)
+def test_a_failure_of_other_types_is_none(begun, failure):
+    (begun.jobs[0].folder / "failure.json").write_text(failure)
+    assert begun.jobs[0].failure() == {}
+
+
+@pytest.mark.parametrize(
+    "record", [{}, {"config": None}, {"config": {}}, {"config": {"data": {}, "model": 3}}, None, 3]
+)
+@pytest.mark.parametrize("seal", [True, False])
+def test_a_result_without_a_config_is_damaged(begun, record, seal):
+    """A seal says that it is what was written, and not who wrote it."""
+    (job,) = begun.jobs
+    sweeps.train(job)
+    branch = next(iter(job.budgets))
+    path = job.folder / branch / "result.json"
+    values = json.loads(path.read_text())
+    del values["sha256"]
+    values["record"] = record
+    path.write_text(json.dumps(storage.sealed(values) if seal else values))
+    rows, missing, _ = collect.rows_of(begun)
+    assert not rows and "result.json is damaged" in missing[f"jobs/{job.name}/{branch}"]
+    assert status.look(begun, {})["jobs"][0]["more"].startswith(f"{branch}/result.json is damaged")
 
 
 def test_a_start_anew_makes_a_sweep_ones_own(begun, tmp_path):
