@@ -108,9 +108,9 @@ sbom: .venv/.test .venv-tools/.made
 	$(TOOLS)/cyclonedx-py environment --output-reproducible --of JSON --output-file sbom.json .venv/bin/python
 	@echo "sbom.json"
 
-# Which of these versions have known vulnerabilities. Asks PyPI, so it needs a network.
+# Which of these versions have known vulnerabilities. Asks PyPI, so it needs a network, and fails without one.
 audit: .venv-tools/.made
-	$(TOOLS)/pip-audit --disable-pip --require-hashes --requirement requirements/test.lock
+	$(TOOLS)/pip-audit --strict --disable-pip --require-hashes --requirement requirements/test.lock
 
 clean:
 	rm -rf .venv .venv-cuda .venv-tpu .venv-tools runs site sbom.json
