@@ -3,6 +3,7 @@
 import ast
 import json
 import pathlib
+import re
 
 import fit_runs
 import numpy as np
@@ -15,6 +16,7 @@ from fit import __main__ as command_line
 from fit.data import table
 from fit.errors import UserError
 from fit.lawbook import config_fields, lawfile, models
+from fit.next_runs import next_text
 from fit.planner import page
 from fit.planning import emitted
 
@@ -105,7 +107,10 @@ def test_a_config_file_that_is_not_ours_runs_only_if_it_is_named(tmp_path, capsy
     ask = "plan", f"--law={law}", "--flops=2e12", f"--emit_config={tmp_path / 'config.py'}"
     code, _, err = run(capsys, *ask)
     assert code == 2 and f"name it yourself by --base_config={base}" in err and not (tmp_path / "config.py").exists()
-    assert page._law(lawfile.load(law))["foreign_config"]
+    read = lawfile.load(law)
+    assert page._law(read)["foreign_config"]
+    with pytest.raises(UserError, match=f"base_config={re.escape(base)}"):
+        next_text.sweep_source(read, read.shaped(), {})
 
 
 def test_a_config_file_that_is_named_has_the_overrides_of_its_runs(tmp_path, capsys, monkeypatch):
