@@ -14,6 +14,7 @@ from fit.data.table import Table, read
 from fit.errors import UserError
 from fit.shape.architecture import training_flops
 from fit.words import sentences
+from fit.words.printable import printable
 
 ALWAYS = ("n_active", "n_tokens", "n_experts")  # columns of every Runs, of ones if the law does not read them
 FEWEST_TOKENS, MOST_TOKENS = 0.1, 1e5  # for each parameter, of any model that is trained on purpose
@@ -67,7 +68,9 @@ class Runs:
         if not self.table.rows:
             return {}
         row = dict(row=int(self.table.rows[self.index[i]]))
-        return row | ({"run": str(self.table.column("run")[self.index[i]])} if "run" in self.table else {})
+        if "run" not in self.table:
+            return row
+        return row | {"run": printable(str(self.table.column("run")[self.index[i]]))}
 
 
 def subset(runs: Runs, rows: Array) -> Runs:
@@ -80,7 +83,9 @@ def subset(runs: Runs, rows: Array) -> Runs:
 
 def corpora(table: Table) -> list[str]:
     """Fingerprints of the text that the runs of a table were trained on, where it has them."""
-    return sorted({str(v) for v in table.column("corpus_fingerprint")}) if "corpus_fingerprint" in table else []
+    if "corpus_fingerprint" not in table:
+        return []
+    return sorted({printable(str(v)) for v in table.column("corpus_fingerprint")})
 
 
 def read_runs(path: str | Table, columns: Sequence[str], mix_corpora: bool = False) -> Runs:

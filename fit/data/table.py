@@ -10,7 +10,7 @@ import csv
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +19,12 @@ import numpy as np
 from fit.aliases import Array, Numbers
 from fit.data.files import replacing
 from fit.errors import UserError
+from fit.words.printable import is_printable
 
 if TYPE_CHECKING:
     import pyarrow
 
+MOST_ROWS, MOST_BYTES = 5_000_000, 4_000_000_000  # of a Parquet file, which is small before it is unpacked
 LONGEST_PATH = 4096  # a longer text is none: somebody gave what is in the file
 # What a run may be: outside these bounds a number is a slip of units, not a run.
 BOUNDS = dict(n_active=(1, 1e16), n_total=(1, 1e18), n_tokens=(1, 1e18), n_experts=(1, 1e6), loss=(1e-6, 1e3))
@@ -185,9 +187,7 @@ def _read_csv(path: str) -> Table:
             header = [name.strip() for name in next(reader, ())]
             if not header:
                 raise UserError(f"{path}, row 1: expected a header of column names, found nothing")
-            for name in header:
-                if header.count(name) > 1:
-                    raise UserError(f"{path}, row 1: column {name or '(no name)'} stands there twice")
+            _check_names(f"{path}, row 1", header)
             for line in filter(None, reader):
                 if len(line) != len(header):
                     raise UserError(
@@ -221,22 +221,45 @@ def _read_jsonl(path: str) -> Table:
                 raise UserError(f"{path}, row {row}: found {shown(record)}, expected a JSON object")
             records.append(record)
             rows.append(row)
-    return Table(path, _columns(records), rows)
+    columns = _columns(records)
+    _check_names(path, columns)
+    return Table(path, columns, rows)
+
+
+def _check_names(where: str, names: Iterable[str]) -> None:
+    """UserError where two columns have one name, or a name is no text that can be printed: errors list the names."""
+    seen = set()
+    for name in names:
+        if not is_printable(name):
+            raise UserError(f"{where}: the name of column {shown(name)} holds a control character")
+        if name in seen:
+            raise UserError(f"{where}: column {name or '(no name)'} stands there twice")
+        seen.add(name)
 
 
 def _read_parquet(path: str) -> Table:
     import pyarrow.parquet
 
     try:
-        table = pyarrow.parquet.ParquetFile(path).read()
+        file = pyarrow.parquet.ParquetFile(path)
+        _check_size(path, file.metadata)
+        table = file.read()
     except pyarrow.ArrowException as e:
         raise UserError(f"{path}: is not Parquet: {str(e).splitlines()[0]}") from e
     names = table.column_names
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"{path}: column {name} stands there twice")
+    _check_names(path, names)
     columns = {name: _values(column, pyarrow) for name, column in zip(names, table.columns)}
     return Table(path, columns, list(range(1, table.num_rows + 1)), arrow=table)
+
+
+def _check_size(path: str, found: pyarrow.parquet.FileMetaData) -> None:
+    """UserError where a Parquet file holds more than a table of runs can: a few megabytes may hold 300 million rows."""
+    n_bytes = sum(found.row_group(i).total_byte_size for i in range(found.num_row_groups))
+    if found.num_rows > MOST_ROWS or n_bytes > MOST_BYTES:
+        raise UserError(
+            f"{path}: holds {found.num_rows:,} rows and {n_bytes / 1e9:.1f} GB unpacked; a table of runs has at most "
+            f"{MOST_ROWS:,} rows and {MOST_BYTES / 1e9:g} GB"
+        )
 
 
 def _values(column: pyarrow.ChunkedArray, pyarrow: ModuleType) -> list:

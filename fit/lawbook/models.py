@@ -33,7 +33,9 @@ import numpy as np
 from fit.aliases import Array, Json
 from fit.data.table import Table
 from fit.errors import UserError
+from fit.lawbook.config_fields import FIELDS as CONFIG_FIELDS
 from fit.shape.architecture import ROUNDED, Architecture
+from fit.words.printable import printable
 
 MOST_EXPERTS = 16  # numbers of experts that a plan compares by default
 # What a plan chooses anew, or what does not belong to the models: never taken over from the runs.
@@ -41,6 +43,7 @@ CHOSEN = ("model.d_model", "model.n_blocks", "model.n_heads", "model.d_ff", "mod
 CHOSEN += ("n_tokens", "seed", "data.fingerprint")
 # and these where the table has a column of them
 BUILT = ("n_kv_heads", "head_dim", "tied_embeddings", "top_k", "d_expert", "n_shared_experts", "n_dense_blocks")
+LONGEST_VALUE = 10_000  # letters of a field's value as Python source; longer ones are none that a person chose
 OFF = 0.02  # counts further off than this share are reported
 # how the paper's models are built
 NEUTRAL: Json = dict(kv_share=1, attention=1, ff=3, tied=False, split=1, top_k=1, shared=0, n_dense=0, head_dim=0)
@@ -82,7 +85,7 @@ def from_table(table: Table, rows: Array | slice = slice(None)) -> Json:
 
 def _only(table: Table, name: str, differing: dict[str, list]) -> str | None:
     """The one value of a column of text, None where there is no such column or it is empty."""
-    values = sorted({str(v) for v in table.columns.get(name, []) if v not in (None, "")})
+    values = sorted({printable(str(v)) for v in table.columns.get(name, []) if v not in (None, "")})
     if len(values) > 1:
         differing[name] = values
     return values[0] if len(values) == 1 else None
@@ -205,8 +208,8 @@ def _experts(table: Table, rows: Array | slice) -> list[int] | None:
 
 
 def _overrides(table: Table, differing: dict[str, list]) -> dict[str, str]:
-    """{field: value as Python source} that every run's overrides (field=value field=value ...) hold alike."""
-    held = [dict(re.findall(r"([\w.]+)=(.*?)(?= [\w.]+=|$)", str(text))) for text in table.columns.get("overrides", [])]
+    """{field: value as Python source} of the config's fields that every run's overrides hold alike."""
+    held = [split_overrides(printable(str(text))) for text in table.columns.get("overrides", [])]
     common = {}
     for field in dict.fromkeys(name for overrides in held for name in overrides):
         values = sorted({overrides.get(field, "") for overrides in held})
@@ -214,9 +217,19 @@ def _overrides(table: Table, differing: dict[str, list]) -> dict[str, str]:
             continue
         if len(values) > 1:
             differing[field] = values
-        elif is_literal(values[0]):
+        elif field in CONFIG_FIELDS and is_literal(values[0]):
             common[field] = values[0]
     return common
+
+
+def split_overrides(text: str) -> dict[str, str]:
+    """{field: value} of a run's overrides, "field=value field=value ..."; a value may hold spaces.
+
+    A field begins the text or follows a space, so that a long word is read once and not from each of its letters.
+    """
+    names = list(re.finditer(r"(?:^| )([\w.]+)=", text))
+    ends = [name.start() for name in names[1:]] + [len(text)]
+    return {name[1]: text[name.end() : end] for name, end in zip(names, ends)}
 
 
 def text_of(entry: Mapping[str, Any]) -> dict[str, str]:
@@ -230,11 +243,13 @@ def overrides(entry: Mapping[str, Any]) -> dict[str, str]:
     return (entry["overrides"] or {}) | text_of(entry)
 
 
-def is_literal(source: str) -> bool:
-    """Whether `source` is a Python literal and nothing that could run."""
+def is_literal(source: object) -> bool:
+    """Whether `source` is text of a Python literal, which nothing could run, and that Python can write out again."""
+    if not isinstance(source, str) or len(source) > LONGEST_VALUE:
+        return False
     try:
-        ast.literal_eval(source)
-        return True
+        value = ast.literal_eval(source)
+        return bool(ast.literal_eval(repr(value)) == value)  # infinity and NaN are written as names
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
         return False
 

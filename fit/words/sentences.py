@@ -265,6 +265,10 @@ OTHER_VOCABULARY = (
 FAR_FROM_CONFIG = (
     "--emit_config: {outside}; learning rate, batch and warm-up of {base} were tuned nowhere near{another}"
 )
+FOREIGN_CONFIG = (
+    "--{flag}: the law {law} was fitted to runs of the config file {base}, which is none of jmoe's own and would run "
+    "with the training; where you trust it, name it yourself by --base_config={base}"
+)
 CONFIG_MODEL = (
     "{n_experts} experts, {n_active:amount} active and {n_total:amount} total parameters, {n_tokens:amount} tokens; "
     "predicted loss {loss:.4f} nats per token."
