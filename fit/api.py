@@ -233,8 +233,9 @@ def page(
 
 
 def _runs_of(law: Law, runs: object) -> Table:
-    """Runs of the law, by the names of columns that its fit was given."""
-    return read(runs, (law.record.get("settings") or {}).get("columns"))
+    """Runs of the law, by the names and units of columns that its fit was given."""
+    settings = law.record.get("settings") or {}
+    return read(runs, settings.get("columns"), settings.get("units"))
 
 
 @contextlib.contextmanager

@@ -1,9 +1,11 @@
 """What is asked of a plan, and the plan that answers it."""
 
 import dataclasses
+import math
 
 from fit.asked.fields import Asked, choice, experts, free, number, numbers, text, whole
 from fit.errors import UserError
+from fit.lawbook import totals
 from fit.lawbook.lawfile import Law
 from fit.planning import compare, cost, memory, planning, repeats, target
 from fit.planning.constraints import CHIPS, Chips, Constraints, Mesh
@@ -12,6 +14,7 @@ from fit.shape.like import PUBLISHED, Known, read
 from fit.words import sentences
 
 OWN = "Default: the law's own"
+WIDENED, AS_WIDE = 4, 1e-3  # times that a plan is made again for the widths of experts at its size; until they agree
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -102,7 +105,7 @@ class Budget(Shape):
         built."""
         used = self.used
         value = ",".join(f"{u:g}" for u in used or ())
-        if used is not None and not law.knows_experts:
+        if used is not None and not law.of_mixtures:
             raise UserError(sentences.USED_OF_MIXTURES.format(value=value, law=law.name))
         if used is not None and len(used) > 1 and not law.reads_used:
             raise UserError(
@@ -183,12 +186,13 @@ class Plan(Budget):
 
 
 def experts_of(law: Law, asked: tuple[int, ...] | None) -> tuple[int, ...]:
-    """The numbers of experts asked for, else those that the law was fitted to. Raises UserError for mixtures of a law
-    of dense models."""
+    """The numbers of experts asked for, else those that the law was fitted to. Raises UserError for other numbers than
+    the one of a law that holds for one number alone, such as 1 for dense models."""
     if asked is None:
         return law.experts
-    if not law.knows_experts and asked != (1,):
-        raise UserError(sentences.ONLY_DENSE.format(value=",".join(map(str, asked)), law=law.name))
+    if not law.knows_experts and asked != law.experts:
+        sentence = sentences.ONLY_ONE_NUMBER if law.of_mixtures else sentences.ONLY_DENSE
+        raise UserError(sentence.format(value=",".join(map(str, asked)), law=law.name, own=law.experts[0]))
     return asked
 
 
@@ -198,7 +202,7 @@ def planned(law: Law, asked: Plan) -> dict:
     made, architectures = [], asked.architectures(law)
     for architecture in architectures:
         try:
-            made.append((architecture, _planned(law, asked, architecture)))
+            made.append((architecture, _planned_as_wide(law, asked, architecture)))
         except UserError as error:  # another of the architectures may be feasible
             refused = error
     if not made:
@@ -212,6 +216,20 @@ def planned(law: Law, asked: Plan) -> dict:
         rows = [dict(used=a.used) | {name: p["best"][name] for name in names} for a, p in made]
         plan["architectures"] = sorted(rows, key=lambda row: row["used"])
         plan.setdefault("used", 1.0)  # the law's own architecture does not say it
+    return plan
+
+
+def _planned_as_wide(law: Law, asked: Plan, architecture: Architecture) -> dict:
+    """The plan with experts as wide as the law's table has them at the size of the best model."""
+    plan, shares = _planned(law, asked, architecture), law.models["shares"]
+    own_experts = asked.known is None and not asked.given("used", "granularity", "shared_experts")
+    for _ in range(WIDENED if shares and own_experts else 0):
+        best = plan["best"]
+        wider = totals.at_size(architecture, shares, best["n_active"], best["n_experts"])
+        if math.isclose(wider.split, architecture.split, rel_tol=AS_WIDE):
+            break
+        architecture = wider
+        plan = _planned(law, asked, architecture)
     return plan
 
 

@@ -183,7 +183,7 @@ class Lr(flags.Columns):
         return learning_rate.BestRate(**model, rate=np.nan, loss=np.nan, curvature=np.nan, at_edge=False)
 
     def run(self) -> None:
-        optima, left_out = learning_rate.best_rates(read(self.runs, self.columns), self.with_batch)
+        optima, left_out = learning_rate.best_rates(read(self.runs, self.columns, self.units), self.with_batch)
         trained = sorted({o.n_experts for o in optima})
         wanted = self.experts or trained
         if absent := [e for e in wanted if e not in trained]:

@@ -165,6 +165,7 @@ def predict(law: Law, table: Table) -> dict:
     """{columns: {predicted_loss; with bootstrap draws law_loss_low and _high, and where the law knows its noise
     predicted_loss_low and _high of a new run; outside_fitted_range, in words}, warnings}; losses are in nats per token,
     columns lists with a value for each row. Raises UserError for a value that no model has."""
+    law.check_experts_of(table)
     values = {name: table.numbers(name) for name in law.form.columns}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said among the warnings

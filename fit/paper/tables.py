@@ -40,7 +40,7 @@ def memories_of(law: Law, architecture: Architecture, budgets: Sequence[float]) 
         return TABLE_2["memory_gb"], TABLE_2["kv_tokens"]
     middle = optimum.Constraints(flops=sorted(budgets)[len(budgets) // 2])
     dense = optimum.optima(law, architecture, middle, [1])
-    weights = float(middle.memory(architecture, dense.d_model[0], 1)) / 1e9
+    weights = float(middle.memory(architecture, dense.d_model[0], dense.n_experts[0])) / 1e9
     return tuple(float(f"{times * weights:.1e}") for times in (1, 3, 10)), 0
 
 

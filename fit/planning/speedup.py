@@ -36,7 +36,9 @@ def speedup(law: Law, runs: Table, seed: int = 0) -> dict:
     if not law.form.at_experts:
         raise UserError(sentences.NO_SPEEDUP.format(law=law.name, form=law.form.name))
     size, tokens, loss = (runs.numbers(name) for name in ("n_active", "n_tokens", "loss"))
-    experts = runs.numbers("n_experts") if law.knows_experts and "n_experts" in runs else np.ones(len(loss))
+    experts = np.full(len(loss), float(law.only_experts or 1))
+    if "n_experts" in runs and law.knows_experts:
+        experts = runs.numbers("n_experts")
     flops = training_flops(size, tokens)
     best = _log_factors(law, law.coefficients, experts, flops, np.log(loss)[None])[0]
     reached, log_flops = np.isfinite(best), np.log10(flops)

@@ -84,7 +84,11 @@ USED_OF_MIXTURES = "--used={value}: --law={law} is a law of dense models"
 OUT_OF_REACH = (
     "--target_loss={loss:g} cannot be reached: with any budget the other limits leave a loss of {least:.4f} at least"
 )
-ONLY_DENSE = "--experts={value}: --law={law} is a law of dense models"
+DENSE_ALONE = "--law={law} is a law of dense models"
+ONLY_DENSE = "--experts={value}: " + DENSE_ALONE
+ONE_NUMBER = "--law={law} was fitted to mixtures of {own} experts alone and says nothing of other numbers of experts"
+ONLY_ONE_NUMBER = "--experts={value}: " + ONE_NUMBER + ": expected {own}"
+ONE_NUMBER_HAS_NO_DENSE = "--law={law} was fitted to mixtures of {own} experts alone: it says nothing of dense models"
 
 # The peak learning rate of the buildable model, and where it is from.
 RATE_EQ_10 = "Eq. 10"
@@ -114,6 +118,7 @@ BEST_IN_DRAWS = (
     "E = {n_experts} is the best in {best_in_draws} of {draws} bootstrap fits; {first:g}th to {last:g}th percentile "
     "({drawn}):"
 )
+OF_DRAWS = "{first:g}th to {last:g}th percentile of {draws} bootstrap fits ({drawn}):"
 AGAINST_DENSE = (
     "against the best dense model (n_active {n_active:amount}, {n_tokens:amount} tokens, loss {loss:.4f}): loss "
     "{loss_saved:.4f} lower, {flops}, {inference_flops_ratio:.0%} of its inference FLOPs per token"
