@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fit.architecture_search import holistic as holistic_laws
 from fit.architecture_search import holistic_runs, holistic_text
 from fit.asked import fits, plans, searches
+from fit.data import sense
 from fit.data.files import check_writable, write_text
 from fit.data.table import Table, plain, read
 from fit.equal_flops import surface as surfaces
@@ -94,7 +95,8 @@ def compare_forms(runs: object, *, asked: fits.Fit, quiet: bool = True) -> dict:
         from fit.fitting import forms, solvers
 
         with solvers.kept():
-            return forms.compare(runs, asked.forms, asked.settings(asked.forms[0], quiet))
+            found = forms.compare(runs, asked.forms, asked.settings(asked.forms[0], quiet))
+    return found | dict(warnings=[f"{runs.path}: {doubt}" for doubt in sense.doubts(runs)])
 
 
 def predict(law: Law | str, runs: object = None, *, asked: searches.Model | None = None, **model: object) -> Answer:

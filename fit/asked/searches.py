@@ -19,7 +19,9 @@ class Model(Asked):
 
     n_active: float | None = number("Active parameters, embedding and head included.", None, *BOUNDS["n_active"])
     n_tokens: float | None = number("Training tokens.", None, *BOUNDS["n_tokens"])
-    n_experts: int | None = whole("Experts in each layer, 1 for a dense model. Default: the law's own, else 1.", least=1)
+    n_experts: int | None = whole(
+        "Experts in each layer, 1 for a dense model. Default: the law's own, else 1.", least=1
+    )
 
     def table(self, law: Law) -> Table:
         """Of one row. Raises UserError where the law reads more than is given."""

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fit.aliases import Array, ByName
+from fit.aliases import Array
 from fit.data.table import COUNT_UNITS, Table
 from fit.errors import UserError
 
 USUAL_TOKENS = 20.0  # for each parameter
 POSSIBLE_TOKENS = 1e-3, 1e6  # for each parameter, of most runs of a table
 FEWEST, MOST = 0.1, 1e5  # for each parameter, of any model that is trained on purpose
-SMALLEST = 1e3  # parameters and tokens of most runs of a table
+SMALLEST = dict(n_active=3e3, n_tokens=3e4)  # of most runs of a table
 FAR_OFF = 100  # times outside FEWEST and MOST a single run is named
 ODD_SHARE = 0.02  # of the runs outside these, from which on they are named
 LARGEST_VOCABULARY = 2**18  # of tokenizers in use
@@ -29,6 +29,8 @@ CRASHED_OF_MEDIAN = 2.2  # the same where the vocabulary is not known, in losses
 FLOPS = ("flops", "training_flops", "train_flops", "compute", "budget", "c")  # names of columns of training FLOPs
 STATES = ("crashed", "failed", "killed", "running", "preempted", "unfinished", "preempting", "error", "oom")
 NAMED = 5  # rows
+
+Columns = dict[str, Array]  # by name, float64, a value for each row
 
 
 def check(table: Table) -> None:
@@ -45,11 +47,10 @@ def doubts(table: Table) -> list[str]:
     return [*found, *_of_loss(table, known), *_crashed(table, known), *_twice(table, known)]
 
 
-def _known(table: Table) -> ByName:
-    """The columns n_active, n_tokens, n_total, n_experts, loss and vocab_size as float64, as far as the table has them
-    and all their values are numbers."""
-    known = {}
-    for name in ("n_active", "n_tokens", "n_total", "n_experts", "loss", "vocab_size"):
+def _known(table: Table) -> Columns:
+    """Columns as float64, as far as the table has them and all their values are numbers."""
+    known: Columns = {}
+    for name in ("n_active", "n_tokens", "n_total", "n_experts", "top_k", "loss", "vocab_size"):
         if name in table:
             try:
                 known[name] = table.numbers(name)
@@ -72,7 +73,7 @@ def _unless_said(table: Table, *names: str) -> bool:
     return not set(names) & set(table.units)
 
 
-def _flops(table: Table, known: ByName) -> tuple[str, Array] | None:
+def _flops(table: Table, known: Columns) -> tuple[str, Array] | None:
     """(name, ln of it over 6 N D) of the column of training FLOPs; None where there is none."""
     if not {"n_active", "n_tokens"} <= known.keys():
         return None
@@ -86,7 +87,7 @@ def _flops(table: Table, known: ByName) -> tuple[str, Array] | None:
     return None
 
 
-def _check_counts(table: Table, known: ByName) -> None:
+def _check_counts(table: Table, known: Columns) -> None:
     if "n_total" in known and "n_active" in known:
         fewer = known["n_total"] < known["n_active"] * 0.99
         if fewer.any():
@@ -101,7 +102,8 @@ def _check_counts(table: Table, known: ByName) -> None:
     ratio, size, tokens = (float(np.median(values)) for values in (n_tokens / n_active, n_active, n_tokens))
     flops = _flops(table, known)
     off = None if flops is None else float(np.median(flops[1])) / math.log(10)
-    impossible = not POSSIBLE_TOKENS[0] <= ratio <= POSSIBLE_TOKENS[1] or min(size, tokens) < SMALLEST
+    impossible = not POSSIBLE_TOKENS[0] <= ratio <= POSSIBLE_TOKENS[1]
+    impossible |= size < SMALLEST["n_active"] or tokens < SMALLEST["n_tokens"]
     if not impossible and (off is None or abs(off) < 2.5):
         return
     meant = _meant(ratio, size, tokens, off)
@@ -130,7 +132,7 @@ def _meant(ratio: float, size: float, tokens: float, off: float | None) -> dict[
     return min(found, key=lambda one: one[:2])[2] if found else None
 
 
-def _of_tokens(table: Table, known: ByName) -> Iterator[str]:
+def _of_tokens(table: Table, known: Columns) -> Iterator[str]:
     size = known.get("n_active", known.get("n_total"))
     if size is None or "n_tokens" not in known:
         return
@@ -147,7 +149,7 @@ def _of_tokens(table: Table, known: ByName) -> Iterator[str]:
     )
 
 
-def _of_flops(table: Table, known: ByName) -> Iterator[str]:
+def _of_flops(table: Table, known: Columns) -> Iterator[str]:
     flops = _flops(table, known)
     if flops is None:
         return
@@ -159,11 +161,12 @@ def _of_flops(table: Table, known: ByName) -> Iterator[str]:
         )
 
 
-def _of_experts(table: Table, known: ByName) -> Iterator[str]:
+def _of_experts(table: Table, known: Columns) -> Iterator[str]:
     if "n_experts" in table:
-        top_k = table.numbers("top_k", (0, 1e6)) if "top_k" in table.columns and _all_numbers(table, "top_k") else None
-        if top_k is not None and "n_experts" in known and (more := top_k > known["n_experts"]).any():
-            yield f"{more.sum()} runs use more experts than they have ({_rows(table, more)}): top_k above n_experts"
+        if "n_experts" in known and "top_k" in known:
+            more = (known["top_k"] > known["n_experts"]) & (known["n_experts"] > 1)
+            if more.any():
+                yield f"{more.sum()} runs use more experts than they have ({_rows(table, more)}): top_k above n_experts"
         return
     taken = "the table has no column n_experts: all its runs are taken as dense (n_experts = 1)"
     if {"n_total", "n_active"} <= known.keys() and (more := known["n_total"] > 1.05 * known["n_active"]).any():
@@ -171,15 +174,7 @@ def _of_experts(table: Table, known: ByName) -> Iterator[str]:
     yield taken
 
 
-def _all_numbers(table: Table, name: str) -> bool:
-    try:
-        table.numbers(name, (0, 1e18))
-    except UserError:
-        return False
-    return True
-
-
-def _ceiling(known: ByName) -> tuple[float, str]:
+def _ceiling(known: Columns) -> tuple[float, str]:
     """(the loss in nats per token of a model that knows nothing, what it follows from)."""
     if "vocab_size" in known and np.all(known["vocab_size"] >= 2):
         size = float(known["vocab_size"].max())
@@ -187,7 +182,7 @@ def _ceiling(known: ByName) -> tuple[float, str]:
     return math.log(LARGEST_VOCABULARY), f"the logarithm of the largest vocabularies, {LARGEST_VOCABULARY:,}"
 
 
-def _against_text(known: ByName) -> tuple[Array, Array] | None:
+def _against_text(known: Columns) -> tuple[Array, Array] | None:
     """(loss, that of the law of web text) of the runs that can be set against it; None where these are not most of the
     runs, or the tokens are bytes or characters."""
     of_bytes = "vocab_size" in known and known["vocab_size"].min() <= BYTES
@@ -209,7 +204,7 @@ def _likely_unit(loss: Array, reference: Array | None) -> str:
     return min(as_nats, key=lambda unit: abs(math.log(np.median(as_nats[unit] / reference))))
 
 
-def _check_loss(table: Table, known: ByName) -> None:
+def _check_loss(table: Table, known: Columns) -> None:
     if "loss" not in known or not _unless_said(table, "loss"):
         return
     median, (ceiling, of) = float(np.median(known["loss"])), _ceiling(known)
@@ -229,7 +224,7 @@ def _check_loss(table: Table, known: ByName) -> None:
     )
 
 
-def _of_loss(table: Table, known: ByName) -> Iterator[str]:
+def _of_loss(table: Table, known: Columns) -> Iterator[str]:
     if "loss" not in known or not _unless_said(table, "loss"):
         return
     theirs = table.names.get("loss", "loss")
@@ -260,7 +255,7 @@ def _factor(unit: str) -> str:
     return ", with bytes per token as the factor, times 0.6931 for bits" if unit == "FACTOR" else ""
 
 
-def _crashed(table: Table, known: ByName) -> Iterator[str]:
+def _crashed(table: Table, known: Columns) -> Iterator[str]:
     state = next((name for name in table.columns if name.lower() in ("state", "status")), None)
     if state is not None:
         bad = np.array([str(value).strip().lower() in STATES for value in table.columns[state]])
@@ -282,7 +277,7 @@ def _crashed(table: Table, known: ByName) -> Iterator[str]:
         )
 
 
-def _twice(table: Table, known: ByName) -> Iterator[str]:
+def _twice(table: Table, known: Columns) -> Iterator[str]:
     """Sentences on rows that repeat others, and on runs of one name that stand there with several losses."""
     names = [name for name in ("n_active", "n_tokens", "n_experts", "n_total", "loss") if name in known]
     if "loss" not in known or len(names) < 2:

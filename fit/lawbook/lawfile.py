@@ -19,7 +19,8 @@ from fit.data import table
 from fit.data.runs import unlikely
 from fit.errors import UserError
 from fit.form import Form, Reduced
-from fit.lawbook import lawcheck, models
+from fit.lawbook import lawcheck
+from fit.lawbook.built import mixture_of
 from fit.laws import FORMS, PRESETS
 from fit.shape.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
 from fit.words import sentences
@@ -254,7 +255,7 @@ class Law:
             asked[name] = asked[name] or self.models[name] or getattr(PAPER, name)
         built = dict(**asked, final_norm=bool(self.models["final_norm"]))
         own = self.models["architecture"]
-        return models.mixture_of(own, **built) if own else Architecture(**built)
+        return mixture_of(own, **built) if own else Architecture(**built)
 
     def extrapolation(self, *counts: Opt, **more: Opt) -> list[Json]:
         """Which of these (numbers: n_active, n_tokens, n_experts, and others by name; flops: of training, 6 n_active

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from fit.aliases import Json
+from fit.data import sense
 from fit.data.runs import unlikely
 from fit.data.table import Table
 from fit.errors import UserError
@@ -181,6 +182,8 @@ def predict(law: Law, table: Table) -> dict:
         for i in range(len(table))
     ]
     warned = [odd] if (odd := unlikely(values)) else []
+    if "loss" in table:
+        warned += [doubt for doubt in sense.doubts(table) if "loss" in doubt]
     if law.warning and not inside.all():
         warned.append(f"outside the fitted range of this law: {law.warning}")
     return dict(columns=columns, warnings=warned)

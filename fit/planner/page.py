@@ -15,7 +15,7 @@ from fit.data.runs import Runs
 from fit.data.table import Table
 from fit.errors import UserError
 from fit.form import Form
-from fit.lawbook import lawcheck, models, summary
+from fit.lawbook import built, lawcheck, models, summary
 from fit.lawbook.lawfile import OURS, PRESETS, Law, load
 from fit.laws import FORMS
 from fit.next_runs import next_text
@@ -95,7 +95,7 @@ def _law(law: Law) -> Json:
         form=law.form.name,
         coefficients={name: law.coefficients[name] for name in law.form.names},
         **{name: getattr(law, name) for name in _LAW},
-        own=own and dataclasses.asdict(models.mixture_of(own, 1, 1)),
+        own=own and dataclasses.asdict(built.mixture_of(own, 1, 1)),
         dense=record.get("dense") if law.published else None,
         fixed=record.get("fixed", ()) if law.published else (),
         notes=list(models.architecture_notes(known)),

@@ -58,7 +58,9 @@ def plan(law: Law, architecture: Architecture, constraints: Constraints, experts
         uncapped = dataclasses.replace(constraints, max_tokens=None)
         free = optimum.optima(fresh, architecture, uncapped, experts)
         result["loss_of_token_cap"] = best["loss"] - float(np.nanmin(free.loss))
-    if constraints.flops is not None and law.knows_dense and not law.record.get("dense"):  # else by another law, or none
+    if (
+        constraints.flops is not None and law.knows_dense and not law.record.get("dense")
+    ):  # else by another law, or none
         result["dense"] = against_dense(law, architecture, constraints, best)
         flops = constraints.at(best["n_experts"]).flops
         rows = rule_of_thumb(fresh, architecture, flops, optima.n_experts)
