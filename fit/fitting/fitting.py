@@ -113,7 +113,8 @@ def fit_by_default(form: Form, runs: Runs, settings: Settings) -> tuple[search.F
         changed = prepare(form, runs, dataclasses.replace(problem.settings, **changes))
         return search.again(changed, fit), changed
 
-    for _ in range(3 if few or form.believed else 0):  # the first fits may have bent the law by more than the noise
+    rounds = 3 if len(runs) <= search.SEARCH_RUNS else 1  # the first fits may have bent the law by more than the noise
+    for _ in range(rounds if few or form.believed else 0):
         variance = float(noise_of(problem, fit.free, shared=False).run ** 2)
         decay = float(np.clip(DECAY_PER_VARIANCE * variance, SMALLEST_DECAY, LARGEST_DECAY)) if few else decay
         fit, problem = again(weight_decay=decay, variance=variance if form.believed else 0.0)
