@@ -71,6 +71,7 @@ def law(
     progress on stderr. Raises UserError for a bad value in runs or options.
     """
     asked, runs = asked or fits.Fit.of("law", options | dict(form=form)), read(runs)
+    sense.check(runs)
     if len(asked.forms) > 1:
         raise UserError(f"--form={','.join(asked.form or ())}: expected a single form")
     with _float64():
@@ -91,6 +92,7 @@ def law(
 def compare_forms(runs: object, *, asked: fits.Fit, quiet: bool = True) -> dict:
     """How well each of several forms fits runs (forms.compare). Raises UserError as `law`."""
     runs = read(runs)
+    sense.check(runs)
     with _float64():
         from fit.fitting import forms, solvers
 

@@ -66,7 +66,7 @@ class Import(flags.Columns):
             print(f"left out by --where: {left_out}")
         for name, unit in self.units.items():
             print(f"{name}: converted from {unit}")
-        for doubt in sense.doubts(table):
+        for doubt in (*sense.impossible(table), *sense.doubts(table)):
             print(f"warning: {doubt}", file=sys.stderr)
         print(f"columns: {', '.join(table.columns)}\nwritten to {self.out}")
 

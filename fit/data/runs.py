@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from fit.aliases import Array, ByName, Floats, Json
-from fit.data import sense
 from fit.data.table import Table, read
 from fit.errors import UserError
 from fit.shape.architecture import training_flops
@@ -102,7 +101,6 @@ def read_runs(path: str | Table, columns: Sequence[str], mix_corpora: bool = Fal
     if "n_experts" in table:  # of what a law that does not read it is a law
         read_columns["n_experts"] = table.numbers("n_experts")
     runs = Runs(path, read_columns, loss, table)
-    sense.check(table)
     if len(found := corpora(table)) > 1 and not mix_corpora:
         raise UserError(
             f"{path}, column corpus_fingerprint: found {len(found)} corpora ({', '.join(found[:3])}"

@@ -11,14 +11,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from fit.aliases import Array
+from fit.data.runs import FEWEST_TOKENS, MOST_TOKENS
 from fit.data.table import COUNT_UNITS, Table
 from fit.errors import UserError
+from fit.words import sentences
 
 USUAL_TOKENS = 20.0  # for each parameter
 POSSIBLE_TOKENS = 1e-3, 1e6  # for each parameter, of most runs of a table
-FEWEST, MOST = 0.1, 1e5  # for each parameter, of any model that is trained on purpose
+
 SMALLEST = dict(n_active=3e3, n_tokens=3e4)  # of most runs of a table
-FAR_OFF = 100  # times outside FEWEST and MOST a single run is named
+FAR_OFF = 100  # times outside FEWEST_TOKENS and MOST_TOKENS a single run is named
 ODD_SHARE = 0.02  # of the runs outside these, from which on they are named
 LARGEST_VOCABULARY = 2**18  # of tokenizers in use
 BYTES = 1024  # a vocabulary up to this size is of bytes or characters
@@ -38,6 +40,15 @@ def check(table: Table) -> None:
     known = _known(table)
     _check_counts(table, known)
     _check_loss(table, known)
+
+
+def impossible(table: Table) -> list[str]:
+    """The sentence with which `check` refuses the table, if it does."""
+    try:
+        check(table)
+    except UserError as error:
+        return [error.sentence]
+    return []
 
 
 def doubts(table: Table) -> list[str]:
@@ -125,7 +136,9 @@ def _meant(ratio: float, size: float, tokens: float, off: float | None) -> dict[
         for of_tokens, d in COUNT_UNITS.items():
             units = dict(n_active=of_size, n_tokens=of_tokens)
             units = {name: unit for name, unit in units.items() if unit != "ones"}
-            sensible = FEWEST <= ratio * d / n <= MOST and 1e4 <= size * n <= 1e13 and 1e5 <= tokens * d <= 1e16
+            sensible = (
+                FEWEST_TOKENS <= ratio * d / n <= MOST_TOKENS and 1e4 <= size * n <= 1e13 and 1e5 <= tokens * d <= 1e16
+            )
             agrees = off is None or abs(off - math.log10(n * d)) < 1
             if units and sensible and agrees:
                 found.append((abs(math.log(ratio * d / n / USUAL_TOKENS)), n * d, units))
@@ -137,16 +150,13 @@ def _of_tokens(table: Table, known: Columns) -> Iterator[str]:
     if size is None or "n_tokens" not in known:
         return
     ratio = known["n_tokens"] / size
-    odd = (ratio < FEWEST) | (ratio > MOST)
-    far = (ratio < FEWEST / FAR_OFF) | (ratio > MOST * FAR_OFF)
+    odd = (ratio < FEWEST_TOKENS) | (ratio > MOST_TOKENS)
+    far = (ratio < FEWEST_TOKENS / FAR_OFF) | (ratio > MOST_TOKENS * FAR_OFF)
     if not far.any() and odd.mean() <= ODD_SHARE:
         return
     named = far if far.any() else odd
-    yield (
-        f"{named.sum()} of {len(table)} runs have {ratio[named][0]:.3g} or so tokens for each parameter "
-        f"({_rows(table, named)}), and below {FEWEST:g} or above {MOST:,.0f} nobody trains: is a number meant in "
-        "billions?"
-    )
+    what = f"{named.sum():,} of {len(table):,} models, the first of them with"
+    yield f"{sentences.TOKENS_PER_PARAMETER.format(what=what, ratio=ratio[named][0])} {_rows(table, named)}"
 
 
 def _of_flops(table: Table, known: Columns) -> Iterator[str]:

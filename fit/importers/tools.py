@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from fit.aliases import Json
-from fit.data import sense
 from fit.data.table import BOUNDS, Table, checked_units, read, shown
 from fit.errors import UserError
 from fit.shape.like import EXPERTS
@@ -208,7 +207,7 @@ def table(
 ) -> Table:
     """The rows as a table that `fit law` reads. columns: {ours: theirs}; constants: {ours: value of every run}; sizes:
     a table with the column run, and others for it; units: {ours: unit}, from which these columns are converted. Raises
-    UserError for what is missing or no number, and for counts and losses that cannot be."""
+    UserError for what is missing or no number."""
     more = read(sizes).columns if sizes else {}
     if sizes and "run" not in more:
         raise UserError(f"{sizes}: column run is missing; columns found: {', '.join(more)}")
@@ -237,7 +236,6 @@ def table(
     made = Table(source, {name: [row.get(name) for row in rows] for name in kept}, places)
     made.units = checked_units(units)
     read_columns = {name: made.numbers(name) for name in set(BOUNDS) & set(kept)}
-    sense.check(made)
     made.columns |= {name: read_columns[name].tolist() for name in made.units if name in read_columns}
     return made
 

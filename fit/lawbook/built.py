@@ -91,9 +91,9 @@ def architecture_of(
     c, whole = _columns(table), bool(vocab_size and width_per_block)
     if c is not None:
         _ratios(c, whole, width_per_block, found, several)
-        if width_per_block and not vocab_size and (vocab_size := _vocabulary(c, found, width_per_block)):
-            whole = True
-            out["vocab_size"] = vocab_size
+        if width_per_block and "vocab_size" not in table.columns:
+            vocab_size = _vocabulary(c, found, width_per_block)
+            out["vocab_size"], whole = vocab_size, vocab_size is not None
     elif loose := _loose(table, several):
         found |= loose
     if c is not None and whole:
