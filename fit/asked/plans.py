@@ -14,6 +14,7 @@ from fit.shape.like import PUBLISHED, Known, read
 from fit.words import sentences
 
 OWN = "Default: the law's own"
+MOST_BLOCKS = 1000  # of any model
 WIDENED, AS_WIDE = 4, 1e-3  # times that a plan is made again for the widths of experts at its size; until they agree
 
 
@@ -37,7 +38,9 @@ class Budget(Shape):
     kv_share: float | None = number(
         f"Key-value heads per query head; below 1 saves cache and attention. {OWN}, else 1.", least=1e-3, most=1
     )
-    dense_blocks: int | None = whole(f"Number of dense blocks before a mixture's other blocks. {OWN}, else 0.")
+    dense_blocks: int | None = whole(
+        f"Number of dense blocks before a mixture's other blocks. {OWN}, else 0.", most=MOST_BLOCKS
+    )
     used: tuple[float, ...] | None = numbers(
         "Expert width that a token uses, in widths of the dense layer. Laws that read sparsity or top_k choose among "
         f"several values. {OWN}, else 1."
@@ -115,6 +118,8 @@ class Budget(Shape):
         mixture, built = dataclasses.replace(self.architecture(law), **self.asked), []
         if used is None and not self.asked:
             return [mixture]
+        if law.of_mixtures and law.only_experts is not None:  # its number counts what a token chooses from
+            mixture = dataclasses.replace(mixture, trained=True)
         for u in used or [mixture.used]:
             narrow = round(u * mixture.split)  # widths of experts are rounded to whole ones
             if narrow <= mixture.shared or abs(narrow / mixture.split - u) > 0.1 * u:
@@ -242,6 +247,10 @@ def _planned(law: Law, asked: Plan, architecture: Architecture) -> dict:
     if loss is not None:
         if constraints.flops is not None:
             raise UserError("--target_loss asks for the budget that --flops or --hours gives: give one of them")
+        knows_nothing = math.log(architecture.vocab_size)
+        if loss >= knows_nothing:
+            sentence = sentences.TARGET_KNOWS_NOTHING
+            raise UserError(sentence.format(loss=loss, size=architecture.vocab_size, nothing=knows_nothing))
         constraints, reached = target.reach(law, architecture, constraints, compared, loss)
     plan = planning.plan(law, architecture, constraints, compared)
     if reached is not None:

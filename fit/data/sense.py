@@ -31,6 +31,8 @@ CRASHED_OF_MEDIAN = 2.2  # the same where the vocabulary is not known, in losses
 FLOPS = ("flops", "training_flops", "train_flops", "compute", "budget", "c")  # names of columns of training FLOPs
 STATES = ("crashed", "failed", "killed", "running", "preempted", "unfinished", "preempting", "error", "oom")
 NAMED = 5  # rows
+FEW, SAME_COMPUTE = 8, 4.0  # runs, and the factor of their compute, from which on losses must fall with it
+RISES = 0.5  # rank correlation of loss and compute that no sweep has
 
 Columns = dict[str, Array]  # by name, float64, a value for each row
 
@@ -40,6 +42,11 @@ def check(table: Table) -> None:
     known = _known(table)
     _check_counts(table, known)
     _check_loss(table, known)
+    if (rises := _rises(known)) > RISES:
+        raise UserError(
+            f"{table.path}, column {table.names.get('loss', 'loss')}: the losses rise with compute (rank correlation "
+            f"{rises:.2f}), so no law of losses holds: is the column an accuracy, or the compute another's?"
+        )
 
 
 def impossible(table: Table) -> list[str]:
@@ -55,6 +62,10 @@ def doubts(table: Table) -> list[str]:
     """Sentences on what is suspicious in a table of runs; for one that `check` lets pass."""
     known = _known(table)
     found = [*_of_experts(table, known), *_of_tokens(table, known), *_of_flops(table, known)]
+    if (rises := _rises(known)) > 0:
+        found.append(
+            f"the losses do not fall with compute (rank correlation {rises:+.2f}): no law is well fitted to that"
+        )
     return [*found, *_of_loss(table, known), *_crashed(table, known), *_twice(table, known)]
 
 
@@ -77,6 +88,18 @@ def _rows(table: Table, rows: Array) -> str:
     if "run" in table:
         named = [f"{row} ({table.column('run')[i]})" for row, i in zip(named, at)]
     return f"row{'s' * (len(at) != 1)} {', '.join(named)}{', ...' * (len(at) > NAMED)}"
+
+
+def _rises(known: Columns) -> float:
+    """The rank correlation of loss and training FLOPs, of size where there are no tokens; -1 for few runs, or runs of
+    about the same compute."""
+    if not {"n_active", "loss"} <= known.keys():
+        return -1.0
+    compute = known["n_active"] * known.get("n_tokens", np.ones(1))
+    if len(compute) < FEW or compute.max() < SAME_COMPUTE * compute.min() or np.ptp(known["loss"]) == 0:
+        return -1.0
+    ranks = [np.argsort(np.argsort(values, kind="stable"), kind="stable") for values in (compute, known["loss"])]
+    return float(np.corrcoef(*ranks)[0, 1])
 
 
 def _unless_said(table: Table, *names: str) -> bool:

@@ -43,8 +43,11 @@ def _trained(runs: Runs) -> str:
 
 def _found(plan: Json) -> str:
     best, dense = plan["best"], plan.get("dense")
+    which = f"{_model(best['n_experts'])} is best"
+    if len(plan["optima"]) + len(plan["infeasible"]) == 1:  # nothing was compared
+        which = f"this is the best size of {_model(best['n_experts'])}"
     words = (
-        f"with {flops(plan['constraints']['flops'])} training FLOPs, {_model(best['n_experts'])} is best: "
+        f"with {flops(plan['constraints']['flops'])} training FLOPs, {which}: "
         f"{amount(best['n_active'])} active parameters on {amount(best['n_tokens'])} tokens, predicted loss "
         f"{best['loss']:.4f} (lower is better)"
     )

@@ -87,7 +87,11 @@ def table_2(
             best = int(np.nanargmin(optima.loss))
             row = dict(flops=flops, memory_gb=memory) | optima.row(best)
             row["best_at_edge"] = planning.at_edge(experts, experts[best])
-            if law.draws and (drawn := planning.bootstrap(law, architecture, constraints, experts)):
+            if (
+                law.draws
+                and len(experts) > 1
+                and (drawn := planning.bootstrap(law, architecture, constraints, experts))
+            ):
                 wins = {other["n_experts"]: other["best_in_draws"] for other in drawn["optima"]}
                 row |= dict(best_in_draws=wins.get(row["n_experts"], 0), draws=drawn["draws"])
             if printed:
@@ -128,7 +132,9 @@ def table_5(law: Law, architecture: Architecture, experts: Floats = (), budgets:
                     outside[o["column"]] = max(o, outside.get(o["column"], o), key=lambda o: o["factor"])
             row = dict(flops=flops, n_experts=int(e), n_active_low=size[0], n_active_high=size[1])
             row |= dict(n_tokens_low=trained[0], n_tokens_high=trained[1])
-            row |= dict(draws_without_optimum=int(np.isnan(sizes).sum()), best_in_draws=int(np.sum(best == i)))
+            row |= dict(draws_without_optimum=int(np.isnan(sizes).sum()))
+            if len(experts) > 1:
+                row |= dict(best_in_draws=int(np.sum(best == i)))
             yield row | dict(draws=len(best), outside_fitted_range=in_words(outside.values()))
 
 

@@ -25,6 +25,7 @@ from fit.shape.like import Known
 
 LAWS = ("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "comprehensive-2025", "chinchilla-refit-2024")
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 32)
+MOST_SHARED = 64  # numbers of shared experts that are tried
 AGREE = 2.0  # answers within this factor agree
 LEVERAGE = dict(a=1.23, d=-7.61e-2, gamma=1.67e-2, beta=-1.17e-1, A_start=1.63e-2, A_max=5.28e16)  # its Table 2
 LEVERAGE_OF = dict(activation=(0.008, 1.0), granularity=(2.0, 16.0), flops=(3e17, 6e20))  # the ranges of its runs
@@ -173,9 +174,16 @@ def _choices(law: Law, shape: Json, used: Sequence[float] | None) -> list[Archit
         dataclasses.replace(Architecture(split=k, shared=s, used=u), **shape)
         for u in used
         for k in splits
-        for s in ([shape["shared"]] if "shared" in shape else range(math.ceil(u * k)))
+        for s in ([shape["shared"]] if "shared" in shape else _shared_of(u * k))
         if "shared" in shape or (s <= most * u * k and float(u * k).is_integer())
     ]
+
+
+def _shared_of(chosen: float) -> Sequence[int]:
+    """How many of the experts that a token uses may be shared: all numbers, or MOST_SHARED of them, evenly spaced."""
+    numbers = range(math.ceil(chosen))
+    step = math.ceil(len(numbers) / MOST_SHARED)
+    return numbers[::step]
 
 
 def _best(

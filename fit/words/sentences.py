@@ -85,6 +85,10 @@ OUT_OF_REACH = (
     "--target_loss={loss:g} cannot be reached: with any budget the other limits leave a loss of {least:.4f} at least"
 )
 DENSE_ALONE = "--law={law} is a law of dense models"
+TARGET_KNOWS_NOTHING = (
+    "--target_loss={loss:g}: a model that knows nothing has {nothing:.2f}, the logarithm of the vocabulary of "
+    "{size:,}: expected a lower loss"
+)
 ONLY_DENSE = "--experts={value}: " + DENSE_ALONE
 ONE_NUMBER = "--law={law} was fitted to mixtures of {own} experts alone and says nothing of other numbers of experts"
 ONLY_ONE_NUMBER = "--experts={value}: " + ONE_NUMBER + ": expected {own}"
