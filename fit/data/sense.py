@@ -98,8 +98,11 @@ def _rises(known: Columns) -> float:
     compute = known["n_active"] * known.get("n_tokens", np.ones(1))
     if len(compute) < FEW or compute.max() < SAME_COMPUTE * compute.min() or np.ptp(known["loss"]) == 0:
         return -1.0
-    ranks = [np.argsort(np.argsort(values, kind="stable"), kind="stable") for values in (compute, known["loss"])]
-    return float(np.corrcoef(*ranks)[0, 1])
+    middle = (len(compute) - 1) / 2
+    of_compute, of_loss = (
+        np.argsort(np.argsort(values, kind="stable"), kind="stable") - middle for values in (compute, known["loss"])
+    )
+    return float(np.sum(of_compute * of_loss) / np.sum(of_compute**2))
 
 
 def _unless_said(table: Table, *names: str) -> bool:

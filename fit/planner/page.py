@@ -131,6 +131,7 @@ def _form(form: Form) -> Json:
 
 
 _LAW = ("name", "counts_embedding", "fixes_experts", "published", "experts", "ranges", "warning", "noise")
+_LAW += ("only_experts", "of_mixtures", "knows_dense")
 _MODELS = ("vocab_size", "width_per_block", "seq_len", "unique_tokens", "base_config", "learning_rate")
 
 
