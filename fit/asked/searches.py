@@ -19,18 +19,23 @@ class Model(Asked):
 
     n_active: float | None = number("Active parameters, embedding and head included.", None, *BOUNDS["n_active"])
     n_tokens: float | None = number("Training tokens.", None, *BOUNDS["n_tokens"])
-    n_experts: int = whole("Experts in each layer, 1 for a dense model.", 1, least=1)
+    n_experts: int | None = whole(
+        "Experts in each layer, 1 for a dense model. Default: the law's own, else 1.", least=1
+    )
 
     def table(self, law: Law) -> Table:
         """Of one row. Raises UserError where the law reads more than is given."""
+        if self.n_experts is not None:
+            law.check_experts(self.n_experts, "--n_experts")
+        given = dict(n_active=self.n_active, n_tokens=self.n_tokens, n_experts=self.n_experts or 1)
         for name in law.form.columns:
-            if not hasattr(self, name):
+            if name not in given:
                 raise UserError(
                     f"the {law.form.name} law reads {name}, for which there is no flag: give a table by --runs"
                 )
-            if getattr(self, name) is None:
+            if given[name] is None:
                 raise UserError(f"--{name} is missing: the {law.form.name} law needs it")
-        return Table("the model", {name: [getattr(self, name)] for name in law.form.columns}, [1])
+        return Table("the model", {name: [given[name]] for name in law.form.columns}, [1])
 
 
 @dataclasses.dataclass(kw_only=True)

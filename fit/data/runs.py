@@ -63,6 +63,12 @@ class Runs:
         """SHA-256 of the numbers, so a law can say what it was fitted to."""
         return hashlib.sha256(np.stack([*self.columns.values(), self.loss]).tobytes()).hexdigest()
 
+    def has(self, fingerprint: str) -> bool:
+        """Whether these are the runs of this fingerprint. Earlier versions took 1 for every number of experts that the
+        law does not read."""
+        as_before = self.columns | dict(n_experts=np.ones(len(self)))
+        return fingerprint in (self.fingerprint(), dataclasses.replace(self, columns=as_before).fingerprint())
+
     def name(self, i: int) -> Json:
         """{row, run} of the i-th run: its row in the file and, where the table has the column, what it is called."""
         if not self.table.rows:
@@ -96,7 +102,10 @@ def read_runs(path: str | Table, columns: Sequence[str], mix_corpora: bool = Fal
     for name in (*columns, "loss"):
         table.column(name)
     wanted = dict.fromkeys((*columns, *["n_active"] * ("n_active" in table)))  # n_active for the training FLOPs
-    runs = Runs(path, {name: table.numbers(name) for name in wanted}, table.numbers("loss"), table)
+    read_columns, loss = {name: table.numbers(name) for name in wanted}, table.numbers("loss")
+    if "n_experts" in table:  # of what a law that does not read it is a law
+        read_columns["n_experts"] = table.numbers("n_experts")
+    runs = Runs(path, read_columns, loss, table)
     if len(found := corpora(table)) > 1 and not mix_corpora:
         raise UserError(
             f"{path}, column corpus_fingerprint: found {len(found)} corpora ({', '.join(found[:3])}"

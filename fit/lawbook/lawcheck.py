@@ -12,6 +12,7 @@ null:
 and what else SECTIONS names.
 """
 
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -188,6 +189,15 @@ def _is_architecture(value: Json) -> bool:
     )
 
 
+def _is_shares(value: Any) -> bool:
+    """Whether totals.at_size can read this."""
+    if not isinstance(value, dict) or not all(_numbers(value.get(name), 1) for name in ("n_active", "share")):
+        return False
+    sizes, shares = value["n_active"], value["share"]
+    rising = all(1 <= low < high for low, high in itertools.pairwise([*sizes, float("inf")]))
+    return len(sizes) == len(shares) and rising and all(0 < share <= 1 for share in shares)
+
+
 _EQ_10 = ("constant", "n_active", "n_experts")
 MODELS: dict[str, tuple[type | Callable[[Any], bool], str]] = {
     **dict.fromkeys(
@@ -201,6 +211,8 @@ MODELS: dict[str, tuple[type | Callable[[Any], bool], str]] = {
     "overrides": (_are_overrides, "names of a config's fields, such as model.norm, each with a literal as text"),
     "architecture": (_is_architecture, "what models.py lists: split, shared, n_dense, kv_share, top_k, ..."),
     "miscounted": (_number, "a number"),
+    "shares": (_is_shares, "n_active, rising, and as many shares from 0 to 1"),
+    "assumed": (lambda v: isinstance(v, list) and all(isinstance(text, str) for text in v), "a list of sentences"),
     "learning_rate": (
         lambda v: isinstance(v, dict) and all(_number(v.get(name)) for name in _EQ_10),
         "constant, n_active and n_experts of Eq. 10",

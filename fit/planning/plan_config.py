@@ -90,7 +90,7 @@ def _overrides(law: Law, plan: Json, base: str) -> dict[str, str]:
 
 
 def _overrides_of_text(law: Law, built: Json) -> dict[str, str]:
-    """{field: literal} of the text of the law's runs, where the model has their tokenizer; its rows are the recipe's."""
+    """{field: literal} of the text of the law's runs, but for its rows, where the model has their tokenizer."""
     if not _has_runs_tokenizer(law, built):
         return {}
     overrides = models.overrides(law.models)
