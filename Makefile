@@ -4,7 +4,7 @@ DEMO ?= runs/demo
 BIN := .venv/bin
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test quick lint soak results bench site gpu tpu wheels clean
+.PHONY: demo test quick lint soak results bench site gpu tpu wheels lock sbom audit clean
 
 # The main job: sweep, law, plan, pictures. Each line is a command to copy; what it says at length is kept in a file, and
 # the last screen says what was found. Started again it skips what is done.
@@ -77,14 +77,40 @@ NEWEST = $(or $(PYTHON),$(shell .ci/python),python3)
 # Where no registry answers, pip itself would end with "conflicting dependencies".
 NO_REGISTRY := error: the package registry cannot be reached: connect this machine to it, or name a mirror by PIP_INDEX_URL; \
 	pip's own words are in .venv/pip.log
-# The package with one of its extras; that of the tests has what the demo needs.
+# The package with one of its extras; that of the tests has what the demo needs. LOCKED=1, as in CI, installs no file but
+# those whose hashes are in requirements/, and builds the package with their setuptools.
+LOCKED ?=
+HASHED = $(if $(LOCKED),$(PIP) --require-hashes -r requirements/$*.lock &&)
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 .venv/.docs .venv/.train .venv/.test: .venv/.%: setup.cfg pyproject.toml constraints.txt
 	$(NEWEST) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or later is needed, this is {sys.version.split()[0]}; choose another by make PYTHON=...")'
 	$(NEWEST) -m venv $$(test "$$($(BIN)/python -V 2>&1)" = "$$($(NEWEST) -V)" || echo --clear) .venv
-	@echo "pip install -e '.[$*]'"; PIP_RETRIES=$${PIP_RETRIES:-2} $(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		-c constraints.txt -e '.[$*]' 2> .venv/pip.log || { \
+	@echo "pip install -e '.[$*]'"; export PIP_RETRIES=$${PIP_RETRIES:-2}; { $(HASHED) \
+		$(PIP) -c constraints.txt $(if $(LOCKED),--no-build-isolation) -e '.[$*]'; } 2> .venv/pip.log || { \
 		grep -q "connection broken" .venv/pip.log && echo "$(NO_REGISTRY)" >&2 || cat .venv/pip.log >&2; exit 1; }
 	touch $@ $(if $(findstring test,$@),.venv/.docs .venv/.train)
 
+# Tools that look at the packages and not at the code, in a venv of their own.
+TOOLS := .venv-tools/bin
+.venv-tools/.made: Makefile
+	$(NEWEST) -m venv .venv-tools
+	.venv-tools/bin/python -m pip install --quiet uv==0.13.9 pip-audit==2.10.1 cyclonedx-bom==7.5.0
+	touch $@
+
+# The hashes of constraints.txt's versions, for each extra that make installs, on every Python and system. Needs PyPI.
+lock: .venv-tools/.made
+	for extra in docs train test; do echo setuptools | $(TOOLS)/uv pip compile --quiet setup.cfg - --extra $$extra --universal \
+		--python-version 3.11 --constraint constraints.txt --generate-hashes --no-annotate \
+		--custom-compile-command "make lock" --output-file requirements/$$extra.lock || exit 1; done
+
+# What is installed in .venv, with licenses, as CycloneDX: sbom.json.
+sbom: .venv/.test .venv-tools/.made
+	$(TOOLS)/cyclonedx-py environment --output-reproducible --of JSON --output-file sbom.json .venv/bin/python
+	@echo "sbom.json"
+
+# Which of these versions have known vulnerabilities. Asks PyPI, so it needs a network, and fails without one.
+audit: .venv-tools/.made
+	$(TOOLS)/pip-audit --strict --disable-pip --require-hashes --requirement requirements/test.lock
+
 clean:
-	rm -rf .venv .venv-cuda .venv-tpu runs site
+	rm -rf .venv .venv-cuda .venv-tpu .venv-tools runs site sbom.json

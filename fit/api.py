@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fit.architecture_search import holistic as holistic_laws
 from fit.architecture_search import holistic_runs, holistic_text
 from fit.asked import fits, plans, searches
+from fit.data import sense
 from fit.data.files import check_writable, write_text
 from fit.data.table import Table, plain, read, write
 from fit.equal_flops import surface as surfaces
@@ -70,6 +71,7 @@ def law(
     progress on stderr. Raises UserError for a bad value in runs or options.
     """
     asked, runs = asked or fits.Fit.of("law", options | dict(form=form)), read(runs)
+    sense.check(runs)
     if len(asked.forms) > 1:
         raise UserError(f"--form={','.join(asked.form or ())}: expected a single form")
     with _float64():
@@ -90,11 +92,13 @@ def law(
 def compare_forms(runs: object, *, asked: fits.Fit, quiet: bool = True) -> dict:
     """How well each of several forms fits runs (forms.compare). Raises UserError as `law`."""
     runs = read(runs)
+    sense.check(runs)
     with _float64():
         from fit.fitting import forms, solvers
 
         with solvers.kept():
-            return forms.compare(runs, asked.forms, asked.settings(asked.forms[0], quiet))
+            found = forms.compare(runs, asked.forms, asked.settings(asked.forms[0], quiet))
+    return found | dict(warnings=[f"{runs.path}: {doubt}" for doubt in sense.doubts(runs)])
 
 
 def predict(law: Law | str, runs: object = None, *, asked: searches.Model | None = None, **model: object) -> Answer:
@@ -294,8 +298,9 @@ def page(
 
 
 def _runs_of(law: Law, runs: object) -> Table:
-    """Runs of the law, by the names of columns that its fit was given."""
-    return read(runs, (law.record.get("settings") or {}).get("columns"))
+    """Runs of the law, by the names and units of columns that its fit was given."""
+    settings = law.record.get("settings") or {}
+    return read(runs, settings.get("columns"), settings.get("units"))
 
 
 @contextlib.contextmanager

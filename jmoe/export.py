@@ -153,7 +153,19 @@ def card(folder: str, record: dict, config, result: dict | None, law: str | None
 
 def _predicted(law: str, model, n_tokens: int) -> str:
     """fit's answer in words, with its warning where the model lies outside what the law was fitted to."""
-    asked = dict(law=law, n_active=counts.n_active(model), n_tokens=n_tokens, n_experts=model.n_experts)
+    d_expert = setting(model, "d_expert")
+    tables = 1 if setting(model, "tied_embeddings") else 2
+    asked = dict(
+        law=law,
+        n_active=counts.n_active(model),
+        n_total=counts.n_total(model),
+        n_tokens=n_tokens,
+        n_experts=model.n_experts,
+        top_k=setting(model, "top_k"),
+        n_shared_experts=setting(model, "n_shared_experts"),
+        granularity=model.d_ff / d_expert if d_expert else 1,
+        n_embedding=tables * model.vocab_size * model.d_model,
+    )
     command = [sys.executable, "-m", "fit", "predict", *(f"--{name}={value}" for name, value in asked.items())]
     done = subprocess.run(command, capture_output=True, text=True)
     lines = [line.removeprefix("error: ").removeprefix("warning: ") for line in done.stderr.strip().splitlines()]

@@ -6,6 +6,7 @@ import functools
 import importlib
 import json
 import os
+import shlex
 import types
 from collections.abc import Iterable
 
@@ -15,6 +16,7 @@ from etils import epath
 from jmoe import cli
 from jmoe.errors import UserError
 from jmoe.storage.files import write_whole
+from launch import trust
 from launch.jobs import Job, short_hash
 
 SECONDS_TO_SUBMIT = 120.0  # how long a command for slurm or gke waits for another one that is submitting
@@ -49,7 +51,7 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def submit(self, sweep: "Sweep") -> str:
         """Starts what is neither done nor started; returns what it did, in words. If not ON_THIS_MACHINE, it returns at
-        once, and its scheduler starts `launch.task` for each of sweep.trained."""
+        once, and its scheduler starts `launch.task` for each of sweep.trained, with the flags of sweep.programs."""
 
     @abc.abstractmethod
     def states(self, sweep: "Sweep") -> dict[str, str]:
@@ -173,8 +175,17 @@ class Sweep:
             return job
         raise UserError(f"job {name} is not, or no longer, in {self.workdir}/sweep.json")
 
+    def programs(self, job: Job) -> list[str]:
+        """The flags by which launch.task gets the programs that the job runs; a scheduler keeps them, and nobody who
+        writes into the workdir can change them."""
+        named = [f"--config={job.config_file}"]
+        if command := self.options.get("on_failure"):
+            named.append(f"--on_failure={shlex.join(command)}")
+        return named
+
     def write(self) -> None:
-        """Writes sweep.json."""
+        """Writes sweep.json, and keeps its hash outside of the workdir for launch.retry."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("workdir", "jobs")}
         text = json.dumps(fields | {"jobs": {job.name: job.fields() for job in self.jobs}}, indent=1)
         write_whole(self.workdir / "sweep.json", text)
+        trust.keep(self.workdir, text)

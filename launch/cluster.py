@@ -20,10 +20,15 @@ from launch import output
 from launch.backend import Sweep
 from launch.jobs import Job
 from launch.manifest import AGAIN, FOR_GOOD, SWEEP
+from launch.printable import printable
 
 CORE, CUSTOM = "CoreV1Api", "CustomObjectsApi"
-SECONDS_TO_ANSWER = (10, 60)  # to connect, and between two pieces of an answer: a server may hang without a word
+# To connect, and to the next piece of an answer: a server may hang without a word. Each is tried twice, so that a
+# command says so within a minute. A log that is followed may pause for longer.
+SECONDS_TO_ANSWER, SECONDS_BETWEEN_LINES = (5, 20), 60
+AWAY = (429, 500, 502, 503, 504)  # HTTP codes of a server that starts, stops or has too much to do
 SECONDS_BETWEEN_LOOKS = 5.0
+GOES_ON = "the same command goes on when it answers"
 QUEUES, QUEUE_VERSIONS = "kueue.x-k8s.io", ("v1beta2", "v1beta1")
 JOB_UID = "kueue.x-k8s.io/job-uid"  # label of a Workload: the JobSet that it stands for
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"  # label of a pod
@@ -32,17 +37,25 @@ HIDDEN = (403, 404)  # what the user may not read, or the cluster does not serve
 INDEX_OF_SLICE, INDEX_OF_MACHINE = "jobset.sigs.k8s.io/job-index", "batch.kubernetes.io/job-completion-index"
 
 
+# The methods that this process had an answer to. A server that starts knows no JobSets for a moment, and says of them
+# "404 page not found": that is no refusal where it served them before, or was away.
+_served: set[str] = set()
+
+
 def ask(api: str, method: str, *args: Any, unless: tuple[int, ...] = (), **kwargs: Any) -> Any:
     """Calls `method` of the client's class `api`, CORE or CUSTOM; returns the answer, None for a status in `unless`.
-    UserError where no cluster is known, it cannot be reached, or it refuses."""
+    UserError where no cluster is known or it refuses, Unavailable where it cannot be reached or gives no answer."""
     _client()  # raises UserError if the client library or the kubeconfig is missing
     import kubernetes
     import urllib3
 
+    kwargs = {"_request_timeout": SECONDS_TO_ANSWER} | kwargs
     for credentials in ("kept", "read anew"):
         try:
             call = getattr(getattr(kubernetes.client, api)(_client()), method)
-            return call(*args, _request_timeout=SECONDS_TO_ANSWER, **kwargs)
+            answer = _checked(method, call(*args, **kwargs))
+            _served.add(method)
+            return answer
         except kubernetes.client.ApiException as error:
             if error.status in unless:
                 return None
@@ -50,12 +63,32 @@ def ask(api: str, method: str, *args: Any, unless: tuple[int, ...] = (), **kwarg
                 _client.cache_clear()
                 continue
             known = "; gcloud auth login, or what the kubeconfig names, makes new credentials" * (error.status == 401)
-            said = (error.body or "").strip()[:500]
+            said = str(error.body or "").strip()[:500]
             with contextlib.suppress(ValueError, LookupError, TypeError):  # as a rule the answer is a Kubernetes Status
-                said = json.loads(error.body or "")["message"]
-            raise UserError(f"the cluster refuses: {error.status} {error.reason}: {said}{known}") from None
+                said = str(json.loads(error.body or "")["message"])
+            said = printable(f"{error.status} {error.reason}: {said}")
+            unserved = error.status == 404 and not str(error.body or "").startswith("{")
+            if error.status in AWAY or unserved and _served & {method, "was away"}:
+                raise Unavailable(f"the cluster gives no answer: {said}; {GOES_ON}") from None
+            raise UserError(f"the cluster refuses: {said}{known}") from None
         except urllib3.exceptions.HTTPError as error:
-            raise UserError(f"the cluster cannot be reached: {error}; the same command goes on when it can") from None
+            _served.add("was away")
+            raise Unavailable(f"the cluster cannot be reached: {printable(str(error))}; {GOES_ON}") from None
+        except (ValueError, TypeError, AttributeError) as error:  # the client makes no object of what it got
+            why = printable(str(error))[:300]
+            raise Unavailable(f"what answers is no API server of Kubernetes ({why}); {GOES_ON}") from None
+
+
+def _checked(method: str, answer: Any) -> Any:
+    """The answer; ValueError where it is none of an API server, as the page of a proxy is."""
+    if answer is None and method.startswith("list_"):
+        raise ValueError("it says nothing")
+    if method.endswith("_custom_object"):
+        if not isinstance(answer, dict):
+            raise ValueError(f"it says {str(answer)[:60]!r}")
+        if method.startswith("list_") and not isinstance(answer.get("items"), list):
+            raise ValueError(f"it lists nothing: {str(answer)[:60]!r}")
+    return answer
 
 
 def serves(group: str, version: str, resource: str) -> bool:
@@ -77,8 +110,13 @@ def _client() -> Any:
         import yaml
     except ImportError:
         raise UserError("--backend=gke needs the kubernetes client: pip install -e '.[gke]'") from None
+    import urllib3
+
     try:
-        return kubernetes.config.new_client_from_config()
+        client = kubernetes.config.new_client_from_config()
+        # by default it tries four times, for minutes where the server hangs
+        client.configuration.retries = urllib3.Retry(total=1, status=0, raise_on_status=False)
+        return kubernetes.client.ApiClient(client.configuration)
     except (kubernetes.config.ConfigException, yaml.YAMLError, OSError) as error:
         words = " ".join(str(error).split())
         raise UserError(
@@ -137,7 +175,8 @@ def _stream(sweep: Sweep, pod: Any, skip: int) -> Iterator[bytes]:
     import urllib3
 
     place = "read_namespaced_pod_log", pod.metadata.name, sweep.options["namespace"]
-    log = ask(CORE, *place, container="trainer", follow=True, _preload_content=False)
+    timeout = SECONDS_TO_ANSWER[0], SECONDS_BETWEEN_LINES
+    log = ask(CORE, *place, container="trainer", follow=True, _preload_content=False, _request_timeout=timeout)
     with contextlib.closing(log), contextlib.suppress(urllib3.exceptions.HTTPError):
         for text in log.stream(4096, decode_content=True):
             if text[skip:]:
@@ -173,7 +212,7 @@ def _said(sweep: Sweep, item: dict) -> list[str]:
     for event in _events(sweep, name):
         what = f"{event.involved_object.kind} {event.involved_object.name}"
         lines.append(f"{event.last_timestamp or event.event_time} {what}: {event.reason}: {event.message}")
-    return lines if len(lines) > 1 else []
+    return [printable(line) for line in lines] if len(lines) > 1 else []
 
 
 def _events(sweep: Sweep, name: str) -> list:
@@ -188,7 +227,7 @@ def reasons(sweep: Sweep, items: list[dict]) -> dict[str, str]:
     items = [item for item in items if "Completed" not in holding(item)]
     queued = [item for item in items if item["spec"].get("suspend")]
     why = _queued(sweep, queued) | _admitted(sweep, [item for item in items if item not in queued])
-    return {uid: " ".join(words.split()) for uid, words in why.items() if words}
+    return {uid: printable(" ".join(words.split())) for uid, words in why.items() if words}
 
 
 def _queued(sweep: Sweep, items: list[dict]) -> dict[str, str]:

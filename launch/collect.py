@@ -96,15 +96,15 @@ def _is_config_of(job: Job, config: dict) -> bool:
 
 def main(_: object) -> None:
     sweep = sweepfile.chosen()
+    on_done = hooks.words("on_done")
     sweep.mix = sorted({*sweep.mix, *flags.FLAGS.mix})
     report, n_missing = write(sweep)
     print(report, flush=True)
-    if flags.FLAGS.on_done:
-        hooks.run("on_done", sweep.options.get("on_done"), sweep.workdir, JMOE_RUNS_MISSING=n_missing)
+    hooks.run("on_done", on_done, sweep.workdir, JMOE_RUNS_MISSING=n_missing)
 
 
 if __name__ == "__main__":
     sweepfile.define_flags()
     flags.DEFINE_multi_enum("mix", [], MIXABLE, "Allow runs.csv to mix versions of this.")
-    flags.DEFINE_bool("on_done", False, "Afterwards run the command that launch.sweep got as --on_done.")
+    flags.DEFINE_string("on_done", None, "Command to run afterwards, as in launch.sweep.")
     cli.run(main)

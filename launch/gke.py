@@ -23,6 +23,7 @@ from launch.backend import Backend, Sweep
 from launch.cluster import QUEUE_VERSIONS, QUEUES
 from launch.jobs import Job, files_of
 from launch.manifest import API_GROUP, JOB, PLURAL, SWEEP, VERSION, jobset
+from launch.printable import printable
 
 SECONDS_FOR_THE_FIRST = 20.0  # that other pods of a job give the first one to count a failed try
 SECONDS_TO_DELETE = 120.0 + manifest.SECONDS_TO_SAVE
@@ -62,7 +63,8 @@ class Gke(Backend):
                 raise UserError(f"--queue={queue}: namespace {namespace} has no such LocalQueue; it has {names}")
             for condition in queues[queue].get("status", {}).get("conditions", []):
                 if (condition["type"], condition["status"]) == ("Active", "False"):
-                    print(f"--queue={queue} starts nothing now: {condition['message']}", file=sys.stderr)
+                    message = printable(str(condition.get("message")))
+                    print(f"--queue={queue} starts nothing now: {message}", file=sys.stderr)
         # a dry run: the server checks the first JobSet and stores nothing; 409 is fine: a JobSet of this name exists
         first = jobset(sweep, sweep.trained[0])
         try:
@@ -158,7 +160,7 @@ def _state(item: dict, why: str | None) -> str:
         kind = "queued"
     else:
         kind = "starting" if why else "running"
-    said = "; ".join(filter(None, [restarts and f"{restarts} restarts", message, why]))
+    said = printable("; ".join(filter(None, [restarts and f"{restarts} restarts", message, why])))
     return f"{kind} ({said})" if said else kind
 
 

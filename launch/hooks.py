@@ -21,19 +21,27 @@ from launch.jobs import Job
 def given(refused: str) -> dict[str, list[str] | None]:
     """The commands of --on_done and --on_failure as argument lists, None where there is none. UserError where one is
     given although it is `refused` for this reason, a quotation is not closed, or this machine has no such program."""
-    commands = dict.fromkeys(("on_done", "on_failure"))
-    for flag in commands:
-        if (text := flags.FLAGS[flag].value) is None:
-            continue
-        if refused:
+    commands = {flag: words(flag) for flag in ("on_done", "on_failure")}
+    for flag, command in commands.items():
+        if command is not None and refused:
             raise UserError(f"--{flag}{refused}")
-        try:
-            commands[flag] = words = shlex.split(text)
-        except ValueError as error:
-            raise UserError(f"--{flag}={text}: {error}") from None
-        if not words or not shutil.which(words[0]):
-            raise UserError(f"--{flag}={text} names no program that is on this machine's PATH")
+        if command is not None and not shutil.which(command[0]):
+            raise UserError(f"--{flag}={flags.FLAGS[flag].value} names no program that is on this machine's PATH")
     return commands
+
+
+def words(flag: str) -> list[str] | None:
+    """The command of a flag as an argument list, None where it is not given; UserError where it is no command."""
+    text = flags.FLAGS[flag].value
+    if text is None:
+        return None
+    try:
+        command = shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"--{flag}={text}: {error}") from None
+    if not command:
+        raise UserError(f"--{flag}={text} names no program that is on this machine's PATH")
+    return command
 
 
 def run(flag: str, command: list[str] | None, workdir: epath.Path, **variables: Any) -> None:

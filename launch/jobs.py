@@ -25,6 +25,7 @@ from jmoe.config.fields import record_of
 from jmoe.errors import Damaged, UserError
 from jmoe.run.schedule import Schedule
 from jmoe.storage.files import cache_dir, is_remote, names_below, read_bytes, read_sealed
+from launch.printable import printable
 from launch.varied import plain, read, resolve
 
 MIXABLE = ("code", "corpus", "config")
@@ -80,7 +81,10 @@ class Job:
         for branch in self.budgets:
             with contextlib.suppress(Damaged):
                 path = self.folder / branch / "result.json"
-                if self.has(f"{branch}/result.json", files) and (result := read_sealed(path)) is not None:
+                if not self.has(f"{branch}/result.json", files):
+                    continue
+                result = read_sealed(path)
+                if result is not None and _has_config(result):
                     results[branch] = result
         return results
 
@@ -124,11 +128,17 @@ class Job:
     def failure(self, files: Files | None = None) -> dict:
         """{"cause", "tries", "tokens", "for_good"} of its last failure since the sweep was started; empty if none.
         launch.cancel adds "cancelled": true for the job that it stops, and launch.accept "accepted": true."""
-        if self.has("failure.json", files):
-            with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
-                failure = json.loads(read_bytes(self.folder / "failure.json"))
-                return failure if {"cause", "tries", "tokens", "for_good"} <= failure.keys() else {}
-        return {}
+        if not self.has("failure.json", files):
+            return {}
+        try:
+            failure = json.loads(read_bytes(self.folder / "failure.json"))
+        except (OSError, ValueError, RecursionError):
+            return {}
+        if not isinstance(failure, dict) or not isinstance(failure.get("cause"), str) or "for_good" not in failure:
+            return {}
+        if not all(type(failure.get(count)) is int for count in ("tries", "tokens")):
+            return {}
+        return failure | {"cause": printable(failure["cause"])}
 
     def given_up(self, files: Files | None = None) -> bool:
         """Whether a user accepted its failure: it is trained no further, and its runs no longer count as missing."""
@@ -166,6 +176,14 @@ class Job:
         flags = [f"--config.{field}={text(value)}" for field, value in self.overrides.items()]
         own = f"--config={self.config_file}", f"--workdir={os.fspath(self.folder)}"
         return [sys.executable, "-m", "jmoe.train", *own, f"--config.data.fingerprint={self.corpus}", *flags]
+
+
+def _has_config(result: dict) -> bool:
+    """Whether a result holds the config that it was trained under, as every trainer writes it; a seal does not say."""
+    record = result.get("record")
+    config = record.get("config") if isinstance(record, dict) else None
+    parts = (config.get(name) for name in ("model", "data")) if isinstance(config, dict) else (None,)
+    return all(isinstance(part, dict) for part in parts)
 
 
 def files_of(workdir: epath.Path) -> Files:

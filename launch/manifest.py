@@ -19,6 +19,7 @@ from jmoe.errors import UNAVAILABLE, UserError
 from launch import accelerators, trainer
 from launch.backend import Sweep
 from launch.jobs import Job
+from launch.printable import printable
 
 TEMPLATE = pathlib.Path(__file__).with_name("jobset.yaml")
 API_GROUP, VERSION, PLURAL = "jobset.x-k8s.io", "v1alpha2", "jobsets"
@@ -30,6 +31,7 @@ SWEEP, JOB = "jmoe/sweep", "jmoe/job"  # labels
 OURS = (SWEEP, JOB, "kueue.x-k8s.io/queue-name")
 OUR_VARIABLES = ("JAX_COMPILATION_CACHE_DIR", "JMOE_HOSTS", "JMOE_SLICES", "JMOE_SLICE_INDEX")
 OUR_VARIABLES += ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+LISTS = {"containers", "initContainers", "volumes", "tolerations", "imagePullSecrets", "hostAliases"}  # of a pod's spec
 GKE = "cloud.google.com/gke-"  # how GKE's own labels and taints begin
 
 flags.DEFINE_string("image", None, "gke: container image with this repository as its working directory.")
@@ -106,10 +108,27 @@ def _patch(path: str) -> dict:
         found = ", ".join(map(str, patch)) if isinstance(patch, dict) else type(patch).__name__
         raise UserError(f"--pod_patch={path} must hold metadata, spec or both, as a pod has them, not {found}")
 
+    for part, value in patch.items():
+        if not isinstance(value, dict):
+            found = printable(json.dumps(value, default=str)[:60])
+            raise UserError(f"--pod_patch={path}: {part} must hold fields, as that of a pod does, not {found}")
+
+    for name in LISTS & patch.get("spec", {}).keys():
+        value = patch["spec"][name]
+        is_list = isinstance(value, list) and all(isinstance(item, dict) for item in value)
+        if not is_list and (value is not None or name == "containers"):
+            found = printable(json.dumps(value, default=str)[:60])
+            raise UserError(f"--pod_patch={path}: spec.{name} must be a list of objects, as a pod has it, not {found}")
+
     def refused(value: Any) -> None:
         raise UserError(f"--pod_patch={path}: {value} is a {type(value).__name__} in YAML: for a text put it in quotes")
 
-    json.dumps(patch, default=refused)  # sweep.json keeps it, and the cluster takes nothing else
+    try:  # sweep.json keeps it, and the cluster takes nothing else
+        json.dumps(patch, default=refused, allow_nan=False)
+    except (ValueError, RecursionError, TypeError) as error:  # NaN, infinity; a part of itself; a name that is no text
+        raise UserError(
+            f"--pod_patch={path}: {error}: a manifest holds text, finite numbers, lists and fields"
+        ) from None
     return patch
 
 
@@ -168,7 +187,11 @@ def jobset(sweep: Sweep, job: Job) -> dict:
         "node": node,
         "tolerations": [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}, *tolerations],
         "image": options["image"],
-        "args": [literal(f"--workdir={os.fspath(sweep.workdir)}"), f"--job={job.name}"],
+        "args": [
+            literal(f"--workdir={os.fspath(sweep.workdir)}"),
+            f"--job={job.name}",
+            *map(literal, sweep.programs(job)),
+        ],
         "compiled": literal(os.fspath(sweep.workdir / "compiled")),
         "secrets": [{"secretRef": {"name": secret}} for secret in options.get("secret") or ()] or None,
         "chips": {resource: str(place.chips_per_host)},  # a quantity

@@ -4,6 +4,9 @@ python -m launch.retry --workdir=DIR --job=NAME
 
 The job goes on from its last checkpoint. If a launch.sweep runs on this machine, it trains the job next; otherwise
 a local job is trained now, and a slurm or gke job is submitted, alone.
+
+What it runs (the config file, the commands of --on_failure and --on_done, the options of a submission) is in
+DIR/sweep.json. It refuses a file that your own launch.sweep on this machine did not write; --trust=HASH takes it.
 """
 
 if __name__ == "__main__":
@@ -24,12 +27,12 @@ from launch.backend import SECONDS_TO_SUBMIT
 
 
 def main(_: object) -> None:
-    sweep = sweepfile.chosen()
+    sweep = sweepfile.chosen_to_run()
     job = sweep.named(flags.FLAGS.job)
     if job.done() or job.kept:
         how = "no longer of the sweep" if job.kept else "done"
         raise UserError(f"job {job.name} is {how}: there is nothing to try")
-    sweep.engine.check(sweep)  # sweep.json's options are submitted, whoever wrote them
+    sweep.engine.check(sweep)
     state = sweep.engine.states(sweep).get(job.name, "")
     if state and not state.startswith("failed"):
         raise UserError(f"job {job.name} is {state} now; launch.cancel --job={job.name} would stop it first")
@@ -50,4 +53,5 @@ def main(_: object) -> None:
 
 if __name__ == "__main__":
     sweepfile.define_flags("Name of the job; its beginning is enough.", required=True)
+    sweepfile.define_trust()
     cli.run(main)

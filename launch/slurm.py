@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from jmoe.storage.files import cache_dir, is_remote, write_whole
 from launch import accelerators, output, slurm_task, trainer
 from launch.backend import Backend, Sweep
 from launch.jobs import Job, files_of
+from launch.printable import printable
 from launch.slurm_task import call, read_list
 
 SECONDS_BETWEEN_LOOKS = 5.0
@@ -88,6 +90,9 @@ class Slurm(Backend):
             return f"nothing to submit: {len(queued)} jobs are queued or running, {others}"
         if "\\" in os.fspath(folder):  # the cache's own name has one
             raise UserError(f"Slurm can write no output to {folder}, because of the backslash; set JMOE_CACHE")
+        programs = sweep.programs(todo[0])
+        if any(sweep.programs(job) != programs for job in todo):
+            raise UserError("the jobs have several config files, and an array has one; start the sweep again")
         todo.sort(key=lambda job: -job.flops)
         folder.mkdir(parents=True, exist_ok=True)
         written = os.fspath(folder).replace("%", "%%")  # Slurm expands % in this path
@@ -106,11 +111,13 @@ class Slurm(Backend):
             own.append(f"--array=0-{len(part) - 1}" + f"%{cap}" * bool(cap))
             if cap and (before or arrays):  # %N caps one array only, so the arrays run one after another
                 own.append(f"--dependency=afterany:{':'.join(before + arrays[-1:])}")
-            arrays.append(_sbatch(script, own + sweep.options["sbatch"], "launch.task", here, f"--array={names}"))
+            task = "launch.task", here, f"--array={names}", *programs
+            arrays.append(_sbatch(script, own + sweep.options["sbatch"], *task))
         own = [f"--job-name={sweep.id}-collect", f"--output={written}/%A-collect.txt", "--ntasks=1"]
         own.append(f"--dependency=afterany:{':'.join(arrays)}")
         own += [option for option in sweep.options["sbatch"] if option.split("=")[0] in COLLECT_TOO]
-        _sbatch(script, own, "launch.collect", here, "--on_done")
+        on_done = [f"--on_done={shlex.join(command)}"] if (command := sweep.options.get("on_done")) else []
+        _sbatch(script, own, "launch.collect", here, *on_done)
         return f"submitted {len(todo)} jobs as array {', '.join(arrays)}; {len(queued)} were queued or running before"
 
     def states(self, sweep: Sweep) -> dict[str, str]:
@@ -159,15 +166,17 @@ class Slurm(Backend):
             lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
             errors = [line for line in lines if re.search(r"\berror: |Error\b", line)] or lines
             if errors and "CANCELLED" not in errors[-1]:
-                return f"{errors[-1].strip()[:1000]} ({path})"
+                return f"{printable(errors[-1].strip()[:1000])} ({path})"
         return ""
 
 
 def _queue(sweep: Sweep) -> Iterator[tuple[str, str, str, str]]:
     """(task, name of its job, state, reason) of each task of the sweep in the queue. UserError as for `states`."""
     lists = functools.cache(lambda comment: read_list(_folder(sweep) / f"{comment}.json"))
-    for line in call("squeue", "-h", "-r", "--me", f"--name={sweep.id}", "-o", "%F|%K|%k|%T|%r").splitlines():
-        array, index, comment, state, reason = line.split("|", 4)
+    for line in call("squeue", "-h", "-r", "--me", f"--name={sweep.id}", "-o", "%F|%K|%k|%T|%r").split("\n"):
+        if not line:
+            continue
+        array, index, comment, state, reason = [*printable(line).split("|", 4), "", "", "", ""][:5]
         try:
             (name,) = lists(comment)[int(index)]
         except (ValueError, LookupError, TypeError):

@@ -5,6 +5,7 @@ unless the task was cancelled, Slurm queues it again. When the store or Slurm's 
 cannot start a trainer on a node (Slurm finds a node lost only minutes later), the task itself tries again.
 """
 
+import functools
 import json
 import os
 import pathlib
@@ -15,8 +16,13 @@ from jmoe.errors import UNAVAILABLE, Unavailable, UserError
 from launch import hooks, trainer
 from launch.backend import Sweep
 from launch.jobs import Job
+from launch.printable import printable
 
 AWAY = ("Unable to contact slurm controller", "Socket timed out on send/recv operation")  # it restarts, or is busy
+AWAY += ("Zero Bytes were transmitted or received", "controller in standby mode")
+SECONDS_TO_ANSWER = (
+    40.0  # of a controller that may hang; sbatch has as long as it takes, since it may have queued a job
+)
 NO_NODE = ("Task launch for", "Node failure on")  # srun's words for a node that does not answer
 PAUSE = 5.0  # seconds
 
@@ -116,17 +122,25 @@ def read_list(path: pathlib.Path) -> list:
 
 
 def call(*command: str, patient: bool = False) -> str:
-    """What one of Slurm's commands prints. UserError where it is not on this machine, or it failed; that quotes it. A
-    `patient` call is repeated for as long as the controller is away: the task and its nodes work on without it."""
+    """What one of Slurm's commands prints. UserError where it is not on this machine, or it failed; that quotes it.
+    Unavailable where the controller is away; a `patient` call is repeated for as long: the task and its nodes work on
+    without it."""
+    timeout = None if command[0] == "sbatch" else SECONDS_TO_ANSWER
+    run = functools.partial(subprocess.run, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
     while True:
         try:
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
+            done = run(command, timeout=timeout)
         except FileNotFoundError:
             raise UserError(f"--backend=slurm needs {command[0]}, which is not on this machine's PATH") from None
-        if not done.returncode:
-            return done.stdout
-        said = f"{command[0]}: {' '.join(done.stderr.split())}"
-        if not patient or not any(words in said for words in AWAY):
-            raise UserError(said)
+        except subprocess.TimeoutExpired:
+            said = f"{command[0]}: the controller gives no answer within {SECONDS_TO_ANSWER:.0f} s"
+        else:
+            if not done.returncode:
+                return done.stdout
+            said = printable(f"{command[0]}: {' '.join(done.stderr.split())}")
+            if not any(words in said for words in AWAY):
+                raise UserError(said)
+        if not patient:
+            raise Unavailable(f"{said}; the same command goes on when it answers")
         print(f"{said}; trying again", flush=True)
         time.sleep(PAUSE)

@@ -2,6 +2,7 @@
 
 python -m launch.status --workdir=DIR [--json] [--watch=SECONDS [--on_done=COMMAND] [--on_failure=COMMAND]]
 
+--watch goes on while a scheduler or a store gives no answer, and says so in a line; without it, that is exit code 75.
 If DIR holds no sweep, prints a line for each sweep in its folders and in theirs. Hours are those that trainers ran,
 with loading and compiling. The time left is what the jobs that train now, at the pace of their last steps, need for the
 FLOPs that are left; saves and evaluations come on top.
@@ -18,18 +19,21 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 from absl import flags
 from etils import epath
 from tqdm import tqdm
 
 from jmoe import cli
-from jmoe.errors import UserError
+from jmoe.errors import Unavailable, UserError
 from jmoe.storage import files as storage
 from jmoe.storage import ownership
-from launch import collect, hooks, sweepfile
+from launch import collect, hooks, output, sweepfile
 from launch.backend import Sweep
 from launch.jobs import Files, Job, files_of
+from launch.printable import printable
 
 CLEAR = "\x1b[H\x1b[2J"  # clears a terminal
 ENDED = ("done", "failed", "cancelled", "accepted", "kept")  # states of jobs that are trained no further as things are
@@ -40,8 +44,9 @@ def main(_: object) -> None:
     given = hooks.given(" needs --watch: nothing waits for the end otherwise" if asked.watch is None else "")
     folder, told = storage.absolute(asked.workdir), None
     while True:
-        places = workdirs(folder) or [folder]
-        one, looks = places == [folder], [see(place, asked.dollars_per_hour) for place in places]
+        places = _when_answered(lambda: workdirs(folder), asked.watch) or [folder]
+        one = places == [folder]
+        looks = [_when_answered(lambda: see(place, asked.dollars_per_hour), asked.watch) for place in places]
         if one and "jobs" not in looks[0]:
             raise UserError(looks[0]["trouble"])
         print(CLEAR * (asked.watch is not None and sys.stdout.isatty()), end="")
@@ -49,17 +54,40 @@ def main(_: object) -> None:
             print(json.dumps(looks[0] if one else {"workdir": os.fspath(folder), "sweeps": looks}), flush=True)
         else:
             print(in_words(looks[0]) if one else "\n".join(_line(seen, folder) for seen in looks), flush=True)
+        away = [seen["trouble"] for seen in looks if seen.get("away")]
         if one and looks[0]["trouble"]:
-            raise UserError(looks[0]["trouble"])
+            if not away:
+                raise UserError(looks[0]["trouble"])
+            if asked.watch is None:
+                raise Unavailable(looks[0]["trouble"])
         if asked.watch is None:
             return
-        told = _tell_failures(looks, told, given)
-        if not any(seen.get("owner") or any(job["active"] for job in seen.get("jobs", ())) for seen in looks):
-            break
+        if away:  # what has failed or ended is not known
+            _say_that_it_waits(away[0], asked.watch)
+        else:
+            told = _tell_failures(looks, told, given)
+            if not any(seen.get("owner") or any(job["active"] for job in seen.get("jobs", ())) for seen in looks):
+                break
         time.sleep(asked.watch)
     for place in places if given["on_done"] else ():
-        _, n_missing = collect.write(sweepfile.read(place))
+        _, n_missing = _when_answered(lambda: collect.write(sweepfile.read(place)), asked.watch)
         hooks.run("on_done", given["on_done"], place, JMOE_RUNS_MISSING=n_missing)
+
+
+def _when_answered(call: Callable[[], Any], watch: float | None) -> Any:
+    """What `call` returns; where the store gives no answer, calls it again every `watch` seconds if that is given."""
+    while True:
+        try:
+            return call()
+        except Unavailable as error:
+            if watch is None:
+                raise
+            _say_that_it_waits(str(error), watch)
+            time.sleep(watch)
+
+
+def _say_that_it_waits(why: str, watch: float) -> None:
+    print(f"{output.now()} {printable(why)}; looking again in {watch:g} s", file=sys.stderr, flush=True)
 
 
 def workdirs(folder: epath.Path, depth: int = 2) -> list:
@@ -73,17 +101,21 @@ def workdirs(folder: epath.Path, depth: int = 2) -> list:
 
 
 def see(workdir: epath.Path, dollars_per_hour: float | None = None) -> dict:
-    """What `look` says of the sweep in `workdir`, and trouble: why its backend cannot be asked, in words, or null. If
-    there is no sweep, or its sweep.json cannot be read, only workdir and trouble."""
+    """What `look` says of the sweep in `workdir`; trouble: why its backend cannot be asked, in words, or null; away:
+    whether it gives no answer for now. If there is no sweep, or its sweep.json cannot be read, only workdir and
+    trouble."""
     try:
         sweep = sweepfile.read(workdir)
     except UserError as error:
         return {"workdir": os.fspath(workdir), "trouble": str(error)}
+    away = False
     try:
         states, trouble = sweep.engine.states(sweep), None
     except UserError as error:  # what the workdir knows is told all the same
         states, trouble = None, str(error)
-    return look(sweep, states, dollars_per_hour) | {"trouble": trouble}
+    except Unavailable as error:
+        states, trouble, away = None, str(error), True
+    return look(sweep, states, dollars_per_hour) | {"trouble": trouble, "away": away}
 
 
 def look(sweep: Sweep, states: dict[str, str] | None, dollars_per_hour: float | None = None) -> dict:
@@ -134,7 +166,7 @@ def in_words(seen: dict) -> str:
     text, width = [], max(len(job["name"]) for job in seen["jobs"])
     for job in seen["jobs"]:
         runs = f"{job['runs_done']}/{job['runs']}"
-        text.append(f"{job['name']:{width}} {runs:>7} {job['state']:9} {job['more']}".rstrip())
+        text.append(printable(f"{job['name']:{width}} {runs:>7} {job['state']:9} {job['more']}".rstrip()))
     text += _summary(seen)
     if seen["owner"]:
         text.append(f"at work on it: {seen['owner']}")
@@ -163,7 +195,7 @@ def _line(seen: dict, folder: epath.Path) -> str:
     """One of the sweeps below `folder`, in one line."""
     name = seen["workdir"].removeprefix(os.fspath(folder)).strip("/")
     parts = [name, *(_summary(seen) if "jobs" in seen else ()), seen["trouble"]]
-    return "; ".join(part for part in parts if part is not None)
+    return printable("; ".join(part for part in parts if part is not None))
 
 
 def _tell_failures(looks: list[dict], told: set | None, given: dict) -> set:

@@ -26,10 +26,10 @@ from ml_collections import ConfigDict
 
 from jmoe import cli
 from jmoe.config import counts
-from jmoe.errors import UserError
+from jmoe.errors import Unavailable, UserError
 from jmoe.storage import files as storage
 from jmoe.storage import ownership
-from launch import accelerators, collect, hooks, preflight, sweepfile, varied
+from launch import accelerators, collect, hooks, preflight, sweepfile, trust, varied
 from launch import backend as backend_lib
 from launch.backend import SECONDS_TO_SUBMIT, Sweep
 from launch.jobs import MIXABLE, Job, files_of, load
@@ -127,13 +127,16 @@ def _submit(sweep: Sweep) -> str:
     before_states = sweep.engine.states(sweep)  # a backend that cannot be asked raises before anything is written
     path = sweep.workdir / "sweep.json"
     before = path.read_text() if path.exists() else None
+    was_own = before is not None and trust.is_own(sweep.workdir, before)
     sweep.write()
     try:
         return sweep.engine.submit(sweep)
-    except UserError:
-        with contextlib.suppress(UserError):  # if it cannot be asked any more, it may have taken some jobs
+    except (UserError, Unavailable):
+        with contextlib.suppress(UserError, Unavailable):  # if it cannot be asked any more, it may have taken some jobs
             if not before_states and not sweep.engine.states(sweep):
                 path.unlink() if before is None else storage.write_whole(path, before)
+                if before is not None and was_own:
+                    trust.keep(sweep.workdir, before)
         raise
 
 

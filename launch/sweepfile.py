@@ -22,6 +22,7 @@ from etils import epath
 from jmoe.errors import UserError
 from jmoe.storage.files import absolute, make_folder, of_each, read_bytes, set_aside, write_whole
 from jmoe.version import code_version
+from launch import trust
 from launch.backend import Sweep
 from launch.jobs import Files, Job
 
@@ -46,11 +47,38 @@ def chosen() -> Sweep:
     return read(absolute(flags.FLAGS.workdir))
 
 
+def chosen_to_run() -> Sweep:
+    """The sweep of --workdir, for a command that runs the programs which its sweep.json names. UserError where that is
+    not the file that this user's own start wrote, nor the one that --trust names (launch/trust.py)."""
+    workdir = absolute(flags.FLAGS.workdir)
+    sweep, text = _read(workdir)
+    trust.check(workdir, text, _programs(sweep), flags.FLAGS.trust)
+    return sweep
+
+
+def define_trust() -> None:
+    """Defines --trust, for a command that calls chosen_to_run."""
+    flags.DEFINE_string("trust", None, "Beginning of the SHA-256 of a sweep.json that another start wrote.")
+
+
+def _programs(sweep: Sweep) -> list[str]:
+    """The programs and options of a sweep.json, in words."""
+    configs = sorted({job.config_file for job in sweep.trained})
+    options = [f"{name} {value}" for name, value in sweep.options.items() if value and name not in NUMBERS]
+    return [f"the config {', '.join(configs)}", *options]
+
+
 def read(workdir: epath.Path) -> Sweep:
     """The sweep begun in `workdir`; UserError if none was, or its sweep.json is damaged."""
+    return _read(workdir)[0]
+
+
+def _read(workdir: epath.Path) -> tuple[Sweep, str]:
+    """The sweep begun in `workdir`, and its sweep.json; UserError as for `read`."""
     path = workdir / "sweep.json"
     try:
-        return _parse(workdir, read_bytes(path).decode())
+        text = read_bytes(path).decode()
+        return _parse(workdir, text), text
     except FileNotFoundError:
         raise UserError(f"--workdir={os.fspath(workdir)} holds no sweep: there is no {path}") from None
     except MALFORMED as error:
@@ -71,6 +99,10 @@ def _parse(workdir: epath.Path, text: str) -> Sweep:
         kind = int | float if name in ("options.dollars_per_hour", "stall_minutes") else int
         if value is not None and not (isinstance(value, kind) and 0 <= value < math.inf):
             raise ValueError(f"{name} is {value!r}")
+    for name in ("sbatch", "on_done", "on_failure"):
+        words = fields["options"].get(name)
+        if words is not None and not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
+            raise ValueError(f"options.{name} is {words!r:.60}")
     return Sweep(workdir, jobs=[Job.of(name, workdir, values) for name, values in jobs.items()], **fields)
 
 

@@ -11,7 +11,7 @@ import leftovers
 
 # what a shell starts in the background ignores Ctrl-C, and the tests' processes would inherit that
 signal.signal(signal.SIGINT, signal.default_int_handler)
-WATCHER = leftovers.end_with_this_process()
+leftovers.end_with_this_process()
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes start, and read what the first one compiled
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # more of them would wait for each other: four workers share few cores

@@ -2,6 +2,7 @@
 
 import ast
 import configparser
+import fnmatch
 import graphlib
 import importlib.metadata
 import os
@@ -59,6 +60,58 @@ def test_the_image_holds_the_repository_and_an_extra_that_exists():
     left_out = text(".dockerignore").split()
     packages = setup["options.packages.find"]["include"].replace("*", "").split()
     assert not set(left_out) & {*packages, "setup.cfg", "pyproject.toml", "constraints.txt", "README.md", "LICENSE"}
+
+
+def workflows() -> dict[str, dict]:
+    """{workflow and job: the job} of .github/."""
+    folder = ROOT / ".github" / "workflows"
+    jobs = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"] for path in folder.iterdir()}
+    return {f"{workflow}/{name}": job for workflow, found in jobs.items() for name, job in found.items()}
+
+
+def test_actions_and_images_are_named_by_what_they_hold():
+    """A tag may be moved to other code."""
+    used = [step["uses"] for job in workflows().values() for step in job["steps"] if "uses" in step]
+    assert used and all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", action) for action in used), used
+    images = workflows()["ci/ci"]["strategy"]["matrix"]["image"]
+    images = [*images, *re.findall(r"^FROM (\S+)", text("Dockerfile"), re.MULTILINE)]
+    assert len(images) == 4 and all(re.search(r"@sha256:[0-9a-f]{64}$", image) for image in images), images
+
+
+def test_what_may_publish_runs_no_command():
+    """Packages that are installed could, else."""
+    for name, job in workflows().items():
+        if "id-token" in job.get("permissions", {}):
+            assert not [step for step in job["steps"] if "run" in step], name
+    pages = yaml.safe_load(text(".github/workflows/pages.yml"))
+    assert pages["permissions"] == {} and "id-token" in pages["jobs"]["deploy"]["permissions"]
+
+
+def test_the_image_is_no_place_for_keys_and_its_processes_are_not_roots():
+    *_, last = [line for line in text("Dockerfile").splitlines() if line.startswith("USER ")]
+    assert last.split()[1] not in ("root", "0")
+    patterns = [line.removeprefix("**/") for line in text(".dockerignore").split()]
+    for key in (".env", ".env.local", "tls.key", "key.pem", "id_ed25519", "kubeconfig", "my-credentials.json"):
+        assert any(fnmatch.fnmatch(key, pattern) for pattern in patterns), key
+
+
+def pinned(name: str) -> dict[tuple[str, str], str]:
+    """{(distribution, version): its block} of a file of requirements, markers and hashes left in the block."""
+    blocks = re.split(r"\n(?=[A-Za-z])", text(name))
+    found = {re.match(r"([\w.-]+)==([^\s;]+)", block): block for block in blocks if "==" in block.partition("\n")[0]}
+    return {(canonicalize_name(match[1]), match[2]): block for match, block in found.items() if match}
+
+
+def test_what_ci_installs_has_the_hashes_of_the_constraints_versions():
+    constraints = pinned("constraints.txt").keys()
+    names = {name for name, _ in constraints}
+    for extra in ("docs", "train", "test"):
+        locked = pinned(f"requirements/{extra}.lock")
+        assert all("--hash=sha256:" in block for block in locked.values())
+        assert {pin for pin in locked if pin[0] in names} <= constraints, extra
+        needed = (required() | required(extra) | {"setuptools"}) - {"jmoe"}
+        assert needed <= {name for name, _ in locked}, extra
+        assert "://" not in text(f"requirements/{extra}.lock")
 
 
 def imported(folder) -> set[str]:
@@ -171,7 +224,7 @@ def test_files_of_tests_that_are_named_somewhere_exist():
     pages += [page for folder in ("docs", "benchmarks") for page in (ROOT / folder).rglob("*.md")]
     words = "\n".join(page.read_text(encoding="utf-8") for page in pages)
     names = set(re.findall(r"\btests/[\w/]+\.(?:py|go)", words))
-    assert len(names) > 15 and all((ROOT / name).exists() for name in names), names
+    assert len(names) > 10 and all((ROOT / name).exists() for name in names), names
 
 
 def test_the_folders_of_tests_do_not_hide_the_packages():

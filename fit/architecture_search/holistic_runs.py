@@ -26,7 +26,7 @@ from fit.architecture_search import holistic
 from fit.data import table as tables
 from fit.equal_flops.isoflop import least_squares, power_law
 from fit.errors import UserError
-from fit.lawbook import models
+from fit.lawbook import built
 
 BAND = 1e-3  # near-optimal: within this share of the least loss
 SAME = 0.15  # budgets within this share of each other are one
@@ -73,8 +73,8 @@ def read(runs: object) -> Search:
     if isinstance(runs, Search):
         return runs
     runs = tables.read(runs)
-    held, c = models.held(runs), dict(d_model=runs.numbers("d_model", (1, 1e7)))
-    for name, default in (models.FIELDS | dict.fromkeys(("n_heads", "n_experts", "n_blocks", "seq_len"))).items():
+    held, c = built.held(runs), dict(d_model=runs.numbers("d_model", (1, 1e7)))
+    for name, default in (built.FIELDS | dict.fromkeys(("n_heads", "n_experts", "n_blocks", "seq_len"))).items():
         low = 0 if name in ("n_dense_blocks", "n_shared_experts") else 1
         given = runs.column(name) if name in runs else [None] * len(runs)
         values = [held[i].get(name) if v in (None, "") else v for i, v in enumerate(given)]

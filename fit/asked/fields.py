@@ -87,12 +87,14 @@ def number(
     return field("float", help, default, check)
 
 
-def whole(help: str, default: int | None = None, least: int = 0) -> Any:
-    """A whole number from `least` up."""
+def whole(help: str, default: int | None = None, least: int = 0, most: int | None = None) -> Any:
+    """A whole number from `least` up, to `most` if there is one."""
 
     def check(name: str, value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1 or value < least:
             raise UserError(f"--{name}={shown(value)}: expected a whole number from {least} up")
+        if most is not None and value > most:
+            raise UserError(f"--{name}={shown(value)}: expected a whole number from {least} to {most}")
         return int(value)
 
     return field("integer", help, default, check)

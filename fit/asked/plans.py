@@ -1,9 +1,11 @@
 """What is asked of a plan, and the plan that answers it."""
 
 import dataclasses
+import math
 
 from fit.asked.fields import Asked, choice, experts, free, number, numbers, switch, text, whole
 from fit.errors import UserError
+from fit.lawbook import totals
 from fit.lawbook.lawfile import Law
 from fit.planning import compare, cost, memory, mesh, planning, repeats, startable, target
 from fit.planning.constraints import CHIPS, ROOM, Chips, Constraints, Mesh
@@ -13,6 +15,8 @@ from fit.words import sentences
 
 SHAPES = ("hardware", "paper")
 OWN = "Default: the law's own"
+MOST_BLOCKS = 1000  # of any model
+WIDENED, AS_WIDE = 4, 1e-3  # times that a plan is made again for the widths of experts at its size; until they agree
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -35,7 +39,9 @@ class Budget(Shape):
     kv_share: float | None = number(
         f"Key-value heads per query head; below 1 saves cache and attention. {OWN}, else 1.", least=1e-3, most=1
     )
-    dense_blocks: int | None = whole(f"Number of dense blocks before a mixture's other blocks. {OWN}, else 0.")
+    dense_blocks: int | None = whole(
+        f"Number of dense blocks before a mixture's other blocks. {OWN}, else 0.", most=MOST_BLOCKS
+    )
     used: tuple[float, ...] | None = numbers(
         "Expert width that a token uses, in widths of the dense layer. Laws that read sparsity or top_k choose among "
         f"several values. {OWN}, else 1."
@@ -103,7 +109,7 @@ class Budget(Shape):
         built."""
         used = self.used
         value = ",".join(f"{u:g}" for u in used or ())
-        if used is not None and not law.knows_experts:
+        if used is not None and not law.of_mixtures:
             raise UserError(sentences.USED_OF_MIXTURES.format(value=value, law=law.name))
         if used is not None and len(used) > 1 and not law.reads_used:
             raise UserError(
@@ -113,6 +119,8 @@ class Budget(Shape):
         mixture, built = dataclasses.replace(self.architecture(law), **self.asked), []
         if used is None and not self.asked:
             return [mixture]
+        if law.of_mixtures and law.only_experts is not None:  # its number counts what a token chooses from
+            mixture = dataclasses.replace(mixture, trained=True)
         for u in used or [mixture.used]:
             narrow = round(u * mixture.split)  # widths of experts are rounded to whole ones
             if narrow <= mixture.shared or abs(narrow / mixture.split - u) > 0.1 * u:
@@ -212,12 +220,13 @@ class Plan(Budget):
 
 
 def experts_of(law: Law, asked: tuple[int, ...] | None) -> tuple[int, ...]:
-    """The numbers of experts asked for, else those that the law was fitted to. Raises UserError for mixtures of a law
-    of dense models."""
+    """The numbers of experts asked for, else those that the law was fitted to. Raises UserError for other numbers than
+    the one of a law that holds for one number alone, such as 1 for dense models."""
     if asked is None:
         return law.experts
-    if not law.knows_experts and asked != (1,):
-        raise UserError(sentences.ONLY_DENSE.format(value=",".join(map(str, asked)), law=law.name))
+    if not law.knows_experts and asked != law.experts:
+        sentence = sentences.ONLY_ONE_NUMBER if law.of_mixtures else sentences.ONLY_DENSE
+        raise UserError(sentence.format(value=",".join(map(str, asked)), law=law.name, own=law.experts[0]))
     return asked
 
 
@@ -235,7 +244,7 @@ def solved(law: Law, asked: Plan) -> dict:
     made, architectures = [], asked.architectures(law)
     for architecture in architectures:
         try:
-            made.append((architecture, _planned(law, asked, architecture)))
+            made.append((architecture, _planned_as_wide(law, asked, architecture)))
         except UserError as error:  # another of the architectures may be feasible
             refused = error
     if not made:
@@ -250,6 +259,20 @@ def solved(law: Law, asked: Plan) -> dict:
     return plan
 
 
+def _planned_as_wide(law: Law, asked: Plan, architecture: Architecture) -> dict:
+    """The plan with experts as wide as the law's table has them at the size of the best model."""
+    plan, shares = _planned(law, asked, architecture), law.models["shares"]
+    own_experts = asked.known is None and not asked.given("used", "granularity", "shared_experts")
+    for _ in range(WIDENED if shares and own_experts else 0):
+        best = plan["best"]
+        wider = totals.at_size(architecture, shares, best["n_active"], best["n_experts"])
+        if math.isclose(wider.split, architecture.split, rel_tol=AS_WIDE):
+            break
+        architecture = wider
+        plan = _planned(law, asked, architecture)
+    return plan
+
+
 def _planned(law: Law, asked: Plan, architecture: Architecture) -> dict:
     compared = experts_of(law, asked.experts)
     constraints, reached = asked.limits(compared), None
@@ -259,6 +282,10 @@ def _planned(law: Law, asked: Plan, architecture: Architecture) -> dict:
     if loss is not None:
         if constraints.flops is not None:
             raise UserError("--target_loss asks for the budget that --flops or --hours gives: give one of them")
+        knows_nothing = math.log(architecture.vocab_size)
+        if loss >= knows_nothing:
+            sentence = sentences.TARGET_KNOWS_NOTHING
+            raise UserError(sentence.format(loss=loss, size=architecture.vocab_size, nothing=knows_nothing))
         constraints, reached = target.reach(law, architecture, constraints, compared, loss)
     plan = planning.plan(law, architecture, constraints, compared, asked.shapes)
     if reached is not None:

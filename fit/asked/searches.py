@@ -7,7 +7,7 @@ import numpy as np
 from fit.architecture_search import holistic, holistic_runs
 from fit.asked.fields import Asked, choice, experts, needed, number, numbers, several, text, whole
 from fit.asked.plans import Shape
-from fit.data.table import BOUNDS, Table
+from fit.data.table import BOUNDS, DERIVED, Table
 from fit.equal_flops import isoflop
 from fit.errors import UserError
 from fit.lawbook.lawfile import Law
@@ -19,18 +19,37 @@ class Model(Asked):
 
     n_active: float | None = number("Active parameters, embedding and head included.", None, *BOUNDS["n_active"])
     n_tokens: float | None = number("Training tokens.", None, *BOUNDS["n_tokens"])
-    n_experts: int = whole("Experts in each layer, 1 for a dense model.", 1, least=1)
+    n_experts: int | None = whole(
+        "Experts in each layer, 1 for a dense model. Default: the law's own, else 1.", least=1
+    )
+    n_total: float | None = number("All parameters, embedding and head included.", None, *BOUNDS["n_total"])
+    top_k: int | None = whole("Experts that a token chooses.", least=1)
+    n_shared_experts: int | None = whole("Experts that every token uses.", least=0)
+    granularity: float | None = number("How many times narrower an expert is than a dense layer.", None, 1, 1e6)
+    n_embedding: float | None = number(
+        "Parameters of embedding and head among those given, which some laws do not count.", None, 0, 1e16
+    )
 
     def table(self, law: Law) -> Table:
         """Of one row. Raises UserError where the law reads more than is given."""
+        if self.n_experts is not None:
+            law.check_experts(self.n_experts, "--n_experts")
+        given = {name: getattr(self, name) for name in ("n_active", "n_total", "n_tokens", "top_k", "granularity")}
+        given |= dict(n_experts=self.n_experts or 1, n_shared_experts=self.n_shared_experts)
+        if self.n_embedding is not None and not law.counts_embedding:
+            for name in ("n_active", "n_total"):
+                if given[name] is not None:
+                    given[name] -= self.n_embedding
+        table = Table("the model", {name: [value] for name, value in given.items() if value is not None}, [1])
         for name in law.form.columns:
-            if not hasattr(self, name):
-                raise UserError(
-                    f"the {law.form.name} law reads {name}, for which there is no flag: give a table by --runs"
-                )
-            if getattr(self, name) is None:
-                raise UserError(f"--{name} is missing: the {law.form.name} law needs it")
-        return Table("the model", {name: [getattr(self, name)] for name in law.form.columns}, [1])
+            flags = (name,) if name in given else DERIVED.get(name, ((name,),))[0]
+            for flag in (flag for flag in flags if flag not in table):
+                if flag not in given:
+                    raise UserError(
+                        f"the {law.form.name} law reads {name}, for which there is no flag: give a table by --runs"
+                    )
+                raise UserError(f"--{flag} is missing: the {law.form.name} law needs it")
+        return table
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -5,7 +5,7 @@ import json
 
 from fit.api import Answer
 from fit.asked.fields import Asked, needed, pairs, switch, text
-from fit.data.table import Table, plain, read
+from fit.data.table import WITH_UNITS, Table, checked_units, plain, read
 from fit.importers.tools import KEPT
 from fit.lawbook import lawfile
 
@@ -29,9 +29,22 @@ class Columns(Asked):
         f", such as loss:val_loss; names: {', '.join(NAMES)}",
     )
 
+    units: dict[str, str] = pairs(
+        "Units of the table's columns, where they are not nats per token and plain numbers: loss:bits (or perplexity), "
+        "n_active:millions (or billions, trillions), or a number that values are multiplied by.",
+        "column:unit",
+        ":",
+        WITH_UNITS,
+        f", such as loss:bits; columns: {', '.join(WITH_UNITS)}",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checked_units(self.units)
+
     def read(self, path: str | None) -> Table | str | None:
-        """The table by these names; the path where there are none, for a law may know its own."""
-        return read(path, self.columns) if path and self.columns else path
+        """The table by these names and units; the path where there are none, for a law may know its own."""
+        return read(path, self.columns, self.units) if path and (self.columns or self.units) else path
 
 
 @dataclasses.dataclass(kw_only=True)

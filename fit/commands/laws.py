@@ -11,6 +11,7 @@ import numpy as np
 from fit import api
 from fit.asked import fields, fits, searches
 from fit.commands import flags
+from fit.data import sense
 from fit.data.files import check_writable, write_text
 from fit.data.table import read, write
 from fit.equal_flops import learning_rate
@@ -40,7 +41,11 @@ class Import(flags.Columns):
         "COLUMN=VALUE",
         "=",
     )
-    set: dict[str, str] = fields.pairs("Columns that are the same for all runs: n_experts=1.", "NAME=VALUE", "=")
+    set: dict[str, str] = fields.pairs(
+        "Columns that are the same for all runs, n_experts=1, or the product of others: n_tokens=step*batch*seq_len.",
+        "NAME=VALUE",
+        "=",
+    )
     sizes: str | None = fields.text("Table with the column run and others for it: n_active, n_experts, ...")
     tokens_per_step: float | None = fields.number("Tokens of a batch, where the source counts steps only.", least=1)
 
@@ -53,11 +58,16 @@ class Import(flags.Columns):
             raise UserError(f"{source}: no run is left of {len(rows)}; left out: {left_out}")
         if self.tokens_per_step is not None:
             tools.count_tokens(source, kept, self.tokens_per_step)
-        table = tools.table(source, kept, self.columns, self.set, self.sizes)
+        constants = tools.products(source, kept, self.set)
+        table = tools.table(source, kept, self.columns, constants, self.sizes, self.units)
         write(table, self.out)
         print(f"{source}: read as {tool}'s; {len(kept)} of {len(rows)} runs kept")
         if dropped:
             print(f"left out by --where: {left_out}")
+        for name, unit in self.units.items():
+            print(f"{name}: converted from {unit}")
+        for doubt in (*sense.impossible(table), *sense.doubts(table)):
+            print(f"warning: {doubt}", file=sys.stderr)
         print(f"columns: {', '.join(table.columns)}\nwritten to {self.out}")
 
 
@@ -78,7 +88,7 @@ class Law(fits.Fit, flags.Columns):
             if self.out is not None:
                 raise UserError(f"--form={','.join(self.form or ())}: --out is for a single form")
             found = api.compare_forms(self.read(self.runs), asked=self, quiet=False)
-            print("\n".join(summary.of_forms(found)))
+            print("\n".join([*summary.of_forms(found), *(f"warning: {text}" for text in found["warnings"])]))
             return
         if self.out is None:
             raise UserError("--out is missing")
@@ -183,7 +193,7 @@ class Lr(flags.Columns):
         return learning_rate.BestRate(**model, rate=np.nan, loss=np.nan, curvature=np.nan, at_edge=False)
 
     def run(self) -> None:
-        optima, left_out = learning_rate.best_rates(read(self.runs, self.columns), self.with_batch)
+        optima, left_out = learning_rate.best_rates(read(self.runs, self.columns, self.units), self.with_batch)
         trained = sorted({o.n_experts for o in optima})
         wanted = self.experts or trained
         if absent := [e for e in wanted if e not in trained]:

@@ -14,6 +14,7 @@ from fit.data.table import Table, read
 from fit.errors import UserError
 from fit.shape.architecture import training_flops
 from fit.words import sentences
+from fit.words.printable import printable
 
 ALWAYS = ("n_active", "n_tokens", "n_experts")  # columns of every Runs, of ones if the law does not read them
 FEWEST_TOKENS, MOST_TOKENS = 0.1, 1e5  # for each parameter, of any model that is trained on purpose
@@ -62,12 +63,20 @@ class Runs:
         """SHA-256 of the numbers, so a law can say what it was fitted to."""
         return hashlib.sha256(np.stack([*self.columns.values(), self.loss]).tobytes()).hexdigest()
 
+    def has(self, fingerprint: str) -> bool:
+        """Whether these are the runs of this fingerprint. Earlier versions took 1 for every number of experts that the
+        law does not read."""
+        as_before = self.columns | dict(n_experts=np.ones(len(self)))
+        return fingerprint in (self.fingerprint(), dataclasses.replace(self, columns=as_before).fingerprint())
+
     def name(self, i: int) -> Json:
         """{row, run} of the i-th run: its row in the file and, where the table has the column, what it is called."""
         if not self.table.rows:
             return {}
         row = dict(row=int(self.table.rows[self.index[i]]))
-        return row | ({"run": str(self.table.column("run")[self.index[i]])} if "run" in self.table else {})
+        if "run" not in self.table:
+            return row
+        return row | {"run": printable(str(self.table.column("run")[self.index[i]]))}
 
 
 def subset(runs: Runs, rows: Array) -> Runs:
@@ -80,7 +89,9 @@ def subset(runs: Runs, rows: Array) -> Runs:
 
 def corpora(table: Table) -> list[str]:
     """Fingerprints of the text that the runs of a table were trained on, where it has them."""
-    return sorted({str(v) for v in table.column("corpus_fingerprint")}) if "corpus_fingerprint" in table else []
+    if "corpus_fingerprint" not in table:
+        return []
+    return sorted({printable(str(v)) for v in table.column("corpus_fingerprint")})
 
 
 def read_runs(path: str | Table, columns: Sequence[str], mix_corpora: bool = False) -> Runs:
@@ -91,7 +102,10 @@ def read_runs(path: str | Table, columns: Sequence[str], mix_corpora: bool = Fal
     for name in (*columns, "loss"):
         table.column(name)
     wanted = dict.fromkeys((*columns, *["n_active"] * ("n_active" in table)))  # n_active for the training FLOPs
-    runs = Runs(path, {name: table.numbers(name) for name in wanted}, table.numbers("loss"), table)
+    read_columns, loss = {name: table.numbers(name) for name in wanted}, table.numbers("loss")
+    if "n_experts" in table:  # of what a law that does not read it is a law
+        read_columns["n_experts"] = table.numbers("n_experts")
+    runs = Runs(path, read_columns, loss, table)
     if len(found := corpora(table)) > 1 and not mix_corpora:
         raise UserError(
             f"{path}, column corpus_fingerprint: found {len(found)} corpora ({', '.join(found[:3])}"

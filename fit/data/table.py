@@ -9,8 +9,9 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +20,20 @@ import numpy as np
 from fit.aliases import Array, Numbers
 from fit.data.files import replacing
 from fit.errors import UserError
+from fit.words.printable import is_printable
 
 if TYPE_CHECKING:
     import pyarrow
 
+MOST_ROWS, MOST_BYTES = 5_000_000, 4_000_000_000  # of a Parquet file, which is small before it is unpacked
 LONGEST_PATH = 4096  # a longer text is none: somebody gave what is in the file
 # What a run may be: outside these bounds a number is a slip of units, not a run.
 BOUNDS = dict(n_active=(1, 1e16), n_total=(1, 1e18), n_tokens=(1, 1e18), n_experts=(1, 1e6), loss=(1e-6, 1e3))
+# Units that --units names, of columns of counts and of the loss; a number stands for any other: values times it.
+COUNT_UNITS = dict(ones=1.0, millions=1e6, billions=1e9, trillions=1e12)
+LOSS_UNITS = dict(nats=1.0, bits=math.log(2), perplexity=math.nan)  # of the last the logarithm is taken
+WITH_UNITS = ("loss", "n_active", "n_total", "n_tokens")
+ROWS_NAMED = 5  # in an error
 # Columns that follow from others: {name: (the columns needed, a function of their values and of Table._or)}
 DERIVED = {
     "sparsity": (("n_experts",), lambda e, get: 1 - get("top_k", 1.0) / e),
@@ -39,7 +47,8 @@ class Table:
     """Columns of equal length by name, values as read; rows[i] is the row number in the file of the i-th value.
 
     names: {"loss": "val_loss"}, what the file calls a column that is asked for by another name. arrow: the table as
-    Parquet holds it, where it came from a Parquet file.
+    Parquet holds it, where it came from a Parquet file. units: {"loss": "bits"}, in which columns are, where it is not
+    nats or plain numbers; `numbers` converts them.
     """
 
     path: str
@@ -47,6 +56,7 @@ class Table:
     rows: list[int]
     names: dict[str, str] = dataclasses.field(default_factory=dict)
     arrow: pyarrow.Table | None = None
+    units: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<{len(self)} runs of {self.path}: {', '.join(self.columns)}>"
@@ -79,7 +89,7 @@ class Table:
         """Column `name` as float64 [n_rows]; UserError names the first value that is no finite number within bounds."""
         low, high = bounds or BOUNDS.get(name, (-np.inf, np.inf))
         values, integer = self.column(name), name == "n_experts"
-        numbers = np.array([_number(v) for v in values])
+        numbers = self._converted(name, np.array([_number(v) for v in values]))
         bad = ~(np.isfinite(numbers) & (numbers >= low) & (numbers <= high))
         if integer:
             bad |= numbers != np.floor(numbers)
@@ -88,9 +98,32 @@ class Table:
             span = f" from {low:g} to {high:g}" if np.isfinite(high) else ""
             raise UserError(
                 f"{self.path}, row {self.rows[i]}, column {self.names.get(name, name)}: found {shown(values[i])}, "
-                f"expected {'a whole number' if integer else 'a number'}{span}"
+                f"expected {'a whole number' if integer else 'a number'}{span}{self._more_of(name, bad, numbers)}"
             )
         return numbers
+
+    def _more_of(self, name: str, bad: Array, numbers: Array) -> str:
+        """How many rows have no such value, and what mends it, where something is known to."""
+        words, rows = "", [str(self.rows[i]) for i in np.flatnonzero(bad)]
+        if len(rows) > 1:
+            named = ", ".join(rows[:ROWS_NAMED]) + ", ..." * (len(rows) > ROWS_NAMED)
+            words = f"; {len(rows)} of {len(self)} rows have none: {named}"
+        if name == "loss" and len(rows) < len(self):
+            words += "; leave out runs that crashed"
+        first = numbers[bad][0]
+        if name in WITH_UNITS[1:] and name not in self.units and 0 < first < BOUNDS[name][0]:
+            words += f"; --units={name}:billions says that it is in billions"
+        return words
+
+    def _converted(self, name: str, numbers: Array) -> Array:
+        """Values of a column in nats or as plain numbers."""
+        if (unit := self.units.get(name)) is None:
+            return numbers
+        if unit == "perplexity":
+            with np.errstate(divide="ignore", invalid="ignore"):
+                return np.log(numbers)
+        known = LOSS_UNITS if name == "loss" else COUNT_UNITS
+        return numbers * (known[unit] if unit in known else float(unit))
 
 
 def _number(value: Any) -> float:
@@ -115,12 +148,31 @@ def is_table(value: object) -> bool:
     return rows or isinstance(value, (Table, dict, str, os.PathLike)) or hasattr(value, "columns")
 
 
-def read(runs: Any, columns: Mapping[str, str] | None = None) -> Table:
+def checked_units(units: Mapping[str, str] | None) -> dict[str, str]:
+    """{column: unit} as given. Raises UserError for a column that has none, or a unit that it cannot have."""
+    for name, unit in (units or {}).items():
+        known = LOSS_UNITS if name == "loss" else COUNT_UNITS
+        factor = _number(str(unit))
+        if name not in WITH_UNITS or not (unit in known or 0 < factor < math.inf):
+            expected = ", ".join(known if name in WITH_UNITS else WITH_UNITS)
+            raise UserError(
+                f"--units={name}:{unit}: expected {'one of' if name in WITH_UNITS else 'a column of'} {expected}"
+                + (" or a number to multiply by" if name in WITH_UNITS else "")
+            )
+    return {name: str(unit) for name, unit in (units or {}).items()}
+
+
+def read(runs: Any, columns: Mapping[str, str] | None = None, units: Mapping[str, str] | None = None) -> Table:
     """A table of runs: a .csv, .jsonl or .parquet file, a frame of pandas or polars, a table of pyarrow, a list of
-    dictionaries (a run each) or a dictionary of columns; columns: {ours: theirs}, such as {"loss": "val_loss"}. Raises
-    UserError for what cannot be read, or has no such columns."""
+    dictionaries (a run each) or a dictionary of columns; columns: {ours: theirs}, such as {"loss": "val_loss"}; units:
+    {"loss": "bits", "n_active": "millions"}, where they are not nats and plain numbers. Raises UserError for what
+    cannot be read, or has no such columns."""
     if isinstance(runs, Table):
         return runs
+    return dataclasses.replace(_read(runs, columns), units=checked_units(units))
+
+
+def _read(runs: Any, columns: Mapping[str, str] | None) -> Table:
     if isinstance(runs, os.PathLike) or (isinstance(runs, str) and len(runs) <= LONGEST_PATH):
         return _read_file(str(runs), dict(columns or {}))
     if hasattr(runs, "to_pylist"):
@@ -185,9 +237,7 @@ def _read_csv(path: str) -> Table:
             header = [name.strip() for name in next(reader, ())]
             if not header:
                 raise UserError(f"{path}, row 1: expected a header of column names, found nothing")
-            for name in header:
-                if header.count(name) > 1:
-                    raise UserError(f"{path}, row 1: column {name or '(no name)'} stands there twice")
+            _check_names(f"{path}, row 1", header)
             for line in filter(None, reader):
                 if len(line) != len(header):
                     raise UserError(
@@ -221,22 +271,45 @@ def _read_jsonl(path: str) -> Table:
                 raise UserError(f"{path}, row {row}: found {shown(record)}, expected a JSON object")
             records.append(record)
             rows.append(row)
-    return Table(path, _columns(records), rows)
+    columns = _columns(records)
+    _check_names(path, columns)
+    return Table(path, columns, rows)
+
+
+def _check_names(where: str, names: Iterable[str]) -> None:
+    """UserError where two columns have one name, or a name is no text that can be printed: errors list the names."""
+    seen = set()
+    for name in names:
+        if not is_printable(name):
+            raise UserError(f"{where}: the name of column {shown(name)} holds a control character")
+        if name in seen:
+            raise UserError(f"{where}: column {name or '(no name)'} stands there twice")
+        seen.add(name)
 
 
 def _read_parquet(path: str) -> Table:
     import pyarrow.parquet
 
     try:
-        table = pyarrow.parquet.ParquetFile(path).read()
+        file = pyarrow.parquet.ParquetFile(path)
+        _check_size(path, file.metadata)
+        table = file.read()
     except pyarrow.ArrowException as e:
         raise UserError(f"{path}: is not Parquet: {str(e).splitlines()[0]}") from e
     names = table.column_names
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"{path}: column {name} stands there twice")
+    _check_names(path, names)
     columns = {name: _values(column, pyarrow) for name, column in zip(names, table.columns)}
     return Table(path, columns, list(range(1, table.num_rows + 1)), arrow=table)
+
+
+def _check_size(path: str, found: pyarrow.parquet.FileMetaData) -> None:
+    """UserError where a Parquet file holds more than a table of runs can: a few megabytes may hold 300 million rows."""
+    n_bytes = sum(found.row_group(i).total_byte_size for i in range(found.num_row_groups))
+    if found.num_rows > MOST_ROWS or n_bytes > MOST_BYTES:
+        raise UserError(
+            f"{path}: holds {found.num_rows:,} rows and {n_bytes / 1e9:.1f} GB unpacked; a table of runs has at most "
+            f"{MOST_ROWS:,} rows and {MOST_BYTES / 1e9:g} GB"
+        )
 
 
 def _values(column: pyarrow.ChunkedArray, pyarrow: ModuleType) -> list:

@@ -8,7 +8,8 @@ import re
 import numpy as np
 
 from fit.aliases import Json
-from fit.data.runs import ROLLING, Runs, corpora, errors, read_runs, split, unlikely
+from fit.data import sense
+from fit.data.runs import ROLLING, Runs, corpora, errors, read_runs, split
 from fit.data.table import Table
 from fit.errors import UserError
 from fit.fitting import search, solvers, sure
@@ -68,6 +69,7 @@ def record_of(law: Fitted, steps: list[Json] | None = None) -> Json:
         settings={name: getattr(settings, name) for name in NUMERICAL}
         | dict(fix=problem.fixed, weight_decay_default=law.decay_default)
         | dict(holdout=settings.holdout, select=settings.select, columns=runs.table.names)
+        | (dict(units=runs.table.units) if runs.table.units else {})
         | dict(bootstrap_by=settings.bootstrap_by, weights=settings.weights or "none")
         | (dict(prior=form.prior) if form.prior else {}),
         runs=described(runs, train, form),
@@ -111,7 +113,8 @@ def fit_by_default(form: Form, runs: Runs, settings: Settings) -> tuple[search.F
         changed = prepare(form, runs, dataclasses.replace(problem.settings, **changes))
         return search.again(changed, fit), changed
 
-    for _ in range(3 if few or form.believed else 0):  # the first fits may have bent the law by more than the noise
+    rounds = 3 if len(runs) <= search.SEARCH_RUNS else 1  # the first fits may have bent the law by more than the noise
+    for _ in range(rounds if few or form.believed else 0):
         variance = float(noise_of(problem, fit.free, shared=False).run ** 2)
         decay = float(np.clip(DECAY_PER_VARIANCE * variance, SMALLEST_DECAY, LARGEST_DECAY)) if few else decay
         fit, problem = again(weight_decay=decay, variance=variance if form.believed else 0.0)
@@ -137,8 +140,7 @@ def table_warnings(form: Form, runs: Runs) -> list[str]:
     """Sentences about runs of odd sizes, and about mixtures among those of a law that does not read the number of
     experts."""
     table = runs.table
-    known = {name: values for name, values in runs.columns.items() if name in table}
-    out = [f"{runs.path}: {odd}"] if (odd := unlikely(known)) else []
+    out = [f"{runs.path}: {doubt}" for doubt in sense.doubts(table)]
     out += transition(runs)
     if not set(OF_EXPERTS) & set(form.columns) and "n_experts" in table:
         experts = table.numbers("n_experts")

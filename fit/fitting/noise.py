@@ -74,9 +74,12 @@ def noise_of(problem: Problem, free: Array, shared: bool = True) -> Noise:
     r = data["log_loss"][:n] - log_loss
     weight = data["root_weight"][:n] ** 2 * np.minimum(1, data["delta"] / np.maximum(np.abs(r), 1e-300))
     used = data["root_weight"][:n] > 0
-    m = np.eye(n) - projection(jacobian, weight, data["weight_decay"] + data["belief"] ** 2)
-    m, shown = m[used][:, used], r[used]
-    freedom = max(float(np.sum(m**2)), 1.0)
+    decay, shown = data["weight_decay"] + data["belief"] ** 2, r[used]
+    if trunks is None:
+        freedom = max(_freedom(jacobian[used], weight[used], decay), 1.0)
+    else:
+        m = (np.eye(n) - projection(jacobian, weight, decay))[used][:, used]
+        freedom = max(float(np.sum(m**2)), 1.0)
     spread = 1.4826 * np.median(np.abs(shown)) * np.sqrt(len(shown) / min(freedom, len(shown)))
     shown = np.clip(shown, -CLIP * spread, CLIP * spread) if spread > 0 else shown
     if trunks is None:
@@ -112,6 +115,15 @@ def growth(problem: Problem, free: Array, noise: Noise) -> dict[str, float] | No
     left = np.mean((relative * (runs.flops[small] / middle) ** power[:, None]) ** 2, axis=1)
     power = float(power[min(np.sum(left > 1), 200)])
     return dict(training_flops=middle, power=power) if power else None
+
+
+def _freedom(jacobian: Array, weight: Array, decay: Array) -> float:
+    """The sum of the squares of 1 - projection(jacobian, weight, decay), without that matrix of n_runs^2 numbers."""
+    root = np.sqrt(weight)[:, None]
+    gram = (jacobian * root).T @ (jacobian * root) + np.diag(np.broadcast_to(decay, jacobian.shape[1]))
+    to_free = np.linalg.pinv(gram, rcond=1e-13, hermitian=True) @ (jacobian.T * weight)
+    squares = np.sum((jacobian.T @ jacobian @ to_free) * to_free)
+    return float(len(jacobian) - 2 * np.sum(jacobian * to_free.T) + squares)
 
 
 def projection(jacobian: Array, weight: Array, decay: Array) -> Array:

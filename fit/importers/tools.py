@@ -8,15 +8,17 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from fit.aliases import Json
-from fit.data.table import BOUNDS, Table, read, shown
+from fit.data.table import BOUNDS, Table, checked_units, read, shown
 from fit.errors import UserError
 from fit.shape.like import EXPERTS
 
+STEPS = ("step", "_step", "global_step", "trainer/global_step")  # what tools call a run's last step
 # columns of a table of runs that fit reads
-KEPT = (*BOUNDS, "peak_learning_rate", "batch_tokens", "epochs", "corpus_fingerprint", "run", "seed")
+KEPT = (*BOUNDS, "top_k", "d_expert", "n_shared_experts", "granularity", "d_model", "n_blocks", "vocab_size")
+KEPT += ("peak_learning_rate", "batch_tokens", "epochs", "corpus_fingerprint", "run", "seed")
 
 
 def huggingface(paths: list[str]) -> list[Json]:
@@ -196,10 +198,16 @@ def runs(source: str, tool: str | None = None) -> tuple[str, list[Json]]:
 
 
 def table(
-    source: str, rows: list[Json], columns: Mapping[str, str], constants: Mapping[str, str], sizes: str | None
+    source: str,
+    rows: list[Json],
+    columns: Mapping[str, str],
+    constants: Mapping[str, str],
+    sizes: str | None,
+    units: Mapping[str, str] | None = None,
 ) -> Table:
     """The rows as a table that `fit law` reads. columns: {ours: theirs}; constants: {ours: value of every run}; sizes:
-    a table with the column run, and others for it. Raises UserError for what is missing or no number."""
+    a table with the column run, and others for it; units: {ours: unit}, from which these columns are converted. Raises
+    UserError for what is missing or no number."""
     more = read(sizes).columns if sizes else {}
     if sizes and "run" not in more:
         raise UserError(f"{sizes}: column run is missing; columns found: {', '.join(more)}")
@@ -226,17 +234,51 @@ def table(
     kept = [name for name in names if name in KEPT or name in more or name in constants]
     places = [row.get("row", i) for i, row in enumerate(rows, 1)]
     made = Table(source, {name: [row.get(name) for row in rows] for name in kept}, places)
-    for name in set(BOUNDS) & set(kept):
-        made.numbers(name)
+    made.units = checked_units(units)
+    read_columns = {name: made.numbers(name) for name in set(BOUNDS) & set(kept)}
+    made.columns |= {name: read_columns[name].tolist() for name in made.units if name in read_columns}
     return made
+
+
+def products(source: str, rows: list[Json], given: Mapping[str, str]) -> dict[str, str]:
+    """Adds to the rows the columns of `given` that are products of other columns and numbers, n_tokens=step*batch*1024;
+    returns the other ones, which are the same for all runs. Raises UserError for a factor that is neither a column nor
+    a number, or a run without a number in one."""
+    constants = {}
+    has = dict.fromkeys(name for row in rows for name in row)
+    for name, value in given.items():
+        factors = [factor.strip() for factor in str(value).split("*")]
+        if len(factors) == 1 or value in has:
+            constants[name] = value
+            continue
+        for row in rows:
+            row[name] = 1.0
+            for factor in factors:
+                row[name] *= _factor(source, f"--set={name}={value}", row, factor, has)
+    return constants
+
+
+def _factor(source: str, flag: str, row: Json, factor: str, has: Iterable[str]) -> float:
+    """A factor's number, or that of the column of this name in a row."""
+    written = row.get(factor) if factor in has else factor
+    try:
+        number = float(str(written))
+    except ValueError:
+        if factor in has:
+            raise UserError(f"{flag}: {source}: run {row.get('run')} has {shown(written)} as {factor}") from None
+        raise UserError(
+            f"{flag}: {source} has no column {factor}, nor is it a number; columns found: {', '.join(has)}"
+        ) from None
+    return number
 
 
 def count_tokens(source: str, rows: list[Json], tokens_per_step: float) -> None:
     """Adds n_tokens to rows that have steps. Raises UserError for one that has none."""
     for row in rows:
+        step = next((row[name] for name in STEPS if row.get(name) not in (None, "")), None)
         try:
-            row["n_tokens"] = float(row["step"]) * tokens_per_step
-        except (KeyError, TypeError, ValueError):
+            row["n_tokens"] = float(str(step)) * tokens_per_step
+        except ValueError:
             raise UserError(f"--tokens_per_step: {source}: run {row.get('run')} has no number as its step") from None
 
 

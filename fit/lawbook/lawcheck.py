@@ -12,6 +12,7 @@ null:
 and what else SECTIONS names.
 """
 
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -20,10 +21,13 @@ from typing import Any
 import numpy as np
 
 from fit.aliases import Json
+from fit.data.table import BOUNDS
 from fit.errors import UserError
 from fit.form import Form
+from fit.lawbook.config_fields import FIELDS as CONFIG_FIELDS
 from fit.lawbook.models import is_literal
 from fit.laws import FORMS
+from fit.words.printable import is_printable
 
 LEVEL = 0.8  # of profile intervals, like the 10th to 90th percentile of the bootstrap
 WAYS_OF_DRAWING = {  # of the bootstrap, which draws runs or trunks anew
@@ -35,6 +39,9 @@ VERSION = 1  # of law.json; one that names none is of this
 ERRORS = ("runs", "rmse_nats", "mean_relative_error", "max_relative_error")  # of fitted runs, of those held out
 NUMBERS = {"fitted": ERRORS, "held_out": ERRORS, "separate_fitted": ERRORS[:2], "separate_held_out": ERRORS[:2]}
 NUMBERS |= {"starts": ("tried", "within_1_percent")}  # what a section must hold, where the law.json has it
+LARGEST = 1e100  # of a coefficient: products of a few must stay finite
+MOST_EXPERTS = 64  # numbers of experts that a law names; a plan asks each of them
+MOST_COUNT = 10**18  # of words or tokens
 OBJECTS = "settings runs models versions separate sample noise profile choice bootstrap".split() + list(NUMBERS)
 
 
@@ -50,6 +57,8 @@ def read(path: str | os.PathLike, where: str) -> tuple[Form, Json]:
         raise UserError(f"{where}: is not JSON: {e}") from e
     if not isinstance(record, dict) or str(record.get("form")) not in FORMS:
         raise UserError(f"{where}: has no form that is one of {', '.join(FORMS)}")
+    if unprintable := _unprintable(record):
+        raise UserError(f"{where}: {unprintable} holds a control character; expected text that can be printed")
     form, given = FORMS[record["form"]], record.get("coefficients")
     for name, value, fine, expected in _fields(record, form):
         if value is not None and not (isinstance(value, fine) if isinstance(fine, type) else fine(value)):
@@ -58,9 +67,31 @@ def read(path: str | os.PathLike, where: str) -> tuple[Form, Json]:
             raise UserError(f"{where}: {name} is {text}, expected {expected}")
     for key in form.names:
         value = given.get(key) if isinstance(given, dict) else None
-        if not _number(value):
-            raise UserError(f"{where}: coefficient {key} is {json.dumps(value)}, expected a finite number")
+        if not _is_coefficient(value):
+            shown = json.dumps(value)[:60]
+            raise UserError(
+                f"{where}: coefficient {key} is {shown}, expected a finite number from {-LARGEST:g} to {LARGEST:g}"
+            )
     return form, record
+
+
+def _unprintable(record: Json) -> str:
+    """The path in a law.json of a text or a name with a control character, such as "models.base_config"; "" if none.
+
+    Names and sentences of a law are printed, and written into configs and pages.
+    """
+    todo: list[tuple[str, Any]] = [("", record)]
+    while todo:
+        path, value = todo.pop()
+        if isinstance(value, str) and not is_printable(value):
+            return path
+        if isinstance(value, list):
+            todo += [(path, item) for item in value if isinstance(item, (str, list, dict))]
+        if isinstance(value, dict):
+            if not all(map(is_printable, value)):
+                return f"a name in {path or 'it'}"
+            todo += [(f"{path}.{name}".lstrip("."), item) for name, item in value.items()]
+    return ""
 
 
 def _fields(record: Json, form: Form) -> Iterator[tuple]:
@@ -81,8 +112,8 @@ def _fields(record: Json, form: Form) -> Iterator[tuple]:
         yield f"runs.ranges.{name}", ends, _rising, "two rising numbers"
     if bootstrap := record.get("bootstrap"):
         draws, ends, way = (bootstrap.get(name) or "missing" for name in ("draws", "percentiles", "form"))
-        fine = lambda v: _numbers(v, 2) and np.shape(v)[1] == len(form.names)
-        yield "bootstrap.draws", draws, fine, f"rows of {len(form.names)} numbers"
+        fine = lambda v: _numbers(v, 2) and np.shape(v)[1] == len(form.names) and np.abs(v).max() <= LARGEST
+        yield "bootstrap.draws", draws, fine, f"rows of {len(form.names)} numbers from {-LARGEST:g} to {LARGEST:g}"
         fine = lambda v: _rising(v) and 0 <= v[0] < v[1] <= 100
         yield "bootstrap.percentiles", ends, fine, "two rising numbers from 0 to 100"
         yield "bootstrap.form", way, list(WAYS_OF_DRAWING).__contains__, "errors, replacement or paper"
@@ -112,12 +143,30 @@ def _number(value: object) -> bool:
     return _numbers([value], 1)
 
 
+def _is_coefficient(value: Any) -> bool:
+    return _number(value) and abs(value) <= LARGEST
+
+
 def _rising(value: Any) -> bool:
     return _numbers(value, 1) and len(value) == 2 and value[0] <= value[1]
 
 
 def _count(value: object) -> bool:
-    return type(value) is int and value >= 1
+    return type(value) is int and 1 <= value <= MOST_COUNT
+
+
+def _is_experts(value: object) -> bool:
+    """Whether this is a list of numbers of experts that a plan can ask one by one."""
+    if not isinstance(value, list) or not 1 <= len(value) <= MOST_EXPERTS:
+        return False
+    return all(_count(number) and number <= BOUNDS["n_experts"][1] for number in value)
+
+
+def _are_overrides(value: object) -> bool:
+    """Whether this sets fields of a config to literals. An emitted config holds both as they stand here."""
+    if not isinstance(value, dict):
+        return False
+    return all(field in CONFIG_FIELDS and is_literal(source) for field, source in value.items())
 
 
 def _positive(value: Any, *names: str) -> bool:
@@ -140,22 +189,30 @@ def _is_architecture(value: Json) -> bool:
     )
 
 
+def _is_shares(value: Any) -> bool:
+    """Whether totals.at_size can read this."""
+    if not isinstance(value, dict) or not all(_numbers(value.get(name), 1) for name in ("n_active", "share")):
+        return False
+    sizes, shares = value["n_active"], value["share"]
+    rising = all(1 <= low < high for low, high in itertools.pairwise([*sizes, float("inf")]))
+    return len(sizes) == len(shares) and rising and all(0 < share <= 1 for share in shares)
+
+
 _EQ_10 = ("constant", "n_active", "n_experts")
 MODELS: dict[str, tuple[type | Callable[[Any], bool], str]] = {
     **dict.fromkeys(
-        ("vocab_size", "width_per_block", "seq_len", "unique_tokens"), (_count, "a whole number from 1 up")
+        ("vocab_size", "width_per_block", "seq_len", "unique_tokens"), (_count, "a whole number from 1 to 1e18")
     ),
     "final_norm": (bool, "true or false"),
-    "n_experts": (
-        lambda v: isinstance(v, list) and v != [] and all(map(_count, v)),
-        "a list of whole numbers from 1 up",
-    ),
+    "n_experts": (_is_experts, f"a list of 1 to {MOST_EXPERTS} whole numbers from 1 to 1,000,000"),
     "repeats": (lambda v: _numbers(v, 1) and len(v) == 2, "a list of two numbers"),
     "base_config": (str, "the path of a config file"),
     "corpus": (str, "a fingerprint"),
-    "overrides": (lambda v: isinstance(v, dict) and all(map(is_literal, v.values())), "fields and literals"),
+    "overrides": (_are_overrides, "names of a config's fields, such as model.norm, each with a literal as text"),
     "architecture": (_is_architecture, "what models.py lists: split, shared, n_dense, kv_share, top_k, ..."),
     "miscounted": (_number, "a number"),
+    "shares": (_is_shares, "n_active, rising, and as many shares from 0 to 1"),
+    "assumed": (lambda v: isinstance(v, list) and all(isinstance(text, str) for text in v), "a list of sentences"),
     "learning_rate": (
         lambda v: isinstance(v, dict) and all(_number(v.get(name)) for name in _EQ_10),
         "constant, n_active and n_experts of Eq. 10",

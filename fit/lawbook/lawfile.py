@@ -19,7 +19,8 @@ from fit.data import table
 from fit.data.runs import unlikely
 from fit.errors import UserError
 from fit.form import Form, Reduced
-from fit.lawbook import lawcheck, models
+from fit.lawbook import lawcheck
+from fit.lawbook.built import mixture_of
 from fit.laws import FORMS, PRESETS
 from fit.shape.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
 from fit.words import sentences
@@ -59,8 +60,18 @@ class Law:
         # whether n_active and n_total are with embedding and head
         self.counts_embedding = record.get("counts") != "without embedding"
         self.published = self.name in PRESETS  # a paper's law, not one that a fit wrote
-        # the numbers of experts that a plan compares by default: those fitted, else the paper's
-        self.experts: tuple[int, ...] = tuple(self.models["n_experts"] or EXPERTS) if self.knows_experts else (1,)
+        fitted = tuple(self.models["n_experts"] or ())
+        # the numbers of experts that a plan compares by default: those fitted, else the paper's; of a law whose formula
+        # does not read it, the one number that its models have
+        self.experts: tuple[int, ...] = fitted or EXPERTS
+        if not self.knows_experts:
+            self.experts = fitted[:1] if fitted and 1 not in fitted else (1,)
+        # the only number of experts for which the law holds; None where it holds for several
+        self.only_experts: int | None = None if self.knows_experts or len(fitted) > 1 else self.experts[0]
+        # whether its models are mixtures, of one number of experts or of several
+        self.of_mixtures = self.knows_experts or self.experts != (1,)
+        # whether the law can say what a dense model would reach
+        self.knows_dense = self.knows_experts or not self.of_mixtures
         # {column: (low, high)} of the runs fitted: n_active, n_tokens, n_experts, training_flops, where known
         known = (record.get("runs") or {}).get("ranges") or {}
         names = dict.fromkeys(("n_active", "n_tokens", "n_experts", *self.form.columns, "training_flops"))
@@ -75,11 +86,12 @@ class Law:
         return f"<{self.form.name} law {self.name}: {'; '.join([values, *known])}>"
 
     def predict(
-        self, n_active: Any = 1.0, n_tokens: ArrayLike = 1.0, n_experts: ArrayLike = 1.0, **columns: ArrayLike
+        self, n_active: Any = 1.0, n_tokens: ArrayLike = 1.0, n_experts: ArrayLike | None = None, **columns: ArrayLike
     ) -> Array:
         """Loss in nats per token; columns (numbers, lists or arrays) broadcast together, those that the law does not
         use may be anything. Or one table of models, as fit.read takes it, in place of n_active: the loss of each row.
-        Raises UserError for values that no model has, such as n_active=-1; warns of few or many tokens per parameter.
+        n_experts: by default that of the law, or 1. Raises UserError for values that no model has, such as n_active=-1,
+        and for a number of experts for which the law does not hold; warns of few or many tokens per parameter.
         """
         read = self._asked_for(columns | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts))
         if odd := unlikely(read, 0.5):  # not of grids, which reach far
@@ -93,11 +105,17 @@ class Law:
         return loss
 
     def _asked_for(self, given: dict[str, Any]) -> dict[str, Array]:
-        """The columns that the law reads, as float64 arrays; UserError at the first value that no model has."""
+        """The columns that the law reads, as float64 arrays; UserError at the first value that no model has, or at a
+        number of experts for which the law does not hold."""
         if table.is_table(given["n_active"]):
             read = table.read(given["n_active"])
+            self.check_experts_of(read)
             return {name: read.numbers(name) for name in self.form.columns}
         columns = {}
+        if given["n_experts"] is None:
+            given = given | dict(n_experts=self.only_experts or 1.0)
+        if self.only_experts is not None:
+            self.check_experts(given["n_experts"], "n_experts")
         for name in self.form.columns:
             low, high = table.BOUNDS.get(name, (-np.inf, np.inf))
             try:
@@ -112,6 +130,31 @@ class Law:
                 found = values.flat[int(np.argmax(bad))]
                 raise UserError(f"{name}: found {found:g}, expected a number from {low:g} to {high:g}")
         return columns
+
+    def check_experts(self, n_experts: object, field: str) -> None:
+        """UserError where one of these numbers of experts is not the only one for which the law holds; field: what the
+        error calls it."""
+        try:
+            values = np.atleast_1d(np.asarray(n_experts, float))
+        except (TypeError, ValueError):
+            raise UserError(f"{field}: found {table.shown(n_experts)}, expected numbers") from None
+        if self.only_experts is not None and np.any(other := values != self.only_experts):
+            raise UserError(f"{field}={values[other][0]:g}: {self.only_words}")
+
+    def check_experts_of(self, models: table.Table) -> None:
+        """UserError at the first row of a table with another number of experts than the only one of the law."""
+        if self.only_experts is None or "n_experts" not in models:
+            return
+        for row, value in zip(models.rows, models.numbers("n_experts")):
+            if value != self.only_experts:
+                raise UserError(f"{models.path}, row {row}, column n_experts: found {value:g}; {self.only_words}")
+
+    @property
+    def only_words(self) -> str:
+        """Why the law says nothing of other numbers of experts than its own, in a sentence."""
+        if self.of_mixtures:
+            return sentences.ONE_NUMBER.format(law=self.name, own=self.experts[0])
+        return sentences.DENSE_ALONE.format(law=self.name)
 
     def loss(self, coefficients: ByName, columns: ByName) -> Array:
         """Loss in nats per token with these coefficients by name; all arguments broadcast together."""
@@ -160,7 +203,7 @@ class Law:
         self,
         n_active: Any = 1.0,
         n_tokens: ArrayLike = 1.0,
-        n_experts: ArrayLike = 1.0,
+        n_experts: ArrayLike | None = None,
         new_run: bool = False,
         **columns: ArrayLike,
     ) -> Array:
@@ -218,7 +261,7 @@ class Law:
             asked[name] = asked[name] or self.models[name] or getattr(PAPER, name)
         built = dict(**asked, final_norm=bool(self.models["final_norm"]))
         own = self.models["architecture"]
-        return models.mixture_of(own, **built) if own else Architecture(**built)
+        return mixture_of(own, **built) if own else Architecture(**built)
 
     def extrapolation(self, *counts: Opt, **more: Opt) -> list[Json]:
         """Which of these (numbers: n_active, n_tokens, n_experts, and others by name; flops: of training, 6 n_active

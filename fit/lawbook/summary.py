@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from fit.aliases import Json
+from fit.data import sense
 from fit.data.runs import unlikely
 from fit.data.table import Table
 from fit.lawbook import models
@@ -164,6 +165,7 @@ def predict(law: Law, table: Table) -> dict:
     """{columns: {predicted_loss; with bootstrap draws law_loss_low and _high, and where the law knows its noise
     predicted_loss_low and _high of a new run; outside_fitted_range, in words}, warnings}; losses are in nats per token,
     columns lists with a value for each row. Raises UserError for a value that no model has."""
+    law.check_experts_of(table)
     values = {name: table.numbers(name) for name in law.form.columns}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said among the warnings
@@ -179,6 +181,8 @@ def predict(law: Law, table: Table) -> dict:
         for i in range(len(table))
     ]
     warned = [odd] if (odd := unlikely(values)) else []
+    if "loss" in table:
+        warned += [doubt for doubt in sense.doubts(table) if "loss" in doubt]
     if law.warning and not inside.all():
         warned.append(f"outside the fitted range of this law: {law.warning}")
     return dict(columns=columns, warnings=warned)

@@ -137,6 +137,18 @@ def correlation(model: Array, shared: float) -> Array:
     return shared * (model[:, None] == model) + (1 - shared) * np.eye(len(model))
 
 
+def _with_correlation(rows: Array, trunks: Array, shared: float, inverse: bool = False) -> Array:
+    """[n, n]: rows' C rows, or rows' C^-1 rows, of rows [k, n] of runs on these trunks [k], with C of `correlation`;
+    trunk by trunk, without the matrix of k^2 numbers."""
+    counts = np.bincount(trunks)
+    sums = np.zeros((len(counts), rows.shape[1]))
+    np.add.at(sums, trunks, rows)
+    if inverse:
+        share = shared / (1 + (counts - 1) * shared)
+        return (rows.T @ rows - (share * sums.T) @ sums) / (1 - shared)
+    return (1 - shared) * rows.T @ rows + shared * sums.T @ sums
+
+
 def fill(design: Design, chosen: Ints, flops: float, by_cost: bool) -> tuple[list[int], float]:
     """`chosen` and further candidates: each time the one that lowers the score most (per FLOP if by_cost), as long as
     the budget lasts and one is worth it. Returns (indices, score)."""
@@ -218,11 +230,11 @@ def linearised(
     total = max(scatter.total, LEAST_NOISE)
     prior = (to_free.T @ to_free * np.outer(moving, moving) + held) * (total / PRIOR) ** 2
     shared = UNKNOWN_SHARE if runs.trunks is None else min((scatter.trunk / total) ** 2, MOST_SHARED)
-    errors = correlation(np.arange(len(runs)) if runs.trunks is None else runs.trunks, shared)
+    trunks = np.arange(len(runs)) if runs.trunks is None else runs.trunks
     root, weighted = np.sqrt(runs.weights)[:, None] * of_fitted, runs.weights[:, None] * of_fitted
-    information = prior + root.T @ np.linalg.solve(errors, root)
+    information = prior + _with_correlation(root, trunks, shared, inverse=True)
     unit = np.linalg.inv(np.linalg.cholesky(information)).T  # x = unit @ new coordinates
-    turned = lambda matrix: unit.T @ matrix @ unit
-    normal, spread = turned(prior + root.T @ root), turned(prior + weighted.T @ errors @ weighted)
+    normal = unit.T @ (prior + root.T @ root) @ unit
+    spread = unit.T @ (prior + _with_correlation(weighted, trunks, shared)) @ unit
     known = dict(information=np.eye(len(unit)), normal=normal, spread=spread, shared=shared)
     return [part @ unit for part in of_parts], to_coefficients * moving @ unit, known

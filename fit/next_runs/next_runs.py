@@ -97,7 +97,7 @@ def _fitted_runs(law: Law, table: Table) -> tuple[Runs, int]:
     if law.published or "fingerprint" not in described:
         raise UserError(f"--law={law.name}: expected a law.json that fit law wrote: its runs are part of the question")
     runs = read_runs(table, law.form.columns, mix_corpora=True)
-    if runs.fingerprint() != described["fingerprint"]:
+    if not runs.has(described["fingerprint"]):
         raise UserError(f"--runs={runs.path}: --law={law.name} was fitted to other runs ({described.get('file')})")
     law.check_plannable()
     rules = settings.get("holdout", "none"), settings.get("weights", "none"), settings.get("bootstrap_by", "trunk")

@@ -9,6 +9,7 @@ from fit.lawbook.lawfile import Law
 from fit.lawbook.models import text_of
 from fit.planning import plan_config, recipe
 from fit.shape.architecture import PAPER, Architecture
+from fit.words import sentences
 from fit.words.units import amount
 
 STAGES = ("fitted runs", "and these", "or a plain grid")
@@ -75,9 +76,11 @@ def certainty(found: Json) -> list[list[str]]:
 def sweep_source(law: Law, architecture: Architecture, found: Json, base: str | None = None) -> str:
     """A sweep file for launch.sweep with the found trunks. base: a config file to start from instead of the runs' own.
     Raises UserError where nothing says what config the runs had."""
-    overrides = text_of(law.models)
-    if base is None:
-        base, overrides = recipe.runs_config(law, architecture == PAPER)
+    own, of_runs = recipe.runs_config(law, architecture == PAPER)
+    if base is None and own is not None and not plan_config.is_shipped(own):
+        raise UserError(sentences.FOREIGN_CONFIG.format(flag="emit_sweep", law=law.name, base=own))
+    overrides = of_runs if base is None or plan_config.is_same(base, own) else text_of(law.models)
+    base = base or own
     if base is None:
         raise UserError(
             f"--emit_sweep: --law={law.name} leaves open how its runs were trained: {plan_config.no_config(law)}; "

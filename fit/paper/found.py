@@ -35,14 +35,19 @@ def _trained(runs: Runs) -> str:
     if len(each) == 1:
         words = f"{_many(len(runs) // each[0], 'model')} at {_many(each[0], 'budget')} each ({words})"
     *most, last = (f"{e:g}" for e in np.unique(runs.n_experts))
-    experts = f"{', '.join(most)} and {last}" if most else last
-    return f"{words}: {experts} experts, {_span(runs.n_active)} active parameters, {_span(runs.n_tokens)} tokens"
+    experts = f"{', '.join(most)} and {last} experts" if most else f"{last} experts"
+    if not most and last == "1":
+        experts = "dense models"
+    return f"{words}: {experts}, {_span(runs.n_active)} active parameters, {_span(runs.n_tokens)} tokens"
 
 
 def _found(plan: Json) -> str:
     best, dense = plan["best"], plan.get("dense")
+    which = f"{_model(best['n_experts'])} is best"
+    if len(plan["optima"]) + len(plan["infeasible"]) == 1:  # nothing was compared
+        which = f"this is the best size of {_model(best['n_experts'])}"
     words = (
-        f"with {flops(plan['constraints']['flops'])} training FLOPs, {_model(best['n_experts'])} is best: "
+        f"with {flops(plan['constraints']['flops'])} training FLOPs, {which}: "
         f"{amount(best['n_active'])} active parameters on {amount(best['n_tokens'])} tokens, predicted loss "
         f"{best['loss']:.4f} (lower is better)"
     )
@@ -70,7 +75,7 @@ def _measured(runs: Runs) -> str:
 
 def _sure(record: Json, plan: Json) -> str:
     words, drawn, errors = [], plan.get("bootstrap"), record.get("held_out")
-    if drawn:
+    if drawn and plan["best_undecided"] is not None:
         e, draws = plan["best"]["n_experts"], drawn["draws"]
         won = next((row["best_in_draws"] for row in drawn["optima"] if row["n_experts"] == e), 0)
         settled = "" if plan["best_undecided"] is False else ": not settled"

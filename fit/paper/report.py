@@ -12,7 +12,8 @@ from typing import Any
 from fit.aliases import Json
 from fit.data.runs import Runs
 from fit.errors import UserError
-from fit.lawbook import lawcheck, models, summary
+from fit.lawbook import lawcheck, summary
+from fit.lawbook.built import words_of
 from fit.lawbook.lawfile import Law
 from fit.paper import figures, found, tables
 from fit.planning import optimum, plan_text, planning
@@ -109,7 +110,7 @@ def _models(law: Law, architecture: Architecture) -> str:
     """One sentence: the models and the text of the fitted runs."""
     words = [f"Models of width {architecture.width_per_block} a block with a vocabulary of {architecture.vocab_size:,}"]
     if built := law.models["architecture"]:
-        words.append(f"built with {models.words_of(built)}")
+        words.append(f"built with {words_of(built)}")
     named = dict(base_config="config", corpus="corpus fingerprint", unique_tokens="training tokens in the text")
     for name, what in named.items():
         if value := law.models[name]:

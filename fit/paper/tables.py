@@ -40,7 +40,7 @@ def memories_of(law: Law, architecture: Architecture, budgets: Sequence[float]) 
         return TABLE_2["memory_gb"], TABLE_2["kv_tokens"]
     middle = optimum.Constraints(flops=sorted(budgets)[len(budgets) // 2])
     dense = optimum.optima(law, architecture, middle, [1])
-    weights = float(middle.memory(architecture, dense.d_model[0], 1)) / 1e9
+    weights = float(middle.memory(architecture, dense.d_model[0], dense.n_experts[0])) / 1e9
     return tuple(float(f"{times * weights:.1e}") for times in (1, 3, 10)), 0
 
 
@@ -87,7 +87,10 @@ def table_2(
             best = int(np.nanargmin(optima.loss))
             row = dict(flops=flops, memory_gb=memory) | optima.row(best)
             row["best_at_edge"] = planning.at_edge(experts, experts[best])
-            if law.draws and (drawn := planning.bootstrap(law, architecture, constraints, experts, row["n_experts"])):
+            drawn = None
+            if law.draws and len(experts) > 1:
+                drawn = planning.bootstrap(law, architecture, constraints, experts, row["n_experts"])
+            if drawn:
                 wins = {other["n_experts"]: other["best_in_draws"] for other in drawn["optima"]}
                 row |= dict(best_in_draws=wins.get(row["n_experts"], 0), draws=drawn["draws"])
             if printed:
@@ -128,7 +131,9 @@ def table_5(law: Law, architecture: Architecture, experts: Floats = (), budgets:
                     outside[o["column"]] = max(o, outside.get(o["column"], o), key=lambda o: o["factor"])
             row = dict(flops=flops, n_experts=int(e), n_active_low=size[0], n_active_high=size[1])
             row |= dict(n_tokens_low=trained[0], n_tokens_high=trained[1])
-            row |= dict(draws_without_optimum=int(np.isnan(sizes).sum()), best_in_draws=int(np.sum(best == i)))
+            row |= dict(draws_without_optimum=int(np.isnan(sizes).sum()))
+            if len(experts) > 1:
+                row |= dict(best_in_draws=int(np.sum(best == i)))
             yield row | dict(draws=len(best), outside_fitted_range=in_words(outside.values()))
 
 

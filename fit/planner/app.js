@@ -126,7 +126,7 @@ const derive = (value) => (value != null && Number.isFinite(value) ? typed(+digi
 // A button for each usual number of experts.
 function showChoices(law) {
   const now = new Set(state.experts.split(",").map(Number));
-  const usual = law.knows_experts ? [...new Set([...law.experts, 1, 2, 4, 8, 16, 32, 64, 128])] : [1];
+  const usual = law.knows_experts ? [...new Set([...law.experts, 1, 2, 4, 8, 16, 32, 64, 128])] : law.experts;
   const buttons = usual
     .sort((a, b) => a - b)
     .map((e) => {

@@ -41,7 +41,8 @@ function expertsOf(state, law) {
   });
   if (numbers.some((e) => e !== Math.floor(e) || e > 1e6)) refusal("NOT_EXPERTS", { value });
   const experts = [...new Set(numbers)].sort((a, b) => a - b);
-  if (!law.knows_experts && experts.join() !== "1") refusal("ONLY_DENSE", { value, law: law.name });
+  if (!law.knows_experts && experts.join() !== law.experts.join())
+    refusal(law.of_mixtures ? "ONLY_ONE_NUMBER" : "ONLY_DENSE", { value, law: law.name, own: law.experts[0] });
   return experts;
 }
 
@@ -134,7 +135,7 @@ function shapeAsked(data, law, state, like) {
   const plain = { vocab_size, width_per_block, final_norm };
   const asPlain = shapeOf({ ...plain, ...more });
   if (used == null && !Object.keys(asked).length) return [asPlain, given];
-  if (used != null && !law.knows_experts) refusal("USED_OF_MIXTURES", { value: format("{used:g}", { used }), law: law.name });
+  if (used != null && !law.of_mixtures) refusal("USED_OF_MIXTURES", { value: format("{used:g}", { used }), law: law.name });
   const { split, shared, n_dense, kv_share, attention, head_dim, ff, tied, trained } = { ...asPlain, ...asked };
   const narrow = even((used ?? asPlain.used) * split);
   if (narrow <= shared || Math.abs(narrow / split - (used ?? asPlain.used)) > 0.1 * (used ?? asPlain.used))

@@ -56,6 +56,7 @@ function columnsOf(law, shape, { n_active, n_total, d_model, n_experts }) {
 const lawNamed = (data, name) => data.laws.find((law) => law.name === name);
 
 function denseOf(data, law, given, limits, loss) {
+  if (!law.knows_dense) return null;
   const dense = law.dense ? lawNamed(data, law.dense) : law;
   const [found, shape] = bestAmong(dense, choices(data, dense, given, null), limits, [1]);
   if (!found) return null;
@@ -70,8 +71,10 @@ function denseOf(data, law, given, limits, loss) {
 // A known model under the same budget by the law, against models built like the law's best; null where none is trained.
 function beside(law, like, best, shape, limits) {
   const n_tokens = tokensOf(limits, like.counts.n_active);
-  if (limits.flops == null || n_tokens < 1 || (like.counts.n_experts > 1 && !law.knows_experts)) return null;
+  if (limits.flops == null || n_tokens < 1) return null;
   const columns = { ...like.columns(law.counts_embedding, Boolean(law.own)), n_tokens };
+  const only = law.only_experts;
+  if (only != null && Math.abs(columns.n_experts - only) > 1e-5 * only) return null;
   const loss = lossOfRun(law, columns);
   const within = { ...limits, memory_bytes: null, max_tokens: null, epochs: null, chips: null };
   const least = leastFlops(law, best.n_experts, shape, within, loss, 1e-6 * limits.flops, limits.flops);
@@ -81,7 +84,7 @@ function beside(law, like, best, shape, limits) {
 
 // {flag: value} of what is asked of the models but the law has no column for.
 function notRead(law, { kv_share = 1, n_dense = 0 }, used) {
-  const many = used && used.join() !== "1" && law.knows_experts && !law.reads_used;
+  const many = used && used.join() !== "1" && law.of_mixtures && !law.reads_used;
   return {
     ...(kv_share !== 1 && { kv_share }),
     ...(n_dense && { dense_blocks: n_dense }),
@@ -100,7 +103,7 @@ function answerOf(data, law, given, limits, experts, used, like) {
   const [largest, least] = [Math.max(...experts), Math.min(...experts)];
   const row = {
     ...{ n_experts: e, n_active, n_total, n_tokens, loss, d_model, law: law.name, form: law.form },
-    ...{ source: law.source, note: law.note, mixtures: law.knows_experts, sparsity: columns.sparsity },
+    ...{ source: law.source, note: law.note, mixtures: law.of_mixtures, sparsity: columns.sparsity },
     ...{ split: shape.split, shared: shape.shared, used: shape.used, size_bound },
     memory_bytes: memoryOf(shape, limits, d_model, e),
     chose_experts: law.knows_experts && !law.fixes_experts,

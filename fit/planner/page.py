@@ -13,7 +13,7 @@ from fit.aliases import Array, Json
 from fit.data.runs import Runs
 from fit.errors import UserError
 from fit.form import Form
-from fit.lawbook import models, summary
+from fit.lawbook import built, models, summary
 from fit.lawbook.lawfile import OURS, PRESETS, Law, load
 from fit.laws import FORMS
 from fit.planner import formulas
@@ -102,7 +102,7 @@ def _law(law: Law) -> Json:
         form=law.form.name,
         coefficients={name: law.coefficients[name] for name in law.form.names},
         **{name: getattr(law, name) for name in _LAW},
-        own=own and dataclasses.asdict(models.mixture_of(own, 1, 1)),
+        own=own and dataclasses.asdict(built.mixture_of(own, 1, 1)),
         dense=record.get("dense") if law.published else None,
         fixed=record.get("fixed", ()) if law.published else (),
         notes=list(models.architecture_notes(known)),
@@ -129,6 +129,7 @@ def _form(form: Form) -> Json:
 
 
 _LAW = ("name", "counts_embedding", "fixes_experts", "published", "experts", "ranges", "warning")
+_LAW += ("only_experts", "of_mixtures", "knows_dense")
 _MODELS = ("vocab_size", "width_per_block", "unique_tokens")
 
 

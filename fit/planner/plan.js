@@ -15,6 +15,8 @@ export function planOf(data, law, { shape, limits, experts, loss, chips }) {
   if (limits.epochs != null && !law.closed) refusal("NO_REPEATS", { form: law.form });
   if (limits.epochs != null && !law.counts_embedding) refusal("REPEATS_OWN_COUNTS", { law: law.name });
   if (limits.epochs != null) law = repeated(law, limits.max_tokens, loss == null ? AS_GOOD : 0); // a target is met exactly
+  const nothing = Math.log(shape.vocab_size); // the loss of a model that knows nothing
+  if (loss >= nothing) refusal("TARGET_KNOWS_NOTHING", { loss, size: shape.vocab_size, nothing });
   limits = { ...limits, chips: chipLimits(data, chips) };
   let target = null;
   if (loss != null) [limits, target] = reach(data, law, shape, limits, experts, loss, chips);
@@ -68,13 +70,13 @@ export function planFor(data, law, shape, limits, experts) {
   if (limits.max_tokens != null && limits.flops != null)
     out.loss_of_token_cap =
       best.loss - bestOf(optima(fresh(law), shape, { ...limits, max_tokens: null }, experts)).loss;
-  if (limits.flops != null && !law.dense) out.dense = againstDense(law, shape, limits, out.best);
+  if (limits.flops != null && law.knows_dense && !law.dense) out.dense = againstDense(law, shape, limits, out.best);
   const { n_experts: e, extrapolation } = out.best;
   const ends = [Math.max(...experts), Math.min(...experts)];
   out.extrapolation = extrapolation;
   out.best_at_edge = law.knows_experts && experts.length > 1 && (e === ends[0] || (e === ends[1] && e > 1));
   out.best_undecided = null;
-  if (out.bootstrap) {
+  if (out.bootstrap && experts.length > 1) {
     const won = out.bootstrap.optima.find((r) => r.n_experts === e)?.best_in_draws ?? 0;
     out.best_undecided = won < DECIDED * out.bootstrap.draws;
   }

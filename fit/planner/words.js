@@ -154,8 +154,10 @@ const ofDraws = ({ percentiles: [first, last], draws }) => ({ draws, first, last
 
 // How often the draws agree on the best number of experts.
 export function drawn(law, bootstrap) {
+  const words = { ...ofDraws(bootstrap), drawn: law.bootstrap.drawn };
+  if (bootstrap.optima.length === 1) return say("OF_DRAWS", words);
   const often = bootstrap.optima.reduce((most, row) => (row.best_in_draws > most.best_in_draws ? row : most));
-  return say("BEST_IN_DRAWS", { ...often, ...ofDraws(bootstrap), drawn: law.bootstrap.drawn });
+  return say("BEST_IN_DRAWS", { ...often, ...words });
 }
 
 // What reading text again is worth, what the plan saves against dense and what a cap on tokens costs: a sentence each.

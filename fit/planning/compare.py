@@ -27,6 +27,7 @@ from fit.words.units import say
 
 LAWS = ("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "comprehensive-2025", "chinchilla-refit-2024")
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 32)
+MOST_SHARED = 64  # numbers of shared experts that are tried
 AGREE = 2.0  # answers within this factor agree
 FURTHEST = 1e3  # times a law's compute; beyond, its answer is shown and counts for nothing
 LEVERAGE = dict(a=1.23, d=-7.61e-2, gamma=1.67e-2, beta=-1.17e-1, A_start=1.63e-2, A_max=5.28e16)  # its Table 2
@@ -88,12 +89,14 @@ def of_known(known: Known, law: Law, shape: Json, constraints: Constraints) -> J
 
 def _beside(known: Known, law: Law, e: int, architecture: Architecture, constraints: Constraints) -> Json | None:
     """A known model under the same budget, and flops_share: the share of the FLOPs with which models built like the
-    law's best reach its loss. None where the budget trains no token of it, or it is a mixture and the law of dense
-    models."""
+    law's best reach its loss. None where the budget trains no token of it, or the law holds for one number of experts
+    alone, which it has not."""
     n_tokens = float(constraints.tokens(known.n_active))
-    if constraints.flops is None or n_tokens < 1 or (known.n_experts > 1 and not law.knows_experts):
+    if constraints.flops is None or n_tokens < 1:
         return None
     columns = known.columns(law.counts_embedding, bool(law.models["architecture"]))
+    if law.only_experts is not None and not np.isclose(float(columns["n_experts"]), law.only_experts):
+        return None
     loss = float(law.loss(law.coefficients, columns | dict(n_tokens=n_tokens)))
     within = Constraints(flops=constraints.flops, inference_tokens=constraints.inference_tokens)
     asked = law, float(e), architecture, within
@@ -112,6 +115,8 @@ def answer(
 ) -> Json:
     """The law's best architecture, its best dense one, and `known` beside them (_beside); {law, why} where nothing is
     feasible."""
+    if experts is not None and law.of_mixtures and law.only_experts is not None and law.only_experts not in experts:
+        return dict(law=law.name, why=law.only_words)
     experts = law.experts if experts is None or law.fixes_experts or not law.knows_experts else experts
     found, architecture, i = _best(law, shape, constraints, np.array(experts, float), used)
     if found is None:
@@ -125,7 +130,7 @@ def answer(
         form=law.form.name,
         source=law.record.get("source"),
         note=law.record.get("note"),
-        mixtures=law.knows_experts,
+        mixtures=law.of_mixtures,
         sparsity=float(columns["sparsity"]),
         split=architecture.split,
         shared=architecture.shared,
@@ -154,7 +159,7 @@ def _not_read(law: Law, shape: Json, used: Sequence[float] | None) -> Json:
     """{flag: value} of what the user asks of the models but the law has no column for."""
     asked = dict(kv_share=(shape.get("kv_share"), 1.0), dense_blocks=(shape.get("n_dense"), 0))
     found = {name: value for name, (value, neutral) in asked.items() if value not in (None, neutral)}
-    if used and list(used) != [1.0] and law.knows_experts and not law.reads_used:
+    if used and list(used) != [1.0] and law.of_mixtures and not law.reads_used:
         found["used"] = ",".join(f"{u:g}" for u in used)
     return found
 
@@ -175,9 +180,16 @@ def _choices(law: Law, shape: Json, used: Sequence[float] | None) -> list[Archit
         dataclasses.replace(Architecture(split=k, shared=s, used=u), **shape)
         for u in used
         for k in splits
-        for s in ([shape["shared"]] if "shared" in shape else range(math.ceil(u * k)))
+        for s in ([shape["shared"]] if "shared" in shape else _shared_of(u * k))
         if "shared" in shape or (s <= most * u * k and float(u * k).is_integer())
     ]
+
+
+def _shared_of(chosen: float) -> Sequence[int]:
+    """How many of the experts that a token uses may be shared: all numbers, or MOST_SHARED of them, evenly spaced."""
+    numbers = range(math.ceil(chosen))
+    step = math.ceil(len(numbers) / MOST_SHARED)
+    return numbers[::step]
 
 
 def _best(
@@ -198,6 +210,8 @@ def _best(
 def _dense(law: Law, shape: Json, constraints: Constraints, loss: float) -> Json | None:
     """The best dense model by the law, or by the dense law of the same paper; None where none is feasible. flops_ratio:
     the FLOPs at which a dense model reaches `loss`, over the given FLOPs; None where no budget is enough."""
+    if not law.knows_dense:
+        return None
     dense_law = load(law.record["dense"]) if law.published and "dense" in law.record else law
     found, architecture, i = _best(dense_law, shape, constraints, np.array([1.0]))
     if found is None:

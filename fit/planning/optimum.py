@@ -227,8 +227,9 @@ def usable_draws(law: Law, experts: Floats) -> Array:
 
 
 def allowed_experts(law: Law, experts: Floats) -> Array:
-    """The numbers of experts a plan compares: the asked ones, or 1 alone for a law that knows dense models only."""
-    return np.array(sorted(experts), float) if law.knows_experts else np.array([1.0])
+    """The numbers of experts a plan compares: the asked ones, or those of the law's own models where its formula does
+    not read the number, such as 1 alone for a law of dense models."""
+    return np.array(sorted(experts if law.knows_experts else law.experts), float)
 
 
 def why_infeasible(architecture: Architecture, constraints: Constraints, n_experts: ArrayLike) -> str:

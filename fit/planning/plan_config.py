@@ -15,7 +15,7 @@ from fit.errors import UserError
 from fit.lawbook import models
 from fit.lawbook.lawfile import Law, load, warning_of
 from fit.lawbook.models import BUILT
-from fit.planning import recipe
+from fit.planning import emitted, recipe
 from fit.planning.recipe import PAPERS_LAW
 from fit.words import sentences
 from fit.words.units import say
@@ -41,19 +41,19 @@ def source(law: Law, plan: Json, base: str | None = None) -> str:
     if base is None:
         base = plan["base_config"]
         _check(law, built, base)
-    elif not os.path.exists(base) and not (
-        base.startswith("configs/") and any((root / base).exists() for root in SHIPPED)
-    ):
+    elif not os.path.exists(base) and not is_shipped(base):
         raise UserError(f"--base_config={base}: no such file")
     modern = base == plan["base_config"] == recipe.PRETRAIN_CONFIG
     begin, get_config = _start(base)
     body = [f"config = {get_config}", *_shape(built, modern)]
+    overrides = _overrides(law, plan, base)
     if modern:
+        overrides = _overrides_of_text(law, built)
         imported, lines = _published_recipe(law, built)
         begin = "\n".join(["import math", "", begin, *imported])
         body += lines
-    else:
-        body += _overrides(law, plan, base)
+    for field, value in overrides.items():
+        body.append(f"config.{field} = {ast.literal_eval(value)!r}  # as the runs had it")
     body.append(f"config.n_tokens = ({built['n_tokens']:_},)")
     cost = built.get("cost", {})
     fewer = cost.get("microbatch_tokens")
@@ -68,7 +68,7 @@ def source(law: Law, plan: Json, base: str | None = None) -> str:
     body += _predicted(plan)
     body.append("return config")
     head = f'"""{_docstring(plan, base)}"""\n\n{begin}\n\n\ndef get_config():\n'
-    return head + "".join(f"    {line}\n" for line in body)
+    return emitted.checked(head + "".join(f"    {line}\n" for line in body), overrides)
 
 
 def _predicted(plan: Json) -> list[str]:
@@ -113,22 +113,26 @@ def _shape(built: Json, modern: bool) -> list[str]:
     return [f"config.model.{name} = {fields[name]}" for name in (*SHAPE, *BUILT) if name in fields]
 
 
-def _overrides(law: Law, plan: Json, base: str) -> list[str]:
-    """Lines that set what the law's runs had on top of their config; of another config than theirs, their text
-    only."""
+def _overrides(law: Law, plan: Json, base: str) -> dict[str, str]:
+    """{field: literal} of what the law's runs had on top of their config; with another config than theirs, of their
+    text only."""
     built = plan["buildable"]
     overrides = {}
-    if base == plan["base_config"]:
+    if is_same(base, plan["base_config"]):
         overrides = plan["overrides"]
-    elif base == law.models["base_config"]:
+    elif is_same(base, law.models["base_config"]):
         overrides = models.overrides(law.models)
     elif built["vocab_size"] == law.models["vocab_size"]:
         overrides = models.text_of(law.models)
-    return [
-        f"config.{field} = {ast.literal_eval(value)!r}  # as the runs had it"
-        for field, value in overrides.items()
-        if built["n_experts"] > 1 or field not in OF_MIXTURES
-    ]
+    return {field: value for field, value in overrides.items() if built["n_experts"] > 1 or field not in OF_MIXTURES}
+
+
+def _overrides_of_text(law: Law, built: Json) -> dict[str, str]:
+    """{field: literal} of the text of the law's runs, but for its rows, where the model has their tokenizer."""
+    if not _has_runs_tokenizer(law, built):
+        return {}
+    overrides = models.overrides(law.models)
+    return {field: overrides[field] for field in overrides if field.startswith("data.") and field != "data.seq_len"}
 
 
 def _published_recipe(law: Law, built: Json) -> tuple[list[str], list[str]]:
@@ -140,11 +144,6 @@ def _published_recipe(law: Law, built: Json) -> tuple[list[str], list[str]]:
             begin, get_config = _start(runs, "runs")
             imported.append(begin.removeprefix("import runpy\n\n"))
             lines.append(f"config.data = {get_config}.data  # {sentences.CONFIG_TEXT}")
-        lines += [
-            f"config.{field} = {ast.literal_eval(value)!r}  # as the runs had it"
-            for field, value in models.overrides(law.models).items()
-            if field.startswith("data.")
-        ]
     elif built["vocab_size"] >= GPT2 + PADDING:
         lines.append("# " + say(sentences.CONFIG_TOKENIZER, **built, known=GPT2))
     low, high = built["batch_range"]
@@ -179,7 +178,11 @@ def _check(law: Law, built: Json, base: str | None) -> None:
     if base == recipe.PRETRAIN_CONFIG:
         if built["vocab_size"] < GPT2 and not (_has_runs_tokenizer(law, built) and law.models["base_config"]):
             raise UserError(_other_vocabulary(base, GPT2, built))
+        if law.models["base_config"] and not is_shipped(law.models["base_config"]):
+            raise UserError(_foreign(law))
         return
+    if not is_shipped(base):
+        raise UserError(_foreign(law))
     known = law if law.models["base_config"] else load(PAPERS_LAW)
     if not _has_runs_tokenizer(known, built):
         raise UserError(_other_vocabulary(base, known.models["vocab_size"], built))
@@ -196,6 +199,21 @@ def _other_vocabulary(base: str, known: int, built: Json) -> str:
     return sentences.OTHER_VOCABULARY.format(
         base=base, known=known, asked=built["vocab_size"], another=sentences.ANOTHER_CONFIG
     )
+
+
+def _foreign(law: Law) -> str:
+    return sentences.FOREIGN_CONFIG.format(flag="emit_config", law=law.name, base=law.models["base_config"])
+
+
+def is_shipped(base: str) -> bool:
+    """Whether the config file `base` is one of those that come with this package, written as configs/NAME.py."""
+    named = re.fullmatch(r"configs/(\w+/)*\w+\.py", base, re.ASCII)
+    return named is not None and any((root / base).exists() for root in SHIPPED)
+
+
+def is_same(base: str, other: str | None) -> bool:
+    """Whether these name one config file; `other` may be None, which is none."""
+    return other is not None and os.path.abspath(base) == os.path.abspath(other)
 
 
 def no_config(law: Law) -> str:

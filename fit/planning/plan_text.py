@@ -15,10 +15,7 @@ OPTIMA = (
     "{n_experts:>9} {n_active:amount:>9} {n_total:amount:>9} {n_tokens:amount:>9} {loss:.4f:>8} "
     "{memory_bytes:memory:>9}  {near_optimal_n_active:amount:33} {size_bound::13} {end}"
 )
-DRAWN = (
-    "{n_experts:>9} n_active {n_active:amount:16} n_tokens {n_tokens:amount:16} loss {loss:.4f}, best in "
-    "{best_in_draws}"
-)
+DRAWN = "{n_experts:>9} n_active {n_active:amount:16} n_tokens {n_tokens:amount:16} loss {loss:.4f}"
 ARCHITECTURES = "by the experts' width that a token uses, each at its best; above and below it is {used:g}:"
 ARCHITECTURE = (
     "used {used:g}: n_experts {n_experts}, n_active {n_active:amount}, n_total {n_total:amount} on {n_tokens:amount} "
@@ -48,9 +45,7 @@ def details(plan: Json) -> str:
     if known := plan.get("like"):
         parts.insert(0, [*_known(known, known.get("laws", []))])
     if drawn := plan.get("bootstrap"):
-        often = max(drawn["optima"], key=lambda row: row["best_in_draws"])
-        head = say(sentences.BEST_IN_DRAWS, **often, **_of_draws(drawn), drawn=summary.drawn(drawn))
-        parts.append([head, *(say(DRAWN, **row) for row in drawn["optima"])])
+        parts.append([*_draws(drawn, len(plan["optima"]) + len(plan["infeasible"]))])
     if rows := plan.get("architectures"):
         parts.append([say(ARCHITECTURES, **plan), *(say(ARCHITECTURE, **row) for row in rows)])
     if plan["buildable"]:
@@ -65,6 +60,18 @@ def details(plan: Json) -> str:
         parts += [_target(plan), ["loss against cost:", *rows]]
     parts += [[*_compared(plan)], [f"warning: {sentence}" for sentence in plan["warnings"]]]
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
+
+
+def _draws(drawn: Json, compared: int) -> Iterator[str]:
+    """The intervals of each number of experts and, where several are compared, how often each is the best."""
+    words = _of_draws(drawn) | dict(drawn=summary.drawn(drawn))
+    if compared == 1:
+        yield say(sentences.OF_DRAWS, **words)
+        yield from (say(DRAWN, **row) for row in drawn["optima"])
+        return
+    often = max(drawn["optima"], key=lambda row: row["best_in_draws"])
+    yield say(sentences.BEST_IN_DRAWS, **often, **words)
+    yield from (say(DRAWN + ", best in {best_in_draws}", **row) for row in drawn["optima"])
 
 
 def _optima(plan: Json) -> list[str]:

@@ -70,7 +70,9 @@ def plan(
         uncapped = dataclasses.replace(constraints, max_tokens=None)
         free = optimum.optima(fresh, architecture, uncapped, experts)
         result["loss_of_token_cap"] = best["loss"] - float(np.nanmin(free.loss))
-    if constraints.flops is not None and not law.record.get("dense"):  # else dense models follow another law
+    if (
+        constraints.flops is not None and law.knows_dense and not law.record.get("dense")
+    ):  # else by another law, or none
         result["dense"] = against_dense(law, architecture, constraints, best)
         flops = constraints.at(best["n_experts"]).flops
         rows = rule_of_thumb(fresh, architecture, flops, optima.n_experts)
@@ -224,7 +226,7 @@ def marks(
 ) -> Json:
     """What to know before trusting the best row: its values outside what was fitted (extrapolation), whether its number
     of experts is the largest or smallest compared (best_at_edge) or left undecided by the draws (best_undecided, None
-    without draws); and all this in sentences (warnings)."""
+    without draws, or where no others are compared); and all this in sentences (warnings)."""
     best, warnings = plan["best"], []
     e = best["n_experts"]
     if best["extrapolation"]:
@@ -238,7 +240,7 @@ def marks(
         if e == max(experts) and not_bounded(law, architecture, constraints.at(e)):
             warnings.append(sentences.NOT_BOUNDED)
     undecided, drawn = None, plan.get("bootstrap")
-    if drawn:
+    if drawn and len(optimum.allowed_experts(law, experts)) > 1:
         often = sorted(drawn["optima"], key=lambda row: -row["best_in_draws"])
         undecided = sum(row["best_in_draws"] for row in often if row["n_experts"] == e) < DECIDED * drawn["draws"]
         if undecided:

@@ -10,7 +10,8 @@ each run's own error, as the law's runs scatter, drawn anew in every draw.
 
 import numpy as np
 
-from fit.aliases import Array, ByName, Numbers
+from fit.aliases import Array, ByName, Json, Numbers
+from fit.data import sense
 from fit.data.table import Table
 from fit.errors import UserError
 from fit.lawbook.lawfile import Law, warning_of
@@ -36,7 +37,10 @@ def speedup(law: Law, runs: Table, seed: int = 0) -> dict:
     if not law.form.at_experts:
         raise UserError(sentences.NO_SPEEDUP.format(law=law.name, form=law.form.name))
     size, tokens, loss = (runs.numbers(name) for name in ("n_active", "n_tokens", "loss"))
-    experts = runs.numbers("n_experts") if law.knows_experts and "n_experts" in runs else np.ones(len(loss))
+    sense.check(runs)
+    experts = np.full(len(loss), float(law.only_experts or 1))
+    if "n_experts" in runs and law.knows_experts:
+        experts = runs.numbers("n_experts")
     flops = training_flops(size, tokens)
     best = _log_factors(law, law.coefficients, experts, flops, np.log(loss)[None])[0]
     reached, log_flops = np.isfinite(best), np.log10(flops)
@@ -68,9 +72,22 @@ def speedup(law: Law, runs: Table, seed: int = 0) -> dict:
         per_tenfold_interval=ends(slope(drawn)) if several and drawn is not None else None,
         percentiles=None if drawn is None else law.percentiles,
     )
-    outside = law.extrapolation(flops=flops[reached][-1] * np.exp(best[reached].max()))
-    result["warnings"] = [warning_of(outside)] + [law.warning] * bool(law.warning) if outside else []
+    result["warnings"] = [*_outside(law, experts[reached], (flops * np.exp(best))[reached]), *sense.doubts(runs)]
     return result | dict(answer=answer(result))
+
+
+def _outside(law: Law, experts: Array, law_flops: Array) -> list[str]:
+    """Sentences on the numbers of experts, and the FLOPs that the law's recipe needs, of runs [k] that lie outside what
+    the law was fitted to: the farthest of each."""
+    farthest: dict[str, Json] = {}
+    for e, flops in {(float(e), float(flops)) for e, flops in zip(experts, law_flops)}:
+        for found in law.extrapolation(n_experts=e, flops=flops):
+            column = found["column"]
+            if column not in farthest or found["factor"] > farthest[column]["factor"]:
+                farthest[column] = found
+    if not farthest:
+        return []
+    return [warning_of([farthest[name] for name in sorted(farthest)]), *([law.warning] if law.warning else [])]
 
 
 def normal(seed: int, n_draws: int, n_runs: int) -> np.ndarray:

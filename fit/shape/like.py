@@ -13,6 +13,7 @@ from typing import Any
 from fit.aliases import Array, Json, Numbers
 from fit.errors import UserError
 from fit.shape.architecture import Architecture
+from fit.words.printable import printable
 
 PUBLISHED: dict[str, Json] = json.loads((pathlib.Path(__file__).parent / "published.json").read_text(encoding="utf-8"))
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # what configs call the number of experts
@@ -290,7 +291,7 @@ def read(given: str | os.PathLike | Json) -> Known:
             raise UserError(f"{path}: is not JSON: {e}") from e
     if not isinstance(config, dict):
         raise UserError(f"{path}: expected a config.json, an object of a model's sizes")
-    name = str(config.get("name") or config.get("_name_or_path") or given)
+    name = printable(str(config.get("name") or config.get("_name_or_path") or given))
     known = Known(name, config.get("text_config") or config, path)
     if "vision_config" in config:
         known.notes.append(VISION)

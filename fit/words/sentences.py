@@ -89,7 +89,15 @@ USED_OF_MIXTURES = "--used={value}: --law={law} is a law of dense models"
 OUT_OF_REACH = (
     "--target_loss={loss:g} cannot be reached: with any budget the other limits leave a loss of {least:.4f} at least"
 )
-ONLY_DENSE = "--experts={value}: --law={law} is a law of dense models"
+DENSE_ALONE = "--law={law} is a law of dense models"
+TARGET_KNOWS_NOTHING = (
+    "--target_loss={loss:g}: a model that knows nothing has {nothing:.2f}, the logarithm of the vocabulary of "
+    "{size:,}: expected a lower loss"
+)
+ONLY_DENSE = "--experts={value}: " + DENSE_ALONE
+ONE_NUMBER = "--law={law} was fitted to mixtures of {own} experts alone and says nothing of other numbers of experts"
+ONLY_ONE_NUMBER = "--experts={value}: " + ONE_NUMBER + ": expected {own}"
+ONE_NUMBER_HAS_NO_DENSE = "--law={law} was fitted to mixtures of {own} experts alone: it says nothing of dense models"
 
 # The peak learning rate of the buildable model, and where it is from.
 RATE_EQ_10 = "Eq. 10"
@@ -150,6 +158,7 @@ UNDECIDED_KIND = (
 DECIDED_KIND = "Verdict: {choice}. The best {other} is {margin:.4f} nats per token worse"
 TIED_MODELS = "As good as each other by this law: {models}; what sets them apart is {apart}"
 TIED_MODEL = "E = {n_experts} ({n_active:amount} active on {n_tokens:amount} tokens, {memory_bytes:memory})"
+OF_DRAWS = "{first:g}th to {last:g}th percentile of {draws} bootstrap fits ({drawn}):"
 AGAINST_DENSE = (
     "against the best dense model (n_active {n_active:amount}, {n_tokens:amount} tokens, loss {loss:.4f}): loss "
     "{loss_saved:.4f} lower, {flops}; serving a token takes {inference_flops_ratio:.0%} of the dense model's FLOPs"
@@ -331,6 +340,10 @@ OTHER_VOCABULARY = (
 )
 FAR_FROM_CONFIG = (
     "--emit_config: {outside}; learning rate, batch and warm-up of {base} were tuned nowhere near{another}"
+)
+FOREIGN_CONFIG = (
+    "--{flag}: the law {law} was fitted to runs of the config file {base}, which is none of jmoe's own and would run "
+    "with the training; where you trust it, name it yourself by --base_config={base}"
 )
 CONFIG_MODEL = (
     "{n_experts} experts, {n_active:amount} active and {n_total:amount} total parameters, {n_tokens:amount} tokens; "

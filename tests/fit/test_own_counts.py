@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import fit
+from fit import __main__ as command_line
 from fit.errors import UserError
 from fit.lawbook.lawfile import load
 
@@ -51,3 +52,21 @@ def test_plan_and_compare_answer_alike():
 def test_repeated_text_is_refused_where_its_size_is_not_known(law):
     with pytest.raises(UserError, match=f"law={law} counts sizes without the embedding"):
         fit.plan(law, flops=1e20, max_tokens=1e15, epochs=1)
+
+
+def test_one_model_is_predicted_by_laws_that_read_more_than_its_size(capsys):
+    """By the printed formulas; the fine-grained law's N leaves the embedding out, which --n_embedding says."""
+    model = ["--n_active=1e9", "--n_total=8e9", "--n_tokens=2e10", "--n_experts=16", "--top_k=2", "--granularity=2"]
+    expected = {
+        "fine-grained-2024": 0.47 + (2.1 / 2**0.58 + 18.1) / 7.9e9**0.115 + 30.8 / 2e10**0.147,
+        "sparsity-2025": 16612.50 / 8e9**0.5962
+        + 5455.67 / 2e10**0.3954
+        + 0.4598 / (1 / 8) ** -0.1666
+        + 17.26 / ((1 / 8) ** 0.1603 * 8e9**0.1595)
+        + 0.94,
+    }
+    for law, loss in expected.items():
+        assert command_line.run(["predict", f"--law={law}", "--n_embedding=1e8", *model]) == 0
+        assert float(capsys.readouterr().out) == pytest.approx(loss, abs=1e-6)
+    assert command_line.run(["predict", "--law=comprehensive-2025", "--n_active=1e9", "--n_tokens=2e10"]) == 2
+    assert "--n_total is missing" in capsys.readouterr().err

@@ -501,3 +501,22 @@ def test_what_has_no_page_is_refused(tmp_path, capsys):
     assert "knows no n_tokens" in capsys.readouterr().err
     assert command_line.run(["page", "--law=none.json", f"--out={tmp_path}/p.html"]) == 2
     assert "no such file" in capsys.readouterr().err and list(tmp_path.iterdir()) == []
+
+
+def test_a_law_of_one_number_of_experts(browser, tmp_path, capsys):
+    """Marin's mixtures, all of 64 experts: the page plans such mixtures, as the command does, and no dense model."""
+    table = fit_runs.DATA.parents[1] / "benchmarks/tables/marin_v16.csv"
+    law = f"{tmp_path}/law.json"
+    command = ["law", f"--runs={table}", f"--out={law}", "--form=chinchilla", "--starts=8", "--bootstrap=8"]
+    assert command_line.run(command) == 0
+    assert command_line.run(["page", f"--law={law}", f"--out={tmp_path}/planner.html"]) == 0
+    capsys.readouterr()
+    planner = Planner(browser, tmp_path).open(law=law, flops="1e21", memory_gb="", chips="")
+    page = json.loads(planner.text("json"))
+    assert [row["n_experts"] for row in page["optima"]] == [64] and "dense" not in page
+    assert_same(page, json.loads(typed(f"{planner.text('command')} --json", capsys)[0]))
+    planner.fill(experts="1,64")
+    refused = typed(f"python -m fit plan --law={law} --flops=1e21 --experts=1,64", capsys)[1]
+    assert planner.text("refusal") == refused and "64 experts alone" in refused
+    assert planner.errors == []
+    planner.tab.close()

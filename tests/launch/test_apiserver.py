@@ -16,7 +16,7 @@ import sweeps
 from etils import epath
 from kubernetes import client
 
-from jmoe.errors import UserError
+from jmoe.errors import UNAVAILABLE, Unavailable, UserError
 from launch import cluster as cluster_lib
 from launch import gke, status
 from tests.launch import test_gke
@@ -306,10 +306,13 @@ def test_a_server_that_dies_while_jobs_are_submitted(cluster, begun):
         submitted = pool.submit(GKE.submit, sweep)
         helpers.wait_until(lambda: len(cluster.jobsets()) >= 3 or submitted.done(), seconds=60)
         cluster.kill()
-        with pytest.raises(UserError, match="the cluster cannot be reached.*the same command goes on"):
+        with pytest.raises(Unavailable, match="the cluster cannot be reached.*the same command goes on"):
             submitted.result(60)
-    with pytest.raises(UserError, match="cannot be reached"):
+    with pytest.raises(Unavailable, match="cannot be reached"):
         GKE.states(sweep)
+    shown = helpers.run("launch.status", f"--workdir={sweep.workdir}")
+    assert shown.returncode == UNAVAILABLE and "0 of 120 runs done" in shown.stdout, shown
+    assert "error: the cluster cannot be reached" in shown.stderr
     cluster.start()
     before = {job: item["metadata"]["uid"] for job, item in cluster.jobsets().items()}
     assert 3 <= len(before) < 60
@@ -386,3 +389,30 @@ def test_a_kubeconfig_that_names_no_cluster(text, tmp_path, monkeypatch):
     monkeypatch.setattr(READ_AT_IMPORT, str(path))
     with pytest.raises(UserError, match="--backend=gke finds no cluster: .*get-credentials"):
         cluster_lib.serves("jobset.x-k8s.io", "v1alpha2", "jobsets")
+
+
+def test_a_watch_waits_while_the_server_is_away(cluster, begun, tmp_path):
+    """And tells the end when it is back."""
+    sweep, told, log = begun([{"seed": 1}]), tmp_path / "told", tmp_path / "watch.txt"
+    GKE.submit(sweep)
+    cluster.admit(sweep.jobs[0].name)
+    with open(log, "w") as said:
+        flags = f"--workdir={sweep.workdir}", "--watch=1", f"--on_done=touch '{told}'"
+        (watch,) = helpers.start("launch.status", *flags, stderr=said)
+        cluster.kill()
+        helpers.wait_until(lambda: log.read_text().count("looking again in 1 s\n") > 3, [watch])
+        assert watch.poll() is None and not told.exists(), log.read_text()
+        cluster.start()
+        cluster.tell(sweep.jobs[0].name, "Completed", "AllJobsCompleted", "jobset completed successfully")
+        assert watch.wait(60) == 0 and told.exists(), log.read_text()
+
+
+def test_a_server_that_hangs_is_away(cluster, begun, monkeypatch):
+    """Halted, it takes connections and answers none of them. Both tries are over before a minute is."""
+    assert 2 * sum(cluster_lib.SECONDS_TO_ANSWER) < 55
+    monkeypatch.setattr(cluster_lib, "SECONDS_TO_ANSWER", (1, 1))
+    sweep = begun([{"seed": 1}])
+    assert GKE.states(sweep) == {}
+    with cluster.halted(), pytest.raises(Unavailable, match="cannot be reached"):
+        GKE.states(sweep)
+    assert GKE.states(sweep) == {}

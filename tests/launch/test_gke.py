@@ -1,18 +1,21 @@
 """Manifests against the published fields and golden files; tests/launch/test_apiserver.py shows them to a server."""
 
+import http.server
 import json
 import pathlib
 import re
+import threading
 
 import helpers
 import pytest
+import sweeps
 import yaml
 from etils import epath
 from kubernetes import client
 
 from jmoe.cost.chips import CHIPS
-from jmoe.errors import UserError
-from launch import accelerators, gke
+from jmoe.errors import Unavailable, UserError
+from launch import accelerators, cluster, gke, status, sweepfile
 from launch import jobs as jobs_lib
 from launch.backend import Sweep
 
@@ -227,7 +230,7 @@ def test_arguments_reach_the_container_unharmed():
     seen = [
         expand(argument, {"PATH": "pwned", "HOME": "pwned"}) for argument in container["command"] + container["args"]
     ]
-    assert seen == ["python", "-m", "launch.task", f"--workdir={odd}", "--job=d32-e4-01234567"]
+    assert seen == ["python", "-m", "launch.task", f"--workdir={odd}", "--job=d32-e4-01234567", "--config=c.py"]
     (cache,) = [v["value"] for v in container["env"] if v["name"] == "JAX_COMPILATION_CACHE_DIR"]
     assert expand(cache, {"PATH": "pwned"}) == f"{odd}/compiled"
 
@@ -260,3 +263,75 @@ def test_dry_run_writes_manifests_that_kubectl_takes():
     documents = list(yaml.safe_load_all(done.stdout))
     assert len(documents) == 12 and all(document["kind"] == "JobSet" for document in documents)
     assert "v5e-hours" in done.stdout
+
+
+@pytest.fixture
+def answers(tmp_path, monkeypatch):
+    """A function that makes a server answer every request with this status and text, as a proxy does."""
+    said = []
+
+    class Proxy(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            status, text = said[-1]
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        known = {"clusters": [{"name": "c", "cluster": {"server": address}}], "users": [{"name": "u", "user": {}}]}
+        known |= {"contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "current-context": "c"}
+        (tmp_path / "kubeconfig").write_text(yaml.safe_dump(known))
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+        read_at_import = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
+        monkeypatch.setattr(read_at_import, str(tmp_path / "kubeconfig"))
+        cluster._client.cache_clear()
+        yield lambda status, text: said.append((status, text.encode()))
+        cluster._client().close()
+        cluster._client.cache_clear()
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def seen(tmp_path):
+    """A function that tells what launch.status sees of a sweep on GKE."""
+    path = sweeps.write_sweep(tmp_path, "configs/quickstart.py", [{"seed": 1}])
+    (tmp_path / "run").mkdir()
+    sweep = sweeps.begin(path, tmp_path / "run", "gke", **OPTIONS)
+    return lambda: status.see(sweep.workdir)
+
+
+@pytest.mark.parametrize(
+    "text", ["<html>sign in</html>", "", "[]", "3", "null", "{}", '{"items": 3}', '{"items": "x"}']
+)
+def test_an_answer_that_is_none_of_an_api_server_is_an_outage(answers, seen, text):
+    answers(200, text)
+    found = seen()
+    assert found["away"] and "no API server" in found["trouble"] and "0 of 1 runs done" in status.in_words(found)
+    with pytest.raises(Unavailable, match="no API server"):
+        cluster.ask(cluster.CORE, "list_namespaced_pod", "default")
+
+
+@pytest.mark.parametrize("code", [429, 500, 502, 503, 504])
+def test_a_server_without_an_answer_is_an_outage(answers, seen, code):
+    answers(code, "<html>try again</html>")
+    assert seen()["away"]
+
+
+def test_what_a_cluster_says_forges_no_line(answers, seen):
+    message = "no\nd16-e1-01234567   1/1 done\x1b[2J"
+    answers(403, json.dumps({"kind": "Status", "message": message}))
+    found = seen()
+    assert not found["away"] and r"no\nd16-e1-01234567   1/1 done\x1b[2J" in found["trouble"]
+    failed = {"conditions": [{"type": "Failed", "status": "True", "message": message}]}
+    assert "\n" not in gke._state({"metadata": {}, "spec": {}, "status": failed}, None)
+    states = {job["name"]: f"failed ({message})" for job in found["jobs"]}
+    lines = status.in_words(status.look(sweepfile.read(epath.Path(found["workdir"])), states)).splitlines()
+    assert len(lines) == 2 and "\x1b" not in lines[0]

@@ -185,6 +185,30 @@ def test_a_patch_with_what_json_cannot_hold_is_refused(parsed, tmp_path):
         parsed(f"--pod_patch={tmp_path}/patch.yaml")
 
 
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("spec: 5", "spec must hold fields, as that of a pod does, not 5"),
+        ("spec: [1]", "spec must hold fields"),
+        ("spec:", "spec must hold fields, as that of a pod does, not null"),
+        ("metadata: text", "metadata must hold fields"),
+        ("spec: {priority: .nan}", "finite numbers"),
+        ("spec: {priority: [{a: -.inf}]}", "finite numbers"),
+        ("spec: {containers: 5}", "spec.containers must be a list of objects"),
+        ("spec: {containers: null}", "spec.containers must be a list of objects"),
+        ("spec: {volumes: [data]}", "spec.volumes must be a list of objects"),
+        ("spec: {? [a, b] : 1}", "cannot be read"),
+        ("spec: &all {own: *all}", "Circular reference"),
+        ('spec: {tolerations: "\\e[2J"}', r'not "\u001b[2J"'),
+    ],
+)
+def test_a_patch_that_is_no_part_of_a_pod_is_refused(parsed, tmp_path, text, words):
+    (tmp_path / "patch.yaml").write_text(text)
+    with pytest.raises(UserError) as refused:
+        parsed(f"--pod_patch={tmp_path}/patch.yaml")
+    assert words in str(refused.value) and "patch.yaml" in str(refused.value)
+
+
 def test_a_patch_merges_and_changes_neither_side():
     base = {"a": {"x": 1, "y": [1, 2]}, "env": [{"name": "N", "value": "1"}, {"name": "M", "value": "2"}], "gone": 1}
     patch = {"a": {"y": [3]}, "env": [{"name": "M", "value": None, "valueFrom": {"f": 1}}, {"name": "O"}], "gone": None}

@@ -8,6 +8,8 @@ import helpers
 import pytest
 import slurm
 
+from jmoe.errors import Unavailable
+from launch import jobs, slurm_task
 from tests.launch.test_slurm import queue, steps, wait, write_sweep
 
 if reason := slurm.missing():
@@ -52,6 +54,51 @@ def test_one_job_of_a_capped_array(cluster, tmp_path, text_glob, monkeypatch):
     assert "1 jobs are queued or running" in added.stdout, added
     assert helpers.run("launch.cancel", here).returncode == 0
     wait(lambda: not queue(cluster), "the queue does not empty")
+
+
+def test_tasks_run_what_was_submitted_and_not_what_sweep_json_says_later(cluster, tmp_path, text_glob, monkeypatch):
+    """Whoever writes into the workdir meanwhile names a config file and commands of theirs."""
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    config = str(helpers.write_config(tmp_path, text_glob))
+    sweep = write_sweep(tmp_path, config, [{"n_tokens": (4_096,)}])
+    workdir, told, theirs = tmp_path / "shared", tmp_path / "told", tmp_path / "was-run"
+    start = ["launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm", "--sbatch=--hold"]
+    assert helpers.run(*start, f"--on_done=touch '{told}'").returncode == 0
+    (tmp_path / "theirs.py").write_text(f"import pathlib\npathlib.Path({str(theirs)!r}).touch()\n")
+    fields = json.loads((workdir / "sweep.json").read_text())
+    (job,) = fields["jobs"].values()
+    job["config_file"] = str(tmp_path / "theirs.py")
+    fields["options"] |= {"on_done": ["touch", str(theirs)], "on_failure": ["touch", str(theirs)]}
+    (workdir / "sweep.json").write_text(json.dumps(fields))
+    cluster.call("scontrol", "release", f"name=jmoe-{jobs.short_hash(str(workdir))}")
+    wait(lambda: told.exists(), "the end was not told")
+    assert "1 runs" in helpers.run("launch.collect", f"--workdir={workdir}").stdout and not theirs.exists()
+
+
+def test_a_watch_waits_while_the_controller_is_away(cluster, tmp_path, text_glob, monkeypatch):
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    sweep = write_sweep(tmp_path, str(helpers.write_config(tmp_path, text_glob)), [{"n_tokens": (4_096,)}])
+    here, told, log = f"--workdir={tmp_path / 'watched'}", tmp_path / "told", tmp_path / "watch.txt"
+    assert helpers.run("launch.sweep", f"--sweep={sweep}", here, "--backend=slurm", "--sbatch=--hold").returncode == 0
+    with open(log, "w") as said:
+        (watch,) = helpers.start("launch.status", here, "--watch=1", f"--on_done=touch '{told}'", stderr=said)
+        cluster.restart_controller(seconds=10)
+        wait(lambda: "looking again in 1 s\n" in log.read_text() or watch.poll() is not None, "it does not wait")
+        assert watch.poll() is None and not told.exists(), log.read_text()
+        assert helpers.run("launch.cancel", here).returncode == 0
+        assert watch.wait(120) == 0 and told.exists(), log.read_text()
+
+
+def test_a_controller_that_hangs_is_away(cluster, monkeypatch):
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(slurm_task, "SECONDS_TO_ANSWER", 2.0)
+    assert "main" in slurm_task.call("sinfo", "-h", "-o", "%P")
+    with cluster.halted(), pytest.raises(Unavailable, match="squeue: .* the same command goes on"):
+        slurm_task.call("squeue", "-h")
+    assert "main" in slurm_task.call("sinfo", "-h", "-o", "%P")
 
 
 def check_ranks(log: str, ranks: list[str]) -> None:

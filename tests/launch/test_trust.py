@@ -1,6 +1,7 @@
 """A sweep.json that somebody else wrote: it neither leads out of the workdir nor runs a program of theirs."""
 
 import json
+import re
 
 import helpers
 import pytest
@@ -8,7 +9,8 @@ import sweeps
 from etils import epath
 
 from jmoe.errors import UserError
-from launch import jobs, sweepfile
+from jmoe.storage import files as storage
+from launch import collect, jobs, status, sweepfile, trust
 
 BACKEND = """
 import pathlib
@@ -72,9 +74,128 @@ def test_a_backends_file_runs_only_if_it_is_named(begun, tmp_path):
     assert helpers.run("launch.status", here, f"--backend={theirs}").returncode == 0 and mark.exists()
 
 
+def retry(sweep, *more):
+    """launch.retry of the sweep's first job; its exit code is 2, as the job has no text to train on."""
+    return helpers.fails("launch.retry", f"--workdir={sweep.workdir}", "--job=d", *more)
+
+
+def named(said: str) -> str:
+    """The flag that an error asks for."""
+    return re.search(r"--trust=[0-9a-f]{12}", said)[0]
+
+
 def test_a_retried_job_is_submitted_with_options_that_a_sweep_could_have_had(begun):
     edit(begun, lambda fields, job: fields.update(backend="slurm", options={"sbatch": ["--wrap=touch pwned"]}))
-    assert "--wrap" in helpers.fails("launch.retry", f"--workdir={begun.workdir}", "--job=d")
+    assert "--sbatch=--wrap=touch pwned: --array" in retry(begun, named(retry(begun)))
+
+
+THEIRS = """
+import pathlib
+pathlib.Path({mark!r}).touch()
+from configs.quickstart import get_config
+"""
+
+
+@pytest.mark.parametrize("what", ["config_file", "on_failure", "sbatch"])
+def test_a_retry_runs_what_this_users_start_wrote_or_what_is_named(begun, tmp_path, what):
+    """A config file, a command and options of sbatch, each put into sweep.json by somebody else."""
+    theirs, mark = tmp_path / "theirs.py", tmp_path / "was-run"
+    theirs.write_text(THEIRS.format(mark=str(mark)))
+
+    def change(fields, job):
+        if what == "config_file":
+            job["config_file"] = str(theirs)
+        else:
+            fields["options"][what] = {"on_failure": ["touch", str(mark)], "sbatch": ["--chdir=/tmp/theirs"]}[what]
+
+    edit(begun, change)
+    said = retry(begun)
+    assert "is not as a start of yours" in said and not mark.exists()
+    assert {"config_file": str(theirs), "on_failure": str(mark), "sbatch": "--chdir=/tmp/theirs"}[what] in said
+    assert "failed again" in retry(begun, named(said))
+    assert mark.exists() == (what != "sbatch")
+
+
+def test_a_retry_of_a_sweep_of_ones_own_needs_no_trust(begun):
+    assert "failed again" in retry(begun)
+    assert "sweep.json has the hash" in retry(begun, "--trust=0123456789ab")
+
+
+def test_an_error_about_a_strangers_sweep_holds_no_escape_codes(begun):
+    edit(begun, lambda fields, job: fields["options"].update(on_failure=["\x1b[2J\nerror: all is well"]))
+    said = retry(begun)
+    assert r"\x1b[2J\nerror: all is well" in said and "\x1b" not in said
+
+
+def test_collect_runs_the_command_of_its_own_flag(begun, tmp_path):
+    theirs, mine = tmp_path / "theirs", tmp_path / "mine"
+    edit(begun, lambda fields, job: fields["options"].update(on_done=["touch", str(theirs)]))
+    here = f"--workdir={begun.workdir}"
+    assert helpers.run("launch.collect", here).returncode == 0
+    assert helpers.run("launch.collect", here, f"--on_done=touch {mine}").returncode == 0
+    assert mine.exists() and not theirs.exists()
+
+
+def test_a_task_without_its_flags_runs_only_an_own_sweep(begun, tmp_path):
+    edit(begun, lambda fields, job: job.update(config_file=str(tmp_path / "theirs.py")))
+    task = "launch.task", f"--workdir={begun.workdir}", f"--job={begun.jobs[0].name}"
+    assert "is not as a start of yours" in helpers.fails(*task)
+    assert "has no tasks" in helpers.fails(*task, "--config=configs/quickstart.py")  # and goes on with a named config
+
+
+def test_a_cause_of_failure_forges_no_line(begun):
+    """It is the last line of a trainer's log, and lies in the workdir."""
+    (job,) = begun.jobs
+    failure = {"cause": "lost\nd16-e1-01234567 1/1 done\x1b[2J\u202e", "tries": 1, "tokens": 0, "for_good": True}
+    (job.folder / "failure.json").write_text(json.dumps(failure))
+    here = f"--workdir={begun.workdir}"
+    for command in (["launch.status", here], ["launch.collect", here], ["launch.accept", here, "--job=d"]):
+        done = helpers.run(*command)
+        shown = done.stdout + done.stderr
+        assert r"lost\nd16-e1-01234567 1/1 done\x1b[2J\u202e" in shown, shown
+        assert "\x1b" not in shown and "\u202e" not in shown and "\nd16-e1-01234567" not in shown
+
+
+@pytest.mark.parametrize(
+    "failure", ['{"cause": 3}', "[]", "3", '{"cause": "a", "tries": "x", "tokens": 0, "for_good": 1}']
+)
+def test_a_failure_of_other_types_is_none(begun, failure):
+    (begun.jobs[0].folder / "failure.json").write_text(failure)
+    assert begun.jobs[0].failure() == {}
+
+
+@pytest.mark.parametrize(
+    "record", [{}, {"config": None}, {"config": {}}, {"config": {"data": {}, "model": 3}}, None, 3]
+)
+@pytest.mark.parametrize("seal", [True, False])
+def test_a_result_without_a_config_is_damaged(begun, record, seal):
+    """A seal says that it is what was written, and not who wrote it."""
+    (job,) = begun.jobs
+    sweeps.train(job)
+    branch = next(iter(job.budgets))
+    path = job.folder / branch / "result.json"
+    values = json.loads(path.read_text())
+    del values["sha256"]
+    values["record"] = record
+    path.write_text(json.dumps(storage.sealed(values) if seal else values))
+    rows, missing, _ = collect.rows_of(begun)
+    assert not rows and "result.json is damaged" in missing[f"jobs/{job.name}/{branch}"]
+    assert status.look(begun, {})["jobs"][0]["more"].startswith(f"{branch}/result.json is damaged")
+
+
+def test_a_start_anew_makes_a_sweep_ones_own(begun, tmp_path):
+    edit(begun, lambda fields, job: job.update(config_file=str(tmp_path / "theirs.py")))
+    text = (begun.workdir / "sweep.json").read_text()
+    assert not trust.is_own(begun.workdir, text)
+    begun.write()
+    assert trust.is_own(begun.workdir, (begun.workdir / "sweep.json").read_text())
+
+
+def test_a_cache_that_cannot_be_written_is_said(begun, tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("JMOE_CACHE", str(tmp_path / "file"))
+    begun.write()
+    assert "launch.retry will ask for --trust" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -89,6 +210,8 @@ def test_a_retried_job_is_submitted_with_options_that_a_sweep_could_have_had(beg
         lambda fields, job: fields["options"].update(threads="two"),
         lambda fields, job: fields["options"].update(together=[2]),
         lambda fields, job: fields["options"].update(dollars_per_hour="3"),
+        lambda fields, job: fields["options"].update(on_failure="touch x"),
+        lambda fields, job: fields["options"].update(sbatch=[3]),
         lambda fields, job: job.update(segments={"trunk": [1]}),
         lambda fields, job: job.update(budgets={"branch-8": "8"}),
         lambda fields, job: job.update(n_active="many"),

@@ -8,6 +8,7 @@ import copy
 import json
 import pathlib
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -82,6 +83,15 @@ class Cluster:
     def kill(self) -> None:
         self._server.kill()
         self._server.wait()
+
+    @contextlib.contextmanager
+    def halted(self):
+        """Within the block, the server does nothing, and is there."""
+        self._server.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._server.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
         self._stopped.set()

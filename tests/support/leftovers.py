@@ -15,12 +15,15 @@ import uuid
 VARIABLE = "JMOE_TESTS_OF"
 
 
-def end_with_this_process() -> subprocess.Popen:
+def end_with_this_process() -> None:
     """Has all that this process starts from now on ended when it ends, however that happens (Linux)."""
     os.environ[VARIABLE] = mark = uuid.uuid4().hex
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     command = [sys.executable, "-S", __file__, mark]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, start_new_session=True)
+    its_end, _ = os.pipe()  # the other end stays open until this process has ended
+    watcher = subprocess.Popen(command, stdin=its_end, env=environment, start_new_session=True)
+    os.close(its_end)
+    watcher.returncode = 0  # it outlives this process, which does not wait for it
 
 
 def marked(mark: str) -> list[int]:

@@ -5,9 +5,11 @@ to each node the other's processes are those of another machine; they share the 
 node's first process ends all its processes at once, as a power failure does.
 """
 
+import contextlib
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -114,6 +116,15 @@ class Cluster:
         time.sleep(seconds)
         self._controller = self._start_controller()
         self.wait_for_nodes()
+
+    @contextlib.contextmanager
+    def halted(self):
+        """Within the block, the controller does nothing, and is there."""
+        self._controller.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._controller.send_signal(signal.SIGCONT)
 
     def lose(self, node: str) -> None:
         """Ends every process of the node at once; the controller is not told."""

@@ -55,8 +55,8 @@ def measured(law: Law, table: object) -> Measured:
     if table is None:
         return None
     settings = law.record.get("settings") or {}
-    runs = read_runs(read(table, settings.get("columns")), law.form.columns, mix_corpora=True)
-    same = runs.fingerprint() == (law.record.get("runs") or {}).get("fingerprint")
+    runs = read_runs(read(table, settings.get("columns"), settings.get("units")), law.form.columns, mix_corpora=True)
+    same = runs.has((law.record.get("runs") or {}).get("fingerprint", ""))
     return runs, held_out(runs, settings.get("holdout", "none") if same else "none")
 
 

@@ -19,7 +19,7 @@ from fit.lawbook.lawfile import Law
 from fit.paper.figures import style
 from fit.planning import optimum
 from fit.shape.architecture import TRAINING, Architecture
-from fit.words import units
+from fit.words import sentences, units
 
 MOST_SIZES, SOME_SIZES = 16, 6  # of n_active, each with a line; beyond so many, lines of some of them
 MOST = 4  # surfaces in a picture: the largest budgets
@@ -85,6 +85,8 @@ def _tokens_shown(law: Law, flops: float, needed: Sequence[Numbers]) -> tuple[fl
 def savings(picture: style.Picture, budgets: Sequence[float]) -> style.Drawn:
     """Fig. 2b: the training FLOPs a compute-optimal dense model needs for the loss of an MoE, over the MoE's."""
     law, (figure, (axis,)) = picture.law, style.panels()
+    if not law.knows_dense:
+        raise UserError(sentences.ONE_NUMBER_HAS_NO_DENSE.format(law=law.name, own=law.experts[0]))
     flops = np.geomspace(min(budgets), max(budgets) * 10, 40)
     saved = {e: _dense_over_flops(law.at_experts(e), law.at_experts(1.0), flops) for e in picture.experts}
     most = max(saved, key=lambda e: np.nan_to_num(saved[e][2][-1]))

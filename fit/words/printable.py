@@ -1,0 +1,17 @@
+"""Text of somebody else's files as a terminal may show it: nothing in it moves the cursor, colours or forges a line."""
+
+import re
+
+# control characters, line separators, marks that turn the direction of writing, and halves of pairs, which no
+# terminal's encoding has
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def is_printable(text: str) -> bool:
+    """Whether the text holds no character that a terminal obeys instead of showing it."""
+    return CONTROL.search(text) is None
+
+
+def printable(text: str) -> str:
+    r"""The text with each such character written out, an escape as \x1b."""
+    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)

@@ -1,0 +1,391 @@
+"""Tables that are not what they seem: of one number of experts, with columns that say how models are built, in other
+units, with rows twice; and large ones."""
+
+import csv
+import html
+import json
+import pathlib
+import re
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import fit
+from fit import __main__ as command_line
+from fit.data import sense
+from fit.data.table import Table, read
+from fit.fitting.noise import _freedom, projection
+from fit.lawbook import models
+from fit.lawbook.lawfile import Law
+from fit.laws import FORMS
+from fit.next_runs import design
+from fit.planning.speedup import speedup
+
+ROOT = pathlib.Path(__file__).parents[2]
+MIXTURES = ROOT / "benchmarks/tables/marin_v16.csv"  # 47 runs, all with n_experts = 64
+DENSE = ROOT / "tests/data/chinchilla_svg_245.csv"
+SOUND = [MIXTURES, DENSE, ROOT / "results/runs.csv", ROOT / "results/second/fit.csv", ROOT / "examples/runs.csv"]
+SOUND += [ROOT / "results/sparsity.csv", ROOT / "results/mixtures.csv", ROOT / "results/holistic.csv"]
+SOUND += [ROOT / f"benchmarks/tables/marin_{name}.csv" for name in ("comma", "dclm", "nemotron")]
+SOUND += [ROOT / "results/tuned/rates.csv", ROOT / "results/tuned/recipes.csv", ROOT / "results/second/tests.csv"]
+
+
+@pytest.fixture(scope="module")
+def mixture_law(tmp_path_factory):
+    """The path of a law of the 47 mixtures."""
+    path = tmp_path_factory.mktemp("law") / "v16.json"
+    fit.save(fit.law(MIXTURES, "chinchilla_coupled", starts=16, bootstrap=20), path)
+    return str(path)
+
+
+def run(*words):
+    """What a command says, and its exit code."""
+    done = subprocess.run([sys.executable, "-m", "fit", *words], capture_output=True, text=True, cwd=ROOT)
+    return done.returncode, done.stdout + done.stderr
+
+
+def refused(capsys, *words):
+    assert command_line.run([*words]) == 2
+    return capsys.readouterr().err
+
+
+def columns_of(path):
+    """{column: float64} of a table of plain numbers."""
+    with open(path) as f:
+        rows = list(csv.DictReader(f))
+    return {name: np.array([float(row[name]) for row in rows]) for name in rows[0]}
+
+
+def table(**columns):
+    """A Table of these, numbers or arrays."""
+    length = max(np.size(values) for values in columns.values())
+    values = {name: np.broadcast_to(v, length).tolist() for name, v in columns.items()}
+    return Table("runs.csv", values, list(range(2, length + 2)))
+
+
+def law_of(runs, form="chinchilla"):
+    """A law with published coefficients of the models in `runs`."""
+    published = fit.load({"chinchilla": "chinchilla-refit-2024", "joint": "joint-moe-2025"}[form])
+    record = dict(coefficients=published.coefficients, models=models.from_table(runs))
+    return Law("law", FORMS[form], published.coefficients, record)
+
+
+# A law of one number of experts
+
+
+def test_a_law_of_one_number_of_experts_plans_such_mixtures(mixture_law, tmp_path, capsys):
+    config = tmp_path / "config.py"
+    flags = ["plan", f"--law={mixture_law}", "--flops=1e20", "--memory_gb=80", f"--emit_config={config}"]
+    assert command_line.run(flags) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Train a mixture of 64 experts with ") and "dense" not in said.splitlines()[0]
+    assert "best in" not in said and "a token is taken to use 1 of the experts" in said
+    assert "config.model.n_experts = 64" in config.read_text()
+    plan = fit.plan(mixture_law, flops=1e20, memory_gb=20)
+    assert [row["n_experts"] for row in plan.optima] == [64] and plan.best_undecided is None
+    assert "dense" not in vars(plan) and not vars(plan).get("rule_of_thumb")
+    # 9 d^2 weights in each of 64 experts, 4 d^2 of attention, and embedding and head, on d / 64 blocks
+    d = plan.best["d_model"]
+    assert plan.best["n_total"] == pytest.approx(2 * 50257 * d + (4 + 9 * 64) * d**3 / 64)
+    assert plan.best["memory_bytes"] == pytest.approx(20e9) and plan.best["size_bound"] == "memory"
+
+
+def test_other_numbers_of_experts_are_refused(mixture_law, tmp_path, capsys):
+    alone = "was fitted to mixtures of 64 experts alone and says nothing of other numbers of experts"
+    plan, predict = ["plan", f"--law={mixture_law}", "--flops=1e20"], ["predict", f"--law={mixture_law}"]
+    one = ["--n_active=1e9", "--n_tokens=2e10"]
+    assert alone in refused(capsys, *plan, "--experts=1,64") and alone in refused(capsys, *plan, "--experts=8")
+    assert alone in refused(capsys, *predict, *one, "--n_experts=1")
+    assert command_line.run([*predict, *one]) == 0 and command_line.run([*predict, *one, "--n_experts=64"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[: len(printed) // 2] == printed[len(printed) // 2 :]
+    dense = tmp_path / "dense.csv"
+    dense.write_text("n_active,n_tokens,n_experts\n1e9,2e10,64\n1e9,2e10,1\n")
+    said = refused(capsys, *predict, f"--runs={dense}", f"--out={tmp_path / 'out.csv'}")
+    assert "row 3, column n_experts: found 1; " in said and alone in said
+    with pytest.raises(fit.UserError, match="law of dense models"):
+        fit.load("chinchilla-2022").predict(1e9, 2e10, n_experts=8)
+    found = fit.compare([mixture_law, "joint-moe-2025"], flops=1e21, experts=[1, 8])
+    assert [row["law"] for row in found.laws] == ["joint-moe-2025"] and alone in found.infeasible[0]["why"]
+    found = fit.compare([mixture_law, "joint-moe-2025"], flops=1e21)
+    assert found.laws[0]["n_experts"] == 64 and found.laws[0]["mixtures"] and found.laws[0]["dense"] is None
+
+
+def test_reports_and_next_runs_are_of_such_mixtures(mixture_law, tmp_path, capsys):
+    written = tmp_path / "report.html"
+    runs = [f"--law={mixture_law}", f"--runs={MIXTURES}"]
+    assert command_line.run(["report", *runs, f"--out={written}"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "47 runs: 64 experts" in said and "the best size of a mixture of 64 experts" in said
+    page = html.unescape(written.read_text())
+    assert not re.search(r"\b1 experts|best in 20|is best in", page) and "best_in_draws" not in page.split("<pre")[0]
+    found = fit.next(mixture_law, MIXTURES, flops=1e19, target_flops=1e21)
+    assert {row["n_experts"] for row in found.trunks} == {64}
+    with pytest.raises(fit.UserError, match="it says nothing of dense models"):
+        from fit.paper import figures
+
+        law = fit.load(mixture_law)
+        figures.draw("2b", law, law.architecture, law.experts)
+
+
+def test_a_law_of_dense_runs_does_not_say_how_often_it_is_the_best():
+    law = fit.law(DENSE, "chinchilla", starts=16, bootstrap=10)
+    assert "best in" not in str(fit.plan(law, flops=1e21)) and law.experts == (1,)
+
+
+# What a table knows of how its models are built
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_shapes_are_planned_as_they_are_counted(seed):
+    """Tables of shapes, whole and in part: n_total over n_active of plans is that of a count by hand."""
+    rng = np.random.default_rng(seed)
+    top_k, shared, n_experts = int(rng.choice([1, 2, 4, 8])), int(rng.integers(0, 3)), int(rng.choice([16, 64, 128]))
+    vocab, split, wide = (
+        int(rng.choice([32000, 50257, 128256])),
+        int(rng.choice([1, 2, 4, 8])),
+        int(rng.choice([2, 3, 4])),
+    )
+    d = np.array([512, 768, 1024, 1536, 2048, 3072])
+    blocks, d_ff, d_expert = d // 64, wide * d, wide * d // split
+
+    def count(d, blocks, d_expert, experts):
+        return 2 * vocab * d + blocks * (4 * d**2 + 3 * d * d_expert * (experts + shared))
+
+    active, total = (count(d, blocks, d_expert, experts).astype(float) for experts in (top_k, n_experts))
+    columns = dict(n_active=active, n_tokens=20 * active, n_experts=n_experts, loss=3.0)
+    shapes = dict(d_model=d, n_blocks=blocks, d_ff=d_ff)
+    narrow = dict(top_k=top_k, n_shared_experts=shared)
+    for more in (
+        shapes | narrow | dict(d_expert=d_expert, vocab_size=vocab),
+        shapes | narrow | dict(d_expert=d_expert, n_total=total),  # the vocabulary follows from n_active
+        narrow | dict(n_total=total),
+    ):
+        law = law_of(table(**columns, **more))
+        assert (law.models["architecture"] or {"top_k": 1})["top_k"] == top_k and not law.models["assumed"]
+        for size, ratio in zip(active[2:], (total / active)[2:]):
+            plan = fit.plan(law, max_tokens=20 * size, flops=6 * size * 20 * size * 0.999)
+            best, built = plan.best, plan.buildable
+            here = np.interp(np.log(best["n_active"]), np.log(active), total / active)
+            assert best["n_total"] / best["n_active"] == pytest.approx(here, rel=0.04), (more.keys(), size, ratio)
+            assert built["n_total"] / built["n_active"] == pytest.approx(here, rel=0.1)
+            assert built["n_experts"] == n_experts and best["memory_bytes"] == pytest.approx(2 * best["n_total"])
+
+
+def test_the_ratio_of_a_table_holds_at_all_sizes():
+    """8 of 128 experts at ten times n_active: 12B at 1.2B, not 128 experts as wide as a dense layer."""
+    n = np.geomspace(1e8, 2e9, 24)
+    law = law_of(table(n_active=n, n_total=10 * n, n_tokens=20 * n, n_experts=128, top_k=8, loss=3.0))
+    for flops in (1e20, 1e22, 1e24):
+        plan = fit.plan(law, flops=flops)
+        assert plan.best["n_total"] == pytest.approx(10 * plan.best["n_active"], rel=2e-3)
+        assert plan.buildable["n_total"] == pytest.approx(10 * plan.buildable["n_active"], rel=0.02)
+        assert plan.buildable["top_k"] == 8 and plan.buildable["n_experts"] == 128
+
+
+def test_what_a_table_does_not_say_is_said():
+    n = np.geomspace(1e8, 2e9, 12)
+    columns = dict(n_active=n, n_tokens=20 * n, n_experts=64, loss=3.0)
+    (plain,) = models.architecture_notes(models.from_table(table(**columns)))
+    assert "neither top_k nor n_total" in plain
+    (no_top_k,) = models.architecture_notes(models.from_table(table(**columns, n_total=6 * n)))
+    assert "does not say top_k: by its n_total a token is taken to use " in no_top_k
+    (no_width,) = models.architecture_notes(models.from_table(table(**columns, top_k=8)))
+    assert "no column says how wide experts are" in no_width
+    notes = [*models.architecture_notes(models.from_table(table(**columns, top_k=8, n_total=9 * n)))]
+    assert notes == [
+        "the column n_total is not used: no experts of which a token uses 8 of 64 make up 9 times n_active"
+    ] + [no_width]
+    notes = [*models.architecture_notes(models.from_table(table(**columns, top_k=8, n_total=5 * n, d_expert=512)))]
+    assert notes == ["the column d_expert is not used: without d_model it does not say how wide experts are"]
+    assert not [*models.architecture_notes(models.from_table(table(**columns | dict(n_experts=1))))]
+
+
+def test_plans_of_several_numbers_of_experts_have_the_ratio_of_each():
+    n, e = (a.ravel() for a in np.meshgrid(np.geomspace(1e8, 2e9, 8), [1, 16, 64]))
+    total = n * np.where(e > 1, 1 + 0.6 * (e - 2) / 2, 1)  # 60% of n_active are the 2 experts of a token
+    law = law_of(table(n_active=n, n_total=total, n_tokens=20 * n, n_experts=e, top_k=2, loss=3.0), "joint")
+    rows = fit.plan(law, flops=1e21).optima
+    ratios = {row["n_experts"]: row["n_total"] / row["n_active"] for row in rows}
+    assert ratios == {1: pytest.approx(1), 16: pytest.approx(5.2, rel=0.03), 64: pytest.approx(19.6, rel=0.03)}
+
+
+# Units
+
+
+@pytest.mark.parametrize(
+    "changes, flag",
+    [
+        (dict(loss=lambda c: np.exp(c["loss"])), "loss:perplexity"),
+        (dict(n_active=lambda c: c["n_active"] / 1e6), "n_active:millions"),
+        (dict(n_active=lambda c: c["n_active"] / 1e9), "n_active:billions"),
+        (dict(n_tokens=lambda c: c["n_tokens"] / 1e6), "n_tokens:millions"),
+        (
+            dict(n_active=lambda c: c["n_active"] / 1e6, n_tokens=lambda c: c["n_tokens"] / 1e6),
+            "n_active:millions,n_tokens:millions",
+        ),
+    ],
+)
+def test_impossible_units_are_refused_with_the_flag_that_mends_them(changes, flag, tmp_path, capsys):
+    columns = columns_of(DENSE)
+    other = {name: values.tolist() for name, values in columns.items()}
+    other |= {name: change(columns).tolist() for name, change in changes.items()}
+    path = tmp_path / "other.csv"
+    with open(path, "w") as f:
+        writer = csv.writer(f)
+        writer.writerow(other)
+        writer.writerows(zip(*other.values()))
+    law = ["law", f"--runs={path}", f"--out={tmp_path / 'law.json'}", "--form=chinchilla", "--starts=8"]
+    assert f"--units={flag}" in refused(capsys, *law)
+    assert command_line.run([*law, f"--units={flag}"]) == 0
+    record, same = json.loads((tmp_path / "law.json").read_text()), fit.law(DENSE, "chinchilla", starts=8)
+    assert record["coefficients"] == pytest.approx(same.coefficients, rel=1e-3)
+    assert record["settings"]["units"] == dict(part.split(":") for part in flag.split(","))
+    found = fit.next(str(tmp_path / "law.json"), str(path), flops=1e20, target_flops=1e22)  # read in the same units
+    assert found.trunks
+
+
+def test_losses_of_other_units_are_doubted():
+    columns = columns_of(DENSE)
+    bits = table(**columns | dict(loss=columns["loss"] / np.log(2)))
+    assert "if they are bits, say --units=loss:bits" in " ".join(sense.doubts(bits))
+    per_byte = table(**columns | dict(loss=columns["loss"] / 3.3))
+    assert "hardly nats per token" in " ".join(sense.doubts(per_byte))
+    in_bytes = table(**columns | dict(loss=columns["loss"] / 3.3, vocab_size=257))  # these are said to be bytes
+    assert not sense.doubts(in_bytes)
+    (said,) = sense.doubts(read(str(ROOT / "benchmarks/tables/llama3.csv"), None, {"n_active": "ones"}))[1:]
+    assert "hardly nats per token" in said and "--units=loss:nats" in said
+    for unit in ("nats", "0.6931"):
+        assert not any("nats" in text for text in sense.doubts(read(vars(bits)["columns"], None, {"loss": unit})))
+    named = Table("runs.csv", {"val_bpb": columns["loss"].tolist()}, list(range(245)), {"loss": "val_bpb"})
+    assert "by its name it is not" in " ".join(sense.doubts(named))
+
+
+def test_flops_and_totals_are_set_against_sizes_and_tokens():
+    c = columns_of(DENSE)
+    flops = 6 * c["n_active"] * c["n_tokens"]
+    with pytest.raises(fit.UserError, match="units=n_active:millions"):
+        sense.check(table(**c | dict(n_active=c["n_active"] / 1e6, n_tokens=c["n_tokens"] / 1e2), flops=flops / 1e2))
+    assert "the column flops is 0.02 times 6 n_active n_tokens" in " ".join(sense.doubts(table(**c, flops=flops / 50)))
+    with pytest.raises(fit.UserError, match="row 2: n_total .* is below n_active .* in 245 of 245 rows"):
+        sense.check(table(**c, n_total=c["n_active"] / 3))
+
+
+@pytest.mark.parametrize("units", ["loss:nat", "n_active:bits", "n_experts:millions", "loss:-1", "loss"])
+def test_unknown_units_are_refused(units, capsys):
+    said = refused(capsys, "law", f"--runs={DENSE}", "--out=/tmp/never.json", f"--units={units}")
+    assert said.startswith("fit law: --units=") and "expected" in said
+
+
+@pytest.mark.parametrize("path", SOUND, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_sound_tables_raise_no_alarm(path):
+    runs = read(str(path))
+    sense.check(runs)
+    assert [text for text in sense.doubts(runs) if "no column n_experts" not in text] == []
+
+
+# Rows
+
+
+def test_missing_experts_repeated_and_crashed_rows_are_counted_and_named():
+    c = columns_of(MIXTURES)
+    del c["n_experts"]
+    assert sense.doubts(table(**c)) == [
+        "the table has no column n_experts: all its runs are taken as dense (n_experts = 1)"
+    ]
+    c = {name: np.append(values, values[[3, 3, 5]]) for name, values in columns_of(MIXTURES).items()}
+    (said,) = sense.doubts(table(**c))
+    assert said.startswith("3 of 50 rows repeat others (rows 49, 50, 51)")
+    names = [f"run {i}" for i in range(47)]
+    twice = columns_of(MIXTURES) | dict(run=np.array([*names[:-1], "run 4"]))
+    twice |= {name: np.append(twice[name][:-1], twice[name][4]) for name in ("n_active", "n_tokens")}
+    (said,) = sense.doubts(table(**twice))
+    assert "1 of 47 rows have the name, size and tokens of others but another loss (row 48 (run 4))" in said
+    crashed = columns_of(MIXTURES)
+    crashed["loss"][[7, 9]] = 10.9, 11.1
+    (said,) = sense.doubts(table(**crashed, state=["finished"] * 46 + ["finished"]))
+    assert "2 of 47 runs have a loss of more than 2.2 times the median loss" in said and "rows 9, 11;" in said
+    (said,) = sense.doubts(table(**columns_of(MIXTURES), State=["finished"] * 45 + ["crashed", "running"]))
+    assert said == "2 of 47 runs did not finish (column State: crashed, running): rows 47, 48"
+    crashed["loss"][[7, 9]] = np.nan
+    with pytest.raises(fit.UserError, match="row 9, column loss: found nan.*2 of 47 rows have none: 9, 11"):
+        table(**crashed).numbers("loss")
+
+
+def test_losses_that_rise_with_compute_are_refused(capsys, tmp_path):
+    c = columns_of(DENSE)
+    rising = table(**c | dict(loss=7 - c["loss"]))
+    with pytest.raises(fit.UserError, match="the losses rise with compute"):
+        fit.law(rising)
+
+
+def test_import_multiplies_columns_and_converts_units(tmp_path, capsys):
+    export = tmp_path / "export.csv"
+    export.write_text("Name,step,batch,seq,size,ppl\na,1000,512,2048,0.1,20\nb,4000,512,2048,0.4,12\n")
+    out = tmp_path / "runs.csv"
+    flags = ["import", str(export), f"--out={out}", "--columns=loss:ppl,n_active:size"]
+    flags += ["--units=loss:perplexity,n_active:billions"]
+    assert command_line.run([*flags, "--set=n_experts=1,n_tokens=step*batch*seq"]) == 0
+    assert "loss: converted from perplexity" in capsys.readouterr().out
+    found = columns_of(out) if "run" not in out.read_text().splitlines()[0].split(",") else None
+    with open(out) as f:
+        rows = list(csv.DictReader(f))
+    assert found is None and [float(row["n_tokens"]) for row in rows] == [1000 * 2**20, 4000 * 2**20]
+    assert [float(row["loss"]) for row in rows] == pytest.approx(np.log([20, 12]))
+    assert [float(row["n_active"]) for row in rows] == pytest.approx([1e8, 4e8])
+    said = refused(capsys, *flags, "--set=n_experts=1,n_tokens=step*batches")
+    assert "--set=n_tokens=step*batches" in said and "has no column batches" in said
+
+
+# Large tables and far limits
+
+
+def test_sums_without_matrices_of_runs_are_those_with_them():
+    rng = np.random.default_rng(0)
+    rows, weight, decay = rng.normal(size=(40, 5)), rng.uniform(0, 2, 40), np.full(5, 0.1)
+    trunks = np.unique(rng.integers(0, 12, 40), return_inverse=True)[1]
+    errors = design.correlation(trunks, 0.4)
+    assert np.allclose(design._with_correlation(rows, trunks, 0.4), rows.T @ errors @ rows)
+    inverse = design._with_correlation(rows, trunks, 0.4, inverse=True)
+    assert np.allclose(inverse, rows.T @ np.linalg.solve(errors, rows))
+    residual = np.eye(40) - projection(rows, weight, decay)
+    assert _freedom(rows, weight, decay) == pytest.approx(np.sum(residual**2))
+
+
+def test_a_large_table_is_fitted_and_drawn_within_two_gigabytes(tmp_path):
+    """30,000 runs, of which a matrix of all pairs would take 7 GB."""
+    rng = np.random.default_rng(1)
+    n, d = np.exp(rng.uniform(np.log([[1e7], [1e9]]), np.log([[3e9], [1e11]]), (2, 30_000)))
+    loss = fit.load("chinchilla-refit-2024").loss(
+        fit.load("chinchilla-refit-2024").coefficients, dict(n_active=n, n_tokens=d)
+    )
+    path = tmp_path / "runs.csv"
+    with open(path, "w") as f:
+        writer = csv.writer(f)
+        writer.writerow(["n_active", "n_tokens", "n_experts", "loss"])
+        writer.writerows(
+            zip(n.tolist(), d.tolist(), [1] * len(n), (loss * np.exp(0.003 * rng.normal(size=len(n)))).tolist())
+        )
+    law = tmp_path / "law.json"
+    code, said = run("law", f"--runs={path}", f"--out={law}", "--starts=16")
+    assert code == 0 and "a random sample of 2,048 of the 30,000 fitted runs" in said
+    code, said = run("next", f"--law={law}", f"--runs={path}", "--flops=1e20", "--target_flops=1e23")
+    assert code == 0, said
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 2e6  # kilobytes, of the largest
+
+
+def test_far_limits_end_in_a_sentence(capsys):
+    plan = ["plan", "--law=joint-moe-2025"]
+    assert "expected a whole number from 0 to 1000" in refused(capsys, *plan, "--flops=1e21", "--dense_blocks=100000")
+    said = refused(capsys, *plan, "--target_loss=100")
+    assert "a model that knows nothing has 10.82, the logarithm of the vocabulary of 50,257" in said
+    assert command_line.run(["compare", "--flops=1e21", "--used=9999", "--laws=joint-moe-2025,comprehensive-2025"]) == 0
+
+
+def test_a_speedup_of_runs_with_other_experts_says_so():
+    runs = table(n_active=np.geomspace(2e8, 1e9, 4), n_tokens=1e10, n_experts=100_000, loss=2.6)
+    (said, *_) = speedup(fit.load("joint-moe-2025"), runs)["warnings"]
+    assert "n_experts 3.12K times above 32" in said
