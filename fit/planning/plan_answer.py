@@ -24,6 +24,8 @@ SAID = (
     sentences.BATCHES_DIFFER,
     sentences.NO_RANGE,
 )
+# warnings that come first
+URGENT = (sentences.STEP_TOO_LARGE, sentences.MESH_UNEVEN, sentences.SENDS_LONGER)
 
 
 def text(plan: Json) -> str:
@@ -184,9 +186,10 @@ def _compared(plan: Json) -> list[int]:
 
 
 def _warnings(plan: Json) -> Iterator[str]:
-    """The most important warning that no other line says: the first."""
-    said = tuple(template.partition("{")[0] for template in SAID)
+    """The most important warning that no other line says."""
+    said, urgent = (tuple(template.partition("{")[0] for template in some) for some in (SAID, URGENT))
     left = [warning for warning in plan["warnings"] if not warning.startswith(said)]
+    left.sort(key=lambda warning: not warning.startswith(urgent))
     if left:
         more = say(sentences.MORE_WARNINGS, count=len(left) - 1) if len(left) > 1 else ""
         yield f"warning: {left[0]}{more}"

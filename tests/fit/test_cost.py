@@ -36,8 +36,8 @@ def plan(capsys, *flags, law=PAPERS):
 
 
 def text(capsys, *flags, law=PAPERS):
-    assert command_line.run(["plan", f"--law={law}", "--shape=paper", *flags]) == 0
-    return capsys.readouterr().out
+    assert command_line.run(["plan", f"--law={law}", "--shape=paper", *flags, "--verbose"]) == 0
+    return " ".join(capsys.readouterr().out.split())
 
 
 def without_costs(found):
