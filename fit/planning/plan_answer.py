@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 from fit.aliases import Json
 from fit.planning import plan_text, verdict
-from fit.planning.recipe import DISAGREEMENT
 from fit.words import sentences
 from fit.words.units import say
 
@@ -51,8 +50,8 @@ def _answer(plan: Json) -> Iterator[str]:
     if built:
         yield _shape(built)
         yield from _mesh(built)
-        yield _batch(built)
         yield _rate(built)
+        yield _batch(built)
     yield _how_sure(plan)
     yield _beyond(plan)
 
@@ -137,8 +136,7 @@ def _rate(built: Json) -> str:
         return say(sentences.SHORT_RATE_OF_RUNS, **built, ends=ends)
     factor = built["recipe_extrapolation"]
     beyond = say(sentences.BEYOND_LAWS, factor=factor) if factor > 1 else sentences.WITHIN_LAWS
-    try_several = sentences.SHORT_TRY if high > DISAGREEMENT * low else ""
-    return say(sentences.SHORT_RATE, **built, ends=ends, beyond=beyond, try_several=try_several)
+    return say(sentences.SHORT_RATE, **built, ends=ends, beyond=beyond)
 
 
 def _how_sure(plan: Json) -> str:

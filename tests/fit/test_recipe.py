@@ -203,9 +203,10 @@ def test_ten_days_of_64_h100_have_a_recipe_of_published_models(law, tmp_path, ca
 
 def test_the_text_says_value_range_source_and_extrapolation(capsys):
     assert command_line.run(["plan", "--law=joint-moe-2025", "--chips=H100:64", "--hours=240"]) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  learning rate ")]
-    for words in ("Step Law, DeepSeek LLM and Ling's mixtures", "times beyond their runs", "by the same laws", "4,096"):
-        assert words in line
+    lines = capsys.readouterr().out.splitlines()
+    (rate,), (batch,) = ([line for line in lines if line.startswith(name)] for name in ("Rate: ", "Batch: "))
+    assert "by Step Law, DeepSeek LLM and Ling's mixtures, up to" in rate and "times beyond their runs" in rate
+    assert "by the same laws" in batch and "rows of 4,096" in batch
 
 
 def test_the_config_of_the_recipe_is_a_plan_of_its_own_model():
