@@ -6,6 +6,7 @@ themselves, letter by letter.
 """
 
 import itertools
+import json
 import os
 import pathlib
 import shutil
@@ -141,12 +142,32 @@ def test_readmes_commands_succeed(checkout, shell, demo):
     assert len(typed) > 15
     failed = []
     for command in typed:
+        for config in checkout.glob("*.py"):  # a plan's, which is to be trained
+            if f"jmoe.train --config={config.name} " in command and SMALL not in config.read_text():
+                config.write_text(config.read_text() + SMALL)
         done = shell(command)
         if done.returncode != 0 or "Traceback" in done.stderr:
             failed.append(f"$ {command}\n[exit {done.returncode}]\n{done.stdout[-500:]}{done.stderr[-1500:]}")
-        for config in checkout.glob("*.py"):  # a plan's
-            if "n_tokens" in config.read_text() and SMALL not in config.read_text():
-                config.write_text(config.read_text() + SMALL)
-        if (table := checkout / "runs" / "text" / "runs.csv").exists():  # as a sweep of the real size leaves it
-            fit_runs.write_demo_csv(table)
+        if "launch.sweep" in command and "--workdir=runs/text " in command:  # as a sweep of the real size leaves it
+            manifest = json.loads((checkout / "data" / "prepared" / "manifest.json").read_text())
+            text = [manifest["fingerprint"]] * 36
+            fit_runs.write_demo_csv(checkout / "runs" / "text" / "runs.csv", corpus_fingerprint=text)
     assert not failed, "\n\n".join(failed)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
+def test_from_chips_and_days_to_an_accepted_dry_run(tmp_path, page):
+    """The commands about 64 H100 as printed, at their real size, in an empty folder: the plan's config is started."""
+    environment = helpers.environment() | {
+        "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]),
+        "PYTHONPATH": str(ROOT),
+    }
+    typed = [command for block in helpers.blocks(ROOT / page) for command in block if "ten_days" in command]
+    assert "fit plan" in typed[0] and "--chips=H100:64" in typed[0] and "--dry_run" in typed[-1]
+    for command in typed:
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
+    assert "refused" not in done.stderr and "1 job" in done.stdout
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".py"] == ["ten_days.py"]

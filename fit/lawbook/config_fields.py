@@ -20,6 +20,7 @@ FIELDS = frozenset(
     mup_base.d_model mup_base.n_blocks mup_base.head_dim
     mesh.expert mesh.model
     chip.flops chip.capacity chip.bandwidth chip.network
+    predicted.loss predicted.low predicted.high predicted.share predicted.law predicted.n_active predicted.n_tokens
     log_every profile_steps checkpoint_every eval_every wandb
     """.split()
 )

@@ -74,18 +74,13 @@ def source(law: Law, plan: Json, base: str | None = None) -> str:
 def _predicted(plan: Json) -> list[str]:
     """Lines with what the law predicts, which the trainer compares the run's end with."""
     built = plan["buildable"]
-    values = [f"loss={built['loss']:.6g}"]
+    lines = ["# the run ends with its loss against this", "config.predicted = {", f"    'loss': {built['loss']:.6g},"]
     if built["loss_interval"]:
         (low, high), (first, last) = built["loss_interval"], plan["bootstrap"]["percentiles"]
-        values += [f"low={low:.6g}", f"high={high:.6g}", f"share={(last - first) / 100:.6g}"]
-    of = [f"law={plan['law']!r}", f"n_active={built['n_active']:_}", f"n_tokens={built['n_tokens']:_}"]
-    return [
-        "# the run ends with its loss against this",
-        "config.predicted = dict(",
-        f"    {', '.join(values)},",
-        f"    {', '.join(of)},",
-        ")",
-    ]
+        lines += [f"    'low': {low:.6g},", f"    'high': {high:.6g},", f"    'share': {(last - first) / 100:.6g},"]
+    lines.append(f"    'law': {plan['law']!r},")
+    lines += [f"    {name!r}: {built[name]:_}," for name in ("n_active", "n_tokens")]
+    return [*lines, "}"]
 
 
 def _layout(plan: Json, modern: bool) -> list[str]:

@@ -1,0 +1,203 @@
+"""A run that is added to the table of a law: of a real trainer's workdir, and of a table; what is refused."""
+
+import csv
+import json
+import re
+import shutil
+
+import fit_runs
+import helpers
+import numpy as np
+import pytest
+
+import fit
+from fit import __main__ as command_line
+from fit.importers import workdir
+from jmoe.config import fields
+
+CONFIG = """
+from configs import quickstart
+
+
+def get_config():
+    config = quickstart.get_config()
+    config.n_tokens = (8_192, 16_384)
+    config.model.d_model = 32
+    config.model.n_blocks = 1
+    config.model.n_heads = 2
+    config.model.n_experts = 4
+    config.model.group_tokens = 256
+    config.data.seq_len = 32
+    config.data.validation_tokens = 2_048
+    config.data.path = {path!r}
+    config.batch_tokens = ((0, 256),)
+    config.optimizer.warmup_tokens = 1_024
+    config.predicted = dict({predicted})
+    return config
+"""
+
+
+def rows_of(path):
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """runs.csv and law.json, with draws, as `fit law` leaves them."""
+    folder = tmp_path_factory.mktemp("add")
+    fit_runs.write_demo_csv(folder / "runs.csv")
+    law = fit.law(str(folder / "runs.csv"), form="joint", bootstrap=20, starts=16)
+    fit.save(law, folder / "law.json")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """(workdir of a real run of two budgets, the second of which was predicted; what the trainer printed, twice)."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "text").mkdir()
+    glob = helpers.write_text(folder / "text")
+    n_active = 2 * 32 * 257 + 4 * 32 * 32 + 3 * 32 * 96
+    predicted = f"loss=3.0, low=2.0, high=5.5, share=0.8, law='mine.json', n_active={n_active}, n_tokens=16_300"
+    config = folder / "planned.py"
+    config.write_text(CONFIG.format(path=glob, predicted=predicted))
+    outputs = []
+    for _ in range(2):
+        done = helpers.run("jmoe.train", f"--config={config}", f"--workdir={folder}/run")
+        assert done.returncode == 0, done.stderr
+        outputs.append(done.stdout + done.stderr)
+    return folder / "run", outputs
+
+
+def test_the_end_of_a_run_is_compared_with_its_prediction(trained):
+    run, outputs = trained
+    results = {path.parent.name: json.loads(path.read_text()) for path in run.glob("branch-*/result.json")}
+    loss = results["branch-16384"]["loss"]
+    words = f"predicted 3.0000 by mine.json, measured {loss:.4f}: {abs(loss - 3):.4f} nats per token"
+    inside = "inside" if 2.0 <= loss <= 5.5 else "OUTSIDE"
+    for printed in outputs:
+        (line,) = [line for line in printed.splitlines() if words in line]
+        assert f", {inside} its 80% interval, 2.0000 to 5.5000" in line
+    assert results["branch-16384"]["predicted_loss"] == 3.0
+    assert [results["branch-16384"][f"predicted_loss_{end}"] for end in ("low", "high")] == [2.0, 5.5]
+    assert "predicted_loss" not in results["branch-8192"]  # of half the tokens
+
+
+def test_a_run_of_another_model_is_not_compared(trained):
+    run, _ = trained
+    config = run.parent / "planned.py"
+    text = config.read_text().replace("n_active=", "n_active=1")
+    other = run.parent / "other.py"
+    other.write_text(text)
+    done = helpers.run("jmoe.train", f"--config={other}", f"--workdir={run}")
+    assert done.returncode == 0  # what is predicted may change; the results stay
+    assert "config.predicted, a loss of 3.0000 by mine.json, is of another run" in done.stdout + done.stderr
+
+
+def test_a_trainers_run_is_added(folder, trained, tmp_path, capsys):
+    """Its row has what launch.collect would write; the old rows stay as they are, and the law is fitted again."""
+    run, _ = trained
+    table = tmp_path / "runs.csv"
+    shutil.copy(folder / "runs.csv", table)
+    before = rows_of(table)
+    asked = ["add", f"--law={folder}/law.json", f"--run={run}", f"--runs={table}"]
+    assert command_line.run(asked) == 2  # another text
+    assert "losses on different text do not compare" in capsys.readouterr().err and rows_of(table) == before
+    assert command_line.run([*asked, "--mix_corpora", "--json", f"--out={tmp_path}/new.json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    after = rows_of(table)
+    assert [{name: row[name] for name in before[0]} for row in after[:-2]] == before
+    results = sorted((json.loads(p.read_text()) for p in run.glob("branch-*/result.json")), key=lambda r: r["n_tokens"])
+    law, new = fit.load(f"{folder}/law.json"), fit.load(f"{tmp_path}/new.json")
+    for row, result, said in zip(after[-2:], results, found["runs"], strict=True):
+        for name in ("n_active", "n_total", "n_tokens", "n_experts", "loss", "seed", "peak_learning_rate"):
+            assert float(row[name]) == result[name]
+        assert row["run"] == f"{run}/branch-{result['n_tokens']}" and row["n_heads"] == "2"
+        assert "data.seq_len=32" not in row["overrides"] and "model.d_model=32" in row["overrides"]
+        model = {name: result[name] for name in ("n_active", "n_tokens", "n_experts")}
+        assert said["predicted_loss"] == pytest.approx(float(law.predict(**model)))
+        low, high = law.predict_interval(**model, new_run=True)
+        assert said["inside"] == bool(low <= result["loss"] <= high)
+        assert said["refitted_loss"] == pytest.approx(float(new.predict(**model)))
+        assert abs(np.log(said["refitted_loss"] / result["loss"])) < abs(
+            np.log(said["predicted_loss"] / result["loss"])
+        )
+    assert all(row["n_heads"] == row["n_blocks"] for row in after[:-2])
+    for plan in found["plans"]:
+        for name, of in (("before", law), ("after", new)):
+            assert plan[name]["loss"] == pytest.approx(fit.plan(of, flops=plan["flops"]).best["loss"])
+    assert command_line.run([*asked, "--mix_corpora"]) == 2
+    assert "has this run already" in capsys.readouterr().err and rows_of(table) == after
+
+
+def test_a_branch_that_the_table_lacks_is_added_alone(folder, trained, tmp_path, capsys):
+    run, _ = trained
+    shutil.copytree(run, tmp_path / "run")
+    held = (tmp_path / "run" / "branch-16384").rename(tmp_path / "later")
+    table = tmp_path / "table.csv"
+    asked = ["add", "--law=joint-moe-2025", f"--run={tmp_path}/run", f"--runs={table}"]
+    assert command_line.run(asked) == 0  # a published law begins a table
+    assert "1 added, 1 runs" in capsys.readouterr().out
+    held.rename(tmp_path / "run" / "branch-16384")
+    assert command_line.run(asked) == 0
+    said = capsys.readouterr().out
+    assert "1 added, 2 runs" in said and "branch-8192: in " in said and "no interval" in said
+    assert [row["n_tokens"] for row in rows_of(table)] == ["8192", "16384"]
+
+
+def test_a_run_of_another_tool_comes_as_a_table(folder, tmp_path, capsys):
+    table = tmp_path / "runs.csv"
+    shutil.copy(folder / "runs.csv", table)
+    theirs = tmp_path / "theirs.csv"
+    theirs.write_text("run,n_active,n_tokens,n_experts,loss\nmine,50000,1e6,8,1.9\n")
+    assert command_line.run(["add", f"--law={folder}/law.json", f"--run={theirs}", f"--runs={table}"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"mine: predicted \d\.\d{4}, measured 1\.9000 \(.*\), (inside|OUTSIDE) its 80% interval", said)
+    assert len(rows_of(table)) == 37 and "the law fitted again" in said
+
+
+REFUSED = {
+    "--law=law.json --run=none --runs=runs.csv": "--run=none: no such folder or file",
+    "--law=law.json --run=empty --runs=runs.csv": "expected a workdir of jmoe.train",
+    "--law=law.json --run=unfinished --runs=runs.csv": "no branch of it is finished",
+    "--law=law.json --run=damaged --runs=runs.csv": "is damaged",
+    "--law=law.json --run=runs.csv --runs=runs.csv": "has this run already",
+    "--law=law.json --run=short.csv --runs=runs.csv": "says no loss",
+    "--law=law.json --runs=runs.csv": "--run is missing",
+    "--law=law.json --run=short.csv": "--runs is missing",
+    "--law=law.json --run=short.csv --runs=new.csv": "new.csv: cannot be read",
+    "--law=law.json --run=gs://bucket/run --runs=runs.csv": "copy the workdir's",
+}
+
+
+@pytest.mark.parametrize("arguments", REFUSED)
+def test_what_cannot_be_added(folder, trained, tmp_path, capsys, monkeypatch, arguments):
+    """One sentence, exit code 2, and the table stays as it is."""
+    run, _ = trained
+    for name in ("runs.csv", "law.json"):
+        shutil.copy(folder / name, tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "unfinished" / "trunk").mkdir(parents=True)
+    shutil.copytree(run, tmp_path / "damaged")
+    result = next((tmp_path / "damaged").glob("branch-*/result.json"))
+    result.write_text(result.read_text().replace('"seed": 0', '"seed": 1'))
+    (tmp_path / "short.csv").write_text("n_active,n_tokens,n_experts\n50000,1e6,8\n")
+    monkeypatch.chdir(tmp_path)
+    before = (tmp_path / "runs.csv").read_text()
+    assert command_line.run(["add", *arguments.split()]) == 2
+    captured = capsys.readouterr()
+    assert REFUSED[arguments] in captured.err and captured.err.count("\n") == 1 and captured.out == ""
+    assert (tmp_path / "runs.csv").read_text() == before
+
+
+def test_neutral_values_are_the_trainers():
+    """What a result leaves out, and what stands for it, is what the trainer's own table of fields says."""
+    neutral = {column: fields.NEUTRAL[name] for name, column in fields.COLUMNS.items()}
+    model = dict(d_model=96, n_blocks=4, n_heads=6, d_ff=200)
+    row = model | dict(n_experts=4)
+    for column, value in neutral.items():
+        stands_for = fields.STANDS_FOR.get(column)
+        assert workdir.filled(row, column) == (stands_for(model) if stands_for else value)
+    for column, rule in fields.BY_RULE.items():
+        assert workdir.filled(dict(d_model=96, n_blocks=4), column) == rule(model)
