@@ -37,7 +37,7 @@ def test_a_plan_becomes_a_config_that_the_trainer_takes(tmp_path, flags):
     assert counts.n_total(config.model) == built["n_total"]
     assert counts.n_exact(config.model) == built["exact_parameters"]
     assert schedule.peak == pytest.approx(built["learning_rate"], rel=1e-6)
-    assert 0 <= schedule.tokens_at(schedule.segments[-1].stop) - built["n_tokens"] < 262_144
+    assert 0 <= schedule.tokens_at(schedule.segments[-1].stop) - built["n_tokens"] < config.batch_tokens[-1][1]
     assert config.n_tokens == (built["n_tokens"],)
 
 
