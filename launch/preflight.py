@@ -1,6 +1,7 @@
 """Before anything is submitted: fixes the corpus that all jobs share, and finds the jobs whose mesh, memory or tokens
 would keep them from training where they are sent."""
 
+import math
 import sys
 
 from ml_collections import ConfigDict
@@ -97,6 +98,53 @@ def tokens(sweep: Sweep, configs: dict[str, ConfigDict], corpora: dict, files: F
     check(reasons)
     for warning in warnings:
         print(warning, file=sys.stderr)
+
+
+def text(sweep: Sweep, configs: dict[str, ConfigDict]) -> tuple[list[str], list[str]]:
+    """(a sentence for each job whose text is too small or cannot be used, notes on what could not be checked), of what
+    `pin_corpus` and `tokens` check at a start. Prepares, fetches and writes nothing: of a text that is not prepared on
+    this machine, only its size in bytes is known."""
+    reasons, notes, corpora, known = [], {}, {}, {}
+    for job in sweep.trained:
+        config = configs[job.name]
+        key = config.data.to_json(sort_keys=True)
+        elsewhere = not sweep.engine.ON_THIS_MACHINE and config.data.fingerprint
+        try:
+            if key not in known:
+                found = None if elsewhere and not _is_cached(config.data) else corpus.opened(config.data)
+                known[key] = found, math.inf if found or elsewhere else corpus.most_tokens(config.data)
+            found, most = known[key]
+            schedule = Schedule(config)
+            if found:
+                corpora[found.fingerprint] = job.name
+                if warning := supply.check(found, config, schedule, schedule.segments[-1]):
+                    notes[warning] = None
+                continue
+            asked = schedule.tokens_at(schedule.segments[-1].stop)
+            if asked > config.data.max_epochs * most:
+                reasons.append(f"{job.name}: {_too_small(config, asked, most)}")
+            elif elsewhere:
+                notes[f"the text {config.data.fingerprint} is not on this machine: its size is not checked"] = None
+            else:
+                notes["the text is not prepared on this machine: its size is checked when the sweep starts"] = None
+        except UserError as error:
+            reasons.append(f"{job.name}: {error}")
+    if len(corpora) > 1 and "corpus" not in sweep.mix:
+        reasons.append(f"the sweep's jobs have {len(corpora)} corpora: {', '.join(corpora)}; --mix=corpus allows it")
+    return reasons, list(notes)
+
+
+def _is_cached(data: ConfigDict) -> bool:
+    return (cache_dir() / "tokens" / data.fingerprint).exists()
+
+
+def _too_small(config: ConfigDict, asked: int, most: float) -> str:
+    """The sentence on a text of at most so many tokens, of which a run asks for more."""
+    name = config.data.path or "the standard library of this Python, the default text,"
+    return (
+        f"the run asks for {asked:,} training tokens and {name} has at most {most:,.0f} by the size of its files: name "
+        "more text by --config.data.path"
+    )
 
 
 def least_bytes(config: ConfigDict, sizes: tuple[int, int, int]) -> int:

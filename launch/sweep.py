@@ -52,7 +52,14 @@ flags.DEFINE_string("on_done", None, at_the_end)
 for_each = "Command to run, likewise, for each job that failed for good; JMOE_WORKDIR, JMOE_JOB and JMOE_CAUSE are set."
 flags.DEFINE_string("on_failure", None, for_each)
 MIX = flags.DEFINE_multi_enum("mix", [], MIXABLE, "Let the sweep mix versions of this; it is remembered.")
-DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print what would run, and what it costs; start and write nothing.")
+DRY_RUN = flags.DEFINE_bool(
+    "dry_run",
+    False,
+    "Print what would run, and what it costs; start and write nothing. Exit code 2 where it would be refused.",
+)
+TEXT_ELSEWHERE = flags.DEFINE_bool(
+    "text_elsewhere", False, "With --dry_run: leave the text unchecked, because it is on another machine."
+)
 ACCELERATOR = flags.DEFINE_string(
     "accelerator", None, f"What a job runs on, such as v5e:4x4 or H100:2x8; kinds: {', '.join(accelerators.GKE)}."
 )
@@ -79,8 +86,10 @@ def main(config_flags: list[str]) -> None:
     n_slices = accelerators.tpu_slices(ACCELERATOR.value, sweep.options.get("n_slices", 1))
     impossible = preflight.places(sweep, configs, n_devices, memory, n_slices)
     if DRY_RUN.value:
-        dry_run(sweep, impossible)
+        dry_run(sweep, configs, impossible, check_text=not TEXT_ELSEWHERE.value)
         return
+    if TEXT_ELSEWHERE.value:
+        raise UserError("--text_elsewhere is for --dry_run: a start checks the text")
     preflight.check(impossible)
     engine.ready(sweep)
     storage.make_workdir(folder)
@@ -131,16 +140,28 @@ def _submit(sweep: Sweep) -> str:
         raise
 
 
-def dry_run(sweep: Sweep, impossible: list[str]) -> None:
-    """Prints what would run and what it costs, as comments before the backend's preview where it has one."""
+def dry_run(sweep: Sweep, configs: dict[str, ConfigDict], impossible: list[str], check_text: bool) -> None:
+    """Prints what would run and what it costs, as comments before the backend's preview where it has one.
+
+    impossible: what preflight.places says. UserError where a start would be refused: for that, for the text unless
+    check_text is False, or for what is in the workdir already (not on gs://, which is not asked).
+    """
     lines = describe(sweep.jobs)
     if manifests := sweep.engine.preview(sweep):
         lines = [f"# {line}" for line in lines] + [manifests]
     print("\n".join(lines))
+    if check_text:
+        reasons, notes = preflight.text(sweep, configs)
+        for note in notes:
+            print(note, file=sys.stderr)
+        impossible = [*impossible, *reasons]
     try:
         preflight.check(impossible)
+        if not storage.is_remote(os.fspath(sweep.workdir)) and (sweep.workdir / "sweep.json").exists():
+            sweepfile.read(sweep.workdir)  # a damaged one would be moved aside
+            sweepfile.resume(sweep, files_of(sweep.workdir))
     except UserError as error:
-        print(f"WARNING: this would be refused: {error}", file=sys.stderr)
+        raise UserError(f"this would be refused: {error}") from None
 
 
 def describe(jobs: list[Job]) -> list[str]:

@@ -1,7 +1,7 @@
 """The 270 runs of Joint MoE Scaling Laws, App. H, at the paper's recipe: 51 trunks with 1 to 16 branches each.
 
 python -m launch.sweep --sweep=configs/sweeps/joint_moe.py --workdir=gs://BUCKET/joint_moe --backend=slurm|gke
-python -m launch.sweep --sweep=configs/sweeps/joint_moe.py --workdir=x --dry_run --accelerator=H100 --dollars_per_hour=2
+python -m launch.sweep --sweep=configs/sweeps/joint_moe.py --workdir=x --dry_run --text_elsewhere --accelerator=H100:8
 
 51 jobs, 4.77e21 FLOPs: 3,350 H100-hours at 40% MFU. One by one the runs would cost 9.51e21: sharing trunks saves half.
 Give it text by a `config.data.path` in a copy of configs/joint_moe.py (the paper: FineWeb-Edu, GPT-2 tokens). Rows are

@@ -7,12 +7,13 @@ from fit.asked.fields import Asked, choice, experts, free, number, numbers, text
 from fit.errors import UserError
 from fit.lawbook import totals
 from fit.lawbook.lawfile import Law
-from fit.planning import compare, cost, memory, planning, repeats, target
-from fit.planning.constraints import CHIPS, Chips, Constraints, Mesh
+from fit.planning import compare, cost, memory, mesh, planning, repeats, startable, target
+from fit.planning.constraints import CHIPS, ROOM, Chips, Constraints, Mesh
 from fit.shape.architecture import PAPER, Architecture
 from fit.shape.like import PUBLISHED, Known, read
 from fit.words import sentences
 
+SHAPES = ("hardware", "paper")
 OWN = "Default: the law's own"
 MOST_BLOCKS = 1000  # of any model
 WIDENED, AS_WIDE = 4, 1e-3  # times that a plan is made again for the widths of experts at its size; until they agree
@@ -90,7 +91,7 @@ class Budget(Shape):
         return {name: getattr(self, flag) for flag, name in names.items() if getattr(self, flag) is not None}
 
     @property
-    def shape(self) -> dict[str, float]:
+    def ratios(self) -> dict[str, float]:
         """{field of Architecture: value} for laws that choose the rest."""
         own = (known := self.known) and known.architecture() or PAPER
         names = ("vocab_size", "width_per_block")
@@ -168,9 +169,19 @@ class Plan(Budget):
         "How many times the --max_tokens may be read. Default: once.", least=1, below=sentences.TOO_FEW_EPOCHS
     )
     target_loss: float | None = number("Loss to reach with the fewest FLOPs of training and --inference_tokens.")
-    mesh_expert: int | None = whole("Of --chips, those that share one copy of the experts. Default: 1.", least=1)
-    mesh_model: int | None = whole("Of --chips, those that share each head and expert. Default: 1.", least=1)
-    remat: str | None = choice("What the backward pass computes again on the mesh. Default: full.", None, memory.REMAT)
+    shape: str = choice(
+        "Shapes of the buildable model: hardware, the widths, heads and experts that hardware likes, on a mesh of "
+        "--chips that the trainer starts; or paper, whole blocks and heads of the law's own shape.",
+        "hardware",
+        SHAPES,
+    )
+    mesh_expert: int | None = whole("Of --chips, those that share one copy of the experts. Default: chosen.", least=1)
+    mesh_model: int | None = whole("Of --chips, those that share each head and expert. Default: chosen.", least=1)
+    remat: str | None = choice(
+        "What the backward pass computes again on the mesh. Default: chosen; with --shape=paper 1, 1 and full.",
+        None,
+        memory.REMAT,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -180,14 +191,31 @@ class Plan(Budget):
     def bought(self, experts: tuple[int, ...]) -> Chips | None:
         """With the mesh that is asked. Raises UserError where that does not divide the chips, too."""
         chips, given = super().bought(experts), self.given("mesh_expert", "mesh_model", "remat")
+        if chips and self.shape == "hardware":
+            chips = dataclasses.replace(chips, room=ROOM)
         if not given:
             return chips
         if chips is None:
             raise UserError(sentences.NEEDS_CHIPS.format(flag=given[0]))
-        mesh = Mesh(self.mesh_expert or 1, self.mesh_model or 1, self.remat or "full")
-        if chips.count % (mesh.expert * mesh.model):
-            raise UserError(sentences.MESH_OF_CHIPS.format(expert=mesh.expert, model=mesh.model, count=chips.count))
-        return dataclasses.replace(chips, mesh=mesh)
+        given_mesh = Mesh(self.mesh_expert or 1, self.mesh_model or 1, self.remat or "full")
+        count = chips.count if self.shape == "paper" else chips.n_devices
+        if count % (given_mesh.expert * given_mesh.model):
+            raise UserError(
+                sentences.MESH_OF_CHIPS.format(expert=given_mesh.expert, model=given_mesh.model, count=count)
+            )
+        return dataclasses.replace(chips, mesh=given_mesh)
+
+    @property
+    def shapes(self) -> startable.Shapes | None:
+        """What is asked of the buildable model's shape and mesh; None for the paper's shapes."""
+        if self.shape == "paper":
+            return None
+        asked = {name for name in ("width_per_block", "kv_share") if getattr(self, name) is not None}
+        if self.like is not None:
+            asked |= {"width_per_block", "kv_share"}
+        return startable.Shapes(
+            frozenset(asked), mesh.Asked(self.mesh_expert, self.mesh_model, self.remat), self.like is not None
+        )
 
 
 def experts_of(law: Law, asked: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -202,8 +230,16 @@ def experts_of(law: Law, asked: tuple[int, ...] | None) -> tuple[int, ...]:
 
 
 def planned(law: Law, asked: Plan) -> dict:
-    """The plan, ready for JSON; with several architectures that of the best, which lists the results of all. Raises
-    UserError where none is feasible."""
+    """The plan, ready for JSON, beside the model to start from. Raises UserError where none is feasible."""
+    plan = solved(law, asked)
+    if known := asked.known:
+        plan["like"] = compare.of_known(known, law, asked.ratios, asked.limits())
+    return plan
+
+
+def solved(law: Law, asked: Plan) -> dict:
+    """The plan alone; with several architectures that of the best, which lists the results of all. Raises UserError
+    where none is feasible."""
     made, architectures = [], asked.architectures(law)
     for architecture in architectures:
         try:
@@ -214,8 +250,6 @@ def planned(law: Law, asked: Plan) -> dict:
         raise refused
     flops_or_loss = lambda plan: plan["target"]["best"]["flops"] if "target" in plan else plan["best"]["loss"]
     plan = min((plan for _, plan in made), key=flops_or_loss)
-    if known := asked.known:
-        plan["like"] = compare.of_known(known, law, asked.shape, asked.limits())
     if len(architectures) > 1:
         names = ("n_experts", "n_active", "n_total", "n_tokens", "loss")
         rows = [dict(used=a.used) | {name: p["best"][name] for name in names} for a, p in made]
@@ -252,7 +286,7 @@ def _planned(law: Law, asked: Plan, architecture: Architecture) -> dict:
             sentence = sentences.TARGET_KNOWS_NOTHING
             raise UserError(sentence.format(loss=loss, size=architecture.vocab_size, nothing=knows_nothing))
         constraints, reached = target.reach(law, architecture, constraints, compared, loss)
-    plan = planning.plan(law, architecture, constraints, compared)
+    plan = planning.plan(law, architecture, constraints, compared, asked.shapes)
     if reached is not None:
         plan["target"] = reached | dict(front=target.front(law, architecture, constraints, compared))
     if isinstance(law, repeats.Repeated):

@@ -1,13 +1,18 @@
-"""The model of whole blocks and heads that is built for a plan: depths and widths around an optimum."""
+"""The model of whole blocks and heads that is built for a plan: depths and widths around an optimum, any
+(`nearest`) or those of the grid that hardware likes (`on_grid`)."""
 
+import dataclasses
 import math
+from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 
-from fit.aliases import Json
+from fit.aliases import Array, Json
 from fit.lawbook.lawfile import Law
-from fit.planning import optimum
+from fit.planning import mesh, optimum
 from fit.planning.constraints import Constraints
+from fit.shape import hardware
 from fit.shape.architecture import ROUNDED, Architecture, Model
 
 TRIED = 300  # depths around the planned one, and widths at each; beyond, steps between them are below 0.4%
@@ -64,3 +69,153 @@ def nearest(
     found = [one for one in found if one[1].off <= 1 + ROUNDED] or found
     most = (1 + optimum.NEAR) * max(best["loss"], min(loss for loss, *_ in found))
     return min((one for one in found if one[0] <= most), key=lambda one: (one[1].off, one[4]))[:4]
+
+
+COST = 5e-4  # share of the loss that a preferred shape may cost
+WINDOWS = (1.3, 0.75, 0.5, 0.3, 0.15, 0.05, 0.01)  # sizes tried, as shares of the planned one, from these to the next
+KEPT = 400  # models of a window that are looked at
+SMALLER = 0.97  # share in total size of a model that chips cannot train, from which they are asked again
+
+
+class Layouts(Protocol):
+    """How chips would train models."""
+
+    def can_start(self, model: Model, n_tokens: int) -> bool:
+        """Whether some mesh divides the model."""
+
+    def of(self, model: Model, n_tokens: int) -> mesh.Layout | None:
+        """The layout of its training; None where the chips cannot."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A model on the grid of hardware.py: its loss, tokens, bytes of weights and cache; how the chips train it."""
+
+    loss: float
+    model: Model
+    n_tokens: int
+    memory: float
+    layout: mesh.Layout | None
+
+
+def on_grid(
+    law: Law,
+    architecture: Architecture,
+    constraints: Constraints,
+    optima: list[Json],
+    style: hardware.Style,
+    layouts: Layouts | None,
+) -> Found | None:
+    """The model of the grid to build, with as many experts as the best of the optima has, or with another number where
+    that loses less. Of those whose loss is within COST of the lowest it is the one whose ratios are those that the
+    style prefers, and whose size is what was planned. None where nothing fits.
+
+    layouts: where chips train the model; it must be one that they can start and hold.
+    """
+    chosen = None
+    for row in sorted(optima, key=lambda row: row["loss"]):
+        if chosen and row["loss"] >= chosen.loss * (1 - COST):
+            break
+        for high, low in zip(WINDOWS, WINDOWS[1:]):
+            near = _near(law, architecture, constraints, row, style, (low, high))
+            found = _preferred(architecture, style, row, near, layouts)
+            if found:
+                if chosen is None or found.loss < chosen.loss * (1 - COST):
+                    chosen = found
+                break
+    return chosen
+
+
+def _near(
+    law: Law,
+    architecture: Architecture,
+    constraints: Constraints,
+    planned: Json,
+    style: hardware.Style,
+    window: tuple[float, float],
+) -> list[Found]:
+    """The models of the grid within the window around a planned optimum that meet the limits, without their layouts, in
+    order of their losses."""
+    constraints = constraints.at(planned["n_experts"])
+    least, most = (share * planned["n_active"] for share in window)
+    padded = dataclasses.replace(architecture, vocab_size=hardware.padded(architecture.vocab_size))
+    found = []
+    for routed in hardware.whole_experts(architecture, planned["n_experts"]):
+        models = list(_models(padded, style, routed, least, most))
+        for model in models[:: math.ceil(len(models) / KEPT)]:
+            memory = constraints.bytes_per_parameter * model.exact_parameters
+            memory += constraints.bytes_per_kv_element * model.kv_elements(constraints.kv_tokens)
+            n_tokens = math.floor(constraints.tokens(model.n_active))
+            if n_tokens >= 1 and (constraints.memory_bytes is None or memory <= constraints.memory_bytes):
+                found.append((model, n_tokens, float(memory)))
+    if not found:
+        return []
+    losses = _losses(law, padded, [model for model, *_ in found], [n_tokens for _, n_tokens, _ in found])
+    rows = [Found(float(loss), *one, None) for loss, one in zip(losses, found)]
+    return sorted(rows, key=lambda one: one.loss)
+
+
+def _models(
+    architecture: Architecture, style: hardware.Style, routed: int, least: float, most: float
+) -> Iterator[Model]:
+    """The models of the grid with from `least` to `most` active parameters."""
+    low, _, high = style.aspects
+    narrowest = float(dataclasses.replace(architecture, width_per_block=low).d_model(least, routed))
+    widest = float(dataclasses.replace(architecture, width_per_block=high).d_model(most, routed))
+    for width in hardware.widths(0.8 * narrowest, 1.2 * widest):
+        depths = [n for n in hardware.depths(style, width) if n > architecture.n_dense]
+        if not depths:
+            continue
+        first, second = (hardware.built(architecture, style, width, depths[0] + i, routed).n_active for i in (0, 1))
+        for n_blocks in depths:
+            n_active = first + (n_blocks - depths[0]) * (second - first)
+            if least <= n_active < most:
+                yield hardware.built(architecture, style, width, n_blocks, routed)
+
+
+def _losses(law: Law, architecture: Architecture, models: list[Model], n_tokens: list[int]) -> Array:
+    """What the law says of the models, as it counts them."""
+    size, total, width = np.array([(m.n_active, m.n_total, m.d_model) for m in models], float).T
+    experts = np.array([hardware.law_experts(architecture, m.n_experts) for m in models], float)
+    tokens = np.array(n_tokens, float)
+    if law.form.at_experts:
+        return optimum.loss_of(law, architecture, experts, size, tokens)
+    less = 0 if law.counts_embedding else architecture.ends * width
+    counts = dict(n_active=size - less, n_total=total - less, n_tokens=tokens)
+    return law.loss(law.coefficients, architecture.structure(experts) | counts)
+
+
+def _preferred(
+    architecture: Architecture, style: hardware.Style, planned: Json, near: list[Found], layouts: Layouts | None
+) -> Found | None:
+    """The model to build of those near a planned one, in order of their losses."""
+    if layouts:
+        near = [one for one in near if layouts.can_start(one.model, one.n_tokens)]
+
+    def with_layout(one: Found) -> Found | None:
+        if layouts is None:
+            return one
+        layout = layouts.of(one.model, one.n_tokens)
+        return dataclasses.replace(one, layout=layout) if layout else None
+
+    def apart(one: Found) -> float:
+        size = abs(math.log(one.model.n_active / planned["n_active"]))
+        return hardware.unlikeness(architecture, style, one.model) + size
+
+    lowest, most = None, math.inf
+    for one in near:
+        if one.model.n_total <= most:
+            lowest = with_layout(one)
+            if lowest:
+                break
+            most = SMALLER * one.model.n_total
+    if lowest is None:
+        return None
+    good = [one for one in near if lowest.loss <= one.loss <= lowest.loss * (1 + COST)]
+    most = math.inf
+    for one in sorted(good, key=apart):
+        if one.model.n_total <= most:
+            if found := with_layout(one):
+                return found
+            most = one.model.n_total
+    return lowest

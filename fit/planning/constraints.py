@@ -14,31 +14,35 @@ from fit.planning import memory
 from fit.shape.architecture import INFERENCE, TRAINING, Architecture
 
 GiB = 2**30
+ROOM = 0.85  # share of a device's memory that a step on a chosen mesh may take, whose estimate is within 15%
 
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """flops: bfloat16 FLOP/s, dense. memory: bytes. bandwidth: bytes a second of that memory."""
+    """flops: bfloat16 FLOP/s, dense. memory: bytes. bandwidth: bytes a second of that memory. network: bytes a second
+    that leave over all fast links (ICI, NVLink), one way."""
 
     flops: float
     memory: float
     bandwidth: float
+    network: float = math.inf
 
 
 # One chip each, by the makers' data sheets: cloud.google.com/tpu/docs, NVIDIA's A100, H100, H200, DGX B200 (an eighth
 # of it) and GB200 NVL72 (a 72nd).
 CHIPS = {
-    "H100": Chip(989e12, 80 * GiB, 3350e9),
-    "H200": Chip(989e12, 141e9, 4800e9),
-    "B200": Chip(2250e12, 180e9, 8000e9),
-    "GB200": Chip(2500e12, 186e9, 8000e9),
-    "A100": Chip(312e12, 80 * GiB, 2039e9),
-    "v4": Chip(275e12, 32 * GiB, 1228e9),
-    "v5e": Chip(197e12, 16 * GiB, 819e9),
-    "v5p": Chip(459e12, 95 * GiB, 2765e9),
-    "v6e": Chip(918e12, 32 * GiB, 1638e9),
-    "tpu7x": Chip(2307e12, 192 * GiB, 7380e9),
+    "H100": Chip(989e12, 80 * GiB, 3350e9, 450e9),
+    "H200": Chip(989e12, 141e9, 4800e9, 450e9),
+    "B200": Chip(2250e12, 180e9, 8000e9, 900e9),
+    "GB200": Chip(2500e12, 186e9, 8000e9, 900e9),
+    "A100": Chip(312e12, 80 * GiB, 2039e9, 300e9),
+    "v4": Chip(275e12, 32 * GiB, 1228e9, 300e9),
+    "v5e": Chip(197e12, 16 * GiB, 819e9, 200e9),
+    "v5p": Chip(459e12, 95 * GiB, 2765e9, 600e9),
+    "v6e": Chip(918e12, 32 * GiB, 1638e9, 400e9),
+    "tpu7x": Chip(2307e12, 192 * GiB, 7380e9, 600e9),
 }
+DEVICES_OF_CHIP = {"tpu7x": 2}  # devices that the trainer sees in a chip, where these are more than one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +58,8 @@ class Mesh:
 @dataclasses.dataclass(frozen=True)
 class Chips:
     """`count` chips of a kind to train on. mfu: a number, or {n_experts: number}. dollars_per_hour: of one chip, or
-    None. devices: chips of the same kind that serve the trained model together. mesh: what to cost the training on."""
+    None. devices: chips of the same kind that serve the trained model together. mesh: what to cost the training on.
+    room: the share of their memory that training may take."""
 
     kind: str
     count: int
@@ -62,11 +67,22 @@ class Chips:
     dollars_per_hour: float | None = None
     devices: int = 1
     mesh: Mesh | None = None
+    room: float = 1.0
 
     @property
     def chip(self) -> Chip:
         """The Chip of this kind."""
         return CHIPS[self.kind]
+
+    @property
+    def n_devices(self) -> int:
+        """The devices of a mesh of all of them."""
+        return self.count * DEVICES_OF_CHIP.get(self.kind, 1)
+
+    @property
+    def device_memory(self) -> float:
+        """Bytes of one such device."""
+        return self.chip.memory / DEVICES_OF_CHIP.get(self.kind, 1)
 
     @property
     def memory(self) -> float:
@@ -82,12 +98,15 @@ class Chips:
         """The fewest chips that hold the training of so many parameters; None where no number does."""
         blocks = d_model / architecture.width_per_block
         token = memory.token_bytes(memory.REMAT["full"], d_model, blocks, blocks, memory.ROW, 1)
-        number = memory.fewest(memory.state_bytes(0, n_parameters, 0, 1, 1), token, self.chip.memory, 1)
+        number = memory.fewest(memory.state_bytes(0, n_parameters, 0, 1, 1), token, self.room * self.chip.memory, 1)
         return int(number) if math.isfinite(number) else None
 
     def rate(self, n_experts: int | None) -> float:
         """FLOP/s that training a model of so many experts reaches on all of them."""
-        mfu = self.mfu[n_experts] if isinstance(self.mfu, dict) else self.mfu
+        mfu = self.mfu
+        if isinstance(mfu, dict):
+            near = n_experts if n_experts in mfu else min(mfu, key=lambda e: abs(math.log(e / n_experts)))
+            return self.count * self.chip.flops * mfu[near]
         return self.count * self.chip.flops * mfu
 
     def flops(self, hours: float) -> float | dict[int, float]:
@@ -142,7 +161,7 @@ class Constraints:
             found.append(("memory", lambda d, e: self.memory(architecture, d, e), self.memory_bytes))
         if chips := self.chips:
             of_steps = lambda d, e: chips.least_bytes(architecture, d, architecture.n_total(d, e))
-            found.append(("chips", of_steps, chips.memory))
+            found.append(("chips", of_steps, chips.room * chips.memory))
         return found
 
     def at(self, n_experts: Numbers) -> Constraints:

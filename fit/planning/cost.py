@@ -96,7 +96,7 @@ def add_to(plan: Json, law: Law, architecture: Architecture, constraints: Constr
     """
     if not (chips := constraints.chips):
         return
-    plan["chips"] = {name: value for name, value in vars(chips).items() if name != "mesh"}
+    plan["chips"] = {name: value for name, value in vars(chips).items() if name not in ("mesh", "room")}
     for row in plan["optima"]:
         row["cost"] = _cost(row, row["n_total"], architecture, constraints, chips)
     best, kind = plan["best"], dict(kind=chips.kind, count=chips.count)
@@ -108,14 +108,39 @@ def add_to(plan: Json, law: Law, architecture: Architecture, constraints: Constr
         needed = sentences.CHIPS_NEEDED.format(needed=needed) if needed else ""
         plan["warnings"].append(sentences.CHIPS_BIND.format(needed=needed, **saved, **kind))
     if built := plan["buildable"]:
-        cost = _cost(built, built["exact_parameters"], architecture, constraints, chips) | _step(built, chips)
+        cost = _cost(built, built["exact_parameters"], architecture, constraints, chips)
         built["cost"] = cost
+        if "layout" in built:
+            cost |= _of_layout(built.pop("layout"), chips)
+            if (share := cost["mesh"]["sending_share"]) > 1:
+                plan["warnings"].append(sentences.SENDS_LONGER.format(share=share, **kind))
+            return
+        cost |= _step(built, chips)
         if mesh := chips.mesh:
             cost["mesh"] = _on_mesh(built, architecture, chips, mesh)
             plan["warnings"] += _uneven(built, mesh)
         if cost["microbatch_tokens"]:
             gb = dict(need=cost["step_bytes"] / 1e9, limit=chips.memory / 1e9)
             plan["warnings"].append(sentences.STEP_TOO_LARGE.format(**gb, **cost, **kind))
+
+
+def _of_layout(layout: Json, chips: Chips) -> Json:
+    """What a step takes where the plan has chosen how the chips share it: mesh.Layout."""
+    batch = layout["batch_tokens"][-1][1]
+    sizes = {
+        name: layout[name]
+        for name in ("data", "expert", "model", "remat", "group_tokens", "sent_bytes", "sending_share")
+    }
+    at_once = layout["microbatch_tokens"] or batch
+    of_mesh = sizes | dict(
+        least_bytes=None, step_bytes=layout["device_bytes"], chips=chips.count, tokens_at_once=at_once
+    )
+    return dict(
+        step_tokens=batch,
+        step_bytes=layout["device_bytes"] * chips.n_devices,
+        microbatch_tokens=layout["microbatch_tokens"] or None,
+        mesh=of_mesh | dict(device_memory=chips.device_memory),
+    )
 
 
 def _step(built: Json, chips: Chips) -> Json:
@@ -139,7 +164,7 @@ def _cost(row: Json, n_parameters: float, architecture: Architecture, constraint
     speed = lambda n: serving * chips.chip.bandwidth / (constraints.bytes_per_parameter * (n - looked_up) + cache)
     holding = chips.holding(architecture, row["d_model"], n_parameters)
     held = holding and dataclasses.replace(chips, count=holding).least_bytes(architecture, row["d_model"], n_parameters)
-    return chips.price(row["training_flops"], row["n_experts"], "training_") | dict(
+    return chips.price(row["training_flops"], row.get("law_experts", row["n_experts"]), "training_") | dict(
         training_bytes=held,
         training_chips=holding,
         serving_chips=serving,

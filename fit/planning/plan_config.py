@@ -55,8 +55,12 @@ def source(law: Law, plan: Json, base: str | None = None) -> str:
     for field, value in overrides.items():
         body.append(f"config.{field} = {ast.literal_eval(value)!r}  # as the runs had it")
     body.append(f"config.n_tokens = ({built['n_tokens']:_},)")
-    fewer = built.get("cost", {}).get("microbatch_tokens")
-    if fewer and base == plan["base_config"]:  # the chips hold fewer than the largest batch
+    cost = built.get("cost", {})
+    fewer = cost.get("microbatch_tokens")
+    chosen = "tokens_at_once" in cost.get("mesh", {})
+    if chosen and base == plan["base_config"]:
+        body += _layout(plan, modern)
+    elif fewer and base == plan["base_config"]:  # the chips hold fewer than the largest batch
         body.append(f"config.microbatch_tokens = {fewer:_}  # {sentences.CONFIG_MICROBATCH.format(**plan['chips'])}")
     if not modern:
         warmup = f"min(config.optimizer.warmup_tokens, {built['n_tokens'] // WARMUP:_})"
@@ -64,6 +68,22 @@ def source(law: Law, plan: Json, base: str | None = None) -> str:
     body.append("return config")
     head = f'"""{_docstring(plan, base)}"""\n\n{begin}\n\n\ndef get_config():\n'
     return emitted.checked(head + "".join(f"    {line}\n" for line in body), overrides)
+
+
+def _layout(plan: Json, modern: bool) -> list[str]:
+    """Lines that set how the chips share the training. modern: whether the batches are set already."""
+    built = plan["buildable"]
+    cost = built["cost"]
+    mesh = cost["mesh"]
+    lines = [f"# {say(sentences.CONFIG_LAYOUT, **mesh, **plan['chips'])}"]
+    if built["batch_tokens"]:
+        if not modern:
+            ramp = ", ".join(f"({start:_}, {tokens:_})" for start, tokens in built["batch_tokens"])
+            lines.append(f"config.batch_tokens = ({ramp},)")
+        lines.append(f"config.microbatch_tokens = {cost['microbatch_tokens'] or 0:_}")
+        lines.append(f"config.model.group_tokens = {mesh['group_tokens']:_}")
+    lines += [f"config.mesh.{axis} = {mesh[axis]}" for axis in ("expert", "model")]
+    return [*lines, f"config.remat = {mesh['remat']!r}"]
 
 
 def _shape(built: Json, modern: bool) -> list[str]:

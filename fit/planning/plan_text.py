@@ -95,8 +95,11 @@ def answer(plan: Json) -> str:
     row = drawn and next((row for row in drawn["optima"] if row["n_experts"] == best["n_experts"]), None)
     if built:
         more = built["loss_of_building"]
-        sentence = sentences.BUILT if built["n_experts"] == best["n_experts"] else sentences.BUILT_OTHER
+        experts = built.get("law_experts", built["n_experts"])
+        sentence = sentences.BUILT if experts == best["n_experts"] else sentences.BUILT_OTHER
         in_blocks = say(sentence, **built, apart=abs(more), which="more" if more >= 0 else "less")
+        if experts != built["n_experts"]:
+            in_blocks += say(sentences.BUILT_SPLIT, **built)
     return say(
         sentences.ANSWER,
         **best,
@@ -167,6 +170,9 @@ def _costs(plan: Json) -> Iterator[str]:
     yield from table(COSTS, rows, **heads)
     yield sentences.COST_NOTE
     cost = (plan["buildable"] or {}).get("cost") or {}
+    if chosen := cost.get("mesh", {}).get("tokens_at_once"):
+        yield say(sentences.LAYOUT, **cost["mesh"] | dict(tokens_at_once=chosen))
+        return
     if cost.get("step_bytes"):
         yield say(sentences.STEP_TAKES, **cost)
     if mesh := cost.get("mesh"):

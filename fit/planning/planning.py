@@ -11,16 +11,26 @@ from fit.aliases import Floats, Json
 from fit.data.runs import unlikely
 from fit.lawbook import models
 from fit.lawbook.lawfile import Law, warning_of
-from fit.planning import building, optimum, recipe, target, verdict
+from fit.planning import building, optimum, recipe, startable, target, verdict
 from fit.planning.constraints import Constraints
+from fit.shape import hardware
 from fit.shape.architecture import INFERENCE, PAPER, WHOLE_EXPERTS, Architecture, training_flops
 from fit.words import sentences
 
 DECIDED = 0.8  # share of the draws in which the best number of experts must be the best
 
 
-def plan(law: Law, architecture: Architecture, constraints: Constraints, experts: Floats) -> Json:
-    """The plan as a dictionary of plain numbers, ready for JSON. Raises UserError if nothing is feasible."""
+def plan(
+    law: Law,
+    architecture: Architecture,
+    constraints: Constraints,
+    experts: Floats,
+    shapes: startable.Shapes | None = None,
+) -> Json:
+    """The plan as a dictionary of plain numbers, ready for JSON. Raises UserError if nothing is feasible.
+
+    shapes: what the buildable model's shape and mesh are to be; None for the paper's shapes.
+    """
     optima = optimum.optima(law, architecture, constraints, experts)
     low, high = optimum.near_optimal(law, architecture, constraints, optima)
     rows, out = [], []
@@ -37,7 +47,7 @@ def plan(law: Law, architecture: Architecture, constraints: Constraints, experts
         )
         rows.append(marked(law, row, architecture))
     best = min(rows, key=lambda row: row["loss"])
-    built, planned = buildable(law, architecture, constraints, rows, best)
+    built, planned = buildable(law, architecture, constraints, rows, best, shapes)
     result = dict(
         law=law.name,
         form=law.form.name,
@@ -110,10 +120,18 @@ def bootstrap(
 
 
 def buildable(
-    law: Law, architecture: Architecture, constraints: Constraints, optima: list[Json], best: Json
+    law: Law,
+    architecture: Architecture,
+    constraints: Constraints,
+    optima: list[Json],
+    best: Json,
+    shapes: startable.Shapes | None = None,
 ) -> tuple[Json | None, recipe.Recipe | None]:
     """The model of whole blocks and heads to build, with exact counts, and the recipe to train it by. None if none
     fits. loss_of_building: by how much its loss is above the best optimum's."""
+    if shapes and best["d_model"] >= hardware.NARROW:
+        built, planned = startable.buildable(law, architecture, constraints, optima, best, shapes)
+        return built and marked(law, built, architecture), planned
     found = building.nearest(law, architecture, constraints, optima, best)
     if found is None:
         return None, None
@@ -175,7 +193,9 @@ def marked(law: Law, row: Json, architecture: Architecture) -> Json:
     n_total = row.get("n_total")
     if n_total and not law.counts_embedding:
         n_total -= row["d_model"] * architecture.ends
-    more = architecture.structure(row["n_experts"]) | dict(n_total=n_total, n_active=row["n_active"])
+    more = architecture.structure(row.get("law_experts", row["n_experts"])) | dict(
+        n_total=n_total, n_active=row["n_active"]
+    )
     return row | dict(extrapolation=law.extrapolation(n_tokens=row["n_tokens"], **more))
 
 

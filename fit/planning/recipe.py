@@ -102,11 +102,12 @@ class Recipe:
         )
 
 
-def recipe_of(law: Law, model: Model, n_tokens: float) -> Recipe:
-    """The Recipe of a model planned by the law on n_tokens tokens."""
+def recipe_of(law: Law, model: Model, n_tokens: float, family: bool = False) -> Recipe:
+    """The Recipe of a model planned by the law on n_tokens tokens. family: whether it is built like a published model,
+    whose vocabulary and blocks are not those of the law's runs."""
     base, overrides = runs_config(law, _has_papers_shape(model))
     serves = rates.run_of(model, n_tokens, PRETRAIN_SEQUENCE).active >= rates.SMALLEST
-    if serves and (base is None or beyond(law, model, n_tokens) > 1):
+    if serves and (family or base is None or beyond(law, model, n_tokens) > 1):
         return _of_published_models(law, model, n_tokens)
     return _of_the_runs(law, model, n_tokens, base, overrides)
 

@@ -212,7 +212,8 @@ PAPER = Architecture()
 
 class Model:
     """A decoder that can be built: whole blocks, heads and experts. Counts are exact; heads of width_per_block and
-    whole experts, unless the architecture's fields say otherwise. width: d_model; 0: n_blocks width_per_block.
+    whole experts, unless the architecture's fields say otherwise. width: d_model; 0: n_blocks width_per_block. fields:
+    of the trainer's config.model, instead of those that follow from the architecture; n_experts are then the trainer's.
 
     shape: the fields of the trainer's config.model that a plan chooses, first those that every model has.
     exact_parameters: every weight, so n_total, two norms with bias a block, perhaps one before the head, and the
@@ -221,17 +222,26 @@ class Model:
     changed none.
     """
 
-    def __init__(self, architecture: Architecture, n_blocks: int, n_experts: int, width: int = 0) -> None:
+    def __init__(
+        self,
+        architecture: Architecture,
+        n_blocks: int,
+        n_experts: int,
+        width: int = 0,
+        fields: dict[str, Any] | None = None,
+    ) -> None:
         own, self.n_blocks, self.n_experts = architecture, n_blocks, n_experts
         d = self.d_model = width or n_blocks * own.width_per_block
         shape = dict(d_model=d, n_blocks=n_blocks, n_heads=d // own.width_per_block, d_ff=EXPERT // 3 * d)
-        self.shape = shape | dict(vocab_size=own.vocab_size) | own.fields(d, n_experts)
+        self.shape = shape | dict(vocab_size=own.vocab_size) | (own.fields(d, n_experts) if fields is None else fields)
         given = self.shape.get
-        heads, size = self.shape["n_heads"], given("head_dim", own.width_per_block)
+        heads = self.shape["n_heads"]
+        size = given("head_dim", own.width_per_block if fields is None else d // heads)
+        self.attention = heads * size / d  # width of all heads
         with_keys = given("n_kv_heads", heads)
         n_moe = n_blocks - given("n_dense_blocks", 0) if n_experts > 1 else 0
         routed, shared = given("routed_experts", n_experts), given("n_shared_experts", 0)
-        expert = n_moe * 3 * d * given("d_expert", self.shape["d_ff"])  # weights of one in each mixture
+        expert = n_moe * 3 * d * (given("d_expert") or self.shape["d_ff"])  # weights of one in each mixture
         outside = (n_blocks - n_moe) * 3 * d * self.shape["d_ff"] + own.ends * d
         outside += n_blocks * 2 * d * size * (heads + with_keys)
         self.n_active = outside + expert * (given("top_k", 1) + shared)

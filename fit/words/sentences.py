@@ -141,6 +141,7 @@ BUILT_OTHER = (
     "built of whole blocks and heads no such model meets the limits, and one with n_experts = {n_experts} has a loss "
     "of {loss:.4f} ({apart:.4f} {which})"
 )
+BUILT_SPLIT = "; its {n_experts} experts count as {law_experts:.4g} of a dense layer's width by the law"
 NOT_BUILT = "built of whole blocks and heads no model meets the limits"
 DENSE = "a dense model"
 MIXTURE = "a mixture of {n_experts} experts"
@@ -208,6 +209,11 @@ STEP_TAKES = (
 ON_MESH = (
     "the buildable model on a mesh of {data} x {expert} x {model} (data x expert x model) with remat {remat}: a device "
     "takes {least_bytes:memory} at least{step}, and has {limit:memory}; {needed}"
+)
+LAYOUT = (
+    "trained on a mesh of {data} x {expert} x {model} (data x expert x model) with remat {remat}, {tokens_at_once:,} "
+    "tokens at once in groups of {group_tokens:,}: {step_bytes:memory} of each device's {device_memory:memory}; a "
+    "device sends {sent_bytes:memory} in a step"
 )
 ON_MESH_STEP = ", {step_bytes:memory} with {step_tokens:,} tokens at once"
 ON_MESH_CHIPS = "{chips} chips are the fewest that hold it"
@@ -284,6 +290,12 @@ CONFIG_MODEL = (
 )
 CONFIG_PLANNED = "Planned by the law {law} under: {given}."
 CONFIG_OUTSIDE = "It is {outside}."
+NO_SUCH_MESH = "{flags}: no model of the plan divides over such a mesh and fits into its devices: leave it to the plan"
+SENDS_LONGER = (
+    "on {count} x {kind} a step sends {share:.2g} times as long as it computes at the MFU assumed: no mesh that holds "
+    "it sends less, so training takes longer than planned"
+)
+CONFIG_LAYOUT = "for {count} x {kind}, a mesh of {data} x {expert} x {model}: fit plan --chips for others"
 CONFIG_MICROBATCH = "what {count} x {kind} hold at once"
 CONFIG_EXACT = "Exactly {exact_parameters:,} parameters and {exact_training_flops:.4g} training FLOPs."
 CONFIG_RATE = "The peak learning rate is {learning_rate:.4e} ({learning_rate_from})."

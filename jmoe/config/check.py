@@ -3,13 +3,16 @@
 The trainer, and the launcher of jobs, check all of this before they touch a device, a text or a workdir.
 """
 
+import json
 import math
 
 from jmoe.config import counts, weights
-from jmoe.config.fields import NEUTRAL, check_fields, setting
+from jmoe.config.fields import NEUTRAL, PACKAGE, check_fields, setting
 from jmoe.errors import UserError
 
 MOST_PARAMETERS = 10**15
+# what a mesh must divide: plans by fit keep to the same file, and neither package imports the other
+DIVISIBILITY = json.loads((PACKAGE.parent / "fit" / "shape" / "divisibility.json").read_text(encoding="utf-8"))
 
 
 def check_config(config) -> None:
@@ -112,30 +115,27 @@ def check_mesh(config, n_devices: int, n_slices: int = 1) -> tuple[int, int, int
     _check_slices(expert, tensor, n_devices, n_slices)
     n_rows = n_devices // tensor
     data = n_rows // expert
-    uses_d_ff = not setting(model, "d_expert") or setting(model, "n_dense_blocks") > 0
-    for name, value, axis, size in (
-        ("model.n_experts", model.n_experts, f"config.mesh.expert={expert}", expert if model.n_experts > 1 else 1),
-        ("model.d_model", model.d_model, f"the {data} devices of the data axis", data),
-        ("model.n_heads", model.n_heads, f"config.mesh.model={tensor}", tensor),
-        ("model.n_kv_heads", weights.heads(model)[1], f"config.mesh.model={tensor}", tensor),
-        ("model.d_ff", model.d_ff if uses_d_ff else 0, f"config.mesh.model={tensor}", tensor),
-        ("model.d_expert", setting(model, "d_expert"), f"config.mesh.model={tensor}", tensor),
-        ("data.seq_len", config.data.seq_len, f"config.mesh.model={tensor}", tensor),
-    ):
-        if value % size:
-            raise UserError(f"config.{name}={value} does not divide over {axis}")
+    sizes = {"data": data, "expert": expert, "model": tensor}
+    called = {
+        "data": f"the {data} devices of the data axis",
+        "expert": f"config.mesh.expert={expert}",
+        "model": f"config.mesh.model={tensor}",
+    }
+    kinds = _kinds(model)
+    for rule in DIVISIBILITY["fields"]:
+        value = _value(config, rule["field"])
+        (axis,) = rule["axes"]
+        if rule["of"] in kinds and value % sizes[axis]:
+            raise UserError(f"config.{rule['field']}={value} does not divide over {called[axis]}")
     for name, batch in _batches(config):
-        if batch // config.data.seq_len % n_rows:
-            raise UserError(
-                f"config.{name}: {batch} tokens are {batch // config.data.seq_len} rows of "
-                f"config.data.seq_len={config.data.seq_len}, which do not divide over {n_rows} devices"
-            )
-        if model.n_experts > 1 and batch // model.group_tokens % n_rows:
-            raise UserError(
-                f"config.{name}: {batch} tokens are {batch // model.group_tokens} groups of "
-                f"config.model.group_tokens={model.group_tokens}, which do not divide over "
-                f"{n_rows} devices; smaller groups divide further but are another model"
-            )
+        for rule in DIVISIBILITY["batches"]:
+            unit = _value(config, rule["unit"])
+            if rule["of"] in kinds and batch // unit % n_rows:
+                hint = "; smaller groups divide further but are another model" if rule["called"] == "groups" else ""
+                raise UserError(
+                    f"config.{name}: {batch} tokens are {batch // unit} {rule['called']} of config.{rule['unit']}="
+                    f"{unit}, which do not divide over {n_rows} devices{hint}"
+                )
     return data, expert, tensor
 
 
@@ -148,3 +148,21 @@ def _check_slices(expert: int, tensor: int, n_devices: int, n_slices: int) -> No
             f"each of the {n_slices} slices: both axes stay within a slice, and only the data axis crosses the network "
             f"between slices; choose sizes whose product divides {of_slice}"
         )
+
+
+def _kinds(model) -> set[str]:
+    """The kinds of models, as DIVISIBILITY calls them, that config.model is of."""
+    kinds = {"all"}
+    if model.n_experts > 1:
+        kinds.add("mixtures")
+    if not setting(model, "d_expert") or setting(model, "n_dense_blocks"):
+        kinds.add("layers of d_ff")
+    return kinds
+
+
+def _value(config, field: str) -> int:
+    """A field of DIVISIBILITY, with what its 0 stands for, except that of experts as wide as d_ff."""
+    section, name = field.split(".")
+    if name == "n_kv_heads":
+        return weights.heads(config.model)[1]
+    return setting(config.model, name) if name == "d_expert" else config[section][name]

@@ -98,6 +98,40 @@ def load(data, vocab_size: int | None = None) -> Corpus | supply.Mixture:
     return corpus
 
 
+def opened(data) -> Corpus | supply.Mixture | None:
+    """The corpus that `config.data` names, where it is prepared already on this machine; None where `load` would have
+    to prepare or to fetch it. Writes nothing. UserError as `load`."""
+    paths = [path for path, _ in data.get("mixture", ())]
+    alone = [of_path(data, path) for path in paths] if paths else [data]
+    if not all(map(_is_at_hand, alone)):
+        return None
+    return load(data)
+
+
+def _is_at_hand(data) -> bool:
+    """Whether the text of `data`, which is no mixture, is prepared on this machine."""
+    if is_remote(data.path):
+        return False
+    cache = cache_dir() / "tokens"
+    if is_prepared(data.path) or (data.fingerprint and (cache / data.fingerprint).exists()):
+        return True
+    text, encoder = sources.find(data), tokenizer.load(data.tokenizer, data.end_of_text)
+    listing = cache / "listings" / prepare.digest(text, data, encoder)
+    return listing.exists() and (cache / listing.read_text()).exists()
+
+
+def most_tokens(data) -> float:
+    """A bound on the training tokens of the text that `config.data` names, which need not be prepared: no tokenizer
+    makes more than a token of a byte, and one that ends each document. Infinite where files do not tell: compressed
+    ones, TFDS, object storage. UserError where nothing matches."""
+    if data.get("mixture", ()) or is_remote(data.path):
+        return math.inf
+    files = sources.find(data).train
+    if not all(name.endswith((".txt", ".jsonl", ".py")) for name in files):
+        return math.inf
+    return sum(2 * os.path.getsize(name) + 1 for name in files)
+
+
 def _single(data, vocab_size) -> Corpus:
     if is_prepared(data.path):
         corpus = _prepared(data)

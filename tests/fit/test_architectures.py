@@ -218,7 +218,7 @@ def planned(capsys, *flags):
 
 
 def test_flags_that_ask_for_nothing_change_nothing(capsys):
-    limits = ("--law=joint-moe-2025", "--flops=1e22", "--memory_gb=80", "--kv_tokens=1e6")
+    limits = ("--law=joint-moe-2025", "--flops=1e22", "--memory_gb=80", "--kv_tokens=1e6", "--shape=paper")
     assert planned(capsys, *limits) == planned(capsys, *limits, "--used=1", "--kv_share=1", "--dense_blocks=0")
 
 
@@ -263,14 +263,14 @@ BUILT_AS_PLANNED = {
 @pytest.mark.parametrize("flags", BUILT_AS_PLANNED)
 def test_what_is_built_is_what_was_planned(capsys, flags):
     """Experts as planned, a loss within 0.1%, ratios within 15%; and the first line says what building costs."""
-    plan = planned(capsys, *flags.split())
+    plan = planned(capsys, *flags.split(), "--shape=paper")
     best, built = plan["best"], plan["buildable"]
     assert built["n_experts"] == best["n_experts"] == BUILT_AS_PLANNED[flags]
     assert 0 <= built["loss_of_building"] == built["loss"] - best["loss"] <= 1e-3 * best["loss"]
     assert built["memory_bytes"] <= 80e9 and 1 / 1.15 <= built["d_model"] / built["n_blocks"] / 64 <= 1.15
     if "kv_share" in plan:
         assert 1 / 1.15 <= built["n_kv_heads"] / built["n_heads"] / plan["kv_share"] <= 1.15
-    assert command_line.run(["plan", *flags.split()]) == 0
+    assert command_line.run(["plan", *flags.split(), "--shape=paper"]) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert f"Train a mixture of {best['n_experts']} experts" in first
     assert f"loss {best['loss']:.4f} nats" in first and f"({built['loss_of_building']:.4f} more)" in first

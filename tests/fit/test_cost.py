@@ -31,12 +31,12 @@ PAPERS = "joint-moe-2025"
 
 
 def plan(capsys, *flags, law=PAPERS):
-    assert command_line.run(["plan", f"--law={law}", *flags, "--json"]) == 0
+    assert command_line.run(["plan", f"--law={law}", "--shape=paper", *flags, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
 def text(capsys, *flags, law=PAPERS):
-    assert command_line.run(["plan", f"--law={law}", *flags]) == 0
+    assert command_line.run(["plan", f"--law={law}", "--shape=paper", *flags]) == 0
     return capsys.readouterr().out
 
 
@@ -106,8 +106,8 @@ def test_chips_are_those_of_the_trainer():
     for name, chip in constraints.CHIPS.items():
         devices = accelerators.DEVICES_OF_CHIP.get(name, 1)
         known = JMOE_CHIPS[name]
-        expected = [devices * value for value in (known.flops, known.capacity, known.bandwidth)]
-        assert [chip.flops, chip.memory, chip.bandwidth] == expected
+        expected = [devices * value for value in (known.flops, known.capacity, known.bandwidth, known.network)]
+        assert [chip.flops, chip.memory, chip.bandwidth, chip.network] == expected
 
 
 @pytest.mark.parametrize("flops, count", [("1e19", 1), ("1e21", 1), ("1e21", 8), ("1e23", 64), ("1e25", 64)])

@@ -150,7 +150,9 @@ def test_a_sweep_takes_the_runs(capsys, law):
     folder = law[0]
     flags = [f"--flops={BUDGET}", f"--target_flops={TARGET}", f"--emit_sweep={folder}/next.py"]
     answer = found(capsys, law, *flags)
-    done = helpers.run("launch.sweep", f"--sweep={folder}/next.py", f"--workdir={folder}/sweep", "--dry_run")
+    done = helpers.run(
+        "launch.sweep", f"--sweep={folder}/next.py", f"--workdir={folder}/sweep", "--dry_run", "--text_elsewhere"
+    )
     assert done.returncode == 0 and "refused" not in done.stderr, done.stderr
     runs, jobs, flops = re.search(r"(\d+) runs in (\d+) jobs, (\S+) FLOPs", done.stdout).groups()
     assert int(jobs) == len(answer["trunks"]) and int(runs) == sum(len(t["n_tokens"]) for t in answer["trunks"])

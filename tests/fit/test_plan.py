@@ -287,7 +287,7 @@ def test_learning_rates_come_from_the_runs(folder, capsys):
     assert found["learning_rate"] is None and found["batch_tokens"] is None
     assert command_line.run(["plan", f"--law={folder}/rates.json", "--flops=2e12"]) == 0
     assert "learning rate not known (the fitted runs followed no law" in capsys.readouterr().out
-    found = plan(capsys, "--flops=1e20", law="chinchilla-2022")["buildable"]
+    found = plan(capsys, "--flops=1e20", "--shape=paper", law="chinchilla-2022")["buildable"]
     assert found["learning_rate_from"] == "Eq. 10"
     found = plan(capsys, "--flops=1e14", law="chinchilla-2022")["buildable"]
     assert found["learning_rate"] is None and "far larger" in found["learning_rate_from"]

@@ -145,7 +145,7 @@ def test_nothing_is_written_for_a_sweep_that_could_not_train(backend, tmp_path, 
         told = helpers.run(
             "launch.sweep", f"--sweep={path}", f"--workdir={workdir}", f"--backend={backend}", "--dry_run", *flags
         )
-        assert told.returncode == 0 and "2 jobs" in told.stdout and "WARNING: this would be refused" in told.stderr
+        assert told.returncode == 2 and "2 jobs" in told.stdout and "this would be refused" in told.stderr
 
 
 @pytest.mark.parametrize(
@@ -162,3 +162,38 @@ def test_too_few_tokens(overrides, words, tmp_path, text_glob):
         said = helpers.fails("launch.sweep", f"--sweep={path}", f"--workdir={tmp_path}/run", f"--backend={backend}")
         assert "nothing is started" in said and words in said
         assert not (tmp_path / "run" / "sweep.json").exists()
+        start = f"--sweep={path}", f"--workdir={tmp_path}/run", f"--backend={backend}", "--dry_run"
+        said = helpers.fails("launch.sweep", *start)
+        assert "this would be refused" in said and words in said
+        skipped = helpers.run("launch.sweep", *start, "--text_elsewhere")
+        assert skipped.returncode == 0, skipped.stderr
+
+
+def test_a_text_that_is_not_prepared_is_known_by_its_size(tmp_path, monkeypatch):
+    """No tokenizer makes more tokens than there are bytes; what they may suffice for is left to the start."""
+    monkeypatch.setenv("JMOE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "text.txt").write_text("word " * 20_000)
+    config = helpers.write_config(tmp_path, f"{tmp_path}/*.txt")
+    for n_tokens, code in ((65_536, 0), (1_000_000_000, 2)):
+        path = sweeps.write_sweep(tmp_path, config, [{"n_tokens": (n_tokens,)}])
+        done = helpers.run("launch.sweep", f"--sweep={path}", f"--workdir={tmp_path}/run", "--dry_run")
+        assert done.returncode == code, done.stderr
+        assert ("has at most 200,001 by the size of its files" in done.stderr) == bool(code)
+        assert ("is not prepared on this machine" in done.stderr) != bool(code)
+    assert not (tmp_path / "cache").exists() and not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_refuses_what_the_workdir_would(tmp_path, text_glob):
+    """Jobs that are not of the sweep any more need --mix, as at a start; nothing there changes."""
+    config = helpers.write_config(tmp_path, text_glob)
+    path = sweeps.write_sweep(tmp_path, config, [{}])
+    jobs, _ = jobs_lib.load(path, epath.Path(tmp_path / "run"))
+    for job in jobs:
+        job.code = ["0123456789abcdef"]
+        job.folder.mkdir(parents=True)
+        (job.folder / "job.json").write_text("{}")
+    Sweep(epath.Path(tmp_path / "run"), path, "local", 1, [], {}, jobs).write()
+    before = (tmp_path / "run" / "sweep.json").read_text()
+    said = helpers.fails("launch.sweep", f"--sweep={path}", f"--workdir={tmp_path}/run", "--dry_run")
+    assert "this would be refused" in said and "was begun with code 0123456789abcdef" in said
+    assert (tmp_path / "run" / "sweep.json").read_text() == before

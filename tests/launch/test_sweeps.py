@@ -32,11 +32,11 @@ def test_joint_moe_is_appendix_h():
     """Every run's sizes and tokens, as --dry_run prints them; the totals, computed from the paper's list alone."""
     with open(DATA / "joint_moe_appendix_h.csv") as file:
         listed = [{name: float(row[name]) for name in ("E", "N_act", "N_total", "D")} for row in csv.DictReader(file)]
-    *lines, total = dry_run("joint_moe")
+    *lines, total = dry_run("joint_moe", "--accelerator=H100:8", "--text_elsewhere")[:-1]
     printed = set()
     for line in lines[1:]:
         name, n_active, n_total, _, n_tokens = line.split(maxsplit=4)
-        for budget in n_tokens.split(", "):
+        for budget in n_tokens.partition("  ")[0].split(", "):
             sizes = (number.replace(",", "") for number in (n_active, n_total, budget))
             printed.add((int(name.split("-")[1][1:]), *map(int, sizes)))
     assert printed == {(int(r["E"]), int(r["N_act"]), int(r["N_total"]), int(r["D"])) for r in listed}

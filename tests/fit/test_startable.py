@@ -1,0 +1,181 @@
+"""What a plan emits is what the trainer starts: random plans against the trainer's own checks, and real dry runs."""
+
+import dataclasses
+import json
+import math
+
+import helpers
+import numpy as np
+import pytest
+
+import fit
+from benchmarks import plans_start
+from configs import joint_moe
+from fit import __main__ as command_line
+from fit.planning import constraints, mesh, step
+from fit.shape import hardware
+from jmoe.config import counts
+from jmoe.config.check import check_mesh
+from jmoe.errors import UserError
+
+
+def emitted(case, folder):
+    """(plan, config) of a case."""
+    plan = plans_start.plan_of(case)
+    return plan, plans_start.config_of(case, plan, str(folder))
+
+
+def test_the_trainer_starts_a_hundred_plans():
+    """Of the grid of benchmarks/plans_start.py: whatever has a feasible model has a config that is accepted."""
+    found = list(plans_start.outcomes(plans_start.sample(100)))
+    wrong = [(case.command, outcome, why) for case, outcome, why in found if outcome in ("refused", "not emitted")]
+    assert not wrong
+    assert sum(outcome == "accepted" for _, outcome, _ in found) >= 90
+
+
+CASES = [
+    plans_start.Case("joint-moe-2025", "H100", 64, 240),
+    plans_start.Case("sparsity-2025", "v5p", 16, 24, (("memory_gb", 80),)),
+    plans_start.Case("joint-moe-2025", "v5e", 256, 240, (("like", "Qwen3-30B-A3B"),)),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.kind}-{case.count}")
+def test_a_plan_is_emitted_and_its_dry_run_accepted(case, tmp_path):
+    """As a user types it, in processes."""
+    flags = [flag for flag in case.command.split()[2:]]
+    assert command_line.run(["plan", *flags, f"--emit_config={tmp_path}/planned.py"]) == 0
+    (tmp_path / "sweep.py").write_text(f"def get_sweep():\n    return '{tmp_path}/planned.py', [{{}}]\n")
+    name, _ = plans_start.accelerator(case.kind, case.count)
+    start = (f"--sweep={tmp_path}/sweep.py", f"--workdir={tmp_path}/run", "--dry_run", f"--accelerator={name}")
+    done = helpers.run("launch.sweep", *start, "--text_elsewhere")
+    assert done.returncode == 0, done.stderr
+    with_text = helpers.fails("launch.sweep", *start)
+    assert "this would be refused" in with_text and "training tokens" in with_text
+
+
+def test_plans_and_the_trainer_divide_alike():
+    """Random shapes on random meshes: check_mesh refuses exactly what `undivided` names, and no layout is refused."""
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(400):
+        config = joint_moe.get_config()
+        shape = dict(
+            d_model=int(rng.choice([96, 640, 1024, 4352])),
+            n_blocks=4,
+            n_heads=int(rng.choice([8, 12, 40])),
+            n_kv_heads=int(rng.choice([2, 4])),
+            head_dim=64,
+            d_ff=int(rng.choice([96, 384, 1000])),
+            n_experts=int(rng.choice([1, 8, 48])),
+            d_expert=int(rng.choice([0, 128, 100])),
+            vocab_size=512,
+            tied_embeddings=False,
+            n_dense_blocks=int(rng.choice([0, 1])),
+            top_k=1,
+        )
+        if shape["n_experts"] == 1:
+            shape |= dict(d_expert=0, n_dense_blocks=0)
+        config.model.update(shape)
+        config.model.group_tokens = 512
+        data, expert, model = (int(rng.choice(sizes)) for sizes in ([1, 2, 6, 64], [1, 2, 3, 8], [1, 2, 4, 8]))
+        config.mesh.expert, config.mesh.model = expert, model
+        config.batch_tokens = ((0, 512 * data * expert),)
+        named = mesh.undivided(shape, 512, (data, expert, model))
+        try:
+            assert check_mesh(config, data * expert * model) == (data, expert, model)
+            assert not named
+        except UserError as error:
+            refused += 1
+            field, value, _, _ = named[0]
+            assert f"config.{field}={value} does not divide over" in str(error)
+    assert 100 < refused < 390
+
+
+def test_shapes_are_those_of_the_grid():
+    """And at the sizes of the law's runs their own width per block."""
+    for case in plans_start.sample(12, seed=1):
+        try:
+            built = plans_start.plan_of(case)["buildable"]
+        except fit.UserError:
+            continue
+        d, experts = built["d_model"], built["n_experts"]
+        assert d % hardware.step(d) == 0 and built["d_ff"] % 128 == 0 and built.get("d_expert", 0) % 128 == 0
+        assert built["vocab_size"] % 128 == 0
+        assert experts == 1 or experts % 8 == 0 or math.log2(experts).is_integer()
+        head_dim = built.get("head_dim") or d // built["n_heads"]
+        assert head_dim in (64, 128) and built["n_heads"] % built.get("n_kv_heads", built["n_heads"]) == 0
+        assert d <= 2048 or built["n_heads"] % 8 == 0
+    own = fit.plan("joint-moe-2025", flops=1e20).buildable
+    assert own["n_active"] < 2.7e9 and 64 / 1.15 <= own["d_model"] / own["n_blocks"] <= 64 * 1.15
+    far = fit.plan("joint-moe-2025", flops=1e23).buildable
+    assert far["n_active"] > 2.7e9 and far["d_model"] / far["n_blocks"] > 80
+
+
+def test_one_convention_for_experts(tmp_path, capsys):
+    """n_experts is what the config builds, in JSON and text; the law's count stands beside it."""
+    flags = ["plan", "--law=joint-moe-2025", "--chips=H100:64", "--hours=24", "--like=Qwen3-30B-A3B"]
+    assert command_line.run([*flags, "--json", f"--emit_config={tmp_path}/c.py"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    built = plan["buildable"]
+    config = plans_start.module_of(tmp_path / "c.py", "c").get_config()
+    assert built["n_experts"] == config.model.n_experts == 8 * plan["best"]["n_experts"]
+    assert built["law_experts"] == plan["best"]["n_experts"]
+    assert counts.n_active(config.model) == built["n_active"] and counts.n_total(config.model) == built["n_total"]
+    assert counts.n_exact(config.model) == built["exact_parameters"]
+    assert command_line.run(flags) == 0
+    printed = capsys.readouterr().out
+    assert f"buildable: n_experts {built['n_experts']}, " in printed and "256 experts count as 32 " in printed
+
+
+def test_the_mesh_that_a_user_asks_for(capsys, tmp_path):
+    """Is taken where it divides; else one sentence says so."""
+    flags = ["plan", "--law=joint-moe-2025", "--flops=1e21", "--chips=H100:64"]
+    assert command_line.run([*flags, "--mesh_expert=4", "--mesh_model=2", "--remat=dots", "--json"]) == 0
+    chosen = json.loads(capsys.readouterr().out)["buildable"]["cost"]["mesh"]
+    assert [chosen[name] for name in ("data", "expert", "model", "remat")] == [8, 4, 2, "dots"]
+    assert command_line.run(["plan", "--law=joint-moe-2025", "--flops=1e21", "--chips=H100:48", "--mesh_model=3"]) == 2
+    assert "--mesh_model: no model of the plan divides over such a mesh" in capsys.readouterr().err
+
+
+def test_the_chosen_layout_sends_least_of_those_that_fit():
+    """Against every mesh and remat of one model, by the same estimates."""
+    shape = dict(d_model=2048, n_blocks=16, n_heads=16, n_kv_heads=8, head_dim=128, d_ff=6144, vocab_size=50304)
+    run = mesh.Run(shape | dict(n_experts=32), 4096, ((0, 2**20),), 4096, True)
+    chips = constraints.Chips("v5p", 64, 0.4, room=0.85)
+    best = mesh.choose(run, chips, mesh.Asked())
+    limit = 0.85 * 95 * 2**30
+    for data, expert, model in mesh.meshes(run, 64, mesh.Asked()):
+        one = step.Step(run.shape, 4096, (data, expert, model), best.remat, True)
+        if one.device_bytes(2**20, False) <= limit:
+            assert best.sent_bytes <= one.sent_bytes(2**20, 2**20)
+    assert best.device_bytes <= limit
+
+
+# Bytes of a device as libtpu 0.0.52 compiled a step (jax 0.12.0.1, JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1): rows of 4,096
+# with flash attention, a row on each device, d_model 2,048, 16 blocks; experts, mesh, peak.
+COMPILED = [(1, (16, 1, 1), 2_961_251_328), (32, (2, 8, 1), 24_315_557_056)]
+
+
+@pytest.mark.parametrize("n_experts, sizes, peak", COMPILED)
+def test_a_step_takes_what_it_is_compiled_to(n_experts, sizes, peak):
+    shape = dict(d_model=2048, n_blocks=16, n_heads=16, n_kv_heads=8, head_dim=128, d_ff=6144, vocab_size=50304)
+    one = step.Step(shape | dict(n_experts=n_experts), 4096, sizes, "full", flash=True)
+    assert one.device_bytes(16 * 4096, several=False) == pytest.approx(peak, rel=0.15)
+
+
+def test_a_ramp_is_rounded_to_what_a_mesh_divides():
+    for unit in (4096, 65_536, 3 * 4096, 2**22):
+        ramp = mesh.rounded(((0, 2**18), (10**9, 2**19), (2 * 10**9, 2**20)), unit)
+        batches = [batch for _, batch in ramp]
+        assert batches == sorted(set(batches)) and all(batch % unit == 0 == batch % batches[0] for batch in batches)
+        assert ramp[0][0] == 0
+
+
+def test_cases_are_called_as_the_launcher_calls_them():
+    for kind in plans_start.KINDS:
+        for count in plans_start.COUNTS:
+            n_devices, _ = plans_start.accelerators.devices(*plans_start.accelerator(kind, count))
+            assert n_devices == constraints.Chips(kind, count, 0.4).n_devices
+    assert len(plans_start.grid()) == 2352
+    assert dataclasses.replace(CASES[0], count=8).command.endswith("--chips=H100:8 --hours=240")
