@@ -39,6 +39,14 @@ ROOT = pathlib.Path(__file__).parents[1]
 CUTS, FITTED, LEFT, DRAWS = (3, 10, 30), 12, 6, 50
 DEFAULT, ADDITIVE = "default", ("chinchilla", "joint")
 BENCHED = [DEFAULT, *(name + end for name in ADDITIVE for end in ("", SUFFIX))]
+# {source: (its tables, what they are)}: a table is scored with a prior that has not seen its source
+SOURCES = {
+    "llama3": (("llama3",), "dense isoFLOP sweep read off the Llama 3 paper, arXiv 2407.21783"),
+    "marin-dense": (("marin_comma", "marin_dclm", "marin_nemotron"), "dense isoFLOP sweeps of marin, Apache-2.0"),
+    "marin-mixtures": (("marin_v16",), "sweep of mixtures of 64 experts of marin, Apache-2.0"),
+    "chinchilla": (("chinchilla",), "Hoffmann et al. 2022, read off its Figure 4 by Besiroglu et al. 2024, MIT"),
+    "ours": (("ours", "ours_e1", "ours_e4", "ours_e16"), "results/runs.csv"),
+}
 COLUMNS = "form", "table", "cut", "fitted", "left", "error", "bias", "holds", "width", "k", "chosen"
 FORM = flags.DEFINE_list("forms", BENCHED, f"Which of {', '.join((DEFAULT, *FORMS))}.")
 TABLES = flags.DEFINE_list("tables", [], "Which tables. Default: all.")

@@ -69,7 +69,7 @@ def record_of(law: Fitted, steps: list[Json] | None = None) -> Json:
         | dict(fix=problem.fixed, weight_decay_default=law.decay_default)
         | dict(holdout=settings.holdout, select=settings.select, columns=runs.table.names)
         | dict(bootstrap_by=settings.bootstrap_by, weights=settings.weights or "none")
-        | (dict(prior=form.prior) if form.prior else {}),
+        | (dict(prior=form.prior.record) if form.prior and form.prior.record else {}),
         runs=described(runs, train, form),
         models=models.from_table(runs.table, train.index),
         fitted=errors(form.log_loss(fit.free, train.columns), train),
@@ -103,7 +103,7 @@ def fit_by_default(form: Form, runs: Runs, settings: Settings) -> tuple[search.F
     weighed too, a first fit estimates. UserError as search.fit."""
     few = settings.weight_decay is None and len(runs) <= FEW_RUNS
     decay = (1e-6 if few else 0.0) if settings.weight_decay is None else settings.weight_decay
-    settings = dataclasses.replace(settings, weight_decay=decay, variance=1e-4 if form.believed else 0.0)
+    settings = dataclasses.replace(settings, weight_decay=decay, variance=1e-4 if form.prior else 0.0)
     problem = prepare(form, runs, settings)
     fit = search.fit(problem)
 
@@ -111,10 +111,10 @@ def fit_by_default(form: Form, runs: Runs, settings: Settings) -> tuple[search.F
         changed = prepare(form, runs, dataclasses.replace(problem.settings, **changes))
         return search.again(changed, fit), changed
 
-    for _ in range(3 if few or form.believed else 0):  # the first fits may have bent the law by more than the noise
+    for _ in range(3 if few or form.prior else 0):  # the first fits may have bent the law by more than the noise
         variance = float(noise_of(problem, fit.free, shared=False).run ** 2)
         decay = float(np.clip(DECAY_PER_VARIANCE * variance, SMALLEST_DECAY, LARGEST_DECAY)) if few else decay
-        fit, problem = again(weight_decay=decay, variance=variance if form.believed else 0.0)
+        fit, problem = again(weight_decay=decay, variance=variance if form.prior else 0.0)
     if few:
         off = lambda fit: np.average(
             (form.log_loss(fit.free, runs.columns) - np.log(runs.loss)) ** 2, weights=runs.weights

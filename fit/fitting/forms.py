@@ -15,7 +15,6 @@ left_out   errors on each budget of a fit to all other budgets
 
 import dataclasses
 import functools
-import types
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -27,7 +26,7 @@ from fit.equal_flops import isoflop
 from fit.errors import UserError
 from fit.fitting import fitting, search, sure
 from fit.fitting.problem import Problem, Settings, prepare
-from fit.form import Form
+from fit.form import Form, Prior
 from fit.lawbook.lawfile import Law
 from fit.laws import FORMS
 from fit.laws._coupled import SUFFIX
@@ -170,13 +169,15 @@ def drawn_to(form: Form, law: Law) -> Form:
 
 @functools.cache  # so that fits of one form to several tables share its compiled search
 def _drawn(form: Form, law: str, means: tuple[tuple[str, float], ...], not_taken: tuple[str, ...]) -> Form:
-    coefficients, spreads = dict(form.coefficients), {}
+    entries, deviations, spreads = [], [], {}
     for name, mean in means:
         entry, spread = mean, SPREAD * abs(mean)
         if name in form.shares:
             entry, spread = float(np.log(1 / min(mean, LARGEST_SHARE) - 1)), SPREAD_OF_SHARE
-        coefficients[name] = dataclasses.replace(coefficients[name], prior=(entry, spread))
+        entries.append(entry)
+        deviations.append(spread)
         spreads[name] = [mean, spread]
-    drawn = Form(types.SimpleNamespace(**vars(form.page) | dict(NAME=form.name, COEFFICIENTS=coefficients)))
-    drawn.prior = dict(law=law, spreads=spreads, not_taken=list(not_taken))
-    return drawn
+    indices = tuple(form.names.index(name) for name, _ in means)
+    record = dict(law=law, spreads=spreads, not_taken=list(not_taken))
+    signs = (0,) * len(indices)
+    return form.with_prior(Prior(indices, signs, np.array(entries), np.diag(np.square(deviations)), record))

@@ -121,7 +121,7 @@ def _form(form: Form) -> Json:
         columns=form.columns,
         entries=[[name, name in form.positive, c.above, c.share] for name, c in form.coefficients.items()],
         closed=bool(form.at_experts),
-        believed=bool(form.believed),
+        believed=form.prior is not None,
         bounds=form.bounds.tolist(),
         spans=form.spans,
         slopes=[c.slopes for c in form.coefficients.values()],

@@ -184,7 +184,7 @@ def test_a_prior_draws_the_exponents_of_few_runs_to_those_of_another_law(tmp_pat
 def test_a_prior_of_270_runs_moves_the_law_of_a_joint_sweep_little():
     """With many runs of little noise the exponents are the runs' own; with signs as the other form has them."""
     drawn = forms.drawn_to(JOINT, load("chinchilla-2022"))
-    assert drawn.prior["spreads"] == {"beta": [-0.2849, 0.2849 / 3], "alpha": [-0.3392, 0.3392 / 3]}
+    assert drawn.prior.record["spreads"] == {"beta": [-0.2849, 0.2849 / 3], "alpha": [-0.3392, 0.3392 / 3]}
     runs = runs_of_law(fit_runs.TABLE_3 | {"k": 1.0}, noise=0.001)
     moved, alone = fitted(drawn, runs)[0], fitted(JOINT, runs)[0]
     assert moved.coefficients["beta"] == pytest.approx(alone.coefficients["beta"], rel=0.05)
@@ -204,7 +204,7 @@ def test_a_prior_that_says_nothing_of_the_exponents_is_refused(tmp_path, form, l
 
 
 def test_a_prior_names_the_exponents_that_it_has_no_value_for():
-    assert forms.drawn_to(FORMS["chinchilla"], load("sparsity-2025")).prior["not_taken"] == ["alpha"]
+    assert forms.drawn_to(FORMS["chinchilla"], load("sparsity-2025")).prior.record["not_taken"] == ["alpha"]
 
 
 def test_the_forms_own_error_widens_intervals_beyond_the_runs_only(tmp_path):
