@@ -2,9 +2,9 @@
 
     python -m benchmarks.population [--file=fit/fitting/population.json]
 
-Each table is fitted by the additive and by the coupled law of dense models, with the weights of the default and no
-prior but the weak one on k; tables of mixtures go by number of experts. A source's values are the means of its
-tables', of the logarithms and of ln(1/k - 1). Half a minute of one core.
+Each table is fitted by the additive and by the coupled law of dense models, the latter with the weights of the default,
+and with no prior but the weak one on k; tables of mixtures go by number of experts. A source's values are the means of
+its tables', of the logarithms and of ln(1/k - 1). Half a minute of one core.
 """
 
 import os
@@ -31,7 +31,8 @@ def laws_of(table) -> dict:
     """{kind: the coefficients of its law of a table}."""
     found = {}
     for kind, form in KINDS.items():
-        law = fit.law(table, form=form, weights=DEFAULT_WEIGHTS, mix_corpora=True)
+        weights = DEFAULT_WEIGHTS if kind == "coupled" else "none"
+        law = fit.law(table, form=form, weights=weights, mix_corpora=True)
         found[kind] = law.coefficients
     return found
 

@@ -23,7 +23,6 @@ import numpy as np
 from fit.aliases import Array, ByName, Floats, Numbers
 from fit.data.runs import Runs
 
-
 SMALLEST_EXPONENT = 1e-6  # in size: below it a prior of its logarithm no longer pulls
 
 
@@ -165,6 +164,10 @@ class Form:
         form = copy.copy(self)
         form.at_experts = None
         return form
+
+    def smallest_share(self, name: str) -> float:
+        """The smallest value that a share, such as k, can have: that at the upper of its bounds."""
+        return float(1 / (1 + np.exp(self.bounds[self.names.index(name), 1])))
 
     def with_prior(self, prior: Prior) -> Form:
         """This form with another prior."""

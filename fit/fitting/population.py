@@ -66,7 +66,7 @@ def moments(kind: str, left_out: str | None = None) -> tuple[np.ndarray, np.ndar
 
 
 def suits(form: Form) -> bool:
-    """Whether the population says something of a form: it is the sum of a term in size and one in data above a floor."""
+    """Whether the population says something of a form: it has a term in size and one in data above a floor."""
     return hasattr(form.page, "FLOOR") and {"n_active", "n_tokens"} <= form.exponents.keys()
 
 
