@@ -7,9 +7,9 @@ where it will be asked, at the runs of most compute and beyond, and with the pop
 additive one, as it is published, to all runs alike and without a prior.
 
 Which form is right is itself uncertain, and the forms part beyond the runs. So the bootstrap's draws are of both: each
-form has a share in inverse proportion to its squared error on the runs of more compute, as Bates and Granger (1969)
-combine forecasts, and a quarter at least; half each where the runs are too few for that. benchmarks/README.md says
-what all this is worth.
+form has a share in inverse proportion to its error on the runs of more compute, or half where the runs are too few to
+tell. Squared errors, by which Bates and Granger (1969) combine forecasts, would leave so few draws to one form that
+what the forms disagree about is outside an 80% interval. benchmarks/README.md says what all this is worth.
 
 Of several forms, this says which of them the data call for:
 
@@ -40,9 +40,6 @@ DEFAULT_WEIGHTS = "compute^0.6"
 # Below this share of the coupled law's error the additive law's must be, to be taken: the coupled law has it in it, as
 # k = 1, and over few runs the smaller of two such errors is often so by chance (benchmarks/README.md).
 BETTER = 0.7
-# Neither form has a smaller share of the draws: the end of an 80% interval lies then within the draws of either form,
-# so what the forms disagree about is always in it.
-LEAST_SHARE = 0.25
 NO_PRIOR = "none"  # of --prior
 PARTS = 8  # equal parts of the runs by compute, where several runs share no budget
 # Standard deviations of an exponent, as a share of it, and of ln(1/k - 1): how two sweeps of the benchmark's tables
@@ -106,8 +103,7 @@ def _record_of_both(additive: fitting.Fitted, coupled: fitting.Fitted) -> Json:
         record["choice"] = dict(tried=[], why=why)
         return _with_both(record, additive, coupled, 0.5, None, None)
     errors_of = [sure.score(of_additive), sure.score(of_coupled)]
-    additive_share = errors_of[1] ** 2 / (errors_of[0] ** 2 + errors_of[1] ** 2)
-    additive_share = float(np.clip(additive_share, LEAST_SHARE, 1 - LEAST_SHARE))
+    additive_share = errors_of[1] / (errors_of[0] + errors_of[1])
     take_additive = errors_of[0] < BETTER * errors_of[1]
     best, other = (0, 1) if take_additive else (1, 0)
     why = (

@@ -134,12 +134,13 @@ def test_without_a_form_the_one_is_taken_that_predicts_larger_runs_well(tmp_path
     law = load(f"{tmp_path}/law.json")
     tried = {row["form"]: row for row in law.record["choice"]["tried"]}
     additive, coupled = (tried[form]["rmse_log"] for form in ("chinchilla", "chinchilla_coupled"))
-    expected = "chinchilla" if additive < forms.BETTER * coupled else "chinchilla_coupled"
-    assert law.form.name == expected and (k == 1 or additive > coupled)
-    assert list(tried) == ["chinchilla", "chinchilla_coupled"] and law.record["rolling"] == tried[expected]["rolling"]
-    assert law.record["settings"]["weights"] == "compute^0.6"
+    chosen = "chinchilla" if additive < forms.BETTER * coupled else "chinchilla_coupled"
+    assert (chosen == "chinchilla") == (k == 1)
+    assert law.form.name == "chinchilla_coupled" and (law.coefficients["k"] == 1) == (k == 1)
+    assert list(tried) == ["chinchilla", "chinchilla_coupled"] and law.record["rolling"] == tried[chosen]["rolling"]
+    assert law.record["settings"]["weights"] == ("none" if k == 1 else "compute^0.6")
     said = capsys.readouterr().out
-    assert f"form chosen: {expected} predicts the fitted runs of more compute" in said
+    assert f"form chosen: {chosen} predicts the fitted runs of more compute" in said
     again = fit.law(path, starts=16)
     assert json.loads(json.dumps(again.record)) == law.record
 
@@ -147,7 +148,7 @@ def test_without_a_form_the_one_is_taken_that_predicts_larger_runs_well(tmp_path
 def test_too_few_runs_to_choose_get_the_coupled_law_with_weights(tmp_path, capsys):
     path, out = fit_runs.write_demo_csv(tmp_path / "runs.csv"), tmp_path / "law.json"
     records = []
-    for form in ([], ["--form=joint_coupled", "--weights=compute^0.6"]):
+    for form in ([], ["--form=joint_coupled", "--weights=compute^0.6", "--prior=population"]):
         assert command_line.run(["law", f"--runs={path}", f"--out={out}", "--starts=8", *form]) == 0
         records.append(json.loads(out.read_text()))
     said = capsys.readouterr().out
@@ -251,3 +252,22 @@ def test_a_k_above_1_is_refused(tmp_path):
     path.write_text(json.dumps(dict(form="joint_coupled", coefficients=fit_runs.TABLE_3 | {"k": 1.5})))
     with pytest.raises(UserError, match="its coefficients make no law"):
         load(str(path))
+
+
+@pytest.mark.parametrize("k", [0, -0.5, 0.001])
+def test_a_k_that_no_law_has_is_refused(tmp_path, k):
+    path = tmp_path / "law.json"
+    path.write_text(json.dumps(dict(form="joint_coupled", coefficients=fit_runs.TABLE_3 | {"k": k})))
+    with pytest.raises(UserError, match="its coefficients make no law: k is .* expected a number from 0.018 to 1"):
+        load(str(path))
+    draws = [[*fit_runs.TABLE_3.values(), 0.5], [*fit_runs.TABLE_3.values(), k]]
+    record = dict(form="joint_coupled", coefficients=fit_runs.TABLE_3 | {"k": 0.5})
+    path.write_text(json.dumps(record | dict(bootstrap=dict(form="errors", percentiles=[10, 90], draws=draws))))
+    with pytest.raises(UserError, match="bootstrap.draws have a k outside 0.018 to 1"):
+        load(str(path))
+
+
+def test_a_k_that_is_held_makes_the_choice(tmp_path):
+    path = dense_table(tmp_path, 0.4, n=30)
+    law = fit.law(path, starts=8, fix={"k": 0.6})
+    assert law.coefficients["k"] == pytest.approx(0.6) and law.record["choice"]["why"] == "k is held at a value"
