@@ -3,17 +3,18 @@
     python -m benchmarks.extrapolation [--forms=default,chinchilla,mine] [--tables=llama3] [--out=DIR]
 
 A law is fitted to the runs of at most 1/3, 1/10 or 1/30 of the largest compute, as `python -m fit law` does it, and
-predicts the others. `default` is what it does without --form. Printed for each form, cut and table, in % of the loss:
+predicts the others. `default` is what it does without --form, with a prior that has not seen the table's source;
+`no-prior` is the same with --prior=none. Printed for each form, cut and table, in % of the loss:
 
   error     root mean square;    bias  mean, positive where the law is too high
   holds     share of the runs that lie in the nominal 80% interval of a new run
   width     median half-width of these intervals
 
 then, for each form and cut, the geometric mean of the errors, that of the ratios to the additive law's errors on the
-same tables (over), and the other figures' means. Intervals have the form's own error (fit/fitting/sure.py) wherever
-enough runs are left to measure it. A table counts where at
-least FITTED runs are left to fit and LEFT to predict. A page in the folder that FIT_LAWS names is scored by the same
-command: this is where to come with a new law. Nothing in fit is chosen table by table.
+same tables (over), the other figures' means, and the geometric mean of half-width over error. Intervals have the form's
+own error (fit/fitting/sure.py) wherever enough runs are left to measure it. A table counts where at least FITTED runs
+are left to fit and LEFT to predict. A page in the folder that FIT_LAWS names is scored by the same command: this is
+where to come with a new law. Nothing in fit is chosen table by table.
 """
 
 import os
@@ -37,10 +38,18 @@ from fit.shape.architecture import OF_EXPERTS
 
 ROOT = pathlib.Path(__file__).parents[1]
 CUTS, FITTED, LEFT, DRAWS = (3, 10, 30), 12, 6, 50
-DEFAULT, ADDITIVE = "default", ("chinchilla", "joint")
-BENCHED = [DEFAULT, *(name + end for name in ADDITIVE for end in ("", SUFFIX))]
+DEFAULT, NO_PRIOR, ADDITIVE = "default", "no-prior", ("chinchilla", "joint")
+BENCHED = [DEFAULT, NO_PRIOR, *(name + end for name in ADDITIVE for end in ("", SUFFIX))]
+# {source: (its tables, what they are)}: a table is scored with a prior that has not seen its source
+SOURCES = {
+    "llama3": (("llama3",), "dense isoFLOP sweep read off the Llama 3 paper, arXiv 2407.21783"),
+    "marin-dense": (("marin_comma", "marin_dclm", "marin_nemotron"), "dense isoFLOP sweeps of marin, Apache-2.0"),
+    "marin-mixtures": (("marin_v16",), "sweep of mixtures of 64 experts of marin, Apache-2.0"),
+    "chinchilla": (("chinchilla",), "Hoffmann et al. 2022, read off its Figure 4 by Besiroglu et al. 2024, MIT"),
+    "ours": (("ours", "ours_e1", "ours_e4", "ours_e16"), "results/runs.csv"),
+}
 COLUMNS = "form", "table", "cut", "fitted", "left", "error", "bias", "holds", "width", "k", "chosen"
-FORM = flags.DEFINE_list("forms", BENCHED, f"Which of {', '.join((DEFAULT, *FORMS))}.")
+FORM = flags.DEFINE_list("forms", BENCHED, f"Which of {', '.join((DEFAULT, NO_PRIOR, *FORMS))}.")
 TABLES = flags.DEFINE_list("tables", [], "Which tables. Default: all.")
 OUT = flags.DEFINE_string("out", None, "Folder for extrapolation.csv and extrapolation.png.")
 
@@ -66,7 +75,7 @@ def part(table, rows):
 def suits(name: str, table) -> bool:
     """Whether a form can be fitted to a table: it has the form's columns, which vary, and a form without experts gets
     models of one number of experts."""
-    if name == DEFAULT:
+    if name in (DEFAULT, NO_PRIOR):
         return True
     form = FORMS[name]
     varies = lambda name: len(set(table.column(name))) > 1
@@ -82,7 +91,7 @@ def score(form: str, name: str, table, cut: int) -> dict | None:
     if fitted.sum() < FITTED or (~fitted).sum() < LEFT:
         return None
     try:
-        law, rest = fitted_law(form, part(table, fitted)), part(table, ~fitted)
+        law, rest = fitted_law(form, part(table, fitted), source_of(name)), part(table, ~fitted)
     except fit.UserError:  # fewer distinct runs than coefficients
         return None
     columns = {name: rest.numbers(name) for name in law.form.columns}
@@ -104,11 +113,19 @@ def score(form: str, name: str, table, cut: int) -> dict | None:
     )
 
 
-def fitted_law(form: str, table):
-    """The law, with rolling hold-outs where the runs are enough for them; the default form makes its own."""
+def source_of(name: str) -> str:
+    """The source of a table."""
+    return next(source for source, (names, _) in SOURCES.items() if name in names)
+
+
+def fitted_law(form: str, table, source: str):
+    """The law, with rolling hold-outs where the runs are enough for them; the default form makes its own, and its prior
+    has not seen the table's source."""
     options = dict(bootstrap=DRAWS, mix_corpora=True)
     if form == DEFAULT:
-        return fit.law(table, **options)
+        return fit.law(table, prior=f"population:{source}", **options)
+    if form == NO_PRIOR:
+        return fit.law(table, prior="none", **options)
     try:
         return fit.law(table, form=form, holdout=ROLLING, **options)
     except fit.UserError:
@@ -124,12 +141,14 @@ def means(rows: list[dict], additive: dict) -> dict:
         row["error"] / additive[row["table"], row["cut"]] for row in rows if (row["table"], row["cut"]) in additive
     ]
     over = float(np.exp(np.mean(np.log(beside)))) if beside else float("nan")
-    return dict(tables=len(rows), error=error, over=over, **{name: mean(name) for name in ("bias", "holds", "width")})
+    ratio = float(np.exp(np.mean([np.log(row["width"] / row["error"]) for row in rows])))
+    others = {name: mean(name) for name in ("bias", "holds", "width")}
+    return dict(tables=len(rows), error=error, over=over, ratio=ratio, **others)
 
 
 def main(_):
     found = tables()
-    if unknown := {*TABLES.value} - found.keys() | {*FORM.value} - FORMS.keys() - {DEFAULT}:
+    if unknown := {*TABLES.value} - found.keys() | {*FORM.value} - FORMS.keys() - {DEFAULT, NO_PRIOR}:
         raise app.UsageError(f"{', '.join(sorted(unknown))}: tables are {', '.join(found)}; forms {', '.join(FORMS)}")
     asked = [
         (form, name, found[name], cut)
@@ -150,11 +169,14 @@ def main(_):
                 flush=True,
             )
     additive = {(row["table"], row["cut"]): row["error"] for row in rows if row["form"] in ADDITIVE}
-    print(f"\n{'form':20} {'cut':>4} {'tables':>6} {'error':>7}  over {'bias':>7} holds  width")
+    print(f"\n{'form':20} {'cut':>4} {'tables':>6} {'error':>7}  over {'bias':>7} holds  width  ratio")
     for form in FORM.value:
         for cut in CUTS:
             if some := [row for row in rows if (row["form"], row["cut"]) == (form, cut)]:
-                line = "{form:20} {cut:4d} {tables:6d} {error:7.2%} {over:5.2f} {bias:+7.2%} {holds:5.0%} {width:6.2%}"
+                line = (
+                    "{form:20} {cut:4d} {tables:6d} {error:7.2%} {over:5.2f} {bias:+7.2%} {holds:5.0%} {width:6.2%} "
+                    "{ratio:5.2f}"
+                )
                 print(line.format(form=form, cut=cut, **means(some, additive)))
     if OUT.value:
         write(rows, pathlib.Path(OUT.value))

@@ -79,7 +79,7 @@ def law(
 
         with solvers.kept():
             if asked.forms:
-                asked_for = forms.drawn_to(asked.forms[0], asked.prior) if asked.prior else asked.forms[0]
+                asked_for = forms.with_prior(asked.forms[0], asked.prior)
                 fitted = fitting.fitted(runs, asked_for, asked.settings(asked_for, quiet))
                 record = fitting.record_of(fitted)
             else:

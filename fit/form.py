@@ -15,13 +15,15 @@ import dataclasses
 import itertools
 import pathlib
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import ModuleType
 
 import numpy as np
 
 from fit.aliases import Array, ByName, Floats, Numbers
 from fit.data.runs import Runs
+
+SMALLEST_EXPONENT = 1e-6  # in size: below it a prior of its logarithm no longer pulls
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +51,47 @@ class Coefficient:
     slopes: dict[str, tuple[str, float]] = dataclasses.field(default_factory=dict)
     pinned_by: dict[str, float] | None = None
     tried: tuple[float, float] = (1e-6, 1e3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Prior:
+    """A normal prior of p entries of `free`, or of the logarithms of their sizes.
+
+    entries: their indices in `free`. signs: for each entry 0 where the prior is of the entry itself, and 1 or -1 where
+    it is of ln(sign * entry), as of an exponent. mean [p], covariance [p, p]. record: what a law.json says of it.
+    """
+
+    entries: tuple[int, ...]
+    signs: tuple[int, ...]
+    mean: Array
+    covariance: Array
+    record: dict[str, typing.Any] | None = None
+
+    def measure(self, free: Array, xp: ModuleType = np) -> Array:
+        """[p, ...] of free [n, ...]: what the prior is of."""
+        rows = []
+        for entry, sign in zip(self.entries, self.signs):
+            row = free[entry]
+            if sign:
+                row = xp.log(xp.maximum(sign * row, SMALLEST_EXPONENT))
+            rows.append(row)
+        return xp.stack(rows)
+
+    def slopes(self, free: Array) -> Array:
+        """[p, n]: derivatives of `measure` at free [n]."""
+        out = np.zeros((len(self.entries), len(free)))
+        for row, (entry, sign) in enumerate(zip(self.entries, self.signs)):
+            out[row, entry] = 1 / (sign * max(sign * free[entry], SMALLEST_EXPONENT)) if sign else 1.0
+        return out
+
+    def root_weight(self, fixed: Collection[int] = ()) -> Array:
+        """[p, p]: R with |R (measure - mean)|^2 the square of the distance to the mean in standard deviations. Entries
+        that are `fixed` (indices) do not count: R is then that of the others alone."""
+        kept = np.array([entry not in fixed for entry in self.entries], bool)
+        root = np.zeros_like(self.covariance)
+        block = np.ix_(kept, kept)
+        root[block] = np.linalg.inv(np.linalg.cholesky(self.covariance[block]))
+        return root
 
 
 class Reduced(typing.NamedTuple):
@@ -104,10 +147,12 @@ class Form:
         )
         usual = lambda c: (-14, 30) if c.above else (-300, 300) if c.positive else (-20, 20)
         self.bounds = np.array([c.bounds or usual(c) for c in each], float)
-        # [2, n]: means and standard deviations of the priors, 0 and infinite where there is none
-        self.belief = np.array([c.prior or (0.0, np.inf) for c in each], float).T
-        self.believed = [i for i, c in enumerate(each) if c.prior]
-        self.prior: dict | None = None  # where the exponents are drawn to those of a law (fit/fitting/forms.py)
+        declared = [(i, *c.prior) for i, c in enumerate(each) if c.prior]
+        # of the entries whose coefficients declare one, until with_prior puts another in its place
+        self.prior: Prior | None = None
+        if declared:
+            entries, means, deviations = zip(*declared)
+            self.prior = Prior(entries, (0,) * len(entries), np.array(means), np.diag(np.square(deviations)))
         starts = [(name, np.array(c.starts, float)) for name, c in self.coefficients.items()]
         log = lambda name, values: np.log(values) if name in self.positive else values
         self.published = [np.log(1 / v - 1) if name in self.shares else log(name, v) for name, v in starts]
@@ -118,6 +163,16 @@ class Form:
         """This form without its closed form of an optimum: plans then ask it for losses only."""
         form = copy.copy(self)
         form.at_experts = None
+        return form
+
+    def smallest_share(self, name: str) -> float:
+        """The smallest value that a share, such as k, can have: that at the upper of its bounds."""
+        return float(1 / (1 + np.exp(self.bounds[self.names.index(name), 1])))
+
+    def with_prior(self, prior: Prior) -> Form:
+        """This form with another prior."""
+        form = copy.copy(self)
+        form.prior = prior
         return form
 
     def log_loss(self, free: Array, columns: ByName, xp: ModuleType = np) -> Array:

@@ -1,7 +1,8 @@
 """What is asked of a fit: the law's form, and how it is fitted."""
 
 import dataclasses
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, cast
 
 from fit.asked.fields import Asked, choice, field, free, listed, number, pairs, several, switch, text, whole
 from fit.errors import UserError
@@ -25,6 +26,17 @@ def _percentiles(name: str, value: object) -> tuple[float, float]:
         pass
     given = ",".join(map(str, listed(value)))
     raise UserError(f"--{name}={given}: expected two rising numbers from 0 to 100, such as 10,90")
+
+
+def _prior(name: str, value: object) -> "Law | str":
+    """A Law, or the text none, population or population:SOURCE."""
+    if isinstance(value, str) and (value == "none" or value.partition(":")[0] == "population"):
+        from fit.fitting import population
+
+        if value != "none":
+            population.left_out_of(value)  # which checks the source
+        return value
+    return load(cast(Law | str | os.PathLike, value), name)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -56,12 +68,14 @@ class Fit(Asked):
         "up to 60 runs, which may leave coefficients open, 0.01 times the variance of the runs (1e-6 for 1% of noise).",
         least=0,
     )
-    prior: Law | None = field(
+    prior: Law | str | None = field(
         "string",
-        "A law.json or the name of a published law to whose exponents of size and data, and k, its are drawn, by a "
-        "spread as between other sweeps: for a few dozen runs. Without --form, the law has a k where that one has.",
+        "What is known of the exponents of size and data, and of k, before the runs speak: population (what laws of "
+        "other sweeps have; population:SOURCE leaves a source of these out), a law.json or the name of a published "
+        "law, or none. Without --form, a law decides by its k, or lack of one, whether this one has a k. Default: "
+        "population without --form, else none.",
         None,
-        lambda name, value: load(value, name),
+        _prior,
     )
     starts: int | str = free(
         "Number of random starts, scaled to the runs; or paper for the published grid (joint: 19,683).", "128"
@@ -133,9 +147,14 @@ def _held(form: Form, given: dict[str, str]) -> dict[str, float]:
             held[name] = float(value)
         except ValueError:
             held[name] = float("nan")
-        low, high = (1e-6, 1e12) if name in form.positive else (-20, 20)
+        if name in form.shares:
+            low, high = form.smallest_share(name), 1.0
+        elif name in form.positive:
+            low, high = 1e-6, 1e12
+        else:
+            low, high = -20.0, 20.0
         if not low <= held[name] <= high:
-            raise UserError(f"{flag}: {name} is {value or 'nothing'!r}, expected a number from {low:g} to {high:g}")
+            raise UserError(f"{flag}: {name} is {value or 'nothing'!r}, expected a number from {low:.3g} to {high:g}")
     for name, coefficient in form.coefficients.items():
         if held.get(coefficient.above or "", 0) >= held.get(name, float("inf")):
             raise UserError(f"{flag}: {coefficient.above} must be below {name}")

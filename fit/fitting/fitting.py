@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from fit.aliases import Json
+from fit.aliases import Array, Json
 from fit.data import sense
 from fit.data.runs import ROLLING, Runs, corpora, errors, read_runs, split
 from fit.data.table import Table
@@ -24,7 +24,9 @@ from fit.shape.architecture import EXPERTS, OF_EXPERTS
 FEW_RUNS, DECAY_PER_VARIANCE, LARGEST_DECAY, SMALLEST_DECAY = 60, 0.01, 1e-5, 1e-14
 COST = 1.01  # at most this times the root mean square of the residuals without decay; else ten times less is tried
 NUMERICAL = ("huber_delta", "reduction", "weight_decay", "starts", "solver", "seed")  # settings of law.json
-TRANSITION_NATS = 0.05  # of gain from the text before, beyond the median run's, and twice that, stand out
+# Of gains from the text before: how far apart, in nats, two groups of runs are, and the share of the variance that
+# being of one group or the other explains.
+TRANSITION_NATS, GROUPED = 0.05, 0.85
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +73,7 @@ def record_of(law: Fitted, steps: list[Json] | None = None) -> Json:
         | dict(holdout=settings.holdout, select=settings.select, columns=runs.table.names)
         | (dict(units=runs.table.units) if runs.table.units else {})
         | dict(bootstrap_by=settings.bootstrap_by, weights=settings.weights or "none")
-        | (dict(prior=form.prior) if form.prior else {}),
+        | (dict(prior=form.prior.record) if form.prior and form.prior.record else {}),
         runs=described(runs, train, form),
         models=models.from_table(runs.table, train.index),
         fitted=errors(form.log_loss(fit.free, train.columns), train),
@@ -91,7 +93,8 @@ def record_of(law: Fitted, steps: list[Json] | None = None) -> Json:
     if steps:
         record["rolling"] = steps
     if steps and "bootstrap" in found and {"n_active", "n_tokens"} <= set(form.columns):  # so that compute is known
-        found["bootstrap"]["beyond"] = sure.beyond(steps, train.flops.max(), settings.bootstrap, settings.seed)
+        draws = len(found["bootstrap"]["draws"])
+        found["bootstrap"]["beyond"] = sure.beyond(steps, train.flops.max(), draws, settings.seed)
     for name, part in (("separate_fitted", train), ("separate_held_out", validation)):
         if "separate" in found:
             record[name] = sure.separate_errors(form, found["separate"], part)
@@ -105,7 +108,7 @@ def fit_by_default(form: Form, runs: Runs, settings: Settings) -> tuple[search.F
     weighed too, a first fit estimates. UserError as search.fit."""
     few = settings.weight_decay is None and len(runs) <= FEW_RUNS
     decay = (1e-6 if few else 0.0) if settings.weight_decay is None else settings.weight_decay
-    settings = dataclasses.replace(settings, weight_decay=decay, variance=1e-4 if form.believed else 0.0)
+    settings = dataclasses.replace(settings, weight_decay=decay, variance=1e-4 if form.prior else 0.0)
     problem = prepare(form, runs, settings)
     fit = search.fit(problem)
 
@@ -114,10 +117,10 @@ def fit_by_default(form: Form, runs: Runs, settings: Settings) -> tuple[search.F
         return search.again(changed, fit), changed
 
     rounds = 3 if len(runs) <= search.SEARCH_RUNS else 1  # the first fits may have bent the law by more than the noise
-    for _ in range(rounds if few or form.believed else 0):
+    for _ in range(rounds if few or form.prior else 0):
         variance = float(noise_of(problem, fit.free, shared=False).run ** 2)
         decay = float(np.clip(DECAY_PER_VARIANCE * variance, SMALLEST_DECAY, LARGEST_DECAY)) if few else decay
-        fit, problem = again(weight_decay=decay, variance=variance if form.believed else 0.0)
+        fit, problem = again(weight_decay=decay, variance=variance if form.prior else 0.0)
     if few:
         off = lambda fit: np.average(
             (form.log_loss(fit.free, runs.columns) - np.log(runs.loss)) ** 2, weights=runs.weights
@@ -157,8 +160,11 @@ def table_warnings(form: Form, runs: Runs) -> list[str]:
 
 
 def transition(runs: Runs) -> list[str]:
-    """A sentence where some runs gain far more than the others from the text before, by the columns loss_FIRST_LAST of
-    their losses at positions of a row: from the part that ends at a quarter of the row to the last part."""
+    """A sentence where the runs fall into two groups by how much they gain from the text before them in a row.
+
+    The columns loss_FIRST_LAST hold a run's losses at positions of a row; its gain is that from the part that ends at a
+    quarter of the row to the last part. Gains that grow smoothly with compute fill the range between the groups; after
+    a transition, such as that to induction heads, they do not."""
     parts = {int(m[2]): m[0] for name in runs.table.columns if (m := re.fullmatch(r"loss_(\d+)_(\d+)", name))}
     if len(parts) < 3:
         return []
@@ -167,18 +173,36 @@ def transition(runs: Runs) -> list[str]:
         gain = (runs.table.numbers(early) - runs.table.numbers(late))[runs.index]
     except UserError:  # rows of several lengths, or runs from before these columns: nothing to compare
         return []
-    usual = max(float(np.median(gain)), 0.0)
-    far = np.flatnonzero(gain > max(2 * usual, usual + TRANSITION_NATS))
-    if not len(far):
+    split = two_groups(gain)
+    if split is None:
         return []
+    across = np.flatnonzero(gain > split)
     named = runs.table.column("run") if "run" in runs.table else [f"row {i + 1}" for i in range(len(runs.table))]
-    worst = far[np.argsort(-gain[far])][:3]
-    listed = ", ".join(f"{named[runs.index[i]]} ({gain[i]:.3f})" for i in worst)
+    largest = across[np.argsort(-gain[across])][:3]
+    listed = ", ".join(f"{named[runs.index[i]]} ({gain[i]:.3f})" for i in largest)
     return [
-        f"{len(far)} of {len(runs)} runs gain far more than the others from the text before: {listed} nats from "
-        f"{early} to {late}, where the median run gains {usual:.3f}. No smooth law holds on both "
-        "sides of such a transition: fit the runs of one side"
+        f"{len(across)} of {len(runs)} runs gain far more than the others from the text before: {listed} nats from "
+        f"{early} to {late}, where the median of the others gains {np.median(gain[gain <= split]):.3f}. If that is a "
+        "transition, no smooth law holds on both sides of it: fit the runs of one side"
     ]
+
+
+def two_groups(values: Array) -> float | None:
+    """The largest value of the lower one of two groups, at the split that leaves the least variance within them (Otsu
+    1979); None where the split explains less than GROUPED of the variance (evenly spread values have 0.75) or the
+    groups' means are less than TRANSITION_NATS apart."""
+    ordered = np.sort(values)
+    total = np.var(ordered)
+    best, split = 0.0, None
+    for count in range(1, len(ordered)):
+        low, high = ordered[:count], ordered[count:]
+        share = count * (len(ordered) - count) / len(ordered) ** 2
+        apart = high.mean() - low.mean()
+        explained = share * apart**2 / total if total > 0 else 0.0
+        if explained > best:
+            best = explained
+            split = float(low[-1]) if apart >= TRANSITION_NATS and explained >= GROUPED else None
+    return split
 
 
 def plan_warnings(fit: search.Fit, runs: Runs) -> list[str]:

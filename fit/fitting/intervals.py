@@ -138,11 +138,9 @@ def bootstrap(problem: Problem, fit: search.Fit, draws: int, how: str, noise: No
     else:
         counts = problem.filled(_counts(rng, labels, draws, how, len(form.names)))
         data = dict(root_weight=problem.data["root_weight"] * np.sqrt(counts))
-    if form.believed:  # what a prior knows is drawn as a measurement is
-        toward = np.tile(form.belief[0], (draws, 1))
-        spread = shrink * form.belief[1][form.believed]
-        toward[:, form.believed] += spread * rng.normal(size=(draws, len(form.believed)))
-        data |= dict(toward=toward)
+    if prior := form.prior:  # what it knows is drawn as a measurement is: around the fit, as the losses are
+        spread = shrink * np.linalg.cholesky(prior.covariance)
+        data |= dict(prior_mean=prior.measure(fit.free) + rng.normal(size=(draws, len(prior.mean))) @ spread.T)
     free = search.best_of_each(problem, problem.centre(distinct_optima(fit)), f"bootstrap of {draws}", **data)
     if how != "errors" and shrink < 1:
         free = fit.free + shrink * (free - fit.free)

@@ -74,11 +74,11 @@ def noise_of(problem: Problem, free: Array, shared: bool = True) -> Noise:
     r = data["log_loss"][:n] - log_loss
     weight = data["root_weight"][:n] ** 2 * np.minimum(1, data["delta"] / np.maximum(np.abs(r), 1e-300))
     used = data["root_weight"][:n] > 0
-    decay, shown = data["weight_decay"] + data["belief"] ** 2, r[used]
+    pull, shown = _pull(problem, free), r[used]
     if trunks is None:
-        freedom = max(_freedom(jacobian[used], weight[used], decay), 1.0)
+        freedom = max(_freedom(jacobian[used], weight[used], pull), 1.0)
     else:
-        m = (np.eye(n) - projection(jacobian, weight, decay))[used][:, used]
+        m = (np.eye(n) - projection(jacobian, weight, pull))[used][:, used]
         freedom = max(float(np.sum(m**2)), 1.0)
     spread = 1.4826 * np.median(np.abs(shown)) * np.sqrt(len(shown) / min(freedom, len(shown)))
     shown = np.clip(shown, -CLIP * spread, CLIP * spread) if spread > 0 else shown
@@ -117,19 +117,19 @@ def growth(problem: Problem, free: Array, noise: Noise) -> dict[str, float] | No
     return dict(training_flops=middle, power=power) if power else None
 
 
-def _freedom(jacobian: Array, weight: Array, decay: Array) -> float:
-    """The sum of the squares of 1 - projection(jacobian, weight, decay), without that matrix of n_runs^2 numbers."""
+def _freedom(jacobian: Array, weight: Array, pull: Array) -> float:
+    """The sum of the squares of 1 - projection(jacobian, weight, pull), without that matrix of n_runs^2 numbers."""
     root = np.sqrt(weight)[:, None]
-    gram = (jacobian * root).T @ (jacobian * root) + np.diag(np.broadcast_to(decay, jacobian.shape[1]))
+    gram = (jacobian * root).T @ (jacobian * root) + pull
     to_free = np.linalg.pinv(gram, rcond=1e-13, hermitian=True) @ (jacobian.T * weight)
     squares = np.sum((jacobian.T @ jacobian @ to_free) * to_free)
     return float(len(jacobian) - 2 * np.sum(jacobian * to_free.T) + squares)
 
 
-def projection(jacobian: Array, weight: Array, decay: Array) -> Array:
-    """[n, n]: what a change of each measured log loss does to each fitted one."""
+def projection(jacobian: Array, weight: Array, pull: Array) -> Array:
+    """[n, n]: what a change of each measured log loss does to each fitted one; pull: as _pull gives it."""
     root = np.sqrt(weight)[:, None]
-    gram = (jacobian * root).T @ (jacobian * root) + np.diag(np.broadcast_to(decay, jacobian.shape[1]))
+    gram = (jacobian * root).T @ (jacobian * root) + pull
     return jacobian @ np.linalg.pinv(gram, rcond=1e-13, hermitian=True) @ (jacobian.T * weight)
 
 
@@ -166,17 +166,31 @@ def _spread(problem: Problem, fit: Fit, noise: Noise) -> tuple[Array, Array]:
     """(Jacobian [n_runs, n] of the log losses by the solver's x, linearised covariance [n, n] of x) at a Fit."""
     _, jacobian = sensitivity(problem, fit.free)
     weight = problem.data["root_weight"][: len(problem)] ** 2
-    pull = problem.settings.weight_decay + problem.data["belief"] ** 2
-    gram = (jacobian.T * weight) @ jacobian + np.diag(pull)
+    gram = (jacobian.T * weight) @ jacobian + _pull(problem, fit.free)
     inverse = np.linalg.pinv(gram, rcond=1e-14, hermitian=True)
     to_free = inverse @ (jacobian.T * weight)
     variance = noise.run**2 * to_free @ to_free.T
     if (trunks := problem.runs.trunks) is not None:
         shared = to_free @ np.eye(trunks.max() + 1)[trunks]
         variance += noise.trunk**2 * shared @ shared.T
-    belief, spread = problem.data["belief"], problem.form.belief[1]  # a prior's mean counts as one more measurement
-    variance += inverse @ np.diag(np.where(belief > 0, belief**2 * np.where(belief > 0, spread, 1), 0) ** 2) @ inverse
+    of_prior = inverse @ _prior_slopes(problem, fit.free).T  # a prior's mean counts as one more measurement
+    scale = 1.0 if problem.settings.reduction == "sum" else 1 / len(problem)
+    variance += problem.settings.variance * scale * of_prior @ of_prior.T
     return jacobian, variance
+
+
+def _prior_slopes(problem: Problem, free: Array) -> Array:
+    """[p, n]: derivatives of the prior's residuals at free [n]; p is 0 without a prior."""
+    prior = problem.form.prior
+    if prior is None:
+        return np.zeros((0, len(free)))
+    return problem.data["prior_root"] @ prior.slopes(free)
+
+
+def _pull(problem: Problem, free: Array) -> Array:
+    """[n, n]: what the weight decay and the prior add to the normal equations at free [n]."""
+    slopes = _prior_slopes(problem, free)
+    return problem.settings.weight_decay * np.eye(len(free)) + slopes.T @ slopes
 
 
 def inflation(problem: Problem, fit: Fit, noise: Noise, alone: Noise) -> dict[str, float]:

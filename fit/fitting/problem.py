@@ -1,7 +1,7 @@
 """A fit as a least-squares problem in float64: the runs, weighted, and the residuals that compiled code computes.
 
   objective = reduce_i w_i Huber_delta(ln L_predicted,i - ln L_i) + weight_decay / 2 |free|^2
-              + variance / 2 sum_j ((free_j - mean_j) / sd_j)^2, over the coefficients j that have a prior
+              + variance / 2 d(free)^2, d the distance to the mean of the form's Prior in standard deviations
 
 `free` is the vector that stands for a law's coefficients (fit/form.py); reduce is the sum, or the mean over the runs.
 For Levenberg-Marquardt it is written as half a sum of squares, with the square root of the Huber loss. The solver moves
@@ -28,7 +28,7 @@ from fit.form import Form
 
 Data = dict[str, Any]  # see Problem
 Residuals = Callable[[Any, Data], jax.Array]  # of x [n], an array of numpy or jax
-PER_START = ("log_loss", "root_weight", "held", "moving", "toward")  # what may differ from start to start
+PER_START = ("log_loss", "root_weight", "held", "moving", "prior_mean")  # what may differ from start to start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,8 @@ class Problem:
     columns {name and "ln name": [r]}; log_loss, root_weight [r] or [k, r]; delta; weight_decay
     centre {column: mean of its logarithm}
     held, moving [n] or [k, n]: coefficients at values, NaN where free; 1 where the search moves the entry of x
-    toward [n] or [k, n], belief [n]: means of the priors, and the roots of their weights
+    prior_mean [p] or [k, p], prior_root [p, p]: of the form's Prior, the root weighed by the runs' variance; p is 0
+    where it has none
     """
 
     form: Form
@@ -133,11 +134,15 @@ def prepare(form: Form, runs: Runs, settings: Settings = Settings(), sample_of: 
         root_weight=np.sqrt(runs.weights * scale),
         delta=np.float64(settings.huber_delta),
         weight_decay=np.float64(settings.weight_decay),
-        toward=form.belief[0],
-        belief=np.sqrt(settings.variance * scale) / form.belief[1],
+        prior_mean=np.zeros(0),
+        prior_root=np.zeros((0, 0)),
         centre=centre,
     )
     held = [dict(settings.fix).get(name, np.nan) for name in form.names]
+    if form.prior:
+        fixed = np.flatnonzero(np.isfinite(held))
+        data["prior_mean"] = form.prior.mean
+        data["prior_root"] = np.sqrt(settings.variance * scale) * form.prior.root_weight(fixed)
     return Problem(form, runs, settings, sample_of or n, data).part(np.arange(n)).holding(held)
 
 
@@ -169,8 +174,8 @@ def residual_function(form: Form) -> Residuals:
         r = jnp.where(beyond, jnp.sign(r) * tail, r)
         decay = jnp.where(data["moving"] > 0, jnp.sqrt(data["weight_decay"]) * free, x)
         rows = [data["root_weight"] * r, decay]
-        if form.believed:
-            rows.append((data["moving"] * data["belief"] * (free - data["toward"]))[jnp.array(form.believed)])
+        if form.prior:
+            rows.append(data["prior_root"] @ (form.prior.measure(free, jnp) - data["prior_mean"]))
         return jnp.concatenate(rows)
 
     return residuals

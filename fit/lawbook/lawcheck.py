@@ -7,7 +7,7 @@ null:
   warning    what is known against this law beyond its runs
   choice     the forms that were tried, and why this one was taken
   bootstrap  draws [n_draws, n_coefficients], percentiles, form, by; beyond: training_flops, drift [n_draws]
-             (Law.log_change)
+             (Law.log_change); forms: {form: how many draws} where they are of two, additive ones with k = 1
 
 and what else SECTIONS names.
 """

@@ -333,6 +333,17 @@ def load(law: Law | str | os.PathLike, field: str = "law") -> Law:
         raise UserError(f"--{field}={name}: no such file, nor a published law; published laws: {', '.join(NAMES)}")
     form, record = lawcheck.read(path, f"--{field}={name}")
     law = Law(name, form, {k: float(record["coefficients"][k]) for k in form.names}, record)
+    for share in form.shares:
+        smallest = form.smallest_share(share)
+        if not smallest <= law.coefficients[share] <= 1:
+            raise UserError(
+                f"--{field}={name}: its coefficients make no law: {share} is {law.coefficients[share]:g}, expected a "
+                f"number from {smallest:.3g} to 1"
+            )
+        if law.draws and not np.all((smallest <= law.draws[share]) & (law.draws[share] <= 1)):
+            raise UserError(
+                f"--{field}={name}: bootstrap.draws have a {share} outside {smallest:.3g} to 1, so they make no laws"
+            )
     with np.errstate(all="ignore"):
         if not np.all(np.isfinite(form.to_free(law.coefficients))):
             pairs = [f"{c.above} >= {k}" for k, c in form.coefficients.items() if c.above]

@@ -34,10 +34,7 @@ def summary(record: Json) -> Iterator[str]:
             "for so few runs: it keeps finite what they leave open (--weight_decay=0 for none)"
         )
     if prior := settings.get("prior"):
-        spreads = ", ".join(
-            f"{name} {mean:.4g} ± {sd:.2g}{' of ln(1/k - 1)' * (name == 'k')}"
-            for name, (mean, sd) in prior["spreads"].items()
-        )
+        spreads = ", ".join(_spread(prior["law"], *row) for row in prior["spreads"].items())
         lacks = f"; it has no value for {', '.join(prior['not_taken'])}" if prior["not_taken"] else ""
         yield f"drawn to {prior['law']}: {spreads}{lacks}"
     yield from _errors(record)
@@ -45,6 +42,16 @@ def summary(record: Json) -> Iterator[str]:
     beyond = [record["warning"]] if record.get("warning") else []
     for warning in (*models.notes(record.get("models") or {}), *beyond, *(record.get("warnings") or [])):
         yield f"warning: {warning}"
+
+
+def _spread(law: str, name: str, ends: list[float]) -> str:
+    """A prior's mean and standard deviation of a coefficient, in words."""
+    mean, deviation = ends
+    if name == "k":
+        return f"k {mean:.4g} ± {deviation:.2g} of ln(1/k - 1)"
+    if law == "population":  # whose priors are of logarithms
+        return f"{name} {mean:.4g} within a factor of {np.exp(deviation):.2f}"
+    return f"{name} {mean:.4g} ± {deviation:.2g}"
 
 
 def _errors(record: Json) -> Iterator[str]:
@@ -112,6 +119,9 @@ def _intervals(record: Json) -> Iterator[str]:
         f"{name} {a:.4g} to {b:.4g}" for name, (a, b) in b["intervals"].items()
     )
     yield f"  ({drawn(b)})"
+    if b.get("forms"):
+        counts = " and ".join(f"{count} of {form}" for form, count in b["forms"].items())
+        yield f"  ({counts}: which form holds beyond the runs is open)"
 
 
 def drawn(bootstrap: Json) -> str:

@@ -22,9 +22,9 @@ function price(data, chips, flops, e, name = "") {
   return { [`${name}hours`]: hours, [`${name}dollars`]: dollars };
 }
 
-// What the chips hold in training, for the limits; null without chips.
+// What the chips hold in training, for the limits, with the share of their memory that a plan fills; null without chips.
 export const chipLimits = (data, chips) =>
-  chips && { ...data.cost, kind: chips.kind, count: chips.count, memory: data.chips[chips.kind].memory };
+  chips && { ...data.cost, kind: chips.kind, count: chips.count, memory: data.cost.room * data.chips[chips.kind].memory };
 
 // Adds to a plan its chips, to its optima what they cost, and a warning where the chips bound the best.
 export function addCosts(data, plan, law, chips, shape, limits, experts) {

@@ -67,6 +67,7 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None) -> Json:
             row=memory.ROW,
             group=memory.GROUP,
             front=target.FRONT,
+            room=constraints.ROOM,
         ),
         forms={name: _form(FORMS[name]) for name in sorted({law.form.name for law in held})},
         repeats=repeats.SOURCE,

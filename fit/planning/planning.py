@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fit.aliases import Floats, Json
+from fit.aliases import ByName, Floats, Json
 from fit.data.runs import unlikely
 from fit.lawbook import models
 from fit.lawbook.lawfile import Law, warning_of
@@ -16,7 +16,9 @@ from fit.planning.constraints import Constraints
 from fit.shape import hardware
 from fit.shape.architecture import INFERENCE, PAPER, WHOLE_EXPERTS, Architecture, training_flops
 from fit.words import sentences
+from fit.words.units import say
 
+FORMS_APART, LOSSES_APART = 1.25, 0.01  # of both forms' medians: a factor of size, a difference of ln loss
 DECIDED = 0.8  # share of the draws in which the best number of experts must be the best
 
 
@@ -109,7 +111,10 @@ def bootstrap(
             ends = np.percentile(list(columns.values()), law.percentiles, axis=1, method="weibull").T.tolist()
             behind = np.percentile(losses[i] - chosen, law.percentiles, method="weibull").tolist()
             row = dict(n_experts=int(experts[i]), best_in_draws=int(np.sum(best == i)), behind=behind)
-            rows.append(row | dict(zip(columns, ends)))
+            row |= dict(zip(columns, ends))
+            if by_form := medians_by_form(draws, columns):
+                row["forms"] = by_form
+            rows.append(row)
     return dict(
         form=law.record["bootstrap"]["form"],
         percentiles=law.percentiles,
@@ -119,6 +124,37 @@ def bootstrap(
         regret=float(np.percentile(chosen - losses.min(axis=0), law.percentiles[1], method="weibull")),
         optima=rows,
     )
+
+
+def medians_by_form(draws: ByName, columns: ByName) -> Json | None:
+    """{additive, coupled: {draws, and the median of each column}} of draws of both forms, those with k = 1 and the
+    others; None where all are of one form. columns: {name: [n_draws]}."""
+    if "k" not in draws:
+        return None
+    is_additive = np.asarray(draws["k"]) == 1
+    if is_additive.all() or not is_additive.any():
+        return None
+    found = {}
+    for name, part in (("additive", is_additive), ("coupled", ~is_additive)):
+        medians = {column: float(np.median(np.asarray(values)[part])) for column, values in columns.items()}
+        found[name] = dict(draws=int(part.sum())) | medians
+    return found
+
+
+def disagreement(drawn: Json, n_experts: float) -> str:
+    """A sentence where the additive and the coupled draws' medians of the best model at this number of experts differ
+    by FORMS_APART in size, or in loss by more than LOSSES_APART; else ""."""
+    row = next((row for row in drawn["optima"] if row["n_experts"] == n_experts), {})
+    if "forms" not in row:
+        return ""
+    additive, coupled = row["forms"]["additive"], row["forms"]["coupled"]
+    sizes = abs(np.log(additive["n_active"] / coupled["n_active"]))
+    losses = abs(np.log(additive["loss"] / coupled["loss"]))
+    if sizes < np.log(FORMS_APART) and losses < LOSSES_APART:
+        return ""
+    values = {f"additive_{name}": value for name, value in additive.items()}
+    values |= {f"coupled_{name}": value for name, value in coupled.items()}
+    return say(sentences.FORMS_DISAGREE, draws=drawn["draws"], **values)
 
 
 def buildable(
@@ -246,6 +282,8 @@ def marks(
         if undecided:
             wins = ", ".join(sentences.WIN.format(**row) for row in often if row["best_in_draws"])
             warnings.append(sentences.UNDECIDED.format(draws=drawn["draws"], wins=wins))
+        if apart := disagreement(drawn, e):
+            warnings.append(apart)
     warnings += assumed(law, architecture)
     if not law.ranges:
         warnings.append(sentences.NO_RANGE)

@@ -16,6 +16,11 @@ TOKENS_PER_PARAMETER = (
     "{what} {ratio:.3g} tokens per parameter, and below 0.1 or above 100,000 nobody trains: is a number meant in "
     "billions?"
 )
+FORMS_DISAGREE = (
+    "the forms of the law disagree: by the additive one ({additive_draws} of {draws} bootstrap fits) the best model "
+    "has {additive_n_active:amount} active parameters and a loss of {additive_loss:.4f}, by the coupled one "
+    "{coupled_n_active:amount} and {coupled_loss:.4f} (medians); the intervals hold both"
+)
 UNDECIDED = "the best number of experts is undecided: of {draws} bootstrap fits it is {wins}"
 CHIPS_BIND = (
     "training a larger model takes more than {count} x {kind}: without that limit the best, E = {e}{needed}, would "

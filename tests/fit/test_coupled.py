@@ -134,12 +134,13 @@ def test_without_a_form_the_one_is_taken_that_predicts_larger_runs_well(tmp_path
     law = load(f"{tmp_path}/law.json")
     tried = {row["form"]: row for row in law.record["choice"]["tried"]}
     additive, coupled = (tried[form]["rmse_log"] for form in ("chinchilla", "chinchilla_coupled"))
-    expected = "chinchilla" if additive < forms.BETTER * coupled else "chinchilla_coupled"
-    assert law.form.name == expected and (k == 1 or additive > coupled)
-    assert list(tried) == ["chinchilla", "chinchilla_coupled"] and law.record["rolling"] == tried[expected]["rolling"]
-    assert law.record["settings"]["weights"] == "compute^0.6"
+    chosen = "chinchilla" if additive < forms.BETTER * coupled else "chinchilla_coupled"
+    assert (chosen == "chinchilla") == (k == 1)
+    assert law.form.name == "chinchilla_coupled" and (law.coefficients["k"] == 1) == (k == 1)
+    assert list(tried) == ["chinchilla", "chinchilla_coupled"] and law.record["rolling"] == tried[chosen]["rolling"]
+    assert law.record["settings"]["weights"] == ("none" if k == 1 else "compute^0.6")
     said = capsys.readouterr().out
-    assert f"form chosen: {expected} predicts the fitted runs of more compute" in said
+    assert f"form chosen: {chosen} predicts the fitted runs of more compute" in said
     again = fit.law(path, starts=16)
     assert json.loads(json.dumps(again.record)) == law.record
 
@@ -147,7 +148,7 @@ def test_without_a_form_the_one_is_taken_that_predicts_larger_runs_well(tmp_path
 def test_too_few_runs_to_choose_get_the_coupled_law_with_weights(tmp_path, capsys):
     path, out = fit_runs.write_demo_csv(tmp_path / "runs.csv"), tmp_path / "law.json"
     records = []
-    for form in ([], ["--form=joint_coupled", "--weights=compute^0.6"]):
+    for form in ([], ["--form=joint_coupled", "--weights=compute^0.6", "--prior=population"]):
         assert command_line.run(["law", f"--runs={path}", f"--out={out}", "--starts=8", *form]) == 0
         records.append(json.loads(out.read_text()))
     said = capsys.readouterr().out
@@ -184,7 +185,7 @@ def test_a_prior_draws_the_exponents_of_few_runs_to_those_of_another_law(tmp_pat
 def test_a_prior_of_270_runs_moves_the_law_of_a_joint_sweep_little():
     """With many runs of little noise the exponents are the runs' own; with signs as the other form has them."""
     drawn = forms.drawn_to(JOINT, load("chinchilla-2022"))
-    assert drawn.prior["spreads"] == {"beta": [-0.2849, 0.2849 / 3], "alpha": [-0.3392, 0.3392 / 3]}
+    assert drawn.prior.record["spreads"] == {"beta": [-0.2849, 0.2849 / 3], "alpha": [-0.3392, 0.3392 / 3]}
     runs = runs_of_law(fit_runs.TABLE_3 | {"k": 1.0}, noise=0.001)
     moved, alone = fitted(drawn, runs)[0], fitted(JOINT, runs)[0]
     assert moved.coefficients["beta"] == pytest.approx(alone.coefficients["beta"], rel=0.05)
@@ -204,7 +205,7 @@ def test_a_prior_that_says_nothing_of_the_exponents_is_refused(tmp_path, form, l
 
 
 def test_a_prior_names_the_exponents_that_it_has_no_value_for():
-    assert forms.drawn_to(FORMS["chinchilla"], load("sparsity-2025")).prior["not_taken"] == ["alpha"]
+    assert forms.drawn_to(FORMS["chinchilla"], load("sparsity-2025")).prior.record["not_taken"] == ["alpha"]
 
 
 def test_the_forms_own_error_widens_intervals_beyond_the_runs_only(tmp_path):
@@ -251,3 +252,22 @@ def test_a_k_above_1_is_refused(tmp_path):
     path.write_text(json.dumps(dict(form="joint_coupled", coefficients=fit_runs.TABLE_3 | {"k": 1.5})))
     with pytest.raises(UserError, match="its coefficients make no law"):
         load(str(path))
+
+
+@pytest.mark.parametrize("k", [0, -0.5, 0.001])
+def test_a_k_that_no_law_has_is_refused(tmp_path, k):
+    path = tmp_path / "law.json"
+    path.write_text(json.dumps(dict(form="joint_coupled", coefficients=fit_runs.TABLE_3 | {"k": k})))
+    with pytest.raises(UserError, match="its coefficients make no law: k is .* expected a number from 0.018 to 1"):
+        load(str(path))
+    draws = [[*fit_runs.TABLE_3.values(), 0.5], [*fit_runs.TABLE_3.values(), k]]
+    record = dict(form="joint_coupled", coefficients=fit_runs.TABLE_3 | {"k": 0.5})
+    path.write_text(json.dumps(record | dict(bootstrap=dict(form="errors", percentiles=[10, 90], draws=draws))))
+    with pytest.raises(UserError, match="bootstrap.draws have a k outside 0.018 to 1"):
+        load(str(path))
+
+
+def test_a_k_that_is_held_makes_the_choice(tmp_path):
+    path = dense_table(tmp_path, 0.4, n=30)
+    law = fit.law(path, starts=8, fix={"k": 0.6})
+    assert law.coefficients["k"] == pytest.approx(0.6) and law.record["choice"]["why"] == "k is held at a value"

@@ -71,7 +71,9 @@ def test_fix_reaches_errors_profile_and_draws(tmp_path, capsys):
     ("c=many", "c is 'many'"),
     ("c=-1", "expected a number from 1e-06"),
     ("E_start=70,E_max=60", "E_start must be below E_max"),
-    (",".join(f"{name}=1" for name in FORMS["joint"].names if name != "E_max") + ",E_max=60", "nothing is left to fit"),
+    (",".join(f"{name}=1" for name in FORMS["joint_coupled"].names if name != "E_max") + ",E_max=60", "nothing is"),
+    ("k=2", "k is '2', expected a number from 0.018 to 1"),
+    ("k=0", "k is '0', expected a number from 0.018 to 1"),
 ])  # fmt: skip
 def test_a_bad_fix_is_told(tmp_path, capsys, fix, words):
     path = fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.sweep_runs())
@@ -107,14 +109,18 @@ def test_rolling_holdout_predicts_larger_runs_from_smaller(tmp_path, capsys):
     assert beyond["training_flops"] == pytest.approx(flops.max()) and len(beyond["drift"]) == 8
 
 
-def test_what_rolling_holdouts_show_goes_into_the_draws():
-    """Of a drift of 1% for each factor of e in compute half is taken back, and the rest is spread."""
+def test_what_rolling_holdouts_show_widens_the_draws_either_way():
+    """Drifts are normal around zero, whichever side the hold-outs were off, with a share of the variance."""
     step = dict(runs=10, reach=1.5, drift=0.01, wander=0.013)
     drift = np.array(sure.beyond([step], 1e20, draws=1000)["drift"])
-    assert drift.mean() == pytest.approx(-0.005) and np.sqrt(np.mean(drift**2)) == pytest.approx(0.013, rel=0.01)
+    assert drift.mean() == pytest.approx(0, abs=1e-9) and np.sqrt(np.mean(drift**2)) == pytest.approx(0.013, rel=0.01)
+    other_side = np.array(sure.beyond([step | dict(drift=-0.01)], 1e20, draws=1000)["drift"])
+    assert np.array_equal(drift, other_side)
+    quarter = np.array(sure.beyond([step], 1e20, draws=1000, share=0.25)["drift"])
+    assert quarter == pytest.approx(drift / 2)
     far = dict(runs=90, reach=1.5, drift=-0.01, wander=0.01)
     drift = np.array(sure.beyond([step, far], 1e20, draws=1000)["drift"])
-    assert drift.mean() == pytest.approx(0.5 * (0.9 - 0.1) * 0.01)
+    assert np.mean(drift**2) == pytest.approx(0.1 * 0.013**2 + 0.9 * 0.01**2, rel=0.02)
 
 
 def test_rolling_holdout_of_too_few_runs_is_refused(tmp_path, capsys):
@@ -292,3 +298,18 @@ def test_runs_that_gain_far_more_from_the_text_before_are_named(tmp_path):
     assert fitting.transition(with_positions(tmp_path, [0.02, 0.03, 0.06, 0.04, 0.05])) == []
     assert fitting.transition(with_positions(tmp_path, [0.20, 0.21, 0.25, 0.22, 0.23])) == []
     assert fitting.transition(subset(with_positions(tmp_path, [0.02, 0.03, 0.21, 0.04]), np.array([0, 1, 3]))) == []
+
+
+@pytest.mark.parametrize("across", [2, 5, 20])
+def test_a_transition_is_found_however_many_runs_are_across(tmp_path, across):
+    noise = 0.01 * np.random.default_rng(across).normal(size=40)
+    gains = 0.05 + 0.3 * (np.arange(40) >= 40 - across) + noise
+    (said,) = fitting.transition(with_positions(tmp_path, gains))
+    assert f"{across} of 40 runs gain far more" in said
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_gains_that_grow_smoothly_with_compute_are_no_transition(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    gains = 0.05 + 0.3 * rng.uniform(size=40) + 0.01 * rng.normal(size=40)
+    assert fitting.transition(with_positions(tmp_path, gains)) == []

@@ -46,7 +46,7 @@ def typed(command, capsys):
     """(what the command line prints of the page's command, its one sentence where it refuses)."""
     words = shlex.split(command)
     assert words[:4] == ["python", "-m", "fit", "plan"]
-    code = command_line.run([*words[3:], "--shape=paper"])  # the page builds the law's own shapes
+    code = command_line.run(words[3:])
     out, err = capsys.readouterr()
     assert code == (2 if err else 0)
     return out, err.removeprefix("fit plan: ").strip()

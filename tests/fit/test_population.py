@@ -1,0 +1,174 @@
+"""The prior of other sweeps' exponents, and draws of both forms."""
+
+import fit_runs
+import jax
+import numpy as np
+import pytest
+
+import fit
+from fit.data.table import Table
+from fit.errors import UserError
+from fit.fitting import fitting, forms, population
+from fit.fitting.problem import Settings, prepare
+from fit.form import Prior
+from fit.laws import FORMS
+
+JOINT, COUPLED, DENSE = FORMS["joint"], FORMS["joint_coupled"], FORMS["chinchilla_coupled"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def test_mean_and_covariance_by_hand(monkeypatch):
+    """Of two sources: the mean of logarithms; (1 + 1/2) (guess + scatter) / (1 + 2 - 1)."""
+    laws = {
+        "a": dict(alpha=0.5, beta=0.4, k=0.5),
+        "b": dict(alpha=0.8, beta=0.4, k=0.25),
+        "c": dict(alpha=9, beta=9, k=0.9),
+    }
+    monkeypatch.setattr(population, "sources", lambda: {name: dict(coupled=law) for name, law in laws.items()})
+    mean, covariance = population.moments("coupled", left_out="c")
+    assert mean == pytest.approx([(np.log(0.5) + np.log(0.8)) / 2, np.log(0.4), np.log(3) / 2])
+    half = np.array([-np.log(0.8 / 0.5) / 2, 0, -np.log(3) / 2])
+    scatter = 2 * np.outer(half, half)
+    expected = 1.5 * (np.diag(np.square(population.GUESSED)) + scatter) / 2
+    np.testing.assert_allclose(covariance, expected, rtol=1e-12)
+
+
+def test_the_file_has_each_source_of_the_bench_and_plain_exponents():
+    sources = population.sources()
+    assert len(sources) >= 5 and {"llama3", "chinchilla", "ours"} <= sources.keys()
+    for source in sources.values():
+        assert source["reference"] and source["tables"] and source["runs"] > 0
+        for kind in ("additive", "coupled"):
+            assert 0.1 < source[kind]["alpha"] < 1.5 and 0.1 < source[kind]["beta"] < 1.5
+        assert 0.1 < source["coupled"]["k"] < 1
+
+
+@pytest.mark.parametrize("form", [JOINT, COUPLED, DENSE])
+def test_signs_of_the_exponents_are_those_of_the_form(form):
+    """At the prior's mean nothing pulls; its root weighs a step by the inverse covariance."""
+    drawn = population.with_population(form)
+    mean, covariance = population.moments("coupled" if form.shares else "additive")
+    free = np.zeros(len(form.names))
+    free[form.names.index("alpha")] = np.exp(mean[0]) * (-1 if form.name.startswith("joint") else 1)
+    free[form.names.index("beta")] = np.exp(mean[1]) * (-1 if form.name.startswith("joint") else 1)
+    if form.shares:
+        free[form.names.index("k")] = mean[2]
+    assert drawn.prior.measure(free) == pytest.approx(mean)
+    root = drawn.prior.root_weight()
+    np.testing.assert_allclose(root.T @ root, np.linalg.inv(covariance), rtol=1e-9)
+    step = 1e-6 * np.random.default_rng(0).normal(size=len(free))
+    change = (drawn.prior.measure(free + step) - drawn.prior.measure(free - step)) / 2
+    np.testing.assert_allclose(drawn.prior.slopes(free) @ step, change, rtol=1e-5)
+
+
+def test_a_fixed_entry_leaves_the_marginal_prior_of_the_others():
+    prior = Prior((0, 1), (0, 0), np.zeros(2), np.array([[4.0, 1.9], [1.9, 1.0]]))
+    np.testing.assert_allclose(prior.root_weight([1]), [[0.5, 0], [0, 0]])
+
+
+def far_from_the_population(n: int, noise: float, seed: int = 0):
+    """Dense runs of a law with alpha 0.3, beta 0.7 and k 0.8, of which the prior's means are 0.58, 0.46 and 0.47."""
+    rng = np.random.default_rng(seed)
+    truth = dict(A=0.5 * 3e8**0.3, B=0.5 * 6e9**0.7, E=1.8, alpha=0.3, beta=0.7, k=0.8)
+    flops = 10 ** rng.uniform(18, 20, n)
+    size = np.sqrt(flops / 120) * np.exp(rng.uniform(-2, 2, n))
+    tokens = flops / 6 / size
+    reduced = DENSE.at_experts(truth, np.ones(1))
+    loss = reduced.loss(size, tokens) * np.exp(noise * rng.normal(size=n))
+    columns = dict(n_active=size.tolist(), n_tokens=tokens.tolist(), n_experts=[1] * n, loss=loss.tolist())
+    return truth, Table("far", columns, list(range(2, n + 2)))
+
+
+def test_a_hundred_runs_overrule_the_prior():
+    """The exponents are nearer to the truth than to the prior's mean, and with a dozen of noisy runs the other way."""
+    exponents = {}
+    for n, noise in ((100, 0.002), (12, 0.05)):
+        truth, table = far_from_the_population(n, noise)
+        law = fitting.fitted(table, population.with_population(DENSE), Settings(weight_decay=None, starts=32))
+        exponents[n] = np.log([law.fit.coefficients[name] for name in ("alpha", "beta")])
+    true, mean = np.log([truth["alpha"], truth["beta"]]), population.moments("coupled")[0][:2]
+    assert np.linalg.norm(exponents[100] - true) < 0.5 * np.linalg.norm(exponents[100] - mean)
+    assert np.linalg.norm(exponents[12] - mean) < np.linalg.norm(exponents[12] - true)
+
+
+def test_the_default_prior_can_be_turned_off_and_leave_a_source_out(tmp_path):
+    _, table = far_from_the_population(30, 0.01)
+    default, without, off = (fit.law(table, starts=8, prior=prior) for prior in (None, "population:ours", "none"))
+    assert default.record["settings"]["prior"]["law"] == "population"
+    assert without.record["settings"]["prior"]["left_out"] == "ours" and "prior" not in off.record["settings"]
+    assert len({law.coefficients["alpha"] for law in (default, without, off)}) == 3
+    assert "prior" not in fit.law(table, starts=8, form="chinchilla_coupled").record["settings"]
+    with pytest.raises(UserError, match="found no source 'nobody' to leave out; sources: llama3"):
+        fit.law(table, prior="population:nobody")
+    with pytest.raises(UserError, match="prior=population: the clark law has not one exponent of size and one of data"):
+        fit.law(table, form="clark", prior="population")
+
+
+@pytest.fixture(scope="module")
+def of_chinchilla():
+    """The default law of the 245 public points, with draws."""
+    return fit.law(str(fit_runs.DATA / "chinchilla_svg_245.csv"), bootstrap=60, starts=32)
+
+
+def test_draws_are_of_both_forms_by_their_errors(of_chinchilla):
+    record, k = of_chinchilla.record, np.array(of_chinchilla.draws["k"])
+    additive, coupled = (row["rmse_log"] for row in record["choice"]["tried"])
+    assert np.sum(k == 1) == round(60 * coupled / (additive + coupled)) == record["bootstrap"]["forms"]["chinchilla"]
+    assert np.sum(k < 1) == record["bootstrap"]["forms"]["chinchilla_coupled"] and len(k) == 60
+    # the additive draws lie around the additive law that --form=chinchilla fits
+    alone = fit.law(str(fit_runs.DATA / "chinchilla_svg_245.csv"), form="chinchilla", starts=32)
+    drawn = of_chinchilla.draws["alpha"][k == 1]
+    assert np.mean(drawn) == pytest.approx(alone.coefficients["alpha"], abs=2 * np.std(drawn))
+    drift = np.array(record["bootstrap"]["beyond"]["drift"])
+    assert abs(drift[k == 1].mean()) < 1e-9 > abs(drift[k < 1].mean())
+
+
+def test_a_plan_far_beyond_the_runs_says_that_the_forms_disagree(of_chinchilla):
+    """At 5.76e23 FLOPs the additive law's 125B and the coupled law's 46.8B parameters are in the interval."""
+    plan = fit.plan(of_chinchilla, flops=5.76e23)
+    (row,) = plan.bootstrap["optima"]
+    low, high = row["n_active"]
+    assert low < 46.8e9 and 120e9 < high
+    additive, coupled = row["forms"]["additive"], row["forms"]["coupled"]
+    assert coupled["n_active"] < 55e9 < 100e9 < additive["n_active"]
+    (said,) = [sentence for sentence in plan.warnings if "forms of the law disagree" in sentence]
+    assert f"{additive['draws']} of 60 bootstrap fits" in said and "the intervals hold both" in said
+    near = fit.plan(of_chinchilla, flops=1e20)
+    assert not [sentence for sentence in near.warnings if "disagree" in sentence]
+
+
+def test_runs_too_few_for_hold_outs_get_half_of_each_form():
+    _, table = far_from_the_population(14, 0.01)
+    law = fit.law(table, bootstrap=20, starts=16)
+    assert law.record["choice"]["tried"] == [] and np.sum(law.draws["k"] == 1) == 10
+    assert "beyond" not in law.record["bootstrap"]
+
+
+def test_a_single_form_that_is_asked_for_has_draws_of_its_own_alone():
+    _, table = far_from_the_population(20, 0.01)
+    law = fit.law(table, form="chinchilla_coupled", bootstrap=8, starts=8)
+    assert np.all(law.draws["k"] < 1) and "forms" not in law.record["bootstrap"]
+
+
+def test_the_objective_has_the_prior_in_it():
+    """Half the variance times the squared distance to the mean, in NumPy."""
+    runs = fit_runs.dense_runs(40)
+    form = population.with_population(DENSE)
+    settings = Settings(variance=1e-4)
+    problem, bare = prepare(form, runs, settings), prepare(DENSE, runs, Settings(variance=0.0))
+    free = DENSE.to_free(fit_runs.CHINCHILLA | dict(k=0.6))
+    mean, covariance = population.moments("coupled")
+    off = np.log([0.3478, 0.3658, 1 / 0.6 - 1]) * [1, 1, 1] - mean
+    expected = 0.5 * 1e-4 * off @ np.linalg.solve(covariance, off)
+    extra = fit_runs.objective(problem, free) - fit_runs.objective(bare, free)
+    assert extra == pytest.approx(expected, rel=1e-6)
+
+
+def test_with_prior_none_is_the_form_itself():
+    assert forms.with_prior(JOINT, "none") is JOINT and forms.with_prior(JOINT, None) is JOINT
+    assert population.with_population(JOINT) is population.with_population(JOINT)
