@@ -92,16 +92,22 @@ def together(table: Table | None, rows: list[Json], path: str) -> Table:
 
 
 def options(law: Law) -> dict[str, Any]:
-    """The options of the fit that made a law.json, for fit.law."""
+    """The options of the fit that made a law.json, for fit.law: where that chose between two forms, their weights and
+    their prior, so does the new one."""
     settings, drawn = law.record.get("settings") or {}, law.record.get("bootstrap") or {}
     same = ("huber_delta", "reduction", "solver", "seed", "fix", "holdout", "select", "bootstrap_by", "weights")
     found = {name: settings[name] for name in same if name in settings}
-    found["form"] = [law.form.name]
+    chosen = "choice" in law.record
+    if chosen:
+        found.pop("weights", None)
+    else:
+        found["form"] = [law.form.name]
     if "starts" in settings:
         found["starts"] = settings["starts"] or "paper"
     if not settings.get("weight_decay_default"):
         found["weight_decay"] = settings.get("weight_decay")
-    if prior := settings.get("prior"):
+    prior = settings.get("prior") or {}
+    if "law" in prior and not (chosen and prior["law"] == "population"):  # which is the default there
         found["prior"] = prior["law"]
     if drawn:
         found |= dict(bootstrap=len(drawn["draws"]), bootstrap_form=drawn["form"], percentiles=drawn["percentiles"])
