@@ -141,7 +141,7 @@ class Budget(Shape):
         if kind not in CHIPS or (colon and not (count.isascii() and count.isdigit() and 0 < int(count) <= 10**9)):
             raise UserError(sentences.NO_CHIPS.format(value=self.chips, kinds=", ".join(CHIPS)))
         mfu = cost.MFU if self.mfu is None else cost.mfu_of(self.mfu, experts)
-        return Chips(kind, int(count or 1), mfu, self.dollars_per_hour, self.devices)
+        return Chips(kind, int(count or 1), mfu, self.dollars_per_hour, self.devices, room=ROOM)
 
     def limits(self, experts: tuple[int, ...] = ()) -> Constraints:
         """The limits as plans of these numbers of experts are solved under, the hours as FLOPs of the chips."""
@@ -192,8 +192,8 @@ class Plan(Budget):
     def bought(self, experts: tuple[int, ...]) -> Chips | None:
         """With the mesh that is asked. Raises UserError where that does not divide the chips, too."""
         chips, given = super().bought(experts), self.given("mesh_expert", "mesh_model", "remat")
-        if chips and self.shape == "hardware":
-            chips = dataclasses.replace(chips, room=ROOM)
+        if chips and self.shape == "paper":
+            chips = dataclasses.replace(chips, room=1.0)
         if not given:
             return chips
         if chips is None:
