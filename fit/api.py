@@ -180,7 +180,7 @@ def add(
     check_writable(path)
     found = added.judged(known, rows)
     together = added.together(table, rows, path)
-    made, warnings = [], []
+    made, warnings = [], added.unknown_text(rows, table)
     if not known.published:
         if table is not None and not added.has_runs_of(known, table):
             warnings.append(f"{path} is not the table that --law={known.name} was fitted to: both changes count below")

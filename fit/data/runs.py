@@ -91,7 +91,8 @@ def corpora(table: Table) -> list[str]:
     """Fingerprints of the text that the runs of a table were trained on, where it has them."""
     if "corpus_fingerprint" not in table:
         return []
-    return sorted({printable(str(v)) for v in table.column("corpus_fingerprint")})
+    named = [v for v in table.column("corpus_fingerprint") if v not in (None, "")]
+    return sorted({printable(str(v)) for v in named})
 
 
 def read_runs(path: str | Table, columns: Sequence[str], mix_corpora: bool = False) -> Runs:

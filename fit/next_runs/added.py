@@ -73,6 +73,14 @@ def check_text(rows: list[Json], table: Table | None, source: str) -> None:
             )
 
 
+def unknown_text(rows: list[Json], table: Table | None) -> list[str]:
+    """A warning where the table says which text its runs had, and a row does not."""
+    known = {str(v) for v in (table.columns.get("corpus_fingerprint", []) if table else [])} - {""}
+    if known and not all(row.get("corpus_fingerprint") for row in rows):
+        return ["the run does not say its text (corpus_fingerprint): it is taken for that of the table's runs"]
+    return []
+
+
 def together(table: Table | None, rows: list[Json], path: str) -> Table:
     """The table with the rows after its own; columns that one of both lacks are filled in where that is known."""
     if table is None:
