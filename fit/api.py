@@ -178,9 +178,10 @@ def add(
     if not mix_corpora:
         added.check_text(rows, table, str(run))
     check_writable(path)
+    warnings = added.fill_shared(rows, table)
     found = added.judged(known, rows)
     together = added.together(table, rows, path)
-    made, warnings = [], added.unknown_text(rows, table)
+    made = []
     if not known.published:
         if table is not None and not added.has_runs_of(known, table):
             warnings.append(f"{path} is not the table that --law={known.name} was fitted to: both changes count below")

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import re
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from fit.words.units import say
 # what tells two runs apart, with the loss to this share
 SAME = ("n_active", "n_tokens", "n_experts", "loss")
 CLOSE = 1e-9
+# columns of the text and of the shape of models that a law's runs have in common
+SHARED = ("corpus_fingerprint", "vocab_size", "width_per_block", "seq_len", "final_norm")
 FIRST = ("n_active", "n_total", "n_tokens", "n_experts", "loss")  # columns of a new table, before the others
 
 
@@ -73,12 +76,23 @@ def check_text(rows: list[Json], table: Table | None, source: str) -> None:
             )
 
 
-def unknown_text(rows: list[Json], table: Table | None) -> list[str]:
-    """A warning where the table says which text its runs had, and a row does not."""
-    known = {str(v) for v in (table.columns.get("corpus_fingerprint", []) if table else [])} - {""}
-    if known and not all(row.get("corpus_fingerprint") for row in rows):
-        return ["the run does not say its text (corpus_fingerprint): it is taken for that of the table's runs"]
-    return []
+def fill_shared(rows: list[Json], table: Table | None) -> list[str]:
+    """Gives rows the columns SHARED that they leave out and in which all runs of the table are alike; a warning on what
+    was so taken."""
+    taken = {}
+    for name in SHARED:
+        values = {str(value): value for value in (table.columns.get(name, []) if table else [])}
+        if len(values) != 1:
+            continue
+        (value,) = values.values()
+        for row in rows:
+            if row.get(name) in (None, ""):
+                row[name] = value
+                taken[name] = value
+    if not taken:
+        return []
+    listed = ", ".join(f"{name} {value}" for name, value in taken.items())
+    return [f"the run leaves out what all runs of the table share; taken for it: {listed}"]
 
 
 def together(table: Table | None, rows: list[Json], path: str) -> Table:
@@ -193,4 +207,4 @@ def text(found: Json) -> str:
         lines.append(f"{run}: in {found['table']} already, left as it is")
     lines.append(f"{found['table']}: {len(found['runs'])} added, {found['n_runs']} runs")
     lines.append(found["next"])
-    return "\n".join(lines)
+    return "\n".join(textwrap.fill(line, 120, subsequent_indent="    ", break_on_hyphens=False) for line in lines)

@@ -152,9 +152,14 @@ def test_a_run_of_another_tool_comes_as_a_table(folder, tmp_path, capsys):
     theirs = tmp_path / "theirs.csv"
     theirs.write_text("run,n_active,n_tokens,n_experts,loss\nmine,50000,1e6,8,1.9\n")
     assert command_line.run(["add", f"--law={folder}/law.json", f"--run={theirs}", f"--runs={table}"]) == 0
-    said = capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
     assert re.search(r"mine: predicted \d\.\d{4}, measured 1\.9000 \(.*\), (inside|OUTSIDE) its 80% interval", said)
-    assert len(rows_of(table)) == 37 and "the law fitted again" in said
+    rows = rows_of(table)
+    assert len(rows) == 37 and "the law fitted again" in said
+    assert "taken for it: corpus_fingerprint 1a2b3c4d5e6f7a8b, vocab_size 257, width_per_block 8" in said
+    assert rows[-1]["vocab_size"] == rows[0]["vocab_size"] == "257"
+    for flops in ("3×10¹¹", "3×10¹²"):  # plans of both laws are of the table's own models
+        assert re.search(rf"best plan of {flops} FLOPs had a loss of \d\.\d+ .* and has [12]\.\d+ by", said)
 
 
 REFUSED = {
