@@ -125,7 +125,7 @@ def rounded_sums(jaxpr) -> list[tuple[str, int]]:
 def test_no_sum_of_many_terms_is_in_bfloat16(n_devices, expert, model, monkeypatch):
     """Neither over tokens nor over hidden units, nor over devices, of which here two are many."""
     monkeypatch.setattr(sharding, "FEW", 1)
-    config = small(d_model=32, **model)  # a head of 16, so that sums over it have many terms
+    config = small(d_model=32, n_blocks=2, **model)  # heads of 16, so that sums over them have many terms
     config.model.dtype, config.mesh.expert = "bfloat16", expert
     mesh = sharding.make_mesh(config, jax.devices()[:n_devices])
     with jax.set_mesh(mesh):
