@@ -105,7 +105,7 @@ def check_mesh(config, n_devices: int, n_slices: int = 1) -> tuple[int, int, int
     """The sizes of the mesh axes (data, expert, model) over `n_devices`, which are those of `n_slices` TPU slices.
 
     Raises UserError, naming both numbers, if devices, experts, sizes, a batch or a microbatch do not divide evenly, or
-    if the devices that share one copy of the experts would be in different slices.
+    if the devices of one copy of the experts would be in different slices.
     """
     model, expert, tensor = config.model, config.mesh.expert, config.mesh.model
     if expert < 1 or tensor < 1 or n_devices % (expert * tensor):
