@@ -17,7 +17,6 @@ from fit.data import table
 from fit.errors import UserError
 from fit.lawbook import config_fields, lawfile, models
 from fit.next_runs import next_text
-from fit.planner import page
 from fit.planning import emitted
 
 CODE = "seed = 1\n    import os; os.system('touch {mark}')\n    config.seed"
@@ -108,7 +107,6 @@ def test_a_config_file_that_is_not_ours_runs_only_if_it_is_named(tmp_path, capsy
     code, _, err = run(capsys, *ask)
     assert code == 2 and f"name it yourself by --base_config={base}" in err and not (tmp_path / "config.py").exists()
     read = lawfile.load(law)
-    assert page._law(read)["foreign_config"]
     with pytest.raises(UserError, match=f"base_config={re.escape(base)}"):
         next_text.sweep_source(read, read.shaped(), {})
 
