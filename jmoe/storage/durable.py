@@ -51,6 +51,8 @@ def make_folder(folder: str | os.PathLike) -> None:
     parent = os.path.dirname(os.path.abspath(folder))
     if not os.path.isdir(parent):
         make_folder(parent)
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fspath(folder))
     os.makedirs(folder, exist_ok=True)
     sync_folder(parent)  # also where the folder exists: whoever made it may have been killed before this
 
