@@ -142,7 +142,9 @@ def test_two_pods_train_one_job(sweep, on_a_disk, bucket, tmp_path):
         disk = {"JMOE_CACHE": str(tmp_path / f"pod{index}")}
         pods.append(
             subprocess.Popen(
-                helpers.command("launch.task", f"--workdir={workdir}", f"--job={job.name}"),
+                helpers.command(
+                    "launch.task", f"--workdir={workdir}", f"--job={job.name}", f"--config={job.config_file}"
+                ),
                 env=helpers.environment() | address | pod_of_two(index) | disk,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -156,7 +158,7 @@ def test_two_pods_train_one_job(sweep, on_a_disk, bucket, tmp_path):
     assert result["n_devices"] == 2
     assert result["loss"] == pytest.approx(on_a_disk[0][1], abs=1e-5)
     again = subprocess.run(
-        helpers.command("launch.task", f"--workdir={workdir}", f"--job={job.name}"),
+        helpers.command("launch.task", f"--workdir={workdir}", f"--job={job.name}", f"--config={job.config_file}"),
         env=helpers.environment() | {"JMOE_HOSTS": "1", "JMOE_SLICES": "1"},
         capture_output=True,
         timeout=60,
@@ -171,7 +173,7 @@ def test_a_pod_tells_for_good_from_again(sweep, bucket, proxy, text_glob):
     job = write_sweep(sweep, workdir, helpers.fingerprint(text_glob), overrides={"seed": 5})
     pod = {"JMOE_HOSTS": "1", "JMOE_SLICES": "1"}
     run = lambda **env: subprocess.run(
-        helpers.command("launch.task", f"--workdir={workdir}", f"--job={job.name}"),
+        helpers.command("launch.task", f"--workdir={workdir}", f"--job={job.name}", f"--config={job.config_file}"),
         env=helpers.environment() | pod | env,
         capture_output=True,
         text=True,
@@ -185,7 +187,7 @@ def test_a_pod_tells_for_good_from_again(sweep, bucket, proxy, text_glob):
     assert outlasted.returncode == 75 and "the store gave no answer" in outlasted.stdout, outlasted
     assert not job.failure()
     proxy.end()
-    command = helpers.command("launch.task", f"--workdir={workdir}", f"--job={job.name}")
+    command = helpers.command("launch.task", f"--workdir={workdir}", f"--job={job.name}", f"--config={job.config_file}")
     with subprocess.Popen(command, env=helpers.environment() | pod, stdout=subprocess.PIPE) as preempted:
         preempted.stdout.readline()  # the log's, once the trainer has started; it imports for seconds
         preempted.terminate()
@@ -207,7 +209,7 @@ def test_a_try_in_which_both_pods_fail_is_counted_once(sweep, bucket, tmp_path, 
     job = write_sweep(sweep, workdir, helpers.fingerprint(text_glob))
     told = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{helpers.free_port()}", "XLA_FLAGS": "--no_such_flag"}
     start = lambda index: subprocess.Popen(
-        helpers.command("launch.task", f"--workdir={workdir}", f"--job={job.name}"),
+        helpers.command("launch.task", f"--workdir={workdir}", f"--job={job.name}", f"--config={job.config_file}"),
         env=helpers.environment() | told | pod_of_two(index) | {"JMOE_CACHE": str(tmp_path / f"pod{index}")},
         stdout=subprocess.DEVNULL,
     )
