@@ -246,7 +246,7 @@ def test_how_much_a_token_uses_is_chosen_by_a_law_that_reads_it(capsys):
 def test_a_list_of_used_may_name_the_laws_own(law):
     """Of the models that a law's own are, too, by FLOPs or by a loss to reach, from Python as from the command line."""
     for limit in (dict(flops=1e21), dict(target_loss=2.3)):
-        both = fit.plan(law, memory_gb=80, experts=[1, 8], used=[1, 2], **limit)
+        both = fit.plan(law, memory_gb=80, experts=[1, 8], used=[1, 2], verbose=True, **limit)
         alone = {used: fit.plan(law, memory_gb=80, experts=[1, 8], used=used, **limit) for used in (1, 2)}
         assert [(row["used"], row["loss"]) for row in both.architectures] == [
             (u, alone[u].best["loss"]) for u in (1, 2)
