@@ -335,10 +335,10 @@ def test_another_number_of_experts_is_built_only_where_the_planned_one_does_not_
     limits = optimum.Constraints(flops=1e17, memory_bytes=float(smallest.n_total + smallest.exact_parameters))
     made = planning.plan(law, PAPER, limits, [1, 2])
     assert made["best"]["n_experts"] == 2 and made["buildable"]["n_experts"] == 1
-    assert "and one with n_experts = 1 has a loss of" in plan_text.text(made).splitlines()[0]
+    assert "and one with n_experts = 1 has a loss of" in plan_text.answer(made)
     none = planning.plan(law, PAPER, limits, [2])
     assert none["buildable"] is None
-    assert plan_text.text(none).splitlines()[0].endswith("built of whole blocks and heads no model meets the limits.")
+    assert plan_text.answer(none).endswith("built of whole blocks and heads no model meets the limits.")
 
 
 def test_emitted_config_is_the_plan(law, tmp_path):
