@@ -282,8 +282,8 @@ def marks(
         if undecided:
             wins = ", ".join(sentences.WIN.format(**row) for row in often if row["best_in_draws"])
             warnings.append(sentences.UNDECIDED.format(draws=drawn["draws"], wins=wins))
-        if apart := disagreement(drawn, e):
-            warnings.append(apart)
+    if drawn and (apart := disagreement(drawn, e)):
+        warnings.append(apart)
     warnings += assumed(law, architecture)
     if not law.ranges:
         warnings.append(sentences.NO_RANGE)
