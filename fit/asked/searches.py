@@ -35,7 +35,7 @@ class Model(Asked):
         if self.n_experts is not None:
             law.check_experts(self.n_experts, "--n_experts")
         given = {name: getattr(self, name) for name in ("n_active", "n_total", "n_tokens", "top_k", "granularity")}
-        given |= dict(n_experts=self.n_experts or 1, n_shared_experts=self.n_shared_experts)
+        given |= dict(n_experts=self.n_experts or law.only_experts or 1, n_shared_experts=self.n_shared_experts)
         if self.n_embedding is not None and not law.counts_embedding:
             for name in ("n_active", "n_total"):
                 if given[name] is not None:

@@ -167,7 +167,7 @@ def test_random_shapes_are_planned_as_they_are_counted(seed):
         law = law_of(table(**columns, **more))
         assert (law.models["architecture"] or {"top_k": 1})["top_k"] == top_k and not law.models["assumed"]
         for size, ratio in zip(active[2:], (total / active)[2:]):
-            plan = fit.plan(law, max_tokens=20 * size, flops=6 * size * 20 * size * 0.999)
+            plan = fit.plan(law, max_tokens=20 * size, flops=6 * size * 20 * size * 0.999, shape="paper")
             best, built = plan.best, plan.buildable
             here = np.interp(np.log(best["n_active"]), np.log(active), total / active)
             assert best["n_total"] / best["n_active"] == pytest.approx(here, rel=0.04), (more.keys(), size, ratio)
@@ -180,7 +180,7 @@ def test_the_ratio_of_a_table_holds_at_all_sizes():
     n = np.geomspace(1e8, 2e9, 24)
     law = law_of(table(n_active=n, n_total=10 * n, n_tokens=20 * n, n_experts=128, top_k=8, loss=3.0))
     for flops in (1e20, 1e22, 1e24):
-        plan = fit.plan(law, flops=flops)
+        plan = fit.plan(law, flops=flops, shape="paper")
         assert plan.best["n_total"] == pytest.approx(10 * plan.best["n_active"], rel=2e-3)
         assert plan.buildable["n_total"] == pytest.approx(10 * plan.buildable["n_active"], rel=0.02)
         assert plan.buildable["top_k"] == 8 and plan.buildable["n_experts"] == 128

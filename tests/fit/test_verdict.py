@@ -24,7 +24,7 @@ def test_a_tie_is_named_with_what_sets_it_apart():
     assert 0 < eight["loss"] - four["loss"] < 5e-4 * four["loss"]
     assert plan.verdict["tied"] == [4, 8] and plan.verdict["choice"] == "mixture"
     assert set(plan.verdict["differ"]) == {"n_tokens", "inference_flops_per_token"}
-    said = str(plan)
+    said = " ".join(str(plan).split())  # lines are wrapped
     assert "E = 4 (" in said and "E = 8 (" in said and "sets them apart is tokens and FLOPs of serving" in said
 
 
