@@ -59,6 +59,7 @@ def should_hold():
         "*.py",
         "py.typed",
         "presets/*.json",
+        "fitting/*.json",
         "paper/*.html",
         "figures/*.mplstyle",
         "planner/*.css",
