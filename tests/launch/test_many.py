@@ -68,7 +68,7 @@ finally:
 
 @pytest.mark.parametrize(
     "command, most",
-    [(["launch.status"], 7), (["launch.collect"], 4), (["launch.sweep", "--dry_run", "--mix=code", "--sweep={}"], 3)],
+    [(["launch.status"], 7), (["launch.collect"], 4), (["launch.sweep", "--dry_run", "--mix=code", "--sweep={}"], 4)],
 )
 def test_files_looked_at_grow_by_few_a_job(tmp_path, command, most):
     """Of jobs two thirds of which have some. No file is looked at once for every job of the sweep."""
