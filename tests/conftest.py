@@ -137,7 +137,7 @@ def pytest_runtest_logreport(report):
     """Names a failure at once: a run that is cut off has no summary."""
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
         why = getattr(getattr(report.longrepr, "reprcrash", None), "message", report.longreprtext)
-        print(f"\nFAILED {report.nodeid} after {report.duration:.0f} s: {why[:1000]}", flush=True)
+        print(f"\nFAILED {report.nodeid} after {report.duration:.0f} s: {why[:3000]}", flush=True)
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -33,7 +33,7 @@ def get_config():
     config.model.n_blocks = 2
     config.model.n_heads = 2
     config.model.vocab_size = 257
-    config.model.group_tokens = 256
+    config.model.group_tokens = 32  # eight groups a batch: one for each of eight devices
     config.data.path = "data/*.txt"
     config.data.fingerprint = ""
     config.data.tokenizer = "bytes"

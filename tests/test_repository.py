@@ -261,7 +261,8 @@ def test_the_installed_configs_are_found_where_the_folder_has_none(tmp_path, mon
 
 def test_make_says_that_the_registry_cannot_be_reached(tmp_path):
     """And not that the packages conflict, which is what pip makes of it."""
-    for name in ("Makefile", "setup.cfg", "pyproject.toml", "constraints.txt"):
+    (tmp_path / "requirements").mkdir()
+    for name in ("Makefile", "setup.cfg", "pyproject.toml", "constraints.txt", "requirements/train.lock"):
         (tmp_path / name).write_text(text(name))
     nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_CONFIG_FILE": os.devnull, "PIP_RETRIES": "1"}
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "MAKE"))} | nowhere

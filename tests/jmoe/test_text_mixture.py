@@ -122,7 +122,8 @@ def test_the_held_out_loss_of_each_source_is_measured_and_makes_up_that_of_all(t
     last = json.loads(metrics.read_text().splitlines()[-1])
     assert {name: last[name] for name in names} == {name: result[name] for name in names}
     again = evaluate.evaluate(tmp_path / "run")
-    assert again["loss"] == result["loss"] and again["loss_of_sources"] == {a: of_a, b: of_b}
+    assert again["loss"] == pytest.approx(result["loss"], rel=1e-6)  # sums in another order, by another program
+    assert again["loss_of_sources"] == pytest.approx({a: of_a, b: of_b}, rel=1e-6)
     alone = evaluate.evaluate(tmp_path / "run", overrides={"data.path": b, "data.validation_tokens": 80})
     assert alone["loss"] == pytest.approx(of_b, rel=1e-6) and alone["loss_of_sources"] == {}
 

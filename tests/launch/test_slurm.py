@@ -35,6 +35,13 @@ def write_sweep(folder, config, varied) -> str:
     return str(path)
 
 
+@pytest.fixture(autouse=True)
+def nothing_left(cluster):
+    """What a test that failed left in the queue, or a node that Slurm drained on the way, harms no other test."""
+    yield
+    cluster.clear()
+
+
 @pytest.fixture
 def run(cluster):
     """Runs a command of launch as a user of that Slurm would, with a secret in the environment."""
@@ -59,6 +66,16 @@ def wait(condition, what, seconds=3600 if SOAK else 300):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+def wait_for_the_end(cluster):
+    """Until the queue is empty; what Slurm says of nodes and jobs where that takes too long."""
+    deadline = time.monotonic() + (3600 if SOAK else 300)
+    while queue(cluster):
+        eligible_now(cluster)
+        if time.monotonic() > deadline:
+            pytest.fail(f"the queue does not empty\n{cluster.report()}")
         time.sleep(0.1)
 
 
@@ -142,7 +159,7 @@ def test_whatever_happens_to_nodes_it_ends_with_the_same_losses(cluster, run, co
             happened.append(event.__name__)
     status = run("launch.status", f"--workdir={workdir}").stdout
     assert f"of {2 * n_jobs} runs done; {n_jobs} jobs on slurm" in status, status
-    wait(lambda: eligible_now(cluster) or not queue(cluster), "the queue does not empty")
+    wait_for_the_end(cluster)
     assert len(happened) >= len(EVENTS) and used == set(slurm.NODES), (happened, used)
     assert (workdir / "runs.csv").exists(), "the collect after the array did not run"
     found = losses(workdir)
@@ -165,7 +182,7 @@ def test_a_job_over_two_nodes_survives_what_happens_to_one(event, cluster, run, 
     ((task, nodes),) = running(cluster).items()
     assert nodes == "node[1-2]"
     event(cluster, task, "node2")
-    wait(lambda: eligible_now(cluster) or not queue(cluster), "the queue does not empty")
+    wait_for_the_end(cluster)
     found, undisturbed = losses(workdir), alone(sweep, tmp_path / "alone")
     assert found.keys() == undisturbed.keys(), run("launch.logs", f"--workdir={workdir}", "--job=d").stdout
     for name in found:
@@ -182,7 +199,7 @@ def test_at_its_time_limit_a_job_saves_and_is_queued_again(cluster, run, config,
     assert not finished(cluster)
     (task,) = [line.split()[0] for line in queue(cluster).splitlines() if "BeginTime" in line]
     cluster.call("scontrol", "update", f"JobId={task}", "TimeLimit=60")  # once is enough
-    wait(lambda: eligible_now(cluster) or not queue(cluster), "the queue does not empty")
+    wait_for_the_end(cluster)
     logs = run("launch.logs", f"--workdir={workdir}", "--job=d").stdout
     assert "stopped by signal 15" in logs and "resuming from" in logs
     assert losses(workdir) == alone(sweep, tmp_path / "alone")
@@ -229,7 +246,7 @@ def test_two_tasks_odd_flags_and_a_failure(cluster, run, config, text_glob, tmp_
     submitted = run(*start, "--sbatch=--ntasks=2", "--sbatch=--comment=not ours", "--sbatch=--nice=1")
     assert submitted.returncode == 2 and "--comment" in submitted.stderr
     assert run(*start, "--sbatch=--nodes=2", "--sbatch=--ntasks=2", "--sbatch=--nice=1").returncode == 0
-    wait(lambda: not queue(cluster), "the queue does not empty")
+    wait_for_the_end(cluster)
     assert "node[1-2]" in cluster.call("squeue", "-h", "-t", "all", "-o", "%N").stdout.split()
     with open(workdir / "runs.csv", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -269,7 +286,7 @@ def test_a_store_that_gives_no_answer_is_no_try(cluster, run, config, text_glob,
     wait(lambda: "BeginTime" in queue(cluster) or finished(cluster), "the task went on without a store")
     assert not finished(cluster), logs()
     proxy.end()
-    wait(lambda: eligible_now(cluster) or not queue(cluster), "the queue does not empty")
+    wait_for_the_end(cluster)
     status = run("launch.status", f"--workdir={workdir}").stdout
     assert "1 of 1 runs done; 1 jobs on slurm: 1 done" in status, (status, logs())
 
@@ -311,7 +328,7 @@ def test_why_a_task_did_not_run_is_told(cluster, run, config, tmp_path):
     path.write_text(json.dumps(begun))
     for array in {line.split()[0].split("_")[0] for line in queue(cluster).splitlines()}:  # a line for each task
         cluster.call("scontrol", "release", array)
-    wait(lambda: not queue(cluster), "the queue does not empty")
+    wait_for_the_end(cluster)
     why = f"job {name} belongs to code 0ld0c0de-jax0.9"
     status = run("launch.status", f"--workdir={workdir}").stdout
     assert " failed " in status and why in status and "/slurm/" in status, status
@@ -330,7 +347,7 @@ def test_why_a_task_did_not_run_is_told(cluster, run, config, tmp_path):
     again = run(*start)
     assert again.returncode == 2 and newest.name in again.stderr and "launch.cancel" in again.stderr
     assert run("launch.cancel", f"--workdir={workdir}").returncode == 0
-    wait(lambda: not queue(cluster), "the queue does not empty")
+    wait_for_the_end(cluster)
 
 
 def test_cancelled_jobs_stay_cancelled_and_go_on_when_asked(cluster, run, config, tmp_path):
@@ -343,10 +360,10 @@ def test_cancelled_jobs_stay_cancelled_and_go_on_when_asked(cluster, run, config
     wait(lambda: steps(workdir) > 3, "no step was trained")
     assert "running" in run("launch.status", f"--workdir={workdir}").stdout
     assert "cancelled 2 jobs" in run("launch.cancel", f"--workdir={workdir}").stdout
-    wait(lambda: not queue(cluster), "the queue does not empty")
+    wait_for_the_end(cluster)
     assert "2 waiting" in run("launch.status", f"--workdir={workdir}").stdout
     logs = "".join(path.read_text() for path in workdir.glob("jobs/*/log.txt"))
     assert "stopped by signal 15; saved step" in logs
     assert "submitted 2 jobs" in run(*start).stdout
     run("launch.cancel", f"--workdir={workdir}")
-    wait(lambda: not queue(cluster), "the queue does not empty")
+    wait_for_the_end(cluster)

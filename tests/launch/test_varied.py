@@ -30,7 +30,7 @@ def load(folder, returned: str, *flags, head: str = ""):
         ("return 'configs/quickstart.py', {'seed': 3}", "in a grid, 'seed' must have a list of values, not 3"),
         ("return 'configs/quickstart.py', {'remat': 'full'}", "in a grid, 'remat' must have a list of values"),
         ("return 'configs/quickstart.py', [{'seed': -1}]", "job {'seed': -1}: config.seed=-1 must be"),
-        ("return 'configs/quickstart.py', [{'n_heads': 4}]", 'job .*: Key "n_heads" does not exist .* is locked.$'),
+        ("return 'configs/quickstart.py', [{'n_heads': 4}]", "config.n_heads is no field .* config.model.n_heads"),
         ("raise ValueError('no text')", "get_sweep\\(\\) fails: ValueError: no text"),
         ("import sys; sys.exit(7)", "get_sweep\\(\\) fails: SystemExit: 7"),
         (f"return '{'a' * 300}.py', [{{}}]", "is no Python file"),

@@ -141,6 +141,24 @@ class Cluster:
         assert not check or done.returncode == 0, (command, done.stderr)
         return done
 
+    def clear(self) -> None:
+        """Cancels what is queued or runs, and gives nodes that Slurm drained work again."""
+        self.call("scancel", "--user=root", check=False)
+        deadline = time.monotonic() + 60
+        while self.call("squeue", "-h", check=False).stdout.strip() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        for node, state in self.states().items():
+            if "drain" in state or "down" in state:
+                self.call("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
+
+    def report(self) -> str:
+        """The queue, the nodes with the reasons of those that take no job, and the end of each log."""
+        commands = (["squeue", "-r", "-o", "%i %j %T %r %N"], ["sinfo", "-N", "-o", "%N %T %E"])
+        said = [self.call(*command, check=False).stdout for command in commands]
+        for log in sorted(self.folder.glob("slurm*.log")):
+            said.append(f"{log.name}:\n" + "\n".join(log.read_text(errors="replace").splitlines()[-12:]))
+        return "\n".join(said)
+
     def stop(self, keep=False):
         self.call("scancel", "--user=root", check=False)
         deadline = time.monotonic() + 15
