@@ -42,8 +42,9 @@ PRIOR = {
 }
 SOURCE_SPREAD = 0.2  # of ln speed between software of different sources, before any measurement
 RUN_SPREAD = 0.08  # of ln speed between runs of one source
+OWN_SPREAD = 0.02  # of ln speed between your own runs, which are of one software and network
+OWN_COLUMNS = ("d_model", "n_experts", "tokens_per_second")
 Z80 = 1.2816  # standard deviations that hold 80% of a normal distribution
-INTEGERS = "n_chips data expert model pipeline sequence d_model n_blocks vocab_size".split()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -265,10 +266,6 @@ def recalibrated(prior: Calibration, runs: Sequence[Run]) -> Calibration:
     # With few runs the spread that they leave says little: the published one counts as two runs.
     within = math.sqrt((2 * prior.within_source**2 + float(np.sum(left**2))) / (2 + len(runs)))
     return dataclasses.replace(scaled(found), between_sources=within / math.sqrt(len(runs)), within_source=within)
-
-
-OWN_SPREAD = 0.02  # of ln speed between your own runs, which are of one software and network
-OWN_COLUMNS = ("d_model", "n_experts", "tokens_per_second")
 
 
 def read_own(

@@ -26,7 +26,9 @@ IMBALANCE = 1.724
 STATE_BYTES = 32  # read and written for each parameter in an update: weight, two moments, gradient, in float32
 TOUCHES = 8  # times that a unit of a layer is read or written, forward and backward, between products
 PASSES = {"full": 4, "dots": 3, "none": 3}  # of a block's products: forward, forward again, two backward
-GATHERS = {"full": 3, "dots": 2, "none": 2}  # of each weight in a microbatch
+FLASH_BLOCK = 512  # positions beyond the diagonal that flash attention works on
+GATHERS = 2  # of each weight in a microbatch: forward and backward
+EXACT_UP_TO = 8  # devices that sum gradients in bfloat16; more sum in float32 (docs/train.md)
 TRAVELS = {"full": 5, "dots": 4, "none": 4}  # of a token's row between devices of the expert axis
 
 
@@ -127,8 +129,8 @@ class Setup:
 
     batch_tokens: of a step. microbatch_tokens: that a chip holds at once (0: MICROBATCH_TOKENS, or its share of the
     batch if that is less). data, expert, model, pipeline: sizes of the mesh's axes. remat: "full", "dots" or "none".
-    slots: slots of the experts over tokens' choices: the capacity factor, 1 where no token is dropped. imbalance:
-    busiest device over its fair share. domain: chips in a fast network, 0: as large as the chip's kind has.
+    slots: slots of the experts over tokens' choices: the capacity factor, 1 where no token is dropped. buffer: rows sent
+    to experts over tokens' choices, 0: as `slots`. imbalance: busiest device over its fair share. domain: chips in a fast network, 0: as large as the chip's kind has.
     """
 
     n_chips: int
@@ -141,6 +143,7 @@ class Setup:
     pipeline: int = 1
     remat: str = "full"
     slots: float = 1.0
+    buffer: float = 0.0
     imbalance: float = 1.0
     flash: bool = True
     domain: int = 0
@@ -202,6 +205,11 @@ def leaving(n: float) -> float:
     return (n - 1) / n
 
 
+def summed_bytes(n: float) -> int:
+    """Bytes of a number of a gradient that n devices sum."""
+    return BF16 if n <= EXACT_UP_TO else FP32
+
+
 def counts(shape: Shape, setup: Setup, domain: int, gathers_between: bool) -> Counts:
     """The counts of a step. domain: chips of a fast network. gathers_between: weights are gathered over all chips, and
     not only over those of a fast network."""
@@ -221,7 +229,8 @@ def counts(shape: Shape, setup: Setup, domain: int, gathers_between: bool) -> Co
     grouped = 2 * chosen * routed * (3 + again * (1 - 1 / shape.matrices))
     # Flash attention: 2 products forward and 5 backward on half of the scores. Otherwise 2 and 4 on all of them.
     products = (2 + 2 * again + 5) / 2 if setup.flash else 2 + 2 * again + 4
-    attention = 2 * products * tokens * shape.n_blocks * shape.attention_width * setup.sequence
+    positions = setup.sequence + FLASH_BLOCK if setup.flash else setup.sequence
+    attention = 2 * products * tokens * shape.n_blocks * shape.attention_width * positions
 
     rows = chosen / setup.n_microbatches * setup.expert * setup.model * setup.pipeline / shape.n_experts
     inner = [d, shape.d_ff or d * 4, shape.attention_width]
@@ -249,10 +258,11 @@ def counts(shape: Shape, setup: Setup, domain: int, gathers_between: bool) -> Co
     common = (shape.dense_weights + ends) / held
     over_data = leaving(setup.data)
     gathered = (at_expert + common) * over_data
-    weights = GATHERS[remat] * BF16 * gathered * micro
-    gradients = FP32 * gathered
-    copies = 2 * FP32 * common / setup.data * leaving(setup.expert)
-    all_to_all = TRAVELS[remat] * BF16 * d * chosen * shape.n_mixtures * leaving(setup.expert)
+    weights = GATHERS * BF16 * gathered * micro
+    gradients = summed_bytes(setup.data) * gathered
+    copies = 2 * summed_bytes(setup.expert) * common / setup.data * leaving(setup.expert)
+    rows_sent = tokens * shape.n_experts_per_token * (setup.buffer or setup.slots)
+    all_to_all = TRAVELS[remat] * BF16 * d * rows_sent * shape.n_mixtures * leaving(setup.expert)
     sums = (4 + again * 2) * BF16 * d * tokens * setup.model * shape.n_blocks * leaving(setup.model)
 
     n_domains = max(1.0, setup.n_chips / domain)
