@@ -21,7 +21,7 @@ CEILINGS = pathlib.Path(__file__).parents[1] / "tests" / "data" / "ceilings.json
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A compiled step: name, model, setup, and what its compiler's program does (0: not recorded). where: its record."""
+    """A compiled step: name, model, setup, what its program does (0: not recorded). where: its record."""
 
     name: str
     shape: Shape
@@ -44,7 +44,17 @@ QWEN3 = _model(2048, 48, 32, 768, 151_936, n_kv_heads=4, head_dim=128, n_experts
 QUARTER = _model(1024, 2, 8, 3584, 32_000, n_kv_heads=2, n_experts=8, top_k=2)
 SWITCH = _model(1024, 16, 16, 3072, 50_257, n_experts=32)
 DEEPSEEK = _model(
-    7168, 61, 128, 18_432, 129_280, n_kv_heads=8, head_dim=128, d_expert=2048, n_shared_experts=1, n_experts=256, top_k=8
+    7168,
+    61,
+    128,
+    18_432,
+    129_280,
+    n_kv_heads=8,
+    head_dim=128,
+    d_expert=2048,
+    n_shared_experts=1,
+    n_experts=256,
+    top_k=8,
 )
 DEEPSEEK = dataclasses.replace(DEEPSEEK, n_dense_blocks=3)
 
@@ -69,7 +79,11 @@ def programs() -> list[Program]:
         ("Mixtral", MIXTRAL, Setup(512, 2_097_152, 4096, data=64, expert=8)),
         ("OLMoE, nothing dropped", dataclasses.replace(OLMOE, **two), Setup(8, 98_304, 4096, data=8)),
         ("8 of 64, on 8 devices", dataclasses.replace(OLMOE, **two), Setup(8, 65_536, 4096, expert=8, slots=1.25)),
-        ("Mixtral a quarter as wide, nothing dropped, on 8 devices", QUARTER, Setup(8, 32_768, 4096, expert=8, buffer=1.5)),
+        (
+            "Mixtral a quarter as wide, nothing dropped, on 8 devices",
+            QUARTER,
+            Setup(8, 32_768, 4096, expert=8, buffer=1.5),
+        ),
     ):
         at_once = setup.batch_tokens / setup.n_chips
         setup = dataclasses.replace(setup, microbatch_tokens=at_once)

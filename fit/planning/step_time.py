@@ -129,8 +129,9 @@ class Setup:
 
     batch_tokens: of a step. microbatch_tokens: that a chip holds at once (0: MICROBATCH_TOKENS, or its share of the
     batch if that is less). data, expert, model, pipeline: sizes of the mesh's axes. remat: "full", "dots" or "none".
-    slots: slots of the experts over tokens' choices: the capacity factor, 1 where no token is dropped. buffer: rows sent
-    to experts over tokens' choices, 0: as `slots`. imbalance: busiest device over its fair share. domain: chips in a fast network, 0: as large as the chip's kind has.
+    slots: slots of the experts over tokens' choices: the capacity factor, 1 where no token is dropped. buffer: rows
+    sent to experts over tokens' choices, 0: as `slots`. imbalance: busiest device over its fair share. flash: whether
+    attention keeps no scores. domain: chips in a fast network, 0: as many as the chip's kind has.
     """
 
     n_chips: int
