@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fit.aliases import Floats, Json
+from fit.aliases import Array, Json
 from fit.errors import UserError
 from fit.planning import step_time
 from fit.planning.step_time import CHIPS, Efficiencies, Setup, Shape
@@ -182,14 +182,14 @@ def calibrate(runs: Sequence[Run]) -> Calibration:
     widths = np.log([PRIOR["products"][1]] * len(chips) + [PRIOR[name][1] for name in SHARED])
     prepared = [_prepared(run) for run in runs]
 
-    def predicted(logs: Floats) -> Floats:
+    def predicted(logs: Array) -> Array:
         """ln tokens per second of each run."""
         values = np.exp(logs)
         shared = dict(zip(SHARED, values[len(chips) :]))
         reached = {chip: Efficiencies(products=values[i], **shared) for i, chip in enumerate(chips)}
         return np.array([math.log(speed(reached[run.chip])) for run, speed in zip(runs, prepared)])
 
-    def residuals(x: Floats) -> Floats:
+    def residuals(x: Array) -> Array:
         """What is not explained, in units of its expected spread."""
         logs, offsets = x[: len(centres)], x[len(centres) :]
         errors = (measured - predicted(logs) - offsets[of_source]) / RUN_SPREAD * weight
@@ -243,7 +243,7 @@ def recalibrated(prior: Calibration, runs: Sequence[Run]) -> Calibration:
     prepared = [_prepared(run) for run in runs]
     measured = np.log([run.tokens_per_second for run in runs])
 
-    def scaled(x: Floats) -> Calibration:
+    def scaled(x: Array) -> Calibration:
         """The prior with the efficiency of products, and that of mixtures, times exp(x)."""
         products = {chip: e * math.exp(x[0]) if chip in chips else e for chip, e in prior.products.items()}
         for chip in chips - set(products):
@@ -254,7 +254,7 @@ def recalibrated(prior: Calibration, runs: Sequence[Run]) -> Calibration:
         }
         return dataclasses.replace(prior, products=products, shared=shared)
 
-    def residuals(x: Floats) -> Floats:
+    def residuals(x: Array) -> Array:
         """What is not explained, in units of its expected spread."""
         reached = scaled(x)
         logs = [math.log(speed(reached.efficiencies(run.chip))) for run, speed in zip(runs, prepared)]
@@ -301,7 +301,7 @@ def read_own(
         for name in ("n_chips", "batch_tokens", "sequence"):
             if row.get(name):
                 changed[name] = int(_positive(row, name, where))
-        own = dataclasses.replace(setup, **changed)  # ty: ignore[invalid-argument-type]
+        own = dataclasses.replace(setup, **changed)
         kind = row.get("chip") or chip
         if kind not in CHIPS:
             raise UserError(f'{where}: chip is "{kind}"; kinds: {", ".join(CHIPS)}')

@@ -130,8 +130,8 @@ def test_each_row_can_be_traced():
 
 
 def test_published_tokens_agree_with_published_mfu():
-    """Where a source gives both, its MFU follows from its tokens a second, whichever way it counts attention, to 10%: some give
-    tokens a second only about."""
+    """Where a source gives both, its MFU follows from its tokens a second, whichever way it counts attention. To 10%:
+    some give tokens a second only about."""
     for run in speed.read():
         row = run.row
         if not (row["mfu_percent"] and row["tokens_per_second_per_chip"]) or row["chip"] == "GB200":
