@@ -62,6 +62,8 @@ def should_hold():
         "fitting/*.json",
         "paper/*.html",
         "figures/*.mplstyle",
+        "planning/*.csv",
+        "planning/*.json",
         "planner/*.css",
         "planner/*.html",
         "planner/*.js",

@@ -1,0 +1,142 @@
+"""What fit/planning/step_time.py counts beside what compilers made of the same steps; nothing runs.
+
+    python -m benchmarks.step_time
+
+Compiled figures are those of tests/data/ceilings.json, of docs/hardware.md ("Beside MaxText" and the table of today's
+mixtures) and of benchmarks/README.md ("Scaling on paper"). All are per chip and step. FLOPs are those of products; sent
+is what leaves a chip by any collective; memory is what is read and written of main memory.
+"""
+
+import dataclasses
+import json
+import pathlib
+
+import numpy as np
+
+from fit.planning import speed, step_time
+from fit.planning.step_time import Counts, Setup, Shape
+
+CEILINGS = pathlib.Path(__file__).parents[1] / "tests" / "data" / "ceilings.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A compiled step: name, model, setup, what its program does (0: not recorded). where: its record."""
+
+    name: str
+    shape: Shape
+    setup: Setup
+    flops: float
+    sent: float
+    memory: float
+    where: str
+
+
+def _model(d_model: int, n_blocks: int, n_heads: int, d_ff: int, vocab_size: int, **more: int) -> Shape:
+    """A model of the fields of config.model."""
+    fields = dict(d_model=d_model, n_blocks=n_blocks, n_heads=n_heads, d_ff=d_ff, vocab_size=vocab_size)
+    return speed.shape_of_model(fields | dict(n_experts=1) | more)
+
+
+MIXTRAL = _model(4096, 32, 32, 14_336, 32_000, n_kv_heads=8, n_experts=8, top_k=2)
+OLMOE = _model(2048, 16, 16, 1024, 50_304, n_experts=64, top_k=8)
+QWEN3 = _model(2048, 48, 32, 768, 151_936, n_kv_heads=4, head_dim=128, n_experts=128, top_k=8)
+QUARTER = _model(1024, 2, 8, 3584, 32_000, n_kv_heads=2, n_experts=8, top_k=2)
+SWITCH = _model(1024, 16, 16, 3072, 50_257, n_experts=32)
+DEEPSEEK = _model(
+    7168,
+    61,
+    128,
+    18_432,
+    129_280,
+    n_kv_heads=8,
+    head_dim=128,
+    d_expert=2048,
+    n_shared_experts=1,
+    n_experts=256,
+    top_k=8,
+)
+DEEPSEEK = dataclasses.replace(DEEPSEEK, n_dense_blocks=3)
+
+
+def _recorded(name: str) -> tuple[float, float, float]:
+    """(FLOPs, bytes sent, bytes of main memory) of a program of ceilings.json."""
+    program = json.loads(CEILINGS.read_text(encoding="utf-8"))["programs"][name]
+    collectives = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all")
+    sent = sum(program.get(f"{kind}_bytes", 0) for kind in collectives)
+    return program["matmul_flops"], sent, program["main_memory_bytes"]
+
+
+def programs() -> list[Program]:
+    """All compiled steps whose figures are recorded."""
+    two = dict(n_blocks=2)
+    dense = _model(128, 8, 2, 384, 257)
+    scaling = _model(1024, 16, 16, 3072, 50_257, n_experts=8)
+    found = []
+    for name, shape, setup in (
+        ("dense", dense, Setup(4, 1_048_576, 512, data=4)),
+        ("Switch, 32 experts", SWITCH, Setup(16, 262_144, 512, data=1, expert=16, flash=False)),
+        ("Mixtral", MIXTRAL, Setup(512, 2_097_152, 4096, data=64, expert=8)),
+        ("OLMoE, nothing dropped", dataclasses.replace(OLMOE, **two), Setup(8, 98_304, 4096, data=8)),
+        ("8 of 64, on 8 devices", dataclasses.replace(OLMOE, **two), Setup(8, 65_536, 4096, expert=8, slots=1.25)),
+        (
+            "Mixtral a quarter as wide, nothing dropped, on 8 devices",
+            QUARTER,
+            Setup(8, 32_768, 4096, expert=8, buffer=1.5),
+        ),
+    ):
+        at_once = setup.batch_tokens / setup.n_chips
+        setup = dataclasses.replace(setup, microbatch_tokens=at_once)
+        found.append(Program(name, shape, setup, *_recorded(name), where="ceilings.json"))
+
+    million = dict(n_chips=64, batch_tokens=1_048_576, sequence=4096, microbatch_tokens=16_384)
+    dense_1b = _model(2048, 16, 16, 8192, 50_304)
+    peers = (
+        ("dense 1B, 64 v5p", dense_1b, Setup(**million, data=64), 164e12, 9.67e9, 206e9),
+        ("OLMoE, 64 v5p", OLMOE, Setup(**million, data=64), 165e12, 54.1e9, 575e9),
+        ("Mixtral dropless, 64 v5p", MIXTRAL, Setup(**million, data=8, expert=8, buffer=1.5), 1633e12, 94.7e9, 2.05e12),
+        ("Mixtral capacity 1, 64 v5p", MIXTRAL, Setup(**million, data=8, expert=8), 1633e12, 75.9e9, 1.14e12),
+        ("Qwen3-30B-A3B, 64 v5p", QWEN3, Setup(**million, data=64), 502e12, 239e9, 2.09e12),
+    )
+    found += [Program(*peer, where="hardware.md, peers") for peer in peers]
+
+    today = (
+        ("mixtral.py, 512 v5p", MIXTRAL, Setup(512, 2_097_152, 4096, 4096, 64, 8), 1.20, 74.0e9),
+        ("olmoe.py, 64 v5p", OLMOE, Setup(64, 4_194_304, 4096, 65_536, 64), 1.16, 54.1e9),
+        ("qwen3_moe.py, 512 v5p", QWEN3, Setup(512, 4_194_304, 4096, 8192, 64, 8), 1.10, 87.1e9),
+        ("deepseek_v3_like.py, 1,024 v5p", DEEPSEEK, Setup(1024, 62_914_560, 4096, 12_288, 16, 64), 1.19, 2.914e12),
+    )
+    for name, shape, setup, over, sent in today:
+        full = shape.flops_per_token(setup.sequence) + 6 * shape.n_blocks * shape.attention_width * setup.sequence
+        found.append(Program(name, shape, setup, over * full * setup.tokens_per_chip, sent, 0, "hardware.md, today"))
+
+    for data, sent in ((1, 5.297e9), (8, 6.667e9), (64, 6.706e9)):
+        setup = Setup(8 * data, 32_768 * 8 * data, 512, 32_768, data, 8, flash=False)
+        found.append(Program(f"App. H, {8 * data} v5p", scaling, setup, 0, sent, 0, "benchmarks/README.md, scaling"))
+    return found
+
+
+def counted(program: Program) -> Counts:
+    """Our counts of a compiled step, all of whose chips one fast network joins."""
+    return step_time.counts(program.shape, program.setup, program.setup.n_chips, False)
+
+
+def main() -> None:
+    print("| step | FLOPs: ours / compiled | sent | main memory | record |\n|---|---|---|---|---|")
+    kinds: dict[str, list[float]] = {"flops": [], "sent": [], "memory": []}
+    for program in programs():
+        ours = counted(program)
+        cells = []
+        for kind, value in (("flops", ours.flops), ("sent", ours.sent), ("memory", ours.memory)):
+            recorded = getattr(program, kind)
+            cells.append(f"{value / recorded:.2f} ({recorded:.3g})" if recorded else "")
+            if recorded:
+                kinds[kind].append(value / recorded)
+        print(f"| {program.name} | {' | '.join(cells)} | {program.where} |")
+    for kind, ratios in kinds.items():
+        near = np.sum(np.abs(np.array(ratios) - 1) <= 0.1)
+        print(f"{kind}: {near} of {len(ratios)} within 10%, {min(ratios):.2f} to {max(ratios):.2f}")
+
+
+if __name__ == "__main__":
+    main()
