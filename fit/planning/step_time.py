@@ -38,7 +38,7 @@ class Chip:
 
     flops: bfloat16 FLOP/s, dense. bandwidth: bytes/s of main memory. network: bytes/s that leave over the fast links
     (ICI, NVLink), one way. domain: chips that the fast links join. between: bytes/s of a chip to another domain.
-    watts: thermal design power of a chip, 0 where the maker does not publish it. source: of the last three.
+    source: of domain and between; those of TPUs between slices are assumed, as the source says.
     """
 
     flops: float
@@ -46,22 +46,21 @@ class Chip:
     network: float
     domain: int
     between: float
-    watts: float
     source: str
 
 
-_TPU = "docs.cloud.google.com/tpu/docs/system-architecture; network between slices: 100 Gbit/s for a host of 4 chips"
+_TPU = "docs.cloud.google.com/tpu/docs/system-architecture; network between slices assumed: 100 Gbit/s for a host of 4"
 CHIPS = {
-    "A100": Chip(312e12, 2039e9, 300e9, 8, 25e9, 400, "NVIDIA DGX A100 data sheet: 8 x 200 Gbit/s; A100 SXM 400 W"),
-    "H100": Chip(989e12, 3350e9, 450e9, 8, 50e9, 700, "NVIDIA DGX H100 data sheet: 8 x 400 Gbit/s; H100 SXM 700 W"),
-    "H200": Chip(989e12, 4800e9, 450e9, 8, 50e9, 700, "NVIDIA DGX H200 data sheet: 8 x 400 Gbit/s; H200 SXM 700 W"),
-    "B200": Chip(2250e12, 8000e9, 900e9, 8, 50e9, 1000, "NVIDIA DGX B200 data sheet: 8 x 400 Gbit/s; B200 1,000 W"),
-    "GB200": Chip(2500e12, 8000e9, 900e9, 72, 50e9, 1200, "NVIDIA GB200 NVL72 data sheet: 72 in an NVLink domain"),
-    "v4": Chip(275e12, 1228e9, 300e9, 4096, 3.1e9, 0, _TPU),
-    "v5e": Chip(197e12, 819e9, 200e9, 256, 3.1e9, 0, _TPU),
-    "v5p": Chip(459e12, 2765e9, 600e9, 8960, 3.1e9, 0, _TPU),
-    "v6e": Chip(918e12, 1638e9, 400e9, 256, 6.2e9, 0, _TPU),
-    "tpu7x": Chip(2307e12, 7380e9, 600e9, 9216, 6.2e9, 0, _TPU),
+    "A100": Chip(312e12, 2039e9, 300e9, 8, 25e9, "NVIDIA DGX A100 data sheet: 8 x 200 Gbit/s"),
+    "H100": Chip(989e12, 3350e9, 450e9, 8, 50e9, "NVIDIA DGX H100 data sheet: 8 x 400 Gbit/s"),
+    "H200": Chip(989e12, 4800e9, 450e9, 8, 50e9, "NVIDIA DGX H200 data sheet: 8 x 400 Gbit/s"),
+    "B200": Chip(2250e12, 8000e9, 900e9, 8, 50e9, "NVIDIA DGX B200 data sheet: 8 x 400 Gbit/s"),
+    "GB200": Chip(2500e12, 8000e9, 900e9, 72, 50e9, "NVIDIA GB200 NVL72 data sheet: 72 in an NVLink domain"),
+    "v4": Chip(275e12, 1228e9, 300e9, 4096, 3.1e9, _TPU),
+    "v5e": Chip(197e12, 819e9, 200e9, 256, 3.1e9, _TPU),
+    "v5p": Chip(459e12, 2765e9, 600e9, 8960, 3.1e9, _TPU),
+    "v6e": Chip(918e12, 1638e9, 400e9, 256, 6.2e9, _TPU),
+    "tpu7x": Chip(2307e12, 7380e9, 600e9, 9216, 6.2e9, _TPU),
 }
 GPUS = ("A100", "H100", "H200", "B200", "GB200")  # weights are gathered between machines, too (one FSDP group)
 
