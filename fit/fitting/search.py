@@ -172,8 +172,9 @@ def check_enough(problem: Problem) -> None:
     columns = np.stack([problem.runs.columns[name][problem.runs.weights > 0] for name in form.columns])
     distinct = len(np.unique(columns, axis=1).T)
     if distinct < to_fit:
+        runs = "run" if distinct == 1 else "runs"
         raise UserError(
-            f"{path}: found {distinct} distinct run{'s' * (distinct != 1)} to fit; the {form.name} law has "
+            f"{path}: found {distinct} distinct {runs} to fit; the {form.name} law has "
             f"{to_fit} coefficients{' to fit' if fixed else ''} and needs at least as many"
         )
     for name, column in zip(form.columns, columns):
