@@ -186,7 +186,9 @@ def choose(design: Design, flops: float) -> list[int]:
                 continue
             tried = (fill(design, begun, flops, by_cost) for begun, by_cost in _begun(design, kept, out, flops))
             other, value = min(tried, key=lambda found: found[1])
-            if value < score * (1 - GAIN) or (value <= score and len(other) < len(chosen)):
+            is_better = value < score * (1 - GAIN)
+            is_shorter = value <= score and len(other) < len(chosen)
+            if is_better or is_shorter:
                 chosen, score = other, value
         if score > before * (1 - 10 * GAIN):
             break

@@ -96,8 +96,11 @@ def looks(law: Law, experts: Floats) -> Looks:
     that each keeps its colour from picture to picture."""
     numbers = sorted({float(e) for e in (*experts, *law.experts)})
     scale = LIGHTEST / max(np.log(numbers[-1]), np.log(2))
-    look = lambda i, e: dict(color=EXPERTS_MAP(scale * np.log(e)), marker=MARKERS[i % len(MARKERS)])
-    return {e: look(i, e) for i, e in enumerate(numbers) if e in experts}
+    return {
+        e: dict(color=EXPERTS_MAP(scale * np.log(e)), marker=MARKERS[i % len(MARKERS)])
+        for i, e in enumerate(numbers)
+        if e in experts
+    }
 
 
 def band(
