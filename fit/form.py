@@ -71,7 +71,7 @@ class Prior:
     def measure(self, free: Array, xp: ModuleType = np) -> Array:
         """[p, ...] of free [n, ...]: what the prior is of."""
         rows = []
-        for entry, sign in zip(self.entries, self.signs):
+        for entry, sign in zip(self.entries, self.signs, strict=True):
             row = free[entry]
             if sign:
                 row = xp.log(xp.maximum(sign * row, SMALLEST_EXPONENT))
@@ -81,7 +81,7 @@ class Prior:
     def slopes(self, free: Array) -> Array:
         """[p, n]: derivatives of `measure` at free [n]."""
         out = np.zeros((len(self.entries), len(free)))
-        for row, (entry, sign) in enumerate(zip(self.entries, self.signs)):
+        for row, (entry, sign) in enumerate(zip(self.entries, self.signs, strict=True)):
             out[row, entry] = 1 / (sign * max(sign * free[entry], SMALLEST_EXPONENT)) if sign else 1.0
         return out
 
@@ -165,7 +165,7 @@ class Form:
         # of the entries whose coefficients declare one, until with_prior puts another in its place
         self.prior: Prior | None = None
         if declared:
-            entries, means, deviations = zip(*declared)
+            entries, means, deviations = zip(*declared, strict=True)
             self.prior = Prior(entries, (0,) * len(entries), np.array(means), np.diag(np.square(deviations)))
         self.published = [self._start_entries(name) for name in self.names]
         # the lowest and the highest published start of each entry of `free`
@@ -207,8 +207,8 @@ class Form:
 
     def _by_name(self, free: Array, xp: ModuleType) -> dict[str, Array]:
         """The coefficients of free [n, ...] by name, and the entries of `free` by theirs."""
-        c = dict(zip(self.free, free))
-        for (name, coefficient), entry in zip(self.coefficients.items(), free):
+        c = dict(zip(self.free, free, strict=True))
+        for (name, coefficient), entry in zip(self.coefficients.items(), free, strict=True):
             if coefficient.above:
                 c[f"ln {name}"] = c[f"ln {coefficient.above}"] + xp.logaddexp(0.0, entry)
             if coefficient.share:
@@ -225,7 +225,7 @@ class Form:
     def to_free(self, c: ByName) -> Array:
         """free [n, ...] of coefficients by name, numbers or arrays."""
         free = []
-        for (name, coefficient), bounds in zip(self.coefficients.items(), self.bounds):
+        for (name, coefficient), bounds in zip(self.coefficients.items(), self.bounds, strict=True):
             entry = np.log(c[name]) if coefficient.positive else c[name]
             if coefficient.above:
                 entry = np.log(c[name] / c[coefficient.above] - 1)

@@ -141,7 +141,7 @@ def buildable(triad: Triad, held: Setting) -> tuple[dict[int, tuple[Shape, float
     n_moe = np.where(fits, n_moe, 1)
     d_expert = held.expert_width * (np.floor(experts / widths / n_moe / held.expert_width) + np.arange(2))
     made = Shape(widths, n_dense, n_moe, d_expert, held).triad()
-    off = np.max(np.broadcast_arrays(*(np.abs(a / b - 1) for a, b in zip(made, triad))), axis=0)
+    off = np.max(np.broadcast_arrays(*(np.abs(a / b - 1) for a, b in zip(made, triad, strict=True))), axis=0)
     off = np.where(fits & held.allows(d_expert, widths), off, np.inf)
     tried = np.stack(np.broadcast_arrays(widths, n_dense, n_moe, d_expert, off)).reshape(5, len(widths), -1)
     best = np.take_along_axis(tried, np.argmin(tried[4], axis=1)[None, :, None], axis=2)[:, :, 0].T

@@ -177,7 +177,7 @@ def laws_of(rows: list[Json]) -> Json:
     fits_of = dict(m_over_active=(of_x, 6), total_over_active=(of_y, 0), d_model=(widths, 0))
     laws = {}
     for name, (fits, less) in fits_of.items():
-        known = [(row["flops"], f["band"][0], f["best"], f["band"][1]) for row, f in zip(rows, fits) if f]
+        known = [(row["flops"], f["band"][0], f["best"], f["band"][1]) for row, f in zip(rows, fits, strict=True) if f]
         flops, low, best, high = np.reshape(known, (-1, 4)).T
         values = dict(low=low - less, best=best - less, high=high - less, growth=(high - low) / best)
         laws[name] = {what: power_law(flops, value) for what, value in values.items()}

@@ -151,7 +151,7 @@ def trunks_of(table: Table, by: str = "trunk") -> tuple[Array | None, str]:
         labels, words = _labels([m[1] for m in names if m]), "trunks (column run)"
     elif "seed" in table and "config" in table:
         columns = [name for name in SAME if name in table]
-        rows = zip(*(table.column(name) for name in columns))
+        rows = zip(*(table.column(name) for name in columns), strict=True)
         labels, words = _labels([str(row) for row in rows]), f"trunks (same {', '.join(columns)})"
     else:
         return None, "runs"

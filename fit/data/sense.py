@@ -325,7 +325,7 @@ def _twice(table: Table, known: Columns) -> Iterator[str]:
     seeds = table.columns.get("seed") or [""] * len(table)
     first: dict[tuple, int] = {}
     repeated = np.zeros(len(table), bool)
-    for i, row in enumerate(zip(*(known[name].tolist() for name in names), map(str, seeds))):
+    for i, row in enumerate(zip(*(known[name].tolist() for name in names), map(str, seeds), strict=False)):
         repeated[i] = first.setdefault(row, i) != i
     if repeated.any():
         yield (
@@ -334,7 +334,7 @@ def _twice(table: Table, known: Columns) -> Iterator[str]:
         )
     if "run" not in table or not {"n_active", "n_tokens"} <= known.keys():
         return
-    sizes = zip(map(str, table.column("run")), known["n_active"].tolist(), known["n_tokens"].tolist())
+    sizes = zip(map(str, table.column("run")), known["n_active"].tolist(), known["n_tokens"].tolist(), strict=True)
     seen: dict[tuple, int] = {}
     again = np.zeros(len(table), bool)
     for i, row in enumerate(sizes):

@@ -305,7 +305,7 @@ def _read_parquet(path: str) -> Table:
         raise UserError(f"{path}: is not Parquet: {str(e).splitlines()[0]}") from e
     names = table.column_names
     _check_names(path, names)
-    columns = {name: _values(column, pyarrow) for name, column in zip(names, table.columns)}
+    columns = {name: _values(column, pyarrow) for name, column in zip(names, table.columns, strict=True)}
     return Table(path, columns, list(range(1, table.num_rows + 1)), arrow=table)
 
 
@@ -348,17 +348,17 @@ def write(table: Table, path: str) -> None:
     if ending == ".parquet":
         import pyarrow.parquet
 
-        read = {} if table.arrow is None else dict(zip(table.arrow.column_names, table.arrow.columns))
+        read = {} if table.arrow is None else dict(zip(table.arrow.column_names, table.arrow.columns, strict=True))
         columns = {name: read[name] if name in read else _arrow(name, table, pyarrow) for name in table.columns}
         with replacing(path) as temporary:
             pyarrow.parquet.write_table(pyarrow.table(columns), temporary)
         return
     if ending not in (".csv", ".jsonl"):
         raise UserError(f"--out={path}: found ending {ending or 'none'!r}, expected .csv, .jsonl or .parquet")
-    rows = zip(*table.columns.values())
+    rows = zip(*table.columns.values(), strict=True)
     with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as f:
         if ending == ".jsonl":
-            f.writelines(json.dumps(plain(dict(zip(table.columns, row)))) + "\n" for row in rows)
+            f.writelines(json.dumps(plain(dict(zip(table.columns, row, strict=True)))) + "\n" for row in rows)
         else:
             writer = csv.writer(f)
             writer.writerow(table.columns)

@@ -58,9 +58,9 @@ def best_rates(table: Table, with_batch: bool = False) -> tuple[list[BestRate], 
         tried = np.unique(rates[rows])
         if len(tried) >= 3:
             loss = np.array([losses[rows & (rates == rate)].mean() for rate in tried])
-            optima.append(_optimum(dict(zip(names, map(float, key))), np.log(tried), loss))
+            optima.append(_optimum(dict(zip(names, map(float, key), strict=True)), np.log(tried), loss))
     if not optima:
-        model = ", ".join(f"{name} {value:,.0f}" for name, value in zip(names, key))
+        model = ", ".join(f"{name} {value:,.0f}" for name, value in zip(names, key, strict=True))
         raise UserError(f"{table.path}: {model} was tried at {len(tried)} learning rates, expected 3 or more")
     return optima, len(models) - len(optima)
 
@@ -100,7 +100,7 @@ def fit(
         kinds = " from ".join(TERMS[name] for name in dict.fromkeys(["n_active", *names]))
         raise UserError(f"{where}: {len(optima)} models cannot tell {kinds}, expected two or more of each")
     values = np.linalg.lstsq(design, np.log([o.rate for o in optima]), rcond=None)[0]
-    return law | dict(zip(["constant", *names], map(float, values)))
+    return law | dict(zip(["constant", *names], map(float, values), strict=True))
 
 
 def _varied(optima: Sequence[BestRate]) -> list[str]:
@@ -150,7 +150,7 @@ def spread(
         (row,) = _design([o], names)
         return float(quantile * np.sqrt(row @ covariance @ row + scatter))
 
-    widths = zip(["constant", *names], (quantile * np.sqrt(np.diag(covariance))).tolist())
+    widths = zip(["constant", *names], (quantile * np.sqrt(np.diag(covariance))).tolist(), strict=True)
     return {name: [law[name] - width, law[name] + width] for name, width in widths}, of_model
 
 

@@ -181,7 +181,7 @@ def of_table(runs: object, seed: int = 0) -> list[dict[str, Any]]:
                 intervals={name: _interval([b[name] for b in bests]) for name in ("n_total", "sparsity")},
                 at_sizes=[
                     dict(n_total=float(a), sparsity=float(b), interval=[c, d], at_edge=bool(edge))
-                    for a, b, c, d, edge in zip(sizes, best, *_interval(others), at_edge)
+                    for a, b, c, d, edge in zip(sizes, best, *_interval(others), at_edge, strict=True)
                 ],
             )
         )

@@ -164,7 +164,7 @@ def standard_errors(
     variance *= count / problem.sample_of
     to = derivative(lambda x: problem.form.to_coefficients(problem.own(x)), problem.centre(fit.free[None]))
     errors = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", to, variance, to), 0))
-    return dict(zip(problem.form.names, errors.tolist()))
+    return dict(zip(problem.form.names, errors.tolist(), strict=True))
 
 
 def prediction_errors(problem: Problem, fit: Fit, noise: Noise) -> Array:

@@ -163,7 +163,9 @@ def _scipy_lbfgs(objective: Callable[[Array, Data], tuple], maxiter: int, x: Arr
                 _as_numpy, start, (objective, data_of_start), jac=True, method="L-BFGS-B", options=options
             )
         )
-    return tuple(np.array(part) for part in zip(*((end.x, end.fun, np.linalg.norm(end.jac)) for end in ends)))
+    return tuple(
+        np.array(part) for part in zip(*((end.x, end.fun, np.linalg.norm(end.jac)) for end in ends), strict=True)
+    )
 
 
 def _as_numpy(x: Array, objective: Callable[[Array, Data], tuple], data: Data) -> list[Array]:

@@ -50,7 +50,7 @@ class Law:
         self.warning: str = record.get("warning") or ""
         # the bootstrap's coefficients by name, each [n_draws], and the ends of its intervals; None without one
         drawn = np.array(bootstrap.get("draws", ()), float).T
-        self.draws: dict[str, Array] | None = dict(zip(self.form.names, drawn)) if bootstrap else None
+        self.draws: dict[str, Array] | None = dict(zip(self.form.names, drawn, strict=False)) if bootstrap else None
         self.percentiles: list[float] = bootstrap.get("percentiles", [])
         # standard deviation of a new run's log loss around the law, on a trunk of its own; None where it is not known
         self.noise: float | None = (record.get("noise") or {}).get("total")
@@ -157,7 +157,7 @@ class Law:
         """UserError at the first row of a table with another number of experts than the only one of the law."""
         if self.only_experts is None or "n_experts" not in models:
             return
-        for row, value in zip(models.rows, models.numbers("n_experts")):
+        for row, value in zip(models.rows, models.numbers("n_experts"), strict=True):
             if value != self.only_experts:
                 raise UserError(f"{models.path}, row {row}, column n_experts: found {value:g}; {self.only_words}")
 
@@ -172,7 +172,7 @@ class Law:
         """Loss in nats per token with these coefficients by name; all arguments broadcast together."""
         columns = {name: np.asarray(columns[name], float) for name in self.form.columns}
         c = np.broadcast_arrays(*(coefficients[name] for name in self.form.names))
-        return np.exp(self.form.log_loss(self.form.to_free(dict(zip(self.form.names, c))), columns))
+        return np.exp(self.form.log_loss(self.form.to_free(dict(zip(self.form.names, c, strict=True))), columns))
 
     def check_plannable(self) -> None:
         """UserError where the law does not read n_tokens, which a plan must choose."""
@@ -228,7 +228,7 @@ class Law:
             raise UserError(f"--law={self.name}: holds no draws, so it has no intervals; fit it with --bootstrap=100")
         if new_run and self.noise is None:
             raise UserError(f"--law={self.name}: does not say how runs scatter around it; no interval of a new run")
-        arrays = dict(zip(read, np.broadcast_arrays(*read.values())))
+        arrays = dict(zip(read, np.broadcast_arrays(*read.values()), strict=True))
         shape = next(iter(arrays.values())).shape
         draws = {name: values[:, None] for name, values in self.draws.items()}
         count = len(self.record["bootstrap"]["draws"])

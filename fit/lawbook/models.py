@@ -133,7 +133,7 @@ def split_overrides(text: str) -> dict[str, str]:
     """
     names = list(re.finditer(r"(?:^| )([\w.]+)=", text))
     ends = [name.start() for name in names[1:]] + [len(text)]
-    return {name[1]: text[name.end() : end] for name, end in zip(names, ends)}
+    return {name[1]: text[name.end() : end] for name, end in zip(names, ends, strict=False)}
 
 
 def text_of(entry: Mapping[str, Any]) -> dict[str, str]:
@@ -171,7 +171,7 @@ def _learning_rate(table: Table) -> dict[str, float] | None:
     law = np.linalg.lstsq(design, rate, rcond=None)[0]
     if np.abs(design @ law - rate).max() > 1e-6:
         return None
-    return {name: float(f"{v:.10g}") for name, v in zip(("constant", "n_active", "n_experts"), law)}
+    return {name: float(f"{v:.10g}") for name, v in zip(("constant", "n_active", "n_experts"), law, strict=True)}
 
 
 def notes(entry: Mapping[str, Any]) -> Iterator[str]:

@@ -94,7 +94,7 @@ def sweep_source(law: Law, architecture: Architecture, found: Json, base: str | 
     models = "".join(
         f"    ({row['d_model']}, {row['n_blocks']}, {row['n_experts']}, "
         f"({', '.join(f'{n:_}' for n in row['n_tokens'])},){f', {own!r}' if own else ''}),\n"
-        for row, own in zip(found["trunks"], built)
+        for row, own in zip(found["trunks"], built, strict=True)
     )
     more = ", more" if any(built) else ""
     all_else = ", all else" if more else ""

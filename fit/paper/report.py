@@ -186,7 +186,7 @@ def _figure_section(law: Law, architecture: Architecture, which: str, measured: 
     data = base64.b64encode(picture.getvalue()).decode()
     wide = figure.get_figwidth() > style.COLUMN
     width, height = (round(96 * inches * 1.3) for inches in figure.get_size_inches())
-    rows = [dict(zip(columns, values)) for values in zip(*columns.values())]
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     counted = f"{len(rows)} rows" if len(rows) <= MOST_ROWS else f"the first {MOST_ROWS} of {len(rows)} rows"
     return (
         f'<h2>{_text(caption)}</h2>\n<figure class="{"scroll wide" if wide else "scroll"}">'
