@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import itertools
 import pathlib
 import typing
@@ -70,7 +71,7 @@ class Prior:
     def measure(self, free: Array, xp: ModuleType = np) -> Array:
         """[p, ...] of free [n, ...]: what the prior is of."""
         rows = []
-        for entry, sign in zip(self.entries, self.signs):
+        for entry, sign in zip(self.entries, self.signs, strict=True):
             row = free[entry]
             if sign:
                 row = xp.log(xp.maximum(sign * row, SMALLEST_EXPONENT))
@@ -80,16 +81,16 @@ class Prior:
     def slopes(self, free: Array) -> Array:
         """[p, n]: derivatives of `measure` at free [n]."""
         out = np.zeros((len(self.entries), len(free)))
-        for row, (entry, sign) in enumerate(zip(self.entries, self.signs)):
+        for row, (entry, sign) in enumerate(zip(self.entries, self.signs, strict=True)):
             out[row, entry] = 1 / (sign * max(sign * free[entry], SMALLEST_EXPONENT)) if sign else 1.0
         return out
 
     def root_weight(self, fixed: Collection[int] = ()) -> Array:
         """[p, p]: R with |R (measure - mean)|^2 the square of the distance to the mean in standard deviations. Entries
         that are `fixed` (indices) do not count: R is then that of the others alone."""
-        kept = np.array([entry not in fixed for entry in self.entries], bool)
+        counted = np.array([entry not in fixed for entry in self.entries], bool)
         root = np.zeros_like(self.covariance)
-        block = np.ix_(kept, kept)
+        block = np.ix_(counted, counted)
         root[block] = np.linalg.inv(np.linalg.cholesky(self.covariance[block]))
         return root
 
@@ -119,45 +120,63 @@ def _entry(name: str, coefficient: Coefficient) -> str:
     return f"ln {name}" if coefficient.positive else name
 
 
+def _usual_bounds(coefficient: Coefficient) -> tuple[float, float]:
+    """Bounds of an entry of `free` whose page declares none."""
+    if coefficient.above:
+        return -14, 30
+    return (-300, 300) if coefficient.positive else (-20, 20)
+
+
+def _reduced(page: typing.Any, c: ByName, n_experts: Numbers) -> Reduced:
+    """The Chinchilla law that a page's law is at these numbers of experts."""
+    return Reduced(*page.at_experts(c, n_experts))
+
+
 class Form:
     """A page as fit uses it: a module with what laws/__init__.py lists."""
 
     def __init__(self, page: typing.Any) -> None:
-        self.page, self.columns, self.presets = page, page.COLUMNS, page.PRESETS
+        self.page = page
+        self.columns = page.COLUMNS
+        self.presets = page.PRESETS
         self.name = getattr(page, "NAME", None) or pathlib.Path(page.__file__).stem
         self.coefficients: dict[str, Coefficient] = page.COEFFICIENTS
-        self.names, each = tuple(self.coefficients), self.coefficients.values()
+        self.names = tuple(self.coefficients)
+        declarations = self.coefficients.values()
         self.free = tuple(_entry(name, c) for name, c in self.coefficients.items())
-        self.ordered = [(i, self.names.index(c.above)) for i, c in enumerate(each) if c.above]
+        self.ordered = [(i, self.names.index(c.above)) for i, c in enumerate(declarations) if c.above]
         self.shares = [name for name, c in self.coefficients.items() if c.share]  # such as k
         self.positive = {name for name, c in self.coefficients.items() if c.positive or c.above}
         # {column: [n, n]}: by which entries of `free` an entry changes for each unit that the origin of ln column moves
         self.slopes: dict[str, Array] = {}
-        for i, c in enumerate(each):
+        for i, c in enumerate(declarations):
             for column, (other, divisor) in c.slopes.items():
                 slopes = self.slopes.setdefault(column, np.zeros((len(self.names), len(self.names))))
                 slopes[i, self.names.index(other)] = 1 / divisor
         # {column: (coefficient, divisor)}: the exponent of each column's own term (of several the first), such as alpha
         # of a N^alpha; divided by its divisor it has the sign of that term's a
-        self.exponents = dict(reversed([slope for c in each if c.positive for slope in c.slopes.items()]))
+        self.exponents = dict(reversed([slope for c in declarations if c.positive for slope in c.slopes.items()]))
         self.separate: typing.Any = getattr(page, "SEPARATE", None)
-        reduced = getattr(page, "at_experts", None)
-        self.at_experts: Callable[[ByName, Numbers], Reduced] | None = reduced and (
-            lambda c, n_experts: Reduced(*reduced(c, n_experts))
-        )
-        usual = lambda c: (-14, 30) if c.above else (-300, 300) if c.positive else (-20, 20)
-        self.bounds = np.array([c.bounds or usual(c) for c in each], float)
-        declared = [(i, *c.prior) for i, c in enumerate(each) if c.prior]
+        self.at_experts: Callable[[ByName, Numbers], Reduced] | None = None
+        if hasattr(page, "at_experts"):
+            self.at_experts = functools.partial(_reduced, page)
+        self.bounds = np.array([c.bounds or _usual_bounds(c) for c in declarations], float)
+        declared = [(i, *c.prior) for i, c in enumerate(declarations) if c.prior]
         # of the entries whose coefficients declare one, until with_prior puts another in its place
         self.prior: Prior | None = None
         if declared:
-            entries, means, deviations = zip(*declared)
+            entries, means, deviations = zip(*declared, strict=True)
             self.prior = Prior(entries, (0,) * len(entries), np.array(means), np.diag(np.square(deviations)))
-        starts = [(name, np.array(c.starts, float)) for name, c in self.coefficients.items()]
-        log = lambda name, values: np.log(values) if name in self.positive else values
-        self.published = [np.log(1 / v - 1) if name in self.shares else log(name, v) for name, v in starts]
+        self.published = [self._start_entries(name) for name in self.names]
         # the lowest and the highest published start of each entry of `free`
         self.spans = [(float(entries.min()), float(entries.max())) for entries in self.published]
+
+    def _start_entries(self, name: str) -> Array:
+        """The published starts of a coefficient as entries of `free`."""
+        values = np.array(self.coefficients[name].starts, float)
+        if name in self.shares:
+            return np.log(1 / values - 1)
+        return np.log(values) if name in self.positive else values
 
     def of_loss_alone(self) -> Form:
         """This form without its closed form of an optimum: plans then ask it for losses only."""
@@ -188,8 +207,8 @@ class Form:
 
     def _by_name(self, free: Array, xp: ModuleType) -> dict[str, Array]:
         """The coefficients of free [n, ...] by name, and the entries of `free` by theirs."""
-        c = dict(zip(self.free, free))
-        for (name, coefficient), entry in zip(self.coefficients.items(), free):
+        c = dict(zip(self.free, free, strict=True))
+        for (name, coefficient), entry in zip(self.coefficients.items(), free, strict=True):
             if coefficient.above:
                 c[f"ln {name}"] = c[f"ln {coefficient.above}"] + xp.logaddexp(0.0, entry)
             if coefficient.share:
@@ -206,7 +225,7 @@ class Form:
     def to_free(self, c: ByName) -> Array:
         """free [n, ...] of coefficients by name, numbers or arrays."""
         free = []
-        for (name, coefficient), bounds in zip(self.coefficients.items(), self.bounds):
+        for (name, coefficient), bounds in zip(self.coefficients.items(), self.bounds, strict=True):
             entry = np.log(c[name]) if coefficient.positive else c[name]
             if coefficient.above:
                 entry = np.log(c[name] / c[coefficient.above] - 1)
@@ -226,18 +245,21 @@ class Form:
 
         If only the upper of two ordered coefficients is held, the lower follows from their ratio and so stays below.
         """
-        given, column = ~xp.isnan(held), (-1, *[1] * (free.ndim - 1))
-        those = lambda kind: given & np.reshape([getattr(c, kind) for c in self.coefficients.values()], column)
-        value, positive = xp.where(given, held, 1.0), those("positive")
-        rows = xp.where(positive, xp.log(xp.where(positive, held, 1.0)), xp.where(given, held, free))
+        is_held = ~xp.isnan(held)
+        column = (-1, *[1] * (free.ndim - 1))
+        value = xp.where(is_held, held, 1.0)
+        positive = is_held & np.reshape([c.positive for c in self.coefficients.values()], column)
+        rows = xp.where(positive, xp.log(xp.where(positive, held, 1.0)), xp.where(is_held, held, free))
         if self.shares:  # the bounds make of it what stands for exactly 1
-            share = those("share")
+            share = is_held & np.reshape([c.share for c in self.coefficients.values()], column)
             rows = xp.where(share, xp.log(xp.maximum(1 / xp.where(share, held, 1.0) - 1, 1e-300)), rows)
         place = np.arange(len(self.names)).reshape(column)
         for i, j in self.ordered:
-            low, high, both = xp.log(value[j]), xp.log(value[i]), given[i] & given[j]
+            low = xp.log(value[j])
+            high = xp.log(value[i])
+            both = is_held[i] & is_held[j]
             ratio = xp.where(both, xp.log(xp.expm1(xp.where(both, high - low, 1.0))), free[i])
-            lower = xp.where(given[j], low, xp.where(given[i], high - xp.logaddexp(0.0, ratio), free[j]))
+            lower = xp.where(is_held[j], low, xp.where(is_held[i], high - xp.logaddexp(0.0, ratio), free[j]))
             rows = xp.where(place == i, ratio, xp.where(place == j, lower, rows))
         return rows
 
@@ -265,8 +287,8 @@ class Form:
     def scaled_starts(self, rng: np.random.Generator, count: int, runs: Runs) -> Array:
         """`count` random starts, rows of `free` for columns centred by the means of their logarithms: drawn by the
         page's scaled_starts to fit the runs or, without one, from the span of the published grid."""
-        if own := getattr(self.page, "scaled_starts", None):
-            drawn = own(rng, count, runs)
+        if hasattr(self.page, "scaled_starts"):
+            drawn = self.page.scaled_starts(rng, count, runs)
             return np.stack([drawn[name] for name in self.free], axis=1)
         free = np.stack([rng.uniform(low, high, count) for low, high in self.spans])
         return self.recentre(free, {name: np.mean(np.log(runs.columns[name])) for name in self.slopes}).T

@@ -141,7 +141,7 @@ def buildable(triad: Triad, held: Setting) -> tuple[dict[int, tuple[Shape, float
     n_moe = np.where(fits, n_moe, 1)
     d_expert = held.expert_width * (np.floor(experts / widths / n_moe / held.expert_width) + np.arange(2))
     made = Shape(widths, n_dense, n_moe, d_expert, held).triad()
-    off = np.max(np.broadcast_arrays(*(np.abs(a / b - 1) for a, b in zip(made, triad))), axis=0)
+    off = np.max(np.broadcast_arrays(*(np.abs(a / b - 1) for a, b in zip(made, triad, strict=True))), axis=0)
     off = np.where(fits & held.allows(d_expert, widths), off, np.inf)
     tried = np.stack(np.broadcast_arrays(widths, n_dense, n_moe, d_expert, off)).reshape(5, len(widths), -1)
     best = np.take_along_axis(tried, np.argmin(tried[4], axis=1)[None, :, None], axis=2)[:, :, 0].T
@@ -203,7 +203,10 @@ def published(flops: float) -> dict[str, Json]:
     except for the learning rate and the batch, which continue from there along the power laws through the table.
     """
     log_c, grid, held = math.log(flops), np.log(BUDGETS), setting(flops)
-    of_table = lambda values: float(np.interp(log_c, grid, values))
+
+    def of_table(values: Sequence[float] | Array) -> float:
+        """The table's value at the budget, that at the nearer end beyond it."""
+        return float(np.interp(log_c, grid, values))
 
     def line(values: Sequence[float]) -> float:
         slope = np.polyfit(grid, np.log(values), 1)[0]
@@ -234,21 +237,24 @@ def architecture(flops: float, laws: Json | None = None) -> Json:
     values = published(flops)
     for name, law in (laws or {}).items():
         if law["best"]:
-            add = 6 if name == "m_over_active" else 0
-            at = lambda end: None if law[end] is None else add + power(law[end], flops)
-            values[name] = dict(value=at("best"), origin="fitted", low=at("low"), high=at("high"))
-    m, x, y, wanted = (values[n]["value"] for n in ("flops_per_token", "m_over_active", "total_over_active", "d_model"))
-    triad, held = (m, m / x, m / x * y), setting(flops)
-    found, nearest = buildable(triad, held)
-    if not found:
+            above = 6 if name == "m_over_active" else 0
+            ends = {end: above + power(law[end], flops) if law[end] else None for end in ("best", "low", "high")}
+            values[name] = dict(value=ends["best"], origin="fitted", low=ends["low"], high=ends["high"])
+    m, m_over_active, total_over_active, wanted = (
+        values[n]["value"] for n in ("flops_per_token", "m_over_active", "total_over_active", "d_model")
+    )
+    triad = (m, m / m_over_active, m / m_over_active * total_over_active)
+    held = setting(flops)
+    models, nearest = buildable(triad, held)
+    if not models:
         raise UserError(f"--flops={flops:g}: no model can be built: {why_none(triad, held, nearest)}")
-    width = median(found) if wanted is None else min(found, key=lambda d: abs(math.log(d / wanted)))
-    shape, off = found[width]
+    width = median(models) if wanted is None else min(models, key=lambda d: abs(math.log(d / wanted)))
+    shape, off = models[width]
     return dict(
         flops=flops,
         values=values,
         model=model_of(shape, flops),
         off=off,
-        widths=[min(found), max(found)],
+        widths=[min(models), max(models)],
         outside=not BUDGETS[0] <= flops <= BUDGETS[-1],
     )

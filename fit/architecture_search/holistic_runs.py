@@ -46,7 +46,8 @@ class Search:
     y_max: float
 
     def __post_init__(self) -> None:
-        self.x, self.y = self.m / self.active, self.total / self.active
+        self.x = self.m / self.active
+        self.y = self.total / self.active
 
     @property
     def budget(self) -> float:
@@ -114,8 +115,12 @@ def fit_ratios(runs: Search) -> Json | None:
     of_x = 6 + np.sqrt(a / b) if a > 0 and b > 0 else np.nan
     of_y = (1 + np.sqrt(a2 / b2) * y_max) / (1 + np.sqrt(a2 / b2)) if a2 > 0 and b2 > 0 else np.nan
     of_x, of_y = (best if v.min() <= best <= v.max() else None for v, best in ((x, of_x), (y, of_y)))
-    at = lambda v: a / (v - 6) + b * v, lambda v: a2 / (v - 1) + b2 / (y_max - v)
-    least = [np.min(curve(v if best is None else best)) for curve, v, best in zip(at, (x, y), (of_x, of_y))]
+    x_at_least = x if of_x is None else of_x
+    y_at_least = y if of_y is None else of_y
+    least = [
+        np.min(a / (x_at_least - 6) + b * x_at_least),
+        np.min(a2 / (y_at_least - 1) + b2 / (y_max - y_at_least)),
+    ]
     more = BAND * (sum(least) + c)
     wide = y_max - 1  # a / (x - 6) + b x, and a2 / (y - 1) + b2 / (y_max - y), reach `most` at the ends of the bands
     if of_x:
@@ -166,11 +171,13 @@ def laws_of(rows: list[Json]) -> Json:
     """{m_over_active, total_over_active, d_model: {low, best, high, growth}} of the budgets' fits, each a power law (a,
     b) or None: of the optimum, of the ends of its band, and of the band's width (high - low) / best. Those of
     m_over_active are of M/N_a - 6."""
-    of_ratio = lambda which: [row["ratios"] and row["ratios"][which] for row in rows]
+    of_x = [row["ratios"] and row["ratios"]["x"] for row in rows]
+    of_y = [row["ratios"] and row["ratios"]["y"] for row in rows]
     widths = [row["width"] and row["width"]["best"] and row["width"] for row in rows]
-    found, laws = dict(m_over_active=(of_ratio("x"), 6), total_over_active=(of_ratio("y"), 0), d_model=(widths, 0)), {}
-    for name, (fits, less) in found.items():
-        known = [(row["flops"], f["band"][0], f["best"], f["band"][1]) for row, f in zip(rows, fits) if f]
+    fits_of = dict(m_over_active=(of_x, 6), total_over_active=(of_y, 0), d_model=(widths, 0))
+    laws = {}
+    for name, (fits, less) in fits_of.items():
+        known = [(row["flops"], f["band"][0], f["best"], f["band"][1]) for row, f in zip(rows, fits, strict=True) if f]
         flops, low, best, high = np.reshape(known, (-1, 4)).T
         values = dict(low=low - less, best=best - less, high=high - less, growth=(high - low) / best)
         laws[name] = {what: power_law(flops, value) for what, value in values.items()}
@@ -182,9 +189,13 @@ def cells_of(
 ) -> Array:
     """Labels [n], equal for runs whose architectures differ in width alone: each stands for a run's budget and the
     nearest point (M/N_a, N/N_a) of the search's grid."""
-    near = lambda values, grid: np.argmin(np.abs(np.log(values[:, None] / np.array(grid, float))), axis=1)
-    ratios = near(runs.x, grid[0]), near(runs.y, grid[1])
+    ratios = _nearest(runs.x, grid[0]), _nearest(runs.y, grid[1])
     return np.unique(np.stack([budgets(runs.flops), *ratios]), axis=1, return_inverse=True)[1].ravel()
+
+
+def _nearest(values: Array, grid: Sequence[float]) -> Array:
+    """int [n]: the index of the point of the grid that is nearest to each value, by their ratio."""
+    return np.argmin(np.abs(np.log(values[:, None] / np.array(grid, float))), axis=1)
 
 
 def rank(cells: Array, width: Array, loss: Array, path: str = "runs") -> Json:

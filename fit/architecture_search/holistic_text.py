@@ -27,29 +27,38 @@ COUNTS = (
 
 def text(result: dict) -> str:
     """Of what api.holistic found: a part for each thing that was asked."""
-    control = lambda rows: [say(CONTROL, **row) for row in rows]
-    parts = dict(fit=_fit, control=control, rank=_rank, refit=_refit, architecture=_architecture)
+    parts = dict(fit=_fit, control=_control, rank=_rank, refit=_refit, architecture=_architecture)
     return "\n\n".join("\n".join(lines(result[name])) for name, lines in parts.items() if result.get(name))
 
 
-def _rank(found: dict) -> list[str]:
+def _control(rows: list[dict]) -> list[str]:
+    return [say(CONTROL, **row) for row in rows]
+
+
+def _rank(ranks: dict) -> list[str]:
     """The ranks at each budget; over all of them only if no budget has enough, for budgets set losses apart."""
-    budgets = found.get("budgets") or [found]
+    budgets = ranks.get("budgets") or [ranks]
     return [say(RANK, **row, at=say("{flops:.3g} FLOPs: ", **row) if "flops" in row else "") for row in budgets]
 
 
+def _best(optimum: dict | None, digits: int) -> str:
+    """An optimum and its near-optimal band in brackets; "-" where there is none."""
+    if not optimum or optimum["best"] is None:
+        return "-"
+    return "{:.{d}f} [{:.{d}f}, {:.{d}f}]".format(optimum["best"], *optimum["band"], d=digits)
+
+
 def _fit(fitted: dict) -> Iterator[str]:
-    written = lambda one, digits: "{:.{d}f} [{:.{d}f}, {:.{d}f}]".format(one["best"], *one["band"], d=digits)
-    best = lambda found, digits: written(found, digits) if found and found["best"] is not None else "-"
     yield f"{'FLOPs':>8} {'M/N_a':>22} {'N/N_a':>22} {'d_model':>20} {'RMSE':>15}"
     for row in fitted["budgets"]:
-        ratios, width = row["ratios"], row["width"]
-        rmse = " ".join(f"{found['rmse']:.4f}" if found else "-" for found in (ratios, width))
-        x, y = (best(ratios and ratios[which], 2) for which in ("x", "y"))
-        yield f"{row['flops']:8.3g} {x:>22} {y:>22} {best(width, 0):>20} {rmse:>15}"
+        ratios = row["ratios"]
+        width = row["width"]
+        rmse = " ".join(f"{fit['rmse']:.4f}" if fit else "-" for fit in (ratios, width))
+        x, y = (_best(ratios and ratios[which], 2) for which in ("x", "y"))
+        yield f"{row['flops']:8.3g} {x:>22} {y:>22} {_best(width, 0):>20} {rmse:>15}"
     yield "in brackets the near-optimal band: a loss within 0.1% of the least; - where none lies within what was run"
     for name, law in fitted["laws"].items():
-        less = " - 6" * (name == "m_over_active")
+        less = " - 6" if name == "m_over_active" else ""
         words = [f"{end} {law[end][0]:.4g} C^{law[end][1]:.4f}" for end in ("low", "best", "high") if law[end]]
         if words:
             growth = law["growth"]
@@ -69,12 +78,17 @@ def _refit(profile: dict) -> Iterator[str]:
         yield f"Eq. 2: M_opt = {a:.4g} C^{b:.4f}{span}, D_opt = {k:.4g} C^{p:.4f}"
 
 
+def _shown(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return amount(value) if value >= 1e4 else f"{value:.4g}"
+
+
 def _architecture(result: dict) -> Iterator[str]:
-    shown = lambda v: "-" if v is None else amount(v) if v >= 1e4 else f"{v:.4g}"
     yield f"{'':18} {'value':>10}  {'near-optimal':20} coefficients"
     for name, row in result["values"].items():
-        band = "" if row["low"] is None else f"{shown(row['low'])} to {shown(row['high'])}"
-        yield f"{name:18} {shown(row['value']):>10}  {band:20} {row['origin']}"
+        band = "" if row["low"] is None else f"{_shown(row['low'])} to {_shown(row['high'])}"
+        yield f"{name:18} {_shown(row['value']):>10}  {band:20} {row['origin']}"
     yield "feasible widths: {} to {}".format(*result["widths"])
     if result["values"]["d_model"]["value"] is None:
         yield "d_model: the paper has the law of the width in a figure alone; taken is the median of feasible widths"

@@ -107,11 +107,12 @@ def read_runs(path: str | Table, columns: Sequence[str], mix_corpora: bool = Fal
     if "n_experts" in table:  # of what a law that does not read it is a law
         read_columns["n_experts"] = table.numbers("n_experts")
     runs = Runs(path, read_columns, loss, table)
-    if len(found := corpora(table)) > 1 and not mix_corpora:
+    texts = corpora(table)
+    if len(texts) > 1 and not mix_corpora:
+        more = ", ..." if len(texts) > 3 else ""
         raise UserError(
-            f"{path}, column corpus_fingerprint: found {len(found)} corpora ({', '.join(found[:3])}"
-            f"{', ...' * (len(found) > 3)}); losses on different text do not compare: fit one corpus, or say "
-            "--mix_corpora"
+            f"{path}, column corpus_fingerprint: found {len(texts)} corpora ({', '.join(texts[:3])}{more}); losses on "
+            "different text do not compare: fit one corpus, or say --mix_corpora"
         )
     return runs
 
@@ -123,7 +124,8 @@ def unlikely(columns: ByName, share: float = 0.0) -> str:
     if sizes is None or "n_tokens" not in columns:
         return ""
     ratio = np.atleast_1d(np.asarray(columns["n_tokens"], float) / sizes)
-    if not np.mean(odd := (ratio < FEWEST_TOKENS) | (ratio > MOST_TOKENS)) > share:
+    odd = (ratio < FEWEST_TOKENS) | (ratio > MOST_TOKENS)
+    if not np.mean(odd) > share:
         return ""
     what = "the model has" if ratio.size == 1 else f"{odd.sum():,} of {ratio.size:,} models, the first of them with"
     return sentences.TOKENS_PER_PARAMETER.format(what=what, ratio=ratio[odd][0])
@@ -149,7 +151,7 @@ def trunks_of(table: Table, by: str = "trunk") -> tuple[Array | None, str]:
         labels, words = _labels([m[1] for m in names if m]), "trunks (column run)"
     elif "seed" in table and "config" in table:
         columns = [name for name in SAME if name in table]
-        rows = zip(*(table.column(name) for name in columns))
+        rows = zip(*(table.column(name) for name in columns), strict=True)
         labels, words = _labels([str(row) for row in rows]), f"trunks (same {', '.join(columns)})"
     else:
         return None, "runs"

@@ -42,7 +42,8 @@ def check(table: Table) -> None:
     known = _known(table)
     _check_counts(table, known)
     _check_loss(table, known)
-    if (rises := _rises(known)) > RISES:
+    rises = _rises(known)
+    if rises > RISES:
         raise UserError(
             f"{table.path}, column {table.names.get('loss', 'loss')}: the losses rise with compute (rank correlation "
             f"{rises:.2f}), so no law of losses holds: is the column an accuracy, or the compute another's?"
@@ -62,7 +63,8 @@ def doubts(table: Table) -> list[str]:
     """Sentences on what is suspicious in a table of runs; for one that `check` lets pass."""
     known = _known(table)
     found = [*_of_experts(table, known), *_of_tokens(table, known), *_of_flops(table, known)]
-    if (rises := _rises(known)) > 0:
+    rises = _rises(known)
+    if rises > 0:
         found.append(
             f"the losses do not fall with compute (rank correlation {rises:+.2f}): no law is well fitted to that"
         )
@@ -86,8 +88,9 @@ def _rows(table: Table, rows: Array) -> str:
     at = np.flatnonzero(rows)
     named = [f"{table.rows[i]}" for i in at[:NAMED]]
     if "run" in table:
-        named = [f"{row} ({table.column('run')[i]})" for row, i in zip(named, at)]
-    return f"row{'s' * (len(at) != 1)} {', '.join(named)}{', ...' * (len(at) > NAMED)}"
+        named = [f"{table.rows[i]} ({table.column('run')[i]})" for i in at[:NAMED]]
+    more = ", ..." if len(at) > NAMED else ""
+    return f"{'row' if len(at) == 1 else 'rows'} {', '.join(named)}{more}"
 
 
 def _rises(known: Columns) -> float:
@@ -272,7 +275,8 @@ def _of_loss(table: Table, known: Columns) -> Iterator[str]:
                 f"{_factor(unit)}"
             )
             return
-    if (against := _against_text(known)) is None:
+    against = _against_text(known)
+    if against is None:
         return
     times = float(np.median(against[0] / against[1]))
     reach = f"the losses are {times:.2g} times what models of these sizes and tokens reach on web text"
@@ -321,7 +325,7 @@ def _twice(table: Table, known: Columns) -> Iterator[str]:
     seeds = table.columns.get("seed") or [""] * len(table)
     first: dict[tuple, int] = {}
     repeated = np.zeros(len(table), bool)
-    for i, row in enumerate(zip(*(known[name].tolist() for name in names), map(str, seeds))):
+    for i, row in enumerate(zip(*(known[name].tolist() for name in names), map(str, seeds), strict=False)):
         repeated[i] = first.setdefault(row, i) != i
     if repeated.any():
         yield (
@@ -330,7 +334,7 @@ def _twice(table: Table, known: Columns) -> Iterator[str]:
         )
     if "run" not in table or not {"n_active", "n_tokens"} <= known.keys():
         return
-    sizes = zip(map(str, table.column("run")), known["n_active"].tolist(), known["n_tokens"].tolist())
+    sizes = zip(map(str, table.column("run")), known["n_active"].tolist(), known["n_tokens"].tolist(), strict=True)
     seen: dict[tuple, int] = {}
     again = np.zeros(len(table), bool)
     for i, row in enumerate(sizes):

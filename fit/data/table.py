@@ -74,10 +74,11 @@ class Table:
             if all(other in self for other in needs):
                 return of(*(self.numbers(other) for other in needs), self._or).tolist()
         if theirs not in self.columns:
+            hint = ""
+            if name in BOUNDS and not self.names:
+                hint = "; --columns=loss:val_loss,... says what the file calls them"
             raise UserError(
-                f"{self.path}: column {theirs} is missing; columns found: {', '.join(self.columns) or 'none'}"
-                + ("" if self.names else "; --columns=loss:val_loss,... says what the file calls them")
-                * (name in BOUNDS)
+                f"{self.path}: column {theirs} is missing; columns found: {', '.join(self.columns) or 'none'}{hint}"
             )
         return self.columns[theirs]
 
@@ -106,8 +107,9 @@ class Table:
         """How many rows have no such value, and what mends it, where something is known to."""
         words, rows = "", [str(self.rows[i]) for i in np.flatnonzero(bad)]
         if len(rows) > 1:
-            named = ", ".join(rows[:ROWS_NAMED]) + ", ..." * (len(rows) > ROWS_NAMED)
-            words = f"; {len(rows)} of {len(self)} rows have none: {named}"
+            named = ", ".join(rows[:ROWS_NAMED])
+            more = ", ..." if len(rows) > ROWS_NAMED else ""
+            words = f"; {len(rows)} of {len(self)} rows have none: {named}{more}"
         if name == "loss" and len(rows) < len(self):
             words += "; leave out runs that crashed"
         first = numbers[bad][0]
@@ -117,7 +119,8 @@ class Table:
 
     def _converted(self, name: str, numbers: Array) -> Array:
         """Values of a column in nats or as plain numbers."""
-        if (unit := self.units.get(name)) is None:
+        unit = self.units.get(name)
+        if unit is None:
             return numbers
         if unit == "perplexity":
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -128,7 +131,9 @@ class Table:
 
 def _number(value: Any) -> float:
     """A value as read, as a float; NaN for what is no plain number (true, 1_000, digits of other scripts)."""
-    if type(value) not in (str, int, float) or (type(value) is str and ("_" in value or not value.isascii())):
+    if type(value) not in (str, int, float):
+        return np.nan
+    if type(value) is str and ("_" in value or not value.isascii()):
         return np.nan
     try:
         return float(value)
@@ -138,7 +143,8 @@ def _number(value: Any) -> float:
 
 def shown(value: object) -> str:
     """A value as a sentence shows it, however long it is."""
-    text = "nothing" if value is None or (isinstance(value, str) and not value) else " ".join(repr(value).split())
+    is_empty = value is None if not isinstance(value, str) else not value
+    text = "nothing" if is_empty else " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -173,7 +179,8 @@ def read(runs: Any, columns: Mapping[str, str] | None = None, units: Mapping[str
 
 
 def _read(runs: Any, columns: Mapping[str, str] | None) -> Table:
-    if isinstance(runs, os.PathLike) or (isinstance(runs, str) and len(runs) <= LONGEST_PATH):
+    is_path = len(runs) <= LONGEST_PATH if isinstance(runs, str) else isinstance(runs, os.PathLike)
+    if is_path:
         return _read_file(str(runs), dict(columns or {}))
     if hasattr(runs, "to_pylist"):
         runs = runs.to_pylist()
@@ -298,7 +305,7 @@ def _read_parquet(path: str) -> Table:
         raise UserError(f"{path}: is not Parquet: {str(e).splitlines()[0]}") from e
     names = table.column_names
     _check_names(path, names)
-    columns = {name: _values(column, pyarrow) for name, column in zip(names, table.columns)}
+    columns = {name: _values(column, pyarrow) for name, column in zip(names, table.columns, strict=True)}
     return Table(path, columns, list(range(1, table.num_rows + 1)), arrow=table)
 
 
@@ -341,17 +348,17 @@ def write(table: Table, path: str) -> None:
     if ending == ".parquet":
         import pyarrow.parquet
 
-        read = {} if table.arrow is None else dict(zip(table.arrow.column_names, table.arrow.columns))
+        read = {} if table.arrow is None else dict(zip(table.arrow.column_names, table.arrow.columns, strict=True))
         columns = {name: read[name] if name in read else _arrow(name, table, pyarrow) for name in table.columns}
         with replacing(path) as temporary:
             pyarrow.parquet.write_table(pyarrow.table(columns), temporary)
         return
     if ending not in (".csv", ".jsonl"):
         raise UserError(f"--out={path}: found ending {ending or 'none'!r}, expected .csv, .jsonl or .parquet")
-    rows = zip(*table.columns.values())
+    rows = zip(*table.columns.values(), strict=True)
     with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as f:
         if ending == ".jsonl":
-            f.writelines(json.dumps(plain(dict(zip(table.columns, row)))) + "\n" for row in rows)
+            f.writelines(json.dumps(plain(dict(zip(table.columns, row, strict=True)))) + "\n" for row in rows)
         else:
             writer = csv.writer(f)
             writer.writerow(table.columns)

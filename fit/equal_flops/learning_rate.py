@@ -46,7 +46,9 @@ def best_rates(table: Table, with_batch: bool = False) -> tuple[list[BestRate], 
     of one batch where the table does not say it of all of them, unless `with_batch` demands it. Raises UserError where
     a column is missing or bad, or no model was tried at three rates."""
     names = ["n_experts", "n_active", "n_tokens"]
-    if with_batch or ("batch_tokens" in table and all(cell not in ("", None) for cell in table.column("batch_tokens"))):
+    if not with_batch and "batch_tokens" in table:
+        with_batch = all(cell not in ("", None) for cell in table.column("batch_tokens"))
+    if with_batch:
         names.append("batch_tokens")
     keys = np.stack([table.numbers(name, (1, 1e18)) for name in names], axis=1)
     rates, losses = table.numbers("peak_learning_rate", (1e-12, 1e3)), table.numbers("loss")
@@ -56,9 +58,9 @@ def best_rates(table: Table, with_batch: bool = False) -> tuple[list[BestRate], 
         tried = np.unique(rates[rows])
         if len(tried) >= 3:
             loss = np.array([losses[rows & (rates == rate)].mean() for rate in tried])
-            optima.append(_optimum(dict(zip(names, map(float, key))), np.log(tried), loss))
+            optima.append(_optimum(dict(zip(names, map(float, key), strict=True)), np.log(tried), loss))
     if not optima:
-        model = ", ".join(f"{name} {value:,.0f}" for name, value in zip(names, key))
+        model = ", ".join(f"{name} {value:,.0f}" for name, value in zip(names, key, strict=True))
         raise UserError(f"{table.path}: {model} was tried at {len(tried)} learning rates, expected 3 or more")
     return optima, len(models) - len(optima)
 
@@ -98,7 +100,7 @@ def fit(
         kinds = " from ".join(TERMS[name] for name in dict.fromkeys(["n_active", *names]))
         raise UserError(f"{where}: {len(optima)} models cannot tell {kinds}, expected two or more of each")
     values = np.linalg.lstsq(design, np.log([o.rate for o in optima]), rcond=None)[0]
-    return law | dict(zip(["constant", *names], map(float, values)))
+    return law | dict(zip(["constant", *names], map(float, values), strict=True))
 
 
 def _varied(optima: Sequence[BestRate]) -> list[str]:
@@ -148,31 +150,51 @@ def spread(
         (row,) = _design([o], names)
         return float(quantile * np.sqrt(row @ covariance @ row + scatter))
 
-    widths = zip(["constant", *names], (quantile * np.sqrt(np.diag(covariance))).tolist())
+    widths = zip(["constant", *names], (quantile * np.sqrt(np.diag(covariance))).tolist(), strict=True)
     return {name: [law[name] - width, law[name] + width] for name, width in widths}, of_model
+
+
+def _off(law: Mapping[str, float], o: BestRate) -> float:
+    """ln of the law's rate over the best one."""
+    return float(np.log(_of(law, o) / o.rate))
+
+
+def _lost(law: Mapping[str, float], o: BestRate) -> float:
+    """Nats that the law's rate costs, by the model's parabola; NaN at the end of a grid."""
+    return float(o.curvature * _off(law, o) ** 2)
+
+
+def _rms_off(law: Mapping[str, float], models: Sequence[BestRate]) -> float:
+    """Root mean square error of ln LR over these models."""
+    return np.sqrt(np.mean(np.square([_off(law, o) for o in models])))
 
 
 def text(law: Mapping[str, float], optima: Sequence[BestRate], fitted: Sequence[BestRate]) -> str:
     """The best rates beside the law's, what a wrong rate costs, the coefficients as the trainer's fields with their
     intervals, and the law's errors."""
-    off = lambda o: float(np.log(_of(law, o) / o.rate))
-    lost = lambda o: float(o.curvature * off(o) ** 2)  # nats, by the model's parabola; nan at the end of a grid
     rows = []
     for o in optima:
-        notes = ["not fitted"] * (o not in fitted) + ["best at the end of its grid: widen it"] * o.at_edge
+        notes = []
+        if o not in fitted:
+            notes.append("not fitted")
+        if o.at_edge:
+            notes.append("best at the end of its grid: widen it")
         rate = _of(law, o)
-        rows.append(vars(o) | dict(law=rate, ratio=rate / o.rate, lost=lost(o), notes="; ".join(notes)))
-    batches = len({o.batch_tokens for o in optima}) > 1 or "batch_tokens" in law
-    columns = COUNTS + " {batch_tokens:,.0f:>12}" * batches + RATES
+        rows.append(vars(o) | dict(law=rate, ratio=rate / o.rate, lost=_lost(law, o), notes="; ".join(notes)))
+    columns = COUNTS
+    if len({o.batch_tokens for o in optima}) > 1 or "batch_tokens" in law:
+        columns += " {batch_tokens:,.0f:>12}"
+    columns += RATES
     lines = units.table(columns, rows, rate="best LR", ratio="law/best", lost="loss lost", notes="")
 
     means = "mean over the models whose grids reach so far, least, most"
     lines += ["", f"what a wrong rate costs, in nats per token: {means}"]
     costs = {f"{factor:4g} times the best": [o.lost.get(factor, np.nan) for o in optima] for factor in FACTORS}
-    costs["the law's rate"] = [lost(o) for o in optima]
+    costs["the law's rate"] = [_lost(law, o) for o in optima]
     for name, values in costs.items():
-        if known := [x for x in values if np.isfinite(x)]:
-            models = f"{len(known)} model{'s' * (len(known) > 1)}"
+        known = [x for x in values if np.isfinite(x)]
+        if known:
+            models = f"{len(known)} {'models' if len(known) > 1 else 'model'}"
             lines.append(f"  {name:>19}  {np.mean(known):8.5f}  {min(known):8.5f}  {max(known):8.5f}  of {models}")
 
     lines.append("")
@@ -187,10 +209,10 @@ def text(law: Mapping[str, float], optima: Sequence[BestRate], fitted: Sequence[
         lines.append(f"config.optimizer.lr_law.{name} = {value:.6f}{note}")
     if not intervals:
         lines.append(f"no intervals: {len(fitted)} models are as many as the coefficients")
-    rms = lambda models: np.sqrt(np.mean(np.square([off(o) for o in models])))
-    lines.append(f"root mean square error of ln LR: {rms(fitted):.4f} on {len(fitted)} fitted models")
-    if checked := [o for o in optima if o not in fitted and not o.at_edge]:
-        lines.append(f"  {rms(checked):.4f} on {len(checked)} not fitted")
+    lines.append(f"root mean square error of ln LR: {_rms_off(law, fitted):.4f} on {len(fitted)} fitted models")
+    checked = [o for o in optima if o not in fitted and not o.at_edge]
+    if checked:
+        lines.append(f"  {_rms_off(law, checked):.4f} on {len(checked)} not fitted")
     return "\n".join(lines)
 
 

@@ -66,10 +66,13 @@ class Surface:
             low, high = z[max(i - 1, 0)], z[min(i + 1, GRID - 1)]
         sparsity = float(np.clip(-np.expm1(-z[i]), *self.sparsity))
         n_total, loss = map(float, self.best_size(sparsity))
-        found = dict(n_total=(np.log(n_total), np.log(self.size)), sparsity=(z[i], (first, last)))
-        at_end = lambda value, ends: min(abs(value - end) for end in ends) < 1e-6 * max(1.0, abs(value))
-        edge = [name for name, (value, ends) in found.items() if at_end(value, ends)]
+        within = dict(n_total=(np.log(n_total), np.log(self.size)), sparsity=(z[i], (first, last)))
+        edge = [name for name, (value, ends) in within.items() if _is_at_end(value, ends)]
         return dict(n_total=n_total, sparsity=sparsity, loss=loss, at_edge=edge)
+
+
+def _is_at_end(value: float, ends: Array | Sequence[float]) -> bool:
+    return min(abs(value - end) for end in ends) < 1e-6 * max(1.0, abs(value))
 
 
 def _lowest(square: Array, slope: Array, ends: Array, value: Callable[[Array], Array]) -> Array:
@@ -93,10 +96,12 @@ def reach(n_total: Array, sparsity: Array, sizes: Array) -> tuple[Array, Array]:
     z, x = -np.log1p(-sparsity), np.log(n_total)
     at = np.unique(z)
     grid = np.union1d(np.linspace(at[0], at[-1], GRID), at)[:, None]
-    least, most = (np.interp(grid, at, [end(x[z == one]) for one in at]) for end in (np.min, np.max))
+    least, most = (np.interp(grid, at, [end(x[z == level]) for level in at]) for end in (np.min, np.max))
     inside = (np.log(sizes) >= least - 1e-9) & (np.log(sizes) <= most + 1e-9)
-    span = lambda end, other: np.where(inside.any(axis=0), end(np.where(inside, grid, other), axis=0), np.nan)
-    return -np.expm1(-span(np.min, np.inf)), -np.expm1(-span(np.max, -np.inf))
+    known = inside.any(axis=0)
+    low = np.where(known, np.min(np.where(inside, grid, np.inf), axis=0), np.nan)
+    high = np.where(known, np.max(np.where(inside, grid, -np.inf), axis=0), np.nan)
+    return -np.expm1(-low), -np.expm1(-high)
 
 
 def sizes_within(n_total: Array, sparsity: Array) -> Array:
@@ -134,6 +139,11 @@ def _alike(table: Table) -> Array:
     return ~mixture | (split == values[np.argmax(counts)])
 
 
+def _interval(values: Sequence[Any]) -> list:
+    """[low, high]: the 10th and 90th percentile over the refits, the first axis."""
+    return np.percentile(values, (10, 90), axis=0).tolist()
+
+
 def of_table(runs: object, seed: int = 0) -> list[dict[str, Any]]:
     """[{flops, runs, left_out, surface, points (n_total, sparsity), coefficients, rmse, correlation, best, intervals:
     {n_total, sparsity}, at_sizes: [{n_total, sparsity, interval, at_edge}]}] for each budget of a table of runs with
@@ -157,7 +167,6 @@ def of_table(runs: object, seed: int = 0) -> list[dict[str, Any]]:
         reached = reach(n, s, sizes)
         best, *others = (one.best_sparsity(sizes, reached)[0] for one in (surface, *drawn))
         at_edge = np.min(abs(best - np.array(reached)), axis=0) < 1e-6
-        ends = lambda values: np.percentile(values, (10, 90), axis=0).tolist()
         rows.append(
             dict(
                 flops=float(np.exp(np.mean(np.log(runs.flops[group])))),
@@ -169,10 +178,10 @@ def of_table(runs: object, seed: int = 0) -> list[dict[str, Any]]:
                 rmse=float(np.sqrt(np.mean((surface.loss(n, s) - loss) ** 2))),
                 correlation=float(np.nanmean(correlation)) if np.isfinite(correlation).any() else None,
                 best=surface.best(),
-                intervals={name: ends([b[name] for b in bests]) for name in ("n_total", "sparsity")},
+                intervals={name: _interval([b[name] for b in bests]) for name in ("n_total", "sparsity")},
                 at_sizes=[
                     dict(n_total=float(a), sparsity=float(b), interval=[c, d], at_edge=bool(edge))
-                    for a, b, c, d, edge in zip(sizes, best, *ends(others), at_edge)
+                    for a, b, c, d, edge in zip(sizes, best, *_interval(others), at_edge, strict=True)
                 ],
             )
         )
@@ -196,11 +205,11 @@ def text(found: dict) -> str:
             f"{best['sparsity']:.3f} [{low_s:.3f}, {high_s:.3f}], loss {best['loss']:.4f}{edge}"
         )
         at = ", ".join(
-            f"{one['sparsity']:.3f}{'*' * one['at_edge']} [{one['interval'][0]:.3f}, {one['interval'][1]:.3f}] at "
-            f"{amount(one['n_total'])}"
-            for one in row["at_sizes"]
+            f"{size['sparsity']:.3f}{'*' if size['at_edge'] else ''} [{size['interval'][0]:.3f}, "
+            f"{size['interval'][1]:.3f}] at {amount(size['n_total'])}"
+            for size in row["at_sizes"]
         )
         lines += [f"  best sparsity by n_total: {at}"] if at else []
-    if any(one["at_edge"] for row in rows for one in row["at_sizes"]):
+    if any(size["at_edge"] for row in rows for size in row["at_sizes"]):
         lines.append("* at the end of the sparsities that were run at about that size: not an optimum")
     return "\n".join(lines)

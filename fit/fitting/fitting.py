@@ -52,17 +52,28 @@ def fitted(path: str | Table, form: Form, settings: Settings) -> Fitted:
     fit, problem = fit_by_default(form, train, settings)
     if settings.select == "rmse":  # the start of lowest RMSE on fitted plus held-out runs, as in the paper
         near = np.flatnonzero(fit.objectives < np.inf)
-        off = lambda i, part: errors(form.log_loss(fit.frees[i], part.columns), part)["rmse_nats"]
-        best = near[int(np.argmin([off(i, train) + off(i, validation) for i in near]))]
+        parts = (train, validation)
+        rmses = [sum(_rmse_nats(form, fit.frees[i], part) for part in parts) for i in near]
+        best = near[int(np.argmin(rmses))]
         fit = dataclasses.replace(fit, free=fit.frees[best], objective=float(fit.objectives[best]))
     return Fitted(runs, validation, fit, problem, decay_default, warnings)
+
+
+def _rmse_nats(form: Form, free: Array, runs: Runs) -> float:
+    """Root mean square error in nats of a law with these parameters `free` [n] on runs."""
+    return errors(form.log_loss(free, runs.columns), runs)["rmse_nats"]
 
 
 def record_of(law: Fitted, steps: list[Json] | None = None) -> Json:
     """What law.json holds of a fitted law, and how sure that is. steps: what sure.rolling found, where it is known.
     Raises UserError."""
-    runs, validation, fit, problem, settings = law.runs, law.validation, law.fit, law.problem, law.problem.settings
-    form, train = fit.form, problem.runs
+    runs = law.runs
+    validation = law.validation
+    fit = law.fit
+    problem = law.problem
+    settings = problem.settings
+    form = fit.form
+    train = problem.runs
     record = dict(
         version=lawcheck.VERSION,
         form=form.name,
@@ -89,17 +100,17 @@ def record_of(law: Fitted, steps: list[Json] | None = None) -> Json:
     )
     if steps is None and settings.holdout == ROLLING:
         steps = sure.rolling(sure.sampled(problem))
-    found = sure.how_sure(problem, fit)
+    certainty = sure.how_sure(problem, fit)
     if steps:
         record["rolling"] = steps
-    if steps and "bootstrap" in found and {"n_active", "n_tokens"} <= set(form.columns):  # so that compute is known
-        draws = len(found["bootstrap"]["draws"])
-        found["bootstrap"]["beyond"] = sure.beyond(steps, train.flops.max(), draws, settings.seed)
+    if steps and "bootstrap" in certainty and {"n_active", "n_tokens"} <= set(form.columns):  # so that compute is known
+        draws = len(certainty["bootstrap"]["draws"])
+        certainty["bootstrap"]["beyond"] = sure.beyond(steps, train.flops.max(), draws, settings.seed)
     for name, part in (("separate_fitted", train), ("separate_held_out", validation)):
-        if "separate" in found:
-            record[name] = sure.separate_errors(form, found["separate"], part)
-    found["warnings"] = [*law.warnings, *plan_warnings(fit, runs), *found["warnings"]]
-    return record | found
+        if "separate" in certainty:
+            record[name] = sure.separate_errors(form, certainty["separate"], part)
+    certainty["warnings"] = [*law.warnings, *plan_warnings(fit, runs), *certainty["warnings"]]
+    return record | certainty
 
 
 def fit_by_default(form: Form, runs: Runs, settings: Settings) -> tuple[search.Fit, Problem]:
@@ -122,13 +133,16 @@ def fit_by_default(form: Form, runs: Runs, settings: Settings) -> tuple[search.F
         decay = float(np.clip(DECAY_PER_VARIANCE * variance, SMALLEST_DECAY, LARGEST_DECAY)) if few else decay
         fit, problem = again(weight_decay=decay, variance=variance if form.prior else 0.0)
     if few:
-        off = lambda fit: np.average(
-            (form.log_loss(fit.free, runs.columns) - np.log(runs.loss)) ** 2, weights=runs.weights
-        )
-        affordable = COST**2 * off(again(weight_decay=0.0)[0])
-        while off(fit) > affordable and problem.settings.weight_decay > SMALLEST_DECAY:
+        affordable = COST**2 * _mean_square(again(weight_decay=0.0)[0], runs)
+        while _mean_square(fit, runs) > affordable and problem.settings.weight_decay > SMALLEST_DECAY:
             fit, problem = again(weight_decay=max(problem.settings.weight_decay / 10, SMALLEST_DECAY))
     return fit, problem
+
+
+def _mean_square(fit: search.Fit, runs: Runs) -> float:
+    """The weighted mean square of a fit's residuals of log loss."""
+    residuals = fit.form.log_loss(fit.free, runs.columns) - np.log(runs.loss)
+    return np.average(residuals**2, weights=runs.weights)
 
 
 def described(runs: Runs, train: Runs, form: Form) -> Json:
@@ -193,9 +207,11 @@ def two_groups(values: Array) -> float | None:
     groups' means are less than TRANSITION_NATS apart."""
     ordered = np.sort(values)
     total = np.var(ordered)
-    best, split = 0.0, None
+    best = 0.0
+    split = None
     for count in range(1, len(ordered)):
-        low, high = ordered[:count], ordered[count:]
+        low = ordered[:count]
+        high = ordered[count:]
         share = count * (len(ordered) - count) / len(ordered) ** 2
         apart = high.mean() - low.mean()
         explained = share * apart**2 / total if total > 0 else 0.0
@@ -214,7 +230,8 @@ def plan_warnings(fit: search.Fit, runs: Runs) -> list[str]:
     reduced = form.at_experts(fit.coefficients, experts)
     out = []
     for name, exponent in (("n_active", reduced.mu), ("n_tokens", reduced.nu)):
-        if np.any(rising := exponent >= 0):
+        rising = exponent >= 0
+        if np.any(rising):
             at = ", ".join(f"{e:g}" for e in experts[rising])
             out.append(
                 f"this law's loss does not fall with {name} at n_experts = {at} (exponent up to "

@@ -116,7 +116,7 @@ def _record_of_both(additive: fitting.Fitted, coupled: fitting.Fitted) -> Json:
     record = fitting.record_of(_drawing(law, additive_share, not take_additive), steps)
     tried = [
         dict(form=name, rmse_log=error, rolling=rolled)
-        for name, error, rolled in zip(names, errors_of, (of_additive, of_coupled))
+        for name, error, rolled in zip(names, errors_of, (of_additive, of_coupled), strict=True)
     ]
     record["choice"] = dict(tried=tried, why=why)
     return _with_both(record, additive, coupled, additive_share, of_additive, of_coupled)
@@ -163,7 +163,7 @@ def _with_both(
     )
     rows, drifts = [], []
     largest = float(coupled.problem.runs.flops.max())
-    for law, part, steps in zip((additive, coupled), counts, (of_additive, of_coupled)):
+    for law, part, steps in zip((additive, coupled), counts, (of_additive, of_coupled), strict=True):
         if not part:
             continue
         is_written = (law is additive) == was_additive

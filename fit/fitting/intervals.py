@@ -103,11 +103,11 @@ def profile(
         label = f"profiles, {i + 1} of at most {ROUNDS}"
         x, objectives, _ = search.polish(trial, trial.centre(starts), 8, "each", label)
         roots = np.sqrt(problem.sample_of * np.log(np.maximum(objectives, size) / size))
-        for (end, at), root, free in zip(todo, roots, trial.own(x)):
+        for (end, at), root, free in zip(todo, roots, trial.own(x), strict=True):
             bisect.insort(end.tried, (at, root, free), key=lambda one: one[0])
     return {
         name: dict(value=best[name], low=low.value(), high=high.value())
-        for name, low, high in zip(names, ends[::2], ends[1::2])
+        for name, low, high in zip(names, ends[::2], ends[1::2], strict=True)
     }
 
 

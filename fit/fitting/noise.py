@@ -4,6 +4,7 @@ coefficients' errors that follow from it."""
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +42,8 @@ class Noise:
     def draw(self, rng: np.random.Generator, draws: int, labels: Array) -> Array:
         """Errors [draws, n_runs] of runs whose trunks are `labels` [n_runs]. The standard deviations are drawn too, for
         they were estimated from few errors: this turns the normal distribution into Student's t."""
-        n, (of_runs, of_trunks) = len(labels), self.degrees_of_freedom
+        n = len(labels)
+        of_runs, of_trunks = self.degrees_of_freedom
         run, trunk = (
             size * np.sqrt(freedom / rng.chisquare(freedom, size=(draws, 1)))
             for size, freedom in ((self.run, of_runs), (self.trunk, of_trunks))
@@ -51,7 +53,10 @@ class Noise:
 
 @functools.cache
 def _sensitivity(form: Form) -> Callable[[Array, Data], tuple]:
-    predicted = lambda x, data: form.log_loss(place(form, x, data), data["columns"], jnp)
+    def predicted(x: Any, data: Data) -> Any:
+        """Log loss [n_runs] at the solver's x [n]."""
+        return form.log_loss(place(form, x, data), data["columns"], jnp)
+
     return jax.jit(lambda x, data: (predicted(x, data), jax.jacfwd(predicted)(x, data)))
 
 
@@ -69,12 +74,15 @@ def noise_of(problem: Problem, free: Array, shared: bool = True) -> Noise:
     by run and trunk by trunk, have expectations linear in both variances: two equations. A variance that comes out
     negative is 0.
     """
-    trunks, n, data = problem.runs.trunks if shared else None, len(problem), problem.data
+    trunks = problem.runs.trunks if shared else None
+    n = len(problem)
+    data = problem.data
     log_loss, jacobian = sensitivity(problem, free)
     r = data["log_loss"][:n] - log_loss
     weight = data["root_weight"][:n] ** 2 * np.minimum(1, data["delta"] / np.maximum(np.abs(r), 1e-300))
     used = data["root_weight"][:n] > 0
-    pull, shown = _pull(problem, free), r[used]
+    pull = _pull(problem, free)
+    shown = r[used]
     if trunks is None:
         freedom = max(_freedom(jacobian[used], weight[used], pull), 1.0)
     else:
@@ -142,17 +150,21 @@ def standard_errors(
     """
     count = len(problem)
     if more is not None:
-        runs, one = problem.runs, np.ones(len(next(iter(more.values()))))
+        runs = problem.runs
+        ones = np.ones(len(next(iter(more.values()))))
         columns = {name: np.concatenate([values, more[name]]) for name, values in runs.columns.items()}
-        loss, weights, trunks = np.append(runs.loss, one), np.append(runs.weights, one), runs.trunks
-        trunks = None if trunks is None else np.append(trunks, trunks.max() + np.cumsum(one).astype(int))
+        loss = np.append(runs.loss, ones)
+        weights = np.append(runs.weights, ones)
+        trunks = runs.trunks
+        if trunks is not None:
+            trunks = np.append(trunks, trunks.max() + np.cumsum(ones).astype(int))
         runs = dataclasses.replace(runs, columns=columns, loss=loss, index=None, weights=weights, trunks=trunks)
         problem = prepare(problem.form, runs, problem.settings, problem.sample_of)
     _, variance = _spread(problem, fit, noise)
     variance *= count / problem.sample_of
     to = derivative(lambda x: problem.form.to_coefficients(problem.own(x)), problem.centre(fit.free[None]))
     errors = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", to, variance, to), 0))
-    return dict(zip(problem.form.names, errors.tolist()))
+    return dict(zip(problem.form.names, errors.tolist(), strict=True))
 
 
 def prediction_errors(problem: Problem, fit: Fit, noise: Noise) -> Array:
@@ -170,7 +182,8 @@ def _spread(problem: Problem, fit: Fit, noise: Noise) -> tuple[Array, Array]:
     inverse = np.linalg.pinv(gram, rcond=1e-14, hermitian=True)
     to_free = inverse @ (jacobian.T * weight)
     variance = noise.run**2 * to_free @ to_free.T
-    if (trunks := problem.runs.trunks) is not None:
+    trunks = problem.runs.trunks
+    if trunks is not None:
         shared = to_free @ np.eye(trunks.max() + 1)[trunks]
         variance += noise.trunk**2 * shared @ shared.T
     of_prior = inverse @ _prior_slopes(problem, fit.free).T  # a prior's mean counts as one more measurement
@@ -202,7 +215,8 @@ def inflation(problem: Problem, fit: Fit, noise: Noise, alone: Noise) -> dict[st
     """
     if problem.runs.trunks is None:
         return dict.fromkeys(fit.coefficients, 1.0)
-    with_trunks, naive = standard_errors(problem, fit, noise), standard_errors(problem, fit, alone)
+    with_trunks = standard_errors(problem, fit, noise)
+    naive = standard_errors(problem, fit, alone)
     ratio = {name: (with_trunks[name] / naive[name]) ** 2 for name in naive if naive[name] > 0}
     usual = np.median(list(ratio.values())) if ratio else 1.0
     tails = (scipy.special.stdtrit(noise.freedom, (1 + LEVEL) / 2) / scipy.special.ndtri((1 + LEVEL) / 2)) ** 2

@@ -89,7 +89,7 @@ def with_population(form: Form, left_out: str | None = None) -> Form:
     names += form.shares
     signs += [0] * len(form.shares)
     spreads = {}
-    for name, sign, middle, variance in zip(names, signs, mean, np.diag(covariance)):
+    for name, sign, middle, variance in zip(names, signs, mean, np.diag(covariance), strict=True):
         value = sign * np.exp(middle) if sign else 1 / (1 + np.exp(middle))
         spreads[name] = [float(value), float(np.sqrt(variance))]
     tables = [table for source, row in sources().items() if source != left_out for table in row["tables"]]

@@ -96,8 +96,12 @@ class Problem:
     def part(self, rows: Array) -> Self:
         """The same problem with the runs `rows` (indices) alone, filled up again."""
         more = padded_length(len(rows)) - len(rows)
-        take = lambda v: np.concatenate([v[rows], np.repeat(v[rows[:1]], more)])
-        columns = {name: take(v) for name, v in self.data["columns"].items()}
+
+        def take(values: Array) -> Array:
+            """The rows of the part, filled up with copies of its first row."""
+            return np.concatenate([values[rows], np.repeat(values[rows[:1]], more)])
+
+        columns = {name: take(values) for name, values in self.data["columns"].items()}
         root_weight = np.append(self.data["root_weight"][rows], np.zeros(more))
         part = self.changed(columns=columns, log_loss=take(self.data["log_loss"]), root_weight=root_weight)
         return dataclasses.replace(part, runs=subset(self.runs, rows))
@@ -168,7 +172,8 @@ def residual_function(form: Form) -> Residuals:
     def residuals(x: Any, data: Data) -> jax.Array:
         free = jax.lax.optimization_barrier(place(form, x, data))
         r = form.log_loss(free, data["columns"], jnp) - data["log_loss"]
-        size, delta = jnp.abs(r), data["delta"]
+        size = jnp.abs(r)
+        delta = data["delta"]
         beyond = size > delta
         tail = jnp.sqrt(jnp.where(beyond, 2 * delta * size - delta**2, 1.0))  # double where: no NaN in its gradient
         r = jnp.where(beyond, jnp.sign(r) * tail, r)

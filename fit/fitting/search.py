@@ -39,7 +39,7 @@ class Fit:
 
     @property
     def coefficients(self) -> dict[str, float]:
-        return dict(zip(self.form.names, self.form.to_coefficients(self.free).tolist()))
+        return dict(zip(self.form.names, self.form.to_coefficients(self.free).tolist(), strict=True))
 
 
 def run_batches(solve: solvers.Solve, x: Array, data: Data, progress: tqdm.tqdm | None = None) -> list[Array]:
@@ -66,7 +66,7 @@ def run_batches(solve: solvers.Solve, x: Array, data: Data, progress: tqdm.tqdm 
             outs.append(out)
             if progress is not None:
                 progress.update(min(batch, k - len(outs) * batch + batch))
-    return [np.concatenate(o)[:k] for o in zip(*outs)]
+    return [np.concatenate(o)[:k] for o in zip(*outs, strict=True)]
 
 
 def polish(
@@ -172,11 +172,12 @@ def check_enough(problem: Problem) -> None:
     columns = np.stack([problem.runs.columns[name][problem.runs.weights > 0] for name in form.columns])
     distinct = len(np.unique(columns, axis=1).T)
     if distinct < to_fit:
+        runs = "run" if distinct == 1 else "runs"
         raise UserError(
-            f"{path}: found {distinct} distinct run{'s' * (distinct != 1)} to fit; the {form.name} law has "
+            f"{path}: found {distinct} distinct {runs} to fit; the {form.name} law has "
             f"{to_fit} coefficients{' to fit' if fixed else ''} and needs at least as many"
         )
-    for name, column in zip(form.columns, columns):
+    for name, column in zip(form.columns, columns, strict=True):
         if len(np.unique(column)) < 2:
             raise UserError(
                 f"{path}, column {name}: found {column[0]:g} in every run to fit; the {form.name} law needs at "

@@ -52,11 +52,11 @@ def axes(data: Data) -> dict[str, int | None]:
 def _of_jaxopt(solver: Any) -> Solve:
     """A solver of jaxopt, compiled for a batch of starts."""
 
-    def one(x: jax.Array, data: Data) -> tuple:
+    def solve_start(x: jax.Array, data: Data) -> tuple:
         x, state = solver.run(x, data)
         return x, state.value, state.error
 
-    return jax.jit(lambda x, data: jax.vmap(one, (0, axes(data)))(x, data), compiler_options=COMPILER)
+    return jax.jit(lambda x, data: jax.vmap(solve_start, (0, axes(data)))(x, data), compiler_options=COMPILER)
 
 
 @functools.cache
@@ -134,7 +134,11 @@ def levenberg_marquardt(residuals: Residuals, maxiter: int, x: jax.Array, data: 
 @functools.cache
 def lbfgs(residuals: Residuals, maxiter: int, grid: bool) -> Solve:
     """As least_squares, by L-BFGS on the same objective: slower by far, but what the paper used."""
-    objective = lambda x, data: 0.5 * jnp.sum(residuals(x, data) ** 2)
+
+    def objective(x: jax.Array, data: Data) -> jax.Array:
+        """Half the sum of squared residuals at x [n]."""
+        return 0.5 * jnp.sum(residuals(x, data) ** 2)
+
     if (package := jaxopt()) is None:
         return functools.partial(_scipy_lbfgs, jax.jit(jax.value_and_grad(objective)), maxiter)
     solver = package.LBFGS(
@@ -152,11 +156,21 @@ def _scipy_lbfgs(objective: Callable[[Array, Data], tuple], maxiter: int, x: Arr
         if i and np.array_equal(start, x[i - 1]):  # a row that fills the batch up
             ends.append(ends[-1])
             continue
-        own = data | {name: data[name][i] for name in PER_START}
-        both = lambda x, own=own: [np.asarray(v) for v in objective(x, own)]
+        data_of_start = data | {name: data[name][i] for name in PER_START}
         options = dict(maxiter=maxiter, maxcor=20, ftol=0, gtol=1e-10)
-        ends.append(scipy.optimize.minimize(both, start, jac=True, method="L-BFGS-B", options=options))
-    return tuple(np.array(part) for part in zip(*((end.x, end.fun, np.linalg.norm(end.jac)) for end in ends)))
+        ends.append(
+            scipy.optimize.minimize(
+                _as_numpy, start, (objective, data_of_start), jac=True, method="L-BFGS-B", options=options
+            )
+        )
+    return tuple(
+        np.array(part) for part in zip(*((end.x, end.fun, np.linalg.norm(end.jac)) for end in ends), strict=True)
+    )
+
+
+def _as_numpy(x: Array, objective: Callable[[Array, Data], tuple], data: Data) -> list[Array]:
+    """[objective, gradient] at x as arrays of NumPy, which scipy needs."""
+    return [np.asarray(value) for value in objective(x, data)]
 
 
 SOLVERS = {"lm": least_squares, "lbfgs": lbfgs}

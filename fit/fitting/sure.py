@@ -87,7 +87,7 @@ def how_sure(problem: Problem, fit: search.Fit) -> Json:
 def intervals_of(form: Form, draws: Array, percentiles: tuple[float, float]) -> Json:
     """{coefficient: [low, high]}: percentiles of draws [n_draws, n]."""
     ends = np.percentile(draws, percentiles, axis=0, method="weibull")
-    return dict(zip(form.names, ends.T.tolist()))
+    return dict(zip(form.names, ends.T.tolist(), strict=True))
 
 
 def draws_of(problem: Problem, fit: search.Fit, count: int) -> Array:
@@ -207,8 +207,8 @@ def separate(problem: Problem) -> dict[str, Json]:
     masks = problem.filled(np.stack([runs.n_experts == e for e in enough]).astype(float))
     free = search.best_of_each(problem, starts, root_weight=problem.data["root_weight"] * masks)
     alone = {}
-    for e, row in zip(enough, form.to_coefficients(free).tolist()):
-        c = dict(zip(form.names, row))
+    for e, row in zip(enough, form.to_coefficients(free).tolist(), strict=True):
+        c = dict(zip(form.names, row, strict=True))
         coefficients = {theirs: sign * c[mine] for theirs, (mine, sign) in names.items()}
         alone[f"{e:g}"] = dict(coefficients=coefficients, runs=int(np.sum(runs.n_experts == e)))
     return alone

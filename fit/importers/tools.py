@@ -142,8 +142,8 @@ def wandb(paths: list[str]) -> Iterator[Json]:
     ours = {"Name": "run", "State": "state"}
     for table in map(read, paths):
         names = [ours.get(name, name) for name in table.columns]
-        for row, *values in zip(table.rows, *table.columns.values()):
-            yield dict(zip(names, values)) | {"row": row}
+        for row, *values in zip(table.rows, *table.columns.values(), strict=True):
+            yield dict(zip(names, values, strict=True)) | {"row": row}
 
 
 def _json(path: str) -> Json:

@@ -12,6 +12,7 @@ null:
 and what else SECTIONS names.
 """
 
+import functools
 import itertools
 import json
 import os
@@ -57,16 +58,18 @@ def read(path: str | os.PathLike, where: str) -> tuple[Form, Json]:
         raise UserError(f"{where}: is not JSON: {e}") from e
     if not isinstance(record, dict) or str(record.get("form")) not in FORMS:
         raise UserError(f"{where}: has no form that is one of {', '.join(FORMS)}")
-    if unprintable := _unprintable(record):
+    unprintable = _unprintable(record)
+    if unprintable:
         raise UserError(f"{where}: {unprintable} holds a control character; expected text that can be printed")
-    form, given = FORMS[record["form"]], record.get("coefficients")
+    form = FORMS[record["form"]]
+    coefficients = record.get("coefficients")
     for name, value, fine, expected in _fields(record, form):
         if value is not None and not (isinstance(value, fine) if isinstance(fine, type) else fine(value)):
             text = json.dumps(value, default=str)
             text = text if len(text) <= 60 else text[:57] + "..."
             raise UserError(f"{where}: {name} is {text}, expected {expected}")
     for key in form.names:
-        value = given.get(key) if isinstance(given, dict) else None
+        value = coefficients.get(key) if isinstance(coefficients, dict) else None
         if not _is_coefficient(value):
             shown = json.dumps(value)[:60]
             raise UserError(
@@ -96,8 +99,7 @@ def _unprintable(record: Json) -> str:
 
 def _fields(record: Json, form: Form) -> Iterator[tuple]:
     """(name, value, its type or whether it is fine, what is expected) of all that a law.json may hold or leave open."""
-    of_today = lambda v: type(v) is int and 1 <= v <= VERSION
-    yield "version", record.get("version"), of_today, f"at most {VERSION}: a newer fit wrote it"
+    yield "version", record.get("version"), _is_readable_version, f"at most {VERSION}: a newer fit wrote it"
     for name in OBJECTS:
         yield name, record.get(name), dict, "an object"
     for name in ("rolling", "warnings"):
@@ -110,21 +112,18 @@ def _fields(record: Json, form: Form) -> Iterator[tuple]:
     yield "runs.ranges", ranges, dict, "an object"
     for name, ends in (ranges or {}).items():
         yield f"runs.ranges.{name}", ends, _rising, "two rising numbers"
-    if bootstrap := record.get("bootstrap"):
+    bootstrap = record.get("bootstrap")
+    if bootstrap:
         draws, ends, way = (bootstrap.get(name) or "missing" for name in ("draws", "percentiles", "form"))
-        fine = lambda v: _numbers(v, 2) and np.shape(v)[1] == len(form.names) and np.abs(v).max() <= LARGEST
-        yield "bootstrap.draws", draws, fine, f"rows of {len(form.names)} numbers from {-LARGEST:g} to {LARGEST:g}"
-        fine = lambda v: _rising(v) and 0 <= v[0] < v[1] <= 100
-        yield "bootstrap.percentiles", ends, fine, "two rising numbers from 0 to 100"
+        are_draws = functools.partial(_are_draws, width=len(form.names))
+        yield "bootstrap.draws", draws, are_draws, f"rows of {len(form.names)} numbers from {-LARGEST:g} to {LARGEST:g}"
+        yield "bootstrap.percentiles", ends, _are_percentiles, "two rising numbers from 0 to 100"
         yield "bootstrap.form", way, list(WAYS_OF_DRAWING).__contains__, "errors, replacement or paper"
-        fine = lambda v: (
-            _positive(v, "training_flops") and _numbers(v.get("drift"), 1) and len(v["drift"]) == len(draws)
-        )
-        yield "bootstrap.beyond", bootstrap.get("beyond"), fine, "training_flops and a drift for each draw"
+        are_drifts = functools.partial(_are_drifts, draws=draws)
+        yield "bootstrap.beyond", bootstrap.get("beyond"), are_drifts, "training_flops and a drift for each draw"
     noise = record.get("noise") or {}
     yield "noise.total", noise.get("total"), lambda v: _number(v) and v >= 0, "a number from 0 up"
-    fine = lambda v: _positive(v, "training_flops", "power")
-    yield "noise.growth", noise.get("growth"), fine, "a positive training_flops and power"
+    yield "noise.growth", noise.get("growth"), _is_growth, "a positive training_flops and power"
     for section, names in NUMBERS.items():
         for name in names if record.get(section) else ():
             yield f"{section}.{name}", record[section].get(name, "missing"), _number, "a number"
@@ -149,6 +148,30 @@ def _is_coefficient(value: Any) -> bool:
 
 def _rising(value: Any) -> bool:
     return _numbers(value, 1) and len(value) == 2 and value[0] <= value[1]
+
+
+def _is_readable_version(value: object) -> bool:
+    return type(value) is int and 1 <= value <= VERSION
+
+
+def _are_draws(value: Any, width: int) -> bool:
+    """Whether these are rows of `width` coefficients, one row for each bootstrap fit."""
+    return _numbers(value, 2) and np.shape(value)[1] == width and np.abs(value).max() <= LARGEST
+
+
+def _are_percentiles(value: Any) -> bool:
+    return _rising(value) and 0 <= value[0] < value[1] <= 100
+
+
+def _are_drifts(value: Any, draws: Any) -> bool:
+    """Whether this has positive training_flops and a drift for each of the draws."""
+    if not _positive(value, "training_flops") or not _numbers(value.get("drift"), 1):
+        return False
+    return len(value["drift"]) == len(draws)
+
+
+def _is_growth(value: Any) -> bool:
+    return _positive(value, "training_flops", "power")
 
 
 def _count(value: object) -> bool:
@@ -193,7 +216,8 @@ def _is_shares(value: Any) -> bool:
     """Whether totals.at_size can read this."""
     if not isinstance(value, dict) or not all(_numbers(value.get(name), 1) for name in ("n_active", "share")):
         return False
-    sizes, shares = value["n_active"], value["share"]
+    sizes = value["n_active"]
+    shares = value["share"]
     rising = all(1 <= low < high for low, high in itertools.pairwise([*sizes, float("inf")]))
     return len(sizes) == len(shares) and rising and all(0 < share <= 1 for share in shares)
 

@@ -41,7 +41,8 @@ class Law:
     record: dict[str, Any]
 
     def __post_init__(self) -> None:
-        record, columns = self.record, set(self.form.columns)
+        record = self.record
+        columns = set(self.form.columns)
         bootstrap = record.get("bootstrap") or {}
         # what is known of the models that the law was fitted to, as models.py lists it; None where unknown
         self.models: dict[str, Any] = collections.defaultdict(lambda: None, record.get("models") or {})
@@ -49,12 +50,13 @@ class Law:
         self.warning: str = record.get("warning") or ""
         # the bootstrap's coefficients by name, each [n_draws], and the ends of its intervals; None without one
         drawn = np.array(bootstrap.get("draws", ()), float).T
-        self.draws: dict[str, Array] | None = dict(zip(self.form.names, drawn)) if bootstrap else None
+        self.draws: dict[str, Array] | None = dict(zip(self.form.names, drawn, strict=False)) if bootstrap else None
         self.percentiles: list[float] = bootstrap.get("percentiles", [])
         # standard deviation of a new run's log loss around the law, on a trunk of its own; None where it is not known
         self.noise: float | None = (record.get("noise") or {}).get("total")
         # whether the loss depends on the number of experts, and on how many of them a token uses
-        self.knows_experts, self.reads_used = bool(columns & set(OF_EXPERTS)), bool(columns & {"sparsity", "top_k"})
+        self.knows_experts = bool(columns & set(OF_EXPERTS))
+        self.reads_used = bool(columns & {"sparsity", "top_k"})
         # whether all runs of a published law have one number of experts, and its formula does not read it
         self.fixes_experts = "n_experts" in record.get("fixed", ())
         # whether n_active and n_total are with embedding and head
@@ -79,11 +81,16 @@ class Law:
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name} {value:.4g}" for name, value in self.coefficients.items())
-        write = lambda name: flops if name == "training_flops" else amount
-        known = [f"{name} {' to '.join(map(write(name), ends))}" for name, ends in self.ranges.items()]
-        known = [f"fitted to {', '.join(known)}"] if known else []
-        known += [f"{len(self.record['bootstrap']['draws'])} bootstrap fits"] if self.draws else []
-        return f"<{self.form.name} law {self.name}: {'; '.join([values, *known])}>"
+        ranges = []
+        for name, ends in self.ranges.items():
+            write = flops if name == "training_flops" else amount
+            ranges.append(f"{name} {' to '.join(map(write, ends))}")
+        parts = [values]
+        if ranges:
+            parts.append(f"fitted to {', '.join(ranges)}")
+        if self.draws:
+            parts.append(f"{len(self.record['bootstrap']['draws'])} bootstrap fits")
+        return f"<{self.form.name} law {self.name}: {'; '.join(parts)}>"
 
     def predict(
         self, n_active: Any = 1.0, n_tokens: ArrayLike = 1.0, n_experts: ArrayLike | None = None, **columns: ArrayLike
@@ -93,8 +100,9 @@ class Law:
         n_experts: by default that of the law, or 1. Raises UserError for values that no model has, such as n_active=-1,
         and for a number of experts for which the law does not hold; warns of few or many tokens per parameter.
         """
-        read = self._asked_for(columns | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts))
-        if odd := unlikely(read, 0.5):  # not of grids, which reach far
+        read = self._read_columns(columns | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts))
+        odd = unlikely(read, 0.5)  # not of grids, which reach far
+        if odd:
             warnings.warn(odd, stacklevel=2)
         with np.errstate(all="ignore"):
             loss = self.loss(self.coefficients, read)
@@ -104,31 +112,32 @@ class Law:
             raise UserError(f"the {self.form.name} law gives no loss at {at}")
         return loss
 
-    def _asked_for(self, given: dict[str, Any]) -> dict[str, Array]:
+    def _read_columns(self, arguments: dict[str, Any]) -> dict[str, Array]:
         """The columns that the law reads, as float64 arrays; UserError at the first value that no model has, or at a
         number of experts for which the law does not hold."""
-        if table.is_table(given["n_active"]):
-            read = table.read(given["n_active"])
+        if table.is_table(arguments["n_active"]):
+            read = table.read(arguments["n_active"])
             self.check_experts_of(read)
             return {name: read.numbers(name) for name in self.form.columns}
         columns = {}
-        if given["n_experts"] is None:
-            given = given | dict(n_experts=self.only_experts or 1.0)
+        if arguments["n_experts"] is None:
+            arguments = arguments | dict(n_experts=self.only_experts or 1.0)
         if self.only_experts is not None:
-            self.check_experts(given["n_experts"], "n_experts")
+            self.check_experts(arguments["n_experts"], "n_experts")
         for name in self.form.columns:
             low, high = table.BOUNDS.get(name, (-np.inf, np.inf))
             try:
-                values = columns[name] = np.asarray(given[name], float)
+                values = columns[name] = np.asarray(arguments[name], float)
             except KeyError:
                 raise UserError(
                     f"{name} is missing: the {self.form.name} law reads {', '.join(self.form.columns)}"
                 ) from None
             except (TypeError, ValueError):
-                raise UserError(f"{name}: found {table.shown(given[name])}, expected numbers") from None
-            if (bad := ~((low <= values) & (values <= high))).any():
-                found = values.flat[int(np.argmax(bad))]
-                raise UserError(f"{name}: found {found:g}, expected a number from {low:g} to {high:g}")
+                raise UserError(f"{name}: found {table.shown(arguments[name])}, expected numbers") from None
+            bad = ~((low <= values) & (values <= high))
+            if bad.any():
+                first = values.flat[int(np.argmax(bad))]
+                raise UserError(f"{name}: found {first:g}, expected a number from {low:g} to {high:g}")
         return columns
 
     def check_experts(self, n_experts: object, field: str) -> None:
@@ -138,14 +147,17 @@ class Law:
             values = np.atleast_1d(np.asarray(n_experts, float))
         except (TypeError, ValueError):
             raise UserError(f"{field}: found {table.shown(n_experts)}, expected numbers") from None
-        if self.only_experts is not None and np.any(other := values != self.only_experts):
-            raise UserError(f"{field}={values[other][0]:g}: {self.only_words}")
+        if self.only_experts is None:
+            return
+        others = values[values != self.only_experts]
+        if others.size:
+            raise UserError(f"{field}={others[0]:g}: {self.only_words}")
 
     def check_experts_of(self, models: table.Table) -> None:
         """UserError at the first row of a table with another number of experts than the only one of the law."""
         if self.only_experts is None or "n_experts" not in models:
             return
-        for row, value in zip(models.rows, models.numbers("n_experts")):
+        for row, value in zip(models.rows, models.numbers("n_experts"), strict=True):
             if value != self.only_experts:
                 raise UserError(f"{models.path}, row {row}, column n_experts: found {value:g}; {self.only_words}")
 
@@ -160,7 +172,7 @@ class Law:
         """Loss in nats per token with these coefficients by name; all arguments broadcast together."""
         columns = {name: np.asarray(columns[name], float) for name in self.form.columns}
         c = np.broadcast_arrays(*(coefficients[name] for name in self.form.names))
-        return np.exp(self.form.log_loss(self.form.to_free(dict(zip(self.form.names, c))), columns))
+        return np.exp(self.form.log_loss(self.form.to_free(dict(zip(self.form.names, c, strict=True))), columns))
 
     def check_plannable(self) -> None:
         """UserError where the law does not read n_tokens, which a plan must choose."""
@@ -211,12 +223,12 @@ class Law:
         and, beyond the fitted runs, the form's own error where rolling hold-outs measured it. For a new run: over these
         and the run's own error, which fitting more runs does not reduce. Raises UserError for a law without draws, or
         for a new run without noise."""
-        asked = self._asked_for(columns | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts))
+        read = self._read_columns(columns | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts))
         if not self.draws:
             raise UserError(f"--law={self.name}: holds no draws, so it has no intervals; fit it with --bootstrap=100")
         if new_run and self.noise is None:
             raise UserError(f"--law={self.name}: does not say how runs scatter around it; no interval of a new run")
-        arrays = dict(zip(asked, np.broadcast_arrays(*asked.values())))
+        arrays = dict(zip(read, np.broadcast_arrays(*read.values()), strict=True))
         shape = next(iter(arrays.values())).shape
         draws = {name: values[:, None] for name, values in self.draws.items()}
         count = len(self.record["bootstrap"]["draws"])
@@ -234,8 +246,9 @@ class Law:
             if {"n_active", "n_tokens"} <= some.keys():
                 flops = training_flops(some["n_active"], some["n_tokens"])
                 of_draws = of_draws + self.log_change(flops[None])
-                if grows := self.record["noise"].get("growth") if new_run else None:
-                    scale = np.maximum(grows["training_flops"] / flops, 1) ** grows["power"]
+                growth = self.record["noise"].get("growth") if new_run else None
+                if growth:
+                    scale = np.maximum(growth["training_flops"] / flops, 1) ** growth["power"]
             runs = (of_draws[:, None] + errors[:, :, None] * scale).reshape(-1, of_draws.shape[1])
             (low, high), of_law = (np.percentile(v, levels, axis=0, method="hazen") for v in (runs, of_draws))
             ends[:, part : part + 4096] = np.minimum(low, of_law[0]), np.maximum(high, of_law[1])
@@ -249,19 +262,19 @@ class Law:
     def shaped(self, vocab_size: int | None = None, width_per_block: int | None = None) -> Architecture:
         """The Architecture asked for; None takes the law's own. UserError where its runs had several, none in a
         majority."""
-        asked: dict[str, Any] = dict(vocab_size=vocab_size, width_per_block=width_per_block)
-        for name in asked:
+        shape: dict[str, Any] = dict(vocab_size=vocab_size, width_per_block=width_per_block)
+        for name in shape:
             several = (self.models["differing"] or {}).get(name)
-            if asked[name] is None and self.models[name] is None and several:
+            if shape[name] is None and self.models[name] is None and several:
                 raise UserError(
                     f"--law={self.name}: its runs have {len(several)} values of {name} "
                     f"({', '.join(map(str, several[:4]))}{', ...' if len(several) > 4 else ''}), "
                     f"none of them in most: say which by --{name}"
                 )
-            asked[name] = asked[name] or self.models[name] or getattr(PAPER, name)
-        built = dict(**asked, final_norm=bool(self.models["final_norm"]))
-        own = self.models["architecture"]
-        return mixture_of(own, **built) if own else Architecture(**built)
+            shape[name] = shape[name] or self.models[name] or getattr(PAPER, name)
+        shape["final_norm"] = bool(self.models["final_norm"])
+        ratios = self.models["architecture"]
+        return mixture_of(ratios, **shape) if ratios else Architecture(**shape)
 
     def extrapolation(self, *counts: Opt, **more: Opt) -> list[Json]:
         """Which of these (numbers: n_active, n_tokens, n_experts, and others by name; flops: of training, 6 n_active
@@ -271,7 +284,7 @@ class Law:
         column unique_tokens is n_tokens against the tokens of the text that the law was fitted on (low is 0).
         """
         outside = []
-        for column, (value, low, high) in self._asked(*counts, **more).items():
+        for column, (value, low, high) in self._with_ranges(*counts, **more).items():
             if not low * (1 - ROUNDING) <= value <= high * (1 + ROUNDING):
                 factor = value / high if value > high else low / value
                 outside.append(dict(column=column, value=float(value), low=low, high=high, factor=float(factor)))
@@ -279,36 +292,37 @@ class Law:
 
     def inside(self, *counts: Opt, **more: Opt) -> Array:
         """Whether extrapolation, given the same, finds nothing; for arrays that broadcast together."""
-        given = [v for v in (*counts, *more.values()) if v is not None]
-        ranges = self._asked(*counts, **more).values()
+        values = [v for v in (*counts, *more.values()) if v is not None]
+        ranges = self._with_ranges(*counts, **more).values()
         fine = [(low * (1 - ROUNDING) <= value) & (value <= high * (1 + ROUNDING)) for value, low, high in ranges]
-        return np.logical_and.reduce(np.broadcast_arrays(True, *fine, *given)[: 1 + len(fine)])
+        return np.logical_and.reduce(np.broadcast_arrays(True, *fine, *values)[: 1 + len(fine)])
 
-    def _asked(
+    def _with_ranges(
         self, n_active: Opt = None, n_tokens: Opt = None, n_experts: Opt = None, flops: Opt = None, **more: Opt
     ) -> dict[str, tuple]:
-        """{column: (value asked, low, high)} of what is asked and known."""
+        """{column: (value, low, high)} of the values that are given and have a known range."""
         if flops is None and n_active is not None and n_tokens is not None:
             flops = training_flops(n_active, n_tokens)
         values = dict(more, n_active=n_active, n_tokens=n_tokens, n_experts=n_experts, training_flops=flops)
         fixed = self.record.get("fixed", ()) if self.published else ()  # what all its runs share and it does not read
-        given = [name for name in (*self.form.columns, *fixed, "training_flops") if values.get(name) is not None]
-        asked = {name: (values[name], *self.ranges[name]) for name in given if name in self.ranges}
+        names = [name for name in (*self.form.columns, *fixed, "training_flops") if values.get(name) is not None]
+        with_ranges = {name: (values[name], *self.ranges[name]) for name in names if name in self.ranges}
         if "n_tokens" in self.form.columns and n_tokens is not None and self.models["unique_tokens"]:
-            asked["unique_tokens"] = n_tokens, 0, self.models["unique_tokens"]
-        return asked
+            with_ranges["unique_tokens"] = n_tokens, 0, self.models["unique_tokens"]
+        return with_ranges
 
 
 def in_words(outside: Iterable[Json]) -> str:
     """What Law.extrapolation gives, in words: "n_tokens 7 times above 1.31M, ..."; "" for nothing."""
     words = []
-    for o in outside:
-        column, above = o["column"], o["value"] > o["high"]
-        end = o["high"] if above else o["low"]
+    for row in outside:
+        column = row["column"]
+        above = row["value"] > row["high"]
+        end = row["high"] if above else row["low"]
         end = f"{end:.3g}" if column == "training_flops" else amount(end)
         form = sentences.ABOVE if above else sentences.BELOW
         form = sentences.TEXT_REPEATED if column == "unique_tokens" else form
-        words.append(form.format(column=column, factor=amount(o["factor"]), end=end))
+        words.append(form.format(column=column, factor=amount(row["factor"]), end=end))
     return ", ".join(words)
 
 

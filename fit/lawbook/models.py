@@ -80,7 +80,8 @@ def _most_common(table: Table, name: str, differing: dict[str, list]) -> int | N
     values = positive_numbers(table, name)
     if values is None:
         return None
-    if len(distinct := np.unique(values)) > 1:
+    distinct = np.unique(values)
+    if len(distinct) > 1:
         differing[name] = distinct.tolist()
     value = round(majority(values) or 0)
     return value if value >= 1 else None
@@ -88,7 +89,8 @@ def _most_common(table: Table, name: str, differing: dict[str, list]) -> int | N
 
 def _text(table: Table) -> Json:
     """unique_tokens and repeats, from n_tokens and from epochs, the number of times that these read the text."""
-    n_tokens, epochs = positive_numbers(table, "n_tokens"), positive_numbers(table, "epochs")
+    n_tokens = positive_numbers(table, "n_tokens")
+    epochs = positive_numbers(table, "epochs")
     if n_tokens is None or epochs is None:
         return dict(unique_tokens=None, repeats=None)
     repeated = epochs > 1 + 1e-9
@@ -109,11 +111,13 @@ def _experts(table: Table, rows: Array | slice) -> list[int] | None:
 
 def _overrides(table: Table, differing: dict[str, list]) -> dict[str, str]:
     """{field: value as Python source} of the config's fields that every run's overrides hold alike."""
-    held = [split_overrides(printable(str(text))) for text in table.columns.get("overrides", [])]
+    of_runs = [split_overrides(printable(str(text))) for text in table.columns.get("overrides", [])]
     common = {}
-    for field in dict.fromkeys(name for overrides in held for name in overrides):
-        values = sorted({overrides.get(field, "") for overrides in held})
-        if field in CHOSEN or (field.removeprefix("model.") in BUILT and field.removeprefix("model.") in table):
+    for field in dict.fromkeys(name for overrides in of_runs for name in overrides):
+        values = sorted({overrides.get(field, "") for overrides in of_runs})
+        column = field.removeprefix("model.")
+        has_column = column in BUILT and column in table
+        if field in CHOSEN or has_column:
             continue
         if len(values) > 1:
             differing[field] = values
@@ -129,7 +133,7 @@ def split_overrides(text: str) -> dict[str, str]:
     """
     names = list(re.finditer(r"(?:^| )([\w.]+)=", text))
     ends = [name.start() for name in names[1:]] + [len(text)]
-    return {name[1]: text[name.end() : end] for name, end in zip(names, ends)}
+    return {name[1]: text[name.end() : end] for name, end in zip(names, ends, strict=False)}
 
 
 def text_of(entry: Mapping[str, Any]) -> dict[str, str]:
@@ -157,7 +161,8 @@ def is_literal(source: object) -> bool:
 def _learning_rate(table: Table) -> dict[str, float] | None:
     """Eq. 10's three numbers where they give every run's peak_learning_rate to 6 digits; else None."""
     read = [positive_numbers(table, name) for name in ("peak_learning_rate", "n_active", "n_experts")]
-    if len(columns := [values for values in read if values is not None]) < len(read):
+    columns = [values for values in read if values is not None]
+    if len(columns) < len(read):
         return None
     rate, n_active, n_experts = np.log(columns)
     if np.ptp(n_active) == 0:
@@ -166,7 +171,7 @@ def _learning_rate(table: Table) -> dict[str, float] | None:
     law = np.linalg.lstsq(design, rate, rcond=None)[0]
     if np.abs(design @ law - rate).max() > 1e-6:
         return None
-    return {name: float(f"{v:.10g}") for name, v in zip(("constant", "n_active", "n_experts"), law)}
+    return {name: float(f"{v:.10g}") for name, v in zip(("constant", "n_active", "n_experts"), law, strict=True)}
 
 
 def notes(entry: Mapping[str, Any]) -> Iterator[str]:
@@ -193,7 +198,8 @@ def architecture_notes(entry: Mapping[str, Any]) -> Iterator[str]:
         if name in architecture:
             shown = _several(NAMES.get(name, name), [f"{v:.4g}" for v in values])
             yield shown + f"a plan's have {architecture[name]:.4g}"
-    if off := entry.get("miscounted"):
+    off = entry.get("miscounted")
+    if off:
         yield (
             f"by the columns of the table the runs' n_active would be {off:.0%} off: they do not say all of how the "
             "models are built, and a plan's models may be others"
@@ -202,5 +208,6 @@ def architecture_notes(entry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _several(name: str, values: list) -> str:
-    shown = ", ".join(map(str, values[:4])) + ", ..." * (len(values) > 4)
-    return f"the runs have {len(values)} values of {name} ({shown}): "
+    shown = ", ".join(map(str, values[:4]))
+    more = ", ..." if len(values) > 4 else ""
+    return f"the runs have {len(values)} values of {name} ({shown}{more}): "

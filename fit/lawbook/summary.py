@@ -17,13 +17,14 @@ from fit.lawbook.lawfile import Law, in_words
 
 def summary(record: Json) -> Iterator[str]:
     """Lines for people: how the fit went, by what the record of a law.json holds of it."""
-    settings, starts = record.get("settings") or {}, record.get("starts") or {}
+    settings = record.get("settings") or {}
+    starts = record.get("starts") or {}
     fixed = settings.get("fix") or {}
     yield f"{record['form']} law: " + ", ".join(
         f"{k} {v:.6g}{' (fixed)' if k in fixed else ''}" for k, v in record["coefficients"].items()
     )
-    if choice := record.get("choice"):
-        yield f"form chosen: {choice['why']}"
+    if record.get("choice"):
+        yield f"form chosen: {record['choice']['why']}"
     if record.get("objective") is not None:
         # the others were left where they fell behind; an older record counts them among those that ended elsewhere
         ends = "; starts followed to their end: {followed} of {tried}, {within_1_percent} of them to within 1% of it"
@@ -33,7 +34,8 @@ def summary(record: Json) -> Iterator[str]:
             f"weight decay {settings['weight_decay']:.1e}, at most a hundredth of the runs' variance, the default "
             "for so few runs: it keeps finite what they leave open (--weight_decay=0 for none)"
         )
-    if prior := settings.get("prior"):
+    prior = settings.get("prior")
+    if prior:
         spreads = ", ".join(_spread(prior["law"], *row) for row in prior["spreads"].items())
         lacks = f"; it has no value for {', '.join(prior['not_taken'])}" if prior["not_taken"] else ""
         yield f"drawn to {prior['law']}: {spreads}{lacks}"
@@ -56,7 +58,8 @@ def _spread(law: str, name: str, ends: list[float]) -> str:
 
 def _errors(record: Json) -> Iterator[str]:
     for name, words in (("fitted", "fitted"), ("held_out", "held-out")):
-        if errors := record.get(name):
+        errors = record.get(name)
+        if errors:
             yield f"mean relative error on {errors['runs']} {words} runs: {_size(errors)}"
             if errors.get("worst"):
                 yield f"  {worst(errors['worst'])}"
@@ -103,7 +106,8 @@ def _intervals(record: Json) -> Iterator[str]:
             if noise["trunks"]
             else "each run for itself"
         )
-    if sample := record.get("sample"):
+    sample = record.get("sample")
+    if sample:
         yield (
             f"intervals and warnings from a random sample of {sample['runs']:,} of the {sample['of']:,} fitted runs, "
             "scaled to the number of all of them"
@@ -142,33 +146,44 @@ def span(p: Json) -> str:
 
 def of_forms(result: Json) -> Iterator[str]:
     """Lines for people of what forms.compare found: a table, the form of least AIC first."""
-    held = any(row["held_out"] for row in result["forms"])
+    on_held_out = ", on the held-out ones" if any(row["held_out"] for row in result["forms"]) else ""
     yield f"{'form':14} {'k':>3} {'RMSE':>8} {'held-out':>9} {'left-out':>9} {'AIC':>9} {'BIC':>9}"
     for row in sorted(result["forms"], key=lambda row: row["aic"]):
-        size = lambda errors: f"{errors['rmse_nats']:.4f}" if errors else "-"
         yield (
-            f"{row['form']:14} {len(row['coefficients']):3d} {size(row['fitted']):>8} {size(row['held_out']):>9} "
-            f"{size(row['left_out']):>9} {row['aic']:9.1f} {row['bic']:9.1f}"
+            f"{row['form']:14} {len(row['coefficients']):3d} {_rmse(row['fitted']):>8} {_rmse(row['held_out']):>9} "
+            f"{_rmse(row['left_out']):>9} {row['aic']:9.1f} {row['bic']:9.1f}"
         )
     yield (
-        f"RMSE in nats per token on the {result['runs']} fitted runs{', on the held-out ones' * held}, and on each of "
+        f"RMSE in nats per token on the {result['runs']} fitted runs{on_held_out}, and on each of "
         f"the {result['budgets']} budgets ({result['budgets_by']}) by the fit to all others; k coefficients; AIC and "
         "BIC take the runs' errors for independent"
     )
     yield from of_parabolas(result["isoflop"])
 
 
+def _rmse(errors: Json | None) -> str:
+    return f"{errors['rmse_nats']:.4f}" if errors else "-"
+
+
+def _interval(ends: list[float] | None, form: str) -> str:
+    """The ends of an interval in brackets after a space; "" where they are not known."""
+    return f" [{form.format(ends[0])}, {form.format(ends[1])}]" if ends else ""
+
+
 def of_parabolas(profiles: Iterable[Json]) -> Iterator[str]:
     """Lines for people of what isoflop.profiles found over n_active."""
-    span = lambda ends, form: f" [{form(ends[0])}, {form(ends[1])}]" if ends else ""
-    for one in profiles:
-        power, exponent = one["power"], one["exponent"]
+    for profile in profiles:
+        power = profile["power"]
         points = ", ".join(
-            f"n_active = {row['best']:.3g}{span(row['interval'], '{:.3g}'.format)} at {row['flops']:.3g}"
-            for row in one["budgets"]
+            f"n_active = {row['best']:.3g}{_interval(row['interval'], '{:.3g}')} at {row['flops']:.3g}"
+            for row in profile["budgets"]
         )
-        law = f"; n_active_opt = {power[0]:.3g} C^{power[1]:.3f}{span(exponent, '{:.3f}'.format)}" if power else ""
-        yield f"isoFLOP parabolas, {one['n_experts']} expert{'s' * (one['n_experts'] > 1)}: {points}{law}"
+        law = ""
+        if power:
+            exponent = _interval(profile["exponent"], "{:.3f}")
+            law = f"; n_active_opt = {power[0]:.3g} C^{power[1]:.3f}{exponent}"
+        experts = "experts" if profile["n_experts"] > 1 else "expert"
+        yield f"isoFLOP parabolas, {profile['n_experts']} {experts}: {points}{law}"
 
 
 def predict(law: Law, table: Table) -> dict:
@@ -190,7 +205,8 @@ def predict(law: Law, table: Table) -> dict:
         "" if inside[i] else in_words(law.extrapolation(**{name: v[i] for name, v in values.items()}))
         for i in range(len(table))
     ]
-    warned = [odd] if (odd := unlikely(values)) else []
+    odd = unlikely(values)
+    warned = [odd] if odd else []
     if "loss" in table:
         warned += [doubt for doubt in sense.doubts(table) if "loss" in doubt]
     if law.warning and not inside.all():
@@ -209,21 +225,23 @@ def extended(table: Table, columns: dict[str, list]) -> Table:
 def against_measured(law: Law, table: Table, columns: dict[str, list]) -> str:
     """How the losses in a table lie against those predicted, in a sentence. Raises UserError where one is no loss."""
     error = np.log(table.numbers("loss") / np.array(columns["predicted_loss"]))
-    differs, outside = "", sum(map(bool, columns["outside_fitted_range"]))
+    differs = ""
+    outside = sum(map(bool, columns["outside_fitted_range"]))
     if _others(table, "vocab_size", law.models["vocab_size"]):
         differs = ", and their vocabulary is not the law's: nats per token of both do not compare"
     elif _others(table, "corpus_fingerprint", law.models["corpus"]):
         differs = ", and their text is not the law's"
-    held = ""
+    covered = ""
     if "predicted_loss_low" in columns:
         low, high = (np.array(columns[f"predicted_loss_{end}"]) for end in ("low", "high"))
-        loss, (first, last) = table.numbers("loss"), law.percentiles
-        held = f"; {int(np.sum((low <= loss) & (loss <= high)))} lie between the {first:g}th and {last:g}th percentile"
-        held += " predicted for a run"
+        loss = table.numbers("loss")
+        first, last = law.percentiles
+        count = int(np.sum((low <= loss) & (loss <= high)))
+        covered = f"; {count} lie between the {first:g}th and {last:g}th percentile predicted for a run"
     return (
         f"{len(table)} measured losses are {np.expm1(error.mean()):+.2%} off {law.name} on average and scatter by "
         f"{error.std():.2%} around that; {outside} of the models lie outside its fitted range"
-        f"{held}{differs}"
+        f"{covered}{differs}"
     )
 
 
@@ -235,12 +253,12 @@ def _others(table: Table, column: str, known: object) -> bool:
 
 def in_lines(law: Law, columns: dict[str, list]) -> str:
     """One prediction and its intervals."""
-    one = {name: column[0] for name, column in columns.items()}
-    text = f"{one['predicted_loss']:.6f}"
+    first = {name: column[0] for name, column in columns.items()}
+    text = f"{first['predicted_loss']:.6f}"
     words = dict(law_loss="the fit (the law itself)")
     if law.noise is not None:
         words = dict(predicted_loss=f"a new run (its own noise of {law.noise:.2%} included)") | words
     for name, what in words.items() if law.draws else ():
         ends = "{:g}th to {:g}th percentile".format(*law.percentiles)
-        text += f"\n{ends} of {what}: {one[f'{name}_low']:.6f} to {one[f'{name}_high']:.6f}"
+        text += f"\n{ends} of {what}: {first[f'{name}_low']:.6f} to {first[f'{name}_high']:.6f}"
     return text

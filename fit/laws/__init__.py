@@ -44,8 +44,12 @@ def _pages() -> Iterator[Any]:
             yield page
 
 
+def _order(form: Form) -> tuple[bool, int, str]:
+    """The sort key of a form: forms with plans in closed form first, then those that read most columns."""
+    return not form.at_experts, -len(form.columns), form.name
+
+
 _PAGES = [*_pages()]
 _PAGES += [coupled(page) for page in _PAGES if hasattr(page, "FLOOR")]
-_ORDER = lambda form: (not form.at_experts, -len(form.columns), form.name)
-FORMS = {form.name: form for form in sorted(map(Form, _PAGES), key=_ORDER)}
+FORMS = {form.name: form for form in sorted(map(Form, _PAGES), key=_order)}
 PRESETS = {name: form for form in FORMS.values() for name in form.presets}

@@ -57,7 +57,7 @@ def scaled_starts(rng: np.random.Generator, count: int, runs: Runs) -> dict[str,
     alpha, beta = np.exp(rng.uniform(np.log(0.05), np.log(0.6), (2, count)))
     gamma = rng.uniform(0.2, 1.5, count)
     terms[1] += gamma * np.mean(np.log(runs.columns["granularity"]))
-    return dict(zip(("ln a", "ln g", "ln b", "ln c"), terms)) | dict(alpha=alpha, beta=beta, gamma=gamma)
+    return dict(zip(("ln a", "ln g", "ln b", "ln c"), terms, strict=True)) | dict(alpha=alpha, beta=beta, gamma=gamma)
 
 
 PRESETS = {

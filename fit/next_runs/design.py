@@ -186,7 +186,9 @@ def choose(design: Design, flops: float) -> list[int]:
                 continue
             tried = (fill(design, begun, flops, by_cost) for begun, by_cost in _begun(design, kept, out, flops))
             other, value = min(tried, key=lambda found: found[1])
-            if value < score * (1 - GAIN) or (value <= score and len(other) < len(chosen)):
+            is_better = value < score * (1 - GAIN)
+            is_shorter = value <= score and len(other) < len(chosen)
+            if is_better or is_shorter:
                 chosen, score = other, value
         if score > before * (1 - 10 * GAIN):
             break
@@ -214,7 +216,7 @@ def linearised(
     Needs jax in float64."""
     every = [np.broadcast_arrays(*(part[name] for name in law.form.columns)) for part in (runs.columns, *parts)]
     ends = np.cumsum([len(columns[0]) for columns in every])
-    columns = dict(zip(law.form.columns, np.concatenate(every, axis=1, dtype=float)))
+    columns = dict(zip(law.form.columns, np.concatenate(every, axis=1, dtype=float), strict=True))
     columns = {name: np.pad(values, (0, -len(values) % TOGETHER), "edge") for name, values in columns.items()}
     fixed = (law.record.get("settings") or {}).get("fix") or {}
     padded = Runs(runs.path, columns, np.ones(ends[-1] + -ends[-1] % TOGETHER), Table(runs.path, {}, []))

@@ -76,7 +76,9 @@ def next_runs(
         expected = _plan(solved, best, others, errors)
     else:
         values = [dict(name=name, value=law.coefficients[name]) for name in names]
-        expected = dict(coefficients=[row | dict(standard_error=_by_stage(e)) for row, e in zip(values, errors)])
+        expected = dict(
+            coefficients=[row | dict(standard_error=_by_stage(e)) for row, e in zip(values, errors, strict=True)]
+        )
     return dict(
         law=law.name,
         goal="plan" if target_flops else "coefficients",
@@ -115,14 +117,14 @@ def _noise_of(law: Law) -> Noise:
 
 
 def _by_stage(errors: Array) -> Json:
-    return dict(zip(STAGES, errors.tolist()))
+    return dict(zip(STAGES, errors.tolist(), strict=True))
 
 
 def _plan(solved: optimum.Optima, best: int, others: list[int], errors: Array) -> Json:
     """From the standard errors [g, stages] of the best's log loss and of the others' above it."""
     z = statistics.NormalDist().inv_cdf((1 + LEVEL) / 2)
     loss, rows = float(solved.loss[best]), []
-    for i, error in zip(others, errors[1:]):
+    for i, error in zip(others, errors[1:], strict=True):
         above = float(np.log(solved.loss[i] / loss))
         rows.append(dict(n_experts=int(solved.n_experts[i]), log_loss_above=above, log_error=_by_stage(error)))
     return dict(

@@ -28,8 +28,11 @@ def text(found: Json) -> str:
 def trunks(found: Json) -> list[list]:
     """For each trunk: n_experts, d_model, blocks, n_active, FLOPs, n_tokens."""
     names = "n_experts", "d_model", "n_blocks"
-    last = lambda row: [amount(row["n_active"]), f"{row['flops']:.3g}", ", ".join(map(amount, row["n_tokens"]))]
-    return [[*(row[name] for name in names), *last(row)] for row in found["trunks"]]
+    rows = []
+    for trunk in found["trunks"]:
+        tokens = ", ".join(map(amount, trunk["n_tokens"]))
+        rows.append([*(trunk[name] for name in names), amount(trunk["n_active"]), f"{trunk['flops']:.3g}", tokens])
+    return rows
 
 
 def summary(found: Json) -> str:
@@ -53,7 +56,7 @@ def notes(found: Json) -> list[str]:
 
 
 def _counted(n: int, what: str) -> str:
-    return f"{n} {what}{'s' * (n != 1)}"
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def certainty(found: Json) -> list[list[str]]:
@@ -91,9 +94,10 @@ def sweep_source(law: Law, architecture: Architecture, found: Json, base: str | 
     models = "".join(
         f"    ({row['d_model']}, {row['n_blocks']}, {row['n_experts']}, "
         f"({', '.join(f'{n:_}' for n in row['n_tokens'])},){f', {own!r}' if own else ''}),\n"
-        for row, own in zip(found["trunks"], built)
+        for row, own in zip(found["trunks"], built, strict=True)
     )
     more = ", more" if any(built) else ""
+    all_else = ", all else" if more else ""
     spread = '        | {f"model.{name}": value for name, value in more.items()}\n' if more else ""
     n_runs, n_trunks = sum(len(row["n_tokens"]) for row in found["trunks"]), len(found["trunks"])
     where = law.name.replace("\\", "/").replace('"', "'")
@@ -104,7 +108,7 @@ def sweep_source(law: Law, architecture: Architecture, found: Json, base: str | 
         '"""\n\n'
         f"SEED = {found['seed']}  # that no run so far had\n"
         f"SHARED = {{\n{shared}}}  # as the runs so far had it\n"
-        f"MODELS = [  # d_model, blocks, experts, budgets in tokens{', all else' * bool(more)}\n{models}]\n\n\n"
+        f"MODELS = [  # d_model, blocks, experts, budgets in tokens{all_else}\n{models}]\n\n\n"
         "def get_sweep():\n"
         '    """(config file, one dict of overrides for each trunk)."""\n'
         f"    return {base!r}, [\n"

@@ -10,13 +10,13 @@ from fit.words.units import amount, flops
 
 def sentences(law: Law, runs: Runs | None, plan: Json) -> dict[str, str]:
     """{heading: a sentence}, as far as they can be said. plan: the law's, at the compute of its largest run."""
-    said = {"what was trained": _trained(runs) if runs else "", "what was found": _found(plan)}
-    said |= {"as measured": _measured(runs) if runs else "", "how sure": _sure(law.record, plan)}
-    return {heading: sentence for heading, sentence in said.items() if sentence}
+    by_heading = {"what was trained": _trained(runs) if runs else "", "what was found": _found(plan)}
+    by_heading |= {"as measured": _measured(runs) if runs else "", "how sure": _sure(law.record, plan)}
+    return {heading: sentence for heading, sentence in by_heading.items() if sentence}
 
 
 def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _model(e: float) -> str:
@@ -54,7 +54,8 @@ def _found(plan: Json) -> str:
     if not dense or best["n_experts"] == 1:
         return words
     words += f", {dense['loss_saved'] / dense['loss']:.1%} below the best dense model"
-    if needed := dense["flops_for_the_same_loss"]:
+    needed = dense["flops_for_the_same_loss"]
+    if needed:
         words += f", which needs {needed / plan['constraints']['flops']:.1f} times the compute for that loss"
     return words
 

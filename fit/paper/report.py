@@ -122,18 +122,23 @@ def _quality(record: Json) -> list[Json]:
     """Rows of how far the law is from its runs, and, where the fit made them, separate laws for each E."""
     words = dict(fitted="fitted runs", held_out="held-out runs")
     words |= {f"separate_{name}": f"a law for each E alone, {what}" for name, what in words.items()}
-    percent = lambda x: None if x is None else f"{x:.2%}"
-    return [
-        {
-            "": what,
-            "runs": found["runs"],
-            "mean relative error": percent(found.get("mean_relative_error")),
-            "largest": percent(found.get("max_relative_error")),
-            "RMSE (nats)": f"{found['rmse_nats']:.4f}",
-        }
-        for name, what in words.items()
-        if (found := record.get(name))
-    ]
+    rows = []
+    for name, what in words.items():
+        errors = record.get(name)
+        if errors:
+            row = {
+                "": what,
+                "runs": errors["runs"],
+                "mean relative error": _percent(errors.get("mean_relative_error")),
+                "largest": _percent(errors.get("max_relative_error")),
+                "RMSE (nats)": f"{errors['rmse_nats']:.4f}",
+            }
+            rows.append(row)
+    return rows
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{share:.2%}"
 
 
 def _coefficients(law: Law) -> list[Json]:
@@ -181,7 +186,7 @@ def _figure_section(law: Law, architecture: Architecture, which: str, measured: 
     data = base64.b64encode(picture.getvalue()).decode()
     wide = figure.get_figwidth() > style.COLUMN
     width, height = (round(96 * inches * 1.3) for inches in figure.get_size_inches())
-    rows = [dict(zip(columns, values)) for values in zip(*columns.values())]
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     counted = f"{len(rows)} rows" if len(rows) <= MOST_ROWS else f"the first {MOST_ROWS} of {len(rows)} rows"
     return (
         f'<h2>{_text(caption)}</h2>\n<figure class="{"scroll wide" if wide else "scroll"}">'

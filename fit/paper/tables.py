@@ -53,8 +53,10 @@ def table_1(law: Law, architecture: Architecture, experts: Floats = (), budgets:
     """Compute-optimal n_active and n_tokens for each budget and number of experts."""
     experts = optimum.allowed_experts(law, experts or (TABLE_1_EXPERTS if law.published else law.experts))
     for flops in budgets or budgets_of(law, TABLE_1_FLOPS):
-        for e, *best in zip(experts, *optimum.unconstrained(law, experts, architecture, flops)):
-            row = dict(flops=flops, n_experts=int(e)) | dict(zip(("n_active", "n_tokens", "loss"), map(float, best)))
+        for e, *best in zip(experts, *optimum.unconstrained(law, experts, architecture, flops), strict=True):
+            row = dict(flops=flops, n_experts=int(e)) | dict(
+                zip(("n_active", "n_tokens", "loss"), map(float, best), strict=True)
+            )
             yield _marked(law, row)
 
 
@@ -106,11 +108,11 @@ def table_4(law: Law, architecture: Architecture, experts: Floats = ()) -> Itera
     separate, names = law.record.get("separate", {}), Reduced._fields if "k" in law.form.names else Reduced._fields[:5]
     own = FORMS[law.form.separate["form"]].at_experts if law.form.separate else None
     for e in optimum.allowed_experts(law, experts or law.experts):
-        row = dict(n_experts=int(e)) | dict(zip(names, map(float, law.at_experts(e))))
+        row = dict(n_experts=int(e)) | dict(zip(names, map(float, law.at_experts(e)), strict=False))
         if separate:
             alone = separate.get(str(int(e)), {}).get("coefficients")
             values = own(alone, e) if own and alone else names
-            row |= {f"separate_{name}": alone and float(value) for name, value in zip(names, values)}
+            row |= {f"separate_{name}": alone and float(value) for name, value in zip(names, values, strict=False)}
         yield row | dict(outside_fitted_range=in_words(law.extrapolation(n_experts=int(e))))
 
 
@@ -123,10 +125,10 @@ def table_5(law: Law, architecture: Architecture, experts: Floats = (), budgets:
         drawn = [optimum.unconstrained(law, e, architecture, flops, law.draws) for e in experts]
         losses = np.array([loss for _, _, loss in drawn])
         best = np.argmin(np.where(np.isnan(losses), np.inf, losses), axis=0)
-        for i, (e, (sizes, tokens, _)) in enumerate(zip(experts, drawn)):
+        for i, (e, (sizes, tokens, _)) in enumerate(zip(experts, drawn, strict=True)):
             size, trained = (np.nanpercentile(v, law.percentiles, method="weibull").tolist() for v in (sizes, tokens))
             outside = {}  # the interval's ends, the farther of both
-            for ends in zip(size, reversed(trained)):
+            for ends in zip(size, reversed(trained), strict=True):
                 for o in law.extrapolation(*ends, int(e), flops):
                     outside[o["column"]] = max(o, outside.get(o["column"], o), key=lambda o: o["factor"])
             row = dict(flops=flops, n_experts=int(e), n_active_low=size[0], n_active_high=size[1])
@@ -143,8 +145,8 @@ TABLES = {"1": table_1, "2": table_2, "4": table_4, "5": table_5}
 def text(rows: Sequence[Json]) -> str:
     """Rows as an aligned table for people."""
     cells = [list(rows[0])] + [[cell(v) for v in row.values()] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells)]
-    return "\n".join("  ".join(word.rjust(width) for word, width in zip(line, widths)) for line in cells)
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(word.rjust(width) for word, width in zip(line, widths, strict=True)) for line in cells)
 
 
 def cell(value: object) -> str:

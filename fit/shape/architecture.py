@@ -157,7 +157,11 @@ class Architecture:
         width = 2 * np.sqrt(p / 3) * np.sinh(np.arcsinh(1.5 * q / p * np.sqrt(3 / p)) / 3)
         if self.n_dense == 0 or self.used == 1:
             return width
-        excess = lambda log_d: self.n_active(np.exp(log_d), n_experts) - n_active
+
+        def excess(log_d: Numbers) -> Numbers:
+            """Active parameters above n_active at this logarithm of the width."""
+            return self.n_active(np.exp(log_d), n_experts) - n_active
+
         return np.exp(root(excess, np.log(width) - 5, np.log(width) + 5))
 
     def kv_elements(self, d_model: Numbers, kv_tokens: Numbers) -> Numbers:

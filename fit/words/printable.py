@@ -14,4 +14,4 @@ def is_printable(text: str) -> bool:
 
 def printable(text: str) -> str:
     r"""The text with each such character written out, an escape as \x1b."""
-    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+    return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)

@@ -34,7 +34,7 @@ def isoflop(picture: style.Picture, budgets: Sequence[float], runs: Runs | None)
     law, architecture, experts = picture.law, picture.architecture, picture.experts
     figure, axes = style.panels(len(budgets), sharey=True)
     seen, notes = [], [style.handle("optimum", marker="o", markerfacecolor="white")]
-    for axis, flops in zip(axes, budgets):
+    for axis, flops in zip(axes, budgets, strict=True):
         best = {e: optimum.unconstrained(law, e, architecture, flops)[1:] for e in experts}
         points = {} if runs is None else _near(law, runs, flops, experts)
         needed = [tokens for tokens, _ in (*best.values(), *points.values())]
@@ -135,7 +135,7 @@ def fit_quality(law: Law, architecture: Architecture, runs: Runs, out: Array) ->
         sizes = runs.n_active[np.isin(runs.n_experts, shown)]
         ends = sizes.min(), sizes.max() if np.ptp(sizes) else 2 * sizes.min()
         norm = LogNorm(*ends)
-        for axis, e in zip(panels, shown):
+        for axis, e in zip(panels, shown, strict=True):
             _loss_against_tokens(law, architecture, axis, runs, e, norm)
         style.log_axis(panels[0].xaxis, *style.extent(panels, 1.1))
         panels[0].set_ylabel("loss (nats per token)")
@@ -207,7 +207,7 @@ def surfaces(rows: Sequence[Json]) -> Figure:
     each size, and the best of both."""
     rows = rows[-MOST:]
     figure, axes = style.panels(len(rows), sharey=True)
-    for axis, row in zip(axes, rows):
+    for axis, row in zip(axes, rows, strict=True):
         surface, (n, s) = row["surface"], row["points"]
         sizes = np.geomspace(*surface.size, 80)
         sparsity = -np.expm1(-np.linspace(*(-np.log1p(-np.array(surface.sparsity))), 80))
@@ -233,7 +233,7 @@ def architectures(rows: Sequence[Json], ratio_runs: Search | None = None, width_
     figure, axes = style.panels(3)
     colours = style.EXPERTS_MAP(np.linspace(0, style.LIGHTEST, len(rows)))
     names = dict(x="M / active parameters", y="total / active parameters", width="width")
-    for axis, which, runs in zip(axes, names, (ratio_runs, ratio_runs, width_runs)):
+    for axis, which, runs in zip(axes, names, (ratio_runs, ratio_runs, width_runs), strict=True):
         axis.set_xlabel(names[which])
         for some, _ in runs.by_budget() if runs else ():
             i = int(np.argmin([abs(np.log(row["flops"] / np.median(some.flops))) for row in rows]))
@@ -241,7 +241,8 @@ def architectures(rows: Sequence[Json], ratio_runs: Search | None = None, width_
             _fit(axis, which, rows[i]["width" if which == "width" else "ratios"], some, colours[i])
     axes[0].set_ylabel("loss above the least (nats per token)")
     handles = [
-        style.handle(f"{units.flops(row['flops'])} FLOPs", color=c, linestyle="-") for row, c in zip(rows, colours)
+        style.handle(f"{units.flops(row['flops'])} FLOPs", color=c, linestyle="-")
+        for row, c in zip(rows, colours, strict=True)
     ]
     figure.legend(handles=handles, loc="outside upper center", ncols=min(6, len(handles)))
     return figure

@@ -53,7 +53,7 @@ def _strip_of_best(axis: Axes, grid: Array, best: Array, looks: style.Looks) -> 
     """A strip along the foot of an axis that names the best number of experts at each place."""
     edges = np.concatenate([[0], np.flatnonzero(np.diff(best)) + 1, [len(grid) - 1]])
     at = axis.get_xaxis_transform()  # x in data, y as a share of the axis
-    for e, low, high in zip(best[edges[:-1]], grid[edges[:-1]], grid[edges[1:]]):
+    for e, low, high in zip(best[edges[:-1]], grid[edges[:-1]], grid[edges[1:]], strict=True):
         colour = looks[e]["color"]
         axis.axvspan(low, high, 0, 0.07, color=colour, linewidth=0)
         if np.log(high / low) > 0.05 * np.log(grid[-1] / grid[0]):
@@ -92,7 +92,7 @@ def _scenarios(
     cache, tokens served)."""
     axes[0].set_ylabel(f"loss (nats per token)\nat {units.flops_math(flops)} FLOPs")
     scenarios = ("weights only", 0.0, 0.0), (f"cache of {kv_tokens:,.0f} tokens too", kv_tokens, 0.0), inference
-    for axis, (title, cache, served) in zip(axes, scenarios):
+    for axis, (title, cache, served) in zip(axes, scenarios, strict=True):
         axis.set(title=title)
         limits = optimum.Constraints(flops=flops, kv_tokens=cache, inference_tokens=served)
         yield axis, title, dataclasses.replace(limits, bytes_per_parameter=1.0, bytes_per_kv_element=1.0)
@@ -106,16 +106,19 @@ def best_experts(
     architecture, experts = picture.architecture, picture.experts
     figure, axes = style.panels(3, sharex=True, sharey=True)
     inference = f"{units.amount(inference_tokens)} tokens of inference", 0.0, inference_tokens
-    greys = [dict(color=str(0.65 * i / max(len(sizes) - 1, 1)), marker=m) for i, m in zip(range(len(sizes)), "os^DvP")]
+    greys = [
+        dict(color=str(0.65 * i / max(len(sizes) - 1, 1)), marker=m)
+        for i, m in zip(range(len(sizes)), "os^DvP", strict=False)
+    ]
     for axis, title, base in _scenarios(axes, flops, kv_tokens, inference):
-        for size, grey in zip(sizes, greys):
+        for size, grey in zip(sizes, greys, strict=True):
             memory = base.memory(architecture, architecture.d_model(size, 1), 1)
             optima = optimum.solve(picture.law, experts, architecture, dataclasses.replace(base, memory_bytes=memory))
             if not optima.feasible.any():
                 continue
             names: style.Look = dict(panel=title, dense_parameters=size)
             picture.curve(axis, experts, _models(optima), experts, grey, sure=size == max(sizes), **names)
-            for e, loss in zip(experts, optima.loss):
+            for e, loss in zip(experts, optima.loss, strict=True):
                 axis.plot(e, loss, grey["marker"], color=picture.looks[e]["color"], markersize=3.5)
             best = int(np.nanargmin(optima.loss))
             axis.plot(experts[best], optima.loss[best], **RING)
@@ -123,7 +126,7 @@ def best_experts(
         axis.set(xlabel="number of experts E")
     lines = [
         style.handle(f"memory of a {units.amount(size)} dense model", **grey | dict(linestyle="-"))
-        for size, grey in zip(sizes, greys)
+        for size, grey in zip(sizes, greys, strict=True)
     ]
     return picture.done(figure, *lines, style.handle("best E", **RING), experts=False)
 
@@ -136,7 +139,7 @@ def experts_against_memory(picture: style.Picture, budgets: Sequence[float]) -> 
     free = [optimum.optima(law, architecture, optimum.Constraints(flops=f), experts).n_total for f in budgets]
     least = 2.0 * architecture.n_total(float(architecture.width_per_block), 1)
     grid = np.geomspace(max(least, np.nanmin(free) / 20), 3.0 * np.nanmax(free), style.POINTS)
-    for axis, flops in zip(axes, budgets):
+    for axis, flops in zip(axes, budgets, strict=True):
         limit = optimum.Constraints(flops=flops, memory_bytes=grid)
         optima = [optimum.solve(law, e, architecture, limit) for e in experts]
         rows = np.argmin([np.where(f.feasible, f.loss, np.inf) for f in optima], axis=0), np.arange(len(grid))

@@ -59,7 +59,7 @@ class Picture:
 
     def add(self, **blocks: Any) -> None:
         """Rows of columns; the values broadcast together."""
-        for name, values in zip(blocks, np.broadcast_arrays(*blocks.values())):
+        for name, values in zip(blocks, np.broadcast_arrays(*blocks.values()), strict=True):
             self.columns.setdefault(name, []).extend(np.ravel(values).tolist())
 
     def curve(
@@ -96,8 +96,11 @@ def looks(law: Law, experts: Floats) -> Looks:
     that each keeps its colour from picture to picture."""
     numbers = sorted({float(e) for e in (*experts, *law.experts)})
     scale = LIGHTEST / max(np.log(numbers[-1]), np.log(2))
-    look = lambda i, e: dict(color=EXPERTS_MAP(scale * np.log(e)), marker=MARKERS[i % len(MARKERS)])
-    return {e: look(i, e) for i, e in enumerate(numbers) if e in experts}
+    return {
+        e: dict(color=EXPERTS_MAP(scale * np.log(e)), marker=MARKERS[i % len(MARKERS)])
+        for i, e in enumerate(numbers)
+        if e in experts
+    }
 
 
 def band(
@@ -183,7 +186,7 @@ def handle(label: str, **look: Any) -> lines.Line2D:
 
 def extent(axes: Iterable[Axes], beyond: float = 1.0) -> tuple[float, float]:
     """(least, most) x that is drawn on any of the axes, and a factor beyond on a logarithmic scale."""
-    lows, highs = zip(*(axis.dataLim.intervalx for axis in axes))
+    lows, highs = zip(*(axis.dataLim.intervalx for axis in axes), strict=True)
     return min(lows) / beyond, max(highs) * beyond
 
 
