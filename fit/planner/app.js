@@ -22,8 +22,8 @@ function makeFields() {
   for (const field of FIELDS) {
     const { name, label } = field;
     const text = element("input", { id: name, name, autocomplete: "off", spellcheck: "false" });
-    const range = { type: "range", min: 0, max: 1, step: 0.001, id: `${name}-slider`, "aria-label": `${label}, slider` };
-    const slider = element("input", range);
+    const range = { type: "range", min: 0, max: 1, step: 0.001, id: `${name}-slider` };
+    const slider = element("input", { ...range, "aria-label": `${label}, slider` });
     text.placeholder = field.empty ?? "";
     text.addEventListener("input", () => change({ [name]: text.value }));
     slider.addEventListener("input", () => change({ [name]: sliderText(field, currentLaw(), Number(slider.value)) }));
@@ -106,8 +106,9 @@ function showFields(law, options) {
   }
   const { n_active, n_tokens } = law.ranges;
   const between = (ends) => ends.map(amount).join(" to ");
-  const fittedTo = `Fitted to models of ${between(n_active ?? [])} active parameters on ${between(n_tokens ?? [])} tokens.`;
-  $("origin").textContent = `${law.origin} ${n_active && n_tokens ? fittedTo : ""}`.trim();
+  $("origin").textContent = law.origin;
+  if (n_active && n_tokens)
+    $("origin").append(` Fitted to models of ${between(n_active)} active parameters on ${between(n_tokens)} tokens.`);
 }
 
 function answerNow() {
@@ -152,11 +153,8 @@ function watchCopies() {
   for (const button of document.querySelectorAll("[id^=copy-]"))
     button.addEventListener("click", async () => {
       const text = $(button.id.replace("copy-", "")).textContent;
-      const copied = await navigator.clipboard.writeText(text).then(
-        () => "Copied",
-        () => "Select and copy by hand",
-      );
-      button.textContent = copied;
+      const copying = navigator.clipboard.writeText(text);
+      button.textContent = await copying.then(() => "Copied", () => "Select and copy by hand");
       setTimeout(() => (button.textContent = "Copy"), 1500);
     });
 }

@@ -21,17 +21,10 @@ const svg = (name, attributes, ...children) =>
   withContent(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
 
 // The colour of a number of experts; share 0 is dense, 1 the most experts. The page's style names five stops.
-function colourOf(share) {
+export function colourOf(share) {
   const at = Math.min(Math.max(share, 0), 1) * 4;
   const stop = Math.min(Math.floor(at), 3);
   return `color-mix(in oklab, var(--e${stop}), var(--e${stop + 1}) ${((at - stop) * 100).toFixed(1)}%)`;
-}
-
-// A small sample of a colour, for legends.
-export function legendSample(share) {
-  const line = svg("path", { d: "M0,6H26", style: `stroke:${colourOf(share)}`, class: "line" });
-  const dot = svg("circle", { cx: 13, cy: 6, r: 3.5, style: `fill:${colourOf(share)}` });
-  return svg("svg", { width: 26, height: 12, viewBox: "0 0 26 12", "aria-hidden": "true" }, line, dot);
 }
 
 // Ticks of a log axis: powers of ten, with 2 and 5 times them where these are few.
@@ -145,9 +138,11 @@ export function draw(picture, spec) {
   drawing.replaceChildren(svg("clipPath", { id }, svg("rect", box)), axesOf(spec, box), inside);
   for (const line of spec.lines) inside.append(...pathsOf(line, spec));
   for (const strip of spec.strips) inside.append(...stripOf(strip, spec, box));
-  if (spec.rule != null) inside.append(svg("path", { class: "rule", d: `M${spec.toX(spec.rule)},${box.y}v${box.height}` }));
+  if (spec.rule != null)
+    inside.append(svg("path", { class: "rule", d: `M${spec.toX(spec.rule)},${box.y}v${box.height}` }));
   for (const { x, y, share, r, kind } of spec.dots) {
-    const style = { dot: `fill:${colourOf(share)}`, hollow: `stroke:${colourOf(share)};fill:var(--back)`, ring: "" }[kind];
+    const colour = colourOf(share);
+    const style = { dot: `fill:${colour}`, hollow: `stroke:${colour};fill:var(--back)`, ring: "" }[kind];
     inside.append(svg("circle", { cx: spec.toX(x), cy: spec.toY(y), r, class: kind, style }));
   }
 }

@@ -67,11 +67,7 @@ function referenceAnswer(law, reference, { n_experts }, shape, limits) {
   const loss = lossOfColumns(law, columns);
   const budgetAlone = { ...limits, memory_bytes: null, max_tokens: null, chips: null };
   const least = leastFlops(law, n_experts, shape, budgetAlone, loss, 1e-6 * limits.flops, limits.flops);
-  const training_flops = TRAINING_FLOPS * n_active * n_tokens;
-  return {
-    ...{ n_tokens, loss, flops_share: least && least / limits.flops },
-    extrapolation: extrapolation(law, { ...columns, training_flops }),
-  };
+  return { n_tokens, loss, flops_share: least && least / limits.flops };
 }
 
 // The law's best architecture, its best dense one and the reference model beside them; {law, why} where nothing is
@@ -106,21 +102,16 @@ function countedAnswers(data, answers) {
 }
 
 // How far the laws' answers lie apart, for each of several columns.
-export function agreement(data, answers) {
+function agreement(data, answers) {
   const counted = countedAnswers(data, answers);
   const mixtures = counted.filter((answer) => answer.mixtures);
   const free = mixtures.filter((answer) => answer.chose_experts);
-  const dense = counted.filter((answer) => answer.dense).map(({ dense, law }) => ({ ...dense, law }));
-  const spans = [
-    ...["n_active", "n_total", "n_tokens"].map((column) => spanOf(data, "best", column, mixtures)),
-    spanOf(data, "best", "n_experts", free),
-    ...["n_active", "n_tokens"].map((column) => spanOf(data, "dense", column, dense)),
-  ];
-  return spans.filter((span) => span != null);
+  const spans = ["n_active", "n_total", "n_tokens"].map((column) => spanOf(data, column, mixtures));
+  return [...spans, spanOf(data, "n_experts", free)].filter((span) => span != null);
 }
 
 // The lowest and highest value of a column; limit: what holds all models there, so that they agree in nothing else.
-function spanOf(data, of, column, models) {
+function spanOf(data, column, models) {
   if (models.length < 2) return null;
   const sorted = [...models].sort((a, b) => a[column] - b[column]);
   const low = sorted[0];
@@ -129,7 +120,7 @@ function spanOf(data, of, column, models) {
   if (column === "n_total" && models.every(({ size_bound }) => size_bound === "memory")) limit = "memory";
   if (column === "n_experts" && models.every(({ at_edge }) => at_edge)) limit = "experts";
   return {
-    ...{ of, column, low: low[column], high: high[column], low_law: low.law, high_law: high.law, limit },
+    ...{ column, low: low[column], high: high[column], limit },
     factor: high[column] / low[column],
     agree: high[column] <= data.compare.agree * low[column],
   };
@@ -149,9 +140,10 @@ export function conclusion(data, answers) {
     const ends = { least: Math.min(...saved), most: Math.max(...saved) };
     sentences.push(say("LAWS_PREFER", { count: mixtures.length, for_mixtures, ...ends }));
   }
-  const spans = agreement(data, answers).filter(({ of, limit }) => of === "best" && limit === null);
-  const inWords = (agree) => spans.filter((span) => span.agree === agree).map((span) => say("LAWS_SPAN", span)).join("; ");
-  if (inWords(false)) sentences.push(say("LAWS_DISAGREE", { what: inWords(false) }));
-  if (inWords(true)) sentences.push(say("LAWS_AGREE", { agree: data.compare.agree, what: inWords(true) }));
+  const spans = agreement(data, answers).filter(({ limit }) => limit === null);
+  const apart = spans.filter((span) => !span.agree).map((span) => say("LAWS_SPAN", span));
+  const close = spans.filter((span) => span.agree).map((span) => say("LAWS_SPAN", span));
+  if (apart.length) sentences.push(say("LAWS_DISAGREE", { what: apart.join("; ") }));
+  if (close.length) sentences.push(say("LAWS_AGREE", { agree: data.compare.agree, what: close.join("; ") }));
   return sentences;
 }

@@ -3,7 +3,7 @@
 import { fillTable } from "./answers.js";
 import { $ } from "./chart.js";
 import { compareCommand } from "./command.js";
-import { agreement, conclusion, lawAnswer } from "./compare.js";
+import { conclusion, lawAnswer } from "./compare.js";
 import { defaultState } from "./form.js";
 import { withErrors } from "./messages.js";
 import { amount } from "./numbers.js";
@@ -31,10 +31,8 @@ export function showLaws({ data, state, options }) {
   $("agreement").textContent = agreementInWords(data, answers, reference);
   const n_far = answers.filter((answer) => answer.extrapolation.length).length;
   $("laws-about").textContent =
-    `${data.compare.about} ${n_far} of ${answers.length} answers lie outside the data of their law.` +
-    (reference ? ` The last column: of these FLOPs, what the law's model needs for the loss of ${reference.counts.name}.` : "");
-  const json = { laws: answers, infeasible: rows.filter((row) => row.why), agreement: agreement(data, answers) };
-  json.conclusion = conclusion(data, answers);
+    `${data.compare.about} ${n_far} of ${answers.length} answers lie outside the data of their law.`;
+  const json = { laws: answers, infeasible: rows.filter((row) => row.why), conclusion: conclusion(data, answers) };
   if (reference) json.like = reference.counts;
   $("laws-json").textContent = JSON.stringify(json, null, 1);
   const shown = { ...options, experts: isDefault ? defaultExperts.split(",") : options.experts };
@@ -45,7 +43,7 @@ const percent = (share, digits) => `${(100 * share).toFixed(digits)}%`;
 
 function showLawTable(rows, chosen, reference) {
   const head = ["law", "E", "split", "shared", "active", "total", "tokens", "loss below its dense model", "its FLOPs"];
-  if (reference) head.push(`loss of ${reference.counts.name}`, "its FLOPs for that loss");
+  if (reference) head.push(`loss of ${reference.counts.name}`, "share of these FLOPs that reaches it");
   const lines = rows.map((row) => {
     if (row.why) return [row.law, `not feasible: ${row.why}`];
     const mixture = [String(row.n_experts), row.split > 1 ? String(row.split) : "–", String(row.shared || "–")];
@@ -74,8 +72,8 @@ function agreementInWords(data, answers, reference) {
   if (reference && mixtures.length) {
     const saved = mixtures.map(({ like }) => 1 - (like.flops_share ?? 1));
     const ends = `${percent(Math.min(...saved), 0)} to ${percent(Math.max(...saved), 0)}`;
-    const { name } = reference.counts;
-    sentences.unshift(`${mixtures.length} laws of mixtures would reach the loss of ${name} with ${ends} of the FLOPs saved`);
+    const loss = `the loss of ${reference.counts.name}`;
+    sentences.unshift(`${mixtures.length} laws of mixtures would reach ${loss} with ${ends} of the FLOPs saved`);
   }
   return sentences.map((sentence) => `${sentence}.`).join(" ");
 }

@@ -17,7 +17,8 @@ export function chipLimits(data, chips) {
 // Adds to a plan its chips, to its optima what they cost, and a warning where the chips bound the best.
 export function addCosts(data, plan, law, chips, shape, limits, experts) {
   plan.chips = chips;
-  for (const row of plan.optima) row.cost = { ...trainingCost(data, chips, row), ...memoryCost(data, chips, row, shape, limits) };
+  for (const row of plan.optima)
+    row.cost = { ...trainingCost(data, chips, row), ...memoryCost(data, chips, row, shape, limits) };
   const { best } = plan;
   const hasOtherBound = limits.flops != null || limits.memory_bytes != null;
   if (best.size_bound !== "chips" || !hasOtherBound) return;

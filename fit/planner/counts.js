@@ -1,8 +1,7 @@
 // Parameters, bytes and tokens of a model of any width and number of experts, as fit/shape counts them.
 //
-// shape: vocab_size, width_per_block and final_norm, and how its blocks are built (see PAPER_SHAPE; split is the
-// granularity, used the expert width that a token uses in dense layers). trained: the law's own runs had such mixtures,
-// so E counts their experts; else E counts the experts' weights in those of a dense layer.
+// shape: vocab_size, width_per_block, final_norm and the ratios of PAPER_SHAPE: split is the granularity, used the width
+// that a token uses in dense layers; trained: E counts the experts of the law's runs, else widths of a dense layer.
 // limits: {flops, memory_bytes, bytes_per_parameter, kv_tokens, bytes_per_kv_element, inference_tokens, max_tokens,
 // chips}; flops, memory_bytes, max_tokens and chips are null where there is no such limit.
 
@@ -16,8 +15,6 @@ const PAPER_SHAPE = {
 
 // A shape of these fields, those of the paper's models where one is missing.
 export const shapeOf = (fields) => ({ final_norm: false, ...PAPER_SHAPE, ...fields });
-
-export const isPaperShape = (shape) => Object.entries(PAPER_SHAPE).every(([name, value]) => shape[name] === value);
 
 // Weights of embedding and head for each unit of width.
 export const endsOf = (shape) => shape.vocab_size * (shape.tied ? 1 : 2);
@@ -55,19 +52,15 @@ export const totalParameters = (shape, d, e) => parameters(shape, d, storedOf(sh
 export const cacheElements = (shape, d, tokens) =>
   (shape.kv_share * shape.attention * 2 * tokens * d ** 2) / shape.width_per_block;
 
-// The width at which a model has so many active parameters.
+// The width at which a model has so many active parameters: by Newton's steps, from a width that is too large.
 export function widthOf(shape, size, e) {
-  // Without dense blocks the size is a cubic in d, which Cardano's formula solves.
-  const weights = attentionOf(shape) + 3 * shape.ff * usedOf(shape, e);
-  const p = (endsOf(shape) * shape.width_per_block) / weights;
-  const q = (size * shape.width_per_block) / weights;
-  let d = 2 * Math.sqrt(p / 3) * Math.sinh(Math.asinh(((1.5 * q) / p) * Math.sqrt(3 / p)) / 3);
-  if (!shape.n_dense || shape.used === 1) return d;
-  for (let step = 0; step < 30; step++) {
+  const perCube = (attentionOf(shape) + 3 * shape.ff * usedOf(shape, e)) / shape.width_per_block;
+  let d = Math.min(size / endsOf(shape), Math.cbrt(size / perCube));
+  for (let step = 0; step < 50; step++) {
     const excess = activeParameters(shape, d, e) - size;
+    if (Math.abs(excess) < 1e-14 * size) break;
     const slope = (activeParameters(shape, d * (1 + 1e-6), e) - activeParameters(shape, d, e)) / (1e-6 * d);
     d -= excess / slope;
-    if (Math.abs(excess) < 1e-15 * size) break;
   }
   return d;
 }
@@ -87,7 +80,7 @@ export function memoryOf(shape, limits, d, e) {
   return weights + limits.bytes_per_kv_element * cacheElements(shape, d, limits.kv_tokens);
 }
 
-// Bytes over `count` chips of the smallest step of training so many parameters, as fit/planning/memory.py estimates them.
+// Bytes over `count` chips of the smallest step of training so many parameters, as fit/planning/memory.py has it.
 // chips: {count, memory of each, and the constants state, remat, at_work, scores, row and group of that file}.
 export function trainingBytes(shape, chips, d, n_parameters, count) {
   const fewest_tokens = Math.max(chips.row * count, chips.group);

@@ -7,7 +7,7 @@ const FIRST = 1e5; // characters of a file that tell what it is
 
 const pageCommand = (law) => `python -m fit page --law=${quoted(law)} --out=planner.html`;
 
-// {sentence, commands} for a file of this name that begins with this text. budget: flags of the law and the FLOPs asked.
+// {sentence, commands} for a file of this name that begins with this text. budget: flags of the law and the FLOPs.
 function adviceOn(name, text, budget) {
   const isJson = text.trimStart().startsWith("{");
   if (isJson && text.includes('"num_hidden_layers"')) {
@@ -38,14 +38,13 @@ export function watchDrops(budgetNow) {
     $("fit-command").textContent = advice.commands.join("\n");
     $("fitted").hidden = !advice.commands.length;
   }
+  function readFirst(files) {
+    if (files.length) read(files[0]);
+  }
   addEventListener("dragover", (event) => event.preventDefault());
   addEventListener("drop", (event) => {
     event.preventDefault();
-    const [file] = event.dataTransfer.files;
-    if (file) read(file);
+    readFirst(event.dataTransfer.files);
   });
-  $("file").addEventListener("change", () => {
-    const [file] = $("file").files;
-    if (file) read(file);
-  });
+  $("file").addEventListener("change", () => readFirst($("file").files));
 }

@@ -17,7 +17,7 @@ export const FIELDS = [
   { name: "inference_tokens", label: "Tokens to serve, out of the FLOPs", group: "serving" },
   { name: "max_tokens", label: "Training tokens there are", group: "data-group", empty: "no limit" },
   { name: "vocab_size", label: "Vocabulary", group: "models", isInteger: true, range: [128, 512e3] },
-  { name: "width_per_block", label: "Width per block, d_model / n_blocks", group: "models", isInteger: true, range: [4, 512] },
+  { name: "width_per_block", label: "Width per block", group: "models", isInteger: true, range: [4, 512] },
 ];
 export const CHOICES = ["law", "like", "chip", "experts", "bytes_per_parameter", "bytes_per_kv_element"];
 const NAMES = [...CHOICES, ...FIELDS.map(({ name }) => name)];

@@ -1,7 +1,7 @@
 // The sentences of a plan: the command line's own templates (fit/words/sentences.py) filled in.
 
-import { INFERENCE_FLOPS, TRAINING_FLOPS, activeParameters, hasEnoughExperts, isPaperShape } from "./counts.js";
-import { memoryOf, smallestWidth, structure, topK, trainingBytesAt } from "./counts.js";
+import { INFERENCE_FLOPS, TRAINING_FLOPS, activeParameters, hasEnoughExperts, memoryOf } from "./counts.js";
+import { smallestWidth, topK, trainingBytesAt } from "./counts.js";
 import { amount, format, general } from "./numbers.js";
 
 let templates = {};
@@ -66,10 +66,8 @@ export function outsideInWords(outside) {
 
 const outsideRange = (outside) => (outside.length ? say("OUTSIDE", { what: outsideInWords(outside) }) : "");
 
-// What to know before a plan is trusted. experts: those compared; isUnbounded: whether more experts are always better.
-export function warningsOf(data, law, shape, plan, experts, isUnbounded) {
-  const { best, bootstrap } = plan;
-  const isLargest = best.n_experts === Math.max(...experts);
+// What to know before a plan is trusted. experts: those compared.
+export function warningsOf(law, shape, { best, best_at_edge }, experts) {
   const warnings = [];
   if (best.extrapolation.length) {
     warnings.push(say("BEST_OUTSIDE", { outside: outsideRange(best.extrapolation) }));
@@ -77,24 +75,12 @@ export function warningsOf(data, law, shape, plan, experts, isUnbounded) {
   }
   const ratio = best.n_tokens / best.n_active;
   if (ratio < 0.1 || ratio > 1e5) warnings.push(say("TOKENS_PER_PARAMETER", { what: "the model has", ratio }));
-  if (plan.best_at_edge) {
-    warnings.push(say("AT_EDGE", { e: best.n_experts, which: isLargest ? "largest" : "smallest" }));
-    if (isLargest && isUnbounded) warnings.push(say("NOT_BOUNDED"));
-  }
-  if (plan.best_undecided) {
-    const winners = bootstrap.optima.filter((row) => row.best_in_draws);
-    winners.sort((a, b) => b.best_in_draws - a.best_in_draws);
-    const wins = winners.map((row) => say("WIN", row)).join(", ");
-    warnings.push(say("UNDECIDED", { draws: bootstrap.draws, wins }));
+  if (best_at_edge) {
+    const which = best.n_experts === Math.max(...experts) ? "largest" : "smallest";
+    warnings.push(say("AT_EDGE", { e: best.n_experts, which }));
   }
   warnings.push(...unreadOptions(law, shape), ...law.notes);
   if (!Object.keys(law.ranges).length) warnings.push(say("NO_RANGE"));
-  const unknown = ["vocab_size", "width_per_block"].filter((name) => law.models[name] == null);
-  const isDefault = Object.entries(data.paper_shape).every(([name, value]) => shape[name] === value);
-  if (unknown.length && isPaperShape(shape) && isDefault) {
-    const values = unknown.map((name) => format("{size:,}", { size: shape[name] })).join(" and ");
-    warnings.push(say("SHAPE_UNKNOWN", { names: unknown.join(" and "), values }));
-  }
   return warnings;
 }
 
@@ -103,21 +89,11 @@ const FLAGS = { used: "used", kv_share: "kv_share", n_dense: "dense_blocks" };
 // In what the models differ from the law's own without a column that would tell the law.
 function unreadOptions(law, shape) {
   const own = { used: 1, kv_share: 1, n_dense: 0, ...law.own };
-  const columns = law.columns.join(", ");
-  const warnings = [];
   const unread = Object.keys(FLAGS).filter((name) => shape[name] !== own[name] && !(name === "used" && law.reads_used));
-  if (unread.length) {
-    const asked = unread.map((name) => `--${FLAGS[name]}=${general(shape[name])}`).join(", ");
-    const usual = unread.map((name) => `${FLAGS[name]} ${general(own[name])}`).join(", ");
-    warnings.push(say("NOT_READ", { asked, form: law.form, own: usual, columns }));
-  }
-  const whole = ["top_k", "granularity", "shared_share"].filter((name) => law.columns.includes(name));
-  if (whole.length && !law.own && Math.max(...law.experts) > 1) {
-    const mixture = structure(shape, 2);
-    const values = whole.map((name) => `${name} ${general(mixture[name])}`).join(", ");
-    warnings.push(say("WHOLE_EXPERTS", { form: law.form, columns: whole.join(" and "), values }));
-  }
-  return warnings;
+  if (!unread.length) return [];
+  const asked = unread.map((name) => `--${FLAGS[name]}=${general(shape[name])}`).join(", ");
+  const usual = unread.map((name) => `${FLAGS[name]} ${general(own[name])}`).join(", ");
+  return [say("NOT_READ", { asked, form: law.form, own: usual, columns: law.columns.join(", ") })];
 }
 
 // One sentence: what to train, and how sure its loss is.
@@ -152,17 +128,12 @@ export function verdictInWords(data, { verdict, optima }) {
   return sentences;
 }
 
-// What the plan saves against dense and what a cap on tokens costs: a sentence each.
-export function savingsInWords(plan) {
-  const { dense } = plan;
-  const sentences = [];
-  if (dense && plan.best.n_experts > 1) {
-    const flops = dense.flops_saved == null ? say("NEVER_DENSE") : say("FLOPS_SAVED", dense);
-    const outside = dense.extrapolation.length ? `; ${outsideRange(dense.extrapolation)}` : "";
-    sentences.push(say("AGAINST_DENSE", { ...dense, flops }) + outside);
-  }
-  if (plan.loss_of_token_cap != null) sentences.push(say("TOKEN_CAP", plan));
-  return sentences;
+// What the plan saves against the best dense model.
+export function savingsInWords({ best, dense }) {
+  if (!dense || best.n_experts === 1) return "";
+  const flops = dense.flops_saved == null ? say("NEVER_DENSE") : say("FLOPS_SAVED", dense);
+  const outside = dense.extrapolation.length ? `; ${outsideRange(dense.extrapolation)}` : "";
+  return say("AGAINST_DENSE", { ...dense, flops }) + outside;
 }
 
 // On what chips a plan is costed.

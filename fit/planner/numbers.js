@@ -2,7 +2,7 @@
 
 const withoutZeros = (text) => (text.includes(".") ? text.replace(/\.?0+$/, "") : text);
 
-// Python's format(x, ".{digits}g"): so many significant digits, with an exponent where the number is very large or small.
+// So many significant digits, with an exponent where the number is very large or small, as Python's ".{digits}g".
 export function general(x, digits = 6) {
   if (!Number.isFinite(x)) return String(x).replace("Infinity", "inf");
   const [mantissa, exponent] = x.toExponential(digits - 1).split("e");
@@ -12,11 +12,8 @@ export function general(x, digits = 6) {
   return `${withoutZeros(mantissa)}e${sign}${String(Math.abs(power)).padStart(2, "0")}`;
 }
 
-const COMPACT = new Intl.NumberFormat("en-US", {
-  notation: "compact",
-  maximumSignificantDigits: 3,
-  useGrouping: false,
-});
+const COMPACT_FORMAT = { notation: "compact", maximumSignificantDigits: 3, useGrouping: false };
+const COMPACT = new Intl.NumberFormat("en-US", COMPACT_FORMAT);
 
 // A count: 9.71B, 1.68M, 257.
 export const amount = (x) => COMPACT.format(x);
@@ -42,18 +39,12 @@ export function flopsText(x) {
   return Number(mantissa) === 1 ? power : `${withoutZeros(mantissa)}×${power}`;
 }
 
-const DURATIONS = [
-  { from: 365.25 * 24, hours: 365.25 * 24, name: "years" },
-  { from: 48, hours: 24, name: "days" },
-  { from: 1, hours: 1, name: "h" },
-  { from: 1 / 60, hours: 1 / 60, name: "min" },
-  { from: 1 / 3600, hours: 1 / 3600, name: "s" },
-];
+const DURATIONS = { years: 365.25 * 24, days: 24, h: 1, min: 1 / 60, s: 1 / 3600 }; // in hours
 
 // A time: 14 s, 3.2 h, 21 days, 1.5 years.
 export function duration(hours) {
-  const unit = DURATIONS.find(({ from }) => hours >= from);
-  return unit ? `${threeDigits(hours / unit.hours)} ${unit.name}` : "< 1 s";
+  const unit = Object.keys(DURATIONS).find((name) => hours >= DURATIONS[name]);
+  return unit ? `${threeDigits(hours / DURATIONS[unit])} ${unit}` : "< 1 s";
 }
 
 const FORMATS = {

@@ -19,7 +19,7 @@ from fit.laws import FORMS
 from fit.planner import formulas
 from fit.planning import compare, constraints, memory, verdict
 from fit.shape import like
-from fit.shape.architecture import OF_EXPERTS, PAPER
+from fit.shape.architecture import OF_EXPERTS
 from fit.words import sentences, units
 
 MOST_RUNS = 1200  # on the page, spread evenly over the table
@@ -79,7 +79,6 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None) -> Json:
         published={name: _reference_model(name) for name in like.PUBLISHED},
         largest=units.LARGEST,
         verdict=_constants(verdict, "TIE", "APART", "COLUMNS"),
-        paper_shape=PAPER.said(),
     )
 
 

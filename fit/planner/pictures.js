@@ -129,7 +129,8 @@ export function drawMemories(picture, options, plan, colours, choose) {
   );
   const best = solved.map(bestOf);
   const lines = experts.map((e, k) => {
-    const points = grid.flatMap((bytes, i) => (solved[i][k].feasible ? [pointOf(law, shape, bytes, solved[i][k])] : []));
+    const feasible = grid.map((bytes, i) => [bytes, solved[i][k]]).filter(([, one]) => one.feasible);
+    const points = feasible.map(([bytes, one]) => pointOf(law, shape, bytes, one));
     return { share: colours[e], points };
   });
   const losses = best.filter(Boolean).map(({ loss }) => loss);

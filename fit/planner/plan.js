@@ -6,9 +6,7 @@ import { drawsOf, driftOf, extrapolationOf, falls, lawAt, percentile } from "./l
 import { infeasibleWhy, warningsOf } from "./messages.js";
 import { bestOf, largestSize, leastFlops, optima, refuseWithoutOptimum, solve } from "./solve.js";
 
-const DECIDED = 0.8; // share of the draws in which the best number of experts must be the best
-
-// {plan, limits} of the reader's options; the chips' memory is among the limits. Throws PlanError where there is no plan.
+// {plan, limits} of the reader's options; the chips' memory is among the limits. Throws PlanError where there is none.
 export function planOf(data, law, options) {
   const { shape, experts, chips } = options;
   const limits = { ...options.limits, chips: chipLimits(data, chips) };
@@ -23,16 +21,11 @@ export function planOf(data, law, options) {
   Object.assign(plan, { optima: rows, infeasible, best, extrapolation: best.extrapolation });
   if (law.bootstrap) plan.bootstrap = bootstrapOf(law, shape, limits, experts, best.n_experts);
   plan.verdict = verdictOf(data, plan);
-  if (limits.max_tokens != null && limits.flops != null) {
-    const uncapped = bestOf(optima(law, shape, { ...limits, max_tokens: null }, experts));
-    plan.loss_of_token_cap = best.loss - uncapped.loss;
-  }
   if (limits.flops != null && law.knows_dense && !law.dense) plan.dense = againstDense(law, shape, limits, best);
   const isLargest = best.n_experts === Math.max(...experts);
   const isSmallest = best.n_experts === Math.min(...experts) && best.n_experts > 1;
   plan.best_at_edge = law.knows_experts && experts.length > 1 && (isLargest || isSmallest);
-  plan.best_undecided = isUndecided(plan, experts);
-  plan.warnings = warningsOf(data, law, shape, plan, experts, prefersEndlessExperts(law, shape, limits));
+  plan.warnings = warningsOf(law, shape, plan, experts);
   if (chips) addCosts(data, plan, law, chips, shape, limits, experts);
   return { plan, limits };
 }
@@ -43,9 +36,10 @@ function printedLimits({ chips, ...limits }) {
 
 // One line of the plan's table.
 function planRow(law, optimum, shape, limits) {
-  const { n_experts, n_active, n_total, n_tokens, loss, d_model, size_bound } = optimum;
+  const { feasible: _, ...row } = optimum;
+  const { n_experts, n_active, n_tokens, d_model } = row;
   return {
-    ...{ n_experts, n_active, n_total, n_tokens, loss, d_model, size_bound },
+    ...row,
     memory_bytes: memoryOf(shape, limits, d_model, n_experts),
     training_flops: TRAINING_FLOPS * n_active * n_tokens,
     inference_flops_per_token: INFERENCE_FLOPS * n_active,
@@ -82,21 +76,6 @@ function verdictOf(data, { optima, best, bootstrap }) {
   };
 }
 
-// Whether fewer draws than DECIDED have the plan's best number of experts as theirs; null without draws.
-function isUndecided({ bootstrap, best }, experts) {
-  if (!bootstrap || experts.length < 2) return null;
-  const row = bootstrap.optima.find(({ n_experts }) => n_experts === best.n_experts);
-  return (row?.best_in_draws ?? 0) < DECIDED * bootstrap.draws;
-}
-
-// Whether, without a limit on memory, the loss falls by more than 0.1% at numbers of experts far beyond any that can be built.
-function prefersEndlessExperts(law, shape, limits) {
-  const saturates = law.closed && law.counts_embedding;
-  if (saturates || limits.memory_bytes != null || law.fixes_experts) return false;
-  const [many, more] = [1e6, 1e7].map((e) => solve(lawAt(law, shape, e), e, shape, limits));
-  return more.loss < many.loss * (1 - 1e-3);
-}
-
 // The plan solved again for each draw: intervals at each number of experts, and how often each is the best.
 // planned: the plan's best number of experts.
 function bootstrapOf(law, shape, limits, experts, planned) {
@@ -119,8 +98,6 @@ function bootstrapOf(law, shape, limits, experts, planned) {
       n_experts: e,
       best_in_draws: winners.filter((winner) => winner === e).length,
       behind: between(ofExperts.map(({ loss }, row) => loss - lossOfPlanned[row])),
-      n_active: between(ofExperts.map(({ n_active }) => n_active)),
-      n_tokens: between(ofExperts.map(({ n_tokens }) => n_tokens)),
       loss: between(drifted),
     };
   }
