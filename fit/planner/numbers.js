@@ -12,7 +12,7 @@ export function general(x, digits = 6) {
   return `${withoutZeros(mantissa)}e${sign}${String(Math.abs(power)).padStart(2, "0")}`;
 }
 
-const COMPACT_FORMAT = { notation: "compact", maximumSignificantDigits: 3, useGrouping: false };
+const COMPACT_FORMAT = { notation: "compact", maximumSignificantDigits: 3, useGrouping: false, roundingMode: "halfEven" };
 const COMPACT = new Intl.NumberFormat("en-US", COMPACT_FORMAT);
 
 // A count: 9.71B, 1.68M, 257.
