@@ -1,124 +1,122 @@
-// What a model of a width and a number of experts counts: parameters, bytes, tokens within a budget, and what a law may
-// read of it. Any width d, whole blocks or not. shape: fields of fit/shape/mixture.py by name, those of the paper's models
-// where one is missing; given: the fields that were named.
+// Parameters, bytes and tokens of a model of any width and number of experts, as fit/shape counts them.
+//
+// shape: vocab_size, width_per_block, final_norm and the ratios of PAPER_SHAPE: split is the granularity, used the width
+// that a token uses in dense layers; trained: E counts the experts of the law's runs, else widths of a dense layer.
+// limits: {flops, memory_bytes, bytes_per_parameter, kv_tokens, bytes_per_kv_element, inference_tokens, max_tokens,
+// chips}; flops, memory_bytes, max_tokens and chips are null where there is no such limit.
 
-export const TRAINING = 6; // FLOPs of one parameter and token
-export const INFERENCE = 2;
+export const TRAINING_FLOPS = 6; // of one parameter and token
+export const INFERENCE_FLOPS = 2;
 
-const PAPERS = { split: 1, shared: 0, n_dense: 0, kv_share: 1, used: 1 };
-const PAPERS_BLOCK = { attention: 1, head_dim: 0, ff: 3, tied: false, trained: false };
-const USUAL = { ...PAPERS, ...PAPERS_BLOCK };
-export function shapeOf({ vocab_size, width_per_block, final_norm = false, ...given }) {
-  const [ends, rest] = [{ vocab_size, width_per_block, final_norm }, { ...USUAL, ...given }];
-  const plain = Object.entries(USUAL).every(([name, value]) => rest[name] === value);
-  return { ...ends, ...rest, given: plain ? ends : { ...ends, ...rest } };
-}
-export const isMixture = ({ given }) => "split" in given;
+const PAPER_SHAPE = {
+  ...{ split: 1, shared: 0, n_dense: 0, kv_share: 1, used: 1 },
+  ...{ attention: 1, head_dim: 0, ff: 3, tied: false, trained: false },
+};
 
-// Weights of embedding and head for each unit of width, and of a block's attention in d^2.
+// A shape of these fields, those of the paper's models where one is missing.
+export const shapeOf = (fields) => ({ final_norm: false, ...PAPER_SHAPE, ...fields });
+
+// Weights of embedding and head for each unit of width.
 export const endsOf = (shape) => shape.vocab_size * (shape.tied ? 1 : 2);
+
+// Weights of a block's attention, in d^2.
 const attentionOf = (shape) => 2 * (1 + shape.kv_share) * shape.attention;
 
-// How many dense layers' weights a token uses, and how many there are.
+// How many dense layers' weights a token uses in a mixture of e experts.
 const usedOf = (shape, e) => (e > 1 ? shape.used : 1);
-const wholeOf = (shape, e) => (!shape.trained ? e : e > 1 ? (e + shape.shared) / shape.split : 1);
-export const topK = (shape) => even(shape.used * shape.split) - shape.shared;
-export const smallestOf = (shape) => shape.width_per_block * (1 + shape.n_dense);
 
-// Whether a token finds as many experts as it uses.
-export const enough = (shape, e) =>
-  e === 1 || !isMixture(shape) || e >= (shape.trained ? topK(shape) : shape.used);
-
-// Parameters with so many dense layers' weights in each mixture.
-function count(shape, d, experts) {
-  const blocks = d / shape.width_per_block;
-  const dense = 3 * shape.ff * (experts - 1) * Math.min(shape.n_dense, blocks); // what dense blocks lack
-  return endsOf(shape) * d + ((attentionOf(shape) + 3 * shape.ff * experts) * blocks - dense) * d * d;
+// How many dense layers' weights there are in a mixture of e experts.
+function storedOf(shape, e) {
+  if (!shape.trained) return e;
+  return e > 1 ? (e + shape.shared) / shape.split : 1;
 }
-export const active = (shape, d, e) => count(shape, d, usedOf(shape, e));
-export const total = (shape, d, e) => count(shape, d, wholeOf(shape, e));
+
+export const topK = (shape) => roundHalfToEven(shape.used * shape.split) - shape.shared;
+
+export const smallestWidth = (shape) => shape.width_per_block * (1 + shape.n_dense);
+
+// Whether there are as many experts as a token uses.
+export const hasEnoughExperts = (shape, e) => e === 1 || e >= (shape.trained ? topK(shape) : shape.used);
+
+// Parameters of width d with so many dense layers' weights in each mixture.
+function parameters(shape, d, layers) {
+  const blocks = d / shape.width_per_block;
+  const missingInDenseBlocks = 3 * shape.ff * (layers - 1) * Math.min(shape.n_dense, blocks);
+  const inBlocks = (attentionOf(shape) + 3 * shape.ff * layers) * blocks - missingInDenseBlocks;
+  return endsOf(shape) * d + inBlocks * d * d;
+}
+export const activeParameters = (shape, d, e) => parameters(shape, d, usedOf(shape, e));
+export const totalParameters = (shape, d, e) => parameters(shape, d, storedOf(shape, e));
 
 // Elements of the key-value cache.
-export const cache = (shape, d, tokens) =>
+export const cacheElements = (shape, d, tokens) =>
   (shape.kv_share * shape.attention * 2 * tokens * d ** 2) / shape.width_per_block;
 
-// The width whose active parameters these are: by Cardano's formula; then, with dense blocks, by Newton's steps.
+// The width at which a model has so many active parameters: by Newton's steps, from a width that is too large.
 export function widthOf(shape, size, e) {
-  const weights = attentionOf(shape) + 3 * shape.ff * usedOf(shape, e);
-  const p = (endsOf(shape) * shape.width_per_block) / weights;
-  const q = (size * shape.width_per_block) / weights;
-  let d = 2 * Math.sqrt(p / 3) * Math.sinh(Math.asinh(((1.5 * q) / p) * Math.sqrt(3 / p)) / 3);
-  if (!shape.n_dense || shape.used === 1) return d;
-  for (let i = 0; i < 30; i++) {
-    const excess = active(shape, d, e) - size;
-    const slope = (active(shape, d * (1 + 1e-6), e) - active(shape, d, e)) / (1e-6 * d);
+  const perCube = (attentionOf(shape) + 3 * shape.ff * usedOf(shape, e)) / shape.width_per_block;
+  let d = Math.min(size / endsOf(shape), Math.cbrt(size / perCube));
+  for (let step = 0; step < 50; step++) {
+    const excess = activeParameters(shape, d, e) - size;
+    if (Math.abs(excess) < 1e-14 * size) break;
+    const slope = (activeParameters(shape, d * (1 + 1e-6), e) - activeParameters(shape, d, e)) / (1e-6 * d);
     d -= excess / slope;
-    if (Math.abs(excess) < 1e-15 * size) break;
   }
   return d;
 }
 
-// What a law may read of a mixture of whatever size.
+// The columns of a mixture that do not depend on its size.
 export function structure(shape, e) {
-  const chosen = shape.used * shape.split;
-  if (!isMixture(shape)) return { n_experts: e, sparsity: 1 - 1 / e, top_k: 1, granularity: 1, shared_share: 0 };
-  const fine = { granularity: shape.split, shared_share: shape.shared / chosen };
-  if (!shape.trained) return { n_experts: e, sparsity: 1 - usedOf(shape, e) / e, top_k: chosen, ...fine };
-  if (e <= 1) return { n_experts: e, sparsity: 1 - 1 / e, top_k: 1, granularity: 1, shared_share: 0 };
-  return { n_experts: e, sparsity: 1 - topK(shape) / e, top_k: topK(shape), ...fine };
+  const n_chosen = shape.used * shape.split;
+  const fine = { n_experts: e, granularity: shape.split, shared_share: shape.shared / n_chosen };
+  if (!shape.trained) return { ...fine, sparsity: 1 - usedOf(shape, e) / e, top_k: n_chosen };
+  if (e > 1) return { ...fine, sparsity: 1 - topK(shape) / e, top_k: topK(shape) };
+  return { n_experts: e, sparsity: 1 - 1 / e, top_k: 1, granularity: 1, shared_share: 0 };
 }
 
-export const memoryOf = (shape, limits, d, e) =>
-  limits.bytes_per_parameter * total(shape, d, e) + limits.bytes_per_kv_element * cache(shape, d, limits.kv_tokens);
+// Bytes of weights and cache.
+export function memoryOf(shape, limits, d, e) {
+  const weights = limits.bytes_per_parameter * totalParameters(shape, d, e);
+  return weights + limits.bytes_per_kv_element * cacheElements(shape, d, limits.kv_tokens);
+}
 
-// Bytes over `count` chips of the smallest step of training so many parameters, as fit/planning/memory.py estimates them.
+// Bytes over `count` chips of the smallest step of training so many parameters, as fit/planning/memory.py has it.
 // chips: {count, memory of each, and the constants state, remat, at_work, scores, row and group of that file}.
-export function trainingOf(shape, chips, d, parameters, count) {
-  const least_tokens = Math.max(chips.row * count, chips.group);
-  return chips.state * parameters + tokenBytes(shape, chips, d) * least_tokens;
+export function trainingBytes(shape, chips, d, n_parameters, count) {
+  const fewest_tokens = Math.max(chips.row * count, chips.group);
+  return chips.state * n_parameters + bytesOfToken(shape, chips, d) * fewest_tokens;
 }
-export const leastOf = (shape, { chips }, d, e) => trainingOf(shape, chips, d, total(shape, d, e), chips.count);
 
-// Of these, the bytes of one token, in rows of `row` tokens.
-function tokenBytes(shape, { remat, at_work, scores, row }, d) {
+// The same of the model of e experts over all of the chips.
+export const trainingBytesAt = (shape, chips, d, e) =>
+  trainingBytes(shape, chips, d, totalParameters(shape, d, e), chips.count);
+
+function bytesOfToken(shape, { remat, at_work, scores, row }, d) {
   const blocks = d / shape.width_per_block;
-  const heads = d / shape.width_per_block;
-  const [everywhere, of_width, of_scores] = remat.full;
-  return (everywhere * blocks + of_width * blocks + at_work) * d + (of_scores * blocks + scores) * row * heads;
+  const heads = blocks;
+  const [of_block, of_width, of_scores] = remat.full;
+  return (of_block * blocks + of_width * blocks + at_work) * d + (of_scores * blocks + scores) * row * heads;
 }
+
+const ROUNDING = 1 - 1e-12; // a model may be exactly as large as the memory
+
+export const countThatHolds = (bytes, each) => Math.ceil((bytes / each) * ROUNDING);
 
 // The fewest chips that hold the training of so many parameters; null where no number does.
-export function holding(shape, chips, d, parameters) {
-  const state = chips.state * parameters;
-  const token = tokenBytes(shape, chips, d);
+export function fewestChips(shape, chips, d, n_parameters) {
+  const state = chips.state * n_parameters;
+  const token = bytesOfToken(shape, chips, d);
   const free = chips.memory - chips.row * token;
   if (!(free > 0)) return null;
-  const rounding = 1 - 1e-12; // a model may be as large as the chips' memory
-  return Math.ceil(Math.max(state / free, (state + chips.group * token) / chips.memory) * rounding);
+  return Math.max(countThatHolds(state, free), countThatHolds(state + chips.group * token, chips.memory));
 }
-
-// The limits of models of e experts: with their own FLOPs, where an MFU by number of experts makes these differ.
-export const limitsAt = (limits, e) =>
-  limits.flops !== null && typeof limits.flops === "object" ? { ...limits, flops: limits.flops[e] } : limits;
-
-// The limits with `times` as many FLOPs.
-export const timesFlops = (limits, times) => ({ ...limits, flops: byExperts(limits.flops, (flops) => times * flops) });
-
-// What `of` makes of a number, or of each one of several by number of experts.
-export const byExperts = (value, of) =>
-  typeof value === "object" ? Object.fromEntries(Object.entries(value).map(([e, one]) => [e, of(one)])) : of(value);
-
-// The most tokens to train on: those that there are, as often as they may be read; null without a limit.
-export const capOf = ({ max_tokens, epochs }) => (max_tokens == null ? null : max_tokens * (epochs || 1));
 
 // Training tokens that the limits leave a model of this size; may be 0 or negative.
-export function tokensOf(limits, size) {
-  const left =
-    limits.flops == null
-      ? Infinity
-      : limits.flops / (TRAINING * size) - (INFERENCE / TRAINING) * limits.inference_tokens;
-  return Math.min(left, capOf(limits) ?? Infinity);
+export function tokensOf({ flops, inference_tokens, max_tokens }, size) {
+  let tokens = Infinity;
+  if (flops != null) tokens = flops / (TRAINING_FLOPS * size) - (INFERENCE_FLOPS / TRAINING_FLOPS) * inference_tokens;
+  return Math.min(tokens, max_tokens ?? Infinity);
 }
 
-// Rounded as Python does it: a half goes to the even number.
-export const even = (x) => (Math.abs(x % 1) === 0.5 ? 2 * Math.round(x / 2) : Math.round(x));
+// As Python's round().
+export const roundHalfToEven = (x) => (Math.abs(x % 1) === 0.5 ? 2 * Math.round(x / 2) : Math.round(x));

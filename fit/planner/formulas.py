@@ -6,8 +6,9 @@ from fit.errors import UserError
 from fit.form import Form
 
 # What a page's JAVASCRIPT may call besides Math: ln(e^a + e^b), for numbers.
-PRELUDE = """const logaddexp = (a, b) =>
-  a === b ? a + Math.LN2 : a > b ? a + Math.log1p(Math.exp(b - a)) : b + Math.log1p(Math.exp(a - b));
+PRELUDE = """function logaddexp(a, b) {
+  return Math.max(a, b) + Math.log1p(Math.exp(-Math.abs(a - b)));
+}
 """
 
 

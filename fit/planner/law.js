@@ -1,95 +1,66 @@
-// The laws: loss over what they read of a model, in nats per token. FORMULAS are generated from the laws' pages in
-// fit/laws/ (formulas.py). Where a law is a Chinchilla law at each number of experts, it is
-//   L = (m N^mu + n D^nu)^k + c there (Eq. 5); k is 1 but for those whose size and data are coupled.
+// The laws: loss in nats per token. FORMULAS are the laws' own, in JavaScript (formulas.py).
 
-import { endsOf, structure, total, widthOf } from "./counts.js";
+import { TRAINING_FLOPS, endsOf, structure, totalParameters, widthOf } from "./counts.js";
 
 /* global FORMULAS */
 
 // The coefficients by name, with the entries that formulas read beside them: "ln a", "ln(E_max / E_start - 1)".
 function entriesOf(law, coefficients) {
-  const c = { ...coefficients };
+  const entries = { ...coefficients };
   for (const [name, positive, above] of law.entries) {
-    if (positive) c[`ln ${name}`] = Math.log(c[name]);
-    if (above) c[`ln(${name} / ${above} - 1)`] = Math.log(c[name] / c[above] - 1);
+    if (positive) entries[`ln ${name}`] = Math.log(coefficients[name]);
+    if (above) entries[`ln(${name} / ${above} - 1)`] = Math.log(coefficients[name] / coefficients[above] - 1);
   }
-  return c;
+  return entries;
 }
 
-// The coefficients of `free`, a number for each entry, by name, with the entries by theirs; as fit/form.py.
-export function byName({ entries }, free) {
-  const c = {};
-  entries.forEach(([name, positive, above, share], i) => {
-    if (above) {
-      c[`ln(${name} / ${above} - 1)`] = free[i];
-      c[`ln ${name}`] = c[`ln ${above}`] + Math.max(free[i], 0) + Math.log1p(Math.exp(-Math.abs(free[i])));
-    } else if (positive) c[`ln ${name}`] = free[i];
-    c[name] = share ? 1 / (1 + Math.exp(free[i])) : positive ? Math.exp(c[`ln ${name}`]) : free[i];
-  });
-  return c;
-}
-
-// The loss of columns by name.
-function lossOfColumns(law, c, columns) {
-  const x = {};
+function lossOfEntries(law, entries, columns) {
+  const values = {};
   for (const name of law.columns) {
-    x[name] = columns[name];
-    x[`ln ${name}`] = Math.log(columns[name]);
+    values[name] = columns[name];
+    values[`ln ${name}`] = Math.log(columns[name]);
   }
-  return Math.exp(FORMULAS[law.form].log_loss(c, x));
+  return Math.exp(FORMULAS[law.form].log_loss(entries, values));
 }
-export const lossOfRun = (law, columns) => lossOfColumns(law, entriesOf(law, law.coefficients), columns);
 
-// The law at e experts of models of a shape: {closed: [m, mu, n, nu] or null, loss(size, tokens), at(size, tokens, counts),
-// unique, slack}. coefficients: a draw's, else the law's own. at: the loss of a built model, which has counts of its own.
-// unique: how many tokens of text there are, if the law is one of repeated text; slack: on a plateau the smallest model is
-// taken whose loss is within this share of the lowest; 0: the one of the lowest.
+// The loss of a run or a model given by its columns.
+export const lossOfColumns = (law, columns) => lossOfEntries(law, entriesOf(law, law.coefficients), columns);
+
+// The law at e experts of models of a shape: {loss(size, tokens), exponents of size and tokens there, or null}.
+// coefficients: those of a bootstrap draw, else the law's own.
 export function lawAt(law, shape, e, coefficients = law.coefficients) {
-  // a law that counts without embedding and head is asked for the loss of its own counts
   if (law.closed && law.counts_embedding) {
-    const closed = FORMULAS[law.form].at_experts(coefficients, e);
-    const [m, mu, n, nu, c, k = 1] = closed;
-    const { unique, slack } = law;
-    const fresh = (size, tokens) => (m * size ** mu + n * tokens ** nu) ** k + c;
-    const loss = unique === undefined ? fresh : (size, tokens) => fresh(...effective(closed, unique, size, tokens));
-    return { closed, loss, at: loss, unique, slack, searched: unique !== undefined };
+    // A Chinchilla law at each number of experts (Eq. 5); k is 1 but where size and data are coupled.
+    const [m, mu, n, nu, c, k = 1] = FORMULAS[law.form].at_experts(coefficients, e);
+    return { loss: (size, tokens) => (m * size ** mu + n * tokens ** nu) ** k + c, exponents: [mu, nu] };
   }
-  const [c, own] = [entriesOf(law, coefficients), structure(shape, e)];
-  const at = (size, tokens, n_total, d) => {
-    const less = law.counts_embedding ? 0 : endsOf(shape) * d;
-    return lossOfColumns(law, c, { ...own, n_active: size - less, n_total: n_total - less, n_tokens: tokens });
-  };
-  const reads = law.columns.includes("n_total") || !law.counts_embedding;
-  const loss = (size, tokens) => {
-    const d = reads ? widthOf(shape, size, e) : 0;
-    return at(size, tokens, reads ? total(shape, d, e) : 0, d);
-  };
-  return { closed: null, loss, at, searched: true };
+  const entries = entriesOf(law, coefficients);
+  const fixed = structure(shape, e);
+  const readsWidth = law.columns.includes("n_total") || !law.counts_embedding;
+  function loss(size, tokens) {
+    const d = readsWidth ? widthOf(shape, size, e) : 0;
+    const counts = ownCounts(law, shape, { n_active: size, n_total: totalParameters(shape, d, e), d_model: d });
+    return lossOfEntries(law, entries, { ...fixed, ...counts, n_tokens: tokens });
+  }
+  return { loss, exponents: null };
 }
 
-// What a size and tokens of repeated text are worth, by Muennighoff et al. 2023; constants as in fit/planning/repeats.py.
-export const [R_D, R_N] = [15.387756, 5.309743];
-export function effective([m, mu, n, nu], unique, size, tokens) {
-  const worth = (amount, of, decay) => of * (1 - decay * Math.expm1((1 - amount / of) / decay));
-  const fresh = Math.min(tokens, unique);
-  const best = mu < 0 && nu < 0 ? ((n * nu * fresh ** nu) / (m * mu)) ** (1 / mu) : Infinity;
-  return [worth(size, Math.min(size, best), R_N), worth(tokens, fresh, R_D)];
+// Active and total parameters as the law counts them: some leave embedding and head out.
+export function ownCounts(law, shape, { n_active, n_total, d_model }) {
+  const left_out = law.counts_embedding ? 0 : endsOf(shape) * d_model;
+  return { n_active: n_active - left_out, n_total: n_total - left_out };
 }
 
-// The law for `unique` tokens of text that are read several times; and the same law for text without end.
-export const repeated = (law, unique, slack) => (drawsOf(law), { ...law, unique, slack, fresh: law });
-export const fresh = (law) => law.fresh ?? law;
+// Whether size and data both lower the loss; of a law without exponents, the search for an optimum finds that out.
+export const falls = ({ exponents }) => !exponents || exponents.every((exponent) => exponent < 0);
 
 // The coefficients of each bootstrap draw, by name; none where the law has no draws.
 export function drawsOf(law) {
-  law.byName ??= (law.bootstrap?.draws ?? []).map((row) =>
-    Object.fromEntries(Object.keys(law.coefficients).map((name, i) => [name, row[i]])),
-  );
-  return law.byName;
+  const names = Object.keys(law.coefficients);
+  const asObject = (draw) => Object.fromEntries(names.map((name, i) => [name, draw[i]]));
+  law.draws ??= (law.bootstrap?.draws ?? []).map(asObject);
+  return law.draws;
 }
-
-// Whether size and data both lower the loss, as far as the form says so by itself.
-export const falls = ({ closed, searched }) => searched || (closed[1] < 0 && closed[3] < 0);
 
 // The percentile of values by Weibull's positions, p (n + 1).
 export function percentile(values, percent) {
@@ -100,43 +71,33 @@ export function percentile(values, percent) {
   return sorted[below] + (sorted[above] - sorted[below]) * (at - below);
 }
 
-// The factor that the form's own error beyond the fitted runs puts on the loss of the i-th draw, of a model trained with
-// these FLOPs; as log_change in fit/lawbook/lawfile.py.
-export function driftOf(law, i, flops) {
+// The factor on the i-th draw's loss for the form's own error beyond the fitted compute.
+export function driftOf(law, i, training_flops) {
   const { beyond } = law.bootstrap;
-  return beyond ? Math.exp(beyond.drift[i] * Math.log(Math.max(flops / beyond.training_flops, 1))) : 1;
+  if (!beyond) return 1;
+  return Math.exp(beyond.drift[i] * Math.log(Math.max(training_flops / beyond.training_flops, 1)));
 }
 
-// [low, high] percentiles over the draws of the loss of one model; null without draws.
-export function bandOf(law, shape, size, tokens, e) {
-  const losses = drawsOf(law)
-    .map((draw, i) => lawAt(law, shape, e, draw).loss(size, tokens) * driftOf(law, i, 6 * size * tokens))
-    .filter(Number.isFinite);
-  return 2 * losses.length > drawsOf(law).length ? law.bootstrap.percentiles.map((p) => percentile(losses, p)) : null;
-}
+const RANGE_TOLERANCE = 5e-3; // a value so little outside a range is shown as its end
 
-const ROUNDING = 5e-3; // less than this share outside a range is inside: three digits would not show it
-
-// What of columns by name lies outside what the law was fitted to: [{column, value, low, high, factor}].
+// What of columns lies outside the range of the law's runs: [{column, value, low, high, factor}].
 export function extrapolation(law, columns) {
-  const asked = { training_flops: 6 * columns.n_active * columns.n_tokens, ...columns };
-  const outside = [];
-  const add = (column, value, low, high) => {
-    if (value !== undefined && !(low * (1 - ROUNDING) <= value && value <= high * (1 + ROUNDING)))
-      outside.push({ column, value, low, high, factor: value > high ? value / high : low / value });
-  };
-  for (const column of [...law.columns, ...law.fixed, "training_flops"])
-    if (column in law.ranges) add(column, asked[column], ...law.ranges[column]);
+  const all = { training_flops: TRAINING_FLOPS * columns.n_active * columns.n_tokens, ...columns };
+  const ranges = [...law.columns, ...law.fixed, "training_flops"]
+    .filter((column) => column in law.ranges)
+    .map((column) => [column, all[column], ...law.ranges[column]]);
   if (law.columns.includes("n_tokens") && law.models.unique_tokens)
-    add("unique_tokens", columns.n_tokens, 0, law.models.unique_tokens);
-  return outside;
+    ranges.push(["unique_tokens", columns.n_tokens, 0, law.models.unique_tokens]);
+  return ranges.flatMap(([column, value, low, high]) => {
+    if (value === undefined) return [];
+    if (low * (1 - RANGE_TOLERANCE) <= value && value <= high * (1 + RANGE_TOLERANCE)) return [];
+    return [{ column, value, low, high, factor: value > high ? value / high : low / value }];
+  });
 }
 
-// The same of a model of a shape, of which the law reads n_total only where it is known.
-export const outsideOf = (law, shape, size, tokens, e, n_total, d) =>
-  extrapolation(law, {
-    n_active: size,
-    n_tokens: tokens,
-    ...(n_total && { n_total: n_total - (law.counts_embedding ? 0 : endsOf(shape) * d) }),
-    ...structure(shape, e),
-  });
+// The same of a model of a shape with these counts; n_total and d_model may be missing.
+export function extrapolationOf(law, shape, { n_experts, n_active, n_tokens, n_total, d_model }) {
+  const columns = { ...structure(shape, n_experts), n_active, n_tokens };
+  if (n_total) columns.n_total = ownCounts(law, shape, { n_active, n_total, d_model }).n_total;
+  return extrapolation(law, columns);
+}

@@ -1,120 +1,85 @@
-// Numbers as Python's format() writes them, letter by letter: the page says what the command line says.
+// Numbers as the command line writes them, and as readers type them.
 
-// JavaScript rounds a half up, Python to the even digit; it is a half if the digits of `long` after `text` are 5000...
-function rounded(text, long) {
-  const next = long.slice(text.length - (text.includes(".") ? 0 : -1));
-  if (!/^50*$/.test(next) || (text.at(-1) - 0) % 2 === 0) return text;
-  return text.slice(0, -1) + (text.at(-1) - 1); // the odd digit came from rounding up, and is not 0
+const withoutZeros = (text) => (text.includes(".") ? text.replace(/\.?0+$/, "") : text);
+
+// So many significant digits, with an exponent where the number is very large or small, as Python's ".{digits}g".
+export function general(x, digits = 6) {
+  if (!Number.isFinite(x)) return String(x).replace("Infinity", "inf");
+  const [mantissa, exponent] = x.toExponential(digits - 1).split("e");
+  const power = Number(exponent);
+  if (power >= -4 && power < digits) return withoutZeros(x.toFixed(digits - 1 - power));
+  const sign = power < 0 ? "-" : "+";
+  return `${withoutZeros(mantissa)}e${sign}${String(Math.abs(power)).padStart(2, "0")}`;
 }
 
-export function fixed(x, digits) {
-  if (Math.abs(x) >= 1e21) return BigInt(x) + (digits ? "." + "0".repeat(digits) : "");
-  return rounded(x.toFixed(digits), x.toFixed(Math.min(100, digits + 40)));
+const COMPACT_FORMAT = { notation: "compact", maximumSignificantDigits: 3, useGrouping: false, roundingMode: "halfEven" };
+const COMPACT = new Intl.NumberFormat("en-US", COMPACT_FORMAT);
+
+// A count: 9.71B, 1.68M, 257.
+export const amount = (x) => COMPACT.format(x);
+
+const MEMORY_UNITS = ["bytes", "KB", "MB", "GB", "TB", "PB"];
+
+// Bytes: 24.3 GB, 73.1 KB.
+export function memoryText(bytes) {
+  const rounded = Number(bytes.toPrecision(3));
+  const power = rounded > 0 ? Math.floor(Math.log10(rounded) / 3 + 1e-9) : 0;
+  const unit = Math.min(Math.max(power, 0), MEMORY_UNITS.length - 1);
+  return `${threeDigits(rounded / 1000 ** unit)} ${MEMORY_UNITS[unit]}`;
 }
 
-function exponential(x, digits) {
-  const [short, power] = x.toExponential(digits).split("e");
-  const [long, its] = x.toExponential(Math.min(100, digits + 40)).split("e");
-  const mantissa = power === its ? rounded(short, long) : short; // 9.995 became 1.00: no half to correct
-  const size = power.slice(1).padStart(2, "0");
-  return `${mantissa}e${power[0]}${size}`;
+const threeDigits = (x) => withoutZeros(Number(x.toPrecision(3)).toFixed(6));
+
+const SUPERSCRIPTS = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
+
+// FLOPs in plain text: 10²², 2.5×10¹².
+export function flopsText(x) {
+  const [mantissa, exponent] = x.toExponential(2).split("e");
+  const power = "10" + [...String(Number(exponent))].map((character) => SUPERSCRIPTS[character]).join("");
+  return Number(mantissa) === 1 ? power : `${withoutZeros(mantissa)}×${power}`;
 }
 
-const stripped = (text) => (text.includes(".") ? text.replace(/\.?0+$/, "") : text);
+const DURATIONS = { years: 365.25 * 24, days: 24, h: 1, min: 1 / 60, s: 1 / 3600 }; // in hours
 
-function general(x, digits = 6) {
-  if (!Number.isFinite(x)) return x > 0 ? "inf" : x < 0 ? "-inf" : "nan";
-  if (x === 0) return "0";
-  const [mantissa, power] = exponential(x, Math.max(digits, 1) - 1).split("e");
-  if (power < -4 || power >= digits) return `${stripped(mantissa)}e${power}`;
-  return stripped(fixed(x, digits - 1 - power));
+// A time: 14 s, 3.2 h, 21 days, 1.5 years.
+export function duration(hours) {
+  const unit = Object.keys(DURATIONS).find((name) => hours >= DURATIONS[name]);
+  return unit ? `${threeDigits(hours / DURATIONS[unit])} ${unit}` : "< 1 s";
 }
 
-const grouped = (x) => fixed(x, 0).replace(/\B(?=(\d{3})+$)/g, ",");
-
-const SPECS = {
+const FORMATS = {
   "": String,
-  ",": grouped,
+  ",": (x) => Math.round(x).toLocaleString("en-US"),
   g: (x) => general(x),
-  amount: (x) => amount(x),
-  memory: (x) => memoryText(x),
-  flops: (x) => flopsText(x),
+  amount,
+  memory: memoryText,
+  flops: flopsText,
 };
 
 function formatted(value, spec) {
   if (Array.isArray(value)) return value.map((one) => formatted(one, spec)).join(" to ");
-  if (spec in SPECS) return SPECS[spec](value);
-  const [, digits, kind] = spec.match(/^\.(\d+)([efg%])$/);
-  if (kind === "%") return fixed(100 * value, +digits) + "%";
-  return { e: exponential, f: fixed, g: general }[kind](value, +digits);
+  if (spec in FORMATS) return FORMATS[spec](value);
+  const [, digits, kind] = spec.match(/^\.(\d+)([fg%])$/);
+  if (kind === "g") return general(value, Number(digits));
+  if (kind === "%") return `${(100 * value).toFixed(digits)}%`;
+  return value.toFixed(digits);
 }
 
-// The template with its {name} and {name:spec} filled in, as units.say does.
+// A template of the command line with its {name} and {name:spec} filled in.
 export function format(template, values) {
-  return template.replace(/\{\{|\}\}|\{(\w+)(?::([^}]*))?\}/g, (found, name, spec) =>
-    name ? formatted(values[name], spec ?? "") : found[0],
+  return template.replace(/\{\{|\}\}|\{(\w+)(?::([^}]*))?\}/g, (match, name, spec = "") =>
+    name ? formatted(values[name], spec) : match[0],
   );
 }
 
-const AMOUNTS = [
-  [1e12, "T"],
-  [1e9, "B"],
-  [1e6, "M"],
-  [1e3, "K"],
-  [1, ""],
-];
-const MEMORIES = [
-  [1e15, "PB"],
-  [1e12, "TB"],
-  [1e9, "GB"],
-  [1e6, "MB"],
-  [1e3, "KB"],
-  [1, "bytes"],
-];
-
-const threeDigits = (x) => stripped(fixed(+exponential(x, 2), 6)) || "0";
-
-function scaled(value, units) {
-  const x = +exponential(value, 2);
-  const [size, name] = units.find(([size]) => Math.abs(x) >= size) ?? units.at(-1);
-  return [threeDigits(x / size), name];
-}
-
-// A count: 9.71B, 1.68M, 257.
-export const amount = (x) => scaled(x, AMOUNTS).join("");
-
-// Bytes: 24.3 GB, 73.1 KB.
-export const memoryText = (x) => scaled(x, MEMORIES).join(" ");
-
-// FLOPs in plain text: 10²², 2.5×10¹².
-export function flopsText(x, digits = 3) {
-  const [mantissa, power] = exponential(x, digits - 1).split("e");
-  const raised = "10" + [...String(+power)].map((c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c])).join("");
-  return +mantissa === 1 ? raised : `${stripped(mantissa)}×${raised}`;
-}
-
-export const digits = general;
-// A time: 14 s, 3.2 h, 21 days, 1.5 years.
-export function duration(hours) {
-  const year = 365.25 * 24;
-  const [, size, name] = [
-    [year, year, "years"],
-    [48, 24, "days"],
-    [1, 1, "h"],
-    [1 / 60, 1 / 60, "min"],
-  ].find(([from]) => hours >= from) ?? [0, 1 / 3600, "s"];
-  return hours * 3600 >= 1 ? `${threeDigits(hours / size)} ${name}` : "< 1 s";
-}
-
-export const percent = (x) => fixed(100 * x, 2) + "%";
+const MULTIPLES = { "": 1, k: 1e3, m: 1e6, b: 1e9, t: 1e12 };
 
 // What a person typed as a number: 1e22, 80, 1.5B, 16K; NaN where it is none.
 export function parsed(text) {
-  const parts = /^([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([kmbt]?)$/i.exec(
-    text.trim().replace(/[,_](?=\d{3})/g, ""),
-  );
-  return parts ? parts[1] * { "": 1, k: 1e3, m: 1e6, b: 1e9, t: 1e12 }[parts[2].toLowerCase()] : NaN;
+  const plain = text.trim().replace(/[,_](?=\d{3})/g, "");
+  const parts = /^([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([kmbt]?)$/i.exec(plain);
+  return parts ? parts[1] * MULTIPLES[parts[2].toLowerCase()] : NaN;
 }
 
-// A number as a flag or a field takes it, no digit lost: 16384, 2e12.
+// A number as a flag or a field takes it, without loss of digits: 16384, 2e12.
 export const typed = (x) => (x >= 1e6 || x < 1e-4 ? x.toExponential().replace("e+", "e") : String(x));

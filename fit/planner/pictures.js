@@ -1,267 +1,161 @@
-// The pictures of a plan. ask = {data, law, shape, limits, experts}: what was asked; plan: its answer; runs: columns.
+// The pictures of a plan. options: what was asked; plan: its answer; runs: columns, or null.
 
-import { front } from "./cost.js";
-import { limitsAt, memoryOf, tokensOf } from "./counts.js";
 import { draw } from "./chart.js";
-import { bandOf, lawAt, lossOfRun, outsideOf } from "./law.js";
-import { amount, duration, fixed, flopsText, memoryText, percent, typed } from "./numbers.js";
-import { bestOf, largestIn, optima, solve } from "./solve.js";
+import { memoryOf, smallestWidth, tokensOf } from "./counts.js";
+import { extrapolationOf, lawAt } from "./law.js";
+import { amount, flopsText, memoryText } from "./numbers.js";
+import { bestOf, largestSize, optima, solve } from "./solve.js";
 
 const POINTS = 72; // of a curve
 const NEAR = 1.25; // a run belongs to a budget within this factor of it
+const LOSS_AXIS = { label: "loss, nats per token", format: (loss) => loss.toFixed(2) };
 
-export const spread = (low, high, n) => Array.from({ length: n }, (_, i) => low * (high / low) ** (i / (n - 1)));
-export const inBytes = { log: true, format: memoryText };
-const inCounts = { log: true, format: amount };
+// n numbers from low to high, evenly spaced in their logarithms.
+const logSpaced = (low, high) =>
+  Array.from({ length: POINTS }, (_, i) => low * (high / low) ** (i / (POINTS - 1)));
 
-// How a number of experts looks among those of the law and the plan: {share of the colours, kind of marker}.
-export function looksOf(experts) {
+// The share of the colours of each number of experts.
+export function coloursOf(experts) {
   const last = Math.log(Math.max(...experts, 2));
-  return Object.fromEntries(experts.map((e, kind) => [e, { share: Math.log(e) / last, kind }]));
+  return Object.fromEntries(experts.map((e) => [e, Math.log(e) / last]));
 }
 
-// [low, high] of losses worth showing: from the least, as far as the planned ones go, at most a tenth above.
-function worthShowing(planned, others = []) {
-  const least = Math.min(...planned, ...others);
-  const most = Math.max(...planned.map((loss) => Math.min(loss, 1.1 * least)), 1.015 * least, ...others);
-  return { low: least - 0.12 * (most - least), high: most + 0.5 * (most - least) };
+// The optima without a limit on memory.
+const withoutMemoryLimit = ({ law, shape, limits, experts }) =>
+  optima(law, shape, { ...limits, memory_bytes: null }, experts).filter((one) => one.feasible);
+
+function pointOf(law, shape, x, model, isTooLarge = false) {
+  const isOutside = extrapolationOf(law, shape, model).length > 0;
+  return { x, y: model.loss, isOutside, isTooLarge };
 }
 
-// The runs with about the tokens that the limits buy for their size: {i, n_active, loss}, the loss moved along the law to
-// just those tokens, where its distance from the curve is the run's own error.
-const nearBudget = (runs, law, shape, limits) =>
-  runs.loss.flatMap((loss, i) => {
-    const [n_active, tokens] = [runs.n_active[i], tokensOf(limitsAt(limits, runs.n_experts[i]), runs.n_active[i])];
-    if (!(Math.abs(Math.log(runs.n_tokens[i] / tokens)) < Math.log(NEAR))) return [];
-    const at = lawAt(law, shape, runs.n_experts[i]);
-    return [{ i, n_active, loss: (loss * at.loss(n_active, tokens)) / at.loss(n_active, runs.n_tokens[i]) }];
+// The runs with about the tokens that the limits buy for their size. Each loss is moved along the law to just those
+// tokens, where its distance from the curve is the run's own error.
+function runsNear(runs, { law, shape, limits, experts }) {
+  return runs.loss.flatMap((loss, i) => {
+    const n_active = runs.n_active[i];
+    const n_experts = runs.n_experts[i];
+    const n_tokens = tokensOf(limits, n_active);
+    const isNear = Math.abs(Math.log(runs.n_tokens[i] / n_tokens)) < Math.log(NEAR);
+    if (!isNear || !experts.includes(n_experts)) return [];
+    const at = lawAt(law, shape, n_experts);
+    const moved = (loss * at.loss(n_active, n_tokens)) / at.loss(n_active, runs.n_tokens[i]);
+    return [{ n_active, n_experts, loss: moved, kind: runs.held_out[i] ? "hollow" : "dot" }];
   });
+}
 
-// Loss against size at the plan's budget, a curve for each E; faint where memory forbids.
-export function isoflop(picture, { law, shape, limits, experts }, plan, looks, runs) {
+// Loss against size at the plan's budget, a curve for each E; faint where memory forbids. Returns the picture's note.
+export function drawSizes(picture, options, plan, colours, runs) {
+  const { law, shape, limits, experts } = options;
   if (limits.flops == null) return "needs a budget of FLOPs";
-  const ofBest = limitsAt(limits, plan.best.n_experts);
-  const near = runs ? nearBudget(runs, law, shape, limits).filter(({ i }) => experts.includes(runs.n_experts[i])) : [];
-  const free = optima(law, shape, { ...limits, memory_bytes: null }, experts).filter((o) => o.feasible);
-  const sizes = [...plan.optima, ...free].map((o) => o.n_active).concat(near.map((run) => run.n_active));
-  const grid = spread(Math.min(...sizes) / 4, Math.max(...sizes) * 4, POINTS).filter(
-    (size) => tokensOf(ofBest, size) >= 1,
-  );
-  const lines = experts.map((e) => {
-    const at = lawAt(law, shape, e);
-    const tokens = grid.map((size) => tokensOf(limitsAt(limits, e), size));
-    const largest = largestIn(e, shape, limits);
-    const best = e === plan.best.n_experts; // bands of all would cover each other
-    const bands = best ? grid.map((size, i) => [size, bandOf(law, shape, size, tokens[i], e)]).filter(([, band]) => band) : [];
-    return {
-      e,
-      ...looks[e],
-      points: grid.map((size, i) => [size, at.loss(size, tokens[i])]),
-      dashed: grid.map((size, i) => outsideOf(law, shape, size, tokens[i], e).length > 0),
-      faint: grid.map((size) => size > largest),
-      band: bands.map(([size, [low, high]]) => [size, low, high]),
-    };
+  const { best } = plan;
+  const near = runs ? runsNear(runs, options) : [];
+  const free = withoutMemoryLimit(options);
+  const shown = [...plan.optima, ...free, ...near];
+  const sizes = shown.map(({ n_active }) => n_active);
+  const grid = logSpaced(Math.min(...sizes) / 4, Math.max(...sizes) * 4).filter((size) => tokensOf(limits, size) >= 1);
+  const lines = experts.map((n_experts) => {
+    const at = lawAt(law, shape, n_experts);
+    const largest = largestSize(n_experts, shape, limits);
+    const points = grid.map((n_active) => {
+      const n_tokens = tokensOf(limits, n_active);
+      const model = { n_experts, n_active, n_tokens, loss: at.loss(n_active, n_tokens) };
+      return pointOf(law, shape, n_active, model, n_active > largest);
+    });
+    return { n_experts, share: colours[n_experts], points };
   });
-  const sure = plan.bootstrap?.optima.find((row) => row.n_experts === plan.best.n_experts);
-  const y = worthShowing(
-    plan.optima.map((o) => o.loss),
-    [...(sure?.loss ?? []), ...free.map((o) => o.loss), ...near.map((run) => run.loss)],
-  );
+  const losses = shown.map(({ loss }) => loss);
+  const least = Math.min(...losses);
+  const span = Math.max(Math.min(Math.max(...losses), 1.1 * least) - least, 0.015 * least);
+  const stops = grid.map((size, i) => ({
+    x: size,
+    losses: lines.map(({ points }) => points[i].y),
+    text: [
+      `${amount(size)} active, ${amount(tokensOf(limits, size))} tokens`,
+      ...lines.map(({ n_experts, points }) => {
+        const note = points[i].isTooLarge ? ", too large for the memory" : "";
+        return `E = ${n_experts}: ${points[i].y.toFixed(4)}${note}`;
+      }),
+    ].join("\n"),
+  }));
+  const dotOf = ({ n_active, loss, n_experts, kind = "dot" }, r) =>
+    ({ x: n_active, y: loss, share: colours[n_experts], r, kind });
   draw(picture, {
-    x: { ...inCounts, low: grid[0], high: grid.at(-1), label: "active parameters" },
-    y: { ...y, label: "loss, nats per token" },
-    lines,
+    x: { isLog: true, format: amount, low: grid[0], high: grid.at(-1), label: "active parameters" },
+    y: { ...LOSS_AXIS, low: least - 0.12 * span, high: least + 1.5 * span },
+    ...{ lines, strips: [], rule: null, stops, first: grid.findIndex((size) => size >= best.n_active) },
     dots: [
-      ...near.map(({ i, n_active, loss }) => ({
-        x: n_active,
-        y: loss,
-        ...looks[runs.n_experts[i]],
-        r: 3,
-        hollow: runs.held_out[i],
-      })),
-      ...plan.optima.map((o) => ({ x: o.n_active, y: o.loss, ...looks[o.n_experts] })),
-      { x: plan.best.n_active, y: plan.best.loss, ring: true, r: 8 },
+      ...near.map((run) => dotOf(run, 3)),
+      ...plan.optima.map((row) => dotOf(row, 4)),
+      dotOf({ ...best, kind: "ring" }, 8),
     ],
-    across: true,
-    first: grid.findIndex((size) => size >= plan.best.n_active),
-    stops: grid.map((size, i) => ({
-      x: size,
-      y: y.high,
-      dots: lines.map(({ points }) => points[i]),
-      text: [
-        `${amount(size)} active, ${amount(tokensOf(ofBest, size))} tokens`,
-        ...lines.map(
-          ({ e, points, faint }) =>
-            `E = ${e}: ${fixed(points[i][1], 4)}${faint[i] ? ", too large for the memory" : ""}`,
-        ),
-      ].join("\n"),
-    })),
   });
   const moved = near.length ? "; runs of about as many, moved to it along the law" : "";
-  return `${flopsText(ofBest.flops)} training FLOPs${moved}`;
+  return `${flopsText(limits.flops)} training FLOPs${moved}`;
 }
 
-// n memories to draw: from a part of what the best dense model takes without a limit to more than any optimum takes.
-export function memories(law, shape, limits, experts, n) {
-  const d = shape.width_per_block;
-  const free = optima(law, shape, { ...limits, memory_bytes: null }, experts).filter((o) => o.feasible);
-  const most = 1.5 * Math.max(...free.map((o) => memoryOf(shape, limits, o.d_model, o.n_experts)));
-  const dense = free[0];
-  const least = Math.max(memoryOf(shape, limits, d, 1), memoryOf(shape, limits, dense.d_model, dense.n_experts) / 8);
-  return spread(Math.min(least, limits.memory_bytes ?? Infinity), Math.max(most, 1.2 * (limits.memory_bytes ?? 0)), n);
+// Memories from a part of what the best dense model takes without a limit to more than any optimum takes.
+function memoriesToShow(options) {
+  const { shape, limits } = options;
+  const taken = withoutMemoryLimit(options).map((one) => memoryOf(shape, limits, one.d_model, one.n_experts));
+  const smallest = memoryOf(shape, limits, smallestWidth(shape), 1);
+  const low = Math.max(smallest, taken[0] / 8);
+  const asked = limits.memory_bytes;
+  return logSpaced(Math.min(low, asked ?? Infinity), Math.max(1.5 * Math.max(...taken), 1.2 * (asked ?? 0)));
 }
 
-// The stretches of a grid over which one number of experts is the best; best: the optimum at each place, or null.
-function stripsOf(best, grid, looks) {
+// The stretches of memory over which one number of experts is the best.
+function stripsOf(best, grid, colours) {
   const strips = [];
-  best.forEach((o, k) => {
-    if (!o) return;
-    const to = grid[Math.min(k + 1, grid.length - 1)];
-    if (strips.at(-1)?.label === `${o.n_experts}`) strips.at(-1).to = to;
-    else strips.push({ from: grid[k], to, ...looks[o.n_experts], label: `${o.n_experts}` });
+  best.forEach((optimum, i) => {
+    if (!optimum) return;
+    const to = grid[Math.min(i + 1, grid.length - 1)];
+    const label = String(optimum.n_experts);
+    if (strips.at(-1)?.label === label) strips.at(-1).to = to;
+    else strips.push({ from: grid[i], to, share: colours[label], label });
   });
   return strips;
 }
 
-// The best loss against memory, a curve for each E; the foot says which E is the best.
-export function againstMemory(picture, { law, shape, limits, experts }, plan, looks, choose) {
+// The best loss that each amount of memory allows, a curve for each E; the foot says which E is the best. Returns the
+// picture's note; choose: what a click does with a memory.
+export function drawMemories(picture, options, plan, colours, choose) {
+  const { law, shape, limits, experts } = options;
   if (limits.flops == null) return "needs a budget of FLOPs";
-  const grid = memories(law, shape, limits, experts, POINTS);
+  const grid = memoriesToShow(options);
   const laws = experts.map((e) => lawAt(law, shape, e));
-  const rows = grid.map((bytes) =>
-    experts.map((e, i) => solve(laws[i], e, shape, { ...limits, memory_bytes: bytes })),
+  const solved = grid.map((memory_bytes) =>
+    experts.map((e, k) => solve(laws[k], e, shape, { ...limits, memory_bytes })),
   );
-  const best = rows.map(bestOf);
-  const bounded = (i) => rows.map((row, k) => [grid[k], row[i]]).filter(([, o]) => o.feasible);
-  const lines = experts.map((e, i) => ({
-    ...looks[e],
-    points: bounded(i).map(([bytes, o]) => [bytes, o.loss]),
-    dashed: bounded(i).map(([, o]) => outsideOf(law, shape, o.n_active, o.n_tokens, e).length > 0),
-    band: (e === plan.best.n_experts ? bounded(i) : [])
-      .map(([bytes, o]) => [bytes, bandOf(law, shape, o.n_active, o.n_tokens, e)])
-      .filter(([, b]) => b)
-      .map(([x, b]) => [x, ...b]),
-  }));
-  const losses = best.filter(Boolean).map((o) => o.loss);
+  const best = solved.map(bestOf);
+  const lines = experts.map((e, k) => {
+    const feasible = grid.map((bytes, i) => [bytes, solved[i][k]]).filter(([, one]) => one.feasible);
+    const points = feasible.map(([bytes, one]) => pointOf(law, shape, bytes, one));
+    return { share: colours[e], points };
+  });
+  const losses = best.filter(Boolean).map(({ loss }) => loss);
   const least = losses.at(-1);
-  const span = Math.max(...losses.filter((loss) => loss < 1.06 * least), plan.best.loss) - least || 0.01 * least;
-  const at = limits.memory_bytes;
+  const worst = Math.max(...losses.filter((loss) => loss < 1.06 * least), plan.best.loss);
+  const span = Math.max(worst - least, 0.001 * least);
+  const asked = limits.memory_bytes;
+  const stops = grid.map((bytes, i) => ({
+    x: bytes,
+    losses: solved[i].filter((one) => one.feasible).map(({ loss }) => loss),
+    text: [
+      memoryText(bytes),
+      ...solved[i].map((one) => {
+        const isBest = one === best[i] ? `, best: ${amount(one.n_active)} active` : "";
+        return `E = ${one.n_experts}: ${one.feasible ? one.loss.toFixed(4) : "does not fit"}${isBest}`;
+      }),
+    ].join("\n"),
+  }));
   draw(picture, {
-    x: { ...inBytes, low: grid[0], high: grid.at(-1), label: "memory of weights and cache" },
-    y: { low: least - 0.22 * span, high: least + 1.25 * span, label: "loss, nats per token" },
-    lines,
-    strips: stripsOf(best, grid, looks),
-    rules: at == null ? [] : [{ x: at }],
-    dots:
-      at == null
-        ? []
-        : [
-            { x: at, y: plan.best.loss, ring: true, r: 8 },
-            { x: at, y: plan.best.loss, ...looks[plan.best.n_experts] },
-          ],
-    across: true,
-    first: at == null ? grid.length - 1 : grid.findIndex((bytes) => bytes >= at),
-    stops: grid.map((bytes, k) => ({
-      x: bytes,
-      y: least + span,
-      bytes,
-      dots: rows[k].filter((o) => o.feasible).map((o) => [bytes, o.loss]),
-      text: [
-        memoryText(bytes),
-        ...rows[k].map(
-          (o) =>
-            `E = ${o.n_experts}: ${o.feasible ? fixed(o.loss, 4) : "does not fit"}` +
-            (o === best[k] ? `, best: ${amount(o.n_active)} active` : ""),
-        ),
-      ].join("\n"),
-    })),
-    choose: (stop) => choose({ bytes: stop.bytes }),
+    x: { isLog: true, format: memoryText, low: grid[0], high: grid.at(-1), label: "memory of weights and cache" },
+    y: { ...LOSS_AXIS, low: least - 0.22 * span, high: least + 1.25 * span },
+    ...{ lines, strips: stripsOf(best, grid, colours), rule: asked, stops },
+    dots: asked == null ? [] : [{ x: asked, y: plan.best.loss, r: 8, kind: "ring" }],
+    first: asked == null ? grid.length - 1 : grid.findIndex((bytes) => bytes >= asked),
+    choose: (stop) => choose(stop.x),
   });
-  return `${flopsText(limitsAt(limits, plan.best.n_experts).flops)} training FLOPs; click to take a memory`;
-}
-
-// The best loss that a cost of training and inference together buys; the foot says which E is the best.
-export function againstCost(picture, { data, law, shape, limits, experts, loss, chips }, plan, looks, change) {
-  if (limits.flops == null) return "needs a budget of FLOPs";
-  const shares = spread(1 / 30, 30, POINTS + 1);
-  const rows = front(data, law, shape, limits, experts, chips, shares);
-  const grid = rows.map(({ flops }) => flops);
-  const losses = rows.map((row) => row.loss);
-  const span = losses[0] - losses.at(-1);
-  const asked = loss ?? plan.best.loss;
-  const { flops: budget } = limitsAt(limits, plan.best.n_experts);
-  const price = ({ hours, dollars }) =>
-    hours == null ? "" : `\n${duration(hours)}${dollars == null ? "" : `, $${amount(dollars)}`}`;
-  draw(picture, {
-    x: {
-      log: true,
-      low: grid[0],
-      high: grid.at(-1),
-      label: "FLOPs of training and inference",
-      format: (v) => flopsText(v),
-    },
-    y: { low: losses.at(-1) - 0.15 * span, high: losses[0] + 0.05 * span, label: "loss, nats per token" },
-    lines: [
-      {
-        ...looks[plan.best.n_experts],
-        points: rows.map((row) => [row.flops, row.loss]),
-        dashed: rows.map((row) => outsideOf(law, shape, row.n_active, row.n_tokens, row.n_experts).length > 0),
-      },
-    ],
-    strips: stripsOf(rows, grid, looks),
-    rules: loss == null ? [] : [{ y: loss }],
-    dots: [{ x: budget, y: asked, ring: true, r: 8 }],
-    across: true,
-    first: grid.findIndex((flops) => flops >= budget * (1 - 1e-9)),
-    stops: rows.map((row) => ({
-      x: row.flops,
-      y: row.loss,
-      loss: row.loss,
-      dots: [[row.flops, row.loss]],
-      text:
-        `${flopsText(row.flops)} FLOPs: loss ${fixed(row.loss, 4)}${price(row)}\n` +
-        `E = ${row.n_experts}, ${amount(row.n_active)} active, ${amount(row.n_tokens)} tokens`,
-    })),
-    choose: (stop) => change({ target_loss: typed(+stop.loss.toPrecision(5)) }),
-  });
-  return "training and inference together; click to ask for a loss";
-}
-
-// The law's loss of each run against the measured one.
-export function measured(picture, { law }, looks, runs) {
-  if (!runs) return "drop a table of runs on the page";
-  const predicted = runs.loss.map((_, i) =>
-    lossOfRun(law, Object.fromEntries(law.columns.map((name) => [name, runs[name][i]]))),
-  );
-  const all = [...runs.loss, ...predicted];
-  const [low, high] = [Math.min(...all), Math.max(...all)];
-  const room = 0.04 * (high - low || low);
-  const ends = { low: low - room, high: high + room };
-  const errors = predicted.map((p, i) => p / runs.loss[i] - 1);
-  const order = runs.loss.map((_, i) => i).sort((a, b) => runs.loss[a] - runs.loss[b]);
-  draw(picture, {
-    x: { ...ends, label: "measured loss, nats per token" },
-    y: { ...ends, label: "predicted loss" },
-    rules: [{ from: [ends.low, ends.low], to: [ends.high, ends.high] }],
-    dots: order.map((i) => ({
-      x: runs.loss[i],
-      y: predicted[i],
-      r: 3,
-      hollow: runs.held_out[i],
-      ...looks[runs.n_experts[i]],
-    })),
-    stops: order.map((i) => ({
-      x: runs.loss[i],
-      y: predicted[i],
-      text:
-        `${runs.name[i]}\nE = ${runs.n_experts[i]}, ${amount(runs.n_active[i])} active, ${amount(runs.n_tokens[i])} tokens\n` +
-        `measured ${fixed(runs.loss[i], 4)}, predicted ${fixed(predicted[i], 4)} (${errors[i] > 0 ? "+" : ""}${percent(errors[i])})`,
-    })),
-  });
-  const mean = errors.reduce((sum, error) => sum + Math.abs(error), 0) / errors.length;
-  const kept = runs.held_out.some(Boolean) ? "; hollow: held out of the fit" : "";
-  return (
-    `${runs.loss.length === runs.count ? runs.count : `${runs.loss.length} of ${runs.count}`} runs of ${runs.file}, ` +
-    `mean relative error ${percent(mean)}${kept}`
-  );
+  return `${flopsText(limits.flops)} training FLOPs; click to take a memory`;
 }

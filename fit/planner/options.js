@@ -1,0 +1,104 @@
+// What the state of the fields asks; bad input gets the command line's sentence.
+
+import { flopsPerHour } from "./cost.js";
+import { shapeOf } from "./counts.js";
+import { PlanError, refuse } from "./messages.js";
+import { general, parsed } from "./numbers.js";
+import { referenceModel, referenceShape } from "./reference_model.js";
+
+// The number in a field, null where nothing is typed.
+function numberIn(state, name) {
+  const text = state[name].trim();
+  if (text === "") return null;
+  const value = parsed(text);
+  if (Number.isNaN(value)) throw new PlanError(`${name}: found “${text}”, expected a number such as 1e22, 80 or 1.5B`);
+  return value;
+}
+
+// The same where it is a number that a flag takes.
+function positiveIn(data, state, name, isZeroAllowed = false) {
+  const value = numberIn(state, name);
+  const isInRange = value >= 1e-12 && value <= data.largest;
+  if (value == null || isInRange || (isZeroAllowed && value === 0)) return value;
+  const kind = isZeroAllowed ? "non-negative" : "positive";
+  return refuse("NOT_POSITIVE", { flag: name, value, kind, largest: data.largest });
+}
+
+function integerIn(state, name) {
+  const value = numberIn(state, name);
+  if (value == null || value < 1 || !Number.isInteger(value))
+    throw new PlanError(`${name}: found “${state[name]}”, expected a whole number from 1 up`);
+  return value;
+}
+
+// The numbers of experts to compare, ascending.
+function expertsIn(state, law) {
+  const value = state.experts.trim();
+  if (value === "") return law.experts;
+  const numbers = value.split(",").map((text) => {
+    const number = text.trim() === "" ? NaN : Number(text);
+    if (!(number >= 1e-12 && number <= 1e40)) refuse("NOT_NUMBERS", { flag: "experts", text: `'${text}'` });
+    return number;
+  });
+  if (numbers.some((e) => !Number.isInteger(e) || e > 1e6)) refuse("NOT_EXPERTS", { value });
+  const experts = [...new Set(numbers)].sort((a, b) => a - b);
+  if (!law.knows_experts && experts.join() !== law.experts.join())
+    refuse(law.of_mixtures ? "ONLY_ONE_NUMBER" : "ONLY_DENSE", { value, law: law.name, own: law.experts[0] });
+  return experts;
+}
+
+// The chips to train on; null where their kind, number or MFU is not given.
+function chipsIn(data, state, devices) {
+  const count = numberIn(state, "chips");
+  const mfu = numberIn(state, "mfu");
+  if (mfu != null && !(mfu >= 1e-6 && mfu <= 1)) refuse("NO_MFU", { value: state.mfu.trim(), found: general(mfu) });
+  const dollars_per_hour = positiveIn(data, state, "dollars_per_hour", true);
+  if (count == null || mfu == null || !(state.chip in data.chips)) return null;
+  if (!(count >= 1 && count <= 1e9 && Number.isInteger(count)))
+    refuse("NO_CHIPS", { value: `${state.chip}:${state.chips}`, kinds: Object.keys(data.chips).join(", ") });
+  return { kind: state.chip, count, mfu, dollars_per_hour, devices };
+}
+
+// What the state asks: {law, shape, reference, limits, experts, chips, memory_gb, devices, hours}.
+export function optionsIn(data, law, state) {
+  const memory_gb = positiveIn(data, state, "memory_gb");
+  const devices = integerIn(state, "devices");
+  const max_tokens = numberIn(state, "max_tokens");
+  if (max_tokens != null && max_tokens < 1) refuse("LESS_THAN_A_TOKEN", { value: max_tokens });
+  const hours = positiveIn(data, state, "hours");
+  const experts = expertsIn(state, law);
+  const chips = chipsIn(data, state, devices);
+  if (hours != null && chips == null)
+    throw new PlanError("hours make FLOPs only with a known kind of chip, a number of chips and MFU");
+  const kv_tokens = String((numberIn(state, "context") ?? 0) * (numberIn(state, "sequences") ?? 0));
+  const limits = {
+    flops: hours == null ? positiveIn(data, state, "flops") : hours * flopsPerHour(data, chips),
+    memory_bytes: memory_gb == null ? null : memory_gb * 1e9 * devices,
+    bytes_per_parameter: positiveIn(data, state, "bytes_per_parameter"),
+    kv_tokens: positiveIn(data, { kv_tokens }, "kv_tokens", true),
+    bytes_per_kv_element: positiveIn(data, state, "bytes_per_kv_element"),
+    inference_tokens: positiveIn(data, state, "inference_tokens", true) ?? 0,
+    max_tokens: positiveIn(data, state, "max_tokens"),
+  };
+  const reference = referenceModel(data, state.like);
+  const shape = shapeIn(law, state, reference);
+  return { law, shape, reference, limits, experts, chips, memory_gb, devices, hours };
+}
+
+// A size that the law or the reference model has, unless another is typed.
+function sizeIn(state, name, law, base, reference) {
+  const usual = reference ? base[name] : law.shape[name];
+  const text = state[name].trim();
+  const isUntouched = text === "" || (reference && text === String(law.shape[name]));
+  if (!isUntouched) return integerIn(state, name);
+  if (typeof usual === "string") throw new PlanError(usual); // the sentence that asks for one
+  return usual;
+}
+
+// The shape of the reference model, else of the law's own, with the sizes that are typed.
+function shapeIn(law, state, reference) {
+  const base = reference ? referenceShape(reference, law) : { ...law.own, final_norm: law.final_norm };
+  const vocab_size = sizeIn(state, "vocab_size", law, base, reference);
+  const width_per_block = sizeIn(state, "width_per_block", law, base, reference);
+  return shapeOf({ ...base, vocab_size, width_per_block });
+}
