@@ -162,15 +162,19 @@ def _models(
     low, _, high = style.aspects
     narrowest = float(dataclasses.replace(architecture, width_per_block=low).d_model(least, routed))
     widest = float(dataclasses.replace(architecture, width_per_block=high).d_model(most, routed))
-    for width in hardware.widths(0.8 * narrowest, 1.2 * widest):
-        depths = [n for n in hardware.depths(style, width) if n > architecture.n_dense]
+    widths = hardware.widths(0.8 * narrowest, 1.2 * widest)
+    for width in widths[:: max(1, math.ceil(len(widths) / TRIED))]:
+        depths = hardware.depths(style, width)
+        depths = range(max(depths.start, architecture.n_dense + 1), depths.stop)
         if not depths:
             continue
-        first, second = (hardware.built(architecture, style, width, depths[0] + i, routed).n_active for i in (0, 1))
-        for n_blocks in depths:
-            n_active = first + (n_blocks - depths[0]) * (second - first)
-            if least <= n_active < most:
-                yield hardware.built(architecture, style, width, n_blocks, routed)
+        first = hardware.built(architecture, style, width, depths[0], routed).n_active
+        of_a_block = hardware.built(architecture, style, width, depths[0] + 1, routed).n_active - first
+        # the depths whose sizes are within the limits: a block more adds as much at each depth
+        start = max(depths.start, depths.start + math.ceil((least - first) / of_a_block))
+        stop = min(depths.stop, depths.start + math.ceil((most - first) / of_a_block))
+        for n_blocks in range(start, stop, math.ceil(max(stop - start, 1) / TRIED)):
+            yield hardware.built(architecture, style, width, n_blocks, routed)
 
 
 def _losses(law: Law, architecture: Architecture, models: list[Model], n_tokens: list[int]) -> Array:

@@ -7,6 +7,7 @@ from d_model / n_blocks of published models, or of the law's own runs at their s
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 from fit.shape.architecture import ROUNDED, Architecture, Model
 
@@ -55,8 +56,10 @@ def step(d_model: float) -> int:
     return TILE if d_model >= 1024 else TILE // 2
 
 
-def widths(least: float, most: float) -> list[int]:
+def widths(least: float, most: float) -> Sequence[int]:
     """All widths from `least` to `most` of the grid."""
+    if least >= 1024:
+        return range(TILE * math.ceil(least / TILE), math.floor(most) + 1, TILE)
     fine = range(TILE // 2 * math.ceil(max(least, 1) / (TILE // 2)), 1024, TILE // 2)
     coarse = range(TILE * math.ceil(max(least, 1024) / TILE), math.floor(most) + 1, TILE)
     return [d for d in (*fine, *coarse) if d <= most]
