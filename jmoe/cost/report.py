@@ -18,7 +18,7 @@ from jmoe.cost import chips
 from jmoe.cost.memory import DoesNotFit, compile_step, gib, microbatches, of_step, with_microbatches
 from jmoe.cost.program import Collective, Program
 from jmoe.model import sharding
-from jmoe.model.dispatch import ROOM
+from jmoe.model.moe_dropless import BUFFER_FACTOR
 
 REFUSED = "DOES NOT FIT; the compiler says: "
 
@@ -85,7 +85,7 @@ def _totals(transfers: list[Collective]) -> dict[str, dict[str, int]]:
 def _flops(config, program: Program, compiled, n_devices: int) -> dict:
     """FLOPs of the compiled program, and each device's share of the model FLOPs."""
     by_xla, n_tokens = compiled.cost_analysis(), max(batch for _, batch in config.batch_tokens)
-    filled = 1 / ROOM if config.model.capacity_factor is None and config.mesh.expert > 1 else 1.0
+    filled = 1 / BUFFER_FACTOR if config.model.capacity_factor is None and config.mesh.expert > 1 else 1.0
     flops = {
         "matmul": program.matmul_flops(filled=filled),
         "matmul_passes": program.matmul_flops(passes=True, filled=filled),
@@ -132,7 +132,7 @@ def _reaching_experts(config, n_devices: int) -> dict | None:
 
     def of(expert: int) -> dict:
         data = n_devices // (expert * config.mesh.model)
-        rows = 5 * mixtures * n_tokens * setting(model, "top_k") / (data * expert) * ROOM * model.d_model
+        rows = 5 * mixtures * n_tokens * setting(model, "top_k") / (data * expert) * BUFFER_FACTOR * model.d_model
         experts = counts.n_exact(model, dict(data=1, expert=expert, model=config.mesh.model), ("expert",))
         experts *= 3 * n_tokens // (microbatch_tokens(config) or n_tokens)
         sent = (rows * part(expert) + experts * part(data)) * jnp.dtype(model.dtype).itemsize

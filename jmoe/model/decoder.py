@@ -32,7 +32,8 @@ def products(primitive, *_, **params) -> bool:
     """
     if primitive.name == "dot_general":
         return len(params["dimension_numbers"][1][0]) <= 1
-    return primitive.name in ("pallas_call", "dot_product_attention_fwd_wrapper", "all_to_all")
+    kernels = "pallas_call", "mpmd_map", "dot_product_attention_fwd_wrapper", "ragged_dot_general"
+    return primitive.name in (*kernels, "all_to_all")
 
 
 REMAT = {  # config.remat: which results are saved for the backward pass
