@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jmoe.config import counts
 from jmoe.config.check import microbatch_tokens
 from jmoe.config.fields import setting
-from jmoe.cost import chips
+from jmoe.cost import chips, needs
 from jmoe.cost.memory import DoesNotFit, compile_step, gib, microbatches, of_step, with_microbatches
 from jmoe.cost.program import Collective, Program
 from jmoe.model import sharding
@@ -53,6 +53,8 @@ def report(config, mesh, compiled, chip: chips.Chip | None, measured: dict | Non
         "fits": not (chip and chip.capacity) or memory["peak"] <= chip.capacity,
         "flops": _flops(config, program, compiled, mesh.size),
         "main_memory_bytes": program.main_memory_bytes(),
+        "estimated_memory_bytes": program.estimated_bytes(),
+        "warnings": needs.warnings(config, program, mesh.size),
         "collectives": _totals(each),
         "n_slices": n_slices,
         "between_slices": _totals(between_slices),
@@ -171,6 +173,7 @@ def remat_table(results: dict, title: str) -> str:
                 f"  {name:5}  {gib(memory['temporaries']):11}  {gib(memory['peak']):10}  {ratio:.3f}"
                 + ("" if r["fits"] else "  DOES NOT FIT")
             )
+            lines += [f"  warning: {sentence}" for sentence in r["warnings"]]
         else:
             lines.append(f"  {name:5}  {REFUSED}{r['compiler']}")
     fitting = [name for name, r in results.items() if r["fits"]]
@@ -201,7 +204,7 @@ def table(r: dict, title: str) -> str:
         f"               with loops counted once {_si(flops['loops_once'])}, by XLA's cost analysis "
         + (_si(flops["loops_once_by_xla"]) if flops["loops_once_by_xla"] else "unknown")
         + (f"; {_si(flops['estimated'])} are estimated from the shapes of kernels" if flops["estimated"] else ""),
-        f"  main memory  {_si(r['main_memory_bytes'])}B read and written",
+        f"  main memory  {_si(r['main_memory_bytes'])}B read and written" + _estimated_bytes(r),
         "  collectives          number   sent",
     ]
     for kind, total in sorted(r["collectives"].items()):
@@ -229,7 +232,16 @@ def table(r: dict, title: str) -> str:
     if peaks := r.get("measured_peaks"):
         rates = f"{_si(peaks['flops'])}FLOP/s and {_si(peaks['bandwidth'])}B/s of {peaks['file']}"
         lines += _roofline_lines(f"  as measured  {{}}; by {rates}", peaks)
-    return "\n".join(lines + ["  fits" if r["fits"] else "  DOES NOT FIT"])
+    lines.append("  fits" if r["fits"] else "  DOES NOT FIT")
+    lines += [f"warning: {sentence}" for sentence in r["warnings"]]
+    return "\n".join(lines)
+
+
+def _estimated_bytes(r: dict) -> str:
+    """What the line of main memory says of kernels that declare nothing."""
+    if not r["estimated_memory_bytes"]:
+        return ""
+    return f"; {_si(r['estimated_memory_bytes'])}B are estimated from the shapes of kernels"
 
 
 def _roofline_lines(line: str, r: dict) -> list[str]:
