@@ -165,7 +165,14 @@ def collect(folder: pathlib.Path, python: str, jax: str) -> int:
     flags = ["--only-binary=:all:", f"--python-version={python}", "--implementation=cp", *platforms]
     # pip's dry run would compare the Python that packages require with the one that it runs in
     target = ("--target", folder / "none", "--ignore-installed", "--ignore-requires-python")
-    pip("download", "--no-deps", "--dest", folder, *flags, *missing(*flags, *target, kind="cuda", beside=[f"jax=={jax}"]))
+    pip(
+        "download",
+        "--no-deps",
+        "--dest",
+        folder,
+        *flags,
+        *missing(*flags, *target, kind="cuda", beside=[f"jax=={jax}"]),
+    )
     sizes = [path.stat().st_size for path in folder.iterdir()]
     size = sum(sizes) / 1e6
     print(f"{folder}: {len(sizes)} wheels for Python {python} with jax {jax}, {size:.0f} MB")
