@@ -82,17 +82,17 @@ def grouped() -> list[dict]:
     """
     n, d, f = (256, 16, 24) if TOY.value else (32_768, 1_280, 3_840)
     device, dtype = jax.devices()[0], jnp.bfloat16
-    kernel = grouped_product.kernel_of(device.platform, dtype)
     rows = []
     for n_experts, top_k in ((8, 2), (64, 8)):
         width, n_rows = f * 2 // top_k, n * top_k
+        kernel = grouped_product.kernel_of(device.platform, dtype, (d, width))
         keys = jax.random.split(jax.random.key(0), 4)
         rows_MK = jax.random.normal(keys[0], (n_rows, d), dtype)
         weights_EKN = jax.random.normal(keys[1], (n_experts, d, width), dtype) / d**0.5
         dy_MN = jax.random.normal(keys[2], (n_rows, width), dtype)
         count_E = jnp.bincount(jax.random.randint(keys[3], n_rows, 0, n_experts), length=n_experts).astype(jnp.int32)
 
-        def product(rows_MK, weights_EKN, count_E=count_E):
+        def product(rows_MK, weights_EKN, count_E=count_E, kernel=kernel):
             return grouped_product.grouped_product(rows_MK, weights_EKN, count_E, kernel, some_without_expert=False)
 
         def both(rows_MK, weights_EKN, dy_MN, product=product):

@@ -47,7 +47,7 @@ def mixture(x_ND, router_DE, weights, *, group_tokens=None, capacity_factor=None
         if block is None:
             block = rows_of_a_block(n_tokens, top_k, n_experts) if sharding.platform() == "cpu" else 0
         if block == 0 and kernel is None:
-            kernel = grouped_product.kernel_of(sharding.platform(), x_ND.dtype)
+            kernel = grouped_product.kernel_of(sharding.platform(), x_ND.dtype, weights[0].shape[1:])
         x_GSD, gate_J = _on_each_device(x_ND, gate_GJ, top_k)
         expert_J = permute.flatten_groups(expert_GJ, top_k)
         y_GSD = moe_dropless(x_GSD, expert_J, gate_J, weights, n_experts, block, kernel)

@@ -16,6 +16,7 @@ from jmoe.errors import UserError
 from jmoe.model import sharding
 
 XLA, TOKAMAX = "xla", "tokamax"
+ALIGNED = 8  # 16-bit numbers in 16 bytes, which every row of a kernel's array is a multiple of
 
 FORWARD = jax.lax.RaggedDotDimensionNumbers(  # [M, K] x [E, K, N]
     dot_dimension_numbers=(([1], [1]), ([], [])), lhs_ragged_dimensions=[0], rhs_group_dimensions=[0]
@@ -28,15 +29,16 @@ TO_WEIGHTS = jax.lax.RaggedDotDimensionNumbers(  # [M, K] x [M, N], summed over 
 )
 
 
-def kernel_of(platform: str, dtype) -> str:
-    """The kernel of grouped_product on a platform: "tokamax" on GPUs, else "xla".
+def kernel_of(platform: str, dtype, widths: tuple[int, ...]) -> str:
+    """The kernel of grouped_product on a platform, of arrays of this dtype and of these widths of rows.
 
-    tokamax's Mosaic kernels take 16-bit rows. Float32 ones, which only checks and small models have, are left to XLA.
+    It is "tokamax" on GPUs, else "xla". tokamax's Mosaic kernels take 16-bit numbers, in rows of a multiple of 16
+    bytes. Float32 and other widths, which only checks and small models have, are left to XLA.
 
     Raises:
       UserError: a GPU without tokamax.
     """
-    if platform != "gpu" or jnp.dtype(dtype).itemsize > 2:
+    if platform != "gpu" or jnp.dtype(dtype).itemsize > 2 or any(width % ALIGNED for width in widths):
         return XLA
     if importlib.util.find_spec("tokamax") is None:
         raise UserError(
@@ -59,9 +61,13 @@ def grouped_product(
     """
     if kernel == XLA:
         return jax.lax.ragged_dot(rows_MK, weights_EKN, count_E)
+    n_rows = len(rows_MK)
+    if n_rows % ALIGNED:  # the gradient of the weights transposes rows
+        rows_MK = jnp.pad(rows_MK, ((0, -n_rows % ALIGNED), (0, 0)))
+        some_without_expert = True
     axes = _axes_that_differ(rows_MK, weights_EKN, count_E)
     rows_MK, weights_EKN, count_E = (_vary(a, axes) for a in (rows_MK, weights_EKN, count_E))
-    return _by_tokamax(rows_MK, weights_EKN, count_E, some_without_expert)
+    return _by_tokamax(rows_MK, weights_EKN, count_E, some_without_expert)[:n_rows]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -96,7 +102,13 @@ def _product(a, b, count_E, dimensions):
     """One grouped product by tokamax, of the mesh axes that `a` differs over."""
     import tokamax  # takes seconds, and only GPUs need it
 
-    y = tokamax.ragged_dot_general(a, b, count_E, dimensions, implementation=_implementations())
+    try:
+        y = tokamax.ragged_dot_general(a, b, count_E, dimensions, implementation=_implementations())
+    except (NotImplementedError, ExceptionGroup) as error:
+        raise UserError(
+            "tokamax has no kernel of its own for a mixture that drops nothing on this GPU, and takes Triton's: install "
+            "the [cuda] extra, which brings triton and jax-triton, pip install -e '.[cuda]'"
+        ) from error
     return _vary(y, _axes_that_differ(a))  # a kernel of Pallas does not say over which axes its result differs
 
 
