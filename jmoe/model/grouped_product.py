@@ -106,7 +106,7 @@ def _product(a, b, count_E, dimensions):
         y = tokamax.ragged_dot_general(a, b, count_E, dimensions, implementation=_implementations())
     except (NotImplementedError, ExceptionGroup) as error:
         raise UserError(
-            "tokamax has no kernel of its own for a mixture that drops nothing on this GPU, and takes Triton's: install "
+            "a mixture that drops nothing needs Triton's kernels on this GPU, for which tokamax has no others: install "
             "the [cuda] extra, which brings triton and jax-triton, pip install -e '.[cuda]'"
         ) from error
     return _vary(y, _axes_that_differ(a))  # a kernel of Pallas does not say over which axes its result differs
