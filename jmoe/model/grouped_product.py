@@ -11,11 +11,13 @@ import importlib.util
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from jmoe.errors import UserError
 from jmoe.model import sharding
 
 XLA, TOKAMAX = "xla", "tokamax"
+SAVED = "grouped_product"  # the name by which remat knows the product of the forward pass
 ALIGNED = 8  # 16-bit numbers in 16 bytes, which every row of a kernel's array is a multiple of
 
 FORWARD = jax.lax.RaggedDotDimensionNumbers(  # [M, K] x [E, K, N]
@@ -79,7 +81,9 @@ def _by_tokamax(rows_MK, weights_EKN, count_E, some_without_expert):
     the kernels leave what was in memory there, and 0 times that may be NaN in the gradient of the weights.
     """
     y_MN = _product(rows_MK, weights_EKN, count_E, FORWARD)
-    return _zero_rows_without_expert(y_MN, count_E) if some_without_expert else y_MN
+    if some_without_expert:
+        y_MN = _zero_rows_without_expert(y_MN, count_E)
+    return checkpoint_name(y_MN, SAVED)  # remat sees no product inside of tokamax's call
 
 
 def _by_tokamax_fwd(rows_MK, weights_EKN, count_E, some_without_expert):
