@@ -14,7 +14,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 leftovers.end_with_this_process()
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes start, and read what the first one compiled
-os.environ["OPENBLAS_NUM_THREADS"] = "1"  # more of them would wait for each other: four workers share few cores
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # more of them would wait for each other: several workers share few cores
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {helpers.xla_flags(8)}"
 
 import jax  # noqa: E402

@@ -25,8 +25,8 @@ from jmoe.storage import files as storage
 
 # reads that fail leave callbacks that find their event loop closed; jmoe.cli drops these echoes in the programs
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-SEGMENTS = ("trunk", "branch-8192", "branch-16384")
-FORKS = dict(zip(SEGMENTS, (0, 26, 52)))  # the first step of each
+SEGMENTS = ("trunk", "branch-4096", "branch-8192")
+FORKS = dict(zip(SEGMENTS, (0, 13, 26)))  # the first step of each
 
 
 class Recorded:
@@ -38,8 +38,10 @@ class Recorded:
         text.mkdir()
         for source in sorted(pathlib.Path(os.__file__).parent.glob("*.py"))[:40]:
             (text / f"{source.stem}.txt").write_bytes(source.read_bytes())
-        self.config = helpers.write_config(folder, f"{text}/*.txt", checkpoint_every=12)
-        self._sweep, self._folder = folder / "sweep.py", folder
+        self.config = helpers.write_config(folder, f"{text}/*.txt", checkpoint_every=6)
+        text_of_config = self.config.read_text()
+        self.config.write_text(text_of_config.replace("n_tokens = (8_192, 16_384)", "n_tokens = (4_096, 8_192)"))
+        self._sweep = folder / "sweep.py"
         self._sweep.write_text(f"def get_sweep():\n    return {str(self.config)!r}, {{'seed': (0,)}}\n")
         self._lines = disk.record(self.command(self.root), env=self.environment(self.root))
         (self.job,) = (self.root / "sweep" / "jobs").iterdir()
@@ -144,7 +146,7 @@ def test_every_moment_leaves_a_sound_checkpoint(recorded, tmp_path):
             for segment, step in begun[:-1]:
                 assert newest[segment] >= step, f"after {done}: step {step} of {segment} is lost: {newest}"
             check_files(state, recorded.job_path, has_saved=bool(begun), done=done)
-    assert n_states > 2_000 and recorded.moments[-1][2][-1] == ("branch-16384", 64)
+    assert n_states > 2_000 and recorded.moments[-1][2][-1] == ("branch-8192", 32)
 
 
 def check_files(state: disk.State, job_path: str, has_saved: bool, done: str) -> None:

@@ -62,7 +62,7 @@ def steps(workdir) -> int:
     return sum(path.read_bytes().count(b"\n") for path in workdir.glob("jobs/*/*/metrics.jsonl"))
 
 
-def wait(condition, what, seconds=3600 if SOAK else 300):
+def wait(condition, what, seconds=3600 if SOAK else 600):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, what
@@ -71,7 +71,7 @@ def wait(condition, what, seconds=3600 if SOAK else 300):
 
 def wait_for_the_end(cluster):
     """Until the queue is empty; what Slurm says of nodes and jobs where that takes too long."""
-    deadline = time.monotonic() + (3600 if SOAK else 300)
+    deadline = time.monotonic() + (3600 if SOAK else 600)
     while queue(cluster):
         eligible_now(cluster)
         if time.monotonic() > deadline:
@@ -264,6 +264,7 @@ def test_two_tasks_odd_flags_and_a_failure(cluster, run, config, text_glob, tmp_
     assert float(rows[0]["loss"]) == pytest.approx(loss, abs=1e-4)
 
 
+@pytest.mark.skipif(not SOAK, reason="takes minutes, most of them Slurm's own")
 def test_a_store_that_gives_no_answer_is_no_try(cluster, run, config, text_glob, bucket, proxy, monkeypatch):
     """It ends one of two tasks: srun ends the other one, and its own exit code is the larger of both. Then it ends
     both, and what started them: the job is queued again."""
