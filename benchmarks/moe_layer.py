@@ -4,7 +4,8 @@
 
 Forward and backward, gradients of tokens and weights, capacity factor 1, in float32 on a CPU and bfloat16 elsewhere.
 Top-1 arms have their T tokens in one group, fine-grained ones (k of E experts of another width) in groups of T / k:
-one-hot dispatch in a single group would take k times the time and the memory. On a CPU where torch and transformers
+one-hot dispatch in a single group would take k times the time and the memory. --dropless adds layers without a
+capacity. On a CPU where torch and transformers
 are installed, their Mixtral block of the same sizes is an arm; it drops nothing. The arms take turns in one process,
 an untimed call before each timed one; times are medians, ratios medians of the rounds' ratios.
 """
@@ -24,6 +25,7 @@ D_MODEL = flags.DEFINE_integer("d_model", 256, "Width of the layer.")
 D_FF = flags.DEFINE_integer("d_ff", 768, "Width of an expert.")
 EXPERTS = flags.DEFINE_multi_integer("n_experts", [4, 8, 32], "Numbers of experts of top-1 layers.")
 FINE = flags.DEFINE_multi_string("fine", ["64,8,96", "256,8,96"], "E,k,width of fine-grained layers; '' for none.")
+DROPLESS = flags.DEFINE_multi_string("dropless", [], "E,k,width of layers that drop nothing.")
 
 NOTES = """\
 model FLOPs = 18 T d k ff + 6 T d E (three matrices of k experts and the router, forward and twice backward), without
@@ -102,11 +104,11 @@ def main(_):
         compiled = jax.jit(both).lower(x_ND, dy_ND, *weights).compile()
         return functools.partial(compiled, x_ND, dy_ND, *weights), compiled.memory_analysis().temp_size_in_bytes
 
-    def mixture(x_ND, router_DE, *weights, **options):
-        y_ND, metrics = dispatch.mixture(x_ND, router_DE, weights, capacity_factor=1.0, **options)
+    def mixture(x_ND, router_DE, *weights, capacity_factor=1.0, **options):
+        y_ND, metrics = dispatch.mixture(x_ND, router_DE, weights, capacity_factor=capacity_factor, **options)
         return y_ND, metrics["load_balance"] + metrics["router_z"]
 
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(mesh), measure.tuned_kernels():
         arms, temps, flops = {}, {}, {}
 
         def add(name, n_experts, layer, weights, width=f):
@@ -124,6 +126,10 @@ def main(_):
             if device.platform == "cpu" and (block := torch_mixtral(n, d, width, e, k)):
                 name = f"torch Mixtral {what}"
                 arms[name], temps[name], flops[name] = block, None, flops[pairs[-1][0]]
+        for e, k, width in [tuple(map(int, one.split(","))) for one in DROPLESS.value]:
+            weights = [normal(d, e).astype(jnp.float32), normal(e, d, width), normal(e, d, width), normal(e, width, d)]
+            layer = functools.partial(mixture, capacity_factor=None, top_k=k)
+            add(f"dropless E={e} k={k} ff={width}", e, layer, weights, k * width)
         apart = max(
             float(jnp.max(jnp.abs(a - b))) for ours, theirs in pairs for a, b in zip(arms[ours](), arms[theirs]())
         )

@@ -43,6 +43,7 @@ MODELS = flags.DEFINE_multi_string(
 N_TOKENS = flags.DEFINE_integer("n_tokens", 0, "Tokens of a batch; 0: by --size.")
 REMAT = flags.DEFINE_enum("remat", None, list(REMATS), "config.remat; default: by --size.")
 UNROLL = flags.DEFINE_bool("unroll", True, "config.unroll.")
+DROPLESS = flags.DEFINE_bool("dropless", False, "config.model.capacity_factor=None: mixtures drop nothing.")
 COMPARE_LOOP = flags.DEFINE_bool("loop", True, "Also compare the first model's bare steps with the trainer's loop.")
 LOOP = 10  # steps in each call when the loop is compared with bare steps
 
@@ -92,7 +93,7 @@ def main(_):
     models = chosen(SIZE.value or ("cpu" if device.platform == "cpu" else "gpu"))
     mesh = sharding.make_mesh(next(iter(models.values())), [device])
     arms, predicted, seconds, cpu = {}, {}, {}, {}
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(mesh), measure.tuned_kernels():
         for name, config in models.items():
             with contextlib.suppress(DoesNotFit), fitting():
                 arms[name], compiled = stepper(config, mesh)
@@ -150,7 +151,13 @@ def chosen(size: str) -> dict:
     base.remat, base.unroll = REMAT.value or base.remat, UNROLL.value
     if N_TOKENS.value:
         base.batch_tokens = ((0, N_TOKENS.value),)
-    return dict(with_experts(base, one) for one in MODELS.value or map(str, experts))
+    configs = dict(with_experts(base, one) for one in MODELS.value or map(str, experts))
+    if not DROPLESS.value:
+        return configs
+    for config in configs.values():
+        config.model.capacity_factor = None
+    said = "dropless, tuned" if measure.AUTOTUNE.value else "dropless"
+    return {f"{name} {said}": config for name, config in configs.items()}
 
 
 def with_experts(base, experts: str):

@@ -10,8 +10,8 @@ prints per device: memory against what the chip has, FLOPs against the model's, 
 bytes come from the compiled program, each loop counted as often as it runs. XLA's own cost analysis counts a loop once;
 the report prints its FLOPs next to ours counted in the same way, which shows that both agree. A Pallas kernel counts
 as the products that it declares (jmoe/model/tpu_flash.py: none in blocks above the diagonal), or else as those of its
-shapes, which the report says, and each of its arrays as read or written once; cuDNN's attention counts as the products
-of its shapes, half of them where it is causal.
+shapes, which the report says, and each of its arrays as read or written once; so do tokamax's kernels for GPUs, which
+declare nothing. cuDNN's attention counts as the products of its shapes, half of them where it is causal.
 
 Model FLOPs count the matmuls that the mathematics needs, once forward and twice backward: of every active parameter but
 the embedding (a lookup), of the router, and of attention over the whole row; no padding, no recomputation. MFU = model
@@ -32,7 +32,10 @@ JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1 compiles two to three times faster, with th
 If the step does not fit, it is compiled again with smaller config.microbatch_tokens, and the largest that fits is
 named. config.chip sets other peaks than the published ones, or the peaks of a chip that jmoe/cost/chips.py lacks.
 
-Exit codes: 0 fits, 2 a mistake that one sentence explains, 3 does not fit.
+It warns of a step that moves or computes more than three times what its model needs, as estimated from the config
+(jmoe/cost/needs.py), and names the operation that takes most; --strict then ends with exit code 4.
+
+Exit codes: 0 fits, 2 a mistake that one sentence explains, 3 does not fit, 4 --strict and a warning.
 """
 
 if __name__ == "__main__":
@@ -74,10 +77,12 @@ def main(_):
             config.remat = name
             results[name] = report.measure(config, devices)
         fits, result = any(r["fits"] for r in results.values()), {"remat": results}
+        warned = any(r.get("warnings") for r in results.values())
         print(report.remat_table(results, title))
     else:
         result = report.measure(config, devices)
         fits = result["fits"]
+        warned = bool(result.get("warnings"))
         print(report.table(result, title))
         if not fits:
             result["fitting"], line = report.smaller(config, devices)
@@ -85,7 +90,9 @@ def main(_):
     if asked.json:
         text = json.dumps({"topology": asked.topology, "n_slices": asked.n_slices} | result, indent=1) + "\n"
         write_whole(pathlib.Path(asked.json), text)
-    return 0 if fits else 3
+    if not fits:
+        return 3
+    return 4 if asked.strict and warned else 0
 
 
 if __name__ == "__main__":
@@ -98,5 +105,8 @@ if __name__ == "__main__":
     )
     flags.DEFINE_integer("n_slices", 1, "Number of TPU slices of --topology, linked by the network between them.", 1)
     flags.DEFINE_bool("compare_remat", False, "Compare all values of config.remat, and name the cheapest that fits.")
+    flags.DEFINE_bool(
+        "strict", False, "Exit code 4 where the step moves or computes over three times what its model needs."
+    )
     flags.DEFINE_string("json", None, "Also write everything to this file, as JSON.")
     cli.run(main, config_sections=())

@@ -163,10 +163,11 @@ def brought(names) -> set[str]:
 
 def test_an_install_brings_what_its_code_imports():
     """fit has exactly its own and, for Parquet and event files, two of extras; the trainer's may come by another. wandb
-    is asked for by config.wandb alone."""
+    is asked for by config.wandb alone, tokamax on GPUs alone."""
     assert imported("fit") == required() | {"pyarrow", "tensorboard"}
     assert required("parquet") - required() == {"pyarrow"} and "tensorboard" in required("train")
-    assert imported("jmoe") | imported("configs") <= brought(required("train")) | {"wandb"}
+    assert imported("jmoe") | imported("configs") <= brought(required("train")) | {"wandb", "tokamax"}
+    assert "tokamax" in required("cuda")
     assert imported("launch") <= brought(required("train", "gke"))
     for name, lines in setup_cfg()["options.extras_require"].items():
         assert name in ("docs", "parquet", "train") or lines.split()[0].startswith("jmoe["), name

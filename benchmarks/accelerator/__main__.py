@@ -54,6 +54,11 @@ def parts(toy: bool) -> list[Part]:
         return Part(f"step {model}{what}", command, 150, after)
 
     main = [step(model) for model in ("1", "8", "32", "64,8")]
+    dropless = [own("grouped", 90, title="grouped"), own("grouped", 150, "--autotune", title="grouped tuned")]
+    for model in ("8,2", "64,8") if not toy else ("8,2",):
+        dropless.append(step(model))
+        dropless.append(step(model, " dropless", "--dropless"))
+        dropless.append(step(model, " dropless tuned", "--dropless", "--autotune"))
     profiles = [
         own("profile", 150, f"--model={model}", title=f"profile {model}", after=(f"step {model}", True))
         for model in ("1", "8")
@@ -61,12 +66,15 @@ def parts(toy: bool) -> list[Part]:
     rounds = f"--rounds={1 if toy else 7}"
     sizes = (256, 16, 24, "16,4,6") if toy else (8_192, 1_280, 3_840, "64,8,480")
     flags_ = [f"--{name}={value}" for name, value in zip(("n_tokens", "d_model", "d_ff", "fine"), sizes)]
-    layer = Part("layer", ("benchmarks.moe_layer", *flags_, rounds, "--n_experts=8", "--n_experts=32"), 180)
+    fine = (f"--dropless=8,2,{sizes[2] // 2}", f"--dropless={sizes[3]}")
+    layer = Part("layer", ("benchmarks.moe_layer", *flags_, rounds, "--n_experts=8", "--n_experts=32", *fine), 180)
+    layer_tuned = dataclasses.replace(layer, name="layer tuned", command=(*layer.command, "--autotune"))
     checks = [
         own(name, limit, title=f"check {name}")
         for name, limit in (("layer", 90), ("float32", 120), ("flash", 120), ("run", 240))
     ]
-    first = [own("peak", 90), checks[0], checks[1], checks[2], *main, *profiles, layer, checks[3]]
+    dropless = [part for part in dropless if part.name not in {one.name for one in main}]
+    first = [own("peak", 90), checks[0], *dropless, *checks[1:3], *main, *profiles, layer, layer_tuned, checks[3]]
     return first + _variants(step, toy) + [Part("loop", ("benchmarks.train_step", *size, "--models=1"), 180)]
 
 

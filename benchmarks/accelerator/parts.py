@@ -1,6 +1,6 @@
 """Parts of benchmarks/accelerator that no other benchmark has, one in each process:
 
-    python -m benchmarks.accelerator.parts --part=machine|peak|layer|float32|flash|run|profile --json=PATH [--toy]
+    python -m benchmarks.accelerator.parts --part=PART --json=PATH [--toy]
 
 `layer`, `float32`, `flash` and `run` compare this device with the CPU of the same host; each row of their result has
 the relative error |a - b| / |b| and the tolerance. If a check fails, the process writes its result and exits with 1.
@@ -22,11 +22,15 @@ from benchmarks.accelerator import kernels, resumed_run
 from benchmarks.accelerator.checks import Checks
 from configs import joint_moe
 from jmoe.cost import chips
-from jmoe.model import dispatch, sharding
+from jmoe.model import dispatch, grouped_product, sharding
 from jmoe.run.step import gradient, make_eval_step, make_train_step
 
 PART = flags.DEFINE_enum(
-    "part", None, ["machine", "peak", "layer", "float32", "flash", "run", "profile"], "What to do.", required=True
+    "part",
+    None,
+    ["machine", "peak", "grouped", "layer", "float32", "flash", "run", "profile"],
+    "What to do.",
+    required=True,
 )
 TOY = flags.DEFINE_bool("toy", False, "Sizes for a test of this file on a CPU.")
 MODEL = flags.DEFINE_string("model", "1", "profile: the model, as --models of benchmarks.train_step.")
@@ -71,36 +75,78 @@ def peak() -> dict:
     return {"flops": 2 * n**3 / each["product"], "bandwidth": 2 * full[0].nbytes / each["copy"], "n": n, "bytes": size}
 
 
+def grouped() -> list[dict]:
+    """Rows sorted by expert times their experts' matrices, forward and both gradients, for 2 of 8 and 8 of 64.
+
+    Loads are those of a random router. FLOP/s count each row by one matrix, three times.
+    """
+    n, d, f = (256, 16, 24) if TOY.value else (32_768, 1_280, 3_840)
+    device, dtype = jax.devices()[0], jnp.bfloat16
+    rows = []
+    for n_experts, top_k in ((8, 2), (64, 8)):
+        width, n_rows = f * 2 // top_k, n * top_k
+        kernel = grouped_product.kernel_of(device.platform, dtype, (d, width))
+        keys = jax.random.split(jax.random.key(0), 4)
+        rows_MK = jax.random.normal(keys[0], (n_rows, d), dtype)
+        weights_EKN = jax.random.normal(keys[1], (n_experts, d, width), dtype) / d**0.5
+        dy_MN = jax.random.normal(keys[2], (n_rows, width), dtype)
+        count_E = jnp.bincount(jax.random.randint(keys[3], n_rows, 0, n_experts), length=n_experts).astype(jnp.int32)
+
+        def product(rows_MK, weights_EKN, count_E=count_E, kernel=kernel):
+            return grouped_product.grouped_product(rows_MK, weights_EKN, count_E, kernel, some_without_expert=False)
+
+        def both(rows_MK, weights_EKN, dy_MN, product=product):
+            y_MN, backward = jax.vjp(product, rows_MK, weights_EKN)
+            return y_MN, *backward(dy_MN)
+
+        with measure.tuned_kernels():
+            compiled = jax.jit(both).lower(rows_MK, weights_EKN, dy_MN).compile()
+        arm = functools.partial(compiled, rows_MK, weights_EKN, dy_MN)
+        seconds, _ = measure.in_turn({"product": arm}, 3 if TOY.value else 11)
+        median = sorted(seconds["product"])[len(seconds["product"]) // 2]
+        flops = 3 * 2 * n_rows * d * width
+        product_of = f"{n_rows:,} x {d:,} by {n_experts} of {width:,}"
+        tuned = measure.AUTOTUNE.value and kernel == grouped_product.TOKAMAX
+        rows.append(
+            {"product": product_of, "kernel": kernel, "tuned": tuned, "ms": median * 1e3, "flops": flops / median}
+        )
+    return rows
+
+
 def here_and_on_the_cpu():
     return jax.devices()[0], jax.devices("cpu")[0]
 
 
 def layer() -> list[dict]:
-    """Forward and backward of mixtures in float32, with slots and dropless."""
+    """Forward and backward of mixtures in float32, with slots and dropless; dropless in bfloat16, too, whose kernels on
+    a GPU are others."""
     n, d, f = (256, 16, 24) if TOY.value else (4_096, 256, 384)
     checks = Checks()
     rng = np.random.default_rng(0)
     normal = lambda *shape: rng.standard_normal(shape, np.float32) / shape[-2] ** 0.5
-    for name, e, k, width, layer_of in (
-        ("E = 8", 8, 1, f, functools.partial(dispatch.mixture, capacity_factor=1.0)),
-        ("8 of 64", 64, 8, f // 8, functools.partial(dispatch.mixture, capacity_factor=1.0)),
-        ("E = 8, dropless", 8, 1, f, dispatch.mixture),
+    exact, rounded = (EXACT, ROUTED), (ROUNDED, ROUNDED_GRADIENT)
+    for name, e, k, width, layer_of, dtype, (tolerance, on_gradient) in (
+        ("E = 8", 8, 1, f, functools.partial(dispatch.mixture, capacity_factor=1.0), jnp.float32, exact),
+        ("8 of 64", 64, 8, f // 8, functools.partial(dispatch.mixture, capacity_factor=1.0), jnp.float32, exact),
+        ("E = 8, dropless", 8, 1, f, dispatch.mixture, jnp.float32, exact),
+        ("2 of 8, dropless, bfloat16", 8, 2, f, dispatch.mixture, jnp.bfloat16, rounded),
     ):
         args = [normal(n, d) * n**0.5, normal(d, e), normal(e, d, width), normal(e, d, width), normal(e, width, d)]
+        args = [args[0].astype(dtype), args[1], *(weight.astype(dtype) for weight in args[2:])]
         dy_ND = normal(n, d)
 
         def both(*args, k=k, layer_of=layer_of, dy_ND=dy_ND):
             def loss(x_ND, router_DE, *weights):
                 y_ND, _ = layer_of(x_ND, router_DE, weights, group_tokens=n // 2, top_k=k)
-                return jnp.sum(y_ND * dy_ND), y_ND
+                return jnp.sum(y_ND.astype(jnp.float32) * dy_ND), y_ND
 
             grads, y_ND = jax.grad(loss, argnums=range(len(args)), has_aux=True)(*args)
             return y_ND, grads
 
         with checks.named(f"layer, {name}") as compare:
             found = [jax.device_get(_on(device, both, args)) for device in here_and_on_the_cpu()]
-            compare("outputs", found[0][0], found[1][0], EXACT)
-            compare("gradients", found[0][1], found[1][1], ROUTED)
+            compare("outputs", found[0][0], found[1][0], tolerance)
+            compare("gradients", found[0][1], found[1][1], on_gradient)
     return checks.rows
 
 
@@ -190,6 +236,7 @@ def profile() -> dict:
 PARTS = {
     "machine": machine,
     "peak": peak,
+    "grouped": grouped,
     "layer": layer,
     "float32": functools.partial(steps_agree, "float32", "float32", "highest", EXACT, ROUTED),
     "flash": functools.partial(steps_agree, "bfloat16", "flash", "default", ROUNDED, ROUNDED_GRADIENT),

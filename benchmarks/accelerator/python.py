@@ -24,11 +24,12 @@ import tempfile
 ROOT = pathlib.Path(__file__).parents[2]
 CONSTRAINTS = ROOT / "constraints.txt"
 NEEDED = ("absl-py", "etils", "flax", "grain", "ml-collections", "optax", "orbax-checkpoint", "tqdm")
+KERNELS = ("tokamax",)  # on GPUs; its packages for profiles make up most of MOST
 ALONE = ("tensorboard",)  # its server's packages take 27 MB, and only its writer is used
 WITH_JAX = ("jax", "jaxlib", "libtpu", "ml-dtypes", "numpy", "opt-einsum", "scipy")  # and its plugins
 OLDEST = (0, 10)
 GLIBC = range(17, 40)  # manylinux_2_N; pip matches each N exactly
-MOST = 60  # MB of wheels
+MOST = 200  # MB of wheels
 BACKENDS = {"cuda": "gpu", "tpu": "tpu", "cpu": "cpu"}
 ASK = "import jax; print(jax.__version__, jax.default_backend())"
 
@@ -51,7 +52,7 @@ def main() -> int:
     venv = ROOT / f".venv-{args.kind}"
     if sees(args.kind):
         site = venv / "site"
-        complete(site, args.wheels)
+        complete(site, args.wheels, args.kind)
         python = sys.executable
     elif args.wheels:
         fail(
@@ -104,11 +105,12 @@ def requirements(names) -> list[str]:
     return [found[name] for name in names]
 
 
-def missing(*flags, beside=()) -> list[str]:
-    """NAME==VERSION of what pip would install, by its dry run, for the benchmarks `beside` other requirements; without
-    the packages that come with jax."""
+def missing(*flags, kind: str, beside=()) -> list[str]:
+    """NAME==VERSION of what pip would install, by its dry run, for the benchmarks on that kind of device `beside` other
+    requirements; without the packages that come with jax."""
     found = []
-    for names, more in ((NEEDED, ()), (ALONE, ("--no-deps",))):
+    needed = (*NEEDED, *KERNELS) if kind == "cuda" else NEEDED
+    for names, more in ((needed, ()), (ALONE, ("--no-deps",))):
         with tempfile.TemporaryDirectory() as folder:
             report = pathlib.Path(folder, "report.json")
             pip("install", "--dry-run", "--report", report, *flags, *more, *requirements(names), *beside)
@@ -116,14 +118,14 @@ def missing(*flags, beside=()) -> list[str]:
     return [f"{one['name']}=={one['version']}" for one in found if plain(one["name"]) not in WITH_JAX]
 
 
-def complete(site: pathlib.Path, wheels: pathlib.Path | None) -> None:
+def complete(site: pathlib.Path, wheels: pathlib.Path | None, kind: str) -> None:
     """Installs into `site` the packages that this Python lacks for the benchmarks; PYTHONPATH then names it."""
     site.mkdir(parents=True, exist_ok=True)
     source = ("--no-index", "--find-links", wheels) if wheels else ()
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH"))))
     # permitted, since nothing is installed into the Python itself, even if a distribution manages it
     os.environ["PIP_BREAK_SYSTEM_PACKAGES"] = "1"
-    if pins := missing(*source):
+    if pins := missing(*source, kind=kind):
         pip("install", "--no-deps", "--upgrade", "--target", site, *source, *pins)
 
 
@@ -135,6 +137,8 @@ def install(venv: pathlib.Path, kind: str) -> pathlib.Path:
     jax = f"jax[{'tpu' if kind == 'tpu' else cuda()}]" if kind != "cpu" else "jax"
     subprocess.run([sys.executable, "-m", "venv", venv], check=True)
     packages = ["-c", CONSTRAINTS, "-e", f"{ROOT}[train]", jax]
+    if kind == "cuda":
+        packages += requirements(KERNELS)
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages], check=True)
     done.touch()
     return python
@@ -161,7 +165,14 @@ def collect(folder: pathlib.Path, python: str, jax: str) -> int:
     flags = ["--only-binary=:all:", f"--python-version={python}", "--implementation=cp", *platforms]
     # pip's dry run would compare the Python that packages require with the one that it runs in
     target = ("--target", folder / "none", "--ignore-installed", "--ignore-requires-python")
-    pip("download", "--no-deps", "--dest", folder, *flags, *missing(*flags, *target, beside=[f"jax=={jax}"]))
+    pip(
+        "download",
+        "--no-deps",
+        "--dest",
+        folder,
+        *flags,
+        *missing(*flags, *target, kind="cuda", beside=[f"jax=={jax}"]),
+    )
     sizes = [path.stat().st_size for path in folder.iterdir()]
     size = sum(sizes) / 1e6
     print(f"{folder}: {len(sizes)} wheels for Python {python} with jax {jax}, {size:.0f} MB")

@@ -48,11 +48,9 @@ def section(results: dict) -> str:
     for name in parts:
         if name == "loop" and rows_of(name):
             lines += ["", parts[name]["result"]["notes"].splitlines()[-1]]
-    flops = lambda row: 1e9 * row["GFLOP/s"] if "GFLOP/s" in row else row["MFU"] * published.get("flops", 0)
-    lines += _table(
-        "layer, forward and backward, over dense, of measured peak",
-        [[r["layer"], _ms(r["ms"]), f"{r['x dense']:.2f}", of_peak(flops(r))] for r in rows_of("layer")],
-    )
+    for name in ("layer", "layer tuned"):
+        lines += _layers(name, rows_of(name), published, of_peak)
+    lines += _grouped(parts, of_peak)
     for name in parts:
         if name.startswith("profile ") and "result" in parts[name]:
             lines += _profile(parts[name]["result"])
@@ -105,6 +103,28 @@ def _step(row: dict, of_peak) -> list[str]:
         return [*shape, "does not fit", "-", "-", "-", *memory]
     mfu = "unknown" if row["MFU"] is None else f"{row['MFU']:.1%}"
     return [*shape, _ms(row["ms"]), f"{row['tokens/s']:,.0f}", mfu, of_peak(1e9 * row["GFLOP/s"]), *memory]
+
+
+def _layers(part: str, rows: list[dict], published: dict, of_peak) -> list[str]:
+    """Layers beside the dense one; of "layer tuned" only those whose kernels were tuned."""
+    cells = []
+    for row in rows:
+        if part == "layer tuned" and not row["layer"].startswith("dropless"):
+            continue
+        flops = 1e9 * row["GFLOP/s"] if "GFLOP/s" in row else row["MFU"] * published.get("flops", 0)
+        cells.append([row["layer"], _ms(row["ms"]), f"{row['x dense']:.2f}", of_peak(flops)])
+    head = "layer" if part == "layer" else "layer with tuned kernels"
+    return _table(f"{head}, forward and backward, over dense, of measured peak", cells)
+
+
+def _grouped(parts: dict, of_peak) -> list[str]:
+    """Grouped products alone, with kernels as tokamax chooses them and as it times them."""
+    rows = [row for name in ("grouped", "grouped tuned") for row in parts.get(name, {}).get("result", [])]
+    cells = [
+        [row["product"], row["kernel"], "yes" if row["tuned"] else "no", _ms(row["ms"]), of_peak(row["flops"])]
+        for row in rows
+    ]
+    return _table("grouped product, kernel, tuned, forward and both gradients, of measured peak", cells)
 
 
 def _profile(found: dict) -> list[str]:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from jmoe.config import check
 from jmoe.cost.chips import GiB
+from jmoe.cost.topologies import kernels_for
 from jmoe.errors import Failure, UserError
 from jmoe.model import sharding
 from jmoe.run.step import abstract_state, make_train_step
@@ -27,7 +28,7 @@ def compile_step(config, devices):
     seq_len = config.data.seq_len
     n_rows = max(batch for _, batch in config.batch_tokens) // seq_len
     tokens = jax.NamedSharding(mesh, sharding.TOKENS)
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(mesh), kernels_for(devices[0]):
         params, opt_state = abstract_state(config, mesh)
         batch = jax.ShapeDtypeStruct((n_rows, seq_len + 1), jnp.int32, sharding=tokens)
         rate = jax.ShapeDtypeStruct((), jnp.float32)

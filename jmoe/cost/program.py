@@ -23,6 +23,9 @@ _FREE = frozenset(
     "partition-id iota opt-barrier".split()
 )
 _SLICES = ("dynamic-slice", "slice", "gather")
+# Kernels whose text is not HLO: Pallas's for TPUs and for GPUs, Triton's.
+_KERNELS = ("tpu_custom_call", "mosaic_gpu_v2", "triton_kernel_call")
+_DECLARED = '"cost_estimate":{"flops":"'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,18 +79,50 @@ class Program:
         loops_once: count each instruction once, as XLA's cost analysis does.
         passes: multiply by the number of bfloat16 products that a TPU makes of a float32 product of that precision.
         filled: the part of the rows of ragged products that belong to a group; a TPU's kernel works on no others, but
-          declares them all.
+          declares them all, and a GPU's, whose FLOPs follow from its shapes, works on no others either.
         """
-        return sum(
-            (1 if loops_once else times)
-            * (_passes(one.attributes) if passes else 1)
-            * (int(filled * self._matmul(one)) if "ragged-dot" in one.name else self._matmul(one))
-            for one, times, _ in self.runs
-        )
+        total = 0
+        for one, times, _ in self.runs:
+            flops = self._matmul(one)
+            if flops and _is_ragged(one):
+                flops = int(filled * flops)
+            if passes:
+                flops *= _passes(one.attributes)
+            total += flops if loops_once else times * flops
+        return total
 
     def estimated_flops(self) -> int:
         """Those of matmul_flops that belong to kernels which declare none, and follow from their shapes."""
         return sum(times * self._undeclared(one) for one, times, _ in self.runs)
+
+    def estimated_bytes(self) -> int:
+        """Those of main_memory_bytes that belong to kernels which declare no FLOPs: each array is read or written once.
+
+        A kernel of products may read an array more than once.
+        """
+        return sum(
+            times * self._traffic(one)
+            for one, times, fused in self.runs
+            if not fused and _is_kernel(one) and _DECLARED not in one.attributes
+        )
+
+    def bytes_by_source(self) -> dict[str, int]:
+        """main_memory_bytes by the operation of our program that they come from, else by the instruction's name."""
+        totals: dict[str, int] = {}
+        for one, times, fused in self.runs:
+            if not fused and (moved := times * self._traffic(one)):
+                source = one.source or one.name
+                totals[source] = totals.get(source, 0) + moved
+        return totals
+
+    def flops_by_source(self) -> dict[str, int]:
+        """matmul_flops by the operation of our program that they come from, else by the instruction's name."""
+        totals: dict[str, int] = {}
+        for one, times, _ in self.runs:
+            if flops := times * self._matmul(one):
+                source = one.source or one.name
+                totals[source] = totals.get(source, 0) + flops
+        return totals
 
     def elementwise_flops(self, *, loops_once: bool = False) -> int:
         """One FLOP for each element of an arithmetic result, and for each element that a reduction takes in."""
@@ -167,17 +202,30 @@ class Program:
         return 2 * instruction.arrays[0].elements * math.prod(dims[int(i)] for i in re.findall(r"\d+", contracted[1]))
 
     def _undeclared(self, instruction: Instruction) -> int:
-        """FLOPs of a Pallas kernel that declares none: of a product [M, K] x [..., K, N], each row by one matrix, or of
-        attention [.., T, K] over [.., U, K] and [.., U, K], two products without a mask; 0 for all else."""
-        if "tpu_custom_call" not in instruction.attributes or '"cost_estimate":{"flops"' in instruction.attributes:
+        """FLOPs of a kernel that declares none, by its shapes; 0 for all else.
+
+        A kernel is one of these products, or counts nothing:
+          [M, K] x [..., K, N] to [M, N], each row by one matrix;
+          [K, M] or [M, K] x [M, N] to [E, K, N], the gradient of such matrices, each row in one of them;
+          attention [.., T, K] over [.., U, K] and [.., U, K], two products without a mask.
+        """
+        if not _is_kernel(instruction) or _DECLARED in instruction.attributes:
             return 0
         arrays = [array for source in instruction.operands for array in source.arrays]
         dims = [a.dims for a in arrays if len(a.dims) > 1 and a.dtype[0] in "bf"]
         out = instruction.arrays[0].dims
         if len(dims) == 3 and dims[0] == out and dims[1] == dims[2] and out[-1] == dims[1][-1]:
             return 2 * 2 * math.prod(out) * dims[1][-2]
-        if len(dims) == 2 and dims[0][-1] == dims[1][-2] and out == (*dims[0][:-1], dims[1][-1]):
-            return 2 * math.prod(out) * dims[0][-1]
+        if len(dims) != 2:
+            return 0
+        a, b = dims
+        if a[-1] == b[-2] and out == (*a[:-1], b[-1]):
+            return 2 * math.prod(out) * a[-1]
+        if len(a) == len(b) == 2 and len(out) == 3:
+            if a[1] == b[0] and out[1:] == (a[0], b[1]):  # transposed before
+                return 2 * a[0] * a[1] * b[1]
+            if a[0] == b[0] and out[1:] == (a[1], b[1]):
+                return 2 * a[0] * a[1] * b[1]
         return 0
 
     def _cudnn_attention(self, instruction: Instruction) -> int:
@@ -238,6 +286,17 @@ class Program:
         if value.opcode == "fusion":
             return self._written(self._callee(value)[1])
         return sum(a.bytes for a in value.arrays)
+
+
+def _is_kernel(instruction: Instruction) -> bool:
+    """Whether it calls a kernel of Pallas or Triton."""
+    target = re.search(r'custom_call_target="([^"]*)"', instruction.attributes)
+    return instruction.opcode == "custom-call" and bool(target) and target[1] in _KERNELS
+
+
+def _is_ragged(instruction: Instruction) -> bool:
+    """Whether it is a product of rows by groups: libtpu's kernel by its name, tokamax's by what it notes."""
+    return "ragged-dot" in instruction.name or (_is_kernel(instruction) and "ragged" in instruction.attributes)
 
 
 def _passes(attributes: str) -> int:

@@ -14,11 +14,11 @@ import jax.numpy as jnp
 from jmoe.config import counts
 from jmoe.config.check import microbatch_tokens
 from jmoe.config.fields import setting
-from jmoe.cost import chips
+from jmoe.cost import chips, needs
 from jmoe.cost.memory import DoesNotFit, compile_step, gib, microbatches, of_step, with_microbatches
 from jmoe.cost.program import Collective, Program
 from jmoe.model import sharding
-from jmoe.model.dispatch import ROOM
+from jmoe.model.moe_dropless import BUFFER_FACTOR
 
 REFUSED = "DOES NOT FIT; the compiler says: "
 
@@ -53,6 +53,8 @@ def report(config, mesh, compiled, chip: chips.Chip | None, measured: dict | Non
         "fits": not (chip and chip.capacity) or memory["peak"] <= chip.capacity,
         "flops": _flops(config, program, compiled, mesh.size),
         "main_memory_bytes": program.main_memory_bytes(),
+        "estimated_memory_bytes": program.estimated_bytes(),
+        "warnings": needs.warnings(config, program, mesh.size),
         "collectives": _totals(each),
         "n_slices": n_slices,
         "between_slices": _totals(between_slices),
@@ -85,7 +87,7 @@ def _totals(transfers: list[Collective]) -> dict[str, dict[str, int]]:
 def _flops(config, program: Program, compiled, n_devices: int) -> dict:
     """FLOPs of the compiled program, and each device's share of the model FLOPs."""
     by_xla, n_tokens = compiled.cost_analysis(), max(batch for _, batch in config.batch_tokens)
-    filled = 1 / ROOM if config.model.capacity_factor is None and config.mesh.expert > 1 else 1.0
+    filled = 1 / BUFFER_FACTOR if config.model.capacity_factor is None and config.mesh.expert > 1 else 1.0
     flops = {
         "matmul": program.matmul_flops(filled=filled),
         "matmul_passes": program.matmul_flops(passes=True, filled=filled),
@@ -132,7 +134,7 @@ def _reaching_experts(config, n_devices: int) -> dict | None:
 
     def of(expert: int) -> dict:
         data = n_devices // (expert * config.mesh.model)
-        rows = 5 * mixtures * n_tokens * setting(model, "top_k") / (data * expert) * ROOM * model.d_model
+        rows = 5 * mixtures * n_tokens * setting(model, "top_k") / (data * expert) * BUFFER_FACTOR * model.d_model
         experts = counts.n_exact(model, dict(data=1, expert=expert, model=config.mesh.model), ("expert",))
         experts *= 3 * n_tokens // (microbatch_tokens(config) or n_tokens)
         sent = (rows * part(expert) + experts * part(data)) * jnp.dtype(model.dtype).itemsize
@@ -171,6 +173,7 @@ def remat_table(results: dict, title: str) -> str:
                 f"  {name:5}  {gib(memory['temporaries']):11}  {gib(memory['peak']):10}  {ratio:.3f}"
                 + ("" if r["fits"] else "  DOES NOT FIT")
             )
+            lines += [f"  warning: {sentence}" for sentence in r["warnings"]]
         else:
             lines.append(f"  {name:5}  {REFUSED}{r['compiler']}")
     fitting = [name for name, r in results.items() if r["fits"]]
@@ -201,7 +204,7 @@ def table(r: dict, title: str) -> str:
         f"               with loops counted once {_si(flops['loops_once'])}, by XLA's cost analysis "
         + (_si(flops["loops_once_by_xla"]) if flops["loops_once_by_xla"] else "unknown")
         + (f"; {_si(flops['estimated'])} are estimated from the shapes of kernels" if flops["estimated"] else ""),
-        f"  main memory  {_si(r['main_memory_bytes'])}B read and written",
+        f"  main memory  {_si(r['main_memory_bytes'])}B read and written" + _estimated_bytes(r),
         "  collectives          number   sent",
     ]
     for kind, total in sorted(r["collectives"].items()):
@@ -229,7 +232,16 @@ def table(r: dict, title: str) -> str:
     if peaks := r.get("measured_peaks"):
         rates = f"{_si(peaks['flops'])}FLOP/s and {_si(peaks['bandwidth'])}B/s of {peaks['file']}"
         lines += _roofline_lines(f"  as measured  {{}}; by {rates}", peaks)
-    return "\n".join(lines + ["  fits" if r["fits"] else "  DOES NOT FIT"])
+    lines.append("  fits" if r["fits"] else "  DOES NOT FIT")
+    lines += [f"warning: {sentence}" for sentence in r["warnings"]]
+    return "\n".join(lines)
+
+
+def _estimated_bytes(r: dict) -> str:
+    """What the line of main memory says of kernels that declare nothing."""
+    if not r["estimated_memory_bytes"]:
+        return ""
+    return f"; {_si(r['estimated_memory_bytes'])}B are estimated from the shapes of kernels"
 
 
 def _roofline_lines(line: str, r: dict) -> list[str]:

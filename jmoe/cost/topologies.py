@@ -1,11 +1,13 @@
 """Describes devices that this machine need not have: TPU slices by libtpu, GPUs by the [cuda] extra's compiler."""
 
+import contextlib
 import importlib.util
 import os
 import re
 
 import jax
 from jax.experimental import topologies
+from jax.extend import backend
 
 from jmoe.cost.chips import CHIPS, TPU_KINDS
 from jmoe.errors import UserError
@@ -60,6 +62,26 @@ def topology_devices(name: str, n_slices: int = 1):
             f"--topology={name} is no slice that libtpu knows ({reason}); accepted are v4:XxYxZ, v5e:XxY, v5p:XxYxZ, "
             "tpu7x:XxYxZ and v6e:XxY with X and Y multiples of 2, for example v5e:4x4 or v5p:8x8x8"
         ) from None
+
+
+@contextlib.contextmanager
+def kernels_for(device):
+    """Lets tokamax choose its kernels for `device`, a GPU that need not be here.
+
+    tokamax asks jax's default device what it is and can do, and refuses kernels for a GPU that it does not see.
+    """
+    if device.platform != "gpu" or jax.default_backend() == "gpu" or importlib.util.find_spec("tokamax") is None:
+        yield
+        return
+    import tokamax
+
+    of_this_machine = backend.get_default_device
+    backend.get_default_device = lambda: device
+    try:
+        with tokamax.config.cross_compile(True):
+            yield
+    finally:
+        backend.get_default_device = of_this_machine
 
 
 def wraparounds(sizes: list[int]) -> tuple[bool, ...]:

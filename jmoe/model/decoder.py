@@ -17,7 +17,7 @@ from ml_collections import FrozenConfigDict
 
 from jmoe.config import weights
 from jmoe.config.fields import setting
-from jmoe.model import dispatch, mup, routing, sharding
+from jmoe.model import dispatch, grouped_product, mup, routing, sharding
 from jmoe.model.attention import ATTENTION, attention, norm
 
 PROMPT_POSITIONS = 64  # of a prompt, processed at once
@@ -32,7 +32,10 @@ def products(primitive, *_, **params) -> bool:
     """
     if primitive.name == "dot_general":
         return len(params["dimension_numbers"][1][0]) <= 1
-    return primitive.name in ("pallas_call", "dot_product_attention_fwd_wrapper", "all_to_all")
+    if primitive.name == "name":
+        return params["name"] == grouped_product.SAVED
+    kernels = "pallas_call", "dot_product_attention_fwd_wrapper", "ragged_dot_general"
+    return primitive.name in (*kernels, "all_to_all")
 
 
 REMAT = {  # config.remat: which results are saved for the backward pass

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jmoe.model import dispatch, routing, sharding
+from jmoe.model import dispatch, moe_capacity, routing, sharding
 
 SPECS = P(sharding.ROWS), P(), P("expert", None, "model"), P("expert", None, "model"), P("expert", "model")
 
@@ -159,14 +159,14 @@ def test_nothing_is_dropped_on_any_mesh_however_uneven_the_load(shape, top_k, bl
 def test_routing_table_worked_by_hand():
     # two experts, capacity 2: tokens 0, 1, 3 want expert 1, token 2 wants expert 0; token 3 comes too late
     expert_GJ = jnp.array([[1, 1, 0, 1]])
-    choice_of_slot, slot_of_choice = dispatch.assign(expert_GJ, n_experts=2, capacity=2)
+    choice_of_slot, slot_of_choice = moe_capacity.assign(expert_GJ, n_experts=2, capacity=2)
     np.testing.assert_array_equal(choice_of_slot, [[2, 4, 0, 1]])
     np.testing.assert_array_equal(slot_of_choice, [[2, 3, 0, 4]])
 
 
 def test_second_choices_are_served_after_all_first_ones():
     # three tokens choose first experts 1, 1, 0, then 0, 2, 1: of the second choices, expert 1 has no slot for the last
-    choice_of_slot, slot_of_choice = dispatch.assign(jnp.array([[1, 1, 0, 0, 2, 1]]), n_experts=3, capacity=2)
+    choice_of_slot, slot_of_choice = moe_capacity.assign(jnp.array([[1, 1, 0, 0, 2, 1]]), n_experts=3, capacity=2)
     np.testing.assert_array_equal(choice_of_slot, [[2, 3, 0, 1, 4, 6]])
     np.testing.assert_array_equal(slot_of_choice, [[2, 3, 0, 1, 4, 6]])
 
@@ -179,7 +179,7 @@ def test_two_choices_of_four_tokens_worked_by_hand():
     first, second = np.array([5, 6, 7, 5]) / np.array([8, 9, 9, 9]), np.array([3, 3, 2, 4]) / np.array([8, 9, 9, 9])
     np.testing.assert_allclose(gate_GJ, [[*first, *second]], rtol=1e-6)
     # expert 0 drops the first choice of token 2; expert 1 has token 3's first choice and drops token 2's second one
-    choice_of_slot, slot_of_choice = dispatch.assign(expert_GJ, n_experts=3, capacity=2)
+    choice_of_slot, slot_of_choice = moe_capacity.assign(expert_GJ, n_experts=3, capacity=2)
     np.testing.assert_array_equal(choice_of_slot, [[0, 1, 3, 4, 5, 7]])
     np.testing.assert_array_equal(slot_of_choice, [[0, 1, 6, 2, 3, 4, 6, 5]])
     # three of eight choices fell on expert 0: 3 (0.475 3/8 + 0.275 3/8 + 0.25 2/8)
@@ -234,7 +234,7 @@ def test_a_mixture_of_one_expert_is_the_dense_layer(capacity_factor):
 
 
 def test_an_overfull_expert_serves_the_first_tokens():
-    choice_of_slot, slot_of_choice = dispatch.assign(jnp.zeros((3, 10), jnp.int32), n_experts=5, capacity=2)
+    choice_of_slot, slot_of_choice = moe_capacity.assign(jnp.zeros((3, 10), jnp.int32), n_experts=5, capacity=2)
     np.testing.assert_array_equal(choice_of_slot, [[0, 1] + [10] * 8] * 3)
     np.testing.assert_array_equal(slot_of_choice, [[0, 1] + [10] * 8] * 3)
 

@@ -7,6 +7,7 @@ import pytest
 
 from configs import quickstart
 from jmoe.config import counts
+from jmoe.cost import needs
 from jmoe.cost.memory import compile_step
 from jmoe.cost.program import Program
 from tests.jmoe.test_compile import expected_flops, run_compile
@@ -55,6 +56,74 @@ frontend_attributes={{kernel_metadata={{
 def test_a_kernel_counts_as_it_declares_and_else_by_its_shapes(operands, b, n, declared, flops, estimated):  # noqa: PLR0913
     program = Program(KERNEL.format(operands=operands, b=b, n=n, declared=declared))
     assert (program.matmul_flops(), program.estimated_flops()) == (flops, estimated)
+
+
+GROUPED = """
+ENTRY %main (a: bf16[64,16], b: bf16[4,16,24], t: bf16[16,64], y: bf16[64,24], n: s32[4]) -> bf16[64,24] {{
+  %a = bf16[64,16]{{1,0}} parameter(0)
+  %b = bf16[4,16,24]{{2,1,0}} parameter(1)
+  %t = bf16[16,64]{{1,0}} parameter(2)
+  %y = bf16[64,24]{{1,0}} parameter(3)
+  %n = s32[4]{{0}} parameter(4)
+  ROOT %z = bf16[{out}] custom-call({operands}), custom_call_target="mosaic_gpu_v2", \
+metadata={{op_name="jit(step)/ragged_dot_sm90"}}
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    "operands, out, moved",
+    [
+        ("%a, %b, %n", "64,24", 2 * (64 * 16 + 4 * 16 * 24 + 64 * 24) + 4 * 4),
+        ("%n, %t, %y", "4,16,24", 2 * (16 * 64 + 64 * 24 + 4 * 16 * 24) + 4 * 4),
+    ],
+    ids=["rows by matrices", "the gradient of the matrices"],
+)
+def test_a_grouped_product_for_gpus_counts_by_its_shapes_and_says_so(operands, out, moved):
+    """Each row by one matrix, in both: 64 rows of 16 x 24; of rows for 96, two thirds."""
+    program, flops = Program(GROUPED.format(operands=operands, out=out)), 2 * 64 * 16 * 24
+    assert (program.matmul_flops(), program.estimated_flops()) == (flops, flops)
+    assert program.matmul_flops(filled=2 / 3) == int(flops * 2 / 3)
+    assert program.main_memory_bytes() == program.estimated_bytes() == moved
+    assert program.flops_by_source() == {"jit(step)/ragged_dot_sm90": flops}
+
+
+def small_step(**model):
+    """A config, and the program of its step on a CPU."""
+    config = quickstart.get_config()
+    config.model.update(d_model=16, n_blocks=1, **model)
+    _, compiled = compile_step(config, jax.devices()[:1])
+    return config, compiled.as_text()
+
+
+def test_a_step_that_moves_far_more_than_its_model_needs_is_named():
+    """A loop that copies a large array a thousand times, put into a healthy step's program."""
+    config, text = small_step()
+    assert needs.warnings(config, Program(text), 1) == []
+    sick = Program(SICK)
+    (sentence,) = needs.warnings(config, sick, 1)
+    needed = needs.needs_of(config, 1).bytes
+    assert f"the step moves 8e+12 B, {8e12 / needed:.1f} times" in sentence
+    assert sentence.endswith("most, 8e+12 B, by jit(step)/while/copy")
+
+
+SICK = """
+%body (p: f32[1000000,1000]) -> f32[1000000,1000] {
+  %p = f32[1000000,1000]{1,0} parameter(0)
+  ROOT %c = f32[1000000,1000]{1,0} copy(%p), metadata={op_name="jit(step)/while/copy"}
+}
+
+%condition (q: f32[1000000,1000]) -> pred[] {
+  %q = f32[1000000,1000]{1,0} parameter(0)
+  ROOT %t = pred[] constant(true)
+}
+
+ENTRY %main (x: f32[1000000,1000]) -> f32[1000000,1000] {
+  %x = f32[1000000,1000]{1,0} parameter(0)
+  ROOT %w = f32[1000000,1000]{1,0} while(%x), condition=%condition, body=%body, \
+backend_config={"known_trip_count":{"n":"1000"}}
+}
+"""
 
 
 def test_an_instruction_may_name_what_runs_before_it():

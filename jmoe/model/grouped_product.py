@@ -1,0 +1,141 @@
+"""Products of rows that are sorted by expert, each run of them with its expert's matrix.
+
+Axes: M rows, K units in, N units out, E experts (of this device).
+
+On a TPU libtpu has a kernel for jax.lax.ragged_dot. On a GPU XLA would multiply each row by every expert's matrix, so
+tokamax's kernels are used there: "mosaic", and "triton" where a chip lacks a Mosaic kernel for one of the gradients.
+"""
+
+import functools
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from jmoe.errors import UserError
+from jmoe.model import sharding
+
+XLA, TOKAMAX = "xla", "tokamax"
+SAVED = "grouped_product"  # the name by which remat knows the product of the forward pass
+ALIGNED = 8  # 16-bit numbers in 16 bytes, which every row of a kernel's array is a multiple of
+
+FORWARD = jax.lax.RaggedDotDimensionNumbers(  # [M, K] x [E, K, N]
+    dot_dimension_numbers=(([1], [1]), ([], [])), lhs_ragged_dimensions=[0], rhs_group_dimensions=[0]
+)
+TO_ROWS = jax.lax.RaggedDotDimensionNumbers(  # [M, N] x [E, K, N]
+    dot_dimension_numbers=(([1], [2]), ([], [])), lhs_ragged_dimensions=[0], rhs_group_dimensions=[0]
+)
+TO_WEIGHTS = jax.lax.RaggedDotDimensionNumbers(  # [M, K] x [M, N], summed over the rows of each expert
+    dot_dimension_numbers=(([0], [0]), ([], [])), lhs_ragged_dimensions=[0], rhs_group_dimensions=[]
+)
+
+
+def kernel_of(platform: str, dtype, widths: tuple[int, ...]) -> str:
+    """The kernel of grouped_product on a platform, of arrays of this dtype and of these widths of rows.
+
+    It is "tokamax" on GPUs, else "xla". tokamax's Mosaic kernels take 16-bit numbers, in rows of a multiple of 16
+    bytes. Float32 and other widths, which only checks and small models have, are left to XLA.
+
+    Raises:
+      UserError: a GPU without tokamax.
+    """
+    if platform != "gpu" or jnp.dtype(dtype).itemsize > 2 or any(width % ALIGNED for width in widths):
+        return XLA
+    if importlib.util.find_spec("tokamax") is None:
+        raise UserError(
+            "a mixture that drops nothing (config.model.capacity_factor=None, and every evaluation) needs the package "
+            "tokamax on a GPU: install the [cuda] extra with Python 3.12 or later, pip install -e '.[cuda]'"
+        )
+    return TOKAMAX
+
+
+def grouped_product(
+    rows_MK: jax.Array, weights_EKN: jax.Array, count_E: jax.Array, kernel: str = XLA, some_without_expert: bool = True
+) -> jax.Array:
+    """[M, N]: the first count[0] rows times the matrix of expert 0, the next count[1] ones times that of expert 1, ...
+
+    Args:
+      rows_MK, weights_EKN: of one dtype.
+      count_E: rows of each expert, int32.
+      kernel: "xla" or "tokamax".
+      some_without_expert: whether rows may remain after those of the last expert. Their products are zeros.
+    """
+    if kernel == XLA:
+        return jax.lax.ragged_dot(rows_MK, weights_EKN, count_E)
+    n_rows = len(rows_MK)
+    if n_rows % ALIGNED:  # the gradient of the weights transposes rows
+        rows_MK = jnp.pad(rows_MK, ((0, -n_rows % ALIGNED), (0, 0)))
+        some_without_expert = True
+    axes = _axes_that_differ(rows_MK, weights_EKN, count_E)
+    rows_MK, weights_EKN, count_E = (_vary(a, axes) for a in (rows_MK, weights_EKN, count_E))
+    return _by_tokamax(rows_MK, weights_EKN, count_E, some_without_expert)[:n_rows]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _by_tokamax(rows_MK, weights_EKN, count_E, some_without_expert):
+    """grouped_product by tokamax's kernels.
+
+    tokamax's own gradient takes the kernel of the forward pass, or fails: Ampere and Blackwell lack a Mosaic kernel for
+    the gradient of the weights. This one chooses a kernel for each product. It also zeroes the rows without an expert:
+    the kernels leave what was in memory there, and 0 times that may be NaN in the gradient of the weights.
+    """
+    y_MN = _product(rows_MK, weights_EKN, count_E, FORWARD)
+    if some_without_expert:
+        y_MN = _zero_rows_without_expert(y_MN, count_E)
+    return checkpoint_name(y_MN, SAVED)  # remat sees no product inside of tokamax's call
+
+
+def _by_tokamax_fwd(rows_MK, weights_EKN, count_E, some_without_expert):
+    return _by_tokamax(rows_MK, weights_EKN, count_E, some_without_expert), (rows_MK, weights_EKN, count_E)
+
+
+def _by_tokamax_bwd(some_without_expert, residual, dy_MN):
+    rows_MK, weights_EKN, count_E = residual
+    drows_MK = _product(dy_MN, weights_EKN, count_E, TO_ROWS)
+    if some_without_expert:
+        drows_MK = _zero_rows_without_expert(drows_MK, count_E)
+    dweights_EKN = _product(rows_MK, dy_MN, count_E, TO_WEIGHTS)
+    return drows_MK, dweights_EKN, None
+
+
+_by_tokamax.defvjp(_by_tokamax_fwd, _by_tokamax_bwd)
+
+
+def _product(a, b, count_E, dimensions):
+    """One grouped product by tokamax, of the mesh axes that `a` differs over."""
+    import tokamax  # takes seconds, and only GPUs need it
+
+    try:
+        y = tokamax.ragged_dot_general(a, b, count_E, dimensions, implementation=_implementations())
+    except (NotImplementedError, ExceptionGroup) as error:
+        raise UserError(
+            "a mixture that drops nothing needs Triton's kernels on this GPU, for which tokamax has no others: install "
+            "the [cuda] extra, which brings triton and jax-triton, pip install -e '.[cuda]'"
+        ) from error
+    return _vary(y, _axes_that_differ(a))  # a kernel of Pallas does not say over which axes its result differs
+
+
+def _implementations() -> tuple[str, ...]:
+    """tokamax's implementations, first choice first. Its "xla" is for tests on a CPU."""
+    if sharding.platform() != "gpu":
+        return ("xla",)
+    has_triton = all(importlib.util.find_spec(name) for name in ("triton", "jax_triton"))
+    return ("mosaic", "triton") if has_triton else ("mosaic",)
+
+
+def _zero_rows_without_expert(y_MN, count_E):
+    row_M1 = jnp.arange(len(y_MN))[:, None]
+    return jnp.where(row_M1 < jnp.sum(count_E), y_MN, 0)
+
+
+def _axes_that_differ(*arrays) -> tuple[str, ...]:
+    """The mesh axes over whose devices one of these arrays differs."""
+    axes = set().union(*(jax.typeof(a).manual_axis_type.varying for a in arrays))
+    return tuple(sorted(axes))
+
+
+def _vary(a, axes):
+    """`a`, marked as different on the devices of these mesh axes."""
+    new = tuple(axis for axis in axes if axis not in jax.typeof(a).manual_axis_type.varying)
+    return jax.lax.pcast(a, new, to="varying") if new else a

@@ -1,0 +1,85 @@
+"""The mixture with a capacity: every expert has a fixed number of slots, and drops what does not fit.
+
+An expert serves the choices of a group in the order of J, first choices before second ones, and drops those beyond its
+capacity. A dropped choice adds nothing to its token, which the residual carries on (Fedus et al. 2021).
+
+Axes (jmoe/model/__init__.py): C slots of an expert, D, E, F, G, I units of any kind, J choices of a group, L = E C
+slots, N, S, X.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jmoe.model import permute, routing
+from jmoe.model.experts import swiglu
+
+
+def moe_with_capacity(x_GSD, gate_GJ, choice_of_slot_GEC, slot_of_choice_GJ, weights) -> jax.Array:
+    """y_GSD: the sum of each token's chosen experts, weighted by their gates; all tokens are one group.
+
+    choice_of_slot_GEC, slot_of_choice_GJ: from assign_slots_of_groups.
+    """
+    choice_of_slot_GL = choice_of_slot_GEC.swapaxes(0, 1).reshape(1, -1)
+    slots = permute.make_slots(choice_of_slot_GL, slot_of_choice_GJ, x_GSD.shape[1])
+    rows_GLD, row_gates_GL1 = permute.dispatch(x_GSD, gate_GJ, slots)
+    expert_rows_GLD = _experts(rows_GLD, row_gates_GL1, weights)
+    return permute.combine(expert_rows_GLD, slots)
+
+
+def assign_slots_of_groups(expert_GJ: jax.Array, n_tokens: int, n_experts: int, capacity: int):
+    """Assigns slots in each group; choices are then numbered as if all `n_tokens` tokens were one group.
+
+    Returns:
+      choice_of_slot_GEC: the choice in each slot of an expert, n_tokens top_k or more where it is empty;
+      slot_of_choice_GJ, of one group of all tokens, where an expert's slots of all groups lie together;
+      drop_rate_G: the share of choices dropped.
+    """
+    n_groups, top_k = len(expert_GJ), expert_GJ.size // n_tokens
+    group_tokens = n_tokens // n_groups
+    choice_GL, slot_GJ = assign(expert_GJ, n_experts, capacity)
+    drop_rate_G = jnp.mean(slot_GJ == n_experts * capacity, axis=-1, dtype=jnp.float32)
+    group_G1 = jnp.arange(n_groups)[:, None]
+    turn_GL, token_GL = jnp.divmod(choice_GL, group_tokens)  # an empty slot's turn is top_k
+    choice_GEC = (turn_GL * n_tokens + group_G1 * group_tokens + token_GL).reshape(n_groups, n_experts, capacity)
+    owner_GJ, place_GJ = jnp.divmod(slot_GJ, capacity)  # a dropped choice's owner is expert E
+    slot_J = permute.flatten_groups((owner_GJ * n_groups + group_G1) * capacity + place_GJ, top_k)
+    return choice_GEC, slot_J, drop_rate_G
+
+
+def assign(expert_GJ: jax.Array, n_experts: int, capacity: int, start=0) -> tuple[jax.Array, jax.Array]:
+    """Assigns slots by a sort: each expert serves its choices in their order, from number `start` on, until it is full.
+
+    Returns:
+      choice_of_slot_GL: the choice in each slot, J where the slot is empty;
+      slot_of_choice_GJ: the slot of each choice, L where the choice is dropped.
+    """
+    n_choices = expert_GJ.shape[1]
+    order_GJ, place_GJ, count_GE, first_GE = routing.queues(expert_GJ, n_experts)
+    place_GJ, count_GE, first_GE = place_GJ - start, count_GE - start, first_GE + start
+    served_GJ = (place_GJ >= 0) & (place_GJ < capacity)
+    slot_of_choice_GJ = jnp.where(served_GJ, expert_GJ * capacity + place_GJ, n_experts * capacity)
+
+    place_C = jnp.arange(capacity)
+    sorted_GEC = jnp.minimum(first_GE[:, :, None] + place_C, n_choices - 1)
+    choice_GL = jnp.take_along_axis(order_GJ, sorted_GEC.reshape(len(expert_GJ), -1), axis=-1)
+    full_GL = (place_C < count_GE[:, :, None]).reshape(choice_GL.shape)
+    return jnp.where(full_GL, choice_GL, n_choices), slot_of_choice_GJ
+
+
+def _experts(rows_GLD, row_gates_GL1, weights):
+    """Passes every slot through its expert, which may be on another device of the expert axis."""
+    n_local_experts = len(weights[0])
+    n_devices = jax.lax.axis_size("expert")
+
+    def to_experts(a_GLI):
+        """[1, X E N, I] to the devices of their experts: [E, X, N, I]."""
+        return permute.exchange(a_GLI).reshape(n_devices, n_local_experts, -1, a_GLI.shape[2]).swapaxes(0, 1)
+
+    def of_each_expert(a_EXNI):
+        return a_EXNI.reshape(n_local_experts, -1, a_EXNI.shape[3])
+
+    rows_EXND = to_experts(rows_GLD)
+    gates_EXN1 = to_experts(row_gates_GL1)
+    outputs_END = swiglu(of_each_expert(rows_EXND), *weights, of_each_expert(gates_EXN1))
+    outputs_XEND = outputs_END.reshape(rows_EXND.shape).swapaxes(0, 1)
+    return permute.exchange(outputs_XEND.reshape(rows_GLD.shape))
