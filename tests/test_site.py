@@ -37,7 +37,7 @@ def test_every_link_of_the_site_leads_somewhere(site):
 def test_the_site_asks_for_nothing_elsewhere_and_fits_the_screen(browser, site, width, scheme):
     tab, asked = browser.new_page(viewport=dict(width=width, height=844), color_scheme=scheme), []
     tab.on("request", lambda request: asked.append(request.url))
-    for name in ("index", "benchmarks/README", "docs/planner"):
+    for name in ("index", "benchmarks/README", "docs/guides/planner", "docs/reference/generated/commands"):
         tab.goto(f"file://{site}/{name}.html")
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
     tab.click("text=Plan a model in your browser")
