@@ -64,7 +64,11 @@ def flags_of(path: pathlib.Path) -> list[tuple[str, str, str]]:
                 bodies = [node for node in shared_tree.body if getattr(node, "name", "") == function.attr]
                 for body in bodies:
                     found += defined_flags(body)
-    return sorted(set(found))
+    by_name = {}
+    for flag in found:
+        if flag[0] not in by_name or flag[2]:
+            by_name[flag[0]] = flag
+    return sorted(by_name.values())
 
 
 def calls(tree: ast.AST) -> list[ast.Call]:
@@ -82,17 +86,20 @@ def defined_flags(tree: ast.AST) -> list[tuple[str, str, str]]:
     for call in calls(tree):
         if not ast.unparse(call.func).rpartition(".")[2].startswith("DEFINE_"):
             continue
-        constants = [literal(texts.get(getattr(value, "id", ""), value)) for value in call.args]
-        if len(constants) < 3:
+        arguments = [texts.get(getattr(value, "id", ""), value) for value in call.args]
+        if len(arguments) < 3:
             continue
-        name, default, *rest = constants
-        words = [text for text in rest if " " in text]
-        found.append((name, default, words[0] if words else ""))
+        name, default, *rest = arguments
+        words = [literal(node) for node in rest if isinstance(node, ast.Constant | ast.JoinedStr)]
+        sentences = [text for text in words if " " in text]
+        found.append((literal(name), literal(default), sentences[0] if sentences else ""))
     return found
 
 
 def literal(node: ast.AST) -> str:
-    """A constant as its text, any other expression as its source."""
+    """A constant as its text, an f-string with "…" for what it computes, any other expression as its source."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
     if isinstance(node, ast.Constant):
         return str(node.value)
     return ast.unparse(node)
