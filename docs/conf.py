@@ -18,7 +18,19 @@ html_copy_source = html_show_sphinx = html_show_copyright = False
 myst_heading_anchors = 4
 
 # README has no list of pages, since GitHub shows the folder.
-PAGES = "\n\n```{toctree}\n:hidden:\n:glob:\n\ndocs/README\ndocs/tutorials/*\ndocs/guides/*\ndocs/hardware\ndocs/reference/*\ndocs/reference/generated/*\ndocs/explanation/*\nresults/**\nbenchmarks/**\n*\n```\n"
+LISTED = (
+    "docs/README",
+    "docs/tutorials/*",
+    "docs/guides/*",
+    "docs/hardware",
+    "docs/reference/*",
+    "docs/reference/generated/*",
+    "docs/explanation/*",
+    "results/**",
+    "benchmarks/**",
+    "*",
+)
+PAGES = "\n\n```{toctree}\n:hidden:\n:glob:\n\n" + "\n".join(LISTED) + "\n```\n"
 
 
 def setup(app) -> None:

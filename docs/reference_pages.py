@@ -1,7 +1,7 @@
 """Write the generated pages of docs/reference/generated/ from the code's own definitions.
 
-The flags of `fit` come from its own --help. Those of jmoe and launch, and the fields of a config, are read from the source
-and not imported, so that the site needs no trainer.
+The flags of `fit` come from its own --help. Those of jmoe and launch, and the fields of a config, are read from the
+source and not imported, so that the site needs no trainer.
 """
 
 import ast
@@ -130,8 +130,9 @@ def config_fields() -> str:
     head = [
         "# Fields of a config",
         "",
-        "Read from `configs/joint_moe.py` when this site was built. Set a field by a flag: `--config.model.n_experts=8`.",
-        "A later start of the same run may change a free field. `runs.csv` has a column where a field is not its default.",
+        "Read from `configs/joint_moe.py` when this site was built.",
+        "Set a field by a flag: `--config.model.n_experts=8`. A later start of the same run may change a free field.",
+        "`runs.csv` has the column where some run's value is not the default.",
         "",
         "| field | default | allowed | meaning | free | column |",
         "|---|---|---|---|---|---|",
@@ -146,7 +147,8 @@ def python_api() -> str:
     entries = [f".. autofunction:: fit.{name}" for name in names if is_public(name)]
     entries += [f".. autoclass:: fit.{name}\n   :members:" for name in CLASSES if is_public(name)]
     listed = "\n\n".join(entries)
-    return f"# Python API of fit\n\nFrom the docstrings, read when this site was built.\n\n```{{eval-rst}}\n{listed}\n```\n"
+    head = "# Python API of fit\n\nFrom the docstrings, read when this site was built."
+    return f"{head}\n\n```{{eval-rst}}\n{listed}\n```\n"
 
 
 def is_public(name: str) -> bool:
@@ -165,5 +167,5 @@ def cell(text: str, code: bool = True) -> str:
 
 
 def escape_docstring(app, what, name, obj, options, lines: list[str]) -> None:
-    """Let reStructuredText print a docstring as it is written: nothing in it is markup but the sections of Google style."""
+    """Keep the characters of a docstring from being read as reStructuredText; sections of Google style remain."""
     lines[:] = [re.sub(r"(?<!\\)([*|])", r"\\\1", line).replace("`", "``").replace("````", "``") for line in lines]
