@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "reference" / "generated"
 JMOE = ("train", "prepare", "evaluate", "compile", "export", "load", "generate")
 LAUNCH = ("sweep", "status", "logs", "cancel", "retry", "accept", "collect", "image", "task")
-BACKENDS = ("slurm", "gke")
+BACKENDS = {"slurm": "slurm.py", "gke": "manifest.py"}  # the file that defines each one's flags
 CLASSES = ("Law", "UserError")
 
 
@@ -43,8 +43,8 @@ def commands() -> str:
             path = ROOT / package / f"{name}.py"
             summary = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
             sections += [f"## python -m {package}.{name}", f"```text\n{summary}\n```", flag_table(flags_of(path))]
-    for name in BACKENDS:
-        sections += [f"## Flags of --backend={name}", flag_table(flags_of(ROOT / "launch" / f"{name}.py"))]
+    for name, file in BACKENDS.items():
+        sections += [f"## Flags of --backend={name}", flag_table(flags_of(ROOT / "launch" / file))]
     return "\n\n".join(sections) + "\n"
 
 
