@@ -2,7 +2,7 @@
 #   python -m launch.image --image=IMAGE --push                 for TPUs
 #   python -m launch.image --image=IMAGE --push --extra=cuda    for GPUs
 #   python -m launch.sweep --backend=gke --image=IMAGE ...
-# Its processes are not root's; a node whose TPU devices only root may open wants --pod_patch (docs/launch.md).
+# Its processes are not root's; a node whose TPU devices only root may open wants --pod_patch (docs/guides/sweep-on-gke.md).
 # It builds nothing but the code and the version of jax that it was told, or whatever is here where it was told none.
 FROM python:3.13-slim@sha256:9662417aace5ae7b8e2609cce472b72a8958e134ba372808abe9cc1a0c0125e6
 ARG EXTRA=tpu

@@ -1,6 +1,6 @@
 """A coordinate check of config.parametrization: what ten steps change in activations of models of several widths.
 
-    python -m benchmarks.width_transfer --picture=docs/mup.png
+    python -m benchmarks.width_transfer --picture=results/tuned/mup.png
 
 Two blocks of four experts learn one batch of random bytes at one rate, as in Tensor Programs V (arXiv 2203.03466),
 Fig. 5: with "standard" the change grows with the width, with "mup" it does not.
@@ -17,7 +17,7 @@ from configs import quickstart
 from jmoe.model import attention, decoder, sharding
 from jmoe.run import step
 
-PICTURE = flags.DEFINE_string("picture", "docs/mup.png", "Picture to write.")
+PICTURE = flags.DEFINE_string("picture", "results/tuned/mup.png", "Picture to write.")
 WIDTHS = 64, 128, 256, 512
 RATES = {"adamw": 0.005, "muon": 0.02}
 N_STEPS = 10

@@ -1,25 +1,46 @@
 """How Sphinx makes the site's pages of the repository's Markdown: `make site`."""
 
+import pathlib
+import sys
+
+sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).parents[1])]
+
+import reference_pages  # noqa: E402  beside this file
+
 project = "jmoe"
 html_title = project
 html_theme = "furo"
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "README"
-include_patterns = ["*.md", "docs/*.md", "benchmarks/**.md", "results/**.md"]
+include_patterns = ["*.md", "docs/**.md", "benchmarks/**.md", "results/**.md"]
 exclude_patterns = [".*", "runs", "site"]
 html_copy_source = html_show_sphinx = html_show_copyright = False
 myst_heading_anchors = 4
 
 # README has no list of pages, since GitHub shows the folder.
-PAGES = "\n\n```{toctree}\n:hidden:\n:glob:\n\ndocs/tutorial\ndocs/*\nresults/**\nbenchmarks/**\n*\n```\n"
+LISTED = (
+    "docs/README",
+    "docs/tutorials/*",
+    "docs/guides/*",
+    "docs/hardware",
+    "docs/reference/*",
+    "docs/reference/generated/*",
+    "docs/explanation/*",
+    "results/**",
+    "benchmarks/**",
+    "*",
+)
+PAGES = "\n\n```{toctree}\n:hidden:\n:glob:\n\n" + "\n".join(LISTED) + "\n```\n"
 
 
 def setup(app) -> None:
-    """Adds the list of pages, and a link to the planner at the head of each."""
+    """Write the generated pages, and add the list of pages and a link to the planner at the head of each."""
 
     def page(app, name, template, context, doctree) -> None:
         there = context["pathto"]("planner.html", resource=True)
         context["theme_announcement"] = f'<a href="{there}">Plan a model in your browser</a>'
 
+    reference_pages.write()
+    app.connect("autodoc-process-docstring", reference_pages.escape_docstring, priority=400)
     app.connect("source-read", lambda app, name, source: name == root_doc and source.append(source.pop() + PAGES))
     app.connect("html-page-context", page)

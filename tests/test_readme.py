@@ -155,7 +155,7 @@ def test_readmes_commands_succeed(checkout, shell, demo):
     assert not failed, "\n\n".join(failed)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorials/chips.md"])
 def test_from_chips_and_days_to_an_accepted_dry_run(tmp_path, page):
     """The commands about 64 H100 as printed, at their real size, in an empty folder: the plan's config is started."""
     environment = helpers.environment() | {

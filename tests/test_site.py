@@ -8,6 +8,8 @@ import sys
 import pytest
 import yaml
 
+from jmoe.config.fields import COLUMNS, FIELDS
+
 ROOT = pathlib.Path(__file__).parent.parent
 
 
@@ -37,7 +39,7 @@ def test_every_link_of_the_site_leads_somewhere(site):
 def test_the_site_asks_for_nothing_elsewhere_and_fits_the_screen(browser, site, width, scheme):
     tab, asked = browser.new_page(viewport=dict(width=width, height=844), color_scheme=scheme), []
     tab.on("request", lambda request: asked.append(request.url))
-    for name in ("index", "benchmarks/README", "docs/planner"):
+    for name in ("index", "benchmarks/README", "docs/guides/planner", "docs/reference/generated/commands"):
         tab.goto(f"file://{site}/{name}.html")
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
     tab.click("text=Plan a model in your browser")
@@ -55,3 +57,17 @@ def test_the_workflow_publishes_what_make_site_writes():
     assert "id-token" not in jobs["build"]["permissions"]
     assert not [step for step in jobs["deploy"]["steps"] if "run" in step]
     assert "site/" in (ROOT / ".gitignore").read_text().split()
+
+
+def test_the_reference_holds_each_field_column_and_flag(site):
+    """The pages that Sphinx made of the code, and the committed page of columns, against the code as it runs."""
+    generated = ROOT / "docs" / "reference" / "generated"
+    config_page = (generated / "config.md").read_text(encoding="utf-8")
+    assert [name for name in FIELDS if f"`config.{name}`" not in config_page] == []
+    columns_page = (ROOT / "docs" / "reference" / "runs-csv.md").read_text(encoding="utf-8")
+    assert [name for name in COLUMNS.values() if f"`{name}`" not in columns_page] == []
+    commands_page = (generated / "commands.md").read_text(encoding="utf-8")
+    command = [sys.executable, "-m", "launch.sweep", "--help"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    flags = re.findall(r"^  --(?:\[no\])?(\w+)", printed, re.MULTILINE)
+    assert len(flags) > 9 and [flag for flag in flags if f"`--{flag}`" not in commands_page] == []

@@ -101,13 +101,20 @@ def _variants(step, toy: bool) -> list[Part]:
     return variants
 
 
+def _is_one_of(name: str, chosen: list[str]) -> bool:
+    """Whether a part has one of the chosen names, or begins with its words: "step 8" is no "step 8,2"."""
+    return any(f"{name} ".startswith(f"{words} ") for words in chosen)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kind", choices=list(PLATFORMS), required=True, help="devices to measure; cpu: toy sizes")
     parser.add_argument("--out", required=True, help="folder of results")
     parser.add_argument("--traces", help="folder of traces, caches and runs; default: --out with -traces added")
     parser.add_argument("--seconds", type=float, default=530, help="after these nothing goes on")
-    parser.add_argument("--only", action="append", default=[], help="parts whose names begin so, instead of all")
+    parser.add_argument(
+        "--only", action="append", default=[], help="parts whose names begin with these words, instead of all"
+    )
     args = parser.parse_args()
     kind, out = args.kind, pathlib.Path(args.out)
     traces = pathlib.Path(args.traces or f"{args.out.rstrip('/')}-traces").absolute()
@@ -133,7 +140,7 @@ def main() -> int:
     published = "" if state["machine"]["published"] else "; its peaks are not listed in jmoe/cost/chips.py"
     print(f"{state['machine']['kind']}, jax {state['machine']['jax_version']}{published}", flush=True)
 
-    todo = [p for p in parts(kind == "cpu") if not args.only or p.name.startswith(tuple(args.only))]
+    todo = [part for part in parts(kind == "cpu") if not args.only or _is_one_of(part.name, args.only)]
     not_begun = []
     for part in todo:
         if _done(state, part.name) or not _wanted(state, part):

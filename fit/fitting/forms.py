@@ -43,7 +43,7 @@ BETTER = 0.7
 NO_PRIOR = "none"  # of --prior
 PARTS = 8  # equal parts of the runs by compute, where several runs share no budget
 # Standard deviations of an exponent, as a share of it, and of ln(1/k - 1): how two sweeps of the benchmark's tables
-# differ (docs/laws.md, "What another law knows").
+# differ (docs/guides/fit-your-runs.md, "What another law knows").
 SPREAD, SPREAD_OF_SHARE = 1 / 3, 0.7
 LARGEST_SHARE = 0.95  # so that a law with k = 1 has a mean to draw to
 

@@ -1,7 +1,7 @@
 """Whether best rates transfer over widths, and what Muon saves: tables and a picture from rates.csv and recipes.csv.
 
     python -m results.tuned.make gather    # runs/tuned/{rates,recipes}/runs.csv -> rates.csv, recipes.csv
-    python -m results.tuned.make           # the tables of docs/tuned.md, and docs/tuned.png
+    python -m results.tuned.make           # the tables of results/tuned/README.md, and tuned.png beside it
 
 Losses in nats per byte. mup is standard at width 48, so those runs count as both.
 """
@@ -153,7 +153,7 @@ def draw(found) -> None:
     for ax in axes[:, 0]:
         ax.set_ylabel("nats per byte")
     axes[0, 0].legend(fontsize="small")
-    figure.savefig(HERE.parents[1] / "docs" / "tuned.png", dpi=100)
+    figure.savefig(HERE / "tuned.png", dpi=100)
 
 
 if __name__ == "__main__":

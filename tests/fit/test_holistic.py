@@ -328,7 +328,7 @@ def test_eq_2_refitted_on_optima(tmp_path, capsys):
 
 
 def test_the_search_of_a_laptop(capsys):
-    """The committed runs of configs/sweeps/holistic_small.py: what docs/laws.md says of them."""
+    """The committed runs of configs/sweeps/holistic_small.py: what results/sweeps.md says of them."""
     runs = pathlib.Path(__file__).parents[2] / "results" / "holistic.csv"
     assert run(f"--runs={runs}", f"--width_runs={runs}", "--json") == 0
     found = json.loads(capsys.readouterr().out)

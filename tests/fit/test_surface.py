@@ -106,7 +106,7 @@ def test_surfaces_of_a_table(tmp_path, capsys):
 
 
 def test_the_sweep_of_a_laptop(capsys):
-    """The committed runs of configs/sweeps/sparsity_small.py: what docs/laws.md says of them."""
+    """The committed runs of configs/sweeps/sparsity_small.py: what results/sweeps.md says of them."""
     runs = pathlib.Path(__file__).parents[2] / "results" / "sparsity.csv"
     assert command_line.run(["surface", f"--runs={runs}", "--json"]) == 0
     small, large = json.loads(capsys.readouterr().out)

@@ -194,5 +194,5 @@ def blocks(path) -> list[list[str]]:
 
 def typed_commands() -> list[str]:
     """The commands of the ```sh blocks of README and docs, in their order, each once."""
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     return list(dict.fromkeys(command for page in pages for block in blocks(page) for command in block))

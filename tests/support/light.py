@@ -77,8 +77,8 @@ def should_hold():
 
 
 def programs():
-    """The example of docs/fit.md and the notebook, as Python source."""
-    yield from re.findall(r"```python\n(.*?)```", (ROOT / "docs/fit.md").read_text(), re.DOTALL)
+    """The example of docs/guides/use-from-python.md and the notebook, as Python source."""
+    yield from re.findall(r"```python\n(.*?)```", (ROOT / "docs/guides/use-from-python.md").read_text(), re.DOTALL)
     cells = json.loads((ROOT / "examples/plan.ipynb").read_text())["cells"]
     yield "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
 
