@@ -113,7 +113,7 @@ def main() -> int:
     parser.add_argument("--traces", help="folder of traces, caches and runs; default: --out with -traces added")
     parser.add_argument("--seconds", type=float, default=530, help="after these nothing goes on")
     parser.add_argument(
-        "--only", action="append", default=[], help="parts whose names begin with these words, instead of all"
+        "--only", action="append", default=[], help="parts that begin with these words, not all"
     )
     args = parser.parse_args()
     kind, out = args.kind, pathlib.Path(args.out)
