@@ -18,9 +18,8 @@ def get_config():
     config.model.n_heads = config.model.get_oneway_ref("d_model") // 8
     config.model.vocab_size = 257
     config.model.group_tokens = 1_024
-    config.model.final_norm = (
-        True  # without one, as in the recipe, so short a run hardly learns: docs/explanation/deviations.md
-    )
+    # without a norm before the head, as in the recipe, so short a run hardly learns: docs/explanation/deviations.md
+    config.model.final_norm = True
     config.model.dtype = "float32"
 
     config.data.tokenizer = "bytes"

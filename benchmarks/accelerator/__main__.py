@@ -112,9 +112,7 @@ def main() -> int:
     parser.add_argument("--out", required=True, help="folder of results")
     parser.add_argument("--traces", help="folder of traces, caches and runs; default: --out with -traces added")
     parser.add_argument("--seconds", type=float, default=530, help="after these nothing goes on")
-    parser.add_argument(
-        "--only", action="append", default=[], help="parts that begin with these words, not all"
-    )
+    parser.add_argument("--only", action="append", default=[], help="parts that begin with these words, not all")
     args = parser.parse_args()
     kind, out = args.kind, pathlib.Path(args.out)
     traces = pathlib.Path(args.traces or f"{args.out.rstrip('/')}-traces").absolute()

@@ -1,4 +1,4 @@
-"""The finished runs of a workdir of jmoe.train: one result.json for each branch (docs/reference/runs-csv.md has the format)."""
+"""The finished runs of a workdir of jmoe.train: one result.json for each branch (docs/reference/runs-csv.md)."""
 
 import glob
 import hashlib

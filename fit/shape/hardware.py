@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from fit.shape.architecture import ROUNDED, Architecture, Model
 
-# d_model / n_blocks of published models, by their config.json: docs/reference/published-models.md has the table. TYPICAL is its median.
+# d_model / n_blocks of published models, by their config.json (docs/reference/published-models.md).
+# TYPICAL is its median.
 LEAST_ASPECT, TYPICAL_ASPECT, MOST_ASPECT = 42.0, 116.0, 131.0
 NARROW = 256  # d_model below which no width is rounded: such models are for study
 TILE = 128  # of widths: what a matrix unit multiplies at once
