@@ -101,7 +101,8 @@ def requirements(names) -> list[str]:
     found = {}
     for line in map(str.strip, (ROOT / "setup.cfg").read_text().splitlines()):
         if parts := re.match(r"([\w.-]+)(\[[\w,]+\])? ?[<>=]=?", line):
-            found.setdefault(plain(parts[1]), line)
+            # pip would apply the condition after the semicolon to the Python that runs this file
+            found.setdefault(plain(parts[1]), line.partition(";")[0])
     return [found[name] for name in names]
 
 
