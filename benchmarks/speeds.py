@@ -65,7 +65,8 @@ def main() -> None:
     kinds = ("all", "dense", "mixtures", "ratio of mixture to dense", "ratio of more experts to 64")
     errors: dict[str, list[float]] = {kind: [] for kind in kinds}
     halves: dict[str, list[float]] = {kind: [] for kind in kinds}
-    print("Each source predicted from the others, leaving its runs out\n")
+    print("# How well training speeds are predicted\n")
+    print("Each source predicted from the others, leaving its runs out:\n")
     print("| source | runs | median error | 90% of errors below | within the 80% range |\n|---|---|---|---|---|")
     for source in sorted({run.source for run in runs}):
         left_out = [run for run in runs if run.source == source]

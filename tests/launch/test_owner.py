@@ -177,12 +177,12 @@ def test_a_lease_has_one_owner(bucket, held, monkeypatch, capfd):
 @pytest.mark.parametrize("timer", [True, False])
 def test_a_halted_owner_writes_nothing_when_it_wakes(timer, proxy, bucket, held, monkeypatch):
     """It is halted while the answer to a renewal is on its way, and wakes when another process owns its folder: that
-    answer must not make its lease any younger."""
+    answer must not make its lease any younger. (Ten seconds: a machine with much else to do delays renewals.)"""
     proxy.end()
     monkeypatch.setattr(lease, "BEAT", 0.2)
-    monkeypatch.setattr(lease, "EXPIRY", 4.0)
+    monkeypatch.setattr(lease, "EXPIRY", 10.0)
     path = epath.Path(f"{bucket}/halted-{timer}/train.lock")
-    held.append(process := hold(path, expiry=4.0, work=WRITES, timer=timer))
+    held.append(process := hold(path, expiry=10.0, work=WRITES, timer=timer))
     helpers.wait_until((path.parent / "data.json").exists, [process])
     proxy.fail("late", 1.0, at=f"name=halted-{timer}/train.lock", only="train.lock")
     helpers.wait_until(lambda: proxy.failed["late"], [process])
@@ -192,7 +192,7 @@ def test_a_halted_owner_writes_nothing_when_it_wakes(timer, proxy, bucket, held,
         storage.write_whole(path.parent / "data.json", "mine")
         if not timer:
             process.send_signal(signal.SIGCONT)
-        assert process.wait(20) == (-signal.SIGKILL if timer else UNAVAILABLE)  # halted as it is, or by itself
+        assert process.wait(40) == (-signal.SIGKILL if timer else UNAVAILABLE)  # halted as it is, or by itself
         assert timer or "this process ends and writes nothing more" in process.stderr.read()
         assert (path.parent / "data.json").read_text() == "mine"
 
