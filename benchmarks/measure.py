@@ -1,6 +1,5 @@
 """What every speed benchmark shares: arms run in turn, medians, ratios, a table and a JSON file."""
 
-import contextlib
 import datetime
 import json
 import os
@@ -14,11 +13,6 @@ from absl import flags
 from jmoe import cli
 
 ROUNDS = flags.DEFINE_integer("rounds", 11, "How often the arms take turns.")
-AUTOTUNE = flags.DEFINE_bool(
-    "autotune",
-    False,
-    "On a GPU: time the variants of tokamax's kernels first and take the fastest; else its own choice.",
-)
 JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
 
 
@@ -41,18 +35,6 @@ def in_turn(arms: dict, rounds: int, settle: bool = False) -> tuple[dict[str, li
             wall[name].append(time.perf_counter() - begin)
             cpu[name].append(time.process_time() - begin_cpu)
     return wall, cpu
-
-
-@contextlib.contextmanager
-def tuned_kernels():
-    """Has tokamax time the variants of each kernel while a program is compiled, if --autotune."""
-    if not AUTOTUNE.value or jax.default_backend() != "gpu":
-        yield
-        return
-    import tokamax
-
-    with tokamax.config.autotuning_cache_miss_fallback("autotune"):
-        yield
 
 
 def ratio(seconds: dict[str, list[float]], arm: str, base: str) -> float:

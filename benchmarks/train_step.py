@@ -93,7 +93,7 @@ def main(_):
     models = chosen(SIZE.value or ("cpu" if device.platform == "cpu" else "gpu"))
     mesh = sharding.make_mesh(next(iter(models.values())), [device])
     arms, predicted, seconds, cpu = {}, {}, {}, {}
-    with jax.set_mesh(mesh), measure.tuned_kernels():
+    with jax.set_mesh(mesh):
         for name, config in models.items():
             with contextlib.suppress(DoesNotFit), fitting():
                 arms[name], compiled = stepper(config, mesh)
@@ -156,8 +156,7 @@ def chosen(size: str) -> dict:
         return configs
     for config in configs.values():
         config.model.capacity_factor = None
-    said = "dropless, tuned" if measure.AUTOTUNE.value else "dropless"
-    return {f"{name} {said}": config for name, config in configs.items()}
+    return {f"{name} dropless": config for name, config in configs.items()}
 
 
 def with_experts(base, experts: str):

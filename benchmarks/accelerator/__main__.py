@@ -7,7 +7,8 @@ skipped, failed ones tried again. DIR gets results.json, table.md and log.txt, a
 another folder. On a GPU or TPU results/accelerators/NAME.json and the table in benchmarks/README.md are written too;
 `python -m benchmarks.accelerator.table DIR` does that alone, on any machine.
 
-The most valuable parts come first: peaks, whether the results are right, the main steps, their profiles, then the rest.
+The most valuable parts come first: peaks, mixtures with and without a capacity, the other main steps, whether the
+results are right, profiles, then the rest.
 `--kind=cpu` runs every kind of part at toy size, as a test; its times mean nothing.
 
 Exit codes: 0 every part is done, 1 a part failed, 3 parts are left (--seconds are over: start it again).
@@ -54,11 +55,10 @@ def parts(toy: bool) -> list[Part]:
         return Part(f"step {model}{what}", command, 150, after)
 
     main = [step(model) for model in ("1", "8", "32", "64,8")]
-    dropless = [own("grouped", 90, title="grouped"), own("grouped", 150, "--autotune", title="grouped tuned")]
+    dropless = [own("grouped", 150)]
     for model in ("8,2", "64,8") if not toy else ("8,2",):
         dropless.append(step(model))
         dropless.append(step(model, " dropless", "--dropless"))
-        dropless.append(step(model, " dropless tuned", "--dropless", "--autotune"))
     profiles = [
         own("profile", 150, f"--model={model}", title=f"profile {model}", after=(f"step {model}", True))
         for model in ("1", "8")
@@ -68,13 +68,12 @@ def parts(toy: bool) -> list[Part]:
     flags_ = [f"--{name}={value}" for name, value in zip(("n_tokens", "d_model", "d_ff", "fine"), sizes)]
     fine = (f"--dropless=8,2,{sizes[2] // 2}", f"--dropless={sizes[3]}")
     layer = Part("layer", ("benchmarks.moe_layer", *flags_, rounds, "--n_experts=8", "--n_experts=32", *fine), 180)
-    layer_tuned = dataclasses.replace(layer, name="layer tuned", command=(*layer.command, "--autotune"))
     checks = [
         own(name, limit, title=f"check {name}")
-        for name, limit in (("layer", 90), ("float32", 120), ("flash", 120), ("run", 240))
+        for name, limit in (("layer", 240), ("float32", 300), ("flash", 120), ("run", 240))
     ]
-    dropless = [part for part in dropless if part.name not in {one.name for one in main}]
-    first = [own("peak", 90), checks[0], *dropless, *checks[1:3], *main, *profiles, layer, layer_tuned, checks[3]]
+    main = [part for part in main if part.name not in {one.name for one in dropless}]
+    first = [own("peak", 90), *dropless, *main, checks[2], *profiles, layer, checks[0], checks[1], checks[3]]
     return first + _variants(step, toy) + [Part("loop", ("benchmarks.train_step", *size, "--models=1"), 180)]
 
 

@@ -4,6 +4,7 @@
 
 `layer`, `float32`, `flash` and `run` compare this device with the CPU of the same host; each row of their result has
 the relative error |a - b| / |b| and the tolerance. If a check fails, the process writes its result and exits with 1.
+`grouped` compares kernels with the product of even loads.
 """
 
 import functools
@@ -22,7 +23,7 @@ from benchmarks.accelerator import kernels, resumed_run
 from benchmarks.accelerator.checks import Checks
 from configs import joint_moe
 from jmoe.cost import chips
-from jmoe.model import dispatch, grouped_product, sharding
+from jmoe.model import dispatch, gpu_kernels, sharding
 from jmoe.run.step import gradient, make_eval_step, make_train_step
 
 PART = flags.DEFINE_enum(
@@ -37,6 +38,7 @@ MODEL = flags.DEFINE_string("model", "1", "profile: the model, as --models of be
 FOLDER = flags.DEFINE_string("folder", "runs/accelerator-traces", "profile, run: where traces and runs are kept.")
 
 STEPS = 3  # compared, and traced
+CALLS = 5  # of a grouped product, timed together
 # |a - b| / |b|. Devices sum float32 in different orders; a token whose router is undecided may then take another
 # expert, which changes 1 / tokens of a gradient. bfloat16 has 8 bits: 0.4% per rounding. A GPU sums what it scatters in
 # any order; the difference grows over hundreds of steps, and more so between devices.
@@ -76,41 +78,76 @@ def peak() -> dict:
 
 
 def grouped() -> list[dict]:
-    """Rows sorted by expert times their experts' matrices, forward and both gradients, for 2 of 8 and 8 of 64.
+    """The products of rows sorted by expert, 2 of 8 and 8 of 64, by each kernel: what it takes and its FLOP/s.
 
-    Loads are those of a random router. FLOP/s count each row by one matrix, three times.
+    Loads are those of a random router. "even loads" is the product of an equal number of rows for each expert, as a
+    mixture with capacity 1.0 has it.
     """
     n, d, f = (256, 16, 24) if TOY.value else (32_768, 1_280, 3_840)
-    device, dtype = jax.devices()[0], jnp.bfloat16
+    dtype = jnp.bfloat16
     rows = []
     for n_experts, top_k in ((8, 2), (64, 8)):
         width, n_rows = f * 2 // top_k, n * top_k
-        kernel = grouped_product.kernel_of(device.platform, dtype, (d, width))
         keys = jax.random.split(jax.random.key(0), 4)
         rows_MK = jax.random.normal(keys[0], (n_rows, d), dtype)
         weights_EKN = jax.random.normal(keys[1], (n_experts, d, width), dtype) / d**0.5
         dy_MN = jax.random.normal(keys[2], (n_rows, width), dtype)
         count_E = jnp.bincount(jax.random.randint(keys[3], n_rows, 0, n_experts), length=n_experts).astype(jnp.int32)
-
-        def product(rows_MK, weights_EKN, count_E=count_E, kernel=kernel):
-            return grouped_product.grouped_product(rows_MK, weights_EKN, count_E, kernel, some_without_expert=False)
-
-        def both(rows_MK, weights_EKN, dy_MN, product=product):
-            y_MN, backward = jax.vjp(product, rows_MK, weights_EKN)
-            return y_MN, *backward(dy_MN)
-
-        with measure.tuned_kernels():
-            compiled = jax.jit(both).lower(rows_MK, weights_EKN, dy_MN).compile()
-        arm = functools.partial(compiled, rows_MK, weights_EKN, dy_MN)
-        seconds, _ = measure.in_turn({"product": arm}, 3 if TOY.value else 11)
-        median = sorted(seconds["product"])[len(seconds["product"]) // 2]
-        flops = 3 * 2 * n_rows * d * width
-        product_of = f"{n_rows:,} x {d:,} by {n_experts} of {width:,}"
-        tuned = measure.AUTOTUNE.value and kernel == grouped_product.TOKAMAX
-        rows.append(
-            {"product": product_of, "kernel": kernel, "tuned": tuned, "ms": median * 1e3, "flops": flops / median}
-        )
+        even_E = jnp.full(n_experts, n_rows // n_experts, jnp.int32)
+        for name, dimensions, a, b in (
+            ("forward", gpu_kernels.FORWARD, rows_MK, weights_EKN),
+            ("rows' gradient", gpu_kernels.TO_ROWS, dy_MN, weights_EKN),
+            ("weights' gradient", gpu_kernels.TO_WEIGHTS, rows_MK, dy_MN),
+        ):
+            arms, results = {}, {}
+            for kernel, function in _kernels_of_products().items():
+                compiled = jax.jit(functools.partial(function, dimensions=dimensions)).lower(a, b, count_E).compile()
+                arms[kernel] = functools.partial(_calls, compiled, a, b, count_E)
+                results[kernel] = compiled(a, b, even_E)
+            seconds, _ = measure.in_turn(arms, 3 if TOY.value else 11)
+            for kernel in arms:
+                median = sorted(seconds[kernel])[len(seconds[kernel]) // 2] / CALLS
+                rows.append(
+                    {
+                        "product": f"{name}, {n_rows:,} x {d:,} by {n_experts} of {width:,}",
+                        "kernel": kernel,
+                        "ms": median * 1e3,
+                        "flops": 2 * n_rows * d * width / median,
+                        "error": _relative_error(results[kernel], results["even loads"]),
+                    }
+                )
     return rows
+
+
+def _calls(compiled, *args) -> list:
+    """What CALLS calls return; together they take far longer than the start of one."""
+    return [compiled(*args) for _ in range(CALLS)]
+
+
+def _kernels_of_products() -> dict:
+    """{name: a function of two arrays, the experts' counts and the product's dimensions}."""
+    kernels = {"even loads": _of_even_loads, "chosen": gpu_kernels.product}
+    if jax.default_backend() == "gpu":
+        kernels["Mosaic"] = gpu_kernels.by_mosaic
+        if gpu_kernels.has_triton():
+            kernels["Triton"] = gpu_kernels.by_triton
+    return kernels
+
+
+def _of_even_loads(a, b, count_E, dimensions):
+    """The grouped product where all experts have as many rows."""
+    n_experts = len(count_E)
+    a_ERI = a.reshape(n_experts, -1, a.shape[1])
+    if dimensions == gpu_kernels.TO_WEIGHTS:
+        return jnp.einsum("erk,ern->ekn", a_ERI, b.reshape(n_experts, -1, b.shape[1]))
+    product_of = "erk,ekn->ern" if dimensions == gpu_kernels.FORWARD else "ern,ekn->erk"
+    y_ERO = jnp.einsum(product_of, a_ERI, b)
+    return y_ERO.reshape(len(a), -1)
+
+
+def _relative_error(found, expected) -> float:
+    difference = found.astype(jnp.float32) - expected.astype(jnp.float32)
+    return float(jnp.linalg.norm(difference) / jnp.linalg.norm(expected.astype(jnp.float32)))
 
 
 def here_and_on_the_cpu():

@@ -48,8 +48,7 @@ def section(results: dict) -> str:
     for name in parts:
         if name == "loop" and rows_of(name):
             lines += ["", parts[name]["result"]["notes"].splitlines()[-1]]
-    for name in ("layer", "layer tuned"):
-        lines += _layers(name, rows_of(name), published, of_peak)
+    lines += _layers(rows_of("layer"), published, of_peak)
     lines += _grouped(parts, of_peak)
     for name in parts:
         if name.startswith("profile ") and "result" in parts[name]:
@@ -105,26 +104,22 @@ def _step(row: dict, of_peak) -> list[str]:
     return [*shape, _ms(row["ms"]), f"{row['tokens/s']:,.0f}", mfu, of_peak(1e9 * row["GFLOP/s"]), *memory]
 
 
-def _layers(part: str, rows: list[dict], published: dict, of_peak) -> list[str]:
-    """Layers beside the dense one; of "layer tuned" only those whose kernels were tuned."""
+def _layers(rows: list[dict], published: dict, of_peak) -> list[str]:
+    """Layers beside the dense one."""
     cells = []
     for row in rows:
-        if part == "layer tuned" and not row["layer"].startswith("dropless"):
-            continue
         flops = 1e9 * row["GFLOP/s"] if "GFLOP/s" in row else row["MFU"] * published.get("flops", 0)
         cells.append([row["layer"], _ms(row["ms"]), f"{row['x dense']:.2f}", of_peak(flops)])
-    head = "layer" if part == "layer" else "layer with tuned kernels"
-    return _table(f"{head}, forward and backward, over dense, of measured peak", cells)
+    return _table("layer, forward and backward, over dense, of measured peak", cells)
 
 
 def _grouped(parts: dict, of_peak) -> list[str]:
-    """Grouped products alone, with kernels as tokamax chooses them and as it times them."""
-    rows = [row for name in ("grouped", "grouped tuned") for row in parts.get(name, {}).get("result", [])]
-    cells = [
-        [row["product"], row["kernel"], "yes" if row["tuned"] else "no", _ms(row["ms"]), of_peak(row["flops"])]
-        for row in rows
-    ]
-    return _table("grouped product, kernel, tuned, forward and both gradients, of measured peak", cells)
+    """The products of rows sorted by expert alone."""
+    cells = []
+    for row in parts.get("grouped", {}).get("result", []):
+        product, error = row["product"].replace(", ", ": ", 1), f"{row['error']:.1e}"
+        cells.append([product, row["kernel"], _ms(row["ms"]), of_peak(row["flops"]), error])
+    return _table("product of rows by expert, kernel, time, of measured peak, error with even loads", cells)
 
 
 def _profile(found: dict) -> list[str]:

@@ -24,7 +24,7 @@ _FREE = frozenset(
 )
 _SLICES = ("dynamic-slice", "slice", "gather")
 # Kernels whose text is not HLO: Pallas's for TPUs and for GPUs, Triton's.
-_KERNELS = ("tpu_custom_call", "mosaic_gpu_v2", "triton_kernel_call")
+_KERNELS = ("tpu_custom_call", "mosaic_gpu_v2", "triton_kernel_call", "triton_kernel_call_ffi")
 _DECLARED = '"cost_estimate":{"flops":"'
 
 

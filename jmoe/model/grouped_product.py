@@ -3,7 +3,7 @@
 Axes: M rows, K units in, N units out, E experts (of this device).
 
 On a TPU libtpu has a kernel for jax.lax.ragged_dot. On a GPU XLA would multiply each row by every expert's matrix, so
-tokamax's kernels are used there: "mosaic", and "triton" where a chip lacks a Mosaic kernel for one of the gradients.
+tokamax's kernels are used there (jmoe/model/gpu_kernels.py).
 """
 
 import functools
@@ -14,27 +14,17 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from jmoe.errors import UserError
-from jmoe.model import sharding
+from jmoe.model import gpu_kernels
 
 XLA, TOKAMAX = "xla", "tokamax"
 SAVED = "grouped_product"  # the name by which remat knows the product of the forward pass
 ALIGNED = 8  # 16-bit numbers in 16 bytes, which every row of a kernel's array is a multiple of
 
-FORWARD = jax.lax.RaggedDotDimensionNumbers(  # [M, K] x [E, K, N]
-    dot_dimension_numbers=(([1], [1]), ([], [])), lhs_ragged_dimensions=[0], rhs_group_dimensions=[0]
-)
-TO_ROWS = jax.lax.RaggedDotDimensionNumbers(  # [M, N] x [E, K, N]
-    dot_dimension_numbers=(([1], [2]), ([], [])), lhs_ragged_dimensions=[0], rhs_group_dimensions=[0]
-)
-TO_WEIGHTS = jax.lax.RaggedDotDimensionNumbers(  # [M, K] x [M, N], summed over the rows of each expert
-    dot_dimension_numbers=(([0], [0]), ([], [])), lhs_ragged_dimensions=[0], rhs_group_dimensions=[]
-)
-
 
 def kernel_of(platform: str, dtype, widths: tuple[int, ...]) -> str:
     """The kernel of grouped_product on a platform, of arrays of this dtype and of these widths of rows.
 
-    It is "tokamax" on GPUs, else "xla". tokamax's Mosaic kernels take 16-bit numbers, in rows of a multiple of 16
+    It is "tokamax" on GPUs, else "xla". tokamax's kernels take 16-bit numbers, in rows of a multiple of 16
     bytes. Float32 and other widths, which only checks and small models have, are left to XLA.
 
     Raises:
@@ -80,7 +70,7 @@ def _by_tokamax(rows_MK, weights_EKN, count_E, some_without_expert):
     the gradient of the weights. This one chooses a kernel for each product. It also zeroes the rows without an expert:
     the kernels leave what was in memory there, and 0 times that may be NaN in the gradient of the weights.
     """
-    y_MN = _product(rows_MK, weights_EKN, count_E, FORWARD)
+    y_MN = _product(rows_MK, weights_EKN, count_E, gpu_kernels.FORWARD)
     if some_without_expert:
         y_MN = _zero_rows_without_expert(y_MN, count_E)
     return checkpoint_name(y_MN, SAVED)  # remat sees no product inside of tokamax's call
@@ -92,10 +82,10 @@ def _by_tokamax_fwd(rows_MK, weights_EKN, count_E, some_without_expert):
 
 def _by_tokamax_bwd(some_without_expert, residual, dy_MN):
     rows_MK, weights_EKN, count_E = residual
-    drows_MK = _product(dy_MN, weights_EKN, count_E, TO_ROWS)
+    drows_MK = _product(dy_MN, weights_EKN, count_E, gpu_kernels.TO_ROWS)
     if some_without_expert:
         drows_MK = _zero_rows_without_expert(drows_MK, count_E)
-    dweights_EKN = _product(rows_MK, dy_MN, count_E, TO_WEIGHTS)
+    dweights_EKN = _product(rows_MK, dy_MN, count_E, gpu_kernels.TO_WEIGHTS)
     return drows_MK, dweights_EKN, None
 
 
@@ -104,24 +94,8 @@ _by_tokamax.defvjp(_by_tokamax_fwd, _by_tokamax_bwd)
 
 def _product(a, b, count_E, dimensions):
     """One grouped product by tokamax, of the mesh axes that `a` differs over."""
-    import tokamax  # takes seconds, and only GPUs need it
-
-    try:
-        y = tokamax.ragged_dot_general(a, b, count_E, dimensions, implementation=_implementations())
-    except (NotImplementedError, ExceptionGroup) as error:
-        raise UserError(
-            "a mixture that drops nothing needs Triton's kernels on this GPU, for which tokamax has no others: install "
-            "the [cuda] extra, which brings triton and jax-triton, pip install -e '.[cuda]'"
-        ) from error
+    y = gpu_kernels.product(a, b, count_E, dimensions)
     return _vary(y, _axes_that_differ(a))  # a kernel of Pallas does not say over which axes its result differs
-
-
-def _implementations() -> tuple[str, ...]:
-    """tokamax's implementations, first choice first. Its "xla" is for tests on a CPU."""
-    if sharding.platform() != "gpu":
-        return ("xla",)
-    has_triton = all(importlib.util.find_spec(name) for name in ("triton", "jax_triton"))
-    return ("mosaic", "triton") if has_triton else ("mosaic",)
 
 
 def _zero_rows_without_expert(y_MN, count_E):
