@@ -52,8 +52,8 @@ def product(a, b, count_E, dimensions) -> jax.Array:
         except NotImplementedError as error:  # tokamax's word for a chip or a shape that a kernel is not made for
             refusal = error
     raise UserError(
-        "a mixture that drops nothing needs Triton's kernels on a GPU: install the [cuda] extra, which brings triton and "
-        "jax-triton, with Python 3.12 or later, pip install -e '.[cuda]'"
+        "a mixture that drops nothing needs Triton's kernels on a GPU: install the [cuda] extra, which brings triton "
+        "and jax-triton, with Python 3.12 or later, pip install -e '.[cuda]'"
     ) from refusal
 
 

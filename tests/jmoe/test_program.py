@@ -65,12 +65,13 @@ ENTRY %main (a: bf16[64,16], b: bf16[4,16,24], t: bf16[16,64], y: bf16[64,24], n
   %t = bf16[16,64]{{1,0}} parameter(2)
   %y = bf16[64,24]{{1,0}} parameter(3)
   %n = s32[4]{{0}} parameter(4)
-  ROOT %z = bf16[{out}] custom-call({operands}), custom_call_target="mosaic_gpu_v2", \
-metadata={{op_name="jit(step)/ragged_dot_sm90"}}
+  ROOT %z = bf16[{out}] custom-call({operands}), custom_call_target="{target}", \
+metadata={{op_name="jit(step)/ragged_dot"}}
 }}
 """
 
 
+@pytest.mark.parametrize("target", ["mosaic_gpu_v2", "triton_kernel_call_ffi"])
 @pytest.mark.parametrize(
     "operands, out, moved",
     [
@@ -79,13 +80,14 @@ metadata={{op_name="jit(step)/ragged_dot_sm90"}}
     ],
     ids=["rows by matrices", "the gradient of the matrices"],
 )
-def test_a_grouped_product_for_gpus_counts_by_its_shapes_and_says_so(operands, out, moved):
+def test_a_grouped_product_for_gpus_counts_by_its_shapes_and_says_so(operands, out, moved, target):
     """Each row by one matrix, in both: 64 rows of 16 x 24; of rows for 96, two thirds."""
-    program, flops = Program(GROUPED.format(operands=operands, out=out)), 2 * 64 * 16 * 24
+    program = Program(GROUPED.format(operands=operands, out=out, target=target))
+    flops = 2 * 64 * 16 * 24
     assert (program.matmul_flops(), program.estimated_flops()) == (flops, flops)
     assert program.matmul_flops(filled=2 / 3) == int(flops * 2 / 3)
     assert program.main_memory_bytes() == program.estimated_bytes() == moved
-    assert program.flops_by_source() == {"jit(step)/ragged_dot_sm90": flops}
+    assert program.flops_by_source() == {"jit(step)/ragged_dot": flops}
 
 
 def small_step(**model):
