@@ -35,7 +35,7 @@ export function infeasibleWhy(shape, limits, experts) {
   const e = Math.min(...possible);
   const d = smallestWidth(shape);
   const smallest = say(shape.n_dense ? "SMALLEST_OF" : "SMALLEST", { d, e, blocks: 1 + shape.n_dense });
-  const { flops, memory_bytes, chips, inference_tokens } = limits;
+  const { flops, memory_bytes, chips, inference_tokens, budget } = limits;
   const inGigabytes = (need, limit) => ({ smallest, need: need / 1e9, limit: limit / 1e9, times: need / limit });
   const served = memoryOf(shape, limits, d, e);
   if (memory_bytes != null && served > memory_bytes) return say("MEMORY_TOO_SMALL", inGigabytes(served, memory_bytes));
@@ -48,7 +48,7 @@ export function infeasibleWhy(shape, limits, experts) {
   const inference = INFERENCE_FLOPS * size * inference_tokens;
   const need = inference + TRAINING_FLOPS * size;
   const share = inference ? say("INFERENCE_SHARE", { inference }) : "";
-  return say("FLOPS_TOO_FEW", { smallest, need, share, times: need / flops, limit: flops, budget: "--flops" });
+  return say("FLOPS_TOO_FEW", { smallest, need, share, times: need / flops, limit: flops, budget });
 }
 
 // What extrapolation() gives: "n_tokens 7 times above 1.31M, ..."; "" for nothing.

@@ -30,7 +30,7 @@ export function planOf(data, law, options) {
   return { plan, limits };
 }
 
-function printedLimits({ chips, ...limits }) {
+function printedLimits({ chips, budget, ...limits }) {
   return Object.fromEntries(Object.entries(limits).filter(([, value]) => value != null));
 }
 

@@ -156,6 +156,7 @@ INFEASIBLE = {
     "memory_gb=1e-7": "--memory_gb cannot be met",
     "flops=1e3": "--flops cannot be met",
     "flops=1e9&inference_tokens=1e9": "of it for --inference_tokens",
+    "flops=&hours=1e-9&inference_tokens=1e9": "--hours=1e-09 of --chips=H100:1 cannot be met",
     "flops=-1": "--flops=-1: expected a positive number",
     "flops=": "nothing bounds the plan",
     "flops=&memory_gb=1&max_tokens=1e9&inference_tokens=1e9": "share the budget",
@@ -176,6 +177,17 @@ def test_an_infeasible_wish_gets_the_command_lines_sentence(planner, folder, cap
     assert planner.tab.locator("#results").is_hidden()
     assert typed(f"python -m fit plan {flags}", capsys) == ("", planner.text("refusal"))
     assert INFEASIBLE[wish] in planner.text("refusal")
+
+
+@pytest.mark.parametrize("width", [24, 31, 100])
+def test_a_memory_that_holds_the_smallest_model_exactly(planner, capsys, width):
+    """The page plans that model, as the command does, also where rounding puts it a little outside."""
+    smallest = 2 * 257 * width + 13 * width**2  # embedding, head and one block of a dense model
+    state = dict(law="jmoe-bytes-2026", flops="1e14", memory_gb=f"{2 * smallest / 1e9:.17g}", width_per_block=width)
+    planner.open(**state)
+    line = json.loads(typed(f"{planner.text('command')} --json", capsys)[0])
+    for best in (line["best"], json.loads(planner.text("json"))["best"]):
+        assert (best["n_experts"], best["n_active"]) == (1, pytest.approx(smallest, rel=1e-9))
 
 
 def test_the_state_is_in_the_address(planner):
