@@ -14,12 +14,25 @@ from planner_tab import SETTLED, Planner, assert_same, typed
 from fit import __main__ as command_line
 from fit.planning.constraints import CHIPS
 from fit.shape import like
+from fit.words import sentences
 from jmoe.cost.chips import CHIPS as JMOE_CHIPS
 from launch import accelerators
 
 DENSE = ("chinchilla-2022", "chinchilla-refit-2024", "fine-grained-dense-2024")
 SEARCHED = ("sparsity-2025", "fine-grained-2024", "comprehensive-2025")  # laws without an optimum in closed form
 LAWS = ("law.json", "coupled.json", "joint-moe-2025", "joint-moe-2025-as-printed", "jmoe-bytes-2026", *DENSE, *SEARCHED)
+
+# The warnings that the page has, too: not those of the model to build, nor that two forms of a law disagree.
+WARNINGS = ("BEST_OUTSIDE", "TOKENS_PER_PARAMETER", "AT_EDGE", "NOT_BOUNDED", "UNDECIDED", "NOT_READ", "WHOLE_EXPERTS")
+WARNINGS += ("NO_RANGE", "SHAPE_UNKNOWN", "CHIPS_BIND")
+
+
+def names_of(warnings):
+    """[(name of its template, sentence)] of the warnings that the page has."""
+    patterns = {}
+    for name in WARNINGS:
+        patterns[name] = re.sub(r"\\{.*?\\}", ".*", re.escape(getattr(sentences, name)))
+    return [(name, text) for text in warnings for name in WARNINGS if re.fullmatch(patterns[name], text)]
 
 
 def write_drawn_law(folder, name="law.json", **coupled):
@@ -105,7 +118,27 @@ def test_the_page_computes_what_the_command_line_does(planner, folder, capsys, l
         assert_same(page, line, json.dumps(state))
         assert planner.text("build-command") == f"{command} --emit_config=planned.py"
         assert set(planner.items("warnings")) <= set(line["warnings"])
+        assert names_of(planner.items("warnings")) == names_of(line["warnings"])
     assert answered >= 5
+
+
+DOUBTS = {
+    "UNDECIDED": dict(law="law.json", flops="7e8", experts="1,2,4,8"),
+    "NOT_BOUNDED": dict(law="sparsity-2025", flops="1e22", chips=""),
+    "WHOLE_EXPERTS": dict(law="fine-grained-2024", flops="1e22"),
+    "SHAPE_UNKNOWN": dict(law="comprehensive-2025", flops="1e22"),
+}
+
+
+@pytest.mark.parametrize("name", DOUBTS)
+def test_the_page_warns_as_the_command_line_does(planner, folder, capsys, name):
+    state = DOUBTS[name]
+    if state["law"] == "law.json":
+        state = state | dict(law=f"{folder}/law.json")
+    planner.open(**state)
+    line = json.loads(typed(f"{planner.text('command')} --json", capsys)[0])
+    warnings = names_of(planner.items("warnings"))
+    assert warnings == names_of(line["warnings"]) and name in dict(warnings)
 
 
 LIKE = [
