@@ -150,7 +150,8 @@ class Budget(Shape):
         if self.memory_gb is not None:
             given["memory_bytes"] = self.memory_gb * 1e9 * self.devices
         if self.hours is not None and chips is not None:
-            given |= dict(flops=chips.flops(self.hours), budget=f"--hours={self.hours:g} of --chips={self.chips}")
+            budget = sentences.HOURS_BUDGET.format(hours=self.hours, chips=self.chips)
+            given |= dict(flops=chips.flops(self.hours), budget=budget)
         return Constraints(chips=chips, **given)
 
     def of_all(self) -> Constraints:

@@ -3,7 +3,8 @@
 // shape: vocab_size, width_per_block, final_norm and the ratios of PAPER_SHAPE: split is the granularity, used the width
 // that a token uses in dense layers; trained: E counts the experts of the law's runs, else widths of a dense layer.
 // limits: {flops, memory_bytes, bytes_per_parameter, kv_tokens, bytes_per_kv_element, inference_tokens, max_tokens,
-// chips}; flops, memory_bytes, max_tokens and chips are null where there is no such limit.
+// chips, budget}; flops, memory_bytes, max_tokens and chips are null where there is no such limit. budget: the flags
+// that gave the FLOPs.
 
 export const TRAINING_FLOPS = 6; // of one parameter and token
 export const INFERENCE_FLOPS = 2;

@@ -1,7 +1,7 @@
 // The sentences of a plan: the command line's own templates (fit/words/sentences.py) filled in.
 
 import { INFERENCE_FLOPS, TRAINING_FLOPS, activeParameters, hasEnoughExperts, memoryOf } from "./counts.js";
-import { smallestWidth, topK, trainingBytesAt } from "./counts.js";
+import { smallestWidth, structure, topK, trainingBytesAt } from "./counts.js";
 import { amount, format, general } from "./numbers.js";
 
 let templates = {};
@@ -35,7 +35,7 @@ export function infeasibleWhy(shape, limits, experts) {
   const e = Math.min(...possible);
   const d = smallestWidth(shape);
   const smallest = say(shape.n_dense ? "SMALLEST_OF" : "SMALLEST", { d, e, blocks: 1 + shape.n_dense });
-  const { flops, memory_bytes, chips, inference_tokens } = limits;
+  const { flops, memory_bytes, chips, inference_tokens, budget } = limits;
   const inGigabytes = (need, limit) => ({ smallest, need: need / 1e9, limit: limit / 1e9, times: need / limit });
   const served = memoryOf(shape, limits, d, e);
   if (memory_bytes != null && served > memory_bytes) return say("MEMORY_TOO_SMALL", inGigabytes(served, memory_bytes));
@@ -48,7 +48,7 @@ export function infeasibleWhy(shape, limits, experts) {
   const inference = INFERENCE_FLOPS * size * inference_tokens;
   const need = inference + TRAINING_FLOPS * size;
   const share = inference ? say("INFERENCE_SHARE", { inference }) : "";
-  return say("FLOPS_TOO_FEW", { smallest, need, share, times: need / flops, limit: flops, budget: "--flops" });
+  return say("FLOPS_TOO_FEW", { smallest, need, share, times: need / flops, limit: flops, budget });
 }
 
 // What extrapolation() gives: "n_tokens 7 times above 1.31M, ..."; "" for nothing.
@@ -66,8 +66,9 @@ export function outsideInWords(outside) {
 
 const outsideRange = (outside) => (outside.length ? say("OUTSIDE", { what: outsideInWords(outside) }) : "");
 
-// What to know before a plan is trusted. experts: those compared.
-export function warningsOf(law, shape, { best, best_at_edge }, experts) {
+// What to know before a plan is trusted. experts: those compared; wantsMore: whether the law would take ever more.
+export function warningsOf(data, law, shape, plan, experts, wantsMore) {
+  const { best, best_at_edge, best_undecided, bootstrap } = plan;
   const warnings = [];
   if (best.extrapolation.length) {
     warnings.push(say("BEST_OUTSIDE", { outside: outsideRange(best.extrapolation) }));
@@ -79,9 +80,35 @@ export function warningsOf(law, shape, { best, best_at_edge }, experts) {
     const which = best.n_experts === Math.max(...experts) ? "largest" : "smallest";
     warnings.push(say("AT_EDGE", { e: best.n_experts, which }));
   }
-  warnings.push(...unreadOptions(law, shape), ...law.notes);
+  if (wantsMore) warnings.push(say("NOT_BOUNDED"));
+  if (best_undecided) {
+    const winners = bootstrap.optima.filter((row) => row.best_in_draws);
+    winners.sort((a, b) => b.best_in_draws - a.best_in_draws);
+    const wins = winners.map((row) => say("WIN", row)).join(", ");
+    warnings.push(say("UNDECIDED", { draws: bootstrap.draws, wins }));
+  }
+  warnings.push(...unreadOptions(law, shape), ...wholeExperts(law, shape), ...law.notes);
   if (!Object.keys(law.ranges).length) warnings.push(say("NO_RANGE"));
+  warnings.push(...unknownSizes(data, law, shape));
   return warnings;
+}
+
+// Says of a law that reads how experts are split that a plan's are whole.
+function wholeExperts(law, shape) {
+  const whole = ["top_k", "granularity", "shared_share"].filter((name) => law.columns.includes(name));
+  if (!whole.length || law.own || Math.max(...law.experts) === 1) return [];
+  const mixture = structure(shape, 2);
+  const values = whole.map((name) => `${name} ${general(mixture[name])}`).join(", ");
+  return [say("WHOLE_EXPERTS", { form: law.form, columns: whole.join(" and "), values })];
+}
+
+// Says which sizes are the paper's, as the law does not name its own.
+function unknownSizes(data, law, shape) {
+  const unknown = ["vocab_size", "width_per_block"].filter((name) => law.models[name] == null);
+  const isPaper = Object.entries(data.paper_shape).every(([name, value]) => shape[name] === value);
+  if (!unknown.length || !isPaper) return [];
+  const values = unknown.map((name) => format("{size:,}", { size: shape[name] })).join(" and ");
+  return [say("SHAPE_UNKNOWN", { names: unknown.join(" and "), values })];
 }
 
 const FLAGS = { used: "used", kv_share: "kv_share", n_dense: "dense_blocks" };

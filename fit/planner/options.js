@@ -2,7 +2,7 @@
 
 import { flopsPerHour } from "./cost.js";
 import { shapeOf } from "./counts.js";
-import { PlanError, refuse } from "./messages.js";
+import { PlanError, refuse, say } from "./messages.js";
 import { general, parsed } from "./numbers.js";
 import { referenceModel, referenceShape } from "./reference_model.js";
 
@@ -59,6 +59,14 @@ function chipsIn(data, state, devices) {
   return { kind: state.chip, count, mfu, dollars_per_hour, devices };
 }
 
+// {flops, budget}: the FLOPs, null where there is no such limit, and the flags that gave them.
+function budgetIn(data, state, hours, chips) {
+  if (hours == null) return { flops: positiveIn(data, state, "flops"), budget: "--flops" };
+  if (chips == null) throw new PlanError("hours make FLOPs only with a known kind of chip, a number of chips and MFU");
+  const budget = say("HOURS_BUDGET", { hours, chips: `${chips.kind}:${chips.count}` });
+  return { flops: hours * flopsPerHour(data, chips), budget };
+}
+
 // What the state asks: {law, shape, reference, limits, experts, chips, memory_gb, devices, hours}.
 export function optionsIn(data, law, state) {
   const memory_gb = positiveIn(data, state, "memory_gb");
@@ -68,11 +76,9 @@ export function optionsIn(data, law, state) {
   const hours = positiveIn(data, state, "hours");
   const experts = expertsIn(state, law);
   const chips = chipsIn(data, state, devices);
-  if (hours != null && chips == null)
-    throw new PlanError("hours make FLOPs only with a known kind of chip, a number of chips and MFU");
   const kv_tokens = String((numberIn(state, "context") ?? 0) * (numberIn(state, "sequences") ?? 0));
   const limits = {
-    flops: hours == null ? positiveIn(data, state, "flops") : hours * flopsPerHour(data, chips),
+    ...budgetIn(data, state, hours, chips),
     memory_bytes: memory_gb == null ? null : memory_gb * 1e9 * devices,
     bytes_per_parameter: positiveIn(data, state, "bytes_per_parameter"),
     kv_tokens: positiveIn(data, { kv_tokens }, "kv_tokens", true),

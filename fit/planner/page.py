@@ -17,9 +17,9 @@ from fit.lawbook import built, models
 from fit.lawbook.lawfile import OURS, PRESETS, Law, load
 from fit.laws import FORMS
 from fit.planner import formulas
-from fit.planning import compare, constraints, memory, verdict
+from fit.planning import compare, constraints, memory, optimum, planning, verdict
 from fit.shape import like
-from fit.shape.architecture import OF_EXPERTS
+from fit.shape.architecture import OF_EXPERTS, PAPER
 from fit.words import sentences, units
 
 MOST_RUNS = 1200  # on the page, spread evenly over the table
@@ -79,6 +79,8 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None) -> Json:
         published={name: _reference_model(name) for name in like.PUBLISHED},
         largest=units.LARGEST,
         verdict=_constants(verdict, "TIE", "APART", "COLUMNS"),
+        doubt=_constants(planning, "DECIDED") | _constants(optimum, "BAND"),
+        paper_shape=dataclasses.asdict(PAPER),
     )
 
 

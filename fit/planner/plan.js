@@ -25,12 +25,14 @@ export function planOf(data, law, options) {
   const isLargest = best.n_experts === Math.max(...experts);
   const isSmallest = best.n_experts === Math.min(...experts) && best.n_experts > 1;
   plan.best_at_edge = law.knows_experts && experts.length > 1 && (isLargest || isSmallest);
-  plan.warnings = warningsOf(law, shape, plan, experts);
+  plan.best_undecided = isUndecided(data, plan, experts);
+  const wantsMore = plan.best_at_edge && isLargest && isNotBounded(data, law, shape, limits);
+  plan.warnings = warningsOf(data, law, shape, plan, experts, wantsMore);
   if (chips) addCosts(data, plan, law, chips, shape, limits, experts);
   return { plan, limits };
 }
 
-function printedLimits({ chips, ...limits }) {
+function printedLimits({ chips, budget, ...limits }) {
   return Object.fromEntries(Object.entries(limits).filter(([, value]) => value != null));
 }
 
@@ -74,6 +76,21 @@ function verdictOf(data, { optima, best, bootstrap }) {
     margin: otherKind.length ? Math.min(...otherKind) - best.loss : null,
     differ,
   };
+}
+
+// Whether too few draws have the plan's best number of experts as theirs; null without draws or others to compare.
+function isUndecided(data, { bootstrap, best }, experts) {
+  if (!bootstrap || experts.length < 2) return null;
+  const row = bootstrap.optima.find(({ n_experts }) => n_experts === best.n_experts);
+  return row.best_in_draws < data.doubt.decided * bootstrap.draws;
+}
+
+// Whether, without a limit on memory, the loss still falls at numbers of experts far beyond any that can be built.
+function isNotBounded(data, law, shape, limits) {
+  const hasClosedForm = law.closed && law.counts_embedding;
+  if (hasClosedForm || limits.memory_bytes != null || law.fixes_experts) return false;
+  const [many, more] = [1e6, 1e7].map((e) => solve(lawAt(law, shape, e), e, shape, limits));
+  return more.loss < many.loss * (1 - data.doubt.band);
 }
 
 // The plan solved again for each draw: intervals at each number of experts, and how often each is the best.

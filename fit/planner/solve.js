@@ -40,10 +40,12 @@ function refuseUnbounded({ flops, memory_bytes, chips, max_tokens, inference_tok
   if (inference_tokens > 0) refuse("NO_BUDGET_TO_SHARE");
 }
 
-// The largest size whose bytes, a function of the width, do not exceed `most`.
+const BELOW_SMALLEST = 1e-9; // a limit may hold the smallest model exactly, and rounding must not put it outside
+
+// The largest size whose bytes, a function of the width, do not exceed `most`; NaN where the smallest model's do.
 function largestWithin(bytes, most, e, shape) {
   const excess = (logWidth) => Math.log(bytes(Math.exp(logWidth))) - Math.log(most);
-  const low = Math.log(smallestWidth(shape));
+  const low = Math.log(smallestWidth(shape)) - BELOW_SMALLEST;
   let high = low + 1;
   while (excess(high) < 0) high += 1;
   return activeParameters(shape, Math.exp(rootOf(excess, low, high)), e);
@@ -64,12 +66,13 @@ export const largestSize = (e, shape, limits) =>
   Math.min(largestInMemory(e, shape, limits), largestOnChips(e, shape, limits));
 
 const GRID = 20;
+const REFINED = 8; // each time to a tenth
 
 // Where f, which falls and then rises, is least between two ends: on a grid that is refined around its best point.
 function minimumOf(f, from, to) {
   let low = from;
   let high = to;
-  while (high - low > 1e-8 * (to - from)) {
+  for (let step = 0; step < REFINED; step++) {
     const points = Array.from({ length: GRID + 1 }, (_, i) => low + (i / GRID) * (high - low));
     const values = points.map(f);
     const best = values.indexOf(Math.min(...values));

@@ -25,6 +25,7 @@ from fit.words import sentences
 BAND = 1e-3  # near-optimal: within this share of the best loss
 NEAR = 1e-4  # as good as the best: within this share of its loss
 PLATEAU = 0.75  # where a model of this share of the best size is as good, larger ones are worth nothing
+BELOW_SMALLEST = 1e-9  # a limit may hold the smallest model exactly, and rounding must not put it outside
 GRID, REFINED = 129, 7  # of the search: sizes, and how often the grid is laid between the neighbours of the best one
 
 
@@ -124,7 +125,7 @@ def _largest(architecture: Architecture, constraints: Constraints, n_experts: Ar
     largest, bound = np.inf, "memory"
     for name, used, limit in constraints.sizes(architecture):
         excess = lambda log_d: np.log(used(np.exp(log_d), n_experts)) - np.log(limit)
-        low = np.log(architecture.smallest)
+        low = np.log(architecture.smallest) - BELOW_SMALLEST
         high = low + 1
         while np.any(excess(high) < 0):
             high += 1

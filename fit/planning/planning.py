@@ -326,7 +326,7 @@ def at_edge(experts: Floats, e: float) -> bool:
 def not_bounded(law: Law, architecture: Architecture, constraints: Constraints) -> bool:
     """Whether, without a limit on memory, the loss still falls at numbers of experts far beyond any that can be built.
 
-    False for laws with a closed form: the planner page plans with these in the browser and has no such warning.
+    False for laws with a closed form.
     """
     if law.closed_form or constraints.memory_bytes is not None or law.fixes_experts:
         return False

@@ -59,6 +59,7 @@ FLOPS_TOO_FEW = (
     "{budget} cannot be met: {smallest} needs {need:.4g} FLOPs to train on a single token{share}, "
     "{times:.3g} times the {limit:.4g} there are"
 )
+HOURS_BUDGET = "--hours={hours:g} of --chips={chips}"
 INFERENCE_SHARE = " ({inference:.4g} of it for --inference_tokens)"
 NO_OPTIMUM = (
     "at n_experts = {at:g} this law's loss does not fall with n_active or n_tokens (exponents {mu:.4g}, {nu:.4g}): it "

@@ -133,6 +133,16 @@ def test_constrained_optimum_is_brute_force(flops, memory, kv, served, cap, e, n
         assert cap is None or found.n_tokens <= constraints.max_tokens
 
 
+@pytest.mark.parametrize("width_per_block", [24, 64, 100])
+@pytest.mark.parametrize("e", [1, 4, 32])
+def test_a_memory_that_holds_the_smallest_model_exactly(law, width_per_block, e):
+    shape = architecture.Architecture(vocab_size=257, width_per_block=width_per_block)
+    smallest = float(shape.n_total(width_per_block, e))
+    limits = optimum.Constraints(flops=1e22, memory_bytes=2 * smallest)
+    best = optimum.solve(law, e, shape, limits)
+    assert best.feasible and float(best.n_total) == pytest.approx(smallest, rel=1e-8)
+
+
 def test_inference_optimum_size_is_brute_force(law):
     """The loss is flat at its optimum, so the size is compared too: with inference tokens it solves an equation."""
     constraints = optimum.Constraints(flops=1e22, inference_tokens=1e11)

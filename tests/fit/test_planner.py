@@ -14,12 +14,25 @@ from planner_tab import SETTLED, Planner, assert_same, typed
 from fit import __main__ as command_line
 from fit.planning.constraints import CHIPS
 from fit.shape import like
+from fit.words import sentences
 from jmoe.cost.chips import CHIPS as JMOE_CHIPS
 from launch import accelerators
 
 DENSE = ("chinchilla-2022", "chinchilla-refit-2024", "fine-grained-dense-2024")
 SEARCHED = ("sparsity-2025", "fine-grained-2024", "comprehensive-2025")  # laws without an optimum in closed form
 LAWS = ("law.json", "coupled.json", "joint-moe-2025", "joint-moe-2025-as-printed", "jmoe-bytes-2026", *DENSE, *SEARCHED)
+
+# The warnings that the page has, too: not those of the model to build, nor that two forms of a law disagree.
+WARNINGS = ("BEST_OUTSIDE", "TOKENS_PER_PARAMETER", "AT_EDGE", "NOT_BOUNDED", "UNDECIDED", "NOT_READ", "WHOLE_EXPERTS")
+WARNINGS += ("NO_RANGE", "SHAPE_UNKNOWN", "CHIPS_BIND")
+
+
+def names_of(warnings):
+    """[(name of its template, sentence)] of the warnings that the page has."""
+    patterns = {}
+    for name in WARNINGS:
+        patterns[name] = re.sub(r"\\{.*?\\}", ".*", re.escape(getattr(sentences, name)))
+    return [(name, text) for text in warnings for name in WARNINGS if re.fullmatch(patterns[name], text)]
 
 
 def write_drawn_law(folder, name="law.json", **coupled):
@@ -105,7 +118,27 @@ def test_the_page_computes_what_the_command_line_does(planner, folder, capsys, l
         assert_same(page, line, json.dumps(state))
         assert planner.text("build-command") == f"{command} --emit_config=planned.py"
         assert set(planner.items("warnings")) <= set(line["warnings"])
+        assert names_of(planner.items("warnings")) == names_of(line["warnings"])
     assert answered >= 5
+
+
+DOUBTS = {
+    "UNDECIDED": dict(law="law.json", flops="7e8", experts="1,2,4,8"),
+    "NOT_BOUNDED": dict(law="sparsity-2025", flops="1e22", chips=""),
+    "WHOLE_EXPERTS": dict(law="fine-grained-2024", flops="1e22"),
+    "SHAPE_UNKNOWN": dict(law="comprehensive-2025", flops="1e22"),
+}
+
+
+@pytest.mark.parametrize("name", DOUBTS)
+def test_the_page_warns_as_the_command_line_does(planner, folder, capsys, name):
+    state = DOUBTS[name]
+    if state["law"] == "law.json":
+        state = state | dict(law=f"{folder}/law.json")
+    planner.open(**state)
+    line = json.loads(typed(f"{planner.text('command')} --json", capsys)[0])
+    warnings = names_of(planner.items("warnings"))
+    assert warnings == names_of(line["warnings"]) and name in dict(warnings)
 
 
 LIKE = [
@@ -156,6 +189,7 @@ INFEASIBLE = {
     "memory_gb=1e-7": "--memory_gb cannot be met",
     "flops=1e3": "--flops cannot be met",
     "flops=1e9&inference_tokens=1e9": "of it for --inference_tokens",
+    "flops=&hours=1e-9&inference_tokens=1e9": "--hours=1e-09 of --chips=H100:1 cannot be met",
     "flops=-1": "--flops=-1: expected a positive number",
     "flops=": "nothing bounds the plan",
     "flops=&memory_gb=1&max_tokens=1e9&inference_tokens=1e9": "share the budget",
@@ -176,6 +210,17 @@ def test_an_infeasible_wish_gets_the_command_lines_sentence(planner, folder, cap
     assert planner.tab.locator("#results").is_hidden()
     assert typed(f"python -m fit plan {flags}", capsys) == ("", planner.text("refusal"))
     assert INFEASIBLE[wish] in planner.text("refusal")
+
+
+@pytest.mark.parametrize("width", [24, 31, 100])
+def test_a_memory_that_holds_the_smallest_model_exactly(planner, capsys, width):
+    """The page plans that model, as the command does, also where rounding puts it a little outside."""
+    smallest = 2 * 257 * width + 13 * width**2  # embedding, head and one block of a dense model
+    state = dict(law="jmoe-bytes-2026", flops="1e14", memory_gb=f"{2 * smallest / 1e9:.17g}", width_per_block=width)
+    planner.open(**state)
+    line = json.loads(typed(f"{planner.text('command')} --json", capsys)[0])
+    for best in (line["best"], json.loads(planner.text("json"))["best"]):
+        assert (best["n_experts"], best["n_active"]) == (1, pytest.approx(smallest, rel=1e-9))
 
 
 def test_the_state_is_in_the_address(planner):
