@@ -37,6 +37,8 @@ from typing import TYPE_CHECKING
 
 from fit.errors import UserError
 
+__version__ = "0.3.0"
+
 if TYPE_CHECKING:
     from fit.api import add, compare, holistic, law, load, next, page, plan, predict, read, save, speedup, surface
 
@@ -64,3 +66,7 @@ def __getattr__(name: str) -> object:
     from fit import api
 
     return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__doc__", "__version__"])

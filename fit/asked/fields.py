@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from fit.data.table import shown
 from fit.errors import UserError
-from fit.words import sentences
+from fit.words import sentences, units
 from fit.words.units import LARGEST
 
 Check = Callable[[str, Any], object]
@@ -71,10 +71,9 @@ def number(
     """A number from `least` to `most`. below: the sentence for less than that, with {flag} and {value}."""
 
     def check(name: str, value: Any) -> float:
-        try:
-            x = math.nan if isinstance(value, bool) else float(value)
-        except (TypeError, ValueError):
-            raise UserError(f"--{name}: found {shown(value)}, expected a number") from None
+        x = _number(name, value)
+        if x is None:
+            raise UserError(f"--{name}: found {shown(value)}, expected {units.written(name)}")
         if below and not x >= least:
             raise UserError(below.format(flag=name, value=x))
         if most < LARGEST and not least <= x <= most:
@@ -91,11 +90,13 @@ def whole(help: str, default: int | None = None, least: int = 0, most: int | Non
     """A whole number from `least` up, to `most` if there is one."""
 
     def check(name: str, value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1 or value < least:
-            raise UserError(f"--{name}={shown(value)}: expected a whole number from {least} up")
-        if most is not None and value > most:
-            raise UserError(f"--{name}={shown(value)}: expected a whole number from {least} to {most}")
-        return int(value)
+        x = _number(name, value)
+        typed = value if isinstance(value, str) else shown(value)
+        if x is None or not math.isfinite(x) or x != x // 1 or x < least:
+            raise UserError(f"--{name}={typed}: expected a whole number from {least} up")
+        if most is not None and x > most:
+            raise UserError(f"--{name}={typed}: expected a whole number from {least} to {most}")
+        return int(x)
 
     return field("integer", help, default, check)
 
@@ -180,11 +181,18 @@ def listed(value: object) -> list:
     return list(value) if isinstance(value, Iterable) else [value]
 
 
-def _positive(name: str, value: Any) -> float:
+def _number(name: str, value: Any) -> float | None:
+    """The number that `value` is or that a person wrote with a unit; None where it is none."""
+    if isinstance(value, str) and math.isfinite(x := units.parsed(name, value)):
+        return x
     try:
-        x = float(value)
+        return None if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
-        x = math.nan
-    if not SMALLEST <= x <= LARGEST:
+        return None
+
+
+def _positive(name: str, value: Any) -> float:
+    x = _number(name, value)
+    if x is None or not SMALLEST <= x <= LARGEST:
         raise UserError(sentences.NOT_NUMBERS.format(flag=name, text=shown(value) if value != "" else "''"))
     return x

@@ -72,6 +72,18 @@ class Import(flags.Columns):
 
 
 @dataclasses.dataclass(kw_only=True)
+class Laws(fields.Asked):
+    """List the published laws, whose names --law takes: the columns that each reads, the runs it was fitted to, and its
+    source.
+
+    python -m fit laws
+    """
+
+    def run(self) -> None:
+        print("\n".join(summary.of_all()))
+
+
+@dataclasses.dataclass(kw_only=True)
 class Law(fits.Fit, flags.Columns):
     """Fit a law to a table of runs with the columns n_active, n_tokens, n_experts and loss (nats per token).
 

@@ -3,6 +3,7 @@ bytes."""
 
 import math
 import numbers
+import re
 import string
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,6 +12,9 @@ from fit.aliases import Json
 
 AMOUNTS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"), (1.0, ""))
 MEMORIES = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB"), (1.0, "bytes"))
+MULTIPLES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}  # of counts
+GIGABYTES = {"mb": 1e-3, "gb": 1.0, "tb": 1e3, "mib": 2**20 / 1e9, "gib": 2**30 / 1e9, "tib": 2**40 / 1e9}
+HOURS = {"min": 1 / 60, "h": 1.0, "d": 24.0, "w": 168.0}
 LARGEST = 1e40  # of any amount that a flag gives, and of every budget
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -35,6 +39,32 @@ def amount(x: float) -> str:
 def memory(n_bytes: float) -> str:
     """Bytes: 24.3 GB, 73.1 KB."""
     return " ".join(_scaled(n_bytes, MEMORIES))
+
+
+def parsed(name: str, text: str) -> float:
+    """The number that a person wrote for a flag or a column of this name; NaN where it is none.
+
+    Counts may end with K, M, B or T (1.5B), a memory_gb with MB, GB, TB, MiB, GiB or TiB, hours with min, h, d or w.
+    Capitals make no difference.
+    """
+    units = MULTIPLES
+    if name.endswith("memory_gb"):
+        units = GIGABYTES
+    elif name == "hours":
+        units = HOURS
+    parts = re.fullmatch(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]*)", text.strip().lower())
+    if not parts or (parts[2] and parts[2] not in units):
+        return math.nan
+    return float(parts[1]) * units.get(parts[2], 1.0)
+
+
+def written(name: str) -> str:
+    """How `parsed` takes a number of this name, for a sentence."""
+    if name.endswith("memory_gb"):
+        return "a number of GB such as 80, 80GB or 1.5TB"
+    if name == "hours":
+        return "a number of hours such as 240, 240h or 10d"
+    return "a number such as 1e22, 1.5B or 300M"
 
 
 def _mantissa(x: float) -> tuple[str, int]:

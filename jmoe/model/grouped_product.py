@@ -66,10 +66,14 @@ def grouped_product(
 def _by_tokamax(rows_MK, weights_EKN, count_E, some_without_expert):
     """grouped_product by tokamax's kernels.
 
-    tokamax's own gradient takes the kernel of the forward pass, or fails: Ampere and Blackwell lack a Mosaic kernel for
-    the gradient of the weights. This one chooses a kernel for each product. It also zeroes the rows without an expert:
-    the kernels leave what was in memory there, and 0 times that may be NaN in the gradient of the weights.
+    tokamax's own gradient takes the kernel of the forward pass, or fails where there is none. This one chooses a kernel
+    for each product. It also zeroes the rows without an expert: the kernels leave what was in memory there, and 0 times
+    that may be NaN in the gradient of the weights.
     """
+    return _forward(rows_MK, weights_EKN, count_E, some_without_expert)
+
+
+def _forward(rows_MK, weights_EKN, count_E, some_without_expert):
     y_MN = _product(rows_MK, weights_EKN, count_E, gpu_kernels.FORWARD)
     if some_without_expert:
         y_MN = _zero_rows_without_expert(y_MN, count_E)
@@ -77,7 +81,8 @@ def _by_tokamax(rows_MK, weights_EKN, count_E, some_without_expert):
 
 
 def _by_tokamax_fwd(rows_MK, weights_EKN, count_E, some_without_expert):
-    return _by_tokamax(rows_MK, weights_EKN, count_E, some_without_expert), (rows_MK, weights_EKN, count_E)
+    # not _by_tokamax itself, whose inside remat would not see either
+    return _forward(rows_MK, weights_EKN, count_E, some_without_expert), (rows_MK, weights_EKN, count_E)
 
 
 def _by_tokamax_bwd(some_without_expert, residual, dy_MN):

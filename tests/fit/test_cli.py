@@ -274,7 +274,7 @@ def test_a_damaged_law_is_refused(tmp_path, capsys, coefficients, words):
     assert words in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", command_line.COMMANDS)
+@pytest.mark.parametrize("name", [name for name in command_line.COMMANDS if name != "laws"])  # which takes no flags
 def test_help_has_an_example_that_parses(name, capsys):
     assert command_line.run([name, "--help"]) == 0
     said = capsys.readouterr().out
