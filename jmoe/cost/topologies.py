@@ -25,7 +25,9 @@ GPUS = {
 def topology_devices(name: str, n_slices: int = 1):
     """jax's descriptions of the devices of `n_slices` TPU slices, or of machines with GPUs, which need not be here.
     UserError where there is no such slice, or its compiler is not installed."""
-    kind, _, size = name.partition(":")
+    typed, _, size = name.partition(":")
+    spelt = {known.lower(): known for known in (*GPUS, *TPU_KINDS.values())}
+    kind = spelt.get(typed.lower(), typed)
     if kind in GPUS:
         if n_slices > 1:
             raise UserError(
@@ -55,7 +57,7 @@ def topology_devices(name: str, n_slices: int = 1):
     if kind == "v4":
         options["chip_config_name"] = "megacore"  # both cores of a chip as one device
     try:
-        return topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices
+        return topologies.get_topology_desc(platform="tpu", topology_name=f"{kind}:{size}", **options).devices
     except Exception as error:  # noqa: BLE001  libtpu's own kinds of error
         reason = " ".join(str(error).split("\n")[0].split())
         raise UserError(

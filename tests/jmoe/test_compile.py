@@ -258,6 +258,12 @@ def test_what_does_not_fit_exits_with_3(tmp_path):
     assert json.loads((tmp_path / "report.json").read_text())["fits"] is False
 
 
+def test_capitals_of_a_topology_make_no_difference():
+    pytest.importorskip("libtpu", reason="SKIPPED: topologies are known to libtpu (the [tpu] extra) alone")
+    kinds = {device.device_kind for device in topology_devices("V5E:2x2")}
+    assert kinds == {device.device_kind for device in topology_devices("v5e:2x2")} and len(kinds) == 1
+
+
 @pytest.mark.parametrize("name", ["v9:2x2", "v5e", "4x4", "v5e:3x3", "v5p:0x2x2", "v5e:x", "v6e:4*4", ""])
 def test_unknown_topologies_name_the_accepted_forms(name):
     pytest.importorskip("libtpu", reason="SKIPPED: topologies are known to libtpu (the [tpu] extra) alone")

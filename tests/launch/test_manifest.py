@@ -291,3 +291,10 @@ def test_all_of_it_reaches_the_dry_run(tmp_path):
     assert done.returncode == 2 and "do not divide over 16 devices" in done.stderr, done.stderr  # shown all the same
     for words in ("tcpx-daemon", "claimName: corpus", "secretRef", "gke-gcsfuse/volumes"):
         assert done.stdout.count(words) in (12, 24)  # in every JobSet once, or in two places of a sidecar
+
+
+def test_capitals_of_an_accelerator_make_no_difference():
+    assert accelerators.parse("h100:2x8") == accelerators.parse("H100:2x8")
+    assert accelerators.parse("V5E:4x4") == accelerators.parse("v5e:4x4")
+    assert accelerators.chip("h100-mega:8") == "H100"
+    assert accelerators.n_chips("TPU7X:2x2x2", 16) == 8
