@@ -7,12 +7,13 @@ from fit.asked.fields import Asked, choice, experts, free, number, numbers, swit
 from fit.errors import UserError
 from fit.lawbook import totals
 from fit.lawbook.lawfile import Law
-from fit.planning import compare, cost, memory, mesh, planning, repeats, startable, target
+from fit.planning import by_time, compare, cost, memory, mesh, planning, repeats, speed, startable, target
 from fit.planning.constraints import CHIPS, ROOM, Chips, Constraints, Mesh
 from fit.shape.architecture import PAPER, Architecture
 from fit.shape.like import PUBLISHED, Known, read
 from fit.words import sentences
 
+BY = ("flops", "time")
 SHAPES = ("hardware", "paper")
 OWN = "Default: the law's own"
 MOST_BLOCKS = 1000  # of any model
@@ -58,6 +59,12 @@ class Budget(Shape):
     chips: str | None = text("Chips to train on, such as H100:8, for costs in hours.")
     hours: float | None = number("Budget in hours on --chips, instead of --flops.")
     dollars_per_hour: float | None = number("Price of one chip for an hour.", least=0)
+    by: str = choice(
+        "What --hours on --chips give: flops, at one MFU for all models (or by --mfu); or time, the tokens that each "
+        "model trains at its own modelled speed.",
+        "flops",
+        BY,
+    )
     mfu: float | dict[int, float] | str | None = free(
         "Model FLOPs utilisation that training reaches: a number, or JSON, or a file of it, by number of experts, "
         f'{{"1": 0.45, "8": 0.38}}. Default: {cost.MFU}.'
@@ -78,6 +85,12 @@ class Budget(Shape):
         super().__post_init__()
         if self.hours is not None and self.flops is not None:
             raise UserError("--hours and --flops are both the budget: give one of them")
+        if self.by == "time":
+            for name in ("chips", "hours"):
+                if getattr(self, name) is None:
+                    raise UserError(sentences.TIME_NEEDS.format(flag=f"--{name}"))
+            if self.mfu is not None:
+                raise UserError(sentences.TIME_OR_MFU)
 
     @property
     def known(self) -> Known | None:
@@ -150,7 +163,9 @@ class Budget(Shape):
         if self.memory_gb is not None:
             given["memory_bytes"] = self.memory_gb * 1e9 * self.devices
         if self.hours is not None and chips is not None:
-            given |= dict(flops=chips.flops(self.hours), budget=f"--hours={self.hours:g} of --chips={self.chips}")
+            given |= dict(budget=f"--hours={self.hours:g} of --chips={self.chips}")
+            if self.by == "flops":
+                given |= dict(flops=chips.flops(self.hours))
         return Constraints(chips=chips, **given)
 
     def of_all(self) -> Constraints:
@@ -188,6 +203,8 @@ class Plan(Budget):
         super().__post_init__()
         if self.epochs is not None and self.max_tokens is None:
             raise UserError("--epochs needs --max_tokens, the tokens that are read again")
+        if self.by == "time" and self.shape == "paper":
+            raise UserError(sentences.TIME_OF_GRID)
 
     def bought(self, experts: tuple[int, ...]) -> Chips | None:
         """With the mesh that is asked. Raises UserError where that does not divide the chips, too."""
@@ -280,17 +297,22 @@ def _planned(law: Law, asked: Plan, architecture: Architecture) -> dict:
     if asked.epochs is not None and asked.max_tokens is not None:
         law = repeats.of_law(law, asked.max_tokens, *([0] if loss is not None else []))  # a target is met exactly
     if loss is not None:
-        if constraints.flops is not None:
+        if asked.hours is not None or constraints.flops is not None:
             raise UserError("--target_loss asks for the budget that --flops or --hours gives: give one of them")
         knows_nothing = math.log(architecture.vocab_size)
         if loss >= knows_nothing:
             sentence = sentences.TARGET_KNOWS_NOTHING
             raise UserError(sentence.format(loss=loss, size=architecture.vocab_size, nothing=knows_nothing))
         constraints, reached = target.reach(law, architecture, constraints, compared, loss)
+    if asked.by == "time" and asked.hours is not None and asked.shapes is not None:
+        budget = asked.hours, speed.calibrated()
+        constraints = by_time.constraints_of(law, architecture, constraints, compared, asked.shapes, budget)
     plan = planning.plan(law, architecture, constraints, compared, asked.shapes)
     if reached is not None:
         plan["target"] = reached | dict(front=target.front(law, architecture, constraints, compared))
     if isinstance(law, repeats.Repeated):
         repeats.add_to(plan, law, architecture, constraints, compared)
+    if constraints.clock is not None:
+        constraints = by_time.add_to(plan, law, architecture, constraints)
     cost.add_to(plan, law, architecture, constraints, compared)
     return plan

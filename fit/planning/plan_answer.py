@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator
 
 from fit.aliases import Json
-from fit.planning import plan_text, verdict
+from fit.planning import by_time, plan_text, verdict
 from fit.words import sentences
 from fit.words.units import say
 
@@ -46,6 +46,8 @@ def _answer(plan: Json) -> Iterator[str]:
     if "like" in plan:
         yield from _like(plan)
     yield _price(plan)
+    if "clock" in plan:
+        yield from by_time.text(plan)
     built = plan["buildable"]
     if built:
         yield _shape(built)
@@ -83,7 +85,12 @@ def _price(plan: Json) -> str:
         if isinstance(mfu, dict):
             mfu = mfu[model.get("law_experts", model["n_experts"])]
         dollars = "" if cost["training_dollars"] is None else say(sentences.SHORT_DOLLARS, **cost)
-        words.append(say(sentences.SHORT_PRICE, **chips | cost | dict(mfu=mfu), dollars=dollars))
+        if "clock" in plan:
+            low, _, high = model["speed"]["hours"]
+            own = dict(mfu=model["speed"]["mfu"][1], ends=[low, high], label=plan["clock"]["label"])
+            words.append(say(sentences.SHORT_PRICE_TIME, **chips | cost | own, dollars=dollars))
+        else:
+            words.append(say(sentences.SHORT_PRICE, **chips | cost | dict(mfu=mfu), dollars=dollars))
         mesh = cost.get("mesh") or {}
         if "device_memory" in mesh:
             words.append(say(sentences.SHORT_DEVICE, **mesh))

@@ -205,7 +205,10 @@ def _compared(plan: Json) -> Iterator[str]:
     """Lines on the best dense model, on the loss of a cap on tokens, and on the paper's rule of thumb."""
     dense, cap = plan.get("dense"), plan["constraints"].get("max_tokens")
     if dense and plan["best"]["n_experts"] > 1:
-        flops = sentences.NEVER_DENSE if dense["flops_saved"] is None else say(sentences.FLOPS_SAVED, **dense)
+        by_clock = "hours_saved" in dense
+        saved = dense["hours_saved" if by_clock else "flops_saved"]
+        words = sentences.HOURS_SAVED if by_clock else sentences.FLOPS_SAVED
+        flops = sentences.NEVER_DENSE if saved is None else say(words, **dense)
         yield say(sentences.AGAINST_DENSE, **dense, flops=flops) + _suffix(dense)
     if "loss_of_token_cap" in plan:
         yield say(sentences.TOKEN_CAP, **plan)

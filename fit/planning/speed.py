@@ -69,13 +69,15 @@ class Calibration:
     """What chips reach, and what that does not explain.
 
     products: efficiency of large products by chip. shared: the other efficiencies, of all chips. between_sources,
-    within_source: standard deviations of ln(tokens per second).
+    within_source: standard deviations of ln(tokens per second). label: where its speeds are from: "modelled" from what
+    others published, or "measured" where your own runs recalibrated it.
     """
 
     products: dict[str, float]
     shared: dict[str, float]
     between_sources: float
     within_source: float
+    label: str = "modelled"
 
     def efficiencies(self, chip: str) -> Efficiencies:
         """The efficiencies of a chip; of one that nobody measured, the mean of the others."""
@@ -88,17 +90,24 @@ class Calibration:
         """How long a step takes."""
         return _seconds(self.efficiencies(chip), chip, shape, setup)
 
+    def factors(self, of_ratio: bool = False) -> tuple[float, float, float]:
+        """(10th percentile, 1, 90th percentile) of a speed over what is modelled. of_ratio: of the ratio of two models
+        on the same chips and software."""
+        spread = math.sqrt(2) * self.within_source if of_ratio else math.hypot(self.between_sources, self.within_source)
+        factor = math.exp(Z80 * spread)
+        return 1 / factor, 1.0, factor
+
     def tokens_per_second(self, chip: str, shape: Shape, setup: Setup) -> tuple[float, float, float]:
         """(10th percentile, median, 90th percentile) of tokens per second and chip."""
         median = setup.tokens_per_chip / self.seconds(chip, shape, setup)
-        factor = math.exp(Z80 * math.hypot(self.between_sources, self.within_source))
-        return median / factor, median, median * factor
+        low, _, high = self.factors()
+        return low * median, median, high * median
 
     def ratio(self, chip: str, one: tuple[Shape, Setup], other: tuple[Shape, Setup]) -> tuple[float, float, float]:
         """(10th percentile, median, 90th percentile) of the speed of one model over that of another, same software."""
         median = self.tokens_per_second(chip, *one)[1] / self.tokens_per_second(chip, *other)[1]
-        factor = math.exp(Z80 * math.sqrt(2) * self.within_source)
-        return median / factor, median, median * factor
+        low, _, high = self.factors(of_ratio=True)
+        return low * median, median, high * median
 
 
 def _seconds(reached: Efficiencies, chip: str, shape: Shape, setup: Setup) -> float:
@@ -265,7 +274,8 @@ def recalibrated(prior: Calibration, runs: Sequence[Run]) -> Calibration:
     left = residuals(found)[:-2] * OWN_SPREAD
     # With few runs the spread that they leave says little: the published one counts as two runs.
     within = math.sqrt((2 * prior.within_source**2 + float(np.sum(left**2))) / (2 + len(runs)))
-    return dataclasses.replace(scaled(found), between_sources=within / math.sqrt(len(runs)), within_source=within)
+    between = within / math.sqrt(len(runs))
+    return dataclasses.replace(scaled(found), between_sources=between, within_source=within, label="measured")
 
 
 def read_own(

@@ -1,0 +1,204 @@
+"""Plans by the clock: the speed of models of every size on the chips, and what a plan says of it.
+
+Models of the grid of hardware.py are timed at WIDTHS, each on the mesh of least time, with the batch of its recipe.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from fit.aliases import Floats, Json
+from fit.errors import UserError
+from fit.lawbook.lawfile import Law
+from fit.planning import cost, optimum, startable
+from fit.planning.clock import SECONDS, Clock, Curve
+from fit.planning.constraints import Chips, Constraints
+from fit.planning.speed import Calibration
+from fit.shape import hardware
+from fit.shape.architecture import INFERENCE, TRAINING, Architecture, Model, training_flops
+from fit.words import sentences
+from fit.words.units import say
+
+# of the models that are timed; a speed in between is at most as far from the truth as the models are apart
+WIDTHS = (
+    *(64, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 8192, 10_240),
+    *(12_288, 16_384, 20_480, 24_576, 32_768),
+)
+
+
+def constraints_of(
+    law: Law,
+    architecture: Architecture,
+    constraints: Constraints,
+    experts: Floats,
+    shapes: startable.Shapes,
+    budget: tuple[float, Calibration],
+) -> Constraints:
+    """The constraints with a Clock as their budget.
+
+    Args:
+      constraints: with chips, without FLOPs.
+      experts: the numbers of experts compared.
+      shapes: what is asked of the mesh and the shape of models.
+      budget: the hours, and what the chips reach.
+
+    Raises:
+      UserError: where the chips can train no model of any size.
+    """
+    hours, calibration = budget
+    assert constraints.chips is not None
+    known = Clock(hours, {}, calibration)
+    layouts = startable.Layouts(law, constraints.chips, shapes, clock=known)
+    curves, untrainable = {}, set()
+    dense = [1.0] if law.knows_dense else []  # what the best is set against
+    for e in {*map(float, optimum.allowed_experts(law, experts)), *dense}:
+        timed = _Timed(law, architecture, constraints, layouts, e)
+        curve = timed.curve()
+        if curve is None:
+            untrainable.add(e)
+        else:
+            curves[e] = curve
+    if not curves:
+        raise UserError(say(sentences.NOTHING_TIMED, **vars(constraints.chips)))
+    return dataclasses.replace(constraints, clock=dataclasses.replace(known, curves=curves, untrainable=untrainable))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Timed:
+    """Models of e experts, as the law counts them, and how fast the chips train each."""
+
+    law: Law
+    architecture: Architecture
+    constraints: Constraints
+    layouts: startable.Layouts
+    e: float
+
+    def curve(self) -> Curve | None:
+        """The curve through all models that the chips train; None where they train none."""
+        if not self.architecture.enough(self.e):
+            return None
+        found, too_wide = [], None
+        for width in WIDTHS:
+            one = self._one(width)
+            if one:
+                found.append((width, *one))
+                too_wide = None
+            elif too_wide is None:  # or its mesh does not divide, and that of a wider one does
+                too_wide = width
+        if not found:
+            return None
+        if too_wide:
+            found += self._up_to(found[-1][0], too_wide)
+        _, sizes, speeds = zip(*found)
+        return Curve.of(sizes, speeds, bounded=too_wide is not None)
+
+    def _up_to(self, width: int, too_wide: int) -> Iterator[tuple[int, float, float]]:
+        """(width, n_active, tokens per second) of models up to the widest that the chips train."""
+        while too_wide - width > 2 * hardware.step(width):
+            middle = hardware.multiple((width + too_wide) / 2, hardware.step(width))
+            one = self._one(middle)
+            if one:
+                width = middle
+                yield (width, *one)
+            else:
+                too_wide = middle
+
+    def _one(self, width: int) -> tuple[float, float] | None:
+        """(n_active, tokens per second) of the model of a width; None where the chips cannot train it."""
+        chips, clock = self.layouts.chips, self.layouts.clock
+        assert clock is not None
+        model = self._model(width)
+        inference = INFERENCE / TRAINING * self.constraints.inference_tokens
+        speed = cost.MFU * chips.count * chips.chip.flops / (TRAINING * model.n_active)
+        for _ in range(2):  # the batch depends on the tokens, which depend on the speed
+            n_tokens = max(1.0, SECONDS * float(clock.hours) * speed - inference)
+            if self.constraints.cap is not None:
+                n_tokens = min(n_tokens, float(self.constraints.cap))
+            found = self.layouts.speed(model, n_tokens)
+            if found is None:
+                return None
+            speed = found
+        return model.n_active, speed
+
+    def _model(self, width: int) -> Model:
+        """The model of the grid of a width."""
+        architecture, shapes = self.architecture, self.layouts.shapes
+        padded = dataclasses.replace(architecture, vocab_size=hardware.padded(architecture.vocab_size))
+        n_active = float(padded.n_active(width, self.e))
+        as_published = shapes.family or not startable.of_own_sizes(self.law, dict(n_active=n_active))
+        style = hardware.style_of(architecture, as_published, shapes.asked)
+        n_blocks = max(round(width / style.aspects[1]), architecture.n_dense + 1)
+        return hardware.built(padded, style, width, n_blocks, self._routed())
+
+    def _routed(self) -> int:
+        """The number of experts that the trainer has where the law counts e."""
+        known = hardware.whole_experts(self.architecture, self.e)
+        return min(known, key=lambda n: abs(math.log(hardware.law_experts(self.architecture, n) / self.e)))
+
+
+def add_to(plan: Json, law: Law, architecture: Architecture, constraints: Constraints) -> Constraints:
+    """Adds to a plan by the clock `clock`, and to its optima and buildable model `speed`; returns the constraints with
+    the MFU of each optimum as that of the chips.
+
+    Ranges are [10th percentile, median, 90th percentile]. speed: {tokens_per_second, mfu, hours}, of training, each a
+    range; MFU counts 6 FLOPs for each active parameter and token, as --mfu does. clock: {hours, label, by_flops,
+    n_active, ratio}. by_flops: the best number of experts by FLOPs, as many as the plan's best takes.
+    ratio: how fast it trains over the plan's best, a range, where both have n_active active parameters.
+    """
+    clock, chips, best = constraints.clock, constraints.chips, plan["best"]
+    assert clock is not None and chips is not None
+    for row in plan["optima"]:
+        speed = float(clock.at(row["n_experts"]).speed(row["n_active"]))
+        row["speed"] = speed_of(clock.calibration, chips, speed, row)
+    if built := plan["buildable"]:
+        e = built.get("law_experts", built["n_experts"])
+        speed = built.pop("modelled_speed", None) or float(clock.at(e).speed(built["n_active"]))
+        built["speed"] = speed_of(clock.calibration, chips, speed, built)
+    flops = best["training_flops"] + INFERENCE * best["n_active"] * constraints.inference_tokens
+    equal = dataclasses.replace(constraints, flops=flops, clock=None)
+    trained = [row["n_experts"] for row in plan["optima"]]
+    solved = optimum.optima(law, architecture, equal, trained)
+    by_flops = int(solved.n_experts[int(np.nanargmin(solved.loss))])
+    pair = (by_flops, best["n_experts"])
+    size = min(best["n_active"], *(float(clock.at(e).largest()) for e in pair))
+    one, other = (float(clock.at(e).speed(size)) for e in pair)
+    plan["clock"] = dict(
+        hours=float(clock.hours),
+        label=clock.calibration.label,
+        by_flops=by_flops,
+        n_active=size,
+        ratio=[one / other * factor for factor in clock.calibration.factors(of_ratio=True)],
+    )
+    mfu = {row["n_experts"]: float(f"{row['speed']['mfu'][1]:.3g}") for row in plan["optima"]}
+    return dataclasses.replace(constraints, chips=dataclasses.replace(chips, mfu=mfu))
+
+
+def speed_of(calibration: Calibration, chips: Chips, tokens_per_second: float, model: Json) -> Json:
+    """A model's speed, MFU and hours with their range; model: {n_active, n_tokens}."""
+    speeds = [tokens_per_second * factor for factor in calibration.factors()]
+    peak = chips.count * chips.chip.flops
+    return dict(
+        tokens_per_second=speeds,
+        mfu=[training_flops(model["n_active"], speed) / peak for speed in speeds],
+        hours=[model["n_tokens"] / speed / SECONDS for speed in reversed(speeds)],
+    )
+
+
+def text(plan: Json) -> Iterator[str]:
+    """Lines on the speed of each number of experts, and on whether the clock and FLOPs choose otherwise."""
+    clock, best = plan["clock"], plan["best"]
+    yield say(sentences.CLOCK_HEAD, **clock)
+    for row in plan["optima"]:
+        yield say(sentences.CLOCK_ROW, **row, words=words(row["speed"]))
+    if clock["by_flops"] != best["n_experts"]:
+        low, middle, high = clock["ratio"]
+        names = dict(by_flops=clock["by_flops"], by_time=best["n_experts"], n_active=clock["n_active"])
+        yield say(sentences.CLOCK_DIFFERS, **names, ratio=middle, ends=[low, high], label=clock["label"])
+
+
+def words(speed: Json) -> str:
+    """A speed in words, each number with its range."""
+    ends = {f"{name}_ends": [values[0], values[2]] for name, values in speed.items()}
+    return say(sentences.CLOCK_SPEED, **ends, **{name: values[1] for name, values in speed.items()})
