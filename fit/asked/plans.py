@@ -7,7 +7,7 @@ from fit.asked.fields import Asked, choice, experts, free, number, numbers, swit
 from fit.errors import UserError
 from fit.lawbook import totals
 from fit.lawbook.lawfile import Law
-from fit.planning import by_time, compare, cost, memory, mesh, planning, repeats, speed, startable, target
+from fit.planning import by_time, compare, cost, memory, mesh, planning, repeats, startable, target
 from fit.planning.constraints import CHIPS, ROOM, Chips, Constraints, Mesh
 from fit.shape.architecture import PAPER, Architecture
 from fit.shape.like import PUBLISHED, Known, read
@@ -65,6 +65,10 @@ class Budget(Shape):
         "flops",
         BY,
     )
+    speeds: str | None = text(
+        "With --by=time: a table of your own speeds, two rows at least of d_model, n_experts and tokens_per_second (of "
+        "all chips), to recalibrate the model of speed by."
+    )
     mfu: float | dict[int, float] | str | None = free(
         "Model FLOPs utilisation that training reaches: a number, or JSON, or a file of it, by number of experts, "
         f'{{"1": 0.45, "8": 0.38}}. Default: {cost.MFU}.'
@@ -85,6 +89,8 @@ class Budget(Shape):
         super().__post_init__()
         if self.hours is not None and self.flops is not None:
             raise UserError("--hours and --flops are both the budget: give one of them")
+        if self.by != "time" and self.speeds is not None:
+            raise UserError(sentences.SPEEDS_NEED_TIME)
         if self.by == "time":
             for name in ("chips", "hours"):
                 if getattr(self, name) is None:
@@ -305,7 +311,9 @@ def _planned(law: Law, asked: Plan, architecture: Architecture) -> dict:
             raise UserError(sentence.format(loss=loss, size=architecture.vocab_size, nothing=knows_nothing))
         constraints, reached = target.reach(law, architecture, constraints, compared, loss)
     if asked.by == "time" and asked.hours is not None and asked.shapes is not None:
-        budget = asked.hours, speed.calibrated()
+        assert constraints.chips is not None
+        known = by_time.calibration_of(law, architecture, constraints.chips, asked.shapes, asked.speeds)
+        budget = asked.hours, known
         constraints = by_time.constraints_of(law, architecture, constraints, compared, asked.shapes, budget)
     plan = planning.plan(law, architecture, constraints, compared, asked.shapes)
     if reached is not None:

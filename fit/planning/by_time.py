@@ -12,9 +12,11 @@ import numpy as np
 from fit.aliases import Floats, Json
 from fit.errors import UserError
 from fit.lawbook.lawfile import Law
-from fit.planning import cost, optimum, startable
+from fit.planning import cost, optimum, startable, step_time
+from fit.planning import speed as speed_lib
 from fit.planning.clock import SECONDS, Clock, Curve
 from fit.planning.constraints import Chips, Constraints
+from fit.planning.recipe import PRETRAIN_SEQUENCE
 from fit.planning.speed import Calibration
 from fit.shape import hardware
 from fit.shape.architecture import INFERENCE, TRAINING, Architecture, Model, training_flops
@@ -25,6 +27,12 @@ from fit.words.units import say
 WIDTHS = (
     *(64, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 8192, 10_240),
     *(12_288, 16_384, 20_480, 24_576, 32_768),
+)
+AT_ONCE = step_time.MICROBATCH_TOKENS  # of a chip in a step, where a table of speeds does not say the batch
+# fields of config.model that a table of speeds may have as columns
+OF_MODEL = (
+    *("n_blocks", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size"),
+    *("d_expert", "top_k", "n_shared_experts", "n_dense_blocks"),
 )
 
 
@@ -63,6 +71,46 @@ def constraints_of(
     if not curves:
         raise UserError(say(sentences.NOTHING_TIMED, **vars(constraints.chips)))
     return dataclasses.replace(constraints, clock=dataclasses.replace(known, curves=curves, untrainable=untrainable))
+
+
+def calibration_of(
+    law: Law, architecture: Architecture, chips: Chips, shapes: startable.Shapes, path: str | None
+) -> Calibration:
+    """What the chips reach: as published or, with a table of your own speeds at `path`, recalibrated by it. Raises
+    UserError where the table cannot be read, has fewer than two rows, or none on these chips."""
+    published = speed_lib.calibrated()
+    if path is None:
+        return published
+    runs = own_runs(law, architecture, chips, shapes, path)
+    if chips.kind not in {run.chip for run in runs}:
+        raise UserError(say(sentences.NO_SPEED_OF_CHIPS, path=path, kind=chips.kind))
+    return speed_lib.recalibrated(published, runs)
+
+
+def own_runs(
+    law: Law, architecture: Architecture, chips: Chips, shapes: startable.Shapes, path: str
+) -> list[speed_lib.Run]:
+    """The runs in a table of your own speeds. Their models are built as the plan's where columns OF_MODEL do not say.
+    Raises UserError where the table cannot be read."""
+
+    def shape_of(row: dict[str, str]) -> step_time.Shape:
+        """The model of a row."""
+        width, routed = int(float(row["d_model"])), int(float(row["n_experts"]))
+        padded = dataclasses.replace(architecture, vocab_size=hardware.padded(architecture.vocab_size))
+        style = _style(law, architecture, shapes, float(padded.n_active(width, routed)))
+        n_blocks = max(round(width / style.aspects[1]), architecture.n_dense + 1)
+        model = hardware.built(padded, style, width, n_blocks, routed)
+        given = {name: speed_lib.whole(row, name, f"--speeds={path}") for name in OF_MODEL if row.get(name)}
+        return speed_lib.shape_of_model(model.shape | dict(n_experts=routed) | given)
+
+    setup = step_time.Setup(chips.count, AT_ONCE * chips.count, PRETRAIN_SEQUENCE)
+    return speed_lib.read_own(path, shape_of, setup, chips.kind)
+
+
+def _style(law: Law, architecture: Architecture, shapes: startable.Shapes, n_active: float) -> hardware.Style:
+    """How models of a size are shaped."""
+    as_published = shapes.family or not startable.of_own_sizes(law, dict(n_active=n_active))
+    return hardware.style_of(architecture, as_published, shapes.asked)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,9 +174,7 @@ class _Timed:
         """The model of the grid of a width."""
         architecture, shapes = self.architecture, self.layouts.shapes
         padded = dataclasses.replace(architecture, vocab_size=hardware.padded(architecture.vocab_size))
-        n_active = float(padded.n_active(width, self.e))
-        as_published = shapes.family or not startable.of_own_sizes(self.law, dict(n_active=n_active))
-        style = hardware.style_of(architecture, as_published, shapes.asked)
+        style = _style(self.law, architecture, shapes, float(padded.n_active(width, self.e)))
         n_blocks = max(round(width / style.aspects[1]), architecture.n_dense + 1)
         return hardware.built(padded, style, width, n_blocks, self._routed())
 

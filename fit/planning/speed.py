@@ -44,6 +44,7 @@ SOURCE_SPREAD = 0.2  # of ln speed between software of different sources, before
 RUN_SPREAD = 0.08  # of ln speed between runs of one source
 OWN_SPREAD = 0.02  # of ln speed between your own runs, which are of one software and network
 OWN_COLUMNS = ("d_model", "n_experts", "tokens_per_second")
+OWN_SETUP = ("n_chips", "batch_tokens", "seq_len", "microbatch_tokens", "expert", "model")  # that a row may give, whole
 Z80 = 1.2816  # standard deviations that hold 80% of a normal distribution
 
 
@@ -286,7 +287,8 @@ def read_own(
     Args:
       path: the table; further columns are handed to shape_of.
       shape_of: the model of a row.
-      setup: how they were trained; columns n_chips, batch_tokens, sequence and remat of a row come first.
+      setup: how they were trained, where the columns OWN_SETUP and remat of a row do not say. batch_tokens and
+        microbatch_tokens are tokens of all chips; expert and model are sizes of the mesh's axes, the rest is data.
       chip: their chips' kind; a column chip comes first.
 
     Raises:
@@ -307,16 +309,47 @@ def read_own(
         speed = _positive(row, "tokens_per_second", where)
         for name in ("d_model", "n_experts"):
             _positive(row, name, where)
-        changed: dict[str, float] = {}
-        for name in ("n_chips", "batch_tokens", "sequence"):
-            if row.get(name):
-                changed[name] = int(_positive(row, name, where))
-        own = dataclasses.replace(setup, **changed)
+            whole(row, name, where)
+        own = _own_setup(row, setup, where)
         kind = row.get("chip") or chip
         if kind not in CHIPS:
             raise UserError(f'{where}: chip is "{kind}"; kinds: {", ".join(CHIPS)}')
         runs.append(Run(str(path), kind, shape_of(row), own, speed / own.n_chips, row))
     return runs
+
+
+def _own_setup(row: dict[str, str], default: Setup, where: str) -> Setup:
+    """How the run of a row was trained. Raises UserError where its mesh does not divide its chips."""
+    given = {name: whole(row, name, where) for name in OWN_SETUP if row.get(name)}
+    n_chips = given.get("n_chips") or default.n_chips
+    expert, model = given.get("expert") or 1, given.get("model") or 1
+    if n_chips % (expert * model):
+        raise UserError(f"{where}: expert {expert} times model {model} does not divide its {n_chips} chips")
+    remat = row.get("remat") or default.remat
+    if remat not in step_time.PASSES:
+        raise UserError(f'{where}: remat is "{remat}", expected one of {", ".join(step_time.PASSES)}')
+    return dataclasses.replace(
+        default,
+        n_chips=n_chips,
+        batch_tokens=given.get("batch_tokens") or default.tokens_per_chip * n_chips,
+        sequence=given.get("seq_len") or default.sequence,
+        microbatch_tokens=given.get("microbatch_tokens", 0) * model / n_chips,
+        data=n_chips // (expert * model),
+        expert=expert,
+        model=model,
+        remat=remat,
+    )
+
+
+def whole(row: dict[str, str], name: str, where: str) -> int:
+    """A field of a row as a whole number from 0 up. Raises UserError where it is none."""
+    try:
+        value = float(row[name])
+    except ValueError:
+        value = math.nan
+    if not (value >= 0 and value.is_integer()):
+        raise UserError(f'{where}: {name} is "{row[name]}", expected a whole number')
+    return int(value)
 
 
 def _positive(row: dict[str, str], name: str, where: str) -> float:

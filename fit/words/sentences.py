@@ -61,6 +61,10 @@ FLOPS_TOO_FEW = (
 )
 HOURS_TOO_FEW = "{budget} leaves no token to train {smallest} on"
 NOTHING_TIMED = "--chips={kind}:{count}: no mesh of these chips trains a model of any size, so nothing can be timed"
+NO_SPEED_OF_CHIPS = (
+    "--speeds={path}: no row is of {kind}, the kind of --chips; a column chip says of which kind rows are"
+)
+SPEEDS_NEED_TIME = "--speeds needs --by=time"
 NOTHING_TRAINED = "no mesh of {count} x {kind} trains a model of {e:g} experts"
 NO_HOURS_LEFT = "--hours={hours:g} leaves no token to train the buildable model on"
 TIME_NEEDS = "--by=time needs {flag}"

@@ -168,11 +168,65 @@ def test_from_python():
     assert "clock" not in vars(by_flops)
 
 
+def test_own_speeds_recalibrate_the_plan(capsys, tmp_path):
+    """Speeds of chips that reach 0.6 of what is published: from four of them the plan finds those of all models."""
+    path = tmp_path / "speeds.csv"
+    limits = dict(chips="H100:64", hours=240)
+
+    def write(speeds):
+        rows = ["d_model,n_experts,tokens_per_second,batch_tokens,expert,remat"]
+        models = [(d, e) for d in (2048, 4096) for e in (1, 8)]
+        rows += [f"{d},{e},{rate},4194304,{e},full" for (d, e), rate in zip(models, speeds)]
+        path.write_text("\n".join(rows))
+
+    write([1, 1, 1, 1])
+    law = load(LAW)
+    asked = plans.Plan.of("plan", limits | dict(by="time"))
+    (architecture,) = asked.architectures(law)
+    experts, chips = (1, 2, 4, 8, 16, 32), asked.limits(()).chips
+    runs = by_time.own_runs(law, architecture, chips, asked.shapes, path)
+    assert [(run.setup.data, run.setup.expert, run.setup.sequence) for run in runs] == [(64, 1, 4096), (8, 8, 4096)] * 2
+    published = speed.calibrated()
+    true = dataclasses.replace(published, products=published.products | {"H100": 0.6 * published.products["H100"]})
+    write([64 * true.tokens_per_second("H100", run.shape, run.setup)[1] for run in runs])
+    found = plan(capsys, "--chips=H100:64", "--hours=240", f"--speeds={path}")
+    constraints = by_time.constraints_of(law, architecture, asked.limits(experts), experts, asked.shapes, (240, true))
+    for row in found["optima"]:
+        low, middle, high = row["speed"]["tokens_per_second"]
+        clock = constraints.clock.at(row["n_experts"])
+        assert middle == pytest.approx(float(clock.speed(row["n_active"])), rel=0.05)
+        assert high / low < published.factors()[2] ** 2
+    assert found["clock"]["label"] == "measured"
+    assert (
+        command_line.run(["plan", f"--law={LAW}", "--by=time", "--chips=H100:64", "--hours=240", f"--speeds={path}"])
+        == 0
+    )
+    assert "Speed on these chips (measured" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "rows, said",
+    [
+        (["2048,1,1e6,,"], "found 1 measured runs, expected at least 2"),
+        (["2048,1,1e6,v5p,", "2048,8,1e6,v5p,"], "no row is of H100, the kind of --chips"),
+        (["2048,1,1e6,,", "2048,8,1e6,,some"], 'n_blocks is "some", expected a whole number'),
+        (["2048,1,1e6,,", "2048,1.5,1e6,,"], 'row 3: n_experts is "1.5", expected a whole number'),
+    ],
+)
+def test_tables_of_speeds_that_do_not_serve(rows, said, capsys, tmp_path):
+    path = tmp_path / "speeds.csv"
+    path.write_text("\n".join(["d_model,n_experts,tokens_per_second,chip,n_blocks", *rows]))
+    flags = ["--chips=H100:64", "--hours=240", "--by=time", f"--speeds={path}"]
+    told = error(capsys, "plan", f"--law={LAW}", *flags)
+    assert said in told and str(path) in told or "found 1" in told
+
+
 @pytest.mark.parametrize(
     "flags, said",
     [
         (["--chips=H100:8"], "--by=time needs --hours"),
         (["--flops=1e20"], "--by=time needs --chips"),
+        (["--flops=1e20", "--by=flops", "--speeds=x.csv"], "--speeds needs --by=time"),
         (["--chips=H100:8", "--hours=1", "--mfu=0.3"], "--mfu gives the speed that --by=time models"),
         (["--chips=H100:8", "--hours=1", "--shape=paper"], "leave --shape out"),
         (["--chips=H100:8", "--hours=1", "--target_loss=3"], "--target_loss asks for the budget"),
