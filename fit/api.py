@@ -226,7 +226,7 @@ def compare(laws: Sequence[Law | str] | None = None, *, asked: plans.Budget | No
     laws: the answer of each law; infeasible: laws without one; agreement: how far the answers lie apart."""
     asked = asked or plans.Budget.of("compare", limits)
     laws = [load(law, "laws") for law in laws or comparing.LAWS]
-    found = comparing.compare(laws, asked.ratios, asked.of_all(), asked.experts, asked.used, asked.known)
+    found = comparing.compare(laws, asked.ratios, asked.of_all(), asked.experts, asked.used, asked.known, asked.timed)
     return Answer("comparison", plan_text.comparison, found)
 
 

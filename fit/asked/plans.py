@@ -174,6 +174,15 @@ class Budget(Shape):
                 given |= dict(flops=chips.flops(self.hours))
         return Constraints(chips=chips, **given)
 
+    @property
+    def timed(self) -> by_time.ByTime | None:
+        """Hours by the clock as the budget of laws of any architecture."""
+        if self.by != "time" or self.hours is None:
+            return None
+        asked = {name for name in ("width_per_block", "kv_share") if getattr(self, name) is not None}
+        shapes = startable.Shapes(frozenset(asked), family=self.like is not None)
+        return by_time.ByTime(self.limits(), self.hours, self.speeds, shapes)
+
     def of_all(self) -> Constraints:
         """The limits for laws of any numbers of experts. Raises UserError for an MFU by number of experts."""
         limits = self.limits()

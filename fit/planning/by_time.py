@@ -107,6 +107,33 @@ def own_runs(
     return speed_lib.read_own(path, shape_of, setup, chips.kind)
 
 
+@dataclasses.dataclass(frozen=True)
+class ByTime:
+    """Plans by the clock of laws that choose among several architectures.
+
+    constraints: with chips, without FLOPs. speeds: path of a table of your own speeds, or None.
+    """
+
+    constraints: Constraints
+    hours: float
+    speeds: str | None = None
+    shapes: startable.Shapes = startable.Shapes()
+    known: dict[tuple, Constraints] = dataclasses.field(default_factory=dict, compare=False)
+
+    def of(self, law: Law, architecture: Architecture, experts: Floats) -> Constraints:
+        """The constraints with the Clock of these models. Experts that all tokens use are timed as if tokens chose them
+        too: which of the two they are changes the speed little. Raises UserError as constraints_of."""
+        timed = dataclasses.replace(architecture, shared=0)
+        key = law.name, timed, tuple(map(float, experts))
+        if key not in self.known:
+            chips = self.constraints.chips
+            assert chips is not None
+            calibration = calibration_of(law, timed, chips, self.shapes, self.speeds)
+            budget = self.hours, calibration
+            self.known[key] = constraints_of(law, timed, self.constraints, experts, self.shapes, budget)
+        return self.known[key]
+
+
 def _style(law: Law, architecture: Architecture, shapes: startable.Shapes, n_active: float) -> hardware.Style:
     """How models of a size are shaped."""
     as_published = shapes.family or not startable.of_own_sizes(law, dict(n_active=n_active))
@@ -160,10 +187,14 @@ class _Timed:
         model = self._model(width)
         inference = INFERENCE / TRAINING * self.constraints.inference_tokens
         speed = cost.MFU * chips.count * chips.chip.flops / (TRAINING * model.n_active)
+        batches: list[int] = []
         for _ in range(2):  # the batch depends on the tokens, which depend on the speed
             n_tokens = max(1.0, SECONDS * float(clock.hours) * speed - inference)
             if self.constraints.cap is not None:
                 n_tokens = min(n_tokens, float(self.constraints.cap))
+            before, batches = batches, [batch for _, batch in self.layouts.run(model, n_tokens).ramp]
+            if batches == before:
+                break
             found = self.layouts.speed(model, n_tokens)
             if found is None:
                 return None
@@ -188,10 +219,7 @@ def add_to(plan: Json, law: Law, architecture: Architecture, constraints: Constr
     """Adds to a plan by the clock `clock`, and to its optima and buildable model `speed`; returns the constraints with
     the MFU of each optimum as that of the chips.
 
-    Ranges are [10th percentile, median, 90th percentile]. speed: {tokens_per_second, mfu, hours}, of training, each a
-    range; MFU counts 6 FLOPs for each active parameter and token, as --mfu does. clock: {hours, label, by_flops,
-    n_active, ratio}. by_flops: the best number of experts by FLOPs, as many as the plan's best takes.
-    ratio: how fast it trains over the plan's best, a range, where both have n_active active parameters.
+    speed: as speed_of makes it. clock: as against_flops makes it.
     """
     clock, chips, best = constraints.clock, constraints.chips, plan["best"]
     assert clock is not None and chips is not None
@@ -202,27 +230,39 @@ def add_to(plan: Json, law: Law, architecture: Architecture, constraints: Constr
         e = built.get("law_experts", built["n_experts"])
         speed = built.pop("modelled_speed", None) or float(clock.at(e).speed(built["n_active"]))
         built["speed"] = speed_of(clock.calibration, chips, speed, built)
-    flops = best["training_flops"] + INFERENCE * best["n_active"] * constraints.inference_tokens
-    equal = dataclasses.replace(constraints, flops=flops, clock=None)
     trained = [row["n_experts"] for row in plan["optima"]]
-    solved = optimum.optima(law, architecture, equal, trained)
+    plan["clock"] = against_flops(law, architecture, constraints, best, trained)
+    mfu = {row["n_experts"]: float(f"{row['speed']['mfu'][1]:.3g}") for row in plan["optima"]}
+    return dataclasses.replace(constraints, chips=dataclasses.replace(chips, mfu=mfu))
+
+
+def against_flops(law: Law, architecture: Architecture, constraints: Constraints, best: Json, experts: Floats) -> Json:
+    """{hours, label, by_flops, n_active, ratio} of the best model by the clock, {n_experts, n_active, n_tokens}.
+
+    by_flops: the best of these numbers of experts by FLOPs, as many as the best model takes. ratio: how fast it trains
+    over the best one, [10th percentile, median, 90th percentile], where both have n_active active parameters.
+    """
+    clock = constraints.clock
+    assert clock is not None
+    flops = best["n_active"] * (TRAINING * best["n_tokens"] + INFERENCE * constraints.inference_tokens)
+    equal = dataclasses.replace(constraints, flops=flops, clock=None)
+    solved = optimum.optima(law, architecture, equal, experts)
     by_flops = int(solved.n_experts[int(np.nanargmin(solved.loss))])
     pair = (by_flops, best["n_experts"])
     size = min(best["n_active"], *(float(clock.at(e).largest()) for e in pair))
     one, other = (float(clock.at(e).speed(size)) for e in pair)
-    plan["clock"] = dict(
+    return dict(
         hours=float(clock.hours),
         label=clock.calibration.label,
         by_flops=by_flops,
         n_active=size,
         ratio=[one / other * factor for factor in clock.calibration.factors(of_ratio=True)],
     )
-    mfu = {row["n_experts"]: float(f"{row['speed']['mfu'][1]:.3g}") for row in plan["optima"]}
-    return dataclasses.replace(constraints, chips=dataclasses.replace(chips, mfu=mfu))
 
 
 def speed_of(calibration: Calibration, chips: Chips, tokens_per_second: float, model: Json) -> Json:
-    """A model's speed, MFU and hours with their range; model: {n_active, n_tokens}."""
+    """{tokens_per_second, mfu, hours} of the training of a model, {n_active, n_tokens}, each [10th percentile, median,
+    90th percentile]. MFU counts 6 FLOPs for each active parameter and token, as --mfu does."""
     speeds = [tokens_per_second * factor for factor in calibration.factors()]
     peak = chips.count * chips.chip.flops
     return dict(
@@ -238,9 +278,14 @@ def text(plan: Json) -> Iterator[str]:
     yield say(sentences.CLOCK_HEAD, **clock)
     for row in plan["optima"]:
         yield say(sentences.CLOCK_ROW, **row, words=words(row["speed"]))
-    if clock["by_flops"] != best["n_experts"]:
+    yield from differing(clock, best["n_experts"])
+
+
+def differing(clock: Json, by_time: int) -> Iterator[str]:
+    """The sentence on what FLOPs choose instead of so many experts, where they do."""
+    if clock["by_flops"] != by_time:
         low, middle, high = clock["ratio"]
-        names = dict(by_flops=clock["by_flops"], by_time=best["n_experts"], n_active=clock["n_active"])
+        names = dict(by_flops=clock["by_flops"], by_time=by_time, n_active=clock["n_active"])
         yield say(sentences.CLOCK_DIFFERS, **names, ratio=middle, ends=[low, high], label=clock["label"])
 
 

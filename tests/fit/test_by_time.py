@@ -160,12 +160,43 @@ def test_the_emitted_config_is_one_that_the_trainer_takes(capsys, tmp_path):
     assert "hours 240" in config.read_text()
 
 
+def test_experts_that_the_law_counts_as_no_whole_number():
+    """16 experts split in 4 with one of them shared are built as 64, which the law counts as 16.25."""
+    shape = dict(granularity=4, shared_experts=1, experts=[8, 16], chips="B200:32", hours=100)
+    by_clock = fit.plan(LAW, by="time", **shape)
+    assert by_clock.buildable["law_experts"] != round(by_clock.buildable["law_experts"])
+    assert "modelled" in str(by_clock)
+    assert "at MFU 0.3" in str(fit.plan(LAW, mfu={8: 0.3, 16: 0.3}, **shape))
+
+
 def test_from_python():
     found = fit.plan(LAW, chips="H100:64", hours=240, by="time", experts=[1, 8])
     assert found.clock["label"] == "modelled"
     by_flops = fit.plan(LAW, chips="H100:64", hours=240, experts=[1, 8])
     assert found.best["training_flops"] < by_flops.best["training_flops"]
     assert "clock" not in vars(by_flops)
+
+
+def test_compared_laws_answer_as_their_plans(capsys):
+    """The joint law chooses as its plan does; a law of several splits is timed at each of them."""
+    limits = dict(chips="H100:16", hours=100, by="time")
+    found = fit.compare([LAW, "fine-grained-2024"], **limits)
+    joint, fine = found.laws
+    planned = fit.plan(LAW, **limits)
+    for name in ("n_experts", "n_active", "n_tokens", "loss"):
+        assert joint[name] == planned.best[name]
+    assert joint["clock"] == planned.clock
+    best = next(row for row in planned.optima if row["n_experts"] == joint["n_experts"])
+    assert joint["speed"] == best["speed"]
+    assert joint["dense"]["hours_ratio"] == pytest.approx(1 / (1 - planned.dense["hours_saved"]), rel=1e-9)
+    assert "flops_ratio" not in joint["dense"]
+    # finer experts are slower: by the clock the split is not the finest, which FLOPs prefer
+    (by_flops,) = fit.compare(["fine-grained-2024"], chips="H100:16", hours=100).laws
+    assert 1 < fine["split"] < by_flops["split"]
+    assert fine["n_tokens"] == pytest.approx(fine["speed"]["tokens_per_second"][1] * 360_000, rel=1e-9)
+    told = " ".join(str(found).split())
+    assert "dense hours" in told and "Speed on these chips (modelled" in told
+    assert found.constraints["hours"] == 100
 
 
 def test_own_speeds_recalibrate_the_plan(capsys, tmp_path):
@@ -239,6 +270,12 @@ def test_tables_of_speeds_that_do_not_serve(rows, said, capsys, tmp_path):
 )
 def test_flags_that_do_not_go_together(flags, said, capsys):
     assert said in error(capsys, "plan", f"--law={LAW}", "--by=time", *flags)
+
+
+def test_comparing_takes_the_same_flags(capsys):
+    assert "--by=time needs --hours" in error(capsys, "compare", "--by=time", "--chips=H100:8")
+    flags = ["--by=time", "--chips=H100:8", "--hours=1", "--mfu=0.3"]
+    assert "--mfu gives the speed that --by=time models" in error(capsys, "compare", *flags)
 
 
 def test_a_curve_never_rises_and_inverts():
