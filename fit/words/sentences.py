@@ -300,7 +300,7 @@ MESH_UNEVEN = "--mesh_{axis}={size} does not divide the buildable model's {count
 MESH_OF_CHIPS = "--mesh_expert={expert} times --mesh_model={model} does not divide the {count} chips of --chips"
 # How many times the compute a law's recipe needs for the losses of other runs.
 SPAN = " ({ends:.2f})"
-SPEEDUP = "for the losses of these {count} runs {law} needs {factor:.2f} times their compute{span}{change}."
+SPEEDUP = "for the losses of these {count} runs {law} needs {factor:.2f} times their {what}{span}{change}."
 CHANGES = "; it {how} with compute, x {change:.2f}{span} for ten times as much"
 CHANGE_OPEN = "; whether that grows or falls with compute is open (x {change:.2f}{span} for ten times as much)"
 NO_SPEEDUP = (
