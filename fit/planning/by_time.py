@@ -12,11 +12,10 @@ import numpy as np
 from fit.aliases import Floats, Json
 from fit.errors import UserError
 from fit.lawbook.lawfile import Law
-from fit.planning import cost, optimum, startable, step_time
+from fit.planning import cost, optimum, recipe, startable, step_time
 from fit.planning import speed as speed_lib
 from fit.planning.clock import SECONDS, Clock, Curve
 from fit.planning.constraints import Chips, Constraints
-from fit.planning.recipe import PRETRAIN_SEQUENCE
 from fit.planning.speed import Calibration
 from fit.shape import hardware
 from fit.shape.architecture import INFERENCE, TRAINING, Architecture, Model, training_flops
@@ -28,6 +27,7 @@ WIDTHS = (
     *(64, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 8192, 10_240),
     *(12_288, 16_384, 20_480, 24_576, 32_768),
 )
+TYPICAL = 20  # tokens of an active parameter, where a table of speeds does not say for how long runs trained
 AT_ONCE = step_time.MICROBATCH_TOKENS  # of a chip in a step, where a table of speeds does not say the batch
 # fields of config.model that a table of speeds may have as columns
 OF_MODEL = (
@@ -96,14 +96,11 @@ def own_runs(
     def shape_of(row: dict[str, str]) -> step_time.Shape:
         """The model of a row."""
         width, routed = int(float(row["d_model"])), int(float(row["n_experts"]))
-        padded = dataclasses.replace(architecture, vocab_size=hardware.padded(architecture.vocab_size))
-        style = _style(law, architecture, shapes, float(padded.n_active(width, routed)))
-        n_blocks = max(round(width / style.aspects[1]), architecture.n_dense + 1)
-        model = hardware.built(padded, style, width, n_blocks, routed)
+        model = _model_of(law, architecture, shapes, width, routed)
         given = {name: speed_lib.whole(row, name, f"--speeds={path}") for name in OF_MODEL if row.get(name)}
         return speed_lib.shape_of_model(model.shape | dict(n_experts=routed) | given)
 
-    setup = step_time.Setup(chips.count, AT_ONCE * chips.count, PRETRAIN_SEQUENCE)
+    setup = step_time.Setup(chips.count, AT_ONCE * chips.count, recipe.PRETRAIN_SEQUENCE)
     return speed_lib.read_own(path, shape_of, setup, chips.kind)
 
 
@@ -134,10 +131,23 @@ class ByTime:
         return self.known[key]
 
 
-def _style(law: Law, architecture: Architecture, shapes: startable.Shapes, n_active: float) -> hardware.Style:
-    """How models of a size are shaped."""
-    as_published = shapes.family or not startable.of_own_sizes(law, dict(n_active=n_active))
-    return hardware.style_of(architecture, as_published, shapes.asked)
+def _model_of(
+    law: Law, architecture: Architecture, shapes: startable.Shapes, width: int, routed: int, flops: float | None = None
+) -> Model:
+    """The model of the grid of a width, with so many experts as the trainer counts them. It is shaped as published
+    models where its recipe is theirs, as for plans. flops: of its training; None: TYPICAL tokens a parameter."""
+    padded = dataclasses.replace(architecture, vocab_size=hardware.padded(architecture.vocab_size))
+    n_active = float(padded.n_active(width, routed))
+    beyond = shapes.family or not startable.of_own_sizes(law, dict(n_active=n_active))
+    for as_published in (beyond, not beyond):
+        style = hardware.style_of(architecture, as_published, shapes.asked)
+        n_blocks = max(round(width / style.aspects[1]), architecture.n_dense + 1)
+        model = hardware.built(padded, style, width, n_blocks, routed)
+        n_tokens = TYPICAL * model.n_active if flops is None else flops / (TRAINING * model.n_active)
+        own = recipe.recipe_of(law, model, n_tokens, shapes.family)
+        if own.of_published_models == as_published:
+            break
+    return model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,9 +194,11 @@ class _Timed:
         """(n_active, tokens per second) of the model of a width; None where the chips cannot train it."""
         chips, clock = self.layouts.chips, self.layouts.clock
         assert clock is not None
-        model = self._model(width)
+        rate = cost.MFU * chips.count * chips.chip.flops
+        flops = SECONDS * float(clock.hours) * rate
+        model = _model_of(self.law, self.architecture, self.layouts.shapes, width, self._routed(), flops)
         inference = INFERENCE / TRAINING * self.constraints.inference_tokens
-        speed = cost.MFU * chips.count * chips.chip.flops / (TRAINING * model.n_active)
+        speed = rate / (TRAINING * model.n_active)
         batches: list[int] = []
         for _ in range(2):  # the batch depends on the tokens, which depend on the speed
             n_tokens = max(1.0, SECONDS * float(clock.hours) * speed - inference)
@@ -200,14 +212,6 @@ class _Timed:
                 return None
             speed = found
         return model.n_active, speed
-
-    def _model(self, width: int) -> Model:
-        """The model of the grid of a width."""
-        architecture, shapes = self.architecture, self.layouts.shapes
-        padded = dataclasses.replace(architecture, vocab_size=hardware.padded(architecture.vocab_size))
-        style = _style(self.law, architecture, shapes, float(padded.n_active(width, self.e)))
-        n_blocks = max(round(width / style.aspects[1]), architecture.n_dense + 1)
-        return hardware.built(padded, style, width, n_blocks, self._routed())
 
     def _routed(self) -> int:
         """The number of experts that the trainer has where the law counts e."""
