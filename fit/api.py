@@ -126,11 +126,12 @@ def predict(law: Law | str, runs: object = None, *, asked: searches.Model | None
 
 def plan(law: Law | str, *, asked: plans.Plan | None = None, **limits: object) -> Answer:
     """The best model of a law within limits: flops=1e22 or chips="H100:64" and hours=240, memory_gb=80,
-    kv_tokens=16384, inference_tokens=1e12, max_tokens=2e10, experts=[1, 8], ... Raises UserError where a limit is out
-    of range, or no model is feasible.
+    kv_tokens=16384, inference_tokens=1e12, max_tokens=2e10, experts=[1, 8], ... by="time" gives the hours to each model
+    at its own modelled speed. Raises UserError where a limit is out of range, or no model is feasible.
 
     optima: a dictionary for the optimum at each number of experts; best: one of them; buildable: the model to train,
-    None where no model of whole blocks is within the limits; warnings. Its text has all that with verbose=True."""
+    None where no model of whole blocks is within the limits; warnings. By time, each of them has `speed`, and `clock`
+    says what FLOPs would choose. Its text has all that with verbose=True."""
     law, asked = load(law), asked or plans.Plan.of("plan", limits)
     text = plan_answer.verbose if asked.verbose else plan_answer.text
     return Answer(f"plan by {law.name}", text, plans.planned(law, asked))
@@ -226,18 +227,21 @@ def compare(laws: Sequence[Law | str] | None = None, *, asked: plans.Budget | No
     laws: the answer of each law; infeasible: laws without one; agreement: how far the answers lie apart."""
     asked = asked or plans.Budget.of("compare", limits)
     laws = [load(law, "laws") for law in laws or comparing.LAWS]
-    found = comparing.compare(laws, asked.ratios, asked.of_all(), asked.experts, asked.used, asked.known)
+    found = comparing.compare(laws, asked.ratios, asked.of_all(), asked.experts, asked.used, asked.known, asked.timed)
     return Answer("comparison", plan_text.comparison, found)
 
 
-def speedup(law: Law | str, runs: object, *, seed: int = 0) -> Answer:
+def speedup(law: Law | str, runs: object, *, seed: int = 0, by: str = "flops") -> Answer:
     """How many times the compute this law's recipe needs for the losses of these runs, with intervals, and whether
-    that grows with compute. Raises UserError where the law cannot say.
+    that grows with compute; by="time": how many times the hours on the same chips, for runs with tokens_per_second and
+    law_tokens_per_second, that of the recipe at their size. Raises UserError where the law cannot say.
 
     runs: each with the compute that the law's recipe needs for its loss, and how many times its own that is; answer:
     the sentence; warnings."""
     law = load(law)
-    return Answer("speedup", speeding.text, speeding.speedup(law, _runs_of(law, runs), seed))
+    if by not in plans.BY:
+        raise UserError(f"--by={by}: expected one of {', '.join(plans.BY)}")
+    return Answer("speedup", speeding.text, speeding.speedup(law, _runs_of(law, runs), seed, by))
 
 
 def surface(runs: object, *, asked: searches.Surface | None = None, **options: object) -> Answer:

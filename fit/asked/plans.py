@@ -2,17 +2,19 @@
 
 import dataclasses
 import math
+import re
 
 from fit.asked.fields import Asked, choice, experts, free, number, numbers, switch, text, whole
 from fit.errors import UserError
 from fit.lawbook import totals
 from fit.lawbook.lawfile import Law
-from fit.planning import compare, cost, memory, mesh, planning, repeats, startable, target
+from fit.planning import by_time, compare, cost, memory, mesh, planning, repeats, startable, target
 from fit.planning.constraints import CHIPS, ROOM, Chips, Constraints, Mesh
 from fit.shape.architecture import PAPER, Architecture
 from fit.shape.like import PUBLISHED, Known, read
 from fit.words import sentences
 
+BY = ("flops", "time")
 SHAPES = ("hardware", "paper")
 OWN = "Default: the law's own"
 MOST_BLOCKS = 1000  # of any model
@@ -29,6 +31,22 @@ class Shape(Asked):
     def architecture(self, law: Law) -> Architecture:
         """The law's where nothing is said. Raises UserError where the law's runs had several."""
         return law.shaped(self.vocab_size, self.width_per_block)
+
+
+def _kind_and_count(text: str) -> tuple[str, int]:
+    """The kind of chip and the number of chips that --chips names: H100 is one, H100:64 and H100:8x8 are 64, and
+    v5p:4x4x4, too. Capitals of the kind make no difference. Raises UserError for anything else."""
+    typed, colon, sizes = text.partition(":")
+    spelt = {kind.lower(): kind for kind in CHIPS}
+    kind = spelt.get(typed.lower())
+    count = 1
+    if colon and re.fullmatch(r"[0-9]{1,10}(x[0-9]{1,10}){0,2}", sizes):
+        count = math.prod(map(int, sizes.split("x")))
+    elif colon:
+        count = 0
+    if kind is None or not 0 < count <= 10**9:
+        raise UserError(sentences.NO_CHIPS.format(value=text, kinds=", ".join(CHIPS)))
+    return kind, count
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -55,9 +73,19 @@ class Budget(Shape):
         "config.json of a model to start from, or a published model's name: its sizes, what laws say of it, and plans "
         f"of models built like it. Names: {', '.join(PUBLISHED)}."
     )
-    chips: str | None = text("Chips to train on, such as H100:8, for costs in hours.")
+    chips: str | None = text("Chips to train on, such as H100:8, H100:8x8 or v5p:4x4x4, for costs in hours.")
     hours: float | None = number("Budget in hours on --chips, instead of --flops.")
     dollars_per_hour: float | None = number("Price of one chip for an hour.", least=0)
+    by: str = choice(
+        "What --hours on --chips give: flops, at one MFU for all models (or by --mfu); or time, the tokens that each "
+        "model trains at its own modelled speed.",
+        "flops",
+        BY,
+    )
+    speeds: str | None = text(
+        "With --by=time: a table of your own speeds, two rows at least of d_model, n_experts and tokens_per_second (of "
+        "all chips), to recalibrate the model of speed by."
+    )
     mfu: float | dict[int, float] | str | None = free(
         "Model FLOPs utilisation that training reaches: a number, or JSON, or a file of it, by number of experts, "
         f'{{"1": 0.45, "8": 0.38}}. Default: {cost.MFU}.'
@@ -78,6 +106,14 @@ class Budget(Shape):
         super().__post_init__()
         if self.hours is not None and self.flops is not None:
             raise UserError("--hours and --flops are both the budget: give one of them")
+        if self.by != "time" and self.speeds is not None:
+            raise UserError(sentences.SPEEDS_NEED_TIME)
+        if self.by == "time":
+            for name in ("chips", "hours"):
+                if getattr(self, name) is None:
+                    raise UserError(sentences.TIME_NEEDS.format(flag=f"--{name}"))
+            if self.mfu is not None:
+                raise UserError(sentences.TIME_OR_MFU)
 
     @property
     def known(self) -> Known | None:
@@ -137,11 +173,9 @@ class Budget(Shape):
             if given := self.given("hours", "dollars_per_hour", "mfu"):
                 raise UserError(sentences.NEEDS_CHIPS.format(flag=given[0]))
             return None
-        kind, colon, count = self.chips.partition(":")
-        if kind not in CHIPS or (colon and not (count.isascii() and count.isdigit() and 0 < int(count) <= 10**9)):
-            raise UserError(sentences.NO_CHIPS.format(value=self.chips, kinds=", ".join(CHIPS)))
+        kind, count = _kind_and_count(self.chips)
         mfu = cost.MFU if self.mfu is None else cost.mfu_of(self.mfu, experts)
-        return Chips(kind, int(count or 1), mfu, self.dollars_per_hour, self.devices, room=ROOM)
+        return Chips(kind, count, mfu, self.dollars_per_hour, self.devices, room=ROOM)
 
     def limits(self, experts: tuple[int, ...] = ()) -> Constraints:
         """The limits as plans of these numbers of experts are solved under, the hours as FLOPs of the chips."""
@@ -150,9 +184,19 @@ class Budget(Shape):
         if self.memory_gb is not None:
             given["memory_bytes"] = self.memory_gb * 1e9 * self.devices
         if self.hours is not None and chips is not None:
-            budget = sentences.HOURS_BUDGET.format(hours=self.hours, chips=self.chips)
-            given |= dict(flops=chips.flops(self.hours), budget=budget)
+            given["budget"] = sentences.HOURS_BUDGET.format(hours=self.hours, chips=self.chips)
+            if self.by == "flops":
+                given["flops"] = chips.flops(self.hours)
         return Constraints(chips=chips, **given)
+
+    @property
+    def timed(self) -> by_time.ByTime | None:
+        """Hours by the clock as the budget of laws of any architecture."""
+        if self.by != "time" or self.hours is None:
+            return None
+        asked = {name for name in ("width_per_block", "kv_share") if getattr(self, name) is not None}
+        shapes = startable.Shapes(frozenset(asked), family=self.like is not None)
+        return by_time.ByTime(self.limits(), self.hours, self.speeds, shapes)
 
     def of_all(self) -> Constraints:
         """The limits for laws of any numbers of experts. Raises UserError for an MFU by number of experts."""
@@ -189,6 +233,8 @@ class Plan(Budget):
         super().__post_init__()
         if self.epochs is not None and self.max_tokens is None:
             raise UserError("--epochs needs --max_tokens, the tokens that are read again")
+        if self.by == "time" and self.shape == "paper":
+            raise UserError(sentences.TIME_OF_GRID)
 
     def bought(self, experts: tuple[int, ...]) -> Chips | None:
         """With the mesh that is asked. Raises UserError where that does not divide the chips, too."""
@@ -281,17 +327,24 @@ def _planned(law: Law, asked: Plan, architecture: Architecture) -> dict:
     if asked.epochs is not None and asked.max_tokens is not None:
         law = repeats.of_law(law, asked.max_tokens, *([0] if loss is not None else []))  # a target is met exactly
     if loss is not None:
-        if constraints.flops is not None:
+        if asked.hours is not None or constraints.flops is not None:
             raise UserError("--target_loss asks for the budget that --flops or --hours gives: give one of them")
         knows_nothing = math.log(architecture.vocab_size)
         if loss >= knows_nothing:
             sentence = sentences.TARGET_KNOWS_NOTHING
             raise UserError(sentence.format(loss=loss, size=architecture.vocab_size, nothing=knows_nothing))
         constraints, reached = target.reach(law, architecture, constraints, compared, loss)
+    if asked.by == "time" and asked.hours is not None and asked.shapes is not None:
+        assert constraints.chips is not None
+        known = by_time.calibration_of(law, architecture, constraints.chips, asked.shapes, asked.speeds)
+        budget = asked.hours, known
+        constraints = by_time.constraints_of(law, architecture, constraints, compared, asked.shapes, budget)
     plan = planning.plan(law, architecture, constraints, compared, asked.shapes)
     if reached is not None:
         plan["target"] = reached | dict(front=target.front(law, architecture, constraints, compared))
     if isinstance(law, repeats.Repeated):
         repeats.add_to(plan, law, architecture, constraints, compared)
+    if constraints.clock is not None:
+        constraints = by_time.add_to(plan, law, architecture, constraints)
     cost.add_to(plan, law, architecture, constraints, compared)
     return plan

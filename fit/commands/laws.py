@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from fit import api
-from fit.asked import fields, fits, searches
+from fit.asked import fields, fits, plans, searches
 from fit.commands import flags
 from fit.data import sense
 from fit.data.files import check_writable, write_text
@@ -146,6 +146,7 @@ class Speedup(flags.OfLaw, flags.Columns, flags.Json):
     compute.
 
     python -m fit speedup --law=law.json --runs=variant.csv
+    python -m fit speedup --law=law.json --runs=variant.csv --by=time
     """
 
     runs: str = fields.needed(
@@ -153,9 +154,15 @@ class Speedup(flags.OfLaw, flags.Columns, flags.Json):
         ": a table with n_active, n_tokens, n_experts and loss",
     )
     seed: int = fields.whole("Seed of the runs' errors that intervals draw.", 0)
+    by: str = fields.choice(
+        "What is counted: flops, or time, the hours on the same chips. The table then has tokens_per_second and "
+        "law_tokens_per_second, the speed of the law's recipe at the run's size.",
+        "flops",
+        plans.BY,
+    )
 
     def run(self) -> None:
-        found = api.speedup(self.law, self.read(self.runs), seed=self.seed)
+        found = api.speedup(self.law, self.read(self.runs), seed=self.seed, by=self.by)
         self.show(found)
         for warning in found.warnings if not self.json else ():
             used = "the law is used " if warning.startswith("outside") else ""

@@ -177,6 +177,12 @@ def _models(
             yield hardware.built(architecture, style, width, n_blocks, routed)
 
 
+def loss_of(law: Law, architecture: Architecture, model: Model, n_tokens: int) -> float:
+    """What the law says of a model of the grid on so many tokens."""
+    padded = dataclasses.replace(architecture, vocab_size=hardware.padded(architecture.vocab_size))
+    return float(_losses(law, padded, [model], [n_tokens])[0])
+
+
 def _losses(law: Law, architecture: Architecture, models: list[Model], n_tokens: list[int]) -> Array:
     """What the law says of the models, as it counts them."""
     size, total, width = np.array([(m.n_active, m.n_total, m.d_model) for m in models], float).T

@@ -16,7 +16,8 @@ import numpy as np
 from fit.aliases import Array, Floats, Json, Numbers
 from fit.errors import UserError
 from fit.lawbook.lawfile import Law, load
-from fit.planning import optimum, target
+from fit.planning import by_time, optimum, target
+from fit.planning.by_time import ByTime
 from fit.planning.constraints import Constraints
 from fit.planning.memory import STATE
 from fit.planning.planning import at_edge, not_bounded
@@ -46,21 +47,24 @@ def compare(
     experts: Floats | None = None,
     used: Sequence[float] | None = None,
     known: Known | None = None,
+    timed: ByTime | None = None,
 ) -> Json:
     """What each of the Laws answers and what they agree on, as a dictionary of plain numbers, ready for JSON.
 
     shape: {vocab_size, width_per_block}, and n_dense and kv_share where they are asked for. experts: numbers
     of experts to choose from; None takes each law's own. used: numbers of whole experts' width that a token may use,
-    for laws that read it; None takes each law's own. known: a model to set beside each law's best. Raises UserError
-    where no law has a feasible model, or a law cannot be planned with.
+    for laws that read it; None takes each law's own. known: a model to set beside each law's best. timed: hours by the
+    clock as the budget, in place of the FLOPs of the constraints. Raises UserError where no law has a feasible model,
+    or a law cannot be planned with.
     """
     rows, infeasible = [], []
     for law in laws:
-        row = answer(law, shape, constraints, experts, used, known)
+        row = answer(law, shape, constraints, experts, used, known, timed)
         (rows if "loss" in row else infeasible).append(row)
     if not rows:
         raise UserError(infeasible[0]["why"])
-    result = dict(**shape, constraints=constraints.given, about=ABOUT, laws=rows, infeasible=infeasible)
+    given = constraints.given if timed is None else dict(hours=timed.hours) | constraints.given
+    result = dict(**shape, constraints=given, about=ABOUT, laws=rows, infeasible=infeasible)
     result |= dict(agreement=agreement(counted(rows)), conclusion=conclusion(rows))
     if known:
         result["like"] = counts(known)
@@ -112,13 +116,15 @@ def answer(
     experts: Floats | None = None,
     used: Sequence[float] | None = None,
     known: Known | None = None,
+    timed: ByTime | None = None,
 ) -> Json:
     """The law's best architecture, its best dense one, and `known` beside them (_beside); {law, why} where nothing is
     feasible."""
     if experts is not None and law.of_mixtures and law.only_experts is not None and law.only_experts not in experts:
         return dict(law=law.name, why=law.only_words)
     experts = law.experts if experts is None or law.fixes_experts or not law.knows_experts else experts
-    found, architecture, i = _best(law, shape, constraints, np.array(experts, float), used)
+    asked = np.array(experts, float)
+    found, architecture, i, constraints = _best(law, shape, constraints, asked, used, timed)
     if found is None:
         return dict(law=law.name, why=optimum.why_infeasible(architecture, constraints, min(experts)))
     row = found.row(i, ("n_active", "n_total", "n_tokens", "loss", "d_model"))
@@ -144,8 +150,21 @@ def answer(
         extrapolation=law.extrapolation(**columns, n_tokens=row["n_tokens"], flops=flops),
         not_read=_not_read(law, shape, used),
         leverage=leverage_of_split(e, architecture.split, flops, architecture.used) if e > 1 else None,
-        dense=_dense(law, shape, constraints, row["loss"]),
+        dense=_dense(law, shape, constraints, row["loss"], timed),
+        **(_by_the_clock(law, architecture, constraints, row, asked) if timed else {}),
         **(dict(like=_beside(known, law, e, architecture, constraints)) if known else {}),
+    )
+
+
+def _by_the_clock(law: Law, architecture: Architecture, constraints: Constraints, best: Json, experts: Array) -> Json:
+    """{speed, clock} of a law's best model: its speed, and what FLOPs would choose of these numbers of experts."""
+    clock, chips = constraints.clock, constraints.chips
+    assert clock is not None and chips is not None
+    speed = float(clock.at(best["n_experts"]).speed(best["n_active"]))
+    trained = [e for e in experts[architecture.enough(experts)] if e not in clock.untrainable]
+    return dict(
+        speed=by_time.speed_of(clock.calibration, chips, speed, best),
+        clock=by_time.against_flops(law, architecture, constraints, best, trained),
     )
 
 
@@ -193,34 +212,43 @@ def _shared_of(chosen: float) -> Sequence[int]:
 
 
 def _best(
-    law: Law, shape: Json, constraints: Constraints, experts: Array, used: Sequence[float] | None = None
-) -> tuple[optimum.Optima | None, Architecture, int]:
-    """(Optima, Architecture, index) of the law's least loss; (None, Architecture, 0) where nothing is feasible."""
+    law: Law,
+    shape: Json,
+    constraints: Constraints,
+    experts: Array,
+    used: Sequence[float] | None = None,
+    timed: ByTime | None = None,
+) -> tuple[optimum.Optima | None, Architecture, int, Constraints]:
+    """(Optima, Architecture, index, its constraints) of the law's least loss; no Optima where nothing is feasible."""
     architectures = _choices(law, shape, used)
     found = None
     for architecture in architectures:
+        if timed:
+            constraints = timed.of(law, architecture, experts)
         solved = optimum.solve(law, experts[architecture.enough(experts)], architecture, constraints)
         if solved.feasible.any():
             i = int(np.nanargmin(solved.loss))
             if found is None or solved.loss[i] < found[0].loss[found[2]]:
-                found = solved, architecture, i
-    return found or (None, architectures[0], 0)
+                found = solved, architecture, i, constraints
+    return found or (None, architectures[0], 0, constraints)
 
 
-def _dense(law: Law, shape: Json, constraints: Constraints, loss: float) -> Json | None:
-    """The best dense model by the law, or by the dense law of the same paper; None where none is feasible. flops_ratio:
-    the FLOPs at which a dense model reaches `loss`, over the given FLOPs; None where no budget is enough."""
+def _dense(law: Law, shape: Json, constraints: Constraints, loss: float, timed: ByTime | None = None) -> Json | None:
+    """The best dense model by the law, or by the dense law of the same paper; None where none is feasible. flops_ratio,
+    by the clock hours_ratio: the FLOPs or hours at which a dense model reaches `loss`, over those given; None where no
+    budget is enough."""
     if not law.knows_dense:
         return None
     dense_law = load(law.record["dense"]) if law.published and "dense" in law.record else law
-    found, architecture, i = _best(dense_law, shape, constraints, np.array([1.0]))
+    found, architecture, i, constraints = _best(dense_law, shape, constraints, np.array([1.0]), None, timed)
     if found is None:
         return None
     row: Json = found.row(i) | dict(law=dense_law.name)
     row |= dict(loss_saved_share=1 - loss / row["loss"])
-    if constraints.flops is not None:
+    if constraints.has_budget:
         needed = target.least_flops(dense_law, 1.0, architecture, constraints, loss)
-        row |= dict(flops_ratio=needed and needed / constraints.flops)
+        ratio = needed and needed / constraints.amount
+        row |= dict(flops_ratio=ratio) if timed is None else dict(hours_ratio=ratio)
     return row
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from fit.aliases import Array, Json, Numbers, Opt
 from fit.planning import memory
+from fit.planning.clock import Clock
 from fit.shape.architecture import INFERENCE, TRAINING, Architecture
 
 GiB = 2**30
@@ -116,7 +117,10 @@ class Chips:
 
     def price(self, flops: float, n_experts: int, name: str = "") -> dict[str, float | None]:
         """{NAMEhours, NAMEdollars} of so many FLOPs; dollars are None where no price is given."""
-        hours = flops / self.rate(n_experts) / 3600
+        return self.price_of_hours(flops / self.rate(n_experts) / 3600, name)
+
+    def price_of_hours(self, hours: float, name: str = "") -> dict[str, float | None]:
+        """{NAMEhours, NAMEdollars}; dollars are None where no price is given."""
         dollars = None if self.dollars_per_hour is None else hours * self.count * self.dollars_per_hour
         return {f"{name}hours": hours, f"{name}dollars": dollars}
 
@@ -128,7 +132,7 @@ class Constraints:
     flops: training, 6 N D, plus 2 N inference_tokens; or {n_experts: FLOPs}, of which `at` takes one. memory_bytes:
     weights and key-value cache, over all devices. kv_tokens: tokens in the cache. max_tokens: the training tokens there
     are. epochs: how often each of them may be read, once where it is None. chips: those that must hold the training.
-    budget: the flags that gave the FLOPs.
+    budget: the flags that gave the FLOPs. clock: hours on the chips as the budget, instead of FLOPs.
     """
 
     flops: Any = None  # Numbers, or a dictionary by number of experts
@@ -141,6 +145,23 @@ class Constraints:
     epochs: float | None = None
     chips: Chips | None = None
     budget: str = "--flops"
+    clock: Clock | None = None
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether FLOPs or hours bound size and tokens."""
+        return self.flops is not None or self.clock is not None
+
+    @property
+    def amount(self) -> Any:
+        """The budget: hours by the clock, else FLOPs."""
+        return self.flops if self.clock is None else self.clock.hours
+
+    def with_amount(self, amount: Any) -> Constraints:
+        """With another budget of the same kind."""
+        if self.clock is None:
+            return dataclasses.replace(self, flops=amount)
+        return dataclasses.replace(self, clock=dataclasses.replace(self.clock, hours=amount))
 
     @property
     def cap(self) -> Opt:
@@ -150,9 +171,9 @@ class Constraints:
     @property
     def given(self) -> Json:
         """{name: value} of those that are not None, ready for JSON; the chips have their own place in a plan."""
-        return {
-            name: value for name, value in vars(self).items() if value is not None and name not in ("chips", "budget")
-        }
+        apart = ("chips", "budget", "clock")
+        given = {name: value for name, value in vars(self).items() if value is not None and name not in apart}
+        return given if self.clock is None else dict(hours=self.clock.hours) | given
 
     def sizes(self, architecture: Architecture) -> list[tuple[str, Callable[[Numbers, Numbers], Numbers], Numbers]]:
         """[(name, bytes, limit)] of what bounds a model's size: bytes is a function of d_model and n_experts."""
@@ -166,6 +187,8 @@ class Constraints:
 
     def at(self, n_experts: Numbers) -> Constraints:
         """The constraints of models of n_experts, a number or an array: with their own flops."""
+        if self.clock is not None:
+            return dataclasses.replace(self, clock=self.clock.at(n_experts))
         if not isinstance(self.flops, dict):
             return self
         return dataclasses.replace(self, flops=np.vectorize(self.flops.get, otypes=[float])(n_experts)[()])
@@ -176,12 +199,16 @@ class Constraints:
         return weights + self.bytes_per_kv_element * architecture.kv_elements(d_model, self.kv_tokens)
 
     def size(self, n_tokens: Numbers) -> Numbers:
-        """n_active of the model that the FLOPs leave so many training tokens for, infinite without FLOPs."""
+        """n_active of the model that the budget leaves so many training tokens for, infinite without a budget."""
+        if self.clock is not None:
+            return self.clock.size(n_tokens, self.inference_tokens)
         return np.inf if self.flops is None else self.flops / (TRAINING * n_tokens + INFERENCE * self.inference_tokens)
 
     def tokens(self, n_active: Numbers) -> Array:
         """Training tokens that are left for a model of n_active parameters; may be 0 or negative."""
-        left = np.inf
-        if self.flops is not None:
+        left: Any = np.inf
+        if self.clock is not None:
+            left = self.clock.tokens(n_active, self.inference_tokens)
+        elif self.flops is not None:
             left = self.flops / (TRAINING * n_active) - INFERENCE / TRAINING * self.inference_tokens
         return np.minimum(left, np.inf if self.cap is None else self.cap)

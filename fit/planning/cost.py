@@ -100,7 +100,7 @@ def add_to(plan: Json, law: Law, architecture: Architecture, constraints: Constr
     for row in plan["optima"]:
         row["cost"] = _cost(row, row["n_total"], architecture, constraints, chips)
     best, kind = plan["best"], dict(kind=chips.kind, count=chips.count)
-    if best["size_bound"] == "chips" and (constraints.flops is not None or constraints.memory_bytes is not None):
+    if best["size_bound"] == "chips" and (constraints.has_budget or constraints.memory_bytes is not None):
         free = optimum.optima(law, architecture, dataclasses.replace(constraints, chips=None), experts)
         free = free.row(int(np.nanargmin(free.loss)), ("n_active", "n_total", "n_tokens", "loss", "d_model"))
         needed = chips.holding(architecture, free["d_model"], free["n_total"])
@@ -112,7 +112,7 @@ def add_to(plan: Json, law: Law, architecture: Architecture, constraints: Constr
         built["cost"] = cost
         if "layout" in built:
             cost |= _of_layout(built.pop("layout"), chips)
-            if (share := cost["mesh"]["sending_share"]) > 1:
+            if (share := cost["mesh"]["sending_share"]) > 1 and constraints.clock is None:
                 plan["warnings"].append(sentences.SENDS_LONGER.format(share=share, **kind))
             return
         cost |= _step(built, chips)
@@ -164,7 +164,10 @@ def _cost(row: Json, n_parameters: float, architecture: Architecture, constraint
     speed = lambda n: serving * chips.chip.bandwidth / (constraints.bytes_per_parameter * (n - looked_up) + cache)
     holding = chips.holding(architecture, row["d_model"], n_parameters)
     held = holding and dataclasses.replace(chips, count=holding).least_bytes(architecture, row["d_model"], n_parameters)
-    return chips.price(row["training_flops"], row.get("law_experts", row["n_experts"]), "training_") | dict(
+    price = chips.price(row["training_flops"], row.get("law_experts", row["n_experts"]), "training_")
+    if "speed" in row:  # by the clock, the model's own
+        price = chips.price_of_hours(row["speed"]["hours"][1], "training_")
+    return price | dict(
         training_bytes=held,
         training_chips=holding,
         serving_chips=serving,

@@ -8,7 +8,7 @@ import functools
 import json
 import math
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from fit.aliases import Json
 from fit.planning import memory
@@ -71,11 +71,18 @@ class Layout:
     sending_share: float = 0.0
 
 
-def choose(run: Run, chips: Chips, asked: Asked) -> Layout | None:
-    """The layout that sends the fewest bytes, of those whose devices hold a step; None where none does."""
+def choose(run: Run, chips: Chips, asked: Asked, slowness: Callable[[Layout], float] | None = None) -> Layout | None:
+    """The layout of the least `slowness`, of those whose devices hold a step; without it, the layout that sends the
+    fewest bytes. None where no devices hold one."""
     limit = chips.room * chips.device_memory
     found = (one for sizes in meshes(run, chips.n_devices, asked) for one in _layouts(run, sizes, limit, asked.remat))
-    return min(found, key=lambda one: (one.sent_bytes, one.device_bytes), default=None)
+
+    def key(one: Layout) -> tuple[float, ...]:
+        """What is to be least."""
+        sent = one.sent_bytes, one.device_bytes
+        return sent if slowness is None else (slowness(one), *sent)
+
+    return min(found, key=key, default=None)
 
 
 def meshes(run: Run, n_devices: int, asked: Asked) -> Iterator[tuple[int, int, int]]:

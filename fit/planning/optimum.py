@@ -4,8 +4,8 @@ For an architecture at a given number of experts, one unknown remains, its size:
 all tokens that the budget, the inference share and the cap leave. If a law is a Chinchilla law at each number of
 experts, L = m N^mu + n D^nu + c with mu, nu < 0 (Eq. 5), its best size has a closed form (App. C; the G of Eq. 9 has
 the wrong sign as printed), or with inference tokens is the root of a monotone function; the loss falls before the
-optimum and rises after it, so a constraint that excludes the optimum makes its own bound the best size. Any other law
-is only asked for losses: its best size is searched for on a grid that is refined.
+optimum and rises after it, so a constraint that excludes the optimum makes its own bound the best size. Any other law,
+and any law under hours by the clock, is only asked for losses: its best size is searched for on a grid that is refined.
 """
 
 import dataclasses
@@ -21,6 +21,7 @@ from fit.lawbook.lawfile import Law
 from fit.planning.constraints import Constraints
 from fit.shape.architecture import INFERENCE, TRAINING, Architecture, root, training_flops
 from fit.words import sentences
+from fit.words.units import say
 
 BAND = 1e-3  # near-optimal: within this share of the best loss
 NEAR = 1e-4  # as good as the best: within this share of its loss
@@ -131,6 +132,9 @@ def _largest(architecture: Architecture, constraints: Constraints, n_experts: Ar
             high += 1
         size = architecture.n_active(np.exp(root(excess, low, high)), n_experts)
         largest, bound = np.fmin(size, largest), np.where(size < largest, name, bound)
+    if constraints.clock is not None:
+        trained = constraints.clock.largest()
+        largest, bound = np.fmin(trained, largest), np.where(trained < largest, "chips", bound)
     return largest, bound
 
 
@@ -156,23 +160,27 @@ def solve(
     """
     law.check_plannable()
     coefficients = coefficients or law.coefficients
-    flops, cap, sizes = constraints.flops, constraints.cap, constraints.sizes(architecture)
-    if flops is None and (not sizes or cap is None):
+    cap, sizes, budgeted = constraints.cap, constraints.sizes(architecture), constraints.has_budget
+    if not budgeted and (not sizes or cap is None):
         raise UserError(sentences.UNBOUNDED)
-    if flops is None and constraints.inference_tokens:
+    if not budgeted and constraints.inference_tokens:
         raise UserError(sentences.NO_BUDGET_TO_SHARE)
-    given = [v for v in (flops, constraints.memory_bytes) if v is not None]
+    given = [v for v in (constraints.amount, constraints.memory_bytes) if v is not None]
     shape = np.broadcast(*coefficients.values(), n_experts, *given).shape
     n_experts = np.broadcast_to(np.asarray(n_experts, float), shape)
+    constraints = constraints if constraints.clock is None else constraints.at(n_experts)
     smallest_d = architecture.smallest
     smallest = np.broadcast_to(architecture.n_active(smallest_d, n_experts), shape)
     largest, largest_by = _largest(architecture, constraints, n_experts)
     feasible = (constraints.tokens(smallest) >= 1) & architecture.enough(n_experts)
+    if constraints.clock is not None:
+        feasible = feasible & (smallest <= largest)
     for _, used, limit in sizes:
         feasible = feasible & (used(smallest_d, n_experts) <= limit)
     bound = np.full(shape, "", dtype=object)
     loss = lambda n: loss_of(law, architecture, n_experts, n, np.maximum(constraints.tokens(n), 1), coefficients)
-    if law.closed_form:
+    closed_form = law.closed_form and constraints.clock is None
+    if closed_form:
         reduced = np.broadcast_arrays(*law.at_experts(n_experts, coefficients), n_experts)[:4]
         size = np.broadcast_to(_closed_form(reduced, n_experts, constraints), shape)
     else:
@@ -184,9 +192,9 @@ def solve(
         if np.any(rises):
             raise UserError(sentences.RISES.format(at=n_experts[rises][0]))
         size = np.where(at_top & (top == largest), np.inf, np.where(size < smallest * (1 + 1e-6), 0, size))
-    if cap is not None and flops is not None:
+    if cap is not None and budgeted:
         all_tokens = constraints.size(cap)
-        bound[all_tokens * (1 + (0 if law.closed_form else 1e-6)) > size] = "tokens"
+        bound[all_tokens * (1 + (0 if closed_form else 1e-6)) > size] = "tokens"
         size = np.maximum(size, all_tokens)
     bound = np.where(size > largest, largest_by, bound)
     size = np.minimum(size, largest)
@@ -245,6 +253,10 @@ def why_infeasible(architecture: Architecture, constraints: Constraints, n_exper
             sentence = dict(memory=sentences.MEMORY_TOO_SMALL, chips=sentences.CHIPS_TOO_FEW)[name]
             gb = dict(need=need / 1e9, limit=limit / 1e9, times=need / limit)
             return sentence.format(smallest=smallest, **gb, **(vars(constraints.chips) if constraints.chips else {}))
+    if constraints.clock is not None and least in constraints.clock.untrainable:
+        return sentences.NOTHING_TRAINED.format(e=least, **vars(constraints.chips))
+    if constraints.clock is not None:
+        return say(sentences.HOURS_TOO_FEW, budget=constraints.budget, smallest=smallest)
     size, limit = float(architecture.n_active(d, least)), constraints.flops
     inference = INFERENCE * size * constraints.inference_tokens
     need = inference + training_flops(size, 1)
@@ -277,7 +289,7 @@ def near_optimal(law: Law, architecture: Architecture, constraints: Constraints,
     at = np.log(np.where(inside, solved.n_active, 1.0))
     ends = []
     for end in (architecture.n_active(architecture.smallest, solved.n_experts), largest):
-        end = np.where(inside, np.log(end), 0.0)
+        end = np.log(np.where(inside, end, 1.0))
         edge = root(excess, at, end)
         ends.append(np.where(inside, np.exp(np.where(np.isnan(edge), end, edge)), np.nan))  # no root: the bound itself
     return ends

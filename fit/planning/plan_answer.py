@@ -3,12 +3,13 @@
 `text` is these lines, `verbose` also the tables and all the rest that plan_text.py has. No line is wider than WIDTH.
 """
 
+import math
 import re
 import textwrap
 from collections.abc import Iterator
 
 from fit.aliases import Json
-from fit.planning import plan_text, verdict
+from fit.planning import by_time, plan_text, verdict
 from fit.words import sentences
 from fit.words.units import say
 
@@ -46,6 +47,8 @@ def _answer(plan: Json) -> Iterator[str]:
     if "like" in plan:
         yield from _like(plan)
     yield _price(plan)
+    if "clock" in plan:
+        yield from by_time.text(plan)
     built = plan["buildable"]
     if built:
         yield _shape(built)
@@ -79,11 +82,14 @@ def _price(plan: Json) -> str:
         words.append(say(sentences.SHORT_PRICE_FLOPS, **model))
     else:
         cost, chips = model["cost"], plan["chips"]
-        mfu = chips["mfu"]
-        if isinstance(mfu, dict):
-            mfu = mfu[model.get("law_experts", model["n_experts"])]
         dollars = "" if cost["training_dollars"] is None else say(sentences.SHORT_DOLLARS, **cost)
-        words.append(say(sentences.SHORT_PRICE, **chips | cost | dict(mfu=mfu), dollars=dollars))
+        if "clock" in plan:
+            low, _, high = model["speed"]["hours"]
+            own = dict(mfu=model["speed"]["mfu"][1], ends=[low, high], label=plan["clock"]["label"])
+            words.append(say(sentences.SHORT_PRICE_TIME, **chips | cost | own, dollars=dollars))
+        else:
+            own = dict(mfu=_mfu_of(model, chips["mfu"]))
+            words.append(say(sentences.SHORT_PRICE, **chips | cost | own, dollars=dollars))
         mesh = cost.get("mesh") or {}
         if "device_memory" in mesh:
             words.append(say(sentences.SHORT_DEVICE, **mesh))
@@ -92,6 +98,14 @@ def _price(plan: Json) -> str:
         repeats = plan["repeats"]
         words.append(say(sentences.SHORT_REPEATED, **repeats["best"], unique_tokens=repeats["unique_tokens"]))
     return sentences.SHORT_PRICE_HEAD + "; ".join(words)
+
+
+def _mfu_of(model: Json, mfu: float | dict[int, float]) -> float:
+    """The MFU that a model is priced at: of the number of experts nearest to its own, where there is one for each."""
+    if not isinstance(mfu, dict):
+        return mfu
+    n_experts = model.get("law_experts", model["n_experts"])
+    return mfu[min(mfu, key=lambda known: abs(math.log(known / n_experts)))]
 
 
 def _shape(built: Json) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from fit.aliases import Json
 from fit.lawbook import summary
 from fit.lawbook.lawfile import in_words, warning_of
+from fit.planning import by_time
 from fit.planning.compare import AGREE
 from fit.planning.constraints import CHIPS
 from fit.words import sentences
@@ -205,7 +206,10 @@ def _compared(plan: Json) -> Iterator[str]:
     """Lines on the best dense model, on the loss of a cap on tokens, and on the paper's rule of thumb."""
     dense, cap = plan.get("dense"), plan["constraints"].get("max_tokens")
     if dense and plan["best"]["n_experts"] > 1:
-        flops = sentences.NEVER_DENSE if dense["flops_saved"] is None else say(sentences.FLOPS_SAVED, **dense)
+        by_clock = "hours_saved" in dense
+        saved = dense["hours_saved" if by_clock else "flops_saved"]
+        words = sentences.HOURS_SAVED if by_clock else sentences.FLOPS_SAVED
+        flops = sentences.NEVER_DENSE if saved is None else say(words, **dense)
         yield say(sentences.AGAINST_DENSE, **dense, flops=flops) + _suffix(dense)
     if "loss_of_token_cap" in plan:
         yield say(sentences.TOKEN_CAP, **plan)
@@ -229,20 +233,35 @@ def comparison(result: Json) -> str:
     rows: list = []
     for row in result["laws"]:
         dense = (row["n_experts"] > 1 and row["dense"]) or {}
-        ratio = say("x {flops_ratio:.3g}", **dense) if dense.get("flops_ratio") else "never" * ("flops_ratio" in dense)
+        kind = "hours_ratio" if "hours_ratio" in dense else "flops_ratio"
+        ratio = f"x {dense[kind]:.3g}" if dense.get(kind) else "never" * (kind in dense)
         split = row["split"] if row["split"] > 1 else None
         own = dict(split=split, shared=row["shared"] or None, below=dense.get("loss_saved_share"), ratio=ratio)
         rows.append(row | own | dict(wide=wide))
     rows += [f"{row['law']:{wide}} not feasible: {row['why']}" for row in result["infeasible"]]
-    heads = dict(wide=str(wide), below="below dense", ratio="dense FLOPs", size_bound="size bound by")
+    by_clock = [row for row in result["laws"] if "speed" in row]
+    of_dense = "dense hours" if by_clock else "dense FLOPs"
+    heads = dict(wide=str(wide), below="below dense", ratio=of_dense, size_bound="size bound by")
     parts = [
         _known(result["like"], result["laws"]) if "like" in result else [],
         table(LAWS, rows, **heads),
+        [*_by_the_clock(by_clock)],
         [textwrap.fill(result["about"], 120)],
         [f"{row['law']}: {note}" for row in result["laws"] for note in _notes(row)],
         _together(result),
     ]
     return "\n\n".join(part for part in map("\n".join, parts) if part)
+
+
+def _by_the_clock(rows: list[Json]) -> Iterator[str]:
+    """Lines on the speed of each law's best model, and on what FLOPs would choose instead."""
+    if not rows:
+        return
+    yield say(sentences.CLOCK_HEAD_LAWS, **rows[0]["clock"])
+    for row in rows:
+        yield say(sentences.CLOCK_ROW_LAW, **row, words=by_time.words(row["speed"]))
+        for sentence in by_time.differing(row["clock"], row["n_experts"]):
+            yield f"    {sentence}"
 
 
 def _known(known: Json, rows: list[Json]) -> Iterator[str]:

@@ -68,14 +68,13 @@ def plan(
         drawn = bootstrap(law, architecture, constraints, optima.n_experts, best["n_experts"])
         result["bootstrap"] = drawn
     result["verdict"] = verdict.of_plan(rows, best, drawn)
-    if constraints.max_tokens is not None and constraints.flops is not None:
+    if constraints.max_tokens is not None and constraints.has_budget:
         uncapped = dataclasses.replace(constraints, max_tokens=None)
         free = optimum.optima(fresh, architecture, uncapped, experts)
         result["loss_of_token_cap"] = best["loss"] - float(np.nanmin(free.loss))
-    if (
-        constraints.flops is not None and law.knows_dense and not law.record.get("dense")
-    ):  # else by another law, or none
+    if constraints.has_budget and law.knows_dense and not law.record.get("dense"):  # else by another law, or none
         result["dense"] = against_dense(law, architecture, constraints, best)
+    if "dense" in result and constraints.clock is None:
         flops = constraints.at(best["n_experts"]).flops
         rows = rule_of_thumb(fresh, architecture, flops, optima.n_experts)
         result["rule_of_thumb"] = [marked(law, row, architecture) for row in rows]
@@ -210,18 +209,23 @@ def loss_interval(law: Law, built: Json, architecture: Architecture) -> Json:
 
 
 def against_dense(law: Law, architecture: Architecture, constraints: Constraints, best: Json) -> Json | None:
-    """What the best plan saves against the best dense model under the same constraints (Fig. 2b), FLOPs included."""
+    """What the best plan saves against the best dense model under the same constraints (Fig. 2b), FLOPs
+    included; by the clock, hours instead of FLOPs."""
     constraints = constraints.at(best["n_experts"])
     dense = optimum.solve(law, 1.0, architecture, constraints)
     if not dense.feasible:
         return None
-    needed = constraints.flops  # of the best itself, whose loss rounding may leave just out of reach
+    needed = constraints.amount  # of the best itself, whose loss rounding may leave just out of reach
     if best["n_experts"] > 1:
         needed = target.least_flops(law, 1.0, architecture, constraints, best["loss"])
+    saved = None if needed is None else 1 - constraints.amount / needed
+    if constraints.clock is None:
+        against = dict(flops_for_the_same_loss=needed, flops_saved=saved)
+    else:
+        against = dict(hours_for_the_same_loss=needed, hours_saved=saved)
     return marked(law, dense.row(), architecture) | dict(
         loss_saved=float(dense.loss) - best["loss"],
-        flops_for_the_same_loss=needed,
-        flops_saved=None if needed is None else 1 - constraints.flops / needed,
+        **against,
         inference_flops_ratio=best["n_active"] / float(dense.n_active),
     )
 
@@ -326,9 +330,9 @@ def at_edge(experts: Floats, e: float) -> bool:
 def not_bounded(law: Law, architecture: Architecture, constraints: Constraints) -> bool:
     """Whether, without a limit on memory, the loss still falls at numbers of experts far beyond any that can be built.
 
-    False for laws with a closed form.
+    False for laws with a closed form. By the clock, too: such models are not timed.
     """
-    if law.closed_form or constraints.memory_bytes is not None or law.fixes_experts:
+    if law.closed_form or constraints.memory_bytes is not None or law.fixes_experts or constraints.clock is not None:
         return False
     many, more = optimum.solve(law, np.array([1e6, 1e7]), architecture, constraints).loss
     return bool(more < many * (1 - optimum.BAND))

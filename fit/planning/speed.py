@@ -44,6 +44,7 @@ SOURCE_SPREAD = 0.2  # of ln speed between software of different sources, before
 RUN_SPREAD = 0.08  # of ln speed between runs of one source
 OWN_SPREAD = 0.02  # of ln speed between your own runs, which are of one software and network
 OWN_COLUMNS = ("d_model", "n_experts", "tokens_per_second")
+OWN_SETUP = ("n_chips", "batch_tokens", "seq_len", "microbatch_tokens", "expert", "model")  # that a row may give, whole
 Z80 = 1.2816  # standard deviations that hold 80% of a normal distribution
 
 
@@ -69,13 +70,15 @@ class Calibration:
     """What chips reach, and what that does not explain.
 
     products: efficiency of large products by chip. shared: the other efficiencies, of all chips. between_sources,
-    within_source: standard deviations of ln(tokens per second).
+    within_source: standard deviations of ln(tokens per second). label: where its speeds are from: "modelled" from what
+    others published, or "measured" where your own runs recalibrated it.
     """
 
     products: dict[str, float]
     shared: dict[str, float]
     between_sources: float
     within_source: float
+    label: str = "modelled"
 
     def efficiencies(self, chip: str) -> Efficiencies:
         """The efficiencies of a chip; of one that nobody measured, the mean of the others."""
@@ -88,17 +91,24 @@ class Calibration:
         """How long a step takes."""
         return _seconds(self.efficiencies(chip), chip, shape, setup)
 
+    def factors(self, of_ratio: bool = False) -> tuple[float, float, float]:
+        """(10th percentile, 1, 90th percentile) of a speed over what is modelled. of_ratio: of the ratio of two models
+        on the same chips and software."""
+        spread = math.sqrt(2) * self.within_source if of_ratio else math.hypot(self.between_sources, self.within_source)
+        factor = math.exp(Z80 * spread)
+        return 1 / factor, 1.0, factor
+
     def tokens_per_second(self, chip: str, shape: Shape, setup: Setup) -> tuple[float, float, float]:
         """(10th percentile, median, 90th percentile) of tokens per second and chip."""
         median = setup.tokens_per_chip / self.seconds(chip, shape, setup)
-        factor = math.exp(Z80 * math.hypot(self.between_sources, self.within_source))
-        return median / factor, median, median * factor
+        low, _, high = self.factors()
+        return low * median, median, high * median
 
     def ratio(self, chip: str, one: tuple[Shape, Setup], other: tuple[Shape, Setup]) -> tuple[float, float, float]:
         """(10th percentile, median, 90th percentile) of the speed of one model over that of another, same software."""
         median = self.tokens_per_second(chip, *one)[1] / self.tokens_per_second(chip, *other)[1]
-        factor = math.exp(Z80 * math.sqrt(2) * self.within_source)
-        return median / factor, median, median * factor
+        low, _, high = self.factors(of_ratio=True)
+        return low * median, median, high * median
 
 
 def _seconds(reached: Efficiencies, chip: str, shape: Shape, setup: Setup) -> float:
@@ -265,7 +275,8 @@ def recalibrated(prior: Calibration, runs: Sequence[Run]) -> Calibration:
     left = residuals(found)[:-2] * OWN_SPREAD
     # With few runs the spread that they leave says little: the published one counts as two runs.
     within = math.sqrt((2 * prior.within_source**2 + float(np.sum(left**2))) / (2 + len(runs)))
-    return dataclasses.replace(scaled(found), between_sources=within / math.sqrt(len(runs)), within_source=within)
+    between = within / math.sqrt(len(runs))
+    return dataclasses.replace(scaled(found), between_sources=between, within_source=within, label="measured")
 
 
 def read_own(
@@ -276,7 +287,8 @@ def read_own(
     Args:
       path: the table; further columns are handed to shape_of.
       shape_of: the model of a row.
-      setup: how they were trained; columns n_chips, batch_tokens, sequence and remat of a row come first.
+      setup: how they were trained, where the columns OWN_SETUP and remat of a row do not say. batch_tokens and
+        microbatch_tokens are tokens of all chips; expert and model are sizes of the mesh's axes, the rest is data.
       chip: their chips' kind; a column chip comes first.
 
     Raises:
@@ -297,16 +309,47 @@ def read_own(
         speed = _positive(row, "tokens_per_second", where)
         for name in ("d_model", "n_experts"):
             _positive(row, name, where)
-        changed: dict[str, float] = {}
-        for name in ("n_chips", "batch_tokens", "sequence"):
-            if row.get(name):
-                changed[name] = int(_positive(row, name, where))
-        own = dataclasses.replace(setup, **changed)
+            whole(row, name, where)
+        own = _own_setup(row, setup, where)
         kind = row.get("chip") or chip
         if kind not in CHIPS:
             raise UserError(f'{where}: chip is "{kind}"; kinds: {", ".join(CHIPS)}')
         runs.append(Run(str(path), kind, shape_of(row), own, speed / own.n_chips, row))
     return runs
+
+
+def _own_setup(row: dict[str, str], default: Setup, where: str) -> Setup:
+    """How the run of a row was trained. Raises UserError where its mesh does not divide its chips."""
+    given = {name: whole(row, name, where) for name in OWN_SETUP if row.get(name)}
+    n_chips = given.get("n_chips") or default.n_chips
+    expert, model = given.get("expert") or 1, given.get("model") or 1
+    if n_chips % (expert * model):
+        raise UserError(f"{where}: expert {expert} times model {model} does not divide its {n_chips} chips")
+    remat = row.get("remat") or default.remat
+    if remat not in step_time.PASSES:
+        raise UserError(f'{where}: remat is "{remat}", expected one of {", ".join(step_time.PASSES)}')
+    return dataclasses.replace(
+        default,
+        n_chips=n_chips,
+        batch_tokens=given.get("batch_tokens") or default.tokens_per_chip * n_chips,
+        sequence=given.get("seq_len") or default.sequence,
+        microbatch_tokens=given.get("microbatch_tokens", 0) * model / n_chips,
+        data=n_chips // (expert * model),
+        expert=expert,
+        model=model,
+        remat=remat,
+    )
+
+
+def whole(row: dict[str, str], name: str, where: str) -> int:
+    """A field of a row as a whole number from 0 up. Raises UserError where it is none."""
+    try:
+        value = float(row[name])
+    except ValueError:
+        value = math.nan
+    if not (value >= 0 and value.is_integer()):
+        raise UserError(f'{where}: {name} is "{row[name]}", expected a whole number')
+    return int(value)
 
 
 def _positive(row: dict[str, str], name: str, where: str) -> float:

@@ -4,6 +4,9 @@ For a run of 6 N D = C training FLOPs and loss L the factor is C* / C, C* the le
 model (its compute-optimal size, the run's number of experts) reaches L. A run whose size is not the best for its C
 scores lower for that: compare runs of sizes that one would train.
 
+By time the factor is of hours, H* / H, on the same chips: each run's tokens per second over those of the law's recipe
+at the run's size are in the table, and the recipe is taken to keep its MFU at its own best size.
+
 Intervals are percentiles over the draws of the law's bootstrap, the form's own error beyond its runs included, with
 each run's own error, as the law's runs scatter, drawn anew in every draw.
 """
@@ -21,16 +24,21 @@ from fit.words import sentences
 from fit.words.units import say, table
 
 FURTHEST, POINTS = 1e6, 600  # C* is looked for within this factor of the runs' FLOPs, between so many values
+SLOWEST = 1e-6  # tokens per second that a table may have
 COLUMNS = (
     "{n_active:amount:>9} {n_tokens:amount:>9} {n_experts:g:>9} {loss:.4f:>8} {flops:flops:>10} {law_flops:flops:>10} "
     "{factor:.2f:>7}{ends}"
 )
 
 
-def speedup(law: Law, runs: Table, seed: int = 0) -> dict:
-    """{runs: [{n_active, n_tokens, n_experts, loss, flops, law_flops, factor, interval}], factor, interval,
+SPEEDS = ("tokens_per_second", "law_tokens_per_second")  # columns of each run: its own, and that of the law's recipe
+
+
+def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops") -> dict:
+    """{by, runs: [{n_active, n_tokens, n_experts, loss, flops, law_flops, factor, interval}], factor, interval,
     per_tenfold, per_tenfold_interval, percentiles, answer, warnings}: of each run, then the geometric mean of their
-    factors, and by how many times the factor changes with ten times the compute (None for runs of one compute).
+    factors, and by how many times the factor changes with ten times the compute (None for runs of one compute). by:
+    "flops" or "time", whose runs also have speed_ratio, their speed over that of the law's recipe.
     law_flops and factor are None where no compute in reach gives the loss; intervals are None without draws. Raises
     UserError for a law with no optimum of size and tokens, or a bad value in runs."""
     law.check_plannable()
@@ -42,7 +50,12 @@ def speedup(law: Law, runs: Table, seed: int = 0) -> dict:
     if "n_experts" in runs and law.knows_experts:
         experts = runs.numbers("n_experts")
     flops = training_flops(size, tokens)
-    best = _log_factors(law, law.coefficients, experts, flops, np.log(loss)[None])[0]
+    log_speed = np.zeros(len(loss))
+    if by == "time":
+        own, of_law = (runs.numbers(name, (SLOWEST, np.inf)) for name in SPEEDS)
+        log_speed = np.log(own / of_law)
+    of_flops = _log_factors(law, law.coefficients, experts, flops, np.log(loss)[None])[0]
+    best = of_flops + log_speed
     reached, log_flops = np.isfinite(best), np.log10(flops)
     if not reached.any():
         raise UserError(sentences.NONE_REACHED.format(file=runs.path, law=law.name, furthest=FURTHEST))
@@ -51,20 +64,24 @@ def speedup(law: Law, runs: Table, seed: int = 0) -> dict:
         noise = (law.noise or 0) * normal(seed, len(law.record["bootstrap"]["draws"]), len(loss))
         draws = {name: values[:, None] for name, values in law.draws.items()}
         drawn = _log_factors(law, draws, experts, flops, np.log(loss) + noise, drawn=True)
-        drawn = np.where(np.isfinite(drawn), drawn, np.log(FURTHEST))
+        drawn = np.where(np.isfinite(drawn), drawn, np.log(FURTHEST)) + log_speed
     ends = lambda values: np.exp(np.percentile(values, law.percentiles, method="weibull")).tolist()
     slope = lambda values: np.polyfit(log_flops[reached], values[..., reached].T, 1)[0]
     several = np.ptp(log_flops[reached]) > 0
     columns = dict(n_active=size, n_tokens=tokens, n_experts=experts, loss=loss, flops=flops)
     rows = []
+    if by == "time":
+        columns |= dict(speed_ratio=np.exp(log_speed))
     for i, factor in enumerate(np.exp(best).tolist()):
         found = dict(law_flops=None, factor=None, interval=None)
         if reached[i]:
             interval = None if drawn is None else ends(drawn[:, i])
-            found = dict(law_flops=float(flops[i]) * factor, factor=factor, interval=interval)
+            law_flops = float(flops[i] * np.exp(of_flops[i]))
+            found = dict(law_flops=law_flops, factor=factor, interval=interval)
         rows.append({name: float(values[i]) for name, values in columns.items()} | found)
     result = dict(
         law=law.name,
+        by=by,
         runs=rows,
         factor=float(np.exp(best[reached].mean())),
         interval=None if drawn is None else ends(drawn[:, reached].mean(axis=1)),
@@ -72,7 +89,7 @@ def speedup(law: Law, runs: Table, seed: int = 0) -> dict:
         per_tenfold_interval=ends(slope(drawn)) if several and drawn is not None else None,
         percentiles=None if drawn is None else law.percentiles,
     )
-    result["warnings"] = [*_outside(law, experts[reached], (flops * np.exp(best))[reached]), *sense.doubts(runs)]
+    result["warnings"] = [*_outside(law, experts[reached], (flops * np.exp(of_flops))[reached]), *sense.doubts(runs)]
     return result | dict(answer=answer(result))
 
 
@@ -125,7 +142,8 @@ def answer(result: dict) -> str:
     if change is not None:
         sentence = sentences.CHANGE_OPEN if ends and ends[0] <= 1 <= ends[1] else sentences.CHANGES
         said = sentence.format(how="grows" if change > 1 else "falls", change=change, span=span(ends))
-    return sentences.SPEEDUP.format(**result | dict(count=count, span=span(result["interval"]), change=said))
+    what = "hours" if result["by"] == "time" else "compute"
+    return sentences.SPEEDUP.format(**result | dict(count=count, what=what, span=span(result["interval"]), change=said))
 
 
 def text(result: dict) -> str:

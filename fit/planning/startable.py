@@ -2,15 +2,19 @@
 trainer starts as it is emitted."""
 
 import dataclasses
+import math
 
 from fit.aliases import Json
 from fit.errors import UserError
 from fit.lawbook.lawfile import Law
 from fit.planning import building, memory, mesh, recipe
+from fit.planning.clock import Clock, Curve
 from fit.planning.constraints import Chips, Constraints
+from fit.planning.timing import tokens_per_second
 from fit.shape import hardware
 from fit.shape.architecture import BATCH_RAMP, Architecture, Model, training_flops
 from fit.words import sentences
+from fit.words.units import say
 
 GROUP_TOKENS = 8192  # tokens that share the experts' capacity by the paper's recipe
 
@@ -31,26 +35,49 @@ def buildable(
     """(the row of the model to build, its recipe); None for both where none fits.
 
     n_experts counts as the trainer does, law_experts as the law does. loss_of_building: by how much its loss is above
-    the best optimum's. layout: how the chips train it, None without chips.
+    the best optimum's. layout: how the chips train it, None without chips. modelled_speed: tokens per second in that
+    layout; only by the clock, under which it trains on the tokens that its own speed leaves.
     """
 
     # at the sizes of the law's runs a model has their shape and recipe; rounding may take it beyond them, or back
-    beyond = shapes.family or not _of_own_sizes(law, best)
+    beyond = shapes.family or not of_own_sizes(law, best)
     for as_published in (beyond, not beyond):
         style = hardware.style_of(architecture, as_published, shapes.asked)
         found = None
         for hidden in (True, False):
-            layouts = _Layouts(law, constraints.chips, shapes, hidden) if constraints.chips else None
+            layouts = None
+            if constraints.chips:
+                layouts = Layouts(law, constraints.chips, shapes, hidden, constraints.clock)
             found = found or building.on_grid(law, architecture, constraints, optima, style, layouts)
         if found is None:
             asked = [f"--{name}" for name, value in _flags(shapes.mesh_asked) if value is not None]
             if asked:
                 raise UserError(sentences.NO_SUCH_MESH.format(flags=" and ".join(asked)))
             return None, None
+        speed = None
+        if layouts and layouts.clock:
+            found, speed = _timed(law, architecture, constraints, found, layouts)
         own = recipe.recipe_of(law, found.model, found.n_tokens, shapes.family)
         if own.of_published_models == as_published:
             break
-    return _row(architecture, constraints, best, found, own), own
+    row = _row(architecture, constraints, best, found, own)
+    return row if speed is None else row | dict(modelled_speed=speed), own
+
+
+def _timed(
+    law: Law, architecture: Architecture, constraints: Constraints, found: building.Found, layouts: "Layouts"
+) -> tuple[building.Found, float]:
+    """(the model on the tokens that its own speed in its own layout leaves, that speed in tokens per second)."""
+    model, layout, clock = found.model, found.layout, layouts.clock
+    assert clock is not None and layout is not None
+    speed = tokens_per_second(clock.calibration, layouts.run(model, found.n_tokens), layout, layouts.chips)
+    e = hardware.law_experts(architecture, model.n_experts)
+    own = clock.with_curve(e, Curve.of([model.n_active], [speed]))
+    n_tokens = math.floor(dataclasses.replace(constraints, clock=own).at(e).tokens(model.n_active))
+    if n_tokens < 1:
+        raise UserError(say(sentences.NO_HOURS_LEFT, hours=clock.hours))
+    loss = building.loss_of(law, architecture, model, n_tokens)
+    return dataclasses.replace(found, n_tokens=n_tokens, loss=loss), speed
 
 
 def _flags(asked: mesh.Asked) -> list[tuple[str, object]]:
@@ -58,30 +85,41 @@ def _flags(asked: mesh.Asked) -> list[tuple[str, object]]:
     return [("mesh_expert", asked.expert), ("mesh_model", asked.model), ("remat", asked.remat)]
 
 
-def _of_own_sizes(law: Law, planned: Json) -> bool:
+def of_own_sizes(law: Law, planned: Json) -> bool:
     """Whether a planned optimum is not larger than the law's runs."""
     ends = law.ranges.get("n_active")
     return ends is not None and planned["n_active"] <= ends[1]
 
 
-class _Layouts:
+class Layouts:
     """Which layouts models have: what building.on_grid asks."""
 
-    def __init__(self, law: Law, chips: Chips, shapes: Shapes, hidden: bool) -> None:
-        """hidden: whether what a layout sends must take no longer than what it computes, at the chips' MFU."""
-        self.law, self.chips, self.shapes, self.hidden = law, chips, shapes, hidden
+    def __init__(
+        self, law: Law, chips: Chips, shapes: Shapes, hidden: bool = False, clock: Clock | None = None
+    ) -> None:
+        """hidden: whether what a layout sends must take no longer than what it computes, at the chips' MFU. clock: with
+        it, layouts are those of least time, and `hidden` does not count."""
+        self.law, self.chips, self.shapes, self.clock = law, chips, shapes, clock
+        self.hidden = hidden and clock is None
 
     def can_start(self, model: Model, n_tokens: int) -> bool:
         """Whether there is a mesh of the chips that divides the model."""
         chips = self.chips
-        return any(mesh.meshes(self._run(model, n_tokens), chips.n_devices, self.shapes.mesh_asked))
+        return any(mesh.meshes(self.run(model, n_tokens), chips.n_devices, self.shapes.mesh_asked))
 
-    def of(self, model: Model, n_tokens: int) -> mesh.Layout | None:
+    def of(self, model: Model, n_tokens: float) -> mesh.Layout | None:
         """How the chips train a model by its recipe; None where they cannot."""
         chips = self.chips
         if memory.STATE * model.exact_parameters > chips.memory * chips.room:
             return None
-        layout = mesh.choose(self._run(model, n_tokens), chips, self.shapes.mesh_asked)
+        run, clock = self.run(model, n_tokens), self.clock
+
+        def slowness(one: mesh.Layout) -> float:
+            """Seconds of a token."""
+            assert clock is not None
+            return 1 / tokens_per_second(clock.calibration, run, one, chips)
+
+        layout = mesh.choose(run, chips, self.shapes.mesh_asked, slowness if clock else None)
         if layout is None:
             return None
         share = sending_share(layout, model, chips)
@@ -89,7 +127,16 @@ class _Layouts:
             return None
         return dataclasses.replace(layout, sending_share=share)
 
-    def _run(self, model: Model, n_tokens: int) -> mesh.Run:
+    def speed(self, model: Model, n_tokens: float) -> float | None:
+        """Tokens per second of a model in its layout by the clock; None where the chips cannot train it."""
+        assert self.clock is not None
+        layout = self.of(model, n_tokens)
+        if layout is None:
+            return None
+        return tokens_per_second(self.clock.calibration, self.run(model, n_tokens), layout, self.chips)
+
+    def run(self, model: Model, n_tokens: float) -> mesh.Run:
+        """What a mesh is chosen for."""
         own = recipe.recipe_of(self.law, model, n_tokens, self.shapes.family)
         shape = model.shape | dict(n_experts=model.n_experts)
         published = own.of_published_models

@@ -29,13 +29,12 @@ def least_flops(
     least: float | None = None,
     times: float = 1e12,
 ) -> float | None:
-    """FLOPs, from `least` (by default those of the constraints) to `times` times that, at which the best model of
-    n_experts (a number) under the other constraints reaches `loss`; None if that takes more."""
-    least = constraints.flops if least is None else least
+    """FLOPs, by the clock hours, from `least` (by default those of the constraints) to `times` times that, at which the
+    best model of n_experts (a number) under the other constraints reaches `loss`; None if that takes more."""
+    least = constraints.amount if least is None else least
 
-    def excess(log_flops: Numbers) -> Array:
-        with_flops = dataclasses.replace(constraints, flops=np.exp(log_flops))
-        best = optimum.solve(law, n_experts, architecture, with_flops)
+    def excess(log_amount: Numbers) -> Array:
+        best = optimum.solve(law, n_experts, architecture, constraints.with_amount(np.exp(log_amount)))
         return np.where(best.feasible, best.loss - loss, np.inf)
 
     low = np.log(least)

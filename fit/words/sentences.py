@@ -60,6 +60,17 @@ FLOPS_TOO_FEW = (
     "{times:.3g} times the {limit:.4g} there are"
 )
 HOURS_BUDGET = "--hours={hours:g} of --chips={chips}"
+HOURS_TOO_FEW = "{budget} leaves no token to train {smallest} on"
+NOTHING_TIMED = "--chips={kind}:{count}: no mesh of these chips trains a model of any size, so nothing can be timed"
+NO_SPEED_OF_CHIPS = (
+    "--speeds={path}: no row is of {kind}, the kind of --chips; a column chip says of which kind rows are"
+)
+SPEEDS_NEED_TIME = "--speeds needs --by=time"
+NOTHING_TRAINED = "no mesh of {count} x {kind} trains a model of {e:g} experts"
+NO_HOURS_LEFT = "--hours={hours:g} leaves no token to train the buildable model on"
+TIME_NEEDS = "--by=time needs {flag}"
+TIME_OR_MFU = "--mfu gives the speed that --by=time models: give one of them"
+TIME_OF_GRID = "--by=time times models on a mesh of the chips, which --shape=paper leaves open: leave --shape out"
 INFERENCE_SHARE = " ({inference:.4g} of it for --inference_tokens)"
 NO_OPTIMUM = (
     "at n_experts = {at:g} this law's loss does not fall with n_active or n_tokens (exponents {mu:.4g}, {nu:.4g}): it "
@@ -72,7 +83,7 @@ NOT_POSITIVE = "--{flag}={value:g}: expected a {kind} number up to {largest:g}"
 LESS_THAN_A_TOKEN = "--max_tokens={value:g}: expected at least 1 token"
 NOT_EXPERTS = "--experts={value}: expected whole numbers from 1 to 1000000, separated by commas"
 NOT_NUMBERS = "--{flag}: found {text}, expected positive numbers separated by commas"
-NO_CHIPS = "--chips={value}: expected KIND:COUNT or KIND, of {kinds}"
+NO_CHIPS = "--chips={value}: expected KIND:COUNT, KIND:MACHINESxCOUNT or KIND, of {kinds}"
 NEEDS_CHIPS = "--{flag} needs --chips"
 NO_MFU = (
     "--mfu={value}: found {found}, expected a number from 1e-6 to 1, or JSON of such by number of experts, as "
@@ -170,6 +181,7 @@ AGAINST_DENSE = (
     "{loss_saved:.4f} lower, {flops}; serving a token takes {inference_flops_ratio:.0%} of the dense model's FLOPs"
 )
 FLOPS_SAVED = "reached with {flops_saved:.0%} fewer training FLOPs than a dense model needs for it"
+HOURS_SAVED = "reached in {hours_saved:.0%} fewer hours on these chips than a dense model needs for it"
 NEVER_DENSE = "which no budget brings a dense model to"
 TOKEN_CAP = "the cap on tokens costs {loss_of_token_cap:.4f} nats"
 RULE_OF_THUMB_HEAD = (
@@ -193,6 +205,7 @@ SHORT_PRICE_FLOPS = (
     "{training_flops:flops} training FLOPs, {memory_bytes:memory} to serve; --chips=H100:64 adds hours, dollars, a mesh"
 )
 SHORT_PRICE = "{training_hours:duration}{dollars} on {count} x {kind} at MFU {mfu:g}"
+SHORT_PRICE_TIME = "{training_hours:duration} ({ends:duration}){dollars} on {count} x {kind} at MFU {mfu:.2f}, {label}"
 SHORT_DOLLARS = " and {training_dollars:dollars}"
 SHORT_DEVICE = "training takes {step_bytes:memory} of a device's {device_memory:memory}"
 SHORT_SERVED = "{memory_bytes:memory} to serve"
@@ -288,7 +301,7 @@ MESH_UNEVEN = "--mesh_{axis}={size} does not divide the buildable model's {count
 MESH_OF_CHIPS = "--mesh_expert={expert} times --mesh_model={model} does not divide the {count} chips of --chips"
 # How many times the compute a law's recipe needs for the losses of other runs.
 SPAN = " ({ends:.2f})"
-SPEEDUP = "for the losses of these {count} runs {law} needs {factor:.2f} times their compute{span}{change}."
+SPEEDUP = "for the losses of these {count} runs {law} needs {factor:.2f} times their {what}{span}{change}."
 CHANGES = "; it {how} with compute, x {change:.2f}{span} for ten times as much"
 CHANGE_OPEN = "; whether that grows or falls with compute is open (x {change:.2f}{span} for ten times as much)"
 NO_SPEEDUP = (
@@ -307,6 +320,20 @@ PLATEAU = (
 )
 TARGET_HEAD = "least cost of loss {loss:.4f}, of training{inference}:"
 AND_INFERENCE = " and {inference_tokens:amount} inference tokens"
+
+# The speed of models by the clock.
+CLOCK_HEAD = "Speed on these chips ({label}; in brackets 80% ranges), for each number of experts:"
+CLOCK_HEAD_LAWS = "Speed on these chips ({label}; in brackets 80% ranges), of each law's best model:"
+CLOCK_ROW_LAW = "  {law}, E = {n_experts}, {n_active:amount} active: {words}"
+CLOCK_ROW = "  E = {n_experts}, {n_active:amount} active: {words}"
+CLOCK_SPEED = (
+    "{tokens_per_second:amount} tokens/s ({tokens_per_second_ends:amount}), MFU {mfu:.0%} ({mfu_ends:.0%}), "
+    "{hours:duration} ({hours_ends:duration})"
+)
+CLOCK_DIFFERS = (
+    "By FLOPs {by_flops} experts, by the clock {by_time}: at {n_active:amount} active parameters {by_flops} train at "
+    "{ratio:.2f} ({ends:.2f}) times the speed of {by_time} on these chips ({label})"
+)
 
 # What several laws say together.
 NOT_COUNTED_LAW = (

@@ -387,7 +387,7 @@ def test_everything_together_on_a_law_with_draws(capsys, tmp_path):
     "flags, words",
     [
         (["--chips=H100:0", "--hours=1"], "--chips=H100:0: expected KIND:COUNT"),
-        (["--chips=abacus", "--hours=1"], "--chips=abacus: expected KIND:COUNT or KIND, of H100"),
+        (["--chips=abacus", "--hours=1"], "--chips=abacus: expected KIND:COUNT, KIND:MACHINESxCOUNT or KIND, of H100"),
         (["--hours=1"], "--hours needs --chips"),
         (["--mfu=0.4", "--flops=1e20"], "--mfu needs --chips"),
         (["--chips=H100", "--hours=1", "--flops=1e20"], "both the budget"),

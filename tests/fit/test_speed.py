@@ -200,6 +200,19 @@ def shape_of(row):
     return speed.shape_of_model(fields)
 
 
+def test_own_measurements_say_how_they_were_trained(tmp_path):
+    path = tmp_path / "speeds.csv"
+    path.write_text(
+        "n_experts,d_model,tokens_per_second,n_chips,batch_tokens,microbatch_tokens,seq_len,expert,model,remat\n"
+        "8,512,800000,32,1048576,262144,2048,4,2,dots\n"
+        "1,512,800000,,,,,,,\n"
+    )
+    own, default = (run.setup for run in speed.read_own(path, shape_of, SETUP, "H100"))
+    assert (own.data, own.expert, own.model, own.remat, own.sequence) == (4, 4, 2, "dots", 2048)
+    assert own.n_microbatches == 4
+    assert default == SETUP
+
+
 def test_own_measurements_are_read_from_a_table(tmp_path):
     path = tmp_path / "speeds.csv"
     path.write_text("n_experts,d_model,tokens_per_second,n_chips\n1,512,800000,8\n8,512,100000,1\n")
@@ -220,6 +233,8 @@ def test_own_measurements_are_read_from_a_table(tmp_path):
         ),
         ("d_model,n_experts,tokens_per_second\n512,1,-3\n", 'tokens_per_second is "-3"'),
         ("d_model,n_experts,tokens_per_second,chip\n512,1,3,h100\n", 'chip is "h100"; kinds: A100, '),
+        ("d_model,n_experts,tokens_per_second,expert\n512,8,3,3\n", "expert 3 times model 1 does not divide its 8"),
+        ("d_model,n_experts,tokens_per_second,remat\n512,8,3,half\n", 'remat is "half", expected one of full, dots'),
     ],
 )
 def test_bad_tables_name_file_row_and_column(text, said, tmp_path):

@@ -54,6 +54,31 @@ def test_intervals_have_the_draws_and_the_noise_of_runs(tmp_path, capsys):
     assert "times their compute (1." in capsys.readouterr().out
 
 
+def test_hours_count_how_fast_the_runs_train(tmp_path, capsys):
+    """Runs that save 1.7 times the compute and train at 0.8 times the speed save 1.36 times the hours."""
+    law = fit.load("joint-moe-2025")
+    speeds = dict(tokens_per_second=[8e5] * 8 + [4e5], law_tokens_per_second=[1e6] * 8 + [5e5])
+    by_flops = fit.speedup("joint-moe-2025", variant(law, 1.7))
+    found = fit.speedup("joint-moe-2025", variant(law, 1.7) | speeds, by="time")
+    assert found.factor == pytest.approx(0.8 * by_flops.factor) and found.by == "time"
+    for row, of_flops in zip(found.runs, by_flops.runs):
+        assert row["law_flops"] == pytest.approx(of_flops["law_flops"])
+        assert row["factor"] == pytest.approx(0.8 * of_flops["factor"]) and row["speed_ratio"] == pytest.approx(0.8)
+    assert "needs 1.36 times their hours" in found.answer
+    path = tmp_path / "variant.csv"
+    columns = variant(law, 1.7) | speeds
+    rows = [",".join(map(str, row)) for row in zip(*columns.values())]
+    path.write_text("\n".join([",".join(columns), *rows]))
+    flags = ["speedup", "--law=joint-moe-2025", f"--runs={path}"]
+    assert command_line.run([*flags, "--by=time"]) == 0
+    assert "times their hours" in capsys.readouterr().out
+    path.write_text("\n".join([",".join(list(columns)[:-1]), *(row.rpartition(",")[0] for row in rows)]))
+    assert command_line.run([*flags, "--by=time"]) == 2
+    assert "law_tokens_per_second" in capsys.readouterr().err
+    with pytest.raises(fit.UserError, match="by=clock: expected one of flops, time"):
+        fit.speedup("joint-moe-2025", variant(law, 1.7), by="clock")
+
+
 def test_what_has_no_speedup_is_said(tmp_path, capsys):
     runs = variant(fit.load("chinchilla-refit-2024"), 1.0) | dict(loss=[0.5] * 9)
     with pytest.raises(fit.UserError, match="reaches none of these losses"):

@@ -89,3 +89,16 @@ def test_a_prompt_completes_every_function_of_fit():
     assert {"law", "load", "plan", "compare", "predict", "next", "read"} <= set(dir(fit))
     assert "TYPE_CHECKING" not in dir(fit)
     assert fit.__version__ == jmoe.__version__
+
+
+@pytest.mark.parametrize("chips", ["h100:64", "H100:8x8", "H100:64"])
+def test_chips_are_spelt_as_for_the_launcher(chips):
+    expected = fit.plan("joint-moe-2025", chips="H100:64", hours=240)
+    assert fit.plan("joint-moe-2025", chips=chips, hours="10d").best == expected.best
+
+
+@pytest.mark.parametrize("chips", ["H100:8x", "H100:x8", "H100:0x8", "H100:2x2x2x2", "H100:8.5", "abacus:8"])
+def test_other_spellings_of_chips_are_refused(chips):
+    with pytest.raises(UserError) as refused:
+        fit.plan("joint-moe-2025", chips=chips, hours=1)
+    assert refused.value.sentence.startswith(f"--chips={chips}: expected KIND:COUNT, KIND:MACHINESxCOUNT or KIND, of ")

@@ -1,0 +1,304 @@
+"""Plans by the clock: the choice against brute force, its words, and what a wrong combination of flags is told."""
+
+import dataclasses
+import json
+import runpy
+
+import numpy as np
+import pytest
+
+import fit
+from fit import __main__ as command_line
+from fit.asked import plans
+from fit.lawbook.lawfile import load
+from fit.planning import by_time, speed
+from fit.planning.clock import Clock, Curve
+from jmoe.config.check import check_config
+
+LAW = "joint-moe-2025"
+
+
+def plan(capsys, *flags):
+    assert command_line.run(["plan", f"--law={LAW}", "--by=time", *flags, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def error(capsys, *flags):
+    assert command_line.run(list(flags)) == 2
+    return capsys.readouterr().err
+
+
+def constraints_of(experts=(1, 2, 4, 8, 16, 32), **limits):
+    """(law, architecture, the constraints by the clock) of a plan."""
+    law = load(LAW)
+    asked = plans.Plan.of("plan", limits | dict(by="time", experts=experts))
+    (architecture,) = asked.architectures(law)
+    budget = asked.hours, speed.calibrated()
+    found = by_time.constraints_of(law, architecture, asked.limits(experts), experts, asked.shapes, budget)
+    return law, architecture, found
+
+
+def speed_by_hand(curve, n_active):
+    """Tokens per second on straight lines between the timed models, in logarithms."""
+    sizes, speeds = np.exp(curve.log_sizes), np.exp(curve.log_speeds)
+    i = np.clip(np.searchsorted(sizes, n_active), 1, len(sizes) - 1)
+    share = np.log(n_active / sizes[i - 1]) / np.log(sizes[i] / sizes[i - 1])
+    found = speeds[i - 1] * (speeds[i] / speeds[i - 1]) ** share
+    found = np.where(n_active < sizes[0], speeds[0], found)
+    return np.where(n_active > sizes[-1], speeds[-1] * sizes[-1] / n_active, found)
+
+
+def losses_by_hand(law, architecture, constraints, limits, e, n_active):
+    """The losses of models of these sizes, infinite where one is not allowed."""
+    curve, chips = constraints.clock.curves[float(e)], constraints.chips
+    d_model = architecture.d_model(n_active, e)
+    n_total = architecture.n_total(d_model, e)
+    held = 2 * n_total <= limits.get("memory_gb", np.inf) * 1e9
+    held &= chips.least_bytes(architecture, d_model, n_total) <= chips.room * chips.memory
+    held &= n_active <= curve.largest
+    n_tokens = 3600 * limits["hours"] * speed_by_hand(curve, n_active) - limits.get("inference_tokens", 0) / 3
+    n_tokens = np.minimum(limits.get("max_tokens", np.inf), n_tokens)
+    columns = dict(n_active=n_active, n_tokens=np.maximum(n_tokens, 1), n_experts=np.full_like(n_active, e))
+    return np.where(held & (n_tokens >= 1), law.loss(law.coefficients, columns), np.inf)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        dict(chips="H100:64", hours=240),
+        dict(chips="H100:8", hours=10, memory_gb=40),
+        dict(chips="v5p:64", hours=100, max_tokens=2e10),
+        dict(chips="H100:64", hours=100, inference_tokens=3e11),
+    ],
+)
+def test_the_choice_is_that_of_brute_force(limits, capsys):
+    """100,000 sizes for each number of experts, with the tokens that the hours leave a model of that speed, and as many
+    again around the best of them."""
+    found = plan(capsys, *(f"--{name}={value}" for name, value in limits.items()))
+    law, architecture, constraints = constraints_of(**limits)
+    losses = {}
+    for row in found["optima"]:
+        e = row["n_experts"]
+        sizes = np.geomspace(architecture.n_active(architecture.smallest, e), 1e12, 100_000)
+        for _ in range(2):
+            of_these = losses_by_hand(law, architecture, constraints, limits, e, sizes)
+            i = int(np.argmin(of_these))
+            sizes = np.geomspace(sizes[max(i - 1, 0)], sizes[i + 1], 100_000)
+        losses[e] = of_these.min()
+        assert row["loss"] == pytest.approx(losses[e], rel=1e-6)
+    assert found["best"]["n_experts"] == min(losses, key=losses.get)
+
+
+def test_the_model_to_build_takes_the_hours(capsys):
+    """Its tokens are those of its own speed, on its own mesh; price and config follow."""
+    found = plan(capsys, "--chips=H100:64", "--hours=240", "--dollars_per_hour=2")
+    built = found["buildable"]
+    rate = built["speed"]["tokens_per_second"][1]
+    assert built["n_tokens"] == pytest.approx(rate * 240 * 3600, rel=1e-6)
+    assert built["cost"]["training_hours"] == pytest.approx(240, rel=1e-6)
+    assert built["cost"]["training_dollars"] == pytest.approx(240 * 64 * 2, rel=1e-6)
+    law = load(LAW)
+    columns = dict(n_active=built["n_active"], n_tokens=built["n_tokens"], n_experts=built["law_experts"])
+    columns = {name: np.array(float(value)) for name, value in columns.items()}
+    assert built["loss"] == pytest.approx(float(law.loss(law.coefficients, columns)), rel=1e-9)
+    mfu = 6 * built["n_active"] * rate / (64 * 989e12)
+    assert built["speed"]["mfu"][1] == pytest.approx(mfu)
+
+
+def test_the_mesh_is_the_one_of_least_time(capsys):
+    """No other mesh that is asked for trains the same budget to a lower loss at the same shape."""
+    flags = ["--chips=H100:16", "--hours=100", "--experts=8"]
+    chosen = plan(capsys, *flags)["buildable"]
+    for expert, model in ((1, 1), (2, 1), (8, 1), (1, 8)):
+        other = plan(capsys, *flags, f"--mesh_expert={expert}", f"--mesh_model={model}")["buildable"]
+        assert other["loss"] >= chosen["loss"] * (1 - 1e-3)
+
+
+def test_ranges_hold_the_middle_and_agree(capsys):
+    found = plan(capsys, "--chips=H100:64", "--hours=240")
+    for row in [*found["optima"], found["buildable"]]:
+        for low, middle, high in row["speed"].values():
+            assert low < middle < high
+        hours = row["speed"]["hours"]
+        tokens = [rate * 3600 * h for rate, h in zip(row["speed"]["tokens_per_second"], reversed(hours))]
+        assert tokens == pytest.approx([row["n_tokens"]] * 3)
+
+
+def test_one_sentence_says_where_clock_and_flops_differ(capsys):
+    flags = [f"--law={LAW}", "--chips=H100:64", "--hours=240", "--by=time"]
+    found = plan(capsys, *flags[1:3])
+    assert command_line.run(["plan", *flags]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert found["best"]["n_experts"] != found["clock"]["by_flops"]
+    # the plan by as many FLOPs as the best takes chooses that number
+    assert command_line.run(["plan", f"--law={LAW}", f"--flops={found['best']['training_flops']!r}", "--json"]) == 0
+    by_flops = json.loads(capsys.readouterr().out)["best"]["n_experts"]
+    assert by_flops == found["clock"]["by_flops"]
+    by_time = found["best"]["n_experts"]
+    assert f"By FLOPs {by_flops} experts, by the clock {by_time}: at" in told
+    low, middle, high = found["clock"]["ratio"]
+    assert low < middle < high < 1
+    assert f"{by_flops} train at {middle:.2f} ({low:.2f} to {high:.2f}) times the speed of {by_time}" in told
+    assert "Speed on these chips (modelled" in told
+    assert told.count("tokens/s (") == len(found["optima"])
+
+
+def test_nothing_is_said_where_they_agree(capsys):
+    found = plan(capsys, "--chips=H100:64", "--hours=240", "--experts=8")
+    assert found["clock"]["by_flops"] == 8
+    assert command_line.run(["plan", f"--law={LAW}", "--chips=H100:64", "--hours=240", "--experts=8", "--by=time"]) == 0
+    assert "By FLOPs" not in capsys.readouterr().out
+
+
+def test_the_emitted_config_is_one_that_the_trainer_takes(capsys, tmp_path):
+    config = tmp_path / "planned.py"
+    found = plan(capsys, "--chips=H100:64", "--hours=240", f"--emit_config={config}")
+    made = runpy.run_path(str(config))["get_config"]()
+    check_config(made)
+    mesh = found["buildable"]["cost"]["mesh"]
+    assert (made.mesh.expert, made.mesh.model, made.remat) == (mesh["expert"], mesh["model"], mesh["remat"])
+    assert "hours 240" in config.read_text()
+
+
+def test_experts_that_the_law_counts_as_no_whole_number():
+    """16 experts split in 4 with one of them shared are built as 64, which the law counts as 16.25."""
+    shape = dict(granularity=4, shared_experts=1, experts=[8, 16], chips="B200:32", hours=100)
+    by_clock = fit.plan(LAW, by="time", **shape)
+    assert by_clock.buildable["law_experts"] != round(by_clock.buildable["law_experts"])
+    assert "modelled" in str(by_clock)
+    assert "at MFU 0.3" in str(fit.plan(LAW, mfu={8: 0.3, 16: 0.3}, **shape))
+
+
+def test_from_python():
+    found = fit.plan(LAW, chips="H100:64", hours=240, by="time", experts=[1, 8])
+    assert found.clock["label"] == "modelled"
+    by_flops = fit.plan(LAW, chips="H100:64", hours=240, experts=[1, 8])
+    assert found.best["training_flops"] < by_flops.best["training_flops"]
+    assert "clock" not in vars(by_flops)
+
+
+def test_compared_laws_answer_as_their_plans(capsys):
+    """The joint law chooses as its plan does; a law of several splits is timed at each of them."""
+    limits = dict(chips="H100:16", hours=100, by="time")
+    found = fit.compare([LAW, "fine-grained-2024"], **limits)
+    joint, fine = found.laws
+    planned = fit.plan(LAW, **limits)
+    for name in ("n_experts", "n_active", "n_tokens", "loss"):
+        assert joint[name] == planned.best[name]
+    assert joint["clock"] == planned.clock
+    best = next(row for row in planned.optima if row["n_experts"] == joint["n_experts"])
+    assert joint["speed"] == best["speed"]
+    assert joint["dense"]["hours_ratio"] == pytest.approx(1 / (1 - planned.dense["hours_saved"]), rel=1e-9)
+    assert "flops_ratio" not in joint["dense"]
+    # finer experts are slower: by the clock the split is not the finest, which FLOPs prefer
+    (by_flops,) = fit.compare(["fine-grained-2024"], chips="H100:16", hours=100).laws
+    assert 1 < fine["split"] < by_flops["split"]
+    assert fine["n_tokens"] == pytest.approx(fine["speed"]["tokens_per_second"][1] * 360_000, rel=1e-9)
+    told = " ".join(str(found).split())
+    assert "dense hours" in told and "Speed on these chips (modelled" in told
+    assert found.constraints["hours"] == 100
+
+
+def test_own_speeds_recalibrate_the_plan(capsys, tmp_path):
+    """Speeds of chips that reach 0.6 of what is published: from four of them the plan finds those of all models."""
+    path = tmp_path / "speeds.csv"
+    limits = dict(chips="H100:64", hours=240)
+
+    def write(speeds):
+        rows = ["d_model,n_experts,tokens_per_second,batch_tokens,expert,remat"]
+        models = [(d, e) for d in (2048, 4096) for e in (1, 8)]
+        rows += [f"{d},{e},{rate},4194304,{e},full" for (d, e), rate in zip(models, speeds)]
+        path.write_text("\n".join(rows))
+
+    write([1, 1, 1, 1])
+    law = load(LAW)
+    asked = plans.Plan.of("plan", limits | dict(by="time"))
+    (architecture,) = asked.architectures(law)
+    experts, chips = (1, 2, 4, 8, 16, 32), asked.limits(()).chips
+    runs = by_time.own_runs(law, architecture, chips, asked.shapes, path)
+    assert [(run.setup.data, run.setup.expert, run.setup.sequence) for run in runs] == [(64, 1, 4096), (8, 8, 4096)] * 2
+    published = speed.calibrated()
+    true = dataclasses.replace(published, products=published.products | {"H100": 0.6 * published.products["H100"]})
+    write([64 * true.tokens_per_second("H100", run.shape, run.setup)[1] for run in runs])
+    found = plan(capsys, "--chips=H100:64", "--hours=240", f"--speeds={path}")
+    constraints = by_time.constraints_of(law, architecture, asked.limits(experts), experts, asked.shapes, (240, true))
+    for row in found["optima"]:
+        low, middle, high = row["speed"]["tokens_per_second"]
+        clock = constraints.clock.at(row["n_experts"])
+        assert middle == pytest.approx(float(clock.speed(row["n_active"])), rel=0.05)
+        assert high / low < published.factors()[2] ** 2
+    assert found["clock"]["label"] == "measured"
+    assert (
+        command_line.run(["plan", f"--law={LAW}", "--by=time", "--chips=H100:64", "--hours=240", f"--speeds={path}"])
+        == 0
+    )
+    assert "Speed on these chips (measured" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "rows, said",
+    [
+        (["2048,1,1e6,,"], "found 1 measured runs, expected at least 2"),
+        (["2048,1,1e6,v5p,", "2048,8,1e6,v5p,"], "no row is of H100, the kind of --chips"),
+        (["2048,1,1e6,,", "2048,8,1e6,,some"], 'n_blocks is "some", expected a whole number'),
+        (["2048,1,1e6,,", "2048,1.5,1e6,,"], 'row 3: n_experts is "1.5", expected a whole number'),
+    ],
+)
+def test_tables_of_speeds_that_do_not_serve(rows, said, capsys, tmp_path):
+    path = tmp_path / "speeds.csv"
+    path.write_text("\n".join(["d_model,n_experts,tokens_per_second,chip,n_blocks", *rows]))
+    flags = ["--chips=H100:64", "--hours=240", "--by=time", f"--speeds={path}"]
+    told = error(capsys, "plan", f"--law={LAW}", *flags)
+    assert said in told and str(path) in told or "found 1" in told
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (["--chips=H100:8"], "--by=time needs --hours"),
+        (["--flops=1e20"], "--by=time needs --chips"),
+        (["--flops=1e20", "--by=flops", "--speeds=x.csv"], "--speeds needs --by=time"),
+        (["--chips=H100:8", "--hours=1", "--mfu=0.3"], "--mfu gives the speed that --by=time models"),
+        (["--chips=H100:8", "--hours=1", "--shape=paper"], "leave --shape out"),
+        (["--chips=H100:8", "--hours=1", "--target_loss=3"], "--target_loss asks for the budget"),
+        (
+            ["--chips=H100:8", "--hours=1", "--mesh_expert=8", "--experts=3"],
+            "no mesh of 8 x H100 trains a model of 3 ex",
+        ),
+        (["--chips=H100:7", "--hours=1", "--mesh_model=7"], "--chips=H100:7: no mesh of these chips trains a model"),
+    ],
+)
+def test_flags_that_do_not_go_together(flags, said, capsys):
+    assert said in error(capsys, "plan", f"--law={LAW}", "--by=time", *flags)
+
+
+def test_comparing_takes_the_same_flags(capsys):
+    assert "--by=time needs --hours" in error(capsys, "compare", "--by=time", "--chips=H100:8")
+    flags = ["--by=time", "--chips=H100:8", "--hours=1", "--mfu=0.3"]
+    assert "--mfu gives the speed that --by=time models" in error(capsys, "compare", *flags)
+
+
+def test_a_curve_never_rises_and_inverts():
+    curve = Curve.of([4e6, 1e6, 2e6], [30.0, 100.0, 20.0])
+    sizes = np.geomspace(1e5, 1e8, 200)
+    assert (np.diff(curve.speed(sizes)) <= 0).all()
+    assert curve.speed(4e6) == pytest.approx(30.0)
+    assert curve.speed(8e6) == pytest.approx(15.0)
+    for size in (1.5e6, 5e6, 1e8):
+        assert curve.size(curve.speed(size)) == pytest.approx(size)
+    assert curve.size(200.0) == 0
+
+
+def test_hours_that_broadcast_with_experts():
+    curves = {1.0: Curve.of([1e6, 1e9], [100.0, 1.0]), 8.0: Curve.of([1e6, 1e9], [50.0, 0.5])}
+    clock = Clock(np.array([1.0, 2.0]), curves, speed.calibrated()).at(np.array([1.0, 8.0]))
+    tokens = clock.tokens(np.array([[1e6], [1e9]]), inference_tokens=0.0)
+    assert tokens == pytest.approx(3600 * np.array([[100.0, 100.0], [1.0, 1.0]]))
+    sizes = clock.size(np.array([3600.0, 3600.0]), 0.0)
+    assert sizes == pytest.approx([1e9, 1e9])
+
+
+def test_a_number_of_experts_that_no_mesh_trains():
+    clock = Clock(1.0, {1.0: Curve.of([1e6, 1e9], [2.0, 1.0], bounded=True)}, speed.calibrated())
+    clock = dataclasses.replace(clock, untrainable={8.0}).at(np.array([1.0, 8.0]))
+    assert clock.largest() == pytest.approx([1e9, 0.0])
