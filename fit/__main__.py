@@ -13,7 +13,7 @@ from fit.errors import UserError
 
 COMMANDS = {  # name: (the module of fit.commands that has it, what it does)
     "import": ("laws", "make a table of runs of another tool's: Weights & Biases, TensorBoard, MaxText, ..."),
-    "laws": ("laws", "list the published laws: what each reads, the runs it was fitted to, its source"),
+    "laws": ("laws", "list the laws that need no file: their columns, fitted range and source"),
     "law": ("laws", "fit a law to a table of runs"),
     "predict": ("laws", "predict the loss of one model or of a table of them"),
     "plan": ("plans", "the best size, tokens and experts under constraints"),
@@ -100,15 +100,15 @@ def _command(command: Any, arguments: list[str]) -> int:
             default = [v if isinstance(v, str) else f"{v:g}" for v in default]
         if kind in ("float", "integer"):  # the field itself reads what the user types, such as 1.5B or 80GB
             kind = "string"
-            default = None if default is None else f"{default:g}"
+            default = None if default is None else str(default)
         more = [list(choices)] if choices else []
         getattr(flags, f"DEFINE_{kind}")(flag_of(field.name), default, *more, field.metadata["help"], flag_values=f)
     if any(a in ("--help", "-help", "-h") for a in arguments):
         print(f"{inspect.getdoc(command)}\n\nflags:")
         for key in sorted(f):
-            default = (f[key].default_as_str or "").strip("'")
-            said = f" (default {default})" if default else ""
-            print(f"  --{key}: {f[key].help}{said}")
+            default = (f[key].default_as_str or "").strip("'")  # absl puts texts into quotes
+            default_note = f" (default {default.removesuffix('.0')})" if default else ""
+            print(f"  --{key}: {f[key].help}{default_note}")
         return 0
     try:
         positional = f(["fit", *arguments])[1:]

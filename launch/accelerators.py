@@ -24,7 +24,7 @@ GKE = {
     "v6e": "tpu-v6e-slice",
     "tpu7x": "tpu7x",
 }
-SPELT = {kind.lower(): kind for kind in GKE}  # capitals make no difference
+KIND_BY_LOWER_NAME = {kind.lower(): kind for kind in GKE}  # capitals make no difference
 # The topologies of TPU slices that GKE has (its "Plan TPUs in GKE"). Two-dimensional: FLAT, with their machines and the
 # chips of each. Three-dimensional: CUBES, and every AxBxC of multiples of 4 with A <= B <= C, up to MOST_CHIPS chips.
 FLAT = {"1x1": (1, 1), "2x2": (1, 4), "2x4": (1, 8), "4x4": (4, 4), "4x8": (8, 4), "8x8": (16, 4), "8x16": (32, 4)}
@@ -62,7 +62,7 @@ def chip(text: str) -> str:
 
 def _kind(text: str) -> str:
     typed = text.partition(":")[0]
-    kind = SPELT.get(typed.lower())
+    kind = KIND_BY_LOWER_NAME.get(typed.lower())
     if kind is None:
         raise UserError(f"--accelerator={text}: {typed!r} is none of {', '.join(GKE)}")
     return kind
@@ -87,7 +87,9 @@ def tpu_slices(text: str | None, n_slices: int) -> int:
 
 def n_chips(text: str | None, n_devices: int | None) -> int | None:
     """How many chips, as they are priced, `n_devices` of what --accelerator names are; None for None."""
-    return n_devices and n_devices // (DEVICES_OF_CHIP.get(_kind(text), 1) if text else 1)
+    if n_devices is None or not text:
+        return n_devices
+    return n_devices // DEVICES_OF_CHIP.get(_kind(text), 1)
 
 
 def host_devices() -> int:

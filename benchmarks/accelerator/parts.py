@@ -4,7 +4,7 @@
 
 `layer`, `float32`, `flash` and `run` compare this device with the CPU of the same host; each row of their result has
 the relative error |a - b| / |b| and the tolerance. If a check fails, the process writes its result and exits with 1.
-`grouped` compares kernels with the product of even loads.
+`grouped` compares kernels with batched matmuls.
 """
 
 import functools
@@ -38,7 +38,7 @@ MODEL = flags.DEFINE_string("model", "1", "profile: the model, as --models of be
 FOLDER = flags.DEFINE_string("folder", "runs/accelerator-traces", "profile, run: where traces and runs are kept.")
 
 STEPS = 3  # compared, and traced
-CALLS = 5  # of a grouped product, timed together
+CALLS_PER_TIMING = 5  # of a grouped product
 # |a - b| / |b|. Devices sum float32 in different orders; a token whose router is undecided may then take another
 # expert, which changes 1 / tokens of a gradient. bfloat16 has 8 bits: 0.4% per rounding. A GPU sums what it scatters in
 # any order; the difference grows over hundreds of steps, and more so between devices.
@@ -78,63 +78,64 @@ def peak() -> dict:
 
 
 def grouped() -> list[dict]:
-    """The products of rows sorted by expert, 2 of 8 and 8 of 64, by each kernel: what it takes and its FLOP/s.
+    """The products of rows sorted by expert, 2 of 8 and 8 of 64, by each kernel: time and FLOP/s under the loads of a
+    random router, relative error under equal loads.
 
-    Loads are those of a random router. "even loads" is the product of an equal number of rows for each expert, as a
-    mixture with capacity 1.0 has it.
+    "batched matmul" multiplies an equal number of rows for each expert, as a mixture with capacity 1.0 does.
     """
     n, d, f = (256, 16, 24) if TOY.value else (32_768, 1_280, 3_840)
     dtype = jnp.bfloat16
     rows = []
     for n_experts, top_k in ((8, 2), (64, 8)):
-        width, n_rows = f * 2 // top_k, n * top_k
+        width = 2 * f // top_k  # gate and up in one matrix
+        n_rows = n * top_k
         keys = jax.random.split(jax.random.key(0), 4)
         rows_MK = jax.random.normal(keys[0], (n_rows, d), dtype)
         weights_EKN = jax.random.normal(keys[1], (n_experts, d, width), dtype) / d**0.5
         dy_MN = jax.random.normal(keys[2], (n_rows, width), dtype)
         count_E = jnp.bincount(jax.random.randint(keys[3], n_rows, 0, n_experts), length=n_experts).astype(jnp.int32)
-        even_E = jnp.full(n_experts, n_rows // n_experts, jnp.int32)
+        equal_E = jnp.full(n_experts, n_rows // n_experts, jnp.int32)
         for name, dimensions, a, b in (
             ("forward", gpu_kernels.FORWARD, rows_MK, weights_EKN),
             ("rows' gradient", gpu_kernels.TO_ROWS, dy_MN, weights_EKN),
             ("weights' gradient", gpu_kernels.TO_WEIGHTS, rows_MK, dy_MN),
         ):
             arms, results = {}, {}
-            for kernel, function in _kernels_of_products().items():
+            for kernel, function in _functions_of_products().items():
                 compiled = jax.jit(functools.partial(function, dimensions=dimensions)).lower(a, b, count_E).compile()
-                arms[kernel] = functools.partial(_calls, compiled, a, b, count_E)
-                results[kernel] = compiled(a, b, even_E)
+                arms[kernel] = functools.partial(_call_repeatedly, compiled, a, b, count_E)
+                results[kernel] = compiled(a, b, equal_E)
             seconds, _ = measure.in_turn(arms, 3 if TOY.value else 11)
             for kernel in arms:
-                median = sorted(seconds[kernel])[len(seconds[kernel]) // 2] / CALLS
+                median = sorted(seconds[kernel])[len(seconds[kernel]) // 2] / CALLS_PER_TIMING
                 rows.append(
                     {
-                        "product": f"{name}, {n_rows:,} x {d:,} by {n_experts} of {width:,}",
+                        "product": f"{name}, {n_experts} experts: [{n_rows:,}, {d:,}] and [{d:,}, {width:,}]",
                         "kernel": kernel,
                         "ms": median * 1e3,
                         "flops": 2 * n_rows * d * width / median,
-                        "error": _relative_error(results[kernel], results["even loads"]),
+                        "error": _relative_error(results[kernel], results["batched matmul"]),
                     }
                 )
     return rows
 
 
-def _calls(compiled, *args) -> list:
-    """What CALLS calls return; together they take far longer than the start of one."""
-    return [compiled(*args) for _ in range(CALLS)]
+def _call_repeatedly(compiled, *args) -> list:
+    """The results of CALLS_PER_TIMING calls, which hide the time that a launch takes."""
+    return [compiled(*args) for _ in range(CALLS_PER_TIMING)]
 
 
-def _kernels_of_products() -> dict:
+def _functions_of_products() -> dict:
     """{name: a function of two arrays, the experts' counts and the product's dimensions}."""
-    kernels = {"even loads": _of_even_loads, "chosen": gpu_kernels.product}
+    functions = {"batched matmul": _of_equal_loads, "chosen": gpu_kernels.product}
     if jax.default_backend() == "gpu":
-        kernels["Mosaic"] = gpu_kernels.by_mosaic
+        functions["Mosaic"] = gpu_kernels.by_mosaic
         if gpu_kernels.has_triton():
-            kernels["Triton"] = gpu_kernels.by_triton
-    return kernels
+            functions["Triton"] = gpu_kernels.by_triton
+    return functions
 
 
-def _of_even_loads(a, b, count_E, dimensions):
+def _of_equal_loads(a, b, count_E, dimensions):
     """The grouped product where all experts have as many rows."""
     n_experts = len(count_E)
     a_ERI = a.reshape(n_experts, -1, a.shape[1])

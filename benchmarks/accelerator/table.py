@@ -4,6 +4,7 @@ python -m benchmarks.accelerator.table DIR      # DIR/results.json to results/ac
 python -m benchmarks.accelerator.table          # the README alone, from results/accelerators/
 """
 
+import csv
 import json
 import pathlib
 import sys
@@ -15,10 +16,38 @@ NONE = "None could be had yet.\n"
 
 
 def publish(results: dict) -> None:
-    """Writes results/accelerators/NAME.json and makes the README's section from all files there."""
+    """Writes results/accelerators/NAME.json, NAME_speeds.csv, and the README's section of all files there."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    (FOLDER / f"{results['machine']['name']}.json").write_text(json.dumps(results, indent=1) + "\n")
+    name = results["machine"]["name"]
+    (FOLDER / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
+    rows = speeds(results)
+    if rows:
+        with open(FOLDER / f"{name}_speeds.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
     write_readme()
+
+
+def speeds(results: dict) -> list[dict]:
+    """Rows of what `fit plan --speeds` reads: the measured steps of models with a capacity, on one chip."""
+    from benchmarks import train_step
+
+    base, _ = train_step.gpu_config()
+    rows = []
+    for name in ("step 1", "step 8", "step 32", "step 8,2", "step 64,8"):
+        measured = results["parts"].get(name, {}).get("result", {}).get("rows", [])
+        if not measured or measured[0]["ms"] is None:
+            continue
+        _, config = train_step.with_experts(base, name.removeprefix("step "))
+        model, step = config.model, measured[0]
+        row = {"chip": results["machine"]["name"], "n_chips": 1, "tokens_per_second": round(step["tokens/s"])}
+        for column in ("d_model", "n_blocks", "n_heads", "n_experts", "top_k", "d_expert", "vocab_size"):
+            row[column] = getattr(model, column)
+        row |= {"batch_tokens": step["batch"], "microbatch_tokens": step["batch"]}
+        row |= {"seq_len": config.data.seq_len, "remat": step["remat"]}
+        rows.append(row)
+    return rows
 
 
 def write_readme() -> None:
@@ -117,9 +146,9 @@ def _grouped(parts: dict, of_peak) -> list[str]:
     """The products of rows sorted by expert alone."""
     cells = []
     for row in parts.get("grouped", {}).get("result", []):
-        product, error = row["product"].replace(", ", ": ", 1), f"{row['error']:.1e}"
-        cells.append([product, row["kernel"], _ms(row["ms"]), of_peak(row["flops"]), error])
-    return _table("product of rows by expert, kernel, time, of measured peak, error with even loads", cells)
+        error = f"{row['error']:.1e}"
+        cells.append([row["product"], row["kernel"], _ms(row["ms"]), of_peak(row["flops"]), error])
+    return _table("grouped product, kernel, time under random loads, of measured peak, error under equal loads", cells)
 
 
 def _profile(found: dict) -> list[str]:

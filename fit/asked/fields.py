@@ -71,9 +71,9 @@ def number(
     """A number from `least` to `most`. below: the sentence for less than that, with {flag} and {value}."""
 
     def check(name: str, value: Any) -> float:
-        x = _number(name, value)
+        x = _to_number(name, value)
         if x is None:
-            raise UserError(f"--{name}: found {shown(value)}, expected {units.written(name)}")
+            raise UserError(f"--{name}: found {shown(value)}, expected {units.expected_number(name)}")
         if below and not x >= least:
             raise UserError(below.format(flag=name, value=x))
         if most < LARGEST and not least <= x <= most:
@@ -90,7 +90,7 @@ def whole(help: str, default: int | None = None, least: int = 0, most: int | Non
     """A whole number from `least` up, to `most` if there is one."""
 
     def check(name: str, value: object) -> int:
-        x = _number(name, value)
+        x = _to_number(name, value)
         typed = value if isinstance(value, str) else shown(value)
         if x is None or not math.isfinite(x) or x != x // 1 or x < least:
             raise UserError(f"--{name}={typed}: expected a whole number from {least} up")
@@ -181,10 +181,12 @@ def listed(value: object) -> list:
     return list(value) if isinstance(value, Iterable) else [value]
 
 
-def _number(name: str, value: Any) -> float | None:
+def _to_number(name: str, value: Any) -> float | None:
     """The number that `value` is or that a person wrote with a unit; None where it is none."""
-    if isinstance(value, str) and math.isfinite(x := units.parsed(name, value)):
-        return x
+    if isinstance(value, str):
+        typed = units.parse_number(name, value)
+        if typed is not None:
+            return typed
     try:
         return None if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
@@ -192,7 +194,7 @@ def _number(name: str, value: Any) -> float | None:
 
 
 def _positive(name: str, value: Any) -> float:
-    x = _number(name, value)
+    x = _to_number(name, value)
     if x is None or not SMALLEST <= x <= LARGEST:
         raise UserError(sentences.NOT_NUMBERS.format(flag=name, text=shown(value) if value != "" else "''"))
     return x

@@ -37,8 +37,8 @@ def _kind_and_count(text: str) -> tuple[str, int]:
     """The kind of chip and the number of chips that --chips names: H100 is one, H100:64 and H100:8x8 are 64, and
     v5p:4x4x4, too. Capitals of the kind make no difference. Raises UserError for anything else."""
     typed, colon, sizes = text.partition(":")
-    spelt = {kind.lower(): kind for kind in CHIPS}
-    kind = spelt.get(typed.lower())
+    kind_by_lower_name = {kind.lower(): kind for kind in CHIPS}
+    kind = kind_by_lower_name.get(typed.lower())
     count = 1
     if colon and re.fullmatch(r"[0-9]{1,10}(x[0-9]{1,10}){0,2}", sizes):
         count = math.prod(map(int, sizes.split("x")))

@@ -73,14 +73,14 @@ class Import(flags.Columns):
 
 @dataclasses.dataclass(kw_only=True)
 class Laws(fields.Asked):
-    """List the published laws, whose names --law takes: the columns that each reads, the runs it was fitted to, and its
-    source.
+    """List the laws that need no file, published ones and our own: the columns that each reads, the runs it was fitted
+    to, and its source. --law takes their names.
 
     python -m fit laws
     """
 
     def run(self) -> None:
-        print("\n".join(summary.of_all()))
+        print("\n".join(summary.built_in_laws()))
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -16,7 +16,7 @@ from fit.lawbook.lawfile import NAMES, Law, in_words, load
 from fit.words.units import amount, flops
 
 
-def of_all() -> Iterator[str]:
+def built_in_laws() -> Iterator[str]:
     """Lines for people on each law that needs no file: what it reads, the runs it was fitted to, where it is from."""
     for name in NAMES:
         law = load(name)

@@ -41,10 +41,11 @@ def memory(n_bytes: float) -> str:
     return " ".join(_scaled(n_bytes, MEMORIES))
 
 
-def parsed(name: str, text: str) -> float:
-    """The number that a person wrote for a flag or a column of this name; NaN where it is none.
+def parse_number(name: str, text: str) -> float | None:
+    """The number that a person wrote for a flag of this name: GB for memory_gb, hours for hours, else a plain count.
+    None where the text is no number in these units.
 
-    Counts may end with K, M, B or T (1.5B), a memory_gb with MB, GB, TB, MiB, GiB or TiB, hours with min, h, d or w.
+    Counts may end with K, M, B or T (1.5B), memory_gb with MB, GB, TB, MiB, GiB or TiB, hours with min, h, d or w.
     Capitals make no difference.
     """
     units = MULTIPLES
@@ -54,12 +55,12 @@ def parsed(name: str, text: str) -> float:
         units = HOURS
     parts = re.fullmatch(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]*)", text.strip().lower())
     if not parts or (parts[2] and parts[2] not in units):
-        return math.nan
+        return None
     return float(parts[1]) * units.get(parts[2], 1.0)
 
 
-def written(name: str) -> str:
-    """How `parsed` takes a number of this name, for a sentence."""
+def expected_number(name: str) -> str:
+    """What `parse_number` takes for this name, for a sentence."""
     if name.endswith("memory_gb"):
         return "a number of GB such as 80, 80GB or 1.5TB"
     if name == "hours":

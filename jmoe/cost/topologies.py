@@ -26,8 +26,8 @@ def topology_devices(name: str, n_slices: int = 1):
     """jax's descriptions of the devices of `n_slices` TPU slices, or of machines with GPUs, which need not be here.
     UserError where there is no such slice, or its compiler is not installed."""
     typed, _, size = name.partition(":")
-    spelt = {known.lower(): known for known in (*GPUS, *TPU_KINDS.values())}
-    kind = spelt.get(typed.lower(), typed)
+    kind_by_lower_name = {known.lower(): known for known in (*GPUS, *TPU_KINDS.values())}
+    kind = kind_by_lower_name.get(typed.lower(), typed)
     if kind in GPUS:
         if n_slices > 1:
             raise UserError(

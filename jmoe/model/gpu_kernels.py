@@ -4,9 +4,10 @@ Axes: M rows, K units in, N units out, E experts (of this device).
 
 tokamax has kernels by Triton and by Pallas for Mosaic. Its own choice of tiles, for a shape that it has no record of,
 reaches a third of a Hopper chip's peak. The tiles here are those that are fastest for most shapes of tokamax's records
-of an H100; measured on an H200 they reach 57 to 84% (benchmarks/README.md). Mosaic is faster where many experts share
-few rows, since Triton's grid has a program for every block of rows and every expert. Mosaic's gradient of the weights
-is never used: it takes two to four times as long, and was 2% off on an H200 where all other products were exact.
+of an H100; on an H200 they reach 49 to 84% of the measured peak (benchmarks/README.md). Mosaic is faster where many
+experts share few rows, since Triton's grid has a program for every block of rows and every expert. Mosaic's gradient of
+the weights is never used: it takes two to four times as long, and was 2% off on an H200 where all other products were
+exact.
 """
 
 import importlib.util
@@ -28,12 +29,18 @@ TO_ROWS = jax.lax.RaggedDotDimensionNumbers(  # [M, N] x [E, K, N]
 TO_WEIGHTS = jax.lax.RaggedDotDimensionNumbers(  # [M, K] x [M, N], summed over the rows of each expert
     dot_dimension_numbers=(([0], [0]), ([], [])), lhs_ragged_dimensions=[0], rhs_group_dimensions=[]
 )
-TILE_UNITS = 64  # of Mosaic's tiles: rows of more units have a multiple of so many
+MOSAIC_ALIGNMENT = 64  # Mosaic needs widths above 64 to be multiples of 64
 FEW_EXPERTS = 32  # up to so many, Triton's programs without work take less time than Mosaic's slower products
 
 
 def product(a, b, count_E, dimensions) -> jax.Array:
-    """A grouped product of `dimensions`, one of FORWARD, TO_ROWS and TO_WEIGHTS, by a kernel of tokamax.
+    """A grouped product by a kernel of tokamax.
+
+    Args:
+      a, b: rows and weights, [M, K] and [E, K, N] (FORWARD) or [M, N] and [E, K, N] (TO_ROWS), or two arrays of rows,
+        [M, K] and [M, N] (TO_WEIGHTS).
+      count_E: rows of each expert, int32.
+      dimensions: FORWARD, TO_ROWS or TO_WEIGHTS.
 
     Raises:
       UserError: the packages of Triton's kernels are missing.
@@ -42,19 +49,29 @@ def product(a, b, count_E, dimensions) -> jax.Array:
 
     if sharding.platform() != "gpu":  # for tests on a CPU
         return tokamax.ragged_dot_general(a, b, count_E, dimensions, implementation="xla")
-    kernels = [] if dimensions == TO_WEIGHTS else [by_mosaic]
-    if has_triton():
-        kernels.insert(0 if len(count_E) <= FEW_EXPERTS else len(kernels), by_triton)
     refusal = None
-    for kernel in kernels:
+    for kernel in _kernels_to_try(len(count_E), dimensions):
         try:
             return kernel(a, b, count_E, dimensions)
         except NotImplementedError as error:  # tokamax's word for a chip or a shape that a kernel is not made for
             refusal = error
+    if has_triton():
+        raise UserError(f"a mixture that drops nothing: tokamax has no kernel for this GPU ({refusal})") from refusal
     raise UserError(
         "a mixture that drops nothing needs Triton's kernels on a GPU: install the [cuda] extra, which brings triton "
         "and jax-triton, with Python 3.12 or later, pip install -e '.[cuda]'"
     ) from refusal
+
+
+def _kernels_to_try(n_experts: int, dimensions) -> list:
+    """by_triton and by_mosaic, the faster one first, without what is not installed or not exact."""
+    if dimensions == TO_WEIGHTS:
+        kernels = [by_triton]
+    elif n_experts <= FEW_EXPERTS:
+        kernels = [by_triton, by_mosaic]
+    else:
+        kernels = [by_mosaic, by_triton]
+    return [kernel for kernel in kernels if kernel is not by_triton or has_triton()]
 
 
 def has_triton() -> bool:
@@ -63,7 +80,10 @@ def has_triton() -> bool:
 
 
 def by_triton(a, b, count_E, dimensions) -> jax.Array:
-    """`product` by Triton. Raises NotImplementedError where the chip is not made for it."""
+    """`product` by Triton. Raises NotImplementedError where it has no kernel for the chip.
+
+    Sets the environment variables by which Triton finds its assembler, where they are not set.
+    """
     import tokamax
     from tokamax._src.ops.ragged_dot import triton  # tokamax has no public name for a kernel with given tiles
 
@@ -78,7 +98,7 @@ def by_triton(a, b, count_E, dimensions) -> jax.Array:
 
 
 def by_mosaic(a, b, count_E, dimensions) -> jax.Array:
-    """`product` by Pallas for Mosaic. Raises NotImplementedError where the chip is not made for it."""
+    """`product` by Pallas for Mosaic. Raises NotImplementedError where it has no kernel for the chip."""
     import tokamax
     from tokamax._src import gpu_utils
     from tokamax._src.ops.ragged_dot import pallas_mosaic_gpu as mosaic
@@ -89,8 +109,8 @@ def by_mosaic(a, b, count_E, dimensions) -> jax.Array:
             block_m=128, block_n=64, block_k=128, num_stages=4, split_k=1, grid_minor_dim=1, grid_tile_width=8
         )
         kernel = mosaic.PallasMosaicGpuRaggedDot(config=tiles)
-    of_tiles = (_whole_tiles(a), _whole_tiles(b))
-    y = tokamax.ragged_dot_general(*of_tiles, count_E, dimensions, implementation=(kernel,))
+    padded_a, padded_b = _pad_widths(a), _pad_widths(b)
+    y = tokamax.ragged_dot_general(padded_a, padded_b, count_E, dimensions, implementation=(kernel,))
     if dimensions == FORWARD:
         return y[:, : b.shape[2]]
     if dimensions == TO_ROWS:
@@ -98,9 +118,9 @@ def by_mosaic(a, b, count_E, dimensions) -> jax.Array:
     return y[:, : a.shape[1], : b.shape[1]]
 
 
-def _whole_tiles(a):
-    """`a` with zeros for units that its axes lack to a multiple of TILE_UNITS; its first axis has rows or experts."""
-    lacking = [(0, 0)]
-    for n_units in a.shape[1:]:
-        lacking.append((0, -n_units % TILE_UNITS if n_units > TILE_UNITS else 0))
-    return jnp.pad(a, lacking)
+def _pad_widths(a):
+    """`a` with zeros up to a multiple of MOSAIC_ALIGNMENT along every axis but the first; smaller axes stay."""
+    padding = [(0, 0)]
+    for width in a.shape[1:]:
+        padding.append((0, -width % MOSAIC_ALIGNMENT if width > MOSAIC_ALIGNMENT else 0))
+    return jnp.pad(a, padding)

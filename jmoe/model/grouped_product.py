@@ -81,7 +81,7 @@ def _forward(rows_MK, weights_EKN, count_E, some_without_expert):
 
 
 def _by_tokamax_fwd(rows_MK, weights_EKN, count_E, some_without_expert):
-    # not _by_tokamax itself, whose inside remat would not see either
+    # calling _by_tokamax here would hide the checkpoint_name from remat
     return _forward(rows_MK, weights_EKN, count_E, some_without_expert), (rows_MK, weights_EKN, count_E)
 
 
