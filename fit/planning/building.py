@@ -3,7 +3,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -74,6 +74,7 @@ def nearest(
 COST = 5e-4  # share of the loss that a preferred shape may cost
 WINDOWS = (1.3, 0.75, 0.5, 0.3, 0.15, 0.05, 0.01)  # sizes tried, as shares of the planned one, from these to the next
 KEPT = 400  # models of a window that are looked at
+TIMED = 100  # models around an optimum whose own speed is asked for
 SMALLER = 0.97  # share in total size of a model that chips cannot train, from which they are asked again
 
 
@@ -89,13 +90,15 @@ class Layouts(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A model on the grid of hardware.py: its loss, tokens, bytes of weights and cache; how the chips train it."""
+    """A model on the grid of hardware.py: its loss, tokens, bytes of weights and cache; how the chips train it, and by
+    the clock at how many tokens per second."""
 
     loss: float
     model: Model
     n_tokens: int
     memory: float
     layout: mesh.Layout | None
+    speed: float | None = None
 
 
 def on_grid(
@@ -124,6 +127,52 @@ def on_grid(
                     chosen = found
                 break
     return chosen
+
+
+def on_grid_by_clock(
+    law: Law,
+    architecture: Architecture,
+    constraints: Constraints,
+    optima: list[Json],
+    style: hardware.Style,
+    layouts: Layouts,
+    timed: Callable[[Found], Found | None],
+) -> Found | None:
+    """on_grid where each model has its own speed, which a mesh can halve from one width to the next: TIMED models of a
+    window are timed, and compared by their losses on the tokens that their own speeds leave.
+
+    timed: the model with its layout, its speed, and the tokens and the loss that follow from it; None where the chips
+    cannot train it.
+    """
+    chosen = None
+    for row in sorted(optima, key=lambda row: row["loss"]):
+        if chosen and row["loss"] >= chosen.loss * (1 - COST):
+            break
+        for high, low in zip(WINDOWS, WINDOWS[1:]):
+            near = _near(law, architecture, constraints, row, style, (low, high))
+            near = [one for one in near if layouts.can_start(one.model, one.n_tokens)]
+            found = [timed(one) for one in near[:: math.ceil(len(near) / TIMED)]]
+            known = [one for one in found if one is not None]
+            if known:
+                best = _most_like(architecture, style, row, known)
+                if chosen is None or best.loss < chosen.loss * (1 - COST):
+                    chosen = best
+                break
+    return chosen
+
+
+def _most_like(architecture: Architecture, style: hardware.Style, planned: Json, found: list[Found]) -> Found:
+    """Of the models within COST of the lowest loss the one whose ratios and size are nearest to those planned."""
+    most = (1 + COST) * min(one.loss for one in found)
+    return min(
+        (one for one in found if one.loss <= most), key=lambda one: _apart(architecture, style, planned, one.model)
+    )
+
+
+def _apart(architecture: Architecture, style: hardware.Style, planned: Json, model: Model) -> float:
+    """How far a model's ratios are from the style's, and its size from the planned one."""
+    size = abs(math.log(model.n_active / planned["n_active"]))
+    return hardware.unlikeness(architecture, style, model) + size
 
 
 def _near(
@@ -208,10 +257,6 @@ def _preferred(
         layout = layouts.of(one.model, one.n_tokens)
         return dataclasses.replace(one, layout=layout) if layout else None
 
-    def apart(one: Found) -> float:
-        size = abs(math.log(one.model.n_active / planned["n_active"]))
-        return hardware.unlikeness(architecture, style, one.model) + size
-
     lowest, most = None, math.inf
     for one in near:
         if one.model.n_total <= most:
@@ -223,7 +268,7 @@ def _preferred(
         return None
     good = [one for one in near if lowest.loss <= one.loss <= lowest.loss * (1 + COST)]
     most = math.inf
-    for one in sorted(good, key=apart):
+    for one in sorted(good, key=lambda one: _apart(architecture, style, planned, one.model)):
         if one.model.n_total <= most:
             if found := with_layout(one):
                 return found

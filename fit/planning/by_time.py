@@ -143,7 +143,9 @@ def _model_of(
         style = hardware.style_of(architecture, as_published, shapes.asked)
         n_blocks = max(round(width / style.aspects[1]), architecture.n_dense + 1)
         model = hardware.built(padded, style, width, n_blocks, routed)
-        n_tokens = TYPICAL * model.n_active if flops is None else flops / (TRAINING * model.n_active)
+        n_tokens = TYPICAL * model.n_active
+        if flops is not None:
+            n_tokens = max(flops / (TRAINING * model.n_active), 1.0)
         own = recipe.recipe_of(law, model, n_tokens, shapes.family)
         if own.of_published_models == as_published:
             break

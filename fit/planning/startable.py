@@ -2,6 +2,7 @@
 trainer starts as it is emitted."""
 
 import dataclasses
+import functools
 import math
 
 from fit.aliases import Json
@@ -14,7 +15,6 @@ from fit.planning.timing import tokens_per_second
 from fit.shape import hardware
 from fit.shape.architecture import BATCH_RAMP, Architecture, Model, training_flops
 from fit.words import sentences
-from fit.words.units import say
 
 GROUP_TOKENS = 8192  # tokens that share the experts' capacity by the paper's recipe
 
@@ -48,36 +48,45 @@ def buildable(
             layouts = None
             if constraints.chips:
                 layouts = Layouts(law, constraints.chips, shapes, hidden, constraints.clock)
+            if layouts and layouts.clock:
+                timed = functools.partial(_timed, law, architecture, constraints, layouts)
+                found = building.on_grid_by_clock(law, architecture, constraints, optima, style, layouts, timed)
+                break
             found = found or building.on_grid(law, architecture, constraints, optima, style, layouts)
         if found is None:
             asked = [f"--{name}" for name, value in _flags(shapes.mesh_asked) if value is not None]
             if asked:
                 raise UserError(sentences.NO_SUCH_MESH.format(flags=" and ".join(asked)))
             return None, None
-        speed = None
-        if layouts and layouts.clock:
-            found, speed = _timed(law, architecture, constraints, found, layouts)
         own = recipe.recipe_of(law, found.model, found.n_tokens, shapes.family)
         if own.of_published_models == as_published:
             break
     row = _row(architecture, constraints, best, found, own)
-    return row if speed is None else row | dict(modelled_speed=speed), own
+    if found.speed is not None:
+        row["modelled_speed"] = found.speed
+    return row, own
 
 
 def _timed(
-    law: Law, architecture: Architecture, constraints: Constraints, found: building.Found, layouts: "Layouts"
-) -> tuple[building.Found, float]:
-    """(the model on the tokens that its own speed in its own layout leaves, that speed in tokens per second)."""
-    model, layout, clock = found.model, found.layout, layouts.clock
-    assert clock is not None and layout is not None
-    speed = tokens_per_second(clock.calibration, layouts.run(model, found.n_tokens), layout, layouts.chips)
+    law: Law, architecture: Architecture, constraints: Constraints, layouts: "Layouts", found: building.Found
+) -> building.Found | None:
+    """The model on the tokens that its own speed in its own layout leaves; None where the chips cannot train it, or on
+    no token."""
+    clock = layouts.clock
+    assert clock is not None
+    model, n_tokens = found.model, found.n_tokens
     e = hardware.law_experts(architecture, model.n_experts)
-    own = clock.with_curve(e, Curve.of([model.n_active], [speed]))
-    n_tokens = math.floor(dataclasses.replace(constraints, clock=own).at(e).tokens(model.n_active))
-    if n_tokens < 1:
-        raise UserError(say(sentences.NO_HOURS_LEFT, hours=clock.hours))
+    for _ in range(2):  # the recipe's batch, and with it the speed, depends on the tokens
+        layout = layouts.of(model, n_tokens)
+        if layout is None:
+            return None
+        speed = tokens_per_second(clock.calibration, layouts.run(model, n_tokens), layout, layouts.chips)
+        own = clock.with_curve(e, Curve.of([model.n_active], [speed]))
+        n_tokens = math.floor(dataclasses.replace(constraints, clock=own).at(e).tokens(model.n_active))
+        if n_tokens < 1:
+            return None
     loss = building.loss_of(law, architecture, model, n_tokens)
-    return dataclasses.replace(found, n_tokens=n_tokens, loss=loss), speed
+    return dataclasses.replace(found, n_tokens=n_tokens, loss=loss, layout=layout, speed=speed)
 
 
 def _flags(asked: mesh.Asked) -> list[tuple[str, object]]:

@@ -67,7 +67,6 @@ NO_SPEED_OF_CHIPS = (
 )
 SPEEDS_NEED_TIME = "--speeds needs --by=time"
 NOTHING_TRAINED = "no mesh of {count} x {kind} trains a model of {e:g} experts"
-NO_HOURS_LEFT = "--hours={hours:g} leaves no token to train the buildable model on"
 TIME_NEEDS = "--by=time needs {flag}"
 TIME_OR_MFU = "--mfu gives the speed that --by=time models: give one of them"
 TIME_OF_GRID = "--by=time times models on a mesh of the chips, which --shape=paper leaves open: leave --shape out"

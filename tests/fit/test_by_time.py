@@ -302,3 +302,18 @@ def test_a_number_of_experts_that_no_mesh_trains():
     clock = Clock(1.0, {1.0: Curve.of([1e6, 1e9], [2.0, 1.0], bounded=True)}, speed.calibrated())
     clock = dataclasses.replace(clock, untrainable={8.0}).at(np.array([1.0, 8.0]))
     assert clock.largest() == pytest.approx([1e9, 0.0])
+
+
+def test_hours_that_leave_no_token_are_a_sentence(capsys):
+    asked = ["plan", "--law=joint-moe-2025", "--chips=H100:1", "--hours=1e-12", "--by=time"]
+    assert command_line.run(asked) == 2
+    assert "--hours=1e-12 of --chips=H100:1 leaves no token to train " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("chips", ["H200:8", "H100:64", "v5e:16"])
+def test_the_model_to_build_loses_no_more_than_models_between_those_timed(chips):
+    """A width that only a slow mesh divides is not built, though the line between its neighbours calls it fast."""
+    plan = fit.plan("joint-moe-2025", chips=chips, hours=240, by="time")
+    built = plan.buildable
+    assert built["loss"] <= plan.best["loss"] * 1.001
+    assert built["n_tokens"] == pytest.approx(built["speed"]["tokens_per_second"][1] * 240 * 3600, rel=1e-6)
