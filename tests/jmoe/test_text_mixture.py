@@ -157,7 +157,8 @@ def test_a_run_evaluates_no_text_that_it_trains_on(tmp_path):
     (result,) = train.train(config, epath.Path(tmp_path / "run"))
     assert result["validation_loss/set"] == pytest.approx(result[f"validation_loss/{a}"], rel=0.02)
     alone = evaluate.evaluate(tmp_path / "run", overrides={"data.path": a})
-    assert result["validation_loss/set"] == alone["loss"]
+    # another program, whose sums a machine may take in another order
+    assert result["validation_loss/set"] == pytest.approx(alone["loss"], rel=1e-6)
 
 
 def test_validation_sets_that_would_be_training_text_are_refused(tmp_path):
