@@ -8,6 +8,16 @@ import jax
 import numpy as np
 
 
+def relative_error(ours, reference) -> float:
+    """|ours - reference| / |reference| over all leaves of two trees."""
+
+    def flat(tree):
+        return np.concatenate([np.ravel(np.asarray(x, np.float64)) for x in jax.tree.leaves(tree)])
+
+    size = np.linalg.norm(flat(reference))
+    return float(np.linalg.norm(flat(ours) - flat(reference)) / (size or 1))
+
+
 class Checks:
     """Rows of comparisons: |ours - reference| / |reference| over all leaves of two trees, and whether it is within the
     tolerance. A comparison that raises is a row too."""
@@ -25,9 +35,7 @@ class Checks:
             self.rows.append({"check": name, "error": None, "tolerance": None, "passed": False, "reason": reason})
 
     def _compare(self, name, what, ours, reference, tolerance):
-        flat = lambda tree: np.concatenate([np.ravel(np.asarray(x, np.float64)) for x in jax.tree.leaves(tree)])
-        a, b = flat(ours), flat(reference)
-        error = float(np.linalg.norm(a - b) / (np.linalg.norm(b) or 1))
+        error = relative_error(ours, reference)
         passed = bool(error <= tolerance)  # False for NaN
         self.rows.append(
             {"check": f"{name}: {what}", "error": error, "tolerance": tolerance, "passed": passed, "reason": ""}

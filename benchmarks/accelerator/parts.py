@@ -20,7 +20,7 @@ from absl import app, flags
 
 from benchmarks import measure, train_step
 from benchmarks.accelerator import kernels, resumed_run
-from benchmarks.accelerator.checks import Checks
+from benchmarks.accelerator.checks import Checks, relative_error
 from configs import joint_moe
 from jmoe.cost import chips
 from jmoe.model import dispatch, gpu_kernels, sharding
@@ -114,7 +114,7 @@ def grouped() -> list[dict]:
                         "kernel": kernel,
                         "ms": median * 1e3,
                         "flops": 2 * n_rows * d * width / median,
-                        "error": _relative_error(results[kernel], results["batched matmul"]),
+                        "error": relative_error(results[kernel], results["batched matmul"]),
                     }
                 )
     return rows
@@ -144,11 +144,6 @@ def _of_equal_loads(a, b, count_E, dimensions):
     product_of = "erk,ekn->ern" if dimensions == gpu_kernels.FORWARD else "ern,ekn->erk"
     y_ERO = jnp.einsum(product_of, a_ERI, b)
     return y_ERO.reshape(len(a), -1)
-
-
-def _relative_error(found, expected) -> float:
-    difference = found.astype(jnp.float32) - expected.astype(jnp.float32)
-    return float(jnp.linalg.norm(difference) / jnp.linalg.norm(expected.astype(jnp.float32)))
 
 
 def here_and_on_the_cpu():

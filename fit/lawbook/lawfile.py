@@ -81,16 +81,21 @@ class Law:
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name} {value:.4g}" for name, value in self.coefficients.items())
+        parts = [values]
+        if self.ranges:
+            parts.append(f"fitted to {self.ranges_in_words}")
+        if self.draws:
+            parts.append(f"{len(self.record['bootstrap']['draws'])} bootstrap fits")
+        return f"<{self.form.name} law {self.name}: {'; '.join(parts)}>"
+
+    @property
+    def ranges_in_words(self) -> str:
+        """The ranges of the runs fitted, as people read them; "" where none is known."""
         ranges = []
         for name, ends in self.ranges.items():
             write = flops if name == "training_flops" else amount
             ranges.append(f"{name} {' to '.join(map(write, ends))}")
-        parts = [values]
-        if ranges:
-            parts.append(f"fitted to {', '.join(ranges)}")
-        if self.draws:
-            parts.append(f"{len(self.record['bootstrap']['draws'])} bootstrap fits")
-        return f"<{self.form.name} law {self.name}: {'; '.join(parts)}>"
+        return ", ".join(ranges)
 
     def predict(
         self, n_active: Any = 1.0, n_tokens: ArrayLike = 1.0, n_experts: ArrayLike | None = None, **columns: ArrayLike

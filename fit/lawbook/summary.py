@@ -13,20 +13,15 @@ from fit.data.table import Table
 from fit.lawbook import models
 from fit.lawbook.lawcheck import LEVEL, WAYS_OF_DRAWING
 from fit.lawbook.lawfile import NAMES, Law, in_words, load
-from fit.words.units import amount, flops
 
 
 def built_in_laws() -> Iterator[str]:
     """Lines for people on each law that needs no file: what it reads, the runs it was fitted to, where it is from."""
     for name in NAMES:
         law = load(name)
-        ranges = []
-        for column, ends in law.ranges.items():
-            write = flops if column == "training_flops" else amount
-            ranges.append(f"{column} {' to '.join(map(write, ends))}")
         yield name
         yield f"    reads {', '.join(law.form.columns)}"
-        yield f"    fitted to {', '.join(ranges) or 'runs whose range is not known'}"
+        yield f"    fitted to {law.ranges_in_words or 'runs whose range is not known'}"
         yield f"    {law.record.get('source', 'our own runs, on bytes of source code (results/)')}"
 
 

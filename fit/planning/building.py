@@ -108,12 +108,15 @@ def on_grid(
     optima: list[Json],
     style: hardware.Style,
     layouts: Layouts | None,
+    timed: Callable[[Found], Found | None] | None = None,
 ) -> Found | None:
     """The model of the grid to build, with as many experts as the best of the optima has, or with another number where
     that loses less. Of those whose loss is within COST of the lowest it is the one whose ratios are those that the
     style prefers, and whose size is what was planned. None where nothing fits.
 
-    layouts: where chips train the model; it must be one that they can start and hold.
+    layouts: where chips train the model; it must be one that they can start and hold. timed: by the clock, the model
+    with its layout, its own speed, and the tokens and the loss that follow from it; None where the chips cannot train
+    it.
     """
     chosen = None
     for row in sorted(optima, key=lambda row: row["loss"]):
@@ -121,52 +124,17 @@ def on_grid(
             break
         for high, low in zip(WINDOWS, WINDOWS[1:]):
             near = _near(law, architecture, constraints, row, style, (low, high))
-            found = _preferred(architecture, style, row, near, layouts)
+            if layouts:
+                near = [one for one in near if layouts.can_start(one.model, one.n_tokens)]
+            if timed:
+                found = _preferred_by_clock(architecture, style, row, near, timed)
+            else:
+                found = _preferred(architecture, style, row, near, layouts)
             if found:
                 if chosen is None or found.loss < chosen.loss * (1 - COST):
                     chosen = found
                 break
     return chosen
-
-
-def on_grid_by_clock(
-    law: Law,
-    architecture: Architecture,
-    constraints: Constraints,
-    optima: list[Json],
-    style: hardware.Style,
-    layouts: Layouts,
-    timed: Callable[[Found], Found | None],
-) -> Found | None:
-    """on_grid where each model has its own speed, which a mesh can halve from one width to the next: TIMED models of a
-    window are timed, and compared by their losses on the tokens that their own speeds leave.
-
-    timed: the model with its layout, its speed, and the tokens and the loss that follow from it; None where the chips
-    cannot train it.
-    """
-    chosen = None
-    for row in sorted(optima, key=lambda row: row["loss"]):
-        if chosen and row["loss"] >= chosen.loss * (1 - COST):
-            break
-        for high, low in zip(WINDOWS, WINDOWS[1:]):
-            near = _near(law, architecture, constraints, row, style, (low, high))
-            near = [one for one in near if layouts.can_start(one.model, one.n_tokens)]
-            found = [timed(one) for one in near[:: math.ceil(len(near) / TIMED)]]
-            known = [one for one in found if one is not None]
-            if known:
-                best = _most_like(architecture, style, row, known)
-                if chosen is None or best.loss < chosen.loss * (1 - COST):
-                    chosen = best
-                break
-    return chosen
-
-
-def _most_like(architecture: Architecture, style: hardware.Style, planned: Json, found: list[Found]) -> Found:
-    """Of the models within COST of the lowest loss the one whose ratios and size are nearest to those planned."""
-    most = (1 + COST) * min(one.loss for one in found)
-    return min(
-        (one for one in found if one.loss <= most), key=lambda one: _apart(architecture, style, planned, one.model)
-    )
 
 
 def _apart(architecture: Architecture, style: hardware.Style, planned: Json, model: Model) -> float:
@@ -191,7 +159,7 @@ def _near(
     found = []
     for routed in hardware.whole_experts(architecture, planned["n_experts"]):
         models = list(_models(padded, style, routed, least, most))
-        for model in models[:: math.ceil(len(models) / KEPT)]:
+        for model in _spread(models, KEPT):
             memory = constraints.bytes_per_parameter * model.exact_parameters
             memory += constraints.bytes_per_kv_element * model.kv_elements(constraints.kv_tokens)
             n_tokens = math.floor(constraints.tokens(model.n_active))
@@ -248,8 +216,6 @@ def _preferred(
     architecture: Architecture, style: hardware.Style, planned: Json, near: list[Found], layouts: Layouts | None
 ) -> Found | None:
     """The model to build of those near a planned one, in order of their losses."""
-    if layouts:
-        near = [one for one in near if layouts.can_start(one.model, one.n_tokens)]
 
     def with_layout(one: Found) -> Found | None:
         if layouts is None:
@@ -274,3 +240,29 @@ def _preferred(
                 return found
             most = one.model.n_total
     return lowest
+
+
+def _preferred_by_clock(
+    architecture: Architecture,
+    style: hardware.Style,
+    planned: Json,
+    near: list[Found],
+    timed: Callable[[Found], Found | None],
+) -> Found | None:
+    """The model to build of those near a planned one, by the losses on the tokens that their own speeds leave: a mesh
+    can halve the speed from one width to the next."""
+    known = []
+    for one in _spread(near, TIMED):
+        found = timed(one)
+        if found:
+            known.append(found)
+    if not known:
+        return None
+    most = (1 + COST) * min(one.loss for one in known)
+    good = [one for one in known if one.loss <= most]
+    return min(good, key=lambda one: _apart(architecture, style, planned, one.model))
+
+
+def _spread(values: list, most: int) -> list:
+    """At most so many of the values, evenly spread over them."""
+    return values[:: max(1, math.ceil(len(values) / most))]

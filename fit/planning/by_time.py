@@ -59,6 +59,7 @@ def constraints_of(
     assert constraints.chips is not None
     known = Clock(hours, {}, calibration)
     layouts = startable.Layouts(law, constraints.chips, shapes, clock=known)
+    constraints = dataclasses.replace(constraints, clock=known)
     curves, untrainable = {}, set()
     dense = [1.0] if law.knows_dense else []  # what the best is set against
     for e in {*map(float, optimum.allowed_experts(law, experts)), *dense}:
@@ -158,7 +159,7 @@ class _Timed:
 
     law: Law
     architecture: Architecture
-    constraints: Constraints
+    constraints: Constraints  # with the clock of the layouts
     layouts: startable.Layouts
     e: float
 
@@ -199,20 +200,17 @@ class _Timed:
         rate = cost.MFU * chips.count * chips.chip.flops
         flops = SECONDS * float(clock.hours) * rate
         model = _model_of(self.law, self.architecture, self.layouts.shapes, width, self._routed(), flops)
-        inference = INFERENCE / TRAINING * self.constraints.inference_tokens
         speed = rate / (TRAINING * model.n_active)
         batches: list[int] = []
         for _ in range(2):  # the batch depends on the tokens, which depend on the speed
-            n_tokens = max(1.0, SECONDS * float(clock.hours) * speed - inference)
-            if self.constraints.cap is not None:
-                n_tokens = min(n_tokens, float(self.constraints.cap))
+            n_tokens = max(1.0, float(self.constraints.tokens_at(speed)))
             before, batches = batches, [batch for _, batch in self.layouts.run(model, n_tokens).ramp]
             if batches == before:
                 break
-            found = self.layouts.speed(model, n_tokens)
-            if found is None:
+            timed = self.layouts.timed(model, n_tokens)
+            if timed is None:
                 return None
-            speed = found
+            _, speed = timed
         return model.n_active, speed
 
     def _routed(self) -> int:

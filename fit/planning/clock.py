@@ -84,7 +84,11 @@ class Clock:
     def tokens(self, n_active: Numbers, inference_tokens: float) -> Array:
         """Training tokens that the hours leave beside the inference tokens, which cost a third of a trained one each;
         may be 0 or negative."""
-        return SECONDS * self.hours * self.speed(n_active) - INFERENCE / TRAINING * inference_tokens
+        return self.tokens_at(self.speed(n_active), inference_tokens)
+
+    def tokens_at(self, tokens_per_second: Numbers, inference_tokens: float) -> Array:
+        """`tokens` of models that train so fast."""
+        return np.multiply(SECONDS * self.hours, tokens_per_second) - INFERENCE / TRAINING * inference_tokens
 
     def size(self, n_tokens: Numbers, inference_tokens: float) -> Array:
         """n_active of the largest model that the hours leave so many training tokens; 0 where none has so many."""
@@ -105,10 +109,6 @@ class Clock:
             of_these = experts == e
             found[of_these] = getattr(self.curve(float(e)), name)(at[of_these])
         return found[()]
-
-    def with_curve(self, n_experts: float, curve: Curve) -> Clock:
-        """The clock with another curve for a number of experts."""
-        return dataclasses.replace(self, curves=self.curves | {float(n_experts): curve})
 
     def curve(self, n_experts: float) -> Curve:
         """The curve of a number of experts, or of the nearest that there is."""

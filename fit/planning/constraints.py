@@ -211,4 +211,12 @@ class Constraints:
             left = self.clock.tokens(n_active, self.inference_tokens)
         elif self.flops is not None:
             left = self.flops / (TRAINING * n_active) - INFERENCE / TRAINING * self.inference_tokens
-        return np.minimum(left, np.inf if self.cap is None else self.cap)
+        return self._capped(left)
+
+    def tokens_at(self, tokens_per_second: Numbers) -> Array:
+        """Training tokens that the clock leaves for a model that trains so fast; may be 0 or negative."""
+        assert self.clock is not None
+        return self._capped(self.clock.tokens_at(tokens_per_second, self.inference_tokens))
+
+    def _capped(self, n_tokens: Numbers) -> Array:
+        return np.minimum(n_tokens, np.inf if self.cap is None else self.cap)

@@ -9,7 +9,7 @@ from fit.aliases import Json
 from fit.errors import UserError
 from fit.lawbook.lawfile import Law
 from fit.planning import building, memory, mesh, recipe
-from fit.planning.clock import Clock, Curve
+from fit.planning.clock import Clock
 from fit.planning.constraints import Chips, Constraints
 from fit.planning.timing import tokens_per_second
 from fit.shape import hardware
@@ -44,15 +44,13 @@ def buildable(
     for as_published in (beyond, not beyond):
         style = hardware.style_of(architecture, as_published, shapes.asked)
         found = None
-        for hidden in (True, False):
-            layouts = None
+        for hidden in (True, False) if constraints.clock is None else (False,):
+            layouts = timed = None
             if constraints.chips:
                 layouts = Layouts(law, constraints.chips, shapes, hidden, constraints.clock)
-            if layouts and layouts.clock:
+            if layouts and constraints.clock:
                 timed = functools.partial(_timed, law, architecture, constraints, layouts)
-                found = building.on_grid_by_clock(law, architecture, constraints, optima, style, layouts, timed)
-                break
-            found = found or building.on_grid(law, architecture, constraints, optima, style, layouts)
+            found = found or building.on_grid(law, architecture, constraints, optima, style, layouts, timed)
         if found is None:
             asked = [f"--{name}" for name, value in _flags(shapes.mesh_asked) if value is not None]
             if asked:
@@ -72,17 +70,13 @@ def _timed(
 ) -> building.Found | None:
     """The model on the tokens that its own speed in its own layout leaves; None where the chips cannot train it, or on
     no token."""
-    clock = layouts.clock
-    assert clock is not None
     model, n_tokens = found.model, found.n_tokens
-    e = hardware.law_experts(architecture, model.n_experts)
     for _ in range(2):  # the recipe's batch, and with it the speed, depends on the tokens
-        layout = layouts.of(model, n_tokens)
-        if layout is None:
+        timed = layouts.timed(model, n_tokens)
+        if timed is None:
             return None
-        speed = tokens_per_second(clock.calibration, layouts.run(model, n_tokens), layout, layouts.chips)
-        own = clock.with_curve(e, Curve.of([model.n_active], [speed]))
-        n_tokens = math.floor(dataclasses.replace(constraints, clock=own).at(e).tokens(model.n_active))
+        layout, speed = timed
+        n_tokens = math.floor(constraints.tokens_at(speed))
         if n_tokens < 1:
             return None
     loss = building.loss_of(law, architecture, model, n_tokens)
@@ -107,9 +101,8 @@ class Layouts:
         self, law: Law, chips: Chips, shapes: Shapes, hidden: bool = False, clock: Clock | None = None
     ) -> None:
         """hidden: whether what a layout sends must take no longer than what it computes, at the chips' MFU. clock: with
-        it, layouts are those of least time, and `hidden` does not count."""
-        self.law, self.chips, self.shapes, self.clock = law, chips, shapes, clock
-        self.hidden = hidden and clock is None
+        it, layouts are those of least time."""
+        self.law, self.chips, self.shapes, self.hidden, self.clock = law, chips, shapes, hidden, clock
 
     def can_start(self, model: Model, n_tokens: int) -> bool:
         """Whether there is a mesh of the chips that divides the model."""
@@ -136,13 +129,13 @@ class Layouts:
             return None
         return dataclasses.replace(layout, sending_share=share)
 
-    def speed(self, model: Model, n_tokens: float) -> float | None:
-        """Tokens per second of a model in its layout by the clock; None where the chips cannot train it."""
+    def timed(self, model: Model, n_tokens: float) -> tuple[mesh.Layout, float] | None:
+        """A model's layout by the clock, and its tokens per second there; None where the chips cannot train it."""
         assert self.clock is not None
         layout = self.of(model, n_tokens)
         if layout is None:
             return None
-        return tokens_per_second(self.clock.calibration, self.run(model, n_tokens), layout, self.chips)
+        return layout, tokens_per_second(self.clock.calibration, self.run(model, n_tokens), layout, self.chips)
 
     def run(self, model: Model, n_tokens: float) -> mesh.Run:
         """What a mesh is chosen for."""
