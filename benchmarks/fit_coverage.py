@@ -31,10 +31,10 @@ from absl import app, flags
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests/support"))
 import fit_runs
 
+from fit.fitted_law.law import Law
 from fit.fitting import fitting
 from fit.fitting.problem import Settings
-from fit.fitting.sure import how_sure
-from fit.lawbook.lawfile import Law
+from fit.fitting.uncertainty import how_sure
 from fit.laws import FORMS
 from fit.planning import optimum
 

@@ -27,10 +27,10 @@ import fit_runs
 
 from fit.data.runs import trunks_of
 from fit.data.table import Table
+from fit.fitted_law.law import Law
 from fit.fitting import fitting, search
 from fit.fitting import noise as noise_lib
 from fit.fitting.problem import Settings, prepare
-from fit.lawbook.lawfile import Law
 from fit.laws import FORMS
 from fit.next_runs import next_runs
 from fit.planning import optimum

@@ -18,7 +18,7 @@ import time
 from absl import app, flags
 from etils import epath
 
-from jmoe.config.fields import record_of
+from jmoe.config.schema import record_of
 from jmoe.storage.files import sealed
 from launch import jobs as jobs_lib
 from launch.backend import Sweep

@@ -32,7 +32,7 @@ import fit
 from fit.asked import plans
 from fit.planning import plan_config
 from jmoe.config.check import check_config, check_mesh
-from jmoe.config.fields import module_of
+from jmoe.config.schema import module_of
 from jmoe.errors import UserError
 from launch import accelerators, preflight
 

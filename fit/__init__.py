@@ -14,13 +14,13 @@ Its rooms, each of which imports only those above it (tests/test_repository.py):
 
   errors.py     UserError
   aliases.py    names of types
-  words/        numbers as people read them; the sentences of a plan
+  messages/     numbers as people read them; the sentences of a plan
   shape/        counts of a width and a number of experts: the paper's architecture, others
   data/         tables read strictly, and from Python; runs and their trunks
   form.py       what follows from a law's page: the vector that the solver moves, starts
   importers/    runs of other tools as a table: one function per tool
   laws/         one page (module) per law: its columns, coefficients, formula, starts, published values
-  lawbook/      a law: a form with coefficients (a preset, a law.json), predictions, the range fitted, its models
+  fitted_law/   a law: a form with coefficients (a preset, a law.json), predictions, the range fitted, its models
   equal_flops/  parabolas over size, the loss over size and sparsity, the best learning rate of each model
   fitting/      from a table of runs to a law.json: the objective, its best point, how sure the law is, in words
   planning/     the best model under constraints, its cost, its config; several laws asked about one budget

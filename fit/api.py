@@ -21,8 +21,8 @@ from fit.data.files import check_writable, write_text
 from fit.data.table import Table, plain, read, write
 from fit.equal_flops import surface as surfaces
 from fit.errors import UserError
-from fit.lawbook import summary
-from fit.lawbook.lawfile import Law, load
+from fit.fitted_law import summary
+from fit.fitted_law.law import Law, load
 from fit.laws import FORMS
 from fit.next_runs import added, next_text
 from fit.planning import compare as comparing

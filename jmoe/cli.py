@@ -24,7 +24,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from jmoe import startup
-from jmoe.config import fields
+from jmoe.config import schema
 from jmoe.errors import UNAVAILABLE, Failure, Interrupted, Unavailable, UserError, missing_package
 from jmoe.storage import durable
 
@@ -107,7 +107,7 @@ def _help(module, config_sections) -> None:
     said = f"{module.__doc__}\n{flags.FLAGS.module_help(name)}"
     if config_sections is not None:
         path = _config_path(sys.argv) or "configs/joint_moe.py"
-        said += "\n\n" + fields.describe(path, config_in(path), config_sections)
+        said += "\n\n" + schema.describe(path, config_in(path), config_sections)
     try:
         print(said, flush=True)
     except BrokenPipeError:
@@ -121,7 +121,7 @@ CONFIG_FIELD = re.compile(r"--?(?:no)?config\.([^=\[]*)")
 
 def installed(path: str) -> str:
     """`path`; for configs/... that is not in the current folder, the path of the file that came with this package."""
-    beside = fields.ROOT / path
+    beside = schema.ROOT / path
     return str(beside) if path.startswith("configs/") and not os.path.exists(path) and beside.exists() else path
 
 
@@ -212,22 +212,22 @@ def check_config_flags(argv: Sequence[str], config: ConfigDict | None = None) ->
     path = _config_path(argv)
     if path == "":
         raise UserError("--config= is empty: name a configuration, such as --config=configs/quickstart.py")
-    known = set(fields.FIELDS)
+    known = set(schema.FIELDS)
     if path is not None:
-        known |= fields.flat(config_in(path)).keys()
+        known |= schema.flat(config_in(path)).keys()
     if config is not None:
-        known |= fields.flat(config).keys()
+        known |= schema.flat(config).keys()
     sections = {name[:end] for name in known for end in range(len(name)) if name[end] == "."}
     for argument in argv:
         given = CONFIG_FIELD.match(argument)
         if given and given[1] not in known | sections:
-            raise UserError(fields.unknown(given[1], "--config."))
+            raise UserError(schema.unknown(given[1], "--config."))
 
 
 def names_no_field(argument: str) -> bool:
     """Whether an argument is --config.FIELD of a field that no config has."""
     given = CONFIG_FIELD.match(argument)
-    return given is not None and given[1] not in fields.FIELDS
+    return given is not None and given[1] not in schema.FIELDS
 
 
 def _config_path(argv: Sequence[str]) -> str | None:
@@ -247,14 +247,14 @@ def load_module(path: str, what: str):
     if not path.endswith(".py") or not os.path.isfile(path):
         raise UserError(f"{what}: {path!r} is no Python file")
     # its imports of configs.NAME find the user's own, else ours
-    if str(fields.ROOT) not in sys.path:
-        sys.path.append(str(fields.ROOT))
+    if str(schema.ROOT) not in sys.path:
+        sys.path.append(str(schema.ROOT))
     import configs
 
-    if str(fields.ROOT / "configs") not in configs.__path__:
-        configs.__path__.append(str(fields.ROOT / "configs"))
+    if str(schema.ROOT / "configs") not in configs.__path__:
+        configs.__path__.append(str(schema.ROOT / "configs"))
     name = "file_" + hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
-    return call(fields.module_of, path, name, name=f"{what}: {path}")
+    return call(schema.module_of, path, name, name=f"{what}: {path}")
 
 
 def call(function, *args, name: str):

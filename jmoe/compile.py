@@ -55,7 +55,7 @@ from jmoe.cost import report
 from jmoe.cost.topologies import topology_devices
 from jmoe.errors import UserError
 from jmoe.model.decoder import REMAT
-from jmoe.run import processes
+from jmoe.run import distributed
 from jmoe.storage.files import write_whole
 
 
@@ -68,7 +68,7 @@ def main(_):
     elif asked.n_slices > 1:
         raise UserError(f"--n_slices={asked.n_slices} needs --topology, the kind and size of one slice: v5p:4x4x4")
     else:
-        devices = processes.devices()
+        devices = distributed.devices()
         title = f"{devices[0].device_kind} x {len(devices)}"
     print(f"compiling for {title} ({len(devices)} devices); may take minutes", file=sys.stderr)
     if asked.compare_remat:

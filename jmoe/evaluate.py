@@ -27,12 +27,12 @@ from tqdm import tqdm
 from jmoe import cli
 from jmoe.config.check import check_config
 from jmoe.config.field import default
-from jmoe.config.fields import FIELDS, section
+from jmoe.config.schema import FIELDS, section
 from jmoe.errors import UserError
-from jmoe.run import checkpoint, processes
+from jmoe.run import checkpoint, distributed
 from jmoe.run.step import losses_of_sources, make_eval_step
 from jmoe.storage import files as storage
-from jmoe.text import supply
+from jmoe.text import mixture
 from jmoe.text.batches import validation_bytes, validation_sources
 from jmoe.text.corpus import load as load_corpus
 
@@ -41,7 +41,7 @@ SECTIONS = ("data", "mesh")  # those of the config that an evaluation may change
 
 def main(_):
     asked = flags.FLAGS
-    with processes.joined():
+    with distributed.joined():
         result = evaluate(asked.workdir, asked.segment, asked.step, asked["config"].override_values)
         if jax.process_index() == 0:
             print(
@@ -68,15 +68,15 @@ def evaluate(workdir: str | epath.Path, segment: str | None = None, step: int | 
     folder = checkpoint.find(storage.absolute(workdir), segment, step)
     record, config, mesh, params = checkpoint.read(folder, lambda config: for_text(config, overrides))
     corpus = load_corpus(config.data, config.model.vocab_size)
-    if warning := supply.check_held_out(corpus, config):
-        processes.log(warning)
+    if warning := mixture.check_held_out(corpus, config):
+        distributed.log(warning)
     with jax.set_mesh(mesh):
         sources = {
             name: tqdm(batches, desc=f"evaluating {name}".strip(), unit=" batches", disable=None, leave=False)
             for name, batches in validation_sources(corpus, config, mesh).items()
         }
         (loss, _), of_sources = losses_of_sources(make_eval_step(config, mesh), params, sources)
-    n_tokens, n_bytes = supply.n_validation_tokens(corpus, config), validation_bytes(corpus, config)
+    n_tokens, n_bytes = mixture.n_validation_tokens(corpus, config), validation_bytes(corpus, config)
     return {
         "segment": folder.parent.parent.name,
         "step": int(folder.name),

@@ -20,9 +20,9 @@ import numpy as np
 from absl import flags
 from etils import epath
 
-from jmoe import cli, exchange
+from jmoe import cli, huggingface
 from jmoe.config import counts
-from jmoe.config.fields import columns, setting
+from jmoe.config.schema import columns, setting
 from jmoe.errors import UserError
 from jmoe.run import checkpoint
 from jmoe.storage import files as storage
@@ -53,8 +53,8 @@ def export(workdir, out, segment=None, step=None, dtype="float32", tokenizer=Non
     workdir, out = storage.absolute(workdir), storage.absolute(out)
     if out.exists() and any(out.iterdir()):
         raise UserError(f"--out={out} is not empty")
-    folder, record, config, params = checkpoint.on_host(workdir, segment, step, exchange.check)
-    values = exchange.config_json(config.model, config.data.seq_len)
+    folder, record, config, params = checkpoint.on_host(workdir, segment, step, huggingface.check)
+    values = huggingface.config_json(config.model, config.data.seq_len)
     made = checkpoint.tokenizer_of(config, tokenizer)
     result = storage.read_sealed(folder.parent.parent / "result.json")
     if result and result["n_tokens"] != record["n_tokens"]:
@@ -65,7 +65,7 @@ def export(workdir, out, segment=None, step=None, dtype="float32", tokenizer=Non
         "generation_config.json": json.dumps(ids, indent=2),
         "config.json": json.dumps(values | ids | {"torch_dtype": dtype}, indent=2),
     }
-    write(out, dict(exchange.tensors(params, config.model)), dtype)
+    write(out, dict(huggingface.tensors(params, config.model)), dtype)
     for name, text in texts.items():
         storage.write_whole(out / name, text)
 

@@ -18,12 +18,12 @@ import ml_collections
 from absl import flags
 from etils import epath
 
-from jmoe import cli, exchange
+from jmoe import cli, huggingface
 from jmoe.config.check import check_config
 from jmoe.errors import UserError
 from jmoe.model import sharding
 from jmoe.model.decoder import init_params
-from jmoe.run import checkpoint, processes
+from jmoe.run import checkpoint, distributed
 from jmoe.run.record import make_record
 from jmoe.run.step import abstract_state, make_optimizer
 from jmoe.storage import files as storage
@@ -32,7 +32,7 @@ from jmoe.text import corpus
 
 def main(_):
     config, asked = cli.read_config(), flags.FLAGS
-    with processes.joined():
+    with distributed.joined():
         load(asked["from"].value, config, asked.workdir)
         if jax.process_index() == 0:
             print(f"{asked.workdir} begins with the weights of {asked['from'].value}; jmoe.train goes on")
@@ -50,18 +50,18 @@ def load(path: str, config, workdir: str | epath.Path) -> None:
     if steps := checkpoint.steps_in(workdir / "trunk" / "checkpoints"):
         raise UserError(f"--workdir={workdir} has checkpoints already, of steps {', '.join(map(str, steps))}")
     values, files = _files(path)
-    fields = exchange.model_fields(values)
+    fields = huggingface.model_fields(values)
     dense = fields["n_experts"] == 1 < config.model.n_experts
-    ours = exchange.said(config.model)
+    ours = huggingface.said(config.model)
     if not ours["tied_embeddings"]:  # an untied head may start as the embedding
         fields["tied_embeddings"] = False
     free = ("n_experts", "top_k", "normalize_gates") if dense else ()
     if wrong := {name: value for name, value in fields.items() if ours[name] != value and name not in free}:
         needed = " ".join(f"--config.model.{name}={value}" for name, value in sorted(wrong.items()))
         raise UserError(f"--config is of another model than --from={path}: that one needs {needed}")
-    params = exchange.params(exchange.reader(files), ml_collections.ConfigDict(fields))
+    params = huggingface.params(huggingface.reader(files), ml_collections.ConfigDict(fields))
     if dense:
-        params = exchange.upcycled(params, jax.device_get(init_params(config)))
+        params = huggingface.upcycled(params, jax.device_get(init_params(config)))
     digest = hashlib.sha256()
     for file in files:
         with open(file, "rb") as opened:
@@ -85,7 +85,7 @@ def _files(path: str) -> tuple[dict, list[pathlib.Path]]:
 def _save(params: dict, config, text: corpus.Corpus, workdir: epath.Path, source: str) -> None:
     """Writes the checkpoint, and began_with.json, which the trainer copies into each result."""
     mesh = sharding.make_mesh(config)
-    with jax.set_mesh(mesh), processes.owned(workdir):
+    with jax.set_mesh(mesh), distributed.owned(workdir):
         placed, _ = abstract_state(config, mesh)
         params = jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), params, placed)
         opt_state = jax.jit(make_optimizer(config).init)(params)

@@ -20,11 +20,11 @@ from absl import flags
 
 from jmoe import cli
 from jmoe.config.check import check_text
-from jmoe.config.fields import check_fields
+from jmoe.config.schema import check_fields
 from jmoe.errors import UserError
 from jmoe.storage import ownership
 from jmoe.storage.files import is_remote
-from jmoe.text import corpus, prepare, sources, supply, tokenizer
+from jmoe.text import corpus, mixture, prepare, sources, tokenizer
 from jmoe.text.manifest import SPLITS
 
 
@@ -66,7 +66,7 @@ def describe(made: corpus.Corpus, folder: pathlib.Path, data=None) -> None:
         )
     if manifest.get("skipped"):
         print(corpus.skipped_warning(manifest["skipped"]))
-    if data and (warning := supply.held_out_warning(manifest["tokens"]["validation"], data)):
+    if data and (warning := mixture.held_out_warning(manifest["tokens"]["validation"], data)):
         print(warning)
     print(f"corpus {manifest['fingerprint']} by tokenizer {manifest['tokenizer']['name']} in {folder}")
 

@@ -22,18 +22,18 @@ from jmoe.config.check import check_config
 from jmoe.cost import chips, memory
 from jmoe.errors import Interrupted
 from jmoe.model import sharding
-from jmoe.run import checkpoint, processes
+from jmoe.run import checkpoint, distributed
 from jmoe.run.metrics import Report
 from jmoe.run.run import Run
 from jmoe.storage import files as storage
-from jmoe.text import supply
+from jmoe.text import mixture
 from jmoe.text.batches import training_batches
 
 
 def main(_):
     config = cli.read_config()
     checkpoint.keep_threads(storage.absolute(flags.FLAGS.workdir))
-    with processes.joined(), processes.stop_signal() as stop_signal:
+    with distributed.joined(), distributed.stop_signal() as stop_signal:
         train(config, flags.FLAGS.workdir, stop_signal)
 
 
@@ -48,12 +48,12 @@ def train(config, workdir: str | epath.Path, stop_signal=lambda: 0) -> list[dict
     with jax.set_mesh(mesh), memory.explained(config, mesh):
         run = Run(config, workdir, mesh)
         if not (missing := run.missing()):
-            processes.log(f"{workdir}: all {len(run.results)} branches are done")
+            distributed.log(f"{workdir}: all {len(run.results)} branches are done")
             run.compare_with_prediction()
             return list(run.results.values())
-        if warning := supply.check(run.corpus, config, run.schedule, missing[-1][1]):
-            processes.log(warning)
-        with processes.owned(workdir):
+        if warning := mixture.check(run.corpus, config, run.schedule, missing[-1][1]):
+            distributed.log(warning)
+        with distributed.owned(workdir):
             missing = run.missing()  # again: another trainer may have finished some meanwhile
             run.announce(missing)
             for trunk, branch in missing:

@@ -16,7 +16,7 @@ import os
 from absl import flags
 
 from jmoe import cli
-from jmoe.config.fields import with_columns
+from jmoe.config.schema import with_columns
 from jmoe.errors import UserError
 from jmoe.storage import files as storage
 from launch import hooks, sweepfile

@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 
 from jmoe import cli
 from jmoe.config import counts
-from jmoe.config.fields import record_of
+from jmoe.config.schema import record_of
 from jmoe.errors import Damaged, UserError
 from jmoe.run.schedule import Schedule
 from jmoe.storage.files import cache_dir, is_remote, names_below, read_bytes, read_sealed

@@ -8,12 +8,12 @@ from ml_collections import ConfigDict
 
 from jmoe.config import counts, weights
 from jmoe.config.check import check_mesh, microbatch_tokens
-from jmoe.config.fields import NEUTRAL
+from jmoe.config.schema import NEUTRAL
 from jmoe.cost.chips import GiB
 from jmoe.errors import UserError
 from jmoe.run.schedule import Schedule
 from jmoe.storage.files import cache_dir
-from jmoe.text import corpus, supply
+from jmoe.text import corpus, mixture
 from launch.backend import Sweep
 from launch.jobs import Files
 
@@ -91,7 +91,7 @@ def tokens(sweep: Sweep, configs: dict[str, ConfigDict], corpora: dict, files: F
         if job.corpus in corpora and not job.done(files):
             schedule = Schedule(configs[job.name])
             try:
-                warning = supply.check(corpora[job.corpus], configs[job.name], schedule, schedule.segments[-1])
+                warning = mixture.check(corpora[job.corpus], configs[job.name], schedule, schedule.segments[-1])
                 warnings |= {warning: None} if warning else {}
             except UserError as error:
                 reasons.append(f"{job.name}: {error}")
@@ -117,7 +117,7 @@ def text(sweep: Sweep, configs: dict[str, ConfigDict]) -> tuple[list[str], list[
             schedule = Schedule(config)
             if found:
                 corpora[found.fingerprint] = job.name
-                if warning := supply.check(found, config, schedule, schedule.segments[-1]):
+                if warning := mixture.check(found, config, schedule, schedule.segments[-1]):
                     notes[warning] = None
                 continue
             asked = schedule.tokens_at(schedule.segments[-1].stop)

@@ -12,7 +12,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from jmoe import cli
-from jmoe.config import fields
+from jmoe.config import schema
 from jmoe.errors import UserError
 
 
@@ -20,9 +20,9 @@ def resolve(base: types.ModuleType, overrides: dict) -> ConfigDict:
     """The config of a module with get_config(), with the overrides of one job; UserError if that makes no config, and
     what ConfigDict raises for an override."""
     config = cli.config_of(base).lock()
-    for name in overrides.keys() - fields.flat(config).keys() - fields.FIELDS.keys():
+    for name in overrides.keys() - schema.flat(config).keys() - schema.FIELDS.keys():
         if name not in config:
-            raise UserError(fields.unknown(name, "config."))
+            raise UserError(schema.unknown(name, "config."))
     config.update_from_flattened_dict(overrides)
     return config
 

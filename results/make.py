@@ -18,7 +18,7 @@ from results.laws import fit, fit_law, predictions
 from results.rows import HERE, POSITIONS, TABLE, fitted_runs, memory_runs, parts_of, read
 from results.tables import table_of_forms, table_of_position_laws, tables_of
 
-LAW = HERE.parent / "fit" / "lawbook" / "presets" / "jmoe-bytes-2026.json"
+LAW = HERE.parent / "fit" / "fitted_law" / "presets" / "jmoe-bytes-2026.json"
 WARNING = (  # said wherever the law is used beyond its runs
     "beyond its runs this law failed its own tests: six models of 2.8 and 2.9 times its largest compute had losses 2% "
     "to 8% below what it predicts (results/first.md)"

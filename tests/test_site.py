@@ -8,7 +8,7 @@ import sys
 import pytest
 import yaml
 
-from jmoe.config.fields import COLUMNS, FIELDS
+from jmoe.config.schema import COLUMNS, FIELDS
 
 ROOT = pathlib.Path(__file__).parent.parent
 

@@ -26,7 +26,7 @@ from fit.architecture_search import holistic
 from fit.data import table as tables
 from fit.equal_flops.isoflop import least_squares, power_law
 from fit.errors import UserError
-from fit.lawbook import built
+from fit.fitted_law import built
 
 BAND = 1e-3  # near-optimal: within this share of the least loss
 SAME = 0.15  # budgets within this share of each other are one

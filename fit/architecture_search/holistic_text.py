@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from fit.architecture_search import holistic
-from fit.words.units import amount, say
+from fit.messages.units import amount, say
 
 CONTROL = (
     "{flops:.3g} FLOPs, {runs} models of one M: their losses spread by {spread:.4f}, of which M explains nothing, N_a "

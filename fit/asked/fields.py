@@ -13,8 +13,8 @@ from typing import Any, Self
 
 from fit.data.table import shown
 from fit.errors import UserError
-from fit.words import sentences, units
-from fit.words.units import LARGEST
+from fit.messages import sentences, units
+from fit.messages.units import LARGEST
 
 Check = Callable[[str, Any], object]
 SMALLEST = 1e-12  # of any positive number that is asked

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, cast
 
 from fit.asked.fields import Asked, choice, field, free, listed, number, pairs, several, switch, text, whole
 from fit.errors import UserError
+from fit.fitted_law.law import Law, load
+from fit.fitted_law.law_check import WAYS_OF_DRAWING
 from fit.form import Form
-from fit.lawbook.lawcheck import WAYS_OF_DRAWING
-from fit.lawbook.lawfile import Law, load
 from fit.laws import FORMS
 
 if TYPE_CHECKING:

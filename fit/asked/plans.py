@@ -6,13 +6,13 @@ import re
 
 from fit.asked.fields import Asked, choice, experts, free, number, numbers, switch, text, whole
 from fit.errors import UserError
-from fit.lawbook import totals
-from fit.lawbook.lawfile import Law
+from fit.fitted_law import totals
+from fit.fitted_law.law import Law
+from fit.messages import sentences
 from fit.planning import by_time, compare, cost, memory, mesh, planning, repeats, startable, target
 from fit.planning.constraints import CHIPS, ROOM, Chips, Constraints, Mesh
 from fit.shape.architecture import PAPER, Architecture
-from fit.shape.like import PUBLISHED, Known, read
-from fit.words import sentences
+from fit.shape.reference_model import PUBLISHED, Known, read
 
 BY = ("flops", "time")
 SHAPES = ("hardware", "paper")

@@ -10,7 +10,7 @@ from fit.asked.plans import Shape
 from fit.data.table import BOUNDS, DERIVED, Table
 from fit.equal_flops import isoflop
 from fit.errors import UserError
-from fit.lawbook.lawfile import Law
+from fit.fitted_law.law import Law
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -6,8 +6,8 @@ import json
 from fit.api import Answer
 from fit.asked.fields import Asked, needed, pairs, switch, text
 from fit.data.table import WITH_UNITS, Table, checked_units, plain, read
+from fit.fitted_law import law
 from fit.importers.tools import KEPT
-from fit.lawbook import lawfile
 
 NAMES = (*KEPT, "config")  # columns that a table may call by another name
 
@@ -15,7 +15,7 @@ NAMES = (*KEPT, "config")  # columns that a table may call by another name
 @dataclasses.dataclass(kw_only=True)
 class OfLaw(Asked):
     law: str = needed(
-        text("A law.json, or the name of a published law."), f": a law.json, or one of {', '.join(lawfile.NAMES)}"
+        text("A law.json, or the name of a published law."), f": a law.json, or one of {', '.join(law.NAMES)}"
     )
 
 

@@ -16,8 +16,8 @@ from fit.data.files import check_writable, write_text
 from fit.data.table import read, write
 from fit.equal_flops import learning_rate
 from fit.errors import UserError
+from fit.fitted_law import summary
 from fit.importers import tools
-from fit.lawbook import summary
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -12,9 +12,9 @@ import numpy as np
 from fit.aliases import Array, ByName, Floats, Json
 from fit.data.table import Table, read
 from fit.errors import UserError
+from fit.messages import sentences
+from fit.messages.printable import printable
 from fit.shape.architecture import training_flops
-from fit.words import sentences
-from fit.words.printable import printable
 
 ALWAYS = ("n_active", "n_tokens", "n_experts")  # columns of every Runs, of ones if the law does not read them
 FEWEST_TOKENS, MOST_TOKENS = 0.1, 1e5  # for each parameter, of any model that is trained on purpose
@@ -167,7 +167,7 @@ def held_out(runs: Runs, rule: str) -> Array:
 
     none, lowest-loss:N, largest-compute:N (n_active times n_tokens), N a count or a percentage, or column:NAME.
     Ties are broken by the order of the file. compute:rolling keeps none out of the law that is written
-    (fit/fitting/sure.py).
+    (fit/fitting/uncertainty.py).
     """
     out = np.zeros(len(runs), bool)
     if rule in ("none", ROLLING):

@@ -14,7 +14,7 @@ from fit.aliases import Array
 from fit.data.runs import FEWEST_TOKENS, MOST_TOKENS
 from fit.data.table import COUNT_UNITS, Table
 from fit.errors import UserError
-from fit.words import sentences
+from fit.messages import sentences
 
 USUAL_TOKENS = 20.0  # for each parameter
 POSSIBLE_TOKENS = 1e-3, 1e6  # for each parameter, of most runs of a table

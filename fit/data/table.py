@@ -20,7 +20,7 @@ import numpy as np
 from fit.aliases import Array, Numbers
 from fit.data.files import replacing
 from fit.errors import UserError
-from fit.words.printable import is_printable
+from fit.messages.printable import is_printable
 
 if TYPE_CHECKING:
     import pyarrow

@@ -14,7 +14,7 @@ import numpy as np
 from fit.aliases import Array, Numbers
 from fit.data.table import Table
 from fit.errors import UserError
-from fit.words import units
+from fit.messages import units
 
 TERMS = {"n_active": "size", "n_experts": "experts", "n_tokens": "tokens", "batch_tokens": "batch"}  # each in words
 FACTORS = (0.25, 0.5, 0.71, 1.41, 2.0, 4.0)  # of the best rate, whose costs are told

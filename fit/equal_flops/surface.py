@@ -20,7 +20,7 @@ from fit.data.runs import read_runs
 from fit.data.table import Table, read
 from fit.equal_flops.isoflop import budgets, least_squares
 from fit.errors import UserError
-from fit.words.units import amount
+from fit.messages.units import amount
 
 REFITS, KEPT = 100, 0.8  # refits, and the share of the runs in each
 LEAST = 9  # runs at a budget: the coefficients and two more

@@ -12,11 +12,11 @@ from fit.data import sense
 from fit.data.runs import ROLLING, Runs, corpora, errors, read_runs, split
 from fit.data.table import Table
 from fit.errors import UserError
-from fit.fitting import search, solvers, sure
+from fit.fitted_law import law_check, models
+from fit.fitting import search, solvers, uncertainty
 from fit.fitting.noise import noise_of
 from fit.fitting.problem import Problem, Settings, prepare
 from fit.form import Form
-from fit.lawbook import lawcheck, models
 from fit.shape.architecture import EXPERTS, OF_EXPERTS
 
 # Up to FEW_RUNS runs, the default weight decay is this share of the runs' variance around the law: as if every
@@ -65,8 +65,14 @@ def _rmse_nats(form: Form, free: Array, runs: Runs) -> float:
 
 
 def record_of(law: Fitted, steps: list[Json] | None = None) -> Json:
-    """What law.json holds of a fitted law, and how sure that is. steps: what sure.rolling found, where it is known.
-    Raises UserError."""
+    """What law.json holds of a fitted law, with its uncertainty.
+
+    Args:
+      steps: what uncertainty.rolling found, where it is known.
+
+    Raises:
+      UserError: where the law cannot be recorded.
+    """
     runs = law.runs
     validation = law.validation
     fit = law.fit
@@ -75,7 +81,7 @@ def record_of(law: Fitted, steps: list[Json] | None = None) -> Json:
     form = fit.form
     train = problem.runs
     record = dict(
-        version=lawcheck.VERSION,
+        version=law_check.VERSION,
         form=form.name,
         coefficients=fit.coefficients,
         objective=fit.objective,
@@ -99,16 +105,16 @@ def record_of(law: Fitted, steps: list[Json] | None = None) -> Json:
         | {"python": platform.python_version()},
     )
     if steps is None and settings.holdout == ROLLING:
-        steps = sure.rolling(sure.sampled(problem))
-    certainty = sure.how_sure(problem, fit)
+        steps = uncertainty.rolling(uncertainty.sampled(problem))
+    certainty = uncertainty.how_sure(problem, fit)
     if steps:
         record["rolling"] = steps
     if steps and "bootstrap" in certainty and {"n_active", "n_tokens"} <= set(form.columns):  # so that compute is known
         draws = len(certainty["bootstrap"]["draws"])
-        certainty["bootstrap"]["beyond"] = sure.beyond(steps, train.flops.max(), draws, settings.seed)
+        certainty["bootstrap"]["beyond"] = uncertainty.beyond(steps, train.flops.max(), draws, settings.seed)
     for name, part in (("separate_fitted", train), ("separate_held_out", validation)):
         if "separate" in certainty:
-            record[name] = sure.separate_errors(form, certainty["separate"], part)
+            record[name] = uncertainty.separate_errors(form, certainty["separate"], part)
     certainty["warnings"] = [*law.warnings, *plan_warnings(fit, runs), *certainty["warnings"]]
     return record | certainty
 

@@ -29,10 +29,10 @@ from fit.data.runs import Runs, errors, read_runs, rms, split, subset
 from fit.data.table import Table
 from fit.equal_flops import isoflop
 from fit.errors import UserError
-from fit.fitting import fitting, population, search, sure
+from fit.fitted_law.law import Law
+from fit.fitting import fitting, population, search, uncertainty
 from fit.fitting.problem import Problem, Settings, prepare
 from fit.form import Form, Prior
-from fit.lawbook.lawfile import Law
 from fit.laws import FORMS
 from fit.laws._coupled import SUFFIX
 
@@ -90,19 +90,19 @@ def _single(law: fitting.Fitted, why: str) -> Json:
 def _record_of_both(additive: fitting.Fitted, coupled: fitting.Fitted) -> Json:
     """The record of the better of two laws of the same runs, with draws of both."""
     names = [law.fit.form.name for law in (additive, coupled)]
-    fewest = sure.RUNS_PER_COEFFICIENT * len(coupled.fit.form.names)
+    fewest = uncertainty.RUNS_PER_COEFFICIENT * len(coupled.fit.form.names)
     try:
-        of_coupled = sure.rolling(sure.sampled(coupled.problem), fewest)
-        of_additive = sure.rolling(sure.sampled(additive.problem), fewest)
+        of_coupled = uncertainty.rolling(uncertainty.sampled(coupled.problem), fewest)
+        of_additive = uncertainty.rolling(uncertainty.sampled(additive.problem), fewest)
     except UserError:  # too few runs of little compute
         why = (
             f"{names[1]}, for the runs are too few to say whether {names[0]} or {names[1]} predicts larger ones "
-            f"better: at half of the largest compute that takes {fewest} runs, and {sure.FEWEST} above"
+            f"better: at half of the largest compute that takes {fewest} runs, and {uncertainty.FEWEST} above"
         )
         record = fitting.record_of(_drawing(coupled, additive_share=0.5, is_coupled=True))
         record["choice"] = dict(tried=[], why=why)
         return _with_both(record, additive, coupled, 0.5, None, None)
-    errors_of = [sure.score(of_additive), sure.score(of_coupled)]
+    errors_of = [uncertainty.score(of_additive), uncertainty.score(of_coupled)]
     additive_share = errors_of[1] / (errors_of[0] + errors_of[1])
     take_additive = errors_of[0] < BETTER * errors_of[1]
     best, other = (0, 1) if take_additive else (1, 0)
@@ -167,17 +167,17 @@ def _with_both(
         if not part:
             continue
         is_written = (law is additive) == was_additive
-        draws = np.array(drawn["draws"]) if is_written else sure.draws_of(law.problem, law.fit, part)
+        draws = np.array(drawn["draws"]) if is_written else uncertainty.draws_of(law.problem, law.fit, part)
         if law is additive:
             draws = np.column_stack([draws, np.ones(part)])
         rows.append(draws)
         if steps:
-            beyond = sure.beyond(steps, largest, part, settings.seed, sure.SHARE_BESIDE_BOTH_FORMS)
+            beyond = uncertainty.beyond(steps, largest, part, settings.seed, uncertainty.SHARE_BESIDE_BOTH_FORMS)
             drifts += beyond["drift"]
     order = np.random.default_rng([settings.seed, 6]).permutation(count)
     mixed = np.concatenate(rows)[order]
     drawn["draws"] = mixed.tolist()
-    drawn["intervals"] = sure.intervals_of(form, mixed, settings.percentiles)
+    drawn["intervals"] = uncertainty.intervals_of(form, mixed, settings.percentiles)
     drawn["forms"] = {additive.fit.form.name: counts[0], form.name: counts[1]}
     if drifts:
         drawn["beyond"] = dict(training_flops=largest, drift=np.array(drifts)[order].tolist())

@@ -18,10 +18,10 @@ import numpy as np
 import scipy.special
 
 from fit.aliases import Array, Json
+from fit.fitted_law.law_check import LEVEL
 from fit.fitting import search
 from fit.fitting.noise import Noise
 from fit.fitting.problem import Problem
-from fit.lawbook.lawcheck import LEVEL
 
 TRIED = 5  # values for each end at a time: three coefficients' ends fill a batch
 ROUNDS, CLOSE = 8, 0.02  # of rounds at most; ends once the crossing lies within this share of its distance

@@ -12,10 +12,10 @@ import numpy as np
 import scipy.special
 
 from fit.aliases import Array
+from fit.fitted_law.law_check import LEVEL
 from fit.fitting.problem import Data, Problem, place, prepare
 from fit.fitting.search import Fit
 from fit.form import Form
-from fit.lawbook.lawcheck import LEVEL
 
 MOST_GROWTH = 1.0  # of the scatter with lower compute, a power of it
 CLIP = 4.0  # robust standard deviations at which a residual is cut off, lest one failed run counts as everybody's noise

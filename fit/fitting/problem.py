@@ -38,7 +38,7 @@ class Settings:
     variance: of a run's log loss around the law, against which priors are weighed, 0 for none of them.
 
     holdout, weights: rules of runs.held_out and run_weights, weights None where none are asked for; select:
-    objective or rmse; bootstrap: how many draws; bootstrap_form: one of lawcheck.WAYS_OF_DRAWING; bootstrap_by: what
+    objective or rmse; bootstrap: how many draws; bootstrap_form: one of law_check.WAYS_OF_DRAWING; bootstrap_by: what
     shares an error, as runs.trunks_of takes it; quiet: no progress on stderr."""
 
     huber_delta: float = 1e-2

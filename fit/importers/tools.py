@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fit.aliases import Json
 from fit.data.table import BOUNDS, Table, checked_units, read, shown
 from fit.errors import UserError
-from fit.shape.like import EXPERTS
+from fit.shape.reference_model import EXPERTS
 
 STEPS = ("step", "_step", "global_step", "trainer/global_step")  # what tools call a run's last step
 # columns of a table of runs that fit reads

@@ -12,11 +12,11 @@ from fit.aliases import Json
 from fit.data.runs import read_runs
 from fit.data.table import Table, read
 from fit.errors import UserError
+from fit.fitted_law import summary
+from fit.fitted_law.law import Law
 from fit.importers import workdir
-from fit.lawbook import summary
-from fit.lawbook.lawfile import Law
+from fit.messages.units import say
 from fit.shape.architecture import training_flops
-from fit.words.units import say
 
 # what tells two runs apart, with the loss to this share
 SAME = ("n_active", "n_tokens", "n_experts", "loss")

@@ -28,9 +28,9 @@ import numpy as np
 from fit.aliases import Array, ByName, Ints
 from fit.data.runs import Runs
 from fit.data.table import Table
+from fit.fitted_law.law import Law
 from fit.fitting import noise
 from fit.fitting.problem import Settings, prepare
-from fit.lawbook.lawfile import Law
 from fit.shape.architecture import training_flops
 
 PRIOR = 10.0  # as the default weight decay of a fit to few runs

@@ -10,9 +10,9 @@ from fit.aliases import Array, Floats, Json
 from fit.data.runs import Runs, read_runs, split
 from fit.data.table import Table
 from fit.errors import UserError
+from fit.fitted_law.law import Law
+from fit.fitted_law.law_check import LEVEL
 from fit.fitting.noise import Noise
-from fit.lawbook.lawcheck import LEVEL
-from fit.lawbook.lawfile import Law
 from fit.next_runs import design
 from fit.next_runs.design import Possible
 from fit.planning import optimum

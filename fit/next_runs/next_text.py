@@ -4,13 +4,13 @@ import ast
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.lawbook.lawcheck import LEVEL
-from fit.lawbook.lawfile import Law
-from fit.lawbook.models import text_of
+from fit.fitted_law.law import Law
+from fit.fitted_law.law_check import LEVEL
+from fit.fitted_law.models import text_of
+from fit.messages import sentences
+from fit.messages.units import amount
 from fit.planning import plan_config, recipe
 from fit.shape.architecture import PAPER, Architecture
-from fit.words import sentences
-from fit.words.units import amount
 
 STAGES = ("fitted runs", "and these", "or a plain grid")
 

@@ -4,8 +4,8 @@ import numpy as np
 
 from fit.aliases import Json
 from fit.data.runs import Runs, trunks_of
-from fit.lawbook.lawfile import Law
-from fit.words.units import amount, flops
+from fit.fitted_law.law import Law
+from fit.messages.units import amount, flops
 
 
 def sentences(law: Law, runs: Runs | None, plan: Json) -> dict[str, str]:

@@ -12,13 +12,13 @@ from typing import Any
 from fit.aliases import Json
 from fit.data.runs import Runs
 from fit.errors import UserError
-from fit.lawbook import lawcheck, summary
-from fit.lawbook.built import words_of
-from fit.lawbook.lawfile import Law
+from fit.fitted_law import law_check, summary
+from fit.fitted_law.built import words_of
+from fit.fitted_law.law import Law
+from fit.messages import units
 from fit.paper import figures, found, tables
 from fit.planning import optimum, plan_text, planning
 from fit.shape.architecture import Architecture
-from fit.words import units
 
 TITLES = {
     "1": "Table 1: compute-optimal models",
@@ -146,7 +146,7 @@ def _coefficients(law: Law) -> list[Json]:
     intervals = {}
     if profile := law.record.get("profile"):
         ends = {name: (found["low"], found["high"]) for name, found in profile.items()}
-        intervals[f"profile likelihood ({lawcheck.LEVEL:.0%})"] = ends
+        intervals[f"profile likelihood ({law_check.LEVEL:.0%})"] = ends
     if bootstrap := law.record.get("bootstrap"):
         low, high = law.percentiles
         how = f"{low:g}th to {high:g}th percentile of {len(bootstrap['draws'])} bootstrap fits"

@@ -11,9 +11,9 @@ import numpy as np
 
 from fit.aliases import Floats, Json
 from fit.errors import UserError
+from fit.fitted_law import summary
+from fit.fitted_law.law import Law, in_words
 from fit.form import Reduced
-from fit.lawbook import summary
-from fit.lawbook.lawfile import Law, in_words
 from fit.laws import FORMS, PRESETS
 from fit.planning import optimum, planning
 from fit.shape.architecture import Architecture

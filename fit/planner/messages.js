@@ -1,4 +1,4 @@
-// The sentences of a plan: the command line's own templates (fit/words/sentences.py) filled in.
+// The sentences of a plan: the command line's own templates (fit/messages/sentences.py) filled in.
 
 import { INFERENCE_FLOPS, TRAINING_FLOPS, activeParameters, hasEnoughExperts, memoryOf } from "./counts.js";
 import { smallestWidth, structure, topK, trainingBytesAt } from "./counts.js";

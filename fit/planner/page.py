@@ -12,15 +12,15 @@ import numpy as np
 from fit.aliases import Array, Json
 from fit.data.runs import Runs
 from fit.errors import UserError
+from fit.fitted_law import built, models
+from fit.fitted_law.law import OURS, PRESETS, Law, load
 from fit.form import Form
-from fit.lawbook import built, models
-from fit.lawbook.lawfile import OURS, PRESETS, Law, load
 from fit.laws import FORMS
+from fit.messages import sentences, units
 from fit.planner import formulas
 from fit.planning import compare, constraints, memory, optimum, planning, verdict
-from fit.shape import like
+from fit.shape import reference_model
 from fit.shape.architecture import OF_EXPERTS, PAPER
-from fit.words import sentences, units
 
 MOST_RUNS = 1200  # on the page, spread evenly over the table
 SCRIPTS = (
@@ -76,7 +76,7 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None) -> Json:
         | _constants(constraints, "ROOM"),
         forms={name: _form(FORMS[name]) for name in sorted({law.form.name for law in held})},
         compare=_constants(compare, "LAWS", "SPLITS", "AGREE", "FURTHEST", "ABOUT"),
-        published={name: _reference_model(name) for name in like.PUBLISHED},
+        published={name: _reference_model(name) for name in reference_model.PUBLISHED},
         largest=units.LARGEST,
         verdict=_constants(verdict, "TIE", "APART", "COLUMNS"),
         doubt=_constants(planning, "DECIDED") | _constants(optimum, "BAND"),
@@ -91,7 +91,7 @@ def _constants(module: ModuleType, *names: str) -> Json:
 
 def _reference_model(name: str) -> Json:
     """A published model: what it counts, and the shape of models built like it."""
-    known = like.read(name)
+    known = reference_model.read(name)
     return dict(counts=compare.counts(known), shape=dataclasses.asdict(known.architecture()))
 
 

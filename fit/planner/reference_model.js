@@ -1,4 +1,4 @@
-// A published model to start from. Python counts it (fit/shape/like.py); the page holds the counts.
+// A published model to start from. Python counts it (fit/shape/reference_model.py); the page holds the counts.
 
 import { shapeOf, structure } from "./counts.js";
 import { ownCounts } from "./law.js";

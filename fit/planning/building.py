@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from fit.aliases import Array, Json
-from fit.lawbook.lawfile import Law
+from fit.fitted_law.law import Law
 from fit.planning import mesh, optimum
 from fit.planning.constraints import Constraints
 from fit.shape import hardware

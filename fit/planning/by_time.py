@@ -11,7 +11,9 @@ import numpy as np
 
 from fit.aliases import Floats, Json
 from fit.errors import UserError
-from fit.lawbook.lawfile import Law
+from fit.fitted_law.law import Law
+from fit.messages import sentences
+from fit.messages.units import say
 from fit.planning import cost, optimum, recipe, startable, step_time
 from fit.planning import speed as speed_lib
 from fit.planning.clock import SECONDS, Clock, Curve
@@ -19,8 +21,6 @@ from fit.planning.constraints import Chips, Constraints
 from fit.planning.speed import Calibration
 from fit.shape import hardware
 from fit.shape.architecture import INFERENCE, TRAINING, Architecture, Model, training_flops
-from fit.words import sentences
-from fit.words.units import say
 
 # of the models that are timed; a speed in between is at most as far from the truth as the models are apart
 WIDTHS = (

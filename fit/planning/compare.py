@@ -15,16 +15,16 @@ import numpy as np
 
 from fit.aliases import Array, Floats, Json, Numbers
 from fit.errors import UserError
-from fit.lawbook.lawfile import Law, load
+from fit.fitted_law.law import Law, load
+from fit.messages import sentences
+from fit.messages.units import say
 from fit.planning import by_time, optimum, target
 from fit.planning.by_time import ByTime
 from fit.planning.constraints import Constraints
 from fit.planning.memory import STATE
 from fit.planning.planning import at_edge, not_bounded
 from fit.shape.architecture import Architecture, training_flops
-from fit.shape.like import Known
-from fit.words import sentences
-from fit.words.units import say
+from fit.shape.reference_model import Known
 
 LAWS = ("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "comprehensive-2025", "chinchilla-refit-2024")
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 32)

@@ -12,11 +12,11 @@ import numpy as np
 
 from fit.aliases import Floats, Json
 from fit.errors import UserError
-from fit.lawbook.lawfile import Law
+from fit.fitted_law.law import Law
+from fit.messages import sentences
 from fit.planning import memory, optimum
 from fit.planning.constraints import Chips, Constraints, Mesh
 from fit.shape.architecture import Architecture
-from fit.words import sentences
 
 MFU = 0.4  # share of the chips' peak that training reaches, unless one is given
 

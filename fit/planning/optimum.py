@@ -17,11 +17,11 @@ from numpy.typing import ArrayLike
 
 from fit.aliases import Array, ByName, Floats, Json, Numbers
 from fit.errors import UserError
-from fit.lawbook.lawfile import Law
+from fit.fitted_law.law import Law
+from fit.messages import sentences
+from fit.messages.units import say
 from fit.planning.constraints import Constraints
 from fit.shape.architecture import INFERENCE, TRAINING, Architecture, root, training_flops
-from fit.words import sentences
-from fit.words.units import say
 
 BAND = 1e-3  # near-optimal: within this share of the best loss
 NEAR = 1e-4  # as good as the best: within this share of its loss

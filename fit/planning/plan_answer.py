@@ -9,9 +9,9 @@ import textwrap
 from collections.abc import Iterator
 
 from fit.aliases import Json
+from fit.messages import sentences
+from fit.messages.units import say
 from fit.planning import by_time, plan_text, verdict
-from fit.words import sentences
-from fit.words.units import say
 
 WIDTH = 120  # characters of a line
 GPUS_OF_MACHINE = {"GB200": 4}  # others have 8

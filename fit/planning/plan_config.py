@@ -12,13 +12,13 @@ import re
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.lawbook import models
-from fit.lawbook.lawfile import Law, load, warning_of
-from fit.lawbook.models import BUILT
+from fit.fitted_law import models
+from fit.fitted_law.law import Law, load, warning_of
+from fit.fitted_law.models import BUILT
+from fit.messages import sentences
+from fit.messages.units import say
 from fit.planning import emitted, recipe
 from fit.planning.recipe import PAPERS_LAW
-from fit.words import sentences
-from fit.words.units import say
 
 FAR = 100  # times outside the fitted sizes and tokens: there a config tuned within them does not serve
 SHAPE = ("d_model", "n_blocks", "n_heads", "d_ff", "n_experts", "vocab_size")

@@ -4,13 +4,13 @@ import textwrap
 from collections.abc import Iterator
 
 from fit.aliases import Json
-from fit.lawbook import summary
-from fit.lawbook.lawfile import in_words, warning_of
+from fit.fitted_law import summary
+from fit.fitted_law.law import in_words, warning_of
+from fit.messages import sentences
+from fit.messages.units import amount, duration, say, table
 from fit.planning import by_time
 from fit.planning.compare import AGREE
 from fit.planning.constraints import CHIPS
-from fit.words import sentences
-from fit.words.units import amount, duration, say, table
 
 OPTIMA = (
     "{n_experts:>9} {n_active:amount:>9} {n_total:amount:>9} {n_tokens:amount:>9} {loss:.4f:>8} "

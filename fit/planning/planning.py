@@ -9,14 +9,14 @@ import numpy as np
 
 from fit.aliases import ByName, Floats, Json
 from fit.data.runs import unlikely
-from fit.lawbook import models
-from fit.lawbook.lawfile import Law, warning_of
+from fit.fitted_law import models
+from fit.fitted_law.law import Law, warning_of
+from fit.messages import sentences
+from fit.messages.units import say
 from fit.planning import building, optimum, recipe, startable, target, verdict
 from fit.planning.constraints import Constraints
 from fit.shape import hardware
 from fit.shape.architecture import INFERENCE, PAPER, WHOLE_EXPERTS, Architecture, training_flops
-from fit.words import sentences
-from fit.words.units import say
 
 FORMS_APART, LOSSES_APART = 1.25, 0.01  # of both forms' medians: a factor of size, a difference of ln loss
 DECIDED = 0.8  # share of the draws in which the best number of experts must be the best

@@ -11,12 +11,12 @@ from typing import Any
 
 from fit.aliases import Json
 from fit.equal_flops import learning_rate
-from fit.lawbook import models
-from fit.lawbook.lawfile import Law, load
+from fit.fitted_law import models
+from fit.fitted_law.law import Law, load
+from fit.messages import sentences
+from fit.messages.units import say
 from fit.planning import rates
 from fit.shape.architecture import BATCH_RAMP, PAPER, Model
-from fit.words import sentences
-from fit.words.units import say
 
 PAPERS_LAW, PAPERS_CONFIG = "joint-moe-2025", "configs/joint_moe.py"
 PRETRAIN_CONFIG = "configs/pretrain.py"

@@ -15,12 +15,12 @@ import numpy as np
 
 from fit.aliases import Array, ByName, Floats, Json, Numbers
 from fit.errors import UserError
+from fit.fitted_law.law import Law
 from fit.form import Reduced
-from fit.lawbook.lawfile import Law
+from fit.messages import sentences
 from fit.planning import optimum
 from fit.planning.constraints import Constraints
 from fit.shape.architecture import Architecture
-from fit.words import sentences
 
 R_D, R_N = 15.387756, 5.309743
 SOURCE = "Muennighoff et al. 2023, arXiv 2305.16264, App. A; fitted on dense models"

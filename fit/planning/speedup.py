@@ -17,11 +17,11 @@ from fit.aliases import Array, ByName, Json, Numbers
 from fit.data import sense
 from fit.data.table import Table
 from fit.errors import UserError
-from fit.lawbook.lawfile import Law, warning_of
+from fit.fitted_law.law import Law, warning_of
+from fit.messages import sentences
+from fit.messages.units import say, table
 from fit.planning.optimum import compute_optimal
 from fit.shape.architecture import training_flops
-from fit.words import sentences
-from fit.words.units import say, table
 
 FURTHEST, POINTS = 1e6, 600  # C* is looked for within this factor of the runs' FLOPs, between so many values
 SLOWEST = 1e-6  # tokens per second that a table may have

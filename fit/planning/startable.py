@@ -7,14 +7,14 @@ import math
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.lawbook.lawfile import Law
+from fit.fitted_law.law import Law
+from fit.messages import sentences
 from fit.planning import building, memory, mesh, recipe
 from fit.planning.clock import Clock
 from fit.planning.constraints import Chips, Constraints
 from fit.planning.timing import tokens_per_second
 from fit.shape import hardware
 from fit.shape.architecture import BATCH_RAMP, Architecture, Model, training_flops
-from fit.words import sentences
 
 GROUP_TOKENS = 8192  # tokens that share the experts' capacity by the paper's recipe
 

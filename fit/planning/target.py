@@ -11,11 +11,11 @@ import numpy as np
 
 from fit.aliases import Array, Floats, Json, Numbers
 from fit.errors import UserError
-from fit.lawbook.lawfile import Law
+from fit.fitted_law.law import Law
+from fit.messages import sentences, units
 from fit.planning import optimum
 from fit.planning.constraints import Constraints
 from fit.shape.architecture import INFERENCE, Architecture, training_flops
-from fit.words import sentences, units
 
 FRONT = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # budgets of the front, as multiples of the least cost
 

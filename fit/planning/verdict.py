@@ -5,8 +5,8 @@ do not say which of the two is lower: the interval of the difference, taken with
 """
 
 from fit.aliases import Json
-from fit.words import sentences
-from fit.words.units import say
+from fit.messages import sentences
+from fit.messages.units import say
 
 TIE = 5e-4  # share of the loss within which models are as good as each other
 COLUMNS = dict(memory_bytes="memory", n_tokens="tokens", inference_flops_per_token="FLOPs of serving a token")

@@ -1,2 +1,2 @@
-"""What a width and a number of experts make: architecture.py, counts of a decoder; like.py, published
+"""What a width and a number of experts make: architecture.py, counts of a decoder; reference_model.py, published
 models and config.json."""

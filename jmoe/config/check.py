@@ -7,7 +7,7 @@ import json
 import math
 
 from jmoe.config import counts, weights
-from jmoe.config.fields import NEUTRAL, PACKAGE, check_fields, setting
+from jmoe.config.schema import NEUTRAL, PACKAGE, check_fields, setting
 from jmoe.errors import UserError
 
 MOST_PARAMETERS = 10**15

@@ -3,7 +3,7 @@
 import math
 
 from jmoe.config import weights
-from jmoe.config.fields import setting
+from jmoe.config.schema import setting
 
 
 def n_active(model, embedding: bool = True) -> int:

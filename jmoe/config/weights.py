@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from jmoe.config.fields import setting
+from jmoe.config.schema import setting
 
 MATRICES = "attention", "dense", "expert"  # roles of the blocks' weights that map one vector to another
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jmoe.config import counts, weights
 from jmoe.config.check import microbatch_tokens
-from jmoe.config.fields import setting
+from jmoe.config.schema import setting
 from jmoe.cost.program import Program
 
 SICK = 3.0  # times what the model needs

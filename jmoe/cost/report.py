@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jmoe.config import counts
 from jmoe.config.check import microbatch_tokens
-from jmoe.config.fields import setting
+from jmoe.config.schema import setting
 from jmoe.cost import chips, needs
 from jmoe.cost.memory import DoesNotFit, compile_step, gib, microbatches, of_step, with_microbatches
 from jmoe.cost.program import Collective, Program

@@ -16,7 +16,7 @@ from flax import nnx
 from ml_collections import FrozenConfigDict
 
 from jmoe.config import weights
-from jmoe.config.fields import setting
+from jmoe.config.schema import setting
 from jmoe.model import dispatch, grouped_product, mup, routing, sharding
 from jmoe.model.attention import ATTENTION, attention, norm
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jmoe.config.fields import setting
+from jmoe.config.schema import setting
 from jmoe.model import sharding
 from jmoe.model.decoder import decode
 from jmoe.model.routing import is_count

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from jmoe.config import weights
-from jmoe.config.fields import NEUTRAL, flat, setting
+from jmoe.config.schema import NEUTRAL, flat, setting
 
 
 class Rule(NamedTuple):

@@ -19,10 +19,10 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from jmoe.config.field import default
-from jmoe.config.fields import FIELDS, NEUTRAL
+from jmoe.config.schema import FIELDS, NEUTRAL
 from jmoe.errors import Damaged, UserError
 from jmoe.model import sharding
-from jmoe.run import processes
+from jmoe.run import distributed
 from jmoe.run.record import check_record, checksums, cpu_threads, read_arrays, read_record, version_warning
 from jmoe.run.step import abstract_state
 from jmoe.storage import durable
@@ -106,10 +106,10 @@ class Checkpoints:
             state = self._unless_damaged(step, lambda: read_arrays(folder, written, params=params, opt_state=opt_state))
             if state is not None:
                 if str(folder) not in Checkpoints._own:
-                    processes.log(f"resuming from {folder}{version_warning(written, record)}")
+                    distributed.log(f"resuming from {folder}{version_warning(written, record)}")
                 return step, state["params"], state["opt_state"]
         if self._damaged:
-            processes.log(f"WARNING: no sound checkpoint is left in {self.directory}: starting this part over")
+            distributed.log(f"WARNING: no sound checkpoint is left in {self.directory}: starting this part over")
             self._set_aside()
         return None
 
@@ -139,7 +139,7 @@ class Checkpoints:
         if jax.process_index() == 0:
             for step in self._damaged:
                 kept = storage.set_aside(self.directory / str(step), self.directory.parent)
-                processes.log(f"the damaged checkpoint of step {step} is kept as {kept}")
+                distributed.log(f"the damaged checkpoint of step {step} is kept as {kept}")
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices("damaged checkpoints are set aside")
         self._damaged = []
@@ -152,12 +152,12 @@ class Checkpoints:
             value = read()
         except Damaged as error:
             reason = str(error)
-        if not processes.anywhere(reason is not None):
+        if not distributed.anywhere(reason is not None):
             return value
         self._damaged.append(step)
         what = f"WARNING: the checkpoint {self.directory / str(step)} is damaged and skipped: "
         # each process that saw damage prints what it saw
-        processes.log(what + (reason or "another process could not read it"), by_all=reason is not None)
+        distributed.log(what + (reason or "another process could not read it"), by_all=reason is not None)
         return None
 
 

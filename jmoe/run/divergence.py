@@ -1,6 +1,6 @@
 """Which fields of a config probably made a run's numbers infinite, in words for its user. Plain Python."""
 
-from jmoe.config import fields
+from jmoe.config import schema
 
 
 def remedy(config, peak: float) -> str:
@@ -11,7 +11,7 @@ def remedy(config, peak: float) -> str:
     """
     likely = []
     for name in ("load_balance", "router_z"):
-        value, usual = config.loss[name], fields.FIELDS[f"loss.{name}"].default
+        value, usual = config.loss[name], schema.FIELDS[f"loss.{name}"].default
         if value > 1 and config.model.n_experts > 1:
             likely.append(
                 f"a lower config.loss.{name}: {value:g} is more than the cross-entropy's own weight of 1, and "
@@ -19,7 +19,7 @@ def remedy(config, peak: float) -> str:
             )
     decay = config.optimizer.weight_decay
     if peak * decay > 1:
-        usual = fields.FIELDS["optimizer.weight_decay"].default
+        usual = schema.FIELDS["optimizer.weight_decay"].default
         likely.append(
             f"a lower config.optimizer.weight_decay: {decay:g} times the learning rate of {peak:.3g} is above 1, so "
             f"that each step turns the weights around, and {usual:g} is usual"

@@ -27,9 +27,9 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
 
 from jmoe.config import counts
-from jmoe.config.fields import record_of
+from jmoe.config.schema import record_of
 from jmoe.errors import Interrupted, UserError
-from jmoe.run import processes
+from jmoe.run import distributed
 from jmoe.storage.durable import named
 from jmoe.storage.files import ask, copy_files, is_remote, lines_before_damage, read_lines, write_whole
 
@@ -109,7 +109,7 @@ class Report:
         if self._is_first and self._bar.disable and now - last >= LINE_SECONDS:
             rate = (n_tokens - tokens_then) / max(now - last, 1e-9)
             self._told = now, n_tokens
-            processes.log(
+            distributed.log(
                 f"{self._segment.name}: step {step + 1} of {self._segment.stop}, {n_tokens:,} tokens, loss "
                 f"{values['cross_entropy']:.4f}, {rate:,.0f} tokens/s, "
                 f"{tqdm.format_interval((self._end - n_tokens) / rate)} left"

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from jmoe import __version__, cli
-from jmoe.config.fields import differences, record_of
+from jmoe.config.schema import differences, record_of
 from jmoe.errors import Damaged, UserError
 from jmoe.storage import durable
 from jmoe.storage import files as storage

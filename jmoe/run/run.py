@@ -12,15 +12,15 @@ from etils import epath
 
 from jmoe import __version__
 from jmoe.config import counts
-from jmoe.config.fields import columns, setting
+from jmoe.config.schema import columns, setting
 from jmoe.errors import Damaged, UserError
 from jmoe.model.decoder import init_params
-from jmoe.run import checkpoint, divergence, prediction, processes
+from jmoe.run import checkpoint, distributed, divergence, prediction
 from jmoe.run.record import check_record, cpu_threads, make_record
 from jmoe.run.schedule import Schedule
 from jmoe.run.step import abstract_state, losses_of_sources, make_eval_step, make_optimizer, make_train_step
 from jmoe.storage.files import read_lines, read_sealed, sealed, write_whole
-from jmoe.text import corpus, supply
+from jmoe.text import corpus, mixture
 from jmoe.text.batches import validation_sources
 
 
@@ -46,8 +46,8 @@ class Run:
         self._validation = {"validation_loss": self.corpus}
         for name, texts in corpus.validation_sets(config.data, config.model.vocab_size, self.corpus).items():
             self._validation[f"validation_loss/{name}"] = texts
-            if warning := supply.check_held_out(texts, config):
-                processes.log(f"{name}: {warning}")
+            if warning := mixture.check_held_out(texts, config):
+                distributed.log(f"{name}: {warning}")
 
     def missing(self) -> list[tuple]:
         """(trunk, branch) of each branch that is not finished, by its result.json: its Segment, and the trunk's up to
@@ -65,13 +65,13 @@ class Run:
             mixture += f" ({', '.join(f'{name} {value}' for name, value in fields.items())})"
         mesh = ", ".join(f"{axis} {size}" for axis, size in self.mesh.shape.items())
         if config.get("parametrization") == "mup" and (slope := config.optimizer.lr_law.n_active):
-            processes.log(
+            distributed.log(
                 f"note: config.optimizer.lr_law.n_active={slope} lowers the learning rate of larger models, as "
                 "config.parametrization='mup' does by itself; 0 leaves it to that"
             )
         trunk, parts = schedule.segments[-2].stop, self.corpus.parts
-        shares = "".join(f", {part.share / supply.PERIOD:.1%} {part.name}" for part in parts if part.name)
-        processes.log(
+        shares = "".join(f", {part.share / mixture.PERIOD:.1%} {part.name}" for part in parts if part.name)
+        distributed.log(
             f"{self.workdir}: {sizes} ({mixture}, d_model {model.d_model}, {model.n_blocks} blocks); trunk of "
             f"{trunk:,} steps, {schedule.tokens_at(trunk):,} tokens, and {len(missing)} of {len(config.n_tokens)} "
             f"branches, to {', '.join(f'{schedule.tokens_at(branch.stop):,}' for _, branch in missing)} tokens; corpus "
@@ -93,7 +93,7 @@ class Run:
             result = read_sealed(path)
         except Damaged as error:
             if branch.name not in self._told_damaged:  # results are read again once the workdir is this trainer's
-                processes.log(f"WARNING: {error}; it is made again from the last checkpoint")
+                distributed.log(f"WARNING: {error}; it is made again from the last checkpoint")
             self._told_damaged.add(branch.name)
             return None
         if result is not None:
@@ -108,7 +108,7 @@ class Run:
         metrics = read_lines(self.workdir / branch.name / "metrics.jsonl")
         mean = lambda name: float(np.mean([line[name] for line in metrics if name in line] or [0.0]))
         n_tokens, model = self.schedule.tokens_at(branch.stop), self.config.model
-        read = supply.read(self.corpus, self.config, n_tokens)
+        read = mixture.read(self.corpus, self.config, n_tokens)
         of_sources = [(f"share/{part.name}", asked / n_tokens) for part, asked, _ in read if part.name]
         of_sources += [(f"epochs/{part.name}", asked / has) for part, asked, has in read if part.name]
         result = {
@@ -135,7 +135,7 @@ class Run:
             **dict(of_sources),
             **{name: round(value, 6) for name, value in by_position.items()},
             **prediction.columns(self.config, n_tokens),
-            "validation_tokens": supply.n_validation_tokens(self.corpus, self.config),
+            "validation_tokens": mixture.n_validation_tokens(self.corpus, self.config),
             "corpus_fingerprint": self.corpus.fingerprint,
             "jmoe_version": __version__,
             "jax_version": jax.__version__,
@@ -147,12 +147,12 @@ class Run:
         self.results[branch.name] = result = result | losses | self._began_with
         if jax.process_index() == 0:
             write_whole(self.workdir / branch.name / "result.json", json.dumps(sealed(result), indent=1))
-        processes.log(f"{branch.name}: validation loss {loss:.4f} nats per token after {n_tokens} tokens")
+        distributed.log(f"{branch.name}: validation loss {loss:.4f} nats per token after {n_tokens} tokens")
 
     def compare_with_prediction(self) -> None:
         """Prints the measured loss against what a plan predicted, where the config says that."""
         if sentence := prediction.comparison(self.config, list(self.results.values())):
-            processes.log(sentence)
+            distributed.log(sentence)
 
     def evaluated(self, params) -> dict[str, tuple[float, dict[str, float]]]:
         """mean_losses on each of the validation sets, nothing dropped; of a mixture also on each of its sources."""

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 
 from jmoe.config.check import microbatch_tokens
-from jmoe.config.fields import NEUTRAL
+from jmoe.config.schema import NEUTRAL
 from jmoe.errors import UserError
 from jmoe.model import mup, sharding
 from jmoe.model.decoder import init_params

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from jmoe.model import sharding
-from jmoe.text import supply
+from jmoe.text import mixture
 
 
 def read_rows(places, seq_len: int) -> np.ndarray:
@@ -32,10 +32,10 @@ def training_batches(corpus, config, schedule, mesh, segment, start: int):
     seq_len = config.data.seq_len
     # grain only shuffles row numbers, and we read each batch's rows at once: reading by grain takes three times as long
     parts, texts = corpus.parts, [part.corpus.train for part in corpus.parts]
-    orders = [grain.MapDataset.range(supply.n_rows(text, seq_len)).shuffle(config.seed).repeat() for text in texts]
+    orders = [grain.MapDataset.range(mixture.n_rows(text, seq_len)).shuffle(config.seed).repeat() for text in texts]
 
     def place(row):
-        i, k = supply.place(parts, row)
+        i, k = mixture.place(parts, row)
         return texts[i], orders[i][k]
 
     def read(step):
@@ -66,7 +66,7 @@ def validation_sources(corpus, config, mesh) -> dict[str, Iterator]:
     return {part.name: _validation_batches(part, rows, config, mesh) for part, rows in rows_of_sources if len(rows)}
 
 
-def _validation_batches(part: supply.Part, rows: np.ndarray, config, mesh):
+def _validation_batches(part: mixture.Part, rows: np.ndarray, config, mesh):
     """Yields (batch [B, T + 1], weight [B]) of these rows of one source's held-out text."""
     size = config.batch_tokens[0][1] // config.data.seq_len
     own = _own_rows(mesh, size)
@@ -87,12 +87,12 @@ def validation_bytes(corpus, config) -> float:
     return float(n_bytes)
 
 
-def _validation_rows(corpus, config) -> list[tuple[supply.Part, np.ndarray]]:
+def _validation_rows(corpus, config) -> list[tuple[mixture.Part, np.ndarray]]:
     """Each source of the held-out text, with the numbers of its rows that are evaluated."""
     seq_len, rows = config.data.seq_len, []
-    chosen = supply.given(corpus.held_out, supply.n_validation_tokens(corpus, config) // seq_len)
+    chosen = mixture.given(corpus.held_out, mixture.n_validation_tokens(corpus, config) // seq_len)
     for part, n in zip(corpus.held_out, chosen):
-        last = supply.n_rows(part.corpus.validation, seq_len) - 1
+        last = mixture.n_rows(part.corpus.validation, seq_len) - 1
         rows.append((part, np.linspace(0, last, n).astype(int)))
     return rows
 

@@ -26,7 +26,7 @@ from jmoe.errors import Unavailable, UserError
 from jmoe.storage import durable, ownership
 from jmoe.storage.files import cache_dir, is_remote, write_whole
 from jmoe.text import manifest as manifest_lib
-from jmoe.text import prepare, sources, supply, tokenizer
+from jmoe.text import mixture, prepare, sources, tokenizer
 from jmoe.text.manifest import SPLITS
 
 CHEAP_BYTES = 2**26  # shards up to this size in all are hashed whenever they are opened; others with --verify
@@ -63,9 +63,9 @@ class Corpus:
     manifest: dict
 
     @property
-    def parts(self) -> tuple[supply.Part, ...]:
-        """What its rows come from: itself alone; supply.Mixture has several."""
-        return (supply.Part("", supply.PERIOD, self),)
+    def parts(self) -> tuple[mixture.Part, ...]:
+        """What its rows come from: itself alone; mixture.Mixture has several."""
+        return (mixture.Part("", mixture.PERIOD, self),)
 
     held_out = parts
 
@@ -75,7 +75,7 @@ class Corpus:
         return manifest_lib.token_bytes(self.manifest)
 
 
-def load(data, vocab_size: int | None = None) -> Corpus | supply.Mixture:
+def load(data, vocab_size: int | None = None) -> Corpus | mixture.Mixture:
     """The corpus that `config.data` names: a prepared folder, or text, prepared into the cache unless it is there; or
     several of these, mixed.
 
@@ -85,7 +85,7 @@ def load(data, vocab_size: int | None = None) -> Corpus | supply.Mixture:
     """
     if weights := dict(data.get("mixture", ())):
         found = {path: _named(data, path, f"mixture, {path}", vocab_size) for path in weights}
-        corpus, text = supply.combine(weights, found, bool(data.validation_path)), "config.data.mixture"
+        corpus, text = mixture.combine(weights, found, bool(data.validation_path)), "config.data.mixture"
     else:
         corpus, text = _single(data, vocab_size), data.path or "the standard library of this Python"
     if data.fingerprint and corpus.fingerprint != data.fingerprint:
@@ -98,7 +98,7 @@ def load(data, vocab_size: int | None = None) -> Corpus | supply.Mixture:
     return corpus
 
 
-def opened(data) -> Corpus | supply.Mixture | None:
+def opened(data) -> Corpus | mixture.Mixture | None:
     """The corpus that `config.data` names, where it is prepared already on this machine; None where `load` would have
     to prepare or to fetch it. Writes nothing. UserError as `load`."""
     paths = [path for path, _ in data.get("mixture", ())]
@@ -166,7 +166,7 @@ def _named(data, path: str, called: str, vocab_size, **changes) -> Corpus:
         raise UserError(f"config.data.{called}: {error}") from None
 
 
-def validation_sets(data, vocab_size: int, trained: Corpus | supply.Mixture) -> dict[str, Corpus]:
+def validation_sets(data, vocab_size: int, trained: Corpus | mixture.Mixture) -> dict[str, Corpus]:
     """The sets of config.data.validation_sets by name; `validation` of each is what is evaluated.
 
     That is the held-out part of a set that is the text of the run, `trained`, or one of its sources; and all text of
@@ -195,7 +195,7 @@ def validation_sets(data, vocab_size: int, trained: Corpus | supply.Mixture) -> 
     return sets
 
 
-def _trained_on(data, path: str, loaded: Corpus, trained: Corpus | supply.Mixture, called: str) -> supply.Part | None:
+def _trained_on(data, path: str, loaded: Corpus, trained: Corpus | mixture.Mixture, called: str) -> mixture.Part | None:
     """The source of `trained` that is the text at `path`, `loaded`; None where it has none of it. UserError where only
     some of the files at `path` are trained on."""
     files = _files(data, path)

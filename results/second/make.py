@@ -13,7 +13,7 @@ import numpy as np
 
 import fit
 from fit.data import table
-from fit.lawbook.summary import extended
+from fit.fitted_law.summary import extended
 from jmoe.config import counts
 from results import rows
 from results.second import tests_sweep

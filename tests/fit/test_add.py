@@ -13,7 +13,7 @@ import pytest
 import fit
 from fit import __main__ as command_line
 from fit.importers import workdir
-from jmoe.config import fields
+from jmoe.config import schema
 
 CONFIG = """
 from configs import quickstart
@@ -198,11 +198,11 @@ def test_what_cannot_be_added(folder, trained, tmp_path, capsys, monkeypatch, ar
 
 def test_neutral_values_are_the_trainers():
     """What a result leaves out, and what stands for it, is what the trainer's own table of fields says."""
-    neutral = {column: fields.NEUTRAL[name] for name, column in fields.COLUMNS.items()}
+    neutral = {column: schema.NEUTRAL[name] for name, column in schema.COLUMNS.items()}
     model = dict(d_model=96, n_blocks=4, n_heads=6, d_ff=200)
     row = model | dict(n_experts=4)
     for column, value in neutral.items():
-        stands_for = fields.STANDS_FOR.get(column)
+        stands_for = schema.STANDS_FOR.get(column)
         assert workdir.filled(row, column) == (stands_for(model) if stands_for else value)
-    for column, rule in fields.BY_RULE.items():
+    for column, rule in schema.BY_RULE.items():
         assert workdir.filled(dict(d_model=96, n_blocks=4), column) == rule(model)

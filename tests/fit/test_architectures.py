@@ -13,12 +13,12 @@ import fit
 from configs import joint_moe, quickstart
 from fit import __main__ as command_line
 from fit.data.table import Table
-from fit.lawbook import models
-from fit.lawbook.lawfile import load
+from fit.fitted_law import models
+from fit.fitted_law.law import load
 from fit.next_runs import next_text
 from fit.planning import optimum
 from fit.shape.architecture import PAPER, Architecture, Model
-from jmoe.config import counts, fields
+from jmoe.config import counts, schema
 from jmoe.config.check import check_config
 
 BUILT = {  # runs of grouped queries, wide heads, tied ends, 2 of E narrow experts and a shared one after a dense block
@@ -93,10 +93,10 @@ def table_of(built=BUILT, experts=(1, 8, 16), **changed):
         loss = float(fit_runs.joint_loss(n_active, n_tokens, e, fit_runs.TINY))
         row = dict(n_active=n_active, n_total=n_total, n_tokens=n_tokens, n_experts=e, loss=loss)
         row |= dict(d_model=d, n_blocks=d // 8, width_per_block=8, vocab_size=257, seq_len=128, final_norm=True)
-        rows.append(row | fields.columns(config) | changed)
+        rows.append(row | schema.columns(config) | changed)
         configs.append(config.to_dict())
         overrides.append(" ".join(f"{name}={value!r}" for name, value in own.items()))
-    fields.with_columns(rows, configs)
+    schema.with_columns(rows, configs)
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     columns |= dict(config=["configs/quickstart.py"] * len(rows), overrides=overrides)
     return Table("runs.csv", columns, list(range(2, len(rows) + 2)))

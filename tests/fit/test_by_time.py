@@ -10,7 +10,7 @@ import pytest
 import fit
 from fit import __main__ as command_line
 from fit.asked import plans
-from fit.lawbook.lawfile import load
+from fit.fitted_law.law import load
 from fit.planning import by_time, speed
 from fit.planning.clock import Clock, Curve
 from jmoe.config.check import check_config

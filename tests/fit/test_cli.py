@@ -16,9 +16,9 @@ import pytest
 
 from fit import __main__ as command_line
 from fit.data.table import Table, write
-from fit.lawbook import summary
-from fit.lawbook.lawfile import load
-from fit.lawbook.summary import against_measured
+from fit.fitted_law import summary
+from fit.fitted_law.law import load
+from fit.fitted_law.summary import against_measured
 
 ENV = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
 

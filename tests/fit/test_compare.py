@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fit import __main__ as command_line
-from fit.lawbook.lawfile import load
+from fit.fitted_law.law import load
 from fit.planning import optimum, planning
 from fit.planning.compare import compare
 from fit.shape.architecture import PAPER, Architecture

@@ -13,13 +13,13 @@ import pytest
 from configs import joint_moe
 from fit import __main__ as command_line
 from fit.errors import UserError
+from fit.fitted_law.law import Law, load
 from fit.form import Form
-from fit.lawbook.lawfile import Law, load
 from fit.laws import FORMS, joint
+from fit.messages import units
 from fit.planning import constraints, repeats
 from fit.planning import memory as memory_of
 from fit.shape.architecture import PAPER
-from fit.words import units
 from jmoe.config import counts
 from jmoe.config.check import check_config
 from jmoe.cost import memory

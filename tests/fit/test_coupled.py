@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 import fit
 from fit import __main__ as command_line
 from fit.errors import UserError
+from fit.fitted_law.law import Law, load
 from fit.fitting import fitting, forms
 from fit.fitting.problem import Settings
 from fit.form import Form
-from fit.lawbook.lawfile import Law, load
 from fit.laws import FORMS
 from fit.planning import optimum
 from fit.shape.architecture import PAPER

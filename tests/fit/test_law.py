@@ -14,7 +14,7 @@ from fit import __main__ as command_line
 from fit.data.runs import errors, held_out, read_runs, run_weights, subset
 from fit.data.table import read
 from fit.errors import UserError
-from fit.fitting import fitting, search, sure
+from fit.fitting import fitting, search, uncertainty
 from fit.fitting.problem import Settings, prepare
 from fit.laws import FORMS
 
@@ -91,7 +91,7 @@ def test_rolling_holdout_predicts_larger_runs_from_smaller(tmp_path, capsys):
     path = fit_runs.write_csv(tmp_path / "runs.csv", runs)
     record = fit_law(tmp_path, path, "--form=chinchilla", "--holdout=compute:rolling", "--starts=16", "--bootstrap=8")
     steps, flops = record["rolling"], 6 * runs.n_active * runs.n_tokens
-    assert [step["factor"] for step in steps] == list(sure.FACTORS) and record["held_out"] is None
+    assert [step["factor"] for step in steps] == list(uncertainty.FACTORS) and record["held_out"] is None
     assert capsys.readouterr().out.count("rolling hold-out, 1/") == len(steps)
     for step in steps:
         assert step["fitted"] == np.sum(flops <= flops.max() / step["factor"]) == 90 - step["runs"]
@@ -112,14 +112,14 @@ def test_rolling_holdout_predicts_larger_runs_from_smaller(tmp_path, capsys):
 def test_what_rolling_holdouts_show_widens_the_draws_either_way():
     """Drifts are normal around zero, whichever side the hold-outs were off, with a share of the variance."""
     step = dict(runs=10, reach=1.5, drift=0.01, wander=0.013)
-    drift = np.array(sure.beyond([step], 1e20, draws=1000)["drift"])
+    drift = np.array(uncertainty.beyond([step], 1e20, draws=1000)["drift"])
     assert drift.mean() == pytest.approx(0, abs=1e-9) and np.sqrt(np.mean(drift**2)) == pytest.approx(0.013, rel=0.01)
-    other_side = np.array(sure.beyond([step | dict(drift=-0.01)], 1e20, draws=1000)["drift"])
+    other_side = np.array(uncertainty.beyond([step | dict(drift=-0.01)], 1e20, draws=1000)["drift"])
     assert np.array_equal(drift, other_side)
-    quarter = np.array(sure.beyond([step], 1e20, draws=1000, share=0.25)["drift"])
+    quarter = np.array(uncertainty.beyond([step], 1e20, draws=1000, share=0.25)["drift"])
     assert quarter == pytest.approx(drift / 2)
     far = dict(runs=90, reach=1.5, drift=-0.01, wander=0.01)
-    drift = np.array(sure.beyond([step, far], 1e20, draws=1000)["drift"])
+    drift = np.array(uncertainty.beyond([step, far], 1e20, draws=1000)["drift"])
     assert np.mean(drift**2) == pytest.approx(0.1 * 0.013**2 + 0.9 * 0.01**2, rel=0.02)
 
 

@@ -9,7 +9,7 @@ import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fit.lawbook.lawfile import load
+from fit.fitted_law.law import load
 from fit.laws import FORMS
 from fit.laws.joint import log_expert_scale
 

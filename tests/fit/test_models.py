@@ -5,8 +5,8 @@ import pytest
 
 from fit.data.table import Table
 from fit.errors import UserError
-from fit.lawbook import models
-from fit.lawbook.lawfile import Law, in_words, load, warning_of
+from fit.fitted_law import models
+from fit.fitted_law.law import Law, in_words, load, warning_of
 from fit.laws import FORMS
 from fit.shape.architecture import Architecture
 

@@ -13,10 +13,10 @@ import scipy.optimize
 from fit import __main__ as command_line
 from fit.data.runs import Runs, read_runs, rms, subset
 from fit.data.table import Table
+from fit.fitted_law import summary
+from fit.fitted_law.law import load
 from fit.fitting import forms, search
 from fit.fitting.problem import Settings, prepare
-from fit.lawbook import summary
-from fit.lawbook.lawfile import load
 from fit.laws import FORMS
 from fit.planning import optimum, planning, target
 from fit.shape.architecture import PAPER, Architecture

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fit.equal_flops import learning_rate
 from fit.errors import UserError
-from fit.lawbook.lawfile import Law, load
+from fit.fitted_law.law import Law, load
 from fit.laws import FORMS
 from fit.paper import tables
 from fit.planning import cost, optimum, plan_config, plan_text, planning, recipe, repeats, target

@@ -10,7 +10,7 @@ from fit_runs import dense_runs, fit_law
 from fit import __main__ as command_line
 from fit.data.table import read
 from fit.errors import UserError
-from fit.lawbook.lawfile import load
+from fit.fitted_law.law import load
 
 # ------------------------------------------------------------------------------------------------
 

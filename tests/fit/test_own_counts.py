@@ -6,7 +6,7 @@ import pytest
 import fit
 from fit import __main__ as command_line
 from fit.errors import UserError
-from fit.lawbook.lawfile import load
+from fit.fitted_law.law import load
 
 VOCABULARY = 50257
 LAWS = ["fine-grained-dense-2024", "kaplan-2020"]

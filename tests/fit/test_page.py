@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from fit.errors import UserError
+from fit.fitted_law.law import Law, load
 from fit.form import Form
-from fit.lawbook.lawfile import Law, load
 from fit.laws import FORMS, joint
 from fit.planner import formulas
 from fit.planning import optimum

@@ -13,7 +13,7 @@ import pytest
 from etils import epath
 
 from fit import __main__ as command_line
-from fit.lawbook.lawfile import load
+from fit.fitted_law.law import load
 from jmoe import cli, train
 from jmoe.config import counts
 from jmoe.config.check import check_config

@@ -12,9 +12,9 @@ import pytest
 from planner_tab import SETTLED, Planner, assert_same, typed
 
 from fit import __main__ as command_line
+from fit.messages import sentences
 from fit.planning.constraints import CHIPS
-from fit.shape import like
-from fit.words import sentences
+from fit.shape import reference_model
 from jmoe.cost.chips import CHIPS as JMOE_CHIPS
 from launch import accelerators
 
@@ -366,7 +366,7 @@ def test_a_dropped_law_gets_the_command_that_plans_with_it(planner, folder, tmp_
 
 
 def test_a_dropped_config_gets_the_commands_that_plan_models_like_it(planner, tmp_path, capsys, monkeypatch):
-    config = like.PUBLISHED["Qwen3-30B-A3B"] | dict(model_type="qwen3_moe", name="mine")
+    config = reference_model.PUBLISHED["Qwen3-30B-A3B"] | dict(model_type="qwen3_moe", name="mine")
     planner.open(law="joint-moe-2025", flops="1e22", memory_gb="")
     assert "config.json is a model's config" in dropped(planner, tmp_path / "config.json", json.dumps(config))
     monkeypatch.chdir(tmp_path)

@@ -18,7 +18,7 @@ from fit import __main__ as command_line
 from fit.data.runs import read_runs
 from fit.fitting.fitting import table_warnings
 from fit.laws import FORMS
-from fit.words.units import amount
+from fit.messages.units import amount
 
 ROOT = pathlib.Path(__file__).parents[2]
 DENSE = fit_runs.DATA / "chinchilla_svg_245.csv"

@@ -136,7 +136,7 @@ def test_the_rate_of_one_model_and_what_its_error_may_cost(lr):
 def test_the_trainer_takes_the_law():
     """Printed lines set in a config give the same rate in the trainer as here; older configs are as they were."""
     from configs import quickstart
-    from jmoe.config import counts, fields
+    from jmoe.config import counts, schema
     from jmoe.run.schedule import Schedule
 
     config = quickstart.get_config()
@@ -146,9 +146,9 @@ def test_the_trainer_takes_the_law():
     config.n_tokens, config.batch_tokens = (524_288, 1_048_576), ((0, 1_024), (600_000, 4_096))
     wanted = learning_rate.predict(law, counts.n_active(config.model), 1, 1_048_576, 4_096)
     assert Schedule(config).peak == pytest.approx(wanted, rel=1e-12) != before
-    record = fields.record_of(config)
+    record = schema.record_of(config)
     config.n_tokens = (524_288, 1_048_576, 4_194_304)  # a longer budget would change the rate of a run that has begun
-    assert fields.differences(record, fields.record_of(config)) == [
+    assert schema.differences(record, schema.record_of(config)) == [
         "config.n_tokens was [524288, 1048576], is [524288, 1048576, 4194304]"
     ]
 

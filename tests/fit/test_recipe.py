@@ -9,7 +9,7 @@ import pytest
 
 from configs import pretrain
 from fit import __main__ as command_line
-from fit.lawbook.lawfile import load
+from fit.fitted_law.law import load
 from fit.planning import rates, recipe
 from fit.shape.architecture import PAPER, Architecture, Model
 from jmoe.config import counts

@@ -15,7 +15,7 @@ import scipy.special
 
 from fit.data.runs import errors, held_out, subset
 from fit.errors import UserError
-from fit.fitting import search, solvers, sure
+from fit.fitting import search, solvers, uncertainty
 from fit.fitting.problem import Settings, prepare, residual_function
 from fit.laws import FORMS
 
@@ -241,7 +241,7 @@ def test_separate_laws_bound_the_joint_law(noisy):
     """Sec. 5.2: a law for each number of experts can emulate the joint one, so its objective on the fit is no worse."""
     runs, found = noisy
     settings = Settings()
-    alone = sure.separate(prepare(JOINT, runs, settings))
+    alone = uncertainty.separate(prepare(JOINT, runs, settings))
     assert set(alone) == {"1", "2", "4", "8", "16", "32"}
     law = FORMS["chinchilla"]
     problem = prepare(law, runs, settings)

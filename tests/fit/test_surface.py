@@ -12,8 +12,8 @@ from fit import __main__ as command_line
 from fit.data.table import Table, write
 from fit.equal_flops import isoflop, surface
 from fit.errors import UserError
-from fit.lawbook import summary
-from fit.lawbook.lawfile import load
+from fit.fitted_law import summary
+from fit.fitted_law.law import load
 from fit.planning import compare
 
 # an interior optimum: coefficients of x, x^2, z, z^2, xz, (xz)^2, 1

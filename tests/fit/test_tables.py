@@ -16,9 +16,9 @@ import fit
 from fit import __main__ as command_line
 from fit.data import sense
 from fit.data.table import Table, read
+from fit.fitted_law import models
+from fit.fitted_law.law import Law
 from fit.fitting.noise import _freedom, projection
-from fit.lawbook import models
-from fit.lawbook.lawfile import Law
 from fit.laws import FORMS
 from fit.next_runs import design
 from fit.planning.speedup import speedup

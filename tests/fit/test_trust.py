@@ -15,7 +15,7 @@ from configs import joint_moe
 from fit import __main__ as command_line
 from fit.data import table
 from fit.errors import UserError
-from fit.lawbook import config_fields, lawfile, models
+from fit.fitted_law import config_fields, models
 from fit.next_runs import next_text
 from fit.planning import emitted
 
@@ -106,7 +106,7 @@ def test_a_config_file_that_is_not_ours_runs_only_if_it_is_named(tmp_path, capsy
     ask = "plan", f"--law={law}", "--flops=2e12", f"--emit_config={tmp_path / 'config.py'}"
     code, _, err = run(capsys, *ask)
     assert code == 2 and f"name it yourself by --base_config={base}" in err and not (tmp_path / "config.py").exists()
-    read = lawfile.load(law)
+    read = law.load(law)
     with pytest.raises(UserError, match=f"base_config={re.escape(base)}"):
         next_text.sweep_source(read, read.shaped(), {})
 

@@ -9,7 +9,7 @@ import pytest
 import fit
 import jmoe
 from fit.errors import UserError
-from fit.words.units import parse_number
+from fit.messages.units import parse_number
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from fit.messages import units
 from fit.paper.figures import style
-from fit.words import units
 
 
 def test_units():

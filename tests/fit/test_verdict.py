@@ -8,7 +8,7 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.lawbook.lawfile import load
+from fit.fitted_law.law import load
 from fit.planning import verdict
 
 

@@ -8,8 +8,8 @@ import helpers
 import pytest
 
 from configs import deepseek_v3_like, fine_grained, joint_moe, mixtral, olmoe, quickstart, qwen3_moe
-from jmoe import exchange
-from jmoe.config import check, fields
+from jmoe import huggingface
+from jmoe.config import check, schema
 from jmoe.errors import UserError
 from jmoe.run import divergence
 from jmoe.run import record as record_lib
@@ -68,13 +68,13 @@ def test_a_value_that_no_run_can_have_is_refused_with_what_is_allowed(name):
     config.update_from_flattened_dict({name: WRONG[name]})
     with pytest.raises(UserError) as told:
         Schedule(config)
-    assert str(told.value) == f"config.{name}={WRONG[name]!r} must be {fields.FIELDS[name].allowed[0]}"
+    assert str(told.value) == f"config.{name}={WRONG[name]!r} must be {schema.FIELDS[name].allowed[0]}"
 
 
 @pytest.mark.parametrize("config", [joint_moe, quickstart, mixtral, fine_grained, olmoe, qwen3_moe, deepseek_v3_like])
 def test_every_field_says_what_it_may_be(config):
     config = config.get_config()
-    assert fields.flat(config).keys() == fields.FIELDS.keys()
+    assert schema.flat(config).keys() == schema.FIELDS.keys()
     check.check_config(config)
 
 
@@ -82,7 +82,7 @@ def test_all_about_a_field_is_said_once():
     """Its line in the recipe alone defines it and words its meaning."""
     root = pathlib.Path(joint_moe.__file__).parents[1]
     sources = {path: path.read_text() for part in ("jmoe/config", "configs") for path in (root / part).rglob("*.py")}
-    for name, field in fields.FIELDS.items():
+    for name, field in schema.FIELDS.items():
         lines = [path.name for path, source in sources.items() for _ in range(source.count(f'"{name}": Field('))]
         assert lines == ["joint_moe.py"], name
         said = [path.name for path, source in sources.items() if len(field.help) > 30 and field.help[:30] in source]
@@ -92,7 +92,7 @@ def test_all_about_a_field_is_said_once():
 def test_what_the_command_line_makes_of_it_is_one_sentence(tmp_path):
     flags = "--config=configs/quickstart.py", f"--workdir={tmp_path / 'run'}", "--config.batch_tokens=1024"
     said = helpers.fails("jmoe.train", *flags)
-    assert said == "error: config.batch_tokens=(1024,) must be " + fields.FIELDS["batch_tokens"].allowed[0] + "\n"
+    assert said == "error: config.batch_tokens=(1024,) must be " + schema.FIELDS["batch_tokens"].allowed[0] + "\n"
     assert not (tmp_path / "run").exists()
 
 
@@ -112,7 +112,7 @@ def test_a_model_without_an_equal_in_transformers_is_not_exported(n_experts, qk_
     model.update(dict(n_experts=n_experts, norm="rms", qk_norm=qk_norm) | change)
     ((name, value),) = change.items()
     with pytest.raises(UserError, match=rf"config.model.{name}={value!r} has no equal among"):
-        exchange.check(model)
+        huggingface.check(model)
 
 
 @pytest.mark.parametrize(
@@ -122,17 +122,17 @@ def test_the_refusal_names_the_flag_of_a_model_that_can_be_exported(change, flag
     model = quickstart.get_config().model
     model.update(dict(n_experts=8, norm="rms") | change)
     with pytest.raises(UserError, match=rf"has no equal among .* trained with --config.model.{flag} can be exported$"):
-        exchange.check(model)
+        huggingface.check(model)
 
 
 @pytest.mark.parametrize("config", [olmoe, qwen3_moe])
 def test_a_config_of_transformers_says_the_model_again(config):
     model = config.get_config().model
-    written = exchange.config_json(model, 4_096)
-    assert exchange.model_fields(json.loads(json.dumps(written))) == exchange.said(model)
+    written = huggingface.config_json(model, 4_096)
+    assert huggingface.model_fields(json.loads(json.dumps(written))) == huggingface.said(model)
     assert written["model_type"] == config.__name__.rpartition(".")[2]
     with pytest.raises(UserError, match="num_experts is missing"):
-        exchange.model_fields({name: value for name, value in written.items() if name != "num_experts"})
+        huggingface.model_fields({name: value for name, value in written.items() if name != "num_experts"})
 
 
 def test_none_is_a_value_that_a_flag_can_give(tmp_path):
@@ -153,21 +153,21 @@ def test_a_table_gets_the_columns_that_any_of_its_rows_has():
     narrow.model.update(n_experts=64, top_k=8, d_expert=192)
     configs = [json.loads(config.to_json()) for config in (switch, narrow)]
     del configs[0]["model"]["top_k"], configs[0]["model"]["d_expert"], configs[0]["optimizer"]  # as in a record
-    rows = [dict(n_experts=8) | fields.columns(config) for config in configs]
+    rows = [dict(n_experts=8) | schema.columns(config) for config in configs]
     assert rows == [dict(n_experts=8), dict(n_experts=8, top_k=8, d_expert=192)]
-    fields.with_columns(rows, configs)
+    schema.with_columns(rows, configs)
     assert rows == [dict(n_experts=8, top_k=1, d_expert=1536), dict(n_experts=8, top_k=8, d_expert=192)]
     grouped = joint_moe.get_config()
     grouped.model.update(n_kv_heads=2, head_dim=96, tied_embeddings=True)
     grouped.optimizer.name = "muon"
     configs = [configs[0], json.loads(grouped.to_json())]
-    rows = [fields.columns(config) for config in configs]
-    fields.with_columns(rows, configs)
+    rows = [schema.columns(config) for config in configs]
+    schema.with_columns(rows, configs)
     shared = dict(n_kv_heads=8, head_dim=64), dict(n_kv_heads=2, head_dim=96)
     others = dict(tied_embeddings=False, optimizer="adamw"), dict(tied_embeddings=True, optimizer="muon")
     assert rows == [heads | other for heads, other in zip(shared, others)]
     alone = [dict(n_experts=8)]
-    fields.with_columns(alone, configs[:1])
+    schema.with_columns(alone, configs[:1])
     assert alone == [dict(n_experts=8)]
 
 
@@ -268,9 +268,9 @@ def test_neutral_fields_are_in_no_record_and_no_job_name():
     record = record_lib.make_record(config, "0" * 16)
     assert {name: old[name] for name in record["config"] if name in old} == record["config"]
     before = hashlib.sha256(json.dumps(record["config"], sort_keys=True).encode()).hexdigest()[:8]
-    assert jobs.digest(fields.record_of(config)) == before
+    assert jobs.digest(schema.record_of(config)) == before
     config.microbatch_tokens, config.chip.flops = 512, 1e12
-    assert fields.record_of(config) == record["config"] | {"microbatch_tokens": 512, "chip": {"flops": 1e12}}
+    assert schema.record_of(config) == record["config"] | {"microbatch_tokens": 512, "chip": {"flops": 1e12}}
     # neither changes the mathematics, so a run may go on with it; nor does a field that chips had in an older version
     record["config"]["chip"] = {"memory": 8e9}
     record_lib.check_record(record, record_lib.make_record(config, "0" * 16), "somewhere")
@@ -282,8 +282,8 @@ def test_a_number_beyond_any_use_is_refused_with_its_range(name, value):
     config.update_from_flattened_dict({name: value})
     with pytest.raises(UserError) as told:
         check.check_config(config)
-    assert str(told.value) == f"config.{name}={value!r} must be {fields.FIELDS[name].allowed[0]}"
-    assert any(character.isdigit() for character in fields.FIELDS[name].allowed[0])
+    assert str(told.value) == f"config.{name}={value!r} must be {schema.FIELDS[name].allowed[0]}"
+    assert any(character.isdigit() for character in schema.FIELDS[name].allowed[0])
 
 
 @pytest.mark.parametrize("field", ["d_model", "n_blocks", "vocab_size", "d_ff", "n_experts", "n_heads"])
@@ -351,13 +351,13 @@ def test_a_field_left_out_of_a_record_is_named_by_its_neutral_value():
     muon.update_from_flattened_dict({"optimizer.name": "muon", "model.top_k": 2, "model.n_experts": 8})
     plain = joint_moe.get_config()
     plain.model.n_experts = 8
-    both = fields.record_of(muon), fields.record_of(plain)
-    assert fields.differences(*both) == ["config.model.top_k was 2, is 1", "config.optimizer.name was muon, is adamw"]
-    assert fields.differences(*both[::-1]) == [
+    both = schema.record_of(muon), schema.record_of(plain)
+    assert schema.differences(*both) == ["config.model.top_k was 2, is 1", "config.optimizer.name was muon, is adamw"]
+    assert schema.differences(*both[::-1]) == [
         "config.model.top_k was 1, is 2",
         "config.optimizer.name was adamw, is muon",
     ]
-    assert fields.differences(both[1], both[1] | {"parametrization": "standard"}) == []
+    assert schema.differences(both[1], both[1] | {"parametrization": "standard"}) == []
 
 
 @pytest.mark.parametrize(

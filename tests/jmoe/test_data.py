@@ -13,7 +13,7 @@ from jmoe import train
 from jmoe.errors import UserError
 from jmoe.model import sharding
 from jmoe.run.schedule import Schedule
-from jmoe.text import corpus, supply
+from jmoe.text import corpus, mixture
 from jmoe.text.batches import read_rows, training_batches, validation_bytes
 
 
@@ -45,13 +45,13 @@ def test_batches_follow_from_the_step_alone():
 
 def test_rows_cover_the_tokens_and_share_one_at_the_seam():
     tokens = np.arange(100, dtype=np.uint16)
-    assert supply.n_rows(tokens, 10) == 9
+    assert mixture.n_rows(tokens, 10) == 9
     np.testing.assert_array_equal(read_rows([(tokens, 0), (tokens, 8)], 10), [np.arange(11), np.arange(80, 91)])
 
 
 def check(config, text) -> str:
     plan = Schedule(config)
-    return supply.check(text, config, plan, plan.segments[-1])
+    return mixture.check(text, config, plan, plan.segments[-1])
 
 
 def test_a_run_asks_for_fresh_tokens():

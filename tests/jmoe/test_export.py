@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from etils import epath
 
-from jmoe import exchange, export
+from jmoe import export, huggingface
 from jmoe.errors import UserError
 from jmoe.model import decoder, sharding
 from jmoe.run import checkpoint
@@ -64,8 +64,8 @@ def ours(params, tokens_BT, config) -> np.ndarray:
 
 
 def write(folder, params, config, dtype="float32") -> None:
-    values = exchange.config_json(config.model, config.data.seq_len) | {"torch_dtype": dtype}
-    export.write(epath.Path(folder), dict(exchange.tensors(params, config.model)), dtype)
+    values = huggingface.config_json(config.model, config.data.seq_len) | {"torch_dtype": dtype}
+    export.write(epath.Path(folder), dict(huggingface.tensors(params, config.model)), dtype)
     (folder / "config.json").write_text(json.dumps(values))
 
 
@@ -119,9 +119,11 @@ def test_transformers_computes_the_same_logits(shape, tmp_path):
     expected = ours(params, tokens_BT, config)
     assert np.std(expected) > 0.1
     np.testing.assert_allclose(logits(read(tmp_path / "hf"), tokens_BT), expected, atol=2e-4)
-    assert exchange.model_fields(json.loads((tmp_path / "hf/config.json").read_text())) == exchange.said(config.model)
-    get = exchange.reader([*(tmp_path / "hf").glob("*.safetensors")])
-    jax.tree.map(np.testing.assert_array_equal, exchange.params(get, config.model), params)
+    assert huggingface.model_fields(json.loads((tmp_path / "hf/config.json").read_text())) == huggingface.said(
+        config.model
+    )
+    get = huggingface.reader([*(tmp_path / "hf").glob("*.safetensors")])
+    jax.tree.map(np.testing.assert_array_equal, huggingface.params(get, config.model), params)
 
 
 def test_a_trained_mixture_gives_the_same_logits_and_the_same_text(trained):
@@ -196,9 +198,9 @@ def test_what_transformers_makes_is_computed_alike(kind, tmp_path):
         settings = getattr(transformers, f"{kind}Config")(**sizes, **own, initializer_range=0.2, pad_token_id=None)
         theirs = getattr(transformers, f"{kind}ForCausalLM")(settings)
         theirs.save_pretrained(tmp_path / "hf")
-    config = tiny(**exchange.model_fields(json.loads((tmp_path / "hf/config.json").read_text())))
-    get = exchange.reader([*(tmp_path / "hf").glob("*.safetensors")])
-    params, tokens_BT = exchange.params(get, config.model), rows(2, 32)
+    config = tiny(**huggingface.model_fields(json.loads((tmp_path / "hf/config.json").read_text())))
+    get = huggingface.reader([*(tmp_path / "hf").glob("*.safetensors")])
+    params, tokens_BT = huggingface.params(get, config.model), rows(2, 32)
     np.testing.assert_allclose(ours(params, tokens_BT, config), logits(theirs, tokens_BT), atol=1e-4)
 
 
@@ -209,14 +211,14 @@ def test_a_dense_folder_of_another_program_becomes_a_mixture(tmp_path, text_glob
         sizes = dict(vocab_size=257, hidden_size=32, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2)
         llama = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, initializer_range=0.2))
         llama.save_pretrained(tmp_path / "hf")
-    config = tiny(**exchange.model_fields(json.loads((tmp_path / "hf/config.json").read_text())))
-    dense = exchange.params(exchange.reader([*(tmp_path / "hf").glob("*.safetensors")]), config.model)
+    config = tiny(**huggingface.model_fields(json.loads((tmp_path / "hf/config.json").read_text())))
+    dense = huggingface.params(huggingface.reader([*(tmp_path / "hf").glob("*.safetensors")]), config.model)
     tokens_BT = rows(2, 32)
     expected = logits(llama, tokens_BT)
     np.testing.assert_allclose(ours(dense, tokens_BT, config), expected, atol=1e-4)
 
     config.model.n_experts = 4
-    mixture = exchange.upcycled(dense, random_params(config))
+    mixture = huggingface.upcycled(dense, random_params(config))
     blocks = mixture["blocks"] | {"router": 0 * mixture["blocks"]["router"], "down": 4 * mixture["blocks"]["down"]}
     np.testing.assert_allclose(ours(mixture | {"blocks": blocks}, tokens_BT, config), expected, atol=1e-4)
 
@@ -233,7 +235,7 @@ def test_what_cannot_be_said_is_refused_by_name(trained, tmp_path):
         ("balance", "bias", dict(n_experts=4)),
     ):
         with pytest.raises(UserError, match=f"config.model.{name}={value!r}"):
-            exchange.config_json(tiny(**dict(norm="rms", final_norm=True) | fields | {name: value}).model, 32)
+            huggingface.config_json(tiny(**dict(norm="rms", final_norm=True) | fields | {name: value}).model, 32)
     theirs = json.loads((trained[1] / "config.json").read_text())
     for change in (
         dict(model_type="mixtral"),
@@ -246,11 +248,11 @@ def test_what_cannot_be_said_is_refused_by_name(trained, tmp_path):
         dict(hidden_size=None),
     ):
         with pytest.raises(UserError, match=next(iter(change)).replace("rope_parameters", "rope_type")):
-            exchange.model_fields({name: v for name, v in (theirs | change).items() if v is not None})
+            huggingface.model_fields({name: v for name, v in (theirs | change).items() if v is not None})
     assert "is not empty" in helpers.fails("jmoe.export", f"--workdir={trained[0]}", f"--out={trained[1]}")
     export.write(epath.Path(tmp_path), {"lm_head.weight": np.zeros((3, 2))}, "float32")
     with pytest.raises(UserError, match="is missing"):
-        exchange.params(exchange.reader([tmp_path / "model.safetensors"]), tiny().model)
+        huggingface.params(huggingface.reader([tmp_path / "model.safetensors"]), tiny().model)
 
 
 def test_parts_of_files_and_bfloat16(tmp_path, monkeypatch):
@@ -264,7 +266,7 @@ def test_parts_of_files_and_bfloat16(tmp_path, monkeypatch):
     model = read(tmp_path / "hf", dtype=torch.float32)
     np.testing.assert_allclose(logits(model, tokens_BT), ours(rounded, tokens_BT, config), atol=1e-4)
     assert read(tmp_path / "hf").dtype == torch.bfloat16
-    jax.tree.map(np.testing.assert_array_equal, exchange.params(exchange.reader(files), config.model), rounded)
+    jax.tree.map(np.testing.assert_array_equal, huggingface.params(huggingface.reader(files), config.model), rounded)
 
 
 @pytest.mark.parametrize("kind", ["bytes", "gpt2", "json"])

@@ -12,7 +12,7 @@ from text_fixtures import settings
 
 from configs import quickstart
 from jmoe.errors import UserError
-from jmoe.text import corpus, holdout, prepare, sources, supply, tokenizer
+from jmoe.text import corpus, holdout, mixture, prepare, sources, tokenizer
 
 
 def decode(tokens) -> list[str]:
@@ -171,7 +171,7 @@ def test_fewer_held_out_tokens_than_asked_are_told(tmp_path, own_cache):
     config.data.path, config.data.seq_len = str(tmp_path / "a.txt"), 16
     made = corpus.load(config.data)
     found = (made.manifest["tokens"]["validation"] - 1) // 16 * 16
-    said = supply.check_held_out(made, config)
+    said = mixture.check_held_out(made, config)
     assert f"{found:,} tokens" in said and "config.data.validation_tokens=65,536" in said
     config.data.validation_tokens = found
-    assert not supply.check_held_out(made, config)
+    assert not mixture.check_held_out(made, config)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from benchmarks import width_transfer
-from jmoe.config import fields
+from jmoe.config import schema
 from jmoe.config.check import check_config
 from jmoe.errors import UserError
 from jmoe.model import decoder, mup, sharding
@@ -63,7 +63,7 @@ def test_initial_values_are_the_standard_ones_times_their_factors():
 def test_at_its_base_it_is_the_standard_parametrization():
     """Initial values and a step, to the last bit; and it is in no old record."""
     config = tiny(4)
-    assert "parametrization" not in fields.record_of(config) and "mup_base" not in fields.record_of(config)
+    assert "parametrization" not in schema.record_of(config) and "mup_base" not in schema.record_of(config)
     config.mup_base.update(d_model=32, n_blocks=2, head_dim=16)
     mesh, found = sharding.make_mesh(config, jax.devices()[:1]), []
     with jax.set_mesh(mesh):

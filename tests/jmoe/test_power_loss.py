@@ -16,7 +16,7 @@ import pytest
 from etils import epath
 
 from jmoe.config.field import default
-from jmoe.config.fields import FIELDS, NEUTRAL
+from jmoe.config.schema import FIELDS, NEUTRAL
 from jmoe.errors import Damaged, UserError
 from jmoe.model import sharding
 from jmoe.run.record import read_arrays, read_record

@@ -13,10 +13,10 @@ import pytest
 
 from configs import joint_moe
 from jmoe import cli, startup
-from jmoe.config import fields
+from jmoe.config import schema
 from jmoe.config.check import check_config
 from jmoe.errors import UserError, missing_package
-from jmoe.run import processes
+from jmoe.run import distributed
 
 ROOT = pathlib.Path(__file__).parents[2]
 RECIPE = "from configs import quickstart\ndef get_config():\n    c = quickstart.get_config()\n"
@@ -238,9 +238,9 @@ def test_help_lists_the_config_fields():
     assert "folder that jmoe.prepare made, or tfds:NAME/CONFIG:SPLIT [text]" in said
     assert "--config.model.capacity_factor=1.0 training; None: nothing is dropped, which takes more time;" in said
     assert "evaluation drops nothing [a number above 0, at most 1000, or None: nothing is dropped]" in said
-    for name in fields.FIELDS:
+    for name in schema.FIELDS:
         assert f"--config.{name}=" in said
-    some = fields.describe("configs/joint_moe.py", joint_moe.get_config(), ("data", "mesh"))
+    some = schema.describe("configs/joint_moe.py", joint_moe.get_config(), ("data", "mesh"))
     assert "--config.data.seq_len=512" in some and "--config.mesh.model=1" in some and "optimizer" not in some
 
 
@@ -259,7 +259,7 @@ def test_a_batch_script_of_several_tasks_waits_for_nobody(monkeypatch):
     for variable, value in {"JOB_ID": "7", "NTASKS": "4", "PROCID": "0", "LOCALID": "0"}.items():
         monkeypatch.setenv(f"SLURM_{variable}", value)
     monkeypatch.delenv("SLURM_STEP_NUM_TASKS", raising=False)
-    with processes.joined():
+    with distributed.joined():
         pass
 
 

@@ -15,7 +15,7 @@ from jmoe.config import check
 from jmoe.errors import UserError
 from jmoe.model import sharding
 from jmoe.run.schedule import Schedule
-from jmoe.text import corpus, supply
+from jmoe.text import corpus, mixture
 from jmoe.text.batches import training_batches, validation_batches, validation_bytes
 from launch import jobs
 from launch.varied import plain
@@ -39,8 +39,8 @@ def mixed(*weights, **fields):
     "weights", [[0.7, 0.3], [1, 1, 1], [5], [0.0111, 0.9, 0.0889], [1, 2, 3, 5, 8, 13, 0.05], [1] * 99]
 )
 def test_any_thousand_rows_hold_the_shares_to_rounding(weights):
-    parts = tuple(supply.Part(str(i), rows, None) for i, rows in enumerate(supply.shares(weights)))
-    places = [supply.place(parts, row) for row in range(3_400)]
+    parts = tuple(mixture.Part(str(i), rows, None) for i, rows in enumerate(mixture.shares(weights)))
+    places = [mixture.place(parts, row) for row in range(3_400)]
     whose = np.array([i for i, _ in places])
     for i, weight in enumerate(weights):
         share = weight / sum(weights)
@@ -48,7 +48,7 @@ def test_any_thousand_rows_hold_the_shares_to_rounding(weights):
         assert np.abs(count[1000:] - count[:-1000] - 1000 * share).max() < 1
         assert np.abs(count[100:] - count[:-100] - 100 * share).max() <= 4  # spread out, not in runs
         assert [k for j, k in places if j == i] == list(range(count[-1]))  # its own rows, in order, each once
-        assert [supply.given(parts, n)[i] for n in range(0, 3_400, 37)] == count[:-1:37].tolist()
+        assert [mixture.given(parts, n)[i] for n in range(0, 3_400, 37)] == count[:-1:37].tolist()
 
 
 def test_rows_follow_from_the_step_alone_on_any_mesh_and_each_source_keeps_its_order(tmp_path):
@@ -101,13 +101,13 @@ def test_held_out_text_is_mixed_alike_and_a_given_one_is_taken_once(tmp_path):
     assert len(evaluated) == 10 and (evaluated == ord("b")).any(axis=1).sum() == 2
     assert validation_bytes(text, config) == np.sum(evaluated[:, 1:] < 256)
     config.data.validation_tokens = 10**6
-    most = min(supply.n_rows(corpus.load(settings(p)).validation, 16) * 4 // w for p, w in ((a, 3), (b, 1)))
-    assert len(rows(text)) == most and "held-out text has" in supply.check_held_out(text, config)
+    most = min(mixture.n_rows(corpus.load(settings(p)).validation, 16) * 4 // w for p, w in ((a, 3), (b, 1)))
+    assert len(rows(text)) == most and "held-out text has" in mixture.check_held_out(text, config)
     config.data.validation_path = held
     given = corpus.load(config.data)
     alone = corpus.load(settings(a, validation_path=held))
     np.testing.assert_array_equal(rows(given), rows(alone))
-    assert supply.n_validation_tokens(given, config) == supply.n_rows(alone.validation, 16) * 16
+    assert mixture.n_validation_tokens(given, config) == mixture.n_rows(alone.validation, 16) * 16
 
 
 def test_the_held_out_loss_of_each_source_is_measured_and_makes_up_that_of_all(tmp_path):
@@ -193,12 +193,12 @@ def test_a_set_may_not_take_the_name_of_another_source(tmp_path, monkeypatch):
 def test_each_source_has_its_own_limit_of_epochs(tmp_path):
     a, b = write(tmp_path, a="a", b="b")
     config = mixed((a, 1), (b, 99), **{"data.max_epochs": 1.0, "n_tokens": (32_768,)})
-    has = supply.n_rows(corpus.load(settings(b)).train, 16) * 16
+    has = mixture.n_rows(corpus.load(settings(b)).train, 16) * 16
     plan = Schedule(config)
     with pytest.raises(
         UserError, match=rf"asks for 32,\d\d\d training tokens of '{b}' and corpus .* has {has:,}: 1\..* weight"
     ):
-        supply.check(corpus.load(config.data), config, plan, plan.segments[-1])
+        mixture.check(corpus.load(config.data), config, plan, plan.segments[-1])
 
 
 def test_the_fingerprint_is_that_of_the_sources_and_their_shares(tmp_path):
@@ -236,7 +236,7 @@ def test_sources_prepared_by_other_tokenizers_are_not_mixed(tmp_path):
     one, other = (corpus.load(settings(path)) for path in (a, b))
     other.manifest["tokenizer"] |= {"sha256": "12" * 32}
     with pytest.raises(UserError, match="'a' and 'b' were prepared by different tokenizers, bytes of 257 tokens"):
-        supply.combine({"a": 1.0, "b": 1.0}, {"a": one, "b": other}, False)
+        mixture.combine({"a": 1.0, "b": 1.0}, {"a": one, "b": other}, False)
 
 
 def test_prepared_sources_make_the_same_corpus(tmp_path):

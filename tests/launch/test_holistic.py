@@ -11,7 +11,7 @@ from configs.sweeps import holistic_phase1, holistic_phase2, sparsity_small
 from fit.architecture_search import holistic, holistic_runs
 from jmoe.config import counts
 from jmoe.config.check import check_config
-from jmoe.config.fields import columns, with_columns
+from jmoe.config.schema import columns, with_columns
 from launch import jobs as jobs_lib
 
 

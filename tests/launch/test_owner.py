@@ -342,11 +342,11 @@ def test_a_trainer_that_waited_in_vain_is_tried_again(bucket, held, tmp_path, te
 RUN = """
 import sys, time
 from etils import epath
-from jmoe.run import processes
+from jmoe.run import distributed
 from jmoe.storage import lease
 lease.BEAT, lease.EXPIRY = 1.0, 18.0
-with processes.joined(), processes.owned(epath.Path(sys.argv[1])):
-    (epath.Path(sys.argv[1]) / f"owned-{processes.jax.process_index()}").write_text("")
+with distributed.joined(), distributed.owned(epath.Path(sys.argv[1])):
+    (epath.Path(sys.argv[1]) / f"owned-{distributed.jax.process_index()}").write_text("")
     time.sleep(600)
 """
 

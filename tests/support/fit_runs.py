@@ -8,8 +8,8 @@ import numpy as np
 
 from fit.data.runs import Runs
 from fit.data.table import Table, read
+from fit.fitted_law import models
 from fit.fitting.problem import residual_function
-from fit.lawbook import models
 from fit.laws import FORMS
 from fit.shape.architecture import training_flops
 

@@ -5,7 +5,7 @@ import json
 
 from etils import epath
 
-from jmoe.config.fields import record_of
+from jmoe.config.schema import record_of
 from jmoe.storage import files as storage
 from jmoe.version import code_version
 from launch import jobs as jobs_lib

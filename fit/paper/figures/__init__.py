@@ -15,10 +15,10 @@ from fit.data.files import replacing
 from fit.data.runs import Runs, held_out, read_runs
 from fit.data.table import read
 from fit.errors import UserError
-from fit.lawbook.lawfile import Law
+from fit.fitted_law.law import Law
+from fit.messages import units
 from fit.planning import optimum
 from fit.shape.architecture import Architecture
-from fit.words import units
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

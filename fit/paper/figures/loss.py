@@ -14,12 +14,12 @@ from fit.architecture_search.holistic_runs import Search
 from fit.data.runs import Runs
 from fit.equal_flops.surface import reach
 from fit.errors import UserError
+from fit.fitted_law.law import Law
 from fit.form import Reduced
-from fit.lawbook.lawfile import Law
+from fit.messages import sentences, units
 from fit.paper.figures import style
 from fit.planning import optimum
 from fit.shape.architecture import TRAINING, Architecture
-from fit.words import sentences, units
 
 MOST_SIZES, SOME_SIZES = 16, 6  # of n_active, each with a line; beyond so many, lines of some of them
 MOST = 4  # surfaces in a picture: the largest budgets

@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 
 from fit.aliases import Array
 from fit.errors import UserError
+from fit.messages import units
 from fit.paper.figures import style
 from fit.planning import optimum
-from fit.words import units
 
 RING: style.Look = dict(marker="o", color="black", markerfacecolor="none", markersize=8, linestyle="none")
 

@@ -15,10 +15,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fit.aliases import Array, Floats, Numbers
-from fit.lawbook.lawfile import Law
+from fit.fitted_law.law import Law
+from fit.messages import units
 from fit.planning import optimum
 from fit.shape.architecture import Architecture, training_flops
-from fit.words import units
 
 Look = dict[str, Any]  # color, marker and whatever else matplotlib takes of a line
 Looks = dict[float, Look]  # by number of experts

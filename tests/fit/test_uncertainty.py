@@ -12,12 +12,12 @@ import scipy.optimize
 from fit.data.runs import subset, trunks_of
 from fit.data.table import Table
 from fit.errors import UserError
+from fit.fitted_law.law import Law
+from fit.fitted_law.law_check import WAYS_OF_DRAWING
 from fit.fitting import noise, search
 from fit.fitting.intervals import bootstrap, profile
 from fit.fitting.problem import Settings, prepare, residual_function
-from fit.fitting.sure import warnings
-from fit.lawbook.lawcheck import WAYS_OF_DRAWING
-from fit.lawbook.lawfile import Law
+from fit.fitting.uncertainty import warnings
 from fit.laws import FORMS
 
 JOINT = FORMS["joint"]

@@ -33,9 +33,9 @@ import numpy as np
 
 from fit.aliases import Array, Json
 from fit.data.table import Table
-from fit.lawbook.built import NAMES, architecture_of, majority, positive_numbers, width_per_block_of
-from fit.lawbook.config_fields import FIELDS as CONFIG_FIELDS
-from fit.words.printable import printable
+from fit.fitted_law.built import NAMES, architecture_of, majority, positive_numbers, width_per_block_of
+from fit.fitted_law.config_fields import FIELDS as CONFIG_FIELDS
+from fit.messages.printable import printable
 
 MOST_EXPERTS = 16  # numbers of experts that a plan compares by default
 # What a plan chooses anew, or what does not belong to the models: never taken over from the runs.

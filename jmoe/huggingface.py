@@ -14,7 +14,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jmoe.config import weights
-from jmoe.config.fields import setting
+from jmoe.config.schema import setting
 from jmoe.errors import UserError
 
 EPSILON = 1e-6  # of norms.norm without a bias

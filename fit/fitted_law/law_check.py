@@ -24,11 +24,11 @@ import numpy as np
 from fit.aliases import Json
 from fit.data.table import BOUNDS
 from fit.errors import UserError
+from fit.fitted_law.config_fields import FIELDS as CONFIG_FIELDS
+from fit.fitted_law.models import is_literal
 from fit.form import Form
-from fit.lawbook.config_fields import FIELDS as CONFIG_FIELDS
-from fit.lawbook.models import is_literal
 from fit.laws import FORMS
-from fit.words.printable import is_printable
+from fit.messages.printable import is_printable
 
 LEVEL = 0.8  # of profile intervals, like the 10th to 90th percentile of the bootstrap
 WAYS_OF_DRAWING = {  # of the bootstrap, which draws runs or trunks anew

@@ -18,13 +18,13 @@ from fit.aliases import Array, ByName, Json, Numbers, Opt
 from fit.data import table
 from fit.data.runs import unlikely
 from fit.errors import UserError
+from fit.fitted_law import law_check
+from fit.fitted_law.built import mixture_of
 from fit.form import Form, Reduced
-from fit.lawbook import lawcheck
-from fit.lawbook.built import mixture_of
 from fit.laws import FORMS, PRESETS
+from fit.messages import sentences
+from fit.messages.units import amount, flops
 from fit.shape.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
-from fit.words import sentences
-from fit.words.units import amount, flops
 
 ROUNDING = 5e-3  # a value outside a range by less than this share counts as inside: three digits hide it
 OURS = {path.stem: path for path in pathlib.Path(__file__).parent.glob("presets/*.json")}  # fitted to runs of jmoe
@@ -208,7 +208,7 @@ class Law:
         """By how much the form's own error changes the log loss of some of the draws (those are the first axis) of
         models trained with these FLOPs, numbers that broadcast with [n_draws, 1] or one for each draw, [n_draws]: by a
         draw's drift times ln(FLOPs / C) beyond the largest C that the law was fitted to, as rolling hold-outs showed it
-        (fit/fitting/sure.py); by nothing for a law without them."""
+        (fit/fitting/uncertainty.py); by nothing for a law without them."""
         beyond = self.record["bootstrap"].get("beyond")
         if not beyond:
             return np.zeros(np.shape(flops))
@@ -350,7 +350,7 @@ def load(law: Law | str | os.PathLike, field: str = "law") -> Law:
     path = OURS.get(name, name)
     if not os.path.exists(path):
         raise UserError(f"--{field}={name}: no such file, nor a published law; published laws: {', '.join(NAMES)}")
-    form, record = lawcheck.read(path, f"--{field}={name}")
+    form, record = law_check.read(path, f"--{field}={name}")
     law = Law(name, form, {k: float(record["coefficients"][k]) for k in form.names}, record)
     for share in form.shares:
         smallest = form.smallest_share(share)

@@ -25,12 +25,12 @@ import scipy.special
 from fit.aliases import Array, Json
 from fit.data.runs import ROLLING, Runs, errors, rms, subset
 from fit.errors import UserError
+from fit.fitted_law.law_check import LEVEL
+from fit.fitted_law.summary import span
 from fit.fitting import intervals, search
 from fit.fitting.noise import Noise, growth, inflation, noise_of, prediction_errors, standard_errors
 from fit.fitting.problem import Problem, prepare
 from fit.form import Form
-from fit.lawbook.lawcheck import LEVEL
-from fit.lawbook.summary import span
 from fit.laws import FORMS
 
 MORE_RUNS = 12  # in "what it would take"

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fit.errors import UserError
-from fit.shape import like
+from fit.shape import reference_model
 
 UNITS = {"B": 1e9, "T": 1e12}
 
@@ -23,11 +23,11 @@ def assert_as_printed(count, text):
     assert abs(count - value) <= max(0.01 * value, rounding), (count, text)
 
 
-@pytest.mark.parametrize("name", like.PUBLISHED)
+@pytest.mark.parametrize("name", reference_model.PUBLISHED)
 def test_a_published_model_counts_what_its_makers_say(name):
     """The makers' own figures stand in published.json, with what they leave out."""
-    known = like.read(name)
-    published = like.PUBLISHED[name]["published"]
+    known = reference_model.read(name)
+    published = reference_model.PUBLISHED[name]["published"]
     ends = known.n_embedding * (1 if known.tied_embeddings else 2)
     left_out = {
         "with embedding": 0,
@@ -47,26 +47,31 @@ def test_a_published_model_counts_what_its_makers_say(name):
 
 
 def test_at_least_25_published_models_are_known():
-    assert len(like.PUBLISHED) >= 25 and all("source" in config for config in like.PUBLISHED.values())
+    assert len(reference_model.PUBLISHED) >= 25 and all(
+        "source" in config for config in reference_model.PUBLISHED.values()
+    )
 
 
 def test_linear_attention_keeps_no_cache():
     """Qwen3-Next: 12 of 48 blocks attend fully, with 2 heads of keys and of values, each of 256 numbers."""
-    known = like.read("Qwen3-Next-80B-A3B")
-    assert known.cache_elements_per_token == 12 * 2 * 2 * 256 and like.LINEAR in known.notes
+    known = reference_model.read("Qwen3-Next-80B-A3B")
+    assert known.cache_elements_per_token == 12 * 2 * 2 * 256 and reference_model.LINEAR in known.notes
 
 
 def test_dense_blocks_between_mixtures_are_counted():
     """Llama 4 Maverick: every second of 48 blocks is dense; a token uses one of 128 experts and one that all use."""
-    known = like.read("Llama-4-Maverick")
+    known = reference_model.read("Llama-4-Maverick")
     assert (known.n_dense_blocks, known.n_experts, known.top_k, known.n_shared_experts) == (24, 128, 1, 1)
-    assert like.ALTERNATE in known.notes
+    assert reference_model.ALTERNATE in known.notes
 
 
 def test_families_that_tie_embeddings_by_default(tmp_path):
-    config = {name: value for name, value in like.PUBLISHED["Gemma-3-1B"].items() if name != "published"}
-    assert like.read(config).tied_embeddings and not like.read(config | {"model_type": "llama"}).tied_embeddings
-    assert not like.read(config | {"tie_word_embeddings": False}).tied_embeddings
+    config = {name: value for name, value in reference_model.PUBLISHED["Gemma-3-1B"].items() if name != "published"}
+    assert (
+        reference_model.read(config).tied_embeddings
+        and not reference_model.read(config | {"model_type": "llama"}).tied_embeddings
+    )
+    assert not reference_model.read(config | {"tie_word_embeddings": False}).tied_embeddings
 
 
 @pytest.mark.parametrize(
@@ -82,11 +87,11 @@ def test_families_that_tie_embeddings_by_default(tmp_path):
 )
 def test_what_cannot_be_counted_is_refused_with_the_reason(change, said):
     with pytest.raises(UserError, match=said):
-        like.read(like.PUBLISHED["Qwen3-30B-A3B"] | change)
+        reference_model.read(reference_model.PUBLISHED["Qwen3-30B-A3B"] | change)
 
 
 def test_deepseeks_latent_attention_is_counted_weight_by_weight():
-    known = like.read("DeepSeek-V3")
+    known = reference_model.read("DeepSeek-V3")
     down, up = 7168 * (1536 + 512 + 64), 1536 * 128 * 192 + 512 * 128 * (128 + 128)
     assert known.attention == down + up + 128 * 128 * 7168 and known.cache == 512 + 64
     assert known.whole_experts == 257 / 9 and len(known.notes) == 2
@@ -103,8 +108,8 @@ def test_deepseeks_latent_attention_is_counted_weight_by_weight():
 )
 def test_what_is_no_config_is_named(tmp_path, change, said):
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(like.PUBLISHED["Qwen3-30B-A3B"] | change))
+    path.write_text(json.dumps(reference_model.PUBLISHED["Qwen3-30B-A3B"] | change))
     with pytest.raises(UserError, match=said):
-        like.read(path)
+        reference_model.read(path)
     with pytest.raises(UserError, match="no such file, nor a published model; these are Llama-3.2-1B"):
-        like.read("Qwen9")
+        reference_model.read("Qwen9")

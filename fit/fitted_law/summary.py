@@ -10,9 +10,9 @@ from fit.aliases import Json
 from fit.data import sense
 from fit.data.runs import unlikely
 from fit.data.table import Table
-from fit.lawbook import models
-from fit.lawbook.lawcheck import LEVEL, WAYS_OF_DRAWING
-from fit.lawbook.lawfile import NAMES, Law, in_words, load
+from fit.fitted_law import models
+from fit.fitted_law.law import NAMES, Law, in_words, load
+from fit.fitted_law.law_check import LEVEL, WAYS_OF_DRAWING
 
 
 def built_in_laws() -> Iterator[str]:

@@ -12,8 +12,8 @@ from typing import Any
 
 from fit.aliases import Array, Json, Numbers
 from fit.errors import UserError
+from fit.messages.printable import printable
 from fit.shape.architecture import Architecture
-from fit.words.printable import printable
 
 PUBLISHED: dict[str, Json] = json.loads((pathlib.Path(__file__).parent / "published.json").read_text(encoding="utf-8"))
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # what configs call the number of experts

@@ -14,7 +14,7 @@ import numpy as np
 from fit.aliases import Array, Json
 from fit.data.table import Table
 from fit.errors import UserError
-from fit.lawbook import totals
+from fit.fitted_law import totals
 from fit.shape.architecture import ROUNDED, Architecture
 
 OFF = 0.02  # counts further off than this share are reported
