@@ -39,5 +39,8 @@ def errors_of(folder, fitted, sets, form, *flags) -> list[list[float]]:
     write(folder / "own.csv", fitted)
     law = folder / "own.json"
     fit("law", f"--runs={folder / 'own.csv'}", f"--form={form}", "--weights=column:weight", f"--out={law}", *flags)
-    error = lambda rows: [row["loss"] - row["predicted_loss"] for row in predictions(folder, law, rows)]
+
+    def error(rows):
+        return [row["loss"] - row["predicted_loss"] for row in predictions(folder, law, rows)]
+
     return [error(rows) if rows else [] for rows in sets]

@@ -40,7 +40,10 @@ def main(_):
             tables["forms"] = table_of_forms(folder, fitted_runs(parts), parts["tests"])
             tables["position_laws"] = table_of_position_laws(folder, parts, read(POSITIONS))
         if parts["memory"]:
-            curves = lambda models, law=LAW: predictions(folder, law, models)
+
+            def curves(models, law=LAW):
+                return predictions(folder, law, models)
+
             figures.memory_matched(HERE / "figures" / "memory_matched.png", memory_runs(parts), curves, LAW)
         draw(folder, LAW)
     page = HERE / "first.md"

@@ -47,7 +47,7 @@ def row_of(part: str, run: str, folder: pathlib.Path) -> dict:
     row = {"part": part, "run": run, "d_model": job["d_model"], "n_experts": job["n_experts"]}
     row |= {"seed": job["overrides"].get("seed", 0), "n_tokens": job["budgets"][folder.name]}
     start, total = 0, 0.0
-    for end, mean in zip(ENDS, losses_of(epath.Path(folder.parent.absolute()), folder.name)):
+    for end, mean in zip(ENDS, losses_of(epath.Path(folder.parent.absolute()), folder.name), strict=True):
         row[f"loss_{start + 1}_{end}"] = round((mean * end - total) / (end - start), 5)
         start, total = end, mean * end
     return row

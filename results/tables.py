@@ -163,7 +163,10 @@ def table_of_tests(folder, law, rows, fitted) -> str:
     orders = []
     for d_model in sorted({row["d_model"] for row in predicted}):
         some = [row for row in predicted if row["d_model"] == d_model]
-        order = lambda column: " < ".join(f"{r['n_experts']:g}" for r in sorted(some, key=lambda r: r[column]))  # noqa: B023
+
+        def order(column):
+            return " < ".join(f"{r['n_experts']:g}" for r in sorted(some, key=lambda r: r[column]))  # noqa: B023
+
         orders.append([f"{d_model:g}", order("predicted_loss"), order("loss")])
     return markdown(header, lines) + "\n\n" + text + markdown(["d_model", "E by predicted loss", "as trained"], orders)
 
@@ -192,7 +195,7 @@ def table_of_forms(folder, fitted, tests) -> str:
             if len({row["n_active"] for row in own}) < 3:
                 continue
             tests_of_e = [row for row in b if row["n_experts"] == e]
-            for some, errors in zip(residuals, errors_of(folder, own, (own, tests_of_e), "chinchilla")):
+            for some, errors in zip(residuals, errors_of(folder, own, (own, tests_of_e), "chinchilla"), strict=True):
                 some += errors
         cells = [f"{math.sqrt(np.mean(np.square(r))):.4f}" for r in residuals]
         lines.append(["Chinchilla, each E by itself", counted, *cells])

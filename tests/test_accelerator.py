@@ -96,13 +96,19 @@ def test_an_absent_accelerator_is_one_sentence(tmp_path):
 
 def test_larger_batches_follow_what_fits_and_smaller_ones_what_does_not():
     """The parts that would be run, were the step with 131,072 tokens the first that does not fit, or the main one."""
-    step = lambda ms: {"result": {"rows": [{"ms": ms}]}}
+
+    def step(ms):
+        return {"result": {"rows": [{"ms": ms}]}}
+
     state = {"parts": {"step 8": step(280.0), "step 8 batch 131072": step(None)}}
-    batches = lambda: [
-        part.name.split()[-1]
-        for part in accelerator.parts(toy=False)
-        if part.name.startswith("step 8 batch") and accelerator._wanted(state, part)
-    ]
+
+    def batches():
+        return [
+            part.name.split()[-1]
+            for part in accelerator.parts(toy=False)
+            if part.name.startswith("step 8 batch") and accelerator._wanted(state, part)
+        ]
+
     assert batches() == ["131072"]
     state["parts"]["step 8"] = step(None)
     assert batches() == ["32768"]

@@ -58,7 +58,9 @@ def predict() -> None:
 
 
 def score() -> None:
-    key = lambda row: (row["d_model"], row["n_experts"], row["n_tokens"])
+    def key(row):
+        return (row["d_model"], row["n_experts"], row["n_tokens"])
+
     measured = {key(row): row["loss"] for row in rows.read(TESTED)}
     errors = {"predicted_loss": [], "additive_loss": []}
     print("| width | experts | measured | predicted | 80% interval | error | additive |\n|---|---|---|---|---|---|---|")
@@ -85,10 +87,13 @@ def draw() -> None:
 
     law, fitted, tested = fit.load(LAW), rows.read(FITTED), rows.read(TESTED)
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True)
-    for axis, d_model in zip(axes, tests_sweep.BUDGETS):
+    for axis, d_model in zip(axes, tests_sweep.BUDGETS, strict=True):
         for row in (row for row in tested if row["d_model"] == d_model):
             color = {1: "C0", 4: "C1", 16: "C2"}[row["n_experts"]]
-            here = lambda other, row=row: all(other[name] == row[name] for name in ("d_model", "n_experts"))
+
+            def here(other, row=row):
+                return all(other[name] == row[name] for name in ("d_model", "n_experts"))
+
             n_tokens = np.geomspace(1e6, row["n_tokens"], 30)
             model = {name: row[name] for name in ("n_active", "n_total", "n_experts")}
             columns = fit.predict(law, [model | dict(n_tokens=n) for n in n_tokens]).columns
@@ -97,7 +102,7 @@ def draw() -> None:
             axis.fill_between(n_tokens, low, high, color=color, alpha=0.12, linewidth=0)
             for table_rows, marker in ((fitted, "."), ([row], "*")):
                 points = [(r["n_tokens"], r["loss"]) for r in table_rows if here(r)]
-                axis.plot(*zip(*points), marker, color=color) if points else None
+                axis.plot(*zip(*points, strict=True), marker, color=color) if points else None
         axis.set(xscale="log", title=f"width {d_model}", xlabel="training tokens")
     axes[0].set_ylabel("loss (nats per byte)")
     axes[0].legend(title=". fitted, * test")

@@ -55,7 +55,10 @@ def noise(runs) -> dict[int, float]:
         key = [row[name] for name in ("optimizer", "parametrization", "n_experts", "n_tokens", "peak_learning_rate")]
         groups.setdefault((row["d_model"], *key), []).append(row["loss"])
     several = [(key[0], losses) for key, losses in groups.items() if len(losses) > 1]
-    spread = lambda width: [(np.var(losses) * len(losses), len(losses) - 1) for at, losses in several if at == width]
+
+    def spread(width):
+        return [(np.var(losses) * len(losses), len(losses) - 1) for at, losses in several if at == width]
+
     return {width: math.sqrt(np.divide(*np.sum(spread(width), axis=0))) for width in WIDTHS}
 
 
@@ -67,7 +70,10 @@ def best(grid, sigma: float, random) -> dict:
     def lowest(losses):
         (found,), _ = learning_rate.best_rates(
             fit.read(
-                [dict(n_experts=1, n_active=1, n_tokens=1, peak_learning_rate=r, loss=x) for r, x in zip(rate, losses)]
+                [
+                    dict(n_experts=1, n_active=1, n_tokens=1, peak_learning_rate=r, loss=x)
+                    for r, x in zip(rate, losses, strict=True)
+                ]
             )
         )
         return found
@@ -115,16 +121,23 @@ def saved(recipes, n_experts: int) -> None:
     law = fit.law(runs["adamw"], bootstrap=200)
     factors = {name: fit.speedup(law, own).runs for name, own in runs.items()}
     print(f"\nE = {n_experts}; law of AdamW: {law.record['form']}\n")
-    mean = lambda name, width, n_tokens, of, values: np.mean(
-        [v for row, v in zip(of[name], values) if (row["d_model"], row["n_tokens"]) == (width, n_tokens)]
-    )
+
+    def mean(name, width, n_tokens, of, values):
+        return np.mean(
+            [
+                v
+                for row, v in zip(of[name], values, strict=True)
+                if (row["d_model"], row["n_tokens"]) == (width, n_tokens)
+            ]
+        )
+
     budgets = sorted({row["n_tokens"] for row in runs["adamw"]})
     for width in WIDTHS:
         loss = {
             name: [mean(name, width, n, runs, [row["loss"] for row in runs[name]]) for n in budgets] for name in runs
         }
         cells = []
-        for n, x in zip(budgets, loss["muon"]):
+        for n, x in zip(budgets, loss["muon"], strict=True):
             reached = x >= loss["adamw"][-1]
             needed = math.exp(np.interp(-x, -np.array(loss["adamw"]), np.log(budgets)))
             by_law = [
@@ -142,7 +155,7 @@ def draw(found) -> None:
         len(EXPERTS), len(RECIPES), figsize=(10, 5), sharex=True, sharey=True, layout="constrained"
     )
     for (i, n_experts), (j, recipe) in itertools.product(enumerate(EXPERTS), enumerate(RECIPES)):
-        for k, (width, one) in enumerate(zip(WIDTHS, found[n_experts, recipe])):
+        for k, (width, one) in enumerate(zip(WIDTHS, found[n_experts, recipe], strict=True)):
             axes[i, j].plot(*one["grid"], marker="o", markersize=3, color=f"C{k}", label=f"width {width}")
             axes[i, j].plot(one["rate"], one["loss"], marker="*", markersize=10, color=f"C{k}")
         axes[i, j].set(xscale="log", title=f"{', '.join(recipe)}, E = {n_experts}")

@@ -29,6 +29,6 @@ def get_sweep():
             tuple(MILLION * n // 2 for n in (1, 2, 4, 8)[: 4 - seed]),
         )
         for (d_model, n_experts), rates in BEST.items()
-        for optimizer, rate in zip(("adamw", "muon"), rates)
+        for optimizer, rate in zip(("adamw", "muon"), rates, strict=True)
         for seed in (0, 1)
     ]

@@ -42,7 +42,10 @@ def trainers(shape, n_experts, final_norm=True):
 def test_counts_are_the_trainers():
     """Exact ones of what is built, of 300 drawn architectures; the real-valued ones meet them where all divides."""
     rng, whole = np.random.default_rng(0), 0
-    draw = lambda *values: values[rng.integers(len(values))]
+
+    def draw(*values):
+        return values[rng.integers(len(values))]
+
     for _ in range(300):
         split, shared, top_k = draw(1, 2, 4), draw(0, 1, 2), draw(1, 2, 3, 4)
         architecture = Architecture(
@@ -151,7 +154,10 @@ def test_the_best_size_of_such_models_by_a_grid(tmp_path):
     for i, e in enumerate((1, 8, 16)):
         blocks, own = d / 8, 257 * d
         expert, dense, attention = 3 * d**2, 9 * d**2, 1.5 * d**2 * 3
-        moe = lambda n: dense * blocks if e == 1 else dense + (blocks - 1) * n * expert
+
+        def moe(n):
+            return dense * blocks if e == 1 else dense + (blocks - 1) * n * expert
+
         active, total = own + attention * blocks + moe(3), own + attention * blocks + moe(e + 1)
         memory = 2 * total + 2 * 2 * 4096 * blocks * 1.5 * d / 2
         loss = fit_runs.joint_loss(active, 1e13 / (6 * active), e, fit_runs.TINY)
@@ -207,7 +213,7 @@ def test_runs_to_train_next_are_built_as_those_so_far(tmp_path):
     found = dict(trunks=[trunk, trunk | dict(n_experts=1)], flops=1e12, seed=3)
     (tmp_path / "next.py").write_text(next_text.sweep_source(law, law.architecture, found))
     base, jobs = runpy.run_path(str(tmp_path / "next.py"))["get_sweep"]()
-    for job, e in zip(jobs, (16, 1)):
+    for job, e in zip(jobs, (16, 1), strict=True):
         config = runpy.run_path(base)["get_config"]()
         config.update_from_flattened_dict(job)
         check_config(config)
@@ -229,7 +235,10 @@ def test_how_much_a_token_uses_is_chosen_by_a_law_that_reads_it(capsys):
     plan, best = planned(capsys, *limits, "--used=1,2,4", "--kv_share=0.5"), {}
     d = np.geomspace(64, 12_800, 200_001)
     for e, used in itertools.product((1, 4, 16, 50), (1, 2, 4)):
-        count = lambda experts: 2 * d * 50257 + (3 + 9 * experts) * d**3 / 64
+
+        def count(experts):
+            return 2 * d * 50257 + (3 + 9 * experts) * d**3 / 64
+
         active, total = count(used if e > 1 else 1), count(e)
         columns = dict(n_total=total, n_tokens=1e20 / (6 * active), sparsity=1 - used / e if e > 1 else 0)
         loss = np.where(2 * total <= 8e9, load("sparsity-2025").predict(**columns), np.inf)

@@ -120,7 +120,7 @@ def test_ranges_hold_the_middle_and_agree(capsys):
         for low, middle, high in row["speed"].values():
             assert low < middle < high
         hours = row["speed"]["hours"]
-        tokens = [rate * 3600 * h for rate, h in zip(row["speed"]["tokens_per_second"], reversed(hours))]
+        tokens = [rate * 3600 * h for rate, h in zip(row["speed"]["tokens_per_second"], reversed(hours), strict=True)]
         assert tokens == pytest.approx([row["n_tokens"]] * 3)
 
 
@@ -207,7 +207,7 @@ def test_own_speeds_recalibrate_the_plan(capsys, tmp_path):
     def write(speeds):
         rows = ["d_model,n_experts,tokens_per_second,batch_tokens,expert,remat"]
         models = [(d, e) for d in (2048, 4096) for e in (1, 8)]
-        rows += [f"{d},{e},{rate},4194304,{e},full" for (d, e), rate in zip(models, speeds)]
+        rows += [f"{d},{e},{rate},4194304,{e},full" for (d, e), rate in zip(models, speeds, strict=True)]
         path.write_text("\n".join(rows))
 
     write([1, 1, 1, 1])

@@ -145,7 +145,7 @@ def test_plan_json_holds_optima_and_best(folder, capsys):
     assert plan["best"] == min(plan["optima"], key=lambda row: row["loss"])
     drawn = plan["bootstrap"]
     assert sum(row["best_in_draws"] for row in drawn["optima"]) == drawn["draws"] == 20
-    for row, whole in zip(drawn["optima"], plan["optima"]):
+    for row, whole in zip(drawn["optima"], plan["optima"], strict=True):
         assert row["loss"][0] <= whole["loss"] * 1.01 and row["loss"][1] >= whole["loss"] * 0.99
     assert command_line.run(["plan", f"--law={folder}/law.json", "--flops=1e21", "--verbose"]) == 0
     assert re.search(r"is the best in \d+ of 20 bootstrap fits", " ".join(capsys.readouterr().out.split()))

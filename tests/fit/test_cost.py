@@ -244,7 +244,10 @@ def test_speed_is_bandwidth_over_what_a_token_reads(capsys):
     for row in found["optima"]:
         d, e = row["d_model"], row["n_experts"]
         cache = 4 * 2 * 4096 * d * d / 64
-        weights = lambda experts: d * 50257 + (4 + 9 * experts) * d**3 / 64
+
+        def weights(experts):
+            return d * 50257 + (4 + 9 * experts) * d**3 / 64
+
         speed = {"alone": 2 * 3350e9 / (weights(1) + cache), "among_many": 2 * 3350e9 / (weights(e) + cache)}
         assert row["cost"]["tokens_per_second"] == pytest.approx(speed, rel=1e-9)
 
@@ -287,7 +290,7 @@ def test_a_target_is_reached_at_the_least_cost_of_all_sizes(capsys):
             assert row["flops"] == pytest.approx(np.nanmin(price), rel=1e-7)
             assert row["flops"] <= np.nanmin(price) * (1 + 1e-9)
     front = found["target"]["front"]
-    assert all(a["loss"] > b["loss"] for a, b in zip(front, front[1:]))
+    assert all(a["loss"] > b["loss"] for a, b in zip(front, front[1:], strict=False))
     assert front[3]["loss"] == pytest.approx(loss, rel=1e-12) and front[3]["n_experts"] == found["best"]["n_experts"]
     twice = plan(capsys, f"--flops={2 * found['target']['best']['flops']!r}", *flags)["best"]
     assert {k: front[4][k] for k in ("n_experts", "n_active", "loss")} == {
@@ -374,7 +377,7 @@ def test_everything_together_on_a_law_with_draws(capsys, tmp_path):
     flags = ["--max_tokens=2e5", "--epochs=8", "--chips=H100:2", "--dollars_per_hour=3"]
     found = plan(capsys, "--hours=1e-6", "--mfu=0.01", *flags, law=law)
     assert found["bootstrap"]["draws"] == 8 and len(found["bootstrap"]["optima"]) == 4
-    for row, drawn in zip(found["optima"], found["bootstrap"]["optima"]):
+    for row, drawn in zip(found["optima"], found["bootstrap"]["optima"], strict=True):
         assert drawn["loss"][0] <= row["loss"] <= drawn["loss"][1]
     again = plan(capsys, f"--target_loss={found['best']['loss']!r}", "--mfu=0.01", *flags, law=law)
     assert again["target"]["best"]["hours"] <= 1e-6 * (1 + 1e-9)

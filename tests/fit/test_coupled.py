@@ -51,8 +51,10 @@ def test_prediction_is_the_inner_sum_to_the_power_of_k(k, e, ln_n, ln_d):
 
 def test_a_page_with_free_entries_of_a_share_keeps_its_coefficients():
     c = fit_runs.TABLE_3 | {"k": 0.37}
-    assert dict(zip(COUPLED.names, COUPLED.to_coefficients(COUPLED.to_free(c)))) == pytest.approx(c, rel=1e-13)
-    assert dict(zip(COUPLED.names, COUPLED.to_coefficients(COUPLED.to_free(c | {"k": 1.0}))))["k"] == 1.0
+    assert dict(zip(COUPLED.names, COUPLED.to_coefficients(COUPLED.to_free(c)), strict=True)) == pytest.approx(
+        c, rel=1e-13
+    )
+    assert dict(zip(COUPLED.names, COUPLED.to_coefficients(COUPLED.to_free(c | {"k": 1.0})), strict=True))["k"] == 1.0
 
 
 @given(
@@ -64,7 +66,9 @@ def test_a_page_with_free_entries_of_a_share_keeps_its_coefficients():
 )
 @settings(max_examples=60, deadline=None)
 def test_the_best_model_under_any_limits_is_that_of_the_inner_sum(k, flops, memory, served, cap):
-    power = lambda x: None if x is None else 10.0**x
+    def power(x):
+        return None if x is None else 10.0**x
+
     limits = optimum.Constraints(
         flops=power(flops), memory_bytes=power(memory), kv_tokens=1e4, inference_tokens=served, max_tokens=power(cap)
     )
@@ -176,7 +180,10 @@ def test_a_prior_draws_the_exponents_of_few_runs_to_those_of_another_law(tmp_pat
     )
     law, alone = load(f"{tmp_path}/law.json"), fit.law(path, starts=16, weights="compute^0.6", form=true.form.name)
     assert law.form is true.form and law.record["settings"]["prior"]["spreads"]["alpha"] == pytest.approx([0.5, 1 / 6])
-    off = lambda law: sum(abs(np.log(law.coefficients[name] / true.coefficients[name])) for name in ("alpha", "beta"))
+
+    def off(law):
+        return sum(abs(np.log(law.coefficients[name] / true.coefficients[name])) for name in ("alpha", "beta"))
+
     assert off(law) < 0.8 * off(alone)
     same = fit.law(path, starts=16, prior=load(f"{tmp_path}/other.json"))
     assert same.coefficients == law.coefficients

@@ -48,7 +48,7 @@ def folder(tmp_path_factory):
     shape, rng = Architecture(257, 8), np.random.default_rng(0)
     tokens = (327680, 655360, 1310720)
     grid = [(shape.n_active(d), t, e) for d in (16.0, 24.0, 32.0) for e in (1, 2, 4, 8) for t in tokens]
-    n, d, e = (np.array(column, float) for column in zip(*grid))
+    n, d, e = (np.array(column, float) for column in zip(*grid, strict=True))
     loss = fit_runs.joint_loss(n, d, e, SMALL) * np.exp(0.006 * rng.normal(size=len(n)))
     runs = fit_runs.runs_of("small", n, d, e, loss)
     fit_runs.write_csv(folder / "runs.csv", runs)
@@ -142,7 +142,7 @@ def test_a_small_law_draws_where_its_runs_are(drawn, law):
 
 
 def test_lines_are_solid_only_where_the_law_was_fitted(drawn, law):
-    for axis, flops in zip(drawn["2a"][0].axes, dict.fromkeys(drawn["2a"][1]["flops"])):
+    for axis, flops in zip(drawn["2a"][0].axes, dict.fromkeys(drawn["2a"][1]["flops"]), strict=True):
         kinds = {"-": [], "--": []}
         for line in axis.lines:
             if line.get_linestyle() in kinds:
@@ -170,7 +170,7 @@ def test_a_colour_is_a_number_of_experts(drawn):
             look = matplotlib.colors.to_hex(handle.get_color()), handle.get_marker()
             seen.setdefault(handle.get_label(), set()).add(look)
     assert list(seen) == ["E = 1", "E = 2", "E = 4", "E = 8"] and all(len(looks) == 1 for looks in seen.values())
-    colours, markers = zip(*(look for looks in seen.values() for look in looks))
+    colours, markers = zip(*(look for looks in seen.values() for look in looks), strict=True)
     assert len(set(markers)) == 4
     grey = [np.dot(matplotlib.colors.to_rgb(c), (0.299, 0.587, 0.114)) for c in colours]
     assert np.all(np.diff(grey) > 0.1)  # told apart without hue
@@ -200,7 +200,7 @@ def test_runs_near_a_budget_lie_off_its_curves_by_their_own_error(drawn, runs):
     columns = (measured.n_active, measured.n_tokens, measured.n_experts)
     error = measured.loss / fit_runs.joint_loss(*columns, SMALL)
     total = 0
-    for axis, flops in zip(drawn["2a"][0].axes, dict.fromkeys(drawn["2a"][1]["flops"])):
+    for axis, flops in zip(drawn["2a"][0].axes, dict.fromkeys(drawn["2a"][1]["flops"]), strict=True):
         points = [line.get_xydata() for line in axis.lines if line.get_markeredgecolor() == "black"]
         near = np.abs(np.log(6 * measured.n_active * measured.n_tokens / flops)) < np.log(1.25)
         tokens = flops / (6 * measured.n_active)
@@ -241,7 +241,7 @@ def test_the_savings_are_those_of_the_law(drawn, law):
     """A dense model with the FLOPs that Fig. 2b says has the mixture's loss, at its own best size."""
     columns = {name: np.array(values) for name, values in drawn["2b"][1].items()}
     rows = np.flatnonzero(columns["n_experts"] == 8)[[0, -1]]
-    for flops, ratio in zip(columns["flops"][rows], columns["dense_flops_over_flops"][rows]):
+    for flops, ratio in zip(columns["flops"][rows], columns["dense_flops_over_flops"][rows], strict=True):
         sizes = np.geomspace(1e3, 1e7, 20001)
         best = [
             fit_runs.joint_loss(sizes, spent / (6 * sizes), e, SMALL).min()

@@ -109,7 +109,10 @@ def test_phase_1_cells_that_can_be_built():
             built[cell] = shape
             assert width % 64 == 0 and shape.d_expert % 16 == 0 and shape.d_expert >= 64
             assert shape.n_dense >= 1 and shape.n_moe >= 1 and 1 <= 9 * shape.d_expert / width <= 8
-            assert max(abs(a / b - 1) for a, b in zip(shape.triad(), triad)) == pytest.approx(off) and off <= 0.05
+            assert (
+                max(abs(a / b - 1) for a, b in zip(shape.triad(), triad, strict=True)) == pytest.approx(off)
+                and off <= 0.05
+            )
     assert (len(CELLS), len(built), len(why)) == (216, 177, 39)
     assert sum(cell[2] == 30 for cell in why) == 34 and {cell[2] for cell in why} == {26, 30}
     assert all("room for 0." in text and "% off" in text for text in why.values())
@@ -139,7 +142,7 @@ def searched(tmp_path_factory):
         found, _ = buildable(triad_of(flops, 9, 20), setting(flops))
         rows[1].extend(row_of(shape, flops, best_width) for shape, _ in found.values())
     paths = []
-    for name, part in zip(("phase1", "phase2"), rows):
+    for name, part in zip(("phase1", "phase2"), rows, strict=True):
         write(Table(name, {k: [r[k] for r in part] for k in part[0]}, list(range(len(part)))), f"{folder}/{name}.csv")
         paths.append(f"{folder}/{name}.csv")
     return paths
@@ -165,12 +168,15 @@ def test_a_table_gives_the_triads(searched):
 def test_known_laws_are_fitted_again(searched):
     fitted = holistic_runs.fit(*(holistic_runs.read(path) for path in searched))
     assert len(fitted["budgets"]) == 4
-    for row, flops in zip(fitted["budgets"], holistic.BUDGETS):
+    for row, flops in zip(fitted["budgets"], holistic.BUDGETS, strict=True):
         assert row["flops"] == pytest.approx(flops)
         assert row["ratios"]["x"]["best"] == pytest.approx(6 + 2 * (flops / 1e18) ** -0.14, rel=1e-6)
         assert row["ratios"]["y"]["best"] == pytest.approx(19 * (flops / 1e18) ** 0.03, rel=1e-6)
         a, b, a2, b2, c = row["ratios"]["coefficients"]
-        curve = lambda x, y: a / (x - 6) + b * x + a2 / (y - 1) + b2 / (289 / 9 - y) + c
+
+        def curve(x, y):
+            return a / (x - 6) + b * x + a2 / (y - 1) + b2 / (289 / 9 - y) + c
+
         x, y = (row["ratios"][which]["best"] for which in "xy")
         for end in row["ratios"]["x"]["band"]:
             assert curve(end, y) == pytest.approx(1.001 * curve(x, y), rel=1e-12)
@@ -186,7 +192,7 @@ def test_known_laws_are_fitted_again(searched):
 def test_dense_models_have_no_part_in_the_ratios(searched, tmp_path):
     phase1 = holistic_runs.read(searched[0])
     lines = pathlib.Path(searched[0]).read_text().splitlines()
-    columns = dict(zip(lines[0].split(","), next(csv.reader([lines[1]]))))
+    columns = dict(zip(lines[0].split(","), next(csv.reader([lines[1]])), strict=True))
     dense = columns | dict(n_experts=1, top_k=1, n_shared_experts=0, n_dense_blocks=0)
     with open(tmp_path / "more.csv", "w") as file:
         file.write("\n".join(lines) + "\n")
@@ -206,14 +212,17 @@ def test_an_optimum_beyond_the_runs_is_none(searched):
     assert 6 + np.sqrt(a / b) == pytest.approx(8, rel=1e-6) and found["x"] is None
     assert found["y"]["best"] == pytest.approx(19, rel=1e-6)
     low, high = found["y"]["band"]
-    curve = lambda x, y: loss_of(x, y, 1.0, 1e18, 1.0)
+
+    def curve(x, y):
+        return loss_of(x, y, 1.0, 1e18, 1.0)
+
     assert [curve(some.x.min(), v) for v in (low, high)] == pytest.approx([1.001 * curve(some.x.min(), 19)] * 2)
 
 
 def test_a_band_that_widens_is_seen():
     """A quadratic in d that is flatter at each larger budget: ends and width of the band by hand."""
     parts = []
-    for flops, bend in zip((1e18, 1e19, 1e20), (0.4, 0.2, 0.1)):
+    for flops, bend in zip((1e18, 1e19, 1e20), (0.4, 0.2, 0.1), strict=True):
         width = np.arange(256.0, 1100, 64)
         loss = 2 + bend * (width / 640 - 1) ** 2
         one = np.ones(len(width))
@@ -224,7 +233,7 @@ def test_a_band_that_widens_is_seen():
         289 / 9,
     )
     fitted = holistic_runs.fit(None, runs)
-    for row, bend in zip(fitted["budgets"], (0.4, 0.2, 0.1)):
+    for row, bend in zip(fitted["budgets"], (0.4, 0.2, 0.1), strict=True):
         half = 640 * np.sqrt(0.002 / bend)
         assert row["width"]["best"] == pytest.approx(640) and row["width"]["band"] == pytest.approx(
             [640 - half, 640 + half]
@@ -242,7 +251,7 @@ def test_ranks_and_the_control():
     loss = cell + 0.01 * (d / 640 - 1) ** 2 + 0.002 * rng.normal(size=len(x))
     runs = holistic_runs.Search("x", np.full(len(x), 1e18), np.full(len(x), 1e9), active, y * active, d, loss, 289 / 9)
     found = holistic_runs.rank(holistic_runs.cells_of(runs), d, loss)
-    keys = sorted(set(zip(x, y)))
+    keys = sorted(set(zip(x, y, strict=True)))
     middle = [loss[(x == a) & (y == b) & (d == 640)][0] for a, b in keys]
     best = [loss[(x == a) & (y == b)].min() for a, b in keys]
     assert (found["cells"], found["runs"]) == (9, 27)
@@ -278,7 +287,10 @@ def test_a_budget_gives_a_complete_architecture(capsys):
     shape = Shape(m["d_model"], m["n_dense_blocks"], m["n_blocks"] - m["n_dense_blocks"], m["d_expert"], setting(1e21))
     made, asked = shape.triad(), triad_of(1e21, result["values"]["m_over_active"]["value"], 22)
     assert made == pytest.approx((m["flops_per_token"], m["n_active"], m["n_total"]))
-    assert max(abs(a / b - 1) for a, b in zip(made, asked)) == pytest.approx(result["off"]) and result["off"] < 0.05
+    assert (
+        max(abs(a / b - 1) for a, b in zip(made, asked, strict=True)) == pytest.approx(result["off"])
+        and result["off"] < 0.05
+    )
     assert m["n_tokens"] * m["flops_per_token"] == pytest.approx(1e21)
     values = holistic.published(1e19)
     assert values["learning_rate"]["value"] == pytest.approx(8.28e-4) and values["batch_rows"]["value"] == 128

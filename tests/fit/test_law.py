@@ -59,7 +59,7 @@ def test_fix_reaches_errors_profile_and_draws(tmp_path, capsys):
     said = capsys.readouterr().out
     assert record["settings"]["fix"] == {"E_max": 60, "c": 0.8} and "E_max 60 (fixed)" in said
     assert list(record["profile"]) == ["E_start"]
-    draws = dict(zip(FORMS["joint"].names, np.array(record["bootstrap"]["draws"]).T))
+    draws = dict(zip(FORMS["joint"].names, np.array(record["bootstrap"]["draws"]).T, strict=True))
     assert np.allclose(draws["E_max"], 60) and np.allclose(draws["c"], 0.8) and np.ptp(draws["alpha"]) > 0
     assert not [w for w in record["warnings"] if "pin down c" in w or "pin down E_max" in w]
 

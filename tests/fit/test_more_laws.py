@@ -121,12 +121,17 @@ def test_best_size_at_a_sparsity(sparsity, total, loss):
 @pytest.mark.parametrize("flops, total", [(3e19, 43e6), (6e19, 64e6), (1e20, 85e6), (3e20, 153e6), (1e21, 281e6)])
 def test_where_sparsity_begins_to_help(flops, total):
     """The size at which the slope of the loss in S is zero at S = 0."""
-    slope = lambda n: (at_budget(n, 1e-6, flops) - at_budget(n, -1e-6, flops)) / 2e-6
+
+    def slope(n):
+        return (at_budget(n, 1e-6, flops) - at_budget(n, -1e-6, flops)) / 2e-6
+
     assert scipy.optimize.brentq(slope, 1e7, 1e9) == pytest.approx(total, abs=0.51e6)
 
 
 def test_a_plan_says_that_the_sparsity_law_has_no_optimum_of_its_own(capsys):
-    ask = lambda *limits: command_line.run(["plan", "--law=sparsity-2025", "--flops=1e20", *limits, "--json"])
+    def ask(*limits):
+        return command_line.run(["plan", "--law=sparsity-2025", "--flops=1e20", *limits, "--json"])
+
     answers = []
     for limits in ((), ("--experts=64,128,256",), ("--memory_gb=8",)):
         assert ask(*limits) == 0
@@ -141,7 +146,9 @@ def test_a_plan_says_that_the_sparsity_law_has_no_optimum_of_its_own(capsys):
 
 
 def test_best_structure_of_the_law_of_five_factors():
-    structure = lambda x: COMPREHENSIVE.predict(3e9, 1e11, n_total=3e10, top_k=x[0], shared_share=x[1])
+    def structure(x):
+        return COMPREHENSIVE.predict(3e9, 1e11, n_total=3e10, top_k=x[0], shared_share=x[1])
+
     g, s = scipy.optimize.minimize(structure, (5.0, 0.5), method="Nelder-Mead", options=dict(xatol=1e-6, fatol=1e-14)).x
     assert g == pytest.approx(6.78, abs=5.1e-3) and s == pytest.approx(0.315, abs=5.1e-4)
     for total, share in ((30e9, 0.401), (671e9, 0.220)):
@@ -223,7 +230,10 @@ def test_budgets():
     """By tokens, by FLOPs where sizes share those, else parts of the compute."""
     flops = np.repeat([1e18, 1e19], 4)
     size = np.tile([1e8, 2e8, 4e8, 8e8], 2)
-    of = lambda n, d: forms.budgets_of(Runs("x", dict(n_active=n, n_tokens=d), np.ones(len(n)), Table("x", {}, [])))
+
+    def of(n, d):
+        return forms.budgets_of(Runs("x", dict(n_active=n, n_tokens=d), np.ones(len(n)), Table("x", {}, [])))
+
     labels, by = of(size, flops / (6 * size) * 1.001)
     assert labels.tolist() == [0] * 4 + [1] * 4 and by == "training FLOPs"
     assert of(size, flops)[1] == "n_tokens"
@@ -253,5 +263,8 @@ def test_sparsity_follows_from_the_numbers_of_experts(tmp_path):
 def test_effective_parameters_of_routed_models(router, size):
     """Clark et al.: the dense model with the loss of 5M parameters and 128 experts."""
     law = load(f"clark-2022-{router}")
-    excess = lambda log_n: float(law.predict(np.exp(log_n), n_experts=1) - law.predict(5e6, n_experts=128))
+
+    def excess(log_n):
+        return float(law.predict(np.exp(log_n), n_experts=1) - law.predict(5e6, n_experts=128))
+
     assert np.exp(scipy.optimize.brentq(excess, 10, 25)) == pytest.approx(size, abs=0.0051e6)

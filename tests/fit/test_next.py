@@ -58,7 +58,9 @@ def test_variances_are_those_of_the_explicit_covariance():
     expected = [goal @ covariance @ goal for goal in of.goals]
     assert of.variances(of.jacobian[chosen], model) == pytest.approx(expected, rel=1e-10)
     best = np.linalg.inv(rows.T @ np.linalg.inv(correlation) @ rows + prior)
-    assert of.score(chosen) == pytest.approx(sum(w * g @ best @ g for w, g in zip((1, 0.3), of.goals)), rel=1e-10)
+    assert of.score(chosen) == pytest.approx(
+        sum(w * g @ best @ g for w, g in zip((1, 0.3), of.goals, strict=True)), rel=1e-10
+    )
 
 
 @pytest.mark.parametrize("chosen", [[], [3], [0, 1, 2, 7]])

@@ -106,7 +106,9 @@ def brute_force(reduced, e, constraints, points=400_001):
 )
 @settings(max_examples=80, deadline=None)
 def test_constrained_optimum_is_brute_force(flops, memory, kv, served, cap, e, name):
-    power = lambda x: None if x is None else 10.0**x
+    def power(x):
+        return None if x is None else 10.0**x
+
     if flops is None and (memory is None or cap is None):
         return
     constraints = optimum.Constraints(
@@ -234,7 +236,10 @@ def test_near_optimal_band_ends_at_a_tenth_of_a_percent(law):
         assert np.isfinite(low).any()
         for i in np.flatnonzero(np.isfinite(low)):
             m, mu, n, nu, c = law.at_experts(found.n_experts[i])[:5]
-            loss = lambda size: m * size**mu + n * constraints.tokens(size) ** nu + c
+
+            def loss(size):
+                return m * size**mu + n * constraints.tokens(size) ** nu + c
+
             for end, outside in ((low[i], low[i] * 0.99), (high[i], high[i] * 1.01)):
                 assert loss(end) <= target * (1 + 1e-9)
                 memory = constraints.memory(PAPER, PAPER.d_model(outside), found.n_experts[i])

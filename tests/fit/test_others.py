@@ -20,7 +20,9 @@ def test_columns_by_other_names(tmp_path, capsys):
     runs = dense_runs()
     ours = fit_runs.write_csv(tmp_path / "ours.csv", runs)
     theirs = tmp_path / "theirs.jsonl"
-    rows = [dict(N=n, D=d, val_loss=v, loss=9.0) for n, d, v in zip(runs.n_active, runs.n_tokens, runs.loss)]
+    rows = [
+        dict(N=n, D=d, val_loss=v, loss=9.0) for n, d, v in zip(runs.n_active, runs.n_tokens, runs.loss, strict=True)
+    ]
     theirs.write_text("".join(json.dumps(row) + "\n" for row in rows))
     names = "--columns=loss:val_loss,n_tokens:D,n_active:N"
     one, other = (

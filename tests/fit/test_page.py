@@ -78,7 +78,7 @@ def test_a_page_in_a_folder_is_a_law(tmp_path, browser):
     axes = np.geomspace(1e7, 1e9, 5), np.geomspace(1e9, 3e10, 4), np.array([0, 0.5, 0.875])
     n, d, s = (axis.ravel() for axis in np.meshgrid(*axes))
     loss = true_loss(n, d, s) * np.exp(0.001 * rng.normal(size=len(n)))
-    rows = [dict(n_total=a, n_tokens=b, sparsity=c, loss=v) for a, b, c, v in zip(n, d, s, loss)]
+    rows = [dict(n_total=a, n_tokens=b, sparsity=c, loss=v) for a, b, c, v in zip(n, d, s, loss, strict=True)]
     (tmp_path / "runs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     commands = (
         f"law --form=sparse --runs={tmp_path}/runs.jsonl --out={tmp_path}/law.json --starts=32 --bootstrap=4",

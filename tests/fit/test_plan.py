@@ -402,5 +402,5 @@ def test_predictions_outside_are_marked(folder, tmp_path, capsys):
 def test_inside_is_what_extrapolation_leaves_unmarked(folder):
     law = load(f"{folder}/law.json")
     n, d, e = np.array([1e3, 2e4, 2e4, 2e4]), np.array([5e5, 5e5, 1e7, 5e5]), np.array([1, 8, 8, 16])
-    one_by_one = [not law.extrapolation(*row) for row in zip(n, d, e)]
+    one_by_one = [not law.extrapolation(*row) for row in zip(n, d, e, strict=True)]
     assert law.inside(n, d, e).tolist() == one_by_one == [False, True, False, False]

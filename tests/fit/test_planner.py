@@ -72,7 +72,10 @@ def wishes(law, count, seed):
     rng = random.Random(seed)
     middle = 2e12 if law.endswith(".json") or law == "jmoe-bytes-2026" else 1e21
     size = math.sqrt(middle / 120)
-    between = lambda low, high: f"{math.exp(rng.uniform(math.log(low), math.log(high))):.6g}"
+
+    def between(low, high):
+        return f"{math.exp(rng.uniform(math.log(low), math.log(high))):.6g}"
+
     for i in range(count):
         state = dict(law=law, flops=between(1e-3 * middle, 1e4 * middle), memory_gb="", context="0")
         if rng.random() < 0.6:

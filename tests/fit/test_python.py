@@ -91,7 +91,7 @@ def test_a_law_predicts_tables_and_refuses_what_no_model_has(law):
     frame = pandas.DataFrame(dict(n_active=[2e4, 3e4, 4e4], n_tokens=[1e6, 2e6, 3e6], n_experts=[1, 2, 8], note="x"))
     columns = {name: frame[name].to_numpy() for name in ("n_active", "n_tokens", "n_experts")}
     expected = law.predict(**columns).tolist()
-    assert expected == [float(law.predict(*row)) for row in zip(*columns.values())]
+    assert expected == [float(law.predict(*row)) for row in zip(*columns.values(), strict=True)]
     for runs in (frame, frame.to_dict("records"), columns):
         assert law.predict(runs).tolist() == expected
     for bad, words in (
@@ -157,7 +157,7 @@ def test_options_are_arrays_and_dictionaries():
     plain = fit.plan("joint-moe-2025", flops=1e22, experts=[1, 8], chips="H100:64")
     given = fit.plan("joint-moe-2025", flops=np.float64(1e22), experts=np.array([1, 8]), chips="H100:64", mfu=mfu)
     assert given.chips["mfu"] == mfu and given.best["loss"] == plain.best["loss"]
-    for row, same in zip(given.optima, plain.optima):
+    for row, same in zip(given.optima, plain.optima, strict=True):
         hours = same["cost"]["training_hours"] * 0.4 / mfu[row["n_experts"]]
         assert row["cost"]["training_hours"] == pytest.approx(hours, rel=1e-12)
     assert [row["n_experts"] for row in fit.plan("joint-moe-2025", flops=1e21, experts=range(1, 4)).optima] == [1, 2, 3]
@@ -266,7 +266,9 @@ def test_a_prediction_is_what_the_command_prints_and_writes(law, tmp_path, capsy
     rows = {name: [value, 2 * value] for name, value in model.items()} | dict(loss=[5.0, 4.0])
     many = fit.predict(law, rows)
     models, out = tmp_path / "models.jsonl", tmp_path / "out.jsonl"
-    models.write_text("".join(json.dumps(dict(zip(rows, row))) + "\n" for row in zip(*rows.values())))
+    models.write_text(
+        "".join(json.dumps(dict(zip(rows, row, strict=True))) + "\n" for row in zip(*rows.values(), strict=True))
+    )
     assert command_line.run([*flags, f"--runs={models}", f"--out={out}"]) == 0
     written = [json.loads(line) for line in out.read_text().splitlines()]
     for name, values in many.columns.items():

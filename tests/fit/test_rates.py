@@ -87,7 +87,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
     outside = learning_rate.BestRate(1e9, 64, 1e11, 0, 0, 0, False, 1e6)
     at = learning_rate.predict(LAW, 1e9, 64, 1e11, 1e6)
     for _ in range(500):
-        for o, rate in zip(optima, truth):
+        for o, rate in zip(optima, truth, strict=True):
             o.rate = rate * np.exp(0.1 * chance.standard_normal())
         law = learning_rate.fit(optima, with_tokens=True, with_batch=True)
         intervals, half = learning_rate.spread(law, optima)
@@ -100,7 +100,10 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
 
 def test_a_wrong_rate_costs_what_the_runs_say():
     """Along a curve that is no parabola, within what was tried and not beyond; nothing where the best is at the end."""
-    loss = lambda x: 2 + np.where(x > 0, 0.3, 0.1) * x**2
+
+    def loss(x):
+        return 2 + np.where(x > 0, 0.3, 0.1) * x**2
+
     x = np.log(2) * np.arange(-1.5, 2.6, 0.25)
     model = dict(n_active=1e6, n_experts=1, n_tokens=1e9)
     found = [model | dict(peak_learning_rate=float(np.exp(a)), loss=float(loss(a))) for a in x]

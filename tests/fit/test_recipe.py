@@ -134,7 +134,7 @@ def test_beyond_the_sizes_the_recipe_is_that_of_published_models(n_blocks, n_tok
     low, high = outside.learning_rate_range
     assert low <= outside.learning_rate <= high
     assert outside.extrapolation == max(row["extrapolation"] for row in outside.laws) > 1
-    starts, batches = zip(*outside.batch_tokens)
+    starts, batches = zip(*outside.batch_tokens, strict=True)
     assert starts[0] == 0 and list(batches) == sorted(set(batches)) and all(batch % 4096 == 0 for batch in batches)
 
 

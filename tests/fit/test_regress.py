@@ -38,7 +38,7 @@ def noisy():
 
 def numpy_objective(free, runs, settings, weights):
     """The objective as the docstring of fit/fitting/problem.py states it, in NumPy and scipy."""
-    c = dict(zip(JOINT.names, np.asarray(JOINT.to_coefficients(free))))
+    c = dict(zip(JOINT.names, np.asarray(JOINT.to_coefficients(free)), strict=True))
     r = np.log(fit_runs.joint_loss(runs.n_active, runs.n_tokens, runs.n_experts, c)) - np.log(runs.loss)
     losses = weights * scipy.special.huber(settings.huber_delta, r)
     total = losses.sum() if settings.reduction == "sum" else losses.mean()
@@ -63,7 +63,10 @@ def test_gradient_is_exact_on_both_sides_of_delta():
     problem = prepare(JOINT, runs, Settings(huber_delta=0.01))
     residuals = residual_function(JOINT)
     x = problem.centre(TRUE[None])[0]
-    value = lambda x: float(0.5 * jnp.sum(residuals(x, problem.data) ** 2))
+
+    def value(x):
+        return float(0.5 * jnp.sum(residuals(x, problem.data) ** 2))
+
     gradient = np.asarray(jax.grad(lambda x: 0.5 * jnp.sum(residuals(x, problem.data) ** 2))(x))
     central = np.array([(value(x + h) - value(x - h)) / 2e-6 for h in 1e-6 * np.eye(11)])
     np.testing.assert_allclose(gradient, central, rtol=1e-4, atol=1e-6)
@@ -165,9 +168,15 @@ def test_our_levenberg_marquardt_ends_where_jaxopts_does(name):
 
 def test_our_levenberg_marquardt_goes_on_where_a_step_leads_to_nothing_finite():
     """The first step from 4 is to 4 - 4 ln 4 = -1.5, where the logarithm is not a number; the optimum is 1."""
-    residuals = lambda x, data: jnp.log(x) * data["weight"]
+
+    def residuals(x, data):
+        return jnp.log(x) * data["weight"]
+
     starts, data = jnp.array([[4.0], [0.5]]), {"weight": jnp.ones(1)}
-    solve = lambda steps: solvers.levenberg_marquardt(residuals, steps, starts, data)
+
+    def solve(steps):
+        return solvers.levenberg_marquardt(residuals, steps, starts, data)
+
     assert float(solve(1)[0][0, 0]) == 4
     x, objective, gradient = map(np.asarray, solve(100))
     np.testing.assert_allclose(x, 1)

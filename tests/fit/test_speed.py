@@ -179,7 +179,9 @@ def test_calibration_recovers_planted_efficiencies():
     runs = [
         dataclasses.replace(run, source=f"{chip} {run.shape.d_model}", tokens_per_second=run.tokens_per_second * noise)
         for chip in ("H100", "A100")
-        for run, noise in zip(planted(true, (512, 1024, 2048, 4096), chip), np.exp(0.02 * rng.standard_normal(8)))
+        for run, noise in zip(
+            planted(true, (512, 1024, 2048, 4096), chip), np.exp(0.02 * rng.standard_normal(8)), strict=True
+        )
     ]
     found = speed.calibrate(runs)
     assert found.products["H100"] == pytest.approx(0.5, rel=0.1)

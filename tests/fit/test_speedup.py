@@ -61,13 +61,13 @@ def test_hours_count_how_fast_the_runs_train(tmp_path, capsys):
     by_flops = fit.speedup("joint-moe-2025", variant(law, 1.7))
     found = fit.speedup("joint-moe-2025", variant(law, 1.7) | speeds, by="time")
     assert found.factor == pytest.approx(0.8 * by_flops.factor) and found.by == "time"
-    for row, of_flops in zip(found.runs, by_flops.runs):
+    for row, of_flops in zip(found.runs, by_flops.runs, strict=True):
         assert row["law_flops"] == pytest.approx(of_flops["law_flops"])
         assert row["factor"] == pytest.approx(0.8 * of_flops["factor"]) and row["speed_ratio"] == pytest.approx(0.8)
     assert "needs 1.36 times their hours" in found.answer
     path = tmp_path / "variant.csv"
     columns = variant(law, 1.7) | speeds
-    rows = [",".join(map(str, row)) for row in zip(*columns.values())]
+    rows = [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
     path.write_text("\n".join([",".join(columns), *rows]))
     flags = ["speedup", "--law=joint-moe-2025", f"--runs={path}"]
     assert command_line.run([*flags, "--by=time"]) == 0

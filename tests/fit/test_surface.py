@@ -28,7 +28,7 @@ def grid():
 
 def known(n, s):
     x, z = np.log(n), -np.log(1 - s)
-    return sum(c * term for c, term in zip(KNOWN, (x, x**2, z, z**2, x * z, (x * z) ** 2, 1)))
+    return sum(c * term for c, term in zip(KNOWN, (x, x**2, z, z**2, x * z, (x * z) ** 2, 1), strict=True))
 
 
 def test_a_surface_is_its_polynomial_and_its_optima_are_those_of_a_grid():
@@ -79,7 +79,7 @@ def surface_table(path):
     n, s = grid()
     rows = dict(n_active=[], n_total=[], n_tokens=[], n_experts=[], top_k=[], loss=[])
     for flops in (1e20, 3e20):
-        for total, sparsity in zip(n, s):
+        for total, sparsity in zip(n, s, strict=True):
             active, experts = total * (1 - 0.9 * sparsity), 1000
             row = dict(n_active=active, n_total=total, n_tokens=flops / (6 * active), n_experts=experts)
             row |= dict(top_k=experts * (1 - sparsity), loss=float(known(total, sparsity)) - 0.1 * (flops > 2e20))

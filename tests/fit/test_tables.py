@@ -184,7 +184,7 @@ def test_random_shapes_are_planned_as_they_are_counted(seed):
     ):
         law = law_of(table(**columns, **more))
         assert (law.models["architecture"] or {"top_k": 1})["top_k"] == top_k and not law.models["assumed"]
-        for size, ratio in zip(active[2:], (total / active)[2:]):
+        for size, ratio in zip(active[2:], (total / active)[2:], strict=True):
             plan = fit.plan(law, max_tokens=20 * size, flops=6 * size * 20 * size * 0.999, shape="paper")
             best, built = plan.best, plan.buildable
             here = np.interp(np.log(best["n_active"]), np.log(active), total / active)
@@ -255,7 +255,7 @@ def test_impossible_units_are_refused_with_the_flag_that_mends_them(changes, fla
     with open(path, "w") as f:
         writer = csv.writer(f)
         writer.writerow(other)
-        writer.writerows(zip(*other.values()))
+        writer.writerows(zip(*other.values(), strict=True))
     law = ["law", f"--runs={path}", f"--out={tmp_path / 'law.json'}", "--form=chinchilla", "--starts=8"]
     assert f"--units={flag}" in refused(capsys, *law)
     assert command_line.run([*law, f"--units={flag}"]) == 0
@@ -385,7 +385,13 @@ def test_a_large_table_is_fitted_and_drawn_within_two_gigabytes(tmp_path):
         writer = csv.writer(f)
         writer.writerow(["n_active", "n_tokens", "n_experts", "loss"])
         writer.writerows(
-            zip(n.tolist(), d.tolist(), [1] * len(n), (loss * np.exp(0.003 * rng.normal(size=len(n)))).tolist())
+            zip(
+                n.tolist(),
+                d.tolist(),
+                [1] * len(n),
+                (loss * np.exp(0.003 * rng.normal(size=len(n)))).tolist(),
+                strict=True,
+            )
         )
     law = tmp_path / "law.json"
     said, peak = run_with_peak("law", f"--runs={path}", f"--out={law}", "--starts=16")

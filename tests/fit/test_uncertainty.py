@@ -49,7 +49,7 @@ def shared():
 
 def losses(draws, ln_n, ln_d, n_experts):
     """ln of the losses [draws, models] of the joint law with coefficients [draws, n]."""
-    free = JOINT.to_free(dict(zip(JOINT.names, draws.T)))[:, :, None]
+    free = JOINT.to_free(dict(zip(JOINT.names, draws.T, strict=True)))[:, :, None]
     return fit_runs.log_loss("joint", free, ln_n, ln_d, n_experts)
 
 
@@ -98,7 +98,7 @@ def test_standard_errors_are_those_of_scipy(noisy):
     runs = problem.runs
 
     def residuals(c):
-        return JOINT.log_loss(JOINT.to_free(dict(zip(JOINT.names, c))), runs.columns) - np.log(runs.loss)
+        return JOINT.log_loss(JOINT.to_free(dict(zip(JOINT.names, c, strict=True))), runs.columns) - np.log(runs.loss)
 
     c = np.array(list(found.coefficients.values()))
     jacobian = np.stack(

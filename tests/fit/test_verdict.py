@@ -56,7 +56,7 @@ def test_draws_that_disagree_make_it_undecided(tmp_path):
     drawn = load(path)
     losses = []
     for draw in draws:
-        one = dict(record, coefficients=dict(zip(law, draw)))
+        one = dict(record, coefficients=dict(zip(law, draw, strict=True)))
         one.pop("bootstrap")
         (tmp_path / "one.json").write_text(json.dumps(one))
         optima = fit.plan(str(tmp_path / "one.json"), flops=2e12, experts=list(drawn.experts)).optima

@@ -183,7 +183,10 @@ def test_the_verify_of_prepare_reads_the_text_of_byte_level_shards(tmp_path, mon
     """As an earlier reader prepared them: hashes and counts are right."""
     write_jsonl(tmp_path / "a.jsonl", {234: b'{"text": "half \\ud800 of a pair"}'})
     with monkeypatch.context() as patch:
-        unchecked = lambda *piece: (text.encode("utf-8", "surrogatepass") for text, _ in sources._lines(*piece[:2]))
+
+        def unchecked(*piece):
+            return (text.encode("utf-8", "surrogatepass") for text, _ in sources._lines(*piece[:2]))
+
         patch.setattr(sources, "documents", unchecked)
         corpus.load(settings(tmp_path / "a.jsonl"))
     (manifest,) = cache_dir().rglob("manifest.json")
@@ -300,7 +303,7 @@ def test_a_missing_package_is_one_sentence(tmp_path, places, vocabularies):
     assert done.returncode == 0, done.stderr
     sentences = done.stdout.splitlines()
     assert len(sentences) == len(cases), done.stdout
-    for said, (*_, reader, package) in zip(sentences, cases):
+    for said, (*_, reader, package) in zip(sentences, cases, strict=True):
         assert reader in said and "cannot be read: the Python package " in said and f"`pip install {package}`" in said
 
 

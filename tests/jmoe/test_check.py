@@ -165,7 +165,7 @@ def test_a_table_gets_the_columns_that_any_of_its_rows_has():
     schema.with_columns(rows, configs)
     shared = dict(n_kv_heads=8, head_dim=64), dict(n_kv_heads=2, head_dim=96)
     others = dict(tied_embeddings=False, optimizer="adamw"), dict(tied_embeddings=True, optimizer="muon")
-    assert rows == [heads | other for heads, other in zip(shared, others)]
+    assert rows == [heads | other for heads, other in zip(shared, others, strict=True)]
     alone = [dict(n_experts=8)]
     schema.with_columns(alone, configs[:1])
     assert alone == [dict(n_experts=8)]

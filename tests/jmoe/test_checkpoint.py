@@ -35,7 +35,10 @@ RECORD = {
 
 def state(mesh, seed: int):
     """Parameters and Adam's state like those of training: sharded, replicated and scalar arrays."""
-    place = lambda spec: jax.NamedSharding(mesh, spec)
+
+    def place(spec):
+        return jax.NamedSharding(mesh, spec)
+
     keys = jax.random.split(jax.random.key(seed), 3)
     params = {
         "embed": jax.device_put(jax.random.normal(keys[0], (256, 64)), place(P(None, "data"))),

@@ -117,7 +117,7 @@ def accepted_elements(config, n_tokens, mesh):
         found["gate and up of one layer, one product"] = n_tokens * model.top_k * 2 * (model.d_expert or model.d_ff)
     params = jax.eval_shape(lambda: init_params(config))
     specs = jax.tree.leaves(sharding.parameter_specs(config.model))
-    for (path, leaf), spec in zip(jax.tree.leaves_with_path(params), specs):
+    for (path, leaf), spec in zip(jax.tree.leaves_with_path(params), specs, strict=True):
         gathered = leaf.size // math.prod(mesh[axis] for axis in spec if axis in ("expert", "model"))
         found[f"{path} at rest, its gradient or moments"] = gathered // (mesh["data"] if "data" in spec else 1)
         found[f"{path} gathered where it is used"] = gathered // (model.n_blocks if "blocks" in str(path) else 1)

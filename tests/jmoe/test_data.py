@@ -34,7 +34,7 @@ def test_batches_follow_from_the_step_alone():
     for start in (0, 3, 8, 11):
         again = [np.asarray(b) for b in training_batches(text, config, plan, mesh, trunk, start)]
         assert len(again) == len(whole) - start
-        for one, other in zip(whole[start:], again):
+        for one, other in zip(whole[start:], again, strict=True):
             np.testing.assert_array_equal(one, other)
     rows = np.concatenate(whole)[:, 0] // 16
     first, second = rows[:80], rows[80:160]

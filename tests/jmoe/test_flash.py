@@ -37,13 +37,16 @@ def exact(q, k, v):
 def differences(got, inputs):
     """Relative to the float32 attention: of the output and of the three gradients."""
     want = value_and_gradients(exact, *inputs)
-    return [float(np.linalg.norm(np.float32(a) - b) / np.linalg.norm(b)) for a, b in zip(got, want)]
+    return [float(np.linalg.norm(np.float32(a) - b) / np.linalg.norm(b)) for a, b in zip(got, want, strict=True)]
 
 
 def normal(b, t, h, k, n_kv_heads=None):
     """Queries, keys, values and the gradient of what they give."""
     keys = jax.random.split(jax.random.key(0), 4)
-    return [jax.random.normal(key, (b, t, n, k)) for key, n in zip(keys, (h, n_kv_heads or h, n_kv_heads or h, h))]
+    return [
+        jax.random.normal(key, (b, t, n, k))
+        for key, n in zip(keys, (h, n_kv_heads or h, n_kv_heads or h, h), strict=True)
+    ]
 
 
 kernels = functools.partial(tpu_flash.attention, interpret=True)
@@ -72,7 +75,7 @@ def test_blocks_and_kernels_equal_attention_over_all_positions_at_once(
     inputs = normal(*shape)
     found = differences(value_and_gradients(function, *(x.astype(dtype) for x in inputs)), inputs)
     names = "output", "gradient of queries", "keys", "values"
-    record_property("table", ", ".join(f"{name} {one:.2g}" for name, one in zip(names, found)))
+    record_property("table", ", ".join(f"{name} {one:.2g}" for name, one in zip(names, found, strict=True)))
     assert max(found) < tolerance
     assert dtype == jnp.float32 or min(found) > 1e-4  # it was rounded, or float32 was measured against itself
 
@@ -116,7 +119,10 @@ def test_kernels_are_the_same_spread_over_a_mesh(n_kv_heads):
 def test_a_tpu_takes_the_kernels_where_they_fit_and_blocks_elsewhere(t, k, taken, w, not_kept):
     pytest.importorskip("libtpu", reason="SKIPPED: nothing was compiled for a TPU, libtpu (the [tpu] extra) is missing")
     mesh = jax.sharding.Mesh(topology_devices("v5e:2x2")[:1], ("data",))
-    of = lambda heads: jax.ShapeDtypeStruct((2, t, heads, k), jnp.float32, sharding=jax.NamedSharding(mesh, P()))
+
+    def of(heads):
+        return jax.ShapeDtypeStruct((2, t, heads, k), jnp.float32, sharding=jax.NamedSharding(mesh, P()))
+
     q, kv = of(2 * w), of(2)
     with jax.set_mesh(mesh):
         run = jax.shard_map(

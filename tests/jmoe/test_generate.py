@@ -53,7 +53,10 @@ def test_tokens_are_drawn_as_often_as_they_are_likely():
     logits_V = jnp.log(jnp.array([0.1, 0.5, 0.15, 0.25]))
     draw = jax.jit(jax.vmap(decoder.choose, in_axes=(None, 0, None, None)))
     keys = jax.random.split(jax.random.key(0), 20_000)
-    share = lambda *settings: np.bincount(draw(logits_V, keys, *settings), minlength=4) / len(keys)
+
+    def share(*settings):
+        return np.bincount(draw(logits_V, keys, *settings), minlength=4) / len(keys)
+
     five_sigma = 5 * 0.5 / len(keys) ** 0.5
     np.testing.assert_allclose(share(1.0, 1.0), [0.1, 0.5, 0.15, 0.25], atol=five_sigma)
     squared = np.array([0.01, 0.25, 0.0225, 0.0625])
@@ -81,9 +84,9 @@ def trained(tmp_path_factory, text_glob):
 
 
 def test_the_command_prints_text_that_follows_its_prompt(trained):
-    text = lambda *flags: (
-        helpers.run("jmoe.generate", f"--workdir={trained}", "--prompt=def é", "--n=40", *flags).stdout
-    )
+    def text(*flags):
+        return helpers.run("jmoe.generate", f"--workdir={trained}", "--prompt=def é", "--n=40", *flags).stdout
+
     first, other = text(), text("--seed=1")
     assert first.startswith("def é") and 10 < len(first) < 60
     assert first != other

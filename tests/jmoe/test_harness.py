@@ -60,7 +60,7 @@ def log_likelihoods(params, config, pairs) -> list[float]:
     log_p_BTV = logits_BTV - np.log(np.sum(np.exp(logits_BTV), axis=-1, keepdims=True))
     return [
         sum(log_p_BTV[b, t - 1, row[t]] for t in range(len(context), len(row)))
-        for b, ((context, _), row) in enumerate(zip(pairs, rows))
+        for b, ((context, _), row) in enumerate(zip(pairs, rows, strict=True))
     ]
 
 
@@ -75,7 +75,7 @@ def rows_of(text: bytes, length: int):
 def write_tasks(folder) -> None:
     (folder / "tasks").mkdir()
     documents = {"choice": CHOICES, "text": [{"text": text} for text in TEXTS]}
-    for (name, lines), task in zip(documents.items(), (CHOICE_TASK, TEXT_TASK)):
+    for (name, lines), task in zip(documents.items(), (CHOICE_TASK, TEXT_TASK), strict=True):
         file = folder / f"{name}.jsonl"
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
         (folder / f"tasks/{name}.yaml").write_text(task.format(file=file))

@@ -100,7 +100,10 @@ def test_a_cut_document_survives_a_kill(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text(lines("a", 900))
     (tmp_path / "b.txt").write_text(lines("b", 2000))
     where = settings(tmp_path / "*.txt")
-    start = lambda name: prepare.prepare(sources.find(where), where, tokenizer.load("bytes"), tmp_path / name, 1, 5000)
+
+    def start(name):
+        return prepare.prepare(sources.find(where), where, tokenizer.load("bytes"), tmp_path / name, 1, 5000)
+
     start("whole")
 
     def killed(*_):
@@ -112,7 +115,10 @@ def test_a_cut_document_survives_a_kill(tmp_path, monkeypatch):
             start("killed")
     assert list((tmp_path / "killed").glob("units-*/*.npz"))
     start("killed")
-    files = lambda name: {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+
+    def files(name):
+        return {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+
     assert files("killed") == files("whole") and len(files("whole")) > 10
 
 

@@ -214,7 +214,9 @@ class Process:
 def made_up(monkeypatch):
     """Puts a World under the lease's code: its clock, its threads, its end and its kernel."""
     worlds = []
-    here = lambda: worlds[-1]
+
+    def here():
+        return worlds[-1]
 
     class Event:
         def __init__(self):

@@ -86,7 +86,9 @@ def test_microbatches_halve_while_they_divide():
 
 @pytest.mark.parametrize("limit, found", [(9_999, 4_096), (2_048, 2_048), (600, 512), (100, None)])
 def test_the_largest_microbatch_that_fits_is_found(limit, found, monkeypatch):
-    measure = lambda config, _: {"fits": config.microbatch_tokens <= limit, "memory_bytes": {"peak": 7}}
+    def measure(config, _):
+        return {"fits": config.microbatch_tokens <= limit, "memory_bytes": {"peak": 7}}
+
     monkeypatch.setattr(report, "measure", measure)
     assert report.smaller(small(8), jax.devices()[:1])[0]["microbatch_tokens"] == found
 

@@ -43,7 +43,7 @@ def test_microbatches_are_the_same_mathematics(n_devices, expert, model, n_exper
     whole, told = two_steps(config, mesh, batches)
     config.microbatch_tokens = 256
     summed, again = two_steps(config, mesh, batches)
-    for one, other in zip(told, again):
+    for one, other in zip(told, again, strict=True):
         assert jax.tree.structure(one) == jax.tree.structure(other)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-6), one, other)
     if n_experts > 1:

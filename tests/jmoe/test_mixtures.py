@@ -61,7 +61,10 @@ def test_counts_equal_the_built_model(fields):
     model, d, f = config.model, config.model.d_model, config.model.d_expert
     built = jax.eval_shape(lambda: decoder.init_params(config))
     assert counts.n_exact(model) == sum(x.size for x in jax.tree.leaves(built))
-    of = lambda *names: sum(x.size for p, x in jax.tree.leaves_with_path(built) if p[-1].key in names)
+
+    def of(*names):
+        return sum(x.size for p, x in jax.tree.leaves_with_path(built) if p[-1].key in names)
+
     uncounted = of("attention_norm", "mlp_norm", "final_norm", "router", "router_bias")
     assert counts.n_total(model) == counts.n_exact(model) - uncounted
     # a token leaves out of each mixture all experts but those that it chooses
@@ -83,7 +86,10 @@ def test_alike_experts_are_the_dense_model():
         router = make_params(mixed, mesh)["blocks"]["router"]
         alike = params["blocks"] | {"router": router}
         alike |= {name: jnp.repeat(params["blocks"][name][:, None], 4, axis=1) for name in ("gate", "up", "down")}
-        value = lambda config: jax.jit(jax.value_and_grad(lambda p: loss.loss_fn(p, batch, config, mesh)[0]))
+
+        def value(config):
+            return jax.jit(jax.value_and_grad(lambda p: loss.loss_fn(p, batch, config, mesh)[0]))
+
         one, grads = value(dense)(params)
         other, of_mixture = value(mixed)(params | {"blocks": alike})
     np.testing.assert_allclose(other, one, rtol=1e-6)
@@ -124,7 +130,7 @@ DROPLESS = tuple(sorted((FINE | dict(capacity_factor=None)).items()))
 def test_mesh_and_microbatches_change_nothing(names, place):
     one, params, _ = history(names)
     other, moved, _ = history(names, *place)
-    for a, b in zip(one, other):
+    for a, b in zip(one, other, strict=True):
         assert a.keys() == b.keys()
         for name in a.keys() - {"layers"}:
             np.testing.assert_allclose(b[name], a[name], rtol=1e-4, atol=1e-7, err_msg=name)

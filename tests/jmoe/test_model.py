@@ -57,7 +57,9 @@ def numpy_decoder(params, tokens_BT, model, feed_forward=numpy_dense):
     feed_forward(y_TD, weights of the block): of one row, what is added to the residual.
     """
     p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
-    rms_norm = lambda x, scale: x / np.sqrt(np.mean(x**2, -1, keepdims=True) + 1e-6) * scale
+
+    def rms_norm(x, scale):
+        return x / np.sqrt(np.mean(x**2, -1, keepdims=True) + 1e-6) * scale
 
     def norm(x, b, name):
         if model.norm == "rms":
@@ -67,7 +69,10 @@ def numpy_decoder(params, tokens_BT, model, feed_forward=numpy_dense):
 
     h, k = model.n_heads, model.head_dim or model.d_model // model.n_heads
     w = h // (model.n_kv_heads or h)  # heads of queries that share one of keys and values
-    turn = lambda vectors: np.array([rotate(vector, t, model.rope_base) for t, vector in enumerate(vectors)])
+
+    def turn(vectors):
+        return np.array([rotate(vector, t, model.rope_base) for t, vector in enumerate(vectors)])
+
     logits = []
     for row in tokens_BT:
         x = p["embed"][row]
@@ -81,7 +86,10 @@ def numpy_decoder(params, tokens_BT, model, feed_forward=numpy_dense):
             if model.qk_norm == "head":
                 q, key = rms_norm(q, b["q_norm"]), rms_norm(key, b["k_norm"])
             if model.qk_norm == "projection":
-                flat = lambda y: y.reshape(len(row), -1)
+
+                def flat(y):
+                    return y.reshape(len(row), -1)
+
                 q, key = (
                     rms_norm(flat(y), b[f"{name}_norm"].ravel()).reshape(y.shape) for name, y in (("q", q), ("k", key))
                 )
@@ -221,7 +229,10 @@ def test_the_decoder_is_a_flax_module_that_knows_its_weights(config):
     graphdef, state = nnx.split(built, nnx.Param)
     assert sum(x.size for x in jax.tree.leaves(state)) == counts.n_exact(config.model)
     specs = nnx.to_pure_dict(nnx.get_partition_spec(state))
-    full = lambda spec, x: (*spec, *[None] * (x.ndim - len(spec)))
+
+    def full(spec, x):
+        return (*spec, *[None] * (x.ndim - len(spec)))
+
     shapes = nnx.to_pure_dict(state)
     as_stored = jax.tree.map(full, sharding.parameter_specs(config.model), shapes)
     assert as_stored == jax.tree.map(full, specs, shapes)
@@ -326,7 +337,7 @@ def history(n_experts, n_devices, expert=1, model=1, **fields):
 def test_the_mesh_changes_nothing(n_experts, expert, model, fields):
     """Five steps on eight devices equal five on one: same losses, same drops."""
     histories = history(n_experts, 1, **fields), history(n_experts, 8, expert, model, **fields)
-    for one, eight in zip(*histories):
+    for one, eight in zip(*histories, strict=True):
         assert one.keys() == eight.keys()
         for name in one.keys() - {"layers"}:
             rtol = 1e-5 if name in ("loss", "cross_entropy", "drop_rate") else 1e-4
@@ -357,13 +368,18 @@ def test_chunked_cross_entropy_equals_the_plain_one(monkeypatch, n_tokens, vocab
     x_ND = jax.random.normal(keys[0], (n_tokens, 4))
     head_DV = jax.random.normal(keys[1], (4, vocab_size))
     target_N = jax.random.randint(keys[2], (n_tokens,), 0, vocab_size)
-    plain = lambda x, head: jnp.mean(optax.softmax_cross_entropy_with_integer_labels(x @ head, target_N))
-    chunked = lambda x, head: loss.mean_cross_entropy(x, head, target_N)
+
+    def plain(x, head):
+        return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(x @ head, target_N))
+
+    def chunked(x, head):
+        return loss.mean_cross_entropy(x, head, target_N)
+
     assert f"length={n_chunks}" in str(jax.make_jaxpr(chunked)(x_ND, head_DV)).replace(" ", "")
     expected, gradient = jax.value_and_grad(lambda *a: 3 * plain(*a), argnums=(0, 1))(x_ND, head_DV)
     got, got_gradient = jax.jit(jax.value_and_grad(lambda *a: 3 * chunked(*a), argnums=(0, 1)))(x_ND, head_DV)
     np.testing.assert_allclose(got, expected, rtol=1e-6)
-    for a, b in zip(got_gradient, gradient):
+    for a, b in zip(got_gradient, gradient, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7)
     np.testing.assert_allclose(
         loss.cross_entropy(x_ND, head_DV, target_N),
@@ -382,7 +398,9 @@ def test_the_gradient_of_the_loss_is_the_numerical_one(n_experts, fields):
     checked = 0
     with jax.set_mesh(mesh):
         # larger weights show more; larger queries and keys would make the loss too crooked to measure its slope
-        doubled = lambda path, x: x if path[-1].key in ("q_norm", "k_norm") else 2 * x
+        def doubled(path, x):
+            return x if path[-1].key in ("q_norm", "k_norm") else 2 * x
+
         params = jax.tree_util.tree_map_with_path(doubled, make_params(config, mesh))
         batch = tokens_on(mesh, (16, 33))
         value = jax.jit(lambda params: loss.loss_fn(params, batch, config, mesh)[0])
@@ -393,9 +411,10 @@ def test_the_gradient_of_the_loss_is_the_numerical_one(n_experts, fields):
                 continue
             noise = rng.normal(size=grad.shape)
             direction = np.float32(grad / np.linalg.norm(grad) + noise / np.linalg.norm(noise))
-            shifted = lambda size: jax.tree_util.tree_map_with_path(
-                lambda p, x: x + size * direction if p == path else x, params
-            )
+
+            def shifted(size):
+                return jax.tree_util.tree_map_with_path(lambda p, x: x + size * direction if p == path else x, params)
+
             numerical = (value(shifted(1e-2)) - value(shifted(-1e-2))) / 2e-2
             np.testing.assert_allclose(numerical, np.sum(grad * direction), rtol=0.02, atol=1e-4, err_msg=str(path))
             checked += 1

@@ -59,7 +59,10 @@ def reference(  # noqa: PLR0913
 
 def make_inputs(n_tokens, n_experts, d_model=16, d_ff=24, skew=0.0):
     rng = np.random.default_rng(0)
-    normal = lambda *shape: rng.normal(size=shape)
+
+    def normal(*shape):
+        return rng.normal(size=shape)
+
     router = normal(d_model, n_experts)
     router[:, 0] += skew
     return (
@@ -77,7 +80,9 @@ def make_mesh(*shape):
 
 
 def place(mesh, inputs, dtype=jnp.float32):
-    return [jax.device_put(jnp.asarray(x, dtype), NamedSharding(mesh, spec)) for x, spec in zip(inputs, SPECS)]
+    return [
+        jax.device_put(jnp.asarray(x, dtype), NamedSharding(mesh, spec)) for x, spec in zip(inputs, SPECS, strict=True)
+    ]
 
 
 def mixture(mesh, **options):
@@ -152,7 +157,7 @@ def test_nothing_is_dropped_on_any_mesh_however_uneven_the_load(shape, top_k, bl
     (many, grads), (one, expected) = (uneven(mesh, top_k, block, skew) for mesh in (shape, (1, 1, 1)))
     np.testing.assert_allclose(many, y, atol=5e-5)
     np.testing.assert_allclose(one, y, atol=5e-5)
-    for a, b in zip(grads, expected):
+    for a, b in zip(grads, expected, strict=True):
         np.testing.assert_allclose(a, b, atol=2e-4 * np.abs(b).max())
 
 
@@ -270,7 +275,7 @@ def value_and_gradient(shape, top_k, capacity_factor=1.0, **block):
 def test_eight_devices_equal_one_in_value_and_gradient(shape, top_k):
     results = value_and_gradient((1, 1, 1), top_k), value_and_gradient(shape, top_k)
     assert 0 < results[0][1]["drop_rate"] < 1
-    for one, eight in zip(*map(jax.tree.leaves, results)):
+    for one, eight in zip(*map(jax.tree.leaves, results), strict=True):
         np.testing.assert_allclose(eight, one, rtol=1e-5, atol=2e-6)
 
 
@@ -278,7 +283,7 @@ def test_eight_devices_equal_one_in_value_and_gradient(shape, top_k):
 def test_choices_sorted_by_expert_equal_choices_in_blocks(shape, top_k):
     """In value and gradient; the first is what a TPU runs."""
     results = value_and_gradient((1, 1, 1), top_k, None), value_and_gradient(shape, top_k, None, block=0)
-    for blocks, in_order in zip(*map(jax.tree.leaves, results)):
+    for blocks, in_order in zip(*map(jax.tree.leaves, results), strict=True):
         np.testing.assert_allclose(in_order, blocks, rtol=1e-5, atol=2e-6)
 
 
@@ -294,10 +299,13 @@ def test_gradient_is_the_numerical_one(top_k, capacity_factor, scores):
         f = jax.jit(lambda *arrays: loss(mesh, options)(*arrays)[0])
         grads = jax.jit(jax.grad(f, argnums=tuple(range(5))))(*arrays)
         rng = np.random.default_rng(1)
-        for i, (array, grad) in enumerate(zip(arrays, grads)):
+        for i, (array, grad) in enumerate(zip(arrays, grads, strict=True)):
             direction = rng.normal(size=array.shape)
             step = 1e-5 if i != 1 else 1e-6  # the router works in float32 on x, so its numerical gradient is coarser
-            shift = lambda sign: [a + sign * step * direction if j == i else a for j, a in enumerate(arrays)]
+
+            def shift(sign):
+                return [a + sign * step * direction if j == i else a for j, a in enumerate(arrays)]
+
             numerical = (f(*shift(1)) - f(*shift(-1))) / (2 * step)
             np.testing.assert_allclose(jnp.sum(grad * direction), numerical, rtol=2e-2, atol=2e-3)
 

@@ -68,7 +68,10 @@ def test_three_steps_equal_numpy():
     config = muon()
     config.optimizer.grad_clip, rate = 1.0, 0.01
     mesh = sharding.make_mesh(config, jax.devices()[:1])
-    names = lambda tree: {tuple(k.key for k in path): x for path, x in jax.tree_util.tree_leaves_with_path(tree)}
+
+    def names(tree):
+        return {tuple(k.key for k in path): x for path, x in jax.tree_util.tree_leaves_with_path(tree)}
+
     rng = np.random.default_rng(0)
     with jax.set_mesh(mesh):
         params = make_params(config, mesh)
@@ -129,9 +132,10 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path, text_glob):
         train(config, tmp_path / "stopped", lambda: next(calls))
     (resumed,) = train(config, tmp_path / "stopped")
     assert (resumed["loss"], resumed["train_loss"]) == (whole["loss"], whole["train_loss"])
-    last = lambda run: json.loads(
-        (epath.Path(tmp_path) / run / "branch-4096/metrics.jsonl").read_text().splitlines()[-1]
-    )
+
+    def last(run):
+        return json.loads((epath.Path(tmp_path) / run / "branch-4096/metrics.jsonl").read_text().splitlines()[-1])
+
     assert last("stopped") == last("whole")
     assert resumed["optimizer"] == "muon"
     config.optimizer.name = "adamw"

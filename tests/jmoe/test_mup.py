@@ -18,7 +18,7 @@ def test_ten_steps_change_activations_alike_at_every_width(optimizer, d_model, g
     """As those of d_model 64, with one rate, in the residual stream and the logits; not so in the standard one."""
     narrow = width_transfer.changes(64, "standard", optimizer)
     wide, same = (width_transfer.changes(d_model, name, optimizer) for name in ("standard", "mup"))
-    for name, factor in zip(narrow, grows):
+    for name, factor in zip(narrow, grows, strict=True):
         assert wide[name] > factor * narrow[name], (name, narrow, wide)
         assert 0.6 < same[name] / narrow[name] < 1.2, (name, narrow, same)
 
@@ -53,7 +53,10 @@ def test_initial_values_are_the_standard_ones_times_their_factors():
     scaled = jax.jit(lambda: decoder.init_params(config))()
     config.parametrization = "standard"
     plain = jax.jit(lambda: decoder.init_params(config))()
-    same = lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-6)
+
+    def same(one, other):
+        return np.testing.assert_allclose(one, other, rtol=1e-6)
+
     same(scaled["blocks"]["qkv"][:, :, 0], plain["blocks"]["qkv"][:, :, 0] / 2)
     same(scaled["blocks"]["qkv"][:, :, 1:], plain["blocks"]["qkv"][:, :, 1:])
     same(scaled["blocks"]["down"], plain["blocks"]["down"] / 2)

@@ -26,7 +26,7 @@ from jmoe.storage import files as storage
 # reads that fail leave callbacks that find their event loop closed; jmoe.cli drops these echoes in the programs
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 SEGMENTS = ("trunk", "branch-4096", "branch-8192")
-FORKS = dict(zip(SEGMENTS, (0, 13, 26)))  # the first step of each
+FORKS = dict(zip(SEGMENTS, (0, 13, 26), strict=True))  # the first step of each
 
 
 class Recorded:

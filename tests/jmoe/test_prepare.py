@@ -123,7 +123,10 @@ def test_killed_at_random_moments_it_ends_byte_identical(much_text, tmp_path):
 
     folder, chance = tmp_path / "killed", random.Random(1)
     command = helpers.command("jmoe.prepare", *flags, "--workers=2", f"--out_dir={folder}")
-    progress = lambda: len(list(folder.glob("units-*/*.npz"))) + len(list(folder.glob("*.bin")))
+
+    def progress():
+        return len(list(folder.glob("units-*/*.npz"))) + len(list(folder.glob("*.bin")))
+
     kills = 0
     for kill in (0, 2, 3, 5):
         process = subprocess.Popen(

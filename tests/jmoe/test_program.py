@@ -23,7 +23,10 @@ backend_config={{"cudnn_fmha_backend_config": {{"intermediate_tensor_shape": {{"
 "dimensions": ["2", "3", "64", "64"], "tuple_shapes": []}}, "mask_type": "{mask}"}}}}
 }}
 """
-    flops = lambda target, mask: Program(call.format(target=target, mask=mask)).matmul_flops()
+
+    def flops(target, mask):
+        return Program(call.format(target=target, mask=mask)).matmul_flops()
+
     product = 2 * 2 * 3 * 64 * 64 * 16
     assert flops("__cudnn$fmhaSoftmax", "NO_MASK") == 2 * product
     assert flops("__cudnn$fmhaSoftmax", "CAUSAL") == product
@@ -217,7 +220,10 @@ def test_flops_per_token_agree_with_xlas_cost_analysis(n_experts, fields, record
         "layers run again": (expected_flops(config, 1) - sum(part.values())),
         "elementwise": program.elementwise_flops() / n_tokens,
     }
-    counted = lambda **options: program.matmul_flops(**options) + program.elementwise_flops(**options)
+
+    def counted(**options):
+        return program.matmul_flops(**options) + program.elementwise_flops(**options)
+
     in_loops = counted() - counted(loops_once=True)  # XLA counts a loop's body once
     by_xla = (compiled.cost_analysis()["flops"] + in_loops) / n_tokens
     lines = [f"{value / by_xla:8.1%} {name}" for name, value in items.items()]

@@ -65,7 +65,7 @@ def test_learning_rate_warms_up_stays_and_decays_to_zero():
     assert schedule.learning_rate(trunk.stop - 1, trunk) == schedule.peak
     assert schedule.learning_rate(branch.start, branch) == schedule.peak
     rates = [schedule.learning_rate(step, branch) for step in range(branch.start, branch.stop + 1)]
-    assert all(a > b for a, b in zip(rates, rates[1:]))
+    assert all(a > b for a, b in zip(rates, rates[1:], strict=False))
     assert rates[-1] == 0  # after the last step
 
 

@@ -25,7 +25,7 @@ def test_every_source_with_every_tokenizer(documents, places, vocabularies, sour
     is_held_out = [int.from_bytes(hashlib.sha256(d.encode()).digest()[:8]) % 100 == 0 for d in once]
     made = corpus.load(settings(places[source], vocabularies[kind]))
     for split, tokens, wanted in (("train", made.train, False), ("validation", made.validation, True)):
-        chosen = [d for d, held_out in zip(once, is_held_out) if held_out == wanted]
+        chosen = [d for d, held_out in zip(once, is_held_out, strict=True) if held_out == wanted]
         assert chosen
         np.testing.assert_array_equal(tokens[:], np.concatenate([encode(d) for d in chosen]))
         assert made.manifest["documents"][split] == len(chosen)

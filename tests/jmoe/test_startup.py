@@ -74,9 +74,12 @@ def test_importing_a_command_as_a_library_leaves_python_as_it_was():
 def test_an_installed_command_is_its_module(name, module, tmp_path):
     """A missing package too is one sentence: the command begins before it imports the module."""
     program = f"import sys; from jmoe import startup; sys.exit(startup.{name}())"
-    call = lambda **more: subprocess.run(
-        [sys.executable, "-c", program, "--help"], env=helpers.environment() | more, capture_output=True, text=True
-    )
+
+    def call(**more):
+        return subprocess.run(
+            [sys.executable, "-c", program, "--help"], env=helpers.environment() | more, capture_output=True, text=True
+        )
+
     assert call(PYTHONPATH=str(ROOT)).stdout == helpers.run(module, "--help").stdout
     (tmp_path / "absl.py").write_text("raise ModuleNotFoundError(\"No module named 'absl'\", name='absl')\n")
     done = call(PYTHONPATH=f"{tmp_path}:{ROOT}")

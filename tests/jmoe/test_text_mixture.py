@@ -56,10 +56,13 @@ def test_rows_follow_from_the_step_alone_on_any_mesh_and_each_source_keeps_its_o
     config = mixed((a, 3), (b, 1))
     text, plan = corpus.load(config.data), Schedule(config)
     trunk = plan.segments[0]
-    batches = lambda text, start, n: [
-        np.asarray(x)
-        for x in training_batches(text, config, plan, sharding.make_mesh(config, jax.devices()[:n]), trunk, start)
-    ]
+
+    def batches(text, start, n):
+        return [
+            np.asarray(x)
+            for x in training_batches(text, config, plan, sharding.make_mesh(config, jax.devices()[:n]), trunk, start)
+        ]
+
     whole = batches(text, 0, 1)
     for start, n_devices in ((0, 4), (5, 1), (9, 8)):
         np.testing.assert_array_equal(np.concatenate(batches(text, start, n_devices)), np.concatenate(whole[start:]))
@@ -92,9 +95,10 @@ def test_a_run_on_a_file_and_a_tfds_dataset_counts_each_source(tmp_path, places)
 def test_held_out_text_is_mixed_alike_and_a_given_one_is_taken_once(tmp_path):
     a, b, held = write(tmp_path, a="a", b="b", held="h")
     config = mixed((a, 3), (b, 1), **{"data.validation_tokens": 160})
-    rows = lambda text: np.concatenate(
-        [np.asarray(x)[np.asarray(w) > 0] for x, w in validation_batches(text, config, mesh)]
-    )
+
+    def rows(text):
+        return np.concatenate([np.asarray(x)[np.asarray(w) > 0] for x, w in validation_batches(text, config, mesh)])
+
     mesh = sharding.make_mesh(config, jax.devices()[:1])
     text = corpus.load(config.data)
     evaluated = rows(text)
@@ -203,7 +207,10 @@ def test_each_source_has_its_own_limit_of_epochs(tmp_path):
 
 def test_the_fingerprint_is_that_of_the_sources_and_their_shares(tmp_path):
     a, b, c = write(tmp_path, a="a", b="b", c="a")
-    of = lambda *weights: corpus.load(mixed(*weights).data).fingerprint
+
+    def of(*weights):
+        return corpus.load(mixed(*weights).data).fingerprint
+
     first = of((a, 0.7), (b, 0.3))
     assert first == of((a, 7), (b, 3)) == of((c, 7), (b, 3))  # the same rows by another name
     assert len({first, of((a, 0.6), (b, 0.4)), of((b, 0.7), (a, 0.3)), of((a, 1.0)), of((b, 1.0))}) == 5

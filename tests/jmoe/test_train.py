@@ -145,7 +145,10 @@ def test_a_mixture_of_today_goes_on_and_spreads_like_any_other_model(config, tmp
         assert [process.returncode for process in processes] == [143 if stopped else 0] * 2, said
     one, pair = (result(tmp_path / name, "branch-4096") for name in ("one", "pair"))
     assert (one["n_devices"], pair["n_devices"]) == (1, 4) and abs(one["loss"] - pair["loss"]) < 1e-3
-    bias_of = lambda name: soak.final_params(tmp_path / name, "branch-4096")["['blocks']['router_bias']"]
+
+    def bias_of(name):
+        return soak.final_params(tmp_path / name, "branch-4096")["['blocks']['router_bias']"]
+
     biases = bias_of("one"), bias_of("pair")
     assert np.mean(biases[0] == biases[1]) > 0.8 and biases[0].any()  # rounding may turn a choice in later steps
     columns = TODAYS.keys() - {"n_heads"}  # what was there before has no column of its own
@@ -239,7 +242,9 @@ def test_two_processes_of_two_devices_equal_one_device(short, pair):
     for column in ("loss", "train_loss", "drop_rate"):
         assert abs(one[column] - other[column]) < 1e-4, column
     # the first steps agree to float accuracy, before rounding has had time to grow
-    for one, other in list(zip(*(soak.outcome(folder)["trunk", "metrics"] for folder in (short, pair))))[:5]:
+    for one, other in list(zip(*(soak.outcome(folder)["trunk", "metrics"] for folder in (short, pair)), strict=True))[
+        :5
+    ]:
         assert abs(one["loss"] - other["loss"]) < 1e-5
         assert one["drop_rate"] == pytest.approx(other["drop_rate"], abs=1e-6)
 

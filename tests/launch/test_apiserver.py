@@ -66,9 +66,12 @@ def begun(cluster, tmp_path, text_glob):
 @pytest.mark.parametrize("case", test_gke.CASES)
 def test_every_field_is_taken_and_kept(cluster, case):
     manifest = test_gke.manifest(**test_gke.CASES[case])
-    create = lambda: cluster.api.create_namespaced_custom_object(
-        *apiserver.JOBSETS, manifest, dry_run="All", field_validation="Strict"
-    )
+
+    def create():
+        return cluster.api.create_namespaced_custom_object(
+            *apiserver.JOBSETS, manifest, dry_run="All", field_validation="Strict"
+        )
+
     assert holds(create(), manifest)
     pod = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     pod["containers"][0]["cmd"] = []
@@ -94,7 +97,10 @@ def test_a_sweep_from_its_submission_to_its_rows(cluster, bucket, tmp_path, text
     config = helpers.write_config(tmp_path, text_glob)
     sweep = sweeps.write_sweep(tmp_path, config, {"n_tokens": ((8_192,),), "model.n_experts": (1, 4)})
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", *FLAGS)
-    tell = lambda: helpers.run("launch.status", f"--workdir={workdir}").stdout
+
+    def tell():
+        return helpers.run("launch.status", f"--workdir={workdir}").stdout
+
     said = sweeps.started_twice_at_once(helpers.run, *start)
     assert "created 0 JobSets" in said[0] and "2 were there before" in said[0] and "created 2 JobSets" in said[1]
     unseen = "Kueue has made no Workload of it; does it manage JobSets\\?"
@@ -158,7 +164,7 @@ def test_each_state_in_words(cluster, begun):
     name = cluster.jobsets()[jobs[0]]["metadata"]["name"]  # preempted in the queue
     cluster.api.patch_namespaced_custom_object(*apiserver.JOBSETS, name, {"spec": {"suspend": True}})
     assert GKE.states(sweep)[jobs[0]] == "queued (2 restarts; Kueue: not looked at yet)"
-    for job, (kind, reason, message, words) in zip(jobs, ENDS):
+    for job, (kind, reason, message, words) in zip(jobs, ENDS, strict=True):
         cluster.tell(job, kind, reason, message)
         assert GKE.states(sweep)[job].startswith(words)
     before = {item["metadata"]["uid"] for item in cluster.jobsets().values()}
@@ -241,9 +247,12 @@ def test_a_name_that_is_taken(cluster, begun):
     sweep = begun([{"seed": 0}])
     GKE.submit(sweep)
     name = cluster.jobsets()[sweep.jobs[0].name]["metadata"]["name"]
-    relabel = lambda label: cluster.api.patch_namespaced_custom_object(
-        *apiserver.JOBSETS, name, {"metadata": {"labels": {gke.SWEEP: label}}}
-    )
+
+    def relabel(label):
+        return cluster.api.patch_namespaced_custom_object(
+            *apiserver.JOBSETS, name, {"metadata": {"labels": {gke.SWEEP: label}}}
+        )
+
     relabel(None)
     assert GKE.states(sweep) == {}
     GKE.ready(sweep)

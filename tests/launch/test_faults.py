@@ -192,7 +192,10 @@ def test_the_bar_says_what_it_waits_for(sweep, tmp_path):
     run = sweeps.begin(sweep, tmp_path / "run")
     one, other = run.jobs
     bar = Progress(run.jobs)
-    told = lambda: bar._bar.postfix
+
+    def told():
+        return bar._bar.postfix
+
     bar.update([one], [other])
     assert told() == "d32-e1 loading and compiling, d32-e4 waits for its earlier trainer to save"
     sweeps.train(one, 0.5)
@@ -227,7 +230,10 @@ def test_status_and_logs_write_nothing(done, sweep):
     if humble and not shutil.which("setpriv"):
         pytest.skip("root may write anywhere, and there is no setpriv to give that up")
     options = dict(env=helpers.environment(), capture_output=True, text=True)
-    run = lambda *command: subprocess.run([*humble, *command], **options)
+
+    def run(*command):
+        return subprocess.run([*humble, *command], **options)
+
     assert run("touch", str(done / "new")).returncode != 0
     for module, words in (("status", "4 of 4 runs done"), ("logs", "said")):
         flags = [f"--workdir={done}"] + ["--job=d32-e1"] * (module == "logs")
@@ -295,10 +301,13 @@ def test_other_options_of_sbatch_are_passed_on(option, tmp_path):
 def test_a_backend_that_cannot_submit_leaves_nothing(done, sweep, tmp_path):
     """No Slurm, no cluster: the workdir belongs to no backend because of it."""
     environment = helpers.environment() | {"PATH": str(tmp_path), "KUBECONFIG": str(tmp_path / "none")}
-    begin = lambda workdir, *flags: subprocess.run(
-        helpers.command("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", *flags),
-        env=environment, capture_output=True, text=True,
-    )  # fmt: skip
+
+    def begin(workdir, *flags):
+        return subprocess.run(
+            helpers.command("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", *flags),
+            env=environment, capture_output=True, text=True,
+        )  # fmt: skip
+
     refused = begin(tmp_path / "new", "--backend=slurm")
     assert refused.returncode == 2 and "needs squeue" in refused.stderr
     assert not (tmp_path / "new" / "sweep.json").exists()

@@ -237,7 +237,10 @@ def test_arguments_reach_the_container_unharmed():
 
 def expand(text: str, environment: dict) -> str:
     """Kubernetes' rules of expansion, as its documentation of `command` gives them."""
-    value = lambda m: "$" if m[0] == "$$" else environment.get(m[1], m[0])
+
+    def value(m):
+        return "$" if m[0] == "$$" else environment.get(m[1], m[0])
+
     return re.sub(r"\$\$|\$\(([A-Za-z_][\w.-]*)\)", value, text)
 
 

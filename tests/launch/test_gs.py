@@ -172,13 +172,16 @@ def test_a_pod_tells_for_good_from_again(sweep, bucket, proxy, text_glob):
     workdir = epath.Path(f"{bucket}/failing")
     job = write_sweep(sweep, workdir, helpers.fingerprint(text_glob), overrides={"seed": 5})
     pod = {"JMOE_HOSTS": "1", "JMOE_SLICES": "1"}
-    run = lambda **env: subprocess.run(
-        helpers.command("launch.task", f"--workdir={workdir}", f"--job={job.name}", f"--config={job.config_file}"),
-        env=helpers.environment() | pod | env,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+
+    def run(**env):
+        return subprocess.run(
+            helpers.command("launch.task", f"--workdir={workdir}", f"--job={job.name}", f"--config={job.config_file}"),
+            env=helpers.environment() | pod | env,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
     other = run()
     assert other.returncode == 2 and "was edited since" in other.stderr  # not the config that the job is named after
     write_sweep(sweep, workdir, helpers.fingerprint(text_glob))
@@ -208,11 +211,14 @@ def test_a_try_in_which_both_pods_fail_is_counted_once(sweep, bucket, tmp_path, 
     workdir = epath.Path(f"{bucket}/counted")
     job = write_sweep(sweep, workdir, helpers.fingerprint(text_glob))
     told = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{helpers.free_port()}", "XLA_FLAGS": "--no_such_flag"}
-    start = lambda index: subprocess.Popen(
-        helpers.command("launch.task", f"--workdir={workdir}", f"--job={job.name}", f"--config={job.config_file}"),
-        env=helpers.environment() | told | pod_of_two(index) | {"JMOE_CACHE": str(tmp_path / f"pod{index}")},
-        stdout=subprocess.DEVNULL,
-    )
+
+    def start(index):
+        return subprocess.Popen(
+            helpers.command("launch.task", f"--workdir={workdir}", f"--job={job.name}", f"--config={job.config_file}"),
+            env=helpers.environment() | told | pod_of_two(index) | {"JMOE_CACHE": str(tmp_path / f"pod{index}")},
+            stdout=subprocess.DEVNULL,
+        )
+
     assert [pod.wait(300) for pod in [start(0), start(1)]] == [75, 75]
     assert job.failure()["tries"] == 1
 

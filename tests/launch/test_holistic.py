@@ -47,7 +47,7 @@ def test_phase_1_cells_by_the_trainers_counter():
         config = next(models)
         made = holistic_phase1.counted(config.model, 8192)
         asked = holistic.triad_of(flops, x, y)
-        assert max(abs(a / b - 1) for a, b in zip(made, asked)) <= 0.05
+        assert max(abs(a / b - 1) for a, b in zip(made, asked, strict=True)) <= 0.05
         assert made[0] * config.n_tokens[0] == pytest.approx(flops, rel=1e-6)
         assert config.optimizer.lr_law.n_active == 0 and 4.8e-4 < np.exp(config.optimizer.lr_law.constant) < 1.21e-3
         built += 1
@@ -89,7 +89,7 @@ def test_runs_csv_gives_the_triads_back(tmp_path):
     jobs, configs = jobs_lib.load("configs/sweeps/holistic_small.py", epath.Path("/nowhere"))
     models = [configs[job.name].model for job in jobs]
     rows = []
-    for job, model in zip(jobs, models):
+    for job, model in zip(jobs, models, strict=True):
         config = configs[job.name]
         counted = dict(n_active=counts.n_active(model), n_total=counts.n_total(model), n_experts=model.n_experts)
         shape = dict(d_model=model.d_model, n_blocks=model.n_blocks, seq_len=128, **columns(config))

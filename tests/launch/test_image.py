@@ -20,7 +20,10 @@ def copied(tmp_path_factory) -> pathlib.Path:
     """What COPY makes of this folder, by .dockerignore."""
     patterns = [line.removeprefix("**/") for line in (ROOT / ".dockerignore").read_text().split()]
     target = tmp_path_factory.mktemp("image") / "jmoe"
-    ignore = lambda _, names: [name for name in names if any(fnmatch.fnmatch(name, p) for p in patterns + ["tests"])]
+
+    def ignore(_, names):
+        return [name for name in names if any(fnmatch.fnmatch(name, p) for p in patterns + ["tests"])]
+
     shutil.copytree(ROOT, target, ignore=ignore)
     return target
 

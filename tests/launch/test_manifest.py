@@ -119,16 +119,20 @@ def test_each_flag_has_its_place(parsed, tmp_path):
 
 def test_the_autoscaler_may_move_pods_only_where_asked_for(parsed):
     needed, key = ("--image=i", "--queue=q", "--accelerator=v5e:4x4"), "cluster-autoscaler.kubernetes.io/safe-to-evict"
-    evictable = lambda *more: pod_of(gke_tests.manifest(**parsed(*needed, *more)))["metadata"]["annotations"][key]
+
+    def evictable(*more):
+        return pod_of(gke_tests.manifest(**parsed(*needed, *more)))["metadata"]["annotations"][key]
+
     assert evictable() == "false" and evictable(f"--annotation={key}=true") == "true"
 
 
 def test_a_pod_has_the_time_to_save_that_a_trainer_gets_elsewhere(parsed):
     """Less on a spot machine: GKE gives a pod 25 seconds at most when it is preempted."""
     needed = "--image=i", "--queue=q", "--accelerator=v5e:4x4"
-    seconds = lambda *more: pod_of(gke_tests.manifest(**parsed(*needed, *more)))["spec"][
-        "terminationGracePeriodSeconds"
-    ]
+
+    def seconds(*more):
+        return pod_of(gke_tests.manifest(**parsed(*needed, *more)))["spec"]["terminationGracePeriodSeconds"]
+
     assert seconds() == 25
     for kind in ("--nospot", "--reservation=r", "--flex_start"):
         assert trainer.SECONDS_TO_SAVE < seconds(kind) < gke.SECONDS_TO_DELETE

@@ -300,7 +300,7 @@ def test_of_many_that_want_a_lease_one_gets_it(bucket, monkeypatch):
     ]
     said = [process.communicate(timeout=60) for process in processes]
     assert sum("held" in out for out, _ in said) >= 1
-    for (out, err), process in zip(said, processes):
+    for (out, err), process in zip(said, processes, strict=True):
         assert ("held" in out) == (process.returncode == 0), err
         assert "held" in out or "Taken" in err
 

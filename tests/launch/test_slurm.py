@@ -150,7 +150,10 @@ def test_whatever_happens_to_nodes_it_ends_with_the_same_losses(cluster, run, co
     used, happened = set(), []
     for event in EVENTS * (3 if SOAK else 1):
         target = steps(workdir) + chance.randrange(1, 15)
-        on_the_way = lambda: steps(workdir) > target and running(cluster)
+
+        def on_the_way():
+            return steps(workdir) > target and running(cluster)
+
         wait(lambda: eligible_now(cluster) or on_the_way() or finished(cluster), "no step was trained")
         if tasks := running(cluster):
             used |= set(tasks.values())
@@ -225,7 +228,10 @@ def eligible_now(cluster) -> None:
     job again in the second in which it was killed ("already killed, do not launch batch job")."""
     lines = cluster.call("squeue", "-h", "-r", "-o", "%i %A %r").stdout.splitlines()
     if held := [line.split() for line in lines if "BeginTime" in line]:
-        steps_of = lambda number: subprocess.run(["pgrep", "-f", rf"slurmstepd: \[{number}\."], capture_output=True)
+
+        def steps_of(number):
+            return subprocess.run(["pgrep", "-f", rf"slurmstepd: \[{number}\."], capture_output=True)
+
         wait(lambda: all(steps_of(number).returncode for _, number, _ in held), "a requeued task does not end")
         time.sleep(2)
         for task, *_ in held:
@@ -279,7 +285,10 @@ def test_a_store_that_gives_no_answer_is_no_try(cluster, run, config, text_glob,
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm", "--retries=0")
     submitted = run(*start, "--sbatch=--ntasks=2")
     assert submitted.returncode == 0, submitted.stderr
-    logs = lambda: run("launch.logs", f"--workdir={workdir}", "--job=d").stdout
+
+    def logs():
+        return run("launch.logs", f"--workdir={workdir}", "--job=d").stdout
+
     wait(lambda: "; trying again" in logs() or not queue(cluster), "the store ended no task")
     assert re.search(r"task 1: Exited with exit code 75", logs()), logs()
     proxy.end()
@@ -298,7 +307,10 @@ def test_a_task_that_slurm_started_again_elsewhere_is_over(cluster, monkeypatch)
     array = submitted.strip()
     for name, value in (cluster.environment | {"SLURM_ARRAY_JOB_ID": array, "SLURM_ARRAY_TASK_ID": "0"}).items():
         monkeypatch.setenv(name, value)
-    runs = lambda: cluster.call("squeue", "-h", "-j", f"{array}_0", "-o", "%T").stdout.strip() == "RUNNING"
+
+    def runs():
+        return cluster.call("squeue", "-h", "-j", f"{array}_0", "-o", "%T").stdout.strip() == "RUNNING"
+
     try:
         wait(runs, "the task does not start")
         assert not slurm_task._is_ending()

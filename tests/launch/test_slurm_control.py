@@ -33,7 +33,10 @@ def test_one_job_of_a_capped_array(cluster, tmp_path, text_glob, monkeypatch):
     array = started.stdout.split(" as array ")[1].split(";")[0]
     assert "ArrayTaskThrottle=1" in cluster.call("scontrol", "show", "job", array).stdout
     slow, short, never = json.loads((workdir / "sweep.json").read_text())["jobs"]
-    one = lambda command, job, *flags: helpers.run(f"launch.{command}", here, f"--job={job}", *flags)
+
+    def one(command, job, *flags):
+        return helpers.run(f"launch.{command}", here, f"--job={job}", *flags)
+
     assert f"task {array}_2 was cancelled" in one("cancel", never).stdout  # before its turn
     wait(lambda: steps(workdir) > 3, "no step was trained")
     follow = helpers.start("launch.logs", here, f"--job={slow}", "--follow", stderr=subprocess.DEVNULL)[0]

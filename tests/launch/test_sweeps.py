@@ -70,7 +70,10 @@ def test_dry_run_prices_a_sweep():
     *_, total, assumed = dry_run("quickstart", "--accelerator=H100", "--mfu=0.5", "--dollars_per_hour=1e6")
     _, jobs = quickstart.get_sweep()
     assert f"{sum(len(job['n_tokens']) for job in jobs)} runs in {len(jobs)} jobs" in total
-    n_active = lambda d: 2 * d * 257 + d // 8 * 13 * d**2
+
+    def n_active(d):
+        return 2 * d * 257 + d // 8 * 13 * d**2
+
     shared = sum(
         6 * n_active(job["model.d_model"]) * (0.8 * max(job["n_tokens"]) + 0.2 * sum(job["n_tokens"])) for job in jobs
     )
@@ -143,8 +146,11 @@ def test_a_plan_becomes_a_sweep(tmp_path):
 
 def test_each_start_of_lr_halving_adds_the_rates_around_the_best(tmp_path):
     """Losses with a lowest rate for each model, at the end of the grid for one; runs of the highest rate diverge."""
-    path, best = tmp_path / "runs.csv", dict(zip(map(repr, lr_halving.MODELS), (4.1, 3.2, 9.0, 3.8)))
-    model = lambda job: {field: job[field] for field in lr_halving.MODELS[0]}
+    path, best = tmp_path / "runs.csv", dict(zip(map(repr, lr_halving.MODELS), (4.1, 3.2, 9.0, 3.8), strict=True))
+
+    def model(job):
+        return {field: job[field] for field in lr_halving.MODELS[0]}
+
     for n_jobs in (36, 56, 68, 68):
         _, jobs = lr_halving.get_sweep(path)
         assert len(jobs) == n_jobs and all(job in jobs for job in lr_halving.get_sweep("none")[1])
@@ -166,7 +172,9 @@ def test_each_start_of_lr_halving_adds_the_rates_around_the_best(tmp_path):
 
 
 def test_lr_halving_costs_half_of_a_grid():
-    tokens = lambda jobs: sum(0.8 * max(job["n_tokens"]) + 0.2 * sum(job["n_tokens"]) for job in jobs)
+    def tokens(jobs):
+        return sum(0.8 * max(job["n_tokens"]) + 0.2 * sum(job["n_tokens"]) for job in jobs)
+
     last = lr_halving.RUNGS[-1][1]
     halved = [{"n_tokens": budgets} for n_rates, budgets in lr_halving.RUNGS for _ in range(n_rates)]
     assert tokens(halved) / tokens([{"n_tokens": last}] * len(lr_halving.CONSTANTS)) == pytest.approx(0.53, abs=0.01)

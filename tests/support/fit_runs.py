@@ -108,8 +108,11 @@ def write_csv(path, runs, **more):
     with open(path, "w", newline="", encoding="utf-8") as f:
         writer = csv.writer(f)
         writer.writerow(columns)
-        text = lambda v: v if isinstance(v, str) else repr(v.item() if hasattr(v, "item") else v)
-        writer.writerows([[text(v) for v in row] for row in zip(*columns.values())])
+
+        def text(v):
+            return v if isinstance(v, str) else repr(v.item() if hasattr(v, "item") else v)
+
+        writer.writerows([[text(v) for v in row] for row in zip(*columns.values(), strict=True)])
     return str(path)
 
 

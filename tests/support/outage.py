@@ -38,10 +38,13 @@ class Proxy:
             protocol_version = "HTTP/1.1"
             proxy = self
             do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = lambda handler: self._answer(handler)
-            log_message = lambda *_: None
+
+            def log_message(*_):
+                return None
 
         class Server(http.server.ThreadingHTTPServer):
-            handle_error = lambda *_: None  # a client that hangs up
+            def handle_error(*_):
+                return None  # a client that hangs up
 
         self._server = Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"

@@ -81,7 +81,7 @@ class Cluster:
         controller_port, *ports = _free_ports(1 + len(NODES))
         described = [
             f"NodeName={name} NodeAddr={address} Port={port} CPUs=2 RealMemory=1000"
-            for (name, address), port in zip(NODES.items(), ports)
+            for (name, address), port in zip(NODES.items(), ports, strict=True)
         ]
         host, nodes = socket.gethostname().split(".")[0], "\n".join(described)
         self._conf = self.folder / "slurm.conf"
@@ -108,7 +108,7 @@ class Cluster:
     def states(self) -> dict[str, str]:
         """The nodes' states as sinfo names them; all "unknown" while the controller gives no answer."""
         said = self.call("sinfo", "-h", "-N", "-p", "main", "-o", "%N %T", check=False).stdout.split()
-        return dict.fromkeys(NODES, "unknown") | dict(zip(said[::2], said[1::2]))
+        return dict.fromkeys(NODES, "unknown") | dict(zip(said[::2], said[1::2], strict=True))
 
     def restart_controller(self, seconds: float) -> None:
         """Ends the controller, and starts it again after `seconds`."""

@@ -36,7 +36,8 @@ class Process:
         self._files = [tempfile.TemporaryFile() if to == subprocess.PIPE else None for to in (stdout, stderr)]
         with open(os.devnull, "wb") as nowhere:
             places = [
-                made or (nowhere if to == subprocess.DEVNULL else to) for made, to in zip(self._files, (stdout, stderr))
+                made or (nowhere if to == subprocess.DEVNULL else to)
+                for made, to in zip(self._files, (stdout, stderr), strict=True)
             ]
             self._exit, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with other:
@@ -114,7 +115,7 @@ def _serve(asked: socket.socket) -> str:
             os._exit(0)
         asked.close()
         os.close(exit_fd)
-        for fd, place in zip((1, 2), places):
+        for fd, place in zip((1, 2), places, strict=True):
             os.dup2(place, fd)
             os.close(place)
         module, flags, environment, folder = json.loads(request)
