@@ -9,6 +9,7 @@ import sys
 from types import FrameType
 from typing import Any
 
+from fit import __version__
 from fit.errors import UserError
 
 COMMANDS = {  # name: (the module of fit.commands that has it, what it does)
@@ -68,6 +69,9 @@ def run(arguments: list[str]) -> int:
         for name, (_, what) in COMMANDS.items():
             print(f"  {name:8} {what}")
         print("\npython -m fit COMMAND --help lists its flags, with an example.")
+        return 0
+    if arguments == ["--version"]:
+        print(f"fit {__version__}")
         return 0
     name, *rest = arguments
     try:
