@@ -17,7 +17,7 @@ from jmoe.completion import Flag, defined_flags, flags_of, literal
 ROOT = pathlib.Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "reference" / "generated"
 JMOE = ("train", "prepare", "evaluate", "compile", "export", "load", "generate")
-LAUNCH = ("sweep", "status", "logs", "cancel", "retry", "accept", "collect", "image", "task")
+LAUNCH = ("sweep", "status", "report", "logs", "cancel", "retry", "accept", "collect", "image", "task")
 BACKENDS = {"slurm": "slurm.py", "gke": "manifest.py"}  # the file that defines each one's flags
 CLASSES = ("Law", "UserError")
 

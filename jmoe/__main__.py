@@ -28,6 +28,7 @@ TRAINER = {
 LAUNCHER = {
     "sweep": "train all models of a sweep, here, on Slurm or on GKE",
     "status": "the state of a sweep, job by job",
+    "report": "one page on a sweep: curves, failures, costs, the law so far",
     "logs": "what the trainers of a sweep printed",
     "cancel": "stop a sweep or one of its jobs",
     "retry": "start a failed job again",

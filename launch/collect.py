@@ -12,6 +12,7 @@ if __name__ == "__main__":
 import csv
 import io
 import os
+from collections.abc import Sequence
 
 from absl import flags
 
@@ -32,14 +33,8 @@ def write(sweep: Sweep) -> tuple[str, int]:
     """Writes runs.csv, complete or not at all. Returns, in words, what it holds and which runs are missing; and the
     number of missing runs, without those whose failure was accepted. UserError where runs.csv would mix versions."""
     rows, missing, given_up = rows_of(sweep)
-    path, text = sweep.workdir / "runs.csv", io.StringIO()
-    # in the order of the row with the most columns: those of older versions lack some, and may have others
-    fields = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
-    own = [name for name in fields if name not in LAW_COLUMNS + TRACES]
-    writer = csv.DictWriter(text, [*LAW_COLUMNS, *own, *(TRACES if rows else ())])
-    writer.writeheader()
-    writer.writerows(rows)
-    storage.write_whole(path, text.getvalue())
+    path = sweep.workdir / "runs.csv"
+    storage.write_whole(path, table(rows))
     report, n_runs = f"{os.fspath(path)}: {len(rows)} runs", len(rows) + len(missing) + len(given_up)
     listed = lambda runs: "".join(f"\n  {run}: {why}" for run, why in runs.items())
     if missing:
@@ -47,6 +42,18 @@ def write(sweep: Sweep) -> tuple[str, int]:
     if given_up:
         report += f"\n{len(given_up)} runs are left out, of jobs whose failure was accepted:{listed(given_up)}"
     return report, len(missing)
+
+
+def table(rows: Sequence[dict]) -> str:
+    """runs.csv of these rows: the law's columns first, those that trace a run last."""
+    text = io.StringIO()
+    # in the order of the row with the most columns: those of older versions lack some, and may have others
+    fields = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
+    others = [name for name in fields if name not in LAW_COLUMNS + TRACES]
+    writer = csv.DictWriter(text, [*LAW_COLUMNS, *others, *(TRACES if rows else ())])
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def rows_of(sweep: Sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:

@@ -167,7 +167,7 @@ def in_words(seen: dict) -> str:
     for job in seen["jobs"]:
         runs = f"{job['runs_done']}/{job['runs']}"
         text.append(printable(f"{job['name']:{width}} {runs:>7} {job['state']:9} {job['more']}".rstrip()))
-    text += _summary(seen)
+    text += summary(seen)
     if seen["owner"]:
         text.append(f"at work on it: {seen['owner']}")
     if seen["logs"]:
@@ -175,7 +175,7 @@ def in_words(seen: dict) -> str:
     return "\n".join(text)
 
 
-def _summary(seen: dict) -> list[str]:
+def summary(seen: dict) -> list[str]:
     """How many runs and jobs stand how; and, where that is known, hours, cost and time left."""
     kinds = collections.Counter(job["state"] for job in seen["jobs"])
     counted = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
@@ -194,7 +194,7 @@ def _summary(seen: dict) -> list[str]:
 def _line(seen: dict, folder: epath.Path) -> str:
     """One of the sweeps below `folder`, in one line."""
     name = seen["workdir"].removeprefix(os.fspath(folder)).strip("/")
-    parts = [name, *(_summary(seen) if "jobs" in seen else ()), seen["trouble"]]
+    parts = [name, *(summary(seen) if "jobs" in seen else ()), seen["trouble"]]
     return printable("; ".join(part for part in parts if part is not None))
 
 

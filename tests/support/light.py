@@ -72,6 +72,7 @@ def should_hold():
         "card.md",
         "shape/*.json",
         "jobset.yaml",
+        "report.html",
     )
     found = (path for name in PACKAGES for kind in kinds for path in (ROOT / name).rglob(kind))
     configs = {f"jmoe/shipped/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.py")}
