@@ -175,8 +175,8 @@ def _law(law: SweepLaw | None) -> str:
         experts = "is dense" if last.n_experts == 1 else f"has {last.n_experts} experts"
         parts.append(
             f"<p>By the law of {last.n_runs} finished runs, the best model of {last.flops:.2g} training FLOPs "
-            f"{experts}, with {_sizes(last)} active parameters. Its loss is {low:.4f} to {high:.4f} nats per token (10th to 90th "
-            f"percentile). These FLOPs are {sweep_law.BEYOND:g} times those of the sweep's largest run.</p>"
+            f"{experts}, with {_sizes(last)} active parameters. Its loss is {low:.4f} to {high:.4f} nats per token "
+            f"(10th to 90th percentile). That is {sweep_law.BEYOND:g} times the compute of the largest run.</p>"
         )
     if len(law.answers) > 1:
         parts.append(f"<figure>{_draw_answers(law.answers)}</figure>")
