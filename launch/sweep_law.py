@@ -140,5 +140,8 @@ def _answer(n_runs: int, flops: float, plan: dict[str, Any]) -> Answer:
 def _fit(command: str, *flags: str, folder: str) -> tuple[int, str]:
     """(exit code, what it prints, or the sentence of its mistake) of a fit command. File names are shortened."""
     done = subprocess.run([sys.executable, "-m", "fit", command, *flags], capture_output=True, text=True)
-    printed = done.stdout if done.returncode == 0 else done.stderr.strip().removeprefix(f"fit {command}: ")
+    printed = done.stdout
+    if done.returncode:
+        last_line = done.stderr.strip().rpartition("\n")[2]
+        printed = last_line.removeprefix(f"fit {command}: ")
     return done.returncode, printed.replace(f"{folder}/", "")
