@@ -156,7 +156,7 @@ def _held(form: Form, given: dict[str, str]) -> dict[str, float]:
         if not low <= held[name] <= high:
             raise UserError(f"{flag}: {name} is {value or 'nothing'!r}, expected a number from {low:.3g} to {high:g}")
     for name, coefficient in form.coefficients.items():
-        if held.get(coefficient.above or "", 0) >= held.get(name, float("inf")):
+        if coefficient.above and held.get(coefficient.above, 0) >= held.get(name, float("inf")):
             raise UserError(f"{flag}: {coefficient.above} must be below {name}")
     if len(held) == len(form.names):
         raise UserError(f"{flag}: holds every coefficient of the {form.name} law, so nothing is left to fit")
