@@ -43,9 +43,10 @@ lint: .venv/.test
 results: .venv/.train
 	$(BIN)/python -m results.make
 
-# How far beyond its runs each form of law holds, on tables of others' runs and ours (benchmarks/extrapolation.py).
+# How far beyond its runs each form of law holds, on tables of others' runs and ours: in compute, and in experts.
 bench: .venv/.train
 	$(BIN)/python -m benchmarks.extrapolation
+	$(BIN)/python -m benchmarks.mixture_laws
 
 # What may be hosted, in SITE: the planner page, and the docs with the tables of benchmarks/. Needs no network. The folder
 # can be pushed as it is, to GitHub Pages (.nojekyll) and as a static Hugging Face Space (README.md).

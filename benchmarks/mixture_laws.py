@@ -17,8 +17,9 @@ Printed for each form and cut, in % of the loss:
 `line` is no law: at each size a straight line in ln E through the two largest E that were seen. With one number of
 tokens, the term of data is part of the floor; so the joint law has only the size term of its Eq. 6 here, the coupled
 one is the same, and so is the efficiency leverage of Ling (arXiv 2507.17702), by which E multiplies compute by a power
-of Ê whose exponent is linear in ln C. The fine-grained law reads a granularity, which is 1 in all of these runs. A page
-in the folder that FIT_LAWS names joins by its name, if its columns are among COLUMNS.
+of Ê whose exponent is linear in ln C. The fine-grained and the comprehensive law read granularity, top_k and shared
+experts, which are the same in all of these runs: nothing can be fitted to them. A page in the folder that FIT_LAWS
+names joins by its name, if its columns are among COLUMNS.
 """
 
 import os
@@ -44,17 +45,14 @@ LARGEST = 1e9  # active parameters: only Clark's largest models have more
 MANY = 128  # experts
 DRAWS = 50
 COLUMNS = ("n_active", "n_total", "n_tokens", "n_experts", "sparsity", "top_k", "shared_share")
-# what one number of tokens, top_k = 1 and no shared expert leave open: the term of data is made vanishingly small
+# what one number of tokens leaves open: the term of data is made vanishingly small
 FIXED = {
     "clark": {},
     "joint": dict(b=1e-6, beta=-1.0, omega=0.0, zeta=0.0),
     "sparsity": dict(b=1e-6, beta=1.0),
-    "comprehensive": dict(b=1e-6, beta=1.0, e=0.1, f=2.0, m=5.0, n=-3.0),
 }
 LINE = "line"
 FLOORS = (0.0, 1.2, 1.6, 1.8)  # nats per token, of a power law through marin's anchors
-FORM = flags.DEFINE_list("forms", [LINE, *FIXED], f"Which of {LINE}, {', '.join(FORMS)}.")
-OUT = flags.DEFINE_string("out", None, "Folder for mixture_laws.csv and mixture_laws.png.")
 
 Runs = list[dict[str, float]]  # a run as {column: value}, with its loss
 
@@ -210,9 +208,12 @@ def marin_67b() -> tuple[list[tuple[float, float]], float]:
 
 
 def main(_: list[str]) -> None:
-    if unknown := {*FORM.value} - {LINE, *FORMS}:
+    forms = flags.FLAGS.forms
+    out = flags.FLAGS.out
+    unknown = {*forms} - {LINE, *FORMS}
+    if unknown:
         raise app.UsageError(f"{', '.join(sorted(unknown))}: forms are {LINE}, {', '.join(FORMS)}")
-    questions = [(form, cut) for cut in cuts() for form in FORM.value]
+    questions = [(form, cut) for cut in cuts() for form in forms]
     print("form           cut           router  fitted  left   error    bias  holds  width")
     scores = []
     context = multiprocessing.get_context("spawn")
@@ -232,8 +233,8 @@ def main(_: list[str]) -> None:
     print(f"\nmarin's 67B model from its three anchors, 1/166 of its compute; measured {measured:.3f}")
     for floor, predicted in predictions:
         print(f"  a power law above {floor:.1f} nats: {predicted:.3f} ({predicted / measured - 1:+.2%})")
-    if OUT.value:
-        write(scores, pathlib.Path(OUT.value))
+    if out:
+        write(scores, pathlib.Path(out))
 
 
 def in_line(answer: Score) -> str:
@@ -265,19 +266,23 @@ def write(scores: list[Score], folder: pathlib.Path) -> None:
         heights = [names.index(answer.cut) + 0.15 * (i - (len(forms) - 1) / 2) for answer in of_form]
         left.plot([100 * answer.error for answer in of_form], heights, "o", label=form, alpha=0.8)
     left.set_yticks(range(len(names)), names)
-    left.set(xlabel="error, % of the loss", xscale="log", title="runs that the law has not seen")
-    left.legend(fontsize="small")
+    left.set(xlabel="error, % of the loss", xlim=(0, None), title="runs that the law has not seen")
+    left.legend(fontsize="small", loc="lower right")
     for router, marker in zip(ROUTERS, "os^", strict=True):
         for size, color in ((27279360, "#440154"), (132163584, "#21918c"), (1308819456, "#a0da39")):
             points = [(e, 100 * gain) for of_size, e, gain in gains(router) if of_size == size]
             label = f"{size / 1e6:.0f}M active" if router == ROUTERS[0] else None
             right.plot(*zip(*points, strict=True), marker, color=color, label=label, markersize=4)
-    right.set(xlabel="E", ylabel="loss, % lower than at E / 2", xscale="log", title="what a doubling of E gains")
-    right.legend(fontsize="small")
+    right.set(xlabel="E", ylabel="loss, % lower than at E / 2", title="what a doubling of E gains", ylim=(0, None))
+    right.set_xscale("log", base=2)
+    right.xaxis.set_major_formatter("{x:.0f}")
+    right.legend(fontsize="small", loc="lower left")
     for axes in (left, right):
         axes.grid(alpha=0.3)
     figure.savefig(folder / "mixture_laws.png", dpi=120, metadata={"Software": None})
 
 
 if __name__ == "__main__":
+    flags.DEFINE_list("forms", [LINE, *FIXED], f"Which of {LINE}, {', '.join(FORMS)}.")
+    flags.DEFINE_string("out", None, "Folder for mixture_laws.csv and mixture_laws.png.")
     app.run(main)
