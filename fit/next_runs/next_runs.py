@@ -186,7 +186,7 @@ def candidates(law: Law, architecture: Architecture, experts: Floats, runs: Runs
         )
     widest = float(architecture.d_model(flops / training_flops(1, fewest))) / width
     blocks = np.unique(np.geomspace(narrowest, max(narrowest, int(widest)), WIDTHS).round().astype(int))
-    experts = np.asarray(experts, int)[architecture.enough(experts)]
+    experts = np.asarray(experts, int)[architecture.has_enough_experts(experts)]
     most = min(flops / cheapest * fewest, law.models["unique_tokens"] or np.inf)
     tokens = np.round(fewest * 2.0 ** np.arange(int(np.log2(max(most / fewest, 1))) + 1)).astype(int)
     grid = [a.ravel() for a in np.meshgrid(blocks, experts, tokens, indexing="ij")]

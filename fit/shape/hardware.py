@@ -88,8 +88,8 @@ def whole_experts(architecture: Architecture, n_experts: float) -> list[int]:
     if n_experts <= 1:
         return [1]
     routed = n_experts
-    if not architecture.trained:
-        routed = n_experts * architecture.split - architecture.shared
+    if not architecture.counts_routed_experts:
+        routed = n_experts * architecture.granularity - architecture.shared
     if routed == round(routed) and _is_even(round(routed)):
         return [round(routed)]
     near = {2 ** math.floor(math.log2(routed)), 2 ** math.ceil(math.log2(routed))}
@@ -104,9 +104,9 @@ def _is_even(n_experts: int) -> bool:
 
 def law_experts(architecture: Architecture, routed: int) -> float:
     """What a law counts as n_experts where the trainer has `routed` experts."""
-    if routed == 1 or architecture.trained:
+    if routed == 1 or architecture.counts_routed_experts:
         return routed
-    return (routed + architecture.shared) / architecture.split
+    return (routed + architecture.shared) / architecture.granularity
 
 
 def built(architecture: Architecture, style: Style, d_model: int, n_blocks: int, routed: int) -> Model:
@@ -117,14 +117,14 @@ def built(architecture: Architecture, style: Style, d_model: int, n_blocks: int,
     if d_model > WIDE:
         heads = multiple(heads, HEADS)
     d_ff = multiple(architecture.ff * d_model, TILE)
-    narrow = architecture.split != 1
+    narrow = architecture.granularity != 1
     fields = dict(n_heads=heads, d_ff=d_ff)
     kv_heads = _kv_heads(architecture, style, heads)
-    if style.kv_heads or not architecture.plain or heads * head_dim != d_model:
+    if style.kv_heads or not architecture.has_paper_blocks or heads * head_dim != d_model:
         fields |= dict(n_kv_heads=kv_heads, head_dim=head_dim, tied_embeddings=architecture.tied)
         fields |= dict(
             top_k=architecture.top_k if mixture else 1,
-            d_expert=multiple(architecture.ff * d_model / architecture.split, TILE) if mixture and narrow else 0,
+            d_expert=multiple(architecture.ff * d_model / architecture.granularity, TILE) if mixture and narrow else 0,
             n_shared_experts=architecture.shared if mixture else 0,
             n_dense_blocks=architecture.n_dense if mixture else 0,
         )
@@ -139,7 +139,7 @@ def _kv_heads(architecture: Architecture, style: Style, heads: int) -> int:
     return min(divisors, key=lambda n: abs(math.log(n / (architecture.kv_share * heads))))
 
 
-def unlikeness(architecture: Architecture, style: Style, model: Model) -> float:
+def distance_from_preferred(architecture: Architecture, style: Style, model: Model) -> float:
     """How far a model's ratios are from those preferred: the sum of the logarithms of their factors."""
     aspect = model.d_model / model.n_blocks / style.aspects[1]
     heads = model.attention / architecture.attention
