@@ -22,7 +22,7 @@ def cells():
     """((C, M/N_a, N/N_a), {width: (Shape, how far)}, nearest (Shape, how far) of all) of every cell."""
     grid = itertools.product(holistic.BUDGETS, holistic.M_OVER_ACTIVE, holistic.TOTAL_OVER_ACTIVE)
     for cell in grid:
-        yield cell, *holistic.buildable(holistic.triad_of(*cell), holistic.setting(cell[0]))
+        yield cell, *holistic.buildable(holistic.triad_of(*cell), holistic.setting_of(cell[0]))
 
 
 def get_sweep():
@@ -65,7 +65,7 @@ def main():
                 f"d_expert {shape.d_expert}, {off:.1%} off"
             )
         else:
-            words = "none: " + holistic.why_none(holistic.triad_of(flops, x, y), holistic.setting(flops), nearest)
+            words = "none: " + holistic.why_none(holistic.triad_of(flops, x, y), holistic.setting_of(flops), nearest)
         print(f"{flops:8.0e} {x:5} {y:5}  {words}")
 
 

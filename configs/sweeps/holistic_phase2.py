@@ -19,7 +19,7 @@ def get_sweep():
     """(config file, one dict of overrides for each model)."""
     jobs = []
     for flops, ratios in RATIOS.items():
-        found, _ = holistic.buildable(holistic.triad_of(flops, *ratios), holistic.setting(flops))
+        found, _ = holistic.buildable(holistic.triad_of(flops, *ratios), holistic.setting_of(flops))
         widths, last = sorted(found), len(found) - 1
         chosen = {widths[round(i * last / (WIDTHS - 1))] for i in range(WIDTHS)}
         jobs += [holistic_phase1.overrides(found[width][0], flops) for width in sorted(chosen)]

@@ -18,7 +18,7 @@ def get_sweep():
     for flops, (x, y) in holistic_phase2.RATIOS.items():
         for size in SIZES:
             m = size * holistic.power(holistic.FLOPS_PER_TOKEN, flops)
-            found, _ = holistic.buildable((m, m / x, m / x * y), holistic.setting(flops))
+            found, _ = holistic.buildable((m, m / x, m / x * y), holistic.setting_of(flops))
             if found:
                 jobs.append(holistic_phase1.overrides(found[holistic.median(found)][0], flops))
     return holistic_phase1.CONFIG, jobs

@@ -15,7 +15,7 @@ from configs.sweeps.holistic_phase1 import sizes
 from fit.architecture_search import holistic
 
 SETTING = holistic.Setting(
-    2, 16, 1, n_experts=16, top_k=2, n_shared=1, seq_len=128, width=4, expert_width=4, least_expert=8
+    2, 16, 1, n_experts=16, top_k=2, n_shared=1, seq_len=128, width_multiple=4, expert_width_multiple=4, least_expert=8
 )
 FLOPS_PER_TOKEN = {2e11: 400_000, 8e11: 800_000}  # budget: M
 RATIOS = tuple(itertools.product((7.5, 8.5, 10.0), (2.2, 3.0, 3.8)))

@@ -12,7 +12,7 @@ from fit.messages import sentences
 from fit.planning import by_time, compare, cost, memory, mesh, planning, repeats, startable, target
 from fit.planning.constraints import CHIPS, ROOM, Chips, Constraints, Mesh
 from fit.shape.architecture import PAPER, Architecture
-from fit.shape.reference_model import PUBLISHED, Known, read
+from fit.shape.reference_model import PUBLISHED, PublishedModel, read
 
 BY = ("flops", "time")
 SHAPES = ("hardware", "paper")
@@ -116,14 +116,14 @@ class Budget(Shape):
                 raise UserError(sentences.TIME_OR_MFU)
 
     @property
-    def known(self) -> Known | None:
+    def known(self) -> PublishedModel | None:
         """The model to start from."""
         return None if self.like is None else read(self.like)
 
     @property
     def asked(self) -> dict[str, float]:
         """{field of Architecture: value} of what is said of blocks, heads and experts."""
-        names = dict(kv_share="kv_share", dense_blocks="n_dense", granularity="split", shared_experts="shared")
+        names = dict(kv_share="kv_share", dense_blocks="n_dense", granularity="granularity", shared_experts="shared")
         return {name: getattr(self, flag) for flag, name in names.items() if getattr(self, flag) is not None}
 
     @property
@@ -156,14 +156,16 @@ class Budget(Shape):
         if used is None and not self.asked:
             return [mixture]
         if law.of_mixtures and law.only_experts is not None:  # its number counts what a token chooses from
-            mixture = dataclasses.replace(mixture, trained=True)
-        for u in used or [mixture.used]:
-            narrow = round(u * mixture.split)  # widths of experts are rounded to whole ones
-            if narrow <= mixture.shared or abs(narrow / mixture.split - u) > 0.1 * u:
+            mixture = dataclasses.replace(mixture, counts_routed_experts=True)
+        for u in used or [mixture.active_width]:
+            narrow = round(u * mixture.granularity)  # widths of experts are rounded to whole ones
+            if narrow <= mixture.shared or abs(narrow / mixture.granularity - u) > 0.1 * u:
                 raise UserError(
-                    sentences.NO_WHOLE_CHOICE.format(value=value, split=mixture.split, shared=mixture.shared, used=u)
+                    sentences.NO_WHOLE_CHOICE.format(
+                        value=value, split=mixture.granularity, shared=mixture.shared, used=u
+                    )
                 )
-            built.append(dataclasses.replace(mixture, used=narrow / mixture.split))
+            built.append(dataclasses.replace(mixture, active_width=narrow / mixture.granularity))
         return built
 
     def bought(self, experts: tuple[int, ...]) -> Chips | None:
@@ -262,7 +264,7 @@ class Plan(Budget):
         if self.like is not None:
             asked |= {"width_per_block", "kv_share"}
         return startable.Shapes(
-            frozenset(asked), mesh.Asked(self.mesh_expert, self.mesh_model, self.remat), self.like is not None
+            frozenset(asked), mesh.MeshRequest(self.mesh_expert, self.mesh_model, self.remat), self.like is not None
         )
 
 
@@ -300,7 +302,7 @@ def solved(law: Law, asked: Plan) -> dict:
     plan = min((plan for _, plan in made), key=flops_or_loss)
     if len(architectures) > 1:
         names = ("n_experts", "n_active", "n_total", "n_tokens", "loss")
-        rows = [dict(used=a.used) | {name: p["best"][name] for name in names} for a, p in made]
+        rows = [dict(used=a.active_width) | {name: p["best"][name] for name in names} for a, p in made]
         plan["architectures"] = sorted(rows, key=lambda row: row["used"])
         plan.setdefault("used", 1.0)  # the law's own architecture does not say it
     return plan
@@ -313,7 +315,7 @@ def _planned_as_wide(law: Law, asked: Plan, architecture: Architecture) -> dict:
     for _ in range(WIDENED if shares and own_experts else 0):
         best = plan["best"]
         wider = totals.at_size(architecture, shares, best["n_active"], best["n_experts"])
-        if math.isclose(wider.split, architecture.split, rel_tol=AS_WIDE):
+        if math.isclose(wider.granularity, architecture.granularity, rel_tol=AS_WIDE):
             break
         architecture = wider
         plan = _planned(law, asked, architecture)

@@ -1,6 +1,5 @@
 """The planner page, and what it is given: laws, runs, chips, and the sentences and constants of a plan."""
 
-import dataclasses
 import json
 import pathlib
 import re
@@ -21,6 +20,7 @@ from fit.planner import formulas
 from fit.planning import compare, constraints, memory, optimum, planning, verdict
 from fit.shape import reference_model
 from fit.shape.architecture import OF_EXPERTS, PAPER
+from fit.shape.chips import CHIPS, Chip
 
 MOST_RUNS = 1200  # on the page, spread evenly over the table
 SCRIPTS = (
@@ -71,7 +71,7 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None) -> Json:
         laws=[_law(law) for law in held],
         runs=runs,
         sentences={name: template for name, template in vars(sentences).items() if name.isupper()},
-        chips={name: vars(chip) for name, chip in constraints.CHIPS.items()},
+        chips={kind: _peaks(chip) for kind, chip in CHIPS.items()},
         cost=_constants(memory, "STATE", "REMAT", "AT_WORK", "SCORES", "ROW", "GROUP")
         | _constants(constraints, "ROOM"),
         forms={name: _form(FORMS[name]) for name in sorted({law.form.name for law in held})},
@@ -80,8 +80,13 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None) -> Json:
         largest=units.LARGEST,
         verdict=_constants(verdict, "TIE", "APART", "COLUMNS"),
         doubt=_constants(planning, "DECIDED") | _constants(optimum, "BAND"),
-        paper_shape=dataclasses.asdict(PAPER),
+        paper_shape=PAPER.all_fields(),
     )
+
+
+def _peaks(chip: Chip) -> Json:
+    """The peaks of a chip by name."""
+    return {name: getattr(chip, name) for name in ("flops", "memory", "bandwidth", "network")}
 
 
 def _constants(module: ModuleType, *names: str) -> Json:
@@ -92,7 +97,7 @@ def _constants(module: ModuleType, *names: str) -> Json:
 def _reference_model(name: str) -> Json:
     """A published model: what it counts, and the shape of models built like it."""
     known = reference_model.read(name)
-    return dict(counts=compare.counts(known), shape=dataclasses.asdict(known.architecture()))
+    return dict(counts=compare.counts(known), shape=known.architecture().all_fields())
 
 
 _LAW = (
@@ -108,7 +113,7 @@ def _law(law: Law) -> Json:
     record = law.record
     own = None
     if known["architecture"]:
-        own = dataclasses.asdict(built.mixture_of(known["architecture"], 1, 1))
+        own = built.mixture_of(known["architecture"], 1, 1).all_fields()
     bootstrap = record.get("bootstrap")
     if bootstrap:
         bootstrap = dict(by="runs") | bootstrap

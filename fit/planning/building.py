@@ -49,7 +49,7 @@ def _whole(
     if law.closed_form:
         losses = optimum.loss_of(law, architecture, e, size, tokens)
     else:
-        less = 0 if law.counts_embedding else architecture.ends * width
+        less = 0 if law.counts_embedding else architecture.embedding_and_head_rows * width
         counts = dict(n_active=size - less, n_total=total - less, n_tokens=tokens)
         losses = law.loss(law.coefficients, architecture.structure(e) | counts)
     return [(float(loss), *one) for loss, one in zip(losses, kept)]
@@ -66,9 +66,9 @@ def nearest(
     found = found or [one for row in optima for one in _whole(law, architecture, constraints, row)]
     if not found:
         return None
-    found = [one for one in found if one[1].off <= 1 + ROUNDED] or found
+    found = [one for one in found if one[1].rounding_factor <= 1 + ROUNDED] or found
     most = (1 + optimum.NEAR) * max(best["loss"], min(loss for loss, *_ in found))
-    return min((one for one in found if one[0] <= most), key=lambda one: (one[1].off, one[4]))[:4]
+    return min((one for one in found if one[0] <= most), key=lambda one: (one[1].rounding_factor, one[4]))[:4]
 
 
 COST = 5e-4  # share of the loss that a preferred shape may cost
@@ -140,7 +140,7 @@ def on_grid(
 def _apart(architecture: Architecture, style: hardware.Style, planned: Json, model: Model) -> float:
     """How far a model's ratios are from the style's, and its size from the planned one."""
     size = abs(math.log(model.n_active / planned["n_active"]))
-    return hardware.unlikeness(architecture, style, model) + size
+    return hardware.distance_from_preferred(architecture, style, model) + size
 
 
 def _near(
@@ -207,7 +207,7 @@ def _losses(law: Law, architecture: Architecture, models: list[Model], n_tokens:
     tokens = np.array(n_tokens, float)
     if law.form.at_experts:
         return optimum.loss_of(law, architecture, experts, size, tokens)
-    less = 0 if law.counts_embedding else architecture.ends * width
+    less = 0 if law.counts_embedding else architecture.embedding_and_head_rows * width
     counts = dict(n_active=size - less, n_total=total - less, n_tokens=tokens)
     return law.loss(law.coefficients, architecture.structure(experts) | counts)
 

@@ -165,7 +165,7 @@ class _Timed:
 
     def curve(self) -> Curve | None:
         """The curve through all models that the chips train; None where they train none."""
-        if not self.architecture.enough(self.e):
+        if not self.architecture.has_enough_experts(self.e):
             return None
         found, too_wide = [], None
         for width in WIDTHS:

@@ -24,7 +24,7 @@ from fit.planning.constraints import Constraints
 from fit.planning.memory import STATE
 from fit.planning.planning import at_edge, not_bounded
 from fit.shape.architecture import Architecture, training_flops
-from fit.shape.reference_model import Known
+from fit.shape.reference_model import PublishedModel
 
 LAWS = ("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "comprehensive-2025", "chinchilla-refit-2024")
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 32)
@@ -46,7 +46,7 @@ def compare(
     constraints: Constraints,
     experts: Floats | None = None,
     used: Sequence[float] | None = None,
-    known: Known | None = None,
+    known: PublishedModel | None = None,
     timed: ByTime | None = None,
 ) -> Json:
     """What each of the Laws answers and what they agree on, as a dictionary of plain numbers, ready for JSON.
@@ -63,7 +63,7 @@ def compare(
         (rows if "loss" in row else infeasible).append(row)
     if not rows:
         raise UserError(infeasible[0]["why"])
-    given = constraints.given if timed is None else dict(hours=timed.hours) | constraints.given
+    given = constraints.to_json() if timed is None else dict(hours=timed.hours) | constraints.to_json()
     result = dict(**shape, constraints=given, about=ABOUT, laws=rows, infeasible=infeasible)
     result |= dict(agreement=agreement(counted(rows)), conclusion=conclusion(rows))
     if known:
@@ -71,7 +71,7 @@ def compare(
     return result
 
 
-def counts(known: Known) -> Json:
+def counts(known: PublishedModel) -> Json:
     """What a model counts; the cache in numbers, training memory in bytes without what tokens at work take."""
     names = ("name", "n_active", "n_total", "n_embedding", "n_experts", "top_k", "n_shared_experts", "whole_experts")
     return {name: getattr(known, name) for name in (*names, "notes", "cache_elements_per_token")} | dict(
@@ -81,7 +81,7 @@ def counts(known: Known) -> Json:
     )
 
 
-def of_known(known: Known, law: Law, shape: Json, constraints: Constraints) -> Json:
+def of_known(known: PublishedModel, law: Law, shape: Json, constraints: Constraints) -> Json:
     """Its counts and, where a number of FLOPs is given, `laws`: what `law` and each other law of mixtures would build
     instead."""
     if not isinstance(constraints.flops, float):  # none, or FLOPs by number of experts
@@ -91,7 +91,9 @@ def of_known(known: Known, law: Law, shape: Json, constraints: Constraints) -> J
     return counts(known) | dict(laws=[row for row in rows if "loss" in row])
 
 
-def _beside(known: Known, law: Law, e: int, architecture: Architecture, constraints: Constraints) -> Json | None:
+def _beside(
+    known: PublishedModel, law: Law, e: int, architecture: Architecture, constraints: Constraints
+) -> Json | None:
     """A known model under the same budget, and flops_share: the share of the FLOPs with which models built like the
     law's best reach its loss. None where the budget trains no token of it, or the law holds for one number of experts
     alone, which it has not."""
@@ -115,7 +117,7 @@ def answer(
     constraints: Constraints,
     experts: Floats | None = None,
     used: Sequence[float] | None = None,
-    known: Known | None = None,
+    known: PublishedModel | None = None,
     timed: ByTime | None = None,
 ) -> Json:
     """The law's best architecture, its best dense one, and `known` beside them (_beside); {law, why} where nothing is
@@ -138,18 +140,18 @@ def answer(
         note=law.record.get("note"),
         mixtures=law.of_mixtures,
         sparsity=float(columns["sparsity"]),
-        split=architecture.split,
+        split=architecture.granularity,
         shared=architecture.shared,
-        used=architecture.used,
+        used=architecture.active_width,
         size_bound=str(found.size_bound[i]),
         memory_bytes=float(constraints.memory(architecture, row["d_model"], e)),
         chose_experts=law.knows_experts and not law.fixes_experts,
         at_edge=law.knows_experts and at_edge(experts, e),
         not_bounded=e == max(experts) and not_bounded(law, architecture, constraints),
-        finest=bool(len(_splits(law)) > 1 and architecture.split == max(_splits(law))),
+        finest=bool(len(_splits(law)) > 1 and architecture.granularity == max(_splits(law))),
         extrapolation=law.extrapolation(**columns, n_tokens=row["n_tokens"], flops=flops),
         not_read=_not_read(law, shape, used),
-        leverage=leverage_of_split(e, architecture.split, flops, architecture.used) if e > 1 else None,
+        leverage=leverage_of_split(e, architecture.granularity, flops, architecture.active_width) if e > 1 else None,
         dense=_dense(law, shape, constraints, row["loss"], timed),
         **(_by_the_clock(law, architecture, constraints, row, asked) if timed else {}),
         **(dict(like=_beside(known, law, e, architecture, constraints)) if known else {}),
@@ -161,7 +163,7 @@ def _by_the_clock(law: Law, architecture: Architecture, constraints: Constraints
     clock, chips = constraints.clock, constraints.chips
     assert clock is not None and chips is not None
     speed = float(clock.at(best["n_experts"]).speed(best["n_active"]))
-    trained = [e for e in experts[architecture.enough(experts)] if e not in clock.untrainable]
+    trained = [e for e in experts[architecture.has_enough_experts(experts)] if e not in clock.untrainable]
     return dict(
         speed=by_time.speed_of(clock.calibration, chips, speed, best),
         clock=by_time.against_flops(law, architecture, constraints, best, trained),
@@ -187,16 +189,16 @@ def _choices(law: Law, shape: Json, used: Sequence[float] | None) -> list[Archit
     """The Architectures that the law can tell apart. With a law that reads neither sparsity nor top_k, a token uses one
     expert's width; with a law whose runs were not built like the paper's, they are built like those runs."""
     own = law.shaped(shape["vocab_size"], shape["width_per_block"])
-    if own.trained:
+    if own.counts_routed_experts:
         own = dataclasses.replace(own, **shape)
-        wanted = used if used and law.reads_used else [own.used]
-        narrow = [max(own.shared + 1, round(u * own.split)) for u in wanted]
-        return [dataclasses.replace(own, used=n / own.split) for n in dict.fromkeys(narrow)]
+        wanted = used if used and law.reads_used else [own.active_width]
+        narrow = [max(own.shared + 1, round(u * own.granularity)) for u in wanted]
+        return [dataclasses.replace(own, active_width=n / own.granularity) for n in dict.fromkeys(narrow)]
     most = law.ranges.get("shared_share", (0, 1))[1] if "shared_share" in law.form.columns else 0
     used = used if used and law.reads_used else (1.0,)
-    splits = [shape["split"]] if "split" in shape else _splits(law)
+    splits = [shape["granularity"]] if "granularity" in shape else _splits(law)
     return [
-        dataclasses.replace(Architecture(split=k, shared=s, used=u), **shape)
+        dataclasses.replace(Architecture(granularity=k, shared=s, active_width=u), **shape)
         for u in used
         for k in splits
         for s in ([shape["shared"]] if "shared" in shape else _shared_of(u * k))
@@ -225,7 +227,7 @@ def _best(
     for architecture in architectures:
         if timed:
             constraints = timed.of(law, architecture, experts)
-        solved = optimum.solve(law, experts[architecture.enough(experts)], architecture, constraints)
+        solved = optimum.solve(law, experts[architecture.has_enough_experts(experts)], architecture, constraints)
         if solved.feasible.any():
             i = int(np.nanargmin(solved.loss))
             if found is None or solved.loss[i] < found[0].loss[found[2]]:

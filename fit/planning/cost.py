@@ -57,7 +57,7 @@ def _on_mesh(built: Json, architecture: Architecture, chips: Chips, mesh: Mesh) 
     n_mixtures = built["n_blocks"] - built.get("n_dense_blocks", 0) if built["n_experts"] > 1 else 0
     expert = 3 * d_model * (built.get("d_expert") or built["d_ff"])
     experts = n_mixtures * expert * built.get("routed_experts", built["n_experts"])
-    ends = architecture.ends * d_model
+    ends = architecture.embedding_and_head_rows * d_model
     state = memory.state_bytes(experts, built["exact_parameters"] - experts - ends, ends, mesh.expert, mesh.model)
     shape = (built[name] for name in ("d_model", "n_blocks", "n_heads", "sequence"))
     token = memory.token_bytes(memory.REMAT[mesh.remat], *shape, mesh.model)
@@ -158,7 +158,7 @@ def _step(built: Json, chips: Chips) -> Json:
 
 def _cost(row: Json, n_parameters: float, architecture: Architecture, constraints: Constraints, chips: Chips) -> Json:
     # a token reads only one row of an embedding that is not also the head
-    looked_up = row["d_model"] * (architecture.ends - architecture.vocab_size)
+    looked_up = row["d_model"] * (architecture.embedding_and_head_rows - architecture.vocab_size)
     cache = constraints.bytes_per_kv_element * architecture.kv_elements(row["d_model"], constraints.kv_tokens)
     serving = max(chips.devices, math.ceil(row["memory_bytes"] / chips.chip.memory * (1 - 1e-12)))
     speed = lambda n: serving * chips.chip.bandwidth / (constraints.bytes_per_parameter * (n - looked_up) + cache)

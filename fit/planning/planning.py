@@ -55,8 +55,8 @@ def plan(
     result = dict(
         law=law.name,
         form=law.form.name,
-        **architecture.said(),
-        constraints=constraints.given,
+        **architecture.to_json(),
+        constraints=constraints.to_json(),
         optima=rows,
         infeasible=out,
         best=best,
@@ -198,7 +198,7 @@ def loss_interval(law: Law, built: Json, architecture: Architecture) -> Json:
     or of repeated text. interval_of_a_run: whether the run's own noise is in it, as where the law knows that."""
     if not law.draws or hasattr(law, "fresh"):
         return dict(loss_interval=None, interval_of_a_run=False)
-    less = 0 if law.counts_embedding else built["d_model"] * architecture.ends
+    less = 0 if law.counts_embedding else built["d_model"] * architecture.embedding_and_head_rows
     columns = architecture.structure(built.get("law_experts", built["n_experts"])) | dict(
         n_active=built["n_active"] - less, n_total=built["n_total"] - less, n_tokens=built["n_tokens"]
     )
@@ -249,7 +249,7 @@ def marked(law: Law, row: Json, architecture: Architecture) -> Json:
     """The row plus `extrapolation`: its values outside what the law was fitted to, as Law.extrapolation lists them."""
     n_total = row.get("n_total")
     if n_total and not law.counts_embedding:
-        n_total -= row["d_model"] * architecture.ends
+        n_total -= row["d_model"] * architecture.embedding_and_head_rows
     more = architecture.structure(row.get("law_experts", row["n_experts"])) | dict(
         n_total=n_total, n_active=row["n_active"]
     )
@@ -304,9 +304,9 @@ def assumed(law: Law, architecture: Architecture) -> Iterator[str]:
     """Sentences on what the law cannot know of these models: properties that differ from its own models' and are not in
     its columns; and on properties in which its own runs differ."""
     own = law.shaped(architecture.vocab_size, architecture.width_per_block)
-    flags = dict(used="used", kv_share="kv_share", n_dense="dense_blocks")
+    flags = dict(active_width="used", kv_share="kv_share", n_dense="dense_blocks")
     if law.reads_used:
-        del flags["used"]
+        del flags["active_width"]
     both = [(flag, getattr(architecture, name), getattr(own, name)) for name, flag in flags.items()]
     if other := [values for values in both if values[1] != values[2]]:
         yield sentences.NOT_READ.format(

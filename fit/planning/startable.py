@@ -25,7 +25,7 @@ class Shapes:
     whether models are built like a published one."""
 
     asked: frozenset[str] = frozenset()
-    mesh_asked: mesh.Asked = mesh.Asked()
+    mesh_asked: mesh.MeshRequest = mesh.MeshRequest()
     family: bool = False
 
 
@@ -83,7 +83,7 @@ def _timed(
     return dataclasses.replace(found, n_tokens=n_tokens, loss=loss, layout=layout, speed=speed)
 
 
-def _flags(asked: mesh.Asked) -> list[tuple[str, object]]:
+def _flags(asked: mesh.MeshRequest) -> list[tuple[str, object]]:
     """(flag, value) of what may be asked of a mesh."""
     return [("mesh_expert", asked.expert), ("mesh_model", asked.model), ("remat", asked.remat)]
 

@@ -111,7 +111,7 @@ def test_how_much_a_token_uses():
             best = min(best, (np.where(2 * total(e) <= 8e9, loss, np.inf).min(), (e, used)))
     assert (row["n_experts"], row["used"]) == best[1] and row["loss"] == pytest.approx(best[0], rel=1e-6)
     assert row["sparsity"] == 1 - row["used"] / row["n_experts"] and joint["used"] == 1
-    both = Architecture(50257, 64, split=4, used=2.0, n_dense=3)
+    both = Architecture(50257, 64, granularity=4, active_width=2.0, n_dense=3)
     assert both.columns(512.0, 8)["top_k"] == 8 and both.columns(512.0, 8)["sparsity"] == 0.75
     assert both.n_active(512.0) == pytest.approx(2 * 512 * 50257 + (4 * 8 + 9 * (3 + 2 * 5)) * 512**2)
     assert both.d_model(both.n_active(512.0)) == pytest.approx(512, rel=1e-12)

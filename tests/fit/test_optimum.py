@@ -16,8 +16,8 @@ from fit.fitted_law.law import Law, load
 from fit.laws import FORMS
 from fit.paper import tables
 from fit.planning import cost, optimum, plan_config, plan_text, planning, recipe, repeats, target
-from fit.planning.constraints import CHIPS, Chip
 from fit.shape import architecture
+from fit.shape.chips import CHIPS, Chip
 
 PAPER = architecture.Architecture()
 # Printed cells of Table 1: (n_active, n_tokens).

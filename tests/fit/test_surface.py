@@ -125,7 +125,7 @@ def test_the_sweep_of_a_laptop(capsys):
 def test_what_lies_within_the_runs():
     """Between the smallest and the largest size of each sparsity, on lines in z between sparsities."""
     n, s = np.array([1.0, 8, 2, 8, 4, 16]) * 1e6, np.array([0, 0, 0.5, 0.5, 0.75, 0.75])
-    low, high = surface.reach(n, s, np.array([1e6, 2e6, 2.0**1.5 * 1e6, 16e6, 32e6]))
+    low, high = surface.sparsity_range(n, s, np.array([1e6, 2e6, 2.0**1.5 * 1e6, 16e6, 32e6]))
     assert (low[0], high[0]) == pytest.approx((0, 0)) and (low[1], high[1]) == pytest.approx((0, 0.5))
     assert high[2] == pytest.approx(1 - 2**-1.5, abs=0.01) and (low[3], high[3]) == pytest.approx((0.75, 0.75))
     assert np.isnan(low[4]) and surface.sizes_within(n, s)[[0, -1]] == pytest.approx([4e6, 8e6], rel=0.02)
