@@ -9,19 +9,34 @@ One model of App. H, trunk and branches (d_model 512, E = 8: 79M active, 211M in
 n_blocks = n_heads = d_model / 64 and d_ff = 3 d_model follow from d_model. Everything is counted in tokens. GPT-2's
 vocabulary is downloaded once; without the net give its file, --config.data.tokenizer=/PATH/vocab.bpe, or try bytes.
 
-A line says all about a field: its default, the values it may have, what it means, and its marks (jmoe/config/field.py).
-Other configs are written as their difference from this one.
+A line says all about a field: its default, the values it may have, what it means, and its marks
+(jmoe/config/schema_types.py). Other configs are written as their difference from this one.
 """
 
 from ml_collections import FieldReference
 
-from jmoe.config import field
-from jmoe.config.field import BOOL, COLUMN, FREE, NEUTRAL, NOT_NEGATIVE, POSITIVE, TEXT, Field, integer, number, one_of
+from jmoe.config import schema_types
+from jmoe.config.schema_types import (
+    BOOL,
+    COLUMN,
+    FREE,
+    NEUTRAL,
+    NOT_NEGATIVE,
+    POSITIVE,
+    TEXT,
+    Field,
+    integer,
+    number,
+    one_of,
+)
 
 FIELDS = {
     "seed": Field(0, integer(0, 2**32 - 1)),
     "n_tokens": Field(
-        (2_000_000_000,), field.BUDGETS, "training budgets: they share a trunk, and each has a decay branch", FREE
+        (2_000_000_000,),
+        schema_types.BUDGETS,
+        "training budgets: they share a trunk, and each has a decay branch",
+        FREE,
     ),
     "model.d_model": Field(512, integer(1)),
     "model.n_blocks": Field(lambda model: model.get_oneway_ref("d_model") // 64, integer(1)),
@@ -70,14 +85,14 @@ FIELDS = {
     ),
     "model.capacity_factor": Field(
         lambda model: FieldReference(1.0),  # a number stays what a flag may set where a config sets None
-        field.CAPACITY,
+        schema_types.CAPACITY,
         "training; None: nothing is dropped, which takes more time; evaluation drops nothing",
     ),
     "model.group_tokens": Field(
         8_192, integer(1), "tokens that share one capacity; part of the model, independent of the mesh"
     ),
     "model.rope_base": Field(10_000.0, number(" above 1, at most 1e12", lambda x: 1 < x <= 1e12)),
-    "model.init_scale": Field(0.1, field.SCALE),
+    "model.init_scale": Field(0.1, schema_types.SCALE),
     "model.norm": Field(
         "layer", one_of("layer", "rms"), 'LayerNorm with bias, as in the authors\' code; or "rms"', neutral="rms"
     ),
@@ -100,14 +115,14 @@ FIELDS = {
     ),
     "data.mixture": Field(
         (),
-        field.MIXTURE,
+        schema_types.MIXTURE,
         "text by weights, instead of data.path: each path as there; weights count in thousandths of their sum",
         FREE | NEUTRAL,
     ),
     "data.validation_path": Field("", TEXT, "files or TFDS; empty: 1% of the text, held out by hash", FREE),
     "data.validation_sets": Field(
         "",
-        field.NAMED_PATHS,
+        schema_types.NAMED_PATHS,
         'more text to evaluate on, each under its name: "books=DIR/books/*.txt;code=DIR/code"; of text that is '
         "trained on, the part held out",
         FREE | NEUTRAL,
@@ -132,7 +147,7 @@ FIELDS = {
         FREE | NEUTRAL,
     ),
     "batch_tokens": Field(
-        ((0, 65_536), (500_000_000, 131_072), (1_000_000_000, 262_144)), field.RAMP, "(from token, batch)"
+        ((0, 65_536), (500_000_000, 131_072), (1_000_000_000, 262_144)), schema_types.RAMP, "(from token, batch)"
     ),
     "microbatch_tokens": Field(
         0,
@@ -162,8 +177,8 @@ FIELDS = {
         '"muon": Muon for the matrices of the blocks, AdamW for the rest',
         COLUMN | NEUTRAL,
     ),
-    "optimizer.b1": Field(0.9, field.BETA),
-    "optimizer.b2": Field(0.999, field.BETA),
+    "optimizer.b1": Field(0.9, schema_types.BETA),
+    "optimizer.b2": Field(0.999, schema_types.BETA),
     "optimizer.weight_decay": Field(0.1, NOT_NEGATIVE),
     "optimizer.bias_rate": Field(
         0.001,
@@ -171,7 +186,7 @@ FIELDS = {
         'with model.balance = "bias": what a step adds to or takes from an expert\'s bias',
         NEUTRAL,
     ),
-    "optimizer.grad_clip": Field(0.1, field.POSITIVE_OR_INF),
+    "optimizer.grad_clip": Field(0.1, schema_types.POSITIVE_OR_INF),
     "parametrization": Field(
         "standard",
         one_of("standard", "mup"),
@@ -215,7 +230,7 @@ FIELDS = {
     ),
     "log_every": Field(10, integer(1), "steps between two lines of metrics", FREE),
     "profile_steps": Field(
-        (), field.STEPS, "(first, last): trace steps first to last - 1 of each segment that has them", FREE
+        (), schema_types.STEPS, "(first, last): trace steps first to last - 1 of each segment that has them", FREE
     ),
     "checkpoint_every": Field(500, integer(1), "steps between checkpoints", FREE),
     "eval_every": Field(
@@ -248,4 +263,4 @@ FIELDS = {
 
 
 def get_config():
-    return field.default(FIELDS)
+    return schema_types.default_config(FIELDS)
