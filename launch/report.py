@@ -118,7 +118,7 @@ def page(sweep: Sweep, seen: dict[str, Any], law: SweepLaw | None, reload_second
 
 def opening(seen: dict[str, Any]) -> list[str]:
     """The first lines: how far the sweep is, what it took and what is left."""
-    lines = status.summary(seen)
+    lines = status.summary_lines(seen)
     if seen["dollars"] and seen["hours_left"] is not None and seen["n_chips"]:
         left = seen["hours_left"] * _running(seen["jobs"]) * seen["n_chips"] * seen["dollars_per_hour"]
         lines.append(f"${left:,.2f} left, if as many jobs train until the end as now")
