@@ -11,7 +11,7 @@ import os
 import pathlib
 import textwrap
 import types
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
