@@ -171,7 +171,7 @@ def test_a_sweep_in_a_bucket(bucket, tmp_path):
     done = report(workdir)
     assert done.returncode == 0, done.stderr
     text = (sweep.workdir / "sweep.html").read_text()
-    assert "2 of 2 runs done" in text and "the law" in text.lower()
+    assert "2 of 2 runs done" in text and "what the fit says" in text
     assert sweepfile.read(sweep.workdir).jobs[0].name in text
 
 
