@@ -162,9 +162,10 @@ def brought(names) -> set[str]:
 
 
 def test_an_install_brings_what_its_code_imports():
-    """fit has exactly its own and, for Parquet and event files, two of extras; the trainer's may come by another. wandb
+    """fit has exactly its own, for Parquet and event files two of extras, and pandas where a user has it, for frames;
+    the trainer's may come by another. wandb
     is asked for by config.wandb alone, tokamax on GPUs alone."""
-    assert imported("fit") == required() | {"pyarrow", "tensorboard"}
+    assert imported("fit") == required() | {"pyarrow", "tensorboard", "pandas"}
     assert required("parquet") - required() == {"pyarrow"} and "tensorboard" in required("train")
     assert imported("jmoe") | imported("configs") <= brought(required("train")) | {"wandb", "tokamax"}
     assert "tokamax" in required("cuda")
