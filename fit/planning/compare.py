@@ -22,7 +22,7 @@ from fit.planning.constraints import Constraints
 from fit.planning.memory import STATE
 from fit.planning.options import BudgetOptions
 from fit.planning.results import ClockComparison, Speed
-from fit.shape.architecture import Architecture, training_flops
+from fit.shape.architecture import JSON_NAMES, Architecture, training_flops
 from fit.shape.reference_model import PublishedModel
 
 LAWS = ("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "comprehensive-2025", "chinchilla-refit-2024")
@@ -94,7 +94,7 @@ def compare_laws(laws: Sequence[Law], question: Question) -> Comparison:
     if question.by_time is not None:
         constraints = dict(hours=question.by_time.hours) | constraints
     return Comparison(
-        **question.shape,
+        **{JSON_NAMES.get(name, name): value for name, value in question.shape.items()},
         constraints=constraints,
         about=ABOUT,
         laws=answers,
