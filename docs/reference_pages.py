@@ -6,10 +6,12 @@ source and not imported, so that the site needs no trainer.
 
 import ast
 import contextlib
+import inspect
 import io
 import pathlib
 import re
 
+import fit
 from fit.__main__ import COMMANDS
 from fit.__main__ import run as run_fit
 
@@ -18,7 +20,7 @@ FOLDER = ROOT / "docs" / "reference" / "generated"
 JMOE = ("train", "prepare", "evaluate", "compile", "export", "load", "generate")
 LAUNCH = ("sweep", "status", "logs", "cancel", "retry", "accept", "collect", "image", "task")
 BACKENDS = {"slurm": "slurm.py", "gke": "manifest.py"}  # the file that defines each one's flags
-CLASSES = ("Law", "UserError")
+TRAINER_FUNCTIONS = ("train", "evaluate", "generate", "export", "load")  # each in the module of its name
 
 
 def write() -> None:
@@ -51,7 +53,7 @@ def commands() -> str:
 def flags_of(path: pathlib.Path) -> list[tuple[str, str, str]]:
     """(name, default, help) of each flag that the module defines, itself or by a shared `define_…` function."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    found = defined_flags(tree)
+    flags = defined_flags(tree)
     for call in calls(tree):
         function = call.func
         if not isinstance(function, ast.Attribute) or not function.attr.startswith("define_"):
@@ -63,9 +65,9 @@ def flags_of(path: pathlib.Path) -> list[tuple[str, str, str]]:
                 shared_tree = ast.parse(shared.read_text(encoding="utf-8"))
                 bodies = [node for node in shared_tree.body if getattr(node, "name", "") == function.attr]
                 for body in bodies:
-                    found += defined_flags(body)
+                    flags += defined_flags(body)
     by_name = {}
-    for flag in found:
+    for flag in flags:
         if flag[0] not in by_name or flag[2]:
             by_name[flag[0]] = flag
     return sorted(by_name.values())
@@ -82,7 +84,7 @@ def defined_flags(tree: ast.AST) -> list[tuple[str, str, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             texts[node.targets[0].id] = node.value
-    found = []
+    flags = []
     for call in calls(tree):
         if not ast.unparse(call.func).rpartition(".")[2].startswith("DEFINE_"):
             continue
@@ -92,8 +94,8 @@ def defined_flags(tree: ast.AST) -> list[tuple[str, str, str]]:
         name, default, *rest = arguments
         words = [literal(node) for node in rest if isinstance(node, ast.Constant | ast.JoinedStr)]
         sentences = [text for text in words if " " in text]
-        found.append((literal(name), literal(default), sentences[0] if sentences else ""))
-    return found
+        flags.append((literal(name), literal(default), sentences[0] if sentences else ""))
+    return flags
 
 
 def literal(node: ast.AST) -> str:
@@ -141,21 +143,25 @@ def config_fields() -> str:
 
 
 def python_api() -> str:
-    """The functions and classes of `fit`, for Sphinx's autodoc."""
-    tree = ast.parse((ROOT / "fit" / "api.py").read_text(encoding="utf-8"))
-    names = [n.name for n in tree.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")]
-    entries = [f".. autofunction:: fit.{name}" for name in names if is_public(name)]
-    entries += [f".. autoclass:: fit.{name}\n   :members:" for name in CLASSES if is_public(name)]
+    """The functions of `fit` and the classes that they return, for autodoc; those of `jmoe`, from its source."""
+    functions = [getattr(fit, name) for name in dir(fit) if inspect.isfunction(getattr(fit, name))]
+    returned = [inspect.get_annotations(function, eval_str=True).get("return") for function in functions]
+    classes = [fit.UserError, *(answer for answer in returned if inspect.isclass(answer))]
+    own_classes = dict.fromkeys(answer for answer in classes if answer.__module__.startswith("fit"))
+    entries = [f".. autofunction:: fit.{function.__name__}" for function in functions]
+    entries += [f".. autoclass:: {answer.__module__}.{answer.__qualname__}\n   :members:" for answer in own_classes]
     listed = "\n\n".join(entries)
-    head = "# Python API of fit\n\nFrom the docstrings, read when this site was built."
-    return f"{head}\n\n```{{eval-rst}}\n{listed}\n```\n"
+    head = "# Python API\n\nFrom the docstrings, read when this site was built.\n\n## fit"
+    trainer = "\n\n".join(trainer_function(name) for name in TRAINER_FUNCTIONS)
+    return f"{head}\n\n```{{eval-rst}}\n{listed}\n```\n\n## jmoe\n\n{trainer}\n"
 
 
-def is_public(name: str) -> bool:
-    """Whether the package `fit` offers the name."""
-    import fit
-
-    return hasattr(fit, name)
+def trainer_function(name: str) -> str:
+    """The signature and docstring of jmoe.NAME.NAME, in Markdown."""
+    tree = ast.parse((ROOT / "jmoe" / f"{name}.py").read_text(encoding="utf-8"))
+    (function,) = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
+    docstring = ast.get_docstring(function) or ""
+    return f"### jmoe.{name}.{name}\n\n```text\n{name}({ast.unparse(function.args)})\n\n{docstring}\n```"
 
 
 def cell(text: str, code: bool = True) -> str:
