@@ -34,6 +34,7 @@ CLASSES = (
     "fit.equal_flops.surfaces.Surfaces",
     "fit.architecture_search.search.Holistic",
 )
+TRAINER_FUNCTIONS = ("train", "evaluate", "generate", "export", "load")  # each in the module of its name
 
 
 def write() -> None:
@@ -105,14 +106,23 @@ def config_fields() -> str:
 
 
 def python_api() -> str:
-    """The functions and classes of `fit`, for Sphinx's autodoc."""
+    """The functions of `fit` and the classes that they return, for autodoc; those of `jmoe`, from its source."""
     tree = ast.parse((ROOT / "fit" / "__init__.py").read_text(encoding="utf-8"))
     names = [n.name for n in tree.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")]
     entries = [f".. autofunction:: fit.{name}" for name in names]
     entries += [f".. autoclass:: {name}\n   :members:" for name in CLASSES]
     listed = "\n\n".join(entries)
-    head = "# Python API of fit\n\nFrom the docstrings, read when this site was built."
-    return f"{head}\n\n```{{eval-rst}}\n{listed}\n```\n"
+    head = "# Python API\n\nFrom the docstrings, read when this site was built.\n\n## fit"
+    trainer = "\n\n".join(trainer_function(name) for name in TRAINER_FUNCTIONS)
+    return f"{head}\n\n```{{eval-rst}}\n{listed}\n```\n\n## jmoe\n\n{trainer}\n"
+
+
+def trainer_function(name: str) -> str:
+    """The signature and docstring of jmoe.NAME.NAME, in Markdown."""
+    tree = ast.parse((ROOT / "jmoe" / f"{name}.py").read_text(encoding="utf-8"))
+    (function,) = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
+    docstring = ast.get_docstring(function) or ""
+    return f"### jmoe.{name}.{name}\n\n```text\n{name}({ast.unparse(function.args)})\n\n{docstring}\n```"
 
 
 def cell(text: str, code: bool = True) -> str:

@@ -26,10 +26,10 @@ from fit.shape.chips import CHIPS, Chip
 MOST_RUNS = 1200  # on the page, spread evenly over the table
 SCRIPTS = (
     *("numbers", "counts", "law", "messages", "solve", "cost", "plan", "reference_model", "compare", "form"),
-    *("options", "chart", "pictures", "command", "answers", "comparison", "drop", "app"),
+    *("options", "elements", "chart", "pictures", "command", "answers", "comparison", "app"),
 )
 # Imports, exports, comments and indentation: the scripts become one, with one scope for all names.
-NOT_CARRIED = re.compile(r"^(import [^;]*;\n|export | *//.*\n| +)", re.MULTILINE)
+NOT_CARRIED = re.compile(r"^(import [^;]*;\n|export | *//.*\n|/\*\*[\s\S]*?\*/\n| +)", re.MULTILINE)
 FOLDER = pathlib.Path(__file__).parent
 
 
