@@ -11,11 +11,18 @@ from fit.planning.results import DenseComparison, Optimum, RuleOfThumb
 from fit.shape.architecture import Architecture, training_flops
 
 
+def are_compared(law: Law, constraints: Constraints) -> bool:
+    """Whether a plan compares its best with dense models: under a budget, by a law that knows them itself."""
+    return constraints.has_budget and law.knows_dense and not law.record.get("dense")
+
+
 def against_dense(
     law: Law, architecture: Architecture, constraints: Constraints, best: Optimum
 ) -> DenseComparison | None:
     """What the best plan saves against the best dense model under the same constraints (Fig. 2b), in FLOPs or by the
-    clock in hours. None where no dense model is feasible."""
+    clock in hours. None where no dense model is feasible, or where the plan does not compare with dense ones."""
+    if not are_compared(law, constraints):
+        return None
     constraints = constraints.at(best.n_experts)
     solved = optimum.solve(law, 1.0, architecture, constraints)
     if not solved.feasible:
@@ -47,8 +54,9 @@ def _counts(model: Json) -> Json:
 def rules_of_thumb(
     law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, best: Optimum
 ) -> list[RuleOfThumb] | None:
-    """The rule of thumb under the FLOPs of the best; None by the clock."""
-    if constraints.clock is not None:
+    """The rule of thumb under the FLOPs of the best; None by the clock, or where the plan does not compare with dense
+    models."""
+    if constraints.clock is not None or not are_compared(law, constraints):
         return None
     return rule_of_thumb(repeats.of_fresh_text(law), architecture, constraints.at(best.n_experts).flops, experts)
 

@@ -16,19 +16,21 @@ def bootstrap(
     """The plan solved again for each draw of the law's bootstrap.
 
     Args:
-      law: A law with draws.
+      law: The law that plans.
       architecture: How models are built.
       constraints: The budget and the limits.
       experts: The numbers of experts compared.
       planned: The number of experts of the plan's best.
 
     Returns:
-      None where no draw has an optimum.
+      None without draws, or where none of them has an optimum.
     """
+    if not law.draws:
+        return None
     usable = optimum.usable_draws(law, experts)
     if not usable.any():
         return None
-    draws = {name: values[usable] for name, values in (law.draws or {}).items()}
+    draws = {name: values[usable] for name, values in law.draws.items()}
     solved = [optimum.solve(law, e, architecture, constraints.at(e), draws) for e in experts]
     losses = np.array([np.where(s.feasible, s.loss, np.inf) for s in solved])  # [n_experts, draws]
     best = np.argmin(losses, axis=0)

@@ -177,17 +177,10 @@ def plan_within(
     best = min(optima, key=lambda row: row.loss)
     # build
     built, run_recipe = buildable(law, architecture, constraints, optima, best, shapes)
-    # how sure it is, and what it saves
-    drawn = draws.bootstrap(law, architecture, constraints, solved.n_experts, best.n_experts) if law.draws else None
+    base_config, overrides = _config(law, architecture, run_recipe)
+    # how sure it is
+    drawn = draws.bootstrap(law, architecture, constraints, solved.n_experts, best.n_experts)
     undecided = plan_warnings.is_undecided(law, experts, drawn, best.n_experts)
-    has_dense = constraints.has_budget and law.knows_dense and not law.record.get("dense")
-    dense, rules = None, None
-    if has_dense:
-        dense = dense_models.against_dense(law, architecture, constraints, best)
-        rules = dense_models.rules_of_thumb(law, architecture, constraints, solved.n_experts, best)
-    repeated = None
-    if isinstance(law, repeats.Repeated):
-        repeated = repeats.repeats_of(law, architecture, constraints, experts, optima, best)
     # cost
     priced = _priced(law, architecture, constraints, optima, built, best)
     # warnings
@@ -196,13 +189,9 @@ def plan_within(
         *plan_warnings.of_draws(drawn, best.n_experts, undecided),
         *plan_warnings.of_law(law, architecture),
         *(run_recipe.warnings if run_recipe else ()),
-        *(repeats.warnings_of(law, best) if isinstance(law, repeats.Repeated) else ()),
+        *repeats.warnings_of(law, best),
         *cost.warnings_of(law, architecture, constraints, experts, best, priced.built),
     ]
-    base_config, overrides = recipe.runs_config(law, architecture == PAPER)
-    if run_recipe:
-        base_config = run_recipe.base_config
-        overrides = run_recipe.overrides
     return Plan(
         law=law.name,
         form=law.form.name,
@@ -215,8 +204,8 @@ def plan_within(
         bootstrap=drawn,
         verdict=verdict.of_plan(optima, best, drawn),
         loss_of_token_cap=_loss_of_token_cap(law, architecture, constraints, experts, best),
-        dense=dense,
-        rule_of_thumb=rules,
+        dense=dense_models.against_dense(law, architecture, constraints, best),
+        rule_of_thumb=dense_models.rules_of_thumb(law, architecture, constraints, solved.n_experts, best),
         base_config=base_config,
         overrides=overrides,
         extrapolation=best.extrapolation,
@@ -224,11 +213,11 @@ def plan_within(
         best_undecided=undecided,
         warnings=warnings,
         target=reached,
-        repeats=repeated,
+        repeats=repeats.repeats_of(law, architecture, constraints, experts, optima, best),
         clock=priced.clock,
         chips=priced.chips,
         text_of=plan_answer.text,
-        explicit=_explicit(law, has_dense),
+        explicit=_explicit(law, constraints),
     )
 
 
@@ -288,14 +277,23 @@ def _priced(
     return _Priced(with_costs, built, clock, training_chips)
 
 
-def _explicit(law: Law, has_dense: bool) -> tuple[str, ...]:
+def _explicit(law: Law, constraints: Constraints) -> tuple[str, ...]:
     """The parts that a plan's JSON has even where they are None."""
     names = []
     if law.draws:
         names.append("bootstrap")
-    if has_dense:
+    if dense_models.are_compared(law, constraints):
         names.append("dense")
     return tuple(names)
+
+
+def _config(
+    law: Law, architecture: Architecture, run_recipe: recipe.Recipe | None
+) -> tuple[str | None, dict[str, str]]:
+    """(config file that the training starts from, {field: literal} on top of it)."""
+    if run_recipe:
+        return run_recipe.base_config, run_recipe.overrides
+    return recipe.runs_config(law, architecture == PAPER)
 
 
 def _rows(

@@ -83,15 +83,17 @@ def of_fresh_text(law: Law) -> Law:
 
 
 def repeats_of(
-    law: Repeated,
+    law: Law,
     architecture: Architecture,
     constraints: Constraints,
     experts: Floats,
     optima: list[Optimum],
     best: Optimum,
-) -> Repeats:
+) -> Repeats | None:
     """What repeated text is worth to the optima of a plan, and how much better its best is than the best on a single
-    epoch."""
+    epoch. None for a law of text that is read once."""
+    if not isinstance(law, Repeated):
+        return None
     once = optimum.optima(law, architecture, dataclasses.replace(constraints, epochs=1.0), experts)
     rows = {}
     for row in optima:
@@ -114,8 +116,10 @@ def repeats_of(
     )
 
 
-def warnings_of(law: Repeated, best: Optimum) -> Iterator[str]:
+def warnings_of(law: Law, best: Optimum) -> Iterator[str]:
     """Sentences on what to know of a plan with repeated text."""
+    if not isinstance(law, Repeated):
+        return
     if best.size_bound == "plateau":
         yield sentences.PLATEAU.format(near=law.slack)
     yield sentences.REPEATS_DENSE

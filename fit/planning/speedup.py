@@ -107,51 +107,29 @@ def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops") -> Speedup:
     law.check_plannable()
     if not law.form.at_experts:
         raise UserError(sentences.NO_SPEEDUP.format(law=law.name, form=law.form.name))
-    size = runs.numbers("n_active")
-    tokens = runs.numbers("n_tokens")
-    loss = runs.numbers("loss")
-    sense.check(runs)
-    experts = np.full(len(loss), float(law.only_experts or 1))
-    if "n_experts" in runs and law.knows_experts:
-        experts = runs.numbers("n_experts")
-    flops = training_flops(size, tokens)
-    log_speed = np.zeros(len(loss))  # of the run's speed over that of the recipe
+    columns = _columns(law, runs)
+    experts = columns["n_experts"]
+    flops = columns["flops"]
+    log_loss = np.log(columns["loss"])
+    log_speed = np.zeros(len(flops))  # of the run's speed over that of the recipe
     if by == "time":
         speed, recipe_speed = (runs.numbers(name, (SLOWEST, np.inf)) for name in SPEEDS)
         log_speed = np.log(speed / recipe_speed)
-    log_factor_of_flops = _log_factors(law, law.coefficients, experts, flops, np.log(loss)[None])[0]
+        columns["speed_ratio"] = np.exp(log_speed)
+    log_factor_of_flops = _log_factors(law, law.coefficients, experts, flops, log_loss[None])[0]
     log_factor = log_factor_of_flops + log_speed
     reached = np.isfinite(log_factor)
     if not reached.any():
         raise UserError(sentences.NONE_REACHED.format(file=runs.path, law=law.name, furthest=FURTHEST))
-    drawn = _drawn_log_factors(law, experts, flops, np.log(loss), seed)
+    drawn = _drawn_log_factors(law, experts, flops, log_loss, seed)
     if drawn is not None:
         drawn = drawn + log_speed
-    columns = dict(n_active=size, n_tokens=tokens, n_experts=experts, loss=loss, flops=flops)
-    if by == "time":
-        columns["speed_ratio"] = np.exp(log_speed)
     law_flops = flops * np.exp(log_factor_of_flops)
-    rows = []
-    for i, is_reached in enumerate(reached):
-        values_of_run: Json = {name: float(values[i]) for name, values in columns.items()}
-        row = JudgedRun(
-            **values_of_run,
-            law_flops=float(law_flops[i]) if is_reached else None,
-            factor=float(np.exp(log_factor[i])) if is_reached else None,
-            interval=_interval(law, drawn[:, i]) if is_reached and drawn is not None else None,
-        )
-        rows.append(row)
-    log_flops = np.log10(flops[reached])
-    has_several = np.ptp(log_flops) > 0  # budgets
-    per_tenfold = per_tenfold_interval = None
-    if has_several:
-        per_tenfold = float(np.exp(_slope(log_flops, log_factor[reached])))
-        if drawn is not None:
-            per_tenfold_interval = _interval(law, _slope(log_flops, drawn[:, reached]))
+    per_tenfold, per_tenfold_interval = _per_tenfold(law, flops, log_factor, drawn)
     result = Speedup(
         law=law.name,
         by=by,
-        runs=rows,
+        runs=_judged_runs(law, columns, law_flops, log_factor, drawn),
         factor=float(np.exp(log_factor[reached].mean())),
         interval=None if drawn is None else _interval(law, drawn[:, reached].mean(axis=1)),
         per_tenfold=per_tenfold,
@@ -162,6 +140,50 @@ def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops") -> Speedup:
         text_of=text,
     )
     return dataclasses.replace(result, answer=answer(result))
+
+
+def _columns(law: Law, runs: Table) -> dict[str, Array]:
+    """{column: [n_runs]} of JudgedRun that the table gives. Raises UserError for a bad value."""
+    size = runs.numbers("n_active")
+    tokens = runs.numbers("n_tokens")
+    loss = runs.numbers("loss")
+    sense.check(runs)
+    experts = np.full(len(loss), float(law.only_experts or 1))
+    if "n_experts" in runs and law.knows_experts:
+        experts = runs.numbers("n_experts")
+    flops = training_flops(size, tokens)
+    return dict(n_active=size, n_tokens=tokens, n_experts=experts, loss=loss, flops=flops)
+
+
+def _judged_runs(
+    law: Law, columns: dict[str, Array], law_flops: Array, log_factor: Array, drawn: Array | None
+) -> list[JudgedRun]:
+    """The runs with their factors. drawn: log factors [n_draws, n_runs]."""
+    rows = []
+    for i, is_reached in enumerate(np.isfinite(log_factor)):
+        values: Json = {name: float(column[i]) for name, column in columns.items()}
+        row = JudgedRun(
+            **values,
+            law_flops=float(law_flops[i]) if is_reached else None,
+            factor=float(np.exp(log_factor[i])) if is_reached else None,
+            interval=_interval(law, drawn[:, i]) if is_reached and drawn is not None else None,
+        )
+        rows.append(row)
+    return rows
+
+
+def _per_tenfold(
+    law: Law, flops: Array, log_factor: Array, drawn: Array | None
+) -> tuple[float | None, list[float] | None]:
+    """(how many times the factor changes with ten times the compute, its interval); None for runs of one compute."""
+    reached = np.isfinite(log_factor)
+    log_flops = np.log10(flops[reached])
+    if np.ptp(log_flops) == 0:
+        return None, None
+    change = float(np.exp(_slope(log_flops, log_factor[reached])))
+    if drawn is None:
+        return change, None
+    return change, _interval(law, _slope(log_flops, drawn[:, reached]))
 
 
 def _drawn_log_factors(law: Law, experts: Array, flops: Array, log_loss: Array, seed: int) -> Array | None:
