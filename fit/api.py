@@ -77,10 +77,10 @@ def law(
     with _float64():
         from fit.fitting import fitting, forms, solvers
 
-        with solvers.kept():
+        with solvers.compilation_cache():
             if asked.forms:
                 asked_for = forms.with_prior(asked.forms[0], asked.prior)
-                fitted = fitting.fitted(runs, asked_for, asked.settings(asked_for, quiet))
+                fitted = fitting.fit_table(runs, asked_for, asked.settings(asked_for, quiet))
                 record = fitting.record_of(fitted)
             else:
                 record = forms.fit_best(runs, lambda form: asked.settings(form, quiet), asked.prior)
@@ -90,14 +90,14 @@ def law(
 
 
 def compare_forms(runs: object, *, asked: fits.Fit, quiet: bool = True) -> dict:
-    """How well each of several forms fits runs (forms.compare). Raises UserError as `law`."""
+    """How well each of several forms fits runs (form_comparison.compare). Raises UserError as `law`."""
     runs = read(runs)
     sense.check(runs)
     with _float64():
-        from fit.fitting import forms, solvers
+        from fit.fitting import form_comparison, solvers
 
-        with solvers.kept():
-            found = forms.compare(runs, asked.forms, asked.settings(asked.forms[0], quiet))
+        with solvers.compilation_cache():
+            found = form_comparison.compare(runs, asked.forms, asked.settings(asked.forms[0], quiet))
     return found | dict(warnings=[f"{runs.path}: {doubt}" for doubt in sense.doubts(runs)])
 
 

@@ -26,7 +26,7 @@ from fit.architecture_search import holistic
 from fit.data import table as tables
 from fit.equal_flops.isoflop import least_squares, power_law
 from fit.errors import UserError
-from fit.fitted_law import built
+from fit.fitted_law import table_architecture
 
 BAND = 1e-3  # near-optimal: within this share of the least loss
 SAME = 0.15  # budgets within this share of each other are one
@@ -74,8 +74,10 @@ def read(runs: object) -> Search:
     if isinstance(runs, Search):
         return runs
     runs = tables.read(runs)
-    held, c = built.held(runs), dict(d_model=runs.numbers("d_model", (1, 1e7)))
-    for name, default in (built.FIELDS | dict.fromkeys(("n_heads", "n_experts", "n_blocks", "seq_len"))).items():
+    held, c = table_architecture.model_overrides(runs), dict(d_model=runs.numbers("d_model", (1, 1e7)))
+    for name, default in (
+        table_architecture.DEFAULTS | dict.fromkeys(("n_heads", "n_experts", "n_blocks", "seq_len"))
+    ).items():
         low = 0 if name in ("n_dense_blocks", "n_shared_experts") else 1
         given = runs.column(name) if name in runs else [None] * len(runs)
         values = [held[i].get(name) if v in (None, "") else v for i, v in enumerate(given)]

@@ -6,7 +6,7 @@ import re
 
 from fit.asked.fields import Asked, choice, experts, free, number, numbers, switch, text, whole
 from fit.errors import UserError
-from fit.fitted_law import totals
+from fit.fitted_law import expert_widths
 from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.planning import by_time, compare, cost, memory, mesh, planning, repeats, startable, target
@@ -312,7 +312,7 @@ def _planned_as_wide(law: Law, asked: Plan, architecture: Architecture) -> dict:
     own_experts = asked.known is None and not asked.given("used", "granularity", "shared_experts")
     for _ in range(WIDENED if shares and own_experts else 0):
         best = plan["best"]
-        wider = totals.at_size(architecture, shares, best["n_active"], best["n_experts"])
+        wider = expert_widths.at_size(architecture, shares, best["n_active"], best["n_experts"])
         if math.isclose(wider.split, architecture.split, rel_tol=AS_WIDE):
             break
         architecture = wider

@@ -221,11 +221,11 @@ def linearised(
     fixed = (law.record.get("settings") or {}).get("fix") or {}
     padded = Runs(runs.path, columns, np.ones(ends[-1] + -ends[-1] % TOGETHER), Table(runs.path, {}, []))
     problem = prepare(law.form, padded, Settings(fix=tuple(fixed.items())))
-    free = law.form.to_free(law.coefficients)
+    free = law.form.to_params(law.coefficients)
     x = problem.centre(free[None])
     of_fitted, *of_parts, _ = np.split(noise.sensitivity(problem, free)[1], ends)
-    to_free = noise.derivative(problem.own, x)
-    to_coefficients = noise.derivative(lambda x: law.form.to_coefficients(problem.own(x)), x)
+    to_free = noise.derivative(problem.params_of, x)
+    to_coefficients = noise.derivative(lambda x: law.form.to_coefficients(problem.params_of(x)), x)
     moving = problem.data["moving"]
     held = np.diag(1.0 - moving)  # a coefficient that is held has no error: any information will do
 

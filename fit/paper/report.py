@@ -12,11 +12,10 @@ from typing import Any
 from fit.aliases import Json
 from fit.data.runs import Runs
 from fit.errors import UserError
-from fit.fitted_law import law_check, summary
-from fit.fitted_law.built import words_of
+from fit.fitted_law import law_check, summary, table_architecture
 from fit.fitted_law.law import Law
 from fit.messages import units
-from fit.paper import figures, found, tables
+from fit.paper import figures, findings, tables
 from fit.planning import optimum, plan_text, planning
 from fit.shape.architecture import Architecture
 
@@ -64,7 +63,7 @@ def _decision(law: Law, architecture: Architecture, runs: Runs | None) -> tuple[
     except UserError as e:
         return f"Nothing that this law could decide: {e}", [], {}
     answer = f"With {units.flops(flops)} training FLOPs, {where}: {plan_text.answer(plan)}"
-    return answer, plan["warnings"], found.sentences(law, runs, plan)
+    return answer, plan["warnings"], findings.sentences(law, runs, plan)
 
 
 def _fit(law: Law, architecture: Architecture, warnings: list[str]) -> list[str]:
@@ -110,7 +109,7 @@ def _models(law: Law, architecture: Architecture) -> str:
     """One sentence: the models and the text of the fitted runs."""
     words = [f"Models of width {architecture.width_per_block} a block with a vocabulary of {architecture.vocab_size:,}"]
     if built := law.models["architecture"]:
-        words.append(f"built with {words_of(built)}")
+        words.append(f"built with {table_architecture.in_words(built)}")
     named = dict(base_config="config", corpus="corpus fingerprint", unique_tokens="training tokens in the text")
     for name, what in named.items():
         if value := law.models[name]:

@@ -12,7 +12,7 @@ import numpy as np
 from fit.aliases import Array, Json
 from fit.data.runs import Runs
 from fit.errors import UserError
-from fit.fitted_law import built, models
+from fit.fitted_law import models, table_architecture
 from fit.fitted_law.law import OURS, PRESETS, Law, load
 from fit.form import Form
 from fit.laws import FORMS
@@ -108,7 +108,7 @@ def _law(law: Law) -> Json:
     record = law.record
     own = None
     if known["architecture"]:
-        own = dataclasses.asdict(built.mixture_of(known["architecture"], 1, 1))
+        own = dataclasses.asdict(table_architecture.mixture_of(known["architecture"], 1, 1))
     bootstrap = record.get("bootstrap")
     if bootstrap:
         bootstrap = dict(by="runs") | bootstrap
