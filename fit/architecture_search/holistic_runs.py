@@ -28,7 +28,7 @@ from fit.architecture_search import holistic
 from fit.data import table as tables
 from fit.equal_flops.isoflop import least_squares, power_law
 from fit.errors import UserError
-from fit.fitted_law import built
+from fit.fitted_law import table_architecture
 
 BAND = 1e-3  # near-optimal: within this share of the least loss
 SAME = 0.15  # budgets within this share of each other are one; so are values of M
@@ -131,9 +131,11 @@ def _shape_columns(table: tables.Table) -> dict[str, Array]:
     A value that no column has stands in the overrides, or is the default of the field. Raises UserError where there is
     none of these.
     """
-    overrides = built.held(table)
+    overrides = table_architecture.model_overrides(table)
     columns = dict(d_model=table.numbers("d_model", (1, 1e7)))
-    for name, default in (built.FIELDS | dict.fromkeys(("n_heads", "n_experts", "n_blocks", "seq_len"))).items():
+    for name, default in (
+        table_architecture.DEFAULTS | dict.fromkeys(("n_heads", "n_experts", "n_blocks", "seq_len"))
+    ).items():
         least = 0 if name in ("n_dense_blocks", "n_shared_experts") else 1
         cells = table.column(name) if name in table else [None] * len(table)
         values = [overrides[i].get(name) if cell in (None, "") else cell for i, cell in enumerate(cells)]

@@ -253,6 +253,9 @@ def plain(value: object) -> object:
 
 def shown(value: object) -> str:
     """A value as a sentence shows it: at most 60 letters, "nothing" for an empty one."""
-    is_empty = value is None or (isinstance(value, str) and not value)
-    text = "nothing" if is_empty else " ".join(repr(value).split())
+    if value is None:
+        return "nothing"
+    if isinstance(value, str) and not value:
+        return "nothing"
+    text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."

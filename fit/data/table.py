@@ -89,6 +89,7 @@ class Table:
         return all(other in self for other in needed)
 
     def _derived(self, name: str) -> Array:
+        """A column of DERIVED as float64 [n_rows]."""
         _, formula = DERIVED[name]
         return formula(self)
 
@@ -247,6 +248,7 @@ def read(runs: Any, columns: Mapping[str, str] | None = None, units: Mapping[str
 
 
 def _read_path(path: str, names: dict[str, str]) -> Table:
+    """A table from a file that has all these columns."""
     contents = read_file(path)
     for ours, theirs in names.items():
         if theirs not in contents.columns:

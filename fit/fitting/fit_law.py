@@ -40,10 +40,10 @@ def fit_law(runs: Table, options: FitOptions, quiet: bool = True) -> Law:
     with float64():
         from fit.fitting import fitting, forms, solvers
 
-        with solvers.kept():
+        with solvers.compilation_cache():
             if options.forms:
                 form = forms.with_prior(options.forms[0], options.prior)
-                record = fitting.record_of(fitting.fitted(runs, form, settings(form)))
+                record = fitting.record_of(fitting.fit_table(runs, form, settings(form)))
             else:
                 record = forms.fit_best(runs, settings, options.prior)
     record = json.loads(json.dumps(plain(record), allow_nan=False))  # as reading a law.json gives it
@@ -53,14 +53,14 @@ def fit_law(runs: Table, options: FitOptions, quiet: bool = True) -> Law:
 
 
 def compare_forms(runs: Table, options: FitOptions, quiet: bool = True) -> Json:
-    """How well each of several forms fits runs, as forms.compare says it, with `warnings`. Raises UserError as
+    """How well each of several forms fits runs, as form_comparison.compare says it, with `warnings`. Raises UserError as
     fit_law."""
     sense.check(runs)
     with float64():
-        from fit.fitting import forms, solvers
+        from fit.fitting import form_comparison, solvers
 
-        with solvers.kept():
-            errors = forms.compare(runs, options.forms, options.settings(options.forms[0], quiet))
+        with solvers.compilation_cache():
+            errors = form_comparison.compare(runs, options.forms, options.settings(options.forms[0], quiet))
     return errors | dict(warnings=[f"{runs.path}: {doubt}" for doubt in sense.doubts(runs)])
 
 

@@ -293,11 +293,11 @@ def linearised(law: Law, runs: Runs, scatter: noise.Noise, parts: Sequence[ByNam
       parts: sets of columns whose losses are in question; each broadcasts to [k].
     """
     problem, ends = _problem_of(law, runs, parts)
-    free = law.form.to_free(law.coefficients)
+    free = law.form.to_params(law.coefficients)
     x = problem.centre(free[None])
     of_fitted, *of_parts, _ = np.split(noise.sensitivity(problem, free)[1], ends)
-    to_free = noise.derivative(problem.own, x)
-    to_coefficients = noise.derivative(lambda x: law.form.to_coefficients(problem.own(x)), x)
+    to_free = noise.derivative(problem.params_of, x)
+    to_coefficients = noise.derivative(lambda x: law.form.to_coefficients(problem.params_of(x)), x)
     moving = problem.data["moving"]
     fixed = np.diag(1.0 - moving)  # a coefficient that is fixed has no error: any information will do
 

@@ -13,11 +13,10 @@ from typing import Any
 from fit.aliases import Json
 from fit.data.runs import Runs
 from fit.errors import UserError
-from fit.fitted_law import law_check, summary
-from fit.fitted_law.built import words_of
+from fit.fitted_law import law_check, summary, table_architecture
 from fit.fitted_law.law import Law
 from fit.messages import units
-from fit.paper import figures, found, tables
+from fit.paper import figures, findings, tables
 from fit.planning import optimum, plan_text, planning
 from fit.shape.architecture import Architecture
 
@@ -82,7 +81,7 @@ def _decision(law: Law, architecture: Architecture, runs: Runs | None) -> _Decis
     except UserError as e:
         return _Decision(f"Nothing that this law could decide: {e}", [], {})
     answer = f"With {units.flops(flops)} training FLOPs, {where}: {plan_text.answer(plan)}"
-    return _Decision(answer, plan.warnings, found.sentences(law, runs, plan.to_dict()))
+    return _Decision(answer, plan.warnings, findings.sentences(law, runs, plan.to_dict()))
 
 
 def _fit(law: Law, architecture: Architecture, warnings: list[str]) -> list[str]:
@@ -139,7 +138,7 @@ def _models(law: Law, architecture: Architecture) -> str:
     words = [f"Models of width {architecture.width_per_block} a block with a vocabulary of {architecture.vocab_size:,}"]
     architecture_of_runs = law.models["architecture"]
     if architecture_of_runs:
-        words.append(f"built with {words_of(architecture_of_runs)}")
+        words.append(f"built with {table_architecture.in_words(architecture_of_runs)}")
     named = dict(base_config="config", corpus="corpus fingerprint", unique_tokens="training tokens in the text")
     for name, what in named.items():
         value = law.models[name]

@@ -12,7 +12,7 @@ from fit.aliases import Array, Json
 from fit.data.files import check_writable, write_text
 from fit.data.runs import Runs
 from fit.errors import UserError
-from fit.fitted_law import built, models
+from fit.fitted_law import models, table_architecture
 from fit.fitted_law.law import OURS, PRESETS, Law, load
 from fit.form import Form
 from fit.laws import FORMS
@@ -136,7 +136,7 @@ def _law(law: Law) -> Json:
     record = law.record
     architecture = None
     if models_of_runs["architecture"]:
-        architecture = built.mixture_of(models_of_runs["architecture"], 1, 1).all_fields()
+        architecture = table_architecture.mixture_of(models_of_runs["architecture"], 1, 1).all_fields()
     bootstrap = record.get("bootstrap")
     if bootstrap:
         bootstrap = dict(by="runs") | bootstrap

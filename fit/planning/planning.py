@@ -9,7 +9,7 @@ import numpy as np
 
 from fit.aliases import Floats
 from fit.errors import UserError
-from fit.fitted_law import totals
+from fit.fitted_law import expert_widths
 from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.planning import (
@@ -110,7 +110,7 @@ def _plan_of_architecture(law: Law, options: PlanOptions, architecture: Architec
     if not shares or options.like is not None or options.changed("used", "granularity", "shared_experts"):
         return plan
     for _ in range(WIDENED):
-        wider = totals.at_size(architecture, shares, plan.best.n_active, plan.best.n_experts)
+        wider = expert_widths.at_size(architecture, shares, plan.best.n_active, plan.best.n_experts)
         if math.isclose(wider.granularity, architecture.granularity, rel_tol=AS_WIDE):
             break
         architecture = wider

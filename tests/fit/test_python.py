@@ -16,7 +16,7 @@ import pytest
 import fit
 from fit import __main__ as command_line
 from fit.data.runs import read_runs
-from fit.fitting.fitting import table_warnings
+from fit.fitting.fit_warnings import table_warnings
 from fit.laws import FORMS
 from fit.messages.units import amount
 
