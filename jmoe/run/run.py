@@ -60,9 +60,9 @@ class Run:
         """Prints what the run is going to train (the branches of `missing`), on what text and devices."""
         model, schedule, config = self.config.model, self.schedule, self.config
         sizes = f"{counts.n_active(model):,} active of {counts.n_total(model):,} parameters"
-        mixture = f"{model.n_experts} experts" if model.n_experts > 1 else "dense"
+        layers = f"{model.n_experts} experts" if model.n_experts > 1 else "dense"
         if fields := columns(config):
-            mixture += f" ({', '.join(f'{name} {value}' for name, value in fields.items())})"
+            layers += f" ({', '.join(f'{name} {value}' for name, value in fields.items())})"
         mesh = ", ".join(f"{axis} {size}" for axis, size in self.mesh.shape.items())
         if config.get("parametrization") == "mup" and (slope := config.optimizer.lr_law.n_active):
             distributed.log(
@@ -72,7 +72,7 @@ class Run:
         trunk, parts = schedule.segments[-2].stop, self.corpus.parts
         shares = "".join(f", {part.share / mixture.PERIOD:.1%} {part.name}" for part in parts if part.name)
         distributed.log(
-            f"{self.workdir}: {sizes} ({mixture}, d_model {model.d_model}, {model.n_blocks} blocks); trunk of "
+            f"{self.workdir}: {sizes} ({layers}, d_model {model.d_model}, {model.n_blocks} blocks); trunk of "
             f"{trunk:,} steps, {schedule.tokens_at(trunk):,} tokens, and {len(missing)} of {len(config.n_tokens)} "
             f"branches, to {', '.join(f'{schedule.tokens_at(branch.stop):,}' for _, branch in missing)} tokens; corpus "
             f"{self.corpus.fingerprint} of {sum(len(part.corpus.train) for part in parts):,} training tokens{shares}; "
@@ -108,9 +108,9 @@ class Run:
         metrics = read_lines(self.workdir / branch.name / "metrics.jsonl")
         mean = lambda name: float(np.mean([line[name] for line in metrics if name in line] or [0.0]))
         n_tokens, model = self.schedule.tokens_at(branch.stop), self.config.model
-        read = mixture.read(self.corpus, self.config, n_tokens)
-        of_sources = [(f"share/{part.name}", asked / n_tokens) for part, asked, _ in read if part.name]
-        of_sources += [(f"epochs/{part.name}", asked / has) for part, asked, has in read if part.name]
+        readings = mixture.readings(self.corpus, self.config, n_tokens)
+        of_sources = [(f"share/{r.part.name}", r.n_read / n_tokens) for r in readings if r.part.name]
+        of_sources += [(f"epochs/{r.part.name}", r.n_read / r.n_distinct) for r in readings if r.part.name]
         result = {
             "n_active": counts.n_active(model),
             "n_total": counts.n_total(model),
@@ -130,8 +130,8 @@ class Run:
             "peak_learning_rate": self.schedule.peak,
             "batch_tokens": self.schedule.batch_at(branch.stop - 1),
             "seed": self.config.seed,
-            "unique_tokens": sum(min(asked, has) for _, asked, has in read),
-            "epochs": max(asked / has for _, asked, has in read),
+            "unique_tokens": sum(min(r.n_read, r.n_distinct) for r in readings),
+            "epochs": max(r.n_read / r.n_distinct for r in readings),
             **dict(of_sources),
             **{name: round(value, 6) for name, value in by_position.items()},
             **prediction.columns(self.config, n_tokens),
