@@ -78,7 +78,7 @@ class Checkpoints:
             raise self.diverged(f"the state after step {step - 1} is not finite")
         self._set_aside()
         Checkpoints._own.add(str(self.directory / str(step)))
-        storage.ask()
+        storage.check_owner()
         with storage.outage_named(self.directory):
             self._manager.save(
                 step,

@@ -121,7 +121,7 @@ def owned(workdir):
                 raise Unavailable(f"{message} (waited {patience:.0f} s)")
             raise UserError(message)
         if jax.process_index():
-            held.enter_context(ownership.followed(path))
+            held.enter_context(ownership.follow(path))
         yield
 
 

@@ -31,7 +31,7 @@ from jmoe.config.schema import record_of
 from jmoe.errors import Interrupted, UserError
 from jmoe.run import distributed
 from jmoe.storage.durable import named
-from jmoe.storage.files import ask, copy_files, is_remote, lines_before_damage, read_lines, write_whole
+from jmoe.storage.files import check_owner, copy_files, is_remote, lines_before_damage, read_lines, write_whole
 
 LINE_SECONDS = 60.0  # from one line to the next where progress is not shown on a terminal
 
@@ -161,7 +161,7 @@ class Log:
         """Writes one step's values; `layers` are lists in JSONL and a scalar for each layer in TensorBoard."""
         if not self._files:
             return
-        ask()
+        check_owner()
         for name, values in (("metrics", metrics), ("speed", speed)):
             with named(self._files[name].name):
                 self._files[name].write(json.dumps({"step": step} | values) + "\n")
