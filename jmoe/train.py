@@ -10,12 +10,16 @@ if __name__ == "__main__":
     startup.begin()
 
 import time
+from collections.abc import Callable
 from contextlib import closing
+from typing import Any
 
 import jax
 import numpy as np
 from absl import flags
 from etils import epath
+from jaxtyping import Array, PyTree
+from ml_collections import ConfigDict
 
 from jmoe import cli
 from jmoe.config.check import check_config
@@ -23,64 +27,111 @@ from jmoe.cost import chips, memory
 from jmoe.errors import Interrupted
 from jmoe.model import sharding
 from jmoe.run import checkpoint, distributed
-from jmoe.run.metrics import Report
+from jmoe.run.checkpoint import Checkpoints, State
 from jmoe.run.run import Run
+from jmoe.run.schedule import Segment
 from jmoe.storage import files as storage
 from jmoe.text import mixture
 from jmoe.text.batches import training_batches
 
 
-def main(_):
+def main(_: list[str]) -> None:
     config = cli.read_config()
     checkpoint.keep_threads(storage.absolute(flags.FLAGS.workdir))
     with distributed.joined(), distributed.stop_signal() as stop_signal:
         train(config, flags.FLAGS.workdir, stop_signal)
 
 
-def train(config, workdir: str | epath.Path, stop_signal=lambda: 0) -> list[dict]:
-    """Trains every segment of `config` that is not finished; returns the results of the branches.
+def train(
+    config: ConfigDict, workdir: str | epath.Path, stop_signal: Callable[[], int] = lambda: 0
+) -> list[dict[str, Any] | None]:
+    """Trains every segment of `config` that is not finished.
 
-    Raises UserError where config, corpus or workdir can't be used, and Interrupted where `stop_signal()` gave a signal.
+    Args:
+      config: The run's config.
+      workdir: Its folder, local or gs://, created if missing.
+      stop_signal: Called once a step; returns the signal for which to save and stop, or 0.
+
+    Returns:
+      The results of the branches.
+
+    Raises:
+      UserError: Config, corpus or workdir can't be used, or the loss is not finite.
+      Interrupted: `stop_signal()` gave a signal; the state is saved.
     """
     check_config(config)
     workdir = storage.make_workdir(workdir)
     mesh = sharding.make_mesh(config)
     with jax.set_mesh(mesh), memory.explained(config, mesh):
         run = Run(config, workdir, mesh)
-        if not (missing := run.missing()):
+        missing = run.missing()
+        if not missing:
             distributed.log(f"{workdir}: all {len(run.results)} branches are done")
             run.compare_with_prediction()
             return list(run.results.values())
-        if warning := mixture.check(run.corpus, config, run.schedule, missing[-1][1]):
+        _, last_branch = missing[-1]
+        warning = mixture.check(run.corpus, config, run.schedule, last_branch)
+        if warning:
             distributed.log(warning)
         with distributed.owned(workdir):
             missing = run.missing()  # again: another trainer may have finished some meanwhile
             run.announce(missing)
             for trunk, branch in missing:
-                began = time.monotonic()
-                with closing(run.checkpoints(branch)) as checkpoints:
-                    if (state := checkpoints.restore(*run.abstract, run.record)) is None:
-                        with closing(run.checkpoints(trunk)) as of_trunk:
-                            state = of_trunk.restore(*run.abstract, run.record, trunk.stop) or run.initial()
-                            state = train_segment(run, trunk, state, of_trunk, stop_signal)
-                    _, params, _ = train_segment(run, branch, state, checkpoints, stop_signal)
-                run.finish(branch, params, began)
+                _train_branch(run, trunk, branch, stop_signal)
             run.compare_with_prediction()
     return list(run.results.values())
 
 
-def train_segment(run: Run, segment, state, checkpoints, stop_signal) -> tuple:
-    """Trains `segment` from `state`, (step, params, opt_state), to its end; returns the state there, which is saved.
+def _train_branch(run: Run, trunk: Segment, branch: Segment, stop_signal: Callable[[], int]) -> None:
+    """Trains a branch to its end, and first the trunk up to its fork where the branch has no checkpoint."""
+    began = time.monotonic()
+    with closing(run.checkpoints(branch)) as checkpoints:
+        abstract_params, abstract_opt_state = run.abstract
+        state = checkpoints.restore(abstract_params, abstract_opt_state, run.record)
+        if state is None:
+            state = _train_trunk(run, trunk, stop_signal)
+        _, params, _ = train_segment(run, branch, state, checkpoints, stop_signal)
+    run.finish(branch, params, began)
 
-    Metrics are fetched one step late, so that the device never waits for the host. Raises UserError where the loss is
-    not finite, and Interrupted, once the state is saved, where `stop_signal()` gave a signal.
+
+def _train_trunk(run: Run, trunk: Segment, stop_signal: Callable[[], int]) -> State:
+    """Trains the trunk up to the end of a segment, from its newest checkpoint there or before."""
+    with closing(run.checkpoints(trunk)) as checkpoints:
+        abstract_params, abstract_opt_state = run.abstract
+        state = checkpoints.restore(abstract_params, abstract_opt_state, run.record, trunk.stop)
+        if state is None:
+            state = run.initial()
+        return train_segment(run, trunk, state, checkpoints, stop_signal)
+
+
+def train_segment(
+    run: Run, segment: Segment, state: State, checkpoints: Checkpoints, stop_signal: Callable[[], int]
+) -> State:
+    """Trains a segment to its end, where the state is saved.
+
+    Metrics are fetched one step late, so that the device never waits for the host.
+
+    Args:
+      run: The run.
+      segment: What to train.
+      state: Where to begin; its arrays are donated.
+      checkpoints: The segment's checkpoints.
+      stop_signal: As in `train`.
+
+    Returns:
+      The state at the end.
+
+    Raises:
+      UserError: The loss is not finite.
+      Interrupted: `stop_signal()` gave a signal; the state is saved.
     """
-    config, schedule = run.config, run.schedule
+    config = run.config
+    schedule = run.schedule
     start, params, opt_state = state
     batches = training_batches(run.corpus, config, schedule, run.mesh, segment, start)
     chip = chips.of_device(jax.devices()[0], config.get("chip"))
-    with Report(run, segment, start, chip.flops if chip else 0.0) as report:
-        pending = None  # (step, metrics) of the step before, unless they were fetched
+    with run.report(segment, start, chip.flops if chip else 0.0) as report:
+        pending = None  # (step, metrics) of the previous step, unless they were fetched
         for step in range(start, segment.stop):
             with report.waiting():
                 batch = next(batches)
@@ -113,11 +164,15 @@ def train_segment(run: Run, segment, state, checkpoints, stop_signal) -> tuple:
                     signum,
                 )
     checkpoints.wait()
-    return segment.stop, params, opt_state
+    return State(segment.stop, params, opt_state)
 
 
-def fetched(step: int, metrics, segment, checkpoints) -> dict:
-    """The metrics of `step` as Python numbers, once it is done; UserError where loss or gradient is not finite."""
+def fetched(step: int, metrics: PyTree[Array], segment: Segment, checkpoints: Checkpoints) -> dict[str, Any]:
+    """The metrics of `step` as Python numbers, once it is done.
+
+    Raises:
+      UserError: Loss or gradient is not finite.
+    """
     values = jax.tree.map(lambda x: x.tolist(), jax.device_get(metrics))
     if not np.isfinite(values["loss"]) or not np.isfinite(values["grad_norm"]):
         raise checkpoints.diverged(

@@ -1,5 +1,6 @@
-"""Orbax checkpoints of one segment: parameters, optimizer state, and a record of the run that wrote them; and which
-checkpoint of a workdir is meant, as evaluate, export and generate read it.
+"""Orbax checkpoints of one segment: parameters, optimizer state, and a record of the run that wrote them.
+
+Also finds and reads a checkpoint of a workdir, for evaluate, export and generate.
 
 Saves are asynchronous and atomic: after a kill or a loss of power a step's folder is complete or absent, and an older
 step is deleted only once the new one is on the disk. Checksums of the arrays, kept in the record (jmoe/run/record.py),
@@ -8,14 +9,20 @@ reveal what a disk damages later.
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 from jax.experimental import multihost_utils
+from jaxtyping import Array, PyTree, Shaped
+from ml_collections import ConfigDict
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from jmoe.config.schema import FIELDS, NEUTRAL
@@ -29,23 +36,62 @@ from jmoe.storage import durable
 from jmoe.storage import files as storage
 from jmoe.text import tokenizer
 
+_T = TypeVar("_T")
+
+
+class State(NamedTuple):
+    """The state of a run before a step."""
+
+    step: int
+    params: PyTree[Array]
+    opt_state: PyTree[Array]
+
+
+class Loaded(NamedTuple):
+    """A checkpoint in memory. The config is the one that it was trained with, apart from the mesh and other changes."""
+
+    record: dict[str, Any]
+    config: ConfigDict
+    mesh: jax.sharding.Mesh
+    params: PyTree[Array]
+
+
+class OnHost(NamedTuple):
+    """A checkpoint as NumPy arrays, and the folder that it is in."""
+
+    folder: epath.Path
+    record: dict[str, Any]
+    config: ConfigDict
+    params: PyTree[Shaped[np.ndarray, "..."]]
+
 
 class Checkpoints:
-    """The checkpoints under `directory`; keeps the newest two and the steps in `keep`, where branches fork.
+    """The checkpoints of one segment. It keeps the newest two, and those of the steps where branches fork.
 
-    `remedy` is what a user may try where the numbers are no longer finite (divergence.remedy).
-
-    Saves of two folders must not overlap: wait() before another one saves.
+    Saves of two folders must not overlap: call wait() before another one saves.
     """
 
-    _own = set()  # folders that this process saved: restoring one of them is not reported as a resume
+    _saved_here: set[str] = set()  # folders that this process saved: restoring one is not reported as a resume
 
-    def __init__(self, directory, keep=(), remedy: str = "try a lower config.optimizer.lr_law.constant"):
-        kept = [preservation_policy.LatestN(2), preservation_policy.CustomSteps(list(keep))]
-        self.directory, self._remedy = directory, remedy
-        self._damaged = []  # steps that restore() skipped; the next save sets them aside
+    def __init__(
+        self,
+        directory: epath.Path,
+        forks: Iterable[int] = (),
+        remedy: str = "try a lower config.optimizer.lr_law.constant",
+    ) -> None:
+        """Opens the folder, and creates it if it is missing.
+
+        Args:
+          directory: The folder of the checkpoints.
+          forks: Steps to keep, where branches fork.
+          remedy: What a user may try where the numbers are no longer finite (divergence.remedy).
+        """
+        self.directory = directory
+        self._remedy = remedy
+        self._damaged: list[int] = []  # steps that restore() skipped; the next save sets them aside
+        policies = [preservation_policy.LatestN(2), preservation_policy.CustomSteps(list(forks))]
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=preservation_policy.AnyPreservationPolicy(kept),
+            preservation_policy=preservation_policy.AnyPreservationPolicy(policies),
             cleanup_tmp_directories=True,
             save_root_metadata=False,
             lightweight_initialize=True,  # lists the other steps where one is damaged
@@ -55,21 +101,25 @@ class Checkpoints:
         if jax.process_index() == 0 and not storage.is_remote(directory):
             durable.make_folder(directory.parent)
             durable.make_folder(directory)
-        make = lambda: ocp.CheckpointManager(directory, options=options)
+
+        def open_manager() -> ocp.CheckpointManager:
+            return ocp.CheckpointManager(directory, options=options)
+
         try:
-            self._manager = storage.retried(make, directory)
+            self._manager = storage.retried(open_manager, directory)
         except FileNotFoundError:  # while it removed unfinished saves: on gs:// a folder is gone when empty
-            self._manager = storage.retried(make, directory)
+            self._manager = storage.retried(open_manager, directory)
 
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints, ascending, without those that restore() found damaged."""
         return sorted(set(self._manager.all_steps()) - set(self._damaged))
 
-    def save(self, step: int, params, opt_state, record: dict) -> None:
+    def save(self, step: int, params: PyTree[Array], opt_state: PyTree[Array], record: dict[str, Any]) -> None:
         """Starts a save of the state before `step`; returns once the arrays are copied.
 
-        Raises UserError where the state is not finite (earlier checkpoints stay), and Unavailable where the store did
-        not take this save or the one before.
+        Raises:
+          UserError: The state is not finite; earlier checkpoints stay.
+          Unavailable: The store did not accept this save or the previous one.
         """
         if step in self.steps():
             return
@@ -77,8 +127,8 @@ class Checkpoints:
         if not finite:
             raise self.diverged(f"the state after step {step - 1} is not finite")
         self._set_aside()
-        Checkpoints._own.add(str(self.directory / str(step)))
-        storage.ask()
+        Checkpoints._saved_here.add(str(self.directory / str(step)))
+        storage.check_owner()
         with storage.outage_named(self.directory):
             self._manager.save(
                 step,
@@ -90,36 +140,54 @@ class Checkpoints:
                 force=True,  # also a step before the newest, where a budget was added to a longer run
             )
 
-    def restore(self, params, opt_state, record: dict, last: int | None = None):
-        """(step, params, opt_state) of the newest sound checkpoint, at or before step `last`; None if there is none.
+    def restore(
+        self,
+        params: PyTree[jax.ShapeDtypeStruct],
+        opt_state: PyTree[jax.ShapeDtypeStruct],
+        record: dict[str, Any],
+        last: int | None = None,
+    ) -> State | None:
+        """Restores the newest sound checkpoint. All processes skip a damaged one, and name it on stderr.
 
-        The arrays are placed like the abstract trees given. All processes skip a damaged checkpoint, named on stderr.
-        Raises UserError where the checkpoint is of another configuration or corpus, and Unavailable or OSError where it
-        could not be read, which does not prove damage.
+        Args:
+          params: Abstract parameters; the arrays are placed like them.
+          opt_state: Abstract optimizer state, likewise.
+          record: The record of this run.
+          last: The last step to restore; None for any.
+
+        Returns:
+          The state; None if there is no checkpoint.
+
+        Raises:
+          UserError: The checkpoint is of another configuration or corpus.
+          Unavailable, OSError: It could not be read, which does not prove damage.
         """
         for step in reversed([step for step in self.steps() if last is None or step <= last]):
             folder = self.directory / str(step)
-            written = self._unless_damaged(step, lambda: read_record(folder))
+            written = self._unless_damaged(step, functools.partial(read_record, folder))
             if written is None:
                 continue
             check_record(written, record, str(folder))
-            state = self._unless_damaged(step, lambda: read_arrays(folder, written, params=params, opt_state=opt_state))
-            if state is not None:
-                if str(folder) not in Checkpoints._own:
+            read = functools.partial(read_arrays, folder, written, params=params, opt_state=opt_state)
+            trees = self._unless_damaged(step, read)
+            if trees is not None:
+                if str(folder) not in Checkpoints._saved_here:
                     distributed.log(f"resuming from {folder}{version_warning(written, record)}")
-                return step, state["params"], state["opt_state"]
+                return State(step, trees["params"], trees["opt_state"])
         if self._damaged:
             distributed.log(f"WARNING: no sound checkpoint is left in {self.directory}: starting this part over")
             self._set_aside()
         return None
 
-    def diverged(self, what: str) -> UserError:
-        """The error for a run whose numbers are no longer finite. It names the newest checkpoint, so it first waits for
-        the save in progress."""
+    def diverged(self, fault: str) -> UserError:
+        """The error for a run whose numbers are no longer finite.
+
+        It names the newest checkpoint, so it first waits for the save in progress.
+        """
         self.wait()
         good = max(self.steps(), default=None)
         return UserError(
-            f"{what}; the last good checkpoint is {'none' if good is None else self.directory / str(good)}; "
+            f"{fault}; the last good checkpoint is {'none' if good is None else self.directory / str(good)}; "
             f"{self._remedy}"
         )
 
@@ -129,6 +197,7 @@ class Checkpoints:
             self._manager.wait_until_finished()
 
     def close(self) -> None:
+        """Waits for saves, and frees Orbax's threads."""
         with storage.outage_named(self.directory):
             self._manager.close()
 
@@ -138,16 +207,17 @@ class Checkpoints:
             return
         if jax.process_index() == 0:
             for step in self._damaged:
-                kept = storage.set_aside(self.directory / str(step), self.directory.parent)
-                distributed.log(f"the damaged checkpoint of step {step} is kept as {kept}")
+                path = storage.set_aside(self.directory / str(step), self.directory.parent)
+                distributed.log(f"the damaged checkpoint of step {step} is kept as {path}")
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices("damaged checkpoints are set aside")
         self._damaged = []
         self._manager.reload()
 
-    def _unless_damaged(self, step: int, read):
-        """What `read()` returns; None in all processes where any of them found damage."""
-        value, reason = None, None
+    def _unless_damaged(self, step: int, read: Callable[[], _T]) -> _T | None:
+        """What `read()` returns; None in all processes if any of them found damage."""
+        value = None
+        reason = None
         try:
             value = read()
         except Damaged as error:
@@ -155,9 +225,9 @@ class Checkpoints:
         if not distributed.anywhere(reason is not None):
             return value
         self._damaged.append(step)
-        what = f"WARNING: the checkpoint {self.directory / str(step)} is damaged and skipped: "
+        warning = f"WARNING: the checkpoint {self.directory / str(step)} is damaged and skipped"
         # each process that saw damage prints what it saw
-        distributed.log(what + (reason or "another process could not read it"), by_all=reason is not None)
+        distributed.log(f"{warning}: {reason or 'another process could not read it'}", by_all=reason is not None)
         return None
 
 
@@ -169,13 +239,14 @@ class _DurableStep(ocp.path.atomicity.AtomicRenameTemporaryPath):
     """
 
     async def finalize(self) -> None:
+        """Syncs, renames, and syncs the new name."""
         await asyncio.to_thread(durable.sync_tree, self.get())
         await super().finalize()  # writes Orbax's own marks, which we never read, and renames
         await asyncio.to_thread(durable.sync_tree, self.get_final())
         await asyncio.to_thread(durable.sync_folder, self.get_final().parent)
 
 
-def _barrier():
+def _barrier() -> Callable[..., None]:
     """The barrier at which several processes wait for each other in a save.
 
     Orbax's barrier waits twenty minutes. A process whose save failed raises its error instead of waiting, since the
@@ -184,14 +255,15 @@ def _barrier():
     wait = ocp.multihost.get_barrier_sync_fn()
 
     def meet(*, key: str, timeout_ms: int) -> None:
-        if (error := sys.exc_info()[1]) is not None:
+        error = sys.exc_info()[1]
+        if error is not None:
             raise error
         wait(key=key, timeout_ms=timeout_ms)
 
     return meet
 
 
-def steps_in(directory) -> list[int]:
+def steps_in(directory: epath.Path) -> list[int]:
     """Steps of the complete checkpoints in a folder, ascending; none where it does not exist."""
     try:
         return storage.retried(lambda: sorted(ocp.utils.checkpoint_steps(directory)), directory)
@@ -200,42 +272,83 @@ def steps_in(directory) -> list[int]:
 
 
 def keep_threads(workdir: epath.Path) -> None:
-    """Has XLA compute with as many CPU threads as the run in `workdir` did so far, unless PJRT_NPROC is set. To be
-    called before jax makes its devices."""
+    """Makes XLA compute with as many CPU threads as the run in `workdir` did so far, unless PJRT_NPROC is set.
+
+    Called before jax makes its devices.
+    """
+    if "PJRT_NPROC" in os.environ:
+        return
     folder = workdir / "trunk" / "checkpoints"
-    for step in () if "PJRT_NPROC" in os.environ else reversed(steps_in(folder)):
+    for step in reversed(steps_in(folder)):
         # damaged: restore() names it
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
-            n = json.loads(storage.read_bytes(folder / str(step) / "record" / "metadata")).get("cpu_threads")
-            if n and n != cpu_threads():
-                os.environ["PJRT_NPROC"] = str(int(n))
-                print(f"{workdir}: goes on with {n} CPU threads, as before, for the same bits", file=sys.stderr)
+            record = json.loads(storage.read_bytes(folder / str(step) / "record" / "metadata"))
+            n_threads = record.get("cpu_threads")
+            if n_threads and n_threads != cpu_threads():
+                os.environ["PJRT_NPROC"] = str(int(n_threads))
+                print(f"{workdir}: goes on with {n_threads} CPU threads, as before, for the same bits", file=sys.stderr)
             return
 
 
 def find(workdir: epath.Path, segment: str | None, step: int | None) -> epath.Path:
-    """The folder of the checkpoint of that segment and step, by default the newest of the last branch. Where there is
-    none, UserError names the checkpoints that exist."""
+    """Finds a checkpoint of a workdir.
+
+    Args:
+      workdir: The run's folder.
+      segment: "trunk" or "branch-N"; None for the last branch that has a checkpoint.
+      step: The step of the checkpoint; None for the newest.
+
+    Returns:
+      The checkpoint's folder.
+
+    Raises:
+      UserError: There is none; the error names the checkpoints that exist.
+    """
     folders = workdir.iterdir() if workdir.exists() else ()
-    steps = {folder.name: listed for folder in folders if (listed := steps_in(folder / "checkpoints"))}
-    if not steps:
+    steps_by_segment = {folder.name: steps_in(folder / "checkpoints") for folder in folders}
+    steps_by_segment = {name: steps for name, steps in steps_by_segment.items() if steps}
+    if not steps_by_segment:
         raise UserError(f"--workdir={workdir} holds no checkpoint")
-    known = "; ".join(f"{name}: {', '.join(map(str, listed))}" for name, listed in sorted(steps.items()))
-    fitting = [name for name in steps if segment in (None, name) and step in (None, *steps[name])]
+    fitting = [name for name, steps in steps_by_segment.items() if segment in (None, name) and step in (None, *steps)]
     if not fitting:
-        asked = f"--segment={segment} " * (segment is not None) + f"--step={step} " * (step is not None)
-        raise UserError(f"{asked}has no checkpoint in {workdir}; there are {known}")
-    # the largest budget, or the trunk where there is no branch
-    segment = max(fitting, key=lambda name: (name != "trunk", int(name.rpartition("-")[2]) if "-" in name else 0))
-    return workdir / segment / "checkpoints" / str(steps[segment][-1] if step is None else step)
+        raise UserError(_not_found(workdir, segment, step, steps_by_segment))
+    segment = max(fitting, key=_budget)
+    return workdir / segment / "checkpoints" / str(steps_by_segment[segment][-1] if step is None else step)
 
 
-def read(folder: epath.Path, change=lambda config: None, devices=None) -> tuple:
-    """(record, config, mesh, parameters) of a checkpoint. The config is the one that it was trained with but for the
-    mesh, as `change` leaves it before the parameters are read; its mesh is over `devices`, by default all.
+def _budget(segment: str) -> tuple[bool, int]:
+    """Sorts segments by their budgets, the trunk first."""
+    return segment != "trunk", int(segment.rpartition("-")[2]) if "-" in segment else 0
 
-    UserError where the checkpoint is of another program, or damaged: it names the one before, which is not taken
-    unasked, since only the trainer comes to the same end from there.
+
+def _not_found(
+    workdir: epath.Path, segment: str | None, step: int | None, steps_by_segment: dict[str, list[int]]
+) -> str:
+    """The error for a segment or step that has no checkpoint."""
+    known = "; ".join(f"{name}: {', '.join(map(str, steps))}" for name, steps in sorted(steps_by_segment.items()))
+    flags = []
+    if segment is not None:
+        flags.append(f"--segment={segment} ")
+    if step is not None:
+        flags.append(f"--step={step} ")
+    return f"{''.join(flags)}has no checkpoint in {workdir}; there are {known}"
+
+
+def read(
+    folder: epath.Path,
+    change: Callable[[ConfigDict], None] = lambda config: None,
+    devices: Sequence[jax.Device] | None = None,
+) -> Loaded:
+    """Reads the parameters of a checkpoint.
+
+    Args:
+      folder: The checkpoint's folder.
+      change: Changes the config in place before the parameters are read.
+      devices: Devices of the mesh; all by default.
+
+    Raises:
+      UserError: The checkpoint is of another program, or damaged. The error names the previous checkpoint, which must
+        be asked for, since only the trainer comes to the same end from there.
     """
     try:
         record = read_record(folder)
@@ -247,28 +360,49 @@ def read(folder: epath.Path, change=lambda config: None, devices=None) -> tuple:
         mesh = sharding.make_mesh(config, devices)
         with jax.set_mesh(mesh):
             params, _ = abstract_state(config, mesh)
-            return record, config, mesh, read_arrays(folder, record, params=params)["params"]
+            return Loaded(record, config, mesh, read_arrays(folder, record, params=params)["params"])
     except Damaged as error:
-        before = [step for step in steps_in(folder.parent) if step < int(folder.name)]
+        earlier = [step for step in steps_in(folder.parent) if step < int(folder.name)]
         segment = folder.parent.parent.name
-        hint = f"; --segment={segment} --step={before[-1]} is the one before" if before else ""
+        hint = f"; --segment={segment} --step={earlier[-1]} is the one before" if earlier else ""
         raise UserError(f"the checkpoint {folder} is damaged: {error}{hint}") from None
 
 
-def on_host(workdir: epath.Path, segment: str | None, step: int | None, check=lambda model: None) -> tuple:
-    """(folder, record, config, parameters as NumPy arrays) of a checkpoint, for work on one device.
+def on_host(
+    workdir: epath.Path,
+    segment: str | None,
+    step: int | None,
+    check: Callable[[ConfigDict], None] = lambda model: None,
+) -> OnHost:
+    """Reads a checkpoint for work on one device.
 
-    UserError for no such segment or step, as `read`, or as `check` of config.model, before the parameters are read.
+    Args:
+      workdir: The run's folder.
+      segment: As `find`.
+      step: As `find`.
+      check: Called with config.model before the parameters are read; may raise UserError.
+
+    Raises:
+      UserError: As `find` and `read`.
     """
     folder = find(workdir, segment, step)
     record, config, _, params = read(folder, lambda config: check(config.model), jax.devices()[:1])
-    return folder, record, config, jax.device_get(params)
+    return OnHost(folder, record, config, jax.device_get(params))
 
 
-def tokenizer_of(config, path: str | None = None) -> tokenizer.Tokenizer:
-    """The run's tokenizer; `path` names it where its file is no longer at config.data.tokenizer. UserError where it is
-    missing or damaged, or has more tokens than the model."""
-    made = tokenizer.load(path or config.data.tokenizer, config.data.end_of_text)
-    if made.vocab_size > config.model.vocab_size:
-        raise UserError(f"the tokenizer {made.name} has {made.vocab_size} tokens, the model {config.model.vocab_size}")
-    return made
+def tokenizer_of(config: ConfigDict, path: str | None = None) -> tokenizer.Tokenizer:
+    """Loads the run's tokenizer.
+
+    Args:
+      config: The run's config.
+      path: The tokenizer's file, where it is no longer at config.data.tokenizer.
+
+    Raises:
+      UserError: The tokenizer is missing or damaged, or has more tokens than the model.
+    """
+    loaded = tokenizer.load(path or config.data.tokenizer, config.data.end_of_text)
+    if loaded.vocab_size > config.model.vocab_size:
+        raise UserError(
+            f"the tokenizer {loaded.name} has {loaded.vocab_size} tokens, the model {config.model.vocab_size}"
+        )
+    return loaded

@@ -1,8 +1,8 @@
-"""What a segment says while it runs: metrics.jsonl, speed.jsonl, TensorBoard events, traces, and its progress.
+"""What a segment writes while it runs: metrics.jsonl, speed.jsonl, TensorBoard events, traces, and its progress.
 
-metrics.jsonl holds what was computed and is the same however often the run was killed. speed.jsonl holds how fast:
+metrics.jsonl has what was computed and is the same however often the run was killed. speed.jsonl has how fast:
 
-  tokens_per_second  over the steps since the line before
+  tokens_per_second  over the steps since the previous line
   mfu                model FLOPs utilisation: tokens_per_second x counts.matmul_flops_per_token / (devices x peak FLOP/s
                      of one): active parameters only, no padding slots, no recomputation; left out on a CPU
   input_wait         share of the time that the loop waited for its next batch
@@ -19,9 +19,14 @@ import resource
 import sys
 import tempfile
 import time
+from collections.abc import Generator
+from types import TracebackType
+from typing import IO, Any, NamedTuple
 
 import jax
 from etils import epath
+from jaxtyping import Array, PyTree
+from ml_collections import ConfigDict
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
@@ -30,73 +35,119 @@ from jmoe.config import counts
 from jmoe.config.schema import record_of
 from jmoe.errors import Interrupted, UserError
 from jmoe.run import distributed
+from jmoe.run.schedule import Schedule, Segment
 from jmoe.storage.durable import named
-from jmoe.storage.files import ask, copy_files, is_remote, lines_before_damage, read_lines, write_whole
+from jmoe.storage.files import check_owner, copy_files, is_remote, lines_before_damage, read_lines, write_whole
 
 LINE_SECONDS = 60.0  # from one line to the next where progress is not shown on a terminal
 
 
+class _Mark(NamedTuple):
+    """A moment of the run, from which a rate is measured."""
+
+    time: float  # seconds, monotonic
+    n_tokens: int
+
+
 class Report:
-    """All that a segment says of its steps [start, segment.stop); the loop tells it what happens, in order.
+    """Writes all that a segment reports of its steps [start, segment.stop); the loop tells it what happens, in order.
 
     Its files are closed when the `with` block ends, also by UserError or Interrupted. After any other error they are
     left as they are: the store or the disk may be what failed.
     """
 
-    def __init__(self, run, segment, start: int, peak_flops: float):
-        """`run`: the run.Run whose `segment` goes on at step `start`. peak_flops: FLOP/s of a device, 0 if unknown."""
-        config, folder = run.config, run.workdir / segment.name
-        self._schedule, self._segment, self._log_every = run.schedule, segment, config.log_every
-        first = segment.start if segment.decays else 0  # the pieces of the trunk share a folder
-        self.log, self._folder = Log(folder, start, segment.stop, config, first), folder
-        self._trace, self._traced = contextlib.ExitStack(), range(*(config.profile_steps or (0, 0)))
-        self._is_first = jax.process_index() == 0  # which alone shows progress: a bar on a terminal, else lines
-        steps = dict(total=segment.stop, initial=start, desc=segment.name, unit=" steps")
-        self._bar = tqdm(**steps, disable=None if self._is_first else True, leave=False)
-        flops = sum(counts.matmul_flops_per_token(config.model, config.data.seq_len).values())
-        self._mfu_of_rate = flops / (jax.device_count() * peak_flops) if peak_flops else 0.0
-        n_tokens, self._began, self._wait = run.schedule.tokens_at(start), time.monotonic(), 0.0
-        self._end = n_tokens + run.to_go(segment, start)
-        self._measured = self._told = self._began, n_tokens  # of the last line of speed.jsonl, and of progress
+    def __init__(
+        self,
+        config: ConfigDict,
+        folder: epath.Path,
+        schedule: Schedule,
+        segment: Segment,
+        start: int,
+        n_tokens_left: int,
+        peak_flops: float,
+    ) -> None:
+        """Opens the files, and shows the progress so far.
 
-    def __enter__(self):
+        Args:
+          config: The run's config.
+          folder: The segment's folder.
+          schedule: The run's schedule.
+          segment: What is trained.
+          start: The first step of `segment` that is trained now.
+          n_tokens_left: Tokens that the run trains from there on, for the time left.
+          peak_flops: bfloat16 FLOP/s of a device, 0 if unknown.
+        """
+        self._folder = folder
+        self._schedule = schedule
+        self._segment = segment
+        self._log_every = config.log_every
+        first = segment.start if segment.decays else 0  # the pieces of the trunk share a folder
+        self.log = Log(folder, start, segment.stop, config, first)
+        self._trace = contextlib.ExitStack()
+        self._traced_steps = range(*(config.profile_steps or (0, 0)))
+        self._is_first = jax.process_index() == 0  # which alone shows progress: a bar on a terminal, else lines
+        self._bar = tqdm(
+            total=segment.stop,
+            initial=start,
+            desc=segment.name,
+            unit=" steps",
+            disable=None if self._is_first else True,
+            leave=False,
+        )
+        flops_per_token = sum(counts.matmul_flops_per_token(config.model, config.data.seq_len).values())
+        self._mfu_of_rate = flops_per_token / (jax.device_count() * peak_flops) if peak_flops else 0.0
+        n_tokens = schedule.tokens_at(start)
+        self._began = time.monotonic()
+        self._wait = 0.0  # seconds that the loop waited for input since the last line of speed.jsonl
+        self._n_tokens_at_end = n_tokens + n_tokens_left
+        self._last_speed = _Mark(self._began, n_tokens)  # at the last line of speed.jsonl
+        self._last_progress = self._last_speed  # at the last line of progress
+
+    def __enter__(self) -> "Report":
         return self
 
-    def __exit__(self, kind, *_):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._bar.close()
         if kind is None or issubclass(kind, (UserError, Interrupted)):
             self._trace.close()
             self.log.close()
 
     @contextlib.contextmanager
-    def waiting(self):
+    def waiting(self) -> Generator[None]:
         """Counts the time that the `with` block takes as waiting for input."""
         began = time.monotonic()
         yield
         self._wait += time.monotonic() - began
 
     @contextlib.contextmanager
-    def paused(self):
+    def paused(self) -> Generator[None]:
         """Leaves the time that the `with` block takes out of speed.jsonl."""
-        began, (last, n_tokens) = time.monotonic(), self._measured
+        began = time.monotonic()
+        before = self._last_speed
         yield
-        self._measured = last + time.monotonic() - began, n_tokens
+        self._last_speed = before._replace(time=before.time + time.monotonic() - began)
 
     def starting(self, step: int) -> None:
-        """`step` is about to be launched."""
-        if self._traced and step == self._traced.start:
+        """Called when `step` is about to be launched."""
+        if self._traced_steps and step == self._traced_steps.start:
             self._trace.enter_context(_trace(self._folder))
 
-    def started(self, step: int, metrics) -> None:
-        """`step` was launched; `metrics`, arrays, will be ready when it is done."""
-        if step + 1 == min(self._traced.stop, self._segment.stop):
+    def started(self, step: int, metrics: PyTree[Array]) -> None:
+        """Called when `step` was launched; `metrics` will be ready when it is done."""
+        if step + 1 == min(self._traced_steps.stop, self._segment.stop):
             jax.block_until_ready(metrics)
             self._trace.close()
         self._bar.update()
 
-    def finished(self, step: int, values: dict) -> None:
-        """`step` is done, with these metrics as Python numbers; those of every config.log_every steps are written, and
-        those with a validation loss."""
+    def finished(self, step: int, values: dict[str, Any]) -> None:
+        """Called when `step` is done. Writes every config.log_every steps, and steps with a validation loss.
+
+        Args:
+          step: The step.
+          values: Its metrics as Python numbers.
+        """
         n_tokens = self._schedule.tokens_at(step + 1)
         if step % self._log_every == 0 or step == self._segment.stop - 1 or "validation_loss" in values:
             rate = self._schedule.learning_rate(step, self._segment)
@@ -105,26 +156,32 @@ class Report:
             mfu = f", MFU {speed['mfu']:.1%}" if "mfu" in speed else ""
             shown = f"loss {values['cross_entropy']:.3f}, {speed['tokens_per_second']:,.0f} tokens/s{mfu}"
             self._bar.set_postfix_str(shown, refresh=False)
-        now, (last, tokens_then) = time.monotonic(), self._told
-        if self._is_first and self._bar.disable and now - last >= LINE_SECONDS:
-            rate = (n_tokens - tokens_then) / max(now - last, 1e-9)
-            self._told = now, n_tokens
+        self._print_progress(step, n_tokens, values["cross_entropy"])
+
+    def _print_progress(self, step: int, n_tokens: int, loss: float) -> None:
+        """Prints a line of progress every LINE_SECONDS if there is no bar."""
+        now = time.monotonic()
+        last = self._last_progress
+        if self._is_first and self._bar.disable and now - last.time >= LINE_SECONDS:
+            rate = (n_tokens - last.n_tokens) / max(now - last.time, 1e-9)
+            self._last_progress = _Mark(now, n_tokens)
             distributed.log(
                 f"{self._segment.name}: step {step + 1} of {self._segment.stop}, {n_tokens:,} tokens, loss "
-                f"{values['cross_entropy']:.4f}, {rate:,.0f} tokens/s, "
-                f"{tqdm.format_interval((self._end - n_tokens) / rate)} left"
+                f"{loss:.4f}, {rate:,.0f} tokens/s, "
+                f"{tqdm.format_interval((self._n_tokens_at_end - n_tokens) / rate)} left"
             )
 
-    def _speed(self, n_tokens: int) -> dict:
+    def _speed(self, n_tokens: int) -> dict[str, float]:
         """The fields of speed.jsonl after `n_tokens` of the run."""
-        now, (last, tokens_then) = time.monotonic(), self._measured
-        elapsed = max(now - last, 1e-9)
-        rate = (n_tokens - tokens_then) / elapsed
+        now = time.monotonic()
+        elapsed = max(now - self._last_speed.time, 1e-9)
+        rate = (n_tokens - self._last_speed.n_tokens) / elapsed
         speed = {"tokens_per_second": round(rate, 1)}
         if self._mfu_of_rate:
             speed["mfu"] = round(rate * self._mfu_of_rate, 4)
         speed |= {"input_wait": round(self._wait / elapsed, 4), "memory_bytes": _memory_bytes()}
-        self._wait, self._measured = 0.0, (now, n_tokens)
+        self._wait = 0.0
+        self._last_speed = _Mark(now, n_tokens)
         return speed | {"seconds": round(now - self._began, 3)}
 
 
@@ -132,48 +189,70 @@ class Log:
     """The files of one segment, written by the first process, for steps [start, stop).
 
     Lines at or after step `start` are cut off, so that no step appears twice. But where a trunk went further than
-    `stop` before, for a larger budget, the files hold these steps already: then nothing is cut off or written.
+    `stop` before, for a larger budget, the files have these steps already: then nothing is cut off or written.
     """
 
-    def __init__(self, folder: epath.Path, start: int, stop: int, config, first: int = 0):
-        """`first`: the step of the segment's first line."""
-        self._files, self._wandb, self._open = {}, None, contextlib.ExitStack()
-        if jax.process_index() or any(line["step"] >= stop for line in lines_before_damage(folder / "metrics.jsonl")):
+    def __init__(self, folder: epath.Path, start: int, stop: int, config: ConfigDict, first: int = 0) -> None:
+        """Opens the files.
+
+        Args:
+          folder: The segment's folder.
+          start: The first step to write.
+          stop: The step behind the last one.
+          config: The run's config.
+          first: The step of the segment's first line.
+
+        Raises:
+          UserError: A line before `start` is damaged.
+        """
+        self._files: dict[str, IO[str]] = {}
+        self._wandb: Any = None
+        self._open = contextlib.ExitStack()
+        written_before = lines_before_damage(folder / "metrics.jsonl") if jax.process_index() == 0 else []
+        if jax.process_index() or any(line["step"] >= stop for line in written_before):
             return
         folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
         # objects cannot be appended to: the files are written on this machine, and sync() copies them
-        scratch = tempfile.TemporaryDirectory(prefix="jmoe-log-") if is_remote(folder) else None
-        self._scratch, self._folder = scratch and self._open.enter_context(scratch), folder
+        self._scratch: str | None = None
+        if is_remote(folder):
+            self._scratch = self._open.enter_context(tempfile.TemporaryDirectory(prefix="jmoe-log-"))
         local = pathlib.Path(self._scratch or folder)
         for name in ("metrics", "speed"):
-            kept = lines_before(folder / f"{name}.jsonl", first, start, config.log_every)
-            write_whole(local / f"{name}.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+            lines = lines_before(folder / f"{name}.jsonl", first, start, config.log_every)
+            write_whole(local / f"{name}.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
             self._files[name] = self._open.enter_context(open(local / f"{name}.jsonl", "a", buffering=1))
         if config.get("wandb"):
             self._wandb = _wandb_run(config, folder, local)
             self._open.callback(self._wandb.finish)
         self._events = EventFileWriter(str(local), flush_secs=10)
         self._open.callback(self._events.close)
-        begun = event_pb2.SessionLog(status=event_pb2.SessionLog.START)  # TensorBoard drops older events after it
-        self._events.add_event(event_pb2.Event(wall_time=time.time(), step=start, session_log=begun))
+        session_log: Any = event_pb2.SessionLog  # ty: ignore[missing-attribute]
+        start_of_session = session_log(status=session_log.START)  # TensorBoard drops older events after it
+        self._add_event(step=start, session_log=start_of_session)
 
-    def write(self, step: int, metrics: dict, speed: dict) -> None:
+    def write(self, step: int, metrics: dict[str, Any], speed: dict[str, float]) -> None:
         """Writes one step's values; `layers` are lists in JSONL and a scalar for each layer in TensorBoard."""
         if not self._files:
             return
-        ask()
+        check_owner()
         for name, values in (("metrics", metrics), ("speed", speed)):
-            with named(self._files[name].name):
-                self._files[name].write(json.dumps({"step": step} | values) + "\n")
+            file = self._files[name]
+            with named(file.name):
+                file.write(json.dumps({"step": step} | values) + "\n")
         scalars = {name: value for name, value in metrics.items() if name != "layers"}
         scalars |= {f"speed/{name}": value for name, value in speed.items()}
         for name, values in metrics.get("layers", {}).items():
             scalars |= {f"layers/{name}/{i:02d}": value for i, value in enumerate(values)}
         if self._wandb:
             self._wandb.log(scalars, step=step)
-        values = [summary_pb2.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
-        summary = summary_pb2.Summary(value=values)
-        self._events.add_event(event_pb2.Event(wall_time=time.time(), step=step, summary=summary))
+        summary: Any = summary_pb2.Summary  # ty: ignore[missing-attribute]
+        values = [summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+        self._add_event(step=step, summary=summary(value=values))
+
+    def _add_event(self, **fields: Any) -> None:
+        """Writes a TensorBoard event."""
+        self._events.add_event(event_pb2.Event(wall_time=time.time(), **fields))  # ty: ignore[missing-attribute]
 
     def sync(self) -> None:
         """Brings everything written so far to the disk, or copies it to the object store.
@@ -192,14 +271,26 @@ class Log:
             copy_files(self._scratch, self._folder)
 
     def close(self) -> None:
+        """Syncs and closes the files."""
         self.sync()
         self._open.close()
 
 
-def lines_before(path: epath.Path, first: int, start: int, log_every: int) -> list[dict]:
-    """The lines of the steps [first, start), in a file that has a line for every `log_every` steps at least. They were
-    synced before the checkpoint was written; damage after them, as a loss of power leaves, is cut off with the rest.
-    UserError where one of them may be damaged."""
+def lines_before(path: epath.Path, first: int, start: int, log_every: int) -> list[dict[str, Any]]:
+    """Reads the lines of the steps [first, start) of a JSONL file.
+
+    They were synced before the checkpoint was written. Damage after them, as a loss of power leaves, is cut off with
+    the later lines.
+
+    Args:
+      path: The file.
+      first: The step of the segment's first line.
+      start: The step behind the last line to read.
+      log_every: The file has a line for every so many steps at least.
+
+    Raises:
+      UserError: One of these lines may be damaged.
+    """
     lines = lines_before_damage(path)
     last_needed = (start - 1) // log_every * log_every
     if last_needed >= first and not any(line["step"] >= last_needed for line in lines):
@@ -207,10 +298,12 @@ def lines_before(path: epath.Path, first: int, start: int, log_every: int) -> li
     return [line for line in lines if line["step"] < start]
 
 
-def _wandb_run(config, folder: epath.Path, local: pathlib.Path):
-    """The segment's wandb run in the project config.wandb; a resumed segment continues its run. wandb reads all other
-    settings from the environment."""
-    import wandb
+def _wandb_run(config: ConfigDict, folder: epath.Path, local: pathlib.Path) -> Any:
+    """The segment's wandb run in the project config.wandb; a resumed segment continues its run.
+
+    wandb reads all other settings from the environment.
+    """
+    import wandb  # ty: ignore[import-not-found]
 
     return wandb.init(
         project=config.wandb,
@@ -226,15 +319,16 @@ def _wandb_run(config, folder: epath.Path, local: pathlib.Path):
 
 
 def _memory_bytes() -> int:
+    """The most memory that a device had in use so far; on CPU, the process."""
     stats = [device.memory_stats() for device in jax.local_devices()]
     if all(stats):
-        return max(s["peak_bytes_in_use"] for s in stats)
+        return max(device_stats["peak_bytes_in_use"] for device_stats in stats)
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 @contextlib.contextmanager
-def _trace(folder: epath.Path):
+def _trace(folder: epath.Path) -> Generator[None]:
     """Traces what runs in the `with` block, for TensorBoard's profiler and Perfetto, into `folder`."""
     with tempfile.TemporaryDirectory(prefix="jmoe-trace-") as scratch:
         with jax.profiler.trace(scratch):

@@ -2,8 +2,7 @@
 
 A request that the store does not answer is retried with growing pauses for JMOE_STORE_PATIENCE seconds (300); then
 Unavailable ends the process with an exit code that means "try again". An owner ends before that, when its lease runs
-out (jmoe/storage/lease.py). jmoe/storage/gcs.py retries its own requests;
-`retried` retries those that other libraries make.
+out (jmoe/storage/lease.py). jmoe/storage/gcs.py retries its own requests; `retried` retries those of other libraries.
 """
 
 import asyncio
@@ -24,15 +23,21 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any, TypeVar
 
 import fsspec
 from etils import epath
+from fsspec.config import conf as fsspec_config
 
 from jmoe.errors import Damaged, Unavailable, UserError
 from jmoe.storage import durable
 
+_T = TypeVar("_T")
+_Item = TypeVar("_Item")
+
 # gcsfs would answer from its cache of listings, which lacks what other processes have written since
-fsspec.config.conf.setdefault("gs", {})["use_listings_cache"] = False
+fsspec_config.setdefault("gs", {})["use_listings_cache"] = False
 for scheme in ("gs", "gcs"):
     fsspec.register_implementation(scheme, "jmoe.storage.gcs.Store", clobber=True)
 # gcsfs warns at every call if it is not allowed to ask for the bucket's type: anonymous access, or an emulator
@@ -45,7 +50,10 @@ WORDS = "UNAVAILABLE|DEADLINE_EXCEEDED|UNAUTHENTICATED|PERMISSION_DENIED|ABORTED
 
 
 def passes(error: BaseException) -> bool:
-    """Whether an error means that the store gave no answer; "no such object" and "forbidden" are answers."""
+    """Whether an error means that the store gave no answer, so that a later try may succeed.
+
+    "No such object" and "forbidden" are answers.
+    """
     package = type(error).__module__.partition(".")[0]
     if package in ("gcsfs", "google"):
         code = getattr(error, "code", None)
@@ -56,38 +64,50 @@ def passes(error: BaseException) -> bool:
     return package == "builtins" and re.match(rf"({WORDS}): ", str(error)) is not None and not forbidden
 
 
-_owned = []  # functions that end this process if it no longer owns what it did (jmoe/storage/ownership.py)
+# Each ends this process if it no longer owns what it did, else returns for how many seconds it still owns that
+# (jmoe/storage/ownership.py).
+OwnerCheck = Callable[[], float]
+_owner_checks: list[OwnerCheck] = []
 
 
 @contextlib.contextmanager
-def asked_by_writes(still_mine):
-    """Within the block, every write of this process calls `still_mine()` first, which returns seconds (`ask`)."""
-    _owned.append(still_mine)
+def checking_owner(check: OwnerCheck) -> Generator[None]:
+    """Within the block, every write of this process calls `check()` first."""
+    _owner_checks.append(check)
     try:
         yield
     finally:
-        _owned.remove(still_mine)
+        _owner_checks.remove(check)
 
 
-def ask() -> float | None:
-    """To be called before each write: ends this process if it has lost what it owned. Returns for how many seconds it
-    owns that in any case; None if it owns nothing. The functions of this module call it, and jmoe/storage/gcs.py."""
-    return min([still_mine() for still_mine in list(_owned)], default=None)
+def check_owner() -> float | None:
+    """Ends this process if it has lost what it owned. Called before each write, here and in jmoe/storage/gcs.py.
+
+    Returns:
+      Seconds for which the process owns that in any case; None if it owns nothing.
+    """
+    return min([check() for check in list(_owner_checks)], default=None)
 
 
 _hurry = threading.Event()
 
 
 def wait_no_more() -> None:
-    """To be called when the process is asked to stop: from now on its requests raise Unavailable if they get no answer
-    within a second or two."""
+    """Makes requests raise Unavailable from now on if they get no answer within a second or two.
+
+    Called when the process is asked to stop.
+    """
     _hurry.set()
 
 
-async def unless_hurried(work):
-    """Awaits `work` and returns its result; Unavailable where it takes longer than a second or two after
-    wait_no_more()."""
-    task, n_seconds_hurried = asyncio.ensure_future(work), 0
+async def unless_hurried(work: Any) -> Any:
+    """Awaits `work` and returns its result.
+
+    Raises:
+      Unavailable: It takes longer than a second or two after wait_no_more().
+    """
+    task = asyncio.ensure_future(work)
+    n_seconds_hurried = 0
     try:
         while not (await asyncio.wait([task], timeout=1))[0]:
             n_seconds_hurried += _hurry.is_set()
@@ -103,19 +123,27 @@ class Patience:
 
     _printed = 0.0  # when this process last printed that it waits: many requests may wait at once
 
-    def __init__(self, what: str):
-        self._what, self._began, self._n_tries = what, time.monotonic(), 0
+    def __init__(self, name: str) -> None:
+        """`name`: what the request reads or writes, for people. UserError where JMOE_STORE_PATIENCE is no number."""
+        self._name = name
+        self._began = time.monotonic()
+        self._n_tries = 0
         try:
             self._seconds = float(os.environ.get("JMOE_STORE_PATIENCE", "300"))
         except ValueError as error:
             raise UserError(f"JMOE_STORE_PATIENCE must be a number of seconds: {error}") from None
 
     def pause(self, error: Exception) -> float:
-        """Returns the seconds to wait after `error`; raises Unavailable once JMOE_STORE_PATIENCE seconds are over."""
-        waited, unit = time.monotonic() - self._began, self._seconds / 300
+        """Seconds to wait after `error`.
+
+        Raises:
+          Unavailable: JMOE_STORE_PATIENCE seconds are over.
+        """
+        waited = time.monotonic() - self._began
+        unit = self._seconds / 300
         if waited >= self._seconds:
             raise Unavailable(
-                f"{self._what}: the store gave no answer for {waited:.0f} s ({_in_words(error)}); the same command "
+                f"{self._name}: the store gave no answer for {waited:.0f} s ({_in_words(error)}); the same command "
                 "goes on from what is saved"
             ) from error
         pause = min(2**self._n_tries, 32) * unit * random.uniform(0.75, 1)  # hosts of a run must not retry in step
@@ -123,8 +151,8 @@ class Patience:
         now = time.monotonic()
         if self._n_tries > 1 and now - Patience._printed > 10 * unit:
             Patience._printed = now
-            left = min(self._seconds - waited, ask() or math.inf)
-            line = f"{self._what} does not answer ({_in_words(error)}); trying on for {left:.0f} s"
+            left = min(self._seconds - waited, check_owner() or math.inf)
+            line = f"{self._name} does not answer ({_in_words(error)}); trying on for {left:.0f} s"
             print(line, file=sys.stderr, flush=True)
         return min(pause, self._seconds - waited)
 
@@ -133,9 +161,14 @@ def _in_words(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
-def retried(call, path):
-    """Returns `call()`, retried with growing pauses while the store of `path` gives no answer; raises Unavailable after
-    JMOE_STORE_PATIENCE seconds. A `path` on a disk gets a single call."""
+def retried(call: Callable[[], _T], path: str | os.PathLike) -> _T:
+    """Returns `call()`, retried with growing pauses while the store of `path` gives no answer.
+
+    A `path` on a disk gets a single call.
+
+    Raises:
+      Unavailable: The store gave no answer for JMOE_STORE_PATIENCE seconds.
+    """
     patience = None
     while True:
         try:
@@ -143,14 +176,18 @@ def retried(call, path):
         except Exception as error:  # noqa: BLE001  each layer of storage raises its own errors
             if not is_remote(path) or not passes(error):
                 raise
-            patience = patience or Patience(os.fspath(path))
+            if patience is None:
+                patience = Patience(os.fspath(path))
             time.sleep(patience.pause(error))
 
 
 @contextlib.contextmanager
-def outage_named(path):
-    """Turns the error of a library that got no answer from the store of `path` into Unavailable, and has one of the
-    disk name a file."""
+def outage_named(path: str | os.PathLike) -> Generator[None]:
+    """Turns a library's error for a store that gave no answer into Unavailable, and makes one of the disk name a file.
+
+    Args:
+      path: What the block reads or writes.
+    """
     try:
         with contextlib.nullcontext() if is_remote(path) else durable.named(path):
             yield
@@ -161,14 +198,16 @@ def outage_named(path):
         raise Unavailable(sentence) from error
 
 
-def is_remote(path) -> bool:
+def is_remote(path: str | os.PathLike) -> bool:
     """Whether `path` names objects (gs://...), which are written and replaced as a whole and cannot be appended to."""
     return "://" in os.fspath(path)
 
 
 def absolute(path: str | os.PathLike) -> epath.Path:
-    """The path that a flag names, the same for every spelling: made absolute, with links, `..` and doubled or trailing
-    slashes resolved."""
+    """The absolute path that a flag names, the same for every spelling.
+
+    Links, `..` and doubled or trailing slashes are resolved.
+    """
     path = os.fspath(path)
     if is_remote(path):
         scheme, _, rest = path.partition("://")
@@ -177,11 +216,15 @@ def absolute(path: str | os.PathLike) -> epath.Path:
 
 
 def cache_dir() -> pathlib.Path:
-    """This machine's cache, for prepared text, compiled steps, and what a gs:// sweep keeps on a local disk:
-    $JMOE_CACHE, else jmoe under $XDG_CACHE_HOME, else ~/.cache/jmoe."""
-    if path := os.environ.get("JMOE_CACHE"):
-        return pathlib.Path(path)
-    return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "jmoe"
+    """This machine's cache: $JMOE_CACHE, else jmoe under $XDG_CACHE_HOME, else ~/.cache/jmoe.
+
+    It has prepared text, compiled steps, and what a gs:// sweep keeps on a local disk.
+    """
+    own_cache = os.environ.get("JMOE_CACHE")
+    if own_cache:
+        return pathlib.Path(own_cache)
+    user_cache = os.environ.get("XDG_CACHE_HOME")
+    return (pathlib.Path(user_cache) if user_cache else pathlib.Path.home() / ".cache") / "jmoe"
 
 
 def make_folder(folder: epath.Path) -> None:
@@ -192,15 +235,23 @@ def make_folder(folder: epath.Path) -> None:
         durable.make_folder(folder)
 
 
-# what Linux takes as a path, less the longest that Orbax makes in a job's folder of a sweep
+# the longest path that Linux allows, less the longest that Orbax makes in a job's folder of a sweep
 MAX_WORKDIR_BYTES = 4096 - 400
 
 
 def make_workdir(path: str | os.PathLike) -> epath.Path:
-    """Creates the folder `path`, writes to it as a test before any work is done, and returns it as an absolute path.
-    Raises UserError if it can't be written to, Unavailable if the store does not answer."""
+    """Creates the folder `path`, and writes to it as a test before any work is done.
+
+    Returns:
+      Its absolute path.
+
+    Raises:
+      UserError: The folder can't be written to.
+      Unavailable: The store gives no answer.
+    """
     folder = absolute(path)
-    if not is_remote(folder) and (n_bytes := len(os.fsencode(folder))) > MAX_WORKDIR_BYTES:
+    n_bytes = len(os.fsencode(folder))
+    if not is_remote(folder) and n_bytes > MAX_WORKDIR_BYTES:
         raise UserError(f"--workdir is too long, {n_bytes} bytes: expected at most {MAX_WORKDIR_BYTES}")
     probe = folder / f".probe-{uuid.uuid4().hex}"  # a process id would not do: hosts may share the folder
     try:
@@ -208,20 +259,27 @@ def make_workdir(path: str | os.PathLike) -> epath.Path:
         probe.write_text("0" * 4096)
         probe.unlink()
     except Exception as error:  # noqa: BLE001  object stores raise their clients' own errors
-        if isinstance(error, Unavailable) or not is_remote(path) and not isinstance(error, OSError):
+        if isinstance(error, Unavailable) or not (is_remote(path) or isinstance(error, OSError)):
             raise
-        reason = os.strerror(error.errno) if getattr(error, "errno", None) else " ".join(str(error).split())
+        number = getattr(error, "errno", None)
+        reason = os.strerror(number) if number else " ".join(str(error).split())
         raise UserError(f"--workdir={path} cannot be written: {reason or type(error).__name__}") from None
     return folder
 
 
 def write_whole(path: pathlib.Path | epath.Path, text: str) -> None:
-    """Writes a file atomically: after a kill, a loss of power or on a full disk it is either complete or as it was
-    before. Once this returns, it is complete."""
+    """Writes a file atomically, so that it is on the disk once this returns.
+
+    After a kill, a loss of power or on a full disk the file is either complete or as it was before.
+
+    Raises:
+      UserError: The name is a symbolic link.
+      OSError: The disk failed.
+    """
     if is_remote(path):
         path.write_text(text)  # an object appears when its upload is complete
         return
-    ask()
+    check_owner()
     durable.refuse_link(path)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with durable.named(temporary), durable.open_here(temporary, "w", newline="") as file:
@@ -240,16 +298,29 @@ def copy_files(source: str, target: epath.Path) -> None:
 
 
 def read_bytes(path: pathlib.Path | epath.Path) -> bytes:
-    """Reads a whole file, an object by a single request; FileNotFoundError if it does not exist."""
+    """Reads a whole file, an object by a single request.
+
+    Raises:
+      FileNotFoundError: There is no such file.
+    """
     if not is_remote(path):
         with durable.named(path):
             return path.read_bytes()
     return _store(path).cat_file(os.fspath(path))
 
 
-def names_below(folder: epath.Path, depth: int) -> list[str]:
-    """Paths, relative to `folder`, of the files below it that have at most `depth` names; none if it does not exist.
-    On gs:// this lists everything below `folder`, however deep, with a request for each thousand objects."""
+def names_below(folder: str | os.PathLike, depth: int) -> list[str]:
+    """Lists the files below a folder.
+
+    On gs:// this lists everything below `folder`, however deep, with a request for each thousand objects.
+
+    Args:
+      folder: The folder; it need not exist.
+      depth: Most names that a path may have.
+
+    Returns:
+      Paths relative to `folder`.
+    """
     if is_remote(folder):
         inside = os.fspath(folder).partition("://")[2] + "/"
         names = (name.removeprefix(inside) for name in _store(folder).find(os.fspath(folder)))
@@ -264,7 +335,7 @@ def names_below(folder: epath.Path, depth: int) -> list[str]:
     return names
 
 
-def of_each(call, items, folder) -> list:
+def of_each(call: Callable[[_Item], _T], items: Iterable[_Item], folder: str | os.PathLike) -> list[_T]:
     """Returns `call(item)` of each item, with many calls at once if `folder` is on gs://, which answers slowly."""
     if not is_remote(folder):
         return [call(item) for item in items]
@@ -272,13 +343,17 @@ def of_each(call, items, folder) -> list:
         return list(pool.map(call, items))
 
 
-def _store(path):
+def _store(path: str | os.PathLike) -> fsspec.AbstractFileSystem:
+    """fsspec's file system of a path."""
     return fsspec.filesystem(os.fspath(path).partition("://")[0])
 
 
-def read_lines(path: pathlib.Path | epath.Path) -> list[dict]:
-    """The lines of a JSONL file, none if it is missing; a last line that a kill cut short is left out. UserError for
-    any other damaged line."""
+def read_lines(path: pathlib.Path | epath.Path) -> list[dict[str, Any]]:
+    """The lines of a JSONL file, none if it is missing; a last line that a kill cut short is left out.
+
+    Raises:
+      UserError: Any other line is damaged.
+    """
     if not path.exists():
         return []
     lines = []
@@ -290,9 +365,11 @@ def read_lines(path: pathlib.Path | epath.Path) -> list[dict]:
     return lines
 
 
-def lines_before_damage(path: pathlib.Path | epath.Path) -> list[dict]:
-    """The lines of a JSONL file up to the first that cannot be read, none if it is missing. Of lines that were not
-    synced, a loss of power keeps any part, with zeros between them."""
+def lines_before_damage(path: pathlib.Path | epath.Path) -> list[dict[str, Any]]:
+    """The lines of a JSONL file up to the first that cannot be read, none if it is missing.
+
+    Of lines that were not synced, a loss of power keeps any part, with zeros between them.
+    """
     lines = []
     for line in read_bytes(path).split(b"\n")[:-1] if path.exists() else ():
         try:
@@ -302,32 +379,50 @@ def lines_before_damage(path: pathlib.Path | epath.Path) -> list[dict]:
     return lines
 
 
-def sealed(values: dict) -> dict:
+def sealed(values: dict[str, Any]) -> dict[str, Any]:
     """JSON values with a hash over all of them, so that a reader can check them."""
     body = {name: value for name, value in values.items() if name != "sha256"}
     return body | {"sha256": hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()}
 
 
-def read_sealed(path: pathlib.Path | epath.Path) -> dict | None:
-    """The JSON values of a file, without their seal. A file without a seal, as older results are, must hold a `record`.
-    Returns None if there is no file; raises Damaged if it is cut short or altered."""
+def read_sealed(path: pathlib.Path | epath.Path) -> dict[str, Any] | None:
+    """Reads JSON values that `sealed` made, and checks their hash.
+
+    A file without a hash, as older results are, must have a `record`.
+
+    Returns:
+      The values without their hash; None if there is no file.
+
+    Raises:
+      Damaged: The file is cut short or altered.
+    """
     try:
         values = json.loads(read_bytes(path))
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:
         raise Damaged(f"{path} is damaged: {error}") from None
-    if not isinstance(values, dict) or not (values == sealed(values) if "sha256" in values else "record" in values):
+    if not isinstance(values, dict) or not _is_intact(values):
         raise Damaged(f"{path} is damaged: it is not what was written")
     values.pop("sha256", None)
     return values
 
 
+def _is_intact(values: dict[str, Any]) -> bool:
+    return values == sealed(values) if "sha256" in values else "record" in values
+
+
+def _damaged_names(name: str) -> Iterator[str]:
+    """damaged-NAME, damaged-NAME-1, damaged-NAME-2, ..."""
+    yield f"damaged-{name}"
+    for i in itertools.count(1):
+        yield f"damaged-{name}-{i}"
+
+
 def set_aside(path: epath.Path, folder: epath.Path) -> epath.Path:
     """Moves a file or folder to damaged-NAME in `folder`, or damaged-NAME-1 and so on; returns the new path."""
-    names = (f"damaged-{path.name}" + f"-{i}" * bool(i) for i in itertools.count())
-    target = next(folder / name for name in names if not (folder / name).exists())
-    ask()
+    target = next(folder / name for name in _damaged_names(path.name) if not (folder / name).exists())
+    check_owner()
     path.rename(target)
     if not is_remote(path):
         durable.sync_folder(folder)

@@ -3,8 +3,8 @@
 On a file system the owner holds an exclusive lock (flock) on a file, and writes into it who it is. The lock ends with
 the process. It belongs to the file and not to its name: a link to the folder, another spelling of the path and another
 mount lead to the same owner, on this machine and on others that share the folder. A lock can be lost: the file is
-deleted, or a server of NFS gives it to another machine while this one is cut off. So before each write (files.ask) the
-owner opens the file by its name and looks whether it still says who it is.
+deleted, or a server of NFS gives it to another machine while this one is cut off. So before each write
+(files.check_owner) the owner opens the file by its name and checks whether it still says who it is.
 
 On gs:// the owner holds a lease (lease.py).
 
@@ -24,12 +24,14 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Generator, Iterable
+from typing import IO, Any
 
 from etils import epath
 
 from jmoe.errors import Taken, UserError
 from jmoe.storage import durable
-from jmoe.storage.files import asked_by_writes, is_remote
+from jmoe.storage.files import checking_owner, is_remote
 from jmoe.storage.lease import Lease, end
 
 
@@ -51,25 +53,27 @@ class Owner:
             namespace = os.readlink("/proc/self/ns/pid")
         except OSError:
             namespace = ""
-        boot, pid = _text("/proc/sys/kernel/random/boot_id"), pid or os.getpid()
+        boot = _text("/proc/sys/kernel/random/boot_id")
+        pid = pid or os.getpid()
         return cls(socket.gethostname(), boot, namespace, pid, _started(pid), what)
 
     @classmethod
     def read(cls, text: str) -> "Owner":
-        """The owner that text() describes; NOBODY where the text is another."""
+        """The owner that text() describes; NOBODY for any other text."""
         try:
             return cls(**json.loads(text))
         except (ValueError, TypeError, RecursionError):
             return NOBODY
 
     def text(self) -> str:
+        """The owner as JSON, for read()."""
         return json.dumps(dataclasses.asdict(self))
 
     def is_near(self) -> bool:
         """Whether it runs, or ran, on this machine and in this process's namespace of process ids."""
-        here = Owner.of()
-        same = (self.boot, self.namespace) == (here.boot, here.namespace)
-        return same and (bool(here.boot) or self.host == here.host)
+        me = Owner.of()
+        same = (self.boot, self.namespace) == (me.boot, me.namespace)
+        return same and (bool(me.boot) or self.host == me.host)
 
     def lives_here(self) -> bool:
         """Whether it runs on this machine, so that a signal to its process id reaches it."""
@@ -81,14 +85,9 @@ class Owner:
 
     def send(self, signum: int) -> bool:
         """Sends the process a signal; returns False, and sends nothing, if it does not run on this machine."""
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            kill = lambda: os.kill(self.pid, signum)
-            if hasattr(os, "pidfd_open"):  # while this handle is open, the process id is not reused
-                handle = os.pidfd_open(self.pid)
-                stack.callback(os.close, handle)
-                kill = lambda: signal.pidfd_send_signal(handle, signum)
+        with contextlib.suppress(OSError), _signals_to(self.pid) as send:
             if self.lives_here():
-                kill()
+                send(signum)
                 return True
         return False
 
@@ -105,54 +104,86 @@ NOBODY = Owner("", "", "", 0, "")
 
 
 @contextlib.contextmanager
-def hold(path: epath.Path, what: str, wait: float = 0.0):
-    """Makes this process the owner of what the file or object `path` stands for, until the block is left.
+def _signals_to(pid: int) -> Generator[Callable[[int], None]]:
+    """Yields a function that sends a signal to a process, whose id is not reused meanwhile where the system allows."""
+    if not hasattr(os, "pidfd_open"):
+        yield lambda signum: os.kill(pid, signum)
+        return
+    handle = os.pidfd_open(pid)  # while this is open, the process id is not reused
+    try:
+        yield lambda signum: signal.pidfd_send_signal(handle, signum)
+    finally:
+        os.close(handle)
 
-    `path` is an object on gs://, else a file, which is created if missing; `what` names the program. Raises Taken if
-    another process remains the owner for more than `wait` seconds, and UserError if the file system has no locks.
+
+@contextlib.contextmanager
+def hold(path: str | os.PathLike, what: str, wait: float = 0.0) -> Generator[None]:
+    """Makes this process the owner of what a file or object stands for, within the `with` block.
+
+    Args:
+      path: An object on gs://, else a file, which is created if missing.
+      what: Names the program, for people.
+      wait: Seconds to wait for another owner.
+
+    Raises:
+      Taken: Another process is still the owner after `wait` seconds.
+      UserError: The file system has no locks.
     """
     me = Owner.of(what=what)
     if is_remote(path):
-        with Lease(path, me).held(wait):
+        with Lease(path, me).hold(wait):
             yield
         return
-    began, printed = time.monotonic(), False
-    while (file := lock(pathlib.Path(path))) is None:
-        waited = time.monotonic() - began
-        if waited > max(wait, 0.5):  # owner() holds the file for a moment while it looks
-            raise Taken(path, owner(path) or NOBODY)
-        if wait and waited > 0.5 and not printed:
-            printed = True
-            limit = f" up to {wait:.0f} s" if wait < math.inf else ""
-            said = f"waiting{limit} for {owner(path) or NOBODY}, which holds {os.fspath(path)}"
-            print(said, file=sys.stderr, flush=True)
-        time.sleep(0.05)
-    with file:
+    with _lock_within(path, wait) as file:
         sign(file, me)
         try:
-            with asked_by_writes(lambda: _ask_file(path, me)):
+            with checking_owner(lambda: _check_file(path, me)):
                 yield
         finally:
             if _in_file(path) == me:
                 file.truncate(0)
 
 
+def _lock_within(path: str | os.PathLike, wait: float) -> IO[str]:
+    """The locked file `path`, once no other process has locked it; Taken after `wait` seconds."""
+    began = time.monotonic()
+    printed = False
+    while True:
+        file = lock(pathlib.Path(path))
+        if file is not None:
+            return file
+        waited = time.monotonic() - began
+        if waited > max(wait, 0.5):  # owner() locks the file for a moment while it looks
+            raise Taken(path, owner(path) or NOBODY)
+        if wait and waited > 0.5 and not printed:
+            printed = True
+            limit = f" up to {wait:.0f} s" if wait < math.inf else ""
+            message = f"waiting{limit} for {owner(path) or NOBODY}, which holds {os.fspath(path)}"
+            print(message, file=sys.stderr, flush=True)
+        time.sleep(0.05)
+
+
 @contextlib.contextmanager
-def followed(path: epath.Path):
-    """For the other processes of a run whose first process has just made itself the owner of `path`: until the block is
-    left, each of them ends, like the first one, once that may no longer be the owner."""
+def follow(path: str | os.PathLike) -> Generator[None]:
+    """Ends this process, within the `with` block, as soon as the first process of its run may have lost ownership.
+
+    The other processes of a run call it when the first one has just made itself the owner of `path`.
+    """
     if is_remote(path):
-        with Lease(path, NOBODY).followed():
+        with Lease(path, NOBODY).follow():
             yield
         return
     first = _in_file(path)
-    with asked_by_writes(lambda: _ask_file(path, first)):
+    with checking_owner(lambda: _check_file(path, first)):
         yield
 
 
-def owner(path) -> Owner | None:
-    """Who holds `path`; looks once and writes nothing. An owner that did not write who it is has the pid 0. A lease
-    whose owner has ended still counts as held until another process takes it."""
+def owner(path: str | os.PathLike) -> Owner | None:
+    """The owner of `path`, None if there is none. Looks once and writes nothing.
+
+    An owner that did not write who it is has the pid 0. The owner of a lease remains so after it ends, until another
+    process takes the lease.
+    """
     try:
         if is_remote(path):
             return Owner.read(epath.Path(path).read_text())
@@ -162,9 +193,16 @@ def owner(path) -> Owner | None:
         return None
 
 
-def lock(path: pathlib.Path):
-    """The open file, locked until this process and those that inherit it close it; None if another process holds it.
-    UserError where it is a symbolic link: its owner would be written into a file elsewhere."""
+def lock(path: pathlib.Path) -> IO[str] | None:
+    """Opens and locks a file, until this process and those that inherit the file close it.
+
+    Returns:
+      The open file; None if another process has locked it.
+
+    Raises:
+      UserError: The name is a symbolic link, so that its owner would be written into a file elsewhere; or the file
+        system has no locks.
+    """
     if not path.parent.is_dir():
         durable.make_folder(path.parent)
     while True:
@@ -178,7 +216,7 @@ def lock(path: pathlib.Path):
         file.close()  # deleted since it was opened: the next to come would lock another file
 
 
-def sign(file, owner: Owner) -> None:
+def sign(file: IO[str], owner: Owner) -> None:
     """Writes the owner of a locked file into it."""
     with durable.named(file.name):
         file.truncate(0)
@@ -186,7 +224,8 @@ def sign(file, owner: Owner) -> None:
         file.flush()
 
 
-def _acquire(file, kind: int) -> bool:
+def _acquire(file: IO[Any], kind: int) -> bool:
+    """Locks a file if no other process has; `kind` is fcntl.LOCK_EX or LOCK_SH. UserError if there are no locks."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
         return True
@@ -201,7 +240,7 @@ def _acquire(file, kind: int) -> bool:
         ) from None
 
 
-def _in_file(path) -> Owner | None:
+def _in_file(path: str | os.PathLike) -> Owner | None:
     """Who wrote into the file of a lock; None if there is no such file."""
     try:
         with durable.named(path):
@@ -210,24 +249,34 @@ def _in_file(path) -> Owner | None:
         return None
 
 
-def _ask_file(path, me: Owner) -> float:
-    """Ends this process unless the file of its lock still says that it holds it."""
-    if (found := _in_file(path)) != me:
-        how = "was deleted" if found is None else f"now says {found}" if found.pid else "was overwritten"
+def _check_file(path: str | os.PathLike, me: Owner | None) -> float:
+    """Ends this process unless the file of its lock still says that this process holds it."""
+    written = _in_file(path)
+    if written != me:
+        if written is None:
+            how = "was deleted"
+        else:
+            how = f"now says {written}" if written.pid else "was overwritten"
         end(f"{os.fspath(path)}, the lock that this process held, {how}")
     return math.inf
 
 
-def stop(owners, patience: float) -> int:
-    """Asks processes of this machine to save and stop (SIGTERM, and SIGCONT for those that are halted), and kills those
-    that still run after `patience` seconds; returns how many it killed."""
-    asked = [owner for owner in owners if owner.send(signal.SIGTERM)]
-    for owner in asked:
+def stop(owners: Iterable[Owner], patience: float) -> int:
+    """Stops processes of this machine.
+
+    Sends SIGTERM, on which they save and stop, and SIGCONT for those that are halted. Kills those that still run after
+    `patience` seconds.
+
+    Returns:
+      The number of processes killed.
+    """
+    stopping = [owner for owner in owners if owner.send(signal.SIGTERM)]
+    for owner in stopping:
         owner.send(signal.SIGCONT)
     deadline = time.monotonic() + patience
-    while any(owner.lives_here() for owner in asked) and time.monotonic() < deadline:
+    while any(owner.lives_here() for owner in stopping) and time.monotonic() < deadline:
         time.sleep(0.05)
-    killed = [owner for owner in asked if owner.send(signal.SIGKILL)]
+    killed = [owner for owner in stopping if owner.send(signal.SIGKILL)]
     while any(owner.lives_here() for owner in killed):
         time.sleep(0.05)
     return len(killed)
@@ -235,16 +284,18 @@ def stop(owners, patience: float) -> int:
 
 def _started(pid: int) -> str:
     """When the process was started, as the kernel or ps writes it; empty where no such process runs."""
-    if text := _text(f"/proc/{pid}/stat"):
-        state, *fields = text.rpartition(")")[2].split()
+    stat = _text(f"/proc/{pid}/stat")
+    if stat:
+        state, *fields = stat.rpartition(")")[2].split()
         return fields[18] if state not in "ZX" else ""  # a zombie has ended
     if os.path.exists("/proc/self/stat"):
         return ""
-    done = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True)
-    return " ".join(done.stdout.split())
+    ps = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True)
+    return " ".join(ps.stdout.split())
 
 
 def _text(path: str) -> str:
+    """The text of a file without spaces around it; empty where it can't be read."""
     try:
         return pathlib.Path(path).read_text().strip()
     except OSError:

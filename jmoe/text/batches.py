@@ -1,83 +1,117 @@
 """Batches by index: row i of the shuffled corpus is always the same, so a run's position in it is its step.
 
-Axis legend: B rows of the batch, T positions; a row holds T + 1 tokens, inputs and targets.
+Axis legend: B rows of the batch, L of them on this process's devices, D on one device, R rows, T positions; a row holds
+T + 1 tokens, inputs and targets.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import grain.python as grain
 import jax
 import numpy as np
+from jaxtyping import Float, Int, Int32, Shaped
+from ml_collections import ConfigDict
 
 from jmoe.model import sharding
 from jmoe.text import mixture
+from jmoe.text.corpus import Tokens
+
+TrainingBatch = Int32[jax.Array, "B T+1"]
+ValidationBatch = tuple[Int32[jax.Array, "B T+1"], Float[jax.Array, " B"]]  # tokens, and the weight of each row
 
 
-def read_rows(places, seq_len: int) -> np.ndarray:
-    """Rows [len(places), T + 1] as int32; a place is (a flat token array, i): the row of its tokens i T to i T + T."""
+def read_rows(places: Sequence[tuple[Tokens | Int[np.ndarray, " N"], int]], seq_len: int) -> Int32[np.ndarray, "R T+1"]:
+    """Reads rows of tokens.
+
+    Args:
+      places: (flat array of tokens, i) of each row, which has its tokens from i T to i T + T.
+      seq_len: T.
+    """
     rows = np.empty((len(places), seq_len + 1), np.int32)
-    for row, (tokens, index) in zip(rows, places):
+    for row, (tokens, index) in zip(rows, places, strict=True):
         start = int(index) * seq_len
         row[:] = tokens[start : start + seq_len + 1]
     return rows
 
 
-def training_batches(corpus, config, schedule, mesh, segment, start: int):
-    """Yields the batch [B, T + 1] of each step in [start, segment.stop) as arrays spread over the mesh.
+def training_batches(
+    corpus: mixture.TrainingText,
+    config: ConfigDict,
+    schedule: mixture.Schedule,
+    mesh: jax.sharding.Mesh,
+    segment: mixture.Segment,
+    start: int,
+) -> Iterator[TrainingBatch]:
+    """Yields the batch of each step in [start, segment.stop), spread over the mesh.
 
     Each source's rows are shuffled anew in each of its epochs from config.seed. Each process reads only the rows of its
     own devices, a few steps ahead in threads.
     """
     seq_len = config.data.seq_len
     # grain only shuffles row numbers, and we read each batch's rows at once: reading by grain takes three times as long
-    parts, texts = corpus.parts, [part.corpus.train for part in corpus.parts]
+    parts = corpus.parts
+    texts = [part.corpus.train for part in parts]
     orders = [grain.MapDataset.range(mixture.n_rows(text, seq_len)).shuffle(config.seed).repeat() for text in texts]
 
-    def place(row):
-        i, k = mixture.place(parts, row)
-        return texts[i], orders[i][k]
+    def place_of(row: int) -> tuple[Tokens, int]:
+        i, k = mixture.locate_row(parts, row)
+        shuffled_row = orders[i][k]
+        assert shuffled_row is not None  # grain has None for what a filter drops, and there is no filter
+        return texts[i], shuffled_row
 
-    def read(step):
+    def read(step: int) -> tuple[Int32[np.ndarray, "L T+1"], Int[np.ndarray, " L"], int]:
         n_rows = schedule.batch_at(step) // seq_len
         first = schedule.tokens_at(step) // seq_len
-        own = _own_rows(mesh, n_rows)
-        return read_rows([place(first + row) for row in own.tolist()], seq_len), own, n_rows
+        local_rows = _local_rows(mesh, n_rows)
+        return read_rows([place_of(first + row) for row in local_rows.tolist()], seq_len), local_rows, n_rows
 
     steps = grain.MapDataset.range(start, segment.stop).map(read)
     options = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
-    for local, own, n_rows in steps.to_iter_dataset(options):
-        yield _spread(local, own, mesh, n_rows)
+    for local, local_rows, n_rows in steps.to_iter_dataset(options):
+        yield _spread(local, local_rows, mesh, n_rows)
 
 
-def validation_batches(corpus, config, mesh):
-    """Yields (batch [B, T + 1], weight [B]) over about config.data.validation_tokens held-out tokens.
+def validation_batches(
+    corpus: mixture.TrainingText, config: ConfigDict, mesh: jax.sharding.Mesh
+) -> Iterator[ValidationBatch]:
+    """Yields tokens and weights of about config.data.validation_tokens held-out tokens.
 
     The rows are spread evenly over each source's held-out text and are the same for every model. B is the smallest
-    training batch, and a batch is of one source; rows that fill up a source's last batch weigh zero.
+    training batch, and a batch is of one source. Rows that fill up a source's last batch weigh zero.
     """
     return itertools.chain.from_iterable(validation_sources(corpus, config, mesh).values())
 
 
-def validation_sources(corpus, config, mesh) -> dict[str, Iterator]:
-    """The validation_batches of each source of a mixture by its path, or of a single text by "". A source is left out
-    whose share of the evaluated rows is less than one."""
-    rows_of_sources = _validation_rows(corpus, config)
-    return {part.name: _validation_batches(part, rows, config, mesh) for part, rows in rows_of_sources if len(rows)}
+def validation_sources(
+    corpus: mixture.TrainingText, config: ConfigDict, mesh: jax.sharding.Mesh
+) -> dict[str, Iterator[ValidationBatch]]:
+    """The validation_batches of each source of a mixture by its path, or of a single text by "".
+
+    A source is left out if its share of the evaluated rows is less than one row.
+    """
+    return {
+        part.name: _validation_batches(part, rows, config, mesh)
+        for part, rows in _validation_rows(corpus, config)
+        if len(rows)
+    }
 
 
-def _validation_batches(part: mixture.Part, rows: np.ndarray, config, mesh):
-    """Yields (batch [B, T + 1], weight [B]) of these rows of one source's held-out text."""
-    size = config.batch_tokens[0][1] // config.data.seq_len
-    own = _own_rows(mesh, size)
-    for start in range(0, len(rows), size):
-        weight = (np.arange(start, start + size) < len(rows)).astype(np.float32)
-        chosen = rows[np.minimum(start + own, len(rows) - 1)]
+def _validation_batches(
+    part: mixture.Part, rows: Int[np.ndarray, " R"], config: ConfigDict, mesh: jax.sharding.Mesh
+) -> Iterator[ValidationBatch]:
+    """Yields tokens and weights of these rows of one source's held-out text."""
+    batch_rows = config.batch_tokens[0][1] // config.data.seq_len
+    local_rows = _local_rows(mesh, batch_rows)
+    for start in range(0, len(rows), batch_rows):
+        weight = (np.arange(start, start + batch_rows) < len(rows)).astype(np.float32)
+        chosen = rows[np.minimum(start + local_rows, len(rows) - 1)]
         local = read_rows([(part.corpus.validation, row) for row in chosen], config.data.seq_len)
-        yield _spread(local, own, mesh, size), _spread(weight[own], own, mesh, size)
+        batch = _spread(local, local_rows, mesh, batch_rows)
+        yield batch, _spread(weight[local_rows], local_rows, mesh, batch_rows)
 
 
-def validation_bytes(corpus, config) -> float:
+def validation_bytes(corpus: mixture.TrainingText, config: ConfigDict) -> float:
     """UTF-8 bytes of text that the evaluated tokens, the targets of validation_batches, stand for."""
     n_bytes = 0.0
     for part, rows in _validation_rows(corpus, config):
@@ -87,33 +121,40 @@ def validation_bytes(corpus, config) -> float:
     return float(n_bytes)
 
 
-def _validation_rows(corpus, config) -> list[tuple[mixture.Part, np.ndarray]]:
+def _validation_rows(
+    corpus: mixture.TrainingText, config: ConfigDict
+) -> list[tuple[mixture.Part, Int[np.ndarray, " R"]]]:
     """Each source of the held-out text, with the numbers of its rows that are evaluated."""
-    seq_len, rows = config.data.seq_len, []
-    chosen = mixture.given(corpus.held_out, mixture.n_validation_tokens(corpus, config) // seq_len)
-    for part, n in zip(corpus.held_out, chosen):
+    seq_len = config.data.seq_len
+    n_rows = mixture.n_validation_tokens(corpus, config) // seq_len
+    rows = []
+    for part, n in zip(corpus.held_out, mixture.rows_by_part(corpus.held_out, n_rows), strict=True):
         last = mixture.n_rows(part.corpus.validation, seq_len) - 1
         rows.append((part, np.linspace(0, last, n).astype(int)))
     return rows
 
 
-def _own_rows(mesh, n_rows: int) -> np.ndarray:
+def _local_rows(mesh: jax.sharding.Mesh, n_rows: int) -> Int[np.ndarray, " L"]:
     """The numbers of the rows of a batch that this process's devices hold, ascending.
 
     They have gaps where a mesh follows the torus of a TPU: on v5e:4x4 a process has two devices of each of two rows of
     chips.
     """
     layout = jax.sharding.NamedSharding(mesh, sharding.TOKENS)
-    slices = [index[0] for index in layout.addressable_devices_indices_map((n_rows,)).values()]
+    indices = layout.addressable_devices_indices_map((n_rows,)).values()
+    slices = [index[0] for index in indices if index is not None]
     return np.unique([np.arange(n_rows)[rows] for rows in slices])
 
 
-def _spread(local: np.ndarray, own: np.ndarray, mesh, n_rows: int) -> jax.Array:
-    """The array of `n_rows` rows over the mesh, of which this process has `local`, the rows numbered `own`."""
+def _spread(
+    local: Shaped[np.ndarray, "L ..."], local_rows: Int[np.ndarray, " L"], mesh: jax.sharding.Mesh, n_rows: int
+) -> Shaped[jax.Array, "B ..."]:
+    """The array of `n_rows` rows over the mesh, of which this process has `local`, the rows numbered `local_rows`."""
 
-    def of_device(index: tuple[slice, ...]) -> np.ndarray:
+    def rows_of_device(index: tuple[slice, ...] | None) -> Shaped[np.ndarray, "D ..."]:
+        assert index is not None
         rows = np.arange(n_rows)[index[0]]
-        return local[np.searchsorted(own, rows)]
+        return local[np.searchsorted(local_rows, rows)]
 
     layout = jax.sharding.NamedSharding(mesh, sharding.TOKENS)
-    return jax.make_array_from_callback((n_rows, *local.shape[1:]), layout, of_device)
+    return jax.make_array_from_callback((n_rows, *local.shape[1:]), layout, rows_of_device)

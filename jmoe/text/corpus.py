@@ -3,6 +3,8 @@
 A prepared folder holds `train-00000.bin`, ..., `validation-00000.bin`, ... (flat little-endian uint16, or uint32 from
 65,536 tokens on: documents in a fixed order, an end-of-text after each) and `manifest.json`, all written by
 jmoe/text/prepare.py. Its fingerprint is a hash of every document and of the rules that made the tokens.
+
+Axis legend: N tokens, V tokens of the vocabulary.
 """
 
 import bisect
@@ -16,9 +18,12 @@ import pathlib
 import shutil
 import sys
 import tempfile
+from typing import Any
 
 import numpy as np
 from etils import epath
+from jaxtyping import Float64, UInt
+from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from jmoe.config.schema_types import named_paths
@@ -31,63 +36,79 @@ from jmoe.text.manifest import SPLITS
 
 CHEAP_BYTES = 2**26  # shards up to this size in all are hashed whenever they are opened; others with --verify
 CHECKED_TOKENS = 2**22  # tokens whose text is checked at a time
+STANDARD_LIBRARY = "the standard library of this Python"
 
 
 class Tokens:
     """Shards as one flat array of tokens: len() and slices of step 1."""
 
-    def __init__(self, shards: list[np.ndarray]):
+    def __init__(self, shards: list[UInt[np.ndarray, " N"]]) -> None:
         self._shards = shards
         self._ends = np.cumsum([len(shard) for shard in shards]).tolist()
 
     def __len__(self) -> int:
         return self._ends[-1]
 
-    def __getitem__(self, part: slice) -> np.ndarray:
+    def __getitem__(self, part: slice) -> UInt[np.ndarray, " N"]:
         start, stop, _ = part.indices(len(self))
-        i, pieces = bisect.bisect_right(self._ends, start), []
+        i = bisect.bisect_right(self._ends, start)
+        pieces = []
         while start < stop:
-            at = start - (self._ends[i] - len(self._shards[i]))
-            pieces.append(self._shards[i][at : at + stop - start])
-            start, i = start + len(pieces[-1]), i + 1
+            shard = self._shards[i]
+            first = start - (self._ends[i] - len(shard))
+            pieces.append(shard[first : first + stop - start])
+            start += len(pieces[-1])
+            i += 1
         return pieces[0] if len(pieces) == 1 else np.concatenate([self._shards[0][:0], *pieces])
 
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """Tokens, memory-mapped, and what identifies them."""
+    """Prepared text: memory-mapped tokens, and what identifies them."""
 
     fingerprint: str
     train: Tokens
     validation: Tokens
-    manifest: dict
+    manifest: dict[str, Any]
 
     @property
     def parts(self) -> tuple[mixture.Part, ...]:
-        """What its rows come from: itself alone; mixture.Mixture has several."""
+        """The sources of its rows: itself alone; mixture.Mixture has several."""
         return (mixture.Part("", mixture.PERIOD, self),)
 
-    held_out = parts
+    @property
+    def held_out(self) -> tuple[mixture.Part, ...]:
+        """The sources of the text that is evaluated."""
+        return self.parts
 
     @functools.cached_property
-    def token_bytes(self) -> np.ndarray:
-        """UTF-8 bytes of held-out text that each token stands for, float64 [vocab_size]; 0 for an end of text."""
+    def token_bytes(self) -> Float64[np.ndarray, " V"]:
+        """UTF-8 bytes of held-out text that each token stands for; 0 for an end of text."""
         return manifest_lib.token_bytes(self.manifest)
 
 
-def load(data, vocab_size: int | None = None) -> Corpus | mixture.Mixture:
-    """The corpus that `config.data` names: a prepared folder, or text, prepared into the cache unless it is there; or
-    several of these, mixed.
+def load(data: ConfigDict, vocab_size: int | None = None) -> Corpus | mixture.Mixture:
+    """Loads the corpus that `config.data` names: a prepared folder, text, or several of these, mixed.
 
-    Raises UserError if the text, the tokenizer or the cache can't be used, the fingerprint is not `data.fingerprint`,
-    or the tokenizer has more than `vocab_size` tokens (checked before any text is prepared); Unavailable if the store
-    of a prepared folder gave no answer for minutes.
+    Text is prepared into the cache, unless it is there.
+
+    Args:
+      data: config.data.
+      vocab_size: The tokens that the model has; checked before any text is prepared.
+
+    Raises:
+      UserError: The text, the tokenizer or the cache can't be used, the fingerprint is not `data.fingerprint`, or the
+        tokenizer has more than `vocab_size` tokens.
+      Unavailable: The store of a prepared folder gave no answer for minutes.
     """
-    if weights := dict(data.get("mixture", ())):
-        found = {path: _named(data, path, f"mixture, {path}", vocab_size) for path in weights}
-        corpus, text = mixture.combine(weights, found, bool(data.validation_path)), "config.data.mixture"
+    weights = dict(data.get("mixture", ()))
+    if weights:
+        loaded = {path: _load_path(data, path, f"mixture, {path}", vocab_size) for path in weights}
+        corpus = mixture.combine(weights, loaded, bool(data.validation_path))
+        text = "config.data.mixture"
     else:
-        corpus, text = _single(data, vocab_size), data.path or "the standard library of this Python"
+        corpus = _load_single(data, vocab_size)
+        text = data.path or STANDARD_LIBRARY
     if data.fingerprint and corpus.fingerprint != data.fingerprint:
         raise UserError(
             f"config.data.fingerprint={data.fingerprint}, but {text} makes corpus {corpus.fingerprint}: it changed "
@@ -98,32 +119,43 @@ def load(data, vocab_size: int | None = None) -> Corpus | mixture.Mixture:
     return corpus
 
 
-def opened(data) -> Corpus | mixture.Mixture | None:
-    """The corpus that `config.data` names, where it is prepared already on this machine; None where `load` would have
-    to prepare or to fetch it. Writes nothing. UserError as `load`."""
+def opened(data: ConfigDict) -> Corpus | mixture.Mixture | None:
+    """The corpus that `config.data` names, if it is prepared on this machine; None if `load` would prepare or fetch it.
+
+    Writes nothing.
+
+    Raises:
+      UserError: As `load`.
+    """
     paths = [path for path, _ in data.get("mixture", ())]
-    alone = [of_path(data, path) for path in paths] if paths else [data]
-    if not all(map(_is_at_hand, alone)):
+    single_texts = [of_path(data, path) for path in paths] if paths else [data]
+    if not all(map(_is_at_hand, single_texts)):
         return None
     return load(data)
 
 
-def _is_at_hand(data) -> bool:
+def _is_at_hand(data: ConfigDict) -> bool:
     """Whether the text of `data`, which is no mixture, is prepared on this machine."""
     if is_remote(data.path):
         return False
     cache = cache_dir() / "tokens"
     if is_prepared(data.path) or (data.fingerprint and (cache / data.fingerprint).exists()):
         return True
-    text, encoder = sources.find(data), tokenizer.load(data.tokenizer, data.end_of_text)
+    text = sources.find(data)
+    encoder = tokenizer.load(data.tokenizer, data.end_of_text)
     listing = cache / "listings" / prepare.digest(text, data, encoder)
     return listing.exists() and (cache / listing.read_text()).exists()
 
 
-def most_tokens(data) -> float:
-    """A bound on the training tokens of the text that `config.data` names, which need not be prepared: no tokenizer
-    makes more than a token of a byte, and one that ends each document. Infinite where files do not tell: compressed
-    ones, TFDS, object storage. UserError where nothing matches."""
+def most_tokens(data: ConfigDict) -> float:
+    """An upper bound on the training tokens of the text that `config.data` names, which need not be prepared.
+
+    No tokenizer makes more than one token of a byte, and one that ends each document. The bound is infinite where the
+    sizes of files do not tell: compressed ones, TFDS, object storage.
+
+    Raises:
+      UserError: Nothing matches.
+    """
     if data.get("mixture", ()) or is_remote(data.path):
         return math.inf
     files = sources.find(data).train
@@ -132,56 +164,74 @@ def most_tokens(data) -> float:
     return sum(2 * os.path.getsize(name) + 1 for name in files)
 
 
-def _single(data, vocab_size) -> Corpus:
+def _load_single(data: ConfigDict, vocab_size: int | None) -> Corpus:
+    """The corpus of `data`, which is no mixture."""
     if is_prepared(data.path):
         corpus = _prepared(data)
     else:
         try:
             corpus = _cached(data, vocab_size)
         except OSError as error:
-            unusable = f"the cache of prepared text, {cache_dir()}, cannot be used: {error.strerror}"
-            raise UserError(f"{unusable}; set JMOE_CACHE to another folder") from None
+            raise UserError(
+                f"the cache of prepared text, {cache_dir()}, cannot be used: {error.strerror}; set JMOE_CACHE to "
+                "another folder"
+            ) from None
     _check_vocabulary(vocab_size, corpus.manifest["tokenizer"])
     return corpus
 
 
 def is_prepared(path: str) -> bool:
-    """Whether `path` is a prepared folder; one on gs:// is taken for that unseen."""
-    return is_remote(path) or bool(path) and os.path.exists(os.path.join(os.path.expanduser(path), "manifest.json"))
+    """Whether `path` is a prepared folder; one on gs:// counts as one unseen."""
+    if is_remote(path):
+        return True
+    return bool(path) and os.path.exists(os.path.join(os.path.expanduser(path), "manifest.json"))
 
 
-def of_path(data, path: str, **changes):
-    """`data` (config.data) with the text at `path` in place of its own."""
-    one = data.copy_and_resolve_references()
-    with one.unlocked():
-        one.update(path=path, mixture=(), fingerprint="", **changes)
-    return one
+def of_path(data: ConfigDict, path: str, **changes: Any) -> ConfigDict:
+    """A copy of `data` (config.data) with the text at `path` in place of its own, and other `changes` to its fields."""
+    copy = data.copy_and_resolve_references()
+    with copy.unlocked():
+        copy.update(path=path, mixture=(), fingerprint="", **changes)
+    return copy
 
 
-def _named(data, path: str, called: str, vocab_size, **changes) -> Corpus:
-    """The corpus of_path(data, path), of the field and entry that `called` names in errors."""
+def _load_path(data: ConfigDict, path: str, field: str, vocab_size: int | None, **changes: Any) -> Corpus:
+    """The corpus of_path(data, path); errors name the `field` of config.data that it comes from."""
     try:
-        return _single(of_path(data, path, **changes), vocab_size)
+        return _load_single(of_path(data, path, **changes), vocab_size)
     except UserError as error:
-        raise UserError(f"config.data.{called}: {error}") from None
+        raise UserError(f"config.data.{field}: {error}") from None
 
 
-def validation_sets(data, vocab_size: int, trained: Corpus | mixture.Mixture) -> dict[str, Corpus]:
-    """The sets of config.data.validation_sets by name; `validation` of each is what is evaluated.
+def validation_sets(
+    data: ConfigDict, vocab_size: int, trained: Corpus | mixture.Mixture
+) -> dict[str, mixture.TrainingText]:
+    """Loads the sets of config.data.validation_sets; the held-out text of each is what is evaluated.
 
-    That is the held-out part of a set that is the text of the run, `trained`, or one of its sources; and all text of
-    any other set, but the 1% held out of it. UserError as `load`, with the set's name; and where it is trained on.
+    A set may be the text of the run or one of its sources: then its held-out part is evaluated. Of any other set all
+    text is evaluated, except the 1% held out of it.
+
+    Args:
+      data: config.data.
+      vocab_size: The tokens that the model has.
+      trained: The text of the run.
+
+    Returns:
+      Set by name.
+
+    Raises:
+      UserError: As `load`, with the set's name; or the run trains on a part of the set.
     """
-    sets = {}
-    for name, path in named_paths(data.get("validation_sets", "")).items():
-        called = f"validation_sets, {name}"
-        loaded = _named(data, path, called, vocab_size, validation_path="")
-        source = _trained_on(data, path, loaded, trained, called)
+    sets: dict[str, mixture.TrainingText] = {}
+    for name, path in (named_paths(data.get("validation_sets", "")) or {}).items():
+        field = f"validation_sets, {name}"
+        loaded = _load_path(data, path, field, vocab_size, validation_path="")
+        source = _trained_on(data, path, loaded, trained, field)
         if source is None:
             sets[name] = dataclasses.replace(loaded, validation=loaded.train)
         elif data.validation_path:
             raise UserError(
-                f"config.data.{called}: {path!r} is text that the run trains on, and none of it is held out, as "
+                f"config.data.{field}: {path!r} is text that the run trains on, and none of it is held out, as "
                 f"config.data.validation_path={data.validation_path!r} is what is held out: leave that empty, or name "
                 "text that is not trained on"
             )
@@ -189,31 +239,39 @@ def validation_sets(data, vocab_size: int, trained: Corpus | mixture.Mixture) ->
             sets[name] = source.corpus
         if name in (part.name for part in trained.parts) and (source is None or source.name != name):
             raise UserError(
-                f"config.data.{called}: {name!r} is a source of config.data.mixture, whose held-out loss has this name "
+                f"config.data.{field}: {name!r} is a source of config.data.mixture, whose held-out loss has this name "
                 "already: choose another name for the set"
             )
     return sets
 
 
-def _trained_on(data, path: str, loaded: Corpus, trained: Corpus | mixture.Mixture, called: str) -> mixture.Part | None:
-    """The source of `trained` that is the text at `path`, `loaded`; None where it has none of it. UserError where only
-    some of the files at `path` are trained on."""
+def _trained_on(
+    data: ConfigDict, path: str, loaded: Corpus, trained: Corpus | mixture.Mixture, field: str
+) -> mixture.Part | None:
+    """The source of `trained` that is the text at `path`, `loaded`; None if the run trains on none of it.
+
+    Raises:
+      UserError: The run trains on some of the files at `path`.
+    """
     files = _files(data, path)
     for part in trained.parts:
-        of_part = part.name or data.path
-        of_source = _files(data, of_part)
-        if path == of_part or loaded.fingerprint == part.corpus.fingerprint or files and files == of_source:
+        source_path = part.name or data.path
+        source_files = _files(data, source_path)
+        same_text = loaded.fingerprint == part.corpus.fingerprint
+        same_files = bool(files) and files == source_files
+        if path == source_path or same_text or same_files:
             return part
-        if common := sorted(files & of_source):
+        common = sorted(files & source_files)
+        if common:
             raise UserError(
-                f"config.data.{called}: {path!r} has {len(common)} of the files that the run trains on as "
-                f"{of_part!r}, first {common[0]}: name text that is not trained on, or all of {of_part!r}, whose "
-                "held-out part is evaluated then"
+                f"config.data.{field}: {path!r} has {len(common)} of the files that the run trains on as "
+                f"{source_path!r}, first {common[0]}: name text that is not trained on, or all of {source_path!r}, "
+                "whose held-out part is evaluated then"
             )
     return None
 
 
-def _files(data, path: str) -> set[str]:
+def _files(data: ConfigDict, path: str) -> set[str]:
     """The files of text at `path`; none of a prepared folder, or of what is not on this machine."""
     if is_prepared(path):
         return set()
@@ -224,94 +282,115 @@ def _files(data, path: str) -> set[str]:
 
 
 def open_folder(folder: pathlib.Path, verify: bool = False) -> Corpus:
-    """Opens a prepared folder and checks the sizes of its shards, and their hashes if that is cheap or `verify` is set.
-    A UserError names a shard or manifest that is missing or damaged."""
-    damaged = lambda what: UserError(f"the prepared corpus {folder} is damaged: {what}; delete it and prepare it again")
+    """Opens a prepared folder and checks the sizes of its shards.
+
+    Args:
+      folder: The folder.
+      verify: Check the hashes of shards as well, also if that takes long.
+
+    Raises:
+      UserError: A shard or the manifest is missing or damaged.
+    """
     try:
         manifest = manifest_lib.parse((folder / "manifest.json").read_text())
     except (OSError, ValueError, RecursionError) as error:
-        raise damaged(f"manifest.json ({error})") from None
-    dtype = tokenizer.token_dtype(manifest["tokenizer"]["vocab_size"])
-    verify = verify or sum(manifest["tokens"].values()) * dtype.itemsize <= CHEAP_BYTES
-    splits = {split: [] for split in SPLITS}
+        raise _damaged(folder, f"manifest.json ({error})") from None
+    vocab_size = manifest["tokenizer"]["vocab_size"]
+    n_bytes = sum(manifest["tokens"].values()) * tokenizer.token_dtype(vocab_size).itemsize
+    verify = verify or n_bytes <= CHEAP_BYTES
+    splits: dict[str, list[UInt[np.ndarray, " N"]]] = {split: [] for split in SPLITS}
     for split, shard in manifest_lib.shards(manifest):
-        path, size = folder / shard["file"], shard["tokens"] * dtype.itemsize
-        if not path.exists():
-            raise damaged(f"{shard['file']} is missing")
-        if (on_disk := path.stat().st_size) != size:
-            raise damaged(f"{shard['file']} has {on_disk} bytes instead of {size}")
-        tokens = np.memmap(path, dtype, "r").view(np.ndarray)  # slices of a memmap are slow
-        if verify and hashlib.sha256(tokens).hexdigest() != shard["sha256"]:
-            raise damaged(f"{shard['file']} differs from its hash in manifest.json")
-        if verify and (largest := int(tokens.max())) >= manifest["tokenizer"]["vocab_size"]:
-            raise damaged(f"{shard['file']} holds token {largest}, beyond the vocabulary")
-        splits[split].append(tokens)
-    return Corpus(manifest["fingerprint"], *(Tokens(splits[split]) for split in SPLITS), manifest)
+        splits[split].append(_open_shard(folder, shard, vocab_size, verify))
+    train, validation = (Tokens(splits[split]) for split in SPLITS)
+    return Corpus(manifest["fingerprint"], train, validation, manifest)
+
+
+def _open_shard(folder: pathlib.Path, shard: dict[str, Any], vocab_size: int, verify: bool) -> UInt[np.ndarray, " N"]:
+    """The memory-mapped tokens of a shard; UserError where it is missing or damaged."""
+    name = shard["file"]
+    path = folder / name
+    dtype = tokenizer.token_dtype(vocab_size)
+    n_bytes = shard["tokens"] * dtype.itemsize
+    if not path.exists():
+        raise _damaged(folder, f"{name} is missing")
+    n_bytes_on_disk = path.stat().st_size
+    if n_bytes_on_disk != n_bytes:
+        raise _damaged(folder, f"{name} has {n_bytes_on_disk} bytes instead of {n_bytes}")
+    tokens = np.memmap(path, dtype, "r").view(np.ndarray)  # slices of a memmap are slow
+    if verify:
+        if hashlib.sha256(tokens).hexdigest() != shard["sha256"]:
+            raise _damaged(folder, f"{name} differs from its hash in manifest.json")
+        largest = int(tokens.max())
+        if largest >= vocab_size:
+            raise _damaged(folder, f"{name} holds token {largest}, beyond the vocabulary")
+    return tokens
+
+
+def _damaged(folder: pathlib.Path, fault: str) -> UserError:
+    return UserError(f"the prepared corpus {folder} is damaged: {fault}; delete it and prepare it again")
 
 
 def check_utf8(corpus: Corpus, folder: pathlib.Path) -> None:
-    """UserError where a document of byte-level shards is not UTF-8. Python's sources, the default text, are taken as
-    they are, and not looked at here."""
+    """Checks that the documents of byte-level shards are UTF-8.
+
+    Python's sources, the default text, are used as they are and not checked.
+
+    Raises:
+      UserError: A document is not UTF-8; the error gives its number and split.
+    """
     if corpus.manifest["tokenizer"]["name"] != "bytes" or not corpus.manifest["source"].get("train"):
         return
     for split, tokens in (("train", corpus.train), ("validation", corpus.validation)):
-        decoder, n_documents = codecs.getincrementaldecoder("utf-8")(), 0
-        for start in range(0, len(tokens), CHECKED_TOKENS):
-            part = tokens[start : start + CHECKED_TOKENS]
-            ends, n_held = part > 255, len(decoder.getstate()[0])
-            try:
-                decoder.decode(np.where(ends, ord("\n"), part).astype(np.uint8).tobytes())
-            except UnicodeDecodeError as error:
-                n_documents += int(ends[: max(error.start - n_held, 0)].sum())
-                raise UserError(
-                    f"the prepared corpus {folder}: document {n_documents + 1} of split {split} is not UTF-8, which is "
-                    "now refused when text is prepared; prepare it again in another folder"
-                ) from None
-            n_documents += int(ends.sum())
+        number = _first_bad_document(tokens)
+        if number is not None:
+            raise UserError(
+                f"the prepared corpus {folder}: document {number} of split {split} is not UTF-8, which is "
+                "now refused when text is prepared; prepare it again in another folder"
+            )
 
 
-def skipped_warning(n: int) -> str:
-    """The sentence about `n` documents that are not text."""
-    return f"WARNING: {n} bad document(s) skipped; --config.data.on_bad_document=fail names the first"
+def _first_bad_document(tokens: Tokens) -> int | None:
+    """The number, from 1 on, of the first document that is not UTF-8 in byte-level tokens."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    n_documents = 0
+    for start in range(0, len(tokens), CHECKED_TOKENS):
+        part = tokens[start : start + CHECKED_TOKENS]
+        is_end = part > 255
+        pending, _ = decoder.getstate()  # bytes of a character that began in the part before
+        try:
+            decoder.decode(np.where(is_end, ord("\n"), part).astype(np.uint8).tobytes())
+        except UnicodeDecodeError as error:
+            return n_documents + int(is_end[: max(error.start - len(pending), 0)].sum()) + 1
+        n_documents += int(is_end.sum())
+    return None
 
 
-def _prepared(data) -> Corpus:
+def skipped_warning(n_documents: int) -> str:
+    """The warning about documents that are not text."""
+    return f"WARNING: {n_documents} bad document(s) skipped; --config.data.on_bad_document=fail names the first"
+
+
+def _prepared(data: ConfigDict) -> Corpus:
+    """The corpus of the prepared folder that `data` names."""
     if data.validation_path:
         raise UserError(
             f"config.data.validation_path={data.validation_path!r}: the prepared folder {data.path} brings its own "
             "held-out text; leave the field empty"
         )
     corpus = open_folder(_fetched(data.path) if is_remote(data.path) else pathlib.Path(data.path).expanduser())
-    made_by = corpus.manifest["tokenizer"]
-    if not tokenizer.is_of(data.tokenizer, made_by):
+    description = corpus.manifest["tokenizer"]
+    if not tokenizer.is_of(data.tokenizer, description):
         raise UserError(
             f"config.data.tokenizer={data.tokenizer!r} is not the tokenizer that {data.path} was prepared by: "
-            f"{made_by['name']} of {made_by['vocab_size']} tokens"
+            f"{description['name']} of {description['vocab_size']} tokens"
         )
     return corpus
 
 
 def _fetched(path: str) -> pathlib.Path:
     """A prepared folder in object storage, copied into the cache once."""
-    remote = epath.Path(path)
     try:
-        text = (remote / "manifest.json").read_text()
-        manifest = manifest_lib.parse(text)
-        cache = cache_dir() / "tokens"
-        folder = cache / f"{manifest['fingerprint']}-{manifest['sha256'][:16]}"
-        if folder.exists():
-            return folder
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="fetching-", dir=cache, ignore_cleanup_errors=True) as work:
-            work = pathlib.Path(work)
-            shards = manifest_lib.shards(manifest)
-            for _, shard in tqdm(shards, desc=f"fetching {path}", unit=" shards", disable=None, leave=False):
-                (remote / shard["file"]).copy(work / shard["file"])
-            (work / "manifest.json").write_text(text)
-            open_folder(work, verify=True)
-            durable.sync_tree(work)
-            _move(work, folder)
-        return folder
+        return _fetch(epath.Path(path))
     except (UserError, Unavailable):
         raise
     except Exception as error:  # noqa: BLE001  object stores raise their clients' own errors
@@ -319,18 +398,39 @@ def _fetched(path: str) -> pathlib.Path:
         raise UserError(f"config.data.path={path}: no prepared folder can be fetched from there: {reason}") from None
 
 
-def _cached(data, vocab_size) -> Corpus:
+def _fetch(remote: epath.Path) -> pathlib.Path:
+    text = (remote / "manifest.json").read_text()
+    manifest = manifest_lib.parse(text)
+    cache = cache_dir() / "tokens"
+    folder = cache / f"{manifest['fingerprint']}-{manifest['sha256'][:16]}"
+    if folder.exists():
+        return folder
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="fetching-", dir=cache, ignore_cleanup_errors=True) as name:
+        work = pathlib.Path(name)
+        shards = manifest_lib.shards(manifest)
+        for _, shard in tqdm(shards, desc=f"fetching {remote}", unit=" shards", disable=None, leave=False):
+            (remote / shard["file"]).copy(work / shard["file"])
+        (work / "manifest.json").write_text(text)
+        open_folder(work, verify=True)
+        durable.sync_tree(work)
+        _move(work, folder)
+    return folder
+
+
+def _cached(data: ConfigDict, vocab_size: int | None) -> Corpus:
     """The text of `data`, prepared in the cache unless it is already there."""
     cache = cache_dir() / "tokens"
-    if data.fingerprint and (folder := cache / data.fingerprint).exists():
-        return open_folder(folder)
-    text, encoder = sources.find(data), tokenizer.load(data.tokenizer, data.end_of_text)
+    if data.fingerprint and (cache / data.fingerprint).exists():
+        return open_folder(cache / data.fingerprint)
+    text = sources.find(data)
+    encoder = tokenizer.load(data.tokenizer, data.end_of_text)
     _check_vocabulary(vocab_size, encoder.describe())
     digest = prepare.digest(text, data, encoder)
     listing = cache / "listings" / digest
     with ownership.hold(cache / "locks" / digest, "preparing this text", math.inf):
-        if listing.exists() and (folder := cache / listing.read_text()).exists():
-            return open_folder(folder)
+        if listing.exists() and (cache / listing.read_text()).exists():
+            return open_folder(cache / listing.read_text())
         work = cache / f"preparing-{digest}"
         manifest = prepare.prepare(text, data, encoder, work)
         folder = cache / manifest["fingerprint"]
@@ -346,16 +446,18 @@ def _cached(data, vocab_size) -> Corpus:
         return open_folder(folder)
 
 
-def _check_vocabulary(vocab_size: int | None, described: dict) -> None:
-    if vocab_size is not None and vocab_size < described["vocab_size"]:
-        needed = f"the {described['vocab_size']} tokens of the tokenizer {described['name']!r}"
+def _check_vocabulary(vocab_size: int | None, description: dict[str, Any]) -> None:
+    """UserError where the model has fewer tokens than the tokenizer that `description` describes."""
+    if vocab_size is not None and vocab_size < description["vocab_size"]:
+        needed = f"the {description['vocab_size']} tokens of the tokenizer {description['name']!r}"
         raise UserError(f"config.model.vocab_size={vocab_size} is below {needed}")
 
 
 def _move(work: pathlib.Path, folder: pathlib.Path) -> None:
+    """Renames `work` to `folder`, unless that is there already."""
     try:
         work.rename(folder)
-    except OSError:  # the same tokens are there already
+    except OSError:
         if not folder.exists():
             raise
     durable.sync_folder(folder.parent)

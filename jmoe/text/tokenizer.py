@@ -2,7 +2,7 @@
 
 Text that spells a special token is encoded as ordinary text; the end-of-text token only stands after a document.
 
-Axis legend: n tokens of one document, its end-of-text included.
+Axis legend: N tokens of one document, its end-of-text included; V tokens of the vocabulary.
 """
 
 import dataclasses
@@ -11,9 +11,11 @@ import hashlib
 import json
 import pathlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
+from jaxtyping import Int, UInt, UInt16
 
 from jmoe.errors import UserError, needed_package
 
@@ -24,38 +26,49 @@ BYTE_PAIRS = (".bpe", ".txt")
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]")  # what a tokenizer.json may call it
 PART = 400_000  # characters encoded at once: a longer run of spaces overflows the stack of tiktoken's pattern
 
+EncodePart = Callable[[str], Int[np.ndarray, " N"]]  # text -> ids
+
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-    """`encode` turns a document's bytes into ids; `rules` names everything that the ids depend on."""
+    """A vocabulary, and how text becomes its ids."""
 
     name: str
-    rules: str
+    rules: str  # names everything that the ids depend on
     vocab_size: int
     end_of_text: int
     sha256: str  # of the vocabulary; empty for bytes
-    encode_part: Callable  # text -> ids
-    json: Callable  # () -> the text of a tokenizer.json that encodes and decodes alike
+    encode_part: EncodePart | None  # None for bytes
+    json: Callable[[], str]  # the text of a tokenizer.json that encodes and decodes alike
 
     @property
-    def dtype(self):
+    def dtype(self) -> np.dtype:
         return token_dtype(self.vocab_size)
 
-    def encode(self, document: bytes) -> np.ndarray:
-        """Ids [n] of a document and its end-of-text. Bytes that aren't UTF-8 become U+FFFD, except with `bytes`."""
-        if self.name == "bytes":
+    def encode(self, document: bytes) -> UInt[np.ndarray, " N"]:
+        """Ids of a document and its end-of-text. Bytes that aren't UTF-8 become U+FFFD, except with `bytes`."""
+        if self.encode_part is None:
             parts = [np.frombuffer(document, np.uint8)]
         else:
             text = document.decode("utf-8", "replace")
             parts = [self.encode_part(text[i : i + PART]) for i in range(0, len(text), PART)]
         return np.concatenate([*parts, [self.end_of_text]], dtype=self.dtype, casting="unsafe")
 
-    def decoded(self, prompt, tokens):
-        """Yields the text of `tokens`, which follow those of `prompt`, in complete characters up to an end-of-text."""
-        tokenizers = needed_package("tokenizers", "what the model writes")
+    def decoded(self, prompt: Sequence[int], tokens: Iterable[int]) -> Iterator[str]:
+        """Yields the text of tokens as they come, in complete characters, up to an end-of-text.
+
+        Args:
+          prompt: Ids before `tokens`; their text is not yielded.
+          tokens: Ids to decode.
+        """
+        tokenizers: Any = needed_package("tokenizers", "what the model writes")
         decoder = tokenizers.Tokenizer.from_str(self.json())
-        text_of = lambda ids: decoder.decode(ids, skip_special_tokens=False)
-        ids, shown = list(prompt), text_of(list(prompt))
+
+        def text_of(ids: list[int]) -> str:
+            return decoder.decode(ids, skip_special_tokens=False)
+
+        ids = list(prompt)
+        shown = text_of(ids)
         for token in tokens:
             if token == self.end_of_text:
                 break
@@ -66,10 +79,13 @@ class Tokenizer:
                 shown = text
         yield text_of(ids)[len(shown) :]
 
-    def byte_lengths(self) -> np.ndarray:
-        """UTF-8 bytes that each token stands for, uint16 [vocab_size], 0 for the end-of-text: exact for byte-level
-        vocabularies. Others usually write a space as U+2581, a part of a word as ## and a byte as <0x0A>."""
-        tokenizers = needed_package("tokenizers", "tokenizer.json")
+    def byte_lengths(self) -> UInt16[np.ndarray, " V"]:
+        """UTF-8 bytes that each token stands for, 0 for the end-of-text.
+
+        Exact for byte-level vocabularies. Others usually write a space as U+2581, a part of a word as ## and a byte as
+        <0x0A>.
+        """
+        tokenizers: Any = needed_package("tokenizers", "tokenizer.json")
         text = self.json()
         settings = json.loads(text)
         byte_level = '"ByteLevel"' in json.dumps([settings.get("pre_tokenizer"), settings.get("decoder")])
@@ -85,22 +101,27 @@ class Tokenizer:
         lengths[self.end_of_text] = 0
         return lengths
 
-    def describe(self) -> dict:
+    def describe(self) -> dict[str, Any]:
         """Its entry in a manifest: name, vocab_size, end_of_text, sha256."""
         return {name: getattr(self, name) for name in ("name", "vocab_size", "end_of_text", "sha256")}
 
 
-def token_dtype(vocab_size: int):
+def token_dtype(vocab_size: int) -> np.dtype:
     """uint16 where every id fits, else uint32; little-endian wherever it is written."""
     return np.dtype("<u2" if vocab_size < 65_536 else "<u4")
 
 
 def load(name: str, end_of_text: str = "") -> Tokenizer:
-    """The tokenizer that `config.data.tokenizer` names: "bytes", "gpt2", the path of a tokenizer.json, or of a
-    byte-pair vocabulary as GPT-2 ships it (vocab.bpe, also known as merges.txt).
+    """Loads the tokenizer that `config.data.tokenizer` names.
 
-    `end_of_text` names the token that ends a document, for a tokenizer.json in which that is none of END_OF_TEXT.
-    Raises UserError for an unknown name, a missing or damaged file, a vocabulary that can't be had, or no end-of-text.
+    Args:
+      name: "bytes", "gpt2", the path of a tokenizer.json, or of a byte-pair vocabulary as GPT-2 ships it (vocab.bpe,
+        also known as merges.txt).
+      end_of_text: The token that ends a document, for a tokenizer.json in which that is none of END_OF_TEXT.
+
+    Raises:
+      UserError: The name is unknown, a file is missing or damaged, a vocabulary can't be downloaded, or no token ends a
+        document.
     """
     if name.endswith(".json"):
         return _tokenizer_json(name, end_of_text)
@@ -115,24 +136,26 @@ def load(name: str, end_of_text: str = "") -> Tokenizer:
             f"config.data.tokenizer={name!r} has its own end-of-text"
         )
     if name == "bytes":
-        as_json = lambda: _byte_level_json({token: byte for byte, token in _characters().items()}, [])
-        return Tokenizer("bytes", "bytes, end-of-text 256", 257, 256, "", None, as_json)
-    return _published_gpt2() if name == "gpt2" else _byte_pairs(pathlib.Path(name).name, _read(name), name)
+        return Tokenizer("bytes", "bytes, end-of-text 256", 257, 256, "", None, _bytes_json)
+    if name == "gpt2":
+        return _published_gpt2()
+    return _byte_pairs(pathlib.Path(name).name, _read(name), name)
 
 
-def is_of(name: str, described: dict) -> bool:
+def is_of(name: str, description: dict[str, Any]) -> bool:
     """Whether config.data.tokenizer=`name` is the tokenizer that a manifest describes; its file may be missing."""
     if name in ("bytes", "gpt2"):
-        return described["name"] == name
+        return description["name"] == name
     path = pathlib.Path(name).expanduser()
     if path.is_file():
         content = path.read_bytes()
         spellings = [content, _canonical(_merges(content))] if name.endswith(BYTE_PAIRS) else [content]
-        return described["sha256"] in [hashlib.sha256(spelling).hexdigest() for spelling in spellings]
-    return path.name == described["name"] or (described["name"] == "gpt2" and name.endswith(BYTE_PAIRS))
+        return description["sha256"] in [hashlib.sha256(spelling).hexdigest() for spelling in spellings]
+    return path.name == description["name"] or (description["name"] == "gpt2" and name.endswith(BYTE_PAIRS))
 
 
 def _read(name: str) -> bytes:
+    """The content of the file that config.data.tokenizer names."""
     try:
         return pathlib.Path(name).expanduser().read_bytes()
     except OSError as error:
@@ -141,17 +164,27 @@ def _read(name: str) -> bytes:
 
 def _published_gpt2() -> Tokenizer:
     """GPT-2's own tokenizer. It reads the vocabulary when it first encodes text: text prepared earlier needs none."""
-    made = functools.cache(lambda: _byte_pairs("gpt2", _download_gpt2()))
-    late = lambda name: lambda *args: getattr(made(), name)(*args)
+
+    @functools.cache
+    def loaded() -> Tokenizer:
+        return _byte_pairs("gpt2", _download_gpt2())
+
+    def encode_part(text: str) -> Int[np.ndarray, " N"]:
+        encode = loaded().encode_part
+        assert encode is not None
+        return encode(text)
+
+    def as_json() -> str:
+        return loaded().json()
+
     end = GPT2_SIZE - 1
-    rules = _byte_pair_rules(GPT2_SHA256, end)
-    return Tokenizer("gpt2", rules, GPT2_SIZE, end, GPT2_SHA256, late("encode_part"), late("json"))
+    return Tokenizer("gpt2", _byte_pair_rules(GPT2_SHA256, end), GPT2_SIZE, end, GPT2_SHA256, encode_part, as_json)
 
 
 def _download_gpt2() -> bytes:
     """GPT-2's vocab.bpe from tiktoken's cache ($TIKTOKEN_CACHE_DIR), else downloaded into it."""
-    load = needed_package("tiktoken.load", "config.data.tokenizer=gpt2")
-    requests = needed_package("requests", "config.data.tokenizer=gpt2")
+    load: Any = needed_package("tiktoken.load", "config.data.tokenizer=gpt2")
+    requests: Any = needed_package("requests", "config.data.tokenizer=gpt2")
     try:
         return load.read_file_cached(GPT2_URL, GPT2_SHA256)
     except (requests.RequestException, OSError, ValueError) as error:
@@ -163,12 +196,12 @@ def _download_gpt2() -> bytes:
 
 
 def _merges(vocabulary: bytes) -> list[tuple[int, str]]:
-    """(number, text) of the lines of a vocabulary that hold merges; lines may end in LF or CRLF."""
+    """(number of the line, its text) of each merge in a vocabulary; lines may end in LF or CRLF."""
     lines = vocabulary.decode("utf-8-sig", "replace").replace("\r\n", "\n").split("\n")
     return [(i, line) for i, line in enumerate(lines, 1) if line and not (i == 1 and line.startswith("#version"))]
 
 
-def _canonical(merges) -> bytes:
+def _canonical(merges: list[tuple[int, str]]) -> bytes:
     """The merges as GPT-2's own file writes them, so that equal vocabularies have equal hashes."""
     return "\n".join(["#version: 0.2", *(line for _, line in merges), ""]).encode()
 
@@ -179,79 +212,115 @@ def _byte_pair_rules(sha256: str, end_of_text: int) -> str:
 
 def _byte_pairs(name: str, vocabulary: bytes, path: str = GPT2_URL) -> Tokenizer:
     """GPT-2's encoding over `vocabulary`: a pair of parts for each line, in the order of merging."""
-    tiktoken = needed_package("tiktoken", f"config.data.tokenizer={path!r}")
-    openai_public = needed_package("tiktoken_ext.openai_public", f"config.data.tokenizer={path!r}")
+    tiktoken: Any = needed_package("tiktoken", f"config.data.tokenizer={path!r}")
+    openai_public: Any = needed_package("tiktoken_ext.openai_public", f"config.data.tokenizer={path!r}")
     merges = _merges(vocabulary)
     sha256 = hashlib.sha256(_canonical(merges)).hexdigest()
+    ranks = _ranks(merges, path)
+    end = len(ranks)
+    encoding = tiktoken.Encoding(
+        "gpt2", pat_str=openai_public.r50k_pat_str, mergeable_ranks=ranks, special_tokens={END_OF_TEXT[0]: end}
+    )
+
+    def encode_part(text: str) -> Int[np.ndarray, " N"]:
+        return encoding.encode_to_numpy(text, disallowed_special=())
+
+    def as_json() -> str:
+        pairs = [tuple(line.split(" ")) for _, line in merges]
+        tokens = [*_characters().values(), *map("".join, pairs)]
+        return _byte_level_json({token: i for i, token in enumerate(tokens)}, pairs)
+
+    name = "gpt2" if sha256 == GPT2_SHA256 else name
+    return Tokenizer(name, _byte_pair_rules(sha256, end), end + 1, end, sha256, encode_part, as_json)
+
+
+def _ranks(merges: list[tuple[int, str]], path: str) -> dict[bytes, int]:
+    """Id by the bytes of a token, of single bytes and of the merges in their order."""
     byte_of = {character: byte for byte, character in _characters().items()}
-    ranks = {bytes([b]): rank for rank, b in enumerate(_characters())}
+    ranks = {bytes([byte]): rank for rank, byte in enumerate(_characters())}
     for number, line in merges:
         try:
             first, second = line.split(" ")
-            ranks[bytes(byte_of[c] for c in first + second)] = len(ranks)
+            ranks[bytes(byte_of[character] for character in first + second)] = len(ranks)
         except (ValueError, KeyError):
             raise UserError(
                 f"config.data.tokenizer={path!r}, line {number}: {line[:40]!r} is not two parts of a GPT-2 vocabulary"
             ) from None
-    end = len(ranks)
-    pattern, special = openai_public.r50k_pat_str, {END_OF_TEXT[0]: end}
-    encoding = tiktoken.Encoding("gpt2", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
-    encode = lambda text: encoding.encode_to_numpy(text, disallowed_special=())
-    name = "gpt2" if sha256 == GPT2_SHA256 else name
-
-    def as_json():
-        pairs = [tuple(line.split(" ")) for _, line in merges]
-        ids = [*_characters().values(), *map("".join, pairs)]
-        return _byte_level_json({token: i for i, token in enumerate(ids)}, pairs)
-
-    return Tokenizer(name, _byte_pair_rules(sha256, end), end + 1, end, sha256, encode, as_json)
+    return ranks
 
 
 def _characters() -> dict[int, str]:
-    """The printable character that GPT-2's files write for each byte, in the order of GPT-2's ids: the byte's own
-    if that is printable, else one from U+0100 on."""
+    """The printable character that GPT-2's files write for each byte, in the order of GPT-2's ids.
+
+    It is the byte's own character if that is printable, else one from U+0100 on.
+    """
     printable = [b for b in range(256) if chr(b).isprintable() and chr(b) != " "]
     others = [b for b in range(256) if b not in printable]
     return {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
 
 
-def _byte_level_json(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> str:
-    """tokenizer.json of a byte-level vocabulary. If there are merges it splits text as GPT-2 does; the end-of-text has
-    the id after the last one."""
-    tokenizers = needed_package("tokenizers", "tokenizer.json")
-    made = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=merges))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=bool(merges))
-    made.decoder = tokenizers.decoders.ByteLevel()
-    made.add_special_tokens([tokenizers.AddedToken(END_OF_TEXT[0], special=True)])
-    return made.to_str()
+def _bytes_json() -> str:
+    """tokenizer.json of the tokenizer "bytes"."""
+    return _byte_level_json({token: byte for byte, token in _characters().items()}, [])
+
+
+def _byte_level_json(vocabulary: dict[str, int], merges: Sequence[tuple[str, ...]]) -> str:
+    """tokenizer.json of a byte-level vocabulary; the end-of-text has the id after the last one.
+
+    If there are merges it splits text as GPT-2 does.
+    """
+    tokenizers: Any = needed_package("tokenizers", "tokenizer.json")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=merges))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=bool(merges))
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.add_special_tokens([tokenizers.AddedToken(END_OF_TEXT[0], special=True)])
+    return tokenizer.to_str()
 
 
 def _tokenizer_json(path: str, end_of_text: str) -> Tokenizer:
+    """The tokenizer of a tokenizer.json, which never truncates or pads."""
     content = _read(path)
-    tokenizers = needed_package("tokenizers", f"config.data.tokenizer={path!r}")
+    tokenizers: Any = needed_package("tokenizers", f"config.data.tokenizer={path!r}")
     try:
         settings = json.loads(content)
         vocabulary = tokenizers.Tokenizer.from_buffer(content).get_vocab(with_added_tokens=True)
     except Exception as error:  # tokenizers raises nothing more precise
         reason = " ".join(str(error).split())
         raise UserError(f"config.data.tokenizer={path!r} is no tokenizer.json: {reason}") from None
-    ends = [token for token in ([end_of_text] if end_of_text else END_OF_TEXT) if token in vocabulary]
-    if len(ends) != 1:
-        raise UserError(
-            f"config.data.tokenizer={path!r} has "
-            + (f"no token {end_of_text!r}" if end_of_text else f"{len(ends)} of the tokens {', '.join(END_OF_TEXT)}")
-            + "; name the one that ends a document by config.data.end_of_text"
-        )
-    end, vocab_size = vocabulary[ends[0]], max(vocabulary.values()) + 1
+    end_token = _end_token(vocabulary, end_of_text, path)
+    end = vocabulary[end_token]
     for token in settings.get("added_tokens") or ():
-        if token["content"] == ends[0]:
+        if token["content"] == end_token:
             token["special"] = True  # only special tokens can be encoded as ordinary text
     if '"ByteLevel"' in json.dumps(settings.get("pre_tokenizer")) and not settings.get("decoder"):
         settings["decoder"] = json.loads(tokenizers.decoders.ByteLevel().__getstate__())
-    made = json.dumps(settings | {"truncation": None, "padding": None}, ensure_ascii=False)
-    encoder = tokenizers.Tokenizer.from_str(made)
+    text_of_json = json.dumps(settings | {"truncation": None, "padding": None}, ensure_ascii=False)
+    encoder = tokenizers.Tokenizer.from_str(text_of_json)
     encoder.encode_special_tokens = True
-    encode = lambda text: np.array(encoder.encode_batch_fast([text], add_special_tokens=False)[0].ids, np.uint32)
+
+    def encode_part(text: str) -> Int[np.ndarray, " N"]:
+        (encoding,) = encoder.encode_batch_fast([text], add_special_tokens=False)
+        return np.array(encoding.ids, np.uint32)
+
+    def as_json() -> str:
+        return text_of_json
+
     sha256 = hashlib.sha256(content).hexdigest()
     rules = f"tokenizer.json {sha256[:16]}, end-of-text {end}, parts of {PART}"
-    return Tokenizer(pathlib.Path(path).name, rules, vocab_size, end, sha256, encode, lambda: made)
+    vocab_size = max(vocabulary.values()) + 1
+    return Tokenizer(pathlib.Path(path).name, rules, vocab_size, end, sha256, encode_part, as_json)
+
+
+def _end_token(vocabulary: dict[str, int], end_of_text: str, path: str) -> str:
+    """The token that ends a document: `end_of_text`, or the only one of END_OF_TEXT in the vocabulary."""
+    candidates = (end_of_text,) if end_of_text else END_OF_TEXT
+    known = [token for token in candidates if token in vocabulary]
+    if len(known) == 1:
+        return known[0]
+    if end_of_text:
+        fault = f"no token {end_of_text!r}"
+    else:
+        fault = f"{len(known)} of the tokens {', '.join(END_OF_TEXT)}"
+    raise UserError(
+        f"config.data.tokenizer={path!r} has {fault}; name the one that ends a document by config.data.end_of_text"
+    )

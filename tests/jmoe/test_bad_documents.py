@@ -96,6 +96,14 @@ def test_a_bad_row_of_parquet_is_named_or_skipped(tmp_path, bad, words, kind):
     assert corpus.load(settings(tmp_path / "b.jsonl")).fingerprint == made.fingerprint
 
 
+def test_a_bad_row_far_into_a_row_group_has_its_own_number(tmp_path):
+    """pyarrow hands over 65,536 rows at a time."""
+    texts = [None if i == 150_000 else "a" for i in range(150_001)]
+    pa.parquet.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match="a.parquet, row 150001, column 'text': null"):
+        list(sources.documents(sources.Piece(str(tmp_path / "a.parquet"), 1, 0, 1), "text"))
+
+
 def test_dictionaries_of_parquet_are_text(tmp_path):
     table = pa.table({"text": pa.array(GOOD).dictionary_encode()})
     pa.parquet.write_table(table, tmp_path / "a.parquet")

@@ -208,7 +208,7 @@ def test_what_is_not_finite_is_never_saved(tmp_path):
 
 
 def test_another_config_is_refused_and_other_versions_are_told(whole, capfd, monkeypatch):
-    monkeypatch.setattr(checkpoint.Checkpoints, "_own", set())  # as another process reads it
+    monkeypatch.setattr(checkpoint.Checkpoints, "_saved_here", set())  # as another process reads it
     other = RECORD | {"config": RECORD["config"] | {"model": {"d_model": 32}}}
     with pytest.raises(UserError, match="config.model.d_model was 16, is 32"):
         restore(whole, mesh_of(2, 2), record=other)

@@ -192,10 +192,10 @@ class Process:
     def _train(self) -> None:
         world = self.world
         mine = lease.Lease("gs://bucket/run/train.lock", self.owner, world)
-        with mine.held(math.inf):
+        with mine.hold(math.inf):
             world.taken.append((world.time, self))
             for _ in range(world.chance.randrange(60)):
-                mine.ask()
+                mine.check()
                 if world.chance.random() < 0.03:
                     self.halt(2 * EXPIRY)
                 world.sleep(0.0)

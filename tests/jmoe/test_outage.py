@@ -185,7 +185,7 @@ def test_a_late_deletion_or_move_is_refused_once_another_owner_has_written(chang
         return 100.0
 
     def work():
-        with storage.asked_by_writes(still_mine):
+        with storage.checking_owner(still_mine):
             store.rm_file(os.fspath(path)) if change == "delete" else store.mv_file(path, path.with_name("b"))
 
     proxy.fail("held", 2.0, at=request, only=request)

@@ -112,7 +112,7 @@ from jmoe.text import batches
 order = [0, 2, 1, 3]  # of the devices: two of each process, in turns
 devices = np.array(sorted(jax.devices(), key=lambda device: device.id))[order].reshape(4, 1, 1)
 mesh = jax.sharding.Mesh(devices, sharding.AXES, axis_types=(jax.sharding.AxisType.Explicit,) * 3)
-own = batches._own_rows(mesh, 8)
+own = batches._local_rows(mesh, 8)
 everything = np.arange(8 * 3).reshape(8, 3)
 array = batches._spread(everything[own], own, mesh, 8)
 whole = jax.jit(lambda x: x, out_shardings=jax.NamedSharding(mesh, sharding.REPLICATED))(array)

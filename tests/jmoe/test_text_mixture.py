@@ -40,7 +40,7 @@ def mixed(*weights, **fields):
 )
 def test_any_thousand_rows_hold_the_shares_to_rounding(weights):
     parts = tuple(mixture.Part(str(i), rows, None) for i, rows in enumerate(mixture.shares(weights)))
-    places = [mixture.place(parts, row) for row in range(3_400)]
+    places = [mixture.locate_row(parts, row) for row in range(3_400)]
     whose = np.array([i for i, _ in places])
     for i, weight in enumerate(weights):
         share = weight / sum(weights)
@@ -48,7 +48,7 @@ def test_any_thousand_rows_hold_the_shares_to_rounding(weights):
         assert np.abs(count[1000:] - count[:-1000] - 1000 * share).max() < 1
         assert np.abs(count[100:] - count[:-100] - 100 * share).max() <= 4  # spread out, not in runs
         assert [k for j, k in places if j == i] == list(range(count[-1]))  # its own rows, in order, each once
-        assert [mixture.given(parts, n)[i] for n in range(0, 3_400, 37)] == count[:-1:37].tolist()
+        assert [mixture.rows_by_part(parts, n)[i] for n in range(0, 3_400, 37)] == count[:-1:37].tolist()
 
 
 def test_rows_follow_from_the_step_alone_on_any_mesh_and_each_source_keeps_its_order(tmp_path):
