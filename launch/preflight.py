@@ -6,7 +6,7 @@ import sys
 
 from ml_collections import ConfigDict
 
-from jmoe.config import counts, weights
+from jmoe.config import counts
 from jmoe.config.check import check_mesh, microbatch_tokens
 from jmoe.config.schema import NEUTRAL
 from jmoe.cost.chips import GiB
@@ -157,7 +157,7 @@ def least_bytes(config: ConfigDict, sizes: tuple[int, int, int]) -> int:
     mesh = dict(data=data, expert=expert, model=tensor)
     n_parameters, by_muon = counts.n_exact(model, mesh), 0
     if config.optimizer.get("name", NEUTRAL["optimizer.name"]) == "muon":
-        by_muon = counts.n_exact(model, mesh, weights.MATRICES)
+        by_muon = counts.n_exact(model, mesh, counts.MATRICES)
     n_tokens = microbatch_tokens(config) or max(batch for _, batch in config.batch_tokens)
     activations = model.n_blocks * n_tokens // (data * expert) * model.d_model * narrow
     return n_parameters * (12 + narrow) - 4 * by_muon + activations

@@ -6,7 +6,7 @@ The trainer, and the launcher of jobs, check all of this before they touch a dev
 import json
 import math
 
-from jmoe.config import counts, weights
+from jmoe.config import counts
 from jmoe.config.schema import NEUTRAL, PACKAGE, check_fields, setting
 from jmoe.errors import UserError
 
@@ -68,7 +68,7 @@ def _check_size(model) -> None:
 
 
 def _check_heads(model) -> None:
-    n_heads, n_kv_heads, head_dim = weights.heads(model)
+    n_heads, n_kv_heads, head_dim = counts.heads(model)
     if setting(model, "head_dim") % 2:
         raise UserError(f"config.model.head_dim={head_dim} must be even")
     if not setting(model, "head_dim") and model.d_model % (2 * n_heads):
@@ -164,5 +164,5 @@ def _value(config, field: str) -> int:
     """A field of DIVISIBILITY, with what its 0 stands for, except that of experts as wide as d_ff."""
     section, name = field.split(".")
     if name == "n_kv_heads":
-        return weights.heads(config.model)[1]
+        return counts.heads(config.model)[1]
     return setting(config.model, name) if name == "d_expert" else config[section][name]

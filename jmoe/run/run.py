@@ -14,7 +14,7 @@ from jmoe import __version__
 from jmoe.config import counts
 from jmoe.config.schema import columns, setting
 from jmoe.errors import Damaged, UserError
-from jmoe.model.decoder import init_params
+from jmoe.model.parameters import init_params
 from jmoe.run import checkpoint, distributed, divergence, prediction
 from jmoe.run.record import check_record, cpu_threads, make_record
 from jmoe.run.schedule import Schedule
