@@ -26,8 +26,8 @@ from tqdm import tqdm
 
 from jmoe import cli
 from jmoe.config.check import check_config
-from jmoe.config.field import default
 from jmoe.config.schema import FIELDS, section
+from jmoe.config.schema_types import default_config
 from jmoe.errors import UserError
 from jmoe.run import checkpoint, distributed
 from jmoe.run.step import losses_of_sources, make_eval_step
@@ -111,7 +111,7 @@ if __name__ == "__main__":
     text = "Text or mesh to use instead of the training's: --config.data.path=..., --config.mesh.expert=8."
     # ml_collections reads the fields at once, and tells of unknown ones in a traceback; cli.run in a sentence
     known = [argument for argument in sys.argv if not cli.names_no_field(argument)]
-    config_flags.DEFINE_config_dict("config", default(FIELDS), text, sys_argv=known)
+    config_flags.DEFINE_config_dict("config", default_config(FIELDS), text, sys_argv=known)
     cli.define_checkpoint()
     flags.DEFINE_string("json", None, "Also write the result to this file, local or gs://.")
     cli.run(main, config_sections=SECTIONS)

@@ -48,6 +48,15 @@ def test_the_site_asks_for_nothing_elsewhere_and_fits_the_screen(browser, site, 
     tab.close()
 
 
+def test_the_folder_is_a_static_space_and_a_page_of_github(site):
+    head = (site / "README.md").read_text().split("---\n")[1]
+    space = yaml.safe_load(head)
+    assert space["sdk"] == "static" and (site / space["app_file"]).exists()
+    assert len(space["short_description"]) <= 60  # the most that a Space shows
+    assert (site / ".nojekyll").exists()  # else GitHub leaves out folders that begin with _
+    assert (site / "_static").is_dir()
+
+
 def test_the_workflow_publishes_what_make_site_writes():
     """The job that installs packages has no token to publish with; the one that has it runs no command."""
     jobs = yaml.safe_load((ROOT / ".github/workflows/pages.yml").read_text())["jobs"]

@@ -273,6 +273,13 @@ def words_of(found: Json) -> str:
 
 def mixture_of(found: Json, vocab_size: int, width_per_block: int, final_norm: bool = False) -> Architecture:
     """The Architecture of an entry's `architecture`."""
-    fields = {name: value for name, value in found.items() if name != "top_k"}
-    used = (found["top_k"] + found["shared"]) / found["split"]
-    return Architecture(vocab_size, width_per_block, final_norm, used=used, trained=True, **fields)
+    fields = {name: value for name, value in found.items() if name not in ("top_k", "split")}
+    return Architecture(
+        vocab_size,
+        width_per_block,
+        final_norm,
+        granularity=found["split"],
+        active_width=(found["top_k"] + found["shared"]) / found["split"],
+        counts_routed_experts=True,
+        **fields,
+    )

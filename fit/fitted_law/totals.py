@@ -57,7 +57,13 @@ class Mixtures:
 
 def with_split(architecture: Architecture, split: float, top_k: int, shared: int) -> Architecture:
     """The Architecture with experts `split` times narrower than the dense layer, of which a token uses these."""
-    return dataclasses.replace(architecture, split=split, used=(top_k + shared) / split, shared=shared, trained=True)
+    return dataclasses.replace(
+        architecture,
+        granularity=split,
+        active_width=(top_k + shared) / split,
+        shared=shared,
+        counts_routed_experts=True,
+    )
 
 
 def ratio_of(architecture: Architecture, n_active: Numbers, n_experts: Numbers) -> Array:
@@ -128,4 +134,6 @@ def at_size(architecture: Architecture, shares: Json, n_active: float, n_experts
 
 def assumed_shape(vocab_size: int | None, width_per_block: int | None) -> Architecture:
     """The paper's Architecture with these, or its own where they are not known."""
-    return Architecture(vocab_size or PAPER.vocab_size, width_per_block or PAPER.width_per_block, trained=True)
+    return Architecture(
+        vocab_size or PAPER.vocab_size, width_per_block or PAPER.width_per_block, counts_routed_experts=True
+    )

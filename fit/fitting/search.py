@@ -178,8 +178,16 @@ def check_enough(problem: Problem) -> None:
             f"{to_fit} coefficients{' to fit' if fixed else ''} and needs at least as many"
         )
     for name, column in zip(form.columns, columns, strict=True):
-        if len(np.unique(column)) < 2:
+        if len(np.unique(column)) < 2 and not _term_is_fixed(problem, name):
             raise UserError(
                 f"{path}, column {name}: found {column[0]:g} in every run to fit; the {form.name} law needs at "
                 "least 2 different values"
             )
+
+
+def _term_is_fixed(problem: Problem, column: str) -> bool:
+    """Whether the fit holds every coefficient of the terms that read a column, so that the column need not vary."""
+    coefficients = problem.form.coefficients
+    terms = {name for name, coefficient in coefficients.items() if column in coefficient.slopes}
+    exponents = {coefficients[name].slopes[column][0] for name in terms}
+    return bool(terms) and terms | exponents <= {*problem.fixed}

@@ -15,7 +15,7 @@ from fit.fitted_law import summary
 from fit.fitted_law.law import Law, in_words
 from fit.form import Reduced
 from fit.laws import FORMS, PRESETS
-from fit.planning import optimum, planning
+from fit.planning import draws, optimum, plan_warnings
 from fit.shape.architecture import Architecture
 
 TABLE_1_EXPERTS = (1, 2, 4, 8, 16)
@@ -88,10 +88,10 @@ def table_2(
             optima = optimum.optima(law, architecture, constraints, experts)
             best = int(np.nanargmin(optima.loss))
             row = dict(flops=flops, memory_gb=memory) | optima.row(best)
-            row["best_at_edge"] = planning.at_edge(experts, experts[best])
+            row["best_at_edge"] = plan_warnings.is_at_edge(experts, experts[best])
             drawn = None
             if law.draws and len(experts) > 1:
-                drawn = planning.bootstrap(law, architecture, constraints, experts, row["n_experts"])
+                drawn = draws.bootstrap(law, architecture, constraints, experts, row["n_experts"])
             if drawn:
                 wins = {other["n_experts"]: other["best_in_draws"] for other in drawn["optima"]}
                 row |= dict(best_in_draws=wins.get(row["n_experts"], 0), draws=drawn["draws"])

@@ -18,8 +18,8 @@ from etils import epath
 from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
-from jmoe.config.field import default
 from jmoe.config.schema import FIELDS, NEUTRAL
+from jmoe.config.schema_types import default_config
 from jmoe.errors import Damaged, UserError
 from jmoe.model import sharding
 from jmoe.run import distributed
@@ -239,7 +239,7 @@ def read(folder: epath.Path, change=lambda config: None, devices=None) -> tuple:
     """
     try:
         record = read_record(folder)
-        config = default(FIELDS)
+        config = default_config(FIELDS)
         config.update_from_flattened_dict(NEUTRAL)  # what the fields are that the record leaves out
         config.update({name: value for name, value in record["config"].items() if name != "mesh"})
         config.data.fingerprint = record["corpus_fingerprint"]

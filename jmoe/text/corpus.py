@@ -21,7 +21,7 @@ import numpy as np
 from etils import epath
 from tqdm import tqdm
 
-from jmoe.config.field import named_paths
+from jmoe.config.schema_types import named_paths
 from jmoe.errors import Unavailable, UserError
 from jmoe.storage import durable, ownership
 from jmoe.storage.files import cache_dir, is_remote, write_whole

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from fit_runs import dense_runs, fit_law
 
+import fit
 from fit import __main__ as command_line
 from fit.data.runs import errors, held_out, read_runs, run_weights, subset
 from fit.data.table import read
@@ -51,6 +52,25 @@ def test_held_coefficients_stay_and_the_others_are_the_best(form, fix):
     ]
     best = fit_runs.objective(problem, found.free)
     assert min(values) >= best * (1 - 1e-9) and best >= search.fit(problem).objective
+
+
+def test_a_negative_coefficient_can_be_held(tmp_path):
+    path = fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.sweep_runs())
+    record = fit_law(tmp_path, path, "--fix=alpha=-0.19,zeta=-0.02", "--starts=32")
+    assert (record["coefficients"]["alpha"], record["coefficients"]["zeta"]) == (-0.19, -0.02)
+
+
+def test_a_column_whose_term_is_held_need_not_vary():
+    """At one number of tokens: with the true term of data held, the law of noiseless runs is the true one."""
+    runs = fit_runs.sweep_runs(widths=(16, 24, 32, 48), noise=0)
+    at_most_tokens = runs.n_tokens == runs.n_tokens.max()
+    columns = {name: values[at_most_tokens] for name, values in runs.columns.items()}
+    table = columns | dict(loss=runs.loss[at_most_tokens])
+    data = {name: fit_runs.TINY[name] for name in ("b", "beta", "omega", "zeta")}
+    law = fit.law(table, form="joint", fix=data)
+    np.testing.assert_allclose(law.predict(**columns), table["loss"], rtol=1e-3)
+    with pytest.raises(UserError, match="n_tokens: found .* in every run"):
+        fit.law(table, form="joint", fix={name: data[name] for name in ("b", "beta", "omega")})
 
 
 def test_fix_reaches_errors_profile_and_draws(tmp_path, capsys):

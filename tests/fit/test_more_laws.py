@@ -163,7 +163,7 @@ def test_fine_grained_counts_leave_the_embedding_out():
     total = (4 + 9 * 64) * width**3 / 64
     loss = optimum.loss_of(FINE, PAPER, 64, 1e9, 2e10)
     assert loss == pytest.approx(plain_fine(total, 2e10, 1), rel=1e-12)
-    planned = planning.plan(FINE, PAPER, optimum.Constraints(flops=1e20), [8, 64])
+    planned = planning.plan_within(FINE, PAPER, optimum.Constraints(flops=1e20), [8, 64])
     assert "dense" not in planned  # its dense models follow another law
     for row in planned["optima"]:  # its own counts, its own ranges
         counted = row["n_total"] - 2 * row["d_model"] * PAPER.vocab_size

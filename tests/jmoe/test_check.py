@@ -68,7 +68,7 @@ def test_a_value_that_no_run_can_have_is_refused_with_what_is_allowed(name):
     config.update_from_flattened_dict({name: WRONG[name]})
     with pytest.raises(UserError) as told:
         Schedule(config)
-    assert str(told.value) == f"config.{name}={WRONG[name]!r} must be {schema.FIELDS[name].allowed[0]}"
+    assert str(told.value) == f"config.{name}={WRONG[name]!r} must be {schema.FIELDS[name].constraint.description}"
 
 
 @pytest.mark.parametrize("config", [joint_moe, quickstart, mixtral, fine_grained, olmoe, qwen3_moe, deepseek_v3_like])
@@ -92,7 +92,10 @@ def test_all_about_a_field_is_said_once():
 def test_what_the_command_line_makes_of_it_is_one_sentence(tmp_path):
     flags = "--config=configs/quickstart.py", f"--workdir={tmp_path / 'run'}", "--config.batch_tokens=1024"
     said = helpers.fails("jmoe.train", *flags)
-    assert said == "error: config.batch_tokens=(1024,) must be " + schema.FIELDS["batch_tokens"].allowed[0] + "\n"
+    assert (
+        said
+        == "error: config.batch_tokens=(1024,) must be " + schema.FIELDS["batch_tokens"].constraint.description + "\n"
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -282,8 +285,8 @@ def test_a_number_beyond_any_use_is_refused_with_its_range(name, value):
     config.update_from_flattened_dict({name: value})
     with pytest.raises(UserError) as told:
         check.check_config(config)
-    assert str(told.value) == f"config.{name}={value!r} must be {schema.FIELDS[name].allowed[0]}"
-    assert any(character.isdigit() for character in schema.FIELDS[name].allowed[0])
+    assert str(told.value) == f"config.{name}={value!r} must be {schema.FIELDS[name].constraint.description}"
+    assert any(character.isdigit() for character in schema.FIELDS[name].constraint.description)
 
 
 @pytest.mark.parametrize("field", ["d_model", "n_blocks", "vocab_size", "d_ff", "n_experts", "n_heads"])

@@ -9,7 +9,7 @@ import helpers
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from jmoe.config import field
+from jmoe.config import schema_types
 
 EVERY = 8
 HAS_WANDB = importlib.util.find_spec("wandb") is not None
@@ -55,10 +55,10 @@ def test_validation_losses_on_the_way(watched):
 
 
 def test_the_config_names_each_set_once():
-    assert field.named_paths("") == {}
-    assert field.named_paths("a=x/*.txt;b=gs://y/z=1") == {"a": "x/*.txt", "b": "gs://y/z=1"}
+    assert schema_types.named_paths("") == {}
+    assert schema_types.named_paths("a=x/*.txt;b=gs://y/z=1") == {"a": "x/*.txt", "b": "gs://y/z=1"}
     for wrong in ("a", "a=", "=x", "a=x;a=y", "a b=x"):
-        assert field.named_paths(wrong) is None
+        assert schema_types.named_paths(wrong) is None
 
 
 @pytest.mark.skipif(

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from fit.aliases import Array, Floats, Json, Numbers
 from fit.architecture_search.holistic_runs import Search
 from fit.data.runs import Runs
-from fit.equal_flops.surface import reach
+from fit.equal_flops.surface import sparsity_range
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.form import Reduced
@@ -211,7 +211,7 @@ def surfaces(rows: Sequence[Json]) -> Figure:
         surface, (n, s) = row["surface"], row["points"]
         sizes = np.geomspace(*surface.size, 80)
         sparsity = -np.expm1(-np.linspace(*(-np.log1p(-np.array(surface.sparsity))), 80))
-        low, high = reach(n, s, sizes)
+        low, high = sparsity_range(n, s, sizes)
         run = (sparsity[:, None] >= low - 1e-6) & (sparsity[:, None] <= high + 1e-6)  # no contours beyond the runs
         loss = np.where(run, surface.loss(sizes[None], sparsity[:, None]), np.nan)
         lines = axis.contour(sizes, -np.log1p(-sparsity), loss, 12, cmap="viridis", linewidths=0.8)
