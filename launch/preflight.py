@@ -9,7 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jmoe.config import counts, weights
+from jmoe.config import counts
 from jmoe.config.check import check_mesh, microbatch_tokens
 from jmoe.config.schema import NEUTRAL
 from jmoe.cost.chips import GiB
@@ -229,7 +229,7 @@ def least_bytes(config: ConfigDict, sizes: tuple[int, int, int]) -> int:
     n_parameters = counts.n_exact(model, mesh)
     parameter_bytes = n_parameters * (12 + bytes_of_value)  # parameter and two moments in float32, and the gradient
     if config.optimizer.get("name", NEUTRAL["optimizer.name"]) == "muon":
-        parameter_bytes -= 4 * counts.n_exact(model, mesh, weights.MATRICES)  # a moment less
+        parameter_bytes -= 4 * counts.n_exact(model, mesh, counts.MATRICES)  # a moment less
     n_tokens = microbatch_tokens(config) or max(batch for _, batch in config.batch_tokens)
     activation_bytes = model.n_blocks * n_tokens // (data * expert) * model.d_model * bytes_of_value
     return parameter_bytes + activation_bytes

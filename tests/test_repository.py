@@ -240,14 +240,6 @@ def test_the_folders_of_tests_do_not_hide_the_packages():
         assert pathlib.Path(package.__file__) == ROOT / package.__name__ / "__init__.py"
 
 
-def test_the_addition_that_contributing_shows_is_one_to_the_code_as_it_is():
-    """What its diff keeps and what it takes away stand in the files, line after line."""
-    (diff,) = re.findall(r"```diff\n(.*?)```", text("CONTRIBUTING.md"), re.DOTALL)
-    for file in diff.split("--- ")[1:]:
-        name, *lines = file.splitlines()
-        assert "\n".join(line[1:] for line in lines if line[0] in " -") in text(name), name
-
-
 def test_the_installed_configs_are_found_where_the_folder_has_none(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     jobs, configs = launch.jobs.load("configs/sweeps/quickstart.py", epath.Path(tmp_path))

@@ -53,8 +53,10 @@ def fit_law(runs: Table, options: FitOptions, quiet: bool = True) -> Law:
 
 
 def compare_forms(runs: Table, options: FitOptions, quiet: bool = True) -> Json:
-    """How well each of several forms fits runs, as form_comparison.compare says it, with `warnings`. Raises UserError as
-    fit_law."""
+    """How well each of several forms fits runs, as form_comparison.compare says it, with `warnings`.
+
+    Raises UserError as fit_law.
+    """
     sense.check(runs)
     with float64():
         from fit.fitting import form_comparison, solvers
