@@ -26,7 +26,7 @@ COUNTS = (
 
 
 def text(result: dict) -> str:
-    """Of what api.holistic found: a part for each thing that was asked."""
+    """Of what search.search returns: a part for each thing that was asked."""
     parts = dict(fit=_fit, control=_control, rank=_rank, refit=_refit, architecture=_architecture)
     return "\n\n".join("\n".join(lines(result[name])) for name, lines in parts.items() if result.get(name))
 
