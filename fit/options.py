@@ -241,6 +241,7 @@ def _to_number(name: str, value: Any) -> float | None:
 
 
 def _positive(name: str, value: Any) -> float:
+    """A positive number. Raises UserError for anything else."""
     x = _to_number(name, value)
     if x is None or not SMALLEST <= x <= LARGEST:
         raise UserError(sentences.NOT_NUMBERS.format(flag=name, text=shown(value) if value != "" else "''"))

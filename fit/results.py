@@ -95,6 +95,7 @@ class Result(Record):
         return f"<{self.title}: {str(self).partition(chr(10))[0]}>"
 
     def _repr_html_(self) -> str:
+        """What a notebook shows."""
         return f"<pre>{html.escape(str(self))}</pre>"
 
 

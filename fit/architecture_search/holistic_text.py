@@ -26,7 +26,7 @@ COUNTS = (
 
 
 def text(result: dict) -> str:
-    """The lines of api.holistic's result: a part for each question."""
+    """The lines of search.search's result: a part for each question."""
     parts = dict(fit=_fit, control=_control, rank=_rank, refit=_refit, architecture=_architecture)
     return "\n\n".join("\n".join(lines(result[name])) for name, lines in parts.items() if result.get(name))
 

@@ -86,6 +86,7 @@ class Forecast(Result):
 
 
 def _text(forecast: Forecast) -> str:
+    """The text of a forecast is one of its fields."""
     return forecast.text
 
 
@@ -117,6 +118,7 @@ def of_table(law: Law, table: Table) -> Forecast:
 def _forecast(
     law: Law, table: Table, columns: dict[str, list], warnings: list[str], text: str, not_compared: str = ""
 ) -> Forecast:
+    """The Forecast of a table with its predicted columns."""
     return Forecast(
         law=law.name,
         table=summary.extended(table, columns),

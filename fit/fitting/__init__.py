@@ -1,5 +1,6 @@
 """From a table of runs to a law.json, from the top down:
 
+fit_law.py          all of it, for fit law and fit.law; options.py, its options
 forms.py            which form is fitted unless the user names one; form_comparison.py, several forms side by side
 fitting.py          the fit and its record; fit_warnings.py, sentences about the runs and the law
 uncertainty.py      noise, intervals and draws for the record; rolling.py, errors beyond the fitted runs

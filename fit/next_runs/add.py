@@ -14,9 +14,36 @@ from fit.fitting.options import FitOptions
 from fit.next_runs import added
 from fit.planning.options import PlanOptions
 from fit.planning.planning import best_plan
-from fit.results import Result
+from fit.results import Record, Result, optional
 
 OF_A_PLAN = ("n_experts", "n_active", "n_tokens", "loss")  # what is compared of the plans before and after
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AddedRun(Record):
+    """An added run, and what the law says of it.
+
+    Attributes:
+      run: Its name.
+      loss: Measured, in nats per token.
+      predicted_loss: By the law before the run was added.
+      low, high: Ends of the interval of a run; None for a law without draws.
+      inside: Whether the loss lies in the interval; None without one.
+      outside_fitted_range: What of the run lies outside the fitted range, in words.
+      refitted_loss: By the law fitted again; None for a published law.
+    """
+
+    run: str | None
+    loss: float
+    predicted_loss: float
+    low: float | None
+    high: float | None
+    n_active: float
+    n_tokens: float
+    n_experts: float
+    inside: bool | None
+    outside_fitted_range: str
+    refitted_loss: float | None = optional()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -39,7 +66,7 @@ class AddedRuns(Result):
     law: str
     table: str
     n_runs: int
-    runs: list[Json]
+    runs: list[AddedRun]
     known: list
     plans: list[Json]
     warnings: list[str]
@@ -53,7 +80,7 @@ class AddedRuns(Result):
 
     def rows(self) -> list[Json]:
         """One row for each added run."""
-        return self.runs
+        return [run.to_dict() for run in self.runs]
 
 
 def add(
@@ -105,7 +132,7 @@ def add(
         law=law.name,
         table=runs,
         n_runs=len(all_runs),
-        runs=judged,
+        runs=[AddedRun(**run) for run in judged],
         known=[row["run"] for row in known],
         plans=plans,
         warnings=warnings,

@@ -9,7 +9,37 @@ from fit.fitting.float64 import float64
 from fit.next_runs import next_text
 from fit.next_runs.options import NextOptions
 from fit.planning.options import experts_to_compare
-from fit.results import Result
+from fit.results import Record, Result
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trunk(Record):
+    """A model to train, from whose training branches end at several numbers of tokens.
+
+    Attributes:
+      n_experts: Experts in each layer, 1 for a dense model.
+      d_model: Width.
+      n_blocks: Depth.
+      n_active: Active parameters.
+      n_tokens: Training tokens of each branch.
+      flops: Training FLOPs; what branches share counts once.
+    """
+
+    n_experts: int
+    d_model: float
+    n_blocks: int
+    n_active: float
+    n_tokens: list[int]
+    flops: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Grid(Record):
+    """A plain grid of runs: its training FLOPs, and how many runs and trunks it has."""
+
+    flops: float
+    runs: int
+    trunks: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -36,8 +66,8 @@ class NextRuns(Result):
     flops: float
     flops_one_by_one: float
     seed: int
-    trunks: list[Json]
-    grid: Json
+    trunks: list[Trunk]
+    grid: Grid
     expected: Json
 
     @property
@@ -47,7 +77,7 @@ class NextRuns(Result):
 
     def rows(self) -> list[Json]:
         """One row for each trunk."""
-        return self.trunks
+        return [trunk.to_dict() for trunk in self.trunks]
 
 
 def suggest(law: Law, runs: object, options: NextOptions) -> NextRuns:
@@ -69,5 +99,9 @@ def suggest(law: Law, runs: object, options: NextOptions) -> NextRuns:
         architecture = options.architecture(law)
         settings = law.record.get("settings") or {}
         table = read(runs, settings.get("columns"), settings.get("units"))
-        suggestion = next_runs.next_runs(law, table, architecture, experts, options.flops, options.target_flops, names)
+        suggestion: Json = next_runs.next_runs(
+            law, table, architecture, experts, options.flops, options.target_flops, names
+        )
+    suggestion["trunks"] = [Trunk(**trunk) for trunk in suggestion["trunks"]]
+    suggestion["grid"] = Grid(**suggestion["grid"])
     return NextRuns(**suggestion, text_of=next_text.text)

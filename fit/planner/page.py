@@ -61,12 +61,14 @@ def text(data: Json) -> str:
     )
 
     def part(placeholder: re.Match[str]) -> str:
+        """What stands in place of {{NAME}}."""
         return parts[placeholder[1]]
 
     return re.sub(r"\{\{(\w+)\}\}", part, _read("page.html"))
 
 
 def _read(name: str) -> str:
+    """The text of a file beside this one."""
     return (FOLDER / name).read_text(encoding="utf-8")
 
 

@@ -1,6 +1,13 @@
-"""The best model under constraints: constraints.py, chips among them, and optimum.py; building.py, the model of whole
-blocks and heads; planning.py makes the plan, plan_text.py puts it in words, plan_config.py writes its config. cost.py,
-hours and dollars on chips; memory.py, what training takes of theirs; target.py, the least cost of a loss; repeats.py,
-text read several times; compare.py, several laws asked about one budget; speedup.py, what compute a change saves;
-step_time.py and speed.py, how fast a model trains, with a range, from speeds that others measured (measured.csv);
-clock.py, timing.py and by_time.py, plans within hours at these speeds."""
+"""The best model under constraints.
+
+options.py        options of fit plan and fit compare
+constraints.py    what a plan must respect, chips among it; clock.py, timing.py, by_time.py: hours as the budget
+optimum.py        the best size and tokens for each number of experts; target.py, the least cost of a loss
+building.py       the model of whole blocks and heads; startable.py, with its recipe and its mesh
+planning.py       the plan; draws.py, dense_models.py, repeats.py, verdict.py, cost.py, plan_warnings.py: its parts
+results.py        the plan as dataclasses; plan_answer.py, plan_text.py, in words; plan_config.py, as a config
+compare.py        several laws on one budget; comparison.py, compare_text.py, agreement.py, leverage.py: its parts
+speedup.py        how much compute a change saves
+memory.py         what training takes of the chips' memory; mesh.py, how they share it; recipe.py, rates.py
+step_time.py      how fast a model trains, with speed.py, from speeds that others measured (measured.csv)
+"""

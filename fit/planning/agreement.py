@@ -13,6 +13,7 @@ def counted(answers: list[LawAnswer]) -> list[LawAnswer]:
     """The answers that count: those at most FURTHEST times beyond the compute that their law was fitted to."""
 
     def times_beyond(answer: LawAnswer) -> float:
+        """How many times beyond the fitted compute an answer lies."""
         for outside in answer.extrapolation:
             if outside["column"] == "training_flops" and outside["value"] > outside["high"]:
                 return outside["factor"]

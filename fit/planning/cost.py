@@ -204,6 +204,7 @@ def _on_mesh(
     rows = memory.fewest(state, token, chips.chip.memory, mesh.expert)
 
     def device_bytes(n_tokens: int) -> float:
+        """Memory of a device in a step of so many tokens."""
         return float(memory.device_bytes(state, token, n_tokens, data, mesh.expert))
 
     return MeshCost(
@@ -264,6 +265,7 @@ def _step(built: Buildable, chips: Chips) -> tuple[int | None, float | None, int
     shape = (built.exact_parameters, built.d_model, built.n_blocks, built.n_heads)
 
     def step_bytes(n_tokens: int) -> float:
+        """Memory of all chips in a step of so many tokens."""
         return float(memory.step_bytes(*shape, n_tokens, built.sequence))
 
     largest = max(batches)
