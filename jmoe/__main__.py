@@ -3,15 +3,20 @@
 import importlib.metadata
 import platform
 import sys
+from collections.abc import Sequence
 
 import jmoe
 
-COMMANDS = "train", "prepare", "evaluate", "compile", "generate", "export", "load"
+COMMANDS = ("train", "prepare", "evaluate", "compile", "generate", "export", "load")
 
 
-def main(arguments=None) -> int:
-    """Returns the exit code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns the exit code.
+
+    Args:
+      arguments: Words of the command line; those of the process by default.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
     if arguments == ["--version"]:
         jax = importlib.metadata.version("jax")
         print(f"jmoe {jmoe.__version__} with jax {jax} on Python {platform.python_version()}")
