@@ -163,7 +163,7 @@ def correction(program: Program, n_rows: int) -> int:
             total += times * products * math.prod(queries) * (queries[2] + BLOCK)
         elif "gmm" in one.name:
             rows = max(dims[0] for dims in arrays if len(dims) == 2)
-            total -= int(times * program._matmul(one) * max(0, 1 - n_rows / rows))
+            total -= int(times * program.instruction_matmul_flops(one) * max(0, 1 - n_rows / rows))
     return total
 
 

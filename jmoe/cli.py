@@ -18,7 +18,9 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from types import ModuleType
+from typing import Any
 
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
@@ -31,14 +33,18 @@ from jmoe.storage import durable
 flags.disclaim_key_flags()  # --help lists those that are defined here as the command's own
 
 
-def run(main, config_sections=None) -> None:
+def run(main: Callable[[list[str]], Any], config_sections: Collection[str] | None = None) -> None:
     """Parses flags, calls `main(argv)` and exits; UserError and Interrupted end in one line on stderr.
 
     An OSError that names a full, read-only or forbidden path counts as a user's mistake too, and so does a package that
-    is not installed. --help lists the config fields of `config_sections`: () means all sections, None means none.
+    is not installed.
+
+    Args:
+      main: The command; what it returns is the exit code.
+      config_sections: Sections of the config whose fields --help lists; () means all, None means no fields.
     """
 
-    def checked(argv):
+    def checked(argv: list[str]) -> Any:
         startup.over()
         if len(argv) > 1:
             raise UserError(f"unexpected argument {argv[1]!r}: every option is a flag, --name=value")
@@ -59,7 +65,7 @@ def run(main, config_sections=None) -> None:
                 sys.stdout.flush()
             except BrokenPipeError:  # nobody reads our output any more, as after `| head`
                 os._exit(128 + signal.SIGPIPE)
-        code, message = _told(error)
+        code, message = _outcome(error)
         if message is None:
             raise
         print(message if code > 128 else f"error: {message}", file=sys.stderr, flush=True)
@@ -67,7 +73,7 @@ def run(main, config_sections=None) -> None:
         os._exit(code)  # background threads of a failed save must not hold the process up
 
 
-def _told(error: BaseException) -> tuple[int, str | None]:
+def _outcome(error: BaseException) -> tuple[int, str | None]:
     """The exit code and the sentence for an error; no sentence for one that needs a traceback."""
     if isinstance(error, KeyboardInterrupt):
         return 130, "interrupted; the same command resumes"
@@ -75,41 +81,54 @@ def _told(error: BaseException) -> tuple[int, str | None]:
         return 128 + error.signum, str(error)
     if isinstance(error, UserError | Failure):
         return 2 if isinstance(error, UserError) else 1, str(error)
-    if outage := unavailable(error):
+    outage = unavailable(error)
+    if outage:
         return UNAVAILABLE, outage
     return 1 if disk_failed(error) else 2, disk_error(error) or missing_package(error)
 
 
-def check_flags(given: flags.FlagValues) -> None:
-    """Raises UserError for a flag given as nothing, as by an unset variable of the shell, as a place that is neither a
-    path nor gs://, or as a number that is not finite. Fields of the config may be so, and flags of the default ""."""
-    for flag in (given[name] for name in given if given[name].present and not name.startswith("config.")):
-        values = flag.value if isinstance(flag.value, list) else [flag.value]
-        if any(isinstance(value, float) and not math.isfinite(value) for value in values):
-            raise UserError(f"--{flag.name}={flag.value} is no finite number")
-        words = [value for value in values if isinstance(value, str)]
-        if flag.default == "" or not words:
-            continue
-        if not all(word.strip() for word in words):
-            raise UserError(f"--{flag.name}= is empty; give it a value or leave it out")
-        if flag.value == words:  # a list, of other options perhaps
-            continue
-        if words[0].startswith("--") and words[0][2:].partition("=")[0] in given:
-            raise UserError(f"--{flag.name} has no value: what follows it is {words[0]}")
-        if re.match(r"\w+:/", words[0]) and not re.match(r"gs://\w", words[0]):
-            raise UserError(f"--{flag.name}={words[0]}: expected a path on this machine, or gs://BUCKET/...")
+def check_flags(flag_values: flags.FlagValues) -> None:
+    """Checks the values of flags that the user gave. Fields of the config, and flags of the default "", may be empty.
+
+    Raises:
+      UserError: A flag is empty, as by an unset variable of the shell; it names a place that is neither a path nor
+        gs://; or it is a number that is not finite.
+    """
+    for name in flag_values:
+        flag = flag_values[name]
+        if flag.present and not name.startswith("config."):
+            _check_flag(flag, flag_values)
 
 
-def _help(module, config_sections) -> None:
+def _check_flag(flag: flags.Flag, flag_values: flags.FlagValues) -> None:
+    values = flag.value if isinstance(flag.value, list) else [flag.value]
+    if any(isinstance(value, float) and not math.isfinite(value) for value in values):
+        raise UserError(f"--{flag.name}={flag.value} is no finite number")
+    words = [value for value in values if isinstance(value, str)]
+    if flag.default == "" or not words:
+        return
+    if not all(word.strip() for word in words):
+        raise UserError(f"--{flag.name}= is empty; give it a value or leave it out")
+    if flag.value == words:  # a list, of other options perhaps
+        return
+    word = words[0]
+    if word.startswith("--") and word[2:].partition("=")[0] in flag_values:
+        raise UserError(f"--{flag.name} has no value: what follows it is {word}")
+    if re.match(r"\w+:/", word) and not re.match(r"gs://\w", word):
+        raise UserError(f"--{flag.name}={word}: expected a path on this machine, or gs://BUCKET/...")
+
+
+def _help(module: ModuleType, config_sections: Collection[str] | None) -> None:
+    """Prints the docstring of a command's module, its flags, and fields of the config."""
     name = sys.argv[0] if module.__name__ == "__main__" else module.__name__
     if "config" in flags.FLAGS:
         flags.FLAGS.register_key_flag_for_module(name, flags.FLAGS["config"])
-    said = f"{module.__doc__}\n{flags.FLAGS.module_help(name)}"
+    text = f"{module.__doc__}\n{flags.FLAGS.module_help(name)}"
     if config_sections is not None:
         path = _config_path(sys.argv) or "configs/joint_moe.py"
-        said += "\n\n" + schema.describe(path, config_in(path), config_sections)
+        text += "\n\n" + schema.describe(path, config_in(path), config_sections)
     try:
-        print(said, flush=True)
+        print(text, flush=True)
     except BrokenPipeError:
         os._exit(0)
 
@@ -121,8 +140,8 @@ CONFIG_FIELD = re.compile(r"--?(?:no)?config\.([^=\[]*)")
 
 def installed(path: str) -> str:
     """`path`; for configs/... that is not in the current folder, the path of the file that came with this package."""
-    beside = schema.ROOT / path
-    return str(beside) if path.startswith("configs/") and not os.path.exists(path) and beside.exists() else path
+    shipped = schema.ROOT / path
+    return str(shipped) if path.startswith("configs/") and not os.path.exists(path) and shipped.exists() else path
 
 
 def unavailable(error: BaseException) -> str | None:
@@ -137,24 +156,26 @@ def cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-# what the system says of a disk that a user must mend, and of one that failed and may not do so again
+# errors of a disk that a user must mend, and of one that failed and may not fail again
 UNUSABLE = "ENOSPC EROFS EACCES EDQUOT ENOTDIR EPERM ENAMETOOLONG EISDIR ELOOP".split()
 FAILING = "EIO ESTALE EREMOTEIO ENXIO EBADMSG EUCLEAN ETIMEDOUT".split()
 
 
 def disk_failed(error: BaseException) -> bool:
     """Whether a disk, or a server of files, failed in `error`'s chain of causes."""
-    return any(errno.errorcode.get(durable.error_number(cause)) in FAILING for cause in _causes(error))
+    numbers = [durable.error_number(cause) for cause in _causes(error)]
+    return any(number is not None and errno.errorcode.get(number) in FAILING for number in numbers)
 
 
 def disk_error(error: BaseException) -> str | None:
     """One sentence for an unusable disk or a forbidden bucket in `error`'s chain of causes; None if there is none."""
     for cause in _causes(error):
         number = durable.error_number(cause)
-        if errno.errorcode.get(number) in (*UNUSABLE, *FAILING):
+        code = None if number is None else errno.errorcode.get(number)
+        if number is not None and code in (*UNUSABLE, *FAILING):
             path = getattr(cause, "filename", None) or durable.path_in(cause) or "the workdir"
-            goes_on = "; the same command goes on from what is saved" if errno.errorcode[number] in FAILING else ""
-            return f"cannot use {path}: {os.strerror(number).lower()}{goes_on}"
+            hint = "; the same command goes on from what is saved" if code in FAILING else ""
+            return f"cannot use {path}: {os.strerror(number).lower()}{hint}"
         if "No space left" in str(cause) or "ENOSPC" in str(cause):
             return "cannot write the workdir: no space left"
         if isinstance(cause, OSError) and str(cause).startswith("Forbidden: "):  # gcsfs's 403
@@ -162,7 +183,7 @@ def disk_error(error: BaseException) -> str | None:
     return None
 
 
-def _causes(error: BaseException | None):
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
     """`error` and what it was raised from, each once."""
     seen = set()
     while error is not None and id(error) not in seen:
@@ -172,43 +193,68 @@ def _causes(error: BaseException | None):
 
 
 def _drop_echoes() -> None:
-    """Silences what a failed save or restore leaves behind, which hides the cause: callbacks that find their event loop
-    closed, and reads that Python closes unfinished, which Orbax makes an error of."""
+    """Silences what a failed save or restore leaves behind, which hides the cause.
 
-    def quiet(hook, exception_of):
-        def call(*args):
-            error = exception_of(*args)
-            closed = isinstance(getattr(error, "__cause__", None), GeneratorExit)
-            if not closed and "Event loop is closed" not in str(error):
-                hook(*args)
+    These are callbacks that find their event loop closed, and reads that Python closes unfinished, which Orbax makes an
+    error of.
+    """
+    excepthook = sys.excepthook
+    unraisablehook = sys.unraisablehook
+    thread_excepthook = threading.excepthook
 
-        return call
+    def quiet_excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if not _is_echo(error):
+            excepthook(kind, error, trace)
 
-    sys.excepthook = quiet(sys.excepthook, lambda kind, error, trace: error)
-    sys.unraisablehook = quiet(sys.unraisablehook, lambda unraisable: unraisable.exc_value)
-    default = threading.excepthook  # the main thread reports a full disk; a library's thread stays silent
-    threading.excepthook = lambda args: None if disk_error(args.exc_value) else default(args)
+    def quiet_unraisablehook(unraisable: Any) -> None:
+        if not _is_echo(unraisable.exc_value):
+            unraisablehook(unraisable)
+
+    def quiet_thread_excepthook(args: Any) -> None:
+        """The main thread reports a full disk; a library's thread stays silent."""
+        if not disk_error(args.exc_value):
+            thread_excepthook(args)
+
+    sys.excepthook = quiet_excepthook
+    sys.unraisablehook = quiet_unraisablehook
+    threading.excepthook = quiet_thread_excepthook
 
 
-def _parse(argv):
+def _is_echo(error: BaseException | None) -> bool:
+    """Whether an error only follows from another one, which ended an event loop or a read."""
+    closed = isinstance(getattr(error, "__cause__", None), GeneratorExit)
+    return closed or "Event loop is closed" in str(error)
+
+
+def _parse(argv: list[str]) -> list[str]:
+    """Parses the flags; UserError where that fails. Returns the words that are no flags."""
     logging.set_verbosity(logging.FATAL)  # libraries log every step, and every error twice; --verbosity=0 shows it
     if "config" in flags.FLAGS:
         check_config_flags(argv)
-    argv = [arg for arg in argv if not NONE.fullmatch(arg)]
+    words = [word for word in argv if not NONE.fullmatch(word)]
+    words = [re.sub("(?<=^--config=).+", lambda path: installed(path[0]), word) for word in words]
     try:
-        argv = flags.FLAGS([re.sub("(?<=^--config=).+", lambda path: installed(path[0]), arg) for arg in argv])
+        return flags.FLAGS(words)
     except flags.Error as error:
-        if missing := re.match(r"flag --(\w+)=None: Flag --\1 must have a value other than None", str(error)):
-            error = f"--{missing[1]} is missing: {flags.FLAGS[missing[1]].help}"
-        raise UserError(f"{error}\nPass --help to see the flags.") from None
+        message = str(error)
+        missing = re.match(r"flag --(\w+)=None: Flag --\1 must have a value other than None", message)
+        if missing:
+            message = f"--{missing[1]} is missing: {flags.FLAGS[missing[1]].help}"
+        raise UserError(f"{message}\nPass --help to see the flags.") from None
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # an unknown --config.field
         raise UserError(f"--config has no such field or value: {one_line(error)}") from None
-    return argv
 
 
 def check_config_flags(argv: Sequence[str], config: ConfigDict | None = None) -> None:
-    """Raises UserError for a --config that is empty or can't be loaded, and for a flag --config.FIELD of a field that
-    neither it, nor `config`, nor any config has. ml_collections tells of these in many lines, or in a traceback."""
+    """Checks --config and --config.FIELD, whose errors ml_collections reports in many lines or a traceback.
+
+    Args:
+      argv: Words of the command line.
+      config: A config, some of whose fields only it may have.
+
+    Raises:
+      UserError: --config is empty or can't be loaded; or neither it, nor `config`, nor any config has the field.
+    """
     path = _config_path(argv)
     if path == "":
         raise UserError("--config= is empty: name a configuration, such as --config=configs/quickstart.py")
@@ -219,15 +265,15 @@ def check_config_flags(argv: Sequence[str], config: ConfigDict | None = None) ->
         known |= schema.flat(config).keys()
     sections = {name[:end] for name in known for end in range(len(name)) if name[end] == "."}
     for argument in argv:
-        given = CONFIG_FIELD.match(argument)
-        if given and given[1] not in known | sections:
-            raise UserError(schema.unknown(given[1], "--config."))
+        field = CONFIG_FIELD.match(argument)
+        if field and field[1] not in known | sections:
+            raise UserError(schema.unknown(field[1], "--config."))
 
 
 def names_no_field(argument: str) -> bool:
     """Whether an argument is --config.FIELD of a field that no config has."""
-    given = CONFIG_FIELD.match(argument)
-    return given is not None and given[1] not in schema.FIELDS
+    field = CONFIG_FIELD.match(argument)
+    return field is not None and field[1] not in schema.FIELDS
 
 
 def _config_path(argv: Sequence[str]) -> str | None:
@@ -241,8 +287,16 @@ def _config_path(argv: Sequence[str]) -> str | None:
     return None
 
 
-def load_module(path: str, what: str):
-    """The Python file `path` as a module. UserError, which calls it `what`, where it is no Python file or fails."""
+def load_module(path: str, what: str) -> ModuleType:
+    """Loads a Python file as a module.
+
+    Args:
+      path: The file; configs/... may be one that came with this package.
+      what: Names the file in errors.
+
+    Raises:
+      UserError: It is no Python file, or it fails.
+    """
     path = installed(path)
     if not path.endswith(".py") or not os.path.isfile(path):
         raise UserError(f"{what}: {path!r} is no Python file")
@@ -257,8 +311,17 @@ def load_module(path: str, what: str):
     return call(schema.module_of, path, name, name=f"{what}: {path}")
 
 
-def call(function, *args, name: str):
-    """function(*args), code of the user's file, which `name` names. UserError, in one line, for whatever it raises."""
+def call(function: Callable[..., Any], *args: Any, name: str) -> Any:
+    """Calls a function of the user's file.
+
+    Args:
+      function: What to call.
+      *args: Its arguments.
+      name: Names it in errors.
+
+    Raises:
+      UserError: It raised anything; the message has one line.
+    """
     try:
         return function(*args)
     except UserError:
@@ -269,12 +332,20 @@ def call(function, *args, name: str):
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, without the quotes that a KeyError puts around it."""
+    """The message of an error, without the quotes that a KeyError puts around it."""
     return " ".join(str(error.args[0] if error.args else error).split())
 
 
-def config_of(module, *argument) -> ConfigDict:
-    """What get_config() of a module returns; UserError where there is no such function, or it returns anything else."""
+def config_of(module: ModuleType, *argument: str) -> ConfigDict:
+    """The config that get_config() of a module returns.
+
+    Args:
+      module: The module.
+      *argument: The argument of get_config(), if it has one.
+
+    Raises:
+      UserError: There is no such function, or it fails or returns anything else.
+    """
     path = module.__file__
     if not callable(getattr(module, "get_config", None)):
         raise UserError(f"{path} has no function get_config(), which returns the config")
@@ -305,9 +376,11 @@ def define_checkpoint() -> None:
     flags.DEFINE_integer("step", None, "Step of the checkpoint. Default: the newest.")
 
 
-def read_config():
-    """The locked ConfigDict that --config and the overrides on the command line make."""
+def read_config() -> ConfigDict:
+    """The locked config of --config and the overrides on the command line."""
     config = flags.FLAGS.config.lock()
-    for field in filter(None, map(NONE.fullmatch, sys.argv)):
-        config.update_from_flattened_dict({field[1]: None})
+    for argument in sys.argv:
+        none_field = NONE.fullmatch(argument)
+        if none_field:
+            config.update_from_flattened_dict({none_field[1]: None})
     return config

@@ -46,9 +46,12 @@ if __name__ == "__main__":
 import json
 import pathlib
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 from absl import flags
+from ml_collections import ConfigDict
 
 from jmoe import cli
 from jmoe.cost import report
@@ -59,26 +62,14 @@ from jmoe.run import distributed
 from jmoe.storage.files import write_whole
 
 
-def main(_):
-    config, asked = cli.read_config(), flags.FLAGS
-    if asked.topology:  # what is made for devices that are not here cannot be read back
-        jax.config.update("jax_enable_compilation_cache", False)
-        devices = topology_devices(asked.topology, asked.n_slices)
-        title = f"{asked.n_slices} slices of {asked.topology}" if asked.n_slices > 1 else asked.topology
-    elif asked.n_slices > 1:
-        raise UserError(f"--n_slices={asked.n_slices} needs --topology, the kind and size of one slice: v5p:4x4x4")
-    else:
-        devices = distributed.devices()
-        title = f"{devices[0].device_kind} x {len(devices)}"
+def main(_: list[str]) -> int:
+    """Returns the exit code."""
+    options = flags.FLAGS
+    config = cli.read_config()
+    devices, title = _devices(options.topology, options.n_slices)
     print(f"compiling for {title} ({len(devices)} devices); may take minutes", file=sys.stderr)
-    if asked.compare_remat:
-        results = {}
-        for name in REMAT:
-            config.remat = name
-            results[name] = report.measure(config, devices)
-        fits, result = any(r["fits"] for r in results.values()), {"remat": results}
-        warned = any(r.get("warnings") for r in results.values())
-        print(report.remat_table(results, title))
+    if options.compare_remat:
+        result, fits, warned = _compare_remat(config, devices, title)
     else:
         result = report.measure(config, devices)
         fits = result["fits"]
@@ -87,12 +78,36 @@ def main(_):
         if not fits:
             result["fitting"], line = report.smaller(config, devices)
             print(line)
-    if asked.json:
-        text = json.dumps({"topology": asked.topology, "n_slices": asked.n_slices} | result, indent=1) + "\n"
-        write_whole(pathlib.Path(asked.json), text)
+    if options.json:
+        values = {"topology": options.topology, "n_slices": options.n_slices} | result
+        write_whole(pathlib.Path(options.json), json.dumps(values, indent=1) + "\n")
     if not fits:
         return 3
-    return 4 if asked.strict and warned else 0
+    return 4 if options.strict and warned else 0
+
+
+def _devices(topology: str | None, n_slices: int) -> tuple[Sequence[jax.Device], str]:
+    """The devices to compile for, and what to call them."""
+    if topology:
+        jax.config.update("jax_enable_compilation_cache", False)  # programs for absent devices cannot be read back
+        title = f"{n_slices} slices of {topology}" if n_slices > 1 else topology
+        return topology_devices(topology, n_slices), title
+    if n_slices > 1:
+        raise UserError(f"--n_slices={n_slices} needs --topology, the kind and size of one slice: v5p:4x4x4")
+    devices = distributed.devices()
+    return devices, f"{devices[0].device_kind} x {len(devices)}"
+
+
+def _compare_remat(config: ConfigDict, devices: Sequence[jax.Device], title: str) -> tuple[dict[str, Any], bool, bool]:
+    """Prints a table of each config.remat; returns the reports, whether any fits, and whether any has a warning."""
+    reports = {}
+    for name in REMAT:
+        config.remat = name
+        reports[name] = report.measure(config, devices)
+    print(report.remat_table(reports, title))
+    fits = any(result["fits"] for result in reports.values())
+    warned = any(bool(result.get("warnings")) for result in reports.values())
+    return {"remat": reports}, fits, warned
 
 
 if __name__ == "__main__":

@@ -1,14 +1,18 @@
-"""The errors that end a command in one sentence; jmoe/cli.py gives each its exit code. One is that of a package that is
-not installed. This module imports only the standard library."""
+"""The errors that end a command in one sentence; jmoe/cli.py gives each its exit code.
+
+This module imports only the standard library.
+"""
 
 import importlib
 import importlib.metadata
 import os
 import re
 import types
+from typing import Any
 
-OWN = ("jmoe", "launch", "fit", "configs", "benchmarks")
-DISTRIBUTIONS = {  # where the name to import is not the name to install
+OWN_PACKAGES = ("jmoe", "launch", "fit", "configs", "benchmarks")
+# the name to install, where it is not the name to import
+DISTRIBUTIONS = {
     "absl": "absl-py",
     "google": "protobuf",
     "ml_collections": "ml-collections",
@@ -24,9 +28,13 @@ class UserError(Exception):
 
 
 class Taken(UserError):
-    """Another process, `owner`, an ownership.Owner, is the owner of `path`."""
+    """Another process is the owner of a path.
 
-    def __init__(self, path, owner):
+    Attributes:
+      owner: That process, an ownership.Owner; None where it did not say who it is.
+    """
+
+    def __init__(self, path: str | os.PathLike, owner: Any) -> None:
         super().__init__(f"{os.fspath(path)} is held by {owner}")
         self.owner = owner
 
@@ -36,16 +44,23 @@ class Failure(Exception):
 
 
 class Interrupted(Exception):
-    """A signal asked for an orderly stop and the work is saved; `signum` gives the exit code 128 + signum."""
+    """A signal asked for an orderly stop, and the work is saved.
 
-    def __init__(self, message: str, signum: int):
+    Attributes:
+      signum: The signal; the exit code is 128 + signum.
+    """
+
+    def __init__(self, message: str, signum: int) -> None:
         super().__init__(message)
         self.signum = signum
 
 
 class Unavailable(Exception):
-    """Waiting was in vain: an object store gave no answer for as long as files.Patience lasts, or another process kept
-    the workdir; the message says which and why."""
+    """Waiting was in vain, and a later try may succeed.
+
+    An object store gave no answer for as long as files.Patience lasts, or another process kept the workdir. The message
+    says which and why.
+    """
 
 
 UNAVAILABLE = 75  # exit code; sysexits.h calls it a temporary failure
@@ -58,25 +73,40 @@ class Damaged(Exception):
 def missing_package(error: BaseException) -> str | None:
     """One sentence for an import of a package that is not installed, None for any other error."""
     name = (getattr(error, "name", None) or "").partition(".")[0]
-    if not isinstance(error, ModuleNotFoundError) or not name or name in OWN:
+    if not isinstance(error, ModuleNotFoundError) or not name or name in OWN_PACKAGES:
         return None
     distribution = DISTRIBUTIONS.get(name, name)
-    said = f"the Python package {name} is missing: install it by `pip install {distribution}`"
-    try:  # a package that the user's own file imports is not needed by jmoe itself
-        needs = importlib.metadata.requires("jmoe") or ()
+    sentence = f"the Python package {name} is missing: install it by `pip install {distribution}`"
+    if distribution not in _requirements():  # only the user's own file imports it
+        return sentence
+    all_packages = "all that the trainer and the launcher need by `pip install .[train]` in the repository's folder"
+    return f"{sentence}, or {all_packages}"
+
+
+def _requirements() -> set[str]:
+    """Distributions that jmoe and its extras need; none where jmoe is not installed."""
+    try:
+        requirements = importlib.metadata.requires("jmoe") or ()
     except importlib.metadata.PackageNotFoundError:
-        needs = ()
-    if distribution in {re.match(r"[\w-]+", need)[0] for need in needs}:
-        said += ", or all that the trainer and the launcher need by `pip install .[train]` in the repository's folder"
-    return said
+        return set()
+    names = (re.match(r"[\w-]+", requirement) for requirement in requirements)
+    return {name[0] for name in names if name}
 
 
 def needed_package(module: str, reader: str) -> types.ModuleType:
-    """Imports `module`, which only some text needs. Raises UserError, saying that `reader` cannot be read, where the
-    module or a package that it needs is not installed."""
+    """Imports a module that only some text needs.
+
+    Args:
+      module: Its name.
+      reader: What cannot be read without it, for the error.
+
+    Raises:
+      UserError: The module, or a package that it needs, is not installed.
+    """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if sentence := missing_package(error):
-            raise UserError(f"{reader} cannot be read: {sentence}") from None
-        raise
+        sentence = missing_package(error)
+        if sentence is None:
+            raise
+        raise UserError(f"{reader} cannot be read: {sentence}") from None

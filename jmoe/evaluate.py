@@ -17,11 +17,13 @@ if __name__ == "__main__":
 import json
 import math
 import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import jax
 from absl import flags
 from etils import epath
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 from tqdm import tqdm
 
 from jmoe import cli
@@ -39,10 +41,11 @@ from jmoe.text.corpus import load as load_corpus
 SECTIONS = ("data", "mesh")  # those of the config that an evaluation may change
 
 
-def main(_):
-    asked = flags.FLAGS
+def main(_: list[str]) -> None:
+    options = flags.FLAGS
     with distributed.joined():
-        result = evaluate(asked.workdir, asked.segment, asked.step, asked["config"].override_values)
+        config_flag: Any = options["config"]
+        result = evaluate(options.workdir, options.segment, options.step, config_flag.override_values)
         if jax.process_index() == 0:
             print(
                 f"{result['segment']}, step {result['step']}: {result['loss']:.4f} nats per token, "
@@ -51,38 +54,57 @@ def main(_):
             )
             for source, loss in result["loss_of_sources"].items():
                 print(f"  {source}: {loss:.4f} nats per token")
-            if asked.json:
-                storage.write_whole(storage.absolute(asked.json), json.dumps(result, indent=1))
+            if options.json:
+                storage.write_whole(storage.absolute(options.json), json.dumps(result, indent=1))
 
 
-def evaluate(workdir: str | epath.Path, segment: str | None = None, step: int | None = None, overrides=()) -> dict:
-    """The loss of one checkpoint under `workdir`, and what identifies the checkpoint. `overrides` maps dotted names of
-    fields in SECTIONS to the values that replace the checkpoint's own.
+def evaluate(
+    workdir: str | epath.Path,
+    segment: str | None = None,
+    step: int | None = None,
+    overrides: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
+) -> dict[str, Any]:
+    """Evaluates one checkpoint.
 
-    Raises UserError for no such segment or step, a checkpoint that is damaged or of another program, or text or a mesh
-    that can't be used.
+    Args:
+      workdir: The run's folder.
+      segment: As in checkpoint.find.
+      step: As in checkpoint.find.
+      overrides: Values that replace the checkpoint's own, by dotted name of a field in SECTIONS.
+
+    Returns:
+      "loss" in nats per token, "bits_per_byte", "loss_of_sources", and what identifies checkpoint and text.
+
+    Raises:
+      UserError: There is no such segment or step, the checkpoint is damaged or of another program, or text or mesh
+        can't be used.
     """
     overrides = dict(overrides)
-    if own := [name for name in overrides if section(name) not in SECTIONS]:
-        raise UserError(f"--config.{own[0]} is the checkpoint's own; only config.data and config.mesh can be set here")
+    fixed = [name for name in overrides if section(name) not in SECTIONS]
+    if fixed:
+        raise UserError(
+            f"--config.{fixed[0]} is the checkpoint's own; only config.data and config.mesh can be set here"
+        )
     folder = checkpoint.find(storage.absolute(workdir), segment, step)
     record, config, mesh, params = checkpoint.read(folder, lambda config: for_text(config, overrides))
     corpus = load_corpus(config.data, config.model.vocab_size)
-    if warning := mixture.check_held_out(corpus, config):
+    warning = mixture.check_held_out(corpus, config)
+    if warning:
         distributed.log(warning)
     with jax.set_mesh(mesh):
         sources = {
             name: tqdm(batches, desc=f"evaluating {name}".strip(), unit=" batches", disable=None, leave=False)
             for name, batches in validation_sources(corpus, config, mesh).items()
         }
-        (loss, _), of_sources = losses_of_sources(make_eval_step(config, mesh), params, sources)
-    n_tokens, n_bytes = mixture.n_validation_tokens(corpus, config), validation_bytes(corpus, config)
+        (loss, _), loss_of_sources = losses_of_sources(make_eval_step(config, mesh), params, sources)
+    n_tokens = mixture.n_validation_tokens(corpus, config)
+    n_bytes = validation_bytes(corpus, config)
     return {
         "segment": folder.parent.parent.name,
         "step": int(folder.name),
         "n_tokens": record["n_tokens"],
         "loss": loss,
-        "loss_of_sources": of_sources,
+        "loss_of_sources": loss_of_sources,
         "bits_per_byte": loss * n_tokens / math.log(2) / n_bytes,
         "n_validation_tokens": n_tokens,
         "corpus_fingerprint": corpus.fingerprint,
@@ -91,25 +113,27 @@ def evaluate(workdir: str | epath.Path, segment: str | None = None, step: int | 
     }
 
 
-def for_text(config, overrides: dict) -> None:
-    """Sets the config of a checkpoint for the devices and the text of this evaluation."""
+def for_text(config: ConfigDict, overrides: dict[str, Any]) -> None:
+    """Changes the config of a checkpoint, in place, for the devices and the text of this evaluation."""
     # only the run's own text must have the run's fingerprint
     other_text = {name for name in overrides if section(name) == "data"} - {"data.seq_len", "data.validation_tokens"}
-    config.data.fingerprint = "" if other_text else config.data.fingerprint
-    if {"data.path", "data.mixture"} & overrides.keys():  # either takes the place of both
+    if other_text:
+        config.data.fingerprint = ""
+    if {"data.path", "data.mixture"} & overrides.keys():  # either replaces both
         config.data.update(path="", mixture=())
     config.update_from_flattened_dict(overrides)
     check_config(config)
     config.microbatch_tokens = 0
     # the loss does not depend on the batch size, which must only divide over the devices
     unit = math.lcm(config.data.seq_len, config.model.group_tokens) * jax.device_count()
-    config.batch_tokens = ((0, -(-config.batch_tokens[0][1] // unit) * unit),)
+    n_units = -(-config.batch_tokens[0][1] // unit)  # rounded up
+    config.batch_tokens = ((0, n_units * unit),)
     config.lock()
 
 
 if __name__ == "__main__":
     text = "Text or mesh to use instead of the training's: --config.data.path=..., --config.mesh.expert=8."
-    # ml_collections reads the fields at once, and tells of unknown ones in a traceback; cli.run in a sentence
+    # ml_collections reads the fields at once, and reports unknown ones in a traceback; cli.run in a sentence
     known = [argument for argument in sys.argv if not cli.names_no_field(argument)]
     config_flags.DEFINE_config_dict("config", default_config(FIELDS), text, sys_argv=known)
     cli.define_checkpoint()

@@ -11,14 +11,18 @@ if __name__ == "__main__":
     startup.begin()
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 from absl import flags
 from etils import epath
+from jaxtyping import Float
+from ml_collections import ConfigDict
 
 from jmoe import cli, huggingface
 from jmoe.config import counts
@@ -36,31 +40,48 @@ MIXTURE = (
 PART_BYTES = 2 * 2**30  # of a file of tensors
 
 
-def main(_):
-    asked = flags.FLAGS.flag_values_dict()
-    export(**{name: asked[name] for name in ("workdir", "out", "segment", "step", "dtype", "tokenizer", "law")})
-    print(f"wrote {storage.absolute(asked['out'])}")
+def main(_: list[str]) -> None:
+    options = flags.FLAGS.flag_values_dict()
+    export(**{name: options[name] for name in ("workdir", "out", "segment", "step", "dtype", "tokenizer", "law")})
+    print(f"wrote {storage.absolute(options['out'])}")
 
 
-def export(workdir, out, segment=None, step=None, dtype="float32", tokenizer=None, law=None) -> None:
-    """Writes the folder `out`, config.json last, so that a folder with a config.json is complete. Both folders are
-    local or gs://. `segment` and `step` choose a checkpoint as in checkpoint.find; `tokenizer` is a path in place of
-    config.data.tokenizer, `law` as in `card`.
+def export(
+    workdir: str | os.PathLike,
+    out: str | os.PathLike,
+    segment: str | None = None,
+    step: int | None = None,
+    dtype: str = "float32",
+    tokenizer: str | None = None,
+    law: str | None = None,
+) -> None:
+    """Writes a checkpoint as a folder for transformers, config.json last: a folder with a config.json is complete.
 
-    UserError where the checkpoint does not exist or is damaged, transformers cannot compute the model, the tokenizer is
-    missing or not the run's, or `out` is not empty.
+    Args:
+      workdir: The run's folder, local or gs://.
+      out: The folder to write, local or gs://.
+      segment: As in checkpoint.find.
+      step: As in checkpoint.find.
+      dtype: Type of the weights, "float32" or "bfloat16".
+      tokenizer: Path of the tokenizer, in place of config.data.tokenizer.
+      law: As in `card`.
+
+    Raises:
+      UserError: The checkpoint does not exist or is damaged, transformers cannot compute the model, the tokenizer is
+        missing or not the run's, or `out` is not empty.
     """
-    workdir, out = storage.absolute(workdir), storage.absolute(out)
+    workdir = storage.absolute(workdir)
+    out = storage.absolute(out)
     if out.exists() and any(out.iterdir()):
         raise UserError(f"--out={out} is not empty")
     folder, record, config, params = checkpoint.on_host(workdir, segment, step, huggingface.check)
     values = huggingface.config_json(config.model, config.data.seq_len)
-    made = checkpoint.tokenizer_of(config, tokenizer)
+    encoder = checkpoint.tokenizer_of(config, tokenizer)
     result = storage.read_sealed(folder.parent.parent / "result.json")
     if result and result["n_tokens"] != record["n_tokens"]:
         result = None
-    ids = {"bos_token_id": made.end_of_text, "eos_token_id": made.end_of_text}
-    texts = tokenizer_files(made, config.data.seq_len) | {
+    ids = {"bos_token_id": encoder.end_of_text, "eos_token_id": encoder.end_of_text}
+    texts = tokenizer_files(encoder, config.data.seq_len) | {
         "README.md": card(str(out), record, config, result, law),
         "generation_config.json": json.dumps(ids, indent=2),
         "config.json": json.dumps(values | ids | {"torch_dtype": dtype}, indent=2),
@@ -70,40 +91,56 @@ def export(workdir, out, segment=None, step=None, dtype="float32", tokenizer=Non
         storage.write_whole(out / name, text)
 
 
-def write(folder: epath.Path, tensors: dict, dtype: str) -> None:
-    """Writes NumPy arrays by name, as float32 or bfloat16: one safetensors file, or parts and an index beside them."""
+def write(folder: epath.Path, tensors: dict[str, Float[np.ndarray, "..."]], dtype: str) -> None:
+    """Writes safetensors: one file, or parts of PART_BYTES and an index beside them.
+
+    Args:
+      folder: The folder, created if missing.
+      tensors: Array by name.
+      dtype: Type of the weights, "float32" or "bfloat16".
+    """
     from safetensors import numpy as safetensors
 
-    dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-    parts, room = [], 0
-    for name, array in tensors.items():
-        n_bytes = array.size * dtype.itemsize
-        if n_bytes > room:
-            parts.append([])
-            room = PART_BYTES
-        parts[-1].append(name)
-        room -= n_bytes
-    files = [f"model-{i:05}-of-{len(parts):05}.safetensors" for i in range(1, len(parts) + 1)]
-    files = files if len(parts) > 1 else ["model.safetensors"]
+    numpy_dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    parts = _parts({name: array.size * numpy_dtype.itemsize for name, array in tensors.items()})
+    if len(parts) == 1:
+        files = ["model.safetensors"]
+    else:
+        files = [f"model-{i:05}-of-{len(parts):05}.safetensors" for i in range(1, len(parts) + 1)]
     folder.mkdir(parents=True, exist_ok=True)
-    for file, names in zip(files, parts):
-        part = {name: np.ascontiguousarray(tensors[name], dtype) for name in names}
+    for file, names in zip(files, parts, strict=True):
+        part = {name: np.ascontiguousarray(tensors[name], numpy_dtype) for name in names}
         (folder / file).write_bytes(safetensors.save(part, {"format": "pt"}))
     if len(parts) > 1:
         index = {
-            "metadata": {"total_size": sum(array.size for array in tensors.values()) * dtype.itemsize},
-            "weight_map": {name: file for file, names in zip(files, parts) for name in names},
+            "metadata": {"total_size": sum(array.size for array in tensors.values()) * numpy_dtype.itemsize},
+            "weight_map": {name: file for file, names in zip(files, parts, strict=True) for name in names},
         }
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
 
 
-def tokenizer_files(made: Tokenizer, seq_len: int) -> dict[str, str]:
-    """A tokenizer as transformers loads it, {name of a file: its text}. It takes text that spells the end-of-text for
-    ordinary text, as training does."""
+def _parts(sizes: dict[str, int]) -> list[list[str]]:
+    """Names of the tensors of each file; `sizes`: the bytes of each tensor."""
+    parts: list[list[str]] = []
+    bytes_left = 0
+    for name, n_bytes in sizes.items():
+        if n_bytes > bytes_left:
+            parts.append([])
+            bytes_left = PART_BYTES
+        parts[-1].append(name)
+        bytes_left -= n_bytes
+    return parts
+
+
+def tokenizer_files(encoder: Tokenizer, seq_len: int) -> dict[str, str]:
+    """A tokenizer as transformers loads it: text by name of the file.
+
+    As in training, text that spells the end-of-text is ordinary text.
+    """
     import tokenizers
 
-    text = made.json()
-    end = tokenizers.Tokenizer.from_str(text).id_to_token(made.end_of_text)
+    text = encoder.json()
+    end = tokenizers.Tokenizer.from_str(text).id_to_token(encoder.end_of_text)
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": end,  # in training a document follows the end of another
@@ -115,18 +152,30 @@ def tokenizer_files(made: Tokenizer, seq_len: int) -> dict[str, str]:
     return {"tokenizer.json": text, "tokenizer_config.json": json.dumps(config, indent=2)}
 
 
-def card(folder: str, record: dict, config, result: dict | None, law: str | None) -> str:
-    """The card's text for the model exported to `folder`, from its checkpoint's record and config.
+def card(
+    folder: str, record: dict[str, Any], config: ConfigDict, result: dict[str, Any] | None, law: str | None
+) -> str:
+    """The text of a model card.
 
-    `result` is the row of a finished branch, None if the checkpoint has none. `law`, if given, is a law.json or the
-    name of a published law, whose prediction stands beside the loss; UserError where it cannot be used.
+    Args:
+      folder: Where the model is exported to.
+      record: The checkpoint's record.
+      config: The checkpoint's config.
+      result: The result of a finished branch; None if the checkpoint is of none.
+      law: A law.json or the name of a published law, whose prediction stands beside the loss; None for no prediction.
+
+    Raises:
+      UserError: The law cannot be used.
     """
-    model, n_tokens = config.model, record["n_tokens"]
+    model = config.model
+    n_tokens = record["n_tokens"]
+    shape = (
+        f"{model.n_blocks} blocks, d_model {model.d_model}, {model.n_heads} heads, d_ff {model.d_ff}, "
+        f"{model.n_experts} experts, vocabulary {model.vocab_size:,}"
+    )
     rows = {
         "parameters": f"{counts.n_active(model):,} active of {counts.n_total(model):,}",
-        "shape": f"{model.n_blocks} blocks, d_model {model.d_model}, {model.n_heads} heads, d_ff {model.d_ff}, "
-        f"{model.n_experts} experts, vocabulary {model.vocab_size:,}"
-        + "".join(f", {name} {value}" for name, value in columns(config).items()),
+        "shape": shape + "".join(f", {name} {value}" for name, value in columns(config).items()),
         "trained on": f"{n_tokens:,} tokens in rows of {config.data.seq_len}",
         "text": f"corpus `{record['corpus_fingerprint']}`, tokenizer {config.data.tokenizer.rpartition('/')[2]}",
     }
@@ -151,27 +200,27 @@ def card(folder: str, record: dict, config, result: dict | None, law: str | None
     )
 
 
-def _predicted(law: str, model, n_tokens: int) -> str:
+def _predicted(law: str, model: ConfigDict, n_tokens: int) -> str:
     """fit's answer in words, with its warning where the model lies outside what the law was fitted to."""
     d_expert = setting(model, "d_expert")
-    tables = 1 if setting(model, "tied_embeddings") else 2
-    asked = dict(
-        law=law,
-        n_active=counts.n_active(model),
-        n_total=counts.n_total(model),
-        n_tokens=n_tokens,
-        n_experts=model.n_experts,
-        top_k=setting(model, "top_k"),
-        n_shared_experts=setting(model, "n_shared_experts"),
-        granularity=model.d_ff / d_expert if d_expert else 1,
-        n_embedding=tables * model.vocab_size * model.d_model,
-    )
-    command = [sys.executable, "-m", "fit", "predict", *(f"--{name}={value}" for name, value in asked.items())]
-    done = subprocess.run(command, capture_output=True, text=True)
-    lines = [line.removeprefix("error: ").removeprefix("warning: ") for line in done.stderr.strip().splitlines()]
-    if done.returncode:
+    n_tables = 1 if setting(model, "tied_embeddings") else 2
+    options = {
+        "law": law,
+        "n_active": counts.n_active(model),
+        "n_total": counts.n_total(model),
+        "n_tokens": n_tokens,
+        "n_experts": model.n_experts,
+        "top_k": setting(model, "top_k"),
+        "n_shared_experts": setting(model, "n_shared_experts"),
+        "granularity": model.d_ff / d_expert if d_expert else 1,
+        "n_embedding": n_tables * model.vocab_size * model.d_model,
+    }
+    command = [sys.executable, "-m", "fit", "predict", *(f"--{name}={value}" for name, value in options.items())]
+    process = subprocess.run(command, capture_output=True, text=True)
+    lines = [line.removeprefix("error: ").removeprefix("warning: ") for line in process.stderr.strip().splitlines()]
+    if process.returncode:
         raise UserError(f"--law={law}: {lines[-1] if lines else 'fit predict failed'}")
-    loss, *intervals = done.stdout.strip().splitlines()  # intervals where the law holds bootstrap draws
+    loss, *intervals = process.stdout.strip().splitlines()  # intervals where the law holds bootstrap draws
     return f"{float(loss):.4f} nats per token{''.join(f'; {line}' for line in intervals + lines)}"
 
 

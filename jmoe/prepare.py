@@ -17,6 +17,7 @@ if __name__ == "__main__":
 import pathlib
 
 from absl import flags
+from ml_collections import ConfigDict
 
 from jmoe import cli
 from jmoe.config.check import check_text
@@ -28,53 +29,88 @@ from jmoe.text import corpus, mixture, prepare, sources, tokenizer
 from jmoe.text.manifest import SPLITS
 
 
-def main(_):
-    asked = flags.FLAGS
-    if is_remote(asked.out_dir):
-        raise UserError(f"--out_dir={asked.out_dir}: prepare into a local folder and copy it there")
-    folder = pathlib.Path(asked.out_dir).expanduser().absolute()
-    if asked.verify:
-        for one in sorted(folder.glob("source-*")) or [folder]:
-            made = corpus.open_folder(one, verify=True)
-            corpus.check_utf8(made, one)
-            describe(made, one)
+def main(_: list[str]) -> None:
+    options = flags.FLAGS
+    if is_remote(options.out_dir):
+        raise UserError(f"--out_dir={options.out_dir}: prepare into a local folder and copy it there")
+    folder = pathlib.Path(options.out_dir).expanduser().absolute()
+    if options.verify:
+        _verify(folder)
         return
-    if asked.config is None:
+    if options.config is None:
         raise UserError("--config must say what to prepare")
     config = cli.read_config()
     check_fields(config)
     check_text(config.data)
     weights = dict(config.data.get("mixture", ()))
-    places = {path: path if corpus.is_prepared(path) else folder / f"source-{i:03}" for i, path in enumerate(weights)}
-    for path, one in (places or {config.data.path: folder}).items():
-        if one != path:
-            data = corpus.of_path(config.data, path)
-            prepare_folder(data, one, asked.workers, asked.shard_tokens)
-            describe(corpus.open_folder(one), one, data)
-    if places:
-        print(f"config.data.mixture = {tuple((str(places[path]), weight) for path, weight in weights.items())!r}")
+    if not weights:
+        _prepare_and_describe(config.data, config.data.path, folder)
+        return
+    places = {}  # of the sources: the path as it is where that is prepared, else a folder of its own
+    for i, path in enumerate(weights):
+        if corpus.is_prepared(path):
+            places[path] = path
+        else:
+            places[path] = str(folder / f"source-{i:03}")
+            _prepare_and_describe(config.data, path, folder / f"source-{i:03}")
+    print(f"config.data.mixture = {tuple((places[path], weight) for path, weight in weights.items())!r}")
 
 
-def describe(made: corpus.Corpus, folder: pathlib.Path, data=None) -> None:
-    """Prints what the prepared `folder` holds; `data`: the config.data that it was prepared for now."""
-    manifest = made.manifest
+def _verify(folder: pathlib.Path) -> None:
+    """Checks and describes a prepared folder, or those of a mixture's sources in it."""
+    for source in sorted(folder.glob("source-*")) or [folder]:
+        text = corpus.open_folder(source, verify=True)
+        corpus.check_utf8(text, source)
+        describe(text, source)
+
+
+def _prepare_and_describe(data: ConfigDict, path: str, folder: pathlib.Path) -> None:
+    """Prepares the text at `path`, by the rules of `data` (config.data), in `folder`."""
+    data = corpus.of_path(data, path)
+    prepare_folder(data, folder, flags.FLAGS.workers, flags.FLAGS.shard_tokens)
+    describe(corpus.open_folder(folder), folder, data)
+
+
+def describe(text: corpus.Corpus, folder: pathlib.Path, data: ConfigDict | None = None) -> None:
+    """Prints what a prepared folder has.
+
+    Args:
+      text: The opened folder.
+      folder: Its path.
+      data: The config.data that it was prepared for now, if it was.
+    """
+    manifest = text.manifest
     for split in SPLITS:
-        n_documents, n_tokens, n_bytes = (manifest[what][split] for what in ("documents", "tokens", "bytes"))
+        n_documents = manifest["documents"][split]
+        n_tokens = manifest["tokens"][split]
+        n_bytes = manifest["bytes"][split]
         print(
             f"{split}: {n_documents:,} documents, {n_tokens:,} tokens of {n_bytes / n_tokens:.3f} bytes, "
             f"{len(manifest['shards'][split])} shards"
         )
     if manifest.get("skipped"):
         print(corpus.skipped_warning(manifest["skipped"]))
-    if data and (warning := mixture.held_out_warning(manifest["tokens"]["validation"], data)):
-        print(warning)
+    if data:
+        warning = mixture.held_out_warning(manifest["tokens"]["validation"], data)
+        if warning:
+            print(warning)
     print(f"corpus {manifest['fingerprint']} by tokenizer {manifest['tokenizer']['name']} in {folder}")
 
 
-def prepare_folder(data, folder: pathlib.Path, n_workers: int, shard_tokens: int) -> None:
-    """Prepares the text of `data` (config.data) in `folder` unless that is done already; UserError where `folder` holds
-    other text, or a source or tokenizer can't be used."""
-    text, encoder = sources.find(data), tokenizer.load(data.tokenizer, data.end_of_text)
+def prepare_folder(data: ConfigDict, folder: pathlib.Path, n_workers: int, shard_tokens: int) -> None:
+    """Prepares text in a folder, unless that is done already.
+
+    Args:
+      data: config.data, which names the text.
+      folder: Where to write.
+      n_workers: Processes that tokenise.
+      shard_tokens: Tokens of a shard.
+
+    Raises:
+      UserError: The folder has other text, or a source or tokenizer can't be used.
+    """
+    text = sources.find(data)
+    encoder = tokenizer.load(data.tokenizer, data.end_of_text)
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with ownership.hold(folder / ".lock", "jmoe.prepare"):

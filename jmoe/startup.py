@@ -1,7 +1,8 @@
-"""The start of a command: Ctrl-C or a missing package while it imports its modules ends in one sentence. Garbage
-collection is off meanwhile: it would free nothing and take a sixth of the startup time.
+"""The start of a command: Ctrl-C or a missing package while it imports its modules ends in one sentence.
 
-A command's first lines call `begin`, before it imports anything else; jmoe/cli.py calls `over` when the imports are
+Garbage collection is off meanwhile: it would free nothing and take a sixth of the startup time.
+
+A command's first lines call `begin`, before it imports anything else. jmoe/cli.py calls `over` when the imports are
 done. This module imports only the standard library.
 """
 
@@ -12,8 +13,15 @@ import os
 import runpy
 import signal
 import sys
+from types import TracebackType
+from typing import Any, NoReturn
 
 from jmoe.errors import missing_package
+
+# files of accelerators in /dev
+DEVICES = ("accel*", "vfio/[0-9]*", "nvidia[0-9]*", "kfd", "dxg")
+# variables of the environment that say that there is a TPU
+TPU_VARIABLES = ("TPU_NAME", "TPU_WORKER_ID", "JAX_FORCE_TPU_INIT")
 
 
 def begin() -> None:
@@ -46,20 +54,24 @@ def sweep() -> None:
 
 def leave_absent_tpus_alone() -> None:
     """Selects the CPU where libtpu is installed but there is no TPU or GPU: libtpu would print pages of warnings."""
-    named = [variable for variable in ("TPU_NAME", "TPU_WORKER_ID", "JAX_FORCE_TPU_INIT") if variable in os.environ]
-    kinds = "accel*", "vfio/[0-9]*", "nvidia[0-9]*", "kfd", "dxg"
-    devices = [path for kind in kinds for path in glob.glob(f"/dev/{kind}")]
-    if not (os.environ.get("JAX_PLATFORMS") or named or devices) and importlib.util.find_spec("libtpu"):
+    if os.environ.get("JAX_PLATFORMS") or any(variable in os.environ for variable in TPU_VARIABLES):
+        return
+    if any(glob.glob(f"/dev/{name}") for name in DEVICES):
+        return
+    if importlib.util.find_spec("libtpu"):
         os.environ["JAX_PLATFORMS"] = "cpu"
 
 
-def _interrupted(*_) -> None:
+def _interrupted(*_: Any) -> NoReturn:
+    """Handles Ctrl-C."""
     os.write(2, b"interrupted\n")
     os._exit(128 + signal.SIGINT)
 
 
-def _excepthook(kind, error, trace) -> None:
-    if message := missing_package(error):
-        print(f"error: {message}", file=sys.stderr, flush=True)
+def _excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Ends the process in one sentence for a missing package, and in a traceback for any other error."""
+    sentence = missing_package(error)
+    if sentence:
+        print(f"error: {sentence}", file=sys.stderr, flush=True)
         os._exit(2)
     sys.__excepthook__(kind, error, trace)

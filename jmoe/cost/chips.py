@@ -1,14 +1,26 @@
-"""Peaks of accelerators, published and measured, for MFU and for what fits where. One device of jax is one chip."""
+"""Peaks of accelerators, published and measured, for MFU and for what fits where. One jax device is one chip.
+
+FLOP/s are dense, of bfloat16; sizes are in bytes, rates in bytes a second.
+"""
 
 import dataclasses
 import json
 import pathlib
 import re
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from jmoe.config.schema import PACKAGE
 
 GiB = 2**30
 MEASURED = pathlib.Path(__file__).parents[2] / "results" / "accelerators"  # what benchmarks/accelerator writes
+
+
+class Device(Protocol):
+    """What this module asks of a jax.Device."""
+
+    @property
+    def device_kind(self) -> str: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +66,10 @@ TPU_KINDS = {
 
 
 def name_of(kind: str) -> str | None:
-    """The name in CHIPS of a jax device_kind; None for a CPU, a part of a GPU (MIG), or a chip that is not listed."""
+    """The name in CHIPS of a jax device_kind.
+
+    None for a CPU, a part of a GPU (MIG), or a chip that is not listed.
+    """
     if kind in TPU_KINDS:
         return TPU_KINDS[kind]
     # of a GPU, the longest name whose words are all in the name that its driver gives: "NVIDIA A100-SXM4-40GB"
@@ -67,12 +82,17 @@ def name_of(kind: str) -> str | None:
     return name
 
 
-def of_device(device, own=None) -> Chip | None:
-    """The peaks of a jax device; None where none are known. `own` is config.chip, whose figures other than 0 take the
-    place of the published ones."""
-    own = {name: value for name, value in (own or {}).items() if value}
-    chip = CHIPS.get(name_of(device.device_kind))
-    return dataclasses.replace(chip or Chip(), **own) if own else chip
+def of_device(device: Device, overrides: Mapping[str, float] | None = None) -> Chip | None:
+    """The peaks of a jax device; None where none are known.
+
+    Args:
+      device: The device.
+      overrides: config.chip, whose figures other than 0 replace the published ones.
+    """
+    name = name_of(device.device_kind)
+    chip = CHIPS[name] if name else None
+    nonzero: dict[str, Any] = {field: value for field, value in (overrides or {}).items() if value}
+    return dataclasses.replace(chip or Chip(), **nonzero) if nonzero else chip
 
 
 def file_name(kind: str) -> str:
@@ -80,13 +100,18 @@ def file_name(kind: str) -> str:
     return name_of(kind) or re.sub(r"[^A-Za-z0-9]+", "-", kind).strip("-")
 
 
-def measured(device, folder: pathlib.Path = MEASURED) -> dict | None:
-    """The measured flops and bandwidth of this kind of device, and their file; None where none were measured.
+def measured(device: Device, folder: pathlib.Path = MEASURED) -> dict[str, Any] | None:
+    """Measured peaks of this kind of device; None where none were measured.
 
-    The peaks are of a bfloat16 product of 8,192 and of a copy in memory (benchmarks/accelerator/parts.py).
+    They are of a bfloat16 product of 8,192 x 8,192 and of a copy in memory (benchmarks/accelerator/parts.py).
+
+    Returns:
+      "flops" (FLOP/s), "bandwidth" (bytes a second), and "file", the name of the file with them.
     """
     path = folder / f"{file_name(device.device_kind)}.json"
     if not path.is_file():
         return None
     peak = json.loads(path.read_text(encoding="utf-8"))["parts"].get("peak", {}).get("result")
-    return peak and {"flops": peak["flops"], "bandwidth": peak["bandwidth"], "file": path.name}
+    if not peak:
+        return None
+    return {"flops": peak["flops"], "bandwidth": peak["bandwidth"], "file": path.name}

@@ -17,6 +17,8 @@ _NAME = re.compile(r"%([\w.\-]+)")
 
 @dataclasses.dataclass(frozen=True)
 class Array:
+    """An array of a compiled program."""
+
     dtype: str
     bits: int  # of one element
     dims: tuple[int, ...]
@@ -24,10 +26,12 @@ class Array:
 
     @property
     def elements(self) -> int:
+        """Number of elements."""
         return math.prod(self.dims)
 
     @property
     def bytes(self) -> int:
+        """Size, wherever the array lives."""
         return self.elements * self.bits // 8
 
     @property
@@ -41,6 +45,8 @@ class Array:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Instruction:
+    """An instruction of a compiled program."""
+
     computation: str  # that it is part of
     name: str
     opcode: str
@@ -57,38 +63,69 @@ class Instruction:
         return name[1].replace("\\'", "'") if name else ""
 
     def attribute(self, name: str) -> str:
-        """The value of `name=VALUE` in its attributes."""
-        return re.search(rf"\b{name}=%?([\w.\-]+)", self.attributes)[1]
+        """The value of `name=VALUE` in its attributes.
+
+        Raises:
+          ValueError: There is no such attribute.
+        """
+        match = re.search(rf"\b{name}=%?([\w.\-]+)", self.attributes)
+        if match is None:
+            raise ValueError(f"{self.opcode} {self.name} has no attribute {name}")
+        return match[1]
 
     def called(self) -> list[str]:
         """The computations that a fusion, a call or a conditional calls."""
-        if branches := re.search(r"\bbranch_computations=\{([^}]*)\}", self.attributes):
+        branches = re.search(r"\bbranch_computations=\{([^}]*)\}", self.attributes)
+        if branches:
             return _NAME.findall(branches[1])
         return re.findall(r"\b(?:calls|to_apply|true_computation|false_computation)=%?([\w.\-]+)", self.attributes)
 
 
 def parse(text: str) -> tuple[dict[str, dict[str, Instruction]], str]:
-    """The instructions of each computation by their names, and the name of the computation that the program enters."""
-    computations, entry, lines = {}, "", []
-    for line in text.split("\n"):
-        if _HEADER.match(line) or _INSTRUCTION.match(line):
-            lines.append(line)
-        elif lines and lines[-1].count("{") > lines[-1].count("}"):  # a kernel's metadata may have several lines
-            lines[-1] += " " + line
-    for line in lines:
-        if header := _HEADER.match(line):
-            computation, inside = header[2], computations.setdefault(header[2], {})
-            entry = computation if header[1] else entry
+    """Parses the text of a compiled program.
+
+    Returns:
+      Instruction by name, by the name of its computation; and the name of the computation that the program enters.
+    """
+    computations: dict[str, dict[str, Instruction]] = {}
+    entry = ""
+    computation = ""
+    for line in _joined_lines(text):
+        header = _HEADER.match(line)
+        if header:
+            computation = header[2]
+            computations.setdefault(computation, {})
+            if header[1]:
+                entry = computation
         else:
-            root, name, kind, opcode, arguments, attributes = _INSTRUCTION.match(line).groups()
-            arrays = tuple(_array(*found) for found in _ARRAY.findall(kind))
-            operands = tuple(inside[operand] for operand in _NAME.findall(arguments))
-            inside[name] = Instruction(
-                computation, name, opcode, arrays, operands, arguments, attributes, is_root=bool(root)
-            )
+            instruction = _instruction(line, computation, computations[computation])
+            computations[computation][instruction.name] = instruction
     return computations, entry
 
 
+def _joined_lines(text: str) -> list[str]:
+    """The lines with headers and instructions, each whole: a kernel's metadata may have several lines."""
+    lines = []
+    for line in text.split("\n"):
+        if _HEADER.match(line) or _INSTRUCTION.match(line):
+            lines.append(line)
+        elif lines and lines[-1].count("{") > lines[-1].count("}"):
+            lines[-1] += " " + line
+    return lines
+
+
+def _instruction(line: str, computation: str, earlier: dict[str, Instruction]) -> Instruction:
+    """The instruction of a line; `earlier` are those before it in its computation."""
+    match = _INSTRUCTION.match(line)
+    if match is None:
+        raise ValueError(f"no instruction of HLO: {line!r:.200}")
+    root, name, kind, opcode, arguments, attributes = match.groups()
+    arrays = tuple(_array(*groups) for groups in _ARRAY.findall(kind))
+    operands = tuple(earlier[operand] for operand in _NAME.findall(arguments))
+    return Instruction(computation, name, opcode, arrays, operands, arguments, attributes, is_root=bool(root))
+
+
 def _array(dtype: str, bits: str, dims: str, layout: str) -> Array:
+    """The array of a match of _ARRAY."""
     n_bits = 8 if dtype == "pred" else int(bits or 0)
-    return Array(dtype, n_bits, tuple(int(d) for d in dims.split(",") if d), "S(1)" in layout)
+    return Array(dtype, n_bits, tuple(int(dim) for dim in dims.split(",") if dim), "S(1)" in layout)

@@ -7,9 +7,12 @@ import bisect
 import dataclasses
 import math
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from ml_collections import ConfigDict
 
 from jmoe.config import counts
 from jmoe.config.check import microbatch_tokens
@@ -23,9 +26,15 @@ from jmoe.model.moe_dropless import BUFFER_FACTOR
 REFUSED = "DOES NOT FIT; the compiler says: "
 
 
-def measure(config, devices) -> dict:
-    """The report of `config` compiled for `devices`; without "flops" where the compiler found no way to fit it.
-    UserError for a config that is invalid or does not divide over the devices."""
+def measure(config: ConfigDict, devices: Sequence[jax.Device]) -> dict[str, Any]:
+    """Compiles the step of `config` for `devices` and reports what it costs.
+
+    Returns:
+      As `report`; without "flops", and with the compiler's reason, where the compiler found no way to fit the step.
+
+    Raises:
+      UserError: The config is invalid or does not divide over the devices.
+    """
     try:
         mesh, compiled = compile_step(config, devices)
     except DoesNotFit as error:
@@ -34,12 +43,27 @@ def measure(config, devices) -> dict:
     return report(config, mesh, compiled, chip, chips.measured(devices[0]))
 
 
-def report(config, mesh, compiled, chip: chips.Chip | None, measured: dict | None = None) -> dict:
-    """Everything about one compiled step, with a roofline for the peaks of `chip` and one for `measured`, if known."""
-    program = Program(compiled.as_text())
+def report(
+    config: ConfigDict,
+    mesh: jax.sharding.Mesh,
+    compiled: jax.stages.Compiled,
+    chip: chips.Chip | None,
+    measured: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Everything about one compiled step, in JSON types.
+
+    Args:
+      config: The run's config.
+      mesh: The mesh that the step is compiled for.
+      compiled: The step.
+      chip: Published peaks, for a roofline; None if unknown.
+      measured: Measured peaks (chips.measured), for another roofline.
+    """
+    program = Program(compiled.as_text() or "")
     memory = of_step(compiled)
-    n_slices = sharding.count_slices(mesh.devices.flat)
-    each, between_slices = program.collectives(), program.between_slices(n_slices)
+    n_slices = sharding.count_slices(list(mesh.devices.flat))
+    collectives = program.collectives()
+    between_slices = program.between_slices(n_slices)
     arrays = sorted(program.arrays().items(), key=lambda item: -item[0].bytes)
     result = {
         "mesh": dict(mesh.shape),
@@ -55,38 +79,41 @@ def report(config, mesh, compiled, chip: chips.Chip | None, measured: dict | Non
         "main_memory_bytes": program.main_memory_bytes(),
         "estimated_memory_bytes": program.estimated_bytes(),
         "warnings": needs.warnings(config, program, mesh.size),
-        "collectives": _totals(each),
+        "collectives": _totals(collectives),
         "n_slices": n_slices,
         "between_slices": _totals(between_slices),
-        "experts": _reaching_experts(config, mesh.size),
-        "each_collective": [dataclasses.asdict(one) for one in each],
-        "each_between_slices": [dataclasses.asdict(one) for one in between_slices],
-        "largest_arrays": [{"array": str(a), "bytes": a.bytes, "source": source} for a, source in arrays[:32]],
+        "experts": _expert_traffic(config, mesh.size),
+        "each_collective": [dataclasses.asdict(collective) for collective in collectives],
+        "each_between_slices": [dataclasses.asdict(transfer) for transfer in between_slices],
+        "largest_arrays": [
+            {"array": str(array), "bytes": array.bytes, "source": source} for array, source in arrays[:32]
+        ],
     }
     if chip:
         result["chip"] = dataclasses.asdict(chip)
-    if chip and chip.flops and chip.bandwidth and (chip.network or not each):
+    if chip and chip.flops and chip.bandwidth and (chip.network or not collectives):
         result |= _roofline(result, chip, chip.flops)
     network = chip.network if chip else 0.0
-    if measured and (network or not each):
-        reached = chips.Chip(flops=measured["flops"], bandwidth=measured["bandwidth"], network=network)
-        result["measured_peaks"] = measured | _roofline(result, reached, chip.flops if chip else 0.0)
+    if measured and (network or not collectives):
+        measured_chip = chips.Chip(flops=measured["flops"], bandwidth=measured["bandwidth"], network=network)
+        result["measured_peaks"] = measured | _roofline(result, measured_chip, chip.flops if chip else 0.0)
     return result
 
 
 def _totals(transfers: list[Collective]) -> dict[str, dict[str, int]]:
     """How many transfers of each kind run in a step, and the bytes that leave a device by them."""
-    totals = {}
-    for one in transfers:
-        total = totals.setdefault(one.kind, {"number": 0, "bytes": 0})
-        total["number"] += one.times
-        total["bytes"] += one.times * one.bytes
+    totals: dict[str, dict[str, int]] = {}
+    for transfer in transfers:
+        total = totals.setdefault(transfer.kind, {"number": 0, "bytes": 0})
+        total["number"] += transfer.times
+        total["bytes"] += transfer.times * transfer.bytes
     return totals
 
 
-def _flops(config, program: Program, compiled, n_devices: int) -> dict:
+def _flops(config: ConfigDict, program: Program, compiled: jax.stages.Compiled, n_devices: int) -> dict[str, Any]:
     """FLOPs of the compiled program, and each device's share of the model FLOPs."""
-    by_xla, n_tokens = compiled.cost_analysis(), max(batch for _, batch in config.batch_tokens)
+    by_xla: Any = compiled.cost_analysis()
+    n_tokens = max(batch for _, batch in config.batch_tokens)
     filled = 1 / BUFFER_FACTOR if config.model.capacity_factor is None and config.mesh.expert > 1 else 1.0
     flops = {
         "matmul": program.matmul_flops(filled=filled),
@@ -104,9 +131,14 @@ def _flops(config, program: Program, compiled, n_devices: int) -> dict:
     return flops | {"compiled_over_model": compiled_over_model}
 
 
-def _roofline(result: dict, chip: chips.Chip, published_flops: float) -> dict:
-    """Seconds of a step on `chip` if all of its parts overlap and if none does, and the MFU of both: the share of the
-    published FLOP/s, or of chip.flops where these are 0."""
+def _roofline(result: dict[str, Any], chip: chips.Chip, published_flops: float) -> dict[str, Any]:
+    """Seconds of a step if all of its parts overlap and if none does, and the MFU of both.
+
+    Args:
+      result: The report so far.
+      chip: Peaks to reach.
+      published_flops: FLOP/s that MFU is a share of; chip.flops if 0.
+    """
     parts = {
         "compute": result["flops"]["matmul_passes"] / chip.flops,
         "memory": result["main_memory_bytes"] / chip.bandwidth,
@@ -118,135 +150,189 @@ def _roofline(result: dict, chip: chips.Chip, published_flops: float) -> dict:
     return {"roofline_seconds": parts | seconds, "mfu": mfu}
 
 
-def _reaching_experts(config, n_devices: int) -> dict | None:
-    """By config.mesh.expert and by the value of it that sends least: "expert" and "sent_bytes", which leave a device in
-    a step: an estimate, to choose mesh.expert by. None with a capacity, or without a mixture.
+def _expert_traffic(config: ConfigDict, n_devices: int) -> dict[str, Any] | None:
+    """Estimates what leaves a device in a step to bring tokens and experts together, to choose mesh.expert by.
+
+    Returns:
+      "expert" and "sent_bytes" with config.mesh.expert ("here") and with the value of it that sends least ("least").
+      None with a capacity, or without a mixture.
+    """
+    model = config.model
+    if model.n_experts == 1 or model.capacity_factor is not None:
+        return None
+    largest = math.gcd(model.n_experts, n_devices // config.mesh.model)
+    choices = [_sent_to_experts(config, n_devices, n) for n in range(1, largest + 1) if largest % n == 0]
+    return {
+        "here": _sent_to_experts(config, n_devices, config.mesh.expert),
+        "least": min(choices, key=lambda choice: choice["sent_bytes"]),
+    }
+
+
+def _sent_to_experts(config: ConfigDict, n_devices: int, n_expert: int) -> dict[str, Any]:
+    """What _expert_traffic estimates with config.mesh.expert=`n_expert`.
 
     Rows travel to the devices of their experts and back, twice forward, three times backward (with config.remat =
     "full"). A device's experts are stored spread over the data axis: they are gathered twice, and their gradients
     scattered once.
     """
-    model, n_tokens = config.model, max(batch for _, batch in config.batch_tokens)
-    if model.n_experts == 1 or model.capacity_factor is not None:
-        return None
-    mixtures = model.n_blocks - setting(model, "n_dense_blocks")
-    part = lambda n: (n - 1) / n  # of what is exchanged between n devices, leaves them
-
-    def of(expert: int) -> dict:
-        data = n_devices // (expert * config.mesh.model)
-        rows = 5 * mixtures * n_tokens * setting(model, "top_k") / (data * expert) * BUFFER_FACTOR * model.d_model
-        experts = counts.n_exact(model, dict(data=1, expert=expert, model=config.mesh.model), ("expert",))
-        experts *= 3 * n_tokens // (microbatch_tokens(config) or n_tokens)
-        sent = (rows * part(expert) + experts * part(data)) * jnp.dtype(model.dtype).itemsize
-        return {"expert": expert, "sent_bytes": sent}
-
-    most = math.gcd(model.n_experts, n_devices // config.mesh.model)
-    every = [of(n) for n in range(1, most + 1) if most % n == 0]
-    return {"here": of(config.mesh.expert), "least": min(every, key=lambda one: one["sent_bytes"])}
+    model = config.model
+    n_tokens = max(batch for _, batch in config.batch_tokens)
+    n_mixtures = model.n_blocks - setting(model, "n_dense_blocks")
+    n_data = n_devices // (n_expert * config.mesh.model)
+    rows = 5 * n_mixtures * n_tokens * setting(model, "top_k") / (n_data * n_expert) * BUFFER_FACTOR * model.d_model
+    mesh = {"data": 1, "expert": n_expert, "model": config.mesh.model}
+    n_transfers = 3 * n_tokens // (microbatch_tokens(config) or n_tokens)
+    experts = n_transfers * counts.n_exact(model, mesh, ("expert",))
+    elements = rows * _leaving_part(n_expert) + experts * _leaving_part(n_data)
+    return {"expert": n_expert, "sent_bytes": elements * jnp.dtype(model.dtype).itemsize}
 
 
-def smaller(config, devices) -> tuple[dict, str]:
+def _leaving_part(n_devices: int) -> float:
+    """The part of what `n_devices` exchange evenly that leaves each of them."""
+    return (n_devices - 1) / n_devices
+
+
+def smaller(config: ConfigDict, devices: Sequence[jax.Device]) -> tuple[dict[str, Any], str]:
     """The largest config.microbatch_tokens with which a step fits that did not: as JSON, and as a line to read."""
-    sizes, tried = microbatches(config, len(devices)), {}
+    reports: dict[int, dict[str, Any]] = {}
 
     def fits(n_tokens: int) -> bool:
         print(f"compiling with --config.microbatch_tokens={n_tokens}", file=sys.stderr)
-        tried[n_tokens] = measure(with_microbatches(config, n_tokens), devices)
-        return tried[n_tokens]["fits"]
+        reports[n_tokens] = measure(with_microbatches(config, n_tokens), devices)
+        return reports[n_tokens]["fits"]
 
-    if n_tokens := next(iter(sizes[bisect.bisect_left(sizes, True, key=fits) :]), None):
-        peak = tried[n_tokens]["memory_bytes"]["peak"]
+    sizes = microbatches(config, len(devices))
+    index = bisect.bisect_left(sizes, True, key=fits)
+    if index < len(sizes):
+        n_tokens = sizes[index]
+        peak = reports[n_tokens]["memory_bytes"]["peak"]
         line = f"  fits by --config.microbatch_tokens={n_tokens}: peak {gib(peak)}"
         return {"microbatch_tokens": n_tokens, "peak": peak}, line
-    least = f", not even {min(tried)} tokens at once" if tried else ": none divides"
-    line = f"  NO config.microbatch_tokens FITS{least}; more devices or config.mesh spread the rest"
+    reason = f", not even {min(reports)} tokens at once" if reports else ": none divides"
+    line = f"  NO config.microbatch_tokens FITS{reason}; more devices or config.mesh spread the rest"
     return {"microbatch_tokens": None}, line
 
 
-def remat_table(results: dict, title: str) -> str:
+def remat_table(results: dict[str, dict[str, Any]], title: str) -> str:
     """Reports by config.remat as lines to read."""
     lines = [f"{title}, per device and step", "  remat  temporaries  peak        FLOPs over the model's"]
-    for name, r in results.items():
-        if "flops" in r:
-            memory, ratio = r["memory_bytes"], r["flops"]["compiled_over_model"]
-            lines.append(
-                f"  {name:5}  {gib(memory['temporaries']):11}  {gib(memory['peak']):10}  {ratio:.3f}"
-                + ("" if r["fits"] else "  DOES NOT FIT")
-            )
-            lines += [f"  warning: {sentence}" for sentence in r["warnings"]]
-        else:
-            lines.append(f"  {name:5}  {REFUSED}{r['compiler']}")
-    fitting = [name for name, r in results.items() if r["fits"]]
+    for name, result in results.items():
+        if "flops" not in result:
+            lines.append(f"  {name:5}  {REFUSED}{result['compiler']}")
+            continue
+        memory = result["memory_bytes"]
+        ratio = result["flops"]["compiled_over_model"]
+        verdict = "" if result["fits"] else "  DOES NOT FIT"
+        lines.append(f"  {name:5}  {gib(memory['temporaries']):11}  {gib(memory['peak']):10}  {ratio:.3f}{verdict}")
+        lines += [f"  warning: {sentence}" for sentence in result["warnings"]]
+    fitting = [name for name, result in results.items() if result["fits"]]
     cheapest = min(fitting, key=lambda name: results[name]["flops"]["compiled_over_model"], default=None)
     lines.append(f"  the cheapest that fits: --config.remat={cheapest}" if cheapest else "  NONE FITS")
     return "\n".join(lines)
 
 
-def table(r: dict, title: str) -> str:
-    """The report as lines to read."""
-    if "flops" not in r:
-        return f"{title}: {REFUSED}{r['compiler']}"
-    memory, flops = r["memory_bytes"], r["flops"]
-    model = sum(flops["model"].values())
-    capacity = f" of {gib(r['chip']['capacity'])}" if r.get("chip", {}).get("capacity") else ""
-    mesh = ", ".join(f"{axis} {size}" for axis, size in r["mesh"].items())
+def table(result: dict[str, Any], title: str) -> str:
+    """A report as lines to read."""
+    if "flops" not in result:
+        return f"{title}: {REFUSED}{result['compiler']}"
+    mesh = ", ".join(f"{axis} {size}" for axis, size in result["mesh"].items())
     lines = [
-        f"{title}: {_si(r['n_active'])} active, {_si(r['n_total'])} total; {r['n_devices']} devices ({mesh}), "
-        f"{r['n_tokens']:,} tokens a step",
-        f"generating, each token of context keeps {_si(r['kv_cache_bytes_per_token'])}B of keys and values",
+        f"{title}: {_si(result['n_active'])} active, {_si(result['n_total'])} total; {result['n_devices']} devices "
+        f"({mesh}), {result['n_tokens']:,} tokens a step",
+        f"generating, each token of context keeps {_si(result['kv_cache_bytes_per_token'])}B of keys and values",
         "per device and step",
-        f"  memory       peak {gib(memory['peak'])}{capacity}: arguments {gib(memory['arguments'])}, temporaries "
-        f"{gib(memory['temporaries'])}, outputs beside the donated {gib(memory['outputs_not_donated'])}, program "
-        f"{gib(memory['program'])}",
-        f"  FLOPs        {_si(flops['matmul'] + flops['elementwise'])} compiled (matmuls {_si(flops['matmul'])}), "
-        f"{flops['compiled_over_model']:.3f} times the model's {_si(model)}: "
-        + ", ".join(f"{name} {_si(value)}" for name, value in flops["model"].items()),
-        f"               with loops counted once {_si(flops['loops_once'])}, by XLA's cost analysis "
-        + (_si(flops["loops_once_by_xla"]) if flops["loops_once_by_xla"] else "unknown")
-        + (f"; {_si(flops['estimated'])} are estimated from the shapes of kernels" if flops["estimated"] else ""),
-        f"  main memory  {_si(r['main_memory_bytes'])}B read and written" + _estimated_bytes(r),
-        "  collectives          number   sent",
+        _memory_line(result),
+        *_flops_lines(result["flops"]),
+        f"  main memory  {_si(result['main_memory_bytes'])}B read and written" + _estimated_bytes(result),
+        *_collectives_lines(result),
+        *_experts_lines(result["experts"]),
+        "  largest arrays",
     ]
-    for kind, total in sorted(r["collectives"].items()):
-        lines.append(f"    {kind:20}{total['number']:5}  {_si(total['bytes'])}B")
-    if r["n_slices"] > 1:
-        n_bytes = sum(total["bytes"] for total in r["between_slices"].values())
-        lines.append(f"  between {r['n_slices']} slices     number   sent, {_si(n_bytes)}B in all, not in the roofline")
-        for kind, total in sorted(r["between_slices"].items()):
-            lines.append(f"    {kind:20}{total['number']:5}  {_si(total['bytes'])}B")
-    if way := r["experts"]:
-        here, least = way["here"], way["least"]
-        how = "rows travel to their experts" if here["expert"] > 1 else "experts are gathered"
-        better = f"; least with {least['expert']}: {_si(least['sent_bytes'])}B" if least != here else ", the least"
-        lines.append(
-            f"  experts      {how} (mesh.expert {here['expert']}): {_si(here['sent_bytes'])}B, estimated{better}"
-        )
-    lines.append("  largest arrays")
-    for one in r["largest_arrays"][:4]:
-        lines.append(f"    {gib(one['bytes']):10}  {one['array']:28} {one['source']}")
-    if "mfu" in r:
-        by = f"float32 products in 6 bfloat16 passes: {_si(flops['matmul_passes'])} FLOPs"
-        lines += _roofline_lines(f"  roofline     {{}}; {by}", r)
-    else:
-        lines.append("  roofline     unknown: the peaks of these devices are not listed here; config.chip takes them")
-    if peaks := r.get("measured_peaks"):
-        rates = f"{_si(peaks['flops'])}FLOP/s and {_si(peaks['bandwidth'])}B/s of {peaks['file']}"
-        lines += _roofline_lines(f"  as measured  {{}}; by {rates}", peaks)
-    lines.append("  fits" if r["fits"] else "  DOES NOT FIT")
-    lines += [f"warning: {sentence}" for sentence in r["warnings"]]
+    for array in result["largest_arrays"][:4]:
+        lines.append(f"    {gib(array['bytes']):10}  {array['array']:28} {array['source']}")
+    lines += _rooflines(result)
+    lines.append("  fits" if result["fits"] else "  DOES NOT FIT")
+    lines += [f"warning: {sentence}" for sentence in result["warnings"]]
     return "\n".join(lines)
 
 
-def _estimated_bytes(r: dict) -> str:
+def _memory_line(result: dict[str, Any]) -> str:
+    memory = result["memory_bytes"]
+    capacity = result.get("chip", {}).get("capacity")
+    of_capacity = f" of {gib(capacity)}" if capacity else ""
+    return (
+        f"  memory       peak {gib(memory['peak'])}{of_capacity}: arguments {gib(memory['arguments'])}, temporaries "
+        f"{gib(memory['temporaries'])}, outputs beside the donated {gib(memory['outputs_not_donated'])}, program "
+        f"{gib(memory['program'])}"
+    )
+
+
+def _flops_lines(flops: dict[str, Any]) -> list[str]:
+    model_flops = sum(flops["model"].values())
+    parts = ", ".join(f"{name} {_si(value)}" for name, value in flops["model"].items())
+    by_xla = _si(flops["loops_once_by_xla"]) if flops["loops_once_by_xla"] else "unknown"
+    estimated = ""
+    if flops["estimated"]:
+        estimated = f"; {_si(flops['estimated'])} are estimated from the shapes of kernels"
+    return [
+        f"  FLOPs        {_si(flops['matmul'] + flops['elementwise'])} compiled (matmuls {_si(flops['matmul'])}), "
+        f"{flops['compiled_over_model']:.3f} times the model's {_si(model_flops)}: {parts}",
+        f"               with loops counted once {_si(flops['loops_once'])}, by XLA's cost analysis {by_xla}"
+        + estimated,
+    ]
+
+
+def _collectives_lines(result: dict[str, Any]) -> list[str]:
+    """The collectives by kind, and those between slices."""
+    lines = ["  collectives          number   sent", *_totals_lines(result["collectives"])]
+    if result["n_slices"] > 1:
+        n_bytes = sum(total["bytes"] for total in result["between_slices"].values())
+        n_slices = result["n_slices"]
+        lines.append(f"  between {n_slices} slices     number   sent, {_si(n_bytes)}B in all, not in the roofline")
+        lines += _totals_lines(result["between_slices"])
+    return lines
+
+
+def _totals_lines(totals: dict[str, dict[str, int]]) -> list[str]:
+    return [f"    {kind:20}{total['number']:5}  {_si(total['bytes'])}B" for kind, total in sorted(totals.items())]
+
+
+def _experts_lines(traffic: dict[str, Any] | None) -> list[str]:
+    """How tokens and experts come together, of _expert_traffic."""
+    if traffic is None:
+        return []
+    here = traffic["here"]
+    least = traffic["least"]
+    how = "rows travel to their experts" if here["expert"] > 1 else "experts are gathered"
+    better = f"; least with {least['expert']}: {_si(least['sent_bytes'])}B" if least != here else ", the least"
+    return [f"  experts      {how} (mesh.expert {here['expert']}): {_si(here['sent_bytes'])}B, estimated{better}"]
+
+
+def _rooflines(result: dict[str, Any]) -> list[str]:
+    """The rooflines by published and by measured peaks."""
+    if "mfu" in result:
+        passes = f"float32 products in 6 bfloat16 passes: {_si(result['flops']['matmul_passes'])} FLOPs"
+        lines = _roofline_lines(f"  roofline     {{}}; {passes}", result)
+    else:
+        lines = ["  roofline     unknown: the peaks of these devices are not listed here; config.chip takes them"]
+    peaks = result.get("measured_peaks")
+    if peaks:
+        rates = f"{_si(peaks['flops'])}FLOP/s and {_si(peaks['bandwidth'])}B/s of {peaks['file']}"
+        lines += _roofline_lines(f"  as measured  {{}}; by {rates}", peaks)
+    return lines
+
+
+def _estimated_bytes(result: dict[str, Any]) -> str:
     """What the line of main memory says of kernels that declare nothing."""
-    if not r["estimated_memory_bytes"]:
+    if not result["estimated_memory_bytes"]:
         return ""
-    return f"; {_si(r['estimated_memory_bytes'])}B are estimated from the shapes of kernels"
+    return f"; {_si(result['estimated_memory_bytes'])}B are estimated from the shapes of kernels"
 
 
-def _roofline_lines(line: str, r: dict) -> list[str]:
+def _roofline_lines(line: str, roofline: dict[str, Any]) -> list[str]:
     """`line` with the times of the parts in it, and the line of the step."""
-    ms, mfu = {part: f"{1e3 * seconds:.1f} ms" for part, seconds in r["roofline_seconds"].items()}, r["mfu"]
+    ms = {part: f"{1e3 * seconds:.1f} ms" for part, seconds in roofline["roofline_seconds"].items()}
+    mfu = roofline["mfu"]
     step = f"step {ms['overlapped']} (MFU {mfu['overlapped']:.1%}) if all overlaps, "
     step += f"{ms['serial']} (MFU {mfu['serial']:.1%}) if nothing does"
     times = ", ".join(f"{part} {ms[part]}" for part in ("compute", "memory", "network"))
