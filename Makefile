@@ -43,16 +43,20 @@ lint: .venv/.test
 results: .venv/.train
 	$(BIN)/python -m results.make
 
-# How far beyond its runs each form of law holds, on tables of others' runs and ours (benchmarks/extrapolation.py).
+# How far beyond its runs each form of law holds, on tables of others' runs and ours: in compute, and in experts.
 bench: .venv/.train
 	$(BIN)/python -m benchmarks.extrapolation
+	$(BIN)/python -m benchmarks.mixture_laws
 
-# What may be hosted, in SITE: the planner page, and the docs with the tables of benchmarks/. Needs no network.
+# What may be hosted, in SITE: the planner page, and the docs with the tables of benchmarks/. Needs no network. The folder
+# can be pushed as it is, to GitHub Pages (.nojekyll) and as a static Hugging Face Space (README.md).
 SITE ?= site
 site: .venv/.docs
 	$(BIN)/sphinx-build -q -W -c docs . $(SITE)
 	cp $(SITE)/README.html $(SITE)/index.html
 	$(BIN)/python -m fit page --out=$(SITE)/planner.html
+	{ echo ---; cat docs/space.yaml; echo ---; } > $(SITE)/README.md
+	touch $(SITE)/.nojekyll
 
 # Everything that is measured on a GPU or a TPU, in 9 minutes; again, and it goes on (benchmarks/accelerator).
 # OUT is where results go. CPU=1 tries all of it at toy size. WHEELS=DIR, which `make wheels` fills, is for a host

@@ -12,7 +12,7 @@ predicts the others. `default` is what it does without --form, with a prior that
 
 then, for each form and cut, the geometric mean of the errors, that of the ratios to the additive law's errors on the
 same tables (over), the other figures' means, and the geometric mean of half-width over error. Intervals have the form's
-own error (fit/fitting/uncertainty.py) where enough runs are left to measure it. A table counts where at least FITTED
+own error (fit/fitting/rolling.py) where enough runs are left to measure it. A table counts where at least FITTED
 runs are left to fit and LEFT to predict. A page in the folder that FIT_LAWS names is scored by the same command: this
 is where to come with a new law. Nothing in fit is chosen table by table.
 """

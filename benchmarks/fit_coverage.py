@@ -34,7 +34,7 @@ import fit_runs
 from fit.fitted_law.law import Law
 from fit.fitting import fitting
 from fit.fitting.problem import Settings
-from fit.fitting.uncertainty import how_sure
+from fit.fitting.uncertainty import uncertainty_of
 from fit.laws import FORMS
 from fit.planning import optimum
 
@@ -68,7 +68,7 @@ def design_of(name):
     if name == "chinchilla":
         points = fit_runs.chinchilla_runs()
         law, truth = FORMS["chinchilla"], dict(A=477.83, B=2143.4, E=1.81722, alpha=0.34731, beta=0.36717)
-        mean = law.log_loss(law.to_free(truth), points.columns)
+        mean = law.log_loss(law.to_params(truth), points.columns)
 
         def points_with_noise(seed):
             loss = np.exp(mean + 0.005 * np.random.default_rng(seed).normal(size=len(mean)))
@@ -89,7 +89,7 @@ def one(seed, form, make, truth, experts, noise):
     form, settings = FORMS[form], Settings(weight_decay=None, bootstrap=100)
     runs = dataclasses.replace(runs, trunks=labels)
     found, problem = fitting.fit_by_default(form, runs, settings)
-    record = how_sure(problem, found)
+    record = uncertainty_of(problem, found)
     law, true = Law("simulated", form, found.coefficients, record), Law("true", form, truth, {})
     held, rng = {}, np.random.default_rng([seed, 1])
     e = np.array(experts, float)

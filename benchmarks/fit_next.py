@@ -85,7 +85,7 @@ def pilot_of(true, rng):
     table.rows = list(range(len(names)))
     runs = dataclasses.replace(fitting.read_runs(table, JOINT.columns), trunks=trunks_of(table)[0])
     found, problem = fitting.fit_by_default(JOINT, runs, Settings(weight_decay=None))
-    scatter = noise_lib.noise_of(problem, found.free)
+    scatter = noise_lib.noise_of(problem, found.params)
     record = dict(
         form="joint",
         settings=dict(holdout="none", weights="none", bootstrap_by="trunk", fix={}),
@@ -109,11 +109,11 @@ def refitted(law, table, true, extra, rng, fits):
     few = len(pilot) + k <= fitting.FEW_RUNS
     settings = Settings(weight_decay=fitting.DECAY_PER_VARIANCE * (RUN**2 + TRUNK**2) if few else 0.0)
     problem = prepare(JOINT, runs, settings)
-    starts = problem.centre(np.stack([JOINT.to_free(law.coefficients), JOINT.to_free(true)]))
-    trial = problem.changed(log_loss=np.repeat(problem.filled(drawn), 2, axis=0))
+    starts = problem.centre(np.stack([JOINT.to_params(law.coefficients), JOINT.to_params(true)]))
+    trial = problem.with_data(log_loss=np.repeat(problem.padded(drawn), 2, axis=0))
     x, values, _ = search.polish(trial, np.tile(starts, (fits, 1)), rounds=8, keep="each")
     best = np.argmin(values.reshape(fits, 2), axis=1)
-    return JOINT.to_coefficients(problem.own(x.reshape(fits, 2, -1)[np.arange(fits), best]))
+    return JOINT.to_coefficients(problem.params_of(x.reshape(fits, 2, -1)[np.arange(fits), best]))
 
 
 def best_losses(coefficients, flops):
@@ -158,7 +158,7 @@ def one(seed, fits, scales=(1.0,), drawn=True):
         error = found["expected"]["log_error"]
         expected |= {f"expected {scale:g}": error["after"] ** 2}
         expected.setdefault("expected grid", error["grid"] ** 2)
-    truth = best_losses(JOINT.to_coefficients(JOINT.to_free(true))[None], target)
+    truth = best_losses(JOINT.to_coefficients(JOINT.to_params(true))[None], target)
     squares = {}
     for name, extra in sets.items():
         off = best_losses(refitted(law, table, true, extra, np.random.default_rng([seed, 1]), fits), target) - truth

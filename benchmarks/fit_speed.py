@@ -118,7 +118,7 @@ def with_compiling(problem):
             f"{name}: {seconds:.1f} s with compiling, objective {found.objective:.6e}, "
             f"{np.mean(found.objectives <= 1.01 * found.objective):.0%} of the starts converged"
         )
-    scatter = noise_of(problem, found.free)
+    scatter = noise_of(problem, found.params)
     jax.clear_caches()
     _, seconds = timed(lambda: bootstrap(problem, found, 100, "errors", scatter))
     print(f"bootstrap of 100: {seconds:.1f} s with compiling")

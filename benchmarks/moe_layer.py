@@ -18,7 +18,7 @@ from absl import app, flags
 
 from benchmarks import measure
 from jmoe.cost import chips
-from jmoe.model import dispatch, routing, sharding
+from jmoe.model import experts, moe_layer, routing, sharding
 
 N_TOKENS = flags.DEFINE_integer("n_tokens", 8192, "Tokens, all in one group.")
 D_MODEL = flags.DEFINE_integer("d_model", 256, "Width of the layer.")
@@ -34,11 +34,11 @@ temp MiB: XLA's temporaries of the compiled forward and backward. x dense: this 
 
 
 def one_hot(x_ND, router_DE, gate_EDF, up_EDF, down_EFD, group_tokens: int, top_k: int = 1):
-    """dispatch.mixture by einsums with one-hot dispatch [G, J, E, C], as in Mesh TensorFlow and its heirs."""
+    """moe_layer.moe_layer by einsums with one-hot dispatch [G, J, E, C], as in Mesh TensorFlow and its heirs."""
     (n, d_model), n_experts = x_ND.shape, router_DE.shape[1]
     capacity = group_tokens * top_k // n_experts
     x_GSD = x_ND.reshape(-1, group_tokens, d_model)
-    expert_GJ, gate_GJ, metrics = routing.route(routing.logits_of(x_GSD, router_DE), top_k=top_k)
+    expert_GJ, gate_GJ, metrics = routing.route(routing.router_logits(x_GSD, router_DE), top_k=top_k)
     choice_GJE = jax.nn.one_hot(expert_GJ, n_experts, dtype=jnp.int32)
     position_GJE = (jnp.cumsum(choice_GJE, axis=1) - 1) * choice_GJE
     slot_GJC = jax.nn.one_hot(jnp.sum(position_GJE, axis=2), capacity, dtype=x_ND.dtype)
@@ -48,7 +48,7 @@ def one_hot(x_ND, router_DE, gate_EDF, up_EDF, down_EFD, group_tokens: int, top_
     gated_GJE = choice_GJE * gate_GJ[:, :, None]
     combine_GSEC = jnp.einsum(product, by_choice(gated_GJE).astype(x_ND.dtype), by_choice(slot_GJC))
     slots_EGCD = jnp.einsum("gsec,gsd->egcd", dispatch_GSEC, x_GSD)
-    served = dispatch.swiglu(slots_EGCD.reshape(n_experts, -1, d_model), gate_EDF, up_EDF, down_EFD)
+    served = experts.swiglu(slots_EGCD.reshape(n_experts, -1, d_model), gate_EDF, up_EDF, down_EFD)
     y_GSD = jnp.einsum("gsec,egcd->gsd", combine_GSEC, served.reshape(slots_EGCD.shape))
     return y_GSD.reshape(n, d_model), jnp.mean(metrics["load_balance"] + metrics["router_z"])
 
@@ -105,7 +105,7 @@ def main(_):
         return functools.partial(compiled, x_ND, dy_ND, *weights), compiled.memory_analysis().temp_size_in_bytes
 
     def mixture(x_ND, router_DE, *weights, capacity_factor=1.0, **options):
-        y_ND, metrics = dispatch.mixture(x_ND, router_DE, weights, capacity_factor=capacity_factor, **options)
+        y_ND, metrics = moe_layer.moe_layer(x_ND, router_DE, weights, capacity_factor=capacity_factor, **options)
         return y_ND, metrics["load_balance"] + metrics["router_z"]
 
     with jax.set_mesh(mesh):
@@ -115,7 +115,7 @@ def main(_):
             arms[name], temps[name] = arm(layer, weights)
             flops[name] = 18 * n * d * width + (6 * n * d * n_experts if n_experts > 1 else 0)
 
-        add("dense", 1, lambda *args: (dispatch.swiglu(*args), 0.0), [normal(d, f), normal(d, f), normal(f, d)])
+        add("dense", 1, lambda *args: (experts.swiglu(*args), 0.0), [normal(d, f), normal(d, f), normal(f, d)])
         pairs = []
         for e, k, width in sizes:
             weights = [normal(d, e).astype(jnp.float32), normal(e, d, width), normal(e, d, width), normal(e, width, d)]

@@ -29,8 +29,9 @@ from collections.abc import Iterator
 from absl import app, flags
 
 import fit
-from fit.asked import plans
-from fit.planning import plan_config
+from fit.planning import plan_config, planning
+from fit.planning.options import PlanOptions
+from fit.planning.results import Plan
 from jmoe.config.check import check_config, check_mesh
 from jmoe.config.schema import module_of
 from jmoe.errors import UserError
@@ -112,13 +113,13 @@ def accelerator(kind: str, count: int) -> tuple[str, int]:
     return f"{kind}:{'x'.join(map(str, sizes))}", 1
 
 
-def plan_of(case: Case) -> dict:
+def plan_of(case: Case) -> Plan:
     """The plan of a case. Raises fit.UserError where none is feasible."""
     limits = dict(case.limits) | dict(chips=f"{case.kind}:{case.count}", hours=case.hours)
-    return plans.solved(fit.load(case.law), plans.Plan.of("plan", limits))
+    return planning.best_plan(fit.load(case.law), PlanOptions.parse(**limits))
 
 
-def config_of(case: Case, plan: dict, folder: str):
+def config_of(case: Case, plan: Plan, folder: str):
     """The config that the plan emits, loaded."""
     path = pathlib.Path(folder) / "planned.py"
     path.write_text(plan_config.source(fit.load(case.law), plan), encoding="utf-8")

@@ -6,7 +6,7 @@ Of every table of benchmarks/extrapolation.py, each draw (numpy's default_rng([d
 law, as what `python -m fit law` takes for so few runs, which is the coupled law with weights, and as that drawn to the
 law of another table (--prior): of Chinchilla's runs or, for these, of Llama 3's. Printed: the geometric mean of the
 root mean square errors of a table's draws, and of all tables; first, how the exponents of the tables' laws differ, from
-which come the spreads in fit/fitting/forms.py. Two minutes of one core.
+which come the spreads in fit/fitting/law_prior.py. Two minutes of one core.
 """
 
 import os

@@ -29,8 +29,8 @@ from jmoe.cost import chips, memory
 from jmoe.cost.chips import GiB
 from jmoe.cost.memory import DoesNotFit
 from jmoe.model import sharding
-from jmoe.model.decoder import REMAT as REMATS
-from jmoe.model.decoder import init_params
+from jmoe.model.parameters import init_params
+from jmoe.model.remat import REMAT as REMATS
 from jmoe.run.schedule import Schedule
 from jmoe.run.step import make_optimizer, make_train_step
 from jmoe.text import corpus

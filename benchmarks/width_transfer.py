@@ -14,7 +14,7 @@ import numpy as np
 from absl import app, flags
 
 from configs import quickstart
-from jmoe.model import attention, decoder, sharding
+from jmoe.model import attention, parameters, sharding, transformer
 from jmoe.run import step
 
 PICTURE = flags.DEFINE_string("picture", "results/tuned/mup.png", "Picture to write.")
@@ -42,13 +42,13 @@ def changes(d_model: int, parametrization: str, optimizer: str) -> dict[str, flo
 
     def local(params, tokens_BT):
         bare = {name: x for name, x in params.items() if name != "final_norm"}
-        x_BTD, head_DV, _ = decoder.decode(bare, tokens_BT, without_norm, False)
-        return x_BTD, attention.norm(x_BTD, params["final_norm"]) @ head_DV
+        x_BTD, head_DV, _ = transformer.apply(bare, tokens_BT, without_norm, False)
+        return x_BTD, attention.norm(x_BTD, params["final_norm"]["scale"]) @ head_DV
 
     with jax.set_mesh(mesh):
-        specs = sharding.parameter_specs(config.model), sharding.TOKENS
+        specs = parameters.parameter_specs(config.model), sharding.TOKENS
         activations = jax.jit(sharding.per_device(local, mesh, specs, (sharding.TOKENS, sharding.TOKENS)))
-        params = jax.jit(lambda: decoder.init_params(config))()
+        params = jax.jit(lambda: parameters.init_params(config))()
         opt_state = jax.jit(step.make_optimizer(config).init)(params)
         train_step = step.make_train_step(config, mesh)
         batch = jnp.asarray(np.random.default_rng(0).integers(257, size=(16, 33)), jnp.int32)

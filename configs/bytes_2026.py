@@ -3,14 +3,16 @@
     python -m results.text --out=runs/bytes_2026/text.parquet
     python -m jmoe.train --config=configs/bytes_2026.py --workdir=runs/one --config.model.n_experts=16
 
-The recipe of configs/joint_moe.py but for the norm before the head, as in configs/quickstart.py, and the weight of the
-load-balancing loss.
+The recipe of configs/joint_moe.py except for two things: the norm before the head, as in configs/quickstart.py, and the
+weight of the load-balancing loss.
 """
+
+from ml_collections import ConfigDict
 
 from configs import quickstart
 
 
-def get_config():
+def get_config() -> ConfigDict:
     config = quickstart.get_config()
     config.n_tokens = (2_097_152, 4_194_304)
 

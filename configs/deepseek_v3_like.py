@@ -1,18 +1,20 @@
-"""A model with the layers of DeepSeek-V3 (DeepSeek-AI 2024) but for its attention, as its difference from the recipe.
+"""A model with the layers of DeepSeek-V3 (DeepSeek-AI 2024) except its attention, as its difference from the recipe.
 
     python -m jmoe.compile --config=configs/deepseek_v3_like.py --topology=v5p:8x8x16
 
-Three dense blocks, then 58 of 256 experts, of which a token takes 8 and one more that is shared; sigmoid scores,
-balanced by a bias and not by a loss. Attention is this trainer's: 128 heads of 128 that share 8 of keys and values,
-where DeepSeek-V3 makes them all out of one latent vector of 512. So 41B of 675B parameters are active against its 37B
-of 671B. Neither its factor of 2.5 on what the experts give, nor its limit on the machines that a token is sent to, nor
-its prediction of a second token is here.
+Three dense blocks come first, then 58 blocks of 256 experts. A token uses 8 of them and a shared one. Scores are
+sigmoids, balanced by a bias and not by a loss. Attention is this trainer's: 128 query heads of 128 share 8 key-value
+heads, where DeepSeek-V3 computes all from one latent vector of 512. So 41B of 675B parameters are active, against 37B
+of 671B. Three things are left out: the factor of 2.5 on the experts' outputs, the limit on the machines that a token is
+sent to, and the prediction of a second token.
 """
+
+from ml_collections import ConfigDict
 
 from configs import joint_moe
 
 
-def get_config():
+def get_config() -> ConfigDict:
     config = joint_moe.get_config()
     config.n_tokens = (14_800_000_000_000,)
 

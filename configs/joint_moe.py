@@ -7,13 +7,13 @@ One model of App. H, trunk and branches (d_model 512, E = 8: 79M active, 211M in
         --config.n_tokens='(500_000_000, 1_000_000_000, 2_000_000_000)'
 
 n_blocks = n_heads = d_model / 64 and d_ff = 3 d_model follow from d_model. Everything is counted in tokens. GPT-2's
-vocabulary is downloaded once; without the net give its file, --config.data.tokenizer=/PATH/vocab.bpe, or try bytes.
+vocabulary is downloaded once. Without a network give its file, --config.data.tokenizer=/PATH/vocab.bpe, or try bytes.
 
-A line says all about a field: its default, the values it may have, what it means, and its marks
-(jmoe/config/schema_types.py). Other configs are written as their difference from this one.
+Each line defines a field: its default, its allowed values, what it means, and its marks (jmoe/config/schema_types.py).
+Other configs are written as their difference from this one.
 """
 
-from ml_collections import FieldReference
+from ml_collections import ConfigDict, FieldReference
 
 from jmoe.config import schema_types
 from jmoe.config.schema_types import (
@@ -67,26 +67,26 @@ FIELDS = {
     "model.n_dense_blocks": Field(
         0,
         integer(0),
-        "how many of n_blocks, from the first, have a dense layer of d_ff, not a mixture",
+        "number of the first blocks that have a dense layer of d_ff instead of a mixture",
         COLUMN | NEUTRAL,
     ),
     "model.scores": Field(
         "softmax",
         one_of("softmax", "sigmoid"),
-        'or "sigmoid": how the router turns its logits into scores',
+        'router score function: "softmax" or "sigmoid"',
         COLUMN | NEUTRAL,
     ),
     "model.balance": Field(
         "loss",
         one_of("loss", "bias"),
-        'how to balance the experts\' load: "loss" adds loss.load_balance times a loss, "bias" adds a bias '
-        "to the scores for the choice, and no loss",
+        'how to balance the load of the experts: "loss" adds loss.load_balance times a loss, "bias" adds a '
+        "bias to the scores that choose experts, and no loss",
         COLUMN | NEUTRAL,
     ),
     "model.capacity_factor": Field(
         lambda model: FieldReference(1.0),  # a number stays what a flag may set where a config sets None
         schema_types.CAPACITY,
-        "training; None: nothing is dropped, which takes more time; evaluation drops nothing",
+        "in training; None drops nothing, and takes more time; evaluation drops nothing",
     ),
     "model.group_tokens": Field(
         8_192, integer(1), "tokens that share one capacity; part of the model, independent of the mesh"
@@ -94,7 +94,10 @@ FIELDS = {
     "model.rope_base": Field(10_000.0, number(" above 1, at most 1e12", lambda x: 1 < x <= 1e12)),
     "model.init_scale": Field(0.1, schema_types.SCALE),
     "model.norm": Field(
-        "layer", one_of("layer", "rms"), 'LayerNorm with bias, as in the authors\' code; or "rms"', neutral="rms"
+        "layer",
+        one_of("layer", "rms"),
+        '"layer": LayerNorm with bias, as in the authors\' code; "rms": RMSNorm',
+        neutral="rms",
     ),
     "model.final_norm": Field(False, BOOL, "an RMSNorm before the head; the authors' code has none", neutral=True),
     "model.dtype": Field("bfloat16", one_of("bfloat16", "float32"), "attention, RoPE, router and norms stay float32"),
@@ -123,13 +126,13 @@ FIELDS = {
     "data.validation_sets": Field(
         "",
         schema_types.NAMED_PATHS,
-        'more text to evaluate on, each under its name: "books=DIR/books/*.txt;code=DIR/code"; of text that is '
-        "trained on, the part held out",
+        'more text to evaluate on, each with a name: "books=DIR/books/*.txt;code=DIR/code"; of text that is '
+        "trained on too, the held-out part",
         FREE | NEUTRAL,
     ),
     "data.text_field": Field("text", TEXT, "field with the text in .jsonl, .parquet and TFDS", FREE),
     "data.tokenizer": Field(
-        "gpt2", TEXT, 'or "bytes", or the path of a tokenizer.json or of GPT-2\'s own vocab.bpe', FREE
+        "gpt2", TEXT, '"gpt2", "bytes", or the path of a tokenizer.json or of GPT-2\'s vocab.bpe', FREE
     ),
     "data.end_of_text": Field(
         "", TEXT, "the token that ends a document, if a tokenizer.json does not make that clear", FREE
@@ -143,7 +146,7 @@ FIELDS = {
     "data.on_bad_document": Field(
         "fail",
         one_of("fail", "skip"),
-        'stop and name what is not text (not UTF-8, null); "skip" omits and counts it',
+        '"fail": stop and name what is not text (not UTF-8, null characters); "skip": omit and count it',
         FREE | NEUTRAL,
     ),
     "batch_tokens": Field(
@@ -183,20 +186,20 @@ FIELDS = {
     "optimizer.bias_rate": Field(
         0.001,
         number(" from 0 to 1", lambda x: 0 <= x <= 1),
-        'with model.balance = "bias": what a step adds to or takes from an expert\'s bias',
+        'with model.balance = "bias": by how much a step raises or lowers an expert\'s bias',
         NEUTRAL,
     ),
     "optimizer.grad_clip": Field(0.1, schema_types.POSITIVE_OR_INF),
     "parametrization": Field(
         "standard",
         one_of("standard", "mup"),
-        '"mup": initial values and rates with which one rate serves models of all widths and depths',
+        '"mup": initial values and rates by which one learning rate suits all widths and depths',
         COLUMN | NEUTRAL,
     ),
     "mup_base.d_model": Field(
         512,
         integer(1),
-        'mup_base is the model in which "mup" is "standard": that for which the rate was found',
+        'mup_base: the model for which "mup" equals "standard", and for which the rate was tuned',
         NEUTRAL,
     ),
     "mup_base.n_blocks": Field(8, integer(1), marks=NEUTRAL),
@@ -262,5 +265,6 @@ FIELDS = {
 }
 
 
-def get_config():
+def get_config() -> ConfigDict:
+    """Returns the default of every field."""
     return schema_types.default_config(FIELDS)

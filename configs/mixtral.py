@@ -2,15 +2,17 @@
 
     python -m jmoe.compile --config=configs/mixtral.py --topology=v5p:8x8x8
 
-The model is Mixtral's: 2 of 8 experts for each token, and 32 heads of 128 with 8 of keys and values; rows are of 4,096
-of its 32,768 tokens. 12.9B of 46.7B parameters are active. Batch, learning rate, warm-up and initial values are not
-published; they stay those of configs/joint_moe.py or, as the batch, are chosen here.
+The model is Mixtral's: 2 of 8 experts for each token, and 32 query heads of 128 with 8 key-value heads. Rows have 4,096
+tokens instead of its 32,768. 12.9B of 46.7B parameters are active. Batch, learning rate, warm-up and initial values are
+not published. The batch is chosen here; the others stay those of configs/joint_moe.py.
 """
+
+from ml_collections import ConfigDict
 
 from configs import joint_moe
 
 
-def get_config():
+def get_config() -> ConfigDict:
     config = joint_moe.get_config()
     config.n_tokens = (1_000_000_000_000,)
 

@@ -2,14 +2,16 @@
 
     python -m jmoe.compile --config=configs/olmoe.py --topology=v5p:4x4x4
 
-The model is OLMoE's, norms of queries and keys over the whole projection included: 1.3B of 6.9B parameters are active.
+The model is OLMoE's, with its norms of queries and keys over the whole projection. 1.3B of 6.9B parameters are active.
 Learning rate, warm-up, initial values and epsilon of the norms stay those of configs/joint_moe.py.
 """
+
+from ml_collections import ConfigDict
 
 from configs import joint_moe
 
 
-def get_config():
+def get_config() -> ConfigDict:
     config = joint_moe.get_config()
     config.n_tokens = (5_000_000_000_000,)
 

@@ -4,7 +4,7 @@
     python -m jmoe.train --config=planned.py --workdir=DIR
 
 A plan's config starts from this one and sets shape, tokens, batches, warm-up and peak learning rate. The model here is
-one of 1.2B parameters, dense, on 20 tokens for each. What is not set here is as in configs/joint_moe.py.
+dense and has 1.2B parameters, with 20 tokens for each. What is not set here is as in configs/joint_moe.py.
 
 Sources: OLMoE (Muennighoff et al. 2024, arXiv 2409.02060, and its config), OLMo 2 (2025, arXiv 2501.00656, and its
 configs), Qwen3 (2025, arXiv 2505.09388), DeepSeek LLM (2024, arXiv 2401.02954), DeepSeek-V3 (2024, arXiv 2412.19437),
@@ -13,10 +13,12 @@ Llama 3 (2024, arXiv 2407.21783), Kimi K2 (2025, arXiv 2507.20534), marin (marin
 
 import math
 
+from ml_collections import ConfigDict
+
 from configs import joint_moe
 
 
-def get_config():
+def get_config() -> ConfigDict:
     config = joint_moe.get_config()
     config.n_tokens = (25_000_000_000,)
 

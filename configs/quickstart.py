@@ -2,14 +2,16 @@
 
     python -m jmoe.train --config=configs/quickstart.py --workdir=runs/one --config.model.n_experts=8
 
-trains 70k active parameters (328k in total) on 1M bytes. With 1.3M bytes it ended at a validation loss of 1.81 to 1.86
-nats per byte in three seeds, the dense model at 1.84 to 1.93, on the source of the standard library and of packages.
+This trains 70k active parameters (328k in total) on 1M bytes. On 1.3M bytes of the source of the standard library and
+of packages, three seeds ended at a validation loss of 1.81 to 1.86 nats per byte; the dense model at 1.84 to 1.93.
 """
+
+from ml_collections import ConfigDict
 
 from configs import joint_moe
 
 
-def get_config():
+def get_config() -> ConfigDict:
     config = joint_moe.get_config()
     config.n_tokens = (1_048_576,)
 

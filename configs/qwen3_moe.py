@@ -2,15 +2,17 @@
 
     python -m jmoe.compile --config=configs/qwen3_moe.py --topology=v5p:8x8x8
 
-The model is Qwen3's: 32 heads of 128, with 4 of keys and values, and a norm of each head's queries and keys. 3.3B of
-30.5B parameters are active. Batch, learning rate, warm-up and initial values are not published; they stay those of
-configs/joint_moe.py or, as the batch, are chosen here.
+The model is Qwen3's: 32 query heads of 128 with 4 key-value heads, and a norm of each head's queries and keys. 3.3B of
+30.5B parameters are active. Batch, learning rate, warm-up and initial values are not published. The batch is chosen
+here; the others stay those of configs/joint_moe.py.
 """
+
+from ml_collections import ConfigDict
 
 from configs import joint_moe
 
 
-def get_config():
+def get_config() -> ConfigDict:
     config = joint_moe.get_config()
     config.n_tokens = (36_000_000_000_000,)
 

@@ -2,6 +2,9 @@
 
 import pathlib
 import sys
+from typing import Any
+
+from sphinx.application import Sphinx
 
 sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).parents[1])]
 
@@ -33,14 +36,21 @@ LISTED = (
 PAGES = "\n\n```{toctree}\n:hidden:\n:glob:\n\n" + "\n".join(LISTED) + "\n```\n"
 
 
-def setup(app) -> None:
-    """Write the generated pages, and add the list of pages and a link to the planner at the head of each."""
-
-    def page(app, name, template, context, doctree) -> None:
-        there = context["pathto"]("planner.html", resource=True)
-        context["theme_announcement"] = f'<a href="{there}">Plan a model in your browser</a>'
-
+def setup(app: Sphinx) -> None:
+    """Write the generated pages, and connect the changes to pages below."""
     reference_pages.write()
     app.connect("autodoc-process-docstring", reference_pages.escape_docstring, priority=400)
-    app.connect("source-read", lambda app, name, source: name == root_doc and source.append(source.pop() + PAGES))
-    app.connect("html-page-context", page)
+    app.connect("source-read", add_list_of_pages)
+    app.connect("html-page-context", add_link_to_planner)
+
+
+def add_list_of_pages(app: Sphinx, name: str, source: list[str]) -> None:
+    """Add the list of all pages to the first one."""
+    if name == root_doc:
+        source[0] += PAGES
+
+
+def add_link_to_planner(app: Sphinx, name: str, template: str, context: dict[str, Any], doctree: object) -> None:
+    """Add a link to the planner at the head of each page."""
+    planner = context["pathto"]("planner.html", resource=True)
+    context["theme_announcement"] = f'<a href="{planner}">Plan a model in your browser</a>'

@@ -12,13 +12,29 @@ import re
 
 from fit.__main__ import COMMANDS
 from fit.__main__ import run as run_fit
+from jmoe.completion import Flag, defined_flags, flags_of, literal
 
 ROOT = pathlib.Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "reference" / "generated"
 JMOE = ("train", "prepare", "evaluate", "compile", "export", "load", "generate")
-LAUNCH = ("sweep", "status", "logs", "cancel", "retry", "accept", "collect", "image", "task")
+LAUNCH = ("sweep", "status", "report", "logs", "cancel", "retry", "accept", "collect", "image", "task")
 BACKENDS = {"slurm": "slurm.py", "gke": "manifest.py"}  # the file that defines each one's flags
-CLASSES = ("Law", "UserError")
+CLASSES = (
+    "fit.UserError",
+    "fit.fitted_law.law.Law",
+    "fit.planning.results.Plan",
+    "fit.planning.results.Optimum",
+    "fit.planning.results.Buildable",
+    "fit.planning.comparison.Comparison",
+    "fit.planning.comparison.LawAnswer",
+    "fit.planning.speedup.Speedup",
+    "fit.fitted_law.forecast.Forecast",
+    "fit.next_runs.suggest.NextRuns",
+    "fit.next_runs.add.AddedRuns",
+    "fit.equal_flops.surfaces.Surfaces",
+    "fit.architecture_search.search.Holistic",
+)
+TRAINER_FUNCTIONS = ("train", "evaluate", "generate", "export", "load")  # each in the module of its name
 
 
 def write() -> None:
@@ -42,74 +58,23 @@ def commands() -> str:
         for name in names:
             path = ROOT / package / f"{name}.py"
             summary = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-            sections += [f"## python -m {package}.{name}", f"```text\n{summary}\n```", flag_table(flags_of(path))]
+            sections += [
+                f"## python -m {package}.{name}",
+                f"```text\n{summary}\n```",
+                flag_table(flags_of(package, name)),
+            ]
     for name, file in BACKENDS.items():
-        sections += [f"## Flags of --backend={name}", flag_table(flags_of(ROOT / "launch" / file))]
+        tree = ast.parse((ROOT / "launch" / file).read_text(encoding="utf-8"))
+        flags = sorted(defined_flags(tree), key=lambda flag: flag.name)
+        sections += [f"## Flags of --backend={name}", flag_table(flags)]
     return "\n\n".join(sections) + "\n"
 
 
-def flags_of(path: pathlib.Path) -> list[tuple[str, str, str]]:
-    """(name, default, help) of each flag that the module defines, itself or by a shared `define_…` function."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    found = defined_flags(tree)
-    for call in calls(tree):
-        function = call.func
-        if not isinstance(function, ast.Attribute) or not function.attr.startswith("define_"):
-            continue
-        module = ast.unparse(function.value)
-        for folder in ("jmoe", "launch"):
-            shared = ROOT / folder / f"{module}.py"
-            if shared.exists():
-                shared_tree = ast.parse(shared.read_text(encoding="utf-8"))
-                bodies = [node for node in shared_tree.body if getattr(node, "name", "") == function.attr]
-                for body in bodies:
-                    found += defined_flags(body)
-    by_name = {}
-    for flag in found:
-        if flag[0] not in by_name or flag[2]:
-            by_name[flag[0]] = flag
-    return sorted(by_name.values())
-
-
-def calls(tree: ast.AST) -> list[ast.Call]:
-    """All calls in the tree."""
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-
-
-def defined_flags(tree: ast.AST) -> list[tuple[str, str, str]]:
-    """(name, default, help) of each call of absl's DEFINE_… in the tree."""
-    texts = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            texts[node.targets[0].id] = node.value
-    found = []
-    for call in calls(tree):
-        if not ast.unparse(call.func).rpartition(".")[2].startswith("DEFINE_"):
-            continue
-        arguments = [texts.get(getattr(value, "id", ""), value) for value in call.args]
-        if len(arguments) < 3:
-            continue
-        name, default, *rest = arguments
-        words = [literal(node) for node in rest if isinstance(node, ast.Constant | ast.JoinedStr)]
-        sentences = [text for text in words if " " in text]
-        found.append((literal(name), literal(default), sentences[0] if sentences else ""))
-    return found
-
-
-def literal(node: ast.AST) -> str:
-    """A constant as its text, an f-string with "…" for what it computes, any other expression as its source."""
-    if isinstance(node, ast.JoinedStr):
-        return "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
-    if isinstance(node, ast.Constant):
-        return str(node.value)
-    return ast.unparse(node)
-
-
-def flag_table(flags: list[tuple[str, str, str]]) -> str:
+def flag_table(flags: list[Flag]) -> str:
     """A Markdown table of the flags."""
     if not flags:
         return "It has no flags of its own."
-    rows = [f"| `--{name}` | `{cell(default)}` | {cell(words, code=False)} |" for name, default, words in flags]
+    rows = [f"| `--{flag.name}` | `{cell(flag.default)}` | {cell(flag.help, code=False)} |" for flag in flags]
     return "\n".join(["| flag | default | |", "|---|---|---|", *rows])
 
 
@@ -141,21 +106,23 @@ def config_fields() -> str:
 
 
 def python_api() -> str:
-    """The functions and classes of `fit`, for Sphinx's autodoc."""
-    tree = ast.parse((ROOT / "fit" / "api.py").read_text(encoding="utf-8"))
+    """The functions of `fit` and the classes that they return, for autodoc; those of `jmoe`, from its source."""
+    tree = ast.parse((ROOT / "fit" / "__init__.py").read_text(encoding="utf-8"))
     names = [n.name for n in tree.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")]
-    entries = [f".. autofunction:: fit.{name}" for name in names if is_public(name)]
-    entries += [f".. autoclass:: fit.{name}\n   :members:" for name in CLASSES if is_public(name)]
+    entries = [f".. autofunction:: fit.{name}" for name in names]
+    entries += [f".. autoclass:: {name}\n   :members:" for name in CLASSES]
     listed = "\n\n".join(entries)
-    head = "# Python API of fit\n\nFrom the docstrings, read when this site was built."
-    return f"{head}\n\n```{{eval-rst}}\n{listed}\n```\n"
+    head = "# Python API\n\nFrom the docstrings, read when this site was built.\n\n## fit"
+    trainer = "\n\n".join(trainer_function(name) for name in TRAINER_FUNCTIONS)
+    return f"{head}\n\n```{{eval-rst}}\n{listed}\n```\n\n## jmoe\n\n{trainer}\n"
 
 
-def is_public(name: str) -> bool:
-    """Whether the package `fit` offers the name."""
-    import fit
-
-    return hasattr(fit, name)
+def trainer_function(name: str) -> str:
+    """The signature and docstring of jmoe.NAME.NAME, in Markdown."""
+    tree = ast.parse((ROOT / "jmoe" / f"{name}.py").read_text(encoding="utf-8"))
+    (function,) = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
+    docstring = ast.get_docstring(function) or ""
+    return f"### jmoe.{name}.{name}\n\n```text\n{name}({ast.unparse(function.args)})\n\n{docstring}\n```"
 
 
 def cell(text: str, code: bool = True) -> str:

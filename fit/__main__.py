@@ -9,6 +9,7 @@ import sys
 from types import FrameType
 from typing import Any
 
+from fit import __version__
 from fit.errors import UserError
 
 COMMANDS = {  # name: (the module of fit.commands that has it, what it does)
@@ -69,12 +70,15 @@ def run(arguments: list[str]) -> int:
             print(f"  {name:8} {what}")
         print("\npython -m fit COMMAND --help lists its flags, with an example.")
         return 0
-    name, *rest = arguments
+    if arguments == ["--version"]:
+        print(f"fit {__version__}")
+        return 0
+    name = arguments[0]
     try:
         if name not in COMMANDS:
             raise UserError(f"unknown command {name!r}; commands: {', '.join(COMMANDS)}")
         module = importlib.import_module(f"fit.commands.{COMMANDS[name][0]}")
-        return _command(getattr(module, name.capitalize()), rest)
+        return _command(getattr(module, name.capitalize()), arguments[1:])
     except UserError as e:
         print(f"fit {name}: {e.sentence}", file=sys.stderr)
         return 2
@@ -91,39 +95,60 @@ def _command(command: Any, arguments: list[str]) -> int:
     """Runs the command of this class with a flag for each of its fields."""
     from absl import flags
 
-    from fit.asked.fields import flag_of
+    from fit.options import flag_of
 
-    f = flags.FlagValues()
+    values = _flags_of(command)
+    if any(argument in ("--help", "-help", "-h") for argument in arguments):
+        _print_help(command, values)
+        return 0
+    try:
+        positional = values(["fit", *arguments])[1:]
+    except flags.Error as e:
+        raise UserError(" ".join(str(e).split())) from e
+    source = getattr(command, "SOURCE", None)  # what the command takes beside flags
+    if len(positional) > bool(source):
+        raise UserError(f"found {positional[-1]!r}, expected only flags such as --name=value")
+    if source and not positional:
+        raise UserError(f"{source} is missing; see python -m fit {command.__name__.lower()} --help")
+    for name in values:
+        flag = values[name]
+        if flag.present and isinstance(flag.value, str) and not flag.value.strip():  # as of an unset shell variable
+            raise UserError(f"--{flag.name}= is empty; give it a value or leave it out")
+    options = {field.name: values[flag_of(field.name)].value for field in dataclasses.fields(command)}
+    command(**options).run(*positional)
+    return 0
+
+
+def _flags_of(command: Any) -> Any:
+    """absl's FlagValues with a flag for each field of a command."""
+    from absl import flags
+
+    from fit.options import flag_of
+
+    values = flags.FlagValues()
     for field in dataclasses.fields(command):
-        kind, choices, default = field.metadata["flag"], field.metadata["choices"], field.default
+        kind = field.metadata["flag"]
+        default = field.default
         if isinstance(default, tuple):
-            default = [v if isinstance(v, str) else f"{v:g}" for v in default]
+            default = [value if isinstance(value, str) else f"{value:g}" for value in default]
         if kind in ("float", "integer"):  # the field itself reads what the user types, such as 1.5B or 80GB
             kind = "string"
             default = None if default is None else str(default)
-        more = [list(choices)] if choices else []
-        getattr(flags, f"DEFINE_{kind}")(flag_of(field.name), default, *more, field.metadata["help"], flag_values=f)
-    if any(a in ("--help", "-help", "-h") for a in arguments):
-        print(f"{inspect.getdoc(command)}\n\nflags:")
-        for key in sorted(f):
-            default = (f[key].default_as_str or "").strip("'")  # absl puts texts into quotes
-            default_note = f" (default {default.removesuffix('.0')})" if default else ""
-            print(f"  --{key}: {f[key].help}{default_note}")
-        return 0
-    try:
-        positional = f(["fit", *arguments])[1:]
-    except flags.Error as e:
-        raise UserError(" ".join(str(e).split())) from e
-    wanted = getattr(command, "SOURCE", None)
-    if len(positional) > bool(wanted):
-        raise UserError(f"found {positional[-1]!r}, expected only flags such as --name=value")
-    if wanted and not positional:
-        raise UserError(f"{wanted} is missing; see python -m fit {command.__name__.lower()} --help")
-    for flag in (f[key] for key in f if f[key].present):
-        if isinstance(flag.value, str) and not flag.value.strip():  # as of an unset variable of the shell
-            raise UserError(f"--{flag.name}= is empty; give it a value or leave it out")
-    command(**{field.name: f[flag_of(field.name)].value for field in dataclasses.fields(command)}).run(*positional)
-    return 0
+        arguments = [flag_of(field.name), default]
+        if field.metadata["choices"]:
+            arguments.append(list(field.metadata["choices"]))
+        define = getattr(flags, f"DEFINE_{kind}")
+        define(*arguments, field.metadata["help"], flag_values=values)
+    return values
+
+
+def _print_help(command: Any, values: Any) -> None:
+    """Prints the docstring and the flags of a command."""
+    print(f"{inspect.getdoc(command)}\n\nflags:")
+    for name in sorted(values):
+        default = (values[name].default_as_str or "").strip("'")  # absl puts texts into quotes
+        default_note = f" (default {default.removesuffix('.0')})" if default else ""
+        print(f"  --{name}: {values[name].help}{default_note}")
 
 
 if __name__ == "__main__":

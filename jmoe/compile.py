@@ -57,7 +57,7 @@ from jmoe import cli
 from jmoe.cost import report
 from jmoe.cost.topologies import topology_devices
 from jmoe.errors import UserError
-from jmoe.model.decoder import REMAT
+from jmoe.model.remat import REMAT
 from jmoe.run import distributed
 from jmoe.storage.files import write_whole
 

@@ -11,34 +11,52 @@ if __name__ == "__main__":
 
 import os
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 from absl import flags
+from etils import epath
 
 from jmoe import cli
 from jmoe.errors import UserError
-from jmoe.model import decoder
+from jmoe.model import sampling
 from jmoe.run import checkpoint
 from jmoe.storage import files as storage
 
 
-def main(_):
+def main(_: list[str]) -> None:
     sys.stdout.reconfigure(errors="surrogateescape")  # a prompt of any bytes
-    names = "workdir", "prompt", "n", "segment", "step", "tokenizer", "temperature", "top_p", "seed"
+    names = ("workdir", "prompt", "n", "segment", "step", "tokenizer", "temperature", "top_p", "seed")
     for text in generate(**{name: flags.FLAGS[name].value for name in names}):
         print(text, end="", flush=True)
     print()
 
 
-def generate(workdir, prompt: str = "", n: int = 256, segment=None, step=None, tokenizer=None, **sampling):
-    """Yields the prompt and then the text after it, at most `n` tokens, piece by piece:
-    "".join(generate("runs/one", "def ")).
+def generate(
+    workdir: str | epath.Path,
+    prompt: str = "",
+    n: int = 256,
+    segment: str | None = None,
+    step: int | None = None,
+    tokenizer: str | None = None,
+    **options: Any,
+) -> Iterator[str]:
+    """Yields the prompt and then the text after it, piece by piece: "".join(generate("runs/one", "def ")).
 
-    The arguments are the command's flags; those of `sampling` are temperature (0.8), top_p (1.0) and seed (0).
-    UserError for no such checkpoint, a damaged one, no tokenizer, or a top_p that is not above 0 and at most 1.
+    Args:
+      workdir: of the run.
+      prompt: the beginning of the text.
+      n: the most tokens after it.
+      segment, step: choose a checkpoint, as the command's flags.
+      tokenizer: path of the run's tokenizer, if its file has moved.
+      options: temperature (0.8), top_p (1.0) and seed (0).
+
+    Raises:
+      UserError: no such checkpoint, a damaged one, no tokenizer, or a top_p that is not above 0 and at most 1.
     """
-    sampling = dict(temperature=0.8, top_p=1.0, seed=0) | sampling
-    if not 0 < sampling["top_p"] <= 1:
-        raise UserError(f"--top_p={sampling['top_p']} must be above 0 and at most 1")
+    options = dict(temperature=0.8, top_p=1.0, seed=0) | options
+    if not 0 < options["top_p"] <= 1:
+        raise UserError(f"--top_p={options['top_p']} must be above 0 and at most 1")
     _, _, config, params = checkpoint.on_host(storage.absolute(workdir), segment, step)
     text = checkpoint.tokenizer_of(config, tokenizer)
     ids = text.encode(os.fsencode(prompt))[:-1].tolist() or [text.end_of_text]
@@ -46,7 +64,7 @@ def generate(workdir, prompt: str = "", n: int = 256, segment=None, step=None, t
         rows = f"rows of {config.data.seq_len} tokens"
         print(f"note: the model was trained on {rows}; what comes after them is worse", file=sys.stderr)
     yield prompt
-    yield from text.decoded(ids, decoder.tokens_after(ids, params, config.model, n, **sampling))
+    yield from text.decoded(ids, sampling.tokens_after(ids, params, config.model, n, **options))
 
 
 if __name__ == "__main__":

@@ -14,15 +14,15 @@ import json
 import pathlib
 
 import jax
-import ml_collections
 from absl import flags
 from etils import epath
+from ml_collections import ConfigDict
 
 from jmoe import cli, huggingface
 from jmoe.config.check import check_config
 from jmoe.errors import UserError
 from jmoe.model import sharding
-from jmoe.model.decoder import init_params
+from jmoe.model.parameters import init_params
 from jmoe.run import checkpoint, distributed
 from jmoe.run.record import make_record
 from jmoe.run.step import abstract_state, make_optimizer
@@ -30,37 +30,42 @@ from jmoe.storage import files as storage
 from jmoe.text import corpus
 
 
-def main(_):
-    config, asked = cli.read_config(), flags.FLAGS
+def main(_: list[str]) -> None:
+    config = cli.read_config()
+    path = flags.FLAGS["from"].value
+    workdir = flags.FLAGS.workdir
     with distributed.joined():
-        load(asked["from"].value, config, asked.workdir)
+        load(path, config, workdir)
         if jax.process_index() == 0:
-            print(f"{asked.workdir} begins with the weights of {asked['from'].value}; jmoe.train goes on")
+            print(f"{workdir} begins with the weights of {path}; jmoe.train goes on")
 
 
-def load(path: str, config, workdir: str | epath.Path) -> None:
+def load(path: str, config: ConfigDict, workdir: str | epath.Path) -> None:
     """Writes the checkpoint of step 0 with the weights of the folder or files `path`.
 
-    UserError where the files are missing, damaged, or of a model that jmoe cannot train; the config is of another model
-    (the message names the fields that differ) or pins other text; or the workdir already has checkpoints.
+    Raises:
+      UserError: the files are missing, damaged, or of a model that jmoe cannot train; the config is of another model
+        (the message names the fields that differ) or pins other text; or the workdir already has checkpoints.
     """
     check_config(config)
     workdir = storage.make_workdir(workdir)
     text = corpus.load(config.data, config.model.vocab_size)  # before anything is read or written: it may be refused
-    if steps := checkpoint.steps_in(workdir / "trunk" / "checkpoints"):
+    steps = checkpoint.steps_in(workdir / "trunk" / "checkpoints")
+    if steps:
         raise UserError(f"--workdir={workdir} has checkpoints already, of steps {', '.join(map(str, steps))}")
     values, files = _files(path)
     fields = huggingface.model_fields(values)
-    dense = fields["n_experts"] == 1 < config.model.n_experts
-    ours = huggingface.said(config.model)
+    upcycle = fields["n_experts"] == 1 and config.model.n_experts > 1
+    ours = huggingface.comparable_fields(config.model)
     if not ours["tied_embeddings"]:  # an untied head may start as the embedding
         fields["tied_embeddings"] = False
-    free = ("n_experts", "top_k", "normalize_gates") if dense else ()
-    if wrong := {name: value for name, value in fields.items() if ours[name] != value and name not in free}:
+    free = ("n_experts", "top_k", "normalize_gates") if upcycle else ()
+    wrong = {name: value for name, value in fields.items() if ours[name] != value and name not in free}
+    if wrong:
         needed = " ".join(f"--config.model.{name}={value}" for name, value in sorted(wrong.items()))
         raise UserError(f"--config is of another model than --from={path}: that one needs {needed}")
-    params = huggingface.params(huggingface.reader(files), ml_collections.ConfigDict(fields))
-    if dense:
+    params = huggingface.params(huggingface.reader(files), ConfigDict(fields))
+    if upcycle:
         params = huggingface.upcycled(params, jax.device_get(init_params(config)))
     digest = hashlib.sha256()
     for file in files:
@@ -72,7 +77,8 @@ def load(path: str, config, workdir: str | epath.Path) -> None:
 def _files(path: str) -> tuple[dict, list[pathlib.Path]]:
     """The values of config.json and the safetensors files; `path` is a folder, or a pattern of files in a folder."""
     path = pathlib.Path(path).expanduser()
-    folder, pattern = (path, "*.safetensors") if path.is_dir() else (path.parent, path.name)
+    folder = path if path.is_dir() else path.parent
+    pattern = "*.safetensors" if path.is_dir() else path.name
     files = sorted(folder.glob(pattern))
     if not files:
         raise UserError(f"--from={path}: no such folder or file, or no *.safetensors in it")
@@ -82,12 +88,12 @@ def _files(path: str) -> tuple[dict, list[pathlib.Path]]:
         raise UserError(f"--from={path}: {folder / 'config.json'} cannot be read: {error}") from None
 
 
-def _save(params: dict, config, text: corpus.Corpus, workdir: epath.Path, source: str) -> None:
+def _save(params: dict, config: ConfigDict, text: corpus.Corpus, workdir: epath.Path, source: str) -> None:
     """Writes the checkpoint, and began_with.json, which the trainer copies into each result."""
     mesh = sharding.make_mesh(config)
     with jax.set_mesh(mesh), distributed.owned(workdir):
         placed, _ = abstract_state(config, mesh)
-        params = jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), params, placed)
+        params = jax.tree.map(lambda x, abstract: jax.device_put(x, abstract.sharding), params, placed)
         opt_state = jax.jit(make_optimizer(config).init)(params)
         if jax.process_index() == 0:
             storage.write_whole(workdir / "began_with.json", json.dumps(storage.sealed({"began_with": source})))

@@ -1,8 +1,8 @@
-"""Stops a sweep, on any backend, or one job of it; trainers save first.
+"""Stop a sweep, on any backend, or one job of it. Trainers save first.
 
 python -m launch.cancel --workdir=DIR [--job=NAME]
 
-Starting launch.sweep again goes on with the sweep, cancelled jobs too; launch.retry goes on with one job, and
+launch.sweep, given again, continues the sweep, cancelled jobs included. launch.retry continues one job, and
 launch.accept gives it up.
 """
 
@@ -22,26 +22,47 @@ from launch.jobs import Job
 
 
 def main(_: object) -> None:
+    """Stops --job, or without it the whole sweep."""
     sweep = sweepfile.chosen()
-    job, patience = flags.FLAGS.job, flags.FLAGS.patience_seconds
-    print(sweep.engine.cancel(sweep, patience) if job is None else cancel_job(sweep, sweep.named(job), patience))
+    patience = flags.FLAGS.patience_seconds
+    if flags.FLAGS.job is None:
+        print(sweep.engine.cancel(sweep, patience))
+    else:
+        print(cancel_job(sweep, sweep.named(flags.FLAGS.job), patience))
 
 
 def cancel_job(sweep: Sweep, job: Job, patience: float) -> str:
-    """Stops one job; returns what that did. The job is first marked as cancelled, so that nothing starts it again.
-    UserError where it is neither running nor waiting for its turn, or the backend cannot cancel a single job."""
+    """Stops one job, after marking it as cancelled so that nothing starts it again.
+
+    Args:
+        sweep: the sweep that the job belongs to.
+        job: the job to stop.
+        patience: seconds until a local trainer that does not stop is killed.
+
+    Returns:
+        What was done, in words.
+
+    Raises:
+        UserError: if the job is neither running nor waiting for its turn, or the backend cannot cancel a single job.
+    """
     state = sweep.engine.states(sweep).get(job.name, "")
-    owner = ownership.owner(sweep.lock)
-    waits = sweep.engine.ON_THIS_MACHINE and owner and not owner.has_ended() and not job.failure().get("for_good")
-    if job.done() or not (waits or state and not state.startswith("failed")):
+    is_active = bool(state) and not state.startswith("failed")
+    if job.done() or not (is_active or _waits_for_its_turn(sweep, job)):
         raise UserError(f"job {job.name} is neither running nor queued: there is nothing to stop")
     if type(sweep.engine).cancel_job is not Backend.cancel_job:  # which refuses
         trainer.give_up(job, "cancelled by launch.cancel", "cancelled")
     return f"cancelled job {job.name}: {sweep.engine.cancel_job(sweep, job, patience)}"
 
 
+def _waits_for_its_turn(sweep: Sweep, job: Job) -> bool:
+    """Whether a launch.sweep at work on this sweep will start the job."""
+    owner = ownership.owner(sweep.lock)
+    at_work = owner is not None and not owner.has_ended()
+    return sweep.engine.ON_THIS_MACHINE and at_work and not job.failure().get("for_good")
+
+
 if __name__ == "__main__":
-    sweepfile.define_flags("Name of a single job to stop; its beginning is enough.")
+    sweepfile.define_flags("Name of a single job to stop. Its beginning is enough.")
     what = "Seconds that local processes have to save before they are killed."
     flags.DEFINE_float("patience_seconds", trainer.SECONDS_TO_SAVE, what, 0)
     cli.run(main)

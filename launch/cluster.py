@@ -1,8 +1,10 @@
-"""The Kubernetes API server that the kubeconfig's current context names, asked through the official client; and what it
-says of a job: what its pods printed, why they do not run, and what else Kubernetes and Kueue know of them.
+"""The Kubernetes API server that the kubeconfig's current context names, and what it knows of a job.
 
-A refusal raises a UserError that quotes the server; a user who may not read Workloads, pods or events is told less.
-Expired credentials are read again, once for each call. A pod's log is deleted with the pod, and a restart makes new
+`ask` calls it through the official client. The other functions return what a job's pods printed, why they do not run,
+and what else Kubernetes and Kueue report of them.
+
+A refusal raises a UserError that quotes the server. Who may not read Workloads, pods or events gets fewer reasons.
+Expired credentials are read again, once for each call. A pod's log is deleted with the pod, and a restart creates new
 pods. So each pod, when its trainer has ended, copies the trainer's log to logs/TIME-rankK.txt in the job's folder.
 Ranks are jax's: slice by slice, machine by machine.
 """
@@ -22,35 +24,53 @@ from launch.jobs import Job
 from launch.manifest import AGAIN, FOR_GOOD, SWEEP
 from launch.printable import printable
 
-CORE, CUSTOM = "CoreV1Api", "CustomObjectsApi"
-# To connect, and to the next piece of an answer: a server may hang without a word. Each is tried twice, so that a
-# command says so within a minute. A log that is followed may pause for longer.
-SECONDS_TO_ANSWER, SECONDS_BETWEEN_LINES = (5, 20), 60
+CORE = "CoreV1Api"
+CUSTOM = "CustomObjectsApi"
+# To connect, and to the next piece of an answer: a server may hang. The client tries twice, so that a command reports
+# it within a minute. A log that is followed may pause for longer.
+SECONDS_TO_ANSWER = (5, 20)
+SECONDS_BETWEEN_LINES = 60
 AWAY = (429, 500, 502, 503, 504)  # HTTP codes of a server that starts, stops or has too much to do
 SECONDS_BETWEEN_LOOKS = 5.0
-GOES_ON = "the same command goes on when it answers"
-QUEUES, QUEUE_VERSIONS = "kueue.x-k8s.io", ("v1beta2", "v1beta1")
+CONTINUES = "the same command continues when it answers"
+QUEUES = "kueue.x-k8s.io"
+QUEUE_VERSIONS = ("v1beta2", "v1beta1")
 JOB_UID = "kueue.x-k8s.io/job-uid"  # label of a Workload: the JobSet that it stands for
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"  # label of a pod
-SAYS_NOTHING = ("ContainerCreating", "PodInitializing")
+UNINFORMATIVE = ("ContainerCreating", "PodInitializing")  # reasons of a container that starts as it should
 HIDDEN = (403, 404)  # what the user may not read, or the cluster does not serve
-INDEX_OF_SLICE, INDEX_OF_MACHINE = "jobset.sigs.k8s.io/job-index", "batch.kubernetes.io/job-completion-index"
+INDEX_OF_SLICE = "jobset.sigs.k8s.io/job-index"
+INDEX_OF_MACHINE = "batch.kubernetes.io/job-completion-index"
 
 
-# The methods that this process had an answer to. A server that starts knows no JobSets for a moment, and says of them
-# "404 page not found": that is no refusal where it served them before, or was away.
+# The methods that the server has answered in this process. A server that starts knows no JobSets for a moment, and
+# says of them "404 page not found". That is no refusal if it served them before, or was away.
 _served: set[str] = set()
 
 
 def ask(api: str, method: str, *args: Any, unless: tuple[int, ...] = (), **kwargs: Any) -> Any:
-    """Calls `method` of the client's class `api`, CORE or CUSTOM; returns the answer, None for a status in `unless`.
-    UserError where no cluster is known or it refuses, Unavailable where it cannot be reached or gives no answer."""
+    """Calls a method of the Kubernetes client.
+
+    Args:
+        api: the client's class, CORE or CUSTOM.
+        method: the name of the method.
+        *args: its arguments.
+        unless: HTTP codes for which None is returned.
+        **kwargs: its keyword arguments.
+
+    Returns:
+        The server's answer; None if its HTTP code is one of `unless`.
+
+    Raises:
+        UserError: if no cluster is known, or it refuses.
+        Unavailable: if the cluster cannot be reached, or gives no answer.
+    """
     _client()  # raises UserError if the client library or the kubeconfig is missing
     import kubernetes
     import urllib3
 
     kwargs = {"_request_timeout": SECONDS_TO_ANSWER} | kwargs
-    for credentials in ("kept", "read anew"):
+    for credentials in ("cached", "read again"):
         try:
             call = getattr(getattr(kubernetes.client, api)(_client()), method)
             answer = _checked(method, call(*args, **kwargs))
@@ -59,28 +79,35 @@ def ask(api: str, method: str, *args: Any, unless: tuple[int, ...] = (), **kwarg
         except kubernetes.client.ApiException as error:
             if error.status in unless:
                 return None
-            if error.status == 401 and credentials == "kept":
+            if error.status == 401 and credentials == "cached":
                 _client.cache_clear()
                 continue
-            known = "; gcloud auth login, or what the kubeconfig names, makes new credentials" * (error.status == 401)
-            said = str(error.body or "").strip()[:500]
-            with contextlib.suppress(ValueError, LookupError, TypeError):  # as a rule the answer is a Kubernetes Status
-                said = str(json.loads(error.body or "")["message"])
-            said = printable(f"{error.status} {error.reason}: {said}")
-            unserved = error.status == 404 and not str(error.body or "").startswith("{")
-            if error.status in AWAY or unserved and _served & {method, "was away"}:
-                raise Unavailable(f"the cluster gives no answer: {said}; {GOES_ON}") from None
-            raise UserError(f"the cluster refuses: {said}{known}") from None
+            raise _refusal(method, error) from None
         except urllib3.exceptions.HTTPError as error:
             _served.add("was away")
-            raise Unavailable(f"the cluster cannot be reached: {printable(str(error))}; {GOES_ON}") from None
-        except (ValueError, TypeError, AttributeError) as error:  # the client makes no object of what it got
+            raise Unavailable(f"the cluster cannot be reached: {printable(str(error))}; {CONTINUES}") from None
+        except (ValueError, TypeError, AttributeError) as error:  # the client cannot parse the answer
             why = printable(str(error))[:300]
-            raise Unavailable(f"what answers is no API server of Kubernetes ({why}); {GOES_ON}") from None
+            raise Unavailable(f"what answers is no API server of Kubernetes ({why}); {CONTINUES}") from None
+
+
+def _refusal(method: str, error: Any) -> UserError | Unavailable:
+    """Returns the error for an ApiException: Unavailable if the server is away for a while, else UserError."""
+    body = str(error.body or "")
+    message = body.strip()[:500]
+    with contextlib.suppress(ValueError, LookupError, TypeError):  # as a rule the answer is a Kubernetes Status
+        message = str(json.loads(error.body or "")["message"])
+    message = printable(f"{error.status} {error.reason}: {message}")
+    is_unserved = error.status == 404 and not body.startswith("{")
+    served_before = bool(_served & {method, "was away"})
+    if error.status in AWAY or (is_unserved and served_before):
+        return Unavailable(f"the cluster gives no answer: {message}; {CONTINUES}")
+    hint = "; gcloud auth login, or what the kubeconfig names, makes new credentials" if error.status == 401 else ""
+    return UserError(f"the cluster refuses: {message}{hint}")
 
 
 def _checked(method: str, answer: Any) -> Any:
-    """The answer; ValueError where it is none of an API server, as the page of a proxy is."""
+    """Returns the answer; ValueError if no API server gives such a one, but a proxy, say, with a page of its own."""
     if answer is None and method.startswith("list_"):
         raise ValueError("it says nothing")
     if method.endswith("_custom_object"):
@@ -94,17 +121,17 @@ def _checked(method: str, answer: Any) -> Any:
 def serves(group: str, version: str, resource: str) -> bool:
     """Whether the server serves objects of this kind."""
     listed = ask(CUSTOM, "get_api_resources", group, version, unless=(404,))
-    return listed is not None and any(found.name == resource for found in listed.resources)
+    return listed is not None and any(kind.name == resource for kind in listed.resources)
 
 
-def holding(item: dict) -> dict[str, dict]:
-    """The conditions of an object that are true, by type."""
+def true_conditions(item: dict) -> dict[str, dict]:
+    """Returns the conditions of an object that are true, by type."""
     return {c["type"]: c for c in item.get("status", {}).get("conditions", []) if c["status"] == "True"}
 
 
 @functools.cache
 def _client() -> Any:
-    """One client for the process: it keeps its connection, and runs a credential program of the kubeconfig once."""
+    """Returns the process's client, which keeps its connection and runs the kubeconfig's credential program once."""
     try:
         import kubernetes
         import yaml
@@ -114,7 +141,7 @@ def _client() -> Any:
 
     try:
         client = kubernetes.config.new_client_from_config()
-        # by default it tries four times, for minutes where the server hangs
+        # by default the client tries four times, which takes minutes if the server hangs
         client.configuration.retries = urllib3.Retry(total=1, status=0, raise_on_status=False)
         return kubernetes.client.ApiClient(client.configuration)
     except (kubernetes.config.ConfigException, yaml.YAMLError, OSError) as error:
@@ -124,7 +151,7 @@ def _client() -> Any:
         ) from None
 
 
-def keep(job: Job, rank: int) -> None:
+def copy_log(job: Job, rank: int) -> None:
     """Copies the log of the try that ended on this pod to the job's folder."""
     text = output.log(job, -1).decode(errors="replace")
     path = job.folder / "logs" / f"{output.now()}-rank{rank}.txt"
@@ -134,49 +161,71 @@ def keep(job: Job, rank: int) -> None:
 
 
 def logs(sweep: Sweep, job: Job, item: dict | None, rank: int | None, attempt: int | None) -> bytes:
-    """What process `rank`, or the first, printed in its pod of the JobSet `item`; and, without a rank, the JobSet's
-    conditions and events. Of an `attempt`: its kept log; the newest is that of the pod that runs, if one does."""
+    """Returns what a process of the job printed, and what Kubernetes reports of its JobSet.
+
+    Args:
+        sweep: the sweep that the job belongs to.
+        job: the job.
+        item: its JobSet, if it has one.
+        rank: only what this process printed. None: what the first one printed, and the JobSet's conditions and events.
+        attempt: only this try, from its copied log. The newest try is that of the pod that runs, if one does.
+
+    Raises:
+        UserError: if there is no JobSet, no pod or no such try.
+    """
     pod = _pod(sweep, item, rank or 0) if item else None
     if attempt is not None:
-        kept = sorted((job.folder / "logs").glob(f"*-rank{rank or 0}.txt"))
-        runs = pod and pod.status.phase in ("Pending", "Running")
-        tries = [path.read_bytes for path in kept] + [lambda: _log(sweep, pod)] * bool(runs)
-        return output.one_try(tries, attempt, job)()
+        copies = sorted((job.folder / "logs").glob(f"*-rank{rank or 0}.txt"))
+        readers: list[Callable[[], bytes]] = [path.read_bytes for path in copies]
+        if pod and pod.status.phase in ("Pending", "Running"):
+            readers.append(lambda: _log(sweep, pod))
+        read = output.one_try(readers, attempt, job)
+        return read()
     if item is None:
         raise UserError(f"job {job.name} has no JobSet in namespace {sweep.options['namespace']}")
     text = _log(sweep, pod) if pod else b""
-    said = _said(sweep, item) if rank is None else []
-    if not text and not said:
+    report = _conditions_and_events(sweep, item) if rank is None else []
+    if not text and not report:
         raise UserError(f"job {job.name} has no pod in namespace {sweep.options['namespace']}")
-    return text + "".join(f"{line}\n" for line in said).encode()
+    return text + "".join(f"{line}\n" for line in report).encode()
 
 
 def follow(sweep: Sweep, look: Callable[[], dict | None], rank: int) -> Iterator[bytes]:
     """Yields what process `rank` prints, pod after pod, until the JobSet that look() returns has ended or is gone."""
-    shown, ended = {}, set()  # bytes shown of each pod; pods that print no more
+    n_shown: dict[str, int] = {}  # bytes shown of each pod, by uid
+    ended = set()  # pods that print no more, by uid
     while item := look():
-        over = {"Completed", "Failed"} & holding(item).keys()
+        is_over = bool({"Completed", "Failed"} & true_conditions(item).keys())
         pod = _pod(sweep, item, rank)
-        if pod and pod.status.phase != "Pending" and (uid := pod.metadata.uid) not in ended:
-            if shown and uid not in shown:
+        if pod and pod.status.phase != "Pending" and pod.metadata.uid not in ended:
+            uid = pod.metadata.uid
+            if n_shown and uid not in n_shown:
                 yield f"==> {pod.metadata.name} <==\n".encode()
-            shown.setdefault(uid, 0)
-            for text in _stream(sweep, pod, shown[uid]):
-                shown[uid] += len(text)
+            n_shown.setdefault(uid, 0)
+            for text in _stream(sweep, pod, n_shown[uid]):
+                n_shown[uid] += len(text)
                 yield text
-            ended |= {uid} if pod.status.phase != "Running" else set()
-        if over:
+            if pod.status.phase != "Running":
+                ended.add(uid)
+        if is_over:
             return
         time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
 def _stream(sweep: Sweep, pod: Any, skip: int) -> Iterator[bytes]:
-    """Yields what the pod prints after its first `skip` bytes until it, or the connection, ends."""
+    """Yields what the pod prints after its first `skip` bytes until the pod, or the connection, ends."""
     import urllib3
 
-    place = "read_namespaced_pod_log", pod.metadata.name, sweep.options["namespace"]
-    timeout = SECONDS_TO_ANSWER[0], SECONDS_BETWEEN_LINES
-    log = ask(CORE, *place, container="trainer", follow=True, _preload_content=False, _request_timeout=timeout)
+    log = ask(
+        CORE,
+        "read_namespaced_pod_log",
+        pod.metadata.name,
+        sweep.options["namespace"],
+        container="trainer",
+        follow=True,
+        _preload_content=False,
+        _request_timeout=(SECONDS_TO_ANSWER[0], SECONDS_BETWEEN_LINES),
+    )
     with contextlib.closing(log), contextlib.suppress(urllib3.exceptions.HTTPError):
         for text in log.stream(4096, decode_content=True):
             if text[skip:]:
@@ -185,26 +234,31 @@ def _stream(sweep: Sweep, pod: Any, skip: int) -> Iterator[bytes]:
 
 
 def _pod(sweep: Sweep, item: dict, rank: int) -> Any:
-    """The newest pod of that rank, or None."""
-    selector, namespace = f"{JOBSET_NAME}={item['metadata']['name']}", sweep.options["namespace"]
-    pods = ask(CORE, "list_namespaced_pod", namespace, label_selector=selector).items
+    """Returns the newest pod of that rank, or None."""
+    selector = f"{JOBSET_NAME}={item['metadata']['name']}"
+    pods = ask(CORE, "list_namespaced_pod", sweep.options["namespace"], label_selector=selector).items
     n_hosts = item["spec"]["replicatedJobs"][0]["template"]["spec"]["parallelism"]
-    index = lambda pod, label: int(pod.metadata.labels.get(label, 0))
-    rank_of = lambda pod: index(pod, INDEX_OF_SLICE) * n_hosts + index(pod, INDEX_OF_MACHINE)
-    of_rank = [pod for pod in pods if rank_of(pod) == rank]
-    return max(of_rank, key=lambda pod: str(pod.metadata.creation_timestamp), default=None)
+    pods_of_rank = [pod for pod in pods if _rank_of(pod, n_hosts) == rank]
+    return max(pods_of_rank, key=lambda pod: str(pod.metadata.creation_timestamp), default=None)
+
+
+def _rank_of(pod: Any, n_hosts: int) -> int:
+    """Returns the rank of a pod's process in a job whose slices have `n_hosts` machines."""
+    index_of_slice = int(pod.metadata.labels.get(INDEX_OF_SLICE, 0))
+    index_of_machine = int(pod.metadata.labels.get(INDEX_OF_MACHINE, 0))
+    return index_of_slice * n_hosts + index_of_machine
 
 
 def _log(sweep: Sweep, pod: Any) -> bytes:
-    """What the pod's trainer printed; b"" before it has started."""
+    """Returns what the pod's trainer printed; b"" before it has started."""
     if pod.status.phase == "Pending":
         return b""
-    place = "read_namespaced_pod_log", pod.metadata.name, sweep.options["namespace"]
-    return ask(CORE, *place, container="trainer").encode()
+    namespace = sweep.options["namespace"]
+    return ask(CORE, "read_namespaced_pod_log", pod.metadata.name, namespace, container="trainer").encode()
 
 
-def _said(sweep: Sweep, item: dict) -> list[str]:
-    """The JobSet's conditions, and the events of all objects whose names contain the JobSet's, oldest first."""
+def _conditions_and_events(sweep: Sweep, item: dict) -> list[str]:
+    """Returns the JobSet's conditions, and the events of all objects whose names contain the JobSet's, oldest first."""
     name = item["metadata"]["name"]
     lines = [f"==> JobSet {name} <=="]
     for c in item.get("status", {}).get("conditions", []):
@@ -216,93 +270,133 @@ def _said(sweep: Sweep, item: dict) -> list[str]:
 
 
 def _events(sweep: Sweep, name: str) -> list:
-    """The events of all objects whose names contain `name`, oldest first; none if the user may not read events."""
-    found = ask(CORE, "list_namespaced_event", sweep.options["namespace"], unless=HIDDEN)
-    mine = [event for event in (found.items if found else []) if name in (event.involved_object.name or "")]
-    return sorted(mine, key=lambda event: str(event.last_timestamp or event.event_time))
+    """Returns the events of all objects whose names contain `name`, oldest first; [] if the user may not read them."""
+    answer = ask(CORE, "list_namespaced_event", sweep.options["namespace"], unless=HIDDEN)
+    if not answer:
+        return []
+    events = [event for event in answer.items if name in (event.involved_object.name or "")]
+    return sorted(events, key=lambda event: str(event.last_timestamp or event.event_time))
 
 
 def reasons(sweep: Sweep, items: list[dict]) -> dict[str, str]:
-    """By the uid of a JobSet: why its pods do not run, or how one failed; nothing of a JobSet of which all pods run."""
-    items = [item for item in items if "Completed" not in holding(item)]
+    """Returns, by the uid of a JobSet, why its pods do not run or how one failed; nothing if all of its pods run."""
+    items = [item for item in items if "Completed" not in true_conditions(item)]
     queued = [item for item in items if item["spec"].get("suspend")]
-    why = _queued(sweep, queued) | _admitted(sweep, [item for item in items if item not in queued])
+    admitted = [item for item in items if item not in queued]
+    why = _reasons_of_queued(sweep, queued) | _reasons_of_admitted(sweep, admitted)
     return {uid: printable(" ".join(words.split())) for uid, words in why.items() if words}
 
 
-def _queued(sweep: Sweep, items: list[dict]) -> dict[str, str]:
-    """What Kueue says of each of these JobSets, which it holds back."""
-    for version in QUEUE_VERSIONS if items else ():
-        place = "list_namespaced_custom_object", QUEUES, version, sweep.options["namespace"], "workloads"
-        if (found := ask(CUSTOM, *place, unless=HIDDEN)) is not None:
-            said = {item["metadata"].get("labels", {}).get(JOB_UID): _of_workload(item) for item in found["items"]}
-            uids = [item["metadata"]["uid"] for item in items]
-            return {uid: said.get(uid, "Kueue has made no Workload of it; does it manage JobSets?") for uid in uids}
+def _reasons_of_queued(sweep: Sweep, items: list[dict]) -> dict[str, str]:
+    """Returns, by uid, what Kueue reports of each of these JobSets, which it holds back."""
+    if not items:
+        return {}
+    namespace = sweep.options["namespace"]
+    for version in QUEUE_VERSIONS:
+        answer = ask(CUSTOM, "list_namespaced_custom_object", QUEUES, version, namespace, "workloads", unless=HIDDEN)
+        if answer is None:
+            continue
+        why = {item["metadata"].get("labels", {}).get(JOB_UID): _why_not_admitted(item) for item in answer["items"]}
+        uids = [item["metadata"]["uid"] for item in items]
+        return {uid: why.get(uid, "Kueue has made no Workload of it; does it manage JobSets?") for uid in uids}
     return {}
 
 
-def _of_workload(item: dict) -> str:
-    """Why Kueue does not admit a Workload, or took its admission back."""
-    status, true = item.get("status", {}), holding(item)
+def _why_not_admitted(item: dict) -> str:
+    """Returns why Kueue does not admit a Workload, or took its admission back."""
+    status = item.get("status", {})
+    conditions = true_conditions(item)
     message = {c["type"]: c.get("message") or c.get("reason", "") for c in status.get("conditions", [])}
-    said = [f"evicted: {message['Evicted']}"] if "Evicted" in true else []
-    if "QuotaReserved" not in true:
-        said.append(message.get("QuotaReserved", "not looked at yet"))
-    elif "Admitted" not in true:
-        waits = [check for check in status.get("admissionChecks", []) if check["state"] != "Ready"]
-        said += [_both(f"admission check {check['name']} is {check['state']}", check.get("message")) for check in waits]
-    return f"Kueue: {'; '.join(said) or 'admitted, about to start'}"
+    reasons = []
+    if "Evicted" in conditions:
+        reasons.append(f"evicted: {message['Evicted']}")
+    if "QuotaReserved" not in conditions:
+        reasons.append(message.get("QuotaReserved", "not looked at yet"))
+    elif "Admitted" not in conditions:
+        for check in status.get("admissionChecks", []):
+            if check["state"] != "Ready":
+                summary = f"admission check {check['name']} is {check['state']}"
+                reasons.append(_with_message(summary, check.get("message")))
+    return f"Kueue: {'; '.join(reasons) or 'admitted, about to start'}"
 
 
-def _admitted(sweep: Sweep, items: list[dict]) -> dict[str, str]:
-    """Why each of these JobSets has fewer pods at work than it needs, or how one of its pods failed if it has."""
-    place = "list_namespaced_pod", sweep.options["namespace"]
-    selector = f"{SWEEP}={sweep.id}"
-    if not items or not (found := ask(CORE, *place, label_selector=selector, unless=HIDDEN)):
+def _reasons_of_admitted(sweep: Sweep, items: list[dict]) -> dict[str, str]:
+    """Returns, by uid, why each of these JobSets has too few running pods, or how one of its pods failed."""
+    if not items:
         return {}
-    pods = {}
-    for pod in sorted(found.items, key=lambda pod: pod.metadata.name):
+    selector = f"{SWEEP}={sweep.id}"
+    answer = ask(CORE, "list_namespaced_pod", sweep.options["namespace"], label_selector=selector, unless=HIDDEN)
+    if not answer:
+        return {}
+    pods_of = {}  # by the name of the JobSet
+    for pod in sorted(answer.items, key=lambda pod: pod.metadata.name):
         if not pod.metadata.deletion_timestamp:
-            pods.setdefault(pod.metadata.labels.get(JOBSET_NAME), []).append(pod)
-    recent = functools.cache(lambda: _events(sweep, sweep.id))  # asked for only where no pod tells
-    return {item["metadata"]["uid"]: _of_pods(item, pods.get(item["metadata"]["name"], []), recent) for item in items}
+            pods_of.setdefault(pod.metadata.labels.get(JOBSET_NAME), []).append(pod)
+
+    @functools.cache
+    def events() -> list:
+        """Returns the sweep's events, requested only if no pod says why it waits."""
+        return _events(sweep, sweep.id)
+
+    reasons = {}
+    for item in items:
+        pods = pods_of.get(item["metadata"]["name"], [])
+        reasons[item["metadata"]["uid"]] = _why_pods_do_not_run(item, pods, events)
+    return reasons
 
 
-def _of_pods(item: dict, pods: list, recent: Callable[[], list]) -> str:
-    ended = [f"pod {pod.metadata.name}: {words}" for pod in pods if (words := _end(pod))][:1]
-    if "Failed" in holding(item):
-        return "".join(ended)
+def _why_pods_do_not_run(item: dict, pods: list, events: Callable[[], list]) -> str:
+    """Returns why the JobSet has fewer running pods than it needs, or how one failed; "" if all run."""
+    ends = _first_reason(pods, _end)
+    if "Failed" in true_conditions(item):
+        return "".join(ends)
     (slices,) = item["spec"]["replicatedJobs"]
-    needed = slices["replicas"] * slices["template"]["spec"]["parallelism"]
+    n_needed = slices["replicas"] * slices["template"]["spec"]["parallelism"]
     waiting = [pod for pod in pods if pod.status.phase == "Pending"]
-    if len(pods) - len(waiting) >= needed:
+    n_running = len(pods) - len(waiting)
+    if n_running >= n_needed:
         return ""
-    said = [f"pod {pod.metadata.name}: {words}" for pod in waiting if (words := _waits(pod))][:1] or ended
-    if not said:
+    reasons = _first_reason(waiting, _why_waiting) or ends
+    if not reasons:
         name = item["metadata"]["name"]
-        warnings = [event for event in recent() if event.type == "Warning" and name in event.involved_object.name]
-        said = [_both(event.reason, event.message) for event in warnings[-1:]]
-    return "; ".join([f"{len(pods) - len(waiting)} of {needed} pods run" if pods else "no pod yet", *said])
+        warnings = [event for event in events() if event.type == "Warning" and name in event.involved_object.name]
+        reasons = [_with_message(event.reason, event.message) for event in warnings[-1:]]
+    summary = f"{n_running} of {n_needed} pods run" if pods else "no pod yet"
+    return "; ".join([summary, *reasons])
 
 
-def _containers(pod: Any, kind: str) -> list:
-    """The containers' states that are of this kind."""
-    every = [*(pod.status.init_container_statuses or ()), *(pod.status.container_statuses or ())]
-    return [found for container in every if container.state and (found := getattr(container.state, kind))]
+def _first_reason(pods: list, reason_of: Callable[[Any], str]) -> list[str]:
+    """Returns the name and the reason of the first pod that has one, as a list of one sentence; [] if none has."""
+    for pod in pods:
+        reason = reason_of(pod)
+        if reason:
+            return [f"pod {pod.metadata.name}: {reason}"]
+    return []
 
 
-def _waits(pod: Any) -> str:
-    """Why a pod that waits does so; "" where that is not said."""
-    held = [waiting for waiting in _containers(pod, "waiting") if waiting.reason not in (None, *SAYS_NOTHING)]
-    unmet = [c for c in pod.status.conditions or () if (c.type, c.status) == ("PodScheduled", "False")]
-    return "".join(_both(why.reason, why.message) for why in (held + unmet)[:1])
+def _container_states(pod: Any, kind: str) -> list:
+    """Returns the states of the pod's containers that are of this kind: "waiting" or "terminated"."""
+    containers = [*(pod.status.init_container_statuses or ()), *(pod.status.container_statuses or ())]
+    states = [getattr(container.state, kind) for container in containers if container.state]
+    return [state for state in states if state]
+
+
+def _why_waiting(pod: Any) -> str:
+    """Returns why a waiting pod does not start; "" if Kubernetes does not say."""
+    waiting = [state for state in _container_states(pod, "waiting") if state.reason not in (None, *UNINFORMATIVE)]
+    unscheduled = [c for c in pod.status.conditions or () if (c.type, c.status) == ("PodScheduled", "False")]
+    for cause in [*waiting, *unscheduled]:
+        return _with_message(cause.reason, cause.message)
+    return ""
 
 
 def _end(pod: Any) -> str:
-    """How a container ended of which launch.task has not said why; "" if none did."""
-    ends = [end for end in _containers(pod, "terminated") if end.exit_code not in (0, FOR_GOOD, *AGAIN)]
-    return "".join(_both(f"exit code {end.exit_code}, {end.reason or 'Error'}", end.message) for end in ends[:1])
+    """Returns how a container ended for which launch.task has recorded no cause; "" if none did."""
+    for end in _container_states(pod, "terminated"):
+        if end.exit_code not in (0, FOR_GOOD, *AGAIN):
+            return _with_message(f"exit code {end.exit_code}, {end.reason or 'Error'}", end.message)
+    return ""
 
 
-def _both(reason: str, message: str | None) -> str:
+def _with_message(reason: str, message: str | None) -> str:
     return f"{reason}: {message}" if message else reason

@@ -1,7 +1,7 @@
-"""Writes runs.csv, one row for each finished run of a sweep: python -m launch.collect --workdir=DIR [--mix=code].
+"""Write runs.csv, one row for each finished run of a sweep: python -m launch.collect --workdir=DIR [--mix=code].
 
-The scaling law's columns come first, those that trace a run last. Missing runs are listed with the reason. Results of
-two versions of the code, of two corpora, or of a config that is not the sweep's are refused, unless --mix names them.
+The scaling law's columns come first, those that trace a run last. Missing runs are listed with the reason. runs.csv
+never mixes two versions of the code, two corpora, or configs that are not the sweep's, unless --mix names them.
 """
 
 if __name__ == "__main__":
@@ -12,6 +12,7 @@ if __name__ == "__main__":
 import csv
 import io
 import os
+from collections.abc import Sequence
 
 from absl import flags
 
@@ -29,72 +30,118 @@ VERSIONS = {"code": "code", "jmoe_version": "code", "jax_version": "code", "corp
 
 
 def write(sweep: Sweep) -> tuple[str, int]:
-    """Writes runs.csv, complete or not at all. Returns, in words, what it holds and which runs are missing; and the
-    number of missing runs, without those whose failure was accepted. UserError where runs.csv would mix versions."""
+    """Writes runs.csv, complete or not at all.
+
+    Returns:
+        What runs.csv holds and which runs are missing, in words; and the number of missing runs, without those whose
+        failure was accepted.
+
+    Raises:
+        UserError: if runs.csv would mix versions.
+    """
     rows, missing, given_up = rows_of(sweep)
-    path, text = sweep.workdir / "runs.csv", io.StringIO()
-    # in the order of the row with the most columns: those of older versions lack some, and may have others
-    fields = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
-    own = [name for name in fields if name not in LAW_COLUMNS + TRACES]
-    writer = csv.DictWriter(text, [*LAW_COLUMNS, *own, *(TRACES if rows else ())])
-    writer.writeheader()
-    writer.writerows(rows)
-    storage.write_whole(path, text.getvalue())
-    report, n_runs = f"{os.fspath(path)}: {len(rows)} runs", len(rows) + len(missing) + len(given_up)
-    listed = lambda runs: "".join(f"\n  {run}: {why}" for run, why in runs.items())
+    path = sweep.workdir / "runs.csv"
+    storage.write_whole(path, table(rows))
+    report = f"{os.fspath(path)}: {len(rows)} runs"
     if missing:
-        report = f"{len(missing)} of {n_runs} runs are missing from {os.fspath(path)}:{listed(missing)}"
+        n_runs = len(rows) + len(missing) + len(given_up)
+        report = f"{len(missing)} of {n_runs} runs are missing from {os.fspath(path)}:{_listed(missing)}"
     if given_up:
-        report += f"\n{len(given_up)} runs are left out, of jobs whose failure was accepted:{listed(given_up)}"
+        report += f"\n{len(given_up)} runs are left out, of jobs whose failure was accepted:{_listed(given_up)}"
     return report, len(missing)
 
 
+def _listed(runs: dict[str, str]) -> str:
+    """Returns a line for each run and its reason, each after a newline."""
+    return "".join(f"\n  {run}: {why}" for run, why in runs.items())
+
+
+def table(rows: Sequence[dict]) -> str:
+    """Returns runs.csv of these rows: the law's columns first, those that trace a run last."""
+    # in the order of the row with the most columns: rows of older versions lack some, and may have others
+    fields = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
+    other_columns = [name for name in fields if name not in LAW_COLUMNS + TRACES]
+    trace_columns = TRACES if rows else ()
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*LAW_COLUMNS, *other_columns, *trace_columns])
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
 def rows_of(sweep: Sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
-    """(rows of the finished runs, {missing run: why}, {run of a job whose failure was accepted: why it failed}).
-    UserError where sweep.mix does not allow two versions of code or corpus, or a config that is not the sweep's."""
-    rows, configs, missing, given_up, files = [], [], {}, {}, files_of(sweep.workdir)
+    """Collects the finished runs of a sweep.
+
+    Returns:
+        The rows of the finished runs, {missing run: why}, {run of a job whose failure was accepted: why it failed}.
+
+    Raises:
+        UserError: if there are two versions of code or corpus, or a config that is not the sweep's, and sweep.mix does
+            not allow it.
+    """
+    files = files_of(sweep.workdir)
     finished = storage.of_each(lambda job: job.results(files), sweep.jobs, sweep.workdir)
-    for job, results in zip(sweep.jobs, finished):
-        why, failure = "", {}
+    rows: list[dict] = []
+    configs: list[dict] = []
+    missing: dict[str, str] = {}
+    given_up: dict[str, str] = {}
+    for job, results in zip(sweep.jobs, finished, strict=True):
+        why = ""
+        failure = {}
         if len(results) < len(job.budgets):
             failure = job.failure(files)
             why = failure.get("cause") or sweep.engine.reason(sweep, job) or "not finished"
         for branch in job.budgets:
             run = f"jobs/{job.name}/{branch}"
-            if branch not in results:
-                if failure.get("accepted"):
-                    given_up[run] = why
-                elif job.has(f"{branch}/result.json", files):
-                    missing[run] = "result.json is damaged; starting the sweep again writes it anew"
-                elif not job.kept:
-                    missing[run] = why
-                continue
-            result = results[branch]
-            record = result.pop("record")
-            if "config" not in sweep.mix and not _is_config_of(job, record["config"]):
-                raise UserError(f"{run} was trained under another config than its job's; --mix=config takes it")
-            overrides = " ".join(f"{field}={value!r}" for field, value in job.overrides.items())
-            rows.append(result | dict(zip(TRACES, (run, "+".join(job.code), job.config_file, overrides))))
-            configs.append(record["config"])
+            if branch in results:
+                record = results[branch].pop("record")
+                _check_config(sweep, job, run, record["config"])
+                rows.append(results[branch] | _traces(job, run))
+                configs.append(record["config"])
+            elif failure.get("accepted"):
+                given_up[run] = why
+            elif job.has(f"{branch}/result.json", files):
+                missing[run] = "result.json is damaged; starting the sweep again rewrites it"
+            elif not job.kept:
+                missing[run] = why
     with_columns(rows, configs)
-    for column, kind in VERSIONS.items():
-        versions = {}
-        for row in rows:
-            versions.setdefault(row.get(column, "unknown"), []).append(row["run"])
-        if len(versions) > 1 and kind not in sweep.mix:
-            listed = "; ".join(f"{value} in {len(runs)} runs, first {runs[0]}" for value, runs in versions.items())
-            raise UserError(f"runs.csv would mix two of {column}: {listed}. --mix={kind} allows it")
+    _check_versions(sweep, rows)
     return rows, missing, given_up
 
 
-def _is_config_of(job: Job, config: dict) -> bool:
-    """Whether a result's config is the one that the job is named after; only the corpus may have been pinned since."""
+def _traces(job: Job, run: str) -> dict[str, str]:
+    """Returns the columns that trace a run back to its job, in the order of TRACES."""
+    overrides = " ".join(f"{field}={value!r}" for field, value in job.overrides.items())
+    return {"run": run, "code": "+".join(job.code), "config": job.config_file, "overrides": overrides}
+
+
+def _check_config(sweep: Sweep, job: Job, run: str, config: dict) -> None:
+    """Raises UserError if a run's config is not the one that its job is named after, unless --mix allows it.
+
+    Only the corpus may have been pinned since.
+    """
+    if "config" in sweep.mix:
+        return
     data = config["data"]
-    fingerprints = job.overrides.get("data.fingerprint", data["fingerprint"]), ""
-    return job.name[-8:] in [digest(config | {"data": data | {"fingerprint": found}}) for found in fingerprints]
+    fingerprints = (job.overrides.get("data.fingerprint", data["fingerprint"]), "")
+    digests = [digest(config | {"data": data | {"fingerprint": fingerprint}}) for fingerprint in fingerprints]
+    if job.name[-8:] not in digests:
+        raise UserError(f"{run} was trained under another config than its job's; --mix=config takes it")
+
+
+def _check_versions(sweep: Sweep, rows: list[dict]) -> None:
+    """Raises UserError if the rows are of two versions of something, unless --mix allows it."""
+    for column, kind in VERSIONS.items():
+        runs_of = {}
+        for row in rows:
+            runs_of.setdefault(row.get(column, "unknown"), []).append(row["run"])
+        if len(runs_of) > 1 and kind not in sweep.mix:
+            listed = "; ".join(f"{value} in {len(runs)} runs, first {runs[0]}" for value, runs in runs_of.items())
+            raise UserError(f"runs.csv would mix two of {column}: {listed}. --mix={kind} allows it")
 
 
 def main(_: object) -> None:
+    """Writes runs.csv of --workdir, prints what is missing, and runs the command of --on_done."""
     sweep = sweepfile.chosen()
     on_done = hooks.words("on_done")
     sweep.mix = sorted({*sweep.mix, *flags.FLAGS.mix})

@@ -1,5 +1,7 @@
-"""Commands of the user's that tell how a sweep goes: --on_done at its end, --on_failure for each job that failed for
-good. Each is split into words as in a shell, but run without one."""
+"""Commands of the user's that report on a sweep: --on_done at its end, --on_failure for each job that failed for good.
+
+Each command is split into words as in a shell, but run without one.
+"""
 
 import json
 import os
@@ -18,20 +20,29 @@ from launch.backend import Sweep
 from launch.jobs import Job
 
 
-def given(refused: str) -> dict[str, list[str] | None]:
-    """The commands of --on_done and --on_failure as argument lists, None where there is none. UserError where one is
-    given although it is `refused` for this reason, a quotation is not closed, or this machine has no such program."""
-    commands = {flag: words(flag) for flag in ("on_done", "on_failure")}
-    for flag, command in commands.items():
-        if command is not None and refused:
-            raise UserError(f"--{flag}{refused}")
-        if command is not None and not shutil.which(command[0]):
+def commands(refusal: str) -> dict[str, list[str] | None]:
+    """Returns the commands of --on_done and --on_failure as argument lists; None for a flag that is not given.
+
+    Args:
+        refusal: why neither flag can be used here, as the end of an error's sentence; "" if they can.
+
+    Raises:
+        UserError: if a flag is given although there is a refusal, a quotation is not closed, or this machine has no
+            such program.
+    """
+    command_of = {flag: words(flag) for flag in ("on_done", "on_failure")}
+    for flag, command in command_of.items():
+        if command is None:
+            continue
+        if refusal:
+            raise UserError(f"--{flag}{refusal}")
+        if not shutil.which(command[0]):
             raise UserError(f"--{flag}={flags.FLAGS[flag].value} names no program that is on this machine's PATH")
-    return commands
+    return command_of
 
 
 def words(flag: str) -> list[str] | None:
-    """The command of a flag as an argument list, None where it is not given; UserError where it is no command."""
+    """Returns the command of a flag as an argument list, None if it is not given; UserError if it is no command."""
     text = flags.FLAGS[flag].value
     if text is None:
         return None
@@ -45,11 +56,18 @@ def words(flag: str) -> list[str] | None:
 
 
 def run(flag: str, command: list[str] | None, workdir: epath.Path, **variables: Any) -> None:
-    """Runs a command, if there is one, with JMOE_WORKDIR and the `variables` in its environment; if it fails, that is
-    printed and changes nothing else."""
+    """Runs the command of a flag. A failure is printed and has no other effect.
+
+    Args:
+        flag: the name of the flag, for messages.
+        command: the command as an argument list; None runs nothing.
+        workdir: the sweep's directory, which the command gets as JMOE_WORKDIR.
+        **variables: further environment variables of the command.
+    """
     if not command:
         return
-    environment = os.environ | {"JMOE_WORKDIR": os.fspath(workdir)} | {k: str(v) for k, v in variables.items()}
+    environment = os.environ | {"JMOE_WORKDIR": os.fspath(workdir)}
+    environment |= {name: str(value) for name, value in variables.items()}
     try:
         code = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL).returncode
     except OSError as error:
@@ -59,8 +77,10 @@ def run(flag: str, command: list[str] | None, workdir: epath.Path, **variables: 
 
 
 def failed(sweep: Sweep, job: Job) -> None:
-    """Runs the command of --on_failure if the job has failed for good, once; failure.json then says so."""
-    failure, command = job.failure(), sweep.options.get("on_failure")
-    if command and failure.get("for_good") and not {"cancelled", "accepted", "told"} & failure.keys():
+    """Runs the command of --on_failure once if the job has failed for good; failure.json then records it as "told"."""
+    command = sweep.options.get("on_failure")
+    failure = job.failure()
+    is_known = bool({"cancelled", "accepted", "told"} & failure.keys())
+    if command and failure.get("for_good") and not is_known:
         storage.write_whole(job.folder / "failure.json", json.dumps(failure | {"told": True}, indent=1))
         run("on_failure", command, sweep.workdir, JMOE_JOB=job.name, JMOE_CAUSE=failure["cause"])

@@ -1,8 +1,8 @@
 """The jobs of a sweep: a Python file whose get_sweep() returns a config file and what to vary in it.
 
-What varies is either a grid, {field: values}, every combination of which is a job, or a list with a dict of overrides
-for each job. A job is one trunk with its branches, run by one `jmoe.train` in DIR/jobs/NAME. NAME ends in a hash of the
-resolved config, so the same sweep started twice starts nothing twice. launch/varied.py reads the file.
+What varies is either a grid, {field: values}, of which every combination is a job, or a list with a dict of overrides
+for each job. A job is one trunk with its branches. One `jmoe.train` runs it in DIR/jobs/NAME. NAME ends in a hash of
+the resolved config, so the same sweep started twice starts nothing twice. launch/varied.py reads the file.
 """
 
 import contextlib
@@ -29,11 +29,32 @@ from launch.printable import printable
 from launch.varied import plain, read, resolve
 
 MIXABLE = ("code", "corpus", "config")
-Files = dict[str, set[str]]  # the files in each job's folder, as files_of lists them
+Files = dict[str, set[str]]  # by the name of a job: the files in its folder, as files_of lists them
 
 
 @dataclasses.dataclass
 class Job:
+    """One trunk with its branches, which one trainer trains.
+
+    Methods with an argument `files` take the sweep's files as `files_of` lists them. They read a file only if it is
+    among these, or if `files` is None.
+
+    Attributes:
+        name: d{d_model}-e{n_experts}- and a hash of the config.
+        folder: the job's folder in the workdir.
+        config_file: the config file that the sweep file names.
+        overrides: {field: value} of the config that the sweep sets for this job.
+        d_model: width of the model.
+        n_experts: experts of a block.
+        n_active: active parameters, as the paper counts them.
+        n_total: all parameters, as the paper counts them.
+        budgets: {branch: n_tokens as the config names them}.
+        segments: {trunk or branch: the tokens [first, last) that it trains on}.
+        corpus: fingerprint of the corpus; "" before it is known.
+        code: every version of the code that trained the job, in order.
+        kept: whether the job is of an earlier form of the sweep. Its results count, and it is trained no further.
+    """
+
     name: str
     folder: epath.Path
     config_file: str
@@ -42,12 +63,12 @@ class Job:
     n_experts: int
     n_active: int
     n_total: int
-    budgets: dict[str, int]  # branch: n_tokens as the config names them
-    segments: dict[str, list[int]]  # trunk or branch: the tokens [first, last) that it trains on
-    corpus: str = ""  # fingerprint
-    code: list[str] = dataclasses.field(default_factory=list)  # every version that trained it, in order
-    kept: bool = False  # of an earlier form of the sweep: its results count, and it is trained no further
-    _done = False  # not a dataclass field: whether the job was once found finished
+    budgets: dict[str, int]
+    segments: dict[str, list[int]]
+    corpus: str = ""
+    code: list[str] = dataclasses.field(default_factory=list)
+    kept: bool = False
+    _done = False  # not a dataclass field: whether `done` has seen the job finished
 
     @property
     def training_tokens(self) -> int:
@@ -56,6 +77,7 @@ class Job:
 
     @property
     def flops(self) -> int:
+        """Training FLOPs of the trunk and every branch."""
         return counts.training_flops(self.n_active, self.training_tokens)
 
     @property
@@ -67,16 +89,19 @@ class Job:
 
     @property
     def log(self) -> pathlib.Path:
+        """What its trainers on this machine print."""
         return self.local_folder / "log.txt"
 
     @property
     def lock(self) -> pathlib.Path:
-        """Held while its trainer runs."""
+        """The lock file that its trainer holds."""
         return self.local_folder / "lock"
 
     def results(self, files: Files | None = None) -> dict[str, dict]:
-        """Finished branches by name; a damaged result.json counts as unfinished: its trainer writes it anew. One
-        that is not among the sweep's `files`, as `files_of` lists them, is not read."""
+        """Returns the results of the finished branches, by branch.
+
+        A damaged result.json counts as unfinished: the job's trainer rewrites it.
+        """
         results = {}
         for branch in self.budgets:
             with contextlib.suppress(Damaged):
@@ -93,19 +118,29 @@ class Job:
         return files is None or file in files.get(self.name, ())
 
     def done(self, files: Files | None = None) -> bool:
-        """Whether it is finished; once found finished, it stays so."""
+        """Whether the job is finished. A finished job stays finished."""
         self._done = self._done or len(self.results(files)) == len(self.budgets)
         return self._done
 
     def progress(self) -> tuple[int, float | None]:
-        """Tokens trained so far over trunk and branches, and the newest cross-entropy."""
+        """Returns the tokens trained so far over trunk and branches, and the newest cross-entropy in nats."""
         lines = self._last_lines("metrics.jsonl", "n_tokens", "cross_entropy")
         tokens = sum(n_tokens - self.segments[segment][0] for _, segment, n_tokens, _ in lines)
-        return tokens, max(lines)[3] if lines else None
+        newest_loss = max(lines)[3] if lines else None
+        return tokens, newest_loss
 
     def _last_lines(self, file: str, *numbers: str) -> list[tuple]:
-        """(time of the last change, segment, the `numbers` in its last line) of this file of each segment that has it,
-        without damaged ones: their trainer says which."""
+        """Returns the last line of a file of each segment that has it.
+
+        Damaged files are left out: their trainer reports them.
+
+        Args:
+            file: the name of the file in the segment's folder, in JSON lines.
+            *numbers: the fields to read.
+
+        Returns:
+            For each segment: (time of the file's last change, segment, the numbers).
+        """
         lines = []
         for segment in self.segments:
             path = self.folder / segment / file
@@ -115,19 +150,30 @@ class Job:
         return lines
 
     def seconds(self, files: Files | None = None) -> float | None:
-        """How long its trainers have run so far, loading and compiling included; None if that was not kept."""
+        """Returns how many seconds its trainers have run so far, with loading and compiling; None if not recorded."""
         if self.has("time.json", files):
             with contextlib.suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
                 return float(json.loads(read_bytes(self.folder / "time.json"))["seconds"])
         return None
 
     def tokens_per_second(self) -> float | None:
-        """The pace of its trainer at the last step that it logged; None before the first."""
-        return max(self._last_lines("speed.jsonl", "tokens_per_second"), default=(None,))[-1] or None
+        """Returns the speed of its trainer at the last step that it logged; None before the first."""
+        lines = self._last_lines("speed.jsonl", "tokens_per_second")
+        if not lines:
+            return None
+        _, _, speed = max(lines)
+        return speed or None
 
     def failure(self, files: Files | None = None) -> dict:
-        """{"cause", "tries", "tokens", "for_good"} of its last failure since the sweep was started; empty if none.
-        launch.cancel adds "cancelled": true for the job that it stops, and launch.accept "accepted": true."""
+        """Returns its last failure since the sweep was started; {} if there is none.
+
+        Returns:
+            cause: why it failed, in words.
+            tries: tries in a row that made no progress.
+            tokens: the tokens trained at that time.
+            for_good: whether the job is not tried again.
+            cancelled, accepted: true if launch.cancel stopped the job, or launch.accept accepted its failure.
+        """
         if not self.has("failure.json", files):
             return {}
         try:
@@ -141,53 +187,68 @@ class Job:
         return failure | {"cause": printable(failure["cause"])}
 
     def given_up(self, files: Files | None = None) -> bool:
-        """Whether a user accepted its failure: it is trained no further, and its runs no longer count as missing."""
+        """Whether a user accepted its failure. It is trained no further, and its runs no longer count as missing."""
         return bool(self.failure(files).get("accepted"))
 
     def over(self, files: Files | None = None) -> bool:
         """Whether nothing is left to train: it is done or given up."""
         return self.done(files) or self.given_up(files)
 
-    def stands_still(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it is done, or has failed for good, which includes cancelled and accepted jobs."""
         return bool(self.done() or self.failure().get("for_good"))
 
     def fields(self) -> dict:
-        """All that is known of it, in JSON types: its entry in sweep.json, and job.json in its folder."""
+        """Returns all that is known of it, in JSON types: its entry in sweep.json, and job.json in its folder."""
         return {key: value for key, value in vars(self).items() if key not in ("name", "folder", "_done")}
 
     @classmethod
-    def of(cls, name: str, workdir: epath.Path, fields: dict[str, Any]) -> "Job":
-        """The job that `fields()` described; TypeError, KeyError, AttributeError or ValueError if it describes none, or
-        one whose files would lie outside of `workdir`."""
+    def from_fields(cls, name: str, workdir: epath.Path, fields: dict[str, Any]) -> "Job":
+        """Returns the job that `fields()` described.
+
+        Args:
+            name: the name of the job.
+            workdir: the sweep's directory.
+            fields: what `fields()` returned.
+
+        Raises:
+            TypeError, KeyError, AttributeError or ValueError: if the fields describe no job, or one whose files would
+                lie outside of `workdir`.
+        """
         for folder in (name, *fields["budgets"], *fields["segments"], fields.get("corpus") or "none"):
             if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,199}", folder, re.ASCII):
                 raise ValueError(f"{folder!r} names no job, branch or corpus")
-        own = {field: value for field, value in fields.items() if field != "shape"}  # which old versions wrote
-        own["overrides"] = {field: plain(value) for field, value in fields["overrides"].items()}
-        job = cls(name, workdir / "jobs" / name, **own)
+        attributes = {field: value for field, value in fields.items() if field != "shape"}  # old versions wrote it
+        attributes["overrides"] = {field: plain(value) for field, value in fields["overrides"].items()}
+        job = cls(name, workdir / "jobs" / name, **attributes)
         if job.flops + sum(job.budgets.values()) < 0:  # a TypeError where these are no numbers
             raise ValueError("tokens below 0")
         return job
 
     def command(self) -> list[str]:
-        """The argument list of its trainer; no shell ever reads it."""
-        text = lambda value: value if isinstance(value, str) else repr(value)
-        flags = [f"--config.{field}={text(value)}" for field, value in self.overrides.items()]
-        own = f"--config={self.config_file}", f"--workdir={os.fspath(self.folder)}"
-        return [sys.executable, "-m", "jmoe.train", *own, f"--config.data.fingerprint={self.corpus}", *flags]
+        """Returns the argument list of its trainer, which no shell ever reads."""
+        arguments = [
+            f"--config={self.config_file}",
+            f"--workdir={os.fspath(self.folder)}",
+            f"--config.data.fingerprint={self.corpus}",
+        ]
+        for field, value in self.overrides.items():
+            text = value if isinstance(value, str) else repr(value)
+            arguments.append(f"--config.{field}={text}")
+        return [sys.executable, "-m", "jmoe.train", *arguments]
 
 
 def _has_config(result: dict) -> bool:
-    """Whether a result holds the config that it was trained under, as every trainer writes it; a seal does not say."""
+    """Whether a result holds the config that it was trained under, as every trainer writes it; its seal cannot tell."""
     record = result.get("record")
     config = record.get("config") if isinstance(record, dict) else None
-    parts = (config.get(name) for name in ("model", "data")) if isinstance(config, dict) else (None,)
-    return all(isinstance(part, dict) for part in parts)
+    if not isinstance(config, dict):
+        return False
+    return all(isinstance(config.get(part), dict) for part in ("model", "data"))
 
 
 def files_of(workdir: epath.Path) -> Files:
-    """The files that are now in each job's folder and in the folders of its segments, by the job's name."""
+    """Lists the files that are now in each job's folder and in the folders of its segments, by the job's name."""
     files = {}
     for path in names_below(workdir / "jobs", depth=3):
         name, _, file = path.partition("/")
@@ -196,10 +257,22 @@ def files_of(workdir: epath.Path) -> Files:
 
 
 def load(path: str, workdir: epath.Path, config_flags: Sequence[str] = ()) -> tuple[list[Job], dict]:
-    """The jobs of a sweep file with their configs by name, every one resolved and checked. `config_flags` as in
-    varied.read. UserError where the file, its config file or an override can't be used."""
+    """Reads a sweep file, and resolves and checks the config of every job.
+
+    Args:
+        path: the sweep file.
+        workdir: the sweep's directory.
+        config_flags: --config flags of the command line, as in varied.read.
+
+    Returns:
+        The jobs, and their configs by the job's name.
+
+    Raises:
+        UserError: if the file, its config file or an override cannot be used.
+    """
     config_file, base, varied = read(path, config_flags)
-    jobs, configs = {}, {}
+    jobs = {}
+    configs = {}
     for overrides in varied:
         try:
             config = resolve(base, overrides)
@@ -207,22 +280,42 @@ def load(path: str, workdir: epath.Path, config_flags: Sequence[str] = ()) -> tu
         except (UserError, KeyError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
             message, _, _ = cli.one_line(error).partition(" Other fields present")
             raise UserError(f"--sweep={path}: job {overrides}: {message}") from None
-        model, segments = config.model, {}
-        for s in schedule.segments:  # the trunk's pieces share a folder
-            segments.setdefault(s.name, [schedule.tokens_at(s.start), 0])[1] = schedule.tokens_at(s.stop)
-        name = f"d{model.d_model}-e{model.n_experts}-{digest(record_of(config))}"
-        sizes = model.d_model, model.n_experts, counts.n_active(model), counts.n_total(model)
-        budgets = {f"branch-{budget}": budget for budget in config.n_tokens}
-        jobs[name] = Job(name, workdir / "jobs" / name, config_file, dict(overrides), *sizes, budgets, segments)
-        configs[name] = config
+        job = _job(workdir, config_file, overrides, config, schedule)
+        jobs[job.name] = job
+        configs[job.name] = config
     if not jobs:
         raise UserError(f"--sweep={path} has no job")
     return list(jobs.values()), configs
 
 
+def _job(workdir: epath.Path, config_file: str, overrides: dict, config: ConfigDict, schedule: Schedule) -> Job:
+    """Returns the job of a resolved config and its schedule."""
+    model = config.model
+    segments: dict[str, list[int]] = {}
+    for segment in schedule.segments:  # the trunk's pieces share a folder
+        tokens = segments.setdefault(segment.name, [schedule.tokens_at(segment.start), 0])
+        tokens[1] = schedule.tokens_at(segment.stop)
+    name = f"d{model.d_model}-e{model.n_experts}-{digest(record_of(config))}"
+    return Job(
+        name=name,
+        folder=workdir / "jobs" / name,
+        config_file=config_file,
+        overrides=dict(overrides),
+        d_model=model.d_model,
+        n_experts=model.n_experts,
+        n_active=counts.n_active(model),
+        n_total=counts.n_total(model),
+        budgets={f"branch-{budget}": budget for budget in config.n_tokens},
+        segments=segments,
+    )
+
+
 def config_of(job: Job) -> ConfigDict:
-    """The job's config as its command gives it to the trainer. UserError where the config file gives another config
-    than the one the job was named after."""
+    """Returns the job's config as its command gives it to the trainer.
+
+    Raises:
+        UserError: if the config file gives another config than the one that the job was named after.
+    """
     config = resolve(cli.load_module(job.config_file, f"job {job.name}"), job.overrides)
     edited = digest(record_of(config))
     if edited != job.name[-8:]:
@@ -235,16 +328,17 @@ def config_of(job: Job) -> ConfigDict:
 
 
 def digest(config: dict) -> str:
-    """Eight hex digits that tell two configs apart, from a config in JSON types."""
+    """Returns eight hex digits that tell two configs apart; `config` is in JSON types."""
     return short_hash(json.dumps(config, sort_keys=True))
 
 
 def short_hash(text: str) -> str:
+    """Returns the first eight hex digits of the text's SHA-256."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
 
 
 def _last_line(path: epath.Path) -> bytes:
-    """The last whole line of a file, however long it is; b"" if there is none. On gs://, reads the whole object."""
+    """Returns the last whole line of a file, of any length; b"" if there is none. On gs://, reads the whole object."""
     text = b""
     if not is_remote(path):
         with open(path, "rb") as file:

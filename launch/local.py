@@ -1,5 +1,6 @@
-"""The embedded backend: a pool of trainer processes on this machine, one for each GPU or share of the cores."""
+"""The local backend: a pool of trainer processes on this machine, one for each GPU or share of the cores."""
 
+import dataclasses
 import glob
 import itertools
 import os
@@ -16,63 +17,46 @@ from jmoe.storage import files as storage
 from jmoe.storage import lease, ownership
 from launch import accelerators, hooks, output, trainer
 from launch.backend import Backend, Sweep
-from launch.jobs import Job, files_of
+from launch.jobs import Files, Job, files_of
 
-POLL_SECONDS = 0.3
+SECONDS_BETWEEN_POLLS = 0.3
 
 
 class Local(Backend):
-    """Trains on this machine: one process for each GPU or share of the cores."""
+    """Trains each job in a process of its own on this machine, on one GPU or a share of the cores."""
 
     ON_THIS_MACHINE = True
 
     def devices(self, sweep: Sweep, accelerator: str | None) -> tuple[int, float | None]:
         n_devices, memory = accelerators.devices(accelerator)
-        (place,) = workers(1)
-        return n_devices or place["n_devices"], memory or place["memory"]
+        (worker,) = workers(1)
+        return n_devices or worker.n_devices, memory or worker.memory
 
     def submit(self, sweep: Sweep) -> str:
-        """Trains every job that is not finished, largest first. Interrupted on Ctrl-C or SIGTERM, once the trainers
-        have saved and stopped; UserError where code or config was edited; Unavailable if the store is away."""
+        """Trains every job that is not finished, largest first.
+
+        Raises:
+            Interrupted: on Ctrl-C or SIGTERM, once the trainers have saved and stopped.
+            UserError: if code or config was edited.
+            Unavailable: if the store is away.
+        """
         files = files_of(sweep.workdir)
         todo = sorted((job for job in sweep.trained if not job.over(files)), key=lambda job: job.flops)
         if not todo:
-            n_runs = sum(len(job.budgets) for job in sweep.trained)
-            failed = [job for job in sweep.trained if job.given_up(files)]
-            n_done = n_runs - sum(len(job.budgets) - len(job.results(files)) for job in failed)
-            accepted = f", and the failure of {len(failed)} job{'s' * (len(failed) != 1)} was accepted" * bool(failed)
-            return f"{n_done} of {n_runs} runs were done before{accepted}: this sweep is finished, nothing was trained"
+            return _nothing_to_train(sweep, files)
         for job in todo:
             trainer.forget_cause(job, files)
         if not sweep.options.get("threads"):  # rounding depends on it, so it stays, whatever is left to train
-            n_jobs, n_cores = len(sweep.trained), len(cli.cores())
-            sweep.options["threads"] = n_cores // min(n_jobs, sweep.options.get("workers") or n_jobs, n_cores)
+            n_cores = len(cli.cores())
+            n_jobs = len(sweep.trained)
+            n_workers = min(n_jobs, sweep.options.get("workers") or n_jobs, n_cores)
+            sweep.options["threads"] = n_cores // n_workers
             sweep.write()
-        received = []
-
-        def stop(signum: int, _: object) -> None:
-            received.append(signum)
-            storage.wait_no_more()
-
-        pool = _Pool(sweep, todo)
-        before = {signum: signal.signal(signum, stop) for signum in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            while (pool.todo or pool.running) and not received:
-                pool.start()
-                time.sleep(POLL_SECONDS)
-                pool.look()
-        except Unavailable:
-            if not received:
-                raise
-        finally:
-            pool.close(received)
-            for signum, handler in before.items():
-                signal.signal(signum, handler)
-        if received:
-            raise Interrupted("stopped; what is trained is saved, and the same command goes on from there", received[0])
+        _train(sweep, todo)
         return ""
 
     def states(self, sweep: Sweep) -> dict[str, str]:
+        """Returns "running" for each job with a trainer on this machine."""
         return {job.name: "running" for job in sweep.jobs if ownership.owner(job.lock) is not None}
 
     def logs(self, sweep: Sweep, job: Job, rank: int | None = None, attempt: int | None = None) -> bytes:
@@ -81,21 +65,33 @@ class Local(Backend):
         return output.log(job, attempt)
 
     def cancel(self, sweep: Sweep, patience: float) -> str:
-        """Asks launch.sweep on this machine, and trainers that outlived one, to save and stop; kills those that have
-        not stopped after `patience` seconds. UserError where they run elsewhere; nothing is signalled then."""
-        n_asked, n_killed = 0, 0
-        for paths in ([sweep.lock], [job.lock for job in sweep.jobs]):  # a sweep stops its own trainers
-            owners = {owner for path in paths if (owner := ownership.owner(path)) and not owner.has_ended()}
-            if away := [owner for owner in owners if not owner.lives_here()]:
-                where = f"{os.fspath(sweep.workdir)}: {away[0]} works on it and can only be stopped from there"
-                expiry = f"; if it is gone, the next start finds out within {lease.EXPIRY:.0f} s"
-                raise UserError(where + expiry * storage.is_remote(sweep.workdir))
-            n_asked, n_killed = n_asked + len(owners), n_killed + ownership.stop(owners, patience)
-        killed = f"; {n_killed} did not within {patience:.0f} s and had to be killed" * bool(n_killed)
-        return f"asked {n_asked} process{'es' * (n_asked != 1)} to save and stop{killed}"
+        """Stops launch.sweep on this machine, and trainers that outlived one; they save first.
+
+        Kills those that have not stopped after `patience` seconds.
+
+        Raises:
+            UserError: if they run elsewhere; nothing is signalled then.
+        """
+        n_signalled = 0
+        n_killed = 0
+        for paths in ([sweep.lock], [job.lock for job in sweep.jobs]):  # a launch.sweep stops its trainers itself
+            owners = {owner for owner in map(ownership.owner, paths) if owner and not owner.has_ended()}
+            elsewhere = [owner for owner in owners if not owner.lives_here()]
+            if elsewhere:
+                message = f"{os.fspath(sweep.workdir)}: {elsewhere[0]} works on it and can only be stopped from there"
+                if storage.is_remote(sweep.workdir):
+                    message += f"; if it is gone, the next start finds out within {lease.EXPIRY:.0f} s"
+                raise UserError(message)
+            n_signalled += len(owners)
+            n_killed += ownership.stop(owners, patience)
+        report = f"asked {n_signalled} {_plural('process', n_signalled, 'es')} to save and stop"
+        if n_killed:
+            report += f"; {n_killed} did not within {patience:.0f} s and had to be killed"
+        return report
 
     def cancel_job(self, sweep: Sweep, job: Job, patience: float) -> str:
-        if (owner := ownership.owner(job.lock)) is None or owner.has_ended():
+        owner = ownership.owner(job.lock)
+        if owner is None or owner.has_ended():
             return "it was not running"
         if not owner.lives_here():
             raise UserError(f"job {job.name}: {owner} trains it and can only be stopped from there")
@@ -106,34 +102,99 @@ class Local(Backend):
 
         def over() -> bool:
             owner = ownership.owner(sweep.lock)
-            comes = owner and not owner.has_ended() and not job.stands_still()
-            return not comes and ownership.owner(job.lock) is None
+            sweep_runs = owner is not None and not owner.has_ended()
+            will_start = sweep_runs and not job.has_ended()
+            return not will_start and ownership.owner(job.lock) is None
 
         if rank:
-            self.logs(sweep, job, rank)  # refuses the rank
+            self.logs(sweep, job, rank)  # raises UserError for this rank
         yield from output.tail(lambda: [job.log], over)
 
 
-def workers(n_jobs: int, threads: int = 1) -> list[dict]:
-    """Places for trainers: one for each GPU, one for all TPU chips, else one for every `threads` cores; n_jobs at most.
-    Each has a trainer's "env", with its CPU threads, and "cores", its "n_devices", and the bytes of each's "memory"."""
-    cores = cli.cores()
+def _nothing_to_train(sweep: Sweep, files: Files) -> str:
+    """Returns the report on a sweep of which every job is done or given up."""
+    n_runs = sum(len(job.budgets) for job in sweep.trained)
+    given_up = [job for job in sweep.trained if job.given_up(files)]
+    n_done = n_runs - sum(len(job.budgets) - len(job.results(files)) for job in given_up)
+    done = f"{n_done} of {n_runs} runs were done before"
+    if given_up:
+        done += f", and the failure of {len(given_up)} {_plural('job', len(given_up))} was accepted"
+    return f"{done}: this sweep is finished, nothing was trained"
+
+
+def _plural(noun: str, n: int, ending: str = "s") -> str:
+    return noun if n == 1 else noun + ending
+
+
+def _train(sweep: Sweep, todo: list[Job]) -> None:
+    """Trains the jobs until all have ended; raises as `Local.submit` does."""
+    received: list[int] = []  # signals
+
+    def stop(signum: int, _: object) -> None:
+        received.append(signum)
+        storage.wait_no_more()
+
+    pool = _Pool(sweep, todo)
+    handlers_before = {signum: signal.signal(signum, stop) for signum in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        while (pool.todo or pool.running) and not received:
+            pool.start()
+            time.sleep(SECONDS_BETWEEN_POLLS)
+            pool.look()
+    except Unavailable:
+        if not received:
+            raise
+    finally:
+        pool.close(received)
+        for signum, handler in handlers_before.items():
+            signal.signal(signum, handler)
+    if received:
+        raise Interrupted("stopped; what is trained is saved, and the same command continues from there", received[0])
+
+
+@dataclasses.dataclass(frozen=True)
+class Worker:
+    """What one trainer process runs on.
+
+    Attributes:
+        env: environment variables of the trainer.
+        cores: the CPU cores that it may use; None for all.
+        n_devices: the devices that it has.
+        memory: bytes of memory of each device; None if that is not known.
+    """
+
+    env: dict[str, str]
+    cores: list[int] | None
+    n_devices: int
+    memory: float | None
+
+
+def workers(n_jobs: int, threads: int = 1) -> list[Worker]:
+    """Returns a worker for each GPU, one for all TPU chips, else one for every `threads` cores; `n_jobs` at most."""
     platform = os.environ.get("JAX_PLATFORMS", "")
-    on_gpus = visible_gpus(len(glob.glob("/dev/nvidia[0-9]*"))) if platform in ("", "cuda", "gpu") else []
-    if on_gpus:
-        own = {"cores": None, "n_devices": 1, "memory": _gpu_memory()}
-        return [own | {"env": {"CUDA_VISIBLE_DEVICES": gpu}} for gpu in on_gpus[:n_jobs]]
-    if platform in ("", "tpu") and (chips := glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*")):
-        return [{"env": {}, "cores": None, "n_devices": len(chips), "memory": None}]
-    n, n_devices = max(1, min(n_jobs, len(cores) // threads)), accelerators.host_devices()
+    if platform in ("", "cuda", "gpu"):
+        gpus = visible_gpus(len(glob.glob("/dev/nvidia[0-9]*")))
+        if gpus:
+            memory = _gpu_memory()
+            return [Worker({"CUDA_VISIBLE_DEVICES": gpu}, None, 1, memory) for gpu in gpus[:n_jobs]]
+    if platform in ("", "tpu"):
+        chips = glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*")
+        if chips:
+            return [Worker({}, None, len(chips), None)]
+    cores = cli.cores()
+    n_workers = max(1, min(n_jobs, len(cores) // threads))
+    n_devices = accelerators.host_devices()
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / n_devices
     env = {"PJRT_NPROC": str(threads)}  # XLA's number of threads, whatever cores there are when it is started again
-    return [{"env": env, "cores": cores[i::n], "n_devices": n_devices, "memory": memory} for i in range(n)]
+    return [Worker(env, cores[i::n_workers], n_devices, memory) for i in range(n_workers)]
 
 
 def visible_gpus(n: int) -> list[str]:
-    """Of `n` GPUs, those that CUDA_VISIBLE_DEVICES leaves visible, as it names them: all if it is not set, none if it
-    is empty, and otherwise those before an entry that names no GPU, such as -1."""
+    """Returns those of `n` GPUs that CUDA_VISIBLE_DEVICES leaves visible, as it names them.
+
+    All are visible if it is not set, and none if it is empty. Otherwise those are that stand before an entry that names
+    no GPU, such as -1.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if n == 0 or visible is None:
         return [str(i) for i in range(n)]
@@ -141,73 +202,103 @@ def visible_gpus(n: int) -> list[str]:
 
 
 def _gpu_memory() -> float | None:
-    """Bytes of the smallest GPU."""
+    """Returns the bytes of memory of the smallest GPU; None if nvidia-smi does not tell."""
+    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
-        query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
         return min(float(line) * 2**20 for line in subprocess.check_output(query, text=True).split())
     except (OSError, subprocess.CalledProcessError, ValueError):
         return None
 
 
 class _Pool:
-    """The waiting jobs, smallest first, and the trainers of the running ones, each in its place."""
+    """The jobs that wait and those that run, and the free workers.
+
+    Attributes:
+        todo: the jobs that wait for a worker, smallest first.
+        running: by the name of a job, its trainer and the worker that this runs on.
+    """
 
     def __init__(self, sweep: Sweep, todo: list[Job]) -> None:
-        self._sweep, self.todo, self.running, self._waiting = sweep, todo, {}, []
-        self._failed, self._next_look = [], 0.0  # failed jobs, which launch.retry may revive
+        self.todo = todo
+        self.running: dict[str, tuple[trainer.Trainer, Worker]] = {}
+        self._sweep = sweep
+        self._saving: list[Job] = []  # jobs that wait for their earlier trainer
+        self._failed: list[Job] = []  # failed jobs, which launch.retry may revive
+        self._next_look = 0.0  # at the failed jobs; time.monotonic()
         n_jobs = min(len(todo), sweep.options.get("workers") or len(todo))
-        self._places = workers(n_jobs, sweep.options["threads"])
+        self._free_workers = workers(n_jobs, sweep.options["threads"])
         self._progress = Progress(sweep.trained)
 
     def start(self) -> None:
-        """Starts trainers in the free places; a job whose earlier trainer is still saving waits. Those that had failed
-        for good and that launch.retry revived are queued again."""
-        if time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + (10.0 if storage.is_remote(self._sweep.workdir) else 1.0)
-            self.todo += [job for job in self._failed if not job.stands_still()]
-            self._failed = [job for job in self._failed if job not in self.todo]
-        self._waiting = []
+        """Starts trainers on the free workers; a job whose earlier trainer is still saving waits."""
+        self._requeue_revived_jobs()
+        self._saving = []
         for job in reversed(self.todo):
-            if not self._places:
+            if not self._free_workers:
                 break
-            if job.stands_still():  # cancelled before its turn
+            if job.has_ended():  # cancelled before its turn
                 self.todo.remove(job)
                 self._failed.append(job)
                 continue
-            env, cores = self._places[0]["env"], self._places[0]["cores"]
-            if started := trainer.start(job, self._sweep.stall_minutes, env, cores):
-                self.running[job.name] = started, self._places.pop(0)
-            else:
-                self._waiting.append(job)
+            worker = self._free_workers[0]
+            started = trainer.start(job, self._sweep.stall_minutes, worker.env, worker.cores)
+            if started is None:
+                self._saving.append(job)
+                continue
+            del self._free_workers[0]
+            self.running[job.name] = (started, worker)
         self.todo = [job for job in self.todo if job.name not in self.running]
 
+    def _requeue_revived_jobs(self) -> None:
+        """Queues the jobs again that had failed for good and that launch.retry revived."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + (10.0 if storage.is_remote(self._sweep.workdir) else 1.0)
+        self.todo += [job for job in self._failed if not job.has_ended()]
+        self._failed = [job for job in self._failed if job not in self.todo]
+
     def look(self) -> None:
-        """Handles the trainers that have ended; polling them also stops those without a sign of life."""
-        for name, (ended, place) in list(self.running.items()):
-            code, job = ended.poll(), ended.job
+        """Handles the trainers that have ended. Polling them also stops those without a sign of life."""
+        for name, (running, worker) in list(self.running.items()):
+            code = running.poll()
             if code is None:
                 continue
             del self.running[name]
-            self._places.append(place)
-            asked = code in trainer.STOPPED and not ended.stalled  # to stop; if by launch.cancel, the job is marked
-            if code == 0:
-                trainer.forget_cause(job)
-            elif code == UNAVAILABLE:  # the store did not answer: nothing is wrong with the job
-                tqdm.write(f"{name}: {ended.cause(code)}; trying again")
-            elif not asked and (failure := trainer.failed(ended, code, self._sweep.retries)):
-                how = "failed" if failure["for_good"] else "died, trying again"
-                tqdm.write(f"{name} {how}: {failure['cause']}")
-                hooks.failed(self._sweep, job)
-            if not job.done():
-                (self._failed if job.stands_still() else self.todo).append(job)
-        self._progress.update([running.job for running, _ in self.running.values()], self._waiting)
+            self._free_workers.append(worker)
+            self._handle_end(running, code)
+            if running.job.done():
+                continue
+            if running.job.has_ended():
+                self._failed.append(running.job)
+            else:
+                self.todo.append(running.job)
+        self._progress.update([running.job for running, _ in self.running.values()], self._saving)
+
+    def _handle_end(self, ended: trainer.Trainer, code: int) -> None:
+        """Records and prints how a trainer ended, if it failed."""
+        job = ended.job
+        if code == 0:
+            trainer.forget_cause(job)
+            return
+        if code == UNAVAILABLE:  # the store did not answer: nothing is wrong with the job
+            tqdm.write(f"{job.name}: {ended.cause(code)}; trying again")
+            return
+        stopped_on_request = code in trainer.STOPPED and not ended.stalled
+        if stopped_on_request:  # if by launch.cancel, failure.json says so already
+            return
+        failure = trainer.record_failure(ended, code, self._sweep.retries)
+        if failure:
+            how = "failed" if failure["for_good"] else "died, trying again"
+            tqdm.write(f"{job.name} {how}: {failure['cause']}")
+            hooks.failed(self._sweep, job)
 
     def close(self, received: list[int]) -> None:
-        """Ends the trainers once they have saved; a second signal ends them at once."""
-        running = [started.process for started, _ in self.running.values()]
-        if received and running:
-            tqdm.write(f"asking {len(running)} trainers to save and stop; a second Ctrl-C ends them at once")
-        trainer.end(running, hurry=lambda: len(received) > 1)
+        """Ends the trainers once they have saved; a second signal in `received` ends them at once."""
+        processes = [running.process for running, _ in self.running.values()]
+        if received and processes:
+            tqdm.write(f"asking {len(processes)} trainers to save and stop; a second Ctrl-C ends them at once")
+        trainer.end(processes, hurry=lambda: len(received) > 1)
         self._progress.close()
 
 
@@ -215,62 +306,98 @@ class Progress:
     """The progress of `jobs`, on a terminal or in a log: one bar over their FLOPs, and a line for each finished run."""
 
     def __init__(self, jobs: list[Job]) -> None:
-        self._every = 10.0 if storage.is_remote(jobs[0].folder) else 0.0  # seconds between looks: objects are slow
-        self._jobs, self._next = jobs, 0.0
+        self._seconds_between_looks = 10.0 if storage.is_remote(jobs[0].folder) else 0.0  # objects are slow to read
+        self._next_look = 0.0  # time.monotonic()
+        self._jobs = jobs
         files = self._files()
-        self._known = {(job.name, branch) for job in jobs for branch in job.results(files)}
+        self._finished = {(job.name, branch) for job in jobs for branch in job.results(files)}
         self._n_runs = sum(len(job.budgets) for job in jobs)
         self._tokens = {job.name: job.progress()[0] for job in jobs}  # at the last look
-        self._total, self._first, self._began = sum(job.flops for job in jobs), self._flops(), time.monotonic()
+        self._total_flops = sum(job.flops for job in jobs)
+        self._first_flops = self._flops()
+        self._began = time.monotonic()
         line = "{desc} {percentage:3.0f}%|{bar}| {elapsed} so far, {remaining} left{postfix}"
-        self._bar = tqdm(total=self._total, initial=self._first, smoothing=0.05, disable=None, bar_format=line)
-        if self._known:
-            tqdm.write(f"{len(self._known)} of {self._n_runs} runs were done before")
+        self._bar = tqdm(
+            total=self._total_flops, initial=self._first_flops, smoothing=0.05, disable=None, bar_format=line
+        )
+        if self._finished:
+            tqdm.write(f"{len(self._finished)} of {self._n_runs} runs were done before")
 
     def update(self, running: list[Job], waiting: Sequence[Job] = ()) -> None:
-        """Looks at the jobs' folders: prints which runs have ended since the last look, and shows how the `running`
-        jobs stand and that the `waiting` ones wait for their earlier trainer."""
-        if time.monotonic() < self._next:
+        """Prints which runs have ended since the last look at the jobs' folders, and updates the bar.
+
+        Args:
+            running: the jobs that run now.
+            waiting: the jobs that wait for their earlier trainer.
+        """
+        now = time.monotonic()
+        if now < self._next_look:
             return
-        self._next = time.monotonic() + self._every
-        standing, files = [], self._files()
-        short = lambda job: job.name.rsplit("-", 1)[0]
+        self._next_look = now + self._seconds_between_looks
+        files = self._files()
+        summaries = []
         for job in self._jobs:
-            if job not in running and all((job.name, branch) in self._known for branch in job.budgets):
+            is_known = all((job.name, branch) in self._finished for branch in job.budgets)
+            if is_known and job not in running:
                 continue
-            for branch, run in job.results(files).items():
-                if (job.name, branch) in self._known:
-                    continue
-                self._known.add((job.name, branch))
-                tqdm.write(
-                    f"run {len(self._known)} of {self._n_runs}: d_model {run['d_model']}, {run['n_experts']} experts, "
-                    f"{run['n_tokens']} tokens: loss {run['loss']:.4f}; {self._left()} left"
-                )
+            self._print_finished(job, files)
             self._tokens[job.name], loss = job.progress()
             if job in running:
-                how = "loading and compiling" if loss is None else f"loss {loss:.2f}"
-                standing.append(f"{short(job)} {how if job.training_tokens > self._tokens[job.name] else 'evaluating'}")
-        standing += [f"{short(job)} waits for its earlier trainer to save" for job in waiting]
-        self._bar.set_description_str(f"run {min(len(self._known) + 1, self._n_runs)} of {self._n_runs}", refresh=False)
-        self._bar.set_postfix_str(", ".join(standing) or "starting", refresh=False)
+                summaries.append(self._summary(job, loss))
+        summaries += [f"{_short_name(job)} waits for its earlier trainer to save" for job in waiting]
+        number = min(len(self._finished) + 1, self._n_runs)
+        self._bar.set_description_str(f"run {number} of {self._n_runs}", refresh=False)
+        self._bar.set_postfix_str(", ".join(summaries) or "starting", refresh=False)
         self._bar.n = self._flops()
         self._bar.refresh()
 
-    def _files(self) -> dict | None:
-        """The sweep's files, listed by one request; None on a disk, where looking at each file is as cheap."""
-        return files_of(self._jobs[0].folder.parent.parent) if self._every else None
+    def _print_finished(self, job: Job, files: Files | None) -> None:
+        """Prints a line for each run of the job that has ended since the last look."""
+        for branch, run in job.results(files).items():
+            if (job.name, branch) in self._finished:
+                continue
+            self._finished.add((job.name, branch))
+            tqdm.write(
+                f"run {len(self._finished)} of {self._n_runs}: d_model {run['d_model']}, {run['n_experts']} experts, "
+                f"{run['n_tokens']} tokens: loss {run['loss']:.4f}; {self._time_left()} left"
+            )
+
+    def _summary(self, job: Job, loss: float | None) -> str:
+        """Returns what a running job does now."""
+        if self._tokens[job.name] >= job.training_tokens:
+            return f"{_short_name(job)} evaluating"
+        if loss is None:
+            return f"{_short_name(job)} loading and compiling"
+        return f"{_short_name(job)} loss {loss:.2f}"
+
+    def _files(self) -> Files | None:
+        """Lists the sweep's files by one request; None on a disk, where looking at each file is as cheap."""
+        if not self._seconds_between_looks:
+            return None
+        return files_of(self._jobs[0].folder.parent.parent)
 
     def close(self) -> None:
-        self._next = 0.0
+        """Prints which runs have ended since the last look, and closes the bar."""
+        self._next_look = 0.0
         try:
             self.update([])
         except Unavailable:
             tqdm.write("the store gives no answer: launch.status says later which runs have ended")
         self._bar.close()
 
-    def _left(self) -> str:
-        done, whole = self._flops() - self._first, self._total - self._first
-        return tqdm.format_interval((time.monotonic() - self._began) * (whole / done - 1)) if done else "unknown time"
+    def _time_left(self) -> str:
+        done = self._flops() - self._first_flops
+        if not done:
+            return "unknown time"
+        whole = self._total_flops - self._first_flops
+        seconds = (time.monotonic() - self._began) * (whole / done - 1)
+        return tqdm.format_interval(seconds)
 
     def _flops(self) -> float:
+        """Returns the FLOPs that were done up to the last look."""
         return sum(job.flops * self._tokens[job.name] / job.training_tokens for job in self._jobs)
+
+
+def _short_name(job: Job) -> str:
+    """Returns the job's name without the hash of its config."""
+    return job.name.rsplit("-", 1)[0]

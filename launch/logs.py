@@ -1,4 +1,4 @@
-"""Prints what the trainers of one job printed, and what its scheduler has to say.
+"""Print what the trainers of one job printed, and what its scheduler reports of it.
 
 python -m launch.logs --workdir=DIR --job=NAME [--follow] [--rank=K] [--attempt=N]
 
@@ -22,25 +22,28 @@ from launch import sweepfile
 
 
 def main(_: object) -> None:
+    """Prints the log of --job, or with --follow what is added to it."""
     sweep = sweepfile.chosen()
-    asked = flags.FLAGS
-    job, engine = sweep.named(asked.job), sweep.engine
-    if asked.follow:
-        if asked.attempt is not None:
-            raise UserError("--follow and --attempt exclude each other: what is followed is the newest try")
-        for text in engine.follow(sweep, job, asked.rank):
+    job = sweep.named(flags.FLAGS.job)
+    if flags.FLAGS.follow:
+        if flags.FLAGS.attempt is not None:
+            raise UserError("--follow and --attempt exclude each other: --follow shows the newest try")
+        for text in sweep.engine.follow(sweep, job, flags.FLAGS.rank):
             sys.stdout.buffer.write(text)
             sys.stdout.flush()
         return
-    chosen = {name: asked[name].value for name in ("rank", "attempt") if asked[name].value is not None}
-    if unknown := chosen.keys() - inspect.signature(engine.logs).parameters.keys():
+    logs = sweep.engine.logs
+    options = {name: flags.FLAGS[name].value for name in ("rank", "attempt")}
+    options = {name: value for name, value in options.items() if value is not None}
+    unknown = options.keys() - inspect.signature(logs).parameters.keys()
+    if unknown:
         raise UserError(f"--backend={sweep.backend} knows no --{min(unknown)}")
-    sys.stdout.buffer.write(engine.logs(sweep, job, **chosen))
+    sys.stdout.buffer.write(logs(sweep, job, **options))
 
 
 if __name__ == "__main__":
-    sweepfile.define_flags("Name of the job, as launch.status prints it; its beginning is enough.", required=True)
+    sweepfile.define_flags("Name of the job, as launch.status prints it. Its beginning is enough.", required=True)
     flags.DEFINE_bool("follow", False, "Keep printing new lines until the job is over.")
-    flags.DEFINE_integer("rank", None, "Print only what this process of the job printed; 0 is the first.", 0)
-    flags.DEFINE_integer("attempt", None, "Print only this try: 1 the first, -1 the newest, -2 the one before.")
+    flags.DEFINE_integer("rank", None, "Print only what this process of the job printed. 0 is the first.", 0)
+    flags.DEFINE_integer("attempt", None, "Print only this try: 1 is the first, -1 the newest, -2 the second newest.")
     cli.run(main)

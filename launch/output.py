@@ -1,4 +1,4 @@
-"""What trainers print: a log for each job on the machine that trains it, its tries one after another."""
+"""What trainers print: each job has a log on the machine that trains it, with its tries one after another."""
 
 import contextlib
 import datetime
@@ -16,47 +16,67 @@ BEGINNING = re.compile(rb"^(?===> \S+Z, a trainer on .* <==$)", re.MULTILINE)
 
 
 def header() -> str:
-    """The line that begins a try."""
+    """Returns the line that begins a try."""
     return f"==> {now()}, a trainer on {socket.gethostname()} <==\n"
 
 
 def now() -> str:
-    """The time now, to the second, as logs write it."""
+    """Returns the time now in UTC, to the second, as logs write it."""
     return f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def log(job: Job, attempt: int | None = None) -> bytes:
-    """What the job's trainers on this machine printed; with `attempt`, one try alone: 1 is the first, -1 the last.
-    UserError where there is no log, or no such try."""
+    """Returns what the job's trainers on this machine printed.
+
+    Args:
+        job: the job.
+        attempt: only this try: 1 is the first, -1 the last.
+
+    Raises:
+        UserError: if there is no log, or no such try.
+    """
     if not job.log.exists():
         raise UserError(f"job {job.name} has not started on this machine: there is no {job.log}")
     text = job.log.read_bytes()
-    return text if attempt is None else one_try([part for part in BEGINNING.split(text) if part], attempt, job)
+    if attempt is None:
+        return text
+    tries = [part for part in BEGINNING.split(text) if part]
+    return one_try(tries, attempt, job)
 
 
 def one_try(tries: list, attempt: int, job: Job) -> Any:
-    """The try that `attempt` names: 1 is the first, -1 the last. UserError if there is no such try."""
+    """Returns the try that `attempt` names: 1 is the first, -1 the last. UserError if there is no such try."""
     if not attempt or abs(attempt) > len(tries):
         n = len(tries)
         raise UserError(f"--attempt={attempt}: job {job.name} has {n} tries, 1 to {n}, or -1 for the last")
-    return tries[attempt - (attempt > 0)]
+    index = attempt - 1 if attempt > 0 else attempt
+    return tries[index]
 
 
 def tail(paths: Callable[[], Iterable[str | os.PathLike[str]]], over: Callable[[], bool]) -> Iterator[bytes]:
-    """Yields what the files of paths(), which need not exist yet, hold and what is added, in whole lines, until over()
-    tells that nothing will be added any more; a header marks each change of file."""
-    read, shown, ended = {}, None, False
+    """Yields what files hold and what is added to them, in whole lines; a header marks each change of file.
+
+    Args:
+        paths: returns the paths of the files, which need not exist yet.
+        over: returns whether nothing will be added any more.
+    """
+    n_read: dict[str, int] = {}  # bytes of each file
+    newest = None  # the file that was shown last
+    ended = False
     while not ended:
-        ended = over()  # asked before the files are read, so that nothing is missed
-        for path in (os.fspath(path) for path in paths()):
+        ended = over()  # called before the files are read, so that nothing is missed
+        for path in [os.fspath(path) for path in paths()]:
             with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
-                file.seek(read.get(path, 0))
+                file.seek(n_read.get(path, 0))
                 text = file.read()
-                text = text if ended else text[: text.rfind(b"\n") + 1]
-                read[path] = read.get(path, 0) + len(text)
-                if text and path != shown and shown is not None:
+                if not ended:
+                    text = text[: text.rfind(b"\n") + 1]
+                if not text:
+                    continue
+                n_read[path] = n_read.get(path, 0) + len(text)
+                if newest not in (None, path):
                     yield f"==> {path} <==\n".encode()
-                if text:
-                    shown = path
-                    yield text
-        time.sleep(0.5 * (not ended))
+                newest = path
+                yield text
+        if not ended:
+            time.sleep(0.5)

@@ -1,12 +1,15 @@
-"""Before anything is submitted: fixes the corpus that all jobs share, and finds the jobs whose mesh, memory or tokens
-would keep them from training where they are sent."""
+"""Checks before anything is submitted: the corpus that all jobs share, and each job's mesh, memory and tokens.
+
+`places`, `tokens` and `text` find the jobs that could not train where they are sent. `pin_corpus` fixes the corpus.
+"""
 
 import math
 import sys
+from typing import Any
 
 from ml_collections import ConfigDict
 
-from jmoe.config import counts, weights
+from jmoe.config import counts
 from jmoe.config.check import check_mesh, microbatch_tokens
 from jmoe.config.schema import NEUTRAL
 from jmoe.cost.chips import GiB
@@ -27,9 +30,19 @@ def places(
     capacity: float | None,
     n_slices: int = 1,
 ) -> list[str]:
-    """A sentence for each job whose mesh or memory is impossible on the devices it will get, of `capacity` bytes, in
-    `n_slices` TPU slices. If their number is not known (a Slurm job that does not say its GPUs), only what no number
-    could mend."""
+    """Finds the jobs whose mesh or memory is impossible on the devices that they will get.
+
+    Args:
+        sweep: the sweep.
+        configs: the config of each job, by the job's name.
+        n_devices: devices of a job. None if that is not known, as for a Slurm job that does not say its GPUs: then
+            only a mesh that no number of devices could fill is impossible.
+        capacity: bytes of memory of a device; None if that is not known.
+        n_slices: TPU slices of a job.
+
+    Returns:
+        A sentence for each such job.
+    """
     reasons = []
     for job in sweep.trained:
         config = configs[job.name]
@@ -42,7 +55,10 @@ def places(
             reasons.append(f"{job.name}: {error}")
             continue
         limit = config.get("chip", {}).get("capacity", 0.0) or capacity
-        if n_devices and limit and (least := least_bytes(config, sizes)) > limit:
+        if not n_devices or not limit:
+            continue
+        least = least_bytes(config, sizes)
+        if least > limit:
             reasons.append(
                 f"{job.name}: parameters, gradients, optimizer state and saved activations alone take "
                 f"{least / GiB:,.1f} GiB of each device, which has {limit / GiB:,.1f}: more devices, "
@@ -53,111 +69,167 @@ def places(
 
 def check(reasons: list[str]) -> None:
     """Raises UserError with the first few of the sentences, if there are any."""
-    if reasons:
-        more = f"\n... and {len(reasons) - MOST_NAMED} more" * (len(reasons) > MOST_NAMED)
-        named = "\n".join(reasons[:MOST_NAMED])
-        raise UserError(f"nothing is started, for these jobs could not train:\n{named}{more}")
+    if not reasons:
+        return
+    lines = reasons[:MOST_NAMED]
+    if len(reasons) > MOST_NAMED:
+        lines.append(f"... and {len(reasons) - MOST_NAMED} more")
+    raise UserError("\n".join(["nothing is started, for these jobs could not train:", *lines]))
 
 
 def pin_corpus(sweep: Sweep, configs: dict[str, ConfigDict]) -> dict:
-    """Prepares each corpus once and gives its fingerprint to all its jobs, later ones too: all see the same text.
-    Returns the corpora that are on this machine, by fingerprint. UserError where a corpus cannot be loaded, or the
-    sweep has two and --mix does not allow it."""
-    key = lambda job: configs[job.name].data.to_json(sort_keys=True)
-    pins = {key(job): job.corpus for job in sweep.trained if job.corpus}  # of earlier starts
-    fingerprints, corpora = {}, {}
+    """Prepares each corpus once and gives its fingerprint to all its jobs, later ones too, so that all see one text.
+
+    Returns:
+        The corpora that are on this machine, by fingerprint.
+
+    Raises:
+        UserError: if a corpus cannot be loaded, or the sweep has two and --mix does not allow it.
+    """
+    keys = {job.name: configs[job.name].data.to_json(sort_keys=True) for job in sweep.trained}
+    pins = {keys[job.name]: job.corpus for job in sweep.trained if job.corpus}  # of earlier starts
+    fingerprints = {}
+    corpora = {}
     for job in sweep.trained:
-        if key(job) not in fingerprints:
+        key = keys[job.name]
+        if key not in fingerprints:
             data = ConfigDict(configs[job.name].data)
-            data.fingerprint = pins.get(key(job)) or data.fingerprint
+            data.fingerprint = pins.get(key) or data.fingerprint
             # a machine that only submits does not need a text whose fingerprint is known: trainers check the text
-            cached = data.fingerprint and (cache_dir() / "tokens" / data.fingerprint).exists()
-            if sweep.engine.ON_THIS_MACHINE or not data.fingerprint or cached:
-                text = corpus.load(data)
-                data.fingerprint, corpora[text.fingerprint] = text.fingerprint, text
-            fingerprints[key(job)] = data.fingerprint
-        job.corpus = fingerprints[key(job)]
-    found = sorted({job.corpus for job in sweep.trained})
-    if len(found) > 1 and "corpus" not in sweep.mix:
-        raise UserError(f"the sweep's jobs have {len(found)} corpora: {', '.join(found)}; --mix=corpus allows it")
+            if sweep.engine.ON_THIS_MACHINE or not data.fingerprint or _is_cached(data):
+                loaded = corpus.load(data)
+                data.fingerprint = loaded.fingerprint
+                corpora[loaded.fingerprint] = loaded
+            fingerprints[key] = data.fingerprint
+        job.corpus = fingerprints[key]
+    reasons = _several_corpora(sweep, sorted({job.corpus for job in sweep.trained}))
+    if reasons:
+        raise UserError(reasons[0])
     return corpora
 
 
+def _several_corpora(sweep: Sweep, fingerprints: list[str]) -> list[str]:
+    """Returns a sentence if there are several corpora and --mix does not allow it; else []."""
+    if len(fingerprints) <= 1 or "corpus" in sweep.mix:
+        return []
+    listed = ", ".join(fingerprints)
+    return [f"the sweep's jobs have {len(fingerprints)} corpora: {listed}; --mix=corpus allows it"]
+
+
 def tokens(sweep: Sweep, configs: dict[str, ConfigDict], corpora: dict, files: Files) -> None:
-    """Prints the warnings about held-out text. UserError where a job's corpus has too few tokens. Looks only at corpora
-    that are on this machine; `files` as jobs.files_of lists them."""
-    reasons, warnings = [], {}
+    """Checks that each job's corpus has enough tokens, and prints the warnings about held-out text.
+
+    Args:
+        sweep: the sweep.
+        configs: the config of each job, by the job's name.
+        corpora: the corpora that are on this machine, by fingerprint. Jobs with another one are not checked.
+        files: the sweep's files, as jobs.files_of lists them.
+
+    Raises:
+        UserError: if a job's corpus has too few tokens.
+    """
+    reasons = []
+    warnings = {}  # keys only, in order
     for job in sweep.trained:
-        if job.corpus in corpora and not job.done(files):
-            schedule = Schedule(configs[job.name])
-            try:
-                warning = mixture.check(corpora[job.corpus], configs[job.name], schedule, schedule.segments[-1])
-                warnings |= {warning: None} if warning else {}
-            except UserError as error:
-                reasons.append(f"{job.name}: {error}")
+        if job.corpus not in corpora or job.done(files):
+            continue
+        schedule = Schedule(configs[job.name])
+        try:
+            warning = mixture.check(corpora[job.corpus], configs[job.name], schedule, schedule.segments[-1])
+        except UserError as error:
+            reasons.append(f"{job.name}: {error}")
+            continue
+        if warning:
+            warnings[warning] = None
     check(reasons)
     for warning in warnings:
         print(warning, file=sys.stderr)
 
 
 def text(sweep: Sweep, configs: dict[str, ConfigDict]) -> tuple[list[str], list[str]]:
-    """(a sentence for each job whose text is too small or cannot be used, notes on what could not be checked), of what
-    `pin_corpus` and `tokens` check at a start. Prepares, fetches and writes nothing: of a text that is not prepared on
-    this machine, only its size in bytes is known."""
-    reasons, notes, corpora, known = [], {}, {}, {}
+    """Checks, without a start, what `pin_corpus` and `tokens` check at a start.
+
+    Prepares, fetches and writes nothing. Of a text that is not prepared on this machine, only the size in bytes is
+    known.
+
+    Returns:
+        A sentence for each job whose text is too small or cannot be used, and notes on what could not be checked.
+    """
+    reasons = []
+    notes = {}  # keys only, in order
+    corpora = {}  # keys only, in order: the fingerprints of prepared texts
+    sizes = {}  # by data section: (the prepared corpus or None, its largest number of tokens)
     for job in sweep.trained:
         config = configs[job.name]
-        key = config.data.to_json(sort_keys=True)
-        elsewhere = not sweep.engine.ON_THIS_MACHINE and config.data.fingerprint
+        data = config.data
+        key = data.to_json(sort_keys=True)
+        is_elsewhere = bool(data.fingerprint) and not sweep.engine.ON_THIS_MACHINE
         try:
-            if key not in known:
-                found = None if elsewhere and not _is_cached(config.data) else corpus.opened(config.data)
-                known[key] = found, math.inf if found or elsewhere else corpus.most_tokens(config.data)
-            found, most = known[key]
+            if key not in sizes:
+                sizes[key] = _opened(data, is_elsewhere)
+            prepared, most_tokens = sizes[key]
             schedule = Schedule(config)
-            if found:
-                corpora[found.fingerprint] = job.name
-                if warning := mixture.check(found, config, schedule, schedule.segments[-1]):
+            if prepared:
+                corpora[prepared.fingerprint] = None
+                warning = mixture.check(prepared, config, schedule, schedule.segments[-1])
+                if warning:
                     notes[warning] = None
                 continue
-            asked = schedule.tokens_at(schedule.segments[-1].stop)
-            if asked > config.data.max_epochs * most:
-                reasons.append(f"{job.name}: {_too_small(config, asked, most)}")
-            elif elsewhere:
-                notes[f"the text {config.data.fingerprint} is not on this machine: its size is not checked"] = None
-            else:
-                notes["the text is not prepared on this machine: its size is checked when the sweep starts"] = None
         except UserError as error:
             reasons.append(f"{job.name}: {error}")
-    if len(corpora) > 1 and "corpus" not in sweep.mix:
-        reasons.append(f"the sweep's jobs have {len(corpora)} corpora: {', '.join(corpora)}; --mix=corpus allows it")
-    return reasons, list(notes)
+            continue
+        n_tokens = schedule.tokens_at(schedule.segments[-1].stop)
+        if n_tokens > data.max_epochs * most_tokens:
+            reasons.append(f"{job.name}: {_too_small(config, n_tokens, most_tokens)}")
+        elif is_elsewhere:
+            notes[f"the text {data.fingerprint} is not on this machine: its size is not checked"] = None
+        else:
+            notes["the text is not prepared on this machine: its size is checked when the sweep starts"] = None
+    return reasons + _several_corpora(sweep, list(corpora)), list(notes)
+
+
+def _opened(data: ConfigDict, is_elsewhere: bool) -> tuple[Any, float]:
+    """Returns a prepared corpus, or None, and the most tokens that its text has; inf if that is not known here."""
+    if is_elsewhere and not _is_cached(data):
+        return None, math.inf
+    prepared = corpus.opened(data)
+    if prepared or is_elsewhere:
+        return prepared, math.inf
+    return None, corpus.most_tokens(data)
 
 
 def _is_cached(data: ConfigDict) -> bool:
     return (cache_dir() / "tokens" / data.fingerprint).exists()
 
 
-def _too_small(config: ConfigDict, asked: int, most: float) -> str:
-    """The sentence on a text of at most so many tokens, of which a run asks for more."""
+def _too_small(config: ConfigDict, n_tokens: int, most_tokens: float) -> str:
+    """Returns the sentence on a text that has fewer tokens than a run trains on."""
     name = config.data.path or "the standard library of this Python, the default text,"
     return (
-        f"the run asks for {asked:,} training tokens and {name} has at most {most:,.0f} by the size of its files: name "
-        "more text by --config.data.path"
+        f"the run asks for {n_tokens:,} training tokens and {name} has at most {most_tokens:,.0f} by the size of its "
+        "files: name more text by --config.data.path"
     )
 
 
 def least_bytes(config: ConfigDict, sizes: tuple[int, int, int]) -> int:
-    """The least bytes that a step takes on a device of a mesh of `sizes` (data, expert, model); it will take more.
-    Counts each parameter and its two AdamW moments, or Muon's one, in float32; its gradient in the type that it is
-    computed in (all exist at once, because they are clipped by their common norm); and what blocks keep for the way
-    back."""
+    """Returns a lower bound on the bytes that a step takes on each device.
+
+    It counts each parameter and its two AdamW moments, or Muon's one, in float32. It adds each gradient in the type
+    that it is computed in: all exist at once, because they are clipped by their common norm. It adds the activations
+    that blocks save for the backward pass.
+
+    Args:
+        config: the config of a run.
+        sizes: the mesh: sizes of its axes data, expert and model.
+    """
     data, expert, tensor = sizes
-    model, narrow = config.model, 2 if config.model.dtype == "bfloat16" else 4
+    model = config.model
     mesh = dict(data=data, expert=expert, model=tensor)
-    n_parameters, by_muon = counts.n_exact(model, mesh), 0
+    bytes_of_value = 2 if model.dtype == "bfloat16" else 4
+    n_parameters = counts.n_exact(model, mesh)
+    parameter_bytes = n_parameters * (12 + bytes_of_value)  # parameter and two moments in float32, and the gradient
     if config.optimizer.get("name", NEUTRAL["optimizer.name"]) == "muon":
-        by_muon = counts.n_exact(model, mesh, weights.MATRICES)
+        parameter_bytes -= 4 * counts.n_exact(model, mesh, counts.MATRICES)  # a moment less
     n_tokens = microbatch_tokens(config) or max(batch for _, batch in config.batch_tokens)
-    activations = model.n_blocks * n_tokens // (data * expert) * model.d_model * narrow
-    return n_parameters * (12 + narrow) - 4 * by_muon + activations
+    activation_bytes = model.n_blocks * n_tokens // (data * expert) * model.d_model * bytes_of_value
+    return parameter_bytes + activation_bytes

@@ -1,12 +1,12 @@
-"""Tries one job again that failed for good, was cancelled, or whose failure launch.accept marked as known.
+"""Try one job again: one that failed for good, was cancelled, or whose failure launch.accept accepted.
 
 python -m launch.retry --workdir=DIR --job=NAME
 
-The job goes on from its last checkpoint. If a launch.sweep runs on this machine, it trains the job next; otherwise
+The job continues from its last checkpoint. If a launch.sweep runs on this machine, it trains the job next. Otherwise
 a local job is trained now, and a slurm or gke job is submitted, alone.
 
 What it runs (the config file, the commands of --on_failure and --on_done, the options of a submission) is in
-DIR/sweep.json. It refuses a file that your own launch.sweep on this machine did not write; --trust=HASH takes it.
+DIR/sweep.json. It refuses a file that your own launch.sweep on this machine did not write; --trust=HASH accepts it.
 """
 
 if __name__ == "__main__":
@@ -27,18 +27,20 @@ from launch.backend import SECONDS_TO_SUBMIT
 
 
 def main(_: object) -> None:
+    """Trains or submits --job again; UserError if it is done, still active, or fails again."""
     sweep = sweepfile.chosen_to_run()
     job = sweep.named(flags.FLAGS.job)
     if job.done() or job.kept:
-        how = "no longer of the sweep" if job.kept else "done"
+        how = "no longer in the sweep" if job.kept else "done"
         raise UserError(f"job {job.name} is {how}: there is nothing to try")
     sweep.engine.check(sweep)
     state = sweep.engine.states(sweep).get(job.name, "")
     if state and not state.startswith("failed"):
         raise UserError(f"job {job.name} is {state} now; launch.cancel --job={job.name} would stop it first")
     (job.folder / "failure.json").unlink(missing_ok=True)  # of an accepted failure too
+    patience = 0.0 if sweep.engine.ON_THIS_MACHINE else SECONDS_TO_SUBMIT
     try:
-        with ownership.hold(sweep.lock, "launch.retry", 0.0 if sweep.engine.ON_THIS_MACHINE else SECONDS_TO_SUBMIT):
+        with ownership.hold(sweep.lock, "launch.retry", patience):
             report = sweep.engine.submit(dataclasses.replace(sweep, jobs=[job]))
             if sweep.engine.ON_THIS_MACHINE:
                 report, _ = collect.write(sweep)
@@ -48,10 +50,10 @@ def main(_: object) -> None:
     except ownership.Taken as error:
         if not sweep.engine.ON_THIS_MACHINE:
             raise
-        print(f"{error.owner} is at work on the sweep and takes job {job.name} up", file=sys.stderr)
+        print(f"{error.owner} runs the sweep and trains job {job.name} next", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    sweepfile.define_flags("Name of the job; its beginning is enough.", required=True)
+    sweepfile.define_flags("Name of the job. Its beginning is enough.", required=True)
     sweepfile.define_trust()
     cli.run(main)

@@ -1,8 +1,8 @@
 """What an array task of the Slurm backend does on its nodes: it has srun start trainers, one try after another.
 
-When trainers end because Slurm takes the nodes away (cancelled, preempted, a node lost), the job has not failed, and
-unless the task was cancelled, Slurm queues it again. When the store or Slurm's controller gives no answer, or srun
-cannot start a trainer on a node (Slurm finds a node lost only minutes later), the task itself tries again.
+When trainers end because Slurm takes the nodes away (cancelled, preempted, a node lost), the job has not failed. Unless
+the task was cancelled, Slurm queues it again. When the store or Slurm's controller gives no answer, or srun cannot
+start a trainer on a node, the task itself tries again: Slurm finds a node lost only minutes later.
 """
 
 import functools
@@ -18,16 +18,21 @@ from launch.backend import Sweep
 from launch.jobs import Job
 from launch.printable import printable
 
-AWAY = ("Unable to contact slurm controller", "Socket timed out on send/recv operation")  # it restarts, or is busy
-AWAY += ("Zero Bytes were transmitted or received", "controller in standby mode")
-SECONDS_TO_ANSWER = (
-    40.0  # of a controller that may hang; sbatch has as long as it takes, since it may have queued a job
+# Slurm's words when the controller restarts or is busy
+AWAY = (
+    "Unable to contact slurm controller",
+    "Socket timed out on send/recv operation",
+    "Zero Bytes were transmitted or received",
+    "controller in standby mode",
 )
+# that a command waits for a controller, which may hang; sbatch waits without limit, since it may have queued a job
+SECONDS_TO_ANSWER = 40.0
 NO_NODE = ("Task launch for", "Node failure on")  # srun's words for a node that does not answer
-PAUSE = 5.0  # seconds
+SECONDS_BETWEEN_TRIES = 5.0
 
 
 def job_of_task(path: str) -> str:
+    """Returns the name of this array task's job from the list at `path`; UserError if the list has none."""
     index = os.environ.get("SLURM_ARRAY_TASK_ID", "")
     try:
         (name,) = read_list(pathlib.Path(path))[int(index)]
@@ -37,8 +42,17 @@ def job_of_task(path: str) -> str:
 
 
 def run_task(sweep: Sweep, job: Job) -> int:
-    """Trains on the nodes of this array task until the job is done or has failed for good, or Slurm takes the nodes
-    away; queues the task again if it was asked to stop or the store gives no answer. UserError outside of an array."""
+    """Trains on this array task's nodes until the job is done or failed for good, or Slurm takes the nodes away.
+
+    Queues the task again if its trainer stopped on request, or the store gives no answer.
+
+    Returns:
+        The exit code of the task.
+
+    Raises:
+        UserError: outside of an array.
+        Unavailable: if the store gives no answer.
+    """
     if not {"SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"} <= os.environ.keys():
         raise UserError("Slurm starts the tasks of this sweep: there is no SLURM_ARRAY_JOB_ID here")
     try:
@@ -49,27 +63,31 @@ def run_task(sweep: Sweep, job: Job) -> int:
 
 
 def _train(sweep: Sweep, job: Job) -> int:
-    several = int(os.environ.get("SLURM_NTASKS") or os.environ.get("SLURM_NNODES") or 1) > 1
-    srun = ["srun", "--export=ALL", "--kill-on-bad-exit=1", *["--label"] * several]  # labels say who printed a line
-    while not job.stands_still():  # it may have been cancelled, or accepted, while it waited
-        started = trainer.start_when_free(job, sweep.stall_minutes, prefix=srun)
-        code = started.wait()
+    """Trains as `run_task` does, for as long as the store answers."""
+    srun = ["srun", "--export=ALL", "--kill-on-bad-exit=1"]
+    n_processes = int(os.environ.get("SLURM_NTASKS") or os.environ.get("SLURM_NNODES") or 1)
+    if n_processes > 1:
+        srun.append("--label")  # says which process printed a line
+    while not job.has_ended():  # it may have been cancelled, or accepted, while it waited
+        running = trainer.start_when_free(job, sweep.stall_minutes, prefix=srun)
+        code = running.wait()
         if code == 0:
             break
         if code < 0:  # srun itself was killed
             _end_step()
-        if _is_slurms_or_the_stores(started):
+        if _ended_unavailable(running):
             code = UNAVAILABLE
-        if code in trainer.STOPPED and not started.stalled:
+        if code in trainer.STOPPED and not running.stalled:
             _requeue()
             return code
         if _is_ending():  # killed because Slurm takes its nodes: the job has not failed
             return code
         if code == UNAVAILABLE:  # nothing is wrong with the job
-            print(f"{job.name}: {started.cause(code)}; trying again", flush=True)
-            time.sleep(PAUSE)
+            print(f"{job.name}: {running.cause(code)}; trying again", flush=True)
+            time.sleep(SECONDS_BETWEEN_TRIES)
             continue
-        if failure := trainer.failed(started, code, sweep.retries):
+        failure = trainer.record_failure(running, code, sweep.retries)
+        if failure:
             print(f"{job.name}: {failure['cause']}", flush=True)
             hooks.failed(sweep, job)
     if not job.over():
@@ -78,40 +96,49 @@ def _train(sweep: Sweep, job: Job) -> int:
     return 0
 
 
-def _is_slurms_or_the_stores(started: trainer.Trainer) -> bool:
-    """Whether a trainer ended for want of the store, or did not start for want of the controller or a node. Read from
-    srun's lines: its exit code is the largest of all processes' and does not tell which one ended first."""
-    errors = [line for line in started.lines() if line.startswith("srun: error:")]
-    reasons = *AWAY, *NO_NODE, f"Exited with exit code {UNAVAILABLE}"
+def _ended_unavailable(ended: trainer.Trainer) -> bool:
+    """Whether the trainer ended because the store, Slurm's controller or a node was unavailable.
+
+    Read from srun's lines: its exit code is the largest of all processes', and does not tell which one ended first.
+    """
+    errors = [line for line in ended.lines() if line.startswith("srun: error:")]
+    reasons = (*AWAY, *NO_NODE, f"Exited with exit code {UNAVAILABLE}")
     return any(reason in line for line in errors for reason in reasons)
 
 
 def _requeue() -> None:
+    """Queues this task again, unless Slurm is ending it."""
     if not _is_ending():
         call("scontrol", "requeue", _task(), patient=True)
 
 
 def _is_ending() -> bool:
-    """Whether Slurm is taking the nodes of this task away, or has done so unheard and started it again on others:
-    cancelled, preempted, requeued, or a node lost."""
+    """Whether Slurm is ending this task: cancelled, preempted, requeued, or a node lost.
+
+    Slurm may also have done so unnoticed, and have started the task again on other nodes.
+    """
     state = call("squeue", "-h", "-j", _task(), "-O", "State,RestartCnt", patient=True).split()
     return state != ["RUNNING", os.environ.get("SLURM_RESTART_COUNT", "0")]
 
 
 def _end_step() -> None:
     """Ends trainers of this array task that outlived their srun, and waits until they have ended."""
-    steps = lambda: call("squeue", "-h", "-s", "-j", _task(), "-o", "%i", patient=True).split()
-    while numbered := [step for step in steps() if step[-1].isdigit()]:
+    while True:
+        steps = call("squeue", "-h", "-s", "-j", _task(), "-o", "%i", patient=True).split()
+        numbered = [step for step in steps if step[-1].isdigit()]
+        if not numbered:
+            return
         subprocess.run(["scancel", *numbered], capture_output=True)
         time.sleep(1)
 
 
 def _task() -> str:
-    """This array task as ARRAY_INDEX: the job id of one of the tasks is also that of the whole array."""
+    """Returns this array task as ARRAY_INDEX: the job id of one of the tasks is also that of the whole array."""
     return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
 
 
 def read_list(path: pathlib.Path) -> list:
+    """Returns the list of an array's jobs; UserError if it is missing or damaged."""
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
@@ -122,9 +149,20 @@ def read_list(path: pathlib.Path) -> list:
 
 
 def call(*command: str, patient: bool = False) -> str:
-    """What one of Slurm's commands prints. UserError where it is not on this machine, or it failed; that quotes it.
-    Unavailable where the controller is away; a `patient` call is repeated for as long: the task and its nodes work on
-    without it."""
+    """Runs one of Slurm's commands.
+
+    Args:
+        *command: the command as an argument list.
+        patient: whether to repeat the command for as long as the controller is away. A task and its nodes work on
+            without the controller.
+
+    Returns:
+        What the command printed.
+
+    Raises:
+        UserError: if the command is not on this machine, or failed; the error quotes it.
+        Unavailable: if the controller is away.
+    """
     timeout = None if command[0] == "sbatch" else SECONDS_TO_ANSWER
     run = functools.partial(subprocess.run, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
     while True:
@@ -133,14 +171,14 @@ def call(*command: str, patient: bool = False) -> str:
         except FileNotFoundError:
             raise UserError(f"--backend=slurm needs {command[0]}, which is not on this machine's PATH") from None
         except subprocess.TimeoutExpired:
-            said = f"{command[0]}: the controller gives no answer within {SECONDS_TO_ANSWER:.0f} s"
+            message = f"{command[0]}: the controller gives no answer within {SECONDS_TO_ANSWER:.0f} s"
         else:
             if not done.returncode:
                 return done.stdout
-            said = printable(f"{command[0]}: {' '.join(done.stderr.split())}")
-            if not any(words in said for words in AWAY):
-                raise UserError(said)
+            message = printable(f"{command[0]}: {' '.join(done.stderr.split())}")
+            if not any(words in message for words in AWAY):
+                raise UserError(message)
         if not patient:
-            raise Unavailable(f"{said}; the same command goes on when it answers")
-        print(f"{said}; trying again", flush=True)
-        time.sleep(PAUSE)
+            raise Unavailable(f"{message}; the same command continues when it answers")
+        print(f"{message}; trying again", flush=True)
+        time.sleep(SECONDS_BETWEEN_TRIES)

@@ -4,9 +4,10 @@ import importlib.util
 import json
 
 import helpers
+import numpy as np
 import pytest
 
-from benchmarks import extrapolation
+from benchmarks import extrapolation, mixture_laws
 
 
 def test_one_hot_dispatch_is_the_same_layer(tmp_path):
@@ -55,3 +56,34 @@ def test_a_table_gets_the_forms_that_its_models_can_have():
         ("joint", "llama3", False),
     ):
         assert extrapolation.suits(form, tables[name]) == suits
+
+
+def test_mixture_laws_hold_out_what_they_predict():
+    seen = {}
+    for cut in mixture_laws.cuts():
+        fitted = [tuple(run.items()) for run in cut.fitted]
+        assert not set(fitted) & {tuple(run.items()) for run in cut.held_out}
+        seen.setdefault(cut.name, []).append((cut.fitted, cut.held_out))
+    assert all(max(r["n_active"] for r in a) < min(r["n_active"] for r in b) for a, b in seen["largest"])
+    assert all(max(r["n_experts"] for r in a) < min(r["n_experts"] for r in b) for a, b in seen["many experts"])
+    assert len(seen) == 3 and all(len(cuts) == 3 for cuts in seen.values())
+
+
+def test_a_law_is_scored_on_the_runs_that_were_held_out():
+    """Of losses on a line in ln E, the line predicts all; an error of 1% in them is found."""
+
+    def run(n_experts, factor=1.0):
+        loss = (3.0 - 0.1 * np.log(n_experts)) * factor
+        return dict(n_active=1e8, n_total=1e8 * n_experts, n_tokens=1e10, n_experts=n_experts, loss=loss)
+
+    cut = mixture_laws.Cut("x", "y", [run(e) for e in (2.0, 8.0, 32.0)], [run(64.0), run(256.0, 1.01)])
+    score = mixture_laws.score("line", cut)
+    assert score.error == pytest.approx(np.log(1.01) / 2**0.5) and score.bias == pytest.approx(-np.log(1.01) / 2)
+    alone = mixture_laws.Cut("x", "y", [run(2.0)], [run(64.0)])
+    assert mixture_laws.score("line", alone) is None
+
+
+def test_the_floor_decides_a_power_law_through_three_anchors():
+    predictions, measured = mixture_laws.marin_67b()
+    assert measured == 2.256
+    assert [round(predicted, 3) for _, predicted in predictions] == [2.176, 2.248, 2.295, 2.327]

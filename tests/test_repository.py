@@ -1,4 +1,4 @@
-"""What stands around the code agrees with it: version, workflow, image, commands that CONTRIBUTING.md names."""
+"""What surrounds the code agrees with it: version, workflow, image, packages, imports between folders."""
 
 import ast
 import configparser
@@ -65,8 +65,11 @@ def test_the_image_holds_the_repository_and_an_extra_that_exists():
 def workflows() -> dict[str, dict]:
     """{workflow and job: the job} of .github/."""
     folder = ROOT / ".github" / "workflows"
-    jobs = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"] for path in folder.iterdir()}
-    return {f"{workflow}/{name}": job for workflow, found in jobs.items() for name, job in found.items()}
+    by_name = {}
+    for path in folder.iterdir():
+        for name, job in yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"].items():
+            by_name[f"{path.stem}/{name}"] = job
+    return by_name
 
 
 def test_actions_and_images_are_named_by_what_they_hold():
@@ -79,7 +82,7 @@ def test_actions_and_images_are_named_by_what_they_hold():
 
 
 def test_what_may_publish_runs_no_command():
-    """Packages that are installed could, else."""
+    """Otherwise a package that a command installs could publish."""
     for name, job in workflows().items():
         if "id-token" in job.get("permissions", {}):
             assert not [step for step in job["steps"] if "run" in step], name
@@ -96,10 +99,13 @@ def test_the_image_is_no_place_for_keys_and_its_processes_are_not_roots():
 
 
 def pinned(name: str) -> dict[tuple[str, str], str]:
-    """{(distribution, version): its block} of a file of requirements, markers and hashes left in the block."""
-    blocks = re.split(r"\n(?=[A-Za-z])", text(name))
-    found = {re.match(r"([\w.-]+)==([^\s;]+)", block): block for block in blocks if "==" in block.partition("\n")[0]}
-    return {(canonicalize_name(match[1]), match[2]): block for match, block in found.items() if match}
+    """{(distribution, version): its block} of a file of requirements; markers and hashes stay in the block."""
+    blocks = {}
+    for block in re.split(r"\n(?=[A-Za-z])", text(name)):
+        pin = re.match(r"([\w.-]+)==([^\s;]+)", block)
+        if pin:
+            blocks[canonicalize_name(pin[1]), pin[2]] = block
+    return blocks
 
 
 def test_what_ci_installs_has_the_hashes_of_the_constraints_versions():
@@ -162,9 +168,10 @@ def brought(names) -> set[str]:
 
 
 def test_an_install_brings_what_its_code_imports():
-    """fit has exactly its own and, for Parquet and event files, two of extras; the trainer's may come by another. wandb
+    """fit has exactly its own, for Parquet and event files two of extras, and pandas where a user has it, for frames;
+    the trainer's may come by another. wandb
     is asked for by config.wandb alone, tokamax on GPUs alone."""
-    assert imported("fit") == required() | {"pyarrow", "tensorboard"}
+    assert imported("fit") == required() | {"pyarrow", "tensorboard", "pandas"}
     assert required("parquet") - required() == {"pyarrow"} and "tensorboard" in required("train")
     assert imported("jmoe") | imported("configs") <= brought(required("train")) | {"wandb", "tokamax"}
     assert "tokamax" in required("cuda")
@@ -177,7 +184,7 @@ def imports(package) -> dict[str, set[str]]:
     """{module: the modules of the package that it imports, at its head or later}."""
     paths = {".".join(p.relative_to(ROOT).with_suffix("").parts): p for p in (ROOT / package).rglob("*.py")}
     paths = {name.removesuffix(".__init__"): path for name, path in paths.items()}
-    found = {}
+    graph = {}
     for module, path in paths.items():
         names = set()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -186,8 +193,8 @@ def imports(package) -> dict[str, set[str]]:
             elif isinstance(node, ast.ImportFrom):
                 whole = {f"{node.module}.{alias.name}" for alias in node.names}
                 names |= {name if name in paths else node.module for name in whole}
-        found[module] = names & paths.keys() - {module}
-    return found
+        graph[module] = names & paths.keys() - {module}
+    return graph
 
 
 def test_no_module_imports_itself_by_way_of_others():
@@ -195,15 +202,15 @@ def test_no_module_imports_itself_by_way_of_others():
         graphlib.TopologicalSorter(imports(package)).prepare()  # CycleError names the modules
 
 
-def test_rooms_of_fit_import_only_rooms_above_them_in_the_list():
+def test_folders_of_fit_import_only_folders_above_them_in_the_list():
     """The list is the docstring of fit/__init__.py."""
-    names = re.findall(r"^  ((?:\w+(?:\.py|/)(?:, )?)+)  ", text("fit/__init__.py"), re.MULTILINE)
-    rooms = [room.strip("/").removesuffix(".py") for name in names for room in name.split(", ")] + ["__main__"]
-    graph = {m.removeprefix("fit."): found for m, found in imports("fit").items() if m != "fit"}
-    assert {m.partition(".")[0] for m in graph} == set(rooms)
-    for module, found in graph.items():
-        for other in found:
-            assert rooms.index(other.split(".")[1]) <= rooms.index(module.partition(".")[0]), (module, other)
+    lines = re.findall(r"^  ((?:\w+(?:\.py|/)(?:, )?)+)  ", text("fit/__init__.py"), re.MULTILINE)
+    folders = [name.strip("/").removesuffix(".py") for line in lines for name in line.split(", ")] + ["__main__"]
+    graph = {module.removeprefix("fit."): others for module, others in imports("fit").items() if module != "fit"}
+    assert {module.partition(".")[0] for module in graph} == set(folders)
+    for module, others in graph.items():
+        for other in set(others) - {"fit"}:  # the package itself has the version
+            assert folders.index(other.split(".")[1]) <= folders.index(module.partition(".")[0]), (module, other)
 
 
 def test_each_target_installs_what_it_needs():
@@ -231,14 +238,6 @@ def test_files_of_tests_that_are_named_somewhere_exist():
 def test_the_folders_of_tests_do_not_hide_the_packages():
     for package in fit, jmoe, launch:
         assert pathlib.Path(package.__file__) == ROOT / package.__name__ / "__init__.py"
-
-
-def test_the_addition_that_contributing_shows_is_one_to_the_code_as_it_is():
-    """What its diff keeps and what it takes away stand in the files, line after line."""
-    (diff,) = re.findall(r"```diff\n(.*?)```", text("CONTRIBUTING.md"), re.DOTALL)
-    for file in diff.split("--- ")[1:]:
-        name, *lines = file.splitlines()
-        assert "\n".join(line[1:] for line in lines if line[0] in " -") in text(name), name
 
 
 def test_the_installed_configs_are_found_where_the_folder_has_none(tmp_path, monkeypatch):

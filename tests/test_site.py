@@ -37,15 +37,25 @@ def test_every_link_of_the_site_leads_somewhere(site):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 390])
 def test_the_site_asks_for_nothing_elsewhere_and_fits_the_screen(browser, site, width, scheme):
-    tab, asked = browser.new_page(viewport=dict(width=width, height=844), color_scheme=scheme), []
-    tab.on("request", lambda request: asked.append(request.url))
+    tab = browser.new_page(viewport=dict(width=width, height=844), color_scheme=scheme)
+    requests = []
+    tab.on("request", lambda request: requests.append(request.url))
     for name in ("index", "benchmarks/README", "docs/guides/planner", "docs/reference/generated/commands"):
         tab.goto(f"file://{site}/{name}.html")
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
     tab.click("text=Plan a model in your browser")
     tab.wait_for_selector("#answer")
-    assert tab.url == f"file://{site}/planner.html" and all(url.startswith("file:") for url in asked)
+    assert tab.url == f"file://{site}/planner.html" and all(url.startswith("file:") for url in requests)
     tab.close()
+
+
+def test_the_folder_is_a_static_space_and_a_page_of_github(site):
+    head = (site / "README.md").read_text().split("---\n")[1]
+    space = yaml.safe_load(head)
+    assert space["sdk"] == "static" and (site / space["app_file"]).exists()
+    assert len(space["short_description"]) <= 60  # the most that a Space shows
+    assert (site / ".nojekyll").exists()  # else GitHub leaves out folders that begin with _
+    assert (site / "_static").is_dir()
 
 
 def test_the_workflow_publishes_what_make_site_writes():
@@ -66,6 +76,8 @@ def test_the_reference_holds_each_field_column_and_flag(site):
     assert [name for name in FIELDS if f"`config.{name}`" not in config_page] == []
     columns_page = (ROOT / "docs" / "reference" / "runs-csv.md").read_text(encoding="utf-8")
     assert [name for name in COLUMNS.values() if f"`{name}`" not in columns_page] == []
+    python_page = (site / "docs" / "reference" / "generated" / "python.html").read_text(encoding="utf-8")
+    assert all(name in python_page for name in ("fit.plan", "fit.law", "jmoe.train.train", "jmoe.generate.generate"))
     commands_page = (generated / "commands.md").read_text(encoding="utf-8")
     command = [sys.executable, "-m", "launch.sweep", "--help"]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout

@@ -13,7 +13,7 @@ import jax
 
 from jmoe.cost.program import Program
 
-SCOPE = re.compile(r"\battention\b")  # jmoe/model/attention.py names it so
+SCOPE = re.compile(r"\battention\b")  # jmoe/model/transformer.py names it so
 ATTENTION = re.compile(r"fmha|sdpa|flash", re.IGNORECASE)  # kernels of cuDNN and Pallas
 MATMUL = re.compile(r"gemm|xmma|nvjet|cutlass|cublas|matmul|\bdot\b|dot_general", re.IGNORECASE)
 LONGEST = 10

@@ -23,7 +23,7 @@ from benchmarks.accelerator import kernels, resumed_run
 from benchmarks.accelerator.checks import Checks, relative_error
 from configs import joint_moe
 from jmoe.cost import chips
-from jmoe.model import dispatch, gpu_kernels, sharding
+from jmoe.model import gpu_kernels, moe_layer, sharding
 from jmoe.run.step import gradient, make_eval_step, make_train_step
 
 PART = flags.DEFINE_enum(
@@ -159,10 +159,10 @@ def layer() -> list[dict]:
     normal = lambda *shape: rng.standard_normal(shape, np.float32) / shape[-2] ** 0.5
     exact, rounded = (EXACT, ROUTED), (ROUNDED, ROUNDED_GRADIENT)
     for name, e, k, width, layer_of, dtype, (tolerance, on_gradient) in (
-        ("E = 8", 8, 1, f, functools.partial(dispatch.mixture, capacity_factor=1.0), jnp.float32, exact),
-        ("8 of 64", 64, 8, f // 8, functools.partial(dispatch.mixture, capacity_factor=1.0), jnp.float32, exact),
-        ("E = 8, dropless", 8, 1, f, dispatch.mixture, jnp.float32, exact),
-        ("2 of 8, dropless, bfloat16", 8, 2, f, dispatch.mixture, jnp.bfloat16, rounded),
+        ("E = 8", 8, 1, f, functools.partial(moe_layer.moe_layer, capacity_factor=1.0), jnp.float32, exact),
+        ("8 of 64", 64, 8, f // 8, functools.partial(moe_layer.moe_layer, capacity_factor=1.0), jnp.float32, exact),
+        ("E = 8, dropless", 8, 1, f, moe_layer.moe_layer, jnp.float32, exact),
+        ("2 of 8, dropless, bfloat16", 8, 2, f, moe_layer.moe_layer, jnp.bfloat16, rounded),
     ):
         args = [normal(n, d) * n**0.5, normal(d, e), normal(e, d, width), normal(e, d, width), normal(e, width, d)]
         args = [args[0].astype(dtype), args[1], *(weight.astype(dtype) for weight in args[2:])]

@@ -1,4 +1,4 @@
-"""The learning rate of results/: two widths, dense and E = 16, rates sqrt(2) apart; at one width four times the tokens.
+"""The learning rate of results/: two widths, dense and E = 16, rates sqrt(2) apart; one width also at 16M tokens.
 
 python -m launch.sweep --sweep=configs/sweeps/bytes_2026_lr.py --workdir=runs/bytes_2026/lr
 python -m fit lr --runs=runs/bytes_2026/lr/runs.csv --with_tokens
@@ -15,8 +15,8 @@ RATES = {  # (d_model, n_experts, millions of tokens): config.optimizer.lr_law.c
 }
 
 
-def get_sweep():
-    """(config file, one dict of overrides for each job)."""
+def get_sweep() -> tuple[str, list[dict]]:
+    """Returns the config file, and a dict of overrides for each job."""
     return "configs/bytes_2026.py", [
         {
             "model.d_model": d_model,

@@ -2,8 +2,8 @@
 
 python -m launch.sweep --sweep=configs/sweeps/bytes_2026_memory.py --workdir=runs/bytes_2026/memory
 
-Equal totals need widths between those of bytes_2026_fit.py: blocks of width 28 and 21, heads of 28 and 32. Three seeds;
-two of the dense model's are trained by bytes_2026_fit.py, which has the same model with the same number of tokens.
+Equal totals need widths between those of bytes_2026_fit.py: blocks of width 28 and 21, heads of 28 and 32. There are
+three seeds. bytes_2026_fit.py trains two of the dense model: it has the same model with the same number of tokens.
 """
 
 MODELS = (  # d_model, n_blocks, n_heads, n_experts, n_tokens, seeds: 4.434e12 active parameters times tokens each
@@ -13,8 +13,8 @@ MODELS = (  # d_model, n_blocks, n_heads, n_experts, n_tokens, seeds: 4.434e12 a
 )
 
 
-def get_sweep():
-    """(config file, one dict of overrides for each job)."""
+def get_sweep() -> tuple[str, list[dict]]:
+    """Returns the config file, and a dict of overrides for each job."""
     return "configs/bytes_2026_tuned.py", [
         {
             "model.d_model": d_model,

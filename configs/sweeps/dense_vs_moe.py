@@ -5,8 +5,8 @@ python -m benchmarks.dense_vs_moe --runs=runs/dense_vs_moe/runs.csv --out=benchm
 """
 
 
-def get_sweep():
-    """(config file, grid): every combination is a job."""
+def get_sweep() -> tuple[str, dict]:
+    """Returns the config file, and a grid of which every combination is a job."""
     return "configs/quickstart.py", {
         "model.d_model": (24,),
         "model.n_experts": (1, 8),

@@ -1,26 +1,34 @@
-"""Phase 2 of the holistic search (Wan et al. 2026): at each budget's best M/N_a and N/N_a, every feasible width or nine
-of them.
+"""Phase 2 of the holistic search (Wan et al. 2026): at each budget's best ratios, every feasible width or nine of them.
 
 python -m launch.sweep --sweep=configs/sweeps/holistic_phase2.py --workdir=DIR --backend=slurm|gke
 python -m fit holistic --runs=PHASE1/runs.csv --width_runs=DIR/runs.csv
 
-The ratios are those of the paper, M/N_a as recovered from its tables. After a phase 1 of your own put the optima that
-`fit holistic` prints in their place. The paper prints no grid of widths; these are ours.
+The ratios are the paper's, with M/N_a recovered from its tables. After a phase 1 of your own, replace them by the
+optima that `fit holistic` prints. The paper prints no grid of widths; this one is ours.
 """
 
 from configs.sweeps import holistic_phase1
 from fit.architecture_search import holistic
 
-RATIOS = dict(zip(holistic.BUDGETS, zip((10.8, 9.95, 9.18, 8.72, 8.35, 8.21), holistic.RATIO_USED)))
-WIDTHS = 9
+M_OVER_ACTIVE = (10.8, 9.95, 9.18, 8.72, 8.35, 8.21)
+RATIOS = {  # budget: (M/N_a, N/N_a)
+    flops: (m_over_active, total_over_active)
+    for flops, m_over_active, total_over_active in zip(
+        holistic.BUDGETS, M_OVER_ACTIVE, holistic.RATIO_USED, strict=True
+    )
+}
+MOST_WIDTHS = 9
 
 
-def get_sweep():
-    """(config file, one dict of overrides for each model)."""
+def get_sweep() -> tuple[str, list[dict]]:
+    """Returns the config file, and a dict of overrides for each model."""
     jobs = []
     for flops, ratios in RATIOS.items():
-        found, _ = holistic.buildable(holistic.triad_of(flops, *ratios), holistic.setting(flops))
-        widths, last = sorted(found), len(found) - 1
-        chosen = {widths[round(i * last / (WIDTHS - 1))] for i in range(WIDTHS)}
-        jobs += [holistic_phase1.overrides(found[width][0], flops) for width in sorted(chosen)]
+        shapes, _ = holistic.buildable(holistic.triad_of(flops, *ratios), holistic.setting_of(flops))
+        widths = sorted(shapes)
+        last = len(widths) - 1
+        chosen = {widths[round(i * last / (MOST_WIDTHS - 1))] for i in range(MOST_WIDTHS)}
+        for width in sorted(chosen):
+            shape, _ = shapes[width]
+            jobs.append(holistic_phase1.overrides(shape, flops))
     return holistic_phase1.CONFIG, jobs

@@ -1,4 +1,4 @@
-"""Eq. 2 of the holistic laws once more, on the architectures that the search found: five sizes at each budget.
+"""A refit of Eq. 2 of the holistic laws on the architectures of the search: five sizes at each budget.
 
 python -m launch.sweep --sweep=configs/sweeps/holistic_refit.py --workdir=DIR --backend=slurm|gke
 python -m fit holistic --refit=DIR/runs.csv
@@ -12,13 +12,15 @@ from fit.architecture_search import holistic
 SIZES = (0.5, 0.7, 1.0, 1.4, 2.0)  # M over that of Eq. 2
 
 
-def get_sweep():
-    """(config file, one dict of overrides for each model that can be built)."""
+def get_sweep() -> tuple[str, list[dict]]:
+    """Returns the config file, and a dict of overrides for each model that can be built."""
     jobs = []
-    for flops, (x, y) in holistic_phase2.RATIOS.items():
+    for flops, (m_over_active, total_over_active) in holistic_phase2.RATIOS.items():
         for size in SIZES:
             m = size * holistic.power(holistic.FLOPS_PER_TOKEN, flops)
-            found, _ = holistic.buildable((m, m / x, m / x * y), holistic.setting(flops))
-            if found:
-                jobs.append(holistic_phase1.overrides(found[holistic.median(found)][0], flops))
+            active = m / m_over_active
+            shapes, _ = holistic.buildable((m, active, active * total_over_active), holistic.setting_of(flops))
+            if shapes:
+                shape, _ = shapes[holistic.median(shapes)]
+                jobs.append(holistic_phase1.overrides(shape, flops))
     return holistic_phase1.CONFIG, jobs

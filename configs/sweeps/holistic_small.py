@@ -15,18 +15,19 @@ from configs.sweeps.holistic_phase1 import sizes
 from fit.architecture_search import holistic
 
 SETTING = holistic.Setting(
-    2, 16, 1, n_experts=16, top_k=2, n_shared=1, seq_len=128, width=4, expert_width=4, least_expert=8
+    2, 16, 1, n_experts=16, top_k=2, n_shared=1, seq_len=128, width_multiple=4, expert_width_multiple=4, least_expert=8
 )
 FLOPS_PER_TOKEN = {2e11: 400_000, 8e11: 800_000}  # budget: M
 RATIOS = tuple(itertools.product((7.5, 8.5, 10.0), (2.2, 3.0, 3.8)))
 
 
-def get_sweep():
-    """(config file, one dict of overrides for each model)."""
+def get_sweep() -> tuple[str, list[dict]]:
+    """Returns the config file, and a dict of overrides for each model."""
     jobs = []
-    for (flops, m), (x, y) in itertools.product(FLOPS_PER_TOKEN.items(), RATIOS):
-        found, _ = holistic.buildable((m, m / x, m / x * y), SETTING)
-        if found:
-            middle, widths = holistic.median(found), sorted(found)
-            jobs += [sizes(found[width][0], flops) for width in sorted({widths[0], middle, widths[-1]})]
+    for (flops, m), (m_over_active, total_over_active) in itertools.product(FLOPS_PER_TOKEN.items(), RATIOS):
+        active = m / m_over_active
+        shapes, _ = holistic.buildable((m, active, active * total_over_active), SETTING)
+        if shapes:
+            chosen = {min(shapes), holistic.median(shapes), max(shapes)}
+            jobs += [sizes(shapes[width][0], flops) for width in sorted(chosen)]
     return "configs/quickstart.py", jobs

@@ -3,10 +3,8 @@
 python -m launch.sweep --sweep=configs/sweeps/joint_moe.py --workdir=gs://BUCKET/joint_moe --backend=slurm|gke
 python -m launch.sweep --sweep=configs/sweeps/joint_moe.py --workdir=x --dry_run --text_elsewhere --accelerator=H100:8
 
-51 jobs, 4.77e21 FLOPs: 3,350 H100-hours at 40% MFU. One by one the runs would cost 9.51e21: sharing trunks saves half.
-Give it text by a `config.data.path` in a copy of configs/joint_moe.py (the paper: FineWeb-Edu, GPT-2 tokens). Rows are
-(d_model, n_blocks, n_heads, numbers of experts, budgets in billions of tokens). One printed row
-reads "704 576"; its sizes are those of d_model 704.
+51 jobs, 4.77e21 FLOPs: 3,350 H100-hours at 40% MFU. Separate runs would cost 9.51e21 FLOPs: sharing trunks saves half.
+Set `config.data.path` to your text in a copy of configs/joint_moe.py (the paper: FineWeb-Edu, GPT-2 tokens).
 """
 
 TO_2 = (0.5, 1, 2)
@@ -15,6 +13,8 @@ TO_8 = (*TO_4, 8)
 TO_16 = (*TO_8, 16)
 TO_32 = (*TO_16, 32)
 
+# (d_model, n_blocks, n_heads, numbers of experts, budgets in billions of tokens). One printed row reads "704 576"; its
+# sizes are those of d_model 704.
 TABLE = [
     (512, 8, 8, (1, 2, 4, 8, 16, 32), TO_2),
     (576, 9, 9, (8,), (1.7, 3.3)),
@@ -44,8 +44,8 @@ TABLE = [
 ]
 
 
-def get_sweep():
-    """(config file, one dict of overrides for each trunk)."""
+def get_sweep() -> tuple[str, list[dict]]:
+    """Returns the config file, and a dict of overrides for each trunk."""
     return "configs/joint_moe.py", [
         {
             "model.d_model": d_model,

@@ -1,9 +1,9 @@
-"""What narrow experts, a shared expert and the two ways of balancing change at laptop size: 6 models x 3 seeds.
+"""What narrow experts, a shared expert and the two balancing methods change at laptop size: 6 models x 3 seeds.
 
 python -m launch.sweep --sweep=configs/sweeps/mixtures_small.py --workdir=runs/mixtures
 
-Every model has the active parameters of one expert of 8: 1 of 8, 8 of 64 an eighth as wide, 7 of 64 and a shared one.
-Each is balanced by the loss, or by a bias on sigmoid scores; the learning rate is that of 8 experts in all.
+Every model has the active parameters of 1 expert of 8. The others use 8 of 64 experts an eighth as wide, or 7 of 64 and
+a shared one. Each is balanced by the loss, or by a bias on sigmoid scores. All use the learning rate of 8 experts.
 """
 
 EIGHT = {"model.n_experts": 8, "model.top_k": 1, "model.d_expert": 0, "optimizer.lr_law.constant": 3.75}
@@ -12,8 +12,8 @@ SHARED = FINE | {"model.top_k": 7, "model.n_shared_experts": 1}
 BIAS = {"model.balance": "bias", "model.scores": "sigmoid"}
 
 
-def get_sweep():
-    """(config file, one dict of overrides for each job)."""
+def get_sweep() -> tuple[str, list[dict]]:
+    """Returns the config file, and a dict of overrides for each job."""
     jobs = [
         model | balance | {"seed": seed, "n_tokens": (1_310_720, 2_621_440)}
         for model in (EIGHT, FINE, SHARED)

@@ -22,6 +22,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,27 +30,39 @@ from fit.aliases import Array, Json, Numbers, Opt
 from fit.errors import UserError
 
 BUDGETS = (1e18, 3e18, 1e19, 3e19, 1e20, 3e20)
-M_OVER_ACTIVE, TOTAL_OVER_ACTIVE = (7, 8, 9, 11, 14, 17), (12, 16, 20, 22, 26, 30)  # phase 1's grid
+# phase 1's grid
+M_OVER_ACTIVE = (7, 8, 9, 11, 14, 17)
+TOTAL_OVER_ACTIVE = (12, 16, 20, 22, 26, 30)
 # Table 2 and App. F.1, a column for each budget
-HEAD_DIM, N_HEADS = (64, 64, 64, 128, 128, 128), (4, 8, 8, 8, 8, 16)
+HEAD_DIM = (64, 64, 64, 128, 128, 128)
+N_HEADS = (4, 8, 8, 8, 8, 16)
 LEARNING_RATE = (1.20e-3, 1.00e-3, 8.28e-4, 6.95e-4, 5.74e-4, 4.82e-4)
 BATCH_ROWS = (64, 80, 128, 160, 208, 288)
 RATIO_USED = (19, 20, 21, 21, 22, 22)  # N/N_a
 FLAT = (18, 25)  # N/N_a within which the loss is within 1% of the best, by the paper
-TOKENS, FLOPS_PER_TOKEN = (22.8929, 0.4563), (0.04368, 0.5437)  # Eq. 2: D_opt and M_opt, a C^b
+# Eq. 2: D_opt and M_opt, a C^b
+TOKENS = (22.8929, 0.4563)
+FLOPS_PER_TOKEN = (0.04368, 0.5437)
 # M/N_a - 6 of the paper's tables of configurations, a C^b: 2% off at most. The paper shows this law only in a figure.
 RECOVERED = (1479.0, -0.1394)
 LARGEST = 1e27  # FLOPs: far beyond what the laws can know
 OFF = 0.05  # how far M, N_a and N of a model may be from the triad asked for
 median = statistics.median_low  # of feasible widths
 Triad = tuple[Numbers, Numbers, Numbers]
-ACTIVE_WIDTHS = 1, 8  # range of (top_k + n_shared) d_expert / d_model of a buildable model
+ACTIVE_WIDTHS = (1, 8)  # range of (top_k + n_shared) d_expert / d_model of a buildable model
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What the search holds fixed: attention heads, experts and context, numbers or arrays; and for buildable models
-    the numbers of which d_model and d_expert must be multiples, and the least d_expert. Defaults: the paper's."""
+    """What the search holds fixed, numbers or arrays. The defaults are the paper's.
+
+    Attributes:
+      n_heads, head_dim, n_kv_heads: of attention.
+      n_experts, top_k, n_shared: routed experts, those that a token chooses, and those that all tokens use.
+      seq_len: tokens of context.
+      width_multiple, expert_width_multiple: what d_model and d_expert of buildable models are multiples of.
+      least_expert: the least d_expert of buildable models.
+    """
 
     n_heads: Numbers
     head_dim: Numbers
@@ -58,47 +71,66 @@ class Setting:
     top_k: Numbers = 8
     n_shared: Numbers = 1
     seq_len: Numbers = 8192
-    width: int = 64
-    expert_width: int = 16
+    width_multiple: int = 64
+    expert_width_multiple: int = 16
     least_expert: int = 64
 
     def allows(self, d_expert: Numbers, d_model: Numbers) -> Array:
         """Whether experts of this width may be built."""
         d_expert = np.asarray(d_expert)
-        share = (self.top_k + self.n_shared) * d_expert / d_model
-        return (d_expert >= self.least_expert) & (share >= ACTIVE_WIDTHS[0]) & (share <= ACTIVE_WIDTHS[1])
+        active_width = (self.top_k + self.n_shared) * d_expert / d_model
+        least, most = ACTIVE_WIDTHS
+        return (d_expert >= self.least_expert) & (active_width >= least) & (active_width <= most)
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """An architecture in a Setting; numbers or arrays, whole or not. d_dense None: 3 d_model, as the paper's."""
+    """An architecture in a Setting; numbers or arrays, whole or not.
+
+    Attributes:
+      d_model: width.
+      n_dense, n_moe: dense blocks and blocks with a mixture.
+      d_expert: width of an expert.
+      setting: all else.
+      d_dense: width of a dense layer; None stands for 3 d_model, as in the paper.
+    """
 
     d_model: Numbers
     n_dense: Numbers
     n_moe: Numbers
     d_expert: Numbers
-    held: Setting
+    setting: Setting
     d_dense: Opt = None
 
     def parts(self) -> Triad:
-        """(attention, dense, experts): active parameters of each."""
-        d, layers, held = self.d_model, self.n_dense + self.n_moe, self.held
-        d_dense = 3 * d if self.d_dense is None else self.d_dense
-        return (
-            2 * d * held.head_dim * (held.n_heads + held.n_kv_heads) * layers,
-            3 * d * d_dense * self.n_dense,
-            3 * d * self.d_expert * (held.top_k + held.n_shared) * self.n_moe,
-        )
+        """(attention, dense layers, experts): active parameters of each."""
+        d_model = self.d_model
+        setting = self.setting
+        d_dense = 3 * d_model if self.d_dense is None else self.d_dense
+        n_blocks = self.n_dense + self.n_moe
+        attention = 2 * d_model * setting.head_dim * (setting.n_heads + setting.n_kv_heads) * n_blocks
+        dense = 3 * d_model * d_dense * self.n_dense
+        experts = 3 * d_model * self.d_expert * (setting.top_k + setting.n_shared) * self.n_moe
+        return attention, dense, experts
 
     def triad(self) -> Triad:
         """(M, N_a, N)."""
-        active, layers, held = sum(self.parts()), self.n_dense + self.n_moe, self.held
-        idle = 3 * self.d_model * self.d_expert * (held.n_experts - held.top_k) * self.n_moe
-        scores = 6 * held.seq_len * held.n_heads * held.head_dim * layers
-        return 6 * active + scores, active, active + idle
+        setting = self.setting
+        n_active = sum(self.parts())
+        inactive = 3 * self.d_model * self.d_expert * (setting.n_experts - setting.top_k) * self.n_moe
+        n_blocks = self.n_dense + self.n_moe
+        scores = 6 * setting.seq_len * setting.n_heads * setting.head_dim * n_blocks
+        return 6 * n_active + scores, n_active, n_active + inactive
 
 
-def setting(flops: float) -> Setting:
+class Candidate(NamedTuple):
+    """A Shape of whole numbers, and how far its triad is from the one asked for, as a share."""
+
+    shape: Shape
+    off: float
+
+
+def setting_of(flops: float) -> Setting:
     """The Setting that the paper has at the nearest of its budgets."""
     i = nearest_budget(flops)
     return Setting(N_HEADS[i], HEAD_DIM[i], N_HEADS[i] // 2)
@@ -109,52 +141,83 @@ def nearest_budget(flops: float) -> int:
     return int(np.argmin(np.abs(np.log(BUDGETS) - math.log(flops))))
 
 
-def invert(triad: Triad, d_model: Numbers, held: Setting) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """(L, n_dense, n_moe, d_expert), real numbers, of the architecture of this triad (M, N_a, N), width and Setting."""
-    m, active, total = triad
-    attention, dense, _ = Shape(d_model, 1, 0, 0, held).parts()  # of one block
-    layers = (m - 6 * active) / (6 * held.seq_len * held.n_heads * held.head_dim)
-    widths = (total - active) / (3 * d_model * (held.n_experts - held.top_k))  # d_expert n_moe
-    used = 3 * d_model * (held.top_k + held.n_shared) * widths
-    n_dense = (active - attention * layers - used) / dense
-    n_moe = layers - n_dense
-    return layers, n_dense, n_moe, widths / n_moe
+def invert(triad: Triad, d_model: Numbers, setting: Setting) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """Finds the architecture of a triad (the module's equations, solved for depths and expert width).
 
+    Args:
+      triad: (M, N_a, N).
+      d_model: its width.
+      setting: what the search holds fixed.
 
-def buildable(triad: Triad, held: Setting) -> tuple[dict[int, tuple[Shape, float]], tuple[Shape, float] | None]:
-    """{d_model: (Shape, how far its triad is from the one asked for)} of the nearest model of whole blocks at each
-    width that has one within OFF; and the nearest of all, within OFF or not: (Shape, how far), or None.
-
-    The paper prints no rule; ours is: n_dense and n_moe >= 1, d_model a multiple of 64, d_expert of 16 and at least 64
-    (as `held` says), and (top_k + n_shared) d_expert / d_model within ACTIVE_WIDTHS. It tries the two whole numbers
-    below and above the depths of `invert`, and the two expert widths around the one that N leaves.
+    Returns:
+      (L, n_dense, n_moe, d_expert), real numbers.
     """
-    _, active, total = triad
-    used, experts = held.top_k + held.n_shared, (total - active) / (3 * (held.n_experts - held.top_k))
-    largest = 1.5 * math.sqrt(used * experts / ACTIVE_WIDTHS[0])  # n_moe >= 1 and d_expert >= d_model / used
-    widths = np.arange(held.width, largest + held.width, held.width).reshape(-1, 1, 1, 1)
+    m, n_active, n_total = triad
+    attention, dense, _ = Shape(d_model, 1, 0, 0, setting).parts()  # of one block
+    n_blocks = (m - 6 * n_active) / (6 * setting.seq_len * setting.n_heads * setting.head_dim)
+    all_expert_widths = (n_total - n_active) / (3 * d_model * (setting.n_experts - setting.top_k))  # d_expert n_moe
+    active_experts = 3 * d_model * (setting.top_k + setting.n_shared) * all_expert_widths
+    n_dense = (n_active - attention * n_blocks - active_experts) / dense
+    n_moe = n_blocks - n_dense
+    return n_blocks, n_dense, n_moe, all_expert_widths / n_moe
+
+
+def buildable(triad: Triad, setting: Setting) -> tuple[dict[int, Candidate], Candidate | None]:
+    """Finds models of whole blocks near a triad.
+
+    The paper prints no rule. Ours is: n_dense and n_moe >= 1, d_model a multiple of 64, d_expert a multiple of 16 and
+    at least 64 (as the setting says), and (top_k + n_shared) d_expert / d_model within ACTIVE_WIDTHS. At each width it
+    tries the two whole numbers below and above the depths of `invert`, and the two expert widths around the one that N
+    leaves.
+
+    Args:
+      triad: (M, N_a, N).
+      setting: what the search holds fixed.
+
+    Returns:
+      ({d_model: the nearest model}, of each width that has one within OFF; the nearest of all, within OFF or not, or
+      None).
+    """
+    _, n_active, n_total = triad
+    n_used = setting.top_k + setting.n_shared
+    # d_model d_expert n_moe; with n_moe >= 1 and d_expert >= d_model / n_used it bounds the width
+    expert_area = (n_total - n_active) / (3 * (setting.n_experts - setting.top_k))
+    largest = 1.5 * math.sqrt(n_used * expert_area / ACTIVE_WIDTHS[0])
+    multiple = setting.width_multiple
+    # axes: [widths, n_dense, n_blocks, d_expert]
+    widths = np.arange(multiple, largest + multiple, multiple).reshape(-1, 1, 1, 1)
     near = np.arange(-1, 3)
-    layers, n_dense, _, _ = invert(triad, widths, held)
+    n_blocks, n_dense, _, _ = invert(triad, widths, setting)
     n_dense = np.maximum(1, np.floor(n_dense) + near.reshape(-1, 1, 1))
-    n_moe = np.floor(layers) + near.reshape(-1, 1) - n_dense
-    fits = n_moe >= 1
-    n_moe = np.where(fits, n_moe, 1)
-    d_expert = held.expert_width * (np.floor(experts / widths / n_moe / held.expert_width) + np.arange(2))
-    made = Shape(widths, n_dense, n_moe, d_expert, held).triad()
-    off = np.max(np.broadcast_arrays(*(np.abs(a / b - 1) for a, b in zip(made, triad, strict=True))), axis=0)
-    off = np.where(fits & held.allows(d_expert, widths), off, np.inf)
-    tried = np.stack(np.broadcast_arrays(widths, n_dense, n_moe, d_expert, off)).reshape(5, len(widths), -1)
-    best = np.take_along_axis(tried, np.argmin(tried[4], axis=1)[None, :, None], axis=2)[:, :, 0].T
-    built = [(Shape(*map(int, numbers), held=held), float(off)) for *numbers, off in best if np.isfinite(off)]
-    found = {int(shape.d_model): (shape, off) for shape, off in built if off <= OFF}
-    return found, min(built, key=lambda model: model[1], default=None)
+    n_moe = np.floor(n_blocks) + near.reshape(-1, 1) - n_dense
+    has_mixture = n_moe >= 1
+    n_moe = np.where(has_mixture, n_moe, 1)
+    expert_multiple = setting.expert_width_multiple
+    d_expert = expert_multiple * (np.floor(expert_area / widths / n_moe / expert_multiple) + np.arange(2))
+    off = _off(Shape(widths, n_dense, n_moe, d_expert, setting).triad(), triad)
+    off = np.where(has_mixture & setting.allows(d_expert, widths), off, np.inf)
+    candidates = np.stack(np.broadcast_arrays(widths, n_dense, n_moe, d_expert, off)).reshape(5, len(widths), -1)
+    nearest = np.argmin(candidates[4], axis=1)[None, :, None]
+    best = np.take_along_axis(candidates, nearest, axis=2)[:, :, 0].T
+    models = [
+        Candidate(Shape(*map(int, numbers), setting=setting), float(off)) for *numbers, off in best if np.isfinite(off)
+    ]
+    within = {int(model.shape.d_model): model for model in models if model.off <= OFF}
+    return within, min(models, key=lambda model: model.off, default=None)
 
 
-def why_none(triad: Triad, held: Setting, nearest: tuple[Shape, float] | None) -> str:
-    """One sentence: why no buildable model is within OFF of the triad."""
+def _off(triad: Triad, wanted: Triad) -> Array:
+    """How far a triad is from the wanted one: the largest share of the three."""
+    shares = (np.abs(a / b - 1) for a, b in zip(triad, wanted, strict=True))
+    return np.max(np.broadcast_arrays(*shares), axis=0)
+
+
+def why_none(triad: Triad, setting: Setting, nearest: Candidate | None) -> str:
+    """One sentence: why no buildable model is within OFF of the triad. The arguments are those of `buildable` and its
+    second result."""
     widths = np.arange(8.0, 20_000, 8)
-    _, n_dense, _, d_expert = invert(triad, widths, held)
-    most = np.max(n_dense, where=held.allows(d_expert, widths), initial=-math.inf)
+    _, n_dense, _, d_expert = invert(triad, widths, setting)
+    most = np.max(n_dense, where=setting.allows(d_expert, widths), initial=-math.inf)
     if not math.isfinite(most):
         reason = "no width has experts of a width allowed"
     elif most < 1:
@@ -182,41 +245,69 @@ def triad_of(flops: float, m_over_active: float, total_over_active: float) -> Tr
 
 
 def model_of(shape: Shape, flops: float) -> Json:
-    """A whole Shape as the trainer's fields, its counts, and the tokens of the budget."""
-    m, active, total = map(float, shape.triad())
-    held = shape.held
-    blocks = dict(d_model=shape.d_model, n_blocks=shape.n_dense + shape.n_moe, n_dense_blocks=shape.n_dense)
-    widths = dict(d_ff=3 * shape.d_model, d_expert=shape.d_expert)
-    experts = dict(n_experts=held.n_experts, top_k=held.top_k, n_shared_experts=held.n_shared)
-    heads = dict(n_heads=held.n_heads, n_kv_heads=held.n_kv_heads, head_dim=held.head_dim)
-    counts = dict(flops_per_token=m, n_active=active, n_total=total)
-    counts |= dict(m_over_active=m / active, total_over_active=total / active, n_tokens=round(flops / m))
-    return blocks | widths | experts | heads | counts
+    """A Shape of whole numbers as the trainer's fields, its counts, and the tokens of the budget."""
+    m, n_active, n_total = map(float, shape.triad())
+    setting = shape.setting
+    return dict(
+        d_model=shape.d_model,
+        n_blocks=shape.n_dense + shape.n_moe,
+        n_dense_blocks=shape.n_dense,
+        d_ff=3 * shape.d_model,
+        d_expert=shape.d_expert,
+        n_experts=setting.n_experts,
+        top_k=setting.top_k,
+        n_shared_experts=setting.n_shared,
+        n_heads=setting.n_heads,
+        n_kv_heads=setting.n_kv_heads,
+        head_dim=setting.head_dim,
+        flops_per_token=m,
+        n_active=n_active,
+        n_total=n_total,
+        m_over_active=m / n_active,
+        total_over_active=n_total / n_active,
+        n_tokens=round(flops / m),
+    )
 
 
 def published(flops: float) -> dict[str, Json]:
-    """{name: {value, origin, low, high}} of what determines a budget's architecture. origin: "published", "recovered"
-    from tables of configurations, or "missing" (a value of None). low, high: the ends of the near-optimal band, None
-    where not known.
+    """What determines a budget's architecture, by the paper.
 
-    Between the six budgets, values of their table are interpolated in ln C; beyond them they keep the value at the end,
-    except for the learning rate and the batch, which continue from there along the power laws through the table.
+    Between the six budgets, values of their table are interpolated in ln C. Beyond them they keep the value at the end.
+    Only the learning rate and the batch continue from there along the power laws through the table.
+
+    Returns:
+      {name: {value, origin, low, high}}. origin: "published", "recovered" from tables of configurations, or "missing"
+      (a value of None). low, high: the ends of the near-optimal band, None where not known.
     """
-    log_c, grid, held = math.log(flops), np.log(BUDGETS), setting(flops)
+    log_flops = math.log(flops)
+    grid = np.log(BUDGETS)
+    setting = setting_of(flops)
 
     def of_table(values: Sequence[float] | Array) -> float:
         """The table's value at the budget, that at the nearer end beyond it."""
-        return float(np.interp(log_c, grid, values))
+        return float(np.interp(log_flops, grid, values))
 
-    def line(values: Sequence[float]) -> float:
+    def extended(values: Sequence[float]) -> float:
+        """The table's value, continued beyond it by the power law through the table."""
         slope = np.polyfit(grid, np.log(values), 1)[0]
-        return math.exp(of_table(np.log(values)) + slope * (log_c - np.clip(log_c, grid[0], grid[-1])))
+        beyond = log_flops - np.clip(log_flops, grid[0], grid[-1])
+        return math.exp(of_table(np.log(values)) + slope * beyond)
 
-    names = ("n_heads", "n_kv_heads", "head_dim", "n_experts", "top_k", "n_shared")
-    values: Json = dict(n_tokens=power(TOKENS, flops), flops_per_token=power(FLOPS_PER_TOKEN, flops))
-    values |= dict(m_over_active=6 + power(RECOVERED, flops), total_over_active=of_table(RATIO_USED), d_model=None)
-    values |= {name: getattr(held, name) for name in names}
-    values |= dict(learning_rate=line(LEARNING_RATE), batch_rows=round(line(BATCH_ROWS)))
+    values: Json = dict(
+        n_tokens=power(TOKENS, flops),
+        flops_per_token=power(FLOPS_PER_TOKEN, flops),
+        m_over_active=6 + power(RECOVERED, flops),
+        total_over_active=of_table(RATIO_USED),
+        d_model=None,
+        n_heads=setting.n_heads,
+        n_kv_heads=setting.n_kv_heads,
+        head_dim=setting.head_dim,
+        n_experts=setting.n_experts,
+        top_k=setting.top_k,
+        n_shared=setting.n_shared,
+        learning_rate=extended(LEARNING_RATE),
+        batch_rows=round(extended(BATCH_ROWS)),
+    )
     rows = {name: dict(value=value, origin="published", low=None, high=None) for name, value in values.items()}
     rows["m_over_active"] |= dict(origin="recovered")
     rows["total_over_active"] |= dict(low=FLAT[0], high=FLAT[1])
@@ -225,29 +316,35 @@ def published(flops: float) -> dict[str, Json]:
 
 
 def architecture(flops: float, laws: Json | None = None) -> Json:
-    """The complete architecture for a budget: {flops, values, model, off, widths, outside}.
+    """The complete architecture for a budget.
 
-    values: those of published(), or of origin "fitted" where `laws` (of holistic_runs.fit) has a power law for them.
-    model: the nearest buildable one, its fields as the trainer names them; off: how far its triad is from the one asked
-    for; widths: the feasible ones. Where no law gives the width, it is the middle one of these, as in phase 1. outside:
-    whether the budget is outside the paper's. UserError where no model can be built.
+    Args:
+      flops: the budget, M D.
+      laws: of holistic_runs.fit, which take the place of the published ones.
+
+    Returns:
+      {flops, values, model, off, widths, outside}. values: those of published(), or of origin "fitted" where `laws`
+      has a power law for them. model: the nearest buildable one, its fields as the trainer names them. off: how far its
+      triad is from the one asked for. widths: the feasible ones. Where no law gives the width, it is the middle one of
+      these, as in phase 1. outside: whether the budget is outside the paper's.
+
+    Raises:
+      UserError: where no model can be built.
     """
     if flops > LARGEST:
         raise UserError(f"--flops={flops:g}: expected at most {LARGEST:g}: the laws are of 1e18 to 3e20")
     values = published(flops)
     for name, law in (laws or {}).items():
         if law["best"]:
-            above = 6 if name == "m_over_active" else 0
-            ends = {end: above + power(law[end], flops) if law[end] else None for end in ("best", "low", "high")}
-            values[name] = dict(value=ends["best"], origin="fitted", low=ends["low"], high=ends["high"])
-    m, m_over_active, total_over_active, wanted = (
-        values[n]["value"] for n in ("flops_per_token", "m_over_active", "total_over_active", "d_model")
-    )
-    triad = (m, m / m_over_active, m / m_over_active * total_over_active)
-    held = setting(flops)
-    models, nearest = buildable(triad, held)
+            values[name] = _fitted(name, law, flops)
+    m = values["flops_per_token"]["value"]
+    n_active = m / values["m_over_active"]["value"]
+    triad = (m, n_active, n_active * values["total_over_active"]["value"])
+    setting = setting_of(flops)
+    models, nearest = buildable(triad, setting)
     if not models:
-        raise UserError(f"--flops={flops:g}: no model can be built: {why_none(triad, held, nearest)}")
+        raise UserError(f"--flops={flops:g}: no model can be built: {why_none(triad, setting, nearest)}")
+    wanted = values["d_model"]["value"]
     width = median(models) if wanted is None else min(models, key=lambda d: abs(math.log(d / wanted)))
     shape, off = models[width]
     return dict(
@@ -258,3 +355,13 @@ def architecture(flops: float, laws: Json | None = None) -> Json:
         widths=[min(models), max(models)],
         outside=not BUDGETS[0] <= flops <= BUDGETS[-1],
     )
+
+
+def _fitted(name: str, law: Json, flops: float) -> Json:
+    """The entry of `values` of a fitted law: {best, low, high}, each a power law or None."""
+    above = 6 if name == "m_over_active" else 0
+
+    def value_of(end: str) -> float | None:
+        return above + power(law[end], flops) if law[end] else None
+
+    return dict(value=value_of("best"), origin="fitted", low=value_of("low"), high=value_of("high"))

@@ -1,5 +1,7 @@
-"""What runs of a search over architectures say: the laws of holistic.py fitted, their near-optimal bands, whether
-the width keeps the rank of architectures, and what M alone would have missed.
+"""What the runs of a search over architectures show.
+
+It fits the laws of holistic.py and their near-optimal bands. It tests whether the width keeps the rank of
+architectures, and what M alone would have missed.
 
 At one budget, with x = M/N_a, y = N/N_a and the width d (Wan et al. 2026, Sec. 4):
 
@@ -26,15 +28,25 @@ from fit.architecture_search import holistic
 from fit.data import table as tables
 from fit.equal_flops.isoflop import least_squares, power_law
 from fit.errors import UserError
-from fit.fitted_law import built
+from fit.fitted_law import table_architecture
 
 BAND = 1e-3  # near-optimal: within this share of the least loss
-SAME = 0.15  # budgets within this share of each other are one
+SAME = 0.15  # budgets within this share of each other are one; so are values of M
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Search:
-    """Runs of a search, arrays [n]: budget, M, N_a, N, their ratios x and y, width, loss; y_max, a number."""
+    """Runs of a search.
+
+    Attributes:
+      path: what errors call the table.
+      flops: [n], budgets M D.
+      m: [n], FLOPs per token.
+      active, total: [n], N_a and N.
+      width: [n], d_model.
+      loss: [n], nats per token.
+      y_max: the largest N/N_a that experts can make up.
+    """
 
     path: str
     flops: np.ndarray
@@ -45,9 +57,15 @@ class Search:
     loss: np.ndarray
     y_max: float
 
-    def __post_init__(self) -> None:
-        self.x = self.m / self.active
-        self.y = self.total / self.active
+    @property
+    def x(self) -> Array:
+        """[n]: M/N_a."""
+        return self.m / self.active
+
+    @property
+    def y(self) -> Array:
+        """[n]: N/N_a."""
+        return self.total / self.active
 
     @property
     def budget(self) -> float:
@@ -55,9 +73,9 @@ class Search:
         return float(np.exp(np.mean(np.log(self.flops))))
 
     def part(self, rows: Array) -> Self:
-        """The runs where rows says so."""
+        """The runs that bool [n] selects."""
         arrays = (self.flops, self.m, self.active, self.total, self.width, self.loss)
-        return type(self)(self.path, *(v[rows] for v in arrays), self.y_max)
+        return type(self)(self.path, *(array[rows] for array in arrays), self.y_max)
 
     def by_budget(self) -> Iterator[tuple[Self, Array]]:
         """(the runs of a budget, bool [n]: which of these they are) of each budget, ascending."""
@@ -67,32 +85,69 @@ class Search:
 
 
 def read(runs: object) -> Search:
-    """The Search in a table of runs (what fit.read takes, or a Search) as launch.collect writes it: d_model, n_blocks,
-    n_heads, n_experts, seq_len, n_tokens, loss; head_dim (d_model / n_heads), n_kv_heads (n_heads), top_k (1),
-    n_shared_experts (0), d_ff (3 d_model), d_expert (d_ff), n_dense_blocks (0) where they differ from the value in
-    brackets. Each is a column or stands in the column overrides. UserError on a bad value."""
+    """Reads the runs of a search.
+
+    Args:
+      runs: a table as launch.collect writes it, what fit.read takes for one, or a Search. It needs d_model, n_blocks,
+        n_heads, n_experts, seq_len, n_tokens and loss. Where they differ from the value in brackets it also needs
+        head_dim (d_model / n_heads), n_kv_heads (n_heads), top_k (1), n_shared_experts (0), d_ff (3 d_model), d_expert
+        (d_ff) and n_dense_blocks (0). Each is a column or stands in the column overrides.
+
+    Raises:
+      UserError: where a value is missing or bad.
+    """
     if isinstance(runs, Search):
         return runs
-    runs = tables.read(runs)
-    held, c = built.held(runs), dict(d_model=runs.numbers("d_model", (1, 1e7)))
-    for name, default in (built.FIELDS | dict.fromkeys(("n_heads", "n_experts", "n_blocks", "seq_len"))).items():
-        low = 0 if name in ("n_dense_blocks", "n_shared_experts") else 1
-        given = runs.column(name) if name in runs else [None] * len(runs)
-        values = [held[i].get(name) if v in (None, "") else v for i, v in enumerate(given)]
-        values = [None if low and str(v) == "0" else v for v in values]  # 0 stands for the default
-        if default is None and None in values:
-            row = runs.rows[values.index(None)]
-            raise UserError(f"{runs.path}, row {row}: {name} stands neither in a column nor in overrides")
-        usual = np.broadcast_to(default(c) if default else np.nan, len(runs)).tolist()
-        filled = [usual[i] if v is None else v for i, v in enumerate(values)]
-        c[name] = dataclasses.replace(runs, columns={name: filled}, names={}).numbers(name, (low, 1e9))
+    table = tables.read(runs)
+    c = _shape_columns(table)
     n_dense = np.where(c["n_experts"] > 1, c["n_dense_blocks"], c["n_blocks"])
-    experts = c["n_experts"], c["top_k"], c["n_shared_experts"]
-    setting = holistic.Setting(c["n_heads"], c["head_dim"], c["n_kv_heads"], *experts, c["seq_len"])
+    setting = holistic.Setting(
+        n_heads=c["n_heads"],
+        head_dim=c["head_dim"],
+        n_kv_heads=c["n_kv_heads"],
+        n_experts=c["n_experts"],
+        top_k=c["top_k"],
+        n_shared=c["n_shared_experts"],
+        seq_len=c["seq_len"],
+    )
     shape = holistic.Shape(c["d_model"], n_dense, c["n_blocks"] - n_dense, c["d_expert"], setting, c["d_ff"])
-    m, active, total = (np.asarray(v) for v in shape.triad())
-    y_max = float(np.max((setting.n_experts + setting.n_shared) / (setting.top_k + setting.n_shared)))
-    return Search(runs.path, m * runs.numbers("n_tokens"), m, active, total, c["d_model"], runs.numbers("loss"), y_max)
+    m, n_active, n_total = (np.asarray(count) for count in shape.triad())
+    y_max = np.max((setting.n_experts + setting.n_shared) / (setting.top_k + setting.n_shared))
+    return Search(
+        path=table.path,
+        flops=m * table.numbers("n_tokens"),
+        m=m,
+        active=n_active,
+        total=n_total,
+        width=c["d_model"],
+        loss=table.numbers("loss"),
+        y_max=float(y_max),
+    )
+
+
+def _shape_columns(table: tables.Table) -> dict[str, Array]:
+    """d_model and the fields of FIELDS of each run [n], by name.
+
+    A value that no column has stands in the overrides, or is the default of the field. Raises UserError where there is
+    none of these.
+    """
+    overrides = table_architecture.model_overrides(table)
+    columns = dict(d_model=table.numbers("d_model", (1, 1e7)))
+    for name, default in (
+        table_architecture.DEFAULTS | dict.fromkeys(("n_heads", "n_experts", "n_blocks", "seq_len"))
+    ).items():
+        least = 0 if name in ("n_dense_blocks", "n_shared_experts") else 1
+        cells = table.column(name) if name in table else [None] * len(table)
+        values = [overrides[i].get(name) if cell in (None, "") else cell for i, cell in enumerate(cells)]
+        values = [None if least and str(value) == "0" else value for value in values]  # 0 stands for the default
+        if default is None and None in values:
+            row = table.rows[values.index(None)]
+            raise UserError(f"{table.path}, row {row}: {name} stands neither in a column nor in overrides")
+        defaults = np.broadcast_to(default(columns) if default else np.nan, len(table)).tolist()
+        filled = [defaults[i] if value is None else value for i, value in enumerate(values)]
+        column = dataclasses.replace(table, columns={name: filled}, names={})
+        columns[name] = column.numbers(name, (least, 1e9))
+    return columns
 
 
 def budgets(flops: Array) -> Array:
@@ -104,93 +159,154 @@ def budgets(flops: Array) -> Array:
 
 
 def fit_ratios(runs: Search) -> Json | None:
-    """Phase 1 at one budget: {x, y: {best, band}, coefficients, rmse, runs}; x or y is None where no minimum lies
-    within the ratios run; all is None where these are too few. Dense models, which have no y above 1, are left out."""
+    """Phase 1 at one budget. Dense models, which have no y above 1, are left out.
+
+    Returns:
+      {x, y: {best, band}, coefficients, rmse, runs}. x or y is None where no minimum lies within the ratios run. None
+      where the runs are too few: fewer than 6, or than 3 values of x or y.
+    """
     runs = runs.part((runs.y > 1 + 1e-6) & (runs.y < runs.y_max - 1e-6))
-    if len(runs.loss) < 6 or min(len(np.unique(np.round(v, 2))) for v in (runs.x, runs.y)) < 3:
+    x = runs.x
+    y = runs.y
+    y_max = runs.y_max
+    if len(x) < 6 or min(len(np.unique(np.round(ratio, 2))) for ratio in (x, y)) < 3:
         return None
-    x, y, y_max = runs.x, runs.y, runs.y_max
-    (a, b, a2, b2, c), rmse = least_squares((1 / (x - 6), x, 1 / (y - 1), 1 / (y_max - y), np.ones(len(x))), runs.loss)
-    out: Json = dict(coefficients=[float(v) for v in (a, b, a2, b2, c)], rmse=rmse, runs=len(x), x=None, y=None)
-    of_x = 6 + np.sqrt(a / b) if a > 0 and b > 0 else np.nan
-    of_y = (1 + np.sqrt(a2 / b2) * y_max) / (1 + np.sqrt(a2 / b2)) if a2 > 0 and b2 > 0 else np.nan
-    of_x, of_y = (best if v.min() <= best <= v.max() else None for v, best in ((x, of_x), (y, of_y)))
-    x_at_least = x if of_x is None else of_x
-    y_at_least = y if of_y is None else of_y
-    least = [
-        np.min(a / (x_at_least - 6) + b * x_at_least),
-        np.min(a2 / (y_at_least - 1) + b2 / (y_max - y_at_least)),
-    ]
-    more = BAND * (sum(least) + c)
-    wide = y_max - 1  # a / (x - 6) + b x, and a2 / (y - 1) + b2 / (y_max - y), reach `most` at the ends of the bands
-    if of_x:
-        out["x"] = dict(best=float(of_x), band=(6 + np.sort(np.roots([b, 6 * b - least[0] - more, a]).real)).tolist())
-    if of_y:
-        most = least[1] + more
-        ends = np.roots([most, b2 - a2 - most * wide, a2 * wide]).real
-        out["y"] = dict(best=float(of_y), band=(1 + np.sort(ends)).tolist())
-    return out
+    columns = (1 / (x - 6), x, 1 / (y - 1), 1 / (y_max - y), np.ones(len(x)))
+    (a, b, a2, b2, c), rmse = least_squares(columns, runs.loss)
+    best_x = _best_x(a, b, x)
+    best_y = _best_y(a2, b2, y, y_max)
+    # the least parts of the loss in x and in y
+    x_at_least = x if best_x is None else best_x
+    y_at_least = y if best_y is None else best_y
+    least_x = np.min(a / (x_at_least - 6) + b * x_at_least)
+    least_y = np.min(a2 / (y_at_least - 1) + b2 / (y_max - y_at_least))
+    more = BAND * (least_x + least_y + c)  # by which the loss may be above the least
+    result: Json = dict(coefficients=[float(v) for v in (a, b, a2, b2, c)], rmse=rmse, runs=len(x), x=None, y=None)
+    if best_x:  # a / (x - 6) + b x = least_x + more at the ends of the band
+        ends = np.roots([b, 6 * b - least_x - more, a]).real
+        result["x"] = dict(best=float(best_x), band=(6 + np.sort(ends)).tolist())
+    if best_y:  # a2 / (y - 1) + b2 / (y_max - y) = most at the ends of the band
+        most = least_y + more
+        width = y_max - 1
+        ends = np.roots([most, b2 - a2 - most * width, a2 * width]).real
+        result["y"] = dict(best=float(best_y), band=(1 + np.sort(ends)).tolist())
+    return result
+
+
+def _best_x(a: float, b: float, x: Array) -> float | None:
+    """x* of phase 1; None where there is none within the ratios x [n] that were run."""
+    if a <= 0 or b <= 0:
+        return None
+    best = 6 + np.sqrt(a / b)
+    return best if x.min() <= best <= x.max() else None
+
+
+def _best_y(a: float, b: float, y: Array, y_max: float) -> float | None:
+    """y* of phase 1, of a' and b'; None where there is none within the ratios y [n] that were run."""
+    if a <= 0 or b <= 0:
+        return None
+    root = np.sqrt(a / b)
+    best = (1 + root * y_max) / (1 + root)
+    return best if y.min() <= best <= y.max() else None
 
 
 def fit_width(runs: Search) -> Json | None:
-    """Phase 2 at one budget: {best, band, coefficients, rmse, runs} of a quadratic in d; best and band are None where
-    it opens downwards or its lowest point lies outside the widths run; None with fewer than 4 widths."""
-    if len(np.unique(runs.width)) < 4:
-        return None
+    """Phase 2 at one budget: a quadratic in d.
+
+    Returns:
+      {best, band, coefficients, rmse, runs}. best and band are None where the quadratic opens downwards or its lowest
+      point lies outside the widths run. None with fewer than 4 widths.
+    """
     d = runs.width
+    if len(np.unique(d)) < 4:
+        return None
     (p, q, c), rmse = least_squares((d**2, d, np.ones(len(d))), runs.loss)
-    out = dict(coefficients=[float(v) for v in (p, q, c)], rmse=rmse, runs=len(d), best=None, band=None)
     best = -q / (2 * p)
+    lowest = None
+    band = None
     if p > 0 and d.min() <= best <= d.max():
         half = np.sqrt(BAND * (c - q * q / (4 * p)) / p)
-        out |= dict(best=float(best), band=[float(max(best - half, d.min() / 2)), float(best + half)])
-    return out
+        lowest = float(best)
+        band = [float(max(best - half, d.min() / 2)), float(best + half)]
+    return dict(coefficients=[float(v) for v in (p, q, c)], rmse=rmse, runs=len(d), best=lowest, band=band)
 
 
 def fit(ratio_runs: Search | None = None, width_runs: Search | None = None) -> Json:
-    """{budgets: [{flops, ratios, width}], laws} of the Searches of phase 1 and 2, of which one may be None. UserError
-    where no budget has enough of either."""
-    asked = (("ratios", ratio_runs, fit_ratios), ("width", width_runs, fit_width))
-    asked = [(name, runs, how) for name, runs, how in asked if runs is not None]
-    labels = budgets(np.concatenate([runs.flops for _, runs, _ in asked]))
-    rows, count = [dict(flops=None, ratios=None, width=None) for _ in range(labels.max() + 1)], len(labels)
-    for name, runs, how in asked:
-        mine, labels = np.split(labels, [len(runs.loss)])
-        for label in np.unique(mine):
-            some = runs.part(mine == label)
-            rows[label] |= {"flops": some.budget, name: how(some)}
+    """Fits the laws of a search.
+
+    Args:
+      ratio_runs: of phase 1, or None.
+      width_runs: of phase 2, or None.
+
+    Returns:
+      {budgets: [{flops, ratios, width}], laws}.
+
+    Raises:
+      UserError: where no budget has enough of either.
+    """
+    phases = [("ratios", ratio_runs, fit_ratios), ("width", width_runs, fit_width)]
+    phases = [(name, runs, fit_phase) for name, runs, fit_phase in phases if runs is not None]
+    labels = budgets(np.concatenate([runs.flops for _, runs, _ in phases]))
+    n_runs = len(labels)
+    rows: list[Json] = [dict(flops=None, ratios=None, width=None) for _ in range(labels.max() + 1)]
+    for name, runs, fit_phase in phases:
+        labels_of_phase, labels = np.split(labels, [len(runs.loss)])
+        for label in np.unique(labels_of_phase):
+            of_budget = runs.part(labels_of_phase == label)
+            rows[label] |= {"flops": of_budget.budget, name: fit_phase(of_budget)}
     if not any(row["ratios"] or row["width"] for row in rows):
         raise UserError(
-            f"{asked[0][1].path}: no budget has 3 values each of M/N_a and N/N_a, or 4 widths: {count} runs at "
+            f"{phases[0][1].path}: no budget has 3 values each of M/N_a and N/N_a, or 4 widths: {n_runs} runs at "
             f"{len(rows)} budgets"
         )
     return dict(budgets=rows, laws=laws_of(rows))
 
 
 def laws_of(rows: list[Json]) -> Json:
-    """{m_over_active, total_over_active, d_model: {low, best, high, growth}} of the budgets' fits, each a power law (a,
-    b) or None: of the optimum, of the ends of its band, and of the band's width (high - low) / best. Those of
-    m_over_active are of M/N_a - 6."""
-    of_x = [row["ratios"] and row["ratios"]["x"] for row in rows]
-    of_y = [row["ratios"] and row["ratios"]["y"] for row in rows]
-    widths = [row["width"] and row["width"]["best"] and row["width"] for row in rows]
-    fits_of = dict(m_over_active=(of_x, 6), total_over_active=(of_y, 0), d_model=(widths, 0))
+    """Power laws through the budgets' fits.
+
+    Args:
+      rows: [{flops, ratios, width}].
+
+    Returns:
+      {m_over_active, total_over_active, d_model: {low, best, high, growth}}, each a power law (a, b) or None: of the
+      optimum, of the ends of its band, and of the band's width (high - low) / best. Those of m_over_active are of
+      M/N_a - 6.
+    """
+    optima_x = [row["ratios"] and row["ratios"]["x"] for row in rows]
+    optima_y = [row["ratios"] and row["ratios"]["y"] for row in rows]
+    widths = [row["width"] if row["width"] and row["width"]["best"] else None for row in rows]
     laws = {}
-    for name, (fits, less) in fits_of.items():
-        known = [(row["flops"], f["band"][0], f["best"], f["band"][1]) for row, f in zip(rows, fits, strict=True) if f]
+    for name, optima, less in (
+        ("m_over_active", optima_x, 6),
+        ("total_over_active", optima_y, 0),
+        ("d_model", widths, 0),
+    ):
+        known = [
+            (row["flops"], optimum["band"][0], optimum["best"], optimum["band"][1])
+            for row, optimum in zip(rows, optima, strict=True)
+            if optimum
+        ]
         flops, low, best, high = np.reshape(known, (-1, 4)).T
         values = dict(low=low - less, best=best - less, high=high - less, growth=(high - low) / best)
-        laws[name] = {what: power_law(flops, value) for what, value in values.items()}
+        laws[name] = {end: power_law(flops, value) for end, value in values.items()}
     return laws
 
 
 def cells_of(
     runs: Search, grid: tuple[Sequence[float], Sequence[float]] = (holistic.M_OVER_ACTIVE, holistic.TOTAL_OVER_ACTIVE)
 ) -> Array:
-    """Labels [n], equal for runs whose architectures differ in width alone: each stands for a run's budget and the
-    nearest point (M/N_a, N/N_a) of the search's grid."""
-    ratios = _nearest(runs.x, grid[0]), _nearest(runs.y, grid[1])
-    return np.unique(np.stack([budgets(runs.flops), *ratios]), axis=1, return_inverse=True)[1].ravel()
+    """Labels [n], equal for runs whose architectures differ in width alone.
+
+    Each label stands for a run's budget and the nearest point of the search's grid.
+
+    Args:
+      runs: of a search.
+      grid: its values of (M/N_a, N/N_a).
+    """
+    of_x, of_y = grid
+    cells = np.stack([budgets(runs.flops), _nearest(runs.x, of_x), _nearest(runs.y, of_y)])
+    return np.unique(cells, axis=1, return_inverse=True)[1].ravel()
 
 
 def _nearest(values: Array, grid: Sequence[float]) -> Array:
@@ -199,48 +315,89 @@ def _nearest(values: Array, grid: Sequence[float]) -> Array:
 
 
 def rank(cells: Array, width: Array, loss: Array, path: str = "runs") -> Json:
-    """Whether the median width keeps the rank of architectures: {cells, runs, pearson, spearman, kendall, r2} of each
-    cell's loss at the middle one of its widths against its best loss; cells (labels), width and loss [n]. r2 is of the
-    regression of one on the other. UserError with fewer than 3 cells of several widths."""
+    """Whether the median width keeps the rank of architectures.
+
+    It compares each cell's loss at the middle one of its widths with the cell's best loss.
+
+    Args:
+      cells: [n], labels of cells_of.
+      width, loss: [n], of the runs.
+      path: what errors call the table.
+
+    Returns:
+      {cells, runs, pearson, spearman, kendall, r2}. r2 is of the regression of one on the other.
+
+    Raises:
+      UserError: where fewer than 3 cells have several widths.
+    """
     from scipy import stats
 
-    middle, best, used = [], [], 0
+    losses_at_middle = []
+    best_losses = []
+    n_runs = 0
     for cell in np.unique(cells):
-        mine = np.flatnonzero(cells == cell)
-        order = mine[np.argsort(width[mine], kind="stable")]
-        if len(np.unique(width[mine])) > 1:
-            middle.append(loss[order[(len(order) - 1) // 2]])
-            best.append(loss[mine].min())
-            used += len(mine)
-    if len(best) < 3:
-        raise UserError(f"{path}: {len(best)} architectures have runs at several widths; ranks need at least 3")
-    measures = dict(pearson=stats.pearsonr, spearman=stats.spearmanr, kendall=stats.kendalltau)
-    found = {name: float(measure(middle, best).statistic) for name, measure in measures.items()}
-    return dict(cells=len(best), runs=used) | found | dict(r2=found["pearson"] ** 2)
+        rows = np.flatnonzero(cells == cell)
+        if len(np.unique(width[rows])) > 1:
+            by_width = rows[np.argsort(width[rows], kind="stable")]
+            losses_at_middle.append(loss[by_width[(len(by_width) - 1) // 2]])
+            best_losses.append(loss[rows].min())
+            n_runs += len(rows)
+    if len(best_losses) < 3:
+        raise UserError(f"{path}: {len(best_losses)} architectures have runs at several widths; ranks need at least 3")
+    pearson = float(stats.pearsonr(losses_at_middle, best_losses).statistic)
+    return dict(
+        cells=len(best_losses),
+        runs=n_runs,
+        pearson=pearson,
+        spearman=float(stats.spearmanr(losses_at_middle, best_losses).statistic),
+        kendall=float(stats.kendalltau(losses_at_middle, best_losses).statistic),
+        r2=pearson**2,
+    )
 
 
 def rank_at_budgets(runs: Search, cells: Array) -> list[Json]:
-    """[rank() and flops] of each budget by itself, so that differences between budgets cannot make the ranks agree;
-    budgets with too few architectures are left out."""
+    """The ranks within each budget, so that differences between budgets cannot make them agree.
+
+    Args:
+      runs: of a search.
+      cells: [n], labels of cells_of.
+
+    Returns:
+      [rank() and flops]; budgets with too few architectures are left out.
+    """
     rows = []
-    for some, mine in runs.by_budget():
+    for of_budget, selected in runs.by_budget():
         with contextlib.suppress(UserError):
-            rows.append(dict(flops=some.budget) | rank(cells[mine], some.width, some.loss))
+            ranks = rank(cells[selected], of_budget.width, of_budget.loss)
+            rows.append(dict(flops=of_budget.budget) | ranks)
     return rows
 
 
 def control(runs: Search) -> list[Json]:
-    """What M alone, as the measure of a model, would miss: [{flops, runs, spread, explained, active, total}] for each
-    budget's models that share one M but differ in N_a and N: the spread of the losses (standard deviation), the share
-    of their variance that ln N_a and ln N explain, and the slopes of the loss in both; M explains none of it."""
+    """What M alone, as the measure of a model, would miss: M explains none of the spread of models of one M.
+
+    Returns:
+      [{flops, runs, spread, explained, active, total}] for each budget's models that share one M but differ in N_a and
+      N: the standard deviation of the losses, the share of their variance that ln N_a and ln N explain, and the slopes
+      of the loss in both.
+    """
     rows = []
-    for some, _ in runs.by_budget():
-        some = some.part(np.abs(np.log(some.m / np.median(some.m))) < SAME)
-        if len(some.loss) < 5 or min(np.ptp(np.log(v)) for v in (some.active, some.total)) == 0:
+    for of_budget, _ in runs.by_budget():
+        of_one_m = of_budget.part(np.abs(np.log(of_budget.m / np.median(of_budget.m))) < SAME)
+        log_active = np.log(of_one_m.active)
+        log_total = np.log(of_one_m.total)
+        if len(of_one_m.loss) < 5 or np.ptp(log_active) == 0 or np.ptp(log_total) == 0:
             continue
-        (active, total, _), rmse = least_squares((np.log(some.active), np.log(some.total), np.ones(1)), some.loss)
-        spread = float(some.loss.std())
-        explained = 1 - (rmse / spread) ** 2 if spread else 0.0
-        found = dict(explained=explained, active=float(active), total=float(total))
-        rows.append(dict(flops=some.budget, runs=len(some.loss), spread=spread) | found)
+        (active, total, _), rmse = least_squares((log_active, log_total, np.ones(1)), of_one_m.loss)
+        spread = float(of_one_m.loss.std())
+        rows.append(
+            dict(
+                flops=of_one_m.budget,
+                runs=len(of_one_m.loss),
+                spread=spread,
+                explained=1 - (rmse / spread) ** 2 if spread else 0.0,
+                active=float(active),
+                total=float(total),
+            )
+        )
     return rows

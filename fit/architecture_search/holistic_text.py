@@ -1,4 +1,4 @@
-"""What was found of a budget's architecture, and of runs of such a search, in words."""
+"""What `fit holistic` answers on a budget's architecture, and on runs of such a search, in words."""
 
 from collections.abc import Iterator
 
@@ -26,19 +26,23 @@ COUNTS = (
 
 
 def text(result: dict) -> str:
-    """Of what api.holistic found: a part for each thing that was asked."""
+    """The lines of api.holistic's result: a part for each question."""
     parts = dict(fit=_fit, control=_control, rank=_rank, refit=_refit, architecture=_architecture)
     return "\n\n".join("\n".join(lines(result[name])) for name, lines in parts.items() if result.get(name))
 
 
 def _control(rows: list[dict]) -> list[str]:
+    """What M alone would miss."""
     return [say(CONTROL, **row) for row in rows]
 
 
 def _rank(ranks: dict) -> list[str]:
     """The ranks at each budget; over all of them only if no budget has enough, for budgets set losses apart."""
-    budgets = ranks.get("budgets") or [ranks]
-    return [say(RANK, **row, at=say("{flops:.3g} FLOPs: ", **row) if "flops" in row else "") for row in budgets]
+    lines = []
+    for row in ranks.get("budgets") or [ranks]:
+        budget = say("{flops:.3g} FLOPs: ", **row) if "flops" in row else ""
+        lines.append(say(RANK, **row, at=budget))
+    return lines
 
 
 def _best(optimum: dict | None, digits: int) -> str:
@@ -49,42 +53,48 @@ def _best(optimum: dict | None, digits: int) -> str:
 
 
 def _fit(fitted: dict) -> Iterator[str]:
+    """The optima of each budget, and the laws through them."""
     yield f"{'FLOPs':>8} {'M/N_a':>22} {'N/N_a':>22} {'d_model':>20} {'RMSE':>15}"
     for row in fitted["budgets"]:
         ratios = row["ratios"]
         width = row["width"]
         rmse = " ".join(f"{fit['rmse']:.4f}" if fit else "-" for fit in (ratios, width))
-        x, y = (_best(ratios and ratios[which], 2) for which in ("x", "y"))
+        x = _best(ratios["x"], 2) if ratios else "-"
+        y = _best(ratios["y"], 2) if ratios else "-"
         yield f"{row['flops']:8.3g} {x:>22} {y:>22} {_best(width, 0):>20} {rmse:>15}"
     yield "in brackets the near-optimal band: a loss within 0.1% of the least; - where none lies within what was run"
     for name, law in fitted["laws"].items():
         less = " - 6" if name == "m_over_active" else ""
-        words = [f"{end} {law[end][0]:.4g} C^{law[end][1]:.4f}" for end in ("low", "best", "high") if law[end]]
-        if words:
+        laws = [f"{end} {law[end][0]:.4g} C^{law[end][1]:.4f}" for end in ("low", "best", "high") if law[end]]
+        if laws:
             growth = law["growth"]
-            grows = "" if not growth else f"; the band's width over the best goes as C^{growth[1]:.3f}"
-            yield f"{name}{less}: {', '.join(words)}{grows}"
+            of_band = "" if not growth else f"; the band's width over the best goes as C^{growth[1]:.3f}"
+            yield f"{name}{less}: {', '.join(laws)}{of_band}"
 
 
 def _refit(profile: dict) -> Iterator[str]:
+    """The best M of each budget, and Eq. 2 through them."""
     for row in profile["budgets"]:
         ends = row["interval"]
         span = f" [{ends[0]:.4g}, {ends[1]:.4g}]" if ends else ""
         tokens = amount(row["flops"] / row["best"])
         yield f"{row['flops']:.3g} FLOPs, {row['runs']} runs: M_opt {row['best']:.4g}{span}, D_opt {tokens}"
     if profile["power"]:
-        (a, b), (k, p) = profile["power"], profile["tokens_power"]
+        a, b = profile["power"]
+        k, p = profile["tokens_power"]
         span = "" if not profile["exponent"] else " [{:.4f}, {:.4f}]".format(*profile["exponent"])
         yield f"Eq. 2: M_opt = {a:.4g} C^{b:.4f}{span}, D_opt = {k:.4g} C^{p:.4f}"
 
 
 def _shown(value: float | None) -> str:
+    """A value as the table of the architecture has it."""
     if value is None:
         return "-"
     return amount(value) if value >= 1e4 else f"{value:.4g}"
 
 
 def _architecture(result: dict) -> Iterator[str]:
+    """What determines the architecture, and the model."""
     yield f"{'':18} {'value':>10}  {'near-optimal':20} coefficients"
     for name, row in result["values"].items():
         band = "" if row["low"] is None else f"{_shown(row['low'])} to {_shown(row['high'])}"

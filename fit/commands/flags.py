@@ -1,26 +1,30 @@
-"""Fields that several commands add: a law, names of columns, JSON."""
+"""Flags that several commands have: a law, names of columns, JSON."""
 
 import dataclasses
 import json
 
-from fit.api import Answer
-from fit.asked.fields import Asked, needed, pairs, switch, text
 from fit.data.table import WITH_UNITS, Table, checked_units, plain, read
 from fit.fitted_law import law
 from fit.importers.tools import KEPT
+from fit.options import Options, pairs, required, switch, text
+from fit.results import Result
 
 NAMES = (*KEPT, "config")  # columns that a table may call by another name
 
 
 @dataclasses.dataclass(kw_only=True)
-class OfLaw(Asked):
-    law: str = needed(
+class OfLaw(Options):
+    """A law."""
+
+    law: str = required(
         text("A law.json, or the name of a published law."), f": a law.json, or one of {', '.join(law.NAMES)}"
     )
 
 
 @dataclasses.dataclass(kw_only=True)
-class Columns(Asked):
+class Columns(Options):
+    """Names and units of a table's columns."""
+
     columns: dict[str, str] = pairs(
         "The table's names of columns, where they differ, as OURS:THEIRS: loss:val_loss,n_tokens:D.",
         "name:column",
@@ -43,14 +47,22 @@ class Columns(Asked):
         checked_units(self.units)
 
     def read(self, path: str | None) -> Table | str | None:
-        """The table by these names and units; the path where there are none, for a law may know its own."""
-        return read(path, self.columns, self.units) if path and (self.columns or self.units) else path
+        """The table by these names and units. Where there are none it is the path, for a law may know names and units
+        of its own."""
+        if path and (self.columns or self.units):
+            return read(path, self.columns, self.units)
+        return path
 
 
 @dataclasses.dataclass(kw_only=True)
-class Json(Asked):
+class Json(Options):
+    """Output as JSON."""
+
     json: bool = switch("Print everything as JSON.")
 
-    def show(self, found: Answer) -> None:
-        """Prints it as text or as JSON."""
-        print(json.dumps(plain(vars(found)), indent=1, allow_nan=False) if self.json else found)
+    def show(self, result: Result) -> None:
+        """Prints a result as text or as JSON."""
+        if self.json:
+            print(json.dumps(plain(result.to_dict()), indent=1, allow_nan=False))
+        else:
+            print(result)

@@ -8,16 +8,21 @@ from typing import ClassVar
 
 import numpy as np
 
-from fit import api
-from fit.asked import fields, fits, plans, searches
+from fit import options
 from fit.commands import flags
 from fit.data import sense
 from fit.data.files import check_writable, write_text
 from fit.data.table import read, write
 from fit.equal_flops import learning_rate
 from fit.errors import UserError
-from fit.fitted_law import summary
+from fit.fitted_law import forecast, summary
+from fit.fitted_law.forecast import PredictOptions
+from fit.fitted_law.law import load
+from fit.fitting import fit_law
+from fit.fitting.options import FitOptions
 from fit.importers import tools
+from fit.planning import speedup
+from fit.planning.options import BY
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -34,34 +39,34 @@ class Import(flags.Columns):
     """
 
     SOURCE: ClassVar[str] = "SOURCE"  # what the command line wants beside flags
-    out: str = fields.needed(fields.text("Table to write: .csv, .jsonl or .parquet."), ": the table to write")
-    tool: str | None = fields.choice("Whose files these are; by default their names say it.", None, tools.TOOLS)
-    where: dict[str, str] = fields.pairs(
+    out: str = options.required(options.text("Table to write: .csv, .jsonl or .parquet."), ": the table to write")
+    tool: str | None = options.choice("Whose files these are; by default their names say it.", None, tools.TOOLS)
+    where: dict[str, str] = options.pairs(
         "Only runs whose column has this value (state=finished), or another one (loss!=NaN); all of several.",
         "COLUMN=VALUE",
         "=",
     )
-    set: dict[str, str] = fields.pairs(
+    set: dict[str, str] = options.pairs(
         "Columns that are the same for all runs, n_experts=1, or the product of others: n_tokens=step*batch*seq_len.",
         "NAME=VALUE",
         "=",
     )
-    sizes: str | None = fields.text("Table with the column run and others for it: n_active, n_experts, ...")
-    tokens_per_step: float | None = fields.number("Tokens of a batch, where the source counts steps only.", least=1)
+    sizes: str | None = options.text("Table with the column run and others for it: n_active, n_experts, ...")
+    tokens_per_step: float | None = options.number("Tokens of a batch, where the source counts steps only.", least=1)
 
     def run(self, source: str) -> None:
         check_writable(self.out)
         tool, rows = tools.runs(source, self.tool)
-        kept, dropped = tools.where(rows, self.where)
+        runs, dropped = tools.where(rows, self.where)
         left_out = ", ".join(f"{count} with {words}" for words, count in dropped.items())
-        if not kept:
+        if not runs:
             raise UserError(f"{source}: no run is left of {len(rows)}; left out: {left_out}")
         if self.tokens_per_step is not None:
-            tools.count_tokens(source, kept, self.tokens_per_step)
-        constants = tools.products(source, kept, self.set)
-        table = tools.table(source, kept, self.columns, constants, self.sizes, self.units)
+            tools.count_tokens(source, runs, self.tokens_per_step)
+        constants = tools.products(source, runs, self.set)
+        table = tools.table(source, runs, self.columns, constants, self.sizes, self.units)
         write(table, self.out)
-        print(f"{source}: read as {tool}'s; {len(kept)} of {len(rows)} runs kept")
+        print(f"{source}: read as {tool}'s; {len(runs)} of {len(rows)} runs kept")
         if dropped:
             print(f"left out by --where: {left_out}")
         for name, unit in self.units.items():
@@ -72,7 +77,7 @@ class Import(flags.Columns):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Laws(fields.Asked):
+class Laws(options.Options):
     """List the laws that need no file, published ones and our own: the columns that each reads, the runs it was fitted
     to, and its source. --law takes their names.
 
@@ -84,7 +89,7 @@ class Laws(fields.Asked):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Law(fits.Fit, flags.Columns):
+class Law(FitOptions, flags.Columns):
     """Fit a law to a table of runs with the columns n_active, n_tokens, n_experts and loss (nats per token).
 
     python -m fit law --runs=runs.csv --out=law.json --holdout=largest-compute:3 --bootstrap=100
@@ -92,26 +97,27 @@ class Law(fits.Fit, flags.Columns):
     python -m fit law --runs=theirs.jsonl --columns=loss:val_loss,n_tokens:D --out=law.json --fix=E_max=290.4521,c=1.2
     """
 
-    runs: str = fields.needed(fields.text("Table of runs: .csv, .jsonl or .parquet."))
-    out: str | None = fields.text("File to write the law to (JSON).")
+    runs: str = options.required(options.text("Table of runs: .csv, .jsonl or .parquet."))
+    out: str | None = options.text("File to write the law to (JSON).")
 
     def run(self) -> None:
         if len(self.forms) > 1:
             if self.out is not None:
                 raise UserError(f"--form={','.join(self.form or ())}: --out is for a single form")
-            found = api.compare_forms(self.read(self.runs), asked=self, quiet=False)
-            print("\n".join([*summary.of_forms(found), *(f"warning: {text}" for text in found["warnings"])]))
+            errors = fit_law.compare_forms(read(self.read(self.runs)), self, quiet=False)
+            warnings = [f"warning: {text}" for text in errors["warnings"]]
+            print("\n".join([*summary.of_forms(errors), *warnings]))
             return
         if self.out is None:
             raise UserError("--out is missing")
         check_writable(self.out)
-        law = api.law(self.read(self.runs), asked=self, quiet=False)
-        api.save(law, self.out)
+        law = fit_law.fit_law(read(self.read(self.runs)), self, quiet=False)
+        fit_law.save(law, self.out)
         print(*summary.summary(law.record), f"written to {self.out}", sep="\n")
 
 
 @dataclasses.dataclass(kw_only=True)
-class Predict(searches.Model, flags.OfLaw, flags.Columns):
+class Predict(PredictOptions, flags.OfLaw, flags.Columns):
     """Predict the loss, in nats per token, of one model or of a table of models, and say how far measured losses are
     off.
 
@@ -119,8 +125,8 @@ class Predict(searches.Model, flags.OfLaw, flags.Columns):
     python -m fit predict --law=law.json --runs=models.csv --out=predicted.csv
     """
 
-    runs: str | None = fields.text("A table of models (.csv, .jsonl, .parquet) instead of a single one.")
-    out: str | None = fields.text(
+    runs: str | None = options.text("A table of models (.csv, .jsonl, .parquet) instead of a single one.")
+    out: str | None = options.text(
         "With --runs: file for the table, with added columns predicted_loss, outside_fitted_range and, if the law "
         "holds bootstrap draws, predicted_loss_low and _high (of a new run) and law_loss_low and _high (of the law "
         "itself)."
@@ -129,15 +135,18 @@ class Predict(searches.Model, flags.OfLaw, flags.Columns):
     def run(self) -> None:
         if (self.runs is None) != (self.out is None):
             raise UserError("--runs and --out go together")
-        found = api.predict(self.law, self.read(self.runs), asked=self)
-        if self.out is not None:
-            write(found.table, self.out)
-        for warning in found.warnings:
+        law = load(self.law)
+        if self.runs is None or self.out is None:
+            prediction = forecast.of_model(law, self)
+        else:
+            prediction = forecast.of_table(law, read(self.read(self.runs)))
+            write(prediction.table, self.out)
+        for warning in prediction.warnings:
             print(f"warning: {warning}", file=sys.stderr)
-        if found.not_compared:
-            print(f"measured losses are not compared: {found.not_compared}", file=sys.stderr)
-        if found.text:
-            print(found)
+        if prediction.not_compared:
+            print(f"measured losses are not compared: {prediction.not_compared}", file=sys.stderr)
+        if prediction.text:
+            print(prediction)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -149,24 +158,29 @@ class Speedup(flags.OfLaw, flags.Columns, flags.Json):
     python -m fit speedup --law=law.json --runs=variant.csv --by=time
     """
 
-    runs: str = fields.needed(
-        fields.text("Table of the runs to judge: n_active, n_tokens, n_experts, loss (.csv, .jsonl, .parquet)."),
+    runs: str = options.required(
+        options.text("Table of the runs to judge: n_active, n_tokens, n_experts, loss (.csv, .jsonl, .parquet)."),
         ": a table with n_active, n_tokens, n_experts and loss",
     )
-    seed: int = fields.whole("Seed of the runs' errors that intervals draw.", 0)
-    by: str = fields.choice(
+    seed: int = options.whole("Seed of the runs' errors that intervals draw.", 0)
+    by: str = options.choice(
         "What is counted: flops, or time, the hours on the same chips. The table then has tokens_per_second and "
         "law_tokens_per_second, the speed of the law's recipe at the run's size.",
         "flops",
-        plans.BY,
+        BY,
     )
 
     def run(self) -> None:
-        found = api.speedup(self.law, self.read(self.runs), seed=self.seed, by=self.by)
-        self.show(found)
-        for warning in found.warnings if not self.json else ():
-            used = "the law is used " if warning.startswith("outside") else ""
-            print(f"warning: {used}{warning}", file=sys.stderr)
+        law = load(self.law)
+        settings = law.record.get("settings") or {}
+        runs = read(self.read(self.runs), settings.get("columns"), settings.get("units"))
+        result = speedup.speedup(law, runs, self.seed, self.by)
+        self.show(result)
+        if self.json:
+            return
+        for warning in result.warnings:
+            beginning = "the law is used " if warning.startswith("outside") else ""
+            print(f"warning: {beginning}{warning}", file=sys.stderr)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -183,27 +197,30 @@ class Lr(flags.Columns):
     rates than the best cost, and the coefficients as fields of a config.
     """
 
-    runs: str = fields.needed(
-        fields.text(
+    runs: str = options.required(
+        options.text(
             "Table of runs with n_active, n_experts, n_tokens, loss and peak_learning_rate (.csv, .jsonl, .parquet)."
         ),
         ": a table with the column peak_learning_rate, as launch.sweep writes it",
     )
-    experts: tuple[int, ...] = fields.experts("Numbers of experts to fit. Default: all.", ())
-    out: str | None = fields.text("File to write the coefficients to (JSON).")
-    with_tokens: bool = fields.switch(
+    experts: tuple[int, ...] = options.experts("Numbers of experts to fit. Default: all.", ())
+    out: str | None = options.text("File to write the coefficients to (JSON).")
+    with_tokens: bool = options.switch(
         "Also fit an exponent of n_tokens, which Eq. 10 lacks: the best rate depends on the tokens per parameter."
     )
-    with_batch: bool = fields.switch("Also fit an exponent of batch_tokens, the tokens of a batch, which Eq. 10 lacks.")
-    n_active: float | None = fields.number("Also print the rate of one model, of so many active parameters.", None, 1)
-    n_experts: int = fields.whole("Its experts.", 1, least=1)
-    n_tokens: float | None = fields.number("Its training tokens, for --with_tokens.", None, 1)
-    batch_tokens: float | None = fields.number("The tokens of its batches, for --with_batch.", None, 1)
+    with_batch: bool = options.switch(
+        "Also fit an exponent of batch_tokens, the tokens of a batch, which Eq. 10 lacks."
+    )
+    n_active: float | None = options.number("Also print the rate of one model, of so many active parameters.", None, 1)
+    n_experts: int = options.whole("Its experts.", 1, least=1)
+    n_tokens: float | None = options.number("Its training tokens, for --with_tokens.", None, 1)
+    batch_tokens: float | None = options.number("The tokens of its batches, for --with_batch.", None, 1)
 
-    def asked_for(self, law: dict[str, float]) -> learning_rate.BestRate | None:
-        """The model whose rate is asked for. Raises UserError where the law needs more of it than is given."""
+    def model(self, law: dict[str, float]) -> learning_rate.BestRate | None:
+        """The model whose rate is asked for; None without one. Raises UserError where the law needs more of it than is
+        given."""
         model = {name: getattr(self, name) for name in learning_rate.TERMS}
-        if self.n_active is None and not self.given(*model):
+        if self.n_active is None and not self.changed(*model):
             return None
         for name, value in model.items():
             if value is None and name in law:
@@ -211,29 +228,40 @@ class Lr(flags.Columns):
         model["n_tokens"] = self.n_tokens or 1.0
         return learning_rate.BestRate(**model, rate=np.nan, loss=np.nan, curvature=np.nan, at_edge=False)
 
-    def run(self) -> None:
-        optima, left_out = learning_rate.best_rates(read(self.runs, self.columns, self.units), self.with_batch)
-        trained = sorted({o.n_experts for o in optima})
-        wanted = self.experts or trained
-        if absent := [e for e in wanted if e not in trained]:
+    def fitted(self, optima: list[learning_rate.BestRate]) -> tuple[list[learning_rate.BestRate], list[float]]:
+        """(the best rates to fit, their numbers of experts). Raises UserError where there are none."""
+        trained = sorted({optimum.n_experts for optimum in optima})
+        experts = self.experts or trained
+        absent = [e for e in experts if e not in trained]
+        if absent:
             others = ", ".join(f"{e:g}" for e in trained)
             raise UserError(
                 f"--experts={','.join(map(str, self.experts))}: {absent[0]:g} is in none of the runs, which have "
                 f"{others}"
             )
-        fitted = [o for o in optima if o.n_experts in wanted and not o.at_edge]
+        fitted = [optimum for optimum in optima if optimum.n_experts in experts and not optimum.at_edge]
         if not fitted:
             raise UserError(f"{self.runs}: the best rate of every model is at the end of its grid: widen the grids")
+        return fitted, list(experts)
+
+    def run(self) -> None:
+        optima, left_out = learning_rate.best_rates(read(self.runs, self.columns, self.units), self.with_batch)
+        fitted, experts = self.fitted(optima)
         law = learning_rate.fit(fitted, self.runs, self.with_tokens, self.with_batch)
-        model, (intervals, _) = self.asked_for(law), learning_rate.spread(law, fitted)
+        model = self.model(law)
+        intervals, _ = learning_rate.spread(law, fitted)
         if left_out:
             print(f"left out: {left_out} models that were tried at fewer than three rates")
         print(learning_rate.text(law, optima, fitted))
         if model:
             print(learning_rate.text_of_model(law, model, fitted))
         if self.out:
-            record = {"lr_law": law, "experts": wanted, "optima": [dataclasses.asdict(o) for o in optima]}
-            record["intervals"] = intervals or None
+            record = dict(
+                lr_law=law,
+                experts=experts,
+                optima=[dataclasses.asdict(optimum) for optimum in optima],
+                intervals=intervals or None,
+            )
             write_text(self.out, json.dumps(record, indent=1, default=float))
         if not np.isfinite(list(law.values())).all():
             raise UserError(f"{self.runs}: the fit is not finite")

@@ -6,19 +6,22 @@ import os
 import textwrap
 from typing import Any
 
-from fit import api
-from fit.asked import fields, plans
+from fit import options
 from fit.commands import flags
 from fit.data.files import check_writable, write_text
 from fit.data.table import plain, read, write
 from fit.errors import UserError
+from fit.fitted_law.law import load
 from fit.paper import figures, report, tables
+from fit.planner import page
+from fit.planning.options import ShapeOptions, experts_to_compare
 
+DEFAULT_LAW = "joint-moe-2025"
 OF_A_FIT = {"5": "predicted_against_measured", "2a": "isoflop", "memory": "best_experts_against_memory"}
 
 
 @dataclasses.dataclass(kw_only=True)
-class Table(plans.Shape, flags.OfLaw, flags.Json):
+class Table(ShapeOptions, flags.OfLaw, flags.Json):
     """Make a table of the paper for a law: 1 (compute-optimal), 2 (best E under memory), 4 (law at each E), 5
     (bootstrap).
 
@@ -26,39 +29,42 @@ class Table(plans.Shape, flags.OfLaw, flags.Json):
     python -m fit table --law=law.json --which=5 --out=table_5.csv
     """
 
-    which: str = fields.needed(
-        fields.choice("Which table of the paper to print.", None, tables.TABLES), ": 1, 2, 4 or 5"
+    which: str = options.required(
+        options.choice("Which table of the paper to print.", None, tables.TABLES), ": 1, 2, 4 or 5"
     )
-    out: str | None = fields.text("Also write the table to this file (.csv, .jsonl, .parquet).")
-    flops: tuple[float, ...] = fields.numbers(
+    out: str | None = options.text("Also write the table to this file (.csv, .jsonl, .parquet).")
+    flops: tuple[float, ...] = options.numbers(
         "Training budgets for tables 1, 2 and 5. Default: the paper's, or near the fitted range.", ()
     )
-    memory_gb: tuple[float, ...] = fields.numbers(
+    memory_gb: tuple[float, ...] = options.numbers(
         "Memories for table 2. Default: 24, 80 and 640, or set by the best dense model.", ()
     )
-    kv_tokens: float | None = fields.number(
+    kv_tokens: float | None = options.number(
         "Tokens in table 2's cache. Default: 16,384; 0 if a dense model sets the memories.", least=0
     )
-    experts: tuple[int, ...] | None = fields.experts("Numbers of experts. Default: those fitted.")
+    experts: tuple[int, ...] | None = options.experts("Numbers of experts. Default: those fitted.")
 
     def run(self) -> None:
-        law = api.load(self.law)
-        options: dict[str, Any] = {} if self.which == "4" else dict(budgets=self.flops)
+        law = load(self.law)
+        arguments: dict[str, Any] = {}
+        if self.which != "4":
+            arguments["budgets"] = self.flops
         if self.which == "2":
-            options |= dict(memories_gb=self.memory_gb, kv_tokens=self.kv_tokens)
+            arguments |= dict(memories_gb=self.memory_gb, kv_tokens=self.kv_tokens)
         if self.experts is not None:
-            options["experts"] = plans.experts_of(law, self.experts)
-        rows = list(tables.TABLES[self.which](law, self.architecture(law), **options))
+            arguments["experts"] = experts_to_compare(law, self.experts)
+        rows = list(tables.TABLES[self.which](law, self.architecture(law), **arguments))
         if self.json:
             print(json.dumps(plain(rows), indent=1))
         else:
-            print(*filter(None, (tables.text(rows), tables.note(self.which, law, rows))), sep="\n")
+            note = tables.note(self.which, law, rows)
+            print("\n".join(text for text in (tables.text(rows), note) if text))
         if self.out is not None:
             write(read(rows), self.out)
 
 
 @dataclasses.dataclass(kw_only=True)
-class Plot(plans.Shape, flags.OfLaw, flags.Columns):
+class Plot(ShapeOptions, flags.OfLaw, flags.Columns):
     """Draw the paper's figures for a law, as PNG, PDF or SVG.
 
       python -m fit plot --law=joint-moe-2025 --figure=1a --out=figure_1a.pdf
@@ -71,26 +77,27 @@ class Plot(plans.Shape, flags.OfLaw, flags.Columns):
     --bootstrap=100).
     """
 
-    figure: str | None = fields.choice(
+    figure: str | None = options.choice(
         "Figure of the paper, or memory for best E against memory.", None, figures.FIGURES
     )
-    out: str | None = fields.text("With --figure: file to write; its ending sets the format, unless --format does.")
-    out_dir: str | None = fields.text("Without --figure: folder for the three pictures of a fit.")
-    format: tuple[str, ...] = fields.several("png, pdf, svg, or several of them; default: png.")
-    runs: str | None = fields.text("Table of runs, for figure 5 and for points on the curves of 2a.")
-    flops: tuple[float, ...] = fields.numbers(
+    out: str | None = options.text("With --figure: file to write; its ending sets the format, unless --format does.")
+    out_dir: str | None = options.text("Without --figure: folder for the three pictures of a fit.")
+    format: tuple[str, ...] = options.words("png, pdf, svg, or several of them; default: png.")
+    runs: str | None = options.text("Table of runs, for figure 5 and for points on the curves of 2a.")
+    flops: tuple[float, ...] = options.numbers(
         "Training budgets: several for 2a, 2b and memory, one for 1a, 3 and 4. Default: the "
         "paper's for a published law, else from the range of the fitted runs.",
         (),
     )
-    experts: tuple[int, ...] | None = fields.experts("Numbers of experts to draw. Default: those fitted.")
+    experts: tuple[int, ...] | None = options.experts("Numbers of experts to draw. Default: those fitted.")
 
     def run(self) -> None:
         if (self.figure is None) == (self.out_dir is None) or (self.figure is None) != (self.out is None):
             raise UserError("expected either --figure with --out, or --out_dir")
-        todo = self.paths()
-        law = api.load(self.law)
-        experts, architecture = plans.experts_of(law, self.experts), self.architecture(law)
+        paths_of_figures = self.paths()
+        law = load(self.law)
+        experts = experts_to_compare(law, self.experts)
+        architecture = self.architecture(law)
         if self.out_dir and self.runs is None:
             raise UserError("--out_dir needs --runs, for predicted against measured")
         measured = figures.measured(law, self.read(self.runs))
@@ -99,46 +106,54 @@ class Plot(plans.Shape, flags.OfLaw, flags.Columns):
                 os.makedirs(self.out_dir, exist_ok=True)
             except OSError as e:
                 raise UserError(f"--out_dir={self.out_dir}: cannot be made: {e.strerror}") from e
-        for which, written in todo.items():
+        for which, paths in paths_of_figures.items():
             if self.out_dir and which != "5" and "n_tokens" not in law.form.columns:
                 continue  # a law without tokens has only one picture
             figure, _ = figures.draw(which, law, architecture, experts, self.flops, measured)
-            for path in written:
+            for path in paths:
                 figures.save(figure, path)
                 print(path)
 
     def paths(self) -> dict[str, list[str]]:
-        """{figure: paths} to write; UserError where --format or an ending is none of the formats."""
+        """{figure: paths} to write. Raises UserError where --format or an ending is none of the formats."""
         for kind in self.format:
             if kind not in figures.FORMATS:
                 raise UserError(f"--format={','.join(self.format)}: found {kind!r}, expected pdf, png or svg")
         stem, ending = os.path.splitext(self.out or "")
-        if self.out and ending[1:] not in (*figures.FORMATS, *([""] if self.format else [])):
+        kind_of_out = ending.removeprefix(".")
+        kinds_of_out = [*figures.FORMATS]
+        if self.format:  # which says what the ending does not
+            kinds_of_out.append("")
+        if self.out and kind_of_out not in kinds_of_out:
             raise UserError(f"--out={self.out}: expected the ending .pdf, .png or .svg, or --format")
-        of_a_fit = {which: os.path.join(self.out_dir or "", name) for which, name in OF_A_FIT.items()}
-        stems, kinds = {self.figure: stem} if self.figure else of_a_fit, self.format or [ending[1:] or "png"]
+        if self.figure:
+            stems = {self.figure: stem}
+        else:
+            stems = {which: os.path.join(self.out_dir or "", name) for which, name in OF_A_FIT.items()}
+        kinds = self.format or (kind_of_out or "png",)
         return {which: [f"{stem}.{kind}" for kind in kinds] for which, stem in stems.items()}
 
 
 @dataclasses.dataclass(kw_only=True)
-class Report(plans.Shape, flags.OfLaw, flags.Columns):
+class Report(ShapeOptions, flags.OfLaw, flags.Columns):
     """Say what runs and their law found, in short, and write one HTML page with all of it: the decision and its picture
     first, then every table and figure of the paper for this law, and the numbers behind them.
 
     python -m fit report --law=law.json --runs=runs.csv --out=report.html
     """
 
-    runs: str | None = fields.text("Table of runs, for predicted against measured and for points on the curves.")
-    out: str = fields.text("File to write the page to.", "report.html")
+    runs: str | None = options.text("Table of runs, for predicted against measured and for points on the curves.")
+    out: str = options.text("File to write the page to.", "report.html")
 
     def run(self) -> None:
-        law = api.load(self.law)
-        architecture, measured = self.architecture(law), figures.measured(law, self.read(self.runs))
+        law = load(self.law)
+        architecture = self.architecture(law)
+        measured = figures.measured(law, self.read(self.runs))
         check_writable(self.out)
-        page, short = report.page(law, architecture, measured)
-        write_text(self.out, page)
-        for what, words in short.items():
-            print(textwrap.fill(f"{what + ':':18}{words}.", 110, subsequent_indent=" " * 18))
+        text, summary = report.page(law, architecture, measured)
+        write_text(self.out, text)
+        for heading, sentence in summary.items():
+            print(textwrap.fill(f"{heading + ':':18}{sentence}.", 110, subsequent_indent=" " * 18))
         print(f"written to {self.out}")
 
 
@@ -149,11 +164,13 @@ class Page(flags.Columns):
     python -m fit page --law=law.json --runs=runs.csv --out=planner.html
     """
 
-    law: tuple[str, ...] = fields.several(
+    law: tuple[str, ...] = options.words(
         "A law.json, or the name of a published law. The page always includes all published laws.", repeated=True
     )
-    runs: str | None = fields.text("Table of runs of the first law, drawn over its curves.")
-    out: str = fields.text("File to write the page to.", "planner.html")
+    runs: str | None = options.text("Table of runs of the first law, drawn over its curves.")
+    out: str = options.text("File to write the page to.", "planner.html")
 
     def run(self) -> None:
-        print(f"written to {api.page(self.law or api.DEFAULT_LAW, self.read(self.runs), self.out)}")
+        laws = [load(law) for law in self.law or (DEFAULT_LAW,)]
+        measured = figures.measured(laws[0], self.read(self.runs))
+        print(f"written to {page.write(laws, measured, self.out)}")

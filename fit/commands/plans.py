@@ -3,15 +3,19 @@
 import dataclasses
 import json
 
-from fit import api
+from fit import options
 from fit.architecture_search import holistic_runs
-from fit.asked import fields, plans, searches
+from fit.architecture_search.search import HolisticOptions, search
 from fit.commands import flags
 from fit.data.files import check_writable, write_text
+from fit.equal_flops.surfaces import SurfaceOptions, fit_surfaces
 from fit.errors import UserError
-from fit.next_runs import next_text
+from fit.fitted_law.law import load
+from fit.next_runs import add, next_text, suggest
+from fit.next_runs.options import NextOptions
 from fit.paper import figures
-from fit.planning import compare, plan_config
+from fit.planning import compare, plan_config, planning
+from fit.planning.options import BudgetOptions, PlanOptions
 
 
 def check_picture(path: str | None) -> None:
@@ -21,7 +25,7 @@ def check_picture(path: str | None) -> None:
 
 
 @dataclasses.dataclass(kw_only=True)
-class Plan(plans.Plan, flags.OfLaw, flags.Json):
+class Plan(PlanOptions, flags.OfLaw, flags.Json):
     """The best n_active, n_tokens and n_experts for a law under constraints, and the best model that can be built.
 
     python -m fit plan --law=joint-moe-2025 --flops=1e22 --memory_gb=80 --kv_tokens=16384
@@ -31,15 +35,15 @@ class Plan(plans.Plan, flags.OfLaw, flags.Json):
     python -m fit plan --law=sparsity-2025 --flops=1e21 --memory_gb=80 --used=1,2,4 --kv_share=0.25
     """
 
-    emit_config: str | None = fields.text("Write a training config of the best buildable model to this file (.py).")
-    base_config: str | None = fields.text("Config file that --emit_config starts from; default: the law's own.")
+    emit_config: str | None = options.text("Write a training config of the best buildable model to this file (.py).")
+    base_config: str | None = options.text("Config file that --emit_config starts from; default: the law's own.")
 
     def run(self) -> None:
-        law = api.load(self.law)
-        plan = api.plan(law, asked=self)
+        law = load(self.law)
+        plan = planning.plan(law, self)
         if self.emit_config is not None:
-            write_text(self.emit_config, plan_config.source(law, vars(plan), self.base_config))
-            vars(plan)["emitted"] = self.emit_config
+            write_text(self.emit_config, plan_config.source(law, plan, self.base_config))
+            plan = dataclasses.replace(plan, emitted=self.emit_config)
         elif self.base_config is not None:
             raise UserError("--base_config is for --emit_config")
         self.show(plan)
@@ -57,45 +61,38 @@ class Add(flags.OfLaw, flags.Columns, flags.Json):
     again, and starts a table where there is none. A sweep writes its own runs.csv anew: add to a copy of it.
     """
 
-    run_: str = fields.needed(
-        fields.text("Workdir of jmoe.train, or a table of runs, such as fit import writes."),
+    run_: str = options.required(
+        options.text("Workdir of jmoe.train, or a table of runs, such as fit import writes."),
         ": a workdir of jmoe.train, or a table of runs",
     )
-    runs: str = fields.needed(fields.text("The table to add to: .csv, .jsonl or .parquet."), ": the table to add to")
-    out: str | None = fields.text("File to write the law of all runs to (JSON), with as many draws as --law has.")
-    mix_corpora: bool = fields.switch("Add the run of another text.")
+    runs: str = options.required(
+        options.text("The table to add to: .csv, .jsonl or .parquet."), ": the table to add to"
+    )
+    out: str | None = options.text("File to write the law of all runs to (JSON), with as many draws as --law has.")
+    mix_corpora: bool = options.switch("Add the run of another text.")
 
     def run(self) -> None:
-        self.show(
-            api.add(
-                self.law,
-                self.run_,
-                self.runs,
-                out=self.out,
-                mix_corpora=self.mix_corpora,
-                columns=self.columns,
-            )
-        )
+        self.show(add.add(load(self.law), self.run_, self.runs, self.out, self.mix_corpora, self.columns))
 
 
 @dataclasses.dataclass(kw_only=True)
-class Compare(plans.Budget, flags.Json):
+class Compare(BudgetOptions, flags.Json):
     """What several laws answer to one budget, each against its own best dense model, and what they agree on.
 
     python -m fit compare --flops=1e22 --memory_gb=80
     python -m fit compare --flops=1e22 --memory_gb=80 --laws=joint-moe-2025,law.json --json
     """
 
-    laws: tuple[str, ...] = fields.several("Laws to compare: names of published laws, or law.json files.", compare.LAWS)
+    laws: tuple[str, ...] = options.words("Laws to compare: names of published laws, or law.json files.", compare.LAWS)
 
     def run(self) -> None:
         if not self.laws or not all(self.laws):
             raise UserError(f"--laws={','.join(self.laws)}: expected laws separated by commas")
-        self.show(api.compare(self.laws, asked=self))
+        self.show(compare.compare([load(law, "laws") for law in self.laws], self))
 
 
 @dataclasses.dataclass(kw_only=True)
-class Next(searches.Next, flags.OfLaw, flags.Columns, flags.Json):
+class Next(NextOptions, flags.OfLaw, flags.Columns, flags.Json):
     """Which runs to train next, so that a law's answer becomes surer: the best set within a budget of training FLOPs.
 
     python -m fit next --law=law.json --runs=runs.csv --flops=1e13 --target_flops=1e15 \
@@ -103,25 +100,25 @@ class Next(searches.Next, flags.OfLaw, flags.Columns, flags.Json):
     python -m fit next --law=law.json --runs=runs.csv --flops=1e13 --goal=coefficients --coefficients=E_max,c
     """
 
-    runs: str = fields.needed(fields.text("The table of runs that the law was fitted to."))
-    emit_sweep: str | None = fields.text("Write the runs as a sweep file (.py) for launch.sweep.")
-    base_config: str | None = fields.text("Config file that --emit_sweep starts from; default: the law's own.")
+    runs: str = options.required(options.text("The table of runs that the law was fitted to."))
+    emit_sweep: str | None = options.text("Write the runs as a sweep file (.py) for launch.sweep.")
+    base_config: str | None = options.text("Config file that --emit_sweep starts from; default: the law's own.")
 
     def run(self) -> None:
         if self.base_config is not None and self.emit_sweep is None:
             raise UserError("--base_config is for --emit_sweep")
-        law = api.load(self.law)
+        law = load(self.law)
         if self.emit_sweep is not None:
             check_writable(self.emit_sweep)
-        found = api.next(law, self.read(self.runs), asked=self)
+        next_runs = suggest.suggest(law, self.read(self.runs), self)
         if self.emit_sweep is not None:
-            sweep = next_text.sweep_source(law, self.architecture(law), vars(found), self.base_config)
+            sweep = next_text.sweep_source(law, self.architecture(law), next_runs.to_dict(), self.base_config)
             write_text(self.emit_sweep, sweep)
-        self.show(found)
+        self.show(next_runs)
 
 
 @dataclasses.dataclass(kw_only=True)
-class Holistic(searches.Holistic, flags.Columns, flags.Json):
+class Holistic(HolisticOptions, flags.Columns, flags.Json):
     """The complete architecture of a mixture for a budget, by the holistic laws of Wan et al. 2026; or those laws
     fitted.
 
@@ -137,29 +134,30 @@ class Holistic(searches.Holistic, flags.Columns, flags.Json):
     built as the search found best.
     """
 
-    runs: str | None = fields.text("Table of runs at several M/N_a and N/N_a, to fit their laws.")
-    width_runs: str | None = fields.text("Table of runs at several widths, to fit the law of d_model.")
-    rank: str | None = fields.text(
+    runs: str | None = options.text("Table of runs at several M/N_a and N/N_a, to fit their laws.")
+    width_runs: str | None = options.text("Table of runs at several widths, to fit the law of d_model.")
+    rank: str | None = options.text(
         "Table of runs of several architectures, each at several widths, to compute their rank correlations."
     )
-    refit: str | None = fields.text("Table of runs of several sizes at each budget, to fit Eq. 2.")
-    out: str | None = fields.text("With --runs or --width_runs: picture to write, .png, .pdf or .svg.")
+    refit: str | None = options.text("Table of runs of several sizes at each budget, to fit Eq. 2.")
+    out: str | None = options.text("With --runs or --width_runs: picture to write, .png, .pdf or .svg.")
 
     def run(self) -> None:
         if self.out is not None and self.runs is None and self.width_runs is None:
             raise UserError("--out needs --runs or --width_runs")
         check_picture(self.out)
-        searched = [holistic_runs.read(self.read(path)) if path else None for path in (self.runs, self.width_runs)]
-        found = api.holistic(*searched, self.read(self.rank), self.read(self.refit), asked=self)
-        if self.out:
+        ratio_runs = holistic_runs.read(self.read(self.runs)) if self.runs else None
+        width_runs = holistic_runs.read(self.read(self.width_runs)) if self.width_runs else None
+        result = search(ratio_runs, width_runs, self.read(self.rank), self.read(self.refit), self)
+        if self.out and result.fit:
             from fit.paper.figures import loss
 
-            figures.save(loss.architectures(found.fit["budgets"], *searched), self.out)
-        self.show(found)
+            figures.save(loss.architectures(result.fit["budgets"], ratio_runs, width_runs), self.out)
+        self.show(result)
 
 
 @dataclasses.dataclass(kw_only=True)
-class Surface(searches.Surface, flags.Columns, flags.Json):
+class Surface(SurfaceOptions, flags.Columns, flags.Json):
     """Fit the isoFLOP surface of each budget: the loss over total parameters and sparsity, and the best of both.
 
     python -m fit surface --runs=runs.csv
@@ -169,18 +167,17 @@ class Surface(searches.Surface, flags.Columns, flags.Json):
     refits to 80% of the runs each; every refit also predicts the rest.
     """
 
-    runs: str = fields.needed(
-        fields.text("Table of runs at several sizes and sparsities of equal FLOPs: .csv, .jsonl or .parquet."),
+    runs: str = options.required(
+        options.text("Table of runs at several sizes and sparsities of equal FLOPs: .csv, .jsonl or .parquet."),
         ": a table of runs at several sizes and sparsities",
     )
-    out: str | None = fields.text("Picture of the surfaces to write: .png, .pdf or .svg.")
+    out: str | None = options.text("Picture of the surfaces to write: .png, .pdf or .svg.")
 
     def run(self) -> None:
         check_picture(self.out)
-        found = api.surface(self.read(self.runs), asked=self)
+        surfaces = fit_surfaces(self.read(self.runs), self)
         if self.out:
             from fit.paper.figures import loss
 
-            figures.save(loss.surfaces(found.budgets), self.out)
-        rows = [{k: v for k, v in row.items() if k not in ("surface", "points")} for row in found.budgets]
-        print(json.dumps(rows, indent=1) if self.json else found)
+            figures.save(loss.surfaces(surfaces.budgets), self.out)
+        print(json.dumps(surfaces.rows(), indent=1) if self.json else surfaces)

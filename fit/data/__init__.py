@@ -1,2 +1,2 @@
-"""Tables, from files and from Python, read strictly (table.py); files written whole (files.py); runs, their trunks and
-those kept out of a fit (runs.py); whether a table's numbers can be what they are taken for (sense.py)."""
+"""Tables of runs: formats.py, their files; table.py, their columns as numbers; runs.py, runs as a law reads them;
+sense.py and loss_sense.py, whether the numbers make sense, by known_columns.py; files.py, files written whole."""

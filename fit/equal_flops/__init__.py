@@ -1,1 +1,5 @@
-"""At equal FLOPs: isoflop.py, parabolas over size; surface.py, size and sparsity; learning_rate.py, rates (Eq. 10)."""
+"""Runs at equal FLOPs.
+
+isoflop.py: parabolas over size. surface.py: surfaces over size and sparsity. learning_rate.py: peak learning rates
+(Eq. 10).
+"""

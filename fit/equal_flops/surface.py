@@ -1,12 +1,15 @@
-"""IsoFLOP surfaces of the loss over parameters and sparsity, Abnar et al. (2025, arXiv 2501.12370): at each budget
+"""IsoFLOP surfaces of the loss over parameters and sparsity, Abnar et al. (2025, arXiv 2501.12370).
+
+At each budget
 
   L = a_1 x + a_2 x^2 + b_1 z + b_2 z^2 + c_1 x z + c_2 (x z)^2 + d,  x = ln n_total, z = -ln(1 - sparsity)
 
-At a fixed sparsity it is a parabola in x, at a fixed size one in z, so the best x or z alone, within the range that was
+At a fixed sparsity it is a parabola in x, at a fixed size one in z. So the best x or z alone, within the range that was
 run, is the parabola's lowest point or an end. For the best of both, z is searched, with the best size at each z in
-closed form. Refits to random parts of the runs show how sure it is; each also predicts the runs that it has not seen.
+closed form. Refits to random parts of the runs show how sure it is. Each refit also predicts the runs that it has not
+seen.
 
-Axes: n runs; 7 coefficients, in the order above.
+Axes: n runs; 7 coefficients, in the order above; refits.
 """
 
 import dataclasses
@@ -16,127 +19,199 @@ from typing import Any
 import numpy as np
 
 from fit.aliases import Array, Json, Numbers
-from fit.data.runs import read_runs
+from fit.data.runs import Runs, read_runs
 from fit.data.table import Table, read
 from fit.equal_flops.isoflop import budgets, least_squares
 from fit.errors import UserError
 from fit.messages.units import amount
 
-REFITS, KEPT = 100, 0.8  # refits, and the share of the runs in each
+REFITS = 100
+FITTED_SHARE = 0.8  # of the runs, in each refit
 LEAST = 9  # runs at a budget: the coefficients and two more
-GRID, REFINED = 257, 6  # of the search over z: points, and how often they are laid around the best one
+GRID = 257  # points of the search over z
+REFINED = 6  # how often these are laid around the best one
 
 
-@dataclasses.dataclass
+def _z_of(sparsity: Numbers) -> Array:
+    """-ln(1 - sparsity)."""
+    return -np.log1p(-np.asarray(sparsity, float))
+
+
+def _sparsity_of(z: Numbers) -> Array:
+    """1 - e^-z."""
+    return -np.expm1(-np.asarray(z, float))
+
+
+@dataclasses.dataclass(frozen=True)
 class Surface:
-    """coefficients [7]; size and sparsity: (low, high) that were run."""
+    """A fitted surface.
+
+    Attributes:
+      coefficients: [7].
+      size, sparsity: (lowest, highest) that were run.
+    """
 
     coefficients: np.ndarray
     size: tuple
     sparsity: tuple
 
     def loss(self, n_total: Numbers, sparsity: Numbers) -> Array:
-        """In nats per token; broadcasts."""
-        return self._at(np.log(n_total), -np.log1p(-np.asarray(sparsity, float)))
+        """Loss in nats per token; the arguments broadcast together."""
+        return self._at(np.log(n_total), _z_of(sparsity))
 
     def _at(self, x: Array, z: Array) -> Array:
+        """Loss at x and z."""
         a1, a2, b1, b2, c1, c2, d = self.coefficients
         return (a1 + a2 * x) * x + (b1 + b2 * z) * z + (c1 + c2 * x * z) * x * z + d
 
     def best_size(self, sparsity: Numbers) -> tuple[Array, Array]:
         """(n_total, loss) of the best size at each sparsity."""
-        z, ends = -np.log1p(-np.asarray(sparsity, float)), np.log(self.size)
+        z = _z_of(sparsity)
         a1, a2, _, _, c1, c2, _ = self.coefficients
-        x = _lowest(a2 + c2 * z**2, a1 + c1 * z, ends, lambda x: self._at(x, z))
+        x = _lowest(a2 + c2 * z**2, a1 + c1 * z, np.log(self.size), lambda x: self._at(x, z))
         return np.exp(x), self._at(x, z)
 
     def best_sparsity(self, n_total: Numbers, within: Sequence[Numbers] | None = None) -> tuple[Array, Array]:
-        """(sparsity, loss) of the best sparsity at each size; within: (low, high), other than those that were run."""
-        x, ends = np.log(np.asarray(n_total, float)), -np.log1p(-np.array(within or self.sparsity))
+        """(sparsity, loss) of the best sparsity at each size.
+
+        Args:
+          n_total: the sizes.
+          within: (lowest, highest) sparsity, in place of those that were run.
+        """
+        x = np.log(np.asarray(n_total, float))
+        ends = _z_of(np.array(within or self.sparsity))
         _, _, b1, b2, c1, c2, _ = self.coefficients
         z = _lowest(b2 + c2 * x**2, b1 + c1 * x, ends, lambda z: self._at(x, z))
-        return -np.expm1(-z), self._at(x, z)
+        return _sparsity_of(z), self._at(x, z)
 
     def best(self) -> Json:
         """{n_total, sparsity, loss, at_edge} of the best of both; at_edge names what lies at the end of its range."""
-        low, high = first, last = -np.log1p(-np.array(self.sparsity))
+        z_ends = _z_of(np.array(self.sparsity))
+        low, high = z_ends
         for _ in range(REFINED):
             z = np.linspace(low, high, GRID)
-            i = int(np.argmin(self.best_size(-np.expm1(-z))[1]))
-            low, high = z[max(i - 1, 0)], z[min(i + 1, GRID - 1)]
-        sparsity = float(np.clip(-np.expm1(-z[i]), *self.sparsity))
+            i = int(np.argmin(self.best_size(_sparsity_of(z))[1]))
+            low = z[max(i - 1, 0)]
+            high = z[min(i + 1, GRID - 1)]
+        sparsity = float(np.clip(_sparsity_of(z[i]), *self.sparsity))
         n_total, loss = map(float, self.best_size(sparsity))
-        within = dict(n_total=(np.log(n_total), np.log(self.size)), sparsity=(z[i], (first, last)))
-        edge = [name for name, (value, ends) in within.items() if _is_at_end(value, ends)]
-        return dict(n_total=n_total, sparsity=sparsity, loss=loss, at_edge=edge)
+        at_edge = []
+        if _is_at_end(np.log(n_total), np.log(self.size)):
+            at_edge.append("n_total")
+        if _is_at_end(z[i], z_ends):
+            at_edge.append("sparsity")
+        return dict(n_total=n_total, sparsity=sparsity, loss=loss, at_edge=at_edge)
 
 
 def _is_at_end(value: float, ends: Array | Sequence[float]) -> bool:
+    """Whether a value is one of the ends, but for rounding."""
     return min(abs(value - end) for end in ends) < 1e-6 * max(1.0, abs(value))
 
 
 def _lowest(square: Array, slope: Array, ends: Array, value: Callable[[Array], Array]) -> Array:
-    """Where square v^2 + slope v is least for v within ends, given its value(v): the lowest point, or an end."""
+    """Where square v^2 + slope v is least for v within ends: the lowest point, or an end.
+
+    Args:
+      square, slope: of the parabolas; they broadcast together.
+      ends: [2, ...].
+      value: the parabolas' values, of v.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         vertex = np.where(square > 0, -slope / (2 * square), ends[0])
-    tried = np.stack(np.broadcast_arrays(np.clip(vertex, *ends), ends[0], ends[1]))
-    return np.take_along_axis(tried, np.argmin(value(tried), axis=0)[None], axis=0)[0]
+    candidates = np.stack(np.broadcast_arrays(np.clip(vertex, *ends), ends[0], ends[1]))
+    return np.take_along_axis(candidates, np.argmin(value(candidates), axis=0)[None], axis=0)[0]
 
 
 def fit(n_total: Array, sparsity: Array, loss: Array) -> Surface:
-    """The Surface by least squares."""
-    x, z = np.log(n_total), -np.log1p(-sparsity)
-    c, _ = least_squares((x, x**2, z, z**2, x * z, (x * z) ** 2, np.ones(1)), loss)
-    return Surface(c, (n_total.min(), n_total.max()), (sparsity.min(), sparsity.max()))
+    """Fits a Surface to runs [n] by least squares."""
+    x = np.log(n_total)
+    z = _z_of(sparsity)
+    coefficients, _ = least_squares((x, x**2, z, z**2, x * z, (x * z) ** 2, np.ones(1)), loss)
+    return Surface(coefficients, (n_total.min(), n_total.max()), (sparsity.min(), sparsity.max()))
 
 
-def reach(n_total: Array, sparsity: Array, sizes: Array) -> tuple[Array, Array]:
-    """(low, high) of the sparsities at which runs lie on both sides of each size, NaN where none do; between the
-    sparsities of the runs (n_total, sparsity) the smallest and largest size follow a line in z."""
-    z, x = -np.log1p(-sparsity), np.log(n_total)
-    at = np.unique(z)
-    grid = np.union1d(np.linspace(at[0], at[-1], GRID), at)[:, None]
-    least, most = (np.interp(grid, at, [end(x[z == level]) for level in at]) for end in (np.min, np.max))
-    inside = (np.log(sizes) >= least - 1e-9) & (np.log(sizes) <= most + 1e-9)
-    known = inside.any(axis=0)
-    low = np.where(known, np.min(np.where(inside, grid, np.inf), axis=0), np.nan)
-    high = np.where(known, np.max(np.where(inside, grid, -np.inf), axis=0), np.nan)
-    return -np.expm1(-low), -np.expm1(-high)
+def sparsity_range(n_total: Array, sparsity: Array, sizes: Array) -> tuple[Array, Array]:
+    """The sparsities at which runs lie on both sides of each size.
+
+    Between the sparsities that were run, the smallest and the largest size follow a line in z.
+
+    Args:
+      n_total, sparsity: [n], of the runs.
+      sizes: n_total in question.
+
+    Returns:
+      (lowest, highest) sparsity of each size; NaN where there is none.
+    """
+    x = np.log(n_total)
+    z = _z_of(sparsity)
+    levels = np.unique(z)
+    grid = np.union1d(np.linspace(levels[0], levels[-1], GRID), levels)[:, None]
+    smallest = np.interp(grid, levels, [np.min(x[z == level]) for level in levels])
+    largest = np.interp(grid, levels, [np.max(x[z == level]) for level in levels])
+    inside = (np.log(sizes) >= smallest - 1e-9) & (np.log(sizes) <= largest + 1e-9)
+    exists = inside.any(axis=0)
+    low = np.where(exists, np.min(np.where(inside, grid, np.inf), axis=0), np.nan)
+    high = np.where(exists, np.max(np.where(inside, grid, -np.inf), axis=0), np.nan)
+    return _sparsity_of(low), _sparsity_of(high)
 
 
 def sizes_within(n_total: Array, sparsity: Array) -> Array:
-    """Five sizes from the smallest to the largest that lies between the runs of 3 or more sparsities."""
+    """Five sizes from the smallest to the largest that lies between the runs of 3 or more sparsities.
+
+    Args:
+      n_total, sparsity: [n], of the runs.
+
+    Returns:
+      n_total [5], or [0] where no size does.
+    """
     every = np.geomspace(n_total.min(), n_total.max(), GRID)
-    ends = np.array([(n_total[sparsity == s].min(), n_total[sparsity == s].max()) for s in np.unique(sparsity)])
+    groups = [n_total[sparsity == level] for level in np.unique(sparsity)]
+    ends = np.array([(group.min(), group.max()) for group in groups])
     enough = ((ends[:, :1] <= every) & (every <= ends[:, 1:])).sum(axis=0) >= 3
-    return np.geomspace(*every[enough][[0, -1]], 5) if enough.any() else np.array([])
+    if not enough.any():
+        return np.array([])
+    smallest, largest = every[enough][[0, -1]]
+    return np.geomspace(smallest, largest, 5)
 
 
 def refits(n_total: Array, sparsity: Array, loss: Array, seed: int = 0) -> tuple[list[Surface], Array]:
-    """(Surfaces fitted to KEPT of the runs, correlation [REFITS] of predicted and measured loss on the others; NaN
-    where fewer than 3 are left)."""
-    rng, surfaces, correlation = np.random.default_rng(seed), [], []
-    ends = dict(size=(n_total.min(), n_total.max()), sparsity=(sparsity.min(), sparsity.max()))
+    """Fits surfaces to random parts of the runs [n].
+
+    Returns:
+      (surfaces fitted to FITTED_SHARE of the runs, [REFITS] correlation of predicted and measured loss on the others;
+      NaN where fewer than 3 are left).
+    """
+    rng = np.random.default_rng(seed)
+    surfaces = []
+    correlation = []
+    n_fitted = max(LEAST - 2, round(FITTED_SHARE * len(loss)))
     for _ in range(REFITS):
-        kept, out = np.split(rng.permutation(len(loss)), [max(LEAST - 2, round(KEPT * len(loss)))])
-        one = fit(n_total[kept], sparsity[kept], loss[kept])
-        surfaces.append(dataclasses.replace(one, **ends))
-        predicted = one.loss(n_total[out], sparsity[out])
-        enough = len(out) > 2 and np.ptp(predicted) > 0 and np.ptp(loss[out]) > 0
-        correlation.append(np.corrcoef(predicted, loss[out])[0, 1] if enough else np.nan)
+        fitted, left_out = np.split(rng.permutation(len(loss)), [n_fitted])
+        surface = dataclasses.replace(
+            fit(n_total[fitted], sparsity[fitted], loss[fitted]),
+            size=(n_total.min(), n_total.max()),
+            sparsity=(sparsity.min(), sparsity.max()),
+        )
+        surfaces.append(surface)
+        predicted = surface.loss(n_total[left_out], sparsity[left_out])
+        enough = len(left_out) > 2 and np.ptp(predicted) > 0 and np.ptp(loss[left_out]) > 0
+        correlation.append(np.corrcoef(predicted, loss[left_out])[0, 1] if enough else np.nan)
     return surfaces, np.array(correlation)
 
 
 def _alike(table: Table) -> Array:
-    """bool [n_runs]: the dense models, and the mixtures whose experts are as narrow as most mixtures'. Size and
-    sparsity do not tell finer experts apart."""
+    """bool [n]: the dense models, and the mixtures whose experts are as narrow as most mixtures'.
+
+    Size and sparsity do not tell finer experts apart.
+    """
     if not {"d_expert", "d_model", "n_experts"} <= set(table.columns):
         return np.ones(len(table), bool)
-    mixture, split = table.numbers("n_experts") > 1, np.round(table.numbers("granularity"))
-    if not mixture.any():
-        return ~mixture
-    values, counts = np.unique(split[mixture], return_counts=True)
-    return ~mixture | (split == values[np.argmax(counts)])
+    is_mixture = table.numbers("n_experts") > 1
+    granularity = np.round(table.numbers("granularity"))
+    if not is_mixture.any():
+        return ~is_mixture
+    values, counts = np.unique(granularity[is_mixture], return_counts=True)
+    return ~is_mixture | (granularity == values[np.argmax(counts)])
 
 
 def _interval(values: Sequence[Any]) -> list:
@@ -145,71 +220,112 @@ def _interval(values: Sequence[Any]) -> list:
 
 
 def of_table(runs: object, seed: int = 0) -> list[dict[str, Any]]:
-    """[{flops, runs, left_out, surface, points (n_total, sparsity), coefficients, rmse, correlation, best, intervals:
-    {n_total, sparsity}, at_sizes: [{n_total, sparsity, interval, at_edge}]}] for each budget of a table of runs with
-    n_active, n_total, n_tokens, loss and sparsity (or n_experts and top_k); left_out: how many of the budget's runs
-    have finer or coarser experts than most. UserError where no budget has LEAST runs, 3 sizes and 3 sparsities."""
+    """Fits a surface to each budget of a table of runs.
+
+    Args:
+      runs: a table, or what `read` takes for one, with n_active, n_total, n_tokens, loss and sparsity (or n_experts and
+        top_k).
+      seed: of the refits.
+
+    Returns:
+      [{flops, runs, left_out, surface, points (n_total, sparsity), coefficients, rmse, correlation, best, intervals:
+      {n_total, sparsity}, at_sizes: [{n_total, sparsity, interval, at_edge}]}]. left_out: how many of the budget's
+      runs have finer or coarser experts than most.
+
+    Raises:
+      UserError: where no budget has LEAST runs, 3 sizes and 3 sparsities.
+    """
     table = read(runs)
-    runs, path = read_runs(table, ("n_total", "n_tokens", "sparsity")), table.path
+    fitted_runs = read_runs(table, ("n_total", "n_tokens", "sparsity"))
     if "n_active" not in table:
-        raise UserError(f"{path}: column n_active is missing: budgets are of 6 n_active n_tokens FLOPs")
-    n_total, sparsity, alike = runs.columns["n_total"], runs.columns["sparsity"], _alike(table)
+        raise UserError(f"{table.path}: column n_active is missing: budgets are of 6 n_active n_tokens FLOPs")
+    alike = _alike(table)
     rows = []
-    for every in budgets(runs.flops):
-        group = every[alike[every]]
-        n, s, loss = n_total[group], sparsity[group], runs.loss[group]
-        if len(group) < LEAST or len(np.unique(n)) < 3 or len(np.unique(s)) < 3:
-            continue
-        surface = fit(n, s, loss)
-        drawn, correlation = refits(n, s, loss, seed)
-        bests = [one.best() for one in drawn]
-        sizes = sizes_within(n, s)
-        reached = reach(n, s, sizes)
-        best, *others = (one.best_sparsity(sizes, reached)[0] for one in (surface, *drawn))
-        at_edge = np.min(abs(best - np.array(reached)), axis=0) < 1e-6
-        rows.append(
-            dict(
-                flops=float(np.exp(np.mean(np.log(runs.flops[group])))),
-                runs=len(group),
-                left_out=len(every) - len(group),
-                surface=surface,
-                points=(n, s),
-                coefficients=surface.coefficients.tolist(),
-                rmse=float(np.sqrt(np.mean((surface.loss(n, s) - loss) ** 2))),
-                correlation=float(np.nanmean(correlation)) if np.isfinite(correlation).any() else None,
-                best=surface.best(),
-                intervals={name: _interval([b[name] for b in bests]) for name in ("n_total", "sparsity")},
-                at_sizes=[
-                    dict(n_total=float(a), sparsity=float(b), interval=[c, d], at_edge=bool(edge))
-                    for a, b, c, d, edge in zip(sizes, best, *_interval(others), at_edge, strict=True)
-                ],
-            )
-        )
+    for budget in budgets(fitted_runs.flops):
+        group = budget[alike[budget]]
+        row = _of_budget(fitted_runs, group, len(budget) - len(group), seed)
+        if row is not None:
+            rows.append(row)
     if not rows:
-        raise UserError(f"{path}: no budget has {LEAST} runs with 3 values each of n_total and sparsity")
+        raise UserError(f"{table.path}: no budget has {LEAST} runs with 3 values each of n_total and sparsity")
     return rows
 
 
-def text(found: dict) -> str:
-    """Of {budgets: what surface.of_table found}."""
-    rows, lines = found["budgets"], []
-    for row in rows:
-        best, (low_n, high_n), (low_s, high_s) = row["best"], *row["intervals"].values()
-        held = "" if row["correlation"] is None else f", held-out correlation {row['correlation']:.3f}"
-        fine = f" ({row['left_out']} of finer or coarser experts left out)" if row["left_out"] else ""
-        lines.append(f"{row['flops']:.3g} FLOPs: {row['runs']} runs{fine}, RMSE {row['rmse']:.4f}{held}")
-        ends = " and ".join(best["at_edge"])
-        edge = f"; at the end of the {ends} that were run: not an optimum" if ends else ""
-        lines.append(
-            f"  best: n_total {amount(best['n_total'])} [{amount(low_n)}, {amount(high_n)}], sparsity "
-            f"{best['sparsity']:.3f} [{low_s:.3f}, {high_s:.3f}], loss {best['loss']:.4f}{edge}"
-        )
-        at = ", ".join(
-            f"{size['sparsity']:.3f}{'*' if size['at_edge'] else ''} [{size['interval'][0]:.3f}, "
-            f"{size['interval'][1]:.3f}] at {amount(size['n_total'])}"
-            for size in row["at_sizes"]
-        )
-        lines += [f"  best sparsity by n_total: {at}"] if at else []
-    if any(size["at_edge"] for row in rows for size in row["at_sizes"]):
+def _of_budget(runs: Runs, group: Array, left_out: int, seed: int) -> dict[str, Any] | None:
+    """The entry of of_table of the runs `group` (indices) of one budget; None where they are too few.
+
+    left_out: how many other runs the budget has.
+    """
+    n_total = runs.columns["n_total"][group]
+    sparsity = runs.columns["sparsity"][group]
+    loss = runs.loss[group]
+    if len(group) < LEAST or len(np.unique(n_total)) < 3 or len(np.unique(sparsity)) < 3:
+        return None
+    surface = fit(n_total, sparsity, loss)
+    drawn, correlation = refits(n_total, sparsity, loss, seed)
+    bests = [refit.best() for refit in drawn]
+    return dict(
+        flops=float(np.exp(np.mean(np.log(runs.flops[group])))),
+        runs=len(group),
+        left_out=left_out,
+        surface=surface,
+        points=(n_total, sparsity),
+        coefficients=surface.coefficients.tolist(),
+        rmse=float(np.sqrt(np.mean((surface.loss(n_total, sparsity) - loss) ** 2))),
+        correlation=float(np.nanmean(correlation)) if np.isfinite(correlation).any() else None,
+        best=surface.best(),
+        intervals={name: _interval([best[name] for best in bests]) for name in ("n_total", "sparsity")},
+        at_sizes=_at_sizes(surface, drawn, n_total, sparsity),
+    )
+
+
+def _at_sizes(surface: Surface, drawn: Sequence[Surface], n_total: Array, sparsity: Array) -> list[Json]:
+    """[{n_total, sparsity, interval, at_edge}]: the best sparsity at some sizes between the runs [n].
+
+    Args:
+      surface: the fitted one.
+      drawn: its refits.
+      n_total, sparsity: [n], of the runs.
+    """
+    sizes = sizes_within(n_total, sparsity)
+    within = sparsity_range(n_total, sparsity, sizes)
+    best, _ = surface.best_sparsity(sizes, within)
+    of_refits = [refit.best_sparsity(sizes, within)[0] for refit in drawn]
+    at_edge = np.min(abs(best - np.array(within)), axis=0) < 1e-6
+    return [
+        dict(n_total=float(size), sparsity=float(value), interval=[low, high], at_edge=bool(edge))
+        for size, value, low, high, edge in zip(sizes, best, *_interval(of_refits), at_edge, strict=True)
+    ]
+
+
+def text(result: dict) -> str:
+    """What `fit surface` answers, in lines. result: {budgets: what surface.of_table returns}."""
+    lines = []
+    for row in result["budgets"]:
+        lines += _lines_of_budget(row)
+    if any(size["at_edge"] for row in result["budgets"] for size in row["at_sizes"]):
         lines.append("* at the end of the sparsities that were run at about that size: not an optimum")
     return "\n".join(lines)
+
+
+def _lines_of_budget(row: Json) -> list[str]:
+    """The fit of a budget, its best size and sparsity, and the best sparsity at some sizes."""
+    best = row["best"]
+    (low_n, high_n), (low_s, high_s) = row["intervals"].values()
+    held_out = "" if row["correlation"] is None else f", held-out correlation {row['correlation']:.3f}"
+    left_out = f" ({row['left_out']} of finer or coarser experts left out)" if row["left_out"] else ""
+    ends = " and ".join(best["at_edge"])
+    edge = f"; at the end of the {ends} that were run: not an optimum" if ends else ""
+    lines = [
+        f"{row['flops']:.3g} FLOPs: {row['runs']} runs{left_out}, RMSE {row['rmse']:.4f}{held_out}",
+        f"  best: n_total {amount(best['n_total'])} [{amount(low_n)}, {amount(high_n)}], sparsity "
+        f"{best['sparsity']:.3f} [{low_s:.3f}, {high_s:.3f}], loss {best['loss']:.4f}{edge}",
+    ]
+    at_sizes = []
+    for size in row["at_sizes"]:
+        low, high = size["interval"]
+        star = "*" if size["at_edge"] else ""
+        at_sizes.append(f"{size['sparsity']:.3f}{star} [{low:.3f}, {high:.3f}] at {amount(size['n_total'])}")
+    if at_sizes:
+        lines.append(f"  best sparsity by n_total: {', '.join(at_sizes)}")
+    return lines

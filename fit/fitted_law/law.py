@@ -1,5 +1,8 @@
-"""A law: a form with coefficients, and the models it was fitted to. It is a published preset or the law.json of a fit;
-presets/ has our own fits."""
+"""A law: a form with coefficients, and the models it was fitted to.
+
+It is a published preset or the law.json of a fit; presets/ has our own fits. The losses of models are those of its
+coefficients; its intervals are those of the bootstrap's draws.
+"""
 
 import collections
 import dataclasses
@@ -19,7 +22,7 @@ from fit.data import table
 from fit.data.runs import unlikely
 from fit.errors import UserError
 from fit.fitted_law import law_check
-from fit.fitted_law.built import mixture_of
+from fit.fitted_law.table_architecture import mixture_of
 from fit.form import Form, Reduced
 from fit.laws import FORMS, PRESETS
 from fit.messages import sentences
@@ -27,13 +30,38 @@ from fit.messages.units import amount, flops
 from fit.shape.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
 
 ROUNDING = 5e-3  # a value outside a range by less than this share counts as inside: three digits hide it
+INTERVALS_AT_ONCE = 4096  # models: draws times errors times more of them would not fit into memory
+ERROR_QUANTILES = 20  # of a new run's error, for each draw
 OURS = {path.stem: path for path in pathlib.Path(__file__).parent.glob("presets/*.json")}  # fitted to runs of jmoe
 NAMES = (*PRESETS, *OURS)  # of the laws that need no file
 
 
 @dataclasses.dataclass(repr=False)
 class Law:
-    """name: preset or file; coefficients by name; record: all that stands in the file."""
+    """A form with coefficients.
+
+    Attributes:
+      name: of the preset, or the file.
+      form: the formula.
+      coefficients: by name.
+      record: all that stands in the file.
+      models: what is known of the models that the law was fitted to, as models.py lists it; None where unknown.
+      warning: a sentence on what is known against this law beyond its runs; "" for none.
+      draws: the bootstrap's coefficients by name, each [n_draws]; None without a bootstrap.
+      percentiles: the ends of the bootstrap's intervals.
+      noise: standard deviation of a new run's log loss around the law, on a trunk of its own; None where not known.
+      ranges: {column: (low, high)} of the fitted runs: n_active, n_tokens, n_experts, training_flops, where known.
+      counts_embedding: whether n_active and n_total are with embedding and head.
+      published: whether it is a paper's law, not one that a fit wrote.
+      knows_experts: whether the loss depends on the number of experts.
+      reads_used: whether it depends on how many experts a token uses.
+      fixes_experts: whether all runs of a published law have one number of experts, which its formula does not read.
+      experts: the numbers of experts that a plan compares by default: those fitted, else the paper's; of a law whose
+        formula does not read it, the one number that its models have.
+      only_experts: the only number of experts for which the law holds; None where it holds for several.
+      of_mixtures: whether its models are mixtures, of one number of experts or of several.
+      knows_dense: whether the law can say what a dense model would reach.
+    """
 
     name: str
     form: Form
@@ -42,42 +70,33 @@ class Law:
 
     def __post_init__(self) -> None:
         record = self.record
-        columns = set(self.form.columns)
-        bootstrap = record.get("bootstrap") or {}
-        # what is known of the models that the law was fitted to, as models.py lists it; None where unknown
         self.models: dict[str, Any] = collections.defaultdict(lambda: None, record.get("models") or {})
-        # a sentence on what is known against this law beyond its runs; "" for none
         self.warning: str = record.get("warning") or ""
-        # the bootstrap's coefficients by name, each [n_draws], and the ends of its intervals; None without one
-        drawn = np.array(bootstrap.get("draws", ()), float).T
-        self.draws: dict[str, Array] | None = dict(zip(self.form.names, drawn, strict=False)) if bootstrap else None
+        bootstrap = record.get("bootstrap") or {}
+        draws = np.array(bootstrap.get("draws", ()), float).T
+        self.draws: dict[str, Array] | None = dict(zip(self.form.names, draws, strict=False)) if bootstrap else None
         self.percentiles: list[float] = bootstrap.get("percentiles", [])
-        # standard deviation of a new run's log loss around the law, on a trunk of its own; None where it is not known
         self.noise: float | None = (record.get("noise") or {}).get("total")
-        # whether the loss depends on the number of experts, and on how many of them a token uses
+        known_ranges = (record.get("runs") or {}).get("ranges") or {}
+        names = dict.fromkeys(("n_active", "n_tokens", "n_experts", *self.form.columns, "training_flops"))
+        self.ranges: dict[str, tuple] = {name: tuple(known_ranges[name]) for name in names if known_ranges.get(name)}
+        self.counts_embedding = record.get("counts") != "without embedding"
+        self.published = self.name in PRESETS
+        self._read_experts()
+
+    def _read_experts(self) -> None:
+        """Sets the attributes on numbers of experts."""
+        columns = set(self.form.columns)
+        fitted = tuple(self.models["n_experts"] or ())
         self.knows_experts = bool(columns & set(OF_EXPERTS))
         self.reads_used = bool(columns & {"sparsity", "top_k"})
-        # whether all runs of a published law have one number of experts, and its formula does not read it
-        self.fixes_experts = "n_experts" in record.get("fixed", ())
-        # whether n_active and n_total are with embedding and head
-        self.counts_embedding = record.get("counts") != "without embedding"
-        self.published = self.name in PRESETS  # a paper's law, not one that a fit wrote
-        fitted = tuple(self.models["n_experts"] or ())
-        # the numbers of experts that a plan compares by default: those fitted, else the paper's; of a law whose formula
-        # does not read it, the one number that its models have
+        self.fixes_experts = "n_experts" in self.record.get("fixed", ())
         self.experts: tuple[int, ...] = fitted or EXPERTS
         if not self.knows_experts:
             self.experts = fitted[:1] if fitted and 1 not in fitted else (1,)
-        # the only number of experts for which the law holds; None where it holds for several
         self.only_experts: int | None = None if self.knows_experts or len(fitted) > 1 else self.experts[0]
-        # whether its models are mixtures, of one number of experts or of several
         self.of_mixtures = self.knows_experts or self.experts != (1,)
-        # whether the law can say what a dense model would reach
         self.knows_dense = self.knows_experts or not self.of_mixtures
-        # {column: (low, high)} of the runs fitted: n_active, n_tokens, n_experts, training_flops, where known
-        known = (record.get("runs") or {}).get("ranges") or {}
-        names = dict.fromkeys(("n_active", "n_tokens", "n_experts", *self.form.columns, "training_flops"))
-        self.ranges: dict[str, tuple] = {name: tuple(known[name]) for name in names if known.get(name)}
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name} {value:.4g}" for name, value in self.coefficients.items())
@@ -100,30 +119,43 @@ class Law:
     def predict(
         self, n_active: Any = 1.0, n_tokens: ArrayLike = 1.0, n_experts: ArrayLike | None = None, **columns: ArrayLike
     ) -> Array:
-        """Loss in nats per token; columns (numbers, lists or arrays) broadcast together, those that the law does not
-        use may be anything. Or one table of models, as fit.read takes it, in place of n_active: the loss of each row.
-        n_experts: by default that of the law, or 1. Raises UserError for values that no model has, such as n_active=-1,
-        and for a number of experts for which the law does not hold; warns of few or many tokens per parameter.
+        """The loss of models in nats per token.
+
+        Numbers, lists and arrays broadcast together; columns that the law does not read may be anything. It warns of
+        few or many tokens per parameter.
+
+        Args:
+          n_active: active parameters; or a table of models, as fit.read takes it, for the loss of each row.
+          n_tokens: training tokens.
+          n_experts: experts of a layer; by default that of the law, or 1.
+          columns: others by name.
+
+        Raises:
+          UserError: for values that no model has, such as n_active=-1, and for a number of experts for which the law
+            does not hold.
         """
-        read = self._read_columns(columns | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts))
-        odd = unlikely(read, 0.5)  # not of grids, which reach far
+        models = self._read_columns(columns | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts))
+        odd = unlikely(models, 0.5)  # not of grids, which reach far
         if odd:
             warnings.warn(odd, stacklevel=2)
         with np.errstate(all="ignore"):
-            loss = self.loss(self.coefficients, read)
+            loss = self.loss(self.coefficients, models)
         if not np.isfinite(loss).all():
-            i = int(np.argmax(~np.isfinite(loss)))
-            at = ", ".join(f"{name} {np.broadcast_to(v, loss.shape).flat[i]:g}" for name, v in read.items())
-            raise UserError(f"the {self.form.name} law gives no loss at {at}")
+            first = int(np.argmax(~np.isfinite(loss)))
+            where = ", ".join(f"{name} {np.broadcast_to(v, loss.shape).flat[first]:g}" for name, v in models.items())
+            raise UserError(f"the {self.form.name} law gives no loss at {where}")
         return loss
 
     def _read_columns(self, arguments: dict[str, Any]) -> dict[str, Array]:
-        """The columns that the law reads, as float64 arrays; UserError at the first value that no model has, or at a
-        number of experts for which the law does not hold."""
+        """The columns that the law reads, as float64 arrays.
+
+        Raises:
+          UserError: at the first value that no model has, or at a number of experts for which the law does not hold.
+        """
         if table.is_table(arguments["n_active"]):
-            read = table.read(arguments["n_active"])
-            self.check_experts_of(read)
-            return {name: read.numbers(name) for name in self.form.columns}
+            models = table.read(arguments["n_active"])
+            self.check_experts_of(models)
+            return {name: models.numbers(name) for name in self.form.columns}
         columns = {}
         if arguments["n_experts"] is None:
             arguments = arguments | dict(n_experts=self.only_experts or 1.0)
@@ -146,8 +178,11 @@ class Law:
         return columns
 
     def check_experts(self, n_experts: object, field: str) -> None:
-        """UserError where one of these numbers of experts is not the only one for which the law holds; field: what the
-        error calls it."""
+        """Raises UserError where one of these numbers of experts is not the only one for which the law holds.
+
+        Args:
+          field: what the error calls it.
+        """
         try:
             values = np.atleast_1d(np.asarray(n_experts, float))
         except (TypeError, ValueError):
@@ -159,7 +194,7 @@ class Law:
             raise UserError(f"{field}={others[0]:g}: {self.only_words}")
 
     def check_experts_of(self, models: table.Table) -> None:
-        """UserError at the first row of a table with another number of experts than the only one of the law."""
+        """Raises UserError at the first row of a table with another number of experts than the only one of the law."""
         if self.only_experts is None or "n_experts" not in models:
             return
         for row, value in zip(models.rows, models.numbers("n_experts"), strict=True):
@@ -176,11 +211,12 @@ class Law:
     def loss(self, coefficients: ByName, columns: ByName) -> Array:
         """Loss in nats per token with these coefficients by name; all arguments broadcast together."""
         columns = {name: np.asarray(columns[name], float) for name in self.form.columns}
-        c = np.broadcast_arrays(*(coefficients[name] for name in self.form.names))
-        return np.exp(self.form.log_loss(self.form.to_free(dict(zip(self.form.names, c, strict=True))), columns))
+        values = np.broadcast_arrays(*(coefficients[name] for name in self.form.names))
+        params = self.form.to_params(dict(zip(self.form.names, values, strict=True)))
+        return np.exp(self.form.log_loss(params, columns))
 
     def check_plannable(self) -> None:
-        """UserError where the law does not read n_tokens, which a plan must choose."""
+        """Raises UserError where the law does not read n_tokens, which a plan must choose."""
         if "n_tokens" not in self.form.columns:
             others = " or ".join(form.name for form in FORMS.values() if "n_tokens" in form.columns)
             raise UserError(
@@ -195,7 +231,14 @@ class Law:
         return bool(self.form.at_experts) and self.counts_embedding
 
     def at_experts(self, n_experts: Numbers, coefficients: ByName | None = None) -> Reduced:
-        """(m, mu, n, nu, c) at each n_experts (Eq. 5); UserError where the law has no such form."""
+        """The Chinchilla law that this law is at each n_experts (Eq. 5 of the joint law's paper).
+
+        Args:
+          coefficients: by name, also arrays; by default the law's own.
+
+        Raises:
+          UserError: where the law has no such form.
+        """
         self.check_plannable()
         if not self.form.at_experts:
             raise UserError(
@@ -205,10 +248,15 @@ class Law:
         return self.form.at_experts(coefficients or self.coefficients, np.asarray(n_experts, float))
 
     def log_change(self, flops: Numbers, draws: slice | Array = slice(None)) -> np.ndarray:
-        """By how much the form's own error changes the log loss of some of the draws (those are the first axis) of
-        models trained with these FLOPs, numbers that broadcast with [n_draws, 1] or one for each draw, [n_draws]: by a
-        draw's drift times ln(FLOPs / C) beyond the largest C that the law was fitted to, as rolling hold-outs showed it
-        (fit/fitting/uncertainty.py); by nothing for a law without them."""
+        """By how much the form's own error changes the log loss of models in the bootstrap's draws.
+
+        It is a draw's drift times ln(FLOPs / C) beyond the largest C that the law was fitted to, as rolling hold-outs
+        showed it (fit/fitting/rolling.py); 0 for a law without them.
+
+        Args:
+          flops: training FLOPs of the models, that broadcast with [n_draws, 1], or one for each draw, [n_draws].
+          draws: which of them.
+        """
         beyond = self.record["bootstrap"].get("beyond")
         if not beyond:
             return np.zeros(np.shape(flops))
@@ -224,40 +272,55 @@ class Law:
         new_run: bool = False,
         **columns: ArrayLike,
     ) -> Array:
-        """(low, high) percentiles of the loss; takes what predict takes. For the law itself: over the bootstrap's draws
-        and, beyond the fitted runs, the form's own error where rolling hold-outs measured it. For a new run: over these
-        and the run's own error, which fitting more runs does not reduce. Raises UserError for a law without draws, or
-        for a new run without noise."""
-        read = self._read_columns(columns | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts))
+        """Percentiles of the loss of models; takes what `predict` takes.
+
+        Args:
+          new_run: the interval of a new run, which has its own error too. Fitting more runs does not reduce that.
+
+        Returns:
+          (low, high) of the loss in nats per token, each of the models' shape: over the bootstrap's draws and, beyond
+          the fitted runs, the form's own error where rolling hold-outs measured it.
+
+        Raises:
+          UserError: for a law without draws, or for a new run where the law does not know its noise.
+        """
+        models = self._read_columns(columns | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts))
         if not self.draws:
             raise UserError(f"--law={self.name}: holds no draws, so it has no intervals; fit it with --bootstrap=100")
         if new_run and self.noise is None:
             raise UserError(f"--law={self.name}: does not say how runs scatter around it; no interval of a new run")
-        arrays = dict(zip(read, np.broadcast_arrays(*read.values()), strict=True))
+        arrays = dict(zip(models, np.broadcast_arrays(*models.values()), strict=True))
         shape = next(iter(arrays.values())).shape
-        draws = {name: values[:, None] for name, values in self.draws.items()}
+        ends = np.empty((2, math.prod(shape)))
+        for part in range(0, ends.shape[1], INTERVALS_AT_ONCE):
+            rows = slice(part, part + INTERVALS_AT_ONCE)
+            ends[:, rows] = self._log_interval({name: values.ravel()[rows] for name, values in arrays.items()}, new_run)
+        return np.exp(ends).reshape(2, *shape)
+
+    def _log_interval(self, models: dict[str, Array], new_run: bool) -> Array:
+        """(low, high) of the log loss of models, columns [models] by name; see `predict_interval`."""
         count = len(self.record["bootstrap"]["draws"])
-        errors = np.zeros((count, 1))
-        if new_run:  # 20 quantiles of the error for each draw, different for every draw
-            at = (np.arange(20) + (np.arange(count)[:, None] + 0.5) / count) / 20
-            errors = self.noise * np.vectorize(statistics.NormalDist().inv_cdf)(at)
+        draws = {name: values[:, None] for name, values in (self.draws or {}).items()}
+        log_loss = np.log(self.loss(draws, models))  # [draws, models]
+        scale = np.ones(log_loss.shape[1])
+        if {"n_active", "n_tokens"} <= models.keys():
+            flops = training_flops(models["n_active"], models["n_tokens"])
+            log_loss = log_loss + self.log_change(flops[None])
+            growth = self.record["noise"].get("growth") if new_run else None
+            if growth:
+                scale = np.maximum(growth["training_flops"] / flops, 1) ** growth["power"]
+        errors = self._run_errors(count) if new_run else np.zeros((count, 1))
+        with_errors = (log_loss[:, None] + errors[:, :, None] * scale).reshape(-1, log_loss.shape[1])
         # plain percentiles of so few draws are too narrow: Weibull's positions reach as far out as they claim to
         levels = np.clip([(p * (count + 1) - 50) / count for p in self.percentiles], 0, 100)
-        ends = np.empty((2, math.prod(shape)))
-        for part in range(0, ends.shape[1], 4096):  # draws times errors times models would not fit at once
-            some = {name: values.ravel()[part : part + 4096] for name, values in arrays.items()}
-            of_draws = np.log(self.loss(draws, some))  # [draws, models]
-            scale = np.ones(of_draws.shape[1])
-            if {"n_active", "n_tokens"} <= some.keys():
-                flops = training_flops(some["n_active"], some["n_tokens"])
-                of_draws = of_draws + self.log_change(flops[None])
-                growth = self.record["noise"].get("growth") if new_run else None
-                if growth:
-                    scale = np.maximum(growth["training_flops"] / flops, 1) ** growth["power"]
-            runs = (of_draws[:, None] + errors[:, :, None] * scale).reshape(-1, of_draws.shape[1])
-            (low, high), of_law = (np.percentile(v, levels, axis=0, method="hazen") for v in (runs, of_draws))
-            ends[:, part : part + 4096] = np.minimum(low, of_law[0]), np.maximum(high, of_law[1])
-        return np.exp(ends).reshape(2, *shape)
+        low, high = np.percentile(with_errors, levels, axis=0, method="hazen")
+        law_low, law_high = np.percentile(log_loss, levels, axis=0, method="hazen")
+        return np.stack([np.minimum(low, law_low), np.maximum(high, law_high)])
+
+    def _run_errors(self, count: int) -> Array:
+        """Errors of new runs in log loss, [draws, quantiles]: of the normal distribution, other ones for each draw."""
+        quantiles = (np.arange(ERROR_QUANTILES) + (np.arange(count)[:, None] + 0.5) / count) / ERROR_QUANTILES
+        return self.noise * np.vectorize(statistics.NormalDist().inv_cdf)(quantiles)
 
     @property
     def architecture(self) -> Architecture:
@@ -265,8 +328,11 @@ class Law:
         return self.shaped()
 
     def shaped(self, vocab_size: int | None = None, width_per_block: int | None = None) -> Architecture:
-        """The Architecture asked for; None takes the law's own. UserError where its runs had several, none in a
-        majority."""
+        """The Architecture of the law's models with another vocabulary or width per block; None takes the law's.
+
+        Raises:
+          UserError: where its runs had several, none in a majority.
+        """
         shape: dict[str, Any] = dict(vocab_size=vocab_size, width_per_block=width_per_block)
         for name in shape:
             several = (self.models["differing"] or {}).get(name)
@@ -282,11 +348,15 @@ class Law:
         return mixture_of(ratios, **shape) if ratios else Architecture(**shape)
 
     def extrapolation(self, *counts: Opt, **more: Opt) -> list[Json]:
-        """Which of these (numbers: n_active, n_tokens, n_experts, and others by name; flops: of training, 6 n_active
-        n_tokens unless given) lie outside what was fitted.
+        """Which numbers of a model lie outside what was fitted.
 
-        Returns a list of {column, value, low, high, factor}, empty inside; `factor` > 1 says how far outside. The
-        column unique_tokens is n_tokens against the tokens of the text that the law was fitted on (low is 0).
+        Args:
+          counts: n_active, n_tokens, n_experts.
+          more: others by name; flops: of training, by default 6 n_active n_tokens.
+
+        Returns:
+          A list of {column, value, low, high, factor}, empty inside; `factor` > 1 says how far outside. The column
+          unique_tokens is n_tokens against the tokens of the text that the law was fitted on (low is 0).
         """
         outside = []
         for column, (value, low, high) in self._with_ranges(*counts, **more).items():
@@ -305,7 +375,7 @@ class Law:
     def _with_ranges(
         self, n_active: Opt = None, n_tokens: Opt = None, n_experts: Opt = None, flops: Opt = None, **more: Opt
     ) -> dict[str, tuple]:
-        """{column: (value, low, high)} of the values that are given and have a known range."""
+        """{column: (value, low, high)} of the values that are not None and have a known range."""
         if flops is None and n_active is not None and n_tokens is not None:
             flops = training_flops(n_active, n_tokens)
         values = dict(more, n_active=n_active, n_tokens=n_tokens, n_experts=n_experts, training_flops=flops)
@@ -337,8 +407,14 @@ def warning_of(outside: list[Json]) -> str:
 
 
 def load(law: Law | str | os.PathLike, field: str = "law") -> Law:
-    """A law.json or a published law, by its path or name; field: what an error calls it. Raises UserError where it is
-    neither, or does not hold a complete law."""
+    """A law.json or a published law, by its path or name.
+
+    Args:
+      field: what an error calls it.
+
+    Raises:
+      UserError: where it is neither, or does not hold a complete law.
+    """
     if isinstance(law, Law):
         return law
     if not isinstance(law, (str, os.PathLike)) or len(str(law)) > table.LONGEST_PATH:
@@ -351,21 +427,28 @@ def load(law: Law | str | os.PathLike, field: str = "law") -> Law:
     if not os.path.exists(path):
         raise UserError(f"--{field}={name}: no such file, nor a published law; published laws: {', '.join(NAMES)}")
     form, record = law_check.read(path, f"--{field}={name}")
-    law = Law(name, form, {k: float(record["coefficients"][k]) for k in form.names}, record)
+    loaded = Law(name, form, {key: float(record["coefficients"][key]) for key in form.names}, record)
+    _check_makes_a_law(loaded, f"--{field}={name}")
+    return loaded
+
+
+def _check_makes_a_law(law: Law, where: str) -> None:
+    """Raises UserError where the coefficients or draws of a law.json are none that its form can have."""
+    form = law.form
     for share in form.shares:
         smallest = form.smallest_share(share)
         if not smallest <= law.coefficients[share] <= 1:
             raise UserError(
-                f"--{field}={name}: its coefficients make no law: {share} is {law.coefficients[share]:g}, expected a "
+                f"{where}: its coefficients make no law: {share} is {law.coefficients[share]:g}, expected a "
                 f"number from {smallest:.3g} to 1"
             )
         if law.draws and not np.all((smallest <= law.draws[share]) & (law.draws[share] <= 1)):
             raise UserError(
-                f"--{field}={name}: bootstrap.draws have a {share} outside {smallest:.3g} to 1, so they make no laws"
+                f"{where}: bootstrap.draws have a {share} outside {smallest:.3g} to 1, so they make no laws"
             )
     with np.errstate(all="ignore"):
-        if not np.all(np.isfinite(form.to_free(law.coefficients))):
-            pairs = [f"{c.above} >= {k}" for k, c in form.coefficients.items() if c.above]
-            why = " or ".join(["a scale that is not positive", *pairs])
-            raise UserError(f"--{field}={name}: its coefficients make no law ({why})")
-    return law
+        params = form.to_params(law.coefficients)
+    if not np.all(np.isfinite(params)):
+        pairs = [f"{c.above} >= {name}" for name, c in form.coefficients.items() if c.above]
+        why = " or ".join(["a scale that is not positive", *pairs])
+        raise UserError(f"{where}: its coefficients make no law ({why})")

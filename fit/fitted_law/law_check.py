@@ -47,8 +47,14 @@ OBJECTS = "settings runs models versions separate sample noise profile choice bo
 
 
 def read(path: str | os.PathLike, where: str) -> tuple[Form, Json]:
-    """(the Form of a law.json, all that it holds). Raises UserError, naming the field that is not what `fit law`
-    writes, or that a newer fit wrote."""
+    """The Form of a law.json, and all that it holds.
+
+    Args:
+      where: what an error calls the file.
+
+    Raises:
+      UserError: names the field that is not what `fit law` writes, or that a newer fit wrote.
+    """
     try:
         with open(path, encoding="utf-8") as f:
             record = json.load(f)
@@ -63,8 +69,8 @@ def read(path: str | os.PathLike, where: str) -> tuple[Form, Json]:
         raise UserError(f"{where}: {unprintable} holds a control character; expected text that can be printed")
     form = FORMS[record["form"]]
     coefficients = record.get("coefficients")
-    for name, value, fine, expected in _fields(record, form):
-        if value is not None and not (isinstance(value, fine) if isinstance(fine, type) else fine(value)):
+    for name, value, check, expected in _fields(record, form):
+        if value is not None and not _passes(value, check):
             text = json.dumps(value, default=str)
             text = text if len(text) <= 60 else text[:57] + "..."
             raise UserError(f"{where}: {name} is {text}, expected {expected}")
@@ -76,6 +82,11 @@ def read(path: str | os.PathLike, where: str) -> tuple[Form, Json]:
                 f"{where}: coefficient {key} is {shown}, expected a finite number from {-LARGEST:g} to {LARGEST:g}"
             )
     return form, record
+
+
+def _passes(value: object, check: type | Callable[[Any], bool]) -> bool:
+    """Whether a value is of a type, or passes a check."""
+    return isinstance(value, check) if isinstance(check, type) else check(value)
 
 
 def _unprintable(record: Json) -> str:
@@ -98,7 +109,7 @@ def _unprintable(record: Json) -> str:
 
 
 def _fields(record: Json, form: Form) -> Iterator[tuple]:
-    """(name, value, its type or whether it is fine, what is expected) of all that a law.json may hold or leave open."""
+    """(name, value, its type or a check, what is expected) of all that a law.json may hold or leave open."""
     yield "version", record.get("version"), _is_readable_version, f"at most {VERSION}: a newer fit wrote it"
     for name in OBJECTS:
         yield name, record.get(name), dict, "an object"
@@ -106,8 +117,8 @@ def _fields(record: Json, form: Form) -> Iterator[tuple]:
         yield name, record.get(name), list, "a list"
     yield "warning", record.get("warning"), str, "text"
     yield "objective", record.get("objective"), _number, "a number"
-    for name, (fine, expected) in MODELS.items():
-        yield f"models.{name}", (record.get("models") or {}).get(name), fine, expected
+    for name, (check, expected) in MODELS.items():
+        yield f"models.{name}", (record.get("models") or {}).get(name), check, expected
     ranges = (record.get("runs") or {}).get("ranges")
     yield "runs.ranges", ranges, dict, "an object"
     for name, ends in (ranges or {}).items():
@@ -122,7 +133,7 @@ def _fields(record: Json, form: Form) -> Iterator[tuple]:
         are_drifts = functools.partial(_are_drifts, draws=draws)
         yield "bootstrap.beyond", bootstrap.get("beyond"), are_drifts, "training_flops and a drift for each draw"
     noise = record.get("noise") or {}
-    yield "noise.total", noise.get("total"), lambda v: _number(v) and v >= 0, "a number from 0 up"
+    yield "noise.total", noise.get("total"), _is_not_negative, "a number from 0 up"
     yield "noise.growth", noise.get("growth"), _is_growth, "a positive training_flops and power"
     for section, names in NUMBERS.items():
         for name in names if record.get(section) else ():
@@ -139,7 +150,12 @@ def _numbers(value: object, depth: int) -> bool:
 
 
 def _number(value: object) -> bool:
+    """Whether this is a finite number."""
     return _numbers([value], 1)
+
+
+def _is_not_negative(value: Any) -> bool:
+    return _number(value) and value >= 0
 
 
 def _is_coefficient(value: Any) -> bool:
@@ -213,7 +229,7 @@ def _is_architecture(value: Json) -> bool:
 
 
 def _is_shares(value: Any) -> bool:
-    """Whether totals.at_size can read this."""
+    """Whether expert_widths.at_size can read this."""
     if not isinstance(value, dict) or not all(_numbers(value.get(name), 1) for name in ("n_active", "share")):
         return False
     sizes = value["n_active"]
@@ -222,7 +238,7 @@ def _is_shares(value: Any) -> bool:
     return len(sizes) == len(shares) and rising and all(0 < share <= 1 for share in shares)
 
 
-_EQ_10 = ("constant", "n_active", "n_experts")
+_EQ_10 = ("constant", "n_active", "n_experts")  # of the joint law's paper: the learning rate
 MODELS: dict[str, tuple[type | Callable[[Any], bool], str]] = {
     **dict.fromkeys(
         ("vocab_size", "width_per_block", "seq_len", "unique_tokens"), (_count, "a whole number from 1 to 1e18")

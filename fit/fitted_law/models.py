@@ -12,7 +12,7 @@
   architecture                 where the models are not the paper's: the ratios of heads, experts and ends that NEUTRAL
                                lists, which a plan's models have too
   miscounted                   the share by which counts of that architecture miss the runs' n_active, where they do
-  shares                       where experts' width changes with the size, as totals.shares_of gives it
+  shares                       where experts' width changes with the size, as expert_widths.shares_of returns it
   assumed                      sentences on what the table does not say of mixtures, and what is taken
   corpus, unique_tokens        fingerprint of the text and how many training tokens it has
   repeats                      [how many runs saw text more than once, the most epochs], where the table has epochs
@@ -33,22 +33,35 @@ import numpy as np
 
 from fit.aliases import Array, Json
 from fit.data.table import Table
-from fit.fitted_law.built import NAMES, architecture_of, majority, positive_numbers, width_per_block_of
 from fit.fitted_law.config_fields import FIELDS as CONFIG_FIELDS
+from fit.fitted_law.table_architecture import NAMES, architecture_of, majority, positive_numbers, width_per_block_of
 from fit.messages.printable import printable
 
 MOST_EXPERTS = 16  # numbers of experts that a plan compares by default
 # What a plan chooses anew, or what does not belong to the models: never taken over from the runs.
-CHOSEN = ("model.d_model", "model.n_blocks", "model.n_heads", "model.d_ff", "model.vocab_size", "model.n_experts")
-CHOSEN += ("n_tokens", "seed", "data.fingerprint")
+CHOSEN = (
+    "model.d_model",
+    "model.n_blocks",
+    "model.n_heads",
+    "model.d_ff",
+    "model.vocab_size",
+    "model.n_experts",
+    "n_tokens",
+    "seed",
+    "data.fingerprint",
+)
 # and these where the table has a column of them
 BUILT = ("n_kv_heads", "head_dim", "tied_embeddings", "top_k", "d_expert", "n_shared_experts", "n_dense_blocks")
 LONGEST_VALUE = 10_000  # letters of a field's value as Python source; longer ones are none that a person chose
 
 
 def from_table(table: Table, rows: Array | slice = slice(None)) -> Json:
-    """The entry `models` for a law fitted to the runs in `table`; n_experts are those of `rows`, the runs fitted."""
-    differing = {}
+    """The entry `models` for a law fitted to the runs of a table.
+
+    Args:
+      rows: the runs fitted, whose numbers of experts n_experts lists.
+    """
+    differing: dict[str, list] = {}
     config = _only(table, "config", differing)
     sizes = {name: _most_common(table, name, differing) for name in ("vocab_size", "width_per_block")}
     if "width_per_block" not in table.columns:
@@ -101,6 +114,7 @@ def _text(table: Table) -> Json:
 
 
 def _experts(table: Table, rows: Array | slice) -> list[int] | None:
+    """At most MOST_EXPERTS of the numbers of experts of these rows, spread over all of them."""
     values = positive_numbers(table, "n_experts")
     if values is None:
         return None
@@ -137,13 +151,13 @@ def split_overrides(text: str) -> dict[str, str]:
 
 
 def text_of(entry: Mapping[str, Any]) -> dict[str, str]:
-    """{field: value as Python source} by which the trainer takes only the runs' text; {} where that is unknown."""
+    """{field: value as Python source} by which the trainer accepts only the runs' text; {} where that is unknown."""
     corpus = entry["corpus"] or ""
     return {"data.fingerprint": repr(corpus)} if re.fullmatch("[0-9a-f]{16}", corpus) else {}  # as jmoe names a text
 
 
 def overrides(entry: Mapping[str, Any]) -> dict[str, str]:
-    """{field: value as Python source} that a model for this law has as its runs had it."""
+    """{field: value as Python source} of what a new model for this law has in common with its runs."""
     return (entry["overrides"] or {}) | text_of(entry)
 
 
@@ -208,6 +222,7 @@ def architecture_notes(entry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _several(name: str, values: list) -> str:
+    """The beginning of a sentence on a column of several values."""
     shown = ", ".join(map(str, values[:4]))
     more = ", ..." if len(values) > 4 else ""
     return f"the runs have {len(values)} values of {name} ({shown}{more}): "

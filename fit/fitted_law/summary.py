@@ -27,18 +27,31 @@ def built_in_laws() -> Iterator[str]:
 
 def summary(record: Json) -> Iterator[str]:
     """Lines for people: how the fit went, by what the record of a law.json holds of it."""
+    yield from _fit_lines(record)
+    yield from _error_lines(record)
+    yield from _noise_lines(record)
+    yield from _interval_lines(record)
+    beyond = [record["warning"]] if record.get("warning") else []
+    for warning in (*models.notes(record.get("models") or {}), *beyond, *(record.get("warnings") or [])):
+        yield f"warning: {warning}"
+
+
+def _fit_lines(record: Json) -> Iterator[str]:
+    """Coefficients, the choice of the form, the objective, and what settings added to it."""
     settings = record.get("settings") or {}
     starts = record.get("starts") or {}
     fixed = settings.get("fix") or {}
-    yield f"{record['form']} law: " + ", ".join(
-        f"{k} {v:.6g}{' (fixed)' if k in fixed else ''}" for k, v in record["coefficients"].items()
-    )
+    values = [f"{name} {v:.6g}{' (fixed)' if name in fixed else ''}" for name, v in record["coefficients"].items()]
+    yield f"{record['form']} law: {', '.join(values)}"
     if record.get("choice"):
         yield f"form chosen: {record['choice']['why']}"
     if record.get("objective") is not None:
+        line = f"objective {record['objective']:.6e}"
         # the others were left where they fell behind; an older record counts them among those that ended elsewhere
-        ends = "; starts followed to their end: {followed} of {tried}, {within_1_percent} of them to within 1% of it"
-        yield f"objective {record['objective']:.6e}" + (ends.format(**starts) if "followed" in starts else "")
+        if "followed" in starts:
+            ends = "starts followed to their end: {followed} of {tried}, {within_1_percent} of them to within 1% of it"
+            line += f"; {ends.format(**starts)}"
+        yield line
     if settings.get("weight_decay_default") and settings.get("weight_decay") is not None:
         yield (
             f"weight decay {settings['weight_decay']:.1e}, at most a hundredth of the runs' variance, the default "
@@ -49,11 +62,6 @@ def summary(record: Json) -> Iterator[str]:
         spreads = ", ".join(_spread(prior["law"], *row) for row in prior["spreads"].items())
         lacks = f"; it has no value for {', '.join(prior['not_taken'])}" if prior["not_taken"] else ""
         yield f"drawn to {prior['law']}: {spreads}{lacks}"
-    yield from _errors(record)
-    yield from _intervals(record)
-    beyond = [record["warning"]] if record.get("warning") else []
-    for warning in (*models.notes(record.get("models") or {}), *beyond, *(record.get("warnings") or [])):
-        yield f"warning: {warning}"
 
 
 def _spread(law: str, name: str, ends: list[float]) -> str:
@@ -66,7 +74,8 @@ def _spread(law: str, name: str, ends: list[float]) -> str:
     return f"{name} {mean:.4g} ± {deviation:.2g}"
 
 
-def _errors(record: Json) -> Iterator[str]:
+def _error_lines(record: Json) -> Iterator[str]:
+    """Errors on fitted and held-out runs, of rolling hold-outs, and of separate laws."""
     for name, words in (("fitted", "fitted"), ("held_out", "held-out")):
         errors = record.get(name)
         if errors:
@@ -74,7 +83,7 @@ def _errors(record: Json) -> Iterator[str]:
             if errors.get("worst"):
                 yield f"  {worst(errors['worst'])}"
     for step in record.get("rolling") or []:
-        yield _rolled(step)
+        yield _rolling_line(step)
     for name, words in (("separate_fitted", "fitted"), ("separate_held_out", "held-out")):
         if record.get(name):
             yield (
@@ -83,7 +92,8 @@ def _errors(record: Json) -> Iterator[str]:
             )
 
 
-def _rolled(step: Json) -> str:
+def _rolling_line(step: Json) -> str:
+    """One rolling hold-out, in words."""
     if "factor" not in step:  # of a law.json from before rolling hold-outs went by factors of compute
         return (
             f"rolling hold-out: fitted to the {step['fitted']} runs up to {step['fitted_flops']:.3g} FLOPs, the next "
@@ -97,44 +107,58 @@ def _rolled(step: Json) -> str:
     )
 
 
-def _size(e: Json) -> str:
-    return f"{e['mean_relative_error']:.2%} (largest {e['max_relative_error']:.2%}, RMSE {e['rmse_nats']:.4f} nats)"
+def _size(errors: Json) -> str:
+    """Mean and largest relative error, and RMSE, in words."""
+    return (
+        f"{errors['mean_relative_error']:.2%} (largest {errors['max_relative_error']:.2%}, "
+        f"RMSE {errors['rmse_nats']:.4f} nats)"
+    )
 
 
-def worst(w: Json) -> str:
+def worst(run: Json) -> str:
     """The run with the largest error, in words."""
-    where = ", ".join(f"row {w['row']}" if key == "row" else w[key] for key in ("row", "run") if key in w)
-    return f"the worst{' is ' + where if where else ''}: predicted {w['predicted']:.4f}, measured {w['measured']:.4f}"
+    names = [f"row {run['row']}"] if "row" in run else []
+    if "run" in run:
+        names.append(run["run"])
+    which = f" is {', '.join(names)}" if names else ""
+    return f"the worst{which}: predicted {run['predicted']:.4f}, measured {run['measured']:.4f}"
 
 
-def _intervals(record: Json) -> Iterator[str]:
+def _noise_lines(record: Json) -> Iterator[str]:
+    """How far runs scatter, and of how many runs the intervals are."""
     noise = record.get("noise")
     if noise and "trunks" in noise:
-        yield f"runs scatter around the law by {noise['total']:.2%} (one standard deviation): " + (
-            f"{noise['trunk']:.2%} shared within each of {noise['trunks']} {noise['by']}, "
-            f"{noise['run']:.2%} each run's own"
-            if noise["trunks"]
-            else "each run for itself"
-        )
+        parts = "each run for itself"
+        if noise["trunks"]:
+            parts = (
+                f"{noise['trunk']:.2%} shared within each of {noise['trunks']} {noise['by']}, "
+                f"{noise['run']:.2%} each run's own"
+            )
+        yield f"runs scatter around the law by {noise['total']:.2%} (one standard deviation): {parts}"
     sample = record.get("sample")
     if sample:
         yield (
             f"intervals and warnings from a random sample of {sample['runs']:,} of the {sample['of']:,} fitted runs, "
             "scaled to the number of all of them"
         )
-    for name, p in (record.get("profile") or {}).items():
-        ends = f"{p['low']:.5g} to {p['high']:.5g}" if None not in (p["low"], p["high"]) else span(p)
-        yield f"{name} {p['value']:.5g}, {LEVEL:.0%} profile interval: {ends}"
-    b = record.get("bootstrap")
-    if not b or not b.get("intervals"):
+
+
+def _interval_lines(record: Json) -> Iterator[str]:
+    """Profile intervals, and percentiles of the bootstrap."""
+    for name, interval in (record.get("profile") or {}).items():
+        is_closed = None not in (interval["low"], interval["high"])
+        ends = f"{interval['low']:.5g} to {interval['high']:.5g}" if is_closed else span(interval)
+        yield f"{name} {interval['value']:.5g}, {LEVEL:.0%} profile interval: {ends}"
+    bootstrap = record.get("bootstrap")
+    if not bootstrap or not bootstrap.get("intervals"):
         return
-    low, high = b["percentiles"]
-    yield f"{low:g}th to {high:g}th percentile of {len(b['draws'])} bootstrap fits: " + ", ".join(
-        f"{name} {a:.4g} to {b:.4g}" for name, (a, b) in b["intervals"].items()
-    )
-    yield f"  ({drawn(b)})"
-    if b.get("forms"):
-        counts = " and ".join(f"{count} of {form}" for form, count in b["forms"].items())
+    first, last = bootstrap["percentiles"]
+    intervals = [f"{name} {low:.4g} to {high:.4g}" for name, (low, high) in bootstrap["intervals"].items()]
+    count = len(bootstrap["draws"])
+    yield f"{first:g}th to {last:g}th percentile of {count} bootstrap fits: {', '.join(intervals)}"
+    yield f"  ({drawn(bootstrap)})"
+    if bootstrap.get("forms"):
+        counts = " and ".join(f"{count} of {form}" for form, count in bootstrap["forms"].items())
         yield f"  ({counts}: which form holds beyond the runs is open)"
 
 
@@ -143,19 +167,21 @@ def drawn(bootstrap: Json) -> str:
     return WAYS_OF_DRAWING[bootstrap["form"]].format(by=bootstrap.get("by", "runs"))
 
 
-def span(p: Json) -> str:
+def span(interval: Json) -> str:
     """A profile's interval in words."""
-    if p["low"] is None and p["high"] is None:
+    low = interval["low"]
+    high = interval["high"]
+    if low is None and high is None:
         return "unbounded both ways, any value tried fits as well"
-    if p["high"] is None:
-        return f"unbounded above, anything from {p['low']:.4g} up fits as well"
-    if p["low"] is None:
-        return f"unbounded below, anything up to {p['high']:.4g} fits as well"
-    return f"anything from {p['low']:.4g} to {p['high']:.4g} fits as well"
+    if high is None:
+        return f"unbounded above, anything from {low:.4g} up fits as well"
+    if low is None:
+        return f"unbounded below, anything up to {high:.4g} fits as well"
+    return f"anything from {low:.4g} to {high:.4g} fits as well"
 
 
 def of_forms(result: Json) -> Iterator[str]:
-    """Lines for people of what forms.compare found: a table, the form of least AIC first."""
+    """Lines for people of what form_comparison.compare returns: a table, the form of least AIC first."""
     on_held_out = ", on the held-out ones" if any(row["held_out"] for row in result["forms"]) else ""
     yield f"{'form':14} {'k':>3} {'RMSE':>8} {'held-out':>9} {'left-out':>9} {'AIC':>9} {'BIC':>9}"
     for row in sorted(result["forms"], key=lambda row: row["aic"]):
@@ -181,7 +207,7 @@ def _interval(ends: list[float] | None, form: str) -> str:
 
 
 def of_parabolas(profiles: Iterable[Json]) -> Iterator[str]:
-    """Lines for people of what isoflop.profiles found over n_active."""
+    """Lines for people of what isoflop.profiles returns over n_active."""
     for profile in profiles:
         power = profile["power"]
         points = ", ".join(
@@ -196,32 +222,40 @@ def of_parabolas(profiles: Iterable[Json]) -> Iterator[str]:
         yield f"isoFLOP parabolas, {profile['n_experts']} {experts}: {points}{law}"
 
 
-def predict(law: Law, table: Table) -> dict:
-    """{columns: {predicted_loss; with bootstrap draws law_loss_low and _high, and where the law knows its noise
-    predicted_loss_low and _high of a new run; outside_fitted_range, in words}, warnings}; losses are in nats per token,
-    columns lists with a value for each row. Raises UserError for a value that no model has."""
+def predict(law: Law, table: Table) -> Json:
+    """The losses of the models of a table, in nats per token.
+
+    Returns:
+      {columns, warnings}. columns: lists with a value for each row: predicted_loss; with bootstrap draws law_loss_low
+      and law_loss_high, and where the law knows its noise predicted_loss_low and _high of a new run; and
+      outside_fitted_range, in words.
+
+    Raises:
+      UserError: for a value that no model has.
+    """
     law.check_experts_of(table)
     values = {name: table.numbers(name) for name in law.form.columns}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said among the warnings
         columns = {"predicted_loss": law.predict(**values).tolist()}
     if law.draws:
-        kinds = {"law_loss": False} if law.noise is None else {"predicted_loss": True, "law_loss": False}
-        for name, new_run in kinds.items():
-            low, high = law.predict_interval(**values, new_run=new_run)
-            columns |= {f"{name}_low": low.tolist(), f"{name}_high": high.tolist()}
+        if law.noise is not None:
+            low, high = law.predict_interval(new_run=True, **values)
+            columns |= dict(predicted_loss_low=low.tolist(), predicted_loss_high=high.tolist())
+        low, high = law.predict_interval(new_run=False, **values)
+        columns |= dict(law_loss_low=low.tolist(), law_loss_high=high.tolist())
     inside = law.inside(**values)
     columns["outside_fitted_range"] = [
-        "" if inside[i] else in_words(law.extrapolation(**{name: v[i] for name, v in values.items()}))
+        "" if inside[i] else in_words(law.extrapolation(**{name: column[i] for name, column in values.items()}))
         for i in range(len(table))
     ]
     odd = unlikely(values)
-    warned = [odd] if odd else []
+    sentences = [odd] if odd else []
     if "loss" in table:
-        warned += [doubt for doubt in sense.doubts(table) if "loss" in doubt]
+        sentences += [doubt for doubt in sense.doubts(table) if "loss" in doubt]
     if law.warning and not inside.all():
-        warned.append(f"outside the fitted range of this law: {law.warning}")
-    return dict(columns=columns, warnings=warned)
+        sentences.append(f"outside the fitted range of this law: {law.warning}")
+    return dict(columns=columns, warnings=sentences)
 
 
 def extended(table: Table, columns: dict[str, list]) -> Table:
@@ -233,7 +267,14 @@ def extended(table: Table, columns: dict[str, list]) -> Table:
 
 
 def against_measured(law: Law, table: Table, columns: dict[str, list]) -> str:
-    """How the losses in a table lie against those predicted, in a sentence. Raises UserError where one is no loss."""
+    """How the losses in a table lie against those predicted, in a sentence.
+
+    Args:
+      columns: what `predict` returns.
+
+    Raises:
+      UserError: where a loss of the table is not a number.
+    """
     error = np.log(table.numbers("loss") / np.array(columns["predicted_loss"]))
     differs = ""
     outside = sum(map(bool, columns["outside_fitted_range"]))
@@ -243,7 +284,8 @@ def against_measured(law: Law, table: Table, columns: dict[str, list]) -> str:
         differs = ", and their text is not the law's"
     covered = ""
     if "predicted_loss_low" in columns:
-        low, high = (np.array(columns[f"predicted_loss_{end}"]) for end in ("low", "high"))
+        low = np.array(columns["predicted_loss_low"])
+        high = np.array(columns["predicted_loss_high"])
         loss = table.numbers("loss")
         first, last = law.percentiles
         count = int(np.sum((low <= loss) & (loss <= high)))
@@ -262,7 +304,11 @@ def _others(table: Table, column: str, known: object) -> bool:
 
 
 def in_lines(law: Law, columns: dict[str, list]) -> str:
-    """One prediction and its intervals."""
+    """One prediction and its intervals, for people.
+
+    Args:
+      columns: what `predict` returns for a single model.
+    """
     first = {name: column[0] for name, column in columns.items()}
     text = f"{first['predicted_loss']:.6f}"
     words = dict(law_loss="the fit (the law itself)")

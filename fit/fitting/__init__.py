@@ -1,4 +1,10 @@
-"""From a table of runs to a law.json: fitting.py, by way of problem.py, the objective; search.py, its best point from
-many starts; solvers.py, the steps of both solvers. forms.py, which form: the one taken unless one is asked for, several
-side by side, one drawn to another law; sure.py, how sure a law is, and how far its form is off beyond smaller runs:
-noise.py, the errors of runs; intervals.py, profiles and bootstrap."""
+"""From a table of runs to a law.json, from the top down:
+
+forms.py            which form is fitted unless the user names one; form_comparison.py, several forms side by side
+fitting.py          the fit and its record; fit_warnings.py, sentences about the runs and the law
+uncertainty.py      noise, intervals and draws for the record; rolling.py, errors beyond the fitted runs
+law_prior.py        priors: another law's, or by population.py that of other sweeps
+intervals.py        profiles and bootstrap; noise.py, how far runs scatter, and standard errors
+search.py           the best point from many starts; solvers.py, the steps of the solvers
+problem.py          the objective
+"""

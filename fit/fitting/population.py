@@ -1,4 +1,4 @@
-"""What the exponents and k of other sweeps say of those of a new one: a prior, unless there are runs that know better.
+"""The population of other sweeps: their exponents and k as a prior for those of a new sweep.
 
 population.json holds, for each source of runs, the exponents and k of laws fitted to its tables
 (python -m benchmarks.population writes it). Over the S sources, each of which counts once,
@@ -10,6 +10,8 @@ population.json holds, for each source of runs, the exponents and k of laws fitt
 So the covariance begins as a guess that counts as much as D sources, and the mean's own error is added. A law's
 exponents get the normal prior (mean, cov), weighed against the scatter of the runs (problem.py): a hundred runs
 overrule it.
+
+Axes: p exponents, with k.
 """
 
 import functools
@@ -25,7 +27,7 @@ from fit.form import Form, Prior
 PATH = pathlib.Path(__file__).parent / "population.json"
 NAME = "population"
 # Standard deviations between sources before any was seen, of ln alpha, ln beta and ln(1/k - 1): those by which two laws
-# differ where one is the other's prior (forms.SPREAD), over the root of two.
+# differ where one is the other's prior (law_prior.SPREAD), over the root of two.
 GUESSED = (0.24, 0.24, 0.5)
 GUESS_COUNTS = 1  # the guess counts as much as so many sources
 
@@ -37,8 +39,11 @@ def sources() -> Json:
 
 
 def left_out_of(value: str) -> str | None:
-    """The source that --prior=population:SOURCE leaves out; None for --prior=population. Raises UserError for a source
-    that there is not."""
+    """The source that --prior=population:SOURCE leaves out; None for --prior=population.
+
+    Raises:
+      UserError: for an unknown source.
+    """
     _, colon, source = value.partition(":")
     if colon and source not in sources():
         raise UserError(f"--prior={value}: found no source {source!r} to leave out; sources: {', '.join(sources())}")
@@ -46,8 +51,12 @@ def left_out_of(value: str) -> str | None:
 
 
 def moments(kind: str, left_out: str | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """(mean [p], covariance [p, p]) of ln alpha, ln beta and, of the kind "coupled", ln(1/k - 1) over the sources;
-    kind: "additive" or "coupled"; left_out: a source that does not count."""
+    """Mean [p] and covariance [p, p] of ln alpha, ln beta and, of coupled laws, ln(1/k - 1) over the sources.
+
+    Args:
+      kind: "additive" or "coupled".
+      left_out: a source that does not count.
+    """
     rows = []
     for name, source in sources().items():
         if name != left_out:
@@ -72,8 +81,14 @@ def suits(form: Form) -> bool:
 
 @functools.cache  # so that fits of one form to several tables share its compiled search
 def with_population(form: Form, left_out: str | None = None) -> Form:
-    """The form with the population's prior on its exponents of size and data and on its k. left_out: a source that does
-    not count, so that its own runs can be scored. Raises UserError for a form of which the population says nothing."""
+    """The form with the population's prior on its exponents of size and data and on its k.
+
+    Args:
+      left_out: a source that does not count, so that its own runs can be scored.
+
+    Raises:
+      UserError: for a form of which the population says nothing.
+    """
     if not suits(form):
         raise UserError(
             f"--prior={NAME}: the {form.name} law has not one exponent of size and one of data above a floor, of which "
@@ -81,7 +96,8 @@ def with_population(form: Form, left_out: str | None = None) -> Form:
         )
     kind = "coupled" if form.shares else "additive"
     mean, covariance = moments(kind, left_out)
-    names, signs = [], []
+    names = []
+    signs = []
     for column in ("n_active", "n_tokens"):
         name, divisor = form.exponents[column]
         names.append(name)

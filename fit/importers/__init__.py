@@ -1,1 +1,1 @@
-"""Runs of other tools (tools.py), and those of a workdir of jmoe.train (workdir.py)."""
+"""Runs of other tools (tools.py, trackers.py), and those of a workdir of jmoe.train (workdir.py)."""

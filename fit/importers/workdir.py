@@ -31,24 +31,34 @@ def is_workdir(path: str) -> bool:
 
 
 def results(workdir: str) -> list[Json]:
-    """The result of each finished branch of a workdir, the one of the fewest tokens first, with `run`, its folder, and
-    `record`, which holds the config. Raises UserError where there is none, or one is damaged."""
-    found = []
+    """The result of each finished branch of a workdir, the one of the fewest tokens first.
+
+    Returns:
+      For each what its result.json holds, with `run`, its folder, and `record`, which holds the config.
+
+    Raises:
+      UserError: where there is none, or one is damaged.
+    """
+    finished = []
     for path in glob.glob(f"{glob.escape(workdir)}/branch-*/result.json"):
-        found.append(_read(path) | dict(run=os.path.normpath(os.path.dirname(path))))
-    if not found:
+        finished.append(_read(path) | dict(run=os.path.normpath(os.path.dirname(path))))
+    if not finished:
         raise UserError(f"--run={workdir}: no branch of it is finished: it has no branch-*/result.json")
-    return sorted(found, key=lambda row: row["n_tokens"])
+    return sorted(finished, key=lambda result: result["n_tokens"])
 
 
 def _read(path: str) -> Json:
-    """A result.json, whose hash over all other values must be right. Raises UserError where it is damaged."""
+    """The values of a result.json.
+
+    Raises:
+      UserError: where its hash over all other values is wrong.
+    """
     try:
         with open(path, encoding="utf-8") as file:
             values = json.load(file)
-        seal = values.pop("sha256")
-        whole = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-        if seal != whole or not {"n_active", "n_tokens", "loss", "record"} <= values.keys():
+        recorded = values.pop("sha256")
+        computed = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+        if recorded != computed or not {"n_active", "n_tokens", "loss", "record"} <= values.keys():
             raise ValueError("it is not what was written")
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -58,20 +68,23 @@ def _read(path: str) -> Json:
 
 
 def row_of(result: Json, fields: Sequence[str]) -> Json:
-    """The row of a table of a result. fields: those of a config that the table's column overrides names, which the run
-    then says too."""
+    """The row of a table of a result.
+
+    Args:
+      fields: of a config, those that the table's column overrides names; the row's overrides name them too.
+    """
     row = {name: value for name, value in result.items() if name != "record"}
     config = result["record"]["config"]
     for name in ("n_heads", "d_ff"):
         value = config["model"].get(name)
         if value is not None and value != filled(row, name):
             row[name] = value
-    said = []
+    overrides = []
     for field in fields:
         value = _of_config(config, field)
         if value is not None:
-            said.append(f"{field}={value!r}")
-    return row | dict(overrides=" ".join(said))
+            overrides.append(f"{field}={value!r}")
+    return row | dict(overrides=" ".join(overrides))
 
 
 def _of_config(config: Json, field: str) -> Any:

@@ -4,13 +4,13 @@ A page declares COLUMNS (what it reads of a run besides the loss), COEFFICIENTS 
 log_loss(xp, c, x) of coefficients and columns by name, and PRESETS (published coefficients with their source). It may
 add
 
-  scaled_starts  random starts in the measure of the runs, entries of `free` by name
+  scaled_starts  random starts in the measure of the runs, entries of `params` by name
   at_experts     where the law is a Chinchilla law at each number of experts: its (m, mu, n, nu, c), for plans in
                  closed form
-  FLOOR          the name of c of an additive law, (size + data) + c, whose log_above_floor(xp, c, x) is ln of size and
-                 data: it can be fitted with both coupled, too (_coupled.py), as NAME_coupled
+  FLOOR          the name of c of an additive law, (size + data) + c, whose log_reducible_loss(xp, c, x) is
+                 ln(size + data): it can be fitted with both coupled, too (_coupled.py), as NAME_coupled
   JAVASCRIPT     an object in JavaScript with log_loss(c, x) and, where there is one, at_experts(c, n_experts), for the
-                 planner page; it may call logaddexp(a, b) and FORMULAS.NAME. With FLOOR it has log_above_floor, too
+                 planner page; it may call logaddexp(a, b) and FORMULAS.NAME. With FLOOR it has log_reducible_loss, too
   SEPARATE       the law that is fitted to the runs of each number of experts alone, and how this one contains it
 
 A preset may also say
@@ -34,9 +34,13 @@ from fit.laws._coupled import coupled
 
 
 def _pages() -> Iterator[Any]:
+    """The pages of this folder, then those of the folder that $FIT_LAWS names."""
     for path in pathlib.Path(__file__).parent.glob("[!_]*.py"):
         yield importlib.import_module(f"fit.laws.{path.stem}")
-    for path in pathlib.Path(os.environ["FIT_LAWS"]).glob("[!_]*.py") if os.environ.get("FIT_LAWS") else ():
+    folder = os.environ.get("FIT_LAWS")
+    if not folder:
+        return
+    for path in pathlib.Path(folder).glob("[!_]*.py"):
         spec = importlib.util.spec_from_file_location(path.stem, path)
         if spec and spec.loader:  # as every .py has
             page = importlib.util.module_from_spec(spec)

@@ -23,15 +23,21 @@ from fit.form import Coefficient
 SUFFIX = "_coupled"
 # of ln(1/k - 1), normal: k from 0.22 to 0.78 with 80%. The public tables of benchmarks/extrapolation.py have 0.24 to 1.
 PRIOR = (0.0, 1.0)
-K = Coefficient((0.3, 0.6, 0.9), share=True, bounds=(-40, 4), prior=PRIOR, pinned_by={"n_active": 10, "n_tokens": 10})
+K = Coefficient(
+    (0.3, 0.6, 0.9), share=True, bounds=(-40, 4), prior=PRIOR, identified_by={"n_active": 10, "n_tokens": 10}
+)
 
 
 def coupled(page: ModuleType) -> types.SimpleNamespace:
-    """The page of the coupled law of an additive one, which declares log_above_floor(xp, c, x), ln of size + data, and
-    FLOOR, the name of its c."""
+    """The page of the coupled law of an additive one.
+
+    Args:
+      page: declares log_reducible_loss(xp, c, x), ln of size + data, and FLOOR, the name of its c.
+    """
 
     def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
-        return xp.logaddexp(c["k"] * page.log_above_floor(xp, c, x), c[f"ln {page.FLOOR}"])
+        """ln L of coefficients c and columns x by name."""
+        return xp.logaddexp(c["k"] * page.log_reducible_loss(xp, c, x), c[f"ln {page.FLOOR}"])
 
     def at_experts(c: ByName, n_experts: Numbers) -> tuple[Numbers, ...]:
         """(m, mu, n, nu, c, k) of L = (m N^mu + n D^nu)^k + c."""
@@ -39,19 +45,23 @@ def coupled(page: ModuleType) -> types.SimpleNamespace:
 
     def scaled_starts(rng: np.random.Generator, count: int, runs: Runs) -> dict[str, Array]:
         """Those of the additive law, moved such that size and data make the same loss for any k."""
-        drawn, k = page.scaled_starts(rng, count, runs), rng.uniform(0.25, 1, count)
-        above_floor = np.log(np.exp(np.mean(np.log(runs.loss))) - np.exp(drawn[f"ln {page.FLOOR}"]))
+        drawn = page.scaled_starts(rng, count, runs)
+        k = rng.uniform(0.25, 1, count)
+        log_reducible = np.log(np.exp(np.mean(np.log(runs.loss))) - np.exp(drawn[f"ln {page.FLOOR}"]))
         shift = {f"ln {name}" for name, c in page.COEFFICIENTS.items() if c.positive and c.slopes}
         steeper = {name for name, c in page.COEFFICIENTS.items() if not c.positive and not c.above}
         for name, values in drawn.items():
-            values = values + (1 / k - 1) * above_floor if name in shift else values
-            drawn[name] = values / k if name in steeper else values
+            if name in shift:
+                values = values + (1 / k - 1) * log_reducible
+            if name in steeper:
+                values = values / k
+            drawn[name] = values
         return drawn | {"ln(1 / k - 1)": np.log(1 / k - 1)}
 
     additive = page.__name__.rpartition(".")[2]
     javascript = f"""{{
   log_loss(c, x) {{
-    return logaddexp(c.k * FORMULAS.{additive}.log_above_floor(c, x), c["ln {page.FLOOR}"]);
+    return logaddexp(c.k * FORMULAS.{additive}.log_reducible_loss(c, x), c["ln {page.FLOOR}"]);
   }},
   at_experts(c, n_experts) {{
     return [...FORMULAS.{additive}.at_experts(c, n_experts), c.k];
@@ -61,9 +71,15 @@ def coupled(page: ModuleType) -> types.SimpleNamespace:
     separate = getattr(page, "SEPARATE", None)
     if separate:
         separate = separate | dict(form=separate["form"] + SUFFIX, names=separate["names"] | dict(k=("k", 1)))
-    own = dict(COEFFICIENTS=page.COEFFICIENTS | dict(k=K), PRESETS=getattr(page, "COUPLED_PRESETS", {}))
-    own |= dict(NAME=additive + SUFFIX, SEPARATE=separate)
-    own |= dict(log_loss=log_loss, at_experts=at_experts, scaled_starts=scaled_starts)
+    declared = dict(
+        NAME=additive + SUFFIX,
+        COEFFICIENTS=page.COEFFICIENTS | dict(k=K),
+        PRESETS=getattr(page, "COUPLED_PRESETS", {}),
+        SEPARATE=separate,
+        log_loss=log_loss,
+        at_experts=at_experts,
+        scaled_starts=scaled_starts,
+    )
     if hasattr(page, "JAVASCRIPT"):
-        own |= dict(JAVASCRIPT=javascript)
-    return types.SimpleNamespace(**vars(page) | own)
+        declared["JAVASCRIPT"] = javascript
+    return types.SimpleNamespace(**vars(page) | declared)

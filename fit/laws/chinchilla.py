@@ -18,30 +18,32 @@ COLUMNS = ("n_active", "n_tokens")
 COEFFICIENTS = dict(
     A=Coefficient((30, 300, 3000), positive=True, slopes={"n_active": ("alpha", -1)}),
     B=Coefficient((30, 300, 3000), positive=True, slopes={"n_tokens": ("beta", -1)}),
-    E=Coefficient((0.5, 1, 2), positive=True, bounds=(-30, 7), pinned_by={"n_active": 10, "n_tokens": 10}),
+    E=Coefficient((0.5, 1, 2), positive=True, bounds=(-30, 7), identified_by={"n_active": 10, "n_tokens": 10}),
     alpha=Coefficient((0.05, 0.25, 0.5)),
     beta=Coefficient((0.05, 0.25, 0.5)),
 )
 FLOOR = "E"
 
 
-def log_above_floor(xp: ModuleType, c: ByName, x: ByName) -> Array:
-    """ln of size and data."""
-    size, data = c["ln A"] - c["alpha"] * x["ln n_active"], c["ln B"] - c["beta"] * x["ln n_tokens"]
+def log_reducible_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
+    """ln of A / N^alpha + B / D^beta, the loss above the floor."""
+    size = c["ln A"] - c["alpha"] * x["ln n_active"]
+    data = c["ln B"] - c["beta"] * x["ln n_tokens"]
     return xp.logaddexp(size, data)
 
 
 def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
-    return xp.logaddexp(log_above_floor(xp, c, x), c["ln E"])
+    """ln L of coefficients c and columns x by name."""
+    return xp.logaddexp(log_reducible_loss(xp, c, x), c["ln E"])
 
 
 # The same for the planner page: c and x by name, numbers.
 JAVASCRIPT = """{
-  log_above_floor(c, x) {
+  log_reducible_loss(c, x) {
     return logaddexp(c["ln A"] - c.alpha * x["ln n_active"], c["ln B"] - c.beta * x["ln n_tokens"]);
   },
   log_loss(c, x) {
-    return logaddexp(FORMULAS.chinchilla.log_above_floor(c, x), c["ln E"]);
+    return logaddexp(FORMULAS.chinchilla.log_reducible_loss(c, x), c["ln E"]);
   },
   at_experts(c, n_experts) {
     return [c.A, -c.alpha, c.B, -c.beta, c.E];
@@ -51,8 +53,8 @@ JAVASCRIPT = """{
 
 def at_experts(c: ByName, n_experts: Numbers) -> tuple[Numbers, ...]:
     """(m, mu, n, nu, c) of L = m N^mu + n D^nu + c; the same for every n_experts, which only gives the shape."""
-    one = np.ones_like(n_experts, dtype=float)
-    return c["A"] * one, -c["alpha"] * one, c["B"] * one, -c["beta"] * one, c["E"] * one
+    ones = np.ones_like(n_experts, dtype=float)
+    return c["A"] * ones, -c["alpha"] * ones, c["B"] * ones, -c["beta"] * ones, c["E"] * ones
 
 
 def scaled_starts(rng: np.random.Generator, count: int, runs: Runs) -> dict[str, Array]:
@@ -61,8 +63,13 @@ def scaled_starts(rng: np.random.Generator, count: int, runs: Runs) -> dict[str,
     floor = rng.uniform(0.2, 0.95, count) * runs.loss.min()
     size = rng.uniform(0.1, 0.9, count)
     alpha, beta = np.exp(rng.uniform(np.log(0.05), np.log(0.6), (2, count)))
-    log_a, log_b = np.log((loss - floor) * size), np.log((loss - floor) * (1 - size))
-    return {"ln A": log_a, "ln B": log_b, "ln E": np.log(floor), "alpha": alpha, "beta": beta}
+    return {
+        "ln A": np.log((loss - floor) * size),
+        "ln B": np.log((loss - floor) * (1 - size)),
+        "ln E": np.log(floor),
+        "alpha": alpha,
+        "beta": beta,
+    }
 
 
 # Eq. 1.5 of Kaplan et al. 2020, ((N_c / N)^(alpha_N / alpha_D) + D_c / D)^alpha_D, with the numbers of Eq. 1.1 and 1.2.

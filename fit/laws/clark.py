@@ -23,22 +23,26 @@ COEFFICIENTS = dict(
     b=Coefficient((-0.2, -0.1, 0), slopes={"n_active": ("c", _LN10)}),
     c=Coefficient((-0.02, 0, 0.02)),
     d=Coefficient((0.8, 1.1, 1.4), bounds=(-100, 100), slopes={"n_active": ("a", _LN10)}),
-    E_start=Coefficient((1.5, 2, 4), positive=True, bounds=(-14, 14), pinned_by={"n_experts": 0}, tried=(1e-5, 1e6)),
-    E_max=Coefficient((30.0, 150, 500), above="E_start", pinned_by={"n_experts": 8}, tried=(1e-5, 1e12)),
+    E_start=Coefficient(
+        (1.5, 2, 4), positive=True, bounds=(-14, 14), identified_by={"n_experts": 0}, tried=(1e-5, 1e6)
+    ),
+    E_max=Coefficient((30.0, 150, 500), above="E_start", identified_by={"n_experts": 8}, tried=(1e-5, 1e12)),
 )
 
 
 def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Numbers:
-    """In natural logarithms."""
+    """ln L of coefficients c and columns x by name: the law in natural logarithms."""
     e = log_expert_scale(xp, x["n_experts"], c["ln E_start"], c["ln(E_max / E_start - 1)"])
     return c["a"] * x["ln n_active"] + c["b"] * e + c["c"] * x["ln n_active"] * e / _LN10 + c["d"] * _LN10
 
 
 def scaled_starts(rng: np.random.Generator, count: int, runs: Runs) -> dict[str, Array]:
     """Scaled to the runs: d such that the mean loss is right."""
-    a, b = rng.uniform(-0.3, -0.02, count), rng.uniform(-0.3, 0.05, count)
+    a = rng.uniform(-0.3, -0.02, count)
+    b = rng.uniform(-0.3, 0.05, count)
     c = rng.uniform(-0.03, 0.03, count)
-    log_start, t = rng.uniform(np.log(1.2), np.log(5), count), rng.uniform(1.5, 6, count)
+    log_start = rng.uniform(np.log(1.2), np.log(5), count)
+    t = rng.uniform(1.5, 6, count)
     e = np.mean(log_expert_scale(np, runs.columns["n_experts"], log_start[:, None], t[:, None]), axis=1)
     d = (np.mean(np.log(runs.loss)) - b * e) / _LN10
     return {"a": a, "b": b, "c": c, "d": d, "ln E_start": log_start, "ln(E_max / E_start - 1)": t}

@@ -15,7 +15,7 @@ from fit.aliases import Array, ByName
 from fit.form import Coefficient
 
 COLUMNS = ("n_active", "n_total", "n_tokens", "top_k", "shared_share")
-# Starts: ours, around the printed values, 2^7 = 128. Only D can be centred: no entry of `free` can absorb a change of
+# Starts: ours, around the printed values, 2^7 = 128. Only D can be centred: no entry of `params` can absorb a change of
 # the unit of N in n N^-alpha, for n is negative.
 COEFFICIENTS = dict(
     e=Coefficient((0.1,), positive=True),
@@ -27,16 +27,18 @@ COEFFICIENTS = dict(
     a=Coefficient((30, 300), positive=True),
     b=Coefficient((300, 30000), positive=True, slopes={"n_tokens": ("beta", -1)}),
     c=Coefficient((30,), positive=True),
-    epsilon=Coefficient((0.5, 1.8), positive=True, bounds=(-30, 7), pinned_by={"n_total": 10, "n_tokens": 10}),
+    epsilon=Coefficient((0.5, 1.8), positive=True, bounds=(-30, 7), identified_by={"n_total": 10, "n_tokens": 10}),
     alpha=Coefficient((0.2, 0.4)),
     beta=Coefficient((0.3, 0.5)),
 )
 
 
 def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
-    """The logarithm of the sum, for the first factor may be negative."""
-    g, s = x["top_k"], x["shared_share"]
-    total, active = xp.exp(-c["alpha"] * x["ln n_total"]), xp.exp(-c["alpha"] * x["ln n_active"])
+    """ln L of coefficients c and columns x by name: the logarithm of the sum, for the first factor may be negative."""
+    g = x["top_k"]
+    s = x["shared_share"]
+    total = xp.exp(-c["alpha"] * x["ln n_total"])
+    active = xp.exp(-c["alpha"] * x["ln n_active"])
     structure = c["e"] * g + c["f"] / g + c["m"] * s**2 + c["n"] * s
     loss = structure * (total + c["k"] * active + c["h"] * xp.exp(x["ln n_active"] - x["ln n_total"]))
     data = xp.exp(c["ln b"] - c["beta"] * x["ln n_tokens"])

@@ -26,7 +26,7 @@ COLUMNS = ("n_total", "n_tokens", "granularity")
 COEFFICIENTS = dict(
     a=Coefficient((3, 30, 300), positive=True, slopes={"n_total": ("alpha", -1)}),
     b=Coefficient((3, 30, 300), positive=True, slopes={"n_tokens": ("beta", -1)}),
-    c=Coefficient((0.5, 1, 2), positive=True, bounds=(-30, 7), pinned_by={"n_total": 10, "n_tokens": 10}),
+    c=Coefficient((0.5, 1, 2), positive=True, bounds=(-30, 7), identified_by={"n_total": 10, "n_tokens": 10}),
     g=Coefficient((0.5, 5), positive=True, slopes={"n_total": ("alpha", -1)}),
     alpha=Coefficient((0.05, 0.25, 0.5)),
     beta=Coefficient((0.05, 0.25, 0.5)),
@@ -35,6 +35,7 @@ COEFFICIENTS = dict(
 
 
 def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
+    """ln L of coefficients c and columns x by name."""
     size = xp.logaddexp(c["ln a"], c["ln g"] - c["gamma"] * x["ln granularity"]) - c["alpha"] * x["ln n_total"]
     return xp.logaddexp(xp.logaddexp(size, c["ln b"] - c["beta"] * x["ln n_tokens"]), c["ln c"])
 

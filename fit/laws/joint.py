@@ -20,7 +20,9 @@ from fit.data.runs import Runs
 from fit.form import Coefficient
 
 COLUMNS = ("n_active", "n_tokens", "n_experts")
-_SIZES, _EXPONENTS, _SHIFTS = (30, 100, 300), (-0.05, -0.25, -0.5), (-0.5, 0, 0.5)
+_SIZES = (30, 100, 300)
+_EXPONENTS = (-0.05, -0.25, -0.5)
+_SHIFTS = (-0.5, 0, 0.5)
 # Starts: the paper's (App. B), 3^9 = 19,683. It prints positive alpha and beta; the law has their negatives. Starts of
 # E_start and E_max are not printed: 2 and 300.
 COEFFICIENTS = dict(
@@ -32,9 +34,9 @@ COEFFICIENTS = dict(
     beta=Coefficient(_EXPONENTS),
     omega=Coefficient(_SHIFTS, slopes={"n_tokens": ("zeta", 1)}),
     zeta=Coefficient(_SHIFTS),
-    E_start=Coefficient((2.0,), positive=True, bounds=(-14, 14), pinned_by={"n_experts": 0}, tried=(1e-5, 1e6)),
-    E_max=Coefficient((300 / 2 - 1.0,), above="E_start", pinned_by={"n_experts": 8}, tried=(1e-5, 1e12)),
-    c=Coefficient((0.5, 1, 2), positive=True, bounds=(-30, 7), pinned_by={"n_active": 10, "n_tokens": 10}),
+    E_start=Coefficient((2.0,), positive=True, bounds=(-14, 14), identified_by={"n_experts": 0}, tried=(1e-5, 1e6)),
+    E_max=Coefficient((300 / 2 - 1.0,), above="E_start", identified_by={"n_experts": 8}, tried=(1e-5, 1e12)),
+    c=Coefficient((0.5, 1, 2), positive=True, bounds=(-30, 7), identified_by={"n_active": 10, "n_tokens": 10}),
 )
 FLOOR = "c"
 # The Chinchilla law that this law becomes if the number of experts changes nothing. names: {its coefficient: (ours,
@@ -55,8 +57,8 @@ def log_expert_scale(xp: ModuleType, n_experts: Numbers, log_start: Numbers, t: 
     return -xp.logaddexp(-xp.logaddexp(xp.log(extra), log_inverse), -log_max)
 
 
-def log_above_floor(xp: ModuleType, c: ByName, x: ByName) -> Array:
-    """ln of size and data."""
+def log_reducible_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
+    """ln of the terms of size and data, the loss above the floor."""
     e = log_expert_scale(xp, x["n_experts"], c["ln E_start"], c["ln(E_max / E_start - 1)"])
     size = c["ln a"] + c["delta"] * e + (c["alpha"] + c["gamma"] * e) * x["ln n_active"]
     data = c["ln b"] + c["omega"] * e + (c["beta"] + c["zeta"] * e) * x["ln n_tokens"]
@@ -64,7 +66,8 @@ def log_above_floor(xp: ModuleType, c: ByName, x: ByName) -> Array:
 
 
 def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
-    return xp.logaddexp(log_above_floor(xp, c, x), c["ln c"])
+    """ln L of coefficients c and columns x by name."""
+    return xp.logaddexp(log_reducible_loss(xp, c, x), c["ln c"])
 
 
 # The same for the planner page: c and x by name, numbers.
@@ -73,14 +76,14 @@ JAVASCRIPT = """{
     const extra = n_experts - 1 + 1 / (1 / c.E_start - 1 / c.E_max);
     return 1 / (1 / extra + 1 / c.E_max);
   },
-  log_above_floor(c, x) {
+  log_reducible_loss(c, x) {
     const e = Math.log(FORMULAS.joint.scale(c, x.n_experts));
     const size = c["ln a"] + c.delta * e + (c.alpha + c.gamma * e) * x["ln n_active"];
     const data = c["ln b"] + c.omega * e + (c.beta + c.zeta * e) * x["ln n_tokens"];
     return logaddexp(size, data);
   },
   log_loss(c, x) {
-    return logaddexp(FORMULAS.joint.log_above_floor(c, x), c["ln c"]);
+    return logaddexp(FORMULAS.joint.log_reducible_loss(c, x), c["ln c"]);
   },
   at_experts(c, n_experts) {
     const scale = FORMULAS.joint.scale(c, n_experts);
@@ -107,7 +110,8 @@ def scaled_starts(rng: np.random.Generator, count: int, runs: Runs) -> dict[str,
     loss = np.exp(np.mean(np.log(runs.loss)))
     c = rng.uniform(0.2, 0.95, count) * runs.loss.min()
     size = rng.uniform(0.1, 0.9, count)
-    log_start, t = rng.uniform(np.log(1.2), np.log(5), count), rng.uniform(1.5, 6, count)
+    log_start = rng.uniform(np.log(1.2), np.log(5), count)
+    t = rng.uniform(1.5, 6, count)
     delta, omega = rng.uniform(-0.3, 0.2, (2, count))
     alpha, beta = -np.exp(rng.uniform(np.log(0.05), np.log(0.6), (2, count)))
     gamma, zeta = rng.uniform(-0.03, 0.03, (2, count))

@@ -20,13 +20,15 @@ from fit.form import Coefficient
 
 COLUMNS = ("n_total", "n_tokens", "sparsity")
 # Starts: the paper's, 3^4 6^3 5^2 = 437,400.
-_SIZES, _EXPONENTS, _SHIFTS = np.exp((0, 10, 20)), (0, 0.25, 0.5, 0.75, 1, 1.25), (-1, -0.5, 0, 0.5, 1)
+_SIZES = np.exp((0, 10, 20))
+_EXPONENTS = (0, 0.25, 0.5, 0.75, 1, 1.25)
+_SHIFTS = (-1, -0.5, 0, 0.5, 1)
 COEFFICIENTS = dict(
     a=Coefficient(_SIZES, positive=True, slopes={"n_total": ("alpha", -1)}),
     b=Coefficient(_SIZES, positive=True, slopes={"n_tokens": ("beta", -1)}),
     c=Coefficient(_SIZES, positive=True),
     d=Coefficient(_SIZES, positive=True, slopes={"n_total": ("gamma", -1)}),
-    e=Coefficient((np.exp(1.5),), positive=True, bounds=(-30, 7), pinned_by={"n_total": 10, "n_tokens": 10}),
+    e=Coefficient((np.exp(1.5),), positive=True, bounds=(-30, 7), identified_by={"n_total": 10, "n_tokens": 10}),
     alpha=Coefficient(_EXPONENTS),
     beta=Coefficient(_EXPONENTS),
     lam=Coefficient(_SHIFTS),
@@ -36,8 +38,10 @@ COEFFICIENTS = dict(
 
 
 def log_loss(xp: ModuleType, c: ByName, x: ByName) -> Array:
+    """ln L of coefficients c and columns x by name."""
     used = xp.log1p(-x["sparsity"])
-    size, data = c["ln a"] - c["alpha"] * x["ln n_total"], c["ln b"] - c["beta"] * x["ln n_tokens"]
+    size = c["ln a"] - c["alpha"] * x["ln n_total"]
+    data = c["ln b"] - c["beta"] * x["ln n_tokens"]
     sparse = c["ln c"] - c["lam"] * used
     both = c["ln d"] - c["delta"] * used - c["gamma"] * x["ln n_total"]
     return xp.logaddexp(xp.logaddexp(size, data), xp.logaddexp(xp.logaddexp(sparse, both), c["ln e"]))
@@ -58,10 +62,12 @@ JAVASCRIPT = """{
 
 def scaled_starts(rng: np.random.Generator, count: int, runs: Runs) -> dict[str, Array]:
     """Scaled to the runs: the five terms share the loss at the mean run."""
-    loss, used = np.exp(np.mean(np.log(runs.loss))), np.mean(np.log1p(-runs.columns["sparsity"]))
+    loss = np.exp(np.mean(np.log(runs.loss)))
+    used = np.mean(np.log1p(-runs.columns["sparsity"]))
     a, b, c, d, e = np.log(np.maximum(rng.dirichlet((1, 1, 1, 1, 2), count).T, 1e-3) * loss)
     alpha, beta, gamma = np.exp(rng.uniform(np.log(0.05), np.log(0.8), (3, count)))
-    lam, delta = rng.uniform(-0.4, 0.1, count), rng.uniform(-0.3, 0.3, count)
+    lam = rng.uniform(-0.4, 0.1, count)
+    delta = rng.uniform(-0.3, 0.3, count)
     terms = {"ln a": a, "ln b": b, "ln c": c + lam * used, "ln d": d + delta * used, "ln e": e}
     return terms | dict(alpha=alpha, beta=beta, lam=lam, delta=delta, gamma=gamma)
 

@@ -1,4 +1,4 @@
-"""Text of somebody else's files as a terminal may show it: nothing in it moves the cursor, colours or forges a line."""
+"""Text of somebody else's files, made safe for a terminal: it cannot move the cursor, colour or forge a line."""
 
 import re
 
@@ -13,5 +13,5 @@ def is_printable(text: str) -> bool:
 
 
 def printable(text: str) -> str:
-    r"""The text with each such character written out, an escape as \x1b."""
+    r"""The text with each character that a terminal obeys written out, such as \x1b for an escape."""
     return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)

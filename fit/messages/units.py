@@ -1,5 +1,7 @@
-"""Numbers as people read them, alone, in sentences and in tables: 9.71B parameters, 24.3 GB, 2×10²² FLOPs. GB is 1e9
-bytes."""
+"""Numbers as people read them, alone, in sentences and in tables: 9.71B parameters, 24.3 GB, 2×10²² FLOPs.
+
+GB is 1e9 bytes. `say` fills in the templates of sentences.py.
+"""
 
 import math
 import numbers
@@ -25,7 +27,15 @@ def _digits(x: float) -> str:
 
 
 def _scaled(x: float, units: Sequence[tuple[float, str]]) -> tuple[str, str]:
-    """(x in the largest of units that is not above it, rounded to three digits, as text; that unit's name)."""
+    """A number in the largest unit that is not above it.
+
+    Args:
+      x: the number.
+      units: (size, name) of each unit, the largest first.
+
+    Returns:
+      (x in that unit, rounded to three digits, as text; the unit's name).
+    """
     x = float(f"{x:.2e}")
     size, name = next((unit for unit in units if abs(x) >= unit[0]), units[-1])
     return _digits(x / size), name
@@ -42,11 +52,17 @@ def memory(n_bytes: float) -> str:
 
 
 def parse_number(name: str, text: str) -> float | None:
-    """The number that a person wrote for a flag of this name: GB for memory_gb, hours for hours, else a plain count.
-    None where the text is no number in these units.
+    """The number that a person wrote for a flag.
 
     Counts may end with K, M, B or T (1.5B), memory_gb with MB, GB, TB, MiB, GiB or TiB, hours with min, h, d or w.
     Capitals make no difference.
+
+    Args:
+      name: of the flag.
+      text: what the person wrote.
+
+    Returns:
+      GB for memory_gb, hours for hours, else a plain count. None where the text is no number in these units.
     """
     units = MULTIPLES
     if name.endswith("memory_gb"):
@@ -54,13 +70,16 @@ def parse_number(name: str, text: str) -> float | None:
     elif name == "hours":
         units = HOURS
     parts = re.fullmatch(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]*)", text.strip().lower())
-    if not parts or (parts[2] and parts[2] not in units):
+    if not parts:
         return None
-    return float(parts[1]) * units.get(parts[2], 1.0)
+    number, unit = parts.groups()
+    if unit and unit not in units:
+        return None
+    return float(number) * units.get(unit, 1.0)
 
 
 def expected_number(name: str) -> str:
-    """What `parse_number` takes for this name, for a sentence."""
+    """What `parse_number` takes for a flag of this name, for a sentence."""
     if name.endswith("memory_gb"):
         return "a number of GB such as 80, 80GB or 1.5TB"
     if name == "hours":
@@ -69,6 +88,7 @@ def expected_number(name: str) -> str:
 
 
 def _mantissa(x: float) -> tuple[str, int]:
+    """(mantissa with three significant digits, without trailing zeros; exponent of 10)."""
     mantissa, exponent = f"{x:.2e}".split("e")
     return mantissa.rstrip("0").rstrip("."), int(exponent)
 
@@ -97,34 +117,57 @@ def rounded(x: float) -> float:
 
 def duration(hours: float) -> str:
     """Hours as people read them: 3.2 years, 4.17 days, 7.5 h, 12 min, 3 s."""
+    if not hours * 3600 >= 1:
+        return "< 1 s"
     years = 365.25 * 24
+    # (from this many hours, hours of the unit, its name)
     units = ((years, years, "years"), (48, 24, "days"), (1, 1, "h"), (1 / 60, 1 / 60, "min"))
     _, size, name = next((unit for unit in units if hours >= unit[0]), (0, 1 / 3600, "s"))
-    return f"{_digits(hours / size)} {name}" if hours * 3600 >= 1 else "< 1 s"
+    return f"{_digits(hours / size)} {name}"
 
 
-WRITTEN = dict(amount=amount, memory=memory, flops=flops, duration=duration, dollars=lambda x: f"${amount(x)}")
+def dollars(x: float) -> str:
+    """Dollars: $12.8K."""
+    return f"${amount(x)}"
+
+
+# What a template may write after a colon, beside Python's own formats.
+FORMATS = dict(amount=amount, memory=memory, flops=flops, duration=duration, dollars=dollars)
 
 
 class _Formatter(string.Formatter):
+    """str.format with FORMATS, lists and cells of tables."""
+
     def format_field(self, value: Any, format_spec: str) -> str:
+        """One field of a template.
+
+        Args:
+          value: what stands in it. A list is written as "9.71B to 24B".
+          format_spec: of Python, or a name in FORMATS. In a table's cell, such as {x:.4f:>8}, what follows the second
+            colon places it; words stay as they are, and None is "-".
+        """
         kind, in_cell, place = format_spec.partition(":")
         if isinstance(value, (list, tuple)):
-            text = " to ".join(self.format_field(one, kind) for one in value)
+            text = " to ".join(self.format_field(item, kind) for item in value)
         elif in_cell and not isinstance(value, numbers.Real):
             text = value or "-"
+        elif kind in FORMATS:
+            text = FORMATS[kind](value)
         else:
-            text = WRITTEN[kind](value) if kind in WRITTEN else format(value, kind)
+            text = format(value, kind)
         return format(text, place)
 
 
-# As str.format; it also knows {x:amount} and so on, by the names in WRITTEN, and writes two numbers as "9.71B to 24B".
-# In a table's cell, {x:.4f:>8}, what follows the second colon places it; words stay as they are, and None is "-".
-say = _Formatter().format
+say = _Formatter().format  # fills in a template, as str.format does
 
 
 def table(columns: str, rows: Iterable[Json | str], **heads: str) -> list[str]:
-    """The lines of a table whose `columns` are a template of `say`: the heads, by default its names, and the rows, of
-    which text stands for a line as it is."""
+    """The lines of a table.
+
+    Args:
+      columns: a template of `say` for a line.
+      rows: what fills it in; a text stands for a line as it is.
+      heads: of columns, where they are not the template's names.
+    """
     names = {name: name for _, name, _, _ in string.Formatter().parse(columns) if name}
     return [row if isinstance(row, str) else say(columns, **row).rstrip() for row in (names | heads, *rows)]

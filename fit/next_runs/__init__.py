@@ -1,3 +1,5 @@
-"""Which runs to train next: next_runs.py, what could be trained, and the answer; design.py, the best set and its cost;
-next_text.py, the answer in words and as a sweep file; added.py, a
-run that was trained, added to the table."""
+"""Which runs to train next.
+
+next_runs.py: what could be trained, and the answer. design.py: the best set and its cost. next_text.py: the answer in
+words and as a sweep file. added.py: a run that was trained, added to the table.
+"""

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import re
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,17 +19,29 @@ from fit.importers import workdir
 from fit.messages.units import say
 from fit.shape.architecture import training_flops
 
-# what tells two runs apart, with the loss to this share
-SAME = ("n_active", "n_tokens", "n_experts", "loss")
+# Two runs are the same where these columns agree to the share CLOSE.
+IDENTITY = ("n_active", "n_tokens", "n_experts", "loss")
 CLOSE = 1e-9
 # columns of the text and of the shape of models that a law's runs have in common
 SHARED = ("corpus_fingerprint", "vocab_size", "width_per_block", "seq_len", "final_norm")
 FIRST = ("n_active", "n_total", "n_tokens", "n_experts", "loss")  # columns of a new table, before the others
+# settings of a fit that the next fit takes over as they are
+SETTINGS = ("huber_delta", "reduction", "solver", "seed", "fix", "holdout", "select", "bootstrap_by", "weights")
 
 
 def runs_of(source: str, table: Table | None) -> list[Json]:
-    """The runs of a workdir of jmoe.train, or of a table that `fit import` wrote, as rows by our names of columns.
-    Raises UserError for anything else."""
+    """Reads the runs to add.
+
+    Args:
+      source: a workdir of jmoe.train, or a table that `fit import` wrote.
+      table: the runs so far; its column `overrides` names the fields that differ between runs.
+
+    Returns:
+      Rows by our names of columns.
+
+    Raises:
+      UserError: where the source is none of these.
+    """
     if source.startswith("gs://"):
         raise UserError(f"--run={source}: copy the workdir's branch-*/result.json to a local folder first")
     if not os.path.exists(source):
@@ -40,72 +53,103 @@ def runs_of(source: str, table: Table | None) -> list[Json]:
             f"--run={source}: expected a workdir of jmoe.train, with branch-*/result.json, or a table of runs; "
             f"python -m fit import {source} --out=new.csv makes a table of another trainer's run"
         )
-    texts = table.columns.get("overrides", []) if table else []
-    fields = dict.fromkeys(name for text in texts for name in re.findall(r"(?:^| )([\w.]+)=", str(text)))
+    overrides = _cells(table, "overrides")
+    fields = dict.fromkeys(name for text in overrides for name in re.findall(r"(?:^| )([\w.]+)=", str(text)))
     return [workdir.row_of(result, list(fields)) for result in workdir.results(source)]
 
 
+def _cells(table: Table | None, name: str) -> list:
+    """A column of a table; empty where there is no table or it lacks the column."""
+    return list(table.columns.get(name, [])) if table else []
+
+
 def new_ones(rows: list[Json], table: Table | None, source: str) -> tuple[list[Json], list[Json]]:
-    """(the rows that the table lacks, those that it has). Raises UserError where it has all of them."""
+    """(the rows that the table lacks, those that it has).
+
+    Args:
+      rows: the runs to add.
+      table: the runs so far.
+      source: where the rows are from, for errors.
+
+    Raises:
+      UserError: where the table has all of them, or a row lacks a column of IDENTITY.
+    """
     if table is None:
         return rows, []
     names = {str(name) for name in table.columns.get("run", [])}
-    known = np.log([table.numbers(name) for name in SAME])  # [columns, runs]
-    there = []
+    log_identities = np.log([table.numbers(name) for name in IDENTITY])  # [columns, runs]
+    known = []
     for row in rows:
-        missing = [name for name in SAME if row.get(name) in (None, "")]
+        missing = [name for name in IDENTITY if row.get(name) in (None, "")]
         if missing:
-            raise UserError(f"--run={source}: says no {missing[0]}; it needs {', '.join(SAME)}")
-        own = np.log([[float(row[name])] for name in SAME])
-        if str(row.get("run")) in names or np.any(np.all(np.abs(known - own) < CLOSE, axis=0)):
-            there.append(row)
-    if len(there) == len(rows):
-        raise UserError(f"--run={source}: {table.path} has this run already ({there[0].get('run', 'by its numbers')})")
-    return [row for row in rows if row not in there], there
+            raise UserError(f"--run={source}: says no {missing[0]}; it needs {', '.join(IDENTITY)}")
+        log_identity = np.log([[float(row[name])] for name in IDENTITY])
+        has_its_numbers = np.any(np.all(np.abs(log_identities - log_identity) < CLOSE, axis=0))
+        if str(row.get("run")) in names or has_its_numbers:
+            known.append(row)
+    if len(known) == len(rows):
+        name = known[0].get("run", "by its numbers")
+        raise UserError(f"--run={source}: {table.path} has this run already ({name})")
+    return [row for row in rows if row not in known], known
 
 
 def check_text(rows: list[Json], table: Table | None, source: str) -> None:
     """Raises UserError where the rows have another text than the table's runs."""
-    known = {str(v) for v in (table.columns.get("corpus_fingerprint", []) if table else [])} - {""}
+    if table is None:
+        return
+    texts = {str(text) for text in _cells(table, "corpus_fingerprint")} - {""}
     for row in rows:
-        own = row.get("corpus_fingerprint")
-        if own and known and str(own) not in known:
+        text = row.get("corpus_fingerprint")
+        if text and texts and str(text) not in texts:
             raise UserError(
-                f"--run={source}: was trained on the text {own}, the runs of {table and table.path} on "
-                f"{', '.join(sorted(known))}; losses on different text do not compare: --mix_corpora adds it anyway"
+                f"--run={source}: was trained on the text {text}, the runs of {table.path} on "
+                f"{', '.join(sorted(texts))}; losses on different text do not compare: --mix_corpora adds it anyway"
             )
 
 
 def fill_shared(rows: list[Json], table: Table | None) -> list[str]:
-    """Gives rows the columns SHARED that they leave out and in which all runs of the table are alike; a warning on what
-    was so taken."""
-    taken = {}
+    """Gives rows the columns SHARED that they leave out, where all runs of the table agree on them.
+
+    Args:
+      rows: the runs to add; changed in place.
+      table: the runs so far.
+
+    Returns:
+      A warning on what was assumed, if anything.
+    """
+    assumed = {}
     for name in SHARED:
-        values = {str(value): value for value in (table.columns.get(name, []) if table else [])}
+        values = {str(value): value for value in _cells(table, name)}
         if len(values) != 1:
             continue
         (value,) = values.values()
         for row in rows:
             if row.get(name) in (None, ""):
                 row[name] = value
-                taken[name] = value
-    if not taken:
+                assumed[name] = value
+    if not assumed:
         return []
-    listed = ", ".join(f"{name} {value}" for name, value in taken.items())
+    listed = ", ".join(f"{name} {value}" for name, value in assumed.items())
     return [f"the run leaves out what all runs of the table share; taken for it: {listed}"]
 
 
 def together(table: Table | None, rows: list[Json], path: str) -> Table:
-    """The table with the rows after its own; columns that one of both lacks are filled in where that is known."""
+    """The table with the rows after its own; columns that one of both lacks are filled in where that is known.
+
+    Args:
+      table: the runs so far.
+      rows: the runs to add.
+      path: of the new table, where there are no runs so far.
+    """
     if table is None:
         names = dict.fromkeys((*FIRST, *(name for row in rows for name in row)))
         return Table(path, {name: [row.get(name, "") for row in rows] for name in names}, list(range(2, 2 + len(rows))))
-    ours = {theirs: name for name, theirs in table.names.items()}
-    before = [{ours.get(name, name): value for name, value in row.items()} for row in workdir.rows_of(table)]
+    our_name_of = {theirs: name for name, theirs in table.names.items()}
+    before = [{our_name_of.get(name, name): value for name, value in row.items()} for row in workdir.rows_of(table)]
     names = dict.fromkeys(before[0]) | dict.fromkeys(name for row in rows for name in row)
     columns: dict[str, list] = {}
     for name in names:
-        values = [workdir.filled(row, name) if name not in row else row[name] for row in before]
+        values = [row[name] if name in row else workdir.filled(row, name) for row in before]
         values += [workdir.filled(row, name) for row in rows]
         columns[table.names.get(name, name)] = values
     last = max(table.rows)
@@ -114,55 +158,86 @@ def together(table: Table | None, rows: list[Json], path: str) -> Table:
 
 
 def options(law: Law) -> dict[str, Any]:
-    """The options of the fit that made a law.json, for fit.law: where that chose between two forms, their weights and
-    their prior, so does the new one."""
-    settings, drawn = law.record.get("settings") or {}, law.record.get("bootstrap") or {}
-    same = ("huber_delta", "reduction", "solver", "seed", "fix", "holdout", "select", "bootstrap_by", "weights")
-    found = {name: settings[name] for name in same if name in settings}
-    chosen = "choice" in law.record
-    if chosen:
-        found.pop("weights", None)
+    """The options of the fit that made a law.json, for fit.law.
+
+    Where that fit chose between two forms, their weights and their prior, the new one chooses too.
+    """
+    settings = law.record.get("settings") or {}
+    bootstrap = law.record.get("bootstrap") or {}
+    chose = "choice" in law.record
+    fit_options = {name: settings[name] for name in SETTINGS if name in settings}
+    if chose:
+        fit_options.pop("weights", None)
     else:
-        found["form"] = [law.form.name]
+        fit_options["form"] = [law.form.name]
     if "starts" in settings:
-        found["starts"] = settings["starts"] or "paper"
+        fit_options["starts"] = settings["starts"] or "paper"
     if not settings.get("weight_decay_default"):
-        found["weight_decay"] = settings.get("weight_decay")
+        fit_options["weight_decay"] = settings.get("weight_decay")
     prior = settings.get("prior") or {}
-    if "law" in prior and not (chosen and prior["law"] == "population"):  # which is the default there
-        found["prior"] = prior["law"]
-    if drawn:
-        found |= dict(bootstrap=len(drawn["draws"]), bootstrap_form=drawn["form"], percentiles=drawn["percentiles"])
-    return found
+    if "law" in prior and not (chose and prior["law"] == "population"):  # which is the default of a fit that chooses
+        fit_options["prior"] = prior["law"]
+    if bootstrap:
+        fit_options["bootstrap"] = len(bootstrap["draws"])
+        fit_options["bootstrap_form"] = bootstrap["form"]
+        fit_options["percentiles"] = bootstrap["percentiles"]
+    return fit_options
 
 
 def judged(law: Law, rows: list[Json]) -> list[Json]:
-    """What a law says of runs: predicted and measured loss, the interval of a run, whether the loss lies in it (None
-    without one), and what lies outside the fitted range."""
-    columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(n for row in rows for n in row)}
+    """What a law says of runs.
+
+    Returns:
+      For each row a dictionary: run, loss, predicted_loss, low and high (the interval of a run), n_active, n_tokens,
+      n_experts, inside (whether the loss lies in the interval, None without one) and outside_fitted_range.
+    """
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: [row.get(name) for row in rows] for name in names}
     table = Table("the added runs", columns, list(range(len(rows))))
-    found = summary.predict(law, table)["columns"]
-    out = []
+    predictions = summary.predict(law, table)["columns"]
+    lows = predictions.get("predicted_loss_low", predictions.get("law_loss_low"))
+    highs = predictions.get("predicted_loss_high", predictions.get("law_loss_high"))
+    judgements = []
     for i, row in enumerate(rows):
-        low, high = (found.get(f"predicted_loss_{end}", found.get(f"law_loss_{end}")) for end in ("low", "high"))
         loss = float(row["loss"])
-        one = dict(run=row.get("run"), loss=loss, predicted_loss=found["predicted_loss"][i], low=None, high=None)
-        one |= {name: float(row[name]) for name in ("n_active", "n_tokens", "n_experts")}
-        one["inside"] = None
-        if low and high:
-            one |= dict(low=low[i], high=high[i], inside=bool(low[i] <= loss <= high[i]))
-        out.append(one | dict(outside_fitted_range=found["outside_fitted_range"][i]))
-    return out
+        low = None
+        high = None
+        inside = None
+        if lows and highs:
+            low = lows[i]
+            high = highs[i]
+            inside = bool(low <= loss <= high)
+        judgements.append(
+            dict(
+                run=row.get("run"),
+                loss=loss,
+                predicted_loss=predictions["predicted_loss"][i],
+                low=low,
+                high=high,
+                n_active=float(row["n_active"]),
+                n_tokens=float(row["n_tokens"]),
+                n_experts=float(row["n_experts"]),
+                inside=inside,
+                outside_fitted_range=predictions["outside_fitted_range"][i],
+            )
+        )
+    return judgements
 
 
 def has_runs_of(law: Law, table: Table) -> bool:
     """Whether a table has the runs that a law.json was fitted to, and no others."""
-    known = (law.record.get("runs") or {}).get("fingerprint")
-    return read_runs(table, law.form.columns, mix_corpora=True).fingerprint() == known
+    fingerprint = (law.record.get("runs") or {}).get("fingerprint")
+    return read_runs(table, law.form.columns, mix_corpora=True).fingerprint() == fingerprint
 
 
 def what_next(law: Law, path: str, out: str | None) -> str:
-    """The command that follows."""
+    """The command that follows.
+
+    Args:
+      law: the one that the runs were compared with.
+      path: of the table of all runs.
+      out: of the law of all runs, where it was fitted.
+    """
     if out is not None:
         return f"the law of all runs is written to {out}; next: python -m fit plan --law={out}"
     if law.published:
@@ -184,27 +259,38 @@ PLANS_AFTER = "  and has {after_loss:.4f} by the law fitted again ({after_model}
 MODEL = "{n_experts} experts with {n_active:amount} active on {n_tokens:amount} tokens"
 
 
-def text(found: Json) -> str:
-    """What `fit add` found, in lines."""
+def text(result: Json) -> str:
+    """What `fit add` answers, in lines."""
     lines = []
-    for row in found["runs"]:
-        interval = NO_INTERVAL
-        if row["inside"] is not None:
-            first, last = found["percentiles"]
-            where = "inside" if row["inside"] else "OUTSIDE"
-            interval = say(INTERVAL, **row, where=where, share=last - first)
-        lines.append(say(PREDICTED, **row, off=row["loss"] / row["predicted_loss"] - 1, interval=interval))
-        if row["outside_fitted_range"]:
-            lines.append(f"  outside the fitted range: {row['outside_fitted_range']}")
-        if "refitted_loss" in row:
-            lines.append("  " + say(REFITTED, **row))
-    for row in found["plans"]:
-        models = {f"{name}_model": say(MODEL, **row[name]) for name in ("before", "after")}
-        losses = {f"{name}_loss": row[name]["loss"] for name in ("before", "after")}
-        lines += [say(PLANS, flops=row["flops"], **models, **losses), say(PLANS_AFTER, **models, **losses)]
-    lines += [f"warning: {warning}" for warning in found["warnings"]]
-    for run in found["known"]:
-        lines.append(f"{run}: in {found['table']} already, left as it is")
-    lines.append(f"{found['table']}: {len(found['runs'])} added, {found['n_runs']} runs")
-    lines.append(found["next"])
+    for row in result["runs"]:
+        lines += _lines_of_run(row, result["percentiles"])
+    for row in result["plans"]:
+        lines += _lines_of_plan(row)
+    lines += [f"warning: {warning}" for warning in result["warnings"]]
+    lines += [f"{run}: in {result['table']} already, left as it is" for run in result["known"]]
+    lines.append(f"{result['table']}: {len(result['runs'])} added, {result['n_runs']} runs")
+    lines.append(result["next"])
     return "\n".join(textwrap.fill(line, 120, subsequent_indent="    ", break_on_hyphens=False) for line in lines)
+
+
+def _lines_of_run(row: Json, percentiles: Sequence[float] | None) -> list[str]:
+    """Whether a run ended as predicted. percentiles: the ends of its interval."""
+    interval = NO_INTERVAL
+    if row["inside"] is not None:
+        assert percentiles is not None
+        first, last = percentiles
+        where = "inside" if row["inside"] else "OUTSIDE"
+        interval = say(INTERVAL, **row, where=where, share=last - first)
+    lines = [say(PREDICTED, **row, off=row["loss"] / row["predicted_loss"] - 1, interval=interval)]
+    if row["outside_fitted_range"]:
+        lines.append(f"  outside the fitted range: {row['outside_fitted_range']}")
+    if "refitted_loss" in row:
+        lines.append("  " + say(REFITTED, **row))
+    return lines
+
+
+def _lines_of_plan(row: Json) -> list[str]:
+    """The best plan of a budget before and after the fit with the new runs."""
+    models = {f"{name}_model": say(MODEL, **row[name]) for name in ("before", "after")}
+    losses = {f"{name}_loss": row[name]["loss"] for name in ("before", "after")}
+    return [say(PLANS, flops=row["flops"], **models, **losses), say(PLANS_AFTER, **models, **losses)]

@@ -1,6 +1,10 @@
-"""Which runs to train next for a fitted law: the set, what it costs, what it should do for the goal."""
+"""Which runs to train next for a fitted law: the set, what it costs, what it should do for the goal.
+
+Axes: k runs, g goals, stages (STAGES).
+"""
 
 import ast
+import dataclasses
 import statistics
 from collections.abc import Sequence
 
@@ -16,12 +20,14 @@ from fit.fitting.noise import Noise
 from fit.next_runs import design
 from fit.next_runs.design import Possible
 from fit.planning import optimum
+from fit.planning.constraints import Constraints
 from fit.shape.architecture import Architecture, training_flops
 
 DECAY = 0.2  # the part of each budget that its branch trains alone, unless the runs' config says otherwise
 WIDTHS = 12  # of the candidates, evenly spaced in the logarithm
-REACH = 4.0  # candidates have this many times more or fewer tokens a parameter than the runs had, at most
-GRID_WIDTHS, GRID_BUDGETS = 4, (0.25, 0.5, 1.0)  # of the plain grid
+RATIO_RANGE = 4.0  # candidates have this many times more or fewer tokens a parameter than the runs had, at most
+GRID_WIDTHS = 4  # of the plain grid
+GRID_BUDGETS = (0.25, 0.5, 1.0)  # of the plain grid, over its longest
 STAGES = ("before", "after", "grid")  # with the fitted runs alone, with the chosen ones as well, with a plain grid's
 
 
@@ -34,51 +40,55 @@ def next_runs(
     target_flops: float | None = None,
     names: Sequence[str] = (),
 ) -> Json:
-    """What to train next within `flops`, as a dictionary ready for JSON.
+    """Chooses what to train next within a budget.
 
-    table: the runs that the law was fitted to. The goal is to know the loss and the best number of experts at
-    target_flops or, without these, the coefficients `names`. The dictionary holds trunks, each with its model, budgets
-    and FLOPs; flops, what they cost together; grid, what a plain grid of the same budget is; expected, how sure the
-    goal is at each of STAGES. Raises UserError where the law is not a fit to these runs or cannot be planned with, or
-    no run within the budget is worth it.
+    The goal is to know the loss and the best number of experts at target_flops or, without these, the coefficients
+    `names`.
+
+    Args:
+      law: a fit to the runs of the table.
+      table: its runs.
+      architecture: how models are built.
+      experts: numbers of experts to choose from, as the law counts them.
+      flops: training FLOPs of all runs together.
+      target_flops: training FLOPs of the plan that matters.
+      names: of coefficients.
+
+    Returns:
+      A dictionary ready for JSON. It holds trunks, each with its model, budgets and FLOPs; flops, what they cost
+      together; grid, a plain grid of the same budget; expected, how sure the goal is at each of STAGES.
+
+    Raises:
+      UserError: where the law is no fit to these runs or cannot be planned with, or no run within the budget is worth
+        it.
     """
     runs, seed = _fitted_runs(law, table)
     scatter = _noise_of(law)
     possible = candidates(law, architecture, experts, runs, flops)
     grid = plain_grid(law, architecture, experts, runs, flops)
-    budget = optimum.Constraints(flops=target_flops or runs.flops.max())
-    solved = optimum.optima(law, architecture, budget, experts)
-    asked = optimum.columns_of(law, architecture, solved.d_model, solved.n_experts, solved.n_tokens)
-    parts, of_coefficients, known = design.linearised(law, runs, scatter, (possible.columns, grid.columns, asked))
-    of_possible, of_grid, of_asked = parts
+    solved = optimum.optima(law, architecture, Constraints(flops=target_flops or runs.flops.max()), experts)
+    of_optima = optimum.columns_of(law, architecture, solved.d_model, solved.n_experts, solved.n_tokens)
+    linear = design.linearised(law, runs, scatter, (possible.columns, grid.columns, of_optima))
+    candidate_gradients, grid_gradients, optima_gradients = linear.jacobians
     best = int(np.nanargmin(solved.loss))
     others = [i for i in np.flatnonzero(solved.feasible).tolist() if i != best]
     if target_flops:
-        goals = np.stack([of_asked[best], *(of_asked[i] - of_asked[best] for i in others)])
+        gaps = [optima_gradients[i] - optima_gradients[best] for i in others]
+        goals = np.stack([optima_gradients[best], *gaps])
     else:
-        goals = of_coefficients[[law.form.names.index(name) for name in names]]
-    problem = design.Design(possible, of_possible, goals, np.ones(len(goals)), **known)
+        goals = linear.of_coefficients[[law.form.names.index(name) for name in names]]
+    problem = _design(linear, possible, candidate_gradients, goals)
     before = problem.variances(problem.jacobian[:0], possible.model[:0])
+    weights = 1 / np.maximum(before, 1e-300)  # by the share of a coefficient's variance that is left
     if target_flops:
-        # 1 for the loss; exp(-z^2 / 2) for a gap of z standard errors to the best: unsettled gaps count most
-        above = np.log(solved.loss[others] / solved.loss[best])
-        error = np.maximum(scatter.total, design.LEAST_NOISE) * np.sqrt(before[1:])
-        problem.weights = np.append(1.0, np.exp(-0.5 * (above / np.maximum(error, 1e-300)) ** 2))
-    else:  # by the share of a coefficient's variance that is left
-        problem.weights = 1 / np.maximum(before, 1e-300)
+        weights = _weights_of_plan(solved, best, others, scatter, before)
+    problem = dataclasses.replace(problem, weights=weights)
     chosen = design.choose(problem, flops)
     if not chosen:
         raise UserError(f"--flops={flops:g}: no run within this budget makes the goal surer by {design.GAIN:.1%}")
     after = problem.variances(problem.jacobian[chosen], possible.model[chosen])
-    with_grid = problem.variances(of_grid, grid.model)
+    with_grid = problem.variances(grid_gradients, grid.model)
     errors = scatter.total * np.sqrt(np.stack([before, after, with_grid], axis=1))
-    if target_flops:
-        expected = _plan(solved, best, others, errors)
-    else:
-        values = [dict(name=name, value=law.coefficients[name]) for name in names]
-        expected = dict(
-            coefficients=[row | dict(standard_error=_by_stage(e)) for row, e in zip(values, errors, strict=True)]
-        )
     return dict(
         law=law.name,
         goal="plan" if target_flops else "coefficients",
@@ -89,13 +99,54 @@ def next_runs(
         seed=seed,
         trunks=_trunks(possible, chosen, architecture),
         grid=dict(flops=grid.flops(range(len(grid))), runs=len(grid), trunks=int(grid.model.max()) + 1),
-        expected=expected,
+        expected=_plan(solved, best, others, errors) if target_flops else _coefficients(law, names, errors),
+    )
+
+
+def _design(linear: design.Linearised, possible: Possible, gradients: Array, goals: Array) -> design.Design:
+    """The Design of candidates with gradients [c, n] and goals [g, n], all of weight 1."""
+    return design.Design(
+        possible=possible,
+        jacobian=gradients,
+        goals=goals,
+        weights=np.ones(len(goals)),
+        information=np.eye(len(linear.normal)),
+        normal=linear.normal,
+        spread=linear.spread,
+        shared=linear.shared,
+    )
+
+
+def _weights_of_plan(solved: optimum.Optima, best: int, others: list[int], scatter: Noise, before: Array) -> Array:
+    """[g]: weights of the goals of a plan, the loss of the best and the gaps of the others to it.
+
+    The loss has weight 1, a gap of z standard errors exp(-z^2 / 2): gaps that are not settled count most.
+
+    Args:
+      solved: the optimum at each number of experts.
+      best, others: their indices.
+      scatter: the noise of the fitted runs.
+      before: [g], the goals' variances over the noise's.
+    """
+    gaps = np.log(solved.loss[others] / solved.loss[best])
+    errors = np.maximum(scatter.total, design.LEAST_NOISE) * np.sqrt(before[1:])
+    return np.append(1.0, np.exp(-0.5 * (gaps / np.maximum(errors, 1e-300)) ** 2))
+
+
+def _coefficients(law: Law, names: Sequence[str], errors: Array) -> Json:
+    """What is expected of coefficients, from their standard errors [g, stages]."""
+    return dict(
+        coefficients=[
+            dict(name=name, value=law.coefficients[name], standard_error=_by_stage(error))
+            for name, error in zip(names, errors, strict=True)
+        ]
     )
 
 
 def _fitted_runs(law: Law, table: Table) -> tuple[Runs, int]:
-    """The Runs that the law was fitted to, and a seed that none of them had."""
-    settings, described = law.record.get("settings") or {}, law.record.get("runs") or {}
+    """(the Runs that the law was fitted to, a seed that none of them had). Raises UserError for other runs."""
+    settings = law.record.get("settings") or {}
+    described = law.record.get("runs") or {}
     if law.published or "fingerprint" not in described:
         raise UserError(f"--law={law.name}: expected a law.json that fit law wrote: its runs are part of the question")
     runs = read_runs(table, law.form.columns, mix_corpora=True)
@@ -109,7 +160,7 @@ def _fitted_runs(law: Law, table: Table) -> tuple[Runs, int]:
 
 
 def _noise_of(law: Law) -> Noise:
-    """The Noise that fit law estimated from the residuals."""
+    """The Noise that fit law estimated from the residuals. Raises UserError where law.json lacks it."""
     noise = law.record.get("noise") or {}
     if not {"run", "trunk", "degrees_of_freedom"} <= noise.keys():
         raise UserError(f"--law={law.name}: does not say how its runs scatter (noise): fit it again")
@@ -117,13 +168,21 @@ def _noise_of(law: Law) -> Noise:
 
 
 def _by_stage(errors: Array) -> Json:
+    """{stage: entry} of an array whose first axis is STAGES."""
     return dict(zip(STAGES, errors.tolist(), strict=True))
 
 
 def _plan(solved: optimum.Optima, best: int, others: list[int], errors: Array) -> Json:
-    """From the standard errors [g, stages] of the best's log loss and of the others' above it."""
+    """What is expected of a plan.
+
+    Args:
+      solved: the optimum at each number of experts.
+      best, others: their indices.
+      errors: [g, stages], standard errors of the best's log loss and of the others' above it.
+    """
     z = statistics.NormalDist().inv_cdf((1 + LEVEL) / 2)
-    loss, rows = float(solved.loss[best]), []
+    loss = float(solved.loss[best])
+    rows = []
     for i, error in zip(others, errors[1:], strict=True):
         above = float(np.log(solved.loss[i] / loss))
         rows.append(dict(n_experts=int(solved.n_experts[i]), log_loss_above=above, log_error=_by_stage(error)))
@@ -138,19 +197,20 @@ def _plan(solved: optimum.Optima, best: int, others: list[int], errors: Array) -
 
 def _trunks(possible: Possible, chosen: list[int], architecture: Architecture) -> list[Json]:
     """A dictionary for each model to train, by experts and size."""
-    rows = {}
+    runs_of_model: dict[tuple[int, int], list[int]] = {}
     for i in chosen:
-        rows.setdefault((int(possible.n_experts[i]), int(possible.n_blocks[i])), []).append(i)
+        model = int(possible.n_experts[i]), int(possible.n_blocks[i])
+        runs_of_model.setdefault(model, []).append(i)
     return [
         dict(
-            n_experts=e,
+            n_experts=n_experts,
             d_model=n_blocks * architecture.width_per_block,
             n_blocks=n_blocks,
-            n_active=float(possible.n_active[of[0]]),
-            n_tokens=sorted(int(possible.n_tokens[i]) for i in of),
-            flops=possible.flops(of),
+            n_active=float(possible.n_active[runs[0]]),
+            n_tokens=sorted(int(possible.n_tokens[i]) for i in runs),
+            flops=possible.flops(runs),
         )
-        for (e, n_blocks), of in sorted(rows.items())
+        for (n_experts, n_blocks), runs in sorted(runs_of_model.items())
     ]
 
 
@@ -160,7 +220,8 @@ def decay_of(law: Law) -> float:
 
 
 def possible_runs(law: Law, architecture: Architecture, n_blocks: Array, n_experts: Array, n_tokens: Array) -> Possible:
-    """The Possible runs of these numbers; UserError where the law reads a column that no architecture determines."""
+    """The Possible runs of these numbers [k]. Raises UserError where the law reads a column that no architecture
+    determines."""
     d_model = n_blocks * float(architecture.width_per_block)
     columns = optimum.columns_of(law, architecture, d_model, n_experts, n_tokens)
     model = np.unique(np.stack([n_blocks, n_experts]), axis=1, return_inverse=True)[1].ravel()
@@ -175,43 +236,57 @@ def _blocks(architecture: Architecture, n_active: float) -> int:
 
 
 def candidates(law: Law, architecture: Architecture, experts: Floats, runs: Runs, flops: float) -> Possible:
-    """The Possible runs within a budget: widths from the narrowest of `runs` up; tokens from the fewest of `runs` up,
-    doubled each time, at most as many as their text has. UserError where not even the cheapest is within the budget."""
-    sizes, fewest, width = runs.n_active, runs.n_tokens.min(), float(architecture.width_per_block)
-    narrowest = _blocks(architecture, sizes.min())
-    cheapest = training_flops(architecture.n_active(narrowest * width), fewest)
+    """The runs within a budget to choose from.
+
+    Widths go from the narrowest of `runs` up. Tokens go from the fewest of `runs` up, doubled each time, at most as
+    many as their text has. Tokens per parameter stay within RATIO_RANGE times those of `runs`.
+
+    Raises:
+      UserError: where not even the cheapest is within the budget.
+    """
+    width = float(architecture.width_per_block)
+    fewest_tokens = runs.n_tokens.min()
+    narrowest = _blocks(architecture, runs.n_active.min())
+    cheapest = training_flops(architecture.n_active(narrowest * width), fewest_tokens)
     if cheapest > flops:
         raise UserError(
             f"--flops={flops:g}: the cheapest run, as small and short as those there are, takes {cheapest:.3g}"
         )
-    widest = float(architecture.d_model(flops / training_flops(1, fewest))) / width
+    widest = float(architecture.d_model(flops / training_flops(1, fewest_tokens))) / width
     blocks = np.unique(np.geomspace(narrowest, max(narrowest, int(widest)), WIDTHS).round().astype(int))
-    experts = np.asarray(experts, int)[architecture.enough(experts)]
-    most = min(flops / cheapest * fewest, law.models["unique_tokens"] or np.inf)
-    tokens = np.round(fewest * 2.0 ** np.arange(int(np.log2(max(most / fewest, 1))) + 1)).astype(int)
-    grid = [a.ravel() for a in np.meshgrid(blocks, experts, tokens, indexing="ij")]
-    n_active = architecture.n_active(grid[0] * width, grid[1])
-    ratio, had = grid[2] / n_active, runs.n_tokens / sizes
-    fine = (ratio >= had.min() / REACH) & (ratio <= had.max() * REACH)
-    fine &= training_flops(n_active, grid[2]) <= flops * (1 + 1e-9)
-    return possible_runs(law, architecture, *(a[fine] for a in grid))
+    experts = np.asarray(experts, int)[architecture.has_enough_experts(experts)]
+    most_tokens = min(flops / cheapest * fewest_tokens, law.models["unique_tokens"] or np.inf)
+    n_doublings = int(np.log2(max(most_tokens / fewest_tokens, 1)))
+    tokens = np.round(fewest_tokens * 2.0 ** np.arange(n_doublings + 1)).astype(int)
+    grid = np.meshgrid(blocks, experts, tokens, indexing="ij")
+    n_blocks, n_experts, n_tokens = (axis.ravel() for axis in grid)
+    n_active = architecture.n_active(n_blocks * width, n_experts)
+    ratio = n_tokens / n_active
+    fitted_ratio = runs.n_tokens / runs.n_active
+    allowed = (ratio >= fitted_ratio.min() / RATIO_RANGE) & (ratio <= fitted_ratio.max() * RATIO_RANGE)
+    allowed &= training_flops(n_active, n_tokens) <= flops * (1 + 1e-9)
+    return possible_runs(law, architecture, n_blocks[allowed], n_experts[allowed], n_tokens[allowed])
 
 
 def plain_grid(law: Law, architecture: Architecture, experts: Floats, runs: Runs, flops: float) -> Possible:
-    """The Possible runs of a log-uniform grid that costs `flops`: GRID_WIDTHS widths from the narrowest of `runs` up,
-    every number of experts, and budgets that are GRID_BUDGETS times the longest. The widest has about as many tokens a
-    parameter as the median of `runs`."""
-    decay, wanted = decay_of(law), np.median(runs.n_tokens / runs.n_active)
+    """The runs of a log-uniform grid that costs `flops`.
+
+    It has GRID_WIDTHS widths from the narrowest of `runs` up, every number of experts, and budgets that are
+    GRID_BUDGETS times the longest. Its widest model has about as many tokens a parameter as the median of `runs`.
+    """
+    decay = decay_of(law)
+    ratio = np.median(runs.n_tokens / runs.n_active)
+    width = float(architecture.width_per_block)
     narrowest = _blocks(architecture, runs.n_active.min())
-    tried = []
+    grids = []  # (how far the ratio is off, blocks, longest budget)
     for widest in np.unique(np.geomspace(narrowest, 64 * narrowest, 64).round().astype(int)):
         blocks = np.unique(np.geomspace(narrowest, widest, GRID_WIDTHS).round().astype(int))
-        n_active = architecture.n_active(blocks[:, None] * float(architecture.width_per_block), np.array(experts))
+        n_active = architecture.n_active(blocks[:, None] * width, np.array(experts))
         n_active = np.broadcast_to(n_active, (len(blocks), len(experts))).mean(axis=1)
-        each = training_flops(n_active.sum() * len(experts), (1 - decay) + decay * sum(GRID_BUDGETS))
-        longest = min(flops / each, law.models["unique_tokens"] or np.inf)
-        tried.append((abs(np.log(longest / n_active[-1] / wanted)), blocks, longest))
-    _, blocks, longest = min(tried, key=lambda one: one[0])
+        flops_per_token = training_flops(n_active.sum() * len(experts), (1 - decay) + decay * sum(GRID_BUDGETS))
+        longest = min(flops / flops_per_token, law.models["unique_tokens"] or np.inf)
+        grids.append((abs(np.log(longest / n_active[-1] / ratio)), blocks, longest))
+    _, blocks, longest = min(grids, key=lambda grid: grid[0])
     tokens = np.maximum(1, np.floor(longest * np.array(GRID_BUDGETS))).astype(int)
-    grid = np.meshgrid(blocks, np.asarray(experts, int), np.unique(tokens), indexing="ij")
-    return possible_runs(law, architecture, *(a.ravel() for a in grid))
+    axes = np.meshgrid(blocks, np.asarray(experts, int), np.unique(tokens), indexing="ij")
+    return possible_runs(law, architecture, *(axis.ravel() for axis in axes))

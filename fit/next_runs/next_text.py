@@ -1,4 +1,4 @@
-"""What fit next found, in words, and as a sweep file for launch.sweep."""
+"""What `fit next` answers, in words, and as a sweep file for launch.sweep."""
 
 import ast
 
@@ -15,39 +15,44 @@ from fit.shape.architecture import PAPER, Architecture
 STAGES = ("fitted runs", "and these", "or a plain grid")
 
 
-def text(found: Json) -> str:
-    """What next_runs found, in words."""
-    columns, expected = "{:>9} {:>8} {:>7} {:>9} {:>10}  {}", "{:32} {:>20} {:>20} {:>20}"
+def text(result: Json) -> str:
+    """What next_runs answered, in words."""
+    columns = "{:>9} {:>8} {:>7} {:>9} {:>10}  {}"
+    expected = "{:32} {:>20} {:>20} {:>20}"
     lines: list[str] = [columns.format("n_experts", "d_model", "blocks", "n_active", "FLOPs", "n_tokens")]
-    lines += [columns.format(*row) for row in trunks(found)]
-    lines += [summary(found), "", expected.format("what is expected", *STAGES)]
-    lines += [expected.format(*row) for row in certainty(found)]
-    return "\n".join([*lines, "", *notes(found)])
+    lines += [columns.format(*row) for row in trunks(result)]
+    lines += [summary(result), "", expected.format("what is expected", *STAGES)]
+    lines += [expected.format(*row) for row in certainty(result)]
+    return "\n".join([*lines, "", *notes(result)])
 
 
-def trunks(found: Json) -> list[list]:
+def trunks(result: Json) -> list[list]:
     """For each trunk: n_experts, d_model, blocks, n_active, FLOPs, n_tokens."""
-    names = "n_experts", "d_model", "n_blocks"
     rows = []
-    for trunk in found["trunks"]:
+    for trunk in result["trunks"]:
+        shape = [trunk[name] for name in ("n_experts", "d_model", "n_blocks")]
         tokens = ", ".join(map(amount, trunk["n_tokens"]))
-        rows.append([*(trunk[name] for name in names), amount(trunk["n_active"]), f"{trunk['flops']:.3g}", tokens])
+        rows.append([*shape, amount(trunk["n_active"]), f"{trunk['flops']:.3g}", tokens])
     return rows
 
 
-def summary(found: Json) -> str:
+def summary(result: Json) -> str:
     """What the runs cost together, in a sentence."""
-    n_runs = sum(len(row["n_tokens"]) for row in found["trunks"])
-    saved = 1 - found["flops"] / found["flops_one_by_one"]
+    saved = 1 - result["flops"] / result["flops_one_by_one"]
     return (
-        f"{_counted(n_runs, 'run')} on {_counted(len(found['trunks']), 'trunk')}: {found['flops']:.4g} of "
-        f"{found['budget']:.4g} FLOPs; sharing trunks saves {saved:.0%}"
+        f"{_counted(_n_runs(result), 'run')} on {_counted(len(result['trunks']), 'trunk')}: {result['flops']:.4g} of "
+        f"{result['budget']:.4g} FLOPs; sharing trunks saves {saved:.0%}"
     )
 
 
-def notes(found: Json) -> list[str]:
+def _n_runs(result: Json) -> int:
+    """How many runs all trunks have together."""
+    return sum(len(trunk["n_tokens"]) for trunk in result["trunks"])
+
+
+def notes(result: Json) -> list[str]:
     """What the plain grid is, and what the figures hold."""
-    grid = found["grid"]
+    grid = result["grid"]
     return [
         f"the plain grid: {_counted(grid['runs'], 'run')} on {_counted(grid['trunks'], 'trunk')}, {grid['flops']:.4g} "
         "FLOPs, evenly spaced in the logarithms of size and tokens, at every number of experts",
@@ -56,57 +61,55 @@ def notes(found: Json) -> list[str]:
 
 
 def _counted(n: int, what: str) -> str:
+    """A number with its noun: "1 run", "2 runs"."""
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
-def certainty(found: Json) -> list[list[str]]:
+def certainty(result: Json) -> list[list[str]]:
     """[[what is expected, how sure at each of STAGES]]."""
-    expected = found["expected"]
+    expected = result["expected"]
     if "coefficients" in expected:
         return [
             [f"{row['name']} {row['value']:.4g}", *(f"± {error:.3g}" for error in row["standard_error"].values())]
             for row in expected["coefficients"]
         ]
     best = expected["best"]
-    ends = [f"{low:.4f} to {high:.4f}" for low, high in expected["loss"].values()]
-    rows = [[f"loss {best['loss']:.4f} at {found['target_flops']:.3g} FLOPs", *ends]]
+    intervals = [f"{low:.4f} to {high:.4f}" for low, high in expected["loss"].values()]
+    rows = [[f"loss {best['loss']:.4f} at {result['target_flops']:.3g} FLOPs", *intervals]]
     for row in expected["others"]:
-        above = [f"{row['log_loss_above']:.2%} ± {error:.2%}" for error in row["log_error"].values()]
-        rows.append([f"E = {row['n_experts']} above E = {best['n_experts']}", *above])
+        gaps = [f"{row['log_loss_above']:.2%} ± {error:.2%}" for error in row["log_error"].values()]
+        rows.append([f"E = {row['n_experts']} above E = {best['n_experts']}", *gaps])
     return rows
 
 
-def sweep_source(law: Law, architecture: Architecture, found: Json, base: str | None = None) -> str:
-    """A sweep file for launch.sweep with the found trunks. base: a config file to start from instead of the runs' own.
-    Raises UserError where nothing says what config the runs had."""
-    own, of_runs = recipe.runs_config(law, architecture == PAPER)
-    if base is None and own is not None and not plan_config.is_shipped(own):
-        raise UserError(sentences.FOREIGN_CONFIG.format(flag="emit_sweep", law=law.name, base=own))
-    overrides = of_runs if base is None or plan_config.is_same(base, own) else text_of(law.models)
-    base = base or own
-    if base is None:
-        raise UserError(
-            f"--emit_sweep: --law={law.name} leaves open how its runs were trained: {plan_config.no_config(law)}; "
-            "name a config that serves by --base_config"
-        )
+def sweep_source(law: Law, architecture: Architecture, result: Json, base: str | None = None) -> str:
+    """A sweep file for launch.sweep that trains the chosen trunks.
+
+    Args:
+      law: whose runs come next.
+      architecture: how the models are built.
+      result: from next_runs.
+      base: a config file to start from instead of the runs' own.
+
+    Raises:
+      UserError: where nothing says what config the runs had, or it is none of jmoe's own.
+    """
+    base, overrides = _config_of_sweep(law, architecture, base)
     shared = "".join(f"    {field!r}: {ast.literal_eval(value)!r},\n" for field, value in overrides.items())
-    built = [architecture.fields(row["d_model"], row["n_experts"]) for row in found["trunks"]]
-    models = "".join(
-        f"    ({row['d_model']}, {row['n_blocks']}, {row['n_experts']}, "
-        f"({', '.join(f'{n:_}' for n in row['n_tokens'])},){f', {own!r}' if own else ''}),\n"
-        for row, own in zip(found["trunks"], built, strict=True)
-    )
-    more = ", more" if any(built) else ""
-    all_else = ", all else" if more else ""
-    spread = '        | {f"model.{name}": value for name, value in more.items()}\n' if more else ""
-    n_runs, n_trunks = sum(len(row["n_tokens"]) for row in found["trunks"]), len(found["trunks"])
-    where = law.name.replace("\\", "/").replace('"', "'")
+    fields = [architecture.fields(trunk["d_model"], trunk["n_experts"]) for trunk in result["trunks"]]
+    models = "".join(_model_line(trunk, more) for trunk, more in zip(result["trunks"], fields, strict=True))
+    has_more = any(fields)
+    more = ", more" if has_more else ""
+    all_else = ", all else" if has_more else ""
+    spread = '        | {f"model.{name}": value for name, value in more.items()}\n' if has_more else ""
+    law_name = law.name.replace("\\", "/").replace('"', "'")
     return (
-        f'"""The runs to train after {where}: {n_runs} on {n_trunks} trunks, {found["flops"]:.3g} FLOPs.\n\n'
+        f'"""The runs to train after {law_name}: {_n_runs(result)} on {len(result["trunks"])} trunks, '
+        f"{result['flops']:.3g} FLOPs.\n\n"
         "python -m launch.sweep --sweep=THIS_FILE --workdir=DIR\n\n"
         "Chosen by fit next. In the workdir of the runs so far, with --mix=config, its runs.csv holds both.\n"
         '"""\n\n'
-        f"SEED = {found['seed']}  # that no run so far had\n"
+        f"SEED = {result['seed']}  # that no run so far had\n"
         f"SHARED = {{\n{shared}}}  # as the runs so far had it\n"
         f"MODELS = [  # d_model, blocks, experts, budgets in tokens{all_else}\n{models}]\n\n\n"
         "def get_sweep():\n"
@@ -123,3 +126,27 @@ def sweep_source(law: Law, architecture: Architecture, found: Json, base: str | 
         f"        for d_model, n_blocks, n_experts, n_tokens{more} in MODELS\n"
         "    ]\n"
     )
+
+
+def _config_of_sweep(law: Law, architecture: Architecture, base: str | None) -> tuple[str, dict[str, str]]:
+    """(config file, overrides) of the sweep. The arguments and errors are those of sweep_source."""
+    config_of_runs, overrides = recipe.runs_config(law, architecture == PAPER)
+    if base is not None:
+        if not plan_config.is_same(base, config_of_runs):
+            overrides = text_of(law.models)
+        return base, overrides
+    if config_of_runs is None:
+        raise UserError(
+            f"--emit_sweep: --law={law.name} leaves open how its runs were trained: {plan_config.no_config(law)}; "
+            "name a config that serves by --base_config"
+        )
+    if not plan_config.is_shipped(config_of_runs):
+        raise UserError(sentences.FOREIGN_CONFIG.format(flag="emit_sweep", law=law.name, base=config_of_runs))
+    return config_of_runs, overrides
+
+
+def _model_line(trunk: Json, more: dict[str, int]) -> str:
+    """The line of MODELS of a trunk. more: fields of config.model beyond the paper's shape."""
+    budgets = ", ".join(f"{n:_}" for n in trunk["n_tokens"])
+    fields = f", {more!r}" if more else ""
+    return f"    ({trunk['d_model']}, {trunk['n_blocks']}, {trunk['n_experts']}, ({budgets},){fields}),\n"

@@ -1,6 +1,7 @@
 """One self-contained HTML page: a law, its fit, the paper's tables and figures for it, and the numbers behind them."""
 
 import base64
+import dataclasses
 import html
 import io
 import json
@@ -12,11 +13,10 @@ from typing import Any
 from fit.aliases import Json
 from fit.data.runs import Runs
 from fit.errors import UserError
-from fit.fitted_law import law_check, summary
-from fit.fitted_law.built import words_of
+from fit.fitted_law import law_check, summary, table_architecture
 from fit.fitted_law.law import Law
 from fit.messages import units
-from fit.paper import figures, found, tables
+from fit.paper import figures, findings, tables
 from fit.planning import optimum, plan_text, planning
 from fit.shape.architecture import Architecture
 
@@ -37,61 +37,83 @@ NAMES |= dict(loss="loss (nats per token)", training_flops="training FLOPs")
 
 
 def page(law: Law, architecture: Architecture, measured: figures.Measured) -> tuple[str, dict[str, str]]:
-    """(the page as text, what it says in short). Where the law cannot give a part, it says why."""
+    """(the page as text, {heading: sentence} of its summary). Where the law cannot give a part, the page says why."""
     title = f"{law.form.name.capitalize()} scaling law: {pathlib.Path(law.name).name}"
-    opening, *rest = [_figure_section(law, architecture, which, measured) for which in (FIRST, *OTHERS)]
-    answer, warnings, short = _decision(law, architecture, measured and measured[0])
-    told = [f"<p><b>{_text(what.capitalize())}</b>: {_text(words)}.</p>" for what, words in short.items()]
-    shown = [_table_section(law, architecture, which) for which in tables.TABLES]
+    opening = _figure_section(law, architecture, FIRST, measured)
+    other_figures = [_figure_section(law, architecture, which, measured) for which in OTHERS]
+    all_tables = [_table_section(law, architecture, which) for which in tables.TABLES]
+    decision = _decision(law, architecture, measured[0] if measured else None)
+    answer = [f'<p class="answer">{_text(decision.answer)}</p>']
+    for heading, sentence in decision.summary.items():
+        answer.append(f"<p><b>{_text(heading.capitalize())}</b>: {_text(sentence)}.</p>")
     template = string.Template(pathlib.Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
     page = template.substitute(
         title=_text(title),
-        answer="\n".join([f'<p class="answer">{_text(answer)}</p>', *told]),
+        answer="\n".join(answer),
         picture=opening,
-        parts="\n".join([*_fit(law, architecture, warnings), *shown, *rest]),
+        parts="\n".join([*_fit(law, architecture, decision.warnings), *all_tables, *other_figures]),
         record=_text(json.dumps(law.record, indent=1)),
     )
-    return page, short
+    return page, decision.summary
 
 
-def _decision(law: Law, architecture: Architecture, runs: Runs | None) -> tuple[str, list[str], dict[str, str]]:
-    """(what to train with the most compute that was fitted, the sentences to know before that, what was found in
-    short)."""
+@dataclasses.dataclass(frozen=True)
+class _Decision:
+    """What to train with the most compute that was fitted.
+
+    Attributes:
+      answer: A sentence.
+      warnings: What to know before that.
+      summary: {heading: sentence} of what was found, in short.
+    """
+
+    answer: str
+    warnings: list[str]
+    summary: dict[str, str]
+
+
+def _decision(law: Law, architecture: Architecture, runs: Runs | None) -> _Decision:
+    """What to train with the most compute that was fitted."""
     where = "the most that was fitted" if "training_flops" in law.ranges else "for which the law does not say its range"
     flops = float(law.ranges.get("training_flops", tables.TABLE_1_FLOPS)[-1])
     try:
-        plan = planning.plan(law, architecture, optimum.Constraints(flops=flops), law.experts)
+        plan = planning.plan_within(law, architecture, optimum.Constraints(flops=flops), law.experts)
     except UserError as e:
-        return f"Nothing that this law could decide: {e}", [], {}
+        return _Decision(f"Nothing that this law could decide: {e}", [], {})
     answer = f"With {units.flops(flops)} training FLOPs, {where}: {plan_text.answer(plan)}"
-    return answer, plan["warnings"], found.sentences(law, runs, plan)
+    return _Decision(answer, plan.warnings, findings.sentences(law, runs, plan.to_dict()))
 
 
 def _fit(law: Law, architecture: Architecture, warnings: list[str]) -> list[str]:
-    """Where the law comes from and how sure it is; warnings: those of the decision."""
+    """Sections on where the law comes from and how sure it is. warnings: those of the decision."""
     lines = [] if law.published else list(summary.summary(law.record))
-    said = [line for line in lines if not line.startswith("warning: ")]
-    warnings = warnings + [line.removeprefix("warning: ") for line in lines if line not in said]
-    measured = [line for line in said if line.startswith("mean relative error")]
+    of_fit = [line for line in lines if not line.startswith("warning: ")]
+    warnings = warnings + [line.removeprefix("warning: ") for line in lines if line not in of_fit]
+    measured = [line for line in of_fit if line.startswith("mean relative error")]
     parts = ["<h2>Where it comes from</h2>", f"<p>{_text(_origin(law))}</p>"]
-    parts += [f"<p>By its runs: {_text('; '.join(measured))}.</p>"] if measured else []
+    if measured:
+        parts.append(f"<p>By its runs: {_text('; '.join(measured))}.</p>")
     if warnings:
         parts.append(f'<p>Before trusting it:</p><ul class="warnings">{_items(warnings)}</ul>')
     if law.ranges:
-        ends = [(name, _cell(name, low), _cell(name, high)) for name, (low, high) in law.ranges.items()]
-        reach = [{"column": NAMES.get(name, name), "from": low, "to": high} for name, low, high in ends]
-        parts += ["<h2>What it was fitted to</h2>", _table(reach), f"<p>{_text(_models(law, architecture))}</p>"]
-    if quality := _quality(law.record):
+        rows = []
+        for name, (low, high) in law.ranges.items():
+            rows.append({"column": NAMES.get(name, name), "from": _cell(name, low), "to": _cell(name, high)})
+        parts += ["<h2>What it was fitted to</h2>", _table(rows), f"<p>{_text(_models(law, architecture))}</p>"]
+    quality = _quality(law.record)
+    if quality:
         parts += ["<h2>Errors</h2>", _table(quality)]
-        parts.append(f"<details><summary>what the fit said</summary><ul>{_items(said)}</ul></details>")
+        parts.append(f"<details><summary>what the fit said</summary><ul>{_items(of_fit)}</ul></details>")
     return [*parts, "<h2>Coefficients</h2>", _table(_coefficients(law))]
 
 
 def _text(text: object) -> str:
+    """A text as HTML."""
     return html.escape(str(text))
 
 
 def _items(sentences: Iterable[str]) -> str:
+    """Sentences as items of a list."""
     return "".join(f"<li>{_text(sentence)}</li>" for sentence in sentences)
 
 
@@ -99,21 +121,28 @@ def _origin(law: Law) -> str:
     """One sentence: where the law comes from."""
     if law.published:
         return f"Published: {law.record['source']}. {law.record['note']}."
-    runs, fitted, held_out = (law.record.get(name) or {} for name in ("runs", "fitted", "held_out"))
+    runs = law.record.get("runs") or {}
+    fitted = law.record.get("fitted") or {}
+    held_out = law.record.get("held_out") or {}
     words = f"Fitted to {fitted.get('runs', 'the')} runs"
     words += f" of {runs['file']}" if "file" in runs else ", the law does not say which"
-    words += f", {held_out['runs']} more held out" if held_out else ""
-    return words + (f" (fingerprint of the runs {runs['fingerprint'][:12]})." if "fingerprint" in runs else ".")
+    if held_out:
+        words += f", {held_out['runs']} more held out"
+    if "fingerprint" in runs:
+        words += f" (fingerprint of the runs {runs['fingerprint'][:12]})"
+    return f"{words}."
 
 
 def _models(law: Law, architecture: Architecture) -> str:
     """One sentence: the models and the text of the fitted runs."""
     words = [f"Models of width {architecture.width_per_block} a block with a vocabulary of {architecture.vocab_size:,}"]
-    if built := law.models["architecture"]:
-        words.append(f"built with {words_of(built)}")
+    architecture_of_runs = law.models["architecture"]
+    if architecture_of_runs:
+        words.append(f"built with {table_architecture.in_words(architecture_of_runs)}")
     named = dict(base_config="config", corpus="corpus fingerprint", unique_tokens="training tokens in the text")
     for name, what in named.items():
-        if value := law.models[name]:
+        value = law.models[name]
+        if value:
             words.append(f"{what} {units.amount(value) if name in COUNTS else str(value)[:60]}")
     return "; ".join(words) + ". What lies outside these ranges is dashed in the pictures."
 
@@ -138,33 +167,44 @@ def _quality(record: Json) -> list[Json]:
 
 
 def _percent(share: float | None) -> str | None:
+    """A share in percent."""
     return None if share is None else f"{share:.2%}"
 
 
 def _coefficients(law: Law) -> list[Json]:
     """Rows of coefficients, each with its interval by profile likelihood and by bootstrap where the fit made them."""
-    intervals = {}
-    if profile := law.record.get("profile"):
-        ends = {name: (found["low"], found["high"]) for name, found in profile.items()}
-        intervals[f"profile likelihood ({law_check.LEVEL:.0%})"] = ends
-    if bootstrap := law.record.get("bootstrap"):
+    intervals: dict[str, Json] = {}
+    profile = law.record.get("profile")
+    if profile:
+        by_profile = {name: (ends["low"], ends["high"]) for name, ends in profile.items()}
+        intervals[f"profile likelihood ({law_check.LEVEL:.0%})"] = by_profile
+    bootstrap = law.record.get("bootstrap")
+    if bootstrap:
         low, high = law.percentiles
         how = f"{low:g}th to {high:g}th percentile of {len(bootstrap['draws'])} bootstrap fits"
         intervals[how] = bootstrap.get("intervals") or {}
-    return [
-        dict(coefficient=name, value=value)
-        | {how: _interval(*ends[name]) if ends.get(name) else None for how, ends in intervals.items()}
-        for name, value in law.coefficients.items()
-    ]
+    rows = []
+    for name, value in law.coefficients.items():
+        row: Json = dict(coefficient=name, value=value)
+        for how, ends in intervals.items():
+            row[how] = _interval(*ends[name]) if ends.get(name) else None
+        rows.append(row)
+    return rows
 
 
 def _interval(low: float | None, high: float | None) -> str:
-    if low is None or high is None:
-        return "unbounded" if low is high else f"{low:.4g} or more" if high is None else f"{high:.4g} or less"
+    """An interval in words; None is an open end."""
+    if low is None and high is None:
+        return "unbounded"
+    if high is None:
+        return f"{low:.4g} or more"
+    if low is None:
+        return f"{high:.4g} or less"
     return f"{low:.4g} to {high:.4g}"
 
 
 def _table_section(law: Law, architecture: Architecture, which: str) -> str:
+    """The section of a table of the paper."""
     try:
         rows = list(tables.TABLES[which](law, architecture))
         body = f'{_table(rows)}\n<p class="soft">{_text(tables.note(which, law, rows))}</p>'
@@ -174,6 +214,7 @@ def _table_section(law: Law, architecture: Architecture, which: str) -> str:
 
 
 def _figure_section(law: Law, architecture: Architecture, which: str, measured: figures.Measured) -> str:
+    """The section of a figure of the paper, with the numbers behind it."""
     from fit.paper.figures import style
 
     caption = figures.FIGURES[which]
@@ -196,17 +237,22 @@ def _figure_section(law: Law, architecture: Architecture, which: str, measured: 
 
 
 def _table(rows: list[Json]) -> str:
+    """Rows as a table. Columns with sentences are wrapped."""
     if not rows:
         return '<p class="soft">none</p>'
-    long = {name for row in rows for name, value in row.items() if len(str(value)) > WORDS and isinstance(value, str)}
-    tag = {name: ' class="words"' if name in long else "" for name in rows[0]}
-    heads = {name: "memory" if name in BYTES else name for name in rows[0]}
-    head = (f"<th{tag[name]}>{_text(words).replace('_', '_<wbr>')}</th>" for name, words in heads.items())
-    body = "".join(
-        "<tr>" + "".join(f"<td{tag[name]}>{_text(_cell(name, value))}</td>" for name, value in row.items()) + "</tr>"
-        for row in rows
-    )
-    return f'<div class="scroll"><table><tr>{"".join(head)}</tr>{body}</table></div>'
+    wrapped = set()
+    for row in rows:
+        wrapped |= {name for name, value in row.items() if isinstance(value, str) and len(value) > WORDS}
+    tag = {name: ' class="words"' if name in wrapped else "" for name in rows[0]}
+    head = ""
+    for name in rows[0]:
+        words = "memory" if name in BYTES else name
+        head += f"<th{tag[name]}>{_text(words).replace('_', '_<wbr>')}</th>"
+    body = ""
+    for row in rows:
+        cells = [f"<td{tag[name]}>{_text(_cell(name, value))}</td>" for name, value in row.items()]
+        body += f"<tr>{''.join(cells)}</tr>"
+    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
 
 
 def _cell(name: str, value: Any) -> str:

@@ -15,7 +15,7 @@ from fit.fitted_law import summary
 from fit.fitted_law.law import Law, in_words
 from fit.form import Reduced
 from fit.laws import FORMS, PRESETS
-from fit.planning import optimum, planning
+from fit.planning import draws, optimum, plan_warnings
 from fit.shape.architecture import Architecture
 
 TABLE_1_EXPERTS = (1, 2, 4, 8, 16)
@@ -26,16 +26,23 @@ FAR = 100  # times the largest budget fitted: beyond, a table of the paper's bud
 
 
 def budgets_of(law: Law, papers: Sequence[float]) -> Sequence[float]:
-    """The training budgets `papers`; if the law's runs are far below those, three from its runs to ten times beyond."""
+    """The paper's training budgets; where the law's runs are far below those, three from its runs to ten times beyond.
+
+    Args:
+      papers: the paper's budgets, in FLOPs.
+    """
     low, high = law.ranges.get("training_flops", papers[:2])
     if min(papers) <= FAR * high:
         return papers
-    return tuple(float(f"{v:.1e}") for v in ((low * high) ** 0.5, high, 10 * high))  # two digits, for people
+    return tuple(float(f"{budget:.1e}") for budget in ((low * high) ** 0.5, high, 10 * high))  # two digits, for people
 
 
 def memories_of(law: Law, architecture: Architecture, budgets: Sequence[float]) -> tuple[Sequence[float], float]:
-    """(memories in GB, tokens in the cache) of Table 2: the paper's, or where the law has budgets of its own, once, 3
-    and 10 times the weights of the best dense model of the middle budget, without a cache."""
+    """The memories of Table 2 in GB, and the tokens in its cache.
+
+    They are the paper's; or where the law has budgets of its own, once, 3 and 10 times the weights of the best dense
+    model of the middle budget, without a cache.
+    """
     if budgets == TABLE_2["flops"] or budgets != budgets_of(law, TABLE_2["flops"]):
         return TABLE_2["memory_gb"], TABLE_2["kv_tokens"]
     middle = optimum.Constraints(flops=sorted(budgets)[len(budgets) // 2])
@@ -45,6 +52,7 @@ def memories_of(law: Law, architecture: Architecture, budgets: Sequence[float]) 
 
 
 def _marked(law: Law, row: Json) -> Json:
+    """The row, and what of it lies outside the fitted range."""
     outside = law.extrapolation(row["n_active"], row["n_tokens"], row["n_experts"])
     return row | dict(outside_fitted_range=in_words(outside))
 
@@ -53,9 +61,10 @@ def table_1(law: Law, architecture: Architecture, experts: Floats = (), budgets:
     """Compute-optimal n_active and n_tokens for each budget and number of experts."""
     experts = optimum.allowed_experts(law, experts or (TABLE_1_EXPERTS if law.published else law.experts))
     for flops in budgets or budgets_of(law, TABLE_1_FLOPS):
-        for e, *best in zip(experts, *optimum.unconstrained(law, experts, architecture, flops), strict=True):
-            row = dict(flops=flops, n_experts=int(e)) | dict(
-                zip(("n_active", "n_tokens", "loss"), map(float, best), strict=True)
+        sizes, tokens, losses = optimum.unconstrained(law, experts, architecture, flops)
+        for e, n_active, n_tokens, loss in zip(experts, sizes, tokens, losses, strict=True):
+            row = dict(
+                flops=flops, n_experts=int(e), n_active=float(n_active), n_tokens=float(n_tokens), loss=float(loss)
             )
             yield _marked(law, row)
 
@@ -75,68 +84,112 @@ def table_2(
     """
     experts = optimum.allowed_experts(law, experts or law.experts)
     budgets = tuple(budgets or budgets_of(law, TABLE_2["flops"]))
-    own_memories, own_kv_tokens = memories_of(law, architecture, budgets)
-    memories_gb = tuple(memories_gb or own_memories)
-    kv_tokens = own_kv_tokens if kv_tokens is None else kv_tokens
-    printed = law.record.get("table_2") if law.published else None
-    asked = dict(flops=budgets, memory_gb=memories_gb, kv_tokens=kv_tokens)
-    same = (architecture, tuple(experts)) == (law.architecture, law.experts)
-    printed = printed if printed and same and asked == {name: printed[name] for name in asked} else None
+    default_memories, default_kv_tokens = memories_of(law, architecture, budgets)
+    memories_gb = tuple(memories_gb or default_memories)
+    kv_tokens = default_kv_tokens if kv_tokens is None else kv_tokens
+    options = dict(flops=budgets, memory_gb=memories_gb, kv_tokens=kv_tokens)
+    printed = _printed_cells(law, architecture, experts, options)
     for i, flops in enumerate(budgets):
         for j, memory in enumerate(memories_gb):
             constraints = optimum.Constraints(flops=flops, memory_bytes=memory * 1e9, kv_tokens=kv_tokens)
             optima = optimum.optima(law, architecture, constraints, experts)
             best = int(np.nanargmin(optima.loss))
             row = dict(flops=flops, memory_gb=memory) | optima.row(best)
-            row["best_at_edge"] = planning.at_edge(experts, experts[best])
-            drawn = None
-            if law.draws and len(experts) > 1:
-                drawn = planning.bootstrap(law, architecture, constraints, experts, row["n_experts"])
-            if drawn:
-                wins = {other["n_experts"]: other["best_in_draws"] for other in drawn["optima"]}
-                row |= dict(best_in_draws=wins.get(row["n_experts"], 0), draws=drawn["draws"])
-            if printed:
-                cell = printed["n_experts"][i][j]
+            row["best_at_edge"] = plan_warnings.is_at_edge(experts, experts[best])
+            row |= _wins(law, architecture, constraints, experts, row["n_experts"])
+            if printed is not None:
+                cell = printed[i][j]
                 gap = float(optima.loss[list(experts).index(cell)]) - row["loss"]
                 row |= dict(printed_n_experts=cell, agrees=cell == row["n_experts"], loss_gap=gap)
             yield _marked(law, row)
 
 
+def _printed_cells(
+    law: Law, architecture: Architecture, experts: Floats, options: Json
+) -> Sequence[Sequence[int]] | None:
+    """The paper's numbers of experts, by budget and memory; None unless law, models and options are the paper's."""
+    printed = law.record.get("table_2") if law.published else None
+    if not printed or (architecture, tuple(experts)) != (law.architecture, law.experts):
+        return None
+    if options != {name: printed[name] for name in options}:
+        return None
+    return printed["n_experts"]
+
+
+def _wins(
+    law: Law, architecture: Architecture, constraints: optimum.Constraints, experts: Floats, n_experts: float
+) -> Json:
+    """{best_in_draws, draws}: in how many of a fit's draws this number of experts is the best; {} without draws."""
+    if not law.draws or len(experts) < 2:
+        return {}
+    bootstrap = draws.bootstrap(law, architecture, constraints, experts, n_experts)
+    if not bootstrap:
+        return {}
+    wins = {row["n_experts"]: row["best_in_draws"] for row in bootstrap["optima"]}
+    return dict(best_in_draws=wins.get(n_experts, 0), draws=bootstrap["draws"])
+
+
 def table_4(law: Law, architecture: Architecture, experts: Floats = ()) -> Iterator[Json]:
     """The law reduced to a Chinchilla law at each number of experts (Eq. 5), and beside it, where the fit made one, the
     law fitted to the runs of that number of experts alone."""
-    separate, names = law.record.get("separate", {}), Reduced._fields if "k" in law.form.names else Reduced._fields[:5]
-    own = FORMS[law.form.separate["form"]].at_experts if law.form.separate else None
+    separate = law.record.get("separate", {})
+    names = Reduced._fields if "k" in law.form.names else Reduced._fields[:5]
+    reduce_separate = FORMS[law.form.separate["form"]].at_experts if law.form.separate else None
     for e in optimum.allowed_experts(law, experts or law.experts):
-        row = dict(n_experts=int(e)) | dict(zip(names, map(float, law.at_experts(e)), strict=False))
+        row: Json = dict(n_experts=int(e)) | dict(zip(names, map(float, law.at_experts(e)), strict=False))
         if separate:
-            alone = separate.get(str(int(e)), {}).get("coefficients")
-            values = own(alone, e) if own and alone else names
-            row |= {f"separate_{name}": alone and float(value) for name, value in zip(names, values, strict=False)}
+            coefficients = separate.get(str(int(e)), {}).get("coefficients")
+            if reduce_separate and coefficients:
+                values = dict(zip(names, map(float, reduce_separate(coefficients, e)), strict=False))
+            else:
+                values = dict.fromkeys(names)
+            row |= {f"separate_{name}": value for name, value in values.items()}
         yield row | dict(outside_fitted_range=in_words(law.extrapolation(n_experts=int(e))))
 
 
 def table_5(law: Law, architecture: Architecture, experts: Floats = (), budgets: Floats = ()) -> Iterator[Json]:
-    """Bootstrap intervals of the compute-optimal n_active and n_tokens, and how often each E was the best."""
+    """Bootstrap intervals of the compute-optimal n_active and n_tokens, and how often each E was the best.
+
+    Raises:
+      UserError: for a law without draws.
+    """
     if not law.draws:
         raise UserError(f"--law={law.name}: holds no bootstrap draws; fit it with --bootstrap=100")
     experts = optimum.allowed_experts(law, experts or law.experts)
     for flops in budgets or budgets_of(law, TABLE_5_FLOPS):
-        drawn = [optimum.unconstrained(law, e, architecture, flops, law.draws) for e in experts]
-        losses = np.array([loss for _, _, loss in drawn])
+        optima = [optimum.unconstrained(law, e, architecture, flops, law.draws) for e in experts]
+        losses = np.array([loss for _, _, loss in optima])
         best = np.argmin(np.where(np.isnan(losses), np.inf, losses), axis=0)
-        for i, (e, (sizes, tokens, _)) in enumerate(zip(experts, drawn, strict=True)):
-            size, trained = (np.nanpercentile(v, law.percentiles, method="weibull").tolist() for v in (sizes, tokens))
-            outside = {}  # the interval's ends, the farther of both
-            for ends in zip(size, reversed(trained), strict=True):
-                for o in law.extrapolation(*ends, int(e), flops):
-                    outside[o["column"]] = max(o, outside.get(o["column"], o), key=lambda o: o["factor"])
-            row = dict(flops=flops, n_experts=int(e), n_active_low=size[0], n_active_high=size[1])
-            row |= dict(n_tokens_low=trained[0], n_tokens_high=trained[1])
-            row |= dict(draws_without_optimum=int(np.isnan(sizes).sum()))
+        for i, (e, (sizes, tokens, _)) in enumerate(zip(experts, optima, strict=True)):
+            size_low, size_high = np.nanpercentile(sizes, law.percentiles, method="weibull").tolist()
+            tokens_low, tokens_high = np.nanpercentile(tokens, law.percentiles, method="weibull").tolist()
+            row = dict(
+                flops=flops,
+                n_experts=int(e),
+                n_active_low=size_low,
+                n_active_high=size_high,
+                n_tokens_low=tokens_low,
+                n_tokens_high=tokens_high,
+                draws_without_optimum=int(np.isnan(sizes).sum()),
+            )
             if len(experts) > 1:
-                row |= dict(best_in_draws=int(np.sum(best == i)))
-            yield row | dict(draws=len(best), outside_fitted_range=in_words(outside.values()))
+                row["best_in_draws"] = int(np.sum(best == i))
+            ends = [(size_low, tokens_high), (size_high, tokens_low)]
+            yield row | dict(
+                draws=len(best), outside_fitted_range=in_words(_farthest_outside(law, ends, int(e), flops))
+            )
+
+
+def _farthest_outside(law: Law, ends: Sequence[tuple[float, float]], n_experts: int, flops: float) -> list[Json]:
+    """What of the models (n_active, n_tokens) at an interval's ends lies outside the fitted range, the farther of both
+    for each column."""
+    farthest: dict[str, Json] = {}
+    for n_active, n_tokens in ends:
+        for outside in law.extrapolation(n_active, n_tokens, n_experts, flops):
+            known = farthest.get(outside["column"])
+            if known is None or outside["factor"] >= known["factor"]:
+                farthest[outside["column"]] = outside
+    return list(farthest.values())
 
 
 TABLES = {"1": table_1, "2": table_2, "4": table_4, "5": table_5}
@@ -144,12 +197,16 @@ TABLES = {"1": table_1, "2": table_2, "4": table_4, "5": table_5}
 
 def text(rows: Sequence[Json]) -> str:
     """Rows as an aligned table for people."""
-    cells = [list(rows[0])] + [[cell(v) for v in row.values()] for row in rows]
+    cells = [list(rows[0])] + [[cell(value) for value in row.values()] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(word.rjust(width) for word, width in zip(line, widths, strict=True)) for line in cells)
+    lines = []
+    for row in cells:
+        lines.append("  ".join(word.rjust(width) for word, width in zip(row, widths, strict=True)))
+    return "\n".join(lines)
 
 
 def cell(value: object) -> str:
+    """A value as a table shows it."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -166,6 +223,6 @@ def note(which: str, law: Law, rows: Sequence[Json]) -> str:
         )
     if which != "5":
         return ""
-    b = law.record["bootstrap"]
-    low, high = b["percentiles"]
-    return f"{low:g}th and {high:g}th percentiles of {len(b['draws'])} fits: {summary.drawn(b)}"
+    bootstrap = law.record["bootstrap"]
+    low, high = bootstrap["percentiles"]
+    return f"{low:g}th and {high:g}th percentiles of {len(bootstrap['draws'])} fits: {summary.drawn(bootstrap)}"

@@ -7,9 +7,9 @@ law.js       the laws at a model, their ranges          solve.js       the best 
 cost.js      hours, dollars, speed                      plan.js        what `fit plan --json` prints
 compare.js   what several laws would build              messages.js    the sentences of a plan
 form.js      fields, sliders, the state in the address  options.js     what the state means
-command.js   the same question as a command             drop.js        files that the reader drops on the page
+command.js   the same question as a command             elements.js    elements of the page, lists and tables
 chart.js     pictures in SVG                            pictures.js    the pictures of a plan
 answers.js   a plan on the page                         comparison.js  laws beside each other on the page
 app.js       starts the page, and answers changes       page.html, page.css  what it looks like
-reference_model.js  published models to start from
+reference_model.js  published models to start from      types.d.ts     types and units of the scripts
 """

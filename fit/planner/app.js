@@ -1,51 +1,49 @@
-// The page: its state from the address, fields made once, and answers at every change.
+// The page: its state from the address, and answers at every change.
 
 import { showPictures, showPlan } from "./answers.js";
-import { $, element } from "./chart.js";
 import { showLaws } from "./comparison.js";
 import { flopsPerHour } from "./cost.js";
-import { watchDrops } from "./drop.js";
-import { CHOICES, FIELDS, addressOf, defaultState, sliderPosition, sliderText, stateFromAddress } from "./form.js";
-import { PlanError, setTemplates, withErrors } from "./messages.js";
-import { amount, general, typed } from "./numbers.js";
+import { PAPER_SHAPE } from "./counts.js";
+import { byId, element } from "./elements.js";
+import { addressOf, defaultState, stateFromAddress } from "./form.js";
+import { PlanError, templates, withErrors } from "./messages.js";
+import { flagText, general, parseNumber } from "./numbers.js";
 import { optionsIn } from "./options.js";
 import { planOf } from "./plan.js";
 
-const data = JSON.parse($("data").textContent);
+const data = JSON.parse(byId("data").textContent);
 for (const law of data.laws) Object.assign(law, data.forms[law.form]);
-setTemplates(data.sentences);
+Object.assign(templates, data.sentences);
+Object.assign(PAPER_SHAPE, data.paper_shape);
+const sliders = [...document.querySelectorAll("input[type=range]")];
 let { state, error: addressError } = stateFromAddress(location.hash || location.search, data.laws);
 
-const currentLaw = () => data.laws.find(({ name }) => name === state.law) ?? data.laws[0];
+function currentLaw() {
+  return data.laws.find(({ name }) => name === state.law) ?? data.laws[0];
+}
 
-function makeFields() {
-  for (const field of FIELDS) {
-    const { name, label } = field;
-    const text = element("input", { id: name, name, autocomplete: "off", spellcheck: "false" });
-    const range = { type: "range", min: 0, max: 1, step: 0.001, id: `${name}-slider` };
-    const slider = element("input", { ...range, "aria-label": `${label}, slider` });
-    text.placeholder = field.empty ?? "";
-    text.addEventListener("input", () => change({ [name]: text.value }));
-    slider.addEventListener("input", () => change({ [name]: sliderText(field, currentLaw(), Number(slider.value)) }));
-    $(field.group).append(element("div", { class: "field" }, element("label", { for: name }, label), text, slider));
-  }
+function addChoice(id, value, text = value) {
+  byId(id).append(element("option", { value }, text));
+}
+
+function watchFields() {
   for (const { name, form } of data.laws) addChoice("law", name, `${name.split("/").slice(-2).join("/")} (${form})`);
   for (const name of Object.keys(data.published)) addChoice("like", name);
   for (const name of Object.keys(data.chips)) addChoice("chip", name);
-  for (const name of ["chip", "experts", "bytes_per_parameter", "bytes_per_kv_element"])
-    $(name).addEventListener("input", () => change({ [name]: $(name).value }));
-  $("like").addEventListener("input", () => takeReference($("like").value));
-  $("law").addEventListener("input", () => takeLaw(data.laws.find(({ name }) => name === $("law").value)));
-  $("reset").addEventListener("click", () => change(defaultState(currentLaw())));
+  byId("form").addEventListener("input", ({ target }) => {
+    if (target.id === "like") takeReference(target.value);
+    else if (target.id === "law") takeLaw(data.laws.find(({ name }) => name === target.value));
+    else if (sliders.includes(target)) change({ [target.dataset.field]: sliderText(target) });
+    else change({ [target.id]: target.value });
+  });
+  byId("reset").addEventListener("click", () => change(defaultState(currentLaw())));
 }
-
-const addChoice = (id, value, text = value) => $(id).append(element("option", { value }, text));
 
 // Starts from another model: what was typed stays, and defaults become those of the model.
 function takeReference(like) {
   const before = defaultState(currentLaw(), state.like);
-  const now = defaultState(currentLaw(), like);
-  const untouched = Object.entries(now).filter(([name]) => state[name] === before[name]);
+  const after = defaultState(currentLaw(), like);
+  const untouched = Object.entries(after).filter(([name]) => state[name] === before[name]);
   change(Object.fromEntries(untouched));
 }
 
@@ -79,10 +77,21 @@ function withDerivedBudget(options) {
   const derived = { ...state };
   if (!options || options.limits.flops == null) return derived;
   const { flops } = options.limits;
-  const rounded = (value) => typed(Number(general(value, 4)));
+  const rounded = (value) => flagText(Number(general(value, 4)));
   if (state.flops === "") derived.flops = rounded(flops);
   if (state.hours === "" && options.chips) derived.hours = rounded(flops / flopsPerHour(data, options.chips));
   return derived;
+}
+
+// A slider shows powers of ten.
+function sliderPosition(text) {
+  const value = parseNumber(text);
+  return value > 0 ? Math.log10(value) : 0;
+}
+
+function sliderText({ value, dataset }) {
+  const number = Number((10 ** value).toPrecision(2));
+  return flagText("whole" in dataset ? Math.max(1, Math.round(number)) : number);
 }
 
 function setUnlessFocused(input, value) {
@@ -91,24 +100,19 @@ function setUnlessFocused(input, value) {
 
 function showFields(law, options) {
   const shown = withDerivedBudget(options);
-  for (const field of FIELDS) {
-    const { name } = field;
-    const slider = $(`${name}-slider`);
-    setUnlessFocused($(name), shown[name]);
-    $(name).classList.toggle("derived", shown[name] !== state[name]);
-    setUnlessFocused(slider, sliderPosition(field, law, shown[name]));
-    slider.setAttribute("aria-valuetext", shown[name] || "not given");
+  for (const name of Object.keys(shown)) {
+    const field = byId(name);
+    const isMissing = field.options && ![...field.options].some(({ value }) => value === state[name]);
+    if (isMissing) addChoice(name, state[name]);
+    setUnlessFocused(field, shown[name]);
+    field.classList.toggle("derived", shown[name] !== state[name]);
   }
-  for (const name of CHOICES) {
-    const { options: choices } = $(name);
-    if (choices && ![...choices].some(({ value }) => value === state[name])) addChoice(name, state[name]);
-    setUnlessFocused($(name), state[name]);
+  for (const slider of sliders) {
+    const text = shown[slider.dataset.field];
+    setUnlessFocused(slider, sliderPosition(text));
+    slider.setAttribute("aria-valuetext", text || "not given");
   }
-  const { n_active, n_tokens } = law.ranges;
-  const between = (ends) => ends.map(amount).join(" to ");
-  $("origin").textContent = law.origin;
-  if (n_active && n_tokens)
-    $("origin").append(` Fitted to models of ${between(n_active)} active parameters on ${between(n_tokens)} tokens.`);
+  byId("origin").textContent = law.origin;
 }
 
 function answerNow() {
@@ -123,55 +127,34 @@ function answerNow() {
 // Answers first; what takes longer follows, unless something else was asked meanwhile.
 let following = 0;
 function render() {
-  const answer = withErrors(answerNow, (sentence) => ($("refusal").textContent = sentence));
+  const answer = withErrors(answerNow, (sentence) => (byId("refusal").textContent = sentence));
   showFields(currentLaw(), answer?.options);
-  $("refusal").hidden = answer != null;
-  $("results").hidden = answer == null;
+  byId("refusal").hidden = answer != null;
+  byId("results").hidden = answer == null;
   clearTimeout(following);
   document.body.setAttribute("aria-busy", String(answer != null));
   if (!answer) return;
   showPlan(answer);
-  markWideTables();
-  const runs = state.law === data.laws[0].name ? data.runs : null;
   following = setTimeout(() => {
     showLaws(answer);
     following = setTimeout(() => {
-      showPictures(answer, runs, change);
-      markWideTables();
+      showPictures(answer, state.law === data.laws[0].name ? data.runs : null);
       document.body.setAttribute("aria-busy", "false");
     });
   });
-}
-
-// Marks the tables that have columns beyond their edge.
-function markWideTables() {
-  for (const box of document.querySelectorAll(".scroll"))
-    box.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
-}
-
-function watchCopies() {
-  for (const button of document.querySelectorAll("[id^=copy-]"))
-    button.addEventListener("click", async () => {
-      const text = $(button.id.replace("copy-", "")).textContent;
-      const copying = navigator.clipboard.writeText(text);
-      button.textContent = await copying.then(() => "Copied", () => "Select and copy by hand");
-      setTimeout(() => (button.textContent = "Copy"), 1500);
-    });
 }
 
 addEventListener("hashchange", () => {
   ({ state, error: addressError } = stateFromAddress(location.hash, data.laws));
   renderSoon();
 });
-document.addEventListener("scroll", markWideTables, true);
-let drawnWidth = innerWidth;
-addEventListener("resize", () => {
-  if (drawnWidth !== innerWidth) renderSoon(); // a phone changes the height as it scrolls
-  drawnWidth = innerWidth;
-});
-
-makeFields();
-watchCopies();
-watchDrops(() => `--law=${state.law} --flops=${state.flops || "1e22"}`);
-for (const id of ["form", "intro"]) $(id).open = matchMedia("(min-width: 60rem)").matches;
+for (const button of document.querySelectorAll("[id^=copy-]")) {
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(byId(button.id.replace("copy-", "")).textContent);
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = "Copy"), 1500);
+  });
+}
+watchFields();
+for (const id of ["form", "intro"]) byId(id).open = matchMedia("(min-width: 60rem)").matches;
 render();

@@ -1,23 +1,30 @@
 // What is asked on the page, as a command.
 
 import { defaultState } from "./form.js";
-import { typed } from "./numbers.js";
+import { flagText } from "./numbers.js";
 
 // A word of a command, in quotes where the shell needs them.
-export const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
+function quoted(text) {
+  const isPlain = /^[\w@%+=:,./-]+$/.test(text);
+  return isPlain ? text : `'${text.replaceAll("'", `'\\''`)}'`;
+}
 
-export const planCommand = (state, options) =>
-  ["python -m fit plan", `--law=${quoted(options.law.name)}`, ...flagsOf(state, options, false)].join(" ");
+/** The question for `fit plan`. @type {(state: State, options: Options) => string} */
+export function planCommand(state, options) {
+  return ["python -m fit plan", `--law=${quoted(options.law.name)}`, ...flagsOf(state, options, false)].join(" ");
+}
 
-export const compareCommand = (state, options, laws) =>
-  ["python -m fit compare", `--laws=${quoted(laws.join(","))}`, ...flagsOf(state, options, true)].join(" ");
+/** The question for `fit compare`. @type {(state: State, options: Options, laws: string[]) => string} */
+export function compareCommand(state, options, laws) {
+  return ["python -m fit compare", `--laws=${quoted(laws.join(","))}`, ...flagsOf(state, options, true)].join(" ");
+}
 
 function flagsOf(state, { law, shape, limits, experts, chips, memory_gb, devices, hours }, isComparison) {
   const flags = [];
   function add(name, value, usual) {
-    if (value != null && value !== usual) flags.push(`--${name}=${typed(value)}`);
+    if (value != null && value !== usual) flags.push(`--${name}=${flagText(value)}`);
   }
-  const like = state.like;
+  const { like } = state;
   if (like) flags.push(`--like=${quoted(like)}`);
   if (hours != null) add("hours", hours);
   else add("flops", limits.flops);

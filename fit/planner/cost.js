@@ -1,51 +1,50 @@
-// What a plan costs on chips: {kind, count, mfu, dollars_per_hour, devices}, or null.
+// What a plan costs on chips: hours, dollars, memory and speed.
 
-import { cacheElements, countThatHolds, endsOf, fewestChips, trainingBytes } from "./counts.js";
+import { cacheElements, countThatHolds, embeddingAndHead, fewestChips, trainingBytes } from "./counts.js";
 import { say } from "./messages.js";
-import { bestOf, optima } from "./solve.js";
+import { bestOf, optimaOf } from "./solve.js";
 
-// FLOPs that training spends in an hour on all of the chips.
-export const flopsPerHour = (data, { kind, count, mfu }) => 3600 * count * data.chips[kind].flops * mfu;
+/** FLOPs that training spends in an hour on all of the chips. @type {(data: Data, chips: Chips) => Flops} */
+export function flopsPerHour(data, { kind, count, mfu }) {
+  return 3600 * count * data.chips[kind].flops * mfu;
+}
 
-// What the chips hold in training, as limits have it: with the share of their memory that a plan fills.
+/** The chips as a limit: a plan fills a share of their memory. @type {(data: Data, chips: ?Chips) => ?TrainingChips} */
 export function chipLimits(data, chips) {
   if (!chips) return null;
   const memory = data.cost.room * data.chips[chips.kind].memory;
   return { ...data.cost, kind: chips.kind, count: chips.count, memory };
 }
 
-// Adds to a plan its chips, to its optima what they cost, and a warning where the chips bound the best.
-export function addCosts(data, plan, law, chips, shape, limits, experts) {
-  plan.chips = chips;
-  for (const row of plan.optima)
-    row.cost = { ...trainingCost(data, chips, row), ...memoryCost(data, chips, row, shape, limits) };
-  const { best } = plan;
-  const hasOtherBound = limits.flops != null || limits.memory_bytes != null;
-  if (best.size_bound !== "chips" || !hasOtherBound) return;
-  const free = bestOf(optima(law, shape, { ...limits, chips: null }, experts));
-  const count = fewestChips(shape, limits.chips, free.d_model, free.n_total);
-  const needed = count ? say("CHIPS_NEEDED", { needed: count }) : "";
-  plan.warnings.push(say("CHIPS_BIND", { ...chips, e: free.n_experts, loss: best.loss - free.loss, needed }));
-}
-
-function trainingCost(data, chips, { training_flops }) {
-  const hours = training_flops / flopsPerHour(data, chips);
-  const { count, dollars_per_hour } = chips;
-  const training_dollars = dollars_per_hour == null ? null : hours * count * dollars_per_hour;
-  return { training_hours: hours, training_dollars };
-}
-
-function memoryCost(data, chips, row, shape, limits) {
+/** What a row of the plan costs to train and to serve.
+ *  @type {(data: Data, chips: Chips, row: object, shape: Shape, limits: Limits) => object} */
+export function costOf(data, chips, row, shape, limits) {
+  const { d_model, n_active, n_total, memory_bytes, training_flops } = row;
   const { memory, bandwidth } = data.chips[chips.kind];
-  const training_chips = fewestChips(shape, limits.chips, row.d_model, row.n_total);
-  const training_bytes =
-    training_chips && trainingBytes(shape, limits.chips, row.d_model, row.n_total, training_chips);
-  const serving_chips = Math.max(chips.devices, countThatHolds(row.memory_bytes, memory));
-  const cache = limits.bytes_per_kv_element * cacheElements(shape, row.d_model, limits.kv_tokens);
-  // A token reads all weights that it uses, but of the embedding a single row.
-  const unread = row.d_model * (endsOf(shape) - shape.vocab_size);
-  const bytesRead = (n_parameters) => limits.bytes_per_parameter * (n_parameters - unread) + cache;
-  const speed = (n_parameters) => (serving_chips * bandwidth) / bytesRead(n_parameters);
-  const tokens_per_second = { alone: speed(row.n_active), among_many: speed(row.n_total) };
-  return { training_bytes, training_chips, serving_chips, tokens_per_second };
+  const training_hours = training_flops / flopsPerHour(data, chips);
+  const { count, dollars_per_hour } = chips;
+  const training_dollars = dollars_per_hour == null ? null : training_hours * count * dollars_per_hour;
+  const training_chips = fewestChips(shape, limits.chips, d_model, n_total);
+  let training_bytes = null;
+  if (training_chips) training_bytes = trainingBytes(shape, limits.chips, d_model, n_total, training_chips);
+  const serving_chips = Math.max(chips.devices, countThatHolds(memory_bytes, memory));
+  const cacheBytes = limits.bytes_per_kv_element * cacheElements(shape, d_model, limits.kv_tokens);
+  const unread = d_model * (embeddingAndHead(shape) - shape.vocab_size); // of the embedding a token reads one row
+  function tokensPerSecond(n_parameters) {
+    const bytesRead = limits.bytes_per_parameter * (n_parameters - unread) + cacheBytes;
+    return (serving_chips * bandwidth) / bytesRead;
+  }
+  const tokens_per_second = { alone: tokensPerSecond(n_active), among_many: tokensPerSecond(n_total) };
+  return { training_hours, training_dollars, training_bytes, training_chips, serving_chips, tokens_per_second };
+}
+
+/** Says what the chips cost in loss, where they alone bound the best model.
+ *  @type {(law: Law, best: Optimum, options: Options, limits: Limits) => string[]} */
+export function chipsWarning(law, best, { chips, shape, experts }, limits) {
+  const hasOtherBound = limits.flops != null || limits.memory_bytes != null;
+  if (best.size_bound !== "chips" || !hasOtherBound) return [];
+  const unlimited = bestOf(optimaOf(law, shape, { ...limits, chips: null }, experts));
+  const count = fewestChips(shape, limits.chips, unlimited.d_model, unlimited.n_total);
+  const needed = count ? say("CHIPS_NEEDED", { needed: count }) : "";
+  return [say("CHIPS_BIND", { ...chips, e: unlimited.n_experts, loss: best.loss - unlimited.loss, needed })];
 }

@@ -1,123 +1,164 @@
 // Parameters, bytes and tokens of a model of any width and number of experts, as fit/shape counts them.
-//
-// shape: vocab_size, width_per_block, final_norm and the ratios of PAPER_SHAPE: split is the granularity, used the width
-// that a token uses in dense layers; trained: E counts the experts of the law's runs, else widths of a dense layer.
-// limits: {flops, memory_bytes, bytes_per_parameter, kv_tokens, bytes_per_kv_element, inference_tokens, max_tokens,
-// chips, budget}; flops, memory_bytes, max_tokens and chips are null where there is no such limit. budget: the flags
-// that gave the FLOPs.
+
+import { roundHalfToEven } from "./numbers.js";
 
 export const TRAINING_FLOPS = 6; // of one parameter and token
 export const INFERENCE_FLOPS = 2;
 
-const PAPER_SHAPE = {
-  ...{ split: 1, shared: 0, n_dense: 0, kv_share: 1, used: 1 },
-  ...{ attention: 1, head_dim: 0, ff: 3, tied: false, trained: false },
-};
+/** The shape of the paper's models; app.js fills it in. @type {Shape} */
+export const PAPER_SHAPE = {};
 
-// A shape of these fields, those of the paper's models where one is missing.
-export const shapeOf = (fields) => ({ final_norm: false, ...PAPER_SHAPE, ...fields });
-
-// Weights of embedding and head for each unit of width.
-export const endsOf = (shape) => shape.vocab_size * (shape.tied ? 1 : 2);
-
-// Weights of a block's attention, in d^2.
-const attentionOf = (shape) => 2 * (1 + shape.kv_share) * shape.attention;
-
-// How many dense layers' weights a token uses in a mixture of e experts.
-const usedOf = (shape, e) => (e > 1 ? shape.used : 1);
-
-// How many dense layers' weights there are in a mixture of e experts.
-function storedOf(shape, e) {
-  if (!shape.trained) return e;
-  return e > 1 ? (e + shape.shared) / shape.split : 1;
+/** A shape of these fields; missing ones are those of the paper's models. @type {(fields: object) => Shape} */
+export function shapeOf(fields) {
+  return { ...PAPER_SHAPE, ...fields };
 }
 
-export const topK = (shape) => roundHalfToEven(shape.used * shape.split) - shape.shared;
+/** Weights of embedding and head per unit of width. @type {(shape: Shape) => number} */
+export function embeddingAndHead(shape) {
+  return (shape.tied ? 1 : 2) * shape.vocab_size;
+}
 
-export const smallestWidth = (shape) => shape.width_per_block * (1 + shape.n_dense);
+// Weights of a block's attention, in d_model^2.
+function attentionWeights(shape) {
+  return 2 * (1 + shape.kv_share) * shape.attention;
+}
 
-// Whether there are as many experts as a token uses.
-export const hasEnoughExperts = (shape, e) => e === 1 || e >= (shape.trained ? topK(shape) : shape.used);
+// How many dense layers' weights a token uses in a layer of this many experts.
+function layersUsed(shape, n_experts) {
+  return n_experts > 1 ? shape.used : 1;
+}
 
-// Parameters of width d with so many dense layers' weights in each mixture.
-function parameters(shape, d, layers) {
-  const blocks = d / shape.width_per_block;
+// How many dense layers' weights a layer of this many experts has.
+function layersStored(shape, n_experts) {
+  if (!shape.trained) return n_experts;
+  return n_experts > 1 ? (n_experts + shape.shared) / shape.split : 1;
+}
+
+/** Experts that a token chooses. @type {(shape: Shape) => number} */
+export function topK(shape) {
+  return roundHalfToEven(shape.used * shape.split) - shape.shared;
+}
+
+/** The width of the smallest model. @type {(shape: Shape) => Width} */
+export function smallestWidth(shape) {
+  return shape.width_per_block * (1 + shape.n_dense);
+}
+
+/** Whether there are as many experts as a token uses. @type {(shape: Shape, n_experts: Experts) => boolean} */
+export function hasEnoughExperts(shape, n_experts) {
+  if (n_experts === 1) return true;
+  return n_experts >= (shape.trained ? topK(shape) : shape.used);
+}
+
+// Parameters at a width where each layer of experts has the weights of `layers` dense layers.
+function parameters(shape, width, layers) {
+  const blocks = width / shape.width_per_block;
   const missingInDenseBlocks = 3 * shape.ff * (layers - 1) * Math.min(shape.n_dense, blocks);
-  const inBlocks = (attentionOf(shape) + 3 * shape.ff * layers) * blocks - missingInDenseBlocks;
-  return endsOf(shape) * d + inBlocks * d * d;
+  const inBlocks = (attentionWeights(shape) + 3 * shape.ff * layers) * blocks - missingInDenseBlocks;
+  return embeddingAndHead(shape) * width + inBlocks * width * width;
 }
-export const activeParameters = (shape, d, e) => parameters(shape, d, usedOf(shape, e));
-export const totalParameters = (shape, d, e) => parameters(shape, d, storedOf(shape, e));
 
-// Elements of the key-value cache.
-export const cacheElements = (shape, d, tokens) =>
-  (shape.kv_share * shape.attention * 2 * tokens * d ** 2) / shape.width_per_block;
+/** Parameters that a token uses. @type {(shape: Shape, width: Width, n_experts: Experts) => Parameters} */
+export function activeParameters(shape, width, n_experts) {
+  return parameters(shape, width, layersUsed(shape, n_experts));
+}
 
-// The width at which a model has so many active parameters: by Newton's steps, from a width that is too large.
-export function widthOf(shape, size, e) {
-  const perCube = (attentionOf(shape) + 3 * shape.ff * usedOf(shape, e)) / shape.width_per_block;
-  let d = Math.min(size / endsOf(shape), Math.cbrt(size / perCube));
+/** All parameters. @type {(shape: Shape, width: Width, n_experts: Experts) => Parameters} */
+export function totalParameters(shape, width, n_experts) {
+  return parameters(shape, width, layersStored(shape, n_experts));
+}
+
+/** FLOPs of training. @type {(model: {n_active: Parameters, n_tokens: Tokens}) => Flops} */
+export function trainingFlops({ n_active, n_tokens }) {
+  return TRAINING_FLOPS * n_active * n_tokens;
+}
+
+/** Elements of the key-value cache. @type {(shape: Shape, width: Width, tokens: Tokens) => number} */
+export function cacheElements(shape, width, tokens) {
+  return (shape.kv_share * shape.attention * 2 * tokens * width ** 2) / shape.width_per_block;
+}
+
+/** The width at which a model has this many active parameters, by Newton's method from a width that is too large.
+ *  @type {(shape: Shape, n_active: Parameters, n_experts: Experts) => Width} */
+export function widthOf(shape, n_active, n_experts) {
+  const perCube = (attentionWeights(shape) + 3 * shape.ff * layersUsed(shape, n_experts)) / shape.width_per_block;
+  let width = Math.min(n_active / embeddingAndHead(shape), Math.cbrt(n_active / perCube));
   for (let step = 0; step < 50; step++) {
-    const excess = activeParameters(shape, d, e) - size;
-    if (Math.abs(excess) < 1e-14 * size) break;
-    const slope = (activeParameters(shape, d * (1 + 1e-6), e) - activeParameters(shape, d, e)) / (1e-6 * d);
-    d -= excess / slope;
+    const count = activeParameters(shape, width, n_experts);
+    if (Math.abs(count - n_active) < 1e-14 * n_active) break;
+    const slope = (activeParameters(shape, width * (1 + 1e-6), n_experts) - count) / (1e-6 * width);
+    width -= (count - n_active) / slope;
   }
-  return d;
+  return width;
 }
 
-// The columns of a mixture that do not depend on its size.
-export function structure(shape, e) {
-  const n_chosen = shape.used * shape.split;
-  const fine = { n_experts: e, granularity: shape.split, shared_share: shape.shared / n_chosen };
-  if (!shape.trained) return { ...fine, sparsity: 1 - usedOf(shape, e) / e, top_k: n_chosen };
-  if (e > 1) return { ...fine, sparsity: 1 - topK(shape) / e, top_k: topK(shape) };
-  return { n_experts: e, sparsity: 1 - 1 / e, top_k: 1, granularity: 1, shared_share: 0 };
+/** The columns of a table of runs that do not depend on size. @type {(shape: Shape, n_experts: Experts) => object} */
+export function structureColumns(shape, n_experts) {
+  const n_used = shape.used * shape.split;
+  const narrow = { n_experts, granularity: shape.split, shared_share: shape.shared / n_used };
+  if (!shape.trained) return { ...narrow, sparsity: 1 - layersUsed(shape, n_experts) / n_experts, top_k: n_used };
+  if (n_experts > 1) return { ...narrow, sparsity: 1 - topK(shape) / n_experts, top_k: topK(shape) };
+  return { n_experts, sparsity: 1 - 1 / n_experts, top_k: 1, granularity: 1, shared_share: 0 };
 }
 
-// Bytes of weights and cache.
-export function memoryOf(shape, limits, d, e) {
-  const weights = limits.bytes_per_parameter * totalParameters(shape, d, e);
-  return weights + limits.bytes_per_kv_element * cacheElements(shape, d, limits.kv_tokens);
+/** Weights and cache. @type {(shape: Shape, limits: Limits, width: Width, n_experts: Experts) => Bytes} */
+export function servingBytes(shape, limits, width, n_experts) {
+  const weights = limits.bytes_per_parameter * totalParameters(shape, width, n_experts);
+  return weights + limits.bytes_per_kv_element * cacheElements(shape, width, limits.kv_tokens);
 }
 
-// Bytes over `count` chips of the smallest step of training so many parameters, as fit/planning/memory.py has it.
-// chips: {count, memory of each, and the constants state, remat, at_work, scores, row and group of that file}.
-export function trainingBytes(shape, chips, d, n_parameters, count) {
-  const fewest_tokens = Math.max(chips.row * count, chips.group);
-  return chips.state * n_parameters + bytesOfToken(shape, chips, d) * fewest_tokens;
+/** The smallest training step of a model with n_total parameters, over `count` chips (fit/planning/memory.py).
+ *  @type {(shape: Shape, chips: TrainingChips, width: Width, n_total: Parameters, count?: number) => Bytes} */
+export function trainingBytes(shape, chips, width, n_total, count = chips.count) {
+  const fewestTokens = Math.max(chips.row * count, chips.group);
+  return chips.state * n_total + bytesPerToken(shape, chips, width) * fewestTokens;
 }
 
-// The same of the model of e experts over all of the chips.
-export const trainingBytesAt = (shape, chips, d, e) =>
-  trainingBytes(shape, chips, d, totalParameters(shape, d, e), chips.count);
-
-function bytesOfToken(shape, { remat, at_work, scores, row }, d) {
-  const blocks = d / shape.width_per_block;
+// Bytes that a token at work takes in training.
+function bytesPerToken(shape, { remat, at_work, scores, row }, width) {
+  const blocks = width / shape.width_per_block;
   const heads = blocks;
-  const [of_block, of_width, of_scores] = remat.full;
-  return (of_block * blocks + of_width * blocks + at_work) * d + (of_scores * blocks + scores) * row * heads;
+  const [perBlock, perWidth, scoresPerBlock] = remat.full;
+  const inActivations = (perBlock * blocks + perWidth * blocks + at_work) * width;
+  return inActivations + (scoresPerBlock * blocks + scores) * row * heads;
 }
 
-const ROUNDING = 1 - 1e-12; // a model may be exactly as large as the memory
+/** How many devices of `each` bytes hold so many bytes. @type {(bytes: Bytes, each: Bytes) => number} */
+export function countThatHolds(bytes, each) {
+  const rounding = 1 - 1e-12; // a model may be exactly as large as the memory
+  return Math.ceil((bytes / each) * rounding);
+}
 
-export const countThatHolds = (bytes, each) => Math.ceil((bytes / each) * ROUNDING);
-
-// The fewest chips that hold the training of so many parameters; null where no number does.
-export function fewestChips(shape, chips, d, n_parameters) {
-  const state = chips.state * n_parameters;
-  const token = bytesOfToken(shape, chips, d);
+/** The fewest chips that hold the training of n_total parameters; null where no number does.
+ *  @type {(shape: Shape, chips: TrainingChips, width: Width, n_total: Parameters) => ?number} */
+export function fewestChips(shape, chips, width, n_total) {
+  const state = chips.state * n_total;
+  const token = bytesPerToken(shape, chips, width);
   const free = chips.memory - chips.row * token;
   if (!(free > 0)) return null;
   return Math.max(countThatHolds(state, free), countThatHolds(state + chips.group * token, chips.memory));
 }
 
-// Training tokens that the limits leave a model of this size; may be 0 or negative.
-export function tokensOf({ flops, inference_tokens, max_tokens }, size) {
-  let tokens = Infinity;
-  if (flops != null) tokens = flops / (TRAINING_FLOPS * size) - (INFERENCE_FLOPS / TRAINING_FLOPS) * inference_tokens;
-  return Math.min(tokens, max_tokens ?? Infinity);
+/** The limits on memory: {name, most: bytes that there are, bytesAt(width): bytes of a model, sentence: if exceeded}.
+ *  @type {(shape: Shape, limits: Limits, n_experts: Experts) => object[]} */
+export function memoryLimits(shape, limits, n_experts) {
+  const { memory_bytes, chips } = limits;
+  const memories = [];
+  if (memory_bytes != null) {
+    const bytesAt = (width) => servingBytes(shape, limits, width, n_experts);
+    memories.push({ name: "memory", most: memory_bytes, bytesAt, sentence: "MEMORY_TOO_SMALL" });
+  }
+  if (chips != null) {
+    const bytesAt = (width) => trainingBytes(shape, chips, width, totalParameters(shape, width, n_experts));
+    memories.push({ name: "chips", most: chips.count * chips.memory, bytesAt, sentence: "CHIPS_TOO_FEW" });
+  }
+  return memories;
 }
 
-// As Python's round().
-export const roundHalfToEven = (x) => (Math.abs(x % 1) === 0.5 ? 2 * Math.round(x / 2) : Math.round(x));
+/** Training tokens that limits leave; may be negative. @type {(limits: Limits, n_active: Parameters) => Tokens} */
+export function tokensFor({ flops, inference_tokens, max_tokens }, n_active) {
+  const most = max_tokens ?? Infinity;
+  if (flops == null) return most;
+  const inference = (INFERENCE_FLOPS / TRAINING_FLOPS) * inference_tokens;
+  return Math.min(flops / (TRAINING_FLOPS * n_active) - inference, most);
+}

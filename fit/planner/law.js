@@ -1,20 +1,18 @@
 // The laws: loss in nats per token. FORMULAS are the laws' own, in JavaScript (formulas.py).
 
-import { TRAINING_FLOPS, endsOf, structure, totalParameters, widthOf } from "./counts.js";
-
-/* global FORMULAS */
+import { embeddingAndHead, structureColumns, totalParameters, trainingFlops, widthOf } from "./counts.js";
 
 // The coefficients by name, with the entries that formulas read beside them: "ln a", "ln(E_max / E_start - 1)".
-function entriesOf(law, coefficients) {
+function formulaEntries(law, coefficients) {
   const entries = { ...coefficients };
-  for (const [name, positive, above] of law.entries) {
-    if (positive) entries[`ln ${name}`] = Math.log(coefficients[name]);
+  for (const [name, isPositive, above] of law.entries) {
+    if (isPositive) entries[`ln ${name}`] = Math.log(coefficients[name]);
     if (above) entries[`ln(${name} / ${above} - 1)`] = Math.log(coefficients[name] / coefficients[above] - 1);
   }
   return entries;
 }
 
-function lossOfEntries(law, entries, columns) {
+function evaluateFormula(law, entries, columns) {
   const values = {};
   for (const name of law.columns) {
     values[name] = columns[name];
@@ -23,81 +21,94 @@ function lossOfEntries(law, entries, columns) {
   return Math.exp(FORMULAS[law.form].log_loss(entries, values));
 }
 
-// The loss of a run or a model given by its columns.
-export const lossOfColumns = (law, columns) => lossOfEntries(law, entriesOf(law, law.coefficients), columns);
+/** The loss of a run or model given by its columns. @type {(law: Law, columns: object) => Nats} */
+export function lossOfColumns(law, columns) {
+  return evaluateFormula(law, formulaEntries(law, law.coefficients), columns);
+}
 
-// The law at e experts of models of a shape: {loss(size, tokens), exponents of size and tokens there, or null}.
-// coefficients: those of a bootstrap draw, else the law's own.
-export function lawAt(law, shape, e, coefficients = law.coefficients) {
+/** The law at a number of experts, for models of a shape. coefficients: of a bootstrap draw, else the law's own.
+ *  @type {(law: Law, shape: Shape, n_experts: Experts, coefficients?: object) => LawAtExperts} */
+export function lawAtExperts(law, shape, n_experts, coefficients = law.coefficients) {
   if (law.closed && law.counts_embedding) {
-    // A Chinchilla law at each number of experts (Eq. 5); k is 1 but where size and data are coupled.
-    const [m, mu, n, nu, c, k = 1] = FORMULAS[law.form].at_experts(coefficients, e);
+    // A Chinchilla law at each number of experts (Eq. 5); k is 1 unless size and data are coupled.
+    const [m, mu, n, nu, c, k = 1] = FORMULAS[law.form].at_experts(coefficients, n_experts);
     return { loss: (size, tokens) => (m * size ** mu + n * tokens ** nu) ** k + c, exponents: [mu, nu] };
   }
-  const entries = entriesOf(law, coefficients);
-  const fixed = structure(shape, e);
+  const entries = formulaEntries(law, coefficients);
+  const structure = structureColumns(shape, n_experts);
   const readsWidth = law.columns.includes("n_total") || !law.counts_embedding;
-  function loss(size, tokens) {
-    const d = readsWidth ? widthOf(shape, size, e) : 0;
-    const counts = ownCounts(law, shape, { n_active: size, n_total: totalParameters(shape, d, e), d_model: d });
-    return lossOfEntries(law, entries, { ...fixed, ...counts, n_tokens: tokens });
+  function loss(n_active, n_tokens) {
+    const d_model = readsWidth ? widthOf(shape, n_active, n_experts) : 0;
+    const n_total = totalParameters(shape, d_model, n_experts);
+    const counts = countsOfLaw(law, shape, { n_active, n_total, d_model });
+    return evaluateFormula(law, entries, { ...structure, ...counts, n_tokens });
   }
   return { loss, exponents: null };
 }
 
-// Active and total parameters as the law counts them: some leave embedding and head out.
-export function ownCounts(law, shape, { n_active, n_total, d_model }) {
-  const left_out = law.counts_embedding ? 0 : endsOf(shape) * d_model;
-  return { n_active: n_active - left_out, n_total: n_total - left_out };
+/** Active and total parameters as the law counts them: some leave embedding and head out.
+ *  @type {(law: Law, shape: Shape, model: Optimum) => {n_active: Parameters, n_total: Parameters}} */
+export function countsOfLaw(law, shape, { n_active, n_total, d_model }) {
+  const leftOut = law.counts_embedding ? 0 : embeddingAndHead(shape) * d_model;
+  return { n_active: n_active - leftOut, n_total: n_total - leftOut };
 }
 
-// Whether size and data both lower the loss; of a law without exponents, the search for an optimum finds that out.
-export const falls = ({ exponents }) => !exponents || exponents.every((exponent) => exponent < 0);
+/** Whether more parameters and more tokens lower the loss. @type {(law: LawAtExperts) => boolean} */
+export function falls({ exponents }) {
+  if (exponents == null) return true; // the search for an optimum finds it out
+  return exponents.every((exponent) => exponent < 0);
+}
 
-// The coefficients of each bootstrap draw, by name; none where the law has no draws.
+/** The coefficients of each bootstrap draw, by name; none where the law has no draws. @type {(law: Law) => object[]} */
 export function drawsOf(law) {
   const names = Object.keys(law.coefficients);
-  const asObject = (draw) => Object.fromEntries(names.map((name, i) => [name, draw[i]]));
-  law.draws ??= (law.bootstrap?.draws ?? []).map(asObject);
-  return law.draws;
+  const draws = law.bootstrap?.draws ?? [];
+  return draws.map((draw) => Object.fromEntries(names.map((name, i) => [name, draw[i]])));
 }
 
-// The percentile of values by Weibull's positions, p (n + 1).
+/** The percentile by Weibull's positions, p (n + 1). @type {(values: number[], percent: number) => number} */
 export function percentile(values, percent) {
   const sorted = [...values].sort((a, b) => a - b);
-  const at = Math.min(Math.max((percent / 100) * (sorted.length + 1) - 1, 0), sorted.length - 1);
-  const below = Math.floor(at);
+  const position = Math.min(Math.max((percent / 100) * (sorted.length + 1) - 1, 0), sorted.length - 1);
+  const below = Math.floor(position);
   const above = Math.min(below + 1, sorted.length - 1);
-  return sorted[below] + (sorted[above] - sorted[below]) * (at - below);
+  return sorted[below] + (sorted[above] - sorted[below]) * (position - below);
 }
 
-// The factor on the i-th draw's loss for the form's own error beyond the fitted compute.
-export function driftOf(law, i, training_flops) {
+/** The factor on the loss of a draw for the form's own error beyond the fitted compute.
+ *  @type {(law: Law, draw: number, flops: Flops) => number} */
+export function driftFactor(law, draw, flops) {
   const { beyond } = law.bootstrap;
   if (!beyond) return 1;
-  return Math.exp(beyond.drift[i] * Math.log(Math.max(training_flops / beyond.training_flops, 1)));
+  const logDistance = Math.log(Math.max(flops / beyond.training_flops, 1));
+  return Math.exp(beyond.drift[draw] * logDistance);
 }
 
 const RANGE_TOLERANCE = 5e-3; // a value so little outside a range is shown as its end
 
-// What of columns lies outside the range of the law's runs: [{column, value, low, high, factor}].
-export function extrapolation(law, columns) {
-  const all = { training_flops: TRAINING_FLOPS * columns.n_active * columns.n_tokens, ...columns };
-  const ranges = [...law.columns, ...law.fixed, "training_flops"]
-    .filter((column) => column in law.ranges)
-    .map((column) => [column, all[column], ...law.ranges[column]]);
-  if (law.columns.includes("n_tokens") && law.models.unique_tokens)
-    ranges.push(["unique_tokens", columns.n_tokens, 0, law.models.unique_tokens]);
-  return ranges.flatMap(([column, value, low, high]) => {
-    if (value === undefined) return [];
-    if (low * (1 - RANGE_TOLERANCE) <= value && value <= high * (1 + RANGE_TOLERANCE)) return [];
-    return [{ column, value, low, high, factor: value > high ? value / high : low / value }];
-  });
+/** Which columns of a model lie outside the law's data. @type {(law: Law, columns: object) => Outside[]} */
+export function outsideRanges(law, columns) {
+  const values = { training_flops: trainingFlops(columns), ...columns };
+  const names = [...law.columns, ...law.fixed, "training_flops"];
+  const ranges = names.filter((name) => name in law.ranges).map((name) => [name, values[name], ...law.ranges[name]]);
+  const { unique_tokens } = law.models;
+  if (law.columns.includes("n_tokens") && unique_tokens) {
+    ranges.push(["unique_tokens", columns.n_tokens, 0, unique_tokens]);
+  }
+  const outside = [];
+  for (const [column, value, low, high] of ranges) {
+    const isInside = low * (1 - RANGE_TOLERANCE) <= value && value <= high * (1 + RANGE_TOLERANCE);
+    if (value === undefined || isInside) continue;
+    const factor = value > high ? value / high : low / value;
+    outside.push({ column, value, low, high, factor });
+  }
+  return outside;
 }
 
-// The same of a model of a shape with these counts; n_total and d_model may be missing.
-export function extrapolationOf(law, shape, { n_experts, n_active, n_tokens, n_total, d_model }) {
-  const columns = { ...structure(shape, n_experts), n_active, n_tokens };
-  if (n_total) columns.n_total = ownCounts(law, shape, { n_active, n_total, d_model }).n_total;
-  return extrapolation(law, columns);
+/** The same by counts; n_total may be missing. @type {(law: Law, shape: Shape, model: Optimum) => Outside[]} */
+export function outsideRangesOf(law, shape, model) {
+  const { n_experts, n_active, n_tokens, n_total } = model;
+  const columns = { ...structureColumns(shape, n_experts), n_active, n_tokens };
+  if (n_total) columns.n_total = countsOfLaw(law, shape, model).n_total;
+  return outsideRanges(law, columns);
 }

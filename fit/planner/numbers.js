@@ -1,26 +1,34 @@
 // Numbers as the command line writes them, and as readers type them.
 
-const withoutZeros = (text) => (text.includes(".") ? text.replace(/\.?0+$/, "") : text);
+function withoutTrailingZeros(text) {
+  return text.includes(".") ? text.replace(/\.?0+$/, "") : text;
+}
 
-// So many significant digits, with an exponent where the number is very large or small, as Python's ".{digits}g".
+/** Significant digits as Python's ".{digits}g" writes them. @type {(x: number, digits?: number) => string} */
 export function general(x, digits = 6) {
   if (!Number.isFinite(x)) return String(x).replace("Infinity", "inf");
   const [mantissa, exponent] = x.toExponential(digits - 1).split("e");
   const power = Number(exponent);
-  if (power >= -4 && power < digits) return withoutZeros(x.toFixed(digits - 1 - power));
+  if (power >= -4 && power < digits) return withoutTrailingZeros(x.toFixed(digits - 1 - power));
   const sign = power < 0 ? "-" : "+";
-  return `${withoutZeros(mantissa)}e${sign}${String(Math.abs(power)).padStart(2, "0")}`;
+  return `${withoutTrailingZeros(mantissa)}e${sign}${String(Math.abs(power)).padStart(2, "0")}`;
 }
 
-const COMPACT_FORMAT = { notation: "compact", maximumSignificantDigits: 3, useGrouping: false, roundingMode: "halfEven" };
-const COMPACT = new Intl.NumberFormat("en-US", COMPACT_FORMAT);
+const THREE_DIGITS = { maximumSignificantDigits: 3, roundingMode: "halfEven", useGrouping: false };
+const COMPACT = new Intl.NumberFormat("en-US", { notation: "compact", ...THREE_DIGITS });
 
-// A count: 9.71B, 1.68M, 257.
-export const amount = (x) => COMPACT.format(x);
+/** A count: 9.71B, 1.68M, 257. @type {(x: number) => string} */
+export function amount(x) {
+  return COMPACT.format(x);
+}
+
+function threeDigits(x) {
+  return withoutTrailingZeros(Number(x.toPrecision(3)).toFixed(6));
+}
 
 const MEMORY_UNITS = ["bytes", "KB", "MB", "GB", "TB", "PB"];
 
-// Bytes: 24.3 GB, 73.1 KB.
+/** A memory: 24.3 GB, 73.1 KB. @type {(bytes: Bytes) => string} */
 export function memoryText(bytes) {
   const rounded = Number(bytes.toPrecision(3));
   const power = rounded > 0 ? Math.floor(Math.log10(rounded) / 3 + 1e-9) : 0;
@@ -28,23 +36,26 @@ export function memoryText(bytes) {
   return `${threeDigits(rounded / 1000 ** unit)} ${MEMORY_UNITS[unit]}`;
 }
 
-const threeDigits = (x) => withoutZeros(Number(x.toPrecision(3)).toFixed(6));
-
 const SUPERSCRIPTS = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" };
 
-// FLOPs in plain text: 10²², 2.5×10¹².
-export function flopsText(x) {
-  const [mantissa, exponent] = x.toExponential(2).split("e");
-  const power = "10" + [...String(Number(exponent))].map((character) => SUPERSCRIPTS[character]).join("");
-  return Number(mantissa) === 1 ? power : `${withoutZeros(mantissa)}×${power}`;
+/** FLOPs: 10²², 2.5×10¹². @type {(flops: Flops) => string} */
+export function flopsText(flops) {
+  const [mantissa, exponent] = flops.toExponential(2).split("e");
+  const power = "10" + [...String(Number(exponent))].map((digit) => SUPERSCRIPTS[digit]).join("");
+  return Number(mantissa) === 1 ? power : `${withoutTrailingZeros(mantissa)}×${power}`;
 }
 
-const DURATIONS = { years: 365.25 * 24, days: 24, h: 1, min: 1 / 60, s: 1 / 3600 }; // in hours
+const HOURS_IN = { years: 365.25 * 24, days: 24, h: 1, min: 1 / 60, s: 1 / 3600 };
 
-// A time: 14 s, 3.2 h, 21 days, 1.5 years.
-export function duration(hours) {
-  const unit = Object.keys(DURATIONS).find((name) => hours >= DURATIONS[name]);
-  return unit ? `${threeDigits(hours / DURATIONS[unit])} ${unit}` : "< 1 s";
+/** A time: 14 s, 3.2 h, 21 days, 1.5 years. @type {(hours: Hours) => string} */
+export function durationText(hours) {
+  const unit = Object.keys(HOURS_IN).find((name) => hours >= HOURS_IN[name]);
+  return unit ? `${threeDigits(hours / HOURS_IN[unit])} ${unit}` : "< 1 s";
+}
+
+/** A share: 12.3%. @type {(share: number, digits: number) => string} */
+export function percentText(share, digits) {
+  return `${(100 * share).toFixed(digits)}%`;
 }
 
 const FORMATS = {
@@ -56,30 +67,40 @@ const FORMATS = {
   flops: flopsText,
 };
 
-function formatted(value, spec) {
-  if (Array.isArray(value)) return value.map((one) => formatted(one, spec)).join(" to ");
+function formatValue(value, spec) {
+  if (Array.isArray(value)) return value.map((item) => formatValue(item, spec)).join(" to ");
   if (spec in FORMATS) return FORMATS[spec](value);
   const [, digits, kind] = spec.match(/^\.(\d+)([fg%])$/);
   if (kind === "g") return general(value, Number(digits));
-  if (kind === "%") return `${(100 * value).toFixed(digits)}%`;
+  if (kind === "%") return percentText(value, Number(digits));
   return value.toFixed(digits);
 }
 
-// A template of the command line with its {name} and {name:spec} filled in.
-export function format(template, values) {
-  return template.replace(/\{\{|\}\}|\{(\w+)(?::([^}]*))?\}/g, (match, name, spec = "") =>
-    name ? formatted(values[name], spec) : match[0],
-  );
+/** Fills in the {name} and {name:spec} of a template. @type {(template: string, values: object) => string} */
+export function fillTemplate(template, values) {
+  return template.replace(/\{\{|\}\}|\{(\w+)(?::([^}]*))?\}/g, (match, name, spec = "") => {
+    const isEscapedBrace = name === undefined;
+    return isEscapedBrace ? match[0] : formatValue(values[name], spec);
+  });
 }
 
 const MULTIPLES = { "": 1, k: 1e3, m: 1e6, b: 1e9, t: 1e12 };
 
-// What a person typed as a number: 1e22, 80, 1.5B, 16K; NaN where it is none.
-export function parsed(text) {
+/** What a person typed as a number: 1e22, 80, 1.5B, 16K; NaN where it is none. @type {(text: string) => number} */
+export function parseNumber(text) {
   const plain = text.trim().replace(/[,_](?=\d{3})/g, "");
   const parts = /^([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([kmbt]?)$/i.exec(plain);
-  return parts ? parts[1] * MULTIPLES[parts[2].toLowerCase()] : NaN;
+  if (parts == null) return NaN;
+  const [, digits, suffix] = parts;
+  return Number(digits) * MULTIPLES[suffix.toLowerCase()];
 }
 
-// A number as a flag or a field takes it, without loss of digits: 16384, 2e12.
-export const typed = (x) => (x >= 1e6 || x < 1e-4 ? x.toExponential().replace("e+", "e") : String(x));
+/** A number as a flag takes it, without loss of digits: 16384, 2e12. @type {(x: number) => string} */
+export function flagText(x) {
+  return x < 1e6 && x >= 1e-4 ? String(x) : x.toExponential().replace("e+", "e");
+}
+
+/** Rounds as Python does. @type {(x: number) => number} */
+export function roundHalfToEven(x) {
+  return Math.abs(x % 1) === 0.5 ? 2 * Math.round(x / 2) : Math.round(x);
+}

@@ -1,16 +1,16 @@
-// What the state of the fields asks; bad input gets the command line's sentence.
+// What the state of the form asks for; bad input gets the command line's sentence.
 
 import { flopsPerHour } from "./cost.js";
 import { shapeOf } from "./counts.js";
 import { PlanError, refuse, say } from "./messages.js";
-import { general, parsed } from "./numbers.js";
+import { general, parseNumber } from "./numbers.js";
 import { referenceModel, referenceShape } from "./reference_model.js";
 
 // The number in a field, null where nothing is typed.
 function numberIn(state, name) {
   const text = state[name].trim();
   if (text === "") return null;
-  const value = parsed(text);
+  const value = parseNumber(text);
   if (Number.isNaN(value)) throw new PlanError(`${name}: found “${text}”, expected a number such as 1e22, 80 or 1.5B`);
   return value;
 }
@@ -24,26 +24,28 @@ function positiveIn(data, state, name, isZeroAllowed = false) {
   return refuse("NOT_POSITIVE", { flag: name, value, kind, largest: data.largest });
 }
 
-function integerIn(state, name) {
+function wholeIn(state, name) {
   const value = numberIn(state, name);
-  if (value == null || value < 1 || !Number.isInteger(value))
-    throw new PlanError(`${name}: found “${state[name]}”, expected a whole number from 1 up`);
-  return value;
+  if (Number.isInteger(value) && value >= 1) return value;
+  throw new PlanError(`${name}: found “${state[name]}”, expected a whole number from 1 up`);
+}
+
+function expertCount(text) {
+  const number = text.trim() === "" ? NaN : Number(text);
+  if (!(number >= 1e-12 && number <= 1e40)) refuse("NOT_NUMBERS", { flag: "experts", text: `'${text}'` });
+  return number;
 }
 
 // The numbers of experts to compare, ascending.
 function expertsIn(state, law) {
   const value = state.experts.trim();
   if (value === "") return law.experts;
-  const numbers = value.split(",").map((text) => {
-    const number = text.trim() === "" ? NaN : Number(text);
-    if (!(number >= 1e-12 && number <= 1e40)) refuse("NOT_NUMBERS", { flag: "experts", text: `'${text}'` });
-    return number;
-  });
-  if (numbers.some((e) => !Number.isInteger(e) || e > 1e6)) refuse("NOT_EXPERTS", { value });
+  const numbers = value.split(",").map(expertCount);
+  if (numbers.some((n_experts) => !Number.isInteger(n_experts) || n_experts > 1e6)) refuse("NOT_EXPERTS", { value });
   const experts = [...new Set(numbers)].sort((a, b) => a - b);
-  if (!law.knows_experts && experts.join() !== law.experts.join())
+  if (!law.knows_experts && experts.join() !== law.experts.join()) {
     refuse(law.of_mixtures ? "ONLY_ONE_NUMBER" : "ONLY_DENSE", { value, law: law.name, own: law.experts[0] });
+  }
   return experts;
 }
 
@@ -54,8 +56,9 @@ function chipsIn(data, state, devices) {
   if (mfu != null && !(mfu >= 1e-6 && mfu <= 1)) refuse("NO_MFU", { value: state.mfu.trim(), found: general(mfu) });
   const dollars_per_hour = positiveIn(data, state, "dollars_per_hour", true);
   if (count == null || mfu == null || !(state.chip in data.chips)) return null;
-  if (!(count >= 1 && count <= 1e9 && Number.isInteger(count)))
+  if (!(count >= 1 && count <= 1e9 && Number.isInteger(count))) {
     refuse("NO_CHIPS", { value: `${state.chip}:${state.chips}`, kinds: Object.keys(data.chips).join(", ") });
+  }
   return { kind: state.chip, count, mfu, dollars_per_hour, devices };
 }
 
@@ -67,10 +70,10 @@ function budgetIn(data, state, hours, chips) {
   return { flops: hours * flopsPerHour(data, chips), budget };
 }
 
-// What the state asks: {law, shape, reference, limits, experts, chips, memory_gb, devices, hours}.
+/** What the state asks for. Throws PlanError. @type {(data: Data, law: Law, state: State) => Options} */
 export function optionsIn(data, law, state) {
   const memory_gb = positiveIn(data, state, "memory_gb");
-  const devices = integerIn(state, "devices");
+  const devices = wholeIn(state, "devices");
   const max_tokens = numberIn(state, "max_tokens");
   if (max_tokens != null && max_tokens < 1) refuse("LESS_THAN_A_TOKEN", { value: max_tokens });
   const hours = positiveIn(data, state, "hours");
@@ -96,7 +99,7 @@ function sizeIn(state, name, law, base, reference) {
   const usual = reference ? base[name] : law.shape[name];
   const text = state[name].trim();
   const isUntouched = text === "" || (reference && text === String(law.shape[name]));
-  if (!isUntouched) return integerIn(state, name);
+  if (!isUntouched) return wholeIn(state, name);
   if (typeof usual === "string") throw new PlanError(usual); // the sentence that asks for one
   return usual;
 }

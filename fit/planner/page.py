@@ -1,6 +1,5 @@
 """The planner page, and what it is given: laws, runs, chips, and the sentences and constants of a plan."""
 
-import dataclasses
 import json
 import pathlib
 import re
@@ -10,30 +9,48 @@ from types import ModuleType
 import numpy as np
 
 from fit.aliases import Array, Json
+from fit.data.files import check_writable, write_text
 from fit.data.runs import Runs
 from fit.errors import UserError
-from fit.fitted_law import built, models
+from fit.fitted_law import models, table_architecture
 from fit.fitted_law.law import OURS, PRESETS, Law, load
 from fit.form import Form
 from fit.laws import FORMS
 from fit.messages import sentences, units
 from fit.planner import formulas
-from fit.planning import compare, constraints, memory, optimum, planning, verdict
+from fit.planning import agreement, compare, constraints, memory, optimum, plan_warnings, verdict
 from fit.shape import reference_model
 from fit.shape.architecture import OF_EXPERTS, PAPER
+from fit.shape.chips import CHIPS, Chip
 
 MOST_RUNS = 1200  # on the page, spread evenly over the table
 SCRIPTS = (
     *("numbers", "counts", "law", "messages", "solve", "cost", "plan", "reference_model", "compare", "form"),
-    *("options", "chart", "pictures", "command", "answers", "comparison", "drop", "app"),
+    *("options", "elements", "chart", "pictures", "command", "answers", "comparison", "app"),
 )
 # Imports, exports, comments and indentation: the scripts become one, with one scope for all names.
-NOT_CARRIED = re.compile(r"^(import [^;]*;\n|export | *//.*\n| +)", re.MULTILINE)
+NOT_CARRIED = re.compile(r"^(import [^;]*;\n|export | *//.*\n|/\*\*[\s\S]*?\*/\n| +)", re.MULTILINE)
 FOLDER = pathlib.Path(__file__).parent
 
 
+def write(laws: Sequence[Law], measured: tuple[Runs, Array] | None, path: str) -> str:
+    """Writes the page of some laws, and returns its path.
+
+    Args:
+      laws: The page shows the first of them at first.
+      measured: Runs of the first law, and boolean [n_runs]: those kept out of its fit.
+      path: The file to write.
+
+    Raises:
+      UserError: A law has no optimum of size and tokens, or the file cannot be written.
+    """
+    check_writable(path)
+    write_text(path, text(of(laws, measured)))
+    return path
+
+
 def text(data: Json) -> str:
-    """The page as text; data: as `of` makes it."""
+    """The page as text. `data`: what `of` returns."""
     forms = [FORMS[name] for name in data["forms"]]
     scripts = [NOT_CARRIED.sub("", _read(f"{name}.js")) for name in SCRIPTS]
     parts = dict(
@@ -56,32 +73,42 @@ def _read(name: str) -> str:
 def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None) -> Json:
     """Everything that the page computes with, ready for JSON.
 
-    laws: Laws; the page shows the first of them at first and adds the published ones that have optima, and ours;
-    measured: runs of the first law, and boolean [n_runs]: those kept out of its fit. Raises UserError where a law has
-    no optimum of size and tokens.
+    Args:
+      laws: The page shows the first of them at first. It adds the published laws that have optima, and ours.
+      measured: Runs of the first law, and boolean [n_runs]: those kept out of its fit.
+
+    Raises:
+      UserError: A law has no optimum of size and tokens.
     """
     names = {law.name for law in laws}
-    others = [name for name, form in PRESETS.items() if "n_tokens" in form.columns] + list(OURS)
-    added = [law for law in map(load, others) if law.name not in names and formulas.has_formula(law.form)]
-    held = [*laws, *added]
+    built_in = [name for name, form in PRESETS.items() if "n_tokens" in form.columns] + list(OURS)
+    added = [law for law in map(load, built_in) if law.name not in names and formulas.has_formula(law.form)]
+    all_laws = [*laws, *added]
     runs = None
     if measured is not None:
         runs = _runs(*measured)
     return dict(
-        laws=[_law(law) for law in held],
+        laws=[_law(law) for law in all_laws],
         runs=runs,
         sentences={name: template for name, template in vars(sentences).items() if name.isupper()},
-        chips={name: vars(chip) for name, chip in constraints.CHIPS.items()},
+        chips={kind: _peaks(chip) for kind, chip in CHIPS.items()},
         cost=_constants(memory, "STATE", "REMAT", "AT_WORK", "SCORES", "ROW", "GROUP")
         | _constants(constraints, "ROOM"),
-        forms={name: _form(FORMS[name]) for name in sorted({law.form.name for law in held})},
-        compare=_constants(compare, "LAWS", "SPLITS", "AGREE", "FURTHEST", "ABOUT"),
+        forms={name: _form(FORMS[name]) for name in sorted({law.form.name for law in all_laws})},
+        compare=_constants(compare, "LAWS", "SPLITS")
+        | _constants(agreement, "AGREE", "FURTHEST")
+        | _constants(compare, "ABOUT"),
         published={name: _reference_model(name) for name in reference_model.PUBLISHED},
         largest=units.LARGEST,
         verdict=_constants(verdict, "TIE", "APART", "COLUMNS"),
-        doubt=_constants(planning, "DECIDED") | _constants(optimum, "BAND"),
-        paper_shape=dataclasses.asdict(PAPER),
+        doubt=_constants(plan_warnings, "DECIDED") | _constants(optimum, "BAND"),
+        paper_shape=PAPER.all_fields(),
     )
+
+
+def _peaks(chip: Chip) -> Json:
+    """The peaks of a chip by name."""
+    return {name: getattr(chip, name) for name in ("flops", "memory", "bandwidth", "network")}
 
 
 def _constants(module: ModuleType, *names: str) -> Json:
@@ -91,8 +118,8 @@ def _constants(module: ModuleType, *names: str) -> Json:
 
 def _reference_model(name: str) -> Json:
     """A published model: what it counts, and the shape of models built like it."""
-    known = reference_model.read(name)
-    return dict(counts=compare.counts(known), shape=dataclasses.asdict(known.architecture()))
+    reference = reference_model.read(name)
+    return dict(counts=compare.counts(reference), shape=reference.architecture().all_fields())
 
 
 _LAW = (
@@ -103,12 +130,13 @@ _MODELS = ("vocab_size", "width_per_block", "unique_tokens")
 
 
 def _law(law: Law) -> Json:
+    """What the page knows of a law."""
     law.check_plannable()
-    known = law.models
+    models_of_runs = law.models
     record = law.record
-    own = None
-    if known["architecture"]:
-        own = dataclasses.asdict(built.mixture_of(known["architecture"], 1, 1))
+    architecture = None
+    if models_of_runs["architecture"]:
+        architecture = table_architecture.mixture_of(models_of_runs["architecture"], 1, 1).all_fields()
     bootstrap = record.get("bootstrap")
     if bootstrap:
         bootstrap = dict(by="runs") | bootstrap
@@ -116,14 +144,14 @@ def _law(law: Law) -> Json:
         form=law.form.name,
         coefficients={name: law.coefficients[name] for name in law.form.names},
         **{name: getattr(law, name) for name in _LAW},
-        own=own,
+        own=architecture,
         dense=record.get("dense") if law.published else None,
         fixed=record.get("fixed", ()) if law.published else (),
-        notes=list(models.architecture_notes(known)),
+        notes=list(models.architecture_notes(models_of_runs)),
         origin=f"{record['source']}. {record['note']}." if law.published else "",
-        models={name: known[name] for name in _MODELS if known[name] is not None},
-        shape={name: _own(law, name) for name in ("vocab_size", "width_per_block")},
-        final_norm=bool(known["final_norm"]),
+        models={name: models_of_runs[name] for name in _MODELS if models_of_runs[name] is not None},
+        shape={name: _value_or_refusal(law, name) for name in ("vocab_size", "width_per_block")},
+        final_norm=bool(models_of_runs["final_norm"]),
         bootstrap=bootstrap,
     )
 
@@ -140,8 +168,9 @@ def _form(form: Form) -> Json:
     )
 
 
-def _own(law: Law, name: str) -> int | str:
-    """The law's own vocab_size or width_per_block, or the sentence that asks for one where its runs had several."""
+def _value_or_refusal(law: Law, name: str) -> int | str:
+    """The vocab_size or the width_per_block of the law's runs, or the sentence that asks for one where these had
+    several."""
     other = "width_per_block" if name == "vocab_size" else "vocab_size"
     try:
         return getattr(law.shaped(**{other: 1}), name)

@@ -1,79 +1,94 @@
-// A plan: what `fit plan --json` prints, by the same names, but for the model of whole blocks.
+// A plan: what `fit plan --json` prints, by the same names, without the model of whole blocks.
 
-import { addCosts, chipLimits } from "./cost.js";
-import { INFERENCE_FLOPS, TRAINING_FLOPS, memoryOf } from "./counts.js";
-import { drawsOf, driftOf, extrapolationOf, falls, lawAt, percentile } from "./law.js";
-import { infeasibleWhy, warningsOf } from "./messages.js";
-import { bestOf, largestSize, leastFlops, optima, refuseWithoutOptimum, solve } from "./solve.js";
+import { chipLimits, chipsWarning, costOf } from "./cost.js";
+import { INFERENCE_FLOPS, servingBytes, trainingFlops } from "./counts.js";
+import { drawsOf, driftFactor, falls, lawAtExperts, outsideRangesOf, percentile } from "./law.js";
+import { infeasibleReason, warningsOf } from "./messages.js";
+import { bestOf, feasibleOf, largestSize, optimaOf, solve } from "./solve.js";
 
-// {plan, limits} of the reader's options; the chips' memory is among the limits. Throws PlanError where there is none.
+/** The plan, and its limits with the chips' memory. Throws PlanError where nothing is feasible.
+ *  @type {(data: Data, law: Law, options: Options) => {plan: Plan, limits: Limits}} */
 export function planOf(data, law, options) {
   const { shape, experts, chips } = options;
   const limits = { ...options.limits, chips: chipLimits(data, chips) };
-  const solved = optima(law, shape, limits, experts);
-  const rows = solved.filter((one) => one.feasible).map((one) => planRow(law, one, shape, limits));
-  const best = rows.find(({ n_experts }) => n_experts === bestOf(solved).n_experts);
-  const infeasible = solved
-    .filter((one) => !one.feasible)
-    .map(({ n_experts }) => ({ n_experts, why: infeasibleWhy(shape, limits, [n_experts]) }));
+  const solved = optimaOf(law, shape, limits, experts);
+  const optima = feasibleOf(solved).map((optimum) => planRow(law, optimum, shape, limits));
+  const best = optima.find(({ n_experts }) => n_experts === bestOf(solved).n_experts);
+  const infeasible = solved.filter(({ feasible }) => !feasible).map(({ n_experts }) => {
+    return { n_experts, why: infeasibleReason(shape, limits, [n_experts]) };
+  });
   const { vocab_size, width_per_block } = shape;
-  const plan = { law: law.name, form: law.form, vocab_size, width_per_block, constraints: printedLimits(limits) };
-  Object.assign(plan, { optima: rows, infeasible, best, extrapolation: best.extrapolation });
+  const constraints = printedLimits(limits);
+  const plan = { law: law.name, form: law.form, vocab_size, width_per_block, constraints, optima, infeasible, best };
+  plan.extrapolation = best.extrapolation;
   if (law.bootstrap) plan.bootstrap = bootstrapOf(law, shape, limits, experts, best.n_experts);
   plan.verdict = verdictOf(data, plan);
-  if (limits.flops != null && law.knows_dense && !law.dense) plan.dense = againstDense(law, shape, limits, best);
-  const isLargest = best.n_experts === Math.max(...experts);
-  const isSmallest = best.n_experts === Math.min(...experts) && best.n_experts > 1;
-  plan.best_at_edge = law.knows_experts && experts.length > 1 && (isLargest || isSmallest);
+  plan.best_at_edge = isAtEdge(law, best.n_experts, experts);
   plan.best_undecided = isUndecided(data, plan, experts);
+  const isLargest = best.n_experts === Math.max(...experts);
   const wantsMore = plan.best_at_edge && isLargest && isNotBounded(data, law, shape, limits);
-  plan.warnings = warningsOf(data, law, shape, plan, experts, wantsMore);
-  if (chips) addCosts(data, plan, law, chips, shape, limits, experts);
+  plan.warnings = warningsOf(law, shape, plan, experts, wantsMore);
+  if (chips) {
+    plan.chips = chips;
+    for (const row of optima) row.cost = costOf(data, chips, row, shape, limits);
+    plan.warnings.push(...chipsWarning(law, best, options, limits));
+  }
   return { plan, limits };
+}
+
+/** Whether a best number of experts is at an end of those compared; dense is no end.
+ *  @type {(law: Law, best: Experts, experts: Experts[]) => boolean} */
+export function isAtEdge(law, best, experts) {
+  if (!law.knows_experts || experts.length < 2) return false;
+  return best === Math.max(...experts) || (best === Math.min(...experts) && best > 1);
 }
 
 function printedLimits({ chips, budget, ...limits }) {
   return Object.fromEntries(Object.entries(limits).filter(([, value]) => value != null));
 }
 
-// One line of the plan's table.
 function planRow(law, optimum, shape, limits) {
   const { feasible: _, ...row } = optimum;
-  const { n_experts, n_active, n_tokens, d_model } = row;
+  const { n_experts, n_active, d_model } = row;
   return {
     ...row,
-    memory_bytes: memoryOf(shape, limits, d_model, n_experts),
-    training_flops: TRAINING_FLOPS * n_active * n_tokens,
+    memory_bytes: servingBytes(shape, limits, d_model, n_experts),
+    training_flops: trainingFlops(row),
     inference_flops_per_token: INFERENCE_FLOPS * n_active,
-    extrapolation: extrapolationOf(law, shape, optimum),
+    extrapolation: outsideRangesOf(law, shape, optimum),
   };
 }
+
+const isMixture = ({ n_experts }) => n_experts > 1;
 
 // Whether a mixture or a dense model is better, and between which models the law cannot tell.
 function verdictOf(data, { optima, best, bootstrap }) {
   const { tie, apart, columns } = data.verdict;
-  const behind = Object.fromEntries((bootstrap?.optima ?? []).map((row) => [row.n_experts, row.behind]));
-  const isMixture = ({ n_experts }) => n_experts > 1;
-  const tied = optima.filter(
-    (row) => row === best || row.loss <= best.loss * (1 + tie) || behind[row.n_experts]?.[0] <= 0,
-  );
+  const drawn = bootstrap?.optima ?? [];
+  function isTied(row) {
+    if (row === best || row.loss <= best.loss * (1 + tie)) return true;
+    const behind = drawn.find(({ n_experts }) => n_experts === row.n_experts)?.behind;
+    return behind != null && behind[0] <= 0;
+  }
+  const tied = optima.filter(isTied);
   let choice = null;
   if (optima.length > 1) {
     choice = tied.some(isMixture) ? "mixture" : "dense";
     if (choice === "mixture" && !tied.every(isMixture)) choice = "undecided";
   }
-  const otherKind = optima.filter((row) => isMixture(row) !== isMixture(best)).map(({ loss }) => loss);
+  const lossesOfOtherKind = optima.filter((row) => isMixture(row) !== isMixture(best)).map(({ loss }) => loss);
   const differ = {};
   for (const name of Object.keys(columns)) {
     const values = tied.map((row) => row[name]);
-    const ends = [Math.min(...values), Math.max(...values)];
-    if (ends[1] >= apart * ends[0]) differ[name] = ends;
+    const low = Math.min(...values);
+    const high = Math.max(...values);
+    if (high >= apart * low) differ[name] = [low, high];
   }
   return {
     choice,
     tied: tied.map(({ n_experts }) => n_experts),
     cost: bootstrap ? bootstrap.regret : tie * best.loss,
-    margin: otherKind.length ? Math.min(...otherKind) - best.loss : null,
+    margin: lossesOfOtherKind.length ? Math.min(...lossesOfOtherKind) - best.loss : null,
     differ,
   };
 }
@@ -89,59 +104,50 @@ function isUndecided(data, { bootstrap, best }, experts) {
 function isNotBounded(data, law, shape, limits) {
   const hasClosedForm = law.closed && law.counts_embedding;
   if (hasClosedForm || limits.memory_bytes != null || law.fixes_experts) return false;
-  const [many, more] = [1e6, 1e7].map((e) => solve(lawAt(law, shape, e), e, shape, limits));
+  const many = solve(lawAtExperts(law, shape, 1e6), 1e6, shape, limits);
+  const more = solve(lawAtExperts(law, shape, 1e7), 1e7, shape, limits);
   return more.loss < many.loss * (1 - data.doubt.band);
 }
 
-// The plan solved again for each draw: intervals at each number of experts, and how often each is the best.
-// planned: the plan's best number of experts.
-function bootstrapOf(law, shape, limits, experts, planned) {
-  const { form, percentiles, by } = law.bootstrap;
-  const draws = drawsOf(law).map((draw, i) => ({ i, laws: experts.map((e) => lawAt(law, shape, e, draw)) }));
-  const usable = draws.filter(({ laws }) => laws.every(falls));
-  if (!usable.length) return null;
-  const largest = experts.map((e) => largestSize(e, shape, limits));
-  const solved = usable.map(({ laws }) => laws.map((at, k) => solve(at, experts[k], shape, limits, largest[k])));
-  const lossOf = (one) => (one.feasible ? one.loss : Infinity);
-  const lossOfPlanned = solved.map((ofDraw) => lossOf(ofDraw[experts.indexOf(planned)]));
-  const winners = solved.map((ofDraw) => bestOf(ofDraw)?.n_experts ?? experts[0]);
-  const between = (values) => percentiles.map((percent) => percentile(values, percent));
-  function intervals(e, k) {
-    const ofExperts = solved.map((ofDraw) => ofDraw[k]);
-    const drifted = ofExperts.map(
-      ({ loss, n_active, n_tokens }, row) => loss * driftOf(law, usable[row].i, TRAINING_FLOPS * n_active * n_tokens),
-    );
-    return {
-      n_experts: e,
-      best_in_draws: winners.filter((winner) => winner === e).length,
-      behind: between(ofExperts.map(({ loss }, row) => loss - lossOfPlanned[row])),
-      loss: between(drifted),
-    };
-  }
-  const regrets = solved.map((ofDraw, row) => lossOfPlanned[row] - Math.min(...ofDraw.map(lossOf)));
-  return {
-    ...{ form, percentiles, by, draws: usable.length, draws_without_optimum: draws.length - usable.length },
-    regret: percentile(regrets, percentiles[1]),
-    optima: experts.flatMap((e, k) => (solved[0][k].feasible ? [intervals(e, k)] : [])),
-  };
+// The optima by each bootstrap draw that has any: {draw, optima, best: lowest loss, planned: loss at planned experts}.
+function solveDraws(law, shape, limits, experts, planned) {
+  const largest = experts.map((n_experts) => largestSize(n_experts, shape, limits));
+  const solved = [];
+  drawsOf(law).forEach((coefficients, draw) => {
+    const laws = experts.map((n_experts) => lawAtExperts(law, shape, n_experts, coefficients));
+    if (!laws.every(falls)) return;
+    const optima = laws.map((lawAt, i) => solve(lawAt, experts[i], shape, limits, largest[i]));
+    solved.push({ draw, optima, best: bestOf(optima), planned: optima[experts.indexOf(planned)] });
+  });
+  return solved;
 }
 
-// What the best plan saves against the best dense model under the same limits; null where no dense model fits.
-function againstDense(law, shape, limits, best) {
-  const at = lawAt(law, shape, 1);
-  refuseWithoutOptimum([at], [1]);
-  const dense = solve(at, 1, shape, limits);
-  if (!dense.feasible) return null;
-  const { n_active, n_tokens, loss } = dense;
-  let needed = limits.flops;
-  if (best.n_experts > 1) needed = leastFlops(law, 1, shape, limits, best.loss, limits.flops, 1e12 * limits.flops);
-  const row = { n_experts: 1, n_active, n_tokens, loss };
+// Intervals at each number of experts, and how often each is the best, over the draws. planned: the plan's best.
+function bootstrapOf(law, shape, limits, experts, planned) {
+  const { form, percentiles, by, draws } = law.bootstrap;
+  const solved = solveDraws(law, shape, limits, experts, planned);
+  if (!solved.length) return null;
+  const interval = (values) => percentiles.map((percent) => percentile(values, percent));
+  function rowAt(n_experts, i) {
+    const losses = solved.map(({ draw, optima }) => {
+      return optima[i].loss * driftFactor(law, draw, trainingFlops(optima[i]));
+    });
+    return {
+      n_experts,
+      best_in_draws: solved.filter(({ best }) => best.n_experts === n_experts).length,
+      behind: interval(solved.map(({ optima, planned }) => optima[i].loss - planned.loss)),
+      loss: interval(losses),
+    };
+  }
+  const regrets = solved.map(({ planned, best }) => planned.loss - best.loss);
+  const rows = experts.map((n_experts, i) => (solved[0].optima[i].feasible ? rowAt(n_experts, i) : null));
   return {
-    ...row,
-    extrapolation: extrapolationOf(law, shape, row),
-    loss_saved: loss - best.loss,
-    flops_for_the_same_loss: needed,
-    flops_saved: needed == null ? null : 1 - limits.flops / needed,
-    inference_flops_ratio: best.n_active / n_active,
+    form,
+    percentiles,
+    by,
+    draws: solved.length,
+    draws_without_optimum: draws.length - solved.length,
+    regret: percentile(regrets, percentiles[1]),
+    optima: rows.filter((row) => row != null),
   };
 }

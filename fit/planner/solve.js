@@ -1,35 +1,33 @@
 // The model of the least loss at E experts under limits: N active parameters on D training tokens, both real numbers.
-// law: what lawAt gives at E experts; shape and limits: as in counts.js.
 
-import { INFERENCE_FLOPS, TRAINING_FLOPS, activeParameters, hasEnoughExperts, memoryOf } from "./counts.js";
-import { smallestWidth, tokensOf, totalParameters, trainingBytesAt, widthOf } from "./counts.js";
-import { falls, lawAt } from "./law.js";
-import { PlanError, infeasibleWhy, refuse } from "./messages.js";
-
-const EDGE = 1e-6; // sizes so close to an end of the search are that end
+import { INFERENCE_FLOPS, TRAINING_FLOPS, activeParameters, hasEnoughExperts, memoryLimits } from "./counts.js";
+import { smallestWidth, tokensFor, totalParameters, widthOf } from "./counts.js";
+import { falls, lawAtExperts } from "./law.js";
+import { PlanError, infeasibleReason, refuse } from "./messages.js";
 
 // Where f changes sign between low and high, to the last bit; NaN where the signs do not differ.
-export function rootOf(f, low, high) {
+function rootOf(f, low, high) {
   const atLow = f(low);
   const atHigh = f(high);
   if (!(Math.sign(atLow) * Math.sign(atHigh) <= 0)) return NaN;
   if (atLow === 0) return low;
   if (atHigh === 0) return high;
-  const decreasing = atLow > atHigh;
+  const isDecreasing = atLow > atHigh;
   for (;;) {
     const middle = (low + high) / 2;
     if (middle === low || middle === high || Number.isNaN(middle)) return middle;
-    if (f(middle) > 0 === decreasing) low = middle;
+    if (f(middle) > 0 === isDecreasing) low = middle;
     else high = middle;
   }
 }
 
 // Throws the command line's sentence where the law has no optimum at one of these numbers of experts.
-export function refuseWithoutOptimum(laws, experts) {
+function refuseWithoutOptimum(laws, experts) {
   const at = laws.findIndex((law) => !falls(law));
   if (at < 0) return;
-  const largest = (i) => Math.max(...laws.map(({ exponents }) => exponents[i]));
-  refuse("NO_OPTIMUM", { at: experts[at], mu: largest(0), nu: largest(1) });
+  const mu = Math.max(...laws.map(({ exponents }) => exponents[0]));
+  const nu = Math.max(...laws.map(({ exponents }) => exponents[1]));
+  refuse("NO_OPTIMUM", { at: experts[at], mu, nu });
 }
 
 // Throws the command line's sentence where nothing bounds the plan.
@@ -42,37 +40,34 @@ function refuseUnbounded({ flops, memory_bytes, chips, max_tokens, inference_tok
 
 const BELOW_SMALLEST = 1e-9; // a limit may hold the smallest model exactly, and rounding must not put it outside
 
-// The largest size whose bytes, a function of the width, do not exceed `most`; NaN where the smallest model's do.
-function largestWithin(bytes, most, e, shape) {
-  const excess = (logWidth) => Math.log(bytes(Math.exp(logWidth))) - Math.log(most);
+// The largest size within a memory; NaN where the smallest model exceeds it.
+function largestWithin({ most, bytesAt }, n_experts, shape) {
+  const excess = (logWidth) => Math.log(bytesAt(Math.exp(logWidth))) - Math.log(most);
   const low = Math.log(smallestWidth(shape)) - BELOW_SMALLEST;
   let high = low + 1;
   while (excess(high) < 0) high += 1;
-  return activeParameters(shape, Math.exp(rootOf(excess, low, high)), e);
+  return activeParameters(shape, Math.exp(rootOf(excess, low, high)), n_experts);
 }
 
-function largestInMemory(e, shape, limits) {
-  if (limits.memory_bytes == null) return Infinity;
-  return largestWithin((d) => memoryOf(shape, limits, d, e), limits.memory_bytes, e, shape);
+/** The largest size that memory and chips hold, and which of them bounds it; infinite without these.
+ *  @type {(n_experts: Experts, shape: Shape, limits: Limits) => Largest} */
+export function largestSize(n_experts, shape, limits) {
+  let largest = { size: Infinity, bound: "" };
+  for (const memory of memoryLimits(shape, limits, n_experts)) {
+    const size = largestWithin(memory, n_experts, shape);
+    if (!(size > largest.size)) largest = { size, bound: memory.name };
+  }
+  return largest;
 }
-
-function largestOnChips(e, shape, { chips }) {
-  if (chips == null) return Infinity;
-  return largestWithin((d) => trainingBytesAt(shape, chips, d, e), chips.count * chips.memory, e, shape);
-}
-
-// The largest size that memory and chips hold, infinite without these.
-export const largestSize = (e, shape, limits) =>
-  Math.min(largestInMemory(e, shape, limits), largestOnChips(e, shape, limits));
 
 const GRID = 20;
-const REFINED = 8; // each time to a tenth
+const REFINEMENTS = 8; // each to a tenth of the interval before
 
 // Where f, which falls and then rises, is least between two ends: on a grid that is refined around its best point.
 function minimumOf(f, from, to) {
   let low = from;
   let high = to;
-  for (let step = 0; step < REFINED; step++) {
+  for (let step = 0; step < REFINEMENTS; step++) {
     const points = Array.from({ length: GRID + 1 }, (_, i) => low + (i / GRID) * (high - low));
     const values = points.map(f);
     const best = values.indexOf(Math.min(...values));
@@ -82,85 +77,96 @@ function minimumOf(f, from, to) {
   return (low + high) / 2;
 }
 
+const EDGE = 1e-6; // sizes so close to an end of the search are that end
+
 // The size of the least loss; Infinity where the largest size alone limits it, 0 where it is the smallest.
-function bestSize(law, e, limits, smallest, largest) {
-  const perSize = TRAINING_FLOPS + INFERENCE_FLOPS * limits.inference_tokens;
-  const lastWithToken = limits.flops == null ? Infinity : limits.flops / perSize;
-  const top = Math.max(Math.min(largest, lastWithToken), smallest);
+function bestSize(law, n_experts, limits, smallest, largest) {
+  const flopsOfOneToken = TRAINING_FLOPS + INFERENCE_FLOPS * limits.inference_tokens;
+  const largestWithToken = limits.flops == null ? Infinity : limits.flops / flopsOfOneToken;
+  const top = Math.max(Math.min(largest, largestWithToken), smallest);
   function lossAt(logSize) {
     const size = Math.exp(logSize);
-    return law.loss(size, Math.max(tokensOf(limits, size), 1));
+    return law.loss(size, Math.max(tokensFor(limits, size), 1));
   }
   const size = Math.exp(minimumOf(lossAt, Math.log(smallest), Math.log(top)));
   if (size > top * (1 - EDGE)) {
-    if (top === lastWithToken && top > smallest * (1 + 10 * EDGE)) refuse("RISES", { at: e });
+    if (top === largestWithToken && top > smallest * (1 + 10 * EDGE)) refuse("RISES", { at: n_experts });
     if (top === largest) return Infinity;
   }
   return size < smallest * (1 + EDGE) ? 0 : size;
 }
 
-// Whether limits allow the smallest model of e experts and a token to train it on.
-function isFeasible(e, shape, limits) {
-  const d = smallestWidth(shape);
-  const { memory_bytes, chips } = limits;
-  if (memory_bytes != null && memoryOf(shape, limits, d, e) > memory_bytes) return false;
-  if (chips && trainingBytesAt(shape, chips, d, e) > chips.count * chips.memory) return false;
-  return tokensOf(limits, activeParameters(shape, d, e)) >= 1 && hasEnoughExperts(shape, e);
+// Whether limits allow the smallest model, and a token to train it on.
+function isFeasible(n_experts, shape, limits) {
+  const width = smallestWidth(shape);
+  const memories = memoryLimits(shape, limits, n_experts);
+  if (memories.some(({ most, bytesAt }) => bytesAt(width) > most)) return false;
+  return tokensFor(limits, activeParameters(shape, width, n_experts)) >= 1 && hasEnoughExperts(shape, n_experts);
 }
 
-// The optimum at e experts; size_bound: what fixed its size, "" where nothing did. largest: the largest size, if known.
-export function solve(law, e, shape, limits, largest = largestSize(e, shape, limits)) {
-  if (!isFeasible(e, shape, limits)) return { n_experts: e, feasible: false };
+/** The optimum at a number of experts. largest: what largestSize gives, if known.
+ *  @type {(law: LawAtExperts, n_experts: Experts, shape: Shape, limits: Limits, largest?: Largest) => Optimum} */
+export function solve(law, n_experts, shape, limits, largest = largestSize(n_experts, shape, limits)) {
+  if (!isFeasible(n_experts, shape, limits)) return { n_experts, feasible: false };
   const { flops, max_tokens, inference_tokens } = limits;
-  const smallest = activeParameters(shape, smallestWidth(shape), e);
-  let size = bestSize(law, e, limits, smallest, largest);
+  const smallest = activeParameters(shape, smallestWidth(shape), n_experts);
+  let n_active = bestSize(law, n_experts, limits, smallest, largest.size);
   let size_bound = "";
   if (flops != null && max_tokens != null) {
-    const spendsAll = flops / (TRAINING_FLOPS * max_tokens + INFERENCE_FLOPS * inference_tokens);
-    if (spendsAll * (1 + EDGE) > size) {
-      size = Math.max(size, spendsAll);
+    const sizeThatSpendsAll = flops / (TRAINING_FLOPS * max_tokens + INFERENCE_FLOPS * inference_tokens);
+    if (sizeThatSpendsAll * (1 + EDGE) > n_active) {
+      n_active = Math.max(n_active, sizeThatSpendsAll);
       size_bound = "tokens";
     }
   }
-  if (size > largest) {
-    size = largest;
-    size_bound = largestOnChips(e, shape, limits) === largest ? "chips" : "memory";
+  if (n_active > largest.size) {
+    n_active = largest.size;
+    size_bound = largest.bound;
   }
-  if (size < smallest) {
-    size = smallest;
+  if (n_active < smallest) {
+    n_active = smallest;
     size_bound = "smallest";
   }
-  const n_tokens = tokensOf(limits, size);
-  const d_model = widthOf(shape, size, e);
-  const n_total = totalParameters(shape, d_model, e);
-  const loss = law.loss(size, n_tokens);
-  return { n_experts: e, feasible: true, n_active: size, n_total, n_tokens, loss, d_model, size_bound };
+  const n_tokens = tokensFor(limits, n_active);
+  const d_model = widthOf(shape, n_active, n_experts);
+  const n_total = totalParameters(shape, d_model, n_experts);
+  const loss = law.loss(n_active, n_tokens);
+  return { n_experts, feasible: true, n_active, n_total, n_tokens, loss, d_model, size_bound };
 }
 
-// The optimum at each number of experts; throws the command line's sentence where none is feasible.
-export function optima(law, shape, limits, experts) {
-  const laws = experts.map((e) => lawAt(law, shape, e));
+/** Those that limits allow. @type {(solved: Optimum[]) => Optimum[]} */
+export function feasibleOf(solved) {
+  return solved.filter(({ feasible }) => feasible);
+}
+
+/** The optimum at each number of experts; throws the command line's sentence where none is feasible.
+ *  @type {(law: Law, shape: Shape, limits: Limits, experts: Experts[]) => Optimum[]} */
+export function optimaOf(law, shape, limits, experts) {
+  const laws = experts.map((n_experts) => lawAtExperts(law, shape, n_experts));
   refuseUnbounded(limits);
   refuseWithoutOptimum(laws, experts);
-  const solved = experts.map((e, i) => solve(laws[i], e, shape, limits));
-  if (!solved.some(({ feasible }) => feasible)) throw new PlanError(infeasibleWhy(shape, limits, experts));
+  const solved = experts.map((n_experts, i) => solve(laws[i], n_experts, shape, limits));
+  if (!feasibleOf(solved).length) throw new PlanError(infeasibleReason(shape, limits, experts));
   return solved;
 }
 
-// The optimum of the lowest loss; null where none is feasible.
+/** The optimum of the lowest loss; null where none is feasible. @type {(solved: Optimum[]) => ?Optimum} */
 export function bestOf(solved) {
-  const feasible = solved.filter((one) => one.feasible);
-  if (!feasible.length) return null;
-  return feasible.reduce((best, one) => (one.loss < best.loss ? one : best));
+  let best = null;
+  for (const optimum of feasibleOf(solved)) {
+    if (best == null || optimum.loss < best.loss) best = optimum;
+  }
+  return best;
 }
 
-// FLOPs from `least` to `most` at which the best model of e experts reaches a loss; null if `most` is not enough.
-export function leastFlops(law, e, shape, limits, loss, least, most) {
-  const at = lawAt(law, shape, e);
-  const largest = largestSize(e, shape, limits);
+/** FLOPs from `least` to `most` at which the best model of e experts has a loss; null if `most` is not enough.
+ *  @type {(law: Law, e: Experts, shape: Shape, limits: Limits, loss: Nats, least: Flops, most: Flops) => ?Flops} */
+export function leastFlops(law, n_experts, shape, limits, goal, least, most) {
+  const lawAt = lawAtExperts(law, shape, n_experts);
+  const largest = largestSize(n_experts, shape, limits);
   function excess(logFlops) {
-    const best = solve(at, e, shape, { ...limits, flops: Math.exp(logFlops) }, largest);
-    return best.feasible ? best.loss - loss : Infinity;
+    const best = solve(lawAt, n_experts, shape, { ...limits, flops: Math.exp(logFlops) }, largest);
+    return best.feasible ? best.loss - goal : Infinity;
   }
   if (excess(Math.log(least)) <= 0) return least;
   if (excess(Math.log(most)) > 0) return null;

@@ -1,81 +1,54 @@
-"""The model of whole blocks and heads that is built for a plan: depths and widths around an optimum, any
-(`nearest`) or those of the grid that hardware likes (`on_grid`)."""
+"""The model that is built for a plan: depths and widths around an optimum.
+
+`nearest` looks at models of whole blocks and heads of the plan's own architecture, `on_grid` at those of the grid of
+shapes that hardware likes.
+"""
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
 
 import numpy as np
 
-from fit.aliases import Array, Json
+from fit.aliases import Array
 from fit.fitted_law.law import Law
 from fit.planning import mesh, optimum
 from fit.planning.constraints import Constraints
+from fit.planning.results import Optimum
 from fit.shape import hardware
 from fit.shape.architecture import ROUNDED, Architecture, Model
 
 TRIED = 300  # depths around the planned one, and widths at each; beyond, steps between them are below 0.4%
-
-
-def _whole(
-    law: Law, architecture: Architecture, constraints: Constraints, planned: Json
-) -> list[tuple[float, Model, int, float, float]]:
-    """[(loss, Model, n_tokens, bytes of weights and cache, factor between its size and the planned one)] of the models
-    of whole blocks and heads around a planned optimum that meet the constraints: depths and widths with a width per
-    block within ROUNDED of the architecture's or, where none of those fits, the deepest that fit."""
-    blocks, chips, kept = planned["d_model"] / architecture.width_per_block, constraints.chips, []
-    constraints, e = constraints.at(planned["n_experts"]), planned["n_experts"]
-    least = round(architecture.smallest / architecture.width_per_block)
-    step = math.ceil(blocks / TRIED)
-    for n_blocks in range(max(least, math.ceil(blocks * (1 + ROUNDED))), least - 1, -step):
-        if kept and n_blocks < blocks / (1 + ROUNDED) - 1:
-            break
-        widths = architecture.widths(n_blocks)
-        for width in widths[:: math.ceil(len(widths) / TRIED)]:
-            model = Model(architecture, n_blocks, e, width)
-            memory = constraints.bytes_per_parameter * model.exact_parameters
-            memory += constraints.bytes_per_kv_element * model.kv_elements(constraints.kv_tokens)
-            n_tokens = math.floor(constraints.tokens(model.n_active))
-            fits = constraints.memory_bytes is None or memory <= constraints.memory_bytes
-            if chips:
-                fits &= (chips.holding(architecture, width, model.exact_parameters) or math.inf) <= chips.count
-            if fits and n_tokens >= 1:
-                apart = planned["n_active"] / model.n_active
-                kept.append((model, n_tokens, float(memory), max(apart, 1 / apart)))
-    if not kept:
-        return []
-    size, total, tokens, width = np.array([(m.n_active, m.n_total, n, m.d_model) for m, n, *_ in kept], float).T
-    if law.closed_form:
-        losses = optimum.loss_of(law, architecture, e, size, tokens)
-    else:
-        less = 0 if law.counts_embedding else architecture.ends * width
-        counts = dict(n_active=size - less, n_total=total - less, n_tokens=tokens)
-        losses = law.loss(law.coefficients, architecture.structure(e) | counts)
-    return [(float(loss), *one) for loss, one in zip(losses, kept)]
-
-
-def nearest(
-    law: Law, architecture: Architecture, constraints: Constraints, optima: list[Json], best: Json
-) -> tuple[float, Model, int, float] | None:
-    """(loss, Model, n_tokens, bytes of weights and cache) of the model of whole blocks and heads to build, with as many
-    experts as the best of the optima has; where none fits, with any other number. Of those as good as the best (within
-    NEAR of the lowest loss) it is the one whose ratios are the architecture's, and then the one nearest in size to what
-    was planned. None where nothing fits."""
-    found = _whole(law, architecture, constraints, best)
-    found = found or [one for row in optima for one in _whole(law, architecture, constraints, row)]
-    if not found:
-        return None
-    found = [one for one in found if one[1].off <= 1 + ROUNDED] or found
-    most = (1 + optimum.NEAR) * max(best["loss"], min(loss for loss, *_ in found))
-    return min((one for one in found if one[0] <= most), key=lambda one: (one[1].off, one[4]))[:4]
-
-
 COST = 5e-4  # share of the loss that a preferred shape may cost
 WINDOWS = (1.3, 0.75, 0.5, 0.3, 0.15, 0.05, 0.01)  # sizes tried, as shares of the planned one, from these to the next
-KEPT = 400  # models of a window that are looked at
-TIMED = 100  # models around an optimum whose own speed is asked for
-SMALLER = 0.97  # share in total size of a model that chips cannot train, from which they are asked again
+MODELS_IN_WINDOW = 400  # models of a window that are looked at
+TIMED = 100  # models around an optimum whose own speed is computed
+SMALLER = 0.97  # share in total size of a model that chips cannot train, from which they are tried again
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A model that may be built.
+
+    Attributes:
+      loss: Predicted loss in nats per token.
+      model: Its shape and counts.
+      n_tokens: Training tokens that the constraints leave.
+      memory_bytes: Of weights and cache.
+      layout: How the chips train it; None without chips.
+      speed: Tokens per second of all chips; only by the clock.
+    """
+
+    loss: float
+    model: Model
+    n_tokens: int
+    memory_bytes: float
+    layout: mesh.Layout | None = None
+    speed: float | None = None
 
 
 class Layouts(Protocol):
@@ -85,91 +58,171 @@ class Layouts(Protocol):
         """Whether some mesh divides the model."""
 
     def of(self, model: Model, n_tokens: int) -> mesh.Layout | None:
-        """The layout of its training; None where the chips cannot."""
+        """The layout of its training; None where the chips cannot train it."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Found:
-    """A model on the grid of hardware.py: its loss, tokens, bytes of weights and cache; how the chips train it, and by
-    the clock at how many tokens per second."""
+def nearest(
+    law: Law, architecture: Architecture, constraints: Constraints, optima: list[Optimum], best: Optimum
+) -> Candidate | None:
+    """The model of whole blocks and heads to build.
 
-    loss: float
-    model: Model
-    n_tokens: int
-    memory: float
-    layout: mesh.Layout | None
-    speed: float | None = None
+    It has as many experts as the best optimum or, where none of those fits, any other number. Of the models within NEAR
+    of the lowest loss it is the one whose ratios are the architecture's, and then the one nearest in size to the
+    optimum. None where nothing fits.
+    """
+    candidates = _whole(law, architecture, constraints, best)
+    if not candidates:
+        candidates = [candidate for row in optima for candidate in _whole(law, architecture, constraints, row)]
+    if not candidates:
+        return None
+    close = [pair for pair in candidates if pair[0].model.rounding_factor <= 1 + ROUNDED]
+    candidates = close or candidates
+    most = (1 + optimum.NEAR) * max(best.loss, min(candidate.loss for candidate, _ in candidates))
+    good = [pair for pair in candidates if pair[0].loss <= most]
+    chosen, _ = min(good, key=lambda pair: (pair[0].model.rounding_factor, pair[1]))
+    return chosen
+
+
+def _whole(
+    law: Law, architecture: Architecture, constraints: Constraints, planned: Optimum
+) -> list[tuple[Candidate, float]]:
+    """(candidate, factor between its size and the planned one) of models around an optimum that meet the constraints.
+
+    Their width per block is within ROUNDED of the architecture's. Where none of those fits, they are the deepest that
+    fit.
+    """
+    chips = constraints.chips
+    constraints = constraints.at(planned.n_experts)
+    blocks = planned.d_model / architecture.width_per_block
+    least = round(architecture.smallest / architecture.width_per_block)
+    step = math.ceil(blocks / TRIED)
+    fitting: list[tuple[Model, int, float]] = []
+    for n_blocks in range(max(least, math.ceil(blocks * (1 + ROUNDED))), least - 1, -step):
+        if fitting and n_blocks < blocks / (1 + ROUNDED) - 1:
+            break
+        widths = architecture.widths(n_blocks)
+        for width in widths[:: math.ceil(len(widths) / TRIED)]:
+            model = Model(architecture, n_blocks, planned.n_experts, width)
+            n_tokens = math.floor(constraints.tokens(model.n_active))
+            memory_bytes = _memory_bytes(model, constraints)
+            fits = constraints.memory_bytes is None or memory_bytes <= constraints.memory_bytes
+            if chips:
+                fewest = chips.holding(architecture, width, model.exact_parameters)
+                fits &= fewest is not None and fewest <= chips.count
+            if fits and n_tokens >= 1:
+                fitting.append((model, n_tokens, memory_bytes))
+    if not fitting:
+        return []
+    losses = _losses_of_whole(law, architecture, planned.n_experts, fitting)
+    candidates = []
+    for loss, (model, n_tokens, memory_bytes) in zip(losses, fitting, strict=True):
+        factor = planned.n_active / model.n_active
+        candidate = Candidate(float(loss), model, n_tokens, memory_bytes)
+        candidates.append((candidate, max(factor, 1 / factor)))
+    return candidates
+
+
+def _memory_bytes(model: Model, constraints: Constraints) -> float:
+    """Bytes of a model's weights and cache."""
+    weights = constraints.bytes_per_parameter * model.exact_parameters
+    return float(weights + constraints.bytes_per_kv_element * model.kv_elements(constraints.kv_tokens))
+
+
+def _losses_of_whole(
+    law: Law, architecture: Architecture, n_experts: float, fitting: list[tuple[Model, int, float]]
+) -> Array:
+    """The predicted loss [n_models] of each of (model, n_tokens, memory)."""
+    n_active = np.array([model.n_active for model, _, _ in fitting], float)
+    n_total = np.array([model.n_total for model, _, _ in fitting], float)
+    d_model = np.array([model.d_model for model, _, _ in fitting], float)
+    n_tokens = np.array([n_tokens for _, n_tokens, _ in fitting], float)
+    if law.closed_form:
+        return optimum.loss_of(law, architecture, n_experts, n_active, n_tokens)
+    less = 0 if law.counts_embedding else architecture.embedding_and_head_rows * d_model
+    counts = dict(n_active=n_active - less, n_total=n_total - less, n_tokens=n_tokens)
+    return law.loss(law.coefficients, architecture.structure(n_experts) | counts)
 
 
 def on_grid(
     law: Law,
     architecture: Architecture,
     constraints: Constraints,
-    optima: list[Json],
+    optima: list[Optimum],
     style: hardware.Style,
     layouts: Layouts | None,
-    timed: Callable[[Found], Found | None] | None = None,
-) -> Found | None:
-    """The model of the grid to build, with as many experts as the best of the optima has, or with another number where
-    that loses less. Of those whose loss is within COST of the lowest it is the one whose ratios are those that the
-    style prefers, and whose size is what was planned. None where nothing fits.
+    timed: Callable[[Candidate], Candidate | None] | None = None,
+) -> Candidate | None:
+    """The model of the grid to build.
 
-    layouts: where chips train the model; it must be one that they can start and hold. timed: by the clock, the model
-    with its layout, its own speed, and the tokens and the loss that follow from it; None where the chips cannot train
-    it.
+    It has as many experts as the best of the optima, or another number where that loses less. Of the models whose loss
+    is within COST of the lowest it is the one whose ratios the style prefers, and whose size is what was planned.
+
+    Args:
+      law: The law that plans.
+      architecture: How the optima are built.
+      constraints: What the model must respect.
+      optima: The best model with each number of experts.
+      style: The shapes that hardware likes.
+      layouts: What the chips can start and hold; None without chips.
+      timed: By the clock: the candidate with its layout, its own speed, and the tokens and the loss that follow from
+        it; None where the chips cannot train it.
+
+    Returns:
+      None where nothing fits.
     """
     chosen = None
-    for row in sorted(optima, key=lambda row: row["loss"]):
-        if chosen and row["loss"] >= chosen.loss * (1 - COST):
+    for row in sorted(optima, key=lambda row: row.loss):
+        if chosen and row.loss >= chosen.loss * (1 - COST):
             break
-        for high, low in zip(WINDOWS, WINDOWS[1:]):
+        for high, low in itertools.pairwise(WINDOWS):
             near = _near(law, architecture, constraints, row, style, (low, high))
             if layouts:
-                near = [one for one in near if layouts.can_start(one.model, one.n_tokens)]
+                near = [candidate for candidate in near if layouts.can_start(candidate.model, candidate.n_tokens)]
             if timed:
-                found = _preferred_by_clock(architecture, style, row, near, timed)
+                preferred = _preferred_by_clock(architecture, style, row, near, timed)
             else:
-                found = _preferred(architecture, style, row, near, layouts)
-            if found:
-                if chosen is None or found.loss < chosen.loss * (1 - COST):
-                    chosen = found
+                preferred = _preferred(architecture, style, row, near, layouts)
+            if preferred:
+                if chosen is None or preferred.loss < chosen.loss * (1 - COST):
+                    chosen = preferred
                 break
     return chosen
 
 
-def _apart(architecture: Architecture, style: hardware.Style, planned: Json, model: Model) -> float:
+def _unlikeness(architecture: Architecture, style: hardware.Style, planned: Optimum, model: Model) -> float:
     """How far a model's ratios are from the style's, and its size from the planned one."""
-    size = abs(math.log(model.n_active / planned["n_active"]))
-    return hardware.unlikeness(architecture, style, model) + size
+    size = abs(math.log(model.n_active / planned.n_active))
+    return hardware.distance_from_preferred(architecture, style, model) + size
 
 
 def _near(
     law: Law,
     architecture: Architecture,
     constraints: Constraints,
-    planned: Json,
+    planned: Optimum,
     style: hardware.Style,
     window: tuple[float, float],
-) -> list[Found]:
-    """The models of the grid within the window around a planned optimum that meet the limits, without their layouts, in
-    order of their losses."""
-    constraints = constraints.at(planned["n_experts"])
-    least, most = (share * planned["n_active"] for share in window)
+) -> list[Candidate]:
+    """The models of the grid within the window around a planned optimum that meet the limits, in order of their losses.
+
+    They have no layouts yet. `window`: (least, most) size, as shares of the planned one.
+    """
+    constraints = constraints.at(planned.n_experts)
+    least, most = (share * planned.n_active for share in window)
     padded = dataclasses.replace(architecture, vocab_size=hardware.padded(architecture.vocab_size))
-    found = []
-    for routed in hardware.whole_experts(architecture, planned["n_experts"]):
+    fitting = []
+    for routed in hardware.whole_experts(architecture, planned.n_experts):
         models = list(_models(padded, style, routed, least, most))
-        for model in _spread(models, KEPT):
-            memory = constraints.bytes_per_parameter * model.exact_parameters
-            memory += constraints.bytes_per_kv_element * model.kv_elements(constraints.kv_tokens)
+        for model in _spread(models, MODELS_IN_WINDOW):
+            memory_bytes = _memory_bytes(model, constraints)
             n_tokens = math.floor(constraints.tokens(model.n_active))
-            if n_tokens >= 1 and (constraints.memory_bytes is None or memory <= constraints.memory_bytes):
-                found.append((model, n_tokens, float(memory)))
-    if not found:
+            if n_tokens >= 1 and (constraints.memory_bytes is None or memory_bytes <= constraints.memory_bytes):
+                fitting.append((model, n_tokens, memory_bytes))
+    if not fitting:
         return []
-    losses = _losses(law, padded, [model for model, *_ in found], [n_tokens for _, n_tokens, _ in found])
-    rows = [Found(float(loss), *one, None) for loss, one in zip(losses, found)]
-    return sorted(rows, key=lambda one: one.loss)
+    losses = _losses(law, padded, [model for model, _, _ in fitting], [n_tokens for _, n_tokens, _ in fitting])
+    candidates = [Candidate(float(loss), *parts) for loss, parts in zip(losses, fitting, strict=True)]
+    return sorted(candidates, key=lambda candidate: candidate.loss)
 
 
 def _models(
@@ -195,74 +248,81 @@ def _models(
 
 
 def loss_of(law: Law, architecture: Architecture, model: Model, n_tokens: int) -> float:
-    """What the law says of a model of the grid on so many tokens."""
+    """The predicted loss of a model of the grid on so many tokens."""
     padded = dataclasses.replace(architecture, vocab_size=hardware.padded(architecture.vocab_size))
     return float(_losses(law, padded, [model], [n_tokens])[0])
 
 
 def _losses(law: Law, architecture: Architecture, models: list[Model], n_tokens: list[int]) -> Array:
-    """What the law says of the models, as it counts them."""
-    size, total, width = np.array([(m.n_active, m.n_total, m.d_model) for m in models], float).T
+    """The predicted loss [n_models] of each model, as the law counts it."""
+    n_active, n_total, d_model = np.array([(m.n_active, m.n_total, m.d_model) for m in models], float).T
     experts = np.array([hardware.law_experts(architecture, m.n_experts) for m in models], float)
     tokens = np.array(n_tokens, float)
     if law.form.at_experts:
-        return optimum.loss_of(law, architecture, experts, size, tokens)
-    less = 0 if law.counts_embedding else architecture.ends * width
-    counts = dict(n_active=size - less, n_total=total - less, n_tokens=tokens)
+        return optimum.loss_of(law, architecture, experts, n_active, tokens)
+    less = 0 if law.counts_embedding else architecture.embedding_and_head_rows * d_model
+    counts = dict(n_active=n_active - less, n_total=n_total - less, n_tokens=tokens)
     return law.loss(law.coefficients, architecture.structure(experts) | counts)
 
 
 def _preferred(
-    architecture: Architecture, style: hardware.Style, planned: Json, near: list[Found], layouts: Layouts | None
-) -> Found | None:
-    """The model to build of those near a planned one, in order of their losses."""
+    architecture: Architecture,
+    style: hardware.Style,
+    planned: Optimum,
+    near: list[Candidate],
+    layouts: Layouts | None,
+) -> Candidate | None:
+    """The model to build of those near a planned one, which come in order of their losses."""
 
-    def with_layout(one: Found) -> Found | None:
+    def with_layout(candidate: Candidate) -> Candidate | None:
+        """The candidate with its layout; None where the chips cannot train it."""
         if layouts is None:
-            return one
-        layout = layouts.of(one.model, one.n_tokens)
-        return dataclasses.replace(one, layout=layout) if layout else None
+            return candidate
+        layout = layouts.of(candidate.model, candidate.n_tokens)
+        return dataclasses.replace(candidate, layout=layout) if layout else None
 
-    lowest, most = None, math.inf
-    for one in near:
-        if one.model.n_total <= most:
-            lowest = with_layout(one)
-            if lowest:
-                break
-            most = SMALLER * one.model.n_total
+    def first_with_layout(candidates: list[Candidate], shrink: float) -> Candidate | None:
+        """The first that the chips can train. After one that they cannot, only models of at most `shrink` times its
+        total size are tried."""
+        most = math.inf
+        for candidate in candidates:
+            if candidate.model.n_total > most:
+                continue
+            trainable = with_layout(candidate)
+            if trainable:
+                return trainable
+            most = shrink * candidate.model.n_total
+        return None
+
+    lowest = first_with_layout(near, SMALLER)
     if lowest is None:
         return None
-    good = [one for one in near if lowest.loss <= one.loss <= lowest.loss * (1 + COST)]
-    most = math.inf
-    for one in sorted(good, key=lambda one: _apart(architecture, style, planned, one.model)):
-        if one.model.n_total <= most:
-            if found := with_layout(one):
-                return found
-            most = one.model.n_total
-    return lowest
+    good = [candidate for candidate in near if lowest.loss <= candidate.loss <= lowest.loss * (1 + COST)]
+    good.sort(key=lambda candidate: _unlikeness(architecture, style, planned, candidate.model))
+    return first_with_layout(good, 1.0) or lowest
 
 
 def _preferred_by_clock(
     architecture: Architecture,
     style: hardware.Style,
-    planned: Json,
-    near: list[Found],
-    timed: Callable[[Found], Found | None],
-) -> Found | None:
+    planned: Optimum,
+    near: list[Candidate],
+    timed: Callable[[Candidate], Candidate | None],
+) -> Candidate | None:
     """The model to build of those near a planned one, by the losses on the tokens that their own speeds leave: a mesh
     can halve the speed from one width to the next."""
-    known = []
-    for one in _spread(near, TIMED):
-        found = timed(one)
-        if found:
-            known.append(found)
-    if not known:
+    trainable = []
+    for candidate in _spread(near, TIMED):
+        with_speed = timed(candidate)
+        if with_speed:
+            trainable.append(with_speed)
+    if not trainable:
         return None
-    most = (1 + COST) * min(one.loss for one in known)
-    good = [one for one in known if one.loss <= most]
-    return min(good, key=lambda one: _apart(architecture, style, planned, one.model))
+    most = (1 + COST) * min(candidate.loss for candidate in trainable)
+    good = [candidate for candidate in trainable if candidate.loss <= most]
+    return min(good, key=lambda candidate: _unlikeness(architecture, style, planned, candidate.model))
 
 
-def _spread(values: list, most: int) -> list:
+def _spread(values: Sequence[T], most: int) -> Sequence[T]:
     """At most so many of the values, evenly spread over them."""
     return values[:: max(1, math.ceil(len(values) / most))]

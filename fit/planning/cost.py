@@ -16,27 +16,41 @@ from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.planning import memory, optimum
 from fit.planning.constraints import Chips, Constraints, Mesh
+from fit.planning.mesh import Layout
+from fit.planning.results import Buildable, BuildableCost, Cost, MeshCost, Optimum
 from fit.shape.architecture import Architecture
 
 MFU = 0.4  # share of the chips' peak that training reaches, unless one is given
 
 
-def mfu_of(given: Any, experts: tuple[int, ...]) -> float | dict[int, float]:
-    """The MFU that is `given`: a number, a dictionary by n_experts that names all `experts`, or text of either: the
-    number, {"1": 0.45, "8": 0.38}, or the path of a file of these. Raises UserError where it is no such MFU."""
-    refused = lambda found: UserError(sentences.NO_MFU.format(value=given, found=found))
-    table: Any = given
+def mfu_of(option: Any, experts: tuple[int, ...]) -> float | dict[int, float]:
+    """The MFU that --mfu gives.
+
+    Args:
+      option: A number, a dictionary by n_experts, or text of either: 0.4, {"1": 0.45, "8": 0.38}, or the path of a file
+        of these.
+      experts: Numbers of experts that a dictionary must name.
+
+    Raises:
+      UserError: It is no such MFU.
+    """
+
+    def refused(reason: str) -> UserError:
+        """The error for what is no MFU."""
+        return UserError(sentences.NO_MFU.format(value=option, found=reason))
+
+    table: Any = option
     try:
-        mfu = float(given)
+        mfu = float(option)
         if 1e-6 <= mfu <= 1:
             return mfu
         raise refused(f"{mfu:g}")
     except (TypeError, ValueError):  # no number
         pass
     try:
-        if isinstance(given, (str, os.PathLike)):
-            text = str(given)
-            table = json.loads(text if text.startswith("{") else pathlib.Path(given).read_text(encoding="utf-8"))
+        if isinstance(option, (str, os.PathLike)):
+            text = str(option)
+            table = json.loads(text if text.startswith("{") else pathlib.Path(option).read_text(encoding="utf-8"))
         table = {int(e): value for e, value in table.items()}
     except FileNotFoundError:
         raise refused("neither a number nor a file") from None
@@ -45,131 +59,217 @@ def mfu_of(given: Any, experts: tuple[int, ...]) -> float | dict[int, float]:
     for e, value in table.items():
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not 1e-6 <= value <= 1:
             raise refused(f"{json.dumps(value)} at E = {e}")
-    if missing := [e for e in experts if e not in table]:
-        raise UserError(sentences.MFU_MISSING.format(value=given, missing=missing[0], known=", ".join(map(str, table))))
+    missing = [e for e in experts if e not in table]
+    if missing:
+        raise UserError(
+            sentences.MFU_MISSING.format(value=option, missing=missing[0], known=", ".join(map(str, table)))
+        )
     return {e: float(value) for e, value in sorted(table.items())}
 
 
-def _on_mesh(built: Json, architecture: Architecture, chips: Chips, mesh: Mesh) -> Json:
-    """The mesh's sizes; least_bytes and step_bytes of a device of it, for the smallest step and for the largest batch
-    at once (None where that is not known); the fewest chips that hold the smallest (None where no number does)."""
-    data, d_model = chips.count // (mesh.expert * mesh.model), built["d_model"]
-    n_mixtures = built["n_blocks"] - built.get("n_dense_blocks", 0) if built["n_experts"] > 1 else 0
-    expert = 3 * d_model * (built.get("d_expert") or built["d_ff"])
-    experts = n_mixtures * expert * built.get("routed_experts", built["n_experts"])
-    ends = architecture.ends * d_model
-    state = memory.state_bytes(experts, built["exact_parameters"] - experts - ends, ends, mesh.expert, mesh.model)
-    shape = (built[name] for name in ("d_model", "n_blocks", "n_heads", "sequence"))
+def cost_of(
+    model: Optimum | Buildable, n_parameters: float, architecture: Architecture, constraints: Constraints, chips: Chips
+) -> Cost:
+    """What a model costs on the chips.
+
+    Args:
+      model: An optimum, or the model to build.
+      n_parameters: Its parameters in training.
+      architecture: That of the plan.
+      constraints: Bytes of weights and cache.
+      chips: The chips to train on.
+    """
+    # a token reads only one row of an embedding that is not also the head
+    looked_up = model.d_model * (architecture.embedding_and_head_rows - architecture.vocab_size)
+    cache_bytes = constraints.bytes_per_kv_element * architecture.kv_elements(model.d_model, constraints.kv_tokens)
+    serving_chips = max(chips.devices, math.ceil(model.memory_bytes / chips.chip.memory * (1 - 1e-12)))
+
+    def tokens_per_second(n_read: float) -> float:
+        """Of one sequence, where a token reads the weights of so many parameters and the whole cache."""
+        bytes_read = constraints.bytes_per_parameter * (n_read - looked_up) + cache_bytes
+        return serving_chips * chips.chip.bandwidth / bytes_read
+
+    training_chips = chips.holding(architecture, model.d_model, n_parameters)
+    training_bytes = None
+    if training_chips:
+        fewest = dataclasses.replace(chips, count=training_chips)
+        training_bytes = float(fewest.least_bytes(architecture, model.d_model, n_parameters))
+    return Cost(
+        **_price(model, chips),
+        training_bytes=training_bytes,
+        training_chips=training_chips,
+        serving_chips=serving_chips,
+        tokens_per_second=dict(
+            alone=tokens_per_second(model.n_active),
+            among_many=tokens_per_second(model.n_total),
+        ),
+    )
+
+
+def _price(model: Optimum | Buildable, chips: Chips) -> Json:
+    """{training_hours, training_dollars}: by the clock at the model's own speed, else at the chips' MFU."""
+    if model.speed is None:
+        return chips.price(model.training_flops, model.experts_of_law, "training_")
+    return chips.price_of_hours(model.speed.hours[1], "training_")
+
+
+def cost_of_buildable(
+    built: Buildable, architecture: Architecture, constraints: Constraints, chips: Chips
+) -> BuildableCost:
+    """What the model to build costs on the chips, with the memory of a step and the mesh."""
+    cost = cost_of(built, built.exact_parameters, architecture, constraints, chips)
+    values = {name: cost[name] for name in cost}
+    if built.layout is not None:
+        return BuildableCost(**values, **_step_in_layout(built.layout, chips))
+    step_tokens, step_bytes, microbatch_tokens = _step(built, chips)
+    mesh = None
+    if chips.mesh:
+        mesh = _on_mesh(built, architecture, chips, chips.mesh, step_tokens)
+    return BuildableCost(
+        **values,
+        step_tokens=step_tokens,
+        step_bytes=step_bytes,
+        microbatch_tokens=microbatch_tokens,
+        mesh=mesh,
+    )
+
+
+def warnings_of(
+    law: Law,
+    architecture: Architecture,
+    constraints: Constraints,
+    experts: Floats,
+    best: Optimum,
+    built: Buildable | None,
+) -> Iterator[str]:
+    """Sentences on where the chips bound the best, and on what the model to build asks of them. None without chips.
+
+    Args:
+      law: The law that plans.
+      architecture: That of the plan.
+      constraints: The budget and the limits.
+      experts: The numbers of experts compared.
+      best: The plan's best.
+      built: The model to build, with its cost; None where none can be built.
+    """
+    chips = constraints.chips
+    if chips is None:
+        return
+    names = dict(kind=chips.kind, count=chips.count)
+    if best.size_bound == "chips" and (constraints.has_budget or constraints.memory_bytes is not None):
+        yield _chips_bind(law, architecture, constraints, experts, best)
+    if built is None or built.cost is None:
+        return
+    cost = built.cost
+    mesh = cost.mesh
+    if built.layout is not None:
+        if mesh and mesh.sending_share is not None and mesh.sending_share > 1 and constraints.clock is None:
+            yield sentences.SENDS_LONGER.format(share=mesh.sending_share, **names)
+        return
+    if chips.mesh:
+        yield from _uneven(built, chips.mesh)
+    if cost.microbatch_tokens and cost.step_bytes is not None:
+        gb = dict(need=cost.step_bytes / 1e9, limit=chips.memory / 1e9)
+        yield sentences.STEP_TOO_LARGE.format(**gb, **cost, **names)
+
+
+def _chips_bind(law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, best: Optimum) -> str:
+    """The sentence on what the best would be if the chips held larger models."""
+    chips = constraints.chips
+    assert chips is not None
+    unbound = optimum.optima(law, architecture, dataclasses.replace(constraints, chips=None), experts)
+    row = unbound.row(int(np.nanargmin(unbound.loss)), ("n_active", "n_total", "n_tokens", "loss", "d_model"))
+    n_chips = chips.holding(architecture, row["d_model"], row["n_total"])
+    needed = sentences.CHIPS_NEEDED.format(needed=n_chips) if n_chips else ""
+    return sentences.CHIPS_BIND.format(
+        needed=needed, e=row["n_experts"], loss=best.loss - row["loss"], kind=chips.kind, count=chips.count
+    )
+
+
+def _on_mesh(
+    built: Buildable, architecture: Architecture, chips: Chips, mesh: Mesh, step_tokens: int | None
+) -> MeshCost:
+    """What a device of the given mesh takes.
+
+    The memory of a step is known where its tokens are. `chips`: the fewest that hold the smallest step.
+    """
+    data = chips.count // (mesh.expert * mesh.model)
+    n_mixtures = built.n_blocks - (built.n_dense_blocks or 0) if built.n_experts > 1 else 0
+    expert_weights = n_mixtures * 3 * built.d_model * built.width_of_expert * built.experts_of_trainer
+    end_weights = architecture.embedding_and_head_rows * built.d_model
+    other_weights = built.exact_parameters - expert_weights - end_weights
+    state = memory.state_bytes(expert_weights, other_weights, end_weights, mesh.expert, mesh.model)
+    shape = (built.d_model, built.n_blocks, built.n_heads, built.sequence)
     token = memory.token_bytes(memory.REMAT[mesh.remat], *shape, mesh.model)
     rows = memory.fewest(state, token, chips.chip.memory, mesh.expert)
-    on_each = lambda n_tokens: n_tokens and memory.device_bytes(state, token, n_tokens, data, mesh.expert)
-    return dict(
+
+    def device_bytes(n_tokens: int) -> float:
+        return float(memory.device_bytes(state, token, n_tokens, data, mesh.expert))
+
+    return MeshCost(
         data=data,
         **dataclasses.asdict(mesh),
-        least_bytes=on_each(memory.least_tokens(data, mesh.expert)),
-        step_bytes=on_each(built["cost"]["step_tokens"]),
+        least_bytes=device_bytes(memory.least_tokens(data, mesh.expert)),
+        step_bytes=device_bytes(step_tokens) if step_tokens else None,
         chips=int(rows) * mesh.expert * mesh.model if math.isfinite(rows) else None,
     )
 
 
-def _uneven(built: Json, mesh: Mesh) -> Iterator[str]:
-    """Sentences on what of the buildable model the trainer does not divide over the mesh."""
-    counts = [("expert", "experts", built.get("routed_experts", built["n_experts"]))] * (built["n_experts"] > 1)
-    counts += [("model", "heads", built["n_heads"])]
-    counts += [("model", "heads of keys", built.get("n_kv_heads", built["n_heads"]))]
-    for axis, what, count in counts:
-        if count % (size := getattr(mesh, axis)):
+def _uneven(built: Buildable, mesh: Mesh) -> Iterator[str]:
+    """Sentences on what of the model the trainer does not divide over the mesh."""
+    counts = [
+        ("model", mesh.model, "heads", built.n_heads),
+        ("model", mesh.model, "heads of keys", built.n_heads if built.n_kv_heads is None else built.n_kv_heads),
+    ]
+    if built.n_experts > 1:
+        counts.insert(0, ("expert", mesh.expert, "experts", built.experts_of_trainer))
+    for axis, size, what, count in counts:
+        if count % size:
             yield sentences.MESH_UNEVEN.format(axis=axis, size=size, what=what, count=count)
 
 
-def add_to(plan: Json, law: Law, architecture: Architecture, constraints: Constraints, experts: Floats) -> None:
-    """Adds to a plan on chips `chips`, what was given, and to its optima and buildable model `cost`:
-
-    training_hours, training_dollars; training_chips, the fewest that hold the smallest step, and
-    training_bytes, what it then takes over all of them; serving_chips, the fewest, of at least the devices asked for,
-    that hold weights and cache; tokens_per_second of one sequence, by their memory's bandwidth: `alone`, where each
-    token reads the weights of its own experts, and `among_many`, where the tokens of a large batch read all; both read
-    the whole cache. The buildable model's `cost` also has step_tokens and step_bytes, what a compiled step of its
-    largest batch takes, and microbatch_tokens, as many of them at once as the chips hold where they do not hold all;
-    None where the batch is not known; and, where a mesh is asked, `mesh`, what a device of it takes. A warning says
-    what the chips cost where they bound the best.
-    """
-    if not (chips := constraints.chips):
-        return
-    plan["chips"] = {name: value for name, value in vars(chips).items() if name not in ("mesh", "room")}
-    for row in plan["optima"]:
-        row["cost"] = _cost(row, row["n_total"], architecture, constraints, chips)
-    best, kind = plan["best"], dict(kind=chips.kind, count=chips.count)
-    if best["size_bound"] == "chips" and (constraints.has_budget or constraints.memory_bytes is not None):
-        free = optimum.optima(law, architecture, dataclasses.replace(constraints, chips=None), experts)
-        free = free.row(int(np.nanargmin(free.loss)), ("n_active", "n_total", "n_tokens", "loss", "d_model"))
-        needed = chips.holding(architecture, free["d_model"], free["n_total"])
-        saved = dict(e=free["n_experts"], loss=best["loss"] - free["loss"])
-        needed = sentences.CHIPS_NEEDED.format(needed=needed) if needed else ""
-        plan["warnings"].append(sentences.CHIPS_BIND.format(needed=needed, **saved, **kind))
-    if built := plan["buildable"]:
-        cost = _cost(built, built["exact_parameters"], architecture, constraints, chips)
-        built["cost"] = cost
-        if "layout" in built:
-            cost |= _of_layout(built.pop("layout"), chips)
-            if (share := cost["mesh"]["sending_share"]) > 1 and constraints.clock is None:
-                plan["warnings"].append(sentences.SENDS_LONGER.format(share=share, **kind))
-            return
-        cost |= _step(built, chips)
-        if mesh := chips.mesh:
-            cost["mesh"] = _on_mesh(built, architecture, chips, mesh)
-            plan["warnings"] += _uneven(built, mesh)
-        if cost["microbatch_tokens"]:
-            gb = dict(need=cost["step_bytes"] / 1e9, limit=chips.memory / 1e9)
-            plan["warnings"].append(sentences.STEP_TOO_LARGE.format(**gb, **cost, **kind))
-
-
-def _of_layout(layout: Json, chips: Chips) -> Json:
-    """What a step takes where the plan has chosen how the chips share it: mesh.Layout."""
-    batch = layout["batch_tokens"][-1][1]
-    sizes = {
-        name: layout[name]
-        for name in ("data", "expert", "model", "remat", "group_tokens", "sent_bytes", "sending_share")
-    }
-    at_once = layout["microbatch_tokens"] or batch
-    of_mesh = sizes | dict(
-        least_bytes=None, step_bytes=layout["device_bytes"], chips=chips.count, tokens_at_once=at_once
+def _step_in_layout(layout: Layout, chips: Chips) -> dict[str, Any]:
+    """The fields of BuildableCost on a step, where the plan has chosen how the chips share it."""
+    batch = layout.batch_tokens[-1][1]
+    mesh = MeshCost(
+        data=layout.data,
+        expert=layout.expert,
+        model=layout.model,
+        remat=layout.remat,
+        group_tokens=layout.group_tokens,
+        sent_bytes=layout.sent_bytes,
+        sending_share=layout.sending_share,
+        least_bytes=None,
+        step_bytes=layout.device_bytes,
+        chips=chips.count,
+        tokens_at_once=layout.microbatch_tokens or batch,
+        device_memory=chips.device_memory,
     )
     return dict(
         step_tokens=batch,
-        step_bytes=layout["device_bytes"] * chips.n_devices,
-        microbatch_tokens=layout["microbatch_tokens"] or None,
-        mesh=of_mesh | dict(device_memory=chips.device_memory),
+        step_bytes=layout.device_bytes * chips.n_devices,
+        microbatch_tokens=layout.microbatch_tokens or None,
+        mesh=mesh,
     )
 
 
-def _step(built: Json, chips: Chips) -> Json:
-    batches = [tokens for _, tokens in built["batch_tokens"] or []]
+def _step(built: Buildable, chips: Chips) -> tuple[int | None, float | None, int | None]:
+    """(tokens of the largest batch, bytes of its step, tokens at once where the chips do not hold the whole batch).
+
+    All are None where the batch is not known.
+    """
+    batches = [tokens for _, tokens in built.batch_tokens or []]
     if not batches:
-        return dict(step_tokens=None, step_bytes=None, microbatch_tokens=None)
-    shape = [built[name] for name in ("exact_parameters", "d_model", "n_blocks", "n_heads")]
-    taken = lambda n_tokens: memory.step_bytes(*shape, n_tokens, built["sequence"])
-    fewer, largest = min(batches), max(batches)
-    while fewer > memory.GROUP and taken(fewer) > chips.memory:
+        return None, None, None
+    shape = (built.exact_parameters, built.d_model, built.n_blocks, built.n_heads)
+
+    def step_bytes(n_tokens: int) -> float:
+        return float(memory.step_bytes(*shape, n_tokens, built.sequence))
+
+    largest = max(batches)
+    if step_bytes(largest) <= chips.memory:
+        return largest, step_bytes(largest), None
+    fewer = min(batches)
+    while fewer > memory.GROUP and step_bytes(fewer) > chips.memory:
         fewer //= 2
-    fits = taken(largest) <= chips.memory
-    return dict(step_tokens=largest, step_bytes=taken(largest), microbatch_tokens=None if fits else fewer)
-
-
-def _cost(row: Json, n_parameters: float, architecture: Architecture, constraints: Constraints, chips: Chips) -> Json:
-    # a token reads only one row of an embedding that is not also the head
-    looked_up = row["d_model"] * (architecture.ends - architecture.vocab_size)
-    cache = constraints.bytes_per_kv_element * architecture.kv_elements(row["d_model"], constraints.kv_tokens)
-    serving = max(chips.devices, math.ceil(row["memory_bytes"] / chips.chip.memory * (1 - 1e-12)))
-    speed = lambda n: serving * chips.chip.bandwidth / (constraints.bytes_per_parameter * (n - looked_up) + cache)
-    holding = chips.holding(architecture, row["d_model"], n_parameters)
-    held = holding and dataclasses.replace(chips, count=holding).least_bytes(architecture, row["d_model"], n_parameters)
-    price = chips.price(row["training_flops"], row.get("law_experts", row["n_experts"]), "training_")
-    if "speed" in row:  # by the clock, the model's own
-        price = chips.price_of_hours(row["speed"]["hours"][1], "training_")
-    return price | dict(
-        training_bytes=held,
-        training_chips=holding,
-        serving_chips=serving,
-        tokens_per_second=dict(alone=speed(row["n_active"]), among_many=speed(row["n_total"])),
-    )
+    return largest, step_bytes(largest), fewer

@@ -66,4 +66,5 @@ def _assigned(get_config: ast.FunctionDef) -> dict[str, list]:
 
 
 def _refusal(node: ast.stmt | ast.expr) -> UserError:
+    """The error for what no emitted config holds."""
     return UserError(f"--emit_config: nothing is written: no config holds {ast.unparse(node)[:60]!r}")

@@ -25,8 +25,13 @@ Ramp = tuple[tuple[int, int], ...]  # ((from token, tokens of a batch), ...)
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
-    """What a user asked of the mesh: None where it is left to the plan."""
+class MeshRequest:
+    """What the user fixes of the mesh: None where it is left to the plan.
+
+    Attributes:
+      expert, model: devices of these axes.
+      remat: as config.remat.
+    """
 
     expert: int | None = None
     model: int | None = None
@@ -37,9 +42,12 @@ class Asked:
 class Run:
     """What a mesh is chosen for.
 
-    shape: fields of config.model, n_experts as the trainer counts them. sequence: tokens in a row. ramp: the batches
-    that the recipe wants. group_tokens: tokens that share the experts' capacity, where the mesh leaves each device so
-    many. flash: whether attention keeps no scores.
+    Attributes:
+      shape: fields of config.model, n_experts as the trainer counts them.
+      sequence: tokens in a row.
+      ramp: the batches that the recipe asks for.
+      group_tokens: tokens that share the experts' capacity, where the mesh leaves each device so many.
+      flash: whether attention keeps no scores.
     """
 
     shape: Json
@@ -51,12 +59,17 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """A choice that the trainer can start.
+    """A mesh, and how the trainer works on it. The trainer can start it.
 
-    data, expert, model: sizes of the mesh's axes. remat: as config.remat. microbatch_tokens: tokens at once, 0 for the
-    whole batch. group_tokens: as config.model.group_tokens. batch_tokens: the ramp, each batch a multiple of what the
-    mesh divides. device_bytes: memory of a device in its largest step. sent_bytes: what a device sends in a step of the
-    largest batch. sending_share: how long that takes at the peak of the chips' links, over how long a step computes.
+    Attributes:
+      data, expert, model: devices of the mesh's axes.
+      remat: as config.remat.
+      microbatch_tokens: tokens at once; 0 stands for the whole batch.
+      group_tokens: as config.model.group_tokens.
+      batch_tokens: the ramp, each batch a multiple of what the mesh must divide.
+      device_bytes: memory of a device in its largest step.
+      sent_bytes: what a device sends in a step of the largest batch.
+      sending_share: how long that takes at the peak of the chips' links, over how long a step computes.
     """
 
     data: int
@@ -71,42 +84,65 @@ class Layout:
     sending_share: float = 0.0
 
 
-def choose(run: Run, chips: Chips, asked: Asked, slowness: Callable[[Layout], float] | None = None) -> Layout | None:
-    """The layout of the least `slowness`, of those whose devices hold a step; without it, the layout that sends the
-    fewest bytes. None where no devices hold one."""
+def choose(
+    run: Run, chips: Chips, request: MeshRequest, slowness: Callable[[Layout], float] | None = None
+) -> Layout | None:
+    """Chooses a layout of those whose devices hold a step.
+
+    Args:
+      run: what to train.
+      chips: what to train it on.
+      request: what the user fixes.
+      slowness: what is to be least, then the bytes sent and the memory taken. Without it, those alone.
+
+    Returns:
+      The layout; None where no devices hold a step.
+    """
     limit = chips.room * chips.device_memory
-    found = (one for sizes in meshes(run, chips.n_devices, asked) for one in _layouts(run, sizes, limit, asked.remat))
 
-    def key(one: Layout) -> tuple[float, ...]:
+    def cost(layout: Layout) -> tuple[float, ...]:
         """What is to be least."""
-        sent = one.sent_bytes, one.device_bytes
-        return sent if slowness is None else (slowness(one), *sent)
+        if slowness is None:
+            return layout.sent_bytes, layout.device_bytes
+        return slowness(layout), layout.sent_bytes, layout.device_bytes
 
-    return min(found, key=key, default=None)
+    candidates = (
+        layout for mesh in meshes(run, chips.n_devices, request) for layout in _layouts(run, mesh, limit, request.remat)
+    )
+    return min(candidates, key=cost, default=None)
 
 
-def meshes(run: Run, n_devices: int, asked: Asked) -> Iterator[tuple[int, int, int]]:
-    """(data, expert, model) of all meshes of so many devices that divide the model."""
-    for model in MODEL_AXES if asked.model is None else (asked.model,):
+def meshes(run: Run, n_devices: int, request: MeshRequest) -> Iterator[tuple[int, int, int]]:
+    """All meshes (data, expert, model) of so many devices that divide the model."""
+    for model in MODEL_AXES if request.model is None else (request.model,):
         if n_devices % model:
             continue
-        for expert in _divisors(n_devices // model) if asked.expert is None else (asked.expert,):
+        for expert in _divisors(n_devices // model) if request.expert is None else (request.expert,):
             data, rest = divmod(n_devices, model * expert)
             if not rest and not undivided(run.shape, run.sequence, (data, expert, model)):
                 yield data, expert, model
 
 
-def undivided(shape: Json, sequence: int, sizes: tuple[int, int, int]) -> list[tuple[str, int, str, int]]:
-    """(field, its value, axis, its size) of all that a mesh (data, expert, model) does not divide."""
-    size_of = dict(zip(("data", "expert", "model"), sizes))
+def undivided(shape: Json, sequence: int, mesh: tuple[int, int, int]) -> list[tuple[str, int, str, int]]:
+    """What a mesh must divide and does not.
+
+    Args:
+      shape: fields of config.model.
+      sequence: tokens in a row.
+      mesh: devices of the axes (data, expert, model).
+
+    Returns:
+      [(field, its value, axis, its size)].
+    """
+    size_of = dict(zip(("data", "expert", "model"), mesh, strict=True))
     kinds = _kinds(shape)
-    found = []
+    conflicts = []
     for rule in DIVISIBILITY["fields"]:
         (axis,) = rule["axes"]
         value = _value(shape, sequence, rule["field"])
         if rule["of"] in kinds and value % size_of[axis]:
-            found.append((rule["field"], value, axis, size_of[axis]))
-    return found
+            conflicts.append((rule["field"], value, axis, size_of[axis]))
+    return conflicts
 
 
 def _kinds(shape: Json) -> set[str]:
@@ -120,36 +156,48 @@ def _kinds(shape: Json) -> set[str]:
 
 
 def _value(shape: Json, sequence: int, field: str) -> int:
-    """A field of DIVISIBILITY, with what it is where the shape leaves it out."""
+    """The value of a field of DIVISIBILITY, the trainer's default where the shape leaves it out."""
     name = field.partition(".")[2]
     if name == "seq_len":
         return sequence
     if name == "n_kv_heads":
         return shape.get(name) or shape["n_heads"]
-    return shape.get(name, 0) if name == "d_expert" else shape[name]
+    if name == "d_expert":
+        return shape.get(name, 0)
+    return shape[name]
 
 
 @functools.cache
 def _divisors(n: int) -> list[int]:
+    """All divisors of n, ascending."""
     small = [k for k in range(1, math.isqrt(n) + 1) if n % k == 0]
     return sorted({*small, *(n // k for k in small)})
 
 
-def _layouts(run: Run, sizes: tuple[int, int, int], limit: float, remat: str | None) -> Iterator[Layout]:
+def _layouts(run: Run, mesh: tuple[int, int, int], limit: float, remat: str | None) -> Iterator[Layout]:
     """The layouts of a mesh that devices of `limit` bytes hold: for each remat the one with the most tokens at once."""
-    n_rows = sizes[0] * sizes[1]
-    group_tokens = group_of(run, n_rows)
-    unit = n_rows * max(run.sequence, group_tokens)  # one is a multiple of the other
+    data, expert, model = mesh
+    group_tokens = group_of(run, data * expert)
+    unit = data * expert * max(run.sequence, group_tokens)  # one is a multiple of the other
     batches = rounded(run.ramp, unit)
-    first, largest = batches[0][1], batches[-1][1]
+    first = batches[0][1]
+    largest = batches[-1][1]
     for name in memory.REMAT if remat is None else (remat,):
-        step = step_lib.Step(run.shape, run.sequence, sizes, name, run.flash)
-        for at_once in (largest, *_parts(first, unit)):
-            n_bytes = step.device_bytes(at_once, several=at_once != largest)
-            if n_bytes <= limit:
-                microbatch = 0 if at_once == largest else at_once
-                sent = step.sent_bytes(largest, at_once)
-                yield Layout(*sizes, name, microbatch, group_tokens, batches, n_bytes, sent)
+        step = step_lib.Step(run.shape, run.sequence, mesh, name, run.flash)
+        for tokens_at_once in (largest, *_parts(first, unit)):
+            device_bytes = step.device_bytes(tokens_at_once, in_parts=tokens_at_once != largest)
+            if device_bytes <= limit:
+                yield Layout(
+                    data=data,
+                    expert=expert,
+                    model=model,
+                    remat=name,
+                    microbatch_tokens=0 if tokens_at_once == largest else tokens_at_once,
+                    group_tokens=group_tokens,
+                    batch_tokens=batches,
+                    device_bytes=device_bytes,
+                    sent_bytes=step.sent_bytes(largest, tokens_at_once),
+                )
                 break
 
 
@@ -159,19 +207,22 @@ def _parts(batch: int, unit: int) -> Iterator[int]:
 
 
 def group_of(run: Run, n_rows: int) -> int:
-    """Tokens of a group: those of the recipe in whole rows, or fewer rows where the first batch leaves each device
-    fewer; at least a row."""
-    on_each = run.ramp[0][1] // n_rows
-    rows = max(1, min(run.group_tokens, on_each) // run.sequence)
+    """Tokens of a group, in whole rows.
+
+    A group has as many tokens as the recipe asks for. It has fewer where the first batch leaves each of the mesh's
+    n_rows devices that share its tokens fewer, and at least a row.
+    """
+    tokens_of_a_device = run.ramp[0][1] // n_rows
+    rows = max(1, min(run.group_tokens, tokens_of_a_device) // run.sequence)
     return run.sequence * 2 ** int(math.log2(rows))
 
 
 def rounded(ramp: Ramp, unit: int) -> Ramp:
-    """A ramp of batches that are multiples of a unit, and of the first batch, none below the one before."""
-    found: list[tuple[int, int]] = []
+    """A ramp whose batches are multiples of a unit and of the first batch, none smaller than the previous one."""
+    steps: list[tuple[int, int]] = []
     for start, batch in ramp:
-        of = found[0][1] if found else unit
-        batch = of * max(1, round(batch / of))
-        if not found or batch > found[-1][1]:
-            found.append((start, batch))
-    return tuple(found)
+        divisor = steps[0][1] if steps else unit
+        batch = divisor * max(1, round(batch / divisor))
+        if not steps or batch > steps[-1][1]:
+            steps.append((start, batch))
+    return tuple(steps)

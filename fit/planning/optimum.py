@@ -1,11 +1,18 @@
 """The best (n_active, n_tokens, n_experts) for a law under constraints.
 
-For an architecture at a given number of experts, one unknown remains, its size: more tokens never hurt, so a model gets
-all tokens that the budget, the inference share and the cap leave. If a law is a Chinchilla law at each number of
-experts, L = m N^mu + n D^nu + c with mu, nu < 0 (Eq. 5), its best size has a closed form (App. C; the G of Eq. 9 has
-the wrong sign as printed), or with inference tokens is the root of a monotone function; the loss falls before the
-optimum and rises after it, so a constraint that excludes the optimum makes its own bound the best size. Any other law,
-and any law under hours by the clock, is only asked for losses: its best size is searched for on a grid that is refined.
+For an architecture at a given number of experts, one unknown remains, the size: more tokens never hurt, so a model gets
+all tokens that the budget, the inference share and the cap leave.
+
+A law that is a Chinchilla law at each number of experts, L = m N^mu + n D^nu + c with mu, nu < 0 (Eq. 5), has a best
+size in closed form (App. C; the G of Eq. 9 has the wrong sign as printed). With inference tokens it is the root of a
+monotone function. The loss falls before the optimum and rises after it. So a constraint that excludes the optimum makes
+its own bound the best size.
+
+Of any other law, and of any law under hours by the clock, only losses are known. The best size is then searched for on
+a grid that is refined.
+
+Axes: n_experts, coefficients and constraints broadcast together; results have their common shape. A search has an axis
+of GRID sizes in front of these.
 """
 
 import dataclasses
@@ -27,15 +34,24 @@ BAND = 1e-3  # near-optimal: within this share of the best loss
 NEAR = 1e-4  # as good as the best: within this share of its loss
 PLATEAU = 0.75  # where a model of this share of the best size is as good, larger ones are worth nothing
 BELOW_SMALLEST = 1e-9  # a limit may hold the smallest model exactly, and rounding must not put it outside
-GRID, REFINED = 129, 7  # of the search: sizes, and how often the grid is laid between the neighbours of the best one
+GRID = 129  # sizes of a search
+REFINED = 7  # how often the grid is laid between the neighbours of the best size
+SEARCH_ERROR = 1e-6  # relative error of a searched size
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Optima:
-    """Arrays of one shape. n_active and d_model are real numbers; loss in nats per token; NaN where not feasible.
+    """The best models. All attributes are arrays of one shape; numbers are NaN where no model is feasible.
 
-    size_bound says what fixed n_active: "" (free optimum), "memory", "chips" (which hold no larger model in training),
-    "tokens" (all tokens used), "plateau" (larger ones are worth nothing more) or "smallest".
+    Attributes:
+      n_experts: as the law counts them.
+      n_active, n_total: parameters, real numbers.
+      n_tokens: training tokens.
+      loss: nats per token.
+      d_model: width, a real number.
+      size_bound: what fixed n_active: "" (the optimum is free), "memory", "chips" (which hold no larger model in
+        training), "tokens" (all tokens are used), "plateau" (larger models are worth nothing more) or "smallest".
+      feasible: whether the constraints leave any model.
     """
 
     n_experts: np.ndarray
@@ -48,7 +64,7 @@ class Optima:
     feasible: np.ndarray
 
     def row(self, i: SupportsIndex | tuple[()] = (), names: Sequence[str] = ("n_active", "n_tokens", "loss")) -> Json:
-        """The i-th optimum as a dictionary of plain numbers: n_experts and these."""
+        """The i-th optimum as a dictionary of plain numbers: n_experts and these names."""
         return dict(n_experts=int(self.n_experts[i])) | {name: float(getattr(self, name)[i]) for name in names}
 
 
@@ -68,7 +84,12 @@ def loss_of(
     n_tokens: Numbers,
     coefficients: ByName | None = None,
 ) -> Array:
-    """Loss of models of an architecture, whatever the law reads of them; the numbers broadcast together."""
+    """Loss of models of an architecture, in nats per token, whatever the law reads of them.
+
+    Args:
+      n_experts, n_active, n_tokens: of the models; they broadcast together.
+      coefficients: by name, in place of the law's.
+    """
     coefficients = coefficients or law.coefficients
     if law.closed_form:
         return law.at_experts(n_experts, coefficients).loss(n_active, n_tokens)
@@ -79,9 +100,14 @@ def loss_of(
 def columns_of(
     law: Law, architecture: Architecture, d_model: Numbers, n_experts: Numbers, n_tokens: Numbers
 ) -> dict[str, Numbers]:
-    """What the law reads of such models, by column; UserError where it reads what no architecture determines."""
+    """What the law reads of such models, by column.
+
+    Raises:
+      UserError: where the law reads a column that no architecture determines.
+    """
     known = architecture.columns(d_model, n_experts, law.counts_embedding) | dict(n_tokens=n_tokens)
-    if unknown := [name for name in law.form.columns if name not in known]:
+    unknown = [name for name in law.form.columns if name not in known]
+    if unknown:
         raise UserError(
             f"--law={law.name}: the {law.form.name} law reads {', '.join(unknown)}, which a plan's models do not have"
         )
@@ -89,8 +115,17 @@ def columns_of(
 
 
 def _closed_form(reduced: Sequence[Numbers], n_experts: Array, constraints: Constraints) -> Numbers:
-    """The best n_active of a Chinchilla law under flops and inference tokens alone. UserError if it has no optimum."""
-    m, mu, n, nu = reduced[:4]
+    """The best n_active of a Chinchilla law under FLOPs and inference tokens alone.
+
+    Args:
+      reduced: (m, mu, n, nu) of Eq. 5.
+      n_experts: of the same shape, for the error.
+      constraints: infinite sizes are the best without FLOPs.
+
+    Raises:
+      UserError: where the law has no optimum.
+    """
+    m, mu, n, nu = reduced
     if not (np.all(mu < 0) and np.all(nu < 0)):
         at = n_experts[(mu >= 0) | (nu >= 0)].ravel()[0]
         raise UserError(sentences.NO_OPTIMUM.format(at=at, mu=np.max(mu), nu=np.max(nu)))
@@ -98,53 +133,222 @@ def _closed_form(reduced: Sequence[Numbers], n_experts: Array, constraints: Cons
         return np.inf
     if constraints.inference_tokens == 0:
         return compute_optimal(m, mu, n, nu, constraints.flops)[0]
-    budget, inference = constraints.flops / TRAINING, INFERENCE / TRAINING * constraints.inference_tokens
-    top = np.log(budget / inference)  # no token is left to train on
+    budget = constraints.flops / TRAINING
+    inference = INFERENCE / TRAINING * constraints.inference_tokens
+    largest = np.log(budget / inference)  # no token is left to train on
 
     def gain_over_cost(log_n: Numbers) -> Numbers:
         """Logarithm of what a larger model gains over what its lost tokens cost: falling, 0 at the optimum."""
-        d = budget * np.exp(-log_n) - inference
-        return (np.log(m * -mu) + mu * log_n) - (np.log(n * -nu) + (nu - 1) * np.log(d) + np.log(budget) - log_n)
+        n_tokens = budget * np.exp(-log_n) - inference
+        gain = np.log(m * -mu) + mu * log_n
+        cost = np.log(n * -nu) + (nu - 1) * np.log(n_tokens) + np.log(budget) - log_n
+        return gain - cost
 
-    return np.exp(root(gain_over_cost, top - 200, top - 1e-13 * abs(top)))
+    return np.exp(root(gain_over_cost, largest - 200, largest - 1e-13 * abs(largest)))
 
 
 def _searched(loss: Callable[[Array], Array], low: Array, high: Array) -> Array:
-    """The n_active in [low, high] (arrays) of the least loss(n_active [GRID, ...]), by a grid that is refined."""
+    """The n_active of the least loss between low and high, by a grid that is refined.
+
+    Args:
+      loss: of n_active [GRID, ...], of the same shape.
+      low, high: ends [...].
+    """
     low, high = np.log(low), np.log(high)
     share = np.linspace(0, 1, GRID).reshape(-1, *[1] * np.ndim(low))
     for _ in range(REFINED):
         with np.errstate(all="ignore"):
             sizes = low + share * (high - low)
             best = np.argmin(np.nan_to_num(loss(np.exp(sizes)), nan=np.inf), axis=0)[None]
-        low, high = (np.take_along_axis(sizes, np.clip(best + side, 0, GRID - 1), axis=0)[0] for side in (-1, 1))
+        below = np.clip(best - 1, 0, GRID - 1)
+        above = np.clip(best + 1, 0, GRID - 1)
+        low = np.take_along_axis(sizes, below, axis=0)[0]
+        high = np.take_along_axis(sizes, above, axis=0)[0]
     return np.exp(np.take_along_axis(sizes, best, axis=0)[0])
 
 
 def _largest(architecture: Architecture, constraints: Constraints, n_experts: Array) -> tuple[Numbers, str | Array]:
     """(n_active of the largest model that memory and chips hold, infinite without these; which of the two it is)."""
-    largest, bound = np.inf, "memory"
-    for name, used, limit in constraints.sizes(architecture):
-        excess = lambda log_d: np.log(used(np.exp(log_d), n_experts)) - np.log(limit)
+    largest: Numbers = np.inf
+    bound: str | Array = "memory"
+    for limit in constraints.size_limits(architecture):
+
+        def excess(log_d: Numbers) -> Numbers:
+            """Logarithm of the bytes over the limit, at this logarithm of the width."""
+            return np.log(limit.n_bytes(np.exp(log_d), n_experts)) - np.log(limit.limit)
+
         low = np.log(architecture.smallest) - BELOW_SMALLEST
         high = low + 1
         while np.any(excess(high) < 0):
             high += 1
         size = architecture.n_active(np.exp(root(excess, low, high)), n_experts)
-        largest, bound = np.fmin(size, largest), np.where(size < largest, name, bound)
+        bound = np.where(size < largest, limit.name, bound)
+        largest = np.fmin(size, largest)
     if constraints.clock is not None:
         trained = constraints.clock.largest()
-        largest, bound = np.fmin(trained, largest), np.where(trained < largest, "chips", bound)
+        bound = np.where(trained < largest, "chips", bound)
+        largest = np.fmin(trained, largest)
     return largest, bound
 
 
 def _on_plateau(slack: float, loss: Callable[[Array], Array], size: Array, smallest: Array) -> Array:
-    """The least size whose loss is higher than that of `size` by no more than the share `slack`, where it is at most
-    PLATEAU of it; elsewhere NaN. loss: of n_active, an array."""
-    most, less = loss(size) * (1 + slack), np.maximum(PLATEAU * size, smallest)
-    edge = np.exp(root(lambda log_n: loss(np.exp(log_n)) - most, np.log(smallest), np.log(less)))
-    edge = np.where(loss(smallest) <= most, smallest, edge)
-    return np.where((less < size) & (loss(less) <= most), edge, np.nan)
+    """The least size whose loss is within the share `slack` of that of `size`, where it is at most PLATEAU of it.
+
+    Args:
+      slack: of a law of repeated text.
+      loss: of n_active, an array.
+      size, smallest: arrays of one shape.
+
+    Returns:
+      The sizes; NaN where the loss is no plateau.
+    """
+    allowed_loss = loss(size) * (1 + slack)
+    candidate = np.maximum(PLATEAU * size, smallest)
+
+    def excess(log_n: Numbers) -> Numbers:
+        """The loss above the allowed one, at this logarithm of the size."""
+        return loss(np.exp(log_n)) - allowed_loss
+
+    edge = np.exp(root(excess, np.log(smallest), np.log(candidate)))
+    edge = np.where(loss(smallest) <= allowed_loss, smallest, edge)
+    return np.where((candidate < size) & (loss(candidate) <= allowed_loss), edge, np.nan)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Problem:
+    """The question for the best size. Arrays have the common shape of the question, or broadcast with it.
+
+    Attributes:
+      law, architecture, constraints, coefficients: of the question; the constraints are those of n_experts.
+      n_experts: as the law counts them.
+      smallest: n_active of the smallest model.
+      largest, largest_by: n_active of the largest model that memory and chips hold, and which of the two it is.
+      feasible: whether the smallest model is within the constraints and has the experts that a token uses.
+    """
+
+    law: Law
+    architecture: Architecture
+    constraints: Constraints
+    coefficients: ByName
+    n_experts: Array
+    smallest: Array
+    largest: Numbers
+    largest_by: str | Array
+    feasible: Array
+
+    @property
+    def closed_form(self) -> bool:
+        """Whether the best size has a closed form."""
+        return self.law.closed_form and self.constraints.clock is None
+
+    def loss(self, n_active: Array) -> Array:
+        """Loss of these sizes on the tokens that are left to them, at least one."""
+        n_tokens = np.maximum(self.constraints.tokens(n_active), 1)
+        return loss_of(self.law, self.architecture, self.n_experts, n_active, n_tokens, self.coefficients)
+
+    def best_size(self) -> Array:
+        """The best n_active under the budget alone: infinite where it is above all that are possible, else 0 where it
+        is below them. Raises UserError where the law has no optimum."""
+        if not self.closed_form:
+            return self._searched_size()
+        entries = np.broadcast_arrays(*self.law.at_experts(self.n_experts, self.coefficients), self.n_experts)[:4]
+        return np.broadcast_to(_closed_form(entries, self.n_experts, self.constraints), self.n_experts.shape)
+
+    def _searched_size(self) -> Array:
+        """best_size by a search between the smallest model and the largest one of memory, or of one token left."""
+        of_one_token = self.constraints.size(1)
+        top = np.fmax(np.fmin(self.largest, of_one_token), self.smallest)
+        top = np.broadcast_to(top, self.n_experts.shape)
+        size = _searched(self.loss, self.smallest, top)
+        is_at_top = size > top * (1 - SEARCH_ERROR)
+        had_choice = top > self.smallest * (1 + 1e-5)
+        rises = self.feasible & is_at_top & (top == of_one_token) & had_choice
+        if np.any(rises):
+            raise UserError(sentences.RISES.format(at=self.n_experts[rises][0]))
+        is_smallest = size < self.smallest * (1 + SEARCH_ERROR)
+        return np.where(is_at_top & (top == self.largest), np.inf, np.where(is_smallest, 0, size))
+
+    def within_bounds(self, size: Array) -> tuple[Array, Array]:
+        """(the best possible n_active, NaN where none is feasible; what fixed it, as in Optima).
+
+        size: the best n_active under the budget alone.
+        """
+        bound = np.full(self.n_experts.shape, "", dtype=object)
+        cap = self.constraints.cap
+        if cap is not None and self.constraints.has_budget:
+            of_all_tokens = self.constraints.size(cap)
+            tolerance = 0 if self.closed_form else SEARCH_ERROR
+            bound[of_all_tokens * (1 + tolerance) > size] = "tokens"
+            size = np.maximum(size, of_all_tokens)
+        bound = np.where(size > self.largest, self.largest_by, bound)
+        size = np.minimum(size, self.largest)
+        bound[size < self.smallest] = "smallest"
+        size = np.where(self.feasible, np.maximum(size, self.smallest), np.nan)
+        slack = getattr(self.law, "slack", 0)  # of a law of repeated text
+        if not slack:
+            return size, bound
+        edge = _on_plateau(slack, self.loss, size, self.smallest)
+        return np.where(edge > 0, edge, size), np.where(edge > 0, "plateau", bound)
+
+    def optima(self, size: Array, bound: Array) -> Optima:
+        """The Optima of these sizes."""
+        n_tokens = self.constraints.tokens(size)
+        cap = self.constraints.cap
+        if cap is not None:  # exactly, where `tokens` is a difference of large numbers
+            n_tokens = np.where(size == self.constraints.size(cap), cap, n_tokens)
+        n_tokens = np.where(self.feasible, n_tokens, np.nan)
+        d_model = self.architecture.d_model(size, self.n_experts)
+        with np.errstate(invalid="ignore"):
+            loss = loss_of(self.law, self.architecture, self.n_experts, size, n_tokens, self.coefficients)
+        return Optima(
+            n_experts=self.n_experts,
+            n_active=size,
+            n_total=np.asarray(self.architecture.n_total(d_model, self.n_experts)),
+            n_tokens=n_tokens,
+            loss=loss,
+            d_model=d_model,
+            size_bound=bound,
+            feasible=self.feasible,
+        )
+
+
+def _check_bounded(architecture: Architecture, constraints: Constraints) -> None:
+    """Raises UserError where the constraints leave size or tokens without a bound."""
+    if constraints.has_budget:
+        return
+    if constraints.cap is None or not constraints.size_limits(architecture):
+        raise UserError(sentences.UNBOUNDED)
+    if constraints.inference_tokens:
+        raise UserError(sentences.NO_BUDGET_TO_SHARE)
+
+
+def _problem(
+    law: Law, n_experts: Numbers, architecture: Architecture, constraints: Constraints, coefficients: ByName
+) -> _Problem:
+    """The question of `solve`, with all numbers broadcast, its bounds, and whether it is feasible."""
+    limits = [limit for limit in (constraints.amount, constraints.memory_bytes) if limit is not None]
+    shape = np.broadcast(*coefficients.values(), n_experts, *limits).shape
+    n_experts = np.broadcast_to(np.asarray(n_experts, float), shape)
+    if constraints.clock is not None:
+        constraints = constraints.at(n_experts)
+    smallest = np.broadcast_to(architecture.n_active(architecture.smallest, n_experts), shape)
+    largest, largest_by = _largest(architecture, constraints, n_experts)
+    feasible = (constraints.tokens(smallest) >= 1) & architecture.has_enough_experts(n_experts)
+    if constraints.clock is not None:
+        feasible = feasible & (smallest <= largest)
+    for limit in constraints.size_limits(architecture):
+        feasible = feasible & (limit.n_bytes(architecture.smallest, n_experts) <= limit.limit)
+    return _Problem(
+        law=law,
+        architecture=architecture,
+        constraints=constraints,
+        coefficients=coefficients,
+        n_experts=n_experts,
+        smallest=smallest,
+        largest=largest,
+        largest_by=largest_by,
+        feasible=feasible,
+    )
 
 
 def solve(
@@ -154,64 +358,26 @@ def solve(
     constraints: Constraints,
     coefficients: ByName | None = None,
 ) -> Optima:
-    """Optima at each n_experts; everything broadcasts together, coefficients too (by name; the law's unless given).
+    """Finds the best model at each number of experts.
 
-    Raises UserError if the constraints leave size or tokens without a bound, or the law has no optimum.
+    Args:
+      law: what tells losses.
+      n_experts: as the law counts them.
+      architecture: how models of all sizes are built.
+      constraints: what the models must respect.
+      coefficients: by name, in place of the law's.
+
+    Returns:
+      The Optima, of the common shape of n_experts, coefficients and constraints.
+
+    Raises:
+      UserError: where the constraints leave size or tokens without a bound, or the law has no optimum.
     """
     law.check_plannable()
-    coefficients = coefficients or law.coefficients
-    cap, sizes, budgeted = constraints.cap, constraints.sizes(architecture), constraints.has_budget
-    if not budgeted and (not sizes or cap is None):
-        raise UserError(sentences.UNBOUNDED)
-    if not budgeted and constraints.inference_tokens:
-        raise UserError(sentences.NO_BUDGET_TO_SHARE)
-    given = [v for v in (constraints.amount, constraints.memory_bytes) if v is not None]
-    shape = np.broadcast(*coefficients.values(), n_experts, *given).shape
-    n_experts = np.broadcast_to(np.asarray(n_experts, float), shape)
-    constraints = constraints if constraints.clock is None else constraints.at(n_experts)
-    smallest_d = architecture.smallest
-    smallest = np.broadcast_to(architecture.n_active(smallest_d, n_experts), shape)
-    largest, largest_by = _largest(architecture, constraints, n_experts)
-    feasible = (constraints.tokens(smallest) >= 1) & architecture.enough(n_experts)
-    if constraints.clock is not None:
-        feasible = feasible & (smallest <= largest)
-    for _, used, limit in sizes:
-        feasible = feasible & (used(smallest_d, n_experts) <= limit)
-    bound = np.full(shape, "", dtype=object)
-    loss = lambda n: loss_of(law, architecture, n_experts, n, np.maximum(constraints.tokens(n), 1), coefficients)
-    closed_form = law.closed_form and constraints.clock is None
-    if closed_form:
-        reduced = np.broadcast_arrays(*law.at_experts(n_experts, coefficients), n_experts)[:4]
-        size = np.broadcast_to(_closed_form(reduced, n_experts, constraints), shape)
-    else:
-        last = constraints.size(1)
-        top = np.broadcast_to(np.fmax(np.fmin(largest, last), smallest), shape)  # of memory, or of one token left
-        size = _searched(loss, smallest, top)
-        at_top = size > top * (1 - 1e-6)
-        rises = feasible & at_top & (top == last) & (top > smallest * (1 + 1e-5))  # there were sizes to choose from
-        if np.any(rises):
-            raise UserError(sentences.RISES.format(at=n_experts[rises][0]))
-        size = np.where(at_top & (top == largest), np.inf, np.where(size < smallest * (1 + 1e-6), 0, size))
-    if cap is not None and budgeted:
-        all_tokens = constraints.size(cap)
-        bound[all_tokens * (1 + (0 if closed_form else 1e-6)) > size] = "tokens"
-        size = np.maximum(size, all_tokens)
-    bound = np.where(size > largest, largest_by, bound)
-    size = np.minimum(size, largest)
-    bound[size < smallest] = "smallest"
-    size = np.where(feasible, np.maximum(size, smallest), np.nan)
-    if slack := getattr(law, "slack", 0):  # of a law of repeated text
-        enough = _on_plateau(slack, loss, size, smallest)
-        size, bound = np.where(enough > 0, enough, size), np.where(enough > 0, "plateau", bound)
-    trained = constraints.tokens(size)
-    if cap is not None:  # exactly, where `tokens` is a difference of large numbers
-        trained = np.where(size == constraints.size(cap), cap, trained)
-    trained = np.where(feasible, trained, np.nan)
-    d_model = architecture.d_model(size, n_experts)
-    with np.errstate(invalid="ignore"):
-        reached = loss_of(law, architecture, n_experts, size, trained, coefficients)
-    n_total = np.asarray(architecture.n_total(d_model, n_experts))
-    return Optima(n_experts, size, n_total, trained, reached, d_model, bound, feasible)
+    _check_bounded(architecture, constraints)
+    problem = _problem(law, n_experts, architecture, constraints, coefficients or law.coefficients)
+    size, bound = problem.within_bounds(problem.best_size())
+    return problem.optima(size, bound)
 
 
 def unconstrained(
@@ -236,37 +402,55 @@ def usable_draws(law: Law, experts: Floats) -> Array:
 
 
 def allowed_experts(law: Law, experts: Floats) -> Array:
-    """The numbers of experts a plan compares: the asked ones, or those of the law's own models where its formula does
-    not read the number, such as 1 alone for a law of dense models."""
+    """The numbers of experts that a plan compares, ascending.
+
+    These are `experts`, or those of the law's own models where its formula does not read the number: 1 alone for a law
+    of dense models.
+    """
     return np.array(sorted(experts if law.knows_experts else law.experts), float)
 
 
 def why_infeasible(architecture: Architecture, constraints: Constraints, n_experts: ArrayLike) -> str:
     """One sentence: which constraint cannot be met at the least demanding n_experts, and by how much."""
-    if not (enough := architecture.enough(n_experts := np.atleast_1d(n_experts))).any():
+    n_experts = np.atleast_1d(n_experts)
+    enough = architecture.has_enough_experts(n_experts)
+    if not enough.any():
         return sentences.TOO_FEW_EXPERTS.format(e=np.max(n_experts), used=architecture.top_k)
-    d, least = architecture.smallest, float(np.min(n_experts[enough]))
-    blocks = round(d / architecture.width_per_block)
-    smallest = (sentences.SMALLEST if blocks == 1 else sentences.SMALLEST_OF).format(d=d, e=least, blocks=blocks)
-    for name, used, limit in constraints.sizes(architecture):
-        if (need := float(used(d, least))) > limit:
-            sentence = dict(memory=sentences.MEMORY_TOO_SMALL, chips=sentences.CHIPS_TOO_FEW)[name]
-            gb = dict(need=need / 1e9, limit=limit / 1e9, times=need / limit)
-            return sentence.format(smallest=smallest, **gb, **(vars(constraints.chips) if constraints.chips else {}))
-    if constraints.clock is not None and least in constraints.clock.untrainable:
-        return sentences.NOTHING_TRAINED.format(e=least, **vars(constraints.chips))
+    d_model = architecture.smallest
+    least_experts = float(np.min(n_experts[enough]))
+    n_blocks = round(d_model / architecture.width_per_block)
+    template = sentences.SMALLEST if n_blocks == 1 else sentences.SMALLEST_OF
+    smallest = template.format(d=d_model, e=least_experts, blocks=n_blocks)
+    chips = vars(constraints.chips) if constraints.chips else {}
+    for limit in constraints.size_limits(architecture):
+        need = float(limit.n_bytes(d_model, least_experts))
+        if need > limit.limit:
+            sentence = sentences.MEMORY_TOO_SMALL if limit.name == "memory" else sentences.CHIPS_TOO_FEW
+            gigabytes = dict(need=need / 1e9, limit=limit.limit / 1e9, times=need / limit.limit)
+            return sentence.format(smallest=smallest, **gigabytes, **chips)
+    if constraints.clock is not None and least_experts in constraints.clock.untrainable:
+        return sentences.NOTHING_TRAINED.format(e=least_experts, **chips)
     if constraints.clock is not None:
         return say(sentences.HOURS_TOO_FEW, budget=constraints.budget, smallest=smallest)
-    size, limit = float(architecture.n_active(d, least)), constraints.flops
+    size = float(architecture.n_active(d_model, least_experts))
     inference = INFERENCE * size * constraints.inference_tokens
     need = inference + training_flops(size, 1)
-    share = sentences.INFERENCE_SHARE.format(inference=inference) if inference else ""
-    of = dict(need=need, limit=limit, times=need / limit, share=share)
-    return sentences.FLOPS_TOO_FEW.format(budget=constraints.budget, smallest=smallest, **of)
+    return sentences.FLOPS_TOO_FEW.format(
+        budget=constraints.budget,
+        smallest=smallest,
+        need=need,
+        limit=constraints.flops,
+        times=need / constraints.flops,
+        share=sentences.INFERENCE_SHARE.format(inference=inference) if inference else "",
+    )
 
 
 def optima(law: Law, architecture: Architecture, constraints: Constraints, experts: Floats) -> Optima:
-    """Optima at each allowed number of experts; UserError if none is feasible, naming the constraint that binds."""
+    """Optima at each allowed number of experts.
+
+    Raises:
+      UserError: where none is feasible; it names the constraint that binds.
+    """
     experts = allowed_experts(law, experts)
     best = solve(law, experts, architecture, constraints.at(experts))
     if not best.feasible.any():
@@ -275,21 +459,26 @@ def optima(law: Law, architecture: Architecture, constraints: Constraints, exper
 
 
 def near_optimal(law: Law, architecture: Architecture, constraints: Constraints, solved: Optima) -> list[Array]:
-    """For each of the Optima `solved` the (smallest, largest) n_active whose loss is within BAND of the
-    best; NaN where none is."""
+    """[smallest, largest n_active] whose loss is within BAND of the best, for each of the Optima `solved`.
+
+    NaN where no size of that number of experts is.
+    """
     constraints = constraints.at(solved.n_experts)
     target = np.nanmin(solved.loss) * (1 + BAND)
-    inside = solved.feasible & (solved.loss <= target)
+    has_band = solved.feasible & (solved.loss <= target)
+    smallest = architecture.n_active(architecture.smallest, solved.n_experts)
     largest = np.minimum(_largest(architecture, constraints, solved.n_experts)[0], constraints.size(1))
 
     def excess(log_n: Numbers) -> Array:
+        """The loss above the target, at this logarithm of the size."""
         n_active = np.exp(log_n)
         return loss_of(law, architecture, solved.n_experts, n_active, constraints.tokens(n_active)) - target
 
-    at = np.log(np.where(inside, solved.n_active, 1.0))
+    best = np.log(np.where(has_band, solved.n_active, 1.0))
     ends = []
-    for end in (architecture.n_active(architecture.smallest, solved.n_experts), largest):
-        end = np.log(np.where(inside, end, 1.0))
-        edge = root(excess, at, end)
-        ends.append(np.where(inside, np.exp(np.where(np.isnan(edge), end, edge)), np.nan))  # no root: the bound itself
+    for possible in (smallest, largest):
+        limit = np.log(np.where(has_band, possible, 1.0))
+        edge = root(excess, best, limit)
+        edge = np.where(np.isnan(edge), limit, edge)  # no root: the limit itself
+        ends.append(np.where(has_band, np.exp(edge), np.nan))
     return ends

@@ -8,15 +8,15 @@ import re
 import textwrap
 from collections.abc import Iterator
 
-from fit.aliases import Json
 from fit.messages import sentences
 from fit.messages.units import say
 from fit.planning import by_time, plan_text, verdict
+from fit.planning.results import Bootstrap, Buildable, BuildableCost, Cost, Optimum, Plan, TrainingChips
 
 WIDTH = 120  # characters of a line
 GPUS_OF_MACHINE = {"GB200": 4}  # others have 8
-# warnings that the lines say in their own words, by how they begin
-SAID = (
+# warnings that the lines say in their own words
+IN_OTHER_WORDS = (
     sentences.BEST_OUTSIDE,
     sentences.AT_EDGE,
     sentences.UNDECIDED,
@@ -28,28 +28,29 @@ SAID = (
 URGENT = (sentences.STEP_TOO_LARGE, sentences.MESH_UNEVEN, sentences.SENDS_LONGER)
 
 
-def text(plan: Json) -> str:
-    """The plan that planning.plan made, in ten lines or so."""
+def text(plan: Plan) -> str:
+    """A plan in ten lines or so."""
     return "\n".join(_wrapped([*_answer(plan), *_warnings(plan), *_next(plan)]))
 
 
-def verbose(plan: Json) -> str:
+def verbose(plan: Plan) -> str:
     """The same lines, then all that is known of the plan: every table, sentence and warning."""
     details = plan_text.details(plan).split("\n")
     return "\n".join(_wrapped([*_answer(plan), *_next(plan), "", *details]))
 
 
-def _answer(plan: Json) -> Iterator[str]:
+def _answer(plan: Plan) -> Iterator[str]:
+    """The lines on what to train, what it costs, and how sure that is."""
     yield plan_text.answer(plan)
-    decided = verdict.text(plan["verdict"], plan["optima"])
+    decided = verdict.text(plan.verdict, plan.optima)
     if decided:
         yield ". ".join(decided)
-    if "like" in plan:
-        yield from _like(plan)
+    if plan.like is not None:
+        yield from _reference_model(plan)
     yield _price(plan)
-    if "clock" in plan:
-        yield from by_time.text(plan)
-    built = plan["buildable"]
+    if plan.clock:
+        yield from by_time.text(plan.clock, plan.optima, plan.best)
+    built = plan.buildable
     if built:
         yield _shape(built)
         yield from _mesh(built)
@@ -59,170 +60,186 @@ def _answer(plan: Json) -> Iterator[str]:
     yield _beyond(plan)
 
 
-def _like(plan: Json) -> Iterator[str]:
+def _reference_model(plan: Plan) -> Iterator[str]:
     """What the law that plans says of the model to start from."""
-    known = plan["like"]
-    for row in known.get("laws", []):
-        if row["law"] != plan["law"] or not row["like"]:
+    assert plan.like is not None
+    for answer in plan.like.get("laws", []):
+        like = answer.like
+        if answer.law != plan.law or like is None:
             continue
-        share = row["like"]["flops_share"]
-        saves = share is not None and share < 1
-        words = say(sentences.SHORT_KNOWN_SAVES, saved=1 - share) if saves else sentences.SHORT_KNOWN_STANDS
-        yield say(sentences.SHORT_KNOWN, **known, its_tokens=row["like"]["n_tokens"], verdict=words)
+        stands = sentences.SHORT_KNOWN_STANDS
+        if like.flops_share is not None and like.flops_share < 1:
+            stands = say(sentences.SHORT_KNOWN_SAVES, saved=1 - like.flops_share)
+        yield say(sentences.SHORT_KNOWN, **plan.like, its_tokens=like.n_tokens, verdict=stands)
 
 
-def _price(plan: Json) -> str:
+def _price(plan: Plan) -> str:
     """Hours, dollars, chips and memory; of a plan without chips its FLOPs."""
-    model = plan["buildable"] or plan["best"]
+    model = plan.buildable or plan.best
     words = []
-    if "target" in plan:
-        target = plan["target"]
-        words.append(say(sentences.SHORT_TARGET, loss=target["loss"], flops=target["best"]["flops"]))
-    if "chips" not in plan:
+    if plan.target:
+        words.append(say(sentences.SHORT_TARGET, loss=plan.target.loss, flops=plan.target.best.flops))
+    if plan.chips is None or model.cost is None:
         words.append(say(sentences.SHORT_PRICE_FLOPS, **model))
     else:
-        cost, chips = model["cost"], plan["chips"]
-        dollars = "" if cost["training_dollars"] is None else say(sentences.SHORT_DOLLARS, **cost)
-        if "clock" in plan:
-            low, _, high = model["speed"]["hours"]
-            own = dict(mfu=model["speed"]["mfu"][1], ends=[low, high], label=plan["clock"]["label"])
-            words.append(say(sentences.SHORT_PRICE_TIME, **chips | cost | own, dollars=dollars))
-        else:
-            own = dict(mfu=_mfu_of(model, chips["mfu"]))
-            words.append(say(sentences.SHORT_PRICE, **chips | cost | own, dollars=dollars))
-        mesh = cost.get("mesh") or {}
-        if "device_memory" in mesh:
-            words.append(say(sentences.SHORT_DEVICE, **mesh))
-        words.append(say(sentences.SHORT_SERVED, **model | cost))
-    if "repeats" in plan:
-        repeats = plan["repeats"]
-        words.append(say(sentences.SHORT_REPEATED, **repeats["best"], unique_tokens=repeats["unique_tokens"]))
+        words += _price_on_chips(plan, model, model.cost, plan.chips)
+    if plan.repeats:
+        repeats = plan.repeats
+        words.append(say(sentences.SHORT_REPEATED, **repeats.best, unique_tokens=repeats.unique_tokens))
     return sentences.SHORT_PRICE_HEAD + "; ".join(words)
 
 
-def _mfu_of(model: Json, mfu: float | dict[int, float]) -> float:
+def _price_on_chips(plan: Plan, model: Optimum | Buildable, cost: Cost, chips: TrainingChips) -> Iterator[str]:
+    """What it takes to train a model on the chips, and to serve it."""
+    dollars = "" if cost.training_dollars is None else say(sentences.SHORT_DOLLARS, **cost)
+    values = {**chips, **cost, "dollars": dollars}
+    if plan.clock and model.speed:
+        low, _, high = model.speed.hours
+        values |= dict(mfu=model.speed.mfu[1], ends=[low, high], label=plan.clock.label)
+        yield say(sentences.SHORT_PRICE_TIME, **values)
+    else:
+        yield say(sentences.SHORT_PRICE, **{**values, "mfu": _mfu_of(model, chips.mfu)})
+    mesh = cost.mesh if isinstance(cost, BuildableCost) else None
+    if mesh and mesh.device_memory is not None:
+        yield say(sentences.SHORT_DEVICE, **mesh)
+    yield say(sentences.SHORT_SERVED, **{**model, **cost})
+
+
+def _mfu_of(model: Optimum | Buildable, mfu: float | dict[int, float]) -> float:
     """The MFU that a model is priced at: of the number of experts nearest to its own, where there is one for each."""
     if not isinstance(mfu, dict):
         return mfu
-    n_experts = model.get("law_experts", model["n_experts"])
-    return mfu[min(mfu, key=lambda known: abs(math.log(known / n_experts)))]
+    nearest = min(mfu, key=lambda n_experts: abs(math.log(n_experts / model.experts_of_law)))
+    return mfu[nearest]
 
 
-def _shape(built: Json) -> str:
-    heads = built.get("n_kv_heads") or built["n_heads"]
-    shared_heads = "" if heads == built["n_heads"] else say(sentences.SHORT_KV_HEADS, heads=heads)
-    if built["n_experts"] == 1:
+def _shape(built: Buildable) -> str:
+    """Blocks, heads and experts of the model to build."""
+    kv_heads = built.n_kv_heads or built.n_heads
+    shared_heads = "" if kv_heads == built.n_heads else say(sentences.SHORT_KV_HEADS, heads=kv_heads)
+    if built.n_experts == 1:
         widths = say(sentences.SHORT_WIDTH, **built)
     else:
-        own = dict(top_k=built.get("top_k", 1), width=built.get("d_expert") or built["d_ff"])
-        widths = say(sentences.SHORT_EXPERTS, n_experts=built.get("routed_experts", built["n_experts"]), **own)
-        if built.get("n_shared_experts"):
+        widths = say(
+            sentences.SHORT_EXPERTS,
+            n_experts=built.experts_of_trainer,
+            top_k=1 if built.top_k is None else built.top_k,
+            width=built.width_of_expert,
+        )
+        if built.n_shared_experts:
             widths += say(sentences.SHORT_SHARED, **built)
-        if built.get("n_dense_blocks"):
+        if built.n_dense_blocks:
             widths += say(sentences.SHORT_DENSE_BLOCKS, **built)
     return say(sentences.SHORT_SHAPE, **built, shared_heads=shared_heads, widths=widths)
 
 
-def _mesh(built: Json) -> Iterator[str]:
-    cost = built.get("cost") or {}
-    mesh = cost.get("mesh")
-    if mesh and "tokens_at_once" in mesh:
+def _mesh(built: Buildable) -> Iterator[str]:
+    """How the chips share the training, where the plan chose that."""
+    mesh = built.cost.mesh if built.cost else None
+    if mesh and mesh.tokens_at_once is not None:
         yield say(sentences.SHORT_MESH, **mesh)
 
 
-def _batch(built: Json) -> str:
-    if not built["batch_tokens"]:
+def _batch(built: Buildable) -> str:
+    """The batches, and the range by the laws that tell them."""
+    if not built.batch_tokens:
         return say(sentences.SHORT_BATCH_OPEN, **built)
-    ramp = ", ".join(
-        say(sentences.SHORT_BATCH_FROM if start else sentences.SHORT_BATCH_FIRST, tokens=tokens, start=start)
-        for start, tokens in built["batch_tokens"]
-    )
-    source = say(sentences.SHORT_BATCH_OF_LAWS, ends=built["batch_range"]) if built["batch_range"] else ""
-    return say(sentences.SHORT_BATCH, **built, ramp=ramp, source=source)
+    steps = []
+    for start, tokens in built.batch_tokens:
+        sentence = sentences.SHORT_BATCH_FROM if start else sentences.SHORT_BATCH_FIRST
+        steps.append(say(sentence, tokens=tokens, start=start))
+    source = say(sentences.SHORT_BATCH_OF_LAWS, ends=built.batch_range) if built.batch_range else ""
+    return say(sentences.SHORT_BATCH, **built, ramp=", ".join(steps), source=source)
 
 
-def _rate(built: Json) -> str:
-    if not built["learning_rate"]:
+def _rate(built: Buildable) -> str:
+    """The peak learning rate, and its range."""
+    if not built.learning_rate or built.learning_rate_range is None:
         return say(sentences.SHORT_RATE_OPEN, **built)
-    low, high = built["learning_rate_range"]
+    low, high = built.learning_rate_range
     ends = f"{low:.2g} to {high:.2g}"
-    if not built["recipe_laws"]:
+    if not built.recipe_laws:
         return say(sentences.SHORT_RATE_OF_RUNS, **built, ends=ends)
-    factor = built["recipe_extrapolation"]
+    factor = built.recipe_extrapolation
     beyond = say(sentences.BEYOND_LAWS, factor=factor) if factor > 1 else sentences.WITHIN_LAWS
     return say(sentences.SHORT_RATE, **built, ends=ends, beyond=beyond)
 
 
-def _how_sure(plan: Json) -> str:
+def _how_sure(plan: Plan) -> str:
     """The interval of the loss of the model to build, and how often its number of experts is the best."""
-    drawn, built = plan.get("bootstrap"), plan["buildable"]
-    if not drawn:
+    bootstrap = plan.bootstrap
+    if not bootstrap:
         return sentences.SHORT_NOT_SURE
-    first, last = drawn["percentiles"]
     words = []
-    interval = built and built["loss_interval"]
-    if interval:
-        what = sentences.OF_A_RUN if built["interval_of_a_run"] else sentences.OF_THE_LAW
-        words.append(say(sentences.SHORT_INTERVAL, ends=interval, share=last - first, what=what))
-    often = sorted(drawn["optima"], key=lambda row: -row["best_in_draws"])
-    wins = ", ".join(say(sentences.WIN, **row) for row in often if row["best_in_draws"])
-    settled = sentences.SHORT_UNDECIDED if plan["best_undecided"] else sentences.SHORT_DECIDED
-    words.append(say(settled, wins=wins, draws=drawn["draws"]))
+    if plan.buildable and plan.buildable.loss_interval:
+        words.append(_interval(plan.buildable, bootstrap))
+    rows = [row for row in bootstrap.most_often_best() if row.best_in_draws]
+    wins = ", ".join(say(sentences.WIN, **row) for row in rows)
+    settled = sentences.SHORT_UNDECIDED if plan.best_undecided else sentences.SHORT_DECIDED
+    words.append(say(settled, wins=wins, draws=bootstrap.draws))
     return sentences.SHORT_SURE + "; ".join(words)
 
 
-def _beyond(plan: Json) -> str:
+def _interval(built: Buildable, bootstrap: Bootstrap) -> str:
+    """The interval of the loss of the model to build."""
+    first, last = bootstrap.percentiles
+    what = sentences.OF_A_RUN if built.interval_of_a_run else sentences.OF_THE_LAW
+    return say(sentences.SHORT_INTERVAL, ends=built.loss_interval, share=last - first, what=what)
+
+
+def _beyond(plan: Plan) -> str:
     """What the plan extrapolates."""
-    built = plan["buildable"]
-    outside = (built or plan["best"])["extrapolation"]
+    built = plan.buildable
+    outside = built.extrapolation if built else plan.best.extrapolation
     words = [sentences.SHORT_INSIDE]
-    if sentences.NO_RANGE in plan["warnings"]:
+    if sentences.NO_RANGE in plan.warnings:
         words = [sentences.SHORT_NO_RANGE]
     if outside:
-        factors = ", ".join(
-            say(sentences.SHORT_FACTOR, **one, side="above" if one["value"] > one["high"] else "below")
-            for one in outside
-        )
-        words = [say(sentences.SHORT_OUTSIDE, factors=factors)]
-    if plan["best_at_edge"]:
-        which = "most" if plan["best"]["n_experts"] == max(_compared(plan)) else "fewest"
-        words.append(say(sentences.SHORT_EDGE, **plan["best"], which=which))
-    if built and built["recipe_note"]:
+        factors = []
+        for value in outside:
+            side = "above" if value["value"] > value["high"] else "below"
+            factors.append(say(sentences.SHORT_FACTOR, **value, side=side))
+        words = [say(sentences.SHORT_OUTSIDE, factors=", ".join(factors))]
+    if plan.best_at_edge:
+        compared = [row.n_experts for row in (*plan.optima, *plan.infeasible)]
+        which = "most" if plan.best.n_experts == max(compared) else "fewest"
+        words.append(say(sentences.SHORT_EDGE, **plan.best, which=which))
+    if built and built.recipe_note:
         words.append(sentences.SHORT_RECIPE)
     return "; ".join(words)
 
 
-def _compared(plan: Json) -> list[int]:
-    """The numbers of experts compared."""
-    return [row["n_experts"] for row in (*plan["optima"], *plan["infeasible"])]
+def _beginnings(templates: tuple[str, ...]) -> tuple[str, ...]:
+    """How sentences begin: their templates up to the first value."""
+    return tuple(template.partition("{")[0] for template in templates)
 
 
-def _warnings(plan: Json) -> Iterator[str]:
+def _warnings(plan: Plan) -> Iterator[str]:
     """The most important warning that no other line says."""
-    said, urgent = (tuple(template.partition("{")[0] for template in some) for some in (SAID, URGENT))
-    left = [warning for warning in plan["warnings"] if not warning.startswith(said)]
-    left.sort(key=lambda warning: not warning.startswith(urgent))
-    if left:
-        more = say(sentences.MORE_WARNINGS, count=len(left) - 1) if len(left) > 1 else ""
-        yield f"warning: {left[0]}{more}"
+    in_other_words = _beginnings(IN_OTHER_WORDS)
+    urgent = _beginnings(URGENT)
+    warnings = [warning for warning in plan.warnings if not warning.startswith(in_other_words)]
+    warnings.sort(key=lambda warning: not warning.startswith(urgent))
+    if warnings:
+        more = say(sentences.MORE_WARNINGS, count=len(warnings) - 1) if len(warnings) > 1 else ""
+        yield f"warning: {warnings[0]}{more}"
 
 
-def _next(plan: Json) -> Iterator[str]:
+def _next(plan: Plan) -> Iterator[str]:
     """What to do with the plan, and the command to type."""
-    if plan["buildable"] is None:
+    if plan.buildable is None:
         return
-    config = plan.get("emitted")
+    config = plan.emitted
     if config is None:
         yield sentences.NEXT_EMIT
         return
     workdir = "runs/" + re.sub(r".*/|\.py$", "", config)
-    chips = plan.get("chips") or {}
-    if chips.get("count", 1) == 1:
+    if plan.chips is None or plan.chips.count == 1:
         yield sentences.NEXT_TRAIN
         yield f"  python -m jmoe.train --config={config} --workdir={workdir}"
         return
     yield sentences.NEXT_SWEEP
-    accelerator = _accelerator(chips["kind"], chips["count"])
+    accelerator = _accelerator(plan.chips.kind, plan.chips.count)
     yield (
         f"  python -m launch.sweep --sweep={config} --workdir={workdir} --accelerator={accelerator} --dry_run "
         "--text_elsewhere"

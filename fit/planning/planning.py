@@ -1,338 +1,381 @@
-"""A plan: the optima under constraints, the best model that can be built, what it saves against a dense one, and what
-to know before trusting it. plan_text.py puts it into words, plan_config.py makes a training config of it.
+"""A plan: the optima under constraints, the best model that can be built, what it costs, and what to know before
+trusting it. plan_answer.py puts it into words, plan_config.py makes a training config of it.
 """
 
 import dataclasses
-from collections.abc import Iterator
+import math
 
 import numpy as np
 
-from fit.aliases import ByName, Floats, Json
-from fit.data.runs import unlikely
-from fit.fitted_law import models
-from fit.fitted_law.law import Law, warning_of
+from fit.aliases import Floats
+from fit.errors import UserError
+from fit.fitted_law import expert_widths
+from fit.fitted_law.law import Law
 from fit.messages import sentences
-from fit.messages.units import say
-from fit.planning import building, optimum, recipe, startable, target, verdict
+from fit.planning import (
+    building,
+    by_time,
+    compare,
+    cost,
+    dense_models,
+    draws,
+    optimum,
+    plan_answer,
+    plan_warnings,
+    recipe,
+    repeats,
+    startable,
+    target,
+    verdict,
+)
 from fit.planning.constraints import Constraints
+from fit.planning.extrapolation import extrapolation_of
+from fit.planning.options import PlanOptions, experts_to_compare
+from fit.planning.results import (
+    OF_ARCHITECTURES,
+    Buildable,
+    ClockComparison,
+    Infeasible,
+    Optimum,
+    Plan,
+    Target,
+    TrainingChips,
+)
 from fit.shape import hardware
-from fit.shape.architecture import INFERENCE, PAPER, WHOLE_EXPERTS, Architecture, training_flops
+from fit.shape.architecture import INFERENCE, PAPER, Architecture, training_flops
 
-FORMS_APART, LOSSES_APART = 1.25, 0.01  # of both forms' medians: a factor of size, a difference of ln loss
-DECIDED = 0.8  # share of the draws in which the best number of experts must be the best
+WIDENED = 4  # times that a plan is made again for the widths of experts at its size
+AS_WIDE = 1e-3  # relative difference of these widths that ends it
+OF_OPTIMA = ("n_active", "n_total", "n_tokens", "loss", "d_model")  # columns of optimum.Optima that a plan has
 
 
-def plan(
+def plan(law: Law, options: PlanOptions) -> Plan:
+    """The best model of a law within limits, beside the model to start from.
+
+    Raises:
+      UserError: No model is feasible.
+    """
+    best = best_plan(law, options)
+    if options.verbose:
+        best = dataclasses.replace(best, text_of=plan_answer.verbose)
+    reference = options.reference_model
+    if reference:
+        like = compare.of_reference_model(reference, law, options.shape_fields, options.constraints())
+        best = dataclasses.replace(best, like=like)
+    return best
+
+
+def best_plan(law: Law, options: PlanOptions) -> Plan:
+    """The plan alone; of several architectures that of the best one, which lists the best of each.
+
+    Raises:
+      UserError: No model is feasible.
+    """
+    plans: list[tuple[Architecture, Plan]] = []
+    refusal = None
+    for architecture in options.architectures(law):
+        try:
+            plans.append((architecture, _plan_of_architecture(law, options, architecture)))
+        except UserError as error:  # another of the architectures may be feasible
+            refusal = error
+    if refusal and not plans:
+        raise refusal
+    best = min((plan for _, plan in plans), key=_flops_or_loss)
+    if options.used is not None and len(options.used) > 1:
+        best = _with_architectures(best, plans)
+    return best
+
+
+def _flops_or_loss(plan: Plan) -> float:
+    """What decides between plans: the FLOPs that reach a target, else the loss."""
+    if plan.target is not None and plan.target.best.flops is not None:
+        return plan.target.best.flops
+    return plan.best.loss
+
+
+def _with_architectures(best: Plan, plans: list[tuple[Architecture, Plan]]) -> Plan:
+    """The best plan, with the best model of each architecture."""
+    rows = []
+    for architecture, plan in plans:
+        rows.append(dict(used=architecture.active_width) | {name: plan.best[name] for name in OF_ARCHITECTURES})
+    rows.sort(key=lambda row: row["used"])
+    used = 1.0 if best.used is None else best.used  # the paper's own architecture does not say it
+    return dataclasses.replace(best, architectures=rows, used=used)
+
+
+def _plan_of_architecture(law: Law, options: PlanOptions, architecture: Architecture) -> Plan:
+    """The plan of one architecture, with experts as wide as the law's table has them at the size of the best model."""
+    plan = _plan_of_widths(law, options, architecture)
+    shares = law.models["shares"]
+    if not shares or options.like is not None or options.changed("used", "granularity", "shared_experts"):
+        return plan
+    for _ in range(WIDENED):
+        wider = expert_widths.at_size(architecture, shares, plan.best.n_active, plan.best.n_experts)
+        if math.isclose(wider.granularity, architecture.granularity, rel_tol=AS_WIDE):
+            break
+        architecture = wider
+        plan = _plan_of_widths(law, options, architecture)
+    return plan
+
+
+def _plan_of_widths(law: Law, options: PlanOptions, architecture: Architecture) -> Plan:
+    """The plan of one architecture whose experts have their widths."""
+    experts = experts_to_compare(law, options.experts)
+    constraints = dataclasses.replace(options.constraints(experts), epochs=options.epochs)
+    if options.epochs is not None and options.max_tokens is not None:
+        slack = optimum.NEAR if options.target_loss is None else 0  # a target is met exactly
+        law = repeats.of_law(law, options.max_tokens, slack)
+    reached = None
+    if options.target_loss is not None:
+        _check_target(options, architecture, constraints)
+        constraints, reached = target.reach(law, architecture, constraints, experts, options.target_loss)
+    shapes = options.shapes
+    if options.by == "time" and options.hours is not None and shapes is not None:
+        assert constraints.chips is not None
+        calibration = by_time.calibration_of(law, architecture, constraints.chips, shapes, options.speeds)
+        budget = (options.hours, calibration)
+        constraints = by_time.constraints_of(law, architecture, constraints, experts, shapes, budget)
+    return plan_within(law, architecture, constraints, experts, shapes, reached)
+
+
+def _check_target(options: PlanOptions, architecture: Architecture, constraints: Constraints) -> None:
+    """Raises UserError where a target loss comes with a budget, or needs no training."""
+    loss = options.target_loss
+    assert loss is not None
+    if options.hours is not None or constraints.flops is not None:
+        raise UserError("--target_loss asks for the budget that --flops or --hours gives: give one of them")
+    knows_nothing = math.log(architecture.vocab_size)
+    if loss >= knows_nothing:
+        sentence = sentences.TARGET_KNOWS_NOTHING
+        raise UserError(sentence.format(loss=loss, size=architecture.vocab_size, nothing=knows_nothing))
+
+
+def plan_within(
     law: Law,
     architecture: Architecture,
     constraints: Constraints,
     experts: Floats,
     shapes: startable.Shapes | None = None,
-) -> Json:
-    """The plan as a dictionary of plain numbers, ready for JSON. Raises UserError if nothing is feasible.
+    reached: Target | None = None,
+) -> Plan:
+    """The plan of one architecture under constraints.
 
-    shapes: what the buildable model's shape and mesh are to be; None for the paper's shapes.
+    Args:
+      law: The law that plans.
+      architecture: How models are built.
+      constraints: The budget and the limits.
+      experts: The numbers of experts to compare.
+      shapes: What the user fixes of the buildable model's shape and mesh; None for the paper's shapes.
+      reached: The least budget that reaches a loss, where the constraints' budget is that.
+
+    Raises:
+      UserError: No model is feasible.
     """
-    optima = optimum.optima(law, architecture, constraints, experts)
-    low, high = optimum.near_optimal(law, architecture, constraints, optima)
-    rows, out = [], []
-    for i, e in enumerate(optima.n_experts):
-        if not optima.feasible[i]:
-            out.append(dict(n_experts=int(e), why=optimum.why_infeasible(architecture, constraints.at(e), e)))
-            continue
-        row = optima.row(i, ("n_active", "n_total", "n_tokens", "loss", "d_model")) | dict(
-            size_bound=str(optima.size_bound[i]),
-            memory_bytes=float(constraints.memory(architecture, optima.d_model[i], e)),
-            training_flops=float(training_flops(optima.n_active[i], optima.n_tokens[i])),
-            inference_flops_per_token=float(INFERENCE * optima.n_active[i]),
-            near_optimal_n_active=[float(low[i]), float(high[i])] if np.isfinite(low[i]) else None,
-        )
-        rows.append(marked(law, row, architecture))
-    best = min(rows, key=lambda row: row["loss"])
-    built, planned = buildable(law, architecture, constraints, rows, best, shapes)
-    if built:
-        built |= loss_interval(law, built, architecture)
-    result = dict(
+    # solve
+    solved = optimum.optima(law, architecture, constraints, experts)
+    optima, infeasible = _rows(law, architecture, constraints, solved)
+    best = min(optima, key=lambda row: row.loss)
+    # build
+    built, run_recipe = buildable(law, architecture, constraints, optima, best, shapes)
+    base_config, overrides = _config(law, architecture, run_recipe)
+    # how sure it is
+    drawn = draws.bootstrap(law, architecture, constraints, solved.n_experts, best.n_experts)
+    undecided = plan_warnings.is_undecided(law, experts, drawn, best.n_experts)
+    # cost
+    priced = _priced(law, architecture, constraints, optima, built, best)
+    # warnings
+    warnings = [
+        *plan_warnings.of_best(law, architecture, constraints, experts, best),
+        *plan_warnings.of_draws(drawn, best.n_experts, undecided),
+        *plan_warnings.of_law(law, architecture),
+        *(run_recipe.warnings if run_recipe else ()),
+        *repeats.warnings_of(law, best),
+        *cost.warnings_of(law, architecture, constraints, experts, best, priced.built),
+    ]
+    return Plan(
         law=law.name,
         form=law.form.name,
-        **architecture.said(),
-        constraints=constraints.given,
-        optima=rows,
-        infeasible=out,
-        best=best,
-        buildable=built,
+        **architecture.to_json(),
+        constraints=constraints.to_json(),
+        optima=priced.optima,
+        infeasible=infeasible,
+        best=min(priced.optima, key=lambda row: row.loss),
+        buildable=priced.built,
+        bootstrap=drawn,
+        verdict=verdict.of_plan(optima, best, drawn),
+        loss_of_token_cap=_loss_of_token_cap(law, architecture, constraints, experts, best),
+        dense=dense_models.against_dense(law, architecture, constraints, best),
+        rule_of_thumb=dense_models.rules_of_thumb(law, architecture, constraints, solved.n_experts, best),
+        base_config=base_config,
+        overrides=overrides,
+        extrapolation=best.extrapolation,
+        best_at_edge=plan_warnings.is_best_at_edge(law, experts, best.n_experts),
+        best_undecided=undecided,
+        warnings=warnings,
+        target=reached,
+        repeats=repeats.repeats_of(law, architecture, constraints, experts, optima, best),
+        clock=priced.clock,
+        chips=priced.chips,
+        text_of=plan_answer.text,
+        explicit=_explicit(law, constraints),
     )
-    fresh = getattr(law, "fresh", law)  # of a law of repeated text, the same of text without end
-    drawn = None
-    if law.draws:
-        drawn = bootstrap(law, architecture, constraints, optima.n_experts, best["n_experts"])
-        result["bootstrap"] = drawn
-    result["verdict"] = verdict.of_plan(rows, best, drawn)
-    if constraints.max_tokens is not None and constraints.has_budget:
-        uncapped = dataclasses.replace(constraints, max_tokens=None)
-        free = optimum.optima(fresh, architecture, uncapped, experts)
-        result["loss_of_token_cap"] = best["loss"] - float(np.nanmin(free.loss))
-    if constraints.has_budget and law.knows_dense and not law.record.get("dense"):  # else by another law, or none
-        result["dense"] = against_dense(law, architecture, constraints, best)
-    if "dense" in result and constraints.clock is None:
-        flops = constraints.at(best["n_experts"]).flops
-        rows = rule_of_thumb(fresh, architecture, flops, optima.n_experts)
-        result["rule_of_thumb"] = [marked(law, row, architecture) for row in rows]
-    base, overrides = recipe.runs_config(law, architecture == PAPER)
-    if planned:
-        base, overrides = planned.base_config, planned.overrides
-    result |= dict(base_config=base, overrides=overrides)
-    return result | marks(law, architecture, constraints, result, experts, planned)
 
 
-def bootstrap(
-    law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, planned: float
-) -> Json | None:
-    """The plan solved again for each draw: intervals at each number of experts, and how often each is the best.
+@dataclasses.dataclass(frozen=True)
+class _Priced:
+    """The models of a plan with their speeds and costs.
 
-    planned: the number of experts of the plan's best. behind: the interval of how far each lies above it, in nats, in
-    the same draw; regret: the upper percentile of how far it lies above the best of its draw.
+    Attributes:
+      optima: The best model with each number of experts.
+      built: The model to build; None where none can be built.
+      clock: What FLOPs would choose; None without a clock.
+      chips: The chips to train on; None without chips.
     """
-    usable = optimum.usable_draws(law, experts)
-    if not usable.any():
-        return None
-    draws = {name: values[usable] for name, values in (law.draws or {}).items()}
-    solved = [optimum.solve(law, e, architecture, constraints.at(e), draws) for e in experts]
-    losses = np.array([np.where(s.feasible, s.loss, np.inf) for s in solved])
-    best = np.argmin(losses, axis=0)
-    chosen = losses[list(experts).index(planned)]
-    rows = []
-    for i, s in enumerate(solved):
-        if s.feasible.all():
-            # the form's own error is the same for all numbers of experts: it widens the losses, and changes no best one
-            drifted = s.loss * np.exp(law.log_change(training_flops(s.n_active, s.n_tokens), usable))
-            columns = dict(n_active=s.n_active, n_tokens=s.n_tokens, loss=drifted)
-            ends = np.percentile(list(columns.values()), law.percentiles, axis=1, method="weibull").T.tolist()
-            behind = np.percentile(losses[i] - chosen, law.percentiles, method="weibull").tolist()
-            row = dict(n_experts=int(experts[i]), best_in_draws=int(np.sum(best == i)), behind=behind)
-            row |= dict(zip(columns, ends))
-            if by_form := medians_by_form(draws, columns):
-                row["forms"] = by_form
-            rows.append(row)
-    return dict(
-        form=law.record["bootstrap"]["form"],
-        percentiles=law.percentiles,
-        by=law.record["bootstrap"].get("by", "runs"),
-        draws=int(usable.sum()),
-        draws_without_optimum=int((~usable).sum()),
-        regret=float(np.percentile(chosen - losses.min(axis=0), law.percentiles[1], method="weibull")),
-        optima=rows,
+
+    optima: list[Optimum]
+    built: Buildable | None
+    clock: ClockComparison | None = None
+    chips: TrainingChips | None = None
+
+
+def _priced(
+    law: Law,
+    architecture: Architecture,
+    constraints: Constraints,
+    optima: list[Optimum],
+    built: Buildable | None,
+    best: Optimum,
+) -> _Priced:
+    """The models with their speeds, where hours by the clock are the budget, and with their costs on the chips."""
+    if constraints.chips is None:
+        return _Priced(optima, built)
+    clock = None
+    if constraints.clock is not None:
+        optima = [dataclasses.replace(row, speed=by_time.speed_of_optimum(constraints, row)) for row in optima]
+        if built:
+            built = dataclasses.replace(built, speed=by_time.speed_of_buildable(constraints, built))
+        experts = [row.n_experts for row in optima]
+        model = (best.n_experts, best.n_active, best.n_tokens)
+        clock = by_time.against_flops(law, architecture, constraints, *model, experts)
+        constraints = by_time.with_modelled_mfu(constraints, optima)
+    chips = constraints.chips
+    assert chips is not None
+    with_costs = []
+    for row in optima:
+        of_row = cost.cost_of(row, row.n_total, architecture, constraints, chips)
+        with_costs.append(dataclasses.replace(row, cost=of_row))
+    if built:
+        of_built = cost.cost_of_buildable(built, architecture, constraints, chips)
+        built = dataclasses.replace(built, cost=of_built)
+    training_chips = TrainingChips(
+        kind=chips.kind,
+        count=chips.count,
+        mfu=chips.mfu,
+        dollars_per_hour=chips.dollars_per_hour,
+        devices=chips.devices,
     )
+    return _Priced(with_costs, built, clock, training_chips)
 
 
-def medians_by_form(draws: ByName, columns: ByName) -> Json | None:
-    """{additive, coupled: {draws, and the median of each column}} of draws of both forms, those with k = 1 and the
-    others; None where all are of one form. columns: {name: [n_draws]}."""
-    if "k" not in draws:
-        return None
-    is_additive = np.asarray(draws["k"]) == 1
-    if is_additive.all() or not is_additive.any():
-        return None
-    found = {}
-    for name, part in (("additive", is_additive), ("coupled", ~is_additive)):
-        medians = {column: float(np.median(np.asarray(values)[part])) for column, values in columns.items()}
-        found[name] = dict(draws=int(part.sum())) | medians
-    return found
+def _explicit(law: Law, constraints: Constraints) -> tuple[str, ...]:
+    """The parts that a plan's JSON has even where they are None."""
+    names = []
+    if law.draws:
+        names.append("bootstrap")
+    if dense_models.are_compared(law, constraints):
+        names.append("dense")
+    return tuple(names)
 
 
-def disagreement(drawn: Json, n_experts: float) -> str:
-    """A sentence where the additive and the coupled draws' medians of the best model at this number of experts differ
-    by FORMS_APART in size, or in loss by more than LOSSES_APART; else ""."""
-    row = next((row for row in drawn["optima"] if row["n_experts"] == n_experts), {})
-    if "forms" not in row:
-        return ""
-    additive, coupled = row["forms"]["additive"], row["forms"]["coupled"]
-    sizes = abs(np.log(additive["n_active"] / coupled["n_active"]))
-    losses = abs(np.log(additive["loss"] / coupled["loss"]))
-    if sizes < np.log(FORMS_APART) and losses < LOSSES_APART:
-        return ""
-    values = {f"additive_{name}": value for name, value in additive.items()}
-    values |= {f"coupled_{name}": value for name, value in coupled.items()}
-    return say(sentences.FORMS_DISAGREE, draws=drawn["draws"], **values)
+def _config(
+    law: Law, architecture: Architecture, run_recipe: recipe.Recipe | None
+) -> tuple[str | None, dict[str, str]]:
+    """(config file that the training starts from, {field: literal} on top of it)."""
+    if run_recipe:
+        return run_recipe.base_config, run_recipe.overrides
+    return recipe.runs_config(law, architecture == PAPER)
+
+
+def _rows(
+    law: Law, architecture: Architecture, constraints: Constraints, solved: optimum.Optima
+) -> tuple[list[Optimum], list[Infeasible]]:
+    """The best model with each number of experts, and the numbers with which none is feasible."""
+    low, high = optimum.near_optimal(law, architecture, constraints, solved)
+    optima = []
+    infeasible = []
+    for i, e in enumerate(solved.n_experts):
+        if not solved.feasible[i]:
+            why = optimum.why_infeasible(architecture, constraints.at(e), e)
+            infeasible.append(Infeasible(n_experts=int(e), why=why))
+            continue
+        model = solved.row(i, OF_OPTIMA)
+        optimum_row = Optimum(
+            **model,
+            size_bound=str(solved.size_bound[i]),
+            memory_bytes=float(constraints.memory(architecture, solved.d_model[i], e)),
+            training_flops=float(training_flops(solved.n_active[i], solved.n_tokens[i])),
+            inference_flops_per_token=float(INFERENCE * solved.n_active[i]),
+            near_optimal_n_active=[float(low[i]), float(high[i])] if np.isfinite(low[i]) else None,
+            extrapolation=extrapolation_of(
+                law,
+                architecture,
+                n_experts=model["n_experts"],
+                n_active=model["n_active"],
+                n_tokens=model["n_tokens"],
+                n_total=model["n_total"],
+                d_model=model["d_model"],
+            ),
+        )
+        optima.append(optimum_row)
+    return optima, infeasible
 
 
 def buildable(
     law: Law,
     architecture: Architecture,
     constraints: Constraints,
-    optima: list[Json],
-    best: Json,
+    optima: list[Optimum],
+    best: Optimum,
     shapes: startable.Shapes | None = None,
-) -> tuple[Json | None, recipe.Recipe | None]:
-    """The model of whole blocks and heads to build, with exact counts, and the recipe to train it by. None if none
-    fits. loss_of_building: by how much its loss is above the best optimum's."""
-    if shapes and best["d_model"] >= hardware.NARROW:
-        built, planned = startable.buildable(law, architecture, constraints, optima, best, shapes)
-        return built and marked(law, built, architecture), planned
-    found = building.nearest(law, architecture, constraints, optima, best)
-    if found is None:
+) -> tuple[Buildable | None, recipe.Recipe | None]:
+    """The model of whole blocks and heads to build, with exact counts, and the recipe to train it by.
+
+    Both are None where no model fits.
+    """
+    if shapes and best.d_model >= hardware.NARROW:
+        built, run_recipe = startable.buildable(law, architecture, constraints, optima, best, shapes)
+    else:
+        candidate = building.nearest(law, architecture, constraints, optima, best)
+        if candidate is None:
+            return None, None
+        run_recipe = recipe.recipe_of(law, candidate.model, candidate.n_tokens)
+        built = startable.buildable_of(law, architecture, best, candidate, run_recipe)
+    if built is None:
         return None, None
-    loss, model, n_tokens, memory = found
-    planned = recipe.recipe_of(law, model, n_tokens)
-    forward = model.exact_flops_per_token(planned.sequence)
-    row = dict(
-        n_experts=model.n_experts,
-        **model.shape,
-        n_active=model.n_active,
-        n_total=model.n_total,
-        exact_parameters=planned.exact_parameters(model),
-        n_tokens=n_tokens,
-        loss=loss,
-        loss_of_building=loss - best["loss"],
-        memory_bytes=memory,
-        training_flops=training_flops(model.n_active, n_tokens),
-        exact_forward_flops_per_token=forward,
-        exact_training_flops=3 * forward * n_tokens,
-        **planned.row(),
-    )
-    return marked(law, row, architecture), planned
+    return _with_interval(law, built, architecture), run_recipe
 
 
-def loss_interval(law: Law, built: Json, architecture: Architecture) -> Json:
-    """loss_interval: [low, high] of the loss of the buildable model, by the law's draws; None for a law without draws
-    or of repeated text. interval_of_a_run: whether the run's own noise is in it, as where the law knows that."""
-    if not law.draws or hasattr(law, "fresh"):
-        return dict(loss_interval=None, interval_of_a_run=False)
-    less = 0 if law.counts_embedding else built["d_model"] * architecture.ends
-    columns = architecture.structure(built.get("law_experts", built["n_experts"])) | dict(
-        n_active=built["n_active"] - less, n_total=built["n_total"] - less, n_tokens=built["n_tokens"]
+def _with_interval(law: Law, built: Buildable, architecture: Architecture) -> Buildable:
+    """The model to build with the interval of its loss by the law's draws: of a run, where the law knows the noise of
+    one. Without an interval for a law without draws or of repeated text."""
+    if not law.draws or isinstance(law, repeats.Repeated):
+        return built
+    less = 0 if law.counts_embedding else built.d_model * architecture.embedding_and_head_rows
+    columns = architecture.structure(built.experts_of_law) | dict(
+        n_active=built.n_active - less, n_total=built.n_total - less, n_tokens=built.n_tokens
     )
     columns = {name: columns[name] for name in dict.fromkeys((*law.form.columns, "n_active", "n_tokens"))}
     of_a_run = law.noise is not None
-    ends = law.predict_interval(**columns, new_run=of_a_run)
-    return dict(loss_interval=[float(end) for end in ends], interval_of_a_run=of_a_run)
+    low, high = law.predict_interval(**columns, new_run=of_a_run)
+    return dataclasses.replace(built, loss_interval=[float(low), float(high)], interval_of_a_run=of_a_run)
 
 
-def against_dense(law: Law, architecture: Architecture, constraints: Constraints, best: Json) -> Json | None:
-    """What the best plan saves against the best dense model under the same constraints (Fig. 2b), FLOPs
-    included; by the clock, hours instead of FLOPs."""
-    constraints = constraints.at(best["n_experts"])
-    dense = optimum.solve(law, 1.0, architecture, constraints)
-    if not dense.feasible:
+def _loss_of_token_cap(
+    law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, best: Optimum
+) -> float | None:
+    """Nats per token that the cap on tokens costs; None without a cap, or without a budget."""
+    if constraints.max_tokens is None or not constraints.has_budget:
         return None
-    needed = constraints.amount  # of the best itself, whose loss rounding may leave just out of reach
-    if best["n_experts"] > 1:
-        needed = target.least_flops(law, 1.0, architecture, constraints, best["loss"])
-    saved = None if needed is None else 1 - constraints.amount / needed
-    if constraints.clock is None:
-        against = dict(flops_for_the_same_loss=needed, flops_saved=saved)
-    else:
-        against = dict(hours_for_the_same_loss=needed, hours_saved=saved)
-    return marked(law, dense.row(), architecture) | dict(
-        loss_saved=float(dense.loss) - best["loss"],
-        **against,
-        inference_flops_ratio=best["n_active"] / float(dense.n_active),
-    )
-
-
-def rule_of_thumb(law: Law, architecture: Architecture, flops: float, experts: Floats) -> list[Json]:
-    """Checks Sec. 4.5: an MoE of E <= 8 with the compute-optimal dense model's total parameters, on E times its tokens,
-    is better. Returns one dictionary for each E of `experts` from 2 to 8."""
-    dense = optimum.solve(law, 1.0, architecture, Constraints(flops=flops))
-    rows, same_size = [], Constraints(memory_bytes=float(dense.n_total), bytes_per_parameter=1.0)
-    for e in (e for e in experts if 1 < e <= 8):
-        on_more = dataclasses.replace(same_size, max_tokens=float(e * dense.n_tokens))
-        moe = optimum.solve(law, e, architecture, on_more)
-        if moe.feasible:
-            spent = training_flops(moe.n_active, moe.n_tokens)
-            against = dict(dense_loss=float(dense.loss), holds=bool(moe.loss < dense.loss))
-            rows.append(moe.row() | against | dict(flops_ratio=float(spent / flops)))
-    return rows
-
-
-def marked(law: Law, row: Json, architecture: Architecture) -> Json:
-    """The row plus `extrapolation`: its values outside what the law was fitted to, as Law.extrapolation lists them."""
-    n_total = row.get("n_total")
-    if n_total and not law.counts_embedding:
-        n_total -= row["d_model"] * architecture.ends
-    more = architecture.structure(row.get("law_experts", row["n_experts"])) | dict(
-        n_total=n_total, n_active=row["n_active"]
-    )
-    return row | dict(extrapolation=law.extrapolation(n_tokens=row["n_tokens"], **more))
-
-
-def marks(
-    law: Law,
-    architecture: Architecture,
-    constraints: Constraints,
-    plan: Json,
-    experts: Floats,
-    planned: recipe.Recipe | None,
-) -> Json:
-    """What to know before trusting the best row: its values outside what was fitted (extrapolation), whether its number
-    of experts is the largest or smallest compared (best_at_edge) or left undecided by the draws (best_undecided, None
-    without draws, or where no others are compared); and all this in sentences (warnings)."""
-    best, warnings = plan["best"], []
-    e = best["n_experts"]
-    if best["extrapolation"]:
-        warnings.append(sentences.BEST_OUTSIDE.format(outside=warning_of(best["extrapolation"])))
-        warnings += [law.warning] if law.warning else []
-    if odd := unlikely(best):
-        warnings.append(odd)
-    edge = law.knows_experts and at_edge(experts, e)
-    if edge:
-        warnings.append(sentences.AT_EDGE.format(e=e, which="largest" if e == max(experts) else "smallest"))
-        if e == max(experts) and not_bounded(law, architecture, constraints.at(e)):
-            warnings.append(sentences.NOT_BOUNDED)
-    undecided, drawn = None, plan.get("bootstrap")
-    if drawn and len(optimum.allowed_experts(law, experts)) > 1:
-        often = sorted(drawn["optima"], key=lambda row: -row["best_in_draws"])
-        undecided = sum(row["best_in_draws"] for row in often if row["n_experts"] == e) < DECIDED * drawn["draws"]
-        if undecided:
-            wins = ", ".join(sentences.WIN.format(**row) for row in often if row["best_in_draws"])
-            warnings.append(sentences.UNDECIDED.format(draws=drawn["draws"], wins=wins))
-    if drawn and (apart := disagreement(drawn, e)):
-        warnings.append(apart)
-    warnings += assumed(law, architecture)
-    if not law.ranges:
-        warnings.append(sentences.NO_RANGE)
-    unknown = [name for name in ("vocab_size", "width_per_block") if law.models[name] is None]
-    if unknown and architecture == PAPER:
-        values = " and ".join(f"{getattr(architecture, name):,}" for name in unknown)
-        warnings.append(sentences.SHAPE_UNKNOWN.format(names=" and ".join(unknown), values=values))
-    if planned:
-        warnings += planned.warnings
-    return dict(extrapolation=best["extrapolation"], best_at_edge=edge, best_undecided=undecided, warnings=warnings)
-
-
-def assumed(law: Law, architecture: Architecture) -> Iterator[str]:
-    """Sentences on what the law cannot know of these models: properties that differ from its own models' and are not in
-    its columns; and on properties in which its own runs differ."""
-    own = law.shaped(architecture.vocab_size, architecture.width_per_block)
-    flags = dict(used="used", kv_share="kv_share", n_dense="dense_blocks")
-    if law.reads_used:
-        del flags["used"]
-    both = [(flag, getattr(architecture, name), getattr(own, name)) for name, flag in flags.items()]
-    if other := [values for values in both if values[1] != values[2]]:
-        yield sentences.NOT_READ.format(
-            asked=", ".join(f"--{flag}={value:g}" for flag, value, _ in other),
-            form=law.form.name,
-            own=", ".join(f"{flag} {value:g}" for flag, _, value in other),
-            columns=", ".join(law.form.columns),
-        )
-    whole = [name for name in WHOLE_EXPERTS if name in law.form.columns]
-    if whole and not law.models["architecture"] and max(law.experts) > 1:
-        values = ", ".join(f"{name} {architecture.structure(2)[name]:g}" for name in whole)
-        yield sentences.WHOLE_EXPERTS.format(form=law.form.name, columns=" and ".join(whole), values=values)
-    yield from models.architecture_notes(law.models)
-
-
-def at_edge(experts: Floats, e: float) -> bool:
-    """Whether e is the largest or the smallest of several numbers of experts, and there may be others beyond it."""
-    return bool(len(experts) > 1 and (e == max(experts) or e == min(experts) > 1))
-
-
-def not_bounded(law: Law, architecture: Architecture, constraints: Constraints) -> bool:
-    """Whether, without a limit on memory, the loss still falls at numbers of experts far beyond any that can be built.
-
-    False for laws with a closed form. By the clock, too: such models are not timed.
-    """
-    if law.closed_form or constraints.memory_bytes is not None or law.fixes_experts or constraints.clock is not None:
-        return False
-    many, more = optimum.solve(law, np.array([1e6, 1e7]), architecture, constraints).loss
-    return bool(more < many * (1 - optimum.BAND))
+    uncapped = dataclasses.replace(constraints, max_tokens=None)
+    solved = optimum.optima(repeats.of_fresh_text(law), architecture, uncapped, experts)
+    return best.loss - float(np.nanmin(solved.loss))

@@ -1,10 +1,10 @@
 """Published laws of the best peak learning rate and batch of a pretraining run: one entry per law, with its source.
 
-A law gives both as power laws of what it counts. Three conventions differ from this package's own counts:
+A law gives both as power laws of what it counts. Its counts differ from those of this package's laws:
 
-  N   parameters without embedding and head. Step Law's mixtures count all experts: over its 16 public grids of mixtures
-      the best rate is 1.27 times the law's with all parameters (spread of ln: 0.16), and 0.40 times with the active
-      ones (0.61).
+  N   parameters without embedding and head. Step Law's mixtures count all experts. Over its 16 public grids of mixtures
+      the best rate is 1.27 times the law's with all parameters (standard deviation of ln: 0.16), and 0.40 times with
+      the active ones (0.61).
   D   training tokens.
   C   training FLOPs M D. For a dense model with rows of L tokens, M = 72 n_blocks d_model^2 + 12 n_blocks d_model L:
       six times the weights outside embedding and head, plus attention over the whole row.
@@ -23,13 +23,20 @@ NEAR_OPTIMAL = math.sqrt(2)
 # Published laws start at models of this many parameters outside embedding and head (Step Law: 59M).
 SMALLEST = 6e7
 MOST_LOWERED = 2  # the factor by which the other laws may lower the rate of the law of compute
-DENSE, MIXTURE = "dense", "mixture"
+DENSE = "dense"
+MIXTURE = "mixture"
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What the laws read of a run: parameters outside embedding and head (active, total), tokens, and training FLOPs
-    outside embedding and head."""
+    """What the laws read of a run.
+
+    Attributes:
+      active, total: parameters outside embedding and head.
+      n_tokens: training tokens.
+      flops: training FLOPs outside embedding and head.
+      kind: DENSE or MIXTURE.
+    """
 
     active: float
     total: float
@@ -39,7 +46,7 @@ class Run:
 
     @property
     def columns(self) -> dict[str, float]:
-        """{column of a law: value}."""
+        """{column of a law: value}, the columns being N, D and C above."""
         return dict(N=self.total, D=self.n_tokens, C=self.flops)
 
 
@@ -71,7 +78,8 @@ class RateLaw:
 
     def extrapolation(self, run: Run) -> float:
         """By what factor the run lies above the largest of the law's own runs; 1 where it does not."""
-        return max(1.0, *(run.columns[name] / most for name, most in self.most.items()))
+        factors = [run.columns[name] / most for name, most in self.most.items()]
+        return max(1.0, *factors)
 
 
 STEP_LAW = RateLaw(
@@ -112,15 +120,21 @@ BY_COMPUTE = {DENSE: DEEPSEEK_LLM, MIXTURE: LING}
 
 
 def run_of(model: Model, n_tokens: float, sequence: int) -> Run:
-    """The run of a model on n_tokens, in rows of `sequence` tokens, as the laws count it."""
-    ends = model.d_model * model.shape["vocab_size"]  # weights of the head
-    outside = ends if model.shape.get("tied_embeddings") else 2 * ends
-    per_token = 3 * (model.exact_flops_per_token(sequence) - 2 * ends)  # forward and backward
+    """The run of a model as the laws count it.
+
+    Args:
+      model: what is trained.
+      n_tokens: training tokens.
+      sequence: tokens in a row.
+    """
+    head = model.d_model * model.shape["vocab_size"]  # weights
+    embedding_and_head = head if model.shape.get("tied_embeddings") else 2 * head
+    flops_per_token = 3 * (model.exact_flops_per_token(sequence) - 2 * head)  # forward and backward
     return Run(
-        active=model.n_active - outside,
-        total=model.n_total - outside,
+        active=model.n_active - embedding_and_head,
+        total=model.n_total - embedding_and_head,
         n_tokens=n_tokens,
-        flops=per_token * n_tokens,
+        flops=flops_per_token * n_tokens,
         kind=MIXTURE if model.n_experts > 1 else DENSE,
     )
 
@@ -133,26 +147,28 @@ def laws_for(run: Run) -> list[RateLaw]:
 def learning_rate(run: Run) -> tuple[float, float, float]:
     """(value, lowest, highest) of the laws' peak learning rates.
 
-    The value is their geometric mean, held between that of the law of compute and half of it. That law is within 25% of
-    what published mixtures were trained at; Step Law rises with tokens and falls with experts without end, and a rate
-    too high costs more than one too low.
+    The value is their geometric mean, clipped to between the rate of the law of compute and half of it. That law is
+    within 25% of the rates at which published mixtures were trained. Step Law rises with tokens and falls with experts
+    without end. A rate too high costs more than one too low.
     """
-    found = [law.learning_rate(run) for law in laws_for(run)]
+    rates = [law.learning_rate(run) for law in laws_for(run)]
     by_compute = BY_COMPUTE[run.kind].learning_rate(run)
-    value = min(max(_geometric_mean(found), by_compute / MOST_LOWERED), by_compute)
-    return value, min(found), max(found)
+    value = min(max(_geometric_mean(rates), by_compute / MOST_LOWERED), by_compute)
+    return value, min(rates), max(rates)
 
 
 def batch_tokens(run: Run) -> tuple[float, float, float]:
     """(geometric mean, lowest, highest) of the laws' batches, in tokens."""
-    found = [law.batch_tokens(run) for law in laws_for(run)]
-    return _geometric_mean(found), min(found), max(found)
+    batches = [law.batch_tokens(run) for law in laws_for(run)]
+    return _geometric_mean(batches), min(batches), max(batches)
 
 
 def _power_law(law: tuple[float, dict[str, float]], run: Run) -> float:
+    """constant N^a D^b C^c, of those columns that the law has."""
     constant, exponents = law
     return constant * math.prod(run.columns[name] ** exponent for name, exponent in exponents.items())
 
 
 def _geometric_mean(values: list[float]) -> float:
+    """The geometric mean of positive numbers."""
     return math.exp(sum(map(math.log, values)) / len(values))

@@ -1,7 +1,7 @@
 """The recipe of a planned run: config, rows, batches, warm-up and peak learning rate, each with its source.
 
-Within the sizes of a law's runs it is the recipe that these had, so that the law's losses hold for it. Beyond them, and
-for a law that does not say how its runs were trained, it is `configs/pretrain.py` with the rate and the batch of
+Within the sizes of a law's runs, the recipe is that of these runs, so that the law's losses hold for it. Beyond them,
+and for a law that does not say how its runs were trained, it is `configs/pretrain.py` with the rate and the batch of
 published laws (rates.py).
 """
 
@@ -18,7 +18,8 @@ from fit.messages.units import say
 from fit.planning import rates
 from fit.shape.architecture import BATCH_RAMP, PAPER, Model
 
-PAPERS_LAW, PAPERS_CONFIG = "joint-moe-2025", "configs/joint_moe.py"
+PAPERS_LAW = "joint-moe-2025"
+PAPERS_CONFIG = "configs/joint_moe.py"
 PRETRAIN_CONFIG = "configs/pretrain.py"
 SMALLEST_TUNED = 1e7  # n_active below which Eq. 10 is far outside what it was tuned on
 SEQUENCE = 512  # tokens of context in training, for the exact FLOPs, where the law does not say
@@ -28,7 +29,8 @@ RAMP = ((0.0, 0.25), (0.016, 0.5), (0.032, 1.0))
 WARMUP_STEPS = 2_000  # DeepSeek LLM, DeepSeek-V3, Llama 2
 WARMUP_SHARE = 0.05  # of the tokens, at most
 DISAGREEMENT = 2  # the factor between two laws above which a plan warns
-FEWEST_STEPS, MOST_STEPS = 2_000, 500_000
+FEWEST_STEPS = 2_000
+MOST_STEPS = 500_000
 SIZES = ("n_active", "n_total", "n_tokens")  # columns of a law that tell whether a plan is beyond its runs
 
 
@@ -75,8 +77,11 @@ class Recipe:
         return self.base_config == PRETRAIN_CONFIG
 
     def exact_parameters(self, model: Model) -> int:
-        """Every weight of the model, with the norms of this recipe: RMSNorms without bias, also of each head's queries
-        and keys and before the model's head, or those that `model` counts."""
+        """Every weight of the model, with the norms of this recipe.
+
+        The recipe of published models has RMSNorms without bias, also of each head's queries and keys and before the
+        model's head. Otherwise the norms are those that `model` counts.
+        """
         if not self.of_published_models:
             return model.exact_parameters
         head_dim = model.shape.get("head_dim") or model.d_model // model.shape["n_heads"]
@@ -90,10 +95,10 @@ class Recipe:
         return dict(
             sequence=self.sequence,
             learning_rate=self.learning_rate,
-            learning_rate_range=_listed_ends(self.learning_rate_range),
+            learning_rate_range=_as_list(self.learning_rate_range),
             learning_rate_from=self.learning_rate_source,
             batch_tokens=batches,
-            batch_range=_listed_ends(self.batch_range),
+            batch_range=_as_list(self.batch_range),
             batch_from=self.batch_source,
             warmup_tokens=self.warmup_tokens,
             recipe_extrapolation=self.extrapolation,
@@ -103,11 +108,18 @@ class Recipe:
 
 
 def recipe_of(law: Law, model: Model, n_tokens: float, family: bool = False) -> Recipe:
-    """The Recipe of a model planned by the law on n_tokens tokens. family: whether it is built like a published model,
-    whose vocabulary and blocks are not those of the law's runs."""
+    """The Recipe of a planned model.
+
+    Args:
+      law: what it was planned by.
+      model: what is trained.
+      n_tokens: training tokens.
+      family: whether the model is built like a published one, whose vocabulary and blocks are not those of the law's
+        runs.
+    """
     base, overrides = runs_config(law, _has_papers_shape(model))
-    serves = rates.run_of(model, n_tokens, PRETRAIN_SEQUENCE).active >= rates.SMALLEST
-    if serves and (family or base is None or beyond(law, model, n_tokens) > 1):
+    is_large_enough = rates.run_of(model, n_tokens, PRETRAIN_SEQUENCE).active >= rates.SMALLEST
+    if is_large_enough and (family or base is None or beyond(law, model, n_tokens) > 1):
         return _of_published_models(law, model, n_tokens)
     return _of_the_runs(law, model, n_tokens, base, overrides)
 
@@ -116,18 +128,24 @@ def runs_config(law: Law, papers_shape: bool) -> tuple[str | None, dict[str, str
     """(config file, overrides) that the runs of the law were trained with; (None, {}) where that is not known.
 
     A law that names no config has the paper's where its models have the paper's shape.
+
+    Args:
+      law: the law in question.
+      papers_shape: whether models have the paper's shape.
     """
     if law.models["base_config"]:
         return law.models["base_config"], models.overrides(law.models)
-    several = (law.models["differing"] or {}).get("config")
-    if several or not papers_shape:
+    has_several_configs = (law.models["differing"] or {}).get("config")
+    if has_several_configs or not papers_shape:
         return None, {}
     return PAPERS_CONFIG, {}
 
 
 def beyond(law: Law, model: Model, n_tokens: float) -> float:
-    """By what factor the model or its tokens exceed those of the law's runs; 1 within them, and where the law does not
-    say how large they were."""
+    """By what factor the model or its tokens exceed those of the law's runs.
+
+    The factor is 1 within the runs, and where the law does not say how large they were.
+    """
     n_total = model.n_total
     if not law.counts_embedding:
         n_total = rates.run_of(model, n_tokens, PRETRAIN_SEQUENCE).total
@@ -136,42 +154,54 @@ def beyond(law: Law, model: Model, n_tokens: float) -> float:
 
 
 def divisible(batches: tuple[tuple[int, int], ...], multiple: int) -> tuple[tuple[int, int], ...]:
-    """The ramp with each batch rounded up to a multiple, such as the tokens that a mesh needs at least; steps between
-    equal batches are left out."""
+    """The ramp with each batch rounded up to a multiple, such as the fewest tokens of a mesh.
+
+    Args:
+      batches: ((from this many tokens seen, tokens in a batch), ...).
+      multiple: what batches must be multiples of.
+
+    Returns:
+      The ramp, without steps between equal batches.
+    """
     rounded: list[tuple[int, int]] = []
     for start, batch in batches:
-        batch = math.ceil(batch / multiple) * multiple
-        if not rounded or rounded[-1][1] != batch:
-            rounded.append((start, batch))
+        rounded_batch = math.ceil(batch / multiple) * multiple
+        if not rounded or rounded[-1][1] != rounded_batch:
+            rounded.append((start, rounded_batch))
     return tuple(rounded)
 
 
 def steps_of(batches: tuple[tuple[int, int], ...], n_tokens: float) -> int:
-    """How many steps n_tokens take."""
+    """How many steps n_tokens take with a ramp of batches."""
     steps = 0
     ends = [start for start, _ in batches[1:]] + [n_tokens]
-    for (start, batch), end in zip(batches, ends):
+    for (start, batch), end in zip(batches, ends, strict=True):
         if start < n_tokens:
             steps += math.ceil((min(end, n_tokens) - start) / batch)
     return steps
 
 
-def _listed_ends(ends: tuple[float, float] | None) -> list[float] | None:
-    """A range as JSON has it."""
+def _as_list(ends: tuple[float, float] | None) -> list[float] | None:
+    """A range as JSON has it; None where there is none."""
     return None if ends is None else list(ends)
 
 
 def _has_papers_shape(model: Model) -> bool:
     """Whether heads, feed-forward layers and vocabulary are the paper's, and no other field is set."""
-    d = model.d_model
-    own = dict(n_heads=d // PAPER.width_per_block, d_ff=round(PAPER.ff * d), vocab_size=PAPER.vocab_size)
-    return model.shape == dict(d_model=d, n_blocks=model.n_blocks) | own
+    return model.shape == dict(
+        d_model=model.d_model,
+        n_blocks=model.n_blocks,
+        n_heads=model.d_model // PAPER.width_per_block,
+        d_ff=round(PAPER.ff * model.d_model),
+        vocab_size=PAPER.vocab_size,
+    )
 
 
 def _of_the_runs(law: Law, model: Model, n_tokens: float, base: str | None, overrides: dict[str, str]) -> Recipe:
     """The recipe of the law's own runs."""
     rate, source = peak_learning_rate(law, base, model.n_active, model.n_experts)
-    rate_range = batches = None
+    rate_range = None
+    batches = None
     if rate is not None:
         rate_range = rate / rates.NEAR_OPTIMAL, rate * rates.NEAR_OPTIMAL
     if base == PAPERS_CONFIG:
@@ -193,9 +223,19 @@ def _of_the_runs(law: Law, model: Model, n_tokens: float, base: str | None, over
 
 
 def peak_learning_rate(law: Law, base: str | None, n_active: float, n_experts: float) -> tuple[float | None, str]:
-    """(peak learning rate, its origin in words), or (None, why) where none is known. The rate is by the law of the
-    runs' own rates, else by Eq. 10 if the runs may have had the paper's recipe and the size allows."""
-    coefficients, origin = law.models["learning_rate"], sentences.RATE_OF_RUNS
+    """The peak learning rate of a model by the law of the runs' own rates.
+
+    Without that law the rate is by Eq. 10, if the runs may have had the paper's recipe and the size allows.
+
+    Args:
+      law: what the model was planned by.
+      base: the config file of the law's runs; None where it is not known.
+      n_active, n_experts: of the model.
+
+    Returns:
+      (peak learning rate, its origin in words), or (None, why) where none is known.
+    """
+    coefficients = law.models["learning_rate"]
     if not coefficients:
         if base != PAPERS_CONFIG:
             return None, sentences.RATE_UNKNOWN
@@ -203,58 +243,65 @@ def peak_learning_rate(law: Law, base: str | None, n_active: float, n_experts: f
             return None, sentences.RATE_TOO_SMALL
         law = load(PAPERS_LAW)
         coefficients = law.models["learning_rate"]
-    if law.published:
-        origin = sentences.RATE_EQ_10
+    origin = sentences.RATE_EQ_10 if law.published else sentences.RATE_OF_RUNS
     return float(learning_rate.predict(coefficients, n_active, n_experts)), origin
 
 
 def _of_published_models(law: Law, model: Model, n_tokens: float) -> Recipe:
     """configs/pretrain.py, with rate and batch by published laws."""
     run = rates.run_of(model, n_tokens, PRETRAIN_SEQUENCE)
-    asked = rates.laws_for(run)
-    rate, *rate_range = rates.learning_rate(run)
-    batch, *batch_range = rates.batch_tokens(run)
-    instead = ""
-    if law.models["seq_len"]:
-        instead = say(sentences.INSTEAD, **law.models)
-    # a power of two divides over most meshes; the lower one, since a batch too small costs time and no loss
-    largest = 2 ** math.floor(math.log2(batch))
-    ramp = tuple((round(seen * n_tokens), round(share * largest)) for seen, share in RAMP)
-    batches = divisible(ramp, PRETRAIN_SEQUENCE)
-    names = _listed([law.name for law in asked])
-    rows = tuple(
-        dict(
-            law=law.name,
-            source=law.source,
-            learning_rate=law.learning_rate(run),
-            batch_tokens=law.batch_tokens(run),
-            extrapolation=law.extrapolation(run),
-        )
-        for law in asked
-    )
+    rate, lowest_rate, highest_rate = rates.learning_rate(run)
+    batch, lowest_batch, highest_batch = rates.batch_tokens(run)
+    batches = _ramp(batch, n_tokens)
+    instead = say(sentences.INSTEAD, **law.models) if law.models["seq_len"] else ""
+    laws = tuple(_law_row(rate_law, run) for rate_law in rates.laws_for(run))
+    names = _joined([row["law"] for row in laws])
     return Recipe(
         base_config=PRETRAIN_CONFIG,
         overrides={},
         sequence=PRETRAIN_SEQUENCE,
         batch_tokens=batches,
-        batch_range=(batch_range[0], batch_range[1]),
+        batch_range=(lowest_batch, highest_batch),
         batch_source=names,
         warmup_tokens=round(min(WARMUP_STEPS * batches[0][1], WARMUP_SHARE * n_tokens)),
         learning_rate=float(f"{rate:.2e}"),  # no law is known to more digits
-        learning_rate_range=(rate_range[0], rate_range[1]),
+        learning_rate_range=(lowest_rate, highest_rate),
         learning_rate_source=names,
-        extrapolation=max(law.extrapolation(run) for law in asked),
-        laws=rows,
+        extrapolation=max(row["extrapolation"] for row in laws),
+        laws=laws,
         note=say(sentences.RECIPE_DIFFERS, base=PRETRAIN_CONFIG, sequence=PRETRAIN_SEQUENCE, instead=instead),
         warnings=(
-            *_disagreements("learning_rate", rows),
-            *_disagreements("batch_tokens", rows),
+            *_disagreements("learning_rate", laws),
+            *_disagreements("batch_tokens", laws),
             *_doubts_of_steps(batches, n_tokens),
         ),
     )
 
 
-def _listed(names: list[str]) -> str:
+def _ramp(batch: float, n_tokens: float) -> tuple[tuple[int, int], ...]:
+    """The batches of a run of n_tokens whose largest batch is about `batch`, in whole rows.
+
+    The largest batch is the power of two below, which divides over most meshes: a batch too small costs time and no
+    loss.
+    """
+    largest = 2 ** math.floor(math.log2(batch))
+    ramp = tuple((round(seen * n_tokens), round(share * largest)) for seen, share in RAMP)
+    return divisible(ramp, PRETRAIN_SEQUENCE)
+
+
+def _law_row(law: rates.RateLaw, run: rates.Run) -> dict[str, Any]:
+    """What a published law says of a run, as a plan lists it."""
+    return dict(
+        law=law.name,
+        source=law.source,
+        learning_rate=law.learning_rate(run),
+        batch_tokens=law.batch_tokens(run),
+        extrapolation=law.extrapolation(run),
+    )
+
+
+def _joined(names: list[str]) -> str:
+    """Names as a sentence lists them: "a, b and c"."""
     *first, last = names
     return f"{', '.join(first)} and {last}"
 
@@ -267,8 +314,16 @@ def _disagreements(quantity: str, rows: tuple[dict[str, Any], ...]) -> list[str]
     if factor <= DISAGREEMENT:
         return []
     template = sentences.RATES_DIFFER if quantity == "learning_rate" else sentences.BATCHES_DIFFER
-    ends = dict(low=lowest[quantity], low_law=lowest["law"], high=highest[quantity], high_law=highest["law"])
-    return [say(template, **ends, factor=factor)]
+    return [
+        say(
+            template,
+            factor=factor,
+            low=lowest[quantity],
+            low_law=lowest["law"],
+            high=highest[quantity],
+            high_law=highest["law"],
+        )
+    ]
 
 
 def _doubts_of_steps(batches: tuple[tuple[int, int], ...] | None, n_tokens: float) -> list[str]:

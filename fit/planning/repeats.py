@@ -10,26 +10,34 @@ to 500 epochs of text; nobody has published them for mixtures, whose active para
 """
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 
-from fit.aliases import Array, ByName, Floats, Json, Numbers
+from fit.aliases import Array, ByName, Floats, Numbers
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.form import Reduced
 from fit.messages import sentences
 from fit.planning import optimum
 from fit.planning.constraints import Constraints
+from fit.planning.results import Optimum, RepeatedRow, Repeats
 from fit.shape.architecture import Architecture
 
-R_D, R_N = 15.387756, 5.309743
+R_D = 15.387756
+R_N = 5.309743
 SOURCE = "Muennighoff et al. 2023, arXiv 2305.16264, App. A; fitted on dense models"
 
 
 @dataclasses.dataclass(repr=False)
 class Repeated(Law):
-    """A law of text of which there are `unique_tokens`; `fresh` is the same law of text without end. On a plateau a
-    plan's model is the smallest whose loss is within the share `slack` of the lowest; 0: the one of the lowest loss."""
+    """A law of text that is read several times.
+
+    Attributes:
+      fresh: The same law for text that is read once.
+      unique_tokens: Tokens of the text.
+      slack: On a plateau a plan takes the smallest model whose loss is within this share of the lowest.
+    """
 
     fresh: Law
     unique_tokens: float
@@ -37,14 +45,14 @@ class Repeated(Law):
 
     def loss(self, coefficients: ByName, columns: ByName) -> Array:
         """Loss in nats per token; all arguments broadcast together."""
-        n_active, n_tokens, n_experts = (
-            np.asarray(columns.get(name, 1.0), float) for name in ("n_active", "n_tokens", "n_experts")
-        )
+        n_active = np.asarray(columns.get("n_active", 1.0), float)
+        n_tokens = np.asarray(columns.get("n_tokens", 1.0), float)
+        n_experts = np.asarray(columns.get("n_experts", 1.0), float)
         reduced = self.fresh.at_experts(n_experts, coefficients)
         return reduced.loss(*self.effective(reduced, n_active, n_tokens))
 
     def effective(self, reduced: Reduced, n_active: Numbers, n_tokens: Numbers) -> tuple[Array, Array]:
-        """(N', D') where the law is `reduced` to form.Reduced at a number of experts; all broadcast together."""
+        """(N', D'), what size and tokens are worth. `reduced`: the law at a number of experts. All broadcast."""
         m, mu, n, nu = reduced[:4]
         unique = np.minimum(n_tokens, self.unique_tokens)
         with np.errstate(all="ignore"):  # where a draw of the bootstrap has no optimum, no parameter is in excess
@@ -54,6 +62,7 @@ class Repeated(Law):
 
 
 def _worth(amount: Numbers, unique: Numbers, decay: float) -> Array:
+    """What an amount is worth of which `unique` is not repeated: N' or D' of the docstring above."""
     return unique * (1 - decay * np.expm1((1 - amount / unique) / decay))
 
 
@@ -68,25 +77,49 @@ def of_law(law: Law, unique_tokens: float, slack: float = optimum.NEAR) -> Repea
     return Repeated(law.name, law.form.of_loss_alone(), law.coefficients, law.record, law, unique_tokens, slack)
 
 
-def add_to(plan: Json, law: Repeated, architecture: Architecture, constraints: Constraints, experts: Floats) -> None:
-    """Adds to a plan `repeats`: the constants, the unique tokens, for each optimum its epochs, what its tokens and
-    parameters are worth, and how much better the best is than the best on a single epoch."""
+def of_fresh_text(law: Law) -> Law:
+    """The law for text that is read once."""
+    return law.fresh if isinstance(law, Repeated) else law
+
+
+def repeats_of(
+    law: Law,
+    architecture: Architecture,
+    constraints: Constraints,
+    experts: Floats,
+    optima: list[Optimum],
+    best: Optimum,
+) -> Repeats | None:
+    """What repeated text is worth to the optima of a plan, and how much better its best is than the best on a single
+    epoch. None for a law of text that is read once."""
+    if not isinstance(law, Repeated):
+        return None
     once = optimum.optima(law, architecture, dataclasses.replace(constraints, epochs=1.0), experts)
     rows = {}
-    for row in plan["optima"]:
-        reduced = law.fresh.at_experts(e := row["n_experts"])
-        size, tokens = map(float, law.effective(reduced, row["n_active"], row["n_tokens"]))
-        epochs = row["n_tokens"] / law.unique_tokens
-        rows[e] = dict(n_experts=e, epochs=epochs, effective_n_active=size, effective_tokens=tokens)
-    plan["repeats"] = dict(
+    for row in optima:
+        reduced = law.fresh.at_experts(row.n_experts)
+        size, tokens = law.effective(reduced, row.n_active, row.n_tokens)
+        rows[row.n_experts] = RepeatedRow(
+            n_experts=row.n_experts,
+            epochs=row.n_tokens / law.unique_tokens,
+            effective_n_active=float(size),
+            effective_tokens=float(tokens),
+        )
+    return Repeats(
         source=SOURCE,
         r_d=R_D,
         r_n=R_N,
         unique_tokens=law.unique_tokens,
         optima=list(rows.values()),
-        best=rows[plan["best"]["n_experts"]],
-        loss_saved=float(np.nanmin(once.loss)) - plan["best"]["loss"],
+        best=rows[best.n_experts],
+        loss_saved=float(np.nanmin(once.loss)) - best.loss,
     )
-    if plan["best"]["size_bound"] == "plateau":
-        plan["warnings"].append(sentences.PLATEAU.format(near=law.slack))
-    plan["warnings"].append(sentences.REPEATS_DENSE)
+
+
+def warnings_of(law: Law, best: Optimum) -> Iterator[str]:
+    """Sentences on what to know of a plan with repeated text."""
+    if not isinstance(law, Repeated):
+        return
+    if best.size_bound == "plateau":
+        yield sentences.PLATEAU.format(near=law.slack)
+    yield sentences.REPEATS_DENSE

@@ -23,7 +23,8 @@ import numpy as np
 from fit.aliases import Array, Json
 from fit.errors import UserError
 from fit.planning import step_time
-from fit.planning.step_time import CHIPS, Efficiencies, Setup, Shape
+from fit.planning.step_time import Efficiencies, Setup, Shape
+from fit.shape.chips import CHIPS, GPUS
 
 MEASURED = pathlib.Path(__file__).parent / "measured.csv"
 CALIBRATED = pathlib.Path(__file__).parent / "efficiencies.json"
@@ -50,7 +51,15 @@ Z80 = 1.2816  # standard deviations that hold 80% of a normal distribution
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A measured run: its source, chip, model, setup and tokens per second and chip."""
+    """A measured run.
+
+    Attributes:
+      source: who published it.
+      chip: a key of CHIPS.
+      shape, setup: the model and how it was trained.
+      tokens_per_second: per chip.
+      row: the row of the table.
+    """
 
     source: str
     chip: str
@@ -69,9 +78,11 @@ class Run:
 class Calibration:
     """What chips reach, and what that does not explain.
 
-    products: efficiency of large products by chip. shared: the other efficiencies, of all chips. between_sources,
-    within_source: standard deviations of ln(tokens per second). label: where its speeds are from: "modelled" from what
-    others published, or "measured" where your own runs recalibrated it.
+    Attributes:
+      products: efficiency of large products by chip.
+      shared: the other efficiencies, of all chips.
+      between_sources, within_source: standard deviations of ln(tokens per second), as the module says.
+      label: "modelled" from what others published, or "measured" where your own runs recalibrated it.
     """
 
     products: dict[str, float]
@@ -82,19 +93,25 @@ class Calibration:
 
     def efficiencies(self, chip: str) -> Efficiencies:
         """The efficiencies of a chip; of one that nobody measured, the mean of the others."""
-        known = self.products.get(chip)
-        if known is None:
-            known = math.exp(np.mean(np.log(list(self.products.values()))))
-        return Efficiencies(products=known, **self.shared)
+        products = self.products.get(chip)
+        if products is None:
+            products = math.exp(np.mean(np.log(list(self.products.values()))))
+        return Efficiencies(products=products, **self.shared)
 
     def seconds(self, chip: str, shape: Shape, setup: Setup) -> float:
-        """How long a step takes."""
+        """Seconds that a step takes on `setup.n_chips` chips of a kind."""
         return _seconds(self.efficiencies(chip), chip, shape, setup)
 
     def factors(self, of_ratio: bool = False) -> tuple[float, float, float]:
-        """(10th percentile, 1, 90th percentile) of a speed over what is modelled. of_ratio: of the ratio of two models
-        on the same chips and software."""
-        spread = math.sqrt(2) * self.within_source if of_ratio else math.hypot(self.between_sources, self.within_source)
+        """(10th percentile, 1, 90th percentile) of a speed over what is modelled.
+
+        Args:
+          of_ratio: for the ratio of the speeds of two models on the same chips and software.
+        """
+        if of_ratio:
+            spread = math.sqrt(2) * self.within_source
+        else:
+            spread = math.hypot(self.between_sources, self.within_source)
         factor = math.exp(Z80 * spread)
         return 1 / factor, 1.0, factor
 
@@ -104,30 +121,38 @@ class Calibration:
         low, _, high = self.factors()
         return low * median, median, high * median
 
-    def ratio(self, chip: str, one: tuple[Shape, Setup], other: tuple[Shape, Setup]) -> tuple[float, float, float]:
-        """(10th percentile, median, 90th percentile) of the speed of one model over that of another, same software."""
-        median = self.tokens_per_second(chip, *one)[1] / self.tokens_per_second(chip, *other)[1]
+    def ratio(self, chip: str, first: tuple[Shape, Setup], second: tuple[Shape, Setup]) -> tuple[float, float, float]:
+        """(10th percentile, median, 90th percentile) of the speed of the first model over that of the second, with the
+        same software."""
+        median = self.tokens_per_second(chip, *first)[1] / self.tokens_per_second(chip, *second)[1]
         low, _, high = self.factors(of_ratio=True)
         return low * median, median, high * median
 
 
 def _seconds(reached: Efficiencies, chip: str, shape: Shape, setup: Setup) -> float:
     """How long a step takes on `setup.n_chips` chips of a kind."""
-    kind = CHIPS[chip]
-    counted = step_time.counts(shape, setup, setup.domain or kind.domain, chip in step_time.GPUS)
-    return step_time.seconds(counted, kind, reached, setup.imbalance)
+    counted = _counts(chip, shape, setup)
+    return step_time.seconds(counted, CHIPS[chip], reached, setup.imbalance)
+
+
+def _counts(chip: str, shape: Shape, setup: Setup) -> step_time.Counts:
+    """What such a chip does in a step."""
+    return step_time.counts(shape, setup, setup.domain or CHIPS[chip].domain, chip in GPUS)
 
 
 def read(path: str | os.PathLike = MEASURED) -> list[Run]:
-    """The runs of a table with the columns of measured.csv. Raises UserError where a row is none."""
+    """Reads a table with the columns of measured.csv.
+
+    Raises:
+      UserError: where a row is no run; it names the row and the column.
+    """
     with open(path, newline="", encoding="utf-8") as file:
         return [_run(row, f"{path}: row {n}") for n, row in enumerate(csv.DictReader(file), 2)]
 
 
 def _run(row: dict[str, str], where: str) -> Run:
-    """The run of a row. where: what errors call it."""
-    if row["chip"] not in CHIPS:
-        raise UserError(f'{where}: chip is "{row["chip"]}"; kinds: {", ".join(CHIPS)}')
+    """The run of a row of measured.csv. `where` is what errors call it."""
+    _check_chip(row["chip"], where)
 
     def number(name: str, default: float = 0.0) -> float:
         """A field as a number."""
@@ -150,21 +175,21 @@ def _run(row: dict[str, str], where: str) -> Run:
         n_dense_blocks=int(number("n_dense_blocks")),
         matrices=int(number("matrices", 3)),
     )
-    n_chips, sequence = int(number("n_chips")), int(number("sequence"))
-    rows = number("microbatch_rows")
-    at_once = rows * sequence or step_time.MICROBATCH_TOKENS
-    learned = shape.n_experts > 1 and row["balanced"] != "forced" and number("expert", 1) > 1
+    n_chips = int(number("n_chips"))
+    sequence = int(number("sequence"))
+    tokens_at_once = number("microbatch_rows") * sequence or step_time.MICROBATCH_TOKENS
+    is_imbalanced = shape.n_experts > 1 and row["balanced"] != "forced" and number("expert", 1) > 1
     setup = Setup(
         n_chips=n_chips,
-        batch_tokens=number("batch_tokens") or at_once * n_chips,
+        batch_tokens=number("batch_tokens") or tokens_at_once * n_chips,
         sequence=sequence,
-        microbatch_tokens=at_once * (number("model", 1) if row["chip"] not in step_time.GPUS else 1),
+        microbatch_tokens=tokens_at_once * (number("model", 1) if row["chip"] not in GPUS else 1),
         data=max(1, int(number("data", 1))),
         expert=int(number("expert", 1)),
         model=int(number("model", 1)),
         pipeline=int(number("pipeline", 1)),
         remat=row["remat"] or "dots",
-        imbalance=step_time.IMBALANCE if learned else 1.0,
+        imbalance=step_time.IMBALANCE if is_imbalanced else 1.0,
         domain=int(number("domain")),
     )
     speed = number("tokens_per_second_per_chip")
@@ -176,59 +201,70 @@ def _run(row: dict[str, str], where: str) -> Run:
     return Run(row["source"], row["chip"], shape, setup, speed, row)
 
 
-def calibrate(runs: Sequence[Run]) -> Calibration:
-    """The efficiencies that explain the runs best: least squares of ln speed, with an offset for each source.
+def _check_chip(kind: str, where: str) -> None:
+    """Raises UserError for an unknown kind of chip. `where` is the row that names it."""
+    if kind not in CHIPS:
+        raise UserError(f'{where}: chip is "{kind}"; kinds: {", ".join(CHIPS)}')
 
-    Each source weighs by its runs' square root at most, so that one long table does not decide.
+
+def calibrate(runs: Sequence[Run]) -> Calibration:
+    """Finds the efficiencies that explain the runs best.
+
+    They are the least squares of ln speed, with an offset for each source, around PRIOR. Each source weighs by its
+    runs' square root at most, so that one long table does not decide.
     """
     from scipy import optimize
 
     chips = sorted({run.chip for run in runs})
     sources = sorted({run.source for run in runs})
     measured = np.log([run.tokens_per_second for run in runs])
-    of_source = np.array([sources.index(run.source) for run in runs])
-    weight = 1 / np.sqrt(np.maximum(1, np.bincount(of_source)[of_source] / 8))
-    centres = np.log([PRIOR["products"][0]] * len(chips) + [PRIOR[name][0] for name in SHARED])
-    widths = np.log([PRIOR["products"][1]] * len(chips) + [PRIOR[name][1] for name in SHARED])
-    prepared = [_prepared(run) for run in runs]
+    source_of_run = np.array([sources.index(run.source) for run in runs])
+    weight = 1 / np.sqrt(np.maximum(1, np.bincount(source_of_run)[source_of_run] / 8))
+    priors = [PRIOR["products"]] * len(chips) + [PRIOR[name] for name in SHARED]
+    centres = np.log([centre for centre, _ in priors])
+    widths = np.log([factor for _, factor in priors])
+    speed_functions = [_speed_function(run) for run in runs]
 
     def predicted(logs: Array) -> Array:
         """ln tokens per second of each run."""
         values = np.exp(logs)
-        shared = dict(zip(SHARED, values[len(chips) :]))
+        shared = dict(zip(SHARED, values[len(chips) :], strict=True))
         reached = {chip: Efficiencies(products=values[i], **shared) for i, chip in enumerate(chips)}
-        return np.array([math.log(speed(reached[run.chip])) for run, speed in zip(runs, prepared)])
+        speeds = [speed(reached[run.chip]) for run, speed in zip(runs, speed_functions, strict=True)]
+        return np.array([math.log(speed) for speed in speeds])
 
     def residuals(x: Array) -> Array:
         """What is not explained, in units of its expected spread."""
-        logs, offsets = x[: len(centres)], x[len(centres) :]
-        errors = (measured - predicted(logs) - offsets[of_source]) / RUN_SPREAD * weight
+        logs, offsets = np.split(x, [len(centres)])
+        errors = (measured - predicted(logs) - offsets[source_of_run]) / RUN_SPREAD * weight
         return np.concatenate([errors, offsets / SOURCE_SPREAD, (logs - centres) / widths])
 
     start = np.concatenate([centres, np.zeros(len(sources))])
-    found = optimize.least_squares(residuals, start, loss="linear", max_nfev=60).x
-    logs = found[: len(centres)]
+    solution = optimize.least_squares(residuals, start, loss="linear", max_nfev=60).x
+    logs, offsets = np.split(solution, [len(centres)])
     errors = measured - predicted(logs)
-    offsets = found[len(centres) :]
-    left = errors - offsets[of_source]
-    freedom = max(1.0, len(runs) - len(sources) - len(SHARED))
-    within = math.sqrt(float(np.sum(left**2)) / freedom)
-    means = [float(np.mean(errors[of_source == i])) for i in range(len(sources))]
-    between = math.sqrt(float(np.mean(np.square(means)))) if len(means) > 1 else SOURCE_SPREAD
-    values = np.exp(logs)
-    products = dict(zip(chips, map(float, values[: len(chips)])))
-    shared = dict(zip(SHARED, map(float, values[len(chips) :])))
-    return Calibration(products, shared, between, within)
+    unexplained = errors - offsets[source_of_run]
+    degrees_of_freedom = max(1.0, len(runs) - len(sources) - len(SHARED))
+    within_source = math.sqrt(float(np.sum(unexplained**2)) / degrees_of_freedom)
+    means = [float(np.mean(errors[source_of_run == i])) for i in range(len(sources))]
+    between_sources = math.sqrt(float(np.mean(np.square(means)))) if len(means) > 1 else SOURCE_SPREAD
+    values = np.exp(logs).tolist()
+    return Calibration(
+        products=dict(zip(chips, values[: len(chips)], strict=True)),
+        shared=dict(zip(SHARED, values[len(chips) :], strict=True)),
+        between_sources=between_sources,
+        within_source=within_source,
+    )
 
 
-def _prepared(run: Run) -> Callable[[Efficiencies], float]:
+def _speed_function(run: Run) -> Callable[[Efficiencies], float]:
     """A function of efficiencies: tokens per second and chip of a run, whose counts are made once."""
-    kind, setup = CHIPS[run.chip], run.setup
-    counted = step_time.counts(run.shape, setup, setup.domain or kind.domain, run.chip in step_time.GPUS)
+    counted = _counts(run.chip, run.shape, run.setup)
 
     def speed(reached: Efficiencies) -> float:
         """Tokens per second and chip."""
-        return setup.tokens_per_chip / step_time.seconds(counted, kind, reached, setup.imbalance)
+        step = step_time.seconds(counted, CHIPS[run.chip], reached, run.setup.imbalance)
+        return run.setup.tokens_per_chip / step
 
     return speed
 
@@ -240,22 +276,32 @@ def calibrated() -> Calibration:
 
 
 def recalibrated(prior: Calibration, runs: Sequence[Run]) -> Calibration:
-    """A calibration for your own chips and software, from two of your runs on.
+    """A calibration for your own chips and software.
 
     It scales the efficiency of products, and what a mixture costs beyond it (`grouped` and `mixture`), to fit your
-    runs; the published efficiencies are the prior, as wide as sources differ. Raises UserError below two runs.
+    runs. The published efficiencies are the prior, as wide as sources differ.
+
+    Args:
+      prior: the published calibration.
+      runs: your own, two at least.
+
+    Raises:
+      UserError: where there are fewer than two runs.
     """
     from scipy import optimize
 
     if len(runs) < 2:
         raise UserError(f"--speeds: found {len(runs)} measured runs, expected at least 2 to recalibrate from")
     chips = {run.chip for run in runs}
-    prepared = [_prepared(run) for run in runs]
+    speed_functions = [_speed_function(run) for run in runs]
     measured = np.log([run.tokens_per_second for run in runs])
 
     def scaled(x: Array) -> Calibration:
         """The prior with the efficiency of products, and that of mixtures, times exp(x)."""
-        products = {chip: e * math.exp(x[0]) if chip in chips else e for chip, e in prior.products.items()}
+        products = {
+            chip: efficiency * math.exp(x[0]) if chip in chips else efficiency
+            for chip, efficiency in prior.products.items()
+        }
         for chip in chips - set(products):
             products[chip] = prior.efficiencies(chip).products * math.exp(x[0])
         shared = prior.shared | {
@@ -267,22 +313,23 @@ def recalibrated(prior: Calibration, runs: Sequence[Run]) -> Calibration:
     def residuals(x: Array) -> Array:
         """What is not explained, in units of its expected spread."""
         reached = scaled(x)
-        logs = [math.log(speed(reached.efficiencies(run.chip))) for run, speed in zip(runs, prepared)]
+        speeds = [speed(reached.efficiencies(run.chip)) for run, speed in zip(runs, speed_functions, strict=True)]
+        errors = measured - np.array([math.log(speed) for speed in speeds])
         spread = max(prior.between_sources, SOURCE_SPREAD)
-        return np.concatenate([(measured - np.array(logs)) / OWN_SPREAD, x / (2 * spread)])
+        return np.concatenate([errors / OWN_SPREAD, x / (2 * spread)])
 
-    found = optimize.least_squares(residuals, np.zeros(2)).x
-    left = residuals(found)[:-2] * OWN_SPREAD
+    solution = optimize.least_squares(residuals, np.zeros(2)).x
+    unexplained = residuals(solution)[:-2] * OWN_SPREAD
     # With few runs the spread that they leave says little: the published one counts as two runs.
-    within = math.sqrt((2 * prior.within_source**2 + float(np.sum(left**2))) / (2 + len(runs)))
+    within = math.sqrt((2 * prior.within_source**2 + float(np.sum(unexplained**2))) / (2 + len(runs)))
     between = within / math.sqrt(len(runs))
-    return dataclasses.replace(scaled(found), between_sources=between, within_source=within, label="measured")
+    return dataclasses.replace(scaled(solution), between_sources=between, within_source=within, label="measured")
 
 
 def read_own(
     path: str | os.PathLike, shape_of: Callable[[dict[str, str]], Shape], setup: Setup, chip: str
 ) -> list[Run]:
-    """Your own measurements: a table with n_experts, d_model and tokens_per_second of all chips together.
+    """Reads your own measurements: a table with n_experts, d_model and tokens_per_second of all chips together.
 
     Args:
       path: the table; further columns are handed to shape_of.
@@ -294,6 +341,22 @@ def read_own(
     Raises:
       UserError: where the file, a column or a number is missing.
     """
+    runs = []
+    for n, row in enumerate(_own_rows(path), 2):
+        where = f"--speeds={path}: row {n}"
+        speed = _positive(row, "tokens_per_second", where)
+        for name in ("d_model", "n_experts"):
+            _positive(row, name, where)
+            whole(row, name, where)
+        own_setup = _own_setup(row, setup, where)
+        kind = row.get("chip") or chip
+        _check_chip(kind, where)
+        runs.append(Run(str(path), kind, shape_of(row), own_setup, speed / own_setup.n_chips, row))
+    return runs
+
+
+def _own_rows(path: str | os.PathLike) -> list[dict[str, str]]:
+    """The rows of a table of your own speeds. Raises UserError where it has none, or lacks a column."""
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))
@@ -301,28 +364,17 @@ def read_own(
         raise UserError(f"--speeds={path}: {error.strerror or error}") from error
     missing = [name for name in OWN_COLUMNS if rows and name not in rows[0]]
     if not rows or missing:
-        what = f"has no column {missing[0]}" if missing else "has no rows"
-        raise UserError(f"--speeds={path}: {what}; expected the columns {', '.join(OWN_COLUMNS)}")
-    runs = []
-    for n, row in enumerate(rows, 2):
-        where = f"--speeds={path}: row {n}"
-        speed = _positive(row, "tokens_per_second", where)
-        for name in ("d_model", "n_experts"):
-            _positive(row, name, where)
-            whole(row, name, where)
-        own = _own_setup(row, setup, where)
-        kind = row.get("chip") or chip
-        if kind not in CHIPS:
-            raise UserError(f'{where}: chip is "{kind}"; kinds: {", ".join(CHIPS)}')
-        runs.append(Run(str(path), kind, shape_of(row), own, speed / own.n_chips, row))
-    return runs
+        problem = f"has no column {missing[0]}" if missing else "has no rows"
+        raise UserError(f"--speeds={path}: {problem}; expected the columns {', '.join(OWN_COLUMNS)}")
+    return rows
 
 
 def _own_setup(row: dict[str, str], default: Setup, where: str) -> Setup:
     """How the run of a row was trained. Raises UserError where its mesh does not divide its chips."""
-    given = {name: whole(row, name, where) for name in OWN_SETUP if row.get(name)}
-    n_chips = given.get("n_chips") or default.n_chips
-    expert, model = given.get("expert") or 1, given.get("model") or 1
+    numbers = {name: whole(row, name, where) for name in OWN_SETUP if row.get(name)}
+    n_chips = numbers.get("n_chips") or default.n_chips
+    expert = numbers.get("expert") or 1
+    model = numbers.get("model") or 1
     if n_chips % (expert * model):
         raise UserError(f"{where}: expert {expert} times model {model} does not divide its {n_chips} chips")
     remat = row.get("remat") or default.remat
@@ -331,9 +383,9 @@ def _own_setup(row: dict[str, str], default: Setup, where: str) -> Setup:
     return dataclasses.replace(
         default,
         n_chips=n_chips,
-        batch_tokens=given.get("batch_tokens") or default.tokens_per_chip * n_chips,
-        sequence=given.get("seq_len") or default.sequence,
-        microbatch_tokens=given.get("microbatch_tokens", 0) * model / n_chips,
+        batch_tokens=numbers.get("batch_tokens") or default.tokens_per_chip * n_chips,
+        sequence=numbers.get("seq_len") or default.sequence,
+        microbatch_tokens=numbers.get("microbatch_tokens", 0) * model / n_chips,
         data=n_chips // (expert * model),
         expert=expert,
         model=model,
@@ -365,7 +417,13 @@ def _positive(row: dict[str, str], name: str, where: str) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Speed:
-    """How fast a plan trains, "modelled": tokens per second of all chips, MFU and hours, each (low, median, high)."""
+    """How fast a plan trains. Each attribute is (10th percentile, median, 90th percentile).
+
+    Attributes:
+      tokens_per_second: of all chips.
+      mfu: model FLOPs utilisation.
+      hours: of the whole training.
+    """
 
     tokens_per_second: tuple[float, float, float]
     mfu: tuple[float, float, float]
@@ -373,7 +431,7 @@ class Speed:
 
 
 def speed_of(calibration: Calibration, chip: str, shape: Shape, setup: Setup, n_tokens: float) -> Speed:
-    """The speed of a plan's candidate."""
+    """The speed of a model on `setup.n_chips` chips of a kind, and the hours of n_tokens."""
     low, median, high = calibration.tokens_per_second(chip, shape, setup)
     share = shape.flops_per_token(setup.sequence) / CHIPS[chip].flops
     n = setup.n_chips
@@ -386,15 +444,16 @@ def speed_of(calibration: Calibration, chip: str, shape: Shape, setup: Setup, n_
 
 def shape_of_model(fields: Json) -> Shape:
     """The Shape of the fields of config.model, as a plan emits them."""
-    d, heads = fields["d_model"], fields["n_heads"]
-    size = fields.get("head_dim") or d // heads
-    keys = fields.get("n_kv_heads") or heads
+    d_model = fields["d_model"]
+    n_heads = fields["n_heads"]
+    head_dim = fields.get("head_dim") or d_model // n_heads
+    n_kv_heads = fields.get("n_kv_heads") or n_heads
     n_experts = fields["n_experts"]
     return Shape(
-        d_model=d,
+        d_model=d_model,
         n_blocks=fields["n_blocks"],
-        attention_weights=2 * d * size * (heads + keys),
-        attention_width=heads * size,
+        attention_weights=2 * d_model * head_dim * (n_heads + n_kv_heads),
+        attention_width=n_heads * head_dim,
         d_ff=fields["d_ff"],
         vocab_size=fields["vocab_size"],
         d_expert=(fields.get("d_expert") or fields["d_ff"]) if n_experts > 1 else 0,

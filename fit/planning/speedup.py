@@ -11,6 +11,8 @@ Intervals are percentiles over the draws of the law's bootstrap, the form's own 
 each run's own error, as the law's runs scatter, drawn anew in every draw.
 """
 
+import dataclasses
+
 import numpy as np
 
 from fit.aliases import Array, ByName, Json, Numbers
@@ -21,90 +23,206 @@ from fit.fitted_law.law import Law, warning_of
 from fit.messages import sentences
 from fit.messages.units import say, table
 from fit.planning.optimum import compute_optimal
+from fit.results import Record, Result, optional
 from fit.shape.architecture import training_flops
 
-FURTHEST, POINTS = 1e6, 600  # C* is looked for within this factor of the runs' FLOPs, between so many values
+FURTHEST = 1e6  # C* is looked for within this factor of the runs' FLOPs
+POINTS = 600  # values between which C* is interpolated
 SLOWEST = 1e-6  # tokens per second that a table may have
+SPEEDS = ("tokens_per_second", "law_tokens_per_second")  # columns of each run: its own, and that of the law's recipe
 COLUMNS = (
     "{n_active:amount:>9} {n_tokens:amount:>9} {n_experts:g:>9} {loss:.4f:>8} {flops:flops:>10} {law_flops:flops:>10} "
     "{factor:.2f:>7}{ends}"
 )
 
 
-SPEEDS = ("tokens_per_second", "law_tokens_per_second")  # columns of each run: its own, and that of the law's recipe
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JudgedRun(Record):
+    """A run, and how much compute the law's recipe needs for its loss.
+
+    Attributes:
+      flops: Its training FLOPs.
+      speed_ratio: Its speed over that of the law's recipe; only by time.
+      law_flops: FLOPs with which the recipe reaches its loss; None where no compute in reach does.
+      factor: How many times the run's compute, or by time its hours, that is.
+      interval: [low, high] of the factor; None without draws.
+    """
+
+    n_active: float
+    n_tokens: float
+    n_experts: float
+    loss: float
+    flops: float
+    speed_ratio: float | None = optional()
+    law_flops: float | None
+    factor: float | None
+    interval: list[float] | None
 
 
-def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops") -> dict:
-    """{by, runs: [{n_active, n_tokens, n_experts, loss, flops, law_flops, factor, interval}], factor, interval,
-    per_tenfold, per_tenfold_interval, percentiles, answer, warnings}: of each run, then the geometric mean of their
-    factors, and by how many times the factor changes with ten times the compute (None for runs of one compute). by:
-    "flops" or "time", whose runs also have speed_ratio, their speed over that of the law's recipe.
-    law_flops and factor are None where no compute in reach gives the loss; intervals are None without draws. Raises
-    UserError for a law with no optimum of size and tokens, or a bad value in runs."""
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Speedup(Result):
+    """How many times the compute, or the hours, a law's recipe needs for the losses of other runs.
+
+    Attributes:
+      law: Name of the law.
+      by: "flops" or "time".
+      runs: One row for each run.
+      factor: Geometric mean over the runs.
+      interval: [low, high] of that; None without draws.
+      per_tenfold: How many times the factor changes with ten times the compute; None for runs of one compute.
+      per_tenfold_interval: [low, high] of that.
+      percentiles: Ends of the intervals, in percent; None without draws.
+      warnings: What to know before trusting this.
+      answer: All of it in a sentence.
+    """
+
+    law: str
+    by: str
+    runs: list[JudgedRun]
+    factor: float
+    interval: list[float] | None
+    per_tenfold: float | None
+    per_tenfold_interval: list[float] | None
+    percentiles: list[float] | None
+    warnings: list[str]
+    answer: str
+
+    def rows(self) -> list[Json]:
+        """One row for each run."""
+        return [row.to_dict() for row in self.runs]
+
+
+def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops") -> Speedup:
+    """How many times the compute a law's recipe needs for the losses of runs, and whether that grows with compute.
+
+    Args:
+      law: A law that is a Chinchilla law at each number of experts.
+      runs: A table with n_active, n_tokens, loss, and n_experts where the law reads it.
+      seed: Seed of the runs' errors that intervals draw.
+      by: "flops", or "time" for hours on the same chips. Runs then have the columns SPEEDS.
+
+    Raises:
+      UserError: The law has no optimum of size and tokens, reaches none of the losses, or a value in runs is bad.
+    """
     law.check_plannable()
     if not law.form.at_experts:
         raise UserError(sentences.NO_SPEEDUP.format(law=law.name, form=law.form.name))
-    size, tokens, loss = (runs.numbers(name) for name in ("n_active", "n_tokens", "loss"))
+    columns = _columns(law, runs)
+    experts = columns["n_experts"]
+    flops = columns["flops"]
+    log_loss = np.log(columns["loss"])
+    log_speed = np.zeros(len(flops))  # of the run's speed over that of the recipe
+    if by == "time":
+        speed, recipe_speed = (runs.numbers(name, (SLOWEST, np.inf)) for name in SPEEDS)
+        log_speed = np.log(speed / recipe_speed)
+        columns["speed_ratio"] = np.exp(log_speed)
+    log_factor_of_flops = _log_factors(law, law.coefficients, experts, flops, log_loss[None])[0]
+    log_factor = log_factor_of_flops + log_speed
+    reached = np.isfinite(log_factor)
+    if not reached.any():
+        raise UserError(sentences.NONE_REACHED.format(file=runs.path, law=law.name, furthest=FURTHEST))
+    drawn = _drawn_log_factors(law, experts, flops, log_loss, seed)
+    if drawn is not None:
+        drawn = drawn + log_speed
+    law_flops = flops * np.exp(log_factor_of_flops)
+    per_tenfold, per_tenfold_interval = _per_tenfold(law, flops, log_factor, drawn)
+    result = Speedup(
+        law=law.name,
+        by=by,
+        runs=_judged_runs(law, columns, law_flops, log_factor, drawn),
+        factor=float(np.exp(log_factor[reached].mean())),
+        interval=None if drawn is None else _interval(law, drawn[:, reached].mean(axis=1)),
+        per_tenfold=per_tenfold,
+        per_tenfold_interval=per_tenfold_interval,
+        percentiles=None if drawn is None else law.percentiles,
+        warnings=[*_outside(law, experts[reached], law_flops[reached]), *sense.doubts(runs)],
+        answer="",
+        text_of=text,
+    )
+    return dataclasses.replace(result, answer=answer(result))
+
+
+def _columns(law: Law, runs: Table) -> dict[str, Array]:
+    """{column: [n_runs]} of JudgedRun that the table gives. Raises UserError for a bad value."""
+    size = runs.numbers("n_active")
+    tokens = runs.numbers("n_tokens")
+    loss = runs.numbers("loss")
     sense.check(runs)
     experts = np.full(len(loss), float(law.only_experts or 1))
     if "n_experts" in runs and law.knows_experts:
         experts = runs.numbers("n_experts")
     flops = training_flops(size, tokens)
-    log_speed = np.zeros(len(loss))
-    if by == "time":
-        own, of_law = (runs.numbers(name, (SLOWEST, np.inf)) for name in SPEEDS)
-        log_speed = np.log(own / of_law)
-    of_flops = _log_factors(law, law.coefficients, experts, flops, np.log(loss)[None])[0]
-    best = of_flops + log_speed
-    reached, log_flops = np.isfinite(best), np.log10(flops)
-    if not reached.any():
-        raise UserError(sentences.NONE_REACHED.format(file=runs.path, law=law.name, furthest=FURTHEST))
-    drawn = None
-    if law.draws:
-        noise = (law.noise or 0) * normal(seed, len(law.record["bootstrap"]["draws"]), len(loss))
-        draws = {name: values[:, None] for name, values in law.draws.items()}
-        drawn = _log_factors(law, draws, experts, flops, np.log(loss) + noise, drawn=True)
-        drawn = np.where(np.isfinite(drawn), drawn, np.log(FURTHEST)) + log_speed
-    ends = lambda values: np.exp(np.percentile(values, law.percentiles, method="weibull")).tolist()
-    slope = lambda values: np.polyfit(log_flops[reached], values[..., reached].T, 1)[0]
-    several = np.ptp(log_flops[reached]) > 0
-    columns = dict(n_active=size, n_tokens=tokens, n_experts=experts, loss=loss, flops=flops)
+    return dict(n_active=size, n_tokens=tokens, n_experts=experts, loss=loss, flops=flops)
+
+
+def _judged_runs(
+    law: Law, columns: dict[str, Array], law_flops: Array, log_factor: Array, drawn: Array | None
+) -> list[JudgedRun]:
+    """The runs with their factors. drawn: log factors [n_draws, n_runs]."""
     rows = []
-    if by == "time":
-        columns |= dict(speed_ratio=np.exp(log_speed))
-    for i, factor in enumerate(np.exp(best).tolist()):
-        found = dict(law_flops=None, factor=None, interval=None)
-        if reached[i]:
-            interval = None if drawn is None else ends(drawn[:, i])
-            law_flops = float(flops[i] * np.exp(of_flops[i]))
-            found = dict(law_flops=law_flops, factor=factor, interval=interval)
-        rows.append({name: float(values[i]) for name, values in columns.items()} | found)
-    result = dict(
-        law=law.name,
-        by=by,
-        runs=rows,
-        factor=float(np.exp(best[reached].mean())),
-        interval=None if drawn is None else ends(drawn[:, reached].mean(axis=1)),
-        per_tenfold=float(np.exp(slope(best))) if several else None,
-        per_tenfold_interval=ends(slope(drawn)) if several and drawn is not None else None,
-        percentiles=None if drawn is None else law.percentiles,
-    )
-    result["warnings"] = [*_outside(law, experts[reached], (flops * np.exp(of_flops))[reached]), *sense.doubts(runs)]
-    return result | dict(answer=answer(result))
+    for i, is_reached in enumerate(np.isfinite(log_factor)):
+        values: Json = {name: float(column[i]) for name, column in columns.items()}
+        row = JudgedRun(
+            **values,
+            law_flops=float(law_flops[i]) if is_reached else None,
+            factor=float(np.exp(log_factor[i])) if is_reached else None,
+            interval=_interval(law, drawn[:, i]) if is_reached and drawn is not None else None,
+        )
+        rows.append(row)
+    return rows
+
+
+def _per_tenfold(
+    law: Law, flops: Array, log_factor: Array, drawn: Array | None
+) -> tuple[float | None, list[float] | None]:
+    """(how many times the factor changes with ten times the compute, its interval); None for runs of one compute."""
+    reached = np.isfinite(log_factor)
+    log_flops = np.log10(flops[reached])
+    if np.ptp(log_flops) == 0:
+        return None, None
+    change = float(np.exp(_slope(log_flops, log_factor[reached])))
+    if drawn is None:
+        return change, None
+    return change, _interval(law, _slope(log_flops, drawn[:, reached]))
+
+
+def _drawn_log_factors(law: Law, experts: Array, flops: Array, log_loss: Array, seed: int) -> Array | None:
+    """ln(C* / C) [n_draws, n_runs] by the draws of the law's bootstrap, each with errors of the runs; None without
+    draws."""
+    if not law.draws:
+        return None
+    noise = (law.noise or 0) * normal(seed, len(law.record["bootstrap"]["draws"]), len(log_loss))
+    draws = {name: values[:, None] for name, values in law.draws.items()}
+    drawn = _log_factors(law, draws, experts, flops, log_loss + noise, drawn=True)
+    return np.where(np.isfinite(drawn), drawn, np.log(FURTHEST))
+
+
+def _interval(law: Law, log_values: Array) -> list[float]:
+    """[low, high] of the exponential of drawn values [n_draws], at the law's percentiles."""
+    return np.exp(np.percentile(log_values, law.percentiles, method="weibull")).tolist()
+
+
+def _slope(log_flops: Array, log_factors: Array) -> Array:
+    """Slope [...] of log factors [..., n_runs] over log10 FLOPs [n_runs]."""
+    return np.polyfit(log_flops, log_factors.T, 1)[0]
 
 
 def _outside(law: Law, experts: Array, law_flops: Array) -> list[str]:
     """Sentences on the numbers of experts, and the FLOPs that the law's recipe needs, of runs [k] that lie outside what
     the law was fitted to: the farthest of each."""
     farthest: dict[str, Json] = {}
-    for e, flops in {(float(e), float(flops)) for e, flops in zip(experts, law_flops)}:
-        for found in law.extrapolation(n_experts=e, flops=flops):
-            column = found["column"]
-            if column not in farthest or found["factor"] > farthest[column]["factor"]:
-                farthest[column] = found
+    pairs = {(float(e), float(flops)) for e, flops in zip(experts, law_flops, strict=True)}
+    for e, flops in pairs:
+        for outside in law.extrapolation(n_experts=e, flops=flops):
+            column = outside["column"]
+            if column not in farthest or outside["factor"] > farthest[column]["factor"]:
+                farthest[column] = outside
     if not farthest:
         return []
-    return [warning_of([farthest[name] for name in sorted(farthest)]), *([law.warning] if law.warning else [])]
+    warnings = [warning_of([farthest[name] for name in sorted(farthest)])]
+    if law.warning:
+        warnings.append(law.warning)
+    return warnings
 
 
 def normal(seed: int, n_draws: int, n_runs: int) -> np.ndarray:
@@ -127,27 +245,41 @@ def _log_factors(
         losses = np.log(np.atleast_2d(reduced.loss(*compute_optimal(*reduced[:4], grid))))
         if drawn:
             losses = losses + law.log_change(grid[None])
-        for found, wanted, curve in zip(out, log_loss, losses):
-            within = (experts == e) & (curve[-1] <= wanted) & (wanted <= curve[0]) & np.isfinite(curve).all()
-            found[within] = np.interp(-wanted[within], -curve, np.log(grid)) - np.log(flops[within])
+        for row, target, curve in zip(out, log_loss, np.broadcast_to(losses, (len(out), POINTS)), strict=True):
+            within = (experts == e) & (curve[-1] <= target) & (target <= curve[0]) & np.isfinite(curve).all()
+            row[within] = np.interp(-target[within], -curve, np.log(grid)) - np.log(flops[within])
     return out
 
 
-def answer(result: dict) -> str:
-    """One sentence."""
-    span = lambda ends: say(sentences.SPAN, ends=ends) if ends else ""
-    count = sum(row["factor"] is not None for row in result["runs"])
-    ends, change = result["per_tenfold_interval"], result["per_tenfold"]
-    said = ""
-    if change is not None:
-        sentence = sentences.CHANGE_OPEN if ends and ends[0] <= 1 <= ends[1] else sentences.CHANGES
-        said = sentence.format(how="grows" if change > 1 else "falls", change=change, span=span(ends))
-    what = "hours" if result["by"] == "time" else "compute"
-    return sentences.SPEEDUP.format(**result | dict(count=count, what=what, span=span(result["interval"]), change=said))
+def answer(result: Speedup) -> str:
+    """All of it in a sentence."""
+    change = ""
+    ends = result.per_tenfold_interval
+    if result.per_tenfold is not None:
+        is_open = ends is not None and ends[0] <= 1 <= ends[1]
+        sentence = sentences.CHANGE_OPEN if is_open else sentences.CHANGES
+        how = "grows" if result.per_tenfold > 1 else "falls"
+        change = sentence.format(how=how, change=result.per_tenfold, span=_span(ends))
+    values = {
+        **result,
+        "count": sum(row.factor is not None for row in result.runs),
+        "what": "hours" if result.by == "time" else "compute",
+        "span": _span(result.interval),
+        "change": change,
+    }
+    return sentences.SPEEDUP.format(**values)
 
 
-def text(result: dict) -> str:
-    """What `speedup` returns, as a table and its sentence."""
-    rows = [row | dict(ends=say(" {interval:.2f}", **row) if row["interval"] else "") for row in result["runs"]]
+def _span(ends: list[float] | None) -> str:
+    """An interval in words; "" without one."""
+    return say(sentences.SPAN, ends=ends) if ends else ""
+
+
+def text(result: Speedup) -> str:
+    """A table of the runs, and the sentence."""
+    rows = []
+    for row in result.runs:
+        ends = say(" {interval:.2f}", **row) if row.interval else ""
+        rows.append({**row, "ends": ends})
     lines = table(COLUMNS, rows, flops="FLOPs", law_flops="by the law", ends="")
-    return "\n".join([*lines, result["answer"][0].upper() + result["answer"][1:]])
+    return "\n".join([*lines, result.answer[0].upper() + result.answer[1:]])

@@ -1,5 +1,7 @@
-"""The model that a plan builds on the grid of shapes that hardware likes, with its recipe and its mesh: what the
-trainer starts as it is emitted."""
+"""The model that a plan builds on the grid of shapes that hardware likes, with its recipe and its mesh.
+
+The trainer starts it as it is emitted.
+"""
 
 import dataclasses
 import functools
@@ -12,6 +14,8 @@ from fit.messages import sentences
 from fit.planning import building, memory, mesh, recipe
 from fit.planning.clock import Clock
 from fit.planning.constraints import Chips, Constraints
+from fit.planning.extrapolation import extrapolation_of
+from fit.planning.results import Buildable, Optimum
 from fit.planning.timing import tokens_per_second
 from fit.shape import hardware
 from fit.shape.architecture import BATCH_RAMP, Architecture, Model, training_flops
@@ -21,56 +25,154 @@ GROUP_TOKENS = 8192  # tokens that share the experts' capacity by the paper's re
 
 @dataclasses.dataclass(frozen=True)
 class Shapes:
-    """asked: fields of the architecture that the user gave; mesh_asked: what the user asked of the mesh; family:
-    whether models are built like a published one."""
+    """What a user fixes of the model to build.
 
-    asked: frozenset[str] = frozenset()
-    mesh_asked: mesh.Asked = mesh.Asked()
+    Attributes:
+      fixed: Fields of the architecture that the user gives.
+      fixed_mesh: What the user gives of the mesh.
+      family: Whether models are built like a published one.
+    """
+
+    fixed: frozenset[str] = frozenset()
+    fixed_mesh: mesh.MeshRequest = mesh.MeshRequest()
     family: bool = False
 
 
 def buildable(
-    law: Law, architecture: Architecture, constraints: Constraints, optima: list[Json], best: Json, shapes: Shapes
-) -> tuple[Json | None, recipe.Recipe | None]:
-    """(the row of the model to build, its recipe); None for both where none fits.
+    law: Law,
+    architecture: Architecture,
+    constraints: Constraints,
+    optima: list[Optimum],
+    best: Optimum,
+    shapes: Shapes,
+) -> tuple[Buildable | None, recipe.Recipe | None]:
+    """The model to build and its recipe; None for both where no model fits.
 
-    n_experts counts as the trainer does, law_experts as the law does. loss_of_building: by how much its loss is above
-    the best optimum's. layout: how the chips train it, None without chips. modelled_speed: tokens per second in that
-    layout; only by the clock, under which it trains on the tokens that its own speed leaves.
+    By the clock, the model trains on the tokens that its own speed leaves.
+
+    Args:
+      law: The law that plans.
+      architecture: How the optima are built.
+      constraints: What the model must respect.
+      optima: The best model with each number of experts.
+      best: The best of them.
+      shapes: What the user fixes.
+
+    Raises:
+      UserError: The user fixes a mesh that no model fits.
     """
-
     # at the sizes of the law's runs a model has their shape and recipe; rounding may take it beyond them, or back
-    beyond = shapes.family or not of_own_sizes(law, best)
-    for as_published in (beyond, not beyond):
-        style = hardware.style_of(architecture, as_published, shapes.asked)
-        found = None
-        for hidden in (True, False) if constraints.clock is None else (False,):
-            layouts = timed = None
-            if constraints.chips:
-                layouts = Layouts(law, constraints.chips, shapes, hidden, constraints.clock)
-            if layouts and constraints.clock:
-                timed = functools.partial(_timed, law, architecture, constraints, layouts)
-            found = found or building.on_grid(law, architecture, constraints, optima, style, layouts, timed)
-        if found is None:
-            asked = [f"--{name}" for name, value in _flags(shapes.mesh_asked) if value is not None]
-            if asked:
-                raise UserError(sentences.NO_SUCH_MESH.format(flags=" and ".join(asked)))
+    is_beyond = shapes.family or not is_within_runs(law, best.n_active)
+    for as_published in (is_beyond, not is_beyond):
+        style = hardware.style_of(architecture, as_published, shapes.fixed)
+        candidate = _candidate(law, architecture, constraints, optima, style, shapes)
+        if candidate is None:
+            flags = [f"--{name}" for name, value in _mesh_options(shapes.fixed_mesh) if value is not None]
+            if flags:
+                raise UserError(sentences.NO_SUCH_MESH.format(flags=" and ".join(flags)))
             return None, None
-        own = recipe.recipe_of(law, found.model, found.n_tokens, shapes.family)
-        if own.of_published_models == as_published:
+        run_recipe = recipe.recipe_of(law, candidate.model, candidate.n_tokens, shapes.family)
+        if run_recipe.of_published_models == as_published:
             break
-    row = _row(architecture, constraints, best, found, own)
-    if found.speed is not None:
-        row["modelled_speed"] = found.speed
-    return row, own
+    experts = hardware.law_experts(architecture, candidate.model.n_experts)
+    # the recipe's norms are not those of the candidate's count
+    more = run_recipe.exact_parameters(candidate.model) - candidate.model.exact_parameters
+    candidate = dataclasses.replace(
+        candidate, memory_bytes=candidate.memory_bytes + constraints.bytes_per_parameter * more
+    )
+    batch_tokens = run_recipe.batch_tokens
+    if candidate.layout and batch_tokens:  # each batch a multiple of what the mesh divides
+        batch_tokens = candidate.layout.batch_tokens
+    on_mesh = dataclasses.replace(run_recipe, batch_tokens=batch_tokens)
+    return buildable_of(law, architecture, best, candidate, on_mesh, experts), run_recipe
+
+
+def _candidate(
+    law: Law,
+    architecture: Architecture,
+    constraints: Constraints,
+    optima: list[Optimum],
+    style: hardware.Style,
+    shapes: Shapes,
+) -> building.Candidate | None:
+    """The model of the grid to build.
+
+    By FLOPs, one whose mesh sends no longer than it computes is preferred to any other.
+    """
+    for hidden in (True, False) if constraints.clock is None else (False,):
+        layouts = timed = None
+        if constraints.chips:
+            layouts = Layouts(law, constraints.chips, shapes, hidden, constraints.clock)
+        if layouts and constraints.clock:
+            timed = functools.partial(_timed, law, architecture, constraints, layouts)
+        candidate = building.on_grid(law, architecture, constraints, optima, style, layouts, timed)
+        if candidate:
+            return candidate
+    return None
+
+
+def buildable_of(
+    law: Law,
+    architecture: Architecture,
+    best: Optimum,
+    candidate: building.Candidate,
+    run_recipe: recipe.Recipe,
+    law_experts: float | None = None,
+) -> Buildable:
+    """A candidate as the model that a plan builds.
+
+    Args:
+      law: The law that plans.
+      architecture: How the optima are built.
+      best: The best optimum.
+      candidate: The model, its tokens and its loss.
+      run_recipe: How to train it.
+      law_experts: Its number of experts as the law counts them; None where the model counts as the law does.
+    """
+    model = candidate.model
+    shape: Json = dict(model.shape)
+    forward = model.exact_flops_per_token(run_recipe.sequence)
+    return Buildable(
+        n_experts=model.n_experts,
+        **shape,
+        law_experts=law_experts,
+        n_active=model.n_active,
+        n_total=model.n_total,
+        exact_parameters=run_recipe.exact_parameters(model),
+        n_tokens=candidate.n_tokens,
+        loss=candidate.loss,
+        loss_of_building=candidate.loss - best.loss,
+        memory_bytes=candidate.memory_bytes,
+        training_flops=training_flops(model.n_active, candidate.n_tokens),
+        exact_forward_flops_per_token=forward,
+        exact_training_flops=3 * forward * candidate.n_tokens,
+        **run_recipe.row(),
+        layout=candidate.layout,
+        extrapolation=extrapolation_of(
+            law,
+            architecture,
+            n_experts=model.n_experts if law_experts is None else law_experts,
+            n_active=model.n_active,
+            n_tokens=candidate.n_tokens,
+            n_total=model.n_total,
+            d_model=model.d_model,
+        ),
+        modelled_speed=candidate.speed,
+        explicit=() if law_experts is None else ("layout",),
+    )
 
 
 def _timed(
-    law: Law, architecture: Architecture, constraints: Constraints, layouts: "Layouts", found: building.Found
-) -> building.Found | None:
+    law: Law,
+    architecture: Architecture,
+    constraints: Constraints,
+    layouts: "Layouts",
+    candidate: building.Candidate,
+) -> building.Candidate | None:
     """The model on the tokens that its own speed in its own layout leaves; None where the chips cannot train it, or on
     no token."""
-    model, n_tokens = found.model, found.n_tokens
+    model = candidate.model
+    n_tokens = candidate.n_tokens
     for _ in range(2):  # the recipe's batch, and with it the speed, depends on the tokens
         timed = layouts.timed(model, n_tokens)
         if timed is None:
@@ -80,48 +182,59 @@ def _timed(
         if n_tokens < 1:
             return None
     loss = building.loss_of(law, architecture, model, n_tokens)
-    return dataclasses.replace(found, n_tokens=n_tokens, loss=loss, layout=layout, speed=speed)
+    return dataclasses.replace(candidate, n_tokens=n_tokens, loss=loss, layout=layout, speed=speed)
 
 
-def _flags(asked: mesh.Asked) -> list[tuple[str, object]]:
-    """(flag, value) of what may be asked of a mesh."""
-    return [("mesh_expert", asked.expert), ("mesh_model", asked.model), ("remat", asked.remat)]
+def _mesh_options(fixed: mesh.MeshRequest) -> list[tuple[str, object]]:
+    """(flag, value) of the options about the mesh."""
+    return [("mesh_expert", fixed.expert), ("mesh_model", fixed.model), ("remat", fixed.remat)]
 
 
-def of_own_sizes(law: Law, planned: Json) -> bool:
-    """Whether a planned optimum is not larger than the law's runs."""
+def is_within_runs(law: Law, n_active: float) -> bool:
+    """Whether a size is not above those of the law's runs."""
     ends = law.ranges.get("n_active")
-    return ends is not None and planned["n_active"] <= ends[1]
+    return ends is not None and n_active <= ends[1]
 
 
 class Layouts:
-    """Which layouts models have: what building.on_grid asks."""
+    """Which layouts models have: what building.on_grid needs to know of the chips."""
 
     def __init__(
         self, law: Law, chips: Chips, shapes: Shapes, hidden: bool = False, clock: Clock | None = None
     ) -> None:
-        """hidden: whether what a layout sends must take no longer than what it computes, at the chips' MFU. clock: with
-        it, layouts are those of least time."""
-        self.law, self.chips, self.shapes, self.hidden, self.clock = law, chips, shapes, hidden, clock
+        """Layouts of models of a law on chips.
+
+        Args:
+          law: The law that plans.
+          chips: The chips to train on.
+          shapes: What the user fixes.
+          hidden: Whether sending must take no longer than computing, at the chips' MFU.
+          clock: With it, layouts are those of least time.
+        """
+        self.law = law
+        self.chips = chips
+        self.shapes = shapes
+        self.hidden = hidden
+        self.clock = clock
 
     def can_start(self, model: Model, n_tokens: int) -> bool:
         """Whether there is a mesh of the chips that divides the model."""
-        chips = self.chips
-        return any(mesh.meshes(self.run(model, n_tokens), chips.n_devices, self.shapes.mesh_asked))
+        return any(mesh.meshes(self.run(model, n_tokens), self.chips.n_devices, self.shapes.fixed_mesh))
 
     def of(self, model: Model, n_tokens: float) -> mesh.Layout | None:
         """How the chips train a model by its recipe; None where they cannot."""
         chips = self.chips
+        clock = self.clock
         if memory.STATE * model.exact_parameters > chips.memory * chips.room:
             return None
-        run, clock = self.run(model, n_tokens), self.clock
+        run = self.run(model, n_tokens)
 
-        def slowness(one: mesh.Layout) -> float:
-            """Seconds of a token."""
+        def seconds_per_token(layout: mesh.Layout) -> float:
+            """How slow the training is in a layout."""
             assert clock is not None
-            return 1 / tokens_per_second(clock.calibration, run, one, chips)
+            return 1 / tokens_per_second(clock.calibration, run, layout, chips)
 
-        layout = mesh.choose(run, chips, self.shapes.mesh_asked, slowness if clock else None)
+        layout = mesh.choose(run, chips, self.shapes.fixed_mesh, seconds_per_token if clock else None)
         if layout is None:
             return None
         share = sending_share(layout, model, chips)
@@ -139,11 +252,12 @@ class Layouts:
 
     def run(self, model: Model, n_tokens: float) -> mesh.Run:
         """What a mesh is chosen for."""
-        own = recipe.recipe_of(self.law, model, n_tokens, self.shapes.family)
+        run_recipe = recipe.recipe_of(self.law, model, n_tokens, self.shapes.family)
         shape = model.shape | dict(n_experts=model.n_experts)
-        published = own.of_published_models
-        group = own.sequence if published else GROUP_TOKENS
-        return mesh.Run(shape, own.sequence, own.batch_tokens or BATCH_RAMP, group, flash=published)
+        is_published = run_recipe.of_published_models
+        group_tokens = run_recipe.sequence if is_published else GROUP_TOKENS
+        batches = run_recipe.batch_tokens or BATCH_RAMP
+        return mesh.Run(shape, run_recipe.sequence, batches, group_tokens, flash=is_published)
 
 
 def sending_share(layout: mesh.Layout, model: Model, chips: Chips) -> float:
@@ -151,32 +265,3 @@ def sending_share(layout: mesh.Layout, model: Model, chips: Chips) -> float:
     batch = layout.batch_tokens[-1][1]
     computing = training_flops(model.n_active, batch) / chips.rate(max(model.n_experts, 1))
     return layout.sent_bytes * chips.n_devices / chips.count / chips.chip.network / computing
-
-
-def _row(
-    architecture: Architecture, constraints: Constraints, best: Json, found: building.Found, own: recipe.Recipe
-) -> Json:
-    """The row of a plan's buildable model."""
-    model, n_tokens = found.model, found.n_tokens
-    forward = model.exact_flops_per_token(own.sequence)
-    exact = own.exact_parameters(model)
-    layout = found.layout
-    if layout and own.batch_tokens:
-        own = dataclasses.replace(own, batch_tokens=layout.batch_tokens)
-    return dict(
-        n_experts=model.n_experts,
-        **model.shape,
-        law_experts=hardware.law_experts(architecture, model.n_experts),
-        n_active=model.n_active,
-        n_total=model.n_total,
-        exact_parameters=exact,
-        n_tokens=n_tokens,
-        loss=found.loss,
-        loss_of_building=found.loss - best["loss"],
-        memory_bytes=found.memory + constraints.bytes_per_parameter * (exact - model.exact_parameters),
-        training_flops=training_flops(model.n_active, n_tokens),
-        exact_forward_flops_per_token=forward,
-        exact_training_flops=3 * forward * n_tokens,
-        **own.row(),
-        layout=layout and dataclasses.asdict(layout),
-    )

@@ -9,9 +9,10 @@ import functools
 from fit.aliases import Json
 from fit.planning import memory
 
-NARROW, WIDE = 2, 4  # bytes of a bfloat16 and of a float32
-# bytes of a parameter: weight, moments, gradient; where a batch comes in parts, their sum and a copy in bfloat16
-STATE, SUMMED = 16, 6
+BF16 = 2  # bytes of a bfloat16
+FP32 = 4  # bytes of a float32
+STATE = 16  # bytes of a parameter: weight, two moments, gradient
+ACCUMULATED = 6  # where a batch comes in parts, the sum of its gradients and a copy of the weight in bfloat16
 LOGITS = 2**26  # bytes of the logits that the loss makes at a time, at least (jmoe/model/loss.py)
 PASSES = {"full": 3, "dots": 3, "none": 2}  # how often tokens travel: forward, perhaps again, backward
 GATHERS = {"full": 3, "dots": 3, "none": 2}  # how often a microbatch gathers each weight
@@ -19,9 +20,14 @@ GATHERS = {"full": 3, "dots": 3, "none": 2}  # how often a microbatch gathers ea
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A step of a model (shape: fields of config.model) in rows of `sequence` on a mesh (data, expert, model).
+    """A step of a model on a mesh. Counts of parameters are of all blocks together.
 
-    remat: as config.remat. flash: whether attention keeps no scores. Counts of parameters are of all blocks together.
+    Attributes:
+      shape: fields of config.model.
+      sequence: tokens in a row.
+      mesh: devices of the axes (data, expert, model).
+      remat: as config.remat.
+      flash: whether attention keeps no scores.
     """
 
     shape: Json
@@ -55,9 +61,9 @@ class Step:
     @functools.cached_property
     def head_units(self) -> tuple[int, int]:
         """Units of all heads of queries, and of those of keys."""
-        heads = self.shape["n_heads"]
-        size = self.shape.get("head_dim") or self.d_model // heads
-        return heads * size, (self.shape.get("n_kv_heads") or heads) * size
+        n_heads = self.shape["n_heads"]
+        head_dim = self.shape.get("head_dim") or self.d_model // n_heads
+        return n_heads * head_dim, (self.shape.get("n_kv_heads") or n_heads) * head_dim
 
     @property
     def experts(self) -> int:
@@ -68,13 +74,14 @@ class Step:
     def others(self) -> int:
         """Parameters of blocks but for these experts."""
         queries, keys = self.head_units
-        shared = 3 * self.d_model * self.d_expert * self.shape.get("n_shared_experts", 0)
         n_blocks = self.shape["n_blocks"]
-        dense = 3 * self.d_model * self.shape["d_ff"] * (n_blocks - self.n_mixtures)
-        return 2 * self.d_model * (queries + keys) * n_blocks + dense + shared * self.n_mixtures
+        attention = 2 * self.d_model * (queries + keys) * n_blocks
+        dense_layers = 3 * self.d_model * self.shape["d_ff"] * (n_blocks - self.n_mixtures)
+        shared_experts = 3 * self.d_model * self.d_expert * self.shape.get("n_shared_experts", 0) * self.n_mixtures
+        return attention + dense_layers + shared_experts
 
     @property
-    def ends(self) -> int:
+    def embedding_and_head(self) -> int:
         """Parameters of embedding and head."""
         return self.shape["vocab_size"] * self.d_model * (1 if self.shape.get("tied_embeddings") else 2)
 
@@ -82,10 +89,10 @@ class Step:
     def stored(self) -> float:
         """Parameters whose weights, moments and gradients a device keeps."""
         data, expert, model = self.mesh
-        return (self.experts / (expert * model) + self.others / model + self.ends) / data
+        return (self.experts / (expert * model) + self.others / model + self.embedding_and_head) / data
 
     @functools.cached_property
-    def at_work(self) -> tuple[float, float]:
+    def gathered(self) -> tuple[float, float]:
         """(parameters of a block, of the head) that a device gathers to work with them."""
         _, expert, model = self.mesh
         block = self.others / self.shape["n_blocks"] / model
@@ -94,52 +101,66 @@ class Step:
 
     @functools.cached_property
     def token_bytes(self) -> tuple[float, float]:
-        """Bytes of a token on each device of its row of the mesh: (that blocks leave, of the block at work)."""
+        """(bytes that blocks keep, bytes of the block at work) of a token on each device of its row of the mesh."""
         _, _, model = self.mesh
         queries, keys = self.head_units
         hidden = self.shape["d_ff"]
         if self.n_mixtures:
             hidden = self.d_expert * (self.top_k + self.shape.get("n_shared_experts", 0))
-        everywhere, width, scores = memory.REMAT[self.remat]
-        n_blocks, d = self.shape["n_blocks"], self.d_model
+        whole_width, spread_width, scores = memory.REMAT[self.remat]
+        n_blocks = self.shape["n_blocks"]
+        d_model = self.d_model
         # the paper's block has 13 d units of queries, keys, values, their sum and the layer: more or fewer take as much
-        wide = (2 * queries + 2 * keys + 3 * hidden) / (13 * d)
-        left, at_work = width * n_blocks * d * wide, memory.AT_WORK * d * max(wide, 1)
+        relative_units = (2 * queries + 2 * keys + 3 * hidden) / (13 * d_model)
+        kept = spread_width * n_blocks * d_model * relative_units
+        at_work = memory.AT_WORK * d_model * max(relative_units, 1)
         if not self.flash:
-            each = self.sequence * self.shape["n_heads"]
-            left += scores * n_blocks * each
-            at_work += memory.SCORES * each
-        dispatched = 2 * NARROW * self.top_k * d if self.n_mixtures else 0
-        return everywhere * n_blocks * d + left / model, at_work / model + dispatched
+            n_scores = self.sequence * self.shape["n_heads"]
+            kept += scores * n_blocks * n_scores
+            at_work += memory.SCORES * n_scores
+        dispatched = 2 * BF16 * self.top_k * d_model if self.n_mixtures else 0
+        return whole_width * n_blocks * d_model + kept / model, at_work / model + dispatched
 
-    def device_bytes(self, at_once: int, several: bool) -> float:
-        """Bytes of a device with `at_once` tokens on the mesh; several: whether they are a part of a batch."""
+    def device_bytes(self, tokens_at_once: int, in_parts: bool) -> float:
+        """Memory of a device in a step.
+
+        Args:
+          tokens_at_once: on the whole mesh.
+          in_parts: whether these are a part of a batch, so that gradients are summed over parts.
+
+        Returns:
+          Bytes.
+        """
         data, expert, _ = self.mesh
-        tokens = at_once / (data * expert)
-        left, at_work = self.token_bytes
-        block, head = self.at_work
-        rows = min(tokens, max(LOGITS / (WIDE * self.shape["vocab_size"]), 2 * self.d_model))
-        in_block = at_work * tokens + (NARROW + WIDE) * block
-        in_loss = WIDE * rows * self.shape["vocab_size"] + (NARROW + WIDE) * head
-        state = STATE + SUMMED if several else STATE
-        return state * self.stored + left * tokens + max(in_block, in_loss)
+        tokens = tokens_at_once / (data * expert)
+        kept, at_work = self.token_bytes
+        block, head = self.gathered
+        vocab_size = self.shape["vocab_size"]
+        rows_of_logits = min(tokens, max(LOGITS / (FP32 * vocab_size), 2 * self.d_model))
+        in_block = at_work * tokens + (BF16 + FP32) * block
+        in_loss = FP32 * rows_of_logits * vocab_size + (BF16 + FP32) * head
+        state = STATE + ACCUMULATED if in_parts else STATE
+        return state * self.stored + kept * tokens + max(in_block, in_loss)
 
-    def sent_bytes(self, batch: int, at_once: int) -> float:
-        """Bytes that a device sends in a step of `batch` tokens, `at_once` of them at a time."""
+    def sent_bytes(self, batch_tokens: int, tokens_at_once: int) -> float:
+        """Bytes that a device sends in a step of `batch_tokens`, `tokens_at_once` of them at a time."""
         data, expert, model = self.mesh
-        tokens, d, n_blocks = batch / (data * expert), self.d_model, self.shape["n_blocks"]
-        gathered = self.stored * data
-        weights = (GATHERS[self.remat] * NARROW + WIDE) * gathered * _leaving(data) * batch / at_once
-        copies = 2 * WIDE * (self.others / model + self.ends) / data * _leaving(expert)
-        travels = 2 * PASSES[self.remat] * NARROW * self.top_k * d * self.n_mixtures * tokens * _leaving(expert)
-        sums = 4 * PASSES[self.remat] * NARROW * d * n_blocks * tokens * _leaving(model)
-        return weights + copies + travels + sums
+        tokens = batch_tokens / (data * expert)
+        d_model = self.d_model
+        passes = PASSES[self.remat]
+        n_gathered = self.stored * data
+        bytes_of_a_weight = GATHERS[self.remat] * BF16 + FP32
+        weights = bytes_of_a_weight * n_gathered * _leaving(data) * batch_tokens / tokens_at_once
+        copies = 2 * FP32 * (self.others / model + self.embedding_and_head) / data * _leaving(expert)
+        all_to_all = 2 * passes * BF16 * self.top_k * d_model * self.n_mixtures * tokens * _leaving(expert)
+        sums = 4 * passes * BF16 * d_model * self.shape["n_blocks"] * tokens * _leaving(model)
+        return weights + copies + all_to_all + sums
 
 
 def parameters(shape: Json) -> int:
-    """Parameters of a model, without norms and routers."""
+    """Parameters of a model, without norms and routers. shape: fields of config.model."""
     step = Step(shape, 1, (1, 1, 1), "full", True)
-    return step.experts + step.others + step.ends
+    return step.experts + step.others + step.embedding_and_head
 
 
 def _leaving(n_devices: int) -> float:

@@ -16,9 +16,12 @@ Counts are per chip and step unless a name says otherwise. FLOPs are floating-po
 
 import dataclasses
 
-BF16, FP32 = 2, 4  # bytes of a number
+from fit.shape.chips import Chip
+
+BF16 = 2  # bytes of a bfloat16
+FP32 = 4  # bytes of a float32
 OVERLAP = 0.8  # share of the gathers and sums that hides behind work; XLA and FSDP prefetch one layer ahead
-INTERLEAVED = 4  # pipeline chunks per stage, which divide the bubble; where a source does not say
+INTERLEAVED = 4  # pipeline chunks per stage, by which the bubble is shorter; where a source does not say
 MICROBATCH_TOKENS = 8192  # tokens a chip works on at once, where a source does not say
 # Busiest device over its fair share, once a router is trained without forced balance. Measured with 128 experts over
 # 64 GB200 (github.com/marin-community/marin/issues/7668: worst rank after 18 steps).
@@ -28,50 +31,25 @@ TOUCHES = 8  # times that a unit of a layer is read or written, forward and back
 PASSES = {"full": 4, "dots": 3, "none": 3}  # of a block's products: forward, forward again, two backward
 FLASH_BLOCK = 512  # positions beyond the diagonal that flash attention works on
 GATHERS = 2  # of each weight in a microbatch: forward and backward
-EXACT_UP_TO = 8  # devices that sum gradients in bfloat16; more sum in float32 (docs/train.md)
+EXACT_UP_TO = 8  # devices that sum gradients in bfloat16; more sum in float32 (docs/explanation/trainer.md)
 TRAVELS = {"full": 5, "dots": 4, "none": 4}  # of a token's row between devices of the expert axis
-
-
-@dataclasses.dataclass(frozen=True)
-class Chip:
-    """A kind of chip.
-
-    flops: bfloat16 FLOP/s, dense. bandwidth: bytes/s of main memory. network: bytes/s that leave over the fast links
-    (ICI, NVLink), one way. domain: chips that the fast links join. between: bytes/s of a chip to another domain.
-    source: of domain and between; those of TPUs between slices are assumed, as the source says.
-    """
-
-    flops: float
-    bandwidth: float
-    network: float
-    domain: int
-    between: float
-    source: str
-
-
-_TPU = "docs.cloud.google.com/tpu/docs/system-architecture; network between slices assumed: 100 Gbit/s for a host of 4"
-CHIPS = {
-    "A100": Chip(312e12, 2039e9, 300e9, 8, 25e9, "NVIDIA DGX A100 data sheet: 8 x 200 Gbit/s"),
-    "H100": Chip(989e12, 3350e9, 450e9, 8, 50e9, "NVIDIA DGX H100 data sheet: 8 x 400 Gbit/s"),
-    "H200": Chip(989e12, 4800e9, 450e9, 8, 50e9, "NVIDIA DGX H200 data sheet: 8 x 400 Gbit/s"),
-    "B200": Chip(2250e12, 8000e9, 900e9, 8, 50e9, "NVIDIA DGX B200 data sheet: 8 x 400 Gbit/s"),
-    "GB200": Chip(2500e12, 8000e9, 900e9, 72, 50e9, "NVIDIA GB200 NVL72 data sheet: 72 in an NVLink domain"),
-    "v4": Chip(275e12, 1228e9, 300e9, 4096, 3.1e9, _TPU),
-    "v5e": Chip(197e12, 819e9, 200e9, 256, 3.1e9, _TPU),
-    "v5p": Chip(459e12, 2765e9, 600e9, 8960, 3.1e9, _TPU),
-    "v6e": Chip(918e12, 1638e9, 400e9, 256, 6.2e9, _TPU),
-    "tpu7x": Chip(2307e12, 7380e9, 600e9, 9216, 6.2e9, _TPU),
-}
-GPUS = ("A100", "H100", "H200", "B200", "GB200")  # weights are gathered between machines, too (one FSDP group)
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
     """A model.
 
-    attention_weights: of one block's projections. attention_width: units of all heads of queries. matrices: of a
-    feed-forward layer, 3 (SwiGLU) or 2. d_expert, n_experts and so on: of mixtures; n_experts 1 is dense.
-    n_shared_experts: in widths of a routed expert, need not be whole. n_dense_blocks: blocks without a mixture.
+    Attributes:
+      d_model, n_blocks, vocab_size: as in config.model.
+      attention_weights: parameters of one block's projections.
+      attention_width: units of all heads of queries.
+      d_ff: hidden units of a dense layer.
+      d_expert: hidden units of a routed expert.
+      n_experts: routed experts of a mixture; 1 is a dense model.
+      n_experts_per_token: routed experts that a token chooses.
+      n_shared_experts: in widths of a routed expert; need not be whole.
+      n_dense_blocks: blocks without a mixture.
+      matrices: of a feed-forward layer, 3 (SwiGLU) or 2.
     """
 
     d_model: int
@@ -115,8 +93,11 @@ class Shape:
         return self.d_model * self.vocab_size
 
     def flops_per_token(self, sequence: int) -> float:
-        """Model FLOPs of a token, as MFU counts them here: 6 per active parameter but for the embedding, and causal
-        attention. Nothing computed again, no padding."""
+        """Model FLOPs of a token, as MFU counts them here.
+
+        These are 6 for each active parameter but the embedding's, and causal attention. Nothing is computed again, and
+        there is no padding.
+        """
         active = self.dense_weights + self.head_weights
         active += self.n_mixtures * self.n_experts_per_token * self.expert_weights
         return 6 * active + 6 * self.n_blocks * self.attention_width * sequence
@@ -126,11 +107,19 @@ class Shape:
 class Setup:
     """How a model is trained.
 
-    batch_tokens: of a step. microbatch_tokens: that a chip holds at once (0: MICROBATCH_TOKENS, or its share of the
-    batch if that is less). data, expert, model, pipeline: sizes of the mesh's axes. remat: "full", "dots" or "none".
-    slots: slots of the experts over tokens' choices: the capacity factor, 1 where no token is dropped. buffer: rows
-    sent to experts over tokens' choices, 0: as `slots`. imbalance: busiest device over its fair share. flash: whether
-    attention keeps no scores. domain: chips in a fast network, 0: as many as the chip's kind has.
+    Attributes:
+      n_chips: all chips.
+      batch_tokens: tokens of a step.
+      sequence: tokens in a row.
+      microbatch_tokens: tokens that a chip holds at once. 0 stands for MICROBATCH_TOKENS, or for the chip's share of
+        the batch where that is less.
+      data, expert, model, pipeline: devices of the mesh's axes.
+      remat: "full", "dots" or "none".
+      slots: slots of the experts over tokens' choices: the capacity factor, 1 where no token is dropped.
+      buffer: rows sent to experts over tokens' choices; 0 stands for `slots`.
+      imbalance: load of the busiest device over its fair share.
+      flash: whether attention keeps no scores.
+      domain: chips that the fast network joins; 0 stands for as many as the chip's kind has.
     """
 
     n_chips: int
@@ -150,26 +139,37 @@ class Setup:
 
     @property
     def tokens_per_chip(self) -> float:
-        """Tokens of a step over chips: each does so much of all blocks' work, whatever axis divides it."""
+        """Tokens of a step over chips: each chip's share of the work, whatever axis divides it."""
         return self.batch_tokens / self.n_chips
 
     @property
     def n_microbatches(self) -> float:
         """Parts of a batch that a chip works on one after the other."""
         share = self.tokens_per_chip * self.model * self.pipeline
-        at_once = self.microbatch_tokens or min(MICROBATCH_TOKENS * self.model, share)
-        return max(1.0, share / at_once)
+        tokens_at_once = self.microbatch_tokens or min(MICROBATCH_TOKENS * self.model, share)
+        return max(1.0, share / tokens_at_once)
 
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
     """What a chip does in a step.
 
-    large, grouped, attention: FLOPs by kind of product: projections, dense layers and head; routed experts; scores and
-    values. large_width, grouped_width: their narrowest sides. memory: bytes of main memory outside products. weights,
-    gradients, copies, all_to_all, sums: bytes that leave a chip: gathered weights, gradients summed over data,
-    gradients of what each device of the expert axis has a copy of, tokens to experts and back, activations over the
-    model axis. between: those of them that leave the fast network. layers: blocks times microbatches.
+    Attributes:
+      large: FLOPs of projections, dense layers and head.
+      grouped: FLOPs of routed experts.
+      attention: FLOPs of scores and values.
+      large_width, grouped_width: the narrowest sides of these products.
+      memory: bytes of main memory read or written outside products.
+      weights: bytes that leave the chip as gathered weights.
+      gradients: bytes that leave it as gradients summed over the data axis.
+      copies: bytes that leave it as gradients of what each device of the expert axis has a copy of.
+      all_to_all: bytes of tokens to experts and back, over the fast network.
+      all_to_all_between: the same, over the network between domains.
+      sums: bytes that leave it as activations summed over the model axis.
+      between: bytes of weights and gradients that leave the fast network.
+      layers: blocks times microbatches.
+      mixture_layers: those of them with a mixture.
+      bubble: idle time of the pipeline over working time.
     """
 
     large: float
@@ -211,97 +211,161 @@ def summed_bytes(n: float) -> int:
 
 
 def counts(shape: Shape, setup: Setup, domain: int, gathers_between: bool) -> Counts:
-    """The counts of a step. domain: chips of a fast network. gathers_between: weights are gathered over all chips, and
-    not only over those of a fast network."""
-    tokens = setup.tokens_per_chip
-    d, remat = shape.d_model, setup.remat
-    chosen = tokens * shape.n_experts_per_token * setup.slots
-    again = PASSES[remat] - 3
+    """Counts what a chip does in a step.
 
-    # Of a layer's forward pass, the last product is not needed again.
-    feed_forward = shape.matrices * d * shape.d_ff * (shape.n_blocks - shape.n_mixtures)
-    shared = shape.n_mixtures * shape.n_shared_experts * shape.expert_weights
-    last = (feed_forward + shared) / shape.matrices
-    router = shape.n_mixtures * d * shape.n_experts
-    repeated = again * (shape.dense_weights + router - last)
-    large = 2 * tokens * (3 * (shape.dense_weights + router + shape.head_weights) + repeated)
-    routed = shape.n_mixtures * shape.expert_weights
-    grouped = 2 * chosen * routed * (3 + again * (1 - 1 / shape.matrices))
-    # Flash attention: 2 products forward and 5 backward on half of the scores. Otherwise 2 and 4 on all of them.
-    products = (2 + 2 * again + 5) / 2 if setup.flash else 2 + 2 * again + 4
-    positions = setup.sequence + FLASH_BLOCK if setup.flash else setup.sequence
-    attention = 2 * products * tokens * shape.n_blocks * shape.attention_width * positions
-
-    rows = chosen / setup.n_microbatches * setup.expert * setup.model * setup.pipeline / shape.n_experts
-    inner = [d, shape.d_ff or d * 4, shape.attention_width]
-    large_width = min(inner[0], *(width / setup.model for width in inner[1:]))
-    grouped_width = min(d, max(1.0, shape.d_expert / setup.model), max(1.0, rows))
-
-    params = shape.dense_weights + shape.routed_weights + 2 * shape.head_weights
-    units = shape.n_blocks * (4 * d + 2 * shape.attention_width)
-    units += (shape.n_blocks - shape.n_mixtures) * shape.matrices * shape.d_ff
-    hidden = shape.n_mixtures * shape.matrices * shape.d_expert
-    dispatched = shape.n_mixtures * shape.n_experts_per_token * setup.slots * d * 3
-    units += hidden * (shape.n_experts_per_token * setup.slots + shape.n_shared_experts) + dispatched
-    activations = TOUCHES * BF16 * units * (1 + again / 3)
-    if not setup.flash:
-        heads = shape.attention_width / 64
-        activations += TOUCHES * FP32 * shape.n_blocks * heads * setup.sequence
-    logits = 6 * FP32 * shape.vocab_size
-    memory = tokens * (activations + logits) + STATE_BYTES * params / setup.n_chips
-
-    micro = setup.n_microbatches
-    held = setup.pipeline * setup.model
-    ends = 2 * shape.head_weights
-    at_expert = shape.routed_weights / (setup.expert * held)
-    # what devices of the expert axis all work with, each gathering it over the data axis
-    common = (shape.dense_weights + ends) / held
-    over_data = leaving(setup.data)
-    gathered = (at_expert + common) * over_data
-    weights = GATHERS * BF16 * gathered * micro
-    gradients = summed_bytes(setup.data) * gathered
-    copies = 2 * summed_bytes(setup.expert) * common / setup.data * leaving(setup.expert)
-    rows_sent = tokens * shape.n_experts_per_token * (setup.buffer or setup.slots)
-    all_to_all = TRAVELS[remat] * BF16 * d * rows_sent * shape.n_mixtures * leaving(setup.expert)
-    sums = (4 + again * 2) * BF16 * d * tokens * setup.model * shape.n_blocks * leaving(setup.model)
-
-    n_domains = max(1.0, setup.n_chips / domain)
-    group = max(1.0, min(domain, setup.n_chips) / (setup.expert * held))
-    crossing = leaving(n_domains) / max(over_data, 1e-9) / group if n_domains > 1 and setup.data > 1 else 0.0
-    between = gradients * crossing * (1 if gathers_between else 2)
-    if gathers_between:
-        between += weights * crossing
-    apart = max(0.0, 1 - domain / (setup.expert * setup.model)) if setup.expert > 1 else 0.0
-    layers = shape.n_blocks / setup.pipeline * micro
-    bubble = (setup.pipeline - 1) / micro / INTERLEAVED
+    Args:
+      shape: the model.
+      setup: how it is trained.
+      domain: chips that the fast network joins.
+      gathers_between: whether weights are gathered over all chips, and not only over those of a fast network.
+    """
+    large, grouped, attention = _product_flops(shape, setup)
+    large_width, grouped_width = _product_widths(shape, setup)
+    n_microbatches = setup.n_microbatches
+    layers = shape.n_blocks / setup.pipeline * n_microbatches
     return Counts(
         large=large,
         grouped=grouped,
         attention=attention,
         large_width=large_width,
         grouped_width=grouped_width,
-        memory=memory,
+        memory=_memory_bytes(shape, setup),
+        **vars(_traffic(shape, setup, domain, gathers_between)),
+        layers=layers,
+        mixture_layers=layers * shape.n_mixtures / shape.n_blocks,
+        bubble=(setup.pipeline - 1) / n_microbatches / INTERLEAVED,
+    )
+
+
+def _choices(shape: Shape, setup: Setup) -> float:
+    """Rows of the routed experts' products for a chip's tokens: choices, or slots where these are more."""
+    return setup.tokens_per_chip * shape.n_experts_per_token * setup.slots
+
+
+def _product_flops(shape: Shape, setup: Setup) -> tuple[float, float, float]:
+    """FLOPs of (projections, dense layers and head; routed experts; scores and values) of a chip in a step."""
+    tokens = setup.tokens_per_chip
+    n_recomputed = PASSES[setup.remat] - 3  # forward passes that are computed again
+    # Of a layer's forward pass, the last product is not needed again.
+    dense_layers = shape.matrices * shape.d_model * shape.d_ff * (shape.n_blocks - shape.n_mixtures)
+    shared = shape.n_mixtures * shape.n_shared_experts * shape.expert_weights
+    last_products = (dense_layers + shared) / shape.matrices
+    routers = shape.n_mixtures * shape.d_model * shape.n_experts
+    recomputed = n_recomputed * (shape.dense_weights + routers - last_products)
+    large = 2 * tokens * (3 * (shape.dense_weights + routers + shape.head_weights) + recomputed)
+
+    one_expert = shape.n_mixtures * shape.expert_weights  # one in each mixture
+    grouped = 2 * _choices(shape, setup) * one_expert * (3 + n_recomputed * (1 - 1 / shape.matrices))
+
+    # Flash attention: 2 products forward and 5 backward on half of the scores. Otherwise 2 and 4 on all of them.
+    products = (2 + 2 * n_recomputed + 5) / 2 if setup.flash else 2 + 2 * n_recomputed + 4
+    positions = setup.sequence + FLASH_BLOCK if setup.flash else setup.sequence
+    attention = 2 * products * tokens * shape.n_blocks * shape.attention_width * positions
+    return large, grouped, attention
+
+
+def _product_widths(shape: Shape, setup: Setup) -> tuple[float, float]:
+    """The narrowest sides of (large products; those of routed experts)."""
+    hidden = shape.d_ff or shape.d_model * 4
+    large_width = min(shape.d_model, hidden / setup.model, shape.attention_width / setup.model)
+    rows_of_chip = _choices(shape, setup) / setup.n_microbatches
+    rows_of_expert = rows_of_chip * setup.expert * setup.model * setup.pipeline / shape.n_experts
+    expert_width = max(1.0, shape.d_expert / setup.model)
+    return large_width, min(shape.d_model, expert_width, max(1.0, rows_of_expert))
+
+
+def _memory_bytes(shape: Shape, setup: Setup) -> float:
+    """Bytes of main memory that a chip reads or writes outside products in a step."""
+    d_model = shape.d_model
+    n_recomputed = PASSES[setup.remat] - 3
+    # units of a token: of attention and residuals, of dense layers, of experts, and of rows on their way to experts
+    units = shape.n_blocks * (4 * d_model + 2 * shape.attention_width)
+    units += (shape.n_blocks - shape.n_mixtures) * shape.matrices * shape.d_ff
+    of_one_expert = shape.n_mixtures * shape.matrices * shape.d_expert
+    dispatched = shape.n_mixtures * shape.n_experts_per_token * setup.slots * d_model * 3
+    units += of_one_expert * (shape.n_experts_per_token * setup.slots + shape.n_shared_experts) + dispatched
+    activations = TOUCHES * BF16 * units * (1 + n_recomputed / 3)
+    if not setup.flash:
+        n_heads = shape.attention_width / 64
+        activations += TOUCHES * FP32 * shape.n_blocks * n_heads * setup.sequence
+    logits = 6 * FP32 * shape.vocab_size
+    n_parameters = shape.dense_weights + shape.routed_weights + 2 * shape.head_weights
+    return setup.tokens_per_chip * (activations + logits) + STATE_BYTES * n_parameters / setup.n_chips
+
+
+@dataclasses.dataclass(frozen=True)
+class _Traffic:
+    """Bytes that leave a chip in a step, as Counts has them."""
+
+    weights: float
+    gradients: float
+    copies: float
+    all_to_all: float
+    all_to_all_between: float
+    sums: float
+    between: float
+
+
+def _traffic(shape: Shape, setup: Setup, domain: int, gathers_between: bool) -> _Traffic:
+    """Counts what leaves a chip in a step. The arguments are those of `counts`."""
+    n_recomputed = PASSES[setup.remat] - 3
+    split = setup.pipeline * setup.model  # devices that each keep a part of a block, whatever the data axis
+    embedding_and_head = 2 * shape.head_weights
+    at_expert = shape.routed_weights / (setup.expert * split)
+    # what all devices of the expert axis work with, each gathering it over the data axis
+    common = (shape.dense_weights + embedding_and_head) / split
+    leaving_data = leaving(setup.data)
+    gathered = (at_expert + common) * leaving_data
+    weights = GATHERS * BF16 * gathered * setup.n_microbatches
+    gradients = summed_bytes(setup.data) * gathered
+    copies = 2 * summed_bytes(setup.expert) * common / setup.data * leaving(setup.expert)
+
+    rows_sent = setup.tokens_per_chip * shape.n_experts_per_token * (setup.buffer or setup.slots)
+    row_bytes = TRAVELS[setup.remat] * BF16 * shape.d_model
+    all_to_all = row_bytes * rows_sent * shape.n_mixtures * leaving(setup.expert)
+    activations = (4 + n_recomputed * 2) * BF16 * shape.d_model * setup.tokens_per_chip
+    sums = activations * setup.model * shape.n_blocks * leaving(setup.model)
+
+    crossing = _crossing(setup, domain)
+    between = gradients * crossing * (1 if gathers_between else 2)
+    if gathers_between:
+        between += weights * crossing
+    # the share of the expert axis that lies in other domains
+    outside = max(0.0, 1 - domain / (setup.expert * setup.model)) if setup.expert > 1 else 0.0
+    return _Traffic(
         weights=weights,
         gradients=gradients,
         copies=copies,
-        all_to_all=all_to_all * (1 - apart),
-        all_to_all_between=all_to_all * apart,
+        all_to_all=all_to_all * (1 - outside),
+        all_to_all_between=all_to_all * outside,
         sums=sums,
         between=between,
-        layers=layers,
-        mixture_layers=layers * shape.n_mixtures / shape.n_blocks,
-        bubble=bubble,
     )
+
+
+def _crossing(setup: Setup, domain: int) -> float:
+    """The share of what is exchanged over the data axis that leaves a chip's domain."""
+    n_domains = max(1.0, setup.n_chips / domain)
+    if n_domains <= 1 or setup.data <= 1:
+        return 0.0
+    # devices of the data axis within a domain, which share what they exchange with others
+    group = max(1.0, min(domain, setup.n_chips) / (setup.expert * (setup.pipeline * setup.model)))
+    return leaving(n_domains) / max(leaving(setup.data), 1e-9) / group
 
 
 @dataclasses.dataclass(frozen=True)
 class Efficiencies:
     """What chips reach, as shares of their peaks, and fixed costs.
 
-    products: of large products. grouped: of products by expert over that. attention: of scores and values over that.
-    half_width: narrowest side at which a product is half as efficient as a large one. memory, inside, between: of the
-    peaks of memory and networks; that of memory is above 1 where traffic hides behind products. layer, mixture:
-    seconds that a block of a microbatch takes beside, and one with a mixture on top.
+    Attributes:
+      products: of large products, over the chip's peak.
+      grouped: of products by expert, over large ones.
+      attention: of scores and values, over large products.
+      half_width: narrowest side at which a product is half as efficient as a large one.
+      memory: of the peak of main memory; above 1 where traffic hides behind products.
+      inside, between: of the peaks of the fast network and of the one between domains.
+      layer: seconds that a block of a microbatch takes beside all this.
+      mixture: seconds that a block with a mixture takes on top.
     """
 
     products: float
@@ -314,22 +378,33 @@ class Efficiencies:
     layer: float
     mixture: float
 
+    def of_width(self, width: float) -> float:
+        """Efficiency of a product whose narrowest side is `width`, over that of a large one."""
+        return width / (width + self.half_width)
+
 
 def seconds(counted: Counts, chip: Chip, reached: Efficiencies, imbalance: float = 1.0) -> float:
-    """How long a step takes."""
+    """How long a step takes.
+
+    Args:
+      counted: what a chip does in it.
+      chip: its peaks.
+      reached: what it reaches of them.
+      imbalance: load of the busiest device of the expert axis over its fair share.
+    """
     peak = chip.flops * reached.products
-    narrow = counted.large_width / (counted.large_width + reached.half_width)
-    work = counted.large / (peak * narrow) + counted.attention / (peak * reached.attention)
+    work = counted.large / (peak * reached.of_width(counted.large_width))
+    work += counted.attention / (peak * reached.attention)
     if counted.grouped:
-        narrow = counted.grouped_width / (counted.grouped_width + reached.half_width)
-        work += counted.grouped * imbalance / (peak * reached.grouped * narrow)
+        grouped_peak = peak * reached.grouped * reached.of_width(counted.grouped_width)
+        work += counted.grouped * imbalance / grouped_peak
     work += counted.memory / (chip.bandwidth * reached.memory)
-    network = chip.network * reached.inside
-    outside = chip.between * reached.between
-    exposed = (counted.all_to_all / network + counted.all_to_all_between / outside) * imbalance
-    exposed += counted.sums / network
-    inside = (counted.weights + counted.gradients + counted.copies) / network
-    sending = max(inside, counted.between / outside)
+    fast = chip.network * reached.inside
+    slow = chip.between * reached.between
+    exposed = (counted.all_to_all / fast + counted.all_to_all_between / slow) * imbalance
+    exposed += counted.sums / fast
+    inside = (counted.weights + counted.gradients + counted.copies) / fast
+    sending = max(inside, counted.between / slow)
     hidden = OVERLAP * min(sending, work)
     fixed = counted.layers * reached.layer + counted.mixture_layers * reached.mixture
     return (work + exposed + sending - hidden + fixed) * (1 + counted.bubble)

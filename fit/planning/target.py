@@ -5,16 +5,18 @@ under a budget only falls as the budget grows, so the least budget is where it m
 """
 
 import dataclasses
+import operator
 from typing import SupportsIndex
 
 import numpy as np
 
-from fit.aliases import Array, Floats, Json, Numbers
+from fit.aliases import Array, Floats, Numbers
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences, units
 from fit.planning import optimum
 from fit.planning.constraints import Constraints
+from fit.planning.results import Target, TargetRow
 from fit.shape.architecture import INFERENCE, Architecture, training_flops
 
 FRONT = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # budgets of the front, as multiples of the least cost
@@ -29,11 +31,24 @@ def least_flops(
     least: float | None = None,
     times: float = 1e12,
 ) -> float | None:
-    """FLOPs, by the clock hours, from `least` (by default those of the constraints) to `times` times that, at which the
-    best model of n_experts (a number) under the other constraints reaches `loss`; None if that takes more."""
+    """The least budget with which models of one number of experts reach a loss.
+
+    Args:
+      law: The law that plans.
+      n_experts: A number.
+      architecture: How models are built.
+      constraints: The other constraints; their budget is replaced.
+      loss: The loss to reach, in nats per token.
+      least: The least budget to look at. Default: that of the constraints.
+      times: The largest budget to look at, over the least.
+
+    Returns:
+      FLOPs, by the clock hours; None where no such budget reaches the loss.
+    """
     least = constraints.amount if least is None else least
 
     def excess(log_amount: Numbers) -> Array:
+        """By how much the best loss under budgets lies above the loss to reach."""
         best = optimum.solve(law, n_experts, architecture, constraints.with_amount(np.exp(log_amount)))
         return np.where(best.feasible, best.loss - loss, np.inf)
 
@@ -46,43 +61,57 @@ def least_flops(
     for _ in range(8):  # 64 parts each time: to 1e-13
         grid = np.linspace(low, high, 65)
         first = int(np.argmax(excess(grid) <= 0))
-        low, high = grid[first - 1], grid[first]
+        low = grid[first - 1]
+        high = grid[first]
     return float(np.exp(high))
 
 
 def reach(
     law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, loss: float
-) -> tuple[Constraints, Json]:
-    """(constraints with the least budget that reaches `loss`, what it costs at each number of experts).
+) -> tuple[Constraints, Target]:
+    """The constraints with the least budget that reaches a loss, and what that costs.
 
-    constraints: without flops; where the MFU of their chips differs by number of experts, hours are the cost to make
-    least, else FLOPs. The second is a dictionary ready for JSON: loss; optima, a row for each number of experts with
-    `flops`, of training and inference together, None where no budget reaches the loss; best, the cheapest of them.
-    Raises UserError where none reaches it.
+    Where the MFU of the chips differs by number of experts, the hours are made least, else the FLOPs.
+
+    Args:
+      law: The law that plans.
+      architecture: How models are built.
+      constraints: Without FLOPs.
+      experts: The numbers of experts to compare.
+      loss: The loss to reach, in nats per token.
+
+    Raises:
+      UserError: No budget reaches the loss.
     """
     smallest = float(np.min(architecture.n_active(architecture.smallest, optimum.allowed_experts(law, experts))))
-    low = float(training_flops(smallest, 1) + INFERENCE * smallest * constraints.inference_tokens)
-    rows: list[Json] = []
+    least = float(training_flops(smallest, 1) + INFERENCE * smallest * constraints.inference_tokens)
+    rows: list[TargetRow] = []
     for e in optimum.allowed_experts(law, experts):
-        flops = least_flops(law, e, architecture, constraints, loss, low, units.LARGEST / low)
-        rows.append(dict(n_experts=int(e), flops=flops))
-        if flops is not None:
-            found = optimum.solve(law, e, architecture, dataclasses.replace(constraints, flops=flops))
-            rows[-1] = _row(found, (), constraints)
-    reached = [row for row in rows if row["flops"] is not None]
+        flops = least_flops(law, e, architecture, constraints, loss, least, units.LARGEST / least)
+        if flops is None:
+            rows.append(TargetRow(n_experts=int(e), flops=None))
+            continue
+        solved = optimum.solve(law, e, architecture, dataclasses.replace(constraints, flops=flops))
+        rows.append(_row(solved, (), constraints))
+    reached = [row for row in rows if row.flops is not None]
     if not reached:
         every = dataclasses.replace(constraints, flops=units.LARGEST)
         solved = optimum.optima(law, architecture, every, experts)
         raise UserError(sentences.OUT_OF_REACH.format(loss=loss, least=np.nanmin(solved.loss)))
     chips = constraints.chips
-    by_experts = chips and isinstance(chips.mfu, dict)
-    best = min(reached, key=lambda row: row["hours" if by_experts else "flops"])
-    flops = chips.flops(best["hours"]) if by_experts else best["flops"]
-    return dataclasses.replace(constraints, flops=flops), dict(loss=loss, optima=rows, best=best)
+    if chips and isinstance(chips.mfu, dict):
+        best = min(reached, key=operator.attrgetter("hours"))
+        budget = chips.flops(best["hours"])
+    else:
+        best = min(reached, key=operator.attrgetter("flops"))
+        budget = best.flops
+    constraints = dataclasses.replace(constraints, flops=budget)
+    rows_of_front = front(law, architecture, constraints, experts)
+    return constraints, Target(loss=loss, optima=rows, best=best, front=rows_of_front)
 
 
-def front(law: Law, architecture: Architecture, constraints: Constraints, experts: Floats) -> list[Json]:
-    """The best models under budgets of FRONT times that of `constraints`: rows as those of `reach`."""
+def front(law: Law, architecture: Architecture, constraints: Constraints, experts: Floats) -> list[TargetRow]:
+    """The best models under budgets of FRONT times that of the constraints."""
     rows = []
     for share in FRONT:
         flops = constraints.flops
@@ -96,9 +125,19 @@ def front(law: Law, architecture: Architecture, constraints: Constraints, expert
     return rows
 
 
-def _row(solved: optimum.Optima, i: SupportsIndex | tuple[()], constraints: Constraints) -> Json:
-    row = solved.row(i)
-    training = float(training_flops(row["n_active"], row["n_tokens"]))
-    inference = float(INFERENCE * row["n_active"] * constraints.inference_tokens)
-    row |= dict(flops=training + inference, training_flops=training, inference_flops=inference)
-    return row | (constraints.chips.price(row["flops"], row["n_experts"]) if constraints.chips else {})
+def _row(solved: optimum.Optima, i: SupportsIndex | tuple[()], constraints: Constraints) -> TargetRow:
+    """The i-th optimum with its FLOPs and, on chips, its hours and dollars."""
+    model = solved.row(i)
+    training = float(training_flops(model["n_active"], model["n_tokens"]))
+    inference = float(INFERENCE * model["n_active"] * constraints.inference_tokens)
+    price = {}
+    if constraints.chips:
+        price = constraints.chips.price(training + inference, model["n_experts"])
+    return TargetRow(
+        **model,
+        flops=training + inference,
+        training_flops=training,
+        inference_flops=inference,
+        **price,
+        explicit=tuple(price),
+    )

@@ -6,15 +6,18 @@ from fit.planning.speed import Calibration
 
 
 def setup_of(run: mesh.Run, layout: mesh.Layout, chips: Chips) -> step_time.Setup:
-    """How the trainer trains a model in a layout, as step_time.py counts it. Each expert has slots for its fair share
-    of the tokens and drops the others (capacity_factor 1), so no device has more to do than another."""
+    """How the trainer trains a model in a layout, as step_time.py counts it.
+
+    Each expert has slots for its fair share of the tokens and drops the others (capacity_factor 1). So no device of the
+    expert axis has more to do than another.
+    """
     batch = layout.batch_tokens[-1][1]
-    at_once = layout.microbatch_tokens or batch
+    tokens_at_once = layout.microbatch_tokens or batch
     return step_time.Setup(
         n_chips=chips.count,
         batch_tokens=batch,
         sequence=run.sequence,
-        microbatch_tokens=at_once * layout.model / chips.count,
+        microbatch_tokens=tokens_at_once * layout.model / chips.count,
         data=layout.data,
         expert=layout.expert,
         model=layout.model,
@@ -24,6 +27,6 @@ def setup_of(run: mesh.Run, layout: mesh.Layout, chips: Chips) -> step_time.Setu
 
 
 def tokens_per_second(calibration: Calibration, run: mesh.Run, layout: mesh.Layout, chips: Chips) -> float:
-    """Tokens per second of all chips, in the middle of its range."""
+    """Tokens per second of all chips: the median of the calibration's range."""
     setup = setup_of(run, layout, chips)
     return setup.batch_tokens / calibration.seconds(chips.kind, speed.shape_of_model(run.shape), setup)

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from fit.shape.architecture import ROUNDED, Architecture, Model
 
 # d_model / n_blocks of published models, by their config.json (docs/reference/published-models.md).
-# TYPICAL is its median.
-LEAST_ASPECT, TYPICAL_ASPECT, MOST_ASPECT = 42.0, 116.0, 131.0
+# TYPICAL_ASPECT is its median.
+LEAST_ASPECT = 42.0
+TYPICAL_ASPECT = 116.0
+MOST_ASPECT = 131.0
 NARROW = 256  # d_model below which no width is rounded: such models are for study
 TILE = 128  # of widths: what a matrix unit multiplies at once
 HEADS = 8  # heads are a multiple of this in wide models, so that a machine's 8 devices can share them
@@ -26,8 +28,10 @@ MOST_PADDING = 0.01  # share by which a vocabulary may grow to a multiple of TIL
 class Style:
     """How the models of a plan are shaped.
 
-    aspects: least, preferred and largest d_model / n_blocks. head_dim: units of a head; 0: 128 in wide models, else
-    64. kv_heads: heads of keys and values; 0: the architecture's share of the heads.
+    Attributes:
+      aspects: least, preferred and largest d_model / n_blocks.
+      head_dim: units of a head; 0 stands for 128 in wide models and 64 in others.
+      kv_heads: heads of keys and values; 0 stands for the architecture's share of the heads.
     """
 
     aspects: tuple[float, float, float]
@@ -35,30 +39,33 @@ class Style:
     kv_heads: int = 0
 
 
-def style_of(architecture: Architecture, as_published: bool, asked: frozenset[str]) -> Style:
+def style_of(architecture: Architecture, as_published: bool, fixed: frozenset[str]) -> Style:
     """How to shape models.
 
     Args:
+      architecture: the ratios that the law was asked for.
       as_published: whether their recipe is that of published models, not that of the law's runs.
-      asked: fields of the architecture that the user gave, which are kept.
+      fixed: fields of the architecture that the user gave, which are kept.
     """
-    own = architecture.width_per_block
-    around = (own / (1 + ROUNDED), own, own * (1 + ROUNDED))
+    width_per_block = architecture.width_per_block
+    around = (width_per_block / (1 + ROUNDED), width_per_block, width_per_block * (1 + ROUNDED))
     if not as_published:
-        head_dim = architecture.head_dim if architecture.head_dim or "width_per_block" in asked else own
+        head_dim = architecture.head_dim
+        if not head_dim and "width_per_block" not in fixed:
+            head_dim = width_per_block
         return Style(around, head_dim)
-    aspects = around if "width_per_block" in asked else (LEAST_ASPECT, TYPICAL_ASPECT, MOST_ASPECT)
-    kv_heads = 0 if "kv_share" in asked or architecture.kv_share != 1 else KV_HEADS
+    aspects = around if "width_per_block" in fixed else (LEAST_ASPECT, TYPICAL_ASPECT, MOST_ASPECT)
+    kv_heads = 0 if "kv_share" in fixed or architecture.kv_share != 1 else KV_HEADS
     return Style(aspects, architecture.head_dim, kv_heads)
 
 
 def step(d_model: float) -> int:
-    """What widths around d_model are a multiple of."""
+    """The number that widths around d_model are multiples of."""
     return TILE if d_model >= 1024 else TILE // 2
 
 
 def widths(least: float, most: float) -> Sequence[int]:
-    """All widths from `least` to `most` of the grid."""
+    """All widths of the grid from `least` to `most`, ascending."""
     if least >= 1024:
         return range(TILE * math.ceil(least / TILE), math.floor(most) + 1, TILE)
     fine = range(TILE // 2 * math.ceil(max(least, 1) / (TILE // 2)), 1024, TILE // 2)
@@ -74,22 +81,30 @@ def depths(style: Style, d_model: int) -> range:
 
 def padded(vocab_size: int) -> int:
     """The vocabulary as a multiple of TILE, unless that is much larger."""
-    wide = multiple(vocab_size, TILE, up=True)
+    wide = TILE * math.ceil(vocab_size / TILE)
     return wide if wide <= vocab_size * (1 + MOST_PADDING) else vocab_size
 
 
-def multiple(value: float, of: int, up: bool = False) -> int:
-    """The nearest multiple of `of`, at least one of them; up: the next one that is not less."""
-    return of * max(1, math.ceil(value / of) if up else round(value / of))
+def multiple(value: float, divisor: int) -> int:
+    """The nearest multiple of a divisor, at least the divisor itself."""
+    return divisor * max(1, round(value / divisor))
 
 
 def whole_experts(architecture: Architecture, n_experts: float) -> list[int]:
-    """Numbers of experts to choose from, as the trainer counts them, near those that a law counts as n_experts."""
+    """Numbers of experts near n_experts that devices share evenly.
+
+    Args:
+      architecture: how the law counts experts.
+      n_experts: as the law counts them.
+
+    Returns:
+      The numbers to choose from, as the trainer counts them, ascending.
+    """
     if n_experts <= 1:
         return [1]
     routed = n_experts
-    if not architecture.trained:
-        routed = n_experts * architecture.split - architecture.shared
+    if not architecture.counts_routed_experts:
+        routed = n_experts * architecture.granularity - architecture.shared
     if routed == round(routed) and _is_even(round(routed)):
         return [round(routed)]
     near = {2 ** math.floor(math.log2(routed)), 2 ** math.ceil(math.log2(routed))}
@@ -103,30 +118,41 @@ def _is_even(n_experts: int) -> bool:
 
 
 def law_experts(architecture: Architecture, routed: int) -> float:
-    """What a law counts as n_experts where the trainer has `routed` experts."""
-    if routed == 1 or architecture.trained:
+    """The number that a law counts as n_experts where the trainer has `routed` experts."""
+    if routed == 1 or architecture.counts_routed_experts:
         return routed
-    return (routed + architecture.shared) / architecture.split
+    return (routed + architecture.shared) / architecture.granularity
 
 
 def built(architecture: Architecture, style: Style, d_model: int, n_blocks: int, routed: int) -> Model:
-    """The model of this width, depth and number of experts (as the trainer counts them)."""
-    mixture = routed > 1
-    head_dim = style.head_dim or (TILE if d_model >= WIDE else TILE // 2)
+    """The model of a width, depth and number of experts.
+
+    Args:
+      architecture: its ratios.
+      style: how it is shaped.
+      d_model, n_blocks: its width and depth.
+      routed: its experts as the trainer counts them.
+    """
+    is_mixture = routed > 1
+    head_dim = style.head_dim
+    if not head_dim:
+        head_dim = TILE if d_model >= WIDE else TILE // 2
     heads = multiple(architecture.attention * d_model, head_dim) // head_dim
     if d_model > WIDE:
         heads = multiple(heads, HEADS)
     d_ff = multiple(architecture.ff * d_model, TILE)
-    narrow = architecture.split != 1
+    d_expert = 0
+    if is_mixture and architecture.granularity != 1:
+        d_expert = multiple(architecture.ff * d_model / architecture.granularity, TILE)
     fields = dict(n_heads=heads, d_ff=d_ff)
     kv_heads = _kv_heads(architecture, style, heads)
-    if style.kv_heads or not architecture.plain or heads * head_dim != d_model:
+    if style.kv_heads or not architecture.has_paper_blocks or heads * head_dim != d_model:
         fields |= dict(n_kv_heads=kv_heads, head_dim=head_dim, tied_embeddings=architecture.tied)
         fields |= dict(
-            top_k=architecture.top_k if mixture else 1,
-            d_expert=multiple(architecture.ff * d_model / architecture.split, TILE) if mixture and narrow else 0,
-            n_shared_experts=architecture.shared if mixture else 0,
-            n_dense_blocks=architecture.n_dense if mixture else 0,
+            top_k=architecture.top_k if is_mixture else 1,
+            d_expert=d_expert,
+            n_shared_experts=architecture.shared if is_mixture else 0,
+            n_dense_blocks=architecture.n_dense if is_mixture else 0,
         )
     return Model(architecture, n_blocks, routed, d_model, fields=fields)
 
@@ -139,7 +165,7 @@ def _kv_heads(architecture: Architecture, style: Style, heads: int) -> int:
     return min(divisors, key=lambda n: abs(math.log(n / (architecture.kv_share * heads))))
 
 
-def unlikeness(architecture: Architecture, style: Style, model: Model) -> float:
+def distance_from_preferred(architecture: Architecture, style: Style, model: Model) -> float:
     """How far a model's ratios are from those preferred: the sum of the logarithms of their factors."""
     aspect = model.d_model / model.n_blocks / style.aspects[1]
     heads = model.attention / architecture.attention

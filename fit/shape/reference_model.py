@@ -1,7 +1,7 @@
 """Models that others published, read from their config.json (Hugging Face's names) or from published.json beside this.
 
-Counts are as the laws count: with embedding and head, without norms, biases and routers. What cannot be counted is
-refused with the reason: a count that is silently wrong would be planned with.
+Counts are as the laws count: with embedding and head, without norms, biases and routers. A model that cannot be counted
+is refused with the reason, so that no plan rests on a wrong count.
 """
 
 import dataclasses
@@ -48,8 +48,15 @@ NOT_COUNTED = {
 
 @dataclasses.dataclass(frozen=True)
 class _Attention:
-    """A model's attention: weights of all blocks; numbers that a token leaves in the cache of a block, and the blocks
-    that have one; size of a head; sentences on what is not counted exactly."""
+    """A model's attention.
+
+    Attributes:
+      weights: of all blocks.
+      cache: numbers that a token leaves in the cache of one block.
+      cache_blocks: blocks that have a cache.
+      head_dim: units of a head.
+      notes: sentences on what is not counted exactly.
+    """
 
     weights: int
     cache: int
@@ -59,25 +66,28 @@ class _Attention:
 
 
 class _Config:
-    """Fields of a config.json by name; path: what errors call it."""
+    """Fields of a config.json by name. `path` is what errors call it."""
 
     def __init__(self, fields: Json, path: str) -> None:
         self.fields = fields
         self.path = path
 
     def number(self, *names: str, default: int | None = None) -> int:
-        """The first of these fields that is there. Raises UserError where there is none and no default, or it is no
-        whole number."""
+        """The first of these fields that the config has.
+
+        Raises:
+          UserError: where it has none and there is no default, or where the field is no whole number.
+        """
         value = next((self.fields[name] for name in names if self.fields.get(name) is not None), default)
         least = 0 if default == 0 else 1
         if value is None:
             raise UserError(f"{self.path}: has no {names[0]}, so it is no config.json of a language model")
         if type(value) is not int or not least <= value < 1e9:
-            found = json.dumps(value)
-            raise UserError(f"{self.path}: {names[0]} is {found}, expected a whole number from {least} up")
+            raise UserError(f"{self.path}: {names[0]} is {json.dumps(value)}, expected a whole number from {least} up")
         return value
 
     def text(self, name: str) -> str:
+        """A field as text; empty where the config has none."""
         return str(self.fields.get(name) or "")
 
     def refuse_what_is_not_counted(self) -> None:
@@ -129,6 +139,7 @@ def _linear_weights(config: _Config, d_model: int) -> int:
 
 
 def _attention(config: _Config, d_model: int, n_blocks: int) -> _Attention:
+    """Counts attention of each kind. Raises UserError for kinds that are not counted."""
     heads = config.number("num_attention_heads")
     latent = config.number("kv_lora_rank", default=0)
     notes = []
@@ -170,20 +181,40 @@ def _mixture_blocks(config: _Config, n_blocks: int) -> list[int]:
     return [i for i in range(first, n_blocks) if (i + 1) % every == 0 and i not in dense]
 
 
-class Known:
-    """A published model's counts. Names are those of the trainer's config.model, and these:
+class PublishedModel:
+    """A published model's counts.
 
-    attention: weights of a block's attention, the mean over blocks; cache: numbers that a token leaves in a block that
-    has a cache, and cache_blocks how many have one; d_expert: width of an expert, of a dense block where there are
-    none; notes: sentences on what is not counted exactly; split: how many experts a token uses, which together are
-    taken for one dense layer; whole_experts: how many times the experts' weights are those, the laws' number of
-    experts; n_embedding: parameters of the input embedding, which some makers leave out of their counts; n_ahead:
-    those of the layers that predict further tokens, which some makers count.
+    Attributes carry the names of the trainer's config.model where it has them. Counts are parameters, with embedding
+    and head, without norms, biases and routers.
 
-    config: the model's config.json. Raises UserError where it is none of a language model, or cannot be counted; path:
-    what errors call it."""
+    Attributes:
+      name: as the plan names it.
+      d_model, n_blocks, vocab_size, head_dim, tied_embeddings, d_ff: as in config.model.
+      n_experts, top_k, n_shared_experts, n_dense_blocks: as in config.model; n_experts is 1 for a dense model.
+      d_expert: width of an expert; of the dense layer, where there are no experts.
+      n_experts_per_token: experts that a token uses, shared ones included. The laws take them together for one dense
+        layer.
+      whole_experts: the laws' number of experts: all experts' weights over those that a token uses.
+      attention: weights of a block's attention, the mean over blocks.
+      cache: numbers that a token leaves in the cache of one block that has a cache.
+      cache_blocks: blocks that have a cache.
+      n_active, n_total: active and all parameters.
+      n_embedding: parameters of the input embedding, which some makers leave out of their counts.
+      n_ahead: parameters of the layers that predict further tokens, which some makers count.
+      notes: sentences on what is not counted exactly.
+    """
 
     def __init__(self, name: str, config: Json, path: str) -> None:
+        """Counts the model of a config.json.
+
+        Args:
+          name: as the plan names it.
+          config: the contents of the model's config.json.
+          path: what errors call the config.
+
+        Raises:
+          UserError: where the config is none of a language model, or the model cannot be counted.
+        """
         self.name = name
         read = _Config(config, path)
         read.refuse_what_is_not_counted()
@@ -200,37 +231,20 @@ class Known:
         self.tied_embeddings = bool(config.get("tie_word_embeddings", tied_by_default))
         self.n_embedding = self.vocab_size * self.d_model
         self._read_feed_forward(read)
-        ends = self.n_embedding * (1 if self.tied_embeddings else 2)
-        n_mixtures = self.n_blocks - self.n_dense_blocks
-        outside = ends + attention.weights + 3 * self.d_model * self.n_dense_blocks * self.d_ff
-        expert = 3 * self.d_model * n_mixtures * self.d_expert  # of one in each mixture
-        self.n_active = outside + expert * self.split
-        self.n_total = outside + expert * (self.n_experts + self.n_shared_experts)
-        self.n_ahead = 0
-        ahead = read.number("num_nextn_predict_layers", default=0)
-        if ahead:
-            self.notes.append(AHEAD)
-            experts = 3 * self.d_model * self.d_expert * (self.n_experts + self.n_shared_experts)
-            self.n_ahead = ahead * round(self.attention + experts + 2 * self.d_model**2)
+        self._count_parameters(attention.weights)
+        self._count_layers_ahead(read.number("num_nextn_predict_layers", default=0))
 
     def _read_feed_forward(self, read: _Config) -> None:
-        """Sets n_experts, top_k, n_shared_experts, n_dense_blocks, d_ff, d_expert, split and whole_experts."""
+        """Sets what the config says of dense layers and experts."""
         self.n_experts = read.number(*EXPERTS, default=0)
         self.d_ff = read.number("intermediate_size")
         if not self.n_experts:
-            self.n_experts, self.top_k, self.n_shared_experts, self.n_dense_blocks = 1, 1, 0, 0
-            self.d_expert = self.d_ff
-            self.split, self.whole_experts = 1, 1.0
+            self._set_dense()
             return
         self.top_k = read.number("num_experts_per_tok", "experts_per_token")
         self.d_expert = read.number("moe_intermediate_size", default=self.d_ff)
         self.d_ff = read.number("intermediate_size_mlp", default=self.d_ff)  # of Llama 4's dense blocks
-        shared = read.number("n_shared_experts", default=0)
-        if not shared:
-            shared = read.number("shared_expert_intermediate_size", default=0) // self.d_expert
-        if read.text("model_type").startswith("llama4"):
-            shared = 1  # every mixture has one, which its config.json does not say
-        self.n_shared_experts = shared
+        self.n_shared_experts = self._shared_experts(read)
         mixtures = _mixture_blocks(read, self.n_blocks)
         self.n_dense_blocks = self.n_blocks - len(mixtures)
         if self.top_k > self.n_experts or not mixtures:
@@ -239,8 +253,42 @@ class Known:
             )
         if self.n_dense_blocks and mixtures[0] < self.n_dense_blocks:
             self.notes.append(ALTERNATE)
-        self.split = self.top_k + self.n_shared_experts
-        self.whole_experts = (self.n_experts + self.n_shared_experts) / self.split
+        self.n_experts_per_token = self.top_k + self.n_shared_experts
+        self.whole_experts = (self.n_experts + self.n_shared_experts) / self.n_experts_per_token
+
+    def _set_dense(self) -> None:
+        """Sets the fields of experts of a model that has none."""
+        self.n_experts = 1
+        self.top_k = 1
+        self.n_shared_experts = 0
+        self.n_dense_blocks = 0
+        self.d_expert = self.d_ff
+        self.n_experts_per_token = 1
+        self.whole_experts = 1.0
+
+    def _shared_experts(self, read: _Config) -> int:
+        """How many experts all tokens use, in widths of a routed expert."""
+        if read.text("model_type").startswith("llama4"):
+            return 1  # every mixture has one, which its config.json does not say
+        n_shared = read.number("n_shared_experts", default=0)
+        return n_shared or read.number("shared_expert_intermediate_size", default=0) // self.d_expert
+
+    def _count_parameters(self, attention_weights: int) -> None:
+        """Sets n_active and n_total."""
+        embedding_and_head = self.n_embedding * (1 if self.tied_embeddings else 2)
+        dense_layers = 3 * self.d_model * self.n_dense_blocks * self.d_ff
+        outside_experts = embedding_and_head + attention_weights + dense_layers
+        one_expert = 3 * self.d_model * (self.n_blocks - self.n_dense_blocks) * self.d_expert  # one in each mixture
+        self.n_active = outside_experts + one_expert * self.n_experts_per_token
+        self.n_total = outside_experts + one_expert * (self.n_experts + self.n_shared_experts)
+
+    def _count_layers_ahead(self, n_layers: int) -> None:
+        """Sets n_ahead, and notes it, where layers predict further tokens."""
+        self.n_ahead = 0
+        if n_layers:
+            self.notes.append(AHEAD)
+            experts = 3 * self.d_model * self.d_expert * (self.n_experts + self.n_shared_experts)
+            self.n_ahead = n_layers * round(self.attention + experts + 2 * self.d_model**2)
 
     @property
     def cache_elements_per_token(self) -> int:
@@ -248,9 +296,14 @@ class Known:
         return self.cache * self.cache_blocks
 
     def architecture(
-        self, vocab_size: int | None = None, width_per_block: int | None = None, trained: bool = False
+        self, vocab_size: int | None = None, width_per_block: int | None = None, counts_routed_experts: bool = False
     ) -> Architecture:
-        """The Architecture of its ratios."""
+        """The Architecture with this model's ratios.
+
+        Args:
+          vocab_size, width_per_block: in place of the model's own.
+          counts_routed_experts: how the Architecture counts experts.
+        """
         # heads of keys and values by their size, over d_model, as a mean over blocks
         grouped = self.cache_elements_per_token / self.n_blocks / (2 * self.d_model)
         queries = self.attention / (2 * self.d_model**2) - grouped
@@ -258,41 +311,54 @@ class Known:
             vocab_size or self.vocab_size,
             width_per_block or round(self.d_model / self.n_blocks),
             True,
-            split=self.split,
+            granularity=self.n_experts_per_token,
             shared=self.n_shared_experts,
             n_dense=self.n_dense_blocks,
             kv_share=grouped / queries,
             attention=queries,
             head_dim=self.head_dim,
-            ff=self.split * self.d_expert / self.d_model,
+            ff=self.n_experts_per_token * self.d_expert / self.d_model,
             tied=self.tied_embeddings,
-            trained=trained,
+            counts_routed_experts=counts_routed_experts,
         )
 
-    def columns(self, embedding: bool = True, trained: bool = False) -> dict[str, Numbers | Array]:
-        """{column: value} of what a law may read; embedding: whether its counts include embedding and head."""
-        built = self.architecture(trained=trained)
-        less = 0 if embedding else built.ends * self.d_model
-        experts = self.n_experts if trained else self.whole_experts
-        return dict(n_active=self.n_active - less, n_total=self.n_total - less) | built.structure(experts)
+    def columns(self, embedding: bool = True, counts_routed_experts: bool = False) -> dict[str, Numbers | Array]:
+        """What a law may read of the model, by column.
+
+        Args:
+          embedding: whether the law's counts of parameters include embedding and head.
+          counts_routed_experts: whether the law's n_experts counts routed experts; else it counts `whole_experts`.
+        """
+        architecture = self.architecture(counts_routed_experts=counts_routed_experts)
+        left_out = 0 if embedding else architecture.embedding_and_head_rows * self.d_model
+        n_experts = self.n_experts if counts_routed_experts else self.whole_experts
+        counts = dict(n_active=self.n_active - left_out, n_total=self.n_total - left_out)
+        return counts | architecture.structure(n_experts)
 
 
-def read(given: str | os.PathLike | Json) -> Known:
-    """The model of a published name, of a config.json's path or of its contents. Raises UserError where it is none."""
-    config: Any = given
+def read(model: str | os.PathLike | Json) -> PublishedModel:
+    """Reads a model that others published.
+
+    Args:
+      model: a name in published.json, the path of a config.json, or the contents of one.
+
+    Raises:
+      UserError: where there is no such model or file, or the config is none of a language model.
+    """
+    config: Any = model
     path = "--like"
-    if not isinstance(given, dict):
-        path = f"--like={given}"
+    if not isinstance(model, dict):
+        path = f"--like={model}"
         try:
-            config = PUBLISHED.get(str(given)) or json.loads(pathlib.Path(given).read_text(encoding="utf-8"))
+            config = PUBLISHED.get(str(model)) or json.loads(pathlib.Path(model).read_text(encoding="utf-8"))
         except OSError:
             raise UserError(f"{path}: no such file, nor a published model; these are {', '.join(PUBLISHED)}") from None
         except ValueError as e:
             raise UserError(f"{path}: is not JSON: {e}") from e
     if not isinstance(config, dict):
         raise UserError(f"{path}: expected a config.json, an object of a model's sizes")
-    name = printable(str(config.get("name") or config.get("_name_or_path") or given))
-    known = Known(name, config.get("text_config") or config, path)
+    name = printable(str(config.get("name") or config.get("_name_or_path") or model))
+    published = PublishedModel(name, config.get("text_config") or config, path)
     if "vision_config" in config:
-        known.notes.append(VISION)
-    return known
+        published.notes.append(VISION)
+    return published

@@ -9,7 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jmoe.config import counts, weights
+from jmoe.config import counts
 from jmoe.config.schema import NEUTRAL, PACKAGE, check_fields, setting
 from jmoe.errors import UserError
 
@@ -117,7 +117,7 @@ def _check_size(model: ConfigDict) -> None:
 
 def _check_heads(model: ConfigDict) -> None:
     """UserError where the heads do not divide d_model, or RoPE cannot halve them."""
-    n_heads, n_kv_heads, head_dim = weights.heads(model)
+    n_heads, n_kv_heads, head_dim = counts.heads(model)
     if setting(model, "head_dim") % 2:
         raise UserError(f"config.model.head_dim={head_dim} must be even")
     if not setting(model, "head_dim") and model.d_model % (2 * n_heads):
@@ -204,5 +204,5 @@ def _value(config: ConfigDict, field: str) -> Any:
     """A field that DIVISIBILITY names, with the meaning of its 0; d_expert stays 0 for experts as wide as d_ff."""
     section, name = field.split(".")
     if name == "n_kv_heads":
-        return weights.heads(config.model)[1]
+        return counts.heads(config.model)[1]
     return setting(config.model, name) if name == "d_expert" else config[section][name]

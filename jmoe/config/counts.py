@@ -1,28 +1,127 @@
-"""Parameters and FLOPs of a config.model, counted as the paper counts them (Eq. 11-12, App. A.2). Plain Python."""
+"""Parameters and FLOPs of a config.model, counted as the paper counts them (Eq. 11-12, App. A.2). Plain Python.
 
+The launcher counts without JAX, so the sizes of jmoe/model/transformer.py's parameters stand here a second time.
+tests/jmoe/test_counts.py compares both.
+"""
+
+import dataclasses
 import math
+from collections.abc import Collection, Mapping
 
-from jmoe.config import weights
+from ml_collections import ConfigDict
+
 from jmoe.config.schema import setting
 
+MATRICES = ("attention", "dense", "expert")  # roles of the blocks' weights that map one vector to another
 
-def n_active(model, embedding: bool = True) -> int:
+
+@dataclasses.dataclass(frozen=True)
+class Arrays:
+    """Equal arrays of the model.
+
+    Attributes:
+      n_arrays: how many there are.
+      shape: of one array.
+      axes: the mesh axes that an array is stored spread over.
+      role: as in jmoe/model/param.py.
+    """
+
+    n_arrays: int
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    role: str
+
+    def n_elements(self, mesh: Mapping[str, int]) -> int:
+        """Elements of all arrays that one device of a mesh stores; `mesh`: sizes by axis."""
+        n_devices = math.prod(mesh.get(axis, 1) for axis in self.axes)
+        return self.n_arrays * (math.prod(self.shape) // n_devices)
+
+
+def heads(model: ConfigDict) -> tuple[int, int, int]:
+    """(heads of queries, heads of keys and values, size of a head) of config.model."""
+    head_dim = setting(model, "head_dim") or model.d_model // model.n_heads
+    n_kv_heads = setting(model, "n_kv_heads") or model.n_heads
+    return model.n_heads, n_kv_heads, head_dim
+
+
+def arrays(model: ConfigDict) -> list[Arrays]:
+    """Every parameter of config.model."""
+    d = model.d_model
+    v = model.vocab_size
+    tied = setting(model, "tied_embeddings")
+    n_dense = model.n_blocks if model.n_experts == 1 else setting(model, "n_dense_blocks")
+    n_mixtures = model.n_blocks - n_dense
+    per_norm = 2 if setting(model, "norm") == "layer" else 1  # a scale, and LayerNorm's bias
+    n_norms = 2 * per_norm * model.n_blocks + (1 if setting(model, "final_norm") else 0)
+
+    parameters = [Arrays(1, (v, d), ("data",), "head" if tied else "embedding")]
+    if not tied:
+        parameters.append(Arrays(1, (d, v), ("data",), "head"))
+    parameters.append(Arrays(n_norms, (d,), (), "norm"))
+    parameters += _attention(model)
+    parameters += _mlp(n_dense, d, model.d_ff, "dense")
+    if n_mixtures:
+        width = setting(model, "d_expert") or model.d_ff
+        n_shared = setting(model, "n_shared_experts")
+        parameters.append(Arrays(n_mixtures, (d, model.n_experts), (), "router"))
+        if setting(model, "balance") == "bias":
+            parameters.append(Arrays(n_mixtures, (model.n_experts,), (), "bias"))
+        parameters += _mlp(n_mixtures, d, width, "expert", model.n_experts)
+        if n_shared:
+            parameters += _mlp(n_mixtures, d, n_shared * width, "dense")
+    return parameters
+
+
+def _attention(model: ConfigDict) -> list[Arrays]:
+    n = model.n_blocks
+    d = model.d_model
+    n_heads, n_kv_heads, head_dim = heads(model)
+    axes = ("data", "model")
+    parameters = [
+        Arrays(n, (d, n_heads, head_dim), axes, "attention"),  # queries
+        Arrays(2 * n, (d, n_kv_heads, head_dim), axes, "attention"),  # keys, values
+        Arrays(n, (n_heads, head_dim, d), axes, "attention"),
+    ]
+    qk_norm = setting(model, "qk_norm")
+    if qk_norm == "head":
+        parameters.append(Arrays(2 * n, (head_dim,), (), "norm"))
+    elif qk_norm == "projection":
+        parameters.append(Arrays(n, (n_heads, head_dim), ("model",), "norm"))
+        parameters.append(Arrays(n, (n_kv_heads, head_dim), ("model",), "norm"))
+    return parameters
+
+
+def _mlp(n_layers: int, d: int, width: int, role: str, n_experts: int = 0) -> list[Arrays]:
+    """SwiGLU's gate, up and down: of a dense layer, or of `n_experts`."""
+    if n_experts:
+        return [Arrays(3 * n_layers, (n_experts, d, width), ("expert", "data", "model"), role)]
+    return [Arrays(3 * n_layers, (d, width), ("data", "model"), role)]
+
+
+def n_active(model: ConfigDict, embedding: bool = True) -> int:
     """Parameters that one token uses, without norms and router (Eq. 12); with embedding and head if `embedding`."""
-    experts = n_exact(model, roles=("expert",))
-    return n_total(model, embedding) - experts + experts // model.n_experts * setting(model, "top_k")
+    n_in_experts = n_exact(model, roles=("expert",))
+    n_chosen = n_in_experts // model.n_experts * setting(model, "top_k")
+    return n_total(model, embedding) - n_in_experts + n_chosen
 
 
-def n_total(model, embedding: bool = True) -> int:
+def n_total(model: ConfigDict, embedding: bool = True) -> int:
     """All parameters, without norms and routers (Eq. 11); with embedding and head if `embedding`."""
-    ends = ("embedding", "head") if embedding else ()  # one matrix, of role "head", where they are tied
-    return n_exact(model, roles=(*ends, *weights.MATRICES))
+    # a tied embedding is one matrix, of role "head"
+    roles = ("embedding", "head", *MATRICES) if embedding else MATRICES
+    return n_exact(model, roles=roles)
 
 
-def n_exact(model, mesh: dict[str, int] | None = None, roles=()) -> int:
-    """All parameters, norms and routers too; given a mesh's sizes by axis, only those that each device stores; given
-    roles of weights.Weight, only theirs."""
-    stored = lambda w: w.size // math.prod((mesh or {}).get(axis, 1) for axis in w.axes)
-    return sum(n * stored(w) for n, w in weights.each(model) if not roles or w.role in roles)
+def n_exact(model: ConfigDict, mesh: Mapping[str, int] | None = None, roles: Collection[str] = ()) -> int:
+    """All parameters, norms and routers too.
+
+    Args:
+      model: config.model.
+      mesh: sizes by axis; counts only what each device stores.
+      roles: counts only parameters of these roles of jmoe/model/param.py.
+    """
+    sizes = {} if mesh is None else mesh
+    return sum(array.n_elements(sizes) for array in arrays(model) if not roles or array.role in roles)
 
 
 def training_flops(n_active: int, n_tokens: int) -> int:
@@ -30,18 +129,18 @@ def training_flops(n_active: int, n_tokens: int) -> int:
     return 6 * n_active * n_tokens
 
 
-def kv_elements(model, n_tokens: int) -> int:
+def kv_elements(model: ConfigDict, n_tokens: int) -> int:
     """Numbers in a cache of the keys and values of n_tokens tokens (Sec. 4.3)."""
-    _, n_kv_heads, head_dim = weights.heads(model)
+    _, n_kv_heads, head_dim = heads(model)
     return 2 * n_tokens * model.n_blocks * n_kv_heads * head_dim
 
 
-def matmul_flops_per_token(model, seq_len: int) -> dict[str, int]:
+def matmul_flops_per_token(model: ConfigDict, seq_len: int) -> dict[str, int]:
     """FLOPs of one token's matmuls, forward and twice backward, by part: what MFU counts.
 
     `parameters` leaves out the embedding, which is looked up; `attention` is scores and values over rows of seq_len.
     """
-    n_heads, _, head_dim = weights.heads(model)
+    n_heads, _, head_dim = heads(model)
     return {
         "parameters": training_flops(n_active(model) - n_exact(model, roles=("embedding",)), 1),
         "attention": 12 * model.n_blocks * n_heads * head_dim * seq_len,

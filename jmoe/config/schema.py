@@ -11,7 +11,7 @@ import os
 import pathlib
 import textwrap
 import types
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -71,7 +71,7 @@ def columns(config: ConfigDict) -> dict[str, Any]:
     return {column: values[name] for name, column in COLUMNS.items() if values[name] != NEUTRAL[name]}
 
 
-def with_columns(rows: list[dict[str, Any]], configs: list[Mapping]) -> None:
+def with_columns(rows: list[dict[str, Any]], configs: Sequence[Mapping]) -> None:
     """Gives every row the columns that any row has, in place.
 
     Args:

@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from jmoe.config.schema import PACKAGE
+
 GiB = 2**30
 MEASURED = pathlib.Path(__file__).parents[2] / "results" / "accelerators"  # what benchmarks/accelerator writes
 
@@ -32,29 +34,24 @@ class Chip:
     source: str = ""  # where these are published
 
 
-# NVIDIA's FLOP/s without sparsity; PCIe cards' links are those of an NVLink bridge.
-_A100 = "NVIDIA A100 Tensor Core GPU data sheet"
-_H100 = "NVIDIA H100 Tensor Core GPU data sheet"
-_H200 = "NVIDIA H200 Tensor Core GPU data sheet"
-_TPU = "docs.cloud.google.com/tpu/docs/"
-CHIPS = {
-    "v4": Chip(275e12, 32 * GiB, 1228e9, 300e9, f"{_TPU}v4; links: Jouppi et al. 2023, arXiv:2304.01433"),
-    "v5e": Chip(197e12, 16 * GiB, 819e9, 200e9, f"{_TPU}v5e"),
-    "v5p": Chip(459e12, 95 * GiB, 2765e9, 600e9, f"{_TPU}v5p"),
-    "v6e": Chip(918e12, 32 * GiB, 1638e9, 400e9, f"{_TPU}v6e"),
-    # each of a chip's two TensorCores is a device: half of 2307 TFLOP/s, 192 GiB, 7380 GB/s and 1200 GB/s both ways
-    "tpu7x": Chip(2307e12 / 2, 96 * GiB, 7380e9 / 2, 600e9 / 2, f"{_TPU}tpu7x, half of a chip"),
-    "A100-40GB": Chip(312e12, 40 * GiB, 1555e9, 300e9, f"{_A100} (40GB PCIe, 40GB SXM)"),
-    "A100-PCIe": Chip(312e12, 80 * GiB, 1935e9, 300e9, f"{_A100} (80GB PCIe)"),
-    "A100": Chip(312e12, 80 * GiB, 2039e9, 300e9, f"{_A100} (80GB SXM)"),
-    "H100-PCIe": Chip(756e12, 80 * GiB, 2000e9, 300e9, f"{_H100} (PCIe)"),
-    "H100-NVL": Chip(835e12, 94e9, 3900e9, 300e9, f"{_H100} (NVL)"),
-    "H100": Chip(989e12, 80 * GiB, 3350e9, 450e9, f"{_H100} (SXM)"),
-    "H200-NVL": Chip(836e12, 141e9, 4800e9, 450e9, f"{_H200} (NVL)"),
-    "H200": Chip(989e12, 141e9, 4800e9, 450e9, f"{_H200} (SXM)"),
-    "B200": Chip(2250e12, 180e9, 8000e9, 900e9, "NVIDIA DGX B200 data sheet, an eighth"),
-    "GB200": Chip(2500e12, 186e9, 8000e9, 900e9, "NVIDIA GB200 NVL72 data sheet, a 72nd"),
-}
+def _published() -> dict[str, Chip]:
+    """The peaks of one device of each kind of chip. A TensorCore of a tpu7x is a device, half of the chip."""
+    rows = json.loads((PACKAGE.parent / "fit" / "shape" / "chips.json").read_text(encoding="utf-8"))["chips"]
+    chips = {}
+    for row in rows:
+        devices = row.get("devices", 1)
+        chips[row["kind"]] = Chip(
+            flops=row["flops"] / devices,
+            capacity=row["memory"] // devices,
+            bandwidth=row["bandwidth"] / devices,
+            network=row["network"] / devices,
+            source=row["source"] if devices == 1 else f"{row['source']}, half of a chip",
+        )
+    return chips
+
+
+# Plans by fit read the same file, and neither package imports the other.
+CHIPS = _published()
 # jax's device_kind, which differs between the ways to reach a TPU
 TPU_KINDS = {
     "TPU v4": "v4",

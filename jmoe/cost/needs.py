@@ -9,7 +9,7 @@ import dataclasses
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from jmoe.config import counts, weights
+from jmoe.config import counts
 from jmoe.config.check import microbatch_tokens
 from jmoe.config.schema import setting
 from jmoe.cost.program import Program
@@ -58,7 +58,7 @@ def _weight_bytes(config: ConfigDict, n_tokens: int, recomputed: int) -> int:
 def _block_bytes(config: ConfigDict) -> float:
     """Bytes of one token in all blocks, forward: norms, residuals, attention and its heads, rows and hidden units."""
     model = config.model
-    n_heads, _, head_dim = weights.heads(model)
+    n_heads, _, head_dim = counts.heads(model)
     width = jnp.dtype(model.dtype).itemsize
     n_dense = model.n_blocks if model.n_experts == 1 else setting(model, "n_dense_blocks")
     n_mixtures = model.n_blocks - n_dense

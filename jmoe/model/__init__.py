@@ -1,4 +1,4 @@
-"""The decoder. The legend of axes: a capital letter at the end of an array's name is an axis, the same in every file.
+"""The network. A capital letter at the end of an array's name is an axis, the same in every file; as a type, "B T D".
 
 B  rows of a batch on this device            T  positions of a row
 N  tokens on this device, B T                V  vocabulary

@@ -13,9 +13,11 @@ exact.
 import importlib.util
 import os
 import shutil
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 from jmoe.errors import UserError
 from jmoe.model import sharding
@@ -33,7 +35,12 @@ MOSAIC_ALIGNMENT = 64  # Mosaic needs widths above 64 to be multiples of 64
 FEW_EXPERTS = 32  # up to so many, Triton's programs without work take less time than Mosaic's slower products
 
 
-def product(a, b, count_E, dimensions) -> jax.Array:
+def product(
+    a: Float[Array, "..."],
+    b: Float[Array, "..."],
+    count_E: Int[Array, " E"],
+    dimensions: jax.lax.RaggedDotDimensionNumbers,
+) -> Float[Array, "..."]:
     """A grouped product by a kernel of tokamax.
 
     Args:
@@ -63,7 +70,7 @@ def product(a, b, count_E, dimensions) -> jax.Array:
     ) from refusal
 
 
-def _kernels_to_try(n_experts: int, dimensions) -> list:
+def _kernels_to_try(n_experts: int, dimensions: jax.lax.RaggedDotDimensionNumbers) -> list[Callable]:
     """by_triton and by_mosaic, the faster one first, without what is not installed or not exact."""
     if dimensions == TO_WEIGHTS:
         kernels = [by_triton]
@@ -79,7 +86,12 @@ def has_triton() -> bool:
     return all(importlib.util.find_spec(name) for name in ("triton", "jax_triton"))
 
 
-def by_triton(a, b, count_E, dimensions) -> jax.Array:
+def by_triton(
+    a: Float[Array, "..."],
+    b: Float[Array, "..."],
+    count_E: Int[Array, " E"],
+    dimensions: jax.lax.RaggedDotDimensionNumbers,
+) -> Float[Array, "..."]:
     """`product` by Triton. Raises NotImplementedError where it has no kernel for the chip.
 
     Sets the environment variables by which Triton finds its assembler, where they are not set.
@@ -88,7 +100,8 @@ def by_triton(a, b, count_E, dimensions) -> jax.Array:
     from tokamax._src.ops.ragged_dot import triton  # tokamax has no public name for a kernel with given tiles
 
     # Triton writes PTX for the newest assembler that it knows of, and XLA may find an older one first
-    if assembler := shutil.which("ptxas"):
+    assembler = shutil.which("ptxas")
+    if assembler is not None:
         os.environ.setdefault("TRITON_PTXAS_PATH", assembler)
         os.environ.setdefault("TRITON_PTXAS_BLACKWELL_PATH", assembler)
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # which it warns of where nothing is said
@@ -97,7 +110,12 @@ def by_triton(a, b, count_E, dimensions) -> jax.Array:
     return tokamax.ragged_dot_general(a, b, count_E, dimensions, implementation=(kernel,))
 
 
-def by_mosaic(a, b, count_E, dimensions) -> jax.Array:
+def by_mosaic(
+    a: Float[Array, "..."],
+    b: Float[Array, "..."],
+    count_E: Int[Array, " E"],
+    dimensions: jax.lax.RaggedDotDimensionNumbers,
+) -> Float[Array, "..."]:
     """`product` by Pallas for Mosaic. Raises NotImplementedError where it has no kernel for the chip."""
     import tokamax
     from tokamax._src import gpu_utils
@@ -109,8 +127,7 @@ def by_mosaic(a, b, count_E, dimensions) -> jax.Array:
             block_m=128, block_n=64, block_k=128, num_stages=4, split_k=1, grid_minor_dim=1, grid_tile_width=8
         )
         kernel = mosaic.PallasMosaicGpuRaggedDot(config=tiles)
-    padded_a, padded_b = _pad_widths(a), _pad_widths(b)
-    y = tokamax.ragged_dot_general(padded_a, padded_b, count_E, dimensions, implementation=(kernel,))
+    y = tokamax.ragged_dot_general(_pad_widths(a), _pad_widths(b), count_E, dimensions, implementation=(kernel,))
     if dimensions == FORWARD:
         return y[:, : b.shape[2]]
     if dimensions == TO_ROWS:
@@ -118,7 +135,7 @@ def by_mosaic(a, b, count_E, dimensions) -> jax.Array:
     return y[:, : a.shape[1], : b.shape[1]]
 
 
-def _pad_widths(a):
+def _pad_widths(a: Float[Array, "..."]) -> Float[Array, "..."]:
     """`a` with zeros up to a multiple of MOSAIC_ALIGNMENT along every axis but the first; smaller axes stay."""
     padding = [(0, 0)]
     for width in a.shape[1:]:

@@ -12,16 +12,22 @@ import importlib.util
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int, Num
 
 from jmoe.errors import UserError
 from jmoe.model import gpu_kernels
 
-XLA, TOKAMAX = "xla", "tokamax"
+XLA = "xla"
+TOKAMAX = "tokamax"
 SAVED = "grouped_product"  # the name by which remat knows the product of the forward pass
 ALIGNED = 8  # 16-bit numbers in 16 bytes, which every row of a kernel's array is a multiple of
 
+# rows, weights and counts of a product
+Inputs = tuple[Float[Array, "M K"], Float[Array, "E K N"], Int[Array, " E"]]
 
-def kernel_of(platform: str, dtype, widths: tuple[int, ...]) -> str:
+
+def kernel_of(platform: str, dtype: DTypeLike, widths: tuple[int, ...]) -> str:
     """The kernel of grouped_product on a platform, of arrays of this dtype and of these widths of rows.
 
     It is "tokamax" on GPUs, else "xla". tokamax's kernels take 16-bit numbers, in rows of a multiple of 16
@@ -41,54 +47,75 @@ def kernel_of(platform: str, dtype, widths: tuple[int, ...]) -> str:
 
 
 def grouped_product(
-    rows_MK: jax.Array, weights_EKN: jax.Array, count_E: jax.Array, kernel: str = XLA, some_without_expert: bool = True
-) -> jax.Array:
-    """[M, N]: the first count[0] rows times the matrix of expert 0, the next count[1] ones times that of expert 1, ...
+    rows_MK: Float[Array, "M K"],
+    weights_EKN: Float[Array, "E K N"],
+    count_E: Int[Array, " E"],
+    kernel: str = XLA,
+    has_rows_without_expert: bool = True,
+) -> Float[Array, "M N"]:
+    """The first count[0] rows times the matrix of expert 0, the next count[1] ones times that of expert 1, ...
 
     Args:
       rows_MK, weights_EKN: of one dtype.
       count_E: rows of each expert, int32.
       kernel: "xla" or "tokamax".
-      some_without_expert: whether rows may remain after those of the last expert. Their products are zeros.
+      has_rows_without_expert: whether rows may remain after those of the last expert. Their products are zeros.
     """
     if kernel == XLA:
         return jax.lax.ragged_dot(rows_MK, weights_EKN, count_E)
     n_rows = len(rows_MK)
     if n_rows % ALIGNED:  # the gradient of the weights transposes rows
         rows_MK = jnp.pad(rows_MK, ((0, -n_rows % ALIGNED), (0, 0)))
-        some_without_expert = True
+        has_rows_without_expert = True
     axes = _axes_that_differ(rows_MK, weights_EKN, count_E)
     rows_MK, weights_EKN, count_E = (_vary(a, axes) for a in (rows_MK, weights_EKN, count_E))
-    return _by_tokamax(rows_MK, weights_EKN, count_E, some_without_expert)[:n_rows]
+    return _by_tokamax(rows_MK, weights_EKN, count_E, has_rows_without_expert)[:n_rows]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _by_tokamax(rows_MK, weights_EKN, count_E, some_without_expert):
+def _by_tokamax(
+    rows_MK: Float[Array, "M K"],
+    weights_EKN: Float[Array, "E K N"],
+    count_E: Int[Array, " E"],
+    has_rows_without_expert: bool,
+) -> Float[Array, "M N"]:
     """grouped_product by tokamax's kernels.
 
     tokamax's own gradient takes the kernel of the forward pass, or fails where there is none. This one chooses a kernel
     for each product. It also zeroes the rows without an expert: the kernels leave what was in memory there, and 0 times
     that may be NaN in the gradient of the weights.
     """
-    return _forward(rows_MK, weights_EKN, count_E, some_without_expert)
+    return _forward(rows_MK, weights_EKN, count_E, has_rows_without_expert)
 
 
-def _forward(rows_MK, weights_EKN, count_E, some_without_expert):
+def _forward(
+    rows_MK: Float[Array, "M K"],
+    weights_EKN: Float[Array, "E K N"],
+    count_E: Int[Array, " E"],
+    has_rows_without_expert: bool,
+) -> Float[Array, "M N"]:
     y_MN = _product(rows_MK, weights_EKN, count_E, gpu_kernels.FORWARD)
-    if some_without_expert:
+    if has_rows_without_expert:
         y_MN = _zero_rows_without_expert(y_MN, count_E)
     return checkpoint_name(y_MN, SAVED)  # remat sees no product inside of tokamax's call
 
 
-def _by_tokamax_fwd(rows_MK, weights_EKN, count_E, some_without_expert):
+def _by_tokamax_fwd(
+    rows_MK: Float[Array, "M K"],
+    weights_EKN: Float[Array, "E K N"],
+    count_E: Int[Array, " E"],
+    has_rows_without_expert: bool,
+) -> tuple[Float[Array, "M N"], Inputs]:
     # calling _by_tokamax here would hide the checkpoint_name from remat
-    return _forward(rows_MK, weights_EKN, count_E, some_without_expert), (rows_MK, weights_EKN, count_E)
+    return _forward(rows_MK, weights_EKN, count_E, has_rows_without_expert), (rows_MK, weights_EKN, count_E)
 
 
-def _by_tokamax_bwd(some_without_expert, residual, dy_MN):
-    rows_MK, weights_EKN, count_E = residual
+def _by_tokamax_bwd(
+    has_rows_without_expert: bool, inputs: Inputs, dy_MN: Float[Array, "M N"]
+) -> tuple[Float[Array, "M K"], Float[Array, "E K N"], None]:
+    rows_MK, weights_EKN, count_E = inputs
     drows_MK = _product(dy_MN, weights_EKN, count_E, gpu_kernels.TO_ROWS)
-    if some_without_expert:
+    if has_rows_without_expert:
         drows_MK = _zero_rows_without_expert(drows_MK, count_E)
     dweights_EKN = _product(rows_MK, dy_MN, count_E, gpu_kernels.TO_WEIGHTS)
     return drows_MK, dweights_EKN, None
@@ -97,24 +124,29 @@ def _by_tokamax_bwd(some_without_expert, residual, dy_MN):
 _by_tokamax.defvjp(_by_tokamax_fwd, _by_tokamax_bwd)
 
 
-def _product(a, b, count_E, dimensions):
+def _product(
+    a: Float[Array, "..."],
+    b: Float[Array, "..."],
+    count_E: Int[Array, " E"],
+    dimensions: jax.lax.RaggedDotDimensionNumbers,
+) -> Float[Array, "..."]:
     """One grouped product by tokamax, of the mesh axes that `a` differs over."""
     y = gpu_kernels.product(a, b, count_E, dimensions)
     return _vary(y, _axes_that_differ(a))  # a kernel of Pallas does not say over which axes its result differs
 
 
-def _zero_rows_without_expert(y_MN, count_E):
+def _zero_rows_without_expert(y_MN: Float[Array, "M N"], count_E: Int[Array, " E"]) -> Float[Array, "M N"]:
     row_M1 = jnp.arange(len(y_MN))[:, None]
     return jnp.where(row_M1 < jnp.sum(count_E), y_MN, 0)
 
 
-def _axes_that_differ(*arrays) -> tuple[str, ...]:
+def _axes_that_differ(*arrays: Num[Array, "..."]) -> tuple[str, ...]:
     """The mesh axes over whose devices one of these arrays differs."""
     axes = set().union(*(jax.typeof(a).manual_axis_type.varying for a in arrays))
     return tuple(sorted(axes))
 
 
-def _vary(a, axes):
+def _vary(a: Num[Array, "..."], axes: tuple[str, ...]) -> Num[Array, "..."]:
     """`a`, marked as different on the devices of these mesh axes."""
     new = tuple(axis for axis in axes if axis not in jax.typeof(a).manual_axis_type.varying)
     return jax.lax.pcast(a, new, to="varying") if new else a

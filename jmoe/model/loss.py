@@ -1,41 +1,60 @@
 """The loss of the model over a mesh: the head's cross-entropy a piece at a time, and the mixtures' auxiliary losses.
 
-Axes (jmoe/model/__init__.py): B rows, T positions (a batch holds T + 1 tokens a row: inputs and targets), D, N, V, Z.
+Axes (jmoe/model/__init__.py): B rows, T positions (a batch holds T + 1 tokens a row: inputs and targets), D, N, V,
+Y parts of a row, Z pieces of the tokens.
 """
+
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int, Num
+from ml_collections import ConfigDict
 
 from jmoe.config.schema import setting
-from jmoe.model import sharding
-from jmoe.model.decoder import decode
+from jmoe.model import sharding, transformer
+from jmoe.model.parameters import parameter_specs
 from jmoe.model.routing import is_count
 
 LOGITS_BYTES = 2**26  # float32 logits of one piece on one device; more where the head's gradient is large
 SUMMED = ("load_balance", "router_z")  # over layers; the other metrics of a layer are averaged
+Batch = Int[Array, "B T+1"]
 
 
-def loss_fn(params, batch, config, mesh):
-    """Cross-entropy plus weighted balance and z losses, summed over layers; batch [B, T + 1].
+def loss_fn(
+    params: dict, batch: Batch, config: ConfigDict, mesh: jax.sharding.Mesh
+) -> tuple[Float[Array, ""], dict[str, Array | dict[str, Array]]]:
+    """Cross-entropy plus weighted balance and z losses, summed over layers.
+
+    Args:
+      params: init_params' tree, over the whole mesh.
+      batch: rows of T + 1 tokens, over the whole mesh.
+      config: of the run.
+      mesh: of sharding.make_mesh.
 
     Returns:
       loss, and metrics: cross_entropy (nats per token), routing.METRICS over all layers, `layers`: the same by layer.
       With config.model.balance="bias" also `chosen`, int32 [layers, E]: choices of each expert, and no balance loss.
     """
 
-    def local(params, batch):
-        x_BTD, head_DV, layers = decode(params, batch[:, :-1], config, training=True)
-        target_N, x_ND = _shared_out(batch[:, 1:], x_BTD)
+    def over_rows(metric: Array) -> Array:
+        if is_count(metric):
+            return sharding.total(metric, sharding.ROWS)
+        return sharding.mean(metric, sharding.ROWS)
+
+    def local(params: dict, batch: Batch) -> tuple[Float[Array, ""], dict[str, Array]]:
+        x_BTD, head_DV, layers = transformer.apply(params, batch[:, :-1], config, training=True)
+        target_N, x_ND = _tokens_of_this_device(batch[:, 1:], x_BTD)
         nats = mean_cross_entropy(x_ND, sharding.vary(head_DV, "model"), target_N)
-        over_rows = lambda m: (sharding.total if is_count(m) else sharding.mean)(m, sharding.ROWS)
         return sharding.mean(nats), jax.tree.map(over_rows, layers)
 
-    specs = sharding.parameter_specs(config.model), sharding.TOKENS
+    specs = (parameter_specs(config.model), sharding.TOKENS)
     nats, layers = sharding.per_device(local, mesh, specs, sharding.REPLICATED)(params, batch)
     if not layers:
         return nats, {"cross_entropy": nats}
-    chosen = {name: layers.pop(name) for name in [*layers] if is_count(layers[name])}
+    chosen = {name: metric for name, metric in layers.items() if is_count(metric)}
+    layers = {name: metric for name, metric in layers.items() if name not in chosen}
     means = {name: jnp.sum(m) if name in SUMMED else jnp.mean(m) for name, m in layers.items()}
     loss = nats
     if setting(config.model, "balance") == "loss":
@@ -46,41 +65,47 @@ def loss_fn(params, batch, config, mesh):
 
 def position_parts(seq_len: int) -> list[tuple[int, int]]:
     """(first, last) position of each part of a row, from 1 on: 1-2, 3-4, 5-8, 9-16, ... up to seq_len."""
-    ends = [0, *(2**i for i in range(1, max(seq_len - 1, 1).bit_length())), seq_len]
-    return [(before + 1, end) for before, end in zip(ends, ends[1:])]
+    powers = [2**i for i in range(1, max(seq_len - 1, 1).bit_length())]
+    return [(before + 1, end) for before, end in itertools.pairwise([0, *powers, seq_len])]
 
 
-def sums_without_drops(params, batch, weight, config, mesh):
-    """[summed nats, tokens, summed nats of each of `position_parts`] of a batch [B, T + 1] whose rows count `weight`
-    [B] times, nothing dropped."""
+def sums_without_drops(
+    params: dict, batch: Batch, weight: Float[Array, " B"], config: ConfigDict, mesh: jax.sharding.Mesh
+) -> Float[Array, " 2+Y"]:
+    """[summed nats, tokens, summed nats of each of `position_parts`] of a batch, with nothing dropped.
+
+    weight: how often each row counts. Other arguments are as of loss_fn.
+    """
     parts = position_parts(batch.shape[1] - 1)
     part_T = np.repeat(np.arange(len(parts), dtype=np.int32), [last - first + 1 for first, last in parts])
 
-    def local(params, batch, weight_B):
-        x_BTD, head_DV, _ = decode(params, batch[:, :-1], config, training=False)
+    def local(params: dict, batch: Batch, weight_B: Float[Array, " B"]) -> Float[Array, " 2+Y"]:
+        x_BTD, head_DV, _ = transformer.apply(params, batch[:, :-1], config, training=False)
         weight_BT = jnp.broadcast_to(weight_B[:, None], batch[:, 1:].shape)
         part_BT = jnp.broadcast_to(part_T, weight_BT.shape)
-        target_N, weight_N, part_N, x_ND = _shared_out(batch[:, 1:], weight_BT, part_BT, x_BTD)
+        target_N, weight_N, part_N, x_ND = _tokens_of_this_device(batch[:, 1:], weight_BT, part_BT, x_BTD)
         nats_N = cross_entropy(x_ND, sharding.vary(head_DV, "model"), target_N) * weight_N
-        nats_P = jnp.stack([jnp.sum(nats_N, where=part_N == p) for p in range(len(parts))])
-        return sharding.total(jnp.concatenate([jnp.stack([jnp.sum(nats_N), jnp.sum(weight_N)]), nats_P]))
+        nats_Y = jnp.stack([jnp.sum(nats_N, where=part_N == part) for part in range(len(parts))])
+        return sharding.total(jnp.concatenate([jnp.stack([jnp.sum(nats_N), jnp.sum(weight_N)]), nats_Y]))
 
-    specs = sharding.parameter_specs(config.model), sharding.TOKENS, sharding.TOKENS
+    specs = (parameter_specs(config.model), sharding.TOKENS, sharding.TOKENS)
     return sharding.per_device(local, mesh, specs, sharding.REPLICATED)(params, batch, weight)
 
 
-def _shared_out(a_BT, *arrays):
+def _tokens_of_this_device(*arrays: Num[Array, "B T ..."]) -> list[Num[Array, "N ..."]]:
     """The tokens of this device's head, flattened: each device of the model axis takes a part of a row's positions."""
-    arrays, size = [a_BT, *arrays], jax.lax.axis_size("model")
+    size = jax.lax.axis_size("model")
     if size > 1:
-        part = a_BT.shape[1] // size
+        part = arrays[0].shape[1] // size
         start = jax.lax.axis_index("model") * part
         arrays = [jax.lax.dynamic_slice_in_dim(sharding.vary(a, "model"), start, part, axis=1) for a in arrays]
     return [a.reshape(-1, *a.shape[2:]) for a in arrays]
 
 
-def _pieces(x_ND, target_N, vocab_size):
-    """x_ZND and target_ZN, in the fewest equal pieces whose logits fit LOGITS_BYTES or twice the head's gradient.
+def _pieces(
+    x_ND: Float[Array, "N D"], target_N: Int[Array, " N"], vocab_size: int
+) -> tuple[Float[Array, "Z N D"], Int[Array, "Z N"]]:
+    """Tokens in the fewest equal pieces whose logits fit LOGITS_BYTES or twice the head's gradient.
 
     Each piece reads and writes the whole gradient of the head: shorter pieces would do little else.
     """
@@ -90,30 +115,54 @@ def _pieces(x_ND, target_N, vocab_size):
     return x_ND.reshape(z, n // z, -1), target_N.reshape(z, -1)
 
 
-def _logits_and_nats(x_ND, head_DV, target_N):
+def _logits_and_nats(
+    x_ND: Float[Array, "N D"], head_DV: Float[Array, "D V"], target_N: Int[Array, " N"]
+) -> tuple[Float[Array, "N V"], Float[Array, " N"], Float[Array, " N"]]:
+    """Float32 logits, their logsumexp, and the nats of each token."""
     logits_NV = jnp.matmul(x_ND, head_DV, preferred_element_type=jnp.float32)
     lse_N = jax.nn.logsumexp(logits_NV, axis=-1)
     return logits_NV, lse_N, lse_N - jnp.take_along_axis(logits_NV, target_N[:, None], axis=-1)[:, 0]
 
 
-def cross_entropy(x_ND, head_DV, target_N):
+def cross_entropy(
+    x_ND: Float[Array, "N D"], head_DV: Float[Array, "D V"], target_N: Int[Array, " N"]
+) -> Float[Array, " N"]:
     """Nats of each token; logits exist a piece at a time."""
-    pieces = _pieces(x_ND, target_N, head_DV.shape[1])
-    return jax.lax.map(lambda args: _logits_and_nats(args[0], head_DV, args[1])[2], pieces).reshape(-1)
+
+    def nats_of_piece(piece: tuple[Float[Array, "N D"], Int[Array, " N"]]) -> Float[Array, " N"]:
+        x_ND, target_N = piece
+        _, _, nats_N = _logits_and_nats(x_ND, head_DV, target_N)
+        return nats_N
+
+    return jax.lax.map(nats_of_piece, _pieces(x_ND, target_N, head_DV.shape[1])).reshape(-1)
 
 
 @jax.custom_vjp
-def mean_cross_entropy(x_ND, head_DV, target_N):
-    """Mean of `cross_entropy`; its gradient is computed along with the value, so that no logit is made twice."""
+def mean_cross_entropy(
+    x_ND: Float[Array, "N D"], head_DV: Float[Array, "D V"], target_N: Int[Array, " N"]
+) -> Float[Array, ""]:
+    """Mean of `cross_entropy`.
+
+    JAX's own gradient would keep all logits, or make them twice. This one is computed along with the value, a piece at
+    a time, and sums the head's gradient in float32.
+    """
     return jnp.mean(cross_entropy(x_ND, head_DV, target_N))
 
 
-def _mean_cross_entropy_forward(x_ND, head_DV, target_N):
-    n_tokens, vocab_size = len(x_ND), head_DV.shape[1]
+Gradients = tuple[Float[Array, "N D"], Float[Array, "D V"]]  # of x_ND and head_DV
 
-    def piece(carry, args):
+
+def _mean_cross_entropy_fwd(
+    x_ND: Float[Array, "N D"], head_DV: Float[Array, "D V"], target_N: Int[Array, " N"]
+) -> tuple[Float[Array, ""], Gradients]:
+    n_tokens = len(x_ND)
+    vocab_size = head_DV.shape[1]
+
+    def add_piece(
+        carry: tuple[Float[Array, ""], Float[Array, "D V"]], piece: tuple[Float[Array, "N D"], Int[Array, " N"]]
+    ) -> tuple[tuple[Float[Array, ""], Float[Array, "D V"]], Float[Array, "N D"]]:
         total, dhead_DV = carry
-        x_ND, target_N = args
+        x_ND, target_N = piece
         logits_NV, lse_N, nats_N = _logits_and_nats(x_ND, head_DV, target_N)
         dlogits_NV = jnp.exp(logits_NV - lse_N[:, None]) - (jnp.arange(vocab_size) == target_N[:, None])
         dlogits_NV = (dlogits_NV / n_tokens).astype(x_ND.dtype)
@@ -121,14 +170,16 @@ def _mean_cross_entropy_forward(x_ND, head_DV, target_N):
         return (total + jnp.sum(nats_N), dhead_DV), dlogits_NV @ head_DV.T
 
     zero = jnp.zeros((), jnp.float32) * jnp.sum(x_ND[:1, :1].astype(jnp.float32))
-    start = zero, jnp.zeros(head_DV.shape, jnp.float32) + zero
-    (total, dhead_DV), dx_ZND = jax.lax.scan(piece, start, _pieces(x_ND, target_N, vocab_size))
+    start = (zero, jnp.zeros(head_DV.shape, jnp.float32) + zero)
+    (total, dhead_DV), dx_ZND = jax.lax.scan(add_piece, start, _pieces(x_ND, target_N, vocab_size))
     return total / n_tokens, (dx_ZND.reshape(x_ND.shape), dhead_DV.astype(head_DV.dtype))
 
 
-def _mean_cross_entropy_backward(residual, g):
-    dx_ND, dhead_DV = residual
+def _mean_cross_entropy_bwd(
+    gradients: Gradients, g: Float[Array, ""]
+) -> tuple[Float[Array, "N D"], Float[Array, "D V"], None]:
+    dx_ND, dhead_DV = gradients
     return dx_ND * g.astype(dx_ND.dtype), dhead_DV * g.astype(dhead_DV.dtype), None
 
 
-mean_cross_entropy.defvjp(_mean_cross_entropy_forward, _mean_cross_entropy_backward)
+mean_cross_entropy.defvjp(_mean_cross_entropy_fwd, _mean_cross_entropy_bwd)

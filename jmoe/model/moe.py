@@ -8,9 +8,18 @@ Axes (jmoe/model/__init__.py): A choices of a token, D, E, F, G groups, S tokens
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 
-def reference_moe(x_GSD, router_DE, gate_EDF, up_EDF, down_EFD, top_k: int, capacity: int | None):
+def reference_moe(
+    x_GSD: Float[Array, "G S D"],
+    router_DE: Float[Array, "D E"],
+    gate_EDF: Float[Array, "E D F"],
+    up_EDF: Float[Array, "E D F"],
+    down_EFD: Float[Array, "E F D"],
+    top_k: int,
+    capacity: int | None,
+) -> Float[Array, "G S D"]:
     """y_GSD: each token's `top_k` experts, weighted by their shares of the chosen experts' probabilities.
 
     Switch Transformer (Fedus et al. 2021, Eq. 1-3) for top_k = 1, where the weight is the probability itself; GShard
@@ -32,8 +41,8 @@ def reference_moe(x_GSD, router_DE, gate_EDF, up_EDF, down_EFD, top_k: int, capa
         in_turn_GASE = chosen_GSAE.swapaxes(1, 2)
         flat_GJE = in_turn_GASE.reshape(len(x_GSD), -1, n_experts)
         before_GJE = jnp.cumsum(flat_GJE, axis=1) - flat_GJE
-        served_GJE = flat_GJE * (before_GJE < capacity)
-        chosen_GSAE = served_GJE.reshape(in_turn_GASE.shape).swapaxes(1, 2)
+        fits_GJE = flat_GJE * (before_GJE < capacity)
+        chosen_GSAE = fits_GJE.reshape(in_turn_GASE.shape).swapaxes(1, 2)
     weight_GSE = jnp.einsum("gsa,gsae->gse", gate_GSA, chosen_GSAE)
 
     hidden_GSEF = jax.nn.silu(jnp.einsum("gsd,edf->gsef", x_GSD, gate_EDF)) * jnp.einsum("gsd,edf->gsef", x_GSD, up_EDF)

@@ -9,24 +9,38 @@ slots, N, S, X.
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Num
 
 from jmoe.model import permute, routing
 from jmoe.model.experts import swiglu
+from jmoe.model.permute import ExpertWeights
 
 
-def moe_with_capacity(x_GSD, gate_GJ, choice_of_slot_GEC, slot_of_choice_GJ, weights) -> jax.Array:
-    """y_GSD: the sum of each token's chosen experts, weighted by their gates; all tokens are one group.
+def moe_with_capacity(
+    x_GSD: Float[Array, "1 S D"],
+    gate_GJ: Float[Array, "1 J"],
+    choice_of_slot_GEC: Int[Array, "G E C"],
+    slot_of_choice_GJ: Int[Array, "1 J"],
+    weights: ExpertWeights,
+) -> Float[Array, "1 S D"]:
+    """The sum of each token's chosen experts, weighted by their gates.
 
-    choice_of_slot_GEC, slot_of_choice_GJ: from assign_slots_of_groups.
+    Args:
+      x_GSD: all tokens of this device, as one group.
+      gate_GJ: of each choice.
+      choice_of_slot_GEC, slot_of_choice_GJ: from assign_slots_of_groups.
+      weights: of this device's experts.
     """
     choice_of_slot_GL = choice_of_slot_GEC.swapaxes(0, 1).reshape(1, -1)
     slots = permute.make_slots(choice_of_slot_GL, slot_of_choice_GJ, x_GSD.shape[1])
     rows_GLD, row_gates_GL1 = permute.dispatch(x_GSD, gate_GJ, slots)
-    expert_rows_GLD = _experts(rows_GLD, row_gates_GL1, weights)
-    return permute.combine(expert_rows_GLD, slots)
+    outputs_GLD = _experts(rows_GLD, row_gates_GL1, weights)
+    return permute.combine(outputs_GLD, slots)
 
 
-def assign_slots_of_groups(expert_GJ: jax.Array, n_tokens: int, n_experts: int, capacity: int):
+def assign_slots_of_groups(
+    expert_GJ: Int[Array, "G J"], n_tokens: int, n_experts: int, capacity: int
+) -> tuple[Int[Array, "G E C"], Int[Array, "1 J"], Float[Array, " G"]]:
     """Assigns slots in each group; choices are then numbered as if all `n_tokens` tokens were one group.
 
     Returns:
@@ -34,9 +48,10 @@ def assign_slots_of_groups(expert_GJ: jax.Array, n_tokens: int, n_experts: int, 
       slot_of_choice_GJ, of one group of all tokens, where an expert's slots of all groups lie together;
       drop_rate_G: the share of choices dropped.
     """
-    n_groups, top_k = len(expert_GJ), expert_GJ.size // n_tokens
+    n_groups = len(expert_GJ)
+    top_k = expert_GJ.size // n_tokens
     group_tokens = n_tokens // n_groups
-    choice_GL, slot_GJ = assign(expert_GJ, n_experts, capacity)
+    choice_GL, slot_GJ = assign_slots(expert_GJ, n_experts, capacity)
     drop_rate_G = jnp.mean(slot_GJ == n_experts * capacity, axis=-1, dtype=jnp.float32)
     group_G1 = jnp.arange(n_groups)[:, None]
     turn_GL, token_GL = jnp.divmod(choice_GL, group_tokens)  # an empty slot's turn is top_k
@@ -46,7 +61,9 @@ def assign_slots_of_groups(expert_GJ: jax.Array, n_tokens: int, n_experts: int, 
     return choice_GEC, slot_J, drop_rate_G
 
 
-def assign(expert_GJ: jax.Array, n_experts: int, capacity: int, start=0) -> tuple[jax.Array, jax.Array]:
+def assign_slots(
+    expert_GJ: Int[Array, "G J"], n_experts: int, capacity: int, start: int | Int[Array, ""] = 0
+) -> tuple[Int[Array, "G L"], Int[Array, "G J"]]:
     """Assigns slots by a sort: each expert serves its choices in their order, from number `start` on, until it is full.
 
     Returns:
@@ -54,28 +71,32 @@ def assign(expert_GJ: jax.Array, n_experts: int, capacity: int, start=0) -> tupl
       slot_of_choice_GJ: the slot of each choice, L where the choice is dropped.
     """
     n_choices = expert_GJ.shape[1]
-    order_GJ, place_GJ, count_GE, first_GE = routing.queues(expert_GJ, n_experts)
-    place_GJ, count_GE, first_GE = place_GJ - start, count_GE - start, first_GE + start
-    served_GJ = (place_GJ >= 0) & (place_GJ < capacity)
-    slot_of_choice_GJ = jnp.where(served_GJ, expert_GJ * capacity + place_GJ, n_experts * capacity)
+    choices = routing.sort_by_expert(expert_GJ, n_experts)
+    place_GJ = choices.place_GJ - start
+    count_GE = choices.count_GE - start
+    first_GE = choices.first_GE + start
+    fits_GJ = (place_GJ >= 0) & (place_GJ < capacity)
+    slot_of_choice_GJ = jnp.where(fits_GJ, expert_GJ * capacity + place_GJ, n_experts * capacity)
 
     place_C = jnp.arange(capacity)
     sorted_GEC = jnp.minimum(first_GE[:, :, None] + place_C, n_choices - 1)
-    choice_GL = jnp.take_along_axis(order_GJ, sorted_GEC.reshape(len(expert_GJ), -1), axis=-1)
+    choice_GL = jnp.take_along_axis(choices.order_GJ, sorted_GEC.reshape(len(expert_GJ), -1), axis=-1)
     full_GL = (place_C < count_GE[:, :, None]).reshape(choice_GL.shape)
     return jnp.where(full_GL, choice_GL, n_choices), slot_of_choice_GJ
 
 
-def _experts(rows_GLD, row_gates_GL1, weights):
+def _experts(
+    rows_GLD: Float[Array, "1 L D"], row_gates_GL1: Float[Array, "1 L 1"], weights: ExpertWeights
+) -> Float[Array, "1 L D"]:
     """Passes every slot through its expert, which may be on another device of the expert axis."""
     n_local_experts = len(weights[0])
     n_devices = jax.lax.axis_size("expert")
 
-    def to_experts(a_GLI):
-        """[1, X E N, I] to the devices of their experts: [E, X, N, I]."""
+    def to_experts(a_GLI: Num[Array, "1 L I"]) -> Num[Array, "E X N I"]:
+        """Sends slots to the devices of their experts; N slots come from each device."""
         return permute.exchange(a_GLI).reshape(n_devices, n_local_experts, -1, a_GLI.shape[2]).swapaxes(0, 1)
 
-    def of_each_expert(a_EXNI):
+    def of_each_expert(a_EXNI: Num[Array, "E X N I"]) -> Num[Array, "E N I"]:
         return a_EXNI.reshape(n_local_experts, -1, a_EXNI.shape[3])
 
     rows_EXND = to_experts(rows_GLD)

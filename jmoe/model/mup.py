@@ -7,21 +7,35 @@ config.mup_base, whose other widths (d_ff, d_expert, heads times head_dim) grow 
 of choices have no factor.
 """
 
-from typing import NamedTuple
+import dataclasses
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
-from jmoe.config import weights
-from jmoe.config.schema import NEUTRAL, flat, setting
+from jmoe.config import counts
+from jmoe.config.schema import NEUTRAL, flat
+from jmoe.model.param import Description
+from jmoe.model.transformer import describe
 
 
-class Rule(NamedTuple):
-    """Powers of d_model / config.mup_base.d_model."""
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """Powers of d_model / config.mup_base.d_model.
 
-    initial: float  # beside 1 / sqrt(fan_in) of weights.Weight
-    adamw: float  # of the rate
-    muon: float | None = None  # of the rate; None: Muon leaves the weight to AdamW
+    Attributes:
+      initial: of initial values, beside 1 / sqrt(fan_in).
+      adamw: of AdamW's rate.
+      muon: of Muon's rate; None: Muon leaves the weight to AdamW.
+    """
+
+    initial: float
+    adamw: float
+    muon: float | None = None
+
+    def rate(self, by_muon: bool) -> float:
+        """The power of the rate that the weight has."""
+        return self.adamw if self.muon is None or not by_muon else self.muon
 
 
 INPUT = Rule(0, 0)  # Table 3: input weights and biases
@@ -30,28 +44,50 @@ OUTPUT = Rule(-1 / 2, -1)  # Table 3: output weights; a router's outputs, too, a
 # to stay as it is while both grow (Yang, Simon & Bernstein 2023, arXiv 2310.17813, Condition 1)
 HIDDEN = Rule(0, -1, -1 / 2)
 RULES = {"embedding": INPUT, "norm": INPUT, "bias": INPUT, "router": OUTPUT, "head": OUTPUT}  # by role; else HIDDEN
-ENDS = "out", "down", "shared_down"  # of residual branches, which are divided by n_blocks / mup_base.n_blocks
 
 
-def factors(config) -> tuple[dict, dict] | None:
-    """(of initial values, of rates), each a tree like weights.table of what multiplies that weight; None for
-    config.parametrization = "standard"."""
-    values, model = NEUTRAL | flat(config), config.model
+@dataclasses.dataclass(frozen=True)
+class Factors:
+    """Trees like transformer.describe of what multiplies the initial values and the rate of each parameter."""
+
+    initial: dict
+    rate: dict
+
+
+def factors(config: ConfigDict) -> Factors | None:
+    """The factors of a config; None for config.parametrization = "standard"."""
+    model = config.model
+    values = NEUTRAL | flat(config)
     if values["parametrization"] == "standard":
         return None
-    width, depth = (model[name] / values[f"mup_base.{name}"] for name in ("d_model", "n_blocks"))
+    width = model.d_model / values["mup_base.d_model"]
+    depth = model.n_blocks / values["mup_base.n_blocks"]
+    _, _, head_dim = counts.heads(model)
     # scores are divided by the head size instead of its root (Definition 4.1), by smaller queries or their norm's scale
-    queries = (values["mup_base.head_dim"] / weights.heads(model)[2]) ** 0.5
-    both = dict.fromkeys(ENDS, 1 / depth)
-    if setting(model, "qk_norm") != "none":
-        both["q_norm"] = queries
-    else:
-        both |= {"q": queries, "qkv": np.reshape([queries, 1, 1], (3, 1, 1)).astype(np.float32)}
-
-    def tree(power):
-        of = lambda path, weight: both.get(path[-1].key, 1.0) * width ** power(RULES.get(weight.role, HIDDEN))
-        return jax.tree_util.tree_map_with_path(of, weights.table(model))
-
+    queries = (values["mup_base.head_dim"] / head_dim) ** 0.5
     by_muon = values["optimizer.name"] == "muon"
-    rate = lambda rule: rule.muon if by_muon and rule.muon is not None else rule.adamw
-    return tree(lambda rule: rule.initial), tree(rate)
+
+    def of_depth_and_queries(description: Description) -> float | np.ndarray:
+        kind = description.kind
+        if kind.adds_to_residual:
+            return 1 / depth
+        if kind.n_query_parts == 0:
+            return 1.0
+        if kind.role == "norm":
+            return queries
+        n_parts = description.shape[-3]  # of [layers, D, parts, heads, K]
+        if kind.n_query_parts == n_parts:
+            return queries
+        of_parts = [queries] * kind.n_query_parts + [1.0] * (n_parts - kind.n_query_parts)
+        return np.reshape(of_parts, (n_parts, 1, 1)).astype(np.float32)
+
+    def initial(description: Description) -> float | np.ndarray:
+        rule = RULES.get(description.kind.role, HIDDEN)
+        return of_depth_and_queries(description) * width**rule.initial
+
+    def rate(description: Description) -> float | np.ndarray:
+        rule = RULES.get(description.kind.role, HIDDEN)
+        return of_depth_and_queries(description) * width ** rule.rate(by_muon)
+
+    tree = describe(model)
+    return Factors(jax.tree.map(initial, tree), jax.tree.map(rate, tree))

@@ -1,4 +1,4 @@
-"""Moves tokens into slots and back, and between devices: what both kinds of mixture share.
+"""Moves tokens into slots and back, and between devices. Both kinds of mixture share this.
 
 Axes (jmoe/model/__init__.py): D, G, I units of any kind, J choices of a group, L slots, S tokens of a group,
 X devices of the expert axis.
@@ -9,6 +9,10 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Num
+
+# gate, up and down of this device's experts
+ExpertWeights = tuple[Float[Array, "E D F"], Float[Array, "E D F"], Float[Array, "E F D"]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,19 +26,21 @@ class Slots:
       top_k: choices of a token, J / S.
     """
 
-    choice_of_slot_GL: jax.Array
-    slot_of_choice_GJ: jax.Array
-    token_of_slot_GL: jax.Array
+    choice_of_slot_GL: Int[Array, "G L"]
+    slot_of_choice_GJ: Int[Array, "G J"]
+    token_of_slot_GL: Int[Array, "G L"]
     top_k: int
 
 
-def make_slots(choice_of_slot_GL: jax.Array, slot_of_choice_GJ: jax.Array, n_tokens: int) -> Slots:
+def make_slots(choice_of_slot_GL: Int[Array, "G L"], slot_of_choice_GJ: Int[Array, "G J"], n_tokens: int) -> Slots:
     """Slots of groups of `n_tokens` tokens."""
     top_k = slot_of_choice_GJ.shape[1] // n_tokens
     return Slots(choice_of_slot_GL, slot_of_choice_GJ, choice_of_slot_GL % n_tokens, top_k)
 
 
-def dispatch(x_GSD: jax.Array, gate_GJ: jax.Array, slots: Slots) -> tuple[jax.Array, jax.Array]:
+def dispatch(
+    x_GSD: Float[Array, "G S D"], gate_GJ: Float[Array, "G J"], slots: Slots
+) -> tuple[Float[Array, "G L D"], Float[Array, "G L 1"]]:
     """The row and the gate of each slot: rows_GLD and gate_GL1, in x's dtype.
 
     An empty slot holds the row of some token and a gate of zero. So it adds nothing to the result, nor to the
@@ -47,18 +53,21 @@ def dispatch(x_GSD: jax.Array, gate_GJ: jax.Array, slots: Slots) -> tuple[jax.Ar
     return rows_GLD, gate_GL1
 
 
-def combine(rows_GLD: jax.Array, slots: Slots) -> jax.Array:
+def combine(rows_GLD: Float[Array, "G L D"], slots: Slots) -> Float[Array, "G S D"]:
     """y_GSD: the sum over each token's choices of the rows in their slots."""
     return _unpermute(rows_GLD, slots.slot_of_choice_GJ, slots.token_of_slot_GL, slots.top_k)
 
 
-def flatten_groups(a_GJ: jax.Array, top_k: int) -> jax.Array:
+def flatten_groups(a_GJ: Num[Array, "G J"], top_k: int) -> Num[Array, "1 J"]:
     """The choices of all groups as those of one: the first choices of all tokens, then their second ones."""
     return a_GJ.reshape(len(a_GJ), top_k, -1).swapaxes(0, 1).reshape(1, -1)
 
 
-def exchange(a_GLI: jax.Array) -> jax.Array:
-    """Rows of one group that lie in equal parts for each device of the expert axis, to it; again, and they are back."""
+def exchange(a_GLI: Num[Array, "1 L ..."]) -> Num[Array, "1 L ..."]:
+    """Sends rows of one group, which lie in equal parts for each device of the expert axis, to these devices.
+
+    A second exchange brings them back.
+    """
     n_devices = jax.lax.axis_size("expert")
     if n_devices == 1:
         return a_GLI
@@ -67,18 +76,18 @@ def exchange(a_GLI: jax.Array) -> jax.Array:
     return jax.lax.all_to_all(parts_XLI, "expert", split_axis=0, concat_axis=0, tiled=True).reshape(a_GLI.shape)
 
 
-def _gather(x_GSI, index_GL):
+def _gather(x_GSI: Num[Array, "G S I"], index_GL: Int[Array, "G L"]) -> Num[Array, "G L I"]:
     """The rows of x at `index`; some row where it is out of range."""
     return jnp.take_along_axis(x_GSI, index_GL[:, :, None], axis=1, mode="clip")  # to fill with zeros is one more pass
 
 
-def _gather_sums(x_GLI, index_GJ, n_copies: int):
-    """[G, S, I]: the sum over the copies of each row of those at `index`, nothing where it is out of range.
+def _gather_sums(x_GLI: Float[Array, "G L I"], index_GJ: Int[Array, "G J"], n_copies: int) -> Float[Array, "G S I"]:
+    """The sum over the copies of each row of those at `index`, nothing where it is out of range.
 
     Sums are float32. The rows of all choices, `n_copies` times as many as the sums, never exist as one array.
     """
 
-    def rows_at(index_GS):
+    def rows_at(index_GS: Int[Array, "G S"]) -> Float[Array, "G S I"]:
         rows_GSI = jnp.take_along_axis(x_GLI, index_GS[:, :, None], axis=1, mode="fill", fill_value=0)
         return rows_GSI.astype(jnp.float32)
 
@@ -90,21 +99,28 @@ def _gather_sums(x_GLI, index_GJ, n_copies: int):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _permute(x_GSI: jax.Array, source_GL: jax.Array, target_GJ: jax.Array, n_copies: int) -> jax.Array:
+def _permute(
+    x_GSI: Float[Array, "G S I"], source_GL: Int[Array, "G L"], target_GJ: Int[Array, "G J"], n_copies: int
+) -> Float[Array, "G L I"]:
     """The rows of x at `source`.
 
     target: where each row went, for each of its `n_copies` in turn (J = n_copies S), out of range if nowhere.
 
-    JAX's own gradient is a scatter-add, which devices run one row after another. This one gathers.
+    JAX's own gradient is a scatter-add, which devices run one row after another. This one gathers the rows of each
+    token's copies, and sums them in float32.
     """
     return _gather(x_GSI, source_GL)
 
 
-def _permute_fwd(x_GSI, source_GL, target_GJ, n_copies):
+def _permute_fwd(
+    x_GSI: Float[Array, "G S I"], source_GL: Int[Array, "G L"], target_GJ: Int[Array, "G J"], n_copies: int
+) -> tuple[Float[Array, "G L I"], Int[Array, "G J"]]:
     return _gather(x_GSI, source_GL), target_GJ
 
 
-def _permute_bwd(n_copies, target_GJ, dy_GLI):
+def _permute_bwd(
+    n_copies: int, target_GJ: Int[Array, "G J"], dy_GLI: Float[Array, "G L I"]
+) -> tuple[Float[Array, "G S I"], None, None]:
     return _gather_sums(dy_GLI, target_GJ, n_copies), None, None
 
 
@@ -112,19 +128,32 @@ _permute.defvjp(_permute_fwd, _permute_bwd)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _unpermute(rows_GLD: jax.Array, slot_of_choice_GJ: jax.Array, token_of_slot_GL: jax.Array, top_k: int) -> jax.Array:
+def _unpermute(
+    rows_GLD: Float[Array, "G L D"],
+    slot_of_choice_GJ: Int[Array, "G J"],
+    token_of_slot_GL: Int[Array, "G L"],
+    top_k: int,
+) -> Float[Array, "G S D"]:
     """The sum of the rows in each token's slots.
 
-    JAX's own gradient is a scatter-add, as of _permute. This one gathers each slot's token.
+    JAX's own gradient is a scatter-add, as of _permute. This one gathers the gradient of each slot's token, and leaves
+    empty slots what some token has: their gates are zero.
     """
     return _gather_sums(rows_GLD, slot_of_choice_GJ, top_k)
 
 
-def _unpermute_fwd(rows_GLD, slot_of_choice_GJ, token_of_slot_GL, top_k):
+def _unpermute_fwd(
+    rows_GLD: Float[Array, "G L D"],
+    slot_of_choice_GJ: Int[Array, "G J"],
+    token_of_slot_GL: Int[Array, "G L"],
+    top_k: int,
+) -> tuple[Float[Array, "G S D"], Int[Array, "G L"]]:
     return _gather_sums(rows_GLD, slot_of_choice_GJ, top_k), token_of_slot_GL
 
 
-def _unpermute_bwd(top_k, token_of_slot_GL, dy_GSD):
+def _unpermute_bwd(
+    top_k: int, token_of_slot_GL: Int[Array, "G L"], dy_GSD: Float[Array, "G S D"]
+) -> tuple[Float[Array, "G L D"], None, None]:
     return _gather(dy_GSD, token_of_slot_GL), None, None
 
 

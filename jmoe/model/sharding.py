@@ -3,21 +3,24 @@
 Mesh axes: `data` (batch; parameters and optimizer state are stored spread over it), `expert` (batch, and experts),
 `model` (attention heads and d_ff; Megatron's tensor parallelism). Tokens are spread over data and expert and are the
 same on every device of the model axis. The whole model runs per device, in one shard_map; weights are stored spread as
-jmoe/config/weights.py says and are gathered where they are used. Nothing a token sees depends on the mesh: groups
-belong to the config.
+their modules say (jmoe/model/param.py) and are gathered where they are used. Nothing a token sees depends on the mesh:
+groups belong to the config.
 """
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jax.experimental import mesh_utils
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Num
+from ml_collections import ConfigDict
 
-from jmoe.config import weights
 from jmoe.config.check import check_mesh
 
 AXES = ("data", "expert", "model")
@@ -28,12 +31,13 @@ REPLICATED = P()
 FEW = 8  # devices that may sum a weight's gradient in bfloat16: an error of 0.4%, hardly more than one rounding's
 
 
-def make_mesh(config, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
+def make_mesh(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
     """A (data, expert, model) mesh over all devices, or these; UserError for what check_mesh refuses.
 
     Of several TPU slices, each holds whole copies of the experts: only the data axis crosses the network between them.
     """
-    devices = jax.devices() if devices is None else devices
+    if devices is None:
+        devices = jax.devices()
     n_slices = count_slices(devices)
     data, expert, model = check_mesh(config, len(devices), n_slices)
     # on a TPU's torus of 4 x 4 x 4 chips an axis of 8 takes one axis of the torus and half of another
@@ -64,53 +68,54 @@ def platform() -> str:
     return device.platform if device else jax.default_backend()
 
 
-def parameter_specs(model) -> dict:
-    """PartitionSpecs of the parameters by name; those of the blocks have a leading axis of layers."""
+def per_device(function: Callable, mesh: jax.sharding.Mesh, in_specs: Any, out_specs: Any) -> Callable:
+    """`function`, but run on each device's shards; its collectives name the mesh axes.
 
-    def spec(path, weight):
-        if not any(weight.axes):
-            return P()
-        return P(None, *weight.axes) if len(path) > 1 else P(*weight.axes)
+    Args:
+      function: of this device's parts of the arguments.
+      mesh: whose axes the specs name.
+      in_specs: a PartitionSpec for each array of each argument.
+      out_specs: the same of what the function returns.
+    """
 
-    return jax.tree_util.tree_map_with_path(spec, weights.table(model))
+    def without_narrow_axes(spec: P) -> P:
+        return _without_narrow_axes(mesh, spec)
 
+    mapped_in = jax.tree.map(without_narrow_axes, in_specs)
+    mapped_out = jax.tree.map(without_narrow_axes, out_specs)
+    mapped = jax.shard_map(function, mesh=mesh, in_specs=mapped_in, out_specs=mapped_out)
 
-def parameter_shardings(mesh, model) -> dict:
-    """parameter_specs as NamedShardings on `mesh`."""
-    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), parameter_specs(model))
-
-
-def per_device(function, mesh, in_specs, out_specs):
-    """`function`, but run on each device's shards; its collectives name the mesh axes."""
-    used = lambda specs: jax.tree.map(lambda spec: _used(mesh, spec), specs)
-    mapped = jax.shard_map(function, mesh=mesh, in_specs=used(in_specs), out_specs=used(out_specs))
-
-    def call(*args):
-        out = mapped(*(jax.sharding.reshard(arg, specs) for arg, specs in zip(args, used(in_specs))))
+    def call(*args: Any) -> Any:
+        placed = [jax.sharding.reshard(arg, specs) for arg, specs in zip(args, mapped_in, strict=True)]
+        out = mapped(*placed)
         return jax.tree.map(lambda spec, part: jax.sharding.reshard(part, spec), out_specs, out)
 
     return call
 
 
-def _used(mesh, spec):
+def _without_narrow_axes(mesh: jax.sharding.Mesh, spec: P) -> P:
     """`spec` without the axes that have one device, over which nothing is ever spread, gathered or summed."""
-    wide = lambda axes: tuple(axis for axis in (axes if isinstance(axes, tuple) else (axes,)) if mesh.shape[axis] > 1)
-    return P(*(axes and wide(axes) or None for axes in spec))
+    dimensions = []
+    for axes in spec:
+        names = axes if isinstance(axes, tuple) else (axes,)
+        wide = tuple(axis for axis in names if axis is not None and mesh.shape[axis] > 1)
+        dimensions.append(wide if wide else None)
+    return P(*dimensions)
 
 
-def _wide(axes):
+def _wide(axes: Sequence[str]) -> tuple[str, ...]:
     """The axes that have several devices; none outside of per_device, since generation runs on one device."""
     inside = jax.sharding.get_abstract_mesh().manual_axes
     return tuple(axis for axis in axes if axis in inside and jax.lax.axis_size(axis) > 1)
 
 
-def vary(x, axis):
+def vary(x: Num[Array, "..."], axis: str) -> Num[Array, "..."]:
     """Marks `x`, equal on all devices of `axis`, as each device's own, so that its gradient is the sum of theirs."""
     return jax.lax.pcast(x, axis, to="varying") if _wide((axis,)) else x
 
 
-def gathered(param):
-    """This device's part of an nnx.Param, gathered along the data axis.
+def gathered(param: nnx.Param) -> Num[Array, "..."]:
+    """This device's part of a parameter, gathered along the data axis.
 
     Its gradient is summed over the devices that used it, and scattered back the same way.
     """
@@ -122,7 +127,7 @@ def gathered(param):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _gather(weight: jax.Array, data_dim: int | None, shared_by: tuple[str, ...]) -> jax.Array:
+def _gather(weight: Num[Array, "..."], data_dim: int | None, shared_by: tuple[str, ...]) -> Num[Array, "..."]:
     """The weight, gathered along its dimension `data_dim`, as an array of each device of the mesh axes `shared_by`.
 
     JAX's own gradient sums over the devices in the weight's type. In bfloat16 every partial sum is rounded, which at
@@ -135,11 +140,15 @@ def _gather(weight: jax.Array, data_dim: int | None, shared_by: tuple[str, ...])
     return weight
 
 
-def _gather_fwd(weight, data_dim, shared_by):
+def _gather_fwd(
+    weight: Num[Array, "..."], data_dim: int | None, shared_by: tuple[str, ...]
+) -> tuple[Num[Array, "..."], None]:
     return _gather(weight, data_dim, shared_by), None
 
 
-def _gather_bwd(data_dim, shared_by, _, dweight):
+def _gather_bwd(
+    data_dim: int | None, shared_by: tuple[str, ...], _: None, dweight: Num[Array, "..."]
+) -> tuple[Num[Array, "..."]]:
     dtype = dweight.dtype
     summed_over = shared_by if data_dim is None else ("data", *shared_by)
     if math.prod(jax.lax.axis_size(axis) for axis in summed_over) > FEW:
@@ -154,10 +163,16 @@ def _gather_bwd(data_dim, shared_by, _, dweight):
 _gather.defvjp(_gather_fwd, _gather_bwd)
 
 
-def total(x, axes=AXES, combine=jax.lax.psum):
-    """The sum of each device's `x` over mesh axes; `mean` and `largest` are called alike."""
-    return combine(x, _wide(axes)) if _wide(axes) else x
+def total(x: Num[Array, "..."], axes: Sequence[str] = AXES) -> Num[Array, "..."]:
+    """The sum of each device's `x` over mesh axes."""
+    return jax.lax.psum(x, _wide(axes)) if _wide(axes) else x
 
 
-mean = functools.partial(total, combine=jax.lax.pmean)
-largest = functools.partial(total, combine=jax.lax.pmax)
+def mean(x: Num[Array, "..."], axes: Sequence[str] = AXES) -> Num[Array, "..."]:
+    """The mean of each device's `x` over mesh axes."""
+    return jax.lax.pmean(x, _wide(axes)) if _wide(axes) else x
+
+
+def largest(x: Num[Array, "..."], axes: Sequence[str] = AXES) -> Num[Array, "..."]:
+    """The largest of each device's `x` over mesh axes."""
+    return jax.lax.pmax(x, _wide(axes)) if _wide(axes) else x

@@ -6,99 +6,139 @@ expert's, the queries' of all heads, the keys', the values', the heads' way out.
 so that Adam's rates and decay serve both (Liu et al. 2025, arXiv 2502.16982, Sec. 2.2).
 """
 
+import dataclasses
 import math
 
 import jax
 import optax
 from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Float
+from ml_collections import ConfigDict
 from optax.contrib import MuonDimensionNumbers, MuonState, scale_by_muon
 
-from jmoe.config import weights
+from jmoe.config import counts
 from jmoe.model import sharding
+from jmoe.model.param import Description
+from jmoe.model.transformer import describe
 
 RMS = 0.2  # of an update
 
 
-def scale_by_muon_and_adam(config) -> optax.GradientTransformation:
-    """Updates of the trained parameters as init_params names them, of rate 1 and without weight decay."""
-    table = weights.table(config.model)
-    is_matrix = lambda path: len(path) > 1 and table[path[0].key][path[1].key].role in weights.MATRICES
-    label = lambda path, _: "muon" if is_matrix(path) else "adam"
+def scale_by_muon_and_adam(config: ConfigDict) -> optax.GradientTransformation:
+    """Updates of the trained parameters, of rate 1 and without weight decay."""
+    descriptions = describe(config.model)
+
+    def optimizer_of(path: tuple, _: Array) -> str:
+        return "muon" if _described(descriptions, path).kind.role in counts.MATRICES else "adam"
+
+    def labels(params: dict) -> dict:
+        return jax.tree_util.tree_map_with_path(optimizer_of, params)
+
     adam = optax.scale_by_adam(config.optimizer.b1, config.optimizer.b2)
-    return optax.partition(
-        {"muon": _muon(table), "adam": adam}, lambda params: jax.tree_util.tree_map_with_path(label, params)
-    )
+    return optax.partition({"muon": _muon(descriptions), "adam": adam}, labels)
 
 
-def _muon(table) -> optax.GradientTransformation:
-    """optax's on a tree of matrices alone, each whole where it is orthogonalised, and its update's RMS set."""
-    one = scale_by_muon(weight_dimension_numbers=lambda tree: jax.tree_util.tree_map_with_path(_dimensions, tree))
-
-    def local(grads, state):
-        moves = jax.tree_util.tree_map_with_path(lambda path, x: _moves(path, x, _axes(table, path)), grads)
-        there = lambda tree: jax.tree.map(_whole, tree, moves)
-        back = lambda tree: jax.tree.map(_spread, tree, moves)
-        updates, state = one.update(there(grads), state._replace(mu=there(state.mu)))
-        updates = jax.tree_util.tree_map_with_path(lambda path, x: _rms_factor(path, x) * x, updates)
-        return back(updates), state._replace(mu=back(state.mu))
-
-    def update(grads, state, params=None):
-        stored = jax.tree_util.tree_map_with_path(lambda path, _: P(*_axes(table, path)), grads)
-        specs = stored, MuonState(P(), stored, P())
-        return sharding.per_device(local, jax.sharding.get_abstract_mesh(), specs, specs)(grads, state)
-
-    return optax.GradientTransformation(one.init, update)
+def _described(descriptions: dict, path: tuple) -> Description:
+    """The description of the parameter at a path of jax.tree_util."""
+    for key in path:
+        descriptions = descriptions[key.key]
+    return descriptions
 
 
-def _axes(table, path) -> tuple[str | None, ...]:
-    """The mesh axes that the axes of a stacked weight are stored spread over."""
-    return None, *table[path[0].key][path[1].key].axes
+def _muon(descriptions: dict) -> optax.GradientTransformation:
+    """optax's Muon on a tree of matrices. Each is gathered where it is orthogonalised, and its update's RMS is set."""
+
+    def dimensions(tree: dict) -> dict:
+        return jax.tree_util.tree_map_with_path(lambda path, _: _dimensions(_described(descriptions, path)), tree)
+
+    optimizer = scale_by_muon(weight_dimension_numbers=dimensions)
+
+    def update_on_device(grads: dict, state: MuonState) -> tuple[dict, MuonState]:
+        moves = jax.tree_util.tree_map_with_path(lambda path, x: _moves(x, _described(descriptions, path)), grads)
+
+        def scaled(path: tuple, x: Float[Array, "..."]) -> Float[Array, "..."]:
+            return _rms_factor(x, _described(descriptions, path)) * x
+
+        whole_grads = jax.tree.map(_gather_matrices, grads, moves)
+        whole_state = state._replace(mu=jax.tree.map(_gather_matrices, state.mu, moves))
+        updates, new_state = optimizer.update(whole_grads, whole_state)
+        updates = jax.tree_util.tree_map_with_path(scaled, updates)
+        new_state = new_state._replace(mu=jax.tree.map(_spread_matrices, new_state.mu, moves))
+        return jax.tree.map(_spread_matrices, updates, moves), new_state
+
+    def update(grads: dict, state: MuonState, params: dict | None = None) -> tuple[dict, MuonState]:
+        stored = jax.tree_util.tree_map_with_path(lambda path, _: P(*_described(descriptions, path).axes), grads)
+        specs = (stored, MuonState(P(), stored, P()))
+        mesh = jax.sharding.get_abstract_mesh()
+        return sharding.per_device(update_on_device, mesh, specs, specs)(grads, state)
+
+    return optax.GradientTransformation(optimizer.init, update)
 
 
-def _dimensions(path, _=None) -> MuonDimensionNumbers:
+def _dimensions(description: Description) -> MuonDimensionNumbers:
     """The axes into and out of the matrices in an array of them, counted from the last."""
-    into = (-4,), (-2, -1)
-    known = {"qkv": into, "q": into, "kv": into, "out": ((-3, -2), (-1,))}
-    return MuonDimensionNumbers(*known.get(path[-1].key, ((-2,), (-1,))))
+    return MuonDimensionNumbers(description.kind.in_axes, description.kind.out_axes)
 
 
-def _rms_factor(path, x) -> float:
+def _rms_factor(x: Float[Array, "..."], description: Description) -> float:
     """The entries of an orthogonal matrix of m x n have an RMS of 1 / sqrt(max(m, n))."""
-    return RMS * math.sqrt(max(math.prod(x.shape[i] for i in axes) for axes in _dimensions(path)))
+    n_in = math.prod(x.shape[axis] for axis in description.kind.in_axes)
+    n_out = math.prod(x.shape[axis] for axis in description.kind.out_axes)
+    return RMS * math.sqrt(max(n_in, n_out))
 
 
-def _moves(path, x, mesh_axes) -> list[tuple[str, int, int | None]]:
-    """What makes the matrices whole of which this device has the parts `x`: (mesh axis, axis of x that is spread over
-    it and splits matrices, axis of layers or the like that is spread instead; None: every device gets all).
+@dataclasses.dataclass(frozen=True)
+class Move:
+    """One exchange that makes matrices whole, of which each device has parts.
+
+    Attributes:
+      mesh_axis: over whose devices the matrices are split.
+      axis: the axis of the array that is spread over them.
+      other_axis: the axis, of layers or the like, that is spread over them instead; None: every device gets all.
+    """
+
+    mesh_axis: str
+    axis: int
+    other_axis: int | None
+
+
+def _moves(x: Float[Array, "..."], description: Description) -> list[Move]:
+    """What makes the matrices whole of which this device has the parts `x`.
 
     An exchange leaves each device with some of the matrices; only where no axis divides do all do the same work.
     """
-    split = {i % x.ndim for axes in _dimensions(path) for i in axes}
-    n_left, moves = {i: x.shape[i] for i in range(x.ndim) if i not in split}, []
-    for i in sorted(split):
-        if (axis := mesh_axes[i]) and (size := jax.lax.axis_size(axis)) > 1:
-            other = next((j for j in n_left if n_left[j] % size == 0), None)
-            if other is not None:
-                n_left[other] //= size
-            moves.append((axis, i, other))
+    kind = description.kind
+    matrix_axes = {axis % x.ndim for axis in (*kind.in_axes, *kind.out_axes)}
+    n_left = {axis: x.shape[axis] for axis in range(x.ndim) if axis not in matrix_axes}
+    moves = []
+    for axis in sorted(matrix_axes):
+        mesh_axis = description.axes[axis]
+        size = 1 if mesh_axis is None else jax.lax.axis_size(mesh_axis)
+        if size == 1:
+            continue
+        other_axis = next((other for other in n_left if n_left[other] % size == 0), None)
+        if other_axis is not None:
+            n_left[other_axis] //= size
+        moves.append(Move(mesh_axis, axis, other_axis))
     return moves
 
 
-def _whole(x, moves):
-    for name, axis, other in moves:
-        if other is None:
-            x = jax.lax.all_gather(x, name, axis=axis, tiled=True)
+def _gather_matrices(x: Float[Array, "..."], moves: list[Move]) -> Float[Array, "..."]:
+    for move in moves:
+        if move.other_axis is None:
+            x = jax.lax.all_gather(x, move.mesh_axis, axis=move.axis, tiled=True)
         else:
-            x = jax.lax.all_to_all(x, name, other, axis, tiled=True)
+            x = jax.lax.all_to_all(x, move.mesh_axis, move.other_axis, move.axis, tiled=True)
     return x
 
 
-def _spread(x, moves):
-    """The inverse of _whole."""
-    for name, axis, other in reversed(moves):
-        if other is None:
-            size = x.shape[axis] // jax.lax.axis_size(name)
-            x = jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index(name) * size, size, axis)
+def _spread_matrices(x: Float[Array, "..."], moves: list[Move]) -> Float[Array, "..."]:
+    """The inverse of _gather_matrices."""
+    for move in reversed(moves):
+        if move.other_axis is None:
+            size = x.shape[move.axis] // jax.lax.axis_size(move.mesh_axis)
+            start = jax.lax.axis_index(move.mesh_axis) * size
+            x = jax.lax.dynamic_slice_in_dim(x, start, size, move.axis)
         else:
-            x = jax.lax.all_to_all(x, name, axis, other, tiled=True)
+            x = jax.lax.all_to_all(x, move.mesh_axis, move.axis, move.other_axis, tiled=True)
     return x

@@ -17,7 +17,7 @@ from jmoe import __version__
 from jmoe.config import counts
 from jmoe.config.schema import columns, setting
 from jmoe.errors import Damaged, UserError
-from jmoe.model.decoder import init_params
+from jmoe.model.parameters import init_params
 from jmoe.run import checkpoint, distributed, divergence, prediction
 from jmoe.run.checkpoint import State
 from jmoe.run.metrics import Report

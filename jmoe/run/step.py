@@ -1,118 +1,178 @@
 """The compiled steps: gradient over microbatches, optimizer, evaluation; no files, no clocks."""
 
 import functools
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxtyping import Array, Float, Int
+from ml_collections import ConfigDict
 
 from jmoe.config.check import microbatch_tokens
 from jmoe.config.schema import NEUTRAL
 from jmoe.errors import UserError
 from jmoe.model import mup, sharding
-from jmoe.model.decoder import init_params
-from jmoe.model.loss import loss_fn, position_parts, sums_without_drops
-from jmoe.model.routing import is_count, moved_bias
+from jmoe.model.loss import Batch, loss_fn, position_parts, sums_without_drops
+from jmoe.model.parameters import init_params, parameter_shardings
+from jmoe.model.routing import is_count, updated_bias
+from jmoe.model.transformer import describe
 from jmoe.run import muon
 
+Metrics = dict[str, Any]  # arrays by name; `layers` holds those of each layer
 
-def trained(params: dict) -> dict:
+
+def trained(params: dict, model: ConfigDict) -> dict:
     """A tree of parameters, or of their gradients, without the routers' bias, which no gradient moves."""
-    if "router_bias" not in params.get("blocks", ()):
-        return params
-    return params | {"blocks": {name: x for name, x in params["blocks"].items() if name != "router_bias"}}
+    return _without_biases(params, describe(model))
 
 
-def make_optimizer(config) -> optax.GradientTransformation:
-    """AdamW, or Muon and AdamW, on all parameters of `trained`, after clipping by global norm; the caller applies the
-    learning rate."""
-    optimizer = config.optimizer
-    scale = {
-        "adamw": lambda: optax.scale_by_adam(optimizer.b1, optimizer.b2),
-        "muon": lambda: muon.scale_by_muon_and_adam(config),
-    }[optimizer.get("name", NEUTRAL["optimizer.name"])]
+def _without_biases(params: dict, descriptions: dict) -> dict:
+    branch = {}
+    for name, value in params.items():
+        described = descriptions[name]
+        if isinstance(described, dict):
+            branch[name] = _without_biases(value, described)
+        elif described.kind.role != "bias":
+            branch[name] = value
+    return branch
+
+
+def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
+    """AdamW, or Muon and AdamW, on all parameters of `trained`, after clipping by global norm.
+
+    The caller applies the learning rate.
+    """
+    chain = [optax.clip_by_global_norm(config.optimizer.grad_clip), scale_by_optimizer(config)]
     factors = mup.factors(config)
-    by_weight = lambda updates, _: jax.tree.map(jnp.multiply, updates, trained(factors[1]))
-    chain = optax.chain(
-        optax.clip_by_global_norm(optimizer.grad_clip),
-        scale(),
-        *[optax.stateless(by_weight)] * bool(factors),
-        optax.add_decayed_weights(optimizer.weight_decay),
-    )
-    return optax.GradientTransformation(
-        lambda params: chain.init(trained(params)),
-        lambda grads, state, params: chain.update(trained(grads), state, trained(params)),
-    )
+    if factors is not None:
+        chain.append(_scale_by_tree(trained(factors.rate, config.model)))
+    chain.append(optax.add_decayed_weights(config.optimizer.weight_decay))
+    optimizer = optax.chain(*chain)
+
+    def init(params: dict) -> optax.OptState:
+        return optimizer.init(trained(params, config.model))
+
+    def update(grads: dict, state: optax.OptState, params: dict) -> tuple[dict, optax.OptState]:
+        return optimizer.update(trained(grads, config.model), state, trained(params, config.model))
+
+    return optax.GradientTransformation(init, update)
 
 
-def abstract_state(config, mesh):
+def scale_by_optimizer(config: ConfigDict) -> optax.GradientTransformation:
+    """The optimizer that config.optimizer.name names, of rate 1 and without weight decay."""
+    optimizer = config.optimizer
+    make = {
+        "adamw": functools.partial(optax.scale_by_adam, optimizer.b1, optimizer.b2),
+        "muon": functools.partial(muon.scale_by_muon_and_adam, config),
+    }[optimizer.get("name", NEUTRAL["optimizer.name"])]
+    return make()
+
+
+def _scale_by_tree(factors: dict) -> optax.GradientTransformation:
+    """Multiplies each update by its factor."""
+
+    def scale(updates: dict, _: dict | None) -> dict:
+        return jax.tree.map(jnp.multiply, updates, factors)
+
+    return optax.stateless(scale)
+
+
+def abstract_state(config: ConfigDict, mesh: jax.sharding.Mesh) -> tuple[dict, optax.OptState]:
     """(params, opt_state) as ShapeDtypeStructs placed on `mesh`."""
-    params = jax.tree.map(
-        lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s),
-        jax.eval_shape(lambda: init_params(config)),
-        sharding.parameter_shardings(mesh, config.model),
-    )
+
+    def placed(array: jax.ShapeDtypeStruct, place: jax.NamedSharding) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=place)
+
+    def placed_by_itself(array: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        spec = array.sharding.spec if array.sharding else sharding.REPLICATED
+        return placed(array, jax.NamedSharding(mesh, spec))
+
+    def initial() -> dict:
+        return init_params(config)
+
+    params = jax.tree.map(placed, jax.eval_shape(initial), parameter_shardings(mesh, config.model))
     with jax.set_mesh(mesh):
         opt_state = jax.eval_shape(make_optimizer(config).init, params)
-    place = lambda a: jax.NamedSharding(mesh, a.sharding.spec if a.sharding else sharding.REPLICATED)
-    return params, jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=place(a)), opt_state)
+    return params, jax.tree.map(placed_by_itself, opt_state)
 
 
-def gradient(params, batch, config, mesh):
-    """((loss, metrics), gradient) of loss_fn over a batch [B, T + 1], config.microbatch_tokens at a time.
+def gradient(
+    params: dict, batch: Batch, config: ConfigDict, mesh: jax.sharding.Mesh
+) -> tuple[tuple[Float[Array, ""], Metrics], dict]:
+    """((loss, metrics), gradient) of loss_fn over a batch, config.microbatch_tokens at a time.
 
     The loss is a mean over groups of tokens, and every microbatch holds equally many entire groups of each device. So
     the mean over microbatches is the mean over the batch's groups, however many microbatches there are.
     """
-    one = lambda rows: jax.value_and_grad(loss_fn, has_aux=True)(params, rows, config, mesh)
-    n_tokens, micro = batch.shape[0] * (batch.shape[1] - 1), microbatch_tokens(config)
-    if micro in (0, n_tokens):
-        return one(batch)
-    n = n_tokens // micro
-    split = lambda rows: rows.reshape(n, -1, rows.shape[1])  # splits each device's own rows, so that none moves
-    microbatches = sharding.per_device(split, mesh, (sharding.TOKENS,), sharding.MICROBATCHES)(batch)
 
-    def add(total, rows):
-        values, grads = one(rows)
+    def of_rows(rows: Batch) -> tuple[tuple[Float[Array, ""], Metrics], dict]:
+        return jax.value_and_grad(loss_fn, has_aux=True)(params, rows, config, mesh)
+
+    n_rows, row_tokens = batch.shape
+    n_tokens = n_rows * (row_tokens - 1)
+    micro = microbatch_tokens(config)
+    if micro in (0, n_tokens):
+        return of_rows(batch)
+    n_microbatches = n_tokens // micro
+
+    def split(rows: Batch) -> Int[Array, "n_microbatches B T+1"]:
+        """Splits each device's own rows, so that none moves."""
+        return rows.reshape(n_microbatches, -1, rows.shape[1])
+
+    def add(total: dict, rows: Batch) -> tuple[dict, tuple[Float[Array, ""], Metrics]]:
+        values, grads = of_rows(rows)
         return jax.tree.map(jnp.add, total, grads), values
 
+    def over_microbatches(x: Array) -> Array:
+        return jnp.sum(x, axis=0) if is_count(x) else jnp.mean(x, axis=0)
+
+    microbatches = sharding.per_device(split, mesh, (sharding.TOKENS,), sharding.MICROBATCHES)(batch)
     total, values = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), microbatches)
-    over_microbatches = lambda x: (jnp.sum if is_count(x) else jnp.mean)(x, axis=0)
-    return jax.tree.map(over_microbatches, values), jax.tree.map(lambda x: x / n, total)
+    return jax.tree.map(over_microbatches, values), jax.tree.map(lambda x: x / n_microbatches, total)
 
 
-def make_train_step(config, mesh):
+def make_train_step(config: ConfigDict, mesh: jax.sharding.Mesh) -> jax.stages.Wrapped:
     """The compiled step (params, opt_state, batch [B, T + 1], learning rate) -> (params, opt_state, metrics)."""
     optimizer = make_optimizer(config)
-    rate = config.optimizer.get("bias_rate", NEUTRAL["optimizer.bias_rate"])
+    bias_rate = config.optimizer.get("bias_rate", NEUTRAL["optimizer.bias_rate"])
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def train_step(params, opt_state, batch, learning_rate):
+    def train_step(
+        params: dict, opt_state: optax.OptState, batch: Batch, learning_rate: Float[Array, ""]
+    ) -> tuple[dict, optax.OptState, Metrics]:
         (loss, metrics), grads = gradient(params, batch, config, mesh)
         updates, opt_state = optimizer.update(grads, opt_state, params)
-        moved = jax.tree.map(lambda p, u: p - learning_rate * u, trained(params), updates)
+        updated = jax.tree.map(lambda p, u: p - learning_rate * u, trained(params, config.model), updates)
         if "chosen" in metrics:
-            bias_E = params["blocks"]["router_bias"]
-            moved["blocks"]["router_bias"] = moved_bias(bias_E, metrics.pop("chosen"), rate)
-        return moved, opt_state, {"loss": loss} | metrics | {"grad_norm": optax.tree.norm(trained(grads))}
+            bias_LE = params["blocks"]["mlp"]["router_bias"]
+            updated["blocks"]["mlp"]["router_bias"] = updated_bias(bias_LE, metrics.pop("chosen"), bias_rate)
+        grad_norm = optax.tree.norm(trained(grads, config.model))
+        return updated, opt_state, {"loss": loss} | metrics | {"grad_norm": grad_norm}
 
     return train_step
 
 
-def make_eval_step(config, mesh):
+def make_eval_step(config: ConfigDict, mesh: jax.sharding.Mesh) -> jax.stages.Wrapped:
     """The compiled (params, batch [B, T + 1], weight [B]) -> loss.sums_without_drops."""
     return jax.jit(functools.partial(sums_without_drops, config=config, mesh=mesh))
 
 
-def mean_losses(eval_step, params, batches) -> tuple[float, dict[str, float]]:
+Batches = Iterable[tuple[Batch, Float[Array, " B"]]]  # and how often each row counts
+
+
+def mean_losses(eval_step: jax.stages.Wrapped, params: dict, batches: Batches) -> tuple[float, dict[str, float]]:
     """Nats per token over the (batch, weight) pairs of batches.validation_batches, and the same by the position in a
     row: {"loss_1_2": ..., "loss_3_4": ..., "loss_5_8": ...}. UserError where it is not finite."""
     of_all, _ = losses_of_sources(eval_step, params, {"": batches})
     return of_all
 
 
-def losses_of_sources(eval_step, params, sources) -> tuple[tuple[float, dict[str, float]], dict[str, float]]:
+def losses_of_sources(
+    eval_step: jax.stages.Wrapped, params: dict, sources: Mapping[str, Batches]
+) -> tuple[tuple[float, dict[str, float]], dict[str, float]]:
     """mean_losses over all that batches.validation_sources returns, and nats per token on each source of several."""
     sums_of_sources = {}
     for name, batches in sources.items():
@@ -135,6 +195,6 @@ def _means(sums: np.ndarray, n_positions: int) -> tuple[float, dict[str, float]]
         raise UserError("the validation loss is not finite")
     by_position = {
         f"loss_{first}_{last}": part / (n_tokens / n_positions) / (last - first + 1)
-        for (first, last), part in zip(position_parts(n_positions), of_parts)
+        for (first, last), part in zip(position_parts(n_positions), of_parts, strict=True)
     }
     return nats / n_tokens, by_position

@@ -52,16 +52,16 @@ def test_counts_are_the_trainers():
             257,
             draw(8, 16, 64),
             True,
-            split=split,
+            granularity=split,
             shared=shared,
-            used=(top_k + shared) / split,
+            active_width=(top_k + shared) / split,
             n_dense=draw(0, 1, 2),
             kv_share=draw(1.0, 0.5, 0.3),
             attention=draw(1.0, 1.5),
             head_dim=draw(0, 16),
             ff=draw(3.0, 2.0, 8 / 3),
             tied=draw(True, False),
-            trained=True,
+            counts_routed_experts=True,
         )
         model = Model(architecture, draw(3, 4, 6), draw(1, 8, 64))
         config = trainers(model.shape, model.n_experts)
@@ -117,7 +117,7 @@ def test_a_law_counts_models_as_its_runs_are_built(tmp_path):
     law = load(law_of(table, tmp_path))
     own = law.architecture
     assert (own.tied, own.kv_share, own.attention, own.head_dim) == (True, 0.5, 1.5, 12)
-    assert (own.split, own.top_k, own.shared, own.n_dense) == (3, 2, 1, 1)
+    assert (own.granularity, own.top_k, own.shared, own.n_dense) == (3, 2, 1, 1)
     read = {name: np.array(table.columns[name], float) for name in ("d_model", "n_experts", "n_active", "n_total")}
     np.testing.assert_allclose(own.n_active(read["d_model"], read["n_experts"]), read["n_active"], rtol=1e-12)
     np.testing.assert_allclose(own.n_total(read["d_model"], read["n_experts"]), read["n_total"], rtol=1e-12)
@@ -202,7 +202,7 @@ def test_heads_by_their_column(tmp_path):
     assert table.columns["n_heads"][0] == 2 and table.columns["d_ff"][0] == 64
     table.columns["overrides"] = [""] * len(table)  # as where the config itself says so
     own = load(law_of(table, tmp_path)).architecture
-    assert (own.ff, own.head_dim, own.attention, own.split) == (2, 16, 1, 1)
+    assert (own.ff, own.head_dim, own.attention, own.granularity) == (2, 16, 1, 1)
     d, e = (np.array(table.columns[name], float) for name in ("d_model", "n_experts"))
     assert np.median(abs(own.n_active(d, e) / np.array(table.columns["n_active"]) - 1)) < 1e-12
 

@@ -9,7 +9,7 @@ import pytest
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.planning import optimum, planning
-from fit.planning.compare import compare
+from fit.planning.compare import Question, compare_laws
 from fit.shape.architecture import PAPER, Architecture
 
 SHAPE = dict(vocab_size=PAPER.vocab_size, width_per_block=PAPER.width_per_block)
@@ -23,13 +23,13 @@ def total(experts):
 
 
 def answers(*laws, limits=LIMITS, experts=None):
-    result = compare([load(name) for name in laws], SHAPE, limits, experts)
+    result = compare_laws([load(name) for name in laws], Question(SHAPE, limits, experts))
     return {row["law"]: row for row in result["laws"]}, result
 
 
 def test_the_joint_law_answers_as_its_plan():
     row = answers("joint-moe-2025")[0]["joint-moe-2025"]
-    planned = planning.plan(load("joint-moe-2025"), PAPER, LIMITS, [1, 2, 4, 8, 16, 32])
+    planned = planning.plan_within(load("joint-moe-2025"), PAPER, LIMITS, [1, 2, 4, 8, 16, 32])
     for name in ("n_experts", "n_active", "n_total", "n_tokens", "loss", "size_bound", "memory_bytes"):
         assert row[name] == planned["best"][name]
     outside = {o["column"]: o["factor"] for o in row["extrapolation"]}
@@ -86,7 +86,7 @@ def test_grouped_queries_and_dense_blocks():
     assert architecture.n_active(width) == architecture.n_total(width, 1)
     limits = optimum.Constraints(flops=1e21, memory_bytes=2e10, kv_tokens=1e6)
     shape = SHAPE | dict(n_dense=2, kv_share=0.25)
-    row = compare([load("joint-moe-2025")], shape, limits)["laws"][0]
+    row = compare_laws([load("joint-moe-2025")], Question(shape, limits)).laws[0]
     widths = np.geomspace(256, 8192, 200_001)
     active = architecture.n_active(widths)
     losses = {}
@@ -102,7 +102,7 @@ def test_how_much_a_token_uses():
     """The sparsity law by a grid of widths, experts and experts that a token uses; the joint law is not asked."""
     limits = optimum.Constraints(flops=1e20, memory_bytes=8e9)
     laws = [load("sparsity-2025"), load("joint-moe-2025")]
-    row, joint = compare(laws, SHAPE, limits, experts=[1, 4, 16, 50], used=(1.0, 2.0, 4.0))["laws"]
+    row, joint = compare_laws(laws, Question(SHAPE, limits, [1, 4, 16, 50], used=(1.0, 2.0, 4.0))).laws
     best = (np.inf, None)
     for e, used in itertools.product((1, 4, 16, 50), (1, 2, 4)):
         if used <= e:
@@ -111,7 +111,7 @@ def test_how_much_a_token_uses():
             best = min(best, (np.where(2 * total(e) <= 8e9, loss, np.inf).min(), (e, used)))
     assert (row["n_experts"], row["used"]) == best[1] and row["loss"] == pytest.approx(best[0], rel=1e-6)
     assert row["sparsity"] == 1 - row["used"] / row["n_experts"] and joint["used"] == 1
-    both = Architecture(50257, 64, split=4, used=2.0, n_dense=3)
+    both = Architecture(50257, 64, granularity=4, active_width=2.0, n_dense=3)
     assert both.columns(512.0, 8)["top_k"] == 8 and both.columns(512.0, 8)["sparsity"] == 0.75
     assert both.n_active(512.0) == pytest.approx(2 * 512 * 50257 + (4 * 8 + 9 * (3 + 2 * 5)) * 512**2)
     assert both.d_model(both.n_active(512.0)) == pytest.approx(512, rel=1e-12)

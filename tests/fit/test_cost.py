@@ -102,6 +102,12 @@ def test_mfu_by_number_of_experts(capsys, tmp_path):
     assert rows["best"]["n_experts"] == 8 and rows["best"]["hours"] == min(row["hours"] for row in rows["optima"])
 
 
+def test_peaks_are_those_of_data_sheets():
+    h100, tpu7x = constraints.CHIPS["H100"], constraints.CHIPS["tpu7x"]
+    assert [h100.flops, h100.memory, h100.bandwidth, h100.network] == [989e12, 80 * 2**30, 3350e9, 450e9]
+    assert [tpu7x.flops, tpu7x.memory, tpu7x.bandwidth, tpu7x.network] == [2307e12, 192 * 2**30, 7380e9, 600e9]
+
+
 def test_chips_are_those_of_the_trainer():
     for name, chip in constraints.CHIPS.items():
         devices = accelerators.DEVICES_OF_CHIP.get(name, 1)

@@ -13,7 +13,7 @@ import fit
 from fit import __main__ as command_line
 from fit.errors import UserError
 from fit.fitted_law.law import Law, load
-from fit.fitting import fitting, forms
+from fit.fitting import fitting, forms, law_prior
 from fit.fitting.problem import Settings
 from fit.form import Form
 from fit.laws import FORMS
@@ -51,10 +51,10 @@ def test_prediction_is_the_inner_sum_to_the_power_of_k(k, e, ln_n, ln_d):
 
 def test_a_page_with_free_entries_of_a_share_keeps_its_coefficients():
     c = fit_runs.TABLE_3 | {"k": 0.37}
-    assert dict(zip(COUPLED.names, COUPLED.to_coefficients(COUPLED.to_free(c)), strict=True)) == pytest.approx(
+    assert dict(zip(COUPLED.names, COUPLED.to_coefficients(COUPLED.to_params(c)), strict=True)) == pytest.approx(
         c, rel=1e-13
     )
-    assert dict(zip(COUPLED.names, COUPLED.to_coefficients(COUPLED.to_free(c | {"k": 1.0})), strict=True))["k"] == 1.0
+    assert dict(zip(COUPLED.names, COUPLED.to_coefficients(COUPLED.to_params(c | {"k": 1.0})), strict=True))["k"] == 1.0
 
 
 @given(
@@ -118,7 +118,7 @@ def test_k_can_be_held():
     assert held.coefficients["k"] == 1.0 and problem.fixed == {"k": 1.0}
     assert held.objective == pytest.approx(alone.objective, rel=1e-6)
     assert np.log(coupled(1.0, held.coefficients).predict(1e9, 1e11, 8)) == pytest.approx(
-        JOINT.log_loss(alone.free, dict(n_active=1e9, n_tokens=1e11, n_experts=8.0)), abs=1e-5
+        JOINT.log_loss(alone.params, dict(n_active=1e9, n_tokens=1e11, n_experts=8.0)), abs=1e-5
     )
 
 
@@ -191,7 +191,7 @@ def test_a_prior_draws_the_exponents_of_few_runs_to_those_of_another_law(tmp_pat
 
 def test_a_prior_of_270_runs_moves_the_law_of_a_joint_sweep_little():
     """With many runs of little noise the exponents are the runs' own; with signs as the other form has them."""
-    drawn = forms.drawn_to(JOINT, load("chinchilla-2022"))
+    drawn = law_prior.with_law_prior(JOINT, load("chinchilla-2022"))
     assert drawn.prior.record["spreads"] == {"beta": [-0.2849, 0.2849 / 3], "alpha": [-0.3392, 0.3392 / 3]}
     runs = runs_of_law(fit_runs.TABLE_3 | {"k": 1.0}, noise=0.001)
     moved, alone = fitted(drawn, runs)[0], fitted(JOINT, runs)[0]
@@ -212,7 +212,7 @@ def test_a_prior_that_says_nothing_of_the_exponents_is_refused(tmp_path, form, l
 
 
 def test_a_prior_names_the_exponents_that_it_has_no_value_for():
-    assert forms.drawn_to(FORMS["chinchilla"], load("sparsity-2025")).prior.record["not_taken"] == ["alpha"]
+    assert law_prior.with_law_prior(FORMS["chinchilla"], load("sparsity-2025")).prior.record["not_taken"] == ["alpha"]
 
 
 def test_the_forms_own_error_widens_intervals_beyond_the_runs_only(tmp_path):

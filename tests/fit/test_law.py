@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from fit_runs import dense_runs, fit_law
 
+import fit
 from fit import __main__ as command_line
 from fit.data.runs import errors, held_out, read_runs, run_weights, subset
 from fit.data.table import read
 from fit.errors import UserError
-from fit.fitting import fitting, search, uncertainty
+from fit.fitting import fit_warnings, fitting, rolling, search
 from fit.fitting.problem import Settings, prepare
 from fit.laws import FORMS
 
@@ -45,12 +46,31 @@ def test_held_coefficients_stay_and_the_others_are_the_best(form, fix):
     problem, rng = prepare(law, runs, Settings(weight_decay=1e-6, starts=64)), np.random.default_rng(0)
     held = np.array([fix.get(name, np.nan) for name in law.names])
     values = [
-        fit_runs.objective(problem, law.hold(found.free + step * rng.normal(size=len(held)), held))
+        fit_runs.objective(problem, law.fix(found.params + step * rng.normal(size=len(held)), held))
         for step in (1e-5, 1e-4, 1e-3, 1e-2)
         for _ in range(10)
     ]
-    best = fit_runs.objective(problem, found.free)
+    best = fit_runs.objective(problem, found.params)
     assert min(values) >= best * (1 - 1e-9) and best >= search.fit(problem).objective
+
+
+def test_a_negative_coefficient_can_be_held(tmp_path):
+    path = fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.sweep_runs())
+    record = fit_law(tmp_path, path, "--fix=alpha=-0.19,zeta=-0.02", "--starts=32")
+    assert (record["coefficients"]["alpha"], record["coefficients"]["zeta"]) == (-0.19, -0.02)
+
+
+def test_a_column_whose_term_is_held_need_not_vary():
+    """At one number of tokens: with the true term of data held, the law of noiseless runs is the true one."""
+    runs = fit_runs.sweep_runs(widths=(16, 24, 32, 48), noise=0)
+    at_most_tokens = runs.n_tokens == runs.n_tokens.max()
+    columns = {name: values[at_most_tokens] for name, values in runs.columns.items()}
+    table = columns | dict(loss=runs.loss[at_most_tokens])
+    data = {name: fit_runs.TINY[name] for name in ("b", "beta", "omega", "zeta")}
+    law = fit.law(table, form="joint", fix=data)
+    np.testing.assert_allclose(law.predict(**columns), table["loss"], rtol=1e-3)
+    with pytest.raises(UserError, match="n_tokens: found .* in every run"):
+        fit.law(table, form="joint", fix={name: data[name] for name in ("b", "beta", "omega")})
 
 
 def test_fix_reaches_errors_profile_and_draws(tmp_path, capsys):
@@ -91,7 +111,7 @@ def test_rolling_holdout_predicts_larger_runs_from_smaller(tmp_path, capsys):
     path = fit_runs.write_csv(tmp_path / "runs.csv", runs)
     record = fit_law(tmp_path, path, "--form=chinchilla", "--holdout=compute:rolling", "--starts=16", "--bootstrap=8")
     steps, flops = record["rolling"], 6 * runs.n_active * runs.n_tokens
-    assert [step["factor"] for step in steps] == list(uncertainty.FACTORS) and record["held_out"] is None
+    assert [step["factor"] for step in steps] == list(rolling.FACTORS) and record["held_out"] is None
     assert capsys.readouterr().out.count("rolling hold-out, 1/") == len(steps)
     for step in steps:
         assert step["fitted"] == np.sum(flops <= flops.max() / step["factor"]) == 90 - step["runs"]
@@ -102,7 +122,7 @@ def test_rolling_holdout_predicts_larger_runs_from_smaller(tmp_path, capsys):
     settings = Settings(starts=16, weight_decay=record["settings"]["weight_decay"])
     found = search.fit(prepare(FORMS["chinchilla"], subset(runs, fitted), settings))
     left = subset(runs, ~fitted)
-    expected = errors(FORMS["chinchilla"].log_loss(found.free, left.columns), left)
+    expected = errors(FORMS["chinchilla"].log_loss(found.params, left.columns), left)
     assert steps[-1]["rmse_log"] == pytest.approx(expected["rmse_log"], rel=1e-3)
     assert held_out(runs, record["settings"]["holdout"]).sum() == 0  # as the pictures ask again
     beyond = record["bootstrap"]["beyond"]
@@ -112,14 +132,14 @@ def test_rolling_holdout_predicts_larger_runs_from_smaller(tmp_path, capsys):
 def test_what_rolling_holdouts_show_widens_the_draws_either_way():
     """Drifts are normal around zero, whichever side the hold-outs were off, with a share of the variance."""
     step = dict(runs=10, reach=1.5, drift=0.01, wander=0.013)
-    drift = np.array(uncertainty.beyond([step], 1e20, draws=1000)["drift"])
+    drift = np.array(rolling.beyond([step], 1e20, draws=1000)["drift"])
     assert drift.mean() == pytest.approx(0, abs=1e-9) and np.sqrt(np.mean(drift**2)) == pytest.approx(0.013, rel=0.01)
-    other_side = np.array(uncertainty.beyond([step | dict(drift=-0.01)], 1e20, draws=1000)["drift"])
+    other_side = np.array(rolling.beyond([step | dict(drift=-0.01)], 1e20, draws=1000)["drift"])
     assert np.array_equal(drift, other_side)
-    quarter = np.array(uncertainty.beyond([step], 1e20, draws=1000, share=0.25)["drift"])
+    quarter = np.array(rolling.beyond([step], 1e20, draws=1000, share=0.25)["drift"])
     assert quarter == pytest.approx(drift / 2)
     far = dict(runs=90, reach=1.5, drift=-0.01, wander=0.01)
-    drift = np.array(uncertainty.beyond([step, far], 1e20, draws=1000)["drift"])
+    drift = np.array(rolling.beyond([step, far], 1e20, draws=1000)["drift"])
     assert np.mean(drift**2) == pytest.approx(0.1 * 0.013**2 + 0.9 * 0.01**2, rel=0.02)
 
 
@@ -188,7 +208,7 @@ def test_weights_make_repeated_seeds_one_run(tmp_path):
     runs.loss = runs.loss * np.exp(means)
     path = fit_runs.write_csv(tmp_path / "runs.csv", repeated, share=np.repeat(1 / times, times))
     form, weighted = FORMS["chinchilla"], Settings(weights="column:share", **settings)
-    record = fitting.record_of(fitting.fitted(path, form, weighted))
+    record = fitting.record_of(fitting.fit_table(path, form, weighted))
     once = search.fit(prepare(form, runs, Settings(**settings)))
     assert record["coefficients"] == pytest.approx(once.coefficients, rel=1e-4)
 
@@ -277,7 +297,7 @@ def test_no_decay_can_still_be_asked_for(tmp_path, capsys):
 def test_runs_without_losses_by_position_are_no_reason_to_refuse_a_table():
     rows = [dict(n_active=1e5 * i, n_tokens=1e6, loss=2.0, loss_1_2=2.6, loss_3_4=2.2, loss_5_8=2.1) for i in (1, 2, 3)]
     rows[1]["loss_5_8"] = None
-    assert fitting.transition(read_runs(read(rows), FORMS["chinchilla"].columns)) == []
+    assert fit_warnings.transition(read_runs(read(rows), FORMS["chinchilla"].columns)) == []
 
 
 def with_positions(tmp_path, gains):
@@ -293,18 +313,20 @@ def with_positions(tmp_path, gains):
 
 
 def test_runs_that_gain_far_more_from_the_text_before_are_named(tmp_path):
-    (said,) = fitting.transition(with_positions(tmp_path, [0.02, 0.03, 0.21, 0.04, 0.05]))
+    (said,) = fit_warnings.transition(with_positions(tmp_path, [0.02, 0.03, 0.21, 0.04, 0.05]))
     assert "1 of 5 runs" in said and "jobs/2/branch-1 (0.210) nats from loss_3_4 to loss_9_16" in said
-    assert fitting.transition(with_positions(tmp_path, [0.02, 0.03, 0.06, 0.04, 0.05])) == []
-    assert fitting.transition(with_positions(tmp_path, [0.20, 0.21, 0.25, 0.22, 0.23])) == []
-    assert fitting.transition(subset(with_positions(tmp_path, [0.02, 0.03, 0.21, 0.04]), np.array([0, 1, 3]))) == []
+    assert fit_warnings.transition(with_positions(tmp_path, [0.02, 0.03, 0.06, 0.04, 0.05])) == []
+    assert fit_warnings.transition(with_positions(tmp_path, [0.20, 0.21, 0.25, 0.22, 0.23])) == []
+    assert (
+        fit_warnings.transition(subset(with_positions(tmp_path, [0.02, 0.03, 0.21, 0.04]), np.array([0, 1, 3]))) == []
+    )
 
 
 @pytest.mark.parametrize("across", [2, 5, 20])
 def test_a_transition_is_found_however_many_runs_are_across(tmp_path, across):
     noise = 0.01 * np.random.default_rng(across).normal(size=40)
     gains = 0.05 + 0.3 * (np.arange(40) >= 40 - across) + noise
-    (said,) = fitting.transition(with_positions(tmp_path, gains))
+    (said,) = fit_warnings.transition(with_positions(tmp_path, gains))
     assert f"{across} of 40 runs gain far more" in said
 
 
@@ -312,4 +334,4 @@ def test_a_transition_is_found_however_many_runs_are_across(tmp_path, across):
 def test_gains_that_grow_smoothly_with_compute_are_no_transition(tmp_path, seed):
     rng = np.random.default_rng(seed)
     gains = 0.05 + 0.3 * rng.uniform(size=40) + 0.01 * rng.normal(size=40)
-    assert fitting.transition(with_positions(tmp_path, gains)) == []
+    assert fit_warnings.transition(with_positions(tmp_path, gains)) == []

@@ -86,8 +86,8 @@ def test_printed_e_start_misses_table_4():
 def test_free_parameters_round_trip(form):
     law = FORMS[form]
     for preset in law.presets.values():
-        free = law.to_free(preset["coefficients"])
-        assert free.shape == (len(law.free),)
+        free = law.to_params(preset["coefficients"])
+        assert free.shape == (len(law.param_names),)
         np.testing.assert_allclose(
             law.to_coefficients(free), [preset["coefficients"][k] for k in law.names], rtol=1e-12
         )

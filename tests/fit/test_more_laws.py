@@ -15,7 +15,7 @@ from fit.data.runs import Runs, read_runs, rms, subset
 from fit.data.table import Table
 from fit.fitted_law import summary
 from fit.fitted_law.law import load
-from fit.fitting import forms, search
+from fit.fitting import form_comparison, search
 from fit.fitting.problem import Settings, prepare
 from fit.laws import FORMS
 from fit.planning import optimum, planning, target
@@ -74,7 +74,7 @@ def test_fits_recover_what_the_law_predicts(name):
     runs = Runs("drawn", given, law.predict(**given) * np.exp(0.001 * rng.normal(size=80)), Table("drawn", {}, []))
     with jax.enable_x64(True):
         found = search.fit(prepare(form, runs, Settings(starts=32, weight_decay=0)))
-    np.testing.assert_allclose(np.exp(form.log_loss(found.free, other)), law.predict(**other), rtol=2.5e-3)
+    np.testing.assert_allclose(np.exp(form.log_loss(found.params, other)), law.predict(**other), rtol=2.5e-3)
 
 
 # Derived from the printed coefficients, to the digits given.
@@ -163,7 +163,7 @@ def test_fine_grained_counts_leave_the_embedding_out():
     total = (4 + 9 * 64) * width**3 / 64
     loss = optimum.loss_of(FINE, PAPER, 64, 1e9, 2e10)
     assert loss == pytest.approx(plain_fine(total, 2e10, 1), rel=1e-12)
-    planned = planning.plan(FINE, PAPER, optimum.Constraints(flops=1e20), [8, 64])
+    planned = planning.plan_within(FINE, PAPER, optimum.Constraints(flops=1e20), [8, 64])
     assert "dense" not in planned  # its dense models follow another law
     for row in planned["optima"]:  # its own counts, its own ranges
         counted = row["n_total"] - 2 * row["d_model"] * PAPER.vocab_size
@@ -207,15 +207,15 @@ def test_forms_side_by_side(tmp_path):
     path = fit_runs.write_csv(tmp_path / "runs.csv", made, run=made.table.column("run"))
     settings = Settings(starts=16, weight_decay=1e-7)
     with jax.enable_x64(True):
-        both = forms.compare(path, [FORMS["clark"], FORMS["chinchilla"]], settings)
+        both = form_comparison.compare(path, [FORMS["clark"], FORMS["chinchilla"]], settings)
         runs = read_runs(path, ("n_active", "n_tokens"))
         alone = search.fit(prepare(FORMS["chinchilla"], runs, settings))
         mine = runs.n_tokens == runs.n_tokens.max()
         other = search.fit(prepare(FORMS["chinchilla"], subset(runs, ~mine), settings))
-        largest = FORMS["chinchilla"].log_loss(other.free, subset(runs, mine).columns) - np.log(runs.loss[mine])
+        largest = FORMS["chinchilla"].log_loss(other.params, subset(runs, mine).columns) - np.log(runs.loss[mine])
     fixed_tokens, dense = both["forms"]
     assert both["runs"] == 48 and both["budgets"] == 3 and both["budgets_by"] == "n_tokens"
-    rmse = np.sqrt(np.mean((np.exp(FORMS["chinchilla"].log_loss(alone.free, runs.columns)) - runs.loss) ** 2))
+    rmse = np.sqrt(np.mean((np.exp(FORMS["chinchilla"].log_loss(alone.params, runs.columns)) - runs.loss) ** 2))
     assert dense["fitted"]["rmse_nats"] == pytest.approx(rmse, rel=1e-6) and dense["held_out"] is None
     assert dense["left_out"]["by_budget"][2] == pytest.approx(rms(largest), rel=1e-2)
     rss = 48 * dense["fitted"]["rmse_log"] ** 2
@@ -232,7 +232,7 @@ def test_budgets():
     size = np.tile([1e8, 2e8, 4e8, 8e8], 2)
 
     def of(n, d):
-        return forms.budgets_of(Runs("x", dict(n_active=n, n_tokens=d), np.ones(len(n)), Table("x", {}, [])))
+        return form_comparison.budgets_of(Runs("x", dict(n_active=n, n_tokens=d), np.ones(len(n)), Table("x", {}, [])))
 
     labels, by = of(size, flops / (6 * size) * 1.001)
     assert labels.tolist() == [0] * 4 + [1] * 4 and by == "training FLOPs"

@@ -67,7 +67,7 @@ def test_variances_are_those_of_the_explicit_covariance():
 def test_one_more_run_is_scored_and_priced_as_when_it_is_chosen(chosen):
     of, _ = random_design(1)
     others = [i for i in range(12) if i not in chosen]
-    gains, costs = of.gains_of_one_more(chosen), of.possible.one_more(chosen)
+    gains, costs = of.gains_of_one_more(chosen), of.possible.flops_of_one_more(chosen)
     lower = [of.score(chosen) - of.score([*chosen, i]) for i in others]
     assert gains[others] == pytest.approx(lower, rel=1e-9, abs=1e-12) and min(lower) >= 0
     more = [flops_by_hand(of.possible, [*chosen, i]) - flops_by_hand(of.possible, chosen) for i in others]

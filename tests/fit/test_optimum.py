@@ -15,9 +15,9 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law, load
 from fit.laws import FORMS
 from fit.paper import tables
-from fit.planning import cost, optimum, plan_config, plan_text, planning, recipe, repeats, target
-from fit.planning.constraints import CHIPS, Chip
+from fit.planning import cost, dense_models, optimum, plan_config, plan_text, planning, recipe, repeats, target
 from fit.shape import architecture
+from fit.shape.chips import CHIPS, Chip
 
 PAPER = architecture.Architecture()
 # Printed cells of Table 1: (n_active, n_tokens).
@@ -322,7 +322,7 @@ def test_buildable_is_best_of_all_depths_and_widths(law, memory, kv_tokens):
     """Of the planned number of experts: as good as all depths and heads whose width per block is within 15% of the
     law's, and no model as good is closer to the law's."""
     constraints = optimum.Constraints(flops=3e20, memory_bytes=memory, kv_tokens=kv_tokens, inference_tokens=1e10)
-    made = planning.plan(law, PAPER, constraints, [1, 2, 4, 8, 16, 32])
+    made = planning.plan_within(law, PAPER, constraints, [1, 2, 4, 8, 16, 32])
     e, candidates = made["best"]["n_experts"], []
     for blocks in range(1, 80):
         for heads in range(int(0.8 * blocks), int(1.25 * blocks) + 1):
@@ -340,7 +340,7 @@ def test_buildable_is_best_of_all_depths_and_widths(law, memory, kv_tokens):
     assert found[0] <= most and found[1] == min(off for loss, off, *_ in candidates if loss <= most)
     assert built["loss_of_building"] == pytest.approx(built["loss"] - made["best"]["loss"], abs=1e-12)
     assert built["training_flops"] == 6 * built["n_active"] * built["n_tokens"] <= 3e20
-    json.dumps(made, allow_nan=False)
+    json.dumps(made.to_dict(), allow_nan=False)
 
 
 def test_another_number_of_experts_is_built_only_where_the_planned_one_does_not_fit(law):
@@ -348,16 +348,16 @@ def test_another_number_of_experts_is_built_only_where_the_planned_one_does_not_
     small."""
     smallest = architecture.Model(PAPER, 1, 2)
     limits = optimum.Constraints(flops=1e17, memory_bytes=float(smallest.n_total + smallest.exact_parameters))
-    made = planning.plan(law, PAPER, limits, [1, 2])
+    made = planning.plan_within(law, PAPER, limits, [1, 2])
     assert made["best"]["n_experts"] == 2 and made["buildable"]["n_experts"] == 1
     assert "and one with n_experts = 1 has a loss of" in plan_text.answer(made)
-    none = planning.plan(law, PAPER, limits, [2])
+    none = planning.plan_within(law, PAPER, limits, [2])
     assert none["buildable"] is None
     assert plan_text.answer(none).endswith("built of whole blocks and heads no model meets the limits.")
 
 
 def test_emitted_config_is_the_plan(law, tmp_path):
-    made = planning.plan(law, PAPER, optimum.Constraints(flops=1e20, memory_bytes=8e9), [1, 2, 4, 8])
+    made = planning.plan_within(law, PAPER, optimum.Constraints(flops=1e20, memory_bytes=8e9), [1, 2, 4, 8])
     path = tmp_path / "planned.py"
     path.write_text(plan_config.source(law, made))
     spec = importlib.util.spec_from_file_location("planned", path)
@@ -378,7 +378,7 @@ def test_emitted_config_is_the_plan(law, tmp_path):
 
 
 def test_rule_of_thumb_holds_for_the_published_law(law):
-    rows = planning.rule_of_thumb(law, PAPER, 1e21, [1, 2, 4, 8, 16])
+    rows = dense_models.rule_of_thumb(law, PAPER, 1e21, [1, 2, 4, 8, 16])
     dense = optimum.optima(law, PAPER, optimum.Constraints(flops=1e21), [1])
     assert [row["n_experts"] for row in rows] == [2, 4, 8]
     for row in rows:

@@ -30,7 +30,7 @@ COEFFICIENTS = dict(
     a=Coefficient((10, 1000), positive=True, slopes={"n_total": ("alpha", -1)}),
     b=Coefficient((10, 1000), positive=True, slopes={"n_tokens": ("beta", -1)}),
     c=Coefficient((0.1, 1), positive=True),
-    e=Coefficient((0.5, 1.5), positive=True, pinned_by={"n_total": 10, "n_tokens": 10}),
+    e=Coefficient((0.5, 1.5), positive=True, identified_by={"n_total": 10, "n_tokens": 10}),
     alpha=Coefficient((0.2, 0.5)),
     beta=Coefficient((0.2, 0.5)),
     lam=Coefficient((-0.5, 0)),

@@ -2,7 +2,6 @@
 
 import json
 import math
-import pathlib
 import random
 import re
 import shlex
@@ -14,7 +13,6 @@ from planner_tab import SETTLED, Planner, assert_same, typed
 from fit import __main__ as command_line
 from fit.messages import sentences
 from fit.planning.constraints import CHIPS
-from fit.shape import reference_model
 from jmoe.cost.chips import CHIPS as JMOE_CHIPS
 from launch import accelerators
 
@@ -130,6 +128,7 @@ DOUBTS = {
     "NOT_BOUNDED": dict(law="sparsity-2025", flops="1e22", chips=""),
     "WHOLE_EXPERTS": dict(law="fine-grained-2024", flops="1e22"),
     "SHAPE_UNKNOWN": dict(law="comprehensive-2025", flops="1e22"),
+    "CHIPS_BIND": dict(law="joint-moe-2025", like="Qwen3-30B-A3B", chips="64", hours="240"),
 }
 
 
@@ -272,33 +271,27 @@ def test_a_law_of_several_widths_asks_for_one(browser, tmp_path, capsys):
     planner.tab.close()
 
 
-def test_pictures_are_read_by_keyboard(planner):
-    """An arrow goes to the plan and reads the losses there; Enter takes a memory."""
+def test_a_dot_says_its_loss(planner):
+    """Each optimum's dot names its number of experts and the loss of the table, and so does the plan's ring."""
     planner.open(flops="2e12", memory_gb="0.0002")
-    sizes, memories = (planner.tab.locator(".drawing").nth(i) for i in range(2))
-    sizes.focus()
-    planner.tab.keyboard.press("ArrowRight")
-    first = planner.tab.locator(".tip").first.text_content()
-    planner.tab.keyboard.press("ArrowRight")
-    second = planner.tab.locator(".tip").first.text_content()
-    assert first != second and planner.tab.locator(".spoken").first.text_content() == second
-    loss = {int(e): float(v) for e, v in re.findall(r"E = (\d+): (\d\.\d+)", first)}
-    assert set(loss) == {1, 2, 4, 8}
-    best = json.loads(planner.text("json"))["best"]
-    assert loss[best["n_experts"]] == pytest.approx(best["loss"], rel=5e-3)  # the next of the curve's points
-    before = planner.text("command")
-    memories.focus()
-    for key in ("ArrowRight", "ArrowRight", "Enter"):
+    plan = json.loads(planner.text("json"))
+    sizes = planner.tab.locator(".drawing").first
+    titles = sizes.locator(".dot title").all_text_contents()[-len(plan["optima"]) :]
+    found = [re.match(r"E = (\d+), .* active: loss ([\d.]+)$", title).groups() for title in titles]
+    assert found == [(str(row["n_experts"]), f"{row['loss']:.4f}") for row in plan["optima"]]
+    assert f"loss {plan['best']['loss']:.4f}" in sizes.locator(".ring title").text_content()
+
+
+def test_a_slider_sets_its_field(planner):
+    planner.open(flops="2e12")
+    before = json.loads(planner.text("json"))["constraints"]["flops"]
+    for slider, key in (("flops", "End"), ("devices", "ArrowRight")):
+        planner.tab.evaluate("document.querySelectorAll('.group').forEach((group) => (group.open = true))")
+        planner.tab.focus(f"#{slider}-slider")
         planner.tab.keyboard.press(key)
-    best_at_stop = re.search(r"E = (\d+): [\d.]+, best", planner.tab.locator(".tip").nth(1).text_content())[1]
-    planner.tab.evaluate(SETTLED)
-    after = json.loads(planner.text("json"))
-    assert planner.text("command") != before and str(after["best"]["n_experts"]) == best_at_stop
-    assert after["constraints"]["memory_bytes"] > 2e5
-    planner.tab.focus("#flops-slider")
-    planner.tab.keyboard.press("End")
-    planner.tab.evaluate(SETTLED)
-    assert json.loads(planner.text("json"))["constraints"]["flops"] > after["constraints"]["flops"]
+        planner.tab.evaluate(SETTLED)
+    assert json.loads(planner.text("json"))["constraints"]["flops"] > before
+    assert planner.tab.input_value("#devices") == "1"  # a whole number
 
 
 def test_the_page_counts_published_models_as_the_command_does(planner, capsys):
@@ -308,21 +301,12 @@ def test_the_page_counts_published_models_as_the_command_does(planner, capsys):
         assert_same(json.loads(planner.text("laws-json"))["like"], line, name)
 
 
-def test_a_click_takes_a_memory(planner):
-    planner.open(flops="2e12")
-    planner.tab.locator(".drawing").nth(1).click(position=dict(x=250, y=100))
-    planner.tab.evaluate(SETTLED)
-    assert float(planner.tab.input_value("#memory_gb")) > 0 and "--memory_gb=" in planner.text("command")
-
-
-def test_what_does_not_fit_is_said(browser, folder):
-    """Columns beyond the edge of a phone's screen."""
+def test_a_phone_is_told_that_tables_are_wide(browser, folder):
     planner = Planner(browser, folder, viewport=dict(width=390, height=844)).open(law=f"{folder}/law.json")
     hint = planner.tab.locator(".scroll:has(#table) + .hint")
-    assert hint.is_visible() and "sideways" in hint.text_content()
-    planner.tab.locator(".scroll:has(#table)").evaluate("(e) => e.scrollTo(e.scrollWidth, 0)")
-    planner.tab.evaluate(SETTLED)
-    assert hint.is_hidden() and planner.errors == []
+    assert hint.is_visible() and "sideways" in hint.text_content() and planner.errors == []
+    planner.tab.set_viewport_size(dict(width=1440, height=900))
+    assert hint.is_hidden()
     planner.tab.close()
 
 
@@ -338,46 +322,16 @@ def test_one_screen_answers(browser, folder, size):
     planner.tab.close()
 
 
-def dropped(planner, path, text):
-    path.write_text(text)
-    planner.tab.set_input_files("#file", path)
-    planner.tab.wait_for_selector(f"#dropped:has-text('{path.name}')")
-    planner.tab.evaluate(SETTLED)
-    return planner.text("dropped")
-
-
-def test_a_dropped_table_gets_the_commands_that_fit_it(planner, tmp_path, capsys, monkeypatch):
-    """They are run as they stand, in the table's folder; nothing typed is lost."""
-    planner.open(law="chinchilla-2022", flops="3e21")
-    runs = fit_runs.paper_runs(noise=0.01)
-    table = pathlib.Path(fit_runs.write_csv(tmp_path / "my runs.csv", runs)).read_text()
-    assert "fit a law to my runs.csv" in dropped(planner, tmp_path / "my runs.csv", table)
-    commands = planner.text("fit-command").replace("--bootstrap=100", "--bootstrap=0 --starts=4").splitlines()
+def test_the_page_names_the_commands_for_runs_of_ones_own(planner, tmp_path, monkeypatch):
+    """They are run as they stand, in the table's folder."""
+    planner.open()
+    fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.paper_runs(noise=0.01))
     monkeypatch.chdir(tmp_path)
+    commands = planner.tab.locator(".group:has-text('Runs of your own') pre").text_content().splitlines()
     for command in commands:
-        words = shlex.split(command)
+        words = shlex.split(command.replace("--bootstrap=100", "--bootstrap=0 --starts=4"))
         assert words[:3] == ["python", "-m", "fit"] and command_line.run(words[3:]) == 0
     assert len(commands) == 2 and '"held_out":[' in (tmp_path / "planner.html").read_text()  # has the runs
-    assert "--flops=3e21" in planner.text("command")
-
-
-def test_a_dropped_law_gets_the_command_that_plans_with_it(planner, folder, tmp_path):
-    planner.open()
-    said = dropped(planner, tmp_path / "mine.json", (folder / "law.json").read_text())
-    assert "mine.json is a law" in said
-    assert planner.text("fit-command") == "python -m fit page --law=mine.json --out=planner.html"
-
-
-def test_a_dropped_config_gets_the_commands_that_plan_models_like_it(planner, tmp_path, capsys, monkeypatch):
-    config = reference_model.PUBLISHED["Qwen3-30B-A3B"] | dict(model_type="qwen3_moe", name="mine")
-    planner.open(law="joint-moe-2025", flops="1e22", memory_gb="")
-    assert "config.json is a model's config" in dropped(planner, tmp_path / "config.json", json.dumps(config))
-    monkeypatch.chdir(tmp_path)
-    plan, compare = planner.text("fit-command").splitlines()
-    assert plan == "python -m fit plan --like=config.json --law=joint-moe-2025 --flops=1e22"
-    assert "mine: 3.34B active of 30.5B" in typed(plan, capsys)[0]
-    assert compare == "python -m fit compare --like=config.json --flops=1e22"
-    assert command_line.run(shlex.split(compare)[3:]) == 0
 
 
 def test_a_model_that_the_page_does_not_hold_is_refused(planner):

@@ -89,7 +89,7 @@ def test_a_hundred_runs_overrule_the_prior():
     exponents = {}
     for n, noise in ((100, 0.002), (12, 0.05)):
         truth, table = far_from_the_population(n, noise)
-        law = fitting.fitted(table, population.with_population(DENSE), Settings(weight_decay=None, starts=32))
+        law = fitting.fit_table(table, population.with_population(DENSE), Settings(weight_decay=None, starts=32))
         exponents[n] = np.log([law.fit.coefficients[name] for name in ("alpha", "beta")])
     true, mean = np.log([truth["alpha"], truth["beta"]]), population.moments("coupled")[0][:2]
     assert np.linalg.norm(exponents[100] - true) < 0.5 * np.linalg.norm(exponents[100] - mean)
@@ -161,7 +161,7 @@ def test_the_objective_has_the_prior_in_it():
     form = population.with_population(DENSE)
     settings = Settings(variance=1e-4)
     problem, bare = prepare(form, runs, settings), prepare(DENSE, runs, Settings(variance=0.0))
-    free = DENSE.to_free(fit_runs.CHINCHILLA | dict(k=0.6))
+    free = DENSE.to_params(fit_runs.CHINCHILLA | dict(k=0.6))
     mean, covariance = population.moments("coupled")
     off = np.log([0.3478, 0.3658, 1 / 0.6 - 1]) * [1, 1, 1] - mean
     expected = 0.5 * 1e-4 * off @ np.linalg.solve(covariance, off)

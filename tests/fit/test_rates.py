@@ -1,5 +1,6 @@
 """`fit lr`: best rates against size, experts, tokens and batch; on any table; intervals; what a wrong rate costs."""
 
+import dataclasses
 import itertools
 import json
 
@@ -83,14 +84,13 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
     """Eight tenths of 500 laws fitted to scattered best rates, for each coefficient and for a model far outside."""
     chance = np.random.default_rng(0)
     optima, _ = learning_rate.best_rates(table(rows()))
-    truth, held = [o.rate for o in optima], dict.fromkeys([*LAW, "rate"], 0)
+    held = dict.fromkeys([*LAW, "rate"], 0)
     outside = learning_rate.BestRate(1e9, 64, 1e11, 0, 0, 0, False, 1e6)
     at = learning_rate.predict(LAW, 1e9, 64, 1e11, 1e6)
     for _ in range(500):
-        for o, rate in zip(optima, truth, strict=True):
-            o.rate = rate * np.exp(0.1 * chance.standard_normal())
-        law = learning_rate.fit(optima, with_tokens=True, with_batch=True)
-        intervals, half = learning_rate.spread(law, optima)
+        drawn = [dataclasses.replace(best, rate=best.rate * np.exp(0.1 * chance.standard_normal())) for best in optima]
+        law = learning_rate.fit(drawn, with_tokens=True, with_batch=True)
+        intervals, half = learning_rate.spread(law, drawn)
         for name, (low, high) in intervals.items():
             held[name] += low <= LAW[name] <= high
         best = at * np.exp(0.1 * chance.standard_normal())

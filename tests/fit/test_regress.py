@@ -20,7 +20,7 @@ from fit.fitting.problem import Settings, prepare, residual_function
 from fit.laws import FORMS
 
 JOINT = FORMS["joint"]
-TRUE = JOINT.to_free(fit_runs.TABLE_3)
+TRUE = JOINT.to_params(fit_runs.TABLE_3)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -78,7 +78,7 @@ def test_noise_free_losses_give_the_law_back():
     n = np.geomspace(runs.n_active.min(), runs.n_active.max(), 12)[:, None, None]
     d = np.geomspace(runs.n_tokens.min(), runs.n_tokens.max(), 12)[:, None]
     e = np.arange(1.0, 33.0)
-    predicted = np.exp(fit_runs.log_loss("joint", found.free, np.log(n), np.log(d), e))
+    predicted = np.exp(fit_runs.log_loss("joint", found.params, np.log(n), np.log(d), e))
     np.testing.assert_allclose(predicted, fit_runs.joint_loss(n, d, e, fit_runs.TABLE_3), rtol=1e-6)
 
 
@@ -86,7 +86,7 @@ def test_noisy_fit_beats_the_truth_on_its_objective(noisy):
     runs, found = noisy
     problem = prepare(JOINT, runs, Settings())
     assert found.objective <= fit_runs.objective(problem, TRUE)
-    assert found.objective == pytest.approx(fit_runs.objective(problem, found.free), rel=1e-9)
+    assert found.objective == pytest.approx(fit_runs.objective(problem, found.params), rel=1e-9)
     assert found.coefficients["E_start"] < found.coefficients["E_max"]
 
 
@@ -100,7 +100,7 @@ def test_held_out_lowest_losses_are_predicted(seed):
     found = search.fit(problem)
     assert found.objective <= fit_runs.objective(problem, TRUE)
     left = subset(runs, out)
-    assert errors(JOINT.log_loss(found.free, left.columns), left)["rmse_log"] <= 0.0025
+    assert errors(JOINT.log_loss(found.params, left.columns), left)["rmse_log"] <= 0.0025
 
 
 def test_no_local_search_improves_the_fit(noisy):
@@ -109,7 +109,7 @@ def test_no_local_search_improves_the_fit(noisy):
     problem = prepare(JOINT, runs, Settings())
     residuals = residual_function(JOINT)
     fun = jax.jit(jax.value_and_grad(lambda x: 0.5 * jnp.sum(residuals(x, problem.data) ** 2)))
-    x = problem.centre(found.free[None])[0]
+    x = problem.centre(found.params[None])[0]
     better = scipy.optimize.minimize(
         lambda x: [np.asarray(v) for v in fun(x)], x, jac=True, method="BFGS", options=dict(gtol=1e-12)
     )
@@ -138,13 +138,6 @@ def test_both_solvers_reach_the_same_objective():
     _, values = search.search(problem, starts)
     converged = values[values <= 1.01 * lm.objective]
     assert len(converged) and converged.min() == pytest.approx(lm.objective, rel=1e-6)
-
-
-def without_jaxopt(monkeypatch):
-    monkeypatch.setattr(solvers, "jaxopt", lambda: None)
-    monkeypatch.setattr(
-        solvers, "SOLVERS", {"lm": solvers.least_squares.__wrapped__, "lbfgs": solvers.lbfgs.__wrapped__}
-    )
 
 
 @pytest.mark.parametrize("name", ["chinchilla", "joint"])
@@ -183,13 +176,8 @@ def test_our_levenberg_marquardt_goes_on_where_a_step_leads_to_nothing_finite():
     assert objective.max() < 1e-20 and gradient.max() < 1e-10
 
 
-def test_lbfgs_does_without_jaxopt(monkeypatch):
-    without_jaxopt(monkeypatch)
-    test_both_solvers_reach_the_same_objective()
-
-
 def test_a_law_is_fitted_where_jaxopt_does_not_import(tmp_path):
-    """By the command, as a process, from a grid: the same coefficients, and law.json names no jaxopt."""
+    """By the command, as a process, from a grid: equal coefficients, and law.json names no jaxopt. L-BFGS needs it."""
     fit_runs.write_demo_csv(tmp_path / "runs.csv")
     found = []
     for block in "", "sys.modules['jaxopt'] = None; ":
@@ -199,6 +187,10 @@ def test_a_law_is_fitted_where_jaxopt_does_not_import(tmp_path):
         done = subprocess.run([sys.executable, "-c", code, *command, f"--out={out}"], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         found.append(json.loads(out.read_text()))
+    refused = subprocess.run(
+        [sys.executable, "-c", code, *command, "--solver=lbfgs", f"--out={out}"], capture_output=True, text=True
+    )
+    assert refused.returncode == 2 and "--solver=lbfgs needs the package jaxopt" in refused.stderr
     theirs, ours = found
     assert "jaxopt" in theirs["versions"] and "jaxopt" not in ours["versions"]
     assert ours["coefficients"] == pytest.approx(theirs["coefficients"], rel=1e-6)
@@ -209,9 +201,9 @@ def test_clark_needs_no_tokens_and_is_recovered():
     law = FORMS["clark"]
     c = law.presets["clark-2022-sbase"]["coefficients"]
     runs = fit_runs.paper_runs()
-    runs.loss = np.exp(law.log_loss(law.to_free(c), runs.columns))
+    runs.loss = np.exp(law.log_loss(law.to_params(c), runs.columns))
     found = search.fit(prepare(FORMS["clark"], runs, Settings(starts=32)))
-    fitted = np.exp(law.log_loss(found.free, runs.columns))
+    fitted = np.exp(law.log_loss(found.params, runs.columns))
     np.testing.assert_allclose(fitted, runs.loss, rtol=1e-6)
 
 
@@ -257,7 +249,7 @@ def test_separate_laws_bound_the_joint_law(noisy):
     total = 0.0
     for e, fitted in alone.items():
         part = problem.part(np.flatnonzero(runs.n_experts == float(e)))
-        total += fit_runs.objective(part, law.to_free(fitted["coefficients"]))
+        total += fit_runs.objective(part, law.to_params(fitted["coefficients"]))
     assert total <= found.objective
 
 

@@ -10,8 +10,8 @@ import pytest
 from benchmarks import step_time as compiled_steps
 from fit.errors import UserError
 from fit.planning import speed, step_time
-from fit.planning.constraints import CHIPS as PLANNED
-from fit.planning.step_time import CHIPS, Setup, Shape
+from fit.planning.step_time import Setup, Shape
+from fit.shape.chips import CHIPS
 
 DENSE = Shape(d_model=512, n_blocks=4, attention_weights=4 * 512**2, attention_width=512, d_ff=1536, vocab_size=1000)
 MIXTURE = dataclasses.replace(DENSE, d_ff=0, d_expert=384, n_experts=16, n_experts_per_token=4)
@@ -94,7 +94,7 @@ def test_what_makes_a_step_of_a_mixture_longer():
     assert hours(dataclasses.replace(MIXTURE, n_experts_per_token=8), spread) > base
 
 
-@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(step_time.Chip)][:3])
+@pytest.mark.parametrize("name", ["flops", "bandwidth", "network"])
 def test_a_better_chip_is_never_slower(name, monkeypatch):
     before = hours(MIXTURE)
     better = dataclasses.replace(CHIPS["H100"], **{name: 2 * getattr(CHIPS["H100"], name)})
@@ -102,11 +102,9 @@ def test_a_better_chip_is_never_slower(name, monkeypatch):
     assert hours(MIXTURE) < before
 
 
-def test_chips_are_those_of_plans():
-    for name, chip in CHIPS.items():
-        planned = PLANNED[name]
-        assert (chip.flops, chip.bandwidth, chip.network) == (planned.flops, planned.bandwidth, planned.network)
-        assert chip.source
+def test_each_chip_says_where_its_network_is_from():
+    for chip in CHIPS.values():
+        assert chip.domain > 1 and 0 < chip.between < chip.network and chip.domain_source
 
 
 def test_each_row_can_be_traced():
@@ -234,7 +232,7 @@ def test_own_measurements_are_read_from_a_table(tmp_path):
             'row 2: tokens_per_second is "fast", expected a positive',
         ),
         ("d_model,n_experts,tokens_per_second\n512,1,-3\n", 'tokens_per_second is "-3"'),
-        ("d_model,n_experts,tokens_per_second,chip\n512,1,3,h100\n", 'chip is "h100"; kinds: A100, '),
+        ("d_model,n_experts,tokens_per_second,chip\n512,1,3,h100\n", 'chip is "h100"; kinds: H100, '),
         ("d_model,n_experts,tokens_per_second,expert\n512,8,3,3\n", "expert 3 times model 1 does not divide its 8"),
         ("d_model,n_experts,tokens_per_second,remat\n512,8,3,half\n", 'remat is "half", expected one of full, dots'),
     ],

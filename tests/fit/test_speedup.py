@@ -23,7 +23,7 @@ def variant(law, times, grows=1.0):
 
 @pytest.mark.parametrize("name", ["joint-moe-2025", "chinchilla-refit-2024"])
 def test_runs_that_save_compute_are_told_by_how_much(name):
-    result = vars(fit.speedup(name, variant(fit.load(name), 1.7, grows=1.2)))
+    result = fit.speedup(name, variant(fit.load(name), 1.7, grows=1.2)).to_dict()
     assert result["factor"] == pytest.approx(1.7, rel=1e-3) and result["per_tenfold"] == pytest.approx(1.2, rel=1e-3)
     first = result["runs"][0]
     assert first["factor"] == pytest.approx(1.7 / 1.2, rel=1e-3)

@@ -14,7 +14,7 @@ from fit.equal_flops import isoflop, surface
 from fit.errors import UserError
 from fit.fitted_law import summary
 from fit.fitted_law.law import load
-from fit.planning import compare
+from fit.planning import leverage
 
 # an interior optimum: coefficients of x, x^2, z, z^2, xz, (xz)^2, 1
 KNOWN = np.array([-1.2, 0.03, -0.2, 0.02, 0.002, 1e-5, 14.0])
@@ -125,7 +125,7 @@ def test_the_sweep_of_a_laptop(capsys):
 def test_what_lies_within_the_runs():
     """Between the smallest and the largest size of each sparsity, on lines in z between sparsities."""
     n, s = np.array([1.0, 8, 2, 8, 4, 16]) * 1e6, np.array([0, 0, 0.5, 0.5, 0.75, 0.75])
-    low, high = surface.reach(n, s, np.array([1e6, 2e6, 2.0**1.5 * 1e6, 16e6, 32e6]))
+    low, high = surface.sparsity_range(n, s, np.array([1e6, 2e6, 2.0**1.5 * 1e6, 16e6, 32e6]))
     assert (low[0], high[0]) == pytest.approx((0, 0)) and (low[1], high[1]) == pytest.approx((0, 0.5))
     assert high[2] == pytest.approx(1 - 2**-1.5, abs=0.01) and (low[3], high[3]) == pytest.approx((0.75, 0.75))
     assert np.isnan(low[4]) and surface.sizes_within(n, s)[[0, -1]] == pytest.approx([4e6, 8e6], rel=0.02)
@@ -209,14 +209,14 @@ def test_several_forms_come_with_parabolas(tmp_path, capsys):
 
 def test_efficiency_leverage():
     """More than 7 at A = 3.1%, G = 12 and 1e22 FLOPs; a best granularity of about 12; a dense model is worth itself."""
-    assert 7 < compare.leverage(0.031, 12, 1e22) < 7.5
+    assert 7 < leverage.leverage(0.031, 12, 1e22) < 7.5
     granularity = np.linspace(1, 40, 4000)
-    assert granularity[np.argmax(compare.leverage(0.031, granularity, 1e20))] == pytest.approx(12, abs=1)
-    assert compare.leverage(1.0, np.array([2, 12]), 1e20) == pytest.approx(1, abs=0.02)
-    assert compare.leverage_of_split(32, 16, 1e20) == dict(
-        leverage=pytest.approx(compare.leverage(1 / 32, 32 / 3, 1e20)), outside=[]
+    assert granularity[np.argmax(leverage.leverage(0.031, granularity, 1e20))] == pytest.approx(12, abs=1)
+    assert leverage.leverage(1.0, np.array([2, 12]), 1e20) == pytest.approx(1, abs=0.02)
+    assert leverage.of_split(32, 16, 1e20) == dict(
+        leverage=pytest.approx(leverage.leverage(1 / 32, 32 / 3, 1e20)), outside=[]
     )
-    assert compare.leverage_of_split(8, 1, 1e22)["outside"] == ["granularity", "flops"]
+    assert leverage.of_split(8, 1, 1e22)["outside"] == ["granularity", "flops"]
 
 
 def test_no_surface_of_too_few_runs(tmp_path):

@@ -104,7 +104,7 @@ def test_a_law_of_one_number_of_experts_plans_such_mixtures(mixture_law, tmp_pat
     assert "config.model.n_experts = 64" in config.read_text()
     plan = fit.plan(mixture_law, flops=1e20, memory_gb=20)
     assert [row["n_experts"] for row in plan.optima] == [64] and plan.best_undecided is None
-    assert "dense" not in vars(plan) and not vars(plan).get("rule_of_thumb")
+    assert "dense" not in plan and not plan.rule_of_thumb
     # 9 d^2 weights in each of 64 experts, 4 d^2 of attention, and embedding and head, on d / 64 blocks
     d = plan.best["d_model"]
     assert plan.best["n_total"] == pytest.approx(2 * 50257 * d + (4 + 9 * 64) * d**3 / 64)

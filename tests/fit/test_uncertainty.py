@@ -34,7 +34,7 @@ def noisy():
     """The paper's grid with noise, the default fit to it, its noise and its standard errors."""
     problem = prepare(JOINT, fit_runs.paper_runs(noise=0.002, seed=4))
     found = search.fit(problem)
-    scatter = noise.noise_of(problem, found.free)
+    scatter = noise.noise_of(problem, found.params)
     return problem, found, scatter, noise.standard_errors(problem, found, scatter)
 
 
@@ -49,7 +49,7 @@ def shared():
 
 def losses(draws, ln_n, ln_d, n_experts):
     """ln of the losses [draws, models] of the joint law with coefficients [draws, n]."""
-    free = JOINT.to_free(dict(zip(JOINT.names, draws.T, strict=True)))[:, :, None]
+    free = JOINT.to_params(dict(zip(JOINT.names, draws.T, strict=True)))[:, :, None]
     return fit_runs.log_loss("joint", free, ln_n, ln_d, n_experts)
 
 
@@ -68,7 +68,7 @@ def test_profile_ends_where_the_ratio_does(noisy):
     problem, found, _, errors = noisy
     profiles = profile(problem, found, errors)
     residuals, data = residual_function(JOINT), problem.data
-    x = np.array(problem.centre(found.free[None])[0])
+    x = np.array(problem.centre(found.params[None])[0])
     for end in (profiles["c"]["low"], profiles["c"]["high"]):
         fun = jax.jit(jax.value_and_grad(lambda y: 0.5 * jnp.sum(residuals(jnp.append(y, np.log(end)), data) ** 2)))
         held = scipy.optimize.minimize(
@@ -86,7 +86,7 @@ def test_a_coefficient_that_runs_away_is_unbounded_with_its_lower_end():
     runs = fit_runs.paper_runs(noise=0.002, seed=5)
     problem = prepare(JOINT, subset(runs, runs.n_experts <= 4), Settings(starts=64))
     found = search.fit(problem)
-    scatter = noise.noise_of(problem, found.free)
+    scatter = noise.noise_of(problem, found.params)
     profiles = profile(problem, found, noise.standard_errors(problem, found, scatter))
     assert profiles["E_max"]["high"] is None and 0 < profiles["E_max"]["low"] < 290
     (said,) = [w for w in warnings(problem, found, profiles, scatter) if "E_max" in w]
@@ -98,7 +98,7 @@ def test_standard_errors_are_those_of_scipy(noisy):
     runs = problem.runs
 
     def residuals(c):
-        return JOINT.log_loss(JOINT.to_free(dict(zip(JOINT.names, c, strict=True))), runs.columns) - np.log(runs.loss)
+        return JOINT.log_loss(JOINT.to_params(dict(zip(JOINT.names, c, strict=True))), runs.columns) - np.log(runs.loss)
 
     c = np.array(list(found.coefficients.values()))
     jacobian = np.stack(
@@ -114,7 +114,7 @@ def test_noise_is_told_apart():
     found."""
     runs = fit_runs.paper_runs()
     labels = np.unique(np.stack([runs.n_active, runs.n_experts]), axis=1, return_inverse=True)[1].ravel()
-    problem, true = prepare(JOINT, dataclasses.replace(runs, trunks=labels)), JOINT.to_free(fit_runs.TABLE_3)
+    problem, true = prepare(JOINT, dataclasses.replace(runs, trunks=labels)), JOINT.to_params(fit_runs.TABLE_3)
     found = []
     for seed in range(20):
         rng = np.random.default_rng(seed)
@@ -123,8 +123,8 @@ def test_noise_is_told_apart():
             # residuals of a fit that follows the errors as far as a law can
             _, jacobian = noise.sensitivity(problem, true)
             residual = error - jacobian @ np.linalg.lstsq(jacobian, error, rcond=None)[0]
-            y = problem.filled(np.log(runs.loss) + residual)
-            n = noise.noise_of(problem.changed(log_loss=y, delta=1.0), true)
+            y = problem.padded(np.log(runs.loss) + residual)
+            n = noise.noise_of(problem.with_data(log_loss=y, delta=1.0), true)
             found.append((n.run, n.trunk))
     shared, alone = np.mean(np.square(found[::2]), axis=0), np.mean(np.square(found[1::2]), axis=0)
     assert np.sqrt(shared) == pytest.approx([0.001, 0.002], rel=0.1)
@@ -165,7 +165,7 @@ def test_runs_three_times_over_tell_no_more(how):
     spread = []
     for groups in (None, labels):
         problem = prepare(JOINT, dataclasses.replace(runs, trunks=groups), settings)
-        draws = bootstrap(problem, found, 64, how, noise.noise_of(problem, found.free))
+        draws = bootstrap(problem, found, 64, how, noise.noise_of(problem, found.params))
         spread.append(np.std(losses(draws, np.log([5e4]), np.log([1e6]), np.array([2.0]))))
     assert 1.3 < spread[1] / spread[0] < 2.3
 
@@ -177,7 +177,7 @@ def test_draws_lie_around_the_fit(noisy):
     for how in WAYS_OF_DRAWING:
         predicted = losses(bootstrap(problem, found, 48, how, scatter), *points)
         spread[how] = predicted.std(axis=0)
-        best = fit_runs.log_loss("joint", found.free, *points)
+        best = fit_runs.log_loss("joint", found.params, *points)
         assert np.all(np.abs(predicted.mean(axis=0) - best) < 3 * spread[how])
     ratio = spread["paper"] / spread["replacement"]
     assert np.all(ratio > 0.3) and np.all(ratio < 0.8)
@@ -187,7 +187,7 @@ def test_draws_lie_around_the_fit(noisy):
 def test_draws_from_a_sample_spread_as_those_of_all_runs(shared):
     """Told that there are four times as many runs, the fits spread half as wide."""
     problem, found = shared
-    scatter, at = noise.noise_of(problem, found.free), (np.log([4e4]), np.log([8e5]), np.array([2.0]))
+    scatter, at = noise.noise_of(problem, found.params), (np.log([4e4]), np.log([8e5]), np.array([2.0]))
     all_runs, part = (
         losses(bootstrap(dataclasses.replace(problem, sample_of=count), found, 64, "errors", scatter), *at)
         for count in (len(problem), 4 * len(problem))

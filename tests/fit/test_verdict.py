@@ -10,11 +10,25 @@ import fit
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.planning import verdict
+from fit.planning.results import Optimum
 
 
-def row(n_experts, loss, **more):
-    usual = dict(n_active=1e9, n_tokens=2e10, memory_bytes=1e9, inference_flops_per_token=2e9)
-    return dict(n_experts=n_experts, loss=loss) | usual | more
+def row(n_experts, loss):
+    """The best model with so many experts."""
+    return Optimum(
+        n_experts=n_experts,
+        n_active=1e9,
+        n_total=1e9 * n_experts,
+        n_tokens=2e10,
+        loss=loss,
+        d_model=1024.0,
+        size_bound="",
+        memory_bytes=1e9,
+        training_flops=1.2e20,
+        inference_flops_per_token=2e9,
+        near_optimal_n_active=None,
+        extrapolation=[],
+    )
 
 
 def test_a_tie_is_named_with_what_sets_it_apart():

@@ -24,8 +24,7 @@ from jmoe.config import counts
 from jmoe.cost.program import Program
 from jmoe.cost.topologies import topology_devices, wraparounds
 from jmoe.errors import UserError
-from jmoe.model import sharding
-from jmoe.model.decoder import init_params
+from jmoe.model.parameters import init_params, parameter_specs
 
 FLASH = ("--config.model.attention=flash", "--config.data.seq_len=2048")
 FLAGS_5B = (  # of App. H: 321M active, 5.0B in all
@@ -116,7 +115,7 @@ def accepted_elements(config, n_tokens, mesh):
     if model.top_k > 1:
         found["gate and up of one layer, one product"] = n_tokens * model.top_k * 2 * (model.d_expert or model.d_ff)
     params = jax.eval_shape(lambda: init_params(config))
-    specs = jax.tree.leaves(sharding.parameter_specs(config.model))
+    specs = jax.tree.leaves(parameter_specs(config.model))
     for (path, leaf), spec in zip(jax.tree.leaves_with_path(params), specs, strict=True):
         gathered = leaf.size // math.prod(mesh[axis] for axis in spec if axis in ("expert", "model"))
         found[f"{path} at rest, its gradient or moments"] = gathered // (mesh["data"] if "data" in spec else 1)

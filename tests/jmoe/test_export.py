@@ -16,7 +16,7 @@ from etils import epath
 
 from jmoe import export, huggingface
 from jmoe.errors import UserError
-from jmoe.model import decoder, sharding
+from jmoe.model import sampling, sharding
 from jmoe.run import checkpoint
 from jmoe.text import tokenizer
 from tests.jmoe.test_model import logits_of, make_params, tiny
@@ -113,15 +113,16 @@ def test_transformers_computes_the_same_logits(shape, tmp_path):
     """And what is read back is the same model."""
     config = tiny(**dict(norm="rms", final_norm=True) | shape)
     params, tokens_BT = random_params(config), rows(2, 48)
-    for name in {"q_norm", "k_norm"} & params["blocks"].keys():
-        params["blocks"][name] = np.random.default_rng(2).normal(size=params["blocks"][name].shape).astype(np.float32)
+    attention = params["blocks"]["attention"]
+    for name in {"q_norm", "k_norm"} & attention.keys():
+        attention[name] = np.random.default_rng(2).normal(size=attention[name].shape).astype(np.float32)
     write(tmp_path / "hf", params, config)
     expected = ours(params, tokens_BT, config)
     assert np.std(expected) > 0.1
     np.testing.assert_allclose(logits(read(tmp_path / "hf"), tokens_BT), expected, atol=2e-4)
-    assert huggingface.model_fields(json.loads((tmp_path / "hf/config.json").read_text())) == huggingface.said(
-        config.model
-    )
+    assert huggingface.model_fields(
+        json.loads((tmp_path / "hf/config.json").read_text())
+    ) == huggingface.comparable_fields(config.model)
     get = huggingface.reader([*(tmp_path / "hf").glob("*.safetensors")])
     jax.tree.map(np.testing.assert_array_equal, huggingface.params(get, config.model), params)
 
@@ -137,7 +138,7 @@ def test_a_trained_mixture_gives_the_same_logits_and_the_same_text(trained):
     with offline():
         said = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=60, pad_token_id=256)[0].tolist()
         assert transformers.AutoTokenizer.from_pretrained(folder).decode(said).startswith("def main(")
-    greedy = list(decoder.tokens_after(prompt, params, config.model, 60))
+    greedy = list(sampling.tokens_after(prompt, params, config.model, 60))
     greedy = greedy[: greedy.index(256) + 1] if 256 in greedy else greedy
     assert said == prompt + greedy
 
@@ -219,7 +220,9 @@ def test_a_dense_folder_of_another_program_becomes_a_mixture(tmp_path, text_glob
 
     config.model.n_experts = 4
     mixture = huggingface.upcycled(dense, random_params(config))
-    blocks = mixture["blocks"] | {"router": 0 * mixture["blocks"]["router"], "down": 4 * mixture["blocks"]["down"]}
+    mlp = mixture["blocks"]["mlp"]
+    experts = mlp["experts"] | {"down": 4 * mlp["experts"]["down"]}
+    blocks = mixture["blocks"] | {"mlp": {"router": 0 * mlp["router"], "experts": experts}}
     np.testing.assert_allclose(ours(mixture | {"blocks": blocks}, tokens_BT, config), expected, atol=1e-4)
 
 

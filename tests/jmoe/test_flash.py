@@ -16,8 +16,8 @@ from configs import quickstart
 from jmoe.cost.program import Program
 from jmoe.cost.topologies import topology_devices
 from jmoe.model import attention, sharding, tpu_flash
-from jmoe.model.decoder import init_params
 from jmoe.model.loss import loss_fn
+from jmoe.model.parameters import init_params, parameter_shardings
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -156,7 +156,7 @@ def test_flash_is_a_small_rounding_away_from_float32_on_any_mesh(n_kv_heads):
         config.model.attention = kind
         mesh = sharding.make_mesh(config, jax.devices()[:n_devices])
         with jax.set_mesh(mesh):
-            placed = jax.device_put(params, sharding.parameter_shardings(mesh, config.model))
+            placed = jax.device_put(params, parameter_shardings(mesh, config.model))
             rows = jax.device_put(batch, jax.NamedSharding(mesh, sharding.TOKENS))
             losses[kind, n_devices] = float(jax.jit(lambda p, b: loss_fn(p, b, config, mesh)[0])(placed, rows))
     assert losses["flash", 4] == pytest.approx(losses["flash", 1], rel=1e-5)

@@ -1,4 +1,4 @@
-"""Text from a model: the cached decoder against the whole one, sampling, characters, the command."""
+"""Text from a model: the cached transformer against the whole one, sampling, characters, the command."""
 
 import helpers
 import jax
@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from ml_collections import FrozenConfigDict
 
-from jmoe.model import decoder, sharding
+from jmoe.model import sampling, sharding, transformer
 from jmoe.text import tokenizer
 from tests.jmoe.test_model import GROUPED, ONE_FOR_ALL, logits_of, make_params, tiny, tokens_on
 
-PROMPT = 67  # more than one part of decoder.PROMPT_POSITIONS
+PROMPT = 67  # more than one part of sampling.PROMPT_POSITIONS
 T = 72
 
 
@@ -30,7 +30,7 @@ FINE = dict(n_blocks=3, n_dense_blocks=1, top_k=2, d_expert=24, n_shared_experts
     ids=str,
 )
 def test_a_position_at_a_time_gives_the_logits_of_all_at_once(n_experts, model):
-    """The prompt in parts, then single tokens, against the decoder without a cache."""
+    """The prompt in parts, then single tokens, against the transformer without a cache."""
     config = tiny(n_experts=n_experts, **model)
     mesh = sharding.make_mesh(config, jax.devices()[:1])
     with jax.set_mesh(mesh):
@@ -38,12 +38,12 @@ def test_a_position_at_a_time_gives_the_logits_of_all_at_once(n_experts, model):
         tokens_BT = tokens_on(mesh, (1, T))
         expected_TV = jax.device_get(logits_of(params, tokens_BT, config, False, mesh))[0]
     params, tokens, model = jax.device_get(params), np.asarray(tokens_BT)[0].tolist(), FrozenConfigDict(config.model)
-    cache = decoder.new_caches(model, T)
-    params = decoder.cast(jax.device_put(params), model)
-    logits_V, cache = decoder.read_prompt(params, cache, tokens[:PROMPT], model)
+    cache = sampling.new_caches(model, T)
+    params = transformer.cast(jax.device_put(params), model)
+    logits_V, cache = sampling.read_prompt(params, cache, tokens[:PROMPT], model)
     got_TV = [logits_V]
     for t in range(PROMPT, T):
-        logits_TV, cache = decoder.forward(params, cache, jnp.asarray(tokens[t : t + 1]), t, model)
+        logits_TV, cache = sampling.forward(params, cache, jnp.asarray(tokens[t : t + 1]), t, model)
         got_TV.append(logits_TV[0])
     assert np.std(expected_TV) > 0.1
     np.testing.assert_allclose(np.array(got_TV), expected_TV[PROMPT - 1 :], atol=1e-4 * np.std(expected_TV))
@@ -51,7 +51,7 @@ def test_a_position_at_a_time_gives_the_logits_of_all_at_once(n_experts, model):
 
 def test_tokens_are_drawn_as_often_as_they_are_likely():
     logits_V = jnp.log(jnp.array([0.1, 0.5, 0.15, 0.25]))
-    draw = jax.jit(jax.vmap(decoder.choose, in_axes=(None, 0, None, None)))
+    draw = jax.jit(jax.vmap(sampling.choose, in_axes=(None, 0, None, None)))
     keys = jax.random.split(jax.random.key(0), 20_000)
 
     def share(*settings):

@@ -9,7 +9,7 @@ import pytest
 
 from configs import joint_moe
 from jmoe.model import sharding
-from jmoe.model.decoder import init_params
+from jmoe.model.parameters import init_params, parameter_shardings
 from jmoe.run.step import abstract_state, gradient
 
 VOCAB_SIZE = 256
@@ -42,7 +42,7 @@ def gradients(config, n_devices: int) -> dict[str, np.ndarray]:
     """The gradient of each parameter at its initial value, by the path of its name."""
     mesh = sharding.make_mesh(config, jax.devices()[:n_devices])
     with jax.set_mesh(mesh):
-        placed = sharding.parameter_shardings(mesh, config.model)
+        placed = parameter_shardings(mesh, config.model)
         params = jax.jit(lambda: init_params(config), out_shardings=placed)()
         batch = jax.device_put(zipf_batch(config), jax.NamedSharding(mesh, sharding.TOKENS))
         _, grads = jax.jit(lambda params, batch: gradient(params, batch, config, mesh))(params, batch)

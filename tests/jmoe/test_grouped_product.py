@@ -29,11 +29,11 @@ def products(rows, weights, counts):
 def test_values_and_both_gradients_are_those_of_numpy(counts):
     rng, n = np.random.default_rng(0), 16 if sum(counts) == 16 else 12  # 12 rows are padded to 16
     rows, weights, dy = rng.normal(size=(n, 8)), rng.normal(size=(4, 8, 6)), rng.normal(size=(n, 6))
-    some_without_expert = sum(counts) < len(rows)
+    has_rows_without_expert = sum(counts) < len(rows)
 
     def product(rows, weights):
         counted = jnp.array(counts, jnp.int32)
-        return grouped_product.grouped_product(rows, weights, counted, "tokamax", some_without_expert)
+        return grouped_product.grouped_product(rows, weights, counted, "tokamax", has_rows_without_expert)
 
     with jax.enable_x64(True):
         y, backward = jax.vjp(product, jnp.array(rows), jnp.array(weights))
@@ -48,7 +48,7 @@ def test_values_and_both_gradients_are_those_of_numpy(counts):
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)])
 def test_the_layer_by_tokamax_is_the_reference_in_value_and_gradient(shape):
-    """On one device, and on eight, where rows travel to the devices of their experts."""
+    """On one device, and on eight, where rows are sent to the devices of their experts."""
     inputs, mesh = test_moe.make_inputs(256, 8, skew=0.5), test_moe.make_mesh(*shape)
     options = dict(group_tokens=64, capacity_factor=None, top_k=2, block=0, kernel="tokamax")
 

@@ -8,7 +8,7 @@ import pytest
 from configs import quickstart
 from jmoe.cost.memory import compile_step
 from jmoe.model import sharding
-from jmoe.model.decoder import init_params
+from jmoe.model.parameters import init_params, parameter_shardings
 from jmoe.run.step import gradient, make_optimizer, make_train_step
 
 
@@ -24,7 +24,7 @@ def two_steps(config, mesh, batches):
     """(params, opt_state) after two steps, and the metrics of each."""
     with jax.set_mesh(mesh):
         place = jax.NamedSharding(mesh, sharding.TOKENS)
-        placed = sharding.parameter_shardings(mesh, config.model)
+        placed = parameter_shardings(mesh, config.model)
         params = jax.jit(lambda: init_params(config), out_shardings=placed)()
         state, told = (params, make_optimizer(config).init(params)), []
         step = make_train_step(config, mesh)

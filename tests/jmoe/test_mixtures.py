@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from jmoe.config import counts
-from jmoe.model import decoder, loss, routing, sharding
+from jmoe.model import loss, parameters, routing, sharding
 from jmoe.run import step
-from tests.jmoe.test_model import logits_of, make_params, numpy_decoder, numpy_dense, tiny, tokens_on
+from tests.jmoe.test_model import logits_of, make_params, numpy_dense, numpy_transformer, tiny, tokens_on
 from tests.jmoe.test_moe import reference
 
 FINE = dict(n_experts=8, top_k=2, d_expert=24, n_shared_experts=1, n_dense_blocks=1, n_blocks=3)
@@ -18,20 +18,19 @@ BALANCED = FINE | dict(balance="bias", scores="sigmoid")
 
 
 def numpy_mixture(model, capacity_factor):
-    """feed_forward of numpy_decoder, a row being a group; and the choices that it drops."""
+    """feed_forward of numpy_transformer, a row being a group; and the choices that it drops."""
     dropped = []
 
     def feed_forward(y_TD, b):
         if "router" not in b:
             return numpy_dense(y_TD, b)
-        experts = b["router"], b["gate"], b["up"], b["down"]
-        options = dict(top_k=model.top_k, normalize=model.normalize_gates, scores=model.scores)
+        experts = b["router"], *(b["experts"][name] for name in ("gate", "up", "down"))
+        options = dict(top_k=model.top_k, normalize=model.normalize_gates, score_fn=model.scores)
         routed, late, _, _ = reference(
             y_TD, *experts, len(y_TD), capacity_factor, bias_E=b.get("router_bias", 0.0), **options
         )
         dropped.extend(late)
-        shared = {name: b[f"shared_{name}"] for name in ("gate", "up", "down") if "shared_gate" in b}
-        return routed + (numpy_dense(y_TD, shared) if shared else 0)
+        return routed + (numpy_dense(y_TD, b["shared"]) if "shared" in b else 0)
 
     return feed_forward, dropped
 
@@ -45,12 +44,12 @@ def test_logits_equal_numpy(fields, training):
     mesh = sharding.make_mesh(config, jax.devices()[:1])
     with jax.set_mesh(mesh):
         params = jax.tree.map(lambda x: 3 * x, make_params(config, mesh))  # larger weights show more
-        if "router_bias" in params["blocks"]:
-            params["blocks"]["router_bias"] = 0.3 * jax.random.normal(jax.random.key(1), (2, 8))
+        if "router_bias" in params["blocks"]["mlp"]:
+            params["blocks"]["mlp"]["router_bias"] = 0.3 * jax.random.normal(jax.random.key(1), (2, 8))
         tokens = tokens_on(mesh, (2, 24))
         logits = jax.jit(lambda params, tokens: logits_of(params, tokens, config, training, mesh))(params, tokens)
     feed_forward, dropped = numpy_mixture(config.model, 1.0 if training else None)
-    expected = numpy_decoder(jax.device_get(params), np.asarray(tokens), config.model, feed_forward)
+    expected = numpy_transformer(jax.device_get(params), np.asarray(tokens), config.model, feed_forward)
     assert expected.std() > 0.1 and bool(dropped) == training
     np.testing.assert_allclose(logits, expected, atol=2e-4)
 
@@ -59,13 +58,13 @@ def test_logits_equal_numpy(fields, training):
 def test_counts_equal_the_built_model(fields):
     config = tiny(**fields, norm="rms")
     model, d, f = config.model, config.model.d_model, config.model.d_expert
-    built = jax.eval_shape(lambda: decoder.init_params(config))
+    built = jax.eval_shape(lambda: parameters.init_params(config))
     assert counts.n_exact(model) == sum(x.size for x in jax.tree.leaves(built))
 
     def of(*names):
         return sum(x.size for p, x in jax.tree.leaves_with_path(built) if p[-1].key in names)
 
-    uncounted = of("attention_norm", "mlp_norm", "final_norm", "router", "router_bias")
+    uncounted = of("scale", "router", "router_bias")
     assert counts.n_total(model) == counts.n_exact(model) - uncounted
     # a token leaves out of each mixture all experts but those that it chooses
     n_mixtures = model.n_blocks - model.n_dense_blocks
@@ -83,9 +82,9 @@ def test_alike_experts_are_the_dense_model():
     mesh = sharding.make_mesh(dense, jax.devices()[:1])
     with jax.set_mesh(mesh):
         params, batch = make_params(dense, mesh), tokens_on(mesh, (4, 33))
-        router = make_params(mixed, mesh)["blocks"]["router"]
-        alike = params["blocks"] | {"router": router}
-        alike |= {name: jnp.repeat(params["blocks"][name][:, None], 4, axis=1) for name in ("gate", "up", "down")}
+        router = make_params(mixed, mesh)["blocks"]["mlp"]["router"]
+        experts = jax.tree.map(lambda weight: jnp.repeat(weight[:, None], 4, axis=1), params["blocks"]["mlp"])
+        alike = params["blocks"] | {"mlp": {"router": router, "experts": experts}}
 
         def value(config):
             return jax.jit(jax.value_and_grad(lambda p: loss.loss_fn(p, batch, config, mesh)[0]))
@@ -94,8 +93,8 @@ def test_alike_experts_are_the_dense_model():
         other, of_mixture = value(mixed)(params | {"blocks": alike})
     np.testing.assert_allclose(other, one, rtol=1e-6)
     blocks = of_mixture["blocks"]
-    assert np.abs(blocks.pop("router")).max() < 1e-6  # any choice gives the same
-    blocks |= {name: blocks[name].sum(axis=1) for name in ("gate", "up", "down")}
+    assert np.abs(blocks["mlp"]["router"]).max() < 1e-6  # any choice gives the same
+    blocks["mlp"] = jax.tree.map(lambda gradient: gradient.sum(axis=1), blocks["mlp"]["experts"])
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7), of_mixture, grads)
 
 
@@ -137,8 +136,8 @@ def test_mesh_and_microbatches_change_nothing(names, place):
         np.testing.assert_array_equal(b["layers"]["drop_rate"], a["layers"]["drop_rate"])
     assert (one[0]["drop_rate"] > 0) == (names is BIAS)
     if names is BIAS:
-        bias = params["blocks"]["router_bias"]
-        np.testing.assert_array_equal(moved["blocks"]["router_bias"], bias)
+        bias = params["blocks"]["mlp"]["router_bias"]
+        np.testing.assert_array_equal(moved["blocks"]["mlp"]["router_bias"], bias)
         assert len(np.unique(bias)) > 3 and np.abs(bias).max() <= 0.04 + 1e-6  # steps of the rate, up or down
 
 
@@ -149,16 +148,17 @@ def test_the_bias_is_left_to_its_own_rule():
     assert any("router" in path for path in paths) and not any("router_bias" in path for path in paths)
     for metrics in found:
         np.testing.assert_allclose(metrics["loss"], metrics["cross_entropy"] + 0.001 * metrics["router_z"], rtol=1e-6)
-    assert params["blocks"]["router_bias"].shape == (2, 8) and params["blocks"]["router_bias"].dtype == np.float32
+    bias = params["blocks"]["mlp"]["router_bias"]
+    assert bias.shape == (2, 8) and bias.dtype == np.float32
 
 
 def test_the_bias_evens_the_load_out():
     """Of a router that favours two experts of eight, on tokens that are new in each step."""
-    route = jax.jit(lambda logits, bias: routing.route(logits, bias, top_k=2, scores="sigmoid")[2])
+    route = jax.jit(lambda logits, bias: routing.route(logits, bias, top_k=2, score_fn="sigmoid")[2])
     favour, bias, loads = jnp.array([2.0, 1.0, 0, 0, 0, 0, 0, -1.0]), jnp.zeros(8), []
     for i in range(200):
         metrics = route(jax.random.normal(jax.random.key(i), (4, 64, 8)) + favour, bias)
-        bias = routing.moved_bias(bias, metrics["chosen"].sum(axis=0), 0.01)
+        bias = routing.updated_bias(bias, metrics["chosen"].sum(axis=0), 0.01)
         loads.append((float(metrics["max_load"].mean()), float(metrics["min_load"].mean())))
     assert loads[0][0] > 2 and loads[0][1] < 0.4
     assert np.mean(loads[-20:], axis=0)[0] < 1.5 and np.mean(loads[-20:], axis=0)[1] > 0.6

@@ -1,4 +1,4 @@
-"""The decoder against a plain NumPy one in float64, counts, causality, and equality across meshes."""
+"""The transformer against a plain NumPy one in float64, counts, causality, and equality across meshes."""
 
 import functools
 
@@ -12,8 +12,9 @@ from jax.sharding import NamedSharding
 from ml_collections import FrozenConfigDict
 
 from configs import deepseek_v3_like, joint_moe, olmoe, quickstart, qwen3_moe
-from jmoe.config import check, counts, weights
-from jmoe.model import decoder, loss, sharding
+from jmoe.config import check, counts
+from jmoe.model import loss, parameters, sampling, sharding, transformer
+from jmoe.model.remat import REMAT
 from jmoe.run import step
 
 
@@ -26,8 +27,8 @@ def tiny(n_experts=1, **model):
 
 
 def make_params(config, mesh):
-    placed = sharding.parameter_shardings(mesh, config.model)
-    return jax.jit(lambda: decoder.init_params(config), out_shardings=placed)()
+    placed = parameters.parameter_shardings(mesh, config.model)
+    return jax.jit(lambda: parameters.init_params(config), out_shardings=placed)()
 
 
 def tokens_on(mesh, shape, seed=0):
@@ -39,10 +40,10 @@ def logits_of(params, tokens_BT, config, training, mesh):
     """Float32 logits_BTV."""
 
     def local(params, tokens_BT):
-        x_BTD, head_DV, _ = decoder.decode(params, tokens_BT, config, training)
+        x_BTD, head_DV, _ = transformer.apply(params, tokens_BT, config, training)
         return (x_BTD @ head_DV).astype(jnp.float32)
 
-    specs = sharding.parameter_specs(config.model), sharding.TOKENS
+    specs = parameters.parameter_specs(config.model), sharding.TOKENS
     return sharding.per_device(local, mesh, specs, sharding.TOKENS)(params, tokens_BT)
 
 
@@ -51,21 +52,21 @@ def numpy_dense(y_TD, b):
     return (gate / (1 + np.exp(-gate)) * (y_TD @ b["up"])) @ b["down"]
 
 
-def numpy_decoder(params, tokens_BT, model, feed_forward=numpy_dense):
-    """Logits of the decoder, one row, one head, one position at a time where it matters.
+def numpy_transformer(params, tokens_BT, model, feed_forward=numpy_dense):
+    """Logits of the transformer, one row, one head, one position at a time where it matters.
 
-    feed_forward(y_TD, weights of the block): of one row, what is added to the residual.
+    feed_forward(y_TD, weights of the block's mlp): of one row, what is added to the residual.
     """
     p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
 
     def rms_norm(x, scale):
         return x / np.sqrt(np.mean(x**2, -1, keepdims=True) + 1e-6) * scale
 
-    def norm(x, b, name):
+    def norm(x, weights):
         if model.norm == "rms":
-            return rms_norm(x, b[name])
+            return rms_norm(x, weights["scale"])
         x = x - np.mean(x, -1, keepdims=True)
-        return x / np.sqrt(np.mean(x**2, -1, keepdims=True) + 1e-5) * b[name] + b[f"{name}_bias"]
+        return x / np.sqrt(np.mean(x**2, -1, keepdims=True) + 1e-5) * weights["scale"] + weights["bias"]
 
     h, k = model.n_heads, model.head_dim or model.d_model // model.n_heads
     w = h // (model.n_kv_heads or h)  # heads of queries that share one of keys and values
@@ -77,21 +78,23 @@ def numpy_decoder(params, tokens_BT, model, feed_forward=numpy_dense):
     for row in tokens_BT:
         x = p["embed"][row]
         stacks = [p[name] for name in ("dense_blocks", "blocks") if name in p]
-        for b in [jax.tree.map(lambda a: a[i], s) for s in stacks for i in range(len(s["out"]))]:
-            y = norm(x, b, "attention_norm")
+        for b in [
+            jax.tree.map(lambda weight: weight[i], s) for s in stacks for i in range(len(s["mlp_norm"]["scale"]))
+        ]:
+            y, a = norm(x, b["attention_norm"]), b["attention"]
             weights = (
-                np.moveaxis(b["qkv"], 1, 0) if "qkv" in b else (b["q"][:, 0], *np.moveaxis(b["kv"], 1, 0))
+                np.moveaxis(a["qkv"], 1, 0) if "qkv" in a else (a["q"][:, 0], *np.moveaxis(a["kv"], 1, 0))
             )  # [D, heads, K] each
             q, key, v = (np.einsum("td,dhk->thk", y, weight) for weight in weights)
             if model.qk_norm == "head":
-                q, key = rms_norm(q, b["q_norm"]), rms_norm(key, b["k_norm"])
+                q, key = rms_norm(q, a["q_norm"]), rms_norm(key, a["k_norm"])
             if model.qk_norm == "projection":
 
                 def flat(y):
                     return y.reshape(len(row), -1)
 
                 q, key = (
-                    rms_norm(flat(y), b[f"{name}_norm"].ravel()).reshape(y.shape) for name, y in (("q", q), ("k", key))
+                    rms_norm(flat(y), a[f"{name}_norm"].ravel()).reshape(y.shape) for name, y in (("q", q), ("k", key))
                 )
             heads = np.zeros_like(q)
             for j in range(h):
@@ -99,10 +102,10 @@ def numpy_decoder(params, tokens_BT, model, feed_forward=numpy_dense):
                 for t in range(len(row)):
                     score = np.exp(qj[t] @ kj[: t + 1].T / np.sqrt(k))
                     heads[t, j] = score / score.sum() @ vj[: t + 1]
-            x = x + np.einsum("thk,hkd->td", heads, b["out"])
-            x = x + feed_forward(norm(x, b, "mlp_norm"), b)
+            x = x + np.einsum("thk,hkd->td", heads, a["out"])
+            x = x + feed_forward(norm(x, b["mlp_norm"]), b["mlp"])
         head = p["embed"].T if model.tied_embeddings else p["head"]
-        logits.append((rms_norm(x, p["final_norm"]) if model.final_norm else x) @ head)
+        logits.append((rms_norm(x, p["final_norm"]["scale"]) if model.final_norm else x) @ head)
     return np.array(logits)
 
 
@@ -112,6 +115,17 @@ def rotate(vector, t, base):
     z = vector[:half] + 1j * vector[half:]
     z = z * np.exp(1j * t * base ** (-np.arange(half) * 2 / len(vector)))
     return np.concatenate([z.real, z.imag])
+
+
+def with_random_norms(path, x):
+    """Biases and the norms of queries and keys, which start at one value, become random."""
+    random = path[-1].key in ("bias", "q_norm", "k_norm")
+    return jax.random.normal(jax.random.key(1), x.shape) if random else x
+
+
+def leaves_by_name(params):
+    """{name of the last attribute: array} of the blocks' weights."""
+    return {path[-1].key: x for path, x in jax.tree_util.tree_leaves_with_path(params["blocks"])}
 
 
 GROUPED = dict(n_heads=4, n_kv_heads=2, head_dim=12, qk_norm="head", tied_embeddings=True)
@@ -134,12 +148,10 @@ def test_dense_logits_equal_numpy(model):
     mesh = sharding.make_mesh(config, jax.devices()[:1])
     with jax.set_mesh(mesh):
         params = jax.tree.map(lambda x: 3 * x, make_params(config, mesh))  # larger weights show more
-        for name in ("attention_norm_bias", "mlp_norm_bias", "q_norm", "k_norm"):  # they start at one value
-            if name in params["blocks"]:
-                params["blocks"][name] = jax.random.normal(jax.random.key(1), params["blocks"][name].shape)
+        params = jax.tree_util.tree_map_with_path(with_random_norms, params)
         tokens = tokens_on(mesh, (2, 24))
         logits = jax.jit(lambda params, tokens: logits_of(params, tokens, config, True, mesh))(params, tokens)
-    expected = numpy_decoder(jax.device_get(params), np.asarray(tokens), config.model)
+    expected = numpy_transformer(jax.device_get(params), np.asarray(tokens), config.model)
     assert expected.std() > 0.1
     np.testing.assert_allclose(logits, expected, atol=1e-4)
 
@@ -150,8 +162,8 @@ def test_initial_weights_have_the_recipes_spread(n_experts):
     config = tiny(n_experts, d_model=64, n_heads=4, final_norm=False)
     d, f = config.model.d_model, config.model.d_ff
     fan_in = dict(qkv=d, out=d, gate=d, up=d, router=d, down=n_experts * f)
-    params = jax.device_get(jax.jit(lambda: decoder.init_params(config))())
-    blocks = params["blocks"]
+    params = jax.device_get(jax.jit(lambda: parameters.init_params(config))())
+    blocks = leaves_by_name(params)
     for name, fan in [(name, fan) for name, fan in fan_in.items() if name in blocks]:
         few = 1 / np.sqrt(blocks[name].size)
         np.testing.assert_allclose(blocks[name].std(), np.sqrt(0.1 / fan), rtol=0.02 + few, err_msg=name)
@@ -166,7 +178,7 @@ def test_initial_weights_have_the_recipes_spread(n_experts):
         and max(np.abs(w).max() for w in (blocks["qkv"], blocks["up"])) < 0.2
     )
     for name in ("attention_norm", "mlp_norm"):
-        assert (blocks[name] == 1).all() and (blocks[f"{name}_bias"] == 0).all()
+        assert (params["blocks"][name]["scale"] == 1).all() and (params["blocks"][name]["bias"] == 0).all()
     assert len({float(w.flat[0]) for w in (blocks["qkv"], blocks["gate"], blocks["up"], blocks["down"])}) == 4
     assert "final_norm" not in params
 
@@ -197,8 +209,8 @@ def test_no_position_sees_the_future(n_experts):
 def test_the_initial_weights_of_attention_follow_their_fan_in():
     """Of what comes out of the heads it is heads times head size; a tied embedding has the head's."""
     config = tiny(d_model=64, n_heads=8, n_kv_heads=2, head_dim=16, qk_norm="head", tied_embeddings=True)
-    params = jax.device_get(jax.jit(lambda: decoder.init_params(config))())
-    blocks = params["blocks"]
+    params = jax.device_get(jax.jit(lambda: parameters.init_params(config))())
+    blocks = params["blocks"]["attention"]
     for weight, fan in ((blocks["q"], 64), (blocks["kv"], 64), (blocks["out"], 8 * 16), (params["embed"], 64)):
         np.testing.assert_allclose(weight.std(), np.sqrt(0.1 / fan), rtol=0.02 + 1 / np.sqrt(weight.size))
     assert (blocks["q_norm"] == 1).all() and blocks["k_norm"].shape == (2, 16)
@@ -217,15 +229,15 @@ def test_parameters_of_grouped_attention_are_counted():
     )
     flops = counts.matmul_flops_per_token(model, 64)
     assert flops == dict(parameters=6 * counts.n_active(model), attention=12 * 2 * 4 * 12 * 64, router=0)
-    ((keys, values),) = decoder.new_caches(FrozenConfigDict(model), 1_000).values()
+    ((keys, values),) = sampling.new_caches(FrozenConfigDict(model), 1_000).values()
     assert keys.size + values.size == counts.kv_elements(model, keys.shape[2]) == 2 * 2 * 1_280 * 2 * 12
 
 
 @pytest.mark.parametrize("config", [quickstart, olmoe, qwen3_moe, deepseek_v3_like])
-def test_the_decoder_is_a_flax_module_that_knows_its_weights(config):
-    """Their number and how they are stored, as the table that needs no jax has them; parts merge to the same module."""
+def test_the_transformer_is_a_flax_module_that_knows_its_weights(config):
+    """Their number and how they are stored, as counts without jax has them; parts merge to the same module."""
     config = config.get_config()
-    built = nnx.eval_shape(lambda: decoder.Decoder(config.model, nnx.Rngs(params=0)))
+    built = nnx.eval_shape(lambda: transformer.Transformer(config.model, nnx.Rngs(params=0)))
     graphdef, state = nnx.split(built, nnx.Param)
     assert sum(x.size for x in jax.tree.leaves(state)) == counts.n_exact(config.model)
     specs = nnx.to_pure_dict(nnx.get_partition_spec(state))
@@ -234,19 +246,20 @@ def test_the_decoder_is_a_flax_module_that_knows_its_weights(config):
         return (*spec, *[None] * (x.ndim - len(spec)))
 
     shapes = nnx.to_pure_dict(state)
-    as_stored = jax.tree.map(full, sharding.parameter_specs(config.model), shapes)
+    as_stored = jax.tree.map(full, parameters.parameter_specs(config.model), shapes)
     assert as_stored == jax.tree.map(full, specs, shapes)
     assert jax.tree.structure(nnx.merge(graphdef, state)) == jax.tree.structure(built)
 
 
-def test_a_decoder_can_be_made_shown_and_called_by_itself():
+def test_a_transformer_can_be_made_shown_and_called_by_itself():
     config = tiny(n_experts=4)
-    model = jax.jit(lambda: decoder.Decoder(config.model, nnx.Rngs(params=jax.random.key(config.seed))))()
+    model = jax.jit(lambda: transformer.Transformer(config.model, nnx.Rngs(params=jax.random.key(config.seed))))()
     nnx.display(model)
-    assert "blocks=Block(" in str(model) and "out_sharding=(None, 'expert', 'data', 'model')" in str(model)
+    assert "blocks=Block(" in str(model) and "mlp=MoE(" in str(model)
+    assert "out_sharding=(None, 'expert', 'data', 'model')" in str(model)
     tokens_BT = jnp.arange(32)[None]
     x_BTD, head_DV, _, _ = jax.jit(lambda model: model(tokens_BT, training=False))(model)
-    params, mesh = decoder.init_params(config), sharding.make_mesh(config, jax.devices()[:1])
+    params, mesh = parameters.init_params(config), sharding.make_mesh(config, jax.devices()[:1])
     with jax.set_mesh(mesh):
         expected = logits_of(params, tokens_BT, config, False, mesh)
     np.testing.assert_allclose(x_BTD @ head_DV, expected, rtol=1e-5, atol=1e-5)
@@ -256,7 +269,7 @@ def test_a_decoder_can_be_made_shown_and_called_by_itself():
 def test_counts_equal_the_built_model(n_experts):
     for config in (tiny(n_experts), joint_moe.get_config()):
         config.model.n_experts = n_experts
-        built = sum(x.size for x in jax.tree.leaves(jax.eval_shape(lambda: decoder.init_params(config))))
+        built = sum(x.size for x in jax.tree.leaves(jax.eval_shape(lambda: parameters.init_params(config))))
         per_norm = 2 if config.model.norm == "layer" else 1
         norms = (2 * per_norm * config.model.n_blocks + config.model.final_norm) * config.model.d_model
         routers = config.model.n_blocks * config.model.d_model * n_experts if n_experts > 1 else 0
@@ -299,10 +312,10 @@ def test_deepseek_v3_has_the_published_sizes_but_for_attention():
     queries = 7_168 * 1_536 + 1_536 * 128 * (128 + 64)
     keys_values = 7_168 * (512 + 64) + 512 * 128 * (128 + 128)
     latent = 61 * (queries + keys_values + 128 * 128 * 7_168)
-    ours = sum(n * weight.size for n, weight in weights.each(model) if weight.role == "attention")
+    ours = counts.n_exact(model, roles=("attention",))
     assert round((counts.n_total(model) - ours + latent) / 1e9) == 671
     assert round((counts.n_active(model) - ours + latent) / 1e9) == 37
-    experts = sum(n * weight.size for n, weight in weights.each(model) if weight.role == "expert")
+    experts = counts.n_exact(model, roles=("expert",))
     assert experts == 58 * 256 * 3 * 7_168 * 2_048  # 58 layers of 256 as wide as published
     assert (billions(counts.n_active(model)), billions(counts.n_total(model))) == (41.3, 674.7)  # as its file says
 
@@ -423,7 +436,7 @@ def test_the_gradient_of_the_loss_is_the_numerical_one(n_experts, fields):
 
 def test_what_is_saved_for_the_backward_pass_changes_nothing():
     grads = []
-    for remat, unroll in [(remat, unroll) for remat in decoder.REMAT for unroll in (False, True)]:
+    for remat, unroll in [(remat, unroll) for remat in REMAT for unroll in (False, True)]:
         config = tiny(4)
         config.remat, config.unroll = remat, unroll
         mesh = sharding.make_mesh(config, jax.devices()[:1])
@@ -446,7 +459,7 @@ def test_the_loss_by_position_equals_numpys_on_any_mesh():
             batch = tokens_on(mesh, (4, 33))
             weight = jax.device_put(jnp.array([1.0, 1.0, 0.0, 1.0]), NamedSharding(mesh, sharding.TOKENS))
             found.append(step.mean_losses(step.make_eval_step(config, mesh), params, [(batch, weight)]))
-    logits_BTV = numpy_decoder(params, np.asarray(batch)[:, :-1], config.model)
+    logits_BTV = numpy_transformer(params, np.asarray(batch)[:, :-1], config.model)
     top_BT = logits_BTV.max(-1)
     log_sum_BT = np.log(np.exp(logits_BTV - top_BT[..., None]).sum(-1)) + top_BT
     nats_BT = log_sum_BT - np.take_along_axis(logits_BTV, np.asarray(batch)[:, 1:, None], -1)[..., 0]

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jmoe.model import dispatch, moe_capacity, routing, sharding
+from jmoe.model import experts, moe_capacity, moe_layer, routing, sharding
 
 SPECS = P(sharding.ROWS), P(), P("expert", None, "model"), P("expert", None, "model"), P("expert", "model")
 
@@ -25,7 +25,7 @@ def reference(  # noqa: PLR0913
     capacity_factor,
     top_k=1,
     normalize=True,
-    scores="softmax",
+    score_fn="softmax",
     bias_E=0.0,
 ):
     """One choice after another in float64; returns outputs, tokens of dropped choices, balance and z loss."""
@@ -37,7 +37,7 @@ def reference(  # noqa: PLR0913
         for n in range(start, start + group_tokens):
             logits = [sum(x_ND[n, d] * router_DE[d, e] for d in range(x_ND.shape[1])) for e in range(n_experts)]
             norm = sum(np.exp(z) for z in logits)
-            score[n] = np.array([np.exp(z) / norm if scores == "softmax" else 1 / (1 + np.exp(-z)) for z in logits])
+            score[n] = np.array([np.exp(z) / norm if score_fn == "softmax" else 1 / (1 + np.exp(-z)) for z in logits])
             probs[n] = score[n] / score[n].sum()
             lse2 += np.log(norm) ** 2
         for choice, n in itertools.product(range(top_k), probs):
@@ -91,7 +91,7 @@ def mixture(mesh, **options):
     def local(x_ND, router_DE, *weights):
         if options["capacity_factor"] is None:
             weights = [sharding.vary(w, "data") for w in weights]
-        y_ND, metrics = dispatch.mixture(x_ND, router_DE, weights, **{"block": 16} | options)
+        y_ND, metrics = moe_layer.moe_layer(x_ND, router_DE, weights, **{"block": 16} | options)
         return sharding.total(y_ND, ("model",)), jax.tree.map(lambda m: sharding.mean(m, sharding.ROWS), metrics)
 
     return sharding.per_device(local, mesh, SPECS, (sharding.TOKENS, sharding.REPLICATED))
@@ -113,10 +113,10 @@ def run_mixture(mesh, arrays, **options):
         (8, 2, 1.0, 0.3, {}),
         (4, 3, None, 1.0, {}),
         (8, 2, 1.0, 0.3, dict(normalize=False)),
-        (8, 2, 1.0, 0.3, dict(scores="sigmoid", bias_E=np.linspace(0.5, -0.5, 8))),
-        (8, 1, None, 0.3, dict(scores="sigmoid")),
+        (8, 2, 1.0, 0.3, dict(score_fn="sigmoid", bias_E=np.linspace(0.5, -0.5, 8))),
+        (8, 1, None, 0.3, dict(score_fn="sigmoid")),
         (8, 1, 1.0, 0.3, dict(bias_E=np.linspace(-0.2, 0.2, 8))),
-        (16, 4, None, 0.3, dict(scores="sigmoid", normalize=False, bias_E=np.linspace(-0.5, 0.5, 16))),
+        (16, 4, None, 0.3, dict(score_fn="sigmoid", normalize=False, bias_E=np.linspace(-0.5, 0.5, 16))),
         (2, 1, None, 1.0, dict(block=0)),
         (16, 4, None, 2.0, dict(normalize=False, block=0)),
     ],
@@ -164,14 +164,14 @@ def test_nothing_is_dropped_on_any_mesh_however_uneven_the_load(shape, top_k, bl
 def test_routing_table_worked_by_hand():
     # two experts, capacity 2: tokens 0, 1, 3 want expert 1, token 2 wants expert 0; token 3 comes too late
     expert_GJ = jnp.array([[1, 1, 0, 1]])
-    choice_of_slot, slot_of_choice = moe_capacity.assign(expert_GJ, n_experts=2, capacity=2)
+    choice_of_slot, slot_of_choice = moe_capacity.assign_slots(expert_GJ, n_experts=2, capacity=2)
     np.testing.assert_array_equal(choice_of_slot, [[2, 4, 0, 1]])
     np.testing.assert_array_equal(slot_of_choice, [[2, 3, 0, 4]])
 
 
 def test_second_choices_are_served_after_all_first_ones():
     # three tokens choose first experts 1, 1, 0, then 0, 2, 1: of the second choices, expert 1 has no slot for the last
-    choice_of_slot, slot_of_choice = moe_capacity.assign(jnp.array([[1, 1, 0, 0, 2, 1]]), n_experts=3, capacity=2)
+    choice_of_slot, slot_of_choice = moe_capacity.assign_slots(jnp.array([[1, 1, 0, 0, 2, 1]]), n_experts=3, capacity=2)
     np.testing.assert_array_equal(choice_of_slot, [[2, 3, 0, 1, 4, 6]])
     np.testing.assert_array_equal(slot_of_choice, [[2, 3, 0, 1, 4, 6]])
 
@@ -184,7 +184,7 @@ def test_two_choices_of_four_tokens_worked_by_hand():
     first, second = np.array([5, 6, 7, 5]) / np.array([8, 9, 9, 9]), np.array([3, 3, 2, 4]) / np.array([8, 9, 9, 9])
     np.testing.assert_allclose(gate_GJ, [[*first, *second]], rtol=1e-6)
     # expert 0 drops the first choice of token 2; expert 1 has token 3's first choice and drops token 2's second one
-    choice_of_slot, slot_of_choice = moe_capacity.assign(expert_GJ, n_experts=3, capacity=2)
+    choice_of_slot, slot_of_choice = moe_capacity.assign_slots(expert_GJ, n_experts=3, capacity=2)
     np.testing.assert_array_equal(choice_of_slot, [[0, 1, 3, 4, 5, 7]])
     np.testing.assert_array_equal(slot_of_choice, [[0, 1, 6, 2, 3, 4, 6, 5]])
     # three of eight choices fell on expert 0: 3 (0.475 3/8 + 0.275 3/8 + 0.25 2/8)
@@ -206,7 +206,9 @@ def test_two_choices_of_four_tokens_worked_by_hand():
 def test_choices_are_counted_on_each_device(n_experts):
     mesh, expert_GJ = make_mesh(8, 1, 1), np.random.default_rng(0).integers(n_experts, size=(16, 50))
     with jax.set_mesh(mesh):
-        count = sharding.per_device(lambda e: routing.count(e, n_experts), mesh, (sharding.TOKENS,), sharding.TOKENS)
+        count = sharding.per_device(
+            lambda e: routing.count_choices(e, n_experts), mesh, (sharding.TOKENS,), sharding.TOKENS
+        )
         got_GE = jax.jit(count)(jax.device_put(expert_GJ, NamedSharding(mesh, sharding.TOKENS)))
     np.testing.assert_array_equal(got_GE, [np.bincount(row, minlength=n_experts) for row in expert_GJ])
 
@@ -214,7 +216,7 @@ def test_choices_are_counted_on_each_device(n_experts):
 def test_the_bias_moves_towards_the_mean_load():
     bias_LE, chosen_LE = jnp.array([[0.0, 0.5, -0.5, 1.0], [0.0] * 4]), jnp.array([[7, 1, 4, 4], [3, 3, 3, 4]])
     expected = [[-0.1, 0.6, -0.5, 1.0], [0.1, 0.1, 0.1, -0.1]]
-    np.testing.assert_allclose(routing.moved_bias(bias_LE, chosen_LE, 0.1), expected, rtol=1e-6)
+    np.testing.assert_allclose(routing.updated_bias(bias_LE, chosen_LE, 0.1), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("capacity_factor", [1.0, None])
@@ -229,7 +231,7 @@ def test_a_mixture_of_one_expert_is_the_dense_layer(capacity_factor):
         return jnp.sum(y * jax.sharding.reshard(weight, P(("data", "expert"))))
 
     def of_dense(x, *weights):
-        return jnp.sum(dispatch.swiglu(x, *(w[0] for w in weights)) * weight)
+        return jnp.sum(experts.swiglu(x, *(w[0] for w in weights)) * weight)
 
     with jax.set_mesh(mesh):
         one = jax.jit(jax.value_and_grad(of_mixture, argnums=(0, 1, 2, 3)))(x, *weights)
@@ -239,7 +241,7 @@ def test_a_mixture_of_one_expert_is_the_dense_layer(capacity_factor):
 
 
 def test_an_overfull_expert_serves_the_first_tokens():
-    choice_of_slot, slot_of_choice = moe_capacity.assign(jnp.zeros((3, 10), jnp.int32), n_experts=5, capacity=2)
+    choice_of_slot, slot_of_choice = moe_capacity.assign_slots(jnp.zeros((3, 10), jnp.int32), n_experts=5, capacity=2)
     np.testing.assert_array_equal(choice_of_slot, [[0, 1] + [10] * 8] * 3)
     np.testing.assert_array_equal(slot_of_choice, [[0, 1] + [10] * 8] * 3)
 
@@ -288,11 +290,11 @@ def test_choices_sorted_by_expert_equal_choices_in_blocks(shape, top_k):
 
 
 @pytest.mark.parametrize(
-    "top_k, capacity_factor, scores", [(1, 1.0, "softmax"), (2, 1.0, "sigmoid"), (2, None, "softmax")]
+    "top_k, capacity_factor, score_fn", [(1, 1.0, "softmax"), (2, 1.0, "sigmoid"), (2, None, "softmax")]
 )
-def test_gradient_is_the_numerical_one(top_k, capacity_factor, scores):
+def test_gradient_is_the_numerical_one(top_k, capacity_factor, score_fn):
     inputs = make_inputs(64, 4, d_model=6, d_ff=5, skew=0.3)
-    options = dict(group_tokens=32, capacity_factor=capacity_factor, top_k=top_k, scores=scores)
+    options = dict(group_tokens=32, capacity_factor=capacity_factor, top_k=top_k, score_fn=score_fn)
     mesh = make_mesh(1, 1, 1)
     with jax.enable_x64(True), jax.set_mesh(mesh):
         arrays = place(mesh, inputs, jnp.float64)

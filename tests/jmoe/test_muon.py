@@ -8,7 +8,7 @@ import pytest
 from etils import epath
 
 from configs import quickstart
-from jmoe.config import counts, weights
+from jmoe.config import counts
 from jmoe.errors import Interrupted, UserError
 from jmoe.model import sharding
 from jmoe.run import step
@@ -51,7 +51,7 @@ def numpy_update(path, state, grad, count):
     """The update of one weight in step `count`, 1 for the first; `state` are its moments, which it changes."""
     name, role = path[-1], "stacked" if len(path) > 1 else "ends"
     m, v = state
-    if role == "ends" or name == "router" or "norm" in name:
+    if role == "ends" or name in ("router", "scale", "bias", "q_norm", "k_norm"):
         m[:], v[:] = 0.9 * m + 0.1 * grad, 0.999 * v + 0.001 * grad**2
         return m / (1 - 0.9**count) / (np.sqrt(v / (1 - 0.999**count)) + 1e-8)
     m[:] = 0.95 * m + 0.05 * grad
@@ -147,7 +147,7 @@ def test_its_state_is_one_moment_of_each_matrix_and_two_of_the_rest():
     config = muon()
     _, opt_state = step.abstract_state(config, sharding.make_mesh(config, jax.devices()[:1]))
     held = sum(x.size for x in jax.tree.leaves(opt_state)) - 5  # two counts and three coefficients
-    matrices = counts.n_exact(config.model, roles=weights.MATRICES)
+    matrices = counts.n_exact(config.model, roles=counts.MATRICES)
     assert held == 2 * counts.n_exact(config.model) - matrices
     least = preflight.least_bytes(config, (1, 1, 1))
     config.optimizer.name = "adamw"

@@ -8,9 +8,9 @@ from benchmarks import width_transfer
 from jmoe.config import schema
 from jmoe.config.check import check_config
 from jmoe.errors import UserError
-from jmoe.model import decoder, mup, sharding
+from jmoe.model import mup, parameters, sharding
 from jmoe.run import step
-from tests.jmoe.test_model import tiny
+from tests.jmoe.test_model import leaves_by_name, tiny
 
 
 @pytest.mark.parametrize("optimizer, d_model, grows", [("adamw", 256, (2.5, 1.6)), ("muon", 128, (1.5, 1.2))])
@@ -32,34 +32,35 @@ def mup_of(base=(64, 2, 16), optimizer="adamw", **model):
 
 def test_factors_of_a_wide_and_deep_model():
     """4 times as wide and deep as its base, heads 4 times as large: by hand from the tables of the papers."""
-    initial, rates = mup.factors(mup_of())
-    blocks = dict(gate=1, up=1, down=1 / 4, out=1 / 4, router=1 / 2, attention_norm=1, mlp_norm=1)
-    of_rate = dict(gate=1 / 4, up=1 / 4, down=1 / 16, out=1 / 16, router=1 / 4, attention_norm=1, mlp_norm=1)
-    for tree, expected, ends in ((initial, blocks, (1, 1 / 2)), (rates, of_rate, (1, 1 / 4))):
-        assert {name: tree["blocks"][name] for name in expected} == expected
+    factors = mup.factors(mup_of())
+    blocks = dict(gate=1, up=1, down=1 / 4, out=1 / 4, router=1 / 2, scale=1, bias=1)
+    of_rate = dict(gate=1 / 4, up=1 / 4, down=1 / 16, out=1 / 16, router=1 / 4, scale=1, bias=1)
+    for tree, expected, ends in ((factors.initial, blocks, (1, 1 / 2)), (factors.rate, of_rate, (1, 1 / 4))):
+        found = leaves_by_name(tree)
+        assert {name: found[name] for name in expected} == expected
         assert (tree["embed"], tree["head"]) == ends
-    np.testing.assert_allclose(initial["blocks"]["qkv"].ravel(), [1 / 2, 1, 1])
-    np.testing.assert_allclose(rates["blocks"]["qkv"].ravel(), [1 / 8, 1 / 4, 1 / 4])
-    _, rates = mup.factors(mup_of(optimizer="muon"))
-    assert {name: rates["blocks"][name] for name in ("gate", "down", "router")} == dict(
-        gate=1 / 2, down=1 / 8, router=1 / 4
-    )
-    initial, rates = mup.factors(mup_of(qk_norm="head", n_kv_heads=2))  # norms hide the size of queries
-    assert (initial["blocks"]["q_norm"], rates["blocks"]["q_norm"], initial["blocks"]["q"]) == (1 / 2, 1 / 2, 1)
+    np.testing.assert_allclose(factors.initial["blocks"]["attention"]["qkv"].ravel(), [1 / 2, 1, 1])
+    np.testing.assert_allclose(factors.rate["blocks"]["attention"]["qkv"].ravel(), [1 / 8, 1 / 4, 1 / 4])
+    rates = leaves_by_name(mup.factors(mup_of(optimizer="muon")).rate)
+    assert {name: rates[name] for name in ("gate", "down", "router")} == dict(gate=1 / 2, down=1 / 8, router=1 / 4)
+    factors = mup.factors(mup_of(qk_norm="head", n_kv_heads=2))  # norms hide the size of queries
+    initial, rates = leaves_by_name(factors.initial), leaves_by_name(factors.rate)
+    assert (initial["q_norm"], rates["q_norm"], initial["q"]) == (1 / 2, 1 / 2, 1)
 
 
 def test_initial_values_are_the_standard_ones_times_their_factors():
     config = mup_of(n_blocks=4)
-    scaled = jax.jit(lambda: decoder.init_params(config))()
+    scaled = jax.jit(lambda: parameters.init_params(config))()
     config.parametrization = "standard"
-    plain = jax.jit(lambda: decoder.init_params(config))()
+    plain = jax.jit(lambda: parameters.init_params(config))()
 
     def same(one, other):
         return np.testing.assert_allclose(one, other, rtol=1e-6)
 
-    same(scaled["blocks"]["qkv"][:, :, 0], plain["blocks"]["qkv"][:, :, 0] / 2)
-    same(scaled["blocks"]["qkv"][:, :, 1:], plain["blocks"]["qkv"][:, :, 1:])
-    same(scaled["blocks"]["down"], plain["blocks"]["down"] / 2)
+    blocks, plain_blocks = leaves_by_name(scaled), leaves_by_name(plain)
+    same(blocks["qkv"][:, :, 0], plain_blocks["qkv"][:, :, 0] / 2)
+    same(blocks["qkv"][:, :, 1:], plain_blocks["qkv"][:, :, 1:])
+    same(blocks["down"], plain_blocks["down"] / 2)
     same(scaled["head"], plain["head"] / 2)
 
 
@@ -71,7 +72,7 @@ def test_at_its_base_it_is_the_standard_parametrization():
     mesh, found = sharding.make_mesh(config, jax.devices()[:1]), []
     with jax.set_mesh(mesh):
         for config.parametrization in ("standard", "mup"):
-            params = jax.jit(lambda: decoder.init_params(config))()  # noqa: B023
+            params = jax.jit(lambda: parameters.init_params(config))()  # noqa: B023
             optimizer = step.make_optimizer(config)
             state = jax.jit(optimizer.init)(params)
             updates, _ = jax.jit(optimizer.update)(params, state, params)

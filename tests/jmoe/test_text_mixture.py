@@ -270,6 +270,6 @@ def test_a_sweep_over_weights_keeps_each_mixture_in_its_files(tmp_path):
         f"get_sweep = lambda: ('configs/quickstart.py', [{{'data.mixture': mixture}} for mixture in {weights!r}])"
     )
     made, _ = jobs.load(str(tmp_path / "sweep.py"), epath.Path(tmp_path))
-    read = [jobs.Job.of(job.name, epath.Path(tmp_path), json.loads(json.dumps(job.fields()))) for job in made]
+    read = [jobs.Job.from_fields(job.name, epath.Path(tmp_path), json.loads(json.dumps(job.fields()))) for job in made]
     assert [jobs.config_of(job).data.mixture for job in read] == weights  # checks the name, too
     assert len({job.name for job in read}) == 2 and f"--config.data.mixture={weights[0]!r}" in read[0].command()

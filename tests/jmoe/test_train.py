@@ -147,7 +147,7 @@ def test_a_mixture_of_today_goes_on_and_spreads_like_any_other_model(config, tmp
     assert (one["n_devices"], pair["n_devices"]) == (1, 4) and abs(one["loss"] - pair["loss"]) < 1e-3
 
     def bias_of(name):
-        return soak.final_params(tmp_path / name, "branch-4096")["['blocks']['router_bias']"]
+        return soak.final_params(tmp_path / name, "branch-4096")["['blocks']['mlp']['router_bias']"]
 
     biases = bias_of("one"), bias_of("pair")
     assert np.mean(biases[0] == biases[1]) > 0.8 and biases[0].any()  # rounding may turn a choice in later steps

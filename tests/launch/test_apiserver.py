@@ -315,7 +315,7 @@ def test_a_server_that_dies_while_jobs_are_submitted(cluster, begun):
         submitted = pool.submit(GKE.submit, sweep)
         helpers.wait_until(lambda: len(cluster.jobsets()) >= 3 or submitted.done(), seconds=60)
         cluster.kill()
-        with pytest.raises(Unavailable, match="the cluster cannot be reached.*the same command goes on"):
+        with pytest.raises(Unavailable, match="the cluster cannot be reached.*the same command continues"):
             submitted.result(60)
     with pytest.raises(Unavailable, match="cannot be reached"):
         GKE.states(sweep)

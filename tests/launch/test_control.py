@@ -100,7 +100,7 @@ def controlled_while_it_works(start, workdir, said) -> list[str]:
         look_at_each(status(workdir), names)
         refused = one(workdir, "accept", short)
         assert refused.returncode == 2 and "has not failed for good: it is waiting" in refused.stderr
-        assert "is at work on the sweep and takes job" in one(workdir, "retry", bad).stderr
+        assert "runs the sweep and trains job" in one(workdir, "retry", bad).stderr
         cancelled = one(workdir, "cancel", slow)
         assert "its trainer saved and stopped" in cancelled.stdout, cancelled
         followed, _ = follow.communicate(timeout=60)  # it ends with the job
@@ -169,10 +169,10 @@ def test_workers_are_capped(monkeypatch):
     """Two trainers at once share all cores, and one has them for itself."""
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.setattr(local.cli, "cores", lambda: list(range(8)))
-    assert [len(place["cores"]) for place in local.workers(2)] == [4, 4]
-    assert [len(place["cores"]) for place in local.workers(5, threads=3)] == [4, 4]
+    assert [len(worker.cores) for worker in local.workers(2)] == [4, 4]
+    assert [len(worker.cores) for worker in local.workers(5, threads=3)] == [4, 4]
     (alone,) = local.workers(5, threads=16)  # begun on a larger machine: as many threads here, on fewer cores
-    assert len(alone["cores"]) == 8 and alone["env"] == {"PJRT_NPROC": "16"}
+    assert len(alone.cores) == 8 and alone.env == {"PJRT_NPROC": "16"}
 
 
 def test_a_tail_gives_whole_lines_once_and_names_the_file(tmp_path):

@@ -59,10 +59,10 @@ def test_progress_is_read_whatever_the_length_of_a_line(sweep, tmp_path, n_layer
         with open(metrics, "a") as file:
             file.write(json.dumps(line) + "\n" + '{"n_tokens": ' * (n_steps == 3))  # the last line is being written
         assert job.progress() == (256 * n_steps, 3.5)
-        assert trainer.fail(job, "died", False, 1) == {
+        assert trainer.write_failure(job, "died", False, 1) == {
             "cause": "died", "tries": 1, "tokens": 256 * n_steps, "for_good": False
         }  # fmt: skip
-    assert trainer.fail(job, "died", False, 1)["for_good"]
+    assert trainer.write_failure(job, "died", False, 1)["for_good"]
 
 
 def test_columns_are_those_of_all_rows(sweep, tmp_path):
@@ -104,7 +104,7 @@ def test_an_edited_sweep_goes_on_with_what_it_says_now(sweep, config, tmp_path, 
     assert sorted(table.values()) == sorted([sweeps.OLD, sweeps.OLD, now])
     assert all(finished.name in run for run, code in table.items() if code == sweeps.OLD)
     told = helpers.run("launch.status", f"--workdir={workdir}").stdout
-    assert f"{half.name}     0/2 kept      not of the sweep any more" in told, told
+    assert f"{half.name}     0/2 kept      no longer in the sweep" in told, told
     assert "3 of 5 runs done; 3 jobs on local: 2 done, 1 kept" in told
     again = start(same, workdir)
     assert again.returncode == 0 and "3 runs" in again.stdout, again.stderr
@@ -138,7 +138,7 @@ def test_a_damaged_sweep_json_is_made_again(damage, done, sweep):
         said = helpers.fails(f"launch.{module}", f"--workdir={done}", *flags)
         assert "sweep.json" in said and ("holds no sweep" if damage == "gone" else "is damaged") in said
     said = helpers.fails("launch.sweep", f"--sweep={sweep}", f"--workdir={done}")
-    assert f"was begun with code {sweeps.OLD}" in said and "2 jobs are known from their folders" in said
+    assert f"was started with code {sweeps.OLD}" in said and "2 jobs are known from their folders" in said
     again = start(sweep, done, "--mix=code")
     assert again.returncode == 0 and "4 of 4 runs were done before" in again.stdout, again.stderr
     assert {row["code"] for row in rows(done)} == {sweeps.OLD}
@@ -150,7 +150,7 @@ def test_runs_of_which_nothing_is_recorded_are_not_called_new(done, sweep):
     (done / "sweep.json").unlink()
     for path in done.glob("jobs/*/job.json"):
         path.unlink()
-    assert "was begun with code unknown" in helpers.fails("launch.sweep", f"--sweep={sweep}", f"--workdir={done}")
+    assert "was started with code unknown" in helpers.fails("launch.sweep", f"--sweep={sweep}", f"--workdir={done}")
     again = start(sweep, done, "--mix=code")
     assert again.returncode == 0, again.stderr
     assert {row["code"] for row in rows(done)} == {sweepfile.UNKNOWN}

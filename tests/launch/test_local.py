@@ -124,7 +124,7 @@ def stop_by_ctrl_c(sweep, tmp_path) -> None:
         process.send_signal(signal.SIGINT)
         process.wait()
         said = (tmp_path / "stderr.txt").read_text()
-        assert process.returncode == 130 and "the same command goes on" in said and "Traceback" not in said
+        assert process.returncode == 130 and "the same command continues" in said and "Traceback" not in said
         assert not children(process.pid)
         assert not (tmp_path / "runs.csv").exists()
 

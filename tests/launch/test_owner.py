@@ -381,10 +381,10 @@ def test_a_failure_is_noted_only_by_who_could_train_the_job(sweep, tmp_path, hel
     started = trainer.start(job, 0, env=helpers.environment())
     started.process.kill()
     held.append(process := hold(job.folder / "train.lock"))
-    assert trainer.failed(started, started.wait(), 0) == {} and job.failure() == {}
+    assert trainer.record_failure(started, started.wait(), 0) == {} and job.failure() == {}
     process.kill()
     process.wait()
-    failure = trainer.failed(started, started.wait(), 0)
+    failure = trainer.record_failure(started, started.wait(), 0)
     assert failure["tries"] == 1 and "killed by signal 9" in failure["cause"] and job.failure() == failure
 
 

@@ -195,5 +195,5 @@ def test_a_dry_run_refuses_what_the_workdir_would(tmp_path, text_glob):
     Sweep(epath.Path(tmp_path / "run"), path, "local", 1, [], {}, jobs).write()
     before = (tmp_path / "run" / "sweep.json").read_text()
     said = helpers.fails("launch.sweep", f"--sweep={path}", f"--workdir={tmp_path}/run", "--dry_run")
-    assert "this would be refused" in said and "was begun with code 0123456789abcdef" in said
+    assert "this would be refused" in said and "was started with code 0123456789abcdef" in said
     assert (tmp_path / "run" / "sweep.json").read_text() == before

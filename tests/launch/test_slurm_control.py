@@ -99,7 +99,7 @@ def test_a_controller_that_hangs_is_away(cluster, monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(slurm_task, "SECONDS_TO_ANSWER", 2.0)
     assert "main" in slurm_task.call("sinfo", "-h", "-o", "%P")
-    with cluster.halted(), pytest.raises(Unavailable, match="squeue: .* the same command goes on"):
+    with cluster.halted(), pytest.raises(Unavailable, match="squeue: .* the same command continues"):
         slurm_task.call("squeue", "-h")
     assert "main" in slurm_task.call("sinfo", "-h", "-o", "%P")
 

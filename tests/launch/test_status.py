@@ -94,18 +94,18 @@ def test_the_sweeps_of_a_folder(tmp_path):
 def test_each_failed_job_is_told_once(tmp_path):
     sweep = begin(tmp_path, on_failure=[sys.executable, "-c", TELL, str(tmp_path / "told")])
     _, half, new = sweep.jobs
-    trainer.fail(half, "the loss is odd", True, 0)
+    trainer.write_failure(half, "the loss is odd", True, 0)
     trainer.give_up(new, "cancelled", "cancelled")
     for job in sweep.jobs * 2:
         hooks.failed(sweep, job)
     assert (tmp_path / "told").read_text() == f"{half.name} the loss is odd\n"
 
     given, looks = {"on_failure": sweep.options["on_failure"]}, lambda: [status.see(sweep.workdir)]
-    known = status._tell_failures(looks(), None, given)  # what had failed before the watch began is in its first table
+    known = status._report_failures(looks(), None, given)  # earlier failures are in its first table
     (new.folder / "failure.json").unlink()
-    trainer.fail(new, "and this one", True, 0)
-    known = status._tell_failures(looks(), known, given)
-    status._tell_failures(looks(), known, given)
+    trainer.write_failure(new, "and this one", True, 0)
+    known = status._report_failures(looks(), known, given)
+    status._report_failures(looks(), known, given)
     assert (tmp_path / "told").read_text().splitlines()[1:] == [f"{new.name} and this one"]
 
 
@@ -118,5 +118,5 @@ def test_a_job_that_has_not_begun_is_cancelled(tmp_path):
     new.folder.rmdir()
     with ownership.hold(sweep.lock, "launch.sweep"):
         assert cancel.cancel_job(sweep, new, 1.0) == f"cancelled job {new.name}: it was not running"
-    assert new.stands_still()
+    assert new.has_ended()
     assert status.look(sweep, {})["jobs"][2]["state"] == "cancelled"

@@ -36,8 +36,10 @@ TRAINERS = (
 PRINTED = {
     "jmoe --version": f"jmoe {__version__} ",
     "python -m jmoe --version": f"jmoe {__version__} ",
-    "jmoe": "python -m jmoe.COMMAND",
+    "jmoe": "jmoe COMMAND --flags",
     "jmoe-fit help": "python -m fit COMMAND",
+    "jmoe-fit --version": f"fit {__version__}",
+    "jmoe fit help": "python -m fit COMMAND",
 }
 PACKAGES = ("fit", "jmoe", "launch")
 SCRIPTS = ("jmoe", "jmoe-fit", "jmoe-sweep", "jmoe-train")
@@ -70,6 +72,7 @@ def should_hold():
         "card.md",
         "shape/*.json",
         "jobset.yaml",
+        "report.html",
     )
     found = (path for name in PACKAGES for kind in kinds for path in (ROOT / name).rglob(kind))
     configs = {f"jmoe/shipped/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.py")}

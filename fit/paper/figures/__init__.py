@@ -35,12 +35,17 @@ FIGURES = {  # name: caption
 }
 FORMATS = ("pdf", "png", "svg")
 PAPER_FLOPS = (1e20, 1e21, 1e22)  # of its figures, for a published law
-PAPER_ONE = {"1a": 1e22, "3": 5e22, "4": 5e22}
+PAPER_SINGLE_FLOPS = {"1a": 1e22, "3": 5e22, "4": 5e22}  # of its figures of one budget
+PAPER_SIZES = (2e9, 5e9, 10e9)  # of dense models whose memory is the limit
+PAPER_SERVED_TOKENS = 1e11
 
 
 def save(figure: "Figure", file: str | IO[bytes]) -> None:
-    """Writes a figure to a path, whose ending is one of FORMATS, or as png to an open file; the same figure gives the
-    same bytes."""
+    """Writes a figure. The same figure gives the same bytes.
+
+    Args:
+      file: a path, whose ending is one of FORMATS, or an open file, for png.
+    """
     from fit.paper.figures import style
 
     kind = file.rpartition(".")[2] if isinstance(file, str) else "png"
@@ -49,9 +54,17 @@ def save(figure: "Figure", file: str | IO[bytes]) -> None:
 
 
 def measured(law: Law, table: object) -> Measured:
-    """Of what fit.read takes, if there is any; UserError where it cannot be read. In a table other than the one that
-    the law was fitted to, none is known to be kept out. A table that is still to be read has its columns by the names
-    that the fit was given."""
+    """The runs of a table, and which of them the law's fit kept out.
+
+    In a table other than the one that the law was fitted to, none is known to be kept out. A file has its columns by
+    the names that the fit read them by.
+
+    Args:
+      table: what fit.read takes, or None.
+
+    Raises:
+      UserError: where it cannot be read.
+    """
     if table is None:
         return None
     settings = law.record.get("settings") or {}
@@ -63,15 +76,26 @@ def measured(law: Law, table: object) -> Measured:
 def draw(
     which: str, law: Law, architecture: Architecture, experts: Floats, budgets: Floats = (), measured: Measured = None
 ) -> tuple["Figure", dict[str, list]]:
-    """(matplotlib figure, its numbers) of one of FIGURES; UserError where the law or the runs cannot give it.
+    """Draws one of FIGURES.
 
-    budgets: training FLOPs, none for those that suit the law; measured: to draw points of. The numbers are columns:
-    {name: list}.
+    Args:
+      which: of FIGURES.
+      experts: the numbers of experts to draw.
+      budgets: training FLOPs; by default those that suit the law.
+      measured: runs to draw points of.
+
+    Returns:
+      The figure, and its numbers as columns {name: list}.
+
+    Raises:
+      UserError: where the law or the runs do not allow the figure.
     """
     from fit.paper.figures import loss, memory, style
 
     several = list(budgets) or budgets_of(law)
-    one = budgets[0] if budgets else PAPER_ONE.get(which, several[1]) if law.published else several[1]
+    single = several[0] if budgets else several[1]
+    if law.published and not budgets:
+        single = PAPER_SINGLE_FLOPS.get(which, single)
     with style.in_style():
         if which == "5":
             if measured is None:
@@ -86,21 +110,27 @@ def draw(
         if which == "memory":
             return memory.experts_against_memory(picture, several)
         if which == "1a":
-            return memory.memory_curves(picture, one)
-        sizes, kv_tokens, served = (2e9, 5e9, 10e9), 8192.0 if which == "3" else 32768.0, 1e11  # the paper's
+            return memory.memory_curves(picture, single)
+        sizes = PAPER_SIZES
+        kv_tokens = 8192.0 if which == "3" else 32768.0
+        served = PAPER_SERVED_TOKENS
         if not law.published:  # a cache of a third of a dense model's weights, about what the paper's is
-            dense = optimum.optima(law, architecture, optimum.Constraints(flops=one), [1])
-            size, served = float(dense.n_active[0]), units.rounded(float(dense.n_tokens[0]))
+            dense = optimum.optima(law, architecture, optimum.Constraints(flops=single), [1])
+            size = float(dense.n_active[0])
+            served = units.rounded(float(dense.n_tokens[0]))
             sizes = tuple(units.rounded(share * size) for share in (0.3, 0.7, 1.4))
             kv_tokens = units.rounded(size / 3 / architecture.kv_elements(architecture.d_model(size, 1), 1.0))
         if which == "3":
-            return memory.matched_memory(picture, one, kv_tokens, served)
-        return memory.best_experts(picture, one, sizes, kv_tokens, served)
+            return memory.matched_memory(picture, single, kv_tokens, served)
+        return memory.best_experts(picture, single, sizes, kv_tokens, served)
 
 
 def budgets_of(law: Law, runs: Runs | None = None) -> list[float]:
-    """Three training budgets that suit a law: its paper's, or spread over the upper two thirds of its runs; with
-    `runs`, those there that most runs are near."""
+    """Three training budgets that suit a law: its paper's, or spread over the upper two thirds of its runs.
+
+    Args:
+      runs: where there are some, those budgets are taken that most of them are near.
+    """
     if law.published or "training_flops" not in law.ranges:
         return list(PAPER_FLOPS)
     low, high = law.ranges["training_flops"]
@@ -108,10 +138,10 @@ def budgets_of(law: Law, runs: Runs | None = None) -> list[float]:
         return [units.rounded(low ** (1 - share) * high**share) for share in (1 / 3, 2 / 3, 1)]
     from fit.paper.figures import style
 
-    spent = np.log(runs.flops)
+    log_flops = np.log(runs.flops)
     budgets = []
     for start in (0.2, 0.5, 0.8):
-        tried = np.log(low) + np.log(high / low) * np.linspace(start, start + 0.2, 20)
-        near = [np.sum(np.abs(spent - at) < np.log(style.NEAR)) for at in tried]
-        budgets.append(units.rounded(np.exp(tried[np.argmax(near)])))
+        candidates = np.log(low) + np.log(high / low) * np.linspace(start, start + 0.2, 20)
+        n_near = [np.sum(np.abs(log_flops - candidate) < np.log(style.NEAR)) for candidate in candidates]
+        budgets.append(units.rounded(np.exp(candidates[np.argmax(n_near)])))
     return budgets

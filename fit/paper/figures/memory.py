@@ -2,6 +2,8 @@
 
 A memory of the size of a dense model with P parameters holds P weights, and that model's cache if there is one. Where
 only ratios matter, the pictures count one byte a number.
+
+Axes: k points of a curve.
 """
 
 import dataclasses
@@ -20,13 +22,16 @@ RING: style.Look = dict(marker="o", color="black", markerfacecolor="none", marke
 
 
 def _models(optima: optimum.Optima) -> tuple[Array, Array, Array]:
+    """n_active, n_tokens and loss [k] of optima."""
     return optima.n_active, optima.n_tokens, optima.loss
 
 
 def memory_curves(picture: style.Picture, flops: float) -> style.Drawn:
     """Fig. 1a: loss against total parameters at one training budget, up to the compute-optimal size of each number of
     experts, which is marked; the strip below says which number is the best."""
-    law, architecture, experts = picture.law, picture.architecture, picture.experts
+    law = picture.law
+    architecture = picture.architecture
+    experts = picture.experts
     figure, (axis,) = style.panels()
     free = optimum.optima(law, architecture, optimum.Constraints(flops=flops), experts)
     low = architecture.n_total(float(architecture.width_per_block) * 2, 1)
@@ -37,7 +42,8 @@ def memory_curves(picture: style.Picture, flops: float) -> style.Drawn:
         optima = optimum.solve(law, e, architecture, limit)
         losses.append(np.where(optima.feasible, optima.loss, np.inf))
         shown = optima.feasible & (optima.size_bound == "memory")
-        picture.curve(axis, grid, _models(optima), e, shown=shown, sure=i == np.nanargmin(free.loss), n_total=grid)
+        is_best = i == np.nanargmin(free.loss)
+        picture.curve(axis, grid, _models(optima), e, shown=shown, with_band=is_best, n_total=grid)
         style.point(axis, free.n_total[i], free.loss[i], picture.looks[e])
     least = np.min(losses, axis=0)
     span = least[0] - least[-1]
@@ -65,7 +71,9 @@ def _strip_of_best(axis: Axes, grid: Array, best: Array, looks: style.Looks) -> 
 
 def matched_memory(picture: style.Picture, flops: float, kv_tokens: float, inference_tokens: float) -> style.Drawn:
     """Fig. 3: loss against the dense model of equal memory: weights alone; with cache; with inference too."""
-    law, architecture, (figure, axes) = picture.law, picture.architecture, style.panels(3, sharex=True, sharey=True)
+    law = picture.law
+    architecture = picture.architecture
+    figure, axes = style.panels(3, sharex=True, sharey=True)
     inference = f"and {units.amount(inference_tokens)} tokens of inference", kv_tokens, inference_tokens
     for axis, title, base in _scenarios(axes, flops, kv_tokens, inference):
         free = optimum.optima(law, architecture, base, picture.experts)
@@ -76,8 +84,9 @@ def matched_memory(picture: style.Picture, flops: float, kv_tokens: float, infer
         for i, e in enumerate(picture.experts):
             optima = optimum.solve(law, e, architecture, dataclasses.replace(base, memory_bytes=memory))
             shown = optima.feasible & (optima.size_bound == "memory")
-            look, sure = picture.looks[e] | dict(every=(7 * i, 40)), i == np.nanargmin(free.loss)
-            picture.curve(axis, dense, _models(optima), e, look, shown, sure, panel=title, dense_parameters=dense)
+            look = picture.looks[e] | dict(every=(7 * i, 40))
+            is_best = i == np.nanargmin(free.loss)
+            picture.curve(axis, dense, _models(optima), e, look, shown, is_best, panel=title, dense_parameters=dense)
     if not picture.columns["loss"]:
         raise UserError(f"--law={law.name}: memory bounds none of its models: nothing to draw")
     style.log_axis(axes[0].xaxis, *style.extent(axes))
@@ -88,8 +97,11 @@ def matched_memory(picture: style.Picture, flops: float, kv_tokens: float, infer
 def _scenarios(
     axes: Array, flops: float, kv_tokens: float, inference: tuple[str, float, float]
 ) -> Iterator[tuple[Axes, str, optimum.Constraints]]:
-    """(axis, title, Constraints) of three panels: weights only; with a cache; and `inference`, (title, tokens in the
-    cache, tokens served)."""
+    """(axis, title, Constraints) of three panels: weights only; with a cache; and inference.
+
+    Args:
+      inference: title, tokens in the cache, and tokens served.
+    """
     axes[0].set_ylabel(f"loss (nats per token)\nat {units.flops_math(flops)} FLOPs")
     scenarios = ("weights only", 0.0, 0.0), (f"cache of {kv_tokens:,.0f} tokens too", kv_tokens, 0.0), inference
     for axis, (title, cache, served) in zip(axes, scenarios, strict=True):
@@ -103,7 +115,8 @@ def best_experts(
 ) -> style.Drawn:
     """Fig. 4: loss against E for a few memory sizes (parameters of a dense model), in three scenarios; a ring around
     the best."""
-    architecture, experts = picture.architecture, picture.experts
+    architecture = picture.architecture
+    experts = picture.experts
     figure, axes = style.panels(3, sharex=True, sharey=True)
     inference = f"{units.amount(inference_tokens)} tokens of inference", 0.0, inference_tokens
     greys = [
@@ -117,7 +130,7 @@ def best_experts(
             if not optima.feasible.any():
                 continue
             names: style.Look = dict(panel=title, dense_parameters=size)
-            picture.curve(axis, experts, _models(optima), experts, grey, sure=size == max(sizes), **names)
+            picture.curve(axis, experts, _models(optima), experts, grey, with_band=size == max(sizes), **names)
             for e, loss in zip(experts, optima.loss, strict=True):
                 axis.plot(e, loss, grey["marker"], color=picture.looks[e]["color"], markersize=3.5)
             best = int(np.nanargmin(optima.loss))
@@ -134,7 +147,9 @@ def best_experts(
 def experts_against_memory(picture: style.Picture, budgets: Sequence[float]) -> style.Drawn:
     """The best E against memory (weights of 2 bytes, no cache) at each training budget, and how the draws spread;
     Table 2 as a picture."""
-    law, architecture, experts = picture.law, picture.architecture, picture.experts
+    law = picture.law
+    architecture = picture.architecture
+    experts = picture.experts
     figure, axes = style.panels(len(budgets), height=2.3, sharex=True, sharey=True)
     free = [optimum.optima(law, architecture, optimum.Constraints(flops=f), experts).n_total for f in budgets]
     least = 2.0 * architecture.n_total(float(architecture.width_per_block), 1)
@@ -163,8 +178,12 @@ def experts_against_memory(picture: style.Picture, budgets: Sequence[float]) -> 
 
 def _spread_of_best(picture: style.Picture, limit: optimum.Constraints) -> Array | None:
     """(low, high) percentiles over the bootstrap draws of the best E at each memory; None without draws."""
-    law, experts = picture.law, picture.experts
-    if not law.draws or not (usable := optimum.usable_draws(law, experts)).any():
+    law = picture.law
+    experts = picture.experts
+    if not law.draws:
+        return None
+    usable = optimum.usable_draws(law, experts)
+    if not usable.any():
         return None
     draws = {name: values[usable] for name, values in style.drawn(law).items()}
     optima = [optimum.solve(law, e, picture.architecture, limit, draws) for e in experts]

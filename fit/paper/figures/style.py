@@ -24,7 +24,9 @@ Look = dict[str, Any]  # color, marker and whatever else matplotlib takes of a l
 Looks = dict[float, Look]  # by number of experts
 Drawn = tuple[Figure, dict[str, list]]  # a picture and its numbers
 Where = Literal["outside upper center", "outside lower center"]  # of a legend
-COLUMN, PAGE = 3.35, 6.75  # inches: a column of a page, and a page
+# Widths in inches: of a column of a page, and of a page.
+COLUMN = 3.35
+PAGE = 6.75
 OF_THE_BEST = ", of the best curve"  # alone a band is drawn: several would cover each other
 NEAR = 1.25  # a run belongs to a budget within this factor of it
 DPI = 200  # of PNG
@@ -53,12 +55,14 @@ class Picture:
     """A law's models of some numbers of experts, drawn on panels, and the numbers behind them: columns {name: list}."""
 
     def __init__(self, law: Law, architecture: Architecture, experts: Floats) -> None:
-        self.law, self.architecture = law, architecture
+        self.law = law
+        self.architecture = architecture
         self.experts = optimum.allowed_experts(law, experts)
-        self.looks, self.columns = looks(law, self.experts), {}
+        self.looks = looks(law, self.experts)
+        self.columns: dict[str, list] = {}
 
     def add(self, **blocks: Any) -> None:
-        """Rows of columns; the values broadcast together."""
+        """Adds rows to the columns; the values broadcast together."""
         for name, values in zip(blocks, np.broadcast_arrays(*blocks.values()), strict=True):
             self.columns.setdefault(name, []).extend(np.ravel(values).tolist())
 
@@ -70,16 +74,23 @@ class Picture:
         e: Numbers,
         look: Look | None = None,
         shown: Array | None = None,
-        sure: bool = False,
+        with_band: bool = False,
         **numbers: Any,
     ) -> None:
-        """Draws the losses of models (with n_active, n_tokens, loss [k]; of e experts) over x [k] where shown, with
-        their band if `sure`: for one curve of several, since bands that cover each other show none. They and further
-        numbers become rows of columns. look: of style.curve."""
+        """Draws the losses of models over x [k], and adds the models to the columns.
+
+        Args:
+          models: n_active, n_tokens and loss, [k].
+          e: their number of experts.
+          look: of style.curve; by default that of the number of experts.
+          shown: which of them are drawn, boolean [k].
+          with_band: draw the band of the draws: for one curve of several, since bands that cover each other show none.
+          numbers: further columns.
+        """
         size, tokens, loss = models
         shown = np.ones(np.shape(loss), bool) if shown is None else shown
         within = self.law.inside(size, tokens, e)
-        ends = band(self.law, self.architecture, size, tokens, e) if sure else None
+        ends = band(self.law, self.architecture, size, tokens, e) if with_band else None
         ends = None if ends is None else np.where(shown, ends, np.nan)
         curve(axis, x, np.where(shown, loss, np.nan), within, look or self.looks[float(e)], ends)
         numbers |= dict(n_experts=e, n_active=size, n_tokens=tokens, loss=loss, extrapolated=~within)
@@ -106,7 +117,7 @@ def looks(law: Law, experts: Floats) -> Looks:
 def band(
     law: Law, architecture: Architecture, n_active: Numbers, n_tokens: Numbers, n_experts: Numbers
 ) -> Array | None:
-    """(low, high) percentiles over the law's bootstrap draws of the loss of these models [k]; None without draws."""
+    """(low, high) percentiles [2, k] over the law's draws of the loss of these models [k]; None without draws."""
     if not law.draws:
         return None
     with np.errstate(all="ignore"):
@@ -130,8 +141,12 @@ def percentiles(law: Law, values: Array) -> Array:
 
 
 def curve(axis: Axes, x: Array, y: Array, within: Array | bool, look: Look, ends: Array | None = None) -> None:
-    """Draws y over x [k]: solid where `within`, in thin dashes elsewhere, with the band between `ends` shaded and, with
-    (first, step) as `every` in its look, a marker at every so many points."""
+    """Draws y over x [k]: solid where `within` the fitted range, in thin dashes elsewhere.
+
+    Args:
+      look: color and marker; with (first, step) as `every`, a marker stands at every so many points.
+      ends: of a band [2, k] to be shaded.
+    """
     within = np.broadcast_to(within, np.shape(x))
     touching = ~within  # dashes begin where the solid line ends
     touching[1:] |= ~within[:-1]
@@ -153,8 +168,13 @@ def point(axis: Axes, x: Numbers, y: Numbers, look: Look) -> None:
 def legends(
     figure: Figure, law: Law, looks: Looks, notes: Iterable[Artist] = (), line: str = "-", band: str = ""
 ) -> None:
-    """Legends outside the axes, never over data: numbers of experts above them, whatever else needs a word below;
-    band: of which curve a band is."""
+    """Draws legends outside the axes, never over data: numbers of experts above, whatever else needs a word below.
+
+    Args:
+      notes: entries of the legend below.
+      line: style of the lines in the legend above.
+      band: of which curve a band is, in words.
+    """
     _legend(figure, "outside upper center", [handle(f"E = {e:g}", linestyle=line, **look) for e, look in looks.items()])
     notes = list(notes)
     dashed = [line for axis in figure.axes for line in axis.lines if line.get_linestyle() == "--"]
@@ -202,8 +222,9 @@ def log_axis(axis: XAxis | YAxis, low: float, high: float, words: Callable[[floa
 def _ticks(low: float, high: float, most: int) -> Array:
     """At most `most` round numbers from low to high, as many as may be."""
     decades = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
-    every_decade = (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)
-    for leading, step in [*((some, 1) for some in every_decade), ((1,), 2), ((1,), 3), ((1,), 6)]:
+    # leading digits of the ticks, and in which decades they stand, from many ticks to few
+    patterns = [((1, 1.5, 2, 3, 5, 7), 1), ((1, 2, 5), 1), ((1, 3), 1), ((1,), 1), ((1,), 2), ((1,), 3), ((1,), 6)]
+    for leading, step in patterns:
         ticks = np.outer(10.0 ** decades[decades % step == 0], leading).ravel()
         ticks = ticks[(ticks >= low * 0.999) & (ticks <= high * 1.001)]
         if len(ticks) <= most:

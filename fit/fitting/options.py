@@ -1,49 +1,50 @@
-"""What is asked of a fit: the law's form, and how it is fitted."""
+"""Options of `fit law`: the law's form, and how it is fitted to runs."""
 
 import dataclasses
 import os
 from typing import TYPE_CHECKING, cast
 
-from fit.asked.fields import Asked, choice, field, free, listed, number, pairs, several, switch, text, whole
 from fit.errors import UserError
 from fit.fitted_law.law import Law, load
 from fit.fitted_law.law_check import WAYS_OF_DRAWING
 from fit.form import Form
 from fit.laws import FORMS
+from fit.options import Options, choice, listed, number, option, pairs, switch, text, unchecked, whole, words
 
 if TYPE_CHECKING:
-    from fit.fitting import problem
+    from fit.fitting.problem import Settings
 
-ALONE = ("fix", "bootstrap", "select", "prior")  # what is for a single form
+OF_A_SINGLE_FORM = ("fix", "bootstrap", "select", "prior")  # options that need one form
 
 
 def _percentiles(name: str, value: object) -> tuple[float, float]:
+    """Two rising numbers from 0 to 100."""
     try:
         low, high = map(float, listed(value))
         if 0 <= low < high <= 100:
             return low, high
     except (TypeError, ValueError):
         pass
-    given = ",".join(map(str, listed(value)))
-    raise UserError(f"--{name}={given}: expected two rising numbers from 0 to 100, such as 10,90")
+    typed = ",".join(map(str, listed(value)))
+    raise UserError(f"--{name}={typed}: expected two rising numbers from 0 to 100, such as 10,90")
 
 
-def _prior(name: str, value: object) -> "Law | str":
+def _prior(name: str, value: object) -> Law | str:
     """A Law, or the text none, population or population:SOURCE."""
     if isinstance(value, str) and (value == "none" or value.partition(":")[0] == "population"):
-        from fit.fitting import population
-
         if value != "none":
-            population.left_out_of(value)  # which checks the source
+            from fit.fitting import population
+
+            population.left_out_of(value)  # raises UserError for an unknown source
         return value
     return load(cast(Law | str | os.PathLike, value), name)
 
 
 @dataclasses.dataclass(kw_only=True)
-class Fit(Asked):
+class FitOptions(Options):
     """How a law is fitted to runs."""
 
-    form: tuple[str, ...] | None = several(
+    form: tuple[str, ...] | None = words(
         f"The law: {', '.join(FORMS)}. Several are fitted to the same runs and compared; none is written. Default: "
         "joint or joint_coupled (with one number of experts chinchilla or chinchilla_coupled), by how they predict "
         "the runs of more compute from those of less; where the runs are too few to say, the coupled one.",
@@ -68,7 +69,7 @@ class Fit(Asked):
         "up to 60 runs, which may leave coefficients open, 0.01 times the variance of the runs (1e-6 for 1% of noise).",
         least=0,
     )
-    prior: Law | str | None = field(
+    prior: Law | str | None = option(
         "string",
         "What is known of the exponents of size and data, and of k, before the runs speak: population (what laws of "
         "other sweeps have; population:SOURCE leaves a source of these out), a law.json or the name of a published "
@@ -77,7 +78,7 @@ class Fit(Asked):
         None,
         _prior,
     )
-    starts: int | str = free(
+    starts: int | str = unchecked(
         "Number of random starts, scaled to the runs; or paper for the published grid (joint: 19,683).", "128"
     )
     solver: str = choice("Levenberg-Marquardt, or L-BFGS as in the paper.", "lm", ("lm", "lbfgs"))
@@ -98,23 +99,25 @@ class Fit(Asked):
         "model, seed and config; else each run), row (each run), or a column. Profiles use it too.",
         "trunk",
     )
-    percentiles: tuple[float, float] = field("list", "Ends of the bootstrap's intervals.", (10.0, 90.0), _percentiles)
+    percentiles: tuple[float, float] = option("list", "Ends of the bootstrap's intervals.", (10.0, 90.0), _percentiles)
     seed: int = whole("Seed of the starts and of the bootstrap.", 0)
     mix_corpora: bool = switch("Fit runs of several corpora together.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = ",".join(self.form or ())
+        typed = ",".join(self.form or ())
         if self.form is not None and not (self.form and set(self.form) <= set(FORMS)):
-            raise UserError(f"--form={given}: expected one or more of {', '.join(FORMS)}")
+            raise UserError(f"--form={typed}: expected one or more of {', '.join(FORMS)}")
         rolling = self.holdout == "compute:rolling"
-        alone = [f"--{name}" for name in self.given(*ALONE)] + ["--holdout=compute:rolling"] * rolling
-        if len(self.forms) > 1 and alone:
-            raise UserError(f"--form={given}: {alone[0]} is for a single form")
+        of_a_single_form = [f"--{name}" for name in self.changed(*OF_A_SINGLE_FORM)]
+        if rolling:
+            of_a_single_form.append("--holdout=compute:rolling")
+        if len(self.forms) > 1 and of_a_single_form:
+            raise UserError(f"--form={typed}: {of_a_single_form[0]} is for a single form")
         if self.select == "rmse" and (rolling or self.holdout == "none"):
             raise UserError("--select=rmse needs held-out runs: give --holdout")
-        for form in self.forms[:1]:
-            _held(form, self.fix)
+        if self.forms:
+            _fixed(self.forms[0], self.fix)
         starts = str(self.starts)
         if starts != "paper" and not (starts.isdecimal() and int(starts) > 0):
             raise UserError(f"--starts={starts}: expected a positive whole number, or paper")
@@ -122,42 +125,53 @@ class Fit(Asked):
 
     @property
     def forms(self) -> list[Form]:
-        """The Forms of `form`; none where it is left to the runs."""
+        """The Forms of `form`; empty where the runs decide."""
         return [FORMS[name] for name in self.form or ()]
 
-    def settings(self, form: Form, quiet: bool = True) -> "problem.Settings":
-        """Of the fit of a law of this Form. Raises UserError where it has none of the coefficients to hold."""
-        from fit.fitting.problem import Settings
+    def settings(self, form: Form, quiet: bool = True) -> "Settings":
+        """The settings of the fit of a law of this form.
 
-        same = {field.name for field in dataclasses.fields(Settings)} & vars(self).keys() - {"starts", "fix"}
-        starts, fix = 0 if self.starts == "paper" else int(self.starts), tuple(sorted(_held(form, self.fix).items()))
-        return Settings(starts=starts, fix=fix, quiet=quiet, **{name: getattr(self, name) for name in same})
+        Raises:
+          UserError: `fix` names a coefficient that the law has not, or gives it a value that it cannot have.
+        """
+        from fit.fitting.problem import Settings  # which imports jax
+
+        shared = {field.name for field in dataclasses.fields(Settings)} & vars(self).keys()
+        shared -= {"starts", "fix"}
+        starts = 0 if self.starts == "paper" else int(self.starts)
+        fix = tuple(sorted(_fixed(form, self.fix).items()))
+        return Settings(starts=starts, fix=fix, quiet=quiet, **{name: getattr(self, name) for name in shared})
 
 
-def _held(form: Form, given: dict[str, str]) -> dict[str, float]:
-    """The coefficients held. Raises UserError unless the law can have them."""
-    held, flag = {}, f"--fix={','.join(f'{name}={value}' for name, value in given.items())}"
-    for name, value in given.items():
+def _fixed(form: Form, typed: dict[str, str]) -> dict[str, float]:
+    """The values of fixed coefficients. Raises UserError unless the law can have them."""
+    flag = f"--fix={','.join(f'{name}={value}' for name, value in typed.items())}"
+    fixed = {}
+    for name, value in typed.items():
         if name not in form.names:
             raise UserError(
                 f"{flag}: found {f'{name}={value}'!r}, expected NAME=VALUE once for each NAME; the {form.name} law's "
                 f"coefficients: {', '.join(form.names)}"
             )
         try:
-            held[name] = float(value)
+            fixed[name] = float(value)
         except ValueError:
-            held[name] = float("nan")
-        if name in form.shares:
-            low, high = form.smallest_share(name), 1.0
-        elif name in form.positive:
-            low, high = 1e-6, 1e12
-        else:
-            low, high = -20.0, 20.0
-        if not low <= held[name] <= high:
+            fixed[name] = float("nan")
+        low, high = _bounds(form, name)
+        if not low <= fixed[name] <= high:
             raise UserError(f"{flag}: {name} is {value or 'nothing'!r}, expected a number from {low:.3g} to {high:g}")
     for name, coefficient in form.coefficients.items():
-        if held.get(coefficient.above or "", 0) >= held.get(name, float("inf")):
+        if coefficient.above and fixed.get(coefficient.above, 0) >= fixed.get(name, float("inf")):
             raise UserError(f"{flag}: {coefficient.above} must be below {name}")
-    if len(held) == len(form.names):
+    if len(fixed) == len(form.names):
         raise UserError(f"{flag}: holds every coefficient of the {form.name} law, so nothing is left to fit")
-    return held
+    return fixed
+
+
+def _bounds(form: Form, name: str) -> tuple[float, float]:
+    """The least and the largest value at which a coefficient may be fixed."""
+    if name in form.shares:
+        return form.smallest_share(name), 1.0
+    if name in form.positive:
+        return 1e-6, 1e12
+    return -20.0, 20.0

@@ -1,0 +1,43 @@
+"""The columns of a table of runs that checks look at, as numbers, and how sentences name its rows.
+
+Axes: n runs of the table.
+"""
+
+import numpy as np
+
+from fit.aliases import Array
+from fit.data.table import Table
+from fit.errors import UserError
+
+NAMES = ("n_active", "n_tokens", "n_total", "n_experts", "top_k", "loss", "vocab_size")
+ROWS_NAMED = 5  # in a sentence
+
+Columns = dict[str, Array]  # by name, float64 [n]
+
+
+def known_columns(table: Table) -> Columns:
+    """The columns of NAMES that the table has and whose values are all numbers."""
+    known: Columns = {}
+    for name in NAMES:
+        if name in table:
+            try:
+                known[name] = table.numbers(name)
+            except UserError:  # whatever reads the column says so
+                continue
+    return known
+
+
+def rows_in_words(table: Table, rows: Array) -> str:
+    """Rows, boolean [n], by their numbers in the file and, where the table has them, the names of the runs."""
+    places = np.flatnonzero(rows)
+    named = [str(table.rows[i]) for i in places[:ROWS_NAMED]]
+    if "run" in table:
+        runs = table.column("run")
+        named = [f"{table.rows[i]} ({runs[i]})" for i in places[:ROWS_NAMED]]
+    more = ", ..." if len(places) > ROWS_NAMED else ""
+    return f"{'row' if len(places) == 1 else 'rows'} {', '.join(named)}{more}"
+
+
+def units_are_open(table: Table, *names: str) -> bool:
+    """Whether the user said nothing of the units of these columns."""
+    return not set(names) & set(table.units)

@@ -1,0 +1,164 @@
+"""Whether the losses of a table of runs can be nats per token, and which runs crashed.
+
+The losses are set against a law of dense models on web text (Besiroglu et al. 2024, arXiv 2404.10102). Sweeps on other
+text and with other tokenizers lie between 0.88 and 1.28 times its loss of equal size and tokens.
+
+Axes: n runs of the table; m runs that can be set against the law.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from fit.aliases import Array
+from fit.data.known_columns import Columns, rows_in_words, units_are_open
+from fit.data.table import Table
+from fit.errors import UserError
+from fit.shape.architecture import training_flops
+
+LARGEST_VOCABULARY = 2**18  # of tokenizers in use
+LARGEST_BYTE_VOCABULARY = 1024  # a vocabulary up to this size is of bytes or characters
+# The least model whose loss is set against the law of web text.
+LEAST_SIZE = 1e7
+LEAST_FLOPS = 1e17
+# Times the loss of that law: suspicious below LOW and above HIGH, impossible above TOO_HIGH.
+LOW = 0.45
+HIGH = 1.38
+TOO_HIGH = 2.5
+CRASHED = 0.9  # of ln(vocabulary): nothing was learnt
+CRASHED_OF_MEDIAN = 2.2  # the same where the vocabulary is not known, in losses of the median run
+UNFINISHED = ("crashed", "failed", "killed", "running", "preempted", "unfinished", "preempting", "error", "oom")
+# {part of a column's name: the unit that it speaks of}
+UNIT_BY_NAME = dict(ppl="perplexity", perplex="perplexity", bpb="FACTOR", bpc="FACTOR", per_byte="FACTOR", bits="bits")
+
+
+@dataclasses.dataclass(frozen=True)
+class AgainstWebText:
+    """Losses [m] of runs, and those that the law of web text gives models of their sizes and tokens, [m]."""
+
+    loss: Array
+    reference: Array
+
+    @property
+    def median_ratio(self) -> float:
+        """The loss over that of the law, at the median run."""
+        return float(np.median(self.loss / self.reference))
+
+
+def against_web_text(known: Columns) -> AgainstWebText | None:
+    """The runs set against the law of web text; None where most are too small, or tokens are bytes or characters."""
+    of_bytes = "vocab_size" in known and known["vocab_size"].min() <= LARGEST_BYTE_VOCABULARY
+    if of_bytes or not {"n_active", "n_tokens", "loss"} <= known.keys():
+        return None
+    n_active = known["n_active"]
+    n_tokens = known["n_tokens"]
+    large = (n_active >= LEAST_SIZE) & (training_flops(n_active, n_tokens) >= LEAST_FLOPS)
+    if large.mean() <= 0.5:
+        return None
+    reference = 1.8172 + 482.01 / n_active[large] ** 0.3478 + 2085.43 / n_tokens[large] ** 0.3658
+    return AgainstWebText(known["loss"][large], reference)
+
+
+def _loss_of_no_knowledge(known: Columns) -> tuple[float, str]:
+    """The loss in nats per token of a model that knows nothing, and what it follows from in words."""
+    if "vocab_size" in known and np.all(known["vocab_size"] >= 2):
+        size = float(known["vocab_size"].max())
+        return math.log(size), f"the logarithm of the vocabulary of {size:,.0f}"
+    return math.log(LARGEST_VOCABULARY), f"the logarithm of the largest vocabularies, {LARGEST_VOCABULARY:,}"
+
+
+def _likely_unit(loss: Array, against: AgainstWebText | None) -> str:
+    """The unit in which the losses are nearest to those of the law of web text, or else possible at all."""
+    if against is None:
+        return "perplexity" if np.median(loss) > 2 * math.log(LARGEST_VOCABULARY) else "bits"
+    ratios = dict(
+        bits=np.median(against.loss * math.log(2) / against.reference),
+        perplexity=np.median(np.log(np.maximum(against.loss, 1.0 + 1e-9)) / against.reference),
+    )
+    return min(ratios, key=lambda unit: abs(math.log(ratios[unit])))
+
+
+def check_loss(table: Table, known: Columns) -> None:
+    """Raises UserError where the losses cannot be nats per token, unless the user named their unit."""
+    if "loss" not in known or not units_are_open(table, "loss"):
+        return
+    median = float(np.median(known["loss"]))
+    ceiling, follows_from = _loss_of_no_knowledge(known)
+    against = against_web_text(known)
+    if median > ceiling:
+        why = f"above {ceiling:.2f}, {follows_from}, which a model that knows nothing has"
+    elif against is not None and against.median_ratio > TOO_HIGH:
+        why = f"{against.median_ratio:.2g} times what models of these sizes and tokens reach on web text"
+    else:
+        return
+    unit = _likely_unit(known["loss"], against)
+    raise UserError(
+        f"{table.path}, column {table.names.get('loss', 'loss')}: the median loss is {median:.4g}, {why}: it is not in "
+        f"nats per token; say --units=loss:{unit} if that is its unit (nats, bits, perplexity, or a number to multiply "
+        "it by)"
+    )
+
+
+def unit_doubts(table: Table, known: Columns) -> Iterator[str]:
+    """Sentences where the losses may not be nats per token, by the column's name or by their size."""
+    if "loss" not in known or not units_are_open(table, "loss"):
+        return
+    name_in_file = table.names.get("loss", "loss")
+    for part, unit in UNIT_BY_NAME.items():
+        if part in name_in_file.lower():
+            yield (
+                f"the column {name_in_file} is taken as nats per token: by its name it is not; say "
+                f"--units=loss:{unit}{_explained(unit)}"
+            )
+            return
+    against = against_web_text(known)
+    if against is None:
+        return
+    ratio = against.median_ratio
+    comparison = f"the losses are {ratio:.2g} times what models of these sizes and tokens reach on web text"
+    if ratio > HIGH:
+        unit = _likely_unit(known["loss"], against)
+        yield (
+            f"{comparison}: if they are {unit}, say --units=loss:{unit}; if they are nats per token, --units=loss:nats"
+        )
+    elif ratio < LOW:
+        yield (
+            f"{comparison}, so they are hardly nats per token: if they are per byte or per character, say "
+            f"--units=loss:FACTOR{_explained('FACTOR')}; if they are nats per token, --units=loss:nats. Sizes and "
+            "tokens of plans hold in any such unit, losses are in the table's"
+        )
+
+
+def _explained(unit: str) -> str:
+    """What the user has to put for a unit, where it is a factor."""
+    return ", with bytes per token as the factor, times 0.6931 for bits" if unit == "FACTOR" else ""
+
+
+def crashed_doubts(table: Table, known: Columns) -> Iterator[str]:
+    """Sentences on runs that did not finish, and on runs whose loss says that they learnt nothing."""
+    state = next((name for name in table.columns if name.lower() in ("state", "status")), None)
+    if state is not None:
+        states = table.columns[state]
+        unfinished = np.array([str(value).strip().lower() in UNFINISHED for value in states])
+        if unfinished.any():
+            values = ", ".join(sorted({str(states[i]) for i in np.flatnonzero(unfinished)}))
+            yield (
+                f"{unfinished.sum()} of {len(table)} runs did not finish (column {state}: {values}): "
+                f"{rows_in_words(table, unfinished)}"
+            )
+    if "loss" not in known:
+        return
+    limit = CRASHED_OF_MEDIAN * float(np.median(known["loss"]))
+    words = f"more than {CRASHED_OF_MEDIAN:g} times the median loss"
+    if "vocab_size" in known:
+        ceiling, follows_from = _loss_of_no_knowledge(known)
+        limit = CRASHED * ceiling
+        words = f"next to {follows_from}"
+    crashed = known["loss"] > limit
+    if crashed.any():
+        yield (
+            f"{crashed.sum()} of {len(table)} runs have a loss of {words}, as after a few steps or a crash: "
+            f"{rows_in_words(table, crashed)}; leave them out"
+        )

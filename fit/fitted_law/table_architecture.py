@@ -1,0 +1,387 @@
+"""How the models of a table of runs are built: the entries `architecture`, `shares` and `assumed` of models.py.
+
+They follow from the columns of shapes, from the column overrides, or from top_k, n_total and the like.
+
+Axes: n runs of the table; m of them mixtures.
+"""
+
+import collections
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from fit.aliases import Array, Json
+from fit.data.table import Table
+from fit.errors import UserError
+from fit.fitted_law import expert_widths
+from fit.shape.architecture import ROUNDED, Architecture
+
+OFF = 0.02  # counts further off than this share are reported
+SMALLEST_VOCABULARY = 64
+OFF_TOTAL = 0.1  # ratios of n_total to n_active: those of whole models, whose embedding may not be known
+DENSE_ENTRIES = ("kv_share", "attention", "ff", "tied", "n_dense", "head_dim")  # entries that dense models have too
+# how the paper's models are built
+NEUTRAL: Json = dict(kv_share=1, attention=1, ff=3, tied=False, split=1, top_k=1, shared=0, n_dense=0, head_dim=0)
+# how each follows from the trainer's fields
+NAMES = dict(
+    kv_share="n_kv_heads / n_heads",
+    attention="n_heads head_dim / d_model",
+    ff="d_ff / d_model",
+    tied="tied_embeddings",
+    split="d_ff / d_expert",
+    shared="n_shared_experts",
+    n_dense="n_dense_blocks",
+)
+Columns = Mapping[str, Array]  # by name, float64 [n]
+# {field: its default, where a table has no value or 0, from the columns read so far}
+DEFAULTS: dict[str, Callable[[Columns], Array | float]] = dict(
+    n_heads=lambda c: c["n_blocks"],
+    n_kv_heads=lambda c: c["n_heads"],
+    head_dim=lambda c: c["d_model"] / c["n_heads"],
+    d_ff=lambda c: 3 * c["d_model"],
+    d_expert=lambda c: c["d_ff"],
+    top_k=lambda c: 1.0,
+    n_shared_experts=lambda c: 0.0,
+    n_dense_blocks=lambda c: 0.0,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _TableMixtures:
+    """Sizes of the mixtures of a table, float64 [m]; n_total is None where the table does not have it."""
+
+    n_active: Array
+    n_experts: Array
+    n_total: Array | None
+
+
+def positive_numbers(table: Table, name: str) -> Array | None:
+    """A column as numbers; None where it is missing or not all positive numbers: no law needs it."""
+    return _numbers_or_none(table, name, 1e-12)
+
+
+def _numbers_or_none(table: Table, name: str, least: float) -> Array | None:
+    """A column as numbers from `least` up; None where it is missing or has other values."""
+    if name not in table.columns:
+        return None
+    try:
+        return table.numbers(name, (least, 1e18))
+    except UserError:
+        return None
+
+
+def width_per_block_of(table: Table) -> int | None:
+    """d_model / n_blocks as most runs have it, where it is a whole number."""
+    d_model = positive_numbers(table, "d_model")
+    n_blocks = positive_numbers(table, "n_blocks")
+    if d_model is None or n_blocks is None:
+        return None
+    value = majority(d_model / n_blocks) or 0
+    return int(value) if value >= 1 and value == int(value) else None
+
+
+def model_overrides(table: Table) -> list[dict[str, str]]:
+    """[{field: value as text}] of config.model in the column overrides of each run; {} where there is none."""
+    texts = table.columns.get("overrides") or [""] * len(table)
+    return [dict(re.findall(r"(?:^| )model\.(\w+)=(\S+)", str(text))) for text in texts]
+
+
+def _shape_columns(table: Table) -> dict[str, Array] | None:
+    """The columns that tell the shape of each model.
+
+    Returns:
+      {name: float64 [n]} of d_model, n_blocks, n_experts, n_active, DEFAULTS and tied; None where the table lacks one
+      of the first four or a value is not a number.
+    """
+    overrides = model_overrides(table)
+    columns: dict[str, Array] = {}
+    try:
+        for name in ("d_model", "n_blocks", "n_experts", "n_active"):
+            if name not in table:
+                return None
+            columns[name] = table.numbers(name, (1, 1e18))
+        for name, default in DEFAULTS.items():
+            texts = table.columns.get(name) or [row.get(name) for row in overrides]
+            values = np.array([float(value or 0) for value in texts])
+            columns[name] = np.where(values > 0, values, default(columns))
+    except (UserError, ValueError):
+        return None
+    texts = table.columns.get("tied_embeddings") or [row.get("tied_embeddings") for row in overrides]
+    columns["tied"] = np.array([str(value).lower() == "true" for value in texts], float)
+    return columns
+
+
+def architecture_of(
+    table: Table, vocab_size: int | None, width_per_block: int | None, differing: dict[str, list]
+) -> Json:
+    """How the models of a table are built, as far as it says so.
+
+    Where the runs differ in a field, the value that most of them have is taken, else the median.
+
+    Args:
+      vocab_size: of the models, where it is known.
+      width_per_block: d_model / n_blocks, where it is known.
+      differing: gets the values of the fields in which the runs differ.
+
+    Returns:
+      architecture, vocab_size, miscounted, shares and assumed, where there are any.
+    """
+    entries = dict(NEUTRAL)
+    several: dict[str, list] = {}
+    assumed: list[str] = []
+    result: Json = {}
+    columns = _shape_columns(table)
+    size_is_known = bool(vocab_size and width_per_block)
+    if columns is None:
+        entries |= _expert_entries(table, several)
+    else:
+        entries |= _shape_entries(columns, size_is_known, width_per_block, several)
+        if width_per_block and "vocab_size" not in table.columns:
+            vocab_size = _vocabulary(columns, entries, width_per_block)
+            result["vocab_size"] = vocab_size
+            size_is_known = vocab_size is not None
+        if size_is_known:
+            error = _count_error(columns, mixture_of(entries, vocab_size or 1, width_per_block or 1))
+            if error > OFF:
+                result["miscounted"] = error
+    mixtures = _mixtures(table)
+    if mixtures is not None:
+        shape = expert_widths.assumed_shape(vocab_size, width_per_block)
+        result |= _TotalsReader(table, mixtures, columns, entries, shape, assumed).complete()
+    differing |= several
+    if several or entries != NEUTRAL:
+        result["architecture"] = entries
+    if assumed:
+        result["assumed"] = assumed
+    return result
+
+
+def _count_error(columns: Columns, architecture: Architecture) -> float:
+    """The share by which the architecture's counts of active parameters are off the table's, at the median."""
+    counted = architecture.n_active(columns["d_model"], columns["n_experts"], columns["n_blocks"])
+    return float(np.median(np.abs(counted / columns["n_active"] - 1)))
+
+
+def _shape_entries(
+    columns: Columns, size_is_known: bool, width_per_block: int | None, several: dict[str, list]
+) -> Json:
+    """The entries that follow from the columns of shapes.
+
+    Args:
+      several: gets all values of the entries in which the runs differ.
+    """
+    is_mixture = columns["n_experts"] > 1
+    values_of = dict(
+        kv_share=columns["n_kv_heads"] / columns["n_heads"],
+        attention=columns["n_heads"] * columns["head_dim"] / columns["d_model"],
+        ff=columns["d_ff"] / columns["d_model"],
+        tied=columns["tied"],
+        split=(columns["d_ff"] / columns["d_expert"])[is_mixture],
+        top_k=columns["top_k"][is_mixture],
+        shared=columns["n_shared_experts"][is_mixture],
+        n_dense=columns["n_dense_blocks"][is_mixture],
+    )
+    entries = dict(NEUTRAL)
+    for name, values in values_of.items():
+        if len(values):
+            values = np.round(values, 6)
+            if values.max() > (1 + ROUNDED) * values.min():
+                several[name] = np.unique(values).tolist()
+            entries[name] = _usual(values)
+    head_dim = majority(columns["head_dim"]) if size_is_known else None
+    # the width per block, where nothing is known of heads
+    entries["head_dim"] = 0 if head_dim in (None, width_per_block) else head_dim
+    for name in ("top_k", "shared", "n_dense", "head_dim"):
+        entries[name] = int(entries[name])
+    entries["tied"] = bool(entries["tied"])
+    return entries
+
+
+def _usual(values: Array) -> float:
+    """The value that most of them are, else the median."""
+    value = majority(values)
+    return float(np.percentile(values, 50, method="lower")) if value is None else value
+
+
+def _vocabulary(columns: Columns, entries: Json, width_per_block: int) -> int | None:
+    """The size of the vocabulary, where all runs' n_active leave the same for embedding and head."""
+    without = mixture_of(entries, 0, width_per_block)
+    blocks = without.n_active(columns["d_model"], columns["n_experts"], columns["n_blocks"])
+    matrices = 1 if entries["tied"] else 2
+    sizes = (columns["n_active"] - blocks) / columns["d_model"] / matrices
+    size = round(float(np.median(sizes)))
+    return size if size >= SMALLEST_VOCABULARY and np.abs(sizes - size).max() < 1 else None
+
+
+def _expert_entries(table: Table, several: dict[str, list]) -> Json:
+    """{top_k, shared, split} of the mixtures of a table without columns of shapes, as far as it has their columns."""
+    entries: Json = {}
+    experts = positive_numbers(table, "n_experts")
+    if experts is None:
+        return entries
+    for name, column in dict(top_k="top_k", shared="n_shared_experts", split="granularity").items():
+        values = _numbers_or_none(table, column, 0)
+        if values is None or not (experts > 1).any():
+            continue
+        values = values[experts > 1]
+        if len(np.unique(values)) > 1:
+            several[name] = np.unique(values).tolist()
+        entries[name] = _usual(values)
+    for name in ("top_k", "shared"):
+        if name in entries:
+            entries[name] = int(entries[name])
+    return entries
+
+
+def _mixtures(table: Table) -> _TableMixtures | None:
+    """The mixtures of a table; None where it has none."""
+    n_active = positive_numbers(table, "n_active")
+    n_experts = positive_numbers(table, "n_experts")
+    if n_active is None or n_experts is None:
+        return None
+    is_mixture = n_experts > 1
+    if not is_mixture.any():
+        return None
+    n_total = positive_numbers(table, "n_total")
+    return _TableMixtures(n_active[is_mixture], n_experts[is_mixture], None if n_total is None else n_total[is_mixture])
+
+
+@dataclasses.dataclass
+class _TotalsReader:
+    """Completes the entries of a table's mixtures by its n_total, or by what is usual.
+
+    Attributes:
+      table: the table.
+      mixtures: its mixtures.
+      columns: of shapes, where the table has them.
+      entries: to be completed.
+      shape: the Architecture with the vocabulary and the width per block that are known, else the paper's.
+      assumed: gets sentences on what the table does not say.
+    """
+
+    table: Table
+    mixtures: _TableMixtures
+    columns: Columns | None
+    entries: Json
+    shape: Architecture
+    assumed: list[str]
+
+    def __post_init__(self) -> None:
+        names = {*self.table.columns, *(name for row in model_overrides(self.table) for name in row)}
+        self.says_top_k = "top_k" in names
+        has_width = bool({"d_expert", "granularity"} & names)
+        self.says_width = has_width and (self.columns is not None or "granularity" in names)
+        if "d_expert" in names and not self.says_width:
+            self.assumed.append("the column d_expert is not used: without d_model it does not say how wide experts are")
+
+    def complete(self) -> Json:
+        """Completes the entries; returns `shares` where the widths of experts change with the size."""
+        n_total = self.mixtures.n_total
+        if n_total is None or (n_total <= self.mixtures.n_active).all():
+            self._complete_without_totals()
+            return {}
+        error = self._ratio_error(n_total)
+        if self.columns is not None and error <= OFF_TOTAL:  # the shapes say it all
+            return {}
+        dense = dataclasses.replace(self.shape, **{name: self.entries[name] for name in DENSE_ENTRIES})
+        if not self.says_top_k:
+            self._take_likely_top_k(dense, n_total)
+        if self.says_width and self.says_top_k and self.columns is not None:
+            self.assumed.append(
+                f"by the other columns n_total over n_active would be {error:.0%} off the table's: they do not say all "
+                "of how the mixtures are built, and a plan's may be others"
+            )
+            return {}
+        return self._complete_by_totals(dense, n_total)
+
+    def _complete_without_totals(self) -> None:
+        if self.columns is not None:
+            return
+        if not self.says_top_k and not self.says_width:
+            self.assumed.append(
+                "the table has neither top_k nor n_total: a token is taken to use 1 of the experts, each as wide as a "
+                "dense layer; give these columns, or --used and --granularity to a plan"
+            )
+        elif self.says_top_k != self.says_width:
+            self._as_wide_as_dense()
+
+    def _take_likely_top_k(self, dense: Architecture, n_total: Array) -> None:
+        self.entries["top_k"] = expert_widths.likely_top_k(
+            dense, self.mixtures.n_active, self.mixtures.n_experts, n_total, self.entries["shared"]
+        )
+        self.assumed.append(
+            f"the table does not say top_k: by its n_total a token is taken to use {self.entries['top_k']} of the "
+            "experts"
+        )
+
+    def _complete_by_totals(self, dense: Architecture, n_total: Array) -> Json:
+        """Takes the split by which n_total is right; `shares` where one split does not do for all sizes."""
+        n_active = self.mixtures.n_active
+        n_experts = self.mixtures.n_experts
+        runs = expert_widths.Mixtures(n_active, n_experts, n_total, self.entries["top_k"], self.entries["shared"])
+        larger = n_active >= np.median(n_active)  # nearer to what is planned
+        split = expert_widths.split_of(dense, runs.part(larger))
+        if split is None:
+            self.assumed.append(
+                f"the column n_total is not used: no experts of which a token uses {runs.top_k + runs.shared} of "
+                f"{n_experts.max():g} make up {np.median(runs.ratio):.3g} times n_active"
+            )
+            if self.columns is None and self.says_top_k != self.says_width:
+                self._as_wide_as_dense()
+            return {}
+        self.entries["split"] = split
+        errors = np.abs(self._ratio() / runs.ratio - 1)
+        return dict(shares=expert_widths.shares_of(runs)) if np.percentile(errors, 90) > OFF else {}
+
+    def _ratio(self) -> Array:
+        """n_total over n_active by the entries, [m]."""
+        architecture = mixture_of(self.entries, self.shape.vocab_size, self.shape.width_per_block)
+        return expert_widths.ratio_of(architecture, self.mixtures.n_active, self.mixtures.n_experts)
+
+    def _ratio_error(self, n_total: Array) -> float:
+        """The share by which n_total over n_active by the entries is off the table's, at the median."""
+        return float(np.median(np.abs(self._ratio() * self.mixtures.n_active / n_total - 1)))
+
+    def _as_wide_as_dense(self) -> None:
+        """Of top_k and the width of experts the table says one: takes the other such that a token's experts are
+        together as wide as the dense layer."""
+        if self.says_top_k:
+            self.entries["split"] = float(self.entries["top_k"] + self.entries["shared"])
+            self.assumed.append(
+                f"no column says how wide experts are: the {self.entries['split']:g} of a token are taken to be as "
+                "wide as the dense layer together"
+            )
+        else:
+            self.entries["top_k"] = max(1, round(self.entries["split"]) - self.entries["shared"])
+            self.assumed.append(
+                f"no column says top_k: a token is taken to use {self.entries['top_k']} of the experts, together as "
+                "wide as the dense layer"
+            )
+
+
+def majority(values: Array) -> float | None:
+    """The value that more than half of them are; None where there is none."""
+    value, count = collections.Counter(values.tolist()).most_common(1)[0]
+    return value if 2 * count > len(values) else None
+
+
+def in_words(entries: Json) -> str:
+    """The entries that are not the paper's: "n_kv_heads / n_heads 0.5, top_k 2"."""
+    other = [f"{NAMES.get(name, name)} {value:.4g}" for name, value in entries.items() if value != NEUTRAL[name]]
+    return ", ".join(other) or "in part"
+
+
+def mixture_of(entries: Json, vocab_size: int, width_per_block: int, final_norm: bool = False) -> Architecture:
+    """The Architecture of an entry `architecture`."""
+    fields = {name: value for name, value in entries.items() if name not in ("top_k", "split")}
+    return Architecture(
+        vocab_size,
+        width_per_block,
+        final_norm,
+        granularity=entries["split"],
+        active_width=(entries["top_k"] + entries["shared"]) / entries["split"],
+        counts_routed_experts=True,
+        **fields,
+    )

@@ -1,0 +1,71 @@
+"""A law fitted to a table of runs, and several forms compared on it: what `fit law` and `fit.law` do."""
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+from fit.aliases import Json
+from fit.data import sense
+from fit.data.files import write_text
+from fit.data.table import Table, plain
+from fit.errors import UserError
+from fit.fitted_law.law import Law
+from fit.fitting.float64 import float64
+from fit.fitting.options import FitOptions
+from fit.form import Form
+from fit.laws import FORMS
+
+if TYPE_CHECKING:
+    from fit.fitting.problem import Settings
+
+
+def fit_law(runs: Table, options: FitOptions, quiet: bool = True) -> Law:
+    """A law fitted to runs.
+
+    Args:
+      runs: A table with the columns that the law's form reads, and loss in nats per token.
+      options: The form and how to fit it. Without a form, the one that predicts larger runs better from smaller ones.
+      quiet: Whether to leave out the progress on stderr.
+
+    Raises:
+      UserError: A value in runs or options cannot be used.
+    """
+    sense.check(runs)
+    if len(options.forms) > 1:
+        raise UserError(f"--form={','.join(options.form or ())}: expected a single form")
+
+    def settings(form: Form) -> "Settings":
+        return options.settings(form, quiet)
+
+    with float64():
+        from fit.fitting import fitting, forms, solvers
+
+        with solvers.compilation_cache():
+            if options.forms:
+                form = forms.with_prior(options.forms[0], options.prior)
+                record = fitting.record_of(fitting.fit_table(runs, form, settings(form)))
+            else:
+                record = forms.fit_best(runs, settings, options.prior)
+    record = json.loads(json.dumps(plain(record), allow_nan=False))  # as reading a law.json gives it
+    chosen = FORMS[record["form"]]
+    coefficients = {name: float(record["coefficients"][name]) for name in chosen.names}
+    return Law("the fitted law", chosen, coefficients, record)
+
+
+def compare_forms(runs: Table, options: FitOptions, quiet: bool = True) -> Json:
+    """How well each of several forms fits runs, as form_comparison.compare says it, with `warnings`.
+
+    Raises UserError as fit_law.
+    """
+    sense.check(runs)
+    with float64():
+        from fit.fitting import form_comparison, solvers
+
+        with solvers.compilation_cache():
+            errors = form_comparison.compare(runs, options.forms, options.settings(options.forms[0], quiet))
+    return errors | dict(warnings=[f"{runs.path}: {doubt}" for doubt in sense.doubts(runs)])
+
+
+def save(law: Law, path: str | os.PathLike) -> None:
+    """Writes a law as a law.json. Raises UserError where the file cannot be written."""
+    write_text(str(path), json.dumps(plain(law.record), indent=1, allow_nan=False) + "\n")

@@ -1,0 +1,117 @@
+"""Sentences about a table of runs and about a law fitted to it, which law.json keeps as warnings."""
+
+import re
+
+import numpy as np
+
+from fit.aliases import Array
+from fit.data import sense
+from fit.data.runs import Runs
+from fit.errors import UserError
+from fit.fitting import search
+from fit.form import Form
+from fit.shape.architecture import EXPERTS, OF_EXPERTS
+
+# Of gains from the text before: how far apart, in nats, two groups of runs are, and the share of the variance that
+# being of one group or the other explains.
+TRANSITION_NATS = 0.05
+GROUPED = 0.85
+
+
+def table_warnings(form: Form, runs: Runs) -> list[str]:
+    """Sentences about runs of odd sizes, and about mixtures among those of a law that does not read the number of
+    experts."""
+    table = runs.table
+    warnings = [f"{runs.path}: {doubt}" for doubt in sense.doubts(table)]
+    warnings += transition(runs)
+    if not set(OF_EXPERTS) & set(form.columns) and "n_experts" in table:
+        experts = table.numbers("n_experts")
+        values = [f"{e:g}" for e in np.unique(experts)]
+        if len(values) > 1:
+            warnings.append(
+                f"{int(np.sum(experts > 1))} of the {len(runs)} runs are mixtures (n_experts {', '.join(values)}): "
+                f"the {form.name} law knows no experts and fits one loss to all of them; use --form=joint, or the "
+                "runs of one n_experts"
+            )
+        elif values != ["1"]:
+            warnings.append(f"every run has n_experts = {values[0]}: the {form.name} law holds for such mixtures alone")
+    return warnings
+
+
+def transition(runs: Runs) -> list[str]:
+    """A sentence where the runs fall into two groups by how much they gain from the text before them in a row.
+
+    The columns loss_FIRST_LAST hold a run's losses at positions of a row; its gain is that from the part that ends at a
+    quarter of the row to the last part. Gains that grow smoothly with compute fill the range between the groups; after
+    a transition, such as that to induction heads, they do not.
+    """
+    by_end = {}
+    for name in runs.table.columns:
+        match = re.fullmatch(r"loss_(\d+)_(\d+)", name)
+        if match:
+            by_end[int(match[2])] = name
+    if len(by_end) < 3:
+        return []
+    *_, early, _, late = (by_end[end] for end in sorted(by_end))
+    try:
+        gain = (runs.table.numbers(early) - runs.table.numbers(late))[runs.index]
+    except UserError:  # rows of several lengths, or runs from before these columns: nothing to compare
+        return []
+    split = two_groups(gain)
+    if split is None:
+        return []
+    across = np.flatnonzero(gain > split)
+    names = [f"row {i + 1}" for i in range(len(runs.table))]
+    if "run" in runs.table:
+        names = runs.table.column("run")
+    largest = across[np.argsort(-gain[across])][:3]
+    listed = ", ".join(f"{names[runs.index[i]]} ({gain[i]:.3f})" for i in largest)
+    return [
+        f"{len(across)} of {len(runs)} runs gain far more than the others from the text before: {listed} nats from "
+        f"{early} to {late}, where the median of the others gains {np.median(gain[gain <= split]):.3f}. If that is a "
+        "transition, no smooth law holds on both sides of it: fit the runs of one side"
+    ]
+
+
+def two_groups(values: Array) -> float | None:
+    """The largest value of the lower one of two groups of values [n].
+
+    They are split where the least variance is left within them (Otsu 1979).
+
+    Returns:
+      None where the split explains less than GROUPED of the variance (evenly spread values have 0.75), or the groups'
+      means are less than TRANSITION_NATS apart.
+    """
+    ordered = np.sort(values)
+    total = np.var(ordered)
+    best = 0.0
+    split = None
+    for count in range(1, len(ordered)):
+        low = ordered[:count]
+        high = ordered[count:]
+        share = count * (len(ordered) - count) / len(ordered) ** 2
+        apart = high.mean() - low.mean()
+        explained = share * apart**2 / total if total > 0 else 0.0
+        if explained > best:
+            best = explained
+            split = float(low[-1]) if apart >= TRANSITION_NATS and explained >= GROUPED else None
+    return split
+
+
+def plan_warnings(fit: search.Fit, runs: Runs) -> list[str]:
+    """Sentences that say where fit plan would refuse this law."""
+    form = fit.form
+    if not form.at_experts:
+        return []
+    experts = np.unique([*runs.n_experts, *EXPERTS]) if "n_experts" in form.columns else np.ones(1)
+    reduced = form.at_experts(fit.coefficients, experts)
+    warnings = []
+    for name, exponent in (("n_active", reduced.mu), ("n_tokens", reduced.nu)):
+        rising = exponent >= 0
+        if np.any(rising):
+            where = ", ".join(f"{e:g}" for e in experts[rising])
+            warnings.append(
+                f"this law's loss does not fall with {name} at n_experts = {where} (exponent up to "
+                f"{exponent.max():.3g}): fit plan will refuse it there; give more runs, or hold coefficients by --fix"
+            )
+    return warnings

@@ -1,0 +1,73 @@
+"""The runs to train next: what `fit next` and `fit.next` do."""
+
+import dataclasses
+
+from fit.aliases import Json
+from fit.data.table import read
+from fit.fitted_law.law import Law
+from fit.fitting.float64 import float64
+from fit.next_runs import next_text
+from fit.next_runs.options import NextOptions
+from fit.planning.options import experts_to_compare
+from fit.results import Result
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class NextRuns(Result):
+    """Which runs to train next.
+
+    Attributes:
+      law: Name of the law.
+      goal: "plan" or "coefficients".
+      target_flops: Training FLOPs of the plan to make surer; None where the goal is coefficients.
+      budget: Training FLOPs that may be spent.
+      flops: Training FLOPs of all suggested runs; a trunk that branches share counts once.
+      flops_one_by_one: Training FLOPs of the same runs, each trained alone.
+      seed: Seed of the runs that the law was fitted to.
+      trunks: The models to train, each with its numbers of tokens and its FLOPs.
+      grid: A plain grid of runs of the same budget, to compare with.
+      expected: How sure the goal is with the fitted runs alone, with these runs as well, and with the plain grid.
+    """
+
+    law: str
+    goal: str
+    target_flops: float | None
+    budget: float
+    flops: float
+    flops_one_by_one: float
+    seed: int
+    trunks: list[Json]
+    grid: Json
+    expected: Json
+
+    @property
+    def title(self) -> str:
+        """What the result is, in a few words."""
+        return "next"
+
+    def rows(self) -> list[Json]:
+        """One row for each trunk."""
+        return self.trunks
+
+
+def suggest(law: Law, runs: object, options: NextOptions) -> NextRuns:
+    """The runs to train next.
+
+    Args:
+      law: A fitted law.
+      runs: The runs that it was fitted to, as fit.data.table.read takes them.
+      options: What to spend, and the goal.
+
+    Raises:
+      UserError: The law was fitted to other runs, or no run within the budget makes the goal surer.
+    """
+    with float64():
+        from fit.next_runs import next_runs
+
+        names = options.names(law)
+        experts = experts_to_compare(law, options.experts)
+        architecture = options.architecture(law)
+        settings = law.record.get("settings") or {}
+        table = read(runs, settings.get("columns"), settings.get("units"))
+        suggestion = next_runs.next_runs(law, table, architecture, experts, options.flops, options.target_flops, names)
+    return NextRuns(**suggestion, text_of=next_text.text)

@@ -1,0 +1,247 @@
+"""Options of functions and commands: dataclasses whose fields carry a kind, a help text and bounds.
+
+`Options` checks its fields when it is built, whoever builds it: a Python function from its keyword arguments, or a
+command from its flags. A field becomes the type that it is annotated with, from a number, a text such as 1.5B or 80GB,
+a list or an array. UserError names the field whose value cannot be used.
+"""
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Iterable
+from typing import Any, Self
+
+from fit.data.table import shown
+from fit.errors import UserError
+from fit.messages import sentences, units
+from fit.messages.units import LARGEST
+
+Check = Callable[[str, Any], object]  # (name of the flag, value as given) to the value, or UserError
+SMALLEST = 1e-12  # of any positive number
+
+
+def flag_of(name: str) -> str:
+    """The flag of a field: its name, without the _ at the end of a name that a command uses for something else."""
+    return name.removesuffix("_")
+
+
+@dataclasses.dataclass(kw_only=True)
+class Options:
+    """The options of one function or command. The functions below make its fields."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if hasattr(value, "tolist"):  # an array, or a number of numpy's
+                value = value.tolist()
+            if value is None and "required" in field.metadata:
+                raise UserError(f"--{flag_of(field.name)} is missing{field.metadata['required']}")
+            if value is None and not field.metadata["checks_none"]:
+                continue
+            setattr(self, field.name, field.metadata["check"](flag_of(field.name), value))
+
+    @classmethod
+    def parse(cls, **options: Any) -> Self:
+        """The options that users give, such as numbers as text, lists and arrays. Raises UserError for a value that
+        cannot be used."""
+        return cls(**options)
+
+    def changed(self, *names: str) -> list[str]:
+        """Those of the named fields that differ from their defaults."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        return [name for name in names if getattr(self, name) not in (None, {}, defaults[name])]
+
+
+def unchanged(name: str, value: object) -> object:
+    """The check of a field that takes any value."""
+    return value
+
+
+def option(
+    flag: str,
+    help: str,
+    default: object = None,
+    check: Check = unchanged,
+    choices: tuple = (),
+    checks_none: bool = False,
+) -> Any:
+    """A field of Options.
+
+    Args:
+      flag: The kind of flag, as absl calls it.
+      help: The text of --help.
+      default: The value where none is given.
+      check: Maps the flag's name and the given value to the field's value, or raises UserError.
+      choices: The words that a flag of the kind enum takes.
+      checks_none: Whether the check also runs for None.
+    """
+    metadata = dict(flag=flag, help=help, check=check, choices=choices, checks_none=checks_none)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def required(field: Any, hint: str = "") -> Any:
+    """A field without which UserError says that the flag is missing; `hint` follows in that sentence."""
+    return dataclasses.field(default=None, metadata=field.metadata | dict(required=hint))
+
+
+def number(
+    help: str, default: float | None = None, least: float = SMALLEST, most: float = LARGEST, below: str = ""
+) -> Any:
+    """A number from `least` to `most`. `below`: the sentence for a smaller one, with {flag} and {value}."""
+
+    def check(name: str, value: Any) -> float:
+        x = _to_number(name, value)
+        if x is None:
+            raise UserError(f"--{name}: found {shown(value)}, expected {units.expected_number(name)}")
+        if below and not x >= least:
+            raise UserError(below.format(flag=name, value=x))
+        if most < LARGEST and not least <= x <= most:
+            raise UserError(f"--{name}={x:g}: expected a number from {least:g} to {most:g}")
+        if not least <= x <= most:
+            kind = "positive" if least > 0 else "non-negative"
+            raise UserError(sentences.NOT_POSITIVE.format(flag=name, value=x, kind=kind, largest=most))
+        return x
+
+    return option("float", help, default, check)
+
+
+def whole(help: str, default: int | None = None, least: int = 0, most: int | None = None) -> Any:
+    """A whole number from `least` up, and up to `most` if that is given."""
+
+    def check(name: str, value: object) -> int:
+        x = _to_number(name, value)
+        typed = value if isinstance(value, str) else shown(value)
+        if x is None or not math.isfinite(x) or x != x // 1 or x < least:
+            raise UserError(f"--{name}={typed}: expected a whole number from {least} up")
+        if most is not None and x > most:
+            raise UserError(f"--{name}={typed}: expected a whole number from {least} to {most}")
+        return int(x)
+
+    return option("integer", help, default, check)
+
+
+def text(help: str, default: str | None = None) -> Any:
+    """A text, or a path."""
+
+    def check(name: str, value: object) -> str:
+        if not isinstance(value, (str, os.PathLike)):
+            raise UserError(f"--{name}: found {shown(value)}, expected text")
+        return str(value)
+
+    return option("string", help, default, check)
+
+
+def unchecked(help: str, default: object = None) -> Any:
+    """A text, or what it stands for. The dataclass of the field checks it."""
+    return option("string", help, default)
+
+
+def switch(help: str) -> Any:
+    """A flag that is off by default."""
+
+    def check(name: str, value: object) -> bool:
+        return bool(value)
+
+    return option("bool", help, False, check)
+
+
+def choice(help: str, default: str | None, choices: Iterable[str]) -> Any:
+    """One of some words."""
+    choices = tuple(choices)
+
+    def check(name: str, value: object) -> object:
+        if value not in choices:
+            raise UserError(f"--{name}={shown(value)}: expected one of {', '.join(choices)}")
+        return value
+
+    return option("enum", help, default, check, choices)
+
+
+def words(help: str, default: tuple[str, ...] | None = (), repeated: bool = False) -> Any:
+    """A tuple of words, each once. `repeated`: the flag is given once for each of them."""
+
+    def check(name: str, value: object) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(str(word).strip() for word in listed(value)))
+
+    return option("multi_string" if repeated else "list", help, default, check)
+
+
+def numbers(help: str, default: tuple[float, ...] | None = None) -> Any:
+    """A tuple of positive numbers. It may be empty where the default is."""
+
+    def check(name: str, value: object) -> tuple[float, ...]:
+        values = listed(value)
+        if not values and default is None:
+            raise UserError(sentences.NOT_NUMBERS.format(flag=name, text="''"))
+        return tuple(_positive(name, v) for v in values)
+
+    return option("list", help, default, check)
+
+
+def experts(help: str, default: tuple[int, ...] | None = None) -> Any:
+    """A sorted tuple of numbers of experts."""
+
+    def check(name: str, value: object) -> tuple[int, ...]:
+        values = [_positive(name, v) for v in listed(value)]
+        if (not values and default is None) or any(e != int(e) or e > 1e6 for e in values):
+            raise UserError(sentences.NOT_EXPERTS.format(value=",".join(map(str, listed(value)))))
+        return tuple(sorted({int(e) for e in values}))
+
+    return option("list", help, default, check)
+
+
+def pairs(help: str, form: str, mark: str, names: tuple[str, ...] = (), hint: str = "") -> Any:
+    """A dictionary of texts, given as one or as texts of a name, a mark and a value. Each name occurs once.
+
+    Args:
+      help: The text of --help.
+      form: How an error writes a pair, such as NAME=VALUE.
+      mark: What stands between name and value.
+      names: The names that exist, where they are known.
+      hint: What follows in the error.
+    """
+
+    def check(name: str, value: object) -> dict[str, str]:
+        texts = listed(value)
+        if value is None:
+            texts = []
+        elif isinstance(value, dict):
+            texts = [f"{key}{mark}{v}" for key, v in value.items()]
+        values = {}
+        for text in texts:
+            key, found_mark, v = (part.strip() for part in str(text).partition(mark))
+            if not found_mark or key in values or (names and (key not in names or not v)):
+                raise UserError(
+                    f"--{name}={','.join(map(str, texts))}: found {text!r}, expected {form} once for each "
+                    f"{form.partition(mark)[0]}{hint}"
+                )
+            values[key] = v
+        return values
+
+    return option("list", help, None, check, checks_none=True)
+
+
+def listed(value: object) -> list:
+    """The parts of a text between its commas, or of any other collection; a single value gives a list of one."""
+    if isinstance(value, str):
+        return value.split(",") if value else []
+    return list(value) if isinstance(value, Iterable) else [value]
+
+
+def _to_number(name: str, value: Any) -> float | None:
+    """The number that `value` is, or that a person wrote with a unit; None where it is neither."""
+    if isinstance(value, str):
+        typed = units.parse_number(name, value)
+        if typed is not None:
+            return typed
+    try:
+        return None if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _positive(name: str, value: Any) -> float:
+    x = _to_number(name, value)
+    if x is None or not SMALLEST <= x <= LARGEST:
+        raise UserError(sentences.NOT_NUMBERS.format(flag=name, text=shown(value) if value != "" else "''"))
+    return x

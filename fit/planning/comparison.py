@@ -1,0 +1,175 @@
+"""What a comparison of laws consists of: rows and parts as frozen dataclasses.
+
+Fields stand in the order of the JSON that `fit compare --json` prints.
+"""
+
+import dataclasses
+
+from fit.aliases import Json
+from fit.planning.results import ClockComparison, Speed
+from fit.results import Record, Result, optional
+
+AGREE = 2.0  # answers of several laws within this factor agree
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DenseAnswer(Record):
+    """A law's best dense model, in a comparison of laws.
+
+    Attributes:
+      law: The law that it follows: of the same paper, if not the law itself.
+      loss_saved_share: Share of its loss by which the law's best model is better.
+      flops_ratio: FLOPs with which a dense model reaches the best's loss, over those given; None where no budget does.
+      hours_ratio: The same with by="time".
+    """
+
+    n_experts: int
+    n_active: float
+    n_tokens: float
+    loss: float
+    law: str
+    loss_saved_share: float
+    flops_ratio: float | None = optional()
+    hours_ratio: float | None = optional()
+
+    @property
+    def ratio(self) -> float | None:
+        """Of FLOPs, by the clock of hours."""
+        return self.hours_ratio if "hours_ratio" in self.explicit else self.flops_ratio
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReferenceAnswer(Record):
+    """A reference model under the same budget, by a law.
+
+    Attributes:
+      n_tokens: Tokens that the budget trains it on.
+      loss: Its predicted loss.
+      extrapolation: Values outside what the law was fitted to.
+      flops_share: Share of the FLOPs with which models built like the law's best reach its loss; None where none does.
+    """
+
+    n_tokens: float
+    loss: float
+    extrapolation: list[Json]
+    flops_share: float | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LawAnswer(Record):
+    """What one law answers to a budget: its best model, and its best dense model.
+
+    Attributes:
+      source, note: Where a published law comes from; None for others.
+      mixtures: Whether the law is of mixtures.
+      sparsity: Share of the parameters of all experts that a token does not use.
+      split: How many narrow experts make one as wide as the dense layer.
+      shared: Narrow experts that all tokens use.
+      used: Width of experts that a token uses, in widths of the dense layer.
+      chose_experts: Whether the law chose the number of experts.
+      at_edge: Whether that is the largest or the smallest compared.
+      not_bounded: Whether still more experts would be better.
+      finest: Whether its experts are the finest of the law's data.
+      not_read: {option: value} that the law has no column for.
+      leverage: Efficiency leverage of the architecture; None for a dense model.
+      dense: The best dense model; None where none is feasible.
+      speed: Its speed; only with by="time".
+      clock: What FLOPs would choose; only with by="time".
+      like: The reference model under the same budget.
+    """
+
+    n_experts: int
+    n_active: float
+    n_total: float
+    n_tokens: float
+    loss: float
+    d_model: float
+    law: str
+    form: str
+    source: str | None
+    note: str | None
+    mixtures: bool
+    sparsity: float
+    split: float
+    shared: int
+    used: float
+    size_bound: str
+    memory_bytes: float
+    chose_experts: bool
+    at_edge: bool
+    not_bounded: bool
+    finest: bool
+    extrapolation: list[Json]
+    not_read: Json
+    leverage: Json | None
+    dense: DenseAnswer | None
+    speed: Speed | None = optional()
+    clock: ClockComparison | None = optional()
+    like: ReferenceAnswer | None = optional()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoAnswer(Record):
+    """A law with which no model is feasible, and why."""
+
+    law: str
+    why: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Agreement(Record):
+    """How far the answers of several laws lie apart in one column.
+
+    Attributes:
+      of: "best" for the best models of the laws of mixtures, "dense" for every law's best dense model.
+      column: The column.
+      low, high: The least and the largest answer.
+      low_law, high_law: The laws that give them.
+      factor: high over low.
+      agree: Whether the factor is at most 2.
+      limit: What fixes all these answers, so that they show no agreement: "memory", "experts" (those compared) or None.
+    """
+
+    of: str
+    column: str
+    low: float
+    high: float
+    low_law: str
+    high_law: str
+    factor: float
+    agree: bool
+    limit: str | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Comparison(Result):
+    """What several laws answer to one budget, each against its own best dense model.
+
+    Attributes:
+      vocab_size, width_per_block, kv_share, n_dense, split, shared: Of the models, as far as they are given.
+      constraints: {name: value} of the limits.
+      about: What is compared, in a sentence.
+      laws: The answer of each law.
+      infeasible: Laws with which no model is feasible.
+      agreement: How far the answers lie apart.
+      conclusion: What the laws together say, in sentences.
+      like: Counts of the model to start from.
+    """
+
+    vocab_size: int
+    width_per_block: int
+    kv_share: float | None = optional()
+    n_dense: int | None = optional()
+    split: float | None = optional()
+    shared: int | None = optional()
+    constraints: Json
+    about: str
+    laws: list[LawAnswer]
+    infeasible: list[NoAnswer]
+    agreement: list[Agreement]
+    conclusion: list[str]
+    like: Json | None = optional()
+
+    def rows(self) -> list[Json]:
+        """One row for each law."""
+        return [answer.to_dict() for answer in self.laws]

@@ -1,0 +1,303 @@
+"""Options of `fit plan` and `fit compare`: the budget, the limits, and how models are built."""
+
+import dataclasses
+import math
+import re
+
+from fit.errors import UserError
+from fit.fitted_law.law import Law
+from fit.messages import sentences
+from fit.options import Options, choice, experts, number, numbers, switch, text, unchecked, whole
+from fit.planning import cost, memory, mesh, startable
+from fit.planning.constraints import CHIPS, ROOM, Chips, Constraints, Mesh
+from fit.shape.architecture import PAPER, Architecture
+from fit.shape.reference_model import PUBLISHED, PublishedModel, read
+
+BY = ("flops", "time")
+SHAPES = ("hardware", "paper")
+OWN = "Default: the law's own"
+MOST_BLOCKS = 1000  # of any model
+# {option: field of Architecture}
+ARCHITECTURE_FIELDS = dict(
+    kv_share="kv_share", dense_blocks="n_dense", granularity="granularity", shared_experts="shared"
+)
+
+
+@dataclasses.dataclass(kw_only=True)
+class ShapeOptions(Options):
+    """The shape of models, where it is not the law's."""
+
+    vocab_size: int | None = whole(f"Tokens in the vocabulary; n_active includes embedding and head. {OWN}.", least=1)
+    width_per_block: int | None = whole(f"d_model / n_blocks, which is also d_model / n_heads. {OWN}.", least=1)
+
+    def architecture(self, law: Law) -> Architecture:
+        """The law's own architecture, with these options. Raises UserError where the law's runs had several."""
+        return law.shaped(self.vocab_size, self.width_per_block)
+
+
+def _kind_and_count(text: str) -> tuple[str, int]:
+    """The kind of chip and the number of chips that --chips names.
+
+    H100 is one chip; H100:64, H100:8x8 and v5p:4x4x4 are 64. The kind may be in lower case. Raises UserError for
+    anything else.
+    """
+    typed, colon, sizes = text.partition(":")
+    kind_by_lower_name = {kind.lower(): kind for kind in CHIPS}
+    kind = kind_by_lower_name.get(typed.lower())
+    count = 1
+    if colon and re.fullmatch(r"[0-9]{1,10}(x[0-9]{1,10}){0,2}", sizes):
+        count = math.prod(map(int, sizes.split("x")))
+    elif colon:
+        count = 0
+    if kind is None or not 0 < count <= 10**9:
+        raise UserError(sentences.NO_CHIPS.format(value=text, kinds=", ".join(CHIPS)))
+    return kind, count
+
+
+@dataclasses.dataclass(kw_only=True)
+class BudgetOptions(ShapeOptions):
+    """The budget and the limits of a model, the chips to train it on, their price, and how models are built where that
+    differs from the law's own models."""
+
+    kv_share: float | None = number(
+        f"Key-value heads per query head; below 1 saves cache and attention. {OWN}, else 1.", least=1e-3, most=1
+    )
+    dense_blocks: int | None = whole(
+        f"Number of dense blocks before a mixture's other blocks. {OWN}, else 0.", most=MOST_BLOCKS
+    )
+    used: tuple[float, ...] | None = numbers(
+        "Expert width that a token uses, in widths of the dense layer. Laws that read sparsity or top_k choose among "
+        f"several values. {OWN}, else 1."
+    )
+    granularity: float | None = number(
+        f"How many times narrower an expert is than the dense layer; a token uses as many times more. {OWN}, else 1.",
+        least=1,
+    )
+    shared_experts: int | None = whole(f"Experts that all tokens use, of those that a token uses. {OWN}, else 0.")
+    like: str | dict | None = unchecked(
+        "config.json of a model to start from, or a published model's name: its sizes, what laws say of it, and plans "
+        f"of models built like it. Names: {', '.join(PUBLISHED)}."
+    )
+    chips: str | None = text("Chips to train on, such as H100:8, H100:8x8 or v5p:4x4x4, for costs in hours.")
+    hours: float | None = number("Budget in hours on --chips, instead of --flops.")
+    dollars_per_hour: float | None = number("Price of one chip for an hour.", least=0)
+    by: str = choice(
+        "What --hours on --chips give: flops, at one MFU for all models (or by --mfu); or time, the tokens that each "
+        "model trains at its own modelled speed.",
+        "flops",
+        BY,
+    )
+    speeds: str | None = text(
+        "With --by=time: a table of your own speeds, two rows at least of d_model, n_experts and tokens_per_second (of "
+        "all chips), to recalibrate the model of speed by."
+    )
+    mfu: float | dict[int, float] | str | None = unchecked(
+        "Model FLOPs utilisation that training reaches: a number, or JSON, or a file of it, by number of experts, "
+        f'{{"1": 0.45, "8": 0.38}}. Default: {cost.MFU}.'
+    )
+    flops: float | None = number("FLOPs of training (6 n_active n_tokens) and of serving --inference_tokens.")
+    memory_gb: float | None = number("Memory of one device in GB (1e9 bytes), for weights and cache.")
+    bytes_per_parameter: float = number("Bytes of a weight; 2 is bfloat16.", 2.0)
+    kv_tokens: float = number("Tokens in the key-value cache, over all sequences.", 0.0, least=0)
+    bytes_per_kv_element: float = number("Bytes of an element of the cache; 2 is bfloat16.", 2.0)
+    inference_tokens: float = number(
+        "Tokens to serve over the model's life, at 2 n_active FLOPs each, out of --flops.", 0.0, least=0
+    )
+    max_tokens: float | None = number("Training tokens available.", least=1, below=sentences.LESS_THAN_A_TOKEN)
+    devices: int = whole("Devices that share weights and cache.", 1, least=1)
+    experts: tuple[int, ...] | None = experts("Numbers of experts allowed. Default: those fitted.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hours is not None and self.flops is not None:
+            raise UserError("--hours and --flops are both the budget: give one of them")
+        if self.by != "time" and self.speeds is not None:
+            raise UserError(sentences.SPEEDS_NEED_TIME)
+        if self.by == "time":
+            for name in ("chips", "hours"):
+                if getattr(self, name) is None:
+                    raise UserError(sentences.TIME_NEEDS.format(flag=f"--{name}"))
+            if self.mfu is not None:
+                raise UserError(sentences.TIME_OR_MFU)
+
+    @property
+    def reference_model(self) -> PublishedModel | None:
+        """The model of --like, to start from."""
+        return None if self.like is None else read(self.like)
+
+    @property
+    def architecture_fields(self) -> dict[str, float]:
+        """{field of Architecture: value} of the options about blocks, heads and experts that are given."""
+        values = {field: getattr(self, name) for name, field in ARCHITECTURE_FIELDS.items()}
+        return {field: value for field, value in values.items() if value is not None}
+
+    @property
+    def shape_fields(self) -> dict[str, float]:
+        """{field of Architecture: value} for laws that choose the other fields."""
+        reference = self.reference_model
+        architecture = reference.architecture() if reference else PAPER
+        shape = dict(
+            vocab_size=self.vocab_size or architecture.vocab_size,
+            width_per_block=self.width_per_block or architecture.width_per_block,
+        )
+        return shape | self.architecture_fields
+
+    def architecture(self, law: Law) -> Architecture:
+        """That of the model to start from, else the law's. Raises UserError where the law's runs had several."""
+        reference = self.reference_model
+        if reference is None:
+            return super().architecture(law)
+        like_the_runs = bool(law.models["architecture"])
+        return reference.architecture(self.vocab_size, self.width_per_block, like_the_runs)
+
+    def architectures(self, law: Law) -> list[Architecture]:
+        """An architecture for each number in `used`.
+
+        Raises:
+          UserError: The law cannot choose between them, or one of them cannot be built.
+        """
+        typed = ",".join(f"{u:g}" for u in self.used or ())
+        if self.used is not None and not law.of_mixtures:
+            raise UserError(sentences.USED_OF_MIXTURES.format(value=typed, law=law.name))
+        if self.used is not None and len(self.used) > 1 and not law.reads_used:
+            raise UserError(
+                f"--used={typed}: the {law.form.name} law reads neither sparsity nor top_k, so it cannot choose "
+                "between them: give one number"
+            )
+        base = dataclasses.replace(self.architecture(law), **self.architecture_fields)
+        if self.used is None and not self.architecture_fields:
+            return [base]
+        if law.of_mixtures and law.only_experts is not None:  # its number counts what a token chooses from
+            base = dataclasses.replace(base, counts_routed_experts=True)
+        architectures = []
+        for used in self.used or [base.active_width]:
+            n_narrow = round(used * base.granularity)  # a token uses whole experts
+            if n_narrow <= base.shared or abs(n_narrow / base.granularity - used) > 0.1 * used:
+                raise UserError(
+                    sentences.NO_WHOLE_CHOICE.format(value=typed, split=base.granularity, shared=base.shared, used=used)
+                )
+            architectures.append(dataclasses.replace(base, active_width=n_narrow / base.granularity))
+        return architectures
+
+    def training_chips(self, experts: tuple[int, ...]) -> Chips | None:
+        """The chips to train on; None where none are named.
+
+        Raises:
+          UserError: The kind is unknown, or the MFU is no MFU or leaves out one of `experts`.
+        """
+        if self.chips is None:
+            needs_chips = self.changed("hours", "dollars_per_hour", "mfu")
+            if needs_chips:
+                raise UserError(sentences.NEEDS_CHIPS.format(flag=needs_chips[0]))
+            return None
+        kind, count = _kind_and_count(self.chips)
+        mfu = cost.MFU if self.mfu is None else cost.mfu_of(self.mfu, experts)
+        return Chips(kind, count, mfu, self.dollars_per_hour, self.devices, room=ROOM)
+
+    def constraints(self, experts: tuple[int, ...] = ()) -> Constraints:
+        """The constraints of plans for these numbers of experts. Hours become the FLOPs of the chips, unless by
+        time."""
+        chips = self.training_chips(experts)
+        constraints = Constraints(
+            flops=self.flops,
+            bytes_per_parameter=self.bytes_per_parameter,
+            kv_tokens=self.kv_tokens,
+            bytes_per_kv_element=self.bytes_per_kv_element,
+            inference_tokens=self.inference_tokens,
+            max_tokens=self.max_tokens,
+            chips=chips,
+        )
+        if self.memory_gb is not None:
+            constraints = dataclasses.replace(constraints, memory_bytes=self.memory_gb * 1e9 * self.devices)
+        if self.hours is not None and chips is not None:
+            budget = sentences.HOURS_BUDGET.format(hours=self.hours, chips=self.chips)
+            flops = chips.flops(self.hours) if self.by == "flops" else self.flops
+            constraints = dataclasses.replace(constraints, budget=budget, flops=flops)
+        return constraints
+
+    def constraints_of_all_laws(self) -> Constraints:
+        """The constraints for laws of any numbers of experts. Raises UserError for an MFU by number of experts."""
+        constraints = self.constraints()
+        if constraints.chips and not isinstance(constraints.chips.mfu, float):
+            raise UserError(sentences.ONE_MFU.format(value=self.mfu))
+        return constraints
+
+    @property
+    def shapes(self) -> startable.Shapes | None:
+        """What the user fixes of a buildable model's shape and mesh; None for the paper's shapes."""
+        fixed = {name for name in ("width_per_block", "kv_share") if getattr(self, name) is not None}
+        return startable.Shapes(frozenset(fixed), family=self.like is not None)
+
+
+@dataclasses.dataclass(kw_only=True)
+class PlanOptions(BudgetOptions):
+    """The options of `fit plan`."""
+
+    epochs: float | None = number(
+        "How many times the --max_tokens may be read. Default: once.", least=1, below=sentences.TOO_FEW_EPOCHS
+    )
+    target_loss: float | None = number("Loss to reach with the fewest FLOPs of training and --inference_tokens.")
+    shape: str = choice(
+        "Shapes of the buildable model: hardware, the widths, heads and experts that hardware likes, on a mesh of "
+        "--chips that the trainer starts; or paper, whole blocks and heads of the law's own shape.",
+        "hardware",
+        SHAPES,
+    )
+    mesh_expert: int | None = whole("Of --chips, those that share one copy of the experts. Default: chosen.", least=1)
+    mesh_model: int | None = whole("Of --chips, those that share each head and expert. Default: chosen.", least=1)
+    remat: str | None = choice(
+        "What the backward pass computes again on the mesh. Default: chosen; with --shape=paper 1, 1 and full.",
+        None,
+        memory.REMAT,
+    )
+    verbose: bool = switch("Also print tables by number of experts, costs, draws, exact counts and all warnings.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.epochs is not None and self.max_tokens is None:
+            raise UserError("--epochs needs --max_tokens, the tokens that are read again")
+        if self.by == "time" and self.shape == "paper":
+            raise UserError(sentences.TIME_OF_GRID)
+
+    def training_chips(self, experts: tuple[int, ...]) -> Chips | None:
+        """As BudgetOptions.training_chips, with the mesh that is given. Raises UserError also where that does not
+        divide the chips."""
+        chips = super().training_chips(experts)
+        if chips and self.shape == "paper":
+            chips = dataclasses.replace(chips, room=1.0)
+        mesh_options = self.changed("mesh_expert", "mesh_model", "remat")
+        if not mesh_options:
+            return chips
+        if chips is None:
+            raise UserError(sentences.NEEDS_CHIPS.format(flag=mesh_options[0]))
+        fixed = Mesh(self.mesh_expert or 1, self.mesh_model or 1, self.remat or "full")
+        count = chips.count if self.shape == "paper" else chips.n_devices
+        if count % (fixed.expert * fixed.model):
+            raise UserError(sentences.MESH_OF_CHIPS.format(expert=fixed.expert, model=fixed.model, count=count))
+        return dataclasses.replace(chips, mesh=fixed)
+
+    @property
+    def shapes(self) -> startable.Shapes | None:
+        """As BudgetOptions.shapes, with the mesh. A model to start from also fixes the width per block and the share
+        of key-value heads."""
+        if self.shape == "paper":
+            return None
+        fixed = {name for name in ("width_per_block", "kv_share") if getattr(self, name) is not None}
+        if self.like is not None:
+            fixed |= {"width_per_block", "kv_share"}
+        fixed_mesh = mesh.MeshRequest(self.mesh_expert, self.mesh_model, self.remat)
+        return startable.Shapes(frozenset(fixed), fixed_mesh, self.like is not None)
+
+
+def experts_to_compare(law: Law, experts: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The given numbers of experts or, without these, those that the law was fitted to.
+
+    Raises:
+      UserError: The law holds for one number of experts only, such as 1 for dense models, and others are given.
+    """
+    if experts is None:
+        return law.experts
+    if not law.knows_experts and experts != law.experts:
+        sentence = sentences.ONLY_ONE_NUMBER if law.of_mixtures else sentences.ONLY_DENSE
+        raise UserError(sentence.format(value=",".join(map(str, experts)), law=law.name, own=law.experts[0]))
+    return experts

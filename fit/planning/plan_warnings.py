@@ -1,0 +1,137 @@
+"""What to know before trusting a plan, in sentences."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fit.aliases import Floats
+from fit.data.runs import unlikely
+from fit.fitted_law import models
+from fit.fitted_law.law import Law, warning_of
+from fit.messages import sentences
+from fit.messages.units import say
+from fit.planning import optimum
+from fit.planning.constraints import Constraints
+from fit.planning.results import Bootstrap, Optimum
+from fit.shape.architecture import PAPER, WHOLE_EXPERTS, Architecture
+
+FORMS_APART = 1.25  # factor between both forms' median sizes from which they disagree
+LOSSES_APART = 0.01  # difference of their median ln losses from which they disagree
+DECIDED = 0.8  # share of the draws in which the best number of experts must be the best
+
+
+def of_best(
+    law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, best: Optimum
+) -> Iterator[str]:
+    """Sentences on the best model: what it extrapolates, whether it is unlikely, and whether its number of experts is
+    at the edge of those compared."""
+    if best.extrapolation:
+        yield sentences.BEST_OUTSIDE.format(outside=warning_of(best.extrapolation))
+        if law.warning:
+            yield law.warning
+    odd = unlikely(best)
+    if odd:
+        yield odd
+    e = best.n_experts
+    if is_best_at_edge(law, experts, e):
+        is_largest = e == max(experts)
+        yield sentences.AT_EDGE.format(e=e, which="largest" if is_largest else "smallest")
+        if is_largest and not_bounded(law, architecture, constraints.at(e)):
+            yield sentences.NOT_BOUNDED
+
+
+def of_draws(bootstrap: Bootstrap | None, n_experts: int, undecided: bool | None) -> Iterator[str]:
+    """Sentences on what the draws leave open: the best number of experts, and the form of the law."""
+    if bootstrap is None:
+        return
+    if undecided:
+        rows = [row for row in bootstrap.most_often_best() if row.best_in_draws]
+        wins = ", ".join(sentences.WIN.format(**row) for row in rows)
+        yield sentences.UNDECIDED.format(draws=bootstrap.draws, wins=wins)
+    disagreement = forms_disagree(bootstrap, n_experts)
+    if disagreement:
+        yield disagreement
+
+
+def of_law(law: Law, architecture: Architecture) -> Iterator[str]:
+    """Sentences on what the law does not know of the planned models."""
+    yield from assumed(law, architecture)
+    if not law.ranges:
+        yield sentences.NO_RANGE
+    unknown = [name for name in ("vocab_size", "width_per_block") if law.models[name] is None]
+    if unknown and architecture == PAPER:
+        values = " and ".join(f"{getattr(architecture, name):,}" for name in unknown)
+        yield sentences.SHAPE_UNKNOWN.format(names=" and ".join(unknown), values=values)
+
+
+def is_undecided(law: Law, experts: Floats, bootstrap: Bootstrap | None, n_experts: int) -> bool | None:
+    """Whether the draws leave the best number of experts open; None without draws, or where one number is compared."""
+    if bootstrap is None or len(optimum.allowed_experts(law, experts)) == 1:
+        return None
+    wins = sum(row.best_in_draws for row in bootstrap.optima if row.n_experts == n_experts)
+    return wins < DECIDED * bootstrap.draws
+
+
+def forms_disagree(bootstrap: Bootstrap, n_experts: float) -> str:
+    """A sentence where the medians of the additive and of the coupled draws disagree on the best model with this number
+    of experts: by FORMS_APART in size, or by LOSSES_APART in ln loss. Else ""."""
+    row = bootstrap.row(n_experts)
+    if row is None or row.forms is None:
+        return ""
+    additive = row.forms["additive"]
+    coupled = row.forms["coupled"]
+    sizes = abs(np.log(additive["n_active"] / coupled["n_active"]))
+    losses = abs(np.log(additive["loss"] / coupled["loss"]))
+    if sizes < np.log(FORMS_APART) and losses < LOSSES_APART:
+        return ""
+    values = {f"additive_{name}": value for name, value in additive.items()}
+    values |= {f"coupled_{name}": value for name, value in coupled.items()}
+    return say(sentences.FORMS_DISAGREE, draws=bootstrap.draws, **values)
+
+
+def assumed(law: Law, architecture: Architecture) -> Iterator[str]:
+    """Sentences on properties of the planned models that differ from the law's own models and are not in its columns,
+    and on properties in which its own runs differ."""
+    of_runs = law.shaped(architecture.vocab_size, architecture.width_per_block)
+    flags = dict(active_width="used", kv_share="kv_share", n_dense="dense_blocks")
+    if law.reads_used:
+        del flags["active_width"]
+    planned = []
+    known = []
+    for name, flag in flags.items():
+        if getattr(architecture, name) != getattr(of_runs, name):
+            planned.append(f"--{flag}={getattr(architecture, name):g}")
+            known.append(f"{flag} {getattr(of_runs, name):g}")
+    if planned:
+        yield sentences.NOT_READ.format(
+            asked=", ".join(planned),
+            form=law.form.name,
+            own=", ".join(known),
+            columns=", ".join(law.form.columns),
+        )
+    whole = [name for name in WHOLE_EXPERTS if name in law.form.columns]
+    if whole and not law.models["architecture"] and max(law.experts) > 1:
+        values = ", ".join(f"{name} {architecture.structure(2)[name]:g}" for name in whole)
+        yield sentences.WHOLE_EXPERTS.format(form=law.form.name, columns=" and ".join(whole), values=values)
+    yield from models.architecture_notes(law.models)
+
+
+def is_best_at_edge(law: Law, experts: Floats, n_experts: float) -> bool:
+    """As is_at_edge, for a law that reads the number of experts; False for others."""
+    return law.knows_experts and is_at_edge(experts, n_experts)
+
+
+def is_at_edge(experts: Floats, n_experts: float) -> bool:
+    """Whether a number is the largest or the smallest of several numbers of experts, and others may lie beyond it."""
+    return bool(len(experts) > 1 and (n_experts == max(experts) or n_experts == min(experts) > 1))
+
+
+def not_bounded(law: Law, architecture: Architecture, constraints: Constraints) -> bool:
+    """Whether, without a limit on memory, the loss still falls at numbers of experts far beyond any that can be built.
+
+    False for laws with a closed form. By the clock, too: such models are not timed.
+    """
+    if law.closed_form or constraints.memory_bytes is not None or law.fixes_experts or constraints.clock is not None:
+        return False
+    many, more = optimum.solve(law, np.array([1e6, 1e7]), architecture, constraints).loss
+    return bool(more < many * (1 - optimum.BAND))

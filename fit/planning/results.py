@@ -1,0 +1,560 @@
+"""What a plan consists of: rows and parts as frozen dataclasses.
+
+Losses are in nats per token, memory is in bytes, money in dollars. Fields stand in the order of the JSON that
+`fit plan --json` prints.
+"""
+
+import dataclasses
+from typing import Any
+
+from fit.aliases import Json
+from fit.planning import mesh
+from fit.results import NOT_IN_JSON, Record, Result, optional
+
+OF_ARCHITECTURES = ("n_experts", "n_active", "n_total", "n_tokens", "loss")  # columns of Plan.architectures
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Speed(Record):
+    """How fast the chips train a model. Each field is [10th percentile, median, 90th percentile].
+
+    Attributes:
+      tokens_per_second: Of all chips.
+      mfu: Model FLOPs utilisation, with 6 FLOPs for each active parameter and token.
+      hours: Of the whole training.
+    """
+
+    tokens_per_second: list[float]
+    mfu: list[float]
+    hours: list[float]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeshCost(Record):
+    """How the chips share a step of the training.
+
+    Attributes:
+      data: Size of the data axis.
+      expert: Size of the expert axis.
+      model: Size of the model axis.
+      remat: What the backward pass computes again, as config.remat.
+      group_tokens: Tokens that share the experts' capacity.
+      sent_bytes: What a device sends in a step of the largest batch.
+      sending_share: How long that takes at the peak of the chips' links, over how long the step computes.
+      least_bytes: Memory of a device in the smallest step.
+      step_bytes: Memory of a device in a step of the largest batch; None where the batch is not known.
+      chips: The chips used or, with --shape=paper, the fewest that hold the smallest step; None where no number does.
+      tokens_at_once: Tokens of a step that the chips hold at once.
+      device_memory: Memory of a device.
+    """
+
+    data: int
+    expert: int
+    model: int
+    remat: str
+    group_tokens: int | None = optional()
+    sent_bytes: float | None = optional()
+    sending_share: float | None = optional()
+    least_bytes: float | None
+    step_bytes: float | None
+    chips: int | None
+    tokens_at_once: int | None = optional()
+    device_memory: float | None = optional()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cost(Record):
+    """What it costs to train and to serve a model.
+
+    Attributes:
+      training_hours: On all chips.
+      training_dollars: None where no price is given.
+      training_bytes: Over the fewest chips that hold the smallest step.
+      training_chips: These fewest chips; None where no number holds it.
+      serving_chips: The fewest chips, and at least --devices, that hold weights and cache.
+      tokens_per_second: Of one sequence, by the bandwidth of the serving chips' memory. `alone`: each token reads the
+        weights of its own experts. `among_many`: the tokens of a large batch read all weights.
+    """
+
+    training_hours: float
+    training_dollars: float | None
+    training_bytes: float | None
+    training_chips: int | None
+    serving_chips: int
+    tokens_per_second: dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BuildableCost(Cost):
+    """As Cost, for a model that can be built.
+
+    Attributes:
+      step_tokens: Tokens of the largest batch; None where it is not known.
+      step_bytes: What a compiled step of that batch takes.
+      microbatch_tokens: Tokens that the chips hold at once; None where they hold the whole batch.
+      mesh: How the chips share the step; None where no mesh is chosen.
+    """
+
+    step_tokens: int | None
+    step_bytes: float | None
+    microbatch_tokens: int | None
+    mesh: MeshCost | None = optional()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Optimum(Record):
+    """The best model with one number of experts. n_active and d_model are real numbers, not rounded to a model.
+
+    Attributes:
+      n_experts: Experts in each layer, as the law counts them; 1 is a dense model.
+      n_active: Parameters that a token uses, with embedding and head.
+      n_total: All parameters.
+      n_tokens: Training tokens.
+      loss: Predicted loss.
+      d_model: Width.
+      size_bound: What fixes the size: "" (nothing), "memory", "chips", "tokens", "plateau" or "smallest".
+      memory_bytes: Of weights and cache when the model is served.
+      training_flops: 6 n_active n_tokens.
+      inference_flops_per_token: 2 n_active.
+      near_optimal_n_active: [least, most] n_active whose loss is within 0.1% of the best plan's; None if none is.
+      extrapolation: Values outside what the law was fitted to.
+      speed: Its speed; only with by="time".
+      cost: What it costs; only where chips are given.
+    """
+
+    n_experts: int
+    n_active: float
+    n_total: float
+    n_tokens: float
+    loss: float
+    d_model: float
+    size_bound: str
+    memory_bytes: float
+    training_flops: float
+    inference_flops_per_token: float
+    near_optimal_n_active: list[float] | None
+    extrapolation: list[Json]
+    speed: Speed | None = optional()
+    cost: Cost | None = optional()
+
+    @property
+    def experts_of_law(self) -> Any:
+        """The number of experts as the law counts them."""
+        return self.n_experts
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Infeasible(Record):
+    """A number of experts with which no model is feasible, and why."""
+
+    n_experts: int
+    why: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Buildable(Record):
+    """The model to train: whole blocks, heads and experts, with its recipe.
+
+    The fields from d_model to n_dense_blocks are those of the trainer's config.model. The optional ones are None for
+    models of the paper's shape.
+
+    Attributes:
+      n_experts: As the trainer counts them; with --shape=paper as the law does.
+      law_experts: As the law counts them; None with --shape=paper.
+      exact_parameters: Every weight, with norms and routers.
+      loss_of_building: By how much its loss is above that of the best optimum.
+      learning_rate_from, batch_from: Where rate and batch come from.
+      layout: How the chips train it; None without chips. In JSON the mesh stands in `cost`.
+      loss_interval: [low, high] of its loss, by the law's draws; None without draws.
+      interval_of_a_run: Whether the interval holds the noise of a run.
+      modelled_speed: Tokens per second in its layout; only with by="time".
+    """
+
+    n_experts: int
+    d_model: int
+    n_blocks: int
+    n_heads: int
+    d_ff: int
+    vocab_size: int
+    n_kv_heads: int | None = optional()
+    head_dim: int | None = optional()
+    tied_embeddings: bool | None = optional()
+    routed_experts: int | None = optional()
+    top_k: int | None = optional()
+    d_expert: int | None = optional()
+    n_shared_experts: int | None = optional()
+    n_dense_blocks: int | None = optional()
+    law_experts: float | None = optional()
+    n_active: int
+    n_total: int
+    exact_parameters: int
+    n_tokens: int
+    loss: float
+    loss_of_building: float
+    memory_bytes: float
+    training_flops: float
+    exact_forward_flops_per_token: int
+    exact_training_flops: float
+    sequence: int
+    learning_rate: float | None
+    learning_rate_range: list[float] | None
+    learning_rate_from: str
+    batch_tokens: list[list[int]] | None
+    batch_range: list[float] | None
+    batch_from: str
+    warmup_tokens: int | None
+    recipe_extrapolation: float
+    recipe_laws: list[Json]
+    recipe_note: str
+    layout: mesh.Layout | None = optional()
+    extrapolation: list[Json]
+    loss_interval: list[float] | None = None
+    interval_of_a_run: bool = False
+    speed: Speed | None = optional()
+    cost: BuildableCost | None = optional()
+    modelled_speed: float | None = dataclasses.field(default=None, metadata=NOT_IN_JSON)
+
+    @property
+    def experts_of_law(self) -> Any:
+        """The number of experts as the law counts them."""
+        return self.n_experts if self.law_experts is None else self.law_experts
+
+    @property
+    def experts_of_trainer(self) -> int:
+        """The number of experts as the trainer counts them."""
+        return self.n_experts if self.routed_experts is None else self.routed_experts
+
+    @property
+    def width_of_expert(self) -> int:
+        """d_ff of an expert."""
+        return self.d_expert or self.d_ff
+
+    def names(self) -> list[str]:
+        """The fields that to_dict has. Of `layout` that is only the None of a model without chips."""
+        return [name for name in super().names() if name != "layout" or self.layout is None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DrawnOptimum(Record):
+    """The best models with one number of experts, by the draws of the bootstrap.
+
+    Attributes:
+      n_experts: As the law counts them.
+      best_in_draws: In how many draws this number of experts is the best.
+      behind: [low, high] of how far it lies above the plan's best in the same draw, in nats per token.
+      n_active, n_tokens, loss: [low, high] each.
+      forms: {additive, coupled: {draws, and the median of each column}} where the draws are of both forms.
+    """
+
+    n_experts: int
+    best_in_draws: int
+    behind: list[float]
+    n_active: list[float]
+    n_tokens: list[float]
+    loss: list[float]
+    forms: Json | None = optional()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bootstrap(Record):
+    """The plan solved again for each draw of the law's bootstrap.
+
+    Attributes:
+      form: How the draws were made.
+      percentiles: Ends of all intervals.
+      by: Which runs were drawn together.
+      draws: Draws with an optimum at every number of experts.
+      draws_without_optimum: The other draws.
+      regret: Upper percentile of how far the plan's best lies above the best of its draw, in nats per token.
+      optima: One row for each number of experts that is feasible in all draws.
+    """
+
+    form: str
+    percentiles: list[float]
+    by: str
+    draws: int
+    draws_without_optimum: int
+    regret: float
+    optima: list[DrawnOptimum]
+
+    def row(self, n_experts: float) -> DrawnOptimum | None:
+        """The row of a number of experts; None where there is none."""
+        for row in self.optima:
+            if row.n_experts == n_experts:
+                return row
+        return None
+
+    def most_often_best(self) -> list[DrawnOptimum]:
+        """The rows, those first that are the best in most draws."""
+        return sorted(self.optima, key=lambda row: -row.best_in_draws)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Verdict(Record):
+    """What a plan decides.
+
+    Attributes:
+      choice: "dense", "mixture" or "undecided"; None where one number of experts is compared.
+      tied: Numbers of experts that the law cannot tell apart from the best, which is among them.
+      cost: Nats per token that the best loses where another of the tied ones is better.
+      margin: Nats per token by which the best model of the other kind is worse; None where there is none.
+      differ: {column: [least, most]} of what sets the tied models apart.
+    """
+
+    choice: str | None
+    tied: list[int]
+    cost: float
+    margin: float | None
+    differ: dict[str, list[float]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DenseComparison(Record):
+    """The best dense model under the same limits, and what the plan's best saves against it.
+
+    Attributes:
+      loss_saved: Nats per token.
+      flops_for_the_same_loss: FLOPs with which dense models reach the best's loss; None where no budget is enough.
+      flops_saved: Share of these FLOPs that the best saves.
+      hours_for_the_same_loss, hours_saved: The same with by="time".
+      inference_flops_ratio: FLOPs per served token of the best, over those of the dense model.
+    """
+
+    n_experts: int
+    n_active: float
+    n_tokens: float
+    loss: float
+    extrapolation: list[Json]
+    loss_saved: float
+    flops_for_the_same_loss: float | None = optional()
+    flops_saved: float | None = optional()
+    hours_for_the_same_loss: float | None = optional()
+    hours_saved: float | None = optional()
+    inference_flops_ratio: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RuleOfThumb(Record):
+    """The paper's rule of thumb (Sec. 4.5) for one number of experts.
+
+    Attributes:
+      dense_loss: Loss of the compute-optimal dense model.
+      holds: Whether a mixture with its total parameters, on n_experts times its tokens, is better.
+      flops_ratio: FLOPs of the mixture over those of the dense model.
+    """
+
+    n_experts: int
+    n_active: float
+    n_tokens: float
+    loss: float
+    dense_loss: float
+    holds: bool
+    flops_ratio: float
+    extrapolation: list[Json]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TargetRow(Record):
+    """The cheapest model with one number of experts that reaches a loss, or the best model under a budget.
+
+    Attributes:
+      flops: Of training and inference together; None where no budget reaches the loss. Other fields are None then.
+      hours, dollars: Only where chips are given.
+    """
+
+    n_experts: int
+    n_active: float | None = optional()
+    n_tokens: float | None = optional()
+    loss: float | None = optional()
+    flops: float | None
+    training_flops: float | None = optional()
+    inference_flops: float | None = optional()
+    hours: float | None = optional()
+    dollars: float | None = optional()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Target(Record):
+    """The least budget that reaches a loss.
+
+    Attributes:
+      loss: The loss to reach.
+      optima: The cheapest model with each number of experts.
+      best: The cheapest of them.
+      front: The best models under budgets from 0.1 to 10 times that of the best.
+    """
+
+    loss: float
+    optima: list[TargetRow]
+    best: TargetRow
+    front: list[TargetRow]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RepeatedRow(Record):
+    """What repeated text is worth to the best model with one number of experts."""
+
+    n_experts: int
+    epochs: float
+    effective_n_active: float
+    effective_tokens: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Repeats(Record):
+    """What it is worth to read the text several times.
+
+    Attributes:
+      source: Where the law of repeated text comes from.
+      r_d, r_n: Its constants.
+      unique_tokens: Tokens of the text.
+      optima: One row for each number of experts.
+      best: The row of the plan's best.
+      loss_saved: Nats per token by which the best is better than the best on a single epoch.
+    """
+
+    source: str
+    r_d: float
+    r_n: float
+    unique_tokens: float
+    optima: list[RepeatedRow]
+    best: RepeatedRow
+    loss_saved: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClockComparison(Record):
+    """What FLOPs would choose in place of hours.
+
+    Attributes:
+      hours: The budget.
+      label: How the speeds are known.
+      by_flops: The best number of experts by FLOPs, as many as the best model by the clock takes.
+      n_active: Size at which the two numbers of experts are compared.
+      ratio: How fast that model trains over the best one: [10th percentile, median, 90th percentile].
+    """
+
+    hours: float
+    label: str
+    by_flops: int
+    n_active: float
+    ratio: list[float]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingChips(Record):
+    """The chips to train on.
+
+    Attributes:
+      mfu: Model FLOPs utilisation, or {n_experts: utilisation}.
+      dollars_per_hour: Price of one chip.
+      devices: Chips that serve the trained model together.
+    """
+
+    kind: str
+    count: int
+    mfu: float | dict[int, float]
+    dollars_per_hour: float | None
+    devices: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Plan(Result):
+    """The best model of a law within limits.
+
+    Attributes:
+      law: Name of the law.
+      form: Form of the law.
+      vocab_size, width_per_block, final_norm: Of the models.
+      split, shared, n_dense, kv_share, used, attention, head_dim, ff, tied, trained: Of the models, as
+        fit.shape.architecture.Architecture has them; None for models of the paper's architecture.
+      constraints: {name: value} of the limits.
+      optima: The best model with each number of experts, an Optimum each.
+      infeasible: Numbers of experts with which no model is feasible, and why.
+      best: The one of the optima with the lowest loss.
+      buildable: The model to train; None where no model of whole blocks is within the limits.
+      bootstrap: The plan by the draws of the law's bootstrap; None without draws.
+      verdict: Dense, mixture or undecided.
+      loss_of_token_cap: Nats per token that the cap on tokens costs; None without a cap.
+      dense: The best dense model, to compare with.
+      rule_of_thumb: The paper's rule of thumb, for 2 to 8 experts.
+      base_config: The config file that the recipe starts from.
+      overrides: {field of the config: value as Python source} on top of it.
+      extrapolation: Values of the best outside what the law was fitted to.
+      best_at_edge: Whether the best number of experts is the largest or the smallest compared.
+      best_undecided: Whether the draws leave the best number of experts open; None where there is nothing to decide.
+      warnings: Sentences on what to know before trusting the plan.
+      target: The least budget that reaches --target_loss.
+      repeats: What it is worth to read the text several times.
+      clock: What FLOPs would choose; only with by="time".
+      chips: The chips to train on.
+      architectures: The best of each architecture, where --used names several.
+      like: The model to start from, and what laws say of it.
+      emitted: Path of the config that was written.
+    """
+
+    law: str
+    form: str
+    vocab_size: int
+    width_per_block: int
+    final_norm: bool
+    split: float | None = optional()
+    shared: int | None = optional()
+    n_dense: int | None = optional()
+    kv_share: float | None = optional()
+    used: float | None = optional()
+    attention: float | None = optional()
+    head_dim: int | None = optional()
+    ff: float | None = optional()
+    tied: bool | None = optional()
+    trained: bool | None = optional()
+    constraints: Json
+    optima: list[Optimum]
+    infeasible: list[Infeasible]
+    best: Optimum
+    buildable: Buildable | None
+    bootstrap: Bootstrap | None = optional()
+    verdict: Verdict
+    loss_of_token_cap: float | None = optional()
+    dense: DenseComparison | None = optional()
+    rule_of_thumb: list[RuleOfThumb] | None = optional()
+    base_config: str | None
+    overrides: dict[str, str]
+    extrapolation: list[Json]
+    best_at_edge: bool
+    best_undecided: bool | None
+    warnings: list[str]
+    target: Target | None = optional()
+    repeats: Repeats | None = optional()
+    clock: ClockComparison | None = optional()
+    chips: TrainingChips | None = optional()
+    architectures: list[Json] | None = optional()
+    like: Json | None = optional()
+    emitted: str | None = optional()
+
+    @property
+    def title(self) -> str:
+        """What the result is, in a few words."""
+        return f"plan by {self.law}"
+
+    @property
+    def n_compared(self) -> int:
+        """How many numbers of experts are compared."""
+        return len(self.optima) + len(self.infeasible)
+
+    def rows(self) -> list[Json]:
+        """One row for each number of experts, with its costs as columns."""
+        rows = []
+        for optimum in self.optima:
+            row = optimum.to_dict()
+            row |= row.pop("cost", {})
+            rows.append(row)
+        return rows
+
+    def names(self) -> list[str]:
+        """The fields that to_dict has. `used` stands last where only the comparison of architectures has it."""
+        names = super().names()
+        if self.used is not None and self.split is None:
+            names.remove("used")
+            names.insert(names.index("architectures") + 1, "used")
+        return names

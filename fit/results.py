@@ -1,0 +1,109 @@
+"""What functions return: frozen dataclasses that also answer like dictionaries.
+
+A `Record` is a row or a part of a result: row.n_active, row["n_active"] and dict(row) are the same. A `Result` is what
+a function of `fit` returns. str() of it is what its command prints, to_dict() what the command's --json holds, and
+to_frame() a pandas DataFrame.
+"""
+
+import dataclasses
+import html
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from fit.aliases import Json
+from fit.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas
+
+NOT_IN_JSON = {"json": False}  # metadata of a field that to_dict leaves out
+
+
+def optional() -> Any:
+    """A field that is None by default, and that to_dict then leaves out."""
+    return dataclasses.field(default=None, metadata={"optional": True})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Record(Mapping[str, Any]):
+    """A frozen dataclass whose fields are also the items of a mapping.
+
+    Attributes:
+      explicit: Optional fields that to_dict has even where they are None.
+    """
+
+    explicit: tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False, metadata=NOT_IN_JSON)
+
+    def names(self) -> list[str]:
+        """The fields that to_dict has, in its order."""
+        names = []
+        for field in dataclasses.fields(self):
+            is_absent = field.metadata.get("optional") and getattr(self, field.name) is None
+            if is_absent and field.name not in self.explicit:
+                continue
+            if field.metadata.get("json", True):
+                names.append(field.name)
+        return names
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.names():
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self.names())
+
+    def to_dict(self) -> Json:
+        """The fields as dictionaries, lists and plain values, ready for JSON."""
+        return {name: to_plain(getattr(self, name)) for name in self.names()}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Result(Record):
+    """What a function of `fit` returns.
+
+    Attributes:
+      text_of: Writes the result as its command prints it.
+    """
+
+    text_of: Callable[[Any], str] = dataclasses.field(compare=False, metadata=NOT_IN_JSON)
+
+    @property
+    def title(self) -> str:
+        """What the result is, in a few words."""
+        return type(self).__name__.lower()
+
+    def rows(self) -> list[Json]:
+        """The rows of to_frame."""
+        return [self.to_dict()]
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """The result's rows as a pandas DataFrame. Raises UserError where pandas is missing."""
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            raise UserError("to_frame needs pandas: python -m pip install pandas") from error
+        return pandas.DataFrame(self.rows())
+
+    def __str__(self) -> str:
+        return self.text_of(self)
+
+    def __repr__(self) -> str:
+        return f"<{self.title}: {str(self).partition(chr(10))[0]}>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def to_plain(value: Any) -> Any:
+    """A value with its records as dictionaries and its tuples as lists."""
+    if isinstance(value, Record):
+        return value.to_dict()
+    if isinstance(value, dict):
+        return {name: to_plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_plain(item) for item in value]
+    return value

@@ -1,0 +1,46 @@
+"""Chips to train and serve on, and their peaks, from chips.json, which the trainer reads too."""
+
+import dataclasses
+import json
+import math
+import pathlib
+
+from fit.aliases import Json
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """The peaks of one chip, by its maker's data sheet.
+
+    Attributes:
+      flops: bfloat16 FLOP/s, dense.
+      memory: bytes.
+      bandwidth: bytes/s of that memory.
+      network: bytes/s that leave over all fast links (ICI, NVLink), one way.
+      domain: chips that the fast links join.
+      between: bytes/s of a chip to another domain.
+      devices: devices that the trainer sees in a chip.
+      domain_source: where domain and between are from. Those of TPUs between slices are assumed, as it says.
+    """
+
+    flops: float
+    memory: float
+    bandwidth: float
+    network: float = math.inf
+    domain: int = 1
+    between: float = math.inf
+    devices: int = 1
+    domain_source: str = ""
+
+
+def _read() -> dict[str, Chip]:
+    """The chips of chips.json whose domain is known, by their kind."""
+    path = pathlib.Path(__file__).parent / "chips.json"
+    rows: list[Json] = json.loads(path.read_text(encoding="utf-8"))["chips"]
+    names = [field.name for field in dataclasses.fields(Chip)]
+    return {row["kind"]: Chip(**{name: row[name] for name in names if name in row}) for row in rows if "domain" in row}
+
+
+CHIPS = _read()
+# Chips of GPU machines gather weights over all machines (one FSDP group); those of TPU slices within a slice.
+GPUS = ("A100", "H100", "H200", "B200", "GB200")

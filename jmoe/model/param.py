@@ -1,0 +1,97 @@
+"""Parameters of the modules: an array, its initial values, and what the rest of jmoe must know about it.
+
+A module makes each of its parameters by `param`. The metadata stands beside the array:
+sharding (jmoe/model/parameters.py), casting (transformer.cast), muP (mup.py) and Muon (jmoe/run/muon.py) read it from
+there. A new layer needs no entry anywhere else, except its size in jmoe/config/counts.py.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+INIT_CUT = 0.2  # initial weights lie in +-INIT_CUT whatever their standard deviation, as in the authors' code
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What a parameter is for.
+
+    Attributes:
+      role: "embedding", "head", "attention", "dense", "expert", "router", "bias" or "norm". By it mup.py chooses rates,
+        Muon its matrices (counts.MATRICES) and counts.py what to count.
+      float32: it computes in float32. All others are cast to config.model.dtype before use.
+      adds_to_residual: it is the last weight of a residual branch, which muP divides by the depth.
+      n_query_parts: how many of the parts along the axis before heads make queries, which muP scales; of a norm 1 if it
+        scales queries.
+      in_axes, out_axes: the axes into and out of its matrices, counted from the last.
+    """
+
+    role: str
+    float32: bool = False
+    adds_to_residual: bool = False
+    n_query_parts: int = 0
+    in_axes: tuple[int, ...] = (-2,)
+    out_axes: tuple[int, ...] = (-1,)
+
+
+EMBEDDING = Kind("embedding")
+HEAD = Kind("head")
+DENSE = Kind("dense")
+DENSE_OUT = Kind("dense", adds_to_residual=True)
+EXPERT = Kind("expert")
+EXPERT_OUT = Kind("expert", adds_to_residual=True)
+ROUTER = Kind("router", float32=True)
+BIAS = Kind("bias", float32=True)  # of a router; no gradient moves it
+NORM = Kind("norm", float32=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """A parameter without its values.
+
+    Attributes:
+      shape: of a stack of blocks with the leading axis of layers.
+      axes: the mesh axis that each axis is stored spread over, None for none.
+      kind: what it is for.
+    """
+
+    shape: tuple[int, ...]
+    axes: tuple[str | None, ...]
+    kind: Kind
+
+
+def param(
+    rngs: nnx.Rngs,
+    shape: tuple[int, ...],
+    axes: tuple[str | None, ...],
+    kind: Kind,
+    *,
+    variance: float | None = None,
+    constant: float = 0.0,
+) -> nnx.Param:
+    """A float32 parameter.
+
+    Args:
+      rngs: the stream `params` gives the random key.
+      shape: of one layer. A stack of blocks adds a leading axis.
+      axes: the mesh axis that each axis is stored spread over, None for none.
+      kind: what the parameter is for.
+      variance: initial values are normal with this variance, cut at +-INIT_CUT (App. A).
+      constant: without a variance, the initial value of all elements.
+
+    Returns:
+      The parameter, with `axes` as `out_sharding` and `kind` as metadata.
+    """
+    if variance is None:
+        values = jnp.full(shape, constant, jnp.float32)
+    else:
+        std = variance**0.5
+        values = std * jax.random.truncated_normal(rngs.params(), -INIT_CUT / std, INIT_CUT / std, shape)
+    return nnx.Param(values, out_sharding=axes, eager_sharding=False, kind=kind)  # placed by who makes the model
+
+
+def description(parameter: nnx.Param) -> Description:
+    """The description of a parameter that `param` made."""
+    return Description(parameter.shape, parameter.out_sharding, parameter.kind)

@@ -1,0 +1,29 @@
+"""config.remat: which results of the forward pass are saved for the backward pass."""
+
+from typing import Any
+
+import jax
+
+from jmoe.model import grouped_product
+
+KERNELS = ("pallas_call", "dot_product_attention_fwd_wrapper", "ragged_dot_general")
+
+
+def products(primitive: Any, *_: Any, **params: Any) -> bool:
+    """The remat policy that saves results of products with weights, attention kernels and exchanges between devices.
+
+    A product with a weight has no batch axis, or the experts' axis; attention's own products have two, rows and heads.
+    """
+    if primitive.name == "dot_general":
+        (batch_axes, _) = params["dimension_numbers"][1]
+        return len(batch_axes) <= 1
+    if primitive.name == "name":
+        return params["name"] == grouped_product.SAVED
+    return primitive.name == "all_to_all" or primitive.name in KERNELS
+
+
+REMAT = {
+    "none": jax.checkpoint_policies.everything_saveable,
+    "dots": products,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}

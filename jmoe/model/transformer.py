@@ -1,0 +1,401 @@
+"""Decoder-only Transformer: pre-norm blocks of attention and a dense layer or a mixture of experts.
+
+Axes (jmoe/model/__init__.py): B, D, E, F, H, K, N, P, T (when generating, new positions), U (positions of the cache),
+V, Y parts of a projection, such as keys and values.
+
+Each module owns its parameters: initial values, sharding and kind stand beside each `param` (jmoe/model/param.py).
+Modules are made from (config.model, rngs) and are pytrees: vmap stacks blocks along a leading axis of layers, a scan
+runs each stack with remat. Steps and checkpoints hold a plain tree of the parameters, by the names of the attributes:
+{"embed", "blocks": {"attention": {"qkv", "out"}, "mlp": {"gate", "up", "down"}, ...}, ...}.
+
+Calls run inside sharding.per_device, on a device's own part of rows, heads, d_ff and experts. Parameters are float32
+and are cast before the blocks run; norms, attention (but for "flash"), RoPE and router compute in float32.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+from ml_collections import ConfigDict, FrozenConfigDict
+
+from jmoe.config import counts
+from jmoe.config.schema import setting
+from jmoe.model import attention, param, sharding
+from jmoe.model.embedding import lookup
+from jmoe.model.experts import swiglu
+from jmoe.model.moe_layer import moe_layer
+from jmoe.model.remat import REMAT
+
+STACKS = ("dense_blocks", "blocks")  # of equal blocks, in the order in which they run
+Cache = tuple[Float[Array, "... B U P K"], Float[Array, "... B U P K"]]  # keys and values of positions 0, 1, ...
+Metrics = dict[str, Array]  # routing.METRICS; {} of a dense layer
+
+
+class Norm(nnx.Module):
+    """RMSNorm, or LayerNorm with a bias if `with_bias`."""
+
+    def __init__(self, d: int, rngs: nnx.Rngs, with_bias: bool = False) -> None:
+        self.scale = param.param(rngs, (d,), (None,), param.NORM, constant=1.0)
+        self.bias = param.param(rngs, (d,), (None,), param.NORM, constant=0.0) if with_bias else None
+
+    def __call__(self, x_BTD: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        bias_D = None if self.bias is None else self.bias[...]
+        return attention.norm(x_BTD, self.scale[...], bias_D)
+
+
+class Attention(nnx.Module):
+    """Causal attention of n_heads heads; n_heads / n_kv_heads of them share keys and values.
+
+    One weight makes queries, keys and values where they have equally many heads, else two do. With qk_norm "head" a
+    scale [K] norms each head's queries and keys by itself. With "projection" a scale [heads, K] norms all heads.
+    """
+
+    def __init__(self, model: FrozenConfigDict, rngs: nnx.Rngs) -> None:
+        self.model = model
+        d = model.d_model
+        n_heads, n_kv_heads, head_dim = counts.heads(model)
+        qk_norm = setting(model, "qk_norm")
+        n_query_parts = 1 if qk_norm == "none" else 0  # a norm of queries hides the size of their weights
+
+        def projection(n_parts: int, n_heads: int, n_query_parts: int) -> nnx.Param:
+            kind = param.Kind("attention", n_query_parts=n_query_parts, in_axes=(-4,), out_axes=(-2, -1))
+            shape = (d, n_parts, n_heads, head_dim)
+            return param.param(rngs, shape, ("data", None, "model", None), kind, variance=model.init_scale / d)
+
+        if n_kv_heads == n_heads:
+            self.qkv = projection(3, n_heads, n_query_parts)
+            self.q = None
+            self.kv = None
+        else:
+            self.qkv = None
+            self.q = projection(1, n_heads, n_query_parts)
+            self.kv = projection(2, n_kv_heads, 0)
+        out_kind = param.Kind("attention", adds_to_residual=True, in_axes=(-3, -2), out_axes=(-1,))
+        out_shape = (n_heads, head_dim, d)
+        variance = model.init_scale / (n_heads * head_dim)
+        self.out = param.param(rngs, out_shape, ("model", None, "data"), out_kind, variance=variance)
+
+        query_norm = param.Kind("norm", float32=True, n_query_parts=1)
+        if qk_norm == "none":
+            self.q_norm = None
+            self.k_norm = None
+        elif qk_norm == "head":
+            self.q_norm = param.param(rngs, (head_dim,), (None,), query_norm, constant=1.0)
+            self.k_norm = param.param(rngs, (head_dim,), (None,), param.NORM, constant=1.0)
+        else:
+            axes = ("model", None)
+            self.q_norm = param.param(rngs, (n_heads, head_dim), axes, query_norm, constant=1.0)
+            self.k_norm = param.param(rngs, (n_kv_heads, head_dim), axes, param.NORM, constant=1.0)
+
+    def __call__(
+        self, x_BTD: Float[Array, "B T D"], start: int | Int[Array, ""] = 0, cache: Cache | None = None
+    ) -> tuple[Float[Array, "N D"], Cache | None]:
+        """Attends from normed rows to themselves, or to a cache.
+
+        Args:
+          x_BTD: normed rows.
+          start: the position of the first token, where there is a cache.
+          cache: (k_BUPK, v_BUPK). The keys and values of the rows are put there, and the rows see all up to their own.
+
+        Returns:
+          y_ND, to be summed over the model axis, since this device has H of the heads; and the cache.
+        """
+        b, t, d = x_BTD.shape
+        flash = self.model.attention == "flash" and cache is None
+        dtype = jnp.bfloat16 if flash else jnp.float32
+        q_BTHK, k_BTPK, v_BTPK = self._project(x_BTD)
+        q_BTHK, k_BTPK = self._norm_queries_and_keys(q_BTHK, k_BTPK)
+        q_BTHK = attention.rope(q_BTHK, self.model.rope_base, start, dtype)
+        k_BTPK = attention.rope(k_BTPK, self.model.rope_base, start, dtype)
+        v_BTPK = v_BTPK.astype(dtype)
+        with jax.named_scope("attention"):  # its name in a profile
+            if cache is not None:
+                k_BUPK = jax.lax.dynamic_update_slice(cache[0], k_BTPK, (0, start, 0, 0))
+                v_BUPK = jax.lax.dynamic_update_slice(cache[1], v_BTPK, (0, start, 0, 0))
+                cache = (k_BUPK, v_BUPK)
+                y_BTHK = attention.exact(q_BTHK, k_BUPK, v_BUPK, start)
+            elif flash:
+                y_BTHK = attention.flash(q_BTHK, k_BTPK, v_BTPK)
+            else:
+                y_BTHK = attention.exact(q_BTHK, k_BTPK, v_BTPK)
+        y_BTI = y_BTHK.astype(x_BTD.dtype).reshape(b, t, -1)  # I: of all heads
+        out_HKD = sharding.gathered(self.out)
+        return (_rows(y_BTI) @ out_HKD.reshape(-1, d)).reshape(b * t, d), cache
+
+    def _project(
+        self, x_BTD: Float[Array, "B T D"]
+    ) -> tuple[Float[Array, "B T H K"], Float[Array, "B T P K"], Float[Array, "B T P K"]]:
+        """q_BTHK, k_BTPK and v_BTPK."""
+        b, t, d = x_BTD.shape
+        parts = []
+        for projection in (self.qkv, self.q, self.kv):
+            if projection is None:
+                continue
+            weight_DYHK = sharding.gathered(projection)
+            y_BTYHK = (_rows(x_BTD) @ weight_DYHK.reshape(d, -1)).reshape(b, t, *weight_DYHK.shape[1:])
+            for part in range(y_BTYHK.shape[2]):
+                parts.append(y_BTYHK[:, :, part])
+        q_BTHK, k_BTPK, v_BTPK = parts
+        return q_BTHK, k_BTPK, v_BTPK
+
+    def _norm_queries_and_keys(
+        self, q_BTHK: Float[Array, "B T H K"], k_BTPK: Float[Array, "B T P K"]
+    ) -> tuple[Float[Array, "B T H K"], Float[Array, "B T P K"]]:
+        if self.q_norm is None:
+            return q_BTHK, k_BTPK
+        q_scale = sharding.gathered(self.q_norm)
+        k_scale = sharding.gathered(self.k_norm)
+        if self.model.qk_norm == "head":
+            return attention.norm(q_BTHK, q_scale), attention.norm(k_BTPK, k_scale)
+        # over all heads, those of other devices too
+        norm = functools.partial(
+            attention.norm, axis=(-2, -1), average=functools.partial(sharding.mean, axes=("model",))
+        )
+        return norm(q_BTHK, q_scale), norm(k_BTPK, k_scale)
+
+
+def _rows(x_BTD: Float[Array, "B T D"]) -> Float[Array, "B T D"] | Float[Array, "N D"]:
+    """x_BTD for a product with weights. A TPU sums their gradient over B and T where the array lies, and copies it to
+    make one axis of both; others copy it to sum over two."""
+    return x_BTD if sharding.platform() == "tpu" else x_BTD.reshape(-1, x_BTD.shape[-1])
+
+
+class MLP(nnx.Module):
+    """SwiGLU (Shazeer 2020): down(silu(gate x) * up x).
+
+    With `n_experts`, the weights of as many of them, along a leading axis that is spread over the expert axis.
+    """
+
+    def __init__(self, model: FrozenConfigDict, width: int, rngs: nnx.Rngs, n_experts: int = 0) -> None:
+        d = model.d_model
+        if n_experts:
+            leading = (n_experts,)
+            leading_axes = ("expert",)
+            kind = param.EXPERT
+            out_kind = param.EXPERT_OUT
+        else:
+            leading = ()
+            leading_axes = ()
+            kind = param.DENSE
+            out_kind = param.DENSE_OUT
+        shape = (*leading, d, width)
+        axes = (*leading_axes, "data", "model")
+        variance = model.init_scale / d
+        # the fan-in counts the hidden units of all experts, as of one layer, as in the authors' code
+        out_variance = model.init_scale / (max(n_experts, 1) * width)
+        out_shape = (*leading, width, d)
+        out_axes = (*leading_axes, "model", "data")
+        self.gate = param.param(rngs, shape, axes, kind, variance=variance)
+        self.up = param.param(rngs, shape, axes, kind, variance=variance)
+        self.down = param.param(rngs, out_shape, out_axes, out_kind, variance=out_variance)
+
+    def __call__(self, x_ND: Float[Array, "N D"], training: bool = True) -> tuple[Float[Array, "N D"], Metrics]:
+        """y_ND of normed rows, to be summed over the model axis; and no metrics."""
+        return swiglu(x_ND, *self.weights()), {}
+
+    def weights(self) -> tuple[Float[Array, "... D F"], Float[Array, "... D F"], Float[Array, "... F D"]]:
+        """gate, up and down of this device, gathered along the data axis."""
+        return sharding.gathered(self.gate), sharding.gathered(self.up), sharding.gathered(self.down)
+
+
+class MoE(nnx.Module):
+    """A mixture: a router chooses top_k of n_experts for each token, and shared experts serve every token."""
+
+    def __init__(self, model: FrozenConfigDict, rngs: nnx.Rngs) -> None:
+        self.model = model
+        d = model.d_model
+        n_experts = model.n_experts
+        width = setting(model, "d_expert") or model.d_ff
+        n_shared = setting(model, "n_shared_experts")
+        self.router = param.param(rngs, (d, n_experts), (None, None), param.ROUTER, variance=model.init_scale / d)
+        if setting(model, "balance") == "bias":
+            self.router_bias = param.param(rngs, (n_experts,), (None,), param.BIAS, constant=0.0)
+        else:
+            self.router_bias = None
+        self.experts = MLP(model, width, rngs, n_experts)
+        self.shared = MLP(model, n_shared * width, rngs) if n_shared else None
+
+    def __call__(self, x_ND: Float[Array, "N D"], training: bool = True) -> tuple[Float[Array, "N D"], Metrics]:
+        """y_ND of normed rows, to be summed over the model axis, and routing.METRICS.
+
+        Without `training` nothing is dropped, and all tokens are one group.
+        """
+        model = self.model
+        y_ND, metrics = moe_layer(
+            x_ND,
+            self.router[...],
+            self.experts.weights(),
+            bias_E=None if self.router_bias is None else self.router_bias[...],
+            top_k=setting(model, "top_k"),
+            normalize=setting(model, "normalize_gates"),
+            score_fn=setting(model, "scores"),
+            group_tokens=model.group_tokens if training else None,
+            capacity_factor=model.capacity_factor if training else None,
+        )
+        if self.shared is not None:
+            shared_ND, _ = self.shared(x_ND)
+            y_ND += shared_ND
+        return y_ND, metrics
+
+
+class Block(nnx.Module):
+    """Attention and then a dense layer or a mixture, each after a norm and added to the residual stream."""
+
+    def __init__(self, model: FrozenConfigDict, mixture: bool, rngs: nnx.Rngs) -> None:
+        with_bias = setting(model, "norm") == "layer"
+        self.attention_norm = Norm(model.d_model, rngs, with_bias)
+        self.attention = Attention(model, rngs)
+        self.mlp_norm = Norm(model.d_model, rngs, with_bias)
+        self.mlp = MoE(model, rngs) if mixture else MLP(model, model.d_ff, rngs)
+
+    def __call__(
+        self,
+        x_BTD: Float[Array, "B T D"],
+        training: bool,
+        start: int | Int[Array, ""] = 0,
+        cache: Cache | None = None,
+    ) -> tuple[Float[Array, "B T D"], Metrics, Cache | None]:
+        """x_BTD after the block, this device's routing.METRICS of it, and the cache with the new keys and values.
+
+        Without `training` nothing is dropped. start, cache: as of Attention.
+        """
+        y_ND, cache = self.attention(self.attention_norm(x_BTD), start, cache)
+        x_BTD = _add_to_residual(x_BTD, y_ND)
+        y_ND, metrics = self.mlp(self.mlp_norm(x_BTD).reshape(y_ND.shape), training)
+        return _add_to_residual(x_BTD, y_ND), metrics, cache
+
+
+def _add_to_residual(x_BTD: Float[Array, "B T D"], y_ND: Float[Array, "N D"]) -> Float[Array, "B T D"]:
+    """x_BTD plus the sum of y_ND over the devices of the model axis."""
+    return x_BTD + sharding.total(y_ND, ("model",)).reshape(x_BTD.shape)
+
+
+class Transformer(nnx.Module):
+    """The decoder: embedding, leading dense blocks that a mixture may have, all other blocks, a norm, the head."""
+
+    def __init__(self, model: ConfigDict, rngs: nnx.Rngs) -> None:
+        """model: config.model. The same `rngs` give the same float32 parameters on any mesh."""
+        self.model = model = FrozenConfigDict(model)
+        d = model.d_model
+        v = model.vocab_size
+        tied = setting(model, "tied_embeddings")
+        n_dense = setting(model, "n_dense_blocks")
+        # a token picks one row; a tied embedding has the head's fan-in: its logits start as small as an untied head's,
+        # and each block's norm copes with inputs of any size
+        kind = param.HEAD if tied else param.EMBEDDING
+        fan_in = d if tied else 1
+        self.embed = param.param(rngs, (v, d), (None, "data"), kind, variance=model.init_scale / fan_in)
+        self.dense_blocks = _stack(model, n_dense, False, rngs) if n_dense else None
+        self.blocks = _stack(model, model.n_blocks - n_dense, model.n_experts > 1, rngs)
+        self.final_norm = Norm(d, rngs) if setting(model, "final_norm") else None
+        if tied:
+            self.head = None
+        else:
+            self.head = param.param(rngs, (d, v), ("data", None), param.HEAD, variance=model.init_scale / d)
+
+    def __call__(
+        self,
+        tokens_BT: Int[Array, "B T"],
+        training: bool,
+        remat: str = "full",
+        unroll: bool = False,
+        start: int | Int[Array, ""] = 0,
+        caches: dict[str, Cache] | None = None,
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "D V"], Metrics, dict[str, Cache | None]]:
+        """Runs all blocks.
+
+        Args:
+          tokens_BT: this device's rows.
+          training: without it nothing is dropped.
+          remat, unroll: as in config.
+          start: with caches, the position of the first token.
+          caches: by stack, with a leading axis of layers.
+
+        Returns:
+          x_BTD before the head; head_DV; routing.METRICS along an axis of the layers that have a mixture; the caches.
+        """
+
+        def run_block(
+            x_BTD: Float[Array, "B T D"], layer: tuple[Block, Cache | None]
+        ) -> tuple[Float[Array, "B T D"], tuple[Metrics, Cache | None]]:
+            block, cache = layer
+            x_BTD, metrics, cache = block(x_BTD, training, start, cache)
+            return x_BTD, (metrics, cache)
+
+        embed_VD = sharding.gathered(self.embed)
+        x_BTD = lookup(embed_VD, tokens_BT, self.model.vocab_size)
+        run_with_remat = jax.checkpoint(run_block, policy=REMAT[remat])
+        new_caches = {}
+        for stack in STACKS:
+            blocks = getattr(self, stack)
+            if blocks is None:
+                continue
+            layers = (blocks, caches[stack] if caches else None)
+            x_BTD, (metrics, new_caches[stack]) = jax.lax.scan(run_with_remat, x_BTD, layers, unroll=unroll)
+        if self.final_norm is not None:
+            x_BTD = self.final_norm(x_BTD)
+        head_DV = embed_VD.T if self.head is None else sharding.gathered(self.head)
+        return x_BTD, head_DV, metrics, new_caches
+
+
+def _stack(model: FrozenConfigDict, n_blocks: int, mixture: bool, rngs: nnx.Rngs) -> Block:
+    """`n_blocks` equal blocks as one, whose parameters have a leading axis of layers."""
+
+    def block(key: Array) -> Block:
+        return Block(model, mixture, nnx.Rngs(params=key))
+
+    stacked = nnx.vmap(block, transform_metadata={nnx.PARTITION_NAME: None})
+    return stacked(jax.random.split(rngs.params(), n_blocks))
+
+
+def describe(model: ConfigDict) -> dict:
+    """A param.Description of every parameter of config.model, as a tree by the names of the attributes."""
+    return _abstract(FrozenConfigDict(model))[1]
+
+
+def with_params(params: dict, model: ConfigDict) -> Transformer:
+    """The Transformer of config.model with the tree `params`, as `cast` gives it."""
+    return nnx.merge(_abstract(FrozenConfigDict(model))[0], nnx.State(params))
+
+
+@functools.cache
+def _abstract(model: FrozenConfigDict) -> tuple[nnx.GraphDef, dict]:
+    """The structure of the module, and `describe`."""
+
+    def make() -> Transformer:
+        return Transformer(model, nnx.Rngs(params=0))
+
+    graphdef, state = nnx.split(nnx.eval_shape(make), nnx.Param)
+    descriptions = [(path, param.description(parameter)) for path, parameter in nnx.to_flat_state(state)]
+    tree = {}
+    for path, description in descriptions:
+        *parents, name = path
+        branch = tree
+        for parent in parents:
+            branch = branch.setdefault(parent, {})
+        branch[name] = description
+    return graphdef, tree
+
+
+def cast(params: dict, model: ConfigDict) -> dict:
+    """Each parameter, cast to the type in which the model computes with it."""
+
+    def cast_one(description: param.Description, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        return x if description.kind.float32 else x.astype(model.dtype)
+
+    return jax.tree.map(cast_one, describe(model), params)
+
+
+def apply(
+    params: dict, tokens_BT: Int[Array, "B T"], config: ConfigDict, training: bool
+) -> tuple[Float[Array, "B T D"], Float[Array, "D V"], Metrics]:
+    """x_BTD before the head, head_DV, and routing.METRICS with a leading axis of the layers that have a mixture.
+
+    params: this device's part of init_params' tree. Without `training` nothing is dropped.
+    """
+    # cast once, outside the blocks: else their scan would move weights in both passes, and gradients, in float32
+    transformer = with_params(cast(params, config.model), config.model)
+    x_BTD, head_DV, metrics, _ = transformer(tokens_BT, training, config.remat, config.unroll)
+    return x_BTD, head_DV, metrics

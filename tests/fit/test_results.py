@@ -1,0 +1,146 @@
+"""What functions return and take: results with names, frames and JSON, and signatures that say every option."""
+
+import dataclasses
+import inspect
+import json
+import math
+import rlcompleter
+import subprocess
+import sys
+
+import fit_runs
+import helpers
+import pytest
+
+import fit
+from fit import __main__ as command_line
+from fit.architecture_search.search import HolisticOptions
+from fit.equal_flops.surfaces import SurfaceOptions
+from fit.fitted_law.forecast import PredictOptions
+from fit.fitting.options import FitOptions
+from fit.next_runs.options import NextOptions
+from fit.planning.options import BudgetOptions, PlanOptions
+from fit.results import Record, Result
+
+LAW = "joint-moe-2025"
+OPTIONS = {
+    "law": FitOptions,
+    "predict": PredictOptions,
+    "plan": PlanOptions,
+    "compare": BudgetOptions,
+    "next": NextOptions,
+    "surface": SurfaceOptions,
+    "holistic": HolisticOptions,
+}
+NO_OPTIONS = {"runs", "laws", "quiet", "width_runs", "rank", "refit"}  # arguments that no field stands for
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return fit.plan(LAW, flops=1e22, memory_gb=80, chips="H100:64", experts=[1, 8, 16])
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_signature_has_the_options_of_the_command(name):
+    """Each field of the options is an argument of the function, with the same default, and there are no others."""
+    parameters = dict(inspect.signature(getattr(fit, name)).parameters)
+    if "law" in parameters:
+        del parameters["law"]
+    fields = {field.name: field for field in dataclasses.fields(OPTIONS[name])}
+    assert parameters.keys() - NO_OPTIONS == fields.keys()
+    for option, field in fields.items():
+        default = parameters[option].default
+        if "required" in field.metadata:
+            assert default is inspect.Parameter.empty, option
+        else:
+            assert default == field.default, option
+
+
+@pytest.mark.parametrize("name", [name for name in fit.__all__ if name != "UserError"])
+def test_a_function_explains_its_arguments(name):
+    function = getattr(fit, name)
+    described = inspect.getdoc(function).partition("Args:")[2]
+    for argument in inspect.signature(function).parameters:
+        assert f"\n  {argument}: " in described, argument
+    assert "Raises:\n  UserError: " in described
+
+
+def test_a_row_answers_by_attribute_and_by_name(plan):
+    best = plan.best
+    assert best.n_active == best["n_active"] == dict(best)["n_active"] and "n_active" in best
+    assert best in plan.optima and best.loss == min(row.loss for row in plan.optima)
+    assert plan.buildable.d_model == plan["buildable"]["d_model"] > 0
+    assert [row.n_experts for row in plan.optima] == [1, 8, 16] and math.isfinite(plan.optima[0].loss)
+    assert plan.buildable.cost.mesh.data * plan.buildable.cost.mesh.expert * plan.buildable.cost.mesh.model == 64
+    assert plan.target is None and "target" not in plan
+    with pytest.raises(KeyError, match="target"):
+        plan["target"]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        best.loss = 0.0
+
+
+def test_a_result_is_the_json_of_its_command(plan, capsys):
+    flags = ["plan", f"--law={LAW}", "--flops=1e22", "--memory_gb=80", "--chips=H100:64", "--experts=1,8,16", "--json"]
+    assert command_line.run(flags) == 0
+    printed = capsys.readouterr().out
+    assert json.dumps(plan.to_dict(), indent=1) + "\n" == printed
+
+
+def test_a_plan_is_a_frame_with_a_row_for_each_number_of_experts(plan):
+    import pandas
+
+    frame = plan.to_frame()
+    assert frame["n_experts"].tolist() == [1, 8, 16]
+    assert frame["loss"].tolist() == [row.loss for row in plan.optima]
+    assert frame["training_hours"].tolist() == [row.cost.training_hours for row in plan.optima]
+    again = pandas.DataFrame(frame)
+    assert again.equals(frame)
+    assert pandas.DataFrame(plan.optima)["n_active"].tolist() == frame["n_active"].tolist()
+
+
+def test_every_result_is_a_frame(tmp_path):
+    path = fit_runs.write_demo_csv(tmp_path / "runs.csv")
+    runs = fit.read(path)
+    law = fit.law(path, form="joint", starts=4, fix=dict(c=1.2))
+    predicted = fit.predict(law, path)
+    assert predicted.to_frame()["predicted_loss"].tolist() == predicted.columns["predicted_loss"]
+    compared = fit.compare([LAW, law], flops=1e13, vocab_size=257, width_per_block=8)
+    assert compared.to_frame()["law"].tolist() == [row.law for row in compared.laws]
+    judged = fit.speedup(law, path)
+    assert judged.to_frame()["factor"].notna().sum() == sum(row.factor is not None for row in judged.runs)
+    assert len(judged.to_frame()) == len(runs)
+    architecture = fit.holistic(flops=1e21)
+    assert architecture.fit is None and len(architecture.to_frame()) == 1
+    for result in (predicted, compared, judged, architecture):
+        assert isinstance(result, Result) and isinstance(result, Record)
+        assert str(result) and f"<pre>{str(result)[:3]}" in result._repr_html_()
+
+
+def test_a_user_finds_everything_without_the_docs(plan):
+    """As a prompt does it: names are completed, a signature and a docstring shown, attributes listed."""
+    completer = rlcompleter.Completer(dict(fit=fit, plan=plan))
+    completed = [completer.complete("fit.pl", i) for i in range(3)]
+    assert any(name and name.startswith("fit.plan(") for name in completed)
+    signature = str(inspect.signature(fit.plan))
+    assert "flops: float | str | None = None" in signature and "Literal['flops', 'time'] = 'flops'" in signature
+    assert "memory_gb: Memory of one device in GB" in inspect.getdoc(fit.plan)
+    assert {"n_experts", "n_active", "n_tokens", "loss", "extrapolation"} <= set(dir(plan.best))
+    assert {"optima", "best", "buildable", "warnings", "to_frame", "to_dict"} <= set(dir(plan))
+    assert "size_bound: What fixes the size" in inspect.getdoc(type(plan.best))
+
+
+def test_an_import_is_light():
+    program = "import fit, sys; print(sorted({'numpy', 'pandas', 'jax', 'matplotlib', 'absl'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=helpers.ROOT, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_type_checker_finds_a_misspelt_option(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text('import fit\n\nfit.plan("joint-moe-2025", flopz=3)\n')
+    command = [sys.executable, "-m", "ty", "check", f"--project={helpers.ROOT}", f"--python={sys.prefix}", program]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=helpers.ROOT)
+    assert done.returncode == 1 and "unknown-argument" in done.stdout and "flopz" in done.stdout, done.stdout
+    program.write_text('import fit\n\nprint(fit.plan("joint-moe-2025", flops=1e22).best.n_experts)\n')
+    done = subprocess.run(command, capture_output=True, text=True, cwd=helpers.ROOT)
+    assert done.returncode == 0, done.stdout
