@@ -569,15 +569,14 @@ def speedup(
     Raises:
       UserError: The law cannot say what compute a loss takes, or reaches none of these losses.
     """
-    from fit.data import table
+    from fit.fitted_law import law_runs
     from fit.planning import speedup as speedups
     from fit.planning.options import BY
 
     loaded = load(law)
     if by not in BY:
         raise UserError(f"--by={by}: expected one of {', '.join(BY)}")
-    settings = loaded.record.get("settings") or {}
-    return speedups.speedup(loaded, table.read(runs, settings.get("columns"), settings.get("units")), seed, by)
+    return speedups.speedup(loaded, law_runs.read_runs(loaded, runs), seed, by)
 
 
 def surface(runs: object, *, seed: int | str = 0) -> "Surfaces":

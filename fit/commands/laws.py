@@ -18,6 +18,7 @@ from fit.errors import UserError
 from fit.fitted_law import forecast, summary
 from fit.fitted_law.forecast import PredictOptions
 from fit.fitted_law.law import load
+from fit.fitted_law.law_runs import read_runs
 from fit.fitting import fit_law
 from fit.fitting.options import FitOptions
 from fit.importers import tools
@@ -172,9 +173,7 @@ class Speedup(flags.OfLaw, flags.Columns, flags.Json):
 
     def run(self) -> None:
         law = load(self.law)
-        settings = law.record.get("settings") or {}
-        runs = read(self.read(self.runs), settings.get("columns"), settings.get("units"))
-        result = speedup.speedup(law, runs, self.seed, self.by)
+        result = speedup.speedup(law, read_runs(law, self.read(self.runs)), self.seed, self.by)
         self.show(result)
         if self.json:
             return

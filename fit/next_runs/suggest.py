@@ -3,8 +3,8 @@
 import dataclasses
 
 from fit.aliases import Json
-from fit.data.table import read
 from fit.fitted_law.law import Law
+from fit.fitted_law.law_runs import read_runs
 from fit.fitting.float64 import float64
 from fit.next_runs import next_text
 from fit.next_runs.options import NextOptions
@@ -97,8 +97,7 @@ def suggest(law: Law, runs: object, options: NextOptions) -> NextRuns:
         names = options.names(law)
         experts = experts_to_compare(law, options.experts)
         architecture = options.architecture(law)
-        settings = law.record.get("settings") or {}
-        table = read(runs, settings.get("columns"), settings.get("units"))
+        table = read_runs(law, runs)
         suggestion: Json = next_runs.next_runs(
             law, table, architecture, experts, options.flops, options.target_flops, names
         )

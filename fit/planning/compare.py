@@ -152,7 +152,7 @@ def _reference_answer(
         extrapolation=law.extrapolation(
             **columns, n_tokens=n_tokens, flops=training_flops(reference.n_active, n_tokens)
         ),
-        flops_share=needed and needed / constraints.flops,
+        flops_share=None if needed is None else needed / constraints.flops,
     )
 
 
@@ -329,7 +329,7 @@ def _dense(law: Law, question: Question, constraints: Constraints, loss: float) 
     if best.constraints.has_budget:
         needed = target.least_flops(dense_law, 1.0, best.architecture, best.constraints, loss)
         name = "hours_ratio" if question.by_time else "flops_ratio"
-        ratio = {name: needed and needed / best.constraints.amount}
+        ratio = {name: None if needed is None else needed / best.constraints.amount}
     return DenseAnswer(
         **model,
         law=dense_law.name,

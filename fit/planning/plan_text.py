@@ -84,7 +84,7 @@ def _optima(plan: Plan) -> list[str]:
     any_outside = False
     for row in plan.optima:
         end = in_words(value for value in row.extrapolation if value["column"] != "training_flops")
-        any_outside = any_outside or bool(end)
+        any_outside |= bool(end)
         if row is plan.best:
             end += " <- best"
         rows.append({**row, "end": end})

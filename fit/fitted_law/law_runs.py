@@ -1,0 +1,18 @@
+"""Runs beside a law that was fitted to others of the same tool."""
+
+from fit.data.table import Table, read
+from fit.fitted_law.law import Law
+
+
+def read_runs(law: Law, runs: object) -> Table:
+    """Reads a table of runs by the names and units of columns that the law's fit was given.
+
+    Args:
+      law: A law.
+      runs: What fit.data.table.read takes; a Table is returned as it is.
+
+    Raises:
+      UserError: The table cannot be read.
+    """
+    settings = law.record.get("settings") or {}
+    return read(runs, settings.get("columns"), settings.get("units"))
