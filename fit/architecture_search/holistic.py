@@ -213,8 +213,12 @@ def _off(triad: Triad, wanted: Triad) -> Array:
 
 
 def why_none(triad: Triad, setting: Setting, nearest: Candidate | None) -> str:
-    """One sentence: why no buildable model is within OFF of the triad. The arguments are those of `buildable` and its
-    second result."""
+    """Says why no buildable model is within OFF of a triad, in one sentence.
+
+    Args:
+      triad, setting: as for `buildable`.
+      nearest: its second result.
+    """
     widths = np.arange(8.0, 20_000, 8)
     _, n_dense, _, d_expert = invert(triad, widths, setting)
     most = np.max(n_dense, where=setting.allows(d_expert, widths), initial=-math.inf)
@@ -362,6 +366,7 @@ def _fitted(name: str, law: Json, flops: float) -> Json:
     above = 6 if name == "m_over_active" else 0
 
     def value_of(end: str) -> float | None:
+        """The value of one of the three power laws; None where there is none."""
         return above + power(law[end], flops) if law[end] else None
 
     return dict(value=value_of("best"), origin="fitted", low=value_of("low"), high=value_of("high"))

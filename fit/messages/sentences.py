@@ -1,4 +1,7 @@
-"""The sentences of a plan, as templates of units.say: the command line and the planner page fill in the same ones."""
+"""The sentences of a plan, as templates of units.say. The command line and the planner page fill in the same ones.
+
+Names in braces are filled in; those after a colon are formats of units.FORMATS.
+"""
 
 # What was never fitted; {end} is the end of the fitted range that lies nearest.
 OUTSIDE = "outside the fitted range: {what}"
@@ -8,40 +11,39 @@ TEXT_REPEATED = "n_tokens {factor} times the {end} of the text"
 
 # What to know before the best is trusted.
 BEST_OUTSIDE = "the best is {outside}"
-AT_EDGE = "the best number of experts, {e}, is the {which} of those compared: one beyond may be better"
+AT_EDGE = "the best number of experts, {e}, is the {which} of those compared: add numbers beyond it to --experts"
 NOT_BOUNDED = (
-    "by this law more experts are always better: only --experts bounds their number here, and --memory_gb would"
+    "by this law more experts are always better: only --experts limits their number; --memory_gb would limit it too"
 )
 TOKENS_PER_PARAMETER = (
-    "{what} {ratio:.3g} tokens per parameter, and below 0.1 or above 100,000 nobody trains: is a number meant in "
-    "billions?"
+    "{what} {ratio:.3g} tokens per parameter, expected 0.1 to 100,000: is a number meant in billions?"
 )
 FORMS_DISAGREE = (
-    "the forms of the law disagree: by the additive one ({additive_draws} of {draws} bootstrap fits) the best model "
-    "has {additive_n_active:amount} active parameters and a loss of {additive_loss:.4f}, by the coupled one "
-    "{coupled_n_active:amount} and {coupled_loss:.4f} (medians); the intervals hold both"
+    "the forms of the law disagree. By the additive form ({additive_draws} of {draws} bootstrap fits) the best model "
+    "has {additive_n_active:amount} active parameters and a loss of {additive_loss:.4f}. By the coupled form it has "
+    "{coupled_n_active:amount} and {coupled_loss:.4f}. These are medians; the intervals hold both forms"
 )
 UNDECIDED = "the best number of experts is undecided: of {draws} bootstrap fits it is {wins}"
 CHIPS_BIND = (
-    "training a larger model takes more than {count} x {kind}: without that limit the best, E = {e}{needed}, would "
-    "have a loss {loss:.4f} lower"
+    "training a larger model takes more than {count} x {kind}. Without that limit the best model, E = {e}{needed}, "
+    "would have a loss {loss:.4f} lower"
 )
 CHIPS_NEEDED = " on {needed} chips"
 STEP_TOO_LARGE = (
-    "a step of the buildable model on {step_tokens:,} tokens at once takes about {need:.4g} GB, {count} x {kind} have "
-    "{limit:.4g} GB: config.microbatch_tokens = {microbatch_tokens} fits"
+    "a step of the buildable model on {step_tokens:,} tokens at once takes about {need:.4g} GB, and {count} x {kind} "
+    "have {limit:.4g} GB: set config.microbatch_tokens = {microbatch_tokens}"
 )
 REPEATS_DENSE = "the law of repeated text was fitted on dense models only"
 WIN = "{n_experts} in {best_in_draws}"
 NOT_READ = (
-    "{asked}: the {form} law has no column that tells such models from others; it is taken to give them the loss that "
-    "models with {own} have at equal {columns}"
+    "{asked}: the {form} law has no column for it. The plan assumes the loss of models with {own} at equal {columns}"
 )
 WHOLE_EXPERTS = (
-    "the {form} law reads {columns}, and a plan's experts are whole: {values}; fit compare chooses these too"
+    "the {form} law reads {columns}. This plan's experts are as wide as a dense layer ({values}); fit compare tries "
+    "narrower ones too"
 )
 NO_RANGE = "the law does not say what range it was fitted to"
-SHAPE_UNKNOWN = "the law does not say the {names} of its models; taken to be {values}"
+SHAPE_UNKNOWN = "the law does not say the {names} of its models: the plan assumes {values}"
 
 # What cannot be planned.
 SMALLEST = "the smallest model (1 block of width {d:g}, n_experts = {e:g})"
@@ -63,12 +65,13 @@ HOURS_BUDGET = "--hours={hours:g} of --chips={chips}"
 HOURS_TOO_FEW = "{budget} leaves no token to train {smallest} on"
 NOTHING_TIMED = "--chips={kind}:{count}: no mesh of these chips trains a model of any size, so nothing can be timed"
 NO_SPEED_OF_CHIPS = (
-    "--speeds={path}: no row is of {kind}, the kind of --chips; a column chip says of which kind rows are"
+    "--speeds={path}: expected rows of {kind}, the kind of --chips, found none. The column chip names the kind of "
+    "each row"
 )
 SPEEDS_NEED_TIME = "--speeds needs --by=time"
 NOTHING_TRAINED = "no mesh of {count} x {kind} trains a model of {e:g} experts"
 TIME_NEEDS = "--by=time needs {flag}"
-TIME_OR_MFU = "--mfu gives the speed that --by=time models: give one of them"
+TIME_OR_MFU = "--by=time models the speed that --mfu gives: give one of them"
 TIME_OF_GRID = "--by=time times models on a mesh of the chips, which --shape=paper leaves open: leave --shape out"
 INFERENCE_SHARE = " ({inference:.4g} of it for --inference_tokens)"
 NO_OPTIMUM = (
@@ -77,7 +80,7 @@ NO_OPTIMUM = (
 )
 RISES = "at n_experts = {at:g} this law's loss does not fall with n_tokens: it has no optimum"
 UNBOUNDED = "nothing bounds the plan: give --flops, or both --memory_gb and --max_tokens"
-NO_BUDGET_TO_SHARE = "--inference_tokens share the budget of --flops, which is not given"
+NO_BUDGET_TO_SHARE = "--inference_tokens needs --flops, the budget that they share"
 NOT_POSITIVE = "--{flag}={value:g}: expected a {kind} number up to {largest:g}"
 LESS_THAN_A_TOKEN = "--max_tokens={value:g}: expected at least 1 token"
 NOT_EXPERTS = "--experts={value}: expected whole numbers from 1 to 1000000, separated by commas"
@@ -88,27 +91,29 @@ NO_MFU = (
     "--mfu={value}: found {found}, expected a number from 1e-6 to 1, or JSON of such by number of experts, as "
     '{{"1": 0.45, "8": 0.38}}'
 )
-MFU_MISSING = "--mfu={value}: has no E = {missing}, only {known}; name the numbers of experts to compare by --experts"
-ONE_MFU = "--mfu={value}: laws of several numbers of experts are compared: give one number"
+MFU_MISSING = (
+    "--mfu={value}: expected a number for E = {missing}, found only {known}. --experts names the numbers of experts "
+    "to compare"
+)
+ONE_MFU = "--mfu={value}: the compared laws have different numbers of experts: give one number"
 REPEATS_OWN_COUNTS = (
-    "--epochs: what repeated text is worth depends on the size that the text calls for, and --law={law} counts sizes "
-    "without the embedding, so that size is not known; leave --epochs out, or choose another law, such as "
-    "joint-moe-2025"
+    "--epochs: --law={law} counts sizes without the embedding, so the worth of repeated text is not known. Leave "
+    "--epochs out, or choose another law, such as joint-moe-2025"
 )
 NO_REPEATS = (
-    "--epochs: the {form} law is no Chinchilla law at each number of experts, so nothing says what its repeated "
-    "text is worth"
+    "--epochs: the {form} law is no Chinchilla law at each number of experts, so the worth of its repeated text is "
+    "not known"
 )
 TOO_FEW_EPOCHS = "--epochs={value:g}: expected a number from 1 up"
-NO_WHOLE_CHOICE = "--used={value}: experts split in {split:g}, {shared} of them shared, cannot make up {used:g}"
+NO_WHOLE_CHOICE = "--used={value}: experts of granularity {split:g}, {shared} of them shared, cannot make up {used:g}"
 USED_OF_MIXTURES = "--used={value}: --law={law} is a law of dense models"
 OUT_OF_REACH = (
-    "--target_loss={loss:g} cannot be reached: with any budget the other limits leave a loss of {least:.4f} at least"
+    "--target_loss={loss:g} cannot be reached: whatever the budget, the other limits leave a loss of at least "
+    "{least:.4f}"
 )
 DENSE_ALONE = "--law={law} is a law of dense models"
 TARGET_KNOWS_NOTHING = (
-    "--target_loss={loss:g}: a model that knows nothing has {nothing:.2f}, the logarithm of the vocabulary of "
-    "{size:,}: expected a lower loss"
+    "--target_loss={loss:g}: expected less than {nothing:.2f}, the loss of a uniform guess among {size:,} tokens"
 )
 ONLY_DENSE = "--experts={value}: " + DENSE_ALONE
 ONE_NUMBER = "--law={law} was fitted to mixtures of {own} experts alone and says nothing of other numbers of experts"
@@ -123,7 +128,7 @@ RATE_TOO_SMALL = "Eq. 10 was tuned on far larger models"
 BATCH_OF_RUNS = "as the law's runs had it"
 RATES_DIFFER = (
     "published laws of the learning rate differ by a factor of {factor:.2g} for this run: {low:.2g} by {low_law}, "
-    "{high:.2g} by {high_law}; try several rates at a smaller size first"
+    "{high:.2g} by {high_law}. Try several rates at a smaller size first"
 )
 BATCHES_DIFFER = (
     "published laws of the batch differ by a factor of {factor:.2g} for this run: {low:amount} tokens by {low_law}, "
@@ -132,8 +137,8 @@ BATCHES_DIFFER = (
 MANY_STEPS = "batches of {tokens:,} tokens make {steps:,} steps, more than {most:,}: a larger batch would be faster"
 FEW_STEPS = "batches of {tokens:,} tokens make {steps:,} steps, fewer than {fewest:,}: a smaller batch would learn more"
 RECIPE_DIFFERS = (
-    "the recipe is that of published models, {base}: rows of {sequence:,} tokens{instead}, their norms, batch and "
-    "learning rate; the law's losses hold for the recipe, the tokenizer and the text of its own runs"
+    "the recipe is {base}, that of published models: rows of {sequence:,} tokens{instead}, their norms, batch and "
+    "learning rate. The law's losses hold for the recipe, the tokenizer and the text of its own runs"
 )
 INSTEAD = " instead of {seq_len:,}"
 BY_LAWS = "{low:.2g} to {high:.2g} by {source}, {beyond}"
@@ -150,15 +155,15 @@ ANSWER = (
     "per token{interval}; {built}."
 )
 BUILT = (
-    "built of whole blocks and heads, {n_active:amount} active on {n_tokens:amount} tokens, {loss:.4f} ({apart:.4f} "
+    "with whole blocks and heads, {n_active:amount} active on {n_tokens:amount} tokens, {loss:.4f} ({apart:.4f} "
     "{which})"
 )
 BUILT_OTHER = (
-    "built of whole blocks and heads no such model meets the limits, and one with n_experts = {n_experts} has a loss "
-    "of {loss:.4f} ({apart:.4f} {which})"
+    "with whole blocks and heads no such model meets the limits, and one with n_experts = {n_experts} has a loss of "
+    "{loss:.4f} ({apart:.4f} {which})"
 )
-BUILT_SPLIT = "; its {n_experts} experts count as {law_experts:.4g} of a dense layer's width by the law"
-NOT_BUILT = "built of whole blocks and heads no model meets the limits"
+BUILT_SPLIT = "; the law counts its {n_experts} experts as {law_experts:.4g} as wide as a dense layer"
+NOT_BUILT = "with whole blocks and heads no model meets the limits"
 DENSE = "a dense model"
 MIXTURE = "a mixture of {n_experts} experts"
 TOTAL = " ({n_total:amount} in total)"
@@ -172,7 +177,7 @@ UNDECIDED_KIND = (
     "{cost:.4f} nats per token"
 )
 DECIDED_KIND = "Verdict: {choice}. The best {other} is {margin:.4f} nats per token worse"
-TIED_MODELS = "As good as each other by this law: {models}; what sets them apart is {apart}"
+TIED_MODELS = "Equally good by this law: {models}. They differ in {apart}"
 TIED_MODEL = "E = {n_experts} ({n_active:amount} active on {n_tokens:amount} tokens, {memory_bytes:memory})"
 OF_DRAWS = "{first:g}th to {last:g}th percentile of {draws} bootstrap fits ({drawn}):"
 AGAINST_DENSE = (
@@ -181,7 +186,7 @@ AGAINST_DENSE = (
 )
 FLOPS_SAVED = "reached with {flops_saved:.0%} fewer training FLOPs than a dense model needs for it"
 HOURS_SAVED = "reached in {hours_saved:.0%} fewer hours on these chips than a dense model needs for it"
-NEVER_DENSE = "which no budget brings a dense model to"
+NEVER_DENSE = "which a dense model reaches with no budget"
 TOKEN_CAP = "the cap on tokens costs {loss_of_token_cap:.4f} nats"
 RULE_OF_THUMB_HEAD = (
     "the paper's rule of thumb: a mixture of the best dense model's total size, on E times its tokens, is better"
@@ -230,7 +235,8 @@ SHORT_RATE_OF_RUNS = "Rate: {learning_rate:.3e} ({learning_rate_from}; {ends} co
 SHORT_RATE_OPEN = "Rate: not known ({learning_rate_from})"
 SHORT_SURE = "How sure: "
 SHORT_NOT_SURE = (
-    "How sure: no interval, as the law has no draws; fit compare asks other laws, fit law --bootstrap=100 draws"
+    "How sure: no interval, as the law has no bootstrap fits; add them by fit law --bootstrap=100, or ask other laws "
+    "by fit compare"
 )
 SHORT_INTERVAL = "{what} lies from {ends:.4f} in {share:g} of 100 cases"
 OF_A_RUN = "a run's loss"
@@ -238,7 +244,7 @@ OF_THE_LAW = "the law's loss"
 SHORT_DECIDED = "the number of experts is settled ({wins} of {draws} fits)"
 SHORT_UNDECIDED = "the best number of experts is not settled ({wins} of {draws} fits)"
 SHORT_INSIDE = "Extrapolates: nothing, it is within the law's runs"
-SHORT_NO_RANGE = "Extrapolates: not known, as the law does not say its runs"
+SHORT_NO_RANGE = "Extrapolates: not known, as the law does not say what it was fitted to"
 SHORT_OUTSIDE = "Extrapolates from the law's runs: {factors}"
 SHORT_FACTOR = "{column} {factor:amount} times {side}"
 SHORT_EDGE = "{n_experts} experts are the {which} of those compared"
@@ -247,7 +253,8 @@ MORE_WARNINGS = " ({count} more: --verbose)"
 NEXT_EMIT = "Next: add --emit_config=planned.py, which writes the training config (--verbose: tables and all warnings)"
 NEXT_TRAIN = "Next: train it on your text (--config.data.path); the run ends with its loss against this prediction"
 NEXT_SWEEP = (
-    "Next: check the start; then give it --backend and your text (--config.data.path) instead of the last flags"
+    "Next: check the start by this dry run; then replace its last two flags by --backend and your text "
+    "(--config.data.path)"
 )
 
 BUILT_SHAPE = (
@@ -276,8 +283,8 @@ BATCH_FROM = "{tokens:,} tokens from {start:amount}"
 COST_HEAD = "on {count} x {kind} at MFU {mfu}{dollars}:"
 DOLLARS_EACH = " and ${dollars_per_hour:g} an hour each"
 COST_NOTE = (
-    "chips: the fewest that hold the training, with 512 tokens at work on each and 8,192 in all at least, and what it "
-    "takes over these; served on: the fewest that hold weights and cache; tokens/s: of one sequence by their memory "
+    "chips: the fewest that hold the training, with at least 512 tokens at work on each and 8,192 in all, and the "
+    "memory that it takes; served on: the fewest that hold weights and cache; tokens/s: of one sequence by memory "
     "bandwidth, alone and among many"
 )
 STEP_TAKES = (
@@ -300,7 +307,7 @@ MESH_UNEVEN = "--mesh_{axis}={size} does not divide the buildable model's {count
 MESH_OF_CHIPS = "--mesh_expert={expert} times --mesh_model={model} does not divide the {count} chips of --chips"
 # How many times the compute a law's recipe needs for the losses of other runs.
 SPAN = " ({ends:.2f})"
-SPEEDUP = "for the losses of these {count} runs {law} needs {factor:.2f} times their {what}{span}{change}."
+SPEEDUP = "for the same losses {law} needs {factor:.2f} times the {what} of these {count} runs{span}{change}."
 CHANGES = "; it {how} with compute, x {change:.2f}{span} for ten times as much"
 CHANGE_OPEN = "; whether that grows or falls with compute is open (x {change:.2f}{span} for ten times as much)"
 NO_SPEEDUP = (
@@ -309,14 +316,11 @@ NO_SPEEDUP = (
 )
 NONE_REACHED = "{file}: --law={law} reaches none of these losses with up to {furthest:g} times the compute"
 REPEATED = (
-    "{epochs:.2f} epochs of {unique_tokens:amount} tokens are worth {effective_tokens:amount} fresh ones, and "
-    "{n_active:amount} active parameters on them {effective_n_active:amount}: loss {loss_saved:.4f} lower than on one "
-    "epoch ({source})"
+    "{epochs:.2f} epochs of {unique_tokens:amount} tokens are worth {effective_tokens:amount} fresh tokens, and "
+    "{n_active:amount} active parameters on them {effective_n_active:amount}. The loss is {loss_saved:.4f} lower than "
+    "with one epoch ({source})"
 )
-PLATEAU = (
-    "larger models are worth next to nothing: of those whose loss is within {near:.2%} of the lowest, the smallest is "
-    "taken"
-)
+PLATEAU = "larger models gain next to nothing: this one is the smallest whose loss is within {near:.2%} of the lowest"
 TARGET_HEAD = "least cost of loss {loss:.4f}, of training{inference}:"
 AND_INFERENCE = " and {inference_tokens:amount} inference tokens"
 
@@ -330,8 +334,8 @@ CLOCK_SPEED = (
     "{hours:duration} ({hours_ends:duration})"
 )
 CLOCK_DIFFERS = (
-    "By FLOPs {by_flops} experts, by the clock {by_time}: at {n_active:amount} active parameters {by_flops} train at "
-    "{ratio:.2f} ({ends:.2f}) times the speed of {by_time} on these chips ({label})"
+    "By FLOPs {by_flops} experts are best, by the clock {by_time}: at {n_active:amount} active parameters {by_flops} "
+    "train at {ratio:.2f} ({ends:.2f}) times the speed of {by_time} on these chips ({label})"
 )
 
 # What several laws say together.
@@ -343,15 +347,15 @@ LAWS_PREFER = (
     "{most:.1%} below it"
 )
 LAWS_SPAN = "{column} {low:amount} to {high:amount} (x {factor:.1f})"
-LAWS_DISAGREE = "The laws disagree, which is the largest uncertainty there is: {what}"
+LAWS_DISAGREE = "The laws disagree, and this uncertainty is the largest: {what}"
 LAWS_AGREE = "The laws agree within a factor of {agree:g}: {what}"
 
 # A model that others published, and what a law would build with its budget.
 KNOWN = (
     "{name}: {n_active:amount} active of {n_total:amount} parameters ({n_active_without_embedding:amount} active "
-    "without the input embedding), {whole_experts:.3g} times the experts that a token uses, a cache of {cache:memory} "
-    "per token in bfloat16, {training_bytes:memory} of weights, moments and gradients in training, "
-    "{training_flops_per_token:flops} training FLOPs per token; counted without norms and routers"
+    "without the input embedding), {whole_experts:.3g} times the experts that a token uses. It takes {cache:memory} "
+    "of cache per token in bfloat16. Training takes {training_bytes:memory} of weights, moments and gradients, and "
+    "{training_flops_per_token:flops} FLOPs per token. Counts leave out norms and routers"
 )
 KNOWN_BY_LAW = (
     "{law}: this budget trains it on {its_tokens:amount} tokens; the law would build {n_active:amount} active of "
@@ -365,16 +369,16 @@ KNOWN_FAR = "; outside the law's data: {outside}"
 NOTHING_BUILT = "--emit_config: no model of whole blocks meets the constraints"
 SEVERAL_CONFIGS = "its runs had {count} configs: {names}"
 NO_CONFIG = "it names no config"
-OPEN_CONFIG = "--emit_config: --law={law} leaves open how its runs were trained: {why}{another}"
+OPEN_CONFIG = "--emit_config: --law={law} does not say how its runs were trained: {why}{another}"
 OTHER_VOCABULARY = (
     "--emit_config: the tokenizer of {base} goes with a vocabulary of {known:,}, the model has {asked:,}{another}"
 )
 FAR_FROM_CONFIG = (
-    "--emit_config: {outside}; learning rate, batch and warm-up of {base} were tuned nowhere near{another}"
+    "--emit_config: {outside}; learning rate, batch and warm-up of {base} were tuned far from there{another}"
 )
 FOREIGN_CONFIG = (
     "--{flag}: the law {law} was fitted to runs of the config file {base}, which is none of jmoe's own and would run "
-    "with the training; where you trust it, name it yourself by --base_config={base}"
+    "with the training. If you trust it, add --base_config={base}"
 )
 CONFIG_MODEL = (
     "{n_experts} experts, {n_active:amount} active and {n_total:amount} total parameters, {n_tokens:amount} tokens; "
@@ -382,10 +386,12 @@ CONFIG_MODEL = (
 )
 CONFIG_PLANNED = "Planned by the law {law} under: {given}."
 CONFIG_OUTSIDE = "It is {outside}."
-NO_SUCH_MESH = "{flags}: no model of the plan divides over such a mesh and fits into its devices: leave it to the plan"
+NO_SUCH_MESH = (
+    "{flags}: no model of the plan divides over such a mesh and fits into its devices: leave the mesh to the plan"
+)
 SENDS_LONGER = (
-    "on {count} x {kind} a step sends {share:.2g} times as long as it computes at the MFU assumed: no mesh that holds "
-    "it sends less, so training takes longer than planned"
+    "on {count} x {kind} a step sends {share:.2g} times as long as it computes at the assumed MFU. No mesh that holds "
+    "the model sends less, so training takes longer than planned"
 )
 CONFIG_LAYOUT = "for {count} x {kind}, a mesh of {data} x {expert} x {model}: fit plan --chips for others"
 CONFIG_MICROBATCH = "what {count} x {kind} hold at once"
@@ -396,6 +402,6 @@ CONFIG_RATE_OF_LAWS = "{low:.2g} to {high:.2g} by {source}"
 CONFIG_BATCH_OF_LAWS = "{low:amount} to {high:amount} by {source}"
 CONFIG_TEXT = "the text and the tokenizer of the law's runs"
 CONFIG_TOKENIZER = (
-    "name a tokenizer.json of at most {vocab_size:,} tokens by config.data.tokenizer: GPT-2's has {known:,}"
+    "set config.data.tokenizer to a tokenizer.json of at most {vocab_size:,} tokens: GPT-2's has {known:,}"
 )
-ANOTHER_CONFIG = "; name a config that serves by --base_config"
+ANOTHER_CONFIG = "; name another config by --base_config"

@@ -241,6 +241,13 @@ def candidates(law: Law, architecture: Architecture, experts: Floats, runs: Runs
     Widths go from the narrowest of `runs` up. Tokens go from the fewest of `runs` up, doubled each time, at most as
     many as their text has. Tokens per parameter stay within RATIO_RANGE times those of `runs`.
 
+    Args:
+      law: whose runs they are.
+      architecture: how models are built.
+      experts: numbers of experts to choose from.
+      runs: those that the law was fitted to.
+      flops: the budget.
+
     Raises:
       UserError: where not even the cheapest is within the budget.
     """
@@ -272,7 +279,8 @@ def plain_grid(law: Law, architecture: Architecture, experts: Floats, runs: Runs
     """The runs of a log-uniform grid that costs `flops`.
 
     It has GRID_WIDTHS widths from the narrowest of `runs` up, every number of experts, and budgets that are
-    GRID_BUDGETS times the longest. Its widest model has about as many tokens a parameter as the median of `runs`.
+    GRID_BUDGETS times the longest. Its widest model has about as many tokens a parameter as the median of `runs`. The
+    arguments are those of `candidates`.
     """
     decay = decay_of(law)
     ratio = np.median(runs.n_tokens / runs.n_active)

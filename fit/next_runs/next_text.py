@@ -137,8 +137,8 @@ def _config_of_sweep(law: Law, architecture: Architecture, base: str | None) -> 
         return base, overrides
     if config_of_runs is None:
         raise UserError(
-            f"--emit_sweep: --law={law.name} leaves open how its runs were trained: {plan_config.no_config(law)}; "
-            "name a config that serves by --base_config"
+            f"--emit_sweep: --law={law.name} does not say how its runs were trained: {plan_config.no_config(law)}; "
+            "name a config by --base_config"
         )
     if not plan_config.is_shipped(config_of_runs):
         raise UserError(sentences.FOREIGN_CONFIG.format(flag="emit_sweep", law=law.name, base=config_of_runs))

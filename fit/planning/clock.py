@@ -39,7 +39,13 @@ class Curve:
 
     @classmethod
     def of(cls, sizes: Sequence[float], speeds: Sequence[float], bounded: bool = False) -> Curve:
-        """The Curve through models of these sizes and speeds, in any order."""
+        """The Curve through timed models.
+
+        Args:
+          sizes: their active parameters, in any order.
+          speeds: their tokens per second.
+          bounded: whether the chips train no larger model.
+        """
         order = np.argsort(sizes)
         log_sizes = np.log(np.asarray(sizes, float)[order])
         # a smaller model is at least as fast as each larger one

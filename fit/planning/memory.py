@@ -18,7 +18,7 @@ A mesh has the axes data, expert and model. It spreads
   tokens                                    over data and expert
   heads and hidden units                    over model
 
-The planner page computes the same in counts.js.
+The planner page computes the same in counts.js. Numbers of models may be arrays, which broadcast together.
 """
 
 import math

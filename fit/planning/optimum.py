@@ -69,7 +69,15 @@ class Optima:
 
 
 def compute_optimal(m: Numbers, mu: Numbers, n: Numbers, nu: Numbers, flops: Numbers) -> tuple[Array, Array]:
-    """(N, D) that minimise m N^mu + n D^nu with 6 N D = flops (App. C), any shape; NaN where there is no optimum."""
+    """The compute-optimal size and tokens of a Chinchilla law, in closed form (App. C).
+
+    Args:
+      m, mu, n, nu: of L = m N^mu + n D^nu + c.
+      flops: 6 N D; all arguments broadcast together.
+
+    Returns:
+      (N, D) that minimise L at these FLOPs; NaN where there is no optimum.
+    """
     with np.errstate(all="ignore"):
         size = (m * mu / (n * nu)) ** (-1 / (mu + nu)) * (flops / TRAINING) ** (nu / (mu + nu))
         size = np.where((np.asarray(mu) < 0) & (np.asarray(nu) < 0), size, np.nan)
@@ -383,7 +391,16 @@ def solve(
 def unconstrained(
     law: Law, n_experts: Numbers, architecture: Architecture, flops: Numbers, coefficients: ByName | None = None
 ) -> tuple[Array, Array, Array]:
-    """(n_active, n_tokens, loss) of the compute-optimal models, however small; NaN where there is no optimum."""
+    """The compute-optimal models of a law, however small.
+
+    Args:
+      law, architecture: as for `solve`.
+      n_experts, flops: arrays that broadcast together, and with the coefficients.
+      coefficients: by name, in place of the law's.
+
+    Returns:
+      (n_active, n_tokens, loss); NaN where there is no optimum.
+    """
     if law.closed_form:
         reduced = law.at_experts(n_experts, coefficients)
         size, tokens = compute_optimal(*reduced[:4], flops)
@@ -411,7 +428,13 @@ def allowed_experts(law: Law, experts: Floats) -> Array:
 
 
 def why_infeasible(architecture: Architecture, constraints: Constraints, n_experts: ArrayLike) -> str:
-    """One sentence: which constraint cannot be met at the least demanding n_experts, and by how much."""
+    """Says which constraint cannot be met, and by how much, in one sentence.
+
+    Args:
+      architecture: how models are built.
+      constraints: of these models.
+      n_experts: those compared; the sentence is about the fewest that are enough.
+    """
     n_experts = np.atleast_1d(n_experts)
     enough = architecture.has_enough_experts(n_experts)
     if not enough.any():
@@ -459,9 +482,15 @@ def optima(law: Law, architecture: Architecture, constraints: Constraints, exper
 
 
 def near_optimal(law: Law, architecture: Architecture, constraints: Constraints, solved: Optima) -> list[Array]:
-    """[smallest, largest n_active] whose loss is within BAND of the best, for each of the Optima `solved`.
+    """The sizes whose loss is within BAND of the best.
 
-    NaN where no size of that number of experts is.
+    Args:
+      law, architecture, constraints: as for `solve`.
+      solved: its optima.
+
+    Returns:
+      [smallest, largest n_active], arrays of the shape of `solved`; NaN where no size of that number of experts is
+      within the band.
     """
     constraints = constraints.at(solved.n_experts)
     target = np.nanmin(solved.loss) * (1 + BAND)

@@ -7,6 +7,9 @@ is faster or slower than others' at everything (`between_sources`), and each run
 
 What it cannot know: software that is not in the table, a network shared with others, input pipelines, checkpoints and
 restarts, kernels for widths that nobody published, and how unbalanced a router will be.
+
+Axes: runs; chips and sources, in alphabetical order; what is fitted, logarithms of efficiencies and then an offset for
+each source.
 """
 
 import csv
@@ -431,7 +434,14 @@ class Speed:
 
 
 def speed_of(calibration: Calibration, chip: str, shape: Shape, setup: Setup, n_tokens: float) -> Speed:
-    """The speed of a model on `setup.n_chips` chips of a kind, and the hours of n_tokens."""
+    """The speed of a planned model.
+
+    Args:
+      calibration: what the chips reach.
+      chip: their kind.
+      shape, setup: the model and how it is trained.
+      n_tokens: of the whole training.
+    """
     low, median, high = calibration.tokens_per_second(chip, shape, setup)
     share = shape.flops_per_token(setup.sequence) / CHIPS[chip].flops
     n = setup.n_chips

@@ -10,6 +10,11 @@ def setup_of(run: mesh.Run, layout: mesh.Layout, chips: Chips) -> step_time.Setu
 
     Each expert has slots for its fair share of the tokens and drops the others (capacity_factor 1). So no device of the
     expert axis has more to do than another.
+
+    Args:
+      run: what is trained.
+      layout: the mesh, and how the trainer works on it.
+      chips: what it is trained on.
     """
     batch = layout.batch_tokens[-1][1]
     tokens_at_once = layout.microbatch_tokens or batch

@@ -166,7 +166,7 @@ def _kv_heads(architecture: Architecture, style: Style, heads: int) -> int:
 
 
 def distance_from_preferred(architecture: Architecture, style: Style, model: Model) -> float:
-    """How far a model's ratios are from those preferred: the sum of the logarithms of their factors."""
+    """How far a model's ratios are from those preferred: the sum of |ln factor| of its aspect and its heads."""
     aspect = model.d_model / model.n_blocks / style.aspects[1]
     heads = model.attention / architecture.attention
     return abs(math.log(aspect)) + abs(math.log(heads))

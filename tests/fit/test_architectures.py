@@ -15,6 +15,7 @@ from fit import __main__ as command_line
 from fit.data.table import Table
 from fit.fitted_law import models
 from fit.fitted_law.law import load
+from fit.messages import sentences
 from fit.next_runs import next_text
 from fit.planning import optimum
 from fit.shape.architecture import PAPER, Architecture, Model
@@ -290,7 +291,9 @@ def test_what_is_built_is_what_was_planned(capsys, flags):
 def test_what_a_law_has_no_column_for_is_said(capsys):
     plan = planned(capsys, "--law=joint-moe-2025", "--flops=1e21", "--used=2", "--experts=1,2,8")
     (told,) = (w for w in plan["warnings"] if "no column" in w)
-    assert "--used=2: the joint law" in told and "with used 1 have at equal n_active, n_tokens, n_experts" in told
+    assert told == sentences.NOT_READ.format(
+        asked="--used=2", form="joint", own="used 1", columns="n_active, n_tokens, n_experts"
+    )
     assert plan["buildable"]["top_k"] == (2 if plan["best"]["n_experts"] > 1 else 1)
     assert command_line.run(["compare", "--flops=1e21", "--used=2", "--laws=joint-moe-2025"]) == 0
     assert "--used=2: the joint law has no column for that" in capsys.readouterr().out
@@ -313,7 +316,7 @@ def test_a_law_of_ones_own_is_compared_by_its_own_models(tmp_path, capsys):
 @pytest.mark.parametrize("flags, words", [
     (("--law=joint-moe-2025", "--used=1,2"), "--used=1,2: the joint law reads neither sparsity nor top_k"),
     (("--law=chinchilla-2022", "--used=2"), "--used=2: --law=chinchilla-2022 is a law of dense models"),
-    (("--law=joint-moe-2025", "--used=1.5"), "--used=1.5: experts split in 1, 0 of them shared, cannot make up 1.5"),
+    (("--law=joint-moe-2025", "--used=1.5"), sentences.NO_WHOLE_CHOICE.format(value=1.5, split=1, shared=0, used=1.5)),
     (("--law=joint-moe-2025", "--used="), "--used: found '', expected positive numbers"),
     (("--law=joint-moe-2025", "--used=x"), "--used: found 'x', expected positive numbers"),
     (("--law=joint-moe-2025", "--kv_share=0"), "kv_share"),

@@ -10,6 +10,7 @@ import pytest
 import fit
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
+from fit.messages import sentences
 from fit.planning import by_time, speed
 from fit.planning.clock import Clock, Curve
 from fit.planning.options import PlanOptions
@@ -136,7 +137,7 @@ def test_one_sentence_says_where_clock_and_flops_differ(capsys):
     by_flops = json.loads(capsys.readouterr().out)["best"]["n_experts"]
     assert by_flops == found["clock"]["by_flops"]
     by_time = found["best"]["n_experts"]
-    assert f"By FLOPs {by_flops} experts, by the clock {by_time}: at" in told
+    assert f"By FLOPs {by_flops} experts are best, by the clock {by_time}: at" in told
     low, middle, high = found["clock"]["ratio"]
     assert low < middle < high < 1
     assert f"{by_flops} train at {middle:.2f} ({low:.2f} to {high:.2f}) times the speed of {by_time}" in told
@@ -241,7 +242,7 @@ def test_own_speeds_recalibrate_the_plan(capsys, tmp_path):
     "rows, said",
     [
         (["2048,1,1e6,,"], "found 1 measured runs, expected at least 2"),
-        (["2048,1,1e6,v5p,", "2048,8,1e6,v5p,"], "no row is of H100, the kind of --chips"),
+        (["2048,1,1e6,v5p,", "2048,8,1e6,v5p,"], "expected rows of H100, the kind of --chips, found none"),
         (["2048,1,1e6,,", "2048,8,1e6,,some"], 'n_blocks is "some", expected a whole number'),
         (["2048,1,1e6,,", "2048,1.5,1e6,,"], 'row 3: n_experts is "1.5", expected a whole number'),
     ],
@@ -260,7 +261,7 @@ def test_tables_of_speeds_that_do_not_serve(rows, said, capsys, tmp_path):
         (["--chips=H100:8"], "--by=time needs --hours"),
         (["--flops=1e20"], "--by=time needs --chips"),
         (["--flops=1e20", "--by=flops", "--speeds=x.csv"], "--speeds needs --by=time"),
-        (["--chips=H100:8", "--hours=1", "--mfu=0.3"], "--mfu gives the speed that --by=time models"),
+        (["--chips=H100:8", "--hours=1", "--mfu=0.3"], sentences.TIME_OR_MFU),
         (["--chips=H100:8", "--hours=1", "--shape=paper"], "leave --shape out"),
         (["--chips=H100:8", "--hours=1", "--target_loss=3"], "--target_loss asks for the budget"),
         (
@@ -277,7 +278,7 @@ def test_flags_that_do_not_go_together(flags, said, capsys):
 def test_comparing_takes_the_same_flags(capsys):
     assert "--by=time needs --hours" in error(capsys, "compare", "--by=time", "--chips=H100:8")
     flags = ["--by=time", "--chips=H100:8", "--hours=1", "--mfu=0.3"]
-    assert "--mfu gives the speed that --by=time models" in error(capsys, "compare", *flags)
+    assert sentences.TIME_OR_MFU in error(capsys, "compare", *flags)
 
 
 def test_a_curve_never_rises_and_inverts():

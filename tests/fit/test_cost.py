@@ -143,7 +143,7 @@ def test_no_plan_takes_more_chips_than_asked_for(capsys, tmp_path, flops, count)
     assert made.microbatch_tokens == (fewer or 0)
     assert preflight.least_bytes(made, (1, 1, 1)) <= count * memory
     printed = text(capsys, *flags)
-    assert [f"config.microbatch_tokens = {fewer} fits" in printed] == [bool(fewer)]
+    assert (f"set config.microbatch_tokens = {fewer}" in printed) == bool(fewer)
 
 
 def test_a_model_is_served_on_chips_that_hold_it(capsys):
@@ -403,7 +403,7 @@ def test_everything_together_on_a_law_with_draws(capsys, tmp_path):
         (["--chips=H100", "--hours=-1"], "--hours=-1: expected a positive number"),
         (["--chips=H100", "--hours=1", "--mfu=40"], "--mfu=40: found 40"),
         (["--chips=H100", "--hours=1", "--mfu=nowhere.json"], "neither a number nor a file"),
-        (["--chips=H100", "--hours=1", "--mfu=TABLE"], "has no E = 2, only 1, 8"),
+        (["--chips=H100", "--hours=1", "--mfu=TABLE"], "expected a number for E = 2, found only 1, 8"),
         (["--chips=H100", "--hours=1", "--mfu=WRONG"], "found 40 at E = 1"),
         (["--chips=H100", "--hours=1", "--mfu=LIST"], "no such table"),
         (["--flops=1e20", "--chips=H100:12", "--mesh_expert=8"], "does not divide the 12 chips of --chips"),
@@ -411,7 +411,7 @@ def test_everything_together_on_a_law_with_draws(capsys, tmp_path):
         (["--flops=1e20", "--epochs=4"], "--epochs needs --max_tokens"),
         (["--flops=1e20", "--max_tokens=1e9", "--epochs=0.5"], "--epochs=0.5: expected a number from 1 up"),
         (["--flops=1e20", "--target_loss=2"], "--target_loss asks for the budget"),
-        (["--target_loss=1.2"], "--target_loss=1.2 cannot be reached: with any budget the other limits leave"),
+        (["--target_loss=1.2"], "--target_loss=1.2 cannot be reached: whatever the budget, the other limits leave"),
         (["--target_loss=2", "--memory_gb=1"], "--target_loss=2 cannot be reached"),
         (["--chips=v5e:4", "--hours=1e-12"], "--hours=1e-12 of --chips=v5e:4 cannot be met: the smallest model"),
         (["--target_loss=2", "--memory_gb=0.001"], "--memory_gb cannot be met"),
@@ -429,7 +429,7 @@ def test_what_cannot_be_asked(capsys, tmp_path, flags, words):
 
 def test_repeated_text_needs_a_law_of_its_kind():
     page = types.SimpleNamespace(**{name: value for name, value in vars(joint).items() if name != "at_experts"})
-    with pytest.raises(UserError, match="nothing says what its repeated text is worth"):
+    with pytest.raises(UserError, match="the worth of its repeated text is not known"):
         repeats.of_law(Law("searched", Form(page), fit_runs.TABLE_3, {}), 1e9)
 
 

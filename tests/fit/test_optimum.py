@@ -14,6 +14,7 @@ from fit.equal_flops import learning_rate
 from fit.errors import UserError
 from fit.fitted_law.law import Law, load
 from fit.laws import FORMS
+from fit.messages import sentences
 from fit.paper import tables
 from fit.planning import cost, dense_models, optimum, plan_config, plan_text, planning, recipe, repeats, target
 from fit.shape import architecture
@@ -353,7 +354,7 @@ def test_another_number_of_experts_is_built_only_where_the_planned_one_does_not_
     assert "and one with n_experts = 1 has a loss of" in plan_text.answer(made)
     none = planning.plan_within(law, PAPER, limits, [2])
     assert none["buildable"] is None
-    assert plan_text.answer(none).endswith("built of whole blocks and heads no model meets the limits.")
+    assert plan_text.answer(none).endswith(f"{sentences.NOT_BUILT}.")
 
 
 def test_emitted_config_is_the_plan(law, tmp_path):

@@ -243,7 +243,7 @@ def test_the_installed_config_is_found_where_the_folder_has_none(folder, tmp_pat
 
 REFUSED = {
     "law.json --flops=1e17": "times above 69.7K; learning rate",
-    "law.json --flops=2e12 --vocab_size=400": "vocabulary of 257, the model has 400; name a config that serves",
+    "law.json --flops=2e12 --vocab_size=400": "vocabulary of 257, the model has 400; name another config",
     "joint-moe-2025 --flops=1e22 --vocab_size=32000": "pretrain.py goes with a vocabulary of 50,257",
     "joint-moe-2025 --flops=1e20 --vocab_size=257": "vocabulary of 50,257",
     "joint-moe-2025 --flops=1e13": "times below 500M; learning rate",

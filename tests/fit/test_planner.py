@@ -194,7 +194,7 @@ INFEASIBLE = {
     "flops=&hours=1e-9&inference_tokens=1e9": "--hours=1e-09 of --chips=H100:1 cannot be met",
     "flops=-1": "--flops=-1: expected a positive number",
     "flops=": "nothing bounds the plan",
-    "flops=&memory_gb=1&max_tokens=1e9&inference_tokens=1e9": "share the budget",
+    "flops=&memory_gb=1&max_tokens=1e9&inference_tokens=1e9": sentences.NO_BUDGET_TO_SHARE,
     "max_tokens=0.5": "expected at least 1 token",
     "experts=0.5": "expected whole numbers",
     "experts=two": "expected positive numbers",

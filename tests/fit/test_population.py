@@ -137,7 +137,7 @@ def test_a_plan_far_beyond_the_runs_says_that_the_forms_disagree(of_chinchilla):
     additive, coupled = row["forms"]["additive"], row["forms"]["coupled"]
     assert coupled["n_active"] < 55e9 < 100e9 < additive["n_active"]
     (said,) = [sentence for sentence in plan.warnings if "forms of the law disagree" in sentence]
-    assert f"{additive['draws']} of 60 bootstrap fits" in said and "the intervals hold both" in said
+    assert f"{additive['draws']} of 60 bootstrap fits" in said and "the intervals hold both forms" in said
     near = fit.plan(of_chinchilla, flops=1e20)
     assert not [sentence for sentence in near.warnings if "disagree" in sentence]
 

@@ -29,8 +29,8 @@ def test_runs_that_save_compute_are_told_by_how_much(name):
     assert first["factor"] == pytest.approx(1.7 / 1.2, rel=1e-3)
     assert first["law_flops"] == pytest.approx(1.7e20 / 1.2, rel=1e-3) and first["interval"] is None
     assert result["answer"] == (
-        f"for the losses of these 9 runs {name} needs 1.70 times their compute; it grows with compute, x 1.20 for ten "
-        "times as much."
+        f"for the same losses {name} needs 1.70 times the compute of these 9 runs; it grows with compute, x 1.20 for "
+        "ten times as much."
     )
 
 
@@ -51,7 +51,7 @@ def test_intervals_have_the_draws_and_the_noise_of_runs(tmp_path, capsys):
     assert np.ptp(alone) / np.ptp(together) == pytest.approx(3, rel=0.25)
     assert "whether that grows or falls with compute is open" in result["answer"]
     assert command_line.run(flags) == 0
-    assert "times their compute (1." in capsys.readouterr().out
+    assert "times the compute of these 9 runs (1." in capsys.readouterr().out
 
 
 def test_hours_count_how_fast_the_runs_train(tmp_path, capsys):
@@ -64,14 +64,14 @@ def test_hours_count_how_fast_the_runs_train(tmp_path, capsys):
     for row, of_flops in zip(found.runs, by_flops.runs, strict=True):
         assert row["law_flops"] == pytest.approx(of_flops["law_flops"])
         assert row["factor"] == pytest.approx(0.8 * of_flops["factor"]) and row["speed_ratio"] == pytest.approx(0.8)
-    assert "needs 1.36 times their hours" in found.answer
+    assert "needs 1.36 times the hours" in found.answer
     path = tmp_path / "variant.csv"
     columns = variant(law, 1.7) | speeds
     rows = [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
     path.write_text("\n".join([",".join(columns), *rows]))
     flags = ["speedup", "--law=joint-moe-2025", f"--runs={path}"]
     assert command_line.run([*flags, "--by=time"]) == 0
-    assert "times their hours" in capsys.readouterr().out
+    assert "times the hours of these" in capsys.readouterr().out
     path.write_text("\n".join([",".join(list(columns)[:-1]), *(row.rpartition(",")[0] for row in rows)]))
     assert command_line.run([*flags, "--by=time"]) == 2
     assert "law_tokens_per_second" in capsys.readouterr().err

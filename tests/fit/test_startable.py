@@ -12,6 +12,8 @@ import fit
 from benchmarks import plans_start
 from configs import joint_moe
 from fit import __main__ as command_line
+from fit.messages import sentences
+from fit.messages.units import say
 from fit.planning import constraints, mesh, step
 from fit.shape import hardware
 from jmoe.config import counts
@@ -125,7 +127,8 @@ def test_one_convention_for_experts(tmp_path, capsys):
     assert counts.n_exact(config.model) == built["exact_parameters"]
     assert command_line.run([*flags, "--verbose"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert f"buildable: n_experts {built['n_experts']}, " in printed and "256 experts count as 32 " in printed
+    assert f"buildable: n_experts {built['n_experts']}, " in printed
+    assert say(sentences.BUILT_SPLIT, n_experts=256, law_experts=32) in printed
 
 
 def test_the_mesh_that_a_user_asks_for(capsys, tmp_path):

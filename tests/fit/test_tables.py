@@ -405,7 +405,7 @@ def test_far_limits_end_in_a_sentence(capsys):
     plan = ["plan", "--law=joint-moe-2025"]
     assert "expected a whole number from 0 to 1000" in refused(capsys, *plan, "--flops=1e21", "--dense_blocks=100000")
     said = refused(capsys, *plan, "--target_loss=100")
-    assert "a model that knows nothing has 10.82, the logarithm of the vocabulary of 50,257" in said
+    assert "expected less than 10.82, the loss of a uniform guess among 50,257 tokens" in said
     assert command_line.run(["compare", "--flops=1e21", "--used=9999", "--laws=joint-moe-2025,comprehensive-2025"]) == 0
 
 

@@ -106,7 +106,7 @@ def test_a_config_file_that_is_not_ours_runs_only_if_it_is_named(tmp_path, capsy
     law = fit_runs.write_demo_law(tmp_path / "law.json", base_config=base, overrides={"seed": "3"})
     ask = "plan", f"--law={law}", "--flops=2e12", f"--emit_config={tmp_path / 'config.py'}"
     code, _, err = run(capsys, *ask)
-    assert code == 2 and f"name it yourself by --base_config={base}" in err and not (tmp_path / "config.py").exists()
+    assert code == 2 and f"If you trust it, add --base_config={base}" in err and not (tmp_path / "config.py").exists()
     read = load(law)
     with pytest.raises(UserError, match=f"base_config={re.escape(base)}"):
         next_text.sweep_source(read, read.shaped(), {})

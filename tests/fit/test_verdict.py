@@ -39,7 +39,7 @@ def test_a_tie_is_named_with_what_sets_it_apart():
     assert plan.verdict["tied"] == [4, 8] and plan.verdict["choice"] == "mixture"
     assert set(plan.verdict["differ"]) == {"n_tokens", "inference_flops_per_token"}
     said = " ".join(str(plan).split())  # lines are wrapped
-    assert "E = 4 (" in said and "E = 8 (" in said and "sets them apart is tokens and FLOPs of serving" in said
+    assert "E = 4 (" in said and "E = 8 (" in said and "They differ in tokens and FLOPs of serving" in said
 
 
 def test_dense_and_mixtures_that_are_as_good_are_undecided():
