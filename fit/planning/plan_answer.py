@@ -8,6 +8,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 
+from fit.fitted_law import ledger
 from fit.messages import sentences
 from fit.messages.units import say
 from fit.planning import by_time, plan_text, verdict
@@ -177,6 +178,8 @@ def _how_sure(plan: Plan) -> str:
     wins = ", ".join(say(sentences.WIN, **row) for row in rows)
     settled = sentences.SHORT_UNDECIDED if plan.best_undecided else sentences.SHORT_DECIDED
     words.append(say(settled, wins=wins, draws=bootstrap.draws))
+    if plan.forecasts:
+        words.append(str(ledger.Record(**plan.forecasts)))
     return sentences.SHORT_SURE + "; ".join(words)
 
 

@@ -216,6 +216,7 @@ def plan_within(
         repeats=repeats.repeats_of(law, architecture, constraints, experts, optima, best),
         clock=priced.clock,
         chips=priced.chips,
+        forecasts=law.record.get("forecasts"),
         text_of=plan_answer.text,
         explicit=_explicit(law, constraints),
     )

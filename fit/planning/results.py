@@ -491,6 +491,7 @@ class Plan(Result):
       architectures: The best of each architecture, where --used names several.
       like: The model to start from, and what laws say of it.
       emitted: Path of the config that was written.
+      forecasts: How the law's forecasts came out so far; None for a law without scored ones.
     """
 
     law: str
@@ -531,6 +532,7 @@ class Plan(Result):
     architectures: list[Json] | None = optional()
     like: Json | None = optional()
     emitted: str | None = optional()
+    forecasts: Json | None = optional()
 
     @property
     def title(self) -> str:
