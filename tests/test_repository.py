@@ -66,7 +66,7 @@ def workflows() -> dict[str, dict]:
     """{workflow and job: the job} of .github/."""
     folder = ROOT / ".github" / "workflows"
     jobs = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"] for path in folder.iterdir()}
-    return {f"{workflow}/{name}": job for workflow, found in jobs.items() for name, job in found.items()}
+    return {f"{workflow}/{name}": job for workflow, result in jobs.items() for name, job in result.items()}
 
 
 def test_actions_and_images_are_named_by_what_they_hold():
@@ -98,8 +98,8 @@ def test_the_image_is_no_place_for_keys_and_its_processes_are_not_roots():
 def pinned(name: str) -> dict[tuple[str, str], str]:
     """{(distribution, version): its block} of a file of requirements, markers and hashes left in the block."""
     blocks = re.split(r"\n(?=[A-Za-z])", text(name))
-    found = {re.match(r"([\w.-]+)==([^\s;]+)", block): block for block in blocks if "==" in block.partition("\n")[0]}
-    return {(canonicalize_name(match[1]), match[2]): block for match, block in found.items() if match}
+    result = {re.match(r"([\w.-]+)==([^\s;]+)", block): block for block in blocks if "==" in block.partition("\n")[0]}
+    return {(canonicalize_name(match[1]), match[2]): block for match, block in result.items() if match}
 
 
 def test_what_ci_installs_has_the_hashes_of_the_constraints_versions():
@@ -149,7 +149,8 @@ def required(*extras) -> set[str]:
 
 def brought(names) -> set[str]:
     """These distributions, and those that they require."""
-    seen, todo = set(), set(names)
+    seen = set()
+    todo = set(names)
     while todo:
         seen.add(name := todo.pop())
         try:
@@ -177,7 +178,7 @@ def imports(package) -> dict[str, set[str]]:
     """{module: the modules of the package that it imports, at its head or later}."""
     paths = {".".join(p.relative_to(ROOT).with_suffix("").parts): p for p in (ROOT / package).rglob("*.py")}
     paths = {name.removesuffix(".__init__"): path for name, path in paths.items()}
-    found = {}
+    result = {}
     for module, path in paths.items():
         names = set()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -186,8 +187,8 @@ def imports(package) -> dict[str, set[str]]:
             elif isinstance(node, ast.ImportFrom):
                 whole = {f"{node.module}.{alias.name}" for alias in node.names}
                 names |= {name if name in paths else node.module for name in whole}
-        found[module] = names & paths.keys() - {module}
-    return found
+        result[module] = names & paths.keys() - {module}
+    return result
 
 
 def test_no_module_imports_itself_by_way_of_others():
@@ -199,10 +200,10 @@ def test_rooms_of_fit_import_only_rooms_above_them_in_the_list():
     """The list is the docstring of fit/__init__.py."""
     names = re.findall(r"^  ((?:\w+(?:\.py|/)(?:, )?)+)  ", text("fit/__init__.py"), re.MULTILINE)
     rooms = [room.strip("/").removesuffix(".py") for name in names for room in name.split(", ")] + ["__main__"]
-    graph = {m.removeprefix("fit."): found for m, found in imports("fit").items() if m != "fit"}
+    graph = {m.removeprefix("fit."): result for m, result in imports("fit").items() if m != "fit"}
     assert {m.partition(".")[0] for m in graph} == set(rooms)
-    for module, found in graph.items():
-        for other in found:
+    for module, result in graph.items():
+        for other in result:
             assert rooms.index(other.split(".")[1]) <= rooms.index(module.partition(".")[0]), (module, other)
 
 

@@ -37,7 +37,8 @@ def test_every_link_of_the_site_leads_somewhere(site):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 390])
 def test_the_site_asks_for_nothing_elsewhere_and_fits_the_screen(browser, site, width, scheme):
-    tab, asked = browser.new_page(viewport=dict(width=width, height=844), color_scheme=scheme), []
+    tab = browser.new_page(viewport=dict(width=width, height=844), color_scheme=scheme)
+    asked = []
     tab.on("request", lambda request: asked.append(request.url))
     for name in ("index", "benchmarks/README", "docs/guides/planner", "docs/reference/generated/commands"):
         tab.goto(f"file://{site}/{name}.html")

@@ -77,7 +77,7 @@ def numpy_decoder(params, tokens_BT, model, feed_forward=numpy_dense):
     for row in tokens_BT:
         x = p["embed"][row]
         stacks = [p[name] for name in ("dense_blocks", "blocks") if name in p]
-        for b in [jax.tree.map(lambda a: a[i], s) for s in stacks for i in range(len(s["out"]))]:
+        for b in [jax.tree.map(lambda a, i=i: a[i], s) for s in stacks for i in range(len(s["out"]))]:
             y = norm(x, b, "attention_norm")
             weights = (
                 np.moveaxis(b["qkv"], 1, 0) if "qkv" in b else (b["q"][:, 0], *np.moveaxis(b["kv"], 1, 0))
@@ -87,7 +87,7 @@ def numpy_decoder(params, tokens_BT, model, feed_forward=numpy_dense):
                 q, key = rms_norm(q, b["q_norm"]), rms_norm(key, b["k_norm"])
             if model.qk_norm == "projection":
 
-                def flat(y):
+                def flat(y, row=row):
                     return y.reshape(len(row), -1)
 
                 q, key = (
@@ -256,7 +256,7 @@ def test_a_decoder_can_be_made_shown_and_called_by_itself():
 def test_counts_equal_the_built_model(n_experts):
     for config in (tiny(n_experts), joint_moe.get_config()):
         config.model.n_experts = n_experts
-        built = sum(x.size for x in jax.tree.leaves(jax.eval_shape(lambda: decoder.init_params(config))))
+        built = sum(x.size for x in jax.tree.leaves(jax.eval_shape(functools.partial(decoder.init_params, config))))
         per_norm = 2 if config.model.norm == "layer" else 1
         norms = (2 * per_norm * config.model.n_blocks + config.model.final_norm) * config.model.d_model
         routers = config.model.n_blocks * config.model.d_model * n_experts if n_experts > 1 else 0
@@ -412,7 +412,7 @@ def test_the_gradient_of_the_loss_is_the_numerical_one(n_experts, fields):
             noise = rng.normal(size=grad.shape)
             direction = np.float32(grad / np.linalg.norm(grad) + noise / np.linalg.norm(noise))
 
-            def shifted(size):
+            def shifted(size, path=path, direction=direction):
                 return jax.tree_util.tree_map_with_path(lambda p, x: x + size * direction if p == path else x, params)
 
             numerical = (value(shifted(1e-2)) - value(shifted(-1e-2))) / 2e-2
@@ -429,7 +429,11 @@ def test_what_is_saved_for_the_backward_pass_changes_nothing():
         mesh = sharding.make_mesh(config, jax.devices()[:1])
         with jax.set_mesh(mesh):
             params, batch = make_params(config, mesh), tokens_on(mesh, (16, 33))
-            grads.append(jax.jit(jax.grad(lambda p: loss.loss_fn(p, batch, config, mesh)[0]))(params))
+
+            def loss_of(params, batch=batch, config=config, mesh=mesh):
+                return loss.loss_fn(params, batch, config, mesh)[0]
+
+            grads.append(jax.jit(jax.grad(loss_of))(params))
     for other in grads[1:]:
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), grads[0], other)
 

@@ -163,7 +163,7 @@ def test_a_signal_saves_and_says_so(short, config, tmp_path):
     for signum in (signal.SIGTERM, signal.SIGINT):
         target = soak.progress(tmp_path) + 3
         (process,) = helpers.start("jmoe.train", *flags)
-        helpers.wait_until(lambda: soak.progress(tmp_path) >= target, [process])
+        helpers.wait_until(lambda target=target: soak.progress(tmp_path) >= target, [process])
         process.send_signal(signum)
         said = process.communicate()[1]
         assert process.returncode == 128 + signum, said
@@ -215,7 +215,7 @@ def test_it_goes_on_with_the_same_tokens_on_other_devices_and_hosts(undisturbed,
         processes = helpers.start(
             "jmoe.train", *flags, f"--config.mesh.expert={spread}", n_processes=n_processes, n_devices=n_devices
         )
-        helpers.wait_until(lambda: soak.progress(tmp_path) >= target, processes)
+        helpers.wait_until(lambda target=target: soak.progress(tmp_path) >= target, processes)
         processes[-1].send_signal(signal.SIGTERM)
         said = [process.communicate(timeout=200)[1] for process in processes]
         assert [process.returncode for process in processes] == [128 + signal.SIGTERM] * n_processes, said
