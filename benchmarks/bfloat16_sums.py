@@ -1,8 +1,8 @@
-"""How far off a sum of gradients over devices is when each partial sum is rounded to bfloat16:
+"""Error of a sum of gradients over devices when each partial sum is rounded to bfloat16:
 
     python -m benchmarks.bfloat16_sums
 
-Each device has the mean gradient plus noise of its own. A ring adds one device after another, a tree adds in pairs.
+Each device has the mean gradient plus independent noise. A ring adds one device after another, a tree adds in pairs.
 """
 
 import jax.numpy as jnp
@@ -14,12 +14,12 @@ NOISES = (10.0, 1.0, 0.1)  # of one device's gradient, over the mean
 
 
 def rounded(x: np.ndarray) -> np.ndarray:
-    """Float32 numbers, rounded to bfloat16."""
+    """Returns float32 numbers, rounded to bfloat16."""
     return x.astype(jnp.bfloat16).astype(np.float32)
 
 
 def ring(terms: np.ndarray) -> np.ndarray:
-    """The sum of [devices, weights] over devices, one after another."""
+    """Returns the sum of [devices, weights] over devices, added one after another."""
     total = terms[0]
     for term in terms[1:]:
         total = rounded(total + term)
@@ -27,19 +27,20 @@ def ring(terms: np.ndarray) -> np.ndarray:
 
 
 def tree(terms: np.ndarray) -> np.ndarray:
-    """The sum of [devices, weights] over a power of two of devices, in pairs, pairs of pairs, ..."""
+    """Returns the sum of [devices, weights] over a power of two of devices, added in pairs, pairs of pairs, ..."""
     while len(terms) > 1:
         terms = rounded(terms[0::2] + terms[1::2])
     return terms[0]
 
 
 def error(total: np.ndarray, terms: np.ndarray) -> float:
-    """Relative Frobenius error of a sum of `terms`."""
+    """Returns the relative Frobenius error of a sum of `terms`."""
     exact = np.sum(terms, axis=0, dtype=np.float64)
     return float(np.linalg.norm(total - exact) / np.linalg.norm(exact))
 
 
 def main() -> None:
+    """Prints the errors as a table."""
     rng = np.random.default_rng(0)
     mean = rng.standard_normal(N_WEIGHTS)
     print("| devices | " + " | ".join(f"{way}, noise {noise:g}" for noise in NOISES for way in ("ring", "tree")) + " |")

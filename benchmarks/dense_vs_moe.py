@@ -1,8 +1,8 @@
-"""Draws validation loss against training tokens, dense and mixture, a line for each seed:
+"""Draws validation loss against training tokens for dense models and mixtures, with a line for each seed:
 
     python -m benchmarks.dense_vs_moe --runs=runs/dense_vs_moe/runs.csv --out=benchmarks/dense_vs_moe.png
 
-The runs are those of configs/sweeps/dense_vs_moe.py; models of equal width have equal FLOPs whatever their experts.
+The runs are those of configs/sweeps/dense_vs_moe.py. Models of equal width have equal FLOPs for any number of experts.
 """
 
 import csv
@@ -14,7 +14,8 @@ RUNS = flags.DEFINE_string("runs", None, "runs.csv of the sweep.", required=True
 OUT = flags.DEFINE_string("out", None, "Picture to write.", required=True)
 
 
-def main(_):
+def main(_: object) -> None:
+    """Draws the figure, and prints the losses after the most tokens."""
     with open(RUNS.value) as file:
         rows = list(csv.DictReader(file))
     curves = {}  # (n_experts, seed) -> [(n_tokens, loss)]
@@ -26,7 +27,8 @@ def main(_):
     for (n_experts, seed), points in sorted(curves.items()):
         name = "dense" if n_experts == 1 else f"E = {n_experts}"
         style = dict(color=f"C{n_experts > 1:d}", marker="o", linewidth=1, markersize=3)
-        axes.plot(*zip(*sorted(points)), **style, label=name if seed == 0 else None)
+        n_tokens, losses = zip(*sorted(points), strict=True)
+        axes.plot(n_tokens, losses, **style, label=name if seed == 0 else None)
     axes.set(xscale="log", xlabel="n_tokens", ylabel="validation loss, nats per token, nothing dropped")
     axes.set_title(f"n_active {int(rows[0]['n_active']):,}, {len({seed for _, seed in curves})} seeds")
     axes.legend()

@@ -1,14 +1,14 @@
-"""How fast is the search? Against scipy, one start after another, on the same problem.
+"""How fast is the search? A comparison with scipy, one start after another, on the same problem.
 
     python -m benchmarks.fit_speed [--scipy_starts=60]
 
 All fit the joint law to the paper's 270-run grid, with losses from the published law and 0.2% of noise. All have the
 same objective in float64, compiled residuals with exact gradient or Jacobian, and centred columns. scipy's strongest is
 MINPACK's Levenberg-Marquardt (`least_squares(method="lm")`); L-BFGS-B is what most fitting scripts use. Starts come
-from random rows of the paper's grid, and from the measure of the runs (fit's default). A start has converged when its
-objective is within 1% of the best that any found. Then the times that a user sees: the default search, the paper's
-whole grid and a bootstrap of 100, with compiling, and `python -m fit law` as a process, with an empty cache of compiled
-programs and with a full one. About 5 minutes on 2 cores.
+from random rows of the paper's grid, and from the measure of the runs (fit's default). A start has converged if its
+objective is within 1% of the best of all. The times that a user sees follow: the default search, the paper's whole grid
+and a bootstrap of 100, with compiling, and `python -m fit law` as a process, with an empty cache of compiled programs
+and with a full one. About 5 minutes on 2 cores.
 """
 
 import os
@@ -16,10 +16,13 @@ import os
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # threads only slow down scipy's small matrices
 
+import functools
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,26 +32,31 @@ from absl import app, flags
 
 from benchmarks import fit_coverage
 from benchmarks.fit_coverage import fit_runs
+from fit.data.runs import Runs
 from fit.fitting import search
 from fit.fitting.intervals import bootstrap
 from fit.fitting.noise import noise_of
-from fit.fitting.problem import Settings, prepare, residual_function
+from fit.fitting.problem import Problem, Settings, prepare, residual_function
 from fit.laws import FORMS
 
-SCIPY_STARTS = flags.DEFINE_integer("scipy_starts", 60, "Starts for each of scipy's methods, 0.1 to 2 seconds each.")
-OUR_STARTS = flags.DEFINE_integer("starts", 1024, "Starts for fit.")
+SCIPY_STARTS = flags.DEFINE_integer("scipy_starts", 60, "Number of starts of 0.1 to 2 seconds for each scipy method.")
+OUR_STARTS = flags.DEFINE_integer("starts", 1024, "Number of starts for fit.")
 
 
-def minpack(residuals, data):
-    """(x) -> objective, by scipy's Levenberg-Marquardt with an exact Jacobian."""
+Residuals = Callable[[jax.Array, Any], jax.Array]  # (coefficients, data) -> residuals
+Solver = Callable[[np.ndarray], float]  # from a start to the objective
+
+
+def minpack(residuals: Residuals, data: Any) -> Solver:
+    """Returns a solver by scipy's Levenberg-Marquardt with an exact Jacobian."""
     value = jax.jit(lambda x: residuals(x, data))
-    slope = jax.jit(jax.jacfwd(lambda x: residuals(x, data)))
+    jacobian = jax.jit(jax.jacfwd(lambda x: residuals(x, data)))
 
-    def solve(x):
+    def solve(x: np.ndarray) -> float:
         options = dict(method="lm", ftol=1e-12, xtol=1e-12, gtol=1e-12, max_nfev=2000)
         try:
             return scipy.optimize.least_squares(
-                lambda x: np.asarray(value(x)), x, lambda x: np.asarray(slope(x)), **options
+                lambda x: np.asarray(value(x)), x, lambda x: np.asarray(jacobian(x)), **options
             ).cost
         except ValueError:  # residuals that are not finite
             return np.inf
@@ -56,33 +64,39 @@ def minpack(residuals, data):
     return solve
 
 
-def lbfgsb(residuals, data):
-    """(x) -> objective, by scipy's L-BFGS-B with an exact gradient."""
-    fun = jax.jit(jax.value_and_grad(lambda x: 0.5 * jnp.sum(residuals(x, data) ** 2)))
+def lbfgsb(residuals: Residuals, data: Any) -> Solver:
+    """Returns a solver by scipy's L-BFGS-B with an exact gradient."""
+    objective = jax.jit(jax.value_and_grad(lambda x: 0.5 * jnp.sum(residuals(x, data) ** 2)))
     options = dict(maxiter=10_000, maxfun=20_000, ftol=1e-15, gtol=1e-10)
 
-    def solve(x):
-        both = lambda x: [np.asarray(v) for v in fun(x)]
-        return scipy.optimize.minimize(both, x, jac=True, method="L-BFGS-B", options=options).fun
+    def value_and_gradient(x: np.ndarray) -> list[np.ndarray]:
+        return [np.asarray(v) for v in objective(x)]
+
+    def solve(x: np.ndarray) -> float:
+        return scipy.optimize.minimize(value_and_gradient, x, jac=True, method="L-BFGS-B", options=options).fun
 
     return solve
 
 
-def timed(work):
+def timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    """Returns the result of work(), and the seconds that it took."""
     begin = time.perf_counter()
     result = work()
     return result, time.perf_counter() - begin
 
 
-def ours(problem, starts):
-    """Objectives of all starts, each polished to its end as fit does with its best ones. A first call compiles."""
+def ours(problem: Problem, starts: np.ndarray) -> np.ndarray:
+    """Returns the objectives of all starts, polished as fit polishes its best ones. A first call compiles."""
     return search.polish(problem, starts, rounds=8, keep="each")[1]
 
 
-def main(_):
-    runs, joint = fit_coverage.simulate(0)[0], FORMS["joint"]
+def main(_: object) -> None:
+    """Prints converged starts per second of each method, and the times that a user sees."""
+    runs, _ = fit_coverage.simulate(0)
+    joint = FORMS["joint"]
     problem = prepare(joint, runs)
-    residuals, data = residual_function(joint), problem.data
+    residuals = residual_function(joint)
+    data = problem.data
     grid = joint.starts()
     grid = problem.centre(grid[np.random.default_rng(1).permutation(len(grid))[: OUR_STARTS.value]])
     scaled = joint.scaled_starts(np.random.default_rng(1), OUR_STARTS.value, runs)
@@ -90,11 +104,11 @@ def main(_):
     ours(problem, scaled[: search.BATCH])  # compile
     rows = {}
     for kind, starts in (("the paper's grid", grid), ("the measure of the runs", scaled)):
-        rows["fit", kind] = timed(lambda: ours(problem, starts))
+        rows["fit", kind] = timed(lambda starts=starts: ours(problem, starts))
         for name, method in (("scipy lm", minpack), ("scipy L-BFGS-B", lbfgsb)):
-            solve, some = method(residuals, data), starts[: SCIPY_STARTS.value]
+            solve = method(residuals, data)
             solve(scaled[0])  # compile
-            rows[name, kind] = timed(lambda: np.array([solve(x) for x in some]))
+            rows[name, kind] = timed(lambda solve=solve, starts=starts: solve_all(solve, starts))
     best = min(values.min() for values, _ in rows.values())
     print(f"best objective {best:.6e}; converged starts a second:")
     rate = {}
@@ -110,21 +124,29 @@ def main(_):
     as_a_process(runs)
 
 
-def with_compiling(problem):
+def solve_all(solve: Solver, starts: np.ndarray) -> np.ndarray:
+    """Returns the objectives of the first SCIPY_STARTS starts."""
+    return np.array([solve(start) for start in starts[: SCIPY_STARTS.value]])
+
+
+def with_compiling(problem: Problem) -> None:
+    """Prints the seconds of searches and of a bootstrap, with compiling."""
     for name, starts in (("default search", problem.settings.starts), ("all 19,683 starts of the paper's grid", 0)):
         jax.clear_caches()
-        found, seconds = timed(lambda: search.fit(prepare(problem.form, problem.runs, Settings(starts=starts))))
+        settings = Settings(starts=starts)
+        result, seconds = timed(lambda settings=settings: search.fit(prepare(problem.form, problem.runs, settings)))
         print(
-            f"{name}: {seconds:.1f} s with compiling, objective {found.objective:.6e}, "
-            f"{np.mean(found.objectives <= 1.01 * found.objective):.0%} of the starts converged"
+            f"{name}: {seconds:.1f} s with compiling, objective {result.objective:.6e}, "
+            f"{np.mean(result.objectives <= 1.01 * result.objective):.0%} of the starts converged"
         )
-    scatter = noise_of(problem, found.params)
+    scatter = noise_of(problem, result.params)
     jax.clear_caches()
-    _, seconds = timed(lambda: bootstrap(problem, found, 100, "errors", scatter))
+    _, seconds = timed(lambda: bootstrap(problem, result, 100, "errors", scatter))
     print(f"bootstrap of 100: {seconds:.1f} s with compiling")
 
 
-def as_a_process(runs):
+def as_a_process(runs: Runs) -> None:
+    """Prints the seconds of `python -m fit law`, with an empty and with a full cache of compiled programs."""
     with tempfile.TemporaryDirectory() as folder:
         path = fit_runs.write_csv(f"{folder}/runs.csv", runs)
         command = [sys.executable, "-m", "fit", "law", f"--runs={path}", f"--out={folder}/law.json"]
@@ -133,8 +155,9 @@ def as_a_process(runs):
             for cache in ("empty", "full"):
                 if cache == "empty":
                     subprocess.run(["rm", "-rf", f"{folder}/cache"], check=True)
-                work = lambda: subprocess.run([*command, *extra], env=env, check=True, capture_output=True)
-                print(f"fit law {' '.join(extra)} on {len(runs)} runs, cache {cache}: {timed(work)[1]:.1f} s")
+                run = functools.partial(subprocess.run, [*command, *extra], env=env, check=True, capture_output=True)
+                _, seconds = timed(run)
+                print(f"fit law {' '.join(extra)} on {len(runs)} runs, cache {cache}: {seconds:.1f} s")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How long dry run, status and collect take on a sweep of many jobs, Python's start included.
+"""How long dry run, status and collect take on a sweep of many jobs, with the start of Python.
 
 python -m benchmarks.many_jobs [--n_jobs=1000] [--json=PATH]
 
@@ -17,13 +17,14 @@ import time
 
 from absl import app, flags
 from etils import epath
+from ml_collections import ConfigDict
 
 from jmoe.config.schema import record_of
 from jmoe.storage.files import sealed
 from launch import jobs as jobs_lib
 from launch.backend import Sweep
 
-N_JOBS = flags.DEFINE_integer("n_jobs", 1_000, "Jobs of the sweep; a multiple of 200.", 200)
+N_JOBS = flags.DEFINE_integer("n_jobs", 1_000, "Number of jobs of the sweep, a multiple of 200.", 200)
 REPEATS = 3
 SWEEP = """
 def get_sweep():
@@ -37,7 +38,8 @@ def get_sweep():
 NOTES = "seconds: by the clock; CPU seconds feel other work on the machine less. Of whole commands."
 
 
-def main(_):
+def main(_: object) -> None:
+    """Prints the seconds of each command."""
     with tempfile.TemporaryDirectory() as folder:
         sweep = write_sweep(pathlib.Path(folder), N_JOBS.value)
         start = ["launch.sweep", f"--sweep={sweep}", f"--workdir={folder}", "--dry_run"]
@@ -53,10 +55,12 @@ def main(_):
 
 
 def measured(command: list[str]) -> dict[str, float]:
-    """Medians of the seconds that the command takes, by the clock and of CPU time."""
-    wall, cpu = [], []
+    """Returns the median seconds that the command takes, by the clock and of CPU time."""
+    wall = []
+    cpu = []
     for _ in range(REPEATS):
-        start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        start = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         wall.append(time.perf_counter() - start)
@@ -71,7 +75,8 @@ def write_sweep(folder: pathlib.Path, n_jobs: int) -> pathlib.Path:
     jobs, configs = jobs_lib.load(str(file), epath.Path(folder))
     line = json.dumps({"n_tokens": 1_024, "cross_entropy": 3.0}) + "\n"
     for i, job in enumerate(jobs):
-        job.code, job.corpus = ["0" * 8], "0" * 16
+        job.code = ["0" * 8]
+        job.corpus = "0" * 16
         if i % 3 == 0:
             continue
         config = configs[job.name]
@@ -86,7 +91,8 @@ def write_sweep(folder: pathlib.Path, n_jobs: int) -> pathlib.Path:
     return file
 
 
-def _result(job, config, branch: str) -> dict:
+def _result(job: jobs_lib.Job, config: ConfigDict, branch: str) -> dict:
+    """Returns a result.json of a finished branch."""
     law = {
         "n_active": job.n_active,
         "n_total": job.n_total,

@@ -1,4 +1,4 @@
-"""What every speed benchmark shares: arms run in turn, medians, ratios, a table and a JSON file."""
+"""What the speed benchmarks share: arms run in turn, medians, ratios, a table and a JSON file."""
 
 import datetime
 import json
@@ -12,25 +12,36 @@ from absl import flags
 
 from jmoe import cli
 
-ROUNDS = flags.DEFINE_integer("rounds", 11, "How often the arms take turns.")
-JSON = flags.DEFINE_string("json", None, "Also write the figures to this file.")
+ROUNDS = flags.DEFINE_integer("rounds", 11, "Number of rounds, in which each arm runs once.")
+JSON = flags.DEFINE_string("json", None, "File to write the figures to as well.")
 
 
 def in_turn(arms: dict, rounds: int, settle: bool = False) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Seconds of each call of each arm, and CPU seconds of this process in it (on an accelerator only the host's).
+    """Times arms in turn.
 
-    A round calls every arm once, so that a busy machine slows all of them alike; CPU seconds feel it less. An arm is
-    a function that starts its work and returns arrays to wait for; each is called once before, to compile. `settle`
-    calls an arm untimed before each timed call; otherwise it pays for memory that a larger arm before it gave back.
+    A round calls every arm once, so that a busy machine slows all of them alike. CPU seconds depend on it less.
+
+    Args:
+        arms: functions by name. Each starts its work and returns arrays to wait for. Each is called once before, to
+            compile.
+        rounds: number of rounds.
+        settle: whether to call an arm untimed before each timed call. Otherwise it pays for memory that a larger arm
+            before it released.
+
+    Returns:
+        Seconds of each call of each arm by the clock, and CPU seconds of this process (on an accelerator only the
+        host's).
     """
     for arm in arms.values():
         jax.block_until_ready(arm())
-    wall, cpu = {name: [] for name in arms}, {name: [] for name in arms}
+    wall = {name: [] for name in arms}
+    cpu = {name: [] for name in arms}
     for _ in range(rounds):
         for name, arm in arms.items():
             if settle:
                 jax.block_until_ready(arm())
-            begin, begin_cpu = time.perf_counter(), time.process_time()
+            begin = time.perf_counter()
+            begin_cpu = time.process_time()
             jax.block_until_ready(arm())
             wall[name].append(time.perf_counter() - begin)
             cpu[name].append(time.process_time() - begin_cpu)
@@ -38,12 +49,12 @@ def in_turn(arms: dict, rounds: int, settle: bool = False) -> tuple[dict[str, li
 
 
 def ratio(seconds: dict[str, list[float]], arm: str, base: str) -> float:
-    """Median over the rounds of arm / base."""
-    return statistics.median(a / b for a, b in zip(seconds[arm], seconds[base]))
+    """Returns the median over the rounds of the seconds of `arm` over those of `base`."""
+    return statistics.median(a / b for a, b in zip(seconds[arm], seconds[base], strict=True))
 
 
 def machine() -> dict:
-    """What the benchmark runs on, and when: device, cores, load beforehand, version, date."""
+    """Returns what the benchmark runs on, and when: device, cores, load beforehand, version, date."""
     device = jax.devices()[0]
     return {
         "device": device.device_kind if device.platform != "cpu" else platform.processor() or platform.machine(),
@@ -56,16 +67,21 @@ def machine() -> dict:
     }
 
 
+def cell(value: object) -> str:
+    """Returns a value as a cell of the table."""
+    if value is None:
+        return "-"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
 def show(rows: list[dict], notes: str, path: str | None) -> None:
     """Prints rows of equal keys as a table under the machine's line, then the notes; writes all of it to `path`."""
     on = machine()
     print(", ".join(f"{name} {value}" for name, value in on.items()))
-    text = [list(rows[0])] + [
-        ["-" if v is None else f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows
-    ]
-    widths = [max(map(len, column)) for column in zip(*text)]
-    for line in text:
-        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths)))
+    lines = [list(rows[0])] + [[cell(value) for value in row.values()] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        print("  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)))
     print(notes)
     if path:
         with open(path, "w") as file:

@@ -5,9 +5,9 @@
 
 Each of 8 to 1,024 chips of seven kinds for a day, ten days and a hundred, by four published laws, without a limit on
 memory, within 80 GB, and with models like Qwen3-30B-A3B and OLMoE: 1,764 + 588 cases. Each plan is emitted as a config,
-which is loaded and given to what launch.sweep --dry_run asks: check_config, check_mesh and preflight's memory. Printed:
-how many are accepted, how many have no feasible model, and every refusal. With --compile the plans of COMPILED on these
-slices are compiled by libtpu instead, and their memory stands beside the plan's.
+which is loaded and checked as launch.sweep --dry_run checks it: check_config, check_mesh and preflight's memory.
+Printed: how many are accepted, how many have no feasible model, and every refusal. With --compile, libtpu compiles a
+plan of COMPILED instead, and the memory of both is printed.
 """
 
 import os
@@ -27,11 +27,11 @@ import time
 from collections.abc import Iterator
 
 from absl import app, flags
+from ml_collections import ConfigDict
 
 import fit
 from fit.planning import plan_config, planning
 from fit.planning.options import PlanOptions
-from fit.planning.results import Plan
 from jmoe.config.check import check_config, check_mesh
 from jmoe.config.schema import module_of
 from jmoe.errors import UserError
@@ -45,14 +45,22 @@ LIMITS = ({}, {"memory_gb": 80}, {"like": "Qwen3-30B-A3B"}, {"like": "OLMoE-1B-7
 # the largest slice of a flat TPU; more chips are several slices
 MOST_OF_SLICE = {"v5e": 256, "v6e": 256}
 
-SAMPLE = flags.DEFINE_integer("sample", None, "Only so many cases, drawn at random.")
-SEED = flags.DEFINE_integer("seed", 0, "Of that draw.")
-COMPILE = flags.DEFINE_integer("compile", None, "Compile the n-th case of COMPILED (from 0) instead.")
+SAMPLE = flags.DEFINE_integer("sample", None, "Number of cases to draw at random. Default: all.")
+SEED = flags.DEFINE_integer("seed", 0, "Seed of that draw.")
+COMPILE = flags.DEFINE_integer("compile", None, "Number of a case of COMPILED, from 0, to compile instead.")
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A plan that is asked for. limits: further arguments of fit.plan."""
+    """The options of a plan.
+
+    Attributes:
+        law: the name of a published law.
+        kind: the kind of chip.
+        count: number of chips.
+        hours: hours of training.
+        limits: further arguments of fit.plan, as (name, value).
+    """
 
     law: str
     kind: str
@@ -62,7 +70,7 @@ class Case:
 
     @property
     def command(self) -> str:
-        """The command that makes this plan."""
+        """The command that prints this plan."""
         more = "".join(f" --{name}={value}" for name, value in self.limits)
         return f"fit plan --law={self.law} --chips={self.kind}:{self.count} --hours={self.hours}{more}"
 
@@ -84,7 +92,7 @@ COMPILED = [
 
 
 def grid() -> list[Case]:
-    """All cases."""
+    """Returns all cases."""
     return [
         Case(law, kind, count, hours, tuple(limits.items()))
         for law, kind, count, hours, limits in itertools.product(LAWS, KINDS, COUNTS, HOURS, LIMITS)
@@ -92,12 +100,12 @@ def grid() -> list[Case]:
 
 
 def sample(n_cases: int, seed: int = 0) -> list[Case]:
-    """Some of the cases, drawn at random."""
+    """Returns some of the cases, drawn at random."""
     return random.Random(seed).sample(grid(), n_cases)
 
 
 def accelerator(kind: str, count: int) -> tuple[str, int]:
-    """(what --accelerator calls so many chips, slices)."""
+    """Returns the value of --accelerator for so many chips, and the number of slices."""
     if not kind.startswith(accelerators.TPUS):
         return f"{kind}:{max(1, count // 8)}x{min(count, 8)}", 1
     on_slice = min(count, MOST_OF_SLICE.get(kind, count))
@@ -114,20 +122,20 @@ def accelerator(kind: str, count: int) -> tuple[str, int]:
 
 
 def plan_of(case: Case) -> Plan:
-    """The plan of a case. Raises fit.UserError where none is feasible."""
+    """Returns the plan of a case; fit.UserError if none is feasible."""
     limits = dict(case.limits) | dict(chips=f"{case.kind}:{case.count}", hours=case.hours)
     return planning.best_plan(fit.load(case.law), PlanOptions.parse(**limits))
 
 
-def config_of(case: Case, plan: Plan, folder: str):
-    """The config that the plan emits, loaded."""
+def config_of(case: Case, plan: Plan, folder: str) -> ConfigDict:
+    """Loads the config that the plan emits."""
     path = pathlib.Path(folder) / "planned.py"
     path.write_text(plan_config.source(fit.load(case.law), plan), encoding="utf-8")
     return module_of(path, "planned").get_config()
 
 
-def refusal(case: Case, config) -> str:
-    """Why a dry run would refuse the config on the case's chips; "" where it does not."""
+def refusal(case: Case, config: ConfigDict) -> str:
+    """Returns why a dry run would refuse the config on the case's chips; "" if it would not."""
     n_devices, capacity = accelerators.devices(*accelerator(case.kind, case.count))
     try:
         check_config(config)
@@ -140,7 +148,7 @@ def refusal(case: Case, config) -> str:
 
 
 def outcomes(cases: list[Case]) -> Iterator[tuple[Case, str, str]]:
-    """(case, "accepted", "no model", "not emitted" or "refused", why) of each."""
+    """Yields (case, outcome, why); the outcome is "accepted", "no model", "not emitted" or "refused"."""
     with tempfile.TemporaryDirectory() as folder:
         for case in cases:
             try:
@@ -161,7 +169,7 @@ def outcomes(cases: list[Case]) -> Iterator[tuple[Case, str, str]]:
 
 
 def compiled(case: Case) -> dict:
-    """Bytes of a device by the plan and by libtpu, and the seconds that compiling took."""
+    """Returns the bytes of a device by the plan and by libtpu, and the seconds that compiling took."""
     from jmoe.cost import memory
     from jmoe.cost.topologies import topology_devices
 
@@ -182,7 +190,8 @@ def compiled(case: Case) -> dict:
     return row | dict(seconds=time.monotonic() - began)
 
 
-def main(_):
+def main(_: object) -> None:
+    """Prints the outcomes of all cases, or with --compile of one."""
     if COMPILE.value is not None:
         print(json.dumps(compiled(COMPILED[COMPILE.value])))
         return

@@ -1,5 +1,5 @@
 """Refits Step Law (Li et al. 2025, arXiv 2503.04715) to its public runs: 1,911 dense models and 708 mixtures over grids
-of learning rate and batch. They state no licence, so nothing of them is here; fetch them and give their folder:
+of learning rate and batch. They state no licence, so they are not copied here; fetch them and give their folder:
 
     git clone --depth 1 https://github.com/step-law/steplaw /tmp/steplaw
     python -m benchmarks.refit_rates --data=/tmp/steplaw/data
@@ -18,15 +18,21 @@ import numpy as np
 from fit.planning import rates
 
 NEAR = 1.0025  # runs with a loss within 0.25% of the grid's best count as near-optimal, as in DeepSeek LLM
-ROW = 2_048  # tokens in a row of the dense runs, whose table does not say it
-LEAST = 8  # runs of a grid
+ROW = 2_048  # tokens in a row of the dense runs, whose table lacks it
+LEAST_RUNS = 8  # of a grid
 DRAWS = 1_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """Runs of one model on one number of tokens. active, total: parameters outside embedding and head; runs: float64
-    [n, 3] of peak learning rate, tokens in a batch, loss."""
+    """Runs of one model on one number of tokens.
+
+    Attributes:
+        active: active parameters outside embedding and head.
+        total: all parameters outside embedding and head.
+        n_tokens: training tokens.
+        runs: float64 [n, 3] of peak learning rate, tokens in a batch, loss.
+    """
 
     active: float
     total: float
@@ -35,53 +41,56 @@ class Grid:
 
     @property
     def best(self) -> np.ndarray:
-        """(rate, batch): geometric means of the near-optimal runs."""
+        """(rate, batch): geometric means over the near-optimal runs."""
         losses = self.runs[:, 2]
         near = self.runs[losses <= NEAR * losses.min(), :2]
         return np.exp(np.log(near).mean(axis=0))
 
     @property
     def inside(self) -> bool:
-        """Whether the best run is at no end of the grid."""
+        """Whether the best run is not at an edge of the grid."""
         run = self.runs[self.runs[:, 2].argmin(), :2]
         return bool(np.all((run > self.runs[:, :2].min(axis=0)) & (run < self.runs[:, :2].max(axis=0))))
 
     def width(self, axis: int) -> float:
-        """The factor from the best run to the farthest near-optimal one that differs in this axis alone, 0 the rate, 1
-        the batch; the mean of both directions in logarithms."""
+        """Returns the factor from the best run to the farthest near-optimal one that differs in one axis alone.
+
+        It is the geometric mean of both directions. Axis 0 is the rate, 1 the batch.
+        """
         best = self.runs[self.runs[:, 2].argmin()]
         same = self.runs[(self.runs[:, 1 - axis] == best[1 - axis]) & (self.runs[:, 2] <= NEAR * best[2]), axis]
         return float(np.sqrt(same.max() / same.min()))
 
 
 def grids(path: pathlib.Path) -> list[Grid]:
-    """The grids of a table of step-law/steplaw."""
-    found: dict[tuple, list[list[float]]] = {}
+    """Returns the grids of a table of step-law/steplaw."""
+    runs_of: dict[tuple, list[list[float]]] = {}
     with open(path, newline="") as file:
         for row in csv.DictReader(file):
             key = float(row.get("Na") or row["N"]), float(row["N"]), float(row["D"])
             batch = float(row["bs"]) * float(row.get("seq_len") or ROW)
-            found.setdefault(key, []).append([float(row["lr"]), batch, float(row["smooth loss"])])
-    return [Grid(*key, np.array(runs)) for key, runs in sorted(found.items()) if len(runs) >= LEAST]
+            runs_of.setdefault(key, []).append([float(row["lr"]), batch, float(row["smooth loss"])])
+    return [Grid(*key, np.array(runs)) for key, runs in sorted(runs_of.items()) if len(runs) >= LEAST_RUNS]
 
 
 def fit(design: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Least squares in logarithms: (ln constant, exponents)."""
+    """Returns (ln constant, exponents) by least squares in logarithms."""
     return np.linalg.lstsq(design, values, rcond=None)[0]
 
 
 def text_of_fit(name: str, columns: list[str], design: np.ndarray, values: np.ndarray) -> str:
-    """A power law with intervals from grids drawn with replacement."""
+    """Returns a power law in words, with intervals from grids drawn with replacement."""
     rng = np.random.default_rng(0)
     draws = [fit(design[i], values[i]) for i in (rng.integers(len(values), size=len(values)) for _ in range(DRAWS))]
     low, high = np.percentile(draws, [10, 90], axis=0)
-    found = fit(design, values)
-    spread = np.std(design @ found - values)
-    terms = [f"{c}^{found[i]:.3f} ({low[i]:.3f} to {high[i]:.3f})" for i, c in enumerate(columns, 1)]
-    return f"{name} = {np.exp(found[0]):.3g} {' '.join(terms)}; spread of ln {spread:.2f} over {len(values)} grids"
+    powers = fit(design, values)
+    spread = np.std(design @ powers - values)
+    terms = [f"{c}^{powers[i]:.3f} ({low[i]:.3f} to {high[i]:.3f})" for i, c in enumerate(columns, 1)]
+    return f"{name} = {np.exp(powers[0]):.3g} {' '.join(terms)}; spread of ln {spread:.2f} over {len(values)} grids"
 
 
 def main() -> None:
+    """Prints the refit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, type=pathlib.Path, help="Folder data/ of a clone of step-law/steplaw.")
     data = parser.parse_args().data

@@ -3,7 +3,7 @@
     python -m benchmarks.scaling [--json=PATH]
 
 One model of App. H (d_model 1024, 8 experts: 321M active, 1.4B in all), 32,768 tokens a chip, experts over 8 chips, the
-data axis over the rest. No step runs: `jmoe.compile` counts the collectives of the compiled step. Takes minutes.
+data axis over the rest. No step runs: `jmoe.compile` counts the collectives of the compiled step. It takes minutes.
 """
 
 import argparse
@@ -22,7 +22,7 @@ REDUCTIONS = ("reduce-scatter", "all-reduce")
 
 
 def compile_for(n_chips: int) -> dict:
-    """jmoe.compile's report for a slice of `n_chips`."""
+    """Returns the report of jmoe.compile for a slice of `n_chips`."""
     batch = f"--config.batch_tokens=((0, {TOKENS_PER_CHIP * n_chips}),)"
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "report.json")
@@ -34,9 +34,10 @@ def compile_for(n_chips: int) -> dict:
         return json.loads(path.read_text())
 
 
-def main():
+def main() -> None:
+    """Prints a line for each slice."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", help="also write the reports to this file")
+    parser.add_argument("--json", help="File to write the reports to as well.")
     arguments = parser.parse_args()
     reports = {n: compile_for(n) for n in TOPOLOGIES}
     if arguments.json:

@@ -1,4 +1,4 @@
-"""How well speeds of training are known before anything runs: each published source predicted from all others.
+"""How well training speeds are predicted before anything runs: each published source from all others.
 
 python -m benchmarks.speeds            # prints the table
 python -m benchmarks.speeds --write    # fits all sources and writes fit/planning/efficiencies.json
@@ -17,45 +17,57 @@ Z80 = speed.Z80
 
 
 def pairs(runs: list[speed.Run], against: str) -> list[tuple[speed.Run, speed.Run]]:
-    """(run, reference) of one source and chip. against: "dense": a mixture and the dense model nearest in active
-    parameters; "fewer": a mixture and that of the same width with the fewest experts."""
-    found = []
+    """Returns pairs of a mixture and its reference, both of one source and chip.
+
+    Args:
+        runs: the runs of all sources.
+        against: "dense" for the dense model nearest in active parameters, "fewer" for the mixture of 64 experts of the
+            same width nearest in active parameters, for mixtures of more experts.
+    """
+    found_pairs = []
     for run in runs:
         if not run.is_mixture:
             continue
-        beside = [other for other in runs if other.source == run.source and other.chip == run.chip and other is not run]
+        others = [other for other in runs if other.source == run.source and other.chip == run.chip and other is not run]
         if against == "dense":
-            beside = [other for other in beside if not other.is_mixture]
+            references = [other for other in others if not other.is_mixture]
         else:
-            same = [o for o in beside if o.is_mixture and o.shape.d_model == run.shape.d_model]
-            beside = [o for o in same if o.shape.n_experts < run.shape.n_experts and o.shape.n_experts == 64]
-        if beside:
-            active = float(run.row["n_active"])
-            found.append((run, min(beside, key=lambda o: abs(math.log(float(o.row["n_active"]) / active)))))
-    return found
+            of_width = [other for other in others if other.is_mixture and other.shape.d_model == run.shape.d_model]
+            references = [other for other in of_width if other.shape.n_experts == 64 < run.shape.n_experts]
+        if references:
+            reference = min(references, key=lambda other, run=run: distance(other, run))
+            found_pairs.append((run, reference))
+    return found_pairs
 
 
-def error_of_ratio(calibration: speed.Calibration, one: speed.Run, other: speed.Run) -> float:
-    """ln of the predicted over the measured ratio of two runs' speeds."""
-    _, predicted, _ = calibration.ratio(one.chip, (one.shape, one.setup), (other.shape, other.setup))
-    return math.log(predicted * other.tokens_per_second / one.tokens_per_second)
+def distance(a: speed.Run, b: speed.Run) -> float:
+    """Returns the absolute ln of the ratio of two runs' active parameters."""
+    return abs(math.log(float(a.row["n_active"]) / float(b.row["n_active"])))
+
+
+def error_of_ratio(calibration: speed.Calibration, run: speed.Run, reference: speed.Run) -> float:
+    """Returns ln of the predicted over the measured ratio of two runs' speeds."""
+    _, predicted, _ = calibration.ratio(run.chip, (run.shape, run.setup), (reference.shape, reference.setup))
+    return math.log(predicted * reference.tokens_per_second / run.tokens_per_second)
 
 
 def error_of_speed(calibration: speed.Calibration, run: speed.Run) -> float:
-    """ln of the predicted over the measured speed."""
-    return math.log(calibration.tokens_per_second(run.chip, run.shape, run.setup)[1] / run.tokens_per_second)
+    """Returns ln of the predicted over the measured speed."""
+    _, predicted, _ = calibration.tokens_per_second(run.chip, run.shape, run.setup)
+    return math.log(predicted / run.tokens_per_second)
 
 
 def line(name: str, errors: list[float], half_range: list[float]) -> str:
-    """A row of the table."""
+    """Returns a row of the table, in Markdown."""
     if not errors:
         return f"| {name} | 0 | | | |"
     sizes = np.exp(np.abs(errors)) - 1
-    held = np.mean(np.abs(errors) <= half_range)
-    return f"| {name} | {len(errors)} | {np.median(sizes):.0%} | {np.quantile(sizes, 0.9):.0%} | {held:.0%} |"
+    within_range = np.mean(np.abs(errors) <= half_range)
+    return f"| {name} | {len(errors)} | {np.median(sizes):.0%} | {np.quantile(sizes, 0.9):.0%} | {within_range:.0%} |"
 
 
 def main() -> None:
+    """Prints the table, or with --write writes the efficiencies."""
     runs = [run for run in speed.read() if run.row["calibrates"] == "yes"]
     if "--write" in sys.argv[1:]:
         fitted = dataclasses.asdict(speed.calibrate(runs))
@@ -73,16 +85,16 @@ def main() -> None:
         fitted = speed.calibrate([run for run in runs if run.source != source])
         wide = Z80 * math.hypot(fitted.between_sources, fitted.within_source)
         narrow = Z80 * math.sqrt(2) * fitted.within_source
-        own = [error_of_speed(fitted, run) for run in left_out]
+        errors_of_source = [error_of_speed(fitted, run) for run in left_out]
         name = "/".join(source.split("/")[1:3]) + " " + source.rsplit("/", 1)[-1]
-        print(line(name, own, [wide] * len(own)))
-        for run, error in zip(left_out, own):
+        print(line(name, errors_of_source, [wide] * len(errors_of_source)))
+        for run, error in zip(left_out, errors_of_source, strict=True):
             for kind in ("all", "mixtures" if run.is_mixture else "dense"):
                 errors[kind].append(error)
                 halves[kind].append(wide)
         for against, kind in (("dense", kinds[3]), ("fewer", kinds[4])):
-            for one, other in pairs(left_out, against):
-                errors[kind].append(error_of_ratio(fitted, one, other))
+            for run, reference in pairs(left_out, against):
+                errors[kind].append(error_of_ratio(fitted, run, reference))
                 halves[kind].append(narrow)
     for kind in kinds:
         print(line(f"**{kind}**", errors[kind], halves[kind]))

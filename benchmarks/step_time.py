@@ -1,4 +1,4 @@
-"""What fit/planning/step_time.py counts beside what compilers made of the same steps; nothing runs.
+"""The counts of fit/planning/step_time.py compared with what compilers made of the same steps; nothing runs.
 
     python -m benchmarks.step_time
 
@@ -21,7 +21,17 @@ CEILINGS = pathlib.Path(__file__).parents[1] / "tests" / "data" / "ceilings.json
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A compiled step: name, model, setup, what its program does (0: not recorded). where: its record."""
+    """A compiled step, per chip; 0 stands for what is not recorded.
+
+    Attributes:
+        name: the model and the chips.
+        shape: the model.
+        setup: chips, batch and mesh.
+        flops: of matrix products.
+        sent: bytes that leave a chip by any collective.
+        memory: bytes of main memory that are read and written.
+        where: the record that the figures are from.
+    """
 
     name: str
     shape: Shape
@@ -33,7 +43,7 @@ class Program:
 
 
 def _model(d_model: int, n_blocks: int, n_heads: int, d_ff: int, vocab_size: int, **more: int) -> Shape:
-    """A model of the fields of config.model."""
+    """Returns a model from the fields of config.model."""
     fields = dict(d_model=d_model, n_blocks=n_blocks, n_heads=n_heads, d_ff=d_ff, vocab_size=vocab_size)
     return speed.shape_of_model(fields | dict(n_experts=1) | more)
 
@@ -60,7 +70,7 @@ DEEPSEEK = dataclasses.replace(DEEPSEEK, n_dense_blocks=3)
 
 
 def _recorded(name: str) -> tuple[float, float, float]:
-    """(FLOPs, bytes sent, bytes of main memory) of a program of ceilings.json."""
+    """Returns (FLOPs, bytes sent, bytes of main memory) of a program of ceilings.json."""
     program = json.loads(CEILINGS.read_text(encoding="utf-8"))["programs"][name]
     collectives = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all")
     sent = sum(program.get(f"{kind}_bytes", 0) for kind in collectives)
@@ -68,11 +78,11 @@ def _recorded(name: str) -> tuple[float, float, float]:
 
 
 def programs() -> list[Program]:
-    """All compiled steps whose figures are recorded."""
+    """Returns all compiled steps whose figures are recorded."""
     two = dict(n_blocks=2)
     dense = _model(128, 8, 2, 384, 257)
     scaling = _model(1024, 16, 16, 3072, 50_257, n_experts=8)
-    found = []
+    recorded = []
     for name, shape, setup in (
         ("dense", dense, Setup(4, 1_048_576, 512, data=4)),
         ("Switch, 32 experts", SWITCH, Setup(16, 262_144, 512, data=1, expert=16, flash=False)),
@@ -85,9 +95,9 @@ def programs() -> list[Program]:
             Setup(8, 32_768, 4096, expert=8, buffer=1.5),
         ),
     ):
-        at_once = setup.batch_tokens / setup.n_chips
-        setup = dataclasses.replace(setup, microbatch_tokens=at_once)
-        found.append(Program(name, shape, setup, *_recorded(name), where="ceilings.json"))
+        tokens_of_chip = setup.batch_tokens / setup.n_chips
+        setup = dataclasses.replace(setup, microbatch_tokens=tokens_of_chip)
+        recorded.append(Program(name, shape, setup, *_recorded(name), where="ceilings.json"))
 
     million = dict(n_chips=64, batch_tokens=1_048_576, sequence=4096, microbatch_tokens=16_384)
     dense_1b = _model(2048, 16, 16, 8192, 50_304)
@@ -98,7 +108,7 @@ def programs() -> list[Program]:
         ("Mixtral capacity 1, 64 v5p", MIXTRAL, Setup(**million, data=8, expert=8), 1633e12, 75.9e9, 1.14e12),
         ("Qwen3-30B-A3B, 64 v5p", QWEN3, Setup(**million, data=64), 502e12, 239e9, 2.09e12),
     )
-    found += [Program(*peer, where="hardware.md, peers") for peer in peers]
+    recorded += [Program(*peer, where="hardware.md, peers") for peer in peers]
 
     today = (
         ("mixtral.py, 512 v5p", MIXTRAL, Setup(512, 2_097_152, 4096, 4096, 64, 8), 1.20, 74.0e9),
@@ -108,20 +118,21 @@ def programs() -> list[Program]:
     )
     for name, shape, setup, over, sent in today:
         full = shape.flops_per_token(setup.sequence) + 6 * shape.n_blocks * shape.attention_width * setup.sequence
-        found.append(Program(name, shape, setup, over * full * setup.tokens_per_chip, sent, 0, "hardware.md, today"))
+        recorded.append(Program(name, shape, setup, over * full * setup.tokens_per_chip, sent, 0, "hardware.md, today"))
 
     for data, sent in ((1, 5.297e9), (8, 6.667e9), (64, 6.706e9)):
         setup = Setup(8 * data, 32_768 * 8 * data, 512, 32_768, data, 8, flash=False)
-        found.append(Program(f"App. H, {8 * data} v5p", scaling, setup, 0, sent, 0, "benchmarks/README.md, scaling"))
-    return found
+        recorded.append(Program(f"App. H, {8 * data} v5p", scaling, setup, 0, sent, 0, "benchmarks/README.md, scaling"))
+    return recorded
 
 
 def counted(program: Program) -> Counts:
-    """Our counts of a compiled step, all of whose chips one fast network joins."""
+    """Returns our counts of a compiled step whose chips are all in one fast network."""
     return step_time.counts(program.shape, program.setup, program.setup.n_chips, False)
 
 
 def main() -> None:
+    """Prints the ratios of our counts to the compiled ones."""
     print("| step | FLOPs: ours / compiled | sent | main memory | record |\n|---|---|---|---|---|")
     kinds: dict[str, list[float]] = {"flops": [], "sent": [], "memory": []}
     for program in programs():

@@ -1,14 +1,14 @@
-"""The whole train step, dense against mixtures of experts of equal active parameters:
+"""The whole train step, of dense models and of mixtures of experts with equal active parameters:
 
     python -m benchmarks.train_step [--size=toy|cpu|gpu] [--models=8 --models=64,8] [--json=PATH]
 
 `gpu` is for one accelerator of 80 GB: bfloat16, rows of 2,048 tokens, 384M active parameters (64M of them the
 embedding), the backend's flash attention; dense and E = 8. `cpu` is small and float32, with E of 1, 8 and 32. A model
-that does not fit has a row without times. `toy` takes seconds and says nothing of speed.
+that does not fit has a row without times. `toy` takes seconds and does not measure speed.
 
-The models take turns step by step in one process (jmoe/run/step.py's make_train_step: optimizer and donation included).
+The models take turns step by step in one process, with optimizer and donation (make_train_step of jmoe/run/step.py).
 Then ten bare steps of the first model, calls of the same jitted function on one batch of the same text, take turns with
-ten as jmoe.train runs them: text by jmoe/text/batches.py, learning rate, metrics fetched one step late.
+ten steps of the trainer's loop: text by jmoe/text/batches.py, learning rate, metrics fetched one step late.
 """
 
 import contextlib
@@ -17,10 +17,12 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
 from absl import app, flags
+from ml_collections import ConfigDict
 
 from benchmarks import measure
 from configs import joint_moe
@@ -36,12 +38,12 @@ from jmoe.run.step import make_optimizer, make_train_step
 from jmoe.text import corpus
 from jmoe.text.batches import training_batches
 
-SIZE = flags.DEFINE_enum("size", None, ["toy", "cpu", "gpu"], "Which models; default: by the device at hand.")
+SIZE = flags.DEFINE_enum("size", None, ["toy", "cpu", "gpu"], "Models to run. Default: by the device at hand.")
 MODELS = flags.DEFINE_multi_string(
-    "models", [], "E, or E,k for k of E experts of a k-th of the width; default: by --size. Ratios are to the first."
+    "models", [], "E, or E,k for k of E experts of a k-th of the width. Default: by --size. Ratios are to the first."
 )
-N_TOKENS = flags.DEFINE_integer("n_tokens", 0, "Tokens of a batch; 0: by --size.")
-REMAT = flags.DEFINE_enum("remat", None, list(REMATS), "config.remat; default: by --size.")
+N_TOKENS = flags.DEFINE_integer("n_tokens", 0, "Tokens of a batch. 0: by --size.")
+REMAT = flags.DEFINE_enum("remat", None, list(REMATS), "config.remat. Default: by --size.")
 UNROLL = flags.DEFINE_bool("unroll", True, "config.unroll.")
 DROPLESS = flags.DEFINE_bool("dropless", False, "config.model.capacity_factor=None: mixtures drop nothing.")
 COMPARE_LOOP = flags.DEFINE_bool("loop", True, "Also compare the first model's bare steps with the trainer's loop.")
@@ -51,10 +53,11 @@ NOTES = """\
 model FLOPs of a token = 6 (active parameters but the embedding) + 12 n_blocks d_model T + 6 n_blocks d_model E for the
 router: matmuls forward and twice backward, attention over whole rows, no padding, no recomputation (counts.py).
 MFU = model FLOPs x tokens / (seconds x published peak), GFLOP/s of the same. x first: median of the rounds' ratios.
-predicted GiB: what jmoe.compile says of the step; allocated GiB: the allocator's peak, where one model ran alone."""
+predicted GiB: jmoe.compile's estimate; allocated GiB: the allocator's peak, where one model ran alone."""
 
 
-def cpu_config():
+def cpu_config() -> tuple[ConfigDict, tuple[int, ...]]:
+    """Returns the config of --size=cpu, and its numbers of experts."""
     config = joint_moe.get_config()
     config.model.d_model = 128
     config.model.n_blocks = 4
@@ -66,15 +69,21 @@ def cpu_config():
     return config, (1, 8, 32)
 
 
-def toy_config():
+def toy_config() -> tuple[ConfigDict, tuple[int, ...]]:
+    """Returns the config of --size=toy, and its numbers of experts."""
     config, experts = cpu_config()
-    config.model.d_model, config.model.n_blocks, config.model.n_heads, config.model.vocab_size = 32, 2, 2, 320
-    config.data.seq_len, config.model.group_tokens = 64, 512
+    config.model.d_model = 32
+    config.model.n_blocks = 2
+    config.model.n_heads = 2
+    config.model.vocab_size = 320
+    config.model.group_tokens = 512
+    config.data.seq_len = 64
     config.batch_tokens = ((0, 1_024),)
     return config, experts
 
 
-def gpu_config():
+def gpu_config() -> tuple[ConfigDict, tuple[int, ...]]:
+    """Returns the config of --size=gpu, and its numbers of experts."""
     config = joint_moe.get_config()
     config.model.d_model = 1280
     config.model.n_blocks = 12
@@ -83,16 +92,21 @@ def gpu_config():
     config.model.attention = "flash"
     config.data.seq_len = 2_048
     config.batch_tokens = ((0, 65_536),)
-    config.remat, config.unroll = "dots", True
+    config.remat = "dots"
+    config.unroll = True
     return config, (1, 8)
 
 
-def main(_):
+def main(_: object) -> None:
+    """Times the steps, and prints a row for each model."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.92")  # of a GPU's memory; jax would take three quarters
     device = jax.devices()[0]
     models = chosen(SIZE.value or ("cpu" if device.platform == "cpu" else "gpu"))
     mesh = sharding.make_mesh(next(iter(models.values())), [device])
-    arms, predicted, seconds, cpu = {}, {}, {}, {}
+    arms = {}
+    predicted = {}
+    seconds = {}
+    cpu = {}
     with jax.set_mesh(mesh):
         for name, config in models.items():
             with contextlib.suppress(DoesNotFit), fitting():
@@ -100,8 +114,10 @@ def main(_):
                 predicted[name] = memory.of_step(compiled)["peak"] / GiB
         with contextlib.suppress(DoesNotFit), fitting():
             seconds, cpu = measure.in_turn(arms, measure.ROUNDS.value)
-    chip, peak = chips.of_device(device), (device.memory_stats() or {}).get("peak_bytes_in_use")
-    first, rows = next(iter(models)), []
+    chip = chips.of_device(device)
+    peak = (device.memory_stats() or {}).get("peak_bytes_in_use")
+    first = next(iter(models))
+    rows = []
     for name, config in models.items():
         n_tokens = config.batch_tokens[0][1]
         row = {
@@ -126,7 +142,9 @@ def main(_):
                 "MFU": rate / chip.flops if chip else None,
             }
         rows.append(row)
-    notes = NOTES + (f"\nallocator's peak with all models at once: {peak / GiB:.2f} GiB" if peak else "")
+    notes = NOTES
+    if peak:
+        notes += f"\nallocator's peak with all models at once: {peak / GiB:.2f} GiB"
     arms.clear()
     if COMPARE_LOOP.value and first in seconds:
         with jax.set_mesh(mesh):
@@ -135,7 +153,7 @@ def main(_):
 
 
 @contextlib.contextmanager
-def fitting():
+def fitting() -> Iterator[None]:
     """Raises DoesNotFit if the device has too little memory."""
     try:
         yield
@@ -145,13 +163,15 @@ def fitting():
         raise DoesNotFit(str(error).split("\n")[0]) from error
 
 
-def chosen(size: str) -> dict:
-    """{name: config} of --models, of this --size and changed as the other flags say."""
+def chosen(size: str) -> dict[str, ConfigDict]:
+    """Returns the configs of --models at this --size by name, with the changes of the other flags."""
     base, experts = {"toy": toy_config, "cpu": cpu_config, "gpu": gpu_config}[size]()
-    base.remat, base.unroll = REMAT.value or base.remat, UNROLL.value
+    base.remat = REMAT.value or base.remat
+    base.unroll = UNROLL.value
     if N_TOKENS.value:
         base.batch_tokens = ((0, N_TOKENS.value),)
-    configs = dict(with_experts(base, one) for one in MODELS.value or map(str, experts))
+    names = MODELS.value or [str(n_experts) for n_experts in experts]
+    configs = dict(with_experts(base, name) for name in names)
     if not DROPLESS.value:
         return configs
     for config in configs.values():
@@ -159,40 +179,43 @@ def chosen(size: str) -> dict:
     return {f"{name} dropless": config for name, config in configs.items()}
 
 
-def with_experts(base, experts: str):
-    """The name and the config of `base` with experts of "E", or of "E,k": k of E experts of a k-th of the width."""
-    config, (e, *k) = base.copy_and_resolve_references(), map(int, experts.split(","))
-    config.model.n_experts = e
-    if not k:
-        return f"E={e}", config
-    config.model.top_k, config.model.d_expert = k[0], config.model.d_ff // k[0]
-    return f"E={e} k={k[0]}", config
+def with_experts(base: ConfigDict, experts: str) -> tuple[str, ConfigDict]:
+    """Returns a name and a copy of `base` with experts of "E", or of "E,k": k of E experts of a k-th of the width."""
+    config = base.copy_and_resolve_references()
+    n_experts, _, top_k = experts.partition(",")
+    config.model.n_experts = int(n_experts)
+    if not top_k:
+        return f"E={n_experts}", config
+    config.model.top_k = int(top_k)
+    config.model.d_expert = config.model.d_ff // config.model.top_k
+    return f"E={n_experts} k={top_k}", config
 
 
-def start(config):
-    """[params, opt_state] of a new model."""
+def start(config: ConfigDict) -> list:
+    """Returns [params, opt_state] of a new model."""
     params = jax.jit(lambda: init_params(config))()
     return [params, jax.jit(make_optimizer(config).init)(params)]
 
 
-def stepper(config, mesh):
-    """A function that runs one more step of the model on the same batch, and the compiled step."""
+def stepper(config: ConfigDict, mesh: jax.sharding.Mesh) -> tuple[Callable[[], dict], jax.stages.Compiled]:
+    """Returns a function that runs one more step of the model on the same batch, and the compiled step."""
     state = start(config)
-    n_rows, rate = config.batch_tokens[0][1] // config.data.seq_len, np.float32(1e-4)
+    n_rows = config.batch_tokens[0][1] // config.data.seq_len
+    rate = np.float32(1e-4)
     rng = np.random.default_rng(0)
     batch = rng.integers(config.model.vocab_size, size=(n_rows, config.data.seq_len + 1), dtype=np.int32)
     batch = jax.device_put(batch, jax.NamedSharding(mesh, sharding.TOKENS))
     compiled = make_train_step(config, mesh).lower(*state, batch, rate).compile()
 
-    def step():
+    def step() -> dict:
         *state[:], metrics = compiled(*state, batch, rate)
         return metrics
 
     return step, compiled
 
 
-def loop(config, mesh) -> str:
-    """What the trainer's loop adds to the bare step: time outside of it and waiting for input, as shares."""
+def loop(config: ConfigDict, mesh: jax.sharding.Mesh) -> str:
+    """Returns what the trainer's loop adds to the bare step: time outside of it and waiting for input, as shares."""
     with tempfile.TemporaryDirectory() as cache:
         os.environ["JMOE_CACHE"] = config.data.path = cache
         text = np.random.default_rng(0).integers(97, 123, size=2**22, dtype=np.uint8).tobytes()
@@ -208,17 +231,21 @@ def loop(config, mesh) -> str:
         schedule = Schedule(config)
         segment = schedule.segments[0]
         batches = training_batches(text, config, schedule, mesh, segment, 0)
-        # a compiled program, or another text, would differ from the loop by more than the loop
+        # a compiled program, or another text, would differ from the loop by more than the loop's own cost
         train_step = make_train_step(config, mesh)
-        batch, rate = next(batches), np.float32(1e-4)
-        bare_state, state, steps, waits = start(config), start(config), itertools.count(), []
+        batch = next(batches)
+        rate = np.float32(1e-4)
+        bare_state = start(config)
+        state = start(config)
+        steps = itertools.count()
+        waits = []
 
-        def bare():
+        def bare() -> dict:
             for _ in range(LOOP):
                 *bare_state[:], metrics = train_step(*bare_state, batch, rate)
             return metrics
 
-        def looped():
+        def looped() -> dict | None:
             pending = None
             for step in itertools.islice(steps, LOOP):
                 begin = time.perf_counter()

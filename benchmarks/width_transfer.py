@@ -1,4 +1,4 @@
-"""A coordinate check of config.parametrization: what ten steps change in activations of models of several widths.
+"""A coordinate check of config.parametrization: by how much ten steps change the activations of several widths.
 
     python -m benchmarks.width_transfer --picture=results/tuned/mup.png
 
@@ -12,35 +12,41 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import app, flags
+from ml_collections import ConfigDict
 
 from configs import quickstart
 from jmoe.model import attention, parameters, sharding, transformer
 from jmoe.run import step
 
 PICTURE = flags.DEFINE_string("picture", "results/tuned/mup.png", "Picture to write.")
-WIDTHS = 64, 128, 256, 512
+WIDTHS = (64, 128, 256, 512)
+TICKS = (0.2, 0.5, 1, 2, 4)
 RATES = {"adamw": 0.005, "muon": 0.02}
 N_STEPS = 10
 
 
-def config_of(d_model: int, parametrization: str, optimizer: str):
+def config_of(d_model: int, parametrization: str, optimizer: str) -> ConfigDict:
+    """Returns the config of one of the models."""
     config = quickstart.get_config()
     config.model.update(d_model=d_model, n_blocks=2, n_heads=d_model // 16, d_ff=2 * d_model, n_experts=4, norm="rms")
-    config.model.group_tokens, config.data.seq_len, config.batch_tokens = 64, 32, ((0, 512),)
-    config.optimizer.name, config.parametrization = optimizer, parametrization
+    config.model.group_tokens = 64
+    config.data.seq_len = 32
+    config.batch_tokens = ((0, 512),)
+    config.optimizer.name = optimizer
+    config.parametrization = parametrization
     config.mup_base.update(d_model=64, n_blocks=2, head_dim=16)
     return config
 
 
 @functools.cache
 def changes(d_model: int, parametrization: str, optimizer: str) -> dict[str, float]:
-    """RMS of what N_STEPS change in the residual stream after the last block, and in the logits; on one device."""
+    """Returns the RMS change by N_STEPS of the last residual stream and of the logits, on one device."""
     config = config_of(d_model, parametrization, optimizer)
     mesh = sharding.make_mesh(config, jax.devices()[:1])
     without_norm = config.copy_and_resolve_references()
     without_norm.model.final_norm = False
 
-    def local(params, tokens_BT):
+    def local(params: dict, tokens_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
         bare = {name: x for name, x in params.items() if name != "final_norm"}
         x_BTD, head_DV, _ = transformer.apply(bare, tokens_BT, without_norm, False)
         return x_BTD, attention.norm(x_BTD, params["final_norm"]["scale"]) @ head_DV
@@ -57,19 +63,24 @@ def changes(d_model: int, parametrization: str, optimizer: str) -> dict[str, flo
         for _ in range(N_STEPS):
             params, opt_state, _ = train_step(params, opt_state, batch, np.float32(RATES[optimizer]))
         after = jax.device_get(activations(params, batch[:, :-1]))
-    rms = lambda one, other: float(np.sqrt(np.mean((np.float64(one) - other) ** 2)))
-    return {name: rms(*pair) for name, *pair in zip(("residual stream", "logits"), before, after)}
+    return {name: rms_difference(a, b) for name, a, b in zip(("residual stream", "logits"), before, after, strict=True)}
 
 
-def main(_):
+def rms_difference(a: np.ndarray, b: np.ndarray) -> float:
+    """Returns the root mean square of a - b."""
+    return float(np.sqrt(np.mean((np.float64(a) - b) ** 2)))
+
+
+def main(_: object) -> None:
+    """Prints the changes, and draws them."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), layout="constrained", sharey=True)
     for i, optimizer in enumerate(RATES):
         for j, parametrization in enumerate(("standard", "mup")):
-            found = [changes(d_model, parametrization, optimizer) for d_model in WIDTHS]
-            for k, name in enumerate(found[0]):
-                values = [one[name] for one in found]
+            by_width = [changes(d_model, parametrization, optimizer) for d_model in WIDTHS]
+            for k, name in enumerate(by_width[0]):
+                values = [changes_of_width[name] for changes_of_width in by_width]
                 print(
                     f"{optimizer:6} {parametrization:9} {name:16} " + " ".join(f"{x:.3f}" for x in values), flush=True
                 )
@@ -77,7 +88,7 @@ def main(_):
                 axes[i].plot(WIDTHS, values, **style, label=f"{parametrization}, {name}")
         axes[i].set(xscale="log", yscale="log", xlabel="d_model", title=f"{optimizer}, rate {RATES[optimizer]}")
         axes[i].set_xticks(WIDTHS, WIDTHS)
-        axes[i].set_yticks(ticks := (0.2, 0.5, 1, 2, 4), ticks)
+        axes[i].set_yticks(TICKS, TICKS)
         axes[i].minorticks_off()
     axes[0].set_ylabel(f"RMS of the change in {N_STEPS} steps")
     axes[0].legend(fontsize="small")

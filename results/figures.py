@@ -1,7 +1,9 @@
-"""The paper's figure 1b from our law and the paper's: loss against training FLOPs of models of equal memory."""
+"""The paper's figure 1b by our law and by the paper's: loss against training FLOPs of models of equal memory."""
 
 import collections
+import os
 import pathlib
+from collections.abc import Callable
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -14,10 +16,19 @@ POINTS = 40
 COLOURS = {1: "#444444", 2: "#1b7fa8", 4: "#d9822b"}
 
 
-def memory_matched(path: pathlib.Path, rows: list[dict], predicted, law: str) -> None:
-    """Draws both laws side by side; ours with the runs.
+def memory_matched(
+    path: pathlib.Path,
+    rows: list[dict],
+    predicted: Callable[[list[dict], str | os.PathLike], list[dict]],
+    law: str | os.PathLike,
+) -> None:
+    """Draws both laws side by side, ours with the runs.
 
-    rows: the runs of equal memory; predicted: (models, law) -> the models with predicted_loss; law: ours.
+    Args:
+        path: the picture to write.
+        rows: the runs of equal memory.
+        predicted: from models and a law to the models with predicted_loss.
+        law: our law.
     """
     ours = {row["n_experts"]: row for row in rows}
     config = joint_moe.get_config()

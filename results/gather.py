@@ -2,7 +2,7 @@
 
     python -m results.gather
 
-Rows that are in the table already stay, so that runs from several machines can be collected in one table.
+Rows of the table stay, so that runs from several machines can be collected in one table.
 """
 
 import pathlib
@@ -16,7 +16,8 @@ PARTS = ("lr", "seeds", "fit", "tests", "memory")
 WORKDIRS = pathlib.Path("runs/bytes_2026")
 
 
-def main(_):
+def main(_: object) -> None:
+    """Writes the table, and prints the number of runs in each part."""
     rows = {(row["part"], row["run"]): row for row in texts(TABLE)}
     for part in PARTS:
         workdir = WORKDIRS / part

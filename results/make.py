@@ -2,8 +2,8 @@
 
     python -m results.make
 
-Its numbers are written by this program, between the marks `<!-- NAME -->` and `<!-- end -->`, from runs.csv
-alone. Losses are in nats per byte.
+This program writes the numbers of that page, between the marks `<!-- NAME -->` and `<!-- end -->`, from runs.csv alone.
+Losses are in nats per byte.
 """
 
 import json
@@ -15,11 +15,11 @@ import tempfile
 from jmoe import cli
 from results import figures
 from results.laws import fit, fit_law, predictions
-from results.rows import HERE, POSITIONS, TABLE, fitted_runs, memory_runs, parts_of, read
+from results.rows import HERE, POSITIONS, TABLE, Row, fitted_runs, memory_runs, parts_of, read
 from results.tables import table_of_forms, table_of_position_laws, tables_of
 
 LAW = HERE.parent / "fit" / "fitted_law" / "presets" / "jmoe-bytes-2026.json"
-WARNING = (  # said wherever the law is used beyond its runs
+WARNING = (  # printed wherever the law is used beyond its runs
     "beyond its runs this law failed its own tests: six models of 2.8 and 2.9 times its largest compute had losses 2% "
     "to 8% below what it predicts (results/first.md)"
 )
@@ -27,9 +27,11 @@ DRAWS = 100  # of the bootstrap
 FIGURES = {"2a": "isoflop", "3": "equal_memory"}  # of the paper, drawn from both laws; 1b is in figures.py
 
 
-def main(_):
+def main(_: object) -> None:
+    """Fits, tests and draws the law, and writes the page."""
     parts = parts_of(TABLE)
-    if missing := [part for part in ("seeds", "fit") if part not in parts]:
+    missing = [part for part in ("seeds", "fit") if part not in parts]
+    if missing:
         sys.exit(f"results/runs.csv has no run of {' nor of '.join(missing)}; results/first.md has the commands")
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -41,7 +43,7 @@ def main(_):
             tables["position_laws"] = table_of_position_laws(folder, parts, read(POSITIONS))
         if parts["memory"]:
 
-            def curves(models, law=LAW):
+            def curves(models: list[Row], law: str | pathlib.Path = LAW) -> list[Row]:
                 return predictions(folder, law, models)
 
             figures.memory_matched(HERE / "figures" / "memory_matched.png", memory_runs(parts), curves, LAW)
@@ -51,8 +53,8 @@ def main(_):
     print(f"{LAW}, {page}: {sum(map(len, parts.values()))} runs")
 
 
-def draw(folder, law) -> None:
-    """The pictures of the fit, and the paper's figures drawn from this law and from the paper's."""
+def draw(folder: pathlib.Path, law: pathlib.Path) -> None:
+    """Draws the pictures of the fit, and the paper's figures by this law and by the paper's."""
     figures = HERE / "figures"
     fit_points = figures / "predicted_against_measured.png"
     fit("plot", f"--law={law}", f"--runs={folder / 'fit.csv'}", "--figure=5", f"--out={fit_points}")
@@ -61,7 +63,7 @@ def draw(folder, law) -> None:
             fit("plot", f"--law={drawn}", f"--figure={which}", f"--out={figures / f'{name}_{kind}.png'}")
 
 
-def filled(page: str, tables: dict) -> str:
+def filled(page: str, tables: dict[str, str]) -> str:
     """Returns the page with each table between its marks; exits if a table has no such place, or several."""
     for name, text in tables.items():
         place = rf"(<!-- {name} -->\n).*?(<!-- end -->)"

@@ -2,9 +2,10 @@
 
     python -m results.text --out=runs/bytes_2026/text.parquet
 
-132 MB written by people, a row for each file, in the order of results/text.txt and of the files' names. Four spaces of
-indentation become a tab: otherwise three bytes in ten are spaces, more than the capacity of the expert that gets them.
-pip checks each package against its hash; `config.data.fingerprint` in configs/bytes_2026.py checks the result.
+132 MB written by people, with a row for each file, in the order of results/text.txt and of the files' names. Four
+spaces of indentation become a tab: otherwise three bytes in ten are spaces, more than the capacity of the expert that
+gets them. pip checks each package against its hash. `config.data.fingerprint` in configs/bytes_2026.py checks the
+result.
 """
 
 import pathlib
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterator
 
 import pyarrow
 import pyarrow.parquet
@@ -20,13 +22,14 @@ from absl import flags
 
 from jmoe import cli
 
-OUT = flags.DEFINE_string("out", None, "The Parquet file to write, with a column `text`.", required=True)
+OUT = flags.DEFINE_string("out", None, "Parquet file to write, with a column `text`.", required=True)
 LIST = pathlib.Path(__file__).with_name("text.txt")
 ROWS = 1_000  # in a row group: what one process reads at a time
 INDENT = re.compile(r"^(?: {4})+", re.MULTILINE)
 
 
-def main(_):
+def main(_: object) -> None:
+    """Writes the file."""
     with tempfile.TemporaryDirectory() as folder:
         download(folder)
         texts = [text for line in LIST.read_text().splitlines() for text in sources(folder, line)]
@@ -39,7 +42,7 @@ def main(_):
 
 
 def download(folder: str) -> None:
-    """Downloads each package of the list into `folder`, as the wheel that fits any machine."""
+    """Downloads each package of the list into `folder`, as the wheel for any machine."""
     command = [
         sys.executable,
         "-m",
@@ -57,8 +60,8 @@ def download(folder: str) -> None:
         sys.exit(f"pip could not download the packages of {LIST}")
 
 
-def sources(folder: str, line: str):
-    """Yields the text of each .py file of the package that a line of the list names; what is not UTF-8 is left out."""
+def sources(folder: str, line: str) -> Iterator[str]:
+    """Yields the text of each .py file of the package that a line of the list names, except what is not UTF-8."""
     name, version = line.split(" ")[0].split("==")
     (wheel,) = pathlib.Path(folder).glob(f"{name.replace('-', '_')}-{version}-*.whl")
     with zipfile.ZipFile(wheel) as archive:

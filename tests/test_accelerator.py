@@ -27,7 +27,8 @@ def measure(out, *flags):
 
 
 def test_a_failed_part_costs_no_other_and_is_all_that_is_tried_again(tmp_path):
-    out, only = tmp_path / "out", ("--only=peak", "--only=step 8", "--only=profile 8")
+    out = tmp_path / "out"
+    only = ("--only=peak", "--only=step 8", "--only=profile 8")
     (tmp_path / "out-traces").mkdir()
     in_the_way = tmp_path / "out-traces" / "profile-8"
     in_the_way.write_text("a file where the trace's folder should be")
@@ -78,8 +79,8 @@ def test_a_check_fails_beyond_its_tolerance_and_for_what_is_no_number():
         compare("far", {"x": [3.0, 4.0], "y": 12.0}, {"x": [3.0, 4.0], "y": 12.13}, 0.0099)
         compare("nan", [1.0, float("nan")], [1.0, 1.0], 1.0)
         raise ArithmeticError("lost")
-    found = [(row["check"], row["passed"], row["reason"]) for row in checks.rows]
-    assert found == [
+    result = [(row["check"], row["passed"], row["reason"]) for row in checks.rows]
+    assert result == [
         ("a: near", True, ""),
         ("a: far", False, ""),
         ("a: nan", False, ""),
@@ -136,7 +137,7 @@ def test_the_table_gives_ratios_to_both_peaks():
     row = {"model": "E=8", "batch": 65536, "remat": "dots", "unrolled": True, "predicted GiB": 47.6}
     fitting = row | {"allocated GiB": 48.1, "ms": 280.0, "tokens/s": 234057.0, "GFLOP/s": 494.5e3, "MFU": 0.5}
     too_large = row | {"batch": 131072, "allocated GiB": 70.0, "ms": None, "tokens/s": None, "GFLOP/s": None}
-    found = accelerator_table.section(
+    result = accelerator_table.section(
         results(
             **{
                 "step 8": {"result": {"rows": [fitting]}},
@@ -145,12 +146,12 @@ def test_the_table_gives_ratios_to_both_peaks():
             }
         )
     )
-    assert "Data sheet: NVIDIA H100 Tensor Core GPU data sheet (SXM)." in found
-    assert "| 700 TFLOP/s | 989 | 70.8% |" in found and "| 3000 GB/s | 3350 | 89.6% |" in found
+    assert "Data sheet: NVIDIA H100 Tensor Core GPU data sheet (SXM)." in result
+    assert "| 700 TFLOP/s | 989 | 70.8% |" in result and "| 3000 GB/s | 3350 | 89.6% |" in result
     line = "| E=8 | 65,536 | dots | unrolled | 280 ms | 234,057 | 50.0% | 70.6% | 47.6 GiB | 48.1 GiB |"
-    assert line in found  # 494.5 of 989 and of 700
-    assert "| E=8 | 131,072 | dots | unrolled | does not fit | - | - | - | 47.6 GiB | 70 GiB |" in found
-    assert "Failed: profile 8 (stopped after 150 s)." in found
+    assert line in result  # 494.5 of 989 and of 700
+    assert "| E=8 | 131,072 | dots | unrolled | does not fit | - | - | - | 47.6 GiB | 70 GiB |" in result
+    assert "Failed: profile 8 (stopped after 150 s)." in result
 
 
 def test_the_readme_holds_the_tables_of_what_was_measured():
@@ -167,19 +168,21 @@ def test_measured_peaks_stand_beside_the_published(tmp_path):
     assert peaks == {"flops": 700e12, "bandwidth": 3e12, "file": "H100.json"}
 
     config = quickstart.get_config()
-    config.model.d_model, config.model.n_blocks = 16, 1
+    config.model.d_model = 16
+    config.model.n_blocks = 1
     mesh, compiled = memory.compile_step(config, jax.devices()[:1])
     chip = chips.CHIPS["H100"]
     both = report.report(config, mesh, compiled, chip, peaks)
-    published, found = both["roofline_seconds"], both["measured_peaks"]["roofline_seconds"]
-    assert found["compute"] == pytest.approx(published["compute"] * 989 / 700)
-    assert found["memory"] == pytest.approx(published["memory"] * 3350 / 3000)
+    published = both["roofline_seconds"]
+    result = both["measured_peaks"]["roofline_seconds"]
+    assert result["compute"] == pytest.approx(published["compute"] * 989 / 700)
+    assert result["memory"] == pytest.approx(published["memory"] * 3350 / 3000)
     assert both["mfu"]["overlapped"] / both["measured_peaks"]["mfu"]["overlapped"] == pytest.approx(
-        found["overlapped"] / published["overlapped"]  # both are shares of the data sheet's
+        result["overlapped"] / published["overlapped"]  # both are shares of the data sheet's
     )
     assert "as measured" in report.table(both, "x") and "3 TB/s of H100.json" in report.table(both, "x")
     unknown = report.report(config, mesh, compiled, None, peaks)
-    assert unknown["measured_peaks"]["roofline_seconds"] == found and "mfu" not in unknown
+    assert unknown["measured_peaks"]["roofline_seconds"] == result and "mfu" not in unknown
     assert "roofline     unknown" in report.table(unknown, "x")
 
 
@@ -241,13 +244,13 @@ planes {{ name: "/device:GPU:1" }}
     profile = jax.profiler.ProfileData.from_serialized_xspace(
         jax.profiler.ProfileData.text_proto_to_serialized_xspace(text)
     )
-    found = profile_table.table(profile_table.kernels(profile), profile_table.kinds_of(PROGRAM), 2)
-    assert found["span ms"] == pytest.approx(0.038 / 2) and found["idle ms"] == pytest.approx(0.006 / 2)
-    assert {k["kind"]: k["ms"] for k in found["kinds"]} == pytest.approx(
+    result = profile_table.table(profile_table.kernels(profile), profile_table.kinds_of(PROGRAM), 2)
+    assert result["span ms"] == pytest.approx(0.038 / 2) and result["idle ms"] == pytest.approx(0.006 / 2)
+    assert {k["kind"]: k["ms"] for k in result["kinds"]} == pytest.approx(
         {"matmul": 0.005, "attention": 0.01, "else": 0.003}
     )
-    assert [row["kernel"] for row in found["longest"]] == ["cudnn_sdpa", "nvjet", "MemcpyD2D", "loop_add"]
-    assert [(g["us"], g["after"], g["before"]) for g in found["gaps"]] == [
+    assert [row["kernel"] for row in result["longest"]] == ["cudnn_sdpa", "nvjet", "MemcpyD2D", "loop_add"]
+    assert [(g["us"], g["after"], g["before"]) for g in result["gaps"]] == [
         (5, "nvjet", "cudnn_sdpa"),
         (1, "cudnn_sdpa", "loop_add"),
     ]
@@ -261,7 +264,7 @@ def test_a_loop_is_not_counted_beside_its_body():
         (50, 90, "add", ""),
         (100, 110, "b", ""),
     ]
-    assert profile_table.own_times(events) == [30, 20, 10, 40, 10]
+    assert profile_table.self_times(events) == [30, 20, 10, 40, 10]
 
 
 @pytest.mark.parametrize(
@@ -287,9 +290,10 @@ def test_the_extra_follows_the_driver(tmp_path, monkeypatch, said, extra):
 
 
 def test_the_packages_that_a_host_may_lack_are_those_of_setup_cfg():
-    found = accelerator_python.requirements((*accelerator_python.NEEDED, *accelerator_python.ALONE))
-    assert len(found) == len(accelerator_python.NEEDED) + 1
-    assert any(line.startswith("flax >=") for line in found) and any(line.startswith("etils[epath]") for line in found)
+    result = accelerator_python.requirements((*accelerator_python.NEEDED, *accelerator_python.ALONE))
+    assert len(result) == len(accelerator_python.NEEDED) + 1
+    assert any(line.startswith("flax >=") for line in result)
+    assert any(line.startswith("etils[epath]") for line in result)
     assert accelerator_python.sees("cpu") and not accelerator_python.sees("cuda")
 
 

@@ -66,7 +66,8 @@ def test_quickstart_is_the_papers_recipe_but_for_its_size():
             else:
                 yield prefix + name, value
 
-    paper, quick = flat(joint_moe.get_config()), flat(quickstart.get_config())
+    paper = flat(joint_moe.get_config())
+    quick = flat(quickstart.get_config())
     assert paper.keys() == quick.keys()
     differences = {name for name in paper if paper[name] != quick[name]}
     assert "model.capacity_factor" not in differences and "optimizer.decay_fraction" not in differences

@@ -155,7 +155,8 @@ def required(*extras) -> set[str]:
 
 def brought(names) -> set[str]:
     """These distributions, and those that they require."""
-    seen, todo = set(), set(names)
+    seen = set()
+    todo = set(names)
     while todo:
         seen.add(name := todo.pop())
         try:

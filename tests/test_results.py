@@ -37,8 +37,8 @@ def test_the_readmes_tables_are_those_of_the_runs(parts, tmp_path):
     expected = tables.tables_of(tmp_path, make.LAW, parts)
     assert {"runs", "seeds", "law", "learning_rate"} <= expected.keys()
     for name, table in expected.items():
-        (said,) = re.findall(rf"<!-- {name} -->\n(.*?)<!-- end -->", page, re.DOTALL)
-        assert said.strip() == table.strip(), name
+        (output,) = re.findall(rf"<!-- {name} -->\n(.*?)<!-- end -->", page, re.DOTALL)
+        assert output.strip() == table.strip(), name
 
 
 def test_every_run_can_be_traced(parts):
@@ -72,12 +72,12 @@ def test_the_errors_by_position_are_those_of_laws_fitted_to_them(parts, tmp_path
         {k: v for k, v in row.items() if k[:5] != "loss_" or k == "loss_1_16"} for row in rows.read(rows.POSITIONS)
     ]
     page = (rows.HERE / "first.md").read_text()
-    (said,) = re.findall(r"<!-- position_laws -->\n(.*?)<!-- end -->", page, re.DOTALL)
-    said = {line.split("|")[1]: numbers(line) for line in said.splitlines()}
+    (output,) = re.findall(r"<!-- position_laws -->\n(.*?)<!-- end -->", page, re.DOTALL)
+    output = {line.split("|")[1]: numbers(line) for line in output.splitlines()}
     expected = tables.table_of_position_laws(tmp_path, parts, first).splitlines()
     assert len(expected) == 4 and len(numbers(expected[-1])) == 5
     for line in expected[2:]:
-        assert said[line.split("|")[1]] == pytest.approx(numbers(line), abs=2e-4)
+        assert output[line.split("|")[1]] == pytest.approx(numbers(line), abs=2e-4)
 
 
 def numbers(line: str) -> list[float]:

@@ -22,7 +22,8 @@ def test_no_deprecation_warning_but_those_listed(tmp_path, text_glob, monkeypatc
     done = helpers.run("launch.sweep", f"--sweep={tmp_path}/sweep.py", f"--workdir={tmp_path}/swept")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "swept/runs.csv").read_text().count("\n") == 3
-    runs, out = ROOT / "examples/runs.csv", tmp_path / "law.json"
+    runs = ROOT / "examples/runs.csv"
+    out = tmp_path / "law.json"
     done = helpers.run("fit", "law", f"--runs={runs}", "--form=chinchilla", "--starts=4", f"--out={out}")
     assert done.returncode == 0, done.stderr
 

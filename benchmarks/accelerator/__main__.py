@@ -1,17 +1,17 @@
-"""Runs all measurements on an accelerator, by one command that may be stopped and started again:
+"""Run all measurements on an accelerator, by one command that may be stopped and given again:
 
     make gpu [OUT=DIR] [CPU=1]        python -m benchmarks.accelerator --kind=cuda|tpu|cpu --out=DIR
 
-Each part runs in a process of its own with a time limit, so that a failure costs one part. Parts that are done are
-skipped, failed ones tried again. DIR gets results.json, table.md and log.txt, all small; traces, caches and runs go to
-another folder. On a GPU or TPU results/accelerators/NAME.json and the table in benchmarks/README.md are written too;
-`python -m benchmarks.accelerator.table DIR` does that alone, on any machine.
+Each part runs in a process of its own with a time limit, so that a failure costs one part. The command skips finished
+parts and tries failed ones again. DIR gets results.json, table.md and log.txt, all small; traces, caches and runs go to
+another folder. On a GPU or TPU results/accelerators/NAME.json and the table in benchmarks/README.md are written too.
+`python -m benchmarks.accelerator.table DIR` does only that, on any machine.
 
 The most valuable parts come first: peaks, mixtures with and without a capacity, the other main steps, whether the
 results are right, profiles, then the rest.
 `--kind=cpu` runs every kind of part at toy size, as a test; its times mean nothing.
 
-Exit codes: 0 every part is done, 1 a part failed, 3 parts are left (--seconds are over: start it again).
+Exit codes: 0 every part is done, 1 a part failed, 3 parts are left (--seconds are over: give the command again).
 """
 
 import argparse
@@ -24,6 +24,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import jmoe
 from benchmarks.accelerator import table
@@ -31,54 +32,66 @@ from benchmarks.accelerator import table
 PLATFORMS = {"cuda": "cuda,cpu", "tpu": "tpu,cpu", "cpu": "cpu"}
 PLATFORM = {"cuda": "gpu", "tpu": "tpu", "cpu": "cpu"}  # as jax's devices name it
 XLA_FLAGS = {"cpu": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"}  # quick to compile
-LEAST = 15  # seconds; with less time left no part is started
+LEAST_SECONDS = 15  # with less time left no part starts
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
+    """A measurement.
+
+    Attributes:
+        name: its name in results.json.
+        command: a module and its flags.
+        limit: seconds until it is stopped.
+        after: (another part, whether its model must fit into memory); the part runs only if that is so.
+    """
+
     name: str
-    command: tuple[str, ...]  # a module and its flags
-    limit: int  # seconds
-    after: tuple[str, bool] | None = None  # run only if that part's model fits into memory (True), or does not (False)
+    command: tuple[str, ...]
+    limit: int
+    after: tuple[str, bool] | None = None
 
 
 def parts(toy: bool) -> list[Part]:
-    """All parts, in the order in which they run."""
+    """Returns all parts, in the order in which they run."""
     size = ("--size=toy", "--rounds=1") if toy else ("--size=gpu", "--rounds=7")
 
-    def own(name, limit, *more, title=None, after=None):
+    def part_of(
+        name: str, limit: int, *more: str, title: str | None = None, after: tuple[str, bool] | None = None
+    ) -> Part:
         command = ("benchmarks.accelerator.parts", f"--part={name}", *(["--toy"] if toy else []), *more)
         return Part(title or name, command, limit, after)
 
-    def step(model, what="", *more, after=None):
+    def step(model: str, what: str = "", *more: str, after: tuple[str, bool] | None = None) -> Part:
         command = ("benchmarks.train_step", *size, "--noloop", f"--models={model}", *more)
         return Part(f"step {model}{what}", command, 150, after)
 
     main = [step(model) for model in ("1", "8", "32", "64,8")]
-    dropless = [own("grouped", 150)]
+    dropless = [part_of("grouped", 150)]
     for model in ("8,2", "64,8") if not toy else ("8,2",):
         dropless.append(step(model))
         dropless.append(step(model, " dropless", "--dropless"))
     profiles = [
-        own("profile", 150, f"--model={model}", title=f"profile {model}", after=(f"step {model}", True))
+        part_of("profile", 150, f"--model={model}", title=f"profile {model}", after=(f"step {model}", True))
         for model in ("1", "8")
     ]
     rounds = f"--rounds={1 if toy else 7}"
     sizes = (256, 16, 24, "16,4,6") if toy else (8_192, 1_280, 3_840, "64,8,480")
-    flags_ = [f"--{name}={value}" for name, value in zip(("n_tokens", "d_model", "d_ff", "fine"), sizes)]
+    names = ("n_tokens", "d_model", "d_ff", "fine")
+    flags_ = [f"--{name}={value}" for name, value in zip(names, sizes, strict=True)]
     fine = (f"--dropless=8,2,{sizes[2] // 2}", f"--dropless={sizes[3]}")
     layer = Part("layer", ("benchmarks.moe_layer", *flags_, rounds, "--n_experts=8", "--n_experts=32", *fine), 180)
     checks = [
-        own(name, limit, title=f"check {name}")
+        part_of(name, limit, title=f"check {name}")
         for name, limit in (("layer", 240), ("float32", 300), ("flash", 120), ("run", 240))
     ]
-    main = [part for part in main if part.name not in {one.name for one in dropless}]
-    first = [own("peak", 90), *dropless, *main, checks[2], *profiles, layer, checks[0], checks[1], checks[3]]
+    main = [part for part in main if part.name not in {other.name for other in dropless}]
+    first = [part_of("peak", 90), *dropless, *main, checks[2], *profiles, layer, checks[0], checks[1], checks[3]]
     return first + _variants(step, toy) + [Part("loop", ("benchmarks.train_step", *size, "--models=1"), 180)]
 
 
-def _variants(step, toy: bool) -> list[Part]:
-    """The main steps scanned, with other config.remat, with larger batches while they fit, or smaller until they do."""
+def _variants(step: Callable[..., Part], toy: bool) -> list[Part]:
+    """Returns the main steps scanned, with other config.remat, and with larger batches while they fit, else smaller."""
     small, main, large = ([512], 1_024, [2_048]) if toy else ([32_768, 16_384], 65_536, [131_072, 262_144, 524_288])
     variants = []
     for model in ("1", "8") if not toy else ("1",):
@@ -101,27 +114,33 @@ def _variants(step, toy: bool) -> list[Part]:
 
 
 def _is_one_of(name: str, chosen: list[str]) -> bool:
-    """Whether a part has one of the chosen names, or begins with its words: "step 8" is no "step 8,2"."""
+    """Whether a part has one of the chosen names, or begins with its words: "step 8" does not choose "step 8,2"."""
     return any(f"{name} ".startswith(f"{words} ") for words in chosen)
 
 
 def main() -> int:
+    """Runs the parts; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kind", choices=list(PLATFORMS), required=True, help="devices to measure; cpu: toy sizes")
-    parser.add_argument("--out", required=True, help="folder of results")
-    parser.add_argument("--traces", help="folder of traces, caches and runs; default: --out with -traces added")
-    parser.add_argument("--seconds", type=float, default=530, help="after these nothing goes on")
-    parser.add_argument("--only", action="append", default=[], help="parts that begin with these words, not all")
+    parser.add_argument(
+        "--kind", choices=list(PLATFORMS), required=True, help="Kind of device to measure; cpu runs toy sizes."
+    )
+    parser.add_argument("--out", required=True, help="Folder of the results.")
+    parser.add_argument("--traces", help="Folder of traces, caches and runs. Default: --out with -traces added.")
+    parser.add_argument("--seconds", type=float, default=530, help="Seconds after which nothing runs.")
+    parser.add_argument(
+        "--only", action="append", default=[], help="Words with which the names of the parts to run begin."
+    )
     args = parser.parse_args()
-    kind, out = args.kind, pathlib.Path(args.out)
+    kind = args.kind
+    out = pathlib.Path(args.out)
     traces = pathlib.Path(args.traces or f"{args.out.rstrip('/')}-traces").absolute()
     for folder in (out, traces):
         folder.mkdir(parents=True, exist_ok=True)
-    begin, path = time.monotonic(), out / "results.json"
+    deadline = time.monotonic() + args.seconds
+    path = out / "results.json"
     state = json.loads(path.read_text()) if path.exists() else {"jmoe_version": jmoe.__version__, "parts": {}}
-    left = lambda: args.seconds - (time.monotonic() - begin)
 
-    # a running part has a process group of its own, which would outlive this process
+    # a running part leads a process group, which would outlive this process
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     machine = run(Part("machine", ("benchmarks.accelerator.parts", "--part=machine"), 120), traces, out, kind, 120)
     seen = machine.get("result", {}).get("platform")  # jax falls back to the CPU where it has no plugin
@@ -142,7 +161,8 @@ def main() -> int:
     for part in todo:
         if _done(state, part.name) or not _wanted(state, part):
             continue
-        entry = run(part, traces, out, kind, left()) if left() > LEAST else None
+        seconds_left = deadline - time.monotonic()
+        entry = run(part, traces, out, kind, seconds_left) if seconds_left > LEAST_SECONDS else None
         if entry is None:
             not_begun.append(part.name)
             continue
@@ -153,12 +173,28 @@ def main() -> int:
 
 
 def run(part: Part, traces: pathlib.Path, out: pathlib.Path, kind: str, seconds: float) -> dict | None:
-    """Runs one part in its own process. Returns `result` or `error` or both, and `seconds`; or None if the part was
-    stopped before its own limit because the `seconds` left for all parts were over."""
-    answer, log = traces / "answer.json", traces / "log.txt"
+    """Runs one part in a process.
+
+    Args:
+        part: the part.
+        traces: folder of traces, caches and runs.
+        out: folder of the results.
+        kind: the kind of device.
+        seconds: seconds that are left for all parts.
+
+    Returns:
+        `result` or `error` or both, and `seconds`; None if the part was stopped before its limit because the seconds
+        for all parts were over.
+    """
+    answer = traces / "answer.json"
+    log = traces / "log.txt"
     answer.unlink(missing_ok=True)
-    flags_ = [f"--json={answer}"] + [f"--folder={traces}"] * (part.command[0] == "benchmarks.accelerator.parts")
-    begin, limit, entry = time.monotonic(), min(part.limit, seconds), {}
+    flags_ = [f"--json={answer}"]
+    if part.command[0] == "benchmarks.accelerator.parts":
+        flags_.append(f"--folder={traces}")
+    begin = time.monotonic()
+    limit = min(part.limit, seconds)
+    entry = {}
     with open(log, "w") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", *part.command, *flags_],
@@ -191,13 +227,13 @@ def run(part: Part, traces: pathlib.Path, out: pathlib.Path, kind: str, seconds:
 
 
 def _environment(part: Part, traces: pathlib.Path, kind: str) -> dict:
-    """The environment of a part. A profile is taken without command buffers, which hide whose kernels they hold."""
-    own = [os.environ.get("XLA_FLAGS", ""), XLA_FLAGS.get(kind, "")]
+    """Returns the environment of a part; a profile has no command buffers, which hide the kernels' instructions."""
+    xla_flags = [os.environ.get("XLA_FLAGS", ""), XLA_FLAGS.get(kind, "")]
     if kind == "cuda" and part.name.startswith("profile"):
-        own.append("--xla_gpu_enable_command_buffer=")
+        xla_flags.append("--xla_gpu_enable_command_buffer=")
     return os.environ | {
         "JAX_PLATFORMS": PLATFORMS[kind],
-        "XLA_FLAGS": " ".join(filter(None, own)),
+        "XLA_FLAGS": " ".join(filter(None, xla_flags)),
         "JAX_COMPILATION_CACHE_DIR": str(traces / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JMOE_CACHE": str(traces / "cache"),
@@ -219,14 +255,14 @@ def _wanted(state: dict, part: Part) -> bool:
 
 
 def _finish(state: dict, out: pathlib.Path, kind: str, todo: list[Part], not_begun: list[str]) -> int:
-    """Writes the tables, says what failed and what is left; returns the exit code."""
+    """Writes the tables, prints what failed and what is left; returns the exit code."""
     _write(out / "table.md", table.section(state))
     if kind != "cpu" and _done(state, "peak"):
         table.publish(state)
     print(f"results in {out / 'results.json'}, {out / 'table.md'}")
     failed = [p.name for p in todo if "error" in state["parts"].get(p.name, {})]
     if not_begun:
-        print(f"parts left: {', '.join(not_begun)}; the same command goes on with them")
+        print(f"parts left: {', '.join(not_begun)}; the same command continues with them")
     for name in failed:
         print(f"error: part {name}: {state['parts'][name]['error']} ({out / 'log.txt'})", file=sys.stderr)
     return 1 if failed else 3 if not_begun else 0

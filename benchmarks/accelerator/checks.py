@@ -3,15 +3,17 @@
 import contextlib
 import functools
 import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import numpy as np
 
 
-def relative_error(ours, reference) -> float:
-    """|ours - reference| / |reference| over all leaves of two trees."""
+def relative_error(ours: Any, reference: Any) -> float:
+    """Returns |ours - reference| / |reference| over all leaves of two trees."""
 
-    def flat(tree):
+    def flat(tree: Any) -> np.ndarray:
         return np.concatenate([np.ravel(np.asarray(x, np.float64)) for x in jax.tree.leaves(tree)])
 
     size = np.linalg.norm(flat(reference))
@@ -19,22 +21,27 @@ def relative_error(ours, reference) -> float:
 
 
 class Checks:
-    """Rows of comparisons: |ours - reference| / |reference| over all leaves of two trees, and whether it is within the
-    tolerance. A comparison that raises is a row too."""
+    """Comparisons of trees by relative error.
 
-    def __init__(self):
-        self.rows = []
+    Attributes:
+        rows: for each comparison its name, error and tolerance, and whether it passed. A comparison that raises is a
+            row too.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[dict] = []
 
     @contextlib.contextmanager
-    def named(self, name):
+    def named(self, name: str) -> Iterator[Callable[[str, Any, Any, float], None]]:
+        """Yields compare(what, ours, reference, tolerance), whose rows have this name."""
         try:
             yield functools.partial(self._compare, name)
-        except Exception as error:  # noqa: BLE001  the other checks go on
+        except Exception as error:  # noqa: BLE001  the other checks continue
             traceback.print_exc()
             reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             self.rows.append({"check": name, "error": None, "tolerance": None, "passed": False, "reason": reason})
 
-    def _compare(self, name, what, ours, reference, tolerance):
+    def _compare(self, name: str, what: str, ours: Any, reference: Any, tolerance: float) -> None:
         error = relative_error(ours, reference)
         passed = bool(error <= tolerance)  # False for NaN
         self.rows.append(

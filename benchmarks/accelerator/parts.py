@@ -12,11 +12,14 @@ import json
 import pathlib
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import app, flags
+from ml_collections import ConfigDict
 
 from benchmarks import measure, train_step
 from benchmarks.accelerator import kernels, resumed_run
@@ -30,23 +33,30 @@ PART = flags.DEFINE_enum(
     "part",
     None,
     ["machine", "peak", "grouped", "layer", "float32", "flash", "run", "profile"],
-    "What to do.",
+    "Part to run.",
     required=True,
 )
-TOY = flags.DEFINE_bool("toy", False, "Sizes for a test of this file on a CPU.")
-MODEL = flags.DEFINE_string("model", "1", "profile: the model, as --models of benchmarks.train_step.")
-FOLDER = flags.DEFINE_string("folder", "runs/accelerator-traces", "profile, run: where traces and runs are kept.")
+TOY = flags.DEFINE_bool("toy", False, "Use sizes for a test of this file on a CPU.")
+MODEL = flags.DEFINE_string("model", "1", "Model of the part profile, as --models of benchmarks.train_step.")
+FOLDER = flags.DEFINE_string(
+    "folder", "runs/accelerator-traces", "Folder of the traces of the part profile, and of the runs of the part run."
+)
 
 STEPS = 3  # compared, and traced
 CALLS_PER_TIMING = 5  # of a grouped product
 # |a - b| / |b|. Devices sum float32 in different orders; a token whose router is undecided may then take another
 # expert, which changes 1 / tokens of a gradient. bfloat16 has 8 bits: 0.4% per rounding. A GPU sums what it scatters in
 # any order; the difference grows over hundreds of steps, and more so between devices.
-EXACT, ROUTED, ROUNDED, ROUNDED_GRADIENT, RESUMED, TRAINED = 1e-5, 2e-3, 5e-3, 5e-2, 1e-3, 1e-2
+EXACT = 1e-5
+ROUTED = 2e-3
+ROUNDED = 5e-3
+ROUNDED_GRADIENT = 5e-2
+RESUMED = 1e-3
+TRAINED = 1e-2
 
 
 def machine() -> dict:
-    """The device that is measured, and what its maker says of it."""
+    """Returns the device that is measured, with its published figures."""
     device = jax.devices()[0]
     chip = chips.of_device(device)
     return measure.machine() | {
@@ -58,7 +68,7 @@ def machine() -> dict:
 
 
 def peak() -> dict:
-    """FLOP/s of a bfloat16 product of matrices [8192, 8192]; bytes a second, read and written, of a copy of 4 GB."""
+    """Returns FLOP/s of a bfloat16 product of [8192, 8192], and bytes per second, read and written, of a 4 GB copy."""
     n, size, times = (256, 2**20, 2) if TOY.value else (8_192, 4 * 10**9, 20)
     keys = jax.random.split(jax.random.key(0))
     a, b = (jax.random.normal(key, (n, n), jnp.bfloat16) for key in keys)
@@ -67,19 +77,21 @@ def peak() -> dict:
     full = [jnp.arange(size // 4, dtype=jnp.int32)]
     negate = jax.jit(lambda x: -x, donate_argnums=0)
 
-    def copies():
+    def copies() -> jax.Array:
         for _ in range(times):
             full[0] = negate(full[0])
         return full[0]
 
     seconds, _ = measure.in_turn({"product": lambda: product(a, b), "copy": copies}, 3 if TOY.value else 7)
-    each = {name: sorted(all_)[len(all_) // 2] / times for name, all_ in seconds.items()}
-    return {"flops": 2 * n**3 / each["product"], "bandwidth": 2 * full[0].nbytes / each["copy"], "n": n, "bytes": size}
+    median = {name: sorted(rounds)[len(rounds) // 2] / times for name, rounds in seconds.items()}
+    bandwidth = 2 * full[0].nbytes / median["copy"]
+    return {"flops": 2 * n**3 / median["product"], "bandwidth": bandwidth, "n": n, "bytes": size}
 
 
 def grouped() -> list[dict]:
-    """The products of rows sorted by expert, 2 of 8 and 8 of 64, by each kernel: time and FLOP/s under the loads of a
-    random router, relative error under equal loads.
+    """Compares the kernels for products of rows sorted by expert, of 2 of 8 and of 8 of 64 experts.
+
+    Returns time and FLOP/s under the loads of a random router, and the relative error under equal loads.
 
     "batched matmul" multiplies an equal number of rows for each expert, as a mixture with capacity 1.0 does.
     """
@@ -100,7 +112,8 @@ def grouped() -> list[dict]:
             ("rows' gradient", gpu_kernels.TO_ROWS, dy_MN, weights_EKN),
             ("weights' gradient", gpu_kernels.TO_WEIGHTS, rows_MK, dy_MN),
         ):
-            arms, results = {}, {}
+            arms = {}
+            results = {}
             for kernel, function in _functions_of_products().items():
                 compiled = jax.jit(functools.partial(function, dimensions=dimensions)).lower(a, b, count_E).compile()
                 arms[kernel] = functools.partial(_call_repeatedly, compiled, a, b, count_E)
@@ -120,13 +133,13 @@ def grouped() -> list[dict]:
     return rows
 
 
-def _call_repeatedly(compiled, *args) -> list:
-    """The results of CALLS_PER_TIMING calls, which hide the time that a launch takes."""
+def _call_repeatedly(compiled: jax.stages.Compiled, *args: jax.Array) -> list:
+    """Returns the results of CALLS_PER_TIMING calls, which hide the time that a launch takes."""
     return [compiled(*args) for _ in range(CALLS_PER_TIMING)]
 
 
-def _functions_of_products() -> dict:
-    """{name: a function of two arrays, the experts' counts and the product's dimensions}."""
+def _functions_of_products() -> dict[str, Callable]:
+    """Returns {name: a function of two arrays, the experts' counts and the product's dimensions}."""
     functions = {"batched matmul": _of_equal_loads, "chosen": gpu_kernels.product}
     if jax.default_backend() == "gpu":
         functions["Mosaic"] = gpu_kernels.by_mosaic
@@ -135,8 +148,8 @@ def _functions_of_products() -> dict:
     return functions
 
 
-def _of_equal_loads(a, b, count_E, dimensions):
-    """The grouped product where all experts have as many rows."""
+def _of_equal_loads(a: jax.Array, b: jax.Array, count_E: jax.Array, dimensions: Any) -> jax.Array:
+    """Returns the grouped product if all experts have equally many rows."""
     n_experts = len(count_E)
     a_ERI = a.reshape(n_experts, -1, a.shape[1])
     if dimensions == gpu_kernels.TO_WEIGHTS:
@@ -146,18 +159,25 @@ def _of_equal_loads(a, b, count_E, dimensions):
     return y_ERO.reshape(len(a), -1)
 
 
-def here_and_on_the_cpu():
+def here_and_on_the_cpu() -> tuple[jax.Device, jax.Device]:
+    """Returns the device that is measured, and the CPU of its host."""
     return jax.devices()[0], jax.devices("cpu")[0]
 
 
 def layer() -> list[dict]:
-    """Forward and backward of mixtures in float32, with slots and dropless; dropless in bfloat16, too, whose kernels on
-    a GPU are others."""
+    """Compares forward and backward of mixtures with the CPU's, with slots and dropless, in float32.
+
+    The dropless one is compared in bfloat16 too, since its kernels on a GPU are others.
+    """
     n, d, f = (256, 16, 24) if TOY.value else (4_096, 256, 384)
     checks = Checks()
     rng = np.random.default_rng(0)
-    normal = lambda *shape: rng.standard_normal(shape, np.float32) / shape[-2] ** 0.5
-    exact, rounded = (EXACT, ROUTED), (ROUNDED, ROUNDED_GRADIENT)
+    exact = (EXACT, ROUTED)
+    rounded = (ROUNDED, ROUNDED_GRADIENT)
+
+    def normal(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape, np.float32) / shape[-2] ** 0.5
+
     for name, e, k, width, layer_of, dtype, (tolerance, on_gradient) in (
         ("E = 8", 8, 1, f, functools.partial(moe_layer.moe_layer, capacity_factor=1.0), jnp.float32, exact),
         ("8 of 64", 64, 8, f // 8, functools.partial(moe_layer.moe_layer, capacity_factor=1.0), jnp.float32, exact),
@@ -168,8 +188,10 @@ def layer() -> list[dict]:
         args = [args[0].astype(dtype), args[1], *(weight.astype(dtype) for weight in args[2:])]
         dy_ND = normal(n, d)
 
-        def both(*args, k=k, layer_of=layer_of, dy_ND=dy_ND):
-            def loss(x_ND, router_DE, *weights):
+        def forward_and_backward(
+            *args: jax.Array, k: int = k, layer_of: Callable = layer_of, dy_ND: np.ndarray = dy_ND
+        ) -> tuple:
+            def loss(x_ND: jax.Array, router_DE: jax.Array, *weights: jax.Array) -> tuple[jax.Array, jax.Array]:
                 y_ND, _ = layer_of(x_ND, router_DE, weights, group_tokens=n // 2, top_k=k)
                 return jnp.sum(y_ND.astype(jnp.float32) * dy_ND), y_ND
 
@@ -177,13 +199,16 @@ def layer() -> list[dict]:
             return y_ND, grads
 
         with checks.named(f"layer, {name}") as compare:
-            found = [jax.device_get(_on(device, both, args)) for device in here_and_on_the_cpu()]
-            compare("outputs", found[0][0], found[1][0], tolerance)
-            compare("gradients", found[0][1], found[1][1], on_gradient)
+            ours, reference = (
+                jax.device_get(_on(device, forward_and_backward, args)) for device in here_and_on_the_cpu()
+            )
+            compare("outputs", ours[0], reference[0], tolerance)
+            compare("gradients", ours[1], reference[1], on_gradient)
     return checks.rows
 
 
-def _on(device, function, args):
+def _on(device: jax.Device, function: Callable, args: list) -> tuple:
+    """Returns (outputs, gradients) of the function on a device."""
     explicit = (jax.sharding.AxisType.Explicit,) * 3
     mesh = jax.make_mesh((1, 1, 1), sharding.AXES, axis_types=explicit, devices=[device])
     specs = (jax.sharding.PartitionSpec(),) * len(args)
@@ -193,24 +218,27 @@ def _on(device, function, args):
         return jax.jit(sharding.per_device(function, mesh, specs, outputs))(*args)
 
 
-def small_config(n_experts: int, dtype: str, attention: str):
-    """Heads and rows of sizes that the kernels of GPUs and TPUs take."""
+def small_config(n_experts: int, dtype: str, attention: str) -> ConfigDict:
+    """Returns a config with sizes of heads and rows that the kernels of GPUs and TPUs take."""
     config = joint_moe.get_config()
     model = config.model
     model.d_model, model.n_blocks, model.n_heads, model.vocab_size = (32, 2, 2, 256) if TOY.value else (256, 2, 2, 512)
     config.data.seq_len, model.group_tokens = (64, 256) if TOY.value else (512, 1_024)
     config.batch_tokens = ((0, 512 if TOY.value else 4_096),)
-    model.n_experts, model.dtype, model.attention, model.final_norm = n_experts, dtype, attention, True
+    model.n_experts = n_experts
+    model.dtype = dtype
+    model.attention = attention
+    model.final_norm = True
     return config
 
 
-def step_on(device, config, precision: str) -> dict:
-    """Losses of STEPS steps, the first gradient, and the dropless evaluation, from the same weights on any device."""
+def step_on(device: jax.Device, config: ConfigDict, precision: str) -> dict:
+    """Returns losses of STEPS steps, the first gradient, and the dropless evaluation, from the same weights."""
     cpu = sharding.make_mesh(config, jax.devices("cpu")[:1])
     with jax.set_mesh(cpu):
         state = jax.device_get(train_step.start(config))
     mesh = sharding.make_mesh(config, [device])
-    shape = config.batch_tokens[0][1] // config.data.seq_len, config.data.seq_len + 1
+    shape = (config.batch_tokens[0][1] // config.data.seq_len, config.data.seq_len + 1)
     batch = np.random.default_rng(1).integers(config.model.vocab_size, size=shape, dtype=np.int32)
     with jax.set_mesh(mesh), jax.default_matmul_precision(precision):
         params, opt_state = jax.device_put(state, jax.NamedSharding(mesh, sharding.REPLICATED))
@@ -218,15 +246,17 @@ def step_on(device, config, precision: str) -> dict:
         weight = jax.device_put(np.ones(shape[0], np.float32), jax.NamedSharding(mesh, sharding.TOKENS))
         evaluated = make_eval_step(config, mesh)(params, batch, weight)
         _, grads = jax.jit(functools.partial(gradient, config=config, mesh=mesh))(params, batch)
-        found = jax.device_get({"evaluation": evaluated, "gradient": grads})
-        step, losses = make_train_step(config, mesh), []
+        results = jax.device_get({"evaluation": evaluated, "gradient": grads})
+        step = make_train_step(config, mesh)
+        losses = []
         for _ in range(STEPS):
             params, opt_state, metrics = step(params, opt_state, batch, np.float32(1e-3))
             losses.append(float(metrics["loss"]))
-    return found | {"losses": losses}
+    return results | {"losses": losses}
 
 
 def steps_agree(dtype: str, attention: str, precision: str, tolerance: float, on_gradient: float) -> list[dict]:
+    """Compares train steps and evaluation with the CPU's, of a dense model and of 8 experts."""
     checks = Checks()
     for n_experts in (1, 8):
         config = small_config(n_experts, dtype, attention)
@@ -239,7 +269,7 @@ def steps_agree(dtype: str, attention: str, precision: str, tolerance: float, on
 
 
 def run() -> list[dict]:
-    """configs/quickstart.py undisturbed, killed and resumed, and on the CPU."""
+    """Compares configs/quickstart.py undisturbed, killed and resumed, and on the CPU."""
     checks = Checks()
     with checks.named("configs/quickstart.py") as compare:
         whole, again, cpu = resumed_run.losses(pathlib.Path(FOLDER.value) / "quickstart", TOY.value)
@@ -249,7 +279,7 @@ def run() -> list[dict]:
 
 
 def profile() -> dict:
-    """The table of STEPS steps of one model; the trace stays in --folder."""
+    """Returns the table of STEPS steps of one model; the trace stays in --folder."""
     size = "toy" if TOY.value else "gpu"
     base, _ = (train_step.toy_config if size == "toy" else train_step.gpu_config)()
     name, config = train_step.with_experts(base, MODEL.value)
@@ -262,8 +292,8 @@ def profile() -> dict:
         begin = time.perf_counter()
         with jax.profiler.trace(str(folder)):
             jax.block_until_ready([step() for _ in range(STEPS)])
-    found = kernels.reduced(folder, compiled.as_text(), STEPS)
-    return {"model": name, "batch": config.batch_tokens[0][1], "wall ms": (time.perf_counter() - begin) * 1e3} | found
+    table = kernels.reduced(folder, compiled.as_text(), STEPS)
+    return {"model": name, "batch": config.batch_tokens[0][1], "wall ms": (time.perf_counter() - begin) * 1e3} | table
 
 
 PARTS = {
@@ -278,7 +308,8 @@ PARTS = {
 }
 
 
-def main(_):
+def main(_: object) -> None:
+    """Runs --part, and prints and writes its result."""
     result = PARTS[PART.value]()
     text = json.dumps(result, indent=1)
     print(text)

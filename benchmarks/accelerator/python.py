@@ -1,13 +1,13 @@
-"""Finds or makes a Python that sees the accelerator and has what the benchmarks import, then runs a module in it:
+"""Find or create a Python that sees the accelerator and has what the benchmarks import, then runs a module in it:
 
     python benchmarks/accelerator/python.py --kind=cuda|tpu [--wheels=DIR] -- MODULE FLAGS...
     python benchmarks/accelerator/python.py --collect=DIR [--python=3.12] [--jax=0.11.2]
 
 If the Python that runs this file has a new enough jax that sees the device, as on many clusters, it is used unchanged:
 packages it lacks go to a separate folder, .venv-KIND/site, in the newest versions that setup.cfg and its jax allow.
-Otherwise .venv-KIND gets jmoe with jax for the driver's CUDA or for TPUs. --collect fetches the wheels of the lacking
-packages beforehand, for a Python on Linux x86-64, without jax, its plugin and what they bring; --wheels installs from
-that folder and needs no network.
+Otherwise .venv-KIND gets jmoe with jax for the driver's CUDA or for TPUs. --collect downloads the wheels of the lacking
+packages beforehand, for a Python on Linux x86-64, without jax, its plugin and their dependencies. --wheels installs
+from that folder and needs no network.
 
 Only the standard library is imported here.
 """
@@ -20,6 +20,8 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
+from typing import NoReturn
 
 ROOT = pathlib.Path(__file__).parents[2]
 CONSTRAINTS = ROOT / "constraints.txt"
@@ -35,6 +37,7 @@ ASK = "import jax; print(jax.__version__, jax.default_backend())"
 
 
 def main() -> int:
+    """Runs the module; returns its exit code."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--kind", choices=list(BACKENDS))
     parser.add_argument("--wheels", type=pathlib.Path, help="folder that --collect filled")
@@ -67,7 +70,8 @@ def main() -> int:
     return subprocess.run([python, "-m", *args.module], cwd=ROOT).returncode
 
 
-def fail(sentence: str):
+def fail(sentence: str) -> NoReturn:
+    """Ends the program with an error."""
     sys.exit(f"error: {sentence}")
 
 
@@ -78,12 +82,12 @@ def sees(kind: str) -> bool:
         environment["JAX_PLATFORMS"] = "cpu"
     done = subprocess.run([sys.executable, "-c", ASK], env=environment, capture_output=True, text=True)
     version, _, backend = done.stdout.strip().partition(" ")
-    found = tuple(map(int, re.findall(r"\d+", version)[:2]))
-    return done.returncode == 0 and found >= OLDEST and backend == BACKENDS[kind]
+    numbers = tuple(map(int, re.findall(r"\d+", version)[:2]))
+    return done.returncode == 0 and numbers >= OLDEST and backend == BACKENDS[kind]
 
 
-def pip(*args) -> None:
-    """Runs this Python's pip; if it fails, the program ends with pip's own words and one sentence of ours."""
+def pip(*args: str | os.PathLike) -> None:
+    """Runs this Python's pip; if it fails, the program ends with pip's message and an error."""
     command = [sys.executable, "-m", "pip", *map(str, args), "--quiet", "--disable-pip-version-check"]
     if subprocess.run(command).returncode:
         fail(
@@ -93,46 +97,57 @@ def pip(*args) -> None:
 
 
 def plain(name: str) -> str:
+    """Returns the normalized name of a package."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def requirements(names) -> list[str]:
-    """The packages with the versions that setup.cfg asks for."""
-    found = {}
-    for line in map(str.strip, (ROOT / "setup.cfg").read_text().splitlines()):
-        if parts := re.match(r"([\w.-]+)(\[[\w,]+\])? ?[<>=]=?", line):
+def requirements(names: Iterable[str]) -> list[str]:
+    """Returns the packages with the versions that setup.cfg requires."""
+    requirement_of = {}
+    for line in (ROOT / "setup.cfg").read_text().splitlines():
+        match = re.match(r"([\w.-]+)(\[[\w,]+\])? ?[<>=]=?", line.strip())
+        if match:
             # pip would apply the condition after the semicolon to the Python that runs this file
-            found.setdefault(plain(parts[1]), line.partition(";")[0])
-    return [found[name] for name in names]
+            requirement_of.setdefault(plain(match[1]), line.strip().partition(";")[0])
+    return [requirement_of[name] for name in names]
 
 
-def missing(*flags, kind: str, beside=()) -> list[str]:
-    """NAME==VERSION of what pip would install, by its dry run, for the benchmarks on that kind of device `beside` other
-    requirements; without the packages that come with jax."""
-    found = []
+def missing(*flags: str | os.PathLike, kind: str, beside: Iterable[str] = ()) -> list[str]:
+    """Returns NAME==VERSION of what pip would install for the benchmarks, by its dry run.
+
+    Packages that come with jax are left out.
+
+    Args:
+        *flags: further flags of pip.
+        kind: the kind of device.
+        beside: other requirements that the packages must suit.
+    """
+    packages = []
     needed = (*NEEDED, *KERNELS) if kind == "cuda" else NEEDED
     for names, more in ((needed, ()), (ALONE, ("--no-deps",))):
         with tempfile.TemporaryDirectory() as folder:
             report = pathlib.Path(folder, "report.json")
             pip("install", "--dry-run", "--report", report, *flags, *more, *requirements(names), *beside)
-            found += [one["metadata"] for one in json.loads(report.read_text())["install"]]
-    return [f"{one['name']}=={one['version']}" for one in found if plain(one["name"]) not in WITH_JAX]
+            packages += [item["metadata"] for item in json.loads(report.read_text())["install"]]
+    return [f"{item['name']}=={item['version']}" for item in packages if plain(item["name"]) not in WITH_JAX]
 
 
 def complete(site: pathlib.Path, wheels: pathlib.Path | None, kind: str) -> None:
-    """Installs into `site` the packages that this Python lacks for the benchmarks; PYTHONPATH then names it."""
+    """Installs the packages that this Python lacks for the benchmarks into `site`, and adds it to PYTHONPATH."""
     site.mkdir(parents=True, exist_ok=True)
     source = ("--no-index", "--find-links", wheels) if wheels else ()
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH"))))
     # permitted, since nothing is installed into the Python itself, even if a distribution manages it
     os.environ["PIP_BREAK_SYSTEM_PACKAGES"] = "1"
-    if pins := missing(*source, kind=kind):
+    pins = missing(*source, kind=kind)
+    if pins:
         pip("install", "--no-deps", "--upgrade", "--target", site, *source, *pins)
 
 
 def install(venv: pathlib.Path, kind: str) -> pathlib.Path:
-    """Makes a virtual environment with jmoe's trainer and jax for the device; returns its Python."""
-    python, done = venv / "bin" / "python", venv / ".installed"
+    """Creates a virtual environment with jmoe's trainer and jax for the device; returns its Python."""
+    python = venv / "bin" / "python"
+    done = venv / ".installed"
     if done.exists():
         return python
     jax = f"jax[{'tpu' if kind == 'tpu' else cuda()}]" if kind != "cpu" else "jax"
@@ -146,19 +161,19 @@ def install(venv: pathlib.Path, kind: str) -> pathlib.Path:
 
 
 def cuda() -> str:
-    """jax's extra for the newest CUDA that the driver runs."""
+    """Returns jax's extra for the newest CUDA that the driver runs."""
     try:
-        said = subprocess.run(["nvidia-smi"], capture_output=True, text=True, check=True).stdout
+        output = subprocess.run(["nvidia-smi"], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         fail("this machine has no NVIDIA driver: nvidia-smi does not run")
-    version = re.search(r"CUDA(?: UMD)? Version:\s*(\d+)\.", said)
+    version = re.search(r"CUDA(?: UMD)? Version:\s*(\d+)\.", output)
     if not version or int(version[1]) < 12:
         fail(f"jax needs a driver for CUDA 12 or 13, nvidia-smi says {version[0] if version else 'none'}")
     return "cuda13" if int(version[1]) >= 13 else "cuda12"
 
 
 def collect(folder: pathlib.Path, python: str, jax: str) -> int:
-    """Fetches the wheels, and fails where they take more than MOST MB."""
+    """Downloads the wheels; fails if they take more than MOST MB."""
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         fail(f"{folder} is not empty")

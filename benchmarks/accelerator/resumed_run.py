@@ -8,14 +8,21 @@ import subprocess
 import sys
 import time
 
-STEPS, CHECKPOINT_EVERY, BATCH = 240, 20, 1_024
+STEPS = 240
+CHECKPOINT_EVERY = 20  # steps
+BATCH = 1_024  # tokens
 PATIENCE = 200  # seconds for a first checkpoint
 
 
 def losses(folder: pathlib.Path, toy: bool = False) -> tuple[float, float, float]:
-    """Final validation losses of the three runs, whose workdirs lie in `folder`, in nats per token.
+    """Returns the final validation losses in nats per token: undisturbed, killed and resumed, on the CPU.
 
-    Raises RuntimeError if a run fails, or ends before it could be killed.
+    Args:
+        folder: the folder of the runs' workdirs.
+        toy: whether to train fewer steps of a smaller model.
+
+    Raises:
+        RuntimeError: if a run fails, or ends before it could be killed.
     """
     shutil.rmtree(folder, ignore_errors=True)
     text = folder / "text"
@@ -28,7 +35,7 @@ def losses(folder: pathlib.Path, toy: bool = False) -> tuple[float, float, float
     return whole, _finished(folder / "killed", text, toy), _finished(folder / "cpu", text, toy, cpu)
 
 
-def _command(workdir, text, toy) -> list[str]:
+def _command(workdir: pathlib.Path, text: pathlib.Path, toy: bool) -> list[str]:
     n_steps = STEPS // 4 if toy else STEPS
     flags = [
         f"--config.data.path={text}/*.txt",
@@ -43,7 +50,8 @@ def _command(workdir, text, toy) -> list[str]:
     return [sys.executable, "-m", "jmoe.train", "--config=configs/quickstart.py", f"--workdir={workdir}", *flags]
 
 
-def _finished(workdir, text, toy, environment=None) -> float:
+def _finished(workdir: pathlib.Path, text: pathlib.Path, toy: bool, environment: dict[str, str] | None = None) -> float:
+    """Runs to the end; returns the final loss."""
     done = subprocess.run(_command(workdir, text, toy), env=os.environ | (environment or {}))
     if done.returncode:
         raise RuntimeError(f"jmoe.train in {workdir} ended with {done.returncode}")
@@ -51,7 +59,7 @@ def _finished(workdir, text, toy, environment=None) -> float:
     return json.loads(result.read_text())["loss"]
 
 
-def _killed(workdir, text, toy) -> None:
+def _killed(workdir: pathlib.Path, text: pathlib.Path, toy: bool) -> None:
     """Starts a run and kills it as soon as it has a checkpoint."""
     run = subprocess.Popen(_command(workdir, text, toy))
     try:

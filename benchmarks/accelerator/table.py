@@ -8,10 +8,13 @@ import csv
 import json
 import pathlib
 import sys
+from collections.abc import Callable
 
 ROOT = pathlib.Path(__file__).parents[2]
-FOLDER, README = ROOT / "results" / "accelerators", ROOT / "benchmarks" / "README.md"
-BEGIN, END = "<!-- made by benchmarks/accelerator/table.py -->", "<!-- end -->"
+FOLDER = ROOT / "results" / "accelerators"
+README = ROOT / "benchmarks" / "README.md"
+BEGIN = "<!-- made by benchmarks/accelerator/table.py -->"
+END = "<!-- end -->"
 NONE = "None could be had yet.\n"
 
 
@@ -30,7 +33,7 @@ def publish(results: dict) -> None:
 
 
 def speeds(results: dict) -> list[dict]:
-    """Rows of what `fit plan --speeds` reads: the measured steps of models with a capacity, on one chip."""
+    """Returns rows for `fit plan --speeds`: the measured steps of models with a capacity, on one chip."""
     from benchmarks import train_step
 
     base, _ = train_step.gpu_config()
@@ -40,7 +43,8 @@ def speeds(results: dict) -> list[dict]:
         if not measured or measured[0]["ms"] is None:
             continue
         _, config = train_step.with_experts(base, name.removeprefix("step "))
-        model, step = config.model, measured[0]
+        model = config.model
+        step = measured[0]
         row = {"chip": results["machine"]["name"], "n_chips": 1, "tokens_per_second": round(step["tokens/s"])}
         for column in ("d_model", "n_blocks", "n_heads", "n_experts", "top_k", "d_expert", "vocab_size"):
             row[column] = getattr(model, column)
@@ -51,24 +55,32 @@ def speeds(results: dict) -> list[dict]:
 
 
 def write_readme() -> None:
+    """Writes the sections into the page."""
     before, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
     README.write_text(f"{before}{BEGIN}\n{measured()}{END}{rest.partition(END)[2]}", encoding="utf-8")
 
 
 def measured() -> str:
-    """The sections of all files of results/accelerators/."""
+    """Returns the sections of all files of results/accelerators/."""
     files = sorted(FOLDER.glob("*.json"))
     return "\n".join(section(json.loads(path.read_text())) for path in files) or NONE
 
 
 def section(results: dict) -> str:
-    """Everything that was measured on one kind of device, as Markdown."""
-    on, parts = results["machine"], results["parts"]
-    rows_of = lambda name: parts.get(name, {}).get("result", {}).get("rows", [])
-    published, peak = on["published"] or {}, parts.get("peak", {}).get("result", {})
-    lines = [f"### {on['kind']}", "", f"{on['date']}, jax {on['jax_version']}, one device."]
+    """Returns everything that was measured on one kind of device, as Markdown."""
+    machine = results["machine"]
+    parts = results["parts"]
+    published = machine["published"] or {}
+    peak = parts.get("peak", {}).get("result", {})
+
+    def rows_of(name: str) -> list[dict]:
+        return parts.get(name, {}).get("result", {}).get("rows", [])
+
+    def of_peak(rate: float) -> str:
+        return _share(rate, peak.get("flops"))
+
+    lines = [f"### {machine['kind']}", "", f"{machine['date']}, jax {machine['jax_version']}, one device."]
     lines += _peaks(published, peak) + _checks(parts)
-    of_peak = lambda rate: _share(rate, peak.get("flops"))
     steps = [row for name in parts if name.startswith("step ") for row in rows_of(name)]
     lines += _table(
         "model, batch, remat, layers, step, tokens/s, MFU, of measured peak, predicted, allocated",
@@ -83,7 +95,9 @@ def section(results: dict) -> str:
         if name.startswith("profile ") and "result" in parts[name]:
             lines += _profile(parts[name]["result"])
     failed = [f"{name} ({part['error']})" for name, part in parts.items() if "error" in part]
-    return "\n".join([*lines, *(["", f"Failed: {'; '.join(failed)}."] if failed else [])]) + "\n"
+    if failed:
+        lines += ["", f"Failed: {'; '.join(failed)}."]
+    return "\n".join(lines) + "\n"
 
 
 def _peaks(published: dict, peak: dict) -> list[str]:
@@ -123,18 +137,22 @@ def _checks(parts: dict) -> list[str]:
     )
 
 
-def _step(row: dict, of_peak) -> list[str]:
-    gib = lambda value: "-" if value is None else f"{value:.3g} GiB"
+def _step(row: dict, of_peak: Callable[[float], str]) -> list[str]:
+    """Returns the cells of a train step."""
     shape = [row["model"], f"{row['batch']:,}", row["remat"], "unrolled" if row["unrolled"] else "scanned"]
-    memory = [gib(row["predicted GiB"]), gib(row["allocated GiB"])]
+    memory = [_gib(row["predicted GiB"]), _gib(row["allocated GiB"])]
     if row["ms"] is None:
         return [*shape, "does not fit", "-", "-", "-", *memory]
     mfu = "unknown" if row["MFU"] is None else f"{row['MFU']:.1%}"
     return [*shape, _ms(row["ms"]), f"{row['tokens/s']:,.0f}", mfu, of_peak(1e9 * row["GFLOP/s"]), *memory]
 
 
-def _layers(rows: list[dict], published: dict, of_peak) -> list[str]:
-    """Layers beside the dense one."""
+def _gib(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g} GiB"
+
+
+def _layers(rows: list[dict], published: dict, of_peak: Callable[[float], str]) -> list[str]:
+    """Returns the table of layers, compared with the dense one."""
     cells = []
     for row in rows:
         flops = 1e9 * row["GFLOP/s"] if "GFLOP/s" in row else row["MFU"] * published.get("flops", 0)
@@ -142,8 +160,8 @@ def _layers(rows: list[dict], published: dict, of_peak) -> list[str]:
     return _table("layer, forward and backward, over dense, of measured peak", cells)
 
 
-def _grouped(parts: dict, of_peak) -> list[str]:
-    """The products of rows sorted by expert alone."""
+def _grouped(parts: dict, of_peak: Callable[[float], str]) -> list[str]:
+    """Returns the table of products of rows sorted by expert."""
     cells = []
     for row in parts.get("grouped", {}).get("result", []):
         error = f"{row['error']:.1e}"
@@ -151,19 +169,19 @@ def _grouped(parts: dict, of_peak) -> list[str]:
     return _table("grouped product, kernel, time under random loads, of measured peak, error under equal loads", cells)
 
 
-def _profile(found: dict) -> list[str]:
-    """One traced step: time by kind of kernel, the longest, gaps."""
-    kinds = ", ".join(f"{k['kind']} {k['ms']:.3g} ms ({k['share']:.0%})" for k in found["kinds"])
+def _profile(profile: dict) -> list[str]:
+    """Returns one traced step: time by kind of kernel, the longest kernels, gaps."""
+    kinds = ", ".join(f"{k['kind']} {k['ms']:.3g} ms ({k['share']:.0%})" for k in profile["kinds"])
     lines = [
         "",
-        f"Profile of {found['model']}, {found['batch']:,} tokens a step: {found['span ms']:.4g} ms, of which "
-        f"{found['idle ms']:.3g} ms ({found['idle share']:.1%}) without a kernel; {kinds}.",
+        f"Profile of {profile['model']}, {profile['batch']:,} tokens a step: {profile['span ms']:.4g} ms, of which "
+        f"{profile['idle ms']:.3g} ms ({profile['idle share']:.1%}) without a kernel; {kinds}.",
     ]
     lines += _table(
         "longest kernels, kind, times a step, ms a step",
-        [[f"`{r['kernel'][:60]}`", r["kind"], f"{r['times']:g}", f"{r['ms']:.3g}"] for r in found["longest"]],
+        [[f"`{r['kernel'][:60]}`", r["kind"], f"{r['times']:g}", f"{r['ms']:.3g}"] for r in profile["longest"]],
     )
-    gaps = [[f"{g['us']:.0f} us", f"`{g['after'][:40]}`", f"`{g['before'][:40]}`"] for g in found["gaps"][:3]]
+    gaps = [[f"{g['us']:.0f} us", f"`{g['after'][:40]}`", f"`{g['before'][:40]}`"] for g in profile["gaps"][:3]]
     return lines + _table("longest gaps, after, before", gaps)
 
 
@@ -171,12 +189,17 @@ def _table(head: str, rows: list[list[str]]) -> list[str]:
     columns = head.split(", ")
     if rows and len(columns) < len(rows[0]):
         raise ValueError(f"{len(columns)} columns for {len(rows[0])} cells: {head}")
-    line = lambda cells: f"| {' | '.join(str(cell).replace('|', '/') for cell in cells)} |"
-    return ["", line(columns), "|---" * len(columns) + "|", *map(line, rows)] if rows else []
+    if not rows:
+        return []
+    return ["", _row(columns), "|---" * len(columns) + "|", *(_row(cells) for cells in rows)]
 
 
-def _share(part: float, of: float | None) -> str:
-    return f"{part / of:.1%}" if of else "unknown"
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(str(cell).replace('|', '/') for cell in cells)} |"
+
+
+def _share(part: float, whole: float | None) -> str:
+    return f"{part / whole:.1%}" if whole else "unknown"
 
 
 def _ms(value: float) -> str:

@@ -156,7 +156,7 @@ def test_the_best_size_of_such_models_by_a_grid(tmp_path):
         blocks, own = d / 8, 257 * d
         expert, dense, attention = 3 * d**2, 9 * d**2, 1.5 * d**2 * 3
 
-        def moe(n):
+        def moe(n, e=e, blocks=blocks, expert=expert, dense=dense):
             return dense * blocks if e == 1 else dense + (blocks - 1) * n * expert
 
         active, total = own + attention * blocks + moe(3), own + attention * blocks + moe(e + 1)

@@ -251,7 +251,7 @@ def test_speed_is_bandwidth_over_what_a_token_reads(capsys):
         d, e = row["d_model"], row["n_experts"]
         cache = 4 * 2 * 4096 * d * d / 64
 
-        def weights(experts):
+        def weights(experts, d=d):
             return d * 50257 + (4 + 9 * experts) * d**3 / 64
 
         speed = {"alone": 2 * 3350e9 / (weights(1) + cache), "among_many": 2 * 3350e9 / (weights(e) + cache)}

@@ -172,9 +172,10 @@ def test_known_laws_are_fitted_again(searched):
         assert row["flops"] == pytest.approx(flops)
         assert row["ratios"]["x"]["best"] == pytest.approx(6 + 2 * (flops / 1e18) ** -0.14, rel=1e-6)
         assert row["ratios"]["y"]["best"] == pytest.approx(19 * (flops / 1e18) ** 0.03, rel=1e-6)
-        a, b, a2, b2, c = row["ratios"]["coefficients"]
+        coefficients = row["ratios"]["coefficients"]
 
-        def curve(x, y):
+        def curve(x, y, coefficients=coefficients):
+            a, b, a2, b2, c = coefficients
             return a / (x - 6) + b * x + a2 / (y - 1) + b2 / (289 / 9 - y) + c
 
         x, y = (row["ratios"][which]["best"] for which in "xy")

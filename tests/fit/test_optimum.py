@@ -236,9 +236,10 @@ def test_near_optimal_band_ends_at_a_tenth_of_a_percent(law):
         target = 1.001 * found.loss.min()
         assert np.isfinite(low).any()
         for i in np.flatnonzero(np.isfinite(low)):
-            m, mu, n, nu, c = law.at_experts(found.n_experts[i])[:5]
+            law_at_experts = law.at_experts(found.n_experts[i])[:5]
 
-            def loss(size):
+            def loss(size, law_at_experts=law_at_experts, constraints=constraints):
+                m, mu, n, nu, c = law_at_experts
                 return m * size**mu + n * constraints.tokens(size) ** nu + c
 
             for end, outside in ((low[i], low[i] * 0.99), (high[i], high[i] * 1.01)):

@@ -70,9 +70,13 @@ def test_profile_ends_where_the_ratio_does(noisy):
     residuals, data = residual_function(JOINT), problem.data
     x = np.array(problem.centre(found.params[None])[0])
     for end in (profiles["c"]["low"], profiles["c"]["high"]):
-        fun = jax.jit(jax.value_and_grad(lambda y: 0.5 * jnp.sum(residuals(jnp.append(y, np.log(end)), data) ** 2)))
+
+        def objective(y, end=end):
+            return 0.5 * jnp.sum(residuals(jnp.append(y, np.log(end)), data) ** 2)
+
+        value_and_grad = jax.jit(jax.value_and_grad(objective))
         held = scipy.optimize.minimize(
-            lambda y: [np.asarray(v) for v in fun(y)],
+            lambda y, value_and_grad=value_and_grad: [np.asarray(v) for v in value_and_grad(y)],
             x[:10],
             jac=True,
             method="BFGS",

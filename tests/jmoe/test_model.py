@@ -90,7 +90,7 @@ def numpy_transformer(params, tokens_BT, model, feed_forward=numpy_dense):
                 q, key = rms_norm(q, a["q_norm"]), rms_norm(key, a["k_norm"])
             if model.qk_norm == "projection":
 
-                def flat(y):
+                def flat(y, row=row):
                     return y.reshape(len(row), -1)
 
                 q, key = (
@@ -425,7 +425,7 @@ def test_the_gradient_of_the_loss_is_the_numerical_one(n_experts, fields):
             noise = rng.normal(size=grad.shape)
             direction = np.float32(grad / np.linalg.norm(grad) + noise / np.linalg.norm(noise))
 
-            def shifted(size):
+            def shifted(size, path=path, direction=direction):
                 return jax.tree_util.tree_map_with_path(lambda p, x: x + size * direction if p == path else x, params)
 
             numerical = (value(shifted(1e-2)) - value(shifted(-1e-2))) / 2e-2
@@ -442,7 +442,11 @@ def test_what_is_saved_for_the_backward_pass_changes_nothing():
         mesh = sharding.make_mesh(config, jax.devices()[:1])
         with jax.set_mesh(mesh):
             params, batch = make_params(config, mesh), tokens_on(mesh, (16, 33))
-            grads.append(jax.jit(jax.grad(lambda p: loss.loss_fn(p, batch, config, mesh)[0]))(params))
+
+            def loss_of(params, batch=batch, config=config, mesh=mesh):
+                return loss.loss_fn(params, batch, config, mesh)[0]
+
+            grads.append(jax.jit(jax.grad(loss_of))(params))
     for other in grads[1:]:
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), grads[0], other)
 

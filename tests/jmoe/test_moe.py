@@ -305,7 +305,7 @@ def test_gradient_is_the_numerical_one(top_k, capacity_factor, score_fn):
             direction = rng.normal(size=array.shape)
             step = 1e-5 if i != 1 else 1e-6  # the router works in float32 on x, so its numerical gradient is coarser
 
-            def shift(sign):
+            def shift(sign, i=i, step=step, direction=direction):
                 return [a + sign * step * direction if j == i else a for j, a in enumerate(arrays)]
 
             numerical = (f(*shift(1)) - f(*shift(-1))) / (2 * step)

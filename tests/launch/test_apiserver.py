@@ -49,7 +49,8 @@ def first_call():
 @pytest.fixture
 def begun(cluster, tmp_path, text_glob):
     """A function from what varies to a sweep with no JobSet yet; at the end its JobSets are deleted."""
-    config, made = helpers.write_config(tmp_path, text_glob), []
+    config = helpers.write_config(tmp_path, text_glob)
+    made = []
     cluster.clear()  # what a test that failed left
 
     def begin(varied, **options):
@@ -101,8 +102,8 @@ def test_a_sweep_from_its_submission_to_its_rows(cluster, bucket, tmp_path, text
     def tell():
         return helpers.run("launch.status", f"--workdir={workdir}").stdout
 
-    said = sweeps.started_twice_at_once(helpers.run, *start)
-    assert "created 0 JobSets" in said[0] and "2 were there before" in said[0] and "created 2 JobSets" in said[1]
+    output = sweeps.started_twice_at_once(helpers.run, *start)
+    assert "created 0 JobSets" in output[0] and "2 were there before" in output[0] and "created 2 JobSets" in output[1]
     unseen = "Kueue has made no Workload of it; does it manage JobSets\\?"
     assert re.search(rf"e1-\w+ +0/1 queued +{unseen}\n.*e4-\w+ +0/1 queued +{unseen}\n.*2 queued", tell())
     one, other = sorted(cluster.jobsets())
@@ -279,7 +280,8 @@ def test_deleted_behind_our_back(cluster, begun):
 def test_a_finalizer_holds_a_deletion(cluster, begun, monkeypatch):
     sweep = begun([{"seed": 0}])
     GKE.submit(sweep)
-    job, held = sweep.jobs[0].name, cluster.jobsets()[sweep.jobs[0].name]["metadata"]["uid"]
+    job = sweep.jobs[0].name
+    held = cluster.jobsets()[sweep.jobs[0].name]["metadata"]["uid"]
     cluster.hold(job, ["a.test/backup"])
     monkeypatch.setattr(gke, "SECONDS_TO_DELETE", 1)
     with pytest.raises(UserError, match="1 JobSets still exist 1 s after.*is held by a.test/backup"):
@@ -385,8 +387,8 @@ def test_a_jobset_that_is_too_old(cluster, begun):
 
     with cluster.older("onJobFailureMessagePatterns"):
         helpers.wait_until(refusal)
-        said = refusal()
-        assert "unknown field" in said and said.endswith("; JobSet 0.10 or newer has it"), said
+        output = refusal()
+        assert "unknown field" in output and output.endswith("; JobSet 0.10 or newer has it"), output
     helpers.wait_until(lambda: not refusal())
     assert not refusal()
 
@@ -402,12 +404,14 @@ def test_a_kubeconfig_that_names_no_cluster(text, tmp_path, monkeypatch):
 
 def test_a_watch_waits_while_the_server_is_away(cluster, begun, tmp_path):
     """And tells the end when it is back."""
-    sweep, told, log = begun([{"seed": 1}]), tmp_path / "told", tmp_path / "watch.txt"
+    sweep = begun([{"seed": 1}])
+    told = tmp_path / "told"
+    log = tmp_path / "watch.txt"
     GKE.submit(sweep)
     cluster.admit(sweep.jobs[0].name)
-    with open(log, "w") as said:
+    with open(log, "w") as output:
         flags = f"--workdir={sweep.workdir}", "--watch=1", f"--on_done=touch '{told}'"
-        (watch,) = helpers.start("launch.status", *flags, stderr=said)
+        (watch,) = helpers.start("launch.status", *flags, stderr=output)
         cluster.kill()
         helpers.wait_until(lambda: log.read_text().count("looking again in 1 s\n") > 3, [watch])
         assert watch.poll() is None and not told.exists(), log.read_text()

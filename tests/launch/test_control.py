@@ -51,7 +51,8 @@ def states(workdir) -> list[str]:
 
 
 def test_single_jobs_are_controlled_while_the_sweep_works_and_after(sweep, tmp_path):
-    workdir, told = tmp_path / "run", tmp_path / "told.jsonl"
+    workdir = tmp_path / "run"
+    told = tmp_path / "told.jsonl"
     on_done = f"--on_done={sys.executable} {tmp_path / 'tell.py'} {told} 'two words' $(touch pwned)"
     on_failure = f"--on_failure={sys.executable} {tmp_path / 'tell.py'} {tmp_path / 'failed.jsonl'}"
     start = launch_of([f"--sweep={sweep}", "--workers=1", "--retries=0", on_done, on_failure], workdir)
@@ -176,7 +177,8 @@ def test_workers_are_capped(monkeypatch):
 
 
 def test_a_tail_gives_whole_lines_once_and_names_the_file(tmp_path):
-    one, other = tmp_path / "a", tmp_path / "b"
+    one = tmp_path / "a"
+    other = tmp_path / "b"
     looks = iter([b"1\n2", b"\n3\n", None])
 
     def over():
@@ -192,8 +194,8 @@ def test_a_tail_gives_whole_lines_once_and_names_the_file(tmp_path):
 
 
 def test_tries_are_counted_from_either_end():
-    for attempt, found in ((1, "a"), (3, "c"), (-1, "c"), (-3, "a")):
-        assert output.one_try(["a", "b", "c"], attempt, sweepfile) == found
+    for attempt, result in ((1, "a"), (3, "c"), (-1, "c"), (-3, "a")):
+        assert output.one_try(["a", "b", "c"], attempt, sweepfile) == result
     job = Job("d1-e1-0", None, "", {}, 1, 1, 1, 1, {}, {})
     for attempt in (0, 4, -4):
         with pytest.raises(UserError, match=f"--attempt={attempt}: job d1-e1-0 has 3 tries, 1 to 3, or -1"):

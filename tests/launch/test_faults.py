@@ -84,16 +84,17 @@ def test_columns_are_those_of_all_rows(sweep, tmp_path):
 def test_an_edited_sweep_goes_on_with_what_it_says_now(sweep, config, tmp_path, text_glob):
     """Stopped, the code changed and the config edited: one job is finished, one half trained, and both are kept; a job
     that the sweep still has goes on by the new code. Started again, there is nothing to do."""
-    workdir, fingerprint = tmp_path / "run", helpers.fingerprint(text_glob)
+    workdir = tmp_path / "run"
+    fingerprint = helpers.fingerprint(text_glob)
     finished, half = sweeps.begin(sweep, workdir, code=sweeps.OLD, corpus=fingerprint).jobs
     sweeps.train(finished)
     sweeps.train(half, 0.5)
     (half.folder / "trunk" / "metrics.jsonl").unlink()  # no checkpoint fits what it says
     same = sweeps.write_sweep(tmp_path, config, [{"model.n_experts": 4}])  # the unfinished one, and no other
-    said = helpers.fails("launch.sweep", f"--sweep={same}", f"--workdir={workdir}")
-    assert "--mix=code" in said and sweeps.OLD in said
-    said = helpers.fails("launch.sweep", f"--sweep={same}", f"--workdir={workdir}", "--mix=code")
-    assert "--mix=config" in said and finished.name in said
+    output = helpers.fails("launch.sweep", f"--sweep={same}", f"--workdir={workdir}")
+    assert "--mix=code" in output and sweeps.OLD in output
+    output = helpers.fails("launch.sweep", f"--sweep={same}", f"--workdir={workdir}", "--mix=code")
+    assert "--mix=config" in output and finished.name in output
     config.write_text(config.read_text().replace("(8_192, 16_384)", "(8_192,)"))  # every job is another one now
     edited = start(same, workdir, "--mix=code", "--mix=config")
     assert edited.returncode == 0, edited.stderr
@@ -135,10 +136,10 @@ def test_a_damaged_sweep_json_is_made_again(damage, done, sweep):
     broken = {"cut": whole[: len(whole) // 2], "a bad byte": b"\xff" + whole, "another shape": b"[1, 2]", "gone": None}
     path.unlink() if broken[damage] is None else path.write_bytes(broken[damage])
     for module, *flags in (["status"], ["collect"], ["cancel"], ["logs", "--job=d"])[: 4 if damage == "cut" else 1]:
-        said = helpers.fails(f"launch.{module}", f"--workdir={done}", *flags)
-        assert "sweep.json" in said and ("holds no sweep" if damage == "gone" else "is damaged") in said
-    said = helpers.fails("launch.sweep", f"--sweep={sweep}", f"--workdir={done}")
-    assert f"was started with code {sweeps.OLD}" in said and "2 jobs are known from their folders" in said
+        output = helpers.fails(f"launch.{module}", f"--workdir={done}", *flags)
+        assert "sweep.json" in output and ("holds no sweep" if damage == "gone" else "is damaged") in output
+    output = helpers.fails("launch.sweep", f"--sweep={sweep}", f"--workdir={done}")
+    assert f"was started with code {sweeps.OLD}" in output and "2 jobs are known from their folders" in output
     again = start(sweep, done, "--mix=code")
     assert again.returncode == 0 and "4 of 4 runs were done before" in again.stdout, again.stderr
     assert {row["code"] for row in rows(done)} == {sweeps.OLD}

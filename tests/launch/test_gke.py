@@ -108,7 +108,9 @@ def test_the_checker_finds_what_is_wrong():
             check(broken, "V1JobTemplateSpec")
 
 
-FREE, COUNTED, OVER = "restarted, as often as it occurs", "restarted, --retries times", "failed at once"
+FREE = "restarted, as often as it occurs"
+COUNTED = "restarted, --retries times"
+OVER = "failed at once"
 
 
 @pytest.mark.parametrize(
@@ -132,19 +134,23 @@ FREE, COUNTED, OVER = "restarted, as often as it occurs", "restarted, --retries 
 def test_what_becomes_of_a_pod_that_ends(code, disrupted, becomes):
     """By the rules of batch/v1 (podFailurePolicy) and of JobSet (failurePolicy), as their documentation states them."""
     spec = manifest(**CASES["gpu"])["spec"]
-    job, policy = spec["replicatedJobs"][0]["template"]["spec"], spec["failurePolicy"]
-    reason, message = "BackoffLimitExceeded", "Job has reached the specified backoff limit"
+    job = spec["replicatedJobs"][0]["template"]["spec"]
+    policy = spec["failurePolicy"]
+    reason = "BackoffLimitExceeded"
+    message = "Job has reached the specified backoff limit"
     assert job["backoffLimit"] == 0
     for index, rule in enumerate(job["podFailurePolicy"]["rules"]):
         assert rule.keys() <= {"action", "onExitCodes", "onPodConditions"} and rule["action"] == "FailJob"
-        on_codes, on_conditions = rule.get("onExitCodes"), rule.get("onPodConditions", [])
+        on_codes = rule.get("onExitCodes")
+        on_conditions = rule.get("onPodConditions", [])
         if on_codes and on_codes["operator"] == "In" and code in on_codes["values"]:
             what = f"Container trainer for pod default/p failed with exit code {code}"
         elif disrupted and {"type": "DisruptionTarget", "status": "True"} in on_conditions:
             what = "Pod default/p has condition DisruptionTarget"
         else:
             continue
-        reason, message = "PodFailurePolicy", f"{what} matching FailJob rule at index {index}"
+        reason = "PodFailurePolicy"
+        message = f"{what} matching FailJob rule at index {index}"
         break
     action = "RestartJobSet"
     for rule in policy["rules"]:
@@ -271,11 +277,11 @@ def test_dry_run_writes_manifests_that_kubectl_takes():
 @pytest.fixture
 def answers(tmp_path, monkeypatch):
     """A function that makes a server answer every request with this status and text, as a proxy does."""
-    said = []
+    output = []
 
     class Proxy(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
-            status, text = said[-1]
+            status, text = output[-1]
             self.send_response(status)
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
@@ -295,7 +301,7 @@ def answers(tmp_path, monkeypatch):
         read_at_import = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
         monkeypatch.setattr(read_at_import, str(tmp_path / "kubeconfig"))
         cluster._client.cache_clear()
-        yield lambda status, text: said.append((status, text.encode()))
+        yield lambda status, text: output.append((status, text.encode()))
         cluster._client().close()
         cluster._client.cache_clear()
         server.shutdown()
@@ -316,8 +322,8 @@ def seen(tmp_path):
 )
 def test_an_answer_that_is_none_of_an_api_server_is_an_outage(answers, seen, text):
     answers(200, text)
-    found = seen()
-    assert found["away"] and "no API server" in found["trouble"] and "0 of 1 runs done" in status.in_words(found)
+    result = seen()
+    assert result["away"] and "no API server" in result["trouble"] and "0 of 1 runs done" in status.in_words(result)
     with pytest.raises(Unavailable, match="no API server"):
         cluster.ask(cluster.CORE, "list_namespaced_pod", "default")
 
@@ -331,10 +337,10 @@ def test_a_server_without_an_answer_is_an_outage(answers, seen, code):
 def test_what_a_cluster_says_forges_no_line(answers, seen):
     message = "no\nd16-e1-01234567   1/1 done\x1b[2J"
     answers(403, json.dumps({"kind": "Status", "message": message}))
-    found = seen()
-    assert not found["away"] and r"no\nd16-e1-01234567   1/1 done\x1b[2J" in found["trouble"]
+    result = seen()
+    assert not result["away"] and r"no\nd16-e1-01234567   1/1 done\x1b[2J" in result["trouble"]
     failed = {"conditions": [{"type": "Failed", "status": "True", "message": message}]}
     assert "\n" not in gke._state({"metadata": {}, "spec": {}, "status": failed}, None)
-    states = {job["name"]: f"failed ({message})" for job in found["jobs"]}
-    lines = status.in_words(status.look(sweepfile.read(epath.Path(found["workdir"])), states)).splitlines()
+    states = {job["name"]: f"failed ({message})" for job in result["jobs"]}
+    lines = status.in_words(status.look(sweepfile.read(epath.Path(result["workdir"])), states)).splitlines()
     assert len(lines) == 2 and "\x1b" not in lines[0]

@@ -151,9 +151,9 @@ def test_two_pods_train_one_job(sweep, on_a_disk, bucket, tmp_path):
                 text=True,
             )
         )
-    said = [pod.communicate(timeout=300)[0] for pod in pods]
-    assert [pod.returncode for pod in pods] == [0, 0], said
-    assert "validation loss" in said[0]  # a pod's log is what its trainer printed
+    printed = [pod.communicate(timeout=300)[0] for pod in pods]
+    assert [pod.returncode for pod in pods] == [0, 0], printed
+    assert "validation loss" in printed[0]  # a pod's log is what its trainer printed
     result = json.loads((job.folder / "branch-8192" / "result.json").read_text())
     assert result["n_devices"] == 2
     assert result["loss"] == pytest.approx(on_a_disk[0][1], abs=1e-5)
@@ -238,7 +238,8 @@ def test_a_try_is_counted_though_the_first_pod_hangs(sweep, tmp_path, text_glob,
             time.sleep(0.01)
         os.kill(owner.pid, signal.SIGKILL)
 
-    whole, before = sweepfile.read(workdir), signal.getsignal(signal.SIGTERM)
+    whole = sweepfile.read(workdir)
+    before = signal.getsignal(signal.SIGTERM)
     threading.Thread(target=kill_the_trainer, daemon=True).start()
     try:
         assert gke.Gke().run_task(whole, whole.job(job.name)) == 75
@@ -250,7 +251,8 @@ def test_a_try_is_counted_though_the_first_pod_hangs(sweep, tmp_path, text_glob,
 def write_sweep(sweep, workdir, fingerprint, **changes):
     """Its only job, with the sweep.json that launch.sweep would have left for GKE."""
     (job,), _ = jobs_lib.load(str(sweep), workdir)
-    job.code, job.corpus = [code_version()], fingerprint
+    job.code = [code_version()]
+    job.corpus = fingerprint
     job.overrides = changes.get("overrides", job.overrides)
     Sweep(workdir, str(sweep), "gke", 1, [], {}, [job]).write()
     return job

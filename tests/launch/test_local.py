@@ -98,7 +98,8 @@ def test_killed_and_stopped_at_random_it_ends_with_the_same_table(sweep, undistu
 
 def kill_at_random(sweep, tmp_path, chance) -> int:
     """Starts the sweep and kills some of its trainers, then itself; returns how many trainers died."""
-    process, n_killed = begin(sweep, tmp_path), 0
+    process = begin(sweep, tmp_path)
+    n_killed = 0
     for _ in range(8 if SOAK else 1):
         wait_for_steps(process, tmp_path, chance.randrange(1, 12))
         for pid in chance.sample(victims := children(process.pid), k=min(1, len(victims))):
@@ -123,8 +124,8 @@ def stop_by_ctrl_c(sweep, tmp_path) -> None:
         halt(children(process.pid)[:1])  # it is woken to save
         process.send_signal(signal.SIGINT)
         process.wait()
-        said = (tmp_path / "stderr.txt").read_text()
-        assert process.returncode == 130 and "the same command continues" in said and "Traceback" not in said
+        output = (tmp_path / "stderr.txt").read_text()
+        assert process.returncode == 130 and "the same command continues" in output and "Traceback" not in output
         assert not children(process.pid)
         assert not (tmp_path / "runs.csv").exists()
 
@@ -154,12 +155,12 @@ def test_what_remains_to_train_does_not_change_how_it_is_trained(sweep, undistur
 
 
 def begin(sweep, workdir):
-    with open(workdir / "stderr.txt", "w") as said:
+    with open(workdir / "stderr.txt", "w") as output:
         return subprocess.Popen(
             helpers.command("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--retries=1000"),
             env=helpers.environment(),
             stdout=subprocess.DEVNULL,
-            stderr=said,
+            stderr=output,
         )
 
 
@@ -252,8 +253,8 @@ def test_two_versions_never_mix_silently(copied, undisturbed, tmp_path):
     original = edited.read_text()
     assert f"{n_rows} of {n_rows} runs were done before" in helpers.run("launch.sweep", *start).stdout
     edited.write_text(original.replace("    return config", "    config.loss.router_z = 0.5\n    return config"))
-    said = helpers.fails("launch.sweep", *start)
-    assert "--mix=config" in said and "was edited" in said
+    output = helpers.fails("launch.sweep", *start)
+    assert "--mix=config" in output and "was edited" in output
 
     path = workdir / "sweep.json"
     begun = json.loads(path.read_text())
@@ -262,25 +263,25 @@ def test_two_versions_never_mix_silently(copied, undisturbed, tmp_path):
     changed = json.loads(path.read_text())
     changed["jobs"][name]["code"] = ["0ld0c0de-jax0.9"]
     path.write_text(json.dumps(changed))
-    said = helpers.fails("launch.sweep", *start)
-    assert "--mix=code" in said and "0ld0c0de-jax0.9" in said
-    said = helpers.fails("launch.collect", f"--workdir={workdir}")
-    assert "--mix=code" in said and "0ld0c0de-jax0.9 in 2 runs" in said and name in said
+    output = helpers.fails("launch.sweep", *start)
+    assert "--mix=code" in output and "0ld0c0de-jax0.9" in output
+    output = helpers.fails("launch.collect", f"--workdir={workdir}")
+    assert "--mix=code" in output and "0ld0c0de-jax0.9 in 2 runs" in output and name in output
     assert helpers.run("launch.sweep", *start, "--mix=code").returncode == 0
     assert {row["code"] for row in rows(workdir)} == {"0ld0c0de-jax0.9", begun["jobs"][name]["code"][0]}
 
     result = next(workdir.glob(f"jobs/{name}/*/result.json"))
     other = json.loads(result.read_text()) | {"corpus_fingerprint": "f" * 16}
     result.write_text(json.dumps(other))
-    said = helpers.run("launch.collect", f"--workdir={workdir}").stdout
-    assert f"{result.parent.relative_to(workdir)}: result.json is damaged; starting the sweep again" in said
+    output = helpers.run("launch.collect", f"--workdir={workdir}").stdout
+    assert f"{result.parent.relative_to(workdir)}: result.json is damaged; starting the sweep again" in output
     result.write_text(json.dumps(storage.sealed(other)))
-    said = helpers.fails("launch.collect", f"--workdir={workdir}")
-    assert "--mix=corpus" in said and "f" * 16 in said
+    output = helpers.fails("launch.collect", f"--workdir={workdir}")
+    assert "--mix=corpus" in output and "f" * 16 in output
     other["record"]["config"]["loss"]["router_z"] = 0.5
     result.write_text(json.dumps(storage.sealed(other)))
-    said = helpers.fails("launch.collect", f"--workdir={workdir}")
-    assert "--mix=config" in said and result.parent.name in said
+    output = helpers.fails("launch.collect", f"--workdir={workdir}")
+    assert "--mix=config" in output and result.parent.name in output
 
 
 @pytest.mark.parametrize(
@@ -298,9 +299,9 @@ def test_two_versions_never_mix_silently(copied, undisturbed, tmp_path):
 )
 def test_an_unusable_sweep_is_refused(tmp_path, text, words):
     (tmp_path / "sweep.py").write_text(text)
-    said = helpers.fails("launch.sweep", f"--sweep={tmp_path / 'sweep.py'}", f"--workdir={tmp_path / 'run'}")
+    output = helpers.fails("launch.sweep", f"--sweep={tmp_path / 'sweep.py'}", f"--workdir={tmp_path / 'run'}")
     for word in words:
-        assert word in said
+        assert word in output
     assert not (tmp_path / "run" / "runs.csv").exists()
 
 
@@ -312,7 +313,8 @@ def test_commands_without_a_sweep_say_so(tmp_path):
 def test_values_reach_the_trainer_unharmed(tmp_path, sweep, text_glob):
     """Spaces, quotes, newlines and $(...) in a flag, in the sweep's file and in its folder: no shell reads them."""
     config = re.search(r"return '(.*?)'", sweep.read_text()).group(1)
-    odd, fingerprint = helpers.odd_path(), helpers.fingerprint(text_glob)
+    odd = helpers.odd_path()
+    fingerprint = helpers.fingerprint(text_glob)
     folder = tmp_path / 'it\'s $(touch pwned) a "folder"\nhere'
     folder.mkdir()
     job = {"n_tokens": (8_192,), "data.path": odd, "data.fingerprint": fingerprint}

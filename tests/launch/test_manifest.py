@@ -15,7 +15,8 @@ from tests.launch import test_gke as gke_tests
 NAMES = [flag.name for flag in flags.FLAGS.get_key_flags_for_module(manifest)]
 OPTIONS = gke_tests.OPTIONS | {"accelerator": "A100:1"}
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
-PROFILE, GIB = "/usr/local/nvidia/lib64/nccl-env-profile.sh", "/usr/local/gib/scripts/set_nccl_env.sh"
+PROFILE = "/usr/local/nvidia/lib64/nccl-env-profile.sh"
+GIB = "/usr/local/gib/scripts/set_nccl_env.sh"
 PATCH = """
 metadata:
   annotations: {gke-gcsfuse/volumes: "true"}
@@ -87,7 +88,7 @@ def test_each_flag_has_its_place(parsed, tmp_path):
         "--annotation=provreq.kueue.x-k8s.io/maxRunDurationSeconds=86400", f"--pod_patch={tmp_path}/pod.yaml",
     )  # fmt: skip
     assert json.loads(json.dumps(chosen)) == chosen  # sweep.json holds it
-    found = gke_tests.manifest(**chosen)
+    result = gke_tests.manifest(**chosen)
     expected = gke_tests.manifest(accelerator="A100:1", spot=False)
     annotation = {"provreq.kueue.x-k8s.io/maxRunDurationSeconds": "86400"}
     expected["metadata"]["labels"]["team"] = "moe"
@@ -113,12 +114,13 @@ def test_each_flag_has_its_place(parsed, tmp_path):
         ],
     }
     change_containers(pod["spec"]["containers"])
-    assert found == expected
-    gke_tests.check(found["spec"]["replicatedJobs"][0]["template"], "V1JobTemplateSpec")
+    assert result == expected
+    gke_tests.check(result["spec"]["replicatedJobs"][0]["template"], "V1JobTemplateSpec")
 
 
 def test_the_autoscaler_may_move_pods_only_where_asked_for(parsed):
-    needed, key = ("--image=i", "--queue=q", "--accelerator=v5e:4x4"), "cluster-autoscaler.kubernetes.io/safe-to-evict"
+    needed = ("--image=i", "--queue=q", "--accelerator=v5e:4x4")
+    key = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
     def evictable(*more):
         return pod_of(gke_tests.manifest(**parsed(*needed, *more)))["metadata"]["annotations"][key]
@@ -242,7 +244,8 @@ def test_the_example_of_a_fast_network_brings_networks_daemon_and_settings(
         for patch in ([], [f"--pod_patch={EXAMPLES}/gpudirect_{name}.yaml"])
     )
     gke_tests.check(fast["spec"]["replicatedJobs"][0]["template"], "V1JobTemplateSpec")
-    pod, spec = pod_of(fast), pod_of(fast)["spec"]
+    pod = pod_of(fast)
+    spec = pod_of(fast)["spec"]
     annotations = pod["metadata"]["annotations"]
     interfaces = json.loads(annotations["networking.gke.io/interfaces"])
     assert interfaces == [

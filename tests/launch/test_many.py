@@ -27,7 +27,8 @@ def get_config():
 
 
 def test_a_field_that_the_config_file_computes_follows_an_override(tmp_path):
-    config, path = tmp_path / "config.py", tmp_path / "sweep.py"
+    config = tmp_path / "config.py"
+    path = tmp_path / "sweep.py"
     config.write_text(CONFIG)
     varied = [{"optimizer.lr_law.constant": 10, "seed": 5}, {"optimizer.lr_law.constant": 8.0}]
     path.write_text(f"def get_sweep():\n    return {str(config)!r}, {varied!r}\n")

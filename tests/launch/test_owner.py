@@ -134,12 +134,12 @@ def test_cancel_signals_nobody_in_another_pid_namespace(sweep, tmp_path, held):
     held.append(process := hold(tmp_path / "sweep.lock", "unshare", "-p", "-f", "--mount-proc", "--kill-child"))
     owner = ownership.owner(tmp_path / "sweep.lock")
     assert owner.pid == 1 and not owner.is_near()
-    said = helpers.fails("launch.cancel", f"--workdir={tmp_path}")
-    assert "a holder (process 1 of another container" in said and "only be stopped from there" in said
+    output = helpers.fails("launch.cancel", f"--workdir={tmp_path}")
+    assert "a holder (process 1 of another container" in output and "only be stopped from there" in output
     assert process.poll() is None and ownership.owner(tmp_path / "sweep.lock") == owner
     assert "at work on it: a holder" in helpers.run("launch.status", f"--workdir={tmp_path}").stdout
-    said = helpers.fails("launch.sweep", f"--sweep={sweep}", f"--workdir={tmp_path}")
-    assert "another launch.sweep works on" in said and "process 1 of another container" in said
+    output = helpers.fails("launch.sweep", f"--sweep={sweep}", f"--workdir={tmp_path}")
+    assert "another launch.sweep works on" in output and "process 1 of another container" in output
 
 
 def test_a_refused_start_changes_nothing(sweep, tmp_path, text_glob, held):
@@ -148,8 +148,8 @@ def test_a_refused_start_changes_nothing(sweep, tmp_path, text_glob, held):
     before = (tmp_path / "run" / "sweep.json").read_bytes()
     held.append(hold(tmp_path / "run" / "sweep.lock"))
     other = sweeps.write_sweep(tmp_path, helpers.write_config(tmp_path, text_glob), {"seed": (1, 2)})
-    said = helpers.fails("launch.sweep", f"--sweep={other}", f"--workdir={tmp_path}/run/", "--mix=config")
-    assert "another launch.sweep works on" in said
+    output = helpers.fails("launch.sweep", f"--sweep={other}", f"--workdir={tmp_path}/run/", "--mix=config")
+    assert "another launch.sweep works on" in output
     assert (tmp_path / "run" / "sweep.json").read_bytes() == before
 
 
@@ -254,13 +254,14 @@ def test_a_lock_that_was_lost_stops_its_holder(how, tmp_path, held):
         path.with_name("new").write_text(ownership.Owner.of(what="another").text())
         path.with_name("new").rename(path)
     assert process.wait(20) == UNAVAILABLE
-    said = process.stderr.read()
-    assert ("was deleted" if how == "deleted" else f"now says another (process {os.getpid()}") in said, said
-    assert "this process ends and writes nothing more" in said
+    output = process.stderr.read()
+    assert ("was deleted" if how == "deleted" else f"now says another (process {os.getpid()}") in output, output
+    assert "this process ends and writes nothing more" in output
 
 
 def test_a_lock_that_is_deleted_while_it_is_taken_is_not_held(tmp_path, monkeypatch):
-    path, acquire = tmp_path / "lock", ownership._acquire
+    path = tmp_path / "lock"
+    acquire = ownership._acquire
 
     def slow(file, kind):
         if path.exists() and not path.with_name("moved").exists():
@@ -282,9 +283,9 @@ def test_a_lease_of_a_process_that_died_here_is_taken_once_its_requests_are_over
     began = time.monotonic()
     with ownership.hold(path, "me"):
         assert lease.EXPIRY / 4 <= time.monotonic() - began
-        said = capfd.readouterr().err
-        assert "which has ended: waiting 4 s for requests that it may have sent" in said
-        assert "which has ended: taken over" in said and "sign of life" not in said
+        output = capfd.readouterr().err
+        assert "which has ended: waiting 4 s for requests that it may have sent" in output
+        assert "which has ended: taken over" in output and "sign of life" not in output
 
 
 def test_of_many_that_want_a_lease_one_gets_it(bucket, monkeypatch):
@@ -298,9 +299,9 @@ def test_of_many_that_want_a_lease_one_gets_it(bucket, monkeypatch):
         subprocess.Popen([sys.executable, "-c", program, os.fspath(path)], stdout=PIPE, stderr=PIPE, text=True)
         for _ in range(4)
     ]
-    said = [process.communicate(timeout=60) for process in processes]
-    assert sum("held" in out for out, _ in said) >= 1
-    for (out, err), process in zip(said, processes, strict=True):
+    output = [process.communicate(timeout=60) for process in processes]
+    assert sum("held" in out for out, _ in output) >= 1
+    for (out, err), process in zip(output, processes, strict=True):
         assert ("held" in out) == (process.returncode == 0), err
         assert "held" in out or "Taken" in err
 
@@ -314,14 +315,15 @@ def test_two_sweeps_started_at_once_on_one_bucket(sweep, bucket):
         subprocess.Popen([*start, f"--workdir={path}"], env=env, stdout=PIPE, stderr=PIPE, text=True)
         for path in (workdir, f"{workdir}/")
     ]
-    said = [process.communicate(timeout=500) for process in both]
+    output = [process.communicate(timeout=500) for process in both]
     codes = sorted(process.returncode for process in both)
-    assert codes in ([0, 0], [0, 2]), said
+    assert codes in ([0, 0], [0, 2]), output
     if codes == [0, 2]:
         i = [process.returncode for process in both].index(2)
-        assert "another launch.sweep works on" in said[i][1] and f"process {both[1 - i].pid} on" in said[i][1], said
+        refusal = output[i][1]
+        assert "another launch.sweep works on" in refusal and f"process {both[1 - i].pid} on" in refusal, output
     else:
-        assert sum("2 of 2 runs were done before" in out for out, _ in said) == 1, said
+        assert sum("2 of 2 runs were done before" in out for out, _ in output) == 1, output
     (job,) = sweepfile.read(workdir).jobs
     steps = [json.loads(line)["step"] for line in (job.folder / "trunk" / "metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(set(steps)) and job.log.read_text().count("training tokens; ") == 1
@@ -329,7 +331,8 @@ def test_two_sweeps_started_at_once_on_one_bucket(sweep, bucket):
 
 def test_a_trainer_that_waited_in_vain_is_tried_again(bucket, held, tmp_path, text_glob):
     """A code of its own where its starter has it wait for an earlier trainer; without that it is a user's mistake."""
-    config, workdir = helpers.write_config(tmp_path, text_glob), f"{bucket}/second"
+    config = helpers.write_config(tmp_path, text_glob)
+    workdir = f"{bucket}/second"
     held.append(process := hold(f"{workdir}/train.lock"))
     for patience, code in (("1", 75), ("0", 2)):
         command = helpers.command("jmoe.train", f"--config={config}", f"--workdir={workdir}")
@@ -364,8 +367,8 @@ def test_no_process_of_a_run_outlives_its_lease(halted, bucket, monkeypatch):
         assert processes[halted].wait(40) == -signal.SIGKILL
         if halted == 0:
             assert processes[1].wait(40) == UNAVAILABLE
-            said = processes[1].stderr.read()
-            assert "train.lock: the store confirmed no renewal of this lease" in said, said
+            output = processes[1].stderr.read()
+            assert "train.lock: the store confirmed no renewal of this lease" in output, output
     finally:
         for process in processes:
             process.kill()

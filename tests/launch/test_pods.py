@@ -50,7 +50,10 @@ class Server(http.server.ThreadingHTTPServer):
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.jobsets, self.pods, self.logs, self.events = {}, [], {}, []
+        self.jobsets = {}
+        self.pods = []
+        self.logs = {}
+        self.events = []
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -124,9 +127,9 @@ def test_logs_are_of_the_newest_pod_of_a_rank_with_the_clusters_words(api, tmp_p
     other = {"involvedObject": {"kind": "Pod", "name": "elsewhere"}, "lastTimestamp": "2026-01-01T00:00:00Z"}
     about = {"reason": "FailedScheduling", "metadata": {}}
     api.events += [reason | about | {"message": "0/3 nodes"}, other | about | {"message": "not ours"}]
-    said = GKE.logs(sweep, job).decode()
-    assert "Suspended=True Queued: no quota" in said
-    assert "FailedScheduling: 0/3 nodes" in said and "not ours" not in said
+    output = GKE.logs(sweep, job).decode()
+    assert "Suspended=True Queued: no quota" in output
+    assert "FailedScheduling: 0/3 nodes" in output and "not ours" not in output
 
     days = [f"2026-01-0{day}T00:00:00Z" for day in (1, 2, 3)]
     api.pods += [pod(name, 0, "a", days[0], "Failed"), pod(name, 0, "b", days[1]), pod(name, 1, "c", days[2])]
@@ -137,7 +140,7 @@ def test_logs_are_of_the_newest_pod_of_a_rank_with_the_clusters_words(api, tmp_p
     for rank, text in ((0, "first"), (1, "other")):  # what the pod of an earlier try left behind
         job.log.parent.mkdir(parents=True, exist_ok=True)
         job.log.write_text(f"==> 2026-01-01T00:00:00Z, a trainer on x <==\n{text}\n")
-        cluster.keep(job, rank)
+        cluster.copy_log(job, rank)
     assert GKE.logs(sweep, job, attempt=1).endswith(b"first\n") and GKE.logs(sweep, job, attempt=2) == b"printed by b\n"
     assert GKE.logs(sweep, job, rank=1, attempt=-2).endswith(b"other\n")
     with pytest.raises(UserError, match="has 2 tries"):
@@ -147,7 +150,8 @@ def test_logs_are_of_the_newest_pod_of_a_rank_with_the_clusters_words(api, tmp_p
 def test_what_is_followed_goes_on_in_the_next_pod_until_the_jobset_is_over(api, tmp_path):
     sweep = sweep_of(tmp_path)
     GKE.submit(sweep)
-    name, job = f"{sweep.id}-{JOBS[2]}", sweep.jobs[2]
+    name = f"{sweep.id}-{JOBS[2]}"
+    job = sweep.jobs[2]
     api.pods.append(pod(name, 0, "a", "2026-01-01T00:00:00Z"))
     api.logs |= {f"{name}-slice-0-0-a": "one\n", f"{name}-slice-0-0-b": "two\n"}
     lines = GKE.follow(sweep, job, None)

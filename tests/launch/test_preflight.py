@@ -119,11 +119,14 @@ def test_a_model_that_cannot_fit(backend, options, accelerator, fits, planned, m
 def test_the_estimate_is_below_what_the_compiler_says(n_experts, dtype, optimizer):
     """It refuses no model that fits: the step takes more than that, and not many times more."""
     config = quickstart.get_config()
-    config.model.d_model, config.model.n_experts, config.model.dtype = 128, n_experts, dtype
-    config.model.group_tokens, config.optimizer.name = 256, optimizer
+    config.model.d_model = 128
+    config.model.n_experts = n_experts
+    config.model.dtype = dtype
+    config.model.group_tokens = 256
+    config.optimizer.name = optimizer
     mesh, compiled = compile_step(config, jax.devices()[:2])
-    found = report(config, mesh, compiled, None)["memory_bytes"]["peak"]
-    assert found / 3 < preflight.least_bytes(config, (2, 1, 1)) < found
+    result = report(config, mesh, compiled, None)["memory_bytes"]["peak"]
+    assert result / 3 < preflight.least_bytes(config, (2, 1, 1)) < result
 
 
 def test_the_recipes_sizes_fit_where_the_paper_trained_them():
@@ -138,8 +141,8 @@ def test_nothing_is_written_for_a_sweep_that_could_not_train(backend, tmp_path, 
     path = sweeps.write_sweep(tmp_path, config, [{"mesh.model": 3}, {}])
     workdir = f"{bucket}/refused" if backend == "gke" else f"{tmp_path}/run"
     flags = ["--image=i", "--queue=q", "--accelerator=v5e:1x1"] if backend == "gke" else []
-    said = helpers.fails("launch.sweep", f"--sweep={path}", f"--workdir={workdir}", f"--backend={backend}", *flags)
-    assert "nothing is started" in said and "config.mesh.model=3" in said
+    output = helpers.fails("launch.sweep", f"--sweep={path}", f"--workdir={workdir}", f"--backend={backend}", *flags)
+    assert "nothing is started" in output and "config.mesh.model=3" in output
     assert not epath.Path(workdir).exists()
     if backend != "gke":
         told = helpers.run(
@@ -159,12 +162,12 @@ def test_too_few_tokens(overrides, words, tmp_path, text_glob):
     """Fresh ones, or held-out ones: on Slurm too, which is not asked, and here without one."""
     path = sweeps.write_sweep(tmp_path, helpers.write_config(tmp_path, text_glob), [overrides])
     for backend in ("local", "slurm"):
-        said = helpers.fails("launch.sweep", f"--sweep={path}", f"--workdir={tmp_path}/run", f"--backend={backend}")
-        assert "nothing is started" in said and words in said
+        output = helpers.fails("launch.sweep", f"--sweep={path}", f"--workdir={tmp_path}/run", f"--backend={backend}")
+        assert "nothing is started" in output and words in output
         assert not (tmp_path / "run" / "sweep.json").exists()
         start = f"--sweep={path}", f"--workdir={tmp_path}/run", f"--backend={backend}", "--dry_run"
-        said = helpers.fails("launch.sweep", *start)
-        assert "this would be refused" in said and words in said
+        output = helpers.fails("launch.sweep", *start)
+        assert "this would be refused" in output and words in output
         skipped = helpers.run("launch.sweep", *start, "--text_elsewhere")
         assert skipped.returncode == 0, skipped.stderr
 
@@ -194,6 +197,6 @@ def test_a_dry_run_refuses_what_the_workdir_would(tmp_path, text_glob):
         (job.folder / "job.json").write_text("{}")
     Sweep(epath.Path(tmp_path / "run"), path, "local", 1, [], {}, jobs).write()
     before = (tmp_path / "run" / "sweep.json").read_text()
-    said = helpers.fails("launch.sweep", f"--sweep={path}", f"--workdir={tmp_path}/run", "--dry_run")
-    assert "this would be refused" in said and "was started with code 0123456789abcdef" in said
+    output = helpers.fails("launch.sweep", f"--sweep={path}", f"--workdir={tmp_path}/run", "--dry_run")
+    assert "this would be refused" in output and "was started with code 0123456789abcdef" in output
     assert (tmp_path / "run" / "sweep.json").read_text() == before

@@ -135,26 +135,31 @@ def test_whatever_happens_to_nodes_it_ends_with_the_same_losses(cluster, run, co
     """An array over two nodes, one of which is drained, set down or lost, or given to another job."""
     varied = {"model.d_model": (16, 32, 48), "model.n_experts": (1, 2, 4, 8)} if SOAK else {"model.n_experts": (1, 4)}
     varied["n_tokens"] = ((8_192, 65_536),)  # longer than all that happens
-    sweep, chance = write_sweep(tmp_path, config, varied), random.Random(1)
+    sweep = write_sweep(tmp_path, config, varied)
+    chance = random.Random(1)
     workdir = tmp_path / "it's $(touch pwned) back\\slash [1] 100% x"
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm", "--retries=1000")
     start += ("--sbatch=--exclusive",)  # a task a node
     n_jobs = 12 if SOAK else 2
-    said = sweeps.started_twice_at_once(run, *start)
-    assert f"nothing to submit: {n_jobs} jobs are queued" in said[0] and f"submitted {n_jobs} jobs" in said[1]
+    output = sweeps.started_twice_at_once(run, *start)
+    assert f"nothing to submit: {n_jobs} jobs are queued" in output[0] and f"submitted {n_jobs} jobs" in output[1]
     assert len(queue(cluster).splitlines()) == n_jobs + 1  # and a collect
     again = run(*start)
     assert f"nothing to submit: {n_jobs} jobs are queued or running" in again.stdout, again.stderr
 
     names = set(json.loads((workdir / "sweep.json").read_text())["jobs"])
-    used, happened = set(), []
+    used = set()
+    happened = []
     for event in EVENTS * (3 if SOAK else 1):
         target = steps(workdir) + chance.randrange(1, 15)
 
-        def on_the_way():
+        def on_the_way(target=target):
             return steps(workdir) > target and running(cluster)
 
-        wait(lambda: eligible_now(cluster) or on_the_way() or finished(cluster), "no step was trained")
+        wait(
+            lambda on_the_way=on_the_way: eligible_now(cluster) or on_the_way() or finished(cluster),
+            "no step was trained",
+        )
         if tasks := running(cluster):
             used |= set(tasks.values())
             task = chance.choice(sorted(tasks))
@@ -165,20 +170,21 @@ def test_whatever_happens_to_nodes_it_ends_with_the_same_losses(cluster, run, co
     wait_for_the_end(cluster)
     assert len(happened) >= len(EVENTS) and used == set(slurm.NODES), (happened, used)
     assert (workdir / "runs.csv").exists(), "the collect after the array did not run"
-    found = losses(workdir)
-    assert len(found) == 2 * n_jobs and {run.split("/")[1] for run in found} == names
+    result = losses(workdir)
+    assert len(result) == 2 * n_jobs and {run.split("/")[1] for run in result} == names
     assert "0 jobs are queued" in run(*start).stdout
     assert SECRET not in "".join(path.read_text(errors="replace") for path in everything(workdir, cluster.folder))
     assert not list(tmp_path.rglob("pwned")) and not os.path.exists("pwned")
     resumed = "".join(path.read_text() for path in workdir.glob("jobs/*/log.txt"))
     assert "stopped by signal 15" in resumed
-    assert alone(sweep, tmp_path / "alone") == found
+    assert alone(sweep, tmp_path / "alone") == result
 
 
 @pytest.mark.skipif(not SOAK, reason="takes minutes, most of them Slurm's own")
 @pytest.mark.parametrize("event", [down, lose, preempt, away])
 def test_a_job_over_two_nodes_survives_what_happens_to_one(event, cluster, run, config, tmp_path):
-    sweep, workdir = write_sweep(tmp_path, config, {"n_tokens": ((8_192, 163_840),)}), tmp_path / "both"
+    sweep = write_sweep(tmp_path, config, {"n_tokens": ((8_192, 163_840),)})
+    workdir = tmp_path / "both"
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm", "--retries=1")
     assert run(*start, "--sbatch=--nodes=2", "--sbatch=--ntasks=2").returncode == 0
     wait(lambda: steps(workdir) > 30, "no step was trained")
@@ -186,16 +192,18 @@ def test_a_job_over_two_nodes_survives_what_happens_to_one(event, cluster, run, 
     assert nodes == "node[1-2]"
     event(cluster, task, "node2")
     wait_for_the_end(cluster)
-    found, undisturbed = losses(workdir), alone(sweep, tmp_path / "alone")
-    assert found.keys() == undisturbed.keys(), run("launch.logs", f"--workdir={workdir}", "--job=d").stdout
-    for name in found:
-        assert float(found[name][0]) == pytest.approx(float(undisturbed[name][0]), abs=1e-3)
+    result = losses(workdir)
+    undisturbed = alone(sweep, tmp_path / "alone")
+    assert result.keys() == undisturbed.keys(), run("launch.logs", f"--workdir={workdir}", "--job=d").stdout
+    for name in result:
+        assert float(result[name][0]) == pytest.approx(float(undisturbed[name][0]), abs=1e-3)
 
 
 @pytest.mark.skipif(not SOAK, reason="Slurm looks at time limits twice a minute")
 def test_at_its_time_limit_a_job_saves_and_is_queued_again(cluster, run, config, tmp_path):
     """Slurm itself sends SIGTERM, two minutes before the limit: here soon after the start."""
-    sweep, workdir = write_sweep(tmp_path, config, {"n_tokens": ((8_192, 409_600),)}), tmp_path / "limited"
+    sweep = write_sweep(tmp_path, config, {"n_tokens": ((8_192, 409_600),)})
+    workdir = tmp_path / "limited"
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm", "--sbatch=--time=2")
     assert run(*start).returncode == 0
     wait(lambda: "BeginTime" in queue(cluster) or finished(cluster), "it is not queued again")
@@ -244,10 +252,12 @@ def everything(*folders):
 
 def test_two_tasks_odd_flags_and_a_failure(cluster, run, config, text_glob, tmp_path):
     """A job over two nodes trains as one process does; flags arrive unharmed; a failure is told and harms no other."""
-    odd, fingerprint = helpers.odd_path(), helpers.fingerprint(text_glob)
+    odd = helpers.odd_path()
+    fingerprint = helpers.fingerprint(text_glob)
     one = {"n_tokens": (8_192,), "data.path": odd, "data.fingerprint": fingerprint}
     jobs = [one, one | {"optimizer.lr_law.constant": 70.0}]
-    sweep, workdir = write_sweep(tmp_path, config, jobs), tmp_path / "two"
+    sweep = write_sweep(tmp_path, config, jobs)
+    workdir = tmp_path / "two"
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm")
     submitted = run(*start, "--sbatch=--ntasks=2", "--sbatch=--comment=not ours", "--sbatch=--nice=1")
     assert submitted.returncode == 2 and "--comment" in submitted.stderr
@@ -279,7 +289,8 @@ def test_a_store_that_gives_no_answer_is_no_try(cluster, run, config, text_glob,
     shorter = cluster.folder / "shorter.py"  # each trainer reads it: the lease of one that could not give it back
     text = pathlib.Path(config).read_text()
     shorter.write_text(f"from jmoe.storage import lease\n\nlease.BEAT, lease.EXPIRY = 2.0, 30.0\n{text}")
-    sweep, workdir = write_sweep(cluster.folder, str(shorter), [job]), f"{bucket}/tasks"
+    sweep = write_sweep(cluster.folder, str(shorter), [job])
+    workdir = f"{bucket}/tasks"
     arrays = "trunk/checkpoints/5/params/ocdbt.process_1/"  # of the second task
     proxy.fail("401", 3000, at=arrays, only=arrays)
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm", "--retries=0")
@@ -326,7 +337,8 @@ def test_a_task_that_slurm_started_again_elsewhere_is_over(cluster, monkeypatch)
 def test_why_a_task_did_not_run_is_told(cluster, run, config, tmp_path):
     """By status, collect and logs, where only Slurm's own output has it; a list that is gone is named, and what Slurm
     refuses leaves no sweep behind."""
-    sweep, workdir = write_sweep(tmp_path, config, {"seed": (0, 1)}), tmp_path / "held"
+    sweep = write_sweep(tmp_path, config, {"seed": (0, 1)})
+    workdir = tmp_path / "held"
     start = ("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm", "--sbatch=--hold")
     refused = run(*start, "--sbatch=--partition=nowhere")
     assert refused.returncode == 2 and "partition" in refused.stderr, refused.stderr
@@ -347,8 +359,8 @@ def test_why_a_task_did_not_run_is_told(cluster, run, config, tmp_path):
     assert " failed " in status and why in status and "/slurm/" in status, status
     assert why in run("launch.collect", f"--workdir={workdir}").stdout
     assert why in run("launch.logs", f"--workdir={workdir}", f"--job={name}").stdout
-    said = "".join(file.read_text() for file in (workdir / "slurm").glob("*.txt"))
-    assert "is not, or no longer, in" in said
+    output = "".join(file.read_text() for file in (workdir / "slurm").glob("*.txt"))
+    assert "is not, or no longer, in" in output
 
     path.unlink()
     assert run(*start).returncode == 0

@@ -22,7 +22,8 @@ def test_one_job_of_a_capped_array(cluster, tmp_path, text_glob, monkeypatch):
         monkeypatch.setenv(name, value)
     config = str(helpers.write_config(tmp_path, text_glob))
     sweep = write_sweep(tmp_path, config, [{"n_tokens": (163_840,)}, {"n_tokens": (8_192,)}, {"n_tokens": (4_096,)}])
-    workdir, told = tmp_path / "capped", tmp_path / "told"
+    workdir = tmp_path / "capped"
+    told = tmp_path / "told"
     (tmp_path / "tell.py").write_text("import os, sys; open(sys.argv[1], 'w').write(os.environ['JMOE_RUNS_MISSING'])")
     here = f"--workdir={workdir}"
     start = ["launch.sweep", f"--sweep={sweep}", here, "--backend=slurm", "--workers=1", "--sbatch=--ntasks=2"]
@@ -65,7 +66,9 @@ def test_tasks_run_what_was_submitted_and_not_what_sweep_json_says_later(cluster
         monkeypatch.setenv(name, value)
     config = str(helpers.write_config(tmp_path, text_glob))
     sweep = write_sweep(tmp_path, config, [{"n_tokens": (4_096,)}])
-    workdir, told, theirs = tmp_path / "shared", tmp_path / "told", tmp_path / "was-run"
+    workdir = tmp_path / "shared"
+    told = tmp_path / "told"
+    theirs = tmp_path / "was-run"
     start = ["launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", "--backend=slurm", "--sbatch=--hold"]
     assert helpers.run(*start, f"--on_done=touch '{told}'").returncode == 0
     (tmp_path / "theirs.py").write_text(f"import pathlib\npathlib.Path({str(theirs)!r}).touch()\n")
@@ -83,10 +86,12 @@ def test_a_watch_waits_while_the_controller_is_away(cluster, tmp_path, text_glob
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
     sweep = write_sweep(tmp_path, str(helpers.write_config(tmp_path, text_glob)), [{"n_tokens": (4_096,)}])
-    here, told, log = f"--workdir={tmp_path / 'watched'}", tmp_path / "told", tmp_path / "watch.txt"
+    here = f"--workdir={tmp_path / 'watched'}"
+    told = tmp_path / "told"
+    log = tmp_path / "watch.txt"
     assert helpers.run("launch.sweep", f"--sweep={sweep}", here, "--backend=slurm", "--sbatch=--hold").returncode == 0
-    with open(log, "w") as said:
-        (watch,) = helpers.start("launch.status", here, "--watch=1", f"--on_done=touch '{told}'", stderr=said)
+    with open(log, "w") as output:
+        (watch,) = helpers.start("launch.status", here, "--watch=1", f"--on_done=touch '{told}'", stderr=output)
         cluster.restart_controller(seconds=10)
         wait(lambda: "looking again in 1 s\n" in log.read_text() or watch.poll() is not None, "it does not wait")
         assert watch.poll() is None and not told.exists(), log.read_text()

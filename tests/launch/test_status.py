@@ -100,7 +100,8 @@ def test_each_failed_job_is_told_once(tmp_path):
         hooks.failed(sweep, job)
     assert (tmp_path / "told").read_text() == f"{half.name} the loss is odd\n"
 
-    given, looks = {"on_failure": sweep.options["on_failure"]}, lambda: [status.see(sweep.workdir)]
+    given = {"on_failure": sweep.options["on_failure"]}
+    looks = lambda: [status.see(sweep.workdir)]
     known = status._report_failures(looks(), None, given)  # earlier failures are in its first table
     (new.folder / "failure.json").unlink()
     trainer.write_failure(new, "and this one", True, 0)

@@ -146,7 +146,8 @@ def test_a_plan_becomes_a_sweep(tmp_path):
 
 def test_each_start_of_lr_halving_adds_the_rates_around_the_best(tmp_path):
     """Losses with a lowest rate for each model, at the end of the grid for one; runs of the highest rate diverge."""
-    path, best = tmp_path / "runs.csv", dict(zip(map(repr, lr_halving.MODELS), (4.1, 3.2, 9.0, 3.8), strict=True))
+    path = tmp_path / "runs.csv"
+    best = dict(zip(map(repr, lr_halving.MODELS), (4.1, 3.2, 9.0, 3.8), strict=True))
 
     def model(job):
         return {field: job[field] for field in lr_halving.MODELS[0]}
@@ -184,9 +185,9 @@ def test_fit_lr_recovers_equation_10(tmp_path):
     (tmp_path / "runs.csv").write_text(fit_runs.learning_rate_runs())
     done = helpers.run("fit", "lr", f"--runs={tmp_path}/runs.csv", "--experts=1,8", f"--out={tmp_path}/lr.json")
     assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "lr.json").read_text())
-    assert found["lr_law"] == pytest.approx(fit_runs.RATES, rel=1e-6)
-    assert len(found["optima"]) == 12 and done.stdout.count("not fitted") == 7  # 4 and 32, and their error
+    result = json.loads((tmp_path / "lr.json").read_text())
+    assert result["lr_law"] == pytest.approx(fit_runs.RATES, rel=1e-6)
+    assert len(result["optima"]) == 12 and done.stdout.count("not fitted") == 7  # 4 and 32, and their error
     assert "config.optimizer.lr_law.n_experts = -0.250000" in done.stdout
 
 

@@ -61,7 +61,8 @@ def test_a_job_outside_is_neither_trained_nor_are_its_files_deleted(begun, tmp_p
 
 
 def test_a_backends_file_runs_only_if_it_is_named(begun, tmp_path):
-    theirs, mark = tmp_path / "theirs.py", tmp_path / "was-run"
+    theirs = tmp_path / "theirs.py"
+    mark = tmp_path / "was-run"
     theirs.write_text(BACKEND.format(mark=str(mark)))
     edit(begun, lambda fields, job: fields.update(backend=str(theirs)))
     here = f"--workdir={begun.workdir}"
@@ -99,7 +100,8 @@ from configs.quickstart import get_config
 @pytest.mark.parametrize("what", ["config_file", "on_failure", "sbatch"])
 def test_a_retry_runs_what_this_users_start_wrote_or_what_is_named(begun, tmp_path, what):
     """A config file, a command and options of sbatch, each put into sweep.json by somebody else."""
-    theirs, mark = tmp_path / "theirs.py", tmp_path / "was-run"
+    theirs = tmp_path / "theirs.py"
+    mark = tmp_path / "was-run"
     theirs.write_text(THEIRS.format(mark=str(mark)))
 
     def change(fields, job):
@@ -128,7 +130,8 @@ def test_an_error_about_a_strangers_sweep_holds_no_escape_codes(begun):
 
 
 def test_collect_runs_the_command_of_its_own_flag(begun, tmp_path):
-    theirs, mine = tmp_path / "theirs", tmp_path / "mine"
+    theirs = tmp_path / "theirs"
+    mine = tmp_path / "mine"
     edit(begun, lambda fields, job: fields["options"].update(on_done=["touch", str(theirs)]))
     here = f"--workdir={begun.workdir}"
     assert helpers.run("launch.collect", here).returncode == 0

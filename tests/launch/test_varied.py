@@ -59,8 +59,8 @@ def test_a_config_file_that_makes_no_config_is_refused_in_a_sentence(tmp_path, t
 
 def test_a_sweep_file_that_exits_says_so(tmp_path):
     (tmp_path / "sweep.py").write_text("import sys; sys.exit(7)")
-    said = helpers.fails("launch.sweep", f"--sweep={tmp_path / 'sweep.py'}", f"--workdir={tmp_path / 'run'}")
-    assert "sweep.py fails: SystemExit: 7" in said
+    output = helpers.fails("launch.sweep", f"--sweep={tmp_path / 'sweep.py'}", f"--workdir={tmp_path / 'run'}")
+    assert "sweep.py fails: SystemExit: 7" in output
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path):
@@ -76,11 +76,11 @@ def test_flags_of_the_config_count_as_if_the_sweep_file_said_them(tmp_path):
     """In names, in what each job is pinned to, and in what a trainer is given; --dry_run takes them from anywhere."""
     flags = ["--config.data.path=books/*.txt", "--config.seed", "3", "--config.batch_tokens=((0,1024),)"]
     more = {"data.path": "books/*.txt", "seed": 3, "batch_tokens": ((0, 1_024),)}
-    said = load(tmp_path, f"return 'configs/quickstart.py', {[more | job for job in JOBS]!r}")
+    output = load(tmp_path, f"return 'configs/quickstart.py', {[more | job for job in JOBS]!r}")
     path = sweeps.write_sweep(tmp_path, "configs/quickstart.py", JOBS)
     jobs, configs = jobs_lib.load(path, epath.Path(tmp_path / "run"), flags)
-    assert [job.fields() for job in jobs] == [job.fields() for job in said]
-    assert [job.command() for job in jobs] == [job.command() for job in said]
+    assert [job.fields() for job in jobs] == [job.fields() for job in output]
+    assert [job.command() for job in jobs] == [job.command() for job in output]
     assert all(configs[job.name].data.path == "books/*.txt" for job in jobs)
 
     workdir = epath.Path(tmp_path / "run")

@@ -39,9 +39,12 @@ class Cluster:
     those that be() was last given. stop() ends its processes."""
 
     def __init__(self, folder: pathlib.Path):
-        self.folder, self.kubeconfig, self._stopped = folder, folder / "kubeconfig", threading.Event()
+        self.folder = folder
+        self.kubeconfig = folder / "kubeconfig"
+        self._stopped = threading.Event()
         self._certificate = f"{folder}/tls/apiserver.crt"
-        self.pods, self.events = folder / "core/pods", folder / "core/events"
+        self.pods = folder / "core/pods"
+        self.events = folder / "core/events"
         for place in (self.pods, self.events):
             place.mkdir(parents=True)
         self.port, etcd, peer = (helpers.free_port() for _ in range(3))
@@ -64,7 +67,8 @@ class Cluster:
         assert _listens(self.port), (folder / "apiserver.out").read_text()[-2000:]
         self._write_kubeconfig()
         loaded = client.Configuration()
-        loaded.host, loaded.ssl_ca_cert = f"https://127.0.0.1:{self.port}", self._certificate
+        loaded.host = f"https://127.0.0.1:{self.port}"
+        loaded.ssl_ca_cert = self._certificate
         loaded.api_key = {"BearerToken": f"Bearer {ADMIN}"}
         self.api = client.CustomObjectsApi(client.ApiClient(loaded))
         for crd in apiserver_crds.crds():
@@ -144,14 +148,15 @@ class Cluster:
         other = versions[0] | {"name": "v9", "storage": False}
         for served, put in (False, [v | {"served": False} for v in versions] + [other]), (True, versions):
             extensions.patch_custom_resource_definition(crd, {"spec": {"versions": put}})
-            helpers.wait_until(lambda: self._has(*kind) == served, [self._server], 60)
+            helpers.wait_until(lambda served=served: self._has(*kind) == served, [self._server], 60)
             if not served:
                 yield
 
     @contextlib.contextmanager
     def older(self, field: str):
         """Within the block, and soon after it began, JobSet is a release whose rules of failures have no such field."""
-        extensions, crd = client.ApiextensionsV1Api(self.api.api_client), f"{JOBSETS[3]}.{JOBSETS[0]}"
+        extensions = client.ApiextensionsV1Api(self.api.api_client)
+        crd = f"{JOBSETS[3]}.{JOBSETS[0]}"
         text = extensions.api_client.sanitize_for_serialization(extensions.read_custom_resource_definition(crd))
         versions, old = text["spec"]["versions"], copy.deepcopy(text["spec"]["versions"])
         policy = old[0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["failurePolicy"]
@@ -254,7 +259,8 @@ class Cluster:
         (replicated,) = item["spec"]["replicatedJobs"]
         (container,) = replicated["template"]["spec"]["template"]["spec"]["containers"]
         told = {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
-        name, place = self.pod(job, {"phase": "Running"}), {"JOB_COMPLETION_INDEX": "0"}
+        name = self.pod(job, {"phase": "Running"})
+        place = {"JOB_COMPLETION_INDEX": "0"}
         program, *arguments = (argument.replace("$$", "$") for argument in container["command"] + container["args"])
         assert program == "python"
         command = [helpers.sys.executable, *arguments]

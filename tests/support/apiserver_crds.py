@@ -23,7 +23,9 @@ def crds() -> list[dict]:
     ]
 
 
-TEXT, NUMBER, TRUTH = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
+TEXT = {"type": "string"}
+NUMBER = {"type": "integer"}
+TRUTH = {"type": "boolean"}
 
 
 def record(required=(), **fields) -> dict:

@@ -21,13 +21,16 @@ def main(name: str, *flags: str) -> None:
     import jax
 
     jax.config.update("jax_traceback_in_locations_limit", 0)  # else paths and numbers of lines are part of a program
-    compile_anew, n_compiled = jax.stages.Lowered.compile, 0
+    compile_anew = jax.stages.Lowered.compile
+    n_compiled = 0
 
     def compile_once(lowered):
         nonlocal n_compiled
-        path, n_compiled = FOLDER / f"{name}-{n_compiled}.json.xz", n_compiled + 1
+        path = FOLDER / f"{name}-{n_compiled}.json.xz"
+        n_compiled = n_compiled + 1
         (topology,) = (flag for flag in flags if flag.startswith("--topology="))
-        effort, libtpu = os.environ["JAX_EXEC_TIME_OPTIMIZATION_EFFORT"], importlib.metadata.version("libtpu")
+        effort = os.environ["JAX_EXEC_TIME_OPTIMIZATION_EFFORT"]
+        libtpu = importlib.metadata.version("libtpu")
         made_of = hashlib.sha256("\n".join([libtpu, topology, effort, lowered.as_text()]).encode()).hexdigest()
         if path.exists() and (read := json.loads(lzma.decompress(path.read_bytes())))["made_of"] == made_of:
             print(f"read from {path}: the same program", file=sys.stderr)

@@ -95,7 +95,8 @@ class Disk:
     """The folder `root` on a disk while what `lines` of strace tell happens to it."""
 
     def __init__(self, root: str, lines: list[str]):
-        self._root_path, self._lines = root, lines
+        self._root_path = root
+        self._lines = lines
         self.root = Folder()
 
     def play(self) -> Iterator[str]:
@@ -147,7 +148,8 @@ class Disk:
             if made:
                 file = File()
                 self._find(path[:-1]).change(**{path[-1]: file})
-            file.position, file.is_appended_to = 0, "O_APPEND" in arguments
+            file.position = 0
+            file.is_appended_to = "O_APPEND" in arguments
             if "O_TRUNC" in arguments:
                 file.shown = b""
             return f"{'make' if made else 'open'} {where}" if made or "O_TRUNC" in arguments else ""
@@ -182,7 +184,9 @@ class Disk:
         assert source and target, "a rename into or out of the folder"
         self._forget_states(source)
         self._forget_states(target)
-        moved, old, new = self._find(source), self._find(source[:-1]), self._find(target[:-1])
+        moved = self._find(source)
+        old = self._find(source[:-1])
+        new = self._find(target[:-1])
         if old is new:
             old.change(**{source[-1]: None, target[-1]: moved})
         else:
@@ -288,7 +292,8 @@ def _paths(arguments: str) -> list[str]:
 
 def _path(name: str, arguments: str) -> str | None:
     """The path that a call is about: a name, perhaps in an open folder, or an open file's."""
-    handle, text = HANDLE.match(arguments), TEXT.search(arguments)
+    handle = HANDLE.match(arguments)
+    text = TEXT.search(arguments)
     folder = _text(handle[1]) if handle else ""
     if name in BY_NAME:
         return _joined(folder, _text(text[1]))

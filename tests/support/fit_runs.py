@@ -129,8 +129,10 @@ def demo_runs(noise=0.01, seed=0):
     rows = []
     for job in jobs:
         config = quickstart.get_config()
-        config.model.d_model, config.model.n_experts = job["model.d_model"], job["model.n_experts"]
-        model, law = config.model, config.optimizer.lr_law
+        config.model.d_model = job["model.d_model"]
+        config.model.n_experts = job["model.n_experts"]
+        model = config.model
+        law = config.optimizer.lr_law
         n_active = 2 * model.d_model * model.vocab_size + 13 * model.n_blocks * model.d_model**2
         rate = law.constant + law.n_active * np.log(n_active) + law.n_experts * np.log(model.n_experts)
         for n_tokens in job["n_tokens"]:
@@ -205,7 +207,8 @@ CHINCHILLA = dict(A=482.01, B=2085.43, E=1.8172, alpha=0.3478, beta=0.3658)
 def dense_runs(n=60, noise=0.003, seed=0, **columns):
     """Runs of a Chinchilla law; more columns by name."""
     rng = np.random.default_rng(seed)
-    size, tokens = np.exp(rng.uniform(np.log(5e7), np.log(5e9), n)), np.exp(rng.uniform(np.log(1e9), np.log(1e11), n))
+    size = np.exp(rng.uniform(np.log(5e7), np.log(5e9), n))
+    tokens = np.exp(rng.uniform(np.log(1e9), np.log(1e11), n))
     c = CHINCHILLA
     loss = (c["E"] + c["A"] / size ** c["alpha"] + c["B"] / tokens ** c["beta"]) * np.exp(noise * rng.normal(size=n))
     return runs_of("dense", size, tokens, np.ones(n), loss, Table("dense", columns, list(range(2, n + 2))))

@@ -22,8 +22,8 @@ writing = threading.Lock()  # a precondition and its write are one
 
 def download(request, response, storage, *args, **kwargs):
     try:
-        found = storage.get_file_obj(request.params["bucket_name"], request.params["object_id"])
-        response["x-goog-generation"] = found["generation"]
+        result = storage.get_file_obj(request.params["bucket_name"], request.params["object_id"])
+        response["x-goog-generation"] = result["generation"]
     except NotFound:
         pass
     plain_download(request, response, storage, *args, **kwargs)
@@ -79,7 +79,8 @@ objects.upload_partial = upload_partial
 
 
 def move(request, response, storage, *args, **kwargs):
-    bucket, source = request.params["bucket_name"], request.params["object_id"]
+    bucket = request.params["bucket_name"]
+    source = request.params["object_id"]
     request.params["dest_bucket_name"] = bucket
     tell = response.json
 

@@ -116,12 +116,12 @@ def run(module: str, *flags, n_devices: int = 1, timeout: float = 300, **options
         return subprocess.run(command(module, *flags), **options)
     process = begin(module, flags, environment(n_devices), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
-        said = process.communicate(timeout=timeout)
+        output = process.communicate(timeout=timeout)
     except BaseException:
         process.kill()
         process.wait()
         raise
-    return subprocess.CompletedProcess(process.args, process.returncode, *said)
+    return subprocess.CompletedProcess(process.args, process.returncode, *output)
 
 
 def fails(module: str, *flags, n_devices: int = 1) -> str:
@@ -142,7 +142,8 @@ def bucket():
 
     Within the block, the environment of this process, and of those it starts, points to that server.
     """
-    port, name = free_port(), "jmoe-test"
+    port = free_port()
+    name = "jmoe-test"
     program = str(pathlib.Path(__file__).with_name("gcs_server.py"))
     flags = ["start", "--host=127.0.0.1", f"--port={port}", "--in-memory", f"--default-bucket={name}"]
     server = subprocess.Popen([sys.executable, program, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -185,10 +186,10 @@ def fingerprint(text_glob) -> str:
 
 def blocks(path) -> list[list[str]]:
     """The commands of each ```sh block, continued lines joined."""
-    found = re.findall(r"^```sh\n(.*?)^```", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    result = re.findall(r"^```sh\n(.*?)^```", path.read_text(), flags=re.MULTILINE | re.DOTALL)
     return [
         [line.split("  #")[0].strip() for line in block.replace("\\\n", " ").splitlines() if line.strip()]
-        for block in found
+        for block in result
     ]
 
 

@@ -28,7 +28,8 @@ def end_with_this_process() -> None:
 
 def marked(mark: str) -> list[int]:
     """The processes that inherited this value of the variable."""
-    entry, pids = f"{VARIABLE}={mark}".encode(), []
+    entry = f"{VARIABLE}={mark}".encode()
+    pids = []
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             if entry in (folder / "environ").read_bytes().split(b"\0"):

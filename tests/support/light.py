@@ -74,9 +74,9 @@ def should_hold():
         "jobset.yaml",
         "report.html",
     )
-    found = (path for name in PACKAGES for kind in kinds for path in (ROOT / name).rglob(kind))
+    result = (path for name in PACKAGES for kind in kinds for path in (ROOT / name).rglob(kind))
     configs = {f"jmoe/shipped/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.py")}
-    return {str(path.relative_to(ROOT)) for path in found} | configs | {f"../../../bin/{name}" for name in SCRIPTS}
+    return {str(path.relative_to(ROOT)) for path in result} | configs | {f"../../../bin/{name}" for name in SCRIPTS}
 
 
 def programs():

@@ -26,13 +26,18 @@ class Proxy:
     """Passes requests on to the server on `port`; `url` is its own address."""
 
     def __init__(self, port: int):
-        self._port, self._lock = port, threading.Lock()
+        self._port = port
+        self._lock = threading.Lock()
         self._plan = []  # outages to come: (request that begins it, the requests that it hits, fault, seconds)
-        self._fault, self._until, self._hit = None, 0.0, ""
+        self._fault = None
+        self._until = 0.0
+        self._hit = ""
         self.failed = collections.Counter()  # requests that went wrong, by fault
         self.deleted = []  # objects that were deleted
         self.requests = []  # all of them, "METHOD PATH"
-        self._share, self._kinds, self._chance = 0.0, (), None  # for requests that fail at random
+        self._share = 0.0
+        self._kinds = ()
+        self._chance = None  # for requests that fail at random
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -63,12 +68,16 @@ class Proxy:
     def fail_at_random(self, kinds=FAULTS, share: float = 1 / 20, seed: int = 0) -> None:
         """Makes that share of the requests outside of outages fail, each with one of the faults `kinds`."""
         with self._lock:
-            self._share, self._kinds, self._chance = share, kinds, random.Random(seed)
+            self._share = share
+            self._kinds = kinds
+            self._chance = random.Random(seed)
 
     def end(self) -> None:
         """Ends every outage and the random faults, and clears the records of requests, failures and deletions."""
         with self._lock:
-            self._plan, self._until, self._share = [], 0.0, 0.0
+            self._plan = []
+            self._until = 0.0
+            self._share = 0.0
             for record in (self.failed, self.deleted, self.requests):
                 record.clear()
 

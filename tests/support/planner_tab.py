@@ -15,8 +15,10 @@ class Planner:
     """The page, opened; `asked` holds every address that it asked for, `errors` all that it complained of."""
 
     def __init__(self, browser, folder, **how):
-        self.tab, self.file = browser.new_page(**how), f"file://{folder}/planner.html"
-        self.asked, self.errors = [], []
+        self.tab = browser.new_page(**how)
+        self.file = f"file://{folder}/planner.html"
+        self.asked = []
+        self.errors = []
         self.tab.on("request", lambda request: self.asked.append(request.url))
         self.tab.on("pageerror", lambda error: self.errors.append(str(error)))
         self.tab.on(

@@ -83,7 +83,8 @@ class Cluster:
             f"NodeName={name} NodeAddr={address} Port={port} CPUs=2 RealMemory=1000"
             for (name, address), port in zip(NODES.items(), ports, strict=True)
         ]
-        host, nodes = socket.gethostname().split(".")[0], "\n".join(described)
+        host = socket.gethostname().split(".")[0]
+        nodes = "\n".join(described)
         self._conf = self.folder / "slurm.conf"
         self._conf.write_text(CONF.format(folder=self.folder, host=host, controller_port=controller_port, nodes=nodes))
         self.environment = {"SLURM_CONF": str(self._conf)}
@@ -107,8 +108,8 @@ class Cluster:
 
     def states(self) -> dict[str, str]:
         """The nodes' states as sinfo names them; all "unknown" while the controller gives no answer."""
-        said = self.call("sinfo", "-h", "-N", "-p", "main", "-o", "%N %T", check=False).stdout.split()
-        return dict.fromkeys(NODES, "unknown") | dict(zip(said[::2], said[1::2], strict=True))
+        output = self.call("sinfo", "-h", "-N", "-p", "main", "-o", "%N %T", check=False).stdout.split()
+        return dict.fromkeys(NODES, "unknown") | dict(zip(output[::2], output[1::2], strict=True))
 
     def restart_controller(self, seconds: float) -> None:
         """Ends the controller, and starts it again after `seconds`."""
@@ -154,10 +155,10 @@ class Cluster:
     def report(self) -> str:
         """The queue, the nodes with the reasons of those that take no job, and the end of each log."""
         commands = (["squeue", "-r", "-o", "%i %j %T %r %N"], ["sinfo", "-N", "-o", "%N %T %E"])
-        said = [self.call(*command, check=False).stdout for command in commands]
+        output = [self.call(*command, check=False).stdout for command in commands]
         for log in sorted(self.folder.glob("slurm*.log")):
-            said.append(f"{log.name}:\n" + "\n".join(log.read_text(errors="replace").splitlines()[-12:]))
-        return "\n".join(said)
+            output.append(f"{log.name}:\n" + "\n".join(log.read_text(errors="replace").splitlines()[-12:]))
+        return "\n".join(output)
 
     def stop(self, keep=False):
         self.call("scancel", "--user=root", check=False)

@@ -49,7 +49,8 @@ def kill_until_done(
 
     Returns what each kill hit, "start", "step" or "save".
     """
-    hits, log_path = [], workdir.with_name(workdir.name + ".log")
+    hits = []
+    log_path = workdir.with_name(workdir.name + ".log")
     newest = {}
     while True:
         log_path.write_text("")
@@ -115,12 +116,12 @@ def check_resumed(said: str, newest: dict[str, int]) -> None:
 
 def saves(workdir) -> dict[str, int]:
     """The newest whole save of each segment."""
-    found = {}
+    result = {}
     for folder in workdir.glob("*/checkpoints/[0-9]*"):
         if folder.name.isdigit():
             segment = folder.parent.parent.name
-            found[segment] = max(found.get(segment, 0), int(folder.name))
-    return found
+            result[segment] = max(result.get(segment, 0), int(folder.name))
+    return result
 
 
 def progress(workdir) -> int:
@@ -174,7 +175,8 @@ def assert_same_run(one, other, segment: str = "branch-16384") -> None:
 def kill(n_kills: int, seconds: float, seed: int) -> None:
     """Makes `n_kills` kills, half of them in runs of two processes, or as many as are begun within `seconds`."""
     print(f"seed {seed}: the same seed chooses the same kinds of moments", flush=True)
-    chance, began = random.Random(seed), time.monotonic()
+    chance = random.Random(seed)
+    began = time.monotonic()
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(tempfile.mkdtemp(prefix="jmoe-soak-"))
         stack.push(lambda kind, *_: print(f"kept: {folder}") if kind else shutil.rmtree(folder))
@@ -184,14 +186,17 @@ def kill(n_kills: int, seconds: float, seed: int) -> None:
         for n_processes, n, until in ((1, n_kills - n_kills // 2, 0.5 * seconds), (2, n_kills // 2, seconds)):
             undisturbed = folder / f"undisturbed-{n_processes}"
             kill_until_done(config, undisturbed, 0, n_processes, chance)
-            n_done, n_runs, elapsed = 0, 0, 0.0
+            n_done = 0
+            n_runs = 0
+            elapsed = 0.0
             while n_done < n and (elapsed < until or not n_runs):
                 n_runs += 1
                 workdir = folder / f"killed-{n_processes}-{n_runs}"
                 most = 10 if n_processes == 1 else 5  # a survivor of two takes a minute to notice
                 hits = kill_until_done(config, workdir, min(most, n - n_done), n_processes, chance)
                 assert_same_run(undisturbed, workdir)
-                n_done, elapsed = n_done + len(hits), time.monotonic() - began
+                n_done = n_done + len(hits)
+                elapsed = time.monotonic() - began
                 counted = ", ".join(f"{hits.count(kind)} in a {kind}" for kind in ("start", "step", "save"))
                 print(
                     f"run {n_runs} of {n_processes} process(es): {len(hits)} kills ({counted}), the same to the last "
@@ -228,7 +233,8 @@ def main():
     flags = flags.parse_args()
     if flags.part:
         return kill(flags.kills, 45 * flags.minutes, flags.seed)
-    began, total = time.monotonic(), 60 * flags.minutes - 60
+    began = time.monotonic()
+    total = 60 * flags.minutes - 60
     kills = ["--part=kills", f"--kills={flags.kills}", f"--seed={flags.seed}", f"--minutes={SHARE * flags.minutes}"]
     outcomes = {"kills": within(SHARE * total, [sys.executable, __file__, *kills])}
     paths = [str(pathlib.Path(__file__).parents[1] / name) for name in flags.tests]

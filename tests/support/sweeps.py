@@ -12,7 +12,8 @@ from launch import jobs as jobs_lib
 from launch import sweepfile
 from launch.backend import Sweep
 
-OLD, CORPUS = "0ld0c0de-jax0.9", "c" * 16
+OLD = "0ld0c0de-jax0.9"
+CORPUS = "c" * 16
 
 
 def write_sweep(folder, config, varied) -> str:
@@ -28,7 +29,8 @@ def begin(path: str, workdir, backend: str = "local", code: str = "", corpus: st
     jobs, _ = jobs_lib.load(path, epath.Path(workdir))
     code = code or code_version()
     for job in jobs:
-        job.code, job.corpus = [code], corpus
+        job.code = [code]
+        job.corpus = corpus
         sweepfile.write_job(job)
     sweep = Sweep(epath.Path(workdir), path, backend, 1, [], {"sbatch": []} | options, jobs)
     sweep.write()

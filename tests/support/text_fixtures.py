@@ -22,9 +22,9 @@ def documents() -> list[str]:
     """A few hundred paragraphs of the standard library's source, and what is hard about text."""
     folder = pathlib.Path(os.__file__).parent
     modules = [(folder / f"{name}.py").read_text() for name in ("argparse", "json/decoder", "inspect")]
-    found = [part for module in modules for part in module.split("\n\n") if part.strip()]
+    result = [part for module in modules for part in module.split("\n\n") if part.strip()]
     hard = [SPECIAL, "äöü → 漢字 🙂 e\u0301", "\x00\x1f\u2028", " " * 1000 + "x", "a" * 3000, "'s 're\r\n\t", ""]
-    return found + hard + found[:20]
+    return result + hard + result[:20]
 
 
 @pytest.fixture(scope="session")
@@ -144,7 +144,9 @@ def settings(path="", tokenizer="bytes", **more):
 def tiny(**fields):
     """A config of rows of 16 tokens whose run is 4,096 tokens long."""
     config = quickstart.get_config()
-    config.data.seq_len, config.n_tokens, config.batch_tokens = 16, (4096,), ((0, 128), (1024, 256))
+    config.data.seq_len = 16
+    config.n_tokens = (4096,)
+    config.batch_tokens = ((0, 128), (1024, 256))
     config.optimizer.warmup_tokens = 128
     config.model.d_model = 16
     config.update_from_flattened_dict(fields)

@@ -31,7 +31,9 @@ class Process:
     """As subprocess.Popen, as far as tests use it; what is to be a pipe is a file."""
 
     def __init__(self, module: str, flags: list[str], environment: dict, stdout, stderr):
-        self.args, self.returncode, self._said = [module, *flags], None, [None, None]
+        self.args = [module, *flags]
+        self.returncode = None
+        self._said = [None, None]
         request = json.dumps([module, flags, environment, os.getcwd()]).encode()
         self._files = [tempfile.TemporaryFile() if to == subprocess.PIPE else None for to in (stdout, stderr)]
         with open(os.devnull, "wb") as nowhere:
@@ -122,7 +124,8 @@ def _serve(asked: socket.socket) -> str:
         os.environ.clear()
         os.environ.update(environment)
         os.chdir(folder)
-        sys.path[0], sys.argv[1:] = folder, flags
+        sys.path[0] = folder
+        sys.argv[1:] = flags
         signal.signal(signal.SIGINT, signal.default_int_handler)
         return module
 
