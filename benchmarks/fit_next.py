@@ -119,7 +119,7 @@ def refitted(law, table, true, extra, rng, fits):
 def best_losses(coefficients, flops):
     """ln of the loss [k] of the best model at a budget, for laws of `coefficients` [k, n]; NaN where there is none."""
     c = {name: values[:, None] for name, values in zip(JOINT.names, np.transpose(coefficients))}
-    m, mu, n, nu, floor = JOINT.at_experts(c, np.array(EXPERTS, float))[:5]
+    m, mu, n, nu, floor = JOINT.chinchilla_coefficients_at(c, np.array(EXPERTS, float))[:5]
     size, tokens = optimum.compute_optimal(m, mu, n, nu, flops)
     return np.log(np.nanmin(np.where(np.isnan(size), np.nan, m * size**mu + n * tokens**nu + floor), axis=1))
 

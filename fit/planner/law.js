@@ -31,7 +31,7 @@ export const lossOfColumns = (law, columns) => lossOfEntries(law, entriesOf(law,
 export function lawAt(law, shape, e, coefficients = law.coefficients) {
   if (law.closed && law.counts_embedding) {
     // A Chinchilla law at each number of experts (Eq. 5); k is 1 but where size and data are coupled.
-    const [m, mu, n, nu, c, k = 1] = FORMULAS[law.form].at_experts(coefficients, e);
+    const [m, mu, n, nu, c, k = 1] = FORMULAS[law.form].chinchilla_coefficients_at(coefficients, e);
     return { loss: (size, tokens) => (m * size ** mu + n * tokens ** nu) ** k + c, exponents: [mu, nu] };
   }
   const entries = entriesOf(law, coefficients);

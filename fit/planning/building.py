@@ -205,7 +205,7 @@ def _losses(law: Law, architecture: Architecture, models: list[Model], n_tokens:
     size, total, width = np.array([(m.n_active, m.n_total, m.d_model) for m in models], float).T
     experts = np.array([hardware.law_experts(architecture, m.n_experts) for m in models], float)
     tokens = np.array(n_tokens, float)
-    if law.form.at_experts:
+    if law.form.chinchilla_coefficients_at:
         return optimum.loss_of(law, architecture, experts, size, tokens)
     less = 0 if law.counts_embedding else architecture.ends * width
     counts = dict(n_active=size - less, n_total=total - less, n_tokens=tokens)

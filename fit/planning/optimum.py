@@ -71,7 +71,7 @@ def loss_of(
     """Loss of models of an architecture, whatever the law reads of them; the numbers broadcast together."""
     coefficients = coefficients or law.coefficients
     if law.closed_form:
-        return law.at_experts(n_experts, coefficients).loss(n_active, n_tokens)
+        return law.chinchilla_coefficients_at(n_experts, coefficients).loss(n_active, n_tokens)
     d_model = architecture.d_model(n_active, n_experts)
     return law.loss(coefficients, columns_of(law, architecture, d_model, n_experts, n_tokens))
 
@@ -181,7 +181,7 @@ def solve(
     loss = lambda n: loss_of(law, architecture, n_experts, n, np.maximum(constraints.tokens(n), 1), coefficients)
     closed_form = law.closed_form and constraints.clock is None
     if closed_form:
-        reduced = np.broadcast_arrays(*law.at_experts(n_experts, coefficients), n_experts)[:4]
+        reduced = np.broadcast_arrays(*law.chinchilla_coefficients_at(n_experts, coefficients), n_experts)[:4]
         size = np.broadcast_to(_closed_form(reduced, n_experts, constraints), shape)
     else:
         last = constraints.size(1)
@@ -219,7 +219,7 @@ def unconstrained(
 ) -> tuple[Array, Array, Array]:
     """(n_active, n_tokens, loss) of the compute-optimal models, however small; NaN where there is no optimum."""
     if law.closed_form:
-        reduced = law.at_experts(n_experts, coefficients)
+        reduced = law.chinchilla_coefficients_at(n_experts, coefficients)
         size, tokens = compute_optimal(*reduced[:4], flops)
         return size, tokens, reduced.loss(size, tokens)
     best = solve(law, n_experts, architecture, Constraints(flops=flops), coefficients)
@@ -231,7 +231,7 @@ def usable_draws(law: Law, experts: Floats) -> Array:
     count = len(law.record["bootstrap"]["draws"])
     if not law.closed_form:
         return np.ones(count, bool)
-    reduced = [law.at_experts(e, law.draws) for e in experts]
+    reduced = [law.chinchilla_coefficients_at(e, law.draws) for e in experts]
     return np.all([np.broadcast_to((at.mu < 0) & (at.nu < 0), count) for at in reduced], axis=0)
 
 

@@ -40,7 +40,7 @@ class Repeated(Law):
         n_active, n_tokens, n_experts = (
             np.asarray(columns.get(name, 1.0), float) for name in ("n_active", "n_tokens", "n_experts")
         )
-        reduced = self.fresh.at_experts(n_experts, coefficients)
+        reduced = self.fresh.chinchilla_coefficients_at(n_experts, coefficients)
         return reduced.loss(*self.effective(reduced, n_active, n_tokens))
 
     def effective(self, reduced: Reduced, n_active: Numbers, n_tokens: Numbers) -> tuple[Array, Array]:
@@ -61,7 +61,7 @@ def of_law(law: Law, unique_tokens: float, slack: float = optimum.NEAR) -> Repea
     """The Repeated law; UserError where `law` is no Chinchilla law at each number of experts, or counts otherwise than
     a plan."""
     law.check_plannable()
-    if not law.form.at_experts:
+    if not law.form.chinchilla_coefficients_at:
         raise UserError(sentences.NO_REPEATS.format(form=law.form.name))
     if not law.counts_embedding:
         raise UserError(sentences.REPEATS_OWN_COUNTS.format(law=law.name))
@@ -74,7 +74,7 @@ def add_to(plan: Json, law: Repeated, architecture: Architecture, constraints: C
     once = optimum.optima(law, architecture, dataclasses.replace(constraints, epochs=1.0), experts)
     rows = {}
     for row in plan["optima"]:
-        reduced = law.fresh.at_experts(e := row["n_experts"])
+        reduced = law.fresh.chinchilla_coefficients_at(e := row["n_experts"])
         size, tokens = map(float, law.effective(reduced, row["n_active"], row["n_tokens"]))
         epochs = row["n_tokens"] / law.unique_tokens
         rows[e] = dict(n_experts=e, epochs=epochs, effective_n_active=size, effective_tokens=tokens)

@@ -42,7 +42,7 @@ def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops") -> dict:
     law_flops and factor are None where no compute in reach gives the loss; intervals are None without draws. Raises
     UserError for a law with no optimum of size and tokens, or a bad value in runs."""
     law.check_plannable()
-    if not law.form.at_experts:
+    if not law.form.chinchilla_coefficients_at:
         raise UserError(sentences.NO_SPEEDUP.format(law=law.name, form=law.form.name))
     size, tokens, loss = (runs.numbers(name) for name in ("n_active", "n_tokens", "loss"))
     sense.check(runs)
@@ -123,7 +123,7 @@ def _log_factors(
     out = np.full(log_loss.shape, np.nan)
     grid = np.exp(np.linspace(np.log(flops.min() / FURTHEST), np.log(flops.max() * FURTHEST), POINTS))
     for e in np.unique(experts):
-        reduced = law.at_experts(e, coefficients)
+        reduced = law.chinchilla_coefficients_at(e, coefficients)
         losses = np.log(np.atleast_2d(reduced.loss(*compute_optimal(*reduced[:4], grid))))
         if drawn:
             losses = losses + law.log_change(grid[None])
