@@ -48,7 +48,7 @@ def truth_of(kind: str, rng: np.random.Generator) -> dict[str, float]:
 
 def sweep(truth: dict[str, float], runs: int, noise: float, rng: np.random.Generator) -> Table:
     """Returns simulated runs at a few budgets, with sizes around the best."""
-    reduced = FORMS["chinchilla_coupled"].at_experts(truth, np.ones(1))
+    reduced = FORMS["chinchilla_coupled"].chinchilla_coefficients_at(truth, np.ones(1))
     budgets, sizes = BUDGETS[runs]
     flops = np.repeat(np.geomspace(1e18, 1e20, budgets), sizes)
     best = optimum.compute_optimal(*reduced[:4], flops)[0]
@@ -69,7 +69,7 @@ def simulate(kind: str, runs: int, noise: float, repeat: int) -> dict:
     table = sweep(truth, runs, noise, rng)
     law = fit.law(table, bootstrap=100, seed=repeat)
     flops = 10 * 6 * float(np.max(table.numbers("n_active") * table.numbers("n_tokens")))
-    reduced = FORMS["chinchilla_coupled"].at_experts(truth, np.ones(1))
+    reduced = FORMS["chinchilla_coupled"].chinchilla_coefficients_at(truth, np.ones(1))
     n_active, n_tokens = optimum.compute_optimal(*reduced[:4], flops)
     expected = dict(loss=reduced.loss(n_active, n_tokens), n_active=n_active, n_tokens=n_tokens)
     plan = fit.plan(law, flops=flops)

@@ -136,7 +136,7 @@ def coverage(seed: int, design: Design) -> dict[str, np.ndarray | list]:
     contained = {}
     for times in (1, 10):
         flops = times * 6 * (runs.n_active * runs.n_tokens).max()
-        size, tokens = optimum.compute_optimal(*true.at_experts(e)[:4], flops)
+        size, tokens = optimum.compute_optimal(*true.chinchilla_coefficients_at(e)[:4], flops)
         loss = true.predict(size, tokens, e)
         low, high = law.predict_interval(size, tokens, e)
         contained[f"law {times}x"] = (low <= loss) & (loss <= high)
@@ -146,14 +146,17 @@ def coverage(seed: int, design: Design) -> dict[str, np.ndarray | list]:
     draws = {name: value[:, None] for name, value in law.draws.items()}
     with np.errstate(all="ignore"):
         ends = np.nanpercentile(
-            optimum.compute_optimal(*law.at_experts(e, draws)[:4], flops), [10, 90], axis=1, method="weibull"
+            optimum.compute_optimal(*law.chinchilla_coefficients_at(e, draws)[:4], flops),
+            [10, 90],
+            axis=1,
+            method="weibull",
         )
     contained["optimum 10x"] = (ends[0] <= [size, tokens]) & ([size, tokens] <= ends[1])
     for name, p in record["profile"].items():
         low = p["low"] or 0
         high = p["high"] or np.inf
         contained[f"profile {name}"] = [low <= design.truth[name] <= high]
-    exponents = law.at_experts(e)
+    exponents = law.chinchilla_coefficients_at(e)
     contained["plannable"] = [np.all(exponents[1] < 0) and np.all(exponents[3] < 0)]
     return contained
 

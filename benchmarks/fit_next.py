@@ -142,7 +142,7 @@ def refitted(
 def best_losses(coefficients: np.ndarray, flops: float) -> np.ndarray:
     """Returns ln of the best model's loss [k] at a budget, for laws of `coefficients` [k, n]; NaN if there is none."""
     c = {name: values[:, None] for name, values in zip(JOINT.names, np.transpose(coefficients), strict=True)}
-    m, mu, n, nu, floor = JOINT.at_experts(c, np.array(EXPERTS, float))[:5]
+    m, mu, n, nu, floor = JOINT.chinchilla_coefficients_at(c, np.array(EXPERTS, float))[:5]
     size, tokens = optimum.compute_optimal(m, mu, n, nu, flops)
     return np.log(np.nanmin(np.where(np.isnan(size), np.nan, m * size**mu + n * tokens**nu + floor), axis=1))
 

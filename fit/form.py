@@ -143,7 +143,7 @@ class Reduced(typing.NamedTuple):
 
 def _reduced(page: typing.Any, c: ByName, n_experts: Numbers) -> Reduced:
     """The Chinchilla law that a page's law is at these numbers of experts."""
-    return Reduced(*page.at_experts(c, n_experts))
+    return Reduced(*page.chinchilla_coefficients_at(c, n_experts))
 
 
 class Form:
@@ -165,7 +165,7 @@ class Form:
       exponents: {column: (coefficient, divisor)}, the exponent of each column's own term, such as alpha of a N^alpha;
         of several terms the first. Divided by its divisor it has the sign of that term's a.
       separate: SEPARATE of the page, or None.
-      at_experts: the Chinchilla law at each number of experts, where the law is one.
+      chinchilla_coefficients_at: the Chinchilla law at each number of experts, where the law is one.
       bounds: of the entries of `params`, [n, 2].
       prior: of the entries whose coefficients declare one; with_prior puts another in its place.
       published: the published starts of each entry of `params`.
@@ -187,9 +187,9 @@ class Form:
         self.slopes = self._slopes()
         self.exponents = dict(reversed([slope for c in declarations if c.positive for slope in c.slopes.items()]))
         self.separate: typing.Any = getattr(page, "SEPARATE", None)
-        self.at_experts: Callable[[ByName, Numbers], Reduced] | None = None
-        if hasattr(page, "at_experts"):
-            self.at_experts = functools.partial(_reduced, page)
+        self.chinchilla_coefficients_at: Callable[[ByName, Numbers], Reduced] | None = None
+        if hasattr(page, "chinchilla_coefficients_at"):
+            self.chinchilla_coefficients_at = functools.partial(_reduced, page)
         self.bounds = np.array([c.entry_bounds for c in declarations], float)
         self.prior = self._declared_prior()
         self.published = [self._start_entries(name) for name in self.names]
@@ -221,7 +221,7 @@ class Form:
     def of_loss_alone(self) -> Form:
         """This form without its closed form of an optimum: plans then ask it for losses only."""
         form = copy.copy(self)
-        form.at_experts = None
+        form.chinchilla_coefficients_at = None
         return form
 
     def smallest_share(self, name: str) -> float:

@@ -228,9 +228,9 @@ class Law:
     def closed_form(self) -> bool:
         """Whether a plan may use the law's closed form at a number of experts: it has one, and its n_active is the
         planner's, which counts embedding and head."""
-        return bool(self.form.at_experts) and self.counts_embedding
+        return bool(self.form.chinchilla_coefficients_at) and self.counts_embedding
 
-    def at_experts(self, n_experts: Numbers, coefficients: ByName | None = None) -> Reduced:
+    def chinchilla_coefficients_at(self, n_experts: Numbers, coefficients: ByName | None = None) -> Reduced:
         """The Chinchilla law that this law is at each n_experts (Eq. 5 of the joint law's paper).
 
         Args:
@@ -240,12 +240,12 @@ class Law:
           UserError: where the law has no such form.
         """
         self.check_plannable()
-        if not self.form.at_experts:
+        if not self.form.chinchilla_coefficients_at:
             raise UserError(
                 f"--law={self.name}: the {self.form.name} law is no Chinchilla law at each number of experts, so it "
                 "has no such table or picture"
             )
-        return self.form.at_experts(coefficients or self.coefficients, np.asarray(n_experts, float))
+        return self.form.chinchilla_coefficients_at(coefficients or self.coefficients, np.asarray(n_experts, float))
 
     def log_change(self, flops: Numbers, draws: slice | Array = slice(None)) -> np.ndarray:
         """By how much the form's own error changes the log loss of models in the bootstrap's draws.

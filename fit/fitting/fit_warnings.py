@@ -101,10 +101,10 @@ def two_groups(values: Array) -> float | None:
 def plan_warnings(fit: search.Fit, runs: Runs) -> list[str]:
     """Sentences that say where fit plan would refuse this law."""
     form = fit.form
-    if not form.at_experts:
+    if not form.chinchilla_coefficients_at:
         return []
     experts = np.unique([*runs.n_experts, *EXPERTS]) if "n_experts" in form.columns else np.ones(1)
-    reduced = form.at_experts(fit.coefficients, experts)
+    reduced = form.chinchilla_coefficients_at(fit.coefficients, experts)
     warnings = []
     for name, exponent in (("n_active", reduced.mu), ("n_tokens", reduced.nu)):
         rising = exponent >= 0

@@ -5,12 +5,14 @@ log_loss(xp, c, x) of coefficients and columns by name, and PRESETS (published c
 add
 
   scaled_starts  random starts in the measure of the runs, entries of `params` by name
-  at_experts     where the law is a Chinchilla law at each number of experts: its (m, mu, n, nu, c), for plans in
+  chinchilla_coefficients_at(c, n_experts)
+                 where the law is a Chinchilla law at each number of experts: its (m, mu, n, nu, c), for plans in
                  closed form
   FLOOR          the name of c of an additive law, (size + data) + c, whose log_reducible_loss(xp, c, x) is
                  ln(size + data): it can be fitted with both coupled, too (_coupled.py), as NAME_coupled
-  JAVASCRIPT     an object in JavaScript with log_loss(c, x) and, where there is one, at_experts(c, n_experts), for the
-                 planner page; it may call logaddexp(a, b) and FORMULAS.NAME. With FLOOR it has log_reducible_loss, too
+  JAVASCRIPT     an object in JavaScript with log_loss(c, x) and, where the page has it, chinchilla_coefficients_at(c,
+                 n_experts), for the planner page; it may call logaddexp(a, b) and FORMULAS.NAME. With FLOOR it has
+                 log_reducible_loss, too
   SEPARATE       the law that is fitted to the runs of each number of experts alone, and how this one contains it
 
 A preset may also say
@@ -50,7 +52,7 @@ def _pages() -> Iterator[Any]:
 
 def _order(form: Form) -> tuple[bool, int, str]:
     """The sort key of a form: forms with plans in closed form first, then those that read most columns."""
-    return not form.at_experts, -len(form.columns), form.name
+    return not form.chinchilla_coefficients_at, -len(form.columns), form.name
 
 
 _PAGES = [*_pages()]

@@ -39,9 +39,9 @@ def coupled(page: ModuleType) -> types.SimpleNamespace:
         """ln L of coefficients c and columns x by name."""
         return xp.logaddexp(c["k"] * page.log_reducible_loss(xp, c, x), c[f"ln {page.FLOOR}"])
 
-    def at_experts(c: ByName, n_experts: Numbers) -> tuple[Numbers, ...]:
+    def chinchilla_coefficients_at(c: ByName, n_experts: Numbers) -> tuple[Numbers, ...]:
         """(m, mu, n, nu, c, k) of L = (m N^mu + n D^nu)^k + c."""
-        return (*page.at_experts(c, n_experts), c["k"])
+        return (*page.chinchilla_coefficients_at(c, n_experts), c["k"])
 
     def scaled_starts(rng: np.random.Generator, count: int, runs: Runs) -> dict[str, Array]:
         """Those of the additive law, moved such that size and data make the same loss for any k."""
@@ -63,8 +63,8 @@ def coupled(page: ModuleType) -> types.SimpleNamespace:
   log_loss(c, x) {{
     return logaddexp(c.k * FORMULAS.{additive}.log_reducible_loss(c, x), c["ln {page.FLOOR}"]);
   }},
-  at_experts(c, n_experts) {{
-    return [...FORMULAS.{additive}.at_experts(c, n_experts), c.k];
+  chinchilla_coefficients_at(c, n_experts) {{
+    return [...FORMULAS.{additive}.chinchilla_coefficients_at(c, n_experts), c.k];
   }},
 }}"""
 
@@ -77,7 +77,7 @@ def coupled(page: ModuleType) -> types.SimpleNamespace:
         PRESETS=getattr(page, "COUPLED_PRESETS", {}),
         SEPARATE=separate,
         log_loss=log_loss,
-        at_experts=at_experts,
+        chinchilla_coefficients_at=chinchilla_coefficients_at,
         scaled_starts=scaled_starts,
     )
     if hasattr(page, "JAVASCRIPT"):

@@ -45,13 +45,13 @@ JAVASCRIPT = """{
   log_loss(c, x) {
     return logaddexp(FORMULAS.chinchilla.log_reducible_loss(c, x), c["ln E"]);
   },
-  at_experts(c, n_experts) {
+  chinchilla_coefficients_at(c, n_experts) {
     return [c.A, -c.alpha, c.B, -c.beta, c.E];
   },
 }"""
 
 
-def at_experts(c: ByName, n_experts: Numbers) -> tuple[Numbers, ...]:
+def chinchilla_coefficients_at(c: ByName, n_experts: Numbers) -> tuple[Numbers, ...]:
     """(m, mu, n, nu, c) of L = m N^mu + n D^nu + c; the same for every n_experts, which only gives the shape."""
     ones = np.ones_like(n_experts, dtype=float)
     return c["A"] * ones, -c["alpha"] * ones, c["B"] * ones, -c["beta"] * ones, c["E"] * ones

@@ -85,7 +85,7 @@ JAVASCRIPT = """{
   log_loss(c, x) {
     return logaddexp(FORMULAS.joint.log_reducible_loss(c, x), c["ln c"]);
   },
-  at_experts(c, n_experts) {
+  chinchilla_coefficients_at(c, n_experts) {
     const scale = FORMULAS.joint.scale(c, n_experts);
     const e = Math.log(scale);
     return [c.a * scale ** c.delta, c.alpha + c.gamma * e, c.b * scale ** c.omega, c.beta + c.zeta * e, c.c];
@@ -93,7 +93,7 @@ JAVASCRIPT = """{
 }"""
 
 
-def at_experts(c: ByName, n_experts: Numbers) -> tuple[Numbers, ...]:
+def chinchilla_coefficients_at(c: ByName, n_experts: Numbers) -> tuple[Numbers, ...]:
     """(m, mu, n, nu, c) of L = m N^mu + n D^nu + c at this number of experts (Eq. 5, Table 4), any shape."""
     e = 1 / (1 / (n_experts - 1 + 1 / (1 / c["E_start"] - 1 / c["E_max"])) + 1 / c["E_max"])
     return (

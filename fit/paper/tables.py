@@ -134,9 +134,11 @@ def table_4(law: Law, architecture: Architecture, experts: Floats = ()) -> Itera
     law fitted to the runs of that number of experts alone."""
     separate = law.record.get("separate", {})
     names = Reduced._fields if "k" in law.form.names else Reduced._fields[:5]
-    reduce_separate = FORMS[law.form.separate["form"]].at_experts if law.form.separate else None
+    reduce_separate = FORMS[law.form.separate["form"]].chinchilla_coefficients_at if law.form.separate else None
     for e in optimum.allowed_experts(law, experts or law.experts):
-        row: Json = dict(n_experts=int(e)) | dict(zip(names, map(float, law.at_experts(e)), strict=False))
+        row: Json = dict(n_experts=int(e)) | dict(
+            zip(names, map(float, law.chinchilla_coefficients_at(e)), strict=False)
+        )
         if separate:
             coefficients = separate.get(str(int(e)), {}).get("coefficients")
             if reduce_separate and coefficients:

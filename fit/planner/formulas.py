@@ -18,9 +18,9 @@ def has_formula(form: Form) -> bool:
 
 
 def script(forms: Iterable[Form]) -> str:
-    """JavaScript that defines FORMULAS = {form: {log_loss(c, x), at_experts(c, n_experts)}}.
+    """JavaScript that defines FORMULAS = {form: {log_loss(c, x), chinchilla_coefficients_at(c, n_experts)}}.
 
-    at_experts is there where the page has one in Python. Raises UserError for a form without JAVASCRIPT.
+    chinchilla_coefficients_at is there where the page has it in Python. Raises UserError for a form without JAVASCRIPT.
     """
     entries = []
     for form in forms:

@@ -31,7 +31,7 @@ export function lossOfColumns(law, columns) {
 export function lawAtExperts(law, shape, n_experts, coefficients = law.coefficients) {
   if (law.closed && law.counts_embedding) {
     // A Chinchilla law at each number of experts (Eq. 5); k is 1 unless size and data are coupled.
-    const [m, mu, n, nu, c, k = 1] = FORMULAS[law.form].at_experts(coefficients, n_experts);
+    const [m, mu, n, nu, c, k = 1] = FORMULAS[law.form].chinchilla_coefficients_at(coefficients, n_experts);
     return { loss: (size, tokens) => (m * size ** mu + n * tokens ** nu) ** k + c, exponents: [mu, nu] };
   }
   const entries = formulaEntries(law, coefficients);

@@ -164,7 +164,7 @@ def _form(form: Form) -> Json:
     return dict(
         columns=form.columns,
         entries=[[name, name in form.positive, c.above] for name, c in form.coefficients.items()],
-        closed=bool(form.at_experts),
+        closed=bool(form.chinchilla_coefficients_at),
         knows_experts=bool(names & set(OF_EXPERTS)),
         reads_used=bool(names & {"sparsity", "top_k"}),
     )

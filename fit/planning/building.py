@@ -258,7 +258,7 @@ def _losses(law: Law, architecture: Architecture, models: list[Model], n_tokens:
     n_active, n_total, d_model = np.array([(m.n_active, m.n_total, m.d_model) for m in models], float).T
     experts = np.array([hardware.law_experts(architecture, m.n_experts) for m in models], float)
     tokens = np.array(n_tokens, float)
-    if law.form.at_experts:
+    if law.form.chinchilla_coefficients_at:
         return optimum.loss_of(law, architecture, experts, n_active, tokens)
     less = 0 if law.counts_embedding else architecture.embedding_and_head_rows * d_model
     counts = dict(n_active=n_active - less, n_total=n_total - less, n_tokens=tokens)

@@ -100,7 +100,7 @@ def loss_of(
     """
     coefficients = coefficients or law.coefficients
     if law.closed_form:
-        return law.at_experts(n_experts, coefficients).loss(n_active, n_tokens)
+        return law.chinchilla_coefficients_at(n_experts, coefficients).loss(n_active, n_tokens)
     d_model = architecture.d_model(n_active, n_experts)
     return law.loss(coefficients, columns_of(law, architecture, d_model, n_experts, n_tokens))
 
@@ -259,7 +259,9 @@ class _Problem:
         is below them. Raises UserError where the law has no optimum."""
         if not self.closed_form:
             return self._searched_size()
-        entries = np.broadcast_arrays(*self.law.at_experts(self.n_experts, self.coefficients), self.n_experts)[:4]
+        entries = np.broadcast_arrays(
+            *self.law.chinchilla_coefficients_at(self.n_experts, self.coefficients), self.n_experts
+        )[:4]
         return np.broadcast_to(_closed_form(entries, self.n_experts, self.constraints), self.n_experts.shape)
 
     def _searched_size(self) -> Array:
@@ -402,7 +404,7 @@ def unconstrained(
       (n_active, n_tokens, loss); NaN where there is no optimum.
     """
     if law.closed_form:
-        reduced = law.at_experts(n_experts, coefficients)
+        reduced = law.chinchilla_coefficients_at(n_experts, coefficients)
         size, tokens = compute_optimal(*reduced[:4], flops)
         return size, tokens, reduced.loss(size, tokens)
     best = solve(law, n_experts, architecture, Constraints(flops=flops), coefficients)
@@ -414,7 +416,7 @@ def usable_draws(law: Law, experts: Floats) -> Array:
     count = len(law.record["bootstrap"]["draws"])
     if not law.closed_form:
         return np.ones(count, bool)
-    reduced = [law.at_experts(e, law.draws) for e in experts]
+    reduced = [law.chinchilla_coefficients_at(e, law.draws) for e in experts]
     return np.all([np.broadcast_to((at.mu < 0) & (at.nu < 0), count) for at in reduced], axis=0)
 
 

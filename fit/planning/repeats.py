@@ -48,7 +48,7 @@ class Repeated(Law):
         n_active = np.asarray(columns.get("n_active", 1.0), float)
         n_tokens = np.asarray(columns.get("n_tokens", 1.0), float)
         n_experts = np.asarray(columns.get("n_experts", 1.0), float)
-        reduced = self.fresh.at_experts(n_experts, coefficients)
+        reduced = self.fresh.chinchilla_coefficients_at(n_experts, coefficients)
         return reduced.loss(*self.effective(reduced, n_active, n_tokens))
 
     def effective(self, reduced: Reduced, n_active: Numbers, n_tokens: Numbers) -> tuple[Array, Array]:
@@ -70,7 +70,7 @@ def of_law(law: Law, unique_tokens: float, slack: float = optimum.NEAR) -> Repea
     """The Repeated law; UserError where `law` is no Chinchilla law at each number of experts, or counts otherwise than
     a plan."""
     law.check_plannable()
-    if not law.form.at_experts:
+    if not law.form.chinchilla_coefficients_at:
         raise UserError(sentences.NO_REPEATS.format(form=law.form.name))
     if not law.counts_embedding:
         raise UserError(sentences.REPEATS_OWN_COUNTS.format(law=law.name))
@@ -97,7 +97,7 @@ def repeats_of(
     once = optimum.optima(law, architecture, dataclasses.replace(constraints, epochs=1.0), experts)
     rows = {}
     for row in optima:
-        reduced = law.fresh.at_experts(row.n_experts)
+        reduced = law.fresh.chinchilla_coefficients_at(row.n_experts)
         size, tokens = law.effective(reduced, row.n_active, row.n_tokens)
         rows[row.n_experts] = RepeatedRow(
             n_experts=row.n_experts,

@@ -105,7 +105,7 @@ def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops") -> Speedup:
       UserError: The law has no optimum of size and tokens, reaches none of the losses, or a value in runs is bad.
     """
     law.check_plannable()
-    if not law.form.at_experts:
+    if not law.form.chinchilla_coefficients_at:
         raise UserError(sentences.NO_SPEEDUP.format(law=law.name, form=law.form.name))
     columns = _columns(law, runs)
     experts = columns["n_experts"]
@@ -241,7 +241,7 @@ def _log_factors(
     out = np.full(log_loss.shape, np.nan)
     grid = np.exp(np.linspace(np.log(flops.min() / FURTHEST), np.log(flops.max() * FURTHEST), POINTS))
     for e in np.unique(experts):
-        reduced = law.at_experts(e, coefficients)
+        reduced = law.chinchilla_coefficients_at(e, coefficients)
         losses = np.log(np.atleast_2d(reduced.loss(*compute_optimal(*reduced[:4], grid))))
         if drawn:
             losses = losses + law.log_change(grid[None])

@@ -283,7 +283,7 @@ def test_a_target_is_reached_at_the_least_cost_of_all_sizes(capsys):
     flags = [f"--inference_tokens={served}", "--memory_gb=24", "--experts=1,8,32"]
     found = plan(capsys, f"--target_loss={loss}", *flags)
     for row in found["target"]["optima"]:
-        m, mu, n, nu, c = map(float, law.at_experts(row["n_experts"])[:5])
+        m, mu, n, nu, c = map(float, law.chinchilla_coefficients_at(row["n_experts"])[:5])
         roots = np.roots([(4 + 9 * row["n_experts"]) / 64, 0, 2 * 50257, -12e9])  # the width that fills the memory
         width = np.append(np.geomspace(64, 20_000, 400_001), roots[np.isreal(roots)].real * (1 - 1e-12))
         active, total = (2 * width * 50257 + (4 + 9 * e) * width**3 / 64 for e in (1, row["n_experts"]))
@@ -322,7 +322,7 @@ def test_worth_of_what_is_repeated():
     a, b, e, alpha = 6.255414, 7.3049974, 0.6254804, 0.3526596
     coefficients = dict(A=np.exp(a), B=np.exp(b), E=np.exp(e), alpha=alpha, beta=alpha)
     law = repeats.of_law(Law("c4", FORMS["chinchilla"], coefficients, {}), 1e9)
-    reduced = law.fresh.at_experts(1)
+    reduced = law.fresh.chinchilla_coefficients_at(1)
     many, _ = law.effective(reduced, 1e15, 1e9)
     assert many / (1 + repeats.R_N) / 1e9 == pytest.approx(0.051, rel=0.01)
     # no parameter in excess, every token new: nothing changes
@@ -342,7 +342,7 @@ def test_epochs_by_brute_force(capsys, epochs):
     found = plan(capsys, f"--flops={flops}", f"--max_tokens={unique}", f"--epochs={epochs}", "--experts=1,8")
     law = load(PAPERS)
     for row in found["optima"]:
-        m, mu, n, nu, c = map(float, law.at_experts(row["n_experts"])[:5])
+        m, mu, n, nu, c = map(float, law.chinchilla_coefficients_at(row["n_experts"])[:5])
         size = np.geomspace(PAPER.n_active(64.0), 1e12, 400_001)
         tokens = np.minimum(flops / (6 * size), unique * epochs)
         new = np.minimum(tokens, unique)
@@ -428,7 +428,9 @@ def test_what_cannot_be_asked(capsys, tmp_path, flags, words):
 
 
 def test_repeated_text_needs_a_law_of_its_kind():
-    page = types.SimpleNamespace(**{name: value for name, value in vars(joint).items() if name != "at_experts"})
+    page = types.SimpleNamespace(
+        **{name: value for name, value in vars(joint).items() if name != "chinchilla_coefficients_at"}
+    )
     with pytest.raises(UserError, match="the worth of its repeated text is not known"):
         repeats.of_law(Law("searched", Form(page), fit_runs.TABLE_3, {}), 1e9)
 

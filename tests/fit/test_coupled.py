@@ -36,7 +36,7 @@ def coupled(k, c=fit_runs.TABLE_3) -> Law:
 def test_with_k_of_1_it_is_the_joint_law_to_the_last_bit():
     n, d, e = fit_runs.paper_grid()
     assert np.array_equal(coupled(1.0).predict(n, d, e), load("joint-moe-2025").predict(n, d, e))
-    reduced = [law.at_experts(8.0) for law in (coupled(1.0), load("joint-moe-2025"))]
+    reduced = [law.chinchilla_coefficients_at(8.0) for law in (coupled(1.0), load("joint-moe-2025"))]
     assert reduced[0] == reduced[1] and reduced[0].loss(1e9, 2e10) == reduced[1].loss(1e9, 2e10)
 
 
@@ -46,7 +46,7 @@ def test_prediction_is_the_inner_sum_to_the_power_of_k(k, e, ln_n, ln_d):
     expected = (fit_runs.joint_loss(n, d, e, c) - c["c"]) ** k + c["c"]
     law = coupled(k)
     assert law.loss(law.coefficients, dict(n_active=n, n_tokens=d, n_experts=e)) == pytest.approx(expected, rel=1e-12)
-    assert coupled(k).at_experts(e).loss(n, d) == pytest.approx(expected, rel=1e-12)
+    assert coupled(k).chinchilla_coefficients_at(e).loss(n, d) == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_page_with_free_entries_of_a_share_keeps_its_coefficients():

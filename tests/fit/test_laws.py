@@ -66,7 +66,7 @@ TABLE_4 = {
 
 @pytest.mark.parametrize("experts", TABLE_4)
 def test_joint_preset_reduces_to_table_4(experts):
-    m, mu, n, nu, c = load("joint-moe-2025").at_experts(experts)[:5]
+    m, mu, n, nu, c = load("joint-moe-2025").chinchilla_coefficients_at(experts)[:5]
     printed = TABLE_4[experts]
     assert m == pytest.approx(printed[0], rel=2e-4)
     assert n == pytest.approx(printed[2], rel=2e-4)
@@ -78,7 +78,7 @@ def test_joint_preset_reduces_to_table_4(experts):
 
 def test_printed_e_start_misses_table_4():
     """Why the preset does not use the printed digit."""
-    m, _, n = load("joint-moe-2025-as-printed").at_experts(1)[:3]
+    m, _, n = load("joint-moe-2025-as-printed").chinchilla_coefficients_at(1)[:3]
     assert abs(m / TABLE_4[1][0] - 1) > 1e-3 and abs(n / TABLE_4[1][2] - 1) > 2e-3
 
 

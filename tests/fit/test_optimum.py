@@ -125,7 +125,7 @@ def test_constrained_optimum_is_brute_force(flops, memory, kv, served, cap, e, n
         if k < 1:
             law = Law(name, FORMS[f"{law.form.name}_coupled"], law.coefficients | {"k": k}, law.record)
         found = optimum.solve(law, e, PAPER, constraints)
-        expected = brute_force(law.at_experts(e), e, constraints)
+        expected = brute_force(law.chinchilla_coefficients_at(e), e, constraints)
     assert bool(found.feasible) == (expected is not None)
     if expected is not None:
         assert float(found.loss) == pytest.approx(expected[0], rel=1e-6)
@@ -150,7 +150,7 @@ def test_inference_optimum_size_is_brute_force(law):
     """The loss is flat at its optimum, so the size is compared too: with inference tokens it solves an equation."""
     constraints = optimum.Constraints(flops=1e22, inference_tokens=1e11)
     for e in (1, 8):
-        _, size = brute_force(law.at_experts(e), e, constraints)
+        _, size = brute_force(law.chinchilla_coefficients_at(e), e, constraints)
         assert float(optimum.solve(law, e, PAPER, constraints).n_active) == pytest.approx(size, rel=1e-5)
 
 
@@ -236,7 +236,7 @@ def test_near_optimal_band_ends_at_a_tenth_of_a_percent(law):
         target = 1.001 * found.loss.min()
         assert np.isfinite(low).any()
         for i in np.flatnonzero(np.isfinite(low)):
-            law_at_experts = law.at_experts(found.n_experts[i])[:5]
+            law_at_experts = law.chinchilla_coefficients_at(found.n_experts[i])[:5]
 
             def loss(size, law_at_experts=law_at_experts, constraints=constraints):
                 m, mu, n, nu, c = law_at_experts

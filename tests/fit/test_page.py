@@ -111,7 +111,7 @@ def test_a_page_in_a_folder_is_a_law(tmp_path, browser):
 
 
 def test_formulas_in_javascript_are_those_in_python(browser):
-    """log_loss and at_experts of each law's page at random points around its published coefficients."""
+    """log_loss and chinchilla_coefficients_at of each law's page at random points around its published coefficients."""
     rng = np.random.default_rng(0)
     cases, expected = [], []
     forms = [form for form in FORMS.values() if formulas.has_formula(form)]
@@ -126,13 +126,17 @@ def test_formulas_in_javascript_are_those_in_python(browser):
             x |= dict(granularity=rng.uniform(1, 32), top_k=int(rng.integers(1, 16)), shared_share=rng.uniform(0, 0.9))
             x |= {f"ln {name}": float(np.log(value)) for name, value in x.items() if value > 0}
             cases.append((form.name, c, x))
-            at = list(form.at_experts(c, float(x["n_experts"]))) if form.at_experts else []
+            at = (
+                list(form.chinchilla_coefficients_at(c, float(x["n_experts"])))
+                if form.chinchilla_coefficients_at
+                else []
+            )
             expected.append([float(form.page.log_loss(np, c, x)), *map(float, at)])
     tab = browser.new_page()
     answers = tab.evaluate(
         f"""(cases) => {{ {formulas.script(forms)}
         return cases.map(([form, c, x]) => [
-          FORMULAS[form].log_loss(c, x), ...(FORMULAS[form].at_experts?.(c, x.n_experts) ?? [])]) }}""",
+          FORMULAS[form].log_loss(c, x), ...(FORMULAS[form].chinchilla_coefficients_at?.(c, x.n_experts) ?? [])]) }}""",
         cases,
     )
     tab.close()
@@ -163,7 +167,9 @@ def test_a_law_without_a_formula_in_javascript_has_no_planner_page(tmp_path):
 def test_the_search_finds_the_closed_form(constraints):
     """The joint law, asked only for its loss."""
     law, constraints = load("joint-moe-2025"), optimum.Constraints(**constraints)
-    page = types.SimpleNamespace(**{name: value for name, value in vars(joint).items() if name != "at_experts"})
+    page = types.SimpleNamespace(
+        **{name: value for name, value in vars(joint).items() if name != "chinchilla_coefficients_at"}
+    )
     searched = Law("searched", Form(page), law.coefficients, law.record)
     experts = np.array([1.0, 4, 32])
     expected, found = (optimum.solve(one, experts, architecture.PAPER, constraints) for one in (law, searched))
@@ -176,7 +182,9 @@ def test_the_search_finds_the_closed_form(constraints):
 
 
 def test_a_loss_that_rises_with_tokens_has_no_optimum():
-    page = types.SimpleNamespace(**{name: value for name, value in vars(joint).items() if name != "at_experts"})
+    page = types.SimpleNamespace(
+        **{name: value for name, value in vars(joint).items() if name != "chinchilla_coefficients_at"}
+    )
     rising = Law("rising", Form(page), fit_runs.TABLE_3 | {"beta": 0.2}, {})
     with pytest.raises(UserError, match="does not fall with n_tokens"):
         optimum.solve(rising, 1.0, architecture.PAPER, optimum.Constraints(flops=1e20))

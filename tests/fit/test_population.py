@@ -78,7 +78,7 @@ def far_from_the_population(n: int, noise: float, seed: int = 0):
     flops = 10 ** rng.uniform(18, 20, n)
     size = np.sqrt(flops / 120) * np.exp(rng.uniform(-2, 2, n))
     tokens = flops / 6 / size
-    reduced = DENSE.at_experts(truth, np.ones(1))
+    reduced = DENSE.chinchilla_coefficients_at(truth, np.ones(1))
     loss = reduced.loss(size, tokens) * np.exp(noise * rng.normal(size=n))
     columns = dict(n_active=size.tolist(), n_tokens=tokens.tolist(), n_experts=[1] * n, loss=loss.tolist())
     return truth, Table("far", columns, list(range(2, n + 2)))

@@ -15,7 +15,7 @@ def variant(law, times, grows=1.0):
     """Runs at the law's best sizes of 1e20 to 1e22 FLOPs whose losses it needs `times` times the compute for at 1e21,
     that times `grows` at ten times the compute."""
     flops = np.geomspace(1e20, 1e22, 9)
-    m, mu, n, nu, *_ = reduced = law.at_experts(1.0)
+    m, mu, n, nu, *_ = reduced = law.chinchilla_coefficients_at(1.0)
     size, tokens = optimum.compute_optimal(m, mu, n, nu, flops)
     loss = reduced.loss(*optimum.compute_optimal(m, mu, n, nu, flops * times * grows ** np.log10(flops / 1e21)))
     return dict(n_active=size, n_tokens=tokens, n_experts=[1] * 9, loss=loss)

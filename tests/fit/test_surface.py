@@ -151,7 +151,7 @@ def isoflop_runs(noise=0.0, seed=0, budgets=(1e19, 1e20, 1e21), experts=(1, 8)):
     rng, rows = np.random.default_rng(seed), []
     law = load("joint-moe-2025")
     for e in experts:
-        m, mu, n, nu = law.at_experts(e)[:4]
+        m, mu, n, nu = law.chinchilla_coefficients_at(e)[:4]
         for flops in budgets:
             best = (m * mu / (n * nu)) ** (-1 / (mu + nu)) * (flops / 6) ** (nu / (mu + nu))
             for factor in np.geomspace(0.5, 2, 7):
@@ -168,7 +168,7 @@ def test_parabolas_find_the_best_sizes():
     for one in found:
         bests = np.unique(best[e == one["n_experts"]])
         assert [row["best"] for row in one["budgets"]] == pytest.approx(np.sort(bests), rel=0.05)
-        _, mu, _, nu = load("joint-moe-2025").at_experts(one["n_experts"])[:4]
+        _, mu, _, nu = load("joint-moe-2025").chinchilla_coefficients_at(one["n_experts"])[:4]
         assert one["power"][1] == pytest.approx(nu / (mu + nu), abs=0.02)
 
 

@@ -113,13 +113,18 @@ def savings(picture: style.Picture, budgets: Sequence[float]) -> style.Drawn:
     if not law.knows_dense:
         raise UserError(sentences.ONE_NUMBER_HAS_NO_DENSE.format(law=law.name, own=law.experts[0]))
     flops = np.geomspace(min(budgets), max(budgets) * 10, 40)
-    saved = {e: _dense_over_flops(law.at_experts(e), law.at_experts(1.0), flops) for e in picture.experts}
+    saved = {
+        e: _dense_over_flops(law.chinchilla_coefficients_at(e), law.chinchilla_coefficients_at(1.0), flops)
+        for e in picture.experts
+    }
     most = max(saved, key=lambda e: np.nan_to_num(saved[e][2][-1]))
     for i, (e, (size, tokens, ratio)) in enumerate(saved.items()):
         ends = None
         if law.draws and e == most:
             draws = style.drawn(law)
-            ratios = _dense_over_flops(law.at_experts(e, draws), law.at_experts(1.0, draws), flops)[2]
+            ratios = _dense_over_flops(
+                law.chinchilla_coefficients_at(e, draws), law.chinchilla_coefficients_at(1.0, draws), flops
+            )[2]
             ends = style.percentiles(law, ratios)
         within = law.inside(size, tokens, e)
         style.curve(axis, flops, ratio, within, picture.looks[e] | dict(every=(i % 6, 6)), ends)
