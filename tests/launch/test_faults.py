@@ -17,7 +17,7 @@ from jmoe.storage import files as storage
 from jmoe.version import code_version
 from launch import collect, local, slurm, sweepfile, trainer
 from launch.backend import Sweep
-from launch.local import Progress
+from launch.progress import Progress
 
 
 @pytest.fixture
@@ -57,7 +57,9 @@ def test_progress_is_read_whatever_the_length_of_a_line(sweep, tmp_path, n_layer
     for n_steps in (1, 2, 3):
         line = {"n_tokens": 256 * n_steps, "cross_entropy": 3.5, "load": [[0.123456789] * 8] * n_layers}
         with open(metrics, "a") as file:
-            file.write(json.dumps(line) + "\n" + '{"n_tokens": ' * (n_steps == 3))  # the last line is being written
+            file.write(json.dumps(line) + "\n")
+            if n_steps == 3:
+                file.write('{"n_tokens": ')  # a line that is being written
         assert job.progress() == (256 * n_steps, 3.5)
         assert trainer.write_failure(job, "died", False, 1) == {
             "cause": "died", "tries": 1, "tokens": 256 * n_steps, "for_good": False

@@ -100,13 +100,16 @@ def test_each_failed_job_is_told_once(tmp_path):
         hooks.failed(sweep, job)
     assert (tmp_path / "told").read_text() == f"{half.name} the loss is odd\n"
 
-    given = {"on_failure": sweep.options["on_failure"]}
-    looks = lambda: [status.see(sweep.workdir)]
-    known = status._report_failures(looks(), None, given)  # earlier failures are in its first table
+    commands = {"on_failure": sweep.options["on_failure"]}
+
+    def statuses() -> list[dict]:
+        return [status.see(sweep.workdir)]
+
+    known = status._report_failures(statuses(), None, commands)  # earlier failures are in its first table
     (new.folder / "failure.json").unlink()
     trainer.write_failure(new, "and this one", True, 0)
-    known = status._report_failures(looks(), known, given)
-    status._report_failures(looks(), known, given)
+    known = status._report_failures(statuses(), known, commands)
+    status._report_failures(statuses(), known, commands)
     assert (tmp_path / "told").read_text().splitlines()[1:] == [f"{new.name} and this one"]
 
 

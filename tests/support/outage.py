@@ -42,7 +42,11 @@ class Proxy:
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             proxy = self
-            do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = lambda handler: self._answer(handler)
+
+            def do_GET(handler):
+                self._answer(handler)
+
+            do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = do_GET
 
             def log_message(*_):
                 return None
