@@ -66,6 +66,7 @@ np.testing.assert_allclose(output(mlp, rows.astype(np.float32)), expected, atol=
 
 EXPERT_CHOICE = """
 from jmoe.model import routing
+from jmoe.model.moe_layer import moe_layer
 
 config.model.update(n_experts=4, top_k=2, capacity_factor=1.0, balance="expert_choice")
 _, _, history = train(config)
@@ -82,6 +83,29 @@ for group in range(3):
         assert set(taken) == set(np.argsort(-probability[:, expert])[:5])
         gates = np.asarray(gate_GJ[group]).reshape(4, 16)[expert]
         np.testing.assert_allclose(gates[taken], probability[taken, expert], rtol=1e-5)
+
+# the layer: each expert serves the tokens that it took, times their probabilities
+rng = np.random.default_rng(2)
+shapes = (32, 16), (16, 4), (4, 16, 24), (4, 16, 24), (4, 24, 16)
+x, router, gate, up, down = arrays = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+probability = np.exp(x @ router) / np.exp(x @ router).sum(axis=1, keepdims=True)
+expected = np.zeros((32, 16))
+for first in (0, 16):
+    for expert in range(4):
+        taken = first + np.argsort(-probability[first : first + 16, expert])[:8]
+        hidden = x[taken] @ gate[expert]
+        hidden = hidden / (1 + np.exp(-hidden)) * (x[taken] @ up[expert])
+        expected[taken] += probability[taken, expert][:, None] * (hidden @ down[expert])
+mesh = sharding.make_mesh(config, jax.devices()[:1])
+for capacity_factor, group_tokens in ((1.0, 16), (None, 16)):
+
+    def layer(x, router, *weights):
+        options = dict(group_tokens=group_tokens, capacity_factor=capacity_factor, balance="expert_choice")
+        return moe_layer(x, router, weights, top_k=2, **options)[0]
+
+    with jax.set_mesh(mesh):
+        whole = sharding.per_device(layer, mesh, (sharding.REPLICATED,) * 5, sharding.REPLICATED)
+        np.testing.assert_allclose(jax.jit(whole)(*arrays), expected, rtol=1e-4, atol=1e-3)
 """
 
 LION = """
