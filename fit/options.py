@@ -183,7 +183,8 @@ def experts(help: str, default: tuple[int, ...] | None = None) -> Any:
 
     def check(name: str, value: object) -> tuple[int, ...]:
         values = [_positive(name, v) for v in listed(value)]
-        if (not values and default is None) or any(e != int(e) or e > 1e6 for e in values):
+        is_missing = not values and default is None
+        if is_missing or any(e != int(e) or e > 1e6 for e in values):
             raise UserError(sentences.NOT_EXPERTS.format(value=",".join(map(str, listed(value)))))
         return tuple(sorted({int(e) for e in values}))
 
@@ -210,7 +211,8 @@ def pairs(help: str, form: str, mark: str, names: tuple[str, ...] = (), hint: st
         values = {}
         for text in texts:
             key, found_mark, v = (part.strip() for part in str(text).partition(mark))
-            if not found_mark or key in values or (names and (key not in names or not v)):
+            is_unknown = bool(names) and (key not in names or not v)
+            if not found_mark or key in values or is_unknown:
                 raise UserError(
                     f"--{name}={','.join(map(str, texts))}: found {text!r}, expected {form} once for each "
                     f"{form.partition(mark)[0]}{hint}"

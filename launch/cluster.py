@@ -100,7 +100,8 @@ def _refusal(method: str, error: Any) -> UserError | Unavailable:
     message = printable(f"{error.status} {error.reason}: {message}")
     is_unserved = error.status == 404 and not body.startswith("{")
     served_before = bool(_served & {method, "was away"})
-    if error.status in AWAY or (is_unserved and served_before):
+    is_away = is_unserved and served_before
+    if error.status in AWAY or is_away:
         return Unavailable(f"the cluster gives no answer: {message}; {CONTINUES}")
     hint = "; gcloud auth login, or what the kubeconfig names, makes new credentials" if error.status == 401 else ""
     return UserError(f"the cluster refuses: {message}{hint}")

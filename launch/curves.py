@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 POINTS = 300  # of a curve: more could not be told apart
 SMOOTHED_OVER = 0.02  # share of a curve's points that a point of the loss is the mean of
-WIDTH, HEIGHT = 5.2, 3.4  # inches of a panel
+WIDTH = 5.2  # inches of a panel
+HEIGHT = 3.4
 
 
 @dataclasses.dataclass(frozen=True)

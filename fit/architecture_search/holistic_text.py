@@ -103,7 +103,8 @@ def _architecture(result: dict) -> Iterator[str]:
     if result["values"]["d_model"]["value"] is None:
         yield "d_model: the paper has the law of the width in a figure alone; taken is the median of feasible widths"
     if result["outside"]:
-        low, high = holistic.BUDGETS[0], holistic.BUDGETS[-1]
+        low = holistic.BUDGETS[0]
+        high = holistic.BUDGETS[-1]
         yield f"outside the paper's budgets, {low:g} to {high:g} FLOPs: extrapolated; heads stay those of the nearest"
     yield ""
     yield say(MODEL, **result["model"])

@@ -266,7 +266,8 @@ def _architectures(law: Law, shape: Json, used: Sequence[float] | None) -> list[
     for u in widths:
         for k in splits:
             for s in [shape["shared"]] if "shared" in shape else _shared_of(u * k):
-                if "shared" in shape or (s <= most_shared * u * k and float(u * k).is_integer()):
+                is_whole = s <= most_shared * u * k and float(u * k).is_integer()
+                if "shared" in shape or is_whole:
                     architectures.append(
                         dataclasses.replace(Architecture(granularity=k, shared=s, active_width=u), **shape)
                     )

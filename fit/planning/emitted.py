@@ -54,7 +54,8 @@ def _assigned(get_config: ast.FunctionDef) -> dict[str, list]:
             continue
         field = target.removeprefix("config.")
         # what the law predicts is set as a whole
-        if field == target or (field != "predicted" and field not in CONFIG_FIELDS):
+        is_unknown = field != "predicted" and field not in CONFIG_FIELDS
+        if field == target or is_unknown:
             raise _refusal(statement)
         if isinstance(statement.value, ast.Call):  # the warm-up and the rate are computed
             continue

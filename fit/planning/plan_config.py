@@ -212,7 +212,9 @@ def _is_far_from_config(value: Json) -> bool:
     fewer tokens."""
     if value["factor"] <= FAR:
         return False
-    return value["column"] == "n_active" or (value["column"] == "n_tokens" and value["value"] < value["low"])
+    if value["column"] == "n_tokens":
+        return value["value"] < value["low"]
+    return value["column"] == "n_active"
 
 
 def _other_vocabulary(base: str, known: int, built: Buildable) -> str:

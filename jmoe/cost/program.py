@@ -297,7 +297,9 @@ def _is_kernel(instruction: Instruction) -> bool:
 
 def _is_ragged(instruction: Instruction) -> bool:
     """Whether it is a product of rows by groups: libtpu's kernel by its name, tokamax's by what it notes."""
-    return "ragged-dot" in instruction.name or (_is_kernel(instruction) and "ragged" in instruction.attributes)
+    if _is_kernel(instruction) and "ragged" in instruction.attributes:
+        return True
+    return "ragged-dot" in instruction.name
 
 
 def _undeclared_flops(instruction: Instruction) -> int:
@@ -321,8 +323,9 @@ def _undeclared_flops(instruction: Instruction) -> int:
     if a[-1] == b[-2] and out == (*a[:-1], b[-1]):
         return 2 * math.prod(out) * a[-1]
     if len(a) == len(b) == 2 and len(out) == 3:
-        is_transposed = a[1] == b[0] and out[1:] == (a[0], b[1])
-        if is_transposed or (a[0] == b[0] and out[1:] == (a[1], b[1])):
+        is_product = a[1] == b[0] and out[1:] == (a[0], b[1])
+        is_transposed = a[0] == b[0] and out[1:] == (a[1], b[1])
+        if is_product or is_transposed:
             return 2 * a[0] * a[1] * b[1]
     return 0
 

@@ -139,7 +139,9 @@ def _is_at_hand(data: ConfigDict) -> bool:
     if is_remote(data.path):
         return False
     cache = cache_dir() / "tokens"
-    if is_prepared(data.path) or (data.fingerprint and (cache / data.fingerprint).exists()):
+    if is_prepared(data.path):
+        return True
+    if data.fingerprint and (cache / data.fingerprint).exists():
         return True
     text = sources.find(data)
     encoder = tokenizer.load(data.tokenizer, data.end_of_text)

@@ -151,7 +151,9 @@ def is_of(name: str, description: dict[str, Any]) -> bool:
         content = path.read_bytes()
         spellings = [content, _canonical(_merges(content))] if name.endswith(BYTE_PAIRS) else [content]
         return description["sha256"] in [hashlib.sha256(spelling).hexdigest() for spelling in spellings]
-    return path.name == description["name"] or (description["name"] == "gpt2" and name.endswith(BYTE_PAIRS))
+    if description["name"] == "gpt2" and name.endswith(BYTE_PAIRS):
+        return True
+    return path.name == description["name"]
 
 
 def _read(name: str) -> bytes:
