@@ -109,19 +109,20 @@ def test_a_trainers_run_is_added(folder, trained, tmp_path, capsys):
     after = rows_of(table)
     assert [{name: row[name] for name in before[0]} for row in after[:-2]] == before
     results = sorted((json.loads(p.read_text()) for p in run.glob("branch-*/result.json")), key=lambda r: r["n_tokens"])
-    law, new = fit.load(f"{folder}/law.json"), fit.load(f"{tmp_path}/new.json")
-    for row, result, said in zip(after[-2:], results, found["runs"], strict=True):
+    law = fit.load(f"{folder}/law.json")
+    new = fit.load(f"{tmp_path}/new.json")
+    for row, result, judgement in zip(after[-2:], results, found["runs"], strict=True):
         for name in ("n_active", "n_total", "n_tokens", "n_experts", "loss", "seed", "peak_learning_rate"):
             assert float(row[name]) == result[name]
         assert row["run"] == f"{run}/branch-{result['n_tokens']}" and row["n_heads"] == "2"
         assert "data.seq_len=32" not in row["overrides"] and "model.d_model=32" in row["overrides"]
         model = {name: result[name] for name in ("n_active", "n_tokens", "n_experts")}
-        assert said["predicted_loss"] == pytest.approx(float(law.predict(**model)))
+        assert judgement["predicted_loss"] == pytest.approx(float(law.predict(**model)))
         low, high = law.predict_interval(**model, new_run=True)
-        assert said["inside"] == bool(low <= result["loss"] <= high)
-        assert said["refitted_loss"] == pytest.approx(float(new.predict(**model)))
-        assert abs(np.log(said["refitted_loss"] / result["loss"])) < abs(
-            np.log(said["predicted_loss"] / result["loss"])
+        assert judgement["inside"] == bool(low <= result["loss"] <= high)
+        assert judgement["refitted_loss"] == pytest.approx(float(new.predict(**model)))
+        assert abs(np.log(judgement["refitted_loss"] / result["loss"])) < abs(
+            np.log(judgement["predicted_loss"] / result["loss"])
         )
     assert all(row["n_heads"] == row["n_blocks"] for row in after[:-2])
     for plan in found["plans"]:
@@ -141,8 +142,8 @@ def test_a_branch_that_the_table_lacks_is_added_alone(folder, trained, tmp_path,
     assert "1 added, 1 runs" in capsys.readouterr().out
     held.rename(tmp_path / "run" / "branch-16384")
     assert command_line.run(asked) == 0
-    said = " ".join(capsys.readouterr().out.split())  # lines are wrapped where a path is long
-    assert "1 added, 2 runs" in said and "branch-8192: in " in said and "no interval" in said
+    message = " ".join(capsys.readouterr().out.split())  # lines are wrapped where a path is long
+    assert "1 added, 2 runs" in message and "branch-8192: in " in message and "no interval" in message
     assert [row["n_tokens"] for row in rows_of(table)] == ["8192", "16384"]
 
 
@@ -152,14 +153,14 @@ def test_a_run_of_another_tool_comes_as_a_table(folder, tmp_path, capsys):
     theirs = tmp_path / "theirs.csv"
     theirs.write_text("run,n_active,n_tokens,n_experts,loss\nmine,50000,1e6,8,1.9\n")
     assert command_line.run(["add", f"--law={folder}/law.json", f"--run={theirs}", f"--runs={table}"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert re.search(r"mine: predicted \d\.\d{4}, measured 1\.9000 \(.*\), (inside|OUTSIDE) its 80% interval", said)
+    message = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"mine: predicted \d\.\d{4}, measured 1\.9000 \(.*\), (inside|OUTSIDE) its 80% interval", message)
     rows = rows_of(table)
-    assert len(rows) == 37 and "the law fitted again" in said
-    assert "taken for it: corpus_fingerprint 1a2b3c4d5e6f7a8b, vocab_size 257, width_per_block 8" in said
+    assert len(rows) == 37 and "the law fitted again" in message
+    assert "taken for it: corpus_fingerprint 1a2b3c4d5e6f7a8b, vocab_size 257, width_per_block 8" in message
     assert rows[-1]["vocab_size"] == rows[0]["vocab_size"] == "257"
     for flops in ("3×10¹¹", "3×10¹²"):  # plans of both laws are of the table's own models
-        assert re.search(rf"best plan of {flops} FLOPs had a loss of \d\.\d+ .* and has [12]\.\d+ by", said)
+        assert re.search(rf"best plan of {flops} FLOPs had a loss of \d\.\d+ .* and has [12]\.\d+ by", message)
 
 
 REFUSED = {

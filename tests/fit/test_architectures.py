@@ -42,13 +42,16 @@ def trainers(shape, n_experts, final_norm=True):
 
 def test_counts_are_the_trainers():
     """Exact ones of what is built, of 300 drawn architectures; the real-valued ones meet them where all divides."""
-    rng, whole = np.random.default_rng(0), 0
+    rng = np.random.default_rng(0)
+    whole = 0
 
     def draw(*values):
         return values[rng.integers(len(values))]
 
     for _ in range(300):
-        split, shared, top_k = draw(1, 2, 4), draw(0, 1, 2), draw(1, 2, 3, 4)
+        split = draw(1, 2, 4)
+        shared = draw(0, 1, 2)
+        top_k = draw(1, 2, 3, 4)
         architecture = Architecture(
             257,
             draw(8, 16, 64),
@@ -86,14 +89,17 @@ def test_counts_are_the_trainers():
 
 def table_of(built=BUILT, experts=(1, 8, 16), **changed):
     """runs.csv as launch.collect makes it of models of these fields, losses by TINY."""
-    rows, configs, overrides = [], [], []
+    rows = []
+    configs = []
+    overrides = []
     for d, e, n_tokens in itertools.product((32, 48, 64), experts, (1_000_000, 3_000_000)):
         own = {"model.d_model": d, "model.n_experts": e}
         dense = ("model.d_expert", "model.n_shared_experts", "model.n_dense_blocks", "model.top_k")
         own |= {name: of(d) for name, of in built.items() if e > 1 or name not in dense}
         config = quickstart.get_config()
         config.update_from_flattened_dict(own)
-        n_active, n_total = counts.n_active(config.model), counts.n_total(config.model)
+        n_active = counts.n_active(config.model)
+        n_total = counts.n_total(config.model)
         loss = float(fit_runs.joint_loss(n_active, n_tokens, e, fit_runs.TINY))
         row = dict(n_active=n_active, n_total=n_total, n_tokens=n_tokens, n_experts=e, loss=loss)
         row |= dict(d_model=d, n_blocks=d // 8, width_per_block=8, vocab_size=257, seq_len=128, final_norm=True)
@@ -153,13 +159,17 @@ def test_the_best_size_of_such_models_by_a_grid(tmp_path):
     solved = optimum.solve(law, np.array([1.0, 8, 16]), law.architecture, limits)
     d = np.geomspace(16, 512, 400_001)
     for i, e in enumerate((1, 8, 16)):
-        blocks, own = d / 8, 257 * d
-        expert, dense, attention = 3 * d**2, 9 * d**2, 1.5 * d**2 * 3
+        blocks = d / 8
+        own = 257 * d
+        expert = 3 * d**2
+        dense = 9 * d**2
+        attention = 1.5 * d**2 * 3
 
         def moe(n, e=e, blocks=blocks, expert=expert, dense=dense):
             return dense * blocks if e == 1 else dense + (blocks - 1) * n * expert
 
-        active, total = own + attention * blocks + moe(3), own + attention * blocks + moe(e + 1)
+        active = own + attention * blocks + moe(3)
+        total = own + attention * blocks + moe(e + 1)
         memory = 2 * total + 2 * 2 * 4096 * blocks * 1.5 * d / 2
         loss = fit_runs.joint_loss(active, 1e13 / (6 * active), e, fit_runs.TINY)
         loss = np.where(memory <= 1e6, loss, np.inf)
@@ -211,8 +221,8 @@ def test_heads_by_their_column(tmp_path):
 def test_runs_to_train_next_are_built_as_those_so_far(tmp_path):
     law = load(law_of(table_of(), tmp_path))
     trunk = dict(n_experts=16, d_model=40, n_blocks=5, n_tokens=[1_000_000])
-    found = dict(trunks=[trunk, trunk | dict(n_experts=1)], flops=1e12, seed=3)
-    (tmp_path / "next.py").write_text(next_text.sweep_source(law, law.architecture, found))
+    result = dict(trunks=[trunk, trunk | dict(n_experts=1)], flops=1e12, seed=3)
+    (tmp_path / "next.py").write_text(next_text.sweep_source(law, law.architecture, result))
     base, jobs = runpy.run_path(str(tmp_path / "next.py"))["get_sweep"]()
     for job, e in zip(jobs, (16, 1), strict=True):
         config = runpy.run_path(base)["get_config"]()
@@ -233,14 +243,16 @@ def test_flags_that_ask_for_nothing_change_nothing(capsys):
 
 def test_how_much_a_token_uses_is_chosen_by_a_law_that_reads_it(capsys):
     limits = ("--law=sparsity-2025", "--flops=1e20", "--memory_gb=8", "--experts=1,4,16,50", "--vocab_size=50257")
-    plan, best = planned(capsys, *limits, "--used=1,2,4", "--kv_share=0.5"), {}
+    plan = planned(capsys, *limits, "--used=1,2,4", "--kv_share=0.5")
+    best = {}
     d = np.geomspace(64, 12_800, 200_001)
     for e, used in itertools.product((1, 4, 16, 50), (1, 2, 4)):
 
         def count(experts):
             return 2 * d * 50257 + (3 + 9 * experts) * d**3 / 64
 
-        active, total = count(used if e > 1 else 1), count(e)
+        active = count(used if e > 1 else 1)
+        total = count(e)
         columns = dict(n_total=total, n_tokens=1e20 / (6 * active), sparsity=1 - used / e if e > 1 else 0)
         loss = np.where(2 * total <= 8e9, load("sparsity-2025").predict(**columns), np.inf)
         best[used] = min(best.get(used, (np.inf, 0)), (loss.min(), e))
@@ -276,7 +288,8 @@ BUILT_AS_PLANNED = {
 def test_what_is_built_is_what_was_planned(capsys, flags):
     """Experts as planned, a loss within 0.1%, ratios within 15%; and the first line says what building costs."""
     plan = planned(capsys, *flags.split(), "--shape=paper")
-    best, built = plan["best"], plan["buildable"]
+    best = plan["best"]
+    built = plan["buildable"]
     assert built["n_experts"] == best["n_experts"] == BUILT_AS_PLANNED[flags]
     assert 0 <= built["loss_of_building"] == built["loss"] - best["loss"] <= 1e-3 * best["loss"]
     assert built["memory_bytes"] <= 80e9 and 1 / 1.15 <= built["d_model"] / built["n_blocks"] / 64 <= 1.15
@@ -325,12 +338,14 @@ def test_a_law_of_ones_own_is_compared_by_its_own_models(tmp_path, capsys):
 ])  # fmt: skip
 def test_mistakes(capsys, flags, words):
     assert command_line.run(["plan", "--flops=1e21", *flags]) == 2
-    said = capsys.readouterr().err
-    assert words in said and said.startswith("fit plan: ") and said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert words in message and message.startswith("fit plan: ") and message.count("\n") == 1
 
 
 def test_the_papers_counts_are_its_formulas():
-    d, e = np.geomspace(64, 8192, 50)[:, None], np.array([1.0, 2, 8, 32])
-    ends, block = 2 * PAPER.vocab_size * d, d / 64 * d**2
+    d = np.geomspace(64, 8192, 50)[:, None]
+    e = np.array([1.0, 2, 8, 32])
+    ends = 2 * PAPER.vocab_size * d
+    block = d / 64 * d**2
     np.testing.assert_allclose(PAPER.n_active(d, e), ends + 13 * block, rtol=1e-14)
     np.testing.assert_allclose(PAPER.n_total(d, e), ends + (4 + 9 * e) * block, rtol=1e-14)

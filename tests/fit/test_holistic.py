@@ -62,12 +62,17 @@ def test_inversion_undoes_the_triad():
     """For every shape drawn, and N/N_a stays below (n_experts + n_shared) / (top_k + n_shared)."""
     rng = np.random.default_rng(0)
     for _ in range(50):
-        experts, used, shared, heads = rng.integers(9, 300), rng.integers(1, 9), rng.integers(0, 3), rng.integers(1, 17)
+        experts = rng.integers(9, 300)
+        used = rng.integers(1, 9)
+        shared = rng.integers(0, 3)
+        heads = rng.integers(1, 17)
         held = Setting(int(heads), 64, int(rng.integers(1, heads + 1)), int(experts), int(used), int(shared), 2048)
-        width, depths, d_expert = int(rng.integers(4, 40)) * 64, rng.integers(1, 30, 2), int(rng.integers(4, 100)) * 16
+        width = int(rng.integers(4, 40)) * 64
+        depths = rng.integers(1, 30, 2)
+        d_expert = int(rng.integers(4, 100)) * 16
         shape = Shape(width, *map(int, depths), d_expert, held)
-        found = invert(shape.triad(), width, held)
-        assert found == pytest.approx((depths.sum(), *depths, d_expert), rel=1e-9)
+        result = invert(shape.triad(), width, held)
+        assert result == pytest.approx((depths.sum(), *depths, d_expert), rel=1e-9)
         m, active, total = shape.triad()
         assert m / active > 6 and 1 < total / active < (experts + shared) / (used + shared)
         assert ratios(shape) == pytest.approx((m / active, total / active), rel=1e-12)
@@ -87,7 +92,8 @@ def test_table_2_follows_from_eq_2():
 def test_only_depths_bound_no_width():
     """Cell (7, 12) at 1e18 with L_d >= 0 and L_m >= 1 alone: widths from 1,099 to 10,590, the middle one absurd; and
     all 216 cells have some."""
-    triad, held = triad_of(1e18, 7, 12), setting_of(1e18)
+    triad = triad_of(1e18, 7, 12)
+    held = setting_of(1e18)
     widths = np.arange(64.0, 20_000, 0.1)
     _, dense, moe, _ = invert(triad, widths, held)
     fits = widths[(dense >= 0) & (moe >= 1)]
@@ -99,13 +105,15 @@ def test_only_depths_bound_no_width():
 
 
 def test_phase_1_cells_that_can_be_built():
-    built, why = {}, {}
+    built = {}
+    why = {}
     for cell in CELLS:
-        triad, held = triad_of(*cell), setting_of(cell[0])
-        found, nearest = buildable(triad, held)
-        if not found:
+        triad = triad_of(*cell)
+        held = setting_of(cell[0])
+        result, nearest = buildable(triad, held)
+        if not result:
             why[cell] = holistic.why_none(triad, held, nearest)
-        for width, (shape, off) in found.items():
+        for width, (shape, off) in result.items():
             built[cell] = shape
             assert width % 64 == 0 and shape.d_expert % 16 == 0 and shape.d_expert >= 64
             assert shape.n_dense >= 1 and shape.n_moe >= 1 and 1 <= 9 * shape.d_expert / width <= 8
@@ -120,7 +128,8 @@ def test_phase_1_cells_that_can_be_built():
 
 def loss_of(runs_x, runs_y, width, flops, best_width):
     """Curves of the paper's forms with optima at x = 6 + 2 (C / 1e18)^-0.14, y = 19 (C / 1e18)^0.03."""
-    x, y = 6 + 2 * (flops / 1e18) ** -0.14, 19 * (flops / 1e18) ** 0.03
+    x = 6 + 2 * (flops / 1e18) ** -0.14
+    y = 19 * (flops / 1e18) ** 0.03
     of_x = 0.02 / (runs_x - 6) + 0.02 / (x - 6) ** 2 * runs_x
     b = ((289 / 9 - y) / (y - 1)) ** 2
     of_y = 1 / (runs_y - 1) + b / (289 / 9 - runs_y)
@@ -131,16 +140,17 @@ def loss_of(runs_x, runs_y, width, flops, best_width):
 def searched(tmp_path_factory):
     """Tables as launch.collect writes them, of both phases at four budgets: losses of known optima at each model's own
     ratios and width; heads and the like in the column overrides, as a sweep leaves them."""
-    folder, rows = tmp_path_factory.mktemp("holistic"), ([], [])
+    folder = tmp_path_factory.mktemp("holistic")
+    rows = ([], [])
     for flops in holistic.BUDGETS[:4]:
         best_width = 480 * (flops / 1e18) ** 0.2
         ratios = itertools.product(holistic.M_OVER_ACTIVE[:5], holistic.TOTAL_OVER_ACTIVE[:5])
         for phase, cell in ((0, cell) for cell in ratios):
-            found, _ = buildable(triad_of(flops, *cell), setting_of(flops))
-            if found:
-                rows[phase].append(row_of(found[holistic.median(found)][0], flops, best_width=None))
-        found, _ = buildable(triad_of(flops, 9, 20), setting_of(flops))
-        rows[1].extend(row_of(shape, flops, best_width) for shape, _ in found.values())
+            result, _ = buildable(triad_of(flops, *cell), setting_of(flops))
+            if result:
+                rows[phase].append(row_of(result[holistic.median(result)][0], flops, best_width=None))
+        result, _ = buildable(triad_of(flops, 9, 20), setting_of(flops))
+        rows[1].extend(row_of(shape, flops, best_width) for shape, _ in result.values())
     paths = []
     for name, part in zip(("phase1", "phase2"), rows, strict=True):
         write(Table(name, {k: [r[k] for r in part] for k in part[0]}, list(range(len(part)))), f"{folder}/{name}.csv")
@@ -208,11 +218,11 @@ def test_an_optimum_beyond_the_runs_is_none(searched):
     """Of ratios on one side of the best M/N_a, the other ratio's optimum is still found."""
     runs = holistic_runs.read(searched[0])
     some = runs.part((holistic_runs.budgets(runs.flops) == 0) & (runs.x > 8.5))
-    found = holistic_runs.fit_ratios(some)
-    a, b, *_ = found["coefficients"]
-    assert 6 + np.sqrt(a / b) == pytest.approx(8, rel=1e-6) and found["x"] is None
-    assert found["y"]["best"] == pytest.approx(19, rel=1e-6)
-    low, high = found["y"]["band"]
+    result = holistic_runs.fit_ratios(some)
+    a, b, *_ = result["coefficients"]
+    assert 6 + np.sqrt(a / b) == pytest.approx(8, rel=1e-6) and result["x"] is None
+    assert result["y"]["best"] == pytest.approx(19, rel=1e-6)
+    low, high = result["y"]["band"]
 
     def curve(x, y):
         return loss_of(x, y, 1.0, 1e18, 1.0)
@@ -251,22 +261,22 @@ def test_ranks_and_the_control():
     cell = 2 + 0.1 * np.log(x) - 0.05 * np.log(y)
     loss = cell + 0.01 * (d / 640 - 1) ** 2 + 0.002 * rng.normal(size=len(x))
     runs = holistic_runs.Search("x", np.full(len(x), 1e18), np.full(len(x), 1e9), active, y * active, d, loss, 289 / 9)
-    found = holistic_runs.rank(holistic_runs.cells_of(runs), d, loss)
+    result = holistic_runs.rank(holistic_runs.cells_of(runs), d, loss)
     keys = sorted(set(zip(x, y, strict=True)))
     middle = [loss[(x == a) & (y == b) & (d == 640)][0] for a, b in keys]
     best = [loss[(x == a) & (y == b)].min() for a, b in keys]
-    assert (found["cells"], found["runs"]) == (9, 27)
-    assert found["pearson"] == pytest.approx(np.corrcoef(middle, best)[0, 1])
-    assert found["spearman"] == pytest.approx(np.corrcoef(stats.rankdata(middle), stats.rankdata(best))[0, 1])
-    assert found["kendall"] == pytest.approx(stats.kendalltau(middle, best)[0]) and found["r2"] == pytest.approx(
-        found["pearson"] ** 2
+    assert (result["cells"], result["runs"]) == (9, 27)
+    assert result["pearson"] == pytest.approx(np.corrcoef(middle, best)[0, 1])
+    assert result["spearman"] == pytest.approx(np.corrcoef(stats.rankdata(middle), stats.rankdata(best))[0, 1])
+    assert result["kendall"] == pytest.approx(stats.kendalltau(middle, best)[0]) and result["r2"] == pytest.approx(
+        result["pearson"] ** 2
     )
     both = holistic_runs.Search(
         "x", *(np.append(v, v) for v in (runs.flops, runs.m, active, y * active, d)), np.append(loss, loss - 1), 289 / 9
     )
     both.flops[len(x) :] *= 10  # a budget of lower losses, in which the ranks are the same
     at = holistic_runs.rank_at_budgets(both, holistic_runs.cells_of(both, ((7, 9, 14), (12, 20, 30))))
-    assert [r["flops"] for r in at] == pytest.approx([1e18, 1e19]) and at[0]["kendall"] == found["kendall"]
+    assert [r["flops"] for r in at] == pytest.approx([1e18, 1e19]) and at[0]["kendall"] == result["kendall"]
     (row,) = holistic_runs.control(runs)
     assert row["explained"] > 0.95 and row["total"] == pytest.approx(-0.05, abs=0.01)
     assert row["active"] == pytest.approx(-0.1 + 0.05 - 0.05 * 0, abs=0.06)
@@ -287,7 +297,8 @@ def test_a_budget_gives_a_complete_architecture(capsys):
     m = result["model"]
     n_dense = m["n_dense_blocks"]
     shape = Shape(m["d_model"], n_dense, m["n_blocks"] - n_dense, m["d_expert"], setting_of(1e21))
-    made, asked = shape.triad(), triad_of(1e21, result["values"]["m_over_active"]["value"], 22)
+    made = shape.triad()
+    asked = triad_of(1e21, result["values"]["m_over_active"]["value"], 22)
     assert made == pytest.approx((m["flops_per_token"], m["n_active"], m["n_total"]))
     assert (
         max(abs(a / b - 1) for a, b in zip(made, asked, strict=True)) == pytest.approx(result["off"])
@@ -313,8 +324,8 @@ def test_fits_ranks_and_pictures_from_the_command_line(searched, tmp_path, capsy
     assert run(f"--rank={phase2}", "--json") == 0
     assert 4 <= json.loads(capsys.readouterr().out)["rank"]["cells"] <= 8  # 9, 20 at each budget, or beside it
     assert run(f"--rank={phase2}", "--m_over_active=9", "--total_over_active=20", "--json") == 0
-    found = json.loads(capsys.readouterr().out)["rank"]
-    assert (found["cells"], found["budgets"]) == (4, [])  # one at each budget: too few for ranks
+    result = json.loads(capsys.readouterr().out)["rank"]
+    assert (result["cells"], result["budgets"]) == (4, [])  # one at each budget: too few for ranks
     (tmp_path / "any.csv").write_text("d_model,loss,kind\n64,3,a\n96,2.9,a\n64,2,b\n96,2.1,b\n64,1,c\n96,1,c\n")
     assert run(f"--rank={tmp_path}/any.csv", "--group=kind") == 0
     assert "3 architectures (6 runs)" in capsys.readouterr().out
@@ -324,7 +335,8 @@ def test_fits_ranks_and_pictures_from_the_command_line(searched, tmp_path, capsy
 
 def test_eq_2_refitted_on_optima(tmp_path, capsys):
     """Runs at five sizes of each budget with the loss least at a known M."""
-    rows, best = [], []
+    rows = []
+    best = []
     for flops, middle in ((1e18, 512), (1e19, 1024), (1e20, 2048)):
         shapes = [Shape(middle * k // 8, 1, 8, 176, Setting(4, 64, 2, seq_len=1024)) for k in (4, 6, 8, 11, 15)]
         best.append(shapes[2].triad()[0])
@@ -334,24 +346,24 @@ def test_eq_2_refitted_on_optima(tmp_path, capsys):
             rows.append(row | dict(seq_len=1024, loss=2 + 0.1 * np.log(m / best[-1]) ** 2, n_tokens=flops / m))
     write(Table("x", {k: [r[k] for r in rows] for k in rows[0]}, list(range(len(rows)))), f"{tmp_path}/runs.csv")
     assert run(f"--refit={tmp_path}/runs.csv", "--json") == 0
-    found = json.loads(capsys.readouterr().out)["refit"]
-    assert [row["best"] for row in found["budgets"]] == pytest.approx(best, rel=1e-6)
+    result = json.loads(capsys.readouterr().out)["refit"]
+    assert [row["best"] for row in result["budgets"]] == pytest.approx(best, rel=1e-6)
     slope, at = np.polyfit(np.log([1e18, 1e19, 1e20]), np.log(best), 1)
-    assert found["power"] == pytest.approx([np.exp(at), slope], rel=1e-5)
-    assert found["tokens_power"] == pytest.approx([np.exp(-at), 1 - slope], rel=1e-5)
+    assert result["power"] == pytest.approx([np.exp(at), slope], rel=1e-5)
+    assert result["tokens_power"] == pytest.approx([np.exp(-at), 1 - slope], rel=1e-5)
 
 
 def test_the_search_of_a_laptop(capsys):
     """The committed runs of configs/sweeps/holistic_small.py: what results/sweeps.md says of them."""
     runs = pathlib.Path(__file__).parents[2] / "results" / "holistic.csv"
     assert run(f"--runs={runs}", f"--width_runs={runs}", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    small, large = found["fit"]["budgets"]
+    result = json.loads(capsys.readouterr().out)
+    small, large = result["fit"]["budgets"]
     assert [(one["ratios"]["runs"], one["ratios"]["x"], one["width"]["best"]) for one in (small, large)] == [
         (22, None, None), (26, None, None)
     ]  # fmt: skip
     assert 2.2 < small["ratios"]["y"]["best"] < large["ratios"]["y"]["best"] < 3.8
-    assert all(one["explained"] > 0.5 and one["active"] < -0.3 for one in found["control"])
+    assert all(one["explained"] > 0.5 and one["active"] < -0.3 for one in result["control"])
     grid = ("--m_over_active=7.5,8.5,10", "--total_over_active=2.2,3,3.8")
     assert run(f"--rank={runs}", *grid, "--json") == 0
     ranks = json.loads(capsys.readouterr().out)["rank"]["budgets"]
@@ -370,8 +382,8 @@ def test_the_search_of_a_laptop(capsys):
 ])  # fmt: skip
 def test_mistakes(capsys, arguments, words):
     assert run(*arguments) == 2
-    said = capsys.readouterr().err
-    assert words in said and said.startswith("fit holistic: ") and said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert words in message and message.startswith("fit holistic: ") and message.count("\n") == 1
 
 
 def test_rows_that_say_no_heads_are_named(tmp_path, capsys):

@@ -28,7 +28,9 @@ def random_design(seed, c=12, n=3, trunks=4):
     sizes = rng.uniform(1, 3, trunks)[model]
     possible = design.Possible(model + 1, np.ones(c, int), n_tokens, model, sizes, {}, 0.2)
     known = rng.normal(size=(5, n))
-    normal, weights, goals = known.T @ known + 0.1 * np.eye(n), np.array([1.0, 0.3]), rng.normal(size=(2, n))
+    normal = known.T @ known + 0.1 * np.eye(n)
+    weights = np.array([1.0, 0.3])
+    goals = rng.normal(size=(2, n))
     return design.Design(possible, rng.normal(size=(c, n)), goals, weights, normal, normal, normal, 0.4), known
 
 
@@ -67,7 +69,8 @@ def test_variances_are_those_of_the_explicit_covariance():
 def test_one_more_run_is_scored_and_priced_as_when_it_is_chosen(chosen):
     of, _ = random_design(1)
     others = [i for i in range(12) if i not in chosen]
-    gains, costs = of.gains_of_one_more(chosen), of.possible.flops_of_one_more(chosen)
+    gains = of.gains_of_one_more(chosen)
+    costs = of.possible.flops_of_one_more(chosen)
     lower = [of.score(chosen) - of.score([*chosen, i]) for i in others]
     assert gains[others] == pytest.approx(lower, rel=1e-9, abs=1e-12) and min(lower) >= 0
     more = [flops_by_hand(of.possible, [*chosen, i]) - flops_by_hand(of.possible, chosen) for i in others]
@@ -169,9 +172,9 @@ def test_in_words(capsys, law):
     _, path, runs = law
     command = ["next", f"--law={path}", f"--runs={runs}", f"--flops={BUDGET}", f"--target_flops={TARGET}"]
     assert command_line.run(command) == 0
-    said = capsys.readouterr().out
-    assert re.search(r"\d+ runs on \d+ trunks: \S+ of 5e\+12 FLOPs; sharing trunks saves \d+%", said)
-    assert "at 1e+14 FLOPs" in said and "or a plain grid" in said and re.search(r"E = \d above E = \d", said)
+    message = capsys.readouterr().out
+    assert re.search(r"\d+ runs on \d+ trunks: \S+ of 5e\+12 FLOPs; sharing trunks saves \d+%", message)
+    assert "at 1e+14 FLOPs" in message and "or a plain grid" in message and re.search(r"E = \d above E = \d", message)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,8 @@ def test_table_2(law):
 def brute_force(reduced, e, constraints, points=400_001):
     """The best loss and n_active on a fine grid of widths; every constraint checked by its own definition."""
     m, mu, n, nu, c, k = (float(v) for v in reduced)
-    low, high = np.log(64.0), np.log(3e6)
+    low = np.log(64.0)
+    high = np.log(3e6)
     for _ in range(3):  # a finer grid around the best point of the last
         d = np.exp(np.linspace(low, high, points))
         size = 2 * d * 50257 + 13 * d**3 / 64
@@ -92,7 +93,8 @@ def brute_force(reduced, e, constraints, points=400_001):
         loss = np.where(fine, (m * size**mu + n * np.where(fine, trained, 1.0) ** nu) ** k + c, np.inf)
         best = int(np.argmin(loss))
         step = (high - low) / (points - 1)
-        low, high = max(np.log(64.0), np.log(d[best]) - 3 * step), np.log(d[best]) + 3 * step
+        low = max(np.log(64.0), np.log(d[best]) - 3 * step)
+        high = np.log(d[best]) + 3 * step
     return float(loss[best]), float(size[best])
 
 
@@ -124,16 +126,16 @@ def test_constrained_optimum_is_brute_force(flops, memory, kv, served, cap, e, n
         law = load(name)
         if k < 1:
             law = Law(name, FORMS[f"{law.form.name}_coupled"], law.coefficients | {"k": k}, law.record)
-        found = optimum.solve(law, e, PAPER, constraints)
+        result = optimum.solve(law, e, PAPER, constraints)
         expected = brute_force(law.chinchilla_coefficients_at(e), e, constraints)
-    assert bool(found.feasible) == (expected is not None)
+    assert bool(result.feasible) == (expected is not None)
     if expected is not None:
-        assert float(found.loss) == pytest.approx(expected[0], rel=1e-6)
-        assert float(found.loss) <= expected[0] * (1 + 1e-11)  # never worse than a point of the grid
-        used = 6 * found.n_active * found.n_tokens + 2 * found.n_active * constraints.inference_tokens
+        assert float(result.loss) == pytest.approx(expected[0], rel=1e-6)
+        assert float(result.loss) <= expected[0] * (1 + 1e-11)  # never worse than a point of the grid
+        used = 6 * result.n_active * result.n_tokens + 2 * result.n_active * constraints.inference_tokens
         assert flops is None or used <= constraints.flops * (1 + 1e-9)
-        assert memory is None or (constraints.memory(PAPER, found.d_model, e) <= constraints.memory_bytes * (1 + 1e-9))
-        assert cap is None or found.n_tokens <= constraints.max_tokens
+        assert memory is None or (constraints.memory(PAPER, result.d_model, e) <= constraints.memory_bytes * (1 + 1e-9))
+        assert cap is None or result.n_tokens <= constraints.max_tokens
 
 
 @pytest.mark.parametrize("width_per_block", [24, 64, 100])
@@ -159,19 +161,20 @@ def test_sardana_inference_optimum():
     3.27T, by Hoffmann's law; so that budget's optimum is that model."""
     constraints = optimum.Constraints(flops=6 * 16.4e9 * 3.27e12 + 2 * 16.4e9 * 5e12, inference_tokens=5e12)
     chinchilla = load("chinchilla-2022")
-    found = optimum.solve(chinchilla, 1, PAPER, constraints)
-    assert float(found.n_active) == pytest.approx(16.4e9, rel=0.03)
-    assert float(found.n_tokens) == pytest.approx(3.27e12, rel=0.05)
-    assert float(found.loss) == pytest.approx(float(chinchilla.predict(30e9, 1.56e12, 1)), rel=1e-3)
+    result = optimum.solve(chinchilla, 1, PAPER, constraints)
+    assert float(result.n_active) == pytest.approx(16.4e9, rel=0.03)
+    assert float(result.n_tokens) == pytest.approx(3.27e12, rel=0.05)
+    assert float(result.loss) == pytest.approx(float(chinchilla.predict(30e9, 1.56e12, 1)), rel=1e-3)
 
 
 @pytest.mark.parametrize("kind, count", [("H100", 1), ("v5e", 8), ("H100", 64), ("B200", 512)])
 def test_optimum_on_chips_is_brute_force(law, kind, count):
     """18 bytes a parameter over all chips, and on each 512 tokens at work, 8,192 in all: 4 bytes a block and unit of
     width, 29 a unit of width, 12 an attention score."""
-    flops, chips = 1e23, cost.Chips(kind, count, 0.4)
+    flops = 1e23
+    chips = cost.Chips(kind, count, 0.4)
     for e in (1, 2, 8, 64):
-        found = optimum.solve(law, e, PAPER, optimum.Constraints(flops=flops, memory_bytes=1e12, chips=chips))
+        result = optimum.solve(law, e, PAPER, optimum.Constraints(flops=flops, memory_bytes=1e12, chips=chips))
         d = np.exp(np.linspace(np.log(64.0), np.log(3e5), 2_000_001))
         size, total = (2 * d * 50257 + weights * d**3 / 64 for weights in (13, 4 + 9 * e))
         work = max(512 * count, 8192) * (4 * d**2 / 64 + 29 * d + 12 * 512 * d / 64)
@@ -179,12 +182,12 @@ def test_optimum_on_chips_is_brute_force(law, kind, count):
         fits = (taken <= count * CHIPS[kind].memory) & (2 * total <= 1e12)
         models = dict(n_active=size, n_tokens=flops / (6 * size), n_experts=e)
         loss = np.where(fits, law.loss(law.coefficients, models), np.inf)
-        assert float(found.loss) == pytest.approx(loss.min(), rel=1e-6) and float(found.loss) <= loss.min() * (
+        assert float(result.loss) == pytest.approx(loss.min(), rel=1e-6) and float(result.loss) <= loss.min() * (
             1 + 1e-12
         )
         best = int(np.argmin(loss))
-        assert (found.size_bound == "chips") == (not fits[best + 1] and 2 * total[best + 1] <= 1e12)
-        assert chips.holding(PAPER, float(found.d_model), float(found.n_total)) <= count
+        assert (result.size_bound == "chips") == (not fits[best + 1] and 2 * total[best + 1] <= 1e12)
+        assert chips.holding(PAPER, float(result.d_model), float(result.n_total)) <= count
 
 
 def test_the_smallest_model_of_a_plateau(law):
@@ -204,14 +207,15 @@ def test_the_smallest_model_of_a_plateau(law):
             flops=flops, max_tokens=unique, epochs=epochs, inference_tokens=served, memory_bytes=memory
         )
         for e in (1, 4):
-            found = optimum.solve(again, e, PAPER, limits)
+            result = optimum.solve(again, e, PAPER, limits)
             tokens = limits.tokens(size)
             fits = (tokens >= 1) & (limits.memory(PAPER, PAPER.d_model(size), e) <= (memory or np.inf))
             loss = np.where(fits, optimum.loss_of(again, PAPER, e, size, np.maximum(tokens, 1)), np.inf)
-            best, least = np.argmin(loss), np.argmax(loss <= loss.min() * (1 + 1e-4))
+            best = np.argmin(loss)
+            least = np.argmax(loss <= loss.min() * (1 + 1e-4))
             plateau = bool(size[least] <= 0.75 * size[best])
-            assert (found.size_bound == "plateau") == plateau
-            assert float(found.n_active) == pytest.approx(size[least if plateau else best], rel=1e-3)
+            assert (result.size_bound == "plateau") == plateau
+            assert float(result.n_active) == pytest.approx(size[least if plateau else best], rel=1e-3)
             seen.add(plateau)
     assert seen == {True, False}
 
@@ -231,12 +235,12 @@ def test_near_optimal_band_ends_at_a_tenth_of_a_percent(law):
         optimum.Constraints(flops=1e22, memory_bytes=8e10),
         optimum.Constraints(flops=1e21, max_tokens=2e10),
     ):
-        found = optimum.optima(law, PAPER, constraints, law.experts)
-        low, high = optimum.near_optimal(law, PAPER, constraints, found)
-        target = 1.001 * found.loss.min()
+        result = optimum.optima(law, PAPER, constraints, law.experts)
+        low, high = optimum.near_optimal(law, PAPER, constraints, result)
+        target = 1.001 * result.loss.min()
         assert np.isfinite(low).any()
         for i in np.flatnonzero(np.isfinite(low)):
-            law_at_experts = law.chinchilla_coefficients_at(found.n_experts[i])[:5]
+            law_at_experts = law.chinchilla_coefficients_at(result.n_experts[i])[:5]
 
             def loss(size, law_at_experts=law_at_experts, constraints=constraints):
                 m, mu, n, nu, c = law_at_experts
@@ -244,7 +248,7 @@ def test_near_optimal_band_ends_at_a_tenth_of_a_percent(law):
 
             for end, outside in ((low[i], low[i] * 0.99), (high[i], high[i] * 1.01)):
                 assert loss(end) <= target * (1 + 1e-9)
-                memory = constraints.memory(PAPER, PAPER.d_model(outside), found.n_experts[i])
+                memory = constraints.memory(PAPER, PAPER.d_model(outside), result.n_experts[i])
                 fits = constraints.memory_bytes is None or memory <= constraints.memory_bytes
                 assert not fits or loss(outside) > target
 
@@ -264,8 +268,8 @@ def test_flops_of_dense_inverts_the_optimum(law):
 
 def test_a_root_without_a_change_of_sign_is_nan():
     target = np.array([3.0, 100.0, 1.0])
-    found = architecture.root(lambda x: np.exp(x) - target, 0.0, [2.0, 2.0, 1.0])
-    np.testing.assert_allclose(found, [np.log(3), np.nan, 0.0], rtol=1e-14)
+    result = architecture.root(lambda x: np.exp(x) - target, 0.0, [2.0, 2.0, 1.0])
+    np.testing.assert_allclose(result, [np.log(3), np.nan, 0.0], rtol=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -303,7 +307,8 @@ def test_width_inverts_n_active():
 
 def test_counts_of_the_paper():
     """App. H prints 321M active and 5.0B in total for d = 1024 and E = 32, and 79M and 211M for d = 512 and E = 8."""
-    wide, narrow = architecture.Model(PAPER, 16, 32), architecture.Model(PAPER, 8, 8)
+    wide = architecture.Model(PAPER, 16, 32)
+    narrow = architecture.Model(PAPER, 8, 8)
     assert (wide.n_active, wide.n_total) == (321030144, 5001873408)
     assert round(narrow.n_active / 1e6) == 79 and round(narrow.n_total / 1e6) == 211
     assert learning_rate.predict(load(recipe.PAPERS_LAW).models["learning_rate"], 321030144, 8) == pytest.approx(
@@ -314,7 +319,8 @@ def test_counts_of_the_paper():
 def test_exact_parameters_weight_by_weight():
     for e in (1, 4):
         model = architecture.Model(architecture.Architecture(vocab_size=257, width_per_block=32), 3, e)
-        d, f = 96, 288
+        d = 96
+        f = 288
         block = [d * 3 * d, d * d] + e * [d * f, d * f, f * d] + ([d * e] if e > 1 else []) + 4 * [d]
         assert model.exact_parameters == 3 * sum(block) + 257 * d + d * 257
 
@@ -325,21 +331,24 @@ def test_buildable_is_best_of_all_depths_and_widths(law, memory, kv_tokens):
     law's, and no model as good is closer to the law's."""
     constraints = optimum.Constraints(flops=3e20, memory_bytes=memory, kv_tokens=kv_tokens, inference_tokens=1e10)
     made = planning.plan_within(law, PAPER, constraints, [1, 2, 4, 8, 16, 32])
-    e, candidates = made["best"]["n_experts"], []
+    e = made["best"]["n_experts"]
+    candidates = []
     for blocks in range(1, 80):
         for heads in range(int(0.8 * blocks), int(1.25 * blocks) + 1):
-            d, off = 64 * heads, max(heads / blocks, blocks / max(heads, 1))
-            size, total = 2 * d * 50257 + 13 * blocks * d**2, 2 * d * 50257 + (4 + 9 * e) * blocks * d**2
+            d = 64 * heads
+            off = max(heads / blocks, blocks / max(heads, 1))
+            size = 2 * d * 50257 + 13 * blocks * d**2
+            total = 2 * d * 50257 + (4 + 9 * e) * blocks * d**2
             trained = np.floor((3e20 - 2 * size * 1e10) / (6 * size)) if size else 0
             weights = total + 4 * blocks * d + (blocks * d * e if e > 1 else 0)  # with norms and routers
             if off <= 1.15 and trained >= 1 and 2 * weights + 2 * 2 * kv_tokens * blocks * d <= memory:
                 one = dict(n_active=size, n_tokens=trained, n_experts=e)
                 candidates.append((float(law.loss(law.coefficients, one)), off, blocks, heads, trained))
     built = made["buildable"]
-    (found,) = [one for one in candidates if one[2:] == (built["n_blocks"], built["n_heads"], built["n_tokens"])]
-    assert built["n_experts"] == e and built["loss"] == pytest.approx(found[0], rel=1e-12)
+    (result,) = [one for one in candidates if one[2:] == (built["n_blocks"], built["n_heads"], built["n_tokens"])]
+    assert built["n_experts"] == e and built["loss"] == pytest.approx(result[0], rel=1e-12)
     most = (1 + 1e-4) * max(min(candidates)[0], made["best"]["loss"])
-    assert found[0] <= most and found[1] == min(off for loss, off, *_ in candidates if loss <= most)
+    assert result[0] <= most and result[1] == min(off for loss, off, *_ in candidates if loss <= most)
     assert built["loss_of_building"] == pytest.approx(built["loss"] - made["best"]["loss"], abs=1e-12)
     assert built["training_flops"] == 6 * built["n_active"] * built["n_tokens"] <= 3e20
     json.dumps(made.to_dict(), allow_nan=False)
@@ -365,7 +374,8 @@ def test_emitted_config_is_the_plan(law, tmp_path):
     spec = importlib.util.spec_from_file_location("planned", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    config, built = module.get_config(), made["buildable"]
+    config = module.get_config()
+    built = made["buildable"]
     for name in ("d_model", "n_blocks", "n_heads", "d_ff", "vocab_size", "n_experts"):
         assert config.model[name] == built[name]
     assert config.n_tokens == (built["n_tokens"],)

@@ -13,18 +13,21 @@ from fit.equal_flops import learning_rate
 from fit.errors import UserError
 
 LAW = dict(constant=0.5, n_active=-0.5, n_experts=-0.25, n_tokens=0.07, batch_tokens=0.3)
-SIZES, EXPERTS, TOKENS, BATCHES = (1e6, 1e7), (1, 8), (1e8, 1e9), (4096.0, 65536.0)
+SIZES = (1e6, 1e7)
+EXPERTS = (1, 8)
+TOKENS = (1e8, 1e9)
+BATCHES = (4096.0, 65536.0)
 RATES = np.geomspace(1e-3, 1, 25).tolist()
 
 
 def rows(sizes=SIZES, experts=EXPERTS, tokens=TOKENS, batches=BATCHES, rates=RATES):
     """Runs whose loss is 3 nats at LAW's rate, and the squared ln of the factor from it above that elsewhere."""
-    found = []
+    result = []
     for n, e, d, b in itertools.product(sizes, experts, tokens, batches):
         model = dict(n_active=n, n_experts=e, n_tokens=d, batch_tokens=b)
         best = learning_rate.predict(LAW, **model)
-        found += [model | dict(peak_learning_rate=r, loss=float(3 + np.log(r / best) ** 2)) for r in rates]
-    return found
+        result += [model | dict(peak_learning_rate=r, loss=float(3 + np.log(r / best) ** 2)) for r in rates]
+    return result
 
 
 def table(found):
@@ -38,18 +41,18 @@ def lr(tmp_path, capsys):
     def run(found, *flags, code=0):
         write(table(found), str(tmp_path / "rates.csv"))
         assert command_line.run(["lr", f"--runs={tmp_path}/rates.csv", *flags]) == code
-        said = capsys.readouterr()
-        return said.err if code else said.out
+        message = capsys.readouterr()
+        return message.err if code else message.out
 
     return run
 
 
 def test_the_exponents_of_tokens_and_batch_are_recovered(lr, tmp_path):
-    said = lr(rows(), "--with_tokens", "--with_batch", f"--out={tmp_path}/lr.json")
+    message = lr(rows(), "--with_tokens", "--with_batch", f"--out={tmp_path}/lr.json")
     record = json.loads((tmp_path / "lr.json").read_text())
     assert record["lr_law"] == pytest.approx(LAW, rel=1e-6) and record["intervals"].keys() == LAW.keys()
     for name, value in LAW.items():
-        assert f"config.optimizer.lr_law.{name} = {value:.6f}  # 10% to 90%: " in said
+        assert f"config.optimizer.lr_law.{name} = {value:.6f}  # 10% to 90%: " in message
     without = lr(rows())
     assert "lr_law.n_tokens" not in without and "lr_law.batch_tokens" not in without
 
@@ -61,23 +64,23 @@ def test_exponents_that_the_runs_do_not_tell_apart_are_refused(lr):
 
 def test_a_table_of_anothers_names_and_models_of_one_kind(lr):
     """Dense runs of one batch that no column tells, some tried at a single rate."""
-    found = [{"lr" if k == "peak_learning_rate" else k: v for k, v in row.items() if k != "batch_tokens"} for row in
+    result = [{"lr" if k == "peak_learning_rate" else k: v for k, v in row.items() if k != "batch_tokens"} for row in
              rows(experts=[1], batches=[4096]) + rows([2e6], [1], [1e8], [4096], RATES[:2])]  # fmt: skip
-    said = lr(found, "--columns=peak_learning_rate:lr", "--with_tokens")
-    assert "left out: 1 models that were tried at fewer than three rates" in said
-    assert "lr_law.n_experts = 0.000000  # all fitted models have n_experts = 1: the law holds there alone" in said
-    assert f"lr_law.n_tokens = {LAW['n_tokens']:.6f}" in said
-    assert "column batch_tokens is missing" in lr(found, "--columns=peak_learning_rate:lr", "--with_batch", code=2)
+    message = lr(result, "--columns=peak_learning_rate:lr", "--with_tokens")
+    assert "left out: 1 models that were tried at fewer than three rates" in message
+    assert "lr_law.n_experts = 0.000000  # all fitted models have n_experts = 1: the law holds there alone" in message
+    assert f"lr_law.n_tokens = {LAW['n_tokens']:.6f}" in message
+    assert "column batch_tokens is missing" in lr(result, "--columns=peak_learning_rate:lr", "--with_batch", code=2)
     one = lr(rows([1e6], [1], [1e8], [4096]))
     assert "no intervals: 1 models are as many as the coefficients" in one and "lr_law.n_active = 0.000000" in one
 
 
 def test_runs_of_two_batches_are_two_models_unless_some_do_not_say_theirs(lr):
-    found = rows()
-    assert len(learning_rate.best_rates(table(found))[0]) == 16
-    found[0]["batch_tokens"] = ""
-    assert len(learning_rate.best_rates(table(found))[0]) == 8
-    assert "row 2, column batch_tokens: found nothing" in lr(found, "--with_batch", code=2)
+    result = rows()
+    assert len(learning_rate.best_rates(table(result))[0]) == 16
+    result[0]["batch_tokens"] = ""
+    assert len(learning_rate.best_rates(table(result))[0]) == 8
+    assert "row 2, column batch_tokens: found nothing" in lr(result, "--with_batch", code=2)
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say():
@@ -106,24 +109,24 @@ def test_a_wrong_rate_costs_what_the_runs_say():
 
     x = np.log(2) * np.arange(-1.5, 2.6, 0.25)
     model = dict(n_active=1e6, n_experts=1, n_tokens=1e9)
-    found = [model | dict(peak_learning_rate=float(np.exp(a)), loss=float(loss(a))) for a in x]
-    (best,), _ = learning_rate.best_rates(table(found))
+    result = [model | dict(peak_learning_rate=float(np.exp(a)), loss=float(loss(a))) for a in x]
+    (best,), _ = learning_rate.best_rates(table(result))
     for factor in (0.5, 2.0, 4.0):
         assert best.lost[factor] == pytest.approx(float(loss(np.log(best.rate * factor))) - 2, abs=3e-3)
     assert best.rate == pytest.approx(1, rel=0.05) and 0.25 not in best.lost  # the lowest rate is 0.35 times the best
-    said = learning_rate.text({"constant": np.log(2.0), "n_active": 0, "n_experts": 0}, [best], [best])
-    (line,) = [line for line in said.splitlines() if "   2 times the best" in line]
+    message = learning_rate.text({"constant": np.log(2.0), "n_active": 0, "n_experts": 0}, [best], [best])
+    (line,) = [line for line in message.splitlines() if "   2 times the best" in line]
     assert float(line.split()[4]) == pytest.approx(best.lost[2.0], abs=1e-5) and line.endswith("of 1 model")
-    (edge,), _ = learning_rate.best_rates(table(found[10:]))
+    (edge,), _ = learning_rate.best_rates(table(result[10:]))
     assert edge.at_edge and not edge.lost
 
 
 def test_a_best_rate_at_the_end_of_its_grid_is_shown_and_not_fitted(lr):
     """Half of the models were tried only at rates above their best."""
     high = rows(experts=[1], rates=[r for r in RATES if r > 0.25])
-    said = lr(high + rows(experts=[8, 64]), "--with_tokens", "--with_batch")
-    assert said.count("not fitted; best at the end of its grid") == said.count("end of its grid") == 8
-    assert f"lr_law.n_experts = {LAW['n_experts']:.6f}" in said and "on 16 fitted models" in said
+    message = lr(high + rows(experts=[8, 64]), "--with_tokens", "--with_batch")
+    assert message.count("not fitted; best at the end of its grid") == message.count("end of its grid") == 8
+    assert f"lr_law.n_experts = {LAW['n_experts']:.6f}" in message and "on 16 fitted models" in message
     assert "every model is at the end of its grid: widen" in lr(high, code=2)
 
 
@@ -146,7 +149,8 @@ def test_the_trainer_takes_the_law():
     before = Schedule(config).peak
     law = dict(config.optimizer.lr_law) | dict(n_tokens=0.07, batch_tokens=0.3)
     config.update_from_flattened_dict({f"optimizer.lr_law.{name}": value for name, value in law.items()})
-    config.n_tokens, config.batch_tokens = (524_288, 1_048_576), ((0, 1_024), (600_000, 4_096))
+    config.n_tokens = (524_288, 1_048_576)
+    config.batch_tokens = ((0, 1_024), (600_000, 4_096))
     wanted = learning_rate.predict(law, counts.n_active(config.model), 1, 1_048_576, 4_096)
     assert Schedule(config).peak == pytest.approx(wanted, rel=1e-12) != before
     record = schema.record_of(config)

@@ -169,12 +169,13 @@ def test_a_ramp_for_a_mesh_has_whole_multiples():
 
 
 def test_laws_that_differ_by_more_than_two_are_named(capsys):
-    found = plan(capsys, "--chips=H100:64", "--hours=240")
-    rows = found["buildable"]["recipe_laws"]
+    result = plan(capsys, "--chips=H100:64", "--hours=240")
+    rows = result["buildable"]["recipe_laws"]
     for quantity, words in (("learning_rate", "laws of the learning rate"), ("batch_tokens", "laws of the batch")):
         values = {row["law"]: row[quantity] for row in rows}
-        (warning,) = [w for w in found["warnings"] if words in w]
-        low, high = min(values, key=values.get), max(values, key=values.get)
+        (warning,) = [w for w in result["warnings"] if words in w]
+        low = min(values, key=values.get)
+        high = max(values, key=values.get)
         assert f"by {low}" in warning and f"by {high}" in warning
         assert f"a factor of {values[high] / values[low]:.2g}" in warning
 
@@ -185,8 +186,8 @@ def test_laws_that_differ_by_more_than_two_are_named(capsys):
 @pytest.mark.parametrize("law", ["joint-moe-2025", "sparsity-2025", "comprehensive-2025", "fine-grained-2024"])
 def test_ten_days_of_64_h100_have_a_recipe_of_published_models(law, tmp_path, capsys):
     path = tmp_path / "ten_days.py"
-    found = plan(capsys, "--chips=H100:64", "--hours=240", f"--emit_config={path}", law=law)
-    built = found["buildable"]
+    result = plan(capsys, "--chips=H100:64", "--hours=240", f"--emit_config={path}", law=law)
+    built = result["buildable"]
     assert 1e-4 <= built["learning_rate"] <= 4e-4 and built["sequence"] == 4096
     assert 1e6 <= built["batch_tokens"][-1][1] <= 16e6
     assert 2_000 < recipe.steps_of(built["batch_tokens"], built["n_tokens"]) < 500_000

@@ -92,7 +92,8 @@ def test_what_cannot_be_counted_is_refused_with_the_reason(change, said):
 
 def test_deepseeks_latent_attention_is_counted_weight_by_weight():
     known = reference_model.read("DeepSeek-V3")
-    down, up = 7168 * (1536 + 512 + 64), 1536 * 128 * 192 + 512 * 128 * (128 + 128)
+    down = 7168 * (1536 + 512 + 64)
+    up = 1536 * 128 * 192 + 512 * 128 * (128 + 128)
     assert known.attention == down + up + 128 * 128 * 7168 and known.cache == 512 + 64
     assert known.whole_experts == 257 / 9 and len(known.notes) == 2
 

@@ -28,28 +28,31 @@ def hours(shape=DENSE, setup=SETUP, chip="H100"):
 
 def test_a_dense_step_by_hand():
     """4 blocks of 12 x 512^2 / 3 weights of attention and 3 x 512 x 1536 of the layer; 8,192 tokens a chip."""
-    block, head, tokens = 4 * 512 * 512 + 3 * 512 * 1536, 512 * 1000, 65_536 // 8
-    found = counted()
-    assert found.large == 6 * tokens * (4 * block + head)
-    assert found.grouped == 0 and found.all_to_all == 0 and found.sums == 0
+    block = 4 * 512 * 512 + 3 * 512 * 1536
+    head = 512 * 1000
+    tokens = 65_536 // 8
+    result = counted()
+    assert result.large == 6 * tokens * (4 * block + head)
+    assert result.grouped == 0 and result.all_to_all == 0 and result.sums == 0
     # scores and values: 2 products forward, 5 backward, 2 FLOPs for each of half of 1,024 + 512 positions
-    assert found.attention == 7 * 2 * tokens * 4 * 512 * (1024 + 512) / 2
+    assert result.attention == 7 * 2 * tokens * 4 * 512 * (1024 + 512) / 2
     # weights in bfloat16 gathered twice from 7 of 8 chips, gradients summed once
     params = 4 * block + 2 * head
-    assert found.weights == 2 * 2 * params * 7 / 8
-    assert found.gradients == 2 * params * 7 / 8
-    assert found.between == 0
+    assert result.weights == 2 * 2 * params * 7 / 8
+    assert result.gradients == 2 * params * 7 / 8
+    assert result.between == 0
 
 
 def test_a_mixture_step_by_hand():
     setup = dataclasses.replace(SETUP, data=2, expert=4, slots=1.25)
-    found = counted(MIXTURE, setup)
-    tokens, expert = 65_536 // 8, 3 * 512 * 384
-    assert found.grouped == 6 * tokens * 4 * 1.25 * 4 * expert
+    result = counted(MIXTURE, setup)
+    tokens = 65_536 // 8
+    expert = 3 * 512 * 384
+    assert result.grouped == 6 * tokens * 4 * 1.25 * 4 * expert
     # a row of 512 bfloat16 to an expert and back, forward and backward; a quarter stays
-    assert found.all_to_all == 4 * tokens * 4 * 1.25 * 4 * 512 * 2 * 3 / 4
+    assert result.all_to_all == 4 * tokens * 4 * 1.25 * 4 * 512 * 2 * 3 / 4
     held = 4 * 16 * expert / 4 + 4 * 4 * 512**2 + 2 * 512 * 1000
-    assert found.weights == pytest.approx(2 * 2 * held / 2)
+    assert result.weights == pytest.approx(2 * 2 * held / 2)
     assert MIXTURE.flops_per_token(1024) == 6 * (4 * (4 * 512**2 + 4 * expert) + 512_000) + 6 * 4 * 512 * 1024
 
 
@@ -159,15 +162,15 @@ def test_two_runs_recalibrate_to_a_planted_efficiency():
     planted_products = 0.6 * published.products["H100"]
     true = dataclasses.replace(published, products=published.products | {"H100": planted_products})
     runs = planted(true)
-    found = speed.recalibrated(published, runs[2:4])
-    assert found.products["H100"] == pytest.approx(planted_products, rel=0.05)
-    assert found.within_source < published.within_source
+    result = speed.recalibrated(published, runs[2:4])
+    assert result.products["H100"] == pytest.approx(planted_products, rel=0.05)
+    assert result.within_source < published.within_source
     for run in runs:
-        low, median, high = found.tokens_per_second("H100", run.shape, SETUP)
+        low, median, high = result.tokens_per_second("H100", run.shape, SETUP)
         assert median == pytest.approx(run.tokens_per_second, rel=0.1)
         assert low < run.tokens_per_second < high
     # chips that were not measured keep what was published
-    assert found.products["v5p"] == published.products["v5p"]
+    assert result.products["v5p"] == published.products["v5p"]
 
 
 def test_calibration_recovers_planted_efficiencies():
@@ -181,10 +184,10 @@ def test_calibration_recovers_planted_efficiencies():
             planted(true, (512, 1024, 2048, 4096), chip), np.exp(0.02 * rng.standard_normal(8)), strict=True
         )
     ]
-    found = speed.calibrate(runs)
-    assert found.products["H100"] == pytest.approx(0.5, rel=0.1)
-    assert found.products["A100"] == pytest.approx(0.7, rel=0.1)
-    assert found.within_source < 0.06
+    result = speed.calibrate(runs)
+    assert result.products["H100"] == pytest.approx(0.5, rel=0.1)
+    assert result.products["A100"] == pytest.approx(0.7, rel=0.1)
+    assert result.within_source < 0.06
 
 
 def test_one_run_is_too_few():
@@ -252,9 +255,9 @@ def test_a_table_that_is_not_there_is_named(tmp_path):
 
 def test_the_speed_of_a_plan():
     """Hours, MFU and tokens a second say the same; a range holds its median."""
-    found = speed.speed_of(speed.calibrated(), "H100", MIXTURE, SETUP, n_tokens=1e9)
-    low, median, high = found.tokens_per_second
+    result = speed.speed_of(speed.calibrated(), "H100", MIXTURE, SETUP, n_tokens=1e9)
+    low, median, high = result.tokens_per_second
     assert low < median < high
-    assert found.hours == pytest.approx((1e9 / high / 3600, 1e9 / median / 3600, 1e9 / low / 3600))
-    assert found.mfu[1] == pytest.approx(median * MIXTURE.flops_per_token(1024) / (8 * 989e12))
-    assert all(math.isfinite(value) for value in found.hours)
+    assert result.hours == pytest.approx((1e9 / high / 3600, 1e9 / median / 3600, 1e9 / low / 3600))
+    assert result.mfu[1] == pytest.approx(median * MIXTURE.flops_per_token(1024) / (8 * 989e12))
+    assert all(math.isfinite(value) for value in result.hours)

@@ -18,7 +18,8 @@ from fit.planning import leverage
 
 # an interior optimum: coefficients of x, x^2, z, z^2, xz, (xz)^2, 1
 KNOWN = np.array([-1.2, 0.03, -0.2, 0.02, 0.002, 1e-5, 14.0])
-SIZES, SPARSITIES = np.geomspace(1e8, 2e10, 8), np.array([0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98])
+SIZES = np.geomspace(1e8, 2e10, 8)
+SPARSITIES = np.array([0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98])
 
 
 def grid():
@@ -27,26 +28,28 @@ def grid():
 
 
 def known(n, s):
-    x, z = np.log(n), -np.log(1 - s)
+    x = np.log(n)
+    z = -np.log(1 - s)
     return sum(c * term for c, term in zip(KNOWN, (x, x**2, z, z**2, x * z, (x * z) ** 2, 1), strict=True))
 
 
 def test_a_surface_is_its_polynomial_and_its_optima_are_those_of_a_grid():
     n, s = grid()
-    found = surface.fit(n, s, known(n, s))
+    result = surface.fit(n, s, known(n, s))
     # the columns nearly depend on each other: predictions are what counts
-    fine_n, fine_s = np.geomspace(1e8, 2e10, 1201), -np.expm1(-np.linspace(0, -np.log(0.02), 1201))
+    fine_n = np.geomspace(1e8, 2e10, 1201)
+    fine_s = -np.expm1(-np.linspace(0, -np.log(0.02), 1201))
     loss = known(fine_n[:, None], fine_s[None])
-    np.testing.assert_allclose(found.loss(fine_n[:, None], fine_s[None]), loss, rtol=1e-8)
-    best, (i, j) = found.best(), np.unravel_index(np.argmin(loss), loss.shape)
+    np.testing.assert_allclose(result.loss(fine_n[:, None], fine_s[None]), loss, rtol=1e-8)
+    best, (i, j) = result.best(), np.unravel_index(np.argmin(loss), loss.shape)
     assert best["loss"] == pytest.approx(loss.min(), rel=1e-7) and best["at_edge"] == []
     assert best["n_total"] == pytest.approx(fine_n[i], rel=5e-3) and best["sparsity"] == pytest.approx(
         fine_s[j], abs=2e-3
     )
     for k in (0, 400, 800, 1200):
-        size, at = found.best_size(fine_s[k])
+        size, at = result.best_size(fine_s[k])
         assert size == pytest.approx(fine_n[loss[:, k].argmin()], rel=5e-3) and at <= loss[:, k].min() * (1 + 1e-9)
-        sparsity, at = found.best_sparsity(fine_n[k])
+        sparsity, at = result.best_sparsity(fine_n[k])
         assert sparsity == pytest.approx(fine_s[loss[k].argmin()], abs=2e-3) and at <= loss[k].min() * (1 + 1e-9)
 
 
@@ -55,11 +58,12 @@ def test_a_surface_that_falls_to_an_end_says_so():
     sparsity: the surface finds these sizes, and no interior optimum over both."""
     sparsity = np.array([0, 0.5, 0.75, 0.9, 0.95, 0.98])
     best = np.array([0.6392e9, 1.0659e9, 1.8389e9, 3.97e9, 7.3355e9, 17.0687e9])
-    n, s = (best[:, None] * np.geomspace(1 / 3, 3, 7)).ravel(), np.repeat(sparsity, 7)
+    n = (best[:, None] * np.geomspace(1 / 3, 3, 7)).ravel()
+    s = np.repeat(sparsity, 7)
     loss = load("sparsity-2025").predict(n_total=n, n_tokens=1e20 / (6 * n * (1 - s)), sparsity=s)
-    found = surface.fit(n, s, loss)
-    assert found.best_size(sparsity)[0] == pytest.approx(best, rel=0.05)
-    assert found.best()["at_edge"] == ["sparsity"] and found.best()["sparsity"] == pytest.approx(0.98)
+    result = surface.fit(n, s, loss)
+    assert result.best_size(sparsity)[0] == pytest.approx(best, rel=0.05)
+    assert result.best()["at_edge"] == ["sparsity"] and result.best()["sparsity"] == pytest.approx(0.98)
 
 
 def test_refits_predict_what_they_have_not_seen():
@@ -80,7 +84,8 @@ def surface_table(path):
     rows = dict(n_active=[], n_total=[], n_tokens=[], n_experts=[], top_k=[], loss=[])
     for flops in (1e20, 3e20):
         for total, sparsity in zip(n, s, strict=True):
-            active, experts = total * (1 - 0.9 * sparsity), 1000
+            active = total * (1 - 0.9 * sparsity)
+            experts = 1000
             row = dict(n_active=active, n_total=total, n_tokens=flops / (6 * active), n_experts=experts)
             row |= dict(top_k=experts * (1 - sparsity), loss=float(known(total, sparsity)) - 0.1 * (flops > 2e20))
             for name, value in row.items():
@@ -124,7 +129,8 @@ def test_the_sweep_of_a_laptop(capsys):
 
 def test_what_lies_within_the_runs():
     """Between the smallest and the largest size of each sparsity, on lines in z between sparsities."""
-    n, s = np.array([1.0, 8, 2, 8, 4, 16]) * 1e6, np.array([0, 0, 0.5, 0.5, 0.75, 0.75])
+    n = np.array([1.0, 8, 2, 8, 4, 16]) * 1e6
+    s = np.array([0, 0, 0.5, 0.5, 0.75, 0.75])
     low, high = surface.sparsity_range(n, s, np.array([1e6, 2e6, 2.0**1.5 * 1e6, 16e6, 32e6]))
     assert (low[0], high[0]) == pytest.approx((0, 0)) and (low[1], high[1]) == pytest.approx((0, 0.5))
     assert high[2] == pytest.approx(1 - 2**-1.5, abs=0.01) and (low[3], high[3]) == pytest.approx((0.75, 0.75))
@@ -141,21 +147,23 @@ def test_mistakes(tmp_path, capsys, arguments, words):
     (tmp_path / "few.csv").write_text("n_active,n_total,n_tokens,n_experts,loss\n1e8,1e8,1e9,1,3\n5e7,1e8,2e9,2,3\n")
     (tmp_path / "none.csv").write_text("n_total,n_tokens,n_experts,loss\n1e8,1e9,1,3\n1e8,2e9,2,3\n")
     assert command_line.run(["surface", *(a.format(tmp_path) for a in arguments)]) == 2
-    said = capsys.readouterr().err
-    assert words in said and said.startswith("fit surface: ") and said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert words in message and message.startswith("fit surface: ") and message.count("\n") == 1
 
 
 def isoflop_runs(noise=0.0, seed=0, budgets=(1e19, 1e20, 1e21), experts=(1, 8)):
     """(size, flops, loss, n_experts) on seven sizes around each budget's best by the joint law, half a percent apart in
     FLOPs as whole batches leave them."""
-    rng, rows = np.random.default_rng(seed), []
+    rng = np.random.default_rng(seed)
+    rows = []
     law = load("joint-moe-2025")
     for e in experts:
         m, mu, n, nu = law.chinchilla_coefficients_at(e)[:4]
         for flops in budgets:
             best = (m * mu / (n * nu)) ** (-1 / (mu + nu)) * (flops / 6) ** (nu / (mu + nu))
             for factor in np.geomspace(0.5, 2, 7):
-                size, spent = best * factor, flops * rng.uniform(0.995, 1.005)
+                size = best * factor
+                spent = flops * rng.uniform(0.995, 1.005)
                 loss = joint_loss(size, spent / (6 * size), e, TABLE_3) * np.exp(noise * rng.normal())
                 rows.append((size, spent, loss, e, best))
     return np.array(rows).T
@@ -163,9 +171,9 @@ def isoflop_runs(noise=0.0, seed=0, budgets=(1e19, 1e20, 1e21), experts=(1, 8)):
 
 def test_parabolas_find_the_best_sizes():
     size, flops, loss, e, best = isoflop_runs()
-    found = isoflop.profiles(size, flops, loss, e)
-    assert [one["n_experts"] for one in found] == [1, 8]
-    for one in found:
+    result = isoflop.profiles(size, flops, loss, e)
+    assert [one["n_experts"] for one in result] == [1, 8]
+    for one in result:
         bests = np.unique(best[e == one["n_experts"]])
         assert [row["best"] for row in one["budgets"]] == pytest.approx(np.sort(bests), rel=0.05)
         _, mu, _, nu = load("joint-moe-2025").chinchilla_coefficients_at(one["n_experts"])[:4]
@@ -187,7 +195,8 @@ def test_intervals_hold_the_truth_about_as_often_as_they_claim():
 
 
 def test_no_parabola_where_there_is_none():
-    size, flops = np.geomspace(1e8, 1e9, 6), np.full(6, 1e20)
+    size = np.geomspace(1e8, 1e9, 6)
+    flops = np.full(6, 1e20)
     assert isoflop.profiles(size, flops, 3 - 0.1 * np.log(size)) == []  # falls to the last size
     assert isoflop.profiles(size, flops, 3 - np.log(size / 3e8) ** 2) == []  # opens downwards
     assert isoflop.profiles(size[:3], flops[:3], np.log(size[:3] / 3e8) ** 2) == []  # three sizes

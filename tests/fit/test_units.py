@@ -20,14 +20,14 @@ def test_units():
 )
 def test_ticks_of_an_axis_are_few_and_spread(low, high):
     for most in (4, 5):
-        found = style._ticks(low, high, most)
-        assert 2 <= len(found) <= most and np.all((low <= found) & (found <= high))
-        assert np.log(found[-1] / found[0]) > 0.25 * np.log(high / low)
+        result = style._ticks(low, high, most)
+        assert 2 <= len(result) <= most and np.all((low <= result) & (result <= high))
+        assert np.log(result[-1] / result[0]) > 0.25 * np.log(high / low)
 
 
 def test_templates_write_amounts_and_ends_of_intervals():
-    said = units.say("{size:amount} active, {cache:memory}, loss {loss:.2f}", size=1.72e9, cache=24.3e9, loss=[2, 2.5])
-    assert said == "1.72B active, 24.3 GB, loss 2.00 to 2.50"
+    text = units.say("{size:amount} active, {cache:memory}, loss {loss:.2f}", size=1.72e9, cache=24.3e9, loss=[2, 2.5])
+    assert text == "1.72B active, 24.3 GB, loss 2.00 to 2.50"
 
 
 def test_a_tables_cells_stand_below_their_heads():
