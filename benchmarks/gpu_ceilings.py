@@ -37,7 +37,13 @@ STEP = (
 
 
 def compiled(mixture: str, capacity: str, n_blocks: int) -> dict:
-    """jmoe.compile's report of one step."""
+    """jmoe.compile's report of one step.
+
+    Args:
+      mixture: a name of MIXTURES.
+      capacity: a name of CAPACITIES.
+      n_blocks: blocks of the model.
+    """
     flags = (*STEP, *MIXTURES[mixture], f"--config.model.capacity_factor={CAPACITIES[capacity]}")
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "report.json")
@@ -48,7 +54,7 @@ def compiled(mixture: str, capacity: str, n_blocks: int) -> dict:
         return json.loads(path.read_text())
 
 
-def costs(report: dict) -> dict:
+def costs(report: dict) -> dict[str, float]:
     """What is held to the ceilings, and the seconds of the roofline."""
     return {
         "matmul_flops": report["flops"]["matmul"],
@@ -59,45 +65,45 @@ def costs(report: dict) -> dict:
     }
 
 
-def table(found: dict) -> list[str]:
-    """The rows of docs/hardware.md."""
+def table(steps: dict[str, dict[str, float]]) -> list[str]:
+    """The rows of docs/hardware.md: `costs` by "MIXTURE, CAPACITY"."""
     lines = [
         "| experts | | FLOPs of products | main memory | peak | step, all overlapped | step, nothing overlapped |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name, one in found.items():
+    for name, step in steps.items():
         mixture, _, capacity = name.partition(", ")
         cells = [
             mixture,
             capacity,
-            f"{one['matmul_flops'] / 1e12:.1f} T",
-            f"{one['main_memory_bytes'] / 1e9:.0f} GB",
-            f"{one['peak_memory_bytes'] / 2**30:.1f} GiB",
-            f"{one['overlapped_seconds'] * 1e3:.1f} ms",
-            f"{one['serial_seconds'] * 1e3:.1f} ms",
+            f"{step['matmul_flops'] / 1e12:.1f} T",
+            f"{step['main_memory_bytes'] / 1e9:.0f} GB",
+            f"{step['peak_memory_bytes'] / 2**30:.1f} GiB",
+            f"{step['overlapped_seconds'] * 1e3:.1f} ms",
+            f"{step['serial_seconds'] * 1e3:.1f} ms",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
-def faults(found: dict, ceilings: dict) -> list[str]:
+def faults(steps: dict[str, dict[str, float]], ceilings: dict[str, dict[str, float]]) -> list[str]:
     """A sentence for each cost that is far from its ceiling, and each dropless step that takes too long."""
     sentences = []
-    for name, one in found.items():
-        for what, value in one.items():
-            ceiling = ceilings.get(name, {}).get(what)
+    for name, step in steps.items():
+        for cost, value in step.items():
+            ceiling = ceilings.get(name, {}).get(cost)
             if ceiling is None:
-                sentences.append(f"{name}: {FILE.name} has no {what}, found {value:.4g}; --write writes it")
+                sentences.append(f"{name}: {FILE.name} has no {cost}, found {value:.4g}; --write writes it")
             elif abs(value / ceiling - 1) > NEAR:
-                sentences.append(f"{name}: {what} {value:.4g}, in {FILE.name} {ceiling:.4g}")
+                sentences.append(f"{name}: {cost} {value:.4g}, in {FILE.name} {ceiling:.4g}")
     for mixture in MIXTURES:
-        with_capacity = found.get(f"{mixture}, capacity 1.0")
-        dropless = found.get(f"{mixture}, nothing dropped")
+        with_capacity = steps.get(f"{mixture}, capacity 1.0")
+        dropless = steps.get(f"{mixture}, nothing dropped")
         if with_capacity and dropless:
-            for what in ("overlapped_seconds", "serial_seconds"):
-                ratio = dropless[what] / with_capacity[what]
+            for cost in ("overlapped_seconds", "serial_seconds"):
+                ratio = dropless[cost] / with_capacity[cost]
                 if ratio > MOST:
-                    sentences.append(f"{mixture}: nothing dropped takes {ratio:.2f} times the {what}, at most {MOST}")
+                    sentences.append(f"{mixture}: nothing dropped takes {ratio:.2f} times the {cost}, at most {MOST}")
     return sentences
 
 
@@ -107,17 +113,17 @@ def main() -> int:
     parser.add_argument("--only", choices=list(MIXTURES), help="compile this mixture alone")
     parser.add_argument("--write", action="store_true", help=f"write {FILE.name} instead of comparing with it")
     args = parser.parse_args()
-    found = {}
+    steps = {}
     for mixture in [args.only] if args.only else MIXTURES:
         for capacity in CAPACITIES:
             print(f"compiling {mixture}, {capacity}", file=sys.stderr)
-            found[f"{mixture}, {capacity}"] = costs(compiled(mixture, capacity, args.blocks))
-    print("\n".join(table(found)))
+            steps[f"{mixture}, {capacity}"] = costs(compiled(mixture, capacity, args.blocks))
+    print("\n".join(table(steps)))
     ceilings = json.loads(FILE.read_text()) if FILE.exists() else {}
     if args.write:
-        FILE.write_text(json.dumps(ceilings | found, indent=1) + "\n")
+        FILE.write_text(json.dumps(ceilings | steps, indent=1) + "\n")
         return 0
-    sentences = faults(found, ceilings)
+    sentences = faults(steps, ceilings)
     for sentence in sentences:
         print(f"error: {sentence}", file=sys.stderr)
     return 1 if sentences else 0

@@ -1,23 +1,32 @@
-"""The compiled train step beside MaxText's, for 64 TPU v5p that need not be here:
+"""The compiled train step beside MaxText's, for chips that need not be here:
 
-    python -m benchmarks.peers --environment=DIR [--models=dense,olmoe,mixtral,mixtral-capacity,qwen3] [--json=PATH]
+    python -m benchmarks.peers --environment=DIR [--chips=v5p:64] [--models=dense,olmoe] [--json=PATH]
 
-Makes an environment for MaxText in DIR (2 GB, made once; Python 3.12 or later), compiles each model on both sides and
-reads both programs with one counter (jmoe/cost/program.py): per device and step, FLOPs of products, bytes of the main
-memory read and written, peak memory and bytes sent; then ours over theirs. On both sides: 1,048,576 tokens a step in
-rows of 4,096, bfloat16, float32 weights, everything recomputed, flash attention, nothing dropped but where `capacity`
-(a balanced load's) is said.
+--chips is v5p:64 (default) or H100:8; the latter needs the [cuda] extra. Both sides are compiled for the same chips.
+One counter (jmoe/cost/program.py) reads both programs. It prints, per device and step, FLOPs of products, bytes of the
+main memory read and written, peak memory and bytes sent, then ours over MaxText's. The first call makes an environment
+for MaxText in DIR (2 GB for TPUs, 6 GB for GPUs; Python 3.12 or later). On both sides: 16,384 tokens a device and step
+in rows of 4,096, bfloat16, float32 weights, everything recomputed, flash attention. Nothing is dropped but where the
+name says `capacity`, a balanced load's.
 
-What is estimated: MaxText's grouped products declare the FLOPs of their whole buffers, of which a balanced load fills
-N top_k rows on each device, and are counted as that share; its attention declares none, and is counted as ours, whose
-blocks above the diagonal do nothing. Mixtral is spread over expert = 8 on both sides, its rows travel to their experts;
-the experts of OLMoE and Qwen3 are gathered on both sides: ours since jmoe.compile says that this sends least, MaxText's
-(fsdp = 64) since it costs a seventh of the memory traffic. MaxText's jax cannot read what the newest libtpu compiles,
-so each side has its own, nor calls to sparse cores that are prepared ahead of their operands, so there are none of
-those. Half an hour of two busy cores for all.
+On 64 v5p, two things are estimated. MaxText's grouped products declare the FLOPs of their whole buffers, of which a
+balanced load fills N top_k rows on each device; they are counted as that share. Its attention declares none, and is
+counted as ours, whose blocks above the diagonal do nothing. Mixtral is spread over expert = 8 on both sides: its rows
+travel to their experts. The experts of OLMoE and Qwen3 are gathered on both sides: jmoe.compile says that ours then
+send least, and MaxText's (fsdp = 64) take a seventh of the memory traffic. MaxText's jax cannot read what the newest
+libtpu compiles, so each side has its own. Nor can it read calls to sparse cores that are prepared ahead of their
+operands, so there are none of those. All models take half an hour of two busy cores.
+
+On 8 H100 the models are as deep as eight chips hold. MaxText's jax also compiles our side of the dense model and of the
+mixtures with a capacity. Where nothing is dropped, our kernels need a newer jax, whose compiler moves more memory: the
+dense model reads and writes 365 GB by jax 0.12.0.1, 275 GB by 0.10.2. cuDNN's attention is counted from its shapes on
+both sides, and so are the FLOPs and bytes of our grouped products (tokamax's kernels). MaxText 0.2.5 has no grouped
+product for GPUs: its kernels are for TPUs, and XLA turns its jax.lax.ragged_dot into a product of every row by every
+expert.
 """
 
 import argparse
+import dataclasses
 import json
 import math
 import os
@@ -28,11 +37,13 @@ import sys
 from jmoe.cost import chips
 from jmoe.cost.program import Program
 
-TOPOLOGY, MAXTEXTS = "v5p:4x4x4", "v5p-128"  # both 64 chips
-TOKENS_PER_DEVICE, SEQ_LEN = 16_384, 4_096
-JAX, LIBTPU = "0.10.2", "0.0.42.1"  # the newest that MaxText's release works with, and the newest that this jax reads
+ROOT = pathlib.Path(__file__).parents[1]
+TOKENS_PER_DEVICE = 16_384
+SEQ_LEN = 4_096
+JAX = "0.10.2"  # the newest that MaxText's release works with
+LIBTPU = "0.0.42.1"  # the newest that this jax reads
 NEEDS = (
-    f"jax=={JAX} jaxlib=={JAX} libtpu=={LIBTPU} flax<0.13 optax orbax-checkpoint grain "
+    f"jax=={JAX} jaxlib=={JAX} flax<0.13 optax orbax-checkpoint grain "
     "tensorflow-datasets transformers omegaconf "
     "pydantic absl-py ml-collections tensorboardX tensorboard jaxtyping aqtp qwix sentencepiece tiktoken datasets "
     "cloud-accelerator-diagnostics google-cloud-storage google-cloud-mldiagnostics ml-goodput-measurement "
@@ -40,51 +51,138 @@ NEEDS = (
 ).split()
 MAXTEXT = "maxtext==0.2.5"
 COMMON = (
-    f"compile_topology={MAXTEXTS} compile_topology_num_slices=1 per_device_batch_size=4 max_target_length=4096 "
-    "dtype=bfloat16 weight_dtype=float32 remat_policy=full attention=flash enable_checkpointing=false "
+    "compile_topology_num_slices=1 per_device_batch_size=4 max_target_length=4096 "
+    "dtype=bfloat16 weight_dtype=float32 remat_policy=full enable_checkpointing=false "
     "dataset_type=synthetic allow_split_physical_axes=True base_output_directory=/tmp/maxtext run_name=peers"
 ).split()
-DROPLESS = "megablox=True sparse_matmul=True capacity_factor=-1"
-TRAVELLING, GATHERED = "ici_expert_parallelism=8 ici_fsdp_parallelism=8", "ici_fsdp_parallelism=64"  # of MaxText
-OURS = (
-    "--config.model.attention=flash",
-    f"--config.data.seq_len={SEQ_LEN}",
-    f"--config.batch_tokens=((0, {64 * TOKENS_PER_DEVICE}),)",
-)
-MODELS = {  # name: (our flags, MaxText's, choices of a token)
-    "dense": (
-        "--config=configs/joint_moe.py --config.model.d_model=2048 --config.model.n_blocks=16 --config.model.n_heads=16"
-        " --config.model.d_ff=8192 --config.model.vocab_size=50304 --config.model.norm=rms --config.model.final_norm",
-        "decoder_block=llama2 base_emb_dim=2048 base_num_decoder_layers=16 base_num_query_heads=16 "
-        "base_num_kv_heads=16 head_dim=128 base_mlp_dim=8192 vocab_size=50304 ici_fsdp_parallelism=64",
-        0,
-    ),
-    "olmoe": (
-        "--config=configs/olmoe.py",
-        "decoder_block=mixtral base_emb_dim=2048 base_num_decoder_layers=16 base_num_query_heads=16 "
-        "base_num_kv_heads=16 head_dim=128 base_mlp_dim=1024 base_moe_mlp_dim=1024 num_experts=64 "
-        f"num_experts_per_tok=8 vocab_size=50304 {GATHERED} {DROPLESS}",
-        8,
-    ),
-    "mixtral": (
-        "--config=configs/mixtral.py --config.model.capacity_factor=None",
-        f"model_name=mixtral-8x7b {TRAVELLING} {DROPLESS}",
-        2,
-    ),
-    "mixtral-capacity": (
-        "--config=configs/mixtral.py --config.model.capacity_factor=1.0",
-        f"model_name=mixtral-8x7b {TRAVELLING} megablox=False sparse_matmul=False capacity_factor=1.0",
-        2,
-    ),
-    "qwen3": (
-        "--config=configs/qwen3_moe.py --config.model.capacity_factor=None --config.mesh.expert=1",
-        f"model_name=qwen3-30b-a3b {GATHERED} {DROPLESS}",
-        8,
-    ),
-}
 READABLE = {"JAX_PLATFORMS": "cpu", "LIBTPU_INIT_ARGS": "--xla_tpu_sparse_core_maximum_preloaded_async_calls=0"}
-SPLASH = {"splash_mha_fwd": 2, "splash_mha_dq": 3, "splash_mha_dkv": 4}  # products of MaxText's attention
+SPLASH = {"splash_mha_fwd": 2, "splash_mha_dq": 3, "splash_mha_dkv": 4}  # products of MaxText's attention on TPUs
 BLOCK = 512  # of ours: as many positions beyond the diagonal are worked on
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A model as flags of both trainers.
+
+    Attributes:
+      ours: flags of jmoe.compile.
+      maxtexts: settings of MaxText.
+      top_k: experts that a token uses; 0: a dense model.
+    """
+
+    ours: str
+    maxtexts: str
+    top_k: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """Chips to compile for.
+
+    Attributes:
+      chip: a name of jmoe.cost.chips.CHIPS.
+      topology: all of the chips, as jmoe.compile names them.
+      n_devices: their number.
+      maxtexts: settings of MaxText for these chips.
+      packages: what MaxText's environment needs for them beside NEEDS.
+      models: by name.
+      same_jax: the models that MaxText's environment also compiles for our side; others take that of this process.
+    """
+
+    chip: str
+    topology: str
+    n_devices: int
+    maxtexts: str
+    packages: tuple[str, ...]
+    models: dict[str, Model]
+    same_jax: tuple[str, ...] = ()
+
+
+DENSE_1B = (
+    "--config=configs/joint_moe.py --config.model.d_model=2048 --config.model.n_blocks=16 --config.model.n_heads=16"
+    " --config.model.d_ff=8192 --config.model.vocab_size=50304 --config.model.norm=rms --config.model.final_norm"
+)
+MAXTEXTS_DENSE_1B = (
+    "decoder_block=llama2 base_emb_dim=2048 base_num_decoder_layers=16 base_num_query_heads=16 "
+    "base_num_kv_heads=16 head_dim=128 base_mlp_dim=8192 vocab_size=50304"
+)
+MAXTEXTS_OLMOE = (
+    "decoder_block=mixtral base_emb_dim=2048 base_num_decoder_layers=16 base_num_query_heads=16 "
+    "base_num_kv_heads=16 head_dim=128 base_mlp_dim=1024 base_moe_mlp_dim=1024 num_experts=64 "
+    "num_experts_per_tok=8 vocab_size=50304"
+)
+DROPLESS = "--config.model.capacity_factor=None"
+CAPACITY = "--config.model.capacity_factor=1.0"
+MAXTEXTS_CAPACITY = "megablox=False sparse_matmul=False capacity_factor=1.0"
+
+
+def v5p_64() -> Cluster:
+    """64 TPU v5p."""
+    dropless = "megablox=True sparse_matmul=True capacity_factor=-1"
+    travelling = "ici_expert_parallelism=8 ici_fsdp_parallelism=8"
+    gathered = "ici_fsdp_parallelism=64"
+    models = {
+        "dense": Model(DENSE_1B, f"{MAXTEXTS_DENSE_1B} {gathered}", top_k=0),
+        "olmoe": Model("--config=configs/olmoe.py", f"{MAXTEXTS_OLMOE} {gathered} {dropless}", top_k=8),
+        "mixtral": Model(
+            f"--config=configs/mixtral.py {DROPLESS}", f"model_name=mixtral-8x7b {travelling} {dropless}", top_k=2
+        ),
+        "mixtral-capacity": Model(
+            f"--config=configs/mixtral.py {CAPACITY}",
+            f"model_name=mixtral-8x7b {travelling} {MAXTEXTS_CAPACITY}",
+            top_k=2,
+        ),
+        "qwen3": Model(
+            f"--config=configs/qwen3_moe.py {DROPLESS} --config.mesh.expert=1",
+            f"model_name=qwen3-30b-a3b {gathered} {dropless}",
+            top_k=8,
+        ),
+    }
+    return Cluster(
+        chip="v5p",
+        topology="v5p:4x4x4",
+        n_devices=64,
+        maxtexts="compile_topology=v5p-128 attention=flash",
+        packages=(f"libtpu=={LIBTPU}",),
+        models=models,
+    )
+
+
+def h100_8() -> Cluster:
+    """One machine of 8 H100. Mixtral has 8 of its 32 layers, Qwen3 12 of its 48."""
+    dropless = "megablox=False sparse_matmul=True capacity_factor=-1"
+    travelling = "ici_expert_parallelism=8 ici_fsdp_parallelism=1"
+    gathered = "ici_fsdp_parallelism=8"
+    mixtral = "--config=configs/mixtral.py --config.model.n_blocks=8"
+    maxtexts_mixtral = "model_name=mixtral-8x7b override_model_config=True base_num_decoder_layers=8"
+    models = {
+        "dense": Model(DENSE_1B, f"{MAXTEXTS_DENSE_1B} {gathered}", top_k=0),
+        "olmoe": Model("--config=configs/olmoe.py", f"{MAXTEXTS_OLMOE} {gathered} {dropless}", top_k=8),
+        "olmoe-capacity": Model(
+            f"--config=configs/olmoe.py {CAPACITY}", f"{MAXTEXTS_OLMOE} {gathered} {MAXTEXTS_CAPACITY}", top_k=8
+        ),
+        "mixtral": Model(f"{mixtral} {DROPLESS}", f"{maxtexts_mixtral} {travelling} {dropless}", top_k=2),
+        "mixtral-capacity": Model(
+            f"{mixtral} {CAPACITY}", f"{maxtexts_mixtral} {travelling} {MAXTEXTS_CAPACITY}", top_k=2
+        ),
+        "qwen3": Model(
+            f"--config=configs/qwen3_moe.py --config.model.n_blocks=12 {DROPLESS} --config.mesh.expert=1",
+            f"model_name=qwen3-30b-a3b override_model_config=True base_num_decoder_layers=12 {gathered} {dropless}",
+            top_k=8,
+        ),
+    }
+    return Cluster(
+        chip="H100",
+        topology="H100:8",
+        n_devices=8,
+        maxtexts="compile_topology=a3 hardware=gpu attention=cudnn_flash_jax",
+        packages=(f"jax[cuda13]=={JAX}",),
+        models=models,
+        same_jax=("dense", "olmoe-capacity", "mixtral-capacity"),
+    )
+
+
+CLUSTERS = {"v5p:64": v5p_64(), "H100:8": h100_8()}
 START = """
 import json, sys
 import jax
@@ -92,7 +190,13 @@ import jax.experimental.xla_metadata as metadata
 metadata.must_fuse_call = getattr(metadata, "must_fuse_call", lambda f, *_, **__: f)  # missing in this jax
 """
 DRIVER = f"""{START}
-out, compile_ = sys.argv.pop(1), jax.stages.Lowered.compile
+out, topology, root = sys.argv.pop(1), sys.argv.pop(1), sys.argv.pop(1)
+if topology.startswith("H100"):  # MaxText compiles for the GPUs that jax sees
+    sys.path.append(root)
+    from jmoe.cost.topologies import topology_devices
+    devices = topology_devices(topology)
+    jax.devices = lambda *_: devices
+compile_ = jax.stages.Lowered.compile
 
 def compile(self, *args, **options):
     compiled = compile_(self, *args, **options)
@@ -109,16 +213,17 @@ app.run(train_compile.main)
 """
 
 
-def environment(folder: pathlib.Path) -> pathlib.Path:
-    """The Python of MaxText's environment in `folder`, which is made if it is not there."""
+def environment(folder: pathlib.Path, packages: tuple[str, ...]) -> pathlib.Path:
+    """The Python of MaxText's environment in `folder`, which is made if it is not there, with these packages."""
     python = folder / "bin" / "python"
-    if not (folder / "made").exists():
+    made = folder / ("made-" + "-".join(package.partition("=")[0] for package in packages))
+    if not made.exists():
         print(f"making MaxText's environment in {folder}", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         install = [python, "-m", "pip", "install", "-q"]
-        subprocess.run([*install, *NEEDS], check=True)
+        subprocess.run([*install, *NEEDS, *packages], check=True)
         subprocess.run([*install, "--no-deps", MAXTEXT], check=True)
-        (folder / "made").touch()
+        made.touch()
     return python
 
 
@@ -127,51 +232,65 @@ def base(folder: pathlib.Path) -> pathlib.Path:
     return next(folder.glob("lib/python3*/site-packages/maxtext/configs/base.yml"))
 
 
-def maxtexts(name: str, folder: pathlib.Path) -> dict:
-    """What MaxText's step costs."""
-    _, flags, top_k = MODELS[name]
-    path, part, driver = folder / f"{name}.json", folder / f"{name}.part", folder / "driver.py"
+def maxtexts(name: str, cluster: Cluster, folder: pathlib.Path) -> dict[str, float]:
+    """What MaxText's step costs a device."""
+    model = cluster.models[name]
+    path = folder / f"{cluster.chip}-{name}.json"
     if not path.exists():
+        part = path.with_suffix(".part")
+        driver = folder / "driver.py"
         driver.write_text(DRIVER)
-        command = [environment(folder), driver, part, base(folder), *COMMON, *flags.split()]
-        with open(folder / f"{name}.log", "w") as log:
+        python = environment(folder, cluster.packages)
+        settings = [*COMMON, *cluster.maxtexts.split(), *model.maxtexts.split()]
+        command = [python, driver, part, cluster.topology, ROOT, base(folder), *settings]
+        with open(path.with_suffix(".log"), "w") as log:
             done = subprocess.run(command, env=os.environ | READABLE, stdout=log, stderr=log)
         if done.returncode:
             sys.exit(f"MaxText's step of {name} was not compiled: {log.name} says why")
         part.rename(path)
-    made = json.loads(path.read_text())
-    program, sizes = Program(made["hlo"]), made["sizes"]
-    kept = ("argument", "temp", "generated_code", "output")
-    peak = sum(sizes[f"{part}_size_in_bytes"] for part in kept) - sizes["alias_size_in_bytes"]
+    compiled = json.loads(path.read_text())
+    program = Program(compiled["hlo"])
+    sizes = compiled["sizes"]
+    parts = ("argument", "temp", "generated_code", "output")
+    peak = sum(sizes[f"{part}_size_in_bytes"] for part in parts) - sizes["alias_size_in_bytes"]
     return {
-        "matmul_flops": program.matmul_flops() + correction(program, TOKENS_PER_DEVICE * top_k),
+        "matmul_flops": program.matmul_flops() + correction(program, TOKENS_PER_DEVICE * model.top_k),
         "main_memory_bytes": program.main_memory_bytes(),
         "peak_memory_bytes": peak,
-        "sent_bytes": sum(one.times * one.bytes for one in program.collectives()),
+        "sent_bytes": sum(collective.times * collective.bytes for collective in program.collectives()),
     }
 
 
 def correction(program: Program, n_rows: int) -> int:
-    """FLOPs of attention, less those of rows beyond `n_rows` in the buffers of grouped products."""
+    """FLOPs of a TPU's attention, less those of rows beyond `n_rows` in the buffers of grouped products."""
     total = 0
-    for one, times, _ in program.runs:
-        if one.opcode != "custom-call":
+    for instruction, times, _ in program.runs:
+        if instruction.opcode != "custom-call":
             continue
-        arrays = [source.arrays[0].dims for source in one.operands]
-        if products := next((n for name, n in SPLASH.items() if name in one.name), 0):
+        arrays = [source.arrays[0].dims for source in instruction.operands]
+        products = next((n for name, n in SPLASH.items() if name in instruction.name), 0)
+        if products:
             queries = next(dims for dims in arrays if len(dims) == 4)  # B, H, T, K
             total += times * products * math.prod(queries) * (queries[2] + BLOCK)
-        elif "gmm" in one.name:
+        elif "gmm" in instruction.name:
             rows = max(dims[0] for dims in arrays if len(dims) == 2)
-            total -= int(times * program.instruction_matmul_flops(one) * max(0, 1 - n_rows / rows))
+            total -= int(times * program.instruction_matmul_flops(instruction) * max(0, 1 - n_rows / rows))
     return total
 
 
-def ours(name: str, folder: pathlib.Path) -> dict:
-    """What our step costs."""
-    path = folder / f"jmoe-{name}.json"
-    command = [sys.executable, "-m", "jmoe.compile", *MODELS[name][0].split(), *OURS, f"--topology={TOPOLOGY}"]
-    subprocess.run([*command, f"--json={path}"], check=True, stdout=subprocess.DEVNULL)
+def ours(name: str, cluster: Cluster, folder: pathlib.Path) -> dict[str, float]:
+    """What our step costs a device."""
+    path = folder / f"jmoe-{cluster.chip}-{name}.json"
+    flags = (
+        *cluster.models[name].ours.split(),
+        "--config.model.attention=flash",
+        f"--config.data.seq_len={SEQ_LEN}",
+        f"--config.batch_tokens=((0, {cluster.n_devices * TOKENS_PER_DEVICE}),)",
+        f"--topology={cluster.topology}",
+        f"--json={path}",
+    )
+    python = environment(folder, cluster.packages) if name in cluster.same_jax else sys.executable
+    subprocess.run([python, "-m", "jmoe.compile", *flags], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     report = json.loads(path.read_text())
     return {
         "matmul_flops": report["flops"]["matmul"],
@@ -181,38 +300,56 @@ def ours(name: str, folder: pathlib.Path) -> dict:
     }
 
 
-def with_roofline(costs: dict) -> dict:
-    """Also the seconds of a step at published peaks if all overlaps, and if nothing does."""
-    chip = chips.CHIPS["v5p"]
-    parts = costs["matmul_flops"] / chip.flops, costs["main_memory_bytes"] / chip.bandwidth
-    parts += (costs["sent_bytes"] / chip.network,)
+def with_roofline(costs: dict[str, float], chip: chips.Chip) -> dict[str, float]:
+    """`costs`, and the seconds of a step at the chip's published peaks if all overlaps, and if nothing does."""
+    parts = (
+        costs["matmul_flops"] / chip.flops,
+        costs["main_memory_bytes"] / chip.bandwidth,
+        costs["sent_bytes"] / chip.network,
+    )
     return costs | {"overlapped_seconds": max(parts), "serial_seconds": sum(parts)}
 
 
-def main():
+def table(figures: dict[str, dict[str, dict[str, float]]]) -> list[str]:
+    """Rows of ours over MaxText's, and both in brackets."""
+    lines = [f"| ours over MaxText's | {' | '.join(figures)} |", f"|---|{'---|' * len(figures)}"]
+    costs = next(iter(figures.values()))["jmoe"]
+    for cost in costs:
+        cells = []
+        for sides in figures.values():
+            ratio = sides["jmoe"][cost] / sides["MaxText"][cost]
+            cells.append(f"{ratio:.2f} ({sides['jmoe'][cost]:.3g}, {sides['MaxText'][cost]:.3g})")
+        lines.append(f"| {cost} | {' | '.join(cells)} |")
+    return lines
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--environment", required=True, type=pathlib.Path, help="MaxText's environment, made if missing"
     )
-    parser.add_argument("--models", default=",".join(MODELS), help=f"of {', '.join(MODELS)}")
+    parser.add_argument("--chips", choices=list(CLUSTERS), default="v5p:64", help="the chips to compile for")
+    parser.add_argument("--models", help="of the models of these chips, separated by commas; default: all")
     parser.add_argument("--json", type=pathlib.Path, help="also write the figures to this file")
-    asked = parser.parse_args()
-    if unknown := set(asked.models.split(",")) - set(MODELS):
-        parser.error(f"--models={asked.models}: found {', '.join(sorted(unknown))}, expected {', '.join(MODELS)}")
-    folder = asked.environment.absolute()
-    environment(folder)
+    args = parser.parse_args()
+    cluster = CLUSTERS[args.chips]
+    names = args.models.split(",") if args.models else list(cluster.models)
+    unknown = sorted(set(names) - set(cluster.models))
+    if unknown:
+        parser.error(f"--models={args.models}: found {', '.join(unknown)}, expected {', '.join(cluster.models)}")
+    folder = args.environment.absolute()
+    environment(folder, cluster.packages)
+    chip = chips.CHIPS[cluster.chip]
     figures = {}
-    for name in asked.models.split(","):
+    for name in names:
         print(f"compiling {name} on both sides", file=sys.stderr)
-        sides = {"jmoe": with_roofline(ours(name, folder)), "MaxText": with_roofline(maxtexts(name, folder))}
-        figures[name] = sides
-    names = list(figures)
-    print(f"| ours over MaxText's | {' | '.join(names)} |\n|---|{'---|' * len(names)}")
-    for what in next(iter(figures.values()))["jmoe"]:
-        cells = [f"{figures[n]['jmoe'][what] / figures[n]['MaxText'][what]:.2f}" for n in names]
-        print(f"| {what} | {' | '.join(cells)} |")
-    if asked.json:
-        asked.json.write_text(json.dumps(figures, indent=1) + "\n")
+        figures[name] = {
+            "jmoe": with_roofline(ours(name, cluster, folder), chip),
+            "MaxText": with_roofline(maxtexts(name, cluster, folder), chip),
+        }
+    print("\n".join(table(figures)))
+    if args.json:
+        args.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 if __name__ == "__main__":

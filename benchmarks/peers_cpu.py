@@ -16,11 +16,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 
 import jax
 import torch
 import transformers
 from absl import app, flags
+from ml_collections import ConfigDict
 
 from benchmarks import measure, peers
 from benchmarks.train_step import stepper
@@ -28,8 +30,15 @@ from configs import joint_moe
 from jmoe.model import sharding
 
 ENVIRONMENT = flags.DEFINE_string("environment", None, "MaxText's environment; without it, its arms are left out.")
-D_MODEL, N_BLOCKS, N_HEADS, D_FF, VOCAB, N_EXPERTS, TOP_K = 128, 4, 4, 384, 1024, 8, 2
-N_ROWS, SEQ_LEN = 16, 128
+D_MODEL = 128
+N_BLOCKS = 4
+N_HEADS = 4
+D_FF = 384
+VOCAB = 1024
+N_EXPERTS = 8
+TOP_K = 2
+N_ROWS = 16
+SEQ_LEN = 128
 STEPS = 30  # of MaxText's trainer; the median of their rates is taken
 TRAINER = f"{peers.START}\nimport runpy; runpy.run_module('maxtext.trainers.pre_train.train', run_name='__main__')"
 MAXTEXT = (
@@ -42,17 +51,21 @@ MAXTEXT = (
 ).split()
 
 
-def ours(capacity_factor: float | None):
+def ours(capacity_factor: float | None) -> ConfigDict:
+    """Our config of the model; None: nothing is dropped."""
     config = joint_moe.get_config()
     config.model.update(d_model=D_MODEL, n_blocks=N_BLOCKS, n_heads=N_HEADS, d_ff=D_FF, vocab_size=VOCAB)
     config.model.update(n_experts=N_EXPERTS, top_k=TOP_K, norm="rms", final_norm=True, dtype="float32")
-    config.model.capacity_factor, config.model.group_tokens = capacity_factor, N_ROWS * SEQ_LEN
-    config.data.seq_len, config.batch_tokens = SEQ_LEN, ((0, N_ROWS * SEQ_LEN),)
-    config.remat, config.unroll = "none", True
+    config.model.capacity_factor = capacity_factor
+    config.model.group_tokens = N_ROWS * SEQ_LEN
+    config.data.seq_len = SEQ_LEN
+    config.batch_tokens = ((0, N_ROWS * SEQ_LEN),)
+    config.remat = "none"
+    config.unroll = True
     return config
 
 
-def theirs():
+def theirs() -> Callable[[], None]:
     """A function that makes one step of transformers' Mixtral."""
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     torch.manual_seed(0)
@@ -72,7 +85,7 @@ def theirs():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     tokens = torch.randint(VOCAB, (N_ROWS, SEQ_LEN))
 
-    def step():
+    def step() -> None:
         optimizer.zero_grad()
         model(input_ids=tokens, labels=tokens).loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -82,7 +95,12 @@ def theirs():
 
 
 def maxtexts(folder: str, sparse: bool) -> float:
-    """Tokens per second of MaxText's trainer."""
+    """Tokens per second of MaxText's trainer.
+
+    Args:
+      folder: MaxText's environment.
+      sparse: whether a token is multiplied by its own experts alone.
+    """
     with tempfile.TemporaryDirectory() as out:
         done = subprocess.run(
             [f"{folder}/bin/python", "-c", TRAINER, peers.base(pathlib.Path(folder)), *MAXTEXT]
@@ -97,16 +115,24 @@ def maxtexts(folder: str, sparse: bool) -> float:
     return statistics.median(rates[len(rates) // 3 :])
 
 
-def main(_):
+def maxtexts_rates() -> list[float]:
+    """Tokens per second of MaxText, dense and sparse; none without an environment."""
+    if ENVIRONMENT.value is None:
+        return []
+    return [maxtexts(ENVIRONMENT.value, sparse) for sparse in (False, True)]
+
+
+def main(_) -> None:
     mesh = sharding.make_mesh(ours(None), jax.devices()[:1])
     with jax.set_mesh(mesh):
-        arms = {"transformers' Mixtral": theirs()}
-        arms |= {
-            f"jmoe, {name}": stepper(ours(c), mesh)[0] for name, c in (("capacity 1", 1.0), ("nothing dropped", None))
+        arms = {
+            "transformers' Mixtral": theirs(),
+            "jmoe, capacity 1": stepper(ours(1.0), mesh)[0],
+            "jmoe, nothing dropped": stepper(ours(None), mesh)[0],
         }
-        around = [ENVIRONMENT.value and [maxtexts(ENVIRONMENT.value, sparse) for sparse in (False, True)]]
+        before = maxtexts_rates()
         seconds, cpu = measure.in_turn(arms, measure.ROUNDS.value)
-        around += [ENVIRONMENT.value and [maxtexts(ENVIRONMENT.value, sparse) for sparse in (False, True)]]
+        after = maxtexts_rates()
     first = next(iter(arms))
     rows = [
         {
@@ -118,15 +144,17 @@ def main(_):
         for name in arms
     ]
     if ENVIRONMENT.value:
-        for name, rates in zip(("MaxText, dense", "MaxText, sparse"), zip(*around)):
-            of_first = statistics.mean(rates) / rows[0]["tokens/s"]
-            rows += [
-                {"arm": name, "tokens/s": statistics.mean(rates), "x transformers": of_first}
-                | {"x transformers, CPU time": None}
-            ]
-    measure.show(
-        rows, "median of the rounds' ratios; MaxText's are of its own clock, before and after.", measure.JSON.value
-    )
+        for name, rates in zip(("MaxText, dense", "MaxText, sparse"), zip(before, after, strict=True), strict=True):
+            rate = statistics.mean(rates)
+            row = {
+                "arm": name,
+                "tokens/s": rate,
+                "x transformers": rate / rows[0]["tokens/s"],
+                "x transformers, CPU time": None,
+            }
+            rows.append(row)
+    notes = "median of the rounds' ratios; MaxText's are of its own clock, before and after."
+    measure.show(rows, notes, measure.JSON.value)
 
 
 if __name__ == "__main__":

@@ -296,10 +296,17 @@ def _is_kernel(instruction: Instruction) -> bool:
 
 
 def _is_ragged(instruction: Instruction) -> bool:
-    """Whether it is a product of rows by groups: libtpu's kernel by its name, tokamax's by what it notes."""
-    if _is_kernel(instruction) and "ragged" in instruction.attributes:
+    """Whether it is a product of rows by groups: libtpu's kernel by its name, tokamax's by what it notes.
+
+    Inside a loop Triton's kernels note nothing; they are known by the groups' int32 bounds among their operands.
+    """
+    if "ragged-dot" in instruction.name:
         return True
-    return "ragged-dot" in instruction.name
+    if not _is_kernel(instruction):
+        return False
+    arrays = [array for source in instruction.operands for array in source.arrays]
+    has_bounds = any(array.dtype == "s32" and len(array.dims) == 1 for array in arrays)
+    return has_bounds or "ragged" in instruction.attributes
 
 
 def _undeclared_flops(instruction: Instruction) -> int:

@@ -90,20 +90,23 @@ def exact(
     return y_BQPK.reshape(b, t, w, p, k).swapaxes(2, 3).reshape(q_BTHK.shape)
 
 
-def flash(q_BTHK, k_BTPK, v_BTPK):
+def flash(q_BTHK: jax.Array, k_BTPK: jax.Array, v_BTPK: jax.Array) -> jax.Array:
     """`exact` of inputs rounded to bfloat16, with no T x T array in memory; returns bfloat16 [B, T, H, K].
 
     A GPU runs cuDNN's kernel, a TPU that of jmoe/model/tpu_flash.py. Other devices, and shapes that the TPU's kernel
     does not take, use `blocks`: a test needs no chip.
     """
-    platform, kernel = sharding.platform(), blocks
+    q_BTHK, k_BTPK, v_BTPK = (x.astype(jnp.bfloat16) for x in (q_BTHK, k_BTPK, v_BTPK))
+    platform = sharding.platform()
     if platform == "gpu":
-        kernel = functools.partial(jax.nn.dot_product_attention, is_causal=True, implementation="cudnn")
-    elif platform == "tpu":
+        return jax.nn.dot_product_attention(q_BTHK, k_BTPK, v_BTPK, is_causal=True, implementation="cudnn")
+    if platform == "tpu":
         from jmoe.model import tpu_flash  # imports Pallas for TPUs, a tenth of all that the trainer imports
 
-        kernel = tpu_flash.attention if tpu_flash.fits(*q_BTHK.shape[1::2]) else blocks
-    return kernel(*(x.astype(jnp.bfloat16) for x in (q_BTHK, k_BTPK, v_BTPK)))
+        t, k = q_BTHK.shape[1::2]
+        if tpu_flash.fits(t, k):
+            return tpu_flash.attention(q_BTHK, k_BTPK, v_BTPK)
+    return blocks(q_BTHK, k_BTPK, v_BTPK)
 
 
 def blocks(

@@ -16,6 +16,7 @@ Outputs are declared to vary over the mesh as the inputs do: shard_map rejects a
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,17 +34,31 @@ def fits(t: int, k: int) -> bool:
     return t % BLOCKS[-1] == 0 and k % 16 == 0 and 4 * t * k <= GRADIENT_BYTES
 
 
-def attention(q_BTHK, k_BTPK, v_BTPK, interpret: bool = False):
-    """softmax(q k / sqrt(K)) v over the positions up to the query's own; bfloat16, of shapes that `fits`.
+def attention(
+    q_BTHK: jax.Array, k_BTPK: jax.Array, v_BTPK: jax.Array, interpret: bool | pltpu.InterpretParams = False
+) -> jax.Array:
+    """softmax(q k / sqrt(K)) v over the positions up to the query's own; bfloat16 [B, T, H, K].
 
-    H / P consecutive heads of queries share a head of keys and values. interpret: run on any device, for tests.
+    Args:
+      q_BTHK, k_BTPK, v_BTPK: bfloat16, of shapes that `fits`. H / P consecutive heads of queries share a head of keys
+        and values.
+      interpret: run on any device, for tests.
     """
     b, t, h, k = q_BTHK.shape
     p = k_BTPK.shape[2]
-    n = next(n for n in range(h // p, 0, -1) if h // p % n == 0 and (n == 1 or 4 * n * t * k <= GRADIENT_BYTES))
+    n = _heads_of_a_group(h // p, t, k)
     q_IKY = q_BTHK.reshape(b, t, h // n, n, k).transpose(0, 2, 4, 3, 1).reshape(b * h // n, k, n * t)
-    y_IKY = _attention(q_IKY, *(x.transpose(0, 2, 3, 1).reshape(b * p, k, t) for x in (k_BTPK, v_BTPK)), interpret)
+    k_RKT, v_RKT = (x.transpose(0, 2, 3, 1).reshape(b * p, k, t) for x in (k_BTPK, v_BTPK))
+    y_IKY = _attention(q_IKY, k_RKT, v_RKT, interpret)
     return y_IKY.reshape(b, h // n, k, n, t).transpose(0, 4, 1, 3, 2).reshape(b, t, h, k)
+
+
+def _heads_of_a_group(n_sharing: int, t: int, k: int) -> int:
+    """The most of `n_sharing` heads, in groups of equal size, whose queries' gradient stays on chip; at least 1."""
+    for n in range(n_sharing, 1, -1):
+        if n_sharing % n == 0 and 4 * n * t * k <= GRADIENT_BYTES:
+            return n
+    return 1
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -53,18 +68,25 @@ def _attention(q_IKY, k_RKT, v_RKT, interpret):
 
 def _forward(q_IKY, k_RKT, v_RKT, interpret):
     rows, k, n_queries = q_IKY.shape
-    t, groups = k_RKT.shape[2], rows // len(k_RKT)
+    t = k_RKT.shape[2]
+    groups = rows // len(k_RKT)
     block = _block(t)
-    query = lambda rows: pl.BlockSpec((None, rows, block), lambda r, i, j: (r, 0, i))
-    # a block that is skipped repeats the index of its neighbour, and so is not fetched
-    key = pl.BlockSpec((None, k, block), lambda r, i, j: (r // groups, 0, jnp.minimum(i % (t // block), j)))
+
+    def query_block(height: int) -> pl.BlockSpec:
+        return pl.BlockSpec((None, height, block), lambda r, i, j: (r, 0, i))
+
+    def key_index(r, i, j):
+        # a block that is skipped repeats the index of its neighbour, and so is not fetched
+        return r // groups, 0, jnp.minimum(i % (t // block), j)
+
+    key_block = pl.BlockSpec((None, k, block), key_index)
     y_IKY, lse_I1Y = pl.pallas_call(
         functools.partial(_forward_kernel, scale=k**-0.5),
         grid=(rows, n_queries // block, t // block),
-        in_specs=[query(k), key, key],
-        out_specs=[query(k), query(1)],
+        in_specs=[query_block(k), key_block, key_block],
+        out_specs=[query_block(k), query_block(1)],
         out_shape=[_like(q_IKY, q_IKY.shape, q_IKY.dtype), _like(q_IKY, (rows, 1, n_queries), jnp.float32)],
-        scratch_shapes=[pltpu.VMEM((rows, block), jnp.float32) for rows in (1, 1, k)],
+        scratch_shapes=[pltpu.VMEM((height, block), jnp.float32) for height in (1, 1, k)],
         **_options(q_IKY, k_RKT, n_products=2, per_query=2 + 2, per_key=0, interpret=interpret),
     )(q_IKY, k_RKT, v_RKT)
     return y_IKY, (q_IKY, k_RKT, v_RKT, y_IKY, lse_I1Y)
@@ -72,7 +94,8 @@ def _forward(q_IKY, k_RKT, v_RKT, interpret):
 
 # Pallas hands a kernel one reference for each block and scratch array, hence so many arguments
 def _forward_kernel(q_KQ, k_KU, v_KU, y_KQ, lse_1Q, max_1Q, sum_1Q, total_KQ, *, scale):  # noqa: PLR0913
-    i, j = pl.program_id(1) % pl.num_programs(2), pl.program_id(2)  # the blocks of positions
+    i = pl.program_id(1) % pl.num_programs(2)  # the block of the queries' positions
+    j = pl.program_id(2)  # the block of the keys'
 
     @pl.when(j == 0)
     def _():
@@ -84,11 +107,14 @@ def _forward_kernel(q_KQ, k_KU, v_KU, y_KQ, lse_1Q, max_1Q, sum_1Q, total_KQ, *,
         score_UQ = _score(q_KQ, k_KU, scale, diagonal)
         before_1Q = max_1Q[...]
         max_1Q[...] = jnp.maximum(before_1Q, jnp.max(score_UQ, axis=0, keepdims=True))
-        weight_UQ, rescale_1Q = jnp.exp(score_UQ - max_1Q[...]), jnp.exp(before_1Q - max_1Q[...])
+        weight_UQ = jnp.exp(score_UQ - max_1Q[...])
+        rescale_1Q = jnp.exp(before_1Q - max_1Q[...])
         sum_1Q[...] = sum_1Q[...] * rescale_1Q + jnp.sum(weight_UQ, axis=0, keepdims=True)
         total_KQ[...] = total_KQ[...] * rescale_1Q + _product("ku,uq->kq", v_KU[...], weight_UQ.astype(v_KU.dtype))
 
-    pl.when(j < i)(lambda: add(diagonal=False))
+    @pl.when(j < i)
+    def _():
+        add(diagonal=False)
 
     @pl.when(j == i)
     def _():
@@ -100,23 +126,29 @@ def _forward_kernel(q_KQ, k_KU, v_KU, y_KQ, lse_1Q, max_1Q, sum_1Q, total_KQ, *,
 def _backward(interpret, residual, dy_IKY):
     q_IKY, k_RKT, v_RKT, y_IKY, lse_I1Y = residual
     rows, k, n_queries = q_IKY.shape
-    t, groups = k_RKT.shape[2], rows // len(k_RKT)
+    t = k_RKT.shape[2]
+    groups = rows // len(k_RKT)
     block = _block(t)
     n = t // block
     # the softmax's gradient subtracts each query's mean of dy v, which equals dy y
     mean_I1Y = jnp.sum(dy_IKY.astype(jnp.float32) * y_IKY, axis=1, keepdims=True)
-    # a block that is skipped repeats the index of its neighbour, and so is not fetched
-    at = lambda r, j, i: (r, 0, i // n * n + jnp.maximum(i % n, j))
-    query = lambda rows: pl.BlockSpec((None, rows, block), at)
-    key = pl.BlockSpec((None, k, block), lambda r, j, i: (r // groups, 0, j))
-    dkey = pl.BlockSpec((None, k, block), lambda r, j, i: (r, 0, j))
+
+    def query_index(r, j, i):
+        # a block that is skipped repeats the index of its neighbour, and so is not fetched
+        return r, 0, i // n * n + jnp.maximum(i % n, j)
+
+    def query_block(height: int) -> pl.BlockSpec:
+        return pl.BlockSpec((None, height, block), query_index)
+
+    key_block = pl.BlockSpec((None, k, block), lambda r, j, i: (r // groups, 0, j))
+    dkey_block = pl.BlockSpec((None, k, block), lambda r, j, i: (r, 0, j))
     all_queries = pl.BlockSpec((None, k, n_queries), lambda r, j, i: (r, 0, 0))  # on chip while a group is worked on
     dtype = k_RKT.dtype if groups == 1 else jnp.dtype(jnp.float32)  # float32 where groups are still to be summed
     dq_IKY, dk_IKT, dv_IKT = pl.pallas_call(
         functools.partial(_backward_kernel, scale=k**-0.5),
         grid=(rows, n, n_queries // block),
-        in_specs=[query(k), key, key, query(k), query(1), query(1)],
-        out_specs=[all_queries, dkey, dkey],
+        in_specs=[query_block(k), key_block, key_block, query_block(k), query_block(1), query_block(1)],
+        out_specs=[all_queries, dkey_block, dkey_block],
         out_shape=[_like(q_IKY, q_IKY.shape, q_IKY.dtype)] + [_like(q_IKY, (rows, k, t), dtype)] * 2,
         scratch_shapes=[pltpu.VMEM((k, length), jnp.float32) for length in (n_queries, block, block)],
         **_options(q_IKY, k_RKT, n_products=5, per_query=2, per_key=2 * (2 + dtype.itemsize), interpret=interpret),
@@ -129,8 +161,10 @@ def _backward(interpret, residual, dy_IKY):
 def _backward_kernel(  # noqa: PLR0913
     q_KQ, k_KU, v_KU, dy_KQ, lse_1Q, mean_1Q, dq_KY, dk_KU, dv_KU, sum_dq_KY, sum_dk_KU, sum_dv_KU, *, scale
 ):
-    j, block_of_queries = pl.program_id(1), pl.program_id(2)
-    i, block = block_of_queries % pl.num_programs(1), q_KQ.shape[1]  # the block of positions
+    j = pl.program_id(1)  # the block of the keys' positions
+    block_of_queries = pl.program_id(2)
+    i = block_of_queries % pl.num_programs(1)  # the block of the queries' positions
+    block = q_KQ.shape[1]
 
     @pl.when((block_of_queries == 0) & (j == 0))
     def _():
@@ -150,8 +184,13 @@ def _backward_kernel(  # noqa: PLR0913
         at = pl.multiple_of(block_of_queries * block, block)
         sum_dq_KY[:, pl.ds(at, block)] += _product("ku,uq->kq", k_KU[...], dscore_UQ)
 
-    pl.when(i > j)(lambda: add(diagonal=False))
-    pl.when(i == j)(lambda: add(diagonal=True))
+    @pl.when(i > j)
+    def _():
+        add(diagonal=False)
+
+    @pl.when(i == j)
+    def _():
+        add(diagonal=True)
 
     @pl.when(block_of_queries == pl.num_programs(2) - 1)
     def _():
@@ -171,19 +210,31 @@ def _score(q_KQ, k_KU, scale, diagonal):
     return score_UQ
 
 
-def _block(t):
+def _block(t: int) -> int:
     return next(block for block in BLOCKS if t % block == 0)
 
 
-def _like(x, shape, dtype):
+def _like(x: jax.Array, shape: tuple[int, ...], dtype) -> jax.ShapeDtypeStruct:
+    """An output of a kernel that differs over the same mesh axes as its input `x`."""
     return jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=jax.typeof(x).manual_axis_type)
 
 
-def _options(q_IKY, k_RKT, n_products, per_query, per_key, interpret):
+def _options(  # noqa: PLR0913
+    q_IKY: jax.Array,
+    k_RKT: jax.Array,
+    n_products: int,
+    per_query: int,
+    per_key: int,
+    interpret: bool | pltpu.InterpretParams,
+) -> dict[str, Any]:
     """Options of both kernels. Cost analyses see no more of a kernel than its estimate: FLOPs of products, no softmax.
 
-    per_query, per_key: bytes that are read or written once for each element of a group's q, and of its k. Two more
-    arrays are read again for each block.
+    Args:
+      q_IKY, k_RKT: the queries and keys.
+      n_products: products of a block of queries and one of keys.
+      per_query, per_key: bytes that are read or written once for each element of a group's q, and of its k. Two more
+        arrays are read again for each block.
+      interpret: as in `attention`.
     """
     k, t = k_RKT.shape[1:]
     pairs = q_IKY.size // k * (t + _block(t)) // 2  # of a query and a key, in the blocks that are worked on

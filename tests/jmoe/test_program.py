@@ -89,6 +89,8 @@ def test_a_grouped_product_for_gpus_counts_by_its_shapes_and_says_so(operands, o
     flops = 2 * 64 * 16 * 24
     assert (program.matmul_flops(), program.estimated_flops()) == (flops, flops)
     assert program.matmul_flops(filled=2 / 3) == int(flops * 2 / 3)
+    in_a_loop = GROUPED.format(operands=operands, out=out, target=target).replace("ragged_dot", "triton_kernel_call")
+    assert Program(in_a_loop).matmul_flops(filled=2 / 3) == int(flops * 2 / 3)
     assert program.main_memory_bytes() == program.estimated_bytes() == moved
     assert program.flops_by_source() == {"jit(step)/ragged_dot": flops}
 
