@@ -29,10 +29,15 @@ import importlib.util
 import os
 import pathlib
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
+from fit.errors import UserError
 from fit.form import Form
 from fit.laws._coupled import coupled
+
+# what a page declares under another name than in version 0.2
+RENAMED = {"at_experts": "chinchilla_coefficients_at", "log_above_floor": "log_reducible_loss"}
 
 
 def _pages() -> Iterator[Any]:
@@ -43,11 +48,24 @@ def _pages() -> Iterator[Any]:
     if not folder:
         return
     for path in pathlib.Path(folder).glob("[!_]*.py"):
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        if spec and spec.loader:  # as every .py has
-            page = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(page)
-            yield page
+        yield _page_of_user(path)
+
+
+def _page_of_user(path: pathlib.Path) -> ModuleType:
+    """A page of the folder that $FIT_LAWS names. Raises UserError where it fails, or uses names of version 0.2."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None  # as every .py has
+    page = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(page)
+    except Exception as error:  # noqa: BLE001  the page is the user's
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        hint = "; pinned_by is now called identified_by" if "pinned_by" in reason else ""
+        raise UserError(f"FIT_LAWS: {path} fails: {reason}{hint}") from error
+    for name, new_name in RENAMED.items():
+        if hasattr(page, name):
+            raise UserError(f"FIT_LAWS: {path}: {name} is now called {new_name}")
+    return page
 
 
 def _order(form: Form) -> tuple[bool, int, str]:

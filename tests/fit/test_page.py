@@ -188,3 +188,20 @@ def test_a_loss_that_rises_with_tokens_has_no_optimum():
     rising = Law("rising", Form(page), fit_runs.TABLE_3 | {"beta": 0.2}, {})
     with pytest.raises(UserError, match="does not fall with n_tokens"):
         optimum.solve(rising, 1.0, architecture.PAPER, optimum.Constraints(flops=1e20))
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (("identified_by", "pinned_by"), "pinned_by is now called identified_by"),
+        (("PRESETS = {}", "PRESETS = {}\nat_experts = 1"), "at_experts is now called chinchilla_coefficients_at"),
+        (("import", "imprt"), "SyntaxError"),
+    ],
+)
+def test_a_page_that_fails_is_told_in_one_line(tmp_path, change, words):
+    assert change[0] in PAGE
+    (tmp_path / "sparse.py").write_text(PAGE.replace(*change))
+    env = os.environ | {"FIT_LAWS": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-m", "fit", "laws"], env=env, capture_output=True, text=True)
+    assert done.returncode == 2 and words in done.stderr and str(tmp_path / "sparse.py") in done.stderr
+    assert done.stderr.count("\n") == 1
