@@ -249,7 +249,7 @@ def candidates(law: Law, architecture: Architecture, experts: Floats, runs: Runs
       flops: the budget.
 
     Raises:
-      UserError: where not even the cheapest is within the budget.
+      UserError: where not even the cheapest is within the budget, or none has as many tokens per parameter as the runs.
     """
     width = float(architecture.width_per_block)
     fewest_tokens = runs.n_tokens.min()
@@ -272,6 +272,11 @@ def candidates(law: Law, architecture: Architecture, experts: Floats, runs: Runs
     fitted_ratio = runs.n_tokens / runs.n_active
     allowed = (ratio >= fitted_ratio.min() / RATIO_RANGE) & (ratio <= fitted_ratio.max() * RATIO_RANGE)
     allowed &= training_flops(n_active, n_tokens) <= flops * (1 + 1e-9)
+    if not allowed.any():
+        raise UserError(
+            f"--flops={flops:g}: no run within this budget has {fitted_ratio.min() / RATIO_RANGE:.3g} to "
+            f"{fitted_ratio.max() * RATIO_RANGE:.3g} tokens per active parameter, as the law's runs have: give more"
+        )
     return possible_runs(law, architecture, n_blocks[allowed], n_experts[allowed], n_tokens[allowed])
 
 
