@@ -1,10 +1,10 @@
-# `make demo` runs the main job, `make test` every test, `make quick` some in two minutes, `make lint` checks the style.
+# `make demo` runs the main job, `make test` every test, `make check` style, types and some tests, `make lint` style and types.
 # Each makes .venv first, with what it needs, by the newest Python here; PYTHON picks another (>= 3.11).
 DEMO ?= runs/demo
 BIN := .venv/bin
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test quick lint soak results bench site gpu tpu wheels lock sbom audit clean
+.PHONY: demo test check lint soak results bench site gpu tpu wheels lock sbom audit clean
 
 # The main job: sweep, law, plan, pictures. Each line is a command to copy; what it says at length is kept in a file, and
 # the last screen says what was found. Started again it skips what is done.
@@ -28,16 +28,17 @@ demo: .venv/.train
 test: .venv/.test
 	$(BIN)/python -m pytest
 
-# Between two edits: the tests of the mathematics, which start hardly a process.
-QUICK := jmoe/moe jmoe/model jmoe/microbatch jmoe/check jmoe/schedule jmoe/data fit/regress fit/laws fit/optimum fit/units
-quick: .venv/.test
-	$(BIN)/python -m pytest $(foreach name,$(QUICK),tests/$(subst /,/test_,$(name)).py)
+# Between two edits, in three minutes on two cores: style, types, and the tests that start hardly a process.
+CHECKED := jmoe/check jmoe/counts jmoe/data jmoe/manifest jmoe/microbatch jmoe/model jmoe/moe jmoe/needs jmoe/schedule \
+	fit/answer fit/laws fit/ledger fit/optimum fit/regress fit/units fit/verdict launch/manifest launch/sweeps launch/varied
+check: lint
+	$(BIN)/python -m pytest $(foreach name,$(CHECKED),tests/$(subst /,/test_,$(name)).py)
 	@echo "These were the quick tests; make test runs all."
 
 lint: .venv/.test
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/ty check fit launch
+	$(BIN)/ty check fit jmoe launch
 
 # The law of results/ fitted again, with its tables and pictures, from results/runs.csv.
 results: .venv/.train

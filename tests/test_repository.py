@@ -215,7 +215,7 @@ def test_folders_of_fit_import_only_folders_above_them_in_the_list():
 
 
 def test_each_target_installs_what_it_needs():
-    for target, extra in ("demo", "train"), ("site", "docs"), ("lint", "test"), ("quick", "test"), ("test", "test"):
+    for target, extra in ("demo", "train"), ("site", "docs"), ("lint", "test"), ("check", "test"), ("test", "test"):
         done = subprocess.run(["make", "-n", "-W", "setup.cfg", target], cwd=ROOT, capture_output=True, text=True)
         assert re.findall(r"-m pip install .*?-e '\.\[(\w+)\]'", done.stdout, re.DOTALL) == [extra], done
 
