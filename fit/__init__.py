@@ -288,6 +288,7 @@ def plan(
     mfu: float | Mapping[int, float] | str | None = None,
     dollars_per_hour: float | str | None = None,
     speeds: str | os.PathLike | None = None,
+    grams_per_kwh: float | str | None = None,
     verbose: bool = False,
 ) -> "Plan":
     """Plans the best model of a law within limits.
@@ -327,6 +328,7 @@ def plan(
       mfu: Model FLOPs utilisation of training: a number, or {n_experts: number}. Default: 0.4.
       dollars_per_hour: Price of one chip for an hour.
       speeds: With by="time": path of a table of your own speeds.
+      grams_per_kwh: CO2 of the electricity in grams a kWh, for `energy`.
       verbose: Whether the plan's text has all tables, costs and warnings.
 
     Returns:
@@ -369,6 +371,7 @@ def plan(
         mfu=mfu,
         dollars_per_hour=dollars_per_hour,
         speeds=speeds,
+        grams_per_kwh=grams_per_kwh,
         verbose=verbose,
     )
     return planning.plan(load(law), options)

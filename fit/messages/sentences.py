@@ -85,6 +85,7 @@ NOT_POSITIVE = "--{flag}={value:g}: expected a {kind} number up to {largest:g}"
 LESS_THAN_A_TOKEN = "--max_tokens={value:g}: expected at least 1 token"
 NOT_EXPERTS = "--experts={value}: expected whole numbers from 1 to 1000000, separated by commas"
 NOT_NUMBERS = "--{flag}: found {text}, expected positive numbers separated by commas"
+NO_WATTS = "--grams_per_kwh: the power of {kind} is not published; it is known of {known}"
 NO_CHIPS = "--chips={value}: expected KIND:COUNT, KIND:MACHINESxCOUNT or KIND, of {kinds}"
 NEEDS_CHIPS = "--{flag} needs --chips"
 NO_MFU = (
@@ -213,6 +214,8 @@ SHORT_PRICE_TIME = "{training_hours:duration} ({ends:duration}){dollars} on {cou
 SHORT_DOLLARS = " and {training_dollars:dollars}"
 SHORT_DEVICE = "training takes {step_bytes:memory} of a device's {device_memory:memory}"
 SHORT_SERVED = "{memory_bytes:memory} to serve"
+SHORT_ENERGY = "Energy: {kwh:,.0f} kWh at the chips' full {watts:g} W{co2}, without hosts and cooling"
+SHORT_CO2 = ", {co2_kg:,.0f} kg of CO2"
 SHORT_REPEATED = "{epochs:.2f} epochs of {unique_tokens:amount} tokens"
 SHORT_SHAPE = (
     "Shape: d_model {d_model}, {n_blocks} blocks, {n_heads} heads{shared_heads}{widths}, vocabulary {vocab_size:,}"

@@ -250,6 +250,9 @@ class PlanOptions(BudgetOptions):
         None,
         memory.REMAT,
     )
+    grams_per_kwh: float | None = number(
+        "CO2 of the electricity in grams a kWh, for the energy of the training on --chips.", least=0
+    )
     verbose: bool = switch("Also print tables by number of experts, costs, draws, exact counts and all warnings.")
 
     def __post_init__(self) -> None:
@@ -258,6 +261,8 @@ class PlanOptions(BudgetOptions):
             raise UserError("--epochs needs --max_tokens, the tokens that are read again")
         if self.by == "time" and self.shape == "paper":
             raise UserError(sentences.TIME_OF_GRID)
+        if self.grams_per_kwh is not None and self.chips is None:
+            raise UserError(sentences.NEEDS_CHIPS.format(flag="grams_per_kwh"))
 
     def training_chips(self, experts: tuple[int, ...]) -> Chips | None:
         """As BudgetOptions.training_chips, with the mesh that is given. Raises UserError also where that does not

@@ -49,6 +49,9 @@ def _answer(plan: Plan) -> Iterator[str]:
     if plan.like is not None:
         yield from _reference_model(plan)
     yield _price(plan)
+    if plan.energy:
+        co2 = "" if plan.energy.co2_kg is None else say(sentences.SHORT_CO2, **plan.energy)
+        yield say(sentences.SHORT_ENERGY, **plan.energy, co2=co2)
     if plan.clock:
         yield from by_time.text(plan.clock, plan.optima, plan.best)
     built = plan.buildable

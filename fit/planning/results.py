@@ -458,6 +458,21 @@ class TrainingChips(Record):
     devices: int
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Energy(Record):
+    """What the training takes from the grid, at the full power of the chips, without hosts, network and cooling.
+
+    Attributes:
+      kwh: Kilowatt-hours.
+      watts: Power of one chip.
+      co2_kg: Kilograms of CO2; None where no grams a kWh are given.
+    """
+
+    kwh: float
+    watts: float
+    co2_kg: float | None
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Plan(Result):
     """The best model of a law within limits.
@@ -491,6 +506,7 @@ class Plan(Result):
       architectures: The best of each architecture, where --used names several.
       like: The model to start from, and what laws say of it.
       emitted: Path of the config that was written.
+      energy: What the training takes from the grid; with grams_per_kwh, or verbose.
       forecasts: How the law's forecasts came out so far; None for a law without scored ones.
     """
 
@@ -532,6 +548,7 @@ class Plan(Result):
     architectures: list[Json] | None = optional()
     like: Json | None = optional()
     emitted: str | None = optional()
+    energy: Energy | None = optional()
     forecasts: Json | None = optional()
 
     @property

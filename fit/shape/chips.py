@@ -21,6 +21,7 @@ class Chip:
       between: bytes/s of a chip to another domain.
       devices: devices that the trainer sees in a chip.
       domain_source: where domain and between are from. Those of TPUs between slices are assumed, as it says.
+      watts: the most power of a chip; 0 where its maker does not publish it.
     """
 
     flops: float
@@ -31,6 +32,7 @@ class Chip:
     between: float = math.inf
     devices: int = 1
     domain_source: str = ""
+    watts: float = 0.0
 
 
 def _read() -> dict[str, Chip]:

@@ -10,6 +10,7 @@ import fit_runs
 import numpy as np
 import pytest
 
+import fit
 from configs import joint_moe
 from fit import __main__ as command_line
 from fit.errors import UserError
@@ -438,3 +439,17 @@ def test_repeated_text_needs_a_law_of_its_kind():
 def test_durations():
     hours = (1e-6, 1 / 3600, 0.2, 7.5, 47, 48, 100, 8766 * 3.2)
     assert [units.duration(h) for h in hours] == "< 1 s|1 s|12 min|7.5 h|47 h|2 days|4.17 days|3.2 years".split("|")
+
+
+def test_energy_by_hand(capsys):
+    """64 H100 of 700 W for 240 hours, and 400 g of CO2 a kWh."""
+    plan = fit.plan("joint-moe-2025", chips="H100:64", hours=240, grams_per_kwh=400)
+    kwh = plan.buildable.cost.training_hours * 64 * 0.7
+    assert plan.energy.kwh == pytest.approx(kwh) and kwh == pytest.approx(240 * 64 * 0.7, rel=0.01)
+    assert plan.energy.co2_kg == pytest.approx(0.4 * kwh)
+    assert f"Energy: {kwh:,.0f} kWh at the chips' full 700 W, {0.4 * kwh:,.0f} kg of CO2" in str(plan)
+    assert fit.plan("joint-moe-2025", chips="H100:64", hours=240).energy is None
+    with pytest.raises(UserError, match="the power of v5p is not published; it is known of H100"):
+        fit.plan("joint-moe-2025", chips="v5p:64", hours=240, grams_per_kwh=400)
+    with pytest.raises(UserError, match="--grams_per_kwh needs --chips"):
+        fit.plan("joint-moe-2025", flops=1e21, grams_per_kwh=400)
