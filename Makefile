@@ -37,7 +37,7 @@ quick: .venv/.test
 lint: .venv/.test
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/ty check fit launch
+	$(BIN)/ty check fit jmoe launch
 
 # The law of results/ fitted again, with its tables and pictures, from results/runs.csv.
 results: .venv/.train
