@@ -9,6 +9,7 @@ if __name__ == "__main__":
 
     startup.begin()
 
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -25,9 +26,11 @@ from jmoe.storage import files as storage
 
 
 def main(_: list[str]) -> None:
-    sys.stdout.reconfigure(errors="surrogateescape")  # a prompt of any bytes
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # a prompt of any bytes
+    options = flags.FLAGS.flag_values_dict()
     names = ("workdir", "prompt", "n", "segment", "step", "tokenizer", "temperature", "top_p", "seed")
-    for text in generate(**{name: flags.FLAGS[name].value for name in names}):
+    for text in generate(**{name: options[name] for name in names}):
         print(text, end="", flush=True)
     print()
 
@@ -54,7 +57,7 @@ def generate(
     Raises:
       UserError: no such checkpoint, a damaged one, no tokenizer, or a top_p that is not above 0 and at most 1.
     """
-    options = dict(temperature=0.8, top_p=1.0, seed=0) | options
+    options = {"temperature": 0.8, "top_p": 1.0, "seed": 0, **options}
     if not 0 < options["top_p"] <= 1:
         raise UserError(f"--top_p={options['top_p']} must be above 0 and at most 1")
     _, _, config, params = checkpoint.on_host(storage.absolute(workdir), segment, step)

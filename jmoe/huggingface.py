@@ -217,7 +217,7 @@ def _views(params: dict, model: ConfigDict) -> Iterator[tuple[str, np.ndarray]]:
         if stack not in params:
             continue
         for i in range(len(params[stack]["attention"]["out"])):
-            block = jax.tree.map(lambda weight: weight[i], params[stack])
+            block = jax.tree.map(lambda weight, i=i: weight[i], params[stack])
             for name, view in _views_of_block(block, model):
                 yield f"model.layers.{layer}.{name}.weight", view
             layer += 1

@@ -27,13 +27,14 @@ from jmoe.run import checkpoint, distributed
 from jmoe.run.record import make_record
 from jmoe.run.step import abstract_state, make_optimizer
 from jmoe.storage import files as storage
-from jmoe.text import corpus
+from jmoe.text import corpus, mixture
 
 
 def main(_: list[str]) -> None:
     config = cli.read_config()
-    path = flags.FLAGS["from"].value
-    workdir = flags.FLAGS.workdir
+    options = flags.FLAGS.flag_values_dict()
+    path = options["from"]
+    workdir = options["workdir"]
     with distributed.joined():
         load(path, config, workdir)
         if jax.process_index() == 0:
@@ -76,19 +77,19 @@ def load(path: str, config: ConfigDict, workdir: str | epath.Path) -> None:
 
 def _files(path: str) -> tuple[dict, list[pathlib.Path]]:
     """The values of config.json and the safetensors files; `path` is a folder, or a pattern of files in a folder."""
-    path = pathlib.Path(path).expanduser()
-    folder = path if path.is_dir() else path.parent
-    pattern = "*.safetensors" if path.is_dir() else path.name
+    location = pathlib.Path(path).expanduser()
+    folder = location if location.is_dir() else location.parent
+    pattern = "*.safetensors" if location.is_dir() else location.name
     files = sorted(folder.glob(pattern))
     if not files:
-        raise UserError(f"--from={path}: no such folder or file, or no *.safetensors in it")
+        raise UserError(f"--from={location}: no such folder or file, or no *.safetensors in it")
     try:
         return json.loads((folder / "config.json").read_text()), files
     except (OSError, ValueError) as error:
-        raise UserError(f"--from={path}: {folder / 'config.json'} cannot be read: {error}") from None
+        raise UserError(f"--from={location}: {folder / 'config.json'} cannot be read: {error}") from None
 
 
-def _save(params: dict, config: ConfigDict, text: corpus.Corpus, workdir: epath.Path, source: str) -> None:
+def _save(params: dict, config: ConfigDict, text: mixture.TrainingText, workdir: epath.Path, source: str) -> None:
     """Writes the checkpoint, and began_with.json, which the trainer copies into each result."""
     mesh = sharding.make_mesh(config)
     with jax.set_mesh(mesh), distributed.owned(workdir):

@@ -27,7 +27,7 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.messages.units import say
-from fit.planning.constraints import Constraints
+from fit.planning.constraints import Constraints, SizeLimit
 from fit.shape.architecture import INFERENCE, TRAINING, Architecture, root, training_flops
 
 BAND = 1e-3  # near-optimal: within this share of the best loss
@@ -181,7 +181,7 @@ def _largest(architecture: Architecture, constraints: Constraints, n_experts: Ar
     bound: str | Array = "memory"
     for limit in constraints.size_limits(architecture):
 
-        def excess(log_d: Numbers) -> Numbers:
+        def excess(log_d: Numbers, limit: SizeLimit = limit) -> Numbers:
             """Logarithm of the bytes over the limit, at this logarithm of the width."""
             return np.log(limit.n_bytes(np.exp(log_d), n_experts)) - np.log(limit.limit)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from jmoe.model import sharding
@@ -49,7 +50,7 @@ def rope(
     x_BTHK: Float[Array, "B T H K"],
     base: float,
     start: int | Int[Array, ""] = 0,
-    dtype: jnp.dtype = jnp.float32,
+    dtype: DTypeLike = jnp.float32,
 ) -> Float[Array, "B T H K"]:
     """Rotary position embedding (Su et al. 2021) of each head's two halves, in float32; first position: `start`.
 
@@ -58,7 +59,9 @@ def rope(
     _, t, _, k = x_BTHK.shape
     frequency_K = base ** -(jnp.arange(0, k, 2, dtype=jnp.float32) / k)
     angle_THK = ((start + jnp.arange(t, dtype=jnp.float32))[:, None] * frequency_K)[:, None, :]
-    first, second = (half.astype(jnp.float32) for half in jnp.split(x_BTHK, 2, axis=-1))
+    first, second = jnp.split(x_BTHK, 2, axis=-1)
+    first = first.astype(jnp.float32)
+    second = second.astype(jnp.float32)
     cos = jnp.cos(angle_THK)
     sin = jnp.sin(angle_THK)
     halves = [first * cos - second * sin, second * cos + first * sin]
@@ -90,20 +93,24 @@ def exact(
     return y_BQPK.reshape(b, t, w, p, k).swapaxes(2, 3).reshape(q_BTHK.shape)
 
 
-def flash(q_BTHK: jax.Array, k_BTPK: jax.Array, v_BTPK: jax.Array) -> jax.Array:
+def flash(
+    q_BTHK: Float[Array, "B T H K"], k_BTPK: Float[Array, "B T P K"], v_BTPK: Float[Array, "B T P K"]
+) -> Float[Array, "B T H K"]:
     """`exact` of inputs rounded to bfloat16, with no T x T array in memory; returns bfloat16 [B, T, H, K].
 
     A GPU runs cuDNN's kernel, a TPU that of jmoe/model/tpu_flash.py. Other devices, and shapes that the TPU's kernel
     does not take, use `blocks`: a test needs no chip.
     """
-    q_BTHK, k_BTPK, v_BTPK = (x.astype(jnp.bfloat16) for x in (q_BTHK, k_BTPK, v_BTPK))
+    q_BTHK = q_BTHK.astype(jnp.bfloat16)
+    k_BTPK = k_BTPK.astype(jnp.bfloat16)
+    v_BTPK = v_BTPK.astype(jnp.bfloat16)
     platform = sharding.platform()
     if platform == "gpu":
         return jax.nn.dot_product_attention(q_BTHK, k_BTPK, v_BTPK, is_causal=True, implementation="cudnn")
     if platform == "tpu":
         from jmoe.model import tpu_flash  # imports Pallas for TPUs, a tenth of all that the trainer imports
 
-        t, k = q_BTHK.shape[1::2]
+        _, t, _, k = q_BTHK.shape
         if tpu_flash.fits(t, k):
             return tpu_flash.attention(q_BTHK, k_BTPK, v_BTPK)
     return blocks(q_BTHK, k_BTPK, v_BTPK)

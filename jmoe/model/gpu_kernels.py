@@ -124,7 +124,13 @@ def by_mosaic(
     kernel = "mosaic"
     if gpu_utils.is_sm90():
         tiles = mosaic.Config(
-            block_m=128, block_n=64, block_k=128, num_stages=4, split_k=1, grid_minor_dim=1, grid_tile_width=8
+            block_m=128,
+            block_n=64,
+            block_k=128,
+            num_stages=4,
+            split_k=1,
+            grid_minor_dim=mosaic.common.MatmulDimension.N,
+            grid_tile_width=8,
         )
         kernel = mosaic.PallasMosaicGpuRaggedDot(config=tiles)
     y = tokamax.ragged_dot_general(_pad_widths(a), _pad_widths(b), count_E, dimensions, implementation=(kernel,))

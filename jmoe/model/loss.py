@@ -95,11 +95,12 @@ def sums_without_drops(
 def _tokens_of_this_device(*arrays: Num[Array, "B T ..."]) -> list[Num[Array, "N ..."]]:
     """The tokens of this device's head, flattened: each device of the model axis takes a part of a row's positions."""
     size = jax.lax.axis_size("model")
+    parts = list(arrays)
     if size > 1:
-        part = arrays[0].shape[1] // size
-        start = jax.lax.axis_index("model") * part
-        arrays = [jax.lax.dynamic_slice_in_dim(sharding.vary(a, "model"), start, part, axis=1) for a in arrays]
-    return [a.reshape(-1, *a.shape[2:]) for a in arrays]
+        length = arrays[0].shape[1] // size
+        start = jax.lax.axis_index("model") * length
+        parts = [jax.lax.dynamic_slice_in_dim(sharding.vary(a, "model"), start, length, axis=1) for a in arrays]
+    return [part.reshape(-1, *part.shape[2:]) for part in parts]
 
 
 def _pieces(

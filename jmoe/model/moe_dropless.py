@@ -40,7 +40,7 @@ def moe_dropless(
     weights: ExpertWeights,
     n_experts: int,
     block: int,
-    kernel: str | None,
+    kernel: str,
 ) -> Float[Array, "1 S D"]:
     """The sum of each token's chosen experts, weighted by their gates.
 
@@ -178,7 +178,7 @@ def _chunk(
 
 
 def _experts_on_sorted_rows(
-    kernel: str | None,
+    kernel: str,
     has_empty_slots: bool,
     x_GSD: Float[Array, "1 S D"],
     expert_GJ: Int[Array, "1 J"],

@@ -68,7 +68,9 @@ def moe_layer(  # noqa: PLR0913  most are by name
         drop_rate_G = jnp.zeros(len(expert_GJ), jnp.float32)
         if block is None:
             block = rows_of_a_block(n_tokens, n_choices, n_experts) if sharding.platform() == "cpu" else 0
-        if block == 0 and kernel is None:
+        if kernel is None and block > 0:
+            kernel = grouped_product.XLA  # which blocks do not use
+        elif kernel is None:
             kernel = grouped_product.kernel_of(sharding.platform(), x_ND.dtype, weights[0].shape[1:])
         expert_J = permute.flatten_groups(expert_GJ, n_choices)
         y_GSD = moe_dropless(x_GSD, expert_J, gate_J, weights, n_experts, block, kernel)

@@ -30,6 +30,8 @@ MICROBATCHES = P(None, ROWS)  # microbatches, rows, positions
 REPLICATED = P()
 FEW = 8  # devices that may sum a weight's gradient in bfloat16: an error of 0.4%, hardly more than one rounding's
 
+AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
+
 
 def make_mesh(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
     """A (data, expert, model) mesh over all devices, or these; UserError for what check_mesh refuses.
@@ -68,7 +70,7 @@ def platform() -> str:
     return device.platform if device else jax.default_backend()
 
 
-def per_device(function: Callable, mesh: jax.sharding.Mesh, in_specs: Any, out_specs: Any) -> Callable:
+def per_device(function: Callable, mesh: AnyMesh, in_specs: Any, out_specs: Any) -> Callable:
     """`function`, but run on each device's shards; its collectives name the mesh axes.
 
     Args:
@@ -93,7 +95,7 @@ def per_device(function: Callable, mesh: jax.sharding.Mesh, in_specs: Any, out_s
     return call
 
 
-def _without_narrow_axes(mesh: jax.sharding.Mesh, spec: P) -> P:
+def _without_narrow_axes(mesh: AnyMesh, spec: P) -> P:
     """`spec` without the axes that have one device, over which nothing is ever spread, gathered or summed."""
     dimensions = []
     for axes in spec:

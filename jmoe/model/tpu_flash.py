@@ -22,9 +22,21 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
 
 BLOCKS = (512, 256, 128)  # positions in a block; the first that divides T
 GRADIENT_BYTES = 2**22  # float32 gradient of one group's queries, which the backward pass keeps on chip
+
+Interpret = bool | pltpu.InterpretParams  # whether to run a kernel on any device, for tests
+Index = int | Int[Array, ""]
+BlockIndex = tuple[Index, Index, Index]  # of rows, of K, and of positions
+Ref = Any  # Pallas's reference to a block or a scratch array
+Gradients = tuple[Float[Array, "I K Y"], Float[Array, "R K T"], Float[Array, "R K T"]]  # of queries, keys and values
+# queries, keys, values, output, and log sum exp of each query's scores
+Residual = tuple[
+    Float[Array, "I K Y"], Float[Array, "R K T"], Float[Array, "R K T"], Float[Array, "I K Y"], Float[Array, "I 1 Y"]
+]
 
 _product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
@@ -35,8 +47,11 @@ def fits(t: int, k: int) -> bool:
 
 
 def attention(
-    q_BTHK: jax.Array, k_BTPK: jax.Array, v_BTPK: jax.Array, interpret: bool | pltpu.InterpretParams = False
-) -> jax.Array:
+    q_BTHK: Float[Array, "B T H K"],
+    k_BTPK: Float[Array, "B T P K"],
+    v_BTPK: Float[Array, "B T P K"],
+    interpret: Interpret = False,
+) -> Float[Array, "B T H K"]:
     """softmax(q k / sqrt(K)) v over the positions up to the query's own; bfloat16 [B, T, H, K].
 
     Args:
@@ -48,7 +63,8 @@ def attention(
     p = k_BTPK.shape[2]
     n = _heads_of_a_group(h // p, t, k)
     q_IKY = q_BTHK.reshape(b, t, h // n, n, k).transpose(0, 2, 4, 3, 1).reshape(b * h // n, k, n * t)
-    k_RKT, v_RKT = (x.transpose(0, 2, 3, 1).reshape(b * p, k, t) for x in (k_BTPK, v_BTPK))
+    k_RKT = k_BTPK.transpose(0, 2, 3, 1).reshape(b * p, k, t)
+    v_RKT = v_BTPK.transpose(0, 2, 3, 1).reshape(b * p, k, t)
     y_IKY = _attention(q_IKY, k_RKT, v_RKT, interpret)
     return y_IKY.reshape(b, h // n, k, n, t).transpose(0, 4, 1, 3, 2).reshape(b, t, h, k)
 
@@ -62,20 +78,28 @@ def _heads_of_a_group(n_sharing: int, t: int, k: int) -> int:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _attention(q_IKY, k_RKT, v_RKT, interpret):
-    return _forward(q_IKY, k_RKT, v_RKT, interpret)[0]
+def _attention(
+    q_IKY: Float[Array, "I K Y"], k_RKT: Float[Array, "R K T"], v_RKT: Float[Array, "R K T"], interpret: Interpret
+) -> Float[Array, "I K Y"]:
+    y_IKY, _ = _forward(q_IKY, k_RKT, v_RKT, interpret)
+    return y_IKY
 
 
-def _forward(q_IKY, k_RKT, v_RKT, interpret):
+def _forward(
+    q_IKY: Float[Array, "I K Y"], k_RKT: Float[Array, "R K T"], v_RKT: Float[Array, "R K T"], interpret: Interpret
+) -> tuple[Float[Array, "I K Y"], Residual]:
     rows, k, n_queries = q_IKY.shape
     t = k_RKT.shape[2]
     groups = rows // len(k_RKT)
     block = _block(t)
 
-    def query_block(height: int) -> pl.BlockSpec:
-        return pl.BlockSpec((None, height, block), lambda r, i, j: (r, 0, i))
+    def query_index(r: Index, i: Index, j: Index) -> BlockIndex:
+        return r, 0, i
 
-    def key_index(r, i, j):
+    def query_block(height: int) -> pl.BlockSpec:
+        return pl.BlockSpec((None, height, block), query_index)
+
+    def key_index(r: Index, i: Index, j: Index) -> BlockIndex:
         # a block that is skipped repeats the index of its neighbour, and so is not fetched
         return r // groups, 0, jnp.minimum(i % (t // block), j)
 
@@ -93,17 +117,28 @@ def _forward(q_IKY, k_RKT, v_RKT, interpret):
 
 
 # Pallas hands a kernel one reference for each block and scratch array, hence so many arguments
-def _forward_kernel(q_KQ, k_KU, v_KU, y_KQ, lse_1Q, max_1Q, sum_1Q, total_KQ, *, scale):  # noqa: PLR0913
+def _forward_kernel(  # noqa: PLR0913
+    q_KQ: Ref,
+    k_KU: Ref,
+    v_KU: Ref,
+    y_KQ: Ref,
+    lse_1Q: Ref,
+    max_1Q: Ref,
+    sum_1Q: Ref,
+    total_KQ: Ref,
+    *,
+    scale: float,
+) -> None:
     i = pl.program_id(1) % pl.num_programs(2)  # the block of the queries' positions
     j = pl.program_id(2)  # the block of the keys'
 
     @pl.when(j == 0)
-    def _():
+    def _() -> None:
         max_1Q[...] = jnp.full_like(max_1Q, -jnp.inf)
         sum_1Q[...] = jnp.zeros_like(sum_1Q)
         total_KQ[...] = jnp.zeros_like(total_KQ)
 
-    def add(diagonal):
+    def add(diagonal: bool) -> None:
         score_UQ = _score(q_KQ, k_KU, scale, diagonal)
         before_1Q = max_1Q[...]
         max_1Q[...] = jnp.maximum(before_1Q, jnp.max(score_UQ, axis=0, keepdims=True))
@@ -113,17 +148,17 @@ def _forward_kernel(q_KQ, k_KU, v_KU, y_KQ, lse_1Q, max_1Q, sum_1Q, total_KQ, *,
         total_KQ[...] = total_KQ[...] * rescale_1Q + _product("ku,uq->kq", v_KU[...], weight_UQ.astype(v_KU.dtype))
 
     @pl.when(j < i)
-    def _():
+    def _() -> None:
         add(diagonal=False)
 
     @pl.when(j == i)
-    def _():
+    def _() -> None:
         add(diagonal=True)
         y_KQ[...] = (total_KQ[...] / sum_1Q[...]).astype(y_KQ.dtype)
         lse_1Q[...] = max_1Q[...] + jnp.log(sum_1Q[...])
 
 
-def _backward(interpret, residual, dy_IKY):
+def _backward(interpret: Interpret, residual: Residual, dy_IKY: Float[Array, "I K Y"]) -> Gradients:
     q_IKY, k_RKT, v_RKT, y_IKY, lse_I1Y = residual
     rows, k, n_queries = q_IKY.shape
     t = k_RKT.shape[2]
@@ -133,16 +168,28 @@ def _backward(interpret, residual, dy_IKY):
     # the softmax's gradient subtracts each query's mean of dy v, which equals dy y
     mean_I1Y = jnp.sum(dy_IKY.astype(jnp.float32) * y_IKY, axis=1, keepdims=True)
 
-    def query_index(r, j, i):
+    def query_index(r: Index, j: Index, i: Index) -> BlockIndex:
         # a block that is skipped repeats the index of its neighbour, and so is not fetched
         return r, 0, i // n * n + jnp.maximum(i % n, j)
 
     def query_block(height: int) -> pl.BlockSpec:
         return pl.BlockSpec((None, height, block), query_index)
 
-    key_block = pl.BlockSpec((None, k, block), lambda r, j, i: (r // groups, 0, j))
-    dkey_block = pl.BlockSpec((None, k, block), lambda r, j, i: (r, 0, j))
-    all_queries = pl.BlockSpec((None, k, n_queries), lambda r, j, i: (r, 0, 0))  # on chip while a group is worked on
+    def key_index(r: Index, j: Index, i: Index) -> BlockIndex:
+        return r // groups, 0, j
+
+    def dkey_index(r: Index, j: Index, i: Index) -> BlockIndex:
+        return r, 0, j
+
+    def group_index(r: Index, j: Index, i: Index) -> BlockIndex:
+        return r, 0, 0
+
+    def sum_over_groups(dkeys_IKT: Float[Array, "I K T"]) -> Float[Array, "R K T"]:
+        return jnp.sum(dkeys_IKT.reshape(-1, groups, k, t), axis=1).astype(k_RKT.dtype)
+
+    key_block = pl.BlockSpec((None, k, block), key_index)
+    dkey_block = pl.BlockSpec((None, k, block), dkey_index)
+    all_queries = pl.BlockSpec((None, k, n_queries), group_index)  # on chip while a group is worked on
     dtype = k_RKT.dtype if groups == 1 else jnp.dtype(jnp.float32)  # float32 where groups are still to be summed
     dq_IKY, dk_IKT, dv_IKT = pl.pallas_call(
         functools.partial(_backward_kernel, scale=k**-0.5),
@@ -154,28 +201,41 @@ def _backward(interpret, residual, dy_IKY):
         **_options(q_IKY, k_RKT, n_products=5, per_query=2, per_key=2 * (2 + dtype.itemsize), interpret=interpret),
     )(q_IKY, k_RKT, v_RKT, dy_IKY, lse_I1Y, mean_I1Y)
     if groups > 1:
-        dk_IKT, dv_IKT = (jnp.sum(x.reshape(-1, groups, k, t), axis=1).astype(k_RKT.dtype) for x in (dk_IKT, dv_IKT))
+        return dq_IKY, sum_over_groups(dk_IKT), sum_over_groups(dv_IKT)
     return dq_IKY, dk_IKT, dv_IKT
 
 
 def _backward_kernel(  # noqa: PLR0913
-    q_KQ, k_KU, v_KU, dy_KQ, lse_1Q, mean_1Q, dq_KY, dk_KU, dv_KU, sum_dq_KY, sum_dk_KU, sum_dv_KU, *, scale
-):
+    q_KQ: Ref,
+    k_KU: Ref,
+    v_KU: Ref,
+    dy_KQ: Ref,
+    lse_1Q: Ref,
+    mean_1Q: Ref,
+    dq_KY: Ref,
+    dk_KU: Ref,
+    dv_KU: Ref,
+    sum_dq_KY: Ref,
+    sum_dk_KU: Ref,
+    sum_dv_KU: Ref,
+    *,
+    scale: float,
+) -> None:
     j = pl.program_id(1)  # the block of the keys' positions
     block_of_queries = pl.program_id(2)
     i = block_of_queries % pl.num_programs(1)  # the block of the queries' positions
     block = q_KQ.shape[1]
 
     @pl.when((block_of_queries == 0) & (j == 0))
-    def _():
+    def _() -> None:
         sum_dq_KY[...] = jnp.zeros_like(sum_dq_KY)
 
     @pl.when(block_of_queries == 0)
-    def _():
+    def _() -> None:
         sum_dk_KU[...] = jnp.zeros_like(sum_dk_KU)
         sum_dv_KU[...] = jnp.zeros_like(sum_dv_KU)
 
-    def add(diagonal):
+    def add(diagonal: bool) -> None:
         probability_UQ = jnp.exp(_score(q_KQ, k_KU, scale, diagonal) - lse_1Q[...])
         dprobability_UQ = _product("ku,kq->uq", v_KU[...], dy_KQ[...])
         dscore_UQ = (probability_UQ * (dprobability_UQ - mean_1Q[...]) * scale).astype(q_KQ.dtype)
@@ -185,24 +245,24 @@ def _backward_kernel(  # noqa: PLR0913
         sum_dq_KY[:, pl.ds(at, block)] += _product("ku,uq->kq", k_KU[...], dscore_UQ)
 
     @pl.when(i > j)
-    def _():
+    def _() -> None:
         add(diagonal=False)
 
     @pl.when(i == j)
-    def _():
+    def _() -> None:
         add(diagonal=True)
 
     @pl.when(block_of_queries == pl.num_programs(2) - 1)
-    def _():
+    def _() -> None:
         dk_KU[...] = sum_dk_KU[...].astype(dk_KU.dtype)
         dv_KU[...] = sum_dv_KU[...].astype(dv_KU.dtype)
 
     @pl.when((block_of_queries == pl.num_programs(2) - 1) & (j == pl.num_programs(1) - 1))
-    def _():
+    def _() -> None:
         dq_KY[...] = sum_dq_KY[...].astype(dq_KY.dtype)
 
 
-def _score(q_KQ, k_KU, scale, diagonal):
+def _score(q_KQ: Ref, k_KU: Ref, scale: float, diagonal: bool) -> Float[Array, "U Q"]:
     score_UQ = _product("ku,kq->uq", k_KU[...], q_KQ[...]) * scale
     if diagonal:
         position = functools.partial(jax.lax.broadcasted_iota, jnp.int32, score_UQ.shape)
@@ -214,18 +274,18 @@ def _block(t: int) -> int:
     return next(block for block in BLOCKS if t % block == 0)
 
 
-def _like(x: jax.Array, shape: tuple[int, ...], dtype) -> jax.ShapeDtypeStruct:
+def _like(x: Float[Array, "..."], shape: tuple[int, ...], dtype: DTypeLike) -> jax.ShapeDtypeStruct:
     """An output of a kernel that differs over the same mesh axes as its input `x`."""
     return jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=jax.typeof(x).manual_axis_type)
 
 
 def _options(  # noqa: PLR0913
-    q_IKY: jax.Array,
-    k_RKT: jax.Array,
+    q_IKY: Float[Array, "I K Y"],
+    k_RKT: Float[Array, "R K T"],
     n_products: int,
     per_query: int,
     per_key: int,
-    interpret: bool | pltpu.InterpretParams,
+    interpret: Interpret,
 ) -> dict[str, Any]:
     """Options of both kernels. Cost analyses see no more of a kernel than its estimate: FLOPs of products, no softmax.
 

@@ -143,7 +143,7 @@ class Attention(nnx.Module):
     def _norm_queries_and_keys(
         self, q_BTHK: Float[Array, "B T H K"], k_BTPK: Float[Array, "B T P K"]
     ) -> tuple[Float[Array, "B T H K"], Float[Array, "B T P K"]]:
-        if self.q_norm is None:
+        if self.q_norm is None or self.k_norm is None:
             return q_BTHK, k_BTPK
         q_scale = sharding.gathered(self.q_norm)
         k_scale = sharding.gathered(self.k_norm)
@@ -303,7 +303,7 @@ class Transformer(nnx.Module):
         unroll: bool = False,
         start: int | Int[Array, ""] = 0,
         caches: dict[str, Cache] | None = None,
-    ) -> tuple[Float[Array, "B T D"], Float[Array, "D V"], Metrics, dict[str, Cache | None]]:
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "D V"], Metrics, dict[str, Cache]]:
         """Runs all blocks.
 
         Args:
@@ -327,13 +327,15 @@ class Transformer(nnx.Module):
         embed_VD = sharding.gathered(self.embed)
         x_BTD = lookup(embed_VD, tokens_BT, self.model.vocab_size)
         run_with_remat = jax.checkpoint(run_block, policy=REMAT[remat])
-        new_caches = {}
+        new_caches: dict[str, Cache] = {}
         for stack in STACKS:
             blocks = getattr(self, stack)
             if blocks is None:
                 continue
             layers = (blocks, caches[stack] if caches else None)
-            x_BTD, (metrics, new_caches[stack]) = jax.lax.scan(run_with_remat, x_BTD, layers, unroll=unroll)
+            x_BTD, (metrics, cache) = jax.lax.scan(run_with_remat, x_BTD, layers, unroll=unroll)
+            if cache is not None:
+                new_caches[stack] = cache
         if self.final_norm is not None:
             x_BTD = self.final_norm(x_BTD)
         head_DV = embed_VD.T if self.head is None else sharding.gathered(self.head)

@@ -8,6 +8,7 @@ so that Adam's rates and decay serve both (Liu et al. 2025, arXiv 2502.16982, Se
 
 import dataclasses
 import math
+from typing import Any, cast
 
 import jax
 import optax
@@ -40,15 +41,16 @@ def scale_by_muon_and_adam(config: ConfigDict) -> optax.GradientTransformation:
 
 def _described(descriptions: dict, path: tuple) -> Description:
     """The description of the parameter at a path of jax.tree_util."""
+    description: Any = descriptions
     for key in path:
-        descriptions = descriptions[key.key]
-    return descriptions
+        description = description[key.key]
+    return description
 
 
 def _muon(descriptions: dict) -> optax.GradientTransformation:
     """optax's Muon on a tree of matrices. Each is gathered where it is orthogonalised, and its update's RMS is set."""
 
-    def dimensions(tree: dict) -> dict:
+    def dimensions(tree: optax.Params) -> optax.Params:
         return jax.tree_util.tree_map_with_path(lambda path, _: _dimensions(_described(descriptions, path)), tree)
 
     optimizer = scale_by_muon(weight_dimension_numbers=dimensions)
@@ -61,16 +63,23 @@ def _muon(descriptions: dict) -> optax.GradientTransformation:
 
         whole_grads = jax.tree.map(_gather_matrices, grads, moves)
         whole_state = state._replace(mu=jax.tree.map(_gather_matrices, state.mu, moves))
-        updates, new_state = optimizer.update(whole_grads, whole_state)
-        updates = jax.tree_util.tree_map_with_path(scaled, updates)
+        whole_updates, optax_state = optimizer.update(whole_grads, whole_state)
+        new_state = cast(MuonState, optax_state)
+        scaled_updates = jax.tree_util.tree_map_with_path(scaled, whole_updates)
         new_state = new_state._replace(mu=jax.tree.map(_spread_matrices, new_state.mu, moves))
-        return jax.tree.map(_spread_matrices, updates, moves), new_state
+        return jax.tree.map(_spread_matrices, scaled_updates, moves), new_state
 
-    def update(grads: dict, state: MuonState, params: dict | None = None) -> tuple[dict, MuonState]:
-        stored = jax.tree_util.tree_map_with_path(lambda path, _: P(*_described(descriptions, path).axes), grads)
-        specs = (stored, MuonState(P(), stored, P()))
+    def spec_of(path: tuple, _: Array) -> P:
+        return P(*_described(descriptions, path).axes)
+
+    def update(
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.OptState]:
+        stored = jax.tree_util.tree_map_with_path(spec_of, updates)
+        state_specs = jax.tree.map(lambda _: P(), state)._replace(mu=stored)
+        specs = (stored, state_specs)
         mesh = jax.sharding.get_abstract_mesh()
-        return sharding.per_device(update_on_device, mesh, specs, specs)(grads, state)
+        return sharding.per_device(update_on_device, mesh, specs, specs)(updates, state)
 
     return optax.GradientTransformation(optimizer.init, update)
 
@@ -113,7 +122,9 @@ def _moves(x: Float[Array, "..."], description: Description) -> list[Move]:
     moves = []
     for axis in sorted(matrix_axes):
         mesh_axis = description.axes[axis]
-        size = 1 if mesh_axis is None else jax.lax.axis_size(mesh_axis)
+        if mesh_axis is None:
+            continue
+        size = jax.lax.axis_size(mesh_axis)
         if size == 1:
             continue
         other_axis = next((other for other in n_left if n_left[other] % size == 0), None)

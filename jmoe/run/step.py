@@ -21,6 +21,7 @@ from jmoe.model.routing import is_count, updated_bias
 from jmoe.model.transformer import describe
 from jmoe.run import muon
 
+Tree = Any  # a nested dict of arrays; optax's own type of trees is wider than dict
 Metrics = dict[str, Any]  # arrays by name; `layers` holds those of each layer
 
 
@@ -52,11 +53,11 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     chain.append(optax.add_decayed_weights(config.optimizer.weight_decay))
     optimizer = optax.chain(*chain)
 
-    def init(params: dict) -> optax.OptState:
+    def init(params: Tree) -> optax.OptState:
         return optimizer.init(trained(params, config.model))
 
-    def update(grads: dict, state: optax.OptState, params: dict) -> tuple[dict, optax.OptState]:
-        return optimizer.update(trained(grads, config.model), state, trained(params, config.model))
+    def update(updates: Tree, state: optax.OptState, params: Tree = None) -> tuple[optax.Updates, optax.OptState]:
+        return optimizer.update(trained(updates, config.model), state, trained(params, config.model))
 
     return optax.GradientTransformation(init, update)
 
@@ -74,7 +75,7 @@ def scale_by_optimizer(config: ConfigDict) -> optax.GradientTransformation:
 def _scale_by_tree(factors: dict) -> optax.GradientTransformation:
     """Multiplies each update by its factor."""
 
-    def scale(updates: dict, _: dict | None) -> dict:
+    def scale(updates: optax.Updates, _: optax.Params | None) -> optax.Updates:
         return jax.tree.map(jnp.multiply, updates, factors)
 
     return optax.stateless(scale)
@@ -182,7 +183,8 @@ def losses_of_sources(
             jax.block_until_ready(sums[-2:-1])  # at most two steps in flight: many can lock up XLA's CPU backend
         sums_of_sources[name] = np.sum(jax.device_get(sums), axis=0, dtype=np.float64)
     n_positions = batch.shape[1] - 1  # alike in all batches
-    of_all = _means(sum(sums_of_sources.values()), n_positions)
+    first, *others = sums_of_sources.values()
+    of_all = _means(sum(others, start=first), n_positions)
     if len(sums_of_sources) == 1:
         return of_all, {}
     return of_all, {name: _means(sums, n_positions)[0] for name, sums in sums_of_sources.items()}

@@ -79,7 +79,7 @@ def numpy_transformer(params, tokens_BT, model, feed_forward=numpy_dense):
         x = p["embed"][row]
         stacks = [p[name] for name in ("dense_blocks", "blocks") if name in p]
         for b in [
-            jax.tree.map(lambda weight: weight[i], s) for s in stacks for i in range(len(s["mlp_norm"]["scale"]))
+            jax.tree.map(lambda weight, i=i: weight[i], s) for s in stacks for i in range(len(s["mlp_norm"]["scale"]))
         ]:
             y, a = norm(x, b["attention_norm"]), b["attention"]
             weights = (
@@ -269,7 +269,7 @@ def test_a_transformer_can_be_made_shown_and_called_by_itself():
 def test_counts_equal_the_built_model(n_experts):
     for config in (tiny(n_experts), joint_moe.get_config()):
         config.model.n_experts = n_experts
-        built = sum(x.size for x in jax.tree.leaves(jax.eval_shape(lambda: parameters.init_params(config))))
+        built = sum(x.size for x in jax.tree.leaves(jax.eval_shape(functools.partial(parameters.init_params, config))))
         per_norm = 2 if config.model.norm == "layer" else 1
         norms = (2 * per_norm * config.model.n_blocks + config.model.final_norm) * config.model.d_model
         routers = config.model.n_blocks * config.model.d_model * n_experts if n_experts > 1 else 0
