@@ -81,6 +81,7 @@ class Run:
         Raises:
           UserError: A result was made under another configuration or corpus.
         """
+        # segments alternate: the trunk up to a fork, its branch, the trunk up to the next fork, ...
         trunks = self.schedule.segments[::2]
         branches = self.schedule.segments[1::2]
         self.results = {branch.name: self._result(branch) for branch in branches}
@@ -204,7 +205,7 @@ class Run:
         }
 
     def compare_with_prediction(self) -> None:
-        """Prints the measured loss against what a plan predicted, where the config says that."""
+        """Prints the measured loss against what a plan predicted, where the config holds the prediction."""
         results = [result for result in self.results.values() if result is not None]
         sentence = prediction.comparison(self.config, results)
         if sentence:
