@@ -20,12 +20,12 @@ from fit.planning.results import Optimum
 from fit.shape import hardware
 from fit.shape.architecture import ROUNDED, Architecture, Model
 
-TRIED = 300  # depths around the planned one, and widths at each; beyond, steps between them are below 0.4%
+TRIED = 300  # depths around the planned one, and widths at each, at most: steps between them are then below 0.4%
 COST = 5e-4  # share of the loss that a preferred shape may cost
-WINDOWS = (1.3, 0.75, 0.5, 0.3, 0.15, 0.05, 0.01)  # sizes tried, as shares of the planned one, from these to the next
+WINDOWS = (1.3, 0.75, 0.5, 0.3, 0.15, 0.05, 0.01)  # ends of windows of sizes to try, as shares of the planned size
 MODELS_IN_WINDOW = 400  # models of a window that are looked at
 TIMED = 100  # models around an optimum whose own speed is computed
-SMALLER = 0.97  # share in total size of a model that chips cannot train, from which they are tried again
+SMALLER = 0.97  # after a model that the chips cannot train, the next one tried has at most this share of its size
 
 T = TypeVar("T")
 
@@ -88,8 +88,8 @@ def _whole(
 ) -> list[tuple[Candidate, float]]:
     """(candidate, factor between its size and the planned one) of models around an optimum that meet the constraints.
 
-    Their width per block is within ROUNDED of the architecture's. Where none of those fits, they are the deepest that
-    fit.
+    Their width per block is within ROUNDED of the architecture's. Where none of these fits, the deepest models that fit
+    are returned.
     """
     chips = constraints.chips
     constraints = constraints.at(planned.n_experts)
@@ -309,8 +309,10 @@ def _preferred_by_clock(
     near: list[Candidate],
     timed: Callable[[Candidate], Candidate | None],
 ) -> Candidate | None:
-    """The model to build of those near a planned one, by the losses on the tokens that their own speeds leave: a mesh
-    can halve the speed from one width to the next."""
+    """The model to build of those near a planned one, by their losses on the tokens that their own speeds allow.
+
+    A mesh can halve the speed from one width to the next.
+    """
     trainable = []
     for candidate in _spread(near, TIMED):
         with_speed = timed(candidate)
