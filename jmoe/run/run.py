@@ -221,7 +221,8 @@ class Run:
         for column, text in self._validation.items():
             sources = validation_sources(text, self.config, self.mesh)
             losses[column], loss_by_source = losses_of_sources(self._eval_step, params, sources)
-            # a validation set of the same name, which is that source, has more of its held-out text: it comes later
+            # a validation set of the same name is the same source with more held-out text: it comes later and replaces
+            # this loss
             losses |= {f"validation_loss/{source}": (loss, {}) for source, loss in loss_by_source.items()}
         return losses
 
