@@ -96,9 +96,9 @@ def _whole(
     blocks = planned.d_model / architecture.width_per_block
     least = round(architecture.smallest / architecture.width_per_block)
     step = math.ceil(blocks / TRIED)
-    fitting: list[tuple[Model, int, float]] = []
+    feasible: list[tuple[Model, int, float]] = []
     for n_blocks in range(max(least, math.ceil(blocks * (1 + ROUNDED))), least - 1, -step):
-        if fitting and n_blocks < blocks / (1 + ROUNDED) - 1:
+        if feasible and n_blocks < blocks / (1 + ROUNDED) - 1:
             break
         widths = architecture.widths(n_blocks)
         for width in widths[:: math.ceil(len(widths) / TRIED)]:
@@ -110,12 +110,12 @@ def _whole(
                 fewest = chips.holding(architecture, width, model.exact_parameters)
                 fits &= fewest is not None and fewest <= chips.count
             if fits and n_tokens >= 1:
-                fitting.append((model, n_tokens, memory_bytes))
-    if not fitting:
+                feasible.append((model, n_tokens, memory_bytes))
+    if not feasible:
         return []
-    losses = _losses_of_whole(law, architecture, planned.n_experts, fitting)
+    losses = _losses_of_whole(law, architecture, planned.n_experts, feasible)
     candidates = []
-    for loss, (model, n_tokens, memory_bytes) in zip(losses, fitting, strict=True):
+    for loss, (model, n_tokens, memory_bytes) in zip(losses, feasible, strict=True):
         factor = planned.n_active / model.n_active
         candidate = Candidate(float(loss), model, n_tokens, memory_bytes)
         candidates.append((candidate, max(factor, 1 / factor)))
@@ -129,17 +129,17 @@ def _memory_bytes(model: Model, constraints: Constraints) -> float:
 
 
 def _losses_of_whole(
-    law: Law, architecture: Architecture, n_experts: float, fitting: list[tuple[Model, int, float]]
+    law: Law, architecture: Architecture, n_experts: float, feasible: list[tuple[Model, int, float]]
 ) -> Array:
     """The predicted loss [n_models] of each of (model, n_tokens, memory)."""
-    n_active = np.array([model.n_active for model, _, _ in fitting], float)
-    n_total = np.array([model.n_total for model, _, _ in fitting], float)
-    d_model = np.array([model.d_model for model, _, _ in fitting], float)
-    n_tokens = np.array([n_tokens for _, n_tokens, _ in fitting], float)
+    n_active = np.array([model.n_active for model, _, _ in feasible], float)
+    n_total = np.array([model.n_total for model, _, _ in feasible], float)
+    d_model = np.array([model.d_model for model, _, _ in feasible], float)
+    n_tokens = np.array([n_tokens for _, n_tokens, _ in feasible], float)
     if law.closed_form:
         return optimum.loss_of(law, architecture, n_experts, n_active, n_tokens)
-    less = 0 if law.counts_embedding else architecture.embedding_and_head_rows * d_model
-    counts = dict(n_active=n_active - less, n_total=n_total - less, n_tokens=n_tokens)
+    uncounted = 0 if law.counts_embedding else architecture.embedding_and_head_rows * d_model
+    counts = dict(n_active=n_active - uncounted, n_total=n_total - uncounted, n_tokens=n_tokens)
     return law.loss(law.coefficients, architecture.structure(n_experts) | counts)
 
 
@@ -210,18 +210,18 @@ def _near(
     constraints = constraints.at(planned.n_experts)
     least, most = (share * planned.n_active for share in window)
     padded = dataclasses.replace(architecture, vocab_size=hardware.padded(architecture.vocab_size))
-    fitting = []
+    feasible = []
     for routed in hardware.whole_experts(architecture, planned.n_experts):
         models = list(_models(padded, style, routed, least, most))
         for model in _spread(models, MODELS_IN_WINDOW):
             memory_bytes = _memory_bytes(model, constraints)
             n_tokens = math.floor(constraints.tokens(model.n_active))
             if n_tokens >= 1 and (constraints.memory_bytes is None or memory_bytes <= constraints.memory_bytes):
-                fitting.append((model, n_tokens, memory_bytes))
-    if not fitting:
+                feasible.append((model, n_tokens, memory_bytes))
+    if not feasible:
         return []
-    losses = _losses(law, padded, [model for model, _, _ in fitting], [n_tokens for _, n_tokens, _ in fitting])
-    candidates = [Candidate(float(loss), *parts) for loss, parts in zip(losses, fitting, strict=True)]
+    losses = _losses(law, padded, [model for model, _, _ in feasible], [n_tokens for _, n_tokens, _ in feasible])
+    candidates = [Candidate(float(loss), *parts) for loss, parts in zip(losses, feasible, strict=True)]
     return sorted(candidates, key=lambda candidate: candidate.loss)
 
 
@@ -239,10 +239,10 @@ def _models(
         if not depths:
             continue
         first = hardware.built(architecture, style, width, depths[0], routed).n_active
-        of_a_block = hardware.built(architecture, style, width, depths[0] + 1, routed).n_active - first
+        per_block = hardware.built(architecture, style, width, depths[0] + 1, routed).n_active - first
         # the depths whose sizes are within the limits: a block more adds as much at each depth
-        start = max(depths.start, depths.start + math.ceil((least - first) / of_a_block))
-        stop = min(depths.stop, depths.start + math.ceil((most - first) / of_a_block))
+        start = max(depths.start, depths.start + math.ceil((least - first) / per_block))
+        stop = min(depths.stop, depths.start + math.ceil((most - first) / per_block))
         for n_blocks in range(start, stop, math.ceil(max(stop - start, 1) / TRIED)):
             yield hardware.built(architecture, style, width, n_blocks, routed)
 
@@ -260,8 +260,8 @@ def _losses(law: Law, architecture: Architecture, models: list[Model], n_tokens:
     tokens = np.array(n_tokens, float)
     if law.form.chinchilla_coefficients_at:
         return optimum.loss_of(law, architecture, experts, n_active, tokens)
-    less = 0 if law.counts_embedding else architecture.embedding_and_head_rows * d_model
-    counts = dict(n_active=n_active - less, n_total=n_total - less, n_tokens=tokens)
+    uncounted = 0 if law.counts_embedding else architecture.embedding_and_head_rows * d_model
+    counts = dict(n_active=n_active - uncounted, n_total=n_total - uncounted, n_tokens=tokens)
     return law.loss(law.coefficients, architecture.structure(experts) | counts)
 
 
