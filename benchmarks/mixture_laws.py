@@ -14,12 +14,14 @@ Printed for each form and cut, in % of the loss:
   error   root mean square;   bias  mean, positive where the law is too high
   holds   share of the runs in the nominal 80% interval of a new run;   width  its median half-width
 
-`line` is no law: at each size a straight line in ln E through the two largest E that were seen. With one number of
-tokens, the term of data is part of the floor; so the joint law has only the size term of its Eq. 6 here, the coupled
-one is the same, and so is the efficiency leverage of Ling (arXiv 2507.17702), by which E multiplies compute by a power
-of Ê whose exponent is linear in ln C. The fine-grained and the comprehensive law read granularity, top_k and shared
-experts, which are the same in all of these runs: nothing can be fitted to them. A page in the folder that FIT_LAWS
-names joins by its name, if its columns are among COLUMNS.
+`line` is no law: at each size it is a straight line in ln E through the two largest E that were seen.
+
+All of Clark's runs have about the same number of tokens, so a law's data term is part of its floor here. What remains
+of the joint law is the size term of its Eq. 6. The coupled law is then the same, and so is the efficiency leverage of
+Ling (arXiv 2507.17702): there, E multiplies compute by a power of Ê whose exponent is linear in ln C.
+
+The fine-grained and the comprehensive law are left out. They read granularity, top_k and shared experts, which do not
+vary in these runs. A law in the folder that FIT_LAWS names can be given to --forms, if its columns are among COLUMNS.
 """
 
 import os
@@ -45,7 +47,7 @@ LARGEST = 1e9  # active parameters: only Clark's largest models have more
 MANY = 128  # experts
 DRAWS = 50
 COLUMNS = ("n_active", "n_total", "n_tokens", "n_experts", "sparsity", "top_k", "shared_share")
-# what one number of tokens leaves open: the term of data is made vanishingly small
+# coefficients that runs of one number of tokens do not identify: with these the data term is negligible
 FIXED = {
     "clark": {},
     "joint": dict(b=1e-6, beta=-1.0, omega=0.0, zeta=0.0),
@@ -116,7 +118,10 @@ def table(runs: Runs) -> dict[str, list[float]]:
 
 
 def score(form: str, cut: Cut) -> Score | None:
-    """None where the form cannot be asked: a line where no size has two numbers of experts, or too few runs."""
+    """How a form fitted to the cut's runs predicts those held out.
+
+    None where it cannot be fitted: too few runs for a law, or for a line no second number of experts at a size.
+    """
     loss = np.array([run["loss"] for run in cut.held_out])
     holds = width = math.nan
     if form == LINE:
@@ -151,7 +156,7 @@ def score(form: str, cut: Cut) -> Score | None:
 
 
 def line(runs: Runs, wanted: dict[str, float]) -> float:
-    """The loss by a straight line in ln E through the two largest E among runs of the same size; NaN without two."""
+    """The loss by a straight line in ln E through the two largest E among runs of the same size; NaN without two E."""
     same_size = [run for run in runs if run["n_active"] == wanted["n_active"]]
     experts = sorted({run["n_experts"] for run in same_size})
     if len(experts) < 2:
@@ -165,7 +170,7 @@ def line(runs: Runs, wanted: dict[str, float]) -> float:
 
 
 def gains(router: str) -> list[tuple[float, int, float]]:
-    """(active parameters, E, by how much of itself the loss falls from E / 2 to E) of each size of a router."""
+    """(active parameters, E, share by which the loss falls from E / 2 to E) of each size and E of a router."""
     mean_loss = {}
     runs = clark_runs(router)
     for size in sorted({run["n_active"] for run in runs}):

@@ -1,10 +1,11 @@
 """The setting of Holistic Scaling Laws (Wan et al. 2026, App. F.1), as its difference from the recipe.
 
 A token uses 8 of 288 routed experts and one shared expert; the first block is dense; rows have 8,192 tokens. The model
-is the one that checks the laws, with 23M active and 552M parameters without the embedding; sweeps/holistic_phase1.py
-has the others. The paper is arXiv 2603.21862. Its text and tokenizer are not public: give a tokenizer.json of up to
-152,064 tokens by --config.data.tokenizer. What the paper does not print is chosen here: the tokens of warmup, the share
-of the decay, RMSNorm, dropless routing.
+is the one that checks the laws, with 23M active and 552M parameters without the embedding;
+configs/sweeps/holistic_phase1.py has the others. The paper is arXiv 2603.21862.
+
+Its text and tokenizer are not public: give a tokenizer.json of up to 152,064 tokens by --config.data.tokenizer. What
+the paper does not print is chosen here: the tokens of warmup, the share of the decay, RMSNorm, dropless routing.
 """
 
 import math

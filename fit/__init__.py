@@ -23,13 +23,13 @@ Its folders, each of which imports only those above it (tests/test_repository.py
   shape/        counts of a width and a number of experts: the paper's architecture, others
   data/         tables read strictly, and from Python; runs and their trunks
   options.py    options of functions and commands: dataclasses whose fields hold help, kind and bounds
-  form.py       what follows from a law's page: the vector that the solver moves, starts
+  form.py       what follows from a law's module: the vector that the solver moves, starts
   importers/    runs of other tools as a table: one function per tool
-  laws/         one page (module) per law: its columns, coefficients, formula, starts, published values
+  laws/         one module per law: its columns, coefficients, formula, starts, published values
   fitted_law/   a law: a form with coefficients (a preset, a law.json), predictions, the range fitted, its models
   equal_flops/  parabolas over size, the loss over size and sparsity, the best learning rate of each model
   fitting/      from a table of runs to a law.json: the objective, its best point, how sure the law is, in words
-  planning/     the best model under constraints, its cost, its config; several laws asked about one budget
+  planning/     the best model under constraints, its cost, its config; several laws compared at one budget
   next_runs/    which runs to train next; a finished run added to the table
   architecture_search/  the algebra of a mixture's architecture, its laws, the architecture for a budget
   planner/      the page: the same plan computed in a browser
@@ -669,5 +669,5 @@ def page(
 
 
 def __dir__() -> list[str]:
-    """What a prompt completes: the functions, without what this module imports."""
+    """The names for completion at a prompt: the functions, without what this module imports."""
     return sorted([*__all__, "__doc__", "__version__"])

@@ -145,7 +145,7 @@ def train_segment(
 
             losses = {}
             if config.get("eval_every", 0) and (step + 1) % config.eval_every == 0:
-                jax.block_until_ready(params)
+                jax.block_until_ready(params)  # the pause begins after the step, whose time counts
                 with report.paused():
                     losses = {name: loss for name, (loss, _) in run.evaluated(params).items()}
             signum = stop_signal()

@@ -1,7 +1,7 @@
 """The training curves of a sweep, read from the metrics of its jobs, and their pictures as SVG.
 
 A job's trunk and each of its branches is one curve. Its hours are those of the trainer, without restarts: where a
-segment was resumed, its clock goes on from the last line that was written before.
+segment was resumed, its clock continues from the last line before that.
 """
 
 import dataclasses
@@ -169,7 +169,7 @@ def draw(curves: Iterable[Curve], panel: Panel) -> str:
 
 
 def _thinned(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """At most POINTS points of a curve, each the mean of those around it."""
+    """At most POINTS points of a curve, each a trailing mean over SMOOTHED_OVER of all its points."""
     known = np.isfinite(x) & np.isfinite(y)
     x = x[known]
     y = y[known]
@@ -185,7 +185,7 @@ def _thinned(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _without_the_start(curves: Sequence[Curve]) -> tuple[float, float]:
-    """Limits of the losses that leave out how they fall in the first tenth of each run."""
+    """Limits of the axis of losses that leave out the steep fall in the first tenth of each trunk."""
     parts = []
     for curve in curves:
         known = curve.loss[np.isfinite(curve.loss)]

@@ -42,6 +42,7 @@ class Local(Backend):
             Unavailable: if the store is away.
         """
         files = files_of(sweep.workdir)
+        # smallest first: _Pool takes jobs from the end
         todo = sorted((job for job in sweep.trained if not job.over(files)), key=lambda job: job.flops)
         if not todo:
             return _nothing_to_train(sweep, files)
@@ -193,8 +194,8 @@ def workers(n_jobs: int, threads: int = 1) -> list[Worker]:
 def visible_gpus(n: int) -> list[str]:
     """Returns those of `n` GPUs that CUDA_VISIBLE_DEVICES leaves visible, as it names them.
 
-    All are visible if it is not set, and none if it is empty. Otherwise those are that stand before an entry that names
-    no GPU, such as -1.
+    All are visible if it is not set, and none if it is empty. Otherwise, as in CUDA, those before the first entry that
+    names no GPU, such as -1.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if n == 0 or visible is None:

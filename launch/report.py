@@ -2,8 +2,8 @@
 
 python -m launch.report --workdir=DIR [--out=sweep.html] [--watch=SECONDS]
 
-The page is one HTML file without scripts; it can be mailed, or lie in a bucket. With --watch it is written anew until
-nothing runs or is queued, and a browser that shows it loads it again. The law is fitted to the finished runs whenever
+The page is one HTML file without scripts; it can be mailed, or lie in a bucket. With --watch it is rewritten until
+nothing runs or is queued, and a browser that shows it reloads it. The law is fitted to the finished runs whenever
 their number has changed, by `python -m fit`; the page itself keeps what the laws of fewer runs said. Nothing is written
 into the sweep's folder but the page, whose default place is DIR/sweep.html.
 """
@@ -15,6 +15,7 @@ if __name__ == "__main__":
 
 import html
 import json
+import math
 import os
 import pathlib
 import re
@@ -81,7 +82,7 @@ def finished_rows(sweep: Sweep) -> list[dict]:
 
 
 def answers_on(out: epath.Path) -> list[Answer]:
-    """What the page that is there now says of laws of fewer runs; none where there is no page, or it is another's."""
+    """The answers of laws of fewer runs, from the page that is there now; none where there is no such page."""
     try:
         found = HISTORY.search(out.read_text())
         return [Answer.of(fields) for fields in json.loads(found[1])] if found else []
@@ -117,7 +118,7 @@ def page(sweep: Sweep, seen: dict[str, Any], law: SweepLaw | None, reload_second
 
 
 def opening(seen: dict[str, Any]) -> list[str]:
-    """The first lines: how far the sweep is, what it took and what is left."""
+    """The first lines: how far the sweep has come, what it cost and what is left."""
     lines = status.summary_lines(seen)
     if seen["dollars"] and seen["hours_left"] is not None and seen["n_chips"]:
         left = seen["hours_left"] * _running(seen["jobs"]) * seen["n_chips"] * seen["dollars_per_hour"]
@@ -144,8 +145,8 @@ def _cells(job: dict[str, Any], curve: curves.Curve | None) -> list[str]:
         f"{job['runs_done']} of {job['runs']}",
         f"{share:.0%}",
         "" if job["loss"] is None else f"{job['loss']:.4f}",
-        "" if dropped != dropped else f"{dropped:.1%}",
-        "" if load != load else f"{load:.2f}",
+        "" if math.isnan(dropped) else f"{dropped:.1%}",
+        "" if math.isnan(load) else f"{load:.2f}",
         "" if job["hours"] is None else f"{job['hours']:.2f}",
         "" if job["hours_left"] is None else f"{job['hours_left']:.2f}",
         note,

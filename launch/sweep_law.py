@@ -1,6 +1,6 @@
 """The law of a sweep's finished runs, and how its answer narrows as runs finish: `python -m fit`, as processes.
 
-What is asked of the law stays the same while the sweep goes on: the best model at ten times the compute of the sweep's
+The question to the law stays the same while the sweep runs: the best model at ten times the compute of the sweep's
 largest run.
 """
 
@@ -141,7 +141,7 @@ def _answer(n_runs: int, flops: float, plan: dict[str, Any]) -> Answer:
 
 
 def _fit(command: str, *flags: str, folder: str) -> tuple[int, str]:
-    """(exit code, what it prints, or the sentence of its mistake) of a fit command. File names are shortened."""
+    """(exit code, output) of a fit command; of one that failed, its error message. File names are shortened."""
     done = subprocess.run([sys.executable, "-m", "fit", command, *flags], capture_output=True, text=True)
     printed = done.stdout
     if done.returncode:

@@ -1,7 +1,7 @@
 """A table of runs: columns of values as they were read, and these columns as numbers within bounds.
 
 `read` takes files (fit/data/formats.py) and tables from Python. `Table.numbers` parses a column once, by pandas, and
-names the first bad value by file, row and column. Rows of what is no file are counted from 0.
+names the first bad value by file, row and column. Rows of a table that is not a file are counted from 0.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["BOUNDS", "DERIVED", "WITH_UNITS", "Table", "checked_units", "is_table", "plain", "read", "shown", "write"]
 
 LONGEST_PATH = 4096  # a longer text is not a path: the caller passed the contents of a file
-# What a run may be: outside these bounds a number is a slip of units, not a run.
+# What a run may be: a number outside these bounds is a mistake of units, not a run.
 BOUNDS = dict(n_active=(1, 1e16), n_total=(1, 1e18), n_tokens=(1, 1e18), n_experts=(1, 1e6), loss=(1e-6, 1e3))
-# Units that --units names, of columns of counts and of the loss; a number stands for any other: values times it.
+# The units that --units names, of counts and of the loss. Any other is given as a number that values are multiplied by.
 COUNT_UNITS = dict(ones=1.0, millions=1e6, billions=1e9, trillions=1e12)
-LOSS_UNITS = dict(nats=1.0, bits=math.log(2), perplexity=math.nan)  # of the last the logarithm is taken
+LOSS_UNITS = dict(nats=1.0, bits=math.log(2), perplexity=math.nan)  # of a perplexity the logarithm is taken
 WITH_UNITS = ("loss", "n_active", "n_total", "n_tokens")
 ROWS_NAMED = 5  # in an error
 
@@ -204,7 +204,7 @@ def to_numbers(values: list) -> Array:
     cells = cells.where(cells.map(type).isin((str, int, float)))
     try:
         numbers = pandas.to_numeric(cells, errors="coerce")
-    except OverflowError:  # as text such an integer is infinity
+    except OverflowError:  # of an integer of more than 308 digits, which as text is infinity
         numbers = pandas.to_numeric(cells.map(str), errors="coerce")
     return numbers.to_numpy(np.float64)
 

@@ -48,7 +48,7 @@ class Entry:
       model: {column: value} that the law read.
       loss: predicted, in nats per token.
       interval: its ends, for a new run where the law knows how runs scatter.
-      percentiles: those that the ends are, such as (10, 90).
+      percentiles: of the interval's ends, such as (10, 90).
       note: what the run is, in words.
       measured: None until the run is measured.
     """
@@ -96,9 +96,9 @@ class Record:
     Attributes:
       count: scored forecasts.
       inside: those whose measured loss lies in their interval.
-      expected: the share that should.
-      mean_error: of ln(predicted / measured); positive where forecasts are too high.
-      rms_error: its root mean square.
+      expected: the share of them that should.
+      mean_error: mean of ln(predicted / measured); positive where forecasts are too high.
+      rms_error: root mean square of the same.
     """
 
     count: int

@@ -25,7 +25,7 @@ SMALLEST_DECAY = 1e-14
 FIRST_DECAY = 1e-6  # before the runs' variance is known
 FIRST_VARIANCE = 1e-4  # of runs around the law, against which priors are weighed at first
 VARIANCE_ROUNDS = 3  # the first fits may have bent the law by more than the noise
-COST = 1.01  # at most this times the root mean square of the residuals without decay; else ten times less is tried
+COST = 1.01  # the decay may raise the root mean square of the residuals by this factor; else a tenth of it is tried
 NUMERICAL = ("huber_delta", "reduction", "weight_decay", "starts", "solver", "seed")  # settings of law.json
 
 
@@ -159,8 +159,9 @@ def _settings_record(law: FittedLaw) -> Json:
 def fit_by_default(form: Form, runs: Runs, settings: Settings) -> tuple[search.Fit, Problem]:
     """Fits a form to runs, with the default weight decay where the settings have none (None).
 
-    It is 0 or, up to FEW_RUNS runs, DECAY_PER_VARIANCE of the variance of the runs around the law, less where that
-    costs more than COST. That variance, against which priors are weighed too, a first fit estimates.
+    The default is 0 for more than FEW_RUNS runs. Up to that many it is DECAY_PER_VARIANCE times the variance of the
+    runs around the law, less where that costs more than COST. A first fit estimates this variance. Priors are weighed
+    against it, too.
 
     Raises:
       UserError: as search.fit.

@@ -1,5 +1,6 @@
-"""How uncertain a law is: what a law.json says of its noise, intervals and draws, and of what the runs do not identify;
-for very many runs, by a sample of them.
+"""How uncertain a law is: what a law.json says of its noise, intervals and draws, and of what the runs do not identify.
+
+Of more than search.SEARCH_RUNS runs a random sample stands for all.
 
 Axes: n coefficients; n_runs runs; draws of a bootstrap.
 """
@@ -18,7 +19,7 @@ from fit.fitting.problem import Problem, prepare
 from fit.form import Form
 from fit.laws import FORMS
 
-MORE_RUNS = 12  # in "what it would take"
+MORE_RUNS = 12  # imagined by a warning, to say what it would take to identify a coefficient
 SEPARATE_STARTS = 8  # of the law of each number of experts
 # Lack of fit: runs within this factor of the largest, how many of them it takes, and standard errors of their mean.
 # Three quantities are looked at, so one law in 120 lacks fit by chance.
@@ -32,8 +33,8 @@ def uncertainty_of(problem: Problem, fit: search.Fit) -> Json:
 
     Returns:
       noise, profile and warnings; warning, for use beyond the runs, where those of most compute do not fit the law;
-      bootstrap, where the settings ask for it; separate, the laws of each number of experts alone, where the law's page
-      names such a law; and sample, the size of the sample behind all this, above search.SEARCH_RUNS runs.
+      bootstrap, where the settings ask for it; separate, the laws of each number of experts alone, where the law's
+      module names such a law; and sample, the size of the sample behind all this, above search.SEARCH_RUNS runs.
     """
     record: Json = {}
     fit_to_all = fit
@@ -48,7 +49,7 @@ def uncertainty_of(problem: Problem, fit: search.Fit) -> Json:
     record["noise"] = _noise_record(problem, fit, noise)
     errors_now = standard_errors(problem, fit, noise)
     profiles = intervals.profile(problem, fit, errors_now, inflation(problem, fit, noise, independent))
-    for name, interval in profiles.items():  # around what all runs gave
+    for name, interval in profiles.items():  # centred on the fit to all runs, not on that to the sample
         scale = fit_to_all.coefficients[name] / interval["value"]
         profiles[name] = {end: None if value is None else value * scale for end, value in interval.items()}
     record["profile"] = profiles
@@ -106,8 +107,10 @@ def draws_of(problem: Problem, fit: search.Fit, count: int) -> Array:
 
 
 def sampled(problem: Problem) -> Problem:
-    """The problem of a random sample of at most search.SEARCH_RUNS of the runs, of complete trunks where they share
-    them; the problem itself where it has no more."""
+    """The problem of a random sample of at most search.SEARCH_RUNS of the runs; of fewer runs, the problem itself.
+
+    Where runs share trunks, the sample is of whole trunks.
+    """
     if len(problem) <= search.SEARCH_RUNS:
         return problem
     rng = np.random.default_rng([problem.settings.seed, 4])
@@ -125,7 +128,7 @@ def sampled(problem: Problem) -> Problem:
 def lack_of_fit(form: Form, params: Array, runs: Runs, noise: Noise) -> str:
     """A sentence where the runs of the last two doublings lie off the law by BEYOND_NOISE standard errors; else "".
 
-    It is of compute, tokens or size, whichever lies off by most standard errors of the mean residual.
+    Looks at compute, tokens and size, and reports the one whose mean residual is the most standard errors from zero.
     """
     residual = np.log(runs.loss) - form.log_loss(params, runs.columns)
     trunks = np.arange(len(runs)) if runs.trunks is None else runs.trunks

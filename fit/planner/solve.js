@@ -134,7 +134,7 @@ export function solve(law, n_experts, shape, limits, largest = largestSize(n_exp
   return { n_experts, feasible: true, n_active, n_total, n_tokens, loss, d_model, size_bound };
 }
 
-/** Those that limits allow. @type {(solved: Optimum[]) => Optimum[]} */
+/** The feasible ones of these optima. @type {(solved: Optimum[]) => Optimum[]} */
 export function feasibleOf(solved) {
   return solved.filter(({ feasible }) => feasible);
 }
@@ -159,7 +159,7 @@ export function bestOf(solved) {
   return best;
 }
 
-/** FLOPs from `least` to `most` at which the best model of e experts has a loss; null if `most` is not enough.
+/** FLOPs from `least` to `most` at which the best model of e experts has this loss; null if `most` is not enough.
  *  @type {(law: Law, e: Experts, shape: Shape, limits: Limits, loss: Nats, least: Flops, most: Flops) => ?Flops} */
 export function leastFlops(law, n_experts, shape, limits, goal, least, most) {
   const lawAt = lawAtExperts(law, shape, n_experts);

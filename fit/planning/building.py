@@ -20,12 +20,12 @@ from fit.planning.results import Optimum
 from fit.shape import hardware
 from fit.shape.architecture import ROUNDED, Architecture, Model
 
-TRIED = 300  # depths around the planned one, and widths at each; beyond, steps between them are below 0.4%
+TRIED = 300  # depths around the planned one, and widths at each, at most: steps between them are then below 0.4%
 COST = 5e-4  # share of the loss that a preferred shape may cost
-WINDOWS = (1.3, 0.75, 0.5, 0.3, 0.15, 0.05, 0.01)  # sizes tried, as shares of the planned one, from these to the next
+WINDOWS = (1.3, 0.75, 0.5, 0.3, 0.15, 0.05, 0.01)  # ends of windows of sizes to try, as shares of the planned size
 MODELS_IN_WINDOW = 400  # models of a window that are looked at
 TIMED = 100  # models around an optimum whose own speed is computed
-SMALLER = 0.97  # share in total size of a model that chips cannot train, from which they are tried again
+SMALLER = 0.97  # after a model that the chips cannot train, the next one tried has at most this share of its size
 
 T = TypeVar("T")
 
@@ -88,17 +88,17 @@ def _whole(
 ) -> list[tuple[Candidate, float]]:
     """(candidate, factor between its size and the planned one) of models around an optimum that meet the constraints.
 
-    Their width per block is within ROUNDED of the architecture's. Where none of those fits, they are the deepest that
-    fit.
+    Their width per block is within ROUNDED of the architecture's. Where none of these fits, the deepest models that fit
+    are returned.
     """
     chips = constraints.chips
     constraints = constraints.at(planned.n_experts)
     blocks = planned.d_model / architecture.width_per_block
     least = round(architecture.smallest / architecture.width_per_block)
     step = math.ceil(blocks / TRIED)
-    fitting: list[tuple[Model, int, float]] = []
+    feasible: list[tuple[Model, int, float]] = []
     for n_blocks in range(max(least, math.ceil(blocks * (1 + ROUNDED))), least - 1, -step):
-        if fitting and n_blocks < blocks / (1 + ROUNDED) - 1:
+        if feasible and n_blocks < blocks / (1 + ROUNDED) - 1:
             break
         widths = architecture.widths(n_blocks)
         for width in widths[:: math.ceil(len(widths) / TRIED)]:
@@ -110,12 +110,12 @@ def _whole(
                 fewest = chips.holding(architecture, width, model.exact_parameters)
                 fits &= fewest is not None and fewest <= chips.count
             if fits and n_tokens >= 1:
-                fitting.append((model, n_tokens, memory_bytes))
-    if not fitting:
+                feasible.append((model, n_tokens, memory_bytes))
+    if not feasible:
         return []
-    losses = _losses_of_whole(law, architecture, planned.n_experts, fitting)
+    losses = _losses_of_whole(law, architecture, planned.n_experts, feasible)
     candidates = []
-    for loss, (model, n_tokens, memory_bytes) in zip(losses, fitting, strict=True):
+    for loss, (model, n_tokens, memory_bytes) in zip(losses, feasible, strict=True):
         factor = planned.n_active / model.n_active
         candidate = Candidate(float(loss), model, n_tokens, memory_bytes)
         candidates.append((candidate, max(factor, 1 / factor)))
@@ -129,17 +129,17 @@ def _memory_bytes(model: Model, constraints: Constraints) -> float:
 
 
 def _losses_of_whole(
-    law: Law, architecture: Architecture, n_experts: float, fitting: list[tuple[Model, int, float]]
+    law: Law, architecture: Architecture, n_experts: float, feasible: list[tuple[Model, int, float]]
 ) -> Array:
     """The predicted loss [n_models] of each of (model, n_tokens, memory)."""
-    n_active = np.array([model.n_active for model, _, _ in fitting], float)
-    n_total = np.array([model.n_total for model, _, _ in fitting], float)
-    d_model = np.array([model.d_model for model, _, _ in fitting], float)
-    n_tokens = np.array([n_tokens for _, n_tokens, _ in fitting], float)
+    n_active = np.array([model.n_active for model, _, _ in feasible], float)
+    n_total = np.array([model.n_total for model, _, _ in feasible], float)
+    d_model = np.array([model.d_model for model, _, _ in feasible], float)
+    n_tokens = np.array([n_tokens for _, n_tokens, _ in feasible], float)
     if law.closed_form:
         return optimum.loss_of(law, architecture, n_experts, n_active, n_tokens)
-    less = 0 if law.counts_embedding else architecture.embedding_and_head_rows * d_model
-    counts = dict(n_active=n_active - less, n_total=n_total - less, n_tokens=n_tokens)
+    uncounted = 0 if law.counts_embedding else architecture.embedding_and_head_rows * d_model
+    counts = dict(n_active=n_active - uncounted, n_total=n_total - uncounted, n_tokens=n_tokens)
     return law.loss(law.coefficients, architecture.structure(n_experts) | counts)
 
 
@@ -210,18 +210,18 @@ def _near(
     constraints = constraints.at(planned.n_experts)
     least, most = (share * planned.n_active for share in window)
     padded = dataclasses.replace(architecture, vocab_size=hardware.padded(architecture.vocab_size))
-    fitting = []
+    feasible = []
     for routed in hardware.whole_experts(architecture, planned.n_experts):
         models = list(_models(padded, style, routed, least, most))
         for model in _spread(models, MODELS_IN_WINDOW):
             memory_bytes = _memory_bytes(model, constraints)
             n_tokens = math.floor(constraints.tokens(model.n_active))
             if n_tokens >= 1 and (constraints.memory_bytes is None or memory_bytes <= constraints.memory_bytes):
-                fitting.append((model, n_tokens, memory_bytes))
-    if not fitting:
+                feasible.append((model, n_tokens, memory_bytes))
+    if not feasible:
         return []
-    losses = _losses(law, padded, [model for model, _, _ in fitting], [n_tokens for _, n_tokens, _ in fitting])
-    candidates = [Candidate(float(loss), *parts) for loss, parts in zip(losses, fitting, strict=True)]
+    losses = _losses(law, padded, [model for model, _, _ in feasible], [n_tokens for _, n_tokens, _ in feasible])
+    candidates = [Candidate(float(loss), *parts) for loss, parts in zip(losses, feasible, strict=True)]
     return sorted(candidates, key=lambda candidate: candidate.loss)
 
 
@@ -239,10 +239,10 @@ def _models(
         if not depths:
             continue
         first = hardware.built(architecture, style, width, depths[0], routed).n_active
-        of_a_block = hardware.built(architecture, style, width, depths[0] + 1, routed).n_active - first
+        per_block = hardware.built(architecture, style, width, depths[0] + 1, routed).n_active - first
         # the depths whose sizes are within the limits: a block more adds as much at each depth
-        start = max(depths.start, depths.start + math.ceil((least - first) / of_a_block))
-        stop = min(depths.stop, depths.start + math.ceil((most - first) / of_a_block))
+        start = max(depths.start, depths.start + math.ceil((least - first) / per_block))
+        stop = min(depths.stop, depths.start + math.ceil((most - first) / per_block))
         for n_blocks in range(start, stop, math.ceil(max(stop - start, 1) / TRIED)):
             yield hardware.built(architecture, style, width, n_blocks, routed)
 
@@ -260,8 +260,8 @@ def _losses(law: Law, architecture: Architecture, models: list[Model], n_tokens:
     tokens = np.array(n_tokens, float)
     if law.form.chinchilla_coefficients_at:
         return optimum.loss_of(law, architecture, experts, n_active, tokens)
-    less = 0 if law.counts_embedding else architecture.embedding_and_head_rows * d_model
-    counts = dict(n_active=n_active - less, n_total=n_total - less, n_tokens=tokens)
+    uncounted = 0 if law.counts_embedding else architecture.embedding_and_head_rows * d_model
+    counts = dict(n_active=n_active - uncounted, n_total=n_total - uncounted, n_tokens=tokens)
     return law.loss(law.coefficients, architecture.structure(experts) | counts)
 
 
@@ -309,8 +309,10 @@ def _preferred_by_clock(
     near: list[Candidate],
     timed: Callable[[Candidate], Candidate | None],
 ) -> Candidate | None:
-    """The model to build of those near a planned one, by the losses on the tokens that their own speeds leave: a mesh
-    can halve the speed from one width to the next."""
+    """The model to build of those near a planned one, by their losses on the tokens that their own speeds allow.
+
+    A mesh can halve the speed from one width to the next.
+    """
     trainable = []
     for candidate in _spread(near, TIMED):
         with_speed = timed(candidate)

@@ -32,10 +32,10 @@ from fit.shape.architecture import INFERENCE, TRAINING, Architecture, root, trai
 
 BAND = 1e-3  # near-optimal: within this share of the best loss
 NEAR = 1e-4  # as good as the best: within this share of its loss
-PLATEAU = 0.75  # where a model of this share of the best size is as good, larger ones are worth nothing
+PLATEAU = 0.75  # where a model of this share of the best size is as good, larger ones gain nothing
 BELOW_SMALLEST = 1e-9  # a limit may hold the smallest model exactly, and rounding must not put it outside
 GRID = 129  # sizes of a search
-REFINED = 7  # how often the grid is laid between the neighbours of the best size
+REFINED = 7  # how often the grid is laid again, between the neighbours of the best size
 SEARCH_ERROR = 1e-6  # relative error of a searched size
 
 
@@ -50,7 +50,7 @@ class Optima:
       loss: nats per token.
       d_model: width, a real number.
       size_bound: what fixed n_active: "" (the optimum is free), "memory", "chips" (which hold no larger model in
-        training), "tokens" (all tokens are used), "plateau" (larger models are worth nothing more) or "smallest".
+        training), "tokens" (all tokens are used), "plateau" (larger models gain nothing) or "smallest".
       feasible: whether the constraints leave any model.
     """
 

@@ -253,7 +253,7 @@ def _next(plan: Plan) -> Iterator[str]:
 
 
 def _accelerator(kind: str, count: int) -> str:
-    """What launch.sweep calls so many chips: of TPUs, whose slices have sizes of their own, what to put there."""
+    """The --accelerator of launch.sweep for so many chips; a placeholder for TPUs, whose slices have fixed sizes."""
     if kind.startswith(("v", "tpu")):
         return f"{kind}:SLICE"
     of_machine = GPUS_OF_MACHINE.get(kind, 8)
@@ -263,8 +263,8 @@ def _accelerator(kind: str, count: int) -> str:
 
 
 def _wrapped(lines: list[str]) -> Iterator[str]:
-    """The lines, none wider than WIDTH; what is left of a line follows it, indented further. A command that is too
-    long goes on after a backslash."""
+    """The lines, wrapped at WIDTH: what is left of a line follows it, indented further. A command continues after a
+    backslash."""
     for line in lines:
         if len(line) <= WIDTH:
             yield line

@@ -46,9 +46,9 @@ from fit.shape import hardware
 from fit.shape.architecture import INFERENCE, PAPER, Architecture, training_flops
 from fit.shape.chips import CHIPS
 
-WIDENED = 4  # times that a plan is made again for the widths of experts at its size
-AS_WIDE = 1e-3  # relative difference of these widths that ends it
-OF_OPTIMA = ("n_active", "n_total", "n_tokens", "loss", "d_model")  # columns of optimum.Optima that a plan has
+MAX_WIDTH_ROUNDS = 4  # plans made again, with experts as wide as the law's runs had them at the planned size
+WIDTH_TOLERANCE = 1e-3  # relative change of these widths that ends the rounds
+OPTIMUM_COLUMNS = ("n_active", "n_total", "n_tokens", "loss", "d_model")  # columns of optimum.Optima that a plan has
 
 
 def plan(law: Law, options: PlanOptions) -> Plan:
@@ -90,7 +90,7 @@ def energy_of(plan: Plan, grams_per_kwh: float | None) -> Energy | None:
 
 
 def best_plan(law: Law, options: PlanOptions) -> Plan:
-    """The plan alone; of several architectures that of the best one, which lists the best of each.
+    """The plan without a reference model. Of several architectures, the best one's, with the best model of each.
 
     Raises:
       UserError: No model is feasible.
@@ -133,9 +133,9 @@ def _plan_of_architecture(law: Law, options: PlanOptions, architecture: Architec
     shares = law.models["shares"]
     if not shares or options.like is not None or options.changed("used", "granularity", "shared_experts"):
         return plan
-    for _ in range(WIDENED):
+    for _ in range(MAX_WIDTH_ROUNDS):
         wider = expert_widths.at_size(architecture, shares, plan.best.n_active, plan.best.n_experts)
-        if math.isclose(wider.granularity, architecture.granularity, rel_tol=AS_WIDE):
+        if math.isclose(wider.granularity, architecture.granularity, rel_tol=WIDTH_TOLERANCE):
             break
         architecture = wider
         plan = _plan_of_widths(law, options, architecture)
@@ -143,7 +143,7 @@ def _plan_of_architecture(law: Law, options: PlanOptions, architecture: Architec
 
 
 def _plan_of_widths(law: Law, options: PlanOptions, architecture: Architecture) -> Plan:
-    """The plan of one architecture whose experts have their widths."""
+    """The plan of one architecture, with its experts as wide as it says."""
     experts = experts_to_compare(law, options.experts)
     constraints = dataclasses.replace(options.constraints(experts), epochs=options.epochs)
     if options.epochs is not None and options.max_tokens is not None:
@@ -287,11 +287,11 @@ def _priced(
     assert chips is not None
     with_costs = []
     for row in optima:
-        of_row = cost.cost_of(row, row.n_total, architecture, constraints, chips)
-        with_costs.append(dataclasses.replace(row, cost=of_row))
+        row_cost = cost.cost_of(row, row.n_total, architecture, constraints, chips)
+        with_costs.append(dataclasses.replace(row, cost=row_cost))
     if built:
-        of_built = cost.cost_of_buildable(built, architecture, constraints, chips)
-        built = dataclasses.replace(built, cost=of_built)
+        built_cost = cost.cost_of_buildable(built, architecture, constraints, chips)
+        built = dataclasses.replace(built, cost=built_cost)
     training_chips = TrainingChips(
         kind=chips.kind,
         count=chips.count,
@@ -303,7 +303,7 @@ def _priced(
 
 
 def _explicit(law: Law, constraints: Constraints) -> tuple[str, ...]:
-    """The parts that a plan's JSON has even where they are None."""
+    """The parts that a plan's JSON lists even where they are None."""
     names = []
     if law.draws:
         names.append("bootstrap")
@@ -333,7 +333,7 @@ def _rows(
             why = optimum.why_infeasible(architecture, constraints.at(e), e)
             infeasible.append(Infeasible(n_experts=int(e), why=why))
             continue
-        model = solved.row(i, OF_OPTIMA)
+        model = solved.row(i, OPTIMUM_COLUMNS)
         optimum_row = Optimum(
             **model,
             size_bound=str(solved.size_bound[i]),
@@ -381,18 +381,21 @@ def buildable(
 
 
 def _with_interval(law: Law, built: Buildable, architecture: Architecture) -> Buildable:
-    """The model to build with the interval of its loss by the law's draws: of a run, where the law knows the noise of
-    one. Without an interval for a law without draws or of repeated text."""
+    """The model to build, with the interval of its loss by the law's draws.
+
+    It is the interval of a new run's loss where the law knows the noise of runs, else of the law's own value. A law
+    without draws, or of repeated text, gives none.
+    """
     if not law.draws or isinstance(law, repeats.Repeated):
         return built
-    less = 0 if law.counts_embedding else built.d_model * architecture.embedding_and_head_rows
+    uncounted = 0 if law.counts_embedding else built.d_model * architecture.embedding_and_head_rows
     columns = architecture.structure(built.experts_of_law) | dict(
-        n_active=built.n_active - less, n_total=built.n_total - less, n_tokens=built.n_tokens
+        n_active=built.n_active - uncounted, n_total=built.n_total - uncounted, n_tokens=built.n_tokens
     )
     columns = {name: columns[name] for name in dict.fromkeys((*law.form.columns, "n_active", "n_tokens"))}
-    of_a_run = law.noise is not None
-    low, high = law.predict_interval(**columns, new_run=of_a_run)
-    return dataclasses.replace(built, loss_interval=[float(low), float(high)], interval_of_a_run=of_a_run)
+    noise_is_known = law.noise is not None
+    low, high = law.predict_interval(**columns, new_run=noise_is_known)
+    return dataclasses.replace(built, loss_interval=[float(low), float(high)], interval_of_a_run=noise_is_known)
 
 
 def _loss_of_token_cap(

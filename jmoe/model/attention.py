@@ -54,7 +54,7 @@ def rope(
 ) -> Float[Array, "B T H K"]:
     """Rotary position embedding (Su et al. 2021) of each head's two halves, in float32; first position: `start`.
 
-    Halves are cut and joined in the types that come in and go out, so that no float32 array of heads is in memory.
+    x is split in its own dtype and joined in `dtype`, so that no float32 array of all heads is in memory.
     """
     _, t, _, k = x_BTHK.shape
     frequency_K = base ** -(jnp.arange(0, k, 2, dtype=jnp.float32) / k)
@@ -108,7 +108,7 @@ def flash(
     if platform == "gpu":
         return jax.nn.dot_product_attention(q_BTHK, k_BTPK, v_BTPK, is_causal=True, implementation="cudnn")
     if platform == "tpu":
-        from jmoe.model import tpu_flash  # imports Pallas for TPUs, a tenth of all that the trainer imports
+        from jmoe.model import tpu_flash  # imports Pallas for TPUs: a tenth of the trainer's import time
 
         _, t, _, k = q_BTHK.shape
         if tpu_flash.fits(t, k):
@@ -119,11 +119,11 @@ def flash(
 def blocks(
     q_BTHK: Float[Array, "B T H K"], k_BTPK: Float[Array, "B T P K"], v_BTPK: Float[Array, "B T P K"]
 ) -> Float[Array, "B T H K"]:
-    """`exact`, one block of queries against all keys at a time, with remat; of the inputs' type."""
+    """`exact`, one block of queries against all keys at a time, with remat; returns the inputs' dtype."""
     b, t, h, k = q_BTHK.shape
     block = BLOCK if t % BLOCK == 0 else t
     dtype = q_BTHK.dtype
-    # float32 outside of the map, which adds up the gradients of keys and values in their type, block after block
+    # float32 outside the map: it sums the gradients of keys and values over the blocks in the type that they have here
     k32_BTPK = k_BTPK.astype(jnp.float32)
     v32_BTPK = v_BTPK.astype(jnp.float32)
 

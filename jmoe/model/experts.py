@@ -26,8 +26,8 @@ def swiglu(
 def scale_rows(hidden_NF: Float[Array, "... N F"], scale_N1: Float[Array, "... N 1"]) -> Float[Array, "... N F"]:
     """hidden_NF times the scale of each row.
 
-    A mixture scales hidden units by the gates, not its result, which then is not needed for a gradient. JAX's own
-    gradient of a scale, a sum over F, adds in the type of the hidden units. This one adds in float32.
+    A mixture scales the hidden units by the gates instead of the result, so that no gradient needs the result. JAX's
+    own gradient of a scale, a sum over F, adds in the type of the hidden units. This one adds in float32.
     """
     return hidden_NF * scale_N1
 

@@ -1,4 +1,4 @@
-"""Which of tokamax's kernels takes a grouped product on a GPU, and with which tiles.
+"""Which of tokamax's kernels runs a grouped product on a GPU, and with which tiles.
 
 Axes: M rows, K units in, N units out, E experts (of this device).
 
@@ -32,7 +32,7 @@ TO_WEIGHTS = jax.lax.RaggedDotDimensionNumbers(  # [M, K] x [M, N], summed over 
     dot_dimension_numbers=(([0], [0]), ([], [])), lhs_ragged_dimensions=[0], rhs_group_dimensions=[]
 )
 MOSAIC_ALIGNMENT = 64  # Mosaic needs widths above 64 to be multiples of 64
-FEW_EXPERTS = 32  # up to so many, Triton's programs without work take less time than Mosaic's slower products
+FEW_EXPERTS = 32  # up to this many, Triton's programs without work take less time than Mosaic's slower products
 
 
 def product(
@@ -104,7 +104,7 @@ def by_triton(
     if assembler is not None:
         os.environ.setdefault("TRITON_PTXAS_PATH", assembler)
         os.environ.setdefault("TRITON_PTXAS_BLACKWELL_PATH", assembler)
-    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # which it warns of where nothing is said
+    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # its default; Triton warns where it is unset
     tiles = triton.Config(block_m=128, block_n=256, block_k=32, num_warps=8, num_stages=5)
     kernel = triton.TritonRaggedDot(config=tiles)
     return tokamax.ragged_dot_general(a, b, count_E, dimensions, implementation=(kernel,))

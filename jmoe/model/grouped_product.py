@@ -1,4 +1,4 @@
-"""Products of rows that are sorted by expert, each run of them with its expert's matrix.
+"""Products of rows that are sorted by expert: each expert's rows times its matrix.
 
 Axes: M rows, K units in, N units out, E experts (of this device).
 
@@ -21,7 +21,7 @@ from jmoe.model import gpu_kernels
 XLA = "xla"
 TOKAMAX = "tokamax"
 SAVED = "grouped_product"  # the name by which remat knows the product of the forward pass
-ALIGNED = 8  # 16-bit numbers in 16 bytes, which every row of a kernel's array is a multiple of
+ALIGNED = 8  # 16-bit numbers in 16 bytes: the kernels need rows of a multiple of 16 bytes
 
 # rows, weights and counts of a product
 Inputs = tuple[Float[Array, "M K"], Float[Array, "E K N"], Int[Array, " E"]]
@@ -130,7 +130,7 @@ def _product(
     count_E: Int[Array, " E"],
     dimensions: jax.lax.RaggedDotDimensionNumbers,
 ) -> Float[Array, "..."]:
-    """One grouped product by tokamax, of the mesh axes that `a` differs over."""
+    """One grouped product by tokamax, marked as different over the mesh axes that `a` differs over."""
     y = gpu_kernels.product(a, b, count_E, dimensions)
     return _vary(y, _axes_that_differ(a))  # a kernel of Pallas does not say over which axes its result differs
 

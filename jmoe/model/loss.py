@@ -106,7 +106,8 @@ def _tokens_of_this_device(*arrays: Num[Array, "B T ..."]) -> list[Num[Array, "N
 def _pieces(
     x_ND: Float[Array, "N D"], target_N: Int[Array, " N"], vocab_size: int
 ) -> tuple[Float[Array, "Z N D"], Int[Array, "Z N"]]:
-    """Tokens in the fewest equal pieces whose logits fit LOGITS_BYTES or twice the head's gradient.
+    """Tokens in the fewest equal pieces whose logits take at most LOGITS_BYTES, or twice what the head's gradient takes
+    if that is more.
 
     Each piece reads and writes the whole gradient of the head: shorter pieces would do little else.
     """
@@ -170,6 +171,7 @@ def _mean_cross_entropy_fwd(
         dhead_DV += jnp.matmul(x_ND.T, dlogits_NV, preferred_element_type=jnp.float32)
         return (total + jnp.sum(nats_N), dhead_DV), dlogits_NV @ head_DV.T
 
+    # the carry of a scan keeps its type: zeros that differ over the mesh as x does
     zero = jnp.zeros((), jnp.float32) * jnp.sum(x_ND[:1, :1].astype(jnp.float32))
     start = (zero, jnp.zeros(head_DV.shape, jnp.float32) + zero)
     (total, dhead_DV), dx_ZND = jax.lax.scan(add_piece, start, _pieces(x_ND, target_N, vocab_size))

@@ -92,7 +92,8 @@ def _expert_parallel(
     In each chunk a device sends up to BUFFER_FACTOR times its mean load to each other one. So one chunk takes all rows
     unless the load is far from even.
 
-    JAX cannot derive a loop whose number of steps is known only when it runs. The backward pass runs the chunks again.
+    JAX cannot differentiate a loop whose number of steps is known only when it runs. So the backward pass here runs the
+    chunks again.
     """
 
     def add_chunk(i: Int[Array, ""], y_GSD: Float[Array, "1 S D"]) -> Float[Array, "1 S D"]:
@@ -157,7 +158,7 @@ def _chunk(
     gate_GJ: Float[Array, "1 J"],
     weights: ExpertWeights,
 ) -> Float[Array, "1 S D"]:
-    """What chunk i adds to y_GSD. There are equally many of the L slots for each device."""
+    """What chunk i adds to y_GSD. Each device gets an equal share of the L slots."""
     n_devices = jax.lax.axis_size("expert")
     n_local_experts = len(weights[0])
     n_rows = _rows_for_each_device(expert_GJ.size)
@@ -187,7 +188,7 @@ def _experts_on_sorted_rows(
 ) -> Float[Array, "1 S D"]:
     """Passes the rows of each expert, which lie side by side, through it.
 
-    Rows of expert E, which is none, come last. Nobody reads what becomes of them.
+    Rows of expert E, which is none, come last. Their results are never read.
     """
     gate_EDF, up_EDF, down_EFD = weights
     choices = routing.sort_by_expert(expert_GJ, len(gate_EDF) + 1)

@@ -2,8 +2,8 @@
 
 Axes (jmoe/model/__init__.py): D, E, F, G, J choices of a group, N, S, X.
 
-Groups are part of the config. The layer's definition, without any of what makes it fast, is jmoe/model/moe.py. The fast
-ones are jmoe/model/moe_capacity.py and moe_dropless.py.
+The config sets the groups, so what is dropped does not depend on the mesh. Read jmoe/model/moe.py for the definition of
+the layer, without anything that makes it fast. The fast versions are jmoe/model/moe_capacity.py and moe_dropless.py.
 """
 
 from typing import Any
@@ -77,7 +77,7 @@ def moe_layer(  # noqa: PLR0913  most are by name
     else:
         choice_GEC, slot_J, drop_rate_G = assign_slots_of_groups(expert_GJ, n_tokens, n_experts, capacity)
         y_GSD = moe_with_capacity(x_GSD, gate_J, choice_GEC, slot_J, weights)
-    metrics = {"drop_rate": drop_rate_G} | metrics  # a router may know better what it drops
+    metrics = {"drop_rate": drop_rate_G} | metrics  # a router that drops tokens itself reports its own drop_rate
     return y_GSD[0], {name: _over_groups(metric) for name, metric in metrics.items()}
 
 

@@ -1,7 +1,7 @@
-"""Width transfer: factors of initial values and of rates, with which a narrow model's best rate is also a wide one's.
+"""Width transfer (muP): factors on initial values and learning rates that make a narrow model's best rate a wide one's.
 
 The parametrization of Tensor Programs V (Yang et al. 2022, arXiv 2203.03466, Table 3), without multipliers: the scales
-of logits, attention and residual branches are in the weights, so that whatever reads a model computes it as any other.
+of logits, attention and residual branches are in the weights. So export, evaluation and generation need no code for it.
 Depth is CompleteP's (Dey et al. 2025, arXiv 2505.01618, alpha = 1). All factors are 1 in the model of
 config.mup_base, whose other widths (d_ff, d_expert, heads times head_dim) grow with d_model. The numbers of experts and
 of choices have no factor.
@@ -21,7 +21,7 @@ from jmoe.model.transformer import describe
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """Powers of d_model / config.mup_base.d_model.
+    """Powers of d_model / config.mup_base.d_model that multiply initial values and rates.
 
     Attributes:
       initial: of initial values, beside 1 / sqrt(fan_in).
@@ -39,7 +39,7 @@ class Rule:
 
 
 INPUT = Rule(0, 0)  # Table 3: input weights and biases
-OUTPUT = Rule(-1 / 2, -1)  # Table 3: output weights; a router's outputs, too, are as many at any width
+OUTPUT = Rule(-1 / 2, -1)  # Table 3: output weights; a router, too, has the same number of outputs at any width
 # Table 3: hidden weights. Muon's update of RMS 0.2 has the spectral norm 0.2 sqrt(max(rows, columns)), and that norm is
 # to stay as it is while both grow (Yang, Simon & Bernstein 2023, arXiv 2310.17813, Condition 1)
 HIDDEN = Rule(0, -1, -1 / 2)
@@ -63,7 +63,8 @@ def factors(config: ConfigDict) -> Factors | None:
     width = model.d_model / values["mup_base.d_model"]
     depth = model.n_blocks / values["mup_base.n_blocks"]
     _, _, head_dim = counts.heads(model)
-    # scores are divided by the head size instead of its root (Definition 4.1), by smaller queries or their norm's scale
+    # attention scores are divided by the head size, not its root (Definition 4.1): the factor is on the weights of
+    # queries, or on the scale of their norm
     queries = (values["mup_base.head_dim"] / head_dim) ** 0.5
     by_muon = values["optimizer.name"] == "muon"
 

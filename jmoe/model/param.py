@@ -89,7 +89,7 @@ def param(
     else:
         std = variance**0.5
         values = std * jax.random.truncated_normal(rngs.params(), -INIT_CUT / std, INIT_CUT / std, shape)
-    return nnx.Param(values, out_sharding=axes, eager_sharding=False, kind=kind)  # placed by who makes the model
+    return nnx.Param(values, out_sharding=axes, eager_sharding=False, kind=kind)  # the caller places it on the mesh
 
 
 def description(parameter: nnx.Param) -> Description:

@@ -78,13 +78,13 @@ def exchange(a_GLI: Num[Array, "1 L ..."]) -> Num[Array, "1 L ..."]:
 
 def _gather(x_GSI: Num[Array, "G S I"], index_GL: Int[Array, "G L"]) -> Num[Array, "G L I"]:
     """The rows of x at `index`; some row where it is out of range."""
-    return jnp.take_along_axis(x_GSI, index_GL[:, :, None], axis=1, mode="clip")  # to fill with zeros is one more pass
+    return jnp.take_along_axis(x_GSI, index_GL[:, :, None], axis=1, mode="clip")  # filling with zeros is one more pass
 
 
 def _gather_sums(x_GLI: Float[Array, "G L I"], index_GJ: Int[Array, "G J"], n_copies: int) -> Float[Array, "G S I"]:
-    """The sum over the copies of each row of those at `index`, nothing where it is out of range.
+    """Each row of the result is the sum of the `n_copies` rows of x at its indices; an index out of range adds nothing.
 
-    Sums are float32. The rows of all choices, `n_copies` times as many as the sums, never exist as one array.
+    Sums are float32. The rows of all choices, `n_copies` times as many as the result has, never exist as one array.
     """
 
     def rows_at(index_GS: Int[Array, "G S"]) -> Float[Array, "G S I"]:

@@ -1,4 +1,4 @@
-"""Routing: which experts a token chooses, with what gates, and what the choices cost the loss.
+"""Routing: which experts a token chooses, with what gates, and the auxiliary losses and metrics of the choices.
 
 Axes (jmoe/model/__init__.py): A choices of a token, D, E, G, J choices of a group (first those of all its tokens, then
 their second ones), N, S.

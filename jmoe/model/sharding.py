@@ -65,7 +65,7 @@ def count_slices(devices: Sequence[jax.Device]) -> int:
 
 
 def platform() -> str:
-    """What the program is made for: cpu, gpu or tpu; generation has no mesh."""
+    """The platform that the program is compiled for: cpu, gpu or tpu. Without a mesh, as in generation, JAX's own."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return device.platform if device else jax.default_backend()
 
@@ -130,7 +130,7 @@ def gathered(param: nnx.Param) -> Num[Array, "..."]:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def _gather(weight: Num[Array, "..."], data_dim: int | None, shared_by: tuple[str, ...]) -> Num[Array, "..."]:
-    """The weight, gathered along its dimension `data_dim`, as an array of each device of the mesh axes `shared_by`.
+    """The weight, gathered along its dimension `data_dim` and marked as each device's own over the axes `shared_by`.
 
     JAX's own gradient sums over the devices in the weight's type. In bfloat16 every partial sum is rounded, which at
     some hundred devices is an error of several percent. This one sums over more than FEW devices in float32.

@@ -157,8 +157,11 @@ class Attention(nnx.Module):
 
 
 def _rows(x_BTD: Float[Array, "B T D"]) -> Float[Array, "B T D"] | Float[Array, "N D"]:
-    """x_BTD for a product with weights. A TPU sums their gradient over B and T where the array lies, and copies it to
-    make one axis of both; others copy it to sum over two."""
+    """x_BTD in the shape in which a product with weights makes no copy of it.
+
+    The gradient of the weights sums over B and T. A TPU sums over both axes in place, and would copy the array to merge
+    them. CPUs and GPUs would copy it to sum over two axes.
+    """
     return x_BTD if sharding.platform() == "tpu" else x_BTD.reshape(-1, x_BTD.shape[-1])
 
 

@@ -2,7 +2,7 @@
 
 Muon (Jordan 2024, github.com/KellerJordan/muon) as optax has it: Nesterov momentum, orthogonalised by five steps of
 Newton-Schulz, whose products have the backend's default precision. A matrix is what maps one vector to another: each
-expert's, the queries' of all heads, the keys', the values', the heads' way out. Its update has Adam's root mean square,
+expert's; those of all heads' queries, keys and values; attention's output. Its update has Adam's root mean square,
 so that Adam's rates and decay serve both (Liu et al. 2025, arXiv 2502.16982, Sec. 2.2).
 """
 

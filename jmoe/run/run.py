@@ -81,6 +81,7 @@ class Run:
         Raises:
           UserError: A result was made under another configuration or corpus.
         """
+        # segments alternate: the trunk up to a fork, its branch, the trunk up to the next fork, ...
         trunks = self.schedule.segments[::2]
         branches = self.schedule.segments[1::2]
         self.results = {branch.name: self._result(branch) for branch in branches}
@@ -204,7 +205,7 @@ class Run:
         }
 
     def compare_with_prediction(self) -> None:
-        """Prints the measured loss against what a plan predicted, where the config says that."""
+        """Prints the measured loss against what a plan predicted, where the config holds the prediction."""
         results = [result for result in self.results.values() if result is not None]
         sentence = prediction.comparison(self.config, results)
         if sentence:
@@ -220,7 +221,8 @@ class Run:
         for column, text in self._validation.items():
             sources = validation_sources(text, self.config, self.mesh)
             losses[column], loss_by_source = losses_of_sources(self._eval_step, params, sources)
-            # a validation set of the same name, which is that source, has more of its held-out text: it comes later
+            # a validation set of the same name is the same source with more held-out text: it comes later and replaces
+            # this loss
             losses |= {f"validation_loss/{source}": (loss, {}) for source, loss in loss_by_source.items()}
         return losses
 

@@ -1,4 +1,7 @@
-"""The compiled steps: gradient over microbatches, optimizer, evaluation; no files, no clocks."""
+"""The compiled steps: gradient over microbatches, optimizer, evaluation; no files, no clocks.
+
+Axes (jmoe/model/__init__.py): B, E, T; L layers.
+"""
 
 import functools
 from collections.abc import Iterable, Mapping

@@ -59,6 +59,7 @@ class Tokens:
             pieces.append(shard[first : first + stop - start])
             start += len(pieces[-1])
             i += 1
+        # an empty slice of the first shard: without pieces the result still has the right dtype
         return pieces[0] if len(pieces) == 1 else np.concatenate([self._shards[0][:0], *pieces])
 
 
@@ -152,8 +153,8 @@ def _is_at_hand(data: ConfigDict) -> bool:
 def most_tokens(data: ConfigDict) -> float:
     """An upper bound on the training tokens of the text that `config.data` names, which need not be prepared.
 
-    No tokenizer makes more than one token of a byte, and one that ends each document. The bound is infinite where the
-    sizes of files do not tell: compressed ones, TFDS, object storage.
+    A tokenizer makes at most one token of a byte, and an end-of-text of each document, which has at least a byte. The
+    bound is infinite where the sizes of files do not tell: compressed ones, TFDS, object storage.
 
     Raises:
       UserError: Nothing matches.
@@ -183,7 +184,7 @@ def _load_single(data: ConfigDict, vocab_size: int | None) -> Corpus:
 
 
 def is_prepared(path: str) -> bool:
-    """Whether `path` is a prepared folder; one on gs:// counts as one unseen."""
+    """Whether `path` is a prepared folder; a path on gs:// is taken for one without a look."""
     if is_remote(path):
         return True
     return bool(path) and os.path.exists(os.path.join(os.path.expanduser(path), "manifest.json"))
@@ -211,7 +212,7 @@ def validation_sets(
     """Loads the sets of config.data.validation_sets; the held-out text of each is what is evaluated.
 
     A set may be the text of the run or one of its sources: then its held-out part is evaluated. Of any other set all
-    text is evaluated, except the 1% held out of it.
+    text is evaluated, except the 1% that preparing holds out.
 
     Args:
       data: config.data.
@@ -288,7 +289,7 @@ def open_folder(folder: pathlib.Path, verify: bool = False) -> Corpus:
 
     Args:
       folder: The folder.
-      verify: Check the hashes of shards as well, also if that takes long.
+      verify: Check the hashes of shards as well, even if that takes long.
 
     Raises:
       UserError: A shard or the manifest is missing or damaged.
