@@ -55,7 +55,7 @@ def main(_: object) -> None:
             rows = finished_rows(sweep)
             if rows and len(rows) != fitted_runs:
                 print(f"{output.now()} fitting the law to {len(rows)} runs", file=sys.stderr, flush=True)
-                law = sweep_law.fit(sweep, sweep_law.in_turn(sweep, rows), answers_on(out))
+                law = sweep_law.fit(sweep, sweep_law.by_finish_time(sweep, rows), answers_on(out))
                 fitted_runs = len(rows)
             storage.write_whole(out, page(sweep, seen, law, watch))
         except Unavailable as error:

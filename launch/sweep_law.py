@@ -67,7 +67,7 @@ class SweepLaw:
     next_runs: str
 
 
-def in_turn(sweep: Sweep, rows: Sequence[dict]) -> list[dict]:
+def by_finish_time(sweep: Sweep, rows: Sequence[dict]) -> list[dict]:
     """The rows of finished runs, in the order in which they finished."""
 
     def finished(row: dict) -> float:
@@ -82,7 +82,7 @@ def largest_flops(jobs: Sequence[Job]) -> float:
 
 
 def fit(sweep: Sweep, rows: Sequence[dict], known: Sequence[Answer]) -> SweepLaw:
-    """The law of these rows, which are in the order of in_turn.
+    """The law of these rows, which are in the order of by_finish_time.
 
     Args:
       known: answers of laws of fewer runs, which are not fitted again.

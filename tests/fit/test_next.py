@@ -224,3 +224,15 @@ def test_the_chosen_runs_beat_a_plain_grid():
         squares = [fit_next.squared_errors(seed, fits=10, scales=(1, 4), drawn=False) for seed in range(3)]
     mean = {name: np.mean([each[name] for each in squares]) for name in squares[0]}
     assert 2 * mean["chosen 1"] < mean["grid"] and 2 * mean["chosen 4"] < mean["grid"], squares
+
+
+def test_a_budget_without_a_run_like_the_fitted_ones_is_told(tmp_path, capsys):
+    """The table does not name its vocabulary, so the smallest model that can be built is far larger than its runs'."""
+    runs = fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.sweep_runs())
+    law = tmp_path / "law.json"
+    assert command_line.run(["law", f"--runs={runs}", f"--out={law}", "--form=joint", "--starts=16"]) == 0
+    capsys.readouterr()
+    flags = [f"--law={law}", f"--runs={runs}", "--flops=2e13", "--target_flops=1e14"]
+    assert command_line.run(["next", *flags]) == 2
+    err = capsys.readouterr().err
+    assert "tokens per active parameter, as the law's runs have" in err and err.count("\n") == 1
