@@ -17,8 +17,9 @@ from fit.messages import sentences
 from fit.planning import memory, optimum
 from fit.planning.constraints import Chips, Constraints, Mesh
 from fit.planning.mesh import Layout
-from fit.planning.results import Buildable, BuildableCost, Cost, MeshCost, Optimum
+from fit.planning.results import Buildable, BuildableCost, Cost, Energy, MeshCost, Optimum, Plan
 from fit.shape.architecture import Architecture
+from fit.shape.chips import CHIPS
 
 MFU = 0.4  # share of the chips' peak that training reaches, unless one is given
 
@@ -104,6 +105,26 @@ def cost_of(
             among_many=tokens_per_second(model.n_total),
         ),
     )
+
+
+def energy_of(plan: Plan, grams_per_kwh: float | None) -> Energy | None:
+    """What the plan's training takes from the grid; None without chips, or where their power is not published.
+
+    Raises:
+      UserError: Grams are given, and the power of the chips is not published.
+    """
+    model = plan.buildable or plan.best
+    if plan.chips is None or model.cost is None:
+        return None
+    watts = CHIPS[plan.chips.kind].watts
+    if not watts:
+        if grams_per_kwh is None:
+            return None
+        known = ", ".join(kind for kind, chip in CHIPS.items() if chip.watts)
+        raise UserError(sentences.NO_WATTS.format(kind=plan.chips.kind, known=known))
+    kwh = model.cost.training_hours * plan.chips.count * watts / 1000
+    co2_kg = None if grams_per_kwh is None else kwh * grams_per_kwh / 1000
+    return Energy(kwh=kwh, watts=watts, co2_kg=co2_kg)
 
 
 def _price(model: Optimum | Buildable, chips: Chips) -> Json:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from fit.fitted_law import ledger
 from fit.messages import sentences
 from fit.messages.units import say
-from fit.planning import by_time, plan_text, verdict
-from fit.planning.results import Bootstrap, Buildable, BuildableCost, Cost, Optimum, Plan, TrainingChips
+from fit.planning import by_time, cost, plan_text, verdict
+from fit.planning.results import Bootstrap, Buildable, BuildableCost, Cost, Energy, Optimum, Plan, TrainingChips
 
 WIDTH = 120  # characters of a line
 GPUS_OF_MACHINE = {"GB200": 4}  # others have 8
@@ -37,6 +37,9 @@ def text(plan: Plan) -> str:
 def verbose(plan: Plan) -> str:
     """The same lines, then all that is known of the plan: every table, sentence and warning."""
     details = plan_text.details(plan).split("\n")
+    energy = cost.energy_of(plan, None)
+    if energy and not plan.energy:
+        details.append(_energy(energy))
     return "\n".join(_wrapped([*_answer(plan), *_next(plan), "", *details]))
 
 
@@ -50,8 +53,7 @@ def _answer(plan: Plan) -> Iterator[str]:
         yield from _reference_model(plan)
     yield _price(plan)
     if plan.energy:
-        co2 = "" if plan.energy.co2_kg is None else say(sentences.SHORT_CO2, **plan.energy)
-        yield say(sentences.SHORT_ENERGY, **plan.energy, co2=co2)
+        yield _energy(plan.energy)
     if plan.clock:
         yield from by_time.text(plan.clock, plan.optima, plan.best)
     built = plan.buildable
@@ -62,6 +64,12 @@ def _answer(plan: Plan) -> Iterator[str]:
         yield _batch(built)
     yield _how_sure(plan)
     yield _beyond(plan)
+
+
+def _energy(energy: Energy) -> str:
+    """What the training takes from the grid."""
+    co2 = "" if energy.co2_kg is None else say(sentences.SHORT_CO2, **energy)
+    return say(sentences.SHORT_ENERGY, **energy, co2=co2)
 
 
 def _reference_model(plan: Plan) -> Iterator[str]:

@@ -35,7 +35,6 @@ from fit.planning.results import (
     OF_ARCHITECTURES,
     Buildable,
     ClockComparison,
-    Energy,
     Infeasible,
     Optimum,
     Plan,
@@ -44,7 +43,6 @@ from fit.planning.results import (
 )
 from fit.shape import hardware
 from fit.shape.architecture import INFERENCE, PAPER, Architecture, training_flops
-from fit.shape.chips import CHIPS
 
 MAX_WIDTH_ROUNDS = 4  # plans made again, with experts as wide as the law's runs had them at the planned size
 WIDTH_TOLERANCE = 1e-3  # relative change of these widths that ends the rounds
@@ -60,33 +58,13 @@ def plan(law: Law, options: PlanOptions) -> Plan:
     best = best_plan(law, options)
     if options.verbose:
         best = dataclasses.replace(best, text_of=plan_answer.verbose)
-    if options.verbose or options.grams_per_kwh is not None:
-        best = dataclasses.replace(best, energy=energy_of(best, options.grams_per_kwh))
+    if options.grams_per_kwh is not None:
+        best = dataclasses.replace(best, energy=cost.energy_of(best, options.grams_per_kwh))
     reference = options.reference_model
     if reference:
         like = compare.of_reference_model(reference, law, options.shape_fields, options.constraints())
         best = dataclasses.replace(best, like=like)
     return best
-
-
-def energy_of(plan: Plan, grams_per_kwh: float | None) -> Energy | None:
-    """What the plan's training takes from the grid; None without chips, or where their power is not published.
-
-    Raises:
-      UserError: Grams are given, and the power of the chips is not published.
-    """
-    model = plan.buildable or plan.best
-    if plan.chips is None or model.cost is None:
-        return None
-    watts = CHIPS[plan.chips.kind].watts
-    if not watts:
-        if grams_per_kwh is None:
-            return None
-        known = ", ".join(kind for kind, chip in CHIPS.items() if chip.watts)
-        raise UserError(sentences.NO_WATTS.format(kind=plan.chips.kind, known=known))
-    kwh = model.cost.training_hours * plan.chips.count * watts / 1000
-    co2_kg = None if grams_per_kwh is None else kwh * grams_per_kwh / 1000
-    return Energy(kwh=kwh, watts=watts, co2_kg=co2_kg)
 
 
 def best_plan(law: Law, options: PlanOptions) -> Plan:

@@ -506,7 +506,7 @@ class Plan(Result):
       architectures: The best of each architecture, where --used names several.
       like: The model to start from, and what laws say of it.
       emitted: Path of the config that was written.
-      energy: What the training takes from the grid; with grams_per_kwh, or verbose.
+      energy: What the training takes from the grid; only with grams_per_kwh.
       forecasts: How the law's forecasts came out so far; None for a law without scored ones.
     """
 
