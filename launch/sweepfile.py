@@ -243,9 +243,9 @@ def _check_dropped(sweep: Sweep, dropped: list[Job], active: dict[str, str], fil
         names += ", ..."
     if "config" not in sweep.mix:
         raise UserError(
-            f"{len(dropped)} jobs in {os.fspath(sweep.workdir)} are no longer in this sweep ({names}): a config, the "
-            "sweep or its --config flags were edited. Undo that, take another --workdir, or --mix=config, which trains "
-            "what the sweep says now and keeps what was trained"
+            f"{len(dropped)} jobs in {os.fspath(sweep.workdir)} are no longer in this sweep ({names}): a config was "
+            "edited, or the sweep, or its --config flags. Undo that, take another --workdir, or --mix=config, which "
+            "trains what the sweep says now and keeps what was trained"
         )
     still_active = [job.name for job in dropped if job.name in active]
     if still_active and not sweep.engine.ON_THIS_MACHINE:
