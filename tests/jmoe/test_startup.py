@@ -239,7 +239,7 @@ def test_help_lists_the_config_fields():
     assert "--config.data.seq_len=128 [a whole number, at least 1]" in said
     assert "--config.data.path= empty: Python's standard library; else a glob" in said
     assert "folder that jmoe.prepare made, or tfds:NAME/CONFIG:SPLIT [text]" in said
-    assert "--config.model.capacity_factor=1.0 training; None: nothing is dropped, which takes more time;" in said
+    assert "--config.model.capacity_factor=1.0 in training; None drops nothing, and takes more time;" in said
     assert "evaluation drops nothing [a number above 0, at most 1000, or None: nothing is dropped]" in said
     for name in schema.FIELDS:
         assert f"--config.{name}=" in said
