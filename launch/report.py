@@ -57,7 +57,9 @@ def main(_: object) -> None:
                 print(f"{output.now()} fitting the law to {len(rows)} runs", file=sys.stderr, flush=True)
                 law = sweep_law.fit(sweep, sweep_law.by_finish_time(sweep, rows), answers_on(out))
                 fitted_runs = len(rows)
-            storage.write_whole(out, page(sweep, seen, law, watch))
+            at_work = seen["owner"] or seen["trouble"] or any(job["active"] for job in seen["jobs"])
+            is_last = watch is None or not at_work
+            storage.write_whole(out, page(sweep, seen, law, None if is_last else watch))
         except Unavailable as error:
             if watch is None:
                 raise
@@ -65,9 +67,7 @@ def main(_: object) -> None:
             time.sleep(watch)
             continue
         print(f"{os.fspath(out)}: {seen['runs_done']} of {seen['runs']} runs done", flush=True)
-        at_work = seen["owner"] or seen["trouble"] or any(job["active"] for job in seen["jobs"])
-        if watch is None or not at_work:
-            storage.write_whole(out, page(sweep, seen, law, None))
+        if is_last:
             return
         time.sleep(watch)
 
