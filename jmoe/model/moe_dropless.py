@@ -291,7 +291,9 @@ def _experts_of_blocks_bwd(
             (sum_IO,) = _of_expert((sum_EIO,), e)
             return jax.lax.dynamic_update_index_in_dim(sum_EIO, sum_IO + gradient_IO.astype(sum_IO.dtype), e, 0)
 
-        return jax.tree.map(add, total, tuple(gradients)), (drows_CD, dgates_C1)
+        # as the weights come in, which may be a list
+        of_expert = jax.tree.unflatten(jax.tree.structure(total), gradients)
+        return jax.tree.map(add, total, of_expert), (drows_CD, dgates_C1)
 
     zeros = jax.tree.map(lambda w: jnp.zeros_like(w, jnp.promote_types(w.dtype, jnp.float32)), weights)
     total, (drows_ZCD, dgates_ZC1) = jax.lax.scan(one_block, zeros, (rows_ZCD, gates_ZC1, expert_Z, dy_ZCD))

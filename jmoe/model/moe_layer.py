@@ -73,8 +73,6 @@ def moe_layer(  # noqa: PLR0913  most are by name
         elif kernel is None:
             kernel = grouped_product.kernel_of(sharding.platform(), x_ND.dtype, weights[0].shape[1:])
         expert_J = permute.flatten_groups(expert_GJ, n_choices)
-        gate_EDF, up_EDF, down_EFD = weights
-        weights = (gate_EDF, up_EDF, down_EFD)  # also of a list: their gradient has the type of what they come in
         y_GSD = moe_dropless(x_GSD, expert_J, gate_J, weights, n_experts, block, kernel)
     else:
         choice_GEC, slot_J, drop_rate_G = assign_slots_of_groups(expert_GJ, n_tokens, n_experts, capacity)
