@@ -120,9 +120,9 @@ def save(law: "Law", path: str | os.PathLike) -> None:
     Raises:
       UserError: The file cannot be written.
     """
-    from fit.fitting import fit_law
+    from fit.fitted_law import law as laws
 
-    fit_law.save(law, path)
+    laws.save(law, path)
 
 
 def law(

@@ -17,7 +17,7 @@ from fit.equal_flops import learning_rate
 from fit.errors import UserError
 from fit.fitted_law import forecast, summary
 from fit.fitted_law.forecast import PredictOptions
-from fit.fitted_law.law import load
+from fit.fitted_law.law import load, save
 from fit.fitted_law.law_runs import read_runs
 from fit.fitting import fit_law
 from fit.fitting.options import FitOptions
@@ -113,7 +113,7 @@ class Law(FitOptions, flags.Columns):
             raise UserError("--out is missing")
         check_writable(self.out)
         law = fit_law.fit_law(read(self.read(self.runs)), self, quiet=False)
-        fit_law.save(law, self.out)
+        save(law, self.out)
         print(*summary.summary(law.record), f"written to {self.out}", sep="\n")
 
 

@@ -6,6 +6,7 @@ coefficients; its intervals are those of the bootstrap's draws.
 
 import collections
 import dataclasses
+import json
 import math
 import os
 import pathlib
@@ -19,6 +20,7 @@ from numpy.typing import ArrayLike
 
 from fit.aliases import Array, ByName, Json, Numbers, Opt
 from fit.data import table
+from fit.data.files import write_text
 from fit.data.runs import unlikely
 from fit.errors import UserError
 from fit.fitted_law import law_check
@@ -452,3 +454,8 @@ def _check_makes_a_law(law: Law, where: str) -> None:
         pairs = [f"{c.above} >= {name}" for name, c in form.coefficients.items() if c.above]
         why = " or ".join(["a scale that is not positive", *pairs])
         raise UserError(f"{where}: its coefficients make no law ({why})")
+
+
+def save(law: Law, path: str | os.PathLike) -> None:
+    """Writes a law as a law.json. Raises UserError where the file cannot be written."""
+    write_text(str(path), json.dumps(table.plain(law.record), indent=1, allow_nan=False) + "\n")

@@ -19,7 +19,7 @@ from fit.data.files import write_text
 from fit.data.table import plain
 from fit.errors import UserError
 from fit.fitted_law.forecast import PredictOptions
-from fit.fitted_law.law import Law
+from fit.fitted_law.law import Law, save
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,7 +230,7 @@ def save_record(law: Law, folder: str, path: str) -> None:
     if scored is None:
         raise UserError(f"--law={path}: no scored forecast in {folder} is by this law")
     with_forecasts = law.record | dict(forecasts=dataclasses.asdict(scored))
-    write_text(path, json.dumps(plain(with_forecasts), indent=1, allow_nan=False) + "\n")
+    save(dataclasses.replace(law, record=with_forecasts), path)
 
 
 def _today() -> str:

@@ -1,12 +1,10 @@
 """A law fitted to a table of runs, and several forms compared on it: what `fit law` and `fit.law` do."""
 
 import json
-import os
 from typing import TYPE_CHECKING
 
 from fit.aliases import Json
 from fit.data import sense
-from fit.data.files import write_text
 from fit.data.table import Table, plain
 from fit.errors import UserError
 from fit.fitted_law.law import Law
@@ -65,8 +63,3 @@ def compare_forms(runs: Table, options: FitOptions, quiet: bool = True) -> Json:
         with solvers.compilation_cache():
             errors = form_comparison.compare(runs, options.forms, options.settings(options.forms[0], quiet))
     return errors | dict(warnings=[f"{runs.path}: {doubt}" for doubt in sense.doubts(runs)])
-
-
-def save(law: Law, path: str | os.PathLike) -> None:
-    """Writes a law as a law.json. Raises UserError where the file cannot be written."""
-    write_text(str(path), json.dumps(plain(law.record), indent=1, allow_nan=False) + "\n")

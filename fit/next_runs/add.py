@@ -8,7 +8,7 @@ from fit.aliases import Json
 from fit.data.files import check_writable
 from fit.data.table import Table, read, write
 from fit.errors import UserError
-from fit.fitted_law.law import Law
+from fit.fitted_law.law import Law, save
 from fit.fitting import fit_law
 from fit.fitting.options import FitOptions
 from fit.next_runs import added
@@ -126,7 +126,7 @@ def add(
         comparisons = [_plans_before_and_after(law, refitted, budget) for budget in (flops, 10 * flops)]
         plans = [comparison for comparison in comparisons if comparison is not None]
         if out is not None:
-            fit_law.save(refitted, out)
+            save(refitted, out)
     write(all_runs, runs)
     return AddedRuns(
         law=law.name,
