@@ -5,7 +5,7 @@ import math
 import os
 import re
 
-from jmoe.cost.chips import CHIPS
+from jmoe.cost.chips import CHIPS, DEVICES_OF_CHIP, GPUS_OF_MACHINE
 from jmoe.errors import UserError
 
 # The value of GKE's accelerator node label for each kind, from GKE's documentation of GPU and TPU node pools ("GPU
@@ -32,9 +32,7 @@ FLAT = {"1x1": (1, 1), "2x2": (1, 4), "2x4": (1, 8), "4x4": (4, 4), "4x8": (8, 4
 FLAT |= {"16x16": (64, 4), "2x4/4": (2, 4)}
 CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
 MOST_CHIPS = {"v4": 4_096, "v5p": 6_144, "tpu7x": 9_216}
-DEVICES_OF_CHIP = {"tpu7x": 2}  # devices that jax sees in a chip, if not 1; jmoe.cost.chips describes one device
 CHIP_OF = {"H100-mega": "H100"}  # the kind's name in jmoe.cost.chips, where it differs
-GPUS_OF_MACHINE = {"GB200": 4}  # a4x-highgpu-4g; the others have 8
 TPUS = ("v", "tpu")  # how their kinds begin
 ARM = ("GB200",)  # machines with an Arm CPU, which GKE taints
 

@@ -13,9 +13,9 @@ from fit.messages import sentences
 from fit.messages.units import say
 from fit.planning import by_time, cost, plan_text, verdict
 from fit.planning.results import Bootstrap, Buildable, BuildableCost, Cost, Energy, Optimum, Plan, TrainingChips
+from fit.shape.chips import CHIPS
 
 WIDTH = 120  # characters of a line
-GPUS_OF_MACHINE = {"GB200": 4}  # others have 8
 # warnings that the lines say in their own words
 IN_OTHER_WORDS = (
     sentences.BEST_OUTSIDE,
@@ -264,7 +264,7 @@ def _accelerator(kind: str, count: int) -> str:
     """The --accelerator of launch.sweep for so many chips; a placeholder for TPUs, whose slices have fixed sizes."""
     if kind.startswith(("v", "tpu")):
         return f"{kind}:SLICE"
-    of_machine = GPUS_OF_MACHINE.get(kind, 8)
+    of_machine = CHIPS[kind].machine
     if count % of_machine == 0:
         return f"{kind}:{count // of_machine}x{of_machine}"
     return f"{kind}:{count}"

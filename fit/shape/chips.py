@@ -21,6 +21,7 @@ class Chip:
       between: bytes/s of a chip to another domain.
       devices: devices that the trainer sees in a chip.
       domain_source: where domain and between are from. Those of TPUs between slices are assumed, as it says.
+      machine: GPUs of a machine.
       watts: the most power of a chip; 0 where its maker does not publish it.
     """
 
@@ -32,6 +33,7 @@ class Chip:
     between: float = math.inf
     devices: int = 1
     domain_source: str = ""
+    machine: int = 8
     watts: float = 0.0
 
 

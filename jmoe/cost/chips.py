@@ -34,11 +34,16 @@ class Chip:
     source: str = ""  # where these are published
 
 
+# Plans by fit read the same file, and neither package imports the other.
+_ROWS = json.loads((PACKAGE.parent / "fit" / "shape" / "chips.json").read_text(encoding="utf-8"))["chips"]
+DEVICES_OF_CHIP = {row["kind"]: row.get("devices", 1) for row in _ROWS}  # that jax sees
+GPUS_OF_MACHINE = {row["kind"]: row.get("machine", 8) for row in _ROWS}
+
+
 def _published() -> dict[str, Chip]:
     """The peaks of one device of each kind of chip. A TensorCore of a tpu7x is a device, half of the chip."""
-    rows = json.loads((PACKAGE.parent / "fit" / "shape" / "chips.json").read_text(encoding="utf-8"))["chips"]
     chips = {}
-    for row in rows:
+    for row in _ROWS:
         devices = row.get("devices", 1)
         chips[row["kind"]] = Chip(
             flops=row["flops"] / devices,
@@ -50,7 +55,6 @@ def _published() -> dict[str, Chip]:
     return chips
 
 
-# Plans by fit read the same file, and neither package imports the other.
 CHIPS = _published()
 # jax's device_kind, which differs between the ways to reach a TPU
 TPU_KINDS = {
