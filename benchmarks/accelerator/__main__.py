@@ -71,10 +71,13 @@ def parts(toy: bool) -> list[Part]:
     for model in ("8,2", "64,8") if not toy else ("8,2",):
         dropless.append(step(model))
         dropless.append(step(model, " dropless", "--dropless"))
-    profiles = [
-        part_of("profile", 150, f"--model={model}", title=f"profile {model}", after=(f"step {model}", True))
-        for model in ("1", "8")
-    ]
+    profiles = []
+    for model in ("1", "8", "8,2"):
+        after = (f"step {model}", True)
+        profiles.append(part_of("profile", 150, f"--model={model}", title=f"profile {model}", after=after))
+    after = ("step 8,2 dropless", True)
+    flags_ = ("--model=8,2", "--dropless")
+    profiles.append(part_of("profile", 150, *flags_, title="profile 8,2 dropless", after=after))
     rounds = f"--rounds={1 if toy else 7}"
     sizes = (256, 16, 24, "16,4,6") if toy else (8_192, 1_280, 3_840, "64,8,480")
     names = ("n_tokens", "d_model", "d_ff", "fine")

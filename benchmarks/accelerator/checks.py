@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,6 +31,7 @@ class Checks:
 
     def __init__(self) -> None:
         self.rows: list[dict] = []
+        self._begin = time.monotonic()  # a part that is stopped at its limit leaves its log alone
 
     @contextlib.contextmanager
     def named(self, name: str) -> Iterator[Callable[[str, Any, Any, float], None]]:
@@ -44,6 +46,8 @@ class Checks:
     def _compare(self, name: str, what: str, ours: Any, reference: Any, tolerance: float) -> None:
         error = relative_error(ours, reference)
         passed = bool(error <= tolerance)  # False for NaN
+        seconds = time.monotonic() - self._begin
+        print(f"{name}: {what}: {error:.1e} of {tolerance:.0e} permitted, {seconds:.0f} s", flush=True)
         self.rows.append(
             {"check": f"{name}: {what}", "error": error, "tolerance": tolerance, "passed": passed, "reason": ""}
         )

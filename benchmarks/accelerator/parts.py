@@ -283,8 +283,12 @@ def profile() -> dict:
     size = "toy" if TOY.value else "gpu"
     base, _ = (train_step.toy_config if size == "toy" else train_step.gpu_config)()
     name, config = train_step.with_experts(base, MODEL.value)
-    mesh = sharding.make_mesh(config, jax.devices()[:1])
     folder = pathlib.Path(FOLDER.value) / f"profile-{MODEL.value.replace(',', '-')}"
+    if train_step.DROPLESS.value:
+        name += " dropless"
+        folder = folder.with_name(f"{folder.name}-dropless")
+        config.model.capacity_factor = None
+    mesh = sharding.make_mesh(config, jax.devices()[:1])
     with jax.set_mesh(mesh):
         step, compiled = train_step.stepper(config, mesh)
         for _ in range(2):
