@@ -12,6 +12,7 @@ from fit.planning import cost, memory, mesh, startable
 from fit.planning.constraints import CHIPS, ROOM, Chips, Constraints, Mesh
 from fit.shape.architecture import PAPER, Architecture
 from fit.shape.reference_model import PUBLISHED, PublishedModel, read
+from fit.task_maps.maps import TaskMaps
 
 BY = ("flops", "time")
 SHAPES = ("hardware", "paper")
@@ -252,6 +253,9 @@ class PlanOptions(BudgetOptions):
     )
     grams_per_kwh: float | None = number(
         "CO2 of the electricity in grams a kWh, for the energy of the training on --chips.", least=0
+    )
+    task_map: TaskMaps | str | None = unchecked(
+        "Maps from loss to accuracies of tasks, by fit tasks --out: what the model is expected to reach."
     )
     verbose: bool = switch("Also print tables by number of experts, costs, draws, exact counts and all warnings.")
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from fit.fitted_law import ledger
 from fit.messages import sentences
 from fit.messages.units import say
-from fit.planning import by_time, cost, plan_text, verdict
+from fit.planning import by_time, cost, expected_tasks, plan_text, verdict
 from fit.planning.results import Bootstrap, Buildable, BuildableCost, Cost, Energy, Optimum, Plan, TrainingChips
 from fit.shape.chips import CHIPS
 
@@ -62,6 +62,8 @@ def _answer(plan: Plan) -> Iterator[str]:
         yield from _mesh(built)
         yield _rate(built)
         yield _batch(built)
+    if plan.tasks:
+        yield expected_tasks.answer(plan)
     yield _how_sure(plan)
     yield _beyond(plan)
 

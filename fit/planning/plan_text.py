@@ -7,7 +7,7 @@ from fit.fitted_law import summary
 from fit.fitted_law.law import in_words, warning_of
 from fit.messages import sentences
 from fit.messages.units import amount, duration, say, table
-from fit.planning import compare_text
+from fit.planning import compare_text, expected_tasks
 from fit.planning.constraints import CHIPS
 from fit.planning.results import Bootstrap, Buildable, DenseComparison, Plan, RuleOfThumb, TargetRow
 
@@ -47,6 +47,8 @@ def details(plan: Plan) -> str:
         parts.append([say(ARCHITECTURES, used=plan.used), *rows])
     if plan.buildable:
         parts.append(["\n  ".join(_buildable(plan.buildable))])
+    if plan.tasks:
+        parts.append(expected_tasks.rows(plan))
     if plan.chips:
         parts.append([*_costs(plan)])
     if plan.repeats:

@@ -10,6 +10,7 @@ from typing import Any
 from fit.aliases import Json
 from fit.planning import mesh
 from fit.results import NOT_IN_JSON, Record, Result, optional
+from fit.task_maps.maps import Expected
 
 OF_ARCHITECTURES = ("n_experts", "n_active", "n_total", "n_tokens", "loss")  # columns of Plan.architectures
 
@@ -508,6 +509,8 @@ class Plan(Result):
       emitted: Path of the config that was written.
       energy: What the training takes from the grid; only with grams_per_kwh.
       forecasts: How the law's forecasts came out so far; None for a law without scored ones.
+      tasks: Accuracies that the model to train is expected to reach; only with task_map.
+      tasks_note: What to know of them; "" for nothing.
     """
 
     law: str
@@ -550,6 +553,8 @@ class Plan(Result):
     emitted: str | None = optional()
     energy: Energy | None = optional()
     forecasts: Json | None = optional()
+    tasks: list[Expected] | None = optional()
+    tasks_note: str | None = optional()
 
     @property
     def title(self) -> str:
