@@ -148,6 +148,7 @@ def law(
     percentiles: Iterable[float] | str = (10.0, 90.0),
     seed: int | str = 0,
     mix_corpora: bool = False,
+    with_rate: bool = False,
     quiet: bool = True,
 ) -> "Law":
     """Fits a law to runs.
@@ -173,6 +174,7 @@ def law(
       percentiles: Ends of the intervals, in percent.
       seed: Seed of the starts and of the bootstrap.
       mix_corpora: Whether to fit runs of several texts together.
+      with_rate: Whether to fit the best learning rate and batch of each model, and what others cost, with the law.
       quiet: Whether to leave out the progress on stderr.
 
     Returns:
@@ -203,6 +205,7 @@ def law(
         percentiles=percentiles,
         seed=seed,
         mix_corpora=mix_corpora,
+        with_rate=with_rate,
     )
     return fit_law.fit_law(table.read(runs), options, quiet)
 
@@ -219,6 +222,8 @@ def predict(
     n_shared_experts: int | str | None = None,
     granularity: float | str | None = None,
     n_embedding: float | str | None = None,
+    peak_learning_rate: float | str | None = None,
+    batch_tokens: float | str | None = None,
 ) -> "Forecast":
     """Predicts the loss of one model, or of each model of a table, in nats per token.
 
@@ -233,6 +238,8 @@ def predict(
       n_shared_experts: Experts that every token uses.
       granularity: How many times narrower an expert is than a dense layer.
       n_embedding: Parameters of embedding and head among those given, which some laws do not count.
+      peak_learning_rate: A rate whose cost is told, by a law that was fitted with_rate.
+      batch_tokens: Tokens of its batches. Default: the best.
 
     Returns:
       The predictions: `columns`, a value for each model, and `table`, the models with these columns.
@@ -255,6 +262,8 @@ def predict(
         n_shared_experts=n_shared_experts,
         granularity=granularity,
         n_embedding=n_embedding,
+        peak_learning_rate=peak_learning_rate,
+        batch_tokens=batch_tokens,
     )
     return forecast.of_model(loaded, options)
 

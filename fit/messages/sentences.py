@@ -124,6 +124,10 @@ ONE_NUMBER_HAS_NO_DENSE = "--law={law} was fitted to mixtures of {own} experts a
 # The peak learning rate of the buildable model, and where it is from.
 RATE_EQ_10 = "Eq. 10"
 RATE_OF_RUNS = "by the law of the fitted runs' rates"
+RATE_FITTED = "fitted with the law"
+RATE_OF_THIS_LAW = "the runs of this law"
+IN_CASES = ", {ends} in {share:g} of 100 cases"
+BATCH_FITTED = "{tokens:amount} tokens is best, fitted with the law"
 RATE_UNKNOWN = "the fitted runs followed no law of learning rates"
 RATE_TOO_SMALL = "Eq. 10 was tuned on far larger models"
 BATCH_OF_RUNS = "as the law's runs had it"
