@@ -300,6 +300,8 @@ def plan(
     mfu: float | Mapping[int, float] | str | None = None,
     dollars_per_hour: float | str | None = None,
     speeds: str | os.PathLike | None = None,
+    serve_tokens_per_second: float | str | None = None,
+    serve_batch: int | str = 64,
     grams_per_kwh: float | str | None = None,
     task_map: "TaskMaps | str | os.PathLike | None" = None,
     verbose: bool = False,
@@ -341,6 +343,9 @@ def plan(
       mfu: Model FLOPs utilisation of training: a number, or {n_experts: number}. Default: 0.4.
       dollars_per_hour: Price of one chip for an hour.
       speeds: With by="time": path of a table of your own speeds.
+      serve_tokens_per_second: Tokens per second to decode at least, all sequences of a batch together, on `devices`
+        chips of the kind of `chips`.
+      serve_batch: Sequences decoded at once, for `serve_tokens_per_second`.
       grams_per_kwh: CO2 of the electricity in grams a kWh, for `energy`.
       task_map: Maps from loss to accuracies of tasks: those of `fit.tasks`, or their file.
       verbose: Whether the plan's text has all tables, costs and warnings.
@@ -385,6 +390,8 @@ def plan(
         mfu=mfu,
         dollars_per_hour=dollars_per_hour,
         speeds=speeds,
+        serve_tokens_per_second=serve_tokens_per_second,
+        serve_batch=serve_batch,
         grams_per_kwh=grams_per_kwh,
         task_map=task_map,
         verbose=verbose,
@@ -418,6 +425,8 @@ def compare(
     mfu: float | Mapping[int, float] | str | None = None,
     dollars_per_hour: float | str | None = None,
     speeds: str | os.PathLike | None = None,
+    serve_tokens_per_second: float | str | None = None,
+    serve_batch: int | str = 64,
 ) -> "Comparison":
     """Compares what several laws answer to one budget, each against its own best dense model.
 
@@ -446,6 +455,9 @@ def compare(
       mfu: Model FLOPs utilisation of training: a number. Default: 0.4.
       dollars_per_hour: Price of one chip for an hour.
       speeds: With by="time": path of a table of your own speeds.
+      serve_tokens_per_second: Tokens per second to decode at least, all sequences of a batch together, on `devices`
+        chips of the kind of `chips`.
+      serve_batch: Sequences decoded at once, for `serve_tokens_per_second`.
 
     Returns:
       The answers: `laws`, one for each law; `infeasible`, laws without one; `agreement`, how far they lie apart.
@@ -481,6 +493,8 @@ def compare(
         mfu=mfu,
         dollars_per_hour=dollars_per_hour,
         speeds=speeds,
+        serve_tokens_per_second=serve_tokens_per_second,
+        serve_batch=serve_batch,
     )
     return comparison.compare([law_module.load(each, "laws") for each in laws or comparison.LAWS], options)
 

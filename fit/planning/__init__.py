@@ -8,6 +8,7 @@ planning.py       the plan; draws.py, dense_models.py, repeats.py, verdict.py, c
 results.py        the plan as dataclasses; plan_answer.py, plan_text.py, in words; plan_config.py, as a config
 compare.py        several laws on one budget; comparison.py, compare_text.py, agreement.py, leverage.py: its parts
 speedup.py        how much compute a change saves
+serving.py        how fast chips decode with a model and read prompts
 memory.py         what training takes of the chips' memory; mesh.py, how they share it; recipe.py, rates.py
 step_time.py      how fast a model trains, with speed.py, from speeds that others measured (measured.csv)
 """

@@ -52,6 +52,8 @@ def _answer(plan: Plan) -> Iterator[str]:
     if plan.like is not None:
         yield from _reference_model(plan)
     yield _price(plan)
+    if "serve_tokens_per_second" in plan.constraints:
+        yield _serve(plan)
     if plan.energy:
         yield _energy(plan.energy)
     if plan.clock:
@@ -117,6 +119,21 @@ def _price_on_chips(plan: Plan, model: Optimum | Buildable, cost: Cost, chips: T
     if mesh and mesh.device_memory is not None:
         yield say(sentences.SHORT_DEVICE, **mesh)
     yield say(sentences.SHORT_SERVED, **{**model, **cost})
+
+
+def _serve(plan: Plan) -> str:
+    """How fast the model decodes, where the plan had to meet a speed."""
+    model = plan.buildable or plan.best
+    assert model.cost is not None and plan.chips is not None
+    serving = model.cost.serving
+    decoding = serving.at(plan.constraints["serve_batch"])
+    return say(
+        sentences.SHORT_SERVE,
+        **{**serving, **decoding},
+        wanted=plan.constraints["serve_tokens_per_second"],
+        kind=plan.chips.kind,
+        prefill=serving.prefill_tokens_per_second,
+    )
 
 
 def _mfu_of(model: Optimum | Buildable, mfu: float | dict[int, float]) -> float:
