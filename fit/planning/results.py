@@ -9,6 +9,7 @@ from typing import Any
 
 from fit.aliases import Json
 from fit.planning import mesh
+from fit.planning.setting import Setting
 from fit.results import NOT_IN_JSON, Record, Result, optional
 
 OF_ARCHITECTURES = ("n_experts", "n_active", "n_total", "n_tokens", "loss")  # columns of Plan.architectures
@@ -508,6 +509,7 @@ class Plan(Result):
       emitted: Path of the config that was written.
       energy: What the training takes from the grid; only with grams_per_kwh.
       forecasts: How the law's forecasts came out so far; None for a law without scored ones.
+      setting: What it was solved for.
     """
 
     law: str
@@ -550,6 +552,7 @@ class Plan(Result):
     emitted: str | None = optional()
     energy: Energy | None = optional()
     forecasts: Json | None = optional()
+    setting: Setting | None = dataclasses.field(default=None, compare=False, metadata=NOT_IN_JSON)
 
     @property
     def title(self) -> str:
