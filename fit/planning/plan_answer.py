@@ -29,9 +29,14 @@ IN_OTHER_WORDS = (
 URGENT = (sentences.STEP_TOO_LARGE, sentences.MESH_UNEVEN, sentences.SENDS_LONGER)
 
 
+def sentences_of(plan: Plan) -> list[str]:
+    """The ten lines or so of a plan, before they are wrapped."""
+    return [*_answer(plan), *_warnings(plan), *_next(plan)]
+
+
 def text(plan: Plan) -> str:
     """A plan in ten lines or so."""
-    return "\n".join(_wrapped([*_answer(plan), *_warnings(plan), *_next(plan)]))
+    return "\n".join(_wrapped(sentences_of(plan)))
 
 
 def verbose(plan: Plan) -> str:

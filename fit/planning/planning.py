@@ -42,6 +42,7 @@ from fit.planning.results import (
     Target,
     TrainingChips,
 )
+from fit.planning.setting import Setting
 from fit.shape import hardware
 from fit.shape.architecture import INFERENCE, PAPER, Architecture, training_flops
 from fit.task_maps import maps as task_maps
@@ -223,6 +224,7 @@ def plan_within(
         clock=priced.clock,
         chips=priced.chips,
         forecasts=law.record.get("forecasts"),
+        setting=Setting(law, architecture, constraints, experts),
         text_of=plan_answer.text,
         explicit=_explicit(law, constraints),
     )

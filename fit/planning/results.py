@@ -9,6 +9,7 @@ from typing import Any
 
 from fit.aliases import Json
 from fit.planning import mesh
+from fit.planning.setting import Setting
 from fit.results import NOT_IN_JSON, Record, Result, optional
 from fit.task_maps.maps import Expected
 
@@ -552,6 +553,7 @@ class Plan(Result):
       forecasts: How the law's forecasts came out so far; None for a law without scored ones.
       tasks: Accuracies that the model to train is expected to reach; only with task_map.
       tasks_note: What to know of them; "" for nothing.
+      setting: What it was solved for.
     """
 
     law: str
@@ -596,6 +598,7 @@ class Plan(Result):
     forecasts: Json | None = optional()
     tasks: list[Expected] | None = optional()
     tasks_note: str | None = optional()
+    setting: Setting | None = dataclasses.field(default=None, compare=False, metadata=NOT_IN_JSON)
 
     @property
     def title(self) -> str:
