@@ -28,15 +28,20 @@ from fit.planning.options import BY
 
 @dataclasses.dataclass(kw_only=True)
 class Import(flags.Columns):
-    """Make a table of runs of what another tool wrote: Weights & Biases, TensorBoard, MaxText, levanter, Hugging Face.
+    """Make a table of runs of what another tool wrote: Weights & Biases, trackio, nanochat, TensorBoard, MaxText,
+    levanter, Hugging Face.
 
     python -m fit import export.csv --out=runs.csv --where=state=finished --columns=loss:eval/loss,n_tokens:tokens
     python -m fit import logs --out=runs.csv --columns=loss:eval/loss --tokens_per_step=524288 --sizes=models.csv
+    python -m fit import wandb:entity/project --out=runs.csv --where=state=finished
     python -m fit import checkpoints --out=runs.csv
 
-    SOURCE is a file or a folder: a table of runs exported by Weights & Biases (.csv, .parquet), a folder of TensorBoard
-    event files, a metrics file of MaxText, levanter's tracker_metrics.jsonl, checkpoints with a trainer_state.json.
-    What it does not say is asked for. Only finished runs belong into a law: give --where=state=finished.
+    SOURCE is a file or a folder: a table of runs or a chart exported by Weights & Biases (.csv, .parquet), a project of
+    trackio (.db, .parquet), nanochat's results.csv, a folder of TensorBoard event files, a metrics file of MaxText,
+    levanter's tracker_metrics.jsonl, checkpoints with a trainer_state.json. Or it is a project on the server of Weights
+    & Biases, wandb:ENTITY/PROJECT, read with the key WANDB_API_KEY.
+    All that it does not say is asked for at once, with the command that would work. Only finished runs belong into a
+    law: give --where=state=finished.
     """
 
     SOURCE: ClassVar[str] = "SOURCE"  # what the command line wants beside flags
@@ -65,14 +70,15 @@ class Import(flags.Columns):
         if self.tokens_per_step is not None:
             tools.count_tokens(source, runs, self.tokens_per_step)
         constants = tools.products(source, runs, self.set)
-        table = tools.table(source, runs, self.columns, constants, self.sizes, self.units)
+        joined = tools.joined(source, runs, self.columns, constants, self.sizes, self.units, tool)
+        table = tools.table(joined, constants, self.sizes)
         write(table, self.out)
         print(f"{source}: read as {tool}'s; {len(runs)} of {len(rows)} runs kept")
         if dropped:
             print(f"left out by --where: {left_out}")
         for name, unit in self.units.items():
             print(f"{name}: converted from {unit}")
-        for doubt in (*sense.impossible(table), *sense.doubts(table)):
+        for doubt in (*sense.impossible(joined), *sense.doubts(joined)):
             print(f"warning: {doubt}", file=sys.stderr)
         print(f"columns: {', '.join(table.columns)}\nwritten to {self.out}")
 

@@ -127,6 +127,14 @@ class Table:
             )
         return numbers
 
+    def values(self, name: str) -> Array:
+        """A column as `numbers` gives it, but with any number that stands there, and NaN where none does, [n_rows]."""
+        return self._converted(name, self._parse(name))
+
+    def can_give(self, name: str) -> bool:
+        """Whether the table has this column or those that it follows from."""
+        return name in self or self._is_derived(name)
+
     def _parse(self, name: str) -> Array:
         """A column as float64 [n_rows], NaN where a value is not a number; parsed once, and returned as a copy."""
         if self._is_derived(name):
@@ -255,10 +263,13 @@ def read(runs: Any, columns: Mapping[str, str] | None = None, units: Mapping[str
 def _read_path(path: str, names: dict[str, str]) -> Table:
     """A table from a file that has all these columns."""
     contents = read_file(path)
-    for ours, theirs in names.items():
-        if theirs not in contents.columns:
-            columns = ", ".join(contents.columns)
-            raise UserError(f"--columns={ours}:{theirs}: {path} has no column {theirs}; columns found: {columns}")
+    unknown = {ours: theirs for ours, theirs in names.items() if theirs not in contents.columns}
+    if unknown:
+        flag = ",".join(f"{ours}:{theirs}" for ours, theirs in unknown.items())
+        columns = ", ".join(contents.columns)
+        raise UserError(
+            f"--columns={flag}: {path} has no column {', '.join(unknown.values())}; columns found: {columns}"
+        )
     return Table(path, contents.columns, contents.rows, names, contents.arrow)
 
 

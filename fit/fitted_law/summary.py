@@ -234,6 +234,7 @@ def predict(law: Law, table: Table) -> Json:
     Raises:
       UserError: for a value that no model has.
     """
+    sense.require(table, law.form.columns)
     law.check_experts_of(table)
     values = {name: table.numbers(name) for name in law.form.columns}
     with warnings.catch_warnings():

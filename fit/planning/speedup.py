@@ -113,6 +113,7 @@ def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops") -> Speedup:
     log_loss = np.log(columns["loss"])
     log_speed = np.zeros(len(flops))  # of the run's speed over that of the recipe
     if by == "time":
+        sense.require(runs, SPEEDS)
         speed, recipe_speed = (runs.numbers(name, (SLOWEST, np.inf)) for name in SPEEDS)
         log_speed = np.log(speed / recipe_speed)
         columns["speed_ratio"] = np.exp(log_speed)
@@ -144,10 +145,10 @@ def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops") -> Speedup:
 
 def _columns(law: Law, runs: Table) -> dict[str, Array]:
     """{column: [n_runs]} of JudgedRun that the table gives. Raises UserError for a bad value."""
+    sense.check(runs, ("n_active", "n_tokens", "loss"))
     size = runs.numbers("n_active")
     tokens = runs.numbers("n_tokens")
     loss = runs.numbers("loss")
-    sense.check(runs)
     experts = np.full(len(loss), float(law.only_experts or 1))
     if "n_experts" in runs and law.knows_experts:
         experts = runs.numbers("n_experts")
