@@ -19,7 +19,7 @@ from fit.paper.options import ReportOptions
 from fit.planning import by_time, compare, plan_answer, planning
 from fit.planning.clock import SECONDS
 from fit.planning.comparison import Comparison, LawAnswer
-from fit.planning.constraints import CHIPS
+from fit.planning.constraints import CHIPS, Constraints
 from fit.planning.results import Cost, Plan
 from fit.planning.setting import Setting
 from fit.shape.architecture import TRAINING
@@ -61,9 +61,10 @@ def opening(law: Law, measured: figures.Measured, options: ReportOptions) -> Ope
     setting = plan.setting
     assert setting is not None
     constraints = budget.with_budget(setting.constraints, plan.best.n_active, plan.best.n_tokens)
+    runs = measured[0] if measured else None
     first, *rest = plan_answer.sentences_of(plan)
     parts = [f'<p class="answer">{elements.text(first)}</p>', *_lines(rest)]
-    parts.append(_frontier(setting, constraints, "The plan on the compute frontier", plan, measured and measured[0]))
+    parts.append(_frontier(setting, constraints, "The plan on the compute frontier", plan, runs))
     parts += _by_the_clock(law, options, plan)
     parts += _other_laws(law, others, options, plan)
     parts += ["<h2>Numbers to check</h2>", elements.table(list(_checks(plan)))]
@@ -114,9 +115,7 @@ def _lines(lines: list[str]) -> Iterator[str]:
             yield f"<p>{elements.text(line)}</p>"
 
 
-def _frontier(
-    setting: Setting, constraints: "planning.Constraints", caption: str, plan: Plan | None, runs: Runs | None
-) -> str:
+def _frontier(setting: Setting, constraints: Constraints, caption: str, plan: Plan | None, runs: Runs | None) -> str:
     """The section with the least loss under budgets around that of the plan."""
     from fit.paper.figures import budget, style
 

@@ -229,8 +229,8 @@ def _runs(table: Table, baseline: Mapping[str, str], by: str) -> tuple[_Runs, li
         is_baseline &= np.array([_same(cell, value) for cell in table.column(name)], bool)
     words = ",".join(f"{name}={value}" for name, value in baseline.items())
     if not is_baseline.any() or is_baseline.all():
-        found = "no row" if not is_baseline.any() else "every row"
-        raise UserError(f"{table.path}: --baseline={words}: {found} is such a run; expected some, and others beside")
+        which = "no row" if not is_baseline.any() else "every row"
+        raise UserError(f"{table.path}: --baseline={words}: {which} is such a run; expected some, and others beside")
     cost, unit, pair = _costs(table, by, is_baseline)
     return _Runs(_labels(table), table.numbers("loss"), cost, unit, is_baseline, pair), warnings
 
@@ -325,8 +325,8 @@ def answer(result: BaselineSpeedup) -> str:
 def text(result: BaselineSpeedup) -> str:
     """The sentence, the frontier, and a table of the variants."""
     frontier = result.frontier
-    given = f" ({', '.join(result.fixed)} as given)" if result.fixed else ""
-    fitted = f"loss = {frontier['c']:.4g} + A C^-{frontier['b']:.4g} of {frontier['runs']} runs{given}"
+    fixed_note = f" ({', '.join(result.fixed)} as given)" if result.fixed else ""
+    fitted = f"loss = {frontier['c']:.4g} + A C^-{frontier['b']:.4g} of {frontier['runs']} runs{fixed_note}"
     lines = [
         f"{result.answer[0].upper()}{result.answer[1:]}.",
         f"The baseline's frontier: {fitted}; intervals are 80%, with the scatter of its runs.",

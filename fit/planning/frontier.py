@@ -67,7 +67,8 @@ def fit_frontier(
     log_cost = np.log(cost)
     free = [name for name in COEFFICIENTS if name not in fixed]
     needed = 2 + len(free)
-    if len(loss) < needed or ("b" in free and np.ptp(log_cost) == 0):
+    has_no_slope = "b" in free and np.ptp(log_cost) == 0
+    if len(loss) < needed or has_no_slope:
         hint = f", or --fix={free[0]}=VALUE" if free else ""
         raise UserError(f"{source} has {len(loss)} runs, expected at least {needed} at different budgets{hint}")
     grid = np.linspace(0.0, HIGHEST_FLOOR * lowest, FLOORS)

@@ -146,6 +146,30 @@ def test_a_frontier_goes_through_the_plan_and_falls():
         assert (np.diff(numbers["loss"][rows]) <= 1e-9).all()
 
 
+def test_loss_against_hours_is_that_of_plans_by_the_clock(tmp_path, capsys):
+    law = fit.load(PUBLISHED)
+    _, columns = figures.draw_by_hours(law, law.architecture, (1, 8), "H100:64", budgets=(1e21,))
+    numbers = {name: np.array(values) for name, values in columns.items()}
+    hours = 1e21 / (64 * 989e12 * 0.4) / 3600
+    plan = fit.plan(law, chips="H100:64", hours=hours, by="time", experts=[1, 8])
+    for row in plan.optima:
+        rows = numbers["n_experts"] == row.n_experts
+        middle = np.argmin(np.abs(np.log(numbers["hours"][rows] / hours)))
+        assert numbers["hours"][rows][middle] == pytest.approx(hours)
+        assert numbers["loss"][rows][middle] == pytest.approx(row.loss, abs=1e-4)
+    flags = ["plot", f"--law={PUBLISHED}", "--experts=1,8", f"--out={tmp_path}/hours.svg"]
+    assert command_line.run([*flags, "--figure=hours", "--chips=h100:64"]) == 0
+    assert (tmp_path / "hours.svg").read_text().rstrip().endswith("</svg>")
+    for wrong, message in (
+        (["--figure=hours"], "--figure=hours needs --chips"),
+        (["--figure=1a", "--chips=H100:64"], "--chips is for --figure=hours"),
+        (["--figure=hours", "--chips=H1"], "H1"),
+        (["--figure=hours", "--chips=H100:64", "--speeds=none.csv"], "--speeds=none.csv"),
+    ):
+        assert command_line.run([*flags, *wrong]) == 2
+        assert message in capsys.readouterr().err
+
+
 def test_isoflop_panels_stand_at_budgets_that_runs_have(pages):
     law = fit.load(OURS)
     runs = read_runs(fit.read(RUNS), law.form.columns, mix_corpora=True)
