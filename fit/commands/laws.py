@@ -21,6 +21,7 @@ from fit.fitted_law.law import NAMES, load, save
 from fit.fitted_law.law_runs import read_runs
 from fit.fitting import fit_law
 from fit.fitting.options import FitOptions
+from fit.importers import rows as imported
 from fit.importers import tools
 from fit.planning import baseline_speedup, speedup
 from fit.planning.options import BY
@@ -63,13 +64,13 @@ class Import(flags.Columns):
     def run(self, source: str) -> None:
         check_writable(self.out)
         tool, rows = tools.runs(source, self.tool)
-        runs, dropped = tools.where(rows, self.where)
+        runs, dropped = imported.where(rows, self.where)
         left_out = ", ".join(f"{count} with {words}" for words, count in dropped.items())
         if not runs:
             raise UserError(f"{source}: no run is left of {len(rows)}; left out: {left_out}")
         if self.tokens_per_step is not None:
-            tools.count_tokens(source, runs, self.tokens_per_step)
-        constants = tools.products(source, runs, self.set)
+            imported.count_tokens(source, runs, self.tokens_per_step)
+        constants = imported.products(source, runs, self.set)
         joined = tools.joined(source, runs, self.columns, constants, self.sizes, self.units, tool)
         table = tools.table(joined, constants, self.sizes)
         write(table, self.out)
@@ -80,6 +81,10 @@ class Import(flags.Columns):
             print(f"{name}: converted from {unit}")
         for doubt in (*sense.impossible(joined), *sense.doubts(joined)):
             print(f"warning: {doubt}", file=sys.stderr)
+        likely_units = sense.likely_units(joined)
+        if likely_units:
+            flag = ",".join(f"{name}:{unit}" for name, unit in likely_units.items())
+            print(f"warning: --units={flag} converts all of them", file=sys.stderr)
         print(f"columns: {', '.join(table.columns)}\nwritten to {self.out}")
 
 

@@ -57,7 +57,6 @@ USUAL_NAMES = {
         "bpb",
         "nll",
         "cross_entropy",
-        "train_loss",
     ),
     "top_k": ("top_k", "num_experts_per_tok", "experts_per_token", "k"),
     "d_model": ("d_model", "hidden_size", "hidden_dim", "model_dim", "n_embd", "width"),
@@ -65,6 +64,7 @@ USUAL_NAMES = {
     "peak_learning_rate": ("peak_learning_rate", "learning_rate", "peak_lr", "max_lr", "lr"),
     "batch_tokens": ("batch_tokens", "tokens_per_batch", "total_batch_size", "batch_size", "batch"),
 }
+RATE = "per"  # a word of speeds and ratios, such as tokens_per_second
 CLOSE = 0.8  # how alike a name must be to a usual one, where no words of it are the same
 MOSTLY = 0.5  # the share of a column's values that must be positive numbers
 
@@ -101,6 +101,8 @@ def _rank(name: str, column: str) -> tuple[int, int, int] | None:
     for place, other in enumerate(usual):
         if written == other:
             return 0, place, len(words)
+    if RATE in words:
+        return None
     for place, other in enumerate(usual):
         is_letter = len(other) == 1
         if not is_letter and set(other.split("_")) <= set(words):

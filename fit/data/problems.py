@@ -66,10 +66,9 @@ def error_of(table: Table, problems: Sequence[Problem]) -> TableError:
         flags["columns"] = dict(table.names) | flags["columns"]
     if table.units and flags:
         flags["units"] = dict(table.units) | flags.get("units", {})
-    words = "this works"
+    is_settled = all(problem.is_settled for problem in problems)
+    words = "this works" if is_settled else "once the rest is mended, this works"
     placeholders = list(dict.fromkeys(problem.placeholder for problem in problems if problem.placeholder))
     if placeholders:
-        words = f"this works, with your own {' and '.join(placeholders)}"
-    if not all(problem.is_settled for problem in problems):
-        words = "once the rest is mended, this works"
+        words += f", with your own {' and '.join(placeholders)}"
     return TableError(sentence, flags, words)

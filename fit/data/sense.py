@@ -25,11 +25,12 @@ from fit.data.known_columns import (
 )
 from fit.data.loss_sense import crashed_doubts, loss_problems, unit_doubts
 from fit.data.problems import NO_NAME, Problem, error_of, of_sentence
-from fit.data.table import BOUNDS, Table
+from fit.data.table import BOUNDS, DERIVED, Table
 from fit.errors import UserError
 from fit.messages import sentences
 
 FAR_OFF = 100  # times outside FEWEST_TOKENS and MOST_TOKENS a single run is named
+DENSE = "the table has no column n_experts: all its runs are taken as dense (n_experts = 1)"
 CAN_BE = (1e-12, 1e30)  # counts and losses in any unit
 ODD_SHARE = 0.02  # of the runs outside these, from which on they are named
 
@@ -59,6 +60,14 @@ def impossible(table: Table) -> list[str]:
     """A sentence for each thing for which `check` refuses the table."""
     doubtful = doubts(table)
     return [error_of(table, [problem]).sentence for problem in problems(table) if problem.what not in doubtful]
+
+
+def likely_units(table: Table) -> dict[str, str]:
+    """{column: unit} that makes sense of a table that `check` refuses, with the units that the user named."""
+    result = problems(table)
+    if not result:
+        return {}
+    return dict(error_of(table, result).flags.get("units", {}))
 
 
 def problems(table: Table, needed: Sequence[str] = ()) -> list[Problem]:
@@ -97,13 +106,20 @@ def missing_columns(table: Table, needed: Sequence[str]) -> list[Problem]:
         if column is not None:
             taken.add(column)
             hint = f"; --columns={name}:{column} if {column} holds it"
-        elif name in BOUNDS and not table.names:
-            hint = "; --columns=loss:val_loss,... says what the file calls them"
+        elif name in DERIVED:
+            hint = f"; it follows from {' and '.join(DERIVED[name][0])}"
+        elif name in USUAL_NAMES and name not in table.names:
+            hint = f"; --columns={name}:{NO_NAME} says what the table calls it"
         flags = {"columns": {name: column or NO_NAME}} if name in USUAL_NAMES else {}
         what = f"column {table.names.get(name, name)} is missing{hint}"
         placeholder = "" if column else NO_NAME
         problem = Problem(what, flags=flags, is_settled=bool(flags), placeholder=placeholder, lists_columns=True)
         questions.append(problem)
+    if "n_active" in missing and not table.can_give("n_experts") and "n_experts" not in missing:
+        column = guess("n_experts", table.columns, taken)
+        if column is not None:
+            what = f"{DENSE}; --columns=n_experts:{column} if {column} holds it"
+            questions.append(Problem(what, flags={"columns": {"n_experts": column}}))
     return questions
 
 
@@ -213,7 +229,10 @@ def _flops_doubts(table: Table, known: Columns) -> Iterator[str]:
 def _expert_doubts(table: Table, known: Columns) -> Iterator[str]:
     """A sentence where the numbers of experts are missing, or are below the number that a token uses."""
     if "n_experts" not in table:
-        sentence = "the table has no column n_experts: all its runs are taken as dense (n_experts = 1)"
+        sentence = DENSE
+        column = guess("n_experts", table.columns)
+        if column is not None:
+            sentence += f"; --columns=n_experts:{column} if {column} holds it"
         if {"n_total", "n_active"} <= known.keys():
             larger = known["n_total"] > 1.05 * known["n_active"]
             if larger.any():

@@ -75,11 +75,8 @@ class Table:
             return self._derived(name).tolist()
         name_in_file = self.names.get(name, name)
         if name_in_file not in self.columns:
-            hint = ""
-            if name in BOUNDS and not self.names:
-                hint = "; --columns=loss:val_loss,... says what the file calls them"
             columns = ", ".join(self.columns) or "none"
-            raise UserError(f"{self.path}: column {name_in_file} is missing; columns found: {columns}{hint}")
+            raise UserError(f"{self.path}: column {name_in_file} is missing; columns found: {columns}")
         return self.columns[name_in_file]
 
     def _is_derived(self, name: str) -> bool:

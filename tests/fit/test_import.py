@@ -13,6 +13,7 @@ import wandb_server
 
 import fit
 from fit import __main__ as command_line
+from fit.data.column_guesses import guess
 from fit.data.table import read
 from fit.errors import UserError
 
@@ -379,3 +380,48 @@ def test_python_names_the_arguments_that_settle_a_table():
     with pytest.raises(UserError) as e:
         fit.law(table)
     assert "this works: columns={'n_active': 'N', 'n_tokens': 'D', 'loss': 'val_loss'}" in str(e.value)
+
+
+@pytest.mark.parametrize(
+    "name, columns, column",
+    [
+        ("loss", ["train/loss", "eval/loss"], "eval/loss"),
+        ("loss", ["trainLoss", "finalValLoss"], "finalValLoss"),
+        ("loss", ["loss_scale_note", "accuracy"], None),
+        ("n_active", ["total_params", "model.active_params"], "model.active_params"),
+        ("n_active", ["N", "D"], "N"),
+        ("n_tokens", ["tokens_per_second", "throughput/total_tokens"], "throughput/total_tokens"),
+        ("n_experts", ["num_expert"], "num_expert"),
+        ("n_experts", ["run", "step"], None),
+    ],
+)
+def test_the_nearest_column_is_guessed(name, columns, column):
+    table = {name: ["words"] if name.endswith("note") else ["8"] for name in columns}
+    assert guess(name, table) == column
+
+
+def test_columns_that_repeat_the_total_of_mixtures_are_no_guess(tmp_path, capsys):
+    (tmp_path / "moe.csv").write_text("n_total,params,n_experts,n_tokens,loss\n9e8,9e8,8,2e10,3\n")
+    assert command_line.run(["law", f"--runs={tmp_path / 'moe.csv'}", f"--out={tmp_path / 'law.json'}"]) == 2
+    assert "column n_active is missing; --columns=n_active:COLUMN" in capsys.readouterr().err
+
+
+def test_flags_that_were_typed_are_kept_in_the_command(tmp_path, capsys):
+    path = tmp_path / "two words.csv"
+    path.write_text("N,D,val_ppl\n1e8,2,23\n2e8,4,20\n4e8,8,17\n")
+    words = ["law", "--runs", str(path), "--columns", "n_active:N", f"--out={tmp_path / 'law.json'}"]
+    assert command_line.run([*words, "--form=chinchilla"]) == 2
+    typed = typed_again(capsys.readouterr().err)
+    assert typed[1:3] == ["--runs", str(path)] and "--form=chinchilla" in typed
+    assert "--columns=n_active:N,n_tokens:D,loss:val_ppl" in typed
+    assert "--units=n_tokens:billions,loss:perplexity" in typed
+
+
+def test_an_import_that_only_has_doubtful_units_is_written_and_says_which(tmp_path, capsys):
+    path = tmp_path / "theirs.csv"
+    path.write_text("n_active,n_tokens,n_experts,val_ppl\n1.2e8,2.4e9,1,23.6\n2.4e8,4.8e9,1,19.7\n4.8e8,9.6e9,1,16.7\n")
+    words = ["import", str(path), f"--out={tmp_path / 'runs.csv'}", "--columns=loss:val_ppl"]
+    assert command_line.run(words) == 0
+    assert "warning: --units=loss:perplexity converts all of them" in capsys.readouterr().err
+    assert command_line.run([*words, "--units=loss:perplexity"]) == 0
+    assert "warning" not in capsys.readouterr().err
