@@ -150,10 +150,10 @@ def exponential(fitted: list[Run], task: str, losses: list[float]) -> list[float
         for rate in (0.5, 1.5, 4.0):
             start = (accuracy.min(), np.log(max(np.ptp(accuracy), 1e-3)), rate)
             bounds = ((-1.0, -20.0, 1e-3), (1.0, 3.0, 50.0))
-            found, _ = curve_fit(curve, loss, accuracy, p0=start, bounds=bounds, max_nfev=5000)
-            squares = np.sum((accuracy - curve(loss, *found)) ** 2)
+            coefficients, _ = curve_fit(curve, loss, accuracy, p0=start, bounds=bounds, max_nfev=5000)
+            squares = np.sum((accuracy - curve(loss, *coefficients)) ** 2)
             if best is None or squares < best[0]:
-                best = (squares, found)
+                best = (squares, coefficients)
     assert best is not None
     return [float(x) for x in np.clip(curve(np.array(losses), *best[1]), 0, 1)]
 

@@ -69,7 +69,8 @@ def fit(
         starts = np.array([(middle, log_width, *CENTRE[2:]) for middle, log_width in STARTS])
     else:
         starts = _to_x(start, centre, scale)[None]
-    k, s = len(weights), len(starts)
+    k = len(weights)
+    s = len(starts)
     prior_mean = np.tile(CENTRE, (k, 1))
     if seed is not None:
         prior_mean = prior_mean + DEVIATION * np.random.default_rng(seed).standard_normal((k, len(CENTRE)))

@@ -1,60 +1,24 @@
 """From a table of runs to maps: accuracy of each task as a bounded function of loss, pooled over sizes, with intervals;
-whether E shifts the maps; how maps of the other runs predict the runs of the largest compute.
+and whether E shifts the maps.
 
 Axes: r runs; k resamples; t tasks.
 """
 
 import dataclasses
-import fnmatch
-import statistics
 
 import numpy as np
 
 from fit.aliases import Array
 from fit.data import runs as data_runs
 from fit.data import table as data_table
-from fit.data.table import Table
-from fit.errors import UserError
 from fit.fitting import solvers
 from fit.fitting.float64 import float64
-from fit.task_maps import chance, curve, text
-from fit.task_maps.maps import (
-    AVERAGE,
-    LEVEL,
-    NAMES,
-    Expected,
-    HeldOut,
-    Shift,
-    TaskMap,
-    TaskMaps,
-    accuracy_at,
-    interval_of,
-)
+from fit.task_maps import check, curve, text
+from fit.task_maps.maps import LEVEL, NAMES, Shift, TaskMap, TaskMaps, accuracy_at, interval_of
 from fit.task_maps.options import TaskOptions
+from fit.task_maps.table_tasks import FEWEST_RUNS, Task, read_tasks, usable
 
-FEWEST_RUNS = 6  # one more than a curve with E has coefficients
 PERCENTILES = [10.0, 90.0]  # ends of all intervals
-N_AS_EXPECTED = 10  # accuracies that lie as intervals say, beside those of the runs that are held out
-MOST_STRETCH = 5.0  # of intervals
-LEAST_ROOM = 1e-6  # between an accuracy and the end of its interval
-BLANK = (None, "")  # accuracies that are missing
-
-
-@dataclasses.dataclass(frozen=True)
-class _Task:
-    """A task of the table.
-
-    Attributes:
-      name: its column.
-      accuracy: shares, [r], NaN where a run has none.
-      chance: accuracy of guessing; None where it is not known.
-      chance_from: as TaskMap.chance_from.
-    """
-
-    name: str
-    accuracy: Array
-    chance: float | None
-    chance_from: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,22 +38,6 @@ class _Fitted:
     squares: float
 
 
-@dataclasses.dataclass(frozen=True)
-class _Row:
-    """An accuracy that was predicted and measured."""
-
-    expected: Expected
-    measured: float
-
-    @property
-    def distance(self) -> float:
-        """How far the measured one lies from the predicted one, in distances of the interval's end on its side."""
-        low, high = self.expected.interval
-        error = self.measured - self.expected.accuracy
-        room = high - self.expected.accuracy if error > 0 else self.expected.accuracy - low
-        return abs(error) / max(room, LEAST_ROOM)
-
-
 def fit_tasks(runs: object, options: TaskOptions) -> TaskMaps:
     """The maps of a table's tasks.
 
@@ -104,13 +52,13 @@ def fit_tasks(runs: object, options: TaskOptions) -> TaskMaps:
     read = data_runs.read_runs(table, columns, options.mix_corpora)
     trunks, _ = data_runs.trunks_of(table)
     labels = np.arange(len(read)) if trunks is None else trunks
-    tasks, left_out = _usable(_read_tasks(table, options), table.path)
+    tasks, left_out = usable(read_tasks(table, options), table.path)
     with float64(), solvers.compilation_cache():
         maps = _fit_and_check(tasks, read, labels, options)
     return dataclasses.replace(maps, left_out=left_out)
 
 
-def _fit_and_check(tasks: list[_Task], read: data_runs.Runs, labels: Array, options: TaskOptions) -> TaskMaps:
+def _fit_and_check(tasks: list[Task], read: data_runs.Runs, labels: Array, options: TaskOptions) -> TaskMaps:
     """The maps of all runs, checked by those that are held out.
 
     Args:
@@ -121,19 +69,22 @@ def _fit_and_check(tasks: list[_Task], read: data_runs.Runs, labels: Array, opti
     """
     all_runs = np.ones(len(read), bool)
     maps = _maps(tasks, read, labels, all_runs, options)
-    holdout, held_out = _holdout(read, options)
-    if not held_out.any():
+    holdout, held_out = check.runs_held_out(read, options)
+    checked = [task for task in tasks if task.n_runs(~held_out) >= FEWEST_RUNS]
+    if not held_out.any() or not checked:
         return maps
-    of_others = _maps(tasks, read, labels, ~held_out, options)
-    stretch = _stretch(of_others, tasks, read, held_out)
-    inner = _largest(read, int(held_out.sum()), ~held_out)
-    if (~held_out & ~inner).sum() >= FEWEST_RUNS:
-        innermost = _maps(tasks, read, labels, ~held_out & ~inner, options)
-        of_others = dataclasses.replace(of_others, stretch=_stretch(innermost, tasks, read, inner))
-    return _checked(dataclasses.replace(maps, stretch=stretch, holdout=holdout), of_others, tasks, read, held_out)
+    of_others = _maps(checked, read, labels, ~held_out, options)
+    stretch = check.stretch_of(of_others, checked, read, held_out)
+    inner = check.largest(read, int(held_out.sum()), ~held_out)
+    others = ~held_out & ~inner
+    if all(task.n_runs(others) >= FEWEST_RUNS for task in checked):
+        innermost = _maps(checked, read, labels, others, options)
+        of_others = dataclasses.replace(of_others, stretch=check.stretch_of(innermost, checked, read, inner))
+    maps = dataclasses.replace(maps, stretch=stretch, holdout=holdout)
+    return check.checked(maps, of_others, checked, read, held_out)
 
 
-def _maps(tasks: list[_Task], read: data_runs.Runs, labels: Array, among: Array, options: TaskOptions) -> TaskMaps:
+def _maps(tasks: list[Task], read: data_runs.Runs, labels: Array, among: Array, options: TaskOptions) -> TaskMaps:
     """The maps of some of the runs, unchecked.
 
     Args:
@@ -184,80 +135,6 @@ def _maps(tasks: list[_Task], read: data_runs.Runs, labels: Array, among: Array,
     )
 
 
-def _read_tasks(table: Table, options: TaskOptions) -> list[_Task]:
-    """The tasks of the table that the options name."""
-    given = {name: _given_chance(name, value) for name, value in options.chance.items()}
-    names = []
-    for pattern in options.tasks:
-        matching = fnmatch.filter(table.columns, pattern)
-        if not matching:
-            raise UserError(
-                f"--tasks={pattern}: {table.path} has no such column; columns found: {', '.join(table.columns)}"
-            )
-        names += [name for name in matching if name not in names]
-    unknown = [name for name in given if name not in names]
-    if unknown:
-        raise UserError(f"--chance={unknown[0]}: expected one of the tasks: {', '.join(names)}")
-    tasks = []
-    for name in names:
-        accuracy = _accuracies(table, name)
-        if name in given:
-            tasks.append(_Task(name, accuracy, given[name], "given"))
-            continue
-        known = chance.known(name)
-        tasks.append(_Task(name, accuracy, known, "fitted" if known is None else "known"))
-    return tasks
-
-
-def _given_chance(name: str, value: str) -> float:
-    """A chance level of --chance."""
-    (number,) = data_table.to_numbers([value])
-    if not 0 <= number < 1:
-        raise UserError(f"--chance={name}:{value}: expected an accuracy from 0 to below 1, such as {name}:0.25")
-    return float(number)
-
-
-def _accuracies(table: Table, name: str) -> Array:
-    """A column of accuracies, [r], NaN where a run has none."""
-    values = table.column(name)
-    numbers = data_table.to_numbers(values)
-    for row, value, number in zip(table.rows, values, numbers, strict=True):
-        is_missing = value in BLANK or (isinstance(value, float) and np.isnan(value))
-        if is_missing or 0 <= number <= 1:
-            continue
-        hint = "; an accuracy in percent is to be divided by 100" if 1 < number <= 100 else ""
-        raise UserError(
-            f"{table.path}, row {row}, column {name}: found {data_table.shown(value)}, expected a share from 0 to 1"
-            f"{hint}"
-        )
-    return numbers
-
-
-def _usable(tasks: list[_Task], path: str) -> tuple[list[_Task], dict[str, str]]:
-    """The tasks that have a map, and why the others have none.
-
-    Raises:
-      UserError: No task has one.
-    """
-    usable = []
-    left_out = {}
-    for task in tasks:
-        count = int(np.isfinite(task.accuracy).sum())
-        if count < FEWEST_RUNS:
-            runs = "1 run has" if count == 1 else f"{count} runs have"
-            left_out[task.name] = f"{runs} an accuracy, expected at least {FEWEST_RUNS}"
-        elif task.chance is not None and np.nanmax(task.accuracy) <= task.chance:
-            best = np.nanmax(task.accuracy)
-            left_out[task.name] = f"no run is above chance: the best has {best:.3g}, chance is {task.chance:.3g}"
-        else:
-            usable.append(task)
-    if not usable:
-        name, why = next(iter(left_out.items()))
-        more = f"; so it is with all {len(left_out)} tasks" if len(left_out) > 1 else ""
-        raise UserError(f"{path}, column {name}: {why}{more}")
-    return usable, left_out
-
-
 def _resamples(labels: Array, options: TaskOptions, among: Array) -> Array:
     """How often each run counts in each resample, [k, r]: runs of one trunk are drawn together.
 
@@ -275,7 +152,7 @@ def _resamples(labels: Array, options: TaskOptions, among: Array) -> Array:
     return counts[:, labels] * among
 
 
-def _fit(task: _Task, loss: Array, log_experts: Array, draws: Array, seed: int, among: Array) -> _Fitted:
+def _fit(task: Task, loss: Array, log_experts: Array, draws: Array, seed: int, among: Array) -> _Fitted:
     """The curves of a task for the runs, and for each resample.
 
     Args:
@@ -301,7 +178,7 @@ def _fit(task: _Task, loss: Array, log_experts: Array, draws: Array, seed: int, 
     return _Fitted(best, of_draws, errors, float(np.sum(errors[fitted] ** 2)))
 
 
-def _n_moving(task: _Task, reads_experts: bool) -> int:
+def _n_moving(task: Task, reads_experts: bool) -> int:
     """Coefficients that the fit of a task moves."""
     return len(NAMES) - 1 + reads_experts - (task.chance_from == "given")
 
@@ -316,7 +193,7 @@ def _p_of_f(squares_without: float, squares_with: float, n_more: int, degrees: i
     return float(stats.f.sf(ratio, n_more, degrees))
 
 
-def _p_flat(task: _Task, fitted: _Fitted, n_groups: int, among: Array) -> float:
+def _p_flat(task: Task, fitted: _Fitted, n_groups: int, among: Array) -> float:
     """p-value of the test that accuracy does not depend on loss."""
     accuracy = task.accuracy[among & np.isfinite(task.accuracy)]
     squares = float(np.sum((accuracy - accuracy.mean()) ** 2))
@@ -324,7 +201,7 @@ def _p_flat(task: _Task, fitted: _Fitted, n_groups: int, among: Array) -> float:
     return _p_of_f(squares, fitted.squares, n_moving - 1, n_groups - n_moving)
 
 
-def _shift(task: _Task, pooled: _Fitted, with_experts: _Fitted, n_groups: int, level: float) -> Shift:
+def _shift(task: Task, pooled: _Fitted, with_experts: _Fitted, n_groups: int, level: float) -> Shift:
     """Whether E shifts a task's map. Runs that share a trunk count as one in the test's degrees of freedom."""
     p_value = _p_of_f(pooled.squares, with_experts.squares, 1, n_groups - _n_moving(task, True))
     return Shift(
@@ -348,7 +225,7 @@ def _mean_shift(shift_draws: list[Array], maps: list[TaskMap]) -> Shift | None:
     )
 
 
-def _map_of(task: _Task, fitted: _Fitted, n_groups: int, among: Array, p_flat: float, shift: Shift | None) -> TaskMap:
+def _map_of(task: Task, fitted: _Fitted, n_groups: int, among: Array, p_flat: float, shift: Shift | None) -> TaskMap:
     """The map of a task."""
     accuracy = task.accuracy[among & np.isfinite(task.accuracy)]
     n_moving = _n_moving(task, shift is not None and shift.is_shifted)
@@ -384,84 +261,3 @@ def _scatter_of_mean(errors: list[Array], degrees: int) -> float:
     if not len(means):
         return 0.0
     return float(np.sqrt(np.sum(means**2) / max(1, min(degrees, len(means)))))
-
-
-def _holdout(read: data_runs.Runs, options: TaskOptions) -> tuple[str, Array]:
-    """The rule that holds runs out, in words, and which they are, boolean [r]."""
-    rule = options.holdout
-    if rule is None:
-        count = max(1, round(len(read) / 10))
-        if len(read) - count < FEWEST_RUNS:
-            return "", np.zeros(len(read), bool)
-        rule = f"largest-compute:{count}" if _has_compute(read) else f"lowest-loss:{count}"
-    held_out = data_runs.held_out(read, rule)
-    if held_out.any() and len(read) - held_out.sum() < FEWEST_RUNS:
-        raise UserError(f"--holdout={rule}: leaves {len(read) - held_out.sum()} runs, expected at least {FEWEST_RUNS}")
-    return (rule if held_out.any() else ""), held_out
-
-
-def _largest(read: data_runs.Runs, count: int, among: Array) -> Array:
-    """Which runs have the largest compute of some or, without sizes and tokens, the lowest loss; boolean [r]."""
-    key = -read.flops if _has_compute(read) else read.loss
-    order = np.argsort(np.where(among, key, np.inf), kind="stable")
-    largest = np.zeros(len(read), bool)
-    largest[order[:count]] = True
-    return largest & among
-
-
-def _has_compute(read: data_runs.Runs) -> bool:
-    """Whether the table has sizes and tokens."""
-    return "n_active" in read.table and "n_tokens" in read.table
-
-
-def _rows(maps: TaskMaps, tasks: list[_Task], read: data_runs.Runs, which: Array) -> dict[str, list[_Row]]:
-    """How maps predict some of the runs: {task, or AVERAGE: a row for each run that has it}."""
-    rows: dict[str, list[_Row]] = {task.name: [] for task in tasks}
-    rows[AVERAGE] = []
-    for run in np.flatnonzero(which):
-        measured = {task.name: float(task.accuracy[run]) for task in tasks}
-        measured[AVERAGE] = float(np.mean([*measured.values()]))
-        for expected in maps.expect(float(read.loss[run]), float(read.n_experts[run])):
-            if np.isfinite(measured[expected.task]):
-                rows[expected.task].append(_Row(expected, measured[expected.task]))
-    return rows
-
-
-def _stretch(maps: TaskMaps, tasks: list[_Task], read: data_runs.Runs, which: Array) -> float:
-    """How many times wider intervals should be to hold as many of these runs' accuracies as they say, at least 1.
-
-    A few accuracies that lie as the intervals say count as well, so that a single run decides little.
-    """
-    rows = _rows(maps, tasks, read, which)
-    share = (PERCENTILES[1] - PERCENTILES[0]) / 100
-    normal = statistics.NormalDist()
-    end = normal.inv_cdf((1 + share) / 2)
-    as_expected = [abs(normal.inv_cdf((i + 0.5) / N_AS_EXPECTED)) / end for i in range(N_AS_EXPECTED)]
-    distances = [row.distance for name, of_task in rows.items() if name != AVERAGE for row in of_task]
-    return float(np.clip(np.quantile(distances + as_expected, share), 1, MOST_STRETCH))
-
-
-def _checked(
-    maps: TaskMaps, of_others: TaskMaps, tasks: list[_Task], read: data_runs.Runs, held_out: Array
-) -> TaskMaps:
-    """The maps, with how those of the other runs predict the runs that are held out."""
-    rows = _rows(of_others, tasks, read, held_out)
-    with_check = [dataclasses.replace(task, held_out=_held_out(rows[task.task])) for task in maps.tasks]
-    average = rows.pop(AVERAGE)
-    all_rows = [row for of_task in rows.values() for row in of_task]
-    return dataclasses.replace(
-        maps, tasks=with_check, held_out=_held_out(all_rows), average_held_out=_held_out(average)
-    )
-
-
-def _held_out(rows: list[_Row]) -> HeldOut | None:
-    """How accuracies were predicted; None for none."""
-    if not rows:
-        return None
-    errors = [row.expected.accuracy - row.measured for row in rows]
-    return HeldOut(
-        count=len(rows),
-        error=float(np.mean(np.abs(errors))),
-        bias=float(np.mean(errors)),
-        inside=float(np.mean([row.distance <= 1 for row in rows])),
-    )

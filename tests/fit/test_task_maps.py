@@ -209,6 +209,25 @@ def test_missing_accuracies_are_left_out_of_their_task_alone():
     assert [task.n_runs for task in maps.tasks] == [60, 40]
 
 
+def test_a_task_that_only_the_large_runs_have_is_mapped_unchecked():
+    table = drawn()
+    large = np.argsort(table["n_active"])[-8:]
+    table["acc_late"] = [x if i in large else None for i, x in enumerate(table["acc_task"])]
+    maps = fit.tasks(table, holdout="largest-compute:6", bootstrap=10)
+    assert maps.tasks[0].held_out.count == 6 and maps.tasks[1].held_out is None and maps.tasks[1].n_runs == 8
+    assert maps.average_held_out is None and maps.held_out.count == 6
+
+
+def test_without_sizes_the_lowest_losses_are_held_out():
+    table = drawn()
+    bare = {name: table[name] for name in ("loss", "acc_task")}
+    maps = fit.tasks(bare, bootstrap=10)
+    assert maps.holdout == "lowest-loss:6" and maps.held_out.count == 6 and maps.shift is None
+    assert "whether E shifts the map stays open" in str(maps)
+    with pytest.raises(UserError, match="needs the columns n_active and n_tokens"):
+        fit.tasks(bare, holdout="largest-compute:6")
+
+
 @pytest.fixture
 def written(tmp_path):
     """The path of a table, and of the maps that the command makes of it."""
