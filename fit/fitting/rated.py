@@ -42,8 +42,7 @@ EXPONENT_PRIOR = (0.0, 1.0)
 COST_PRIOR = (-4.0, 1.5)  # of ln rate_cost and ln batch_cost
 SKEW_PRIOR = (0.2, 0.5)
 TILT_PRIOR = (0.3, 1.0)
-# entries of `params` that are not known from published values, so that no grid of starts has them
-NO_GRID = (1.0,)
+NO_GRID = (1.0,)  # no published values of these coefficients are starts
 
 
 class RatedForm(Form):
@@ -99,6 +98,18 @@ class RatedForm(Form):
         """
         x = {f"ln {name}": np.log(columns[name]) for name in self.columns if name in (*OF_MODELS, RATE, BATCH)}
         return tuning.penalty(np, self._by_name(params, np), x, self.reference, self.with_batch)
+
+    def optimum(self, params: Array, columns: ByName, name: str) -> Array:
+        """The best rate or batch of the models of runs, [n_runs].
+
+        Args:
+          params: [n].
+          columns: of the runs by name.
+          name: rate or batch.
+        """
+        x = {f"ln {column}": np.log(columns[column]) for column in self.reference}
+        log_optimum = tuning.log_optimum(self._by_name(params, np), x, self.reference, name)
+        return np.broadcast_to(np.exp(log_optimum), np.shape(columns[RATE]))
 
     def _scaled_starts(self, rng: np.random.Generator, count: int, runs: Runs) -> dict[str, Array]:
         """Starts of the base around the runs near their optimum, and optima around the best runs of the models."""
@@ -250,16 +261,21 @@ def reweighted(fit: search.Fit, problem: Problem, weights: Array) -> tuple[searc
 
 
 def near_part(problem: Problem) -> Problem:
-    """The problem with the runs that lie near their optimum; the problem itself where all do."""
+    """The problem with the runs that lie near their optimum alone.
+
+    Raises:
+      UserError: where they are too few for the coefficients.
+    """
     near = problem.runs.near
-    if near is None or near.all():
+    if near is None:
         return problem
     if near.sum() <= len(problem.form.names):
         raise UserError(
             f"{problem.runs.path}: found {near.sum()} runs near their best rate, expected more than the "
             f"{len(problem.form.names)} coefficients of the law with its rates"
         )
-    return prepare(problem.form, subset(problem.runs, np.flatnonzero(near)), problem.settings)
+    runs = dataclasses.replace(subset(problem.runs, np.flatnonzero(near)), near=None)
+    return prepare(problem.form, runs, problem.settings)
 
 
 def warnings(form: RatedForm, params: Array, runs: Runs) -> list[str]:
@@ -267,13 +283,11 @@ def warnings(form: RatedForm, params: Array, runs: Runs) -> list[str]:
     columns = [runs.columns[name] for name in form.base.columns]
     models, model_of_run = np.unique(np.stack(columns), axis=1, return_inverse=True)
     model_of_run = model_of_run.reshape(-1)
-    c = form._by_name(params, np)
     sentences = []
     for name, column in (("rate", RATE), ("batch", BATCH)):
         if column not in form.columns:
             continue
-        x = {f"ln {other}": np.log(runs.columns[other]) for other in form.reference}
-        optimum = np.broadcast_to(np.exp(tuning.log_optimum(c, x, form.reference, name)), len(runs))
+        optimum = form.optimum(params, runs.columns, name)
         outside = 0
         compared = 0
         for i in range(models.shape[1]):

@@ -1,7 +1,9 @@
 """`fit law --with_rate`: a known law and known optima are recovered from runs, few of which are well tuned."""
 
+import dataclasses
 import json
 
+import fit_runs
 import numpy as np
 import pytest
 
@@ -119,6 +121,23 @@ def test_runs_of_one_batch_have_no_best_batch():
     assert law.tuning.rate(n_active=1e8, n_tokens=2e9).low is None  # no draws
 
 
+def test_the_best_rate_of_mixtures_falls_with_their_experts():
+    chance = np.random.default_rng(4)
+    n = chance.choice([1e4, 3e4, 1e5], 160)
+    d = n * chance.choice([30.0, 100.0, 300.0], 160)
+    e = chance.choice([1.0, 4.0, 16.0], 160)
+    off = chance.uniform(-1.5, 1.5, 160)
+    rate = 5e-3 * (n / 1e4) ** -0.3 * e**-0.25 * np.exp(off)
+    scatter = np.exp(NOISE * chance.standard_normal(160))
+    loss = fit_runs.joint_loss(n, d, e, fit_runs.TINY) * np.exp(RATE_COST * off**2) * scatter
+    columns = dict(n_active=n, n_tokens=d, n_experts=e, loss=loss, peak_learning_rate=rate)
+    law = fit.law({k: v.tolist() for k, v in columns.items()}, "joint", with_rate=True, starts=8)
+    assert list(law.tuning.reference) == ["n_active", "n_tokens", "n_experts"]
+    assert law.tuning.coefficients["rate_n_experts"] == pytest.approx(-0.25, abs=0.05)
+    mixture = law.tuning.rate(n_active=3e4, n_tokens=3e6, n_experts=16)
+    assert mixture.value == pytest.approx(5e-3 * 3**-0.3 * 16**-0.25, rel=0.1)
+
+
 def test_law_json_answers_as_the_law_does(law, tmp_path, capsys):
     path = str(tmp_path / "law.json")
     fit.save(law, path)
@@ -142,20 +161,25 @@ def test_law_json_answers_as_the_law_does(law, tmp_path, capsys):
 
 
 def test_a_plan_has_the_rate_that_was_fitted(law):
-    """Of a large model at the batch that the plan has, of a small one at the best batch."""
-    for flops, source in ((6e18, "the runs of this law"), (1e16, "fitted with the law, ")):
-        plan = fit.plan(law, flops=flops)
-        built = plan.buildable
-        model = dict(n_active=built.n_active, n_tokens=built.n_tokens, n_experts=1.0)
-        batch = built.batch_tokens[-1][1] if built.batch_tokens else None
-        assert built.learning_rate == pytest.approx(law.tuning.rate(batch, **model).value, rel=5e-3)
-        assert built.learning_rate_from.startswith(source)
-        best = law.tuning.batch(**model)
-        if batch:
-            assert best.value / 2 < batch <= best.value and built.batch_range == [best.low, best.high]
-        else:
-            assert built.batch_from.startswith(f"{best.value / 1e3:.0f}") and "in 80 of 100 cases" in built.batch_from
-        assert f"Rate: {built.learning_rate:.2e}"[:9] in str(plan)
+    """Of a large model at the batch of the plan, which is the best one in powers of two; of a small one at the best."""
+    plan = fit.plan(law, flops=6e18)
+    built = plan.buildable
+    model = dict(n_active=built.n_active, n_tokens=built.n_tokens, n_experts=1.0)
+    batch = built.batch_tokens[-1][1]
+    best = law.tuning.batch(**model)
+    assert best.value / 2 < batch <= best.value and built.batch_range == [best.low, best.high]
+    rate = law.tuning.rate(batch, **model)
+    assert built.learning_rate == pytest.approx(rate.value, rel=5e-3)
+    assert f"Rate: {rate.value:.2e} ({rate.low:.2g} to {rate.high:.2g} by the runs of this law, within" in str(plan)
+    of_bytes = dataclasses.replace(law, record=law.record | dict(models=law.record["models"] | dict(vocab_size=257)))
+    plan = fit.plan(of_bytes, flops=1e16)
+    built = plan.buildable
+    model = dict(n_active=built.n_active, n_tokens=built.n_tokens, n_experts=1.0)
+    rate = law.tuning.rate(**model)
+    assert built.learning_rate == pytest.approx(rate.value, rel=1e-6)
+    ends = f"{rate.low:.2g} to {rate.high:.2g} in 80 of 100 cases"
+    assert built.learning_rate_from == f"fitted with the law, {ends}"
+    assert "tokens is best, fitted with the law" in built.batch_from and built.batch_from in str(plan)
 
 
 def test_wrong_tables_are_refused_in_one_sentence(tmp_path, capsys):
