@@ -274,7 +274,7 @@ def plan(
     flops: float | str | None = None,
     chips: str | None = None,
     hours: float | str | None = None,
-    by: Literal["flops", "time"] = "flops",
+    by: Literal["flops", "time"] | None = None,
     target_loss: float | str | None = None,
     memory_gb: float | str | None = None,
     kv_tokens: float | str = 0.0,
@@ -317,7 +317,8 @@ def plan(
       flops: Budget in FLOPs of training (6 n_active n_tokens) and of serving `inference_tokens`.
       chips: Chips to train on, such as "H100:8", "H100:8x8" or "v5p:4x4x4".
       hours: Budget in hours on `chips`, in place of `flops`; "10d" is ten days.
-      by: What `hours` on `chips` give: FLOPs at one MFU, or the tokens that each model trains at its own speed.
+      by: What `hours` on `chips` give: "time", the tokens that each model trains at its own speed, or "flops", at one
+        MFU. Default: "time"; "flops" with mfu or shape="paper".
       target_loss: Loss to reach with the fewest FLOPs, in place of a budget; nats per token.
       memory_gb: Memory of one device in GB (1e9 bytes), for weights and cache.
       kv_tokens: Tokens in the key-value cache, over all sequences.
@@ -342,7 +343,7 @@ def plan(
       remat: What the backward pass computes again on the mesh. Default: chosen.
       mfu: Model FLOPs utilisation of training: a number, or {n_experts: number}. Default: 0.4.
       dollars_per_hour: Price of one chip for an hour.
-      speeds: With by="time": path of a table of your own speeds.
+      speeds: With hours: path of a table of your own speeds.
       serve_tokens_per_second: Tokens per second to decode at least, all sequences of a batch together, on `devices`
         chips of the kind of `chips`.
       serve_batch: Sequences decoded at once, for `serve_tokens_per_second`.
@@ -405,7 +406,7 @@ def compare(
     flops: float | str | None = None,
     chips: str | None = None,
     hours: float | str | None = None,
-    by: Literal["flops", "time"] = "flops",
+    by: Literal["flops", "time"] | None = None,
     memory_gb: float | str | None = None,
     kv_tokens: float | str = 0.0,
     devices: int | str = 1,
@@ -435,7 +436,8 @@ def compare(
       flops: Budget in FLOPs of training (6 n_active n_tokens) and of serving `inference_tokens`.
       chips: Chips to train on, such as "H100:8", "H100:8x8" or "v5p:4x4x4".
       hours: Budget in hours on `chips`, in place of `flops`; "10d" is ten days.
-      by: What `hours` on `chips` give: FLOPs at one MFU, or the tokens that each model trains at its own speed.
+      by: What `hours` on `chips` give: "time", the tokens that each model trains at its own speed, or "flops", at one
+        MFU. Default: "time"; "flops" with mfu or shape="paper".
       memory_gb: Memory of one device in GB (1e9 bytes), for weights and cache.
       kv_tokens: Tokens in the key-value cache, over all sequences.
       devices: Devices that share weights and cache.
@@ -454,7 +456,7 @@ def compare(
       like: A published model's name, its config.json or that as a dictionary: a model to set beside each law's best.
       mfu: Model FLOPs utilisation of training: a number. Default: 0.4.
       dollars_per_hour: Price of one chip for an hour.
-      speeds: With by="time": path of a table of your own speeds.
+      speeds: With hours: path of a table of your own speeds.
       serve_tokens_per_second: Tokens per second to decode at least, all sequences of a batch together, on `devices`
         chips of the kind of `chips`.
       serve_batch: Sequences decoded at once, for `serve_tokens_per_second`.

@@ -72,7 +72,7 @@ NO_SPEED_OF_CHIPS = (
     "--speeds={path}: expected rows of {kind}, the kind of --chips, found none. The column chip names the kind of "
     "each row"
 )
-SPEEDS_NEED_TIME = "--speeds needs --by=time"
+SPEEDS_NEED_TIME = "--speeds needs --hours on --chips, without --mfu and --by=flops"
 NOTHING_TRAINED = "no mesh of {count} x {kind} trains a model of {e:g} experts"
 TIME_NEEDS = "--by=time needs {flag}"
 TIME_OR_MFU = "--by=time models the speed that --mfu gives: give one of them"
@@ -356,7 +356,7 @@ TARGET_HEAD = "least cost of loss {loss:.4f}, of training{inference}:"
 AND_INFERENCE = " and {inference_tokens:amount} inference tokens"
 
 # The speed of models by the clock.
-CLOCK_HEAD = "Speed on these chips ({label}; in brackets 80% ranges), for each number of experts:"
+CLOCK_HEAD = "speed on these chips ({label}; in brackets 80% ranges), for each number of experts:"
 CLOCK_HEAD_LAWS = "Speed on these chips ({label}; in brackets 80% ranges), of each law's best model:"
 CLOCK_ROW_LAW = "  {law}, E = {n_experts}, {n_active:amount} active: {words}"
 CLOCK_ROW = "  E = {n_experts}, {n_active:amount} active: {words}"

@@ -42,7 +42,7 @@ def compare(laws: Sequence[Law], options: BudgetOptions) -> Comparison:
       UserError: No law has a feasible model, or a law cannot be planned with.
     """
     by_time_budget = None
-    if options.by == "time" and options.hours is not None:
+    if options.is_by_time and options.hours is not None:
         shapes = options.shapes
         assert shapes is not None
         by_time_budget = ByTime(options.constraints(), options.hours, options.speeds, shapes)

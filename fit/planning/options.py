@@ -83,14 +83,14 @@ class BudgetOptions(ShapeOptions):
     chips: str | None = text("Chips to train on, such as H100:8, H100:8x8 or v5p:4x4x4, for costs in hours.")
     hours: float | None = number("Budget in hours on --chips, instead of --flops.")
     dollars_per_hour: float | None = number("Price of one chip for an hour.", least=0)
-    by: str = choice(
-        "What --hours on --chips give: flops, at one MFU for all models (or by --mfu); or time, the tokens that each "
-        "model trains at its own modelled speed.",
-        "flops",
+    by: str | None = choice(
+        "What --hours on --chips give: time, the tokens that each model trains at its own modelled speed; or flops, at "
+        "one MFU for all models. Default: time; flops with --mfu or --shape=paper.",
+        None,
         BY,
     )
     speeds: str | None = text(
-        "With --by=time: a table of your own speeds, two rows at least of d_model, n_experts and tokens_per_second (of "
+        "With --hours: a table of your own speeds, two rows at least of d_model, n_experts and tokens_per_second (of "
         "all chips), to recalibrate the model of speed by."
     )
     mfu: float | dict[int, float] | str | None = unchecked(
@@ -118,7 +118,7 @@ class BudgetOptions(ShapeOptions):
         super().__post_init__()
         if self.hours is not None and self.flops is not None:
             raise UserError("--hours and --flops are both the budget: give one of them")
-        if self.by != "time" and self.speeds is not None:
+        if self.speeds is not None and not self.is_by_time:
             raise UserError(sentences.SPEEDS_NEED_TIME)
         if self.by == "time":
             for name in ("chips", "hours"):
@@ -126,6 +126,13 @@ class BudgetOptions(ShapeOptions):
                     raise UserError(sentences.TIME_NEEDS.format(flag=f"--{name}"))
             if self.mfu is not None:
                 raise UserError(sentences.TIME_OR_MFU)
+
+    @property
+    def is_by_time(self) -> bool:
+        """Whether the budget is --hours, at the modelled speed of each model."""
+        if self.by is not None:
+            return self.by == "time"
+        return self.hours is not None and self.chips is not None and self.mfu is None
 
     @property
     def reference_model(self) -> PublishedModel | None:
@@ -222,7 +229,7 @@ class BudgetOptions(ShapeOptions):
             constraints = dataclasses.replace(constraints, serving=serving)
         if self.hours is not None and chips is not None:
             budget = sentences.HOURS_BUDGET.format(hours=self.hours, chips=self.chips)
-            flops = chips.flops(self.hours) if self.by == "flops" else self.flops
+            flops = self.flops if self.is_by_time else chips.flops(self.hours)
             constraints = dataclasses.replace(constraints, budget=budget, flops=flops)
         return constraints
 
@@ -277,6 +284,11 @@ class PlanOptions(BudgetOptions):
             raise UserError(sentences.TIME_OF_GRID)
         if self.grams_per_kwh is not None and self.chips is None:
             raise UserError(sentences.NEEDS_CHIPS.format(flag="grams_per_kwh"))
+
+    @property
+    def is_by_time(self) -> bool:
+        """As BudgetOptions.is_by_time; the shapes of the paper have no mesh that could be timed."""
+        return super().is_by_time and (self.by is not None or self.shape != "paper")
 
     def training_chips(self, experts: tuple[int, ...]) -> Chips | None:
         """As BudgetOptions.training_chips, with the mesh that is given. Raises UserError also where that does not

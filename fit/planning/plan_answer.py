@@ -51,7 +51,9 @@ def verbose(plan: Plan) -> str:
 def _answer(plan: Plan) -> Iterator[str]:
     """The lines on what to train, what it costs, and how sure that is."""
     yield plan_text.answer(plan)
-    decided = verdict.text(plan.verdict, plan.optima)
+    decided = list(verdict.text(plan.verdict, plan.optima))
+    if plan.clock:
+        decided += by_time.differing(plan.clock, plan.best.n_experts)
     if decided:
         yield ". ".join(decided)
     if plan.like is not None:
@@ -61,8 +63,6 @@ def _answer(plan: Plan) -> Iterator[str]:
         yield _serve(plan)
     if plan.energy:
         yield _energy(plan.energy)
-    if plan.clock:
-        yield from by_time.text(plan.clock, plan.optima, plan.best)
     built = plan.buildable
     if built:
         yield _shape(built)

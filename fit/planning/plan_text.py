@@ -7,7 +7,7 @@ from fit.fitted_law import summary
 from fit.fitted_law.law import in_words, warning_of
 from fit.messages import sentences
 from fit.messages.units import amount, duration, say, table
-from fit.planning import compare_text, expected_tasks, serving
+from fit.planning import by_time, compare_text, expected_tasks, serving
 from fit.planning.constraints import CHIPS
 from fit.planning.results import (
     Bootstrap,
@@ -60,6 +60,8 @@ def details(plan: Plan) -> str:
         parts.append(expected_tasks.rows(plan))
     if plan.chips:
         parts.append([*_costs(plan)])
+        if plan.clock:
+            parts.append([*by_time.rows(plan.clock, plan.optima)])
         parts.append([*_serving(plan)])
     if plan.repeats:
         repeats = plan.repeats

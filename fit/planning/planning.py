@@ -137,7 +137,7 @@ def _plan_of_widths(law: Law, options: PlanOptions, architecture: Architecture) 
         _check_target(options, architecture, constraints)
         constraints, reached = target.reach(law, architecture, constraints, experts, options.target_loss)
     shapes = options.shapes
-    if options.by == "time" and options.hours is not None and shapes is not None:
+    if options.is_by_time and options.hours is not None and shapes is not None:
         assert constraints.chips is not None
         calibration = by_time.calibration_of(law, architecture, constraints.chips, shapes, options.speeds)
         budget = (options.hours, calibration)
