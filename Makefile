@@ -48,6 +48,7 @@ results: .venv/.train
 bench: .venv/.train
 	$(BIN)/python -m benchmarks.extrapolation
 	$(BIN)/python -m benchmarks.mixture_laws
+	$(BIN)/python -m benchmarks.tasks
 
 # What may be hosted, in SITE: the planner page, and the docs with the tables of benchmarks/. Needs no network. The folder
 # can be pushed as it is, to GitHub Pages (.nojekyll) and as a static Hugging Face Space (README.md).

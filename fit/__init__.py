@@ -29,6 +29,7 @@ Its folders, each of which imports only those above it (tests/test_repository.py
   fitted_law/   a law: a form with coefficients (a preset, a law.json), predictions, the range fitted, its models
   equal_flops/  parabolas over size, the loss over size and sparsity, the best learning rate of each model
   fitting/      from a table of runs to a law.json: the objective, its best point, how sure the law is, in words
+  task_maps/    from loss to the accuracies of tasks; whether the number of experts shifts that
   planning/     the best model under constraints, its cost, its config; several laws compared at one budget
   next_runs/    which runs to train next; a finished run added to the table
   architecture_search/  the algebra of a mixture's architecture, its laws, the architecture for a budget
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from fit.planning.comparison import Comparison
     from fit.planning.results import Plan
     from fit.planning.speedup import Speedup
+    from fit.task_maps.maps import TaskMaps
 
 __version__ = "0.3.0"
 
@@ -72,6 +74,7 @@ __all__ = [
     "save",
     "speedup",
     "surface",
+    "tasks",
 ]
 
 
@@ -145,6 +148,7 @@ def law(
     percentiles: Iterable[float] | str = (10.0, 90.0),
     seed: int | str = 0,
     mix_corpora: bool = False,
+    with_rate: bool = False,
     quiet: bool = True,
 ) -> "Law":
     """Fits a law to runs.
@@ -170,6 +174,7 @@ def law(
       percentiles: Ends of the intervals, in percent.
       seed: Seed of the starts and of the bootstrap.
       mix_corpora: Whether to fit runs of several texts together.
+      with_rate: Whether to fit the best learning rate and batch of each model, and what others cost, with the law.
       quiet: Whether to leave out the progress on stderr.
 
     Returns:
@@ -200,6 +205,7 @@ def law(
         percentiles=percentiles,
         seed=seed,
         mix_corpora=mix_corpora,
+        with_rate=with_rate,
     )
     return fit_law.fit_law(table.read(runs), options, quiet)
 
@@ -216,6 +222,8 @@ def predict(
     n_shared_experts: int | str | None = None,
     granularity: float | str | None = None,
     n_embedding: float | str | None = None,
+    peak_learning_rate: float | str | None = None,
+    batch_tokens: float | str | None = None,
 ) -> "Forecast":
     """Predicts the loss of one model, or of each model of a table, in nats per token.
 
@@ -230,6 +238,8 @@ def predict(
       n_shared_experts: Experts that every token uses.
       granularity: How many times narrower an expert is than a dense layer.
       n_embedding: Parameters of embedding and head among those given, which some laws do not count.
+      peak_learning_rate: A rate whose cost is told, by a law that was fitted with_rate.
+      batch_tokens: Tokens of its batches. Default: the best.
 
     Returns:
       The predictions: `columns`, a value for each model, and `table`, the models with these columns.
@@ -252,6 +262,8 @@ def predict(
         n_shared_experts=n_shared_experts,
         granularity=granularity,
         n_embedding=n_embedding,
+        peak_learning_rate=peak_learning_rate,
+        batch_tokens=batch_tokens,
     )
     return forecast.of_model(loaded, options)
 
@@ -288,7 +300,10 @@ def plan(
     mfu: float | Mapping[int, float] | str | None = None,
     dollars_per_hour: float | str | None = None,
     speeds: str | os.PathLike | None = None,
+    serve_tokens_per_second: float | str | None = None,
+    serve_batch: int | str = 64,
     grams_per_kwh: float | str | None = None,
+    task_map: "TaskMaps | str | os.PathLike | None" = None,
     verbose: bool = False,
 ) -> "Plan":
     """Plans the best model of a law within limits.
@@ -328,7 +343,11 @@ def plan(
       mfu: Model FLOPs utilisation of training: a number, or {n_experts: number}. Default: 0.4.
       dollars_per_hour: Price of one chip for an hour.
       speeds: With by="time": path of a table of your own speeds.
+      serve_tokens_per_second: Tokens per second to decode at least, all sequences of a batch together, on `devices`
+        chips of the kind of `chips`.
+      serve_batch: Sequences decoded at once, for `serve_tokens_per_second`.
       grams_per_kwh: CO2 of the electricity in grams a kWh, for `energy`.
+      task_map: Maps from loss to accuracies of tasks: those of `fit.tasks`, or their file.
       verbose: Whether the plan's text has all tables, costs and warnings.
 
     Returns:
@@ -371,7 +390,10 @@ def plan(
         mfu=mfu,
         dollars_per_hour=dollars_per_hour,
         speeds=speeds,
+        serve_tokens_per_second=serve_tokens_per_second,
+        serve_batch=serve_batch,
         grams_per_kwh=grams_per_kwh,
+        task_map=task_map,
         verbose=verbose,
     )
     return planning.plan(load(law), options)
@@ -403,6 +425,8 @@ def compare(
     mfu: float | Mapping[int, float] | str | None = None,
     dollars_per_hour: float | str | None = None,
     speeds: str | os.PathLike | None = None,
+    serve_tokens_per_second: float | str | None = None,
+    serve_batch: int | str = 64,
 ) -> "Comparison":
     """Compares what several laws answer to one budget, each against its own best dense model.
 
@@ -431,6 +455,9 @@ def compare(
       mfu: Model FLOPs utilisation of training: a number. Default: 0.4.
       dollars_per_hour: Price of one chip for an hour.
       speeds: With by="time": path of a table of your own speeds.
+      serve_tokens_per_second: Tokens per second to decode at least, all sequences of a batch together, on `devices`
+        chips of the kind of `chips`.
+      serve_batch: Sequences decoded at once, for `serve_tokens_per_second`.
 
     Returns:
       The answers: `laws`, one for each law; `infeasible`, laws without one; `agreement`, how far they lie apart.
@@ -466,6 +493,8 @@ def compare(
         mfu=mfu,
         dollars_per_hour=dollars_per_hour,
         speeds=speeds,
+        serve_tokens_per_second=serve_tokens_per_second,
+        serve_batch=serve_batch,
     )
     return comparison.compare([law_module.load(each, "laws") for each in laws or comparison.LAWS], options)
 
@@ -580,6 +609,53 @@ def speedup(
     if by not in BY:
         raise UserError(f"--by={by}: expected one of {', '.join(BY)}")
     return speedups.speedup(loaded, law_runs.read_runs(loaded, runs), seed, by)
+
+
+def tasks(
+    runs: object,
+    *,
+    tasks: Iterable[str] | str = ("acc_*",),
+    chance: Mapping[str, float] | str | None = None,
+    holdout: str | None = None,
+    bootstrap: int | str = 100,
+    seed: int | str = 0,
+    mix_corpora: bool = False,
+    verbose: bool = False,
+) -> "TaskMaps":
+    """Maps loss to the accuracies of tasks, and asks whether the number of experts shifts the maps.
+
+    Args:
+      runs: What `fit.read` takes, with loss and accuracies from 0 to 1.
+      tasks: Columns of accuracies: names, or patterns with * and ?.
+      chance: {task: accuracy of guessing}, where it is not known or known otherwise.
+      holdout: Runs that check the maps of the others: "largest-compute:3", "lowest-loss:10%", "column:NAME" or "none".
+        Default: the tenth of the largest compute.
+      bootstrap: Number of fits to resampled runs, for intervals.
+      seed: Seed of the resamples.
+      mix_corpora: Whether to fit runs of several texts together.
+      verbose: Whether the text has a table of all tasks.
+
+    Returns:
+      The maps: `tasks`, one for each task; `expect(loss)`, the accuracies of a model; `shift`, what E does at equal
+      loss; `held_out`, how well runs were predicted; `save(path)` writes what `fit.plan` takes as `task_map`.
+
+    Raises:
+      UserError: There is no such task, too few runs, or an accuracy that is no share.
+    """
+    from fit.data import table
+    from fit.task_maps import fit_maps
+    from fit.task_maps.options import TaskOptions
+
+    options = TaskOptions.parse(
+        tasks=tasks,
+        chance=chance,
+        holdout=holdout,
+        bootstrap=bootstrap,
+        seed=seed,
+        mix_corpora=mix_corpora,
+        verbose=verbose,
+    )
+    return fit_maps.fit_tasks(table.read(runs), options)
 
 
 def surface(runs: object, *, seed: int | str = 0) -> "Surfaces":

@@ -7,7 +7,8 @@ import helpers
 import numpy as np
 import pytest
 
-from benchmarks import extrapolation, mixture_laws
+from benchmarks import extrapolation, mixture_laws, tables, tasks, with_rate
+from benchmarks.tables import __main__ as tables_command
 
 
 def test_one_hot_dispatch_is_the_same_layer(tmp_path):
@@ -87,3 +88,61 @@ def test_the_floor_decides_a_power_law_through_three_anchors():
     predictions, measured = mixture_laws.marin_67b()
     assert measured == 2.256
     assert [round(predicted, 3) for _, predicted in predictions] == [2.176, 2.248, 2.295, 2.327]
+
+
+def test_the_papers_form_of_accuracies_is_fitted():
+    """Accuracies on floor + k exp(-rate loss) are continued, and cut at 1."""
+    losses = np.linspace(2.6, 4.5, 20)
+    runs = [dict(loss=loss, acc_x=0.25 + 3 * np.exp(-1.2 * loss)) for loss in losses]
+    predicted = tasks.exponential(runs, "acc_x", [2.4, 0.1])
+    assert predicted == pytest.approx([0.25 + 3 * np.exp(-1.2 * 2.4), 1.0], abs=1e-4)
+
+
+def test_gadres_runs_are_split_by_compute():
+    for text, n_runs, n_left_out in (("c4", 34, 5), ("refinedweb", 35, 6), ("redpajama", 35, 6)):
+        runs = tasks.gadre_runs(text)
+        assert len(runs) == n_runs and len(tasks.tasks_of(runs)) == 46
+        assert sum(tasks.flops(run) >= tasks.LARGEST for run in runs) == n_left_out
+        assert {f"acc_{task}" for task in tasks.SUBSET} < set(tasks.tasks_of(runs)) and len(tasks.SUBSET) == 17
+        assert all(0 <= run[task] <= 1 for run in runs for task in tasks.tasks_of(runs))
+
+
+def test_experts_cannot_shift_a_loss_against_itself():
+    """The control of Clark's runs: only the scores of other texts are shifted."""
+    shifts = {task.task: task.shift for task in tasks.clark_maps("S-Base", "loss_c4").tasks}
+    assert not shifts["acc_c4"].is_shifted and abs(shifts["acc_c4"].nats) < 1e-3
+    assert shifts["acc_lambada"].interval[0] > 0.005 and shifts["acc_pile"].interval[1] < -0.005
+
+
+def test_tables_without_a_licence_are_named_and_checked(tmp_path, capsys):
+    assert tables_command.main(["fetch"]) == 0
+    text = capsys.readouterr().out
+    source = tables.SOURCES["steplaw"]
+    assert source.repository in text and source.commit in text and all(sha in text for sha in source.files.values())
+    (file,) = source.files
+    (tmp_path / "data").mkdir()
+    assert tables_command.main(["fetch", "--name=steplaw", f"--clone={tmp_path}"]) == 2
+    assert "no such file; python -m benchmarks.tables fetch says how" in capsys.readouterr().err
+    (tmp_path / file).write_text("lr,bs\n")
+    with pytest.raises(tables.WrongTableError, match=f"SHA-256 [0-9a-f]*, expected {source.files[file]}"):
+        tables.table_path("steplaw", tmp_path, file)
+
+
+def test_rates_are_scored_against_the_best_run_of_each_cell():
+    """Near-optimal runs are averaged for the truth; the best run alone is the other answer."""
+    runs = dict(
+        n_active=np.full(4, 1e8),
+        n_tokens=np.full(4, 1e9),
+        peak_learning_rate=np.array([1e-3, 4e-3, 1e-2, 1.0]),
+        batch_tokens=np.full(4, 2.0**17),
+        loss=np.array([2.0, 2.004, 2.1, 7.0]),
+    )
+    (cell,) = with_rate.cells_of(runs)
+    assert np.exp(with_rate.best_of(runs, cell, 1.0)) == pytest.approx([2.0, 1e-3, 2**17])
+    assert np.exp(with_rate.best_of(runs, cell, with_rate.NEAR)) == pytest.approx([2.0, 2e-3, 2**17])
+    assert np.isnan(with_rate.best_of(runs, cell * 2, 1.0)).all()
+    best_run = np.array([[0.01, 0.5, 0.5], [np.nan] * 3])
+    errors = with_rate.Errors(best_run, best_run / 10, np.array([[True] * 3, [False] * 3]), np.full((2, 3), 0.4))
+    loss, rate = with_rate.lines([errors])[1:3]
+    assert loss.split() == ["ln", "loss", "1.00%", "(1.00%)", "0.10%", "(0.10%)", "50%", "20.00%"]
+    assert rate.split()[2:] == ["0.500", "(0.500)", "0.050", "(0.050)", "50%", "0.200"]

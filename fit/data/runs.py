@@ -54,6 +54,7 @@ class Runs:
       weights: how much each run counts in a fit, [n_runs].
       trunks: labels int [n_runs] of the runs that share an error, None where each stands for itself.
       shared_by: what shares an error, in words.
+      near: which runs lie near their best rate, boolean [n_runs]: intervals count them alone. None for all.
     """
 
     path: str
@@ -64,6 +65,7 @@ class Runs:
     weights: Any = None
     trunks: Array | None = None
     shared_by: str = "runs"
+    near: Array | None = None
 
     def __post_init__(self) -> None:
         ones = np.ones(len(self.loss))
@@ -132,6 +134,7 @@ def subset(runs: Runs, rows: Array) -> Runs:
         index=runs.index[rows],
         weights=runs.weights[rows],
         trunks=trunks,
+        near=None if runs.near is None else runs.near[rows],
     )
 
 

@@ -181,8 +181,12 @@ def _are_numbers(values: Array) -> Array:
     return np.isfinite(values) & (values >= smallest) & (values <= largest)
 
 
-def doubts(table: Table) -> list[str]:
-    """Sentences on what is suspicious in a table of runs that `check` lets pass."""
+def doubts(table: Table, crashed: bool = True) -> list[str]:
+    """Sentences on what is suspicious in a table of runs that `check` lets pass.
+
+    Args:
+      crashed: whether runs of a far too high loss are suspicious: not where rates are tried until training diverges.
+    """
     known = known_columns(table)
     sentences_found = [*_expert_doubts(table, known), *_token_doubts(table, known), *_flops_doubts(table, known)]
     correlation = loss_against_compute(known)
@@ -193,7 +197,7 @@ def doubts(table: Table) -> list[str]:
     return [
         *sentences_found,
         *(doubt.what for doubt in unit_doubts(table, known)),
-        *crashed_doubts(table, known),
+        *(crashed_doubts(table, known) if crashed else ()),
         *_repetition_doubts(table, known),
     ]
 

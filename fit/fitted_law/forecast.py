@@ -5,8 +5,10 @@ import dataclasses
 from fit.aliases import Json
 from fit.data.table import BOUNDS, DERIVED, Table
 from fit.errors import UserError
-from fit.fitted_law import summary
+from fit.fitted_law import summary, tuning_text
 from fit.fitted_law.law import Law
+from fit.fitted_law.tuning import BATCH, RATE
+from fit.fitted_law.tuning import BOUNDS as BOUNDS_OF_TUNING
 from fit.options import Options, number, whole
 from fit.results import NOT_IN_JSON, Result
 
@@ -27,6 +29,10 @@ class PredictOptions(Options):
     n_embedding: float | None = number(
         "Parameters of embedding and head among those given, which some laws do not count.", None, 0, 1e16
     )
+    peak_learning_rate: float | None = number(
+        "Also say what this rate costs; for a law fitted with --with_rate.", None, *BOUNDS_OF_TUNING[RATE]
+    )
+    batch_tokens: float | None = number("Tokens of its batches, for the same.", None, *BOUNDS_OF_TUNING[BATCH])
 
     def table(self, law: Law) -> Table:
         """The model as a table of one row. Raises UserError where the law reads a column that is not given."""
@@ -35,6 +41,10 @@ class PredictOptions(Options):
         model = {name: getattr(self, name) for name in ("n_active", "n_total", "n_tokens", "top_k", "granularity")}
         model["n_experts"] = self.n_experts or law.only_experts or 1
         model["n_shared_experts"] = self.n_shared_experts
+        for name in (RATE, BATCH):
+            model[name] = getattr(self, name)
+            if model[name] is not None and law.tuning is None:
+                raise UserError(f"--{name}: --law={law.name} has no best rates; fit it with fit law --with_rate")
         if self.n_embedding is not None and not law.counts_embedding:
             for name in ("n_active", "n_total"):
                 if model[name] is not None:
@@ -99,7 +109,11 @@ def of_model(law: Law, options: PredictOptions) -> Forecast:
     outside = columns["outside_fitted_range"][0]
     if outside:
         warnings.append(f"outside the fitted range: {outside}")
-    return _forecast(law, table, columns, warnings, summary.in_lines(law, columns))
+    text = summary.in_lines(law, columns)
+    if law.tuning:
+        model = {name: getattr(options, name) for name in (RATE, BATCH) if getattr(options, name) is not None}
+        text = "\n".join([text, *tuning_text.lines_of_model(law.tuning, columns, model)])
+    return _forecast(law, table, columns, warnings, text)
 
 
 def of_table(law: Law, table: Table) -> Forecast:

@@ -25,6 +25,7 @@ from fit.data.runs import unlikely
 from fit.errors import UserError
 from fit.fitted_law import law_check
 from fit.fitted_law.table_architecture import mixture_of
+from fit.fitted_law.tuning import Tuning
 from fit.form import Form, Reduced
 from fit.laws import FORMS, PRESETS
 from fit.messages import sentences
@@ -49,6 +50,7 @@ class Law:
       record: all that stands in the file.
       models: what is known of the models that the law was fitted to, as models.py lists it; None where unknown.
       warning: a sentence on what is known against this law beyond its runs; "" for none.
+      tuning: the best rate and batch of a model; None for a law that was fitted without them.
       draws: the bootstrap's coefficients by name, each [n_draws]; None without a bootstrap.
       percentiles: the ends of the bootstrap's intervals.
       noise: standard deviation of a new run's log loss around the law, on a trunk of its own; None where not known.
@@ -74,6 +76,7 @@ class Law:
         record = self.record
         self.models: dict[str, Any] = collections.defaultdict(lambda: None, record.get("models") or {})
         self.warning: str = record.get("warning") or ""
+        self.tuning: Tuning | None = Tuning.of(record)
         bootstrap = record.get("bootstrap") or {}
         draws = np.array(bootstrap.get("draws", ()), float).T
         self.draws: dict[str, Array] | None = dict(zip(self.form.names, draws, strict=False)) if bootstrap else None

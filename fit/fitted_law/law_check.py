@@ -9,6 +9,8 @@ null:
   bootstrap  draws [n_draws, n_coefficients], percentiles, form, by; beyond: training_flops, drift [n_draws]
              (Law.log_change); forms: {form: how many draws} where they are of two, additive ones with k = 1
 
+  rates      the best rates and batches, as tuning.py lists them
+
 and what else SECTIONS names.
 """
 
@@ -24,6 +26,7 @@ import numpy as np
 from fit.aliases import Json
 from fit.data.table import BOUNDS
 from fit.errors import UserError
+from fit.fitted_law import tuning
 from fit.fitted_law.config_fields import FIELDS as CONFIG_FIELDS
 from fit.fitted_law.models import is_literal
 from fit.form import Form
@@ -40,6 +43,7 @@ VERSION = 1  # of law.json; one that names none is of this
 ERRORS = ("runs", "rmse_nats", "mean_relative_error", "max_relative_error")  # of fitted runs, of those held out
 NUMBERS = {"fitted": ERRORS, "held_out": ERRORS, "separate_fitted": ERRORS[:2], "separate_held_out": ERRORS[:2]}
 NUMBERS |= {"starts": ("tried", "within_1_percent")}  # what a section must hold, where the law.json has it
+RATES = "coefficients, reference, runs, near and draws as fit law --with_rate writes them"
 LARGEST = 1e100  # of a coefficient: products of a few must stay finite
 MOST_EXPERTS = 64  # numbers of experts that a law names; a plan asks each of them
 MOST_COUNT = 10**18  # of words or tokens
@@ -123,6 +127,7 @@ def _fields(record: Json, form: Form) -> Iterator[tuple]:
     yield "runs.ranges", ranges, dict, "an object"
     for name, ends in (ranges or {}).items():
         yield f"runs.ranges.{name}", ends, _rising, "two rising numbers"
+    yield "rates", record.get("rates"), functools.partial(_are_rates, bootstrap=record.get("bootstrap")), RATES
     bootstrap = record.get("bootstrap")
     if bootstrap:
         draws, ends, way = (bootstrap.get(name) or "missing" for name in ("draws", "percentiles", "form"))
@@ -184,6 +189,31 @@ def _are_drifts(value: Any, draws: Any) -> bool:
     if not _positive(value, "training_flops") or not _numbers(value.get("drift"), 1):
         return False
     return len(value["drift"]) == len(draws)
+
+
+def _are_rates(value: Any, bootstrap: Any) -> bool:
+    """Whether tuning.py can read this: its coefficients, a reference of their exponents, and a draw for each of the
+    law's own."""
+    if not isinstance(value, dict) or not isinstance(value.get("reference"), dict):
+        return False
+    coefficients = value.get("coefficients")
+    reference = value["reference"]
+    if not isinstance(coefficients, dict) or not all(map(_is_coefficient, coefficients.values())):
+        return False
+    expected = tuning.names(reference, "batch" in coefficients)
+    is_complete = list(coefficients) == expected and set(reference) <= set(tuning.OF_MODELS)
+    is_positive = _positive(coefficients, *(name for name in tuning.POSITIVE if name in expected))
+    if not (is_complete and is_positive and _positive(reference, *reference)):
+        return False
+    if not all(_count(value.get(name)) for name in ("runs", "near")):
+        return False
+    draws = value.get("draws")
+    if draws is None:
+        return not bootstrap
+    is_drawn = isinstance(bootstrap, dict) and _are_draws(draws, len(expected))
+    if not is_drawn or len(draws) != len(bootstrap.get("draws") or ()):
+        return False
+    return all(min(row[expected.index(name)] for row in draws) > 0 for name in tuning.POSITIVE if name in expected)
 
 
 def _is_growth(value: Any) -> bool:

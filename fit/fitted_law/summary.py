@@ -10,7 +10,7 @@ from fit.aliases import Json
 from fit.data import sense
 from fit.data.runs import unlikely
 from fit.data.table import Table
-from fit.fitted_law import models
+from fit.fitted_law import models, tuning_text
 from fit.fitted_law.law import NAMES, Law, in_words, load
 from fit.fitted_law.law_check import LEVEL, WAYS_OF_DRAWING
 
@@ -28,6 +28,7 @@ def built_in_laws() -> Iterator[str]:
 def summary(record: Json) -> Iterator[str]:
     """Lines for people: how the fit went, by what the record of a law.json holds of it."""
     yield from _fit_lines(record)
+    yield from tuning_text.lines_of_fit(record)
     yield from _error_lines(record)
     yield from _noise_lines(record)
     yield from _interval_lines(record)
@@ -227,8 +228,8 @@ def predict(law: Law, table: Table) -> Json:
 
     Returns:
       {columns, warnings}. columns: lists with a value for each row: predicted_loss; with bootstrap draws law_loss_low
-      and law_loss_high, and where the law knows its noise predicted_loss_low and _high of a new run; and
-      outside_fitted_range, in words.
+      and law_loss_high, and where the law knows its noise predicted_loss_low and _high of a new run; the columns of
+      tuning_text.columns_of where the law has best rates; and outside_fitted_range, in words.
 
     Raises:
       UserError: for a value that no model has.
@@ -245,6 +246,8 @@ def predict(law: Law, table: Table) -> Json:
             columns |= dict(predicted_loss_low=low.tolist(), predicted_loss_high=high.tolist())
         low, high = law.predict_interval(new_run=False, **values)
         columns |= dict(law_loss_low=low.tolist(), law_loss_high=high.tolist())
+    if law.tuning:
+        columns |= tuning_text.columns_of(law.tuning, table)
     inside = law.inside(**values)
     columns["outside_fitted_range"] = [
         "" if inside[i] else in_words(law.extrapolation(**{name: column[i] for name, column in values.items()}))

@@ -1,6 +1,8 @@
 """A law fitted to a table of runs, and several forms compared on it: what `fit law` and `fit.law` do."""
 
+import functools
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fit.aliases import Json
@@ -40,7 +42,9 @@ def fit_law(runs: Table, options: FitOptions, quiet: bool = True) -> Law:
         from fit.fitting import fitting, forms, solvers
 
         with solvers.compilation_cache():
-            if options.forms:
+            if options.with_rate:
+                record = _record_with_rates(runs, options, settings)
+            elif options.forms:
                 form = forms.with_prior(options.forms[0], options.prior)
                 record = fitting.record_of(fitting.fit_table(runs, form, settings(form)))
             else:
@@ -49,6 +53,21 @@ def fit_law(runs: Table, options: FitOptions, quiet: bool = True) -> Law:
     chosen = FORMS[record["form"]]
     coefficients = {name: float(record["coefficients"][name]) for name in chosen.names}
     return Law("the fitted law", chosen, coefficients, record)
+
+
+def _record_with_rates(runs: Table, options: FitOptions, settings: Callable[[Form], "Settings"]) -> Json:
+    """The record of a law that is fitted together with the best rates and batches of its runs.
+
+    Raises UserError as fit_law.
+    """
+    from fit.fitting import fitting, forms, rated
+
+    if options.forms:
+        form = rated.rated_form(forms.with_prior(options.forms[0], options.prior), runs)
+        record = fitting.record_of(fitting.fit_table(runs, form, settings(form.base)))
+    else:
+        record = forms.fit_best(runs, settings, options.prior, functools.partial(rated.rated_form, table=runs))
+    return rated.split_record(record, runs)
 
 
 def compare_forms(runs: Table, options: FitOptions, quiet: bool = True) -> Json:

@@ -18,11 +18,15 @@ TRANSITION_NATS = 0.05
 GROUPED = 0.85
 
 
-def table_warnings(form: Form, runs: Runs) -> list[str]:
+def table_warnings(form: Form, runs: Runs, crashed: bool = True) -> list[str]:
     """Sentences about runs of odd sizes, and about mixtures among those of a law that does not read the number of
-    experts."""
+    experts.
+
+    Args:
+      crashed: as sense.doubts takes it.
+    """
     table = runs.table
-    warnings = [f"{runs.path}: {doubt}" for doubt in sense.doubts(table)]
+    warnings = [f"{runs.path}: {doubt}" for doubt in sense.doubts(table, crashed)]
     warnings += transition(runs)
     if not set(OF_EXPERTS) & set(form.columns) and "n_experts" in table:
         experts = table.numbers("n_experts")

@@ -10,7 +10,7 @@ from fit.aliases import Array, Json
 from fit.data.runs import ROLLING, Runs, corpora, errors, read_runs, split
 from fit.data.table import Table
 from fit.fitted_law import law_check, models
-from fit.fitting import rolling, search, solvers, uncertainty
+from fit.fitting import rated, rolling, search, solvers, uncertainty
 from fit.fitting.fit_warnings import plan_warnings, table_warnings
 from fit.fitting.noise import noise_of
 from fit.fitting.problem import Problem, Settings, prepare
@@ -60,10 +60,15 @@ def fit_table(path: str | Table, form: Form, settings: Settings) -> FittedLaw:
       UserError: where the table cannot be read or the runs cannot determine the law.
     """
     runs = read_runs(path, form.columns, settings.mix_corpora)
-    warnings = table_warnings(form, runs)
+    warnings = table_warnings(form, runs, crashed=not isinstance(form, rated.RatedForm))
     train, validation = split(runs, settings.holdout, settings.weights, settings.bootstrap_by)
     decay_default = settings.weight_decay is None and len(train) <= FEW_RUNS
-    fit, problem = fit_by_default(form, train, settings)
+    if isinstance(form, rated.RatedForm):
+        fit, problem = fit_by_default(form, rated.first_weights(form, train), settings)
+        fit, problem = rated.reweighted(fit, problem, train.weights)
+        warnings += rated.warnings(form, fit.params, problem.runs)
+    else:
+        fit, problem = fit_by_default(form, train, settings)
     if settings.select == "rmse":
         fit = _with_least_rmse(fit, train, validation)
     return FittedLaw(runs, validation, fit, problem, decay_default, warnings)
@@ -100,6 +105,7 @@ def record_of(law: FittedLaw, steps: list[Json] | None = None) -> Json:
     settings = problem.settings
     form = fit.form
     train = problem.runs
+    near = rated.near_part(problem).runs
     record = dict(
         version=law_check.VERSION,
         form=form.name,
@@ -108,7 +114,7 @@ def record_of(law: FittedLaw, steps: list[Json] | None = None) -> Json:
         settings=_settings_record(law),
         runs=described(law.runs, train, form),
         models=models.from_table(law.runs.table, train.index),
-        fitted=errors(form.log_loss(fit.params, train.columns), train),
+        fitted=errors(form.log_loss(fit.params, near.columns), near),
         held_out=errors(form.log_loss(fit.params, validation.columns), validation) if len(validation) else None,
         starts=dict(
             tried=fit.tried,
@@ -119,6 +125,8 @@ def record_of(law: FittedLaw, steps: list[Json] | None = None) -> Json:
         versions={name: importlib.metadata.version(name) for name in solvers.PACKAGES}
         | {"python": platform.python_version()},
     )
+    if isinstance(form, rated.RatedForm):
+        record["rates"] = dict(reference=form.reference, runs=len(train), near=len(near))
     if steps is None and settings.holdout == ROLLING:
         steps = rolling.rolling(uncertainty.sampled(problem))
     certainty = uncertainty.uncertainty_of(problem, fit)
@@ -153,6 +161,8 @@ def _settings_record(law: FittedLaw) -> Json:
     record |= dict(bootstrap_by=settings.bootstrap_by, weights=settings.weights or "none")
     if prior and prior.record:
         record["prior"] = prior.record
+    if isinstance(law.fit.form, rated.RatedForm):
+        record["with_rate"] = True
     return record
 
 
@@ -178,7 +188,7 @@ def fit_by_default(form: Form, runs: Runs, settings: Settings) -> tuple[search.F
     if few or form.prior:
         rounds = VARIANCE_ROUNDS if len(runs) <= search.SEARCH_RUNS else 1
     for _ in range(rounds):
-        variance = float(noise_of(problem, fit.params, shared=False).run ** 2)
+        variance = float(noise_of(rated.near_part(problem), fit.params, shared=False).run ** 2)
         if few:
             decay = float(np.clip(DECAY_PER_VARIANCE * variance, SMALLEST_DECAY, LARGEST_DECAY))
         fit, problem = _fit_again(fit, problem, decay, variance if form.prior else 0.0)

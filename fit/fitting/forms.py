@@ -51,7 +51,17 @@ class _Draws(NamedTuple):
     coupled: int
 
 
-def fit_best(table: Table, settings_of: Callable[[Form], Settings], prior: Law | str | None = None) -> Json:
+def _as_it_is(form: Form) -> Form:
+    """The form itself."""
+    return form
+
+
+def fit_best(
+    table: Table,
+    settings_of: Callable[[Form], Settings],
+    prior: Law | str | None = None,
+    complete: Callable[[Form], Form] = _as_it_is,
+) -> Json:
     """Fits both forms to the runs of a table.
 
     A law as prior makes the choice of the form by its k, or lack of one; so does a k that is fixed.
@@ -59,6 +69,7 @@ def fit_best(table: Table, settings_of: Callable[[Form], Settings], prior: Law |
     Args:
       settings_of: the Settings for a Form.
       prior: as law_prior.with_prior takes it; None for the population's.
+      complete: makes of a form with its prior the one that is fitted, such as that with learning rates.
 
     Returns:
       The record that law.json holds: of the coupled law, or of the additive one written as the coupled one with k = 1.
@@ -75,13 +86,13 @@ def fit_best(table: Table, settings_of: Callable[[Form], Settings], prior: Law |
     if isinstance(prior, Law):
         form = with_law_prior(coupled if prior.form.shares else additive, prior)
         why = f"the law {prior.name}, to which its exponents are drawn, has {'a' if form.shares else 'no'} k"
-        return _single(fitting.fit_table(table, form, _weighted(settings_of(form))), why)
+        return _single(fitting.fit_table(table, complete(form), _weighted(settings_of(form))), why)
     settings = settings_of(coupled)
-    coupled = with_prior(coupled, prior)
+    coupled = complete(with_prior(coupled, prior))
     if "k" in dict(settings.fix):
         return _single(fitting.fit_table(table, coupled, _weighted(settings)), "k is held at a value")
     # the additive law as it is published: no prior and all runs alike, unless the user asks for other weights
-    additive_law = fitting.fit_table(table, additive, settings)
+    additive_law = fitting.fit_table(table, complete(additive), settings)
     try:
         coupled_law = fitting.fit_table(table, coupled, _weighted(settings))
     except UserError:  # too few distinct runs

@@ -102,9 +102,15 @@ class FitOptions(Options):
     percentiles: tuple[float, float] = option("list", "Ends of the bootstrap's intervals.", (10.0, 90.0), _percentiles)
     seed: int = whole("Seed of the starts and of the bootstrap.", 0)
     mix_corpora: bool = switch("Fit runs of several corpora together.")
+    with_rate: bool = switch(
+        "Fit the best learning rate and batch of each model, and what others cost, together with the law: the table "
+        "has runs of a model at several peak_learning_rate and, for the batch, batch_tokens."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.with_rate and str(self.starts) == "paper":
+            raise UserError("--starts=paper: the published grid has no learning rates; leave it out with --with_rate")
         typed = ",".join(self.form or ())
         if self.form is not None and not (self.form and set(self.form) <= set(FORMS)):
             raise UserError(f"--form={typed}: expected one or more of {', '.join(FORMS)}")
@@ -112,6 +118,8 @@ class FitOptions(Options):
         of_a_single_form = [f"--{name}" for name in self.changed(*OF_A_SINGLE_FORM)]
         if rolling:
             of_a_single_form.append("--holdout=compute:rolling")
+        if self.with_rate:
+            of_a_single_form.append("--with_rate")
         if len(self.forms) > 1 and of_a_single_form:
             raise UserError(f"--form={typed}: {of_a_single_form[0]} is for a single form")
         if self.select == "rmse" and (rolling or self.holdout == "none"):

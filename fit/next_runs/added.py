@@ -27,7 +27,18 @@ CLOSE = 1e-9
 SHARED = ("corpus_fingerprint", "vocab_size", "width_per_block", "seq_len", "final_norm")
 FIRST = ("n_active", "n_total", "n_tokens", "n_experts", "loss")  # columns of a new table, before the others
 # settings of a fit that the next fit takes over as they are
-SETTINGS = ("huber_delta", "reduction", "solver", "seed", "fix", "holdout", "select", "bootstrap_by", "weights")
+SETTINGS = (
+    "huber_delta",
+    "reduction",
+    "solver",
+    "seed",
+    "fix",
+    "holdout",
+    "select",
+    "bootstrap_by",
+    "weights",
+    "with_rate",
+)
 
 
 def runs_of(source: str, table: Table | None) -> list[Json]:

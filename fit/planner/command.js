@@ -35,6 +35,10 @@ function flagsOf(state, { law, shape, limits, experts, chips, memory_gb, devices
   }
   add("memory_gb", memory_gb);
   add("devices", devices, 1);
+  if (limits.serving) {
+    add("serve_tokens_per_second", limits.serving.tokens_per_second);
+    add("serve_batch", limits.serving.batch, 64);
+  } else if (chips && chips.serve_batch > 1) add("serve_batch", chips.serve_batch, 64);
   add("bytes_per_parameter", limits.bytes_per_parameter, 2);
   add("kv_tokens", limits.kv_tokens, 0);
   add("bytes_per_kv_element", limits.bytes_per_kv_element, 2);

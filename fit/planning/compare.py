@@ -15,13 +15,13 @@ import numpy as np
 from fit.aliases import Array, Floats, Json
 from fit.errors import UserError
 from fit.fitted_law.law import Law, load
-from fit.planning import agreement, by_time, compare_text, leverage, optimum, plan_warnings, target
+from fit.planning import agreement, by_time, compare_text, cost, leverage, optimum, plan_warnings, target
 from fit.planning.by_time import ByTime
 from fit.planning.comparison import Comparison, DenseAnswer, LawAnswer, NoAnswer, ReferenceAnswer
 from fit.planning.constraints import Constraints
 from fit.planning.memory import STATE
 from fit.planning.options import BudgetOptions
-from fit.planning.results import ClockComparison, Speed
+from fit.planning.results import ClockComparison, Serving, Speed
 from fit.shape.architecture import JSON_NAMES, Architecture, training_flops
 from fit.shape.reference_model import PublishedModel
 
@@ -176,6 +176,7 @@ def answer(law: Law, question: Question) -> LawAnswer | NoAnswer:
     speed = clock = like = None
     if question.by_time:
         speed, clock = _by_the_clock(law, architecture, constraints, model, numbers)
+    memory_bytes = float(constraints.memory(architecture, model["d_model"], e))
     if question.reference:
         like = _reference_answer(question.reference, law, e, architecture, constraints)
     return LawAnswer(
@@ -190,7 +191,7 @@ def answer(law: Law, question: Question) -> LawAnswer | NoAnswer:
         shared=architecture.shared,
         used=architecture.active_width,
         size_bound=str(best.solved.size_bound[best.index]),
-        memory_bytes=float(constraints.memory(architecture, model["d_model"], e)),
+        memory_bytes=memory_bytes,
         chose_experts=law.knows_experts and not law.fixes_experts,
         at_edge=plan_warnings.is_best_at_edge(law, experts, e),
         not_bounded=e == max(experts) and plan_warnings.not_bounded(law, architecture, constraints),
@@ -201,9 +202,19 @@ def answer(law: Law, question: Question) -> LawAnswer | NoAnswer:
         dense=_dense(law, question, constraints, model["loss"]),
         speed=speed,
         clock=clock,
+        serving=_serving(architecture, constraints, model, memory_bytes),
         like=like,
         explicit=("like",) if question.reference else (),
     )
+
+
+def _serving(architecture: Architecture, constraints: Constraints, model: Json, memory_bytes: float) -> Serving | None:
+    """How fast the chips serve a law's best model; None without chips."""
+    if constraints.chips is None:
+        return None
+    served = constraints.served(architecture, model["d_model"], model["n_experts"])
+    routed_experts = float(architecture.routed_experts(model["n_experts"]))
+    return cost.serving_of(served, memory_bytes, routed_experts, constraints.chips)
 
 
 def _by_the_clock(

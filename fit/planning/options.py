@@ -10,8 +10,10 @@ from fit.messages import sentences
 from fit.options import Options, choice, experts, number, numbers, switch, text, unchecked, whole
 from fit.planning import cost, memory, mesh, startable
 from fit.planning.constraints import CHIPS, ROOM, Chips, Constraints, Mesh
+from fit.planning.serving import BATCHES, Requirement, ServingChips
 from fit.shape.architecture import PAPER, Architecture
 from fit.shape.reference_model import PUBLISHED, PublishedModel, read
+from fit.task_maps.maps import TaskMaps
 
 BY = ("flops", "time")
 SHAPES = ("hardware", "paper")
@@ -105,6 +107,11 @@ class BudgetOptions(ShapeOptions):
     )
     max_tokens: float | None = number("Training tokens available.", least=1, below=sentences.LESS_THAN_A_TOKEN)
     devices: int = whole("Devices that share weights and cache.", 1, least=1)
+    serve_tokens_per_second: float | None = number(
+        "Tokens per second to decode at least, all sequences of a batch together, on --devices chips of the kind of "
+        "--chips."
+    )
+    serve_batch: int = whole("Sequences decoded at once, for --serve_tokens_per_second.", BATCHES[-1], least=1)
     experts: tuple[int, ...] | None = experts("Numbers of experts allowed. Default: those fitted.")
 
     def __post_init__(self) -> None:
@@ -186,13 +193,13 @@ class BudgetOptions(ShapeOptions):
           UserError: The kind is unknown, or the MFU is no MFU or leaves out one of `experts`.
         """
         if self.chips is None:
-            needs_chips = self.changed("hours", "dollars_per_hour", "mfu")
+            needs_chips = self.changed("hours", "dollars_per_hour", "mfu", "serve_tokens_per_second", "serve_batch")
             if needs_chips:
                 raise UserError(sentences.NEEDS_CHIPS.format(flag=needs_chips[0]))
             return None
         kind, count = _kind_and_count(self.chips)
         mfu = cost.MFU if self.mfu is None else cost.mfu_of(self.mfu, experts)
-        return Chips(kind, count, mfu, self.dollars_per_hour, self.devices, room=ROOM)
+        return Chips(kind, count, mfu, self.dollars_per_hour, self.devices, room=ROOM, serve_batch=self.serve_batch)
 
     def constraints(self, experts: tuple[int, ...] = ()) -> Constraints:
         """The constraints of plans for these numbers of experts. Hours become the FLOPs of the chips, unless by
@@ -209,6 +216,10 @@ class BudgetOptions(ShapeOptions):
         )
         if self.memory_gb is not None:
             constraints = dataclasses.replace(constraints, memory_bytes=self.memory_gb * 1e9 * self.devices)
+        if self.serve_tokens_per_second is not None and chips is not None:
+            serving_chips = ServingChips(chips.kind, self.devices)
+            serving = Requirement(self.serve_tokens_per_second, self.serve_batch, serving_chips)
+            constraints = dataclasses.replace(constraints, serving=serving)
         if self.hours is not None and chips is not None:
             budget = sentences.HOURS_BUDGET.format(hours=self.hours, chips=self.chips)
             flops = chips.flops(self.hours) if self.by == "flops" else self.flops
@@ -252,6 +263,9 @@ class PlanOptions(BudgetOptions):
     )
     grams_per_kwh: float | None = number(
         "CO2 of the electricity in grams a kWh, for the energy of the training on --chips.", least=0
+    )
+    task_map: TaskMaps | str | None = unchecked(
+        "Maps from loss to accuracies of tasks, by fit tasks --out: what the model is expected to reach."
     )
     verbose: bool = switch("Also print tables by number of experts, costs, draws, exact counts and all warnings.")
 

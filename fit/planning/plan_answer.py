@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from fit.fitted_law import ledger
 from fit.messages import sentences
 from fit.messages.units import say
-from fit.planning import by_time, cost, plan_text, verdict
+from fit.planning import by_time, cost, expected_tasks, plan_text, verdict
 from fit.planning.results import Bootstrap, Buildable, BuildableCost, Cost, Energy, Optimum, Plan, TrainingChips
 from fit.shape.chips import CHIPS
 
@@ -29,9 +29,14 @@ IN_OTHER_WORDS = (
 URGENT = (sentences.STEP_TOO_LARGE, sentences.MESH_UNEVEN, sentences.SENDS_LONGER)
 
 
+def sentences_of(plan: Plan) -> list[str]:
+    """The ten lines or so of a plan, before they are wrapped."""
+    return [*_answer(plan), *_warnings(plan), *_next(plan)]
+
+
 def text(plan: Plan) -> str:
     """A plan in ten lines or so."""
-    return "\n".join(_wrapped([*_answer(plan), *_warnings(plan), *_next(plan)]))
+    return "\n".join(_wrapped(sentences_of(plan)))
 
 
 def verbose(plan: Plan) -> str:
@@ -52,6 +57,8 @@ def _answer(plan: Plan) -> Iterator[str]:
     if plan.like is not None:
         yield from _reference_model(plan)
     yield _price(plan)
+    if "serve_tokens_per_second" in plan.constraints:
+        yield _serve(plan)
     if plan.energy:
         yield _energy(plan.energy)
     if plan.clock:
@@ -62,6 +69,8 @@ def _answer(plan: Plan) -> Iterator[str]:
         yield from _mesh(built)
         yield _rate(built)
         yield _batch(built)
+    if plan.tasks:
+        yield expected_tasks.answer(plan)
     yield _how_sure(plan)
     yield _beyond(plan)
 
@@ -115,6 +124,21 @@ def _price_on_chips(plan: Plan, model: Optimum | Buildable, cost: Cost, chips: T
     if mesh and mesh.device_memory is not None:
         yield say(sentences.SHORT_DEVICE, **mesh)
     yield say(sentences.SHORT_SERVED, **{**model, **cost})
+
+
+def _serve(plan: Plan) -> str:
+    """How fast the model decodes, where the plan had to meet a speed."""
+    model = plan.buildable or plan.best
+    assert model.cost is not None and plan.chips is not None
+    serving = model.cost.serving
+    decoding = serving.at(plan.constraints["serve_batch"])
+    return say(
+        sentences.SHORT_SERVE,
+        **{**serving, **decoding},
+        wanted=plan.constraints["serve_tokens_per_second"],
+        kind=plan.chips.kind,
+        prefill=serving.prefill_tokens_per_second,
+    )
 
 
 def _mfu_of(model: Optimum | Buildable, mfu: float | dict[int, float]) -> float:

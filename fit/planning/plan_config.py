@@ -70,6 +70,9 @@ def source(law: Law, plan: Plan, base: str | None = None) -> str:
     if not is_pretrain:
         warmup = f"min(config.optimizer.warmup_tokens, {built.n_tokens // WARMUP:_})"
         body += ["# a third of the run at most", f"config.optimizer.warmup_tokens = {warmup}"]
+    if law.tuning and is_recipes_own and not is_pretrain and built.learning_rate:
+        begin = f"import math\n\n{begin}"
+        body += [f"# {built.learning_rate_from}", *_one_rate(built.learning_rate)]
     body += _predicted(plan, built)
     body.append("return config")
     head = f'"""{_docstring(plan, built, base)}"""\n\n{begin}\n\n\ndef get_config():\n'
@@ -109,6 +112,15 @@ def _on_chips(built: Buildable, cost: BuildableCost, chips: TrainingChips, has_b
     lines.append(f"config.mesh.expert = {mesh.expert}")
     lines.append(f"config.mesh.model = {mesh.model}")
     return [*lines, f"config.remat = {mesh.remat!r}"]
+
+
+def _one_rate(peak: float | None) -> list[str]:
+    """Lines that set the peak learning rate to a number."""
+    return [
+        f"config.optimizer.lr_law.constant = math.log({peak!r})",
+        "config.optimizer.lr_law.n_active = 0.0",
+        "config.optimizer.lr_law.n_experts = 0.0",
+    ]
 
 
 def _ramp(batch_tokens: list[list[int]]) -> str:
@@ -170,9 +182,7 @@ def _published_recipe(law: Law, built: Buildable) -> tuple[list[str], list[str]]
         f"# {batch}",
         f"config.batch_tokens = ({_ramp(built.batch_tokens)},)",
         f"# one peak rate: {rate}",
-        f"config.optimizer.lr_law.constant = math.log({built.learning_rate!r})",
-        "config.optimizer.lr_law.n_active = 0.0",
-        "config.optimizer.lr_law.n_experts = 0.0",
+        *_one_rate(built.learning_rate),
         f"config.optimizer.warmup_tokens = {built.warmup_tokens:_}",
     ]
     return imported, lines

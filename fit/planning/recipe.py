@@ -13,6 +13,7 @@ from fit.aliases import Json
 from fit.equal_flops import learning_rate
 from fit.fitted_law import models
 from fit.fitted_law.law import Law, load
+from fit.fitted_law.tuning import Estimate, Tuning
 from fit.messages import sentences
 from fit.messages.units import say
 from fit.planning import rates
@@ -202,17 +203,23 @@ def _of_the_runs(law: Law, model: Model, n_tokens: float, base: str | None, over
     rate, source = peak_learning_rate(law, base, model.n_active, model.n_experts)
     rate_range = None
     batches = None
-    if rate is not None:
-        rate_range = rate / rates.NEAR_OPTIMAL, rate * rates.NEAR_OPTIMAL
+    batch_source = sentences.BATCH_OF_RUNS
     if base == PAPERS_CONFIG:
         batches = tuple(step for step in BATCH_RAMP if step[0] < n_tokens)
+    if law.tuning:
+        batch = batches[-1][1] if batches else None
+        rate, source = _fitted_rate(law.tuning, model, n_tokens, batch)
+        if batches is None:
+            batch_source = _fitted_batch(law.tuning, model, n_tokens)
+    if rate is not None:
+        rate_range = rate / rates.NEAR_OPTIMAL, rate * rates.NEAR_OPTIMAL
     return Recipe(
         base_config=base,
         overrides=overrides,
         sequence=law.models["seq_len"] or SEQUENCE,
         batch_tokens=batches,
         batch_range=None,
-        batch_source=sentences.BATCH_OF_RUNS,
+        batch_source=batch_source,
         warmup_tokens=None,
         learning_rate=rate,
         learning_rate_range=rate_range,
@@ -247,34 +254,76 @@ def peak_learning_rate(law: Law, base: str | None, n_active: float, n_experts: f
     return float(learning_rate.predict(coefficients, n_active, n_experts)), origin
 
 
+def _fitted_rate(tuning: Tuning, model: Model, n_tokens: float, batch_tokens: float | None) -> tuple[float, str]:
+    """(peak learning rate, its origin with its interval) by the optima that were fitted with the law.
+
+    Args:
+      batch_tokens: of the largest batch; None for the best.
+    """
+    best = tuning.rate(batch_tokens, n_active=model.n_active, n_tokens=n_tokens, n_experts=model.n_experts)
+    return best.value, sentences.RATE_FITTED + _interval(tuning, best, "{low:.2g} to {high:.2g}")
+
+
+def _fitted_batch(tuning: Tuning, model: Model, n_tokens: float) -> str:
+    """The best batch by the optima that were fitted with the law, in words; that of the runs where they have one."""
+    best = tuning.batch(n_active=model.n_active, n_tokens=n_tokens, n_experts=model.n_experts)
+    if best is None:
+        return sentences.BATCH_OF_RUNS
+    size = say(sentences.BATCH_FITTED, tokens=best.value)
+    return size + _interval(tuning, best, "{low:amount} to {high:amount}")
+
+
+def _ends(best: Estimate) -> tuple[float, float, float]:
+    """An optimum and the ends of its interval; of a law without draws those that are near-optimal by other laws."""
+    if best.low is None or best.high is None:
+        return best.value, best.value / rates.NEAR_OPTIMAL, best.value * rates.NEAR_OPTIMAL
+    return best.value, best.low, best.high
+
+
+def _interval(tuning: Tuning, best: Estimate, ends: str) -> str:
+    """The interval of an optimum in words; "" for a law without draws."""
+    if best.low is None or best.high is None:
+        return ""
+    low, high = tuning.percentiles
+    return say(sentences.IN_CASES, ends=say(ends, low=best.low, high=best.high), share=high - low)
+
+
 def _of_published_models(law: Law, model: Model, n_tokens: float) -> Recipe:
     """configs/pretrain.py, with rate and batch by published laws."""
     run = rates.run_of(model, n_tokens, PRETRAIN_SEQUENCE)
     rate, lowest_rate, highest_rate = rates.learning_rate(run)
     batch, lowest_batch, highest_batch = rates.batch_tokens(run)
+    model_columns = dict(n_active=model.n_active, n_tokens=n_tokens, n_experts=model.n_experts)
+    best_batch = law.tuning.batch(**model_columns) if law.tuning else None
+    if best_batch:
+        batch, lowest_batch, highest_batch = _ends(best_batch)
     batches = _ramp(batch, n_tokens)
     instead = say(sentences.INSTEAD, **law.models) if law.models["seq_len"] else ""
     laws = tuple(_law_row(rate_law, run) for rate_law in rates.laws_for(run))
     names = _joined([row["law"] for row in laws])
+    rate_source = names
+    extrapolation = max(row["extrapolation"] for row in laws)
+    doubts = [*_disagreements("learning_rate", laws), *_disagreements("batch_tokens", laws)]
+    if law.tuning:
+        rate, lowest_rate, highest_rate = _ends(law.tuning.rate(batches[-1][1], **model_columns))
+        rate_source = sentences.RATE_OF_THIS_LAW
+        extrapolation = beyond(law, model, n_tokens)
+        doubts = [] if best_batch else _disagreements("batch_tokens", laws)
     return Recipe(
         base_config=PRETRAIN_CONFIG,
         overrides={},
         sequence=PRETRAIN_SEQUENCE,
         batch_tokens=batches,
         batch_range=(lowest_batch, highest_batch),
-        batch_source=names,
+        batch_source=sentences.RATE_OF_THIS_LAW if best_batch else names,
         warmup_tokens=round(min(WARMUP_STEPS * batches[0][1], WARMUP_SHARE * n_tokens)),
         learning_rate=float(f"{rate:.2e}"),  # no law is known to more digits
         learning_rate_range=(lowest_rate, highest_rate),
-        learning_rate_source=names,
-        extrapolation=max(row["extrapolation"] for row in laws),
+        learning_rate_source=rate_source,
+        extrapolation=extrapolation,
         laws=laws,
         note=say(sentences.RECIPE_DIFFERS, base=PRETRAIN_CONFIG, sequence=PRETRAIN_SEQUENCE, instead=instead),
-        warnings=(
-            *_disagreements("learning_rate", laws),
-            *_disagreements("batch_tokens", laws),
-            *_doubts_of_steps(batches, n_tokens),
-        ),
+        warnings=(*doubts, *_doubts_of_steps(batches, n_tokens)),
     )
 
 

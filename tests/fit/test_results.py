@@ -21,6 +21,7 @@ from fit.fitting.options import FitOptions
 from fit.next_runs.options import NextOptions
 from fit.planning.options import BudgetOptions, PlanOptions
 from fit.results import Record, Result
+from fit.task_maps.options import TaskOptions
 
 LAW = "joint-moe-2025"
 OPTIONS = {
@@ -30,6 +31,7 @@ OPTIONS = {
     "compare": BudgetOptions,
     "next": NextOptions,
     "surface": SurfaceOptions,
+    "tasks": TaskOptions,
     "holistic": HolisticOptions,
 }
 NO_OPTIONS = {"runs", "laws", "quiet", "width_runs", "rank", "refit"}  # arguments that no field stands for

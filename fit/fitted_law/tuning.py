@@ -1,0 +1,191 @@
+"""The best learning rate and batch of a model, and what others cost, by a law that `fit law --with_rate` fitted.
+
+  ln L       = ln L(N, D, E) + P,   P = a (w - t v)^2 + b v^2
+  w          = (exp(s u) - 1) / s,   u = ln rate - ln rate*,   v = ln batch - ln batch*
+  ln rate*   = ln rate_0 + r_N ln(N / N_0) + r_D ln(D / D_0) + r_E ln(E / E_0), and ln batch* likewise
+
+P is quadratic around the optimum. The skew s > 0 says that rates above the best cost more than rates below it, and the
+tilt t that the best rate rises with the batch. A law whose runs have one batch has no v.
+
+The entry `rates` of a law.json holds
+
+  coefficients  rate, rate_n_active, ... (rate_0, r_N, ...), rate_cost (a), skew; batch, batch_n_active, ...,
+                batch_cost (b), tilt
+  reference     n_active, n_tokens, n_experts of the model that has the best rate rate_0: those that the optima read
+  draws         [draws, coefficients], one for each of the law's own; intervals: their percentiles
+  ranges        of peak_learning_rate and batch_tokens
+  runs, near    how many runs were fitted, and how many lie so near their optimum that intervals count them
+
+Axes: n coefficients; models broadcast.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from fit.aliases import Array, ByName, Json, Numbers
+
+RATE = "peak_learning_rate"
+BATCH = "batch_tokens"
+OF_MODELS = ("n_active", "n_tokens", "n_experts")  # that optima may depend on
+BOUNDS = {RATE: (1e-12, 1e3), BATCH: (1.0, 1e12)}
+POSITIVE = ("rate", "rate_cost", "batch", "batch_cost")  # coefficients
+FLATTEST_SKEW = 1e-4  # a smaller skew counts as this one
+LARGEST_SKEWED = 20.0  # of s u: exp of it stays finite
+MIDDLE = (10.0, 90.0)  # percentiles where the law names none
+
+
+def names(reference: Iterable[str], with_batch: bool) -> list[str]:
+    """The coefficients of optima that read these columns, in order."""
+    listed = ["rate", *(f"rate_{column}" for column in reference), "rate_cost", "skew"]
+    if with_batch:
+        listed += ["batch", *(f"batch_{column}" for column in reference), "batch_cost", "tilt"]
+    return listed
+
+
+def log_optimum(c: ByName, x: ByName, reference: Mapping[str, float], name: str) -> Numbers:
+    """ln of the best rate or batch of models.
+
+    Args:
+      c: coefficients by name, with "ln rate" and "ln batch".
+      x: the models' "ln n_active" and so on.
+      reference: the model at which the optimum is exp(c["ln rate"]).
+      name: rate or batch.
+    """
+    value = c[f"ln {name}"]
+    for column, at in reference.items():
+        value = value + c[f"{name}_{column}"] * (x[f"ln {column}"] - np.log(at))
+    return value
+
+
+def penalty(xp: ModuleType, c: ByName, x: ByName, reference: Mapping[str, float], with_batch: bool) -> Any:
+    """P: by how much ln L of runs lies above that of their models' best rate and batch.
+
+    Args:
+      xp: numpy, or jax.numpy in compiled code.
+      c: coefficients by name, with "ln rate" and "ln batch".
+      x: the runs' columns, as "ln NAME".
+      reference: as `log_optimum` takes it.
+      with_batch: whether the law has a best batch.
+    """
+    skew = xp.where(xp.abs(c["skew"]) < FLATTEST_SKEW, FLATTEST_SKEW, c["skew"])
+    distance = x[f"ln {RATE}"] - log_optimum(c, x, reference, "rate")
+    stretched = xp.expm1(xp.clip(skew * distance, -LARGEST_SKEWED, LARGEST_SKEWED)) / skew
+    if not with_batch:
+        return c["rate_cost"] * stretched**2
+    off_batch = x[f"ln {BATCH}"] - log_optimum(c, x, reference, "batch")
+    return c["rate_cost"] * (stretched - c["tilt"] * off_batch) ** 2 + c["batch_cost"] * off_batch**2
+
+
+def shift_at_batch(c: ByName, off_batch: Numbers) -> Numbers:
+    """By how much ln of the best rate changes at a batch that is off_batch = ln batch - ln batch* off the best."""
+    skew = np.where(np.abs(c["skew"]) < FLATTEST_SKEW, FLATTEST_SKEW, c["skew"])
+    return np.log1p(np.maximum(skew * c["tilt"] * off_batch, -0.99)) / skew
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A number with its interval; low and high are None where the law has no draws."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """The optima of a law.
+
+    Attributes:
+      coefficients: by name.
+      draws: {coefficient: [draws]}; None for a law without.
+      reference: the model at which optima are `rate` and `batch`.
+      percentiles: the ends of intervals.
+      with_batch: whether the law has a best batch.
+    """
+
+    coefficients: dict[str, float]
+    draws: dict[str, Array] | None
+    reference: dict[str, float]
+    percentiles: tuple[float, float]
+    with_batch: bool
+
+    @classmethod
+    def of(cls, record: Json) -> "Tuning | None":
+        """The optima of a law.json; None where it has none."""
+        rates = record.get("rates")
+        if not rates:
+            return None
+        coefficients = {name: float(value) for name, value in rates["coefficients"].items()}
+        draws = None
+        if rates.get("draws"):
+            draws = dict(zip(coefficients, np.array(rates["draws"], float).T, strict=True))
+        low, high = (record.get("bootstrap") or {}).get("percentiles") or MIDDLE
+        return cls(coefficients, draws, dict(rates["reference"]), (low, high), "batch" in coefficients)
+
+    def rate(self, batch_tokens: float | None = None, **model: float) -> Estimate:
+        """The best peak learning rate of a model.
+
+        Args:
+          batch_tokens: of its batches; by default the best.
+          model: n_active, n_tokens and n_experts.
+        """
+
+        def log_rate(c: ByName) -> Numbers:
+            x = _logs(model)
+            value = log_optimum(c, x, self.reference, "rate")
+            if batch_tokens is None or not self.with_batch:
+                return value
+            off_batch = np.log(batch_tokens) - log_optimum(c, x, self.reference, "batch")
+            return value + shift_at_batch(c, off_batch)
+
+        return self._estimate(log_rate, np.exp)
+
+    def batch(self, **model: float) -> Estimate | None:
+        """The best tokens of a batch of a model; None for a law whose runs have one batch."""
+        if not self.with_batch:
+            return None
+
+        def log_batch(c: ByName) -> Numbers:
+            return log_optimum(c, _logs(model), self.reference, "batch")
+
+        return self._estimate(log_batch, np.exp)
+
+    def penalty(self, peak_learning_rate: float, batch_tokens: float | None = None, **model: float) -> Estimate:
+        """The share by which the loss of a run lies above that of its model's best rate and batch.
+
+        Args:
+          batch_tokens: of its batches; by default the best.
+          model: n_active, n_tokens and n_experts.
+        """
+
+        def log_share(c: ByName) -> Numbers:
+            x = _logs(model) | {f"ln {RATE}": np.log(peak_learning_rate)}
+            if self.with_batch:
+                best = log_optimum(c, x, self.reference, "batch")
+                x[f"ln {BATCH}"] = best if batch_tokens is None else np.log(batch_tokens)
+            return penalty(np, c, x, self.reference, self.with_batch)
+
+        return self._estimate(log_share, np.expm1)
+
+    def _estimate(self, function: Any, scale: Any) -> Estimate:
+        """scale(function(coefficients)) with its percentiles over the draws."""
+        value = float(scale(function(_with_logs(self.coefficients))))
+        if self.draws is None:
+            return Estimate(value, None, None)
+        values = np.atleast_1d(function(_with_logs(self.draws)))
+        low, high = np.percentile(values, self.percentiles, method="weibull")
+        return Estimate(value, float(scale(low)), float(scale(high)))
+
+
+def _logs(model: Mapping[str, float]) -> dict[str, Any]:
+    """The columns of a model as "ln NAME"."""
+    return {f"ln {name}": np.log(value) for name, value in model.items()}
+
+
+def _with_logs(c: ByName) -> dict[str, Any]:
+    """Coefficients by name, with "ln rate" and "ln batch"."""
+    return dict(c) | {f"ln {name}": np.log(c[name]) for name in ("rate", "batch") if name in c}

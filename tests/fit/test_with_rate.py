@@ -1,0 +1,233 @@
+"""`fit law --with_rate`: a known law and known optima are recovered from runs, few of which are well tuned."""
+
+import dataclasses
+import json
+
+import fit_runs
+import numpy as np
+import pytest
+
+import fit
+from fit import __main__ as command_line
+from fit.data.table import Table, read, write
+from fit.fitted_law.law import load
+from fit.fitted_law.tuning import Tuning
+
+LAW = dict(A=2e3, alpha=0.4, B=4e3, beta=0.38, E=1.5)
+# exponents of the best rate and batch around 1e8 parameters and 2e9 tokens
+BEST_RATE = dict(at=2e-3, n_active=-0.6, n_tokens=0.25)
+BEST_BATCH = dict(at=2.5e5, n_active=0.0, n_tokens=0.5)
+RATE_COST = 0.02
+BATCH_COST = 0.008
+NOISE = 0.002
+
+
+def law_loss(n, d):
+    return LAW["E"] + LAW["A"] / n ** LAW["alpha"] + LAW["B"] / d ** LAW["beta"]
+
+
+def optimum(best, n, d):
+    return best["at"] * (n / 1e8) ** best["n_active"] * (d / 2e9) ** best["n_tokens"]
+
+
+def runs(count, seed=0, sizes=5, with_batch=True, far=1.8):
+    """Runs of a known law at random models, rates and batches, as {column: list}."""
+    chance = np.random.default_rng(seed)
+    n = chance.choice(np.geomspace(2e7, 5e8, sizes), count)
+    d = n * chance.choice([5.0, 20.0, 80.0], count)
+    rate_off = chance.uniform(-far, far, count)
+    batch_off = chance.uniform(-far, far, count) if with_batch else np.zeros(count)
+    cost = RATE_COST * rate_off**2 + BATCH_COST * batch_off**2
+    loss = law_loss(n, d) * np.exp(cost + NOISE * chance.standard_normal(count))
+    rate = optimum(BEST_RATE, n, d) * np.exp(rate_off)
+    batch = optimum(BEST_BATCH, n, d) * np.exp(batch_off)
+    columns = dict(n_active=n, n_tokens=d, n_experts=np.ones(count), loss=loss, peak_learning_rate=rate)
+    if with_batch:
+        columns["batch_tokens"] = batch
+    return {name: values.tolist() for name, values in columns.items()}
+
+
+def table_of(columns):
+    return Table("runs", columns, list(range(1, 1 + len(columns["loss"]))))
+
+
+@pytest.fixture(scope="module")
+def law():
+    """Fitted to 200 runs, most of them far from their best rate and batch."""
+    return fit.law(runs(200), "chinchilla", with_rate=True, starts=16, bootstrap=60)
+
+
+MODELS = [(2e7, 4e8), (1e8, 2e9), (5e8, 1e10), (2e9, 4e10)]  # the last one has four times the largest size
+
+
+def test_optima_are_recovered_inside_their_intervals(law):
+    inside = 0
+    for n, d in MODELS:
+        model = dict(n_active=n, n_tokens=d, n_experts=1.0)
+        for estimate, best in ((law.tuning.rate(**model), BEST_RATE), (law.tuning.batch(**model), BEST_BATCH)):
+            truth = optimum(best, n, d)
+            assert estimate.value == pytest.approx(truth, rel=0.25)
+            assert estimate.low < estimate.value < estimate.high
+            inside += estimate.low <= truth <= estimate.high
+    assert inside >= 5  # of eight 80% intervals
+
+
+def test_the_law_is_that_of_the_best_rates(law):
+    """Although the mean run lies 3% above it."""
+    for n, d in MODELS[:3]:
+        assert float(law.predict(n_active=n, n_tokens=d)) == pytest.approx(law_loss(n, d), rel=3e-3)
+    far = law.predict_interval(n_active=2e9, n_tokens=4e10)
+    assert far[0] < law_loss(2e9, 4e10) < far[1]
+    assert law.record["fitted"]["runs"] == law.record["rates"]["near"] < law.record["rates"]["runs"] == 200
+
+
+def test_what_a_wrong_rate_costs(law):
+    n, d = MODELS[1]
+    model = dict(n_active=n, n_tokens=d, n_experts=1.0)
+    rate = optimum(BEST_RATE, n, d)
+    batch = optimum(BEST_BATCH, n, d)
+    cost = law.tuning.penalty(2 * rate, batch, **model)
+    assert cost.value == pytest.approx(np.expm1(RATE_COST * np.log(2) ** 2), rel=0.35)
+    assert cost.low < cost.value < cost.high
+    of_both = law.tuning.penalty(rate, 4 * batch, **model)
+    assert of_both.value == pytest.approx(np.expm1(BATCH_COST * np.log(4) ** 2), rel=0.35)
+    assert law.tuning.rate(3 * batch, **model).value == pytest.approx(rate, rel=0.25)  # here rate and batch are apart
+
+
+def test_a_random_tenth_beats_the_best_run_of_each_model():
+    """Of 600 runs of 15 models 60 are drawn: the law is nearer to the true rates and losses than the best runs."""
+    columns = runs(600, seed=3)
+    drawn = np.random.default_rng(1).choice(600, 60, replace=False)
+    tenth = {name: [values[i] for i in drawn] for name, values in columns.items()}
+    law = fit.law(tenth, "chinchilla", with_rate=True, starts=16)
+    errors = dict(law=[], best=[])
+    loss_errors = dict(law=[], best=[])
+    for n, d in sorted(set(zip(tenth["n_active"], tenth["n_tokens"], strict=True))):
+        of_model = [i for i in range(60) if (tenth["n_active"][i], tenth["n_tokens"][i]) == (n, d)]
+        best = min(of_model, key=tenth["loss"].__getitem__)
+        truth = optimum(BEST_RATE, n, d)
+        errors["law"].append(np.log(law.tuning.rate(n_active=n, n_tokens=d, n_experts=1.0).value / truth))
+        errors["best"].append(np.log(tenth["peak_learning_rate"][best] / truth))
+        loss_errors["law"].append(np.log(float(law.predict(n_active=n, n_tokens=d)) / law_loss(n, d)))
+        loss_errors["best"].append(np.log(tenth["loss"][best] / law_loss(n, d)))
+    for error in (errors, loss_errors):
+        assert 2 * np.median(np.abs(error["law"])) < np.median(np.abs(error["best"]))
+
+
+def test_runs_of_one_batch_have_no_best_batch():
+    law = fit.law(runs(80, with_batch=False), "chinchilla", with_rate=True, starts=16)
+    assert not law.tuning.with_batch and law.tuning.batch(n_active=1e8, n_tokens=2e9) is None
+    assert law.tuning.rate(n_active=1e8, n_tokens=2e9).value == pytest.approx(BEST_RATE["at"], rel=0.15)
+    assert law.tuning.rate(n_active=1e8, n_tokens=2e9).low is None  # no draws
+
+
+def test_the_best_rate_of_mixtures_falls_with_their_experts():
+    chance = np.random.default_rng(4)
+    n = chance.choice([1e4, 3e4, 1e5], 160)
+    d = n * chance.choice([30.0, 100.0, 300.0], 160)
+    e = chance.choice([1.0, 4.0, 16.0], 160)
+    off = chance.uniform(-1.5, 1.5, 160)
+    rate = 5e-3 * (n / 1e4) ** -0.3 * e**-0.25 * np.exp(off)
+    scatter = np.exp(NOISE * chance.standard_normal(160))
+    loss = fit_runs.joint_loss(n, d, e, fit_runs.TINY) * np.exp(RATE_COST * off**2) * scatter
+    columns = dict(n_active=n, n_tokens=d, n_experts=e, loss=loss, peak_learning_rate=rate)
+    law = fit.law({k: v.tolist() for k, v in columns.items()}, "joint", with_rate=True, starts=8)
+    assert list(law.tuning.reference) == ["n_active", "n_tokens", "n_experts"]
+    assert law.tuning.coefficients["rate_n_experts"] == pytest.approx(-0.25, abs=0.05)
+    mixture = law.tuning.rate(n_active=3e4, n_tokens=3e6, n_experts=16)
+    assert mixture.value == pytest.approx(5e-3 * 3**-0.3 * 16**-0.25, rel=0.1)
+
+
+def test_law_json_answers_as_the_law_does(law, tmp_path, capsys):
+    path = str(tmp_path / "law.json")
+    fit.save(law, path)
+    again = load(path)
+    model = dict(n_active=1e8, n_tokens=2e9, n_experts=1.0)
+    assert again.tuning.rate(**model) == law.tuning.rate(**model)
+    flags = ["--n_active=1e8", "--n_tokens=2e9", "--peak_learning_rate=4e-3", "--batch_tokens=250000"]
+    assert command_line.run(["predict", f"--law={path}", *flags]) == 0
+    text = capsys.readouterr().out
+    best = law.tuning.rate(250_000, **model)
+    cost = law.tuning.penalty(4e-3, 250_000, **model)
+    assert f"best peak learning rate: {best.value:.3e} (10th to 90th percentile: {best.low:.3e}" in text
+    assert f"a rate of 4.000e-03 with batches of 250,000 tokens costs {cost.value:.2%} of the loss" in text
+    columns = fit.predict(law, runs(5, seed=9)).columns
+    assert len(columns["rate_penalty"]) == len(columns["best_batch_tokens_high"]) == 5
+    record = json.loads((tmp_path / "law.json").read_text())
+    del record["rates"]["coefficients"]["skew"]
+    (tmp_path / "law.json").write_text(json.dumps(record))
+    with pytest.raises(fit.UserError, match="rates is .*, expected coefficients, reference"):
+        load(path)
+
+
+def test_a_plan_has_the_rate_that_was_fitted(law):
+    """Of a large model at the batch of the plan, which is the best one in powers of two; of a small one at the best."""
+    plan = fit.plan(law, flops=6e18)
+    built = plan.buildable
+    model = dict(n_active=built.n_active, n_tokens=built.n_tokens, n_experts=1.0)
+    batch = built.batch_tokens[-1][1]
+    best = law.tuning.batch(**model)
+    assert best.value / 2 < batch <= best.value and built.batch_range == [best.low, best.high]
+    rate = law.tuning.rate(batch, **model)
+    assert built.learning_rate == pytest.approx(rate.value, rel=5e-3)
+    assert f"Rate: {rate.value:.2e} ({rate.low:.2g} to {rate.high:.2g} by the runs of this law, within" in str(plan)
+    of_bytes = dataclasses.replace(law, record=law.record | dict(models=law.record["models"] | dict(vocab_size=257)))
+    plan = fit.plan(of_bytes, flops=1e16)
+    built = plan.buildable
+    model = dict(n_active=built.n_active, n_tokens=built.n_tokens, n_experts=1.0)
+    rate = law.tuning.rate(**model)
+    assert built.learning_rate == pytest.approx(rate.value, rel=1e-6)
+    ends = f"{rate.low:.2g} to {rate.high:.2g} in 80 of 100 cases"
+    assert built.learning_rate_from == f"fitted with the law, {ends}"
+    assert "tokens is best, fitted with the law" in built.batch_from and built.batch_from in str(plan)
+
+
+def test_wrong_tables_are_refused_in_one_sentence(tmp_path, capsys):
+    def refused(columns):
+        write(table_of(columns), str(tmp_path / "runs.csv"))
+        flags = [f"--runs={tmp_path}/runs.csv", f"--out={tmp_path}/law.json", "--with_rate", "--form=chinchilla"]
+        assert command_line.run(["law", *flags]) == 2
+        return capsys.readouterr().err
+
+    columns = runs(60)
+    n = np.array(columns["n_active"])
+    without = {name: values for name, values in columns.items() if name != "peak_learning_rate"}
+    assert "column peak_learning_rate is missing" in refused(without)
+    two = np.where(n > 1e8, 1e-3, 2e-3).tolist()
+    message = refused(columns | dict(peak_learning_rate=two))
+    assert "column peak_learning_rate: found 2 different values, expected 3 or more: --with_rate" in message
+    message = refused(columns | dict(batch_tokens=(two / np.min(two) * 1e5).tolist()))
+    assert "column batch_tokens: found 2 different values, expected 3 or more, or one" in message
+    message = refused(columns | dict(peak_learning_rate=(n**-0.5).tolist()))
+    assert "the rates follow from the models, so no run says what another rate costs" in message
+    assert "column peak_learning_rate: found '-1.0', expected a number" in refused(
+        columns | dict(peak_learning_rate=[-1.0] * 60)
+    )
+    with pytest.raises(fit.UserError, match="with_rate is for a single form"):
+        fit.law(columns, "chinchilla,joint", with_rate=True)
+    with pytest.raises(fit.UserError, match="starts=paper: the published grid has no learning rates"):
+        fit.law(columns, "chinchilla", with_rate=True, starts="paper")
+    with pytest.raises(fit.UserError, match="law=joint-moe-2025 has no best rates; fit it"):
+        fit.predict("joint-moe-2025", n_active=1e9, n_tokens=2e10, peak_learning_rate=1e-3)
+
+
+def test_grids_that_end_before_the_best_rate_are_named():
+    """All rates tried are below the best by a factor of 1.5 to 6."""
+    columns = runs(150, with_batch=False)
+    truth = optimum(BEST_RATE, np.array(columns["n_active"]), np.array(columns["n_tokens"]))
+    off = np.random.default_rng(2).uniform(-1.8, -0.4, 150)
+    columns["peak_learning_rate"] = (truth * np.exp(off)).tolist()
+    base = law_loss(np.array(columns["n_active"]), np.array(columns["n_tokens"]))
+    columns["loss"] = (base * np.exp(RATE_COST * off**2)).tolist()
+    law = fit.law(columns, "chinchilla", with_rate=True, starts=16)
+    assert any("models lies outside what was tried for them" in warning for warning in law.record["warnings"])
+
+
+def test_a_finished_run_is_added_to_a_law_with_rates(tmp_path):
+    columns = runs(60, with_batch=False)
+    write(table_of(columns | dict(run=[f"r{i}" for i in range(60)])), str(tmp_path / "runs.csv"))
+    law = fit.law(read(str(tmp_path / "runs.csv")), "chinchilla", with_rate=True, starts=16)
+    one = {name: values[:1] for name, values in runs(1, seed=7, with_batch=False).items()} | dict(run=["new"])
+    write(table_of(one), str(tmp_path / "one.csv"))
+    added = fit.add(law, str(tmp_path / "one.csv"), runs=str(tmp_path / "runs.csv"), out=str(tmp_path / "law.json"))
+    assert added.n_runs == 61 and Tuning.of(load(str(tmp_path / "law.json")).record) is not None
