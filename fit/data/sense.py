@@ -58,8 +58,8 @@ def require(table: Table, needed: Sequence[str]) -> None:
 
 def impossible(table: Table) -> list[str]:
     """A sentence for each thing for which `check` refuses the table."""
-    doubtful = doubts(table)
-    return [error_of(table, [problem]).sentence for problem in problems(table) if problem.what not in doubtful]
+    refusals, _ = _refusals(table, ())
+    return [error_of(table, [problem]).sentence for problem in refusals]
 
 
 def likely_units(table: Table) -> dict[str, str]:
@@ -76,6 +76,15 @@ def problems(table: Table, needed: Sequence[str] = ()) -> list[Problem]:
     Columns that are missing are guessed, and units that are not possible replaced by the likely ones, so that what is
     behind them is listed, too.
     """
+    result, trial = _refusals(table, needed)
+    if result:
+        whole = _whole_runs(trial, needed)
+        result += unit_doubts(whole, _known_values(whole))
+    return result
+
+
+def _refusals(table: Table, needed: Sequence[str]) -> tuple[list[Problem], Table]:
+    """(all that `check` refuses, the table by the names and units that settle it)."""
     result = missing_columns(table, needed)
     trial = _with_flags(table, result)
     for check_columns in (total_problems, unit_problems, loss_problems, rising_problems):
@@ -89,10 +98,7 @@ def problems(table: Table, needed: Sequence[str] = ()) -> list[Problem]:
                 trial.numbers(name)
             except UserError as error:
                 result.append(of_sentence(error.sentence, table.path))
-    if result:
-        whole = _whole_runs(trial, needed)
-        result += unit_doubts(whole, _known_values(whole))
-    return result
+    return result, trial
 
 
 def missing_columns(table: Table, needed: Sequence[str]) -> list[Problem]:
