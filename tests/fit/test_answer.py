@@ -72,7 +72,7 @@ def options(asked):
 
 def test_what_is_saved_and_what_remains(capsys):
     """Of the dense model's FLOPs: those of training that are saved, those of serving that remain."""
-    asked = ASKED[0]
+    asked = f"{ASKED[0]} --mfu=0.4"
     dense = json.loads(printed(capsys, asked, "--json"))["dense"]
     text = " ".join(printed(capsys, asked, "--verbose").split())
     assert f"reached with {dense['flops_saved']:.0%} fewer training FLOPs than a dense model needs" in text
