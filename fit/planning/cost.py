@@ -116,7 +116,7 @@ def _serving_of_row(
     if isinstance(model, Buildable):
         is_tied = architecture.tied if model.tied_embeddings is None else model.tied_embeddings
         looked_up = 0 if is_tied else model.d_model * model.vocab_size
-        routed_experts = model.experts_of_trainer
+        routed_experts = float(model.experts_of_trainer)
         chosen_share = (model.top_k or 1) / routed_experts
     served = Served(
         n_active=model.n_active - looked_up,

@@ -102,8 +102,15 @@ class Serving(Record):
     prefill_tokens_per_second: float
 
     def at(self, batch: int) -> Decoding:
-        """The row of a batch."""
-        return next(row for row in self.decoding if row.batch == batch)
+        """The row of a batch.
+
+        Raises:
+          KeyError: There is no such row.
+        """
+        for row in self.decoding:
+            if row.batch == batch:
+                return row
+        raise KeyError(batch)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
