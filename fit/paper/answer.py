@@ -24,7 +24,7 @@ from fit.planning.results import Cost, Plan
 from fit.planning.setting import Setting
 from fit.shape.architecture import TRAINING
 
-PLAIN_MFU = "by FLOPs, at one MFU"
+BY_FLOPS = "by FLOPs"
 BY_CLOCK = "by the clock"
 
 
@@ -137,10 +137,10 @@ def _by_the_clock(law: Law, options: ReportOptions, plan: Plan) -> Iterator[str]
     if plan.chips is None or plan.best.cost is None:
         return
     caption = "By the clock"
-    hours = plan.best.cost.training_hours if options.hours is None else options.hours
+    hours = _hours(options, plan, plan.best.cost)
     plans = {}
     try:
-        for name, by in ((PLAIN_MFU, "flops"), (BY_CLOCK, "time")):
+        for name, by in ((BY_FLOPS, "flops"), (BY_CLOCK, "time")):
             speeds = options.speeds if by == "time" else None
             mfu = options.mfu if by == "flops" else None
             same_hours = dict(flops=None, target_loss=None, hours=hours, by=by, speeds=speeds, mfu=mfu)
@@ -149,7 +149,7 @@ def _by_the_clock(law: Law, options: ReportOptions, plan: Plan) -> Iterator[str]
         yield f"<h2>{caption}</h2>\n<p>{elements.text(e)}</p>"
         return
     timed = plans[BY_CLOCK]
-    chosen = plans[PLAIN_MFU].best
+    chosen = plans[BY_FLOPS].best
     chips = f"{plan.chips.count} x {plan.chips.kind}"
     assert timed.clock is not None
     if chosen.n_experts == timed.best.n_experts:
@@ -173,6 +173,19 @@ def _by_the_clock(law: Law, options: ReportOptions, plan: Plan) -> Iterator[str]
         setting = timed.setting
         assert setting is not None
         yield _frontier(setting, setting.constraints, "Loss against hours on the same chips", timed, None)
+
+
+def _hours(options: ReportOptions, plan: Plan, cost: Cost) -> float:
+    """The hours on the chips that the budget is, and without a budget those of the training."""
+    setting = plan.setting
+    assert setting is not None
+    chips = setting.constraints.chips
+    if options.hours is not None:
+        return options.hours
+    flops = setting.constraints.flops
+    if chips is None or not isinstance(flops, float):
+        return cost.training_hours
+    return flops / chips.rate(plan.best.n_experts) / SECONDS
 
 
 def _mfu_and_label(plan: Plan) -> tuple[float, str]:

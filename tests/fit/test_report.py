@@ -46,22 +46,25 @@ def rows_of(page, heading):
     return [dict(zip(head, row, strict=True)) for row in rows]
 
 
+class Pages(dict):
+    """{budget: page} as the command writes them, each when it is first asked for."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __missing__(self, name):
+        law, limits = BUDGETS[name]
+        out = self.folder / f"{name}.html"
+        runs = [f"--runs={RUNS}"] if law == OURS else []
+        laws = f"--laws={','.join(LAWS[name])}"
+        assert command_line.run(["report", f"--law={law}", *runs, *limits, laws, f"--out={out}"]) == 0
+        self[name] = out.read_text()
+        return self[name]
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """{budget: page} as the command writes them."""
-    folder = tmp_path_factory.mktemp("reports")
-    written = {}
-    for name, (law, limits) in BUDGETS.items():
-        out = folder / f"{name}.html"
-        runs = [f"--runs={RUNS}"] if law == OURS else []
-        assert (
-            command_line.run(
-                ["report", f"--law={law}", *runs, *limits, f"--laws={','.join(LAWS[name])}", f"--out={out}"]
-            )
-            == 0
-        )
-        written[name] = out.read_text()
-    return written
+    return Pages(tmp_path_factory.mktemp("reports"))
 
 
 @pytest.mark.parametrize("name", BUDGETS)
@@ -120,6 +123,17 @@ def test_best_by_hours_stands_beside_best_by_flops(pages, capsys):
     assert [row["the speed is"] for row in rows] == ["assumed", "modelled"]
     sentence = f"choose {by_flops['n_experts']} experts by FLOPs, {by_time['n_experts']} by the clock"
     assert sentence in words(pages["hours"]) and "Loss against hours on the same chips" in pages["hours"]
+
+
+def test_a_budget_in_flops_is_the_hours_that_it_takes_on_the_chips(tmp_path):
+    limits = dict(flops=1e22, chips="H100:64", inference_tokens=1e12, experts=[1, 32])
+    options = ReportOptions.parse(**limits, laws=["fine-grained-2024"])
+    written = report.write_report(fit.load(PUBLISHED), None, str(tmp_path / "r.html"), options)
+    by_flops, by_clock = rows_of(written.page, "By the clock")
+    assert by_flops["n_active"] == units.amount(written.plan.best.n_active)
+    assert f"{units.duration(1e22 / (64 * 989e12 * 0.4) / 3600)} on 64 x H100 choose" in words(written.page)
+    by_hours = fit.plan(PUBLISHED, **limits | dict(flops=None, hours=1e22 / (64 * 989e12 * 0.4) / 3600, by="time"))
+    assert by_clock["n_active"] == units.amount(by_hours.best.n_active)
 
 
 def test_its_numbers_follow_from_each_other(pages):
@@ -244,4 +258,6 @@ def test_it_fits_a_screen_and_a_phone(browser, pages, tmp_path):
 
 
 def test_pictures_are_drawn_for_every_figure(pages):
-    assert all(page.count("data:image/png;base64,") >= len(figures.FIGURES) - 1 for page in pages.values())
+    assert all(
+        page.count("data:image/png;base64,") >= len(figures.FIGURES) - 1 for page in map(pages.__getitem__, BUDGETS)
+    )
