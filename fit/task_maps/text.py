@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 
 from fit.messages.units import amount
-from fit.task_maps.maps import LEVEL, Expected, TaskMaps
+from fit.task_maps.maps import LEVEL, NAMES, Expected, TaskMap, TaskMaps
 
 WIDTH = 120  # characters of a line
 SHOWN = 3  # tasks of the answer; --verbose shows all
@@ -12,7 +12,10 @@ SHOWN = 3  # tasks of the answer; --verbose shows all
 
 def text(maps: TaskMaps) -> str:
     """The answer."""
-    return "\n".join(_wrapped(_answer(maps)))
+    head, *lines = _answer(maps)
+    if len(maps.tasks) > SHOWN:
+        head += "; --verbose prints all tasks"
+    return "\n".join(_wrapped([head, *lines]))
 
 
 def verbose(maps: TaskMaps) -> str:
@@ -30,9 +33,8 @@ def _answer(maps: TaskMaps) -> Iterator[str]:
     """The lines of the answer."""
     low, high = maps.loss
     tasks = _count(len(maps.tasks), "task")
-    more = "; --verbose prints all tasks" if len(maps.tasks) > SHOWN else ""
     runs = _count(maps.n_runs, "run")
-    yield f"{tasks} on {runs} of {_short(maps.source)}, of losses from {high:.4g} to {low:.4g}{more}"
+    yield f"{tasks} on {runs} of {_short(maps.source)}, of losses from {high:.4g} to {low:.4g}"
     flat = [task.task for task in maps.tasks if task.p_flat >= LEVEL]
     losses = (high, (low + high) / 2, low)
     columns = [maps.expect(loss) for loss in losses]
@@ -78,7 +80,7 @@ def _check(maps: TaskMaps) -> str:
     average = maps.average_held_out
     if average is None:
         return error
-    return f"{error}; of the average {average.error:.3f}, {average.inside:.0%} of {average.count}"
+    return f"{error}; of the average {average.error:.3f}, {average.inside:.0%}"
 
 
 def _experts(maps: TaskMaps) -> str:
@@ -106,27 +108,34 @@ def _experts(maps: TaskMaps) -> str:
     )
 
 
-def _table(maps: TaskMaps) -> Iterator[str]:
-    """A line for each task."""
-    width = max(len(task.task) for task in maps.tasks)
-    yield (
-        f"{'task':{width}} runs  measured      floor    top middle  width scatter chance        follows loss  held out "
-        " E: nats a doubling"
-    )
-    for task in maps.tasks:
-        low, high = task.measured
-        values = task.coefficients
-        chance = "fitted" if task.chance is None else f"{task.chance:.3g} {task.chance_from}"
-        follows = f"p {task.p_flat:.1g}" if task.p_flat >= LEVEL else "yes"
-        error = "-" if task.held_out is None else f"{task.held_out.error:.3f}"
-        shift = ""
-        if task.shift is not None:
-            shift = f"{task.shift.nats:+.4f}, p {task.shift.p_value:.1g}{' *' if task.shift.is_shifted else ''}"
-        yield (
-            f"{task.task:{width}} {task.n_runs:4d}  {low:.3f} {high:.3f}  {values['floor']:7.3f} {values['top']:6.3f} "
-            f"{values['middle']:6.3f} {values['width']:6.3f} {task.scatter:7.3f} {chance:13} {follows:13} {error:8} "
-            f" {shift}"
-        ).rstrip()
+def _table(maps: TaskMaps) -> list[str]:
+    """A line for each task, under heads."""
+    heads = ["task", "runs", "lowest", "highest", *NAMES[:4], "scatter", "chance", "follows loss", "held out"]
+    if len(maps.n_experts) > 1:
+        heads.append("nats that a doubling of E is worth")
+    rows = [heads, *map(_row, maps.tasks)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _row(task: TaskMap) -> list[str]:
+    """The cells of a task's line."""
+    coefficients = [f"{task.coefficients[name]:.3f}" for name in NAMES[:4]]
+    cells = [
+        task.task,
+        str(task.n_runs),
+        *(f"{end:.3f}" for end in task.measured),
+        *coefficients,
+        f"{task.scatter:.3f}",
+    ]
+    cells.append("fitted" if task.chance is None else f"{task.chance:.3g} {task.chance_from}")
+    cells.append(f"no, p {task.p_flat:.1g}" if task.p_flat >= LEVEL else "yes")
+    cells.append("-" if task.held_out is None else f"{task.held_out.error:.3f}")
+    if task.shift is not None:
+        low, high = task.shift.interval
+        verdict = "shifted" if task.shift.is_shifted else "no shift"
+        cells.append(f"{task.shift.nats:+.4f} ({low:+.4f} to {high:+.4f}), p {task.shift.p_value:.1g}: {verdict}")
+    return cells
 
 
 def _count(number: int, noun: str) -> str:
