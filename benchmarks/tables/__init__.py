@@ -51,7 +51,7 @@ def table_path(name: str, clone: str | pathlib.Path, file: str) -> pathlib.Path:
     expected = SOURCES[name].files[file]
     if not path.is_file():
         raise WrongTableError(f"{path}: no such file; python -m benchmarks.tables fetch says how to get it")
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != expected:
-        raise WrongTableError(f"{path}: SHA-256 {found}, expected {expected} of commit {SOURCES[name].commit}")
+    checksum = hashlib.sha256(path.read_bytes()).hexdigest()
+    if checksum != expected:
+        raise WrongTableError(f"{path}: SHA-256 {checksum}, expected {expected} of commit {SOURCES[name].commit}")
     return path

@@ -11,18 +11,18 @@ from fit.messages.units import amount
 
 
 def lines_of_fit(record: Json) -> Iterator[str]:
-    """Lines for people on the best rate and batch that a fit found, by what its law.json holds; none without rates."""
-    found = Tuning.of(record)
-    if found is None:
+    """Lines for people on a fit's best rate and batch, by what its law.json holds; none without rates."""
+    law_tuning = Tuning.of(record)
+    if law_tuning is None:
         return
     rates = record["rates"]
-    model = ", ".join(f"{name} {amount(value)}" for name, value in found.reference.items())
+    model = ", ".join(f"{name} {amount(value)}" for name, value in law_tuning.reference.items())
     at = f" at {model}" if model else ""
-    rate = _with_powers(found.coefficients, "rate", found.reference, f"{found.coefficients['rate']:.3g}")
+    rate = _with_powers(law_tuning.coefficients, "rate", law_tuning.reference, f"{law_tuning.coefficients['rate']:.3g}")
     line = f"best rate{at}: {rate}"
-    if found.with_batch:
-        size = f"{amount(found.coefficients['batch'])} tokens"
-        line += f"; best batch: {_with_powers(found.coefficients, 'batch', found.reference, size)}"
+    if law_tuning.with_batch:
+        size = f"{amount(law_tuning.coefficients['batch'])} tokens"
+        line += f"; best batch: {_with_powers(law_tuning.coefficients, 'batch', law_tuning.reference, size)}"
     yield f"{line}; {rates['near']} of {rates['runs']} runs are near enough to count for intervals"
 
 

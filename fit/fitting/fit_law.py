@@ -60,14 +60,14 @@ def _record_with_rates(runs: Table, options: FitOptions, settings: Callable[[For
 
     Raises UserError as fit_law.
     """
-    from fit.fitting import fitting, forms, rated
+    from fit.fitting import fitting, forms, rated, reweighted
 
     if options.forms:
         form = rated.rated_form(forms.with_prior(options.forms[0], options.prior), runs)
         record = fitting.record_of(fitting.fit_table(runs, form, settings(form.base)))
     else:
         record = forms.fit_best(runs, settings, options.prior, functools.partial(rated.rated_form, table=runs))
-    return rated.split_record(record, runs)
+    return reweighted.split_record(record, runs)
 
 
 def compare_forms(runs: Table, options: FitOptions, quiet: bool = True) -> Json:

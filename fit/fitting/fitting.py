@@ -10,10 +10,11 @@ from fit.aliases import Array, Json
 from fit.data.runs import ROLLING, Runs, corpora, errors, read_runs, split
 from fit.data.table import Table
 from fit.fitted_law import law_check, models
-from fit.fitting import rated, rolling, search, solvers, uncertainty
+from fit.fitting import reweighted, rolling, search, solvers, uncertainty
 from fit.fitting.fit_warnings import plan_warnings, table_warnings
 from fit.fitting.noise import noise_of
 from fit.fitting.problem import Problem, Settings, prepare
+from fit.fitting.rated import RatedForm
 from fit.form import Form
 
 # Up to FEW_RUNS runs, the default weight decay is this share of the runs' variance around the law: as if every
@@ -60,13 +61,13 @@ def fit_table(path: str | Table, form: Form, settings: Settings) -> FittedLaw:
       UserError: where the table cannot be read or the runs cannot determine the law.
     """
     runs = read_runs(path, form.columns, settings.mix_corpora)
-    warnings = table_warnings(form, runs, crashed=not isinstance(form, rated.RatedForm))
+    warnings = table_warnings(form, runs, crashed=not isinstance(form, RatedForm))
     train, validation = split(runs, settings.holdout, settings.weights, settings.bootstrap_by)
     decay_default = settings.weight_decay is None and len(train) <= FEW_RUNS
-    if isinstance(form, rated.RatedForm):
-        fit, problem = fit_by_default(form, rated.first_weights(form, train), settings)
-        fit, problem = rated.reweighted(fit, problem, train.weights)
-        warnings += rated.warnings(form, fit.params, problem.runs)
+    if isinstance(form, RatedForm):
+        fit, problem = fit_by_default(form, reweighted.first_weights(form, train), settings)
+        fit, problem = reweighted.reweighted(fit, problem, train.weights)
+        warnings += reweighted.warnings(form, fit.params, problem.runs)
     else:
         fit, problem = fit_by_default(form, train, settings)
     if settings.select == "rmse":
@@ -105,7 +106,7 @@ def record_of(law: FittedLaw, steps: list[Json] | None = None) -> Json:
     settings = problem.settings
     form = fit.form
     train = problem.runs
-    near = rated.near_part(problem).runs
+    near = reweighted.near_part(problem).runs
     record = dict(
         version=law_check.VERSION,
         form=form.name,
@@ -125,7 +126,7 @@ def record_of(law: FittedLaw, steps: list[Json] | None = None) -> Json:
         versions={name: importlib.metadata.version(name) for name in solvers.PACKAGES}
         | {"python": platform.python_version()},
     )
-    if isinstance(form, rated.RatedForm):
+    if isinstance(form, RatedForm):
         record["rates"] = dict(reference=form.reference, runs=len(train), near=len(near))
     if steps is None and settings.holdout == ROLLING:
         steps = rolling.rolling(uncertainty.sampled(problem))
@@ -161,7 +162,7 @@ def _settings_record(law: FittedLaw) -> Json:
     record |= dict(bootstrap_by=settings.bootstrap_by, weights=settings.weights or "none")
     if prior and prior.record:
         record["prior"] = prior.record
-    if isinstance(law.fit.form, rated.RatedForm):
+    if isinstance(law.fit.form, RatedForm):
         record["with_rate"] = True
     return record
 
@@ -188,7 +189,7 @@ def fit_by_default(form: Form, runs: Runs, settings: Settings) -> tuple[search.F
     if few or form.prior:
         rounds = VARIANCE_ROUNDS if len(runs) <= search.SEARCH_RUNS else 1
     for _ in range(rounds):
-        variance = float(noise_of(rated.near_part(problem), fit.params, shared=False).run ** 2)
+        variance = float(noise_of(reweighted.near_part(problem), fit.params, shared=False).run ** 2)
         if few:
             decay = float(np.clip(DECAY_PER_VARIANCE * variance, SMALLEST_DECAY, LARGEST_DECAY))
         fit, problem = _fit_again(fit, problem, decay, variance if form.prior else 0.0)

@@ -13,7 +13,7 @@ from fit.aliases import Array, Json
 from fit.data.runs import Runs, errors, subset
 from fit.fitted_law.law_check import LEVEL
 from fit.fitted_law.summary import span
-from fit.fitting import intervals, rated, search
+from fit.fitting import intervals, reweighted, search
 from fit.fitting.noise import Noise, growth, inflation, noise_of, standard_errors
 from fit.fitting.problem import Problem, prepare
 from fit.form import Form
@@ -39,7 +39,7 @@ def uncertainty_of(problem: Problem, fit: search.Fit) -> Json:
     record: Json = {}
     fit_to_all = fit
     if problem.runs.near is not None:
-        problem = rated.near_part(problem)
+        problem = reweighted.near_part(problem)
         fit = search.again(problem, fit)
     if len(problem) > search.SEARCH_RUNS:
         problem = sampled(problem)
@@ -103,7 +103,7 @@ def intervals_of(form: Form, draws: Array, percentiles: tuple[float, float]) -> 
 
 def draws_of(problem: Problem, fit: search.Fit, count: int) -> Array:
     """Coefficients [count, n] of a bootstrap of the Fit, by a sample of very many runs as in `uncertainty_of`."""
-    problem = rated.near_part(problem)
+    problem = reweighted.near_part(problem)
     sample = sampled(problem)
     fit_to_sample = fit if sample is problem else search.again(sample, fit)
     noise = noise_of(sample, fit_to_sample.params)
@@ -113,11 +113,11 @@ def draws_of(problem: Problem, fit: search.Fit, count: int) -> Array:
 def sampled(problem: Problem) -> Problem:
     """The problem of a random sample of at most search.SEARCH_RUNS of the runs; of fewer runs, the problem itself.
 
-    Of runs at several rates only those near the best ones count (rated.py).
+    Of runs at several rates only those near the best ones count (reweighted.py).
 
     Where runs share trunks, the sample is of whole trunks.
     """
-    problem = rated.near_part(problem)
+    problem = reweighted.near_part(problem)
     if len(problem) <= search.SEARCH_RUNS:
         return problem
     rng = np.random.default_rng([problem.settings.seed, 4])

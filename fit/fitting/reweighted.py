@@ -1,0 +1,154 @@
+"""The fit of a law with its best rates and batches (rated.py): how much each run counts, and what law.json says of it.
+
+The penalty is the first term of an expansion around the optimum: its error grows with itself. So a run of penalty P has
+the weight 1 / (1 + (P / scale)^2), where scale is NEAR_OPTIMAL or the scatter of the runs, if that is larger. The
+weights follow from the fit, the fit from the weights, in ROUNDS rounds. Intervals count the runs whose P is at most
+FAR times the scale.
+
+Axes: n_runs runs.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from fit.aliases import Array, Json
+from fit.data.runs import Runs, read_runs, subset
+from fit.data.table import Table
+from fit.errors import UserError
+from fit.fitted_law.tuning import BATCH, RATE
+from fit.fitting import search
+from fit.fitting.noise import noise_of
+from fit.fitting.problem import Problem, prepare
+from fit.fitting.rated import FEWEST_VALUES, RatedForm
+from fit.laws import FORMS
+
+NEAR_OPTIMAL = 0.0025  # of the loss: how far a run may lie above the best and count as near-optimal, as in DeepSeek LLM
+FAR = 6.0  # times the scale
+ROUNDS = 8
+FOLLOWED = search.BATCH - 1  # starts that each round follows, beside the best: one batch
+ODD_SHARE = 0.5  # of the models, whose best rate lies outside what was tried
+
+
+def first_weights(form: RatedForm, runs: Runs) -> Runs:
+    """The runs with weights by how far their losses lie above the best of the same model, and groups that share errors.
+
+    Runs of one model share the error of the law there, unless they share trunks already.
+    """
+    columns = [runs.columns[name] for name in form.base.columns]
+    _, model_of_run = np.unique(np.stack(columns), axis=1, return_inverse=True)
+    model_of_run = model_of_run.reshape(-1)
+    best = np.full(model_of_run.max() + 1, np.inf)
+    np.minimum.at(best, model_of_run, np.log(runs.loss))
+    weighted = _weighted(runs, runs.weights, np.log(runs.loss) - best[model_of_run], NEAR_OPTIMAL)
+    if runs.trunks is None and 1 < len(best) < len(runs):
+        weighted = dataclasses.replace(weighted, trunks=model_of_run, shared_by="groups of equal model")
+    return weighted
+
+
+def _weighted(runs: Runs, weights: Array, penalty: Array, scale: float) -> Runs:
+    """The runs with weights [n_runs] made smaller by their penalties [n_runs]."""
+    share = 1 / (1 + (penalty / scale) ** 2)
+    return dataclasses.replace(runs, weights=weights * share, near=penalty <= FAR * scale)
+
+
+def reweighted(fit: search.Fit, problem: Problem, weights: Array) -> tuple[search.Fit, Problem]:
+    """The fit with weights that follow from its own penalties.
+
+    Args:
+      fit, problem: with the weights of `first_weights`.
+      weights: of the runs before those, [n_runs].
+    """
+    form = problem.form
+    assert isinstance(form, RatedForm)
+    best = np.argsort(fit.objectives, kind="stable")[:FOLLOWED]
+    few = dataclasses.replace(fit, start_params=fit.start_params[best], objectives=fit.objectives[best])
+    for _ in range(ROUNDS):
+        scatter = noise_of(near_part(problem), few.params, shared=False).run
+        scale = max(NEAR_OPTIMAL, scatter)
+        runs = _weighted(problem.runs, weights, form.penalty(few.params, problem.runs.columns), scale)
+        settings = dataclasses.replace(problem.settings, variance=scatter**2)
+        problem = prepare(form, runs, settings)
+        few = search.again(problem, few)
+    return search.again(problem, dataclasses.replace(fit, params=few.params)), problem
+
+
+def near_part(problem: Problem) -> Problem:
+    """The problem with the runs that lie near their optimum alone.
+
+    Raises:
+      UserError: where they are too few for the coefficients.
+    """
+    near = problem.runs.near
+    if near is None:
+        return problem
+    if near.sum() <= len(problem.form.names):
+        raise UserError(
+            f"{problem.runs.path}: found {near.sum()} runs near their best rate, expected more than the "
+            f"{len(problem.form.names)} coefficients of the law with its rates"
+        )
+    runs = dataclasses.replace(subset(problem.runs, np.flatnonzero(near)), near=None)
+    return prepare(problem.form, runs, problem.settings)
+
+
+def warnings(form: RatedForm, params: Array, runs: Runs) -> list[str]:
+    """Sentences where most models' best rate or batch lies outside what was tried for them."""
+    columns = [runs.columns[name] for name in form.base.columns]
+    models, model_of_run = np.unique(np.stack(columns), axis=1, return_inverse=True)
+    model_of_run = model_of_run.reshape(-1)
+    sentences = []
+    for name, column in (("rate", RATE), ("batch", BATCH)):
+        if column not in form.columns:
+            continue
+        optimum = form.optimum(params, runs.columns, name)
+        outside = 0
+        compared = 0
+        for i in range(models.shape[1]):
+            of_model = model_of_run == i
+            tried = runs.columns[column][of_model]
+            if len(np.unique(tried)) < FEWEST_VALUES:
+                continue
+            compared += 1
+            outside += not tried.min() < optimum[of_model][0] < tried.max()
+        if compared and outside >= ODD_SHARE * compared:
+            sentences.append(
+                f"the best {name} of {outside} of {compared} models lies outside what was tried for them: it is "
+                f"extrapolated; widen the grids of {column}"
+            )
+    return sentences
+
+
+def split_record(record: Json, table: Table) -> Json:
+    """The record of a law of the base form, with what belongs to rate and batch in its entry `rates`.
+
+    Args:
+      record: of a law with rates, as fitting.record_of makes it.
+      table: that was fitted.
+    """
+    base = FORMS[record["form"]]
+    names = [name for name in record["coefficients"] if name not in base.names]
+    count = len(names)
+    ranges = dict(record["runs"]["ranges"])
+    rates: Json = dict(
+        coefficients={name: record["coefficients"][name] for name in names},
+        reference=record["rates"]["reference"],
+        ranges={name: ranges.pop(name) for name in (RATE, BATCH) if name in ranges},
+        runs=record["rates"]["runs"],
+        near=record["rates"]["near"],
+    )
+    runs = read_runs(table, base.columns, mix_corpora=True)
+    split = record | dict(
+        coefficients={name: record["coefficients"][name] for name in base.names},
+        runs=record["runs"] | dict(ranges=ranges, fingerprint=runs.fingerprint()),
+        rates=rates,
+    )
+    bootstrap = record.get("bootstrap")
+    if bootstrap:
+        intervals = bootstrap["intervals"]
+        rates["draws"] = [row[:count] for row in bootstrap["draws"]]
+        rates["intervals"] = {name: intervals[name] for name in names}
+        split["bootstrap"] = bootstrap | dict(
+            draws=[row[count:] for row in bootstrap["draws"]],
+            intervals={name: intervals[name] for name in base.names},
+        )
+    return split
