@@ -78,7 +78,9 @@ class Plot(ShapeOptions, flags.OfLaw, flags.Columns):
     """
 
     figure: str | None = options.choice(
-        "Figure of the paper, or memory for best E against memory.", None, figures.FIGURES
+        "Figure of the paper, memory for best E against memory, or compute for the loss against compute.",
+        None,
+        (*figures.FIGURES, figures.COMPUTE),
     )
     out: str | None = options.text("With --figure: file to write; its ending sets the format, unless --format does.")
     out_dir: str | None = options.text("Without --figure: folder for the three pictures of a fit.")

@@ -106,6 +106,7 @@ class BudgetOptions(ShapeOptions):
     max_tokens: float | None = number("Training tokens available.", least=1, below=sentences.LESS_THAN_A_TOKEN)
     devices: int = whole("Devices that share weights and cache.", 1, least=1)
     experts: tuple[int, ...] | None = experts("Numbers of experts allowed. Default: those fitted.")
+    verbose: bool = switch("Also print all tables, costs, counts, notes and warnings.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -253,7 +254,6 @@ class PlanOptions(BudgetOptions):
     grams_per_kwh: float | None = number(
         "CO2 of the electricity in grams a kWh, for the energy of the training on --chips.", least=0
     )
-    verbose: bool = switch("Also print tables by number of experts, costs, draws, exact counts and all warnings.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

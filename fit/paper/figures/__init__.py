@@ -2,6 +2,7 @@
 
 style.py    sizes, colours, units on axes, dashes where a law is extrapolated, bands, formats
 loss.py     isoFLOP curves (2a), savings (2b) against training compute, predicted against measured (5); of searches
+compute.py  the loss against compute, with the runs
 memory.py   loss under a memory limit (1a), models of equal memory (3), the best number of experts (4, memory)
 """
 
@@ -33,6 +34,7 @@ FIGURES = {  # name: caption
     "5": "Figure 5: predicted against measured",
     "memory": "Best number of experts against memory",
 }
+COMPUTE = "compute"  # not of the paper: the loss against compute
 FORMATS = ("pdf", "png", "svg")
 PAPER_FLOPS = (1e20, 1e21, 1e22)  # of its figures, for a published law
 PAPER_SINGLE_FLOPS = {"1a": 1e22, "3": 5e22, "4": 5e22}  # of its figures of one budget
@@ -76,10 +78,10 @@ def measured(law: Law, table: object) -> Measured:
 def draw(
     which: str, law: Law, architecture: Architecture, experts: Floats, budgets: Floats = (), measured: Measured = None
 ) -> tuple["Figure", dict[str, list]]:
-    """Draws one of FIGURES.
+    """Draws one of FIGURES, or COMPUTE.
 
     Args:
-      which: of FIGURES.
+      which: of FIGURES, or COMPUTE.
       experts: the numbers of experts to draw.
       budgets: training FLOPs; by default those that suit the law.
       measured: runs to draw points of.
@@ -90,7 +92,7 @@ def draw(
     Raises:
       UserError: where the law or the runs do not allow the figure.
     """
-    from fit.paper.figures import loss, memory, style
+    from fit.paper.figures import compute, loss, memory, style
 
     several = list(budgets) or budgets_of(law)
     single = several[0] if budgets else several[1]
@@ -102,6 +104,10 @@ def draw(
                 raise UserError("--figure=5 needs --runs")
             return loss.fit_quality(law, architecture, *measured)
         picture = style.Picture(law, architecture, experts)
+        if which == COMPUTE:
+            ends = law.ranges.get("training_flops", (PAPER_FLOPS[0], PAPER_FLOPS[-1]))
+            runs, held_out_runs = measured or (None, None)
+            return compute.loss_against_compute(picture, ends, runs, held_out_runs)
         if which == "2a":
             runs = measured and measured[0]
             return loss.isoflop(picture, list(budgets) or budgets_of(law, runs), runs)
