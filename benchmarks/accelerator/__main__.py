@@ -67,7 +67,7 @@ def parts(toy: bool) -> list[Part]:
         return Part(f"step {model}{what}", command, 150, after)
 
     main = [step(model) for model in ("1", "8", "32", "64,8")]
-    dropless = [part_of("grouped", 150)]
+    dropless = [part_of("grouped", 150), part_of("tiles", 150)]
     for model in ("8,2", "64,8") if not toy else ("8,2",):
         dropless.append(step(model))
         dropless.append(step(model, " dropless", "--dropless"))

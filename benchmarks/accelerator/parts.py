@@ -4,7 +4,7 @@
 
 `layer`, `float32`, `flash` and `run` compare this device with the CPU of the same host; each row of their result has
 the relative error |a - b| / |b| and the tolerance. If a check fails, the process writes its result and exits with 1.
-`grouped` compares kernels with batched matmuls.
+`grouped` compares kernels with batched matmuls, `tiles` the tiles of Mosaic's kernel with each other.
 """
 
 import functools
@@ -32,7 +32,7 @@ from jmoe.run.step import gradient, make_eval_step, make_train_step
 PART = flags.DEFINE_enum(
     "part",
     None,
-    ["machine", "peak", "grouped", "layer", "float32", "flash", "run", "profile"],
+    ["machine", "peak", "grouped", "tiles", "layer", "float32", "flash", "run", "profile"],
     "Part to run.",
     required=True,
 )
@@ -44,6 +44,16 @@ FOLDER = flags.DEFINE_string(
 
 STEPS = 3  # compared, and traced
 CALLS_PER_TIMING = 5  # of a grouped product
+# rows, units out and units in of a tile, stages, whether programs loop over tiles, the dimension along which tiles are
+# numbered first, and in groups of how many
+TILES = (
+    (128, 64, 128, 4, True, "N", 8),
+    (128, 128, 64, 4, True, "N", 8),
+    (128, 128, 64, 3, False, "M", 4),
+    (128, 128, 128, 3, True, "N", 8),
+    (128, 192, 64, 4, True, "N", 8),
+    (128, 192, 64, 4, False, "N", 8),
+)
 # |a - b| / |b|. Devices sum float32 in different orders; a token whose router is undecided may then take another
 # expert, which changes 1 / tokens of a gradient. bfloat16 has 8 bits: 0.4% per rounding. A GPU sums what it scatters in
 # any order; the difference grows over hundreds of steps, and more so between devices.
@@ -128,6 +138,68 @@ def grouped() -> list[dict]:
                         "ms": median * 1e3,
                         "flops": 2 * n_rows * d * width / median,
                         "error": relative_error(results[kernel], results["batched matmul"]),
+                    }
+                )
+    return rows
+
+
+def tiles() -> list[dict]:
+    """Compares tiles of Mosaic's kernel for Hopper, in the forward product, of 2 of 8 and of 8 of 64 experts.
+
+    Returns time and FLOP/s under the loads of a random router, and the largest error of one expert's rows. Without such
+    a chip there is nothing to compare.
+    """
+    if jax.default_backend() != "gpu":
+        return []
+    import tokamax
+    from tokamax._src import gpu_utils
+    from tokamax._src.ops.ragged_dot import pallas_mosaic_gpu as mosaic
+
+    if not gpu_utils.is_sm90():
+        return []
+    rows = []
+    for n_experts, n_rows, widths in (
+        (8, 131_072, ((1_280, 3_840), (3_840, 1_280), (1_920, 1_280))),
+        (64, 524_288, ((1_280, 960), (960, 1_280))),
+    ):
+        keys = jax.random.split(jax.random.key(0), 3)
+        count_E = jnp.bincount(jax.random.randint(keys[2], n_rows, 0, n_experts), length=n_experts).astype(jnp.int32)
+        first = int(count_E[0])  # of the rows of expert 1
+        last = first + int(count_E[1])
+        for units_in, units_out in widths:
+            rows_MK = jax.random.normal(keys[0], (n_rows, units_in), jnp.bfloat16)
+            weights_EKN = jax.random.normal(keys[1], (n_experts, units_in, units_out), jnp.bfloat16) / units_in**0.5
+            reference = (rows_MK[first:last] @ weights_EKN[1]).astype(jnp.float32)
+            for block_m, block_n, block_k, num_stages, persistent, minor, group in TILES:
+                config = mosaic.Config(
+                    block_m=block_m,
+                    block_n=block_n,
+                    block_k=block_k,
+                    num_stages=num_stages,
+                    split_k=1,
+                    persistent=persistent,
+                    grid_minor_dim=mosaic.common.MatmulDimension[minor],
+                    grid_tile_width=group,
+                )
+                kernel = mosaic.PallasMosaicGpuRaggedDot(config=config)
+                product = functools.partial(
+                    tokamax.ragged_dot_general,
+                    ragged_dot_dimension_numbers=gpu_kernels.FORWARD,
+                    implementation=(kernel,),
+                )
+                compiled = jax.jit(product).lower(rows_MK, weights_EKN, count_E).compile()
+                arm = {"product": functools.partial(_call_repeatedly, compiled, rows_MK, weights_EKN, count_E)}
+                seconds, _ = measure.in_turn(arm, 5)
+                median = sorted(seconds["product"])[2] / CALLS_PER_TIMING
+                y = compiled(rows_MK, weights_EKN, count_E)[first:last].astype(jnp.float32)
+                rows.append(
+                    {
+                        "product": f"{n_rows:,} x {units_in:,} by {n_experts} of {units_out:,}",
+                        "tiles": f"{block_m} x {block_n} x {block_k}, {num_stages} stages, "
+                        f"{'persistent, ' if persistent else ''}{minor} first by {group}",
+                        "ms": median * 1e3,
+                        "flops": 2 * n_rows * units_in * units_out / median,
+                        "error": float(jnp.max(jnp.abs(y - reference))),
                     }
                 )
     return rows
@@ -304,6 +376,7 @@ PARTS = {
     "machine": machine,
     "peak": peak,
     "grouped": grouped,
+    "tiles": tiles,
     "layer": layer,
     "float32": functools.partial(steps_agree, "float32", "float32", "highest", EXACT, ROUTED),
     "flash": functools.partial(steps_agree, "bfloat16", "flash", "default", ROUNDED, ROUNDED_GRADIENT),

@@ -91,6 +91,7 @@ def section(results: dict) -> str:
             lines += ["", parts[name]["result"]["notes"].splitlines()[-1]]
     lines += _layers(rows_of("layer"), published, of_peak)
     lines += _grouped(parts, of_peak)
+    lines += _tiles(parts, of_peak)
     for name in parts:
         if name.startswith("profile ") and "result" in parts[name]:
             lines += _profile(parts[name]["result"])
@@ -167,6 +168,14 @@ def _grouped(parts: dict, of_peak: Callable[[float], str]) -> list[str]:
         error = f"{row['error']:.1e}"
         cells.append([row["product"], row["kernel"], _ms(row["ms"]), of_peak(row["flops"]), error])
     return _table("grouped product, kernel, time under random loads, of measured peak, error under equal loads", cells)
+
+
+def _tiles(parts: dict, of_peak: Callable[[float], str]) -> list[str]:
+    """Returns the table of tiles of Mosaic's kernel."""
+    cells = []
+    for row in parts.get("tiles", {}).get("result", []):
+        cells.append([row["product"], row["tiles"], _ms(row["ms"]), of_peak(row["flops"]), f"{row['error']:.1e}"])
+    return _table("product by Mosaic, tiles, time under random loads, of measured peak, largest error", cells)
 
 
 def _profile(profile: dict) -> list[str]:

@@ -3,17 +3,19 @@
 Axes: M rows, K units in, N units out, E experts (of this device).
 
 tokamax has kernels by Triton and by Pallas for Mosaic. Its own choice of tiles, for a shape that it has no record of,
-reaches a third of a Hopper chip's peak. The tiles here are those that are fastest for most shapes of tokamax's records
-of an H100; on an H200 they reach 49 to 84% of the measured peak (benchmarks/README.md). Mosaic is faster where many
-experts share few rows, since Triton's grid has a program for every block of rows and every expert. Mosaic's gradient of
-the weights is never used: it takes two to four times as long, and was 2% off on an H200 where all other products were
-exact.
+reaches a third of a Hopper chip's peak. Mosaic's tiles here are the fastest of thirteen that were measured on an H200:
+the forward product and the gradient of rows reach 75 to 92% of the measured peak, with 8 experts and with 64
+(benchmarks/README.md). Triton reaches 39 to 74%, since its grid has a program for every block of rows and every expert.
+
+The gradient of the weights always uses Triton. Mosaic's takes two to four times as long, and was 2% off on an H200
+where all other products were exact.
 """
 
 import importlib.util
 import os
 import shutil
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +34,7 @@ TO_WEIGHTS = jax.lax.RaggedDotDimensionNumbers(  # [M, K] x [M, N], summed over 
     dot_dimension_numbers=(([0], [0]), ([], [])), lhs_ragged_dimensions=[0], rhs_group_dimensions=[]
 )
 MOSAIC_ALIGNMENT = 64  # Mosaic needs widths above 64 to be multiples of 64
-FEW_EXPERTS = 32  # up to this many, Triton's programs without work take less time than Mosaic's slower products
+WIDEST_TILE = 192  # units out of a tile of Mosaic's: its float32 sums fill three quarters of the registers
 
 
 def product(
@@ -57,7 +59,7 @@ def product(
     if sharding.platform() != "gpu":  # for tests on a CPU
         return tokamax.ragged_dot_general(a, b, count_E, dimensions, implementation="xla")
     refusal = None
-    for kernel in _kernels_to_try(len(count_E), dimensions):
+    for kernel in _kernels_to_try(dimensions):
         try:
             return kernel(a, b, count_E, dimensions)
         except NotImplementedError as error:  # tokamax's word for a chip or a shape that a kernel is not made for
@@ -70,14 +72,9 @@ def product(
     ) from refusal
 
 
-def _kernels_to_try(n_experts: int, dimensions: jax.lax.RaggedDotDimensionNumbers) -> list[Callable]:
+def _kernels_to_try(dimensions: jax.lax.RaggedDotDimensionNumbers) -> list[Callable]:
     """by_triton and by_mosaic, the faster one first, without what is not installed or not exact."""
-    if dimensions == TO_WEIGHTS:
-        kernels = [by_triton]
-    elif n_experts <= FEW_EXPERTS:
-        kernels = [by_triton, by_mosaic]
-    else:
-        kernels = [by_mosaic, by_triton]
+    kernels = [by_triton] if dimensions == TO_WEIGHTS else [by_mosaic, by_triton]
     return [kernel for kernel in kernels if kernel is not by_triton or has_triton()]
 
 
@@ -121,24 +118,34 @@ def by_mosaic(
     from tokamax._src import gpu_utils
     from tokamax._src.ops.ragged_dot import pallas_mosaic_gpu as mosaic
 
+    a_padded = _pad_widths(a)
+    b_padded = _pad_widths(b)
     kernel = "mosaic"
     if gpu_utils.is_sm90():
-        tiles = mosaic.Config(
-            block_m=128,
-            block_n=64,
-            block_k=128,
-            num_stages=4,
-            split_k=1,
-            grid_minor_dim=mosaic.common.MatmulDimension.N,
-            grid_tile_width=8,
-        )
-        kernel = mosaic.PallasMosaicGpuRaggedDot(config=tiles)
-    y = tokamax.ragged_dot_general(_pad_widths(a), _pad_widths(b), count_E, dimensions, implementation=(kernel,))
+        width = b_padded.shape[1] if dimensions == TO_ROWS else b_padded.shape[-1]
+        kernel = mosaic.PallasMosaicGpuRaggedDot(config=hopper_tiles(width))
+    y = tokamax.ragged_dot_general(a_padded, b_padded, count_E, dimensions, implementation=(kernel,))
     if dimensions == FORWARD:
         return y[:, : b.shape[2]]
     if dimensions == TO_ROWS:
         return y[:, : b.shape[1]]
     return y[:, : a.shape[1], : b.shape[1]]
+
+
+def hopper_tiles(width: int) -> Any:
+    """Mosaic's tiles of a product with this many units out: tokamax's Config of its kernel for Hopper."""
+    from tokamax._src.ops.ragged_dot import pallas_mosaic_gpu as mosaic
+
+    return mosaic.Config(
+        block_m=128,
+        block_n=min(WIDEST_TILE, max(MOSAIC_ALIGNMENT, width)),
+        block_k=64,
+        num_stages=4,
+        split_k=1,
+        persistent=True,
+        grid_minor_dim=mosaic.common.MatmulDimension.N,
+        grid_tile_width=8,
+    )
 
 
 def _pad_widths(a: Float[Array, "..."]) -> Float[Array, "..."]:

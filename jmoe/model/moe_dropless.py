@@ -6,8 +6,8 @@ expert, which are worked on one after another.
 
 Where experts are spread over devices, rows are sent to the devices of their experts and back.
 
-Axes (jmoe/model/__init__.py): C rows of a block, D, E experts of this device, F, G = 1, I units of any kind, J choices,
-L slots, S tokens, X, Z blocks.
+Axes (jmoe/model/__init__.py): C rows of a block, D, E experts of this device, F, G = 1, H = 2 F, I units of any kind,
+J choices, L slots, S tokens, X, Z blocks.
 """
 
 import functools
@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int, Num
 
 from jmoe.model import permute, routing, sharding
 from jmoe.model.experts import scale_rows, swiglu
-from jmoe.model.grouped_product import grouped_product
+from jmoe.model.grouped_product import TOKAMAX, grouped_product
 from jmoe.model.moe_capacity import assign_slots
 from jmoe.model.permute import ExpertWeights
 
@@ -199,7 +199,15 @@ def _experts_on_sorted_rows(
         return grouped_product(rows_JI, weight_EIO, choices.count_GE[0, :-1], kernel, has_empty_slots)
 
     rows_GJD, row_gates_GJ1 = permute.dispatch(x_GSD, gate_GJ, slots)
-    hidden_JF = jax.nn.silu(product(rows_GJD[0], gate_EDF)) * product(rows_GJD[0], up_EDF)
+    rows_JD = rows_GJD[0]
+    if kernel == TOKAMAX:
+        # one product reads the rows once, and its gradient needs no sum of two arrays of rows
+        gate_and_up_JH = product(rows_JD, jnp.concatenate([gate_EDF, up_EDF], axis=-1))
+        gate_JF, up_JF = jnp.split(gate_and_up_JH, 2, axis=-1)
+    else:
+        gate_JF = product(rows_JD, gate_EDF)
+        up_JF = product(rows_JD, up_EDF)
+    hidden_JF = jax.nn.silu(gate_JF) * up_JF
     outputs_JD = product(scale_rows(hidden_JF, row_gates_GJ1[0]), down_EFD)
     return permute.combine(outputs_JD[None], slots)
 
