@@ -688,7 +688,7 @@ def plot(
       UserError: The law or the runs do not allow the figure.
     """
     from fit.paper import figures
-    from fit.paper.options import PlotOptions
+    from fit.paper.plot_options import PlotOptions
     from fit.planning.options import experts_to_compare
 
     options = PlotOptions.parse(

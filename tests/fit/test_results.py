@@ -19,7 +19,7 @@ from fit.equal_flops.surfaces import SurfaceOptions
 from fit.fitted_law.forecast import PredictOptions
 from fit.fitting.options import FitOptions
 from fit.next_runs.options import NextOptions
-from fit.paper.options import PlotOptions
+from fit.paper.plot_options import PlotOptions
 from fit.planning.options import BudgetOptions, PlanOptions, ShapeOptions
 from fit.results import Record, Result
 
