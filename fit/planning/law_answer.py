@@ -58,7 +58,7 @@ def answer(law: Law) -> list[str]:
             experts = say(NO_BEST, why=error.sentence)
     decision = verdict.text(plan.verdict, plan.optima)[:1] if plan else []
     return [
-        say(ANSWER, form=law.form.name, errors=_errors(law.record), experts=experts),
+        say(ANSWER, form=_chosen_form(law), errors=_errors(law.record), experts=experts),
         *decision,
         *summary.why_this_form(law.record),
         _beyond(law.record),
@@ -69,6 +69,14 @@ def answer(law: Law) -> list[str]:
 def written(path: str, verbose: bool) -> str:
     """The last line: the file of the law, and how to see the tables unless they are printed."""
     return say(WRITTEN, path=path, tables="" if verbose else TABLES)
+
+
+def _chosen_form(law: Law) -> str:
+    """The form that was chosen: an additive law is written as the coupled one with k = 1."""
+    tried = (law.record.get("choice") or {}).get("tried")
+    if tried and law.coefficients.get("k") == 1:
+        return tried[0]["form"]
+    return law.form.name
 
 
 def _plan(law: Law) -> Plan:

@@ -197,10 +197,13 @@ def test_a_fit_says_how_far_it_is_off_beyond_its_runs(tmp_path, capsys, monkeypa
     fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.dense_runs(n=90))
     command = ["law", "--runs=runs.csv", "--out=law.json", "--starts=8", "--bootstrap=8"]
     short, _ = both_outputs(capsys, *command)
-    step = json.loads((tmp_path / "law.json").read_text())["rolling"][-1]
+    record = json.loads((tmp_path / "law.json").read_text())
+    step = record["rolling"][-1]
     (line,) = (line for line in sentences_of(short) if line.startswith("Beyond its runs: "))
     assert f"fitted to 1/{step['factor']} of the compute, {step['rmse_log']:.2%} off" in line
-    assert "It holds for dense models alone, up to " in sentences_of(short)[0]
+    chosen = record["choice"]["why"].partition(" ")[0]
+    assert (chosen == "chinchilla") == (record["coefficients"]["k"] == 1)
+    assert short.startswith(f"{chosen} law: ") and "It holds for dense models alone, up to " in sentences_of(short)[0]
     assert "which form holds beyond the runs is open" in short
 
 
