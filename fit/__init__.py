@@ -45,6 +45,8 @@ from typing import TYPE_CHECKING, Literal
 from fit.errors import UserError
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from fit.architecture_search.search import Holistic
     from fit.data.table import Table
     from fit.equal_flops.surfaces import Surfaces
@@ -53,8 +55,9 @@ if TYPE_CHECKING:
     from fit.next_runs.add import AddedRuns
     from fit.next_runs.suggest import NextRuns
     from fit.planning.comparison import Comparison
+    from fit.planning.judged import Speedup
     from fit.planning.results import Plan
-    from fit.planning.speedup import Speedup
+    from fit.results import Page
     from fit.task_maps.maps import TaskMaps
 
 __version__ = "0.3.0"
@@ -69,8 +72,10 @@ __all__ = [
     "next",
     "page",
     "plan",
+    "plot",
     "predict",
     "read",
+    "report",
     "save",
     "speedup",
     "surface",
@@ -428,6 +433,7 @@ def compare(
     speeds: str | os.PathLike | None = None,
     serve_tokens_per_second: float | str | None = None,
     serve_batch: int | str = 64,
+    verbose: bool = False,
 ) -> "Comparison":
     """Compares what several laws answer to one budget, each against its own best dense model.
 
@@ -460,6 +466,7 @@ def compare(
       serve_tokens_per_second: Tokens per second to decode at least, all sequences of a batch together, on `devices`
         chips of the kind of `chips`.
       serve_batch: Sequences decoded at once, for `serve_tokens_per_second`.
+      verbose: Whether the text has all tables and notes.
 
     Returns:
       The answers: `laws`, one for each law; `infeasible`, laws without one; `agreement`, how far they lie apart.
@@ -497,6 +504,7 @@ def compare(
         speeds=speeds,
         serve_tokens_per_second=serve_tokens_per_second,
         serve_batch=serve_batch,
+        verbose=verbose,
     )
     return comparison.compare([law_module.load(each, "laws") for each in laws or comparison.LAWS], options)
 
@@ -512,6 +520,7 @@ def next(
     experts: Iterable[int] | int | str | None = None,
     vocab_size: int | str | None = None,
     width_per_block: int | str | None = None,
+    verbose: bool = False,
 ) -> "NextRuns":
     """Chooses the runs to train next, so that a law's answer becomes surer.
 
@@ -525,6 +534,7 @@ def next(
       experts: Numbers of experts to train and to compare. Default: those fitted.
       vocab_size: Tokens in the vocabulary. Default: the law's own.
       width_per_block: d_model / n_blocks. Default: the law's own.
+      verbose: Whether the text has tables of the runs and of all that is expected.
 
     Returns:
       The runs: `trunks`, the models to train with their budgets in tokens; `expected`, how sure the goal is with the
@@ -544,6 +554,7 @@ def next(
         experts=experts,
         vocab_size=vocab_size,
         width_per_block=width_per_block,
+        verbose=verbose,
     )
     return suggest.suggest(load(law), runs, options)
 
@@ -586,6 +597,7 @@ def speedup(
     *,
     seed: int = 0,
     by: Literal["flops", "time"] = "flops",
+    verbose: bool = False,
 ) -> "Speedup":
     """Computes how many times the compute a law's recipe needs for the losses of runs, and whether that grows.
 
@@ -595,6 +607,7 @@ def speedup(
       seed: Seed of the runs' errors that intervals draw.
       by: "flops", or "time" for hours on the same chips. The runs then have tokens_per_second and
         law_tokens_per_second, that of the law's recipe at the run's size.
+      verbose: Whether the text has the table of the runs.
 
     Returns:
       `runs`: each with the compute that the law's recipe needs for its loss, and how many times its own that is;
@@ -610,7 +623,7 @@ def speedup(
     loaded = load(law)
     if by not in BY:
         raise UserError(f"--by={by}: expected one of {', '.join(BY)}")
-    return speedups.speedup(loaded, law_runs.read_runs(loaded, runs), seed, by)
+    return speedups.speedup(loaded, law_runs.read_runs(loaded, runs), seed, by, verbose)
 
 
 def tasks(
@@ -720,11 +733,99 @@ def holistic(
     return search.search(ratio_runs, runs_of_widths, rank, refit, options)
 
 
+def plot(
+    law: "Law | str | os.PathLike",
+    runs: object = None,
+    *,
+    figure: Literal["compute", "1a", "2a", "2b", "3", "4", "5", "memory"] = "compute",
+    flops: Iterable[float] | float | str | None = None,
+    experts: Iterable[int] | int | str | None = None,
+    vocab_size: int | str | None = None,
+    width_per_block: int | str | None = None,
+) -> "Figure":
+    """Draws a law: by default the loss against training compute for each number of experts, and the runs.
+
+    Example:
+      fit.plot(law, "runs.csv").savefig("law.pdf")
+
+    Args:
+      law: A law.
+      runs: Runs to draw as points, held-out ones hollow; what `fit.read` takes.
+      figure: "compute", or a figure of the joint law's paper: "2a" is the loss against tokens at equal FLOPs, "5"
+        predicted against measured loss, "memory" the best number of experts against memory.
+      flops: Training FLOPs of the budgets of the paper's figures. Default: the paper's, or near the law's runs.
+      experts: Numbers of experts to draw. Default: those fitted.
+      vocab_size: Tokens in the vocabulary. Default: the law's own.
+      width_per_block: d_model / n_blocks. Default: the law's own.
+
+    Returns:
+      A matplotlib Figure, which a notebook shows. Lines are dashed where no run reaches, and the band is percentiles of
+      the bootstrap's fits.
+
+    Raises:
+      UserError: The law or the runs do not allow the figure.
+    """
+    from fit.paper import figures
+    from fit.paper.plot_options import PlotOptions
+    from fit.planning.options import experts_to_compare
+
+    options = PlotOptions.parse(
+        figure=figure,
+        flops=flops,
+        experts=experts,
+        vocab_size=vocab_size,
+        width_per_block=width_per_block,
+    )
+    loaded = load(law)
+    shown = experts_to_compare(loaded, options.experts)
+    measured = figures.measured(loaded, runs)
+    drawn, _ = figures.draw(options.figure, loaded, options.architecture(loaded), shown, options.flops or (), measured)
+    return drawn
+
+
+def report(
+    law: "Law | str | os.PathLike",
+    runs: object = None,
+    out: str | os.PathLike = "report.html",
+    *,
+    vocab_size: int | str | None = None,
+    width_per_block: int | str | None = None,
+) -> "Page":
+    """Writes one HTML page on a law: the decision first, then its errors, every table and figure, and the numbers.
+
+    Args:
+      law: A law.
+      runs: Runs for predicted against measured loss, and for points on the curves; what `fit.read` takes.
+      out: The file to write.
+      vocab_size: Tokens in the vocabulary. Default: the law's own.
+      width_per_block: d_model / n_blocks. Default: the law's own.
+
+    Returns:
+      The path of the page, as a text. A notebook shows the page.
+
+    Raises:
+      UserError: A value cannot be used, or the file cannot be written.
+    """
+    from fit.data import files
+    from fit.paper import figures
+    from fit.paper import report as reports
+    from fit.planning.options import ShapeOptions
+    from fit.results import Page
+
+    options = ShapeOptions.parse(vocab_size=vocab_size, width_per_block=width_per_block)
+    loaded = load(law)
+    measured = figures.measured(loaded, runs)
+    files.check_writable(str(out))
+    text, _ = reports.page(loaded, options.architecture(loaded), measured)
+    files.write_text(str(out), text)
+    return Page.at(str(out))
+
+
 def page(
     laws: "Law | str | os.PathLike | Sequence[Law | str | os.PathLike]" = "joint-moe-2025",
     runs: object = None,
     out: str | os.PathLike = "planner.html",
-) -> str:
+) -> "Page":
     """Writes one HTML page that plans in the browser by these laws and the published ones.
 
     Args:
@@ -733,17 +834,19 @@ def page(
       out: The file to write.
 
     Returns:
-      The path of the page.
+      The path of the page, as a text. A notebook shows the page.
 
     Raises:
       UserError: The page does not know the formula of a law.
     """
     from fit.paper import figures
     from fit.planner import page as planner
+    from fit.results import Page
 
     several = laws if isinstance(laws, Sequence) and not isinstance(laws, str) else [laws]
     loaded = [load(each) for each in several]
-    return planner.write(loaded, figures.measured(loaded[0], runs), str(out))
+    path = planner.write(loaded, figures.measured(loaded[0], runs), str(out))
+    return Page.at(path)
 
 
 def __dir__() -> list[str]:

@@ -4,6 +4,7 @@ rates."""
 import dataclasses
 import json
 import sys
+from collections.abc import Iterable
 from typing import ClassVar
 
 import numpy as np
@@ -23,7 +24,8 @@ from fit.fitting import fit_law
 from fit.fitting.options import FitOptions
 from fit.importers import rows as imported
 from fit.importers import tools
-from fit.planning import baseline_speedup, speedup
+from fit.messages import lines
+from fit.planning import baseline_speedup, law_answer, speedup
 from fit.planning.options import BY
 
 
@@ -111,21 +113,36 @@ class Law(FitOptions, flags.Columns):
 
     runs: str = options.required(options.text("Table of runs: .csv, .jsonl or .parquet."))
     out: str | None = options.text("File to write the law to (JSON).")
+    verbose: bool = options.switch("Also print coefficients, errors on all runs, scatter, intervals and tables.")
 
     def run(self) -> None:
         if len(self.forms) > 1:
-            if self.out is not None:
-                raise UserError(f"--form={','.join(self.form or ())}: --out is for a single form")
-            errors = fit_law.compare_forms(read(self.read(self.runs)), self, quiet=False)
-            warnings = [f"warning: {text}" for text in errors["warnings"]]
-            print("\n".join([*summary.of_forms(errors), *warnings]))
+            self._compare_forms()
             return
         if self.out is None:
             raise UserError("--out is missing")
         check_writable(self.out)
         law = fit_law.fit_law(read(self.read(self.runs)), self, quiet=False)
         save(law, self.out)
-        print(*summary.summary(law.record), f"written to {self.out}", sep="\n")
+        self._show(law_answer.answer(law), summary.summary(law.record), summary.warnings_of(law.record))
+
+    def _compare_forms(self) -> None:
+        """Prints how well each form fits the runs."""
+        if self.out is not None:
+            raise UserError(f"--form={','.join(self.form or ())}: --out is for a single form")
+        errors = fit_law.compare_forms(read(self.read(self.runs)), self, quiet=False)
+        warnings = [f"warning: {text}" for text in errors["warnings"]]
+        self._show(law_answer.of_forms(errors), [*summary.of_forms(errors), *warnings], warnings)
+
+    def _show(self, answer: Iterable[str], details: Iterable[str], warnings: Iterable[str]) -> None:
+        """Prints the answer and, if asked for, the details. Without those, the warnings go to stderr."""
+        written = [] if self.out is None else [law_answer.written(self.out, self.verbose)]
+        if self.verbose:
+            print(lines.with_details(answer, [*details, *written]))
+            return
+        print(lines.text([*answer, *written]))
+        for warning in lines.wrapped(warnings):
+            print(warning, file=sys.stderr)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -196,6 +213,7 @@ class Speedup(flags.Columns, flags.Json):
         "NAME=VALUE",
         "=",
     )
+    verbose: bool = options.switch("Also print the table of the runs.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -216,13 +234,16 @@ class Speedup(flags.Columns, flags.Json):
                     print(f"warning: {warning}", file=sys.stderr)
             return
         law = load(self.law)
-        result = speedup.speedup(law, read_runs(law, self.read(self.runs)), self.seed, self.by)
+        result = speedup.speedup(law, read_runs(law, self.read(self.runs)), self.seed, self.by, self.verbose)
         self.show(result)
         if self.json:
             return
+        warnings = []
         for warning in result.warnings:
             beginning = "the law is used " if warning.startswith("outside") else ""
-            print(f"warning: {beginning}{warning}", file=sys.stderr)
+            warnings.append(f"warning: {beginning}{warning}")
+        for line in lines.wrapped(warnings):
+            print(line, file=sys.stderr)
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -79,9 +79,10 @@ class Plot(ShapeOptions, flags.OfLaw, flags.Columns):
     """
 
     figure: str | None = options.choice(
-        "Figure of the paper, memory for best E against memory, or hours for loss against hours on --chips.",
+        "Figure of the paper; memory, the best E against memory; compute, the loss against compute; or hours, the loss "
+        "against hours on --chips.",
         None,
-        (*figures.FIGURES, *figures.ON_CHIPS),
+        (*figures.FIGURES, figures.COMPUTE, *figures.ON_CHIPS),
     )
     out: str | None = options.text("With --figure: file to write; its ending sets the format, unless --format does.")
     out_dir: str | None = options.text("Without --figure: folder for the three pictures of a fit.")

@@ -15,7 +15,7 @@ import numpy as np
 from fit.aliases import Array, Floats, Json
 from fit.errors import UserError
 from fit.fitted_law.law import Law, load
-from fit.planning import agreement, by_time, compare_text, cost, leverage, optimum, plan_warnings, target
+from fit.planning import agreement, by_time, compare_answer, cost, leverage, optimum, plan_warnings, target
 from fit.planning.by_time import ByTime
 from fit.planning.comparison import Comparison, DenseAnswer, LawAnswer, NoAnswer, ReferenceAnswer
 from fit.planning.constraints import Constraints
@@ -54,7 +54,10 @@ def compare(laws: Sequence[Law], options: BudgetOptions) -> Comparison:
         reference=options.reference_model,
         by_time=by_time_budget,
     )
-    return compare_laws(laws, question)
+    result = compare_laws(laws, question)
+    if options.verbose:
+        return dataclasses.replace(result, text_of=compare_answer.verbose)
+    return result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +105,7 @@ def compare_laws(laws: Sequence[Law], question: Question) -> Comparison:
         agreement=agreement.agreement(agreement.counted(answers)),
         conclusion=agreement.conclusion(answers),
         like=counts(question.reference) if question.reference else None,
-        text_of=compare_text.comparison,
+        text_of=compare_answer.text,
     )
 
 

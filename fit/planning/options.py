@@ -113,6 +113,7 @@ class BudgetOptions(ShapeOptions):
     )
     serve_batch: int = whole("Sequences decoded at once, for --serve_tokens_per_second.", BATCHES[-1], least=1)
     experts: tuple[int, ...] | None = experts("Numbers of experts allowed. Default: those fitted.")
+    verbose: bool = switch("Also print all tables, costs, counts, notes and warnings.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -274,7 +275,6 @@ class PlanOptions(BudgetOptions):
     task_map: TaskMaps | str | None = unchecked(
         "Maps from loss to accuracies of tasks, by fit tasks --out: what the model is expected to reach."
     )
-    verbose: bool = switch("Also print tables by number of experts, costs, draws, exact counts and all warnings.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

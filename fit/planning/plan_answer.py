@@ -1,21 +1,19 @@
 """A plan in ten lines: what to train, what it costs, how to build and train it, how sure that is, what to do next.
 
-`text` is these lines, `verbose` also the tables and all the rest that plan_text.py has. No line is wider than WIDTH.
+`text` is these lines, `verbose` also the tables and all the rest that plan_text.py has.
 """
 
 import math
 import re
-import textwrap
 from collections.abc import Iterator
 
 from fit.fitted_law import ledger
-from fit.messages import sentences
+from fit.messages import lines, sentences
 from fit.messages.units import say
 from fit.planning import by_time, cost, expected_tasks, plan_text, verdict
 from fit.planning.results import Bootstrap, Buildable, BuildableCost, Cost, Energy, Optimum, Plan, TrainingChips
 from fit.shape.chips import CHIPS
 
-WIDTH = 120  # characters of a line
 # warnings that the lines say in their own words
 IN_OTHER_WORDS = (
     sentences.BEST_OUTSIDE,
@@ -36,7 +34,7 @@ def sentences_of(plan: Plan) -> list[str]:
 
 def text(plan: Plan) -> str:
     """A plan in ten lines or so."""
-    return "\n".join(_wrapped(sentences_of(plan)))
+    return lines.text(sentences_of(plan))
 
 
 def verbose(plan: Plan) -> str:
@@ -45,7 +43,7 @@ def verbose(plan: Plan) -> str:
     energy = cost.energy_of(plan, None)
     if energy and not plan.energy:
         details.append(_energy(energy))
-    return "\n".join(_wrapped([*_answer(plan), *_next(plan), "", *details]))
+    return lines.text([*_answer(plan), *_next(plan), "", *details])
 
 
 def _answer(plan: Plan) -> Iterator[str]:
@@ -292,17 +290,3 @@ def _accelerator(kind: str, count: int) -> str:
     if count % of_machine == 0:
         return f"{kind}:{count // of_machine}x{of_machine}"
     return f"{kind}:{count}"
-
-
-def _wrapped(lines: list[str]) -> Iterator[str]:
-    """The lines, wrapped at WIDTH: what is left of a line follows it, indented further. A command continues after a
-    backslash."""
-    for line in lines:
-        if len(line) <= WIDTH:
-            yield line
-            continue
-        indent = " " * (len(line) - len(line.lstrip()) + 4)
-        command = line.lstrip().startswith("python ")
-        width = WIDTH - 2 if command else WIDTH
-        parts = textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-        yield (" \\\n" if command else "\n").join(parts)

@@ -3,6 +3,7 @@
 style.py    sizes, colours, units on axes, dashes where a law is extrapolated, bands, formats
 loss.py     isoFLOP curves (2a), savings (2b) against training compute, predicted against measured (5); of searches
 budget.py   loss under budgets around one, also in hours on the same chips; residuals of one number of experts
+compute.py  the loss against compute, with the runs
 memory.py   loss under a memory limit (1a), models of equal memory (3), the best number of experts (4, memory)
 """
 
@@ -38,6 +39,7 @@ FIGURES = {  # name: caption
     "memory": "Best number of experts against memory",
 }
 ON_CHIPS = {"hours": "Loss against hours on the same chips"}  # figures that need chips
+COMPUTE = "compute"  # not of the paper: the loss against compute
 FORMATS = ("pdf", "png", "svg")
 PAPER_FLOPS = (1e20, 1e21, 1e22)  # of its figures, for a published law
 PAPER_SINGLE_FLOPS = {"1a": 1e22, "3": 5e22, "4": 5e22}  # of its figures of one budget
@@ -81,10 +83,10 @@ def measured(law: Law, table: object) -> Measured:
 def draw(
     which: str, law: Law, architecture: Architecture, experts: Floats, budgets: Floats = (), measured: Measured = None
 ) -> tuple["Figure", dict[str, list]]:
-    """Draws one of FIGURES.
+    """Draws one of FIGURES, or COMPUTE.
 
     Args:
-      which: of FIGURES.
+      which: of FIGURES, or COMPUTE.
       experts: the numbers of experts to draw.
       budgets: training FLOPs; by default those that suit the law.
       measured: runs to draw points of.
@@ -95,7 +97,7 @@ def draw(
     Raises:
       UserError: where the law or the runs do not allow the figure.
     """
-    from fit.paper.figures import loss, memory, style
+    from fit.paper.figures import compute, loss, memory, style
 
     several = list(budgets) or budgets_of(law)
     single = several[0] if budgets else several[1]
@@ -107,6 +109,10 @@ def draw(
                 raise UserError("--figure=5 needs --runs")
             return loss.fit_quality(law, architecture, *measured)
         picture = style.Picture(law, architecture, experts)
+        if which == COMPUTE:
+            ends = law.ranges.get("training_flops", (PAPER_FLOPS[0], PAPER_FLOPS[-1]))
+            runs, held_out_runs = measured or (None, None)
+            return compute.loss_against_compute(picture, ends, runs, held_out_runs)
         if which == "2a":
             runs = measured and measured[0]
             return loss.isoflop(picture, list(budgets) or budgets_of(law, runs), runs)
