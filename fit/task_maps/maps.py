@@ -18,6 +18,7 @@ from fit.aliases import Array, Json, Numbers
 from fit.data.files import write_text
 from fit.data.table import plain, shown
 from fit.errors import UserError
+from fit.messages.printable import is_printable
 from fit.results import NOT_IN_JSON, Record, Result
 
 VERSION = 1  # of the file
@@ -284,6 +285,8 @@ def load(maps: TaskMaps | str | os.PathLike) -> TaskMaps:
         for name, kind in (("shift", Shift), ("held_out", HeldOut), ("average_held_out", HeldOut)):
             values[name] = _record(kind, values[name])
         loaded = TaskMaps(**values, text_of=_title)
+        if not all(is_printable(task.task) for task in loaded.tasks):
+            raise ValueError("a name with a control character")
         loaded.expect(1.0)
     except OSError as error:
         raise UserError(f"--task_map={maps}: cannot be read: {error.strerror}") from error

@@ -42,7 +42,7 @@ class Task:
 
 def read_tasks(table: Table, options: TaskOptions) -> list[Task]:
     """The tasks of the table that the options name."""
-    given = {name: _given_chance(name, value) for name, value in options.chance.items()}
+    levels = {name: _chance_level(name, value) for name, value in options.chance.items()}
     names = []
     for pattern in options.tasks:
         matching = fnmatch.filter(table.columns, pattern)
@@ -51,21 +51,21 @@ def read_tasks(table: Table, options: TaskOptions) -> list[Task]:
                 f"--tasks={pattern}: {table.path} has no such column; columns found: {', '.join(table.columns)}"
             )
         names += [name for name in matching if name not in names]
-    unknown = [name for name in given if name not in names]
+    unknown = [name for name in levels if name not in names]
     if unknown:
         raise UserError(f"--chance={unknown[0]}: expected one of the tasks: {', '.join(names)}")
     tasks = []
     for name in names:
         accuracy = _accuracies(table, name)
-        if name in given:
-            tasks.append(Task(name, accuracy, given[name], "given"))
+        if name in levels:
+            tasks.append(Task(name, accuracy, levels[name], "given"))
             continue
         known = chance.known(name)
         tasks.append(Task(name, accuracy, known, "fitted" if known is None else "known"))
     return tasks
 
 
-def _given_chance(name: str, value: str) -> float:
+def _chance_level(name: str, value: str) -> float:
     """A chance level of --chance."""
     (number,) = data_table.to_numbers([value])
     if not 0 <= number < 1:

@@ -331,6 +331,13 @@ def test_a_table_of_one_run_ends_in_one_sentence(tmp_path, capsys):
     assert "1 run has an accuracy, expected at least 6" in capsys.readouterr().err
 
 
+def test_a_name_that_a_terminal_obeys_is_refused(written):
+    _, out = written
+    out.write_text(out.read_text().replace("acc_task", "acc_\\u001b[2J"))
+    with pytest.raises(UserError, match="expected a file of fit tasks"):
+        fit.plan("joint-moe-2025", flops=1e20, task_map=out)
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1}', '{"version": 2, "tasks": []}'])
 def test_a_file_that_holds_no_maps_is_refused(tmp_path, text):
     path = tmp_path / "tasks.json"
