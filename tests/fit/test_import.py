@@ -61,6 +61,14 @@ def test_of_a_wandb_export_the_finished_runs_are_kept_and_the_others_counted(imp
     assert "3 of 5 runs kept" in said and "1 with state crashed, 1 with state running" in said
 
 
+def test_accuracies_of_tasks_come_along(imported, tmp_path):
+    source = tmp_path / "wandb.csv"
+    header, *rows = WANDB.read_text().splitlines()
+    source.write_text("\n".join([f"{header},acc_piqa,other", *(f"{row},0.6,1" for row in rows)]))
+    columns, _ = imported(source, THEIRS, "--where=state=finished")
+    assert columns["acc_piqa"] == ["0.6"] * 3 and "other" not in columns
+
+
 def test_a_parquet_export_reads_as_its_csv(imported, tmp_path):
     import pyarrow
     import pyarrow.parquet
