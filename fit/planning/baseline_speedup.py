@@ -17,6 +17,7 @@ Axes: n_base runs of the baseline; n_runs variants; n_draws.
 """
 
 import dataclasses
+import textwrap
 from collections.abc import Mapping
 
 import numpy as np
@@ -29,6 +30,7 @@ from fit.planning.frontier import COEFFICIENTS, DRAWS, Frontier, fit_frontier
 from fit.results import Record, Result
 from fit.shape.architecture import training_flops
 
+WIDTH = 120  # characters of a line
 PERCENTILES = (10.0, 90.0)
 BEYOND = 1.01  # times the baseline's largest cost, from which a warning says so
 SAME = 1e-3  # relative difference of equal budgets
@@ -327,10 +329,11 @@ def text(result: BaselineSpeedup) -> str:
     frontier = result.frontier
     fixed_note = f" ({', '.join(result.fixed)} as given)" if result.fixed else ""
     fitted = f"loss = {frontier['c']:.4g} + A C^-{frontier['b']:.4g} of {frontier['runs']} runs{fixed_note}"
-    lines = [
+    sentences = [
         f"{result.answer[0].upper()}{result.answer[1:]}.",
         f"The baseline's frontier: {fitted}; intervals are 80%, with the scatter of its runs.",
     ]
+    lines = [textwrap.fill(sentence, WIDTH, subsequent_indent="    ") for sentence in sentences]
     rows = [[*result.runs[0].run, "loss", result.unit, "baseline's", "factor", "80% interval"]]
     for row in result.runs:
         costs = [

@@ -29,6 +29,7 @@ LAWS = dict.fromkeys(BUDGETS, compare.LAWS) | {"time": ("fine-grained-2024",)}
 
 
 def printed(capsys, *arguments):
+    capsys.readouterr()  # what the command of a page printed
     assert command_line.run(list(arguments)) == 0
     return capsys.readouterr().out
 
