@@ -357,7 +357,7 @@ AND_INFERENCE = " and {inference_tokens:amount} inference tokens"
 
 # The speed of models by the clock.
 CLOCK_HEAD = "speed on these chips ({label}; in brackets 80% ranges), for each number of experts:"
-CLOCK_HEAD_LAWS = "Speed on these chips ({label}; in brackets 80% ranges), of each law's best model:"
+CLOCK_HEAD_LAWS = "speed on these chips ({label}; in brackets 80% ranges), of each law's best model:"
 CLOCK_ROW_LAW = "  {law}, E = {n_experts}, {n_active:amount} active: {words}"
 CLOCK_ROW = "  E = {n_experts}, {n_active:amount} active: {words}"
 CLOCK_SPEED = (
