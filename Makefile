@@ -10,7 +10,7 @@ export JAX_PLATFORMS ?= cpu
 # the last screen says what was found. Started again it skips what is done.
 demo: .venv/.train
 	$(BIN)/python -m launch.sweep --sweep=configs/sweeps/quickstart.py --workdir=$(DEMO) --backend=local
-	$(BIN)/python -m fit law --runs=$(DEMO)/runs.csv --holdout=largest-compute:3 --bootstrap=50 --out=$(DEMO)/law.json > $(DEMO)/law.txt
+	$(BIN)/python -m fit law --runs=$(DEMO)/runs.csv --holdout=largest-compute:3 --bootstrap=50 --out=$(DEMO)/law.json --verbose > $(DEMO)/law.txt
 	$(BIN)/python -m fit plot --law=$(DEMO)/law.json --runs=$(DEMO)/runs.csv --out_dir=$(DEMO)/plots > $(DEMO)/plots.txt
 	$(BIN)/python -m fit plan --law=$(DEMO)/law.json --flops=1e12 > $(DEMO)/plan.txt
 	$(BIN)/python -m fit page --law=$(DEMO)/law.json --runs=$(DEMO)/runs.csv --out=$(DEMO)/planner.html > $(DEMO)/page.txt
@@ -48,6 +48,7 @@ results: .venv/.train
 bench: .venv/.train
 	$(BIN)/python -m benchmarks.extrapolation
 	$(BIN)/python -m benchmarks.mixture_laws
+	$(BIN)/python -m benchmarks.tasks
 
 # What may be hosted, in SITE: the planner page, and the docs with the tables of benchmarks/. Needs no network. The folder
 # can be pushed as it is, to GitHub Pages (.nojekyll) and as a static Hugging Face Space (README.md).

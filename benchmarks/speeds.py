@@ -2,11 +2,16 @@
 
 python -m benchmarks.speeds            # prints the table
 python -m benchmarks.speeds --write    # fits all sources and writes fit/planning/efficiencies.json
+
+--write first takes our own steps of results/accelerators/ into fit/planning/measured.csv.
 """
 
+import csv
 import dataclasses
+import io
 import json
 import math
+import pathlib
 import sys
 
 import numpy as np
@@ -14,6 +19,62 @@ import numpy as np
 from fit.planning import speed
 
 Z80 = speed.Z80
+OURS = "jmoe/results/accelerators/"  # how our own sources begin
+OUR_STEPS = ("step 1", "step 8", "step 8,2", "step 8,2 dropless", "step 64,8", "step 64,8 dropless")
+
+
+def own_rows(results: dict, source: str) -> list[dict]:
+    """Returns rows of measured.csv: the steps that benchmarks/accelerator measured on one chip.
+
+    Args:
+        results: a file of results/accelerators/.
+        source: what the rows call it.
+    """
+    from benchmarks import train_step
+
+    base, _ = train_step.gpu_config()
+    rows = []
+    for part in OUR_STEPS:
+        result = results["parts"].get(part, {}).get("result", {})
+        steps = result.get("rows", [])
+        if not steps or steps[0]["ms"] is None:
+            continue
+        step = steps[0]
+        _, config = train_step.with_experts(base, part.removeprefix("step ").removesuffix(" dropless"))
+        shape = speed.shape_of_model(config.model.to_dict())
+        row = {name: getattr(shape, name) for name in ("d_model", "n_blocks", "attention_weights", "attention_width")}
+        row |= {name: getattr(shape, name) for name in ("matrices", "n_experts", "n_experts_per_token")}
+        row |= {name: getattr(shape, name) for name in ("n_shared_experts", "n_dense_blocks", "vocab_size")}
+        if shape.n_experts > 1:
+            routing = "dropless" if part.endswith("dropless") else "capacity"
+            row |= dict(d_expert=shape.d_expert, routing=routing, balanced="no")
+        else:
+            row["d_ff"] = shape.d_ff
+        row |= dict.fromkeys(("n_chips", "data", "expert", "model", "pipeline", "context"), 1)
+        row |= dict(source=source, place=f"{part}, tokens/s", date=result["machine"]["date"], software="jmoe (JAX)")
+        row |= dict(chip=results["machine"]["name"], precision="bf16", architecture=f"jmoe {step['model']}")
+        row |= dict(batch_tokens=step["batch"], sequence=config.data.seq_len, remat=step["remat"])
+        row |= dict(microbatch_rows=step["batch"] // config.data.seq_len, n_active=step["n_active"])
+        row |= dict(n_total=step["n_total"], tokens_per_second_per_chip=round(step["tokens/s"]))
+        row |= dict(calibrates="yes", note="our own step on one chip; routers as initialised")
+        rows.append(row)
+    return rows
+
+
+def write_own() -> None:
+    """Writes our own steps into measured.csv, in place of those that it has."""
+    with open(speed.MEASURED, newline="", encoding="utf-8") as file:
+        lines = file.read().splitlines(keepends=True)
+    names = next(csv.reader(lines[:1]))
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    folder = pathlib.Path(__file__).parents[1] / "results" / "accelerators"
+    for path in sorted(folder.glob("*.json")):
+        results = json.loads(path.read_text(encoding="utf-8"))
+        if results["machine"]["platform"] != "cpu":
+            writer.writerows(own_rows(results, f"{OURS}{path.name}"))
+    others = "".join(line for line in lines if not line.startswith(OURS))
+    speed.MEASURED.write_text(others + text.getvalue(), encoding="utf-8")
 
 
 def pairs(runs: list[speed.Run], against: str) -> list[tuple[speed.Run, speed.Run]]:
@@ -68,6 +129,8 @@ def line(name: str, errors: list[float], half_range: list[float]) -> str:
 
 def main() -> None:
     """Prints the table, or with --write writes the efficiencies."""
+    if "--write" in sys.argv[1:]:
+        write_own()
     runs = [run for run in speed.read() if run.row["calibrates"] == "yes"]
     if "--write" in sys.argv[1:]:
         fitted = dataclasses.asdict(speed.calibrate(runs))

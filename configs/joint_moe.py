@@ -236,8 +236,22 @@ FIELDS = {
         (), schema_types.STEPS, "(first, last): trace steps first to last - 1 of each segment that has them", FREE
     ),
     "checkpoint_every": Field(500, integer(1), "steps between checkpoints", FREE),
+    "checkpoint_minutes": Field(
+        0.0,
+        NOT_NEGATIVE,
+        "minutes between checkpoints, in place of checkpoint_every; 0: by steps",
+        FREE | NEUTRAL,
+    ),
+    "keep_newest": Field(2, integer(1), "newest checkpoints to keep", FREE | NEUTRAL),
+    "keep_every": Field(0, integer(0), "steps between checkpoints that are kept for good; 0: none", FREE | NEUTRAL),
     "eval_every": Field(
         0, integer(0), "steps between validation losses during training; 0: only at the end of a branch", FREE | NEUTRAL
+    ),
+    "snapshot_every": Field(
+        0,
+        integer(0),
+        "steps between exports for transformers, SEGMENT/snapshots/STEP, for programs beside the training; 0: none",
+        FREE | NEUTRAL,
     ),
     # what a plan predicts of this run, and of which model and tokens; `fit plan --emit_config` writes it
     "predicted.loss": Field(

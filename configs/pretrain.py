@@ -56,4 +56,6 @@ def get_config() -> ConfigDict:
     config.optimizer.b2 = 0.95  # OLMoE, OLMo 2, DeepSeek-V3, marin
     config.optimizer.weight_decay = 0.1  # OLMoE, OLMo 2, DeepSeek-V3, Kimi K2
     config.optimizer.grad_clip = 1.0  # OLMoE, OLMo 2, DeepSeek-V3
+
+    config.checkpoint_minutes = 15.0  # docs/guides/a-week-on-a-cluster.md
     return config

@@ -32,6 +32,8 @@ CLASSES = (
     "fit.next_runs.suggest.NextRuns",
     "fit.next_runs.add.AddedRuns",
     "fit.equal_flops.surfaces.Surfaces",
+    "fit.task_maps.maps.TaskMaps",
+    "fit.task_maps.maps.TaskMap",
     "fit.architecture_search.search.Holistic",
 )
 TRAINER_FUNCTIONS = ("train", "evaluate", "generate", "export", "load")  # each in the module of its name

@@ -29,6 +29,7 @@ Its folders, each of which imports only those above it (tests/test_repository.py
   fitted_law/   a law: a form with coefficients (a preset, a law.json), predictions, the range fitted, its models
   equal_flops/  parabolas over size, the loss over size and sparsity, the best learning rate of each model
   fitting/      from a table of runs to a law.json: the objective, its best point, how sure the law is, in words
+  task_maps/    from loss to the accuracies of tasks; whether the number of experts shifts that
   planning/     the best model under constraints, its cost, its config; several laws compared at one budget
   next_runs/    which runs to train next; a finished run added to the table
   architecture_search/  the algebra of a mixture's architecture, its laws, the architecture for a budget
@@ -44,6 +45,8 @@ from typing import TYPE_CHECKING, Literal
 from fit.errors import UserError
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from fit.architecture_search.search import Holistic
     from fit.data.table import Table
     from fit.equal_flops.surfaces import Surfaces
@@ -52,8 +55,10 @@ if TYPE_CHECKING:
     from fit.next_runs.add import AddedRuns
     from fit.next_runs.suggest import NextRuns
     from fit.planning.comparison import Comparison
+    from fit.planning.judged import Speedup
     from fit.planning.results import Plan
-    from fit.planning.speedup import Speedup
+    from fit.results import Page
+    from fit.task_maps.maps import TaskMaps
 
 __version__ = "0.3.0"
 
@@ -67,11 +72,14 @@ __all__ = [
     "next",
     "page",
     "plan",
+    "plot",
     "predict",
     "read",
+    "report",
     "save",
     "speedup",
     "surface",
+    "tasks",
 ]
 
 
@@ -271,7 +279,7 @@ def plan(
     flops: float | str | None = None,
     chips: str | None = None,
     hours: float | str | None = None,
-    by: Literal["flops", "time"] = "flops",
+    by: Literal["flops", "time"] | None = None,
     target_loss: float | str | None = None,
     memory_gb: float | str | None = None,
     kv_tokens: float | str = 0.0,
@@ -297,7 +305,10 @@ def plan(
     mfu: float | Mapping[int, float] | str | None = None,
     dollars_per_hour: float | str | None = None,
     speeds: str | os.PathLike | None = None,
+    serve_tokens_per_second: float | str | None = None,
+    serve_batch: int | str = 64,
     grams_per_kwh: float | str | None = None,
+    task_map: "TaskMaps | str | os.PathLike | None" = None,
     verbose: bool = False,
 ) -> "Plan":
     """Plans the best model of a law within limits.
@@ -311,7 +322,8 @@ def plan(
       flops: Budget in FLOPs of training (6 n_active n_tokens) and of serving `inference_tokens`.
       chips: Chips to train on, such as "H100:8", "H100:8x8" or "v5p:4x4x4".
       hours: Budget in hours on `chips`, in place of `flops`; "10d" is ten days.
-      by: What `hours` on `chips` give: FLOPs at one MFU, or the tokens that each model trains at its own speed.
+      by: What `hours` on `chips` give: "time", the tokens that each model trains at its own speed, or "flops", at one
+        MFU. Default: "time"; "flops" with mfu or shape="paper".
       target_loss: Loss to reach with the fewest FLOPs, in place of a budget; nats per token.
       memory_gb: Memory of one device in GB (1e9 bytes), for weights and cache.
       kv_tokens: Tokens in the key-value cache, over all sequences.
@@ -336,8 +348,12 @@ def plan(
       remat: What the backward pass computes again on the mesh. Default: chosen.
       mfu: Model FLOPs utilisation of training: a number, or {n_experts: number}. Default: 0.4.
       dollars_per_hour: Price of one chip for an hour.
-      speeds: With by="time": path of a table of your own speeds.
+      speeds: With hours: path of a table of your own speeds.
+      serve_tokens_per_second: Tokens per second to decode at least, all sequences of a batch together, on `devices`
+        chips of the kind of `chips`.
+      serve_batch: Sequences decoded at once, for `serve_tokens_per_second`.
       grams_per_kwh: CO2 of the electricity in grams a kWh, for `energy`.
+      task_map: Maps from loss to accuracies of tasks: those of `fit.tasks`, or their file.
       verbose: Whether the plan's text has all tables, costs and warnings.
 
     Returns:
@@ -380,7 +396,10 @@ def plan(
         mfu=mfu,
         dollars_per_hour=dollars_per_hour,
         speeds=speeds,
+        serve_tokens_per_second=serve_tokens_per_second,
+        serve_batch=serve_batch,
         grams_per_kwh=grams_per_kwh,
+        task_map=task_map,
         verbose=verbose,
     )
     return planning.plan(load(law), options)
@@ -392,7 +411,7 @@ def compare(
     flops: float | str | None = None,
     chips: str | None = None,
     hours: float | str | None = None,
-    by: Literal["flops", "time"] = "flops",
+    by: Literal["flops", "time"] | None = None,
     memory_gb: float | str | None = None,
     kv_tokens: float | str = 0.0,
     devices: int | str = 1,
@@ -412,6 +431,9 @@ def compare(
     mfu: float | Mapping[int, float] | str | None = None,
     dollars_per_hour: float | str | None = None,
     speeds: str | os.PathLike | None = None,
+    serve_tokens_per_second: float | str | None = None,
+    serve_batch: int | str = 64,
+    verbose: bool = False,
 ) -> "Comparison":
     """Compares what several laws answer to one budget, each against its own best dense model.
 
@@ -420,7 +442,8 @@ def compare(
       flops: Budget in FLOPs of training (6 n_active n_tokens) and of serving `inference_tokens`.
       chips: Chips to train on, such as "H100:8", "H100:8x8" or "v5p:4x4x4".
       hours: Budget in hours on `chips`, in place of `flops`; "10d" is ten days.
-      by: What `hours` on `chips` give: FLOPs at one MFU, or the tokens that each model trains at its own speed.
+      by: What `hours` on `chips` give: "time", the tokens that each model trains at its own speed, or "flops", at one
+        MFU. Default: "time"; "flops" with mfu or shape="paper".
       memory_gb: Memory of one device in GB (1e9 bytes), for weights and cache.
       kv_tokens: Tokens in the key-value cache, over all sequences.
       devices: Devices that share weights and cache.
@@ -439,7 +462,11 @@ def compare(
       like: A published model's name, its config.json or that as a dictionary: a model to set beside each law's best.
       mfu: Model FLOPs utilisation of training: a number. Default: 0.4.
       dollars_per_hour: Price of one chip for an hour.
-      speeds: With by="time": path of a table of your own speeds.
+      speeds: With hours: path of a table of your own speeds.
+      serve_tokens_per_second: Tokens per second to decode at least, all sequences of a batch together, on `devices`
+        chips of the kind of `chips`.
+      serve_batch: Sequences decoded at once, for `serve_tokens_per_second`.
+      verbose: Whether the text has all tables and notes.
 
     Returns:
       The answers: `laws`, one for each law; `infeasible`, laws without one; `agreement`, how far they lie apart.
@@ -475,6 +502,9 @@ def compare(
         mfu=mfu,
         dollars_per_hour=dollars_per_hour,
         speeds=speeds,
+        serve_tokens_per_second=serve_tokens_per_second,
+        serve_batch=serve_batch,
+        verbose=verbose,
     )
     return comparison.compare([law_module.load(each, "laws") for each in laws or comparison.LAWS], options)
 
@@ -490,6 +520,7 @@ def next(
     experts: Iterable[int] | int | str | None = None,
     vocab_size: int | str | None = None,
     width_per_block: int | str | None = None,
+    verbose: bool = False,
 ) -> "NextRuns":
     """Chooses the runs to train next, so that a law's answer becomes surer.
 
@@ -503,6 +534,7 @@ def next(
       experts: Numbers of experts to train and to compare. Default: those fitted.
       vocab_size: Tokens in the vocabulary. Default: the law's own.
       width_per_block: d_model / n_blocks. Default: the law's own.
+      verbose: Whether the text has tables of the runs and of all that is expected.
 
     Returns:
       The runs: `trunks`, the models to train with their budgets in tokens; `expected`, how sure the goal is with the
@@ -522,6 +554,7 @@ def next(
         experts=experts,
         vocab_size=vocab_size,
         width_per_block=width_per_block,
+        verbose=verbose,
     )
     return suggest.suggest(load(law), runs, options)
 
@@ -564,6 +597,7 @@ def speedup(
     *,
     seed: int = 0,
     by: Literal["flops", "time"] = "flops",
+    verbose: bool = False,
 ) -> "Speedup":
     """Computes how many times the compute a law's recipe needs for the losses of runs, and whether that grows.
 
@@ -573,6 +607,7 @@ def speedup(
       seed: Seed of the runs' errors that intervals draw.
       by: "flops", or "time" for hours on the same chips. The runs then have tokens_per_second and
         law_tokens_per_second, that of the law's recipe at the run's size.
+      verbose: Whether the text has the table of the runs.
 
     Returns:
       `runs`: each with the compute that the law's recipe needs for its loss, and how many times its own that is;
@@ -588,7 +623,54 @@ def speedup(
     loaded = load(law)
     if by not in BY:
         raise UserError(f"--by={by}: expected one of {', '.join(BY)}")
-    return speedups.speedup(loaded, law_runs.read_runs(loaded, runs), seed, by)
+    return speedups.speedup(loaded, law_runs.read_runs(loaded, runs), seed, by, verbose)
+
+
+def tasks(
+    runs: object,
+    *,
+    tasks: Iterable[str] | str = ("acc_*",),
+    chance: Mapping[str, float] | str | None = None,
+    holdout: str | None = None,
+    bootstrap: int | str = 100,
+    seed: int | str = 0,
+    mix_corpora: bool = False,
+    verbose: bool = False,
+) -> "TaskMaps":
+    """Maps loss to the accuracies of tasks, and asks whether the number of experts shifts the maps.
+
+    Args:
+      runs: What `fit.read` takes, with loss and accuracies from 0 to 1.
+      tasks: Columns of accuracies: names, or patterns with * and ?.
+      chance: {task: accuracy of guessing}, where it is not known or known otherwise.
+      holdout: Runs that check the maps of the others: "largest-compute:3", "lowest-loss:10%", "column:NAME" or "none".
+        Default: the tenth of the largest compute.
+      bootstrap: Number of fits to resampled runs, for intervals.
+      seed: Seed of the resamples.
+      mix_corpora: Whether to fit runs of several texts together.
+      verbose: Whether the text has a table of all tasks.
+
+    Returns:
+      The maps: `tasks`, one for each task; `expect(loss)`, the accuracies of a model; `shift`, what E does at equal
+      loss; `held_out`, how well runs were predicted; `save(path)` writes what `fit.plan` takes as `task_map`.
+
+    Raises:
+      UserError: There is no such task, too few runs, or an accuracy that is no share.
+    """
+    from fit.data import table
+    from fit.task_maps import fit_maps
+    from fit.task_maps.options import TaskOptions
+
+    options = TaskOptions.parse(
+        tasks=tasks,
+        chance=chance,
+        holdout=holdout,
+        bootstrap=bootstrap,
+        seed=seed,
+        mix_corpora=mix_corpora,
+        verbose=verbose,
+    )
+    return fit_maps.fit_tasks(table.read(runs), options)
 
 
 def surface(runs: object, *, seed: int | str = 0) -> "Surfaces":
@@ -651,11 +733,99 @@ def holistic(
     return search.search(ratio_runs, runs_of_widths, rank, refit, options)
 
 
+def plot(
+    law: "Law | str | os.PathLike",
+    runs: object = None,
+    *,
+    figure: Literal["compute", "1a", "2a", "2b", "3", "4", "5", "memory"] = "compute",
+    flops: Iterable[float] | float | str | None = None,
+    experts: Iterable[int] | int | str | None = None,
+    vocab_size: int | str | None = None,
+    width_per_block: int | str | None = None,
+) -> "Figure":
+    """Draws a law: by default the loss against training compute for each number of experts, and the runs.
+
+    Example:
+      fit.plot(law, "runs.csv").savefig("law.pdf")
+
+    Args:
+      law: A law.
+      runs: Runs to draw as points, held-out ones hollow; what `fit.read` takes.
+      figure: "compute", or a figure of the joint law's paper: "2a" is the loss against tokens at equal FLOPs, "5"
+        predicted against measured loss, "memory" the best number of experts against memory.
+      flops: Training FLOPs of the budgets of the paper's figures. Default: the paper's, or near the law's runs.
+      experts: Numbers of experts to draw. Default: those fitted.
+      vocab_size: Tokens in the vocabulary. Default: the law's own.
+      width_per_block: d_model / n_blocks. Default: the law's own.
+
+    Returns:
+      A matplotlib Figure, which a notebook shows. Lines are dashed where no run reaches, and the band is percentiles of
+      the bootstrap's fits.
+
+    Raises:
+      UserError: The law or the runs do not allow the figure.
+    """
+    from fit.paper import figures
+    from fit.paper.plot_options import PlotOptions
+    from fit.planning.options import experts_to_compare
+
+    options = PlotOptions.parse(
+        figure=figure,
+        flops=flops,
+        experts=experts,
+        vocab_size=vocab_size,
+        width_per_block=width_per_block,
+    )
+    loaded = load(law)
+    shown = experts_to_compare(loaded, options.experts)
+    measured = figures.measured(loaded, runs)
+    drawn, _ = figures.draw(options.figure, loaded, options.architecture(loaded), shown, options.flops or (), measured)
+    return drawn
+
+
+def report(
+    law: "Law | str | os.PathLike",
+    runs: object = None,
+    out: str | os.PathLike = "report.html",
+    *,
+    vocab_size: int | str | None = None,
+    width_per_block: int | str | None = None,
+) -> "Page":
+    """Writes one HTML page on a law: the decision first, then its errors, every table and figure, and the numbers.
+
+    Args:
+      law: A law.
+      runs: Runs for predicted against measured loss, and for points on the curves; what `fit.read` takes.
+      out: The file to write.
+      vocab_size: Tokens in the vocabulary. Default: the law's own.
+      width_per_block: d_model / n_blocks. Default: the law's own.
+
+    Returns:
+      The path of the page, as a text. A notebook shows the page.
+
+    Raises:
+      UserError: A value cannot be used, or the file cannot be written.
+    """
+    from fit.data import files
+    from fit.paper import figures
+    from fit.paper import report as reports
+    from fit.planning.options import ShapeOptions
+    from fit.results import Page
+
+    options = ShapeOptions.parse(vocab_size=vocab_size, width_per_block=width_per_block)
+    loaded = load(law)
+    measured = figures.measured(loaded, runs)
+    files.check_writable(str(out))
+    text, _ = reports.page(loaded, options.architecture(loaded), measured)
+    files.write_text(str(out), text)
+    return Page.at(str(out))
+
+
 def page(
     laws: "Law | str | os.PathLike | Sequence[Law | str | os.PathLike]" = "joint-moe-2025",
     runs: object = None,
     out: str | os.PathLike = "planner.html",
-) -> str:
+) -> "Page":
     """Writes one HTML page that plans in the browser by these laws and the published ones.
 
     Args:
@@ -664,17 +834,19 @@ def page(
       out: The file to write.
 
     Returns:
-      The path of the page.
+      The path of the page, as a text. A notebook shows the page.
 
     Raises:
       UserError: The page does not know the formula of a law.
     """
     from fit.paper import figures
     from fit.planner import page as planner
+    from fit.results import Page
 
     several = laws if isinstance(laws, Sequence) and not isinstance(laws, str) else [laws]
     loaded = [load(each) for each in several]
-    return planner.write(loaded, figures.measured(loaded[0], runs), str(out))
+    path = planner.write(loaded, figures.measured(loaded[0], runs), str(out))
+    return Page.at(path)
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from fit import __version__
-from fit.errors import UserError
+from fit.errors import TableError, UserError
 
 COMMANDS = {  # name: (the module of fit.commands that has it, what it does)
     "import": ("laws", "make a table of runs of another tool's: Weights & Biases, TensorBoard, MaxText, ..."),
@@ -18,6 +18,7 @@ COMMANDS = {  # name: (the module of fit.commands that has it, what it does)
     "law": ("laws", "fit a law to a table of runs"),
     "predict": ("laws", "predict the loss of one model or of a table of them"),
     "forecast": ("ledger", "write a dated forecast of a run's loss, and score it once the run is measured"),
+    "tasks": ("tasks", "map loss to the accuracies of tasks, for what a plan's model is expected to reach"),
     "plan": ("plans", "the best size, tokens and experts under constraints"),
     "add": ("plans", "add a finished run to the table: was it as predicted, and what does the law now say"),
     "next": ("plans", "which runs to train next"),
@@ -116,7 +117,13 @@ def _command(command: Any, arguments: list[str]) -> int:
         if flag.present and isinstance(flag.value, str) and not flag.value.strip():  # as of an unset shell variable
             raise UserError(f"--{flag.name}= is empty; give it a value or leave it out")
     options = {field.name: values[flag_of(field.name)].value for field in dataclasses.fields(command)}
-    command(**options).run(*positional)
+    try:
+        command(**options).run(*positional)
+    except TableError as e:
+        from fit.commands import retyped
+
+        line = retyped.with_flags(command.__name__.lower(), list(options), arguments, e)
+        raise UserError(e.sentence + line) from e
     return 0
 
 

@@ -1,6 +1,7 @@
 """The error that a user's mistake raises."""
 
 import re
+from collections.abc import Mapping
 
 
 class UserError(Exception):
@@ -17,3 +18,40 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         return re.sub(r"(?<![\w-])--(?=[a-z])", "", self.sentence)
+
+
+Flags = Mapping[str, Mapping[str, str]]  # {flag: {name: value}}, such as {"columns": {"loss": "val_loss"}}
+
+
+class TableError(UserError):
+    """All that keeps a table of runs from being read, and the flags that settle it.
+
+    The command line prints the whole command with these flags; str() shows them as arguments of Python.
+    """
+
+    def __init__(self, sentence: str, flags: Flags, words: str = "this works") -> None:
+        """Initialises the error.
+
+        Args:
+          sentence: what is wrong, with a line for each problem where there are several.
+          flags: those that settle the problems; empty where none do.
+          words: what stands before the command with these flags.
+        """
+        super().__init__(sentence, flags, words)
+
+    @property
+    def flags(self) -> Flags:
+        """The flags that settle the problems."""
+        return self.args[1]
+
+    @property
+    def words(self) -> str:
+        """What stands before the command with these flags."""
+        return self.args[2]
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if not self.flags:
+            return text
+        arguments = ", ".join(f"{name}={dict(values)}" for name, values in self.flags.items())
+        return f"{text}\n  {self.words}: {arguments}"

@@ -1,4 +1,4 @@
-"""What functions return: frozen dataclasses that also answer like dictionaries.
+"""What functions return: frozen dataclasses that also answer like dictionaries, and pages.
 
 A `Record` is a row or a part of a result: row.n_active, row["n_active"] and dict(row) are the same. A `Result` is what
 a function of `fit` returns. str() of it is what its command prints, to_dict() what the command's --json holds, and
@@ -7,6 +7,7 @@ to_frame() a pandas DataFrame.
 
 import dataclasses
 import html
+import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from fit.errors import UserError
 if TYPE_CHECKING:
     import pandas
 
+FRAME = 800  # height of a page in a notebook, in pixels
 NOT_IN_JSON = {"json": False}  # metadata of a field that to_dict leaves out
 
 
@@ -97,6 +99,27 @@ class Result(Record):
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return f"<pre>{html.escape(str(self))}</pre>"
+
+
+class Page(str):
+    """The path of a page that was written. A notebook shows the page itself.
+
+    Attributes:
+      html: The page as text.
+    """
+
+    html: str
+
+    @classmethod
+    def at(cls, path: str) -> "Page":
+        """The page that was written to a path."""
+        page = cls(path)
+        page.html = pathlib.Path(path).read_text(encoding="utf-8")
+        return page
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the page in a frame of its own."""
+        return f'<iframe srcdoc="{html.escape(self.html)}" width="100%" height="{FRAME}"></iframe>'
 
 
 def to_plain(value: Any) -> Any:

@@ -4,6 +4,11 @@ The config is the checkpoint's own. The same flags as in training set other text
 
     python -m jmoe.evaluate --workdir=runs/one --config.data.path='books/*.txt' --config.data.validation_tokens=100_000
 
+    python -m jmoe.evaluate --workdir=runs/one --lm_eval=results.json
+
+The last enters the accuracies that lm-evaluation-harness measured on the exported model into the run's result, and so
+into runs.csv. It computes no loss.
+
 The loss is the mean over held-out text in nats per token; of a mixture also on each of its sources. Bits per byte are
 this loss divided by ln 2 and by the mean number of bytes of text per evaluated token, so that tokenizers can be
 compared.
@@ -31,7 +36,7 @@ from jmoe.config.check import check_config
 from jmoe.config.schema import FIELDS, section
 from jmoe.config.schema_types import default_config
 from jmoe.errors import UserError
-from jmoe.run import checkpoint, distributed
+from jmoe.run import accuracies, checkpoint, distributed
 from jmoe.run.step import losses_of_sources, make_eval_step
 from jmoe.storage import files as storage
 from jmoe.text import mixture
@@ -43,8 +48,13 @@ SECTIONS = ("data", "mesh")  # those of the config that an evaluation may change
 
 def main(_: list[str]) -> None:
     options = flags.FLAGS
+    config_flag: Any = options["config"]
+    if options.lm_eval:
+        if options.json or config_flag.override_values:
+            raise UserError("--lm_eval enters accuracies and computes no loss: leave out --json and --config")
+        _enter_accuracies(options.workdir, options.lm_eval, options.segment, options.step)
+        return
     with distributed.joined():
-        config_flag: Any = options["config"]
         result = evaluate(options.workdir, options.segment, options.step, config_flag.override_values)
         if jax.process_index() == 0:
             print(
@@ -56,6 +66,13 @@ def main(_: list[str]) -> None:
                 print(f"  {source}: {loss:.4f} nats per token")
             if options.json:
                 storage.write_whole(storage.absolute(options.json), json.dumps(result, indent=1))
+
+
+def _enter_accuracies(workdir: str, path: str, segment: str | None, step: int | None) -> None:
+    """Enters the harness's accuracies, and prints them."""
+    entered = accuracies.enter(workdir, path, segment, step)
+    words = ", ".join(f"{name} {accuracy:.4g}" for name, accuracy in entered["accuracies"].items())
+    print(f"{entered['segment']}, step {entered['step']}: {words}; written to its result.json, for launch.collect")
 
 
 def evaluate(
@@ -137,5 +154,6 @@ if __name__ == "__main__":
     known = [argument for argument in sys.argv if not cli.names_no_field(argument)]
     config_flags.DEFINE_config_dict("config", default_config(FIELDS), text, sys_argv=known)
     cli.define_checkpoint()
+    flags.DEFINE_string("lm_eval", None, "Enter the accuracies of this results file of lm-evaluation-harness.")
     flags.DEFINE_string("json", None, "Also write the result to this file, local or gs://.")
     cli.run(main, config_sections=SECTIONS)

@@ -21,7 +21,7 @@ import ml_dtypes
 import numpy as np
 from absl import flags
 from etils import epath
-from jaxtyping import Float
+from jaxtyping import Float, PyTree, Shaped
 from ml_collections import ConfigDict
 
 from jmoe import cli, huggingface
@@ -75,11 +75,39 @@ def export(
     if out.exists() and any(out.iterdir()):
         raise UserError(f"--out={out} is not empty")
     folder, record, config, params = checkpoint.on_host(workdir, segment, step, huggingface.check)
-    values = huggingface.config_json(config.model, config.data.seq_len)
-    encoder = checkpoint.tokenizer_of(config, tokenizer)
     result = storage.read_sealed(folder.parent.parent / "result.json")
     if result and result["n_tokens"] != record["n_tokens"]:
         result = None
+    write_folder(out, params, config, record, dtype, tokenizer, result, law)
+
+
+def write_folder(  # noqa: PLR0913  most are those of `export`
+    out: epath.Path,
+    params: PyTree[Shaped[np.ndarray, "..."]],
+    config: ConfigDict,
+    record: dict[str, Any],
+    dtype: str = "float32",
+    tokenizer: str | None = None,
+    result: dict[str, Any] | None = None,
+    law: str | None = None,
+) -> None:
+    """Writes parameters as a folder for transformers, config.json last.
+
+    Args:
+      out: The folder to write.
+      params: The parameters, as NumPy arrays.
+      config: The config that they were trained with.
+      record: The record of the run, with `step` and `n_tokens`.
+      dtype: As in `export`.
+      tokenizer: As in `export`.
+      result: As in `card`.
+      law: As in `card`.
+
+    Raises:
+      UserError: As `export`.
+    """
+    values = huggingface.config_json(config.model, config.data.seq_len)
+    encoder = checkpoint.tokenizer_of(config, tokenizer)
     ids = {"bos_token_id": encoder.end_of_text, "eos_token_id": encoder.end_of_text}
     texts = tokenizer_files(encoder, config.data.seq_len) | {
         "README.md": card(str(out), record, config, result, law),

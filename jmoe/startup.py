@@ -13,6 +13,7 @@ import os
 import runpy
 import signal
 import sys
+import time
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -23,14 +24,22 @@ DEVICES = ("accel*", "vfio/[0-9]*", "nvidia[0-9]*", "kfd", "dxg")
 # variables of the environment that say that there is a TPU
 TPU_VARIABLES = ("TPU_NAME", "TPU_WORKER_ID", "JAX_FORCE_TPU_INIT")
 
+_began: list[float] = []  # the time of `begin`, by time.monotonic()
+
 
 def begin() -> None:
     """Handles Ctrl-C and missing packages, and keeps libtpu silent, for the imports that follow."""
+    _began[:] = [time.monotonic()]
     sys.excepthook = _excepthook
     gc.disable()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupted)
     leave_absent_tpus_alone()
+
+
+def began_at() -> float | None:
+    """When the command began, by time.monotonic(); None in a program that imports it."""
+    return _began[0] if _began else None
 
 
 def over() -> None:

@@ -26,9 +26,11 @@ from jmoe.config.check import check_config
 from jmoe.cost import chips, memory
 from jmoe.errors import Interrupted
 from jmoe.model import sharding
-from jmoe.run import checkpoint, distributed
+from jmoe.run import checkpoint, distributed, snapshot
 from jmoe.run.checkpoint import Checkpoints, State
+from jmoe.run.first_step import FirstStep
 from jmoe.run.run import Run
+from jmoe.run.save_times import SaveTimes
 from jmoe.run.schedule import Segment
 from jmoe.storage import files as storage
 from jmoe.text import mixture
@@ -37,9 +39,20 @@ from jmoe.text.batches import training_batches
 
 def main(_: list[str]) -> None:
     config = cli.read_config()
+    keep_compiled()
     checkpoint.keep_threads(storage.absolute(flags.FLAGS.workdir))
     with distributed.joined(), distributed.stop_signal() as stop_signal:
         train(config, flags.FLAGS.workdir, stop_signal)
+
+
+def keep_compiled() -> None:
+    """Keeps compiled programs in the cache for later starts, unless JAX_COMPILATION_CACHE_DIR names a place for them.
+
+    That place may be on gs://. Of several hosts the first one writes, and all read.
+    """
+    if jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", str(storage.cache_dir() / "compiled"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
 def train(
@@ -60,10 +73,11 @@ def train(
       Interrupted: `stop_signal()` gave a signal; the state is saved.
     """
     check_config(config)
+    first_step = FirstStep()
     workdir = storage.make_workdir(workdir)
     mesh = sharding.make_mesh(config)
     with jax.set_mesh(mesh), memory.explained(config, mesh):
-        run = Run(config, workdir, mesh)
+        run = Run(config, workdir, mesh, first_step)
         missing = run.missing()
         if not missing:
             distributed.log(f"{workdir}: all {len(run.results)} branches are done")
@@ -76,6 +90,7 @@ def train(
         with distributed.owned(workdir):
             missing = run.missing()  # again: another trainer may have finished some meanwhile
             run.announce(missing)
+            first_step.mark("text")
             for trunk, branch in missing:
                 _train_branch(run, trunk, branch, stop_signal)
             run.compare_with_prediction()
@@ -128,6 +143,9 @@ def train_segment(
     config = run.config
     schedule = run.schedule
     start, params, opt_state = state
+    run.first_step.mark("state")
+    save_times = SaveTimes(config, start)
+    snapshot_every = snapshot.steps_between(config)
     batches = training_batches(run.corpus, config, schedule, run.mesh, segment, start)
     chip = chips.of_device(jax.devices()[0], config.get("chip"))
     with run.report(segment, start, chip.flops if chip else 0.0) as report:
@@ -137,7 +155,10 @@ def train_segment(
                 batch = next(batches)
             learning_rate = np.float32(schedule.learning_rate(step, segment))
             report.starting(step)
+            run.first_step.mark("batch")
             params, opt_state, metrics = run.train_step(params, opt_state, batch, learning_rate)
+            run.first_step.mark("compile")
+            run.first_step.finish(metrics)
             report.started(step, metrics)
             if pending:
                 report.finished(pending[0], fetched(*pending, segment, checkpoints))
@@ -148,23 +169,39 @@ def train_segment(
                 jax.block_until_ready(params)  # the pause begins after the step, whose time counts
                 with report.paused():
                     losses = {name: loss for name, (loss, _) in run.evaluated(params).items()}
+                losses |= perplexities(losses)
+            exports = snapshot_every > 0 and (step + 1) % snapshot_every == 0
             signum = stop_signal()
-            saves = signum or (step + 1) % config.checkpoint_every == 0 or step + 1 == segment.stop
-            if losses or saves:
+            is_due = save_times.due(step + 1, params)
+            saves = signum or is_due or step + 1 == segment.stop
+            if losses or saves or exports:
                 report.finished(step, fetched(step, metrics, segment, checkpoints) | losses)
                 pending = None
             if saves:
                 report.log.sync()
                 record = run.record | {"n_tokens": schedule.tokens_at(step + 1)}
-                checkpoints.save(step + 1, params, opt_state, record)
+                with report.saving():
+                    checkpoints.save(step + 1, params, opt_state, record)
+                save_times.saved(step + 1)
             if signum:
                 checkpoints.wait()
                 raise Interrupted(
                     f"stopped by signal {signum}; saved step {step + 1} of {segment.name}; the same command resumes",
                     signum,
                 )
+            if exports:
+                with report.paused():
+                    run.export_snapshot(segment, step + 1, params)
     checkpoints.wait()
     return State(segment.stop, params, opt_state)
+
+
+def perplexities(losses: dict[str, float]) -> dict[str, float]:
+    """The perplexity of each validation loss: "perplexity/NAME" of "validation_loss/NAME"."""
+    return {
+        name.replace("validation_loss", "perplexity", 1): float(np.exp(np.float64(loss)))
+        for name, loss in losses.items()
+    }
 
 
 def fetched(step: int, metrics: PyTree[Array], segment: Segment, checkpoints: Checkpoints) -> dict[str, Any]:

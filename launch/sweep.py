@@ -33,7 +33,8 @@ from jmoe.storage import ownership
 from launch import accelerators, collect, hooks, preflight, sweepfile, trust, varied
 from launch import backend as backend_lib
 from launch.backend import SECONDS_TO_SUBMIT, Sweep
-from launch.jobs import MIXABLE, Job, files_of, load
+from launch.jobs import MIXABLE, files_of, load
+from launch.prices import price_of, summary
 
 SWEEP = flags.DEFINE_string("sweep", None, "Sweep file, such as configs/sweeps/quickstart.py.")
 WORKDIR = flags.DEFINE_string(
@@ -72,7 +73,13 @@ TEXT_ELSEWHERE = flags.DEFINE_bool(
 ACCELERATOR = flags.DEFINE_string(
     "accelerator", None, f"What a job runs on, such as v5e:4x4 or H100:2x8. Kinds: {', '.join(accelerators.GKE)}."
 )
-MFU = flags.DEFINE_float("mfu", 0.4, "Model FLOPs utilisation to assume for the costs.", 1e-6, 1)
+MFU = flags.DEFINE_float(
+    "mfu",
+    None,
+    "Model FLOPs utilisation to assume for the costs. Default: the modelled speed of each job on --accelerator.",
+    1e-6,
+    1,
+)
 DOLLARS = flags.DEFINE_float(
     "dollars_per_hour", None, "Hourly price of one accelerator (chip), for --dry_run and launch.status.", 0
 )
@@ -201,7 +208,7 @@ def dry_run(sweep: Sweep, configs: dict[str, ConfigDict], impossible: list[str],
         UserError: if a start would be refused: for an impossible job, for the text, or for what the workdir already
             holds. A workdir on gs:// is not read.
     """
-    lines = describe(sweep.jobs)
+    lines = describe(sweep, configs)
     preview = sweep.engine.preview(sweep)
     if preview:
         lines = [f"# {line}" for line in lines] + [preview]
@@ -220,38 +227,47 @@ def dry_run(sweep: Sweep, configs: dict[str, ConfigDict], impossible: list[str],
         raise UserError(f"this would be refused: {error}") from None
 
 
-def describe(jobs: list[Job]) -> list[str]:
+def describe(sweep: Sweep, configs: dict[str, ConfigDict]) -> list[str]:
     """Returns lines on each job and on all: FLOPs as the paper counts them (6 N_active D), hours and price if known.
+
+    Args:
+        sweep: the sweep.
+        configs: the config of each job, by the job's name.
 
     Raises:
         UserError: if there is a price, but no accelerator.
     """
-    if DOLLARS.value is not None and not ACCELERATOR.value:
+    accelerator = ACCELERATOR.value
+    if DOLLARS.value is not None and not accelerator:
         raise UserError("--dollars_per_hour needs --accelerator: the price is that of one of them")
+    jobs = sweep.jobs
+    n_slices = sweep.options.get("n_slices", 1)
+    prices = []
+    costs = [""] * len(jobs)
+    if accelerator:
+        prices = [price_of(job, configs[job.name], accelerator, n_slices, MFU.value) for job in jobs]
+        costs = [_cost(price.chip_hours, accelerator) for price in prices]
     lines = [f"{'job':24} {'n_active':>13} {'n_total':>14} {'flops':>9}  n_tokens"]
-    for job in jobs:
+    for job, cost in zip(jobs, costs, strict=True):
         budgets = ", ".join(f"{budget:,}" for budget in job.budgets.values())
         sizes = f"{job.n_active:13,} {job.n_total:14,} {job.flops:9.2e}"
-        lines.append(f"{job.name:24} {sizes}  {budgets}{_cost(job.flops)}")
+        lines.append(f"{job.name:24} {sizes}  {budgets}{cost}")
     flops = sum(job.flops for job in jobs)
     runs = [(job, branch) for job in jobs for branch in job.budgets]
     flops_alone = sum(counts.training_flops(job.n_active, job.segments[branch][1]) for job, branch in runs)
     saved = f"one by one {flops_alone:.3e}: sharing trunks saves {1 - flops / flops_alone:.0%}"
     lines.append(f"{len(runs)} runs in {len(jobs)} jobs, {flops:.3e} FLOPs; {saved}")
-    if ACCELERATOR.value:
-        peak = accelerators.peak_flops(accelerators.chip(ACCELERATOR.value))
-        lines.append(f"at {MFU.value:.0%} of {peak:.3g} FLOP/s:{_cost(flops)}")
+    if accelerator:
+        peak = accelerators.peak_flops(accelerators.chip(accelerator))
+        total = _cost(sum(price.chip_hours for price in prices), accelerator)
+        lines.append(f"{summary(prices)} of {peak:.3g} FLOP/s:{total}")
     return lines
 
 
-def _cost(flops: float) -> str:
-    """Returns the hours of one chip and, if known, their price; "" without --accelerator."""
-    if not ACCELERATOR.value:
-        return ""
-    kind = accelerators.chip(ACCELERATOR.value)
-    hours = flops / (accelerators.peak_flops(kind) * MFU.value * 3600)
-    price = f", ${hours * DOLLARS.value:,.2f}" if DOLLARS.value is not None else ""
-    return f"  {hours:,.2f} {kind}-hours{price}"
+def _cost(chip_hours: float, accelerator: str) -> str:
+    """Returns hours of one chip of an accelerator and, if known, their price."""
+    price = f", ${chip_hours * DOLLARS.value:,.2f}" if DOLLARS.value is not None else ""
+    return f"  {chip_hours:,.2f} {accelerators.chip(accelerator)}-hours{price}"
 
 
 def run() -> None:

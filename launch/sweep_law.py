@@ -58,8 +58,8 @@ class SweepLaw:
 
     Attributes:
       answers: those of fewer runs first.
-      summary: what `fit law` prints, or why there is no law.
-      next_runs: what `fit next` prints, or why it cannot say.
+      summary: what `fit law --verbose` prints, or why there is no law.
+      next_runs: what `fit next --verbose` prints, or why it cannot say.
     """
 
     answers: tuple[Answer, ...]
@@ -111,7 +111,13 @@ def _ask(sweep: Sweep, rows: Sequence[dict], with_next: bool = False) -> tuple[A
         law = pathlib.Path(folder) / "law.json"
         runs.write_text(table(rows), encoding="utf-8")
         code, summary = _fit(
-            "law", f"--runs={runs}", f"--out={law}", f"--bootstrap={BOOTSTRAP}", f"--starts={STARTS}", folder=folder
+            "law",
+            f"--runs={runs}",
+            f"--out={law}",
+            f"--bootstrap={BOOTSTRAP}",
+            f"--starts={STARTS}",
+            "--verbose",
+            folder=folder,
         )
         if code:
             return Answer(n_runs, problem=summary), summary, ""
@@ -123,7 +129,13 @@ def _ask(sweep: Sweep, rows: Sequence[dict], with_next: bool = False) -> tuple[A
         next_runs = ""
         if with_next:
             to_spend = NEXT_SHARE * sum(job.flops for job in sweep.jobs)
-            flags = [f"--law={law}", f"--runs={runs}", f"--flops={to_spend:g}", f"--target_flops={flops:g}"]
+            flags = [
+                f"--law={law}",
+                f"--runs={runs}",
+                f"--flops={to_spend:g}",
+                f"--target_flops={flops:g}",
+                "--verbose",
+            ]
             _, next_runs = _fit("next", *flags, folder=folder)
     return answer, summary, next_runs
 

@@ -7,7 +7,7 @@ import helpers
 import numpy as np
 import pytest
 
-from benchmarks import extrapolation, mixture_laws, tables, with_rate
+from benchmarks import extrapolation, mixture_laws, tables, tasks, with_rate
 from benchmarks.tables import __main__ as tables_command
 
 
@@ -88,6 +88,30 @@ def test_the_floor_decides_a_power_law_through_three_anchors():
     predictions, measured = mixture_laws.marin_67b()
     assert measured == 2.256
     assert [round(predicted, 3) for _, predicted in predictions] == [2.176, 2.248, 2.295, 2.327]
+
+
+def test_the_papers_form_of_accuracies_is_fitted():
+    """Accuracies on floor + k exp(-rate loss) are continued, and cut at 1."""
+    losses = np.linspace(2.6, 4.5, 20)
+    runs = [dict(loss=loss, acc_x=0.25 + 3 * np.exp(-1.2 * loss)) for loss in losses]
+    predicted = tasks.exponential(runs, "acc_x", [2.4, 0.1])
+    assert predicted == pytest.approx([0.25 + 3 * np.exp(-1.2 * 2.4), 1.0], abs=1e-4)
+
+
+def test_gadres_runs_are_split_by_compute():
+    for text, n_runs, n_left_out in (("c4", 34, 5), ("refinedweb", 35, 6), ("redpajama", 35, 6)):
+        runs = tasks.gadre_runs(text)
+        assert len(runs) == n_runs and len(tasks.tasks_of(runs)) == 46
+        assert sum(tasks.flops(run) >= tasks.LARGEST for run in runs) == n_left_out
+        assert {f"acc_{task}" for task in tasks.SUBSET} < set(tasks.tasks_of(runs)) and len(tasks.SUBSET) == 17
+        assert all(0 <= run[task] <= 1 for run in runs for task in tasks.tasks_of(runs))
+
+
+def test_experts_cannot_shift_a_loss_against_itself():
+    """The control of Clark's runs: only the scores of other texts are shifted."""
+    shifts = {task.task: task.shift for task in tasks.clark_maps("S-Base", "loss_c4").tasks}
+    assert not shifts["acc_c4"].is_shifted and abs(shifts["acc_c4"].nats) < 1e-3
+    assert shifts["acc_lambada"].interval[0] > 0.005 and shifts["acc_pile"].interval[1] < -0.005
 
 
 def test_tables_without_a_licence_are_named_and_checked(tmp_path, capsys):

@@ -4,6 +4,7 @@ rates."""
 import dataclasses
 import json
 import sys
+from collections.abc import Iterable
 from typing import ClassVar
 
 import numpy as np
@@ -17,26 +18,33 @@ from fit.equal_flops import learning_rate
 from fit.errors import UserError
 from fit.fitted_law import forecast, summary
 from fit.fitted_law.forecast import PredictOptions
-from fit.fitted_law.law import load, save
+from fit.fitted_law.law import NAMES, load, save
 from fit.fitted_law.law_runs import read_runs
 from fit.fitting import fit_law
 from fit.fitting.options import FitOptions
+from fit.importers import rows as imported
 from fit.importers import tools
-from fit.planning import speedup
+from fit.messages import lines
+from fit.planning import baseline_speedup, law_answer, speedup
 from fit.planning.options import BY
 
 
 @dataclasses.dataclass(kw_only=True)
 class Import(flags.Columns):
-    """Make a table of runs of what another tool wrote: Weights & Biases, TensorBoard, MaxText, levanter, Hugging Face.
+    """Make a table of runs of what another tool wrote: Weights & Biases, trackio, nanochat, TensorBoard, MaxText,
+    levanter, Hugging Face.
 
     python -m fit import export.csv --out=runs.csv --where=state=finished --columns=loss:eval/loss,n_tokens:tokens
     python -m fit import logs --out=runs.csv --columns=loss:eval/loss --tokens_per_step=524288 --sizes=models.csv
+    python -m fit import wandb:entity/project --out=runs.csv --where=state=finished
     python -m fit import checkpoints --out=runs.csv
 
-    SOURCE is a file or a folder: a table of runs exported by Weights & Biases (.csv, .parquet), a folder of TensorBoard
-    event files, a metrics file of MaxText, levanter's tracker_metrics.jsonl, checkpoints with a trainer_state.json.
-    What it does not say is asked for. Only finished runs belong into a law: give --where=state=finished.
+    SOURCE is a file or a folder: a table of runs or a chart exported by Weights & Biases (.csv, .parquet), a project of
+    trackio (.db, .parquet), nanochat's results.csv, a folder of TensorBoard event files, a metrics file of MaxText,
+    levanter's tracker_metrics.jsonl, checkpoints with a trainer_state.json. Or it is a project on the server of Weights
+    & Biases, wandb:ENTITY/PROJECT, read with the key WANDB_API_KEY.
+    All that it does not say is asked for at once, with the command that would work. Only finished runs belong into a
+    law: give --where=state=finished.
     """
 
     SOURCE: ClassVar[str] = "SOURCE"  # what the command line wants beside flags
@@ -58,22 +66,27 @@ class Import(flags.Columns):
     def run(self, source: str) -> None:
         check_writable(self.out)
         tool, rows = tools.runs(source, self.tool)
-        runs, dropped = tools.where(rows, self.where)
+        runs, dropped = imported.where(rows, self.where)
         left_out = ", ".join(f"{count} with {words}" for words, count in dropped.items())
         if not runs:
             raise UserError(f"{source}: no run is left of {len(rows)}; left out: {left_out}")
         if self.tokens_per_step is not None:
-            tools.count_tokens(source, runs, self.tokens_per_step)
-        constants = tools.products(source, runs, self.set)
-        table = tools.table(source, runs, self.columns, constants, self.sizes, self.units)
+            imported.count_tokens(source, runs, self.tokens_per_step)
+        constants = imported.products(source, runs, self.set)
+        joined = tools.joined(source, runs, self.columns, constants, self.sizes, self.units, tool)
+        table = tools.table(joined, constants, self.sizes)
         write(table, self.out)
         print(f"{source}: read as {tool}'s; {len(runs)} of {len(rows)} runs kept")
         if dropped:
             print(f"left out by --where: {left_out}")
         for name, unit in self.units.items():
             print(f"{name}: converted from {unit}")
-        for doubt in (*sense.impossible(table), *sense.doubts(table)):
+        for doubt in (*sense.impossible(joined), *sense.doubts(joined)):
             print(f"warning: {doubt}", file=sys.stderr)
+        likely_units = sense.likely_units(joined)
+        if likely_units:
+            flag = ",".join(f"{name}:{unit}" for name, unit in likely_units.items())
+            print(f"warning: --units={flag} converts all of them", file=sys.stderr)
         print(f"columns: {', '.join(table.columns)}\nwritten to {self.out}")
 
 
@@ -100,21 +113,36 @@ class Law(FitOptions, flags.Columns):
 
     runs: str = options.required(options.text("Table of runs: .csv, .jsonl or .parquet."))
     out: str | None = options.text("File to write the law to (JSON).")
+    verbose: bool = options.switch("Also print coefficients, errors on all runs, scatter, intervals and tables.")
 
     def run(self) -> None:
         if len(self.forms) > 1:
-            if self.out is not None:
-                raise UserError(f"--form={','.join(self.form or ())}: --out is for a single form")
-            errors = fit_law.compare_forms(read(self.read(self.runs)), self, quiet=False)
-            warnings = [f"warning: {text}" for text in errors["warnings"]]
-            print("\n".join([*summary.of_forms(errors), *warnings]))
+            self._compare_forms()
             return
         if self.out is None:
             raise UserError("--out is missing")
         check_writable(self.out)
         law = fit_law.fit_law(read(self.read(self.runs)), self, quiet=False)
         save(law, self.out)
-        print(*summary.summary(law.record), f"written to {self.out}", sep="\n")
+        self._show(law_answer.answer(law), summary.summary(law.record), summary.warnings_of(law.record))
+
+    def _compare_forms(self) -> None:
+        """Prints how well each form fits the runs."""
+        if self.out is not None:
+            raise UserError(f"--form={','.join(self.form or ())}: --out is for a single form")
+        errors = fit_law.compare_forms(read(self.read(self.runs)), self, quiet=False)
+        warnings = [f"warning: {text}" for text in errors["warnings"]]
+        self._show(law_answer.of_forms(errors), [*summary.of_forms(errors), *warnings], warnings)
+
+    def _show(self, answer: Iterable[str], details: Iterable[str], warnings: Iterable[str]) -> None:
+        """Prints the answer and, if asked for, the details. Without those, the warnings go to stderr."""
+        written = [] if self.out is None else [law_answer.written(self.out, self.verbose)]
+        if self.verbose:
+            print(lines.with_details(answer, [*details, *written]))
+            return
+        print(lines.text([*answer, *written]))
+        for warning in lines.wrapped(warnings):
+            print(warning, file=sys.stderr)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -151,14 +179,18 @@ class Predict(PredictOptions, flags.OfLaw, flags.Columns):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Speedup(flags.OfLaw, flags.Columns, flags.Json):
+class Speedup(flags.Columns, flags.Json):
     """How many times the compute a law's recipe needs for the losses of other runs, and whether that grows with
     compute.
 
     python -m fit speedup --law=law.json --runs=variant.csv
     python -m fit speedup --law=law.json --runs=variant.csv --by=time
+    python -m fit speedup --runs=both.csv --baseline=n_experts=64 --by=time
+
+    Without a law, --baseline names runs of the same table, at several budgets, that the others are judged by.
     """
 
+    law: str | None = options.text("A law.json, or the name of a published law.")
     runs: str = options.required(
         options.text("Table of the runs to judge: n_active, n_tokens, n_experts, loss (.csv, .jsonl, .parquet)."),
         ": a table with n_active, n_tokens, n_experts and loss",
@@ -166,20 +198,52 @@ class Speedup(flags.OfLaw, flags.Columns, flags.Json):
     seed: int = options.whole("Seed of the runs' errors that intervals draw.", 0)
     by: str = options.choice(
         "What is counted: flops, or time, the hours on the same chips. The table then has tokens_per_second and "
-        "law_tokens_per_second, the speed of the law's recipe at the run's size.",
+        "law_tokens_per_second, the speed of the law's recipe at the run's size; with --baseline it has hours, or "
+        "tokens_per_second of runs of equal FLOPs.",
         "flops",
         BY,
     )
+    baseline: dict[str, str] = options.pairs(
+        "In place of --law: what the rows of the baseline have in common, such as n_experts=64,top_k=4.",
+        "COLUMN=VALUE",
+        "=",
+    )
+    fix: dict[str, str] = options.pairs(
+        "With --baseline: floor c and exponent b of its frontier, loss = c + A C^-b, where they are known: c=1.6.",
+        "NAME=VALUE",
+        "=",
+    )
+    verbose: bool = options.switch("Also print the table of the runs.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.law is None and not self.baseline:
+            raise UserError(f"--law is missing: a law.json, or one of {', '.join(NAMES)}")
+        if self.law is not None and self.baseline:
+            raise UserError("--law and --baseline are both what the runs are judged by: give one of them")
+        if self.fix and not self.baseline:
+            raise UserError("--fix is for --baseline")
 
     def run(self) -> None:
+        if self.law is None:
+            table = read(self.read(self.runs))
+            judged = baseline_speedup.baseline_speedup(table, self.baseline, self.by, self.fix, self.seed)
+            self.show(judged)
+            if not self.json:
+                for warning in judged.warnings:
+                    print(f"warning: {warning}", file=sys.stderr)
+            return
         law = load(self.law)
-        result = speedup.speedup(law, read_runs(law, self.read(self.runs)), self.seed, self.by)
+        result = speedup.speedup(law, read_runs(law, self.read(self.runs)), self.seed, self.by, self.verbose)
         self.show(result)
         if self.json:
             return
+        warnings = []
         for warning in result.warnings:
             beginning = "the law is used " if warning.startswith("outside") else ""
-            print(f"warning: {beginning}{warning}", file=sys.stderr)
+            warnings.append(f"warning: {beginning}{warning}")
+        for line in lines.wrapped(warnings):
+            print(line, file=sys.stderr)
 
 
 @dataclasses.dataclass(kw_only=True)

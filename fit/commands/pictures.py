@@ -8,11 +8,11 @@ from typing import Any
 
 from fit import options
 from fit.commands import flags
-from fit.data.files import check_writable, write_text
 from fit.data.table import plain, read, write
 from fit.errors import UserError
 from fit.fitted_law.law import load
 from fit.paper import figures, report, tables
+from fit.paper.options import ReportOptions
 from fit.planner import page
 from fit.planning.options import ShapeOptions, experts_to_compare
 
@@ -69,16 +69,20 @@ class Plot(ShapeOptions, flags.OfLaw, flags.Columns):
 
       python -m fit plot --law=joint-moe-2025 --figure=1a --out=figure_1a.pdf
       python -m fit plot --law=law.json --figure=2a --flops=1e20,1e21 --runs=runs.csv --out=isoflop.svg
+      python -m fit plot --law=joint-moe-2025 --figure=hours --chips=H100:64 --out=hours.png
       python -m fit plot --law=law.json --runs=runs.csv --out_dir=plots --format=png,pdf
 
-    The last form draws what a new fit needs: predicted against measured with its residuals, isoFLOP curves, and the
-    best number of experts against memory. Budgets, sizes and numbers of experts follow from the runs that the law was
-    fitted to; lines are dashed where no run reaches, and bands are percentiles of the bootstrap's fits (fit law
-    --bootstrap=100).
+    The figure hours has the least loss against hours on --chips, each model at its own modelled speed. The last form
+    draws what a new fit needs: predicted against measured with its residuals, isoFLOP curves, and the best number of
+    experts against memory. Budgets, sizes and numbers of experts follow from the runs that the law was fitted to; lines
+    are dashed where no run reaches, and bands are percentiles of the bootstrap's fits (fit law --bootstrap=100).
     """
 
     figure: str | None = options.choice(
-        "Figure of the paper, or memory for best E against memory.", None, figures.FIGURES
+        "Figure of the paper; memory, the best E against memory; compute, the loss against compute; or hours, the loss "
+        "against hours on --chips.",
+        None,
+        (*figures.FIGURES, figures.COMPUTE, *figures.ON_CHIPS),
     )
     out: str | None = options.text("With --figure: file to write; its ending sets the format, unless --format does.")
     out_dir: str | None = options.text("Without --figure: folder for the three pictures of a fit.")
@@ -90,8 +94,14 @@ class Plot(ShapeOptions, flags.OfLaw, flags.Columns):
         (),
     )
     experts: tuple[int, ...] | None = options.experts("Numbers of experts to draw. Default: those fitted.")
+    chips: str | None = options.text("With --figure=hours: chips to train on, such as H100:8, H100:8x8 or v5p:4x4x4.")
+    speeds: str | None = options.text(
+        "With --figure=hours: a table of your own speeds, as fit plan --by=time takes it."
+    )
 
     def run(self) -> None:
+        if self.figure not in figures.ON_CHIPS and self.changed("chips", "speeds"):
+            raise UserError(f"--{self.changed('chips', 'speeds')[0]} is for --figure=hours")
         if (self.figure is None) == (self.out_dir is None) or (self.figure is None) != (self.out is None):
             raise UserError("expected either --figure with --out, or --out_dir")
         paths_of_figures = self.paths()
@@ -109,7 +119,10 @@ class Plot(ShapeOptions, flags.OfLaw, flags.Columns):
         for which, paths in paths_of_figures.items():
             if self.out_dir and which != "5" and "n_tokens" not in law.form.columns:
                 continue  # a law without tokens has only one picture
-            figure, _ = figures.draw(which, law, architecture, experts, self.flops, measured)
+            if which in figures.ON_CHIPS:
+                figure, _ = figures.draw_by_hours(law, architecture, experts, self.chips, self.speeds, self.flops)
+            else:
+                figure, _ = figures.draw(which, law, architecture, experts, self.flops, measured)
             for path in paths:
                 figures.save(figure, path)
                 print(path)
@@ -135,24 +148,26 @@ class Plot(ShapeOptions, flags.OfLaw, flags.Columns):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Report(ShapeOptions, flags.OfLaw, flags.Columns):
+class Report(ReportOptions, flags.OfLaw, flags.Columns):
     """Say what runs and their law found, in short, and write one HTML page with all of it: the decision and its picture
     first, then every table and figure of the paper for this law, and the numbers behind them.
 
     python -m fit report --law=law.json --runs=runs.csv --out=report.html
+    python -m fit report --law=joint-moe-2025 --flops=1e22 --memory_gb=80 --out=budget.html
+    python -m fit report --law=joint-moe-2025 --chips=H100:64 --hours=240 --dollars_per_hour=2.5 --by=time
+
+    With the limits of fit plan and fit compare the page opens with their answers: the plan, its place on the compute
+    frontier, best by hours beside best by FLOPs on --chips, what the laws disagree about, and numbers to check.
     """
 
     runs: str | None = options.text("Table of runs, for predicted against measured and for points on the curves.")
     out: str = options.text("File to write the page to.", "report.html")
 
     def run(self) -> None:
-        law = load(self.law)
-        architecture = self.architecture(law)
-        measured = figures.measured(law, self.read(self.runs))
-        check_writable(self.out)
-        text, summary = report.page(law, architecture, measured)
-        write_text(self.out, text)
-        for heading, sentence in summary.items():
+        written = report.write_report(load(self.law), self.read(self.runs), self.out, self)
+        if written.plan:
+            print(written.plan)
+        for heading, sentence in written.summary.items():
             print(textwrap.fill(f"{heading + ':':18}{sentence}.", 110, subsequent_indent=" " * 18))
         print(f"written to {self.out}")
 

@@ -11,6 +11,9 @@ from fit.errors import UserError
 
 NAMES = ("n_active", "n_tokens", "n_total", "n_experts", "top_k", "loss", "vocab_size")
 ROWS_NAMED = 5  # in a sentence
+# tokens for each parameter of any model that is trained on purpose
+FEWEST_TOKENS = 0.1
+MOST_TOKENS = 1e5
 
 Columns = dict[str, Array]  # by name, float64 [n]
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from fit.aliases import Array
 from fit.data.known_columns import Columns, rows_in_words, units_are_open
+from fit.data.problems import Problem
 from fit.data.table import Table
-from fit.errors import UserError
 from fit.shape.architecture import training_flops
 
 LARGEST_VOCABULARY = 2**18  # of tokenizers in use
@@ -80,8 +80,14 @@ def _likely_unit(loss: Array, against: AgainstWebText | None) -> str:
     return min(ratios, key=lambda unit: abs(math.log(ratios[unit])))
 
 
-def check_loss(table: Table, known: Columns) -> None:
-    """Raises UserError where the losses cannot be nats per token, unless the user named their unit."""
+def _unit_by_name(table: Table) -> str | None:
+    """The unit that the name of the column of losses speaks of, if any; FACTOR for losses per byte or character."""
+    name = table.names.get("loss", "loss").lower()
+    return next((unit for part, unit in UNIT_BY_NAME.items() if part in name), None)
+
+
+def loss_problems(table: Table, known: Columns) -> Iterator[Problem]:
+    """Yields a problem where the losses cannot be nats per token, unless the user named their unit."""
     if "loss" not in known or not units_are_open(table, "loss"):
         return
     median = float(np.median(known["loss"]))
@@ -93,26 +99,32 @@ def check_loss(table: Table, known: Columns) -> None:
         why = f"{against.median_ratio:.2g} times what models of these sizes and tokens reach on web text"
     else:
         return
-    unit = _likely_unit(known["loss"], against)
-    raise UserError(
-        f"{table.path}, column {table.names.get('loss', 'loss')}: the median loss is {median:.4g}, {why}: it is not in "
-        f"nats per token; say --units=loss:{unit} if that is its unit (nats, bits, perplexity, or a number to multiply "
-        "it by)"
+    unit = _unit_by_name(table)
+    if unit in (None, "FACTOR"):
+        unit = _likely_unit(known["loss"], against)
+    yield Problem(
+        f"the median loss is {median:.4g}, {why}: it is not in nats per token; say --units=loss:{unit} if that is its "
+        "unit (nats, bits, perplexity, or a number to multiply it by)",
+        f"column {table.names.get('loss', 'loss')}",
+        {"units": {"loss": unit}},
     )
 
 
-def unit_doubts(table: Table, known: Columns) -> Iterator[str]:
-    """Sentences where the losses may not be nats per token, by the column's name or by their size."""
+def unit_doubts(table: Table, known: Columns) -> Iterator[Problem]:
+    """Yields a doubt where the losses may not be nats per token, by the column's name or by their size.
+
+    It has a flag only where the name says the unit.
+    """
     if "loss" not in known or not units_are_open(table, "loss"):
         return
-    name_in_file = table.names.get("loss", "loss")
-    for part, unit in UNIT_BY_NAME.items():
-        if part in name_in_file.lower():
-            yield (
-                f"the column {name_in_file} is taken as nats per token: by its name it is not; say "
-                f"--units=loss:{unit}{_explained(unit)}"
-            )
-            return
+    unit = _unit_by_name(table)
+    if unit is not None:
+        yield Problem(
+            f"the column {table.names.get('loss', 'loss')} is taken as nats per token: by its name it is not; say "
+            f"--units=loss:{unit}{_explained(unit)}",
+            flags={} if unit == "FACTOR" else {"units": {"loss": unit}},
+        )
+        return
     against = against_web_text(known)
     if against is None:
         return
@@ -120,11 +132,11 @@ def unit_doubts(table: Table, known: Columns) -> Iterator[str]:
     comparison = f"the losses are {ratio:.2g} times what models of these sizes and tokens reach on web text"
     if ratio > HIGH:
         unit = _likely_unit(known["loss"], against)
-        yield (
+        yield Problem(
             f"{comparison}: if they are {unit}, say --units=loss:{unit}; if they are nats per token, --units=loss:nats"
         )
     elif ratio < LOW:
-        yield (
+        yield Problem(
             f"{comparison}, so they are hardly nats per token: if they are per byte or per character, say "
             f"--units=loss:FACTOR{_explained('FACTOR')}; if they are nats per token, --units=loss:nats. Sizes and "
             "tokens of plans hold in any such unit, losses are in the table's"

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from fit.aliases import Array, ByName, Floats, Json
+from fit.data.known_columns import FEWEST_TOKENS, MOST_TOKENS
+from fit.data.sense import require
 from fit.data.table import Table, read
 from fit.errors import UserError
 from fit.messages import sentences
@@ -20,9 +22,6 @@ from fit.messages.printable import printable
 from fit.shape.architecture import training_flops
 
 ALWAYS = ("n_active", "n_tokens", "n_experts")  # columns of every Runs, of ones if the law does not read them
-# tokens for each parameter of any model that is trained on purpose
-FEWEST_TOKENS = 0.1
-MOST_TOKENS = 1e5
 BRANCH = re.compile(r"(.+)/branch[-_][^/]*/?")  # the column `run` of a sweep: jobs/NAME/branch-TOKENS
 # Without such names, runs that agree in all of these share a trunk, if the table has both of the last two.
 SAME = (
@@ -155,12 +154,11 @@ def read_runs(path: str | Table, columns: Sequence[str], mix_corpora: bool = Fal
       mix_corpora: accept runs that were trained on several corpora.
 
     Raises:
-      UserError: on a missing column, a bad value, or on several corpora.
+      UserError: on missing columns, a bad value, or on several corpora.
     """
     table = read(path)
     path = table.path
-    for name in (*columns, "loss"):
-        table.column(name)
+    require(table, (*columns, "loss"))
     wanted = list(dict.fromkeys(columns))
     if "n_active" in table and "n_active" not in wanted:  # for the training FLOPs
         wanted.append("n_active")

@@ -1,61 +1,184 @@
 """Whether the numbers of a table of runs make sense: units, rows that stand there twice, runs that crashed.
 
 `check` refuses what cannot be, `doubts` names what is suspicious. Nothing is converted unless the user says so
-(--units). The checks of losses are in loss_sense.py.
+(--units). The checks of counts are in count_sense.py, those of losses in loss_sense.py.
 
 Axes: n runs of the table.
 """
 
+import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from fit.aliases import Array
-from fit.data.known_columns import Columns, known_columns, rows_in_words, units_are_open
-from fit.data.loss_sense import check_loss, crashed_doubts, unit_doubts
-from fit.data.runs import FEWEST_TOKENS, MOST_TOKENS
-from fit.data.table import COUNT_UNITS, Table
+from fit.data.column_guesses import USUAL_NAMES, guess
+from fit.data.count_sense import flops_column, loss_against_compute, rising_problems, total_problems, unit_problems
+from fit.data.known_columns import (
+    FEWEST_TOKENS,
+    MOST_TOKENS,
+    NAMES,
+    Columns,
+    known_columns,
+    rows_in_words,
+)
+from fit.data.loss_sense import crashed_doubts, loss_problems, unit_doubts
+from fit.data.problems import NO_NAME, Problem, error_of, of_sentence
+from fit.data.table import BOUNDS, DERIVED, Table
 from fit.errors import UserError
 from fit.messages import sentences
-from fit.shape.architecture import training_flops
 
-USUAL_TOKENS = 20.0  # for each parameter
-# tokens for each parameter of the median run
-FEWEST_POSSIBLE_TOKENS = 1e-3
-MOST_POSSIBLE_TOKENS = 1e6
-SMALLEST = dict(n_active=3e3, n_tokens=3e4)  # of the median run
 FAR_OFF = 100  # times outside FEWEST_TOKENS and MOST_TOKENS a single run is named
+DENSE = "the table has no column n_experts: all its runs are taken as dense (n_experts = 1)"
+CAN_BE = (1e-12, 1e30)  # counts and losses in any unit
 ODD_SHARE = 0.02  # of the runs outside these, from which on they are named
-FLOPS = ("flops", "training_flops", "train_flops", "compute", "budget", "c")  # names of columns of training FLOPs
-DECADES_OFF = 2.5  # how far log10 of such a column may be from that of 6 N D
-# From so many runs and such a factor of their compute on, losses must fall with it.
-FEW = 8
-SAME_COMPUTE = 4.0
-RISES = 0.5  # rank correlation of loss and compute that no sweep has
 
 
-def check(table: Table) -> None:
-    """Raises UserError where counts or losses of the table cannot be numbers, tokens and nats per token."""
-    known = known_columns(table)
-    _check_totals(table, known)
-    _check_units(table, known)
-    check_loss(table, known)
-    correlation = _loss_against_compute(known)
-    if correlation > RISES:
-        raise UserError(
-            f"{table.path}, column {table.names.get('loss', 'loss')}: the losses rise with compute (rank correlation "
-            f"{correlation:.2f}), so no law of losses holds: is the column an accuracy, or the compute another's?"
-        )
+def check(table: Table, needed: Sequence[str] = ()) -> None:
+    """Checks that the table has columns, and that its counts and losses can be numbers, tokens and nats per token.
+
+    Args:
+      table: the runs.
+      needed: the columns that it must have, with a number in each row.
+
+    Raises:
+      TableError: names all that is wrong, the units that are doubtful, and the flags that settle them.
+    """
+    result = problems(table, needed)
+    if result:
+        raise error_of(table, result)
+
+
+def require(table: Table, needed: Sequence[str]) -> None:
+    """Raises TableError where the table lacks one of these columns. The error names all that is wrong with it, too."""
+    if not all(table.can_give(name) for name in needed):
+        check(table, needed)
 
 
 def impossible(table: Table) -> list[str]:
-    """The sentence with which `check` refuses the table, if it does."""
-    try:
-        check(table)
-    except UserError as error:
-        return [error.sentence]
-    return []
+    """A sentence for each thing for which `check` refuses the table."""
+    refusals, _ = _refusals(table, ())
+    return [error_of(table, [problem]).sentence for problem in refusals]
+
+
+def likely_units(table: Table) -> dict[str, str]:
+    """{column: unit} that makes sense of a table that `check` refuses, with the units that the user named."""
+    result = problems(table)
+    if not result:
+        return {}
+    return dict(error_of(table, result).flags.get("units", {}))
+
+
+def problems(table: Table, needed: Sequence[str] = ()) -> list[Problem]:
+    """All that `check` refuses, and with it the units that are doubtful.
+
+    Columns that are missing are guessed, and units that are not possible replaced by the likely ones, so that what is
+    behind them is listed, too.
+    """
+    result, trial = _refusals(table, needed)
+    if result:
+        whole = _whole_runs(trial, needed)
+        result += unit_doubts(whole, _known_values(whole))
+    return result
+
+
+def _refusals(table: Table, needed: Sequence[str]) -> tuple[list[Problem], Table]:
+    """(all that `check` refuses, the table by the names and units that settle it)."""
+    result = missing_columns(table, needed)
+    trial = _with_flags(table, result)
+    for check_columns in (total_problems, unit_problems, loss_problems, rising_problems):
+        whole = _whole_runs(trial, needed)
+        new = list(check_columns(whole, _known_values(whole)))
+        trial = _with_flags(trial, new)
+        result += new
+    for name in needed:
+        if name in BOUNDS and trial.can_give(name):
+            try:
+                trial.numbers(name)
+            except UserError as error:
+                result.append(of_sentence(error.sentence, table.path))
+    return result, trial
+
+
+def missing_columns(table: Table, needed: Sequence[str]) -> list[Problem]:
+    """A problem for each of these columns that the table lacks, with the column that is likely to hold it."""
+    missing = [name for name in dict.fromkeys(needed) if not table.can_give(name)]
+    questions = []
+    taken = {table.names.get(name, name) for name in needed} | _columns_of_totals(table)
+    for name in missing:
+        column = guess(name, table.columns, taken)
+        hint = ""
+        if column is not None:
+            taken.add(column)
+            hint = f"; --columns={name}:{column} if {column} holds it"
+        elif name in DERIVED:
+            hint = f"; it follows from {' and '.join(DERIVED[name][0])}"
+        elif name in USUAL_NAMES and name not in table.names:
+            hint = f"; --columns={name}:{NO_NAME} says what the table calls it"
+        flags = {"columns": {name: column or NO_NAME}} if name in USUAL_NAMES else {}
+        what = f"column {table.names.get(name, name)} is missing{hint}"
+        placeholder = "" if column else NO_NAME
+        problem = Problem(what, flags=flags, is_settled=bool(flags), placeholder=placeholder, lists_columns=True)
+        questions.append(problem)
+    if "n_active" in missing and not table.can_give("n_experts") and "n_experts" not in missing:
+        column = guess("n_experts", table.columns, taken)
+        if column is not None:
+            what = f"{DENSE}; --columns=n_experts:{column} if {column} holds it"
+            questions.append(Problem(what, flags={"columns": {"n_experts": column}}))
+    return questions
+
+
+def _columns_of_totals(table: Table) -> set[str]:
+    """Columns that repeat n_total in a table with mixtures: they hold no n_active."""
+    if not {"n_total", "n_experts"} <= set(table.columns) or not np.any(table.values("n_experts") > 1):
+        return set()
+    totals = table.column("n_total")
+    return {name for name, values in table.columns.items() if values == totals}
+
+
+def _with_flags(table: Table, problems: Sequence[Problem]) -> Table:
+    """The table by the names and units that the flags of these problems say."""
+    names = dict(table.names)
+    units = dict(table.units)
+    for problem in problems:
+        for name, column in problem.flags.get("columns", {}).items():
+            if column in table.columns:
+                names[name] = column
+        units |= problem.flags.get("units", {})
+    if names == table.names and units == table.units:
+        return table  # with the columns that it has parsed
+    return dataclasses.replace(table, names=names, units=units)
+
+
+def _whole_runs(table: Table, needed: Sequence[str]) -> Table:
+    """The rows of the table that have a number in each needed column."""
+    is_whole = np.ones(len(table), bool)
+    for name in needed:
+        if name in BOUNDS and name in table:
+            is_whole &= _are_numbers(table.values(name))
+    if is_whole.all() or not is_whole.any():
+        return table
+    rows = np.flatnonzero(is_whole)
+    columns = {name: [values[i] for i in rows] for name, values in table.columns.items()}
+    return dataclasses.replace(table, columns=columns, rows=[table.rows[i] for i in rows])
+
+
+def _known_values(table: Table) -> Columns:
+    """The columns that checks look at and whose values are all numbers, whatever their bounds."""
+    known: Columns = {}
+    for name in NAMES:
+        if name in table:
+            values = table.values(name)
+            if len(values) and _are_numbers(values).all():
+                known[name] = values
+    return known
+
+
+def _are_numbers(values: Array) -> Array:
+    """bool [n]: whether each value can be a count or a loss, in whatever unit."""
+    smallest, largest = CAN_BE
+    return np.isfinite(values) & (values >= smallest) & (values <= largest)
 
 
 def doubts(table: Table, crashed: bool = True) -> list[str]:
@@ -66,120 +189,17 @@ def doubts(table: Table, crashed: bool = True) -> list[str]:
     """
     known = known_columns(table)
     sentences_found = [*_expert_doubts(table, known), *_token_doubts(table, known), *_flops_doubts(table, known)]
-    correlation = _loss_against_compute(known)
+    correlation = loss_against_compute(known)
     if correlation > 0:
         sentences_found.append(
             f"the losses do not fall with compute (rank correlation {correlation:+.2f}): no law is well fitted to that"
         )
     return [
         *sentences_found,
-        *unit_doubts(table, known),
+        *(doubt.what for doubt in unit_doubts(table, known)),
         *(crashed_doubts(table, known) if crashed else ()),
         *_repetition_doubts(table, known),
     ]
-
-
-def _loss_against_compute(known: Columns) -> float:
-    """The rank correlation of loss and training FLOPs, or of loss and size where tokens are not known.
-
-    -1 for few runs, or for runs of about the same compute.
-    """
-    import pandas
-
-    if not {"n_active", "loss"} <= known.keys():
-        return -1.0
-    compute = known["n_active"] * known.get("n_tokens", np.ones(1))
-    loss = known["loss"]
-    if len(compute) < FEW or compute.max() < SAME_COMPUTE * compute.min() or np.ptp(loss) == 0:
-        return -1.0
-    middle = (len(compute) + 1) / 2
-    compute_rank = pandas.Series(compute).rank(method="first").to_numpy() - middle
-    loss_rank = pandas.Series(loss).rank(method="first").to_numpy() - middle
-    return float(np.sum(compute_rank * loss_rank) / np.sum(compute_rank**2))
-
-
-def _flops_column(table: Table, known: Columns) -> tuple[str, Array] | None:
-    """The name of the column of training FLOPs, and ln of its values over 6 N D, [n]; None where there is none."""
-    if not {"n_active", "n_tokens"} <= known.keys():
-        return None
-    for name in table.columns:
-        if name.lower() in FLOPS:
-            try:
-                flops = table.numbers(name, (1e8, 1e40))
-            except UserError:
-                continue
-            return name, np.log(flops / training_flops(known["n_active"], known["n_tokens"]))
-    return None
-
-
-def _check_totals(table: Table, known: Columns) -> None:
-    """Raises UserError where a run has fewer parameters in total than active ones."""
-    if not {"n_total", "n_active"} <= known.keys():
-        return
-    fewer = known["n_total"] < known["n_active"] * 0.99
-    if fewer.any():
-        first = int(np.argmax(fewer))
-        raise UserError(
-            f"{table.path}, row {table.rows[first]}: n_total {known['n_total'][first]:g} is below n_active "
-            f"{known['n_active'][first]:g}, in {fewer.sum()} of {len(table)} rows: are the columns exchanged?"
-        )
-
-
-def _check_units(table: Table, known: Columns) -> None:
-    """Raises UserError where sizes and tokens make sense in other units alone, unless the user named their units."""
-    if not {"n_active", "n_tokens"} <= known.keys() or not units_are_open(table, "n_active", "n_tokens"):
-        return
-    ratio = float(np.median(known["n_tokens"] / known["n_active"]))
-    size = float(np.median(known["n_active"]))
-    tokens = float(np.median(known["n_tokens"]))
-    flops = _flops_column(table, known)
-    decades_off = None if flops is None else float(np.median(flops[1])) / math.log(10)
-    flops_fit = decades_off is None or abs(decades_off) < DECADES_OFF
-    is_possible = FEWEST_POSSIBLE_TOKENS <= ratio <= MOST_POSSIBLE_TOKENS
-    is_possible &= size >= SMALLEST["n_active"] and tokens >= SMALLEST["n_tokens"]
-    if is_possible and flops_fit:
-        return
-    units = _likely_units(ratio, size, tokens, decades_off)
-    if units is None:
-        return
-    flag = ",".join(f"{name}:{unit}" for name, unit in units.items())
-    of_flops = ""
-    if flops and not flops_fit:
-        of_flops = f", and column {flops[0]} is 10^{decades_off:.1f} times 6 N D"
-    raise UserError(
-        f"{table.path}: the median run has n_active {size:g} and n_tokens {tokens:g}, {ratio:.3g} tokens for each "
-        f"parameter{of_flops}, which no language model has: if they are so many {' and '.join(units.values())}, say "
-        f"--units={flag}; if they are what they seem, --units=n_active:ones"
-    )
-
-
-def _likely_units(ratio: float, size: float, tokens: float, decades_off: float | None) -> dict[str, str] | None:
-    """{column: unit} of the units that would make sense, nearest to USUAL_TOKENS; None where none do.
-
-    Args:
-      ratio: tokens for each parameter of the median run, as the numbers stand in the table.
-      size: its n_active.
-      tokens: its n_tokens.
-      decades_off: log10 of the table's training FLOPs over 6 N D, where it has such a column.
-    """
-    best = None
-    best_key = None
-    for size_unit, size_factor in COUNT_UNITS.items():
-        for token_unit, token_factor in COUNT_UNITS.items():
-            units = dict(n_active=size_unit, n_tokens=token_unit)
-            units = {name: unit for name, unit in units.items() if unit != "ones"}
-            new_ratio = ratio * token_factor / size_factor
-            is_sensible = FEWEST_TOKENS <= new_ratio <= MOST_TOKENS
-            is_sensible &= 1e4 <= size * size_factor <= 1e13 and 1e5 <= tokens * token_factor <= 1e16
-            factor = size_factor * token_factor
-            flops_agree = decades_off is None or abs(decades_off - math.log10(factor)) < 1
-            if not units or not is_sensible or not flops_agree:
-                continue
-            key = abs(math.log(ratio * token_factor / size_factor / USUAL_TOKENS)), factor
-            if best_key is None or key < best_key:
-                best = units
-                best_key = key
-    return best
 
 
 def _token_doubts(table: Table, known: Columns) -> Iterator[str]:
@@ -200,7 +220,7 @@ def _token_doubts(table: Table, known: Columns) -> Iterator[str]:
 
 def _flops_doubts(table: Table, known: Columns) -> Iterator[str]:
     """A sentence where a column of training FLOPs is more than ten times off 6 N D."""
-    flops = _flops_column(table, known)
+    flops = flops_column(table, known)
     if flops is None:
         return
     name, log_ratio = flops
@@ -215,7 +235,10 @@ def _flops_doubts(table: Table, known: Columns) -> Iterator[str]:
 def _expert_doubts(table: Table, known: Columns) -> Iterator[str]:
     """A sentence where the numbers of experts are missing, or are below the number that a token uses."""
     if "n_experts" not in table:
-        sentence = "the table has no column n_experts: all its runs are taken as dense (n_experts = 1)"
+        sentence = DENSE
+        column = guess("n_experts", table.columns)
+        if column is not None:
+            sentence += f"; --columns=n_experts:{column} if {column} holds it"
         if {"n_total", "n_active"} <= known.keys():
             larger = known["n_total"] > 1.05 * known["n_active"]
             if larger.any():

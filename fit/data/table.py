@@ -75,11 +75,8 @@ class Table:
             return self._derived(name).tolist()
         name_in_file = self.names.get(name, name)
         if name_in_file not in self.columns:
-            hint = ""
-            if name in BOUNDS and not self.names:
-                hint = "; --columns=loss:val_loss,... says what the file calls them"
             columns = ", ".join(self.columns) or "none"
-            raise UserError(f"{self.path}: column {name_in_file} is missing; columns found: {columns}{hint}")
+            raise UserError(f"{self.path}: column {name_in_file} is missing; columns found: {columns}")
         return self.columns[name_in_file]
 
     def _is_derived(self, name: str) -> bool:
@@ -126,6 +123,14 @@ class Table:
                 f"{shown(self.column(name)[first])}, expected {kind}{span}{self._hints(name, is_bad, numbers)}"
             )
         return numbers
+
+    def values(self, name: str) -> Array:
+        """A column as `numbers` gives it, but with any number that stands there, and NaN where none does, [n_rows]."""
+        return self._converted(name, self._parse(name))
+
+    def can_give(self, name: str) -> bool:
+        """Whether the table has this column or those that it follows from."""
+        return name in self or self._is_derived(name)
 
     def _parse(self, name: str) -> Array:
         """A column as float64 [n_rows], NaN where a value is not a number; parsed once, and returned as a copy."""
@@ -255,10 +260,13 @@ def read(runs: Any, columns: Mapping[str, str] | None = None, units: Mapping[str
 def _read_path(path: str, names: dict[str, str]) -> Table:
     """A table from a file that has all these columns."""
     contents = read_file(path)
-    for ours, theirs in names.items():
-        if theirs not in contents.columns:
-            columns = ", ".join(contents.columns)
-            raise UserError(f"--columns={ours}:{theirs}: {path} has no column {theirs}; columns found: {columns}")
+    unknown = {ours: theirs for ours, theirs in names.items() if theirs not in contents.columns}
+    if unknown:
+        flag = ",".join(f"{ours}:{theirs}" for ours, theirs in unknown.items())
+        columns = ", ".join(contents.columns)
+        raise UserError(
+            f"--columns={flag}: {path} has no column {', '.join(unknown.values())}; columns found: {columns}"
+        )
     return Table(path, contents.columns, contents.rows, names, contents.arrow)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from fit.aliases import Array, Json, Numbers
+from fit.data import sense
 from fit.data.runs import Runs, read_runs
 from fit.data.table import Table, read
 from fit.equal_flops.isoflop import budgets, least_squares
@@ -236,9 +237,8 @@ def of_table(runs: object, seed: int = 0) -> list[dict[str, Any]]:
       UserError: where no budget has LEAST runs, 3 sizes and 3 sparsities.
     """
     table = read(runs)
+    sense.require(table, ("n_active", "n_total", "n_tokens", "sparsity", "loss"))
     fitted_runs = read_runs(table, ("n_total", "n_tokens", "sparsity"))
-    if "n_active" not in table:
-        raise UserError(f"{table.path}: column n_active is missing: budgets are of 6 n_active n_tokens FLOPs")
     alike = _alike(table)
     rows = []
     for budget in budgets(fitted_runs.flops):

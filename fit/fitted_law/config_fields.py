@@ -21,6 +21,7 @@ FIELDS = frozenset(
     mesh.expert mesh.model
     chip.flops chip.capacity chip.bandwidth chip.network
     predicted.loss predicted.low predicted.high predicted.share predicted.law predicted.n_active predicted.n_tokens
-    log_every profile_steps checkpoint_every eval_every wandb
+    log_every profile_steps checkpoint_every checkpoint_minutes keep_newest keep_every eval_every snapshot_every
+    wandb
     """.split()
 )

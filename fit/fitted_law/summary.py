@@ -32,9 +32,27 @@ def summary(record: Json) -> Iterator[str]:
     yield from _error_lines(record)
     yield from _noise_lines(record)
     yield from _interval_lines(record)
+    yield from warnings_of(record)
+
+
+def warnings_of(record: Json) -> Iterator[str]:
+    """A line for each warning of a fit."""
     beyond = [record["warning"]] if record.get("warning") else []
     for warning in (*models.notes(record.get("models") or {}), *beyond, *(record.get("warnings") or [])):
         yield f"warning: {warning}"
+
+
+def why_this_form(record: Json) -> Iterator[str]:
+    """A line on why a law has its form, where several were tried."""
+    if record.get("choice"):
+        yield f"form chosen: {record['choice']['why']}"
+
+
+def forms_of_draws(bootstrap: Json) -> Iterator[str]:
+    """A line on the forms of a bootstrap's draws, where these are of several."""
+    if bootstrap.get("forms"):
+        counts = " and ".join(f"{count} of {form}" for form, count in bootstrap["forms"].items())
+        yield f"  ({counts}: which form holds beyond the runs is open)"
 
 
 def _fit_lines(record: Json) -> Iterator[str]:
@@ -44,8 +62,7 @@ def _fit_lines(record: Json) -> Iterator[str]:
     fixed = settings.get("fix") or {}
     values = [f"{name} {v:.6g}{' (fixed)' if name in fixed else ''}" for name, v in record["coefficients"].items()]
     yield f"{record['form']} law: {', '.join(values)}"
-    if record.get("choice"):
-        yield f"form chosen: {record['choice']['why']}"
+    yield from why_this_form(record)
     if record.get("objective") is not None:
         line = f"objective {record['objective']:.6e}"
         # the others were left where they fell behind; an older record counts them among those that ended elsewhere
@@ -158,9 +175,7 @@ def _interval_lines(record: Json) -> Iterator[str]:
     count = len(bootstrap["draws"])
     yield f"{first:g}th to {last:g}th percentile of {count} bootstrap fits: {', '.join(intervals)}"
     yield f"  ({drawn(bootstrap)})"
-    if bootstrap.get("forms"):
-        counts = " and ".join(f"{count} of {form}" for form, count in bootstrap["forms"].items())
-        yield f"  ({counts}: which form holds beyond the runs is open)"
+    yield from forms_of_draws(bootstrap)
 
 
 def drawn(bootstrap: Json) -> str:
@@ -234,6 +249,7 @@ def predict(law: Law, table: Table) -> Json:
     Raises:
       UserError: for a value that no model has.
     """
+    sense.require(table, law.form.columns)
     law.check_experts_of(table)
     values = {name: table.numbers(name) for name in law.form.columns}
     with warnings.catch_warnings():

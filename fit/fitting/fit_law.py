@@ -30,7 +30,7 @@ def fit_law(runs: Table, options: FitOptions, quiet: bool = True) -> Law:
     Raises:
       UserError: A value in runs or options cannot be used.
     """
-    sense.check(runs)
+    sense.check(runs, _needed(options))
     if len(options.forms) > 1:
         raise UserError(f"--form={','.join(options.form or ())}: expected a single form")
 
@@ -75,10 +75,16 @@ def compare_forms(runs: Table, options: FitOptions, quiet: bool = True) -> Json:
 
     Raises UserError as fit_law.
     """
-    sense.check(runs)
+    sense.check(runs, _needed(options))
     with float64():
         from fit.fitting import form_comparison, solvers
 
         with solvers.compilation_cache():
             errors = form_comparison.compare(runs, options.forms, options.settings(options.forms[0], quiet))
     return errors | dict(warnings=[f"{runs.path}: {doubt}" for doubt in sense.doubts(runs)])
+
+
+def _needed(options: FitOptions) -> list[str]:
+    """The columns that a table must have for a fit with these options."""
+    columns = [name for form in options.forms for name in form.columns]
+    return list(dict.fromkeys([*(columns or ("n_active", "n_tokens")), "loss"]))

@@ -1,6 +1,6 @@
-"""Runs of other tools as a table: which tool wrote a file, which of its runs are selected, and columns by our names.
+"""Runs of other tools as a table: which tool wrote a file, and columns by our names.
 
-trackers.py reads the files of each tool.
+trackers.py reads the files of each tool, rows.py selects runs.
 """
 
 import collections
@@ -8,14 +8,17 @@ import dataclasses
 import fnmatch
 import glob
 import os
+import sqlite3
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from fit.aliases import Json
+from fit.data import sense
 from fit.data.table import BOUNDS, Table, checked_units, read, shown
 from fit.errors import UserError
-from fit.importers import trackers
+from fit.importers import questions, trackers, trackio, wandb_api
+from fit.importers.rows import names_of
 
-STEPS = ("step", "_step", "global_step", "trainer/global_step")  # what tools call a run's last step
+REQUIRED = ("n_active", "n_tokens", "n_experts", "loss")  # columns of every imported table
 # columns of a table of runs that fit reads
 KEPT = (
     *BOUNDS,
@@ -42,19 +45,26 @@ class Tool:
     Attributes:
       read: from paths of its files to a dictionary for each run.
       patterns: of the names of its files.
+      is_its: whether a file of such a name is the tool's, by its contents; None where the name is enough.
+      columns: {our name: the tool's} of columns that keep the tool's name, because that speaks of their unit.
     """
 
     read: Callable[[list[str]], Iterable[Json]]
     patterns: tuple[str, ...]
+    is_its: Callable[[str], bool] | None = None
+    columns: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def files(self, source: str) -> list[str]:
         """The tool's files: `source` itself, or those at any depth of a folder."""
         if os.path.isfile(source):
-            is_one = any(fnmatch.fnmatch(os.path.basename(source), pattern) for pattern in self.patterns)
-            return [source] if is_one else []
-        paths = []
-        for pattern in self.patterns:
-            paths += glob.glob(f"{source}/**/{pattern}", recursive=True)
+            has_name = any(fnmatch.fnmatch(os.path.basename(source), pattern) for pattern in self.patterns)
+            paths = [source] if has_name else []
+        else:
+            paths = []
+            for pattern in self.patterns:
+                paths += glob.glob(f"{glob.escape(source)}/**/{pattern}", recursive=True)
+        if self.is_its is not None:
+            paths = [path for path in paths if self.is_its(path)]
         return sorted(paths)
 
 
@@ -62,15 +72,18 @@ TOOLS = {
     "huggingface": Tool(trackers.huggingface, ("trainer_state.json",)),
     "levanter": Tool(trackers.levanter, ("tracker_metrics.jsonl",)),
     "tensorboard": Tool(trackers.tensorboard, ("events.out.tfevents.*",)),
+    "trackio": Tool(trackio.trackio, ("*.db", "*.parquet"), trackio.is_project),
+    "nanochat": Tool(trackers.nanochat, ("*.csv",), trackers.is_nanochat, {"loss": "val_bpb"}),
     "wandb": Tool(trackers.wandb, ("*.csv", "*.parquet")),
     "maxtext": Tool(trackers.maxtext, ("*.txt", "*.jsonl")),
 }
 
 
 def runs(source: str, tool: str | None = None) -> tuple[str, list[Json]]:
-    """The runs of a file or folder.
+    """The runs of a file or folder, or of a project of Weights & Biases.
 
     Args:
+      source: its path, or wandb:ENTITY/PROJECT.
       tool: whose files these are; by default their names say it.
 
     Returns:
@@ -79,12 +92,20 @@ def runs(source: str, tool: str | None = None) -> tuple[str, list[Json]]:
     Raises:
       UserError: where there are no runs, or a file is not as the tool writes it.
     """
+    if wandb_api.is_project(source):
+        try:
+            return "wandb", wandb_api.runs(source)
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            raise UserError(f"{source}: the answer is not as the server's: {type(e).__name__} {e}") from e
     if not os.path.exists(source):
         raise UserError(f"{source}: no such file or folder")
-    name, paths = _files_of(source, tool)
+    try:
+        name, paths = _files_of(source, tool)
+    except OSError as e:
+        raise UserError(f"{e.filename}: cannot be read: {e.strerror or e}") from e
     try:
         return name, list(TOOLS[name].read(paths))
-    except (KeyError, TypeError, ValueError, AttributeError, OSError) as e:
+    except (KeyError, TypeError, ValueError, AttributeError, OSError, sqlite3.Error) as e:
         raise UserError(f"{paths[0]}: is not as {name} writes it: {type(e).__name__} {e}") from e
 
 
@@ -100,15 +121,16 @@ def _files_of(source: str, tool: str | None) -> tuple[str, list[str]]:
     raise UserError(f"{source}: found no file of a known tool, expected {', '.join(wanted)}")
 
 
-def table(
+def joined(
     source: str,
     rows: list[Json],
     columns: Mapping[str, str],
     constants: Mapping[str, str],
     sizes: str | None,
     units: Mapping[str, str] | None = None,
+    tool: str | None = None,
 ) -> Table:
-    """The rows as a table that `fit law` reads.
+    """The rows as a table with all columns of the source and those that the user adds.
 
     Args:
       source: the file or folder that they come from, for errors.
@@ -117,130 +139,81 @@ def table(
       constants: {our name: value of every run}.
       sizes: a table with the column run, and others for these runs.
       units: {our name: unit}, from which these columns are converted.
+      tool: whose runs these are.
 
     Raises:
-      UserError: for a column that is missing, or a value that is not a number.
+      UserError: for names of columns or of runs that are not there.
     """
-    size_columns = read(sizes).columns if sizes else {}
-    if sizes and "run" not in size_columns:
-        raise UserError(f"{sizes}: column run is missing; columns found: {', '.join(size_columns)}")
+    size_columns = _sizes(sizes)
     place_of_run = {str(run): i for i, run in enumerate(size_columns.get("run", []))}
-    names = _names(rows)
-    for ours, theirs in columns.items():
-        if theirs not in names:
-            raise UserError(
-                f"--columns={ours}:{theirs}: {source} has no column {theirs}; columns found: {', '.join(names)}"
-            )
+    names = names_of(rows)
+    unknown = {ours: theirs for ours, theirs in columns.items() if theirs not in names}
+    if unknown:
+        flag = ",".join(f"{ours}:{theirs}" for ours, theirs in unknown.items())
+        raise UserError(
+            f"--columns={flag}: {source} has no column {', '.join(unknown.values())}; columns found: {', '.join(names)}"
+        )
     for row in rows:
         run = str(row.get("run"))
         if sizes and run not in place_of_run:
             raise UserError(f"{sizes}, column run: has no {shown(run)}; runs found: {', '.join(place_of_run)}")
         row |= {name: values[place_of_run[run]] for name, values in size_columns.items()} | dict(constants)
         row |= {ours: row.get(theirs) for ours, theirs in columns.items()}
-    names = _names(rows)
-    for name in ("n_active", "n_tokens", "n_experts", "loss"):
-        if name not in names:
-            raise UserError(
-                f"{source}: does not say {name}: give --columns={name}:COLUMN for one of its columns, "
-                f"--set={name}=NUMBER for all runs, or --sizes=TABLE with the columns run and {name}; "
-                f"columns found: {', '.join(names)}"
-            )
-    selected = [name for name in names if name in KEPT or name in size_columns or name in constants]
+    names = names_of(rows)
+    names_of_tool = TOOLS[tool].columns if tool else {}
+    columns = {ours: theirs for ours, theirs in names_of_tool.items() if ours not in names} | dict(columns)
     row_numbers = [row.get("row", i) for i, row in enumerate(rows, 1)]
-    result = Table(source, {name: [row.get(name) for row in rows] for name in selected}, row_numbers)
-    result.units = checked_units(units)
-    numbers = {name: result.numbers(name) for name in set(BOUNDS) & set(selected)}
-    for name in result.units:
-        if name in numbers:
-            result.columns[name] = numbers[name].tolist()
-    return result
+    values = {name: [row.get(name) for row in rows] for name in names}
+    return Table(source, values, row_numbers, columns, units=checked_units(units))
 
 
-def _names(rows: list[Json]) -> list[str]:
-    """The names of all columns of the rows, in the order in which they first stand there."""
-    return list(dict.fromkeys(name for row in rows for name in row))
+def _sizes(path: str | None) -> dict[str, list]:
+    """The columns of a table of sizes; none without one.
+
+    Raises:
+      UserError: where it has no column run, or a run stands there twice.
+    """
+    if path is None:
+        return {}
+    columns = read(path).columns
+    if "run" not in columns:
+        raise UserError(f"{path}: column run is missing; columns found: {', '.join(columns)}")
+    run, count = collections.Counter(map(str, columns["run"])).most_common(1)[0]
+    if count > 1:
+        raise UserError(f"{path}, column run: {shown(run)} stands there {count} times, expected one row for each run")
+    return columns
 
 
-def products(source: str, rows: list[Json], values: Mapping[str, str]) -> dict[str, str]:
-    """Adds the columns to the rows that are products of other columns and numbers: n_tokens=step*batch*1024.
+def table(runs: Table, others: Collection[str] = (), sizes: str | None = None) -> Table:
+    """The columns of `joined` that `fit law` reads, in nats and plain numbers.
 
     Args:
-      source: the file or folder that the rows come from, for errors.
-      values: {name: product, or value of every run}.
-
-    Returns:
-      Those of `values` that are the same for all runs.
+      runs: what `joined` returns.
+      others: further columns to keep.
+      sizes: the table of sizes that the user gave.
 
     Raises:
-      UserError: for a factor that is neither a column nor a number, or a run without a number in one.
+      TableError: names all columns that are missing, values that are no numbers, and units that are doubtful.
     """
-    constants = {}
-    names = _names(rows)
-    for name, value in values.items():
-        factors = [factor.strip() for factor in str(value).split("*")]
-        if len(factors) == 1 or value in names:
-            constants[name] = value
-            continue
-        for row in rows:
-            row[name] = 1.0
-            for factor in factors:
-                row[name] *= _factor(source, f"--set={name}={value}", row, factor, names)
-    return constants
+    kept = {*KEPT, *others, *_sizes(sizes)}
+    selected = [name for name in _our_names(runs) if name in kept]
+    if not set(REQUIRED) <= set(selected):
+        raise questions.error_of_source(runs, sense.problems(runs, REQUIRED), sizes)
+    columns = {name: list(runs.column(name)) for name in selected}
+    for name in selected:
+        if name in BOUNDS:
+            try:
+                numbers = runs.numbers(name)
+            except UserError as error:
+                problems = sense.problems(runs, REQUIRED)
+                if not problems:
+                    raise
+                raise questions.error_of_source(runs, problems, sizes) from error
+            if name in runs.units:
+                columns[name] = numbers.tolist()
+    return Table(runs.path, columns, runs.rows)
 
 
-def _factor(source: str, flag: str, row: Json, factor: str, names: Collection[str]) -> float:
-    """A factor's number, or that of the column of this name in a row."""
-    value = row.get(factor) if factor in names else factor
-    try:
-        return float(str(value))
-    except ValueError:
-        if factor in names:
-            raise UserError(f"{flag}: {source}: run {row.get('run')} has {shown(value)} as {factor}") from None
-        raise UserError(
-            f"{flag}: {source} has no column {factor}, nor is it a number; columns found: {', '.join(names)}"
-        ) from None
-
-
-def count_tokens(source: str, rows: list[Json], tokens_per_step: float) -> None:
-    """Adds n_tokens to rows that have steps.
-
-    Raises:
-      UserError: for a row that has none.
-    """
-    for row in rows:
-        step = next((row[name] for name in STEPS if row.get(name) not in (None, "")), None)
-        try:
-            row["n_tokens"] = float(str(step)) * tokens_per_step
-        except ValueError:
-            raise UserError(f"--tokens_per_step: {source}: run {row.get('run')} has no number as its step") from None
-
-
-def where(rows: list[Json], conditions: Mapping[str, str]) -> tuple[list[Json], dict[str, int]]:
-    """Selects rows by the values of columns.
-
-    Args:
-      conditions: {column: value}, or {column!: value} for all other values; upper and lower case are one.
-
-    Returns:
-      The rows that meet all conditions, and {condition that failed, in words: how many rows failed it}.
-
-    Raises:
-      UserError: for a column that no row has.
-    """
-    selected = []
-    dropped = collections.Counter()
-    names = {name.lower(): name for row in rows for name in row}
-    for row in rows:
-        for column, value in conditions.items():
-            key = column.removesuffix("!").lower()
-            if key not in names:
-                raise UserError(f"--where={column}={value}: no such column; columns found: {', '.join(names.values())}")
-            row_value = str(row.get(names[key], ""))
-            is_equal = row_value.lower() == value.lower()
-            is_excluded = is_equal if column.endswith("!") else not is_equal
-            if is_excluded:
-                dropped[f"{names[key]} {row_value or 'empty'}"] += 1
-                break
-        else:
-            selected.append(row)
-    return selected, dropped
+def _our_names(runs: Table) -> list[str]:
+    """The columns of a table, and those that have another name there."""
+    return list(dict.fromkeys([*runs.columns, *runs.names]))

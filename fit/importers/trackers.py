@@ -14,6 +14,8 @@ from collections.abc import Iterator
 
 from fit.aliases import Json
 from fit.data.table import read
+from fit.importers import wandb_chart
+from fit.importers.nested import flat
 from fit.shape.reference_model import EXPERTS
 
 
@@ -82,7 +84,7 @@ def levanter(paths: list[str]) -> Iterator[Json]:
     for path in paths:
         (record,) = _json_lines(path)
         config = record["config"]
-        summary = _flat(record["summary"])
+        summary = flat(record["summary"], "/")
         row = {"run": os.path.basename(os.path.dirname(os.path.abspath(path)))} | summary
         row |= {ours: summary[theirs] for ours, theirs in names.items() if theirs in summary}
         if "model" in config:
@@ -93,17 +95,6 @@ def levanter(paths: list[str]) -> Iterator[Json]:
         if steps and "_step" in summary:
             row["state"] = _state(summary["_step"] >= steps - 1)
         yield row
-
-
-def _flat(values: Json, prefix: str = "") -> Json:
-    """{"a/b": value} of nested dictionaries."""
-    flat = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}/")
-        else:
-            flat[prefix + name] = value
-    return flat
 
 
 def maxtext(paths: list[str]) -> list[Json]:
@@ -152,15 +143,65 @@ def tensorboard(paths: list[str]) -> Iterator[Json]:
         yield row | {tag: value for tag, (_, value) in last.items()}
 
 
-def wandb(paths: list[str]) -> Iterator[Json]:
-    """A table of runs as Weights & Biases exports it (on the project's page choose the table of runs, then Export): CSV
-    or Parquet, a row for each run with its config and last values. Its columns Name and State become run and state, and
-    row is where a run stands in the file."""
-    ours = {"Name": "run", "State": "state"}
+def nanochat(paths: list[str]) -> Iterator[Json]:
+    """The results.csv of nanochat's sweeps: runs/scaling_laws.sh (a row for each budget and depth), and
+    runs/miniseries.sh (one for each depth).
+
+    n_active counts embedding, head and blocks, as the trainer of this repository does: params_wte + params_lm_head +
+    params_transformer. It leaves out value embeddings and scalars. Older files have no such parts, and so no n_active.
+    All models are dense. val_bpb is in bits per byte and stays under its name.
+    """
     for table in map(read, paths):
+        for i, row_number in enumerate(table.rows):
+            row = {name: values[i] for name, values in table.columns.items()} | {"row": row_number}
+            yield row | _nanochat_sizes(row)
+
+
+def is_nanochat(path: str) -> bool:
+    """Whether a CSV file is a results.csv of nanochat, by its columns."""
+    with open(path, encoding="utf-8-sig", errors="replace") as f:
+        names = f.readline().strip().split(",")
+    return {"depth", "model_dim", "num_iterations", "tokens_trained", "val_bpb"} <= set(names)
+
+
+def _nanochat_sizes(row: Json) -> Json:
+    """What a row of nanochat says under our names."""
+    name = f"d{row['depth']}"
+    if "flops_budget" in row:
+        name = f"{row['flops_budget']}_{name}"
+    sizes = {"run": name, "n_experts": 1, "n_blocks": row["depth"], "d_model": row["model_dim"]}
+    sizes["n_tokens"] = row["tokens_trained"]
+    parts = ("params_wte", "params_lm_head", "params_transformer")
+    if all(row.get(part) for part in parts):
+        sizes["n_active"] = sum(int(row[part]) for part in parts)
+        sizes["vocab_size"] = int(row["params_wte"]) // int(row["model_dim"])
+    if row["tokens_trained"] and row["num_iterations"]:
+        sizes["batch_tokens"] = int(row["tokens_trained"]) // int(row["num_iterations"])
+    return sizes
+
+
+def wandb(paths: list[str]) -> list[Json]:
+    """Exports of Weights & Biases, CSV or Parquet.
+
+    A table of runs (on the project's page choose the table, then Export) has a row for each run, with its config and
+    last values. Its columns Name and State become run and state, and row is where a run stands in the file. A chart
+    (Export of its panel) has a column for each run, of which the last value is taken. Charts of several metrics are
+    joined by the names of runs.
+    """
+    ours = {"Name": "run", "State": "state"}
+    rows: list[Json] = []
+    of_charts: dict[str, Json] = {}
+    for path in paths:
+        wandb_chart.check_header(path)
+        table = read(path)
+        if wandb_chart.is_chart(list(table.columns)):
+            for row in wandb_chart.rows_of(table):
+                of_charts[row["run"]] = of_charts.get(row["run"], {}) | row
+            continue
         names = [ours.get(name, name) for name in table.columns]
-        for row, *values in zip(table.rows, *table.columns.values(), strict=True):
-            yield dict(zip(names, values, strict=True)) | {"row": row}
+        for row_number, *values in zip(table.rows, *table.columns.values(), strict=True):
+            rows.append(dict(zip(names, values, strict=True)) | {"row": row_number})
+    return [*rows, *of_charts.values()]
 
 
 def _json(path: str) -> Json:

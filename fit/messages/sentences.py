@@ -50,12 +50,16 @@ SMALLEST = "the smallest model (1 block of width {d:g}, n_experts = {e:g})"
 SMALLEST_OF = "the smallest model ({blocks} blocks of width {d:g}, n_experts = {e:g})"
 TOO_FEW_EXPERTS = "a token uses {used:g} experts, and there are {e:g}"
 MEMORY_TOO_SMALL = (
-    "--memory_gb cannot be met: {smallest} needs {need:.4g} GB with its cache, {times:.3g} times the {limit:.4g} GB "
+    "{flag} cannot be met: {smallest} needs {need:.4g} GB with its cache, {times:.3g} times the {limit:.4g} GB "
     "there are"
 )
 CHIPS_TOO_FEW = (
     "--chips cannot be met: training {smallest} takes {need:.4g} GB, {times:.3g} times the {limit:.4g} GB of {count} x "
     "{kind}"
+)
+SERVED_TOO_SLOWLY = (
+    "--serve_tokens_per_second={wanted:g} cannot be met: {smallest} comes nearest, with {nearest:.4g} tokens per "
+    "second at batch {batch} on {count} x {kind} (modelled)"
 )
 FLOPS_TOO_FEW = (
     "{budget} cannot be met: {smallest} needs {need:.4g} FLOPs to train on a single token{share}, "
@@ -68,7 +72,7 @@ NO_SPEED_OF_CHIPS = (
     "--speeds={path}: expected rows of {kind}, the kind of --chips, found none. The column chip names the kind of "
     "each row"
 )
-SPEEDS_NEED_TIME = "--speeds needs --by=time"
+SPEEDS_NEED_TIME = "--speeds needs --hours on --chips, without --mfu and --by=flops"
 NOTHING_TRAINED = "no mesh of {count} x {kind} trains a model of {e:g} experts"
 TIME_NEEDS = "--by=time needs {flag}"
 TIME_OR_MFU = "--by=time models the speed that --mfu gives: give one of them"
@@ -218,6 +222,10 @@ SHORT_PRICE_TIME = "{training_hours:duration} ({ends:duration}){dollars} on {cou
 SHORT_DOLLARS = " and {training_dollars:dollars}"
 SHORT_DEVICE = "training takes {step_bytes:memory} of a device's {device_memory:memory}"
 SHORT_SERVED = "{memory_bytes:memory} to serve"
+SHORT_SERVE = (
+    "Serve: decodes {decode_tokens_per_second:amount} tokens/s at batch {batch} on {chips:amount} x {kind} (at least "
+    "{wanted:amount} required) and reads prompts at {prefill:amount} tokens/s, {label}"
+)
 SHORT_ENERGY = "Energy: {kwh:,.0f} kWh at the chips' full {watts:g} W{co2}, without hosts and cooling"
 SHORT_CO2 = ", {co2_kg:,.0f} kg of CO2"
 SHORT_REPEATED = "{epochs:.2f} epochs of {unique_tokens:amount} tokens"
@@ -290,10 +298,26 @@ BATCH_FROM = "{tokens:,} tokens from {start:amount}"
 COST_HEAD = "on {count} x {kind} at MFU {mfu}{dollars}:"
 DOLLARS_EACH = " and ${dollars_per_hour:g} an hour each"
 COST_NOTE = (
-    "chips: the fewest that hold the training, with at least 512 tokens at work on each and 8,192 in all, and the "
-    "memory that it takes; served on: the fewest that hold weights and cache; tokens/s: of one sequence by memory "
-    "bandwidth, alone and among many"
+    "training: {label}, by that MFU; training takes: modelled, after compiled steps; chips: the fewest that hold it, "
+    "with at least 512 tokens at work on each and 8,192 in all"
 )
+SERVING_HEAD = (
+    "serving on {kind} ({label}): tokens/s of decoding, all sequences of a batch together, and of reading prompts "
+    "(prefill):"
+)
+SERVING_NOTE = (
+    "served on: the fewest chips that hold weights and cache; decoding: by reading the experts that a batch touches, "
+    "and the whole cache, at {bandwidth_share:.0%} of the bandwidth; prefill: by FLOPs, at {products_share:.0%} of the "
+    "peak"
+)
+SERVING_HEAD_LAWS = (
+    "Serving each law's best on the fewest chips that hold it ({label}), tokens/s: decoding, all sequences together, "
+    "and prefill:"
+)
+SERVING_ROW_LAW = (
+    "  {law}, E = {n_experts}, on {chips:amount}: decodes {speeds}; prefill {prefill_tokens_per_second:amount}"
+)
+SERVING_BATCH = "{decode_tokens_per_second:amount} at batch {batch}"
 STEP_TAKES = (
     "a step of the buildable model takes about {step_bytes:memory} over all chips with {step_tokens:,} tokens at once, "
     "by the paper's recipe"
@@ -332,7 +356,7 @@ TARGET_HEAD = "least cost of loss {loss:.4f}, of training{inference}:"
 AND_INFERENCE = " and {inference_tokens:amount} inference tokens"
 
 # The speed of models by the clock.
-CLOCK_HEAD = "Speed on these chips ({label}; in brackets 80% ranges), for each number of experts:"
+CLOCK_HEAD = "speed on these chips ({label}; in brackets 80% ranges), for each number of experts:"
 CLOCK_HEAD_LAWS = "Speed on these chips ({label}; in brackets 80% ranges), of each law's best model:"
 CLOCK_ROW_LAW = "  {law}, E = {n_experts}, {n_active:amount} active: {words}"
 CLOCK_ROW = "  E = {n_experts}, {n_active:amount} active: {words}"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fit.aliases import Json
+from fit.data import sense
 from fit.data.runs import read_runs
 from fit.data.table import Table, read
 from fit.errors import UserError
@@ -88,12 +89,13 @@ def new_ones(rows: list[Json], table: Table | None, source: str) -> tuple[list[J
     if table is None:
         return rows, []
     names = {str(name) for name in table.columns.get("run", [])}
+    sense.require(table, IDENTITY)
     log_identities = np.log([table.numbers(name) for name in IDENTITY])  # [columns, runs]
     known = []
     for row in rows:
         missing = [name for name in IDENTITY if row.get(name) in (None, "")]
         if missing:
-            raise UserError(f"--run={source}: says no {missing[0]}; it needs {', '.join(IDENTITY)}")
+            raise UserError(f"--run={source}: says no {', '.join(missing)}; it needs {', '.join(IDENTITY)}")
         log_identity = np.log([[float(row[name])] for name in IDENTITY])
         has_its_numbers = np.any(np.all(np.abs(log_identities - log_identity) < CLOSE, axis=0))
         if str(row.get("run")) in names or has_its_numbers:

@@ -40,12 +40,12 @@ def summary(result: Json) -> str:
     """What the runs cost together, in a sentence."""
     saved = 1 - result["flops"] / result["flops_one_by_one"]
     return (
-        f"{_counted(_n_runs(result), 'run')} on {_counted(len(result['trunks']), 'trunk')}: {result['flops']:.4g} of "
+        f"{counted(n_runs(result), 'run')} on {counted(len(result['trunks']), 'trunk')}: {result['flops']:.4g} of "
         f"{result['budget']:.4g} FLOPs; sharing trunks saves {saved:.0%}"
     )
 
 
-def _n_runs(result: Json) -> int:
+def n_runs(result: Json) -> int:
     """How many runs all trunks have together."""
     return sum(len(trunk["n_tokens"]) for trunk in result["trunks"])
 
@@ -54,13 +54,13 @@ def notes(result: Json) -> list[str]:
     """What the plain grid is, and what the figures hold."""
     grid = result["grid"]
     return [
-        f"the plain grid: {_counted(grid['runs'], 'run')} on {_counted(grid['trunks'], 'trunk')}, {grid['flops']:.4g} "
+        f"the plain grid: {counted(grid['runs'], 'run')} on {counted(grid['trunks'], 'trunk')}, {grid['flops']:.4g} "
         "FLOPs, evenly spaced in the logarithms of size and tokens, at every number of experts",
         f"all of it to first order around the law, by the noise of its runs; intervals hold {LEVEL:.0%}",
     ]
 
 
-def _counted(n: int, what: str) -> str:
+def counted(n: int, what: str) -> str:
     """A number with its noun: "1 run", "2 runs"."""
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
@@ -104,7 +104,7 @@ def sweep_source(law: Law, architecture: Architecture, result: Json, base: str |
     spread = '        | {f"model.{name}": value for name, value in more.items()}\n' if has_more else ""
     law_name = law.name.replace("\\", "/").replace('"', "'")
     return (
-        f'"""The runs to train after {law_name}: {_n_runs(result)} on {len(result["trunks"])} trunks, '
+        f'"""The runs to train after {law_name}: {n_runs(result)} on {len(result["trunks"])} trunks, '
         f"{result['flops']:.3g} FLOPs.\n\n"
         "python -m launch.sweep --sweep=THIS_FILE --workdir=DIR\n\n"
         "Chosen by fit next. In the workdir of the runs so far, with --mix=config, its runs.csv holds both.\n"

@@ -4,7 +4,7 @@ import dataclasses
 
 from fit.errors import UserError
 from fit.fitted_law.law import Law
-from fit.options import choice, experts, number, required, words
+from fit.options import choice, experts, number, required, switch, words
 from fit.planning.options import ShapeOptions
 
 
@@ -23,6 +23,7 @@ class NextOptions(ShapeOptions):
         "Names of the law's coefficients. Default: all that the fit did not hold fixed.", None
     )
     experts: tuple[int, ...] | None = experts("Numbers of experts to train and to compare. Default: those fitted.")
+    verbose: bool = switch("Also print tables of the runs and of all that is expected of them.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

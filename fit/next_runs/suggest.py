@@ -6,7 +6,7 @@ from fit.aliases import Json
 from fit.fitted_law.law import Law
 from fit.fitted_law.law_runs import read_runs
 from fit.fitting.float64 import float64
-from fit.next_runs import next_text
+from fit.next_runs import next_answer
 from fit.next_runs.options import NextOptions
 from fit.planning.options import experts_to_compare
 from fit.results import Record, Result
@@ -103,4 +103,4 @@ def suggest(law: Law, runs: object, options: NextOptions) -> NextRuns:
         )
     suggestion["trunks"] = [Trunk(**trunk) for trunk in suggestion["trunks"]]
     suggestion["grid"] = Grid(**suggestion["grid"])
-    return NextRuns(**suggestion, text_of=next_text.text)
+    return NextRuns(**suggestion, text_of=next_answer.verbose if options.verbose else next_answer.text)

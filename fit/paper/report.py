@@ -1,23 +1,21 @@
 """One self-contained HTML page: a law, its fit, the paper's tables and figures for it, and the numbers behind them."""
 
-import base64
 import dataclasses
-import html
-import io
 import json
 import pathlib
 import string
-from collections.abc import Iterable
-from typing import Any
 
 from fit.aliases import Json
+from fit.data.files import check_writable, write_text
 from fit.data.runs import Runs
 from fit.errors import UserError
 from fit.fitted_law import law_check, summary, table_architecture
 from fit.fitted_law.law import Law
 from fit.messages import units
-from fit.paper import figures, findings, tables
+from fit.paper import answer, elements, figures, findings, tables
+from fit.paper.options import ReportOptions
 from fit.planning import optimum, plan_text, planning
+from fit.planning.results import Plan
 from fit.shape.architecture import Architecture
 
 TITLES = {
@@ -27,34 +25,100 @@ TITLES = {
     "5": "Table 5: bootstrap intervals of the optima",
 }
 FIRST = "2a"  # the picture of the decision: the loss over the size of the text, at equal FLOPs
+CURVES = (
+    "Each curve spends the same compute on models of one number of experts (E), from large ones on little text, left, "
+    "to small ones on much, right. Its lowest point is the best of them, and the lowest curve has the best E."
+)
 OTHERS = [which for which in figures.FIGURES if which != FIRST]
-WORDS = 40  # a cell of more letters is a sentence and is wrapped
-MOST_ROWS = 5000  # of the numbers behind a picture: a million would make the page unusable
-BYTES = {"memory_bytes": 1, "memory_gb": 1e9}  # column: bytes in its unit; its cells have units of their own
-COUNTS = ("n_active", "n_total", "n_tokens", "dense_parameters", "unique_tokens")
 NAMES = dict(n_active="active parameters", n_tokens="training tokens", n_experts="experts")  # of columns
 NAMES |= dict(loss="loss (nats per token)", training_flops="training FLOPs")
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """A report that was written.
+
+    Attributes:
+      path: The file.
+      page: Its HTML.
+      summary: {heading: sentence} of what was found, in short; {} under limits.
+      plan: The plan within the limits; None without limits.
+    """
+
+    path: str
+    page: str
+    summary: dict[str, str]
+    plan: Plan | None = None
+
+
+def write_report(
+    law: Law, runs: object = None, out: str = "report.html", options: ReportOptions | None = None
+) -> Report:
+    """Writes one self-contained HTML page on a law and, with limits, on the decision within them.
+
+    Args:
+      law: The law.
+      runs: Its runs, what `fit.read` takes; None leaves out the points, and predicted against measured.
+      out: The file to write.
+      options: The limits of a plan, the laws to compare, the shape of models. Default: none, on the law alone.
+
+    Raises:
+      UserError: A value cannot be used, no model is feasible, or the file cannot be written.
+    """
+    options = options or ReportOptions()
+    measured = figures.measured(law, runs)
+    check_writable(out)
+    if options.has_limits:
+        start = answer.opening(law, measured, options)
+        title = f"{start.title}, by {pathlib.Path(law.name).name}"
+        text = _page(law, options.architecture(law), title, start.parts, start.plan.warnings, measured)
+        report = Report(path=out, page=text, summary={}, plan=start.plan)
+    else:
+        text, summary_of_law = page(law, options.architecture(law), measured)
+        report = Report(path=out, page=text, summary=summary_of_law)
+    write_text(out, report.page)
+    return report
 
 
 def page(law: Law, architecture: Architecture, measured: figures.Measured) -> tuple[str, dict[str, str]]:
     """(the page as text, {heading: sentence} of its summary). Where the law cannot give a part, the page says why."""
     title = f"{law.form.name.capitalize()} scaling law: {pathlib.Path(law.name).name}"
-    opening = _figure_section(law, architecture, FIRST, measured)
+    decision = _decision(law, architecture, measured[0] if measured else None)
+    parts = [f'<p class="answer">{elements.text(decision.answer)}</p>']
+    for heading, sentence in decision.summary.items():
+        parts.append(f"<p><b>{elements.text(heading.capitalize())}</b>: {elements.text(sentence)}.</p>")
+    parts.append(_figure_section(law, architecture, FIRST, measured))
+    parts.append(f'<p class="soft">{CURVES}</p>')
+    return _page(law, architecture, title, parts, decision.warnings, measured), decision.summary
+
+
+def _page(
+    law: Law,
+    architecture: Architecture,
+    title: str,
+    opening: list[str],
+    warnings: list[str],
+    measured: figures.Measured,
+) -> str:
+    """The page: its opening, then the law with its fit, and every table and figure of the paper.
+
+    Args:
+      law: The law.
+      architecture: How models are built.
+      title: The heading.
+      opening: Sections of HTML.
+      warnings: Those of the decision.
+      measured: The law's runs; None without runs.
+    """
     other_figures = [_figure_section(law, architecture, which, measured) for which in OTHERS]
     all_tables = [_table_section(law, architecture, which) for which in tables.TABLES]
-    decision = _decision(law, architecture, measured[0] if measured else None)
-    answer = [f'<p class="answer">{_text(decision.answer)}</p>']
-    for heading, sentence in decision.summary.items():
-        answer.append(f"<p><b>{_text(heading.capitalize())}</b>: {_text(sentence)}.</p>")
     template = string.Template(pathlib.Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
-    page = template.substitute(
-        title=_text(title),
-        answer="\n".join(answer),
-        picture=opening,
-        parts="\n".join([*_fit(law, architecture, decision.warnings), *all_tables, *other_figures]),
-        record=_text(json.dumps(law.record, indent=1)),
+    return template.substitute(
+        title=elements.text(title),
+        opening="\n".join(opening),
+        parts="\n".join([*_fit(law, architecture, warnings), *all_tables, *other_figures]),
+        record=elements.text(json.dumps(law.record, indent=1)),
     )
-    return page, decision.summary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,31 +154,27 @@ def _fit(law: Law, architecture: Architecture, warnings: list[str]) -> list[str]
     of_fit = [line for line in lines if not line.startswith("warning: ")]
     warnings = warnings + [line.removeprefix("warning: ") for line in lines if line not in of_fit]
     measured = [line for line in of_fit if line.startswith("mean relative error")]
-    parts = ["<h2>Where it comes from</h2>", f"<p>{_text(_origin(law))}</p>"]
+    parts = ["<h2>Where it comes from</h2>", f"<p>{elements.text(_origin(law))}</p>"]
     if measured:
-        parts.append(f"<p>By its runs: {_text('; '.join(measured))}.</p>")
+        parts.append(f"<p>By its runs: {elements.text('; '.join(measured))}.</p>")
     if warnings:
-        parts.append(f'<p>Before trusting it:</p><ul class="warnings">{_items(warnings)}</ul>')
+        parts.append(f'<p>Before trusting it:</p><ul class="warnings">{elements.items(warnings)}</ul>')
     if law.ranges:
         rows = []
         for name, (low, high) in law.ranges.items():
-            rows.append({"column": NAMES.get(name, name), "from": _cell(name, low), "to": _cell(name, high)})
-        parts += ["<h2>What it was fitted to</h2>", _table(rows), f"<p>{_text(_models(law, architecture))}</p>"]
+            rows.append(
+                {"column": NAMES.get(name, name), "from": elements.cell(name, low), "to": elements.cell(name, high)}
+            )
+        parts += [
+            "<h2>What it was fitted to</h2>",
+            elements.table(rows),
+            f"<p>{elements.text(_models(law, architecture))}</p>",
+        ]
     quality = _quality(law.record)
     if quality:
-        parts += ["<h2>Errors</h2>", _table(quality)]
-        parts.append(f"<details><summary>what the fit said</summary><ul>{_items(of_fit)}</ul></details>")
-    return [*parts, "<h2>Coefficients</h2>", _table(_coefficients(law))]
-
-
-def _text(text: object) -> str:
-    """A text as HTML."""
-    return html.escape(str(text))
-
-
-def _items(sentences: Iterable[str]) -> str:
-    """Sentences as items of a list."""
-    return "".join(f"<li>{_text(sentence)}</li>" for sentence in sentences)
+        parts += ["<h2>Errors</h2>", elements.table(quality)]
+        parts.append(f"<details><summary>what the fit said</summary><ul>{elements.items(of_fit)}</ul></details>")
+    return [*parts, "<h2>Coefficients</h2>", elements.table(_coefficients(law))]
 
 
 def _origin(law: Law) -> str:
@@ -143,7 +203,7 @@ def _models(law: Law, architecture: Architecture) -> str:
     for name, what in named.items():
         value = law.models[name]
         if value:
-            words.append(f"{what} {units.amount(value) if name in COUNTS else str(value)[:60]}")
+            words.append(f"{what} {units.amount(value) if name in elements.COUNTS else str(value)[:60]}")
     return "; ".join(words) + ". What lies outside these ranges is dashed in the pictures."
 
 
@@ -207,62 +267,17 @@ def _table_section(law: Law, architecture: Architecture, which: str) -> str:
     """The section of a table of the paper."""
     try:
         rows = list(tables.TABLES[which](law, architecture))
-        body = f'{_table(rows)}\n<p class="soft">{_text(tables.note(which, law, rows))}</p>'
+        body = f'{elements.table(rows)}\n<p class="soft">{elements.text(tables.note(which, law, rows))}</p>'
     except UserError as e:
-        body = f"<p>{_text(e)}</p>"
+        body = f"<p>{elements.text(e)}</p>"
     return f"<h2>{TITLES[which]}</h2>\n{body}"
 
 
 def _figure_section(law: Law, architecture: Architecture, which: str, measured: figures.Measured) -> str:
     """The section of a figure of the paper, with the numbers behind it."""
-    from fit.paper.figures import style
-
     caption = figures.FIGURES[which]
     try:
         figure, columns = figures.draw(which, law, architecture, law.experts, (), measured)
     except UserError as e:
-        return f"<h2>{_text(caption)}</h2>\n<p>{_text(e)}</p>"
-    picture = io.BytesIO()
-    figures.save(figure, picture)
-    data = base64.b64encode(picture.getvalue()).decode()
-    wide = figure.get_figwidth() > style.COLUMN
-    width, height = (round(96 * inches * 1.3) for inches in figure.get_size_inches())
-    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    counted = f"{len(rows)} rows" if len(rows) <= MOST_ROWS else f"the first {MOST_ROWS} of {len(rows)} rows"
-    return (
-        f'<h2>{_text(caption)}</h2>\n<figure class="{"scroll wide" if wide else "scroll"}">'
-        f'<img alt="{_text(caption)}" width="{width}" height="{height}" src="data:image/png;base64,{data}"></figure>'
-        f"<details><summary>numbers ({counted})</summary>{_table(rows[:MOST_ROWS])}</details>"
-    )
-
-
-def _table(rows: list[Json]) -> str:
-    """Rows as a table. Columns with sentences are wrapped."""
-    if not rows:
-        return '<p class="soft">none</p>'
-    wrapped = set()
-    for row in rows:
-        wrapped |= {name for name, value in row.items() if isinstance(value, str) and len(value) > WORDS}
-    tag = {name: ' class="words"' if name in wrapped else "" for name in rows[0]}
-    head = ""
-    for name in rows[0]:
-        words = "memory" if name in BYTES else name
-        head += f"<th{tag[name]}>{_text(words).replace('_', '_<wbr>')}</th>"
-    body = ""
-    for row in rows:
-        cells = [f"<td{tag[name]}>{_text(_cell(name, value))}</td>" for name, value in row.items()]
-        body += f"<tr>{''.join(cells)}</tr>"
-    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
-
-
-def _cell(name: str, value: Any) -> str:
-    """A value of a column as people read it."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or value != value:
-        return "–" if value != value else tables.cell(value)
-    if name.endswith("flops"):
-        return units.flops(value)
-    if name.removesuffix("_low").removesuffix("_high") in COUNTS:
-        return units.amount(value)
-    if name in BYTES:
-        return units.memory(value * BYTES[name])
-    return f"{value:.4f}" if name.endswith("loss") else tables.cell(value)
+        return f"<h2>{elements.text(caption)}</h2>\n<p>{elements.text(e)}</p>"
+    return elements.picture(caption, figure, columns)

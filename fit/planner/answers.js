@@ -15,7 +15,7 @@ export function showPlan(answer) {
   showSentences(answer);
   showTiles(answer.plan);
   showTable(answer.plan);
-  showCosts(answer.plan);
+  showCosts(answer);
   const command = planCommand(answer.state, answer.options);
   byId("command").textContent = command;
   byId("build-command").textContent = `${command} --emit_config=planned.py`;
@@ -74,7 +74,7 @@ function showTable({ optima, infeasible, best, bootstrap }) {
 }
 
 // What training costs and keeps in memory, and how fast the model answers, by number of experts.
-function showCosts({ chips, optima, best }) {
+function showCosts({ data, plan: { chips, optima, best } }) {
   byId("costs").hidden = !chips;
   if (!chips) return;
   const columns = {
@@ -84,11 +84,18 @@ function showCosts({ chips, optima, best }) {
     "training takes": ({ cost }) => (cost.training_bytes == null ? "–" : memoryText(cost.training_bytes)),
     chips: ({ cost }) => (cost.training_chips == null ? "–" : amount(cost.training_chips)),
     "served on": ({ cost }) => amount(cost.serving_chips),
-    "tokens/s alone": ({ cost }) => amount(cost.tokens_per_second.alone),
-    "tokens/s among many": ({ cost }) => amount(cost.tokens_per_second.among_many),
   };
+  best.cost.serving.decoding.forEach(({ batch }, i) => {
+    const decoded = ({ cost }) => amount(cost.serving.decoding[i].decode_tokens_per_second);
+    columns[`decodes tokens/s, batch ${batch}`] = decoded;
+  });
+  columns["prefill tokens/s"] = ({ cost }) => amount(cost.serving.prefill_tokens_per_second);
   fillTable("cost-table", columns, optima, best);
-  byId("cost-note").textContent = `${say("COST_NOTE")}.`;
+  const { bandwidth_share } = data.serving;
+  const { products_share } = data.chips[chips.kind];
+  const { label } = best.cost.serving;
+  const notes = [say("COST_NOTE", { label }), say("SERVING_NOTE", { bandwidth_share, products_share })];
+  byId("cost-note").textContent = `${notes.join("; ")} (${label}).`;
 }
 
 /** Draws the pictures. runs: columns of the law's runs. @type {(answer: Answer, runs: ?object) => void} */

@@ -62,7 +62,7 @@ function change(changed) {
   if (isChanged("hours") && !("flops" in changed)) other.flops = "";
   state = { ...state, ...changed, ...other };
   addressError = "";
-  history.replaceState(null, "", addressOf(state, currentLaw()));
+  if (location.protocol !== "about:") history.replaceState(null, "", addressOf(state, currentLaw())); // in a notebook
   renderSoon();
 }
 

@@ -30,11 +30,15 @@ function flagsOf(state, { law, shape, limits, experts, chips, memory_gb, devices
   else add("flops", limits.flops);
   if (chips) {
     flags.push(`--chips=${chips.kind}:${chips.count}`);
-    add("mfu", chips.mfu, 0.4);
+    add("mfu", chips.mfu, hours == null ? 0.4 : undefined); // without it the command plans hours by modelled speeds
     if (!isComparison) add("dollars_per_hour", chips.dollars_per_hour);
   }
   add("memory_gb", memory_gb);
   add("devices", devices, 1);
+  if (limits.serving) {
+    add("serve_tokens_per_second", limits.serving.tokens_per_second);
+    add("serve_batch", limits.serving.batch, 64);
+  } else if (chips && chips.serve_batch > 1) add("serve_batch", chips.serve_batch, 64);
   add("bytes_per_parameter", limits.bytes_per_parameter, 2);
   add("kv_tokens", limits.kv_tokens, 0);
   add("bytes_per_kv_element", limits.bytes_per_kv_element, 2);

@@ -1,7 +1,8 @@
 // What a plan costs on chips: hours, dollars, memory and speed.
 
-import { cacheElements, countThatHolds, embeddingAndHead, fewestChips, trainingBytes } from "./counts.js";
+import { fewestChips, trainingBytes } from "./counts.js";
 import { say } from "./messages.js";
+import { servingOf } from "./serving.js";
 import { bestOf, optimaOf } from "./solve.js";
 
 /** FLOPs that training spends in an hour on all of the chips. @type {(data: Data, chips: Chips) => Flops} */
@@ -19,23 +20,16 @@ export function chipLimits(data, chips) {
 /** What a row of the plan costs to train and to serve.
  *  @type {(data: Data, chips: Chips, row: object, shape: Shape, limits: Limits) => object} */
 export function costOf(data, chips, row, shape, limits) {
-  const { d_model, n_active, n_total, memory_bytes, training_flops } = row;
-  const { memory, bandwidth } = data.chips[chips.kind];
+  const { d_model, n_total, training_flops } = row;
   const training_hours = training_flops / flopsPerHour(data, chips);
   const { count, dollars_per_hour } = chips;
   const training_dollars = dollars_per_hour == null ? null : training_hours * count * dollars_per_hour;
   const training_chips = fewestChips(shape, limits.chips, d_model, n_total);
   let training_bytes = null;
   if (training_chips) training_bytes = trainingBytes(shape, limits.chips, d_model, n_total, training_chips);
-  const serving_chips = Math.max(chips.devices, countThatHolds(memory_bytes, memory));
-  const cacheBytes = limits.bytes_per_kv_element * cacheElements(shape, d_model, limits.kv_tokens);
-  const unread = d_model * (embeddingAndHead(shape) - shape.vocab_size); // of the embedding a token reads one row
-  function tokensPerSecond(n_parameters) {
-    const bytesRead = limits.bytes_per_parameter * (n_parameters - unread) + cacheBytes;
-    return (serving_chips * bandwidth) / bytesRead;
-  }
-  const tokens_per_second = { alone: tokensPerSecond(n_active), among_many: tokensPerSecond(n_total) };
-  return { training_hours, training_dollars, training_bytes, training_chips, serving_chips, tokens_per_second };
+  const serving = servingOf(data, chips, row, shape, limits);
+  const serving_chips = serving.chips;
+  return { training_hours, training_dollars, training_bytes, training_chips, serving_chips, serving };
 }
 
 /** Says what the chips cost in loss, where they alone bound the best model.

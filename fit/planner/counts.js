@@ -139,18 +139,20 @@ export function fewestChips(shape, chips, width, n_total) {
   return Math.max(countThatHolds(state, free), countThatHolds(state + chips.group * token, chips.memory));
 }
 
-/** The limits on memory: {name, most: bytes that there are, bytesAt(width): bytes of a model, sentence: if exceeded}.
+/** The limits on memory, as sizeLimits has them.
  *  @type {(shape: Shape, limits: Limits, n_experts: Experts) => object[]} */
 export function memoryLimits(shape, limits, n_experts) {
   const { memory_bytes, chips } = limits;
   const memories = [];
   if (memory_bytes != null) {
-    const bytesAt = (width) => servingBytes(shape, limits, width, n_experts);
-    memories.push({ name: "memory", most: memory_bytes, bytesAt, sentence: "MEMORY_TOO_SMALL" });
+    const needed = (width) => servingBytes(shape, limits, width, n_experts);
+    const values = () => ({ flag: "--memory_gb" });
+    memories.push({ name: "memory", most: memory_bytes, needed, sentence: "MEMORY_TOO_SMALL", values });
   }
   if (chips != null) {
-    const bytesAt = (width) => trainingBytes(shape, chips, width, totalParameters(shape, width, n_experts));
-    memories.push({ name: "chips", most: chips.count * chips.memory, bytesAt, sentence: "CHIPS_TOO_FEW" });
+    const needed = (width) => trainingBytes(shape, chips, width, totalParameters(shape, width, n_experts));
+    const values = () => ({ kind: chips.kind, count: chips.count });
+    memories.push({ name: "chips", most: chips.count * chips.memory, needed, sentence: "CHIPS_TOO_FEW", values });
   }
   return memories;
 }

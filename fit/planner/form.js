@@ -22,6 +22,7 @@ export function defaultState(law, like = "") {
     devices: "1",
     context: isPaper ? "16384" : "0",
     sequences: "1",
+    serve_tokens_per_second: "",
     bytes_per_parameter: "2",
     bytes_per_kv_element: "2",
     inference_tokens: "0",

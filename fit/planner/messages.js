@@ -1,8 +1,9 @@
 // The sentences of a plan: the command line's own templates (fit/messages/sentences.py) filled in.
 
 import { INFERENCE_FLOPS, PAPER_SHAPE, TRAINING_FLOPS, activeParameters, hasEnoughExperts } from "./counts.js";
-import { memoryLimits, smallestWidth, structureColumns, topK } from "./counts.js";
+import { smallestWidth, structureColumns, topK } from "./counts.js";
 import { amount, fillTemplate, general } from "./numbers.js";
+import { sizeLimits } from "./serving.js";
 
 /** The command line's templates by name; app.js fills them in. @type {Object<string, string>} */
 export const templates = {};
@@ -40,10 +41,10 @@ export function infeasibleReason(shape, limits, experts) {
   const e = Math.min(...possible);
   const d = smallestWidth(shape);
   const smallest = say(shape.n_dense ? "SMALLEST_OF" : "SMALLEST", { d, e, blocks: 1 + shape.n_dense });
-  for (const { sentence, most, bytesAt } of memoryLimits(shape, limits, e)) {
-    const need = bytesAt(d);
+  for (const { sentence, most, needed, values } of sizeLimits(shape, limits, e)) {
+    const need = needed(d);
     const gigabytes = { need: need / 1e9, limit: most / 1e9, times: need / most };
-    if (need > most) return say(sentence, { ...limits.chips, smallest, ...gigabytes });
+    if (need > most) return say(sentence, { smallest, ...gigabytes, ...values(need) });
   }
   const { flops, inference_tokens, budget } = limits;
   const n_active = activeParameters(shape, d, e);

@@ -5,6 +5,7 @@ import { shapeOf } from "./counts.js";
 import { PlanError, refuse, say } from "./messages.js";
 import { general, parseNumber } from "./numbers.js";
 import { referenceModel, referenceShape } from "./reference_model.js";
+import { requirement } from "./serving.js";
 
 // The number in a field, null where nothing is typed.
 function numberIn(state, name) {
@@ -59,7 +60,15 @@ function chipsIn(data, state, devices) {
   if (!(count >= 1 && count <= 1e9 && Number.isInteger(count))) {
     refuse("NO_CHIPS", { value: `${state.chip}:${state.chips}`, kinds: Object.keys(data.chips).join(", ") });
   }
-  return { kind: state.chip, count, mfu, dollars_per_hour, devices };
+  const serve_batch = Math.max(1, Math.round(numberIn(state, "sequences") ?? 1)); // sequences are decoded at once
+  return { kind: state.chip, count, mfu, dollars_per_hour, devices, serve_batch };
+}
+
+// Tokens per second that the model must decode; null where none are typed.
+function servedIn(data, state, chips) {
+  const value = positiveIn(data, state, "serve_tokens_per_second");
+  if (value != null && chips == null) refuse("NEEDS_CHIPS", { flag: "serve_tokens_per_second" });
+  return value;
 }
 
 // {flops, budget}: the FLOPs, null where there is no such limit, and the flags that gave them.
@@ -88,6 +97,7 @@ export function optionsIn(data, law, state) {
     bytes_per_kv_element: positiveIn(data, state, "bytes_per_kv_element"),
     inference_tokens: positiveIn(data, state, "inference_tokens", true) ?? 0,
     max_tokens: positiveIn(data, state, "max_tokens"),
+    serving: requirement(data, chips, servedIn(data, state, chips)),
   };
   const reference = referenceModel(data, state.like);
   const shape = shapeIn(law, state, reference);

@@ -18,14 +18,14 @@ from fit.form import Form
 from fit.laws import FORMS
 from fit.messages import sentences, units
 from fit.planner import formulas
-from fit.planning import agreement, compare, constraints, memory, optimum, plan_warnings, verdict
+from fit.planning import agreement, compare, constraints, memory, optimum, plan_warnings, serving, verdict
 from fit.shape import reference_model
 from fit.shape.architecture import OF_EXPERTS, PAPER
 from fit.shape.chips import CHIPS, Chip
 
 MOST_RUNS = 1200  # on the page, spread evenly over the table
 SCRIPTS = (
-    *("numbers", "counts", "law", "messages", "solve", "cost", "plan", "reference_model", "compare", "form"),
+    *("numbers", "counts", "serving", "law", "messages", "solve", "cost", "plan", "reference_model", "compare", "form"),
     *("options", "elements", "chart", "pictures", "command", "answers", "comparison", "app"),
 )
 # Imports, exports, comments and indentation: the scripts become one, with one scope for all names.
@@ -93,7 +93,8 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None) -> Json:
         laws=[_law(law) for law in all_laws],
         runs=runs,
         sentences={name: template for name, template in vars(sentences).items() if name.isupper()},
-        chips={kind: _peaks(chip) for kind, chip in CHIPS.items()},
+        chips={kind: _peaks(chip) | _when_serving(kind) for kind, chip in CHIPS.items()},
+        serving=_constants(serving, "BATCHES", "LABEL", "BANDWIDTH_SHARE"),
         cost=_constants(memory, "STATE", "REMAT", "AT_WORK", "SCORES", "ROW", "GROUP")
         | _constants(constraints, "ROOM"),
         forms={name: _form(FORMS[name]) for name in sorted({law.form.name for law in all_laws})},
@@ -111,6 +112,14 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None) -> Json:
 def _peaks(chip: Chip) -> Json:
     """The peaks of a chip by name."""
     return {name: getattr(chip, name) for name in ("flops", "memory", "bandwidth", "network")}
+
+
+def _when_serving(kind: str) -> Json:
+    """What one chip reaches when it serves."""
+    chip = serving.ServingChips(kind, 1)
+    return dict(
+        decoding_bandwidth=chip.bandwidth, products_flops=chip.flops, products_share=serving.products_share(kind)
+    )
 
 
 def _constants(module: ModuleType, *names: str) -> Json:

@@ -29,7 +29,8 @@ export function planOf(data, law, options) {
   const wantsMore = plan.best_at_edge && isLargest && isNotBounded(data, law, shape, limits);
   plan.warnings = warningsOf(law, shape, plan, experts, wantsMore);
   if (chips) {
-    plan.chips = chips;
+    const { serve_batch: _, ...trainingChips } = chips;
+    plan.chips = trainingChips;
     for (const row of optima) row.cost = costOf(data, chips, row, shape, limits);
     plan.warnings.push(...chipsWarning(law, best, options, limits));
   }
@@ -43,8 +44,10 @@ export function isAtEdge(law, best, experts) {
   return best === Math.max(...experts) || (best === Math.min(...experts) && best > 1);
 }
 
-function printedLimits({ chips, budget, ...limits }) {
-  return Object.fromEntries(Object.entries(limits).filter(([, value]) => value != null));
+function printedLimits({ chips, budget, serving, ...limits }) {
+  const { tokens_per_second: serve_tokens_per_second, batch: serve_batch } = serving ?? {};
+  const printed = { ...limits, serve_tokens_per_second, serve_batch };
+  return Object.fromEntries(Object.entries(printed).filter(([, value]) => value != null));
 }
 
 function planRow(law, optimum, shape, limits) {
@@ -103,7 +106,7 @@ function isUndecided(data, { bootstrap, best }, experts) {
 // Whether, without a limit on memory, the loss still falls at numbers of experts far beyond any that can be built.
 function isNotBounded(data, law, shape, limits) {
   const hasClosedForm = law.closed && law.counts_embedding;
-  if (hasClosedForm || limits.memory_bytes != null || law.fixes_experts) return false;
+  if (hasClosedForm || limits.memory_bytes != null || limits.serving || law.fixes_experts) return false;
   const many = solve(lawAtExperts(law, shape, 1e6), 1e6, shape, limits);
   const more = solve(lawAtExperts(law, shape, 1e7), 1e7, shape, limits);
   return more.loss < many.loss * (1 - data.doubt.band);

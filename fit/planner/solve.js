@@ -1,9 +1,10 @@
 // The model of the least loss at E experts under limits: N active parameters on D training tokens, both real numbers.
 
-import { INFERENCE_FLOPS, TRAINING_FLOPS, activeParameters, hasEnoughExperts, memoryLimits } from "./counts.js";
+import { INFERENCE_FLOPS, TRAINING_FLOPS, activeParameters, hasEnoughExperts } from "./counts.js";
 import { smallestWidth, tokensFor, totalParameters, widthOf } from "./counts.js";
 import { falls, lawAtExperts } from "./law.js";
 import { PlanError, infeasibleReason, refuse } from "./messages.js";
+import { sizeLimits } from "./serving.js";
 
 // Where f changes sign between low and high, to the last bit; NaN where the signs do not differ.
 function rootOf(f, low, high) {
@@ -31,31 +32,31 @@ function refuseWithoutOptimum(laws, experts) {
 }
 
 // Throws the command line's sentence where nothing bounds the plan.
-function refuseUnbounded({ flops, memory_bytes, chips, max_tokens, inference_tokens }) {
+function refuseUnbounded({ flops, memory_bytes, chips, serving, max_tokens, inference_tokens }) {
   if (flops != null) return;
-  const boundsSize = memory_bytes != null || chips != null;
+  const boundsSize = memory_bytes != null || chips != null || serving != null;
   if (!boundsSize || max_tokens == null) refuse("UNBOUNDED");
   if (inference_tokens > 0) refuse("NO_BUDGET_TO_SHARE");
 }
 
 const BELOW_SMALLEST = 1e-9; // a limit may hold the smallest model exactly, and rounding must not put it outside
 
-// The largest size within a memory; NaN where the smallest model exceeds it.
-function largestWithin({ most, bytesAt }, n_experts, shape) {
-  const excess = (logWidth) => Math.log(bytesAt(Math.exp(logWidth))) - Math.log(most);
+// The largest size within a limit; NaN where the smallest model exceeds it.
+function largestWithin({ most, needed }, n_experts, shape) {
+  const excess = (logWidth) => Math.log(needed(Math.exp(logWidth))) - Math.log(most);
   const low = Math.log(smallestWidth(shape)) - BELOW_SMALLEST;
   let high = low + 1;
   while (excess(high) < 0) high += 1;
   return activeParameters(shape, Math.exp(rootOf(excess, low, high)), n_experts);
 }
 
-/** The largest size that memory and chips hold, and which of them bounds it; infinite without these.
+/** The largest size within memory, chips and speed of serving, and which of them bounds it; infinite without these.
  *  @type {(n_experts: Experts, shape: Shape, limits: Limits) => Largest} */
 export function largestSize(n_experts, shape, limits) {
   let largest = { size: Infinity, bound: "" };
-  for (const memory of memoryLimits(shape, limits, n_experts)) {
-    const size = largestWithin(memory, n_experts, shape);
-    if (!(size > largest.size)) largest = { size, bound: memory.name };
+  for (const limit of sizeLimits(shape, limits, n_experts)) {
+    const size = largestWithin(limit, n_experts, shape);
+    if (!(size > largest.size)) largest = { size, bound: limit.name };
   }
   return largest;
 }
@@ -99,8 +100,7 @@ function bestSize(law, n_experts, limits, smallest, largest) {
 // Whether limits allow the smallest model, and a token to train it on.
 function isFeasible(n_experts, shape, limits) {
   const width = smallestWidth(shape);
-  const memories = memoryLimits(shape, limits, n_experts);
-  if (memories.some(({ most, bytesAt }) => bytesAt(width) > most)) return false;
+  if (sizeLimits(shape, limits, n_experts).some(({ most, needed }) => needed(width) > most)) return false;
   return tokensFor(limits, activeParameters(shape, width, n_experts)) >= 1 && hasEnoughExperts(shape, n_experts);
 }
 

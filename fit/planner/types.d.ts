@@ -39,6 +39,14 @@ interface Limits {
   inference_tokens: Tokens; // tokens to serve, paid from the FLOPs
   max_tokens: Tokens | null; // training tokens that there are
   chips: TrainingChips | null;
+  serving: Requirement | null;
+}
+
+// How fast a model must decode: all sequences of the batch together, on these chips.
+interface Requirement {
+  tokens_per_second: number;
+  batch: number;
+  chips: { kind: string; count: number; memory: Bytes; bandwidth: number; flops: number }; // each a second, of all chips
 }
 
 // The chips as a limit: `memory` is what a plan may fill of each; the rest are constants of fit/planning/memory.py.
@@ -61,6 +69,7 @@ interface Chips {
   mfu: number;
   dollars_per_hour: number | null; // of one chip
   devices: number;
+  serve_batch: number; // sequences that are decoded at once
 }
 
 // A law of page.py's data, with the fields of its form.
@@ -80,13 +89,13 @@ interface Optimum {
   n_tokens: Tokens;
   loss: Nats;
   d_model: Width;
-  size_bound: "" | "memory" | "chips" | "tokens" | "smallest"; // what fixed the size
+  size_bound: "" | "memory" | "chips" | "serving" | "tokens" | "smallest"; // what fixed the size
 }
 
-// The largest size that a limit on memory allows, and the limit's name.
+// The largest size that a limit allows, and the limit's name.
 interface Largest {
   size: Parameters;
-  bound: "" | "memory" | "chips";
+  bound: "" | "memory" | "chips" | "serving";
 }
 
 // A column of a model that lies outside the range of a law's runs, and by what factor.

@@ -1,6 +1,7 @@
 """How far the answers of several laws lie apart, and what they say together."""
 
 import operator
+from collections.abc import Iterator
 
 from fit.messages import sentences
 from fit.messages.units import say
@@ -24,32 +25,42 @@ def counted(answers: list[LawAnswer]) -> list[LawAnswer]:
 
 def conclusion(answers: list[LawAnswer]) -> list[str]:
     """What the laws together say, in sentences. `answers`: of all laws."""
+    return [*not_counted(answers), *preference(answers), *apart_and_near(answers)]
+
+
+def not_counted(answers: list[LawAnswer]) -> Iterator[str]:
+    """A sentence on each answer that does not count."""
     votes = counted(answers)
-    lines = []
     for response in answers:
         if response not in votes:
-            lines.append(sentences.NOT_COUNTED_LAW.format(law=response.law, furthest=f"{FURTHEST:,.0f}"))
-    mixtures = [response for response in votes if response.mixtures and response.dense]
-    if mixtures:
-        saved = [response.dense.loss_saved_share for response in mixtures if response.dense]
-        for_mixtures = sum(response.n_experts > 1 for response in mixtures)
-        lines.append(
-            say(
-                sentences.LAWS_PREFER,
-                count=len(mixtures),
-                for_mixtures=for_mixtures,
-                least=min(saved),
-                most=max(saved),
-            )
-        )
-    of_best = [row for row in agreement(votes) if row.of == "best" and row.limit is None]
+            yield sentences.NOT_COUNTED_LAW.format(law=response.law, furthest=f"{FURTHEST:,.0f}")
+
+
+def preference(answers: list[LawAnswer]) -> Iterator[str]:
+    """A sentence on how many laws of mixtures prefer a mixture, where a law of mixtures counts."""
+    mixtures = [response for response in counted(answers) if response.mixtures and response.dense]
+    if not mixtures:
+        return
+    saved = [response.dense.loss_saved_share for response in mixtures if response.dense]
+    for_mixtures = sum(response.n_experts > 1 for response in mixtures)
+    yield say(
+        sentences.LAWS_PREFER,
+        count=len(mixtures),
+        for_mixtures=for_mixtures,
+        least=min(saved),
+        most=max(saved),
+    )
+
+
+def apart_and_near(answers: list[LawAnswer]) -> Iterator[str]:
+    """Sentences on what the laws disagree about and on what they agree about."""
+    of_best = [row for row in agreement(counted(answers)) if row.of == "best" and row.limit is None]
     apart = [say(sentences.LAWS_SPAN, **row) for row in of_best if not row.agree]
     near = [say(sentences.LAWS_SPAN, **row) for row in of_best if row.agree]
     if apart:
-        lines.append(sentences.LAWS_DISAGREE.format(what="; ".join(apart)))
+        yield sentences.LAWS_DISAGREE.format(what="; ".join(apart))
     if near:
-        lines.append(sentences.LAWS_AGREE.format(agree=AGREE, what="; ".join(near)))
-    return lines
+        yield sentences.LAWS_AGREE.format(agree=AGREE, what="; ".join(near))
 
 
 def agreement(answers: list[LawAnswer]) -> list[Agreement]:

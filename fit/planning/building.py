@@ -104,13 +104,12 @@ def _whole(
         for width in widths[:: math.ceil(len(widths) / TRIED)]:
             model = Model(architecture, n_blocks, planned.n_experts, width)
             n_tokens = math.floor(constraints.tokens(model.n_active))
-            memory_bytes = _memory_bytes(model, constraints)
-            fits = constraints.memory_bytes is None or memory_bytes <= constraints.memory_bytes
+            fits = constraints.can_serve(model)
             if chips:
                 fewest = chips.holding(architecture, width, model.exact_parameters)
                 fits &= fewest is not None and fewest <= chips.count
             if fits and n_tokens >= 1:
-                feasible.append((model, n_tokens, memory_bytes))
+                feasible.append((model, n_tokens, constraints.memory_of(model)))
     if not feasible:
         return []
     losses = _losses_of_whole(law, architecture, planned.n_experts, feasible)
@@ -120,12 +119,6 @@ def _whole(
         candidate = Candidate(float(loss), model, n_tokens, memory_bytes)
         candidates.append((candidate, max(factor, 1 / factor)))
     return candidates
-
-
-def _memory_bytes(model: Model, constraints: Constraints) -> float:
-    """Bytes of a model's weights and cache."""
-    weights = constraints.bytes_per_parameter * model.exact_parameters
-    return float(weights + constraints.bytes_per_kv_element * model.kv_elements(constraints.kv_tokens))
 
 
 def _losses_of_whole(
@@ -214,10 +207,9 @@ def _near(
     for routed in hardware.whole_experts(architecture, planned.n_experts):
         models = list(_models(padded, style, routed, least, most))
         for model in _spread(models, MODELS_IN_WINDOW):
-            memory_bytes = _memory_bytes(model, constraints)
             n_tokens = math.floor(constraints.tokens(model.n_active))
-            if n_tokens >= 1 and (constraints.memory_bytes is None or memory_bytes <= constraints.memory_bytes):
-                feasible.append((model, n_tokens, memory_bytes))
+            if n_tokens >= 1 and constraints.can_serve(model):
+                feasible.append((model, n_tokens, constraints.memory_of(model)))
     if not feasible:
         return []
     losses = _losses(law, padded, [model for model, _, _ in feasible], [n_tokens for _, n_tokens, _ in feasible])

@@ -330,13 +330,12 @@ def speed_of(
     )
 
 
-def text(clock: ClockComparison, optima: list[Optimum], best: Optimum) -> Iterator[str]:
-    """Lines on the speed of each number of experts, and on whether the clock and FLOPs choose otherwise."""
+def rows(clock: ClockComparison, optima: list[Optimum]) -> Iterator[str]:
+    """Lines on the speed of each number of experts."""
     yield say(sentences.CLOCK_HEAD, **clock)
     for row in optima:
         if row.speed:
             yield say(sentences.CLOCK_ROW, **row, words=words(row.speed))
-    yield from differing(clock, best.n_experts)
 
 
 def differing(clock: ClockComparison, by_time: int) -> Iterator[str]:

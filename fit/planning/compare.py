@@ -15,13 +15,13 @@ import numpy as np
 from fit.aliases import Array, Floats, Json
 from fit.errors import UserError
 from fit.fitted_law.law import Law, load
-from fit.planning import agreement, by_time, compare_text, leverage, optimum, plan_warnings, target
+from fit.planning import agreement, by_time, compare_answer, cost, leverage, optimum, plan_warnings, target
 from fit.planning.by_time import ByTime
 from fit.planning.comparison import Comparison, DenseAnswer, LawAnswer, NoAnswer, ReferenceAnswer
 from fit.planning.constraints import Constraints
 from fit.planning.memory import STATE
 from fit.planning.options import BudgetOptions
-from fit.planning.results import ClockComparison, Speed
+from fit.planning.results import ClockComparison, Serving, Speed
 from fit.shape.architecture import JSON_NAMES, Architecture, training_flops
 from fit.shape.reference_model import PublishedModel
 
@@ -42,7 +42,7 @@ def compare(laws: Sequence[Law], options: BudgetOptions) -> Comparison:
       UserError: No law has a feasible model, or a law cannot be planned with.
     """
     by_time_budget = None
-    if options.by == "time" and options.hours is not None:
+    if options.is_by_time and options.hours is not None:
         shapes = options.shapes
         assert shapes is not None
         by_time_budget = ByTime(options.constraints(), options.hours, options.speeds, shapes)
@@ -54,7 +54,10 @@ def compare(laws: Sequence[Law], options: BudgetOptions) -> Comparison:
         reference=options.reference_model,
         by_time=by_time_budget,
     )
-    return compare_laws(laws, question)
+    result = compare_laws(laws, question)
+    if options.verbose:
+        return dataclasses.replace(result, text_of=compare_answer.verbose)
+    return result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +105,7 @@ def compare_laws(laws: Sequence[Law], question: Question) -> Comparison:
         agreement=agreement.agreement(agreement.counted(answers)),
         conclusion=agreement.conclusion(answers),
         like=counts(question.reference) if question.reference else None,
-        text_of=compare_text.comparison,
+        text_of=compare_answer.text,
     )
 
 
@@ -176,6 +179,7 @@ def answer(law: Law, question: Question) -> LawAnswer | NoAnswer:
     speed = clock = like = None
     if question.by_time:
         speed, clock = _by_the_clock(law, architecture, constraints, model, numbers)
+    memory_bytes = float(constraints.memory(architecture, model["d_model"], e))
     if question.reference:
         like = _reference_answer(question.reference, law, e, architecture, constraints)
     return LawAnswer(
@@ -190,7 +194,7 @@ def answer(law: Law, question: Question) -> LawAnswer | NoAnswer:
         shared=architecture.shared,
         used=architecture.active_width,
         size_bound=str(best.solved.size_bound[best.index]),
-        memory_bytes=float(constraints.memory(architecture, model["d_model"], e)),
+        memory_bytes=memory_bytes,
         chose_experts=law.knows_experts and not law.fixes_experts,
         at_edge=plan_warnings.is_best_at_edge(law, experts, e),
         not_bounded=e == max(experts) and plan_warnings.not_bounded(law, architecture, constraints),
@@ -201,9 +205,19 @@ def answer(law: Law, question: Question) -> LawAnswer | NoAnswer:
         dense=_dense(law, question, constraints, model["loss"]),
         speed=speed,
         clock=clock,
+        serving=_serving(architecture, constraints, model, memory_bytes),
         like=like,
         explicit=("like",) if question.reference else (),
     )
+
+
+def _serving(architecture: Architecture, constraints: Constraints, model: Json, memory_bytes: float) -> Serving | None:
+    """How fast the chips serve a law's best model; None without chips."""
+    if constraints.chips is None:
+        return None
+    served = constraints.served(architecture, model["d_model"], model["n_experts"])
+    routed_experts = float(architecture.routed_experts(model["n_experts"]))
+    return cost.serving_of(served, memory_bytes, routed_experts, constraints.chips)
 
 
 def _by_the_clock(

@@ -28,6 +28,7 @@ def comparison(result: Comparison) -> str:
         [*reference_model(result.like, result.laws)] if result.like else [],
         table(LAWS, rows, wide=str(wide), below="below dense", ratio=ratio, size_bound="size bound by"),
         [*_by_the_clock(by_clock)],
+        [*_serving(result)],
         [textwrap.fill(result.about, 120)],
         notes,
         [*_together(result)],
@@ -63,6 +64,18 @@ def _by_the_clock(answers: list[LawAnswer]) -> Iterator[str]:
         yield say(sentences.CLOCK_ROW_LAW, **answer, words=by_time.words(answer.speed))
         for sentence in by_time.differing(answer.clock, answer.n_experts):
             yield f"    {sentence}"
+
+
+def _serving(result: Comparison) -> Iterator[str]:
+    """Lines on how fast the chips serve each law's best model; none without chips."""
+    for i, answer in enumerate(result.laws):
+        serving = answer.serving
+        if serving is None:
+            return
+        if i == 0:
+            yield say(sentences.SERVING_HEAD_LAWS, label=serving.label)
+        speeds = ", ".join(say(sentences.SERVING_BATCH, **row) for row in serving.decoding)
+        yield say(sentences.SERVING_ROW_LAW, **{**answer, **serving}, speeds=speeds)
 
 
 def reference_model(reference: Json, answers: list[LawAnswer]) -> Iterator[str]:

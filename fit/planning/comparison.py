@@ -6,7 +6,7 @@ Fields stand in the order of the JSON that `fit compare --json` prints.
 import dataclasses
 
 from fit.aliases import Json
-from fit.planning.results import ClockComparison, Speed
+from fit.planning.results import ClockComparison, Serving, Speed
 from fit.results import Record, Result, optional
 
 AGREE = 2.0  # answers of several laws within this factor agree
@@ -75,6 +75,7 @@ class LawAnswer(Record):
       dense: The best dense model; None where none is feasible.
       speed: Its speed; only with by="time".
       clock: What FLOPs would choose; only with by="time".
+      serving: How fast the chips serve it; only where chips are given.
       like: The reference model under the same budget.
     """
 
@@ -105,6 +106,7 @@ class LawAnswer(Record):
     dense: DenseAnswer | None
     speed: Speed | None = optional()
     clock: ClockComparison | None = optional()
+    serving: Serving | None = optional()
     like: ReferenceAnswer | None = optional()
 
 

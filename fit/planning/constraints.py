@@ -15,7 +15,8 @@ import numpy as np
 from fit.aliases import Array, Json, Numbers, Opt
 from fit.planning import memory
 from fit.planning.clock import SECONDS, Clock
-from fit.shape.architecture import INFERENCE, TRAINING, Architecture
+from fit.planning.serving import BATCHES, Requirement, Served
+from fit.shape.architecture import INFERENCE, TRAINING, Architecture, Model
 from fit.shape.chips import CHIPS, Chip
 
 ROOM = 0.85  # share of a device's memory that a step on a chosen mesh may take, whose estimate is within 15%
@@ -47,6 +48,7 @@ class Chips:
       devices: chips of the same kind that serve the trained model together.
       mesh: what to cost the training on.
       room: the share of their memory that training may take.
+      serve_batch: sequences that are decoded at once, of which a plan shows the speed beside serving.BATCHES.
     """
 
     kind: str
@@ -56,6 +58,7 @@ class Chips:
     devices: int = 1
     mesh: Mesh | None = None
     room: float = 1.0
+    serve_batch: int = BATCHES[-1]
 
     @property
     def chip(self) -> Chip:
@@ -123,14 +126,16 @@ class SizeLimit:
     """What bounds the size of a model.
 
     Attributes:
-      name: "memory" of the served model, or "chips" that hold its training.
-      n_bytes: bytes that a model takes, a function of d_model and n_experts.
-      limit: bytes that there are.
+      name: "memory" of the served model, "chips" that hold its training, or "serving", how fast it decodes.
+      needed: what a model needs, a function of d_model and n_experts: bytes, for "serving" seconds of a step.
+      limit: what there is of it.
+      flag: the flag that gives a limit of memory, for errors.
     """
 
     name: str
-    n_bytes: Callable[[Numbers, Numbers], Numbers]
+    needed: Callable[[Numbers, Numbers], Numbers]
     limit: Numbers
+    flag: str = "--memory_gb"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,6 +153,7 @@ class Constraints:
       chips: those that must hold the training.
       budget: the flags that gave the FLOPs, for errors.
       clock: hours on the chips as the budget, instead of FLOPs.
+      serving: how fast the model must decode, and on which chips.
     """
 
     flops: Any = None  # Numbers, or a dictionary by number of experts
@@ -161,6 +167,7 @@ class Constraints:
     chips: Chips | None = None
     budget: str = "--flops"
     clock: Clock | None = None
+    serving: Requirement | None = None
 
     @property
     def has_budget(self) -> bool:
@@ -185,8 +192,11 @@ class Constraints:
 
     def to_json(self) -> Json:
         """{name: value} of those that are not None, ready for JSON. The chips have their own place in a plan."""
-        left_out = ("chips", "budget", "clock")
+        left_out = ("chips", "budget", "clock", "serving")
         fields = {name: value for name, value in vars(self).items() if value is not None and name not in left_out}
+        if self.serving is not None:
+            fields["serve_tokens_per_second"] = self.serving.tokens_per_second
+            fields["serve_batch"] = self.serving.batch
         return fields if self.clock is None else dict(hours=self.clock.hours) | fields
 
     def size_limits(self, architecture: Architecture) -> list[SizeLimit]:
@@ -202,6 +212,16 @@ class Constraints:
                 return chips.least_bytes(architecture, d_model, architecture.n_total(d_model, n_experts))
 
             limits.append(SizeLimit("chips", training_bytes, chips.room * chips.memory))
+        serving = self.serving
+        if serving:
+
+            def step_seconds(d_model: Numbers, n_experts: Numbers) -> Numbers:
+                """Seconds of a step of decoding."""
+                return serving.step_seconds(self.served(architecture, d_model, n_experts))
+
+            flag = f"--serve_tokens_per_second on {serving.chips.count} x {serving.chips.kind}"
+            limits.append(SizeLimit("memory", lambda d, e: self.memory(architecture, d, e), serving.chips.memory, flag))
+            limits.append(SizeLimit("serving", step_seconds, serving.most_seconds))
         return limits
 
     def at(self, n_experts: Numbers) -> Constraints:
@@ -216,6 +236,39 @@ class Constraints:
         """Bytes of weights and key-value cache."""
         weights = self.bytes_per_parameter * architecture.n_total(d_model, n_experts)
         return weights + self.bytes_per_kv_element * architecture.kv_elements(d_model, self.kv_tokens)
+
+    def served(self, architecture: Architecture, d_model: Numbers, n_experts: Numbers) -> Served:
+        """What serving reads of models of an architecture."""
+        n_active = architecture.n_active(d_model, n_experts)
+        return Served(
+            n_active=n_active - architecture.looked_up(d_model),
+            n_unused=architecture.n_total(d_model, n_experts) - n_active,
+            chosen_share=architecture.chosen_share(n_experts),
+            bytes_per_parameter=self.bytes_per_parameter,
+            cache_bytes=self.bytes_per_kv_element * architecture.kv_elements(d_model, self.kv_tokens),
+        )
+
+    def memory_of(self, model: Model) -> float:
+        """Bytes of weights and key-value cache of a model that can be built."""
+        weights = self.bytes_per_parameter * model.exact_parameters
+        return float(weights + self.bytes_per_kv_element * model.kv_elements(self.kv_tokens))
+
+    def can_serve(self, model: Model) -> bool:
+        """Whether a model that can be built is within the limits on memory and on the speed of decoding."""
+        needed = self.memory_of(model)
+        if self.memory_bytes is not None and needed > self.memory_bytes:
+            return False
+        if self.serving is None:
+            return True
+        served = Served(
+            n_active=model.n_active - model.looked_up,
+            n_unused=model.n_total - model.n_active,
+            chosen_share=model.chosen_share,
+            bytes_per_parameter=self.bytes_per_parameter,
+            cache_bytes=self.bytes_per_kv_element * model.kv_elements(self.kv_tokens),
+        )
+        is_fast = self.serving.step_seconds(served) <= self.serving.most_seconds
+        return bool(is_fast and needed <= self.serving.chips.memory)
 
     def size(self, n_tokens: Numbers) -> Numbers:
         """n_active of the model for which the budget leaves so many training tokens; infinite without a budget."""

@@ -17,7 +17,18 @@ from fit.messages import sentences
 from fit.planning import memory, optimum
 from fit.planning.constraints import Chips, Constraints, Mesh
 from fit.planning.mesh import Layout
-from fit.planning.results import Buildable, BuildableCost, Cost, Energy, MeshCost, Optimum, Plan
+from fit.planning.results import (
+    Buildable,
+    BuildableCost,
+    Cost,
+    Decoding,
+    Energy,
+    MeshCost,
+    Optimum,
+    Plan,
+    Serving,
+)
+from fit.planning.serving import BATCHES, LABEL, Served, ServingChips, experts_touched
 from fit.shape.architecture import Architecture
 from fit.shape.chips import CHIPS
 
@@ -80,16 +91,7 @@ def cost_of(
       constraints: Bytes of weights and cache.
       chips: The chips to train on.
     """
-    # a token reads only one row of an embedding that is not also the head
-    looked_up = model.d_model * (architecture.embedding_and_head_rows - architecture.vocab_size)
-    cache_bytes = constraints.bytes_per_kv_element * architecture.kv_elements(model.d_model, constraints.kv_tokens)
-    serving_chips = max(chips.devices, math.ceil(model.memory_bytes / chips.chip.memory * (1 - 1e-12)))
-
-    def tokens_per_second(n_read: float) -> float:
-        """Of one sequence, where a token reads the weights of so many parameters and the whole cache."""
-        bytes_read = constraints.bytes_per_parameter * (n_read - looked_up) + cache_bytes
-        return serving_chips * chips.chip.bandwidth / bytes_read
-
+    serving = _serving_of_row(model, n_parameters, architecture, constraints, chips)
     training_chips = chips.holding(architecture, model.d_model, n_parameters)
     training_bytes = None
     if training_chips:
@@ -99,11 +101,63 @@ def cost_of(
         **_price(model, chips),
         training_bytes=training_bytes,
         training_chips=training_chips,
-        serving_chips=serving_chips,
-        tokens_per_second=dict(
-            alone=tokens_per_second(model.n_active),
-            among_many=tokens_per_second(model.n_total),
-        ),
+        serving_chips=serving.chips,
+        serving=serving,
+    )
+
+
+def _serving_of_row(
+    model: Optimum | Buildable, n_parameters: float, architecture: Architecture, constraints: Constraints, chips: Chips
+) -> Serving:
+    """How fast the chips serve a model of a plan. n_parameters: its parameters in training."""
+    looked_up = architecture.looked_up(model.d_model)
+    routed_experts = float(architecture.routed_experts(model.experts_of_law))
+    chosen_share = float(architecture.chosen_share(model.experts_of_law))
+    if isinstance(model, Buildable):
+        is_tied = architecture.tied if model.tied_embeddings is None else model.tied_embeddings
+        looked_up = 0 if is_tied else model.d_model * model.vocab_size
+        routed_experts = float(model.experts_of_trainer)
+        chosen_share = (model.top_k or 1) / routed_experts
+    served = Served(
+        n_active=model.n_active - looked_up,
+        n_unused=model.n_total - model.n_active,
+        chosen_share=chosen_share,
+        bytes_per_parameter=constraints.bytes_per_parameter,
+        cache_bytes=max(0.0, model.memory_bytes - constraints.bytes_per_parameter * n_parameters),
+    )
+    return serving_of(served, model.memory_bytes, routed_experts, chips)
+
+
+def serving_of(served: Served, memory_bytes: float, routed_experts: float, chips: Chips) -> Serving:
+    """How fast chips serve a model.
+
+    Args:
+      served: What serving reads of the model.
+      memory_bytes: Its weights and cache.
+      routed_experts: Experts that its tokens choose from.
+      chips: The chips to train on. Of their kind, the fewest that hold the model serve it, and at least `devices`.
+    """
+    count = max(chips.devices, math.ceil(memory_bytes / chips.chip.memory * (1 - 1e-12)))
+    serving_chips = ServingChips(chips.kind, count)
+    decoding = []
+    for batch in sorted({*BATCHES, chips.serve_batch}):
+        seconds = float(served.step_seconds(batch, serving_chips))
+        reading = served.step_bytes(batch) / serving_chips.bandwidth
+        decoding.append(
+            Decoding(
+                batch=batch,
+                experts_touched=float(experts_touched(routed_experts, served.chosen_share, batch)),
+                read_bytes=float(served.step_bytes(batch)),
+                decode_tokens_per_second=batch / seconds,
+                limited_by="bandwidth" if seconds <= reading else "flops",
+            )
+        )
+    return Serving(
+        label=LABEL,
+        chips=count,
+        routed_experts=routed_experts,
+        decoding=decoding,
+        prefill_tokens_per_second=float(serving_chips.flops / served.token_flops()),
     )
 
 

@@ -50,7 +50,8 @@ class Optima:
       loss: nats per token.
       d_model: width, a real number.
       size_bound: what fixed n_active: "" (the optimum is free), "memory", "chips" (which hold no larger model in
-        training), "tokens" (all tokens are used), "plateau" (larger models gain nothing) or "smallest".
+        training), "serving" (larger models decode too slowly), "tokens" (all tokens are used), "plateau" (larger models
+        gain nothing) or "smallest".
       feasible: whether the constraints leave any model.
     """
 
@@ -176,14 +177,15 @@ def _searched(loss: Callable[[Array], Array], low: Array, high: Array) -> Array:
 
 
 def _largest(architecture: Architecture, constraints: Constraints, n_experts: Array) -> tuple[Numbers, str | Array]:
-    """(n_active of the largest model that memory and chips hold, infinite without these; which of the two it is)."""
+    """(n_active of the largest model within memory, chips and speed of serving, infinite without these; which of them
+    it is)."""
     largest: Numbers = np.inf
     bound: str | Array = "memory"
     for limit in constraints.size_limits(architecture):
 
         def excess(log_d: Numbers, limit: SizeLimit = limit) -> Numbers:
-            """Logarithm of the bytes over the limit, at this logarithm of the width."""
-            return np.log(limit.n_bytes(np.exp(log_d), n_experts)) - np.log(limit.limit)
+            """Logarithm of what is needed over the limit, at this logarithm of the width."""
+            return np.log(limit.needed(np.exp(log_d), n_experts)) - np.log(limit.limit)
 
         low = np.log(architecture.smallest) - BELOW_SMALLEST
         high = low + 1
@@ -347,7 +349,7 @@ def _problem(
     if constraints.clock is not None:
         feasible = feasible & (smallest <= largest)
     for limit in constraints.size_limits(architecture):
-        feasible = feasible & (limit.n_bytes(architecture.smallest, n_experts) <= limit.limit)
+        feasible = feasible & (limit.needed(architecture.smallest, n_experts) <= limit.limit)
     return _Problem(
         law=law,
         architecture=architecture,
@@ -448,11 +450,14 @@ def why_infeasible(architecture: Architecture, constraints: Constraints, n_exper
     smallest = template.format(d=d_model, e=least_experts, blocks=n_blocks)
     chips = vars(constraints.chips) if constraints.chips else {}
     for limit in constraints.size_limits(architecture):
-        need = float(limit.n_bytes(d_model, least_experts))
-        if need > limit.limit:
-            sentence = sentences.MEMORY_TOO_SMALL if limit.name == "memory" else sentences.CHIPS_TOO_FEW
-            gigabytes = dict(need=need / 1e9, limit=limit.limit / 1e9, times=need / limit.limit)
-            return sentence.format(smallest=smallest, **gigabytes, **chips)
+        need = float(limit.needed(d_model, least_experts))
+        if need <= limit.limit:
+            continue
+        if limit.name == "serving":
+            return _served_too_slowly(constraints, smallest, need)
+        sentence = sentences.MEMORY_TOO_SMALL if limit.name == "memory" else sentences.CHIPS_TOO_FEW
+        gigabytes = dict(need=need / 1e9, limit=limit.limit / 1e9, times=need / limit.limit)
+        return sentence.format(smallest=smallest, flag=limit.flag, **gigabytes, **chips)
     if constraints.clock is not None and least_experts in constraints.clock.untrainable:
         return sentences.NOTHING_TRAINED.format(e=least_experts, **chips)
     if constraints.clock is not None:
@@ -467,6 +472,19 @@ def why_infeasible(architecture: Architecture, constraints: Constraints, n_exper
         limit=constraints.flops,
         times=need / constraints.flops,
         share=sentences.INFERENCE_SHARE.format(inference=inference) if inference else "",
+    )
+
+
+def _served_too_slowly(constraints: Constraints, smallest: str, step_seconds: float) -> str:
+    """The sentence on a speed of decoding that no model reaches. step_seconds: of the smallest model."""
+    serving = constraints.serving
+    assert serving is not None
+    return sentences.SERVED_TOO_SLOWLY.format(
+        wanted=serving.tokens_per_second,
+        smallest=smallest,
+        nearest=serving.batch / step_seconds,
+        batch=serving.batch,
+        **vars(serving.chips),
     )
 
 

@@ -10,8 +10,10 @@ from fit.messages import sentences
 from fit.options import Options, choice, experts, number, numbers, switch, text, unchecked, whole
 from fit.planning import cost, memory, mesh, startable
 from fit.planning.constraints import CHIPS, ROOM, Chips, Constraints, Mesh
+from fit.planning.serving import BATCHES, Requirement, ServingChips
 from fit.shape.architecture import PAPER, Architecture
 from fit.shape.reference_model import PUBLISHED, PublishedModel, read
+from fit.task_maps.maps import TaskMaps
 
 BY = ("flops", "time")
 SHAPES = ("hardware", "paper")
@@ -81,14 +83,14 @@ class BudgetOptions(ShapeOptions):
     chips: str | None = text("Chips to train on, such as H100:8, H100:8x8 or v5p:4x4x4, for costs in hours.")
     hours: float | None = number("Budget in hours on --chips, instead of --flops.")
     dollars_per_hour: float | None = number("Price of one chip for an hour.", least=0)
-    by: str = choice(
-        "What --hours on --chips give: flops, at one MFU for all models (or by --mfu); or time, the tokens that each "
-        "model trains at its own modelled speed.",
-        "flops",
+    by: str | None = choice(
+        "What --hours on --chips give: time, the tokens that each model trains at its own modelled speed; or flops, at "
+        "one MFU for all models. Default: time; flops with --mfu or --shape=paper.",
+        None,
         BY,
     )
     speeds: str | None = text(
-        "With --by=time: a table of your own speeds, two rows at least of d_model, n_experts and tokens_per_second (of "
+        "With --hours: a table of your own speeds, two rows at least of d_model, n_experts and tokens_per_second (of "
         "all chips), to recalibrate the model of speed by."
     )
     mfu: float | dict[int, float] | str | None = unchecked(
@@ -105,13 +107,19 @@ class BudgetOptions(ShapeOptions):
     )
     max_tokens: float | None = number("Training tokens available.", least=1, below=sentences.LESS_THAN_A_TOKEN)
     devices: int = whole("Devices that share weights and cache.", 1, least=1)
+    serve_tokens_per_second: float | None = number(
+        "Tokens per second to decode at least, all sequences of a batch together, on --devices chips of the kind of "
+        "--chips."
+    )
+    serve_batch: int = whole("Sequences decoded at once, for --serve_tokens_per_second.", BATCHES[-1], least=1)
     experts: tuple[int, ...] | None = experts("Numbers of experts allowed. Default: those fitted.")
+    verbose: bool = switch("Also print all tables, costs, counts, notes and warnings.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.hours is not None and self.flops is not None:
             raise UserError("--hours and --flops are both the budget: give one of them")
-        if self.by != "time" and self.speeds is not None:
+        if self.speeds is not None and not self.is_by_time:
             raise UserError(sentences.SPEEDS_NEED_TIME)
         if self.by == "time":
             for name in ("chips", "hours"):
@@ -119,6 +127,13 @@ class BudgetOptions(ShapeOptions):
                     raise UserError(sentences.TIME_NEEDS.format(flag=f"--{name}"))
             if self.mfu is not None:
                 raise UserError(sentences.TIME_OR_MFU)
+
+    @property
+    def is_by_time(self) -> bool:
+        """Whether the budget is --hours, at the modelled speed of each model."""
+        if self.by is not None:
+            return self.by == "time"
+        return self.hours is not None and self.chips is not None and self.mfu is None
 
     @property
     def reference_model(self) -> PublishedModel | None:
@@ -186,13 +201,13 @@ class BudgetOptions(ShapeOptions):
           UserError: The kind is unknown, or the MFU is no MFU or leaves out one of `experts`.
         """
         if self.chips is None:
-            needs_chips = self.changed("hours", "dollars_per_hour", "mfu")
+            needs_chips = self.changed("hours", "dollars_per_hour", "mfu", "serve_tokens_per_second", "serve_batch")
             if needs_chips:
                 raise UserError(sentences.NEEDS_CHIPS.format(flag=needs_chips[0]))
             return None
         kind, count = _kind_and_count(self.chips)
         mfu = cost.MFU if self.mfu is None else cost.mfu_of(self.mfu, experts)
-        return Chips(kind, count, mfu, self.dollars_per_hour, self.devices, room=ROOM)
+        return Chips(kind, count, mfu, self.dollars_per_hour, self.devices, room=ROOM, serve_batch=self.serve_batch)
 
     def constraints(self, experts: tuple[int, ...] = ()) -> Constraints:
         """The constraints of plans for these numbers of experts. Hours become the FLOPs of the chips, unless by
@@ -209,9 +224,13 @@ class BudgetOptions(ShapeOptions):
         )
         if self.memory_gb is not None:
             constraints = dataclasses.replace(constraints, memory_bytes=self.memory_gb * 1e9 * self.devices)
+        if self.serve_tokens_per_second is not None and chips is not None:
+            serving_chips = ServingChips(chips.kind, self.devices)
+            serving = Requirement(self.serve_tokens_per_second, self.serve_batch, serving_chips)
+            constraints = dataclasses.replace(constraints, serving=serving)
         if self.hours is not None and chips is not None:
             budget = sentences.HOURS_BUDGET.format(hours=self.hours, chips=self.chips)
-            flops = chips.flops(self.hours) if self.by == "flops" else self.flops
+            flops = self.flops if self.is_by_time else chips.flops(self.hours)
             constraints = dataclasses.replace(constraints, budget=budget, flops=flops)
         return constraints
 
@@ -253,7 +272,9 @@ class PlanOptions(BudgetOptions):
     grams_per_kwh: float | None = number(
         "CO2 of the electricity in grams a kWh, for the energy of the training on --chips.", least=0
     )
-    verbose: bool = switch("Also print tables by number of experts, costs, draws, exact counts and all warnings.")
+    task_map: TaskMaps | str | None = unchecked(
+        "Maps from loss to accuracies of tasks, by fit tasks --out: what the model is expected to reach."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -263,6 +284,11 @@ class PlanOptions(BudgetOptions):
             raise UserError(sentences.TIME_OF_GRID)
         if self.grams_per_kwh is not None and self.chips is None:
             raise UserError(sentences.NEEDS_CHIPS.format(flag="grams_per_kwh"))
+
+    @property
+    def is_by_time(self) -> bool:
+        """As BudgetOptions.is_by_time; the shapes of the paper have no mesh that could be timed."""
+        return super().is_by_time and (self.by is not None or self.shape != "paper")
 
     def training_chips(self, experts: tuple[int, ...]) -> Chips | None:
         """As BudgetOptions.training_chips, with the mesh that is given. Raises UserError also where that does not

@@ -1,21 +1,19 @@
 """A plan in ten lines: what to train, what it costs, how to build and train it, how sure that is, what to do next.
 
-`text` is these lines, `verbose` also the tables and all the rest that plan_text.py has. No line is wider than WIDTH.
+`text` is these lines, `verbose` also the tables and all the rest that plan_text.py has.
 """
 
 import math
 import re
-import textwrap
 from collections.abc import Iterator
 
 from fit.fitted_law import ledger
-from fit.messages import sentences
+from fit.messages import lines, sentences
 from fit.messages.units import say
-from fit.planning import by_time, cost, plan_text, verdict
+from fit.planning import by_time, cost, expected_tasks, plan_text, verdict
 from fit.planning.results import Bootstrap, Buildable, BuildableCost, Cost, Energy, Optimum, Plan, TrainingChips
 from fit.shape.chips import CHIPS
 
-WIDTH = 120  # characters of a line
 # warnings that the lines say in their own words
 IN_OTHER_WORDS = (
     sentences.BEST_OUTSIDE,
@@ -29,9 +27,14 @@ IN_OTHER_WORDS = (
 URGENT = (sentences.STEP_TOO_LARGE, sentences.MESH_UNEVEN, sentences.SENDS_LONGER)
 
 
+def sentences_of(plan: Plan) -> list[str]:
+    """The ten lines or so of a plan, before they are wrapped."""
+    return [*_answer(plan), *_warnings(plan), *_next(plan)]
+
+
 def text(plan: Plan) -> str:
     """A plan in ten lines or so."""
-    return "\n".join(_wrapped([*_answer(plan), *_warnings(plan), *_next(plan)]))
+    return lines.text(sentences_of(plan))
 
 
 def verbose(plan: Plan) -> str:
@@ -40,28 +43,32 @@ def verbose(plan: Plan) -> str:
     energy = cost.energy_of(plan, None)
     if energy and not plan.energy:
         details.append(_energy(energy))
-    return "\n".join(_wrapped([*_answer(plan), *_next(plan), "", *details]))
+    return lines.text([*_answer(plan), *_next(plan), "", *details])
 
 
 def _answer(plan: Plan) -> Iterator[str]:
     """The lines on what to train, what it costs, and how sure that is."""
     yield plan_text.answer(plan)
-    decided = verdict.text(plan.verdict, plan.optima)
+    decided = list(verdict.text(plan.verdict, plan.optima))
+    if plan.clock:
+        decided += by_time.differing(plan.clock, plan.best.n_experts)
     if decided:
         yield ". ".join(decided)
     if plan.like is not None:
         yield from _reference_model(plan)
     yield _price(plan)
+    if "serve_tokens_per_second" in plan.constraints:
+        yield _serve(plan)
     if plan.energy:
         yield _energy(plan.energy)
-    if plan.clock:
-        yield from by_time.text(plan.clock, plan.optima, plan.best)
     built = plan.buildable
     if built:
         yield _shape(built)
         yield from _mesh(built)
         yield _rate(built)
         yield _batch(built)
+    if plan.tasks:
+        yield expected_tasks.answer(plan)
     yield _how_sure(plan)
     yield _beyond(plan)
 
@@ -115,6 +122,21 @@ def _price_on_chips(plan: Plan, model: Optimum | Buildable, cost: Cost, chips: T
     if mesh and mesh.device_memory is not None:
         yield say(sentences.SHORT_DEVICE, **mesh)
     yield say(sentences.SHORT_SERVED, **{**model, **cost})
+
+
+def _serve(plan: Plan) -> str:
+    """How fast the model decodes, where the plan had to meet a speed."""
+    model = plan.buildable or plan.best
+    assert model.cost is not None and plan.chips is not None
+    serving = model.cost.serving
+    decoding = serving.at(plan.constraints["serve_batch"])
+    return say(
+        sentences.SHORT_SERVE,
+        **{**serving, **decoding},
+        wanted=plan.constraints["serve_tokens_per_second"],
+        kind=plan.chips.kind,
+        prefill=serving.prefill_tokens_per_second,
+    )
 
 
 def _mfu_of(model: Optimum | Buildable, mfu: float | dict[int, float]) -> float:
@@ -268,17 +290,3 @@ def _accelerator(kind: str, count: int) -> str:
     if count % of_machine == 0:
         return f"{kind}:{count // of_machine}x{of_machine}"
     return f"{kind}:{count}"
-
-
-def _wrapped(lines: list[str]) -> Iterator[str]:
-    """The lines, wrapped at WIDTH: what is left of a line follows it, indented further. A command continues after a
-    backslash."""
-    for line in lines:
-        if len(line) <= WIDTH:
-            yield line
-            continue
-        indent = " " * (len(line) - len(line.lstrip()) + 4)
-        command = line.lstrip().startswith("python ")
-        width = WIDTH - 2 if command else WIDTH
-        parts = textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-        yield (" \\\n" if command else "\n").join(parts)

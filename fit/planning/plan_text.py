@@ -7,9 +7,18 @@ from fit.fitted_law import summary
 from fit.fitted_law.law import in_words, warning_of
 from fit.messages import sentences
 from fit.messages.units import amount, duration, say, table
-from fit.planning import compare_text
+from fit.planning import by_time, compare_text, expected_tasks, serving
 from fit.planning.constraints import CHIPS
-from fit.planning.results import Bootstrap, Buildable, DenseComparison, Plan, RuleOfThumb, TargetRow
+from fit.planning.results import (
+    Bootstrap,
+    Buildable,
+    Decoding,
+    DenseComparison,
+    Plan,
+    RuleOfThumb,
+    Serving,
+    TargetRow,
+)
 
 OPTIMA = (
     "{n_experts:>9} {n_active:amount:>9} {n_total:amount:>9} {n_tokens:amount:>9} {loss:.4f:>8} "
@@ -23,7 +32,7 @@ ARCHITECTURE = (
 )
 COSTS = (
     "{n_experts:>9} {training_hours:duration:>10} {training_dollars:dollars:>10} {training_bytes:memory:>15} "
-    "{training_chips:amount:>9} {serving_chips:amount:>9} {alone:amount:>12} {among_many:amount:>12}"
+    "{training_chips:amount:>9}"
 )
 TARGETS = (
     "{n_experts:>9} {n_active:amount:>9} {n_tokens:amount:>9} {training_flops:.3g:>11} {inference_flops:.3g:>11} "
@@ -47,8 +56,13 @@ def details(plan: Plan) -> str:
         parts.append([say(ARCHITECTURES, used=plan.used), *rows])
     if plan.buildable:
         parts.append(["\n  ".join(_buildable(plan.buildable))])
+    if plan.tasks:
+        parts.append(expected_tasks.rows(plan))
     if plan.chips:
         parts.append([*_costs(plan)])
+        if plan.clock:
+            parts.append([*by_time.rows(plan.clock, plan.optima)])
+        parts.append([*_serving(plan)])
     if plan.repeats:
         repeats = plan.repeats
         sizes = {**repeats.best, "n_active": plan.best.n_active}
@@ -178,7 +192,7 @@ def _range_of_rates(built: Buildable) -> str:
 
 
 def _costs(plan: Plan) -> Iterator[str]:
-    """A line for each number of experts: what training costs and keeps in memory, and how fast the model answers."""
+    """A line for each number of experts: what training costs and keeps in memory."""
     chips = plan.chips
     assert chips is not None
     mfu = f"{chips.mfu:g}" if not isinstance(chips.mfu, dict) else ""
@@ -189,7 +203,7 @@ def _costs(plan: Plan) -> Iterator[str]:
     rows = []
     for row in plan.optima:
         assert row.cost is not None
-        rows.append({**row.cost, **row.cost.tokens_per_second, "n_experts": row.n_experts})
+        rows.append({**row.cost, "n_experts": row.n_experts})
     yield from table(
         COSTS,
         rows,
@@ -197,13 +211,44 @@ def _costs(plan: Plan) -> Iterator[str]:
         training_dollars="price",
         training_bytes="training takes",
         training_chips="chips",
-        serving_chips="served on",
-        alone="tokens/s",
-        among_many="among many",
     )
-    yield sentences.COST_NOTE
+    yield say(sentences.COST_NOTE, label=plan.clock.label if plan.clock else serving.LABEL)
     if plan.buildable:
         yield from _step_cost(plan.buildable, CHIPS[chips.kind].memory)
+
+
+def _serving(plan: Plan) -> Iterator[str]:
+    """A line for each number of experts: how fast the chips decode and read prompts."""
+    chips = plan.chips
+    assert chips is not None
+    columns = "{n_experts:>9} {chips:amount:>9}"
+    heads = {"chips": "served on"}
+    rows = []
+    batches: list[int] = []
+    for optimum in plan.optima:
+        assert optimum.cost is not None
+        speeds = optimum.cost.serving
+        batches = [decoding.batch for decoding in speeds.decoding]
+        row = {"n_experts": optimum.n_experts, "chips": speeds.chips, "prefill": speeds.prefill_tokens_per_second}
+        for decoding in speeds.decoding:
+            row[f"touched_{decoding.batch}"] = _touched(decoding, speeds)
+            row[f"decode_{decoding.batch}"] = decoding.decode_tokens_per_second
+        rows.append(row)
+    for batch in batches:
+        columns += f" {{touched_{batch}::>16}} {{decode_{batch}:amount:>9}}"
+        heads |= {f"touched_{batch}": "experts touched", f"decode_{batch}": f"batch {batch}"}
+    columns += " {prefill:amount:>9}"
+    yield say(sentences.SERVING_HEAD, kind=chips.kind, label=serving.LABEL)
+    yield from table(columns, rows, **heads)
+    shares = dict(bandwidth_share=serving.BANDWIDTH_SHARE, products_share=serving.products_share(chips.kind))
+    yield say(sentences.SERVING_NOTE, **shares)
+
+
+def _touched(decoding: Decoding, speeds: Serving) -> str | None:
+    """The routed experts that a batch touches, of how many; None for a dense model."""
+    if speeds.routed_experts == 1:
+        return None
+    return f"{decoding.experts_touched:.3g} of {speeds.routed_experts:g}"
 
 
 def _step_cost(built: Buildable, device_memory: float) -> Iterator[str]:

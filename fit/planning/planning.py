@@ -19,6 +19,7 @@ from fit.planning import (
     cost,
     dense_models,
     draws,
+    expected_tasks,
     optimum,
     plan_answer,
     plan_warnings,
@@ -41,8 +42,10 @@ from fit.planning.results import (
     Target,
     TrainingChips,
 )
+from fit.planning.setting import Setting
 from fit.shape import hardware
 from fit.shape.architecture import INFERENCE, PAPER, Architecture, training_flops
+from fit.task_maps import maps as task_maps
 
 MAX_WIDTH_ROUNDS = 4  # plans made again, with experts as wide as the law's runs had them at the planned size
 WIDTH_TOLERANCE = 1e-3  # relative change of these widths that ends the rounds
@@ -60,6 +63,8 @@ def plan(law: Law, options: PlanOptions) -> Plan:
         best = dataclasses.replace(best, text_of=plan_answer.verbose)
     if options.grams_per_kwh is not None:
         best = dataclasses.replace(best, energy=cost.energy_of(best, options.grams_per_kwh))
+    if options.task_map is not None:
+        best = expected_tasks.with_tasks(best, law, task_maps.load(options.task_map))
     reference = options.reference_model
     if reference:
         like = compare.of_reference_model(reference, law, options.shape_fields, options.constraints())
@@ -132,7 +137,7 @@ def _plan_of_widths(law: Law, options: PlanOptions, architecture: Architecture) 
         _check_target(options, architecture, constraints)
         constraints, reached = target.reach(law, architecture, constraints, experts, options.target_loss)
     shapes = options.shapes
-    if options.by == "time" and options.hours is not None and shapes is not None:
+    if options.is_by_time and options.hours is not None and shapes is not None:
         assert constraints.chips is not None
         calibration = by_time.calibration_of(law, architecture, constraints.chips, shapes, options.speeds)
         budget = (options.hours, calibration)
@@ -219,6 +224,7 @@ def plan_within(
         clock=priced.clock,
         chips=priced.chips,
         forecasts=law.record.get("forecasts"),
+        setting=Setting(law, architecture, constraints, experts),
         text_of=plan_answer.text,
         explicit=_explicit(law, constraints),
     )

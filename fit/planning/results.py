@@ -9,7 +9,9 @@ from typing import Any
 
 from fit.aliases import Json
 from fit.planning import mesh
+from fit.planning.setting import Setting
 from fit.results import NOT_IN_JSON, Record, Result, optional
+from fit.task_maps.maps import Expected
 
 OF_ARCHITECTURES = ("n_experts", "n_active", "n_total", "n_tokens", "loss")  # columns of Plan.architectures
 
@@ -63,6 +65,55 @@ class MeshCost(Record):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Decoding(Record):
+    """How fast chips decode with a model (fit/planning/serving.py).
+
+    Attributes:
+      batch: Sequences decoded at once, which share the cache.
+      experts_touched: Routed experts of a mixture that a token of the batch chooses, on average; 1 for a dense model.
+      read_bytes: Bytes of weights and cache that a step reads.
+      decode_tokens_per_second: Of all sequences together.
+      limited_by: "bandwidth" of memory, or "flops".
+    """
+
+    batch: int
+    experts_touched: float
+    read_bytes: float
+    decode_tokens_per_second: float
+    limited_by: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Serving(Record):
+    """How fast chips serve a model.
+
+    Attributes:
+      label: How the figures are known: "modelled".
+      chips: Chips that serve: the fewest, and at least --devices, that hold weights and cache.
+      routed_experts: Experts of a mixture that tokens choose from; 1 for a dense model.
+      decoding: A row for each batch.
+      prefill_tokens_per_second: Tokens of prompts that the chips read.
+    """
+
+    label: str
+    chips: int
+    routed_experts: float
+    decoding: list[Decoding]
+    prefill_tokens_per_second: float
+
+    def at(self, batch: int) -> Decoding:
+        """The row of a batch.
+
+        Raises:
+          KeyError: There is no such row.
+        """
+        for row in self.decoding:
+            if row.batch == batch:
+                return row
+        raise KeyError(batch)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Cost(Record):
     """What it costs to train and to serve a model.
 
@@ -72,8 +123,7 @@ class Cost(Record):
       training_bytes: Over the fewest chips that hold the smallest step.
       training_chips: These fewest chips; None where no number holds it.
       serving_chips: The fewest chips, and at least --devices, that hold weights and cache.
-      tokens_per_second: Of one sequence, by the bandwidth of the serving chips' memory. `alone`: each token reads the
-        weights of its own experts. `among_many`: the tokens of a large batch read all weights.
+      serving: How fast these chips decode and read prompts.
     """
 
     training_hours: float
@@ -81,7 +131,7 @@ class Cost(Record):
     training_bytes: float | None
     training_chips: int | None
     serving_chips: int
-    tokens_per_second: dict[str, float]
+    serving: Serving
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,7 +162,7 @@ class Optimum(Record):
       n_tokens: Training tokens.
       loss: Predicted loss.
       d_model: Width.
-      size_bound: What fixes the size: "" (nothing), "memory", "chips", "tokens", "plateau" or "smallest".
+      size_bound: What fixes the size: "" (nothing), "memory", "chips", "serving", "tokens", "plateau" or "smallest".
       memory_bytes: Of weights and cache when the model is served.
       training_flops: 6 n_active n_tokens.
       inference_flops_per_token: 2 n_active.
@@ -508,6 +558,9 @@ class Plan(Result):
       emitted: Path of the config that was written.
       energy: What the training takes from the grid; only with grams_per_kwh.
       forecasts: How the law's forecasts came out so far; None for a law without scored ones.
+      tasks: Accuracies that the model to train is expected to reach; only with task_map.
+      tasks_note: What to know of them; "" for nothing.
+      setting: What it was solved for.
     """
 
     law: str
@@ -550,6 +603,9 @@ class Plan(Result):
     emitted: str | None = optional()
     energy: Energy | None = optional()
     forecasts: Json | None = optional()
+    tasks: list[Expected] | None = optional()
+    tasks_note: str | None = optional()
+    setting: Setting | None = dataclasses.field(default=None, compare=False, metadata=NOT_IN_JSON)
 
     @property
     def title(self) -> str:
@@ -567,6 +623,11 @@ class Plan(Result):
         for optimum in self.optima:
             row = optimum.to_dict()
             row |= row.pop("cost", {})
+            serving = row.pop("serving", None)
+            if serving:
+                for decoding in serving["decoding"]:
+                    row[f"decode_tokens_per_second_batch_{decoding['batch']}"] = decoding["decode_tokens_per_second"]
+                row["prefill_tokens_per_second"] = serving["prefill_tokens_per_second"]
             rows.append(row)
         return rows
 

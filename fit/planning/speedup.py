@@ -21,78 +21,18 @@ from fit.data.table import Table
 from fit.errors import UserError
 from fit.fitted_law.law import Law, warning_of
 from fit.messages import sentences
-from fit.messages.units import say, table
+from fit.planning import speedup_answer
+from fit.planning.judged import JudgedRun, Speedup
 from fit.planning.optimum import compute_optimal
-from fit.results import Record, Result, optional
 from fit.shape.architecture import training_flops
 
 FURTHEST = 1e6  # C* is looked for within this factor of the runs' FLOPs
 POINTS = 600  # values between which C* is interpolated
 SLOWEST = 1e-6  # tokens per second that a table may have
 SPEEDS = ("tokens_per_second", "law_tokens_per_second")  # columns of each run: its own, and that of the law's recipe
-COLUMNS = (
-    "{n_active:amount:>9} {n_tokens:amount:>9} {n_experts:g:>9} {loss:.4f:>8} {flops:flops:>10} {law_flops:flops:>10} "
-    "{factor:.2f:>7}{ends}"
-)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class JudgedRun(Record):
-    """A run, and how much compute the law's recipe needs for its loss.
-
-    Attributes:
-      flops: Its training FLOPs.
-      speed_ratio: Its speed over that of the law's recipe; only by time.
-      law_flops: FLOPs with which the recipe reaches its loss; None where no compute in reach does.
-      factor: How many times the run's compute, or by time its hours, that is.
-      interval: [low, high] of the factor; None without draws.
-    """
-
-    n_active: float
-    n_tokens: float
-    n_experts: float
-    loss: float
-    flops: float
-    speed_ratio: float | None = optional()
-    law_flops: float | None
-    factor: float | None
-    interval: list[float] | None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class Speedup(Result):
-    """How many times the compute, or the hours, a law's recipe needs for the losses of other runs.
-
-    Attributes:
-      law: Name of the law.
-      by: "flops" or "time".
-      runs: One row for each run.
-      factor: Geometric mean over the runs.
-      interval: [low, high] of that; None without draws.
-      per_tenfold: How many times the factor changes with ten times the compute; None for runs of one compute.
-      per_tenfold_interval: [low, high] of that.
-      percentiles: Ends of the intervals, in percent; None without draws.
-      warnings: What to know before trusting this.
-      answer: All of it in a sentence.
-    """
-
-    law: str
-    by: str
-    runs: list[JudgedRun]
-    factor: float
-    interval: list[float] | None
-    per_tenfold: float | None
-    per_tenfold_interval: list[float] | None
-    percentiles: list[float] | None
-    warnings: list[str]
-    answer: str
-
-    def rows(self) -> list[Json]:
-        """One row for each run."""
-        return [row.to_dict() for row in self.runs]
-
-
-def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops") -> Speedup:
+def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops", verbose: bool = False) -> Speedup:
     """How many times the compute a law's recipe needs for the losses of runs, and whether that grows with compute.
 
     Args:
@@ -100,6 +40,7 @@ def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops") -> Speedup:
       runs: A table with n_active, n_tokens, loss, and n_experts where the law reads it.
       seed: Seed of the runs' errors that intervals draw.
       by: "flops", or "time" for hours on the same chips. Runs then have the columns SPEEDS.
+      verbose: Whether the text has the table of the runs.
 
     Raises:
       UserError: The law has no optimum of size and tokens, reaches none of the losses, or a value in runs is bad.
@@ -113,6 +54,7 @@ def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops") -> Speedup:
     log_loss = np.log(columns["loss"])
     log_speed = np.zeros(len(flops))  # of the run's speed over that of the recipe
     if by == "time":
+        sense.require(runs, SPEEDS)
         speed, recipe_speed = (runs.numbers(name, (SLOWEST, np.inf)) for name in SPEEDS)
         log_speed = np.log(speed / recipe_speed)
         columns["speed_ratio"] = np.exp(log_speed)
@@ -137,17 +79,17 @@ def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops") -> Speedup:
         percentiles=None if drawn is None else law.percentiles,
         warnings=[*_outside(law, experts[reached], law_flops[reached]), *sense.doubts(runs)],
         answer="",
-        text_of=text,
+        text_of=speedup_answer.verbose if verbose else speedup_answer.text,
     )
-    return dataclasses.replace(result, answer=answer(result))
+    return dataclasses.replace(result, answer=speedup_answer.sentence(result))
 
 
 def _columns(law: Law, runs: Table) -> dict[str, Array]:
     """{column: [n_runs]} of JudgedRun that the table gives. Raises UserError for a bad value."""
+    sense.check(runs, ("n_active", "n_tokens", "loss"))
     size = runs.numbers("n_active")
     tokens = runs.numbers("n_tokens")
     loss = runs.numbers("loss")
-    sense.check(runs)
     experts = np.full(len(loss), float(law.only_experts or 1))
     if "n_experts" in runs and law.knows_experts:
         experts = runs.numbers("n_experts")
@@ -249,37 +191,3 @@ def _log_factors(
             within = (experts == e) & (curve[-1] <= target) & (target <= curve[0]) & np.isfinite(curve).all()
             row[within] = np.interp(-target[within], -curve, np.log(grid)) - np.log(flops[within])
     return out
-
-
-def answer(result: Speedup) -> str:
-    """All of it in a sentence."""
-    change = ""
-    ends = result.per_tenfold_interval
-    if result.per_tenfold is not None:
-        is_open = ends is not None and ends[0] <= 1 <= ends[1]
-        sentence = sentences.CHANGE_OPEN if is_open else sentences.CHANGES
-        how = "grows" if result.per_tenfold > 1 else "falls"
-        change = sentence.format(how=how, change=result.per_tenfold, span=_span(ends))
-    values = {
-        **result,
-        "count": sum(row.factor is not None for row in result.runs),
-        "what": "hours" if result.by == "time" else "compute",
-        "span": _span(result.interval),
-        "change": change,
-    }
-    return sentences.SPEEDUP.format(**values)
-
-
-def _span(ends: list[float] | None) -> str:
-    """An interval in words; "" without one."""
-    return say(sentences.SPAN, ends=ends) if ends else ""
-
-
-def text(result: Speedup) -> str:
-    """A table of the runs, and the sentence."""
-    rows = []
-    for row in result.runs:
-        ends = say(" {interval:.2f}", **row) if row.interval else ""
-        rows.append({**row, "ends": ends})
-    lines = table(COLUMNS, rows, flops="FLOPs", law_flops="by the law", ends="")
-    return "\n".join([*lines, result.answer[0].upper() + result.answer[1:]])

@@ -154,6 +154,23 @@ class Architecture:
         needed = self.top_k if self.counts_routed_experts else self.active_width
         return (n_experts == 1) | (n_experts >= needed)
 
+    def routed_experts(self, n_experts: Numbers) -> Array:
+        """Narrow experts that tokens choose from, for each number of experts: a real number, 1 for dense models."""
+        n_experts = np.asarray(n_experts, float)
+        if self.counts_routed_experts:
+            return n_experts
+        return np.where(n_experts > 1, n_experts * self.granularity - self.shared, 1.0)
+
+    def chosen_share(self, n_experts: Numbers) -> Array:
+        """Share of the routed experts that a token chooses, for each number of experts; 1 for dense models."""
+        chosen = self.active_width * self.granularity - self.shared
+        is_mixture = np.asarray(n_experts) > 1
+        return np.where(is_mixture, chosen / np.maximum(self.routed_experts(n_experts), chosen), 1.0)
+
+    def looked_up(self, d_model: Numbers) -> Numbers:
+        """Parameters of an embedding that is only looked up; 0 where it is the head, too."""
+        return d_model * (self.embedding_and_head_rows - self.vocab_size)
+
     def n_active(self, d_model: Numbers, n_experts: Opt = None, n_blocks: Opt = None) -> Numbers:
         """Active parameters (Eq. 12), without norms and routers."""
         return self._n_parameters(d_model, self._active_widths(n_experts), n_blocks)
@@ -286,6 +303,8 @@ class Model:
       without_norms: every weight but the norms.
       exact_parameters: every weight: n_total, two norms with bias a block, perhaps one before the head, and routers.
       cache: numbers that a token leaves in the key-value cache.
+      looked_up: parameters of an embedding that is only looked up.
+      chosen_share: share of the routed experts that a token chooses; 1 for a dense model.
       rounding_factor: by what factor, at most, rounding to whole blocks and heads changed the architecture's ratios:
         width per block, heads of keys and values per head, width of all heads. 1 where it changed none.
     """
@@ -342,8 +361,9 @@ class Model:
         self.without_norms = self.n_total + routers
         self.exact_parameters = self.without_norms + (4 * n_blocks + architecture.final_norm) * d_model
         self.cache = n_blocks * 2 * n_kv_heads * head_dim
-        looked_up = d_model * (architecture.embedding_and_head_rows - architecture.vocab_size)
-        self._multiplied_weights = self.n_active - looked_up + routers
+        self.looked_up = d_model * (architecture.embedding_and_head_rows - architecture.vocab_size)
+        self.chosen_share = self.shape.get("top_k", 1) / n_routed if n_experts > 1 else 1.0
+        self._multiplied_weights = self.n_active - self.looked_up + routers
         self._attention_units = n_blocks * n_heads * head_dim
         changes = (
             d_model / (n_blocks * architecture.width_per_block),

@@ -66,7 +66,7 @@ class OnHost(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of one segment. It keeps the newest two, and those of the steps where branches fork.
+    """The checkpoints of one segment. It keeps the newest ones, some for good, and those where branches fork.
 
     Saves of two folders must not overlap: call wait() before another one saves.
     """
@@ -78,6 +78,8 @@ class Checkpoints:
         directory: epath.Path,
         forks: Iterable[int] = (),
         remedy: str = "try a lower config.optimizer.lr_law.constant",
+        n_newest: int = 2,
+        keep_every: int = 0,
     ) -> None:
         """Opens the folder, and creates it if it is missing.
 
@@ -85,11 +87,15 @@ class Checkpoints:
           directory: The folder of the checkpoints.
           forks: Steps to keep, where branches fork.
           remedy: What a user may try where the numbers are no longer finite (divergence.remedy).
+          n_newest: How many of the newest to keep.
+          keep_every: Keeps those whose step is a multiple of it; 0 for none.
         """
         self.directory = directory
         self._remedy = remedy
         self._damaged: list[int] = []  # steps that restore() skipped; the next save sets them aside
-        policies = [preservation_policy.LatestN(2), preservation_policy.CustomSteps(list(forks))]
+        policies = [preservation_policy.LatestN(n_newest), preservation_policy.CustomSteps(list(forks))]
+        if keep_every:
+            policies.append(preservation_policy.EveryNSteps(keep_every))
         options = ocp.CheckpointManagerOptions(
             preservation_policy=preservation_policy.AnyPreservationPolicy(policies),
             cleanup_tmp_directories=True,

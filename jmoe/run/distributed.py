@@ -90,6 +90,13 @@ def anywhere(condition: bool) -> bool:
     return bool(np.any(multihost_utils.process_allgather(np.array(condition))))
 
 
+def agreed(number: int) -> int:
+    """The first process's `number`, in every process; every process must call it."""
+    if jax.process_count() == 1:
+        return number
+    return int(multihost_utils.broadcast_one_to_all(np.int32(min(number, 2**31 - 1))))
+
+
 def _join() -> None:
     """Joins the other processes, if there are any."""
     address = os.environ.get("JAX_COORDINATOR_ADDRESS")

@@ -7,6 +7,7 @@ metrics.jsonl has what was computed and is the same however often the run was ki
                      of one): active parameters only, no padding slots, no recomputation; left out on a CPU
   input_wait         share of the time that the loop waited for its next batch
   memory_bytes       most memory that a device had in use so far; on CPU, the process
+  save_seconds       that the loop waited for saves since the previous line, where there was a save
   seconds            since the segment was started or resumed
 """
 
@@ -99,6 +100,7 @@ class Report:
         n_tokens = schedule.tokens_at(start)
         self._began = time.monotonic()
         self._wait = 0.0  # seconds that the loop waited for input since the last line of speed.jsonl
+        self._save = 0.0  # seconds that it waited for saves since then
         self._n_tokens_at_end = n_tokens + n_tokens_left
         self._last_speed = _Mark(self._began, n_tokens)  # at the last line of speed.jsonl
         self._last_progress = self._last_speed  # at the last line of progress
@@ -120,6 +122,13 @@ class Report:
         began = time.monotonic()
         yield
         self._wait += time.monotonic() - began
+
+    @contextlib.contextmanager
+    def saving(self) -> Generator[None]:
+        """Counts the time that the `with` block takes as waiting for a save."""
+        began = time.monotonic()
+        yield
+        self._save += time.monotonic() - began
 
     @contextlib.contextmanager
     def paused(self) -> Generator[None]:
@@ -180,7 +189,10 @@ class Report:
         if self._mfu_of_rate:
             speed["mfu"] = round(rate * self._mfu_of_rate, 4)
         speed |= {"input_wait": round(self._wait / elapsed, 4), "memory_bytes": _memory_bytes()}
+        if self._save:
+            speed["save_seconds"] = round(self._save, 4)
         self._wait = 0.0
+        self._save = 0.0
         self._last_speed = _Mark(now, n_tokens)
         return speed | {"seconds": round(now - self._began, 3)}
 

@@ -15,11 +15,12 @@ from ml_collections import ConfigDict
 
 from jmoe import __version__
 from jmoe.config import counts
-from jmoe.config.schema import columns, setting
+from jmoe.config.schema import NEUTRAL, columns, setting
 from jmoe.errors import Damaged, UserError
 from jmoe.model.parameters import init_params
-from jmoe.run import checkpoint, distributed, divergence, prediction
+from jmoe.run import checkpoint, distributed, divergence, prediction, snapshot
 from jmoe.run.checkpoint import State
+from jmoe.run.first_step import FirstStep
 from jmoe.run.metrics import Report
 from jmoe.run.record import check_record, cpu_threads, make_record
 from jmoe.run.schedule import Schedule, Segment
@@ -44,14 +45,19 @@ class Run:
       results: Result by branch, in the order of budgets; None for a branch that is not finished.
       abstract: Abstract parameters and optimizer state, placed on the mesh.
       train_step: The compiled step of step.make_train_step.
+      first_step: Measures the time until the first step.
     """
 
-    def __init__(self, config: ConfigDict, workdir: epath.Path, mesh: jax.sharding.Mesh) -> None:
+    def __init__(
+        self, config: ConfigDict, workdir: epath.Path, mesh: jax.sharding.Mesh, first_step: FirstStep | None = None
+    ) -> None:
         """Loads the text, and prepares it if it is not in the cache.
 
         Raises:
           UserError: Config, text or workdir can't be used.
         """
+        self.first_step = first_step or FirstStep()
+        snapshot.check(config)
         self.config = config
         self.workdir = workdir
         self.mesh = mesh
@@ -230,7 +236,15 @@ class Run:
         """The segment's checkpoints; the caller closes them. The trunk's keep the steps where branches fork."""
         forks = [] if segment.decays else [other.stop for other in self.schedule.segments if not other.decays]
         remedy = divergence.remedy(self.config, self.schedule.peak)
-        return checkpoint.Checkpoints(self.workdir / segment.name / "checkpoints", forks, remedy)
+        n_newest = self.config.get("keep_newest", NEUTRAL["keep_newest"])
+        keep_every = self.config.get("keep_every", NEUTRAL["keep_every"])
+        folder = self.workdir / segment.name / "checkpoints"
+        return checkpoint.Checkpoints(folder, forks, remedy, n_newest, keep_every)
+
+    def export_snapshot(self, segment: Segment, step: int, params: PyTree[Array]) -> None:
+        """Writes the parameters after `step` steps as SEGMENT/snapshots/STEP, for transformers."""
+        record = self.record | {"step": step, "n_tokens": self.schedule.tokens_at(step)}
+        snapshot.write(self.workdir / segment.name / "snapshots" / str(step), params, self.config, record)
 
     def initial(self) -> State:
         """The state before the first step.

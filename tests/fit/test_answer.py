@@ -1,10 +1,11 @@
-"""The plan in ten lines: what they say, how wide they are, and the command that they end with."""
+"""Answers in ten lines: what they say, how wide they are, what --verbose adds, and how they end."""
 
 import json
 import re
 import shlex
 
 import fit_runs
+import numpy as np
 import pytest
 
 import fit
@@ -72,7 +73,7 @@ def options(asked):
 
 def test_what_is_saved_and_what_remains(capsys):
     """Of the dense model's FLOPs: those of training that are saved, those of serving that remain."""
-    asked = ASKED[0]
+    asked = f"{ASKED[0]} --mfu=0.4"
     dense = json.loads(printed(capsys, asked, "--json"))["dense"]
     text = " ".join(printed(capsys, asked, "--verbose").split())
     assert f"reached with {dense['flops_saved']:.0%} fewer training FLOPs than a dense model needs" in text
@@ -115,3 +116,200 @@ def test_a_law_that_does_not_say_its_runs(tmp_path, capsys):
     del record["runs"]
     (tmp_path / "law.json").write_text(json.dumps(record))
     assert "Extrapolates: not known" in printed(capsys, f"--law={path} --flops=2e11")
+
+
+# -- fit law, compare, next and speedup
+# -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with runs.csv and law.json, with draws."""
+    folder = tmp_path_factory.mktemp("fitted")
+    fit_runs.write_demo_csv(folder / "runs.csv")
+    fit.save(fit.law(folder / "runs.csv", form="joint", bootstrap=20, starts=16), folder / "law.json")
+    return folder
+
+
+@pytest.fixture
+def fitted(folder, monkeypatch):
+    """That folder, in which the test runs: its paths are as short as a user's."""
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def both_outputs(capsys, *command):
+    """What a command prints by default and with --verbose: at most ten lines, none too wide, without its warnings,
+    which are on stderr."""
+    assert command_line.run([*command]) == 0
+    short = capsys.readouterr().out
+    assert command_line.run([*command, "--verbose"]) == 0
+    long = capsys.readouterr().out
+    assert len(short.splitlines()) <= 10 < len(long.splitlines())
+    assert max(map(len, [*short.splitlines(), *long.splitlines()])) <= 120
+    assert "--verbose" in short.splitlines()[-1] and "--verbose" not in long
+    return short, long
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--starts=8 --bootstrap=20 --holdout=largest-compute:3",
+        "--starts=8 --form=joint",
+        "--starts=8 --form=chinchilla --bootstrap=8",
+        "--starts=8 --form=clark",
+    ],
+)
+def test_a_fit_is_ten_lines(fitted, capsys, flags):
+    """The first line has the form, the error and what the law says of E; no warning is lost."""
+    out = fitted / "other.json"
+    command = ["law", "--runs=runs.csv", "--out=other.json", *flags.split()]
+    assert command_line.run(command) == 0
+    printed = capsys.readouterr()
+    short, long = both_outputs(capsys, *command)
+    assert printed.out == short and sentences_of(short)[-1].startswith("written to other.json (--verbose: ")
+    record = json.loads(out.read_text())
+    first, *others = sentences_of(short)
+    assert first.startswith(f"{record['form']} law: ") and re.match(r"\S+ law: \d+\.\d\d% off on \d+", first)
+    warnings = " ".join(printed.err.split())
+    assert record["warnings"]
+    for warning in record["warnings"]:
+        assert f"warning: {warning}" in warnings and f"warning: {warning}" in " ".join(long.split())
+    assert f"objective {record['objective']:.6e}" in long and "objective" not in short
+    for name, value in record["coefficients"].items():
+        assert f"{name} {value:.6g}" in " ".join(long.split())
+    if "clark" in flags:
+        assert "It does not say which E is best" in first
+    elif "chinchilla" in flags:
+        assert "It does not read the number of experts" in first
+    else:
+        plan = fit.plan(str(out), flops=record["runs"]["ranges"]["training_flops"][1])
+        assert f"E = {plan.best.n_experts} is best at " in short.splitlines()[0]
+        for n_experts in set(plan.verdict.tied) - {plan.best.n_experts}:
+            assert re.search(rf"E = (\d+ and )*{n_experts}( and \d+)* (is|are) as good", first)
+        assert ("as good" in first) == (len(plan.verdict.tied) > 1)
+    if "choice" in record:
+        assert f"form chosen: {record['choice']['why']}" in others
+
+
+def test_a_fit_says_how_far_it_is_off_beyond_its_runs(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.dense_runs(n=90))
+    command = ["law", "--runs=runs.csv", "--out=law.json", "--starts=8", "--bootstrap=8"]
+    short, _ = both_outputs(capsys, *command)
+    record = json.loads((tmp_path / "law.json").read_text())
+    step = record["rolling"][-1]
+    (line,) = (line for line in sentences_of(short) if line.startswith("Beyond its runs: "))
+    assert f"fitted to 1/{step['factor']} of the compute, {step['rmse_log']:.2%} off" in line
+    chosen = record["choice"]["why"].partition(" ")[0]
+    assert (chosen == "chinchilla") == (record["coefficients"]["k"] == 1)
+    assert short.startswith(f"{chosen} law: ") and "It holds for dense models alone, up to " in sentences_of(short)[0]
+    assert "which form holds beyond the runs is open" in short
+
+
+def test_forms_are_compared_in_a_line(fitted, capsys):
+    """The form of least AIC; the others that are as good, or better by another measure."""
+    command = ["law", "--runs=runs.csv", "--form=joint,chinchilla,clark", "--starts=8"]
+    assert command_line.run([*command, "--verbose"]) == 0
+    long = capsys.readouterr().out
+    assert command_line.run(command) == 0
+    short = capsys.readouterr().out
+    rows = [line.split() for line in long.splitlines() if re.match(r"(joint|chinchilla|clark) +\d", line)]
+    aic = {row[0]: float(row[5]) for row in rows}
+    best = min(aic, key=lambda form: aic[form])
+    assert short.startswith(f"{best} has the least AIC of 3 forms: RMSE ") and len(short.splitlines()) <= 4
+    least_rmse = min(rows, key=lambda row: float(row[2]))[0]
+    assert (f"{least_rmse} has the least RMSE on the fitted runs" in short) == (least_rmse != best)
+    assert max(map(len, short.splitlines())) <= 120 and "--verbose" in short.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--flops=1e22 --memory_gb=80",
+        "--flops=1e20 --like=Qwen3-30B-A3B",
+        "--chips=H100:64 --hours=240 --by=time --laws=joint-moe-2025,chinchilla-2022",
+        "--flops=1e22 --laws=jmoe-bytes-2026,joint-moe-2025 --vocab_size=50257 --width_per_block=64",
+        "--flops=1e17 --memory_gb=0.15 --laws=joint-moe-2025,fine-grained-2024",
+        "--flops=1e21 --laws=chinchilla-2022,chinchilla-refit-2024",
+        "--flops=1e21 --used=2 --laws=joint-moe-2025,sparsity-2025",
+    ],
+)
+def test_a_comparison_is_ten_lines(capsys, flags):
+    """The verdict, what the laws disagree about, and each law's best; nothing that limits a law's answer is lost."""
+    short, long = both_outputs(capsys, "compare", *flags.split())
+    assert command_line.run(["compare", *flags.split(), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert command_line.run(["compare", *flags.split(), "--json", "--verbose"]) == 0
+    assert json.loads(capsys.readouterr().out) == result
+    joined = " ".join(short.split())
+    verdict = [line for line in result["conclusion"] if "prefer a mixture" in line]
+    assert short.splitlines()[0] == verdict[0] if verdict else short.startswith("By law: ")
+    assert all(line in joined for line in result["conclusion"])
+    for row in result["laws"]:
+        assert f"{row['law']} E = {row['n_experts']}, " in joined and f"\n{row['law']} " in long
+        if row["extrapolation"]:
+            assert "times beyond its data" in joined
+        assert not row["not_bounded"] or "more experts are always better" in joined
+        assert not row["not_read"] or "no column for --used=2" in joined
+        by_flops = (row.get("clock") or {}).get("by_flops", row["n_experts"])
+        assert by_flops == row["n_experts"] or f"by FLOPs E = {by_flops}" in joined
+    if any(row.get("like") for row in result["laws"]):
+        assert re.search(r"Qwen3-30B-A3B: \d of \d laws reach its loss with fewer FLOPs", joined)
+    for row in result["infeasible"]:
+        assert f"{row['law']}: not feasible: {row['why']}" in joined
+    for row in result["agreement"]:
+        assert f"{row['column']}: " in long
+
+
+@pytest.mark.parametrize("goal", ["--target_flops=1e14", "--goal=coefficients", "--goal=coefficients --coefficients=c"])
+def test_the_next_runs_are_ten_lines(fitted, capsys, goal):
+    """How many runs, their FLOPs and what they gain; what a plain grid would gain; each number of experts."""
+    command = ["next", "--law=law.json", "--runs=runs.csv", "--flops=1e12", *goal.split()]
+    short, long = both_outputs(capsys, *command)
+    assert command_line.run([*command, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    first = short.splitlines()[0]
+    count = sum(len(trunk["n_tokens"]) for trunk in result["trunks"])
+    assert re.match(rf"Train {count} runs? for \S+ FLOPs: ", first)
+    joined = " ".join(short.split())
+    for n_experts in {trunk["n_experts"] for trunk in result["trunks"]}:
+        assert f"E = {n_experts} " in joined
+    assert f"A plain grid of {result['grid']['runs']} runs for " in joined
+    expected = result["expected"]
+    if "coefficients" in expected:
+        errors = [row["standard_error"] for row in expected["coefficients"]]
+        shrunk = np.median([1 - error["after"] / error["before"] for error in errors])
+        assert f"shrink by {shrunk:.0%}" in first
+        for row in expected["coefficients"]:
+            assert f"{row['name']} ± {row['standard_error']['before']:.3g}, " in joined
+    else:
+        ends = [" to ".join(f"{end:.4f}" for end in interval) for interval in expected["loss"].values()]
+        before, after, grid = ends
+        assert f"now {before}, is then known to {after}" in first and f"would leave it at {grid}" in joined
+        assert re.search(r"E = \d lies -?\d+\.\d\d% ± \d+\.\d\d% above E = \d, the best", joined)
+    assert all(f"{trunk['flops']:.3g}  " in long for trunk in result["trunks"])
+
+
+def test_a_speedup_is_ten_lines(fitted, capsys):
+    """The factor and its interval; how far the runs lie apart, and those that do not count."""
+    command = ["speedup", "--law=law.json", "--runs=runs.csv"]
+    short, long = both_outputs(capsys, *command)
+    result = fit.speedup("law.json", "runs.csv")
+    low, high = result.interval
+    first = short.splitlines()[0]
+    assert f"needs {result.factor:.2f} times the compute of these 36 runs ({low:.2f} to {high:.2f})" in first
+    assert f"{result}\n" == short and len(long.splitlines()) > len(result.runs)
+    assert str(fit.speedup("law.json", "runs.csv", verbose=True)) + "\n" == long
+    factors = [row.factor for row in result.runs]
+    line = " ".join(short.split())
+    assert f"The runs lie apart: {min(factors):.2f} " in line and f" to {max(factors):.2f} (" in line
+
+
+def test_runs_whose_losses_a_law_does_not_reach_are_counted():
+    """A loss below the floor of the law, which no compute reaches."""
+    runs = dict(n_active=[1e9, 2e9, 3e9], n_tokens=[2e10] * 3, n_experts=[1] * 3, loss=[2.4, 2.3, 0.5])
+    result = fit.speedup("joint-moe-2025", runs)
+    assert [row.factor is None for row in result.runs] == [False, False, True]
+    assert "1 of 3 runs do not count: the law reaches no such loss" in str(result)
+    assert result._repr_html_().count("do not count") == 1

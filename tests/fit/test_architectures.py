@@ -308,7 +308,7 @@ def test_what_a_law_has_no_column_for_is_said(capsys):
         asked="--used=2", form="joint", own="used 1", columns="n_active, n_tokens, n_experts"
     )
     assert plan["buildable"]["top_k"] == (2 if plan["best"]["n_experts"] > 1 else 1)
-    assert command_line.run(["compare", "--flops=1e21", "--used=2", "--laws=joint-moe-2025"]) == 0
+    assert command_line.run(["compare", "--flops=1e21", "--used=2", "--laws=joint-moe-2025", "--verbose"]) == 0
     assert "--used=2: the joint law has no column for that" in capsys.readouterr().out
 
 

@@ -141,14 +141,16 @@ def test_one_sentence_says_where_clock_and_flops_differ(capsys):
     low, middle, high = found["clock"]["ratio"]
     assert low < middle < high < 1
     assert f"{by_flops} train at {middle:.2f} ({low:.2f} to {high:.2f}) times the speed of {by_time}" in told
-    assert "Speed on these chips (modelled" in told
+    assert command_line.run(["plan", *flags, "--verbose"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "speed on these chips (modelled" in told
     assert told.count("tokens/s (") == len(found["optima"])
 
 
 def test_nothing_is_said_where_they_agree(capsys):
     found = plan(capsys, "--chips=H100:64", "--hours=240", "--experts=8")
     assert found["clock"]["by_flops"] == 8
-    assert command_line.run(["plan", f"--law={LAW}", "--chips=H100:64", "--hours=240", "--experts=8", "--by=time"]) == 0
+    assert command_line.run(["plan", f"--law={LAW}", "--chips=H100:64", "--hours=240", "--experts=8"]) == 0
     assert "By FLOPs" not in capsys.readouterr().out
 
 
@@ -174,7 +176,9 @@ def test_experts_that_the_law_counts_as_no_whole_number():
 def test_from_python():
     found = fit.plan(LAW, chips="H100:64", hours=240, by="time", experts=[1, 8])
     assert found.clock["label"] == "modelled"
-    by_flops = fit.plan(LAW, chips="H100:64", hours=240, experts=[1, 8])
+    assert fit.plan(LAW, chips="H100:64", hours=240, experts=[1, 8]).best == found.best  # the default
+    by_flops = fit.plan(LAW, chips="H100:64", hours=240, by="flops", experts=[1, 8])
+    assert by_flops.best == fit.plan(LAW, chips="H100:64", hours=240, mfu=0.4, experts=[1, 8]).best
     assert found.best["training_flops"] < by_flops.best["training_flops"]
     assert by_flops.clock is None and "clock" not in by_flops
 
@@ -193,7 +197,7 @@ def test_compared_laws_answer_as_their_plans(capsys):
     assert joint["dense"]["hours_ratio"] == pytest.approx(1 / (1 - planned.dense["hours_saved"]), rel=1e-9)
     assert "flops_ratio" not in joint["dense"]
     # finer experts are slower: by the clock the split is not the finest, which FLOPs prefer
-    (by_flops,) = fit.compare(["fine-grained-2024"], chips="H100:16", hours=100).laws
+    (by_flops,) = fit.compare(["fine-grained-2024"], chips="H100:16", hours=100, by="flops").laws
     assert 1 < fine["split"] < by_flops["split"]
     assert fine["n_tokens"] == pytest.approx(fine["speed"]["tokens_per_second"][1] * 360_000, rel=1e-9)
     told = " ".join(str(found).split())
@@ -260,7 +264,7 @@ def test_tables_of_speeds_that_do_not_serve(rows, said, capsys, tmp_path):
     [
         (["--chips=H100:8"], "--by=time needs --hours"),
         (["--flops=1e20"], "--by=time needs --chips"),
-        (["--flops=1e20", "--by=flops", "--speeds=x.csv"], "--speeds needs --by=time"),
+        (["--flops=1e20", "--by=flops", "--speeds=x.csv"], sentences.SPEEDS_NEED_TIME),
         (["--chips=H100:8", "--hours=1", "--mfu=0.3"], sentences.TIME_OR_MFU),
         (["--chips=H100:8", "--hours=1", "--shape=paper"], "leave --shape out"),
         (["--chips=H100:8", "--hours=1", "--target_loss=3"], "--target_loss asks for the budget"),

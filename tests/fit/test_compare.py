@@ -146,7 +146,7 @@ def run(*arguments):
 
 
 def test_text(capsys):
-    assert run("--flops=1e20") == 0
+    assert run("--flops=1e20", "--verbose") == 0
     text = " ".join(capsys.readouterr().out.split())
     for words in (
         "Losses are not set against each other",

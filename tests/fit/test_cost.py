@@ -151,9 +151,10 @@ def test_a_model_is_served_on_chips_that_hold_it(capsys):
     """Without --memory_gb nothing else keeps a plan to what the devices hold."""
     found = plan(capsys, "--flops=1e25", "--chips=H100:4096", "--devices=2")
     for row in found["optima"]:
-        chips, served = row["cost"]["serving_chips"], row["cost"]["tokens_per_second"]
-        assert chips == max(2, math.ceil(row["memory_bytes"] / (80 * 2**30)))
-        assert served["among_many"] == pytest.approx(chips * 3350e9 / row["memory_bytes"], rel=0.05)
+        chips, serving = row["cost"]["serving_chips"], row["cost"]["serving"]
+        assert chips == serving["chips"] == max(2, math.ceil(row["memory_bytes"] / (80 * 2**30)))
+        many = serving["decoding"][-1]
+        assert many["batch"] == 64 and many["read_bytes"] <= row["memory_bytes"]
     assert max(row["cost"]["serving_chips"] for row in found["optima"]) > 10
 
 
@@ -244,8 +245,9 @@ def test_a_step_of_the_buildable_model(capsys):
         assert fits or 65_536 % step["microbatch_tokens"] == 0
 
 
-def test_speed_is_bandwidth_over_what_a_token_reads(capsys):
-    """4 bytes an element of the cache, 1 a weight; embedding rows are looked up, the head is read."""
+def test_speed_is_bandwidth_over_what_a_batch_reads(capsys):
+    """4 bytes an element of the cache, 1 a weight; embedding rows are looked up, the head is read. Half of 3,350 GB/s
+    is reached."""
     flags = ["--kv_tokens=4096", "--bytes_per_kv_element=4", "--bytes_per_parameter=1", "--devices=2"]
     found = plan(capsys, "--flops=1e21", "--chips=H100:8", *flags)
     for row in found["optima"]:
@@ -255,8 +257,13 @@ def test_speed_is_bandwidth_over_what_a_token_reads(capsys):
         def weights(experts, d=d):
             return d * 50257 + (4 + 9 * experts) * d**3 / 64
 
-        speed = {"alone": 2 * 3350e9 / (weights(1) + cache), "among_many": 2 * 3350e9 / (weights(e) + cache)}
-        assert row["cost"]["tokens_per_second"] == pytest.approx(speed, rel=1e-9)
+        touched = e * (1 - (1 - 1 / e) ** 64)
+        alone, many = row["cost"]["serving"]["decoding"]
+        assert (alone["batch"], many["batch"]) == (1, 64)
+        assert alone["decode_tokens_per_second"] == pytest.approx(3350e9 / (weights(1) + cache), rel=1e-9)
+        assert many["experts_touched"] == pytest.approx(touched, rel=1e-9)
+        assert many["decode_tokens_per_second"] == pytest.approx(64 * 3350e9 / (weights(touched) + cache), rel=1e-9)
+        assert alone["limited_by"] == many["limited_by"] == "bandwidth"
 
 
 @pytest.mark.parametrize(

@@ -73,10 +73,15 @@ def test_a_column_whose_term_is_held_need_not_vary():
         fit.law(table, form="joint", fix={name: data[name] for name in ("b", "beta", "omega")})
 
 
+def printed(capsys):
+    """What a command printed, without its line breaks."""
+    return " ".join(capsys.readouterr().out.split())
+
+
 def test_fix_reaches_errors_profile_and_draws(tmp_path, capsys):
     path = fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.sweep_runs())
     record = fit_law(tmp_path, path, "--fix=E_max=60,c=0.8", "--bootstrap=10", "--starts=32")
-    said = capsys.readouterr().out
+    said = printed(capsys)
     assert record["settings"]["fix"] == {"E_max": 60, "c": 0.8} and "E_max 60 (fixed)" in said
     assert list(record["profile"]) == ["E_start"]
     draws = dict(zip(FORMS["joint"].names, np.array(record["bootstrap"]["draws"]).T, strict=True))
@@ -112,7 +117,7 @@ def test_rolling_holdout_predicts_larger_runs_from_smaller(tmp_path, capsys):
     record = fit_law(tmp_path, path, "--form=chinchilla", "--holdout=compute:rolling", "--starts=16", "--bootstrap=8")
     steps, flops = record["rolling"], 6 * runs.n_active * runs.n_tokens
     assert [step["factor"] for step in steps] == list(rolling.FACTORS) and record["held_out"] is None
-    assert capsys.readouterr().out.count("rolling hold-out, 1/") == len(steps)
+    assert printed(capsys).count("rolling hold-out, 1/") == len(steps)
     for step in steps:
         assert step["fitted"] == np.sum(flops <= flops.max() / step["factor"]) == 90 - step["runs"]
         assert 0.5 < step["holds"] <= 1 and 0.002 < step["scatter"] < 0.005  # the form is right, the noise 0.3%
@@ -169,7 +174,7 @@ def test_large_runs_below_the_law_are_told_wherever_it_is_used_beyond_them(tmp_p
     path = fit_runs.write_csv(tmp_path / "runs.csv", runs)
     said = fit_law(tmp_path, path, "--form=chinchilla", "--starts=16", "--bootstrap=8")["warning"]
     assert re.match(r"the \d+ runs of the last two doublings of \w+ lie \d\.\d\d% below this law on average", said)
-    assert f"warning: {said}" in capsys.readouterr().out
+    assert f"warning: {said}" in printed(capsys)
     law = f"--law={tmp_path}/law.json"
     for command in ("plan --flops=1e23", "predict --n_active=1e11 --n_tokens=1e12"):
         assert command_line.run([*command.split(), law]) == 0
@@ -192,7 +197,7 @@ def test_the_worst_run_is_named(tmp_path, capsys):
     assert worst["predicted"] == pytest.approx(worst["measured"] / 1.2, rel=0.02)
     out = record["held_out"]["worst"]
     assert out["row"] in (2 + np.argsort(-runs.n_active * runs.n_tokens)[:3])
-    said = capsys.readouterr().out
+    said = printed(capsys)
     assert f"the worst is row 19, jobs/17/branch-1: predicted {worst['predicted']:.4f}, measured" in said
 
 
@@ -221,9 +226,8 @@ def test_a_dense_law_of_mixtures_is_told(tmp_path, capsys):
     runs = fit_runs.sweep_runs()
     path = fit_runs.write_csv(tmp_path / "runs.csv", runs)
     record = fit_law(tmp_path, path, "--form=chinchilla", "--starts=16")
-    assert (
-        "27 of the 36 runs are mixtures (n_experts 1, 2, 4, 8): the chinchilla law knows no experts"
-        in capsys.readouterr().out
+    assert "27 of the 36 runs are mixtures (n_experts 1, 2, 4, 8): the chinchilla law knows no experts" in printed(
+        capsys
     )
     assert any("are mixtures" in w for w in record["warnings"])
     path = fit_runs.write_csv(tmp_path / "eight.csv", subset(runs, runs.n_experts == 8))
@@ -242,7 +246,7 @@ def test_many_runs_are_judged_by_a_sample_and_it_is_said(tmp_path, capsys):
     for n in (600, 5000):
         path = fit_runs.write_csv(tmp_path / "runs.csv", dense_runs(n, seed=1))
         record = fit_law(tmp_path, path, "--form=chinchilla", "--starts=16", "--bootstrap=40")
-        said = capsys.readouterr().out
+        said = printed(capsys)
         assert (
             ("sample" in record)
             == ("intervals and warnings from a random sample of 2,048 of the 5,000" in said)
@@ -265,10 +269,10 @@ def test_small_sweeps_fit_with_default_flags(tmp_path, capsys, seed):
     path = fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.sweep_runs(widths, budgets, noise=0.01, seed=seed))
     record = fit_law(tmp_path, path)
     assert 1e-9 < record["settings"]["weight_decay"] < 3e-6  # a tenth or a hundredth where it would cost more than 1%
-    out, starts = capsys.readouterr().out, record["starts"]
+    out, starts = printed(capsys), record["starts"]
     assert "a hundredth of the runs' variance, the default for so few runs" in out
     # of the default 128 starts all but the best are left where they fall behind, whatever they would have found
-    said = "; starts followed to their end: {followed} of {tried}, {within_1_percent} of them to within 1% of it\n"
+    said = "; starts followed to their end: {followed} of {tried}, {within_1_percent} of them to within 1% of it "
     assert said.format(**starts) in out and starts["tried"] == 128 > starts["followed"] >= starts["within_1_percent"]
     assert record["fitted"]["mean_relative_error"] < 0.015
     planned = command_line.run(["plan", f"--law={tmp_path}/law.json", "--flops=1e12", "--experts=1,2,4,8"])
@@ -287,7 +291,7 @@ def test_the_default_decay_does_not_bend_what_is_known_exactly(tmp_path):
 def test_no_decay_can_still_be_asked_for(tmp_path, capsys):
     path = fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.sweep_runs((16, 32), seed=3))
     record = fit_law(tmp_path, path, "--weight_decay=0", "--starts=32")
-    assert record["settings"]["weight_decay"] == 0 and "weight decay" not in capsys.readouterr().out
+    assert record["settings"]["weight_decay"] == 0 and "weight decay" not in printed(capsys)
 
 
 # -- runs on both sides of a transition

@@ -171,7 +171,7 @@ def test_a_sweep_takes_the_runs(capsys, law):
 def test_in_words(capsys, law):
     _, path, runs = law
     command = ["next", f"--law={path}", f"--runs={runs}", f"--flops={BUDGET}", f"--target_flops={TARGET}"]
-    assert command_line.run(command) == 0
+    assert command_line.run([*command, "--verbose"]) == 0
     message = capsys.readouterr().out
     assert re.search(r"\d+ runs on \d+ trunks: \S+ of 5e\+12 FLOPs; sharing trunks saves \d+%", message)
     assert "at 1e+14 FLOPs" in message and "or a plain grid" in message and re.search(r"E = \d above E = \d", message)

@@ -68,6 +68,7 @@ def planner(browser, folder):
 def wishes(law, count, seed):
     """Drawn states of the hash for a law: budgets over seven decades, with and without each of the other limits."""
     rng = random.Random(seed)
+    of_serving = random.Random(seed + 1)
     middle = 2e12 if law.endswith(".json") or law == "jmoe-bytes-2026" else 1e21
     size = math.sqrt(middle / 120)
 
@@ -96,6 +97,9 @@ def wishes(law, count, seed):
             state["like"] = rng.choice(["DeepSeek-V3", "Qwen3-30B-A3B", "Llama-3.1-8B"])
         if rng.random() < 0.2:
             state |= dict(vocab_size="32000", width_per_block="128")
+        if of_serving.random() < 0.4:  # around what a chip decodes with a model of that size
+            times = math.exp(of_serving.uniform(math.log(0.003), math.log(10)))
+            state["serve_tokens_per_second"] = f"{times * int(state.get('sequences', 1)) * 8e11 / size:.6g}"
         yield state
 
 
@@ -109,6 +113,8 @@ def test_the_page_computes_what_the_command_line_does(planner, folder, capsys, l
         if planner.tab.locator("#results").is_hidden():
             flags = {k: v for k, v in state.items() if v and k not in ("context", "sequences", "chip", "chips")}
             flags["chips"] = f"{state['chip']}:{state['chips']}"
+            if "serve_tokens_per_second" in state:
+                flags["serve_batch"] = state.get("sequences", "1")
             kv_tokens = int(state["context"]) * int(state.get("sequences", 1))
             command = "python -m fit plan " + " ".join(f"--{k}={v}" for k, v in flags.items())
             assert typed(f"{command} --kv_tokens={kv_tokens}", capsys) == ("", planner.text("refusal")), state
@@ -196,6 +202,8 @@ INFEASIBLE = {
     "flops=": "nothing bounds the plan",
     "flops=&memory_gb=1&max_tokens=1e9&inference_tokens=1e9": sentences.NO_BUDGET_TO_SHARE,
     "max_tokens=0.5": "expected at least 1 token",
+    "serve_tokens_per_second=1e18": "--serve_tokens_per_second=1e+18 cannot be met: the smallest model",
+    "serve_tokens_per_second=-1": "--serve_tokens_per_second=-1: expected a positive number",
     "experts=0.5": "expected whole numbers",
     "experts=two": "expected positive numbers",
     "law=chinchilla-2022&experts=1,8": "is a law of dense models",
@@ -208,6 +216,8 @@ def test_an_infeasible_wish_gets_the_command_lines_sentence(planner, folder, cap
     planner.open(**state)
     given = {"law": f"{folder}/law.json", "flops": "2e12"} | state
     given["chips"] = "H100:512" if given["law"] == "chinchilla-2022" else "H100:1"  # the page has always some
+    if "serve_tokens_per_second" in given:
+        given["serve_batch"] = "1"  # the page decodes its sequences at once
     flags = " ".join(f"--{name}={value}" for name, value in given.items() if value)
     assert planner.tab.locator("#results").is_hidden()
     assert typed(f"python -m fit plan {flags}", capsys) == ("", planner.text("refusal"))
@@ -253,6 +263,32 @@ def test_hours_are_a_budget(planner):
     assert float(planner.tab.input_value("#hours")) == pytest.approx(1e22 / flops * 100, rel=1e-3)
     planner.fill(chips="128")  # the FLOPs were typed last: they stay
     assert "--flops=1e22" in planner.text("command")
+
+
+def test_how_fast_chips_serve(planner, capsys):
+    """Each batch by its number, in the table and as the command has it; a speed that is required bounds the size."""
+    state = dict(law="joint-moe-2025", chip="H100", chips="512", flops="1e22", memory_gb="", context="4096")
+    planner.open(**state, sequences="8")
+    heads = planner.tab.locator("#cost-table th").all_text_contents()
+    assert [head for head in heads if "batch" in head] == [f"decodes tokens/s, batch {n}" for n in (1, 8, 64)]
+    assert "among many" not in planner.text("cost-table") and "(modelled)" in planner.text("cost-note")
+    assert "--serve_batch=8" in planner.text("command")
+    free = json.loads(planner.text("json"))["best"]
+    planner.fill(serve_tokens_per_second="2K")
+    assert "--serve_tokens_per_second=2000 --serve_batch=8" in planner.text("command")
+    page, line = (json.loads(text) for text in (planner.text("json"), typed_json(planner, capsys)))
+    assert_same(page, line)
+    best = page["best"]
+    assert best["size_bound"] == "serving" and best["n_active"] < free["n_active"]
+    speeds = {row["batch"]: row["decode_tokens_per_second"] for row in best["cost"]["serving"]["decoding"]}
+    assert speeds[8] == pytest.approx(2000, rel=1e-6)
+    planner.fill(chips="")
+    assert planner.text("refusal") == "--serve_tokens_per_second needs --chips"
+
+
+def typed_json(planner, capsys):
+    """What the page's command prints, as JSON."""
+    return typed(f"{planner.text('command')} --json", capsys)[0]
 
 
 def test_peaks_are_those_that_a_sweep_is_priced_with():

@@ -1,16 +1,21 @@
 """fit from Python: the same numbers as the command line's, from files and frames."""
 
 import html
+import importlib.util
+import inspect
 import json
 import math
 import os
 import pathlib
 import re
+import rlcompleter
 import shutil
 import subprocess
 import sys
 
 import fit_runs
+import notebook
+import numpy as np
 import pytest
 
 import fit
@@ -303,6 +308,152 @@ def test_a_page_is_written(law, runs, tmp_path):
     assert fit.page(law, runs, tmp_path / "page.html") == str(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "the fitted law" in page and "joint-moe-2025" in page
+
+
+def shown(source, **names):
+    """What a notebook shows of a cell's last value: {format: content}."""
+    return notebook.run_cell(source, {"fit": fit, **names}, 1)[-1]["data"]
+
+
+def test_a_law_is_a_picture_in_a_notebook(law, runs):
+    """A curve at each number of experts: the least loss over all sizes; a point for each run, hollow if held out."""
+    drawn = shown("figure = fit.plot(law, runs)\nfigure", law=law, runs=runs)
+    assert drawn["image/png"].startswith("iVBORw0KGgo")
+    figure = fit.plot(law, runs)
+    (axis,) = figure.axes
+    assert (axis.get_xlabel(), axis.get_ylabel()) == ("training FLOPs", "loss (nats per token)")
+    table = fit.read(runs)
+    columns = {name: table.numbers(name) for name in ("n_active", "n_tokens", "n_experts", "loss")}
+    points = [line for line in axis.lines if line.get_linestyle() == "None"]
+    x, y = (np.concatenate([getattr(line, f"get_{name}data")() for line in points]) for name in "xy")
+    expected = sorted(zip(6 * columns["n_active"] * columns["n_tokens"], columns["loss"], strict=True))
+    np.testing.assert_allclose(sorted(zip(x, y, strict=True)), expected)
+    hollow = [line for line in points if line.get_markerfacecolor() == "white"]
+    assert sum(len(line.get_xdata()) for line in hollow) == 5
+    solid = [line for line in axis.lines if line.get_linestyle() == "-"]
+    for e, line in zip(sorted(set(columns["n_experts"])), solid, strict=True):
+        flops, loss = line.get_xdata(), np.asarray(line.get_ydata(), float)
+        i = np.flatnonzero(np.isfinite(loss))[-1]
+        size = np.geomspace(1e2, 1e8, 200_000)
+        by_hand = law.loss(law.coefficients, dict(n_active=size, n_tokens=flops[i] / (6 * size), n_experts=e)).min()
+        assert loss[i] == pytest.approx(by_hand, rel=1e-6)
+
+
+def test_a_picture_is_of_the_paper_if_asked(law, runs, tmp_path):
+    assert len(fit.plot(law, runs, figure="5").axes) > 2
+    assert len(fit.plot("joint-moe-2025", figure="2a", flops=[1e20, 1e21], experts=[1, 8]).axes) == 2
+    out = tmp_path / "compute.svg"
+    assert command_line.run(["plot", "--law=joint-moe-2025", "--figure=compute", f"--out={out}"]) == 0
+    assert "training FLOPs" in out.read_text() or out.stat().st_size > 10_000
+    with pytest.raises(fit.UserError, match="^figure='9': expected one of compute, 1a"):
+        fit.plot(law, figure="9")
+    with pytest.raises(fit.UserError, match="clark-2022-rl: the clark law knows no n_tokens"):
+        fit.plot("clark-2022-rl")
+
+
+def test_a_report_is_written_and_shown_in_a_notebook(tmp_path):
+    report = fit.report("chinchilla-2022", out=tmp_path / "report.html")
+    assert report == str(tmp_path / "report.html")
+    flags = ["--law=chinchilla-2022", f"--out={tmp_path / 'again.html'}"]
+    assert command_line.run(["report", *flags]) == 0
+    written = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert written == (tmp_path / "again.html").read_text(encoding="utf-8")
+    (frame,) = re.findall(r'<iframe srcdoc="([^"]*)" width="100%" height="800"></iframe>', report._repr_html_())
+    assert html.unescape(frame) == written
+    with pytest.raises(fit.UserError, match="cannot be written"):
+        fit.report("chinchilla-2022", out=tmp_path / "none" / "report.html")
+
+
+def test_a_page_in_a_notebook_plans(law, runs, tmp_path, browser):
+    """Within a frame, as a notebook shows it: typed FLOPs change the answer, and nothing fails."""
+    cell = "".join(shown("fit.page(law, runs, out)", law=law, runs=runs, out=tmp_path / "page.html")["text/html"])
+    assert cell.startswith("<iframe srcdoc=")
+    tab = browser.new_page()
+    errors = []
+    tab.on("pageerror", lambda error: errors.append(error))
+    tab.set_content(cell)
+    frame = tab.frame_locator("iframe")
+    before = frame.locator("#answer").inner_text()
+    frame.locator("#flops").fill("3e11")
+    frame.locator("#flops").press("Enter")
+    tab.wait_for_function(
+        "before => document.querySelector('iframe').contentDocument.querySelector('#answer').innerText !== before",
+        arg=before,
+    )
+    plan = fit.plan(law, flops=3e11, shape="paper")
+    assert f"{plan.best.n_experts} experts" in frame.locator("#answer").inner_text()
+    assert errors == []
+    tab.close()
+
+
+class Prompt:
+    """A prompt that completes names: IPython's where that is installed, else Python's own."""
+
+    def __init__(self, **names):
+        self.names = names
+
+    def complete(self, typed):
+        """The names that go on from what is typed."""
+        if importlib.util.find_spec("IPython"):
+            from IPython.core.completer import Completer
+
+            matches = Completer(namespace=self.names).attr_matches(typed)
+        else:
+            matches = rlcompleter.Completer(self.names).attr_matches(typed)
+        return sorted({match.rstrip("()").rpartition(".")[2] for match in matches})
+
+    def only(self, typed):
+        """The one name that goes on from what is typed, as the tabulator writes it out."""
+        (name,) = self.complete(typed)
+        return name
+
+    def keyword(self, function, typed):
+        """The one argument of a function that goes on from what is typed."""
+        (name,) = (name for name in inspect.signature(function).parameters if name.startswith(typed))
+        return name
+
+
+def test_a_person_with_a_table_gets_to_a_plan_by_completion_and_docstrings_alone(tmp_path):
+    """The session of a person who has a table with columns of their own, and has read nothing of fit."""
+    path = tmp_path / "table.csv"
+    fit_runs.write_demo_csv(path)
+    header, *rows = path.read_text().splitlines()
+    theirs = header.replace("n_active", "params").replace("n_tokens", "tokens").replace("loss", "val_loss")
+    path.write_text("\n".join([theirs, *rows]))
+    prompt = Prompt(fit=fit)
+
+    # In [1]: fit.<tab>  shows functions alone; each one's docstring says in a line what it does
+    names = [name for name in prompt.complete("fit.") if not name.startswith("_") and name != "UserError"]
+    does = {name: inspect.getdoc(getattr(fit, name)).splitlines()[0] for name in names}
+    assert [name for name, line in does.items() if "a table of runs" in line and line.startswith("Reads")] == ["read"]
+    assert [name for name, line in does.items() if line.startswith("Fits a law to runs")] == ["law"]
+    assert [name for name, line in does.items() if line.startswith("Plans the best model")] == ["plan"]
+
+    # In [2]: fit.law?  and  fit.read?  say the columns, and how to name one's own
+    reader = getattr(fit, prompt.only("fit.rea"))
+    fitter = getattr(fit, prompt.only("fit.la"))
+    (wanted,) = re.findall(r"runs: What `fit.read` takes, with (.*?) in nats", inspect.getdoc(fitter))
+    assert re.findall(r"\w+", wanted) == ["n_active", "n_tokens", "n_experts", "and", "loss"]
+    assert "{our name: the table's name}" in inspect.getdoc(reader)
+
+    # In [3]: runs = fit.read("table.csv", columns={...}); law = fit.law(runs)
+    columns = {prompt.keyword(reader, "col"): dict(n_active="params", n_tokens="tokens", loss="val_loss")}
+    prompt.names["runs"] = reader(path, **columns)
+    prompt.names["law"] = fitter(prompt.names["runs"], **{prompt.keyword(fitter, "sta"): 8})
+    assert {"predict", "coefficients", "record"} <= set(prompt.complete("law."))
+
+    # In [4]: plan = fit.plan(law, fl<tab>
+    planner = getattr(fit, prompt.only("fit.plan"))
+    budget = prompt.keyword(planner, "fl")
+    assert f"{budget}: Budget in FLOPs of training" in inspect.getdoc(planner)
+    plan = prompt.names["plan"] = planner(prompt.names["law"], **{budget: "1e12"})
+
+    # In [5]: plan.<tab>, plan.best.<tab>
+    assert {"best", "buildable", "optima", "warnings", "to_frame"} <= set(prompt.complete("plan."))
+    assert {"n_active", "n_experts", "n_tokens"} <= set(prompt.complete("plan.best.n_"))
+    best = min(plan.optima, key=lambda row: row.loss)
+    assert plan.best is best and str(plan).startswith("Train a ") and plan.buildable.n_blocks > 0
+    assert 6 * best.n_active * best.n_tokens == pytest.approx(1e12)
 
 
 def test_a_surface_names_what_a_table_lacks(runs):

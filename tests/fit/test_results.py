@@ -19,8 +19,10 @@ from fit.equal_flops.surfaces import SurfaceOptions
 from fit.fitted_law.forecast import PredictOptions
 from fit.fitting.options import FitOptions
 from fit.next_runs.options import NextOptions
-from fit.planning.options import BudgetOptions, PlanOptions
+from fit.paper.plot_options import PlotOptions
+from fit.planning.options import BudgetOptions, PlanOptions, ShapeOptions
 from fit.results import Record, Result
+from fit.task_maps.options import TaskOptions
 
 LAW = "joint-moe-2025"
 OPTIONS = {
@@ -30,9 +32,12 @@ OPTIONS = {
     "compare": BudgetOptions,
     "next": NextOptions,
     "surface": SurfaceOptions,
+    "tasks": TaskOptions,
     "holistic": HolisticOptions,
+    "plot": PlotOptions,
+    "report": ShapeOptions,
 }
-NO_OPTIONS = {"runs", "laws", "quiet", "width_runs", "rank", "refit"}  # arguments that no field stands for
+NO_OPTIONS = {"runs", "laws", "quiet", "width_runs", "rank", "refit", "out"}  # arguments that no field stands for
 
 
 @pytest.fixture(scope="module")

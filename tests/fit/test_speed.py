@@ -1,12 +1,16 @@
 """How fast models train: counts by hand, what must make a step slower, calibration, and where each figure is from."""
 
+import csv
 import dataclasses
 import datetime
+import json
 import math
 
+import helpers
 import numpy as np
 import pytest
 
+from benchmarks import speeds
 from benchmarks import step_time as compiled_steps
 from fit.errors import UserError
 from fit.planning import speed, step_time
@@ -117,8 +121,8 @@ def test_each_row_can_be_traced():
     seen = set()
     for run in runs:
         row = run.row
-        assert row["source"].startswith("github.com/") and row["place"] and row["software"]
-        assert row["date"] <= "2026-11-25"
+        assert row["source"].startswith(("github.com/", speeds.OURS)) and row["place"] and row["software"]
+        assert row["date"] <= "2026-11-26"
         datetime.date.fromisoformat((row["date"] + "-01")[:10])
         # a speed as it was published
         assert row["tokens_per_second_per_chip"] or row["mfu_percent"] or row["step_seconds"]
@@ -261,3 +265,18 @@ def test_the_speed_of_a_plan():
     assert result.hours == pytest.approx((1e9 / high / 3600, 1e9 / median / 3600, 1e9 / low / 3600))
     assert result.mfu[1] == pytest.approx(median * MIXTURE.flops_per_token(1024) / (8 * 989e12))
     assert all(math.isfinite(value) for value in result.hours)
+
+
+def test_our_own_steps_are_rows_of_the_table():
+    """As results/accelerators/ has them, beside the table of speeds that the same run wrote for `fit plan --speeds`."""
+    folder = helpers.ROOT / "results" / "accelerators"
+    rows = speeds.own_rows(json.loads((folder / "H200.json").read_text()), "ours")
+    with open(folder / "H200_speeds.csv", newline="") as file:
+        own_speeds = {(row["n_experts"], row["top_k"]): float(row["tokens_per_second"]) for row in csv.DictReader(file)}
+    with_capacity = [row for row in rows if row.get("routing") != "dropless"]
+    assert len(with_capacity) == len(own_speeds) >= 4 and len(rows) > len(with_capacity)
+    for row in with_capacity:
+        key = (str(row["n_experts"]), str(row["n_experts_per_token"]))
+        assert row["tokens_per_second_per_chip"] == pytest.approx(own_speeds[key], rel=0.03)
+        assert row["chip"] == "H200" and row["sequence"] * row["microbatch_rows"] == row["batch_tokens"] == 65_536
+    assert {run.chip for run in speed.read() if run.source.startswith(speeds.OURS)} == {"H200"}

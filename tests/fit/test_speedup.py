@@ -51,7 +51,7 @@ def test_intervals_have_the_draws_and_the_noise_of_runs(tmp_path, capsys):
     assert np.ptp(alone) / np.ptp(together) == pytest.approx(3, rel=0.25)
     assert "whether that grows or falls with compute is open" in result["answer"]
     assert command_line.run(flags) == 0
-    assert "times the compute of these 9 runs (1." in capsys.readouterr().out
+    assert "times the compute of these 9 runs (1." in " ".join(capsys.readouterr().out.split())
 
 
 def test_hours_count_how_fast_the_runs_train(tmp_path, capsys):
@@ -71,7 +71,7 @@ def test_hours_count_how_fast_the_runs_train(tmp_path, capsys):
     path.write_text("\n".join([",".join(columns), *rows]))
     flags = ["speedup", "--law=joint-moe-2025", f"--runs={path}"]
     assert command_line.run([*flags, "--by=time"]) == 0
-    assert "times the hours of these" in capsys.readouterr().out
+    assert "times the hours of these" in " ".join(capsys.readouterr().out.split())
     path.write_text("\n".join([",".join(list(columns)[:-1]), *(row.rpartition(",")[0] for row in rows)]))
     assert command_line.run([*flags, "--by=time"]) == 2
     assert "law_tokens_per_second" in capsys.readouterr().err

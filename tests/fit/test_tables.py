@@ -394,7 +394,7 @@ def test_a_large_table_is_fitted_and_drawn_within_two_gigabytes(tmp_path):
             )
         )
     law = tmp_path / "law.json"
-    said, peak = run_with_peak("law", f"--runs={path}", f"--out={law}", "--starts=16")
+    said, peak = run_with_peak("law", f"--runs={path}", f"--out={law}", "--starts=16", "--verbose")
     assert "a random sample of 2,048 of the 30,000 fitted runs" in said
     assert peak < 2e6
     _, peak = run_with_peak("next", f"--law={law}", f"--runs={path}", "--flops=1e20", "--target_flops=1e23")

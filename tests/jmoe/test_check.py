@@ -46,6 +46,10 @@ WRONG = {
     "chip.flops": -1.0,
     "n_tokens": (2.5,),
     "eval_every": -1,
+    "checkpoint_minutes": -1.0,
+    "keep_newest": 0,
+    "keep_every": -1,
+    "snapshot_every": -1,
     "data.validation_sets": "books",
     "data.mixture": (("a.txt", 1.0), ("a.txt", 2.0)),
     "model.top_k": 0,
@@ -261,6 +265,7 @@ def test_neutral_fields_are_in_no_record_and_no_job_name():
     config = quickstart.get_config()
     old = json.loads(config.to_json())
     del old["microbatch_tokens"], old["chip"], old["data"]["max_epochs"], old["data"]["on_bad_document"]
+    del old["checkpoint_minutes"], old["keep_newest"], old["keep_every"], old["snapshot_every"]
     del old["eval_every"], old["wandb"], old["data"]["validation_sets"], old["data"]["mixture"]
     del old["model"]["final_norm"], old["optimizer"]["bias_rate"], old["optimizer"]["name"]
     del old["optimizer"]["lr_law"]["n_tokens"], old["optimizer"]["lr_law"]["batch_tokens"]

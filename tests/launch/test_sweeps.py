@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 from etils import epath
 
+import fit
 from configs.sweeps import joint_moe, lr_grid, lr_halving, memory_matched, quickstart
 from fit.data.table import Table, write
+from fit.planning import plan_config
 from launch import jobs as jobs_lib
+from launch import prices
 
 DATA = pathlib.Path(__file__).parents[1] / "data"
 
@@ -83,6 +86,37 @@ def test_dry_run_prices_a_sweep():
     start = ("launch.sweep", "--sweep=configs/sweeps/quickstart.py", "--workdir=nowhere", "--dry_run")
     assert "needs --accelerator" in helpers.fails(*start, "--dollars_per_hour=2")
     assert "none of A100, H100" in helpers.fails(*start, "--accelerator=H1000")
+
+
+def test_a_dry_run_takes_the_hours_of_the_plan_by_the_clock(tmp_path):
+    """The plan and the dry run of its config count the same step, so that both say the same hours."""
+    hours = 50.0
+    plan = fit.plan("joint-moe-2025", chips="H100:16", hours=hours, by="time", experts=[8])
+    path = tmp_path / "planned.py"
+    path.write_text(plan_config.source(fit.load("joint-moe-2025"), plan, None))
+    start = ("launch.sweep", f"--sweep={path}", f"--workdir={tmp_path}/run", "--dry_run", "--text_elsewhere")
+    done = helpers.run(*start, "--accelerator=H100:2x8", "--dollars_per_hour=2")
+    assert done.returncode == 0, done.stderr
+    *_, total = done.stdout.splitlines()
+    assert total.startswith("at modelled speeds (MFU ") and "80% range" in total
+    assert float(total.split("H100-hours")[0].split()[-1].replace(",", "")) == pytest.approx(16 * hours, rel=1e-3)
+    assert float(total.split("$")[1].replace(",", "")) == pytest.approx(2 * 16 * hours, rel=1e-3)
+    at_mfu = helpers.run(*start, "--accelerator=H100:2x8", "--mfu=0.4").stdout.splitlines()[-1]
+    flops = plan.buildable.training_flops
+    assert float(at_mfu.split("H100-hours")[0].split()[-1].replace(",", "")) == pytest.approx(
+        flops / (0.4 * 989e12 * 3600), rel=2e-3
+    )
+
+
+def test_a_job_whose_mesh_is_impossible_is_priced_at_an_mfu():
+    jobs, configs = load("quickstart")
+    mixture = next(job for job in jobs if job.n_experts == 8)
+    price = prices.price_of(mixture, configs[mixture.name], "H100:8", 1, None)
+    assert not price.modelled and price.mfu == prices.DEFAULT_MFU
+    assert price.chip_hours == pytest.approx(mixture.flops / (989e12 * 0.4 * 3600), rel=1e-3)
+    modelled = prices.price_of(mixture, configs[mixture.name], "H100", 1, None)
+    assert modelled.modelled and modelled.chip_hours > price.chip_hours
+    assert "1 jobs whose mesh is impossible at 40%" in prices.summary([price, modelled])
 
 
 def test_names_are_stable_and_tell_configs_apart():

@@ -215,11 +215,12 @@ def dense_runs(n=60, noise=0.003, seed=0, **columns):
 
 
 def fit_law(tmp_path, path, *flags):
-    """The record that `fit law` writes of the runs in `path`, of form joint unless a flag says otherwise."""
+    """The record that `fit law` writes of the runs in `path`, of form joint unless a flag says otherwise; it prints all
+    that is known of the fit."""
     from fit import __main__ as command_line
 
     out = tmp_path / "law.json"
-    assert command_line.run(["law", f"--runs={path}", f"--out={out}", "--form=joint", *flags]) == 0
+    assert command_line.run(["law", f"--runs={path}", f"--out={out}", "--form=joint", "--verbose", *flags]) == 0
     return json.loads(out.read_text())
 
 

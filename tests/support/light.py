@@ -51,7 +51,7 @@ def typed():
     yield from ((DEMOS, (0,)), (RATES, (0,)))
     for command in helpers.typed_commands():
         if command.startswith("python -m fit "):
-            ours = re.sub(r"runs=(?!runs/demo/|results/)\S+", "runs=runs.csv", command)
+            ours = re.sub(r"runs=(?!runs/demo/|results/|examples/)\S+", "runs=runs.csv", command)
             yield ours, (0,) if ours == command else (0, 2)
 
 

@@ -45,7 +45,13 @@ def run_cell(source: str, namespace: dict[str, object], count: int) -> list[Outp
     outputs += [figure_output(number) for number in plt.get_fignums()]
     plt.close("all")
     if value is not None:
-        data = {"text/plain": repr(value).splitlines(keepends=True)}
+        data: dict[str, object] = {"text/plain": repr(value).splitlines(keepends=True)}
+        png = value._repr_png_() if hasattr(value, "_repr_png_") else None
+        if png is not None:
+            data["image/png"] = base64.b64encode(png).decode()
+        page = value._repr_html_() if hasattr(value, "_repr_html_") else None
+        if page is not None:
+            data["text/html"] = page.splitlines(keepends=True)
         outputs.append(dict(output_type="execute_result", execution_count=count, data=data, metadata={}))
     return outputs
 

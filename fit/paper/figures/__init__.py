@@ -2,6 +2,8 @@
 
 style.py    sizes, colours, units on axes, dashes where a law is extrapolated, bands, formats
 loss.py     isoFLOP curves (2a), savings (2b) against training compute, predicted against measured (5); of searches
+budget.py   loss under budgets around one, also in hours on the same chips; residuals of one number of experts
+compute.py  the loss against compute, with the runs
 memory.py   loss under a memory limit (1a), models of equal memory (3), the best number of experts (4, memory)
 """
 
@@ -17,7 +19,10 @@ from fit.data.table import read
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import units
-from fit.planning import optimum
+from fit.planning import by_time, optimum
+from fit.planning.clock import SECONDS
+from fit.planning.constraints import Constraints
+from fit.planning.options import BudgetOptions
 from fit.shape.architecture import Architecture
 
 if TYPE_CHECKING:
@@ -33,6 +38,8 @@ FIGURES = {  # name: caption
     "5": "Figure 5: predicted against measured",
     "memory": "Best number of experts against memory",
 }
+ON_CHIPS = {"hours": "Loss against hours on the same chips"}  # figures that need chips
+COMPUTE = "compute"  # not of the paper: the loss against compute
 FORMATS = ("pdf", "png", "svg")
 PAPER_FLOPS = (1e20, 1e21, 1e22)  # of its figures, for a published law
 PAPER_SINGLE_FLOPS = {"1a": 1e22, "3": 5e22, "4": 5e22}  # of its figures of one budget
@@ -76,10 +83,10 @@ def measured(law: Law, table: object) -> Measured:
 def draw(
     which: str, law: Law, architecture: Architecture, experts: Floats, budgets: Floats = (), measured: Measured = None
 ) -> tuple["Figure", dict[str, list]]:
-    """Draws one of FIGURES.
+    """Draws one of FIGURES, or COMPUTE.
 
     Args:
-      which: of FIGURES.
+      which: of FIGURES, or COMPUTE.
       experts: the numbers of experts to draw.
       budgets: training FLOPs; by default those that suit the law.
       measured: runs to draw points of.
@@ -90,7 +97,7 @@ def draw(
     Raises:
       UserError: where the law or the runs do not allow the figure.
     """
-    from fit.paper.figures import loss, memory, style
+    from fit.paper.figures import compute, loss, memory, style
 
     several = list(budgets) or budgets_of(law)
     single = several[0] if budgets else several[1]
@@ -102,6 +109,10 @@ def draw(
                 raise UserError("--figure=5 needs --runs")
             return loss.fit_quality(law, architecture, *measured)
         picture = style.Picture(law, architecture, experts)
+        if which == COMPUTE:
+            ends = law.ranges.get("training_flops", (PAPER_FLOPS[0], PAPER_FLOPS[-1]))
+            runs, held_out_runs = measured or (None, None)
+            return compute.loss_against_compute(picture, ends, runs, held_out_runs)
         if which == "2a":
             runs = measured and measured[0]
             return loss.isoflop(picture, list(budgets) or budgets_of(law, runs), runs)
@@ -115,7 +126,7 @@ def draw(
         kv_tokens = 8192.0 if which == "3" else 32768.0
         served = PAPER_SERVED_TOKENS
         if not law.published:  # a cache of a third of a dense model's weights, about what the paper's is
-            dense = optimum.optima(law, architecture, optimum.Constraints(flops=single), [1])
+            dense = optimum.optima(law, architecture, Constraints(flops=single), [1])
             size = float(dense.n_active[0])
             served = units.rounded(float(dense.n_tokens[0]))
             sizes = tuple(units.rounded(share * size) for share in (0.3, 0.7, 1.4))
@@ -123,6 +134,46 @@ def draw(
         if which == "3":
             return memory.matched_memory(picture, single, kv_tokens, served)
         return memory.best_experts(picture, single, sizes, kv_tokens, served)
+
+
+def draw_by_hours(
+    law: Law,
+    architecture: Architecture,
+    experts: tuple[int, ...],
+    chips: str | None,
+    speeds: str | None = None,
+    budgets: Floats = (),
+) -> tuple["Figure", dict[str, list]]:
+    """Draws the figure of ON_CHIPS: the least loss against hours, each model at its own modelled speed.
+
+    Args:
+      law: The law.
+      architecture: How models are built.
+      experts: The numbers of experts to draw.
+      chips: The chips, such as H100:64.
+      speeds: Path of a table of the user's speeds.
+      budgets: Training FLOPs that the middle of the axis is at, at the usual MFU; by default a budget of the law.
+
+    Returns:
+      The figure, and its numbers as columns {name: list}.
+
+    Raises:
+      UserError: There are no such chips, they train no model, or the table of speeds cannot be read.
+    """
+    from fit.paper.figures import budget, style
+
+    if chips is None:
+        raise UserError("--figure=hours needs --chips, such as H100:64")
+    flops = budgets[0] if budgets else budgets_of(law)[1]
+    options = BudgetOptions(chips=chips, hours=1.0, by="time", speeds=speeds)
+    training_chips = options.training_chips(experts)
+    shapes = options.shapes
+    assert training_chips is not None and shapes is not None
+    hours = flops / training_chips.rate(1) / SECONDS
+    calibration = by_time.calibration_of(law, architecture, training_chips, shapes, speeds)
+    limits = Constraints(chips=training_chips)
+    limits = by_time.constraints_of(law, architecture, limits, experts, shapes, (hours, calibration))
+    return budget.frontier(style.Picture(law, architecture, experts), limits)
 
 
 def budgets_of(law: Law, runs: Runs | None = None) -> list[float]:

@@ -1,6 +1,7 @@
 """How every picture looks: sized for a page of a paper, one meaning of a colour, dashes where a law is extrapolated."""
 
 import functools
+import io
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
@@ -44,9 +45,20 @@ LEFT_OUT = dict(png=["Software"], pdf=["Creator", "Producer", "CreationDate"], s
 in_style = functools.partial(matplotlib.style.context, ["default", pathlib.Path(__file__).with_name("paper.mplstyle")])
 
 
+class NotebookFigure(Figure):
+    """A figure that a notebook shows, whether or not pyplot is in use."""
+
+    def _repr_png_(self) -> bytes:
+        """The picture as PNG."""
+        picture = io.BytesIO()
+        with in_style():
+            self.savefig(picture, format="png", dpi=DPI)
+        return picture.getvalue()
+
+
 def panels(n: int = 1, height: float = 2.6, **sharing: Any) -> tuple[Figure, Array]:
     """(figure, its n axes side by side): one is a column wide, more fill the page."""
-    figure = Figure(figsize=(COLUMN if n == 1 else PAGE, height), layout="constrained")
+    figure = NotebookFigure(figsize=(COLUMN if n == 1 else PAGE, height), layout="constrained")
     FigureCanvasAgg(figure)  # legend() measures with it
     return figure, figure.subplots(1, n, squeeze=False, **sharing)[0]
 

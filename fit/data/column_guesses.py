@@ -1,0 +1,123 @@
+"""Which column of someone else's table is likely the one that `fit` lacks, by its name and its values."""
+
+import difflib
+import re
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from fit.data.table import to_numbers
+
+# Names that other tools and papers use, the likeliest first, in lower case with _ between words.
+USUAL_NAMES = {
+    "n_active": (
+        "n_active",
+        "params_active",
+        "active_params",
+        "active_parameters",
+        "n_params",
+        "num_params",
+        "num_parameters",
+        "parameter_count",
+        "num_scaling_params",
+        "params_total",
+        "n_parameters",
+        "parameters",
+        "params",
+        "model_size",
+        "size",
+        "n",
+    ),
+    "n_total": ("n_total", "params_total", "total_params", "total_parameters", "num_params", "parameter_count"),
+    "n_tokens": (
+        "n_tokens",
+        "tokens",
+        "num_tokens",
+        "tokens_trained",
+        "total_tokens",
+        "train_tokens",
+        "training_tokens",
+        "tokens_seen",
+        "num_input_tokens_seen",
+        "d",
+    ),
+    "n_experts": ("n_experts", "num_experts", "n_routed_experts", "num_local_experts", "experts", "e"),
+    "loss": (
+        "val_loss",
+        "eval_loss",
+        "valid_loss",
+        "validation_loss",
+        "test_loss",
+        "final_loss",
+        "val_ppl",
+        "val_bpb",
+        "loss",
+        "perplexity",
+        "ppl",
+        "bpb",
+        "nll",
+        "cross_entropy",
+    ),
+    "top_k": ("top_k", "num_experts_per_tok", "experts_per_token", "k"),
+    "d_model": ("d_model", "hidden_size", "hidden_dim", "model_dim", "n_embd", "width"),
+    "n_blocks": ("n_blocks", "n_layers", "num_layers", "n_layer", "num_hidden_layers", "depth"),
+    "peak_learning_rate": ("peak_learning_rate", "learning_rate", "peak_lr", "max_lr", "lr"),
+    "batch_tokens": ("batch_tokens", "tokens_per_batch", "total_batch_size", "batch_size", "batch"),
+}
+RATE = "per"  # a word of speeds and ratios, such as tokens_per_second
+CLOSE = 0.8  # how alike a name must be to a usual one, where no words of it are the same
+MOSTLY = 0.5  # the share of a column's values that must be positive numbers
+
+
+def guess(name: str, columns: Mapping[str, list], taken: Collection[str] = ()) -> str | None:
+    """The column that likely holds what `fit` calls `name`; None where no column does.
+
+    Args:
+      name: a column that the table lacks.
+      columns: those that it has, {name: values}.
+      taken: columns that hold something else.
+    """
+    best = None
+    best_rank = None
+    for column, values in columns.items():
+        rank = _rank(name, column)
+        is_usable = column not in taken and "," not in column and _are_numbers(values)
+        if rank is None or not is_usable:
+            continue
+        if best_rank is None or rank < best_rank:
+            best = column
+            best_rank = rank
+    return best
+
+
+def _rank(name: str, column: str) -> tuple[int, int, int] | None:
+    """How unlikely a column is, by its name alone; None where it is not likely at all.
+
+    The name is a usual one; else all words of a usual one stand in it; else it is spelt almost like one.
+    """
+    usual = USUAL_NAMES.get(name, (name,))
+    written = _in_words(column)
+    words = written.split("_")
+    for place, other in enumerate(usual):
+        if written == other:
+            return 0, place, len(words)
+    if RATE in words:
+        return None
+    for place, other in enumerate(usual):
+        is_letter = len(other) == 1
+        if not is_letter and set(other.split("_")) <= set(words):
+            return 1, place, len(words)
+    close = difflib.get_close_matches(written, [other for other in usual if len(other) > 3], 1, CLOSE)
+    return (2, usual.index(close[0]), len(words)) if close else None
+
+
+def _in_words(column: str) -> str:
+    """A name in lower case with _ between its words: eval/loss and evalLoss are eval_loss."""
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column)
+    return re.sub(r"[^a-z0-9]+", "_", spaced.lower()).strip("_")
+
+
+def _are_numbers(values: list) -> bool:
+    """Whether most values of a column are positive numbers."""
+    numbers = to_numbers(values)
+    return bool(np.mean(np.isfinite(numbers) & (numbers > 0)) > MOSTLY)

@@ -1,0 +1,101 @@
+// How fast chips decode with a model and read prompts, as fit/planning/serving.py says; and limits on the size of models.
+
+import { INFERENCE_FLOPS, activeParameters, cacheElements, countThatHolds, embeddingAndHead } from "./counts.js";
+import { memoryLimits, servingBytes, totalParameters } from "./counts.js";
+
+// What `count` chips of a kind reach when they serve.
+function servingChips(data, kind, count) {
+  const { memory, decoding_bandwidth, products_flops } = data.chips[kind];
+  return { kind, count, memory: count * memory, bandwidth: count * decoding_bandwidth, flops: count * products_flops };
+}
+
+/** How fast a model must decode, all sequences of a batch together; null where nothing is required.
+ *  @type {(data: Data, chips: ?Chips, tokens_per_second: ?number) => ?Requirement} */
+export function requirement(data, chips, tokens_per_second) {
+  if (chips == null || tokens_per_second == null) return null;
+  return { tokens_per_second, batch: chips.serve_batch, chips: servingChips(data, chips.kind, chips.devices) };
+}
+
+// Experts that tokens choose from, each as narrow as the shape has them.
+function routedExperts(shape, n_experts) {
+  if (shape.trained || n_experts === 1) return n_experts;
+  return n_experts * shape.split - shape.shared;
+}
+
+// Share of these that a token chooses.
+function chosenShare(shape, n_experts) {
+  if (n_experts === 1) return 1;
+  const chosen = shape.used * shape.split - shape.shared;
+  return chosen / Math.max(routedExperts(shape, n_experts), chosen);
+}
+
+// What serving reads of a model.
+function servedModel(shape, limits, width, n_experts) {
+  const n_active = activeParameters(shape, width, n_experts);
+  const lookedUp = width * (embeddingAndHead(shape) - shape.vocab_size); // of the embedding a token reads one row
+  return {
+    active: n_active - lookedUp,
+    unused: totalParameters(shape, width, n_experts) - n_active,
+    share: chosenShare(shape, n_experts),
+    bytesPerParameter: limits.bytes_per_parameter,
+    cacheBytes: limits.bytes_per_kv_element * cacheElements(shape, width, limits.kv_tokens),
+  };
+}
+
+// Bytes of the weights that a batch touches, and of the cache.
+function stepBytes({ active, unused, share, bytesPerParameter, cacheBytes }, batch) {
+  const alsoTouched = 1 - (1 - share) ** (batch - 1);
+  return bytesPerParameter * (active + unused * alsoTouched) + cacheBytes;
+}
+
+// Seconds of a step of decoding: [to read, to compute].
+function stepSeconds(served, batch, { bandwidth, flops }) {
+  return [stepBytes(served, batch) / bandwidth, (batch * INFERENCE_FLOPS * served.active) / flops];
+}
+
+/** How fast the fewest chips that hold a model serve it.
+ *  @type {(data: Data, chips: Chips, row: object, shape: Shape, limits: Limits) => object} */
+export function servingOf(data, chips, { d_model, n_experts, memory_bytes }, shape, limits) {
+  const count = Math.max(chips.devices, countThatHolds(memory_bytes, data.chips[chips.kind].memory));
+  const serving = servingChips(data, chips.kind, count);
+  const served = servedModel(shape, limits, d_model, n_experts);
+  const routed_experts = routedExperts(shape, n_experts);
+  const batches = [...new Set([...data.serving.batches, chips.serve_batch])].sort((a, b) => a - b);
+  const decoding = batches.map((batch) => {
+    const [reading, computing] = stepSeconds(served, batch, serving);
+    return {
+      batch,
+      experts_touched: routed_experts * (1 - (1 - served.share) ** batch),
+      read_bytes: stepBytes(served, batch),
+      decode_tokens_per_second: batch / Math.max(reading, computing),
+      limited_by: computing <= reading ? "bandwidth" : "flops",
+    };
+  });
+  const prefill_tokens_per_second = serving.flops / (INFERENCE_FLOPS * served.active);
+  return { label: data.serving.label, chips: count, routed_experts, decoding, prefill_tokens_per_second };
+}
+
+/** What bounds the size of a model beside the budget: {name, most: what there is, needed(width): what a model takes of
+ *  it, sentence: if exceeded, values(need): of the sentence}.
+ *  @type {(shape: Shape, limits: Limits, n_experts: Experts) => object[]} */
+export function sizeLimits(shape, limits, n_experts) {
+  const sizes = memoryLimits(shape, limits, n_experts);
+  const { serving } = limits;
+  if (serving == null) return sizes;
+  const { tokens_per_second: wanted, batch, chips } = serving;
+  sizes.push({
+    name: "memory",
+    most: chips.memory,
+    needed: (width) => servingBytes(shape, limits, width, n_experts),
+    sentence: "MEMORY_TOO_SMALL",
+    values: () => ({ flag: `--serve_tokens_per_second on ${chips.count} x ${chips.kind}` }),
+  });
+  sizes.push({
+    name: "serving",
+    most: batch / wanted,
+    needed: (width) => Math.max(...stepSeconds(servedModel(shape, limits, width, n_experts), batch, chips)),
+    sentence: "SERVED_TOO_SLOWLY",
+    values: (seconds) => ({ wanted, nearest: batch / seconds, batch, kind: chips.kind, count: chips.count }),
+  });
+  return sizes;
+}

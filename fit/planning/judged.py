@@ -1,0 +1,65 @@
+"""What a speed-up consists of: the runs judged by a law, and what they say together.
+
+Fields stand in the order of the JSON that `fit speedup --json` prints.
+"""
+
+import dataclasses
+
+from fit.aliases import Json
+from fit.results import Record, Result, optional
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JudgedRun(Record):
+    """A run, and how much compute the law's recipe needs for its loss.
+
+    Attributes:
+      flops: Its training FLOPs.
+      speed_ratio: Its speed over that of the law's recipe; only by time.
+      law_flops: FLOPs with which the recipe reaches its loss; None where no compute in reach does.
+      factor: How many times the run's compute, or by time its hours, that is.
+      interval: [low, high] of the factor; None without draws.
+    """
+
+    n_active: float
+    n_tokens: float
+    n_experts: float
+    loss: float
+    flops: float
+    speed_ratio: float | None = optional()
+    law_flops: float | None
+    factor: float | None
+    interval: list[float] | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Speedup(Result):
+    """How many times the compute, or the hours, a law's recipe needs for the losses of other runs.
+
+    Attributes:
+      law: Name of the law.
+      by: "flops" or "time".
+      runs: One row for each run.
+      factor: Geometric mean over the runs.
+      interval: [low, high] of that; None without draws.
+      per_tenfold: How many times the factor changes with ten times the compute; None for runs of one compute.
+      per_tenfold_interval: [low, high] of that.
+      percentiles: Ends of the intervals, in percent; None without draws.
+      warnings: What to know before trusting this.
+      answer: All of it in a sentence.
+    """
+
+    law: str
+    by: str
+    runs: list[JudgedRun]
+    factor: float
+    interval: list[float] | None
+    per_tenfold: float | None
+    per_tenfold_interval: list[float] | None
+    percentiles: list[float] | None
+    warnings: list[str]
+    answer: str
+
+    def rows(self) -> list[Json]:
+        """One row for each run."""
+        return [row.to_dict() for row in self.runs]

@@ -1,0 +1,182 @@
+"""What `fit law` says first: which law it fitted, how far off that is, which number of experts it finds best, how far
+it may be trusted. fit/fitted_law/summary.py has all else."""
+
+from collections.abc import Iterator
+
+from fit.aliases import Json
+from fit.errors import UserError
+from fit.fitted_law import summary
+from fit.fitted_law.law import Law
+from fit.messages import sentences
+from fit.messages.units import say
+from fit.planning import planning, verdict
+from fit.planning.constraints import Constraints
+from fit.planning.results import Plan
+
+ANSWER = "{form} law: {errors}. {experts}"
+OFF_FITTED = "{mean_relative_error:.2%} off on {runs} fitted runs"
+OFF_HELD_OUT = "{held_out:.2%} off on {held_out_runs} held-out runs, {fitted:.2%} on {fitted_runs} fitted"
+BEST = "E = {best} is best at {flops:flops} FLOPs, the most it was fitted to{tied}"
+TIED = "; E = {others} {verb} as good"
+AT_EDGE = "; {which} experts were not compared"
+OF_DENSE = "It holds for dense models alone"
+OF_ONE_NUMBER = "It holds for mixtures of {n_experts} experts alone"
+IGNORES_EXPERTS = "It does not read the number of experts"
+NO_BEST = "It does not say which E is best: {why}"
+UP_TO = ", up to {flops:flops} FLOPs"
+BEYOND = (
+    "Beyond its runs: fitted to 1/{factor} of the compute, {rmse_log:.2%} off on the other {runs} runs (mean "
+    "{mean_error:+.2%}, by scatter alone {scatter:.2%})"
+)
+NOT_TESTED = "Beyond its runs: not tested; --holdout=compute:rolling tests it where the runs are enough"
+NOT_SURE = "How sure: no intervals; --bootstrap=100 adds them"
+SURE = "How sure: of {draws} bootstrap fits, the best E is {wins}"
+WRITTEN = "written to {path}{tables}"
+TABLES = " (--verbose: coefficients, errors, intervals)"
+LEAST_AIC = "{form} has the least AIC of {count} forms: RMSE {fitted:.4f} nats on {runs} fitted runs{left_out}"
+LEFT_OUT = ", {rmse:.4f} on budgets left out"
+CLOSE_AIC = "As good by AIC, within {tie:g} of the least: {forms}"
+OTHERWISE = "Not by every measure: {measures}"
+LEAST = "{form} has the least {measure}"
+TABLES_OF_FORMS = "Tables: --verbose (each form's errors, isoFLOP parabolas)"
+TIE_OF_AIC = 2.0  # forms whose AIC differ by less are as good as each other (Burnham and Anderson 2002)
+
+
+def answer(law: Law) -> list[str]:
+    """Lines on a fitted law: its error, the number of experts that it finds best, why it has this form, how sure it is.
+
+    Its warnings and the file that it is written to are not among them.
+    """
+    plan = None
+    if not law.knows_experts or len(law.experts) == 1:
+        experts = _of_one_number(law)
+    else:
+        try:
+            plan = _plan(law)
+            experts = _best_number(plan)
+        except UserError as error:
+            experts = say(NO_BEST, why=error.sentence)
+    decision = verdict.text(plan.verdict, plan.optima)[:1] if plan else []
+    return [
+        say(ANSWER, form=_chosen_form(law), errors=_errors(law.record), experts=experts),
+        *decision,
+        *summary.why_this_form(law.record),
+        _beyond(law.record),
+        *_how_sure(law.record, plan),
+    ]
+
+
+def written(path: str, verbose: bool) -> str:
+    """The last line: the file of the law, and how to see the tables unless they are printed."""
+    return say(WRITTEN, path=path, tables="" if verbose else TABLES)
+
+
+def _chosen_form(law: Law) -> str:
+    """The form that was chosen: an additive law is written as the coupled one with k = 1."""
+    tried = (law.record.get("choice") or {}).get("tried")
+    if tried and law.coefficients.get("k") == 1:
+        return tried[0]["form"]
+    return law.form.name
+
+
+def _plan(law: Law) -> Plan:
+    """The plan with the most compute that was fitted. Raises UserError where the law has none."""
+    law.check_plannable()
+    limits = Constraints(flops=law.ranges["training_flops"][1])
+    return planning.plan_within(law, law.architecture, limits, law.experts)
+
+
+def _of_one_number(law: Law) -> str:
+    """For which models a law holds that does not compare numbers of experts."""
+    fitted = law.models["n_experts"] or ()
+    if len(fitted) > 1:
+        words = IGNORES_EXPERTS
+    elif law.experts == (1,):
+        words = OF_DENSE
+    else:
+        words = say(OF_ONE_NUMBER, n_experts=law.experts[0])
+    if "training_flops" in law.ranges:
+        words += say(UP_TO, flops=law.ranges["training_flops"][1])
+    return words
+
+
+def _best_number(plan: Plan) -> str:
+    """The best number of experts, those that are as good, and whether it is at the end of those compared."""
+    best = plan.best.n_experts
+    others = [str(n_experts) for n_experts in plan.verdict.tied if n_experts != best]
+    tied = ""
+    if others:
+        tied = say(TIED, others=" and ".join(others), verb="is" if len(others) == 1 else "are")
+    if plan.best_at_edge:
+        tied += say(AT_EDGE, which="more" if best > 1 else "fewer")
+    return say(BEST, best=best, flops=plan.constraints["flops"], tied=tied)
+
+
+def _errors(record: Json) -> str:
+    """How far the law is off, on held-out runs first."""
+    fitted = record["fitted"]
+    held_out = record.get("held_out")
+    if not held_out:
+        return say(OFF_FITTED, **fitted)
+    return say(
+        OFF_HELD_OUT,
+        held_out=held_out["mean_relative_error"],
+        held_out_runs=held_out["runs"],
+        fitted=fitted["mean_relative_error"],
+        fitted_runs=fitted["runs"],
+    )
+
+
+def _beyond(record: Json) -> str:
+    """How far the law is off beyond the runs that it is fitted to, where rolling hold-outs say it."""
+    steps = record.get("rolling")
+    return say(BEYOND, **steps[-1]) if steps else NOT_TESTED
+
+
+def _how_sure(record: Json, plan: Plan | None) -> Iterator[str]:
+    """Lines on how often each number of experts is the best, and on what the draws leave open."""
+    bootstrap = record.get("bootstrap")
+    if not bootstrap:
+        yield NOT_SURE
+        return
+    if plan is not None and plan.bootstrap is not None:
+        rows = [row for row in plan.bootstrap.most_often_best() if row.best_in_draws]
+        yield say(SURE, draws=plan.bootstrap.draws, wins=", ".join(say(sentences.WIN, **row) for row in rows))
+    yield from summary.forms_of_draws(bootstrap)
+
+
+def of_forms(comparison: Json) -> Iterator[str]:
+    """Lines on which of several forms the runs call for.
+
+    Args:
+      comparison: What fit.fitting.form_comparison.compare returns.
+    """
+    rows = sorted(comparison["forms"], key=lambda row: row["aic"])
+    best = rows[0]
+    left_out = say(LEFT_OUT, rmse=best["left_out"]["rmse_nats"]) if best["left_out"] else ""
+    yield say(
+        LEAST_AIC,
+        form=best["form"],
+        count=len(rows),
+        fitted=best["fitted"]["rmse_nats"],
+        runs=comparison["runs"],
+        left_out=left_out,
+    )
+    close = [row["form"] for row in rows[1:] if row["aic"] - best["aic"] < TIE_OF_AIC]
+    if close:
+        yield say(CLOSE_AIC, tie=TIE_OF_AIC, forms=", ".join(close))
+    measures = []
+    least_bic = min(rows, key=lambda row: row["bic"])["form"]
+    if least_bic != best["form"]:
+        measures.append(say(LEAST, form=least_bic, measure="BIC"))
+    names = {"fitted": "the fitted runs", "held_out": "the held-out runs", "left_out": "budgets left out"}
+    for name, runs in names.items():
+        measured = [row for row in rows if row[name]]
+        if not measured:
+            continue
+        least = min(measured, key=lambda row: row[name]["rmse_nats"])["form"]
+        if least != best["form"]:
+            measures.append(say(LEAST, form=least, measure=f"RMSE on {runs}"))
+    if measures:
+        yield say(OTHERWISE, measures="; ".join(measures))
+    yield TABLES_OF_FORMS

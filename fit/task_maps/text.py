@@ -1,0 +1,153 @@
+"""Maps of tasks in words: the answer in ten lines at most, or with a table of all tasks."""
+
+import textwrap
+from collections.abc import Iterable, Iterator
+
+from fit.messages.units import amount
+from fit.task_maps.maps import LEVEL, NAMES, Expected, TaskMap, TaskMaps
+
+WIDTH = 120  # characters of a line
+SHOWN = 3  # tasks of the answer; --verbose shows all
+
+
+def text(maps: TaskMaps) -> str:
+    """The answer."""
+    head, *lines = _answer(maps)
+    if len(maps.tasks) > SHOWN:
+        head += "; --verbose prints all tasks"
+    return "\n".join(_wrapped([head, *lines]))
+
+
+def verbose(maps: TaskMaps) -> str:
+    """The answer, and a table of all tasks."""
+    return "\n".join([*_wrapped(_answer(maps)), "", *_table(maps)])
+
+
+def _wrapped(lines: Iterable[str]) -> Iterator[str]:
+    """The lines, none wider than WIDTH."""
+    for line in lines:
+        yield from textwrap.wrap(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _answer(maps: TaskMaps) -> Iterator[str]:
+    """The lines of the answer."""
+    low, high = maps.loss
+    tasks = _count(len(maps.tasks), "task")
+    runs = _count(maps.n_runs, "run")
+    yield f"{tasks} on {runs} of {_short(maps.source)}, of losses from {high:.4g} to {low:.4g}"
+    flat = [task.task for task in maps.tasks if task.p_flat >= LEVEL]
+    losses = (high, (low + high) / 2, low)
+    columns = [maps.expect(loss) for loss in losses]
+    rows = sorted(zip(*columns, strict=True), key=lambda row: row[0].task in flat)
+    for row in rows[:SHOWN]:
+        yield _clipped(f"{row[0].task}: {_along(row, losses)}")
+    if flat:
+        yield _clipped(f"{len(flat)} of {tasks} do not follow the loss in these runs (F test): {', '.join(flat)}")
+    if maps.left_out:
+        yield _clipped("left out: " + "; ".join(f"{name}: {why}" for name, why in maps.left_out.items()))
+    yield _chance(maps)
+    yield _check(maps)
+    yield _experts(maps)
+
+
+def _along(row: tuple[Expected, ...], losses: tuple[float, ...]) -> str:
+    """Accuracies of one task from the highest loss to the lowest, with the interval of the last."""
+    words = [f"{at.accuracy:.3f} at loss {loss:.4g}" for at, loss in zip(row, losses, strict=True)]
+    low, high = row[-1].interval
+    return f"{', '.join(words)} (80% of runs there: {low:.3f} to {high:.3f})"
+
+
+def _chance(maps: TaskMaps) -> str:
+    """Where the chance levels come from."""
+    sources = [task.chance_from for task in maps.tasks]
+    words = dict(
+        given="{} given by --chance",
+        known="{} known, counted as one run",
+        fitted="{} not known, so the floor of the map is fitted",
+    )
+    parts = [words[name].format(sources.count(name)) for name in words if name in sources]
+    return "chance levels: " + "; ".join(parts)
+
+
+def _check(maps: TaskMaps) -> str:
+    """How maps of the other runs predict those that were held out."""
+    if maps.held_out is None:
+        return "held out: none, so nothing says how maps predict other runs"
+    error = (
+        f"held out ({maps.holdout}): mean absolute error {maps.held_out.error:.3f}, {maps.held_out.inside:.0%} of "
+        f"{maps.held_out.count} in their 80% intervals"
+    )
+    average = maps.average_held_out
+    if average is None:
+        return error
+    return f"{error}; of the average {average.error:.3f}, {average.inside:.0%}"
+
+
+def _experts(maps: TaskMaps) -> str:
+    """Whether E shifts the maps, in a sentence."""
+    if len(maps.n_experts) == 1:
+        return f"number of experts: all runs have {maps.n_experts[0]}, so whether E shifts the map stays open"
+    if maps.shift is None:
+        return "number of experts: no task follows the loss, so whether E shifts the map stays open"
+    shifts = {task.task: task.shift for task in maps.tasks if task.shift is not None}
+    shifted = {name: shift for name, shift in shifts.items() if shift.is_shifted}
+    low, high = maps.shift.interval
+    mean = f"{maps.shift.nats:+.4f} nats of loss (80%: {low:+.4f} to {high:+.4f})"
+    if not shifted:
+        return f"E does not shift the map, by an F test: at equal loss, a doubling of E is as {mean}"
+    if len(maps.tasks) == 1:
+        return f"E shifts the map, by an F test: at equal loss, a doubling of E is as {mean}; positive is worse"
+    least = min(shifted, key=lambda name: shifted[name].nats)
+    most = max(shifted, key=lambda name: shifted[name].nats)
+    ends = f"{shifted[least].nats:+.4f} nats of loss ({least})"
+    if len(shifted) > 1:
+        ends = f"{shifted[least].nats:+.4f} ({least}) to {shifted[most].nats:+.4f} nats of loss ({most})"
+    return (
+        f"E shifts {len(shifted)} of {len(maps.tasks)} maps, by F tests: at equal loss, a doubling of E is as {ends}; "
+        "positive is worse"
+    )
+
+
+def _table(maps: TaskMaps) -> list[str]:
+    """A line for each task, under heads."""
+    heads = ["task", "runs", "lowest", "highest", *NAMES[:4], "scatter", "chance", "follows loss", "held out"]
+    if len(maps.n_experts) > 1:
+        heads.append("nats that a doubling of E is worth")
+    rows = [heads, *map(_row, maps.tasks)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _row(task: TaskMap) -> list[str]:
+    """The cells of a task's line."""
+    coefficients = [f"{task.coefficients[name]:.3f}" for name in NAMES[:4]]
+    cells = [
+        task.task,
+        str(task.n_runs),
+        *(f"{end:.3f}" for end in task.measured),
+        *coefficients,
+        f"{task.scatter:.3f}",
+    ]
+    cells.append("fitted" if task.chance is None else f"{task.chance:.3g} {task.chance_from}")
+    cells.append(f"no, p {task.p_flat:.1g}" if task.p_flat >= LEVEL else "yes")
+    cells.append("-" if task.held_out is None else f"{task.held_out.error:.3f}")
+    if task.shift is not None:
+        low, high = task.shift.interval
+        verdict = "shifted" if task.shift.is_shifted else "no shift"
+        cells.append(f"{task.shift.nats:+.4f} ({low:+.4f} to {high:+.4f}), p {task.shift.p_value:.1g}: {verdict}")
+    return cells
+
+
+def _count(number: int, noun: str) -> str:
+    """A number of things."""
+    return f"{amount(number)} {noun}" + ("" if number == 1 else "s")
+
+
+def _short(path: str) -> str:
+    """The last part of a path."""
+    return path.rpartition("/")[2]
+
+
+def _clipped(line: str) -> str:
+    """A line of at most WIDTH characters."""
+    return textwrap.shorten(line, WIDTH, placeholder=" ...") if len(line) > WIDTH else line

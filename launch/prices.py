@@ -1,0 +1,116 @@
+"""What a sweep costs on its accelerators: the hours of each job by fit's model of training speed, or at one MFU.
+
+The model of speed is calibrated on published runs (fit/planning/speed.py). It knows chips, sizes, experts and the mesh.
+An MFU is the same share of the chips' peak for all jobs.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from ml_collections import ConfigDict
+
+from fit.planning import speed, step_time
+from jmoe.config.check import check_mesh, microbatch_tokens
+from jmoe.errors import UserError
+from launch import accelerators
+from launch.jobs import Job
+
+DEFAULT_MFU = 0.4  # of jobs whose speed is not modelled
+
+
+@dataclasses.dataclass(frozen=True)
+class Price:
+    """What a job takes.
+
+    Attributes:
+        chip_hours: hours of one chip times the chips of the job.
+        mfu: share of the chips' peak that this amounts to, with 6 FLOPs for each active parameter and token.
+        modelled: whether the hours follow from the model of speed, and not from an MFU that is assumed.
+    """
+
+    chip_hours: float
+    mfu: float
+    modelled: bool
+
+
+def price_of(job: Job, config: ConfigDict, accelerator: str, n_slices: int, mfu: float | None) -> Price:
+    """Prices a job.
+
+    Args:
+        job: the job.
+        config: its config.
+        accelerator: what it runs on, as --accelerator names it; without a size it is one chip.
+        n_slices: TPU slices of the job.
+        mfu: the MFU to assume; None to model the speed.
+    """
+    kind = accelerators.chip(accelerator)
+    peak = accelerators.peak_flops(kind)
+    if mfu is None:
+        of_chip = tokens_per_chip_second(config, accelerator, n_slices)
+        if of_chip is not None:
+            chip_seconds = job.training_tokens / of_chip
+            return Price(chip_seconds / 3600, job.flops / (chip_seconds * peak), modelled=True)
+        mfu = DEFAULT_MFU
+    return Price(job.flops / (peak * mfu * 3600), mfu, modelled=False)
+
+
+def tokens_per_chip_second(config: ConfigDict, accelerator: str, n_slices: int = 1) -> float | None:
+    """Models the speed of a job at its largest batch.
+
+    Args:
+        config: the config of the job.
+        accelerator: what it runs on, as --accelerator names it; without a size it is one copy of the experts.
+        n_slices: TPU slices of the job.
+
+    Returns:
+        Tokens per second and chip, the median of the model's range; None where the mesh is impossible on these chips.
+    """
+    setup = _setup_of(config, accelerator, n_slices)
+    if setup is None:
+        return None
+    shape = speed.shape_of_model(config.model.to_dict())
+    _, of_chip, _ = speed.calibrated().tokens_per_second(accelerators.chip(accelerator), shape, setup)
+    return of_chip
+
+
+def _setup_of(config: ConfigDict, accelerator: str, n_slices: int) -> step_time.Setup | None:
+    """Returns how the trainer trains a config, as step_time.py counts it; None where the mesh is impossible."""
+    n_devices, _ = accelerators.devices(accelerator, n_slices)
+    n_devices = n_devices or config.mesh.expert * config.mesh.model
+    try:
+        data, expert, model = check_mesh(config, n_devices, accelerators.tpu_slices(accelerator, n_slices))
+    except UserError:
+        return None
+    n_chips = accelerators.n_chips(accelerator, n_devices) or 1
+    batch = max(tokens for _, tokens in config.batch_tokens)
+    at_once = microbatch_tokens(config) or batch
+    slots = config.model.capacity_factor
+    is_uneven = slots is None and config.model.n_experts > 1 and expert > 1
+    return step_time.Setup(
+        n_chips=n_chips,
+        batch_tokens=batch,
+        sequence=config.data.seq_len,
+        microbatch_tokens=min(at_once, batch) * model / n_chips,
+        data=data,
+        expert=expert,
+        model=model,
+        remat=config.remat,
+        slots=1.0 if slots is None else slots,
+        imbalance=step_time.IMBALANCE if is_uneven else 1.0,
+        flash=config.model.attention == "flash",
+    )
+
+
+def summary(prices: Sequence[Price]) -> str:
+    """Returns how all jobs are priced, in words."""
+    modelled = [price for price in prices if price.modelled]
+    if not modelled:
+        return f"at {prices[0].mfu:.0%}"
+    low, _, high = speed.calibrated().factors()
+    shares = [price.mfu for price in modelled]
+    least, most = (f"{100 * share:.2g}%" for share in (min(shares), max(shares)))
+    mfu = least if least == most else f"{least} to {most}"
+    words = f"at modelled speeds (MFU {mfu}; 80% range of the hours: {low:.2f} to {high:.2f} times these)"
+    if len(modelled) < len(prices):
+        words += f", {len(prices) - len(modelled)} jobs whose mesh is impossible at {DEFAULT_MFU:.0%}"
+    return words
