@@ -178,6 +178,17 @@ def test_law_json_answers_as_the_law_does(law, tmp_path, capsys):
         load(path)
 
 
+def test_the_command_says_the_best_rate_in_one_line(tmp_path, capsys):
+    write(table_of(runs(60, with_batch=False)), str(tmp_path / "runs.csv"))
+    flags = [f"--runs={tmp_path}/runs.csv", f"--out={tmp_path}/law.json", "--with_rate", "--form=chinchilla"]
+    assert command_line.run(["law", *flags, "--starts=16", "--verbose"]) == 0
+    text = capsys.readouterr().out
+    rates = load(str(tmp_path / "law.json")).record["rates"]
+    assert text.count("best rate at n_active ") == 1
+    assert f"n_active^{rates['coefficients']['rate_n_active']:+.2f}" in text
+    assert f"{rates['near']} of 60 runs" in " ".join(text.split())
+
+
 def test_a_plan_has_the_rate_that_was_fitted(law):
     """Of a large model at the batch of the plan, which is the best one in powers of two; of a small one at the best."""
     plan = fit.plan(law, flops=6e18)
