@@ -43,7 +43,7 @@ VERSION = 1  # of law.json; one that names none is of this
 ERRORS = ("runs", "rmse_nats", "mean_relative_error", "max_relative_error")  # of fitted runs, of those held out
 NUMBERS = {"fitted": ERRORS, "held_out": ERRORS, "separate_fitted": ERRORS[:2], "separate_held_out": ERRORS[:2]}
 NUMBERS |= {"starts": ("tried", "within_1_percent")}  # what a section must hold, where the law.json has it
-RATES = "coefficients, reference, runs, near and draws as fit law --with_rate writes them"
+RATES = "coefficients, reference, scatter, runs, near and draws as fit law --with_rate writes them"
 LARGEST = 1e100  # of a coefficient: products of a few must stay finite
 MOST_EXPERTS = 64  # numbers of experts that a law names; a plan asks each of them
 MOST_COUNT = 10**18  # of words or tokens
@@ -206,6 +206,10 @@ def _are_rates(value: Any, bootstrap: Any) -> bool:
     if not (is_complete and is_positive and _positive(reference, *reference)):
         return False
     if not all(_count(value.get(name)) for name in ("runs", "near")):
+        return False
+    scatter = value.get("scatter")
+    optima = ["rate", "batch"] if "batch" in coefficients else ["rate"]
+    if not isinstance(scatter, dict) or list(scatter) != optima or not all(map(_is_not_negative, scatter.values())):
         return False
     draws = value.get("draws")
     if draws is None:

@@ -28,7 +28,6 @@ def built_in_laws() -> Iterator[str]:
 def summary(record: Json) -> Iterator[str]:
     """Lines for people: how the fit went, by what the record of a law.json holds of it."""
     yield from _fit_lines(record)
-    yield from tuning_text.lines_of_fit(record)
     yield from _error_lines(record)
     yield from _noise_lines(record)
     yield from _interval_lines(record)

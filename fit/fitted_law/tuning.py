@@ -14,12 +14,14 @@ The entry `rates` of a law.json holds
   reference     n_active, n_tokens, n_experts of the model that has the best rate rate_0: those that the optima read
   draws         [draws, coefficients], one for each of the law's own; intervals: their percentiles
   ranges        of peak_learning_rate and batch_tokens
+  scatter       {rate, batch}: standard deviations of ln of the models' own optima around the law's
   runs, near    how many runs were fitted, and how many lie so near their optimum that intervals count them
 
 Axes: n coefficients; models broadcast.
 """
 
 import dataclasses
+import statistics
 from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
@@ -35,6 +37,8 @@ BOUNDS = {RATE: (1e-12, 1e3), BATCH: (1.0, 1e12)}
 POSITIVE = ("rate", "rate_cost", "batch", "batch_cost")  # coefficients
 FLATTEST_SKEW = 1e-4  # a smaller skew counts as this one
 LARGEST_SKEWED = 20.0  # of s u: exp of it stays finite
+# of a model's own optimum around the law's, in standard deviations
+NORMAL_QUANTILES = tuple(statistics.NormalDist().inv_cdf((i + 0.5) / 20) for i in range(20))
 MIDDLE = (10.0, 90.0)  # percentiles where the law names none
 
 
@@ -103,6 +107,8 @@ class Tuning:
       coefficients: by name.
       draws: {coefficient: [draws]}; None for a law without.
       reference: the model at which optima are `rate` and `batch`.
+      scatter: {rate, batch}: standard deviations of ln of the models' own optima around the law's, which intervals
+        include.
       percentiles: the ends of intervals.
       with_batch: whether the law has a best batch.
     """
@@ -110,6 +116,7 @@ class Tuning:
     coefficients: dict[str, float]
     draws: dict[str, Array] | None
     reference: dict[str, float]
+    scatter: dict[str, float]
     percentiles: tuple[float, float]
     with_batch: bool
 
@@ -124,7 +131,8 @@ class Tuning:
         if rates.get("draws"):
             draws = dict(zip(coefficients, np.array(rates["draws"], float).T, strict=True))
         low, high = (record.get("bootstrap") or {}).get("percentiles") or MIDDLE
-        return cls(coefficients, draws, dict(rates["reference"]), (low, high), "batch" in coefficients)
+        scatter = {name: float(value) for name, value in rates["scatter"].items()}
+        return cls(coefficients, draws, dict(rates["reference"]), scatter, (low, high), "batch" in coefficients)
 
     def rate(self, batch_tokens: float | None = None, **model: float) -> Estimate:
         """The best peak learning rate of a model.
@@ -134,9 +142,9 @@ class Tuning:
           model: n_active, n_tokens and n_experts.
         """
 
-        def log_rate(c: ByName) -> Numbers:
+        def log_rate(c: ByName, shift: Numbers) -> Numbers:
             x = _logs(model)
-            value = log_optimum(c, x, self.reference, "rate")
+            value = log_optimum(c, x, self.reference, "rate") + self.scatter["rate"] * shift
             if batch_tokens is None or not self.with_batch:
                 return value
             off_batch = np.log(batch_tokens) - log_optimum(c, x, self.reference, "batch")
@@ -149,8 +157,8 @@ class Tuning:
         if not self.with_batch:
             return None
 
-        def log_batch(c: ByName) -> Numbers:
-            return log_optimum(c, _logs(model), self.reference, "batch")
+        def log_batch(c: ByName, shift: Numbers) -> Numbers:
+            return log_optimum(c, _logs(model), self.reference, "batch") + self.scatter["batch"] * shift
 
         return self._estimate(log_batch, np.exp)
 
@@ -162,8 +170,8 @@ class Tuning:
           model: n_active, n_tokens and n_experts.
         """
 
-        def log_share(c: ByName) -> Numbers:
-            x = _logs(model) | {f"ln {RATE}": np.log(peak_learning_rate)}
+        def log_share(c: ByName, shift: Numbers) -> Numbers:
+            x = _logs(model) | {f"ln {RATE}": np.log(peak_learning_rate) - self.scatter["rate"] * shift}
             if self.with_batch:
                 best = log_optimum(c, x, self.reference, "batch")
                 x[f"ln {BATCH}"] = best if batch_tokens is None else np.log(batch_tokens)
@@ -172,11 +180,17 @@ class Tuning:
         return self._estimate(log_share, np.expm1)
 
     def _estimate(self, function: Any, scale: Any) -> Estimate:
-        """scale(function(coefficients)) with its percentiles over the draws."""
-        value = float(scale(function(_with_logs(self.coefficients))))
+        """scale(function(coefficients, 0)) with its percentiles over the draws and over models of the same size.
+
+        Args:
+          function: of coefficients and of a model's distance from the law in standard deviations of the scatter.
+          scale: of its values.
+        """
+        value = float(scale(function(_with_logs(self.coefficients), 0.0)))
         if self.draws is None:
             return Estimate(value, None, None)
-        values = np.atleast_1d(function(_with_logs(self.draws)))
+        draws = {name: values[:, None] for name, values in self.draws.items()}
+        values = function(_with_logs(draws), np.array(NORMAL_QUANTILES))
         low, high = np.percentile(values, self.percentiles, method="weibull")
         return Estimate(value, float(scale(low)), float(scale(high)))
 

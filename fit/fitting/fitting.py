@@ -127,7 +127,8 @@ def record_of(law: FittedLaw, steps: list[Json] | None = None) -> Json:
         | {"python": platform.python_version()},
     )
     if isinstance(form, RatedForm):
-        record["rates"] = dict(reference=form.reference, runs=len(train), near=len(near))
+        scatter = reweighted.scatter_of_optima(problem, fit.params)
+        record["rates"] = dict(reference=form.reference, scatter=scatter, runs=len(train), near=len(near))
     if steps is None and settings.holdout == ROLLING:
         steps = rolling.rolling(uncertainty.sampled(problem))
     certainty = uncertainty.uncertainty_of(problem, fit)

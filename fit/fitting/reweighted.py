@@ -27,6 +27,7 @@ NEAR_OPTIMAL = 0.0025  # of the loss: how far a run may lie above the best and c
 FAR = 6.0  # times the scale
 ROUNDS = 8
 FOLLOWED = search.BATCH - 1  # starts that each round follows, beside the best: one batch
+RUNS_OF_SHIFT = 2  # for each coefficient of a model's own shifts, at least
 ODD_SHARE = 0.5  # of the models, whose best rate lies outside what was tried
 
 
@@ -35,9 +36,7 @@ def first_weights(form: RatedForm, runs: Runs) -> Runs:
 
     Runs of one model share the error of the law there, unless they share trunks already.
     """
-    columns = [runs.columns[name] for name in form.base.columns]
-    _, model_of_run = np.unique(np.stack(columns), axis=1, return_inverse=True)
-    model_of_run = model_of_run.reshape(-1)
+    model_of_run = _models(form, runs)
     best = np.full(model_of_run.max() + 1, np.inf)
     np.minimum.at(best, model_of_run, np.log(runs.loss))
     weighted = _weighted(runs, runs.weights, np.log(runs.loss) - best[model_of_run], NEAR_OPTIMAL)
@@ -91,11 +90,62 @@ def near_part(problem: Problem) -> Problem:
     return prepare(problem.form, runs, problem.settings)
 
 
+def scatter_of_optima(problem: Problem, params: Array) -> dict[str, float]:
+    """How far models' own best rates and batches lie from the law's: standard deviations of ln rate and ln batch.
+
+    In each model with enough runs near its optimum, the residuals are regressed on a constant and on how the penalty
+    changes with ln of the best rate and batch: that gives the model's own shifts, with their errors. What the shifts
+    scatter beyond these errors is by the moments of DerSimonian and Laird (1986).
+
+    Args:
+      params: of the fit, [n].
+    """
+    form = problem.form
+    assert isinstance(form, RatedForm)
+    part = near_part(problem)
+    runs = part.runs
+    names = ["rate", "batch"] if form.with_batch else ["rate"]
+    residual = np.log(runs.loss) - form.log_loss(params, runs.columns)
+    design = np.stack([np.ones(len(runs)), *(_slope(form, params, runs, name) for name in names)], axis=1)
+    noise = noise_of(part, params).run
+    model_of_run = _models(form, runs)
+    shifts = []
+    errors = []
+    for i in range(model_of_run.max() + 1):
+        rows = design[model_of_run == i]
+        if len(rows) < RUNS_OF_SHIFT * rows.shape[1]:
+            continue
+        inverse = np.linalg.pinv(rows.T @ rows)
+        shifts.append((inverse @ rows.T @ residual[model_of_run == i])[1:])
+        errors.append(noise**2 * np.diag(inverse)[1:])
+    scatter = dict.fromkeys(names, 0.0)
+    freedom = len(shifts) - len(form.reference) - 1  # of the models, less the coefficients of the optimum
+    if freedom < 1:
+        return scatter
+    for name, shift, variance in zip(names, np.transpose(shifts), np.transpose(errors), strict=True):
+        weight = 1 / np.maximum(variance, 1e-12)
+        excess = np.sum(weight * shift**2) - freedom
+        scatter[name] = float(np.sqrt(max(excess, 0.0) / (weight.sum() - np.sum(weight**2) / weight.sum())))
+    return scatter
+
+
+def _slope(form: RatedForm, params: Array, runs: Runs, name: str) -> Array:
+    """Derivatives [n_runs] of the penalty by ln of the best rate or batch."""
+    step = np.zeros(len(params))
+    step[form.names.index(name)] = 1e-4
+    difference = form.penalty(params + step, runs.columns) - form.penalty(params - step, runs.columns)
+    return difference / 2e-4
+
+
+def _models(form: RatedForm, runs: Runs) -> Array:
+    """The model of each run, int [n_runs]: the same number for runs that agree in what the base form reads."""
+    columns = np.stack([runs.columns[name] for name in form.base.columns])
+    return np.unique(columns, axis=1, return_inverse=True)[1].reshape(-1)
+
+
 def warnings(form: RatedForm, params: Array, runs: Runs) -> list[str]:
     """Sentences where most models' best rate or batch lies outside what was tried for them."""
-    columns = [runs.columns[name] for name in form.base.columns]
-    models, model_of_run = np.unique(np.stack(columns), axis=1, return_inverse=True)
-    model_of_run = model_of_run.reshape(-1)
+    model_of_run = _models(form, runs)
     sentences = []
     for name, column in (("rate", RATE), ("batch", BATCH)):
         if column not in form.columns:
@@ -103,7 +153,7 @@ def warnings(form: RatedForm, params: Array, runs: Runs) -> list[str]:
         optimum = form.optimum(params, runs.columns, name)
         outside = 0
         compared = 0
-        for i in range(models.shape[1]):
+        for i in range(model_of_run.max() + 1):
             of_model = model_of_run == i
             tried = runs.columns[column][of_model]
             if len(np.unique(tried)) < FEWEST_VALUES:
@@ -132,6 +182,7 @@ def split_record(record: Json, table: Table) -> Json:
     rates: Json = dict(
         coefficients={name: record["coefficients"][name] for name in names},
         reference=record["rates"]["reference"],
+        scatter=record["rates"]["scatter"],
         ranges={name: ranges.pop(name) for name in (RATE, BATCH) if name in ranges},
         runs=record["rates"]["runs"],
         near=record["rates"]["near"],

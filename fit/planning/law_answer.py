@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.fitted_law import summary
+from fit.fitted_law import summary, tuning_text
 from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.messages.units import say
@@ -43,7 +43,7 @@ TIE_OF_AIC = 2.0  # forms whose AIC differ by less are as good as each other (Bu
 
 
 def answer(law: Law) -> list[str]:
-    """Lines on a fitted law: its error, the number of experts that it finds best, why it has this form, how sure it is.
+    """Lines on a fitted law: its error, the best number of experts and rate, why it has this form, how sure it is.
 
     Its warnings and the file that it is written to are not among them.
     """
@@ -60,6 +60,7 @@ def answer(law: Law) -> list[str]:
     return [
         say(ANSWER, form=_chosen_form(law), errors=_errors(law.record), experts=experts),
         *decision,
+        *tuning_text.lines_of_fit(law.record),
         *summary.why_this_form(law.record),
         _beyond(law.record),
         *_how_sure(law.record, plan),

@@ -138,6 +138,24 @@ def test_the_best_rate_of_mixtures_falls_with_their_experts():
     assert mixture.value == pytest.approx(5e-3 * 3**-0.3 * 16**-0.25, rel=0.1)
 
 
+@pytest.mark.parametrize("scatter", [0.0, 0.2])
+def test_what_models_optima_scatter_around_the_law_widens_intervals(scatter):
+    """Each of 15 models has its own best rate."""
+    columns = runs(450, seed=5, with_batch=False, far=1.0)
+    models = sorted(set(zip(columns["n_active"], columns["n_tokens"], strict=True)))
+    shifts = dict(zip(models, scatter * np.random.default_rng(6).standard_normal(len(models)), strict=True))
+    shift = np.array([shifts[model] for model in zip(columns["n_active"], columns["n_tokens"], strict=True)])
+    columns["peak_learning_rate"] = (np.array(columns["peak_learning_rate"]) * np.exp(shift)).tolist()
+    law = fit.law(columns, "chinchilla", with_rate=True, starts=16, bootstrap=20)
+    measured = law.record["rates"]["scatter"]["rate"]
+    assert abs(measured - np.std(list(shifts.values()))) < 0.03 + 0.25 * scatter
+    inside = 0
+    for (n, d), of_model in shifts.items():
+        estimate = law.tuning.rate(n_active=n, n_tokens=d)
+        inside += estimate.low <= optimum(BEST_RATE, n, d) * np.exp(of_model) <= estimate.high
+    assert inside >= 9  # of 15, in 80% intervals
+
+
 def test_law_json_answers_as_the_law_does(law, tmp_path, capsys):
     path = str(tmp_path / "law.json")
     fit.save(law, path)
@@ -158,6 +176,17 @@ def test_law_json_answers_as_the_law_does(law, tmp_path, capsys):
     (tmp_path / "law.json").write_text(json.dumps(record))
     with pytest.raises(fit.UserError, match="rates is .*, expected coefficients, reference"):
         load(path)
+
+
+def test_the_command_says_the_best_rate_in_one_line(tmp_path, capsys):
+    write(table_of(runs(60, with_batch=False)), str(tmp_path / "runs.csv"))
+    flags = [f"--runs={tmp_path}/runs.csv", f"--out={tmp_path}/law.json", "--with_rate", "--form=chinchilla"]
+    assert command_line.run(["law", *flags, "--starts=16", "--verbose"]) == 0
+    text = capsys.readouterr().out
+    rates = load(str(tmp_path / "law.json")).record["rates"]
+    assert text.count("best rate at n_active ") == 1
+    assert f"n_active^{rates['coefficients']['rate_n_active']:+.2f}" in text
+    assert f"{rates['near']} of 60 runs" in " ".join(text.split())
 
 
 def test_a_plan_has_the_rate_that_was_fitted(law):
