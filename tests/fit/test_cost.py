@@ -421,7 +421,10 @@ def test_everything_together_on_a_law_with_draws(capsys, tmp_path):
         (["--flops=1e20", "--target_loss=2"], "--target_loss asks for the budget"),
         (["--target_loss=1.2"], "--target_loss=1.2 cannot be reached: whatever the budget, the other limits leave"),
         (["--target_loss=2", "--memory_gb=1"], "--target_loss=2 cannot be reached"),
-        (["--chips=v5e:4", "--hours=1e-12"], "--hours=1e-12 of --chips=v5e:4 cannot be met: the smallest model"),
+        (
+            ["--chips=v5e:4", "--hours=1e-12", "--mfu=0.4"],
+            "--hours=1e-12 of --chips=v5e:4 cannot be met: the smallest model",
+        ),
         (["--target_loss=2", "--memory_gb=0.001"], "--memory_gb cannot be met"),
     ],
 )
