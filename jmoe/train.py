@@ -155,7 +155,7 @@ def train_segment(
                 pending = None
             if saves:
                 report.log.sync()
-                record = run.record | {"n_tokens": schedule.tokens_at(step + 1)}
+                record = run.record | {"n_tokens": schedule.tokens_at(step + 1)} | report.saved()
                 checkpoints.save(step + 1, params, opt_state, record)
             if signum:
                 checkpoints.wait()
