@@ -108,6 +108,12 @@ FIELDS = {
     ),
     "loss.load_balance": Field(0.01, NOT_NEGATIVE),
     "loss.router_z": Field(0.001, NOT_NEGATIVE),
+    "loss.logit_z": Field(
+        0.0,
+        NOT_NEGATIVE,
+        "weight of a loss on the square of the final logits' log sum exp, which keeps them from drifting; PaLM 1e-4",
+        NEUTRAL,
+    ),
     # a run's text is known by its fingerprint, so a later start may name it differently, by another path for example
     "data.path": Field(
         "",
@@ -139,6 +145,12 @@ FIELDS = {
     ),
     "data.fingerprint": Field("", TEXT, "the only corpus to accept; empty: any", FREE),
     "data.seq_len": Field(512, integer(1)),
+    "data.document_mask": Field(
+        False,
+        BOOL,
+        "True: a token sees only its own document, and positions begin anew with each; by the ends of text in a row",
+        NEUTRAL,
+    ),
     "data.validation_tokens": Field(1_048_576, integer(1)),
     "data.max_epochs": Field(
         1.0, POSITIVE, "how many times the training text may be read; laws assume at most once", FREE | NEUTRAL
@@ -190,6 +202,12 @@ FIELDS = {
         NEUTRAL,
     ),
     "optimizer.grad_clip": Field(0.1, schema_types.POSITIVE_OR_INF),
+    "optimizer.skip_above": Field(
+        0.0,
+        number(", 0 or above 1", lambda x: x == 0 or x > 1),
+        "skip a step whose gradient norm is more than this many times the median of the last 128; 0: skip none",
+        NEUTRAL,
+    ),
     "parametrization": Field(
         "standard",
         one_of("standard", "mup"),
@@ -251,6 +269,12 @@ FIELDS = {
         0,
         integer(0),
         "steps between exports for transformers, SEGMENT/snapshots/STEP, for programs beside the training; 0: none",
+        FREE | NEUTRAL,
+    ),
+    "router_health": Field(
+        False,
+        BOOL,
+        "True: of each layer, log how many experts no token chose in 100 steps, and warn if the layer collapses",
         FREE | NEUTRAL,
     ),
     # what a plan predicts of this run, and of which model and tokens; `fit plan --emit_config` writes it

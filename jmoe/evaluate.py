@@ -42,6 +42,7 @@ from jmoe.storage import files as storage
 from jmoe.text import mixture
 from jmoe.text.batches import validation_bytes, validation_sources
 from jmoe.text.corpus import load as load_corpus
+from jmoe.text.corpus import mask_token
 
 SECTIONS = ("data", "mesh")  # those of the config that an evaluation may change
 
@@ -113,7 +114,8 @@ def evaluate(
             name: tqdm(batches, desc=f"evaluating {name}".strip(), unit=" batches", disable=None, leave=False)
             for name, batches in validation_sources(corpus, config, mesh).items()
         }
-        (loss, _), loss_of_sources = losses_of_sources(make_eval_step(config, mesh), params, sources)
+        eval_step = make_eval_step(config, mesh, mask_token(config.data, corpus))
+        (loss, _), loss_of_sources = losses_of_sources(eval_step, params, sources)
     n_tokens = mixture.n_validation_tokens(corpus, config)
     n_bytes = validation_bytes(corpus, config)
     return {

@@ -179,7 +179,7 @@ def train_segment(
                 pending = None
             if saves:
                 report.log.sync()
-                record = run.record | {"n_tokens": schedule.tokens_at(step + 1)}
+                record = run.record | {"n_tokens": schedule.tokens_at(step + 1)} | report.saved()
                 with report.saving():
                     checkpoints.save(step + 1, params, opt_state, record)
                 save_times.saved(step + 1)

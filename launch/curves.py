@@ -37,6 +37,8 @@ class Curve:
       loss: cross-entropy in nats per token.
       drop_rate: share of choices that no expert had room for; NaN for a dense model.
       max_load: tokens of the busiest expert over an even share; NaN for a dense model.
+      unchosen: experts of all layers that no token chose in a hundred steps; NaN without config.router_health.
+      collapsed_layers: layers whose router has collapsed; NaN likewise.
     """
 
     job: str
@@ -47,6 +49,8 @@ class Curve:
     loss: np.ndarray
     drop_rate: np.ndarray
     max_load: np.ndarray
+    unchosen: np.ndarray
+    collapsed_layers: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +68,7 @@ PANELS = (
     Panel("hours", "loss", "hours of the trainer", "loss (nats per token)"),
     Panel("n_tokens", "drop_rate", "tokens", "dropped tokens (share of choices)"),
     Panel("n_tokens", "max_load", "tokens", "busiest expert over an even share"),
+    Panel("n_tokens", "unchosen", "tokens", "experts that no token chose in 100 steps"),
 )
 
 
@@ -89,6 +94,8 @@ def of_job(job: Job, files: Files) -> list[Curve]:
                 loss=_column(lines, "cross_entropy"),
                 drop_rate=_column(lines, "drop_rate"),
                 max_load=_column(lines, "max_load"),
+                unchosen=_column(lines, "unchosen"),
+                collapsed_layers=_column(lines, "collapsed_layers"),
             )
         )
     return curves

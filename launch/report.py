@@ -139,6 +139,9 @@ def _cells(job: dict[str, Any], curve: curves.Curve | None) -> list[str]:
     dropped = curve.drop_rate[-1] if curve else float("nan")
     load = curve.max_load[-1] if curve else float("nan")
     note = (job["failure"] or {}).get("cause") or job["more"]
+    if curve is not None and curve.collapsed_layers[-1] > 0:
+        collapsed = f"routers of {curve.collapsed_layers[-1]:.0f} layers have collapsed"
+        note = f"{note}; {collapsed}" if note else collapsed
     return [
         job["name"],
         job["state"],

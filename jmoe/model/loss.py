@@ -4,6 +4,7 @@ Axes (jmoe/model/__init__.py): B rows, T positions (a batch holds T + 1 tokens a
 Y parts of a row, Z pieces of the tokens.
 """
 
+import functools
 import itertools
 
 import jax
@@ -12,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Num
 from ml_collections import ConfigDict
 
-from jmoe.config.schema import setting
+from jmoe.config.schema import NEUTRAL, setting
 from jmoe.model import sharding, transformer
 from jmoe.model.parameters import parameter_specs
 from jmoe.model.routing import is_count
@@ -23,7 +24,11 @@ Batch = Int[Array, "B T+1"]
 
 
 def loss_fn(
-    params: dict, batch: Batch, config: ConfigDict, mesh: jax.sharding.Mesh
+    params: dict,
+    batch: Batch,
+    config: ConfigDict,
+    mesh: jax.sharding.Mesh,
+    end_of_text: int | None = None,
 ) -> tuple[Float[Array, ""], dict[str, Array | dict[str, Array]]]:
     """Cross-entropy plus weighted balance and z losses, summed over layers.
 
@@ -32,35 +37,45 @@ def loss_fn(
       batch: rows of T + 1 tokens, over the whole mesh.
       config: of the run.
       mesh: of sharding.make_mesh.
+      end_of_text: as of transformer.apply.
 
     Returns:
       loss, and metrics: cross_entropy (nats per token), routing.METRICS over all layers, `layers`: the same by layer.
-      With config.model.balance="bias" also `chosen`, int32 [layers, E]: choices of each expert, and no balance loss.
+      With config.loss.logit_z also `logit_z`, the loss of the logits before that weight. With
+      config.model.balance="bias" or config.router_health also `chosen`, int32 [layers, E]: choices of each expert. With
+      "bias" there is no balance loss.
     """
+    logit_z = config.loss.get("logit_z", NEUTRAL["loss.logit_z"])
 
     def over_rows(metric: Array) -> Array:
         if is_count(metric):
             return sharding.total(metric, sharding.ROWS)
         return sharding.mean(metric, sharding.ROWS)
 
-    def local(params: dict, batch: Batch) -> tuple[Float[Array, ""], dict[str, Array]]:
-        x_BTD, head_DV, layers = transformer.apply(params, batch[:, :-1], config, training=True)
+    def local(params: dict, batch: Batch) -> tuple[Float[Array, ""], dict[str, Array], dict[str, Array]]:
+        x_BTD, head_DV, layers = transformer.apply(params, batch[:, :-1], config, True, end_of_text)
         target_N, x_ND = _tokens_of_this_device(batch[:, 1:], x_BTD)
-        nats = mean_cross_entropy(x_ND, sharding.vary(head_DV, "model"), target_N)
-        return sharding.mean(nats), jax.tree.map(over_rows, layers)
+        head_DV = sharding.vary(head_DV, "model")
+        if logit_z:
+            loss, nats, z = cross_entropy_and_z(x_ND, head_DV, target_N, logit_z)
+            of_head = {"cross_entropy": sharding.mean(nats), "logit_z": sharding.mean(z)}
+        else:
+            loss = mean_cross_entropy(x_ND, head_DV, target_N)
+            of_head = {}
+        return sharding.mean(loss), of_head, jax.tree.map(over_rows, layers)
 
     specs = (parameter_specs(config.model), sharding.TOKENS)
-    nats, layers = sharding.per_device(local, mesh, specs, sharding.REPLICATED)(params, batch)
+    loss, of_head, layers = sharding.per_device(local, mesh, specs, sharding.REPLICATED)(params, batch)
+    of_head = {"cross_entropy": loss} | of_head
     if not layers:
-        return nats, {"cross_entropy": nats}
+        return loss, of_head
     chosen = {name: metric for name, metric in layers.items() if is_count(metric)}
     layers = {name: metric for name, metric in layers.items() if name not in chosen}
     means = {name: jnp.sum(m) if name in SUMMED else jnp.mean(m) for name, m in layers.items()}
-    loss = nats
     if setting(config.model, "balance") == "loss":
         loss += config.loss.load_balance * means["load_balance"]
     loss += config.loss.router_z * means["router_z"]
-    return loss, {"cross_entropy": nats} | means | {"layers": layers} | chosen
+    return loss, of_head | means | {"layers": layers} | chosen
 
 
 def position_parts(seq_len: int) -> list[tuple[int, int]]:
@@ -69,8 +84,13 @@ def position_parts(seq_len: int) -> list[tuple[int, int]]:
     return [(before + 1, end) for before, end in itertools.pairwise([0, *powers, seq_len])]
 
 
-def sums_without_drops(
-    params: dict, batch: Batch, weight: Float[Array, " B"], config: ConfigDict, mesh: jax.sharding.Mesh
+def sums_without_drops(  # noqa: PLR0913  most are bound once
+    params: dict,
+    batch: Batch,
+    weight: Float[Array, " B"],
+    config: ConfigDict,
+    mesh: jax.sharding.Mesh,
+    end_of_text: int | None = None,
 ) -> Float[Array, " 2+Y"]:
     """[summed nats, tokens, summed nats of each of `position_parts`] of a batch, with nothing dropped.
 
@@ -80,7 +100,7 @@ def sums_without_drops(
     part_T = np.repeat(np.arange(len(parts), dtype=np.int32), [last - first + 1 for first, last in parts])
 
     def local(params: dict, batch: Batch, weight_B: Float[Array, " B"]) -> Float[Array, " 2+Y"]:
-        x_BTD, head_DV, _ = transformer.apply(params, batch[:, :-1], config, training=False)
+        x_BTD, head_DV, _ = transformer.apply(params, batch[:, :-1], config, False, end_of_text)
         weight_BT = jnp.broadcast_to(weight_B[:, None], batch[:, 1:].shape)
         part_BT = jnp.broadcast_to(part_T, weight_BT.shape)
         target_N, weight_N, part_N, x_ND = _tokens_of_this_device(batch[:, 1:], weight_BT, part_BT, x_BTD)
@@ -154,28 +174,48 @@ def mean_cross_entropy(
 Gradients = tuple[Float[Array, "N D"], Float[Array, "D V"]]  # of x_ND and head_DV
 
 
-def _mean_cross_entropy_fwd(
-    x_ND: Float[Array, "N D"], head_DV: Float[Array, "D V"], target_N: Int[Array, " N"]
-) -> tuple[Float[Array, ""], Gradients]:
+def _means_and_gradients(
+    x_ND: Float[Array, "N D"], head_DV: Float[Array, "D V"], target_N: Int[Array, " N"], logit_z: float
+) -> tuple[list[Float[Array, ""]], Gradients]:
+    """Means over the tokens, and the gradient of mean nats + logit_z times z.
+
+    Returns:
+      [the mean of the nats], with logit_z also z, the mean square of log sum exp; and the gradients.
+    """
     n_tokens = len(x_ND)
     vocab_size = head_DV.shape[1]
+    Carry = tuple[list[Float[Array, ""]], Float[Array, "D V"]]
 
     def add_piece(
-        carry: tuple[Float[Array, ""], Float[Array, "D V"]], piece: tuple[Float[Array, "N D"], Int[Array, " N"]]
-    ) -> tuple[tuple[Float[Array, ""], Float[Array, "D V"]], Float[Array, "N D"]]:
-        total, dhead_DV = carry
+        carry: Carry, piece: tuple[Float[Array, "N D"], Int[Array, " N"]]
+    ) -> tuple[Carry, Float[Array, "N D"]]:
+        totals, dhead_DV = carry
         x_ND, target_N = piece
         logits_NV, lse_N, nats_N = _logits_and_nats(x_ND, head_DV, target_N)
-        dlogits_NV = jnp.exp(logits_NV - lse_N[:, None]) - (jnp.arange(vocab_size) == target_N[:, None])
+        probability_NV = jnp.exp(logits_NV - lse_N[:, None])
+        values = [nats_N]
+        if logit_z:
+            probability_NV *= 1 + 2 * logit_z * lse_N[:, None]
+            values.append(lse_N**2)
+        dlogits_NV = probability_NV - (jnp.arange(vocab_size) == target_N[:, None])
         dlogits_NV = (dlogits_NV / n_tokens).astype(x_ND.dtype)
         dhead_DV += jnp.matmul(x_ND.T, dlogits_NV, preferred_element_type=jnp.float32)
-        return (total + jnp.sum(nats_N), dhead_DV), dlogits_NV @ head_DV.T
+        totals = [total + jnp.sum(value_N) for total, value_N in zip(totals, values, strict=True)]
+        return (totals, dhead_DV), dlogits_NV @ head_DV.T
 
     # the carry of a scan keeps its type: zeros that differ over the mesh as x does
     zero = jnp.zeros((), jnp.float32) * jnp.sum(x_ND[:1, :1].astype(jnp.float32))
-    start = (zero, jnp.zeros(head_DV.shape, jnp.float32) + zero)
-    (total, dhead_DV), dx_ZND = jax.lax.scan(add_piece, start, _pieces(x_ND, target_N, vocab_size))
-    return total / n_tokens, (dx_ZND.reshape(x_ND.shape), dhead_DV.astype(head_DV.dtype))
+    start = ([zero] * (2 if logit_z else 1), jnp.zeros(head_DV.shape, jnp.float32) + zero)
+    (totals, dhead_DV), dx_ZND = jax.lax.scan(add_piece, start, _pieces(x_ND, target_N, vocab_size))
+    means = [total / n_tokens for total in totals]
+    return means, (dx_ZND.reshape(x_ND.shape), dhead_DV.astype(head_DV.dtype))
+
+
+def _mean_cross_entropy_fwd(
+    x_ND: Float[Array, "N D"], head_DV: Float[Array, "D V"], target_N: Int[Array, " N"]
+) -> tuple[Float[Array, ""], Gradients]:
+    (nats,), gradients = _means_and_gradients(x_ND, head_DV, target_N, 0.0)
+    return nats, gradients
 
 
 def _mean_cross_entropy_bwd(
@@ -186,3 +226,33 @@ def _mean_cross_entropy_bwd(
 
 
 mean_cross_entropy.defvjp(_mean_cross_entropy_fwd, _mean_cross_entropy_bwd)
+
+LossAndParts = tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def cross_entropy_and_z(
+    x_ND: Float[Array, "N D"], head_DV: Float[Array, "D V"], target_N: Int[Array, " N"], logit_z: float
+) -> LossAndParts:
+    """(loss, nats, z): mean nats + logit_z times z, and its parts, which have no gradient of their own.
+
+    z is the mean square of the logits' log sum exp, which keeps the logits from drifting (Chowdhery et al. 2022,
+    PaLM, Sec. 5). The gradient is computed along with the value, as that of mean_cross_entropy is.
+    """
+    return _cross_entropy_and_z_fwd(x_ND, head_DV, target_N, logit_z)[0]
+
+
+def _cross_entropy_and_z_fwd(
+    x_ND: Float[Array, "N D"], head_DV: Float[Array, "D V"], target_N: Int[Array, " N"], logit_z: float
+) -> tuple[LossAndParts, Gradients]:
+    (nats, z), gradients = _means_and_gradients(x_ND, head_DV, target_N, logit_z)
+    return (nats + logit_z * z, nats, z), gradients
+
+
+def _cross_entropy_and_z_bwd(
+    logit_z: float, gradients: Gradients, g: LossAndParts
+) -> tuple[Float[Array, "N D"], Float[Array, "D V"], None]:
+    return _mean_cross_entropy_bwd(gradients, g[0])
+
+
+cross_entropy_and_z.defvjp(_cross_entropy_and_z_fwd, _cross_entropy_and_z_bwd)

@@ -121,6 +121,7 @@ def route(
     top_k: int = 1,
     normalize: bool = True,
     score_fn: str = "softmax",
+    counts_choices: bool = False,
 ) -> tuple[Int[Array, "G J"], Float[Array, "G J"], dict[str, Array]]:
     """The choices of each group, in float32.
 
@@ -131,10 +132,11 @@ def route(
       normalize: gates of several choices are divided by their sum. A single choice keeps its score as its gate: with a
         gate of 1 the router would learn nothing from the language-model loss.
       score_fn: "softmax" or "sigmoid" of the logits.
+      counts_choices: whether to return `chosen` without a bias, too.
 
     Returns:
       expert_GJ, the chosen experts; gate_GJ, their scores, or shares of their sum; and METRICS but drop_rate, of each
-      group [G]. With a bias also `chosen`, int32 [G, E]: choices of each expert.
+      group [G]. With a bias or `counts_choices` also `chosen`, int32 [G, E]: choices of each expert.
     """
     scores = router_scores(logits_GSE, score_fn)
     score_GSE = scores.score_GSE
@@ -150,7 +152,7 @@ def route(
 
     count_GE = count_choices(expert_GJ, logits_GSE.shape[-1])
     metrics = router_metrics(scores, count_GE, expert_GJ.shape[1])
-    if bias_E is not None:
+    if bias_E is not None or counts_choices:
         metrics["chosen"] = count_GE
     return expert_GJ, gate_GJ, metrics
 

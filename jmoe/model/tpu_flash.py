@@ -4,8 +4,9 @@ Axes (jmoe/model/__init__.py): K, T, Q positions of a block of queries, U of a b
 and values, I rows times groups of heads of queries, Y the positions of a group's heads, one head after the other.
 Positions lie along the lanes, so that head sizes below 128 are not padded and one number for each query is a row.
 
-A program works on one block of queries and one of keys; blocks above the diagonal cost nothing. Products take bfloat16
-and sum in float32; all else is float32. The forward pass keeps log sum exp of each query's scores, from which the
+A program works on one block of queries and one of keys; blocks above the diagonal cost nothing. With documents, a query
+sees only keys of its own; blocks of other documents are worked on, too. Products take bfloat16 and sum in float32; all
+else is float32. The forward pass keeps log sum exp of each query's scores, from which the
 backward pass recomputes the probabilities (Dao et al. 2022).
 
 Heads of queries that share keys and values are handled as more queries of one head. A group has as many of these heads
@@ -16,6 +17,7 @@ Outputs are declared to vary over the mesh as the inputs do: shard_map rejects a
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -32,11 +34,22 @@ Interpret = bool | pltpu.InterpretParams  # whether to run a kernel on any devic
 Index = int | Int[Array, ""]
 BlockIndex = tuple[Index, Index, Index]  # of rows, of K, and of positions
 Ref = Any  # Pallas's reference to a block or a scratch array
-Gradients = tuple[Float[Array, "I K Y"], Float[Array, "R K T"], Float[Array, "R K T"]]  # of queries, keys and values
-# queries, keys, values, output, and log sum exp of each query's scores
+# of queries, keys and values; documents have none
+Gradients = tuple[Float[Array, "I K Y"], Float[Array, "R K T"], Float[Array, "R K T"], None]
+# each position's document, along the lanes for queries and down the sublanes for keys; None: rows are one document
+DocumentsOfRows = tuple[Int[Array, "B 1 T"], Int[Array, "B T 1"]] | None
+# queries, keys, values, documents, output, and log sum exp of each query's scores
 Residual = tuple[
-    Float[Array, "I K Y"], Float[Array, "R K T"], Float[Array, "R K T"], Float[Array, "I K Y"], Float[Array, "I 1 Y"]
+    Float[Array, "I K Y"],
+    Float[Array, "R K T"],
+    Float[Array, "R K T"],
+    DocumentsOfRows,
+    Float[Array, "I K Y"],
+    Float[Array, "I 1 Y"],
 ]
+
+# a finite score for keys of other documents: a block may hold nothing else for a query, before it comes to its own
+OTHER_DOCUMENT = -1e30
 
 _product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
@@ -50,6 +63,7 @@ def attention(
     q_BTHK: Float[Array, "B T H K"],
     k_BTPK: Float[Array, "B T P K"],
     v_BTPK: Float[Array, "B T P K"],
+    document_BT: Int[Array, "B T"] | None = None,
     interpret: Interpret = False,
 ) -> Float[Array, "B T H K"]:
     """softmax(q k / sqrt(K)) v over the positions up to the query's own; bfloat16 [B, T, H, K].
@@ -57,6 +71,7 @@ def attention(
     Args:
       q_BTHK, k_BTPK, v_BTPK: bfloat16, of shapes that `fits`. H / P consecutive heads of queries share a head of keys
         and values.
+      document_BT: the document of each token, which sees only its own; int32. None: it sees its row.
       interpret: run on any device, for tests.
     """
     b, t, h, k = q_BTHK.shape
@@ -65,7 +80,8 @@ def attention(
     q_IKY = q_BTHK.reshape(b, t, h // n, n, k).transpose(0, 2, 4, 3, 1).reshape(b * h // n, k, n * t)
     k_RKT = k_BTPK.transpose(0, 2, 3, 1).reshape(b * p, k, t)
     v_RKT = v_BTPK.transpose(0, 2, 3, 1).reshape(b * p, k, t)
-    y_IKY = _attention(q_IKY, k_RKT, v_RKT, interpret)
+    documents = None if document_BT is None else (document_BT[:, None, :], document_BT[:, :, None])
+    y_IKY = _attention(q_IKY, k_RKT, v_RKT, documents, interpret)
     return y_IKY.reshape(b, h // n, k, n, t).transpose(0, 4, 1, 3, 2).reshape(b, t, h, k)
 
 
@@ -77,16 +93,24 @@ def _heads_of_a_group(n_sharing: int, t: int, k: int) -> int:
     return 1
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def _attention(
-    q_IKY: Float[Array, "I K Y"], k_RKT: Float[Array, "R K T"], v_RKT: Float[Array, "R K T"], interpret: Interpret
+    q_IKY: Float[Array, "I K Y"],
+    k_RKT: Float[Array, "R K T"],
+    v_RKT: Float[Array, "R K T"],
+    documents: DocumentsOfRows,
+    interpret: Interpret,
 ) -> Float[Array, "I K Y"]:
-    y_IKY, _ = _forward(q_IKY, k_RKT, v_RKT, interpret)
+    y_IKY, _ = _forward(q_IKY, k_RKT, v_RKT, documents, interpret)
     return y_IKY
 
 
 def _forward(
-    q_IKY: Float[Array, "I K Y"], k_RKT: Float[Array, "R K T"], v_RKT: Float[Array, "R K T"], interpret: Interpret
+    q_IKY: Float[Array, "I K Y"],
+    k_RKT: Float[Array, "R K T"],
+    v_RKT: Float[Array, "R K T"],
+    documents: DocumentsOfRows,
+    interpret: Interpret,
 ) -> tuple[Float[Array, "I K Y"], Residual]:
     rows, k, n_queries = q_IKY.shape
     t = k_RKT.shape[2]
@@ -104,23 +128,43 @@ def _forward(
         return r // groups, 0, jnp.minimum(i % (t // block), j)
 
     key_block = pl.BlockSpec((None, k, block), key_index)
+    document_specs = None
+    if documents is not None:
+        heads_of_row = rows // len(documents[0])
+
+        def query_document_index(r: Index, i: Index, j: Index) -> BlockIndex:
+            return r // heads_of_row, 0, i % (t // block)
+
+        def key_document_index(r: Index, i: Index, j: Index) -> BlockIndex:
+            return r // heads_of_row, jnp.minimum(i % (t // block), j), 0
+
+        document_specs = _document_specs(block, query_document_index, key_document_index)
     y_IKY, lse_I1Y = pl.pallas_call(
         functools.partial(_forward_kernel, scale=k**-0.5),
         grid=(rows, n_queries // block, t // block),
-        in_specs=[query_block(k), key_block, key_block],
+        in_specs=[query_block(k), key_block, key_block, document_specs],
         out_specs=[query_block(k), query_block(1)],
         out_shape=[_like(q_IKY, q_IKY.shape, q_IKY.dtype), _like(q_IKY, (rows, 1, n_queries), jnp.float32)],
         scratch_shapes=[pltpu.VMEM((height, block), jnp.float32) for height in (1, 1, k)],
         **_options(q_IKY, k_RKT, n_products=2, per_query=2 + 2, per_key=0, interpret=interpret),
-    )(q_IKY, k_RKT, v_RKT)
-    return y_IKY, (q_IKY, k_RKT, v_RKT, y_IKY, lse_I1Y)
+    )(q_IKY, k_RKT, v_RKT, documents)
+    return y_IKY, (q_IKY, k_RKT, v_RKT, documents, y_IKY, lse_I1Y)
 
 
-# Pallas hands a kernel one reference for each block and scratch array, hence so many arguments
+def _document_specs(
+    block: int, query_index: Callable[..., BlockIndex], key_index: Callable[..., BlockIndex]
+) -> tuple[pl.BlockSpec, pl.BlockSpec]:
+    """Which blocks of DocumentsOfRows a program reads: [1, Q] of the queries', [U, 1] of the keys'."""
+    return pl.BlockSpec((None, 1, block), query_index), pl.BlockSpec((None, block, 1), key_index)
+
+
+# Pallas hands a kernel one reference for each block and scratch array, hence so many arguments. `documents`: blocks
+# [1, Q] and [U, 1] of DocumentsOfRows
 def _forward_kernel(  # noqa: PLR0913
     q_KQ: Ref,
     k_KU: Ref,
     v_KU: Ref,
+    documents: tuple[Ref, Ref] | None,
     y_KQ: Ref,
     lse_1Q: Ref,
     max_1Q: Ref,
@@ -139,7 +183,7 @@ def _forward_kernel(  # noqa: PLR0913
         total_KQ[...] = jnp.zeros_like(total_KQ)
 
     def add(diagonal: bool) -> None:
-        score_UQ = _score(q_KQ, k_KU, scale, diagonal)
+        score_UQ = _score(q_KQ, k_KU, documents, scale, diagonal)
         before_1Q = max_1Q[...]
         max_1Q[...] = jnp.maximum(before_1Q, jnp.max(score_UQ, axis=0, keepdims=True))
         weight_UQ = jnp.exp(score_UQ - max_1Q[...])
@@ -159,7 +203,7 @@ def _forward_kernel(  # noqa: PLR0913
 
 
 def _backward(interpret: Interpret, residual: Residual, dy_IKY: Float[Array, "I K Y"]) -> Gradients:
-    q_IKY, k_RKT, v_RKT, y_IKY, lse_I1Y = residual
+    q_IKY, k_RKT, v_RKT, documents, y_IKY, lse_I1Y = residual
     rows, k, n_queries = q_IKY.shape
     t = k_RKT.shape[2]
     groups = rows // len(k_RKT)
@@ -188,27 +232,47 @@ def _backward(interpret: Interpret, residual: Residual, dy_IKY: Float[Array, "I 
         return jnp.sum(dkeys_IKT.reshape(-1, groups, k, t), axis=1).astype(k_RKT.dtype)
 
     key_block = pl.BlockSpec((None, k, block), key_index)
+    document_specs = None
+    if documents is not None:
+        heads_of_row = rows // len(documents[0])
+
+        def query_document_index(r: Index, j: Index, i: Index) -> BlockIndex:
+            return r // heads_of_row, 0, jnp.maximum(i % n, j)
+
+        def key_document_index(r: Index, j: Index, i: Index) -> BlockIndex:
+            return r // heads_of_row, j, 0
+
+        document_specs = _document_specs(block, query_document_index, key_document_index)
     dkey_block = pl.BlockSpec((None, k, block), dkey_index)
     all_queries = pl.BlockSpec((None, k, n_queries), group_index)  # on chip while a group is worked on
     dtype = k_RKT.dtype if groups == 1 else jnp.dtype(jnp.float32)  # float32 where groups are still to be summed
     dq_IKY, dk_IKT, dv_IKT = pl.pallas_call(
         functools.partial(_backward_kernel, scale=k**-0.5),
         grid=(rows, n, n_queries // block),
-        in_specs=[query_block(k), key_block, key_block, query_block(k), query_block(1), query_block(1)],
+        in_specs=[
+            query_block(k),
+            key_block,
+            key_block,
+            document_specs,
+            query_block(k),
+            query_block(1),
+            query_block(1),
+        ],
         out_specs=[all_queries, dkey_block, dkey_block],
         out_shape=[_like(q_IKY, q_IKY.shape, q_IKY.dtype)] + [_like(q_IKY, (rows, k, t), dtype)] * 2,
         scratch_shapes=[pltpu.VMEM((k, length), jnp.float32) for length in (n_queries, block, block)],
         **_options(q_IKY, k_RKT, n_products=5, per_query=2, per_key=2 * (2 + dtype.itemsize), interpret=interpret),
-    )(q_IKY, k_RKT, v_RKT, dy_IKY, lse_I1Y, mean_I1Y)
+    )(q_IKY, k_RKT, v_RKT, documents, dy_IKY, lse_I1Y, mean_I1Y)
     if groups > 1:
-        return dq_IKY, sum_over_groups(dk_IKT), sum_over_groups(dv_IKT)
-    return dq_IKY, dk_IKT, dv_IKT
+        return dq_IKY, sum_over_groups(dk_IKT), sum_over_groups(dv_IKT), None
+    return dq_IKY, dk_IKT, dv_IKT, None
 
 
 def _backward_kernel(  # noqa: PLR0913
     q_KQ: Ref,
     k_KU: Ref,
     v_KU: Ref,
+    documents: tuple[Ref, Ref] | None,
     dy_KQ: Ref,
     lse_1Q: Ref,
     mean_1Q: Ref,
@@ -236,7 +300,7 @@ def _backward_kernel(  # noqa: PLR0913
         sum_dv_KU[...] = jnp.zeros_like(sum_dv_KU)
 
     def add(diagonal: bool) -> None:
-        probability_UQ = jnp.exp(_score(q_KQ, k_KU, scale, diagonal) - lse_1Q[...])
+        probability_UQ = jnp.exp(_score(q_KQ, k_KU, documents, scale, diagonal) - lse_1Q[...])
         dprobability_UQ = _product("ku,kq->uq", v_KU[...], dy_KQ[...])
         dscore_UQ = (probability_UQ * (dprobability_UQ - mean_1Q[...]) * scale).astype(q_KQ.dtype)
         sum_dv_KU[...] += _product("kq,uq->ku", dy_KQ[...], probability_UQ.astype(dy_KQ.dtype))
@@ -262,8 +326,13 @@ def _backward_kernel(  # noqa: PLR0913
         dq_KY[...] = sum_dq_KY[...].astype(dq_KY.dtype)
 
 
-def _score(q_KQ: Ref, k_KU: Ref, scale: float, diagonal: bool) -> Float[Array, "U Q"]:
+def _score(
+    q_KQ: Ref, k_KU: Ref, documents: tuple[Ref, Ref] | None, scale: float, diagonal: bool
+) -> Float[Array, "U Q"]:
     score_UQ = _product("ku,kq->uq", k_KU[...], q_KQ[...]) * scale
+    if documents is not None:
+        document_1Q, document_U1 = documents
+        score_UQ = jnp.where(document_1Q[...] == document_U1[...], score_UQ, OTHER_DOCUMENT)
     if diagonal:
         position = functools.partial(jax.lax.broadcasted_iota, jnp.int32, score_UQ.shape)
         score_UQ = jnp.where(position(0) <= position(1), score_UQ, -jnp.inf)

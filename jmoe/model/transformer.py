@@ -21,13 +21,15 @@ from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from jmoe.config import counts
-from jmoe.config.schema import setting
+from jmoe.config.schema import NEUTRAL, setting
 from jmoe.model import attention, param, sharding
+from jmoe.model.documents import Documents, find_documents
 from jmoe.model.embedding import lookup
 from jmoe.model.experts import swiglu
 from jmoe.model.moe_layer import moe_layer
 from jmoe.model.remat import REMAT
 
+COUNTS_CHOICES = "counts_choices"  # the modules' own entry of config.model, which `apply` sets
 STACKS = ("dense_blocks", "blocks")  # of equal blocks, in the order in which they run
 Cache = tuple[Float[Array, "... B U P K"], Float[Array, "... B U P K"]]  # keys and values of positions 0, 1, ...
 Metrics = dict[str, Array]  # routing.METRICS; {} of a dense layer
@@ -90,7 +92,11 @@ class Attention(nnx.Module):
             self.k_norm = param.param(rngs, (n_kv_heads, head_dim), axes, param.NORM, constant=1.0)
 
     def __call__(
-        self, x_BTD: Float[Array, "B T D"], start: int | Int[Array, ""] = 0, cache: Cache | None = None
+        self,
+        x_BTD: Float[Array, "B T D"],
+        start: int | Int[Array, ""] = 0,
+        cache: Cache | None = None,
+        documents: Documents | None = None,
     ) -> tuple[Float[Array, "N D"], Cache | None]:
         """Attends from normed rows to themselves, or to a cache.
 
@@ -98,6 +104,7 @@ class Attention(nnx.Module):
           x_BTD: normed rows.
           start: the position of the first token, where there is a cache.
           cache: (k_BUPK, v_BUPK). The keys and values of the rows are put there, and the rows see all up to their own.
+          documents: of the rows, where a token sees only its own; with a cache there are none.
 
         Returns:
           y_ND, to be summed over the model axis, since this device has H of the heads; and the cache.
@@ -107,8 +114,13 @@ class Attention(nnx.Module):
         dtype = jnp.bfloat16 if flash else jnp.float32
         q_BTHK, k_BTPK, v_BTPK = self._project(x_BTD)
         q_BTHK, k_BTPK = self._norm_queries_and_keys(q_BTHK, k_BTPK)
-        q_BTHK = attention.rope(q_BTHK, self.model.rope_base, start, dtype)
-        k_BTPK = attention.rope(k_BTPK, self.model.rope_base, start, dtype)
+        document_BT = None
+        position_BT = None
+        if documents is not None:
+            document_BT = sharding.vary(documents.number_BT, "model")
+            position_BT = sharding.vary(documents.position_BT, "model")
+        q_BTHK = attention.rope(q_BTHK, self.model.rope_base, start, dtype, position_BT)
+        k_BTPK = attention.rope(k_BTPK, self.model.rope_base, start, dtype, position_BT)
         v_BTPK = v_BTPK.astype(dtype)
         with jax.named_scope("attention"):  # its name in a profile
             if cache is not None:
@@ -117,9 +129,9 @@ class Attention(nnx.Module):
                 cache = (k_BUPK, v_BUPK)
                 y_BTHK = attention.exact(q_BTHK, k_BUPK, v_BUPK, start)
             elif flash:
-                y_BTHK = attention.flash(q_BTHK, k_BTPK, v_BTPK)
+                y_BTHK = attention.flash(q_BTHK, k_BTPK, v_BTPK, document_BT)
             else:
-                y_BTHK = attention.exact(q_BTHK, k_BTPK, v_BTPK)
+                y_BTHK = attention.exact(q_BTHK, k_BTPK, v_BTPK, 0, document_BT, document_BT)
         y_BTI = y_BTHK.astype(x_BTD.dtype).reshape(b, t, -1)  # I: of all heads
         out_HKD = sharding.gathered(self.out)
         return (_rows(y_BTI) @ out_HKD.reshape(-1, d)).reshape(b * t, d), cache
@@ -236,6 +248,7 @@ class MoE(nnx.Module):
             score_fn=setting(model, "scores"),
             group_tokens=model.group_tokens if training else None,
             capacity_factor=model.capacity_factor if training else None,
+            counts_choices=training and model.get(COUNTS_CHOICES, False),
         )
         if self.shared is not None:
             shared_ND, _ = self.shared(x_ND)
@@ -259,12 +272,13 @@ class Block(nnx.Module):
         training: bool,
         start: int | Int[Array, ""] = 0,
         cache: Cache | None = None,
+        documents: Documents | None = None,
     ) -> tuple[Float[Array, "B T D"], Metrics, Cache | None]:
         """x_BTD after the block, this device's routing.METRICS of it, and the cache with the new keys and values.
 
-        Without `training` nothing is dropped. start, cache: as of Attention.
+        Without `training` nothing is dropped. start, cache, documents: as of Attention.
         """
-        y_ND, cache = self.attention(self.attention_norm(x_BTD), start, cache)
+        y_ND, cache = self.attention(self.attention_norm(x_BTD), start, cache, documents)
         x_BTD = _add_to_residual(x_BTD, y_ND)
         y_ND, metrics = self.mlp(self.mlp_norm(x_BTD).reshape(y_ND.shape), training)
         return _add_to_residual(x_BTD, y_ND), metrics, cache
@@ -306,6 +320,7 @@ class Transformer(nnx.Module):
         unroll: bool = False,
         start: int | Int[Array, ""] = 0,
         caches: dict[str, Cache] | None = None,
+        documents: Documents | None = None,
     ) -> tuple[Float[Array, "B T D"], Float[Array, "D V"], Metrics, dict[str, Cache]]:
         """Runs all blocks.
 
@@ -315,6 +330,7 @@ class Transformer(nnx.Module):
           remat, unroll: as in config.
           start: with caches, the position of the first token.
           caches: by stack, with a leading axis of layers.
+          documents: of the rows, where a token sees only its own.
 
         Returns:
           x_BTD before the head; head_DV; routing.METRICS along an axis of the layers that have a mixture; the caches.
@@ -324,7 +340,7 @@ class Transformer(nnx.Module):
             x_BTD: Float[Array, "B T D"], layer: tuple[Block, Cache | None]
         ) -> tuple[Float[Array, "B T D"], tuple[Metrics, Cache | None]]:
             block, cache = layer
-            x_BTD, metrics, cache = block(x_BTD, training, start, cache)
+            x_BTD, metrics, cache = block(x_BTD, training, start, cache, documents)
             return x_BTD, (metrics, cache)
 
         embed_VD = sharding.gathered(self.embed)
@@ -394,13 +410,26 @@ def cast(params: dict, model: ConfigDict) -> dict:
 
 
 def apply(
-    params: dict, tokens_BT: Int[Array, "B T"], config: ConfigDict, training: bool
+    params: dict,
+    tokens_BT: Int[Array, "B T"],
+    config: ConfigDict,
+    training: bool,
+    end_of_text: int | None = None,
 ) -> tuple[Float[Array, "B T D"], Float[Array, "D V"], Metrics]:
     """x_BTD before the head, head_DV, and routing.METRICS with a leading axis of the layers that have a mixture.
 
-    params: this device's part of init_params' tree. Without `training` nothing is dropped.
+    Args:
+      params: this device's part of init_params' tree.
+      tokens_BT: this device's rows.
+      config: of the run.
+      training: without it nothing is dropped.
+      end_of_text: the token that ends a document, where a token sees only its own document; None: it sees its row.
     """
+    model = config.model
+    if training and config.get("router_health", NEUTRAL["router_health"]):
+        model = ConfigDict({**config.model, COUNTS_CHOICES: True})
     # cast once, outside the blocks: else their scan would move weights in both passes, and gradients, in float32
-    transformer = with_params(cast(params, config.model), config.model)
-    x_BTD, head_DV, metrics, _ = transformer(tokens_BT, training, config.remat, config.unroll)
+    transformer = with_params(cast(params, config.model), model)
+    documents = None if end_of_text is None else find_documents(tokens_BT, end_of_text)
+    x_BTD, head_DV, metrics, _ = transformer(tokens_BT, training, config.remat, config.unroll, documents=documents)
     return x_BTD, head_DV, metrics

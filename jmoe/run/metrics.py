@@ -1,6 +1,7 @@
 """What a segment writes while it runs: metrics.jsonl, speed.jsonl, TensorBoard events, traces, and its progress.
 
-metrics.jsonl has what was computed and is the same however often the run was killed. speed.jsonl has how fast:
+metrics.jsonl has what was computed and is the same however often the run was killed. With config.optimizer.skip_above a
+step that was skipped has a line, too, with the rows of its batch, `skipped_rows`. speed.jsonl has how fast:
 
   tokens_per_second  over the steps since the previous line
   mfu                model FLOPs utilisation: tokens_per_second x counts.matmul_flops_per_token / (devices x peak FLOP/s
@@ -20,7 +21,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import IO, Any, NamedTuple
 
@@ -36,6 +37,7 @@ from jmoe.config import counts
 from jmoe.config.schema import record_of
 from jmoe.errors import Interrupted, UserError
 from jmoe.run import distributed
+from jmoe.run.router_health import RouterHealth
 from jmoe.run.schedule import Schedule, Segment
 from jmoe.storage.durable import named
 from jmoe.storage.files import check_owner, copy_files, is_remote, lines_before_damage, read_lines, write_whole
@@ -57,7 +59,7 @@ class Report:
     left as they are: the store or the disk may be what failed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  a caller makes it once
         self,
         config: ConfigDict,
         folder: epath.Path,
@@ -66,6 +68,9 @@ class Report:
         start: int,
         n_tokens_left: int,
         peak_flops: float,
+        *,
+        health: RouterHealth | None = None,
+        rows_of: Callable[[int], dict[str, list[int]]] = lambda step: {},
     ) -> None:
         """Opens the files, and shows the progress so far.
 
@@ -77,7 +82,11 @@ class Report:
           start: The first step of `segment` that is trained now.
           n_tokens_left: Tokens that the run trains from there on, for the time left.
           peak_flops: bfloat16 FLOP/s of a device, 0 if unknown.
+          health: The counts of config.router_health.
+          rows_of: The rows of a step's batch, for steps that are skipped (batches.rows_of_step).
         """
+        self._health = health
+        self._rows_of = rows_of
         self._folder = folder
         self._schedule = schedule
         self._segment = segment
@@ -151,14 +160,21 @@ class Report:
         self._bar.update()
 
     def finished(self, step: int, values: dict[str, Any]) -> None:
-        """Called when `step` is done. Writes every config.log_every steps, and steps with a validation loss.
+        """Called when `step` is done.
+
+        Writes every config.log_every steps, steps with a validation loss, and steps that were skipped.
 
         Args:
           step: The step.
           values: Its metrics as Python numbers.
         """
         n_tokens = self._schedule.tokens_at(step + 1)
-        if step % self._log_every == 0 or step == self._segment.stop - 1 or "validation_loss" in values:
+        values = self._with_router_health(step, values)
+        if values.pop("skipped", 0):
+            values["skipped_rows"] = self._rows_of(step)
+            distributed.log(_skipping(step, self._segment, values))
+        is_last = step == self._segment.stop - 1
+        if step % self._log_every == 0 or is_last or "validation_loss" in values or "skipped_rows" in values:
             rate = self._schedule.learning_rate(step, self._segment)
             speed = self._speed(n_tokens)
             self.log.write(step, {"n_tokens": n_tokens, "learning_rate": rate} | values, speed)
@@ -166,6 +182,24 @@ class Report:
             shown = f"loss {values['cross_entropy']:.3f}, {speed['tokens_per_second']:,.0f} tokens/s{mfu}"
             self._bar.set_postfix_str(shown, refresh=False)
         self._print_progress(step, n_tokens, values["cross_entropy"])
+
+    def saved(self) -> dict[str, Any]:
+        """What a checkpoint's record keeps of this report, so that a run that resumes writes the same lines."""
+        return {} if self._health is None else {"router_health": self._health.state()}
+
+    def _with_router_health(self, step: int, values: dict[str, Any]) -> dict[str, Any]:
+        """The metrics of a step, with what RouterHealth says of its layers in place of the counts of choices."""
+        chosen_LE = values.get("chosen")
+        if self._health is None or chosen_LE is None:
+            return values
+        values = {name: value for name, value in values.items() if name != "chosen"}
+        by_layer, warning = self._health.add(step, chosen_LE)
+        if warning:
+            distributed.log(warning)
+        if not by_layer:
+            return values
+        totals = {"unchosen": sum(by_layer["unchosen"]), "collapsed_layers": sum(by_layer["collapsed"])}
+        return values | totals | {"layers": values["layers"] | by_layer}
 
     def _print_progress(self, step: int, n_tokens: int, loss: float) -> None:
         """Prints a line of progress every LINE_SECONDS if there is no bar."""
@@ -195,6 +229,16 @@ class Report:
         self._save = 0.0
         self._last_speed = _Mark(now, n_tokens)
         return speed | {"seconds": round(now - self._began, 3)}
+
+
+def _skipping(step: int, segment: Segment, values: dict[str, Any]) -> str:
+    """The line on a step that was skipped."""
+    rows = "; ".join(f"{source} {rows}".strip() for source, rows in values["skipped_rows"].items())
+    return (
+        f"WARNING: skipped step {step} of {segment.name}: its gradient norm of {values['grad_norm']:.4g} is "
+        f"{values['grad_norm'] / values['grad_norm_median']:.1f} times the median, {values['grad_norm_median']:.4g}; "
+        f"{values['skipped_steps']} steps skipped so far; its rows of the training text: {rows}"
+    )
 
 
 class Log:
@@ -252,7 +296,7 @@ class Log:
             file = self._files[name]
             with named(file.name):
                 file.write(json.dumps({"step": step} | values) + "\n")
-        scalars = {name: value for name, value in metrics.items() if name != "layers"}
+        scalars = {name: value for name, value in metrics.items() if name not in ("layers", "skipped_rows")}
         scalars |= {f"speed/{name}": value for name, value in speed.items()}
         for name, values in metrics.get("layers", {}).items():
             scalars |= {f"layers/{name}/{i:02d}": value for i, value in enumerate(values)}

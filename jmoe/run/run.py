@@ -22,12 +22,13 @@ from jmoe.run import checkpoint, distributed, divergence, prediction, snapshot
 from jmoe.run.checkpoint import State
 from jmoe.run.first_step import FirstStep
 from jmoe.run.metrics import Report
-from jmoe.run.record import check_record, cpu_threads, make_record
+from jmoe.run.record import check_record, cpu_threads, make_record, read_record
+from jmoe.run.router_health import RouterHealth
 from jmoe.run.schedule import Schedule, Segment
 from jmoe.run.step import abstract_state, losses_of_sources, make_eval_step, make_optimizer, make_train_step
 from jmoe.storage.files import read_lines, read_sealed, sealed, write_whole
 from jmoe.text import corpus, mixture
-from jmoe.text.batches import validation_sources
+from jmoe.text.batches import rows_of_step, validation_sources
 
 LossAndPositions = tuple[float, dict[str, float]]  # as step.mean_losses returns it
 
@@ -72,8 +73,9 @@ class Run:
         self._warned_of: set[str] = set()  # branches whose result.json is damaged
         self._began_with = read_sealed(workdir / "began_with.json") or {}  # jmoe.load writes it
         self.abstract = abstract_state(config, mesh)
-        self.train_step = make_train_step(config, mesh)
-        self._eval_step = make_eval_step(config, mesh)
+        end_of_text = corpus.mask_token(config.data, self.corpus)
+        self.train_step = make_train_step(config, mesh, end_of_text)
+        self._eval_step = make_eval_step(config, mesh, end_of_text)
         self._validation: dict[str, mixture.TrainingText] = {"validation_loss": self.corpus}
         for name, text in corpus.validation_sets(config.data, config.model.vocab_size, self.corpus).items():
             self._validation[f"validation_loss/{name}"] = text
@@ -127,7 +129,32 @@ class Run:
         """The files and progress of `segment` from step `start` on; `peak_flops`: FLOP/s of a device, 0 if unknown."""
         folder = self.workdir / segment.name
         n_tokens_left = self._n_tokens_left(segment, start)
-        return Report(self.config, folder, self.schedule, segment, start, n_tokens_left, peak_flops)
+        health = self._router_health(folder, start)
+
+        def rows_of(step: int) -> dict[str, list[int]]:
+            return rows_of_step(self.corpus, self.config, self.schedule, step)
+
+        return Report(
+            self.config,
+            folder,
+            self.schedule,
+            segment,
+            start,
+            n_tokens_left,
+            peak_flops,
+            health=health,
+            rows_of=rows_of,
+        )
+
+    def _router_health(self, folder: epath.Path, start: int) -> RouterHealth | None:
+        """The counts of config.router_health, from the segment's checkpoint of `start` if that has some."""
+        config = self.config
+        if not config.get("router_health", NEUTRAL["router_health"]) or config.model.n_experts == 1:
+            return None
+        saved = None
+        if start in checkpoint.steps_in(folder / "checkpoints"):
+            saved = read_record(folder / "checkpoints" / str(start)).get("router_health")
+        return RouterHealth(config.model, saved)
 
     def _n_tokens_left(self, segment: Segment, start: int) -> int:
         """Tokens that the run trains from step `start` of `segment` on."""

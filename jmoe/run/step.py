@@ -15,14 +15,14 @@ from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
 from jmoe.config.check import microbatch_tokens
-from jmoe.config.schema import NEUTRAL
+from jmoe.config.schema import NEUTRAL, setting
 from jmoe.errors import UserError
 from jmoe.model import mup, sharding
 from jmoe.model.loss import Batch, loss_fn, position_parts, sums_without_drops
 from jmoe.model.parameters import init_params, parameter_shardings
 from jmoe.model.routing import is_count, updated_bias
 from jmoe.model.transformer import describe
-from jmoe.run import muon
+from jmoe.run import muon, spikes
 
 Tree = Any  # a nested dict of arrays; optax's own type of trees is wider than dict
 Metrics = dict[str, Any]  # arrays by name; `layers` holds those of each layer
@@ -47,7 +47,7 @@ def _without_biases(params: dict, descriptions: dict) -> dict:
 def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     """AdamW, or Muon and AdamW, on all parameters of `trained`, after clipping by global norm.
 
-    The caller applies the learning rate.
+    With config.optimizer.skip_above it skips spikes (spikes.skip_spikes). The caller applies the learning rate.
     """
     chain = [optax.clip_by_global_norm(config.optimizer.grad_clip), scale_by_optimizer(config)]
     factors = mup.factors(config)
@@ -55,6 +55,9 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
         chain.append(_scale_by_tree(trained(factors.rate, config.model)))
     chain.append(optax.add_decayed_weights(config.optimizer.weight_decay))
     optimizer = optax.chain(*chain)
+    skip_above = _skip_above(config)
+    if skip_above:
+        optimizer = spikes.skip_spikes(optimizer, skip_above)
 
     def init(params: Tree) -> optax.OptState:
         return optimizer.init(trained(params, config.model))
@@ -63,6 +66,11 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
         return optimizer.update(trained(updates, config.model), state, trained(params, config.model))
 
     return optax.GradientTransformation(init, update)
+
+
+def _skip_above(config: ConfigDict) -> float:
+    """config.optimizer.skip_above; 0 where no step is skipped."""
+    return config.optimizer.get("skip_above", NEUTRAL["optimizer.skip_above"])
 
 
 def scale_by_optimizer(config: ConfigDict) -> optax.GradientTransformation:
@@ -104,16 +112,18 @@ def abstract_state(config: ConfigDict, mesh: jax.sharding.Mesh) -> tuple[dict, o
 
 
 def gradient(
-    params: dict, batch: Batch, config: ConfigDict, mesh: jax.sharding.Mesh
+    params: dict, batch: Batch, config: ConfigDict, mesh: jax.sharding.Mesh, end_of_text: int | None = None
 ) -> tuple[tuple[Float[Array, ""], Metrics], dict]:
     """((loss, metrics), gradient) of loss_fn over a batch, config.microbatch_tokens at a time.
+
+    Arguments are as of loss_fn.
 
     The loss is a mean over groups of tokens, and every microbatch holds equally many entire groups of each device. So
     the mean over microbatches is the mean over the batch's groups, however many microbatches there are.
     """
 
     def of_rows(rows: Batch) -> tuple[tuple[Float[Array, ""], Metrics], dict]:
-        return jax.value_and_grad(loss_fn, has_aux=True)(params, rows, config, mesh)
+        return jax.value_and_grad(loss_fn, has_aux=True)(params, rows, config, mesh, end_of_text)
 
     n_rows, row_tokens = batch.shape
     n_tokens = n_rows * (row_tokens - 1)
@@ -138,30 +148,41 @@ def gradient(
     return jax.tree.map(over_microbatches, values), jax.tree.map(lambda x: x / n_microbatches, total)
 
 
-def make_train_step(config: ConfigDict, mesh: jax.sharding.Mesh) -> jax.stages.Wrapped:
-    """The compiled step (params, opt_state, batch [B, T + 1], learning rate) -> (params, opt_state, metrics)."""
+def make_train_step(config: ConfigDict, mesh: jax.sharding.Mesh, end_of_text: int | None = None) -> jax.stages.Wrapped:
+    """The compiled step (params, opt_state, batch [B, T + 1], learning rate) -> (params, opt_state, metrics).
+
+    end_of_text: the token that ends a document, where a token sees only its own (corpus.mask_token); else None.
+    """
     optimizer = make_optimizer(config)
     bias_rate = config.optimizer.get("bias_rate", NEUTRAL["optimizer.bias_rate"])
+    has_bias = setting(config.model, "balance") == "bias" and config.model.n_experts > 1
+    reports_choices = config.get("router_health", NEUTRAL["router_health"])
+    skips_spikes = _skip_above(config) > 0
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
     def train_step(
         params: dict, opt_state: optax.OptState, batch: Batch, learning_rate: Float[Array, ""]
     ) -> tuple[dict, optax.OptState, Metrics]:
-        (loss, metrics), grads = gradient(params, batch, config, mesh)
+        (loss, metrics), grads = gradient(params, batch, config, mesh, end_of_text)
         updates, opt_state = optimizer.update(grads, opt_state, params)
         updated = jax.tree.map(lambda p, u: p - learning_rate * u, trained(params, config.model), updates)
-        if "chosen" in metrics:
+        skipping = spikes.metrics(opt_state) if skips_spikes else {}
+        if has_bias:
             bias_LE = params["blocks"]["mlp"]["router_bias"]
-            updated["blocks"]["mlp"]["router_bias"] = updated_bias(bias_LE, metrics.pop("chosen"), bias_rate)
+            chosen_LE = metrics["chosen"] if reports_choices else metrics.pop("chosen")
+            new_bias_LE = updated_bias(bias_LE, chosen_LE, bias_rate)
+            if skipping:
+                new_bias_LE = jnp.where(skipping["skipped"], bias_LE, new_bias_LE)
+            updated["blocks"]["mlp"]["router_bias"] = new_bias_LE
         grad_norm = optax.tree.norm(trained(grads, config.model))
-        return updated, opt_state, {"loss": loss} | metrics | {"grad_norm": grad_norm}
+        return updated, opt_state, {"loss": loss} | metrics | skipping | {"grad_norm": grad_norm}
 
     return train_step
 
 
-def make_eval_step(config: ConfigDict, mesh: jax.sharding.Mesh) -> jax.stages.Wrapped:
-    """The compiled (params, batch [B, T + 1], weight [B]) -> loss.sums_without_drops."""
-    return jax.jit(functools.partial(sums_without_drops, config=config, mesh=mesh))
+def make_eval_step(config: ConfigDict, mesh: jax.sharding.Mesh, end_of_text: int | None = None) -> jax.stages.Wrapped:
+    """The compiled (params, batch [B, T + 1], weight [B]) -> loss.sums_without_drops; end_of_text: as of the step."""
+    return jax.jit(functools.partial(sums_without_drops, config=config, mesh=mesh, end_of_text=end_of_text))
 
 
 Batches = Iterable[tuple[Batch, Float[Array, " B"]]]  # and how often each row counts

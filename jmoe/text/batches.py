@@ -5,7 +5,7 @@ T + 1 tokens, inputs and targets.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import grain.python as grain
 import jax
@@ -49,16 +49,11 @@ def training_batches(
     own devices, a few steps ahead in threads.
     """
     seq_len = config.data.seq_len
-    # grain only shuffles row numbers, and we read each batch's rows at once: reading by grain takes three times as long
-    parts = corpus.parts
-    texts = [part.corpus.train for part in parts]
-    orders = [grain.MapDataset.range(mixture.n_rows(text, seq_len)).shuffle(config.seed).repeat() for text in texts]
+    row_of_text = _shuffled_rows(corpus, config)
 
     def place_of(row: int) -> tuple[Tokens, int]:
-        i, k = mixture.locate_row(parts, row)
-        shuffled_row = orders[i][k]
-        assert shuffled_row is not None  # grain has None for what a filter drops, and there is no filter
-        return texts[i], shuffled_row
+        part, row_in_text = row_of_text(row)
+        return part.corpus.train, row_in_text
 
     def read(step: int) -> tuple[Int32[np.ndarray, "L T+1"], Int[np.ndarray, " L"], int]:
         n_rows = schedule.batch_at(step) // seq_len
@@ -70,6 +65,39 @@ def training_batches(
     options = grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)
     for local, local_rows, n_rows in steps.to_iter_dataset(options):
         yield _spread(local, local_rows, mesh, n_rows)
+
+
+def _shuffled_rows(corpus: mixture.TrainingText, config: ConfigDict) -> Callable[[int], tuple[mixture.Part, int]]:
+    """A function from the number of a row of the run to its source, and the number of the row in the source's text."""
+    seq_len = config.data.seq_len
+    # grain only shuffles row numbers, and we read each batch's rows at once: reading by grain takes three times as long
+    parts = corpus.parts
+    counts = [mixture.n_rows(part.corpus.train, seq_len) for part in parts]
+    orders = [grain.MapDataset.range(count).shuffle(config.seed).repeat() for count in counts]
+
+    def row_of_text(row: int) -> tuple[mixture.Part, int]:
+        i, k = mixture.locate_row(parts, row)
+        shuffled_row = orders[i][k]
+        assert shuffled_row is not None  # grain has None for what a filter drops, and there is no filter
+        return parts[i], shuffled_row
+
+    return row_of_text
+
+
+def rows_of_step(
+    corpus: mixture.TrainingText, config: ConfigDict, schedule: mixture.Schedule, step: int
+) -> dict[str, list[int]]:
+    """The rows of a step's batch, in its order, by source ("" for a text of one source).
+
+    Row i of a source has the training tokens i seq_len to (i + 1) seq_len of its text.
+    """
+    seq_len = config.data.seq_len
+    row_of_text = _shuffled_rows(corpus, config)
+    rows: dict[str, list[int]] = {}
+    for row in range(schedule.tokens_at(step) // seq_len, schedule.tokens_at(step + 1) // seq_len):
+        part, row_in_text = row_of_text(row)
+        rows.setdefault(part.name, []).append(row_in_text)
+    return rows
 
 
 def validation_batches(

@@ -26,6 +26,7 @@ from jaxtyping import Float64, UInt
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
+from jmoe.config.schema import NEUTRAL
 from jmoe.config.schema_types import named_paths
 from jmoe.errors import Unavailable, UserError
 from jmoe.storage import durable, ownership
@@ -118,6 +119,16 @@ def load(data: ConfigDict, vocab_size: int | None = None) -> Corpus | mixture.Mi
             "losses do not compare with those on the other"
         )
     return corpus
+
+
+def mask_token(data: ConfigDict, corpus: mixture.TrainingText) -> int | None:
+    """The token that ends a document of `corpus`, where config.data.document_mask keeps documents apart; else None.
+
+    All sources of a mixture have the same tokenizer.
+    """
+    if not data.get("document_mask", NEUTRAL["data.document_mask"]):
+        return None
+    return corpus.parts[0].corpus.manifest["tokenizer"]["end_of_text"]
 
 
 def opened(data: ConfigDict) -> Corpus | mixture.Mixture | None:

@@ -57,6 +57,8 @@ WRONG = {
     "model.scores": "relu",
     "model.balance": "luck",
     "optimizer.bias_rate": 1e300,
+    "optimizer.skip_above": 0.5,
+    "loss.logit_z": -1.0,
 }
 TOO_FAR = {
     "model.init_scale": (1e30, 1e-30, 101.0),
@@ -268,6 +270,7 @@ def test_neutral_fields_are_in_no_record_and_no_job_name():
     del old["checkpoint_minutes"], old["keep_newest"], old["keep_every"], old["snapshot_every"]
     del old["eval_every"], old["wandb"], old["data"]["validation_sets"], old["data"]["mixture"]
     del old["model"]["final_norm"], old["optimizer"]["bias_rate"], old["optimizer"]["name"]
+    del old["data"]["document_mask"], old["loss"]["logit_z"], old["optimizer"]["skip_above"], old["router_health"]
     del old["optimizer"]["lr_law"]["n_tokens"], old["optimizer"]["lr_law"]["batch_tokens"]
     for name in ("n_kv_heads", "head_dim", "qk_norm", "tied_embeddings"):
         del old["model"][name]
@@ -373,6 +376,7 @@ def test_a_field_left_out_of_a_record_is_named_by_its_neutral_value():
     [
         ({"loss.load_balance": 1e300}, ["loss.load_balance: 1e+300"]),
         ({"loss.router_z": 1e9}, ["loss.router_z: 1e+09"]),
+        ({"loss.logit_z": 1e9, "model.n_experts": 1}, ["loss.logit_z: 1e+09"]),
         ({"optimizer.weight_decay": 1e9}, ["optimizer.weight_decay: 1e+09"]),
         ({"loss.load_balance": 50.0, "optimizer.weight_decay": 1e9}, ["loss.load_balance", "optimizer.weight_decay"]),
         ({"loss.load_balance": 1e300, "model.n_experts": 1}, ["optimizer.lr_law.constant"]),

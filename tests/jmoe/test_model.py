@@ -401,6 +401,51 @@ def test_chunked_cross_entropy_equals_the_plain_one(monkeypatch, n_tokens, vocab
     )
 
 
+def test_the_z_loss_of_the_logits_equals_the_plain_one(monkeypatch):
+    """Value, parts and gradient, in six chunks."""
+    monkeypatch.setattr(loss, "LOGITS_BYTES", 8 * 257 * 4)
+    keys = jax.random.split(jax.random.key(0), 3)
+    x_ND = 3 * jax.random.normal(keys[0], (48, 4))
+    head_DV = jax.random.normal(keys[1], (4, 257))
+    target_N = jax.random.randint(keys[2], (48,), 0, 257)
+
+    def plain(x, head):
+        logits = x @ head
+        lse = jnp.log(jnp.sum(jnp.exp(logits), axis=-1))
+        nats = jnp.mean(lse - logits[jnp.arange(48), target_N])
+        z = jnp.mean(lse**2)
+        return 3 * (nats + 0.01 * z), (nats, z)
+
+    def chunked(x, head):
+        total, nats, z = loss.cross_entropy_and_z(x, head, target_N, 0.01)
+        return 3 * total, (nats, z)
+
+    expected = jax.value_and_grad(plain, argnums=(0, 1), has_aux=True)(x_ND, head_DV)
+    got = jax.jit(jax.value_and_grad(chunked, argnums=(0, 1), has_aux=True))(x_ND, head_DV)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("n_experts", [1, 4])
+def test_the_z_loss_is_a_part_of_the_loss_on_any_mesh(n_experts):
+    config = tiny(n_experts)
+    batch = tokens_on(sharding.make_mesh(config, jax.devices()[:1]), (16, 33))
+    found = []
+    for n_devices, config.mesh.model, config.loss.logit_z in ((1, 1, 0.0), (1, 1, 0.5), (8, 2, 0.5)):
+        mesh = sharding.make_mesh(config, jax.devices()[:n_devices])
+        with jax.set_mesh(mesh):
+            rows = jax.device_put(batch, NamedSharding(mesh, sharding.TOKENS))
+            compute = jax.jit(functools.partial(loss.loss_fn, config=config, mesh=mesh))
+            found.append(compute(make_params(config, mesh), rows))
+    (without, plain_metrics), (one, metrics), (spread, spread_metrics) = jax.device_get(found)
+    assert "logit_z" not in plain_metrics
+    assert metrics["cross_entropy"] == pytest.approx(plain_metrics["cross_entropy"], rel=1e-6)
+    assert one == pytest.approx(without + 0.5 * metrics["logit_z"], rel=1e-6)
+    assert metrics["logit_z"] == pytest.approx(np.log(257) ** 2, rel=0.1)  # of a model that knows nothing yet
+    assert spread == pytest.approx(one, rel=1e-5)
+    assert spread_metrics["logit_z"] == pytest.approx(metrics["logit_z"], rel=1e-5)
+
+
 @pytest.mark.parametrize(
     "n_experts, fields", [(1, {}), (4, {}), (1, GROUPED), (1, ONE_FOR_ALL)], ids=["dense", "mixture", "grouped", "one"]
 )

@@ -35,6 +35,8 @@ def log(job, share=1.0, resumed=False):
             line = {"step": step, "n_tokens": int(n_tokens), "cross_entropy": 2 + 30 * (n_tokens + 1e4) ** -0.3}
             if job.n_experts > 1:
                 line |= {"drop_rate": 0.1 + 0.001 * step, "max_load": 1.5}
+            if job.n_experts == 8 and step > 20:  # as with config.router_health
+                line |= {"unchosen": 3, "collapsed_layers": 2}
             metrics.append(line)
             seconds = 90.0 * (step + 1)
             if resumed and step >= 20:  # killed after line 19, whose clock said 1,800 s
@@ -120,7 +122,8 @@ def test_the_page_says_how_each_job_stands(page):
     assert "28 of 32 runs done" in text and "28 of 32 runs done" in done.stdout
     assert "14.00 hours of trainers so far, $84.00 (2 chips a job, $3 each an hour)" in text
     assert "the loss is NaN at step 7 &lt;b&gt;" in text and "7 <b>" not in text
-    assert text.count("<svg ") == 5  # four of curves, one of the law
+    assert text.count("<svg ") == 6  # five of curves, one of the law
+    assert text.count("routers of 2 layers have collapsed") == 3  # the jobs of 8 experts that have begun
     assert not re.findall(r"(?:src|[^:]href)=\"(?!#)", text)  # it loads nothing
 
 

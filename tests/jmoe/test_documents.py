@@ -1,0 +1,224 @@
+"""config.data.document_mask: a token sees only its own document, in every kind of attention and in the whole model."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import PartitionSpec as P
+
+from jmoe.cost.topologies import topology_devices
+from jmoe.model import attention, documents, loss, parameters, sharding, tpu_flash, transformer
+from jmoe.run import step
+from jmoe.text import corpus
+from tests.jmoe.test_flash import normal
+from tests.jmoe.test_model import make_params, numpy_transformer, tiny
+
+END = 256
+
+
+def test_documents_are_found_by_the_ends_of_text():
+    tokens = np.random.default_rng(0).integers(0, 4, (3, 50))
+    tokens[2] = 1  # a row without an end of text
+    numbers, positions = jax.jit(functools.partial(documents.find_documents, end_of_text=3))(tokens)
+    for row, number_T, position_T in zip(tokens, numbers, positions, strict=True):
+        number = position = 0
+        for token, found_number, found_position in zip(row, number_T, position_T, strict=True):
+            assert (found_number, found_position) == (number, position)
+            position += 1
+            if token == 3:
+                number += 1
+                position = 0
+
+
+def test_the_end_of_text_is_the_one_that_the_text_was_prepared_with(text_glob):
+    config = tiny()
+    config.data.path = text_glob
+    text = corpus.load(config.data)
+    assert corpus.mask_token(config.data, text) is None
+    config.data.document_mask = True
+    token = corpus.mask_token(config.data, text)
+    assert token == END and np.sum(text.train[: len(text.train)] == token) > 10
+
+
+def documents_of(b, t):
+    """[B, T] numbers of documents: some of a token or two, and one in which whole blocks of queries lie."""
+    ends = np.random.default_rng(1).random((b, t)) < 4 / t
+    ends[:, [0, 1, t - 2]] = True
+    return np.cumsum(ends, axis=1).astype(np.int32)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def value_and_gradients(function, q, k, v, dy, document_BT):
+    y, backward = jax.vjp(lambda q, k, v: function(q, k, v, document_BT), q, k, v)
+    return y, *backward(dy.astype(y.dtype))
+
+
+def masked(q, k, v, document_BT):
+    """Float32 attention over all pairs of positions, without those of two documents and those of a later key."""
+    k, v = (jnp.repeat(x, q.shape[2] // k.shape[2], axis=2) for x in (k, v))
+    score = jnp.einsum("bqhk,bshk->bhqs", q, k) / q.shape[-1] ** 0.5
+    visible = jnp.tri(q.shape[1], dtype=bool) & (document_BT[:, None, :, None] == document_BT[:, None, None, :])
+    return jnp.einsum("bhqs,bshk->bqhk", jax.nn.softmax(jnp.where(visible, score, -jnp.inf)), v)
+
+
+def exact(q, k, v, document_BT):
+    return attention.exact(q, k, v, 0, document_BT, document_BT)
+
+
+kernels = functools.partial(tpu_flash.attention, interpret=True)
+kernels_as_on_a_tpu = functools.partial(tpu_flash.attention, interpret=pltpu.InterpretParams())
+
+
+def differences(got, inputs, document_BT):
+    """Relative to `masked`: of the output and of the three gradients."""
+    want = value_and_gradients(masked, *inputs, document_BT)
+    return [float(np.linalg.norm(np.float32(a) - b) / np.linalg.norm(b)) for a, b in zip(got, want, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "function, shape",
+    [
+        pytest.param(exact, (2, 96, 6, 16, 2), id="all positions at once"),
+        pytest.param(attention.blocks, (2, 1_024, 4, 16, 2), id="blocks"),
+        pytest.param(kernels, (2, 384, 2, 64), id="kernels"),
+        pytest.param(kernels, (2, 384, 6, 16, 2), id="grouped, kernels"),
+        pytest.param(kernels_as_on_a_tpu, (2, 384, 4, 16, 2), id="grouped, kernels as on a TPU"),
+    ],
+)
+def test_attention_stays_within_a_document(function, shape):
+    inputs = normal(*shape)
+    document_BT = documents_of(*shape[:2])
+    got = value_and_gradients(function, *inputs, document_BT)
+    assert max(differences(got, inputs, document_BT)) < 5e-6
+
+
+def test_groups_of_heads_read_the_documents_of_their_row(monkeypatch):
+    """Six heads share keys, two at once on chip: three groups of a row, for which its documents are the same."""
+    inputs = normal(2, 256, 12, 16, 2)
+    monkeypatch.setattr(tpu_flash, "GRADIENT_BYTES", 2 * 4 * 256 * 16)
+    document_BT = documents_of(2, 256)
+    got = value_and_gradients(functools.partial(tpu_flash.attention, interpret=True), *inputs, document_BT)
+    assert max(differences(got, inputs, document_BT)) < 5e-6
+
+
+def test_kernels_with_documents_are_the_same_spread_over_a_mesh():
+    inputs = normal(2, 256, 4, 16, 2)
+    document_BT = documents_of(2, 256)
+    mesh = jax.make_mesh((2, 2), ("data", "model"), devices=jax.devices()[:4])
+    specs = (*[P("data", None, "model")] * 4, P("data"))
+
+    def local(q, k, v, dy, document_BT):
+        return value_and_gradients(kernels, q, k, v, dy, jax.lax.pcast(document_BT, "model", to="varying"))
+
+    spread = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=specs[:4])
+    arguments = (*inputs, document_BT)
+    placed = [jax.device_put(x, jax.NamedSharding(mesh, spec)) for x, spec in zip(arguments, specs, strict=True)]
+    assert max(differences(jax.jit(spread)(*placed), inputs, document_BT)) < 5e-6
+
+
+def test_a_tpu_compiles_the_kernels_with_documents(not_kept):
+    pytest.importorskip("libtpu", reason="SKIPPED: nothing was compiled for a TPU, libtpu (the [tpu] extra) is missing")
+    mesh = jax.sharding.Mesh(topology_devices("v5e:2x2")[:1], ("data",))
+    whole = jax.NamedSharding(mesh, P())
+    q = jax.ShapeDtypeStruct((2, 1_024, 8, 128), jnp.float32, sharding=whole)
+    kv = jax.ShapeDtypeStruct((2, 1_024, 2, 128), jnp.float32, sharding=whole)
+    document_BT = jax.ShapeDtypeStruct((2, 1_024), jnp.int32, sharding=whole)
+    with jax.set_mesh(mesh):
+        run = jax.shard_map(
+            functools.partial(value_and_gradients, attention.flash), mesh=mesh, in_specs=P(), out_specs=P()
+        )
+        text = jax.jit(run).lower(q, kv, kv, q, document_BT).compile().as_text()
+    assert text.count("tpu_custom_call") == 2
+
+
+def rows_of_two_documents(config, n_rows):
+    """[B, T + 1] rows, each with an end of text somewhere, and where the second document begins."""
+    random = np.random.default_rng(0)
+    rows = random.integers(0, END, (n_rows, config.data.seq_len + 1)).astype(np.int32)
+    begins = random.integers(2, config.data.seq_len - 2, n_rows)
+    rows[np.arange(n_rows), begins - 1] = END
+    return rows, begins
+
+
+def logits_on(config, params, tokens, n_devices):
+    mesh = sharding.make_mesh(config, jax.devices()[:n_devices])
+
+    def local(params, tokens_BT):
+        x_BTD, head_DV, _ = transformer.apply(params, tokens_BT, config, False, END)
+        return (x_BTD @ head_DV).astype(jnp.float32)
+
+    with jax.set_mesh(mesh):
+        specs = parameters.parameter_specs(config.model), sharding.TOKENS
+        placed = jax.device_put(params, parameters.parameter_shardings(mesh, config.model))
+        rows = jax.device_put(tokens, jax.NamedSharding(mesh, sharding.TOKENS))
+        return np.asarray(jax.jit(sharding.per_device(local, mesh, specs, sharding.TOKENS))(placed, rows))
+
+
+@pytest.mark.parametrize("mesh", [dict(), dict(expert=2, model=2)], ids=["one device", "8 devices"])
+def test_each_document_of_a_row_has_the_logits_that_it_has_alone(mesh):
+    """Against the float64 transformer of test_model.py on the document alone, whose positions begin at 0."""
+    config = tiny(final_norm=True, n_heads=4, n_kv_heads=2)
+    config.mesh.update(mesh)
+    rows, begins = rows_of_two_documents(config, 8)
+    params = jax.jit(lambda: parameters.init_params(config))()
+    logits = logits_on(config, params, rows[:, :-1], 8 if mesh else 1)
+    for row, begin, logits_TV in zip(rows, begins, logits, strict=True):
+        first = numpy_transformer(params, row[None, :begin], config.model)[0]
+        second = numpy_transformer(params, row[None, begin:-1], config.model)[0]
+        np.testing.assert_allclose(logits_TV, np.concatenate([first, second]), atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", ["float32", "flash"])
+def test_gradients_are_the_sum_of_those_of_each_document(kind):
+    """Documents as rows of their own, from position 0 on, against rows of two; on one device and on eight."""
+    config = tiny(n_experts=4, capacity_factor=None, group_tokens=32, attention=kind)
+    config.loss.load_balance = config.loss.router_z = 0.0  # which see all tokens of a batch
+    config.batch_tokens = ((0, 256),)
+    rows, begins = rows_of_two_documents(config, 8)
+    params = jax.device_get(jax.jit(lambda: parameters.init_params(config))())
+    tokens_BT = np.zeros((16, config.data.seq_len), np.int32)  # what follows a document does not change it
+    target_BT = tokens_BT.copy()
+    counts_BT = np.zeros(tokens_BT.shape, np.float32)
+    for i, (row, begin) in enumerate(zip(rows, begins, strict=True)):
+        for j, (first, last) in enumerate(((0, begin), (begin, config.data.seq_len))):
+            tokens_BT[2 * i + j, : last - first] = row[first:last]
+            target_BT[2 * i + j, : last - first] = row[first + 1 : last + 1]
+            counts_BT[2 * i + j, : last - first] = 1 / rows[:, 1:].size
+
+    def nats(params):
+        x_BTD, head_DV, _ = transformer.apply(params, tokens_BT, config, True)
+        nats_N = loss.cross_entropy(x_BTD.reshape(-1, x_BTD.shape[-1]), head_DV, target_BT.reshape(-1))
+        return jnp.sum(nats_N * counts_BT.reshape(-1))
+
+    one = sharding.make_mesh(config, jax.devices()[:1])
+    specs = parameters.parameter_specs(config.model)
+    with jax.set_mesh(one):
+        local = sharding.per_device(jax.value_and_grad(nats), one, (specs,), (sharding.REPLICATED, specs))
+        want_loss, want = jax.device_get(jax.jit(local)(params))
+    for n_devices, config.mesh.expert in ((1, 1), (8, 4)):
+        mesh = sharding.make_mesh(config, jax.devices()[:n_devices])
+        with jax.set_mesh(mesh):
+            placed = jax.device_put(params, parameters.parameter_shardings(mesh, config.model))
+            batch = jax.device_put(rows, jax.NamedSharding(mesh, sharding.TOKENS))
+            compute = jax.jit(functools.partial(step.gradient, config=config, mesh=mesh, end_of_text=END))
+            (got_loss, _), got = jax.device_get(compute(placed, batch))
+        tolerance = 1e-5 if kind == "float32" else 2e-3
+        assert got_loss == pytest.approx(want_loss, rel=tolerance)
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+            assert np.linalg.norm(a - b) <= 5 * tolerance * np.linalg.norm(b) + 1e-9
+
+
+def test_without_an_end_of_text_a_row_is_what_it_is_without_the_mask():
+    config = tiny()
+    mesh = sharding.make_mesh(config, jax.devices()[:1])
+    batch = np.random.default_rng(0).integers(0, END, (8, 33)).astype(np.int32)
+    with jax.set_mesh(mesh):
+        params = make_params(config, mesh)
+        losses = [
+            jax.jit(functools.partial(loss.loss_fn, config=config, mesh=mesh, end_of_text=token))(params, batch)[0]
+            for token in (None, END)
+        ]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)

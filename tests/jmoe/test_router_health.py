@@ -1,0 +1,140 @@
+"""config.router_health: experts that nobody chose, layers that collapse, and the same lines after a resume."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from configs import quickstart
+from jmoe.errors import Interrupted
+from jmoe.model import parameters, sharding
+from jmoe.run import step
+from jmoe.run.router_health import BLOCK, RouterHealth, effective_experts
+from jmoe.train import train
+
+
+def model_of(**fields):
+    config = quickstart.get_config()
+    config.model.update(dict(d_model=16, n_blocks=2, n_heads=2, n_experts=8, group_tokens=64) | fields)
+    return config.model
+
+
+def counts(*layers):
+    return [list(layer) for layer in layers]
+
+
+def test_experts_that_no_token_chose_in_a_hundred_steps_are_counted():
+    health = RouterHealth(model_of())
+    random = np.random.default_rng(0)
+    for i in range(3 * BLOCK):
+        chosen = random.integers(1, 9, (2, 8))
+        chosen[0, 5:] = 0  # of the first layer three experts get nothing,
+        if i == 2 * BLOCK:
+            chosen[0, 6] = 1  # but for one choice in the last hundred steps
+        by_layer, warning = health.add(i, chosen.tolist())
+        assert warning == ""
+        if i < BLOCK - 1:
+            assert by_layer == {}
+        else:
+            assert by_layer["unchosen"] == [2 if i == 3 * BLOCK - 1 else 3, 0]
+            assert 4 < by_layer["effective_experts"][0] < 5.5 < 7 < by_layer["effective_experts"][1] <= 8
+
+
+def test_effective_experts_are_those_that_share_the_choices():
+    count_LE = np.array([[5, 5, 5, 5], [10, 10, 0, 0], [0, 0, 7, 0], [0, 0, 0, 0]])
+    np.testing.assert_allclose(effective_experts(count_LE), [4, 2, 1, 1])
+
+
+@pytest.mark.parametrize(
+    "top_k, collapsed, even",
+    [(1, [97, 1, 1, 1, 0, 0, 0, 0], [30, 20, 10, 10, 10, 5, 10, 5]), (2, [50, 46, 4, 0, 0, 0, 0, 0], [12] * 8)],
+)
+def test_a_layer_that_collapses_is_named_once(top_k, collapsed, even):
+    """In the third of four blocks, of which the first is dense; again only after it has recovered."""
+    health = RouterHealth(model_of(n_blocks=4, n_dense_blocks=1, top_k=top_k))
+    warnings = []
+    for i in range(5 * BLOCK):
+        third = collapsed if i // BLOCK in (1, 2, 4) else even
+        _, warning = health.add(i, counts(even, third, even))
+        if warning:
+            warnings.append((i, warning))
+    assert [i for i, _ in warnings] == [2 * BLOCK - 1, 5 * BLOCK - 1]
+    uses = {1: "1.2 (4 unchosen)", 2: "2.3 (5 unchosen)"}[top_k]
+    said = f"WARNING: routers have collapsed in steps 100 to 199: of 8 experts, block 3 uses {uses}; a higher"
+    assert warnings[0][1].startswith(said)
+
+
+def test_experts_that_every_token_chooses_do_not_collapse():
+    health = RouterHealth(model_of(n_experts=2, top_k=2))
+    for i in range(BLOCK):
+        _, warning = health.add(i, counts([64, 64], [64, 64]))
+        assert warning == ""
+
+
+def test_the_counts_go_on_where_a_checkpoint_left_them():
+    random = np.random.default_rng(0)
+    steps = random.integers(0, 2, (2 * BLOCK + 50, 2, 8)).tolist()
+    whole = RouterHealth(model_of())
+    expected = [whole.add(i, chosen) for i, chosen in enumerate(steps)]
+    first = RouterHealth(model_of())
+    said = [first.add(i, chosen) for i, chosen in enumerate(steps[:130])]
+    second = RouterHealth(model_of(), json.loads(json.dumps(first.state())))
+    said += [second.add(i, chosen) for i, chosen in enumerate(steps[130:], start=130)]
+    assert said == expected
+
+
+@pytest.fixture(scope="module")
+def config(text_glob):
+    config = quickstart.get_config()
+    config.model.update(d_model=16, n_blocks=2, n_heads=2, n_experts=4, n_dense_blocks=1, group_tokens=32)
+    config.data.seq_len = 32
+    config.data.path = text_glob
+    config.data.validation_tokens = 256
+    config.batch_tokens = ((0, 256),)
+    config.n_tokens = (40_960,)
+    config.optimizer.warmup_tokens = 1_024
+    config.log_every = 10
+    config.checkpoint_every = 30
+    return config
+
+
+def test_choices_are_counted_over_devices_and_microbatches_and_change_nothing(config):
+    """Every choice of the batch once; the step's parameters are to the bit those of a step that counts nothing."""
+    batch = np.random.default_rng(0).integers(257, size=(8, 33)).astype(np.int32)
+    for n_devices, microbatch, balance in ((1, 0, "loss"), (1, 128, "bias"), (4, 128, "loss")):
+        config = config.copy_and_resolve_references()
+        config.microbatch_tokens = microbatch
+        config.model.balance = balance
+        mesh = sharding.make_mesh(config, jax.devices()[:n_devices])
+        results = {}
+        for config.router_health in (True, False):
+            with jax.set_mesh(mesh):
+                placed = parameters.parameter_shardings(mesh, config.model)
+                params = jax.jit(lambda config=config: parameters.init_params(config), out_shardings=placed)()
+                opt_state = jax.jit(step.make_optimizer(config).init)(params)
+                rows = jax.device_put(batch, jax.NamedSharding(mesh, sharding.TOKENS))
+                train_step = step.make_train_step(config, mesh)
+                params, _, metrics = train_step(params, opt_state, rows, np.float32(1e-3))
+                results[config.router_health] = jax.device_get(params), jax.device_get(metrics)
+        chosen_LE = results[True][1].pop("chosen")
+        assert chosen_LE.shape == (1, 4) and chosen_LE.sum() == 256
+        jax.tree.map(np.testing.assert_array_equal, results[True], results[False])
+
+
+def test_a_run_logs_the_health_of_its_routers_and_resumes_exactly(config, tmp_path, monkeypatch):
+    monkeypatch.setattr(jax, "devices", lambda: jax.local_devices()[:1])
+    config = config.copy_and_resolve_references()
+    config.router_health = True
+    train(config, tmp_path / "undisturbed")
+    steps = iter(range(1, 10_000))
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "stopped", lambda: 15 if next(steps) == 75 else 0)
+    train(config, tmp_path / "stopped")
+    texts = [(tmp_path / name / "trunk" / "metrics.jsonl").read_text() for name in ("undisturbed", "stopped")]
+    assert texts[0] == texts[1]
+    lines = [json.loads(line) for line in texts[0].splitlines()]
+    for line in lines:
+        assert ("unchosen" in line["layers"]) == (line["step"] >= BLOCK - 1)
+    last = lines[-1]
+    assert last["unchosen"] == sum(last["layers"]["unchosen"]) and 1 <= last["layers"]["effective_experts"][0] <= 4
