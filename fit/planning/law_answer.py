@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.fitted_law import summary
+from fit.fitted_law import summary, tuning_text
 from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.messages.units import say
@@ -61,6 +61,7 @@ def answer(law: Law) -> list[str]:
         say(ANSWER, form=_chosen_form(law), errors=_errors(law.record), experts=experts),
         *decision,
         *summary.why_this_form(law.record),
+        *tuning_text.lines_of_fit(law.record),
         _beyond(law.record),
         *_how_sure(law.record, plan),
     ]
