@@ -737,9 +737,11 @@ def plot(
     law: "Law | str | os.PathLike",
     runs: object = None,
     *,
-    figure: Literal["compute", "1a", "2a", "2b", "3", "4", "5", "memory"] = "compute",
+    figure: Literal["compute", "1a", "2a", "2b", "3", "4", "5", "memory", "hours"] = "compute",
     flops: Iterable[float] | float | str | None = None,
     experts: Iterable[int] | int | str | None = None,
+    chips: str | None = None,
+    speeds: str | os.PathLike | None = None,
     vocab_size: int | str | None = None,
     width_per_block: int | str | None = None,
 ) -> "Figure":
@@ -752,9 +754,12 @@ def plot(
       law: A law.
       runs: Runs to draw as points, held-out ones hollow; what `fit.read` takes.
       figure: "compute", or a figure of the joint law's paper: "2a" is the loss against tokens at equal FLOPs, "5"
-        predicted against measured loss, "memory" the best number of experts against memory.
+        predicted against measured loss, "memory" the best number of experts against memory, "hours" the loss against
+        hours on `chips`.
       flops: Training FLOPs of the budgets of the paper's figures. Default: the paper's, or near the law's runs.
       experts: Numbers of experts to draw. Default: those fitted.
+      chips: With "hours": chips to train on, such as "H100:8", "H100:8x8" or "v5p:4x4x4".
+      speeds: With "hours": path of a table of your own speeds.
       vocab_size: Tokens in the vocabulary. Default: the law's own.
       width_per_block: d_model / n_blocks. Default: the law's own.
 
@@ -773,13 +778,20 @@ def plot(
         figure=figure,
         flops=flops,
         experts=experts,
+        chips=chips,
+        speeds=speeds,
         vocab_size=vocab_size,
         width_per_block=width_per_block,
     )
     loaded = load(law)
     shown = experts_to_compare(loaded, options.experts)
+    architecture = options.architecture(loaded)
+    budgets = options.flops or ()
+    if options.figure in figures.ON_CHIPS:
+        drawn, _ = figures.draw_by_hours(loaded, architecture, shown, options.chips, options.speeds, budgets)
+        return drawn
     measured = figures.measured(loaded, runs)
-    drawn, _ = figures.draw(options.figure, loaded, options.architecture(loaded), shown, options.flops or (), measured)
+    drawn, _ = figures.draw(options.figure, loaded, architecture, shown, budgets, measured)
     return drawn
 
 
@@ -788,37 +800,143 @@ def report(
     runs: object = None,
     out: str | os.PathLike = "report.html",
     *,
+    laws: "Iterable[str] | str" = (
+        "joint-moe-2025",
+        "sparsity-2025",
+        "fine-grained-2024",
+        "comprehensive-2025",
+        "chinchilla-refit-2024",
+    ),
+    flops: float | str | None = None,
+    chips: str | None = None,
+    hours: float | str | None = None,
+    by: Literal["flops", "time"] | None = None,
+    target_loss: float | str | None = None,
+    memory_gb: float | str | None = None,
+    kv_tokens: float | str = 0.0,
+    devices: int | str = 1,
+    bytes_per_parameter: float | str = 2.0,
+    bytes_per_kv_element: float | str = 2.0,
+    inference_tokens: float | str = 0.0,
+    max_tokens: float | str | None = None,
+    epochs: float | str | None = None,
+    experts: Iterable[int] | int | str | None = None,
+    used: Iterable[float] | float | str | None = None,
+    granularity: float | str | None = None,
+    shared_experts: int | str | None = None,
+    dense_blocks: int | str | None = None,
+    kv_share: float | str | None = None,
     vocab_size: int | str | None = None,
     width_per_block: int | str | None = None,
+    like: str | dict | None = None,
+    shape: Literal["hardware", "paper"] = "hardware",
+    mesh_expert: int | str | None = None,
+    mesh_model: int | str | None = None,
+    remat: str | None = None,
+    mfu: float | Mapping[int, float] | str | None = None,
+    dollars_per_hour: float | str | None = None,
+    speeds: str | os.PathLike | None = None,
+    serve_tokens_per_second: float | str | None = None,
+    serve_batch: int | str = 64,
+    grams_per_kwh: float | str | None = None,
+    task_map: "TaskMaps | str | os.PathLike | None" = None,
+    verbose: bool = False,
 ) -> "Page":
     """Writes one HTML page on a law: the decision first, then its errors, every table and figure, and the numbers.
+
+    With the limits of `fit.plan` the page opens with the plan for that budget, and with what other laws say of it.
 
     Args:
       law: A law.
       runs: Runs for predicted against measured loss, and for points on the curves; what `fit.read` takes.
       out: The file to write.
-      vocab_size: Tokens in the vocabulary. Default: the law's own.
-      width_per_block: d_model / n_blocks. Default: the law's own.
+      laws: Laws to compare with `law` under the limits: names of published laws, or paths of law.json files.
+      flops: Budget in FLOPs of training (6 n_active n_tokens) and of serving `inference_tokens`.
+      chips: Chips to train on, such as "H100:8", "H100:8x8" or "v5p:4x4x4".
+      hours: Budget in hours on `chips`, in place of `flops`; "10d" is ten days.
+      by: What `hours` on `chips` give: "time", the tokens that each model trains at its own speed, or "flops", at one
+        MFU. Default: "time"; "flops" with mfu or shape="paper".
+      target_loss: Loss to reach with the fewest FLOPs, in place of a budget; nats per token.
+      memory_gb: Memory of one device in GB (1e9 bytes), for weights and cache.
+      kv_tokens: Tokens in the key-value cache, over all sequences.
+      devices: Devices that share weights and cache.
+      bytes_per_parameter: Bytes of a weight; 2 is bfloat16.
+      bytes_per_kv_element: Bytes of an element of the cache; 2 is bfloat16.
+      inference_tokens: Tokens to serve over the model's life, at 2 n_active FLOPs each, out of the budget.
+      max_tokens: Training tokens that there are.
+      epochs: How many times the `max_tokens` may be read. Default: once.
+      experts: Numbers of experts allowed. Default: those fitted.
+      used: Expert width that a token uses, in widths of the dense layer; several to choose from.
+      granularity: How many times narrower an expert is than the dense layer.
+      shared_experts: Experts that all tokens use, of those that a token uses.
+      dense_blocks: Dense blocks before a mixture's other blocks.
+      kv_share: Key-value heads per query head.
+      vocab_size: Tokens in the vocabulary. Default: the law's own, as for the other options of shape.
+      width_per_block: d_model / n_blocks, which is also d_model / n_heads.
+      like: A published model's name, its config.json or that as a dictionary: a model to start from.
+      shape: Shapes of the buildable model: those that hardware likes, or whole blocks of the law's own shape.
+      mesh_expert: Of `chips`, those that share one copy of the experts. Default: chosen.
+      mesh_model: Of `chips`, those that share each head and expert. Default: chosen.
+      remat: What the backward pass computes again on the mesh. Default: chosen.
+      mfu: Model FLOPs utilisation of training: a number, or {n_experts: number}. Default: 0.4.
+      dollars_per_hour: Price of one chip for an hour.
+      speeds: With hours: path of a table of your own speeds.
+      serve_tokens_per_second: Tokens per second to decode at least, all sequences of a batch together, on `devices`
+        chips of the kind of `chips`.
+      serve_batch: Sequences decoded at once, for `serve_tokens_per_second`.
+      grams_per_kwh: CO2 of the electricity in grams a kWh, for `energy`.
+      task_map: Maps from loss to accuracies of tasks: those of `fit.tasks`, or their file.
+      verbose: Under limits: whether the page has all tables, costs and warnings of the plan.
 
     Returns:
       The path of the page, as a text. A notebook shows the page.
 
     Raises:
-      UserError: A value cannot be used, or the file cannot be written.
+      UserError: A value cannot be used, no model is feasible, or the file cannot be written.
     """
-    from fit.data import files
-    from fit.paper import figures
     from fit.paper import report as reports
-    from fit.planning.options import ShapeOptions
+    from fit.paper.options import ReportOptions
     from fit.results import Page
 
-    options = ShapeOptions.parse(vocab_size=vocab_size, width_per_block=width_per_block)
-    loaded = load(law)
-    measured = figures.measured(loaded, runs)
-    files.check_writable(str(out))
-    text, _ = reports.page(loaded, options.architecture(loaded), measured)
-    files.write_text(str(out), text)
-    return Page.at(str(out))
+    options = ReportOptions.parse(
+        laws=laws,
+        flops=flops,
+        chips=chips,
+        hours=hours,
+        by=by,
+        target_loss=target_loss,
+        memory_gb=memory_gb,
+        kv_tokens=kv_tokens,
+        devices=devices,
+        bytes_per_parameter=bytes_per_parameter,
+        bytes_per_kv_element=bytes_per_kv_element,
+        inference_tokens=inference_tokens,
+        max_tokens=max_tokens,
+        epochs=epochs,
+        experts=experts,
+        used=used,
+        granularity=granularity,
+        shared_experts=shared_experts,
+        dense_blocks=dense_blocks,
+        kv_share=kv_share,
+        vocab_size=vocab_size,
+        width_per_block=width_per_block,
+        like=like,
+        shape=shape,
+        mesh_expert=mesh_expert,
+        mesh_model=mesh_model,
+        remat=remat,
+        mfu=mfu,
+        dollars_per_hour=dollars_per_hour,
+        speeds=speeds,
+        serve_tokens_per_second=serve_tokens_per_second,
+        serve_batch=serve_batch,
+        grams_per_kwh=grams_per_kwh,
+        task_map=task_map,
+        verbose=verbose,
+    )
+    written = reports.write_report(load(law), runs, str(out), options)
+    return Page.at(written.path)
 
 
 def page(

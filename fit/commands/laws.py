@@ -203,6 +203,7 @@ class Speedup(flags.Columns, flags.Json):
         "flops",
         BY,
     )
+    verbose: bool = options.switch("Also print the table of the runs.")
     baseline: dict[str, str] = options.pairs(
         "In place of --law: what the rows of the baseline have in common, such as n_experts=64,top_k=4.",
         "COLUMN=VALUE",
@@ -213,7 +214,6 @@ class Speedup(flags.Columns, flags.Json):
         "NAME=VALUE",
         "=",
     )
-    verbose: bool = options.switch("Also print the table of the runs.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -227,11 +227,11 @@ class Speedup(flags.Columns, flags.Json):
     def run(self) -> None:
         if self.law is None:
             table = read(self.read(self.runs))
-            judged = baseline_speedup.baseline_speedup(table, self.baseline, self.by, self.fix, self.seed)
+            judged = baseline_speedup.baseline_speedup(table, self.baseline, self.by, self.fix, self.seed, self.verbose)
             self.show(judged)
             if not self.json:
-                for warning in judged.warnings:
-                    print(f"warning: {warning}", file=sys.stderr)
+                for line in lines.wrapped(f"warning: {warning}" for warning in judged.warnings):
+                    print(line, file=sys.stderr)
             return
         law = load(self.law)
         result = speedup.speedup(law, read_runs(law, self.read(self.runs)), self.seed, self.by, self.verbose)

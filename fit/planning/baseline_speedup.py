@@ -17,7 +17,6 @@ Axes: n_base runs of the baseline; n_runs variants; n_draws.
 """
 
 import dataclasses
-import textwrap
 from collections.abc import Mapping
 
 import numpy as np
@@ -25,16 +24,16 @@ import numpy as np
 from fit.aliases import Array, Json
 from fit.data.table import Table
 from fit.errors import UserError
-from fit.messages import units
+from fit.messages import lines, units
 from fit.planning.frontier import COEFFICIENTS, DRAWS, Frontier, fit_frontier
 from fit.results import Record, Result
 from fit.shape.architecture import training_flops
 
-WIDTH = 120  # characters of a line
 PERCENTILES = (10.0, 90.0)
 BEYOND = 1.01  # times the baseline's largest cost, from which a warning says so
 SAME = 1e-3  # relative difference of equal budgets
 LEAST = 1e-9  # FLOPs, hours or tokens per second
+TABLES = "Tables: --verbose (every run, the compute or the hours that the baseline needs for its loss)"
 NOT_LABELS = ("loss", "flops", "hours", "n_tokens", "tokens_per_second")  # columns that do not name a run
 
 
@@ -118,7 +117,12 @@ class _Runs:
 
 
 def baseline_speedup(
-    table: Table, baseline: Mapping[str, str], by: str = "flops", fix: Mapping[str, str] | None = None, seed: int = 0
+    table: Table,
+    baseline: Mapping[str, str],
+    by: str = "flops",
+    fix: Mapping[str, str] | None = None,
+    seed: int = 0,
+    verbose: bool = False,
 ) -> BaselineSpeedup:
     """How many times the compute, or the hours, a baseline needs for the losses of variants in the same table.
 
@@ -128,6 +132,7 @@ def baseline_speedup(
       by: "flops" or "time".
       fix: {"c": floor, "b": exponent} to hold, in place of a fit to the baseline's runs.
       seed: Seed of the draws.
+      verbose: Whether the text has the table of the variants.
 
     Raises:
       UserError: A column or value is missing, or the baseline has too few runs.
@@ -159,7 +164,7 @@ def baseline_speedup(
         percentiles=list(PERCENTILES),
         warnings=warnings,
         answer="",
-        text_of=text,
+        text_of=verbose_text if verbose else text,
     )
     return dataclasses.replace(result, answer=answer(result))
 
@@ -325,27 +330,32 @@ def answer(result: BaselineSpeedup) -> str:
 
 
 def text(result: BaselineSpeedup) -> str:
+    """The sentence, and the frontier."""
+    return lines.text([*_answer(result), TABLES])
+
+
+def verbose_text(result: BaselineSpeedup) -> str:
     """The sentence, the frontier, and a table of the variants."""
-    frontier = result.frontier
-    fixed_note = f" ({', '.join(result.fixed)} as given)" if result.fixed else ""
-    fitted = f"loss = {frontier['c']:.4g} + A C^-{frontier['b']:.4g} of {frontier['runs']} runs{fixed_note}"
-    sentences = [
-        f"{result.answer[0].upper()}{result.answer[1:]}.",
-        f"The baseline's frontier: {fitted}; intervals are 80%, with the scatter of its runs.",
-    ]
-    lines = [textwrap.fill(sentence, WIDTH, subsequent_indent="    ") for sentence in sentences]
     rows = [[*result.runs[0].run, "loss", result.unit, "baseline's", "factor", "80% interval"]]
     for row in result.runs:
-        costs = [
-            f"{cost:.3g}" if result.unit == "hours" else units.flops(cost) for cost in (row.cost, row.baseline_cost)
-        ]
+        costs = [_cost(cost, result.unit) for cost in (row.cost, row.baseline_cost)]
         low, high = row.interval
         labels = [str(value) for value in row.run.values()]
         rows.append([*labels, f"{row.loss:.4f}", *costs, f"{row.factor:.3f}", f"{low:.3f} to {high:.3f}"])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        lines.append("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
-    return "\n".join(lines)
+    table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return lines.with_details(_answer(result), table)
+
+
+def _answer(result: BaselineSpeedup) -> list[str]:
+    """The sentence and the frontier, a line each."""
+    frontier = result.frontier
+    fixed_note = f" ({', '.join(result.fixed)} as given)" if result.fixed else ""
+    fitted = f"loss = {frontier['c']:.4g} + A C^-{frontier['b']:.4g} of {frontier['runs']} runs{fixed_note}"
+    return [
+        f"{result.answer[0].upper()}{result.answer[1:]}.",
+        f"The baseline's frontier: {fitted}; intervals are 80%, with the scatter of its runs.",
+    ]
 
 
 def _cost(cost: float, unit: str) -> str:

@@ -101,6 +101,11 @@ def test_rows_without_a_loss_are_skipped(tmp_path, capsys):
     printed = capsys.readouterr()
     assert "1.50 times the compute of these 4 runs" in " ".join(printed.out.split())
     assert "warning: 1 rows without a loss are skipped" in printed.err
+    assert len(printed.out.splitlines()) <= 10 and printed.out.splitlines()[-1].startswith("Tables: --verbose")
+    assert "80% interval" not in printed.out and max(map(len, printed.out.splitlines())) <= 120
+    assert command_line.run(["speedup", f"--runs={tmp_path}/runs.csv", "--baseline=recipe=base", "--verbose"]) == 0
+    table = capsys.readouterr().out
+    assert "80% interval" in table and table.startswith(printed.out.splitlines()[0])
 
 
 @pytest.mark.parametrize(

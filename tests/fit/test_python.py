@@ -345,6 +345,10 @@ def test_a_picture_is_of_the_paper_if_asked(law, runs, tmp_path):
     out = tmp_path / "compute.svg"
     assert command_line.run(["plot", "--law=joint-moe-2025", "--figure=compute", f"--out={out}"]) == 0
     assert "training FLOPs" in out.read_text() or out.stat().st_size > 10_000
+    (axis,) = fit.plot("joint-moe-2025", figure="hours", chips="H100:64", experts=[1, 8]).axes
+    assert "hours" in axis.get_xlabel()
+    with pytest.raises(fit.UserError, match="^chips is for figure=hours"):
+        fit.plot(law, chips="H100:64")
     with pytest.raises(fit.UserError, match="^figure='9': expected one of compute, 1a"):
         fit.plot(law, figure="9")
     with pytest.raises(fit.UserError, match="clark-2022-rl: the clark law knows no n_tokens"):
@@ -360,6 +364,10 @@ def test_a_report_is_written_and_shown_in_a_notebook(tmp_path):
     assert written == (tmp_path / "again.html").read_text(encoding="utf-8")
     (frame,) = re.findall(r'<iframe srcdoc="([^"]*)" width="100%" height="800"></iframe>', report._repr_html_())
     assert html.unescape(frame) == written
+    budget = fit.report("chinchilla-2022", out=tmp_path / "budget.html", flops="1e21", laws="chinchilla-refit-2024")
+    assert str(fit.plan("chinchilla-2022", flops=1e21)).splitlines()[0][:40] in html.unescape(budget.html)
+    with pytest.raises(fit.UserError, match="laws needs limits such as flops"):
+        fit.report("chinchilla-2022", laws="chinchilla-refit-2024")
     with pytest.raises(fit.UserError, match="cannot be written"):
         fit.report("chinchilla-2022", out=tmp_path / "none" / "report.html")
 
