@@ -48,7 +48,7 @@ class Errors:
     Attributes:
         best_run, law: float64 [cells, 3] of the errors of ln loss, ln rate and ln batch; NaN for a cell of no run.
         holds: bool [cells, 3], whether the law's intervals hold the truth.
-        widths: float64 [cells, 3], half-widths of these intervals.
+        widths: float64 [cells, 3], widths of these intervals, in ln.
     """
 
     best_run: np.ndarray
@@ -146,10 +146,9 @@ def main(_: list[str]) -> None:
         seeds = range(SEEDS.value)
         futures = [pool.submit(errors_of, runs, seed, SHARE.value, DRAWS.value) for seed in seeds]
         all_errors = [future.result() for future in futures]
-    print(
-        f"{round(SHARE.value * len(runs['loss']))} of {len(runs['loss'])} runs, {SEEDS.value} draws: median absolute "
-    )
-    print("error and, in brackets, root mean square, over the cells of all draws")
+    n_runs = len(runs["loss"])
+    print(f"{round(SHARE.value * n_runs)} of {n_runs} runs, {SEEDS.value} draws")
+    print("median absolute error (root mean square), over the cells of all draws")
     print("\n".join(lines(all_errors)))
 
 

@@ -1,8 +1,8 @@
 """The fit of a law with its best rates and batches (rated.py): how much each run counts, and what law.json says of it.
 
-The penalty is the first term of an expansion around the optimum: its error grows with itself. So a run of penalty P has
-the weight 1 / (1 + (P / scale)^2), where scale is NEAR_OPTIMAL or the scatter of the runs, if that is larger. The
-weights follow from the fit, the fit from the weights, in ROUNDS rounds. Intervals count the runs whose P is at most
+It is iteratively reweighted. The penalty is the first term of an expansion around the optimum, so its error grows with
+it. A run of penalty P therefore has the Cauchy weight 1 / (1 + (P / scale)^2). `scale` is NEAR_OPTIMAL or the scatter
+of the runs, whichever is larger. Weights and fit alternate for ROUNDS rounds. Intervals use only runs with P at most
 FAR times the scale.
 
 Axes: n_runs runs.

@@ -64,7 +64,7 @@ def _runs(project: str, logs: Sequence[Json], configs: Sequence[Json]) -> list[J
       configs: those of each config, with its settings as `values`.
     """
     runs: dict[str, Json] = {}
-    for log in (*configs, *sorted(logs, key=lambda log: (log["step"], log["id"]))):
+    for log in (*configs, *sorted(logs, key=lambda log: (log["step"], log.get("id", 0)))):
         key = log.get("run_id") or log["run_name"]
         row = runs.setdefault(key, {"run": log["run_name"], "project": project})
         row |= {name: value for name, value in flat(log["values"], ".").items() if value is not None}

@@ -1,6 +1,6 @@
 """The runs of a project of Weights & Biases, by its public GraphQL API.
 
-It takes the package wandb or this: one query, asked page by page over HTTP, which needs no package.
+It asks one query over HTTP, page by page, so the package wandb is not needed.
 """
 
 import base64

@@ -285,8 +285,9 @@ def _checks(plan: Plan) -> Iterator[Json]:
     if limits.kv_tokens:
         how += f", and a cache of {units.amount(limits.kv_tokens)} tokens"
     yield row("memory to serve", units.memory(best.memory_bytes), how)
-    floor = setting.law.coefficients.get("c")
-    if floor is not None:
+    floor_name = getattr(setting.law.form.page, "FLOOR", None)
+    if floor_name is not None:
+        floor = setting.law.coefficients[floor_name]
         yield row("loss above the law's floor", f"{best.loss - floor:.4f}", f"{best.loss:.4f} - {floor:.4f}")
     if plan.chips is not None and best.cost is not None:
         yield from _price_checks(plan, best.cost)

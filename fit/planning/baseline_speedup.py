@@ -8,10 +8,11 @@ which frontier.py fits. A variant of loss L that took C has the factor C* / C, w
 baseline reaches L. Where the baseline has a run at the variant's own budget, the frontier is moved to go through that
 run, as marin-community/marin does (experiments/grug/moe/agent.md).
 
-By time the factor is of hours. Where the table has hours, the frontier is of hours. Else both train equal FLOPs and
-have tokens_per_second: the variant's hours count as the FLOPs that the baseline trains in them.
+With by="time" the factor is a ratio of hours. If the table has `hours`, the frontier is fitted over hours. Otherwise it
+needs `tokens_per_second` and a baseline run of equal FLOPs: the variant's hours count as the FLOPs that the baseline
+trains in them.
 
-Intervals have what the baseline's runs leave open of c, A and b, and the scatter of these runs for each run of a ratio.
+Intervals include the uncertainty of c, A and b, and the scatter of single runs.
 
 Axes: n_base runs of the baseline; n_runs variants; n_draws.
 """
@@ -219,7 +220,8 @@ def _fixed(fix: Mapping[str, str]) -> dict[str, float]:
             number = np.nan
         is_good = number >= 0 if name == "c" else number > 0
         if not (is_good and np.isfinite(number)):
-            raise UserError(f"--fix={name}={value}: expected a positive number")
+            expected = "a number of at least 0" if name == "c" else "a positive number"
+            raise UserError(f"--fix={name}={value}: expected {expected}")
         fixed[name] = number
     return fixed
 
@@ -277,8 +279,8 @@ def _costs(table: Table, by: str, is_baseline: Array) -> tuple[Array, str, Array
     alone = np.flatnonzero(~is_baseline & (pair < 0))
     if len(alone):
         raise UserError(
-            f"{table.path}, row {table.rows[alone[0]]}: the baseline has no run of the same FLOPs, whose speed the "
-            "hours could be compared by: give the column hours"
+            f"{table.path}, row {table.rows[alone[0]]}: the baseline has no run of equal FLOPs to compare its "
+            "speed with; add a column hours"
         )
     of_baseline = np.where(is_baseline, speed, speed[pair])
     return flops * of_baseline / speed, "FLOPs", pair
@@ -302,7 +304,7 @@ def _same(cell: object, value: str) -> bool:
 
 
 def _pairs(budget: Array, is_baseline: Array) -> Array:
-    """For each run the index of the baseline's run of the same budget; -1 where there is none."""
+    """For each run the index of the baseline's run of the same budget (the last such row); -1 where there is none."""
     pair = np.full(len(budget), -1)
     for i in np.flatnonzero(is_baseline):
         pair[np.abs(budget / budget[i] - 1) < SAME] = i

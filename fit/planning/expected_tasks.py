@@ -5,7 +5,7 @@ import dataclasses
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.planning.results import Plan
-from fit.task_maps.maps import LEVEL, Expected, TaskMaps
+from fit.task_maps.maps import SIGNIFICANCE_LEVEL, Expected, TaskMaps
 
 SHOWN = 3  # tasks of the answer; --verbose shows all
 
@@ -27,7 +27,7 @@ def with_tasks(plan: Plan, law: Law, maps: TaskMaps) -> Plan:
     interval = built.loss_interval if built else None
     n_experts = built.experts_of_trainer if built else plan.best.n_experts
     expected = maps.expect(loss, n_experts, interval, law.percentiles or maps.percentiles)
-    flat = [task.task for task in maps.tasks if task.p_flat >= LEVEL]
+    flat = [task.task for task in maps.tasks if task.p_flat >= SIGNIFICANCE_LEVEL]
     expected.sort(key=lambda row: row.task in flat)
     return dataclasses.replace(plan, tasks=expected, tasks_note=_note(maps, loss, n_experts, interval is None))
 

@@ -17,7 +17,7 @@ COEFFICIENTS = ("c", "b")  # that may be held
 DRAWS = 4000
 FLOORS = 201  # values of c on its grid
 HIGHEST_FLOOR = 0.97  # of the lowest loss
-LEAST_SQUARES = 1e-18  # of runs that lie exactly on a line
+MIN_SQUARED_ERROR = 1e-18  # keeps the posterior finite where runs lie exactly on a line
 LEAST_SLOPE = 0.05  # of the best one, in a draw: a loss that does not fall says nothing of compute
 
 
@@ -83,23 +83,25 @@ def fit_frontier(
         columns.append(-log_cost)
     design = np.column_stack(columns)
     covariance = np.linalg.inv(design.T @ design)
-    freedom = len(loss) - design.shape[1]
+    degrees_of_freedom = len(loss) - design.shape[1]
     log_reducible = np.log(loss - grid[:, None])
     heights = log_reducible + fixed.get("b", 0.0) * log_cost
-    lines = heights @ design @ covariance
-    squares = np.maximum(np.sum((heights - lines @ design.T) ** 2, axis=1), LEAST_SQUARES)
+    coefficients_at_floor = heights @ design @ covariance
+    squares = np.maximum(np.sum((heights - coefficients_at_floor @ design.T) ** 2, axis=1), MIN_SQUARED_ERROR)
 
-    # the chance of each floor: of the losses, and so with the derivative of ln(L - c)
-    log_chance = -0.5 * freedom * np.log(squares) - log_reducible.sum(axis=1)
-    chance = np.exp(log_chance - log_chance.max())
-    chance /= chance.sum()
-    best = int(np.searchsorted(np.cumsum(chance), 0.5))  # the median, as few runs have no sharp best
+    # posterior of each floor; its second term is the Jacobian of ln(L - c), so that floors compare by the density of L
+    log_posterior = -0.5 * degrees_of_freedom * np.log(squares) - log_reducible.sum(axis=1)
+    posterior = np.exp(log_posterior - log_posterior.max())
+    posterior /= posterior.sum()
+    best = int(np.searchsorted(np.cumsum(posterior), 0.5))  # the median, as few runs have no sharp best
 
     rng = np.random.default_rng([seed, 0])
-    drawn = rng.choice(len(grid), DRAWS, p=chance)
-    scatters = np.sqrt(squares[drawn] / rng.chisquare(freedom, DRAWS))
+    drawn = rng.choice(len(grid), DRAWS, p=posterior)
+    scatters = np.sqrt(squares[drawn] / rng.chisquare(degrees_of_freedom, DRAWS))
     deviations = rng.standard_normal((DRAWS, design.shape[1])) @ np.linalg.cholesky(covariance).T
-    coefficients = np.vstack([lines[best], lines[drawn] + deviations * scatters[:, None]])
+    coefficients = np.vstack(
+        [coefficients_at_floor[best], coefficients_at_floor[drawn] + deviations * scatters[:, None]]
+    )
     exponents = coefficients[:, 1] if "b" in free else np.full(1 + DRAWS, fixed["b"])
     if not exponents[0] > 0:
         raise UserError(f"{source}: its loss does not fall with its cost")
@@ -107,5 +109,5 @@ def fit_frontier(
         floors=np.concatenate([[grid[best]], grid[drawn]]),
         exponents=np.maximum(exponents, LEAST_SLOPE * exponents[0]),
         levels=coefficients[:, 0],
-        scatters=np.concatenate([[np.sqrt(squares[best] / freedom)], scatters]),
+        scatters=np.concatenate([[np.sqrt(squares[best] / degrees_of_freedom)], scatters]),
     )

@@ -62,7 +62,6 @@ def answer(law: Law) -> list[str]:
         *decision,
         *tuning_text.lines_of_fit(law.record),
         *summary.why_this_form(law.record),
-        *tuning_text.lines_of_fit(law.record),
         _beyond(law.record),
         *_how_sure(law.record, plan),
     ]

@@ -3,16 +3,16 @@
 A step of decoding adds one token to each sequence of a batch. It reads the weights that any of these tokens uses, and
 the cache of all sequences:
 
-  seconds = max(bytes read / bandwidth, 2 x batch x active weights / rate of products)
+  seconds = max(bytes read / bandwidth, 2 x batch x active weights / achieved matmul FLOP/s)
 
 A token chooses k of n experts. If tokens choose evenly and independently, a batch touches n (1 - (1 - k / n)^batch) of
 them. The weights of all that it touches are then
 
   n_active + (n_total - n_active) (1 - (1 - k / n)^(batch - 1))
 
-Prefill reads many tokens at once, so that its products set the pace. The embedding is looked up, not multiplied. Not
-counted are sending between chips, attention to the prompt, and time without work. The planner page computes the same in
-serving.js.
+Prefill processes many tokens at once, so it is compute-bound. The embedding is a lookup and has no FLOPs. Ignored are
+communication between chips, attention over the prompt, and idle time. serving.js computes the same for the planner
+page.
 """
 
 import dataclasses

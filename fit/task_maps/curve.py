@@ -26,7 +26,7 @@ LEAST_SCATTER = 1e-4
 STEPS = 200  # of the solver, at most
 # middle and ln width of the starts, in standard deviations of the losses
 STARTS = tuple((middle, width) for middle in (-2.0, -0.5, 1.0) for width in (-1.5, -0.3, 0.7))
-MOST = 1e-9  # by which a share may come close to 0 or 1 before it is a logit
+LOGIT_MARGIN = 1e-9  # shares are clipped to [margin, 1 - margin] before the logit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _to_x(coefficients: Array, centre: float, scale: float) -> Array:
 
 def _logit(share: float) -> float:
     """ln(share / (1 - share)), finite."""
-    share = min(max(share, MOST), 1 - MOST)
+    share = min(max(share, LOGIT_MARGIN), 1 - LOGIT_MARGIN)
     return float(np.log(share / (1 - share)))
 
 

@@ -14,7 +14,7 @@ from fit.data import table as data_table
 from fit.fitting import solvers
 from fit.fitting.float64 import float64
 from fit.task_maps import check, curve, text
-from fit.task_maps.maps import LEVEL, NAMES, Shift, TaskMap, TaskMaps, accuracy_at, interval_of
+from fit.task_maps.maps import NAMES, SIGNIFICANCE_LEVEL, Shift, TaskMap, TaskMaps, accuracy_at, interval_of
 from fit.task_maps.options import TaskOptions
 from fit.task_maps.table_tasks import FEWEST_RUNS, Task, read_tasks, usable
 
@@ -107,8 +107,10 @@ def _maps(tasks: list[Task], read: data_runs.Runs, labels: Array, among: Array, 
         shift = None
         if varies:
             with_experts = _fit(task, read.loss, np.log(read.n_experts), draws, options.seed, among)
-            shift = _shift(task, chosen, with_experts, n_groups, LEVEL / len(tasks))  # over all tasks together
-            if p_flat < LEVEL:
+            shift = _shift(
+                task, chosen, with_experts, n_groups, SIGNIFICANCE_LEVEL / len(tasks)
+            )  # Bonferroni correction over the tasks
+            if p_flat < SIGNIFICANCE_LEVEL:
                 shift_draws.append(np.vstack([with_experts.curve, with_experts.draws])[:, -1] * np.log(2))
             if shift.is_shifted:
                 chosen = with_experts

@@ -24,7 +24,7 @@ from fit.results import NOT_IN_JSON, Record, Result
 VERSION = 1  # of the file
 NAMES = ("floor", "top", "middle", "width", "shift")  # of a curve's coefficients
 PER_DRAW = 20  # samples of each draw, of loss and scatter
-LEVEL = 0.05  # p-value from which on a task does not follow the loss
+SIGNIFICANCE_LEVEL = 0.05  # of both F tests: flat in loss, shifted by E
 AVERAGE = "average"  # name of the mean over all tasks
 
 
@@ -46,7 +46,8 @@ class Shift(Record):
     """Whether the number of experts shifts a map.
 
     Attributes:
-      nats: Loss that a doubling of the experts is worth at equal loss, in nats; positive where mixtures answer worse.
+      nats: Increase in loss that would lower accuracy as much as doubling E does at equal loss; negative if more
+        experts help.
       interval: [low, high] of it, over the bootstrap.
       p_value: Of the F test; None for the mean over tasks.
       is_shifted: Whether the test finds a shift. The map of the task then reads E.

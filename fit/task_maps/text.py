@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 
 from fit.messages.units import amount
-from fit.task_maps.maps import LEVEL, NAMES, Expected, TaskMap, TaskMaps
+from fit.task_maps.maps import NAMES, SIGNIFICANCE_LEVEL, Expected, TaskMap, TaskMaps
 
 WIDTH = 120  # characters of a line
 SHOWN = 3  # tasks of the answer; --verbose shows all
@@ -34,8 +34,11 @@ def _answer(maps: TaskMaps) -> Iterator[str]:
     low, high = maps.loss
     tasks = _count(len(maps.tasks), "task")
     runs = _count(maps.n_runs, "run")
-    yield f"{tasks} on {runs} of {_short(maps.source)}, of losses from {high:.4g} to {low:.4g}"
-    flat = [task.task for task in maps.tasks if task.p_flat >= LEVEL]
+    head = f"{tasks} on {runs} of {_short(maps.source)}, of losses from {high:.4g} to {low:.4g}"
+    if any(task.shift is not None and task.shift.is_shifted for task in maps.tasks):
+        head += "; accuracies at E = 1"
+    yield head
+    flat = [task.task for task in maps.tasks if task.p_flat >= SIGNIFICANCE_LEVEL]
     losses = (high, (low + high) / 2, low)
     columns = [maps.expect(loss) for loss in losses]
     rows = sorted(zip(*columns, strict=True), key=lambda row: row[0].task in flat)
@@ -129,7 +132,7 @@ def _row(task: TaskMap) -> list[str]:
         f"{task.scatter:.3f}",
     ]
     cells.append("fitted" if task.chance is None else f"{task.chance:.3g} {task.chance_from}")
-    cells.append(f"no, p {task.p_flat:.1g}" if task.p_flat >= LEVEL else "yes")
+    cells.append(f"no, p {task.p_flat:.1g}" if task.p_flat >= SIGNIFICANCE_LEVEL else "yes")
     cells.append("-" if task.held_out is None else f"{task.held_out.error:.3f}")
     if task.shift is not None:
         low, high = task.shift.interval

@@ -118,7 +118,7 @@ def test_rows_without_a_loss_are_skipped(tmp_path, capsys):
         (["--baseline=kind=base"], "column kind is missing"),
         (["--baseline=recipe=base", "--by=time"], "column tokens_per_second is missing"),
         (["--baseline=recipe=base", "--fix=d=1"], "--fix=d=1: with --baseline the frontier has c and b"),
-        (["--baseline=recipe=base", "--fix=c=x"], "--fix=c=x: expected a positive number"),
+        (["--baseline=recipe=base", "--fix=c=x"], "--fix=c=x: expected a number of at least 0"),
         (["--baseline=recipe=base", "--fix=c=9"], "expected a floor below the lowest loss"),
         (["--baseline=recipe=new,flops=1e18"], "no row is such a run"),
     ],
