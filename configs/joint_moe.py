@@ -148,7 +148,7 @@ FIELDS = {
     "data.document_mask": Field(
         False,
         BOOL,
-        "True: a token sees only its own document, and positions begin anew with each; by the ends of text in a row",
+        "True: a token sees only its own document, and positions restart at each; it ends at the end-of-text token",
         NEUTRAL,
     ),
     "data.validation_tokens": Field(1_048_576, integer(1)),
@@ -261,7 +261,9 @@ FIELDS = {
         FREE | NEUTRAL,
     ),
     "keep_newest": Field(2, integer(1), "newest checkpoints to keep", FREE | NEUTRAL),
-    "keep_every": Field(0, integer(0), "steps between checkpoints that are kept for good; 0: none", FREE | NEUTRAL),
+    "keep_every": Field(
+        0, integer(0), "steps between checkpoints that are saved and never deleted; 0: none", FREE | NEUTRAL
+    ),
     "eval_every": Field(
         0, integer(0), "steps between validation losses during training; 0: only at the end of a branch", FREE | NEUTRAL
     ),

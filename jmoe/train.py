@@ -148,6 +148,9 @@ def train_segment(
     snapshot_every = snapshot.steps_between(config)
     batches = training_batches(run.corpus, config, schedule, run.mesh, segment, start)
     chip = chips.of_device(jax.devices()[0], config.get("chip"))
+    # the previous start may have ended between a save and its export
+    if snapshot_every > 0 and start > segment.start and start % snapshot_every == 0:
+        run.export_snapshot(segment, start, params)
     with run.report(segment, start, chip.flops if chip else 0.0) as report:
         pending = None  # (step, metrics) of the previous step, unless they were fetched
         for step in range(start, segment.stop):

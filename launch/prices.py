@@ -101,16 +101,17 @@ def _setup_of(config: ConfigDict, accelerator: str, n_slices: int) -> step_time.
     )
 
 
-def summary(prices: Sequence[Price]) -> str:
-    """Returns how all jobs are priced, in words."""
+def summary(prices: Sequence[Price], peak_flops: float) -> str:
+    """Returns how all jobs are priced, in words. `peak_flops`: FLOP/s of a chip."""
     modelled = [price for price in prices if price.modelled]
     if not modelled:
-        return f"at {prices[0].mfu:.0%}"
+        return f"at {prices[0].mfu:.0%} of {peak_flops:.3g} FLOP/s"
     low, _, high = speed.calibrated().factors()
     shares = [price.mfu for price in modelled]
     least, most = (f"{100 * share:.2g}%" for share in (min(shares), max(shares)))
     mfu = least if least == most else f"{least} to {most}"
-    words = f"at modelled speeds (MFU {mfu}; 80% range of the hours: {low:.2f} to {high:.2f} times these)"
+    ends = f"80% range of the hours: {low:.2f} to {high:.2f} times these"
+    text = f"at modelled speeds (MFU {mfu} of {peak_flops:.3g} FLOP/s; {ends})"
     if len(modelled) < len(prices):
-        words += f", {len(prices) - len(modelled)} jobs whose mesh is impossible at {DEFAULT_MFU:.0%}"
-    return words
+        text += f"; {len(prices) - len(modelled)} jobs, whose mesh is impossible here, at {DEFAULT_MFU:.0%}"
+    return text

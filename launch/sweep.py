@@ -260,7 +260,7 @@ def describe(sweep: Sweep, configs: dict[str, ConfigDict]) -> list[str]:
     if accelerator:
         peak = accelerators.peak_flops(accelerators.chip(accelerator))
         total = _cost(sum(price.chip_hours for price in prices), accelerator)
-        lines.append(f"{summary(prices)} of {peak:.3g} FLOP/s:{total}")
+        lines.append(f"{summary(prices, peak)}:{total}")
     return lines
 
 

@@ -1,7 +1,7 @@
 """How the experts of each layer are used over a hundred steps: config.router_health. Without JAX.
 
-Choices are counted over blocks of BLOCK steps, which begin at multiples of BLOCK or where a segment begins. A line of
-metrics says what the last whole block showed. The counts of the block that has begun lie in the checkpoint's record. So
+Choices are counted over blocks of BLOCK steps, which begin at multiples of BLOCK. A line of metrics says what the last
+whole block showed. The counts of the block that has begun lie in the checkpoint's record. So
 a run that resumes writes the same lines.
 
 Axes: L layers that have a mixture, E experts.
@@ -16,8 +16,8 @@ from ml_collections import ConfigDict
 from jmoe.config.schema import setting
 
 BLOCK = 100  # steps
-# A layer's choices of its experts may be spread like those of top_k experts only, or evenly over all. One that is less
-# than this share of the way has collapsed.
+# A layer has collapsed where its effective experts are below top_k + COLLAPSED_BELOW * (E - top_k): top_k is the worst
+# case, E an even load.
 COLLAPSED_BELOW = 0.25
 
 
@@ -39,14 +39,16 @@ class RouterHealth:
         self._fewest_effective = top_k + COLLAPSED_BELOW * (model.n_experts - top_k) if can_collapse else 0.0
         n_layers = model.n_blocks - self._first_layer
         self._count_LE = np.zeros((n_layers, self._n_experts), np.int64)
+        self._n_steps = 0  # counted of the block
         self._last: dict[str, list[float]] = {}  # what the last whole block showed, by layer
         if state is not None:
             self._count_LE += np.array(state["count"])
+            self._n_steps = state["steps"]
             self._last = state["last"]
 
     def state(self) -> dict[str, Any]:
         """What has been counted, in JSON types."""
-        return {"count": self._count_LE.tolist(), "last": self._last}
+        return {"count": self._count_LE.tolist(), "steps": self._n_steps, "last": self._last}
 
     def add(self, step: int, chosen_LE: list[list[int]]) -> tuple[dict[str, list[float]], str]:
         """Counts the choices of a step.
@@ -62,7 +64,13 @@ class RouterHealth:
           that collapsed in the block that this step ends, or "".
         """
         self._count_LE += np.array(chosen_LE)
+        self._n_steps += 1
         if (step + 1) % BLOCK:
+            return self._last, ""
+        is_whole = self._n_steps == BLOCK
+        self._n_steps = 0
+        if not is_whole:  # counting began within the block
+            self._count_LE[:] = 0
             return self._last, ""
         effective_L = effective_experts(self._count_LE)
         collapsed_before = self._last.get("collapsed", [0] * len(effective_L))
