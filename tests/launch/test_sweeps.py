@@ -116,7 +116,7 @@ def test_a_job_whose_mesh_is_impossible_is_priced_at_an_mfu():
     assert price.chip_hours == pytest.approx(mixture.flops / (989e12 * 0.4 * 3600), rel=1e-3)
     modelled = prices.price_of(mixture, configs[mixture.name], "H100", 1, None)
     assert modelled.modelled and modelled.chip_hours > price.chip_hours
-    assert "1 jobs whose mesh is impossible at 40%" in prices.summary([price, modelled])
+    assert "; 1 jobs, whose mesh is impossible here, at 40%" in prices.summary([price, modelled], 1e15)
 
 
 def test_names_are_stable_and_tell_configs_apart():
