@@ -334,7 +334,7 @@ def _ramp(batch: float, n_tokens: float) -> tuple[tuple[int, int], ...]:
     loss.
     """
     largest = 2 ** math.floor(math.log2(batch))
-    ramp = tuple((round(seen * n_tokens), round(share * largest)) for seen, share in RAMP)
+    ramp = tuple((round(seen * n_tokens), max(round(share * largest), 1)) for seen, share in RAMP)
     return divisible(ramp, PRETRAIN_SEQUENCE)
 
 

@@ -313,9 +313,15 @@ def test_a_number_of_experts_that_no_mesh_trains():
 
 
 def test_hours_that_leave_no_token_are_a_sentence(capsys):
-    asked = ["plan", "--law=joint-moe-2025", "--chips=H100:1", "--hours=1e-12", "--by=time"]
+    asked = ["plan", "--law=joint-moe-2025", "--chips=H100:1", "--hours=1e-12"]
     assert command_line.run(asked) == 2
     assert "--hours=1e-12 of --chips=H100:1 leaves no token to train " in capsys.readouterr().err
+
+
+def test_microseconds_by_the_clock_still_have_batches_of_a_row():
+    """Far too few tokens for a batch: the recipe is one of whole rows, not of none."""
+    plan = fit.plan("joint-moe-2025", chips="H100:1", hours=1e-6)
+    assert all(batch >= 1 for _, batch in plan.buildable.batch_tokens)
 
 
 @pytest.mark.parametrize("chips", ["H200:8", "H100:64", "v5e:16"])

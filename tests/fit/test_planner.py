@@ -218,6 +218,8 @@ def test_an_infeasible_wish_gets_the_command_lines_sentence(planner, folder, cap
     given["chips"] = "H100:512" if given["law"] == "chinchilla-2022" else "H100:1"  # the page has always some
     if "serve_tokens_per_second" in given:
         given["serve_batch"] = "1"  # the page decodes its sequences at once
+    if "hours" in given:
+        given["mfu"] = "0.4"  # the page plans hours at one MFU
     flags = " ".join(f"--{name}={value}" for name, value in given.items() if value)
     assert planner.tab.locator("#results").is_hidden()
     assert typed(f"python -m fit plan {flags}", capsys) == ("", planner.text("refusal"))
@@ -257,7 +259,7 @@ def test_hours_are_a_budget(planner):
     planner.fill(hours="100")
     flops = 64 * 989e12 * 0.4 * 3600 * 100
     assert json.loads(planner.text("json"))["constraints"]["flops"] == pytest.approx(flops, rel=1e-12)
-    assert "--hours=100 --chips=H100:64 --dollars_per_hour=2" in planner.text("command")
+    assert "--hours=100 --chips=H100:64 --mfu=0.4 --dollars_per_hour=2" in planner.text("command")
     assert "4.17 days" in planner.text("tiles") and "$12.8K" in planner.text("tiles")
     planner.fill(flops="1e22")
     assert float(planner.tab.input_value("#hours")) == pytest.approx(1e22 / flops * 100, rel=1e-3)
