@@ -33,6 +33,7 @@ NOT_SURE = "How sure: no intervals; --bootstrap=100 adds them"
 SURE = "How sure: of {draws} bootstrap fits, the best E is {wins}"
 WRITTEN = "written to {path}{tables}"
 TABLES = " (--verbose: coefficients, errors, intervals)"
+NO_FLOPS = "its runs have no n_active, so their training FLOPs are not known"
 LEAST_AIC = "{form} has the least AIC of {count} forms: RMSE {fitted:.4f} nats on {runs} fitted runs{left_out}"
 LEFT_OUT = ", {rmse:.4f} on budgets left out"
 CLOSE_AIC = "As good by AIC, within {tie:g} of the least: {forms}"
@@ -83,6 +84,8 @@ def _chosen_form(law: Law) -> str:
 def _plan(law: Law) -> Plan:
     """The plan with the most compute that was fitted. Raises UserError where the law has none."""
     law.check_plannable()
+    if "training_flops" not in law.ranges:
+        raise UserError(NO_FLOPS)
     limits = Constraints(flops=law.ranges["training_flops"][1])
     return planning.plan_within(law, law.architecture, limits, law.experts)
 

@@ -123,7 +123,7 @@ def test_best_by_hours_stands_beside_best_by_flops(pages, capsys):
         assert row["n_active"] == units.amount(best["n_active"])
     assert [row["the speed is"] for row in rows] == ["assumed", "modelled"]
     sentence = f"choose {by_flops['n_experts']} experts by FLOPs, {by_time['n_experts']} by the clock"
-    assert sentence in words(pages["hours"]) and "Loss against hours on the same chips" in pages["hours"]
+    assert sentence in words(pages["hours"])
 
 
 def test_a_budget_in_flops_is_the_hours_that_it_takes_on_the_chips(tmp_path):
@@ -135,6 +135,7 @@ def test_a_budget_in_flops_is_the_hours_that_it_takes_on_the_chips(tmp_path):
     assert f"{units.duration(1e22 / (64 * 989e12 * 0.4) / 3600)} on 64 x H100 choose" in words(written.page)
     by_hours = fit.plan(PUBLISHED, **limits | dict(flops=None, hours=1e22 / (64 * 989e12 * 0.4) / 3600, by="time"))
     assert by_clock["n_active"] == units.amount(by_hours.best.n_active)
+    assert "Loss against hours on the same chips" in written.page
 
 
 def test_its_numbers_follow_from_each_other(pages):
