@@ -34,7 +34,7 @@ FILE = "data/dense_lr_bs_loss.csv"
 NEAR = 1.0025  # runs within 0.25% of the best count as near-optimal, as in DeepSeek LLM
 ROW = 2_048  # tokens in a row, which the table lacks
 QUANTITIES = ("loss", "rate", "batch")
-CLONE = flags.DEFINE_string("clone", None, "Folder of a clone of step-law/steplaw.", required=True)
+CLONE = flags.DEFINE_string("clone", None, "Folder of a clone of step-law/steplaw.")
 SEEDS = flags.DEFINE_integer("seeds", 10, "How many random draws.")
 SHARE = flags.DEFINE_float("share", 0.1, "Share of the runs that is drawn.")
 DRAWS = flags.DEFINE_integer("bootstrap", 50, "Bootstrap fits, for intervals.")
@@ -136,6 +136,8 @@ def lines(all_errors: list[Errors]) -> list[str]:
 
 def main(_: list[str]) -> None:
     """Prints the table."""
+    if CLONE.value is None:  # a required flag would be asked of every program that imports this module
+        raise app.UsageError("--clone is missing")
     try:
         path = tables.table_path("steplaw", CLONE.value, FILE)
     except tables.WrongTableError as error:
