@@ -159,7 +159,7 @@ def test_nothing_is_wider_than_the_screen(page, browser, width):
     tab.on("pageerror", lambda error: errors.append(str(error)))
     tab.goto(f"file://{path}")
     assert tab.evaluate("document.scrollingElement.scrollWidth <= window.innerWidth")
-    assert tab.locator("figure svg").count() == 5 and not errors
+    assert tab.locator("figure svg").count() == 6 and not errors
     boxes = [box.bounding_box() for box in tab.locator("figure svg").all()]
     assert all(200 < box["width"] <= width for box in boxes)
     tab.close()
