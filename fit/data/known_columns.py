@@ -10,6 +10,7 @@ from fit.data.table import Table
 from fit.errors import UserError
 
 NAMES = ("n_active", "n_tokens", "n_total", "n_experts", "top_k", "loss", "vocab_size")
+ACCURACY_PREFIXES = ("acc_", "accnorm_")  # of the columns that hold accuracies of tasks
 ROWS_NAMED = 5  # in a sentence
 # tokens for each parameter of any model that is trained on purpose
 FEWEST_TOKENS = 0.1

@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from fit.aliases import Json
 from fit.data import sense
+from fit.data.known_columns import ACCURACY_PREFIXES
 from fit.data.table import BOUNDS, Table, checked_units, read, shown
 from fit.errors import UserError
 from fit.importers import questions, trackers, trackio, wandb_api
 from fit.importers.rows import names_of
-from fit.task_maps.chance import PREFIXES
 
 REQUIRED = ("n_active", "n_tokens", "n_experts", "loss")  # columns of every imported table
 # columns of a table of runs that fit reads
@@ -197,7 +197,7 @@ def table(runs: Table, others: Collection[str] = (), sizes: str | None = None) -
       TableError: names all columns that are missing, values that are no numbers, and units that are doubtful.
     """
     kept = {*KEPT, *others, *_sizes(sizes)}
-    selected = [name for name in _our_names(runs) if name in kept or name.startswith(PREFIXES)]
+    selected = [name for name in _our_names(runs) if name in kept or name.startswith(ACCURACY_PREFIXES)]
     if not set(REQUIRED) <= set(selected):
         raise questions.error_of_source(runs, sense.problems(runs, REQUIRED), sizes)
     columns = {name: list(runs.column(name)) for name in selected}

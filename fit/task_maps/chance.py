@@ -1,6 +1,7 @@
 """Chance levels of common tasks: the accuracy of guessing, by their names in lm-evaluation-harness."""
 
-PREFIXES = ("acc_", "accnorm_")  # of the columns that hold accuracies
+from fit.data.known_columns import ACCURACY_PREFIXES
+
 OF_TASKS = {
     "agieval_lsat_ar": 0.2,
     "agieval_lsat_lr": 0.2,
@@ -54,6 +55,6 @@ def known(column: str) -> float | None:
       column: the name of a column, such as acc_piqa.
     """
     task = column
-    for prefix in PREFIXES:
+    for prefix in ACCURACY_PREFIXES:
         task = task.removeprefix(prefix)
     return OF_TASKS.get(task)
