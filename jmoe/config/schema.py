@@ -65,6 +65,14 @@ def setting(model: ConfigDict, name: str) -> Any:
     return model.get(name, NEUTRAL[f"model.{name}"])
 
 
+def setting_of_run(config: ConfigDict, name: str) -> Any:
+    """As `setting`, of any field by its whole name, such as "loss.logit_z"."""
+    *sections, field = name.split(".")
+    for section_name in sections:
+        config = config[section_name]
+    return config.get(field, NEUTRAL[name])
+
+
 def columns(config: ConfigDict) -> dict[str, Any]:
     """Values of COLUMNS in a run's result, without neutral ones, by column."""
     values = NEUTRAL | flat(config)

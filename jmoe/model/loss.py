@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Num
 from ml_collections import ConfigDict
 
-from jmoe.config.schema import NEUTRAL, setting
+from jmoe.config.schema import setting, setting_of_run
 from jmoe.model import sharding, transformer
 from jmoe.model.parameters import parameter_specs
 from jmoe.model.routing import is_count
@@ -45,7 +45,7 @@ def loss_fn(
       config.model.balance="bias" or config.router_health also `chosen`, int32 [layers, E]: choices of each expert. With
       "bias" there is no balance loss.
     """
-    logit_z = config.loss.get("logit_z", NEUTRAL["loss.logit_z"])
+    logit_z = setting_of_run(config, "loss.logit_z")
 
     def over_rows(metric: Array) -> Array:
         if is_count(metric):
@@ -53,7 +53,9 @@ def loss_fn(
         return sharding.mean(metric, sharding.ROWS)
 
     def local(params: dict, batch: Batch) -> tuple[Float[Array, ""], dict[str, Array], dict[str, Array]]:
-        x_BTD, head_DV, layers = transformer.apply(params, batch[:, :-1], config, True, end_of_text)
+        x_BTD, head_DV, layers = transformer.apply(
+            params, batch[:, :-1], config, training=True, end_of_text=end_of_text
+        )
         target_N, x_ND = _tokens_of_this_device(batch[:, 1:], x_BTD)
         head_DV = sharding.vary(head_DV, "model")
         if logit_z:
@@ -100,7 +102,7 @@ def sums_without_drops(  # noqa: PLR0913  most are bound once
     part_T = np.repeat(np.arange(len(parts), dtype=np.int32), [last - first + 1 for first, last in parts])
 
     def local(params: dict, batch: Batch, weight_B: Float[Array, " B"]) -> Float[Array, " 2+Y"]:
-        x_BTD, head_DV, _ = transformer.apply(params, batch[:, :-1], config, False, end_of_text)
+        x_BTD, head_DV, _ = transformer.apply(params, batch[:, :-1], config, training=False, end_of_text=end_of_text)
         weight_BT = jnp.broadcast_to(weight_B[:, None], batch[:, 1:].shape)
         part_BT = jnp.broadcast_to(part_T, weight_BT.shape)
         target_N, weight_N, part_N, x_ND = _tokens_of_this_device(batch[:, 1:], weight_BT, part_BT, x_BTD)

@@ -6,8 +6,8 @@ expert, which are worked on one after another.
 
 Where experts are spread over devices, rows are sent to the devices of their experts and back.
 
-Axes (jmoe/model/__init__.py): C rows of a block, D, E experts of this device, F, G = 1, H = 2 F, I units of any kind,
-J choices, L slots, S tokens, X, Z blocks.
+Axes (jmoe/model/__init__.py): C rows of a block, D, E experts of this device, F, G = 1, I units of any kind, J choices,
+L slots, O = 2 F units of gate and up, S tokens, X, Z blocks.
 """
 
 import functools
@@ -202,8 +202,8 @@ def _experts_on_sorted_rows(
     rows_JD = rows_GJD[0]
     if kernel == TOKAMAX:
         # one product reads the rows once, and its gradient needs no sum of two arrays of rows
-        gate_and_up_JH = product(rows_JD, jnp.concatenate([gate_EDF, up_EDF], axis=-1))
-        gate_JF, up_JF = jnp.split(gate_and_up_JH, 2, axis=-1)
+        gate_and_up_JO = product(rows_JD, jnp.concatenate([gate_EDF, up_EDF], axis=-1))
+        gate_JF, up_JF = jnp.split(gate_and_up_JO, 2, axis=-1)
     else:
         gate_JF = product(rows_JD, gate_EDF)
         up_JF = product(rows_JD, up_EDF)

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from jmoe.config import counts
-from jmoe.config.schema import NEUTRAL, setting
+from jmoe.config.schema import setting, setting_of_run
 from jmoe.model import attention, param, sharding
 from jmoe.model.documents import Documents, find_documents
 from jmoe.model.embedding import lookup
@@ -426,7 +426,7 @@ def apply(
       end_of_text: the token that ends a document, where a token sees only its own document; None: it sees its row.
     """
     model = config.model
-    if training and config.get("router_health", NEUTRAL["router_health"]):
+    if training and setting_of_run(config, "router_health"):
         model = ConfigDict({**config.model, COUNTS_CHOICES: True})
     # cast once, outside the blocks: else their scan would move weights in both passes, and gradients, in float32
     transformer = with_params(cast(params, config.model), model)

@@ -1,8 +1,8 @@
 """How the experts of each layer are used over a hundred steps: config.router_health. Without JAX.
 
 Choices are counted over blocks of BLOCK steps, which begin at multiples of BLOCK. A line of metrics says what the last
-whole block showed. The counts of the block that has begun lie in the checkpoint's record. So
-a run that resumes writes the same lines.
+whole block showed. The counts of the block that has begun lie in the checkpoint's record. So a run that resumes writes
+the same lines.
 
 Axes: L layers that have a mixture, E experts.
 """

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from jmoe import __version__
 from jmoe.config import counts
-from jmoe.config.schema import NEUTRAL, columns, setting
+from jmoe.config.schema import columns, setting, setting_of_run
 from jmoe.errors import Damaged, UserError
 from jmoe.model.parameters import init_params
 from jmoe.run import checkpoint, distributed, divergence, prediction, snapshot
@@ -57,7 +57,7 @@ class Run:
         Raises:
           UserError: Config, text or workdir can't be used.
         """
-        self.first_step = first_step or FirstStep()
+        self.first_step = FirstStep() if first_step is None else first_step
         snapshot.check(config)
         self.config = config
         self.workdir = workdir
@@ -149,7 +149,7 @@ class Run:
     def _router_health(self, folder: epath.Path, start: int) -> RouterHealth | None:
         """The counts of config.router_health, from the segment's checkpoint of `start` if that has some."""
         config = self.config
-        if not config.get("router_health", NEUTRAL["router_health"]) or config.model.n_experts == 1:
+        if not setting_of_run(config, "router_health") or config.model.n_experts == 1:
             return None
         saved = None
         if start in checkpoint.steps_in(folder / "checkpoints"):
@@ -263,8 +263,8 @@ class Run:
         """The segment's checkpoints; the caller closes them. The trunk's keep the steps where branches fork."""
         forks = [] if segment.decays else [other.stop for other in self.schedule.segments if not other.decays]
         remedy = divergence.remedy(self.config, self.schedule.peak)
-        n_newest = self.config.get("keep_newest", NEUTRAL["keep_newest"])
-        keep_every = self.config.get("keep_every", NEUTRAL["keep_every"])
+        n_newest = setting_of_run(self.config, "keep_newest")
+        keep_every = setting_of_run(self.config, "keep_every")
         folder = self.workdir / segment.name / "checkpoints"
         return checkpoint.Checkpoints(folder, forks, remedy, n_newest, keep_every)
 

@@ -12,7 +12,7 @@ import jax
 from jaxtyping import Array, PyTree
 from ml_collections import ConfigDict
 
-from jmoe.config.schema import NEUTRAL
+from jmoe.config.schema import setting_of_run
 from jmoe.run import distributed
 
 
@@ -28,13 +28,13 @@ class SaveTimes:
           clock: Returns seconds; that of the first process counts.
         """
         self._every = config.checkpoint_every
-        self._keep_every = config.get("keep_every", NEUTRAL["keep_every"])
-        self._seconds = 60 * config.get("checkpoint_minutes", NEUTRAL["checkpoint_minutes"])
+        self._keep_every = setting_of_run(config, "keep_every")
+        self._seconds = 60 * setting_of_run(config, "checkpoint_minutes")
         self._clock = clock
         self._saved_at = (start, clock())  # steps that were done at the last save, and its time
         self._next_look = start + 1
 
-    def due(self, step: int, params: PyTree[Array] = None) -> bool:
+    def due(self, step: int, params: PyTree[Array] | None = None) -> bool:
         """Whether to save now that `step` steps are launched.
 
         Args:

@@ -17,7 +17,7 @@ from jaxtyping import Array, PyTree, Shaped
 from ml_collections import ConfigDict
 
 from jmoe import export, huggingface
-from jmoe.config.schema import NEUTRAL
+from jmoe.config.schema import setting_of_run
 from jmoe.model import sharding
 from jmoe.model.transformer import STACKS
 from jmoe.run import checkpoint, distributed
@@ -26,7 +26,7 @@ from jmoe.storage import files as storage
 
 def steps_between(config: ConfigDict) -> int:
     """config.snapshot_every; 0: the run makes no snapshots."""
-    return config.get("snapshot_every", NEUTRAL["snapshot_every"])
+    return setting_of_run(config, "snapshot_every")
 
 
 def check(config: ConfigDict) -> None:

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
 from jmoe.config.check import microbatch_tokens
-from jmoe.config.schema import NEUTRAL, setting
+from jmoe.config.schema import NEUTRAL, setting, setting_of_run
 from jmoe.errors import UserError
 from jmoe.model import mup, sharding
 from jmoe.model.loss import Batch, loss_fn, position_parts, sums_without_drops
@@ -70,7 +70,7 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
 
 def _skip_above(config: ConfigDict) -> float:
     """config.optimizer.skip_above; 0 where no step is skipped."""
-    return config.optimizer.get("skip_above", NEUTRAL["optimizer.skip_above"])
+    return setting_of_run(config, "optimizer.skip_above")
 
 
 def scale_by_optimizer(config: ConfigDict) -> optax.GradientTransformation:
@@ -154,9 +154,9 @@ def make_train_step(config: ConfigDict, mesh: jax.sharding.Mesh, end_of_text: in
     end_of_text: the token that ends a document, where a token sees only its own (corpus.mask_token); else None.
     """
     optimizer = make_optimizer(config)
-    bias_rate = config.optimizer.get("bias_rate", NEUTRAL["optimizer.bias_rate"])
+    bias_rate = setting_of_run(config, "optimizer.bias_rate")
     has_bias = setting(config.model, "balance") == "bias" and config.model.n_experts > 1
-    reports_choices = config.get("router_health", NEUTRAL["router_health"])
+    reports_choices = setting_of_run(config, "router_health")
     skips_spikes = _skip_above(config) > 0
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
