@@ -786,12 +786,18 @@ def plot(
     loaded = load(law)
     shown = experts_to_compare(loaded, options.experts)
     architecture = options.architecture(loaded)
-    budgets = options.flops or ()
-    if options.figure in figures.ON_CHIPS:
-        drawn, _ = figures.draw_by_hours(loaded, architecture, shown, options.chips, options.speeds, budgets)
-        return drawn
+    budgets = () if options.flops is None else options.flops
     measured = figures.measured(loaded, runs)
-    drawn, _ = figures.draw(options.figure, loaded, architecture, shown, budgets, measured)
+    drawn, _ = figures.draw(
+        options.figure,
+        loaded,
+        architecture,
+        shown,
+        budgets,
+        measured,
+        chips=options.chips,
+        speeds=options.speeds,
+    )
     return drawn
 
 

@@ -95,9 +95,7 @@ class Plot(ShapeOptions, flags.OfLaw, flags.Columns):
     )
     experts: tuple[int, ...] | None = options.experts("Numbers of experts to draw. Default: those fitted.")
     chips: str | None = options.text("With --figure=hours: chips to train on, such as H100:8, H100:8x8 or v5p:4x4x4.")
-    speeds: str | None = options.text(
-        "With --figure=hours: a table of your own speeds, as fit plan --by=time takes it."
-    )
+    speeds: str | None = options.text("With --figure=hours: a table of your own speeds, as fit plan --hours takes it.")
 
     def run(self) -> None:
         if self.figure not in figures.ON_CHIPS and self.changed("chips", "speeds"):
@@ -119,10 +117,9 @@ class Plot(ShapeOptions, flags.OfLaw, flags.Columns):
         for which, paths in paths_of_figures.items():
             if self.out_dir and which != "5" and "n_tokens" not in law.form.columns:
                 continue  # a law without tokens has only one picture
-            if which in figures.ON_CHIPS:
-                figure, _ = figures.draw_by_hours(law, architecture, experts, self.chips, self.speeds, self.flops)
-            else:
-                figure, _ = figures.draw(which, law, architecture, experts, self.flops, measured)
+            figure, _ = figures.draw(
+                which, law, architecture, experts, self.flops, measured, chips=self.chips, speeds=self.speeds
+            )
             for path in paths:
                 figures.save(figure, path)
                 print(path)

@@ -1,32 +1,26 @@
 """Maps of tasks in words: the answer in ten lines at most, or with a table of all tasks."""
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
+from fit.messages import lines
 from fit.messages.units import amount
 from fit.task_maps.maps import NAMES, SIGNIFICANCE_LEVEL, Expected, TaskMap, TaskMaps
 
-WIDTH = 120  # characters of a line
 SHOWN = 3  # tasks of the answer; --verbose shows all
 
 
 def text(maps: TaskMaps) -> str:
     """The answer."""
-    head, *lines = _answer(maps)
+    head, *others = _answer(maps)
     if len(maps.tasks) > SHOWN:
         head += "; --verbose prints all tasks"
-    return "\n".join(_wrapped([head, *lines]))
+    return lines.text([head, *others])
 
 
 def verbose(maps: TaskMaps) -> str:
     """The answer, and a table of all tasks."""
-    return "\n".join([*_wrapped(_answer(maps)), "", *_table(maps)])
-
-
-def _wrapped(lines: Iterable[str]) -> Iterator[str]:
-    """The lines, none wider than WIDTH."""
-    for line in lines:
-        yield from textwrap.wrap(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    return "\n".join([*lines.wrapped(_answer(maps)), "", *_table(maps)])
 
 
 def _answer(maps: TaskMaps) -> Iterator[str]:
@@ -153,4 +147,4 @@ def _short(path: str) -> str:
 
 def _clipped(line: str) -> str:
     """A line of at most WIDTH characters."""
-    return textwrap.shorten(line, WIDTH, placeholder=" ...") if len(line) > WIDTH else line
+    return textwrap.shorten(line, lines.WIDTH, placeholder=" ...") if len(line) > lines.WIDTH else line

@@ -164,7 +164,7 @@ def test_a_frontier_goes_through_the_plan_and_falls():
 
 def test_loss_against_hours_is_that_of_plans_by_the_clock(tmp_path, capsys):
     law = fit.load(PUBLISHED)
-    _, columns = figures.draw_by_hours(law, law.architecture, (1, 8), "H100:64", budgets=(1e21,))
+    _, columns = figures.draw("hours", law, law.architecture, (1, 8), (1e21,), chips="H100:64")
     numbers = {name: np.array(values) for name, values in columns.items()}
     hours = 1e21 / (64 * 989e12 * 0.4) / 3600
     plan = fit.plan(law, chips="H100:64", hours=hours, by="time", experts=[1, 8])

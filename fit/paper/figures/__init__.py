@@ -80,16 +80,26 @@ def measured(law: Law, table: object) -> Measured:
     return runs, held_out(runs, settings.get("holdout", "none") if same else "none")
 
 
-def draw(
-    which: str, law: Law, architecture: Architecture, experts: Floats, budgets: Floats = (), measured: Measured = None
+def draw(  # noqa: PLR0913  most are by name
+    which: str,
+    law: Law,
+    architecture: Architecture,
+    experts: tuple[int, ...],
+    budgets: Floats = (),
+    measured: Measured = None,
+    *,
+    chips: str | None = None,
+    speeds: str | None = None,
 ) -> tuple["Figure", dict[str, list]]:
-    """Draws one of FIGURES, or COMPUTE.
+    """Draws one of FIGURES, of ON_CHIPS, or COMPUTE.
 
     Args:
-      which: of FIGURES, or COMPUTE.
+      which: of FIGURES, of ON_CHIPS, or COMPUTE.
       experts: the numbers of experts to draw.
       budgets: training FLOPs; by default those that suit the law.
       measured: runs to draw points of.
+      chips: of ON_CHIPS: the chips, such as H100:64.
+      speeds: of ON_CHIPS: path of a table of the user's speeds.
 
     Returns:
       The figure, and its numbers as columns {name: list}.
@@ -99,6 +109,8 @@ def draw(
     """
     from fit.paper.figures import compute, loss, memory, style
 
+    if which in ON_CHIPS:
+        return _draw_by_hours(law, architecture, experts, chips, speeds, budgets)
     several = list(budgets) or budgets_of(law)
     single = several[0] if budgets else several[1]
     if law.published and not budgets:
@@ -111,10 +123,10 @@ def draw(
         picture = style.Picture(law, architecture, experts)
         if which == COMPUTE:
             ends = law.ranges.get("training_flops", (PAPER_FLOPS[0], PAPER_FLOPS[-1]))
-            runs, held_out_runs = measured or (None, None)
+            runs, held_out_runs = (None, None) if measured is None else measured
             return compute.loss_against_compute(picture, ends, runs, held_out_runs)
         if which == "2a":
-            runs = measured and measured[0]
+            runs = None if measured is None else measured[0]
             return loss.isoflop(picture, list(budgets) or budgets_of(law, runs), runs)
         if which == "2b":
             return loss.savings(picture, several)
@@ -136,13 +148,13 @@ def draw(
         return memory.best_experts(picture, single, sizes, kv_tokens, served)
 
 
-def draw_by_hours(
+def _draw_by_hours(
     law: Law,
     architecture: Architecture,
     experts: tuple[int, ...],
     chips: str | None,
-    speeds: str | None = None,
-    budgets: Floats = (),
+    speeds: str | None,
+    budgets: Floats,
 ) -> tuple["Figure", dict[str, list]]:
     """Draws the figure of ON_CHIPS: the least loss against hours, each model at its own modelled speed.
 
