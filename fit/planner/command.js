@@ -30,7 +30,7 @@ function flagsOf(state, { law, shape, limits, experts, chips, memory_gb, devices
   else add("flops", limits.flops);
   if (chips) {
     flags.push(`--chips=${chips.kind}:${chips.count}`);
-    add("mfu", chips.mfu, hours == null ? 0.4 : undefined); // without it the command plans hours by modelled speeds
+    add("mfu", chips.mfu); // without it the command plans hours by modelled speeds
     if (!isComparison) add("dollars_per_hour", chips.dollars_per_hour);
   }
   add("memory_gb", memory_gb);
