@@ -370,6 +370,10 @@ CLOCK_DIFFERS = (
     "By FLOPs {by_flops} experts are best, by the clock {by_time}: at {n_active:amount} active parameters {by_flops} "
     "train at {ratio:.2f} ({ends:.2f}) times the speed of {by_time} on these chips ({label})"
 )
+CLOCK_DIFFERS_BY_SIZE = (
+    "By FLOPs {by_flops} experts are best, by the clock {by_time}: these chips train at most {largest:amount} active "
+    "parameters with {by_flops}"
+)
 
 # What several laws say together.
 NOT_COUNTED_LAW = (

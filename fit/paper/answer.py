@@ -171,7 +171,7 @@ def _by_the_clock(law: Law, options: ReportOptions, plan: Plan) -> Iterator[str]
         row = {name_: best[name_] for name_ in ("n_experts", "n_active", "n_total", "n_tokens", "loss")}
         rows.append({"": name, **row, "MFU": f"{mfu:.0%}", "the speed is": label})
     yield elements.table(rows)
-    lines = [*by_time.rows(timed.clock, timed.optima), *by_time.differing(timed.clock, timed.best.n_experts)]
+    lines = [*by_time.rows(timed.clock, timed.optima), *by_time.differing(timed.clock)]
     yield from _lines(lines)
     if plan.clock is None or is_priced_by_time:
         setting = timed.setting

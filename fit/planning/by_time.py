@@ -328,16 +328,22 @@ def against_flops(
     by_flops = dataclasses.replace(constraints, flops=flops, clock=None)
     solved = optimum.optima(law, architecture, by_flops, experts)
     chosen = int(solved.n_experts[int(np.nanargmin(solved.loss))])
-    size = min(n_active, float(clock.at(chosen).largest()), float(clock.at(n_experts).largest()))
-    speed_by_flops = float(clock.at(chosen).speed(size))
-    speed_by_time = float(clock.at(n_experts).speed(size))
-    factors = clock.calibration.factors(of_ratio=True)
+    return _comparison(clock, chosen, n_experts, n_active)
+
+
+def _comparison(clock: Clock, by_flops: int, by_time: int, n_active: float) -> ClockComparison:
+    """The best numbers of experts by FLOPs and by the clock beside each other. n_active: of the best by the clock."""
+    largest = float(clock.at(by_flops).largest())
+    size = min(n_active, largest)
+    ratio = float(clock.at(by_flops).speed(size)) / float(clock.at(by_time).speed(size))
     return ClockComparison(
         hours=float(clock.hours),
         label=clock.calibration.label,
-        by_flops=chosen,
+        by_flops=by_flops,
+        by_time=by_time,
         n_active=size,
-        ratio=[speed_by_flops / speed_by_time * factor for factor in factors],
+        largest=largest if largest < n_active else None,
+        ratio=[ratio * factor for factor in clock.calibration.factors(of_ratio=True)],
     )
 
 
@@ -380,19 +386,9 @@ def against_hours(
     by_hours = dataclasses.replace(constraints, flops=None)
     by_hours = constraints_of(law, architecture, by_hours, experts, shapes, (hours, calibration))
     clock, _ = _clock_and_chips(by_hours)
-    by_flops = best.n_experts
     solved = optimum.optima(law, architecture, by_hours, experts)
-    chosen = int(solved.n_experts[int(np.nanargmin(solved.loss))])
-    size = min(best.n_active, float(clock.at(chosen).largest()), float(clock.at(by_flops).largest()))
-    ratio = float(clock.at(by_flops).speed(size)) / float(clock.at(chosen).speed(size))
-    return ClockComparison(
-        hours=hours,
-        label=calibration.label,
-        by_flops=by_flops,
-        by_time=chosen,
-        n_active=size,
-        ratio=[ratio * factor for factor in calibration.factors(of_ratio=True)],
-    )
+    chosen = int(np.nanargmin(solved.loss))
+    return _comparison(clock, best.n_experts, int(solved.n_experts[chosen]), float(solved.n_active[chosen]))
 
 
 def priced_target(target: Target, clock: Clock, chips: Chips) -> Target:
@@ -445,20 +441,23 @@ def rows(clock: ClockComparison, optima: list[Optimum]) -> Iterator[str]:
             yield say(sentences.CLOCK_ROW_ASSUMED, **row, mfu=cost.MFU)
 
 
-def differing(clock: ClockComparison, n_experts: int) -> Iterator[str]:
-    """The sentence on what FLOPs and hours choose, where they differ. n_experts: of the best model."""
-    by_time = n_experts if clock.by_time is None else clock.by_time
-    if clock.by_flops != by_time:
-        low, middle, high = clock.ratio
-        yield say(
-            sentences.CLOCK_DIFFERS,
-            by_flops=clock.by_flops,
-            by_time=by_time,
-            n_active=clock.n_active,
-            ratio=middle,
-            ends=[low, high],
-            label=clock.label,
-        )
+def differing(clock: ClockComparison) -> Iterator[str]:
+    """The sentence on what FLOPs and hours choose, where they differ."""
+    if clock.by_flops == clock.by_time:
+        return
+    if clock.largest is not None:
+        yield say(sentences.CLOCK_DIFFERS_BY_SIZE, **clock)
+        return
+    low, middle, high = clock.ratio
+    yield say(
+        sentences.CLOCK_DIFFERS,
+        by_flops=clock.by_flops,
+        by_time=clock.by_time,
+        n_active=clock.n_active,
+        ratio=middle,
+        ends=[low, high],
+        label=clock.label,
+    )
 
 
 def words(speed: Speed) -> str:

@@ -62,7 +62,7 @@ def _by_the_clock(answers: list[LawAnswer]) -> Iterator[str]:
         if i == 0:
             yield say(sentences.CLOCK_HEAD_LAWS, **answer.clock)
         yield say(sentences.CLOCK_ROW_LAW, **answer, words=by_time.words(answer.speed))
-        for sentence in by_time.differing(answer.clock, answer.n_experts):
+        for sentence in by_time.differing(answer.clock):
             yield f"    {sentence}"
 
 

@@ -51,7 +51,7 @@ def _answer(plan: Plan) -> Iterator[str]:
     yield plan_text.answer(plan)
     decided = list(verdict.text(plan.verdict, plan.optima))
     if plan.clock:
-        decided += by_time.differing(plan.clock, plan.best.n_experts)
+        decided += by_time.differing(plan.clock)
     if decided:
         yield ". ".join(decided)
     if plan.like is not None:

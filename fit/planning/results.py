@@ -480,16 +480,19 @@ class ClockComparison(Record):
       hours: The budget; where that is FLOPs, what the best model takes.
       label: How the speeds are known.
       by_flops: The best number of experts by FLOPs, as many as the best model by the clock takes.
-      by_time: The best number of experts in these hours, where FLOPs are the budget.
-      n_active: Size at which the two numbers of experts are compared.
+      by_time: The best number of experts in these hours.
+      n_active: Size at which the two numbers of experts are compared: of the best model by the clock or, if that is
+        less, of the largest one that the chips train with `by_flops` experts.
+      largest: That size, where it is less.
       ratio: How fast that model trains over the best one: [10th percentile, median, 90th percentile].
     """
 
     hours: float
     label: str
     by_flops: int
-    by_time: int | None = optional()
+    by_time: int
     n_active: float
+    largest: float | None = optional()
     ratio: list[float]
 
 

@@ -127,7 +127,7 @@ def test_ranges_hold_the_middle_and_agree(capsys):
 
 
 def test_one_sentence_says_where_clock_and_flops_differ(capsys):
-    flags = [f"--law={LAW}", "--chips=v6e:256", "--hours=240", "--by=time"]
+    flags = [f"--law={LAW}", "--chips=H100:8", "--hours=240", "--by=time"]
     found = plan(capsys, *flags[1:3])
     assert command_line.run(["plan", *flags]) == 0
     told = " ".join(capsys.readouterr().out.split())
@@ -145,6 +145,18 @@ def test_one_sentence_says_where_clock_and_flops_differ(capsys):
     told = " ".join(capsys.readouterr().out.split())
     assert "speed on these chips (modelled" in told
     assert told.count("tokens/s (") == len(found["optima"])
+
+
+def test_the_size_is_named_where_it_keeps_the_choice_of_flops_from_the_chips(capsys):
+    """No mesh of seven chips spreads 32 experts, so they stay small."""
+    flags = ["--chips=H100:7", "--hours=30"]
+    clock = plan(capsys, *flags)["clock"]
+    assert command_line.run(["plan", f"--law={LAW}", *flags]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert clock["by_flops"] == 32
+    assert clock["largest"] == clock["n_active"]
+    sentence = f"by the clock {clock['by_time']}: these chips train at most {clock['largest'] / 1e6:.0f}M active"
+    assert sentence in told
 
 
 def test_nothing_is_said_where_they_agree(capsys):
