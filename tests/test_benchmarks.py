@@ -7,8 +7,9 @@ import helpers
 import numpy as np
 import pytest
 
-from benchmarks import extrapolation, floors, mixture_laws, tables, tasks, with_rate
+from benchmarks import extrapolation, floors, mixture_laws, tables, tasks, tpu_attention, with_rate
 from benchmarks.tables import __main__ as tables_command
+from jmoe.cost.program import Program
 
 
 def test_one_hot_dispatch_is_the_same_layer(tmp_path):
@@ -157,3 +158,27 @@ def test_anchors_with_known_exponents_tell_the_floor():
     low, middle, high = floors.forecast(size, tokens, losses[:3], mean, 1e-6 * np.eye(3))
     assert middle == pytest.approx(losses[3], rel=1e-3) and low < middle < high < 1.01 * low
     assert floors.in_words((2.0, 2.1, 2.2), 2.05).startswith("2.100 (2.000 to 2.200) holds 2.050; error +2.41%")
+
+
+ATTENTION = """
+ENTRY %main (q: bf16[32,128,4096], k: bf16[32,128,4096], v: bf16[32,128,4096], d: bf16[32,128,4096]) -> bf16[1] {{
+  %q = bf16[32,128,4096]{{2,1,0}} parameter(0)
+  %k = bf16[32,128,4096]{{2,1,0}} parameter(1)
+  %v = bf16[32,128,4096]{{2,1,0}} parameter(2)
+  %d = bf16[32,128,4096]{{2,1,0}} parameter(3)
+  %m = f32[32,1,4096]{{2,1,0}} parameter(4)
+  ROOT %z = ({results}) custom-call({operands}), custom_call_target="tpu_custom_call"
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    "operands, n_results, n_products",
+    [("%q, %k, %v", 2, 2), ("%q, %k, %v, %d, %m", 1, 3), ("%q, %k, %v, %d, %m", 2, 4), ("%q, %k, %v, %d, %m", 3, 5)],
+    ids=["forward", "gradient of queries", "of keys and values", "of all three"],
+)
+def test_products_of_attention_kernels_follow_from_what_they_read_and_write(operands, n_results, n_products):
+    results = ", ".join(["bf16[32,128,4096]{2,1,0}"] * n_results)
+    program = Program(ATTENTION.format(operands=operands, results=results))
+    products = [tpu_attention.kernel_products(run.instruction) for run in program.runs]
+    assert [n for n in products if n] == [n_products]

@@ -96,11 +96,12 @@ def _tpus(name: str, kind: str, size: str, n_slices: int) -> list[jax.Device]:
 
 @contextlib.contextmanager
 def kernels_for(device: jax.Device) -> Generator[None]:
-    """Lets tokamax choose its kernels for a GPU that need not be here, within the `with` block.
+    """Lets tokamax choose its kernels for a GPU or TPU that need not be here, within the `with` block.
 
-    tokamax asks jax's default device what it is and can do, and refuses kernels for a GPU that it does not see.
+    tokamax asks jax's default device what it is and can do, and refuses kernels for a device that it does not see.
     """
-    if device.platform != "gpu" or jax.default_backend() == "gpu" or importlib.util.find_spec("tokamax") is None:
+    is_here = device.platform == jax.default_backend()
+    if device.platform == "cpu" or is_here or importlib.util.find_spec("tokamax") is None:
         yield
         return
     import tokamax
