@@ -124,15 +124,15 @@ def growth_of(of_small: TaskMaps, tasks: list[Task], read: data_runs.Runs, which
     """
     lowest = of_small.loss[0]
     below = which & (read.loss < lowest)
-    asked = []
+    growths = []
     for run in np.flatnonzero(below):
         rows = _rows(of_small, tasks, read, np.arange(len(read)) == run)
         nats = lowest - float(read.loss[run])
-        asked += [(row.distance - 1) / nats for name, of_task in rows.items() if name != AVERAGE for row in of_task]
-    if not asked:
+        growths += [(row.distance - 1) / nats for name, of_task in rows.items() if name != AVERAGE for row in of_task]
+    if not growths:
         return 0.0
     first, last = of_small.percentiles
-    return float(np.clip(np.quantile(asked, (last - first) / 100), 0, MOST_GROWTH))
+    return float(np.clip(np.quantile(growths, (last - first) / 100), 0, MOST_GROWTH))
 
 
 def checked(maps: TaskMaps, of_others: TaskMaps, tasks: list[Task], read: data_runs.Runs, held_out: Array) -> TaskMaps:
