@@ -5,9 +5,7 @@
 Three tables are printed.
 
   marin at 1e21   the default law of marin's mixtures up to 3e20, 1e20 and 3e19 FLOPs predicts their run of 1e21
-  marin's 67B     its three anchors with the population's prior predict it at 166 times their largest compute: for each
-                  draw of alpha, beta and k, scale and floor are fitted to the anchors, and the draw counts by how well
-                  they then fit (an error of SCATTER in log loss)
+  marin's 67B     `fit law --prior=population` of its three anchors predicts it at 166 times their largest compute
   floors          the coupled law is fitted with its floor held at a share of the lowest loss fitted, and predicts the
                   runs of more compute: root mean square error and, in brackets, mean error
 
@@ -28,17 +26,15 @@ from absl import app
 import fit
 from benchmarks import extrapolation
 from fit.data.table import Table
-from fit.fitting import population
 from fit.fitting.forms import DEFAULT_WEIGHTS
 
 MARIN = "marin-mixtures"
 ANCHORS = pathlib.Path(__file__).parent / "tables" / "mixtures" / "marin_67b_anchors.csv"
 CUTS = (3e20, 1e20, 3e19)
 SHARES = (None, 0.3, 0.45, 0.55, 0.65, 0.75)  # of the lowest loss; None for the floor that the fit finds
-SCATTER = 0.002
-DRAWS = 2_000
+MEASURED_67B = 2.256
+DRAWS = 500
 STARTS = 24
-LEVELS = (0.1, 0.5, 0.9)
 
 
 def flops_of(table: Table) -> np.ndarray:
@@ -68,55 +64,30 @@ def marin_at_1e21() -> list[str]:
 
 def marin_67b() -> list[str]:
     """Returns what the anchors and the population's prior say of the 67B model, with and without marin's own laws."""
-    with open(ANCHORS, newline="") as file:
-        rows = list(csv.DictReader(file))
-    anchors = [row for row in rows if row["role"] == "anchor"]
-    (target,) = [row for row in rows if row["role"] == "target_step_127500"]
-    size = np.array([float(row["n_active_no_embedding"]) for row in [*anchors, target]])
-    tokens = np.array([float(row["n_tokens"]) for row in [*anchors, target]])
-    losses = np.array([float(row["loss"]) for row in anchors])
+    anchors, target = anchors_and_target()
     lines = []
-    for left_out in (None, MARIN):
-        mean, covariance = population.moments("coupled", left_out)
-        quantiles = forecast(size, tokens, losses, mean, covariance)
-        name = f"without {left_out}" if left_out else "all sources"
-        lines.append(f"{name}: {in_words(quantiles, float(target['loss']))}")
+    for prior in ("population", f"population:{MARIN}"):
+        law = fit.law(anchors, prior=prior, bootstrap=DRAWS)
+        low, high = map(float, law.predict_interval(**target, new_run=True))
+        words = in_words((low, float(law.predict(**target)), high), MEASURED_67B)
+        lines.append(f"--prior={prior}: floor {law.coefficients['E']:.3f}, {words}")
     return lines
 
 
-def forecast(
-    size: np.ndarray, tokens: np.ndarray, losses: np.ndarray, mean: np.ndarray, covariance: np.ndarray
-) -> tuple[float, ...]:
-    """Returns the LEVELS of the loss of the last model by the coupled law, fitted to all models before it.
-
-    The models have about the same tokens per parameter, so they do not tell the share of size in the loss above the
-    floor: it is drawn between 0.2 and 0.8 at the first model.
-
-    Args:
-        size, tokens: of all models.
-        losses: of all but the last one.
-        mean, covariance: of ln alpha, ln beta and ln(1/k - 1).
-    """
-    rng = np.random.default_rng(0)
-    predicted = []
-    weights = []
-    for log_alpha, log_beta, logit in rng.multivariate_normal(mean, covariance, DRAWS):
-        share = rng.uniform(0.2, 0.8)
-        of_size = share * (size / size[0]) ** -math.exp(log_alpha)
-        of_tokens = (1 - share) * (tokens / tokens[0]) ** -math.exp(log_beta)
-        above = (of_size + of_tokens) ** (1 / (1 + math.exp(logit)))
-        fitted = above[:-1]
-        design = np.stack([fitted, np.ones(len(fitted))], axis=1) / losses[:, None]
-        (scale, floor), *_ = np.linalg.lstsq(design, np.ones(len(fitted)), rcond=None)
-        if floor < 0:
-            floor = 0.0
-            scale = np.sum(fitted / losses) / np.sum((fitted / losses) ** 2)
-        errors = (scale * fitted + floor) / losses - 1
-        predicted.append(scale * above[-1] + floor)
-        weights.append(math.exp(-np.sum(errors**2) / (2 * SCATTER**2)))
-    order = np.argsort(predicted)
-    cumulative = np.cumsum(np.array(weights)[order]) / np.sum(weights)
-    return tuple(float(np.array(predicted)[order][np.searchsorted(cumulative, level)]) for level in LEVELS)
+def anchors_and_target() -> tuple[Table, dict[str, float]]:
+    """Returns the runs of the three anchors, and the 67B model; sizes are without embedding and head."""
+    with open(ANCHORS, newline="") as file:
+        rows = list(csv.DictReader(file))
+    columns: dict[str, list[float]] = {"n_active": [], "n_tokens": [], "n_experts": [], "loss": []}
+    for row in rows:
+        if row["role"] == "anchor":
+            columns["n_active"].append(float(row["n_active_no_embedding"]))
+            for name in ("n_tokens", "n_experts", "loss"):
+                columns[name].append(float(row[name]))
+    (target,) = [row for row in rows if row["role"] == "target_step_127500"]
+    size = float(target["n_active_no_embedding"])
+    model = dict(n_active=size, n_tokens=float(target["n_tokens"]), n_experts=float(target["n_experts"]))
+    return fit.read(columns), model
 
 
 def in_words(quantiles: tuple[float, ...], measured: float) -> str:

@@ -76,7 +76,7 @@ class Coefficient:
 
 @dataclasses.dataclass(frozen=True)
 class Prior:
-    """A normal prior of p entries of `params`, or of the logarithms of their sizes.
+    """A normal prior of entries of `params`, or of the logarithms of their sizes, and of sums of entries; p in all.
 
     Attributes:
       entries: their indices in `params`.
@@ -85,6 +85,9 @@ class Prior:
       mean: [p].
       covariance: [p, p].
       record: what a law.json says of it.
+      scatter: standard deviation of a run's log loss around the law, where the runs are too few to show it; each entry
+        then counts as a run when it is asked whether they determine a law.
+      sums: for each sum the factor of each entry of `params`; they follow the entries in mean and covariance.
     """
 
     entries: tuple[int, ...]
@@ -92,6 +95,8 @@ class Prior:
     mean: Array
     covariance: Array
     record: dict[str, typing.Any] | None = None
+    scatter: float | None = None
+    sums: tuple[tuple[float, ...], ...] = ()
 
     def measure(self, params: Array, xp: ModuleType = np) -> Array:
         """[p, ...] of params [n, ...]: what the prior is of."""
@@ -101,6 +106,8 @@ class Prior:
             if sign:
                 row = xp.log(xp.maximum(sign * row, SMALLEST_EXPONENT))
             rows.append(row)
+        for factors in self.sums:
+            rows.append(xp.tensordot(np.array(factors), params, 1))
         return xp.stack(rows)
 
     def slopes(self, params: Array) -> Array:
@@ -108,7 +115,7 @@ class Prior:
         out = np.zeros((len(self.entries), len(params)))
         for row, (entry, sign) in enumerate(zip(self.entries, self.signs, strict=True)):
             out[row, entry] = 1 / (sign * max(sign * params[entry], SMALLEST_EXPONENT)) if sign else 1.0
-        return out
+        return np.concatenate([out, np.reshape(self.sums, (len(self.sums), len(params)))])
 
     def root_weight(self, fixed: Collection[int] = ()) -> Array:
         """[p, p]: R with |R (measure - mean)|^2 the square of the distance to the mean in standard deviations.
@@ -116,7 +123,8 @@ class Prior:
         Args:
           fixed: indices of entries that do not count; R is then that of the others alone.
         """
-        counted = np.array([entry not in fixed for entry in self.entries], bool)
+        counted = np.ones(len(self.mean), bool)
+        counted[: len(self.entries)] = [entry not in fixed for entry in self.entries]
         root = np.zeros_like(self.covariance)
         block = np.ix_(counted, counted)
         root[block] = np.linalg.inv(np.linalg.cholesky(self.covariance[block]))

@@ -149,14 +149,11 @@ def test_rates_are_scored_against_the_best_run_of_each_cell():
     assert rate.split()[2:] == ["0.500", "(0.500)", "0.050", "(0.050)", "50%", "0.200"]
 
 
-def test_anchors_with_known_exponents_tell_the_floor():
-    """Of losses by a coupled law with the exponents of the prior the last one is predicted, narrowly."""
-    size = np.geomspace(1e7, 1e9, 4)
-    tokens = 4_000 * size
-    losses = 1.5 + 2 * (size / size[0]) ** (-0.5 * 0.4)
-    mean = np.array([np.log(0.5), np.log(0.5), np.log(1 / 0.4 - 1)])
-    low, middle, high = floors.forecast(size, tokens, losses[:3], mean, 1e-6 * np.eye(3))
-    assert middle == pytest.approx(losses[3], rel=1e-3) and low < middle < high < 1.01 * low
+def test_the_anchors_of_the_67b_model_are_three_of_its_shape():
+    anchors, target = floors.anchors_and_target()
+    assert anchors.numbers("loss").tolist() == [3.2373, 2.9538, 2.7515]
+    per_parameter = anchors.numbers("n_tokens") / anchors.numbers("n_active")
+    assert per_parameter == pytest.approx(target["n_tokens"] / target["n_active"], rel=0.02)
     assert floors.in_words((2.0, 2.1, 2.2), 2.05).startswith("2.100 (2.000 to 2.200) holds 2.050; error +2.41%")
 
 

@@ -31,6 +31,7 @@ class Forecast(options.Options):
     )
     out: str | None = options.text("Forecast to write (JSON). Each forecast is a file of one folder.")
     note: str = options.text("What the run is, in words.", "")
+    back_test: bool = options.switch("With --out: the run is measured already; the record counts it apart.")
     score: str | None = options.text("Forecast whose run is measured.")
     loss: float | None = options.number("With --score: measured loss, in nats per token.")
     source: str = options.text("With --score: where the loss comes from, in words.", "")
@@ -54,7 +55,7 @@ class Forecast(options.Options):
             raise UserError("--out needs --law and --model")
         law = load(self.law)
         model: dict[str, Any] = dict(self.model)
-        entry = ledger.forecast(law, PredictOptions(**model), self.note)
+        entry = ledger.forecast(law, PredictOptions(**model), self.note, self.back_test)
         os.makedirs(os.path.dirname(out) or ".", exist_ok=True)
         ledger.write(entry, out)
         print(in_line(entry))
@@ -65,7 +66,7 @@ class Forecast(options.Options):
             raise UserError("--score needs --loss, the measured loss in nats per token")
         print(in_line(ledger.score(path, self.loss, self.source)))
         folder = os.path.dirname(path) or "."
-        print(ledger.record(ledger.in_folder(folder)))
+        _print_scores(ledger.in_folder(folder))
         if self.law is not None:
             law = load(self.law)
             if law.published:
@@ -84,6 +85,8 @@ def in_line(entry: ledger.Entry) -> str:
     if entry.measured is None:
         return f"{words}; not measured yet"
     where = "inside" if entry.is_inside else "outside"
+    if entry.back_test:
+        where += " (back-test)"
     return f"{words}; measured {entry.measured.loss:.4f}, {where}, forecast {entry.error:+.2%} off"
 
 
@@ -92,5 +95,16 @@ def _print_record(folder: str) -> None:
     entries = ledger.in_folder(folder)
     for entry in entries:
         print(in_line(entry))
+    _print_scores(entries)
+
+
+def _print_scores(entries: list[ledger.Entry]) -> None:
+    """Prints how forecasts came out, and how back-tests did."""
     scored = ledger.record(entries)
-    print("no forecast is measured yet" if scored is None else scored)
+    back_tests = ledger.record(entries, back_tests=True)
+    if scored is None and back_tests is None:
+        print("no forecast is measured yet")
+    if scored is not None:
+        print(scored)
+    if back_tests is not None:
+        print(f"made after the run was measured: {back_tests}")

@@ -1,7 +1,8 @@
 """Forecasts of losses: dated and hashed when they are made, scored once the run is measured, and their record.
 
 A forecast is a JSON file. Its `sha256` covers all that was predicted, so that a later edit shows; `measured` is added
-when the loss is known, and lies outside the hash.
+when the loss is known, and lies outside the hash. A back-test predicts a run that is measured already, by runs from
+before it; records count it apart.
 """
 
 import dataclasses
@@ -51,6 +52,7 @@ class Entry:
       percentiles: of the interval's ends, such as (10, 90).
       note: what the run is, in words.
       measured: None until the run is measured.
+      back_test: whether the run was measured before the forecast was made.
     """
 
     made: str
@@ -62,6 +64,7 @@ class Entry:
     percentiles: tuple[float, float]
     note: str = ""
     measured: Measured | None = None
+    back_test: bool = False
 
     @property
     def error(self) -> float:
@@ -78,15 +81,20 @@ class Entry:
 
     def digest(self) -> str:
         """The hash of what was predicted."""
-        fields = dataclasses.asdict(self)
-        del fields["measured"]
-        return _sha256(fields)
+        return _sha256(self._predicted())
 
     def to_dict(self) -> dict[str, Any]:
         """As the file holds it."""
+        measured = None if self.measured is None else dataclasses.asdict(self.measured)
+        return self._predicted() | dict(sha256=self.digest(), measured=measured)
+
+    def _predicted(self) -> dict[str, Any]:
+        """What the hash covers; back_test is left out where it is false, as in forecasts from before it."""
         fields = dataclasses.asdict(self)
-        measured = fields.pop("measured")
-        return fields | dict(sha256=self.digest(), measured=measured)
+        del fields["measured"]
+        if not self.back_test:
+            del fields["back_test"]
+        return fields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,8 +123,14 @@ class Record:
         )
 
 
-def forecast(law: Law, options: PredictOptions, note: str = "") -> Entry:
+def forecast(law: Law, options: PredictOptions, note: str = "", back_test: bool = False) -> Entry:
     """The forecast of one run, made today.
+
+    Args:
+      law: by which to forecast.
+      options: the run.
+      note: what the run is, in words.
+      back_test: whether the run is measured already.
 
     Raises:
       UserError: the law has no intervals, or reads a column that is not given.
@@ -134,6 +148,7 @@ def forecast(law: Law, options: PredictOptions, note: str = "") -> Entry:
         interval=(float(low), float(high)),
         percentiles=(float(low_percentile), float(high_percentile)),
         note=note,
+        back_test=back_test,
     )
 
 
@@ -204,9 +219,14 @@ def in_folder(folder: str) -> list[Entry]:
     return sorted((read(str(path)) for path in paths), key=lambda entry: entry.made)
 
 
-def record(entries: Iterable[Entry]) -> Record | None:
-    """How those that are measured came out; None where none is."""
-    scored = [entry for entry in entries if entry.measured is not None]
+def record(entries: Iterable[Entry], back_tests: bool = False) -> Record | None:
+    """How those that are measured came out; None where none is.
+
+    Args:
+      entries: the forecasts.
+      back_tests: whether back-tests count, and they alone.
+    """
+    scored = [entry for entry in entries if entry.measured is not None and entry.back_test == back_tests]
     if not scored:
         return None
     errors = np.array([entry.error for entry in scored])

@@ -137,7 +137,8 @@ def record_of(law: FittedLaw, steps: list[Json] | None = None) -> Json:
     compute_is_known = {"n_active", "n_tokens"} <= set(form.columns)
     if steps and "bootstrap" in certainty and compute_is_known:
         draws = len(certainty["bootstrap"]["draws"])
-        certainty["bootstrap"]["beyond"] = rolling.beyond(steps, train.flops.max(), draws, settings.seed)
+        drift_std = rolling.drift_std(steps)
+        certainty["bootstrap"]["beyond"] = rolling.beyond(drift_std, train.flops.max(), draws, settings.seed)
     if "separate" in certainty:
         for name, part in (("separate_fitted", train), ("separate_held_out", validation)):
             record[name] = uncertainty.separate_errors(form, certainty["separate"], part)

@@ -23,8 +23,8 @@ from fit.aliases import Array, Json
 from fit.data.table import Table
 from fit.errors import UserError
 from fit.fitted_law.law import Law
-from fit.fitting import fitting, population, rolling, uncertainty
-from fit.fitting.law_prior import with_law_prior, with_prior
+from fit.fitting import few_runs, fitting, population, rolling, uncertainty
+from fit.fitting.law_prior import NO_PRIOR, with_law_prior, with_prior
 from fit.fitting.problem import Settings
 from fit.form import Form
 from fit.laws import FORMS
@@ -64,7 +64,8 @@ def fit_best(
 ) -> Json:
     """Fits both forms to the runs of a table.
 
-    A law as prior makes the choice of the form by its k, or lack of one; so does a k that is fixed.
+    A law as prior makes the choice of the form by its k, or lack of one; so does a k that is fixed. Where the user asks
+    for the population's prior, fewer runs than coefficients get the coupled law of few_runs.py.
 
     Args:
       settings_of: the Settings for a Form.
@@ -82,6 +83,10 @@ def fit_best(
     is_mixed = "n_experts" in table and len(np.unique(table.numbers("n_experts"))) > 1
     additive = FORMS["joint" if is_mixed else "chinchilla"]
     coupled = FORMS[additive.name + SUFFIX]
+    has_few_runs = complete is _as_it_is and few_runs.suits(table, coupled, settings_of(coupled))
+    if has_few_runs and isinstance(prior, str) and prior != NO_PRIOR:
+        return few_runs.record_of(table, coupled, settings_of(coupled), population.left_out_of(prior))
+    hint = few_runs.HINT if prior is None and has_few_runs else ""
     prior = prior or population.NAME
     if isinstance(prior, Law):
         form = with_law_prior(coupled if prior.form.shares else additive, prior)
@@ -92,7 +97,10 @@ def fit_best(
     if "k" in dict(settings.fix):
         return _single(fitting.fit_table(table, coupled, _weighted(settings)), "k is held at a value")
     # the additive law as it is published: no prior and all runs alike, unless the user asks for other weights
-    additive_law = fitting.fit_table(table, complete(additive), settings)
+    try:
+        additive_law = fitting.fit_table(table, complete(additive), settings)
+    except UserError as error:
+        raise UserError(f"{error}{hint}") from None
     try:
         coupled_law = fitting.fit_table(table, coupled, _weighted(settings))
     except UserError:  # too few distinct runs
@@ -204,8 +212,12 @@ def _with_draws_of_both(
             continue
         rows.append(_coupled_draws(law, count, np.array(bootstrap["draws"]) if law is taken else None, form))
         if steps:
-            share = rolling.SHARE_BESIDE_BOTH_FORMS
-            drifts += rolling.beyond(steps, largest_flops, count, settings.seed, share)["drift"]
+            is_coupled = law is both.coupled
+            drift_std = rolling.drift_std(steps)
+            if not is_coupled:
+                drift_std *= np.sqrt(rolling.SHARE_OF_ADDITIVE)
+            beyond = rolling.beyond(drift_std, largest_flops, count, settings.seed, only_below=is_coupled)
+            drifts += beyond["drift"]
     order = np.random.default_rng([settings.seed, 6]).permutation(settings.bootstrap)
     draws = np.concatenate(rows)[order]
     bootstrap["draws"] = draws.tolist()

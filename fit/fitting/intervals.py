@@ -163,7 +163,10 @@ def _try_values(problem: Problem, todo: list[tuple[_End, float]], best_objective
     starts = np.stack([end.nearest_params(distance) for end, distance in todo])
     trial = problem.with_fixed(fixed_values)
     x, objectives, _ = search.polish(trial, trial.centre(starts), POLISH_ROUNDS, "each", label)
-    roots = np.sqrt(problem.sample_of * np.log(np.maximum(objectives, best_objective) / best_objective))
+    above = np.maximum(objectives, best_objective)
+    roots = np.sqrt(problem.sample_of * np.log(above / best_objective))
+    if problem.form.prior and problem.form.prior.scatter:  # noise of known size
+        roots = np.sqrt(2 * (above - best_objective)) / problem.form.prior.scatter
     for (end, distance), root, params in zip(todo, roots, trial.params_of(x), strict=True):
         end.add(_Tried(distance, root, params))
 

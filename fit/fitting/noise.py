@@ -24,6 +24,7 @@ MOST_GROWTH = 1.0  # of the scatter with lower compute, a power of it
 POWERS = 201  # that are tried
 # Robust standard deviations at which a residual is cut off, so that one failed run does not count as everybody's noise.
 CLIP = 4.0
+SOURCES_OF_SCATTER = 4.0  # degrees of freedom of a scatter that is taken from other sweeps
 ROBUST = 1.4826  # standard deviation over median absolute deviation of a normal distribution
 
 
@@ -89,7 +90,13 @@ def noise_of(problem: Problem, params: Array, shared: bool = True) -> Noise:
 
     Args:
       shared: separate the error that a trunk's runs share.
+
+    Returns:
+      The Noise of the runs; that of the form's prior where this knows it.
     """
+    prior = problem.form.prior
+    if prior and prior.scatter:
+        return Noise(prior.scatter, 0.0, (SOURCES_OF_SCATTER, 1.0))
     trunks = problem.runs.trunks if shared else None
     n_runs = len(problem)
     data = problem.data

@@ -11,7 +11,10 @@ So the covariance begins as a guess that counts as much as D sources, and the me
 exponents get the normal prior (mean, cov), weighed against the scatter of the runs (problem.py): a hundred runs
 overrule it.
 
-Axes: p exponents, with k.
+Fewer runs than a law has coefficients (few_runs.py) get a prior of ln(floor / lowest loss) too, as a fourth entry of x,
+a guess of ln(size / data), the ratio of both terms at the mean run, and the scatter and the drift of the sources.
+
+Axes: p exponents, with k, or with k and the floor.
 """
 
 import functools
@@ -21,20 +24,28 @@ import pathlib
 import numpy as np
 
 from fit.aliases import Json
+from fit.data.runs import Runs
 from fit.errors import UserError
 from fit.form import Form, Prior
 
 PATH = pathlib.Path(__file__).parent / "population.json"
 NAME = "population"
-# Standard deviations between sources before any was seen, of ln alpha, ln beta and ln(1/k - 1): those by which two laws
-# differ where one is the other's prior (law_prior.SPREAD), over the root of two.
-GUESSED = (0.24, 0.24, 0.5)
+# Standard deviations between sources before any was seen: of ln alpha, ln beta and ln(1/k - 1) those by which two laws
+# differ where one is the other's prior (law_prior.SPREAD), over the root of two; and of ln(floor / lowest loss).
+GUESSED = (0.24, 0.24, 0.5, 0.3)
+SPREAD_OF_RATIO = 1.0  # of ln(size / data) around 0: with 80% size is 0.22 to 0.78 of both
 GUESS_COUNTS = 1  # the guess counts as much as so many sources
 
 
 @functools.cache
 def sources() -> Json:
-    """{source: {tables, runs, reference, additive: {alpha, beta}, coupled: {alpha, beta, k}}} of population.json."""
+    """The sources of population.json.
+
+    Returns:
+      {source: {tables, runs, reference, additive: {alpha, beta}, coupled: {alpha, beta, k, floor}, scatter, drift}}:
+      floor is a share of the lowest loss, scatter and drift are those of the coupled law in log loss, the latter for
+      each factor of e in compute.
+    """
     return json.loads(PATH.read_text(encoding="utf-8"))["sources"]
 
 
@@ -50,12 +61,13 @@ def left_out_of(value: str) -> str | None:
     return source or None
 
 
-def moments(kind: str, left_out: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+def moments(kind: str, left_out: str | None = None, with_floor: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Mean [p] and covariance [p, p] of ln alpha, ln beta and, of coupled laws, ln(1/k - 1) over the sources.
 
     Args:
       kind: "additive" or "coupled".
       left_out: a source that does not count.
+      with_floor: of coupled laws, whether ln(floor / lowest loss) is the last entry.
     """
     rows = []
     for name, source in sources().items():
@@ -64,6 +76,8 @@ def moments(kind: str, left_out: str | None = None) -> tuple[np.ndarray, np.ndar
             row = [np.log(law["alpha"]), np.log(law["beta"])]
             if kind == "coupled":
                 row.append(np.log(1 / law["k"] - 1))
+            if with_floor:
+                row.append(np.log(law["floor"]))
             rows.append(row)
     values = np.array(rows)
     count, width = values.shape
@@ -72,6 +86,15 @@ def moments(kind: str, left_out: str | None = None) -> tuple[np.ndarray, np.ndar
     guess = np.diag(np.square(GUESSED[:width]))
     covariance = (1 + 1 / count) * (GUESS_COUNTS * guess + scatter) / (GUESS_COUNTS + count - 1)
     return mean, covariance
+
+
+def values_of(name: str, left_out: str | None = None) -> np.ndarray:
+    """The "scatter" or "drift" of each source, [S].
+
+    Args:
+      left_out: a source that does not count.
+    """
+    return np.array([row[name] for source, row in sources().items() if source != left_out])
 
 
 def suits(form: Form) -> bool:
@@ -96,6 +119,36 @@ def with_population(form: Form, left_out: str | None = None) -> Form:
         )
     kind = "coupled" if form.shares else "additive"
     mean, covariance = moments(kind, left_out)
+    names, signs = _entries(form)
+    record = _record(names, signs, mean, covariance, left_out)
+    entries = tuple(form.names.index(name) for name in names)
+    return form.with_prior(Prior(entries, signs, mean, covariance, record))
+
+
+def with_floor(form: Form, runs: Runs, left_out: str | None = None) -> Form:
+    """The coupled dense form with the population's prior on its exponents, k, floor and terms, and with its scatter.
+
+    Args:
+      runs: those to fit; the floor is a share of their lowest loss.
+      left_out: a source that does not count.
+    """
+    mean, covariance = moments("coupled", left_out, with_floor=True)
+    mean[-1] += np.log(runs.loss.min())
+    names, signs = _entries(form)
+    record = _record(names, signs, mean[:-1], covariance[:-1, :-1], left_out)
+    record["spreads"][form.page.FLOOR] = [float(np.exp(mean[-1])), float(np.sqrt(covariance[-1, -1]))]
+    entries = tuple(form.names.index(name) for name in (*names, form.page.FLOOR))
+    scatter = float(np.sqrt(np.mean(np.square(values_of("scatter", left_out)))))
+    size_over_data = dict(A=1.0, B=-1.0, alpha=-np.mean(np.log(runs.n_active)), beta=np.mean(np.log(runs.n_tokens)))
+    factors = tuple(float(size_over_data.get(name, 0.0)) for name in form.names)
+    mean = np.append(mean, 0.0)
+    covariance = np.pad(covariance, (0, 1))
+    covariance[-1, -1] = SPREAD_OF_RATIO**2
+    return form.with_prior(Prior(entries, (*signs, 0), mean, covariance, record, scatter, (factors,)))
+
+
+def _entries(form: Form) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Names and signs of the entries that the population's prior is of: exponents of size and data, and k."""
     names = []
     signs = []
     for column in ("n_active", "n_tokens"):
@@ -104,11 +157,20 @@ def with_population(form: Form, left_out: str | None = None) -> Form:
         signs.append(-int(np.sign(divisor)))  # of A / N^alpha the divisor is -1 and alpha positive
     names += form.shares
     signs += [0] * len(form.shares)
+    return tuple(names), tuple(signs)
+
+
+def _record(
+    names: tuple[str, ...],
+    signs: tuple[int, ...],
+    mean: np.ndarray,
+    covariance: np.ndarray,
+    left_out: str | None,
+) -> Json:
+    """What a law.json says of the prior."""
     spreads = {}
     for name, sign, middle, variance in zip(names, signs, mean, np.diag(covariance), strict=True):
         value = sign * np.exp(middle) if sign else 1 / (1 + np.exp(middle))
         spreads[name] = [float(value), float(np.sqrt(variance))]
     tables = [table for source, row in sources().items() if source != left_out for table in row["tables"]]
-    record = dict(law=NAME, spreads=spreads, not_taken=[], tables=len(tables), left_out=left_out)
-    entries = tuple(form.names.index(name) for name in names)
-    return form.with_prior(Prior(entries, tuple(signs), mean, covariance, record))
+    return dict(law=NAME, spreads=spreads, not_taken=[], tables=len(tables), left_out=left_out)

@@ -11,6 +11,7 @@ Axes: n_runs runs.
 import dataclasses
 
 import numpy as np
+import scipy.special
 
 from fit.aliases import Array, Json
 from fit.data.runs import Runs, read_runs, subset
@@ -28,6 +29,8 @@ FAR = 6.0  # times the scale
 ROUNDS = 8
 FOLLOWED = search.BATCH - 1  # starts that each round follows, beside the best: one batch
 RUNS_OF_SHIFT = 2  # for each coefficient of a model's own shifts, at least
+SIMULATED = 400  # grids of each model, for the errors of its best runs
+BY_CHANCE = 0.05  # probability below which chance does not explain a scatter
 ODD_SHARE = 0.5  # of the models, whose best rate lies outside what was tried
 
 
@@ -97,6 +100,10 @@ def scatter_of_optima(problem: Problem, params: Array) -> dict[str, float]:
     changes with ln of the best rate and batch: that gives the model's own shifts, with their errors. What the shifts
     scatter beyond these errors is by the moments of DerSimonian and Laird (1986).
 
+    All runs near the optimum, up to FAR times the scale, make these shifts. Where the penalty's form is wrong close to
+    the optimum, they do not show it. The best runs do (`_shifts_of_best_runs`). Their scatter counts where it is the
+    larger one and chance does not explain it.
+
     Args:
       params: of the fit, [n].
     """
@@ -122,11 +129,70 @@ def scatter_of_optima(problem: Problem, params: Array) -> dict[str, float]:
     freedom = len(shifts) - len(form.reference) - 1  # of the models, less the coefficients of the optimum
     if freedom < 1:
         return scatter
-    for name, shift, variance in zip(names, np.transpose(shifts), np.transpose(errors), strict=True):
-        weight = 1 / np.maximum(variance, 1e-12)
-        excess = np.sum(weight * shift**2) - freedom
-        scatter[name] = float(np.sqrt(max(excess, 0.0) / (weight.sum() - np.sum(weight**2) / weight.sum())))
+    for i, name in enumerate(names):
+        of_all, _ = _excess_scatter(np.array(shifts)[:, i], np.array(errors)[:, i], freedom)
+        of_best, p_value = _excess_scatter(*_shifts_of_best_runs(part, params, name, noise), freedom)
+        scatter[name] = max(of_all, of_best) if p_value < BY_CHANCE else of_all
     return scatter
+
+
+def _excess_scatter(shift: Array, variance: Array, freedom: int) -> tuple[float, float]:
+    """What shifts [models] scatter beyond their errors, and the probability that errors alone scatter them as much.
+
+    Args:
+      shift: of each model.
+      variance: of its error.
+      freedom: degrees of freedom of the shifts.
+    """
+    weight = 1 / np.maximum(variance, 1e-12)
+    squares = float(np.sum(weight * shift**2))
+    excess = max(squares - freedom, 0.0)
+    scatter = float(np.sqrt(excess / (weight.sum() - np.sum(weight**2) / weight.sum())))
+    return scatter, float(scipy.special.chdtrc(freedom, squares))
+
+
+def _shifts_of_best_runs(part: Problem, params: Array, name: str, noise: float) -> tuple[Array, Array]:
+    """How far the best runs of each model lie from the law's best rate or batch, in ln, with the variance of the error.
+
+    A model's best runs are those within NEAR_OPTIMAL of its lowest loss. The mean of their rates depends on the grid
+    that was tried and on the runs' noise. So the law's own losses with this noise are drawn on the same grid: their
+    mean is taken off, and their variance is the error's.
+
+    Args:
+      part: the runs near the optimum.
+      params: of the fit, [n].
+      name: rate or batch.
+      noise: standard deviation of a run's log loss.
+
+    Returns:
+      (shift, variance), each [models].
+    """
+    form = part.form
+    assert isinstance(form, RatedForm)
+    runs = part.runs
+    penalty = form.penalty(params, runs.columns)
+    residual = np.log(runs.loss) - form.log_loss(params, runs.columns)
+    distance = np.log(runs.columns[RATE if name == "rate" else BATCH] / form.optimum(params, runs.columns, name))
+    model_of_run = _models(form, runs)
+    rng = np.random.default_rng([part.settings.seed, 8])
+    shifts = []
+    variances = []
+    for i in range(model_of_run.max() + 1):
+        rows = model_of_run == i
+        if rows.sum() < RUNS_OF_SHIFT * (2 + form.with_batch):
+            continue
+        drawn = penalty[rows] + noise * rng.normal(size=(SIMULATED, rows.sum()))
+        expected = _mean_of_best(drawn, distance[rows])
+        (measured,) = _mean_of_best((penalty + residual)[rows][None], distance[rows])
+        shifts.append(measured - expected.mean())
+        variances.append(expected.var())
+    return np.array(shifts), np.array(variances)
+
+
+def _mean_of_best(log_loss: Array, values: Array) -> Array:
+    """Means [k] of values [runs] over the runs whose log loss [k, runs] is within NEAR_OPTIMAL of the lowest."""
+    is_best = log_loss <= log_loss.min(axis=1, keepdims=True) + NEAR_OPTIMAL
+    return np.sum(is_best * values, axis=1) / is_best.sum(axis=1)
 
 
 def _slope(form: RatedForm, params: Array, runs: Runs, name: str) -> Array:

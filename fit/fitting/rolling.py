@@ -11,8 +11,10 @@ uncertainty give it, and x_i = ln(its FLOPs / the largest FLOPs fitted), law.jso
   wander      root of sum (e^2 - s^2) / sum x^2, at least |drift|: ... and its root mean square (drift std)
 
 `beyond` makes of wander what the form itself may be off beyond the fitted runs: nothing up to their largest compute,
-then growing with the logarithm of compute, either way alike. On the public tables the size of a drift is informative
-and its sign is a coin (benchmarks/README.md), so no drift is taken back.
+then growing with the logarithm of compute. On the public tables the size of a drift is informative and its sign is a
+coin (benchmarks/README.md), so no drift is taken back. A law of one form may drift either way alike. Where the draws
+are of both forms, those of the additive one reach up, for its losses are the higher ones beyond the runs. So the drifts
+of the coupled one reach down.
 """
 
 import dataclasses
@@ -32,10 +34,10 @@ FACTORS = (2, 3, 10)  # of the largest compute
 RUNS_PER_COEFFICIENT = 3  # at least, of those fitted: with fewer, errors are those of the small fits, not of the form
 FEWEST_PREDICTED = 3
 MOST_STARTS = 32  # of each fit
-# How much of the variance of wander counts where the draws are of both forms: most of what a form is off beyond the
-# runs is in the draws already, as what the forms disagree about. Chosen by the coverage on public tables
-# (benchmarks/README.md).
-SHARE_BESIDE_BOTH_FORMS = 0.1
+# How much of the variance of the additive form's wander counts where the draws are of both forms: most of what it is
+# off beyond the runs is in the draws already, as what the forms disagree about. Chosen by the coverage on public
+# tables (benchmarks/README.md).
+SHARE_OF_ADDITIVE = 0.1
 
 
 def rolling(problem: Problem, fewest: int = 0) -> list[Json]:
@@ -109,25 +111,30 @@ def score(steps: list[Json]) -> float:
     return float(np.exp(np.mean([np.log(step["rmse_log"]) for step in steps])))
 
 
-def beyond(steps: list[Json], largest_flops: float, draws: int, seed: int = 0, share: float = 1.0) -> Json:
+def drift_std(steps: list[Json]) -> float:
+    """Root mean square wander of the steps, in which all predicted runs count alike: log loss for each factor of e."""
+    weight = np.array([step["runs"] * step["reach"] ** 2 for step in steps])
+    wander = np.array([step["wander"] for step in steps])
+    return float(np.sqrt(np.sum(weight * wander**2) / np.sum(weight)))
+
+
+def beyond(std: float, largest_flops: float, draws: int, seed: int = 0, only_below: bool = False) -> Json:
     """The form's own error in each of a bootstrap's draws, for law.json.
 
-    Drifts are normal around zero with `share` of the steps' mean squared wander, in which all predicted runs count
-    alike.
+    Drifts are normal around zero, or the negative half of that distribution.
 
     Args:
-      steps: what `rolling` returns.
+      std: standard deviation of the drifts, as `drift_std` gives it.
       largest_flops: the largest training FLOPs of the fitted runs.
       draws: how many there are.
-      share: of the variance that counts.
+      only_below: whether all draws drift towards lower losses.
 
     Returns:
       {training_flops, drift [draws]}: beyond these FLOPs the log loss of a draw changes by its drift for each factor of
       e in compute.
     """
-    weight = np.array([step["runs"] * step["reach"] ** 2 for step in steps])
-    drift_std = np.array([step["wander"] for step in steps])
-    spread = np.sqrt(share * np.sum(weight * drift_std**2) / np.sum(weight))
     normal = scipy.special.ndtri((np.arange(draws) + 0.5) / draws)
-    drift = spread * np.random.default_rng([seed, 5]).permutation(normal)
+    drift = std * np.random.default_rng([seed, 5]).permutation(normal)
+    if only_below:
+        drift = -np.abs(drift)
     return dict(training_flops=float(largest_flops), drift=drift.tolist())

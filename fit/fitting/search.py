@@ -290,7 +290,8 @@ def check_enough(problem: Problem) -> None:
     to_fit = len(form.names) - len(problem.fixed)
     columns = np.stack([problem.runs.columns[name][problem.runs.weights > 0] for name in form.columns])
     distinct = len(np.unique(columns, axis=1).T)
-    if distinct < to_fit:
+    from_prior = len(form.prior.mean) if form.prior and form.prior.scatter else 0
+    if distinct + from_prior < to_fit:
         runs = "run" if distinct == 1 else "runs"
         raise UserError(
             f"{path}: found {distinct} distinct {runs} to fit; the {form.name} law has "

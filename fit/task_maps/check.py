@@ -17,6 +17,9 @@ from fit.task_maps.table_tasks import FEWEST_RUNS, Task
 
 N_AS_EXPECTED = 10  # accuracies that lie as intervals say, beside those of the runs that are held out
 MOST_STRETCH = 5.0  # of intervals
+SMALL = 0.1  # of the largest compute: maps of runs up to it predict the others
+FEWEST_SMALL = 2 * FEWEST_RUNS
+MOST_GROWTH = 10.0  # for each nat
 LEAST_ROOM = 1e-6  # between an accuracy and the end of its interval
 
 
@@ -96,6 +99,40 @@ def stretch_of(maps: TaskMaps, tasks: list[Task], read: data_runs.Runs, which: A
     as_expected = [abs(normal.inv_cdf((i + 0.5) / N_AS_EXPECTED)) / end for i in range(N_AS_EXPECTED)]
     distances = [row.distance for name, of_task in rows.items() if name != AVERAGE for row in of_task]
     return float(np.clip(np.quantile(distances + as_expected, share), 1, MOST_STRETCH))
+
+
+def small_runs(read: data_runs.Runs, among: Array) -> Array:
+    """Which of some runs, boolean [r], have at most SMALL of their largest compute; none where they are too few."""
+    none = np.zeros(len(read), bool)
+    if not _has_compute(read) or not among.any():
+        return none
+    small = among & (read.flops <= SMALL * read.flops[among].max())
+    return small if small.sum() >= FEWEST_SMALL else none
+
+
+def growth_of(of_small: TaskMaps, tasks: list[Task], read: data_runs.Runs, which: Array) -> float:
+    """By how much wider intervals should be for each nat below the lowest loss that was fitted, at least 0.
+
+    An accuracy at x nats below it, whose distance is d, asks for (d - 1) / x. The answer holds as many accuracies as
+    the intervals say.
+
+    Args:
+      of_small: maps of the small runs, with no stretch.
+      tasks: their tasks.
+      read: all runs.
+      which: larger runs that are predicted, boolean [r].
+    """
+    lowest = of_small.loss[0]
+    below = which & (read.loss < lowest)
+    growths = []
+    for run in np.flatnonzero(below):
+        rows = _rows(of_small, tasks, read, np.arange(len(read)) == run)
+        nats = lowest - float(read.loss[run])
+        growths += [(row.distance - 1) / nats for name, of_task in rows.items() if name != AVERAGE for row in of_task]
+    if not growths:
+        return 0.0
+    first, last = of_small.percentiles
+    return float(np.clip(np.quantile(growths, (last - first) / 100), 0, MOST_GROWTH))
 
 
 def checked(maps: TaskMaps, of_others: TaskMaps, tasks: list[Task], read: data_runs.Runs, held_out: Array) -> TaskMaps:

@@ -43,6 +43,7 @@ def fit_tasks(runs: object, options: TaskOptions) -> TaskMaps:
 
     The runs that are held out check maps of the others. As a form may err beyond its runs, intervals there are
     stretched by what that check asks for; those of the check itself by what a check among the other runs asks for.
+    Below the lowest loss the stretch grows with the distance, as maps of the small runs ask that predict the others.
 
     Raises:
       UserError: There is no such task, too few runs, an accuracy that is no share, or no task above chance.
@@ -80,8 +81,20 @@ def _fit_and_check(tasks: list[Task], read: data_runs.Runs, labels: Array, optio
     if all(task.n_runs(others) >= FEWEST_RUNS for task in checked):
         innermost = _maps(checked, read, labels, others, options)
         of_others = dataclasses.replace(of_others, stretch=check.stretch_of(innermost, checked, read, inner))
-    maps = dataclasses.replace(maps, stretch=stretch, holdout=holdout)
+    of_others = dataclasses.replace(of_others, growth=_growth(tasks, read, labels, ~held_out, options))
+    growth = _growth(tasks, read, labels, all_runs, options)
+    maps = dataclasses.replace(maps, stretch=stretch, growth=growth, holdout=holdout)
     return check.checked(maps, of_others, checked, read, held_out)
+
+
+def _growth(tasks: list[Task], read: data_runs.Runs, labels: Array, among: Array, options: TaskOptions) -> float:
+    """By how much wider intervals get for each nat below the lowest loss of some runs; arguments as `_maps`."""
+    small = check.small_runs(read, among)
+    known = [task for task in tasks if task.n_runs(small) >= FEWEST_RUNS]
+    if not small.any() or not known:
+        return 0.0
+    of_small = _maps(known, read, labels, small, options)
+    return check.growth_of(of_small, known, read, among & ~small)
 
 
 def _maps(tasks: list[Task], read: data_runs.Runs, labels: Array, among: Array, options: TaskOptions) -> TaskMaps:

@@ -143,8 +143,9 @@ class TaskMaps(Result):
       tasks: A map for each task.
       left_out: {task: why it has no map}.
       average_scatter: Standard deviation of a run's mean over all tasks around its prediction.
-      stretch: How many times wider intervals are at the lowest loss and below, as the held-out runs ask; 1 at the
-        median loss and above.
+      stretch: How many times wider intervals are at the lowest loss, as the held-out runs ask; 1 at the median loss and
+        above.
+      growth: By how much that factor grows with each nat below the lowest loss, as hold-outs by compute ask.
       shift: Mean shift over the tasks that follow the loss; None where the runs do not tell.
       holdout: The rule by which runs were held out, in words; "" where none were.
       held_out: Of the accuracies of all tasks; None where no run was held out.
@@ -166,6 +167,7 @@ class TaskMaps(Result):
     holdout: str
     held_out: HeldOut | None
     average_held_out: HeldOut | None
+    growth: float = 0.0
 
     @property
     def title(self) -> str:
@@ -217,7 +219,7 @@ class TaskMaps(Result):
         beyond = 1.0
         if self.median_loss > lowest:
             beyond = min(max((self.median_loss - loss) / (self.median_loss - lowest), 0.0), 1.0)
-        factor = 1 + (self.stretch - 1) * beyond
+        factor = 1 + (self.stretch - 1) * beyond + self.growth * max(lowest - loss, 0.0)
         ends = interval_of(samples, self.percentiles)
         low, high = (accuracy + factor * (end - accuracy) for end in ends)
         return [min(max(low, 0.0), accuracy), max(min(high, 1.0), accuracy)]

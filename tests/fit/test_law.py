@@ -135,17 +135,15 @@ def test_rolling_holdout_predicts_larger_runs_from_smaller(tmp_path, capsys):
 
 
 def test_what_rolling_holdouts_show_widens_the_draws_either_way():
-    """Drifts are normal around zero, whichever side the hold-outs were off, with a share of the variance."""
+    """Drifts are normal around zero, whichever side the hold-outs were off."""
     step = dict(runs=10, reach=1.5, drift=0.01, wander=0.013)
-    drift = np.array(rolling.beyond([step], 1e20, draws=1000)["drift"])
+    assert rolling.drift_std([step]) == rolling.drift_std([step | dict(drift=-0.01)]) == pytest.approx(0.013)
+    drift = np.array(rolling.beyond(0.013, 1e20, draws=1000)["drift"])
     assert drift.mean() == pytest.approx(0, abs=1e-9) and np.sqrt(np.mean(drift**2)) == pytest.approx(0.013, rel=0.01)
-    other_side = np.array(rolling.beyond([step | dict(drift=-0.01)], 1e20, draws=1000)["drift"])
-    assert np.array_equal(drift, other_side)
-    quarter = np.array(rolling.beyond([step], 1e20, draws=1000, share=0.25)["drift"])
-    assert quarter == pytest.approx(drift / 2)
+    below = np.array(rolling.beyond(0.013, 1e20, draws=1000, only_below=True)["drift"])
+    assert (below < 0).all() and np.sort(-below) == pytest.approx(np.sort(np.abs(drift)))
     far = dict(runs=90, reach=1.5, drift=-0.01, wander=0.01)
-    drift = np.array(rolling.beyond([step, far], 1e20, draws=1000)["drift"])
-    assert np.mean(drift**2) == pytest.approx(0.1 * 0.013**2 + 0.9 * 0.01**2, rel=0.02)
+    assert rolling.drift_std([step, far]) ** 2 == pytest.approx(0.1 * 0.013**2 + 0.9 * 0.01**2)
 
 
 def test_rolling_holdout_of_too_few_runs_is_refused(tmp_path, capsys):

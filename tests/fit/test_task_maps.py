@@ -3,6 +3,7 @@
 The references are the logistic function of scipy and its curve_fit, and runs that are drawn from known curves.
 """
 
+import dataclasses
 import json
 
 import helpers
@@ -346,3 +347,38 @@ def test_a_file_that_holds_no_maps_is_refused(tmp_path, text):
         fit.plan("joint-moe-2025", flops=1e20, task_map=path)
     with pytest.raises(UserError, match="cannot be read"):
         fit.plan("joint-moe-2025", flops=1e20, task_map=tmp_path / "none.json")
+
+
+def test_intervals_grow_below_the_lowest_loss():
+    """By growth times the nats, on both sides; not at all above the lowest loss."""
+    maps = dataclasses.replace(fit.tasks(drawn(), holdout="none", bootstrap=20), stretch=1.0)
+    growing = dataclasses.replace(maps, growth=3.0)
+    for below in (-0.1, 0.0, 0.1):
+        (plain,) = maps.expect(maps.loss[0] - below)
+        (wide,) = growing.expect(maps.loss[0] - below)
+        factor = 1 + 3 * max(below, 0)
+        ends = [plain.accuracy + factor * (end - plain.accuracy) for end in plain.interval]
+        assert wide.interval == pytest.approx(ends) and wide.accuracy == plain.accuracy
+
+
+def test_growth_is_what_small_runs_ask_for():
+    """The 80th percentile over larger runs of (distance - 1) / nats, by hand; none where the map is the right one."""
+    table = drawn(n_runs=120)
+    flops = 6 * np.array(table["n_active"]) * np.array(table["n_tokens"])
+    loss = np.array(table["loss"])
+    is_small = flops <= flops.max() / 10
+    bent = table | dict(acc_task=np.where(is_small, table["acc_task"], np.array(table["acc_task"]) - 0.2).tolist())
+    maps = fit.tasks(bent)
+    small = {
+        name: [value for value, keep in zip(values, is_small, strict=True) if keep] for name, values in bent.items()
+    }
+    of_small = fit.tasks(small, holdout="none")
+    asked = []
+    for i in np.flatnonzero(~is_small & (loss < of_small.loss[0])):
+        (row,) = of_small.expect(loss[i], n_experts=table["n_experts"][i])
+        low, high = row.interval
+        error = bent["acc_task"][i] - row.accuracy
+        room = high - row.accuracy if error > 0 else row.accuracy - low
+        asked.append((abs(error) / room - 1) / (of_small.loss[0] - loss[i]))
+    assert maps.growth == pytest.approx(min(np.quantile(asked, 0.8), 10), rel=0.2) and maps.growth > 1
+    assert fit.tasks(table).growth < maps.growth

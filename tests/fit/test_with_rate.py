@@ -12,6 +12,7 @@ from fit import __main__ as command_line
 from fit.data.table import Table, read, write
 from fit.fitted_law.law import load
 from fit.fitted_law.tuning import Tuning
+from fit.fitting import reweighted
 
 LAW = dict(A=2e3, alpha=0.4, B=4e3, beta=0.38, E=1.5)
 # exponents of the best rate and batch around 1e8 parameters and 2e9 tokens
@@ -154,6 +155,23 @@ def test_what_models_optima_scatter_around_the_law_widens_intervals(scatter):
         estimate = law.tuning.rate(n_active=n, n_tokens=d)
         inside += estimate.low <= optimum(BEST_RATE, n, d) * np.exp(of_model) <= estimate.high
     assert inside >= 9  # of 15, in 80% intervals
+
+
+def test_best_runs_apart_from_the_basin_widen_intervals():
+    """Each of 15 models has a dip of its loss of its own, of 1% and off the middle of its basin by 0.4 in ln rate."""
+    columns = runs(450, seed=5, with_batch=False, far=1.0)
+    n = np.array(columns["n_active"])
+    d = np.array(columns["n_tokens"])
+    side = np.where(np.unique(np.stack([n, d]), axis=1, return_inverse=True)[1].ravel() % 2, 0.4, -0.4)
+    off = np.log(np.array(columns["peak_learning_rate"]) / optimum(BEST_RATE, n, d))
+    columns["loss"] = (np.array(columns["loss"]) * np.exp(-0.01 * np.exp(-(((off - side) / 0.12) ** 2)))).tolist()
+    law = fit.law(columns, "chinchilla", with_rate=True, starts=8, bootstrap=4)
+    assert 0.25 < law.record["rates"]["scatter"]["rate"] < 0.55
+
+
+def test_the_mean_of_the_best_runs_by_hand():
+    log_loss = np.array([[0.0, 0.002, 0.003, 0.1], [0.0, 0.01, 0.02, 0.001]])
+    assert reweighted._mean_of_best(log_loss, np.array([1.0, 2.0, 4.0, 7.0])) == pytest.approx([1.5, 4.0])
 
 
 def test_law_json_answers_as_the_law_does(law, tmp_path, capsys):
