@@ -105,7 +105,7 @@ def wishes(law, count, seed):
 
 @pytest.mark.parametrize("law", LAWS)
 def test_the_page_computes_what_the_command_line_does(planner, folder, capsys, law):
-    """200 questions; the command on the page, run: the JSON on the page, and its warnings."""
+    """Questions until five have an answer; the command on the page, run: the JSON on the page, and its warnings."""
     seed, law = len(law), f"{folder}/{law}" if law.endswith(".json") else law
     answered = 0
     for state in wishes(law, 14, seed):
@@ -126,7 +126,9 @@ def test_the_page_computes_what_the_command_line_does(planner, folder, capsys, l
         assert planner.text("build-command") == f"{command} --emit_config=planned.py"
         assert set(planner.items("warnings")) <= set(line["warnings"])
         assert names_of(planner.items("warnings")) == names_of(line["warnings"])
-    assert answered >= 5
+        if answered == 5:
+            return
+    pytest.fail(f"only {answered} of 14 questions have an answer")
 
 
 DOUBTS = {

@@ -84,7 +84,7 @@ def test_a_second_start_starts_nothing(sweep, undisturbed):
 def test_killed_and_stopped_at_random_it_ends_with_the_same_table(sweep, undisturbed, tmp_path):
     """Trainers die by SIGKILL, and so does the sweep; then Ctrl-C, then launch.cancel."""
     chance = random.Random(1)
-    n_killed = sum(kill_at_random(sweep, tmp_path, chance) for _ in range(3 if SOAK else 2))
+    n_killed = sum(kill_at_random(sweep, tmp_path, chance) for _ in range(3 if SOAK else 1))
     assert n_killed >= (20 if SOAK else 1)
     stop_by_ctrl_c(sweep, tmp_path)
     stop_by_cancel(sweep, tmp_path)
