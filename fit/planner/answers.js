@@ -1,14 +1,21 @@
 // A plan on the page: its sentences, tables, pictures and commands.
 
+import { clockSentences } from "./by_time.js";
 import { colourOf, makePicture } from "./chart.js";
+import { flopsPerHour } from "./cost.js";
 import { planCommand } from "./command.js";
+import { hasBudget } from "./counts.js";
 import { byId, element, fillList, fillTable } from "./elements.js";
 import { answerText, outsideText, say, verdictTexts, withErrors } from "./messages.js";
-import { amount, durationText, memoryText } from "./numbers.js";
-import { coloursOf, drawMemories, drawSizes } from "./pictures.js";
+import { amount, durationText, memoryText, percentText, rangeText } from "./numbers.js";
+import { coloursOf, drawHours, drawMemories, drawSizes } from "./pictures.js";
 
-const pictures = { sizes: makePicture("Loss against size"), memories: makePicture("Loss against memory") };
-byId("pictures").append(pictures.sizes.figure, pictures.memories.figure);
+const pictures = {
+  sizes: makePicture("Loss against size"),
+  memories: makePicture("Loss against memory"),
+  hours: makePicture("Loss against hours"),
+};
+byId("pictures").append(...Object.values(pictures).map(({ figure }) => figure));
 
 /** Shows the plan in sentences, tables and commands. @type {(answer: Answer) => void} */
 export function showPlan(answer) {
@@ -25,7 +32,7 @@ export function showPlan(answer) {
 function showSentences({ data, options, plan }) {
   const { reference } = options;
   byId("answer").textContent = answerText(plan);
-  fillList("verdict", verdictTexts(data, plan));
+  fillList("verdict", [...verdictTexts(data, plan), ...clockSentences(plan.clock, plan.best.n_experts)]);
   byId("known-words").hidden = !reference;
   if (reference) {
     const counts = { ...reference.counts, cache: 2 * reference.counts.cache_elements_per_token };
@@ -39,11 +46,22 @@ function dollarsText(dollars) {
   return dollars < 0.01 ? "< 1 cent" : `$${amount(dollars)}`;
 }
 
-function showTiles({ best, chips }) {
+function wholePercent(share) {
+  return percentText(share, 0);
+}
+
+function showTiles({ best, chips, clock }) {
   const tiles = { "weights and cache": memoryText(best.memory_bytes) };
   if (chips) {
     tiles[`of training on ${amount(chips.count)} × ${chips.kind}`] = durationText(best.cost.training_hours);
     tiles["of training"] = dollarsText(best.cost.training_dollars);
+  }
+  if (clock) {
+    const { hours, tokens_per_second, mfu } = best.speed;
+    const [fewest, , most] = hours.map(durationText);
+    tiles[`80% range of the time (${clock.label})`] = `${fewest} to ${most}`;
+    tiles[`tokens/s, ${amount(tokens_per_second[0])} to ${amount(tokens_per_second[2])} (${clock.label})`] = amount(tokens_per_second[1]);
+    tiles[`MFU, ${wholePercent(mfu[0])} to ${wholePercent(mfu[2])} (${clock.label})`] = wholePercent(mfu[1]);
   }
   const made = Object.entries(tiles).map(([what, value]) => {
     return element("div", {}, element("dd", {}, value), element("dt", {}, what));
@@ -51,7 +69,7 @@ function showTiles({ best, chips }) {
   byId("tiles").replaceChildren(...made);
 }
 
-function showTable({ optima, infeasible, best, bootstrap }) {
+function showTable({ optima, infeasible, best, bootstrap, clock }) {
   const columns = {
     E: (row) => String(row.n_experts),
     active: (row) => amount(row.n_active),
@@ -61,6 +79,10 @@ function showTable({ optima, infeasible, best, bootstrap }) {
     memory: (row) => memoryText(row.memory_bytes),
     "bound by": (row) => row.size_bound || "–",
   };
+  if (clock && clock.by_flops !== best.n_experts) {
+    const bestBy = { [best.n_experts]: "the clock", [clock.by_flops]: "FLOPs" };
+    columns["best by"] = ({ n_experts }) => bestBy[n_experts] ?? "–";
+  }
   if (bootstrap) {
     const drawn = (row) => bootstrap.optima.find(({ n_experts }) => n_experts === row.n_experts);
     columns["loss, interval"] = (row) => drawn(row).loss.map((loss) => loss.toFixed(4)).join(" to ");
@@ -74,17 +96,22 @@ function showTable({ optima, infeasible, best, bootstrap }) {
 }
 
 // What training costs and keeps in memory, and how fast the model answers, by number of experts.
-function showCosts({ data, plan: { chips, optima, best } }) {
+function showCosts({ data, plan: { chips, optima, best, clock } }) {
   byId("costs").hidden = !chips;
   if (!chips) return;
   const columns = {
     E: ({ n_experts }) => String(n_experts),
-    training: ({ cost }) => durationText(cost.training_hours),
+    training: ({ cost, speed }) => (speed ? rangeText(speed.hours, durationText) : durationText(cost.training_hours)),
     price: ({ cost }) => dollarsText(cost.training_dollars),
     "training takes": ({ cost }) => (cost.training_bytes == null ? "–" : memoryText(cost.training_bytes)),
     chips: ({ cost }) => (cost.training_chips == null ? "–" : amount(cost.training_chips)),
     "served on": ({ cost }) => amount(cost.serving_chips),
   };
+  byId("speed-note").textContent = clock ? say("CLOCK_HEAD", clock) : "";
+  if (clock) {
+    columns["trains tokens/s"] = ({ speed }) => rangeText(speed.tokens_per_second, amount);
+    columns.MFU = ({ speed }) => rangeText(speed.mfu, wholePercent);
+  }
   best.cost.serving.decoding.forEach(({ batch }, i) => {
     const decoded = ({ cost }) => amount(cost.serving.decoding[i].decode_tokens_per_second);
     columns[`decodes tokens/s, batch ${batch}`] = decoded;
@@ -99,7 +126,7 @@ function showCosts({ data, plan: { chips, optima, best } }) {
 }
 
 /** Draws the pictures. runs: columns of the law's runs. @type {(answer: Answer, runs: ?object) => void} */
-export function showPictures({ options, plan }, runs) {
+export function showPictures({ data, options, plan }, runs) {
   const colours = coloursOf([...options.law.experts, ...options.experts]);
   const legend = options.experts.map((n_experts) => {
     return element("li", { style: `border-color:${colourOf(colours[n_experts])}` }, `E = ${n_experts}`);
@@ -107,6 +134,11 @@ export function showPictures({ options, plan }, runs) {
   byId("legend").replaceChildren(...legend);
   showPicture(pictures.sizes, (picture) => drawSizes(picture, options, plan, colours, runs));
   showPicture(pictures.memories, (picture) => drawMemories(picture, options, plan, colours));
+  const { chips, limits } = options;
+  pictures.hours.figure.hidden = !chips || !hasBudget(limits);
+  if (pictures.hours.figure.hidden) return;
+  const perHour = flopsPerHour(data, chips);
+  showPicture(pictures.hours, (picture) => drawHours(picture, options, plan, colours, perHour));
 }
 
 // Draws a picture with its note; the note of a picture that cannot be drawn says why.

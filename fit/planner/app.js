@@ -3,7 +3,7 @@
 import { showPictures, showPlan } from "./answers.js";
 import { showLaws } from "./comparison.js";
 import { flopsPerHour } from "./cost.js";
-import { PAPER_SHAPE } from "./counts.js";
+import { INFERENCE_FLOPS, PAPER_SHAPE } from "./counts.js";
 import { byId, element } from "./elements.js";
 import { addressOf, defaultState, stateFromAddress } from "./form.js";
 import { PlanError, templates, withErrors } from "./messages.js";
@@ -73,11 +73,14 @@ function renderSoon() {
 }
 
 // The state with the budget that follows from the one that was typed.
-function withDerivedBudget(options) {
+function withDerivedBudget(answer) {
   const derived = { ...state };
-  if (!options || options.limits.flops == null) return derived;
-  const { flops } = options.limits;
+  if (!answer) return derived;
+  const { options, plan: { best } } = answer;
   const rounded = (value) => flagText(Number(general(value, 4)));
+  let { flops } = options.limits;
+  if (options.isByTime) flops = best.training_flops + INFERENCE_FLOPS * best.n_active * options.limits.inference_tokens;
+  if (flops == null) return derived;
   if (state.flops === "") derived.flops = rounded(flops);
   if (state.hours === "" && options.chips) derived.hours = rounded(flops / flopsPerHour(data, options.chips));
   return derived;
@@ -98,8 +101,8 @@ function setUnlessFocused(input, value) {
   if (input !== document.activeElement) input.value = value;
 }
 
-function showFields(law, options) {
-  const shown = withDerivedBudget(options);
+function showFields(law, answer) {
+  const shown = withDerivedBudget(answer);
   for (const name of Object.keys(shown)) {
     const field = byId(name);
     const isMissing = field.options && ![...field.options].some(({ value }) => value === state[name]);
@@ -128,7 +131,7 @@ function answerNow() {
 let following = 0;
 function render() {
   const answer = withErrors(answerNow, (sentence) => (byId("refusal").textContent = sentence));
-  showFields(currentLaw(), answer?.options);
+  showFields(currentLaw(), answer);
   byId("refusal").hidden = answer != null;
   byId("results").hidden = answer == null;
   clearTimeout(following);

@@ -1,5 +1,6 @@
 // A plan: what `fit plan --json` prints, by the same names, without the model of whole blocks.
 
+import { againstFlops, clockOf, speedOf } from "./by_time.js";
 import { chipLimits, chipsWarning, costOf } from "./cost.js";
 import { INFERENCE_FLOPS, servingBytes, trainingFlops } from "./counts.js";
 import { drawsOf, driftFactor, falls, lawAtExperts, outsideRangesOf, percentile } from "./law.js";
@@ -10,7 +11,10 @@ import { bestOf, feasibleOf, largestSize, optimaOf, solve } from "./solve.js";
  *  @type {(data: Data, law: Law, options: Options) => {plan: Plan, limits: Limits}} */
 export function planOf(data, law, options) {
   const { shape, experts, chips } = options;
-  const limits = { ...options.limits, chips: chipLimits(data, chips) };
+  const limits = { ...options.limits, chips: chipLimits(data, chips), clock: null };
+  if (options.isByTime) {
+    limits.clock = clockOf(data, law, shape, chips, limits, options.hours, options.building, experts);
+  }
   const solved = optimaOf(law, shape, limits, experts);
   const optima = feasibleOf(solved).map((optimum) => planRow(law, optimum, shape, limits));
   const best = optima.find(({ n_experts }) => n_experts === bestOf(solved).n_experts);
@@ -30,7 +34,8 @@ export function planOf(data, law, options) {
   plan.warnings = warningsOf(law, shape, plan, experts, wantsMore);
   if (chips) {
     const { serve_batch: _, ...trainingChips } = chips;
-    plan.chips = trainingChips;
+    plan.chips = { ...trainingChips, mfu: chips.mfu ?? data.cost.mfu };
+    if (limits.clock) addSpeeds(data, law, options, limits, plan);
     for (const row of optima) row.cost = costOf(data, chips, row, shape, limits);
     plan.warnings.push(...chipsWarning(law, best, options, limits));
   }
@@ -44,9 +49,17 @@ export function isAtEdge(law, best, experts) {
   return best === Math.max(...experts) || (best === Math.min(...experts) && best > 1);
 }
 
-function printedLimits({ chips, budget, serving, ...limits }) {
+// Adds the speed of each optimum by the clock, and what FLOPs would choose.
+function addSpeeds(data, law, { shape, chips }, limits, plan) {
+  const { optima, best } = plan;
+  for (const row of optima) row.speed = speedOf(data, chips, limits.clock, row);
+  plan.chips.mfu = Object.fromEntries(optima.map(({ n_experts, speed }) => [n_experts, Number(speed.mfu[1].toPrecision(3))]));
+  plan.clock = againstFlops(data, law, shape, limits, best, optima.map(({ n_experts }) => n_experts));
+}
+
+function printedLimits({ chips, budget, serving, clock, ...limits }) {
   const { tokens_per_second: serve_tokens_per_second, batch: serve_batch } = serving ?? {};
-  const printed = { ...limits, serve_tokens_per_second, serve_batch };
+  const printed = { hours: clock?.hours, ...limits, serve_tokens_per_second, serve_batch };
   return Object.fromEntries(Object.entries(printed).filter(([, value]) => value != null));
 }
 
@@ -106,7 +119,7 @@ function isUndecided(data, { bootstrap, best }, experts) {
 // Whether, without a limit on memory, the loss still falls at numbers of experts far beyond any that can be built.
 function isNotBounded(data, law, shape, limits) {
   const hasClosedForm = law.closed && law.counts_embedding;
-  if (hasClosedForm || limits.memory_bytes != null || limits.serving || law.fixes_experts) return false;
+  if (hasClosedForm || limits.memory_bytes != null || limits.serving || limits.clock || law.fixes_experts) return false;
   const many = solve(lawAtExperts(law, shape, 1e6), 1e6, shape, limits);
   const more = solve(lawAtExperts(law, shape, 1e7), 1e7, shape, limits);
   return more.loss < many.loss * (1 - data.doubt.band);

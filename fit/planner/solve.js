@@ -1,7 +1,8 @@
 // The model of the least loss at E experts under limits: N active parameters on D training tokens, both real numbers.
 
-import { INFERENCE_FLOPS, TRAINING_FLOPS, activeParameters, hasEnoughExperts } from "./counts.js";
-import { smallestWidth, tokensFor, totalParameters, widthOf } from "./counts.js";
+import { largestTrained } from "./clock.js";
+import { activeParameters, hasBudget, hasEnoughExperts, sizeFor, smallestWidth } from "./counts.js";
+import { tokensFor, totalParameters, widthOf, withAmount } from "./counts.js";
 import { falls, lawAtExperts } from "./law.js";
 import { PlanError, infeasibleReason, refuse } from "./messages.js";
 import { sizeLimits } from "./serving.js";
@@ -32,8 +33,9 @@ function refuseWithoutOptimum(laws, experts) {
 }
 
 // Throws the command line's sentence where nothing bounds the plan.
-function refuseUnbounded({ flops, memory_bytes, chips, serving, max_tokens, inference_tokens }) {
-  if (flops != null) return;
+function refuseUnbounded(limits) {
+  const { memory_bytes, chips, serving, max_tokens, inference_tokens } = limits;
+  if (hasBudget(limits)) return;
   const boundsSize = memory_bytes != null || chips != null || serving != null;
   if (!boundsSize || max_tokens == null) refuse("UNBOUNDED");
   if (inference_tokens > 0) refuse("NO_BUDGET_TO_SHARE");
@@ -58,22 +60,30 @@ export function largestSize(n_experts, shape, limits) {
     const size = largestWithin(limit, n_experts, shape);
     if (!(size > largest.size)) largest = { size, bound: limit.name };
   }
+  if (limits.clock) {
+    const size = largestTrained(limits.clock, n_experts);
+    if (size < largest.size) largest = { size, bound: "chips" };
+  }
   return largest;
 }
 
 const GRID = 20;
+const GRID_BY_TIME = 128; // as the command's: by the clock a loss may have several valleys
 const REFINEMENTS = 8; // each to a tenth of the interval before
 
 // Where f, which falls and then rises, is least between two ends: on a grid that is refined around its best point.
-function minimumOf(f, from, to) {
+// parts: of the first grid.
+function minimumOf(f, from, to, parts) {
   let low = from;
   let high = to;
+  let size = parts;
   for (let step = 0; step < REFINEMENTS; step++) {
-    const points = Array.from({ length: GRID + 1 }, (_, i) => low + (i / GRID) * (high - low));
+    const points = Array.from({ length: size + 1 }, (_, i) => low + (i / size) * (high - low));
     const values = points.map(f);
     const best = values.indexOf(Math.min(...values));
     low = points[Math.max(best - 1, 0)];
-    high = points[Math.min(best + 1, GRID)];
+    high = points[Math.min(best + 1, size)];
+    size = GRID;
   }
   return (low + high) / 2;
 }
@@ -82,14 +92,13 @@ const EDGE = 1e-6; // sizes so close to an end of the search are that end
 
 // The size of the least loss; Infinity where the largest size alone limits it, 0 where it is the smallest.
 function bestSize(law, n_experts, limits, smallest, largest) {
-  const flopsOfOneToken = TRAINING_FLOPS + INFERENCE_FLOPS * limits.inference_tokens;
-  const largestWithToken = limits.flops == null ? Infinity : limits.flops / flopsOfOneToken;
+  const largestWithToken = hasBudget(limits) ? sizeFor(limits, 1, n_experts) : Infinity;
   const top = Math.max(Math.min(largest, largestWithToken), smallest);
   function lossAt(logSize) {
     const size = Math.exp(logSize);
-    return law.loss(size, Math.max(tokensFor(limits, size), 1));
+    return law.loss(size, Math.max(tokensFor(limits, size, n_experts), 1));
   }
-  const size = Math.exp(minimumOf(lossAt, Math.log(smallest), Math.log(top)));
+  const size = Math.exp(minimumOf(lossAt, Math.log(smallest), Math.log(top), limits.clock ? GRID_BY_TIME : GRID));
   if (size > top * (1 - EDGE)) {
     if (top === largestWithToken && top > smallest * (1 + 10 * EDGE)) refuse("RISES", { at: n_experts });
     if (top === largest) return Infinity;
@@ -101,19 +110,21 @@ function bestSize(law, n_experts, limits, smallest, largest) {
 function isFeasible(n_experts, shape, limits) {
   const width = smallestWidth(shape);
   if (sizeLimits(shape, limits, n_experts).some(({ most, needed }) => needed(width) > most)) return false;
-  return tokensFor(limits, activeParameters(shape, width, n_experts)) >= 1 && hasEnoughExperts(shape, n_experts);
+  const smallest = activeParameters(shape, width, n_experts);
+  if (limits.clock && smallest > largestTrained(limits.clock, n_experts)) return false;
+  return tokensFor(limits, smallest, n_experts) >= 1 && hasEnoughExperts(shape, n_experts);
 }
 
 /** The optimum at a number of experts. largest: what largestSize gives, if known.
  *  @type {(law: LawAtExperts, n_experts: Experts, shape: Shape, limits: Limits, largest?: Largest) => Optimum} */
 export function solve(law, n_experts, shape, limits, largest = largestSize(n_experts, shape, limits)) {
   if (!isFeasible(n_experts, shape, limits)) return { n_experts, feasible: false };
-  const { flops, max_tokens, inference_tokens } = limits;
+  const { max_tokens } = limits;
   const smallest = activeParameters(shape, smallestWidth(shape), n_experts);
   let n_active = bestSize(law, n_experts, limits, smallest, largest.size);
   let size_bound = "";
-  if (flops != null && max_tokens != null) {
-    const sizeThatSpendsAll = flops / (TRAINING_FLOPS * max_tokens + INFERENCE_FLOPS * inference_tokens);
+  if (hasBudget(limits) && max_tokens != null) {
+    const sizeThatSpendsAll = sizeFor(limits, max_tokens, n_experts);
     if (sizeThatSpendsAll * (1 + EDGE) > n_active) {
       n_active = Math.max(n_active, sizeThatSpendsAll);
       size_bound = "tokens";
@@ -127,7 +138,7 @@ export function solve(law, n_experts, shape, limits, largest = largestSize(n_exp
     n_active = smallest;
     size_bound = "smallest";
   }
-  const n_tokens = tokensFor(limits, n_active);
+  const n_tokens = tokensFor(limits, n_active, n_experts);
   const d_model = widthOf(shape, n_active, n_experts);
   const n_total = totalParameters(shape, d_model, n_experts);
   const loss = law.loss(n_active, n_tokens);
@@ -144,7 +155,7 @@ export function feasibleOf(solved) {
 export function optimaOf(law, shape, limits, experts) {
   const laws = experts.map((n_experts) => lawAtExperts(law, shape, n_experts));
   refuseUnbounded(limits);
-  refuseWithoutOptimum(laws, experts);
+  if (!limits.clock) refuseWithoutOptimum(laws, experts);
   const solved = experts.map((n_experts, i) => solve(laws[i], n_experts, shape, limits));
   if (!feasibleOf(solved).length) throw new PlanError(infeasibleReason(shape, limits, experts));
   return solved;
@@ -159,13 +170,14 @@ export function bestOf(solved) {
   return best;
 }
 
-/** FLOPs from `least` to `most` at which the best model of e experts has this loss; null if `most` is not enough.
- *  @type {(law: Law, e: Experts, shape: Shape, limits: Limits, loss: Nats, least: Flops, most: Flops) => ?Flops} */
-export function leastFlops(law, n_experts, shape, limits, goal, least, most) {
+/** The budget, FLOPs or hours, from `least` to `most` at which the best model of e experts has this loss; null if
+ *  `most` is not enough.
+ *  @type {(law: Law, e: Experts, shape: Shape, limits: Limits, loss: Nats, least: number, most: number) => ?number} */
+export function leastBudget(law, n_experts, shape, limits, goal, least, most) {
   const lawAt = lawAtExperts(law, shape, n_experts);
   const largest = largestSize(n_experts, shape, limits);
-  function excess(logFlops) {
-    const best = solve(lawAt, n_experts, shape, { ...limits, flops: Math.exp(logFlops) }, largest);
+  function excess(logAmount) {
+    const best = solve(lawAt, n_experts, shape, withAmount(limits, Math.exp(logAmount)), largest);
     return best.feasible ? best.loss - goal : Infinity;
   }
   if (excess(Math.log(least)) <= 0) return least;

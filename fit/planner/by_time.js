@@ -1,0 +1,133 @@
+// Plans by the clock: how fast chips train models of every size, and what a plan says of it (fit/planning/by_time.py).
+
+import { SECONDS_OF_AN_HOUR, curveOf, largestTrained, speedAt } from "./clock.js";
+import { TRAINING_FLOPS, INFERENCE_FLOPS, hasEnoughExperts, trainingFlops } from "./counts.js";
+import { gridModel, multipleOf, routedExpertsOnGrid, widthStep } from "./grid.js";
+import { fastestLayout } from "./mesh.js";
+import { refuse, say } from "./messages.js";
+import { recipeOf } from "./recipe.js";
+import { bestOf, optimaOf } from "./solve.js";
+
+const MOST_KEPT = 100_000; // layouts
+const layouts = new Map(); // those found already: sliders ask for the same models again and again
+
+// The layout of least time, found once for each model, recipe and chips.
+function layoutOf(data, chips, model, recipe) {
+  const key = [chips.kind, chips.count, ...Object.values(model), ...Object.values(recipe)].join();
+  if (!layouts.has(key)) {
+    if (layouts.size >= MOST_KEPT) layouts.clear();
+    layouts.set(key, fastestLayout(data, chips, model, recipe));
+  }
+  return layouts.get(key);
+}
+
+/** The model of a width on the grid, timed: its size, tokens per second and layout; null where the chips cannot train it.
+ *  @type {(data: Data, law: Law, shape: Shape, chips: Chips, limits: Limits, hours: Hours, how: Building,
+ *  n_experts: number, width: Width) => ?TimedModel} */
+export function timedModel(data, law, shape, chips, limits, hours, how, n_experts, width) {
+  const seconds = SECONDS_OF_AN_HOUR * hours;
+  const rate = data.cost.mfu * chips.count * data.chips[chips.kind].flops;
+  const tokensAtSize = ({ n_active }) => Math.max((seconds * rate) / (TRAINING_FLOPS * n_active), 1);
+  const firstRecipe = (model) => recipeOf(data, law, model, tokensAtSize(model), how.isFamily);
+  const model = gridModel(data, law, shape, how, width, n_experts, firstRecipe);
+  const inference = (INFERENCE_FLOPS / TRAINING_FLOPS) * limits.inference_tokens;
+  let layout = null;
+  let tokens_per_second = rate / (TRAINING_FLOPS * model.n_active);
+  let batches = "";
+  for (let round = 0; round < 2; round++) { // the batch depends on the tokens, which depend on the speed
+    const left = Math.min(seconds * tokens_per_second - inference, limits.max_tokens ?? Infinity);
+    const recipe = recipeOf(data, law, model, Math.max(1, left), how.isFamily);
+    const previous = batches;
+    batches = recipe.batches.join();
+    if (batches === previous) break;
+    layout = layoutOf(data, chips, model, recipe);
+    if (layout == null) return null;
+    tokens_per_second = layout.tokens_per_second;
+  }
+  return { n_active: model.n_active, tokens_per_second, layout };
+}
+
+// The curve through all models of n_experts that the chips train; null where they train none.
+function timedCurve(data, shape, n_experts, timed) {
+  if (!hasEnoughExperts(shape, n_experts)) return null;
+  const models = [];
+  let widest = 0;
+  let tooWide = null;
+  for (const width of data.grid.widths) {
+    const model = timed(width);
+    if (model) {
+      models.push(model);
+      widest = width;
+      tooWide = null;
+    } else tooWide ??= width; // or its mesh does not divide, and that of a wider one does
+  }
+  if (!models.length) return null;
+  const isBounded = tooWide != null;
+  while (isBounded && tooWide - widest > 2 * widthStep(data, widest)) {
+    const middle = multipleOf((widest + tooWide) / 2, widthStep(data, widest));
+    const model = timed(middle);
+    if (model) {
+      models.push(model);
+      widest = middle;
+    } else tooWide = middle;
+  }
+  return curveOf(models, isBounded);
+}
+
+/** The clock of models of a shape. Throws PlanError where the chips train none of them.
+ *  @type {(data: Data, law: Law, shape: Shape, chips: Chips, limits: Limits, hours: Hours, how: Building,
+ *  experts: Experts[]) => Clock} */
+export function clockOf(data, law, shape, chips, limits, hours, how, experts) {
+  const curves = new Map();
+  const untrainable = [];
+  for (const n_experts of new Set([...experts, ...(law.knows_dense ? [1] : [])])) {
+    const enough = hasEnoughExperts(shape, n_experts);
+    const routed = enough ? routedExpertsOnGrid(shape, n_experts) : 0;
+    const timed = (width) => timedModel(data, law, shape, chips, limits, hours, how, routed, width);
+    const curve = timedCurve(data, shape, n_experts, timed);
+    if (curve) curves.set(n_experts, curve);
+    else untrainable.push(n_experts);
+  }
+  if (!curves.size) refuse("NOTHING_TIMED", chips);
+  return { hours, curves, untrainable };
+}
+
+// [10th percentile, 1, 90th percentile] of a speed over what is modelled, or of the ratio of two speeds.
+function speedFactors({ calibration }, isRatio = false) {
+  const { between_sources, within_source, z80 } = calibration;
+  const spread = isRatio ? Math.SQRT2 * within_source : Math.hypot(between_sources, within_source);
+  const factor = Math.exp(z80 * spread);
+  return [1 / factor, 1, factor];
+}
+
+/** The speed of a model's training, each with its range of 80%.
+ *  @type {(data: Data, chips: Chips, clock: Clock, model: Optimum) => Speed} */
+export function speedOf(data, chips, clock, { n_experts, n_active, n_tokens }) {
+  const modelled = speedAt(clock, n_experts, n_active);
+  const tokens_per_second = speedFactors(data).map((factor) => modelled * factor);
+  const peak = chips.count * data.chips[chips.kind].flops;
+  const mfu = tokens_per_second.map((speed) => trainingFlops({ n_active, n_tokens: speed }) / peak);
+  const hours = [...tokens_per_second].reverse().map((speed) => n_tokens / speed / SECONDS_OF_AN_HOUR);
+  return { tokens_per_second, mfu, hours };
+}
+
+/** What as many FLOPs as the best model by the clock takes would choose of these numbers of experts.
+ *  @type {(data: Data, law: Law, shape: Shape, limits: Limits, best: Optimum, experts: Experts[]) => object} */
+export function againstFlops(data, law, shape, limits, best, experts) {
+  const { clock, inference_tokens } = limits;
+  const flops = trainingFlops(best) + INFERENCE_FLOPS * best.n_active * inference_tokens;
+  const by_flops = bestOf(optimaOf(law, shape, { ...limits, flops, clock: null }, experts)).n_experts;
+  const largest = [by_flops, best.n_experts].map((n_experts) => largestTrained(clock, n_experts));
+  const n_active = Math.min(best.n_active, ...largest);
+  const middle = speedAt(clock, by_flops, n_active) / speedAt(clock, best.n_experts, n_active);
+  const ratio = speedFactors(data, true).map((factor) => middle * factor);
+  return { hours: clock.hours, label: data.calibration.label, by_flops, n_active, ratio };
+}
+
+/** The sentence on what FLOPs choose instead of so many experts, where they do; else none.
+ *  @type {(comparison: ?object, by_time: Experts) => string[]} */
+export function clockSentences(comparison, by_time) {
+  if (!comparison || comparison.by_flops === by_time) return [];
+  const [low, ratio, high] = comparison.ratio;
+  return [say("CLOCK_DIFFERS", { ...comparison, by_time, ratio, ends: [low, high] })];
+}
