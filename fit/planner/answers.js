@@ -20,7 +20,7 @@ byId("pictures").append(...Object.values(pictures).map(({ figure }) => figure));
 /** Shows the plan in sentences, tables and commands. @type {(answer: Answer) => void} */
 export function showPlan(answer) {
   showSentences(answer);
-  showTiles(answer.plan);
+  showTiles(answer);
   showTable(answer.plan);
   showCosts(answer);
   const command = planCommand(answer.state, answer.options);
@@ -50,18 +50,18 @@ function wholePercent(share) {
   return percentText(share, 0);
 }
 
-function showTiles({ best, chips, clock }) {
+function showTiles({ data, plan: { best, chips } }) {
   const tiles = { "weights and cache": memoryText(best.memory_bytes) };
   if (chips) {
-    tiles[`of training on ${amount(chips.count)} × ${chips.kind}`] = durationText(best.cost.training_hours);
-    tiles["of training"] = dollarsText(best.cost.training_dollars);
-  }
-  if (clock) {
-    const { hours, tokens_per_second, mfu } = best.speed;
-    const [fewest, , most] = hours.map(durationText);
-    tiles[`80% range of the time (${clock.label})`] = `${fewest} to ${most}`;
-    tiles[`tokens/s, ${amount(tokens_per_second[0])} to ${amount(tokens_per_second[2])} (${clock.label})`] = amount(tokens_per_second[1]);
-    tiles[`MFU, ${wholePercent(mfu[0])} to ${wholePercent(mfu[2])} (${clock.label})`] = wholePercent(mfu[1]);
+    const { speed, cost } = best;
+    const rangeOf = (ends, textOf) => `, ${textOf(ends[0])} to ${textOf(ends[2])} (${data.calibration.label})`;
+    const range = speed ? rangeOf(speed.hours, durationText) : "";
+    tiles[`of training on ${amount(chips.count)} × ${chips.kind}${range}`] = durationText(cost.training_hours);
+    tiles["of training"] = dollarsText(cost.training_dollars);
+    if (speed) {
+      tiles[`tokens/s${rangeOf(speed.tokens_per_second, amount)}`] = amount(speed.tokens_per_second[1]);
+      tiles[`MFU${rangeOf(speed.mfu, wholePercent)}`] = wholePercent(speed.mfu[1]);
+    }
   }
   const made = Object.entries(tiles).map(([what, value]) => {
     return element("div", {}, element("dd", {}, value), element("dt", {}, what));
@@ -101,7 +101,7 @@ function showCosts({ data, plan: { chips, optima, best, clock } }) {
   if (!chips) return;
   const columns = {
     E: ({ n_experts }) => String(n_experts),
-    training: ({ cost, speed }) => (speed ? rangeText(speed.hours, durationText) : durationText(cost.training_hours)),
+    training: ({ cost }) => durationText(cost.training_hours),
     price: ({ cost }) => dollarsText(cost.training_dollars),
     "training takes": ({ cost }) => (cost.training_bytes == null ? "–" : memoryText(cost.training_bytes)),
     chips: ({ cost }) => (cost.training_chips == null ? "–" : amount(cost.training_chips)),
@@ -109,6 +109,8 @@ function showCosts({ data, plan: { chips, optima, best, clock } }) {
   };
   byId("speed-note").textContent = clock ? say("CLOCK_HEAD", clock) : "";
   if (clock) {
+    const rangeOf = ([low, , high]) => `${durationText(low)} to ${durationText(high)}`;
+    columns["80% range of training"] = ({ speed }) => rangeOf(speed.hours);
     columns["trains tokens/s"] = ({ speed }) => rangeText(speed.tokens_per_second, amount);
     columns.MFU = ({ speed }) => rangeText(speed.mfu, wholePercent);
   }
@@ -125,15 +127,18 @@ function showCosts({ data, plan: { chips, optima, best, clock } }) {
   byId("cost-note").textContent = `${notes.join("; ")} (${label}).`;
 }
 
-/** Draws the pictures. runs: columns of the law's runs. @type {(answer: Answer, runs: ?object) => void} */
-export function showPictures({ data, options, plan }, runs) {
+/** Draws the pictures; yields after each. runs: columns of the law's runs.
+ *  @type {(answer: Answer, runs: ?object) => Generator} */
+export function* showPictures({ data, options, plan }, runs) {
   const colours = coloursOf([...options.law.experts, ...options.experts]);
   const legend = options.experts.map((n_experts) => {
     return element("li", { style: `border-color:${colourOf(colours[n_experts])}` }, `E = ${n_experts}`);
   });
   byId("legend").replaceChildren(...legend);
   showPicture(pictures.sizes, (picture) => drawSizes(picture, options, plan, colours, runs));
+  yield;
   showPicture(pictures.memories, (picture) => drawMemories(picture, options, plan, colours));
+  yield;
   const { chips, limits } = options;
   pictures.hours.figure.hidden = !chips || !hasBudget(limits);
   if (pictures.hours.figure.hidden) return;

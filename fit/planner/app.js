@@ -138,12 +138,20 @@ function render() {
   document.body.setAttribute("aria-busy", String(answer != null));
   if (!answer) return;
   showPlan(answer);
+  follow(remainingSteps(answer));
+}
+
+// What takes longer, in steps: a law, then a picture at a time.
+function* remainingSteps(answer) {
+  yield* showLaws(answer);
+  yield* showPictures(answer, state.law === data.laws[0].name ? data.runs : null);
+  document.body.setAttribute("aria-busy", "false");
+}
+
+// Takes each step in a task of its own, so that the page reacts to a reader in between.
+function follow(steps) {
   following = setTimeout(() => {
-    showLaws(answer);
-    following = setTimeout(() => {
-      showPictures(answer, state.law === data.laws[0].name ? data.runs : null);
-      document.body.setAttribute("aria-busy", "false");
-    });
+    if (!steps.next().done) follow(steps);
   });
 }
 

@@ -1,7 +1,7 @@
 // Plans by the clock: how fast chips train models of every size, and what a plan says of it (fit/planning/by_time.py).
 
 import { SECONDS_OF_AN_HOUR, curveOf, largestTrained, speedAt } from "./clock.js";
-import { TRAINING_FLOPS, INFERENCE_FLOPS, hasEnoughExperts, trainingFlops } from "./counts.js";
+import { INFERENCE_FLOPS, TRAINING_FLOPS, hasEnoughExperts, trainingFlops } from "./counts.js";
 import { gridModel, multipleOf, routedExpertsOnGrid, widthStep } from "./grid.js";
 import { fastestLayout } from "./mesh.js";
 import { refuse, say } from "./messages.js";
@@ -21,22 +21,23 @@ function layoutOf(data, chips, model, recipe) {
   return layouts.get(key);
 }
 
-/** The model of a width on the grid, timed: its size, tokens per second and layout; null where the chips cannot train it.
- *  @type {(data: Data, law: Law, shape: Shape, chips: Chips, limits: Limits, hours: Hours, how: Building,
- *  n_experts: number, width: Width) => ?TimedModel} */
-export function timedModel(data, law, shape, chips, limits, hours, how, n_experts, width) {
-  const seconds = SECONDS_OF_AN_HOUR * hours;
+/** The model of a width on the grid with its speed; null where the chips cannot train it. n_experts: of the trainer.
+ *  @type {(data: Data, question: Timing, width: Width, n_experts: number) => ?TimedModel} */
+export function timedModel(data, question, width, n_experts) {
+  const { law, chips, limits, building } = question;
+  const seconds = SECONDS_OF_AN_HOUR * question.hours;
   const rate = data.cost.mfu * chips.count * data.chips[chips.kind].flops;
   const tokensAtSize = ({ n_active }) => Math.max((seconds * rate) / (TRAINING_FLOPS * n_active), 1);
-  const firstRecipe = (model) => recipeOf(data, law, model, tokensAtSize(model), how.isFamily);
-  const model = gridModel(data, law, shape, how, width, n_experts, firstRecipe);
+  const firstRecipe = (model) => recipeOf(data, law, model, tokensAtSize(model), building.isFamily);
+  const model = gridModel(data, question, width, n_experts, firstRecipe);
   const inference = (INFERENCE_FLOPS / TRAINING_FLOPS) * limits.inference_tokens;
   let layout = null;
   let tokens_per_second = rate / (TRAINING_FLOPS * model.n_active);
   let batches = "";
-  for (let round = 0; round < 2; round++) { // the batch depends on the tokens, which depend on the speed
+  // the batch depends on the tokens, which depend on the speed
+  for (let round = 0; round < 2; round++) {
     const left = Math.min(seconds * tokens_per_second - inference, limits.max_tokens ?? Infinity);
-    const recipe = recipeOf(data, law, model, Math.max(1, left), how.isFamily);
+    const recipe = recipeOf(data, law, model, Math.max(1, left), building.isFamily);
     const previous = batches;
     batches = recipe.batches.join();
     if (batches === previous) break;
@@ -48,8 +49,10 @@ export function timedModel(data, law, shape, chips, limits, hours, how, n_expert
 }
 
 // The curve through all models of n_experts that the chips train; null where they train none.
-function timedCurve(data, shape, n_experts, timed) {
-  if (!hasEnoughExperts(shape, n_experts)) return null;
+function timedCurve(data, question, n_experts) {
+  if (!hasEnoughExperts(question.shape, n_experts)) return null;
+  const routed = routedExpertsOnGrid(question.shape, n_experts);
+  const timed = (width) => timedModel(data, question, width, routed);
   const models = [];
   let widest = 0;
   let tooWide = null;
@@ -74,17 +77,15 @@ function timedCurve(data, shape, n_experts, timed) {
   return curveOf(models, isBounded);
 }
 
-/** The clock of models of a shape. Throws PlanError where the chips train none of them.
- *  @type {(data: Data, law: Law, shape: Shape, chips: Chips, limits: Limits, hours: Hours, how: Building,
- *  experts: Experts[]) => Clock} */
-export function clockOf(data, law, shape, chips, limits, hours, how, experts) {
+/** The clock of models of a shape, with these numbers of experts. Throws PlanError where the chips train none.
+ *  @type {(data: Data, question: Timing, experts: Experts[]) => Clock} */
+export function clockOf(data, question, experts) {
+  const { law, chips, hours } = question;
   const curves = new Map();
   const untrainable = [];
-  for (const n_experts of new Set([...experts, ...(law.knows_dense ? [1] : [])])) {
-    const enough = hasEnoughExperts(shape, n_experts);
-    const routed = enough ? routedExpertsOnGrid(shape, n_experts) : 0;
-    const timed = (width) => timedModel(data, law, shape, chips, limits, hours, how, routed, width);
-    const curve = timedCurve(data, shape, n_experts, timed);
+  const compared = law.knows_dense ? [...experts, 1] : experts; // dense models are what the best is compared with
+  for (const n_experts of new Set(compared)) {
+    const curve = timedCurve(data, question, n_experts);
     if (curve) curves.set(n_experts, curve);
     else untrainable.push(n_experts);
   }

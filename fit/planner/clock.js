@@ -1,7 +1,8 @@
 // Hours as a budget: how fast models of each size and number of experts train, as fit/planning/clock.py says.
 
 export const SECONDS_OF_AN_HOUR = 3600;
-const STEEPER = 1e-9; // by which ln speed falls at least from one timed model to the next, so that each speed has one size
+// By which ln speed falls at least from one timed model to the next, so that each speed has one size.
+const STEEPER = 1e-9;
 
 // The value at x on straight lines between points (xs, ys), xs rising; outside them that of the nearest point.
 function interpolate(x, xs, ys) {
@@ -29,7 +30,8 @@ export function curveOf(timed, isBounded) {
   }
   const falling = logSpeeds.map((logSpeed, i) => logSpeed - STEEPER * i);
   const rising = falling.map((logSpeed) => -logSpeed);
-  return { logSizes, logSpeeds: falling, logSlowness: rising, largest: isBounded ? Math.exp(logSizes.at(-1)) : Infinity };
+  const largest = isBounded ? Math.exp(logSizes.at(-1)) : Infinity;
+  return { logSizes, logSpeeds: falling, logSlowness: rising, largest };
 }
 
 /** The curve of a number of experts, or of the nearest that there is.

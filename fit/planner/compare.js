@@ -37,20 +37,21 @@ function shapesToTry(data, law, sizes) {
 export function questionOf({ shape, reference, limits, chips, hours, isByTime }) {
   const { vocab_size, width_per_block } = shape;
   const usual = (reference?.shape ?? PAPER_SHAPE).width_per_block;
-  const building = { isFamily: reference != null, fixesWidthPerBlock: width_per_block !== usual };
+  const fixesWidthPerBlock = width_per_block !== usual;
+  const building = { isFamily: reference != null, fixesWidthPerBlock, fixesKeyHeads: false };
   return { sizes: { vocab_size, width_per_block }, reference, limits, chips, hours, isByTime, building };
 }
 
 // The function from a shape to the limits of the law's models, with their clock where hours are the budget. Shared
 // experts change the speed little: models are timed without.
 function limitsByShape(data, law, question, experts) {
-  const { limits, chips, hours, isByTime, building } = question;
+  const { limits, isByTime } = question;
   const clocks = new Map();
   return (shape) => {
     if (!isByTime) return limits;
     if (!clocks.has(shape.split)) {
-      const timed = { ...shape, shared: 0 };
-      clocks.set(shape.split, clockOf(data, law, timed, chips, limits, hours, building, experts));
+      const timed = { ...question, law, shape: { ...shape, shared: 0 } };
+      clocks.set(shape.split, clockOf(data, timed, experts));
     }
     return { ...limits, clock: clocks.get(shape.split) };
   };

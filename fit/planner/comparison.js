@@ -13,18 +13,21 @@ function comparedLaws(data, chosen) {
   return usual.includes(chosen) ? usual : [chosen, ...usual];
 }
 
-/** Shows what each law would build, and what they agree on. @type {(answer: Answer) => void} */
-export function showLaws({ data, state, options }) {
+/** Shows what each law would build, and what they agree on; yields after each law.
+ *  @type {(answer: Answer) => Generator} */
+export function* showLaws({ data, state, options }) {
   const { law: chosen, reference } = options;
   const question = questionOf(options);
   const isDefault = state.experts.trim() === defaultState(chosen).experts;
   const experts = isDefault ? null : options.experts;
   const laws = comparedLaws(data, chosen);
-  const rows = laws.map((law) => {
+  const rows = [];
+  for (const law of laws) {
     let why = "";
     const compute = () => lawAnswer(data, law, question, experts);
-    return withErrors(compute, (sentence) => (why = sentence)) ?? { law: law.name, why };
-  });
+    rows.push(withErrors(compute, (sentence) => (why = sentence)) ?? { law: law.name, why });
+    yield;
+  }
   const answers = rows.filter((row) => !row.why);
   const conclusion = conclusionOf(data, answers);
   showLawTable(rows, chosen, reference, options.isByTime);
@@ -56,7 +59,7 @@ function showLawTable(rows, chosen, reference, isByTime) {
     columns["tokens/s (80% range)"] = ({ speed }) => rangeText(speed.tokens_per_second, amount);
     columns["E by FLOPs"] = ({ clock }) => String(clock.by_flops);
   }
-  if (reference) {
+  if (reference && !isByTime) {
     columns[`loss of ${reference.counts.name}`] = ({ like }) => (like ? like.loss.toFixed(4) : "not read");
     columns["share of these FLOPs that reaches it"] = ({ like }) => (like ? shareText(like.flops_share) : "–");
   }

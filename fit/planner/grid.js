@@ -35,12 +35,12 @@ export function routedExpertsOnGrid(shape, n_experts) {
 }
 
 // How models are shaped: units of a head and heads of keys (0 for those of the width), width per block.
-function styleOf({ grid }, shape, isPublished, fixesWidthPerBlock) {
+function styleOf({ grid }, shape, isPublished, { fixesWidthPerBlock, fixesKeyHeads }) {
   const { head_dim, width_per_block } = shape;
   if (!isPublished) {
     return { head_dim: head_dim || (fixesWidthPerBlock ? 0 : width_per_block), kv_heads: 0, aspect: width_per_block };
   }
-  const kv_heads = shape.kv_share === 1 ? grid.kv_heads : 0;
+  const kv_heads = shape.kv_share === 1 && !fixesKeyHeads ? grid.kv_heads : 0;
   return { head_dim, kv_heads, aspect: fixesWidthPerBlock ? width_per_block : grid.typical_aspect };
 }
 
@@ -87,17 +87,17 @@ function builtModel({ grid }, shape, style, d_model, n_blocks, n_experts) {
   return withCounts({ ...model, ...experts }, shape.final_norm);
 }
 
-/** The model of a width, shaped as published models where its recipe is theirs. recipeOf: of a model.
- *  @type {(data: Data, law: Law, shape: Shape, how: Building, width: Width, n_experts: number,
- *  recipeOf: (model: GridModel) => Recipe) => GridModel} */
-export function gridModel(data, law, shape, how, width, n_experts, recipeOf) {
+/** The model of a width, shaped as published models where its recipe is theirs. n_experts: of the trainer.
+ *  @type {(data: Data, question: Timing, width: Width, n_experts: number,
+ *  recipeOfModel: (model: GridModel) => Recipe) => GridModel} */
+export function gridModel(data, { law, shape, building }, width, n_experts, recipeOfModel) {
   const padded = paddedShape(data, shape);
   const [, most] = law.ranges.n_active ?? [0, 0];
-  const isBeyond = how.isFamily || activeParameters(padded, width, n_experts) > most;
+  const isBeyond = building.isFamily || activeParameters(padded, width, n_experts) > most;
   for (const isPublished of [isBeyond, !isBeyond]) {
-    const style = styleOf(data, shape, isPublished, how.fixesWidthPerBlock);
+    const style = styleOf(data, shape, isPublished, building);
     const n_blocks = Math.max(roundHalfToEven(width / style.aspect), shape.n_dense + 1);
     const model = builtModel(data, padded, style, width, n_blocks, n_experts);
-    if (recipeOf(model).isPublished === isPublished || isPublished !== isBeyond) return model;
+    if (recipeOfModel(model).isPublished === isPublished || isPublished !== isBeyond) return model;
   }
 }

@@ -3,10 +3,15 @@
 import { roundHalfToEven } from "./numbers.js";
 import { secondsOfStep } from "./step_time.js";
 
+const divisorsKept = new Map(); // by number
+
 function divisorsOf(n) {
+  if (divisorsKept.has(n)) return divisorsKept.get(n);
   const small = [];
   for (let k = 1; k * k <= n; k++) if (n % k === 0) small.push(k);
-  return [...new Set([...small, ...small.map((k) => n / k)])].sort((a, b) => a - b);
+  const divisors = [...new Set([...small, ...small.map((k) => n / k)])].sort((x, y) => x - y);
+  divisorsKept.set(n, divisors);
+  return divisors;
 }
 
 // [number of the model, axis that must divide it], of the fields that the trainer divides.
@@ -97,41 +102,18 @@ function roundedBatches(batches, unit) {
 
 // The most tokens at once that devices of `limit` bytes hold, and what that takes; null where they hold none.
 function mostTokensAtOnce(step, first, last, unit, limit) {
-  const parts = divisorsOf(first / unit).reverse().map((n) => unit * n);
-  for (const tokens of [last, ...parts]) {
-    const bytes = step.deviceBytes(tokens, tokens !== last);
+  let bytes = step.deviceBytes(last, false);
+  if (bytes <= limit) return { tokens: last, bytes };
+  const parts = divisorsOf(first / unit);
+  for (let i = parts.length - 1; i >= 0; i--) {
+    const tokens = unit * parts[i];
+    bytes = step.deviceBytes(tokens, tokens !== last);
     if (bytes <= limit) return { tokens, bytes };
   }
   return null;
 }
 
-// The layouts of a mesh that devices hold, one for each remat, with how slow they are.
-function layoutsOn(data, chips, model, recipe, mesh) {
-  const { sequence, batches, isPublished } = recipe;
-  const chip = data.chips[chips.kind];
-  const limit = (data.cost.room * chip.memory) / chip.devices;
-  const n_rows = mesh.data * mesh.expert;
-  const unit = n_rows * Math.max(sequence, groupTokens(recipe, n_rows));
-  const [first, last] = roundedBatches(batches, unit);
-  const layouts = [];
-  for (const remat of Object.keys(data.cost.remat)) {
-    const step = stepOf(data, model, mesh, remat, recipe);
-    const atOnce = mostTokensAtOnce(step, first, last, unit, limit);
-    if (atOnce == null) continue;
-    const tokens = last / chips.count;
-    const n_microbatches = Math.max(1, (tokens * mesh.model) / ((atOnce.tokens * mesh.model) / chips.count));
-    const recomputed = data.step_time.passes[remat] - 3;
-    const shared = { sequence, flash: isPublished, n_chips: chips.count };
-    const setup = { ...mesh, ...shared, remat, tokens, n_microbatches, recomputed };
-    const tokens_per_second = last / secondsOfStep(data, chip, model, setup);
-    const sent_bytes = step.sentBytes(last, atOnce.tokens);
-    const microbatch_tokens = atOnce.tokens === last ? 0 : atOnce.tokens;
-    const cost = [1 / tokens_per_second, sent_bytes, atOnce.bytes];
-    layouts.push({ ...mesh, remat, microbatch_tokens, batch_tokens: last, tokens_per_second, cost });
-  }
-  return layouts;
-}
-
+// Whether the first of these costs, compared one by one, is the lower.
 function isCheaper(cost, than) {
   const at = cost.findIndex((value, i) => value !== than[i]);
   return at >= 0 && cost[at] < than[at];
@@ -139,13 +121,30 @@ function isCheaper(cost, than) {
 
 /** The layout of least time, with its tokens per second of all chips; null where the chips cannot train the model.
  *  @type {(data: Data, chips: Chips, model: GridModel, recipe: Recipe) => ?Layout} */
-export function fastestLayout(data, chips, model, recipe) {
-  const chip = data.chips[chips.kind];
-  if (data.cost.state * model.exact_parameters > chips.count * chip.memory * data.cost.room) return null;
+export function fastestLayout(data, { kind, count }, model, recipe) {
+  const chip = data.chips[kind];
+  const { room, state, remat: remats } = data.cost;
+  if (state * model.exact_parameters > count * chip.memory * room) return null;
+  const { sequence, batches, isPublished } = recipe;
+  const limit = (room * chip.memory) / chip.devices;
   let best = null;
-  for (const mesh of meshesOf(data, model, recipe.sequence, chips.count * chip.devices)) {
-    for (const layout of layoutsOn(data, chips, model, recipe, mesh)) {
-      if (best == null || isCheaper(layout.cost, best.cost)) best = layout;
+  for (const mesh of meshesOf(data, model, sequence, count * chip.devices)) {
+    const n_rows = mesh.data * mesh.expert;
+    const unit = n_rows * Math.max(sequence, groupTokens(recipe, n_rows));
+    const [first, last] = roundedBatches(batches, unit);
+    const tokens = last / count;
+    for (const remat of Object.keys(remats)) {
+      const step = stepOf(data, model, mesh, remat, recipe);
+      const atOnce = mostTokensAtOnce(step, first, last, unit, limit);
+      if (atOnce == null) continue;
+      const n_microbatches = Math.max(1, last / atOnce.tokens);
+      const recomputed = data.step_time.passes[remat] - 3;
+      const training = { sequence, flash: isPublished, n_chips: count, remat, tokens, n_microbatches, recomputed };
+      const tokens_per_second = last / secondsOfStep(data, chip, model, mesh, training);
+      const cost = [1 / tokens_per_second, step.sentBytes(last, atOnce.tokens), atOnce.bytes];
+      if (best && !isCheaper(cost, best.cost)) continue;
+      const microbatch_tokens = atOnce.tokens === last ? 0 : atOnce.tokens;
+      best = { mesh, remat, microbatch_tokens, batch_tokens: last, tokens_per_second, cost };
     }
   }
   return best;

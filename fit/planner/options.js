@@ -104,7 +104,9 @@ export function optionsIn(data, law, state) {
   const reference = referenceModel(data, state.like);
   const shape = shapeIn(law, state, reference);
   const isByTime = hours != null && chips.mfu == null;
-  const building = { isFamily: reference != null, fixesWidthPerBlock: isTyped(state, "width_per_block", law) };
+  const isFamily = reference != null;
+  const fixesWidthPerBlock = isFamily || isTyped(state, "width_per_block", law);
+  const building = { isFamily, fixesWidthPerBlock, fixesKeyHeads: isFamily };
   return { law, shape, reference, limits, experts, chips, memory_gb, devices, hours, isByTime, building };
 }
 

@@ -12,9 +12,7 @@ import { bestOf, feasibleOf, largestSize, optimaOf, solve } from "./solve.js";
 export function planOf(data, law, options) {
   const { shape, experts, chips } = options;
   const limits = { ...options.limits, chips: chipLimits(data, chips), clock: null };
-  if (options.isByTime) {
-    limits.clock = clockOf(data, law, shape, chips, limits, options.hours, options.building, experts);
-  }
+  if (options.isByTime) limits.clock = clockOf(data, { ...options, limits }, experts);
   const solved = optimaOf(law, shape, limits, experts);
   const optima = feasibleOf(solved).map((optimum) => planRow(law, optimum, shape, limits));
   const best = optima.find(({ n_experts }) => n_experts === bestOf(solved).n_experts);
@@ -53,7 +51,8 @@ export function isAtEdge(law, best, experts) {
 function addSpeeds(data, law, { shape, chips }, limits, plan) {
   const { optima, best } = plan;
   for (const row of optima) row.speed = speedOf(data, chips, limits.clock, row);
-  plan.chips.mfu = Object.fromEntries(optima.map(({ n_experts, speed }) => [n_experts, Number(speed.mfu[1].toPrecision(3))]));
+  const mfuOf = ({ n_experts, speed }) => [n_experts, Number(speed.mfu[1].toPrecision(3))];
+  plan.chips.mfu = Object.fromEntries(optima.map(mfuOf));
   plan.clock = againstFlops(data, law, shape, limits, best, optima.map(({ n_experts }) => n_experts));
 }
 

@@ -7,7 +7,7 @@ function leavingShare(n) {
 }
 
 // FLOPs of a chip in a step: {large, grouped, attention} products, and the narrowest sides of the first two.
-function productsOf({ step_time }, model, setup) {
+function productsOf({ step_time }, model, mesh, setup) {
   const { d_model, d_ff, n_mixtures, n_blocks, n_experts, top_k } = model;
   const { tokens, recomputed } = setup;
   const hidden = n_experts > 1 ? model.d_expert || d_ff : 0;
@@ -21,9 +21,9 @@ function productsOf({ step_time }, model, setup) {
   const positions = setup.flash ? setup.sequence + step_time.flash_block : setup.sequence;
   const heads = model.n_heads * model.head_dim;
   const attention = 2 * products * tokens * n_blocks * heads * positions;
-  const largeWidth = Math.min(d_model, d_ff / setup.model, heads / setup.model);
-  const rows = (tokens * top_k * setup.expert * setup.model) / setup.n_microbatches / n_experts; // of an expert
-  const groupedWidth = Math.min(d_model, Math.max(1, hidden / setup.model), Math.max(1, rows));
+  const largeWidth = Math.min(d_model, d_ff / mesh.model, heads / mesh.model);
+  const rows = (tokens * top_k * mesh.expert * mesh.model) / setup.n_microbatches / n_experts; // of an expert
+  const groupedWidth = Math.min(d_model, Math.max(1, hidden / mesh.model), Math.max(1, rows));
   return { large, grouped, attention, largeWidth, groupedWidth, dense, hidden, heads, oneExpert };
 }
 
@@ -41,38 +41,39 @@ function memoryTraffic({ step_time }, model, setup, { dense, hidden, heads, oneE
 }
 
 // Bytes that leave a chip in a step, by what they are.
-function trafficOf({ step_time }, chip, model, setup, { dense, oneExpert }) {
+function trafficOf({ step_time }, chip, model, mesh, setup, { dense, oneExpert }) {
   const { bf16, fp32, exact_up_to, gathers, travels } = step_time;
-  const { data, expert, n_chips, tokens, recomputed, n_microbatches } = setup;
+  const { data, expert } = mesh;
+  const { n_chips, tokens, recomputed, n_microbatches } = setup;
   const { d_model } = model;
   const summed = (n) => (n <= exact_up_to ? bf16 : fp32);
-  const common = (dense + 2 * d_model * model.vocab_size) / setup.model;
-  const gathered = ((model.n_experts * oneExpert) / (expert * setup.model) + common) * leavingShare(data);
+  const common = (dense + 2 * d_model * model.vocab_size) / mesh.model;
+  const gathered = ((model.n_experts * oneExpert) / (expert * mesh.model) + common) * leavingShare(data);
   const weights = gathers * bf16 * gathered * n_microbatches;
   const gradients = summed(data) * gathered;
   const copies = ((2 * summed(expert) * common) / data) * leavingShare(expert);
   const rowBytes = travels[setup.remat] * bf16 * d_model;
   const allToAll = rowBytes * tokens * model.top_k * model.n_mixtures * leavingShare(expert);
   const activations = (4 + recomputed * 2) * bf16 * d_model * tokens;
-  const sums = activations * setup.model * model.n_blocks * leavingShare(setup.model);
+  const sums = activations * mesh.model * model.n_blocks * leavingShare(mesh.model);
   const n_domains = Math.max(1, n_chips / chip.domain);
   let crossing = 0; // share of what the data axis exchanges that leaves a chip's domain
   if (n_domains > 1 && data > 1) {
-    const group = Math.max(1, Math.min(chip.domain, n_chips) / (expert * setup.model));
+    const group = Math.max(1, Math.min(chip.domain, n_chips) / (expert * mesh.model));
     crossing = leavingShare(n_domains) / Math.max(leavingShare(data), 1e-9) / group;
   }
   let between = gradients * crossing * (chip.gathers_between ? 1 : 2);
   if (chip.gathers_between) between += weights * crossing;
-  const outside = expert > 1 ? Math.max(0, 1 - chip.domain / (expert * setup.model)) : 0;
+  const outside = expert > 1 ? Math.max(0, 1 - chip.domain / (expert * mesh.model)) : 0;
   return { inside: weights + gradients + copies, allToAll, outside, sums, between };
 }
 
-/** Seconds of a step. setup: how the chips train the model.
- *  @type {(data: Data, chip: object, model: GridModel, setup: StepSetup) => number} */
-export function secondsOfStep(data, chip, model, setup) {
+/** Seconds of a step. setup: how the chips of the mesh train the model.
+ *  @type {(data: Data, chip: object, model: GridModel, mesh: Mesh, setup: StepSetup) => number} */
+export function secondsOfStep(data, chip, model, mesh, setup) {
   const { shared } = data.calibration;
-  const products = productsOf(data, model, setup);
-  const traffic = trafficOf(data, chip, model, setup, products);
+  const products = productsOf(data, model, mesh, setup);
+  const traffic = trafficOf(data, chip, model, mesh, setup, products);
   const peak = chip.flops * chip.products_efficiency;
   const ofWidth = (width) => width / (width + shared.half_width);
   let work = products.large / (peak * ofWidth(products.largeWidth));
