@@ -1,6 +1,6 @@
 """Plans by the clock: the speed of models of every size on the chips, and what a plan says of it.
 
-Models of the grid of hardware.py are timed at WIDTHS, each on the mesh of least time, with the batch of its recipe.
+Models of the grid of hardware.py are timed at all WIDTHS, each on the mesh of least time, with the batch of its recipe.
 """
 
 import dataclasses
@@ -23,11 +23,8 @@ from fit.planning.speed import Calibration
 from fit.shape import hardware
 from fit.shape.architecture import INFERENCE, TRAINING, Architecture, Model, training_flops
 
-# of the models that are timed; a speed in between is at most as far from the truth as the models are apart
-WIDTHS = (
-    *(64, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 8192, 10_240),
-    *(12_288, 16_384, 20_480, 24_576, 32_768),
-)
+# of the models that are timed: all of the grid, as a mesh that divides one width may not divide the next
+WIDTHS = hardware.widths(64, 32_768)
 TYPICAL = 20  # tokens of an active parameter, where a table of speeds does not say for how long runs trained
 AT_ONCE = step_time.MICROBATCH_TOKENS  # of a chip in a step, where a table of speeds does not say the batch
 # fields of config.model that a table of speeds may have as columns
@@ -184,33 +181,18 @@ class _Timed:
         """The curve through all models that the chips train; None where they train none."""
         if not self.architecture.has_enough_experts(self.e):
             return None
-        timed: list[tuple[int, float, float]] = []  # (width, n_active, tokens per second)
-        too_wide = None
+        timed: list[tuple[float, float]] = []  # (n_active, tokens per second)
+        is_bounded = False
         for width in WIDTHS:
             size_and_speed = self._size_and_speed(width)
+            is_bounded = size_and_speed is None  # or its mesh does not divide, and that of a wider one does
             if size_and_speed:
-                timed.append((width, *size_and_speed))
-                too_wide = None
-            elif too_wide is None:  # or its mesh does not divide, and that of a wider one does
-                too_wide = width
+                timed.append(size_and_speed)
         if not timed:
             return None
-        if too_wide:
-            timed += self._up_to(timed[-1][0], too_wide)
-        sizes = [size for _, size, _ in timed]
-        speeds = [speed for _, _, speed in timed]
-        return Curve.of(sizes, speeds, bounded=too_wide is not None)
-
-    def _up_to(self, width: int, too_wide: int) -> Iterator[tuple[int, float, float]]:
-        """(width, n_active, tokens per second) of models up to the widest that the chips train."""
-        while too_wide - width > 2 * hardware.step(width):
-            middle = hardware.multiple((width + too_wide) / 2, hardware.step(width))
-            size_and_speed = self._size_and_speed(middle)
-            if size_and_speed:
-                width = middle
-                yield (width, *size_and_speed)
-            else:
-                too_wide = middle
+        sizes = [size for size, _ in timed]
+        speeds = [speed for _, speed in timed]
+        return Curve.of(sizes, speeds, bounded=is_bounded)
 
     def _size_and_speed(self, width: int) -> tuple[float, float] | None:
         """(n_active, tokens per second) of the model of a width; None where the chips cannot train it."""

@@ -1,7 +1,7 @@
 """Hours as the budget of a plan: how many tokens chips train in them, for each size and number of experts.
 
 A Curve is the speed of models of one number of experts as a function of their size. It is linear, in logarithms,
-between models of the grid of hardware.py that were timed one by one (by_time.py). A smaller model is never slower.
+between models of the grid of hardware.py, which are all timed (by_time.py). A smaller model is never slower.
 Below the smallest timed model the speed stays the same, above the largest the MFU does.
 
 Axes: [n_models] timed models; all else broadcasts with the numbers of experts.
@@ -20,6 +20,7 @@ from fit.planning.speed import Calibration
 from fit.shape.architecture import INFERENCE, TRAINING
 
 SECONDS = 3600  # of an hour
+BETWEEN = 8  # parts into which a search divides the sizes between two timed models
 STEEPER = 1e-9  # by which ln speed falls at least from one timed model to the next, so that each speed has one size
 
 
@@ -51,6 +52,14 @@ class Curve:
         # a smaller model is at least as fast as each larger one
         log_speeds = np.maximum.accumulate(np.log(np.asarray(speeds, float)[order])[::-1])[::-1]
         return cls(log_sizes, log_speeds - STEEPER * np.arange(len(log_sizes)), bounded)
+
+    def sizes(self) -> Array:
+        """Active parameters of the timed models, with BETWEEN - 1 sizes between each two, ascending: [n_sizes].
+
+        Speed has a kink at each timed model, so losses have minima between them.
+        """
+        steps = np.arange(BETWEEN * (len(self.log_sizes) - 1) + 1) / BETWEEN
+        return np.exp(np.interp(steps, np.arange(len(self.log_sizes)), self.log_sizes))
 
     @property
     def largest(self) -> float:
@@ -118,6 +127,17 @@ class Clock:
         experts = np.asarray(self.n_experts, float)
         sizes = [0.0 if e in self.untrainable else self.curve(float(e)).largest for e in experts.ravel()]
         return np.reshape(sizes, experts.shape)[()]
+
+    def sizes(self) -> Array:
+        """Curve.sizes of each of n_experts, [n_sizes, *shape]; shorter ones end in repeats of the largest."""
+        experts = np.asarray(self.n_experts, float)
+        of_each = {float(e): self.curve(float(e)).sizes() for e in np.unique(experts)}
+        longest = max(len(sizes) for sizes in of_each.values())
+        results = np.empty((longest, *experts.shape))
+        for e, sizes in of_each.items():
+            padded = np.pad(sizes, (0, longest - len(sizes)), mode="edge")
+            results[:, experts == e] = padded[:, None]
+        return results
 
     def _on_curves(self, method: str, values: Numbers) -> Array:
         """A method of each number of experts' curve, at values that broadcast with n_experts."""

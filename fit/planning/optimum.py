@@ -156,24 +156,35 @@ def _closed_form(reduced: Sequence[Numbers], n_experts: Array, constraints: Cons
     return np.exp(root(gain_over_cost, largest - 200, largest - 1e-13 * abs(largest)))
 
 
-def _searched(loss: Callable[[Array], Array], low: Array, high: Array) -> Array:
+def _searched(loss: Callable[[Array], Array], low: Array, high: Array, known: Array | None = None) -> Array:
     """The n_active of the least loss between low and high, by a grid that is refined.
 
     Args:
-      loss: of n_active [GRID, ...], of the same shape.
+      loss: of n_active [n_sizes, ...], of the same shape.
       low, high: ends [...].
+      known: more sizes for the first grid [n_known, ...], where the loss has several minima.
     """
     low, high = np.log(low), np.log(high)
     share = np.linspace(0, 1, GRID).reshape(-1, *[1] * np.ndim(low))
-    for _ in range(REFINED):
-        with np.errstate(all="ignore"):
-            sizes = low + share * (high - low)
-            best = np.argmin(np.nan_to_num(loss(np.exp(sizes)), nan=np.inf), axis=0)[None]
-        below = np.clip(best - 1, 0, GRID - 1)
-        above = np.clip(best + 1, 0, GRID - 1)
-        low = np.take_along_axis(sizes, below, axis=0)[0]
-        high = np.take_along_axis(sizes, above, axis=0)[0]
+    sizes = low + share * (high - low)
+    if known is not None:
+        sizes = np.sort(np.concatenate([sizes, np.clip(np.log(known), low, high)]), axis=0)
+    best = _lowest(loss, sizes)
+    for _ in range(REFINED - 1):
+        below = np.clip(best - 1, 0, len(sizes) - 1)
+        above = np.clip(best + 1, 0, len(sizes) - 1)
+        low = np.take_along_axis(sizes, below, axis=0)
+        high = np.take_along_axis(sizes, above, axis=0)
+        sizes = low + share * (high - low)
+        best = _lowest(loss, sizes)
     return np.exp(np.take_along_axis(sizes, best, axis=0)[0])
+
+
+def _lowest(loss: Callable[[Array], Array], log_sizes: Array) -> Array:
+    """Indices [1, ...] of the sizes [n_sizes, ...] with the least loss."""
+    with np.errstate(all="ignore"):
+        losses = np.nan_to_num(loss(np.exp(log_sizes)), nan=np.inf)
+    return np.argmin(losses, axis=0)[None]
 
 
 def _largest(architecture: Architecture, constraints: Constraints, n_experts: Array) -> tuple[Numbers, str | Array]:
@@ -271,7 +282,8 @@ class _Problem:
         of_one_token = self.constraints.size(1)
         top = np.fmax(np.fmin(self.largest, of_one_token), self.smallest)
         top = np.broadcast_to(top, self.n_experts.shape)
-        size = _searched(self.loss, self.smallest, top)
+        clock = self.constraints.clock
+        size = _searched(self.loss, self.smallest, top, None if clock is None else clock.sizes())
         is_at_top = size > top * (1 - SEARCH_ERROR)
         had_choice = top > self.smallest * (1 + 1e-5)
         rises = self.feasible & is_at_top & (top == of_one_token) & had_choice
