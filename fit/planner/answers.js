@@ -22,6 +22,7 @@ export function showPlan(answer) {
   showSentences(answer);
   showTiles(answer);
   showTable(answer.plan);
+  showSpeeds(answer.plan);
   showCosts(answer);
   const command = planCommand(answer.state, answer.options);
   byId("command").textContent = command;
@@ -95,8 +96,24 @@ function showTable({ optima, infeasible, best, bootstrap, clock }) {
   fillTable("table", columns, [...optima, ...infeasible], best);
 }
 
+// How fast each model trains, where its speed is modelled.
+function showSpeeds({ optima, best, clock }) {
+  byId("speeds").hidden = !clock;
+  if (!clock) return;
+  const rangeOf = ([low, , high]) => `${durationText(low)} to ${durationText(high)}`;
+  byId("speed-note").textContent = say("CLOCK_HEAD", clock);
+  const columns = {
+    E: ({ n_experts }) => String(n_experts),
+    training: ({ speed }) => durationText(speed.hours[1]),
+    "80% range": ({ speed }) => rangeOf(speed.hours),
+    "tokens/s": ({ speed }) => rangeText(speed.tokens_per_second, amount),
+    MFU: ({ speed }) => rangeText(speed.mfu, wholePercent),
+  };
+  fillTable("speed-table", columns, optima, best);
+}
+
 // What training costs and keeps in memory, and how fast the model answers, by number of experts.
-function showCosts({ data, plan: { chips, optima, best, clock } }) {
+function showCosts({ data, plan: { chips, optima, best } }) {
   byId("costs").hidden = !chips;
   if (!chips) return;
   const columns = {
@@ -107,13 +124,6 @@ function showCosts({ data, plan: { chips, optima, best, clock } }) {
     chips: ({ cost }) => (cost.training_chips == null ? "–" : amount(cost.training_chips)),
     "served on": ({ cost }) => amount(cost.serving_chips),
   };
-  byId("speed-note").textContent = clock ? say("CLOCK_HEAD", clock) : "";
-  if (clock) {
-    const rangeOf = ([low, , high]) => `${durationText(low)} to ${durationText(high)}`;
-    columns["80% range of training"] = ({ speed }) => rangeOf(speed.hours);
-    columns["trains tokens/s"] = ({ speed }) => rangeText(speed.tokens_per_second, amount);
-    columns.MFU = ({ speed }) => rangeText(speed.mfu, wholePercent);
-  }
   best.cost.serving.decoding.forEach(({ batch }, i) => {
     const decoded = ({ cost }) => amount(cost.serving.decoding[i].decode_tokens_per_second);
     columns[`decodes tokens/s, batch ${batch}`] = decoded;

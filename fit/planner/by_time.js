@@ -2,7 +2,7 @@
 
 import { SECONDS_OF_AN_HOUR, curveOf, largestTrained, speedAt } from "./clock.js";
 import { INFERENCE_FLOPS, TRAINING_FLOPS, hasEnoughExperts, trainingFlops } from "./counts.js";
-import { gridModel, multipleOf, routedExpertsOnGrid, widthStep } from "./grid.js";
+import { gridModel, routedExpertsOnGrid } from "./grid.js";
 import { fastestLayout } from "./mesh.js";
 import { refuse, say } from "./messages.js";
 import { recipeOf } from "./recipe.js";
@@ -53,28 +53,11 @@ function timedCurve(data, question, n_experts) {
   if (!hasEnoughExperts(question.shape, n_experts)) return null;
   const routed = routedExpertsOnGrid(question.shape, n_experts);
   const timed = (width) => timedModel(data, question, width, routed);
-  const models = [];
-  let widest = 0;
-  let tooWide = null;
-  for (const width of data.grid.widths) {
-    const model = timed(width);
-    if (model) {
-      models.push(model);
-      widest = width;
-      tooWide = null;
-    } else tooWide ??= width; // or its mesh does not divide, and that of a wider one does
-  }
-  if (!models.length) return null;
-  const isBounded = tooWide != null;
-  while (isBounded && tooWide - widest > 2 * widthStep(data, widest)) {
-    const middle = multipleOf((widest + tooWide) / 2, widthStep(data, widest));
-    const model = timed(middle);
-    if (model) {
-      models.push(model);
-      widest = middle;
-    } else tooWide = middle;
-  }
-  return curveOf(models, isBounded);
+  const models = data.grid.widths.map(timed);
+  const trained = models.filter((model) => model != null);
+  // where the widest is not trained; the mesh of a narrower one may not divide
+  const isBounded = models.at(-1) == null;
+  return trained.length ? curveOf(trained, isBounded) : null;
 }
 
 /** The clock of models of a shape, with these numbers of experts. Throws PlanError where the chips train none.

@@ -3,6 +3,7 @@
 export const SECONDS_OF_AN_HOUR = 3600;
 // By which ln speed falls at least from one timed model to the next, so that each speed has one size.
 const STEEPER = 1e-9;
+const PARTS_BETWEEN = 8; // into which a search divides the sizes between two timed models
 
 // The value at x on straight lines between points (xs, ys), xs rising; outside them that of the nearest point.
 function interpolate(x, xs, ys) {
@@ -31,7 +32,15 @@ export function curveOf(timed, isBounded) {
   const falling = logSpeeds.map((logSpeed, i) => logSpeed - STEEPER * i);
   const rising = falling.map((logSpeed) => -logSpeed);
   const largest = isBounded ? Math.exp(logSizes.at(-1)) : Infinity;
-  return { logSizes, logSpeeds: falling, logSlowness: rising, largest };
+  return { logSizes, logSpeeds: falling, logSlowness: rising, searched: searchedSizes(logSizes), largest };
+}
+
+// Logarithms of the sizes that a search looks at: those of timed models, and between each two of them.
+function searchedSizes(logSizes) {
+  return logSizes.flatMap((low, i) => {
+    const parts = i + 1 < logSizes.length ? PARTS_BETWEEN : 1;
+    return Array.from({ length: parts }, (_, k) => low + (k / PARTS_BETWEEN) * ((logSizes[i + 1] ?? low) - low));
+  });
 }
 
 /** The curve of a number of experts, or of the nearest that there is.

@@ -58,7 +58,8 @@ function limitsByShape(data, law, question, experts) {
 }
 
 // {optimum, shape, limits} of the law's least loss over shapes and experts; optimum is null where nothing is feasible.
-function bestOverShapes(data, law, question, experts) {
+// Yields after each shape, as each has models to time.
+function* bestOverShapes(data, law, question, experts) {
   const shapes = shapesToTry(data, law, question.sizes);
   const limitsOf = limitsByShape(data, law, question, experts);
   let best = { optimum: null, shape: shapes[0], limits: limitsOf(shapes[0]) };
@@ -70,15 +71,16 @@ function bestOverShapes(data, law, question, experts) {
       const isBetter = optimum.feasible && !(best.optimum?.loss <= optimum.loss);
       if (isBetter) best = { optimum, shape, limits };
     }
+    yield;
   }
   return best;
 }
 
 // The law's best dense model, and how it lies behind `loss`; null where there is none.
-function denseAnswer(data, law, question, loss) {
+function* denseAnswer(data, law, question, loss) {
   if (!law.knows_dense) return null;
   const dense = law.dense ? data.laws.find(({ name }) => name === law.dense) : law;
-  const { optimum, shape, limits } = bestOverShapes(data, dense, question, [1]);
+  const { optimum, shape, limits } = yield* bestOverShapes(data, dense, question, [1]);
   if (!optimum) return null;
   const { n_active, n_tokens } = optimum;
   const loss_saved_share = 1 - loss / optimum.loss;
@@ -108,13 +110,13 @@ function referenceAnswer(law, reference, n_experts, shape, limits) {
 }
 
 /** The law's best architecture, its best dense one and the reference model beside them; {law, why} where nothing is
- *  feasible. experts: those allowed, null for the law's own.
- *  @type {(data: Data, law: Law, question: Question, experts: ?Experts[]) => object} */
-export function lawAnswer(data, law, question, experts) {
+ *  feasible. experts: those allowed, null for the law's own. Yields now and then, and returns the answer.
+ *  @type {(data: Data, law: Law, question: Question, experts: ?Experts[]) => Generator} */
+export function* lawAnswer(data, law, question, experts) {
   const { reference, chips } = question;
   const chose_experts = law.knows_experts && !law.fixes_experts;
   const compared = experts && chose_experts ? experts : law.experts;
-  const { optimum, shape, limits } = bestOverShapes(data, law, question, compared);
+  const { optimum, shape, limits } = yield* bestOverShapes(data, law, question, compared);
   if (!optimum) return { law: law.name, why: infeasibleReason(shape, limits, [Math.min(...compared)]) };
   const { feasible: _, ...row } = optimum;
   const { n_experts, n_tokens, loss } = row;
@@ -129,7 +131,7 @@ export function lawAnswer(data, law, question, experts) {
     chose_experts,
     at_edge: isAtEdge(law, n_experts, compared),
     extrapolation: outsideRanges(law, columns),
-    dense: denseAnswer(data, law, question, loss),
+    dense: yield* denseAnswer(data, law, question, loss),
   };
   if (limits.clock) {
     const { untrainable } = limits.clock;

@@ -4,13 +4,23 @@ import { byId, fillTable } from "./elements.js";
 import { compareCommand } from "./command.js";
 import { conclusionOf, lawAnswer, questionOf } from "./compare.js";
 import { defaultState } from "./form.js";
-import { withErrors } from "./messages.js";
+import { PlanError } from "./messages.js";
 import { amount, percentText, rangeText } from "./numbers.js";
 
 // The laws that are set beside each other: those of fit compare, and the one that is chosen.
 function comparedLaws(data, chosen) {
   const usual = data.compare.laws.map((name) => data.laws.find((law) => law.name === name));
   return usual.includes(chosen) ? usual : [chosen, ...usual];
+}
+
+// The law's answer, or why it has none.
+function* answerOrWhy(data, law, question, experts) {
+  try {
+    return yield* lawAnswer(data, law, question, experts);
+  } catch (error) {
+    if (!(error instanceof PlanError)) throw error;
+    return { law: law.name, why: error.message };
+  }
 }
 
 /** Shows what each law would build, and what they agree on; yields after each law.
@@ -23,9 +33,7 @@ export function* showLaws({ data, state, options }) {
   const laws = comparedLaws(data, chosen);
   const rows = [];
   for (const law of laws) {
-    let why = "";
-    const compute = () => lawAnswer(data, law, question, experts);
-    rows.push(withErrors(compute, (sentence) => (why = sentence)) ?? { law: law.name, why });
+    rows.push(yield* answerOrWhy(data, law, question, experts));
     yield;
   }
   const answers = rows.filter((row) => !row.why);

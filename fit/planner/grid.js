@@ -3,14 +3,9 @@
 import { activeParameters, topK } from "./counts.js";
 import { roundHalfToEven } from "./numbers.js";
 
-/** The nearest multiple of a divisor, at least the divisor. @type {(value: number, divisor: number) => number} */
-export function multipleOf(value, divisor) {
+// The nearest multiple of a divisor, at least the divisor.
+function multipleOf(value, divisor) {
   return divisor * Math.max(1, roundHalfToEven(value / divisor));
-}
-
-/** What widths around this one are multiples of. @type {(data: Data, width: Width) => number} */
-export function widthStep({ grid }, width) {
-  return width >= 1024 ? grid.tile : grid.tile / 2;
 }
 
 // The shape with a vocabulary that is a multiple of the tile, unless that is much larger.
@@ -55,36 +50,49 @@ function keyHeads(shape, style, heads) {
   return nearest;
 }
 
-// Parameters of a model, as Model of fit/shape/architecture.py counts them.
-function withCounts(model, final_norm) {
-  const { d_model, n_blocks, n_dense, n_experts, d_ff, d_expert, top_k, n_shared, vocab_size } = model;
-  const n_mixtures = n_experts > 1 ? n_blocks - n_dense : 0;
-  const attention = 2 * d_model * model.head_dim * (model.n_heads + model.n_kv_heads);
-  const embedding_and_head = (model.tied ? 1 : 2) * vocab_size * d_model;
-  const outside = (n_blocks - n_mixtures) * 3 * d_model * d_ff + embedding_and_head + n_blocks * attention;
-  const oneExpert = n_mixtures * 3 * d_model * (d_expert || d_ff); // one in each mixture
-  const n_active = outside + oneExpert * (top_k + n_shared);
-  const n_total = outside + oneExpert * (n_experts + n_shared);
-  const routers = n_mixtures * d_model * n_experts;
-  const exact_parameters = n_total + routers + (4 * n_blocks + (final_norm ? 1 : 0)) * d_model;
-  return { ...model, n_mixtures, attention, embedding_and_head, n_active, n_total, routers, exact_parameters };
-}
-
-// The model of a width, depth and number of experts, as the trainer counts them.
+// The model of a width, depth and number of experts, with the counts of Model of fit/shape/architecture.py.
 function builtModel({ grid }, shape, style, d_model, n_blocks, n_experts) {
   const { tile, wide, heads: headsOfWide } = grid;
+  const { vocab_size, tied, split } = shape;
+  const isMixture = n_experts > 1;
   const head_dim = style.head_dim || (d_model >= wide ? tile : tile / 2);
   let n_heads = multipleOf(shape.attention * d_model, head_dim) / head_dim;
   if (d_model > wide) n_heads = multipleOf(n_heads, headsOfWide);
   const n_kv_heads = keyHeads(shape, style, n_heads);
   const d_ff = multipleOf(shape.ff * d_model, tile);
-  const { vocab_size, tied } = shape;
-  const model = { d_model, n_blocks, n_heads, n_kv_heads, head_dim, d_ff, vocab_size, tied, n_experts };
-  const dense = { ...model, top_k: 1, d_expert: 0, n_shared: 0, n_dense: 0 };
-  if (n_experts === 1) return withCounts(dense, shape.final_norm);
-  const d_expert = shape.split === 1 ? 0 : multipleOf((shape.ff * d_model) / shape.split, tile);
-  const experts = { top_k: topK(shape), d_expert, n_shared: shape.shared, n_dense: shape.n_dense };
-  return withCounts({ ...model, ...experts }, shape.final_norm);
+  const d_expert = isMixture && split !== 1 ? multipleOf((shape.ff * d_model) / split, tile) : 0;
+  const top_k = isMixture ? topK(shape) : 1;
+  const n_shared = isMixture ? shape.shared : 0;
+  const n_dense = isMixture ? shape.n_dense : 0;
+  const n_mixtures = isMixture ? n_blocks - n_dense : 0;
+  const attention = 2 * d_model * head_dim * (n_heads + n_kv_heads);
+  const embedding_and_head = (tied ? 1 : 2) * vocab_size * d_model;
+  const outside = (n_blocks - n_mixtures) * 3 * d_model * d_ff + embedding_and_head + n_blocks * attention;
+  const oneExpert = n_mixtures * 3 * d_model * (d_expert || d_ff); // one in each mixture
+  const n_total = outside + oneExpert * (n_experts + n_shared);
+  const routers = n_mixtures * d_model * n_experts;
+  return {
+    d_model,
+    n_blocks,
+    n_heads,
+    n_kv_heads,
+    head_dim,
+    d_ff,
+    vocab_size,
+    tied,
+    n_experts,
+    top_k,
+    d_expert,
+    n_shared,
+    n_dense,
+    n_mixtures,
+    attention,
+    embedding_and_head,
+    n_active: outside + oneExpert * (top_k + n_shared),
+    n_total,
+    routers,
+    exact_parameters: n_total + routers + (4 * n_blocks + (shape.final_norm ? 1 : 0)) * d_model,
+  };
 }
 
 /** The model of a width, shaped as published models where its recipe is theirs. n_experts: of the trainer.

@@ -155,8 +155,8 @@ def _timing() -> Json:
         step=_constants(step, "BF16", "FP32", "STATE", "ACCUMULATED", "LOGITS", "PASSES", "GATHERS"),
         mesh=_constants(mesh, "MODEL_AXES") | dict(fields=mesh.DIVISIBILITY["fields"]),
         grid=_constants(hardware, "TYPICAL_ASPECT", "TILE", "HEADS", "WIDE", "KV_HEADS", "MOST_PADDING")
-        | _constants(by_time, "WIDTHS"),
-        recipe=_constants(recipe, "PRETRAIN_SEQUENCE", "SEQUENCE", "RAMP", "SIZES", "PAPERS_CONFIG", "PRETRAIN_CONFIG")
+        | dict(widths=list(by_time.WIDTHS)),
+        recipe=_constants(recipe, "PRETRAIN_SEQUENCE", "SEQUENCE", "RAMP", "PAPERS_CONFIG", "PRETRAIN_CONFIG")
         | _constants(rates, "SMALLEST")
         | _constants(startable, "GROUP_TOKENS")
         | dict(batch_ramp=BATCH_RAMP, batches=batches),

@@ -1,6 +1,6 @@
 // How a planned model is trained, as far as its speed depends on it: rows and batches (fit/planning/recipe.py).
 
-import { outsideRanges } from "./law.js";
+import { exceedsRuns } from "./law.js";
 
 // Parameters outside embedding and head, and FLOPs of a token outside them, as laws of the batch count them.
 function countsOfBatchLaws({ recipe }, model) {
@@ -44,9 +44,8 @@ export function recipeOf(data, law, model, n_tokens, isFamily) {
   const { n_active, n_experts } = model;
   const counts = countsOfBatchLaws(data, model);
   const n_total = law.counts_embedding ? model.n_total : counts.N;
-  const beyond = outsideRanges(law, { n_active, n_total, n_tokens });
-  const isLarger = beyond.some(({ column, value, high }) => recipe.sizes.includes(column) && value > high);
-  const takesPublished = isFamily || law.base_config == null || isLarger;
+  const isBeyond = exceedsRuns(law, { n_active, n_total, n_tokens });
+  const takesPublished = isFamily || law.base_config == null || isBeyond;
   if (counts.active >= recipe.smallest && takesPublished) {
     let best = publishedBatch(data, model, counts, n_tokens);
     if (law.batch) best = fittedBatch(law.batch, { n_active, n_tokens, n_experts });

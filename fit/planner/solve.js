@@ -1,6 +1,6 @@
 // The model of the least loss at E experts under limits: N active parameters on D training tokens, both real numbers.
 
-import { largestTrained } from "./clock.js";
+import { curveAt, largestTrained } from "./clock.js";
 import { activeParameters, hasBudget, hasEnoughExperts, sizeFor, smallestWidth } from "./counts.js";
 import { tokensFor, totalParameters, widthOf, withAmount } from "./counts.js";
 import { falls, lawAtExperts } from "./law.js";
@@ -68,24 +68,60 @@ export function largestSize(n_experts, shape, limits) {
 }
 
 const GRID = 20;
-const GRID_BY_TIME = 128; // as the command's: by the clock a loss may have several valleys
 const REFINEMENTS = 8; // each to a tenth of the interval before
 
 // Where f, which falls and then rises, is least between two ends: on a grid that is refined around its best point.
-// parts: of the first grid.
-function minimumOf(f, from, to, parts) {
+function minimumOf(f, from, to) {
   let low = from;
   let high = to;
-  let size = parts;
   for (let step = 0; step < REFINEMENTS; step++) {
-    const points = Array.from({ length: size + 1 }, (_, i) => low + (i / size) * (high - low));
+    const points = Array.from({ length: GRID + 1 }, (_, i) => low + (i / GRID) * (high - low));
     const values = points.map(f);
     const best = values.indexOf(Math.min(...values));
     low = points[Math.max(best - 1, 0)];
-    high = points[Math.min(best + 1, size)];
-    size = GRID;
+    high = points[Math.min(best + 1, GRID)];
   }
   return (low + high) / 2;
+}
+
+const STRIDE = 64; // points between those that are looked at first
+
+// The index of the lowest of `count` points whose size rises and whose tokens fall. lossOf(i, j): the loss of the size of
+// point i on the tokens of point j. A model as large as the last of several points, on the tokens of the first, has a
+// lower loss than all of them: where that is no lower than the lowest loss so far, these are passed over.
+function lowestPoint(count, lossOf) {
+  let best = 0;
+  let least = Infinity;
+  function look(i) {
+    const loss = lossOf(i, i);
+    if (loss < least) {
+      best = i;
+      least = loss;
+    }
+  }
+  function search(from, to) {
+    if (to - from < 2 || lossOf(to, from) >= least) return;
+    const middle = (from + to) >> 1;
+    look(middle);
+    search(from, middle);
+    search(middle, to);
+  }
+  for (let i = 0; i < count; i += STRIDE) look(i);
+  look(count - 1);
+  for (let i = 0; i < count - 1; i += STRIDE) search(i, Math.min(i + STRIDE, count - 1));
+  return best;
+}
+
+// The logarithm of the size of the least loss by the clock. The loss has a valley between any two timed models.
+// lossOf: of the logarithms of a size, and of the size whose tokens it is trained on.
+function minimumByTime(lossOf, low, high, { searched }) {
+  const above = Math.min(Math.max(searched.at(-1), low), high);
+  const largest = Array.from({ length: GRID + 1 }, (_, i) => above + (i / GRID) * (high - above));
+  const points = [low, ...searched.filter((size) => size > low && size < above), ...largest];
+  const best = lowestPoint(points.length, (i, j) => lossOf(points[i], points[j]));
+  const from = points[Math.max(best - 1, 0)];
+  const to = points[Math.min(best + 1, points.length - 1)];
+  return minimumOf((logSize) => lossOf(logSize, logSize), from, to);
 }
 
 const EDGE = 1e-6; // sizes so close to an end of the search are that end
@@ -94,11 +130,15 @@ const EDGE = 1e-6; // sizes so close to an end of the search are that end
 function bestSize(law, n_experts, limits, smallest, largest) {
   const largestWithToken = hasBudget(limits) ? sizeFor(limits, 1, n_experts) : Infinity;
   const top = Math.max(Math.min(largest, largestWithToken), smallest);
-  function lossAt(logSize) {
-    const size = Math.exp(logSize);
-    return law.loss(size, Math.max(tokensFor(limits, size, n_experts), 1));
+  function lossOf(logSize, logSizeOfTokens = logSize) {
+    const n_tokens = tokensFor(limits, Math.exp(logSizeOfTokens), n_experts);
+    return law.loss(Math.exp(logSize), Math.max(n_tokens, 1));
   }
-  const size = Math.exp(minimumOf(lossAt, Math.log(smallest), Math.log(top), limits.clock ? GRID_BY_TIME : GRID));
+  const ends = [Math.log(smallest), Math.log(top)];
+  let logSize;
+  if (limits.clock) logSize = minimumByTime(lossOf, ...ends, curveAt(limits.clock, n_experts));
+  else logSize = minimumOf((log) => lossOf(log), ...ends);
+  const size = Math.exp(logSize);
   if (size > top * (1 - EDGE)) {
     if (top === largestWithToken && top > smallest * (1 + 10 * EDGE)) refuse("RISES", { at: n_experts });
     if (top === largest) return Infinity;

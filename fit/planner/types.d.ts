@@ -55,6 +55,7 @@ interface SpeedCurve {
   logSizes: number[]; // rising
   logSpeeds: number[]; // falling
   logSlowness: number[]; // -logSpeeds
+  searched: number[]; // sizes that a search looks at
   largest: Parameters; // that the chips train
 }
 
@@ -122,13 +123,23 @@ interface Mesh {
 
 // How the chips of a mesh train a model.
 interface StepSetup {
-  sequence: Tokens;
-  flash: boolean; // whether attention keeps no scores
   n_chips: number;
-  remat: "full" | "dots" | "none";
   tokens: Tokens; // of a step, for each chip
   n_microbatches: number;
-  recomputed: number; // forward passes that are computed again
+}
+
+// What a token takes in a step, whatever the mesh.
+interface TokenCounts {
+  hidden: number; // units of an expert
+  heads: number; // units of all heads of queries
+  experts: Parameters; // that tokens choose from
+  dense: Parameters; // of blocks but for these
+  large: Flops; // of projections, dense layers and head
+  grouped: Flops; // of experts
+  attention: Flops; // of scores and values
+  memory: Bytes; // read and written outside products
+  allToAll: Bytes; // sent to experts and back
+  sums: Bytes; // summed over the model axis
 }
 
 interface Layout {

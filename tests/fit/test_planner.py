@@ -150,10 +150,10 @@ def test_the_page_warns_as_the_command_line_does(planner, folder, capsys, name):
 
 
 LIKE = [
-    dict(like="Qwen3-30B-A3B", chip="H100", chips="64", hours="240"),
+    dict(like="Qwen3-30B-A3B", chip="H100", chips="64", hours="240", mfu="0.4"),
     dict(like="DeepSeek-V3", chip="H200", chips="4096", flops="3e24", max_tokens="5e12"),
     dict(like="Llama-3.1-8B", chip="H100", chips="512", flops="1e22", memory_gb="80", experts="1,8,64"),
-    dict(like="Qwen3-Next-80B-A3B", chip="B200", chips="64", hours="300"),
+    dict(like="Qwen3-Next-80B-A3B", chip="B200", chips="64", hours="300", mfu="0.4"),
     dict(chip="v5p", chips="1024", flops="3e22", vocab_size="128000"),
 ]
 

@@ -4,6 +4,8 @@ import dataclasses
 import json
 import math
 import random
+import re
+import shlex
 
 import pytest
 from planner_tab import SETTLED, Planner, assert_same, calculating_tab, typed
@@ -139,12 +141,10 @@ def test_a_step_takes_as_long_as_in_python_on_any_mesh(browser):
     seconds = tab.evaluate(
         f"""(all) => all.map((drawn) => {{ {MODEL_AND_RECIPE}
             const {{ kind, count: n_chips }} = drawn.chips;
+            const counts = countsOfToken(data, model, recipe, drawn.remat);
             const tokens = recipe.batches.at(-1) / n_chips;
-            const recomputed = data.step_time.passes[drawn.remat] - 3;
-            const flash = recipe.isPublished;
-            const how = {{ sequence: recipe.sequence, flash, n_chips, remat: drawn.remat, tokens, recomputed }};
-            const setup = {{ ...how, n_microbatches: Math.max(1, drawn.parts) }};
-            return secondsOfStep(data, data.chips[kind], model, drawn.mesh, setup); }})""",
+            const setup = {{ n_chips, tokens, n_microbatches: Math.max(1, drawn.parts) }};
+            return secondsOfStep(data, data.chips[kind], model, counts, drawn.mesh, setup); }})""",
         cases,
     )
     assert len(cases) > 100
@@ -199,8 +199,23 @@ def test_the_page_plans_by_the_clock_as_the_command_line_does(planner, capsys, l
     assert answered >= 4
 
 
+def test_laws_beside_each_other_by_the_clock(planner, capsys):
+    """Three of the laws of the page's command, run: `fit compare` times for minutes the laws that split experts."""
+    names = ["joint-moe-2025", "sparsity-2025", "chinchilla-refit-2024"]
+    planner.open(
+        law="joint-moe-2025", hours="100", chip="H100", chips="64", memory_gb="", context="0", experts="1,8,64"
+    )
+    command = re.sub(r"--laws=\S+", f"--laws={','.join(names)}", planner.text("compare"))
+    assert "--hours=100" in command and "--mfu" not in command
+    assert command_line.run([*shlex.split(command)[3:], "--json"]) == 0
+    line = json.loads(capsys.readouterr().out)
+    answers = [answer for answer in json.loads(planner.text("laws-json"))["laws"] if answer["law"] in names]
+    assert_same(answers, line["laws"], command)
+    assert "hours_ratio" in answers[0]["dense"] and "E by FLOPs" in planner.text("laws")
+
+
 def test_the_page_says_how_fast_and_where_flops_choose_otherwise(planner, capsys):
-    planner.open(law="joint-moe-2025", hours="240", chip="H100", chips="64", memory_gb="", context="0")
+    planner.open(law="joint-moe-2025", hours="240", chip="v6e", chips="256", memory_gb="", context="0")
     plan = json.loads(planner.text("json"))
     assert plan["clock"]["by_flops"] != plan["best"]["n_experts"]
     (told,) = [item for item in planner.items("verdict") if item.startswith("By FLOPs")]
