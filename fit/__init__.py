@@ -40,7 +40,7 @@ Its folders, each of which imports only those above it (tests/test_repository.py
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, overload
 
 from fit.errors import UserError
 
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from fit.fitted_law.law import Law
     from fit.next_runs.add import AddedRuns
     from fit.next_runs.suggest import NextRuns
+    from fit.planning.baseline_speedup import BaselineSpeedup
     from fit.planning.comparison import Comparison
     from fit.planning.judged import Speedup
     from fit.planning.results import Plan
@@ -346,9 +347,10 @@ def plan(
       mesh_expert: Of `chips`, those that share one copy of the experts. Default: chosen.
       mesh_model: Of `chips`, those that share each head and expert. Default: chosen.
       remat: What the backward pass computes again on the mesh. Default: chosen.
-      mfu: Model FLOPs utilisation of training: a number, or {n_experts: number}. Default: 0.4.
+      mfu: Model FLOPs utilisation of training: a number, or {n_experts: number}. Default: the modelled speed of each
+        model, else 0.4.
       dollars_per_hour: Price of one chip for an hour.
-      speeds: With hours: path of a table of your own speeds.
+      speeds: With chips: path of a table of your own speeds.
       serve_tokens_per_second: Tokens per second to decode at least, all sequences of a batch together, on `devices`
         chips of the kind of `chips`.
       serve_batch: Sequences decoded at once, for `serve_tokens_per_second`.
@@ -462,7 +464,7 @@ def compare(
       like: A published model's name, its config.json or that as a dictionary: a model to set beside each law's best.
       mfu: Model FLOPs utilisation of training: a number. Default: 0.4.
       dollars_per_hour: Price of one chip for an hour.
-      speeds: With hours: path of a table of your own speeds.
+      speeds: With chips: path of a table of your own speeds.
       serve_tokens_per_second: Tokens per second to decode at least, all sequences of a batch together, on `devices`
         chips of the kind of `chips`.
       serve_batch: Sequences decoded at once, for `serve_tokens_per_second`.
@@ -591,39 +593,72 @@ def add(
     return adding.add(load(law), str(run), str(runs), path, mix_corpora, columns)
 
 
+@overload
 def speedup(
     law: "Law | str | os.PathLike",
     runs: object,
     *,
-    seed: int = 0,
+    seed: int | str = 0,
     by: Literal["flops", "time"] = "flops",
     verbose: bool = False,
-) -> "Speedup":
-    """Computes how many times the compute a law's recipe needs for the losses of runs, and whether that grows.
+    baseline: None = None,
+    fix: None = None,
+) -> "Speedup": ...
+
+
+@overload
+def speedup(
+    law: None = None,
+    runs: object = None,
+    *,
+    seed: int | str = 0,
+    by: Literal["flops", "time"] = "flops",
+    verbose: bool = False,
+    baseline: Mapping[str, object] | str,
+    fix: Mapping[str, float | str] | str | None = None,
+) -> "BaselineSpeedup": ...
+
+
+def speedup(
+    law: "Law | str | os.PathLike | None" = None,
+    runs: object = None,
+    *,
+    seed: int | str = 0,
+    by: Literal["flops", "time"] = "flops",
+    verbose: bool = False,
+    baseline: Mapping[str, object] | str | None = None,
+    fix: Mapping[str, float | str] | str | None = None,
+) -> "Speedup | BaselineSpeedup":
+    """Computes how many times the compute a law's recipe, or a baseline, needs for the losses of runs.
+
+    Example:
+      fit.speedup(runs="both.csv", baseline={"n_experts": 64}, by="time").factor
 
     Args:
-      law: A law.
-      runs: The runs to judge; what `fit.read` takes.
+      law: A law. Default: the baseline judges the runs.
+      runs: The runs to judge, with a baseline also its runs at several budgets; what `fit.read` takes.
       seed: Seed of the runs' errors that intervals draw.
       by: "flops", or "time" for hours on the same chips. The runs then have tokens_per_second and
-        law_tokens_per_second, that of the law's recipe at the run's size.
+        law_tokens_per_second, that of the law's recipe at the run's size; with a baseline they have hours, or
+        tokens_per_second of runs of equal FLOPs.
       verbose: Whether the text has the table of the runs.
+      baseline: In place of a law: {column: value} that the rows of the baseline have in common.
+      fix: With a baseline: {"c": floor, "b": exponent} of its frontier, loss = c + A C^-b, where they are known.
 
     Returns:
-      `runs`: each with the compute that the law's recipe needs for its loss, and how many times its own that is;
-      `answer`: the sentence.
+      `runs`: each with the compute that the law's recipe or the baseline needs for its loss, and how many times its own
+      that is; `answer`: the sentence.
 
     Raises:
-      UserError: The law cannot say what compute a loss takes, or reaches none of these losses.
+      UserError: Neither a law nor a baseline is given, or both. The law cannot say what compute a loss takes, or
+        reaches none of these losses. The baseline has too few runs.
     """
-    from fit.fitted_law import law_runs
-    from fit.planning import speedup as speedups
-    from fit.planning.options import BY
+    from fit.planning.judge import SpeedupOptions, judge
 
-    loaded = load(law)
-    if by not in BY:
-        raise UserError(f"--by={by}: expected one of {', '.join(BY)}")
-    return speedups.speedup(loaded, law_runs.read_runs(loaded, runs), seed, by, verbose)
+    options = SpeedupOptions.parse(seed=seed, by=by, verbose=verbose, baseline=baseline, fix=fix)
+    if runs is None:
+        raise UserError("--runs is missing: a table with n_active, n_tokens, n_experts and loss")
+    return judge(None if law is None else load(law), runs, options)
 
 
 def tasks(
@@ -884,9 +919,10 @@ def report(
       mesh_expert: Of `chips`, those that share one copy of the experts. Default: chosen.
       mesh_model: Of `chips`, those that share each head and expert. Default: chosen.
       remat: What the backward pass computes again on the mesh. Default: chosen.
-      mfu: Model FLOPs utilisation of training: a number, or {n_experts: number}. Default: 0.4.
+      mfu: Model FLOPs utilisation of training: a number, or {n_experts: number}. Default: the modelled speed of each
+        model, else 0.4.
       dollars_per_hour: Price of one chip for an hour.
-      speeds: With hours: path of a table of your own speeds.
+      speeds: With chips: path of a table of your own speeds.
       serve_tokens_per_second: Tokens per second to decode at least, all sequences of a batch together, on `devices`
         chips of the kind of `chips`.
       serve_batch: Sequences decoded at once, for `serve_tokens_per_second`.

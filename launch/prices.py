@@ -96,6 +96,7 @@ def _setup_of(config: ConfigDict, accelerator: str, n_slices: int) -> step_time.
         model=model,
         remat=config.remat,
         slots=1.0 if slots is None else slots,
+        buffer=1.0 if slots is None else 0.0,
         imbalance=step_time.IMBALANCE if is_uneven else 1.0,
         flash=config.model.attention == "flash",
     )

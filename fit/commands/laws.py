@@ -18,15 +18,14 @@ from fit.equal_flops import learning_rate
 from fit.errors import UserError
 from fit.fitted_law import forecast, summary
 from fit.fitted_law.forecast import PredictOptions
-from fit.fitted_law.law import NAMES, load, save
-from fit.fitted_law.law_runs import read_runs
+from fit.fitted_law.law import load, save
 from fit.fitting import fit_law
 from fit.fitting.options import FitOptions
 from fit.importers import rows as imported
 from fit.importers import tools
 from fit.messages import lines
-from fit.planning import baseline_speedup, law_answer, speedup
-from fit.planning.options import BY
+from fit.planning import law_answer
+from fit.planning.judge import SpeedupOptions, judge
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -179,7 +178,7 @@ class Predict(PredictOptions, flags.OfLaw, flags.Columns):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Speedup(flags.Columns, flags.Json):
+class Speedup(SpeedupOptions, flags.Columns, flags.Json):
     """How many times the compute a law's recipe needs for the losses of other runs, and whether that grows with
     compute.
 
@@ -195,52 +194,20 @@ class Speedup(flags.Columns, flags.Json):
         options.text("Table of the runs to judge: n_active, n_tokens, n_experts, loss (.csv, .jsonl, .parquet)."),
         ": a table with n_active, n_tokens, n_experts and loss",
     )
-    seed: int = options.whole("Seed of the runs' errors that intervals draw.", 0)
-    by: str = options.choice(
-        "What is counted: flops, or time, the hours on the same chips. The table then has tokens_per_second and "
-        "law_tokens_per_second, the speed of the law's recipe at the run's size; with --baseline it has hours, or "
-        "tokens_per_second of runs of equal FLOPs.",
-        "flops",
-        BY,
-    )
-    verbose: bool = options.switch("Also print the table of the runs.")
-    baseline: dict[str, str] = options.pairs(
-        "In place of --law: what the rows of the baseline have in common, such as n_experts=64,top_k=4.",
-        "COLUMN=VALUE",
-        "=",
-    )
-    fix: dict[str, str] = options.pairs(
-        "With --baseline: floor c and exponent b of its frontier, loss = c + A C^-b, where they are known: c=1.6.",
-        "NAME=VALUE",
-        "=",
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.law is None and not self.baseline:
-            raise UserError(f"--law is missing: a law.json, or one of {', '.join(NAMES)}")
-        if self.law is not None and self.baseline:
-            raise UserError("--law and --baseline are both what the runs are judged by: give one of them")
-        if self.fix and not self.baseline:
-            raise UserError("--fix is for --baseline")
+        self.check_judge(self.law is not None)
 
     def run(self) -> None:
-        if self.law is None:
-            table = read(self.read(self.runs))
-            judged = baseline_speedup.baseline_speedup(table, self.baseline, self.by, self.fix, self.seed, self.verbose)
-            self.show(judged)
-            if not self.json:
-                for line in lines.wrapped(f"warning: {warning}" for warning in judged.warnings):
-                    print(line, file=sys.stderr)
-            return
-        law = load(self.law)
-        result = speedup.speedup(law, read_runs(law, self.read(self.runs)), self.seed, self.by, self.verbose)
+        law = None if self.law is None else load(self.law)
+        result = judge(law, self.read(self.runs), self)
         self.show(result)
         if self.json:
             return
         warnings = []
         for warning in result.warnings:
-            beginning = "the law is used " if warning.startswith("outside") else ""
+            beginning = "the law is used " if law is not None and warning.startswith("outside") else ""
             warnings.append(f"warning: {beginning}{warning}")
         for line in lines.wrapped(warnings):
             print(line, file=sys.stderr)

@@ -72,7 +72,7 @@ NO_SPEED_OF_CHIPS = (
     "--speeds={path}: expected rows of {kind}, the kind of --chips, found none. The column chip names the kind of "
     "each row"
 )
-SPEEDS_NEED_TIME = "--speeds needs --hours on --chips, without --mfu and --by=flops"
+SPEEDS_NEED_TIME = "--speeds needs --chips, without --mfu, --by=flops and --shape=paper"
 NOTHING_TRAINED = "no mesh of {count} x {kind} trains a model of {e:g} experts"
 TIME_NEEDS = "--by=time needs {flag}"
 TIME_OR_MFU = "--by=time models the speed that --mfu gives: give one of them"
@@ -217,7 +217,8 @@ SHORT_TARGET = "loss {loss:.4f} takes {flops:flops} FLOPs at least"
 SHORT_PRICE_FLOPS = (
     "{training_flops:flops} training FLOPs, {memory_bytes:memory} to serve; --chips=H100:64 adds hours, dollars, a mesh"
 )
-SHORT_PRICE = "{training_hours:duration}{dollars} on {count} x {kind} at MFU {mfu:g}"
+SHORT_PRICE = "{training_hours:duration}{dollars} on {count} x {kind} at MFU {mfu:g}{assumed}"
+SHORT_ASSUMED = ", assumed"
 SHORT_PRICE_TIME = "{training_hours:duration} ({ends:duration}){dollars} on {count} x {kind} at MFU {mfu:.2f}, {label}"
 SHORT_DOLLARS = " and {training_dollars:dollars}"
 SHORT_DEVICE = "training takes {step_bytes:memory} of a device's {device_memory:memory}"
@@ -364,6 +365,7 @@ CLOCK_SPEED = (
     "{tokens_per_second:amount} tokens/s ({tokens_per_second_ends:amount}), MFU {mfu:.0%} ({mfu_ends:.0%}), "
     "{hours:duration} ({hours_ends:duration})"
 )
+CLOCK_ROW_ASSUMED = "  E = {n_experts}: not modelled, as no mesh of these chips trains it; at MFU {mfu:g}, assumed"
 CLOCK_DIFFERS = (
     "By FLOPs {by_flops} experts are best, by the clock {by_time}: at {n_active:amount} active parameters {by_flops} "
     "train at {ratio:.2f} ({ends:.2f}) times the speed of {by_time} on these chips ({label})"

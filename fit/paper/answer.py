@@ -139,8 +139,12 @@ def _by_the_clock(law: Law, options: ReportOptions, plan: Plan) -> Iterator[str]
     caption = "By the clock"
     hours = _hours(options, plan, plan.best.cost)
     plans = {}
+    is_priced_by_time = plan.clock is not None and plan.clock.by_time is not None
     try:
         for name, by in ((BY_FLOPS, "flops"), (BY_CLOCK, "time")):
+            if by == "flops" and is_priced_by_time:
+                plans[name] = plan
+                continue
             speeds = options.speeds if by == "time" else None
             mfu = options.mfu if by == "flops" else None
             same_hours = dict(flops=None, target_loss=None, hours=hours, by=by, speeds=speeds, mfu=mfu)
@@ -169,7 +173,7 @@ def _by_the_clock(law: Law, options: ReportOptions, plan: Plan) -> Iterator[str]
     yield elements.table(rows)
     lines = [*by_time.rows(timed.clock, timed.optima), *by_time.differing(timed.clock, timed.best.n_experts)]
     yield from _lines(lines)
-    if plan.clock is None:
+    if plan.clock is None or is_priced_by_time:
         setting = timed.setting
         assert setting is not None
         yield _frontier(setting, setting.constraints, "Loss against hours on the same chips", timed, None)
@@ -182,6 +186,8 @@ def _hours(options: ReportOptions, plan: Plan, cost: Cost) -> float:
     chips = setting.constraints.chips
     if options.hours is not None:
         return options.hours
+    if plan.clock is not None:
+        return plan.clock.hours
     flops = setting.constraints.flops
     if chips is None or not isinstance(flops, float):
         return cost.training_hours

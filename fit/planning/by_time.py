@@ -1,4 +1,4 @@
-"""Plans by the clock: the speed of models of every size on the chips, and what a plan says of it.
+"""The speed of models of every size on the chips: plans by the clock, and the hours of plans by FLOPs.
 
 Models of the grid of hardware.py are timed at all WIDTHS, each on the mesh of least time, with the batch of its recipe.
 """
@@ -18,7 +18,7 @@ from fit.planning import cost, optimum, recipe, startable, step_time
 from fit.planning import speed as speed_lib
 from fit.planning.clock import SECONDS, Clock, Curve
 from fit.planning.constraints import Chips, Constraints
-from fit.planning.results import Buildable, ClockComparison, Optimum, Speed
+from fit.planning.results import Buildable, ClockComparison, Optimum, Speed, Target, TargetRow
 from fit.planning.speed import Calibration
 from fit.shape import hardware
 from fit.shape.architecture import INFERENCE, TRAINING, Architecture, Model, training_flops
@@ -57,21 +57,52 @@ def constraints_of(
     """
     hours, calibration = budget
     assert constraints.chips is not None
-    clock = Clock(hours, {}, calibration)
-    layouts = startable.Layouts(law, constraints.chips, shapes, clock=clock)
-    constraints = dataclasses.replace(constraints, clock=clock)
+    constraints = dataclasses.replace(constraints, clock=Clock(hours, {}, calibration), calibration=None)
+    dense = [1.0] if law.knows_dense else []  # what the best is compared with
+    clock = _timed(law, architecture, constraints, [*optimum.allowed_experts(law, experts), *dense], shapes)
+    if not clock.curves:
+        raise UserError(say(sentences.NOTHING_TIMED, **vars(constraints.chips)))
+    return dataclasses.replace(constraints, clock=clock)
+
+
+def speeds_of(
+    law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, shapes: startable.Shapes
+) -> Clock:
+    """The speeds of models of every size, each trained on the tokens that the FLOPs leave.
+
+    Args:
+      law: The law that plans.
+      architecture: How models are built.
+      constraints: With chips and a calibration.
+      experts: The numbers of experts, as the law counts them.
+      shapes: What the user fixes of the mesh and the shape of models.
+
+    Returns:
+      A clock without hours.
+    """
+    return _timed(law, architecture, constraints, experts, shapes)
+
+
+def _timed(
+    law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, shapes: startable.Shapes
+) -> Clock:
+    """The clock of the constraints, or one without hours, with the curves of these numbers of experts."""
+    chips = constraints.chips
+    clock = constraints.clock
+    if clock is None:
+        assert constraints.calibration is not None
+        clock = Clock(math.nan, {}, constraints.calibration)
+    assert chips is not None
+    layouts = startable.Layouts(law, chips, shapes, calibration=clock.calibration)
     curves = {}
     untrainable = set()
-    dense = [1.0] if law.knows_dense else []  # what the best is compared with
-    for e in {*map(float, optimum.allowed_experts(law, experts)), *dense}:
+    for e in set(map(float, experts)):
         curve = _Timed(law, architecture, constraints, layouts, e).curve()
         if curve is None:
             untrainable.add(e)
         else:
             curves[e] = curve
-    if not curves:
-        raise UserError(say(sentences.NOTHING_TIMED, **vars(constraints.chips)))
-    return dataclasses.replace(constraints, clock=dataclasses.replace(clock, curves=curves, untrainable=untrainable))
+    return dataclasses.replace(clock, curves=curves, untrainable=untrainable)
 
 
 def calibration_of(
@@ -173,7 +204,7 @@ class _Timed:
 
     law: Law
     architecture: Architecture
-    constraints: Constraints  # with the clock of the layouts
+    constraints: Constraints  # with a clock, or with FLOPs
     layouts: startable.Layouts
     e: float
 
@@ -197,8 +228,9 @@ class _Timed:
     def _size_and_speed(self, width: int) -> tuple[float, float] | None:
         """(n_active, tokens per second) of the model of a width; None where the chips cannot train it."""
         chips = self.layouts.chips
-        clock = self.layouts.clock
-        assert clock is not None
+        clock = self.constraints.clock
+        if clock is None:
+            return self._size_and_speed_by_flops(width)
         rate = cost.MFU * chips.count * chips.chip.flops
         flops = SECONDS * float(clock.hours) * rate
         model = _model_of(self.law, self.architecture, self.layouts.shapes, width, self._routed(), flops)
@@ -216,6 +248,16 @@ class _Timed:
             _, speed = timed
         return model.n_active, speed
 
+    def _size_and_speed_by_flops(self, width: int) -> tuple[float, float] | None:
+        """The same, trained on the tokens that the FLOPs leave."""
+        flops = self.constraints.flops
+        model = _model_of(self.law, self.architecture, self.layouts.shapes, width, self._routed(), flops)
+        n_tokens = float(self.constraints.tokens(model.n_active))
+        if not math.isfinite(n_tokens):  # nothing bounds them
+            n_tokens = TYPICAL * model.n_active
+        timed = self.layouts.timed(model, max(1.0, n_tokens))
+        return None if timed is None else (model.n_active, timed[1])
+
     def _routed(self) -> int:
         """The number of experts that the trainer has where the law counts e."""
 
@@ -226,27 +268,35 @@ class _Timed:
         return min(hardware.whole_experts(self.architecture, self.e), key=distance)
 
 
-def speed_of_optimum(constraints: Constraints, optimum_row: Optimum) -> Speed:
-    """The speed of the best model with one number of experts, by the curve of its number of experts."""
-    clock, chips = _clock_and_chips(constraints)
+def speed_of_optimum(clock: Clock, chips: Chips, optimum_row: Optimum) -> Speed | None:
+    """The speed of the best model with one number of experts, by the curve of its number of experts.
+
+    None where the chips train no such model.
+    """
+    if not clock.curves or optimum_row.n_experts in clock.untrainable:
+        return None
     tokens_per_second = float(clock.at(optimum_row.n_experts).speed(optimum_row.n_active))
     return speed_of(clock.calibration, chips, tokens_per_second, optimum_row.n_active, optimum_row.n_tokens)
 
 
-def speed_of_buildable(constraints: Constraints, built: Buildable) -> Speed:
-    """The speed of the model to build: in its own layout or, where that has none, by the curve."""
-    clock, chips = _clock_and_chips(constraints)
+def speed_of_buildable(clock: Clock, chips: Chips, built: Buildable) -> Speed | None:
+    """The speed of the model to build: in its own layout or, where that has none, by the curve.
+
+    None where the chips train no such model.
+    """
     tokens_per_second = built.modelled_speed
     if not tokens_per_second:
+        if not clock.curves or built.experts_of_law in clock.untrainable:
+            return None
         tokens_per_second = float(clock.at(built.experts_of_law).speed(built.n_active))
     return speed_of(clock.calibration, chips, tokens_per_second, built.n_active, built.n_tokens)
 
 
-def with_modelled_mfu(constraints: Constraints, optima: list[Optimum]) -> Constraints:
-    """The constraints whose chips reach the MFU of each optimum, which has its speed."""
-    _, chips = _clock_and_chips(constraints)
-    mfu = {row.n_experts: float(f"{row.speed.mfu[1]:.3g}") for row in optima if row.speed}
-    return dataclasses.replace(constraints, chips=dataclasses.replace(chips, mfu=mfu))
+def with_modelled_mfu(chips: Chips, optima: list[Optimum], built: Buildable | None) -> Chips:
+    """The chips with the MFU of each optimum by its speed; of one without speed, the MFU that is assumed."""
+    mfu = {row.n_experts: float(f"{row.speed.mfu[1]:.3g}") if row.speed else cost.MFU for row in optima}
+    models = [*optima, built] if built else optima
+    return dataclasses.replace(chips, mfu=mfu, mfu_is_assumed=any(model.speed is None for model in models))
 
 
 def _clock_and_chips(constraints: Constraints) -> tuple[Clock, Chips]:
@@ -291,6 +341,79 @@ def against_flops(
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class TimedModel:
+    """The best model by FLOPs, and its speed."""
+
+    n_experts: int
+    n_active: float
+    n_tokens: float
+    speed: Speed
+
+
+def against_hours(
+    law: Law,
+    architecture: Architecture,
+    constraints: Constraints,
+    best: Optimum | TimedModel,
+    experts: Floats,
+    shapes: startable.Shapes,
+) -> ClockComparison | None:
+    """What hours would choose, in place of FLOPs: those that the best model by FLOPs takes, with what it serves.
+
+    Args:
+      law: The law that plans.
+      architecture: How models are built.
+      constraints: With chips and a calibration.
+      best: The best model by FLOPs, with its speed.
+      experts: The numbers of experts to choose from.
+      shapes: What the user fixes of the mesh and the shape of models.
+
+    Returns:
+      The comparison; None where the speed of the best model is not modelled.
+    """
+    calibration = constraints.calibration
+    if best.speed is None or calibration is None:
+        return None
+    tokens = best.n_tokens + INFERENCE / TRAINING * constraints.inference_tokens
+    hours = tokens / best.speed.tokens_per_second[1] / SECONDS
+    by_hours = dataclasses.replace(constraints, flops=None)
+    by_hours = constraints_of(law, architecture, by_hours, experts, shapes, (hours, calibration))
+    clock, _ = _clock_and_chips(by_hours)
+    by_flops = best.n_experts
+    solved = optimum.optima(law, architecture, by_hours, experts)
+    chosen = int(solved.n_experts[int(np.nanargmin(solved.loss))])
+    size = min(best.n_active, float(clock.at(chosen).largest()), float(clock.at(by_flops).largest()))
+    ratio = float(clock.at(by_flops).speed(size)) / float(clock.at(chosen).speed(size))
+    return ClockComparison(
+        hours=hours,
+        label=calibration.label,
+        by_flops=by_flops,
+        by_time=chosen,
+        n_active=size,
+        ratio=[ratio * factor for factor in calibration.factors(of_ratio=True)],
+    )
+
+
+def priced_target(target: Target, clock: Clock, chips: Chips) -> Target:
+    """A target whose models are priced at their modelled speeds, where the chips train such models."""
+
+    def priced(row: TargetRow) -> TargetRow:
+        """A model with its hours and dollars."""
+        if row.flops is None or row.n_active is None or row.n_experts in clock.untrainable or not clock.curves:
+            return row
+        tokens_per_second = float(clock.at(row.n_experts).speed(row.n_active))
+        hours = row.flops / training_flops(row.n_active, tokens_per_second) / SECONDS
+        return dataclasses.replace(row, **chips.price_of_hours(hours))
+
+    return dataclasses.replace(
+        target,
+        optima=[priced(row) for row in target.optima],
+        best=priced(target.best),
+        front=[priced(row) for row in target.front],
+    )
+
+
 def speed_of(
     calibration: Calibration, chips: Chips, tokens_per_second: float, n_active: float, n_tokens: float
 ) -> Speed:
@@ -318,10 +441,13 @@ def rows(clock: ClockComparison, optima: list[Optimum]) -> Iterator[str]:
     for row in optima:
         if row.speed:
             yield say(sentences.CLOCK_ROW, **row, words=words(row.speed))
+        else:
+            yield say(sentences.CLOCK_ROW_ASSUMED, **row, mfu=cost.MFU)
 
 
-def differing(clock: ClockComparison, by_time: int) -> Iterator[str]:
-    """The sentence on what FLOPs choose instead of so many experts, where they do."""
+def differing(clock: ClockComparison, n_experts: int) -> Iterator[str]:
+    """The sentence on what FLOPs and hours choose, where they differ. n_experts: of the best model."""
+    by_time = n_experts if clock.by_time is None else clock.by_time
     if clock.by_flops != by_time:
         low, middle, high = clock.ratio
         yield say(

@@ -15,7 +15,7 @@ import numpy as np
 from fit.aliases import Array, Floats, Json
 from fit.errors import UserError
 from fit.fitted_law.law import Law, load
-from fit.planning import agreement, by_time, compare_answer, cost, leverage, optimum, plan_warnings, target
+from fit.planning import agreement, by_time, compare_answer, cost, leverage, optimum, plan_warnings, startable, target
 from fit.planning.by_time import ByTime
 from fit.planning.comparison import Comparison, DenseAnswer, LawAnswer, NoAnswer, ReferenceAnswer
 from fit.planning.constraints import Constraints
@@ -53,6 +53,8 @@ def compare(laws: Sequence[Law], options: BudgetOptions) -> Comparison:
         used=options.used,
         reference=options.reference_model,
         by_time=by_time_budget,
+        shapes=options.shapes if options.prices_by_time else None,
+        speeds=options.speeds,
     )
     result = compare_laws(laws, question)
     if options.verbose:
@@ -71,6 +73,8 @@ class Question:
       used: Widths of experts that a token may use, for laws that read it; None takes each law's own.
       reference: A model to set beside each law's best.
       by_time: Hours by the clock as the budget, in place of the FLOPs of the constraints.
+      shapes: Where FLOPs are the budget and speeds are modelled: what the user fixes of the shape of models.
+      speeds: Path of a table of the user's speeds, or None.
     """
 
     shape: Json
@@ -79,6 +83,8 @@ class Question:
     used: Sequence[float] | None = None
     reference: PublishedModel | None = None
     by_time: ByTime | None = None
+    shapes: startable.Shapes | None = None
+    speeds: str | None = None
 
 
 def compare_laws(laws: Sequence[Law], question: Question) -> Comparison:
@@ -179,6 +185,8 @@ def answer(law: Law, question: Question) -> LawAnswer | NoAnswer:
     speed = clock = like = None
     if question.by_time:
         speed, clock = _by_the_clock(law, architecture, constraints, model, numbers)
+    elif question.shapes:
+        speed, clock = _priced(law, architecture, question, model, numbers)
     memory_bytes = float(constraints.memory(architecture, model["d_model"], e))
     if question.reference:
         like = _reference_answer(question.reference, law, e, architecture, constraints)
@@ -234,6 +242,30 @@ def _by_the_clock(
         by_time.speed_of(clock.calibration, chips, tokens_per_second, model["n_active"], model["n_tokens"]),
         by_time.against_flops(law, architecture, constraints, *of_model, trained),
     )
+
+
+def _priced(
+    law: Law, architecture: Architecture, question: Question, model: Json, experts: Array
+) -> tuple[Speed | None, ClockComparison | None]:
+    """The speed of the best model by FLOPs, and what the same hours would choose.
+
+    Both are None where the chips train no such model.
+    """
+    constraints = question.constraints
+    shapes = question.shapes
+    chips = constraints.chips
+    assert chips is not None and shapes is not None
+    calibration = by_time.calibration_of(law, architecture, chips, shapes, question.speeds)
+    constraints = dataclasses.replace(constraints, calibration=calibration)
+    e = float(model["n_experts"])
+    clock = by_time.speeds_of(law, architecture, constraints, [e], shapes)
+    if e in clock.untrainable:
+        return None, None
+    tokens_per_second = float(clock.at(e).speed(model["n_active"]))
+    speed = by_time.speed_of(calibration, chips, tokens_per_second, model["n_active"], model["n_tokens"])
+    best = by_time.TimedModel(model["n_experts"], model["n_active"], model["n_tokens"], speed)
+    allowed = experts[architecture.has_enough_experts(experts)]
+    return speed, by_time.against_hours(law, architecture, constraints, best, allowed, shapes)
 
 
 def _splits(law: Law) -> Sequence[int]:

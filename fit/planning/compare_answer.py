@@ -17,6 +17,7 @@ AT_EDGE = "{which} experts were not compared"
 NOT_BOUNDED = "more experts are always better"
 NOT_READ = "no column for {flags}"
 BY_FLOPS = "by FLOPs E = {by_flops}"
+BY_CLOCK = "by the clock E = {by_time}"
 NOT_FEASIBLE = "{law}: not feasible: {why}"
 LIKE = "{name}: {count} of {laws} laws reach its loss with fewer FLOPs{saved}"
 SAVED = ", {least:.0%} to {most:.0%} fewer"
@@ -49,6 +50,8 @@ def _of_law(answer: LawAnswer) -> str:
     notes = []
     if answer.clock and answer.clock.by_flops != answer.n_experts:
         notes.append(say(BY_FLOPS, **answer.clock))
+    elif answer.clock and answer.clock.by_time not in (None, answer.n_experts):
+        notes.append(say(BY_CLOCK, **answer.clock))
     if answer.extrapolation:
         farthest = max(answer.extrapolation, key=lambda outside: outside["factor"])
         notes.append(say(BEYOND, **farthest))

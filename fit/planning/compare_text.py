@@ -22,7 +22,7 @@ def comparison(result: Comparison) -> str:
     rows: list = [_law_row(answer, wide) for answer in result.laws]
     rows += [f"{response.law:{wide}} not feasible: {response.why}" for response in result.infeasible]
     by_clock = [answer for answer in result.laws if answer.speed]
-    ratio = "dense hours" if by_clock else "dense FLOPs"
+    ratio = "dense hours" if "hours" in result.constraints else "dense FLOPs"
     notes = [f"{answer.law}: {note}" for answer in result.laws for note in _notes(answer)]
     parts = [
         [*reference_model(result.like, result.laws)] if result.like else [],

@@ -73,8 +73,8 @@ class LawAnswer(Record):
       not_read: {option: value} that the law has no column for.
       leverage: Efficiency leverage of the architecture; None for a dense model.
       dense: The best dense model; None where none is feasible.
-      speed: Its speed; only with by="time".
-      clock: What FLOPs would choose; only with by="time".
+      speed: Its modelled speed; only with chips, without mfu.
+      clock: What FLOPs would choose in place of hours, or hours in place of FLOPs; only with speed.
       serving: How fast the chips serve it; only where chips are given.
       like: The reference model under the same budget.
     """

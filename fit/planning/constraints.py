@@ -16,6 +16,7 @@ from fit.aliases import Array, Json, Numbers, Opt
 from fit.planning import memory
 from fit.planning.clock import SECONDS, Clock
 from fit.planning.serving import BATCHES, Requirement, Served
+from fit.planning.speed import Calibration
 from fit.shape.architecture import INFERENCE, TRAINING, Architecture, Model
 from fit.shape.chips import CHIPS, Chip
 
@@ -49,6 +50,7 @@ class Chips:
       mesh: what to cost the training on.
       room: the share of their memory that training may take.
       serve_batch: sequences that are decoded at once, of which a plan shows the speed beside serving.BATCHES.
+      mfu_is_assumed: whether nobody gave the mfu.
     """
 
     kind: str
@@ -59,6 +61,7 @@ class Chips:
     mesh: Mesh | None = None
     room: float = 1.0
     serve_batch: int = BATCHES[-1]
+    mfu_is_assumed: bool = False
 
     @property
     def chip(self) -> Chip:
@@ -154,6 +157,7 @@ class Constraints:
       budget: the flags that gave the FLOPs, for errors.
       clock: hours on the chips as the budget, instead of FLOPs.
       serving: how fast the model must decode, and on which chips.
+      calibration: what the chips reach, where FLOPs are the budget and hours are priced at modelled speeds.
     """
 
     flops: Any = None  # Numbers, or a dictionary by number of experts
@@ -168,6 +172,7 @@ class Constraints:
     budget: str = "--flops"
     clock: Clock | None = None
     serving: Requirement | None = None
+    calibration: Calibration | None = None
 
     @property
     def has_budget(self) -> bool:
@@ -192,7 +197,7 @@ class Constraints:
 
     def to_json(self) -> Json:
         """{name: value} of those that are not None, ready for JSON. The chips have their own place in a plan."""
-        left_out = ("chips", "budget", "clock", "serving")
+        left_out = ("chips", "budget", "clock", "serving", "calibration")
         fields = {name: value for name, value in vars(self).items() if value is not None and name not in left_out}
         if self.serving is not None:
             fields["serve_tokens_per_second"] = self.serving.tokens_per_second

@@ -182,7 +182,7 @@ def energy_of(plan: Plan, grams_per_kwh: float | None) -> Energy | None:
 
 
 def _price(model: Optimum | Buildable, chips: Chips) -> Json:
-    """{training_hours, training_dollars}: by the clock at the model's own speed, else at the chips' MFU."""
+    """{training_hours, training_dollars}: at the model's own modelled speed, else at the chips' MFU."""
     if model.speed is None:
         return chips.price(model.training_flops, model.experts_of_law, "training_")
     return chips.price_of_hours(model.speed.hours[1], "training_")
@@ -238,7 +238,7 @@ def warnings_of(
     cost = built.cost
     mesh = cost.mesh
     if built.layout is not None:
-        if mesh and mesh.sending_share is not None and mesh.sending_share > 1 and constraints.clock is None:
+        if mesh and mesh.sending_share is not None and mesh.sending_share > 1 and built.speed is None:
             yield sentences.SENDS_LONGER.format(share=mesh.sending_share, **names)
         return
     if chips.mesh:

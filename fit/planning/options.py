@@ -90,12 +90,12 @@ class BudgetOptions(ShapeOptions):
         BY,
     )
     speeds: str | None = text(
-        "With --hours: a table of your own speeds, two rows at least of d_model, n_experts and tokens_per_second (of "
+        "With --chips: a table of your own speeds, two rows at least of d_model, n_experts and tokens_per_second (of "
         "all chips), to recalibrate the model of speed by."
     )
     mfu: float | dict[int, float] | str | None = unchecked(
         "Model FLOPs utilisation that training reaches: a number, or JSON, or a file of it, by number of experts, "
-        f'{{"1": 0.45, "8": 0.38}}. Default: {cost.MFU}.'
+        f'{{"1": 0.45, "8": 0.38}}. Default: the modelled speed of each model, else {cost.MFU}.'
     )
     flops: float | None = number("FLOPs of training (6 n_active n_tokens) and of serving --inference_tokens.")
     memory_gb: float | None = number("Memory of one device in GB (1e9 bytes), for weights and cache.")
@@ -119,7 +119,7 @@ class BudgetOptions(ShapeOptions):
         super().__post_init__()
         if self.hours is not None and self.flops is not None:
             raise UserError("--hours and --flops are both the budget: give one of them")
-        if self.speeds is not None and not self.is_by_time:
+        if self.speeds is not None and not (self.is_by_time or self.prices_by_time):
             raise UserError(sentences.SPEEDS_NEED_TIME)
         if self.by == "time":
             for name in ("chips", "hours"):
@@ -134,6 +134,11 @@ class BudgetOptions(ShapeOptions):
         if self.by is not None:
             return self.by == "time"
         return self.hours is not None and self.chips is not None and self.mfu is None
+
+    @property
+    def prices_by_time(self) -> bool:
+        """Whether FLOPs are the budget and each model's hours follow from its modelled speed."""
+        return self.chips is not None and self.hours is None and self.mfu is None and self.by is None
 
     @property
     def reference_model(self) -> PublishedModel | None:
@@ -207,7 +212,16 @@ class BudgetOptions(ShapeOptions):
             return None
         kind, count = _kind_and_count(self.chips)
         mfu = cost.MFU if self.mfu is None else cost.mfu_of(self.mfu, experts)
-        return Chips(kind, count, mfu, self.dollars_per_hour, self.devices, room=ROOM, serve_batch=self.serve_batch)
+        return Chips(
+            kind,
+            count,
+            mfu,
+            self.dollars_per_hour,
+            self.devices,
+            room=ROOM,
+            serve_batch=self.serve_batch,
+            mfu_is_assumed=self.mfu is None,
+        )
 
     def constraints(self, experts: tuple[int, ...] = ()) -> Constraints:
         """The constraints of plans for these numbers of experts. Hours become the FLOPs of the chips, unless by
@@ -289,6 +303,11 @@ class PlanOptions(BudgetOptions):
     def is_by_time(self) -> bool:
         """As BudgetOptions.is_by_time; the shapes of the paper have no mesh that could be timed."""
         return super().is_by_time and (self.by is not None or self.shape != "paper")
+
+    @property
+    def prices_by_time(self) -> bool:
+        """As BudgetOptions.prices_by_time; the shapes of the paper have no mesh that could be timed."""
+        return super().prices_by_time and self.shape != "paper"
 
     def training_chips(self, experts: tuple[int, ...]) -> Chips | None:
         """As BudgetOptions.training_chips, with the mesh that is given. Raises UserError also where that does not

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from fit.fitted_law import ledger
 from fit.messages import lines, sentences
 from fit.messages.units import say
-from fit.planning import by_time, cost, expected_tasks, plan_text, verdict
+from fit.planning import by_time, cost, expected_tasks, plan_text, serving, verdict
 from fit.planning.results import Bootstrap, Buildable, BuildableCost, Cost, Energy, Optimum, Plan, TrainingChips
 from fit.shape.chips import CHIPS
 
@@ -112,12 +112,14 @@ def _price_on_chips(plan: Plan, model: Optimum | Buildable, cost: Cost, chips: T
     """What it takes to train a model on the chips, and to serve it."""
     dollars = "" if cost.training_dollars is None else say(sentences.SHORT_DOLLARS, **cost)
     values = {**chips, **cost, "dollars": dollars}
-    if plan.clock and model.speed:
+    if model.speed:
         low, _, high = model.speed.hours
-        values |= dict(mfu=model.speed.mfu[1], ends=[low, high], label=plan.clock.label)
+        label = plan.clock.label if plan.clock else serving.LABEL
+        values |= dict(mfu=model.speed.mfu[1], ends=[low, high], label=label)
         yield say(sentences.SHORT_PRICE_TIME, **values)
     else:
-        yield say(sentences.SHORT_PRICE, **{**values, "mfu": _mfu_of(model, chips.mfu)})
+        assumed = sentences.SHORT_ASSUMED if chips.mfu_is_assumed else ""
+        yield say(sentences.SHORT_PRICE, **{**values, "mfu": _mfu_of(model, chips.mfu)}, assumed=assumed)
     mesh = cost.mesh if isinstance(cost, BuildableCost) else None
     if mesh and mesh.device_memory is not None:
         yield say(sentences.SHORT_DEVICE, **mesh)
@@ -128,14 +130,14 @@ def _serve(plan: Plan) -> str:
     """How fast the model decodes, where the plan had to meet a speed."""
     model = plan.buildable or plan.best
     assert model.cost is not None and plan.chips is not None
-    serving = model.cost.serving
-    decoding = serving.at(plan.constraints["serve_batch"])
+    serving_cost = model.cost.serving
+    decoding = serving_cost.at(plan.constraints["serve_batch"])
     return say(
         sentences.SHORT_SERVE,
-        **{**serving, **decoding},
+        **{**serving_cost, **decoding},
         wanted=plan.constraints["serve_tokens_per_second"],
         kind=plan.chips.kind,
-        prefill=serving.prefill_tokens_per_second,
+        prefill=serving_cost.prefill_tokens_per_second,
     )
 
 

@@ -198,6 +198,8 @@ def _costs(plan: Plan) -> Iterator[str]:
     mfu = f"{chips.mfu:g}" if not isinstance(chips.mfu, dict) else ""
     if isinstance(chips.mfu, dict):
         mfu = ", ".join(f"{value:g} (E = {e})" for e, value in chips.mfu.items())
+    elif chips.mfu_is_assumed:
+        mfu += sentences.SHORT_ASSUMED
     dollars = "" if chips.dollars_per_hour is None else say(sentences.DOLLARS_EACH, **chips)
     yield say(sentences.COST_HEAD, **{**chips, "mfu": mfu}, dollars=dollars)
     rows = []

@@ -142,6 +142,10 @@ def _plan_of_widths(law: Law, options: PlanOptions, architecture: Architecture) 
         calibration = by_time.calibration_of(law, architecture, constraints.chips, shapes, options.speeds)
         budget = (options.hours, calibration)
         constraints = by_time.constraints_of(law, architecture, constraints, experts, shapes, budget)
+    elif options.prices_by_time and shapes is not None:
+        assert constraints.chips is not None
+        calibration = by_time.calibration_of(law, architecture, constraints.chips, shapes, options.speeds)
+        constraints = dataclasses.replace(constraints, calibration=calibration)
     return plan_within(law, architecture, constraints, experts, shapes, reached)
 
 
@@ -189,7 +193,7 @@ def plan_within(
     drawn = draws.bootstrap(law, architecture, constraints, solved.n_experts, best.n_experts)
     undecided = plan_warnings.is_undecided(law, experts, drawn, best.n_experts)
     # cost
-    priced = _priced(law, architecture, constraints, optima, built, best)
+    priced = _priced(law, architecture, constraints, optima, built, best, shapes, reached)
     # warnings
     warnings = [
         *plan_warnings.of_best(law, architecture, constraints, experts, best),
@@ -219,7 +223,7 @@ def plan_within(
         best_at_edge=plan_warnings.is_best_at_edge(law, experts, best.n_experts),
         best_undecided=undecided,
         warnings=warnings,
-        target=reached,
+        target=priced.target,
         repeats=repeats.repeats_of(law, architecture, constraints, experts, optima, best),
         clock=priced.clock,
         chips=priced.chips,
@@ -237,38 +241,50 @@ class _Priced:
     Attributes:
       optima: The best model with each number of experts.
       built: The model to build; None where none can be built.
-      clock: What FLOPs would choose; None without a clock.
+      clock: What FLOPs would choose in place of hours, or hours in place of FLOPs; None without modelled speeds.
       chips: The chips to train on; None without chips.
+      target: The least budget that reaches a loss, where that is planned.
     """
 
     optima: list[Optimum]
     built: Buildable | None
+    target: Target | None
     clock: ClockComparison | None = None
     chips: TrainingChips | None = None
 
 
-def _priced(
+def _priced(  # noqa: PLR0913  what a plan consists of
     law: Law,
     architecture: Architecture,
     constraints: Constraints,
     optima: list[Optimum],
     built: Buildable | None,
     best: Optimum,
+    shapes: startable.Shapes | None,
+    reached: Target | None,
 ) -> _Priced:
-    """The models with their speeds, where hours by the clock are the budget, and with their costs on the chips."""
-    if constraints.chips is None:
-        return _Priced(optima, built)
-    clock = None
-    if constraints.clock is not None:
-        optima = [dataclasses.replace(row, speed=by_time.speed_of_optimum(constraints, row)) for row in optima]
-        if built:
-            built = dataclasses.replace(built, speed=by_time.speed_of_buildable(constraints, built))
-        experts = [row.n_experts for row in optima]
-        model = (best.n_experts, best.n_active, best.n_tokens)
-        clock = by_time.against_flops(law, architecture, constraints, *model, experts)
-        constraints = by_time.with_modelled_mfu(constraints, optima)
+    """The models with their costs on the chips, at their modelled speeds where there is a clock or a calibration."""
     chips = constraints.chips
-    assert chips is not None
+    if chips is None:
+        return _Priced(optima, built, reached)
+    comparison = None
+    clock = constraints.clock
+    if clock is None and constraints.calibration is not None and shapes is not None:
+        clock = by_time.speeds_of(law, architecture, constraints, [row.n_experts for row in optima], shapes)
+    if clock is not None:
+        optima = [dataclasses.replace(row, speed=by_time.speed_of_optimum(clock, chips, row)) for row in optima]
+        best = min(optima, key=lambda row: row.loss)
+        if built:
+            built = dataclasses.replace(built, speed=by_time.speed_of_buildable(clock, chips, built))
+        if reached:
+            reached = by_time.priced_target(reached, clock, chips)
+        experts = [row.n_experts for row in optima]
+        if constraints.clock is not None:
+            model = (best.n_experts, best.n_active, best.n_tokens)
+            comparison = by_time.against_flops(law, architecture, constraints, *model, experts)
+        elif shapes is not None:
+            comparison = by_time.against_hours(law, architecture, constraints, best, experts, shapes)
+        chips = by_time.with_modelled_mfu(chips, optima, built)
     with_costs = []
     for row in optima:
         row_cost = cost.cost_of(row, row.n_total, architecture, constraints, chips)
@@ -280,10 +296,11 @@ def _priced(
         kind=chips.kind,
         count=chips.count,
         mfu=chips.mfu,
+        mfu_is_assumed=chips.mfu_is_assumed or None,
         dollars_per_hour=chips.dollars_per_hour,
         devices=chips.devices,
     )
-    return _Priced(with_costs, built, clock, training_chips)
+    return _Priced(with_costs, built, reached, comparison, training_chips)
 
 
 def _explicit(law: Law, constraints: Constraints) -> tuple[str, ...]:

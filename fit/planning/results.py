@@ -474,12 +474,13 @@ class Repeats(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClockComparison(Record):
-    """What FLOPs would choose in place of hours.
+    """What FLOPs would choose in place of hours or, where FLOPs are the budget, hours in place of FLOPs.
 
     Attributes:
-      hours: The budget.
+      hours: The budget; where that is FLOPs, what the best model takes.
       label: How the speeds are known.
       by_flops: The best number of experts by FLOPs, as many as the best model by the clock takes.
+      by_time: The best number of experts in these hours, where FLOPs are the budget.
       n_active: Size at which the two numbers of experts are compared.
       ratio: How fast that model trains over the best one: [10th percentile, median, 90th percentile].
     """
@@ -487,6 +488,7 @@ class ClockComparison(Record):
     hours: float
     label: str
     by_flops: int
+    by_time: int | None = optional()
     n_active: float
     ratio: list[float]
 
@@ -497,6 +499,7 @@ class TrainingChips(Record):
 
     Attributes:
       mfu: Model FLOPs utilisation, or {n_experts: utilisation}.
+      mfu_is_assumed: True where a price is by an MFU that nobody gave.
       dollars_per_hour: Price of one chip.
       devices: Chips that serve the trained model together.
     """
@@ -504,6 +507,7 @@ class TrainingChips(Record):
     kind: str
     count: int
     mfu: float | dict[int, float]
+    mfu_is_assumed: bool | None = optional()
     dollars_per_hour: float | None
     devices: int
 

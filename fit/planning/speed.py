@@ -192,6 +192,7 @@ def _run(row: dict[str, str], where: str) -> Run:
         model=int(number("model", 1)),
         pipeline=int(number("pipeline", 1)),
         remat=row["remat"] or "dots",
+        buffer=1.0 if row["routing"] == "dropless" else 0.0,
         imbalance=step_time.IMBALANCE if is_imbalanced else 1.0,
         domain=int(number("domain")),
     )

@@ -12,10 +12,10 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.planning import building, memory, mesh, recipe
-from fit.planning.clock import Clock
 from fit.planning.constraints import Chips, Constraints
 from fit.planning.extrapolation import extrapolation_of
 from fit.planning.results import Buildable, Optimum
+from fit.planning.speed import Calibration
 from fit.planning.timing import tokens_per_second
 from fit.shape import hardware
 from fit.shape.architecture import BATCH_RAMP, Architecture, Model, training_flops
@@ -48,7 +48,8 @@ def buildable(
 ) -> tuple[Buildable | None, recipe.Recipe | None]:
     """The model to build and its recipe; None for both where no model fits.
 
-    By the clock, the model trains on the tokens that its own speed leaves.
+    By the clock, the model trains on the tokens that its own speed leaves. Where hours are priced at modelled speeds,
+    its layout is that of least time.
 
     Args:
       law: The law that plans.
@@ -71,6 +72,8 @@ def buildable(
             if flags:
                 raise UserError(sentences.NO_SUCH_MESH.format(flags=" and ".join(flags)))
             return None, None
+        if constraints.clock is None:
+            candidate = _in_least_time(law, constraints, candidate, shapes)
         run_recipe = recipe.recipe_of(law, candidate.model, candidate.n_tokens, shapes.family)
         if run_recipe.of_published_models == as_published:
             break
@@ -102,7 +105,8 @@ def _candidate(
     for hidden in (True, False) if constraints.clock is None else (False,):
         layouts = timed = None
         if constraints.chips:
-            layouts = Layouts(law, constraints.chips, shapes, hidden, constraints.clock)
+            calibration = constraints.clock.calibration if constraints.clock else None
+            layouts = Layouts(law, constraints.chips, shapes, hidden, calibration)
         if layouts and constraints.clock:
             timed = functools.partial(_timed, law, architecture, constraints, layouts)
         candidate = building.on_grid(law, architecture, constraints, optima, style, layouts, timed)
@@ -185,6 +189,23 @@ def _timed(
     return dataclasses.replace(candidate, n_tokens=n_tokens, loss=loss, layout=layout, speed=speed)
 
 
+def _in_least_time(
+    law: Law, constraints: Constraints, candidate: building.Candidate, shapes: Shapes
+) -> building.Candidate:
+    """The same model on the same tokens, in its layout of least time and with its speed there.
+
+    Without a model of speed, or without a layout, it stays as it is.
+    """
+    if constraints.chips is None or constraints.calibration is None or candidate.layout is None:
+        return candidate
+    layouts = Layouts(law, constraints.chips, shapes, calibration=constraints.calibration)
+    timed = layouts.timed(candidate.model, candidate.n_tokens)
+    if timed is None:
+        return candidate
+    layout, speed = timed
+    return dataclasses.replace(candidate, layout=layout, speed=speed)
+
+
 def _mesh_options(fixed: mesh.MeshRequest) -> list[tuple[str, object]]:
     """(flag, value) of the options about the mesh."""
     return [("mesh_expert", fixed.expert), ("mesh_model", fixed.model), ("remat", fixed.remat)]
@@ -200,7 +221,7 @@ class Layouts:
     """Which layouts models have: what building.on_grid needs to know of the chips."""
 
     def __init__(
-        self, law: Law, chips: Chips, shapes: Shapes, hidden: bool = False, clock: Clock | None = None
+        self, law: Law, chips: Chips, shapes: Shapes, hidden: bool = False, calibration: Calibration | None = None
     ) -> None:
         """Layouts of models of a law on chips.
 
@@ -209,13 +230,13 @@ class Layouts:
           chips: The chips to train on.
           shapes: What the user fixes.
           hidden: Whether sending must take no longer than computing, at the chips' MFU.
-          clock: With it, layouts are those of least time.
+          calibration: What the chips reach: with it, layouts are those of least time.
         """
         self.law = law
         self.chips = chips
         self.shapes = shapes
         self.hidden = hidden
-        self.clock = clock
+        self.calibration = calibration
 
     def can_start(self, model: Model, n_tokens: int) -> bool:
         """Whether there is a mesh of the chips that divides the model."""
@@ -224,17 +245,17 @@ class Layouts:
     def of(self, model: Model, n_tokens: float) -> mesh.Layout | None:
         """How the chips train a model by its recipe; None where they cannot."""
         chips = self.chips
-        clock = self.clock
+        calibration = self.calibration
         if memory.STATE * model.exact_parameters > chips.memory * chips.room:
             return None
         run = self.run(model, n_tokens)
 
         def seconds_per_token(layout: mesh.Layout) -> float:
             """How slow the training is in a layout."""
-            assert clock is not None
-            return 1 / tokens_per_second(clock.calibration, run, layout, chips)
+            assert calibration is not None
+            return 1 / tokens_per_second(calibration, run, layout, chips)
 
-        layout = mesh.choose(run, chips, self.shapes.fixed_mesh, seconds_per_token if clock else None)
+        layout = mesh.choose(run, chips, self.shapes.fixed_mesh, seconds_per_token if calibration else None)
         if layout is None:
             return None
         share = sending_share(layout, model, chips)
@@ -243,12 +264,12 @@ class Layouts:
         return dataclasses.replace(layout, sending_share=share)
 
     def timed(self, model: Model, n_tokens: float) -> tuple[mesh.Layout, float] | None:
-        """A model's layout by the clock, and its tokens per second there; None where the chips cannot train it."""
-        assert self.clock is not None
+        """A model's layout of least time, and its tokens per second there; None where the chips cannot train it."""
+        assert self.calibration is not None
         layout = self.of(model, n_tokens)
         if layout is None:
             return None
-        return layout, tokens_per_second(self.clock.calibration, self.run(model, n_tokens), layout, self.chips)
+        return layout, tokens_per_second(self.calibration, self.run(model, n_tokens), layout, self.chips)
 
     def run(self, model: Model, n_tokens: float) -> mesh.Run:
         """What a mesh is chosen for."""

@@ -26,8 +26,14 @@ MICROBATCH_TOKENS = 8192  # tokens a chip works on at once, where a source does 
 # Busiest device over its fair share, once a router is trained without forced balance. Measured with 128 experts over
 # 64 GB200 (github.com/marin-community/marin/issues/7668: worst rank after 18 steps).
 IMBALANCE = 1.724
-STATE_BYTES = 32  # read and written for each parameter in an update: weight, two moments, gradient, in float32
-TOUCHES = 8  # times that a unit of a layer is read or written, forward and backward, between products
+STATE_BYTES = 34  # of a parameter: weight and two moments in float32, gradient, norm of gradients, weight in bfloat16
+LOGITS = 2**26  # bytes of the logits that the loss makes at a time, at least (jmoe/model/loss.py)
+# How often a hidden unit is read or written beside the operands of products, forward and backward: of a dense layer,
+# whose products contain most of SwiGLU; of experts with slots, which multiply by gates; of kernels of products by rows,
+# which contain nothing
+SWIGLU = 7
+SWIGLU_OF_SLOTS = 9
+SWIGLU_OF_ROWS = 12
 PASSES = {"full": 4, "dots": 3, "none": 3}  # of a block's products: forward, forward again, two backward
 FLASH_BLOCK = 512  # positions beyond the diagonal that flash attention works on
 GATHERS = 2  # of each weight in a microbatch: forward and backward
@@ -116,7 +122,8 @@ class Setup:
       data, expert, model, pipeline: devices of the mesh's axes.
       remat: "full", "dots" or "none".
       slots: slots of the experts over tokens' choices: the capacity factor, 1 where no token is dropped.
-      buffer: rows sent to experts over tokens' choices; 0 stands for `slots`.
+      buffer: where no token is dropped, rows of the arrays that are sent to experts over tokens' choices; 0 stands for
+        experts with `slots`.
       imbalance: load of the busiest device over its fair share.
       flash: whether attention keeps no scores.
       domain: chips that the fast network joins; 0 stands for as many as the chip's kind has.
@@ -159,7 +166,7 @@ class Counts:
       grouped: FLOPs of routed experts.
       attention: FLOPs of scores and values.
       large_width, grouped_width: the narrowest sides of these products.
-      memory: bytes of main memory read or written outside products.
+      memory: bytes of main memory read or written.
       weights: bytes that leave the chip as gathered weights.
       gradients: bytes that leave it as gradients summed over the data axis.
       copies: bytes that leave it as gradients of what each device of the expert axis has a copy of.
@@ -275,22 +282,98 @@ def _product_widths(shape: Shape, setup: Setup) -> tuple[float, float]:
 
 
 def _memory_bytes(shape: Shape, setup: Setup) -> float:
-    """Bytes of main memory that a chip reads or writes outside products in a step."""
-    d_model = shape.d_model
-    n_recomputed = PASSES[setup.remat] - 3
-    # units of a token: of attention and residuals, of dense layers, of experts, and of rows on their way to experts
-    units = shape.n_blocks * (4 * d_model + 2 * shape.attention_width)
-    units += (shape.n_blocks - shape.n_mixtures) * shape.matrices * shape.d_ff
-    of_one_expert = shape.n_mixtures * shape.matrices * shape.d_expert
-    dispatched = shape.n_mixtures * shape.n_experts_per_token * setup.slots * d_model * 3
-    units += of_one_expert * (shape.n_experts_per_token * setup.slots + shape.n_shared_experts) + dispatched
-    activations = TOUCHES * BF16 * units * (1 + n_recomputed / 3)
+    """Bytes of main memory that a chip reads or writes in a step.
+
+    Each product reads its two operands and writes its result. What no compiler joins with a product comes on top.
+    """
+    units = shape.n_blocks * _attention_units(shape, setup)
+    units += (shape.n_blocks - shape.n_mixtures) * _layer_units(shape, setup, 1, shape.d_ff, SWIGLU)
+    units += shape.n_mixtures * _mixture_units(shape, setup)
+    activations = BF16 * units
     if not setup.flash:
         n_heads = shape.attention_width / 64
-        activations += TOUCHES * FP32 * shape.n_blocks * n_heads * setup.sequence
-    logits = 6 * FP32 * shape.vocab_size
-    n_parameters = shape.dense_weights + shape.routed_weights + 2 * shape.head_weights
-    return setup.tokens_per_chip * (activations + logits) + STATE_BYTES * n_parameters / setup.n_chips
+        n_recomputed = PASSES[setup.remat] - 3
+        activations += (2 + 2 * n_recomputed + 7) * FP32 * shape.n_blocks * n_heads * setup.sequence
+    stored = shape.routed_weights + (shape.dense_weights + 2 * shape.head_weights) * setup.expert
+    moved = setup.tokens_per_chip * activations + _moved_weights(shape, setup) + _moved_logits(shape, setup)
+    return moved + STATE_BYTES * stored / setup.n_chips
+
+
+def _attention_units(shape: Shape, setup: Setup) -> float:
+    """Units of one token that attention, norms and residuals of a block read or write in a step."""
+    n_recomputed = PASSES[setup.remat] - 3
+    whole_width = shape.d_model * setup.model  # each device of the model axis has all of it
+    queries = shape.attention_width
+    keys = shape.attention_weights / (2 * shape.d_model) - queries
+    projections = PASSES[setup.remat] * (2 * whole_width + 2 * queries + 2 * keys)
+    # split into heads, then halves of queries and keys turned and joined; backward turned and joined
+    turned = 4 * (queries + keys)
+    laid_out = (1 + n_recomputed) * (2 * (queries + 2 * keys) + turned) + turned
+    # the kernel: queries, keys, values and what comes out; backward also their gradients
+    kernel = (1 + n_recomputed) * (2 * queries + 2 * keys) + 3 * queries + 4 * keys
+    product_of_gradient = 2 * queries  # row sums of the result times its gradient
+    # two norms, two sums with the residual, the block's input kept; again without the sums; backward
+    residual = (9 + 6 * n_recomputed + 13) * whole_width
+    kernel = kernel + product_of_gradient if setup.flash else 0.0
+    return projections + laid_out + kernel + residual
+
+
+def _layer_units(shape: Shape, setup: Setup, rows: float, hidden: float, elementwise: int) -> float:
+    """Units of one token that a feed-forward layer reads or writes in a step.
+
+    Args:
+      shape, setup: the model and how it is trained.
+      rows: of a token in the layer.
+      hidden: units of the layer.
+      elementwise: how often a hidden unit is read or written beside the products.
+    """
+    n_recomputed = PASSES[setup.remat] - 3
+    n_products = 3 * shape.matrices + n_recomputed * (shape.matrices - 1)  # the last one is not needed again
+    return rows * (n_products * (shape.d_model * setup.model + hidden) + elementwise * hidden)
+
+
+def _mixture_units(shape: Shape, setup: Setup) -> float:
+    """Units of one token that a mixture reads or writes in a step: its experts, and rows on their way to them."""
+    n_recomputed = PASSES[setup.remat] - 3
+    rows = shape.n_experts_per_token * (setup.buffer or setup.slots)
+    elementwise = SWIGLU_OF_ROWS if setup.buffer else SWIGLU_OF_SLOTS
+    experts = _layer_units(shape, setup, rows, shape.d_expert, elementwise)
+    experts += _layer_units(shape, setup, 1, shape.d_expert * shape.n_shared_experts, SWIGLU)
+    # a token is copied to its rows: forward, again, and its gradient backward
+    dispatched = (2 + n_recomputed) * (1 + rows)
+    # each row is gathered and added up, forward and in the gradient of dispatch; gate and up add their gradients
+    combined = (3 + 3 + 3) * rows
+    exchanged = 0.0
+    if setup.expert > 1:
+        exchanged = 2 * TRAVELS[setup.remat] * rows  # read and written
+    if shape.n_experts > setup.expert or setup.buffer:  # a device sorts what it receives by expert, and back
+        exchanged *= 2
+    return experts + shape.d_model * (dispatched + combined + exchanged)
+
+
+def _moved_weights(shape: Shape, setup: Setup) -> float:
+    """Bytes of weights of blocks that a chip reads or writes in a step: of products, gathers and sums of gradients."""
+    split = setup.pipeline * setup.model
+    weights = (shape.dense_weights + shape.routed_weights / setup.expert) / split
+    of_a_weight = BF16 * PASSES[setup.remat]
+    if setup.data > 1:
+        of_a_weight += BF16 * GATHERS + 2 * summed_bytes(setup.data)
+    return of_a_weight * weights * setup.n_microbatches
+
+
+def _moved_logits(shape: Shape, setup: Setup) -> float:
+    """Bytes of logits, head and embedding that a chip reads or writes in a step."""
+    split = setup.pipeline * setup.model
+    tokens_at_once = setup.tokens_per_chip * split / setup.n_microbatches
+    rows = max(LOGITS / (FP32 * shape.vocab_size), 2 * shape.d_model)
+    n_parts = max(1.0, tokens_at_once / rows) * setup.n_microbatches
+    # logits: written, read for their sum, and for the gradients of head and input
+    logits = 4 * FP32 * shape.vocab_size * setup.tokens_per_chip
+    # each part reads the head twice, and adds to its gradient in float32
+    of_parts = (2 * BF16 + 2 * FP32) * n_parts
+    # gradients of head and embedding: zeroed, added to, cast, summed, each in float32
+    of_gradients = 2 * 5 * FP32 * setup.n_microbatches
+    return logits + (of_parts + of_gradients) * shape.head_weights / split
 
 
 @dataclasses.dataclass(frozen=True)

@@ -245,10 +245,7 @@ class Program:
             moved = [array for array in instruction.arrays if array.dims]
             return min(array.bytes for array in moved) * sum(not array.on_chip for array in moved)
         if opcode == "fusion":
-            parameters, root = self._callee(instruction)
-            in_memory = [n for n, operand in enumerate(operands) if not any(array.on_chip for array in operand.arrays)]
-            read = sum(self._read_bytes(parameters[n]) for n in in_memory)
-            return read + (0 if instruction.arrays[0].on_chip else self._written_bytes(root))
+            return self._fusion_traffic(instruction)
         written = sum(array.main_bytes for array in instruction.arrays)
         if opcode in _SLICES:
             return written + min(written, operands[0].arrays[0].main_bytes)
@@ -256,9 +253,36 @@ class Program:
             return 2 * operands[1].arrays[0].main_bytes
         return written + sum(array.main_bytes for operand in operands for array in operand.arrays)
 
+    def _fusion_traffic(self, fusion: Instruction) -> int:
+        """Bytes of the main memory that one run of a fusion reads and writes.
+
+        A fusion may pass on the arrays of a collective that goes on beside it. These count where the collective starts.
+        """
+        parameters, root = self._callee(fusion)
+        is_collective = root.opcode == "custom-call" and "AsyncCollective" in root.attributes
+        results = (root,)
+        if root.opcode == "tuple" or is_collective:
+            results = root.operands
+        passed_on = [result for result in results if result.opcode == "parameter"]
+        total = 0
+        for number, operand in enumerate(fusion.operands):
+            if parameters[number] not in passed_on and not any(array.on_chip for array in operand.arrays):
+                total += self._read_bytes(parameters[number])
+        position = 0
+        for result in results:
+            arrays = fusion.arrays[position : position + len(result.arrays)]
+            position += len(result.arrays)
+            goes_on = result.opcode in COLLECTIVES and passed_on
+            stays_on_chip = not is_collective and any(array.on_chip for array in arrays)
+            if result not in passed_on and not goes_on and not stays_on_chip:
+                total += self._written_bytes(result)
+        return total
+
     def _read_bytes(self, value: Instruction) -> int:
         """Bytes of `value`, a parameter of a fused computation, that are read: slices where only slices are used."""
         whole = sum(array.bytes for array in value.arrays)
+        if value.is_root:  # of a fusion within a fusion, whose result a product reads: its users are outside
+            return whole
         total = 0
         for user in self.computations[value.computation].values():
             for position, operand in enumerate(user.operands):

@@ -8,7 +8,7 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.planning.baseline_speedup import baseline_speedup
+from fit.planning.baseline_speedup import BaselineSpeedup, baseline_speedup
 
 TABLES = helpers.ROOT / "benchmarks" / "tables" / "mixtures"
 # of issue 5387 of marin-community/marin, in hours: {(d_model, n_experts): factor}
@@ -39,6 +39,31 @@ def test_marins_figures_follow_from_their_table(capsys):
     by_flops = judged(capsys, *flags)
     of_256 = [row["factor"] for row in by_flops["runs"] if row["run"]["n_experts"] == "256"]
     assert min(of_256) == pytest.approx(1.158, abs=2e-3) and max(of_256) == pytest.approx(1.381, abs=2e-3)
+
+
+def test_the_function_returns_what_the_command_prints(capsys):
+    flags = [f"--runs={TABLES}/marin_experts.csv", "--baseline=n_experts=64,top_k=4", "--fix=c=1.6,b=0.0941"]
+    baseline = {"n_experts": 64, "top_k": 4}
+    fix = {"c": 1.6, "b": 0.0941}
+    result = fit.speedup(runs=f"{TABLES}/marin_experts.csv", baseline=baseline, fix=fix, by="time")
+    assert isinstance(result, BaselineSpeedup) and result.by == "time"
+    assert result.to_dict() == judged(capsys, *flags, "--by=time")
+    assert command_line.run(["speedup", *flags, "--by=time"]) == 0
+    assert capsys.readouterr().out == f"{result}\n"
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(), "law is missing: a law.json, or one of "),
+        (dict(law="joint-moe-2025", baseline="n_experts=64"), "law and baseline are both "),
+        (dict(law="joint-moe-2025", fix={"c": 1}), "fix is for baseline"),
+        (dict(baseline={"n_experts": 7}), "baseline=n_experts=7: no row is such a run"),
+    ],
+)
+def test_the_function_refuses_what_the_command_refuses(options, message):
+    with pytest.raises(fit.UserError, match=message):
+        fit.speedup(runs=f"{TABLES}/marin_experts.csv", **options)
 
 
 def test_the_fast_tracks_mixture_saves_flops_and_perhaps_hours(capsys):

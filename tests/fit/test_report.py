@@ -132,8 +132,11 @@ def test_a_budget_in_flops_is_the_hours_that_it_takes_on_the_chips(tmp_path):
     written = report.write_report(fit.load(PUBLISHED), None, str(tmp_path / "r.html"), options)
     by_flops, by_clock = rows_of(written.page, "By the clock")
     assert by_flops["n_active"] == units.amount(written.plan.best.n_active)
-    assert f"{units.duration(1e22 / (64 * 989e12 * 0.4) / 3600)} on 64 x H100 choose" in words(written.page)
-    by_hours = fit.plan(PUBLISHED, **limits | dict(flops=None, hours=1e22 / (64 * 989e12 * 0.4) / 3600, by="time"))
+    plan = fit.plan(PUBLISHED, **limits)
+    of_training = plan.best.n_tokens / plan.best.speed.tokens_per_second[1] / 3600
+    of_all = of_training * 1e22 / plan.best.training_flops
+    assert f"{units.duration(of_all)} on 64 x H100 choose" in words(written.page)
+    by_hours = fit.plan(PUBLISHED, **limits | dict(flops=None, hours=of_all, by="time"))
     assert by_clock["n_active"] == units.amount(by_hours.best.n_active)
     assert "Loss against hours on the same chips" in written.page
 

@@ -21,6 +21,7 @@ from fit.fitting.options import FitOptions
 from fit.next_runs.options import NextOptions
 from fit.paper.options import ReportOptions
 from fit.paper.plot_options import PlotOptions
+from fit.planning.judge import SpeedupOptions
 from fit.planning.options import BudgetOptions, PlanOptions
 from fit.results import Record, Result
 from fit.task_maps.options import TaskOptions
@@ -37,6 +38,7 @@ OPTIONS = {
     "holistic": HolisticOptions,
     "plot": PlotOptions,
     "report": ReportOptions,
+    "speedup": SpeedupOptions,
 }
 NO_OPTIONS = {"runs", "laws", "quiet", "width_runs", "rank", "refit", "out"}  # arguments that no field stands for
 

@@ -67,15 +67,48 @@ def test_recomputing_costs_the_forward_pass_but_for_its_last_product():
     assert full.attention / none.attention == pytest.approx(9 / 7)
 
 
+def test_bytes_of_a_dense_step_by_hand():
+    """Operands and results of products, what lies between them, logits and the update: nothing is computed again."""
+    tokens = 65_536 // 8
+    # 2 products of attention's projections, 3 passes each; queries, keys and values are turned and read by the kernel
+    attention = 3 * (512 + 3 * 512) + 3 * (512 + 512)
+    attention += 2 * 3 * 512 + 2 * 4 * 2 * 512 + 4 * 512 + 7 * 512 + 2 * 512
+    residual = (9 + 13) * 512
+    layer = 9 * (512 + 1536) + 7 * 1536
+    activations = 2 * tokens * 4 * (attention + residual + layer)
+    block = 4 * 512 * 512 + 3 * 512 * 1536
+    weights = 4 * block * (2 * 3 + 2 * 2 + 2 * 2)
+    # logits in one part for each 2**26 / 4,000 rows
+    logits = 4 * 4 * tokens * 1000
+    head = 512 * 1000 * (max(1, tokens / (2**26 / 4000)) * 12 + 40)
+    update = 34 * (4 * block + 2 * 512 * 1000) / 8
+    assert counted().memory == pytest.approx(activations + weights + logits + head + update)
+
+
+def test_bytes_of_a_mixture_rise_with_what_it_moves():
+    spread = dataclasses.replace(SETUP, data=1, expert=8)
+    base = counted(MIXTURE, spread).memory
+    tokens = 65_536 // 8
+    # rows beside the choices: 9 products and SwiGLU of experts, 11 and 2 rows on their way, 4 exchanges of two devices
+    one_row = 9 * (512 + 384) + 9 * 384 + 512 * (2 + 9 + 2 * 2 * 4)
+    more = counted(MIXTURE, dataclasses.replace(spread, slots=1.5)).memory
+    assert more - base == pytest.approx(2 * tokens * 4 * 4 * 0.5 * one_row)
+    dropless = counted(MIXTURE, dataclasses.replace(spread, buffer=1.0)).memory
+    assert dropless - base == pytest.approx(2 * tokens * 4 * 4 * 3 * 384)
+
+
 def test_counts_agree_with_compiled_programs():
-    """FLOPs of all recorded programs, and what at least twelve of them send, within 10%."""
+    """FLOPs of all recorded programs, what at least twelve of them send and what most move, within 10%."""
     near_sent = 0
+    near_memory = 0
     for program in compiled_steps.programs():
         ours = compiled_steps.counted(program)
         if program.flops:
             assert ours.flops == pytest.approx(program.flops, rel=0.1), program.name
         near_sent += abs(ours.sent / program.sent - 1) <= 0.1
-    assert near_sent >= 12
+        if program.memory:
+            near_memory += abs(ours.memory / program.memory - 1) <= 0.1
+    assert near_sent >= 12 and near_memory >= 10
 
 
 @pytest.mark.parametrize(
@@ -191,7 +224,7 @@ def test_calibration_recovers_planted_efficiencies():
     result = speed.calibrate(runs)
     assert result.products["H100"] == pytest.approx(0.5, rel=0.1)
     assert result.products["A100"] == pytest.approx(0.7, rel=0.1)
-    assert result.within_source < 0.06
+    assert result.within_source < 0.08  # the noise, and what the priors pull away
 
 
 def test_one_run_is_too_few():

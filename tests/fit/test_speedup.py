@@ -75,7 +75,7 @@ def test_hours_count_how_fast_the_runs_train(tmp_path, capsys):
     path.write_text("\n".join([",".join(list(columns)[:-1]), *(row.rpartition(",")[0] for row in rows)]))
     assert command_line.run([*flags, "--by=time"]) == 2
     assert "law_tokens_per_second" in capsys.readouterr().err
-    with pytest.raises(fit.UserError, match="by=clock: expected one of flops, time"):
+    with pytest.raises(fit.UserError, match="by='clock': expected one of flops, time"):
         fit.speedup("joint-moe-2025", variant(law, 1.7), by="clock")
 
 

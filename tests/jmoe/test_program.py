@@ -186,6 +186,90 @@ ENTRY %main (x: bf16[4096,8], i: s32[16]) -> bf16[16,8] {
     assert Program(text).main_memory_bytes() == 2 * 16 * 8 * 2
 
 
+def test_a_product_in_a_fusion_reads_its_operands():
+    """As libtpu writes products: each operand passes a fusion of its own, which gives it another shape."""
+    program = Program("""
+%reshaped (p: bf16[1,64,16]) -> bf16[64,16] {
+  %p = bf16[1,64,16]{2,1,0} parameter(0)
+  ROOT %b = bf16[64,16]{1,0} bitcast(%p)
+}
+
+%fused (x: bf16[1,64,16], w: bf16[16,24]) -> bf16[64,24] {
+  %x = bf16[1,64,16]{2,1,0} parameter(0)
+  %w = bf16[16,24]{1,0} parameter(1)
+  %r = bf16[64,16]{1,0} fusion(%x), kind=kLoop, calls=%reshaped
+  ROOT %d = bf16[64,24]{1,0} dot(%r, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+ENTRY %main (x: bf16[1,64,16], w: bf16[16,24]) -> bf16[64,24] {
+  %x = bf16[1,64,16]{2,1,0} parameter(0)
+  %w = bf16[16,24]{1,0} parameter(1)
+  ROOT %f = bf16[64,24]{1,0} fusion(%x, %w), kind=kOutput, calls=%fused
+}
+""")
+    assert program.main_memory_bytes() == 2 * (64 * 16 + 16 * 24 + 64 * 24)
+
+
+def test_a_fusion_writes_those_of_its_results_that_leave_the_chip():
+    """The first result stays on the chip (S(1)), the second does not; then the other way round."""
+    text = """
+%fused (x: f32[64,16]) -> (f32[64], f32[64,16]) {{
+  %x = f32[64,16]{{1,0}} parameter(0)
+  %z = f32[] constant(0)
+  %m = f32[64]{{0}} reduce(%x, %z), dimensions={{1}}, to_apply=%sum
+  %n = f32[64,16]{{1,0}} negate(%x)
+  ROOT %t = (f32[64]{{0}}, f32[64,16]{{1,0}}) tuple(%m, %n)
+}}
+
+ENTRY %main (x: f32[64,16]) -> (f32[64], f32[64,16]) {{
+  %x = f32[64,16]{{1,0}} parameter(0)
+  ROOT %f = (f32[64]{{0{first}}}, f32[64,16]{{1,0{second}}}) fusion(%x), kind=kLoop, calls=%fused
+}}
+"""
+    read = 4 * 64 * 16
+    assert Program(text.format(first=":S(1)", second="")).main_memory_bytes() == read + 4 * 64 * 16
+    assert Program(text.format(first="", second=":S(1)")).main_memory_bytes() == read + 4 * 64
+
+
+def test_a_gather_that_goes_on_beside_other_work_counts_once():
+    """As libtpu writes it: a fusion starts the gather, a product passes its arrays on, a fusion ends it."""
+    program = Program("""
+%start (p: bf16[8,16]) -> (bf16[8,16], bf16[64,16]) {
+  %p = bf16[8,16]{1,0} parameter(0)
+  %g = bf16[64,16]{1,0} all-gather(%p), replica_groups={{0,1,2,3,4,5,6,7}}, dimensions={0}
+  ROOT %c = (bf16[8,16]{1,0}, bf16[64,16]{1,0}) custom-call(%g), custom_call_target="AsyncCollectiveStart"
+}
+
+%beside (p: bf16[8,16], q: bf16[64,16], x: f32[32,32]) -> (f32[32,32], bf16[8,16], bf16[64,16]) {
+  %p = bf16[8,16]{1,0} parameter(0)
+  %q = bf16[64,16]{1,0} parameter(1)
+  %x = f32[32,32]{1,0} parameter(2)
+  %y = f32[32,32]{1,0} negate(%x)
+  ROOT %t = (f32[32,32]{1,0}, bf16[8,16]{1,0}, bf16[64,16]{1,0}) tuple(%y, %p, %q)
+}
+
+%done (p: bf16[8,16], q: bf16[64,16]) -> bf16[64,16] {
+  %p = bf16[8,16]{1,0} parameter(0)
+  %q = bf16[64,16]{1,0} parameter(1)
+  %g = bf16[64,16]{1,0} all-gather(%p), replica_groups={{0,1,2,3,4,5,6,7}}, dimensions={0}
+  ROOT %c = bf16[64,16]{1,0} custom-call(%p, %q, %g), custom_call_target="AsyncCollectiveDone"
+}
+
+ENTRY %main (p: bf16[8,16], x: f32[32,32]) -> bf16[64,16] {
+  %p = bf16[8,16]{1,0} parameter(0)
+  %x = f32[32,32]{1,0} parameter(1)
+  %s = (bf16[8,16]{1,0}, bf16[64,16]{1,0}) fusion(%p), kind=kCustom, calls=%start
+  %s0 = bf16[8,16]{1,0} get-tuple-element(%s), index=0
+  %s1 = bf16[64,16]{1,0} get-tuple-element(%s), index=1
+  %b = (f32[32,32]{1,0}, bf16[8,16]{1,0}, bf16[64,16]{1,0}) fusion(%s0, %s1, %x), kind=kLoop, calls=%beside
+  %b1 = bf16[8,16]{1,0} get-tuple-element(%b), index=1
+  %b2 = bf16[64,16]{1,0} get-tuple-element(%b), index=2
+  ROOT %d = bf16[64,16]{1,0} fusion(%b1, %b2), kind=kCustom, calls=%done
+}
+""")
+    assert program.main_memory_bytes() == 2 * (8 * 16 + 64 * 16) + 4 * 2 * 32 * 32
+
+
 def small(n_experts, n_blocks):
     config = quickstart.get_config()
     model = config.model

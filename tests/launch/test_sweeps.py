@@ -88,10 +88,11 @@ def test_dry_run_prices_a_sweep():
     assert "none of A100, H100" in helpers.fails(*start, "--accelerator=H1000")
 
 
-def test_a_dry_run_takes_the_hours_of_the_plan_by_the_clock(tmp_path):
+@pytest.mark.parametrize("budget", [dict(hours=50, by="time"), dict(flops=1e21)], ids=["hours", "flops"])
+def test_a_dry_run_takes_the_hours_of_the_plan(tmp_path, budget):
     """The plan and the dry run of its config count the same step, so that both say the same hours."""
-    hours = 50.0
-    plan = fit.plan("joint-moe-2025", chips="H100:16", hours=hours, by="time", experts=[8])
+    plan = fit.plan("joint-moe-2025", chips="H100:16", experts=[8], **budget)
+    hours = plan.buildable.cost.training_hours
     path = tmp_path / "planned.py"
     path.write_text(plan_config.source(fit.load("joint-moe-2025"), plan, None))
     start = ("launch.sweep", f"--sweep={path}", f"--workdir={tmp_path}/run", "--dry_run", "--text_elsewhere")

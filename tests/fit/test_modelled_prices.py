@@ -1,0 +1,176 @@
+"""FLOPs on chips: hours and dollars at the modelled speed of each model."""
+
+import json
+
+import numpy as np
+import pytest
+
+import fit
+from fit import __main__ as command_line
+from fit.planning import mesh, speed, step_time
+from fit.planning.constraints import ROOM
+from fit.shape.chips import CHIPS
+
+LAW = "joint-moe-2025"
+FLOPS = dict(flops=1e22, chips="H100:64", dollars_per_hour=2)
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return fit.plan(LAW, **FLOPS)
+
+
+@pytest.fixture(scope="module")
+def at_mfu():
+    return fit.plan(LAW, **FLOPS, mfu=0.4)
+
+
+def step_seconds(built, layout, kind, n_chips):
+    """Seconds of a step in a layout, by the calibration alone."""
+    batch = layout.batch_tokens[-1][1]
+    setup = step_time.Setup(
+        n_chips=n_chips,
+        batch_tokens=batch,
+        sequence=built.sequence,
+        microbatch_tokens=(layout.microbatch_tokens or batch) * layout.model / n_chips,
+        data=layout.data,
+        expert=layout.expert,
+        model=layout.model,
+        remat=layout.remat,
+        flash=True,
+    )
+    fields = {name: value for name, value in built.to_dict().items() if value is not None}
+    fields |= dict(n_experts=built.experts_of_trainer)
+    return speed.calibrated().seconds(kind, speed.shape_of_model(fields), setup)
+
+
+def test_flops_choose_the_same_model_with_and_without_an_mfu(plan, at_mfu):
+    assert [row.n_experts for row in plan.optima] == [row.n_experts for row in at_mfu.optima]
+    for row, other in zip([*plan.optima, plan.buildable], [*at_mfu.optima, at_mfu.buildable], strict=True):
+        for name in ("n_experts", "n_active", "n_total", "n_tokens", "loss", "d_model", "training_flops"):
+            assert row[name] == other[name]
+    assert at_mfu.clock is None and at_mfu.buildable.speed is None
+
+
+def test_hours_and_dollars_follow_from_the_layout_of_least_time(plan):
+    built = plan.buildable
+    seconds = step_seconds(built, built.layout, "H100", 64)
+    hours = built.n_tokens / built.layout.batch_tokens[-1][1] * seconds / 3600
+    assert built.cost.training_hours == pytest.approx(hours, rel=1e-9)
+    assert built.cost.training_dollars == pytest.approx(hours * 64 * 2, rel=1e-9)
+    low, _, high = speed.calibrated().factors()
+    assert built.speed.hours == pytest.approx([hours * low, hours, hours * high], rel=1e-9)
+    # no other layout of the mesh that holds a step is faster
+    shape = {name: value for name, value in built.to_dict().items() if value is not None}
+    shape |= dict(n_experts=built.experts_of_trainer)
+    run = mesh.Run(shape, built.sequence, built.layout.batch_tokens, built.sequence, flash=True)
+    limit = ROOM * CHIPS["H100"].memory
+    of_all = [
+        step_seconds(built, layout, "H100", 64) / layout.batch_tokens[-1][1]
+        for sizes in mesh.meshes(run, 64, mesh.MeshRequest())
+        for layout in mesh._layouts(run, sizes, limit, None)
+    ]
+    assert len(of_all) > 5
+    assert seconds / built.layout.batch_tokens[-1][1] == pytest.approx(min(of_all), rel=1e-9)
+
+
+def test_each_number_of_experts_has_its_own_speed(plan):
+    """More experts train slower than dense models of the FLOPs: each costs its own hours."""
+    for row in plan.optima:
+        rate = row.speed.tokens_per_second[1]
+        assert row.cost.training_hours == pytest.approx(row.n_tokens / rate / 3600, rel=1e-9)
+        assert row.speed.mfu[1] == pytest.approx(6 * row.n_active * rate / (64 * 989e12), rel=1e-9)
+        assert plan.chips.mfu[row.n_experts] == pytest.approx(row.speed.mfu[1], rel=5e-3)
+    mfu = [row.speed.mfu[1] for row in plan.optima]
+    assert mfu[0] == max(mfu) and mfu[-1] < 0.7 * mfu[0]
+
+
+def test_the_answer_says_what_the_clock_would_choose(plan):
+    hours = plan.best.n_tokens / plan.best.speed.tokens_per_second[1] / 3600
+    assert plan.clock.hours == pytest.approx(hours, rel=1e-9)
+    by_time = fit.plan(LAW, chips="H100:64", hours=hours)
+    assert plan.clock.by_flops == plan.best.n_experts == by_time.clock.by_flops
+    assert plan.clock.by_time == by_time.best.n_experts != plan.best.n_experts
+    told = " ".join(str(plan).split())
+    assert f"By FLOPs {plan.best.n_experts} experts are best, by the clock {by_time.best.n_experts}: at" in told
+    low, middle, high = plan.buildable.speed.hours
+    assert f"at MFU {plan.buildable.speed.mfu[1]:.2f}, modelled" in told and low < middle < high
+    alone = fit.plan(LAW, **FLOPS, experts=[8])
+    assert alone.clock.by_time == alone.clock.by_flops == 8 and "by the clock" not in str(alone)
+
+
+def test_an_mfu_overrides_the_model(at_mfu):
+    built = at_mfu.buildable
+    assert built.cost.training_hours == pytest.approx(built.training_flops / (0.4 * 64 * 989e12) / 3600, rel=1e-9)
+    told = " ".join(str(at_mfu).split())
+    assert "at MFU 0.4;" in told and "assumed" not in told and "modelled" not in told.partition("training takes")[0]
+
+
+def test_what_is_not_modelled_is_said():
+    paper = fit.plan(LAW, **FLOPS, shape="paper")
+    assert "at MFU 0.4, assumed" in str(paper) and paper.chips.mfu_is_assumed
+    by_flops = fit.plan(LAW, chips="H100:64", hours=240, by="flops")
+    assert "at MFU 0.4, assumed" in str(by_flops)
+    # the mesh does not divide three experts: no speed of theirs is modelled
+    some = fit.plan(LAW, flops=1e20, chips="H100:8", mesh_expert=8, experts=[3, 8], verbose=True)
+    three, eight = some.optima
+    assert three.speed is None and eight.speed is not None
+    assert three.cost.training_hours == pytest.approx(three.training_flops / (0.4 * 8 * 989e12) / 3600, rel=1e-9)
+    assert some.chips.mfu_is_assumed and some.chips.mfu[3] == 0.4
+    told = " ".join(str(some).split())
+    assert "E = 3: not modelled, as no mesh of these chips trains it; at MFU 0.4, assumed" in told
+
+
+def test_a_target_is_priced_as_its_plan():
+    """The hours of the cheapest model are those of a plan by its FLOPs; inference counts at the same speed."""
+    loss = 2.1
+    found = fit.plan(LAW, target_loss=loss, chips="H100:64", dollars_per_hour=2, inference_tokens=1e11)
+    best = found.target.best
+    planned = fit.plan(LAW, flops=best.flops, chips="H100:64", inference_tokens=1e11)
+    assert planned.best.loss == pytest.approx(loss, rel=1e-6)
+    assert best.hours == pytest.approx(planned.clock.hours, rel=1e-6)
+    assert best.dollars == pytest.approx(best.hours * 64 * 2)
+    for row in found.target.optima:
+        of_plan = next(other for other in found.optima if other.n_experts == row.n_experts)
+        rate = row.flops / (6 * row.n_active) / (row.hours * 3600)
+        assert 0.2 < 6 * row.n_active * rate / (64 * 989e12) / of_plan.speed.mfu[1] < 3
+    assert found.target.front[3].hours == pytest.approx(best.hours)
+    hours = [row.hours for row in found.target.front]
+    assert hours == sorted(hours)
+
+
+def test_compared_laws_have_the_speeds_of_their_plans(plan, capsys):
+    (answer,) = fit.compare([LAW], flops=1e22, chips="H100:64").laws
+    assert answer.speed == next(row.speed for row in plan.optima if row.n_experts == answer.n_experts)
+    assert answer.clock == plan.clock
+    flags = ["compare", f"--laws={LAW}", "--flops=1e22", "--chips=H100:64"]
+    assert command_line.run([*flags, "--verbose"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"by the clock E = {plan.clock.by_time}" in told and "of each law's best model" in told
+    assert "dense FLOPs" in told and "dense hours" not in told
+    assert command_line.run([*flags, "--mfu=0.4", "--json"]) == 0
+    (at_mfu,) = json.loads(capsys.readouterr().out)["laws"]
+    assert "speed" not in at_mfu and "clock" not in at_mfu
+    assert at_mfu["loss"] == answer.loss
+
+
+def test_your_own_speeds_price_flops_too(tmp_path):
+    """Half the published speeds double the hours."""
+    path = tmp_path / "speeds.csv"
+    base = fit.plan(LAW, flops=1e21, chips="H100:8", experts=[1])
+    built = base.buildable
+    rate = base.best.speed.tokens_per_second[1]
+    rows = ["d_model,n_experts,tokens_per_second"]
+    for width, factor in ((1024, 4.0), (2048, 1.0)):
+        rows.append(f"{width},1,{rate * factor / 2}")
+    path.write_text("\n".join(rows))
+    own = fit.plan(LAW, flops=1e21, chips="H100:8", experts=[1], speeds=path)
+    assert own.clock.label == "measured" and "measured" in str(own)
+    assert own.buildable.n_active == built.n_active
+    assert own.buildable.cost.training_hours != pytest.approx(built.cost.training_hours, rel=0.05)
+
+
+def test_energy_is_that_of_the_modelled_hours(plan):
+    energy = fit.plan(LAW, **FLOPS, grams_per_kwh=400).energy
+    assert energy.kwh == pytest.approx(plan.buildable.cost.training_hours * 64 * 0.7, rel=1e-9)
+    assert np.isclose(energy.co2_kg, 0.4 * energy.kwh)
