@@ -150,8 +150,8 @@ def _timing() -> Json:
     return dict(
         calibration=_fields(calibration, "shared", "between_sources", "within_source", "label")
         | _constants(speed, "Z80"),
-        step_time=_constants(step_time, "BF16", "FP32", "OVERLAP", "STATE_BYTES", "TOUCHES", "PASSES", "FLASH_BLOCK")
-        | _constants(step_time, "GATHERS", "EXACT_UP_TO", "TRAVELS"),
+        step_time=_constants(step_time, "BF16", "FP32", "OVERLAP", "STATE_BYTES", "PASSES", "FLASH_BLOCK", "LOGITS")
+        | _constants(step_time, "SWIGLU", "SWIGLU_OF_SLOTS", "GATHERS", "EXACT_UP_TO", "TRAVELS"),
         step=_constants(step, "BF16", "FP32", "STATE", "ACCUMULATED", "LOGITS", "PASSES", "GATHERS"),
         mesh=_constants(mesh, "MODEL_AXES") | dict(fields=mesh.DIVISIBILITY["fields"]),
         grid=_constants(hardware, "TYPICAL_ASPECT", "TILE", "HEADS", "WIDE", "KV_HEADS", "MOST_PADDING")

@@ -6,10 +6,20 @@ function leavingShare(n) {
   return (n - 1) / n;
 }
 
+// Units of a token that attention of a block reads or writes in a step, spread over the model axis.
+function attentionUnits(model, heads, recomputed, isFlash) {
+  const keys = model.attention / (2 * model.d_model) - heads;
+  const projections = (3 + recomputed) * (2 * heads + 2 * keys);
+  const turned = 4 * (heads + keys); // halves of queries and keys, turned and joined
+  const laidOut = (1 + recomputed) * (2 * (heads + 2 * keys) + turned) + turned; // split into heads, and turned
+  const kernel = (1 + recomputed) * (2 * heads + 2 * keys) + 3 * heads + 4 * keys + 2 * heads;
+  return projections + laidOut + (isFlash ? kernel : 0);
+}
+
 /** What a token takes, whatever the mesh. @type {(data: Data, model: GridModel, recipe: Recipe, remat: string) => TokenCounts} */
 export function countsOfToken({ step_time }, model, { sequence, isPublished: isFlash }, remat) {
   const { d_model, d_ff, n_mixtures, n_blocks, n_experts, top_k, vocab_size } = model;
-  const { bf16, fp32, touches } = step_time;
+  const { swiglu, swiglu_of_slots } = step_time;
   const recomputed = step_time.passes[remat] - 3; // forward passes that are computed again
   const hidden = n_experts > 1 ? model.d_expert || d_ff : 0;
   const heads = model.n_heads * model.head_dim;
@@ -19,11 +29,21 @@ export function countsOfToken({ step_time }, model, { sequence, isPublished: isF
   const again = recomputed * (dense + model.routers - layers / 3); // of a layer the last product is not needed again
   const products = isFlash ? (2 + 2 * recomputed + 5) / 2 : 2 + 2 * recomputed + 4;
   const positions = isFlash ? sequence + step_time.flash_block : sequence;
-  let units = n_blocks * (4 * d_model + 2 * heads) + (n_blocks - n_mixtures) * 3 * d_ff;
-  units += n_mixtures * 3 * hidden * (top_k + model.n_shared) + n_mixtures * top_k * d_model * 3;
-  let activations = touches * bf16 * units * (1 + recomputed / 3);
-  if (!isFlash) activations += touches * fp32 * n_blocks * (heads / 64) * sequence;
+  // units that are read or written in main memory: of products and between them
+  const n_dense = n_blocks - n_mixtures;
+  const ofLayer = 9 + 2 * recomputed; // products of a layer, forward and backward
+  const perBlock = 2 * (3 + recomputed) + 22 + 6 * recomputed; // projections, norms and sums with the residual
+  const wholeWidth = d_model * (n_blocks * perBlock + (n_dense + n_mixtures * (top_k + 1)) * ofLayer);
+  const ofExperts = hidden * (top_k * (ofLayer + swiglu_of_slots) + model.n_shared * (ofLayer + swiglu));
+  const dispatched = d_model * ((2 + recomputed) * (1 + top_k) + 9 * top_k);
+  const ofAttention = n_blocks * attentionUnits(model, heads, recomputed, isFlash);
+  const spread = ofAttention + n_dense * d_ff * (ofLayer + swiglu) + n_mixtures * (ofExperts + dispatched);
   return {
+    wholeWidth,
+    spread,
+    exchanged: 2 * n_mixtures * d_model * step_time.travels[remat] * top_k,
+    scores: isFlash ? 0 : (2 + 2 * recomputed + 7) * n_blocks * (heads / 64) * sequence,
+    passes: step_time.passes[remat],
     hidden,
     heads,
     experts: n_experts * oneExpert,
@@ -31,14 +51,40 @@ export function countsOfToken({ step_time }, model, { sequence, isPublished: isF
     large: 2 * (3 * (dense + model.routers + d_model * vocab_size) + again),
     grouped: 2 * top_k * oneExpert * (3 + recomputed * (1 - 1 / 3)),
     attention: 2 * products * n_blocks * heads * positions,
-    memory: activations + 6 * fp32 * vocab_size,
-    allToAll: step_time.travels[remat] * bf16 * d_model * top_k * n_mixtures,
-    sums: (4 + recomputed * 2) * bf16 * d_model * n_blocks,
+    allToAll: step_time.travels[remat] * step_time.bf16 * d_model * top_k * n_mixtures,
+    sums: (4 + recomputed * 2) * step_time.bf16 * d_model * n_blocks,
   };
 }
 
+// Bytes of main memory that a chip reads or writes in a step.
+function memoryTraffic({ step_time }, model, counts, mesh, { tokens, n_chips, n_microbatches }) {
+  const { bf16, fp32, gathers, state_bytes } = step_time;
+  const { vocab_size, d_model } = model;
+  let units = counts.wholeWidth * mesh.model + counts.spread;
+  // a device also sorts what it receives by expert, where it has several
+  if (mesh.expert > 1) units += counts.exchanged * (model.n_experts > mesh.expert ? 2 : 1);
+  const activations = tokens * (bf16 * units + fp32 * counts.scores);
+  const weights = (counts.dense + counts.experts / mesh.expert) / mesh.model;
+  let ofWeight = bf16 * counts.passes;
+  if (mesh.data > 1) ofWeight += bf16 * gathers + 2 * summedBytes(step_time, mesh.data);
+  const tokensAtOnce = (tokens * mesh.model) / n_microbatches;
+  const rows = Math.max(step_time.logits / (fp32 * vocab_size), 2 * d_model); // whose logits are made at a time
+  const n_parts = Math.max(1, tokensAtOnce / rows) * n_microbatches;
+  const ofHead = (2 * bf16 + 2 * fp32) * n_parts + 2 * 5 * fp32 * n_microbatches;
+  const logits = 4 * fp32 * vocab_size * tokens + (ofHead * d_model * vocab_size) / mesh.model;
+  const stored = counts.experts + (counts.dense + 2 * d_model * vocab_size) * mesh.expert;
+  return activations + ofWeight * weights * n_microbatches + logits + (state_bytes * stored) / n_chips;
+}
+
+// Bytes of a number of a gradient that n devices sum.
+function summedBytes({ bf16, fp32, exact_up_to }, n) {
+  return n <= exact_up_to ? bf16 : fp32;
+}
+
 // Seconds of the products and of main memory.
-function secondsOfWork({ calibration, step_time }, chip, model, counts, mesh, { tokens, n_chips, n_microbatches }) {
+function secondsOfWork(data, chip, model, counts, mesh, setup) {
+  const { tokens, n_microbatches } = setup;
+  const { calibration } = data;
   const { d_model, n_experts, d_ff } = model;
   const { grouped, attention, half_width, memory } = calibration.shared;
   const { hidden, heads } = counts;
@@ -51,22 +97,20 @@ function secondsOfWork({ calibration, step_time }, chip, model, counts, mesh, { 
     const width = Math.min(d_model, Math.max(1, hidden / mesh.model), Math.max(1, rows));
     seconds += (tokens * counts.grouped) / ((peak * grouped * width) / (width + half_width));
   }
-  const n_parameters = counts.dense + counts.experts + 2 * d_model * model.vocab_size;
-  const bytes = tokens * counts.memory + (step_time.state_bytes * n_parameters) / n_chips;
-  return seconds + bytes / (chip.bandwidth * memory);
+  return seconds + memoryTraffic(data, model, counts, mesh, setup) / (chip.bandwidth * memory);
 }
 
 // Seconds of what is sent and waited for, and of what may hide behind work.
 function secondsOfSending({ calibration, step_time }, chip, model, counts, mesh, { tokens, n_chips, n_microbatches }) {
-  const { bf16, fp32, exact_up_to, gathers } = step_time;
+  const { bf16, gathers } = step_time;
   const { data, expert } = mesh;
   const fast = chip.network * calibration.shared.inside;
   const slow = chip.between * calibration.shared.between;
   const common = (counts.dense + 2 * model.d_model * model.vocab_size) / mesh.model;
   const gathered = (counts.experts / (expert * mesh.model) + common) * leavingShare(data);
   const weights = gathers * bf16 * gathered * n_microbatches;
-  const gradients = (data <= exact_up_to ? bf16 : fp32) * gathered;
-  const copies = ((2 * (expert <= exact_up_to ? bf16 : fp32) * common) / data) * leavingShare(expert);
+  const gradients = summedBytes(step_time, data) * gathered;
+  const copies = ((2 * summedBytes(step_time, expert) * common) / data) * leavingShare(expert);
   const n_domains = Math.max(1, n_chips / chip.domain);
   let crossing = 0; // share of what the data axis exchanges that leaves a chip's domain
   if (n_domains > 1 && data > 1) {

@@ -137,7 +137,11 @@ interface TokenCounts {
   large: Flops; // of projections, dense layers and head
   grouped: Flops; // of experts
   attention: Flops; // of scores and values
-  memory: Bytes; // read and written outside products
+  wholeWidth: number; // units in main memory, of which each device of the model axis has all
+  spread: number; // units that this axis shares
+  exchanged: number; // units of rows on their way to experts
+  scores: number; // of attention that keeps them
+  passes: number; // of a block's products
   allToAll: Bytes; // sent to experts and back
   sums: Bytes; // summed over the model axis
 }

@@ -13,7 +13,6 @@ from planner_tab import SETTLED, Planner, assert_same, calculating_tab, typed
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.planning import mesh, speed, startable, timing
-from fit.planning.clock import Clock
 from fit.planning.constraints import ROOM, Chips
 from fit.shape import hardware, reference_model
 from fit.shape.chips import CHIPS
@@ -93,9 +92,8 @@ def test_the_page_chooses_the_layout_that_python_does(browser):
         [of_the_page(*each) for each in drawn],
     )
     n_trained = 0
-    clock = Clock(1.0, {}, speed.calibrated())
     for (law, _, _, chips, model, n_tokens, is_family), answer in zip(drawn, answers, strict=True):
-        layouts = startable.Layouts(law, chips, startable.Shapes(family=is_family), clock=clock)
+        layouts = startable.Layouts(law, chips, startable.Shapes(family=is_family), calibration=speed.calibrated())
         run = layouts.run(model, n_tokens)
         for name in ("n_active", "n_total", "exact_parameters"):
             assert answer["model"][name] == getattr(model, name)
