@@ -80,8 +80,9 @@ function showTable({ optima, infeasible, best, bootstrap, clock }) {
     memory: (row) => memoryText(row.memory_bytes),
     "bound by": (row) => row.size_bound || "–",
   };
-  if (clock && clock.by_flops !== best.n_experts) {
-    const bestBy = { [best.n_experts]: "the clock", [clock.by_flops]: "FLOPs" };
+  const by_time = clock?.by_time ?? best.n_experts;
+  if (clock && clock.by_flops !== by_time) {
+    const bestBy = { [by_time]: "the clock", [clock.by_flops]: "FLOPs" };
     columns["best by"] = ({ n_experts }) => bestBy[n_experts] ?? "–";
   }
   if (bootstrap) {
@@ -109,7 +110,7 @@ function showSpeeds({ optima, best, clock }) {
     "tokens/s": ({ speed }) => rangeText(speed.tokens_per_second, amount),
     MFU: ({ speed }) => rangeText(speed.mfu, wholePercent),
   };
-  fillTable("speed-table", columns, optima, best);
+  fillTable("speed-table", columns, optima.filter(({ speed }) => speed), best);
 }
 
 // What training costs and keeps in memory, and how fast the model answers, by number of experts.

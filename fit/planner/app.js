@@ -76,13 +76,16 @@ function renderSoon() {
 function withDerivedBudget(answer) {
   const derived = { ...state };
   if (!answer) return derived;
-  const { options, plan: { best } } = answer;
+  const { options, plan } = answer;
+  const { best } = plan;
   const rounded = (value) => flagText(Number(general(value, 4)));
   let { flops } = options.limits;
   if (options.isByTime) flops = best.training_flops + INFERENCE_FLOPS * best.n_active * options.limits.inference_tokens;
   if (flops == null) return derived;
   if (state.flops === "") derived.flops = rounded(flops);
-  if (state.hours === "" && options.chips) derived.hours = rounded(flops / flopsPerHour(data, options.chips));
+  if (state.hours === "" && options.chips) {
+    derived.hours = rounded(plan.clock ? plan.clock.hours : flops / flopsPerHour(data, options.chips));
+  }
   return derived;
 }
 
@@ -123,8 +126,8 @@ function answerNow() {
   const law = currentLaw();
   if (state.law !== law.name) throw new PlanError(`law: this page does not hold “${state.law}”`);
   const options = optionsIn(data, law, state);
-  const { plan, limits } = planOf(data, law, options);
-  return { data, state, options: { ...options, limits }, plan };
+  const { plan, limits, hoursLimits } = planOf(data, law, options);
+  return { data, state, options: { ...options, limits, hoursLimits }, plan };
 }
 
 // Answers first; what takes longer follows, unless something else was asked meanwhile.

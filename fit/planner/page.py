@@ -153,6 +153,7 @@ def _timing() -> Json:
         step_time=_constants(step_time, "BF16", "FP32", "OVERLAP", "STATE_BYTES", "PASSES", "FLASH_BLOCK", "LOGITS")
         | _constants(step_time, "SWIGLU", "SWIGLU_OF_SLOTS", "GATHERS", "EXACT_UP_TO", "TRAVELS"),
         step=_constants(step, "BF16", "FP32", "STATE", "ACCUMULATED", "LOGITS", "PASSES", "GATHERS"),
+        clock=_constants(by_time, "TYPICAL"),
         mesh=_constants(mesh, "MODEL_AXES") | dict(fields=mesh.DIVISIBILITY["fields"]),
         grid=_constants(hardware, "TYPICAL_ASPECT", "TILE", "HEADS", "WIDE", "KV_HEADS", "MOST_PADDING")
         | dict(widths=list(by_time.WIDTHS)),

@@ -162,7 +162,8 @@ export function drawMemories(picture, options, plan, colours) {
 /** Draws the least loss under hours around the plan's, a curve for each E, and returns the picture's note.
  *  @type {(picture: Picture, options: Options, plan: Plan, colours: object, flopsPerHour: Flops) => string} */
 export function drawHours(picture, options, plan, colours, flopsPerHour) {
-  const { law, shape, limits, experts, chips } = options;
+  const { law, shape, experts, chips } = options;
+  const limits = options.hoursLimits ?? options.limits;
   const budget = amountOf(limits);
   const hours = limits.clock ? budget : budget / flopsPerHour;
   const shares = logSpaced(1 / AROUND, AROUND);

@@ -45,7 +45,7 @@ interface Limits {
 
 // A budget of hours on chips, and how fast these train models of each number of experts.
 interface Clock {
-  hours: Hours;
+  hours: Hours | null; // null where FLOPs are the budget
   curves: Map<Experts, SpeedCurve>;
   untrainable: Experts[]; // of which the chips train no model
 }
@@ -78,7 +78,7 @@ interface Timing {
   shape: Shape;
   chips: Chips;
   limits: Limits;
-  hours: Hours;
+  hours: Hours | null; // null where FLOPs are the budget
   building: Building;
 }
 
@@ -256,6 +256,7 @@ interface Options {
   devices: number;
   hours: Hours | null;
   isByTime: boolean; // whether hours are the budget, each model at its own modelled speed
+  hoursLimits?: Limits | null; // the limits with hours as their budget, once planned
   building: Building;
 }
 

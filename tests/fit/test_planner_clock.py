@@ -151,14 +151,15 @@ def test_a_step_takes_as_long_as_in_python_on_any_mesh(browser):
 
 
 def wishes(law, count, seed):
-    """Drawn states of the hash: hours over four decades on all kinds of chips, with and without other limits."""
+    """Drawn states of the hash: hours or FLOPs over decades on all kinds of chips, with and without other limits."""
     rng = random.Random(seed)
 
     def between(low, high):
         return f"{math.exp(rng.uniform(math.log(low), math.log(high))):.4g}"
 
     for _ in range(count):
-        state = dict(law=law, hours=between(0.5, 3000), memory_gb="", context="0")
+        state = dict(law=law, memory_gb="", context="0")
+        state |= dict(hours=between(0.5, 3000)) if rng.random() < 0.5 else dict(flops=between(1e18, 1e24))
         state |= dict(chip=rng.choice(list(CHIPS)), chips=rng.choice(["1", "8", "24", "64", "72", "512"]))
         if rng.random() < 0.4:
             state |= dict(memory_gb=between(1, 200), context=rng.choice(["0", "16384"]))
@@ -179,6 +180,7 @@ def wishes(law, count, seed):
 def test_the_page_plans_by_the_clock_as_the_command_line_does(planner, capsys, law):
     """The command on the page, which has no --mfu, prints the JSON on the page."""
     answered = 0
+    n_timed = 0
     for state in wishes(law, 8, seed=len(law)):
         planner.open(**state)
         if planner.tab.locator("#results").is_hidden():
@@ -189,12 +191,13 @@ def test_the_page_plans_by_the_clock_as_the_command_line_does(planner, capsys, l
             continue
         answered += 1
         command = planner.text("command")
-        assert "--mfu" not in command and "--hours" in command
+        assert "--mfu" not in command
         page_plan = json.loads(planner.text("json"))
         line_plan = json.loads(typed(f"{command} --json", capsys)[0])
         assert_same(page_plan, line_plan, json.dumps(state))
-        assert {"clock", "chips"} <= set(page_plan) and "speed" in page_plan["best"]
-    assert answered >= 4
+        assert ("clock" in page_plan) == ("clock" in line_plan)
+        n_timed += "clock" in page_plan and "speed" in page_plan["best"]
+    assert answered >= 4 and n_timed >= 4
 
 
 def test_laws_beside_each_other_by_the_clock(planner, capsys):
@@ -227,6 +230,17 @@ def test_the_page_says_how_fast_and_where_flops_choose_otherwise(planner, capsys
     assert planner.tab.locator("#pictures figure:visible").count() == 3
     assert "each model at its modelled speed" in planner.text("pictures")
     assert float(planner.tab.input_value("#flops")) == pytest.approx(plan["best"]["training_flops"], rel=1e-3)
+
+
+def test_flops_are_priced_at_modelled_speeds(planner, capsys):
+    """The hours beside the FLOPs are those of the modelled speed, and hours choose another number of experts."""
+    planner.open(law="joint-moe-2025", flops="1e22", chip="H100", chips="64", memory_gb="", context="0")
+    plan = json.loads(planner.text("json"))
+    assert_same(plan, json.loads(typed(f"{planner.text('command')} --json", capsys)[0]))
+    assert float(planner.tab.input_value("#hours")) == pytest.approx(plan["best"]["speed"]["hours"][1], rel=1e-3)
+    assert plan["clock"]["by_time"] != plan["clock"]["by_flops"] == plan["best"]["n_experts"]
+    assert any(item.startswith("By FLOPs 32 experts are best, by the clock") for item in planner.items("verdict"))
+    assert "(modelled)" in planner.text("tiles")
 
 
 def test_an_mfu_takes_the_place_of_modelled_speeds(planner):
