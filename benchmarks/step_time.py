@@ -110,7 +110,7 @@ def programs() -> list[Program]:
         ("OLMoE, 64 v5p", OLMOE, Setup(**million, data=64, buffer=1), 165e12, 54.1e9, 616e9),
         ("Mixtral dropless, 64 v5p", MIXTRAL, Setup(**million, data=8, expert=8, buffer=1.5), 1633e12, 94.7e9, 2.44e12),
         ("Mixtral capacity 1, 64 v5p", MIXTRAL, Setup(**million, data=8, expert=8), 1633e12, 75.9e9, 1.53e12),
-        ("Qwen3-30B-A3B, 64 v5p", QWEN3, Setup(**million, data=64, buffer=1), 502e12, 239e9, 2.09e12),
+        ("Qwen3-30B-A3B, 64 v5p", QWEN3, Setup(**million, data=64, buffer=1), 502e12, 239e9, 2.22e12),
     )
     recorded += [Program(*peer, where="hardware.md, peers") for peer in peers]
 

@@ -338,7 +338,8 @@ def _mixture_units(shape: Shape, setup: Setup) -> float:
     rows = shape.n_experts_per_token * (setup.buffer or setup.slots)
     elementwise = SWIGLU_OF_ROWS if setup.buffer else SWIGLU_OF_SLOTS
     experts = _layer_units(shape, setup, rows, shape.d_expert, elementwise)
-    experts += _layer_units(shape, setup, 1, shape.d_expert * shape.n_shared_experts, SWIGLU)
+    if shape.n_shared_experts:
+        experts += _layer_units(shape, setup, 1, shape.d_expert * shape.n_shared_experts, SWIGLU)
     # a token is copied to its rows: forward, again, and its gradient backward
     dispatched = (2 + n_recomputed) * (1 + rows)
     # each row is gathered and added up, forward and in the gradient of dispatch; gate and up add their gradients
