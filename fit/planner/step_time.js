@@ -33,7 +33,8 @@ export function countsOfToken({ step_time }, model, { sequence, isPublished: isF
   const n_dense = n_blocks - n_mixtures;
   const ofLayer = 9 + 2 * recomputed; // products of a layer, forward and backward
   const perBlock = 2 * (3 + recomputed) + 22 + 6 * recomputed; // projections, norms and sums with the residual
-  const wholeWidth = d_model * (n_blocks * perBlock + (n_dense + n_mixtures * (top_k + 1)) * ofLayer);
+  const layersOfMixture = top_k + (model.n_shared ? 1 : 0); // shared experts are one layer
+  const wholeWidth = d_model * (n_blocks * perBlock + (n_dense + n_mixtures * layersOfMixture) * ofLayer);
   const ofExperts = hidden * (top_k * (ofLayer + swiglu_of_slots) + model.n_shared * (ofLayer + swiglu));
   const dispatched = d_model * ((2 + recomputed) * (1 + top_k) + 9 * top_k);
   const ofAttention = n_blocks * attentionUnits(model, heads, recomputed, isFlash);
