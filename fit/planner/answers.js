@@ -1,20 +1,28 @@
 // A plan on the page: its sentences, tables, pictures and commands.
 
+import { clockSentences } from "./by_time.js";
 import { colourOf, makePicture } from "./chart.js";
+import { flopsPerHour } from "./cost.js";
 import { planCommand } from "./command.js";
+import { hasBudget } from "./counts.js";
 import { byId, element, fillList, fillTable } from "./elements.js";
 import { answerText, outsideText, say, verdictTexts, withErrors } from "./messages.js";
-import { amount, durationText, memoryText } from "./numbers.js";
-import { coloursOf, drawMemories, drawSizes } from "./pictures.js";
+import { amount, durationText, memoryText, percentText, rangeText } from "./numbers.js";
+import { coloursOf, drawHours, drawMemories, drawSizes } from "./pictures.js";
 
-const pictures = { sizes: makePicture("Loss against size"), memories: makePicture("Loss against memory") };
-byId("pictures").append(pictures.sizes.figure, pictures.memories.figure);
+const pictures = {
+  sizes: makePicture("Loss against size"),
+  memories: makePicture("Loss against memory"),
+  hours: makePicture("Loss against hours"),
+};
+byId("pictures").append(...Object.values(pictures).map(({ figure }) => figure));
 
 /** Shows the plan in sentences, tables and commands. @type {(answer: Answer) => void} */
 export function showPlan(answer) {
   showSentences(answer);
-  showTiles(answer.plan);
+  showTiles(answer);
   showTable(answer.plan);
+  showSpeeds(answer.plan);
   showCosts(answer);
   const command = planCommand(answer.state, answer.options);
   byId("command").textContent = command;
@@ -25,7 +33,7 @@ export function showPlan(answer) {
 function showSentences({ data, options, plan }) {
   const { reference } = options;
   byId("answer").textContent = answerText(plan);
-  fillList("verdict", verdictTexts(data, plan));
+  fillList("verdict", [...verdictTexts(data, plan), ...clockSentences(plan.clock, plan.best.n_experts)]);
   byId("known-words").hidden = !reference;
   if (reference) {
     const counts = { ...reference.counts, cache: 2 * reference.counts.cache_elements_per_token };
@@ -39,11 +47,22 @@ function dollarsText(dollars) {
   return dollars < 0.01 ? "< 1 cent" : `$${amount(dollars)}`;
 }
 
-function showTiles({ best, chips }) {
+function wholePercent(share) {
+  return percentText(share, 0);
+}
+
+function showTiles({ data, plan: { best, chips } }) {
   const tiles = { "weights and cache": memoryText(best.memory_bytes) };
   if (chips) {
-    tiles[`of training on ${amount(chips.count)} × ${chips.kind}`] = durationText(best.cost.training_hours);
-    tiles["of training"] = dollarsText(best.cost.training_dollars);
+    const { speed, cost } = best;
+    const rangeOf = (ends, textOf) => `, ${textOf(ends[0])} to ${textOf(ends[2])} (${data.calibration.label})`;
+    const range = speed ? rangeOf(speed.hours, durationText) : "";
+    tiles[`of training on ${amount(chips.count)} × ${chips.kind}${range}`] = durationText(cost.training_hours);
+    tiles["of training"] = dollarsText(cost.training_dollars);
+    if (speed) {
+      tiles[`tokens/s${rangeOf(speed.tokens_per_second, amount)}`] = amount(speed.tokens_per_second[1]);
+      tiles[`MFU${rangeOf(speed.mfu, wholePercent)}`] = wholePercent(speed.mfu[1]);
+    }
   }
   const made = Object.entries(tiles).map(([what, value]) => {
     return element("div", {}, element("dd", {}, value), element("dt", {}, what));
@@ -51,7 +70,7 @@ function showTiles({ best, chips }) {
   byId("tiles").replaceChildren(...made);
 }
 
-function showTable({ optima, infeasible, best, bootstrap }) {
+function showTable({ optima, infeasible, best, bootstrap, clock }) {
   const columns = {
     E: (row) => String(row.n_experts),
     active: (row) => amount(row.n_active),
@@ -61,6 +80,11 @@ function showTable({ optima, infeasible, best, bootstrap }) {
     memory: (row) => memoryText(row.memory_bytes),
     "bound by": (row) => row.size_bound || "–",
   };
+  const by_time = clock?.by_time ?? best.n_experts;
+  if (clock && clock.by_flops !== by_time) {
+    const bestBy = { [by_time]: "the clock", [clock.by_flops]: "FLOPs" };
+    columns["best by"] = ({ n_experts }) => bestBy[n_experts] ?? "–";
+  }
   if (bootstrap) {
     const drawn = (row) => bootstrap.optima.find(({ n_experts }) => n_experts === row.n_experts);
     columns["loss, interval"] = (row) => drawn(row).loss.map((loss) => loss.toFixed(4)).join(" to ");
@@ -71,6 +95,22 @@ function showTable({ optima, infeasible, best, bootstrap }) {
   }
   if (optima.some(outside)) columns["outside the fitted range"] = outside;
   fillTable("table", columns, [...optima, ...infeasible], best);
+}
+
+// How fast each model trains, where its speed is modelled.
+function showSpeeds({ optima, best, clock }) {
+  byId("speeds").hidden = !clock;
+  if (!clock) return;
+  const rangeOf = ([low, , high]) => `${durationText(low)} to ${durationText(high)}`;
+  byId("speed-note").textContent = say("CLOCK_HEAD", clock);
+  const columns = {
+    E: ({ n_experts }) => String(n_experts),
+    training: ({ speed }) => durationText(speed.hours[1]),
+    "80% range": ({ speed }) => rangeOf(speed.hours),
+    "tokens/s": ({ speed }) => rangeText(speed.tokens_per_second, amount),
+    MFU: ({ speed }) => rangeText(speed.mfu, wholePercent),
+  };
+  fillTable("speed-table", columns, optima.filter(({ speed }) => speed), best);
 }
 
 // What training costs and keeps in memory, and how fast the model answers, by number of experts.
@@ -98,15 +138,23 @@ function showCosts({ data, plan: { chips, optima, best } }) {
   byId("cost-note").textContent = `${notes.join("; ")} (${label}).`;
 }
 
-/** Draws the pictures. runs: columns of the law's runs. @type {(answer: Answer, runs: ?object) => void} */
-export function showPictures({ options, plan }, runs) {
+/** Draws the pictures; yields after each. runs: columns of the law's runs.
+ *  @type {(answer: Answer, runs: ?object) => Generator} */
+export function* showPictures({ data, options, plan }, runs) {
   const colours = coloursOf([...options.law.experts, ...options.experts]);
   const legend = options.experts.map((n_experts) => {
     return element("li", { style: `border-color:${colourOf(colours[n_experts])}` }, `E = ${n_experts}`);
   });
   byId("legend").replaceChildren(...legend);
   showPicture(pictures.sizes, (picture) => drawSizes(picture, options, plan, colours, runs));
+  yield;
   showPicture(pictures.memories, (picture) => drawMemories(picture, options, plan, colours));
+  yield;
+  const { chips, limits } = options;
+  pictures.hours.figure.hidden = !chips || !hasBudget(limits);
+  if (pictures.hours.figure.hidden) return;
+  const perHour = flopsPerHour(data, chips);
+  showPicture(pictures.hours, (picture) => drawHours(picture, options, plan, colours, perHour));
 }
 
 // Draws a picture with its note; the note of a picture that cannot be drawn says why.

@@ -3,7 +3,7 @@
 import { showPictures, showPlan } from "./answers.js";
 import { showLaws } from "./comparison.js";
 import { flopsPerHour } from "./cost.js";
-import { PAPER_SHAPE } from "./counts.js";
+import { INFERENCE_FLOPS, PAPER_SHAPE } from "./counts.js";
 import { byId, element } from "./elements.js";
 import { addressOf, defaultState, stateFromAddress } from "./form.js";
 import { PlanError, templates, withErrors } from "./messages.js";
@@ -73,13 +73,19 @@ function renderSoon() {
 }
 
 // The state with the budget that follows from the one that was typed.
-function withDerivedBudget(options) {
+function withDerivedBudget(answer) {
   const derived = { ...state };
-  if (!options || options.limits.flops == null) return derived;
-  const { flops } = options.limits;
+  if (!answer) return derived;
+  const { options, plan } = answer;
+  const { best } = plan;
   const rounded = (value) => flagText(Number(general(value, 4)));
+  let { flops } = options.limits;
+  if (options.isByTime) flops = best.training_flops + INFERENCE_FLOPS * best.n_active * options.limits.inference_tokens;
+  if (flops == null) return derived;
   if (state.flops === "") derived.flops = rounded(flops);
-  if (state.hours === "" && options.chips) derived.hours = rounded(flops / flopsPerHour(data, options.chips));
+  if (state.hours === "" && options.chips) {
+    derived.hours = rounded(plan.clock ? plan.clock.hours : flops / flopsPerHour(data, options.chips));
+  }
   return derived;
 }
 
@@ -98,8 +104,8 @@ function setUnlessFocused(input, value) {
   if (input !== document.activeElement) input.value = value;
 }
 
-function showFields(law, options) {
-  const shown = withDerivedBudget(options);
+function showFields(law, answer) {
+  const shown = withDerivedBudget(answer);
   for (const name of Object.keys(shown)) {
     const field = byId(name);
     const isMissing = field.options && ![...field.options].some(({ value }) => value === state[name]);
@@ -120,27 +126,35 @@ function answerNow() {
   const law = currentLaw();
   if (state.law !== law.name) throw new PlanError(`law: this page does not hold “${state.law}”`);
   const options = optionsIn(data, law, state);
-  const { plan, limits } = planOf(data, law, options);
-  return { data, state, options: { ...options, limits }, plan };
+  const { plan, limits, hoursLimits } = planOf(data, law, options);
+  return { data, state, options: { ...options, limits, hoursLimits }, plan };
 }
 
 // Answers first; what takes longer follows, unless something else was asked meanwhile.
 let following = 0;
 function render() {
   const answer = withErrors(answerNow, (sentence) => (byId("refusal").textContent = sentence));
-  showFields(currentLaw(), answer?.options);
+  showFields(currentLaw(), answer);
   byId("refusal").hidden = answer != null;
   byId("results").hidden = answer == null;
   clearTimeout(following);
   document.body.setAttribute("aria-busy", String(answer != null));
   if (!answer) return;
   showPlan(answer);
+  follow(remainingSteps(answer));
+}
+
+// What takes longer, in steps: a law, then a picture at a time.
+function* remainingSteps(answer) {
+  yield* showLaws(answer);
+  yield* showPictures(answer, state.law === data.laws[0].name ? data.runs : null);
+  document.body.setAttribute("aria-busy", "false");
+}
+
+// Takes each step in a task of its own, so that the page reacts to a reader in between.
+function follow(steps) {
   following = setTimeout(() => {
-    showLaws(answer);
-    following = setTimeout(() => {
-      showPictures(answer, state.law === data.laws[0].name ? data.runs : null);
-      document.body.setAttribute("aria-busy", "false");
-    });
+    if (!steps.next().done) follow(steps);
   });
 }
 

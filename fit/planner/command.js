@@ -1,7 +1,9 @@
 // What is asked on the page, as a command.
 
+import { PAPER_SHAPE } from "./counts.js";
 import { defaultState } from "./form.js";
 import { flagText } from "./numbers.js";
+import { isTyped } from "./options.js";
 
 // A word of a command, in quotes where the shell needs them.
 function quoted(text) {
@@ -19,7 +21,7 @@ export function compareCommand(state, options, laws) {
   return ["python -m fit compare", `--laws=${quoted(laws.join(","))}`, ...flagsOf(state, options, true)].join(" ");
 }
 
-function flagsOf(state, { law, shape, limits, experts, chips, memory_gb, devices, hours }, isComparison) {
+function flagsOf(state, { law, shape, reference, limits, experts, chips, memory_gb, devices, hours }, isComparison) {
   const flags = [];
   function add(name, value, usual) {
     if (value != null && value !== usual) flags.push(`--${name}=${flagText(value)}`);
@@ -46,9 +48,10 @@ function flagsOf(state, { law, shape, limits, experts, chips, memory_gb, devices
   add("max_tokens", limits.max_tokens);
   const usual = defaultState(law, like);
   if (experts.join() !== usual.experts) flags.push(`--experts=${experts.join()}`);
+  const compared = reference?.shape ?? PAPER_SHAPE; // what the command compares without these flags
   for (const name of ["vocab_size", "width_per_block"]) {
-    const isTyped = state[name].trim() !== "" && state[name] !== usual[name];
-    if (isComparison || isTyped) add(name, shape[name]);
+    if (isComparison) add(name, shape[name], compared[name]);
+    else if (isTyped(state, name, law)) add(name, shape[name]);
     else if (!like) add(name, shape[name], law.shape[name]);
   }
   return flags;

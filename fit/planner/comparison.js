@@ -2,10 +2,10 @@
 
 import { byId, fillTable } from "./elements.js";
 import { compareCommand } from "./command.js";
-import { conclusionOf, lawAnswer } from "./compare.js";
+import { conclusionOf, lawAnswer, questionOf } from "./compare.js";
 import { defaultState } from "./form.js";
-import { withErrors } from "./messages.js";
-import { amount, percentText } from "./numbers.js";
+import { PlanError } from "./messages.js";
+import { amount, percentText, rangeText } from "./numbers.js";
 
 // The laws that are set beside each other: those of fit compare, and the one that is chosen.
 function comparedLaws(data, chosen) {
@@ -13,21 +13,32 @@ function comparedLaws(data, chosen) {
   return usual.includes(chosen) ? usual : [chosen, ...usual];
 }
 
-/** Shows what each law would build, and what they agree on. @type {(answer: Answer) => void} */
-export function showLaws({ data, state, options }) {
-  const { law: chosen, shape, limits, reference } = options;
-  const { vocab_size, width_per_block } = shape;
+// The law's answer, or why it has none.
+function* answerOrWhy(data, law, question, experts) {
+  try {
+    return yield* lawAnswer(data, law, question, experts);
+  } catch (error) {
+    if (!(error instanceof PlanError)) throw error;
+    return { law: law.name, why: error.message };
+  }
+}
+
+/** Shows what each law would build, and what they agree on; yields after each law.
+ *  @type {(answer: Answer) => Generator} */
+export function* showLaws({ data, state, options }) {
+  const { law: chosen, reference } = options;
+  const question = questionOf(options);
   const isDefault = state.experts.trim() === defaultState(chosen).experts;
   const experts = isDefault ? null : options.experts;
   const laws = comparedLaws(data, chosen);
-  const rows = laws.map((law) => {
-    let why = "";
-    const compute = () => lawAnswer(data, law, { vocab_size, width_per_block }, limits, experts, reference);
-    return withErrors(compute, (sentence) => (why = sentence)) ?? { law: law.name, why };
-  });
+  const rows = [];
+  for (const law of laws) {
+    rows.push(yield* answerOrWhy(data, law, question, experts));
+    yield;
+  }
   const answers = rows.filter((row) => !row.why);
   const conclusion = conclusionOf(data, answers);
-  showLawTable(rows, chosen, reference);
+  showLawTable(rows, chosen, reference, options.isByTime);
   byId("agreement").textContent = agreementText(conclusion, answers, reference);
   const n_outside = answers.filter((answer) => answer.extrapolation.length).length;
   const outside = `${n_outside} of ${answers.length} answers lie outside the data of their law.`;
@@ -38,7 +49,7 @@ export function showLaws({ data, state, options }) {
   byId("compare").textContent = compareCommand(state, options, laws.map(({ name }) => name));
 }
 
-function showLawTable(rows, chosen, reference) {
+function showLawTable(rows, chosen, reference, isByTime) {
   const isDense = ({ n_experts, dense }) => n_experts === 1 || !dense;
   const columns = {
     law: (row) => row.law,
@@ -49,9 +60,14 @@ function showLawTable(rows, chosen, reference) {
     total: (row) => amount(row.n_total),
     tokens: (row) => amount(row.n_tokens),
     "loss below its dense model": (row) => (isDense(row) ? "–" : percentText(row.dense.loss_saved_share, 1)),
-    "its FLOPs": (row) => (isDense(row) ? "–" : ratioText(row.dense.flops_ratio)),
   };
-  if (reference) {
+  const ratioOf = ({ dense }) => ratioText(isByTime ? dense.hours_ratio : dense.flops_ratio);
+  columns[isByTime ? "its hours" : "its FLOPs"] = (row) => (isDense(row) ? "–" : ratioOf(row));
+  if (isByTime) {
+    columns["tokens/s (80% range)"] = ({ speed }) => rangeText(speed.tokens_per_second, amount);
+    columns["E by FLOPs"] = ({ clock }) => String(clock.by_flops);
+  }
+  if (reference && !isByTime) {
     columns[`loss of ${reference.counts.name}`] = ({ like }) => (like ? like.loss.toFixed(4) : "not read");
     columns["share of these FLOPs that reaches it"] = ({ like }) => (like ? shareText(like.flops_share) : "–");
   }

@@ -1,13 +1,14 @@
 // What a plan costs on chips: hours, dollars, memory and speed.
 
-import { fewestChips, trainingBytes } from "./counts.js";
+import { fewestChips, hasBudget, trainingBytes } from "./counts.js";
+import { SECONDS_OF_AN_HOUR } from "./clock.js";
 import { say } from "./messages.js";
 import { servingOf } from "./serving.js";
 import { bestOf, optimaOf } from "./solve.js";
 
-/** FLOPs that training spends in an hour on all of the chips. @type {(data: Data, chips: Chips) => Flops} */
+/** FLOPs that training spends in an hour on all of the chips at one MFU. @type {(data: Data, chips: Chips) => Flops} */
 export function flopsPerHour(data, { kind, count, mfu }) {
-  return 3600 * count * data.chips[kind].flops * mfu;
+  return SECONDS_OF_AN_HOUR * count * data.chips[kind].flops * (mfu ?? data.cost.mfu);
 }
 
 /** The chips as a limit: a plan fills a share of their memory. @type {(data: Data, chips: ?Chips) => ?TrainingChips} */
@@ -21,7 +22,7 @@ export function chipLimits(data, chips) {
  *  @type {(data: Data, chips: Chips, row: object, shape: Shape, limits: Limits) => object} */
 export function costOf(data, chips, row, shape, limits) {
   const { d_model, n_total, training_flops } = row;
-  const training_hours = training_flops / flopsPerHour(data, chips);
+  const training_hours = row.speed ? row.speed.hours[1] : training_flops / flopsPerHour(data, chips);
   const { count, dollars_per_hour } = chips;
   const training_dollars = dollars_per_hour == null ? null : training_hours * count * dollars_per_hour;
   const training_chips = fewestChips(shape, limits.chips, d_model, n_total);
@@ -35,7 +36,7 @@ export function costOf(data, chips, row, shape, limits) {
 /** Says what the chips cost in loss, where they alone bound the best model.
  *  @type {(law: Law, best: Optimum, options: Options, limits: Limits) => string[]} */
 export function chipsWarning(law, best, { chips, shape, experts }, limits) {
-  const hasOtherBound = limits.flops != null || limits.memory_bytes != null;
+  const hasOtherBound = hasBudget(limits) || limits.memory_bytes != null;
   if (best.size_bound !== "chips" || !hasOtherBound) return [];
   const unlimited = bestOf(optimaOf(law, shape, { ...limits, chips: null }, experts));
   const count = fewestChips(shape, limits.chips, unlimited.d_model, unlimited.n_total);

@@ -16,7 +16,7 @@ export function defaultState(law, like = "") {
     hours: "",
     chip: "H100",
     chips: law.published ? "512" : "1",
-    mfu: "0.4",
+    mfu: "",
     dollars_per_hour: "2",
     memory_gb: isPaper ? "80" : "",
     devices: "1",

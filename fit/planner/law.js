@@ -12,18 +12,20 @@ function formulaEntries(law, coefficients) {
   return entries;
 }
 
-function evaluateFormula(law, entries, columns) {
+// The columns with their logarithms, as formulas read them.
+function withLogs(columns) {
   const values = {};
-  for (const name of law.columns) {
-    values[name] = columns[name];
-    values[`ln ${name}`] = Math.log(columns[name]);
+  for (const [name, value] of Object.entries(columns)) {
+    values[name] = value;
+    values[`ln ${name}`] = Math.log(value);
   }
-  return Math.exp(FORMULAS[law.form].log_loss(entries, values));
+  return values;
 }
 
 /** The loss of a run or model given by its columns. @type {(law: Law, columns: object) => Nats} */
 export function lossOfColumns(law, columns) {
-  return evaluateFormula(law, formulaEntries(law, law.coefficients), columns);
+  const values = withLogs(Object.fromEntries(law.columns.map((name) => [name, columns[name]])));
+  return Math.exp(FORMULAS[law.form].log_loss(formulaEntries(law, law.coefficients), values));
 }
 
 /** The law at a number of experts, for models of a shape. coefficients: of a bootstrap draw, else the law's own.
@@ -35,13 +37,20 @@ export function lawAtExperts(law, shape, n_experts, coefficients = law.coefficie
     return { loss: (size, tokens) => (m * size ** mu + n * tokens ** nu) ** k + c, exponents: [mu, nu] };
   }
   const entries = formulaEntries(law, coefficients);
-  const structure = structureColumns(shape, n_experts);
+  const { log_loss } = FORMULAS[law.form];
+  const values = withLogs(structureColumns(shape, n_experts)); // once: a search asks for thousands of losses
   const readsWidth = law.columns.includes("n_total") || !law.counts_embedding;
   function loss(n_active, n_tokens) {
     const d_model = readsWidth ? widthOf(shape, n_active, n_experts) : 0;
     const n_total = totalParameters(shape, d_model, n_experts);
     const counts = countsOfLaw(law, shape, { n_active, n_total, d_model });
-    return evaluateFormula(law, entries, { ...structure, ...counts, n_tokens });
+    values.n_active = counts.n_active;
+    values.n_total = counts.n_total;
+    values.n_tokens = n_tokens;
+    values["ln n_active"] = Math.log(counts.n_active);
+    values["ln n_total"] = Math.log(counts.n_total);
+    values["ln n_tokens"] = Math.log(n_tokens);
+    return Math.exp(log_loss(entries, values));
   }
   return { loss, exponents: null };
 }
@@ -85,6 +94,14 @@ export function driftFactor(law, draw, flops) {
 }
 
 const RANGE_TOLERANCE = 5e-3; // a value so little outside a range is shown as its end
+
+/** Whether a size, by its column, is above those of the law's runs. @type {(law: Law, sizes: object) => boolean} */
+export function exceedsRuns({ columns, fixed, ranges }, sizes) {
+  return Object.entries(sizes).some(([name, value]) => {
+    const isKnown = name in ranges && (columns.includes(name) || fixed.includes(name));
+    return isKnown && value > ranges[name][1] * (1 + RANGE_TOLERANCE);
+  });
+}
 
 /** Which columns of a model lie outside the law's data. @type {(law: Law, columns: object) => Outside[]} */
 export function outsideRanges(law, columns) {

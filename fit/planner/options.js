@@ -2,6 +2,7 @@
 
 import { flopsPerHour } from "./cost.js";
 import { shapeOf } from "./counts.js";
+import { defaultState } from "./form.js";
 import { PlanError, refuse, say } from "./messages.js";
 import { general, parseNumber } from "./numbers.js";
 import { referenceModel, referenceShape } from "./reference_model.js";
@@ -50,13 +51,13 @@ function expertsIn(state, law) {
   return experts;
 }
 
-// The chips to train on; null where their kind, number or MFU is not given.
+// The chips to train on; null where their kind or number is not given.
 function chipsIn(data, state, devices) {
   const count = numberIn(state, "chips");
   const mfu = numberIn(state, "mfu");
   if (mfu != null && !(mfu >= 1e-6 && mfu <= 1)) refuse("NO_MFU", { value: state.mfu.trim(), found: general(mfu) });
   const dollars_per_hour = positiveIn(data, state, "dollars_per_hour", true);
-  if (count == null || mfu == null || !(state.chip in data.chips)) return null;
+  if (count == null || !(state.chip in data.chips)) return null;
   if (!(count >= 1 && count <= 1e9 && Number.isInteger(count))) {
     refuse("NO_CHIPS", { value: `${state.chip}:${state.chips}`, kinds: Object.keys(data.chips).join(", ") });
   }
@@ -71,12 +72,13 @@ function servedIn(data, state, chips) {
   return value;
 }
 
-// {flops, budget}: the FLOPs, null where there is no such limit, and the flags that gave them.
+// {flops, budget}: the FLOPs, null where there is no such limit, and the flags that gave the budget. Without an MFU
+// hours are no FLOPs: each model trains at its own modelled speed.
 function budgetIn(data, state, hours, chips) {
   if (hours == null) return { flops: positiveIn(data, state, "flops"), budget: "--flops" };
-  if (chips == null) throw new PlanError("hours make FLOPs only with a known kind of chip, a number of chips and MFU");
+  if (chips == null) throw new PlanError("hours need a known kind of chip and a number of chips");
   const budget = say("HOURS_BUDGET", { hours, chips: `${chips.kind}:${chips.count}` });
-  return { flops: hours * flopsPerHour(data, chips), budget };
+  return { flops: chips.mfu == null ? null : hours * flopsPerHour(data, chips), budget };
 }
 
 /** What the state asks for. Throws PlanError. @type {(data: Data, law: Law, state: State) => Options} */
@@ -101,7 +103,17 @@ export function optionsIn(data, law, state) {
   };
   const reference = referenceModel(data, state.like);
   const shape = shapeIn(law, state, reference);
-  return { law, shape, reference, limits, experts, chips, memory_gb, devices, hours };
+  const isByTime = hours != null && chips.mfu == null;
+  const isFamily = reference != null;
+  const fixesWidthPerBlock = isFamily || isTyped(state, "width_per_block", law);
+  const building = { isFamily, fixesWidthPerBlock, fixesKeyHeads: isFamily };
+  return { law, shape, reference, limits, experts, chips, memory_gb, devices, hours, isByTime, building };
+}
+
+/** Whether a size is typed that the law and the model to start from do not have.
+ *  @type {(state: State, name: string, law: Law) => boolean} */
+export function isTyped(state, name, law) {
+  return state[name].trim() !== "" && state[name] !== defaultState(law, state.like)[name];
 }
 
 // A size that the law or the reference model has, unless another is typed.

@@ -5,6 +5,7 @@ import pathlib
 import re
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -18,15 +19,35 @@ from fit.form import Form
 from fit.laws import FORMS
 from fit.messages import sentences, units
 from fit.planner import formulas
-from fit.planning import agreement, compare, constraints, memory, optimum, plan_warnings, serving, verdict
-from fit.shape import reference_model
-from fit.shape.architecture import OF_EXPERTS, PAPER
-from fit.shape.chips import CHIPS, Chip
+from fit.planning import (
+    agreement,
+    by_time,
+    compare,
+    constraints,
+    cost,
+    memory,
+    mesh,
+    optimum,
+    plan_warnings,
+    rates,
+    recipe,
+    serving,
+    speed,
+    startable,
+    step,
+    step_time,
+    verdict,
+)
+from fit.shape import hardware, reference_model
+from fit.shape.architecture import BATCH_RAMP, OF_EXPERTS, PAPER
+from fit.shape.chips import CHIPS, GPUS, Chip
 
+PEAKS = ("flops", "memory", "bandwidth", "network", "domain", "between", "devices")
 MOST_RUNS = 1200  # on the page, spread evenly over the table
 SCRIPTS = (
-    *("numbers", "counts", "serving", "law", "messages", "solve", "cost", "plan", "reference_model", "compare", "form"),
-    *("options", "elements", "chart", "pictures", "command", "answers", "comparison", "app"),
+    *("numbers", "clock", "counts", "serving", "law", "messages", "solve", "grid", "recipe", "step_time", "mesh"),
+    *("by_time", "cost", "plan", "reference_model", "compare", "form", "options", "elements", "chart", "pictures"),
+    *("command", "answers", "comparison", "app"),
 )
 # Imports, exports, comments and indentation: the scripts become one, with one scope for all names.
 NOT_CARRIED = re.compile(r"^(import [^;]*;\n|export | *//.*\n|/\*\*[\s\S]*?\*/\n| +)", re.MULTILINE)
@@ -93,10 +114,12 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None) -> Json:
         laws=[_law(law) for law in all_laws],
         runs=runs,
         sentences={name: template for name, template in vars(sentences).items() if name.isupper()},
-        chips={kind: _peaks(chip) | _when_serving(kind) for kind, chip in CHIPS.items()},
+        chips={kind: _peaks(chip) | _when_training(kind) | _when_serving(kind) for kind, chip in CHIPS.items()},
         serving=_constants(serving, "BATCHES", "LABEL", "BANDWIDTH_SHARE"),
         cost=_constants(memory, "STATE", "REMAT", "AT_WORK", "SCORES", "ROW", "GROUP")
-        | _constants(constraints, "ROOM"),
+        | _constants(constraints, "ROOM")
+        | _constants(cost, "MFU"),
+        **_timing(),
         forms={name: _form(FORMS[name]) for name in sorted({law.form.name for law in all_laws})},
         compare=_constants(compare, "LAWS", "SPLITS")
         | _constants(agreement, "AGREE", "FURTHEST")
@@ -111,7 +134,39 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None) -> Json:
 
 def _peaks(chip: Chip) -> Json:
     """The peaks of a chip by name."""
-    return {name: getattr(chip, name) for name in ("flops", "memory", "bandwidth", "network")}
+    return {name: getattr(chip, name) for name in PEAKS}
+
+
+def _when_training(kind: str) -> Json:
+    """What one chip reaches of its peak in training, and whether weights are gathered over all machines."""
+    efficiency = speed.calibrated().efficiencies(kind).products
+    return dict(products_efficiency=efficiency, gathers_between=kind in GPUS)
+
+
+def _timing() -> Json:
+    """What the model of a step's time, and of the meshes to choose from, is made of."""
+    calibration = speed.calibrated()
+    batches = [dict(kinds=law.kinds, batch=law.batch) for law in rates.LAWS]
+    return dict(
+        calibration=_fields(calibration, "shared", "between_sources", "within_source", "label")
+        | _constants(speed, "Z80"),
+        step_time=_constants(step_time, "BF16", "FP32", "OVERLAP", "STATE_BYTES", "PASSES", "FLASH_BLOCK", "LOGITS")
+        | _constants(step_time, "SWIGLU", "SWIGLU_OF_SLOTS", "GATHERS", "EXACT_UP_TO", "TRAVELS"),
+        step=_constants(step, "BF16", "FP32", "STATE", "ACCUMULATED", "LOGITS", "PASSES", "GATHERS"),
+        clock=_constants(by_time, "TYPICAL"),
+        mesh=_constants(mesh, "MODEL_AXES") | dict(fields=mesh.DIVISIBILITY["fields"]),
+        grid=_constants(hardware, "TYPICAL_ASPECT", "TILE", "HEADS", "WIDE", "KV_HEADS", "MOST_PADDING")
+        | dict(widths=list(by_time.WIDTHS)),
+        recipe=_constants(recipe, "PRETRAIN_SEQUENCE", "SEQUENCE", "RAMP", "PAPERS_CONFIG", "PRETRAIN_CONFIG")
+        | _constants(rates, "SMALLEST")
+        | _constants(startable, "GROUP_TOKENS")
+        | dict(batch_ramp=BATCH_RAMP, batches=batches),
+    )
+
+
+def _fields(record: Any, *names: str) -> Json:
+    """{name: value} of some of an object's attributes."""
+    return {name: getattr(record, name) for name in names}
 
 
 def _when_serving(kind: str) -> Json:
@@ -137,7 +192,7 @@ _LAW = (
     *("name", "counts_embedding", "fixes_experts", "published", "experts", "ranges", "warning"),
     *("only_experts", "of_mixtures", "knows_dense"),
 )
-_MODELS = ("vocab_size", "width_per_block", "unique_tokens")
+_MODELS = ("vocab_size", "width_per_block", "unique_tokens", "seq_len")
 
 
 def _law(law: Law) -> Json:
@@ -164,7 +219,18 @@ def _law(law: Law) -> Json:
         shape={name: _value_or_refusal(law, name) for name in ("vocab_size", "width_per_block")},
         final_norm=bool(models_of_runs["final_norm"]),
         bootstrap=bootstrap,
+        base_config=models_of_runs["base_config"],
+        batch=_best_batch(law),
     )
+
+
+def _best_batch(law: Law) -> Json | None:
+    """The law of the best batch that was fitted with the loss; None where there is none."""
+    tuning = law.tuning
+    if tuning is None or not tuning.with_batch:
+        return None
+    exponents = {column: tuning.coefficients[f"batch_{column}"] for column in tuning.reference}
+    return dict(batch=tuning.coefficients["batch"], exponents=exponents, reference=tuning.reference)
 
 
 def _form(form: Form) -> Json:

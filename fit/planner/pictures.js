@@ -1,18 +1,25 @@
-// The pictures of a plan: loss against size, and loss against memory.
+// The pictures of a plan: loss against size, against memory and against hours.
 
 import { drawPicture } from "./chart.js";
-import { servingBytes, smallestWidth, tokensFor } from "./counts.js";
+import { amountOf, hasBudget, servingBytes, smallestWidth, tokensFor, withAmount } from "./counts.js";
 import { lawAtExperts, outsideRangesOf } from "./law.js";
-import { amount, flopsText, memoryText } from "./numbers.js";
+import { amount, durationText, flopsText, memoryText } from "./numbers.js";
 import { bestOf, feasibleOf, largestSize, optimaOf, solve } from "./solve.js";
 
 const POINTS = 72; // of a curve
+const AROUND = 30; // hours are shown up to so many times below and above the plan's
 const NEAR = 1.25; // a run belongs to a budget within this factor of it
 const LOSS_AXIS = { label: "loss, nats per token", format: (loss) => loss.toFixed(2) };
 
 // Numbers from low to high, evenly spaced in their logarithms.
 function logSpaced(low, high) {
   return Array.from({ length: POINTS }, (_, i) => low * (high / low) ** (i / (POINTS - 1)));
+}
+
+// The budget in words: FLOPs, or hours on the chips.
+function budgetText({ limits, chips, hours }) {
+  if (!limits.clock) return `${flopsText(limits.flops)} training FLOPs`;
+  return `${durationText(hours)} on ${amount(chips.count)} × ${chips.kind}, each model at its modelled speed`;
 }
 
 /** The share of the colours of each number of experts. @type {(experts: Experts[]) => Object<Experts, number>} */
@@ -37,7 +44,7 @@ function runsNear(runs, { law, shape, limits, experts }) {
   runs.loss.forEach((loss, i) => {
     const n_active = runs.n_active[i];
     const n_experts = runs.n_experts[i];
-    const n_tokens = tokensFor(limits, n_active);
+    const n_tokens = tokensFor(limits, n_active, n_experts);
     const isNear = Math.abs(Math.log(runs.n_tokens[i] / n_tokens)) < Math.log(NEAR);
     if (!isNear || !experts.includes(n_experts)) return;
     const lawAt = lawAtExperts(law, shape, n_experts);
@@ -52,8 +59,9 @@ function curvesOverSizes(sizes, { law, shape, limits, experts }, colours) {
   return experts.map((n_experts) => {
     const lawAt = lawAtExperts(law, shape, n_experts);
     const largest = largestSize(n_experts, shape, limits).size;
-    const points = sizes.map((n_active) => {
-      const n_tokens = tokensFor(limits, n_active);
+    const trained = sizes.filter((size) => tokensFor(limits, size, n_experts) >= 1);
+    const points = trained.map((n_active) => {
+      const n_tokens = tokensFor(limits, n_active, n_experts);
       const model = { n_experts, n_active, n_tokens, loss: lawAt.loss(n_active, n_tokens) };
       return pointOf(law, shape, n_active, model, n_active > largest);
     });
@@ -65,12 +73,12 @@ function curvesOverSizes(sizes, { law, shape, limits, experts }, colours) {
  *  @type {(picture: Picture, options: Options, plan: Plan, colours: object, runs: ?object) => string} */
 export function drawSizes(picture, options, plan, colours, runs) {
   const { limits } = options;
-  if (limits.flops == null) return "needs a budget of FLOPs";
+  if (!hasBudget(limits)) return "needs a budget of FLOPs or hours";
   const near = runs ? runsNear(runs, options) : [];
   const shown = [...plan.optima, ...optimaWithoutMemory(options), ...near];
   const shownSizes = shown.map(({ n_active }) => n_active);
   const range = logSpaced(Math.min(...shownSizes) / 4, Math.max(...shownSizes) * 4);
-  const sizes = range.filter((size) => tokensFor(limits, size) >= 1);
+  const sizes = range.filter((size) => options.experts.some((e) => tokensFor(limits, size, e) >= 1));
   const lines = curvesOverSizes(sizes, options, colours);
   const losses = shown.map(({ loss }) => loss);
   const least = Math.min(...losses);
@@ -90,7 +98,7 @@ export function drawSizes(picture, options, plan, colours, runs) {
     rule: null,
   });
   const moved = near.length ? "; runs of about as many, moved to it along the law" : "";
-  return `${flopsText(limits.flops)} training FLOPs${moved}`;
+  return `${budgetText(options)}${moved}`;
 }
 
 // Memories from a part of what the best dense model takes without a limit to more than any optimum takes.
@@ -122,7 +130,7 @@ function stripsOf(best, memories, colours) {
  *  @type {(picture: Picture, options: Options, plan: Plan, colours: object) => string} */
 export function drawMemories(picture, options, plan, colours) {
   const { law, shape, limits, experts } = options;
-  if (limits.flops == null) return "needs a budget of FLOPs";
+  if (!hasBudget(limits)) return "needs a budget of FLOPs or hours";
   const memories = memoriesToShow(options);
   const laws = experts.map((n_experts) => lawAtExperts(law, shape, n_experts));
   const solved = memories.map((memory_bytes) =>
@@ -148,5 +156,40 @@ export function drawMemories(picture, options, plan, colours) {
     strips: stripsOf(best, memories, colours),
     rule: limit,
   });
-  return `${flopsText(limits.flops)} training FLOPs`;
+  return budgetText(options);
+}
+
+/** Draws the least loss under hours around the plan's, a curve for each E, and returns the picture's note.
+ *  @type {(picture: Picture, options: Options, plan: Plan, colours: object, flopsPerHour: Flops) => string} */
+export function drawHours(picture, options, plan, colours, flopsPerHour) {
+  const { law, shape, experts, chips } = options;
+  const limits = options.hoursLimits ?? options.limits;
+  const budget = amountOf(limits);
+  const hours = limits.clock ? budget : budget / flopsPerHour;
+  const shares = logSpaced(1 / AROUND, AROUND);
+  const lines = experts.map((n_experts) => {
+    const lawAt = lawAtExperts(law, shape, n_experts);
+    const largest = largestSize(n_experts, shape, limits);
+    const solved = shares.map((share) => {
+      const optimum = solve(lawAt, n_experts, shape, withAmount(limits, share * budget), largest);
+      return { share, optimum };
+    });
+    const feasible = solved.filter(({ optimum }) => optimum.feasible);
+    const points = feasible.map(({ share, optimum }) => pointOf(law, shape, share * hours, optimum));
+    return { share: colours[n_experts], points };
+  });
+  const losses = lines.flatMap(({ points }) => points.map(({ y }) => y));
+  const least = Math.min(...losses);
+  const highest = Math.min(Math.max(...losses), plan.best.loss + 2 * (plan.best.loss - least));
+  const text = `E = ${plan.best.n_experts}: loss ${plan.best.loss.toFixed(4)}`;
+  drawPicture(picture, {
+    x: { label: "hours", format: durationText, low: hours / AROUND, high: hours * AROUND },
+    y: { ...LOSS_AXIS, low: least - 0.05 * (highest - least), high: highest },
+    lines,
+    dots: [{ x: hours, y: plan.best.loss, r: 8, kind: "ring", text }],
+    strips: [],
+    rule: null,
+  });
+  const speed = limits.clock ? "each model at its modelled speed" : "at one MFU";
+  return `on ${amount(chips.count)} × ${chips.kind}, ${speed}`;
 }

@@ -359,7 +359,7 @@ def _problem(
     largest, largest_by = _largest(architecture, constraints, n_experts)
     feasible = (constraints.tokens(smallest) >= 1) & architecture.has_enough_experts(n_experts)
     if constraints.clock is not None:
-        feasible = feasible & (smallest <= largest)
+        feasible = feasible & (smallest <= constraints.clock.largest())  # memory has its own test, without rounding
     for limit in constraints.size_limits(architecture):
         feasible = feasible & (limit.needed(architecture.smallest, n_experts) <= limit.limit)
     return _Problem(

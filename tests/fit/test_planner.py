@@ -136,7 +136,7 @@ DOUBTS = {
     "NOT_BOUNDED": dict(law="sparsity-2025", flops="1e22", chips=""),
     "WHOLE_EXPERTS": dict(law="fine-grained-2024", flops="1e22"),
     "SHAPE_UNKNOWN": dict(law="comprehensive-2025", flops="1e22"),
-    "CHIPS_BIND": dict(law="joint-moe-2025", like="Qwen3-30B-A3B", chips="64", hours="240"),
+    "CHIPS_BIND": dict(law="joint-moe-2025", like="Qwen3-30B-A3B", chips="64", hours="240", mfu="0.4"),
 }
 
 
@@ -152,10 +152,10 @@ def test_the_page_warns_as_the_command_line_does(planner, folder, capsys, name):
 
 
 LIKE = [
-    dict(like="Qwen3-30B-A3B", chip="H100", chips="64", hours="240"),
+    dict(like="Qwen3-30B-A3B", chip="H100", chips="64", hours="240", mfu="0.4"),
     dict(like="DeepSeek-V3", chip="H200", chips="4096", flops="3e24", max_tokens="5e12"),
     dict(like="Llama-3.1-8B", chip="H100", chips="512", flops="1e22", memory_gb="80", experts="1,8,64"),
-    dict(like="Qwen3-Next-80B-A3B", chip="B200", chips="64", hours="300"),
+    dict(like="Qwen3-Next-80B-A3B", chip="B200", chips="64", hours="300", mfu="0.4"),
     dict(chip="v5p", chips="1024", flops="3e22", vocab_size="128000"),
 ]
 
@@ -199,7 +199,8 @@ INFEASIBLE = {
     "memory_gb=1e-7": "--memory_gb cannot be met",
     "flops=1e3": "--flops cannot be met",
     "flops=1e9&inference_tokens=1e9": "of it for --inference_tokens",
-    "flops=&hours=1e-9&inference_tokens=1e9": "--hours=1e-09 of --chips=H100:1 cannot be met",
+    "flops=&hours=1e-9&mfu=0.4&inference_tokens=1e9": "--hours=1e-09 of --chips=H100:1 cannot be met",
+    "flops=&hours=1e-9&inference_tokens=1e9": "--hours=1e-09 of --chips=H100:1 leaves no token to train the smallest",
     "flops=-1": "--flops=-1: expected a positive number",
     "flops=": "nothing bounds the plan",
     "flops=&memory_gb=1&max_tokens=1e9&inference_tokens=1e9": sentences.NO_BUDGET_TO_SHARE,
@@ -220,8 +221,6 @@ def test_an_infeasible_wish_gets_the_command_lines_sentence(planner, folder, cap
     given["chips"] = "H100:512" if given["law"] == "chinchilla-2022" else "H100:1"  # the page has always some
     if "serve_tokens_per_second" in given:
         given["serve_batch"] = "1"  # the page decodes its sequences at once
-    if "hours" in given:
-        given["mfu"] = "0.4"  # the page plans hours at one MFU
     flags = " ".join(f"--{name}={value}" for name, value in given.items() if value)
     assert planner.tab.locator("#results").is_hidden()
     assert typed(f"python -m fit plan {flags}", capsys) == ("", planner.text("refusal"))

@@ -1,11 +1,14 @@
 """The planner page, opened in a browser, and its answers compared with the command line's."""
 
+import json
 import re
 import shlex
 
 import pytest
 
 from fit import __main__ as command_line
+from fit.laws import FORMS
+from fit.planner import formulas, page
 
 SETTLED = """() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(function wait() {
     document.body.getAttribute("aria-busy") === "true" ? setTimeout(wait) : setTimeout(done); })))"""
@@ -42,6 +45,22 @@ class Planner:
 
     def items(self, name):
         return self.tab.locator(f"#{name} li").all_text_contents()
+
+
+DRAWING = ("elements", "chart", "pictures", "answers", "comparison", "app")  # scripts that need the page's elements
+
+
+def calculating_tab(browser, laws):
+    """A tab with the data and the functions of a page of these laws, but for those that draw."""
+    data = page.of(laws, None)
+    scripts = [page.NOT_CARRIED.sub("", page._read(f"{name}.js")) for name in page.SCRIPTS if name not in DRAWING]
+    start = """for (const law of data.laws) Object.assign(law, data.forms[law.form]);
+        Object.assign(templates, data.sentences);
+        Object.assign(PAPER_SHAPE, data.paper_shape);"""
+    forms = formulas.script(FORMS[name] for name in data["forms"])
+    tab = browser.new_page()
+    tab.add_script_tag(content="\n".join([f"const data = {json.dumps(data)};", forms, *scripts, start]))
+    return tab
 
 
 def typed(command, capsys):
