@@ -72,7 +72,7 @@ def changes(  # noqa: PLR0913  most have a default
         return x_BTD, normed_BTD @ head_DV
 
     with jax.set_mesh(mesh):
-        specs = parameters.parameter_specs(config.model), sharding.TOKENS
+        specs = parameters.parameter_specs(config.model, mesh.shape), sharding.TOKENS
         activations = jax.jit(sharding.per_device(local, mesh, specs, (sharding.TOKENS, sharding.TOKENS)))
         params = jax.jit(lambda: parameters.init_params(config))()
         opt_state = jax.jit(step.make_optimizer(config).init)(params)

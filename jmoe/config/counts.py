@@ -22,7 +22,7 @@ class Arrays:
     Attributes:
       n_arrays: how many there are.
       shape: of one array.
-      axes: the mesh axes that an array is stored spread over.
+      axes: the mesh axes that an array is stored spread over; "data", which divides d_model, as row_axes says.
       role: as in jmoe/model/param.py.
     """
 
@@ -31,10 +31,30 @@ class Arrays:
     axes: tuple[str, ...]
     role: str
 
-    def n_elements(self, mesh: Mapping[str, int]) -> int:
+    def n_elements(self, mesh: Mapping[str, int], d_model: int) -> int:
         """Elements of all arrays that one device of a mesh stores; `mesh`: sizes by axis."""
-        n_devices = math.prod(mesh.get(axis, 1) for axis in self.axes)
+        axes = set(self.axes)
+        if "data" in axes:
+            axes.update(row_axes(self.axes, d_model, mesh))
+        n_devices = math.prod(mesh.get(axis, 1) for axis in axes)
         return self.n_arrays * (math.prod(self.shape) // n_devices)
+
+
+def row_axes(axes: Collection[str | None], size: int, mesh: Mapping[str, int]) -> tuple[str, ...]:
+    """The mesh axes that an axis of a parameter is stored spread over where its module says "data".
+
+    These are all axes whose devices have different rows. The expert axis is none of them where it spreads experts, or
+    where the size does not divide over both.
+
+    Args:
+      axes: the axes of the parameter, as its module names them.
+      size: of the axis that is spread over "data".
+      mesh: sizes by axis.
+    """
+    n_expert = mesh.get("expert", 1)
+    if n_expert == 1 or "expert" in axes or size % (mesh.get("data", 1) * n_expert):
+        return ("data",)
+    return ("data", "expert")
 
 
 def heads(model: ConfigDict) -> tuple[int, int, int]:
@@ -121,7 +141,8 @@ def n_exact(model: ConfigDict, mesh: Mapping[str, int] | None = None, roles: Col
       roles: counts only parameters of these roles of jmoe/model/param.py.
     """
     sizes = {} if mesh is None else mesh
-    return sum(array.n_elements(sizes) for array in arrays(model) if not roles or array.role in roles)
+    d = model.d_model
+    return sum(array.n_elements(sizes, d) for array in arrays(model) if not roles or array.role in roles)
 
 
 def training_flops(n_active: int, n_tokens: int) -> int:

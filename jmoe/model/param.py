@@ -6,10 +6,14 @@ there. A new layer needs no entry anywhere else, except its size in jmoe/config/
 """
 
 import dataclasses
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import PartitionSpec as P
+
+from jmoe.config import counts
 
 INIT_CUT = 0.2  # initial weights lie in +-INIT_CUT whatever their standard deviation, as in the authors' code
 
@@ -53,13 +57,28 @@ class Description:
 
     Attributes:
       shape: of a stack of blocks with the leading axis of layers.
-      axes: the mesh axis that each axis is stored spread over, None for none.
+      axes: the mesh axis that each axis is stored spread over, None for none; "data" as counts.row_axes says.
       kind: what it is for.
     """
 
     shape: tuple[int, ...]
     axes: tuple[str | None, ...]
     kind: Kind
+
+    def spec(self, mesh: Mapping[str, int]) -> P:
+        """How the parameter is stored on a mesh of these sizes by axis."""
+        if not any(self.axes):
+            return P()
+        return P(*[self.mesh_axes(axis, mesh) for axis in range(len(self.axes))])
+
+    def mesh_axes(self, axis: int, mesh: Mapping[str, int]) -> tuple[str, ...]:
+        """The mesh axes that axis number `axis` is stored spread over, on a mesh of these sizes by axis."""
+        name = self.axes[axis]
+        if name is None:
+            return ()
+        if name == "data":
+            return counts.row_axes(self.axes, self.shape[axis], mesh)
+        return (name,)
 
 
 def param(
@@ -76,20 +95,21 @@ def param(
     Args:
       rngs: the stream `params` gives the random key.
       shape: of one layer. A stack of blocks adds a leading axis.
-      axes: the mesh axis that each axis is stored spread over, None for none.
+      axes: the mesh axis that each axis is stored spread over, None for none; "data" as counts.row_axes says.
       kind: what the parameter is for.
       variance: initial values are normal with this variance, cut at +-INIT_CUT (App. A).
       constant: without a variance, the initial value of all elements.
 
     Returns:
-      The parameter, with `axes` as `out_sharding` and `kind` as metadata.
+      The parameter, with `axes` as `out_sharding`, and `kind` and `layer_shape`, its `shape`, as metadata.
     """
     if variance is None:
         values = jnp.full(shape, constant, jnp.float32)
     else:
         std = variance**0.5
         values = std * jax.random.truncated_normal(rngs.params(), -INIT_CUT / std, INIT_CUT / std, shape)
-    return nnx.Param(values, out_sharding=axes, eager_sharding=False, kind=kind)  # the caller places it on the mesh
+    # the caller places it on the mesh
+    return nnx.Param(values, out_sharding=axes, eager_sharding=False, kind=kind, layer_shape=shape)
 
 
 def description(parameter: nnx.Param) -> Description:

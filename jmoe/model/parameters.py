@@ -3,6 +3,8 @@
 The tree has the names of the modules' attributes (transformer.describe).
 """
 
+from collections.abc import Mapping
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,11 +19,14 @@ from jmoe.model.param import Description
 from jmoe.model.transformer import Transformer, describe
 
 
-def parameter_specs(model: ConfigDict) -> dict:
-    """PartitionSpecs of the parameters by name; those of the blocks have a leading axis of layers."""
+def parameter_specs(model: ConfigDict, axis_sizes: Mapping[str, int]) -> dict:
+    """PartitionSpecs of the parameters by name; those of the blocks have a leading axis of layers.
+
+    axis_sizes: of the mesh, by axis.
+    """
 
     def spec(description: Description) -> P:
-        return P(*description.axes) if any(description.axes) else P()
+        return description.spec(axis_sizes)
 
     return jax.tree.map(spec, describe(model))
 
@@ -32,7 +37,7 @@ def parameter_shardings(mesh: jax.sharding.Mesh, model: ConfigDict) -> dict:
     def on_mesh(spec: P) -> NamedSharding:
         return NamedSharding(mesh, spec)
 
-    return jax.tree.map(on_mesh, parameter_specs(model))
+    return jax.tree.map(on_mesh, parameter_specs(model, mesh.shape))
 
 
 def init_params(config: ConfigDict, seed: Int[Array, ""] | np.uint32 | None = None) -> dict:

@@ -3,10 +3,12 @@
 Mesh axes: `data` (batch; parameters and optimizer state are stored spread over it), `expert` (batch, and experts),
 `model` (attention heads and d_ff; Megatron's tensor parallelism). Tokens are spread over data and expert and are the
 same on every device of the model axis. The whole model runs per device, in one shard_map; weights are stored spread as
-their modules say (jmoe/model/param.py) and are gathered where they are used. Nothing a token sees depends on the mesh:
+their modules say (jmoe/model/param.py) and are gathered where they are used. Weights of no expert are stored spread
+over data and expert, where d_model divides over both (counts.row_axes). Nothing a token sees depends on the mesh:
 groups belong to the config.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -22,6 +24,7 @@ from jaxtyping import Array, Num
 from ml_collections import ConfigDict
 
 from jmoe.config.check import check_mesh
+from jmoe.model import param as param_lib
 
 AXES = ("data", "expert", "model")
 ROWS = ("data", "expert")  # the axes that tokens are spread over
@@ -30,6 +33,7 @@ MICROBATCHES = P(None, ROWS)  # microbatches, rows, positions
 REPLICATED = P()
 FEW = 8  # devices that may sum a weight's gradient in bfloat16: an error of 0.4%, hardly more than one rounding's
 
+Groups = tuple[tuple[int, ...], ...]  # of devices, by their numbers along mesh axes
 AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
 
@@ -105,7 +109,7 @@ def _without_narrow_axes(mesh: AnyMesh, spec: P) -> P:
     return P(*dimensions)
 
 
-def _wide(axes: Sequence[str]) -> tuple[str, ...]:
+def wide(axes: Sequence[str]) -> tuple[str, ...]:
     """The axes that have several devices; none outside of per_device, since generation runs on one device."""
     inside = jax.sharding.get_abstract_mesh().manual_axes
     return tuple(axis for axis in axes if axis in inside and jax.lax.axis_size(axis) > 1)
@@ -113,50 +117,114 @@ def _wide(axes: Sequence[str]) -> tuple[str, ...]:
 
 def vary(x: Num[Array, "..."], axis: str) -> Num[Array, "..."]:
     """Marks `x`, equal on all devices of `axis`, as each device's own, so that its gradient is the sum of theirs."""
-    return jax.lax.pcast(x, axis, to="varying") if _wide((axis,)) else x
+    return jax.lax.pcast(x, axis, to="varying") if wide((axis,)) else x
 
 
 def gathered(param: nnx.Param) -> Num[Array, "..."]:
-    """This device's part of a parameter, gathered along the data axis.
+    """This device's part of a parameter, gathered from the devices that have different tokens.
 
     Its gradient is summed over the devices that used it, and scattered back the same way.
     """
-    weight = param[...]
-    axes = param.out_sharding[-weight.ndim :]  # a scan took the axis of layers off
-    data_dim = axes.index("data") if "data" in axes and _wide(("data",)) else None
-    shared_by = () if "expert" in axes else _wide(("expert",))  # whose devices have different tokens
-    return _gather(weight, data_dim, shared_by)
+    spread = row_spread(param)
+    return _gather(param[...], spread.dimension, spread.axes, spread.shared_by, None)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _gather(weight: Num[Array, "..."], data_dim: int | None, shared_by: tuple[str, ...]) -> Num[Array, "..."]:
-    """The weight, gathered along its dimension `data_dim` and marked as each device's own over the axes `shared_by`.
+def gathered_from_neighbours(param: nnx.Param, n_neighbours: int) -> Num[Array, "..."]:
+    """As `gathered`, but only from groups of as many neighbouring devices; of 1 device, its own part."""
+    spread = row_spread(param)
+    axes = spread.axes if n_neighbours > 1 else ()
+    return _gather(param[...], spread.dimension, axes, spread.shared_by, neighbours(spread.axes, n_neighbours))
+
+
+def neighbours(axes: tuple[str, ...], n_neighbours: int) -> Groups:
+    """The devices of these axes in groups of as many neighbours."""
+    n_devices = jax.lax.axis_size(axes)
+    firsts = range(0, n_devices, n_neighbours)
+    return tuple(tuple(range(first, first + n_neighbours)) for first in firsts)
+
+
+def one_of_each_group(axes: tuple[str, ...], n_neighbours: int) -> Groups:
+    """The devices of these axes in groups that have one device of each group of `neighbours`."""
+    return tuple(zip(*neighbours(axes, n_neighbours), strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class RowSpread:
+    """How a parameter lies on the devices that have different tokens.
+
+    Attributes:
+      dimension: which is stored spread over some of them.
+      axes: over those of these mesh axes; () if it is whole.
+      shared_by: the mesh axes over which they all have the same part.
+    """
+
+    dimension: int
+    axes: tuple[str, ...]
+    shared_by: tuple[str, ...]
+
+
+def row_spread(param: nnx.Param) -> RowSpread:
+    """How a parameter, of one layer, lies on the devices that have different tokens."""
+    n_dimensions = len(param.layer_shape)
+    names = param.out_sharding[-n_dimensions:]  # a scan took the axis of layers off
+    described = param_lib.Description(param.layer_shape, names, param.kind)
+    mesh = jax.sharding.get_abstract_mesh().shape
+    dimension = names.index("data") if "data" in names else 0
+    axes = wide(described.mesh_axes(dimension, mesh)) if "data" in names else ()
+    shared_by = () if "expert" in (*names, *axes) else wide(("expert",))
+    return RowSpread(dimension, axes, shared_by)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3, 4))
+def _gather(
+    weight: Num[Array, "..."],
+    dimension: int,
+    axes: tuple[str, ...],
+    shared_by: tuple[str, ...],
+    groups: Groups | None,
+) -> Num[Array, "..."]:
+    """The weight, gathered along `dimension` over mesh axes and marked as each device's own over the axes `shared_by`.
+
+    With `groups` it is gathered within groups of the devices of these axes.
 
     JAX's own gradient sums over the devices in the weight's type. In bfloat16 every partial sum is rounded, which at
     some hundred devices is an error of several percent. This one sums over more than FEW devices in float32.
     """
     if shared_by:
         weight = jax.lax.pcast(weight, shared_by, to="varying")
-    if data_dim is not None:
-        weight = jax.lax.all_gather(weight, "data", axis=data_dim, tiled=True)
+    if axes:
+        weight = jax.lax.all_gather(weight, axes, axis=dimension, tiled=True, axis_index_groups=groups)
     return weight
 
 
 def _gather_fwd(
-    weight: Num[Array, "..."], data_dim: int | None, shared_by: tuple[str, ...]
+    weight: Num[Array, "..."],
+    dimension: int,
+    axes: tuple[str, ...],
+    shared_by: tuple[str, ...],
+    groups: Groups | None,
 ) -> tuple[Num[Array, "..."], None]:
-    return _gather(weight, data_dim, shared_by), None
+    return _gather(weight, dimension, axes, shared_by, groups), None
 
 
 def _gather_bwd(
-    data_dim: int | None, shared_by: tuple[str, ...], _: None, dweight: Num[Array, "..."]
+    dimension: int,
+    axes: tuple[str, ...],
+    shared_by: tuple[str, ...],
+    groups: Groups | None,
+    _: None,
+    dweight: Num[Array, "..."],
 ) -> tuple[Num[Array, "..."]]:
     dtype = dweight.dtype
-    summed_over = shared_by if data_dim is None else ("data", *shared_by)
-    if math.prod(jax.lax.axis_size(axis) for axis in summed_over) > FEW:
+    n_sharing = math.prod(jax.lax.axis_size(axis) for axis in shared_by)
+    if groups is None:
+        n_summed = n_sharing * math.prod(jax.lax.axis_size(axis) for axis in axes)
+    else:
+        n_summed = n_sharing * len(groups[0])
+    if n_summed > FEW:
         dweight = dweight.astype(jnp.promote_types(dtype, jnp.float32))
-    if data_dim is not None:
-        dweight = jax.lax.psum_scatter(dweight, "data", scatter_dimension=data_dim, tiled=True)
+    if axes:
+        dweight = jax.lax.psum_scatter(dweight, axes, scatter_dimension=dimension, tiled=True, axis_index_groups=groups)
     if shared_by:
         dweight = jax.lax.psum(dweight, shared_by)
     return (dweight.astype(dtype),)
@@ -167,14 +235,14 @@ _gather.defvjp(_gather_fwd, _gather_bwd)
 
 def total(x: Num[Array, "..."], axes: Sequence[str] = AXES) -> Num[Array, "..."]:
     """The sum of each device's `x` over mesh axes."""
-    return jax.lax.psum(x, _wide(axes)) if _wide(axes) else x
+    return jax.lax.psum(x, wide(axes)) if wide(axes) else x
 
 
 def mean(x: Num[Array, "..."], axes: Sequence[str] = AXES) -> Num[Array, "..."]:
     """The mean of each device's `x` over mesh axes."""
-    return jax.lax.pmean(x, _wide(axes)) if _wide(axes) else x
+    return jax.lax.pmean(x, wide(axes)) if wide(axes) else x
 
 
 def largest(x: Num[Array, "..."], axes: Sequence[str] = AXES) -> Num[Array, "..."]:
     """The largest of each device's `x` over mesh axes."""
-    return jax.lax.pmax(x, _wide(axes)) if _wide(axes) else x
+    return jax.lax.pmax(x, wide(axes)) if wide(axes) else x

@@ -24,7 +24,7 @@ from jmoe.config import counts
 from jmoe.config.schema import setting, setting_of_run
 from jmoe.model import attention, param, sharding
 from jmoe.model.documents import Documents, find_documents
-from jmoe.model.embedding import lookup
+from jmoe.model.embedding import embed, lookup
 from jmoe.model.experts import swiglu
 from jmoe.model.moe_layer import moe_layer
 from jmoe.model.remat import REMAT
@@ -343,8 +343,13 @@ class Transformer(nnx.Module):
             x_BTD, metrics, cache = block(x_BTD, training, start, cache, documents)
             return x_BTD, (metrics, cache)
 
-        embed_VD = sharding.gathered(self.embed)
-        x_BTD = lookup(embed_VD, tokens_BT, self.model.vocab_size)
+        vocab_size = self.model.vocab_size
+        if self.head is None:
+            tied_VD = sharding.gathered(self.embed)
+            x_BTD = lookup(tied_VD, tokens_BT, vocab_size)
+        else:
+            tied_VD = None
+            x_BTD = embed(self.embed, tokens_BT, vocab_size)
         run_with_remat = jax.checkpoint(run_block, policy=REMAT[remat])
         new_caches: dict[str, Cache] = {}
         for stack in STACKS:
@@ -357,7 +362,11 @@ class Transformer(nnx.Module):
                 new_caches[stack] = cache
         if self.final_norm is not None:
             x_BTD = self.final_norm(x_BTD)
-        head_DV = embed_VD.T if self.head is None else sharding.gathered(self.head)
+        if tied_VD is None:
+            assert self.head is not None  # else the embedding is tied
+            head_DV = sharding.gathered(self.head)
+        else:
+            head_DV = tied_VD.T
         return x_BTD, head_DV, metrics, new_caches
 
 

@@ -69,16 +69,17 @@ def _muon(descriptions: dict) -> optax.GradientTransformation:
         new_state = new_state._replace(mu=jax.tree.map(_spread_matrices, new_state.mu, moves))
         return jax.tree.map(_spread_matrices, scaled_updates, moves), new_state
 
-    def spec_of(path: tuple, _: Array) -> P:
-        return P(*_described(descriptions, path).axes)
-
     def update(
         updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
     ) -> tuple[optax.Updates, optax.OptState]:
+        mesh = jax.sharding.get_abstract_mesh()
+
+        def spec_of(path: tuple, _: Array) -> P:
+            return _described(descriptions, path).spec(mesh.shape)
+
         stored = jax.tree_util.tree_map_with_path(spec_of, updates)
         state_specs = jax.tree.map(lambda _: P(), state)._replace(mu=stored)
         specs = (stored, state_specs)
-        mesh = jax.sharding.get_abstract_mesh()
         return sharding.per_device(update_on_device, mesh, specs, specs)(updates, state)
 
     return optax.GradientTransformation(optimizer.init, update)
@@ -101,12 +102,12 @@ class Move:
     """One exchange that makes matrices whole, of which each device has parts.
 
     Attributes:
-      mesh_axis: over whose devices the matrices are split.
+      mesh_axes: over whose devices the matrices are split.
       axis: the axis of the array that is spread over them.
       other_axis: the axis, of layers or the like, that is spread over them instead; None: every device gets all.
     """
 
-    mesh_axis: str
+    mesh_axes: tuple[str, ...]
     axis: int
     other_axis: int | None
 
@@ -117,29 +118,28 @@ def _moves(x: Float[Array, "..."], description: Description) -> list[Move]:
     An exchange leaves each device with some of the matrices; only where no axis divides do all do the same work.
     """
     kind = description.kind
+    mesh = jax.sharding.get_abstract_mesh().shape
     matrix_axes = {axis % x.ndim for axis in (*kind.in_axes, *kind.out_axes)}
     n_left = {axis: x.shape[axis] for axis in range(x.ndim) if axis not in matrix_axes}
     moves = []
     for axis in sorted(matrix_axes):
-        mesh_axis = description.axes[axis]
-        if mesh_axis is None:
+        mesh_axes = sharding.wide(description.mesh_axes(axis, mesh))
+        if not mesh_axes:
             continue
-        size = jax.lax.axis_size(mesh_axis)
-        if size == 1:
-            continue
+        size = jax.lax.axis_size(mesh_axes)
         other_axis = next((other for other in n_left if n_left[other] % size == 0), None)
         if other_axis is not None:
             n_left[other_axis] //= size
-        moves.append(Move(mesh_axis, axis, other_axis))
+        moves.append(Move(mesh_axes, axis, other_axis))
     return moves
 
 
 def _gather_matrices(x: Float[Array, "..."], moves: list[Move]) -> Float[Array, "..."]:
     for move in moves:
         if move.other_axis is None:
-            x = jax.lax.all_gather(x, move.mesh_axis, axis=move.axis, tiled=True)
+            x = jax.lax.all_gather(x, move.mesh_axes, axis=move.axis, tiled=True)
         else:
-            x = jax.lax.all_to_all(x, move.mesh_axis, move.other_axis, move.axis, tiled=True)
+            x = jax.lax.all_to_all(x, move.mesh_axes, move.other_axis, move.axis, tiled=True)
     return x
 
 
@@ -147,9 +147,9 @@ def _spread_matrices(x: Float[Array, "..."], moves: list[Move]) -> Float[Array, 
     """The inverse of _gather_matrices."""
     for move in reversed(moves):
         if move.other_axis is None:
-            size = x.shape[move.axis] // jax.lax.axis_size(move.mesh_axis)
-            start = jax.lax.axis_index(move.mesh_axis) * size
+            size = x.shape[move.axis] // jax.lax.axis_size(move.mesh_axes)
+            start = jax.lax.axis_index(move.mesh_axes) * size
             x = jax.lax.dynamic_slice_in_dim(x, start, size, move.axis)
         else:
-            x = jax.lax.all_to_all(x, move.mesh_axis, move.axis, move.other_axis, tiled=True)
+            x = jax.lax.all_to_all(x, move.mesh_axes, move.axis, move.other_axis, tiled=True)
     return x

@@ -27,12 +27,13 @@ def test_experts_cost_what_they_did(name, config, expert, capacity, n_tokens, na
     spread = f"--config.mesh.expert={expert}", f"--config.model.capacity_factor={capacity}"
     flags = f"--config=configs/{config}.py", FLASH[0], *spread, *sizes
     report = compiled(config if expert == 1 else f"{config}-{expert}", tmp_path, record_property, *flags)
-    assert report["fits"] and ("all-to-all" in report["collectives"]) == (expert > 1)
+    assert report["fits"] and "all-to-all" in report["collectives"]  # of the embedding's rows, and of the experts'
     if capacity is None:
         assert report["experts"]["here"] == report["experts"]["least"]
     if capacity is None and expert > 1:  # what is said to be sent for the experts is sent
         sent = report["collectives"]["all-to-all"]["bytes"]
-        assert report["experts"]["here"]["sent_bytes"] == pytest.approx(sent, rel=0.02)
+        embedded = 2 * n_tokens // 8 * 1_024 * 2 * 7 // 8  # slices of 128 numbers, forward and backward
+        assert report["experts"]["here"]["sent_bytes"] == pytest.approx(sent - embedded, rel=0.02)
     check_ceilings(name, report)
 
 

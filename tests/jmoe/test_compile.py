@@ -115,15 +115,18 @@ def accepted_elements(config, n_tokens, mesh):
     if model.top_k > 1:
         found["gate and up of one layer, one product"] = n_tokens * model.top_k * 2 * (model.d_expert or model.d_ff)
     params = jax.eval_shape(lambda: init_params(config))
-    specs = jax.tree.leaves(parameter_specs(config.model))
+    specs = jax.tree.leaves(parameter_specs(config.model, mesh))
     for (path, leaf), spec in zip(jax.tree.leaves_with_path(params), specs, strict=True):
         gathered = leaf.size // math.prod(mesh[axis] for axis in spec if axis in ("expert", "model"))
-        found[f"{path} at rest, its gradient or moments"] = gathered // (mesh["data"] if "data" in spec else 1)
+        spread_over = [axes if isinstance(axes, tuple) else (axes,) for axes in spec if axes]
+        n_devices = math.prod(mesh[axis] for axes in spread_over for axis in axes)
+        found[f"{path} at rest, its gradient or moments"] = leaf.size // n_devices
         found[f"{path} gathered where it is used"] = gathered // (model.n_blocks if "blocks" in str(path) else 1)
     return found
 
 
-def check(report, config):
+def check(report, config, n_exchanging):
+    """n_exchanging: devices that exchange the embedding's slices for their tokens, forward and backward."""
     n_devices, n_tokens = report["n_devices"], report["n_tokens"]
     share = n_tokens // n_devices
     assert report["fits"] and report["memory_bytes"]["peak"] < report["chip"]["capacity"]
@@ -142,8 +145,9 @@ def check(report, config):
     assert 1 < flops["compiled_over_model"] <= 1.4
 
     moved = report["collectives"]["all-to-all"]
-    assert moved["number"] == 8 * config.model.n_blocks
-    assert moved["bytes"] == all_to_all_bytes(config, n_tokens, n_devices)
+    embedded = 2 * share * config.model.d_model * 2 * (n_exchanging - 1) // n_exchanging
+    assert moved["number"] == 8 * config.model.n_blocks + 2
+    assert moved["bytes"] == all_to_all_bytes(config, n_tokens, n_devices) + embedded
 
     # no scores of a whole layer with flash, no [tokens, vocabulary], no [tokens, experts, capacity]
     hidden = share * config.model.top_k * config.model.d_ff * 2
@@ -160,7 +164,7 @@ def test_a_5b_model_of_32_experts_on_16_chips(tmp_path, record_property):
     config = model_5b()
     report = compiled("switch", tmp_path, record_property, *FLAGS_5B, "--topology=v5e:4x4")
     assert report["n_total"] > 4.9e9 and 300e6 < report["n_active"] < 700e6
-    check(report, config)
+    check(report, config, n_exchanging=8)
     check_ceilings("Switch, 32 experts", report)
 
 
@@ -172,7 +176,7 @@ def test_mixtral_on_512_chips(tmp_path, record_property):
     )
     billions = [report[name] / 1e9 for name in ("n_active", "n_total")]
     assert billions == pytest.approx([12.88, 46.70], abs=0.005)  # published: 12.9 and 46.7
-    check(report, config)
+    check(report, config, n_exchanging=32)
     check_ceilings("Mixtral", report)
 
 

@@ -49,7 +49,8 @@ def test_counts_are_those_of_the_modules(config):
         assert counts.n_exact(config.model, roles=(role,)) == n_parameters, role
         n_stored = 0
         for description in of_role:
-            n_devices = math.prod(MESH[axis] for axis in description.axes if axis is not None)
+            mesh_axes = [description.mesh_axes(axis, MESH) for axis in range(len(description.axes))]
+            n_devices = math.prod(MESH[name] for names in mesh_axes for name in names)
             n_stored += math.prod(description.shape) // n_devices
         assert counts.n_exact(config.model, MESH, (role,)) == n_stored, role
     assert counts.n_exact(config.model) == sum(math.prod(description.shape) for description in described)

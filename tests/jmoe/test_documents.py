@@ -151,7 +151,7 @@ def logits_on(config, params, tokens, n_devices):
         return (x_BTD @ head_DV).astype(jnp.float32)
 
     with jax.set_mesh(mesh):
-        specs = parameters.parameter_specs(config.model), sharding.TOKENS
+        specs = parameters.parameter_specs(config.model, mesh.shape), sharding.TOKENS
         placed = jax.device_put(params, parameters.parameter_shardings(mesh, config.model))
         rows = jax.device_put(tokens, jax.NamedSharding(mesh, sharding.TOKENS))
         return np.asarray(jax.jit(sharding.per_device(local, mesh, specs, sharding.TOKENS))(placed, rows))
@@ -194,7 +194,7 @@ def test_gradients_are_the_sum_of_those_of_each_document(kind):
         return jnp.sum(nats_N * counts_BT.reshape(-1))
 
     one = sharding.make_mesh(config, jax.devices()[:1])
-    specs = parameters.parameter_specs(config.model)
+    specs = parameters.parameter_specs(config.model, one.shape)
     with jax.set_mesh(one):
         local = sharding.per_device(jax.value_and_grad(nats), one, (specs,), (sharding.REPLICATED, specs))
         want_loss, want = jax.device_get(jax.jit(local)(params))

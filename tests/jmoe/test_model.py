@@ -43,7 +43,7 @@ def logits_of(params, tokens_BT, config, training, mesh):
         x_BTD, head_DV, _ = transformer.apply(params, tokens_BT, config, training)
         return (x_BTD @ head_DV).astype(jnp.float32)
 
-    specs = parameters.parameter_specs(config.model), sharding.TOKENS
+    specs = parameters.parameter_specs(config.model, mesh.shape), sharding.TOKENS
     return sharding.per_device(local, mesh, specs, sharding.TOKENS)(params, tokens_BT)
 
 
@@ -246,7 +246,7 @@ def test_the_transformer_is_a_flax_module_that_knows_its_weights(config):
         return (*spec, *[None] * (x.ndim - len(spec)))
 
     shapes = nnx.to_pure_dict(state)
-    as_stored = jax.tree.map(full, parameters.parameter_specs(config.model), shapes)
+    as_stored = jax.tree.map(full, parameters.parameter_specs(config.model, {}), shapes)
     assert as_stored == jax.tree.map(full, specs, shapes)
     assert jax.tree.structure(nnx.merge(graphdef, state)) == jax.tree.structure(built)
 
@@ -323,7 +323,7 @@ def test_deepseek_v3_has_the_published_sizes_but_for_attention():
 @functools.cache
 def history(n_experts, n_devices, expert=1, model=1, **fields):
     """The metrics of five steps."""
-    config = tiny(n_experts, d_model=64, n_heads=8, **fields)
+    config = tiny(n_experts, **dict(d_model=64, n_heads=8) | fields)
     config.mesh.expert, config.mesh.model = expert, model
     mesh = sharding.make_mesh(config, jax.devices()[:n_devices])
     with jax.set_mesh(mesh):
@@ -346,6 +346,8 @@ def history(n_experts, n_devices, expert=1, model=1, **fields):
         (8, 8, 1, {}),
         (8, 2, 2, dict(n_kv_heads=2, head_dim=12, qk_norm="projection", tied_embeddings=True)),
         (1, 1, 4, dict(n_kv_heads=4, qk_norm="head")),
+        (8, 2, 1, dict(d_model=36, n_heads=3)),  # which does not divide over data and expert
+        (8, 2, 1, dict(d_model=1024, d_ff=32)),  # rows of the embedding are exchanged
     ],
 )
 def test_the_mesh_changes_nothing(n_experts, expert, model, fields):
@@ -363,8 +365,10 @@ def test_the_mesh_changes_nothing(n_experts, expert, model, fields):
         assert histories[0][0]["drop_rate"] > 0
 
 
-def test_parameters_rest_spread_over_the_mesh():
-    config = tiny(8)
+@pytest.mark.parametrize("d_model, n_shares", [(32, 8), (36, 4)])
+def test_parameters_rest_spread_over_the_mesh(d_model, n_shares):
+    """Four devices of data times two of expert: 36 divides over the former alone."""
+    config = tiny(8, d_model=d_model, n_heads=2)
     config.mesh.expert = 2
     mesh = sharding.make_mesh(config)
     with jax.set_mesh(mesh):
@@ -372,7 +376,8 @@ def test_parameters_rest_spread_over_the_mesh():
     experts = params["blocks"]["mlp"]["experts"]
     for weights in (experts["gate"], experts["down"]):
         assert weights.addressable_shards[0].data.size * 8 == weights.size
-    assert params["embed"].addressable_shards[0].data.size * 4 == params["embed"].size
+    for weights in (params["embed"], params["head"], params["blocks"]["attention"]["out"]):
+        assert weights.addressable_shards[0].data.size * n_shares == weights.size
 
 
 @pytest.mark.parametrize("n_tokens, vocab_size, n_chunks", [(48, 257, 1), (48, 257, 6), (30, 11, 5)])
