@@ -382,7 +382,7 @@ def _stack(model: FrozenConfigDict, n_blocks: int, mixture: bool, rngs: nnx.Rngs
 
 def describe(model: ConfigDict) -> dict:
     """A param.Description of every parameter of config.model, as a tree by the names of the attributes."""
-    return _abstract(FrozenConfigDict(model), counts_choices=False)[1]
+    return _abstract(FrozenConfigDict(model), False)[1]
 
 
 def with_params(params: dict, model: ConfigDict, counts_choices: bool = False) -> Transformer:
