@@ -1,10 +1,11 @@
 """The mesh, partition specs, and the collectives of the model.
 
 Mesh axes: `data` (batch; parameters and optimizer state are stored spread over it), `expert` (batch, and experts),
-`model` (attention heads and d_ff; Megatron's tensor parallelism). Tokens are spread over data and expert and are the
-same on every device of the model axis. The whole model runs per device, in one shard_map; weights are stored spread as
-their modules say (jmoe/model/param.py) and are gathered where they are used. Nothing a token sees depends on the mesh:
-groups belong to the config.
+`model` (attention heads and d_ff; Megatron's tensor parallelism). A mesh of several TPU slices has a fourth axis first,
+`slice` (batch): each slice holds all parameters, so that only gradients cross the network between slices. Tokens are
+spread over slice, data and expert and are the same on every device of the model axis. The whole model runs per device,
+in one shard_map; weights are stored spread as their modules say (jmoe/model/param.py) and are gathered where they are
+used. Nothing a token sees depends on the mesh: groups belong to the config.
 """
 
 import functools
@@ -24,19 +25,29 @@ from ml_collections import ConfigDict
 from jmoe.config.check import check_mesh
 
 AXES = ("data", "expert", "model")
-ROWS = ("data", "expert")  # the axes that tokens are spread over
-TOKENS = P(ROWS)  # the leading axis of batches and activations
-MICROBATCHES = P(None, ROWS)  # microbatches, rows, positions
+SLICE = "slice"  # the first axis of a mesh of several TPU slices
+ROWS = ("data", "expert")  # the axes that tokens of a slice are spread over
+TOKENS = P(ROWS)  # the leading axis of batches and activations, on a mesh without slices
 REPLICATED = P()
 FEW = 8  # devices that may sum a weight's gradient in bfloat16: an error of 0.4%, hardly more than one rounding's
 
 AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
 
+def tokens(mesh: AnyMesh) -> P:
+    """The spec of batches and activations, whose leading axis is spread over all devices but those of `model`."""
+    return P((SLICE, *ROWS)) if SLICE in mesh.axis_names else TOKENS
+
+
+def microbatches(mesh: AnyMesh) -> P:
+    """The spec of microbatches, rows, positions."""
+    return P(None, *tokens(mesh))
+
+
 def make_mesh(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
     """A (data, expert, model) mesh over all devices, or these; UserError for what check_mesh refuses.
 
-    Of several TPU slices, each holds whole copies of the experts: only the data axis crosses the network between them.
+    Over several TPU slices it is (slice, data, expert, model): each slice holds all parameters.
     """
     if devices is None:
         devices = jax.devices()
@@ -45,13 +56,11 @@ def make_mesh(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -
     # on a TPU's torus of 4 x 4 x 4 chips an axis of 8 takes one axis of the torus and half of another
     if n_slices == 1:
         placed = mesh_utils.create_device_mesh((data, expert, model), devices, allow_split_physical_axes=True)
-    else:
-        within_slice = (data // n_slices, expert, model)
-        between_slices = (n_slices, 1, 1)
-        placed = mesh_utils.create_hybrid_device_mesh(
-            within_slice, between_slices, devices, allow_split_physical_axes=True
-        )
-    return jax.sharding.Mesh(placed, AXES, axis_types=(AxisType.Explicit,) * 3)
+        return jax.sharding.Mesh(placed, AXES, axis_types=(AxisType.Explicit,) * 3)
+    within_slice = (1, data // n_slices, expert, model)
+    between_slices = (n_slices, 1, 1, 1)
+    placed = mesh_utils.create_hybrid_device_mesh(within_slice, between_slices, devices, allow_split_physical_axes=True)
+    return jax.sharding.Mesh(placed, (SLICE, *AXES), axis_types=(AxisType.Explicit,) * 4)
 
 
 def count_slices(devices: Sequence[jax.Device]) -> int:
@@ -125,31 +134,34 @@ def gathered(param: nnx.Param) -> Num[Array, "..."]:
     axes = param.out_sharding[-weight.ndim :]  # a scan took the axis of layers off
     data_dim = axes.index("data") if "data" in axes and _wide(("data",)) else None
     shared_by = () if "expert" in axes else _wide(("expert",))  # whose devices have different tokens
-    return _gather(weight, data_dim, shared_by)
+    return _gather(weight, data_dim, shared_by, _wide((SLICE,)))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _gather(weight: Num[Array, "..."], data_dim: int | None, shared_by: tuple[str, ...]) -> Num[Array, "..."]:
-    """The weight, gathered along its dimension `data_dim` and marked as each device's own over the axes `shared_by`.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+def _gather(
+    weight: Num[Array, "..."], data_dim: int | None, shared_by: tuple[str, ...], slices: tuple[str, ...]
+) -> Num[Array, "..."]:
+    """The weight, gathered along its dimension `data_dim` and marked as each device's own over the other axes.
 
     JAX's own gradient sums over the devices in the weight's type. In bfloat16 every partial sum is rounded, which at
-    some hundred devices is an error of several percent. This one sums over more than FEW devices in float32.
+    some hundred devices is an error of several percent. This one sums over more than FEW devices in float32. Over
+    slices, which are few and linked by a slow network, it sums last, in the weight's type.
     """
-    if shared_by:
-        weight = jax.lax.pcast(weight, shared_by, to="varying")
+    if shared_by or slices:
+        weight = jax.lax.pcast(weight, (*slices, *shared_by), to="varying")
     if data_dim is not None:
         weight = jax.lax.all_gather(weight, "data", axis=data_dim, tiled=True)
     return weight
 
 
 def _gather_fwd(
-    weight: Num[Array, "..."], data_dim: int | None, shared_by: tuple[str, ...]
+    weight: Num[Array, "..."], data_dim: int | None, shared_by: tuple[str, ...], slices: tuple[str, ...]
 ) -> tuple[Num[Array, "..."], None]:
-    return _gather(weight, data_dim, shared_by), None
+    return _gather(weight, data_dim, shared_by, slices), None
 
 
 def _gather_bwd(
-    data_dim: int | None, shared_by: tuple[str, ...], _: None, dweight: Num[Array, "..."]
+    data_dim: int | None, shared_by: tuple[str, ...], slices: tuple[str, ...], _: None, dweight: Num[Array, "..."]
 ) -> tuple[Num[Array, "..."]]:
     dtype = dweight.dtype
     summed_over = shared_by if data_dim is None else ("data", *shared_by)
@@ -159,22 +171,25 @@ def _gather_bwd(
         dweight = jax.lax.psum_scatter(dweight, "data", scatter_dimension=data_dim, tiled=True)
     if shared_by:
         dweight = jax.lax.psum(dweight, shared_by)
-    return (dweight.astype(dtype),)
+    dweight = dweight.astype(dtype)
+    if slices:
+        dweight = jax.lax.psum(dweight, slices)
+    return (dweight,)
 
 
 _gather.defvjp(_gather_fwd, _gather_bwd)
 
 
-def total(x: Num[Array, "..."], axes: Sequence[str] = AXES) -> Num[Array, "..."]:
+def total(x: Num[Array, "..."], axes: Sequence[str] = (SLICE, *AXES)) -> Num[Array, "..."]:
     """The sum of each device's `x` over mesh axes."""
     return jax.lax.psum(x, _wide(axes)) if _wide(axes) else x
 
 
-def mean(x: Num[Array, "..."], axes: Sequence[str] = AXES) -> Num[Array, "..."]:
+def mean(x: Num[Array, "..."], axes: Sequence[str] = (SLICE, *AXES)) -> Num[Array, "..."]:
     """The mean of each device's `x` over mesh axes."""
     return jax.lax.pmean(x, _wide(axes)) if _wide(axes) else x
 
 
-def largest(x: Num[Array, "..."], axes: Sequence[str] = AXES) -> Num[Array, "..."]:
+def largest(x: Num[Array, "..."], axes: Sequence[str] = (SLICE, *AXES)) -> Num[Array, "..."]:
     """The largest of each device's `x` over mesh axes."""
     return jax.lax.pmax(x, _wide(axes)) if _wide(axes) else x
