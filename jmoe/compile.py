@@ -21,8 +21,8 @@ and a float32 product of attention or the router takes the time of 6 bfloat16 on
 results/accelerators/ has peaks measured on such a chip (benchmarks/accelerator), a second roofline uses them; its
 MFU is still a share of the published peak.
 
-With --n_slices, the data axis crosses the network between the slices, and each slice holds whole copies of the experts.
-The report lists what every device sends over that network. The roofline leaves it out, as no rate of it is published.
+With --n_slices, each slice holds all parameters, and only gradients cross the network between the slices. The report
+lists what every device sends over that network. The roofline leaves it out, as no rate of it is published.
 
 --compare_remat instead compiles the step with each config.remat, prints memory and FLOPs side by side and names the
 one with the fewest FLOPs among those that fit.

@@ -4,9 +4,13 @@
     python -m jmoe.train --config=configs/joint_moe.py --config.data.path=fineweb-gpt2 --workdir=DIR
 
 config.data says which text, which tokenizer and what is held out. After a kill the same command continues and ends
-with the same bytes. --verify prepares nothing; it checks the shards of DIR against their hashes, and that bytes are
-UTF-8. Each source of config.data.mixture gets a folder of its own in DIR; the last line printed is the field that
-names them.
+with the same bytes.
+
+Several machines prepare one folder, shared or on gs://, where each gets a part: --part=1/16 to --part=16/16. The result
+has the same bytes again. --join ends what they left undone.
+
+--verify prepares nothing; it checks the shards of DIR against their hashes, and that bytes are UTF-8. Each source of
+config.data.mixture gets a folder of its own in DIR; the last line printed is the field that names them.
 """
 
 if __name__ == "__main__":
@@ -15,8 +19,10 @@ if __name__ == "__main__":
     startup.begin()
 
 import pathlib
+from typing import Any
 
 from absl import flags
+from etils import epath
 from ml_collections import ConfigDict
 
 from jmoe import cli
@@ -24,19 +30,23 @@ from jmoe.config.check import check_text
 from jmoe.config.schema import check_fields
 from jmoe.errors import UserError
 from jmoe.storage import ownership
-from jmoe.storage.files import is_remote
-from jmoe.text import corpus, mixture, prepare, sources, tokenizer
+from jmoe.storage.files import absolute, is_remote
+from jmoe.text import corpus, mixture, parts, prepare, sources, tokenizer
+from jmoe.text import manifest as manifest_lib
 from jmoe.text.manifest import SPLITS
 
 
 def main(_: list[str]) -> None:
     options = flags.FLAGS
-    if is_remote(options.out_dir):
-        raise UserError(f"--out_dir={options.out_dir}: prepare into a local folder and copy it there")
-    folder = pathlib.Path(options.out_dir).expanduser().absolute()
     if options.verify:
-        _verify(folder)
+        if is_remote(options.out_dir):
+            raise UserError(f"--out_dir={options.out_dir}: --verify reads a local folder; copy it there")
+        _verify(pathlib.Path(options.out_dir).expanduser().absolute())
         return
+    if is_remote(options.out_dir):
+        folder = absolute(options.out_dir)
+    else:
+        folder = epath.Path(pathlib.Path(options.out_dir).expanduser().absolute())
     if options.config is None:
         raise UserError("--config must say what to prepare")
     config = cli.read_config()
@@ -61,25 +71,39 @@ def _verify(folder: pathlib.Path) -> None:
     for source in sorted(folder.glob("source-*")) or [folder]:
         text = corpus.open_folder(source, verify=True)
         corpus.check_utf8(text, source)
-        describe(text, source)
+        describe(text.manifest, source)
 
 
-def _prepare_and_describe(data: ConfigDict, path: str, folder: pathlib.Path) -> None:
-    """Prepares the text at `path`, by the rules of `data` (config.data), in `folder`."""
+def _prepare_and_describe(data: ConfigDict, path: str, folder: epath.Path) -> None:
+    """Prepares the text at `path`, by the rules of `data` (config.data), or its --part, in `folder`."""
+    options = flags.FLAGS
     data = corpus.of_path(data, path)
-    prepare_folder(data, folder, flags.FLAGS.workers, flags.FLAGS.shard_tokens)
-    describe(corpus.open_folder(folder), folder, data)
+    if not (options.part or options.join or is_remote(folder)):
+        local = pathlib.Path(folder)
+        prepare_folder(data, local, options.workers, options.shard_tokens)
+        describe(corpus.open_folder(local).manifest, local, data)
+        return
+    text = sources.find(data)
+    encoder = tokenizer.load(data.tokenizer, data.end_of_text)
+    preparation = parts.Preparation(text, data, encoder, folder, options.shard_tokens)
+    if options.join:
+        parts.join(preparation)
+    else:
+        part = parts.Part.parse(options.part or "1/1")
+        if not parts.prepare_part(preparation, part, options.workers):
+            print(f"part {part} is done in {folder}; the last part to end writes the manifest")
+            return
+    describe(manifest_lib.parse((folder / "manifest.json").read_text()), folder, data)
 
 
-def describe(text: corpus.Corpus, folder: pathlib.Path, data: ConfigDict | None = None) -> None:
+def describe(manifest: dict[str, Any], folder: pathlib.Path | epath.Path, data: ConfigDict | None = None) -> None:
     """Prints what a prepared folder has.
 
     Args:
-      text: The opened folder.
+      manifest: Its manifest.
       folder: Its path.
       data: The config.data that it was prepared for now, if it was.
     """
-    manifest = text.manifest
     for split in SPLITS:
         n_documents = manifest["documents"][split]
         n_tokens = manifest["tokens"][split]
@@ -114,6 +138,8 @@ def prepare_folder(data: ConfigDict, folder: pathlib.Path, n_workers: int, shard
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with ownership.hold(folder / ".lock", "jmoe.prepare"):
+            if (folder / "parts.json").exists():
+                raise UserError(f"--out_dir={folder} is prepared in parts: give the --part, or --join to end them all")
             if not (folder / "manifest.json").exists():
                 prepare.prepare(text, data, encoder, folder, n_workers, shard_tokens)
             elif corpus.open_folder(folder).manifest["source"]["inputs"] != prepare.digest(text, data, encoder):
@@ -126,8 +152,14 @@ def prepare_folder(data: ConfigDict, folder: pathlib.Path, n_workers: int, shard
 
 if __name__ == "__main__":
     cli.define_config(required=False)
-    flags.DEFINE_string("out_dir", None, "Folder of the shards: a training's --config.data.path.", required=True)
+    flags.DEFINE_string(
+        "out_dir", None, "Folder of the shards, local or gs://: a training's --config.data.path.", required=True
+    )
     flags.DEFINE_integer("workers", len(cli.cores()), "Number of processes that tokenise.", lower_bound=1)
     flags.DEFINE_integer("shard_tokens", prepare.SHARD_TOKENS, "Tokens in each shard.", lower_bound=1)
+    flags.DEFINE_string(
+        "part", None, "I/N: prepare part I of N, each on a machine of its own at the same time, all into one --out_dir."
+    )
+    flags.DEFINE_bool("join", False, "Write what the parts in --out_dir have left undone.")
     flags.DEFINE_bool("verify", False, "Only check every shard of --out_dir: its hash, and bytes as UTF-8.")
     cli.run(main, config_sections=("data",))

@@ -154,7 +154,7 @@ def _check_slices(n_expert: int, n_model: int, n_devices: int, n_slices: int) ->
     if slice_devices % (n_expert * n_model):
         raise UserError(
             f"config.mesh.expert={n_expert} times config.mesh.model={n_model} does not divide the {slice_devices} "
-            f"devices of each of the {n_slices} slices: both axes stay within a slice, and only the data axis crosses "
+            f"devices of each of the {n_slices} slices: both axes stay within a slice, and only gradients cross "
             f"the network between slices; choose sizes whose product divides {slice_devices}"
         )
 

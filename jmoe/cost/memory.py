@@ -42,7 +42,7 @@ def compile_step(config: ConfigDict, devices: Sequence[jax.Device]) -> tuple[jax
     mesh = sharding.make_mesh(config, devices)
     seq_len = config.data.seq_len
     n_rows = max(batch for _, batch in config.batch_tokens) // seq_len
-    tokens = jax.NamedSharding(mesh, sharding.TOKENS)
+    tokens = jax.NamedSharding(mesh, sharding.tokens(mesh))
     with jax.set_mesh(mesh), kernels_for(devices[0]):
         params, opt_state = abstract_state(config, mesh)
         batch = jax.ShapeDtypeStruct((n_rows, seq_len + 1), jnp.int32, sharding=tokens)

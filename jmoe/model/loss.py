@@ -49,8 +49,8 @@ def loss_fn(
 
     def over_rows(metric: Array) -> Array:
         if is_count(metric):
-            return sharding.total(metric, sharding.ROWS)
-        return sharding.mean(metric, sharding.ROWS)
+            return sharding.total(metric, (sharding.SLICE, *sharding.ROWS))
+        return sharding.mean(metric, (sharding.SLICE, *sharding.ROWS))
 
     def local(params: dict, batch: Batch) -> tuple[Float[Array, ""], dict[str, Array], dict[str, Array]]:
         x_BTD, head_DV, layers = transformer.apply(
@@ -66,7 +66,7 @@ def loss_fn(
             of_head = {}
         return sharding.mean(loss), of_head, jax.tree.map(over_rows, layers)
 
-    specs = (parameter_specs(config.model, mesh.shape), sharding.TOKENS)
+    specs = (parameter_specs(config.model, mesh.shape), sharding.tokens(mesh))
     loss, of_head, layers = sharding.per_device(local, mesh, specs, sharding.REPLICATED)(params, batch)
     of_head = {"cross_entropy": loss} | of_head
     if not layers:
@@ -110,7 +110,7 @@ def sums_without_drops(  # noqa: PLR0913  most are bound once
         nats_Y = jnp.stack([jnp.sum(nats_N, where=part_N == part) for part in range(len(parts))])
         return sharding.total(jnp.concatenate([jnp.stack([jnp.sum(nats_N), jnp.sum(weight_N)]), nats_Y]))
 
-    specs = (parameter_specs(config.model, mesh.shape), sharding.TOKENS, sharding.TOKENS)
+    specs = (parameter_specs(config.model, mesh.shape), sharding.tokens(mesh), sharding.tokens(mesh))
     return sharding.per_device(local, mesh, specs, sharding.REPLICATED)(params, batch, weight)
 
 

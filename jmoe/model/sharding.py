@@ -1,11 +1,12 @@
 """The mesh, partition specs, and the collectives of the model.
 
 Mesh axes: `data` (batch; parameters and optimizer state are stored spread over it), `expert` (batch, and experts),
-`model` (attention heads and d_ff; Megatron's tensor parallelism). Tokens are spread over data and expert and are the
-same on every device of the model axis. The whole model runs per device, in one shard_map; weights are stored spread as
-their modules say (jmoe/model/param.py) and are gathered where they are used. Weights of no expert are stored spread
-over data and expert, where d_model divides over both (counts.row_axes). Nothing a token sees depends on the mesh:
-groups belong to the config.
+`model` (attention heads and d_ff; Megatron's tensor parallelism). A mesh of several TPU slices has a fourth axis first,
+`slice` (batch): each slice holds all parameters, so that only gradients cross the network between slices. Tokens are
+spread over slice, data and expert and are the same on every device of the model axis. The whole model runs per device,
+in one shard_map; weights are stored spread as their modules say (jmoe/model/param.py) and are gathered where they are
+used. Weights of no expert are stored spread over data and expert, where d_model divides over both (counts.row_axes).
+Nothing a token sees depends on the mesh: groups belong to the config.
 """
 
 import dataclasses
@@ -27,9 +28,9 @@ from jmoe.config.check import check_mesh
 from jmoe.model import param as param_lib
 
 AXES = ("data", "expert", "model")
-ROWS = ("data", "expert")  # the axes that tokens are spread over
-TOKENS = P(ROWS)  # the leading axis of batches and activations
-MICROBATCHES = P(None, ROWS)  # microbatches, rows, positions
+SLICE = "slice"  # the first axis of a mesh of several TPU slices
+ROWS = ("data", "expert")  # the axes that tokens of a slice are spread over
+TOKENS = P(ROWS)  # the leading axis of batches and activations, on a mesh without slices
 REPLICATED = P()
 FEW = 8  # devices that may sum a weight's gradient in bfloat16: an error of 0.4%, hardly more than one rounding's
 
@@ -37,10 +38,20 @@ Groups = tuple[tuple[int, ...], ...]  # of devices, by their numbers along mesh 
 AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
 
+def tokens(mesh: AnyMesh) -> P:
+    """The spec of batches and activations, whose leading axis is spread over all devices but those of `model`."""
+    return P((SLICE, *ROWS)) if SLICE in mesh.axis_names else TOKENS
+
+
+def microbatches(mesh: AnyMesh) -> P:
+    """The spec of microbatches, rows, positions."""
+    return P(None, *tokens(mesh))
+
+
 def make_mesh(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
     """A (data, expert, model) mesh over all devices, or these; UserError for what check_mesh refuses.
 
-    Of several TPU slices, each holds whole copies of the experts: only the data axis crosses the network between them.
+    Over several TPU slices it is (slice, data, expert, model): each slice holds all parameters.
     """
     if devices is None:
         devices = jax.devices()
@@ -49,13 +60,11 @@ def make_mesh(config: ConfigDict, devices: Sequence[jax.Device] | None = None) -
     # on a TPU's torus of 4 x 4 x 4 chips an axis of 8 takes one axis of the torus and half of another
     if n_slices == 1:
         placed = mesh_utils.create_device_mesh((data, expert, model), devices, allow_split_physical_axes=True)
-    else:
-        within_slice = (data // n_slices, expert, model)
-        between_slices = (n_slices, 1, 1)
-        placed = mesh_utils.create_hybrid_device_mesh(
-            within_slice, between_slices, devices, allow_split_physical_axes=True
-        )
-    return jax.sharding.Mesh(placed, AXES, axis_types=(AxisType.Explicit,) * 3)
+        return jax.sharding.Mesh(placed, AXES, axis_types=(AxisType.Explicit,) * 3)
+    within_slice = (1, data // n_slices, expert, model)
+    between_slices = (n_slices, 1, 1, 1)
+    placed = mesh_utils.create_hybrid_device_mesh(within_slice, between_slices, devices, allow_split_physical_axes=True)
+    return jax.sharding.Mesh(placed, (SLICE, *AXES), axis_types=(AxisType.Explicit,) * 4)
 
 
 def count_slices(devices: Sequence[jax.Device]) -> int:
@@ -126,14 +135,15 @@ def gathered(param: nnx.Param) -> Num[Array, "..."]:
     Its gradient is summed over the devices that used it, and scattered back the same way.
     """
     spread = row_spread(param)
-    return _gather(param[...], spread.dimension, spread.axes, spread.shared_by, None)
+    return _gather(param[...], spread.dimension, spread.axes, spread.shared_by, wide((SLICE,)), None)
 
 
 def gathered_from_neighbours(param: nnx.Param, n_neighbours: int) -> Num[Array, "..."]:
     """As `gathered`, but only from groups of as many neighbouring devices; of 1 device, its own part."""
     spread = row_spread(param)
     axes = spread.axes if n_neighbours > 1 else ()
-    return _gather(param[...], spread.dimension, axes, spread.shared_by, neighbours(spread.axes, n_neighbours))
+    groups = neighbours(spread.axes, n_neighbours)
+    return _gather(param[...], spread.dimension, axes, spread.shared_by, wide((SLICE,)), groups)
 
 
 def neighbours(axes: tuple[str, ...], n_neighbours: int) -> Groups:
@@ -150,7 +160,7 @@ def one_of_each_group(axes: tuple[str, ...], n_neighbours: int) -> Groups:
 
 @dataclasses.dataclass(frozen=True)
 class RowSpread:
-    """How a parameter lies on the devices that have different tokens.
+    """How a parameter lies on the devices of a slice that have different tokens.
 
     Attributes:
       dimension: which is stored spread over some of them.
@@ -164,7 +174,7 @@ class RowSpread:
 
 
 def row_spread(param: nnx.Param) -> RowSpread:
-    """How a parameter, of one layer, lies on the devices that have different tokens."""
+    """How a parameter, of one layer, lies on the devices of a slice that have different tokens."""
     n_dimensions = len(param.layer_shape)
     names = param.out_sharding[-n_dimensions:]  # a scan took the axis of layers off
     described = param_lib.Description(param.layer_shape, names, param.kind)
@@ -175,42 +185,47 @@ def row_spread(param: nnx.Param) -> RowSpread:
     return RowSpread(dimension, axes, shared_by)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3, 4))
-def _gather(
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3, 4, 5))
+def _gather(  # noqa: PLR0913  what a collective needs
     weight: Num[Array, "..."],
     dimension: int,
     axes: tuple[str, ...],
     shared_by: tuple[str, ...],
+    slices: tuple[str, ...],
     groups: Groups | None,
 ) -> Num[Array, "..."]:
-    """The weight, gathered along `dimension` over mesh axes and marked as each device's own over the axes `shared_by`.
+    """The weight, gathered along `dimension` over mesh axes.
 
-    With `groups` it is gathered within groups of the devices of these axes.
+    It is marked as each device's own over the axes `shared_by` and `slices`. With `groups` it is gathered within groups
+    of the devices of `axes`.
 
     JAX's own gradient sums over the devices in the weight's type. In bfloat16 every partial sum is rounded, which at
-    some hundred devices is an error of several percent. This one sums over more than FEW devices in float32.
+    some hundred devices is an error of several percent. This one sums over more than FEW devices in float32. Over
+    slices, which are few and linked by a slow network, it sums last, in the weight's type.
     """
-    if shared_by:
-        weight = jax.lax.pcast(weight, shared_by, to="varying")
+    if shared_by or slices:
+        weight = jax.lax.pcast(weight, (*slices, *shared_by), to="varying")
     if axes:
         weight = jax.lax.all_gather(weight, axes, axis=dimension, tiled=True, axis_index_groups=groups)
     return weight
 
 
-def _gather_fwd(
+def _gather_fwd(  # noqa: PLR0913
     weight: Num[Array, "..."],
     dimension: int,
     axes: tuple[str, ...],
     shared_by: tuple[str, ...],
+    slices: tuple[str, ...],
     groups: Groups | None,
 ) -> tuple[Num[Array, "..."], None]:
-    return _gather(weight, dimension, axes, shared_by, groups), None
+    return _gather(weight, dimension, axes, shared_by, slices, groups), None
 
 
-def _gather_bwd(
+def _gather_bwd(  # noqa: PLR0913
     dimension: int,
     axes: tuple[str, ...],
     shared_by: tuple[str, ...],
+    slices: tuple[str, ...],
     groups: Groups | None,
     _: None,
     dweight: Num[Array, "..."],
@@ -227,22 +242,25 @@ def _gather_bwd(
         dweight = jax.lax.psum_scatter(dweight, axes, scatter_dimension=dimension, tiled=True, axis_index_groups=groups)
     if shared_by:
         dweight = jax.lax.psum(dweight, shared_by)
-    return (dweight.astype(dtype),)
+    dweight = dweight.astype(dtype)
+    if slices:
+        dweight = jax.lax.psum(dweight, slices)
+    return (dweight,)
 
 
 _gather.defvjp(_gather_fwd, _gather_bwd)
 
 
-def total(x: Num[Array, "..."], axes: Sequence[str] = AXES) -> Num[Array, "..."]:
+def total(x: Num[Array, "..."], axes: Sequence[str] = (SLICE, *AXES)) -> Num[Array, "..."]:
     """The sum of each device's `x` over mesh axes."""
     return jax.lax.psum(x, wide(axes)) if wide(axes) else x
 
 
-def mean(x: Num[Array, "..."], axes: Sequence[str] = AXES) -> Num[Array, "..."]:
+def mean(x: Num[Array, "..."], axes: Sequence[str] = (SLICE, *AXES)) -> Num[Array, "..."]:
     """The mean of each device's `x` over mesh axes."""
     return jax.lax.pmean(x, wide(axes)) if wide(axes) else x
 
 
-def largest(x: Num[Array, "..."], axes: Sequence[str] = AXES) -> Num[Array, "..."]:
+def largest(x: Num[Array, "..."], axes: Sequence[str] = (SLICE, *AXES)) -> Num[Array, "..."]:
     """The largest of each device's `x` over mesh axes."""
     return jax.lax.pmax(x, wide(axes)) if wide(axes) else x

@@ -29,7 +29,6 @@ from jmoe.model.experts import swiglu
 from jmoe.model.moe_layer import moe_layer
 from jmoe.model.remat import REMAT
 
-COUNTS_CHOICES = "counts_choices"  # the modules' own entry of config.model, which `apply` sets
 STACKS = ("dense_blocks", "blocks")  # of equal blocks, in the order in which they run
 Cache = tuple[Float[Array, "... B U P K"], Float[Array, "... B U P K"]]  # keys and values of positions 0, 1, ...
 Metrics = dict[str, Array]  # routing.METRICS; {} of a dense layer
@@ -216,10 +215,14 @@ class MLP(nnx.Module):
 
 
 class MoE(nnx.Module):
-    """A mixture: a router chooses top_k of n_experts for each token, and shared experts serve every token."""
+    """A mixture: a router chooses top_k of n_experts for each token, and shared experts serve every token.
 
-    def __init__(self, model: FrozenConfigDict, rngs: nnx.Rngs) -> None:
+    With `counts_choices`, its metrics in training have how many choices each expert got (`chosen`).
+    """
+
+    def __init__(self, model: FrozenConfigDict, rngs: nnx.Rngs, counts_choices: bool = False) -> None:
         self.model = model
+        self.counts_choices = counts_choices
         d = model.d_model
         n_experts = model.n_experts
         width = setting(model, "d_expert") or model.d_ff
@@ -248,7 +251,7 @@ class MoE(nnx.Module):
             score_fn=setting(model, "scores"),
             group_tokens=model.group_tokens if training else None,
             capacity_factor=model.capacity_factor if training else None,
-            counts_choices=training and model.get(COUNTS_CHOICES, False),
+            counts_choices=training and self.counts_choices,
         )
         if self.shared is not None:
             shared_ND, _ = self.shared(x_ND)
@@ -259,12 +262,12 @@ class MoE(nnx.Module):
 class Block(nnx.Module):
     """Attention and then a dense layer or a mixture, each after a norm and added to the residual stream."""
 
-    def __init__(self, model: FrozenConfigDict, mixture: bool, rngs: nnx.Rngs) -> None:
+    def __init__(self, model: FrozenConfigDict, mixture: bool, rngs: nnx.Rngs, counts_choices: bool = False) -> None:
         with_bias = setting(model, "norm") == "layer"
         self.attention_norm = Norm(model.d_model, rngs, with_bias)
         self.attention = Attention(model, rngs)
         self.mlp_norm = Norm(model.d_model, rngs, with_bias)
-        self.mlp = MoE(model, rngs) if mixture else MLP(model, model.d_ff, rngs)
+        self.mlp = MoE(model, rngs, counts_choices) if mixture else MLP(model, model.d_ff, rngs)
 
     def __call__(
         self,
@@ -292,8 +295,14 @@ def _add_to_residual(x_BTD: Float[Array, "B T D"], y_ND: Float[Array, "N D"]) ->
 class Transformer(nnx.Module):
     """The decoder: embedding, leading dense blocks that a mixture may have, all other blocks, a norm, the head."""
 
-    def __init__(self, model: ConfigDict, rngs: nnx.Rngs) -> None:
-        """model: config.model. The same `rngs` give the same float32 parameters on any mesh."""
+    def __init__(self, model: ConfigDict, rngs: nnx.Rngs, counts_choices: bool = False) -> None:
+        """Makes the modules; the same `rngs` give the same float32 parameters on any mesh.
+
+        Args:
+          model: config.model.
+          rngs: its stream `params` gives the random keys.
+          counts_choices: as of MoE.
+        """
         self.model = model = FrozenConfigDict(model)
         d = model.d_model
         v = model.vocab_size
@@ -304,8 +313,8 @@ class Transformer(nnx.Module):
         kind = param.HEAD if tied else param.EMBEDDING
         fan_in = d if tied else 1
         self.embed = param.param(rngs, (v, d), (None, "data"), kind, variance=model.init_scale / fan_in)
-        self.dense_blocks = _stack(model, n_dense, False, rngs) if n_dense else None
-        self.blocks = _stack(model, model.n_blocks - n_dense, model.n_experts > 1, rngs)
+        self.dense_blocks = _stack(model, n_dense, False, rngs, counts_choices) if n_dense else None
+        self.blocks = _stack(model, model.n_blocks - n_dense, model.n_experts > 1, rngs, counts_choices)
         self.final_norm = Norm(d, rngs) if setting(model, "final_norm") else None
         if tied:
             self.head = None
@@ -370,11 +379,11 @@ class Transformer(nnx.Module):
         return x_BTD, head_DV, metrics, new_caches
 
 
-def _stack(model: FrozenConfigDict, n_blocks: int, mixture: bool, rngs: nnx.Rngs) -> Block:
+def _stack(model: FrozenConfigDict, n_blocks: int, mixture: bool, rngs: nnx.Rngs, counts_choices: bool) -> Block:
     """`n_blocks` equal blocks as one, whose parameters have a leading axis of layers."""
 
     def block(key: Array) -> Block:
-        return Block(model, mixture, nnx.Rngs(params=key))
+        return Block(model, mixture, nnx.Rngs(params=key), counts_choices)
 
     stacked = nnx.vmap(block, transform_metadata={nnx.PARTITION_NAME: None})
     return stacked(jax.random.split(rngs.params(), n_blocks))
@@ -382,20 +391,20 @@ def _stack(model: FrozenConfigDict, n_blocks: int, mixture: bool, rngs: nnx.Rngs
 
 def describe(model: ConfigDict) -> dict:
     """A param.Description of every parameter of config.model, as a tree by the names of the attributes."""
-    return _abstract(FrozenConfigDict(model))[1]
+    return _abstract(FrozenConfigDict(model), False)[1]
 
 
-def with_params(params: dict, model: ConfigDict) -> Transformer:
-    """The Transformer of config.model with the tree `params`, as `cast` gives it."""
-    return nnx.merge(_abstract(FrozenConfigDict(model))[0], nnx.State(params))
+def with_params(params: dict, model: ConfigDict, counts_choices: bool = False) -> Transformer:
+    """The Transformer of config.model with the tree `params`, as `cast` gives it; counts_choices: as of MoE."""
+    return nnx.merge(_abstract(FrozenConfigDict(model), counts_choices)[0], nnx.State(params))
 
 
 @functools.cache
-def _abstract(model: FrozenConfigDict) -> tuple[nnx.GraphDef, dict]:
+def _abstract(model: FrozenConfigDict, counts_choices: bool) -> tuple[nnx.GraphDef, dict]:
     """The structure of the module, and `describe`."""
 
     def make() -> Transformer:
-        return Transformer(model, nnx.Rngs(params=0))
+        return Transformer(model, nnx.Rngs(params=0), counts_choices)
 
     graphdef, state = nnx.split(nnx.eval_shape(make), nnx.Param)
     descriptions = [(path, param.description(parameter)) for path, parameter in nnx.to_flat_state(state)]
@@ -434,11 +443,9 @@ def apply(
       training: without it nothing is dropped.
       end_of_text: the token that ends a document, where a token sees only its own document; None: it sees its row.
     """
-    model = config.model
-    if training and setting_of_run(config, "router_health"):
-        model = ConfigDict({**config.model, COUNTS_CHOICES: True})
+    counts_choices = bool(setting_of_run(config, "router_health"))
     # cast once, outside the blocks: else their scan would move weights in both passes, and gradients, in float32
-    transformer = with_params(cast(params, config.model), model)
+    transformer = with_params(cast(params, config.model), config.model, counts_choices)
     documents = None if end_of_text is None else find_documents(tokens_BT, end_of_text)
     x_BTD, head_DV, metrics, _ = transformer(tokens_BT, training, config.remat, config.unroll, documents=documents)
     return x_BTD, head_DV, metrics

@@ -143,7 +143,7 @@ def gradient(
     def over_microbatches(x: Array) -> Array:
         return jnp.sum(x, axis=0) if is_count(x) else jnp.mean(x, axis=0)
 
-    microbatches = sharding.per_device(split, mesh, (sharding.TOKENS,), sharding.MICROBATCHES)(batch)
+    microbatches = sharding.per_device(split, mesh, (sharding.tokens(mesh),), sharding.microbatches(mesh))(batch)
     total, values = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), microbatches)
     return jax.tree.map(over_microbatches, values), jax.tree.map(lambda x: x / n_microbatches, total)
 

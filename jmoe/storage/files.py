@@ -267,7 +267,7 @@ def make_workdir(path: str | os.PathLike) -> epath.Path:
     return folder
 
 
-def write_whole(path: pathlib.Path | epath.Path, text: str) -> None:
+def write_whole(path: pathlib.Path | epath.Path, content: str | bytes) -> None:
     """Writes a file atomically, so that it is on the disk once this returns.
 
     After a kill, a loss of power or on a full disk the file is either complete or as it was before.
@@ -276,14 +276,15 @@ def write_whole(path: pathlib.Path | epath.Path, text: str) -> None:
       UserError: The name is a symbolic link.
       OSError: The disk failed.
     """
+    data = content.encode() if isinstance(content, str) else content
     if is_remote(path):
-        path.write_text(text)  # an object appears when its upload is complete
+        path.write_bytes(data)  # an object appears when its upload is complete
         return
     check_owner()
     durable.refuse_link(path)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with durable.named(temporary), durable.open_here(temporary, "w", newline="") as file:
-        file.write(text)
+    with durable.named(temporary), durable.open_here(temporary, "wb") as file:
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
     durable.replace(temporary, path)

@@ -168,7 +168,7 @@ def _local_rows(mesh: jax.sharding.Mesh, n_rows: int) -> Int[np.ndarray, " L"]:
     They have gaps where a mesh follows the torus of a TPU: on v5e:4x4 a process has two devices of each of two rows of
     chips.
     """
-    layout = jax.sharding.NamedSharding(mesh, sharding.TOKENS)
+    layout = jax.sharding.NamedSharding(mesh, sharding.tokens(mesh))
     indices = layout.addressable_devices_indices_map((n_rows,)).values()
     slices = [index[0] for index in indices if index is not None]
     return np.unique([np.arange(n_rows)[rows] for rows in slices])
@@ -184,5 +184,5 @@ def _spread(
         rows = np.arange(n_rows)[index[0]]
         return local[np.searchsorted(local_rows, rows)]
 
-    layout = jax.sharding.NamedSharding(mesh, sharding.TOKENS)
+    layout = jax.sharding.NamedSharding(mesh, sharding.tokens(mesh))
     return jax.make_array_from_callback((n_rows, *local.shape[1:]), layout, rows_of_device)

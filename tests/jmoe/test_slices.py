@@ -10,11 +10,12 @@ import jax
 import numpy as np
 import pytest
 
-from configs import joint_moe
+from configs import joint_moe, quickstart
 from jmoe.cost import report
 from jmoe.cost.topologies import topology_devices
 from jmoe.errors import UserError
-from jmoe.model import sharding
+from jmoe.model import parameters, sharding
+from jmoe.run import step
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the TPU compiler")
 
@@ -37,18 +38,51 @@ def slices_of(devices: np.ndarray) -> list[int]:
 @pytest.mark.parametrize(
     "size", ["v5e:2x2", "v5e:2x4", "v5e:4x4", "v5p:2x2x1", "v5p:2x2x2", "v5p:4x4x4", "v6e:2x4", "v4:2x2x2"]
 )
-def test_only_the_data_axis_crosses_slices(size, n_slices):
+def test_only_the_slice_axis_crosses_slices(size, n_slices):
     devices = topology_devices(size, n_slices)
     of_slice = math.prod(int(n) for n in size.partition(":")[2].split("x"))
     assert len(devices) == n_slices * of_slice
     for expert, model in [(1, 1), (2, 1), (1, 2), (4, 1), (2, 2), (1, 4)]:
         mesh = sharding.make_mesh(config_for(expert, model), devices)
-        assert dict(mesh.shape) == {"data": len(devices) // (expert * model), "expert": expert, "model": model}
+        sizes = {"slice": n_slices, "data": of_slice // (expert * model), "expert": expert, "model": model}
+        assert dict(mesh.shape) == sizes
         assert set(mesh.devices.flat) == set(devices)
-        for group in mesh.devices:  # the devices of one place on the data axis
+        for group in mesh.devices:  # the devices of one place on the slice axis
             assert len(set(slices_of(group))) == 1
-        along_data = slices_of(mesh.devices[:, 0, 0])
-        assert along_data == sorted(along_data) and len(set(along_data)) == n_slices
+        assert len(set(slices_of(mesh.devices[:, 0, 0, 0]))) == n_slices
+
+
+@pytest.mark.parametrize("capacity_factor", [1.0, 0.0])
+def test_a_step_over_slices_is_the_step_on_one_device(capacity_factor):
+    """With and without a capacity, in two microbatches: the same loss, gradient norm and next parameters."""
+    config = quickstart.get_config()
+    config.model.update(d_model=16, n_blocks=2, n_heads=2, n_experts=4, top_k=2, group_tokens=64)
+    config.model.capacity_factor = capacity_factor or None
+    config.data.seq_len = 32
+    config.batch_tokens = ((0, 1_024),)
+    config.microbatch_tokens = 512
+    config.mesh.expert = 2
+    batch = np.random.default_rng(0).integers(257, size=(32, 33)).astype(np.int32)
+    explicit = jax.sharding.AxisType.Explicit
+    of_slices = np.array(jax.devices()[:8]).reshape(2, 2, 2, 1)
+    meshes = [
+        jax.sharding.Mesh(of_slices, (sharding.SLICE, *sharding.AXES), axis_types=(explicit,) * 4),
+        jax.sharding.Mesh(of_slices[0, :1, :1], sharding.AXES, axis_types=(explicit,) * 3),
+    ]
+    outcomes = []
+    for mesh in meshes:
+        with jax.set_mesh(mesh):
+            shardings = parameters.parameter_shardings(mesh, config.model)
+            params = jax.jit(lambda: parameters.init_params(config), out_shardings=shardings)()
+            opt_state = jax.jit(step.make_optimizer(config).init)(params)
+            rows = jax.device_put(batch, jax.NamedSharding(mesh, sharding.tokens(mesh)))
+            train_step = step.make_train_step(config, mesh)
+            params, _, metrics = train_step(params, opt_state, rows, np.float32(1e-3))
+            outcomes.append(jax.device_get((params, metrics)))
+    (params, metrics), (expected_params, expected_metrics) = outcomes
+    assert metrics["loss"] == pytest.approx(expected_metrics["loss"], rel=1e-5)
+    assert metrics["grad_norm"] == pytest.approx(expected_metrics["grad_norm"], rel=1e-4)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-5), params, expected_params)
 
 
 @pytest.mark.parametrize("expert, model", [(8, 1), (4, 2), (1, 8)])
@@ -73,8 +107,8 @@ def test_what_crosses_the_network_between_slices_is_counted_and_reported(not_kep
     """The sum over all devices of 4,096 numbers of each: between slices, each device sends its part of them."""
     config = config_for(1, 1)
     mesh = sharding.make_mesh(config, topology_devices("v5e:2x2", 2))
-    summed = sharding.per_device(sharding.total, mesh, (sharding.TOKENS,), sharding.REPLICATED)
-    x = jax.ShapeDtypeStruct((8, 4_096), np.float32, sharding=jax.NamedSharding(mesh, sharding.TOKENS))
+    summed = sharding.per_device(sharding.total, mesh, (sharding.tokens(mesh),), sharding.REPLICATED)
+    x = jax.ShapeDtypeStruct((8, 4_096), np.float32, sharding=jax.NamedSharding(mesh, sharding.tokens(mesh)))
     with jax.set_mesh(mesh):
         compiled = jax.jit(summed).lower(x).compile()
     made = report.report(config, mesh, compiled, None)

@@ -167,33 +167,6 @@ def test_two_processes_that_save_by_the_clock_end_bit_identical(pair, config, tm
     assert any(line.get("save_seconds", 0) > 0 for line in speeds)
 
 
-def test_a_run_is_resized_from_8_to_4_to_8_devices(undisturbed, growing, tmp_path):
-    """Stopped by SIGTERM on eight devices, killed on four, ended on eight: the same run to float accuracy."""
-    flags = [f"--config={growing}", f"--workdir={tmp_path}", *soak.FLAGS, "--config.mesh.expert=4"]
-    for n_devices, n_heads_apart, signum in ((8, 2, signal.SIGTERM), (4, 1, signal.SIGKILL)):
-        target = soak.progress(tmp_path) + 7
-        apart = f"--config.mesh.model={n_heads_apart}"
-        (process,) = helpers.start("jmoe.train", *flags, apart, n_devices=n_devices)
-        helpers.wait_until(lambda target=target: soak.progress(tmp_path) >= target, [process])
-        process.send_signal(signum)
-        said = process.communicate(timeout=200)[1]
-        assert process.returncode == (143 if signum == signal.SIGTERM else -signum), said
-        assert f"{n_devices} x cpu (data 1, expert 4, model {n_heads_apart})" in said
-    done = train(growing, tmp_path, "--config.mesh.expert=4", "--config.mesh.model=2", n_devices=8)
-    assert done.returncode == 0 and "resuming from" in done.stderr, done.stderr
-    for name in ("branch-8192", "branch-16384"):
-        one, other = (result(folder, name) for folder in (undisturbed, tmp_path))
-        assert abs(one["loss"] - other["loss"]) < 1e-3
-        assert (one["n_devices"], other["n_devices"]) == (1, 8)
-    for segment in ("trunk", "branch-8192", "branch-16384"):  # every step once, on the same tokens
-        lines = [soak.outcome(folder)[segment, "metrics"] for folder in (undisturbed, tmp_path)]
-        assert [(line["step"], line["n_tokens"]) for line in lines[0]] == [
-            (line["step"], line["n_tokens"]) for line in lines[1]
-        ]
-        losses = [[line["loss"] for line in lines_of_run] for lines_of_run in lines]
-        assert np.allclose(*losses, atol=2e-3)
-
-
 def test_a_signal_saves_and_says_so(short, config, tmp_path):
     flags = f"--config={config}", f"--workdir={tmp_path}", *soak.FLAGS, SHORT
     for signum in (signal.SIGTERM, signal.SIGINT):

@@ -1,0 +1,179 @@
+"""Units of text, tokenised by several processes, each unit into a .npz file.
+
+A unit (sources.Text.units) is a few megabytes of documents. Its file has `tokens` [T]; `documents` [N], a table of
+their hashes, tokens and bytes; and `n_skipped`, how many bad documents were left out. A document that repeats another
+one of its unit is left out too. Files lie in a folder or on gs://.
+
+Axis legend: N documents of a unit; T tokens of a unit.
+"""
+
+import concurrent.futures
+import dataclasses
+import hashlib
+import io
+import multiprocessing
+import os
+import pathlib
+import signal
+import threading
+
+import numpy as np
+from etils import epath
+from jaxtyping import Shaped
+from ml_collections import ConfigDict
+from tqdm import tqdm
+
+from jmoe.errors import UserError
+from jmoe.storage import durable
+from jmoe.storage.files import is_remote, names_below, read_bytes
+from jmoe.text import holdout, sources
+from jmoe.text import tokenizer as tokenizer_lib
+from jmoe.text.tokenizer import Tokenizer
+
+DOCUMENTS = np.dtype([("sha256", "S32"), ("tokens", "<i8"), ("bytes", "<i8")])
+DocumentTable = Shaped[np.ndarray, " N"]  # of DOCUMENTS
+Unit = tuple[str, list[sources.Piece]]  # the split that its sources belong to, and what it reads
+AnyPath = pathlib.Path | epath.Path  # of a file, or of an object on gs://
+
+_worker: tuple[ConfigDict, Tokenizer]  # of a process of the pool: config.data and its tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """A document to store as two: its hash, and about how many bytes the second has."""
+
+    sha256: bytes
+    tail: int
+
+
+def _n_bytes(unit: list[sources.Piece]) -> int:
+    return sum(piece.size for piece in unit)
+
+
+def tokenise(units: list[Unit], paths: list[AnyPath], data: ConfigDict, tokenizer: Tokenizer, n_workers: int) -> None:
+    """Tokenises the units whose files in `paths` are not there yet, with progress."""
+    done = done_units(paths)
+    todo = [(unit, path) for (_, unit), path in zip(units, paths, strict=True) if path not in done]
+    n_bytes = sum(_n_bytes(unit) for _, unit in units)
+    n_bytes_done = n_bytes - sum(_n_bytes(unit) for unit, _ in todo)
+    with tqdm(
+        desc="tokenising", total=n_bytes, initial=n_bytes_done, unit="B", unit_scale=True, disable=None, leave=False
+    ) as bar:
+        if min(n_workers, len(todo)) <= 1:
+            for unit, path in todo:
+                tokenise_unit(unit, path, data, tokenizer)
+                bar.update(_n_bytes(unit))
+        else:
+            _tokenise_in_parallel(todo, data, min(n_workers, len(todo)), bar)
+
+
+def done_units(paths: list[AnyPath]) -> set[AnyPath]:
+    """Which of these files, all of one folder, are there."""
+    if not paths:
+        return set()
+    folder = paths[0].parent
+    return {folder / name for name in names_below(folder, 1)}.intersection(paths)
+
+
+def _tokenise_in_parallel(
+    todo: list[tuple[list[sources.Piece], AnyPath]], data: ConfigDict, n_workers: int, bar: tqdm
+) -> None:
+    """Tokenises units in a pool of processes; UserError where one of these is killed."""
+    spawn = multiprocessing.get_context("spawn")
+    pool = concurrent.futures.ProcessPoolExecutor(n_workers, spawn, _start_worker, (data,))
+    try:
+        # workers inherit this mask, so a Ctrl-C interrupts only this process, once they have started
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            unit_by_future = {pool.submit(_work, unit, path): unit for unit, path in todo}
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        for future in concurrent.futures.as_completed(unit_by_future):
+            future.result()
+            bar.update(_n_bytes(unit_by_future[future]))
+    except concurrent.futures.process.BrokenProcessPool:
+        raise UserError(
+            "a process that tokenised was killed, perhaps for want of memory; the same command resumes, and "
+            "--workers takes fewer"
+        ) from None
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _start_worker(data: ConfigDict) -> None:
+    """Loads the tokenizer in a process of the pool, and has it end with its parent."""
+    global _worker
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _worker = data, tokenizer_lib.load(data.tokenizer, data.end_of_text)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _work(unit: list[sources.Piece], path: AnyPath) -> None:
+    data, tokenizer = _worker
+    tokenise_unit(unit, path, data, tokenizer)
+
+
+def tokenise_unit(
+    unit: list[sources.Piece],
+    path: AnyPath,
+    data: ConfigDict,
+    tokenizer: Tokenizer,
+    split: Split | None = None,
+) -> None:
+    """Writes `tokens` [T], `documents` [N] and `n_skipped` of one unit, leaving out repeated documents.
+
+    The document that `split` names, if any, counts as two.
+    """
+    tokens = [np.empty(0, tokenizer.dtype)]
+    documents = []
+    seen = set()
+    n_skipped = 0
+    skip = data.on_bad_document == "skip"
+    for document in (document for piece in unit for document in sources.documents(piece, data.text_field, skip)):
+        if document is None:
+            n_skipped += 1
+            continue
+        key = hashlib.sha256(document).digest()
+        if not document or key in seen:
+            continue
+        seen.add(key)
+        parts = [document]
+        if split and key.rstrip(b"\0") == split.sha256:  # numpy drops trailing zeros
+            start = holdout.cut_at(document, split.tail)
+            if start:
+                parts = [document[:start], document[start:]]
+        for part in parts:
+            tokens.append(tokenizer.encode(part))
+            documents.append((hashlib.sha256(part).digest(), len(tokens[-1]), len(part)))
+    table = np.array(documents, DOCUMENTS)
+    write_arrays(path, tokens=np.concatenate(tokens), documents=table, n_skipped=np.array(n_skipped))
+
+
+def write_arrays(path: AnyPath, **arrays: Shaped[np.ndarray, "..."]) -> None:
+    """Writes a .npz file, which is there as a whole or not at all."""
+    if is_remote(path):
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **arrays)
+        path.write_bytes(buffer.getvalue())
+        return
+    temporary = pathlib.Path(path).with_suffix(f".{os.getpid()}.tmp")
+    with durable.named(temporary), open(temporary, "wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+        file.flush()
+        os.fsync(file.fileno())
+    durable.replace(temporary, path)
+
+
+def member(path: AnyPath, name: str) -> Shaped[np.ndarray, "..."]:
+    """An array of a .npz file."""
+    if is_remote(path):
+        with np.load(io.BytesIO(read_bytes(path))) as unit:
+            return unit[name]
+    with durable.named(path), np.load(path) as unit:
+        return unit[name]

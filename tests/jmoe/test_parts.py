@@ -1,0 +1,148 @@
+"""Text prepared by several processes at once with --part, in a folder and on gs://: the same bytes as by one."""
+
+import base64
+import contextlib
+import json
+import pathlib
+import random
+import signal
+
+import helpers
+import numpy as np
+import pytest
+from etils import epath
+from text_fixtures import settings
+
+from jmoe.errors import UserError
+from jmoe.text import corpus, parts
+
+SHARDS = "--shard_tokens=1000000"
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """26 MB in two files, some of it twice: seven units."""
+    folder = tmp_path_factory.mktemp("text")
+    chance = random.Random(0)
+    for name in ("a", "b"):
+        with open(folder / f"{name}.jsonl", "w") as file:
+            for i in range(1300):
+                noise = base64.b64encode(chance.randbytes(chance.randrange(15_000))).decode()
+                file.write(json.dumps({"text": f"{i if i % 10 == 0 else (name, i)} {noise if i % 10 else ''}"}) + "\n")
+    return f"{folder}/*.jsonl"
+
+
+def flags(text, out_dir, *more):
+    return ["--config=configs/quickstart.py", f"--config.data.path={text}", f"--out_dir={out_dir}", SHARDS, *more]
+
+
+@pytest.fixture(scope="module")
+def by_one(text, tmp_path_factory):
+    """The folder that one machine makes."""
+    folder = tmp_path_factory.mktemp("one") / "text"
+    done = helpers.run("jmoe.prepare", *flags(text, folder, "--workers=1"))
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def content(folder: epath.Path) -> dict[str, bytes]:
+    """The files of a folder, but for those of owners."""
+    files = {}
+    for path in folder.iterdir():
+        assert not path.is_dir(), path
+        if not path.name.endswith(".lock"):
+            files[path.name] = path.read_bytes()
+    return files
+
+
+def start(text, folder, part, *more):
+    (process,) = helpers.start("jmoe.prepare", *flags(text, folder, f"--part={part}", "--workers=1", *more))
+    return process
+
+
+def test_three_at_once_on_gs_one_of_them_killed(text, by_one, bucket, tmp_path, monkeypatch):
+    """Started again, it repeats none of its units. Training reads the result from there."""
+    folder = epath.Path(f"{bucket}/parts/text")
+    processes = [start(text, folder, f"{i}/3") for i in (1, 2, 3)]
+
+    def units():
+        with contextlib.suppress(FileNotFoundError):
+            return sorted(path for work in folder.glob("parts-*") for path in (work / "units").iterdir())
+        return []
+
+    def of_second():
+        return [path for path in units() if int(path.stem) % 3 == 1]
+
+    helpers.wait_until(of_second, processes)
+    processes[1].send_signal(signal.SIGKILL)
+    assert processes[1].wait() == -signal.SIGKILL
+    written = {path: path.stat().mtime for path in of_second()}
+    assert written
+    again = start(text, folder, "2/3")
+    helpers.wait_until(lambda: len(of_second()) == 2, [again])
+    assert written.items() <= {path: path.stat().mtime for path in of_second()}.items()
+    said = [process.communicate(timeout=300)[1] for process in (processes[0], again, processes[2])]
+    codes = [process.returncode for process in (processes[0], again, processes[2])]
+    assert codes == [0, 0, 0], "\n".join(said)
+    assert "waiting: part" in said[0] + said[2]
+    assert content(folder) == content(epath.Path(by_one))
+
+    monkeypatch.setenv("JMOE_CACHE", str(tmp_path / "cache"))
+    fetched = corpus.load(settings(folder))
+    local = corpus.load(settings(by_one))
+    assert fetched.fingerprint == local.fingerprint
+    np.testing.assert_array_equal(fetched.train[:], local.train[:])
+
+
+def test_what_does_not_fit_together_is_refused(text, by_one, tmp_path):
+    folder = tmp_path / "text"
+    first = start(text, folder, "1/2")
+    helpers.wait_until(lambda: list(folder.glob("parts-*/documents-00001.npz")), [first])
+    for more, words in (
+        (["--part=1/2"], "--part=1/2: another process is preparing it, jmoe.prepare (process"),
+        (["--part=2/3"], f"--part=2/3: --out_dir={folder} is prepared in 2 parts, which would overlap with it"),
+        (["--part=2/2", "--config.data.end_of_text=<eot>", "--config.data.tokenizer=gpt2"], "gpt2"),
+        (["--part=2/2", "--config.data.on_bad_document=skip"], "its parts are of other text, or by another tokenizer"),
+        (["--part=2/2", "--shard_tokens=7"], f"--shard_tokens=7: the parts in --out_dir={folder} have shards of 10"),
+        (["--part=3/2"], "--part=3/2: expected I/N with I from 1 to N, such as 3/16"),
+        (["--part=some"], "--part=some: expected I/N"),
+        (["--join"], "--join: part 2 of 2 is not tokenised; run it with --part first"),
+        ([], f"--out_dir={folder} is prepared in parts: give the --part, or --join to end them all"),
+    ):
+        assert words in helpers.fails("jmoe.prepare", *flags(text, folder, *more)), words
+    first.kill()
+    first.wait()
+    second = start(text, folder, "2/2")  # finds the first one's table, and leaves it its shards
+    assert second.communicate(timeout=300) and second.returncode == 0
+    assert not (folder / "manifest.json").exists()
+    for _ in range(2):  # the second time there is nothing to do
+        done = helpers.run("jmoe.prepare", *flags(text, folder, "--join"))
+        assert done.returncode == 0 and "train: " in done.stdout, done.stderr
+        assert content(epath.Path(folder)) == content(epath.Path(by_one))
+    (tmp_path / "empty").mkdir()
+    said = helpers.fails("jmoe.prepare", *flags(text, tmp_path / "empty", "--join"))
+    assert f"--join: {tmp_path}/empty has no parts; prepare them by --part=1/N to N/N" in said
+
+
+def test_more_parts_than_units_and_a_document_that_is_cut(tmp_path):
+    """One document, whose tail is held out."""
+    (tmp_path / "a.txt").write_text(pathlib.Path(random.__file__).read_text())
+    one = helpers.run("jmoe.prepare", *flags(tmp_path / "a.txt", tmp_path / "one"))
+    assert one.returncode == 0, one.stderr
+    processes = [start(tmp_path / "a.txt", tmp_path / "parts", f"{i}/3") for i in (1, 2, 3)]
+    said = [process.communicate(timeout=300)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], said
+    assert content(epath.Path(tmp_path / "parts")) == content(epath.Path(tmp_path / "one"))
+
+
+def test_a_bucket_that_is_not_there(text, bucket):
+    said = helpers.fails("jmoe.prepare", *flags(text, "gs://no-such-bucket/text", "--part=1/2"))
+    assert "--out_dir=gs://no-such-bucket/text cannot be used" in said
+    assert "--verify reads a local folder" in helpers.fails("jmoe.prepare", f"--out_dir={bucket}/text", "--verify")
+
+
+def test_parts_are_read_as_people_write_them():
+    assert parts.Part.parse("3/16") == parts.Part(3, 16)
+    for wrong in ("0/3", "3", "3/2", "1/0", "-1/3", "1/3/5"):
+        with pytest.raises(UserError, match="expected I/N"):
+            parts.Part.parse(wrong)
