@@ -33,7 +33,7 @@ export function showPlan(answer) {
 function showSentences({ data, options, plan }) {
   const { reference } = options;
   byId("answer").textContent = answerText(plan);
-  fillList("verdict", [...verdictTexts(data, plan), ...clockSentences(plan.clock, plan.best.n_experts)]);
+  fillList("verdict", [...verdictTexts(data, plan), ...clockSentences(plan.clock)]);
   byId("known-words").hidden = !reference;
   if (reference) {
     const counts = { ...reference.counts, cache: 2 * reference.counts.cache_elements_per_token };
@@ -80,9 +80,8 @@ function showTable({ optima, infeasible, best, bootstrap, clock }) {
     memory: (row) => memoryText(row.memory_bytes),
     "bound by": (row) => row.size_bound || "–",
   };
-  const by_time = clock?.by_time ?? best.n_experts;
-  if (clock && clock.by_flops !== by_time) {
-    const bestBy = { [by_time]: "the clock", [clock.by_flops]: "FLOPs" };
+  if (clock && clock.by_flops !== clock.by_time) {
+    const bestBy = { [clock.by_time]: "the clock", [clock.by_flops]: "FLOPs" };
     columns["best by"] = ({ n_experts }) => bestBy[n_experts] ?? "–";
   }
   if (bootstrap) {

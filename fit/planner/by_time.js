@@ -124,11 +124,18 @@ export function againstFlops(data, law, shape, limits, best, experts) {
   const { clock, inference_tokens } = limits;
   const flops = trainingFlops(best) + INFERENCE_FLOPS * best.n_active * inference_tokens;
   const by_flops = bestOf(optimaOf(law, shape, { ...limits, flops, clock: null }, experts)).n_experts;
-  const largest = [by_flops, best.n_experts].map((n_experts) => largestTrained(clock, n_experts));
-  const n_active = Math.min(best.n_active, ...largest);
+  return comparisonOf(data, clock, by_flops, best);
+}
+
+// The best numbers of experts by FLOPs and by the clock beside each other. best: the best model by the clock.
+function comparisonOf(data, clock, by_flops, best) {
+  const largest = largestTrained(clock, by_flops);
+  const n_active = Math.min(best.n_active, largest);
   const middle = speedAt(clock, by_flops, n_active) / speedAt(clock, best.n_experts, n_active);
   const ratio = speedFactors(data, true).map((factor) => middle * factor);
-  return { hours: clock.hours, label: data.calibration.label, by_flops, n_active, ratio };
+  const comparison = { hours: clock.hours, label: data.calibration.label, by_flops, by_time: best.n_experts };
+  const bound = largest < best.n_active ? { largest } : {};
+  return { ...comparison, n_active, ...bound, ratio };
 }
 
 /** What hours would choose in place of FLOPs: those that the best model by FLOPs takes, with what it serves. Returns the
@@ -140,20 +147,16 @@ export function againstHours(data, question, best, experts) {
   const tokens = best.n_tokens + (INFERENCE_FLOPS / TRAINING_FLOPS) * limits.inference_tokens;
   const hours = tokens / best.speed.tokens_per_second[1] / SECONDS_OF_AN_HOUR;
   const clock = clockOf(data, { ...question, hours }, experts);
-  const by_flops = best.n_experts;
-  const by_time = bestOf(optimaOf(law, shape, { ...limits, flops: null, clock }, experts)).n_experts;
-  const largest = [by_time, by_flops].map((n_experts) => largestTrained(clock, n_experts));
-  const n_active = Math.min(best.n_active, ...largest);
-  const middle = speedAt(clock, by_flops, n_active) / speedAt(clock, by_time, n_active);
-  const ratio = speedFactors(data, true).map((factor) => middle * factor);
-  return { comparison: { hours, label: data.calibration.label, by_flops, by_time, n_active, ratio }, clock };
+  if (clock.untrainable.includes(best.n_experts)) return { comparison: null, clock };
+  const byHours = bestOf(optimaOf(law, shape, { ...limits, flops: null, clock }, experts));
+  return { comparison: comparisonOf(data, clock, best.n_experts, byHours), clock };
 }
 
-/** The sentence on what FLOPs and hours choose, where they differ; else none. n_experts: of the best model.
- *  @type {(comparison: ?object, n_experts: Experts) => string[]} */
-export function clockSentences(comparison, n_experts) {
-  const by_time = comparison?.by_time ?? n_experts;
-  if (!comparison || comparison.by_flops === by_time) return [];
+/** The sentence on what FLOPs and hours choose, where they differ; else none.
+ *  @type {(comparison: ?object) => string[]} */
+export function clockSentences(comparison) {
+  if (!comparison || comparison.by_flops === comparison.by_time) return [];
+  if (comparison.largest != null) return [say("CLOCK_DIFFERS_BY_SIZE", comparison)];
   const [low, ratio, high] = comparison.ratio;
-  return [say("CLOCK_DIFFERS", { ...comparison, by_time, ratio, ends: [low, high] })];
+  return [say("CLOCK_DIFFERS", { ...comparison, ratio, ends: [low, high] })];
 }

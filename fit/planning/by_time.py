@@ -386,6 +386,8 @@ def against_hours(
     by_hours = dataclasses.replace(constraints, flops=None)
     by_hours = constraints_of(law, architecture, by_hours, experts, shapes, (hours, calibration))
     clock, _ = _clock_and_chips(by_hours)
+    if best.n_experts in clock.untrainable:
+        return None
     solved = optimum.optima(law, architecture, by_hours, experts)
     chosen = int(np.nanargmin(solved.loss))
     return _comparison(clock, best.n_experts, int(solved.n_experts[chosen]), float(solved.n_active[chosen]))

@@ -127,7 +127,7 @@ def test_ranges_hold_the_middle_and_agree(capsys):
 
 
 def test_one_sentence_says_where_clock_and_flops_differ(capsys):
-    flags = [f"--law={LAW}", "--chips=H100:8", "--hours=240", "--by=time"]
+    flags = [f"--law={LAW}", "--chips=B200:64", "--hours=10", "--by=time"]
     found = plan(capsys, *flags[1:3])
     assert command_line.run(["plan", *flags]) == 0
     told = " ".join(capsys.readouterr().out.split())

@@ -92,7 +92,10 @@ def test_the_answer_says_what_the_clock_would_choose(plan):
     assert plan.clock.by_flops == plan.best.n_experts == by_time.clock.by_flops
     assert plan.clock.by_time == by_time.best.n_experts != plan.best.n_experts
     told = " ".join(str(plan).split())
-    assert f"By FLOPs {plan.best.n_experts} experts are best, by the clock {by_time.best.n_experts}: at" in told
+    assert (
+        f"By FLOPs {plan.best.n_experts} experts are best, by the clock {by_time.best.n_experts}: these chips" in told
+    )
+    assert plan.clock.largest < by_time.best.n_active
     low, middle, high = plan.buildable.speed.hours
     assert f"at MFU {plan.buildable.speed.mfu[1]:.2f}, modelled" in told and low < middle < high
     alone = fit.plan(LAW, **FLOPS, experts=[8])
