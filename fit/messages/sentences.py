@@ -28,6 +28,7 @@ CHIPS_BIND = (
     "training a larger model takes more than {count} x {kind}. Without that limit the best model, E = {e}{needed}, "
     "would have a loss {loss:.4f} lower"
 )
+CHIPS_BIND_BY_TIME = "{count} x {kind} train no larger model with {e} experts: their memory bounds its size"
 CHIPS_NEEDED = " on {needed} chips"
 STEP_TOO_LARGE = (
     "a step of the buildable model on {step_tokens:,} tokens at once takes about {need:.4g} GB, and {count} x {kind} "

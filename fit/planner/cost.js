@@ -38,6 +38,8 @@ export function costOf(data, chips, row, shape, limits) {
 export function chipsWarning(law, best, { chips, shape, experts }, limits) {
   const hasOtherBound = hasBudget(limits) || limits.memory_bytes != null;
   if (best.size_bound !== "chips" || !hasOtherBound) return [];
+  // nobody knows the speed of a model that the chips cannot train
+  if (limits.clock) return [say("CHIPS_BIND_BY_TIME", { ...chips, e: best.n_experts })];
   const unlimited = bestOf(optimaOf(law, shape, { ...limits, chips: null }, experts));
   const count = fewestChips(shape, limits.chips, unlimited.d_model, unlimited.n_total);
   const needed = count ? say("CHIPS_NEEDED", { needed: count }) : "";

@@ -252,6 +252,8 @@ def _chips_bind(law: Law, architecture: Architecture, constraints: Constraints, 
     """The sentence on what the best would be if the chips held larger models."""
     chips = constraints.chips
     assert chips is not None
+    if constraints.clock is not None:  # nobody knows the speed of a model that the chips cannot train
+        return sentences.CHIPS_BIND_BY_TIME.format(e=best.n_experts, kind=chips.kind, count=chips.count)
     unbound = optimum.optima(law, architecture, dataclasses.replace(constraints, chips=None), experts)
     row = unbound.row(int(np.nanargmin(unbound.loss)), ("n_active", "n_total", "n_tokens", "loss", "d_model"))
     n_chips = chips.holding(architecture, row["d_model"], row["n_total"])

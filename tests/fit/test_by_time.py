@@ -159,6 +159,12 @@ def test_the_size_is_named_where_it_keeps_the_choice_of_flops_from_the_chips(cap
     assert sentence in told
 
 
+def test_a_size_that_the_chips_bound_is_named_as_such(capsys):
+    found = plan(capsys, "--chips=H100:64", "--hours=240")
+    assert found["best"]["size_bound"] == "chips"
+    assert any("64 x H100 train no larger model with 32 experts" in warning for warning in found["warnings"])
+
+
 def test_nothing_is_said_where_they_agree(capsys):
     found = plan(capsys, "--chips=H100:64", "--hours=240", "--experts=8")
     assert found["clock"]["by_flops"] == 8
