@@ -27,7 +27,8 @@ lists what every device sends over that network. The roofline leaves it out, as 
 --compare_remat instead compiles the step with each config.remat, prints memory and FLOPs side by side and names the
 one with the fewest FLOPs among those that fit.
 
-JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1 compiles two to three times faster, with the same FLOPs and more memory traffic.
+JAX_OPTIMIZATION_LEVEL=O1 (with jax 0.10 JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1) compiles several times faster, with the
+same FLOPs and more memory traffic.
 
 If the step does not fit, it is compiled again with smaller config.microbatch_tokens, and the largest that fits is
 named. config.chip sets other peaks than the published ones, or the peaks of a chip that jmoe/cost/chips.py lacks.
