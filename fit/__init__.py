@@ -40,7 +40,7 @@ Its folders, each of which imports only those above it (tests/test_repository.py
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal
 
 from fit.errors import UserError
 
@@ -591,32 +591,6 @@ def add(
 
     path = None if out is None else str(out)
     return adding.add(load(law), str(run), str(runs), path, mix_corpora, columns)
-
-
-@overload
-def speedup(
-    law: "Law | str | os.PathLike",
-    runs: object,
-    *,
-    seed: int | str = 0,
-    by: Literal["flops", "time"] = "flops",
-    verbose: bool = False,
-    baseline: None = None,
-    fix: None = None,
-) -> "Speedup": ...
-
-
-@overload
-def speedup(
-    law: None = None,
-    runs: object = None,
-    *,
-    seed: int | str = 0,
-    by: Literal["flops", "time"] = "flops",
-    verbose: bool = False,
-    baseline: Mapping[str, object] | str,
-    fix: Mapping[str, float | str] | str | None = None,
-) -> "BaselineSpeedup": ...
 
 
 def speedup(

@@ -100,7 +100,7 @@ def fit_best(
     try:
         additive_law = fitting.fit_table(table, complete(additive), settings)
     except UserError as error:
-        raise UserError(f"{error}{hint}") from None
+        raise UserError(f"{error.sentence}{hint}") from None
     try:
         coupled_law = fitting.fit_table(table, coupled, _weighted(settings))
     except UserError:  # too few distinct runs

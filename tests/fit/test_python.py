@@ -159,7 +159,7 @@ def test_options_are_arrays_and_dictionaries():
     import numpy as np
 
     mfu = {1: 0.45, 8: 0.38}
-    plain = fit.plan("joint-moe-2025", flops=1e22, experts=[1, 8], chips="H100:64")
+    plain = fit.plan("joint-moe-2025", flops=1e22, experts=[1, 8], chips="H100:64", mfu=0.4)
     given = fit.plan("joint-moe-2025", flops=np.float64(1e22), experts=np.array([1, 8]), chips="H100:64", mfu=mfu)
     assert given.chips["mfu"] == mfu and given.best["loss"] == plain.best["loss"]
     for row, same in zip(given.optima, plain.optima, strict=True):
