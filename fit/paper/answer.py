@@ -139,7 +139,7 @@ def _by_the_clock(law: Law, options: ReportOptions, plan: Plan) -> Iterator[str]
     caption = "By the clock"
     hours = _hours(options, plan, plan.best.cost)
     plans = {}
-    is_priced_by_time = plan.clock is not None and plan.clock.by_time is not None
+    is_priced_by_time = plan.clock is not None and options.hours is None  # FLOPs are the budget
     try:
         for name, by in ((BY_FLOPS, "flops"), (BY_CLOCK, "time")):
             if by == "flops" and is_priced_by_time:

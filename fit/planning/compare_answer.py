@@ -50,7 +50,7 @@ def _of_law(answer: LawAnswer) -> str:
     notes = []
     if answer.clock and answer.clock.by_flops != answer.n_experts:
         notes.append(say(BY_FLOPS, **answer.clock))
-    elif answer.clock and answer.clock.by_time not in (None, answer.n_experts):
+    elif answer.clock and answer.clock.by_time != answer.n_experts:
         notes.append(say(BY_CLOCK, **answer.clock))
     if answer.extrapolation:
         farthest = max(answer.extrapolation, key=lambda outside: outside["factor"])
