@@ -59,7 +59,7 @@ def constraints_of(
     assert constraints.chips is not None
     constraints = dataclasses.replace(constraints, clock=Clock(hours, {}, calibration), calibration=None)
     dense = [1.0] if law.knows_dense else []  # what the best is compared with
-    clock = _timed(law, architecture, constraints, [*optimum.allowed_experts(law, experts), *dense], shapes)
+    clock = speeds_of(law, architecture, constraints, [*optimum.allowed_experts(law, experts), *dense], shapes)
     if not clock.curves:
         raise UserError(say(sentences.NOTHING_TIMED, **vars(constraints.chips)))
     return dataclasses.replace(constraints, clock=clock)
@@ -68,25 +68,18 @@ def constraints_of(
 def speeds_of(
     law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, shapes: startable.Shapes
 ) -> Clock:
-    """The speeds of models of every size, each trained on the tokens that the FLOPs leave.
+    """The speeds of models of every size, each trained on the tokens that the budget leaves.
 
     Args:
       law: The law that plans.
       architecture: How models are built.
-      constraints: With chips and a calibration.
+      constraints: With chips, and with a clock or a calibration.
       experts: The numbers of experts, as the law counts them.
       shapes: What the user fixes of the mesh and the shape of models.
 
     Returns:
-      A clock without hours.
+      The clock of the constraints with curves or, where FLOPs are the budget, a clock without hours.
     """
-    return _timed(law, architecture, constraints, experts, shapes)
-
-
-def _timed(
-    law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, shapes: startable.Shapes
-) -> Clock:
-    """The clock of the constraints, or one without hours, with the curves of these numbers of experts."""
     chips = constraints.chips
     clock = constraints.clock
     if clock is None:
@@ -268,15 +261,15 @@ class _Timed:
         return min(hardware.whole_experts(self.architecture, self.e), key=distance)
 
 
-def speed_of_optimum(clock: Clock, chips: Chips, optimum_row: Optimum) -> Speed | None:
+def speed_of_optimum(clock: Clock, chips: Chips, n_experts: float, n_active: float, n_tokens: float) -> Speed | None:
     """The speed of the best model with one number of experts, by the curve of its number of experts.
 
     None where the chips train no such model.
     """
-    if not clock.curves or optimum_row.n_experts in clock.untrainable:
+    if not clock.curves or n_experts in clock.untrainable:
         return None
-    tokens_per_second = float(clock.at(optimum_row.n_experts).speed(optimum_row.n_active))
-    return speed_of(clock.calibration, chips, tokens_per_second, optimum_row.n_active, optimum_row.n_tokens)
+    tokens_per_second = float(clock.at(n_experts).speed(n_active))
+    return speed_of(clock.calibration, chips, tokens_per_second, n_active, n_tokens)
 
 
 def speed_of_buildable(clock: Clock, chips: Chips, built: Buildable) -> Speed | None:
@@ -284,12 +277,9 @@ def speed_of_buildable(clock: Clock, chips: Chips, built: Buildable) -> Speed | 
 
     None where the chips train no such model.
     """
-    tokens_per_second = built.modelled_speed
-    if not tokens_per_second:
-        if not clock.curves or built.experts_of_law in clock.untrainable:
-            return None
-        tokens_per_second = float(clock.at(built.experts_of_law).speed(built.n_active))
-    return speed_of(clock.calibration, chips, tokens_per_second, built.n_active, built.n_tokens)
+    if not built.modelled_speed:
+        return speed_of_optimum(clock, chips, built.experts_of_law, built.n_active, built.n_tokens)
+    return speed_of(clock.calibration, chips, built.modelled_speed, built.n_active, built.n_tokens)
 
 
 def with_modelled_mfu(chips: Chips, optima: list[Optimum], built: Buildable | None) -> Chips:
@@ -347,21 +337,18 @@ def _comparison(clock: Clock, by_flops: int, by_time: int, n_active: float) -> C
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class TimedModel:
-    """The best model by FLOPs, and its speed."""
-
-    n_experts: int
-    n_active: float
-    n_tokens: float
-    speed: Speed
+def hours_with_serving(constraints: Constraints, n_tokens: float, speed: Speed) -> float:
+    """Hours of training on n_tokens tokens, and of the inference tokens of the constraints."""
+    tokens = n_tokens + INFERENCE / TRAINING * constraints.inference_tokens
+    return tokens / speed.tokens_per_second[1] / SECONDS
 
 
 def against_hours(
     law: Law,
     architecture: Architecture,
     constraints: Constraints,
-    best: Optimum | TimedModel,
+    n_experts: int,
+    hours: float,
     experts: Floats,
     shapes: startable.Shapes,
 ) -> ClockComparison | None:
@@ -371,26 +358,23 @@ def against_hours(
       law: The law that plans.
       architecture: How models are built.
       constraints: With chips and a calibration.
-      best: The best model by FLOPs, with its speed.
+      n_experts: Of the best model by FLOPs.
+      hours: That it takes, as hours_with_serving says.
       experts: The numbers of experts to choose from.
       shapes: What the user fixes of the mesh and the shape of models.
 
     Returns:
-      The comparison; None where the speed of the best model is not modelled.
+      The comparison; None where the chips train no such model in these hours.
     """
-    calibration = constraints.calibration
-    if best.speed is None or calibration is None:
-        return None
-    tokens = best.n_tokens + INFERENCE / TRAINING * constraints.inference_tokens
-    hours = tokens / best.speed.tokens_per_second[1] / SECONDS
+    assert constraints.calibration is not None
     by_hours = dataclasses.replace(constraints, flops=None)
-    by_hours = constraints_of(law, architecture, by_hours, experts, shapes, (hours, calibration))
+    by_hours = constraints_of(law, architecture, by_hours, experts, shapes, (hours, constraints.calibration))
     clock, _ = _clock_and_chips(by_hours)
-    if best.n_experts in clock.untrainable:
+    if n_experts in clock.untrainable:
         return None
     solved = optimum.optima(law, architecture, by_hours, experts)
     chosen = int(np.nanargmin(solved.loss))
-    return _comparison(clock, best.n_experts, int(solved.n_experts[chosen]), float(solved.n_active[chosen]))
+    return _comparison(clock, n_experts, int(solved.n_experts[chosen]), float(solved.n_active[chosen]))
 
 
 def priced_target(target: Target, clock: Clock, chips: Chips) -> Target:

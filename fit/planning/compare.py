@@ -235,13 +235,11 @@ def _by_the_clock(
     clock = constraints.clock
     chips = constraints.chips
     assert clock is not None and chips is not None
-    tokens_per_second = float(clock.at(model["n_experts"]).speed(model["n_active"]))
-    trained = [e for e in experts[architecture.has_enough_experts(experts)] if e not in clock.untrainable]
     of_model = (model["n_experts"], model["n_active"], model["n_tokens"])
-    return (
-        by_time.speed_of(clock.calibration, chips, tokens_per_second, model["n_active"], model["n_tokens"]),
-        by_time.against_flops(law, architecture, constraints, *of_model, trained),
-    )
+    speed = by_time.speed_of_optimum(clock, chips, *of_model)
+    assert speed is not None  # the clock's best model is one that the chips train
+    trained = [e for e in experts[architecture.has_enough_experts(experts)] if e not in clock.untrainable]
+    return speed, by_time.against_flops(law, architecture, constraints, *of_model, trained)
 
 
 def _priced(
@@ -257,15 +255,14 @@ def _priced(
     assert chips is not None and shapes is not None
     calibration = by_time.calibration_of(law, architecture, chips, shapes, question.speeds)
     constraints = dataclasses.replace(constraints, calibration=calibration)
-    e = float(model["n_experts"])
-    clock = by_time.speeds_of(law, architecture, constraints, [e], shapes)
-    if e in clock.untrainable:
+    n_experts = model["n_experts"]
+    clock = by_time.speeds_of(law, architecture, constraints, [n_experts], shapes)
+    speed = by_time.speed_of_optimum(clock, chips, n_experts, model["n_active"], model["n_tokens"])
+    if speed is None:
         return None, None
-    tokens_per_second = float(clock.at(e).speed(model["n_active"]))
-    speed = by_time.speed_of(calibration, chips, tokens_per_second, model["n_active"], model["n_tokens"])
-    best = by_time.TimedModel(model["n_experts"], model["n_active"], model["n_tokens"], speed)
     allowed = experts[architecture.has_enough_experts(experts)]
-    return speed, by_time.against_hours(law, architecture, constraints, best, allowed, shapes)
+    hours = by_time.hours_with_serving(constraints, model["n_tokens"], speed)
+    return speed, by_time.against_hours(law, architecture, constraints, n_experts, hours, allowed, shapes)
 
 
 def _splits(law: Law) -> Sequence[int]:

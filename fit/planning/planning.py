@@ -193,7 +193,7 @@ def plan_within(
     drawn = draws.bootstrap(law, architecture, constraints, solved.n_experts, best.n_experts)
     undecided = plan_warnings.is_undecided(law, experts, drawn, best.n_experts)
     # cost
-    priced = _priced(law, architecture, constraints, optima, built, best, shapes, reached)
+    priced = _priced(law, architecture, constraints, optima, built, shapes, reached)
     # warnings
     warnings = [
         *plan_warnings.of_best(law, architecture, constraints, experts, best),
@@ -259,7 +259,6 @@ def _priced(  # noqa: PLR0913  what a plan consists of
     constraints: Constraints,
     optima: list[Optimum],
     built: Buildable | None,
-    best: Optimum,
     shapes: startable.Shapes | None,
     reached: Target | None,
 ) -> _Priced:
@@ -272,7 +271,11 @@ def _priced(  # noqa: PLR0913  what a plan consists of
     if clock is None and constraints.calibration is not None and shapes is not None:
         clock = by_time.speeds_of(law, architecture, constraints, [row.n_experts for row in optima], shapes)
     if clock is not None:
-        optima = [dataclasses.replace(row, speed=by_time.speed_of_optimum(clock, chips, row)) for row in optima]
+        timed = []
+        for row in optima:
+            speed = by_time.speed_of_optimum(clock, chips, row.n_experts, row.n_active, row.n_tokens)
+            timed.append(dataclasses.replace(row, speed=speed))
+        optima = timed
         best = min(optima, key=lambda row: row.loss)
         if built:
             built = dataclasses.replace(built, speed=by_time.speed_of_buildable(clock, chips, built))
@@ -282,8 +285,9 @@ def _priced(  # noqa: PLR0913  what a plan consists of
         if constraints.clock is not None:
             model = (best.n_experts, best.n_active, best.n_tokens)
             comparison = by_time.against_flops(law, architecture, constraints, *model, experts)
-        elif shapes is not None:
-            comparison = by_time.against_hours(law, architecture, constraints, best, experts, shapes)
+        elif shapes is not None and best.speed is not None:
+            hours = by_time.hours_with_serving(constraints, best.n_tokens, best.speed)
+            comparison = by_time.against_hours(law, architecture, constraints, best.n_experts, hours, experts, shapes)
         chips = by_time.with_modelled_mfu(chips, optima, built)
     with_costs = []
     for row in optima:

@@ -49,8 +49,8 @@ def loss_fn(
 
     def over_rows(metric: Array) -> Array:
         if is_count(metric):
-            return sharding.total(metric, (sharding.SLICE, *sharding.ROWS))
-        return sharding.mean(metric, (sharding.SLICE, *sharding.ROWS))
+            return sharding.total(metric, sharding.ALL_ROWS)
+        return sharding.mean(metric, sharding.ALL_ROWS)
 
     def local(params: dict, batch: Batch) -> tuple[Float[Array, ""], dict[str, Array], dict[str, Array]]:
         x_BTD, head_DV, layers = transformer.apply(

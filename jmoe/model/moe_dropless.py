@@ -147,9 +147,8 @@ def _rows_for_each_device(n_choices: int) -> int:
 def _n_chunks(expert_GJ: Int[Array, "1 J"], weights: ExpertWeights) -> Int[Array, ""]:
     """Chunks until all rows of all devices are sent."""
     count_X = routing.count_choices(expert_GJ[0] // len(weights[0]), jax.lax.axis_size("expert"))
-    return -(
-        -sharding.largest(jnp.max(count_X), (sharding.SLICE, *sharding.ROWS)) // _rows_for_each_device(expert_GJ.size)
-    )
+    most_rows = sharding.largest(jnp.max(count_X), sharding.ALL_ROWS)
+    return -(-most_rows // _rows_for_each_device(expert_GJ.size))
 
 
 def _chunk(

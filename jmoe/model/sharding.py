@@ -30,6 +30,7 @@ from jmoe.model import param as param_lib
 AXES = ("data", "expert", "model")
 SLICE = "slice"  # the first axis of a mesh of several TPU slices
 ROWS = ("data", "expert")  # the axes that tokens of a slice are spread over
+ALL_ROWS = (SLICE, *ROWS)  # the axes that all tokens are spread over
 TOKENS = P(ROWS)  # the leading axis of batches and activations, on a mesh without slices
 REPLICATED = P()
 FEW = 8  # devices that may sum a weight's gradient in bfloat16: an error of 0.4%, hardly more than one rounding's
@@ -40,7 +41,7 @@ AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
 def tokens(mesh: AnyMesh) -> P:
     """The spec of batches and activations, whose leading axis is spread over all devices but those of `model`."""
-    return P((SLICE, *ROWS)) if SLICE in mesh.axis_names else TOKENS
+    return P(ALL_ROWS) if SLICE in mesh.axis_names else TOKENS
 
 
 def microbatches(mesh: AnyMesh) -> P:
@@ -134,16 +135,16 @@ def gathered(param: nnx.Param) -> Num[Array, "..."]:
 
     Its gradient is summed over the devices that used it, and scattered back the same way.
     """
-    spread = row_spread(param)
-    return _gather(param[...], spread.dimension, spread.axes, spread.shared_by, wide((SLICE,)), None)
+    return _gather(param[...], row_spread(param), None)
 
 
 def gathered_from_neighbours(param: nnx.Param, n_neighbours: int) -> Num[Array, "..."]:
     """As `gathered`, but only from groups of as many neighbouring devices; of 1 device, its own part."""
     spread = row_spread(param)
-    axes = spread.axes if n_neighbours > 1 else ()
     groups = neighbours(spread.axes, n_neighbours)
-    return _gather(param[...], spread.dimension, axes, spread.shared_by, wide((SLICE,)), groups)
+    if n_neighbours == 1:
+        spread = dataclasses.replace(spread, axes=())
+    return _gather(param[...], spread, groups)
 
 
 def neighbours(axes: tuple[str, ...], n_neighbours: int) -> Groups:
@@ -160,21 +161,23 @@ def one_of_each_group(axes: tuple[str, ...], n_neighbours: int) -> Groups:
 
 @dataclasses.dataclass(frozen=True)
 class RowSpread:
-    """How a parameter lies on the devices of a slice that have different tokens.
+    """How a parameter lies on the devices that have different tokens.
 
     Attributes:
-      dimension: which is stored spread over some of them.
+      dimension: which is stored spread over some devices of a slice.
       axes: over those of these mesh axes; () if it is whole.
-      shared_by: the mesh axes over which they all have the same part.
+      shared_by: the mesh axes over which all devices of a slice have the same part.
+      slices: the axis over which all slices have the same; () if there is one slice.
     """
 
     dimension: int
     axes: tuple[str, ...]
     shared_by: tuple[str, ...]
+    slices: tuple[str, ...]
 
 
 def row_spread(param: nnx.Param) -> RowSpread:
-    """How a parameter, of one layer, lies on the devices of a slice that have different tokens."""
+    """How a parameter, of one layer, lies on the devices that have different tokens."""
     n_dimensions = len(param.layer_shape)
     names = param.out_sharding[-n_dimensions:]  # a scan took the axis of layers off
     described = param_lib.Description(param.layer_shape, names, param.kind)
@@ -182,69 +185,50 @@ def row_spread(param: nnx.Param) -> RowSpread:
     dimension = names.index("data") if "data" in names else 0
     axes = wide(described.mesh_axes(dimension, mesh)) if "data" in names else ()
     shared_by = () if "expert" in (*names, *axes) else wide(("expert",))
-    return RowSpread(dimension, axes, shared_by)
+    return RowSpread(dimension, axes, shared_by, wide((SLICE,)))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3, 4, 5))
-def _gather(  # noqa: PLR0913  what a collective needs
-    weight: Num[Array, "..."],
-    dimension: int,
-    axes: tuple[str, ...],
-    shared_by: tuple[str, ...],
-    slices: tuple[str, ...],
-    groups: Groups | None,
-) -> Num[Array, "..."]:
-    """The weight, gathered along `dimension` over mesh axes.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _gather(weight: Num[Array, "..."], spread: RowSpread, groups: Groups | None) -> Num[Array, "..."]:
+    """The weight, gathered over the axes that it is spread over, and marked as each device's own over the others.
 
-    It is marked as each device's own over the axes `shared_by` and `slices`. With `groups` it is gathered within groups
-    of the devices of `axes`.
+    With `groups` it is gathered within groups of the devices of these axes.
 
     JAX's own gradient sums over the devices in the weight's type. In bfloat16 every partial sum is rounded, which at
     some hundred devices is an error of several percent. This one sums over more than FEW devices in float32. Over
     slices, which are few and linked by a slow network, it sums last, in the weight's type.
     """
-    if shared_by or slices:
-        weight = jax.lax.pcast(weight, (*slices, *shared_by), to="varying")
-    if axes:
-        weight = jax.lax.all_gather(weight, axes, axis=dimension, tiled=True, axis_index_groups=groups)
+    if spread.shared_by or spread.slices:
+        weight = jax.lax.pcast(weight, (*spread.slices, *spread.shared_by), to="varying")
+    if spread.axes:
+        weight = jax.lax.all_gather(weight, spread.axes, axis=spread.dimension, tiled=True, axis_index_groups=groups)
     return weight
 
 
-def _gather_fwd(  # noqa: PLR0913
-    weight: Num[Array, "..."],
-    dimension: int,
-    axes: tuple[str, ...],
-    shared_by: tuple[str, ...],
-    slices: tuple[str, ...],
-    groups: Groups | None,
-) -> tuple[Num[Array, "..."], None]:
-    return _gather(weight, dimension, axes, shared_by, slices, groups), None
+def _gather_fwd(weight: Num[Array, "..."], spread: RowSpread, groups: Groups | None) -> tuple[Num[Array, "..."], None]:
+    return _gather(weight, spread, groups), None
 
 
-def _gather_bwd(  # noqa: PLR0913
-    dimension: int,
-    axes: tuple[str, ...],
-    shared_by: tuple[str, ...],
-    slices: tuple[str, ...],
-    groups: Groups | None,
-    _: None,
-    dweight: Num[Array, "..."],
+def _gather_bwd(
+    spread: RowSpread, groups: Groups | None, _: None, dweight: Num[Array, "..."]
 ) -> tuple[Num[Array, "..."]]:
     dtype = dweight.dtype
-    n_sharing = math.prod(jax.lax.axis_size(axis) for axis in shared_by)
+    n_sharing = math.prod(jax.lax.axis_size(axis) for axis in spread.shared_by)
     if groups is None:
-        n_summed = n_sharing * math.prod(jax.lax.axis_size(axis) for axis in axes)
+        n_summed = n_sharing * math.prod(jax.lax.axis_size(axis) for axis in spread.axes)
     else:
         n_summed = n_sharing * len(groups[0])
     if n_summed > FEW:
         dweight = dweight.astype(jnp.promote_types(dtype, jnp.float32))
-    if axes:
-        dweight = jax.lax.psum_scatter(dweight, axes, scatter_dimension=dimension, tiled=True, axis_index_groups=groups)
-    if shared_by:
-        dweight = jax.lax.psum(dweight, shared_by)
+    if spread.axes:
+        dweight = jax.lax.psum_scatter(
+            dweight, spread.axes, scatter_dimension=spread.dimension, tiled=True, axis_index_groups=groups
+        )
+    if spread.shared_by:
+        dweight = jax.lax.psum(dweight, spread.shared_by)
     dweight = dweight.astype(dtype)
-    if slices:
-        dweight = jax.lax.psum(dweight, slices)
+    if spread.slices:
+        dweight = jax.lax.psum(dweight, spread.slices)
     return (dweight,)
 
 

@@ -1,8 +1,6 @@
 """Text prepared by several processes at once with --part, in a folder and on gs://: the same bytes as by one."""
 
-import base64
 import contextlib
-import json
 import pathlib
 import random
 import signal
@@ -11,7 +9,7 @@ import helpers
 import numpy as np
 import pytest
 from etils import epath
-from text_fixtures import settings
+from text_fixtures import settings, write_much_text
 
 from jmoe.errors import UserError
 from jmoe.text import corpus, parts
@@ -22,14 +20,7 @@ SHARDS = "--shard_tokens=1000000"
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     """26 MB in two files, some of it twice: seven units."""
-    folder = tmp_path_factory.mktemp("text")
-    chance = random.Random(0)
-    for name in ("a", "b"):
-        with open(folder / f"{name}.jsonl", "w") as file:
-            for i in range(1300):
-                noise = base64.b64encode(chance.randbytes(chance.randrange(15_000))).decode()
-                file.write(json.dumps({"text": f"{i if i % 10 == 0 else (name, i)} {noise if i % 10 else ''}"}) + "\n")
-    return f"{folder}/*.jsonl"
+    return write_much_text(tmp_path_factory.mktemp("text"), 1300)
 
 
 def flags(text, out_dir, *more):

@@ -1,6 +1,5 @@
 """Text prepared once, by several processes: the same as in a training, trained on, killed, started twice."""
 
-import base64
 import hashlib
 import json
 import os
@@ -14,7 +13,7 @@ import helpers
 import numpy as np
 import psutil
 import pytest
-from text_fixtures import prepare_command, settings
+from text_fixtures import prepare_command, settings, write_much_text
 
 from jmoe.errors import UserError
 from jmoe.storage import ownership
@@ -99,14 +98,7 @@ def test_a_vocabulary_too_small_for_the_tokenizer(prepared, vocabularies, text_g
 @pytest.fixture(scope="module")
 def much_text(tmp_path_factory):
     """40 MB in two files, some of it twice: ten units of work."""
-    folder = tmp_path_factory.mktemp("much")
-    chance = random.Random(0)
-    for name in ("a", "b"):
-        with open(folder / f"{name}.jsonl", "w") as file:
-            for i in range(2000):
-                noise = base64.b64encode(chance.randbytes(chance.randrange(15_000))).decode()
-                file.write(json.dumps({"text": f"{i if i % 10 == 0 else (name, i)} {noise if i % 10 else ''}"}) + "\n")
-    return f"{folder}/*.jsonl"
+    return write_much_text(tmp_path_factory.mktemp("much"), 2000)
 
 
 def content(folder) -> dict:

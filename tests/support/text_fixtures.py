@@ -1,8 +1,10 @@
 """Text in every kind of source, tokenizers of every kind, a prepared folder: made once for the tests that read them."""
 
+import base64
 import json
 import os
 import pathlib
+import random
 
 import helpers
 import numpy as np
@@ -15,6 +17,17 @@ from tokenizers import models, pre_tokenizers, trainers
 from configs import quickstart
 
 SPECIAL = "an <|endoftext|> inside, and </s> too"
+
+
+def write_much_text(folder: pathlib.Path, n_documents: int) -> str:
+    """Writes two files of so many documents of 10 kB, some of them twice; returns a pattern of their paths."""
+    chance = random.Random(0)
+    for name in ("a", "b"):
+        with open(folder / f"{name}.jsonl", "w") as file:
+            for i in range(n_documents):
+                noise = base64.b64encode(chance.randbytes(chance.randrange(15_000))).decode()
+                file.write(json.dumps({"text": f"{i if i % 10 == 0 else (name, i)} {noise if i % 10 else ''}"}) + "\n")
+    return f"{folder}/*.jsonl"
 
 
 @pytest.fixture(scope="session")
