@@ -34,7 +34,7 @@ function timedByFlops(data, question, width, n_experts) {
   const left = tokensFor(limits, n_active, n_experts);
   const n_tokens = Number.isFinite(left) ? left : data.clock.typical * n_active; // nothing may bound them
   const layout = layoutOf(data, chips, model, recipeOf(data, law, model, Math.max(1, n_tokens), building.isFamily));
-  return layout && { n_active, tokens_per_second: layout.tokens_per_second, layout };
+  return layout && { n_active, tokens_per_second: layout.tokens_per_second };
 }
 
 // The model of a width on the grid with its speed; null where the chips cannot train it. n_experts: of the trainer.
@@ -47,7 +47,6 @@ function timedModel(data, question, width, n_experts) {
   const firstRecipe = (model) => recipeOf(data, law, model, tokensAtSize(model), building.isFamily);
   const model = gridModel(data, question, width, n_experts, firstRecipe);
   const inference = (INFERENCE_FLOPS / TRAINING_FLOPS) * limits.inference_tokens;
-  let layout = null;
   let tokens_per_second = rate / (TRAINING_FLOPS * model.n_active);
   let batches = "";
   // the batch depends on the tokens, which depend on the speed
@@ -57,11 +56,11 @@ function timedModel(data, question, width, n_experts) {
     const previous = batches;
     batches = recipe.batches.join();
     if (batches === previous) break;
-    layout = layoutOf(data, chips, model, recipe);
+    const layout = layoutOf(data, chips, model, recipe);
     if (layout == null) return null;
     tokens_per_second = layout.tokens_per_second;
   }
-  return { n_active: model.n_active, tokens_per_second, layout };
+  return { n_active: model.n_active, tokens_per_second };
 }
 
 // The curve through all models of n_experts that the chips train; null where they train none.

@@ -62,7 +62,6 @@ interface SpeedCurve {
 interface TimedModel {
   n_active: Parameters;
   tokens_per_second: number; // of all chips
-  layout: Layout;
 }
 
 // What is fixed of the shape of models that are timed.
