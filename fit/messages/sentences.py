@@ -23,6 +23,10 @@ FORMS_DISAGREE = (
     "has {additive_n_active:amount} active parameters and a loss of {additive_loss:.4f}. By the coupled form it has "
     "{coupled_n_active:amount} and {coupled_loss:.4f}. These are medians; the intervals hold both forms"
 )
+MOSTLY_EMBEDDING = (
+    "mostly embedding: {share:.1%} of the best model's active parameters are embedding and head of {vocab_size:,} "
+    "tokens, which take the FLOPs and add little to what its blocks learn"
+)
 UNDECIDED = "the best number of experts is undecided: of {draws} bootstrap fits it is {wins}"
 CHIPS_BIND = (
     "training a larger model takes more than {count} x {kind}. Without that limit the best model, E = {e}{needed}, "

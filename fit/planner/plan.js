@@ -3,7 +3,7 @@
 import { againstFlops, againstHours, clockOf, speedOf, speedsOf } from "./by_time.js";
 import { chipLimits, chipsWarning, costOf } from "./cost.js";
 import { INFERENCE_FLOPS, servingBytes, trainingFlops } from "./counts.js";
-import { drawsOf, driftFactor, falls, lawAtExperts, outsideRangesOf, percentile } from "./law.js";
+import { drawsOf, driftFactor, falls, flopsOfLaw, lawAtExperts, outsideRangesOf, percentile } from "./law.js";
 import { infeasibleReason, warningsOf } from "./messages.js";
 import { bestOf, feasibleOf, largestSize, optimaOf, solve } from "./solve.js";
 
@@ -31,7 +31,7 @@ export function planOf(data, law, options) {
   plan.best_undecided = isUndecided(data, plan, experts);
   const isLargest = best.n_experts === Math.max(...experts);
   const wantsMore = plan.best_at_edge && isLargest && isNotBounded(data, law, shape, limits);
-  plan.warnings = warningsOf(law, shape, plan, experts, wantsMore);
+  plan.warnings = warningsOf(data, law, shape, plan, experts, wantsMore);
   if (chips) {
     const { serve_batch: _, ...trainingChips } = chips;
     plan.chips = { ...trainingChips, mfu: chips.mfu ?? data.cost.mfu };
@@ -160,7 +160,7 @@ function bootstrapOf(law, shape, limits, experts, planned) {
   const interval = (values) => percentiles.map((percent) => percentile(values, percent));
   function rowAt(n_experts, i) {
     const losses = solved.map(({ draw, optima }) => {
-      return optima[i].loss * driftFactor(law, draw, trainingFlops(optima[i]));
+      return optima[i].loss * driftFactor(law, draw, flopsOfLaw(law, shape, optima[i]));
     });
     return {
       n_experts,

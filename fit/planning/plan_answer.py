@@ -24,7 +24,7 @@ IN_OTHER_WORDS = (
     sentences.NO_RANGE,
 )
 # warnings that come first
-URGENT = (sentences.STEP_TOO_LARGE, sentences.MESH_UNEVEN, sentences.SENDS_LONGER)
+URGENT = (sentences.MOSTLY_EMBEDDING, sentences.STEP_TOO_LARGE, sentences.MESH_UNEVEN, sentences.SENDS_LONGER)
 
 
 def sentences_of(plan: Plan) -> list[str]:

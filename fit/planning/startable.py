@@ -159,7 +159,7 @@ def buildable_of(
             n_active=model.n_active,
             n_tokens=candidate.n_tokens,
             n_total=model.n_total,
-            d_model=model.d_model,
+            shape=(model.d_model, model.n_blocks),
         ),
         modelled_speed=candidate.speed,
         explicit=() if law_experts is None else ("layout",),
