@@ -30,8 +30,8 @@ class ShapeOptions(Options):
     """The shape of models, where it is not the law's."""
 
     vocab_size: int | None = whole(
-        "Tokens in the vocabulary. FLOPs, memory and prices count its embedding and head; the law sees the blocks as with "
-        f"its own. {OWN}.",
+        "Tokens in the vocabulary. FLOPs, memory and prices count its embedding and head; the law sees the blocks as "
+        f"with its own. {OWN}.",
         least=1,
     )
     width_per_block: int | None = whole(f"d_model / n_blocks, which is also d_model / n_heads. {OWN}.", least=1)
