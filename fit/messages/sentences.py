@@ -191,8 +191,10 @@ UNDECIDED_KIND = (
     "{cost:.4f} nats per token"
 )
 DECIDED_KIND = "Verdict: {choice}. The best {other} is {margin:.4f} nats per token worse"
-TIED_MODELS = "Equally good by this law: {models}. They differ in {apart}"
+TIED_MODELS = "Equally good by this law, within {tie:.2%} of the loss: {models}. They differ in {apart}"
 TIED_MODEL = "E = {n_experts} ({n_active:amount} active on {n_tokens:amount} tokens, {memory_bytes:memory})"
+NOT_TOLD_APART = "Its bootstrap fits do not tell E = {best} from {models}"
+NOT_TOLD_MODEL = "E = {n_experts} (by the law {behind:.4f} nats per token worse)"
 OF_DRAWS = "{first:g}th to {last:g}th percentile of {draws} bootstrap fits ({drawn}):"
 AGAINST_DENSE = (
     "against the best dense model (n_active {n_active:amount}, {n_tokens:amount} tokens, loss {loss:.4f}): loss "
@@ -262,8 +264,10 @@ SHORT_NOT_SURE = (
 SHORT_INTERVAL = "{what} lies from {ends:.4f} in {share:g} of 100 cases"
 OF_A_RUN = "a run's loss"
 OF_THE_LAW = "the law's loss"
-SHORT_DECIDED = "the number of experts is settled ({wins} of {draws} fits)"
+SHORT_SETTLED = "of the numbers of experts compared the best is settled ({wins} of {draws} fits)"
+SHORT_AS_GOOD = "the best number of experts is {wins} of {draws} fits, and others are as good"
 SHORT_UNDECIDED = "the best number of experts is not settled ({wins} of {draws} fits)"
+SHORT_ONE_NUMBER = "one number of experts was compared"
 SHORT_INSIDE = "Extrapolates: nothing, it is within the law's runs"
 SHORT_NO_RANGE = "Extrapolates: not known, as the law does not say what it was fitted to"
 SHORT_OUTSIDE = "Extrapolates from the law's runs: {factors}"

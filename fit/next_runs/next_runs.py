@@ -85,9 +85,9 @@ def next_runs(
         weights = _weights_of_plan(solved, best, others, scatter, before)
     problem = dataclasses.replace(problem, weights=weights)
     chosen = design.choose(problem, flops)
-    if not chosen:
-        raise UserError(f"--flops={flops:g}: no run within this budget makes the goal surer by {design.GAIN:.1%}")
     after = problem.variances(problem.jacobian[chosen], possible.model[chosen])
+    if not chosen or weights @ after >= weights @ before:  # a fit may not make of the runs all that they hold
+        raise UserError(f"--flops={flops:g}: no run within this budget makes the goal surer by {design.GAIN:.1%}")
     with_grid = problem.variances(grid_gradients, grid.model)
     errors = scatter.total * np.sqrt(np.stack([before, after, with_grid], axis=1))
     return dict(

@@ -149,7 +149,7 @@ export function answerText({ best, bootstrap }) {
 }
 
 /** What the plan decides, in sentences. @type {(data: Data, plan: Plan) => string[]} */
-export function verdictTexts(data, { verdict, optima }) {
+export function verdictTexts(data, { verdict, optima, best }) {
   const { choice, margin, cost } = verdict;
   const sentences = [];
   if (choice === "undecided") sentences.push(say("UNDECIDED_KIND", { cost }));
@@ -161,7 +161,13 @@ export function verdictTexts(data, { verdict, optima }) {
   if (tied.length > 1) {
     const differences = Object.keys(verdict.differ).map((name) => data.verdict.columns[name]);
     const apart = differences.join(" and ") || "nothing that is counted here";
-    sentences.push(say("TIED_MODELS", { models: tied.map((row) => say("TIED_MODEL", row)).join(", "), apart }));
+    const models = tied.map((row) => say("TIED_MODEL", row)).join(", ");
+    sentences.push(say("TIED_MODELS", { tie: data.verdict.tie, models, apart }));
+  }
+  const others = optima.filter(({ n_experts }) => verdict.not_told_apart.includes(n_experts));
+  if (others.length) {
+    const named = ({ n_experts, loss }) => say("NOT_TOLD_MODEL", { n_experts, behind: loss - best.loss });
+    sentences.push(say("NOT_TOLD_APART", { best: best.n_experts, models: others.map(named).join(", ") }));
   }
   return sentences;
 }

@@ -95,16 +95,17 @@ const isMixture = ({ n_experts }) => n_experts > 1;
 function verdictOf(data, { optima, best, bootstrap }) {
   const { tie, apart, columns } = data.verdict;
   const drawn = bootstrap?.optima ?? [];
-  function isTied(row) {
-    if (row === best || row.loss <= best.loss * (1 + tie)) return true;
+  function mayBeBetter(row) {
     const behind = drawn.find(({ n_experts }) => n_experts === row.n_experts)?.behind;
     return behind != null && behind[0] <= 0;
   }
-  const tied = optima.filter(isTied);
+  const tied = optima.filter((row) => row.loss <= best.loss * (1 + tie));
+  const notToldApart = optima.filter((row) => !tied.includes(row) && mayBeBetter(row));
+  const candidates = [...tied, ...notToldApart];
   let choice = null;
   if (optima.length > 1) {
-    choice = tied.some(isMixture) ? "mixture" : "dense";
-    if (choice === "mixture" && !tied.every(isMixture)) choice = "undecided";
+    choice = candidates.some(isMixture) ? "mixture" : "dense";
+    if (choice === "mixture" && !candidates.every(isMixture)) choice = "undecided";
   }
   const lossesOfOtherKind = optima.filter((row) => isMixture(row) !== isMixture(best)).map(({ loss }) => loss);
   const differ = {};
@@ -117,6 +118,7 @@ function verdictOf(data, { optima, best, bootstrap }) {
   return {
     choice,
     tied: tied.map(({ n_experts }) => n_experts),
+    not_told_apart: notToldApart.map(({ n_experts }) => n_experts),
     cost: bootstrap ? bootstrap.regret : tie * best.loss,
     margin: lossesOfOtherKind.length ? Math.min(...lossesOfOtherKind) - best.loss : null,
     differ,

@@ -209,13 +209,24 @@ def _how_sure(plan: Plan) -> str:
     words = []
     if plan.buildable and plan.buildable.loss_interval:
         words.append(_interval(plan.buildable, bootstrap))
-    rows = [row for row in bootstrap.most_often_best() if row.best_in_draws]
-    wins = ", ".join(say(sentences.WIN, **row) for row in rows)
-    settled = sentences.SHORT_UNDECIDED if plan.best_undecided else sentences.SHORT_DECIDED
-    words.append(say(settled, wins=wins, draws=bootstrap.draws))
+    words.append(_best_number(plan, bootstrap))
     if plan.forecasts:
         words.append(str(ledger.Record(**plan.forecasts)))
     return sentences.SHORT_SURE + "; ".join(words)
+
+
+def _best_number(plan: Plan, bootstrap: Bootstrap) -> str:
+    """Whether the best number of experts is settled, where several are compared."""
+    if plan.best_undecided is None:
+        return sentences.SHORT_ONE_NUMBER
+    rows = [row for row in bootstrap.most_often_best() if row.best_in_draws]
+    wins = ", ".join(say(sentences.WIN, **row) for row in rows)
+    sentence = sentences.SHORT_AS_GOOD
+    if plan.best_undecided:
+        sentence = sentences.SHORT_UNDECIDED
+    elif verdict.is_settled(plan.verdict, plan.best_undecided):
+        sentence = sentences.SHORT_SETTLED
+    return say(sentence, wins=wins, draws=bootstrap.draws)
 
 
 def _interval(built: Buildable, bootstrap: Bootstrap) -> str:

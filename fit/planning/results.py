@@ -345,14 +345,16 @@ class Verdict(Record):
 
     Attributes:
       choice: "dense", "mixture" or "undecided"; None where one number of experts is compared.
-      tied: Numbers of experts that the law cannot tell apart from the best, which is among them.
-      cost: Nats per token that the best loses where another of the tied ones is better.
+      tied: Numbers of experts whose losses are as good as the best's, within verdict.TIE; the best is among them.
+      not_told_apart: Others whose losses are higher, but in the law's draws not always.
+      cost: Nats per token that the best loses where another of these is better.
       margin: Nats per token by which the best model of the other kind is worse; None where there is none.
       differ: {column: [least, most]} of what sets the tied models apart.
     """
 
     choice: str | None
     tied: list[int]
+    not_told_apart: list[int]
     cost: float
     margin: float | None
     differ: dict[str, list[float]]
