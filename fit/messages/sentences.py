@@ -140,6 +140,8 @@ BATCH_FITTED = "{tokens:amount} tokens is best, fitted with the law"
 RATE_UNKNOWN = "the fitted runs followed no law of learning rates"
 RATE_TOO_SMALL = "Eq. 10 was tuned on far larger models"
 BATCH_OF_RUNS = "as the law's runs had it"
+RATE_WITHIN = "plans beyond the law's runs take the rates of published laws, here {other:.1e}"
+RATE_BEYOND = "the model lies beyond the law's runs, whose own rates would say {other:.1e}"
 RATES_DIFFER = (
     "published laws of the learning rate differ by a factor of {factor:.2g} for this run: {low:.2g} by {low_law}, "
     "{high:.2g} by {high_law}. Try several rates at a smaller size first"

@@ -271,7 +271,10 @@ class PlanOptions(BudgetOptions):
     """The options of `fit plan`."""
 
     epochs: float | None = number(
-        "How many times the --max_tokens may be read. Default: once.", least=1, below=sentences.TOO_FEW_EPOCHS
+        "How many times the --max_tokens may be read, by the law of repeated text. Default: once, without that law; "
+        "--epochs=1 reads them once, too, and discounts parameters beyond those that the text calls for.",
+        least=1,
+        below=sentences.TOO_FEW_EPOCHS,
     )
     target_loss: float | None = number("Loss to reach with the fewest FLOPs of training and --inference_tokens.")
     shape: str = choice(

@@ -194,11 +194,12 @@ def _rate(built: Buildable) -> str:
         return say(sentences.SHORT_RATE_OPEN, **built)
     low, high = built.learning_rate_range
     ends = f"{low:.2g} to {high:.2g}"
+    note = f"; {built.rate_note}" if built.rate_note else ""
     if not built.recipe_laws:
-        return say(sentences.SHORT_RATE_OF_RUNS, **built, ends=ends)
+        return say(sentences.SHORT_RATE_OF_RUNS, **built, ends=ends) + note
     factor = built.recipe_extrapolation
     beyond = say(sentences.BEYOND_LAWS, factor=factor) if factor > 1 else sentences.WITHIN_LAWS
-    return say(sentences.SHORT_RATE, **built, ends=ends, beyond=beyond)
+    return say(sentences.SHORT_RATE, **built, ends=ends, beyond=beyond) + note
 
 
 def _how_sure(plan: Plan) -> str:

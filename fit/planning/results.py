@@ -214,6 +214,7 @@ class Buildable(Record):
       exact_parameters: Every weight, with norms and routers.
       loss_of_building: By how much its loss is above that of the best optimum.
       learning_rate_from, batch_from: Where rate and batch come from.
+      rate_note: Why the rate jumps where plans leave the law's runs, in words; "" where it does not.
       layout: How the chips train it; None without chips. In JSON the mesh stands in `cost`.
       loss_interval: [low, high] of its loss, by the law's draws; None without draws.
       interval_of_a_run: Whether the interval holds the noise of a run.
@@ -249,6 +250,7 @@ class Buildable(Record):
     learning_rate: float | None
     learning_rate_range: list[float] | None
     learning_rate_from: str
+    rate_note: str
     batch_tokens: list[list[int]] | None
     batch_range: list[float] | None
     batch_from: str

@@ -151,6 +151,7 @@ def buildable_of(
         exact_forward_flops_per_token=forward,
         exact_training_flops=3 * forward * candidate.n_tokens,
         **run_recipe.row(),
+        rate_note=recipe.rate_note(law, model, candidate.n_tokens, run_recipe),
         layout=candidate.layout,
         extrapolation=extrapolation_of(
             law,
