@@ -84,8 +84,9 @@ def _gain(result: Json) -> str:
 
 def _shrinking(rows: list[Json], stage: str) -> Json:
     """What standard errors of coefficients do until a stage."""
-    shares = [1 - row["standard_error"][stage] / row["standard_error"]["before"] for row in rows]
-    return dict(change=change(statistics.median(shares)), median=IN_THE_MEDIAN if len(rows) > 1 else "")
+    errors = [row["standard_error"] for row in rows]
+    shares = [1 - error[stage] / error["before"] for error in errors if error["before"] > 0]  # 0 without noise
+    return dict(change=change(statistics.median(shares or [0.0])), median=IN_THE_MEDIAN if len(rows) > 1 else "")
 
 
 def change(share: float) -> str:
@@ -114,7 +115,7 @@ def _closest(expected: Json) -> Iterator[str]:
     others = expected["others"]
     if not others:
         return
-    closest = min(others, key=lambda row: row["log_loss_above"] / row["log_error"]["before"])
+    closest = min(others, key=lambda row: row["log_loss_above"] / max(row["log_error"]["before"], 1e-300))
     yield say(
         GAP,
         other=closest["n_experts"],

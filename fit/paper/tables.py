@@ -135,15 +135,17 @@ def table_4(law: Law, architecture: Architecture, experts: Floats = ()) -> Itera
     law fitted to the runs of that number of experts alone."""
     separate = law.record.get("separate", {})
     names = Reduced._fields if "k" in law.form.names else Reduced._fields[:5]
-    reduce_separate = FORMS[law.form.separate["form"]].chinchilla_coefficients_at if law.form.separate else None
+    separate_form = FORMS[law.form.separate["form"]] if law.form.separate else None
     for e in optimum.allowed_experts(law, experts or law.experts):
         row: Json = dict(n_experts=int(e)) | dict(
             zip(names, map(float, law.chinchilla_coefficients_at(e)), strict=False)
         )
         if separate:
             coefficients = separate.get(str(int(e)), {}).get("coefficients")
-            if reduce_separate and coefficients:
-                values = dict(zip(names, map(float, reduce_separate(coefficients, e)), strict=False))
+            if separate_form and coefficients:
+                shares = dict.fromkeys(separate_form.shares, 1.0)  # an additive law has k = 1 and may not say it
+                reduced = separate_form.chinchilla_coefficients_at(shares | coefficients, e)
+                values = dict(zip(names, map(float, reduced), strict=False))
             else:
                 values = dict.fromkeys(names)
             row |= {f"separate_{name}": value for name, value in values.items()}
