@@ -135,16 +135,20 @@ def table_4(law: Law, architecture: Architecture, experts: Floats = ()) -> Itera
     law fitted to the runs of that number of experts alone."""
     separate = law.record.get("separate", {})
     names = Reduced._fields if "k" in law.form.names else Reduced._fields[:5]
-    separate_form = FORMS[law.form.separate["form"]] if law.form.separate else None
+    reduce_separate = None
+    shares: dict[str, float] = {}
+    if law.form.separate:
+        separate_form = FORMS[law.form.separate["form"]]
+        reduce_separate = separate_form.chinchilla_coefficients_at
+        shares = dict.fromkeys(separate_form.shares, 1.0)  # an additive law has k = 1, and may not say it
     for e in optimum.allowed_experts(law, experts or law.experts):
         row: Json = dict(n_experts=int(e)) | dict(
             zip(names, map(float, law.chinchilla_coefficients_at(e)), strict=False)
         )
         if separate:
             coefficients = separate.get(str(int(e)), {}).get("coefficients")
-            if separate_form and coefficients:
-                shares = dict.fromkeys(separate_form.shares, 1.0)  # an additive law has k = 1 and may not say it
-                reduced = separate_form.chinchilla_coefficients_at(shares | coefficients, e)
+            if reduce_separate and coefficients:
+                reduced = reduce_separate(shares | coefficients, e)
                 values = dict(zip(names, map(float, reduced), strict=False))
             else:
                 values = dict.fromkeys(names)
