@@ -11,6 +11,7 @@ import numpy as np
 from fit.aliases import Array, Json, Numbers
 from fit.data.table import Table
 from fit.fitted_law.law import Law, outside_range
+from fit.fitted_law.table_architecture import positive_numbers
 from fit.shape import hardware
 from fit.shape.architecture import PAPER, Architecture
 
@@ -77,14 +78,14 @@ def columns_of_table(law: Law, table: Table, columns: dict[str, Array]) -> dict[
 
     Args:
       law: What predicts their losses.
-      table: The models; without vocab_size and d_model their parameters stay as they are.
+      table: The models; unless vocab_size and d_model are known of all, their parameters stay as they are.
       columns: {column: values [n]} that the law reads.
     """
     is_known = law.counts_embedding and law.models["vocab_size"] is not None
-    if not is_known or "vocab_size" not in table or "d_model" not in table:
+    vocabularies = positive_numbers(table, "vocab_size")
+    widths = positive_numbers(table, "d_model")
+    if not is_known or vocabularies is None or widths is None:
         return columns
-    vocabularies = table.numbers("vocab_size", (1, 1e18))
-    widths = table.numbers("d_model", (1, 1e18))
     tied = [str(value).lower() in ("true", "1") for value in table.columns.get("tied_embeddings", [""] * len(table))]
     foreign = np.zeros(len(table))
     for i, (vocab_size, is_tied) in enumerate(zip(vocabularies, tied, strict=True)):

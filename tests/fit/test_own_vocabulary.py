@@ -218,8 +218,10 @@ def test_rows_of_a_table_are_predicted_by_their_blocks():
     counted = blocks(width) + OWN * width * np.array([2, 2, 1])
     assert predicted == pytest.approx(law.predict(counted, 1e10, 1).tolist(), rel=1e-12)
     without = [{name: value for name, value in row.items() if name != "d_model"} for row in rows]
+    empty = [row | dict(vocab_size="") for row in rows]
     sizes = [row["n_active"] for row in rows]
-    assert fit.predict(LAW, without).columns["predicted_loss"] == pytest.approx(law.predict(sizes, 1e10, 1).tolist())
+    for table in (without, empty):
+        assert fit.predict(LAW, table).columns["predicted_loss"] == pytest.approx(law.predict(sizes, 1e10, 1).tolist())
 
 
 def test_a_fit_notes_how_wide_and_deep_its_runs_were(tmp_path):
