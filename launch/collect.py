@@ -22,7 +22,8 @@ from jmoe.errors import UserError
 from jmoe.storage import files as storage
 from launch import hooks, sweepfile
 from launch.backend import Sweep
-from launch.jobs import MIXABLE, Job, digest, files_of
+from launch.jobs import MIXABLE, Files, Job, digest, files_of
+from launch.printable import printable
 
 LAW_COLUMNS = ("n_active", "n_total", "n_tokens", "n_experts", "loss")
 TRACES = ("run", "code", "config", "overrides")
@@ -80,12 +81,12 @@ def rows_of(sweep: Sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
             not allow it.
     """
     files = files_of(sweep.workdir)
-    finished = storage.of_each(lambda job: job.results(files), sweep.jobs, sweep.workdir)
+    finished = storage.of_each(lambda job: _results(job, files), sweep.jobs, sweep.workdir)
     rows: list[dict] = []
     configs: list[dict] = []
     missing: dict[str, str] = {}
     given_up: dict[str, str] = {}
-    for job, results in zip(sweep.jobs, finished, strict=True):
+    for job, (results, odd) in zip(sweep.jobs, finished, strict=True):
         why = ""
         failure = {}
         if len(results) < len(job.budgets):
@@ -100,13 +101,27 @@ def rows_of(sweep: Sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
                 configs.append(record["config"])
             elif failure.get("accepted"):
                 given_up[run] = why
-            elif job.has(f"{branch}/result.json", files):
-                missing[run] = "result.json is damaged; starting the sweep again rewrites it"
+            elif branch in odd:
+                missing[run] = odd[branch]
             elif not job.kept:
                 missing[run] = why
     with_columns(rows, configs)
     _check_versions(sweep, rows)
     return rows, missing, given_up
+
+
+def _results(job: Job, files: Files) -> tuple[dict[str, dict], dict[str, str]]:
+    """Returns the results of a job's finished branches, and why there is none of a branch that has a result.json."""
+    odd: list[str] = []
+    results = job.results(files, odd)
+    why = {}
+    for branch in job.budgets:
+        for sentence in odd:
+            if sentence.startswith(f"{branch}/"):
+                is_damaged = sentence.endswith("is damaged")
+                remedy = "starting the sweep again rewrites it" if is_damaged else "delete it and start the sweep again"
+                why[branch] = f"{sentence.removeprefix(f'{branch}/')}; {remedy}"
+    return results, why
 
 
 def _traces(job: Job, run: str) -> dict[str, str]:
@@ -134,7 +149,7 @@ def _check_versions(sweep: Sweep, rows: list[dict]) -> None:
     for column, kind in VERSIONS.items():
         runs_of = {}
         for row in rows:
-            runs_of.setdefault(row.get(column, "unknown"), []).append(row["run"])
+            runs_of.setdefault(printable(str(row.get(column, "unknown"))), []).append(row["run"])
         if len(runs_of) > 1 and kind not in sweep.mix:
             listed = "; ".join(f"{value} in {len(runs)} runs, first {runs[0]}" for value, runs in runs_of.items())
             raise UserError(f"runs.csv would mix two of {column}: {listed}. --mix={kind} allows it")

@@ -281,7 +281,7 @@ class _Pool:
         """Records and prints how a trainer ended, if it failed."""
         job = ended.job
         if code == 0:
-            trainer.forget_cause(job)
+            self._handle_success(job)
             return
         if code == UNAVAILABLE:  # the store did not answer: nothing is wrong with the job
             tqdm.write(f"{job.name}: {ended.cause(code)}; trying again")
@@ -294,6 +294,17 @@ class _Pool:
             how = "failed" if failure["for_good"] else "died, trying again"
             tqdm.write(f"{job.name} {how}: {failure['cause']}")
             hooks.failed(self._sweep, job)
+
+    def _handle_success(self, job: Job) -> None:
+        """Forgets earlier failures; but a result that cannot be used, and that the trainer left alone, is one."""
+        odd: list[str] = []
+        job.results(odd=odd)
+        if not odd:
+            trainer.forget_cause(job)
+            return
+        trainer.write_failure(job, f"{odd[0]}; delete it, and launch.retry makes it again", True, self._sweep.retries)
+        tqdm.write(f"{job.name} failed: {odd[0]}")
+        hooks.failed(self._sweep, job)
 
     def close(self, received: list[int]) -> None:
         """Ends the trainers once they have saved; a second signal in `received` ends them at once."""

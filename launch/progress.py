@@ -66,7 +66,7 @@ class Progress:
                 continue
             self._finished.add((job.name, branch))
             tqdm.write(
-                f"run {len(self._finished)} of {self._n_runs}: d_model {run['d_model']}, {run['n_experts']} experts, "
+                f"run {len(self._finished)} of {self._n_runs}: d_model {job.d_model}, {job.n_experts} experts, "
                 f"{run['n_tokens']} tokens: loss {run['loss']:.4f}; {self._time_left()} left"
             )
 

@@ -177,6 +177,7 @@ def look(sweep: Sweep, states: dict[str, str] | None, dollars_per_hour: float | 
         Of each of the jobs: name, runs_done, runs, state, tokens, training_tokens, failure, hours, hours_left.
         loss: in nats, null before the first step.
         more: what else there is to say, in words.
+        odd: a sentence on each file of the job in which something odd was found; `more` has them too.
         active: whether the job runs or is queued.
     """
     files = files_of(sweep.workdir)
@@ -301,9 +302,10 @@ def _report_failures(statuses: list[dict], failed_before: set | None, commands: 
 
 def _job_status(sweep: Sweep, job: Job, files: Files, states: dict[str, str] | None) -> dict:
     """Returns the status of one job, as `look` lists it."""
-    results = job.results(files)
+    odd: list[str] = []
+    results = job.results(files, odd)
     state = (states or {}).get(job.name, "")
-    seconds = job.seconds(files)
+    seconds = job.seconds(files, odd)
     status = {
         "name": job.name,
         "runs_done": len(results),
@@ -317,31 +319,30 @@ def _job_status(sweep: Sweep, job: Job, files: Files, states: dict[str, str] | N
         "active": False,
         "state": "done",
         "more": "",
+        "odd": odd,
     }
     if len(results) == len(job.budgets):
         if results:
             longest_branch = max(results, key=lambda branch: job.budgets[branch])
-            status["loss"] = results[longest_branch].get("loss")
+            status["loss"] = results[longest_branch]["loss"]
+        status["more"] = "; ".join(odd)
         return status
-    failure = job.failure(files)
+    failure = job.failure(files, odd)
     status["failure"] = failure or None
     status["active"] = bool(state) and not state.startswith(("failed", "completed"))
     status["tokens"] = 0
     more = []
-    for branch in job.budgets:
-        if branch not in results and job.has(f"{branch}/result.json", files):
-            more.append(f"{branch}/result.json is damaged")
     has_begun = any(file.endswith("metrics.jsonl") for file in files.get(job.name, ()))
     if has_begun and job.training_tokens:
-        status["tokens"], status["loss"] = job.progress()
+        status["tokens"], status["loss"] = job.progress(odd)
         trained = f"{status['tokens'] / job.training_tokens:.0%} trained"
         more.append(trained if status["loss"] is None else f"{trained}, loss {status['loss']:.3f}")
-    tokens_per_second = job.tokens_per_second() if has_begun and state.startswith("running") else None
+    tokens_per_second = job.tokens_per_second(odd) if has_begun and state.startswith("running") else None
     if tokens_per_second:
         status["hours_left"] = max(job.training_tokens - status["tokens"], 0) / tokens_per_second / 3600
         more.append(f"{tqdm.format_interval(3600 * status['hours_left'])} left")
     reason = "" if failure or state or job.kept or states is None else sweep.engine.reason(sweep, job)
-    status["state"], more = _state(job, state, failure, more, reason)
+    status["state"], more = _state(job, state, failure, [*odd, *more], reason)
     status["more"] = "; ".join(more)
     return status
 

@@ -11,7 +11,6 @@ edited, is kept: its finished runs stay in runs.csv, and it is trained no furthe
 """
 
 import json
-import math
 import os
 import sys
 from typing import Any
@@ -24,6 +23,7 @@ from jmoe.storage.files import absolute, make_folder, of_each, read_bytes, set_a
 from jmoe.version import code_version
 from launch import trust
 from launch.backend import Sweep
+from launch.job_files import is_count, is_number, shown
 from launch.jobs import Files, Job
 
 UNKNOWN = "unknown"  # the code of a run whose code was not recorded
@@ -111,17 +111,24 @@ def _parse(workdir: epath.Path, text: str) -> Sweep:
 
 
 def _check_types(fields: dict) -> None:
-    """Raises ValueError if a field of sweep.json that must be a number or a list of words is none."""
-    numbers = {f"options.{name}": fields["options"].get(name) for name in NUMBERS}
-    numbers |= {"retries": fields["retries"], "stall_minutes": fields.get("stall_minutes")}
+    """Raises ValueError if a field of sweep.json that must be a number, text or a list of words is none."""
+    options = fields["options"]
+    numbers = {f"options.{name}": options.get(name) for name in NUMBERS} | {"retries": fields["retries"]}
+    price = numbers.pop("options.dollars_per_hour")
     for name, value in numbers.items():
-        kind = int | float if name in ("options.dollars_per_hour", "stall_minutes") else int
-        if value is not None and not (isinstance(value, kind) and 0 <= value < math.inf):
-            raise ValueError(f"{name} is {value!r}")
-    for name in ("sbatch", "on_done", "on_failure"):
-        words = fields["options"].get(name)
-        if words is not None and not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
-            raise ValueError(f"options.{name} is {words!r:.60}")
+        if not is_count(value) and (value is not None or name == "retries"):
+            raise ValueError(f"{name} is {shown(value)}, expected a count")
+    for name, value in {"options.dollars_per_hour": price, "stall_minutes": fields.get("stall_minutes")}.items():
+        if value is not None and not (is_number(value) and value >= 0):
+            raise ValueError(f"{name} is {shown(value)}, expected a number")
+    lists = {f"options.{name}": options.get(name) for name in ("sbatch", "on_done", "on_failure")}
+    lists = {name: words for name, words in lists.items() if words is not None}
+    for name, words in (lists | {"mix": fields["mix"]}).items():
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise ValueError(f"{name} is {shown(words)}, expected a list of words")
+    for name in ("file", "backend"):
+        if not isinstance(fields[name], str):
+            raise ValueError(f"{name} is {shown(fields[name])}, expected text")
 
 
 def _read_or_rebuild(workdir: epath.Path, backend_name: str, files: Files) -> Sweep | None:
