@@ -154,6 +154,7 @@ def _client() -> Any:
 
 def copy_log(job: Job, rank: int) -> None:
     """Copies the log of the try that ended on this pod to the job's folder."""
+    job.refuse_links()
     text = output.log(job, -1).decode(errors="replace")
     path = job.folder / "logs" / f"{output.now()}-rank{rank}.txt"
     with contextlib.suppress(Unavailable):  # a log that cannot be stored is no reason for another try

@@ -82,5 +82,6 @@ def failed(sweep: Sweep, job: Job) -> None:
     failure = job.failure()
     is_known = bool({"cancelled", "accepted", "told"} & failure.keys())
     if command and failure.get("for_good") and not is_known:
+        job.refuse_links()
         storage.write_whole(job.folder / "failure.json", json.dumps(failure | {"told": True}, indent=1))
         run("on_failure", command, sweep.workdir, JMOE_JOB=job.name, JMOE_CAUSE=failure["cause"])

@@ -24,6 +24,7 @@ from jmoe.config import counts
 from jmoe.config.schema import record_of
 from jmoe.errors import UserError
 from jmoe.run.schedule import Schedule
+from jmoe.storage import durable
 from jmoe.storage.files import cache_dir, is_remote, names_below
 from launch import job_files
 from launch.printable import printable
@@ -98,6 +99,15 @@ class Job:
     def lock(self) -> pathlib.Path:
         """The lock file that its trainer holds."""
         return self.local_folder / "lock"
+
+    def refuse_links(self) -> None:
+        """Raises UserError if its folder, or what is written or deleted in it, is a symbolic link.
+
+        Called before a trainer is started, and before the launcher writes into the folder.
+        """
+        if not is_remote(self.folder):
+            durable.refuse_link(self.folder.parent)
+            durable.refuse_links(self.folder)
 
     def results(self, files: Files | None = None, odd: list[str] | None = None) -> dict[str, dict]:
         """Returns the results of the finished branches, by branch.

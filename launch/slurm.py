@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from absl import flags
 
 from jmoe.errors import UserError
+from jmoe.storage import durable
 from jmoe.storage.files import cache_dir, is_remote, write_whole
 from launch import accelerators, output, slurm_task, trainer
 from launch.backend import Backend, Sweep
@@ -108,6 +109,7 @@ class Slurm(Backend):
         _check_arrays(sweep, todo)
         todo.sort(key=lambda job: -job.flops)
         folder = _folder(sweep)
+        durable.refuse_link(folder)
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / "run.sh", SCRIPT)
         cap = sweep.options.get("workers")

@@ -19,7 +19,7 @@ from absl import flags
 from etils import epath
 
 from jmoe.errors import UserError
-from jmoe.storage.files import absolute, make_folder, of_each, read_bytes, set_aside, write_whole
+from jmoe.storage.files import absolute, is_remote, make_folder, of_each, read_bytes, set_aside, write_whole
 from jmoe.version import code_version
 from launch import trust
 from launch.backend import Sweep
@@ -204,9 +204,13 @@ def resume(sweep: Sweep, files: Files) -> None:
         files: the sweep's files, as jobs.files_of lists them.
 
     Raises:
-        UserError: if the code or the configs differ from those of jobs that have begun, and --mix does not allow it; or
-            another backend still has jobs.
+        UserError: if the code or the configs differ from those of jobs that have begun, and --mix does not allow it;
+            another backend still has jobs; or a job would be written through a symbolic link.
     """
+    if not is_remote(sweep.workdir):
+        for job in sweep.jobs:
+            if not job.over(files):
+                job.refuse_links()
     code = code_version()
     for job in sweep.jobs:
         job.code = [code]

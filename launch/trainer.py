@@ -86,7 +86,8 @@ class Trainer:
         if self._seconds_before is None:
             return
         text = json.dumps({"seconds": round(self._seconds_before + now - self._began, 1)})
-        with contextlib.suppress(OSError, Unavailable):  # only people read it: no reason for a sweep to end
+        with contextlib.suppress(OSError, Unavailable, UserError):  # only people read it: no reason for a sweep to end
+            self.job.refuse_links()
             write_whole(self.job.folder / "time.json", text)
 
     def _stop_if_stalled(self, now: float) -> None:
@@ -178,12 +179,14 @@ def start(
         The trainer; None if an earlier one still runs.
 
     Raises:
-        UserError: if the config file or the code has changed since the job was created.
+        UserError: if the config file or the code has changed since the job was created, or what the trainer would
+            write is a symbolic link.
     """
     version = code_version()
     if version != job.code[-1]:
         raise UserError(f"job {job.name} belongs to code {job.code[-1]}, this machine has {version}")
     config_of(job)
+    job.refuse_links()
     lock = ownership.lock(job.lock)
     if lock is None:
         return None
@@ -252,6 +255,7 @@ def record_failure(trainer: Trainer, code: int, retries: int) -> dict:
         machine was cut off: the failure does not concern that one.
     """
     job = trainer.job
+    job.refuse_links()
     cause = trainer.cause(code)
     if job.done():
         forget_cause(job)
@@ -277,6 +281,7 @@ def write_failure(job: Job, cause: str, for_good: bool, retries: int) -> dict:
     Returns:
         What failure.json holds.
     """
+    job.refuse_links()
     before = job.failure()
     tokens, _ = job.progress()
     made_progress = tokens > before.get("tokens", -1)
@@ -289,6 +294,7 @@ def write_failure(job: Job, cause: str, for_good: bool, retries: int) -> dict:
 
 def give_up(job: Job, cause: str, how: str) -> None:
     """Records that a user gave the job up; `how` is "cancelled" or "accepted"."""
+    job.refuse_links()
     before = job.failure()
     job.folder.mkdir(parents=True, exist_ok=True)  # it may not have begun
     failure = {"cause": cause, "tries": before.get("tries", 0), "tokens": before.get("tokens", 0), "for_good": True}
@@ -298,4 +304,5 @@ def give_up(job: Job, cause: str, how: str) -> None:
 def forget_cause(job: Job, files: Files | None = None) -> None:
     """Deletes the record of the job's failure, but not that of an accepted one; `files` as in the methods of Job."""
     if job.has("failure.json", files) and not job.given_up(files):
+        job.refuse_links()
         (job.folder / "failure.json").unlink(missing_ok=True)

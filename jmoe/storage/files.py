@@ -235,6 +235,12 @@ def make_folder(folder: epath.Path) -> None:
         durable.make_folder(folder)
 
 
+def refuse_links(folder: str | os.PathLike) -> None:
+    """Raises UserError where a run's folder, or what a trainer writes or deletes in it, is a symbolic link."""
+    if not is_remote(folder):
+        durable.refuse_links(folder)
+
+
 # the longest path that Linux allows, less the longest that Orbax makes in a job's folder of a sweep
 MAX_WORKDIR_BYTES = 4096 - 400
 
