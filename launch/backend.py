@@ -16,6 +16,7 @@ from etils import epath
 
 from jmoe import cli
 from jmoe.errors import UserError
+from jmoe.printable import printable
 from jmoe.storage.files import write_whole
 from launch import trust
 from launch.jobs import Job, short_hash
@@ -139,7 +140,7 @@ def module(name: str) -> types.ModuleType:
     if name.endswith(".py"):
         return _load(os.path.abspath(name), "--backend")
     if name not in BACKENDS:
-        raise UserError(f"--backend={name}: choose {', '.join(BACKENDS)}, or the path of a Python file")
+        raise UserError(f"--backend={printable(name)}: choose {', '.join(BACKENDS)}, or the path of a Python file")
     return importlib.import_module(f"launch.{name}")
 
 
@@ -189,7 +190,7 @@ class Sweep:
         flag = flags.FLAGS["backend"].value if "backend" in flags.FLAGS else None
         if self.backend.endswith(".py") and os.path.abspath(flag or "") != self.backend:
             raise UserError(
-                f"the sweep's backend is a program, which runs only if you name it: --backend={self.backend}"
+                f"the sweep's backend is a program, which runs only if you name it: --backend={printable(self.backend)}"
             )
         return backend(self.backend)
 

@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from jmoe.errors import Unavailable, UserError
+from jmoe.printable import printable
 from jmoe.storage.files import write_whole
 from launch import output
 from launch.backend import Sweep
 from launch.jobs import Job
 from launch.manifest import AGAIN, FOR_GOOD, SWEEP
-from launch.printable import printable
 
 CORE = "CoreV1Api"
 CUSTOM = "CustomObjectsApi"

@@ -16,14 +16,15 @@ from collections.abc import Sequence
 
 from absl import flags
 
+from fit.data.formulas import quoted
 from jmoe import cli
 from jmoe.config.schema import with_columns
 from jmoe.errors import UserError
+from jmoe.printable import printable
 from jmoe.storage import files as storage
 from launch import hooks, sweepfile
 from launch.backend import Sweep
 from launch.jobs import MIXABLE, Files, Job, digest, files_of
-from launch.printable import printable
 
 LAW_COLUMNS = ("n_active", "n_total", "n_tokens", "n_experts", "loss")
 TRACES = ("run", "code", "config", "overrides")
@@ -54,7 +55,7 @@ def write(sweep: Sweep) -> tuple[str, int]:
 
 def _listed(runs: dict[str, str]) -> str:
     """Returns a line for each run and its reason, each after a newline."""
-    return "".join(f"\n  {run}: {why}" for run, why in runs.items())
+    return "".join(f"\n  {run}: {printable(why)}" for run, why in runs.items())
 
 
 def table(rows: Sequence[dict]) -> str:
@@ -64,9 +65,11 @@ def table(rows: Sequence[dict]) -> str:
     other_columns = [name for name in fields if name not in LAW_COLUMNS + TRACES]
     trace_columns = TRACES if rows else ()
     text = io.StringIO()
-    writer = csv.DictWriter(text, [*LAW_COLUMNS, *other_columns, *trace_columns])
-    writer.writeheader()
-    writer.writerows(rows)
+    columns = [*LAW_COLUMNS, *other_columns, *trace_columns]
+    writer = csv.writer(text)
+    writer.writerow(map(quoted, columns))
+    for row in rows:
+        writer.writerow([quoted(row.get(name, "")) for name in columns])
     return text.getvalue()
 
 

@@ -18,13 +18,13 @@ from typing import Any
 from absl import flags
 
 from jmoe.errors import UNAVAILABLE, UserError
+from jmoe.printable import printable
 from jmoe.storage.files import is_remote
 from launch import accelerators, cluster, manifest, trainer
 from launch.backend import Backend, Sweep
 from launch.cluster import QUEUE_VERSIONS, QUEUES
 from launch.jobs import Job, files_of
 from launch.manifest import API_GROUP, JOB, PLURAL, SWEEP, VERSION, jobset
-from launch.printable import printable
 
 SECONDS_FOR_FIRST_POD = 20.0  # that the other pods of a job give the first one to count a failed try
 SECONDS_TO_DELETE = 120.0 + manifest.SECONDS_TO_SAVE

@@ -17,9 +17,9 @@ from etils import epath
 
 from jmoe import cli
 from jmoe.errors import Damaged
+from jmoe.printable import printable
 from jmoe.storage import durable
 from jmoe.storage.files import is_remote, read_bytes, read_sealed
-from launch.printable import printable
 
 LARGEST = 1e30  # magnitude of any number in these files: more is damage; sums and pictures of less stay finite
 LARGEST_COUNT = 2**63 - 1
@@ -166,27 +166,33 @@ def result(folder: epath.Path, file: str, odd: list[str]) -> dict[str, Any] | No
         if not is_remote(path) and os.path.islink(path):  # to nothing
             odd.append(f"{file} is damaged")
         return None
-    problem = problem_of_result(values)
+    config = _config_of(values)
+    if config is None:
+        odd.append(f"{file} is damaged")
+        return None
+    problem = _problem_of(values, config)
     if problem:
         odd.append(f"{file}: {problem}")
         return None
     return values
 
 
-def problem_of_result(values: dict[str, Any]) -> str:
-    """Returns why a result cannot be a row of runs.csv; "" if it can. Its seal does not tell."""
+def _config_of(values: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the config that a result was trained under, as every trainer writes it; None if it holds none."""
     record = values.get("record")
     config = record.get("config") if isinstance(record, dict) else None
-    if not isinstance(config, dict):
-        return "record.config is missing"
-    model = config.get("model")
-    data = config.get("data")
-    if not isinstance(model, dict) or not isinstance(data, dict):
-        return "record.config lacks model or data"
-    if not isinstance(data.get("fingerprint"), str):
-        return f"record.config.data.fingerprint is {shown(data.get('fingerprint'))}, expected text"
+    if not isinstance(config, dict) or not all(isinstance(config.get(part), dict) for part in ("model", "data")):
+        return None
+    return config
+
+
+def _problem_of(values: dict[str, Any], config: dict[str, Any]) -> str:
+    """Returns why a result cannot be a row of runs.csv; "" if it can. Its seal does not tell."""
+    fingerprint = config["data"].get("fingerprint")
+    if not isinstance(fingerprint, str):
+        return f"record.config.data.fingerprint is {shown(fingerprint)}, expected text"
     counts = {name: values.get(name) for name in ROW_COUNTS}
-    counts |= {f"record.config.model.{name}": model.get(name) for name in MODEL_COUNTS}
+    counts |= {f"record.config.model.{name}": config["model"].get(name) for name in MODEL_COUNTS}
     for name, value in counts.items():
         if not is_count(value) or value == 0:
             return f"{name} is {shown(value)}, expected a count"

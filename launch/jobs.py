@@ -23,11 +23,11 @@ from jmoe import cli
 from jmoe.config import counts
 from jmoe.config.schema import record_of
 from jmoe.errors import UserError
+from jmoe.printable import printable
 from jmoe.run.schedule import Schedule
 from jmoe.storage import durable
 from jmoe.storage.files import cache_dir, is_remote, names_below
 from launch import job_files
-from launch.printable import printable
 from launch.varied import plain, read, resolve
 
 MIXABLE = ("code", "corpus", "config")
@@ -241,10 +241,10 @@ class Job:
             TypeError, KeyError, AttributeError or ValueError: if the fields describe no job, or one whose files would
                 lie outside of `workdir`.
         """
-        _check_fields(name, fields)
         for folder in (name, *fields["budgets"], *fields["segments"], fields.get("corpus") or "none"):
-            if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,199}", folder, re.ASCII):
-                raise ValueError(f"{folder!r} names no job, branch or corpus")
+            if not isinstance(folder, str) or not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,199}", folder, re.ASCII):
+                raise ValueError(f"{job_files.shown(folder)} names no job, branch or corpus")
+        _check_fields(name, fields)
         attributes = {field: value for field, value in fields.items() if field != "shape"}  # old versions wrote it
         attributes["overrides"] = {field: plain(value) for field, value in fields["overrides"].items()}
         return cls(name, workdir / "jobs" / name, **attributes)
@@ -280,9 +280,8 @@ def _check_fields(name: str, fields: dict[str, Any]) -> None:
     code = fields.get("code", [])
     if not isinstance(code, list) or not all(isinstance(version, str) for version in code):
         refuse("code", code, "a list of versions")
-    for field in ("config_file", "corpus"):
-        if not isinstance(fields.get(field, ""), str):
-            refuse(field, fields[field], "text")
+    if not isinstance(fields["config_file"], str):
+        refuse("config_file", fields["config_file"], "text")
 
 
 def files_of(workdir: epath.Path) -> Files:
@@ -358,8 +357,9 @@ def config_of(job: Job) -> ConfigDict:
     edited = digest(record_of(config))
     if edited != job.name[-8:]:
         raise UserError(
-            f"{job.config_file} was edited since job {job.name} was made: its config is {edited} now; undo that, or "
-            "start the sweep again with --mix=config, which trains what the file says now and keeps what was trained"
+            f"{printable(job.config_file)} was edited since job {job.name} was made: its config is {edited} now; undo "
+            "that, or start the sweep again with --mix=config, which trains what the file says now and keeps what "
+            "was trained"
         )
     config.data.fingerprint = job.corpus
     return config

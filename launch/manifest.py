@@ -16,10 +16,10 @@ from typing import Any
 from absl import flags
 
 from jmoe.errors import UNAVAILABLE, UserError
+from jmoe.printable import printable
 from launch import accelerators, trainer
 from launch.backend import Sweep
 from launch.jobs import Job
-from launch.printable import printable
 
 TEMPLATE = pathlib.Path(__file__).with_name("jobset.yaml")
 API_GROUP = "jobset.x-k8s.io"

@@ -30,6 +30,7 @@ from etils import epath
 
 from jmoe import cli
 from jmoe.errors import Unavailable, UserError
+from jmoe.printable import printable
 from jmoe.storage import durable
 from jmoe.storage import files as storage
 from launch import collect, curves, output, status, sweep_law, sweepfile
@@ -95,7 +96,7 @@ def finished_rows(sweep: Sweep) -> list[dict]:
     try:
         return collect.rows_of(sweep)[0]
     except UserError as error:
-        print(f"no law: {error}", file=sys.stderr, flush=True)
+        print(f"no law: {printable(str(error))}", file=sys.stderr, flush=True)
         return []
 
 

@@ -23,12 +23,12 @@ from collections.abc import Iterator
 from absl import flags
 
 from jmoe.errors import UserError
+from jmoe.printable import printable
 from jmoe.storage import durable
 from jmoe.storage.files import cache_dir, is_remote, write_whole
 from launch import accelerators, output, slurm_task, trainer
 from launch.backend import Backend, Sweep
 from launch.jobs import Job, files_of
-from launch.printable import printable
 from launch.slurm_task import call, read_list
 
 SECONDS_BETWEEN_LOOKS = 5.0

@@ -13,10 +13,10 @@ import subprocess
 import time
 
 from jmoe.errors import UNAVAILABLE, Unavailable, UserError
+from jmoe.printable import printable
 from launch import hooks, trainer
 from launch.backend import Sweep
 from launch.jobs import Job
-from launch.printable import printable
 
 # Slurm's words when the controller restarts or is busy
 AWAY = (

@@ -28,12 +28,12 @@ from tqdm import tqdm
 
 from jmoe import cli
 from jmoe.errors import Unavailable, UserError
+from jmoe.printable import printable
 from jmoe.storage import files as storage
 from jmoe.storage import ownership
 from launch import collect, hooks, output, sweepfile
 from launch.backend import Sweep
 from launch.jobs import Files, Job, files_of
-from launch.printable import printable
 
 CLEAR = "\x1b[H\x1b[2J"  # clears a terminal
 ENDED = ("done", "failed", "cancelled", "accepted", "kept")  # states of jobs that nothing trains further
@@ -234,13 +234,13 @@ def in_words(status: dict) -> str:
     lines = []
     for job in status["jobs"]:
         runs = f"{job['runs_done']}/{job['runs']}"
-        lines.append(printable(f"{job['name']:{width}} {runs:>7} {job['state']:9} {job['more']}".rstrip()))
+        lines.append(f"{job['name']:{width}} {runs:>7} {job['state']:9} {job['more']}".rstrip())
     lines += summary_lines(status)
     if status["owner"]:
         lines.append(f"at work on it: {status['owner']}")
     if status["logs"]:
         lines.append(f"logs of trainers on this machine: {status['logs']}")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def summary_lines(status: dict) -> list[str]:

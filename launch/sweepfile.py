@@ -19,6 +19,7 @@ from absl import flags
 from etils import epath
 
 from jmoe.errors import UserError
+from jmoe.printable import printable
 from jmoe.storage.files import absolute, is_remote, make_folder, of_each, read_bytes, set_aside, write_whole
 from jmoe.version import code_version
 from launch import trust
@@ -95,8 +96,8 @@ def _read(workdir: epath.Path) -> tuple[Sweep, str]:
         raise UserError(f"--workdir={os.fspath(workdir)} holds no sweep: there is no {path}") from None
     except MALFORMED as error:
         raise UserError(
-            f"{path} is damaged ({error}); the command that started the sweep, given again, rebuilds it from the "
-            "jobs' folders and continues"
+            f"{path} is damaged ({printable(str(error))}); the command that started the sweep, given again, rebuilds "
+            "it from the jobs' folders and continues"
         ) from None
 
 
@@ -148,7 +149,7 @@ def _read_or_rebuild(workdir: epath.Path, backend_name: str, files: Files) -> Sw
     except FileNotFoundError:
         what = "is missing"
     except MALFORMED as error:
-        what = f"is damaged ({error}) and kept as {os.fspath(set_aside(path, workdir))}"
+        what = f"is damaged ({printable(str(error))}) and kept as {os.fspath(set_aside(path, workdir))}"
     folders = [_job_in(name, workdir, files[name]) for name in sorted(files)]
     jobs = [job for job in folders if job is not None]
     if not jobs:
@@ -173,7 +174,7 @@ def _job_in(name: str, workdir: epath.Path, files: set[str]) -> Job | None:
         try:
             return Job.from_fields(name, workdir, json.loads(read_bytes(folder / "job.json")))
         except (FileNotFoundError, *MALFORMED) as error:
-            print(f"{os.fspath(folder)}/job.json is damaged ({error})", file=sys.stderr)
+            print(f"{os.fspath(folder)}/job.json is damaged ({printable(str(error))})", file=sys.stderr)
     segments = sorted(file.removesuffix("/metrics.jsonl") for file in files if file.endswith("/metrics.jsonl"))
     if not segments:
         return None
@@ -222,12 +223,15 @@ def resume(sweep: Sweep, files: Files) -> None:
         sweep.options["threads"] = before.options["threads"]
     active = before.engine.states(before)
     if before.backend != sweep.backend and active:
-        raise UserError(f"{len(active)} jobs are still with --backend={before.backend}; launch.cancel stops them")
+        raise UserError(
+            f"{len(active)} jobs are still with --backend={printable(before.backend)}; launch.cancel stops them"
+        )
     earlier = {job.name: job for job in before.jobs if job.name in active or job.name in files}
     other_codes = sorted({version for job in earlier.values() for version in job.code} - {code})
     if other_codes and "code" not in sweep.mix:
+        codes = printable(", ".join(other_codes))
         raise UserError(
-            f"{os.fspath(sweep.workdir)} was started with code {', '.join(other_codes)}, and this is {code}: its runs "
+            f"{os.fspath(sweep.workdir)} was started with code {codes}, and this is {code}: its runs "
             "would differ in more than the sweep says. Take another --workdir, that code, or --mix=code, which "
             "continues with this one"
         )

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jmoe.errors import Unavailable, UserError
+from jmoe.printable import printable
 from jmoe.storage import durable, ownership
 from jmoe.storage.files import cache_dir, write_whole
 from jmoe.version import code_version
@@ -184,7 +185,7 @@ def start(
     """
     version = code_version()
     if version != job.code[-1]:
-        raise UserError(f"job {job.name} belongs to code {job.code[-1]}, this machine has {version}")
+        raise UserError(f"job {job.name} belongs to code {printable(job.code[-1])}, this machine has {version}")
     config_of(job)
     job.refuse_links()
     lock = ownership.lock(job.lock)

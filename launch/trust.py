@@ -15,9 +15,9 @@ import sys
 from etils import epath
 
 from jmoe.errors import UserError
+from jmoe.printable import printable
 from jmoe.storage.files import cache_dir, write_whole
 from launch.jobs import short_hash
-from launch.printable import printable
 
 N_DIGITS = 12  # of a hash that --trust needs
 

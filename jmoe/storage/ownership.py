@@ -30,6 +30,7 @@ from typing import IO, Any
 from etils import epath
 
 from jmoe.errors import Taken, UserError
+from jmoe.printable import printable
 from jmoe.storage import durable
 from jmoe.storage.files import checking_owner, is_remote
 from jmoe.storage.lease import Lease, end
@@ -61,9 +62,11 @@ class Owner:
     def read(cls, text: str) -> "Owner":
         """The owner that text() describes; NOBODY for any other text."""
         try:
-            return cls(**json.loads(text))
+            owner = cls(**json.loads(text))
         except (ValueError, TypeError, RecursionError):
             return NOBODY
+        types = {field.name: type(getattr(owner, field.name)) for field in dataclasses.fields(cls)}
+        return owner if types == {name: str for name in types} | {"pid": int} else NOBODY
 
     def text(self) -> str:
         """The owner as JSON, for read()."""
@@ -97,7 +100,7 @@ class Owner:
         place = f"on {self.host}"
         if not self.is_near() and self.host == socket.gethostname():
             place = f"of another container, or machine of that name, {self.host}"
-        return f"{self.what or 'a process'} (process {self.pid} {place})"
+        return printable(f"{self.what or 'a process'} (process {self.pid} {place})")
 
 
 NOBODY = Owner("", "", "", 0, "")

@@ -268,7 +268,7 @@ def test_the_page_of_a_sweep_with_odd_files(sweep, write):
         ("budgets", {BRANCH: "many"}, f'budgets.{BRANCH} is "many", expected a count'),
         ("segments", {"trunk": [5, 1]}, "segments.trunk is [5, 1], expected its first and its last token"),
         ("code", 5, "code is 5, expected a list of versions"),
-        ("corpus", ["c"], 'corpus is ["c"], expected text'),
+        ("config_file", 5, "config_file is 5, expected text"),
     ],
 )
 def test_an_odd_field_of_sweep_json_is_named(field, value, sentence, sweep):
