@@ -180,9 +180,9 @@ class Sweep:
         """The sweep's name for schedulers; the same for every spelling of the workdir (storage.absolute)."""
         return "jmoe-" + short_hash(os.fspath(self.workdir))
 
-    @property
+    @functools.cached_property
     def engine(self) -> Backend:
-        """The sweep's backend.
+        """The sweep's backend; the same object each time, so that it may keep what its scheduler said.
 
         Raises:
             UserError: if it is a file, perhaps a stranger's, that --backend does not name.

@@ -24,6 +24,7 @@ from launch.backend import Sweep
 from launch.jobs import Job
 from launch.manifest import AGAIN, FOR_GOOD, SWEEP
 
+BATCH = "BatchV1Api"
 CORE = "CoreV1Api"
 CUSTOM = "CustomObjectsApi"
 # To connect, and to the next piece of an answer: a server may hang. The client tries twice, so that a command reports
@@ -39,6 +40,14 @@ JOB_UID = "kueue.x-k8s.io/job-uid"  # label of a Workload: the JobSet that it st
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"  # label of a pod
 UNINFORMATIVE = ("ContainerCreating", "PodInitializing")  # reasons of a container that starts as it should
 HIDDEN = (403, 404)  # what the user may not read, or the cluster does not serve
+# how a Job fails, by the reasons of its condition and of the event that tells of it
+JOB_FAILURES = (
+    "PodFailurePolicy",
+    "BackoffLimitExceeded",
+    "DeadlineExceeded",
+    "MaxFailedIndexesExceeded",
+    "FailedIndexes",
+)
 INDEX_OF_SLICE = "jobset.sigs.k8s.io/job-index"
 INDEX_OF_MACHINE = "batch.kubernetes.io/job-completion-index"
 
@@ -260,11 +269,16 @@ def _log(sweep: Sweep, pod: Any) -> bytes:
 
 
 def _conditions_and_events(sweep: Sweep, item: dict) -> list[str]:
-    """Returns the JobSet's conditions, and the events of all objects whose names contain the JobSet's, oldest first."""
+    """Returns the JobSet's conditions, how its Jobs failed, and the events of all objects whose names contain its name.
+
+    The events come last, the oldest of them first.
+    """
     name = item["metadata"]["name"]
     lines = [f"==> JobSet {name} <=="]
     for c in item.get("status", {}).get("conditions", []):
         lines.append(f"{c['type']}={c['status']} {c.get('reason', '')}: {c.get('message', '')}")
+    for job, condition in _failed_jobs(sweep, name):
+        lines.append(f"Job {job} failed: {_with_message(condition.reason, condition.message)}")
     for event in _events(sweep, name):
         what = f"{event.involved_object.kind} {event.involved_object.name}"
         lines.append(f"{event.last_timestamp or event.event_time} {what}: {event.reason}: {event.message}")
@@ -278,6 +292,22 @@ def _events(sweep: Sweep, name: str) -> list:
         return []
     events = [event for event in answer.items if name in (event.involved_object.name or "")]
     return sorted(events, key=lambda event: str(event.last_timestamp or event.event_time))
+
+
+def _failed_jobs(sweep: Sweep, jobset: str | None = None) -> list[tuple[str, Any]]:
+    """Returns the name and the condition of each Job that failed, of one JobSet or of all in the namespace.
+
+    Returns [] if the user may not read Jobs.
+    """
+    selector = JOBSET_NAME if jobset is None else f"{JOBSET_NAME}={jobset}"
+    namespace = sweep.options["namespace"]
+    answer = ask(BATCH, "list_namespaced_job", namespace, label_selector=selector, unless=HIDDEN)
+    failed = []
+    for job in answer.items if answer else ():
+        for condition in job.status.conditions or ():
+            if (condition.type, condition.status) == ("Failed", "True"):
+                failed.append((job.metadata.name, condition))
+    return sorted(failed, key=lambda job_and_condition: str(job_and_condition[1].last_transition_time))
 
 
 def reasons(sweep: Sweep, items: list[dict]) -> dict[str, str]:
@@ -340,18 +370,42 @@ def _reasons_of_admitted(sweep: Sweep, items: list[dict]) -> dict[str, str]:
         """Returns the sweep's events, requested only if no pod says why it waits."""
         return _events(sweep, sweep.id)
 
+    @functools.cache
+    def failed_jobs() -> list[tuple[str, Any]]:
+        """Returns the Jobs that failed, requested only if a JobSet failed."""
+        return _failed_jobs(sweep)
+
     reasons = {}
     for item in items:
-        pods = pods_of.get(item["metadata"]["name"], [])
-        reasons[item["metadata"]["uid"]] = _why_pods_do_not_run(item, pods, events)
+        name = item["metadata"]["name"]
+        pods = pods_of.get(name, [])
+        if "Failed" in true_conditions(item):
+            how = [*_how_jobs_failed(name, failed_jobs(), events), *_first_reason(pods, _end)]
+            reasons[item["metadata"]["uid"]] = "; ".join(how)
+        else:
+            reasons[item["metadata"]["uid"]] = _why_pods_do_not_run(item, pods, events)
     return reasons
 
 
+def _how_jobs_failed(jobset: str, failed_jobs: list[tuple[str, Any]], events: Callable[[], list]) -> list[str]:
+    """Returns how the first Job of a JobSet failed, as a list of one sentence; [] if Kubernetes does not tell.
+
+    Its condition tells, or once the Job is deleted its event.
+    """
+    for name, condition in failed_jobs:
+        if name.startswith(f"{jobset}-"):
+            return [f"job {name}: {_with_message(condition.reason, condition.message)}"]
+    for event in events():
+        name = event.involved_object.name or ""
+        is_of_job = event.involved_object.kind == "Job" and name.startswith(f"{jobset}-")
+        if is_of_job and event.reason in JOB_FAILURES:
+            return [f"job {name}: {_with_message(event.reason, event.message)}"]
+    return []
+
+
 def _why_pods_do_not_run(item: dict, pods: list, events: Callable[[], list]) -> str:
-    """Returns why the JobSet has fewer running pods than it needs, or how one failed; "" if all run."""
+    """Returns why a JobSet that has not failed has fewer running pods than it needs; "" if all run."""
     ends = _first_reason(pods, _end)
-    if "Failed" in true_conditions(item):
-        return "".join(ends)
     (slices,) = item["spec"]["replicatedJobs"]
     n_needed = slices["replicas"] * slices["template"]["spec"]["parallelism"]
     waiting = [pod for pod in pods if pod.status.phase == "Pending"]

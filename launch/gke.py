@@ -17,8 +17,9 @@ from typing import Any
 
 from absl import flags
 
-from jmoe.errors import UNAVAILABLE, UserError
+from jmoe.errors import UNAVAILABLE, Unavailable, UserError
 from jmoe.printable import printable
+from jmoe.storage import ownership
 from jmoe.storage.files import is_remote
 from launch import accelerators, cluster, manifest, trainer
 from launch.backend import Backend, Sweep
@@ -27,6 +28,7 @@ from launch.jobs import Job, files_of
 from launch.manifest import API_GROUP, JOB, PLURAL, SWEEP, VERSION, jobset
 
 SECONDS_FOR_FIRST_POD = 20.0  # that the other pods of a job give the first one to count a failed try
+NO_JOBSET = "no JobSet in namespace {namespace}: deleted, or never created; launch.sweep or launch.retry creates one"
 SECONDS_TO_DELETE = 120.0 + manifest.SECONDS_TO_SAVE
 
 flags.adopt_module_key_flags(manifest)
@@ -36,6 +38,10 @@ class Gke(Backend):
     """Creates a JobSet for each job, which Kueue queues."""
 
     options = staticmethod(manifest.options)
+
+    def __init__(self) -> None:
+        self._states: dict[str, str] | None = None  # what `states` returned last
+        self._trouble = ""  # why `reason` could not ask the cluster
 
     def check(self, sweep: Sweep) -> None:
         manifest.check(sweep.options)
@@ -88,7 +94,30 @@ class Gke(Backend):
         """Returns the state of each job that has a JobSet, by name, and why it waits or how it failed."""
         items = _list(sweep)
         why = cluster.reasons(sweep, list(items.values()))
-        return {job: _state(item, why.get(item["metadata"]["uid"])) for job, item in items.items()}
+        self._states = {job: _state(item, why.get(item["metadata"]["uid"])) for job, item in items.items()}
+        return self._states
+
+    def reason(self, sweep: Sweep, job: Job) -> str:
+        """Returns how the job's JobSet failed, that it has none, or why the cluster does not tell.
+
+        By what `states` returned last; if nothing yet, it is called once. Returns "" if the JobSet is at work, or a
+        launch.sweep may be creating it.
+        """
+        if self._states is None:
+            self._states = {}
+            try:
+                self.states(sweep)
+            except (UserError, Unavailable) as error:
+                self._trouble = f"not finished, and the cluster does not tell why: {error}"
+        if self._trouble:
+            return self._trouble
+        state = self._states.get(job.name)
+        if state is not None:
+            return state.removeprefix("failed").strip(" ()") if state.startswith("failed") else ""
+        owner = ownership.owner(sweep.lock)
+        if owner is not None and not owner.has_ended():
+            return ""
+        return NO_JOBSET.format(namespace=sweep.options["namespace"])
 
     def logs(self, sweep: Sweep, job: Job, rank: int | None = None, attempt: int | None = None) -> bytes:
         return cluster.logs(sweep, job, _list(sweep).get(job.name), rank, attempt)

@@ -342,12 +342,12 @@ def _job_status(sweep: Sweep, job: Job, files: Files, states: dict[str, str] | N
         status["hours_left"] = max(job.training_tokens - status["tokens"], 0) / tokens_per_second / 3600
         more.append(f"{tqdm.format_interval(3600 * status['hours_left'])} left")
     reason = "" if failure or state or job.kept or states is None else sweep.engine.reason(sweep, job)
-    status["state"], more = _state(job, state, failure, [*odd, *more], reason)
+    status["state"], more = _state(job, state, failure, [*odd, *more], reason, is_known=states is not None)
     status["more"] = "; ".join(more)
     return status
 
 
-def _state(job: Job, state: str, failure: dict, more: list[str], reason: str) -> tuple[str, list[str]]:
+def _state(job: Job, state: str, failure: dict, more: list[str], reason: str, is_known: bool) -> tuple[str, list[str]]:
     """Returns one word for a job that is not done, and what else there is to say.
 
     Args:
@@ -356,6 +356,7 @@ def _state(job: Job, state: str, failure: dict, more: list[str], reason: str) ->
         failure: its last failure, or {}.
         more: what is known of its training, in words.
         reason: why the backend did not run it; "" if that is not known.
+        is_known: whether the backend said which jobs it has.
     """
     is_active = bool(state) and not state.startswith("failed")
     kind, _, why = state.partition(" ")  # as a rule in parentheses
@@ -373,8 +374,11 @@ def _state(job: Job, state: str, failure: dict, more: list[str], reason: str) ->
     if job.kept:
         return "kept", ["no longer in the sweep", *more]
     why = why or reason
-    has_failed = bool(state or why or failure.get("for_good"))
-    return "failed" if has_failed else "waiting", [*more, why] if why else more
+    if state or why or failure.get("for_good"):
+        kind = "failed"
+    else:
+        kind = "waiting" if is_known else "unknown"
+    return kind, [*more, why] if why else more
 
 
 if __name__ == "__main__":
