@@ -61,18 +61,18 @@ def ask(api: str, method: str, *args: Any, unless: tuple[int, ...] = (), **kwarg
     """Calls a method of the Kubernetes client.
 
     Args:
-        api: the client's class, CORE or CUSTOM.
-        method: the name of the method.
-        *args: its arguments.
-        unless: HTTP codes for which None is returned.
-        **kwargs: its keyword arguments.
+      api: the client's class, CORE or CUSTOM.
+      method: the name of the method.
+      *args: its arguments.
+      unless: HTTP codes for which None is returned.
+      **kwargs: its keyword arguments.
 
     Returns:
-        The server's answer; None if its HTTP code is one of `unless`.
+      The server's answer; None if its HTTP code is one of `unless`.
 
     Raises:
-        UserError: if no cluster is known, or it refuses.
-        Unavailable: if the cluster cannot be reached, or gives no answer.
+      UserError: if no cluster is known, or it refuses.
+      Unavailable: if the cluster cannot be reached, or gives no answer.
     """
     _client()  # raises UserError if the client library or the kubeconfig is missing
     import kubernetes
@@ -101,7 +101,7 @@ def ask(api: str, method: str, *args: Any, unless: tuple[int, ...] = (), **kwarg
 
 
 def _refusal(method: str, error: Any) -> UserError | Unavailable:
-    """Returns the error for an ApiException: Unavailable if the server is away for a while, else UserError."""
+    """The error for an ApiException: Unavailable if the server is away for a while, else UserError."""
     body = str(error.body or "")
     message = body.strip()[:500]
     with contextlib.suppress(ValueError, LookupError, TypeError):  # as a rule the answer is a Kubernetes Status
@@ -117,7 +117,7 @@ def _refusal(method: str, error: Any) -> UserError | Unavailable:
 
 
 def _checked(method: str, answer: Any) -> Any:
-    """Returns the answer; ValueError if no API server gives such a one, but a proxy, say, with a page of its own."""
+    """The answer; ValueError if no API server gives such a one, but a proxy, say, with a page of its own."""
     if answer is None and method.startswith("list_"):
         raise ValueError("it says nothing")
     if method.endswith("_custom_object"):
@@ -135,13 +135,13 @@ def serves(group: str, version: str, resource: str) -> bool:
 
 
 def true_conditions(item: dict) -> dict[str, dict]:
-    """Returns the conditions of an object that are true, by type."""
+    """The conditions of an object that are true, by type."""
     return {c["type"]: c for c in item.get("status", {}).get("conditions", []) if c["status"] == "True"}
 
 
 @functools.cache
 def _client() -> Any:
-    """Returns the process's client, which keeps its connection and runs the kubeconfig's credential program once."""
+    """The process's client, which keeps its connection and runs the kubeconfig's credential program once."""
     try:
         import kubernetes
         import yaml
@@ -172,17 +172,17 @@ def copy_log(job: Job, rank: int) -> None:
 
 
 def logs(sweep: Sweep, job: Job, item: dict | None, rank: int | None, attempt: int | None) -> bytes:
-    """Returns what a process of the job printed, and what Kubernetes reports of its JobSet.
+    """What a process of the job printed, and what Kubernetes reports of its JobSet.
 
     Args:
-        sweep: the sweep that the job belongs to.
-        job: the job.
-        item: its JobSet, if it has one.
-        rank: only what this process printed. None: what the first one printed, and the JobSet's conditions and events.
-        attempt: only this try, from its copied log. The newest try is that of the pod that runs, if one does.
+      sweep: the sweep that the job belongs to.
+      job: the job.
+      item: its JobSet, if it has one.
+      rank: only what this process printed. None: what the first one printed, and the JobSet's conditions and events.
+      attempt: only this try, from its copied log. The newest try is that of the pod that runs, if one does.
 
     Raises:
-        UserError: if there is no JobSet, no pod or no such try.
+      UserError: if there is no JobSet, no pod or no such try.
     """
     pod = _pod(sweep, item, rank or 0) if item else None
     if attempt is not None:
@@ -245,7 +245,7 @@ def _stream(sweep: Sweep, pod: Any, skip: int) -> Iterator[bytes]:
 
 
 def _pod(sweep: Sweep, item: dict, rank: int) -> Any:
-    """Returns the newest pod of that rank, or None."""
+    """The newest pod of that rank, or None."""
     selector = f"{JOBSET_NAME}={item['metadata']['name']}"
     pods = ask(CORE, "list_namespaced_pod", sweep.options["namespace"], label_selector=selector).items
     n_hosts = item["spec"]["replicatedJobs"][0]["template"]["spec"]["parallelism"]
@@ -254,14 +254,14 @@ def _pod(sweep: Sweep, item: dict, rank: int) -> Any:
 
 
 def _rank_of(pod: Any, n_hosts: int) -> int:
-    """Returns the rank of a pod's process in a job whose slices have `n_hosts` machines."""
+    """The rank of a pod's process in a job whose slices have `n_hosts` machines."""
     index_of_slice = int(pod.metadata.labels.get(INDEX_OF_SLICE, 0))
     index_of_machine = int(pod.metadata.labels.get(INDEX_OF_MACHINE, 0))
     return index_of_slice * n_hosts + index_of_machine
 
 
 def _log(sweep: Sweep, pod: Any) -> bytes:
-    """Returns what the pod's trainer printed; b"" before it has started."""
+    """What the pod's trainer printed; b"" before it has started."""
     if pod.status.phase == "Pending":
         return b""
     namespace = sweep.options["namespace"]
@@ -269,7 +269,7 @@ def _log(sweep: Sweep, pod: Any) -> bytes:
 
 
 def _conditions_and_events(sweep: Sweep, item: dict) -> list[str]:
-    """Returns the JobSet's conditions, how its Jobs failed, and the events of all objects whose names contain its name.
+    """The JobSet's conditions, how its Jobs failed, and the events of all objects whose names contain its name.
 
     The events come last, the oldest of them first.
     """
@@ -286,7 +286,7 @@ def _conditions_and_events(sweep: Sweep, item: dict) -> list[str]:
 
 
 def _events(sweep: Sweep, name: str) -> list:
-    """Returns the events of all objects whose names contain `name`, oldest first; [] if the user may not read them."""
+    """The events of all objects whose names contain `name`, oldest first; [] if the user may not read them."""
     answer = ask(CORE, "list_namespaced_event", sweep.options["namespace"], unless=HIDDEN)
     if not answer:
         return []
@@ -295,7 +295,7 @@ def _events(sweep: Sweep, name: str) -> list:
 
 
 def _failed_jobs(sweep: Sweep, jobset: str | None = None) -> list[tuple[str, Any]]:
-    """Returns the name and the condition of each Job that failed, of one JobSet or of all in the namespace.
+    """The name and the condition of each Job that failed, of one JobSet or of all in the namespace.
 
     Returns [] if the user may not read Jobs.
     """
@@ -311,7 +311,7 @@ def _failed_jobs(sweep: Sweep, jobset: str | None = None) -> list[tuple[str, Any
 
 
 def reasons(sweep: Sweep, items: list[dict]) -> dict[str, str]:
-    """Returns, by the uid of a JobSet, why its pods do not run or how one failed; nothing if all of its pods run."""
+    """By the uid of a JobSet, why its pods do not run or how it failed; nothing if all of its pods run."""
     items = [item for item in items if "Completed" not in true_conditions(item)]
     queued = [item for item in items if item["spec"].get("suspend")]
     admitted = [item for item in items if item not in queued]
@@ -320,7 +320,7 @@ def reasons(sweep: Sweep, items: list[dict]) -> dict[str, str]:
 
 
 def _reasons_of_queued(sweep: Sweep, items: list[dict]) -> dict[str, str]:
-    """Returns, by uid, what Kueue reports of each of these JobSets, which it holds back."""
+    """By uid, what Kueue reports of each of these JobSets, which it holds back."""
     if not items:
         return {}
     namespace = sweep.options["namespace"]
@@ -335,7 +335,7 @@ def _reasons_of_queued(sweep: Sweep, items: list[dict]) -> dict[str, str]:
 
 
 def _why_not_admitted(item: dict) -> str:
-    """Returns why Kueue does not admit a Workload, or took its admission back."""
+    """Why Kueue does not admit a Workload, or took its admission back."""
     status = item.get("status", {})
     conditions = true_conditions(item)
     message = {c["type"]: c.get("message") or c.get("reason", "") for c in status.get("conditions", [])}
@@ -353,7 +353,7 @@ def _why_not_admitted(item: dict) -> str:
 
 
 def _reasons_of_admitted(sweep: Sweep, items: list[dict]) -> dict[str, str]:
-    """Returns, by uid, why each of these JobSets has too few running pods, or how one of its pods failed."""
+    """By uid, why each of these JobSets has too few running pods, or how its Job or one of its pods failed."""
     if not items:
         return {}
     selector = f"{SWEEP}={sweep.id}"
@@ -367,12 +367,12 @@ def _reasons_of_admitted(sweep: Sweep, items: list[dict]) -> dict[str, str]:
 
     @functools.cache
     def events() -> list:
-        """Returns the sweep's events, requested only if no pod says why it waits."""
+        """The sweep's events, requested only if no pod says why it waits."""
         return _events(sweep, sweep.id)
 
     @functools.cache
     def failed_jobs() -> list[tuple[str, Any]]:
-        """Returns the Jobs that failed, requested only if a JobSet failed."""
+        """The Jobs that failed, requested only if a JobSet failed."""
         return _failed_jobs(sweep)
 
     reasons = {}
@@ -388,7 +388,7 @@ def _reasons_of_admitted(sweep: Sweep, items: list[dict]) -> dict[str, str]:
 
 
 def _how_jobs_failed(jobset: str, failed_jobs: list[tuple[str, Any]], events: Callable[[], list]) -> list[str]:
-    """Returns how the first Job of a JobSet failed, as a list of one sentence; [] if Kubernetes does not tell.
+    """How the first Job of a JobSet failed, as a list of one sentence; [] if Kubernetes does not tell.
 
     Its condition tells, or once the Job is deleted its event.
     """
@@ -404,7 +404,7 @@ def _how_jobs_failed(jobset: str, failed_jobs: list[tuple[str, Any]], events: Ca
 
 
 def _why_pods_do_not_run(item: dict, pods: list, events: Callable[[], list]) -> str:
-    """Returns why a JobSet that has not failed has fewer running pods than it needs; "" if all run."""
+    """Why a JobSet that has not failed has fewer running pods than it needs; "" if all run."""
     ends = _first_reason(pods, _end)
     (slices,) = item["spec"]["replicatedJobs"]
     n_needed = slices["replicas"] * slices["template"]["spec"]["parallelism"]
@@ -422,7 +422,7 @@ def _why_pods_do_not_run(item: dict, pods: list, events: Callable[[], list]) -> 
 
 
 def _first_reason(pods: list, reason_of: Callable[[Any], str]) -> list[str]:
-    """Returns the name and the reason of the first pod that has one, as a list of one sentence; [] if none has."""
+    """The name and the reason of the first pod that has one, as a list of one sentence; [] if none has."""
     for pod in pods:
         reason = reason_of(pod)
         if reason:
@@ -431,14 +431,14 @@ def _first_reason(pods: list, reason_of: Callable[[Any], str]) -> list[str]:
 
 
 def _container_states(pod: Any, kind: str) -> list:
-    """Returns the states of the pod's containers that are of this kind: "waiting" or "terminated"."""
+    """The states of the pod's containers that are of this kind: "waiting" or "terminated"."""
     containers = [*(pod.status.init_container_statuses or ()), *(pod.status.container_statuses or ())]
     states = [getattr(container.state, kind) for container in containers if container.state]
     return [state for state in states if state]
 
 
 def _why_waiting(pod: Any) -> str:
-    """Returns why a waiting pod does not start; "" if Kubernetes does not say."""
+    """Why a waiting pod does not start; "" if Kubernetes does not say."""
     waiting = [state for state in _container_states(pod, "waiting") if state.reason not in (None, *UNINFORMATIVE)]
     unscheduled = [c for c in pod.status.conditions or () if (c.type, c.status) == ("PodScheduled", "False")]
     for cause in [*waiting, *unscheduled]:
@@ -447,7 +447,7 @@ def _why_waiting(pod: Any) -> str:
 
 
 def _end(pod: Any) -> str:
-    """Returns how a container ended for which launch.task has recorded no cause; "" if none did."""
+    """How a container ended for which launch.task has recorded no cause; "" if none did."""
     for end in _container_states(pod, "terminated"):
         if end.exit_code not in (0, FOR_GOOD, *AGAIN):
             return _with_message(f"exit code {end.exit_code}, {end.reason or 'Error'}", end.message)

@@ -35,11 +35,11 @@ def write(sweep: Sweep) -> tuple[str, int]:
     """Writes runs.csv, complete or not at all.
 
     Returns:
-        What runs.csv holds and which runs are missing, in words; and the number of missing runs, without those whose
-        failure was accepted.
+      What runs.csv holds and which runs are missing, in words; and the number of missing runs, without those whose
+      failure was accepted.
 
     Raises:
-        UserError: if runs.csv would mix versions.
+      UserError: if runs.csv would mix versions.
     """
     rows, missing, given_up = rows_of(sweep)
     path = sweep.workdir / "runs.csv"
@@ -54,12 +54,12 @@ def write(sweep: Sweep) -> tuple[str, int]:
 
 
 def _listed(runs: dict[str, str]) -> str:
-    """Returns a line for each run and its reason, each after a newline."""
+    """A line for each run and its reason, each after a newline."""
     return "".join(f"\n  {run}: {printable(why)}" for run, why in runs.items())
 
 
 def table(rows: Sequence[dict]) -> str:
-    """Returns runs.csv of these rows: the law's columns first, those that trace a run last."""
+    """The text of runs.csv of these rows: the law's columns first, those that trace a run last."""
     # in the order of the row with the most columns: rows of older versions lack some, and may have others
     fields = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
     other_columns = [name for name in fields if name not in LAW_COLUMNS + TRACES]
@@ -77,11 +77,11 @@ def rows_of(sweep: Sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
     """Collects the finished runs of a sweep.
 
     Returns:
-        The rows of the finished runs, {missing run: why}, {run of a job whose failure was accepted: why it failed}.
+      The rows of the finished runs, {missing run: why}, {run of a job whose failure was accepted: why it failed}.
 
     Raises:
-        UserError: if there are two versions of code or corpus, or a config that is not the sweep's, and sweep.mix does
-            not allow it.
+      UserError: if there are two versions of code or corpus, or a config that is not the sweep's, and sweep.mix does
+        not allow it.
     """
     files = files_of(sweep.workdir)
     finished = storage.of_each(lambda job: _results(job, files), sweep.jobs, sweep.workdir)
@@ -114,7 +114,7 @@ def rows_of(sweep: Sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
 
 
 def _results(job: Job, files: Files) -> tuple[dict[str, dict], dict[str, str]]:
-    """Returns the results of a job's finished branches, and why there is none of a branch that has a result.json."""
+    """The results of a job's finished branches, and why there is none of a branch that has a result.json."""
     odd: list[str] = []
     results = job.results(files, odd)
     why = {}
@@ -128,7 +128,7 @@ def _results(job: Job, files: Files) -> tuple[dict[str, dict], dict[str, str]]:
 
 
 def _traces(job: Job, run: str) -> dict[str, str]:
-    """Returns the columns that trace a run back to its job, in the order of TRACES."""
+    """The columns that trace a run back to its job, in the order of TRACES."""
     overrides = " ".join(f"{field}={value!r}" for field, value in job.overrides.items())
     return {"run": run, "code": "+".join(job.code), "config": job.config_file, "overrides": overrides}
 

@@ -39,7 +39,7 @@ def is_count(value: object) -> TypeGuard[int]:
 
 
 def shown(value: object) -> str:
-    """Returns a value of JSON as a sentence shows it, on one line of at most 60 characters."""
+    """A value of JSON as a sentence shows it, on one line of at most 60 characters."""
     text = printable(json.dumps(value, ensure_ascii=False))
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -47,16 +47,16 @@ def shown(value: object) -> str:
 def lines(
     folder: epath.Path, file: str, required: Iterable[str], optional: Iterable[str], odd: list[str]
 ) -> list[dict[str, Any]]:
-    """Returns the whole lines of a file in JSON lines, none if it is missing.
+    """The whole lines of a file in JSON lines, none if it is missing.
 
     A line is left out if it is no object, or lacks a required number.
 
     Args:
-        folder: the job's folder.
-        file: the file's path in it.
-        required: fields that must be numbers, and not negative.
-        optional: fields that may be missing or NaN. They are left out of a line where they are no numbers.
-        odd: takes a sentence on the first odd line, with the number of further ones.
+      folder: the job's folder.
+      file: the file's path in it.
+      required: fields that must be numbers, and not negative.
+      optional: fields that may be missing or NaN. They are left out of a line where they are no numbers.
+      odd: takes a sentence on the first odd line, with the number of further ones.
     """
     try:
         text = _read(folder / file)
@@ -80,7 +80,7 @@ def lines(
 
 
 def last_line(folder: epath.Path, file: str, required: Iterable[str], odd: list[str]) -> dict[str, Any] | None:
-    """Returns the last line of a file in JSON lines that is not odd; None if there is none. Arguments as of `lines`."""
+    """The last line of a file in JSON lines that is not odd; None if there is none. Arguments as of `lines`."""
     try:
         text = _tail(folder / file)
     except OSError:
@@ -95,7 +95,7 @@ def last_line(folder: epath.Path, file: str, required: Iterable[str], odd: list[
 
 
 def _values(line: bytes, required: Iterable[str], optional: Iterable[str]) -> tuple[dict[str, Any] | None, str]:
-    """Returns the values of a line, None if it must be left out, and what is odd in it; "" if nothing is."""
+    """The values of a line, None if it must be left out, and what is odd in it; "" if nothing is."""
     try:
         values = json.loads(line)
     except (ValueError, RecursionError):  # also for bytes that are not UTF-8
@@ -119,7 +119,7 @@ def _values(line: bytes, required: Iterable[str], optional: Iterable[str]) -> tu
 
 
 def json_object(folder: epath.Path, file: str, odd: list[str]) -> dict[str, Any] | None:
-    """Returns the JSON object that a file holds; None if the file is missing or holds none. `odd` as of `lines`."""
+    """The JSON object that a file holds; None if the file is missing or holds none. `odd` as of `lines`."""
     try:
         values = json.loads(_read(folder / file))
     except FileNotFoundError:
@@ -137,15 +137,15 @@ def json_object(folder: epath.Path, file: str, odd: list[str]) -> dict[str, Any]
 
 
 def result(folder: epath.Path, file: str, odd: list[str]) -> dict[str, Any] | None:
-    """Returns a result that can be a row of runs.csv; None if the file is missing, damaged or odd.
+    """A result that can be a row of runs.csv; None if the file is missing, damaged or odd.
 
     Args:
-        folder: the job's folder.
-        file: the path of a result.json in it.
-        odd: takes a sentence if there is a file and it is no such result.
+      folder: the job's folder.
+      file: the path of a result.json in it.
+      odd: takes a sentence if there is a file and it is no such result.
 
     Raises:
-        OSError: the disk failed.
+      OSError: the disk failed.
     """
     path = folder / file
     values = None
@@ -178,7 +178,7 @@ def result(folder: epath.Path, file: str, odd: list[str]) -> dict[str, Any] | No
 
 
 def _config_of(values: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the config that a result was trained under, as every trainer writes it; None if it holds none."""
+    """The config that a result was trained under, as every trainer writes it; None if it holds none."""
     record = values.get("record")
     config = record.get("config") if isinstance(record, dict) else None
     if not isinstance(config, dict) or not all(isinstance(config.get(part), dict) for part in ("model", "data")):
@@ -187,7 +187,7 @@ def _config_of(values: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _problem_of(values: dict[str, Any], config: dict[str, Any]) -> str:
-    """Returns why a result cannot be a row of runs.csv; "" if it can. Its seal does not tell."""
+    """Why a result cannot be a row of runs.csv; "" if it can. Its seal does not tell."""
     fingerprint = config["data"].get("fingerprint")
     if not isinstance(fingerprint, str):
         return f"record.config.data.fingerprint is {shown(fingerprint)}, expected text"
@@ -203,19 +203,19 @@ def _problem_of(values: dict[str, Any], config: dict[str, Any]) -> str:
 
 
 def _unreadable(file: str, error: OSError) -> str:
-    """Returns the sentence for a file that cannot be read."""
+    """The sentence for a file that cannot be read."""
     why = os.strerror(error.errno).lower() if error.errno else " ".join(str(error).split())
     return f"{file} cannot be read: {why}"
 
 
 def _read(path: epath.Path) -> bytes:
-    """Returns what a file holds; OSError if it cannot be read."""
+    """What a file holds; OSError if it cannot be read."""
     _check_regular(path)
     return read_bytes(path)
 
 
 def _tail(path: epath.Path) -> bytes:
-    """Returns the end of a file, TAIL bytes at most; b"" on gs://, where a part takes as long as the whole."""
+    """The end of a file, TAIL bytes at most; b"" on gs://, where a part takes as long as the whole."""
     if is_remote(path):
         return b""
     _check_regular(path)

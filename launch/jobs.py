@@ -43,19 +43,19 @@ class Job:
     among these, or if `files` is None.
 
     Attributes:
-        name: d{d_model}-e{n_experts}- and a hash of the config.
-        folder: the job's folder in the workdir.
-        config_file: the config file that the sweep file names.
-        overrides: {field: value} of the config that the sweep sets for this job.
-        d_model: width of the model.
-        n_experts: experts of a block.
-        n_active: active parameters, as the paper counts them.
-        n_total: all parameters, as the paper counts them.
-        budgets: {branch: n_tokens as the config names them}.
-        segments: {trunk or branch: the tokens [first, last) that it trains on}.
-        corpus: fingerprint of the corpus; "" before it is known.
-        code: every version of the code that trained the job, in order.
-        kept: whether the job is of an earlier form of the sweep. Its results count, and it is trained no further.
+      name: d{d_model}-e{n_experts}- and a hash of the config.
+      folder: the job's folder in the workdir.
+      config_file: the config file that the sweep file names.
+      overrides: {field: value} of the config that the sweep sets for this job.
+      d_model: width of the model.
+      n_experts: experts of a block.
+      n_active: active parameters, as the paper counts them.
+      n_total: all parameters, as the paper counts them.
+      budgets: {branch: n_tokens as the config names them}.
+      segments: {trunk or branch: the tokens [first, last) that it trains on}.
+      corpus: fingerprint of the corpus; "" before it is known.
+      code: every version of the code that trained the job, in order.
+      kept: whether the job is of an earlier form of the sweep. Its results count, and it is trained no further.
     """
 
     name: str
@@ -110,7 +110,7 @@ class Job:
             durable.refuse_links(self.folder)
 
     def results(self, files: Files | None = None, odd: list[str] | None = None) -> dict[str, dict]:
-        """Returns the results of the finished branches, by branch.
+        """The results of the finished branches, by branch.
 
         A result that is damaged, or no row of runs.csv can be made of, counts as unfinished. `odd` takes a sentence on
         each of them.
@@ -134,7 +134,7 @@ class Job:
         return self._done
 
     def progress(self, odd: list[str] | None = None) -> tuple[int, float | None]:
-        """Returns the tokens trained so far over trunk and branches, and the newest cross-entropy in nats.
+        """The tokens trained so far over trunk and branches, and the newest cross-entropy in nats.
 
         `odd` takes a sentence on each file in which something odd was found.
         """
@@ -144,15 +144,15 @@ class Job:
         return tokens, newest_loss
 
     def _last_lines(self, file: str, numbers: tuple[str, ...], odd: list[str] | None) -> list[tuple]:
-        """Returns the last line of a file of each segment that has it, without odd ones.
+        """The last line of a file of each segment that has it, without odd ones.
 
         Args:
-            file: the name of the file in the segment's folder, in JSON lines.
-            numbers: the fields to read.
-            odd: as of `progress`.
+          file: the name of the file in the segment's folder, in JSON lines.
+          numbers: the fields to read.
+          odd: as of `progress`.
 
         Returns:
-            For each segment: (time of the file's last change, segment, the numbers).
+          For each segment: (time of the file's last change, segment, the numbers).
         """
         odd = [] if odd is None else odd
         lines = []
@@ -165,7 +165,7 @@ class Job:
         return lines
 
     def seconds(self, files: Files | None = None, odd: list[str] | None = None) -> float | None:
-        """Returns how many seconds its trainers have run so far, with loading and compiling; None if not recorded.
+        """How many seconds its trainers have run so far, with loading and compiling; None if not recorded.
 
         `odd` takes a sentence if what is recorded is no number.
         """
@@ -180,7 +180,10 @@ class Job:
         return float(seconds)
 
     def tokens_per_second(self, odd: list[str] | None = None) -> float | None:
-        """Returns the speed of its trainer at the last step that it logged; None before the first. `odd`: `progress`"""
+        """The speed of its trainer at the last step that it logged; None before the first.
+
+        `odd` takes a sentence on each file in which something odd was found.
+        """
         lines = self._last_lines("speed.jsonl", ("tokens_per_second",), odd)
         if not lines:
             return None
@@ -188,16 +191,16 @@ class Job:
         return speed if speed > SLOWEST else None
 
     def failure(self, files: Files | None = None, odd: list[str] | None = None) -> dict:
-        """Returns its last failure since the sweep was started; {} if there is none.
+        """Its last failure since the sweep was started; {} if there is none.
 
         `odd` takes a sentence if failure.json holds no failure.
 
         Returns:
-            cause: why it failed, in words.
-            tries: tries in a row that made no progress.
-            tokens: the tokens trained at that time.
-            for_good: whether the job is not tried again.
-            cancelled, accepted: true if launch.cancel stopped the job, or launch.accept accepted its failure.
+          cause: why it failed, in words.
+          tries: tries in a row that made no progress.
+          tokens: the tokens trained at that time.
+          for_good: whether the job is not tried again.
+          cancelled, accepted: true if launch.cancel stopped the job, or launch.accept accepted its failure.
         """
         odd = [] if odd is None else odd
         failure = job_files.json_object(self.folder, "failure.json", odd) if self.has("failure.json", files) else None
@@ -225,21 +228,21 @@ class Job:
         return bool(self.done() or self.failure().get("for_good"))
 
     def fields(self) -> dict:
-        """Returns all that is known of it, in JSON types: its entry in sweep.json, and job.json in its folder."""
+        """All that is known of it, in JSON types: its entry in sweep.json, and job.json in its folder."""
         return {key: value for key, value in vars(self).items() if key not in ("name", "folder", "_done")}
 
     @classmethod
     def from_fields(cls, name: str, workdir: epath.Path, fields: dict[str, Any]) -> "Job":
-        """Returns the job that `fields()` described.
+        """The job that `fields()` described.
 
         Args:
-            name: the name of the job.
-            workdir: the sweep's directory.
-            fields: what `fields()` returned.
+          name: the name of the job.
+          workdir: the sweep's directory.
+          fields: what `fields()` returned.
 
         Raises:
-            TypeError, KeyError, AttributeError or ValueError: if the fields describe no job, or one whose files would
-                lie outside of `workdir`.
+          TypeError, KeyError, AttributeError or ValueError: if the fields describe no job, or one whose files would
+            lie outside of `workdir`.
         """
         for folder in (name, *fields["budgets"], *fields["segments"], fields.get("corpus") or "none"):
             if not isinstance(folder, str) or not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,199}", folder, re.ASCII):
@@ -250,7 +253,7 @@ class Job:
         return cls(name, workdir / "jobs" / name, **attributes)
 
     def command(self) -> list[str]:
-        """Returns the argument list of its trainer, which no shell ever reads."""
+        """The argument list of its trainer, which no shell ever reads."""
         arguments = [
             f"--config={self.config_file}",
             f"--workdir={os.fspath(self.folder)}",
@@ -297,15 +300,15 @@ def load(path: str, workdir: epath.Path, config_flags: Sequence[str] = ()) -> tu
     """Reads a sweep file, and resolves and checks the config of every job.
 
     Args:
-        path: the sweep file.
-        workdir: the sweep's directory.
-        config_flags: --config flags of the command line, as in varied.read.
+      path: the sweep file.
+      workdir: the sweep's directory.
+      config_flags: --config flags of the command line, as in varied.read.
 
     Returns:
-        The jobs, and their configs by the job's name.
+      The jobs, and their configs by the job's name.
 
     Raises:
-        UserError: if the file, its config file or an override cannot be used.
+      UserError: if the file, its config file or an override cannot be used.
     """
     config_file, base, varied = read(path, config_flags)
     jobs = {}
@@ -326,7 +329,7 @@ def load(path: str, workdir: epath.Path, config_flags: Sequence[str] = ()) -> tu
 
 
 def _job(workdir: epath.Path, config_file: str, overrides: dict, config: ConfigDict, schedule: Schedule) -> Job:
-    """Returns the job of a resolved config and its schedule."""
+    """The job of a resolved config and its schedule."""
     model = config.model
     segments: dict[str, list[int]] = {}
     for segment in schedule.segments:  # the trunk's pieces share a folder
@@ -348,10 +351,10 @@ def _job(workdir: epath.Path, config_file: str, overrides: dict, config: ConfigD
 
 
 def config_of(job: Job) -> ConfigDict:
-    """Returns the job's config as its command gives it to the trainer.
+    """The job's config as its command gives it to the trainer.
 
     Raises:
-        UserError: if the config file gives another config than the one that the job was named after.
+      UserError: if the config file gives another config than the one that the job was named after.
     """
     config = resolve(cli.load_module(job.config_file, f"job {job.name}"), job.overrides)
     edited = digest(record_of(config))
@@ -366,10 +369,10 @@ def config_of(job: Job) -> ConfigDict:
 
 
 def digest(config: dict) -> str:
-    """Returns eight hex digits that tell two configs apart; `config` is in JSON types."""
+    """Eight hex digits that tell two configs apart; `config` is in JSON types."""
     return short_hash(json.dumps(config, sort_keys=True))
 
 
 def short_hash(text: str) -> str:
-    """Returns the first eight hex digits of the text's SHA-256."""
+    """The first eight hex digits of the text's SHA-256."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]

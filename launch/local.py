@@ -37,9 +37,9 @@ class Local(Backend):
         """Trains every job that is not finished, largest first.
 
         Raises:
-            Interrupted: on Ctrl-C or SIGTERM, once the trainers have saved and stopped.
-            UserError: if code or config was edited.
-            Unavailable: if the store is away.
+          Interrupted: on Ctrl-C or SIGTERM, once the trainers have saved and stopped.
+          UserError: if code or config was edited.
+          Unavailable: if the store is away.
         """
         files = files_of(sweep.workdir)
         # smallest first: _Pool takes jobs from the end
@@ -58,7 +58,7 @@ class Local(Backend):
         return ""
 
     def states(self, sweep: Sweep) -> dict[str, str]:
-        """Returns "running" for each job with a trainer on this machine."""
+        """The state "running" of each job that has a trainer on this machine, by the job's name."""
         return {job.name: "running" for job in sweep.jobs if ownership.owner(job.lock) is not None}
 
     def logs(self, sweep: Sweep, job: Job, rank: int | None = None, attempt: int | None = None) -> bytes:
@@ -72,7 +72,7 @@ class Local(Backend):
         Kills those that have not stopped after `patience` seconds.
 
         Raises:
-            UserError: if they run elsewhere; nothing is signalled then.
+          UserError: if they run elsewhere; nothing is signalled then.
         """
         n_signalled = 0
         n_killed = 0
@@ -114,7 +114,7 @@ class Local(Backend):
 
 
 def _nothing_to_train(sweep: Sweep, files: Files) -> str:
-    """Returns the report on a sweep of which every job is done or given up."""
+    """The report on a sweep of which every job is done or given up."""
     n_runs = sum(len(job.budgets) for job in sweep.trained)
     given_up = [job for job in sweep.trained if job.given_up(files)]
     n_done = n_runs - sum(len(job.budgets) - len(job.results(files)) for job in given_up)
@@ -159,10 +159,10 @@ class Worker:
     """What one trainer process runs on.
 
     Attributes:
-        env: environment variables of the trainer.
-        cores: the CPU cores that it may use; None for all.
-        n_devices: the devices that it has.
-        memory: bytes of memory of each device; None if that is not known.
+      env: environment variables of the trainer.
+      cores: the CPU cores that it may use; None for all.
+      n_devices: the devices that it has.
+      memory: bytes of memory of each device; None if that is not known.
     """
 
     env: dict[str, str]
@@ -172,7 +172,7 @@ class Worker:
 
 
 def workers(n_jobs: int, threads: int = 1) -> list[Worker]:
-    """Returns a worker for each GPU, one for all TPU chips, else one for every `threads` cores; `n_jobs` at most."""
+    """A worker for each GPU, one for all TPU chips, else one for every `threads` cores; `n_jobs` at most."""
     platform = os.environ.get("JAX_PLATFORMS", "")
     if platform in ("", "cuda", "gpu"):
         gpus = visible_gpus(len(glob.glob("/dev/nvidia[0-9]*")))
@@ -192,7 +192,7 @@ def workers(n_jobs: int, threads: int = 1) -> list[Worker]:
 
 
 def visible_gpus(n: int) -> list[str]:
-    """Returns those of `n` GPUs that CUDA_VISIBLE_DEVICES leaves visible, as it names them.
+    """Those of `n` GPUs that CUDA_VISIBLE_DEVICES leaves visible, as it names them.
 
     All are visible if it is not set, and none if it is empty. Otherwise, as in CUDA, those before the first entry that
     names no GPU, such as -1.
@@ -204,7 +204,7 @@ def visible_gpus(n: int) -> list[str]:
 
 
 def _gpu_memory() -> float | None:
-    """Returns the bytes of memory of the smallest GPU; None if nvidia-smi does not tell."""
+    """The bytes of memory of the smallest GPU; None if nvidia-smi does not tell."""
     query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
         return min(float(line) * 2**20 for line in subprocess.check_output(query, text=True).split())
@@ -216,8 +216,8 @@ class _Pool:
     """The jobs that wait and those that run, and the free workers.
 
     Attributes:
-        todo: the jobs that wait for a worker, smallest first.
-        running: by the name of a job, its trainer and the worker that this runs on.
+      todo: the jobs that wait for a worker, smallest first.
+      running: by the name of a job, its trainer and the worker that this runs on.
     """
 
     def __init__(self, sweep: Sweep, todo: list[Job]) -> None:

@@ -40,8 +40,8 @@ def define_flags(job: str = "", **options: Any) -> None:
     They are defined when a command runs, so that the commands can be imported together.
 
     Args:
-        job: the help text of --job; "" for a command without it.
-        **options: further arguments of its definition.
+      job: the help text of --job; "" for a command without it.
+      **options: further arguments of its definition.
     """
     flags.DEFINE_string("workdir", None, "Directory of the sweep: a folder or gs://...", required=True)
     flags.DEFINE_string("backend", None, "Python file of the sweep's backend. It runs only if you name it here.")
@@ -50,16 +50,16 @@ def define_flags(job: str = "", **options: Any) -> None:
 
 
 def chosen() -> Sweep:
-    """Returns the sweep of --workdir; UserError if there is none."""
+    """The sweep of --workdir; UserError if there is none."""
     return read(absolute(flags.FLAGS.workdir))
 
 
 def chosen_to_run() -> Sweep:
-    """Returns the sweep of --workdir, for a command that runs the programs which its sweep.json names.
+    """The sweep of --workdir, for a command that runs the programs which its sweep.json names.
 
     Raises:
-        UserError: if the file is neither the one that a start of this user wrote, nor the one that --trust names
-            (launch/trust.py).
+      UserError: if the file is neither the one that a start of this user wrote, nor the one that --trust names
+        (launch/trust.py).
     """
     workdir = absolute(flags.FLAGS.workdir)
     sweep, text = _read(workdir)
@@ -75,19 +75,19 @@ def define_trust() -> None:
 
 
 def _programs(sweep: Sweep) -> list[str]:
-    """Returns the programs and options of a sweep.json, in words."""
+    """The programs and options of a sweep.json, in words."""
     configs = sorted({job.config_file for job in sweep.trained})
     options = [f"{name} {value}" for name, value in sweep.options.items() if value and name not in NUMBERS]
     return [f"the config {', '.join(configs)}", *options]
 
 
 def read(workdir: epath.Path) -> Sweep:
-    """Returns the sweep that was started in `workdir`; UserError if none was, or its sweep.json is damaged."""
+    """The sweep that was started in `workdir`; UserError if none was, or its sweep.json is damaged."""
     return _read(workdir)[0]
 
 
 def _read(workdir: epath.Path) -> tuple[Sweep, str]:
-    """Returns the sweep that was started in `workdir`, and the text of its sweep.json; UserError as for `read`."""
+    """The sweep that was started in `workdir`, and the text of its sweep.json; UserError as for `read`."""
     path = workdir / "sweep.json"
     try:
         text = read_bytes(path).decode()
@@ -102,7 +102,7 @@ def _read(workdir: epath.Path) -> tuple[Sweep, str]:
 
 
 def _parse(workdir: epath.Path, text: str) -> Sweep:
-    """Returns the sweep that a sweep.json describes; raises one of MALFORMED if it describes none."""
+    """The sweep that a sweep.json describes; raises one of MALFORMED if it describes none."""
     fields = json.loads(text)
     jobs = fields.pop("jobs")
     if not jobs or not isinstance(fields["options"], dict):
@@ -133,15 +133,15 @@ def _check_types(fields: dict) -> None:
 
 
 def _read_or_rebuild(workdir: epath.Path, backend_name: str, files: Files) -> Sweep | None:
-    """Returns the sweep that was started in `workdir`, or None.
+    """The sweep that was started in `workdir`, or None.
 
     If sweep.json is lost, the sweep is rebuilt from the jobs' folders, without the flags of earlier starts; a message
     says so. Only for the workdir's owner, since a damaged sweep.json is moved aside.
 
     Args:
-        workdir: the sweep's directory.
-        backend_name: the backend of a rebuilt sweep.
-        files: the sweep's files, as jobs.files_of lists them.
+      workdir: the sweep's directory.
+      backend_name: the backend of a rebuilt sweep.
+      files: the sweep's files, as jobs.files_of lists them.
     """
     path = workdir / "sweep.json"
     try:
@@ -168,7 +168,7 @@ def write_job(job: Job) -> None:
 
 
 def _job_in(name: str, workdir: epath.Path, files: set[str]) -> Job | None:
-    """Returns the job whose folder has these `files`, by its job.json, else by its segments' names; None if none."""
+    """The job whose folder has these `files`, by its job.json, else by its segments' names; None if none."""
     folder = workdir / "jobs" / name
     if "job.json" in files:
         try:
@@ -201,12 +201,12 @@ def resume(sweep: Sweep, files: Files) -> None:
     Jobs that the sweep no longer has join it as kept ones.
 
     Args:
-        sweep: the sweep as its file and the flags describe it now.
-        files: the sweep's files, as jobs.files_of lists them.
+      sweep: the sweep as its file and the flags describe it now.
+      files: the sweep's files, as jobs.files_of lists them.
 
     Raises:
-        UserError: if the code or the configs differ from those of jobs that have begun, and --mix does not allow it;
-            another backend still has jobs; or a job would be written through a symbolic link.
+      UserError: if the code or the configs differ from those of jobs that have begun, and --mix does not allow it;
+        another backend still has jobs; or a job would be written through a symbolic link.
     """
     if not is_remote(sweep.workdir):
         for job in sweep.jobs:

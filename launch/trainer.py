@@ -37,9 +37,9 @@ class Trainer:
     stop, and later SIGKILL.
 
     Attributes:
-        job: the job that it trains.
-        process: the trainer's process.
-        stalled: why it was stopped, if it showed no sign of life; else "".
+      job: the job that it trains.
+      process: the trainer's process.
+      stalled: why it was stopped, if it showed no sign of life; else "".
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class Trainer:
         """Watches a process.
 
         Args:
-            job: the job that the process trains.
-            process: the trainer's process.
-            log_start: the byte of the job's log where this trainer's output begins.
-            stall_minutes: minutes without a sign of life after which the trainer is stopped; 0: never.
-            keeps_time: whether this trainer writes time.json; of a job on several machines, one does.
+          job: the job that the process trains.
+          process: the trainer's process.
+          log_start: the byte of the job's log where this trainer's output begins.
+          stall_minutes: minutes without a sign of life after which the trainer is stopped; 0: never.
+          keeps_time: whether this trainer writes time.json; of a job on several machines, one does.
         """
         self.job = job
         self.process = process
@@ -68,7 +68,7 @@ class Trainer:
         self._seconds_before = (job.seconds() or 0.0) if keeps_time else None
 
     def poll(self) -> int | None:
-        """Returns its exit code; None while it runs. Also stops it if it shows no sign of life."""
+        """Its exit code; None while it runs. Also stops it if it shows no sign of life."""
         code = self.process.poll()
         now = time.monotonic()
         if code is None and now < self._next_look:
@@ -115,14 +115,14 @@ class Trainer:
         return code
 
     def lines(self) -> list[str]:
-        """Returns the lines that the trainer, and srun if that started it, have printed, without srun's labels."""
+        """The lines that the trainer, and srun if that started it, have printed, without srun's labels."""
         with open(self.job.log, "rb") as log:
             log.seek(self._log_start)
             text = re.sub(r"^ *\d+: ", "", log.read().decode(errors="replace"), flags=re.MULTILINE)
             return [line.strip() for line in text.splitlines() if line.strip()]
 
     def cause(self, code: int) -> str:
-        """Returns why it ended with exit code `code`: its last error line, else the last line that it printed."""
+        """Why it ended with exit code `code`: its last error line, else the last line that it printed."""
         lines = [line for line in self.lines() if not line.startswith(SLURM_PREFIXES)]
         errors = [line for line in lines if re.match(r"error: |([\w.]+\.)?\w*(Error|Exception|Interrupt)\b", line)]
         message = (errors or lines or ["no output"])[-1].removeprefix("error: ")
@@ -170,18 +170,18 @@ def start(
     """Starts the trainer of a job.
 
     Args:
-        job: the job.
-        stall_minutes: minutes without a sign of life after which the trainer is stopped; 0: never.
-        env: environment variables beyond those of this process.
-        cores: the CPU cores that the trainer may use; None for all.
-        prefix: a command, such as srun's, to which the trainer's argument list is appended.
+      job: the job.
+      stall_minutes: minutes without a sign of life after which the trainer is stopped; 0: never.
+      env: environment variables beyond those of this process.
+      cores: the CPU cores that the trainer may use; None for all.
+      prefix: a command, such as srun's, to which the trainer's argument list is appended.
 
     Returns:
-        The trainer; None if an earlier one still runs.
+      The trainer; None if an earlier one still runs.
 
     Raises:
-        UserError: if the config file or the code has changed since the job was created, or what the trainer would
-            write is a symbolic link.
+      UserError: if the config file or the code has changed since the job was created, or what the trainer would
+        write is a symbolic link.
     """
     version = code_version()
     if version != job.code[-1]:
@@ -212,7 +212,7 @@ def start(
 
 
 def _environment() -> dict[str, str]:
-    """Returns this process's environment, with defaults for what every trainer needs."""
+    """This process's environment, with defaults for what every trainer needs."""
     return {
         "JAX_COMPILATION_CACHE_DIR": str(cache_dir() / "compiled"),  # shared by the jobs of a sweep
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -222,7 +222,7 @@ def _environment() -> dict[str, str]:
 
 
 def _preparation(cores: list[int] | None) -> Callable[[], None]:
-    """Returns what a trainer's process runs before its program: it ends with its parent, and uses only these cores."""
+    """What a trainer's process runs before its program: it ends with its parent, and uses only these cores."""
     parent = os.getpid()
 
     def prepare() -> None:
@@ -252,8 +252,8 @@ def record_failure(trainer: Trainer, code: int, retries: int) -> dict:
     """Writes failure.json after a trainer ended with exit code `code`.
 
     Returns:
-        What failure.json holds. {} if the job is done all the same, or another trainer has taken it over because this
-        machine was cut off: the failure does not concern that one.
+      What failure.json holds. {} if the job is done all the same, or another trainer has taken it over because this
+      machine was cut off: the failure does not concern that one.
     """
     job = trainer.job
     job.refuse_links()
@@ -274,13 +274,13 @@ def write_failure(job: Job, cause: str, for_good: bool, retries: int) -> dict:
     """Writes failure.json to the job's folder.
 
     Args:
-        job: the job.
-        cause: why it failed, in words.
-        for_good: whether another try would not help.
-        retries: the failure is also for good if more than this number of tries in a row made no progress.
+      job: the job.
+      cause: why it failed, in words.
+      for_good: whether another try would not help.
+      retries: the failure is also for good if more than this number of tries in a row made no progress.
 
     Returns:
-        What failure.json holds.
+      What failure.json holds.
     """
     job.refuse_links()
     before = job.failure()
