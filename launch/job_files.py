@@ -204,7 +204,7 @@ def _problem_of(values: dict[str, Any], config: dict[str, Any]) -> str:
 
 def _unreadable(file: str, error: OSError) -> str:
     """The sentence for a file that cannot be read."""
-    why = os.strerror(error.errno).lower() if error.errno else " ".join(str(error).split())
+    why = error.strerror.lower() if error.strerror else " ".join(str(error).split())
     return f"{file} cannot be read: {why}"
 
 
@@ -232,4 +232,4 @@ def _check_regular(path: epath.Path) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), os.fspath(path))
+        raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))

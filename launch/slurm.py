@@ -235,7 +235,9 @@ def _queue(sweep: Sweep) -> Iterator[_Task]:
         try:
             (job,) = jobs_of(comment)[int(index)]
         except (ValueError, LookupError, TypeError):
-            raise UserError(f"{_folder(sweep)}/{comment}.json names no job for task {index} of that array") from None
+            job = None
+        if not isinstance(job, str):
+            raise UserError(f"{_folder(sweep)}/{comment}.json names no job for task {index} of that array")
         yield _Task(array, index, job, state, reason)
 
 

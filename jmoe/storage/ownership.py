@@ -103,6 +103,7 @@ class Owner:
         return printable(f"{self.what or 'a process'} (process {self.pid} {place})")
 
 
+_NO_LOCK = (errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)  # of what is no file
 NOBODY = Owner("", "", "", 0, "")
 
 
@@ -185,15 +186,22 @@ def owner(path: str | os.PathLike) -> Owner | None:
     """The owner of `path`, None if there is none. Looks once and writes nothing.
 
     An owner that did not write who it is has the pid 0. The owner of a lease remains so after it ends, until another
-    process takes the lease.
+    process takes the lease. What is no file, such as a folder, has no owner.
     """
     try:
         if is_remote(path):
             return Owner.read(epath.Path(path).read_text())
-        with open(path, errors="replace") as file:
+        with open(path, errors="replace", opener=_without_waiting) as file:
             return None if _acquire(file, fcntl.LOCK_SH) else Owner.read(file.read())
-    except (FileNotFoundError, PermissionError):
-        return None
+    except OSError as error:
+        if error.errno in _NO_LOCK or isinstance(error, FileNotFoundError | PermissionError):
+            return None
+        raise
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Opens a file; a pipe too, which nobody may ever write to."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def lock(path: pathlib.Path) -> IO[str] | None:
