@@ -16,6 +16,7 @@ from typing import Any, TypeGuard
 from etils import epath
 
 from jmoe import cli
+from jmoe.config import schema
 from jmoe.errors import Damaged
 from jmoe.printable import printable
 from jmoe.storage import durable
@@ -182,6 +183,10 @@ def _config_of(values: dict[str, Any]) -> dict[str, Any] | None:
     record = values.get("record")
     config = record.get("config") if isinstance(record, dict) else None
     if not isinstance(config, dict) or not all(isinstance(config.get(part), dict) for part in ("model", "data")):
+        return None
+    try:
+        schema.flat(config)
+    except RecursionError:  # far deeper than any config
         return None
     return config
 

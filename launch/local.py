@@ -47,6 +47,7 @@ class Local(Backend):
         if not todo:
             return _nothing_to_train(sweep, files)
         for job in todo:
+            job.refuse_links()  # before any of them is trained
             trainer.forget_cause(job, files)
         if not sweep.options.get("threads"):  # rounding depends on it, so it stays, whatever is left to train
             n_cores = len(cli.cores())

@@ -20,6 +20,7 @@ from etils import epath
 
 from jmoe.errors import UserError
 from jmoe.printable import printable
+from jmoe.storage import durable
 from jmoe.storage.files import absolute, is_remote, make_folder, of_each, read_bytes, set_aside, write_whole
 from jmoe.version import code_version
 from launch import trust
@@ -206,12 +207,13 @@ def resume(sweep: Sweep, files: Files) -> None:
 
     Raises:
       UserError: if the code or the configs differ from those of jobs that have begun, and --mix does not allow it;
-        another backend still has jobs; or a job would be written through a symbolic link.
+        another backend still has jobs; or a job's folder is a symbolic link.
     """
-    if not is_remote(sweep.workdir):
+    if not is_remote(sweep.workdir):  # what lies in the folders is checked when trainers are started
+        durable.refuse_link(sweep.workdir / "jobs")
         for job in sweep.jobs:
-            if not job.over(files):
-                job.refuse_links()
+            if os.path.islink(job.folder) and not job.done(files):
+                durable.refuse_link(job.folder)
     code = code_version()
     for job in sweep.jobs:
         job.code = [code]

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 FORMULA = re.compile("'*[=+@-].", re.DOTALL)
-NUMBER = re.compile(r"[+-]([\d.,_ ]*\d[\d.,_ ]*([eE][+-]?\d+)?%?|inf|infinity|nan)", re.IGNORECASE)
+NUMBER = re.compile(r"[+-]((?=[.,_ ]*\d)[\d.,_ ]+(e[+-]?\d+)?%?|inf|infinity|nan)", re.IGNORECASE)
 
 
 def quoted(cell: Any) -> Any:

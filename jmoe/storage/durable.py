@@ -157,20 +157,23 @@ def refuse_links(folder: str | os.PathLike) -> None:
     """
     refuse_link(folder)
     for entry in _entries(folder):
-        for inner in _entries(entry.path):
+        for inner in _entries(entry):
             if inner.name in _OF_STEPS:
-                _entries(inner.path)
+                _entries(inner)
 
 
-def _entries(folder: str | os.PathLike) -> list[os.DirEntry]:
-    """The entries of a folder, none of anything else; UserError where one is a symbolic link."""
+def _entries(folder: str | os.PathLike | os.DirEntry) -> list[os.DirEntry]:
+    """The entries of a folder, none of a file or where nothing is; UserError where one is a symbolic link."""
+    if isinstance(folder, os.DirEntry) and not folder.is_dir(follow_symlinks=False):
+        return []
     try:
         with os.scandir(folder) as entries:
             found = list(entries)
     except (FileNotFoundError, NotADirectoryError):
         return []
     for entry in found:
-        refuse_link(entry.path)
+        if entry.is_symlink():
+            refuse_link(entry.path)
     return found
 
 

@@ -191,7 +191,7 @@ def owner(path: str | os.PathLike) -> Owner | None:
     try:
         if is_remote(path):
             return Owner.read(epath.Path(path).read_text())
-        with open(path, errors="replace", opener=_without_waiting) as file:
+        with _open_without_waiting(path) as file:
             return None if _acquire(file, fcntl.LOCK_SH) else Owner.read(file.read())
     except OSError as error:
         if error.errno in _NO_LOCK or isinstance(error, FileNotFoundError | PermissionError):
@@ -199,9 +199,14 @@ def owner(path: str | os.PathLike) -> Owner | None:
         raise
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    """Opens a file; a pipe too, which nobody may ever write to."""
-    return os.open(path, flags | os.O_NONBLOCK)
+def _open_without_waiting(path: str | os.PathLike) -> IO[str]:
+    """Opens a file to read it; a pipe too, which nobody may ever write to."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        return os.fdopen(handle, errors="replace")
+    except OSError:  # it is a folder
+        os.close(handle)
+        raise
 
 
 def lock(path: pathlib.Path) -> IO[str] | None:

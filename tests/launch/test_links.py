@@ -11,7 +11,7 @@ import sweeps
 from jmoe.errors import UserError
 from jmoe.storage import durable
 from jmoe.storage import files as storage
-from launch import cluster, hooks, slurm, sweepfile, trainer
+from launch import cluster, hooks, local, slurm, sweepfile, trainer
 from launch.jobs import files_of
 
 FAILURE = {"cause": "it died", "tries": 1, "tokens": 0, "for_good": True}
@@ -75,7 +75,8 @@ def writers(sweep) -> dict:
     (job,) = sweep.jobs
     files = files_of(sweep.workdir)
     return {
-        "a start": lambda: sweepfile.resume(sweep, files),
+        "a start": lambda: local.Local().submit(sweep),
+        "a look before it": lambda: sweepfile.resume(sweep, files),
         "a trainer": lambda: trainer.start(job, 0),
         "a failure": lambda: trainer.write_failure(job, "it died", True, 0),
         "an acceptance": lambda: trainer.give_up(job, "it died", "accepted"),
@@ -97,6 +98,9 @@ def test_nothing_is_written_behind_a_link(place, sweep):
         except UserError as error:
             refused = str(error)
         has_failed = sweep.jobs[0].failure() != {}  # else nothing is told, and there is nothing to forget
+        is_shallow = place in ("jobs", "jobs/NAME")
+        if what == "a look before it" and not is_shallow:  # as of --dry_run, which looks at few files
+            continue
         assert f"{link} is a symbolic link to {outside}" in refused or (what == "a command told" and not has_failed), (
             what
         )

@@ -178,6 +178,14 @@ def test_an_odd_result_is_missing_from_the_table_and_named(field, sweep, write, 
     assert f"{BRANCH}/result.json: {sentence}" in odd["more"]
 
 
+def test_a_config_that_is_nested_too_deeply_is_damaged(sweep, write, finished):
+    config = finished["record"]["config"]
+    deep = json.loads('{"a": ' * 3_000 + "1" + "}" * 3_000)
+    record = {"config": config | {"model": config["model"] | {"deep": deep}}}
+    write(**{f"{BRANCH}/result.json": json.dumps(storage.sealed(finished | {"record": record}))})
+    assert "result.json is damaged" in collect.write(sweep)[0]
+
+
 def test_a_trainer_that_ends_with_an_odd_result_is_not_started_for_ever(sweep, write, finished):
     """It takes the run for finished; the pool does not, and must not start it again and again."""
     write(**{f"{BRANCH}/result.json": json.dumps(storage.sealed(finished | {"loss": None}))})

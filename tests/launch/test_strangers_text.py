@@ -103,6 +103,12 @@ def test_any_cell_is_read_as_it_was_given(cell):
     assert formulas.quoted(-1.5) == -1.5 and formulas.quoted(None) is None
 
 
+def test_a_long_cell_is_read_in_a_moment():
+    """The work grows with its length, not with the square of it, which would take hours."""
+    cell = "-" + "1" * 1_000_000 + "x"
+    assert formulas.unquoted(formulas.quoted(cell)) == cell
+
+
 def test_fit_writes_what_it_reads(tmp_path):
     path = str(tmp_path / "runs.csv")
     cells = [cell for cell in CELLS + NUMBERS if cell]
