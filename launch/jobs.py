@@ -246,7 +246,7 @@ class Job:
         """
         for folder in (name, *fields["budgets"], *fields["segments"], fields.get("corpus") or "none"):
             if not isinstance(folder, str) or not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,199}", folder, re.ASCII):
-                raise ValueError(f"{job_files.shown(folder)} names no job, branch or corpus")
+                raise ValueError(f"{folder!r:.60} names no job, branch or corpus")
         _check_fields(name, fields)
         attributes = {field: value for field, value in fields.items() if field != "shape"}  # old versions wrote it
         attributes["overrides"] = {field: plain(value) for field, value in fields["overrides"].items()}
