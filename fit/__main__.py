@@ -11,6 +11,7 @@ from typing import Any
 
 from fit import __version__
 from fit.errors import TableError, UserError
+from fit.messages.printable import printable_lines
 
 COMMANDS = {  # name: (the module of fit.commands that has it, what it does)
     "import": ("laws", "make a table of runs of another tool's: Weights & Biases, TensorBoard, MaxText, ..."),
@@ -82,7 +83,7 @@ def run(arguments: list[str]) -> int:
         module = importlib.import_module(f"fit.commands.{COMMANDS[name][0]}")
         return _command(getattr(module, name.capitalize()), arguments[1:])
     except UserError as e:
-        print(f"fit {name}: {e.sentence}", file=sys.stderr)
+        print(f"fit {name}: {printable_lines(e.sentence)}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as e:
         package = (e.name or "").partition(".")[0]

@@ -28,6 +28,7 @@ from ml_collections import ConfigDict, config_flags
 from jmoe import startup
 from jmoe.config import schema
 from jmoe.errors import UNAVAILABLE, Failure, Interrupted, Unavailable, UserError, missing_package
+from jmoe.printable import printable_lines
 from jmoe.storage import durable
 
 flags.disclaim_key_flags()  # --help lists those that are defined here as the command's own
@@ -68,6 +69,7 @@ def run(main: Callable[[list[str]], Any], config_sections: Collection[str] | Non
         code, message = _outcome(error)
         if message is None:
             raise
+        message = printable_lines(message)
         print(message if code > 128 else f"error: {message}", file=sys.stderr, flush=True)
         sys.stdout.flush()
         os._exit(code)  # background threads of a failed save must not hold the process up

@@ -50,6 +50,7 @@ def load(path: str, config: ConfigDict, workdir: str | epath.Path) -> None:
     """
     check_config(config)
     workdir = storage.make_workdir(workdir)
+    storage.refuse_links(workdir)
     text = corpus.load(config.data, config.model.vocab_size)  # before anything is read or written: it may be refused
     steps = checkpoint.steps_in(workdir / "trunk" / "checkpoints")
     if steps:

@@ -75,6 +75,7 @@ def train(
     check_config(config)
     first_step = FirstStep()
     workdir = storage.make_workdir(workdir)
+    storage.refuse_links(workdir)
     mesh = sharding.make_mesh(config)
     with jax.set_mesh(mesh), memory.explained(config, mesh):
         run = Run(config, workdir, mesh, first_step)

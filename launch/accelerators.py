@@ -42,11 +42,11 @@ class Slice:
     """What one job runs on: `n_slices` times `n_hosts` machines of `chips_per_host` chips.
 
     Attributes:
-        kind: the kind of chip, a key of GKE.
-        topology: that of a TPU slice, such as "4x4"; "" for GPUs.
-        n_slices: slices of the job; for GPUs, groups of machines.
-        n_hosts: machines of a slice.
-        chips_per_host: chips of a machine.
+      kind: the kind of chip, a key of GKE.
+      topology: that of a TPU slice, such as "4x4"; "" for GPUs.
+      n_slices: slices of the job; for GPUs, groups of machines.
+      n_hosts: machines of a slice.
+      chips_per_host: chips of a machine.
     """
 
     kind: str
@@ -62,17 +62,17 @@ class Slice:
 
 
 def chip(text: str) -> str:
-    """Returns the kind of chip, a key of CHIPS, that --accelerator names with a size or without.
+    """The kind of chip, a key of CHIPS, that --accelerator names with a size or without.
 
     Raises:
-        UserError: as `parse` does.
+      UserError: as `parse` does.
     """
     kind = parse(text).kind if ":" in text else _kind(text)
     return CHIP_OF.get(kind, kind)
 
 
 def _kind(text: str) -> str:
-    """Returns the kind, a key of GKE, at the beginning of --accelerator's value; UserError if there is no such kind."""
+    """The kind, a key of GKE, at the beginning of --accelerator's value; UserError if there is no such kind."""
     typed = text.partition(":")[0]
     kind = KIND_BY_LOWER_NAME.get(typed.lower())
     if kind is None:
@@ -81,12 +81,12 @@ def _kind(text: str) -> str:
 
 
 def peak_flops(kind: str) -> float:
-    """Returns the peak FLOP/s of one chip in dense bfloat16."""
+    """The peak FLOP/s of one chip in dense bfloat16."""
     return CHIPS[kind].flops * DEVICES_OF_CHIP.get(kind, 1)
 
 
 def devices(text: str | None, n_slices: int = 1) -> tuple[int | None, float | None]:
-    """Returns how many devices --accelerator names, and the bytes of memory of each; None for what it does not say."""
+    """How many devices --accelerator names, and the bytes of memory of each; None for what it does not say."""
     if not text:
         return None, None
     n_devices = parse(text, n_slices).n_devices if ":" in text else None
@@ -94,35 +94,35 @@ def devices(text: str | None, n_slices: int = 1) -> tuple[int | None, float | No
 
 
 def tpu_slices(text: str | None, n_slices: int) -> int:
-    """Returns how many TPU slices a job of `n_slices` has; 1 on GPUs, whose machines one expert group may span."""
+    """How many TPU slices a job of `n_slices` has; 1 on GPUs, whose machines one expert group may span."""
     on_tpus = bool(text) and _kind(text).startswith(TPUS)
     return n_slices if on_tpus else 1
 
 
 def n_chips(text: str | None, n_devices: int | None) -> int | None:
-    """Returns how many chips, as they are priced, make up `n_devices` of --accelerator; None for None."""
+    """How many chips, as they are priced, make up `n_devices` of --accelerator; None for None."""
     if n_devices is None or not text:
         return n_devices
     return n_devices // DEVICES_OF_CHIP.get(_kind(text), 1)
 
 
 def host_devices() -> int:
-    """Returns the number of CPU devices that XLA_FLAGS asks for; 1 by default."""
+    """The number of CPU devices that XLA_FLAGS asks for; 1 by default."""
     numbers = re.findall(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
     return int(numbers[-1]) if numbers else 1
 
 
 def parse(text: str, n_slices: int = 1) -> Slice:
-    """Returns the slice that --accelerator names.
+    """The slice that --accelerator names.
 
     A 2x4 slice of v5e or v6e exists in two forms: v5e:2x4 is one machine of eight chips, v5e:2x4/4 two of four.
 
     Args:
-        text: a TPU slice such as v5e:4x4, or GPUs: H100:8 for one machine, H100:2x8 for two.
-        n_slices: slices of the job.
+      text: a TPU slice such as v5e:4x4, or GPUs: H100:8 for one machine, H100:2x8 for two.
+      n_slices: slices of the job.
 
     Raises:
-        UserError: if there is no such accelerator, or none of that size.
+      UserError: if there is no such accelerator, or none of that size.
     """
     kind = _kind(text)
     size = text.partition(":")[2]
@@ -139,7 +139,7 @@ def parse(text: str, n_slices: int = 1) -> Slice:
 
 
 def _shapes(kind: str) -> str:
-    """Returns the sizes in which an accelerator comes, in words."""
+    """The sizes in which an accelerator comes, in words."""
     if not kind.startswith(TPUS):
         n = GPUS_OF_MACHINE.get(kind, 8)
         return f"{kind}:1 to {kind}:{n} on one machine, and {kind}:MACHINESxGPUS, for example {kind}:2x{n}"
@@ -152,7 +152,7 @@ def _shapes(kind: str) -> str:
 
 
 def _gpu_machines(kind: str, size: str) -> tuple[int, int] | None:
-    """Returns (machines, GPUs of each); None if there is no such size."""
+    """(machines, GPUs of each); None if there is no such size."""
     match = re.fullmatch(r"(?:([1-9]\d*)x)?([1-9]\d*)", size)
     if match is None or int(match[2]) > GPUS_OF_MACHINE.get(kind, 8):
         return None
@@ -160,7 +160,7 @@ def _gpu_machines(kind: str, size: str) -> tuple[int, int] | None:
 
 
 def _tpu_machines(kind: str, size: str) -> tuple[int, int] | None:
-    """Returns (machines, chips of each): one machine, or machines of four chips; None if there is no such slice."""
+    """(machines, chips of each): one machine, or machines of four chips; None if there is no such slice."""
     if kind not in MOST_CHIPS:
         return FLAT.get(size)
     if (kind, size) == ("tpu7x", "1x1x1"):

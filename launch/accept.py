@@ -15,6 +15,7 @@ from absl import flags
 
 from jmoe import cli
 from jmoe.errors import UserError
+from jmoe.printable import printable
 from launch import sweepfile, trainer
 
 
@@ -32,8 +33,11 @@ def main(_: object) -> None:
         cause = state.removeprefix("failed").strip(" ()")
     if not cause:
         cause = sweep.engine.reason(sweep, job)
+    cause = printable(cause)
     if not cause or not (failure.get("for_good") or has_failed or not state):
-        raise UserError(f"job {job.name} has not failed for good: it is {state or 'waiting'}; launch.cancel stops it")
+        raise UserError(
+            f"job {job.name} has not failed for good: it is {printable(state) or 'waiting'}; launch.cancel stops it"
+        )
     trainer.give_up(job, cause, "accepted")
     print(f"job {job.name} is given up: {cause}")
 

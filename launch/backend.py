@@ -16,6 +16,7 @@ from etils import epath
 
 from jmoe import cli
 from jmoe.errors import UserError
+from jmoe.printable import printable
 from jmoe.storage.files import write_whole
 from launch import trust
 from launch.jobs import Job, short_hash
@@ -31,9 +32,9 @@ class Backend(abc.ABC):
     when it is imported. Only the abstract methods are required. Each method raises UserError if it cannot do its work.
 
     Attributes:
-        name: the value of --backend.
-        ON_THIS_MACHINE: whether `submit` trains and returns when all jobs have ended. If not, a scheduler trains.
-        CALLS_ON_DONE: whether the backend calls hooks.failed, and launch.collect --on_done after the last job.
+      name: the value of --backend.
+      ON_THIS_MACHINE: whether `submit` trains and returns when all jobs have ended. If not, a scheduler trains.
+      CALLS_ON_DONE: whether the backend calls hooks.failed, and launch.collect --on_done after the last job.
     """
 
     name = ""
@@ -41,7 +42,7 @@ class Backend(abc.ABC):
     CALLS_ON_DONE = False
 
     def options(self) -> dict:
-        """Returns the values of the backend's flags that sweep.json keeps."""
+        """The values of the backend's flags that sweep.json keeps."""
         return {}
 
     def check(self, sweep: "Sweep") -> None:  # noqa: B027  a backend may have nothing to check
@@ -49,7 +50,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def devices(self, sweep: "Sweep", accelerator: str | None) -> tuple[int | None, float | None]:
-        """Returns the number of devices of a job with this --accelerator, and the bytes of memory of each.
+        """The number of devices of a job with this --accelerator, and the bytes of memory of each.
 
         None stands for what is not known.
         """
@@ -67,17 +68,17 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def states(self, sweep: "Sweep") -> dict[str, str]:
-        """Returns the state of each job that the backend has, by name: "running", "failed (why)" or another word."""
+        """The state of each job that the backend has, by name: "running", "failed (why)" or another word."""
 
     @abc.abstractmethod
     def logs(self, sweep: "Sweep", job: Job, rank: int | None = None, attempt: int | None = None) -> bytes:
-        """Returns what the trainer of a job printed.
+        """What the trainer of a job printed.
 
         Args:
-            sweep: the sweep that the job belongs to.
-            job: the job.
-            rank: only what this process printed. A backend of functions may lack this argument and the next.
-            attempt: only this try: 1 is the first, -1 the last.
+          sweep: the sweep that the job belongs to.
+          job: the job.
+          rank: only what this process printed. A backend of functions may lack this argument and the next.
+          attempt: only this try: 1 is the first, -1 the last.
         """
 
     @abc.abstractmethod
@@ -93,15 +94,15 @@ class Backend(abc.ABC):
         raise self._unsupported("knows no --follow")
 
     def preview(self, sweep: "Sweep") -> str:
-        """Returns what would be submitted, for --dry_run."""
+        """What would be submitted, for --dry_run."""
         return ""
 
     def reason(self, sweep: "Sweep", job: Job) -> str:
-        """Returns why a job did not run, if its own folder does not say so."""
+        """Why a job did not run, if its own folder does not say so."""
         return ""
 
     def job_of_task(self, path: str) -> str:
-        """Returns the name of the job of the calling task, which runs `launch.task --array=path`."""
+        """The name of the job of the calling task, which runs `launch.task --array=path`."""
         raise self._unsupported("has no tasks that a scheduler starts: it defines no job_of_task")
 
     def run_task(self, sweep: "Sweep", job: Job) -> int:
@@ -113,7 +114,7 @@ class Backend(abc.ABC):
 
 
 def backend(name: str) -> Backend:
-    """Returns the backend `name`; UserError if there is none, or it lacks a method."""
+    """The backend `name`; UserError if there is none, or it lacks a method."""
     members = vars(module(name))
     classes = [c for c in members.values() if isinstance(c, type) and issubclass(c, Backend) and c is not Backend]
     kind = classes[-1] if classes else _class_of_functions(members)
@@ -126,7 +127,7 @@ def backend(name: str) -> Backend:
 
 
 def _class_of_functions(members: dict[str, Any]) -> type[Backend]:
-    """Returns a backend whose methods are the functions of a module that are named as those of Backend."""
+    """A backend whose methods are the functions of a module that are named as those of Backend."""
     attributes = {}
     for name, value in members.items():
         if hasattr(Backend, name) and not name.startswith("_"):
@@ -139,7 +140,7 @@ def module(name: str) -> types.ModuleType:
     if name.endswith(".py"):
         return _load(os.path.abspath(name), "--backend")
     if name not in BACKENDS:
-        raise UserError(f"--backend={name}: choose {', '.join(BACKENDS)}, or the path of a Python file")
+        raise UserError(f"--backend={printable(name)}: choose {', '.join(BACKENDS)}, or the path of a Python file")
     return importlib.import_module(f"launch.{name}")
 
 
@@ -151,14 +152,14 @@ class Sweep:
     """A sweep that was started in `workdir`: what its sweep.json holds.
 
     Attributes:
-        workdir: the sweep's directory.
-        file: the sweep file that --sweep named.
-        backend: the name of the backend, or the path of its Python file.
-        retries: further tries of a job that died for no known reason and made no progress.
-        mix: of MIXABLE, what runs.csv may hold two versions of.
-        options: those of the backend, those of every sweep (launch/sweep.py), and the "threads" of a local trainer.
-        jobs: the jobs, those kept from an earlier form of the sweep included.
-        stall_minutes: minutes without a sign of life after which a trainer is stopped; 0: never.
+      workdir: the sweep's directory.
+      file: the sweep file that --sweep named.
+      backend: the name of the backend, or the path of its Python file.
+      retries: further tries of a job that died for no known reason and made no progress.
+      mix: of MIXABLE, what runs.csv may hold two versions of.
+      options: those of the backend, those of every sweep (launch/sweep.py), and the "threads" of a local trainer.
+      jobs: the jobs, those kept from an earlier form of the sweep included.
+      stall_minutes: minutes without a sign of life after which a trainer is stopped; 0: never.
     """
 
     workdir: epath.Path
@@ -179,17 +180,17 @@ class Sweep:
         """The sweep's name for schedulers; the same for every spelling of the workdir (storage.absolute)."""
         return "jmoe-" + short_hash(os.fspath(self.workdir))
 
-    @property
+    @functools.cached_property
     def engine(self) -> Backend:
-        """The sweep's backend.
+        """The sweep's backend; the same object each time, so that it may keep what its scheduler said.
 
         Raises:
-            UserError: if it is a file, perhaps a stranger's, that --backend does not name.
+          UserError: if it is a file, perhaps a stranger's, that --backend does not name.
         """
         flag = flags.FLAGS["backend"].value if "backend" in flags.FLAGS else None
         if self.backend.endswith(".py") and os.path.abspath(flag or "") != self.backend:
             raise UserError(
-                f"the sweep's backend is a program, which runs only if you name it: --backend={self.backend}"
+                f"the sweep's backend is a program, which runs only if you name it: --backend={printable(self.backend)}"
             )
         return backend(self.backend)
 
@@ -204,7 +205,7 @@ class Sweep:
         return [job for job in self.jobs if not job.kept]
 
     def named(self, beginning: str) -> Job:
-        """Returns the job whose name begins with `beginning`; UserError if there is none, or several."""
+        """The job whose name begins with `beginning`; UserError if there is none, or several."""
         jobs = [job for job in self.jobs if job.name.startswith(beginning)]
         if len(jobs) != 1 and beginning not in (job.name for job in jobs):
             names = ", ".join(job.name for job in (jobs or self.jobs)[:10])
@@ -213,14 +214,14 @@ class Sweep:
         return jobs[0]
 
     def job(self, name: str) -> Job:
-        """Returns the job of that name; UserError if the sweep has none."""
+        """The job of that name; UserError if the sweep has none."""
         for job in self.jobs:
             if job.name == name:
                 return job
         raise UserError(f"job {name} is not, or no longer, in {self.workdir}/sweep.json")
 
     def programs(self, job: Job) -> list[str]:
-        """Returns the flags by which launch.task gets the programs that the job runs.
+        """The flags by which launch.task gets the programs that the job runs.
 
         A scheduler keeps them, so that nobody who writes into the workdir can change them.
         """

@@ -16,9 +16,12 @@ from absl import flags
 from jmoe import cli
 from jmoe.errors import UserError
 from jmoe.storage import ownership
+from jmoe.storage.files import of_each
 from launch import sweepfile, trainer
 from launch.backend import Backend, Sweep
-from launch.jobs import Job
+from launch.jobs import Job, files_of
+
+CAUSE = "cancelled by launch.cancel"
 
 
 def main(_: object) -> None:
@@ -26,31 +29,55 @@ def main(_: object) -> None:
     sweep = sweepfile.chosen()
     patience = flags.FLAGS.patience_seconds
     if flags.FLAGS.job is None:
-        print(sweep.engine.cancel(sweep, patience))
+        print(cancel_all(sweep, patience))
     else:
         print(cancel_job(sweep, sweep.named(flags.FLAGS.job), patience))
+
+
+def cancel_all(sweep: Sweep, patience: float) -> str:
+    """Stops the whole sweep, and then marks each job as cancelled that is neither done nor had failed for good.
+
+    Args:
+      sweep: the sweep to stop.
+      patience: seconds until a local trainer that does not stop is killed.
+
+    Returns:
+      What was done, in words.
+
+    Raises:
+      UserError: if the backend cannot stop it; no job is marked then.
+    """
+    report = sweep.engine.cancel(sweep, patience)
+    files = files_of(sweep.workdir)
+
+    def mark(job: Job) -> None:
+        if not job.over(files) and not job.failure(files).get("for_good"):
+            trainer.give_up(job, CAUSE, "cancelled")
+
+    of_each(mark, sweep.trained, sweep.workdir)
+    return report
 
 
 def cancel_job(sweep: Sweep, job: Job, patience: float) -> str:
     """Stops one job, after marking it as cancelled so that nothing starts it again.
 
     Args:
-        sweep: the sweep that the job belongs to.
-        job: the job to stop.
-        patience: seconds until a local trainer that does not stop is killed.
+      sweep: the sweep that the job belongs to.
+      job: the job to stop.
+      patience: seconds until a local trainer that does not stop is killed.
 
     Returns:
-        What was done, in words.
+      What was done, in words.
 
     Raises:
-        UserError: if the job is neither running nor waiting for its turn, or the backend cannot cancel a single job.
+      UserError: if the job is neither running nor waiting for its turn, or the backend cannot cancel a single job.
     """
     state = sweep.engine.states(sweep).get(job.name, "")
     is_active = bool(state) and not state.startswith("failed")
     if job.done() or not (is_active or _waits_for_its_turn(sweep, job)):
         raise UserError(f"job {job.name} is neither running nor queued: there is nothing to stop")
     if type(sweep.engine).cancel_job is not Backend.cancel_job:  # which refuses
-        trainer.give_up(job, "cancelled by launch.cancel", "cancelled")
+        trainer.give_up(job, CAUSE, "cancelled")
     return f"cancelled job {job.name}: {sweep.engine.cancel_job(sweep, job, patience)}"
 
 

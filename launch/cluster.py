@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from jmoe.errors import Unavailable, UserError
+from jmoe.printable import printable
 from jmoe.storage.files import write_whole
 from launch import output
 from launch.backend import Sweep
 from launch.jobs import Job
 from launch.manifest import AGAIN, FOR_GOOD, SWEEP
-from launch.printable import printable
 
+BATCH = "BatchV1Api"
 CORE = "CoreV1Api"
 CUSTOM = "CustomObjectsApi"
 # To connect, and to the next piece of an answer: a server may hang. The client tries twice, so that a command reports
@@ -39,6 +40,14 @@ JOB_UID = "kueue.x-k8s.io/job-uid"  # label of a Workload: the JobSet that it st
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"  # label of a pod
 UNINFORMATIVE = ("ContainerCreating", "PodInitializing")  # reasons of a container that starts as it should
 HIDDEN = (403, 404)  # what the user may not read, or the cluster does not serve
+# how a Job fails, by the reasons of its condition and of the event that tells of it
+JOB_FAILURES = (
+    "PodFailurePolicy",
+    "BackoffLimitExceeded",
+    "DeadlineExceeded",
+    "MaxFailedIndexesExceeded",
+    "FailedIndexes",
+)
 INDEX_OF_SLICE = "jobset.sigs.k8s.io/job-index"
 INDEX_OF_MACHINE = "batch.kubernetes.io/job-completion-index"
 
@@ -52,18 +61,18 @@ def ask(api: str, method: str, *args: Any, unless: tuple[int, ...] = (), **kwarg
     """Calls a method of the Kubernetes client.
 
     Args:
-        api: the client's class, CORE or CUSTOM.
-        method: the name of the method.
-        *args: its arguments.
-        unless: HTTP codes for which None is returned.
-        **kwargs: its keyword arguments.
+      api: the client's class, CORE or CUSTOM.
+      method: the name of the method.
+      *args: its arguments.
+      unless: HTTP codes for which None is returned.
+      **kwargs: its keyword arguments.
 
     Returns:
-        The server's answer; None if its HTTP code is one of `unless`.
+      The server's answer; None if its HTTP code is one of `unless`.
 
     Raises:
-        UserError: if no cluster is known, or it refuses.
-        Unavailable: if the cluster cannot be reached, or gives no answer.
+      UserError: if no cluster is known, or it refuses.
+      Unavailable: if the cluster cannot be reached, or gives no answer.
     """
     _client()  # raises UserError if the client library or the kubeconfig is missing
     import kubernetes
@@ -92,7 +101,7 @@ def ask(api: str, method: str, *args: Any, unless: tuple[int, ...] = (), **kwarg
 
 
 def _refusal(method: str, error: Any) -> UserError | Unavailable:
-    """Returns the error for an ApiException: Unavailable if the server is away for a while, else UserError."""
+    """The error for an ApiException: Unavailable if the server is away for a while, else UserError."""
     body = str(error.body or "")
     message = body.strip()[:500]
     with contextlib.suppress(ValueError, LookupError, TypeError):  # as a rule the answer is a Kubernetes Status
@@ -108,7 +117,7 @@ def _refusal(method: str, error: Any) -> UserError | Unavailable:
 
 
 def _checked(method: str, answer: Any) -> Any:
-    """Returns the answer; ValueError if no API server gives such a one, but a proxy, say, with a page of its own."""
+    """The answer; ValueError if no API server gives such a one, but a proxy, say, with a page of its own."""
     if answer is None and method.startswith("list_"):
         raise ValueError("it says nothing")
     if method.endswith("_custom_object"):
@@ -126,13 +135,13 @@ def serves(group: str, version: str, resource: str) -> bool:
 
 
 def true_conditions(item: dict) -> dict[str, dict]:
-    """Returns the conditions of an object that are true, by type."""
+    """The conditions of an object that are true, by type."""
     return {c["type"]: c for c in item.get("status", {}).get("conditions", []) if c["status"] == "True"}
 
 
 @functools.cache
 def _client() -> Any:
-    """Returns the process's client, which keeps its connection and runs the kubeconfig's credential program once."""
+    """The process's client, which keeps its connection and runs the kubeconfig's credential program once."""
     try:
         import kubernetes
         import yaml
@@ -154,6 +163,7 @@ def _client() -> Any:
 
 def copy_log(job: Job, rank: int) -> None:
     """Copies the log of the try that ended on this pod to the job's folder."""
+    job.refuse_links()
     text = output.log(job, -1).decode(errors="replace")
     path = job.folder / "logs" / f"{output.now()}-rank{rank}.txt"
     with contextlib.suppress(Unavailable):  # a log that cannot be stored is no reason for another try
@@ -162,17 +172,17 @@ def copy_log(job: Job, rank: int) -> None:
 
 
 def logs(sweep: Sweep, job: Job, item: dict | None, rank: int | None, attempt: int | None) -> bytes:
-    """Returns what a process of the job printed, and what Kubernetes reports of its JobSet.
+    """What a process of the job printed, and what Kubernetes reports of its JobSet.
 
     Args:
-        sweep: the sweep that the job belongs to.
-        job: the job.
-        item: its JobSet, if it has one.
-        rank: only what this process printed. None: what the first one printed, and the JobSet's conditions and events.
-        attempt: only this try, from its copied log. The newest try is that of the pod that runs, if one does.
+      sweep: the sweep that the job belongs to.
+      job: the job.
+      item: its JobSet, if it has one.
+      rank: only what this process printed. None: what the first one printed, and the JobSet's conditions and events.
+      attempt: only this try, from its copied log. The newest try is that of the pod that runs, if one does.
 
     Raises:
-        UserError: if there is no JobSet, no pod or no such try.
+      UserError: if there is no JobSet, no pod or no such try.
     """
     pod = _pod(sweep, item, rank or 0) if item else None
     if attempt is not None:
@@ -235,7 +245,7 @@ def _stream(sweep: Sweep, pod: Any, skip: int) -> Iterator[bytes]:
 
 
 def _pod(sweep: Sweep, item: dict, rank: int) -> Any:
-    """Returns the newest pod of that rank, or None."""
+    """The newest pod of that rank, or None."""
     selector = f"{JOBSET_NAME}={item['metadata']['name']}"
     pods = ask(CORE, "list_namespaced_pod", sweep.options["namespace"], label_selector=selector).items
     n_hosts = item["spec"]["replicatedJobs"][0]["template"]["spec"]["parallelism"]
@@ -244,14 +254,14 @@ def _pod(sweep: Sweep, item: dict, rank: int) -> Any:
 
 
 def _rank_of(pod: Any, n_hosts: int) -> int:
-    """Returns the rank of a pod's process in a job whose slices have `n_hosts` machines."""
+    """The rank of a pod's process in a job whose slices have `n_hosts` machines."""
     index_of_slice = int(pod.metadata.labels.get(INDEX_OF_SLICE, 0))
     index_of_machine = int(pod.metadata.labels.get(INDEX_OF_MACHINE, 0))
     return index_of_slice * n_hosts + index_of_machine
 
 
 def _log(sweep: Sweep, pod: Any) -> bytes:
-    """Returns what the pod's trainer printed; b"" before it has started."""
+    """What the pod's trainer printed; b"" before it has started."""
     if pod.status.phase == "Pending":
         return b""
     namespace = sweep.options["namespace"]
@@ -259,11 +269,16 @@ def _log(sweep: Sweep, pod: Any) -> bytes:
 
 
 def _conditions_and_events(sweep: Sweep, item: dict) -> list[str]:
-    """Returns the JobSet's conditions, and the events of all objects whose names contain the JobSet's, oldest first."""
+    """The JobSet's conditions, how its Jobs failed, and the events of all objects whose names contain its name.
+
+    The events come last, the oldest of them first.
+    """
     name = item["metadata"]["name"]
     lines = [f"==> JobSet {name} <=="]
     for c in item.get("status", {}).get("conditions", []):
         lines.append(f"{c['type']}={c['status']} {c.get('reason', '')}: {c.get('message', '')}")
+    for job, condition in _failed_jobs(sweep, name):
+        lines.append(f"Job {job} failed: {_with_message(condition.reason, condition.message)}")
     for event in _events(sweep, name):
         what = f"{event.involved_object.kind} {event.involved_object.name}"
         lines.append(f"{event.last_timestamp or event.event_time} {what}: {event.reason}: {event.message}")
@@ -271,7 +286,7 @@ def _conditions_and_events(sweep: Sweep, item: dict) -> list[str]:
 
 
 def _events(sweep: Sweep, name: str) -> list:
-    """Returns the events of all objects whose names contain `name`, oldest first; [] if the user may not read them."""
+    """The events of all objects whose names contain `name`, oldest first; [] if the user may not read them."""
     answer = ask(CORE, "list_namespaced_event", sweep.options["namespace"], unless=HIDDEN)
     if not answer:
         return []
@@ -279,8 +294,24 @@ def _events(sweep: Sweep, name: str) -> list:
     return sorted(events, key=lambda event: str(event.last_timestamp or event.event_time))
 
 
+def _failed_jobs(sweep: Sweep, jobset: str | None = None) -> list[tuple[str, Any]]:
+    """The name and the condition of each Job that failed, of one JobSet or of all in the namespace.
+
+    Returns [] if the user may not read Jobs.
+    """
+    selector = JOBSET_NAME if jobset is None else f"{JOBSET_NAME}={jobset}"
+    namespace = sweep.options["namespace"]
+    answer = ask(BATCH, "list_namespaced_job", namespace, label_selector=selector, unless=HIDDEN)
+    failed = []
+    for job in answer.items if answer else ():
+        for condition in job.status.conditions or ():
+            if (condition.type, condition.status) == ("Failed", "True"):
+                failed.append((job.metadata.name, condition))
+    return sorted(failed, key=lambda job_and_condition: str(job_and_condition[1].last_transition_time))
+
+
 def reasons(sweep: Sweep, items: list[dict]) -> dict[str, str]:
-    """Returns, by the uid of a JobSet, why its pods do not run or how one failed; nothing if all of its pods run."""
+    """By the uid of a JobSet, why its pods do not run or how it failed; nothing if all of its pods run."""
     items = [item for item in items if "Completed" not in true_conditions(item)]
     queued = [item for item in items if item["spec"].get("suspend")]
     admitted = [item for item in items if item not in queued]
@@ -289,7 +320,7 @@ def reasons(sweep: Sweep, items: list[dict]) -> dict[str, str]:
 
 
 def _reasons_of_queued(sweep: Sweep, items: list[dict]) -> dict[str, str]:
-    """Returns, by uid, what Kueue reports of each of these JobSets, which it holds back."""
+    """By uid, what Kueue reports of each of these JobSets, which it holds back."""
     if not items:
         return {}
     namespace = sweep.options["namespace"]
@@ -304,7 +335,7 @@ def _reasons_of_queued(sweep: Sweep, items: list[dict]) -> dict[str, str]:
 
 
 def _why_not_admitted(item: dict) -> str:
-    """Returns why Kueue does not admit a Workload, or took its admission back."""
+    """Why Kueue does not admit a Workload, or took its admission back."""
     status = item.get("status", {})
     conditions = true_conditions(item)
     message = {c["type"]: c.get("message") or c.get("reason", "") for c in status.get("conditions", [])}
@@ -322,7 +353,7 @@ def _why_not_admitted(item: dict) -> str:
 
 
 def _reasons_of_admitted(sweep: Sweep, items: list[dict]) -> dict[str, str]:
-    """Returns, by uid, why each of these JobSets has too few running pods, or how one of its pods failed."""
+    """By uid, why each of these JobSets has too few running pods, or how its Job or one of its pods failed."""
     if not items:
         return {}
     selector = f"{SWEEP}={sweep.id}"
@@ -336,21 +367,45 @@ def _reasons_of_admitted(sweep: Sweep, items: list[dict]) -> dict[str, str]:
 
     @functools.cache
     def events() -> list:
-        """Returns the sweep's events, requested only if no pod says why it waits."""
+        """The sweep's events, requested only if no pod says why it waits."""
         return _events(sweep, sweep.id)
+
+    @functools.cache
+    def failed_jobs() -> list[tuple[str, Any]]:
+        """The Jobs that failed, requested only if a JobSet failed."""
+        return _failed_jobs(sweep)
 
     reasons = {}
     for item in items:
-        pods = pods_of.get(item["metadata"]["name"], [])
-        reasons[item["metadata"]["uid"]] = _why_pods_do_not_run(item, pods, events)
+        name = item["metadata"]["name"]
+        pods = pods_of.get(name, [])
+        if "Failed" in true_conditions(item):
+            how = [*_how_jobs_failed(name, failed_jobs(), events), *_first_reason(pods, _end)]
+            reasons[item["metadata"]["uid"]] = "; ".join(how)
+        else:
+            reasons[item["metadata"]["uid"]] = _why_pods_do_not_run(item, pods, events)
     return reasons
 
 
+def _how_jobs_failed(jobset: str, failed_jobs: list[tuple[str, Any]], events: Callable[[], list]) -> list[str]:
+    """How the first Job of a JobSet failed, as a list of one sentence; [] if Kubernetes does not tell.
+
+    Its condition tells, or once the Job is deleted its event.
+    """
+    for name, condition in failed_jobs:
+        if name.startswith(f"{jobset}-"):
+            return [f"job {name}: {_with_message(condition.reason, condition.message)}"]
+    for event in events():
+        name = event.involved_object.name or ""
+        is_of_job = event.involved_object.kind == "Job" and name.startswith(f"{jobset}-")
+        if is_of_job and event.reason in JOB_FAILURES:
+            return [f"job {name}: {_with_message(event.reason, event.message)}"]
+    return []
+
+
 def _why_pods_do_not_run(item: dict, pods: list, events: Callable[[], list]) -> str:
-    """Returns why the JobSet has fewer running pods than it needs, or how one failed; "" if all run."""
+    """Why a JobSet that has not failed has fewer running pods than it needs; "" if all run."""
     ends = _first_reason(pods, _end)
-    if "Failed" in true_conditions(item):
-        return "".join(ends)
     (slices,) = item["spec"]["replicatedJobs"]
     n_needed = slices["replicas"] * slices["template"]["spec"]["parallelism"]
     waiting = [pod for pod in pods if pod.status.phase == "Pending"]
@@ -367,7 +422,7 @@ def _why_pods_do_not_run(item: dict, pods: list, events: Callable[[], list]) -> 
 
 
 def _first_reason(pods: list, reason_of: Callable[[Any], str]) -> list[str]:
-    """Returns the name and the reason of the first pod that has one, as a list of one sentence; [] if none has."""
+    """The name and the reason of the first pod that has one, as a list of one sentence; [] if none has."""
     for pod in pods:
         reason = reason_of(pod)
         if reason:
@@ -376,14 +431,14 @@ def _first_reason(pods: list, reason_of: Callable[[Any], str]) -> list[str]:
 
 
 def _container_states(pod: Any, kind: str) -> list:
-    """Returns the states of the pod's containers that are of this kind: "waiting" or "terminated"."""
+    """The states of the pod's containers that are of this kind: "waiting" or "terminated"."""
     containers = [*(pod.status.init_container_statuses or ()), *(pod.status.container_statuses or ())]
     states = [getattr(container.state, kind) for container in containers if container.state]
     return [state for state in states if state]
 
 
 def _why_waiting(pod: Any) -> str:
-    """Returns why a waiting pod does not start; "" if Kubernetes does not say."""
+    """Why a waiting pod does not start; "" if Kubernetes does not say."""
     waiting = [state for state in _container_states(pod, "waiting") if state.reason not in (None, *UNINFORMATIVE)]
     unscheduled = [c for c in pod.status.conditions or () if (c.type, c.status) == ("PodScheduled", "False")]
     for cause in [*waiting, *unscheduled]:
@@ -392,7 +447,7 @@ def _why_waiting(pod: Any) -> str:
 
 
 def _end(pod: Any) -> str:
-    """Returns how a container ended for which launch.task has recorded no cause; "" if none did."""
+    """How a container ended for which launch.task has recorded no cause; "" if none did."""
     for end in _container_states(pod, "terminated"):
         if end.exit_code not in (0, FOR_GOOD, *AGAIN):
             return _with_message(f"exit code {end.exit_code}, {end.reason or 'Error'}", end.message)

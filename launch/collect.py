@@ -16,13 +16,15 @@ from collections.abc import Sequence
 
 from absl import flags
 
+from fit.data.formulas import quoted
 from jmoe import cli
 from jmoe.config.schema import with_columns
 from jmoe.errors import UserError
+from jmoe.printable import printable
 from jmoe.storage import files as storage
 from launch import hooks, sweepfile
 from launch.backend import Sweep
-from launch.jobs import MIXABLE, Job, digest, files_of
+from launch.jobs import MIXABLE, Files, Job, digest, files_of
 
 LAW_COLUMNS = ("n_active", "n_total", "n_tokens", "n_experts", "loss")
 TRACES = ("run", "code", "config", "overrides")
@@ -33,11 +35,11 @@ def write(sweep: Sweep) -> tuple[str, int]:
     """Writes runs.csv, complete or not at all.
 
     Returns:
-        What runs.csv holds and which runs are missing, in words; and the number of missing runs, without those whose
-        failure was accepted.
+      What runs.csv holds and which runs are missing, in words; and the number of missing runs, without those whose
+      failure was accepted.
 
     Raises:
-        UserError: if runs.csv would mix versions.
+      UserError: if runs.csv would mix versions.
     """
     rows, missing, given_up = rows_of(sweep)
     path = sweep.workdir / "runs.csv"
@@ -52,20 +54,22 @@ def write(sweep: Sweep) -> tuple[str, int]:
 
 
 def _listed(runs: dict[str, str]) -> str:
-    """Returns a line for each run and its reason, each after a newline."""
-    return "".join(f"\n  {run}: {why}" for run, why in runs.items())
+    """A line for each run and its reason, each after a newline."""
+    return "".join(f"\n  {run}: {printable(why)}" for run, why in runs.items())
 
 
 def table(rows: Sequence[dict]) -> str:
-    """Returns runs.csv of these rows: the law's columns first, those that trace a run last."""
+    """The text of runs.csv of these rows: the law's columns first, those that trace a run last."""
     # in the order of the row with the most columns: rows of older versions lack some, and may have others
     fields = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
     other_columns = [name for name in fields if name not in LAW_COLUMNS + TRACES]
     trace_columns = TRACES if rows else ()
     text = io.StringIO()
-    writer = csv.DictWriter(text, [*LAW_COLUMNS, *other_columns, *trace_columns])
-    writer.writeheader()
-    writer.writerows(rows)
+    columns = [*LAW_COLUMNS, *other_columns, *trace_columns]
+    writer = csv.writer(text)
+    writer.writerow(map(quoted, columns))
+    for row in rows:
+        writer.writerow([quoted(row.get(name, "")) for name in columns])
     return text.getvalue()
 
 
@@ -73,19 +77,19 @@ def rows_of(sweep: Sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
     """Collects the finished runs of a sweep.
 
     Returns:
-        The rows of the finished runs, {missing run: why}, {run of a job whose failure was accepted: why it failed}.
+      The rows of the finished runs, {missing run: why}, {run of a job whose failure was accepted: why it failed}.
 
     Raises:
-        UserError: if there are two versions of code or corpus, or a config that is not the sweep's, and sweep.mix does
-            not allow it.
+      UserError: if there are two versions of code or corpus, or a config that is not the sweep's, and sweep.mix does
+        not allow it.
     """
     files = files_of(sweep.workdir)
-    finished = storage.of_each(lambda job: job.results(files), sweep.jobs, sweep.workdir)
+    finished = storage.of_each(lambda job: _results(job, files), sweep.jobs, sweep.workdir)
     rows: list[dict] = []
     configs: list[dict] = []
     missing: dict[str, str] = {}
     given_up: dict[str, str] = {}
-    for job, results in zip(sweep.jobs, finished, strict=True):
+    for job, (results, odd) in zip(sweep.jobs, finished, strict=True):
         why = ""
         failure = {}
         if len(results) < len(job.budgets):
@@ -100,8 +104,8 @@ def rows_of(sweep: Sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
                 configs.append(record["config"])
             elif failure.get("accepted"):
                 given_up[run] = why
-            elif job.has(f"{branch}/result.json", files):
-                missing[run] = "result.json is damaged; starting the sweep again rewrites it"
+            elif branch in odd:
+                missing[run] = odd[branch]
             elif not job.kept:
                 missing[run] = why
     with_columns(rows, configs)
@@ -109,8 +113,22 @@ def rows_of(sweep: Sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
     return rows, missing, given_up
 
 
+def _results(job: Job, files: Files) -> tuple[dict[str, dict], dict[str, str]]:
+    """The results of a job's finished branches, and why there is none of a branch that has a result.json."""
+    odd: list[str] = []
+    results = job.results(files, odd)
+    why = {}
+    for branch in job.budgets:
+        for sentence in odd:
+            if sentence.startswith(f"{branch}/"):
+                is_damaged = sentence.endswith("is damaged")
+                remedy = "starting the sweep again rewrites it" if is_damaged else "delete it and start the sweep again"
+                why[branch] = f"{sentence.removeprefix(f'{branch}/')}; {remedy}"
+    return results, why
+
+
 def _traces(job: Job, run: str) -> dict[str, str]:
-    """Returns the columns that trace a run back to its job, in the order of TRACES."""
+    """The columns that trace a run back to its job, in the order of TRACES."""
     overrides = " ".join(f"{field}={value!r}" for field, value in job.overrides.items())
     return {"run": run, "code": "+".join(job.code), "config": job.config_file, "overrides": overrides}
 
@@ -134,7 +152,7 @@ def _check_versions(sweep: Sweep, rows: list[dict]) -> None:
     for column, kind in VERSIONS.items():
         runs_of = {}
         for row in rows:
-            runs_of.setdefault(row.get(column, "unknown"), []).append(row["run"])
+            runs_of.setdefault(printable(str(row.get(column, "unknown"))), []).append(row["run"])
         if len(runs_of) > 1 and kind not in sweep.mix:
             listed = "; ".join(f"{value} in {len(runs)} runs, first {runs[0]}" for value, runs in runs_of.items())
             raise UserError(f"runs.csv would mix two of {column}: {listed}. --mix={kind} allows it")

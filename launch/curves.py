@@ -6,15 +6,12 @@ segment was resumed, its clock continues from the last line before that.
 
 import dataclasses
 import io
-import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from etils import epath
 
-from jmoe.errors import Damaged, UserError
-from jmoe.storage.files import lines_before_damage
+from launch import job_files
 from launch.backend import Sweep
 from launch.jobs import Files, Job
 
@@ -25,6 +22,8 @@ POINTS = 300  # of a curve: more could not be told apart
 SMOOTHED_OVER = 0.02  # share of a curve's points that a point of the loss is the mean of
 WIDTH = 5.2  # inches of a panel
 HEIGHT = 3.4
+LABELS = {0: "experts not known", 1: "dense"}  # by number of experts; 0 of a job that was rebuilt from its folder
+METRICS = ("cross_entropy", "drop_rate", "max_load", "unchosen", "collapsed_layers")  # the fields that are drawn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,16 +71,20 @@ PANELS = (
 )
 
 
-def of_job(job: Job, files: Files) -> list[Curve]:
-    """The curves of a job's segments that have begun, the trunk first."""
+def of_job(job: Job, files: Files, odd: list[str] | None = None) -> list[Curve]:
+    """The curves of a job's segments that have begun, the trunk first.
+
+    `odd` takes a sentence on each file in which something odd was found; the rest of the file is drawn.
+    """
+    odd = [] if odd is None else odd
     curves: list[Curve] = []
     for segment, (first_token, _) in job.segments.items():
         if not job.has(f"{segment}/metrics.jsonl", files):
             continue
-        lines = _lines(job.folder / segment / "metrics.jsonl")
+        lines = job_files.lines(job.folder, f"{segment}/metrics.jsonl", ("step", "n_tokens"), METRICS, odd)
         if not lines:
             continue
-        speeds = _lines(job.folder / segment / "speed.jsonl")
+        speeds = job_files.lines(job.folder, f"{segment}/speed.jsonl", ("step",), ("seconds",), odd)
         began = _hours_at(curves[0], first_token) if curves else 0.0
         hours_of_step = dict(zip((line["step"] for line in speeds), _hours(speeds), strict=True))
         curves.append(
@@ -101,18 +104,13 @@ def of_job(job: Job, files: Files) -> list[Curve]:
     return curves
 
 
-def of_sweep(sweep: Sweep, files: Files) -> list[Curve]:
-    """The curves of all jobs."""
-    return [curve for job in sweep.jobs for curve in of_job(job, files)]
-
-
-def _lines(path: epath.Path) -> list[dict[str, Any]]:
-    """The whole lines of a JSONL file that a trainer may be writing; none where it cannot be read."""
-    try:
-        lines = lines_before_damage(path)
-    except (OSError, Damaged, UserError, json.JSONDecodeError):
-        return []
-    return [line for line in lines if isinstance(line, dict) and "step" in line]
+def of_sweep(sweep: Sweep, files: Files) -> tuple[list[Curve], dict[str, list[str]]]:
+    """The curves of all jobs; and by the job's name, what is odd in the files that they were read from."""
+    curves = []
+    odd: dict[str, list[str]] = {}
+    for job in sweep.jobs:
+        curves += of_job(job, files, odd.setdefault(job.name, []))
+    return curves, odd
 
 
 def _column(lines: Sequence[dict], name: str) -> np.ndarray:
@@ -160,8 +158,8 @@ def draw(curves: Iterable[Curve], panel: Panel) -> str:
         label = None
         if curve.n_experts not in named:
             named.add(curve.n_experts)
-            label = f"{curve.n_experts} experts" if curve.n_experts > 1 else "dense"
-        color = colormaps["viridis"](0.88 * float(scale(curve.n_experts)))
+            label = LABELS.get(curve.n_experts, f"{curve.n_experts} experts")
+        color = colormaps["viridis"](0.88 * float(scale(max(1, curve.n_experts))))
         axes.plot(x, y, color=color, linewidth=1.0 if curve.segment == "trunk" else 0.7, label=label)
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)

@@ -17,16 +17,18 @@ from typing import Any
 
 from absl import flags
 
-from jmoe.errors import UNAVAILABLE, UserError
+from jmoe.errors import UNAVAILABLE, Unavailable, UserError
+from jmoe.printable import printable
+from jmoe.storage import ownership
 from jmoe.storage.files import is_remote
 from launch import accelerators, cluster, manifest, trainer
 from launch.backend import Backend, Sweep
 from launch.cluster import QUEUE_VERSIONS, QUEUES
 from launch.jobs import Job, files_of
 from launch.manifest import API_GROUP, JOB, PLURAL, SWEEP, VERSION, jobset
-from launch.printable import printable
 
 SECONDS_FOR_FIRST_POD = 20.0  # that the other pods of a job give the first one to count a failed try
+NO_JOBSET = "no JobSet in namespace {namespace}: deleted, or never created; launch.sweep or launch.retry creates one"
 SECONDS_TO_DELETE = 120.0 + manifest.SECONDS_TO_SAVE
 
 flags.adopt_module_key_flags(manifest)
@@ -36,6 +38,10 @@ class Gke(Backend):
     """Creates a JobSet for each job, which Kueue queues."""
 
     options = staticmethod(manifest.options)
+
+    def __init__(self) -> None:
+        self._states: dict[str, str] | None = None  # what `states` returned last
+        self._trouble = ""  # why `reason` could not ask the cluster
 
     def check(self, sweep: Sweep) -> None:
         manifest.check(sweep.options)
@@ -85,10 +91,33 @@ class Gke(Backend):
         return f"created {len(todo)} JobSets {where}; {len(states)} were there before{done}"
 
     def states(self, sweep: Sweep) -> dict[str, str]:
-        """Returns the state of each job that has a JobSet, by name, and why it waits or how it failed."""
+        """The state of each job that has a JobSet, by name, and why it waits or how it failed."""
         items = _list(sweep)
         why = cluster.reasons(sweep, list(items.values()))
-        return {job: _state(item, why.get(item["metadata"]["uid"])) for job, item in items.items()}
+        self._states = {job: _state(item, why.get(item["metadata"]["uid"])) for job, item in items.items()}
+        return self._states
+
+    def reason(self, sweep: Sweep, job: Job) -> str:
+        """How the job's JobSet failed, that it has none, or why the cluster does not tell.
+
+        By what `states` returned last; if nothing yet, it is called once. Returns "" if the JobSet is at work, or a
+        launch.sweep may be creating it.
+        """
+        if self._states is None:
+            self._states = {}
+            try:
+                self.states(sweep)
+            except (UserError, Unavailable) as error:
+                self._trouble = f"not finished, and the cluster does not tell why: {error}"
+        if self._trouble:
+            return self._trouble
+        state = self._states.get(job.name)
+        if state is not None:
+            return state.removeprefix("failed").strip(" ()") if state.startswith("failed") else ""
+        owner = ownership.owner(sweep.lock)
+        if owner is not None and not owner.has_ended():
+            return ""
+        return NO_JOBSET.format(namespace=sweep.options["namespace"])
 
     def logs(self, sweep: Sweep, job: Job, rank: int | None = None, attempt: int | None = None) -> bytes:
         return cluster.logs(sweep, job, _list(sweep).get(job.name), rank, attempt)
@@ -104,7 +133,7 @@ class Gke(Backend):
         return cluster.follow(sweep, lambda: _list(sweep).get(job.name), rank or 0)
 
     def preview(self, sweep: Sweep) -> str:
-        """Returns every manifest of the sweep as YAML, to read or to give to kubectl."""
+        """Every manifest of the sweep as YAML, to read or to give to kubectl."""
         import yaml
 
         # manifests differ only in the names of their jobs: rendering one for all writes 10,000 in a second
@@ -116,7 +145,7 @@ class Gke(Backend):
         """Runs this pod's trainer once, and copies what it prints to the pod's log.
 
         Returns:
-            The exit code that tells the manifest what to do next: 0, FOR_GOOD, or one of AGAIN.
+          The exit code that tells the manifest what to do next: 0, FOR_GOOD, or one of AGAIN.
         """
         if job.has_ended():
             return 0 if job.over() else manifest.FOR_GOOD
@@ -174,7 +203,7 @@ def _wait_and_copy_output(running: trainer.Trainer) -> int:
 
 
 def _state(item: dict, why: str | None) -> str:
-    """Returns the state of a JobSet in words; `why` says why its pods do not run, or how one failed."""
+    """The state of a JobSet in words; `why` says why its pods do not run, or how one failed."""
     if "deletionTimestamp" in item["metadata"]:
         return "stopping"
     conditions = cluster.true_conditions(item)
@@ -202,7 +231,7 @@ def _delete(sweep: Sweep, jobs: set[str] | None = None) -> str:
     Waits until they and their pods are deleted (a deletion in the foreground).
 
     Raises:
-        UserError: if JobSets still exist after SECONDS_TO_DELETE.
+      UserError: if JobSets still exist after SECONDS_TO_DELETE.
     """
     items = [item["metadata"] for job, item in _list(sweep).items() if jobs is None or job in jobs]
     for item in items:
@@ -236,7 +265,7 @@ def _is_counted(job: Job, failure_before: dict, rank: int) -> bool:
 
 
 def _process_environment() -> dict[str, str]:
-    """Returns jax's coordinates of this pod among the job's pods; {} for a single pod."""
+    """The coordinates of this pod among the job's pods, as variables that jax reads; {} for a single pod."""
     n_hosts = int(os.environ["JMOE_HOSTS"])
     n_slices = int(os.environ["JMOE_SLICES"])
     if n_hosts * n_slices == 1:
@@ -246,7 +275,7 @@ def _process_environment() -> dict[str, str]:
 
 
 def _list(sweep: Sweep) -> dict[str, dict]:
-    """Returns the sweep's JobSets by the names of their jobs."""
+    """The sweep's JobSets by the names of their jobs."""
     items = _call(sweep, "list", label_selector=f"{SWEEP}={sweep.id}")["items"]
     return {item["metadata"]["labels"][JOB]: item for item in items}
 

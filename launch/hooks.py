@@ -21,14 +21,14 @@ from launch.jobs import Job
 
 
 def commands(refusal: str) -> dict[str, list[str] | None]:
-    """Returns the commands of --on_done and --on_failure as argument lists; None for a flag that is not given.
+    """The commands of --on_done and --on_failure as argument lists; None for a flag that is not given.
 
     Args:
-        refusal: why neither flag can be used here, as the end of an error's sentence; "" if they can.
+      refusal: why neither flag can be used here, as the end of an error's sentence; "" if they can.
 
     Raises:
-        UserError: if a flag is given although there is a refusal, a quotation is not closed, or this machine has no
-            such program.
+      UserError: if a flag is given although there is a refusal, a quotation is not closed, or this machine has no
+        such program.
     """
     command_of = {flag: words(flag) for flag in ("on_done", "on_failure")}
     for flag, command in command_of.items():
@@ -42,7 +42,7 @@ def commands(refusal: str) -> dict[str, list[str] | None]:
 
 
 def words(flag: str) -> list[str] | None:
-    """Returns the command of a flag as an argument list, None if it is not given; UserError if it is no command."""
+    """The command of a flag as an argument list, None if it is not given; UserError if it is no command."""
     text = flags.FLAGS[flag].value
     if text is None:
         return None
@@ -59,10 +59,10 @@ def run(flag: str, command: list[str] | None, workdir: epath.Path, **variables: 
     """Runs the command of a flag. A failure is printed and has no other effect.
 
     Args:
-        flag: the name of the flag, for messages.
-        command: the command as an argument list; None runs nothing.
-        workdir: the sweep's directory, which the command gets as JMOE_WORKDIR.
-        **variables: further environment variables of the command.
+      flag: the name of the flag, for messages.
+      command: the command as an argument list; None runs nothing.
+      workdir: the sweep's directory, which the command gets as JMOE_WORKDIR.
+      **variables: further environment variables of the command.
     """
     if not command:
         return
@@ -82,5 +82,6 @@ def failed(sweep: Sweep, job: Job) -> None:
     failure = job.failure()
     is_known = bool({"cancelled", "accepted", "told"} & failure.keys())
     if command and failure.get("for_good") and not is_known:
+        job.refuse_links()
         storage.write_whole(job.folder / "failure.json", json.dumps(failure | {"told": True}, indent=1))
         run("on_failure", command, sweep.workdir, JMOE_JOB=job.name, JMOE_CAUSE=failure["cause"])

@@ -63,7 +63,7 @@ def main(_: object) -> None:
 
 
 def _build_command(builder: str, image: str) -> list[str]:
-    """Returns the command that builds the image of this checkout."""
+    """The command that builds the image of this checkout."""
     arguments = {"EXTRA": EXTRA.value, "JAX": importlib.metadata.version("jax"), "CODE": code_version()}
     command = [builder, "build", f"--tag={image}"]
     command += [f"--build-arg={name}={value}" for name, value in arguments.items()]

@@ -14,7 +14,7 @@ import pathlib
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from etils import epath
 from ml_collections import ConfigDict
@@ -22,13 +22,16 @@ from ml_collections import ConfigDict
 from jmoe import cli
 from jmoe.config import counts
 from jmoe.config.schema import record_of
-from jmoe.errors import Damaged, UserError
+from jmoe.errors import UserError
+from jmoe.printable import printable
 from jmoe.run.schedule import Schedule
-from jmoe.storage.files import cache_dir, is_remote, names_below, read_bytes, read_sealed
-from launch.printable import printable
+from jmoe.storage import durable
+from jmoe.storage.files import cache_dir, is_remote, names_below
+from launch import job_files
 from launch.varied import plain, read, resolve
 
 MIXABLE = ("code", "corpus", "config")
+SLOWEST = 1e-9  # tokens per second: less than a token in thirty years is no speed to divide by
 Files = dict[str, set[str]]  # by the name of a job: the files in its folder, as files_of lists them
 
 
@@ -40,19 +43,19 @@ class Job:
     among these, or if `files` is None.
 
     Attributes:
-        name: d{d_model}-e{n_experts}- and a hash of the config.
-        folder: the job's folder in the workdir.
-        config_file: the config file that the sweep file names.
-        overrides: {field: value} of the config that the sweep sets for this job.
-        d_model: width of the model.
-        n_experts: experts of a block.
-        n_active: active parameters, as the paper counts them.
-        n_total: all parameters, as the paper counts them.
-        budgets: {branch: n_tokens as the config names them}.
-        segments: {trunk or branch: the tokens [first, last) that it trains on}.
-        corpus: fingerprint of the corpus; "" before it is known.
-        code: every version of the code that trained the job, in order.
-        kept: whether the job is of an earlier form of the sweep. Its results count, and it is trained no further.
+      name: d{d_model}-e{n_experts}- and a hash of the config.
+      folder: the job's folder in the workdir.
+      config_file: the config file that the sweep file names.
+      overrides: {field: value} of the config that the sweep sets for this job.
+      d_model: width of the model.
+      n_experts: experts of a block.
+      n_active: active parameters, as the paper counts them.
+      n_total: all parameters, as the paper counts them.
+      budgets: {branch: n_tokens as the config names them}.
+      segments: {trunk or branch: the tokens [first, last) that it trains on}.
+      corpus: fingerprint of the corpus; "" before it is known.
+      code: every version of the code that trained the job, in order.
+      kept: whether the job is of an earlier form of the sweep. Its results count, and it is trained no further.
     """
 
     name: str
@@ -97,19 +100,27 @@ class Job:
         """The lock file that its trainer holds."""
         return self.local_folder / "lock"
 
-    def results(self, files: Files | None = None) -> dict[str, dict]:
-        """Returns the results of the finished branches, by branch.
+    def refuse_links(self) -> None:
+        """Raises UserError if its folder, or what is written or deleted in it, is a symbolic link.
 
-        A damaged result.json counts as unfinished: the job's trainer rewrites it.
+        Called before a trainer is started, and before the launcher writes into the folder.
         """
+        if not is_remote(self.folder):
+            durable.refuse_link(self.folder.parent)
+            durable.refuse_links(self.folder)
+
+    def results(self, files: Files | None = None, odd: list[str] | None = None) -> dict[str, dict]:
+        """The results of the finished branches, by branch.
+
+        A result that is damaged, or no row of runs.csv can be made of, counts as unfinished. `odd` takes a sentence on
+        each of them.
+        """
+        odd = [] if odd is None else odd
         results = {}
         for branch in self.budgets:
-            with contextlib.suppress(Damaged):
-                path = self.folder / branch / "result.json"
-                if not self.has(f"{branch}/result.json", files):
-                    continue
-                result = read_sealed(path)
-                if result is not None and _has_config(result):
+            if self.has(f"{branch}/result.json", files):
+                result = job_files.result(self.folder, f"{branch}/result.json", odd)
+                if result is not None:
                     results[branch] = result
         return results
 
@@ -122,68 +133,86 @@ class Job:
         self._done = self._done or len(self.results(files)) == len(self.budgets)
         return self._done
 
-    def progress(self) -> tuple[int, float | None]:
-        """Returns the tokens trained so far over trunk and branches, and the newest cross-entropy in nats."""
-        lines = self._last_lines("metrics.jsonl", "n_tokens", "cross_entropy")
-        tokens = sum(n_tokens - self.segments[segment][0] for _, segment, n_tokens, _ in lines)
+    def progress(self, odd: list[str] | None = None) -> tuple[int, float | None]:
+        """The tokens trained so far over trunk and branches, and the newest cross-entropy in nats.
+
+        `odd` takes a sentence on each file in which something odd was found.
+        """
+        lines = self._last_lines("metrics.jsonl", ("n_tokens", "cross_entropy"), odd)
+        tokens = sum(max(0, int(n_tokens) - self.segments[segment][0]) for _, segment, n_tokens, _ in lines)
         newest_loss = max(lines)[3] if lines else None
         return tokens, newest_loss
 
-    def _last_lines(self, file: str, *numbers: str) -> list[tuple]:
-        """Returns the last line of a file of each segment that has it.
-
-        Damaged files are left out: their trainer reports them.
+    def _last_lines(self, file: str, numbers: tuple[str, ...], odd: list[str] | None) -> list[tuple]:
+        """The last line of a file of each segment that has it, without odd ones.
 
         Args:
-            file: the name of the file in the segment's folder, in JSON lines.
-            *numbers: the fields to read.
+          file: the name of the file in the segment's folder, in JSON lines.
+          numbers: the fields to read.
+          odd: as of `progress`.
 
         Returns:
-            For each segment: (time of the file's last change, segment, the numbers).
+          For each segment: (time of the file's last change, segment, the numbers).
         """
+        odd = [] if odd is None else odd
         lines = []
         for segment in self.segments:
-            path = self.folder / segment / file
-            with contextlib.suppress(OSError, LookupError, ValueError, TypeError, RecursionError):
-                line = json.loads(_last_line(path))
-                lines.append((path.stat().mtime or 0, segment, *(line[number] + 0 for number in numbers)))
+            line = job_files.last_line(self.folder, f"{segment}/{file}", numbers, odd)
+            if line is not None:
+                with contextlib.suppress(OSError):  # the file may be gone by now
+                    changed = (self.folder / segment / file).stat().mtime or 0
+                    lines.append((changed, segment, *(line[number] for number in numbers)))
         return lines
 
-    def seconds(self, files: Files | None = None) -> float | None:
-        """Returns how many seconds its trainers have run so far, with loading and compiling; None if not recorded."""
-        if self.has("time.json", files):
-            with contextlib.suppress(OSError, ValueError, TypeError, LookupError, RecursionError):
-                return float(json.loads(read_bytes(self.folder / "time.json"))["seconds"])
-        return None
+    def seconds(self, files: Files | None = None, odd: list[str] | None = None) -> float | None:
+        """How many seconds its trainers have run so far, with loading and compiling; None if not recorded.
 
-    def tokens_per_second(self) -> float | None:
-        """Returns the speed of its trainer at the last step that it logged; None before the first."""
-        lines = self._last_lines("speed.jsonl", "tokens_per_second")
+        `odd` takes a sentence if what is recorded is no number.
+        """
+        odd = [] if odd is None else odd
+        values = job_files.json_object(self.folder, "time.json", odd) if self.has("time.json", files) else None
+        if values is None:
+            return None
+        seconds = values.get("seconds")
+        if not job_files.is_number(seconds) or seconds < 0:
+            odd.append(f"time.json: seconds is {job_files.shown(seconds)}, expected a number")
+            return None
+        return float(seconds)
+
+    def tokens_per_second(self, odd: list[str] | None = None) -> float | None:
+        """The speed of its trainer at the last step that it logged; None before the first.
+
+        `odd` takes a sentence on each file in which something odd was found.
+        """
+        lines = self._last_lines("speed.jsonl", ("tokens_per_second",), odd)
         if not lines:
             return None
         _, _, speed = max(lines)
-        return speed or None
+        return speed if speed > SLOWEST else None
 
-    def failure(self, files: Files | None = None) -> dict:
-        """Returns its last failure since the sweep was started; {} if there is none.
+    def failure(self, files: Files | None = None, odd: list[str] | None = None) -> dict:
+        """Its last failure since the sweep was started; {} if there is none.
+
+        `odd` takes a sentence if failure.json holds no failure.
 
         Returns:
-            cause: why it failed, in words.
-            tries: tries in a row that made no progress.
-            tokens: the tokens trained at that time.
-            for_good: whether the job is not tried again.
-            cancelled, accepted: true if launch.cancel stopped the job, or launch.accept accepted its failure.
+          cause: why it failed, in words.
+          tries: tries in a row that made no progress.
+          tokens: the tokens trained at that time.
+          for_good: whether the job is not tried again.
+          cancelled, accepted: true if launch.cancel stopped the job, or launch.accept accepted its failure.
         """
-        if not self.has("failure.json", files):
+        odd = [] if odd is None else odd
+        failure = job_files.json_object(self.folder, "failure.json", odd) if self.has("failure.json", files) else None
+        if failure is None:
             return {}
-        try:
-            failure = json.loads(read_bytes(self.folder / "failure.json"))
-        except (OSError, ValueError, RecursionError):
+        if not isinstance(failure.get("cause"), str) or "for_good" not in failure:
+            odd.append("failure.json is damaged: expected a text `cause` and `for_good`")
             return {}
-        if not isinstance(failure, dict) or not isinstance(failure.get("cause"), str) or "for_good" not in failure:
-            return {}
-        if not all(type(failure.get(count)) is int for count in ("tries", "tokens")):
-            return {}
+        for count in ("tries", "tokens"):
+            if not job_files.is_count(failure.get(count)):
+                odd.append(f"failure.json: {count} is {job_files.shown(failure.get(count))}, expected a count")
+                return {}
         return failure | {"cause": printable(failure["cause"])}
 
     def given_up(self, files: Files | None = None) -> bool:
@@ -199,34 +228,32 @@ class Job:
         return bool(self.done() or self.failure().get("for_good"))
 
     def fields(self) -> dict:
-        """Returns all that is known of it, in JSON types: its entry in sweep.json, and job.json in its folder."""
+        """All that is known of it, in JSON types: its entry in sweep.json, and job.json in its folder."""
         return {key: value for key, value in vars(self).items() if key not in ("name", "folder", "_done")}
 
     @classmethod
     def from_fields(cls, name: str, workdir: epath.Path, fields: dict[str, Any]) -> "Job":
-        """Returns the job that `fields()` described.
+        """The job that `fields()` described.
 
         Args:
-            name: the name of the job.
-            workdir: the sweep's directory.
-            fields: what `fields()` returned.
+          name: the name of the job.
+          workdir: the sweep's directory.
+          fields: what `fields()` returned.
 
         Raises:
-            TypeError, KeyError, AttributeError or ValueError: if the fields describe no job, or one whose files would
-                lie outside of `workdir`.
+          TypeError, KeyError, AttributeError or ValueError: if the fields describe no job, or one whose files would
+            lie outside of `workdir`.
         """
         for folder in (name, *fields["budgets"], *fields["segments"], fields.get("corpus") or "none"):
-            if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,199}", folder, re.ASCII):
-                raise ValueError(f"{folder!r} names no job, branch or corpus")
+            if not isinstance(folder, str) or not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,199}", folder, re.ASCII):
+                raise ValueError(f"{folder!r:.60} names no job, branch or corpus")
+        _check_fields(name, fields)
         attributes = {field: value for field, value in fields.items() if field != "shape"}  # old versions wrote it
         attributes["overrides"] = {field: plain(value) for field, value in fields["overrides"].items()}
-        job = cls(name, workdir / "jobs" / name, **attributes)
-        if job.flops + sum(job.budgets.values()) < 0:  # a TypeError where these are no numbers
-            raise ValueError("tokens below 0")
-        return job
+        return cls(name, workdir / "jobs" / name, **attributes)
 
     def command(self) -> list[str]:
-        """Returns the argument list of its trainer, which no shell ever reads."""
+        """The argument list of its trainer, which no shell ever reads."""
         arguments = [
             f"--config={self.config_file}",
             f"--workdir={os.fspath(self.folder)}",
@@ -238,13 +265,26 @@ class Job:
         return [sys.executable, "-m", "jmoe.train", *arguments]
 
 
-def _has_config(result: dict) -> bool:
-    """Whether a result holds the config that it was trained under, as every trainer writes it; its seal cannot tell."""
-    record = result.get("record")
-    config = record.get("config") if isinstance(record, dict) else None
-    if not isinstance(config, dict):
-        return False
-    return all(isinstance(config.get(part), dict) for part in ("model", "data"))
+def _check_fields(name: str, fields: dict[str, Any]) -> None:
+    """Raises ValueError if a field of a job's entry is of another type, or is a number that no job has."""
+
+    def refuse(field: str, value: object, expected: str) -> NoReturn:
+        raise ValueError(f"job {name}: {field} is {job_files.shown(value)}, expected {expected}")
+
+    counts_of_job = {field: fields[field] for field in ("d_model", "n_experts", "n_active", "n_total")}
+    counts_of_job |= {f"budgets.{branch}": tokens for branch, tokens in dict(fields["budgets"]).items()}
+    for field, value in counts_of_job.items():
+        if not job_files.is_count(value):
+            refuse(field, value, "a count")
+    for segment, tokens in dict(fields["segments"]).items():
+        is_pair = isinstance(tokens, list) and len(tokens) == 2 and all(map(job_files.is_count, tokens))
+        if not is_pair or tokens[0] > tokens[1]:
+            refuse(f"segments.{segment}", tokens, "its first and its last token")
+    code = fields.get("code", [])
+    if not isinstance(code, list) or not all(isinstance(version, str) for version in code):
+        refuse("code", code, "a list of versions")
+    if not isinstance(fields["config_file"], str):
+        refuse("config_file", fields["config_file"], "text")
 
 
 def files_of(workdir: epath.Path) -> Files:
@@ -260,15 +300,15 @@ def load(path: str, workdir: epath.Path, config_flags: Sequence[str] = ()) -> tu
     """Reads a sweep file, and resolves and checks the config of every job.
 
     Args:
-        path: the sweep file.
-        workdir: the sweep's directory.
-        config_flags: --config flags of the command line, as in varied.read.
+      path: the sweep file.
+      workdir: the sweep's directory.
+      config_flags: --config flags of the command line, as in varied.read.
 
     Returns:
-        The jobs, and their configs by the job's name.
+      The jobs, and their configs by the job's name.
 
     Raises:
-        UserError: if the file, its config file or an override cannot be used.
+      UserError: if the file, its config file or an override cannot be used.
     """
     config_file, base, varied = read(path, config_flags)
     jobs = {}
@@ -289,7 +329,7 @@ def load(path: str, workdir: epath.Path, config_flags: Sequence[str] = ()) -> tu
 
 
 def _job(workdir: epath.Path, config_file: str, overrides: dict, config: ConfigDict, schedule: Schedule) -> Job:
-    """Returns the job of a resolved config and its schedule."""
+    """The job of a resolved config and its schedule."""
     model = config.model
     segments: dict[str, list[int]] = {}
     for segment in schedule.segments:  # the trunk's pieces share a folder
@@ -311,38 +351,28 @@ def _job(workdir: epath.Path, config_file: str, overrides: dict, config: ConfigD
 
 
 def config_of(job: Job) -> ConfigDict:
-    """Returns the job's config as its command gives it to the trainer.
+    """The job's config as its command gives it to the trainer.
 
     Raises:
-        UserError: if the config file gives another config than the one that the job was named after.
+      UserError: if the config file gives another config than the one that the job was named after.
     """
     config = resolve(cli.load_module(job.config_file, f"job {job.name}"), job.overrides)
     edited = digest(record_of(config))
     if edited != job.name[-8:]:
         raise UserError(
-            f"{job.config_file} was edited since job {job.name} was made: its config is {edited} now; undo that, or "
-            "start the sweep again with --mix=config, which trains what the file says now and keeps what was trained"
+            f"{printable(job.config_file)} was edited since job {job.name} was made: its config is {edited} now; undo "
+            "that, or start the sweep again with --mix=config, which trains what the file says now and keeps what "
+            "was trained"
         )
     config.data.fingerprint = job.corpus
     return config
 
 
 def digest(config: dict) -> str:
-    """Returns eight hex digits that tell two configs apart; `config` is in JSON types."""
+    """Eight hex digits that tell two configs apart; `config` is in JSON types."""
     return short_hash(json.dumps(config, sort_keys=True))
 
 
 def short_hash(text: str) -> str:
-    """Returns the first eight hex digits of the text's SHA-256."""
+    """The first eight hex digits of the text's SHA-256."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
-
-
-def _last_line(path: epath.Path) -> bytes:
-    """Returns the last whole line of a file, of any length; b"" if there is none. On gs://, reads the whole object."""
-    text = b""
-    if not is_remote(path):
-        with open(path, "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 2**13))
-            text = file.read()
-    text = text if text.count(b"\n") > 1 else read_bytes(path)  # a short file, or a long line
-    return text.rpartition(b"\n")[0].rpartition(b"\n")[2]

@@ -37,9 +37,9 @@ class Local(Backend):
         """Trains every job that is not finished, largest first.
 
         Raises:
-            Interrupted: on Ctrl-C or SIGTERM, once the trainers have saved and stopped.
-            UserError: if code or config was edited.
-            Unavailable: if the store is away.
+          Interrupted: on Ctrl-C or SIGTERM, once the trainers have saved and stopped.
+          UserError: if code or config was edited.
+          Unavailable: if the store is away.
         """
         files = files_of(sweep.workdir)
         # smallest first: _Pool takes jobs from the end
@@ -47,6 +47,7 @@ class Local(Backend):
         if not todo:
             return _nothing_to_train(sweep, files)
         for job in todo:
+            job.refuse_links()  # before any of them is trained
             trainer.forget_cause(job, files)
         if not sweep.options.get("threads"):  # rounding depends on it, so it stays, whatever is left to train
             n_cores = len(cli.cores())
@@ -58,7 +59,7 @@ class Local(Backend):
         return ""
 
     def states(self, sweep: Sweep) -> dict[str, str]:
-        """Returns "running" for each job with a trainer on this machine."""
+        """The state "running" of each job that has a trainer on this machine, by the job's name."""
         return {job.name: "running" for job in sweep.jobs if ownership.owner(job.lock) is not None}
 
     def logs(self, sweep: Sweep, job: Job, rank: int | None = None, attempt: int | None = None) -> bytes:
@@ -72,7 +73,7 @@ class Local(Backend):
         Kills those that have not stopped after `patience` seconds.
 
         Raises:
-            UserError: if they run elsewhere; nothing is signalled then.
+          UserError: if they run elsewhere; nothing is signalled then.
         """
         n_signalled = 0
         n_killed = 0
@@ -114,7 +115,7 @@ class Local(Backend):
 
 
 def _nothing_to_train(sweep: Sweep, files: Files) -> str:
-    """Returns the report on a sweep of which every job is done or given up."""
+    """The report on a sweep of which every job is done or given up."""
     n_runs = sum(len(job.budgets) for job in sweep.trained)
     given_up = [job for job in sweep.trained if job.given_up(files)]
     n_done = n_runs - sum(len(job.budgets) - len(job.results(files)) for job in given_up)
@@ -159,10 +160,10 @@ class Worker:
     """What one trainer process runs on.
 
     Attributes:
-        env: environment variables of the trainer.
-        cores: the CPU cores that it may use; None for all.
-        n_devices: the devices that it has.
-        memory: bytes of memory of each device; None if that is not known.
+      env: environment variables of the trainer.
+      cores: the CPU cores that it may use; None for all.
+      n_devices: the devices that it has.
+      memory: bytes of memory of each device; None if that is not known.
     """
 
     env: dict[str, str]
@@ -172,7 +173,7 @@ class Worker:
 
 
 def workers(n_jobs: int, threads: int = 1) -> list[Worker]:
-    """Returns a worker for each GPU, one for all TPU chips, else one for every `threads` cores; `n_jobs` at most."""
+    """A worker for each GPU, one for all TPU chips, else one for every `threads` cores; `n_jobs` at most."""
     platform = os.environ.get("JAX_PLATFORMS", "")
     if platform in ("", "cuda", "gpu"):
         gpus = visible_gpus(len(glob.glob("/dev/nvidia[0-9]*")))
@@ -192,7 +193,7 @@ def workers(n_jobs: int, threads: int = 1) -> list[Worker]:
 
 
 def visible_gpus(n: int) -> list[str]:
-    """Returns those of `n` GPUs that CUDA_VISIBLE_DEVICES leaves visible, as it names them.
+    """Those of `n` GPUs that CUDA_VISIBLE_DEVICES leaves visible, as it names them.
 
     All are visible if it is not set, and none if it is empty. Otherwise, as in CUDA, those before the first entry that
     names no GPU, such as -1.
@@ -204,7 +205,7 @@ def visible_gpus(n: int) -> list[str]:
 
 
 def _gpu_memory() -> float | None:
-    """Returns the bytes of memory of the smallest GPU; None if nvidia-smi does not tell."""
+    """The bytes of memory of the smallest GPU; None if nvidia-smi does not tell."""
     query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
         return min(float(line) * 2**20 for line in subprocess.check_output(query, text=True).split())
@@ -216,8 +217,8 @@ class _Pool:
     """The jobs that wait and those that run, and the free workers.
 
     Attributes:
-        todo: the jobs that wait for a worker, smallest first.
-        running: by the name of a job, its trainer and the worker that this runs on.
+      todo: the jobs that wait for a worker, smallest first.
+      running: by the name of a job, its trainer and the worker that this runs on.
     """
 
     def __init__(self, sweep: Sweep, todo: list[Job]) -> None:
@@ -281,7 +282,7 @@ class _Pool:
         """Records and prints how a trainer ended, if it failed."""
         job = ended.job
         if code == 0:
-            trainer.forget_cause(job)
+            self._handle_success(job)
             return
         if code == UNAVAILABLE:  # the store did not answer: nothing is wrong with the job
             tqdm.write(f"{job.name}: {ended.cause(code)}; trying again")
@@ -294,6 +295,17 @@ class _Pool:
             how = "failed" if failure["for_good"] else "died, trying again"
             tqdm.write(f"{job.name} {how}: {failure['cause']}")
             hooks.failed(self._sweep, job)
+
+    def _handle_success(self, job: Job) -> None:
+        """Forgets earlier failures; but a result that cannot be used, and that the trainer left alone, is one."""
+        odd: list[str] = []
+        job.results(odd=odd)
+        if not odd:
+            trainer.forget_cause(job)
+            return
+        trainer.write_failure(job, f"{odd[0]}; delete it, and launch.retry makes it again", True, self._sweep.retries)
+        tqdm.write(f"{job.name} failed: {odd[0]}")
+        hooks.failed(self._sweep, job)
 
     def close(self, received: list[int]) -> None:
         """Ends the trainers once they have saved; a second signal in `received` ends them at once."""

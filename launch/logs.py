@@ -18,6 +18,7 @@ from absl import flags
 
 from jmoe import cli
 from jmoe.errors import UserError
+from jmoe.printable import printable
 from launch import sweepfile
 
 
@@ -37,7 +38,7 @@ def main(_: object) -> None:
     options = {name: value for name, value in options.items() if value is not None}
     unknown = options.keys() - inspect.signature(logs).parameters.keys()
     if unknown:
-        raise UserError(f"--backend={sweep.backend} knows no --{min(unknown)}")
+        raise UserError(f"--backend={printable(sweep.backend)} knows no --{min(unknown)}")
     sys.stdout.buffer.write(logs(sweep, job, **options))
 
 

@@ -16,10 +16,10 @@ from typing import Any
 from absl import flags
 
 from jmoe.errors import UNAVAILABLE, UserError
+from jmoe.printable import printable
 from launch import accelerators, trainer
 from launch.backend import Sweep
 from launch.jobs import Job
-from launch.printable import printable
 
 TEMPLATE = pathlib.Path(__file__).with_name("jobset.yaml")
 API_GROUP = "jobset.x-k8s.io"
@@ -80,10 +80,10 @@ flags.DEFINE_multi_string(
 
 
 def options() -> dict:
-    """Returns the values of the flags that sweep.json keeps; of --pod_patch, the contents of the files.
+    """The values of the flags that sweep.json keeps; of --pod_patch, the contents of the files.
 
     Raises:
-        UserError: if no manifest can be made from a flag's value, or from a file.
+      UserError: if no manifest can be made from a flag's value, or from a file.
     """
     values = {name: flags.FLAGS[name].value for name in SAVED_FLAGS}
     other_machines = bool(values["reservation"] or values["flex_start"])
@@ -112,7 +112,7 @@ def check(options: dict) -> None:
 
 
 def _pairs(flag: str) -> dict[str, str]:
-    """Returns the NAME=VALUE pairs of a flag; UserError if Kubernetes would not take one, or the sweep sets it."""
+    """The NAME=VALUE pairs of a flag; UserError if Kubernetes would not take one, or the sweep sets it."""
     is_env = flag == "env"
     reserved = RESERVED_VARIABLES if is_env else RESERVED_LABELS
     pairs = {}
@@ -130,7 +130,7 @@ def _pairs(flag: str) -> dict[str, str]:
 
 
 def _patch(path: str) -> dict:
-    """Returns what a file of --pod_patch holds; UserError if it cannot be read or is no part of a pod."""
+    """What a file of --pod_patch holds; UserError if it cannot be read or is no part of a pod."""
     patch = _read_yaml(path)
     _check_pod(path, patch)
     _check_is_json(path, patch)
@@ -181,7 +181,7 @@ def _check_is_json(path: str, patch: dict) -> None:
 
 
 def merged(base: Any, patch: Any) -> Any:
-    """Returns `patch` merged over `base`, both parts of a manifest, much as `kubectl patch` does it.
+    """`patch` merged over `base`, both parts of a manifest, much as `kubectl patch` does it.
 
     Objects are merged field by field, and null removes a field. Lists of objects are joined: an item of the patch is
     merged into the base's item with the same mountPath, or else the same name. It is appended if there is none. For
@@ -201,7 +201,7 @@ def merged(base: Any, patch: Any) -> Any:
 
 
 def _key(item: Any) -> tuple | None:
-    """Returns the (field, value) that identifies an item of a list; None if it has no such field."""
+    """The (field, value) that identifies an item of a list; None if it has no such field."""
     if not isinstance(item, dict):
         return None
     for field in ("mountPath", "name"):
@@ -211,7 +211,7 @@ def _key(item: Any) -> tuple | None:
 
 
 def jobset(sweep: Sweep, job: Job) -> dict:
-    """Returns the manifest for one job of the sweep: launch/jobset.yaml with its values, patched."""
+    """The manifest for one job of the sweep: launch/jobset.yaml with its values, patched."""
     import yaml
 
     hardware = accelerators.parse(sweep.options["accelerator"], sweep.options["n_slices"])
@@ -225,7 +225,7 @@ def jobset(sweep: Sweep, job: Job) -> dict:
 
 
 def _template_values(sweep: Sweep, job: Job, hardware: accelerators.Slice) -> dict[str, Any]:
-    """Returns the value of each $name in launch/jobset.yaml."""
+    """The value of each $name in launch/jobset.yaml."""
     options = sweep.options
     resource = "google.com/tpu" if hardware.topology else "nvidia.com/gpu"
     node, tolerations = _node_selector_and_tolerations(options, hardware)
@@ -269,7 +269,7 @@ def _jobset_name(sweep: Sweep, job: Job) -> str:
 
 
 def _pod_of_flags(sweep: Sweep, job: Job, hardware: accelerators.Slice) -> dict:
-    """Returns what --annotation and --env add to a pod, and the coordinator's address if the job has several pods."""
+    """What --annotation and --env add to a pod, and the coordinator's address if the job has several pods."""
     env = {}
     if hardware.n_hosts * hardware.n_slices > 1:
         name = _jobset_name(sweep, job)
@@ -285,7 +285,7 @@ def _pod_of_flags(sweep: Sweep, job: Job, hardware: accelerators.Slice) -> dict:
 def _node_selector_and_tolerations(
     options: dict, hardware: accelerators.Slice
 ) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """Returns the node selector for the machines that the options name, and the tolerations of these nodes' taints.
+    """The node selector for the machines that the options name, and the tolerations of these nodes' taints.
 
     Source: GKE's documentation of spot VMs, of consuming reservations, of flex-start and of Arm nodes.
     """
@@ -315,10 +315,10 @@ def _node_selector_and_tolerations(
 
 
 def _toleration(key: str, value: str) -> dict[str, str]:
-    """Returns a toleration of the taint key=value:NoSchedule."""
+    """A toleration of the taint key=value:NoSchedule."""
     return {"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"}
 
 
 def literal(argument: str) -> str:
-    """Returns the argument, escaped: Kubernetes expands $(NAME) in commands, and writes $ as $$."""
+    """The argument, escaped: Kubernetes expands $(NAME) in commands, and writes $ as $$."""
     return argument.replace("$", "$$")

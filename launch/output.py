@@ -16,24 +16,24 @@ BEGINNING = re.compile(rb"^(?===> \S+Z, a trainer on .* <==$)", re.MULTILINE)
 
 
 def header() -> str:
-    """Returns the line that begins a try."""
+    """The line that begins a try."""
     return f"==> {now()}, a trainer on {socket.gethostname()} <==\n"
 
 
 def now() -> str:
-    """Returns the time now in UTC, to the second, as logs write it."""
+    """The time now in UTC, to the second, as logs write it."""
     return f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def log(job: Job, attempt: int | None = None) -> bytes:
-    """Returns what the job's trainers on this machine printed.
+    """What the job's trainers on this machine printed.
 
     Args:
-        job: the job.
-        attempt: only this try: 1 is the first, -1 the last.
+      job: the job.
+      attempt: only this try: 1 is the first, -1 the last.
 
     Raises:
-        UserError: if there is no log, or no such try.
+      UserError: if there is no log, or no such try.
     """
     if not job.log.exists():
         raise UserError(f"job {job.name} has not started on this machine: there is no {job.log}")
@@ -45,7 +45,7 @@ def log(job: Job, attempt: int | None = None) -> bytes:
 
 
 def one_try(tries: list, attempt: int, job: Job) -> Any:
-    """Returns the try that `attempt` names: 1 is the first, -1 the last. UserError if there is no such try."""
+    """The try that `attempt` names: 1 is the first, -1 the last. UserError if there is no such try."""
     if not attempt or abs(attempt) > len(tries):
         n = len(tries)
         raise UserError(f"--attempt={attempt}: job {job.name} has {n} tries, 1 to {n}, or -1 for the last")
@@ -57,8 +57,8 @@ def tail(paths: Callable[[], Iterable[str | os.PathLike[str]]], over: Callable[[
     """Yields what files hold and what is added to them, in whole lines; a header marks each change of file.
 
     Args:
-        paths: returns the paths of the files, which need not exist yet.
-        over: returns whether nothing will be added any more.
+      paths: returns the paths of the files, which need not exist yet.
+      over: returns whether nothing will be added any more.
     """
     n_read: dict[str, int] = {}  # bytes of each file
     newest = None  # the file that was shown last

@@ -33,15 +33,15 @@ def places(
     """Finds the jobs whose mesh or memory is impossible on the devices that they will get.
 
     Args:
-        sweep: the sweep.
-        configs: the config of each job, by the job's name.
-        n_devices: devices of a job. None if that is not known, as for a Slurm job that does not say its GPUs: then
-            only a mesh that no number of devices could fill is impossible.
-        capacity: bytes of memory of a device; None if that is not known.
-        n_slices: TPU slices of a job.
+      sweep: the sweep.
+      configs: the config of each job, by the job's name.
+      n_devices: devices of a job. None if that is not known, as for a Slurm job that does not say its GPUs: then
+        only a mesh that no number of devices could fill is impossible.
+      capacity: bytes of memory of a device; None if that is not known.
+      n_slices: TPU slices of a job.
 
     Returns:
-        A sentence for each such job.
+      A sentence for each such job.
     """
     reasons = []
     for job in sweep.trained:
@@ -81,10 +81,10 @@ def pin_corpus(sweep: Sweep, configs: dict[str, ConfigDict]) -> dict:
     """Prepares each corpus once and gives its fingerprint to all its jobs, later ones too, so that all see one text.
 
     Returns:
-        The corpora that are on this machine, by fingerprint.
+      The corpora that are on this machine, by fingerprint.
 
     Raises:
-        UserError: if a corpus cannot be loaded, or the sweep has two and --mix does not allow it.
+      UserError: if a corpus cannot be loaded, or the sweep has two and --mix does not allow it.
     """
     keys = {job.name: configs[job.name].data.to_json(sort_keys=True) for job in sweep.trained}
     pins = {keys[job.name]: job.corpus for job in sweep.trained if job.corpus}  # of earlier starts
@@ -109,7 +109,7 @@ def pin_corpus(sweep: Sweep, configs: dict[str, ConfigDict]) -> dict:
 
 
 def _several_corpora(sweep: Sweep, fingerprints: list[str]) -> list[str]:
-    """Returns a sentence if there are several corpora and --mix does not allow it; else []."""
+    """A sentence if there are several corpora and --mix does not allow it; else []."""
     if len(fingerprints) <= 1 or "corpus" in sweep.mix:
         return []
     listed = ", ".join(fingerprints)
@@ -120,13 +120,13 @@ def tokens(sweep: Sweep, configs: dict[str, ConfigDict], corpora: dict, files: F
     """Checks that each job's corpus has enough tokens, and prints the warnings about held-out text.
 
     Args:
-        sweep: the sweep.
-        configs: the config of each job, by the job's name.
-        corpora: the corpora that are on this machine, by fingerprint. Jobs with another one are not checked.
-        files: the sweep's files, as jobs.files_of lists them.
+      sweep: the sweep.
+      configs: the config of each job, by the job's name.
+      corpora: the corpora that are on this machine, by fingerprint. Jobs with another one are not checked.
+      files: the sweep's files, as jobs.files_of lists them.
 
     Raises:
-        UserError: if a job's corpus has too few tokens.
+      UserError: if a job's corpus has too few tokens.
     """
     reasons = []
     warnings = {}  # keys only, in order
@@ -153,7 +153,7 @@ def text(sweep: Sweep, configs: dict[str, ConfigDict]) -> tuple[list[str], list[
     known.
 
     Returns:
-        A sentence for each job whose text is too small or cannot be used, and notes on what could not be checked.
+      A sentence for each job whose text is too small or cannot be used, and notes on what could not be checked.
     """
     reasons = []
     notes = {}  # keys only, in order
@@ -189,7 +189,7 @@ def text(sweep: Sweep, configs: dict[str, ConfigDict]) -> tuple[list[str], list[
 
 
 def _opened(data: ConfigDict, is_elsewhere: bool) -> tuple[Any, float]:
-    """Returns a prepared corpus, or None, and the most tokens that its text has; inf if that is not known here."""
+    """A prepared corpus, or None, and the most tokens that its text has; inf if that is not known here."""
     if is_elsewhere and not _is_cached(data):
         return None, math.inf
     prepared = corpus.opened(data)
@@ -203,7 +203,7 @@ def _is_cached(data: ConfigDict) -> bool:
 
 
 def _too_small(config: ConfigDict, n_tokens: int, most_tokens: float) -> str:
-    """Returns the sentence on a text that has fewer tokens than a run trains on."""
+    """The sentence on a text that has fewer tokens than a run trains on."""
     name = config.data.path or "the standard library of this Python, the default text,"
     return (
         f"the run asks for {n_tokens:,} training tokens and {name} has at most {most_tokens:,.0f} by the size of its "
@@ -212,15 +212,15 @@ def _too_small(config: ConfigDict, n_tokens: int, most_tokens: float) -> str:
 
 
 def least_bytes(config: ConfigDict, sizes: tuple[int, int, int]) -> int:
-    """Returns a lower bound on the bytes that a step takes on each device.
+    """A lower bound on the bytes that a step takes on each device.
 
     It counts each parameter and its two AdamW moments, or Muon's one, in float32. It adds each gradient in the type
     that it is computed in: all exist at once, because they are clipped by their common norm. It adds the activations
     that blocks save for the backward pass.
 
     Args:
-        config: the config of a run.
-        sizes: the mesh: sizes of its axes data, expert and model.
+      config: the config of a run.
+      sizes: the mesh: sizes of its axes data, expert and model.
     """
     data, expert, tensor = sizes
     model = config.model

@@ -23,9 +23,9 @@ class Price:
     """What a job takes.
 
     Attributes:
-        chip_hours: hours of one chip times the chips of the job.
-        mfu: share of the chips' peak that this amounts to, with 6 FLOPs for each active parameter and token.
-        modelled: whether the hours follow from the model of speed, and not from an MFU that is assumed.
+      chip_hours: hours of one chip times the chips of the job.
+      mfu: share of the chips' peak that this amounts to, with 6 FLOPs for each active parameter and token.
+      modelled: whether the hours follow from the model of speed, and not from an MFU that is assumed.
     """
 
     chip_hours: float
@@ -37,11 +37,11 @@ def price_of(job: Job, config: ConfigDict, accelerator: str, n_slices: int, mfu:
     """Prices a job.
 
     Args:
-        job: the job.
-        config: its config.
-        accelerator: what it runs on, as --accelerator names it; without a size it is one chip.
-        n_slices: TPU slices of the job.
-        mfu: the MFU to assume; None to model the speed.
+      job: the job.
+      config: its config.
+      accelerator: what it runs on, as --accelerator names it; without a size it is one chip.
+      n_slices: TPU slices of the job.
+      mfu: the MFU to assume; None to model the speed.
     """
     kind = accelerators.chip(accelerator)
     peak = accelerators.peak_flops(kind)
@@ -58,12 +58,12 @@ def tokens_per_chip_second(config: ConfigDict, accelerator: str, n_slices: int =
     """Models the speed of a job at its largest batch.
 
     Args:
-        config: the config of the job.
-        accelerator: what it runs on, as --accelerator names it; without a size it is one copy of the experts.
-        n_slices: TPU slices of the job.
+      config: the config of the job.
+      accelerator: what it runs on, as --accelerator names it; without a size it is one copy of the experts.
+      n_slices: TPU slices of the job.
 
     Returns:
-        Tokens per second and chip, the median of the model's range; None where the mesh is impossible on these chips.
+      Tokens per second and chip, the median of the model's range; None where the mesh is impossible on these chips.
     """
     setup = _setup_of(config, accelerator, n_slices)
     if setup is None:
@@ -74,7 +74,7 @@ def tokens_per_chip_second(config: ConfigDict, accelerator: str, n_slices: int =
 
 
 def _setup_of(config: ConfigDict, accelerator: str, n_slices: int) -> step_time.Setup | None:
-    """Returns how the trainer trains a config, as step_time.py counts it; None where the mesh is impossible."""
+    """How the trainer trains a config, as step_time.py counts it; None where the mesh is impossible."""
     n_devices, _ = accelerators.devices(accelerator, n_slices)
     n_devices = n_devices or config.mesh.expert * config.mesh.model
     try:
@@ -103,7 +103,7 @@ def _setup_of(config: ConfigDict, accelerator: str, n_slices: int) -> step_time.
 
 
 def summary(prices: Sequence[Price], peak_flops: float) -> str:
-    """Returns how all jobs are priced, in words. `peak_flops`: FLOP/s of a chip."""
+    """How all jobs are priced, in words. `peak_flops`: FLOP/s of a chip."""
     modelled = [price for price in prices if price.modelled]
     if not modelled:
         return f"at {prices[0].mfu:.0%} of {peak_flops:.3g} FLOP/s"

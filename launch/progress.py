@@ -35,8 +35,8 @@ class Progress:
         """Prints which runs have ended since the last look at the jobs' folders, and updates the bar.
 
         Args:
-            running: the jobs that run now.
-            waiting: the jobs that wait for their earlier trainer.
+          running: the jobs that run now.
+          waiting: the jobs that wait for their earlier trainer.
         """
         now = time.monotonic()
         if now < self._next_look:
@@ -66,12 +66,12 @@ class Progress:
                 continue
             self._finished.add((job.name, branch))
             tqdm.write(
-                f"run {len(self._finished)} of {self._n_runs}: d_model {run['d_model']}, {run['n_experts']} experts, "
+                f"run {len(self._finished)} of {self._n_runs}: d_model {job.d_model}, {job.n_experts} experts, "
                 f"{run['n_tokens']} tokens: loss {run['loss']:.4f}; {self._time_left()} left"
             )
 
     def _summary(self, job: Job, loss: float | None) -> str:
-        """Returns what a running job does now."""
+        """What a running job does now."""
         if self._tokens[job.name] >= job.training_tokens:
             return f"{_short_name(job)} evaluating"
         if loss is None:
@@ -102,10 +102,10 @@ class Progress:
         return tqdm.format_interval(seconds)
 
     def _flops(self) -> float:
-        """Returns the FLOPs that were done up to the last look."""
+        """The FLOPs that were done up to the last look."""
         return sum(job.flops * self._tokens[job.name] / job.training_tokens for job in self._jobs)
 
 
 def _short_name(job: Job) -> str:
-    """Returns the job's name without the hash of its config."""
+    """The job's name without the hash of its config."""
     return job.name.rsplit("-", 1)[0]

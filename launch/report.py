@@ -30,6 +30,8 @@ from etils import epath
 
 from jmoe import cli
 from jmoe.errors import Unavailable, UserError
+from jmoe.printable import printable
+from jmoe.storage import durable
 from jmoe.storage import files as storage
 from launch import collect, curves, output, status, sweep_law, sweepfile
 from launch.backend import Sweep
@@ -52,6 +54,7 @@ def main(_: object) -> None:
             if "jobs" not in seen:
                 raise UserError(seen["trouble"])
             sweep = sweepfile.read(workdir)
+            make_way(out)
             rows = finished_rows(sweep)
             if rows and len(rows) != fitted_runs:
                 print(f"{output.now()} fitting the law to {len(rows)} runs", file=sys.stderr, flush=True)
@@ -72,12 +75,28 @@ def main(_: object) -> None:
         time.sleep(watch)
 
 
+def make_way(out: epath.Path) -> None:
+    """Makes the folder of the page, before any work.
+
+    Raises:
+      UserError: no page can be written there.
+    """
+    if storage.is_remote(out):
+        return
+    if out.is_dir():
+        raise UserError(f"--out={os.fspath(out)} is a folder: expected a file, such as {os.fspath(out)}/sweep.html")
+    durable.refuse_link(out)
+    storage.make_folder(out.parent)
+    if not os.access(out.parent, os.W_OK):
+        raise UserError(f"--out={os.fspath(out)}: {os.fspath(out.parent)} cannot be written to: permission denied")
+
+
 def finished_rows(sweep: Sweep) -> list[dict]:
     """The rows of runs.csv as they would be now; none where they would mix versions, which launch.collect explains."""
     try:
         return collect.rows_of(sweep)[0]
     except UserError as error:
-        print(f"no law: {error}", file=sys.stderr, flush=True)
+        print(f"no law: {printable(str(error))}", file=sys.stderr, flush=True)
         return []
 
 
@@ -86,7 +105,7 @@ def answers_on(out: epath.Path) -> list[Answer]:
     try:
         found = HISTORY.search(out.read_text())
         return [Answer.of(fields) for fields in json.loads(found[1])] if found else []
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return []
 
 
@@ -98,7 +117,7 @@ def page(sweep: Sweep, seen: dict[str, Any], law: SweepLaw | None, reload_second
       law: that of its finished runs, if there is one.
       reload_seconds: after these a browser loads the page again; None for a page that stays as it is.
     """
-    all_curves = curves.of_sweep(sweep, files_of(sweep.workdir))
+    all_curves, odd = curves.of_sweep(sweep, files_of(sweep.workdir))
     pictures = [curves.draw(all_curves, panel) for panel in curves.PANELS]
     last_of_job = {curve.job: curve for curve in all_curves}
     template = string.Template(pathlib.Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
@@ -110,7 +129,7 @@ def page(sweep: Sweep, seen: dict[str, Any], law: SweepLaw | None, reload_second
         opening="\n".join(f"<p>{_text(line)}</p>" for line in opening(seen)),
         pictures="\n".join(f"<figure>{picture}</figure>" for picture in pictures if picture),
         failures=_failures(seen["jobs"]),
-        jobs=_table(COLUMNS, [_cells(job, last_of_job.get(job["name"])) for job in seen["jobs"]]),
+        jobs=_table(COLUMNS, [_cells(job, last_of_job.get(job["name"]), odd[job["name"]]) for job in seen["jobs"]]),
         law=_law(law),
         answers=json.dumps([vars(answer) for answer in answers]).replace("<", "\\u003c"),
         written=_text(output.now()),
@@ -133,8 +152,14 @@ def _running(jobs: Iterable[dict]) -> int:
     return sum(job["hours_left"] is not None for job in jobs)
 
 
-def _cells(job: dict[str, Any], curve: curves.Curve | None) -> list[str]:
-    """A row of the table of jobs. curve: of the segment that the job trains now, or trained last."""
+def _cells(job: dict[str, Any], curve: curves.Curve | None, odd: Sequence[str]) -> list[str]:
+    """A row of the table of jobs.
+
+    Args:
+      job: what status.look says of the job.
+      curve: of the segment that the job trains now, or trained last.
+      odd: what is odd in the files of its curves.
+    """
     share = job["tokens"] / job["training_tokens"] if job["training_tokens"] else 0.0
     dropped = curve.drop_rate[-1] if curve else float("nan")
     load = curve.max_load[-1] if curve else float("nan")
@@ -142,6 +167,9 @@ def _cells(job: dict[str, Any], curve: curves.Curve | None) -> list[str]:
     if curve is not None and curve.collapsed_layers[-1] > 0:
         collapsed = f"routers of {curve.collapsed_layers[-1]:.0f} layers have collapsed"
         note = f"{note}; {collapsed}" if note else collapsed
+    for sentence in [*job["odd"], *odd]:
+        if sentence not in note:
+            note = f"{note}; {sentence}" if note else sentence
     return [
         job["name"],
         job["state"],

@@ -37,6 +37,7 @@ def main(_: object) -> None:
     state = sweep.engine.states(sweep).get(job.name, "")
     if state and not state.startswith("failed"):
         raise UserError(f"job {job.name} is {state} now; launch.cancel --job={job.name} would stop it first")
+    job.refuse_links()
     (job.folder / "failure.json").unlink(missing_ok=True)  # of an accepted failure too
     patience = 0.0 if sweep.engine.ON_THIS_MACHINE else SECONDS_TO_SUBMIT
     try:

@@ -23,11 +23,12 @@ from collections.abc import Iterator
 from absl import flags
 
 from jmoe.errors import UserError
+from jmoe.printable import printable
+from jmoe.storage import durable
 from jmoe.storage.files import cache_dir, is_remote, write_whole
 from launch import accelerators, output, slurm_task, trainer
 from launch.backend import Backend, Sweep
 from launch.jobs import Job, files_of
-from launch.printable import printable
 from launch.slurm_task import call, read_list
 
 SECONDS_BETWEEN_LOOKS = 5.0
@@ -96,7 +97,7 @@ class Slurm(Backend):
         """Queues every job that is neither finished nor queued, and a launch.collect after them.
 
         Raises:
-            UserError: if Slurm refuses, or it is not known what is queued.
+          UserError: if Slurm refuses, or it is not known what is queued.
         """
         tasks = list(_queue(sweep))
         queued = {task.job for task in tasks}
@@ -108,6 +109,7 @@ class Slurm(Backend):
         _check_arrays(sweep, todo)
         todo.sort(key=lambda job: -job.flops)
         folder = _folder(sweep)
+        durable.refuse_link(folder)
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / "run.sh", SCRIPT)
         cap = sweep.options.get("workers")
@@ -124,15 +126,15 @@ class Slurm(Backend):
         return f"submitted {len(todo)} jobs as array {', '.join(arrays)}; {len(queued)} were queued or running before"
 
     def states(self, sweep: Sweep) -> dict[str, str]:
-        """Returns the state of each job in Slurm's queue, by name, and the reason while it waits.
+        """The state of each job in Slurm's queue, by name, and the reason while it waits.
 
         Raises:
-            UserError: if Slurm cannot be asked, or a list is missing or damaged that tells which jobs are queued.
+          UserError: if Slurm cannot be asked, or a list is missing or damaged that tells which jobs are queued.
         """
         return {task.job: task.in_words() for task in _queue(sweep)}
 
     def logs(self, sweep: Sweep, job: Job, rank: int | None = None, attempt: int | None = None) -> bytes:
-        """Returns what the job's trainers printed, and what Slurm and launch.task printed for its newest task.
+        """What the job's trainers printed, and what Slurm and launch.task printed for its newest task.
 
         With a rank or an attempt, returns only what trainers printed.
         """
@@ -178,7 +180,7 @@ class Slurm(Backend):
             yield _lines_of_rank(text, rank)
 
     def reason(self, sweep: Sweep, job: Job) -> str:
-        """Returns the last error, else the last line, that the job's newest task printed; "" if it was cancelled."""
+        """The last error, else the last line, that the job's newest task printed; "" if it was cancelled."""
         path = _output(sweep, job)
         if path is None:
             return ""
@@ -194,11 +196,11 @@ class _Task:
     """One task of a job array in Slurm's queue.
 
     Attributes:
-        array: the id of the array.
-        index: the task's index in it.
-        job: the name of the task's job.
-        state: Slurm's word, such as "RUNNING".
-        reason: Slurm's reason why the task waits, or "None".
+      array: the id of the array.
+      index: the task's index in it.
+      job: the name of the task's job.
+      state: Slurm's word, such as "RUNNING".
+      reason: Slurm's reason why the task waits, or "None".
     """
 
     array: str
@@ -213,7 +215,7 @@ class _Task:
         return f"{self.array}_{self.index}"
 
     def in_words(self) -> str:
-        """Returns the state and, while the task waits, the reason."""
+        """The state and, while the task waits, the reason."""
         if self.state == "RUNNING" or self.reason == "None":
             return self.state.lower()
         return f"{self.state.lower()} ({self.reason})"
@@ -233,7 +235,9 @@ def _queue(sweep: Sweep) -> Iterator[_Task]:
         try:
             (job,) = jobs_of(comment)[int(index)]
         except (ValueError, LookupError, TypeError):
-            raise UserError(f"{_folder(sweep)}/{comment}.json names no job for task {index} of that array") from None
+            job = None
+        if not isinstance(job, str):
+            raise UserError(f"{_folder(sweep)}/{comment}.json names no job for task {index} of that array")
         yield _Task(array, index, job, state, reason)
 
 
@@ -251,10 +255,10 @@ def _submit_array(sweep: Sweep, jobs: list[Job], cap: int | None, after: list[st
     """Submits an array with a task for each job; returns its id.
 
     Args:
-        sweep: the sweep.
-        jobs: at most LARGEST_ARRAY jobs with the same programs.
-        cap: the most tasks to run at once; None for no limit.
-        after: ids of the arrays that must end before this one starts.
+      sweep: the sweep.
+      jobs: at most LARGEST_ARRAY jobs with the same programs.
+      cap: the most tasks to run at once; None for no limit.
+      after: ids of the arrays that must end before this one starts.
     """
     folder = _folder(sweep)
     comment = f"{datetime.datetime.now():%Y%m%d-%H%M%S-%f}"
@@ -294,7 +298,7 @@ def _submit_collect(sweep: Sweep, arrays: list[str]) -> None:
 
 
 def _escaped(folder: pathlib.Path) -> str:
-    """Returns the folder's path for --output, where Slurm expands %."""
+    """The folder's path for --output, where Slurm expands %."""
     return os.fspath(folder).replace("%", "%%")
 
 
@@ -317,7 +321,7 @@ def _is_reserved(option: str) -> bool:
 
 
 def _lines_of_rank(text: bytes, rank: int | None) -> bytes:
-    """Returns the lines that the process `rank` printed, without srun's labels; a job of one process has no labels."""
+    """The lines that the process `rank` printed, without srun's labels; a job of one process has no labels."""
     labelled = [re.fullmatch(rb" *(\d+): (.*\n?)", line) for line in text.splitlines(keepends=True)]
     if rank is None or not any(labelled):
         return b"" if rank else text
@@ -325,7 +329,7 @@ def _lines_of_rank(text: bytes, rank: int | None) -> bytes:
 
 
 def _output(sweep: Sweep, job: Job) -> pathlib.Path | None:
-    """Returns the output of the newest task that the job was given to, or None if nothing was printed."""
+    """The output of the newest task that the job was given to, or None if nothing was printed."""
     folder = _folder(sweep)
     changed_ns = folder.stat().st_mtime_ns if folder.exists() else 0
     path = _outputs(folder, changed_ns).get(job.name)
@@ -334,7 +338,7 @@ def _output(sweep: Sweep, job: Job) -> pathlib.Path | None:
 
 @functools.cache
 def _outputs(folder: pathlib.Path, changed_ns: int) -> dict[str, pathlib.Path]:
-    """Returns the output file of each job's newest task, from the lists in the folder as it was at its last change."""
+    """The output file of each job's newest task, from the lists in the folder as it was at its last change."""
     files = {}
     for path in sorted(folder.glob("*.json")):
         with contextlib.suppress(UserError, TypeError):  # `states` reports a damaged list
@@ -344,7 +348,7 @@ def _outputs(folder: pathlib.Path, changed_ns: int) -> dict[str, pathlib.Path]:
 
 
 def _folder(sweep: Sweep) -> pathlib.Path:
-    """Returns the folder of lists, batch script and Slurm's output.
+    """The folder of lists, batch script and Slurm's output.
 
     It lies in the workdir. It lies in the cache if the workdir is on gs://, or has a backslash in its name, which Slurm
     would drop from the names of its output.

@@ -13,10 +13,10 @@ import subprocess
 import time
 
 from jmoe.errors import UNAVAILABLE, Unavailable, UserError
+from jmoe.printable import printable
 from launch import hooks, trainer
 from launch.backend import Sweep
 from launch.jobs import Job
-from launch.printable import printable
 
 # Slurm's words when the controller restarts or is busy
 AWAY = (
@@ -32,7 +32,7 @@ SECONDS_BETWEEN_TRIES = 5.0
 
 
 def job_of_task(path: str) -> str:
-    """Returns the name of this array task's job from the list at `path`; UserError if the list has none."""
+    """The name of this array task's job from the list at `path`; UserError if the list has none."""
     index = os.environ.get("SLURM_ARRAY_TASK_ID", "")
     try:
         (name,) = read_list(pathlib.Path(path))[int(index)]
@@ -47,11 +47,11 @@ def run_task(sweep: Sweep, job: Job) -> int:
     Queues the task again if its trainer stopped on request, or the store gives no answer.
 
     Returns:
-        The exit code of the task.
+      The exit code of the task.
 
     Raises:
-        UserError: outside of an array.
-        Unavailable: if the store gives no answer.
+      UserError: outside of an array.
+      Unavailable: if the store gives no answer.
     """
     if not {"SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"} <= os.environ.keys():
         raise UserError("Slurm starts the tasks of this sweep: there is no SLURM_ARRAY_JOB_ID here")
@@ -133,12 +133,12 @@ def _end_step() -> None:
 
 
 def _task() -> str:
-    """Returns this array task as ARRAY_INDEX: the job id of one of the tasks is also that of the whole array."""
+    """This array task as ARRAY_INDEX: the job id of one of the tasks is also that of the whole array."""
     return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
 
 
 def read_list(path: pathlib.Path) -> list:
-    """Returns the list of an array's jobs; UserError if it is missing or damaged."""
+    """The list of an array's jobs; UserError if it is missing or damaged."""
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
@@ -152,16 +152,16 @@ def call(*command: str, patient: bool = False) -> str:
     """Runs one of Slurm's commands.
 
     Args:
-        *command: the command as an argument list.
-        patient: whether to repeat the command for as long as the controller is away. A task and its nodes work on
-            without the controller.
+      *command: the command as an argument list.
+      patient: whether to repeat the command for as long as the controller is away. A task and its nodes work on
+        without the controller.
 
     Returns:
-        What the command printed.
+      What the command printed.
 
     Raises:
-        UserError: if the command is not on this machine, or failed; the error quotes it.
-        Unavailable: if the controller is away.
+      UserError: if the command is not on this machine, or failed; the error quotes it.
+      Unavailable: if the controller is away.
     """
     timeout = None if command[0] == "sbatch" else SECONDS_TO_ANSWER
     run = functools.partial(subprocess.run, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)

@@ -28,12 +28,12 @@ from tqdm import tqdm
 
 from jmoe import cli
 from jmoe.errors import Unavailable, UserError
+from jmoe.printable import printable
 from jmoe.storage import files as storage
 from jmoe.storage import ownership
 from launch import collect, hooks, output, sweepfile
 from launch.backend import Sweep
 from launch.jobs import Files, Job, files_of
-from launch.printable import printable
 
 CLEAR = "\x1b[H\x1b[2J"  # clears a terminal
 ENDED = ("done", "failed", "cancelled", "accepted", "kept")  # states of jobs that nothing trains further
@@ -66,7 +66,7 @@ def main(_: object) -> None:
 
 
 def _statuses(folder: epath.Path, watch: float | None) -> tuple[list[epath.Path], list[dict]]:
-    """Returns the workdirs of the sweeps in `folder`, or `folder` alone if it has none, and the status of each."""
+    """The workdirs of the sweeps in `folder`, or `folder` alone if it has none, and the status of each."""
     folders = _when_answered(lambda: workdirs(folder), watch) or [folder]
     price = flags.FLAGS.dollars_per_hour
     statuses = [_when_answered(lambda workdir=workdir: see(workdir, price), watch) for workdir in folders]
@@ -77,8 +77,8 @@ def _print(statuses: list[dict], folder: epath.Path, is_single: bool) -> None:
     """Prints the statuses of the sweeps in `folder`, or of the single one.
 
     Raises:
-        UserError: if there is no sweep, or the backend of a single one cannot be asked.
-        Unavailable: if the backend of a single one gives no answer for now, and there is no --watch.
+      UserError: if there is no sweep, or the backend of a single one cannot be asked.
+      Unavailable: if the backend of a single one gives no answer for now, and there is no --watch.
     """
     watch = flags.FLAGS.watch
     if is_single and "jobs" not in statuses[0]:
@@ -104,10 +104,10 @@ def _is_active(status: dict) -> bool:
 
 
 def _when_answered(call: Callable[[], Any], watch: float | None) -> Any:
-    """Returns what `call` returns; if the store gives no answer, calls it again every `watch` seconds.
+    """What `call` returns; while the store gives no answer, it is called again every `watch` seconds.
 
     Raises:
-        Unavailable: if the store gives no answer, and `watch` is None.
+      Unavailable: if the store gives no answer, and `watch` is None.
     """
     while True:
         try:
@@ -124,7 +124,7 @@ def _print_wait(why: str, watch: float) -> None:
 
 
 def workdirs(folder: epath.Path, depth: int = 2) -> list:
-    """Returns the folders that hold a sweep: `folder` itself, else those in it, down to `depth` levels."""
+    """The folders that hold a sweep: `folder` itself, else those in it, down to `depth` levels."""
     if (folder / "sweep.json").exists():
         return [folder]
     with contextlib.suppress(PermissionError):
@@ -136,13 +136,13 @@ def workdirs(folder: epath.Path, depth: int = 2) -> list:
 
 
 def see(workdir: epath.Path, dollars_per_hour: float | None = None) -> dict:
-    """Returns the status of the sweep in `workdir`.
+    """The status of the sweep in `workdir`.
 
     Returns:
-        What `look` returns, and
-        trouble: why the backend cannot be asked, in words, or null.
-        away: whether the backend gives no answer for now.
-        Only workdir and trouble if there is no sweep, or its sweep.json cannot be read.
+      What `look` returns, and
+      trouble: why the backend cannot be asked, in words, or null.
+      away: whether the backend gives no answer for now.
+      Only workdir and trouble if there is no sweep, or its sweep.json cannot be read.
     """
     try:
         sweep = sweepfile.read(workdir)
@@ -162,22 +162,23 @@ def see(workdir: epath.Path, dollars_per_hour: float | None = None) -> dict:
 
 
 def look(sweep: Sweep, states: dict[str, str] | None, dollars_per_hour: float | None = None) -> dict:
-    """Returns the sweep's status in JSON types, and writes nothing.
+    """The sweep's status in JSON types; nothing is written.
 
     Args:
-        sweep: the sweep.
-        states: what the backend's `states` returned; None if it gave no answer.
-        dollars_per_hour: hourly price of a chip. Default: what launch.sweep was given.
+      sweep: the sweep.
+      states: what the backend's `states` returned; None if it gave no answer.
+      dollars_per_hour: hourly price of a chip. Default: what launch.sweep was given.
 
     Returns:
-        Of the sweep: workdir, backend, runs_done, runs, jobs.
-        owner: the process at work on it, in words, or null.
-        logs: the folder of the trainers' logs, if that is not the jobs' folder.
-        hours, n_chips (of a job), dollars_per_hour (of a chip), dollars, hours_left: null if not known.
-        Of each of the jobs: name, runs_done, runs, state, tokens, training_tokens, failure, hours, hours_left.
-        loss: in nats, null before the first step.
-        more: what else there is to say, in words.
-        active: whether the job runs or is queued.
+      Of the sweep: workdir, backend, runs_done, runs, jobs.
+      owner: the process at work on it, in words, or null.
+      logs: the folder of the trainers' logs, if that is not the jobs' folder.
+      hours, n_chips (of a job), dollars_per_hour (of a chip), dollars, hours_left: null if not known.
+      Of each of the jobs: name, runs_done, runs, state, tokens, training_tokens, failure, hours, hours_left.
+      loss: in nats, null before the first step.
+      more: what else there is to say, in words.
+      odd: a sentence on each file of the job in which something odd was found; `more` has them too.
+      active: whether the job runs or is queued.
     """
     files = files_of(sweep.workdir)
     jobs = storage.of_each(lambda job: _job_status(sweep, job, files, states), sweep.jobs, sweep.workdir)
@@ -206,7 +207,7 @@ def look(sweep: Sweep, states: dict[str, str] | None, dollars_per_hour: float | 
 
 
 def _hours_left(jobs: list[Job], statuses: list[dict]) -> float | None:
-    """Returns the hours until all jobs are trained; None if no job trains now.
+    """The hours until all jobs are trained; None if no job trains now.
 
     It is the longer of two times: that of the job which needs longest, and that of all remaining FLOPs at the speed of
     the jobs that train now.
@@ -228,22 +229,22 @@ def _hours_left(jobs: list[Job], statuses: list[dict]) -> float | None:
 
 
 def in_words(status: dict) -> str:
-    """Returns a line for each job of a sweep and one for all; `status` is what `look` returned."""
+    """A line for each job of a sweep and one for all; `status` is what `look` returned."""
     width = max(len(job["name"]) for job in status["jobs"])
     lines = []
     for job in status["jobs"]:
         runs = f"{job['runs_done']}/{job['runs']}"
-        lines.append(printable(f"{job['name']:{width}} {runs:>7} {job['state']:9} {job['more']}".rstrip()))
+        lines.append(f"{job['name']:{width}} {runs:>7} {job['state']:9} {job['more']}".rstrip())
     lines += summary_lines(status)
     if status["owner"]:
         lines.append(f"at work on it: {status['owner']}")
     if status["logs"]:
         lines.append(f"logs of trainers on this machine: {status['logs']}")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def summary_lines(status: dict) -> list[str]:
-    """Returns a line on how many runs are done and how many jobs are in each state, and one on hours, cost, time left.
+    """A line on how many runs are done and how many jobs are in each state, and one on hours, cost, time left.
 
     The second line is left out if nothing of it is known.
     """
@@ -267,7 +268,7 @@ def summary_lines(status: dict) -> list[str]:
 
 
 def _line(status: dict, folder: epath.Path) -> str:
-    """Returns one line on one of the sweeps below `folder`."""
+    """One line on one of the sweeps below `folder`."""
     name = status["workdir"].removeprefix(os.fspath(folder)).strip("/")
     summary = summary_lines(status) if "jobs" in status else []
     parts = [name, *summary, status["trouble"]]
@@ -278,12 +279,12 @@ def _report_failures(statuses: list[dict], failed_before: set | None, commands: 
     """Calls --on_failure for the jobs that have failed for good since the previous look.
 
     Args:
-        statuses: what `see` returned for each sweep.
-        failed_before: the failed jobs of the previous look; None at the first, which calls nothing.
-        commands: what hooks.commands returned.
+      statuses: what `see` returned for each sweep.
+      failed_before: the failed jobs of the previous look; None at the first, which calls nothing.
+      commands: what hooks.commands returned.
 
     Returns:
-        All jobs that have failed for good, as (workdir, name).
+      All jobs that have failed for good, as (workdir, name).
     """
     cause_of = {}
     for status in statuses:
@@ -300,10 +301,11 @@ def _report_failures(statuses: list[dict], failed_before: set | None, commands: 
 
 
 def _job_status(sweep: Sweep, job: Job, files: Files, states: dict[str, str] | None) -> dict:
-    """Returns the status of one job, as `look` lists it."""
-    results = job.results(files)
+    """The status of one job, as `look` lists it."""
+    odd: list[str] = []
+    results = job.results(files, odd)
     state = (states or {}).get(job.name, "")
-    seconds = job.seconds(files)
+    seconds = job.seconds(files, odd)
     status = {
         "name": job.name,
         "runs_done": len(results),
@@ -317,44 +319,44 @@ def _job_status(sweep: Sweep, job: Job, files: Files, states: dict[str, str] | N
         "active": False,
         "state": "done",
         "more": "",
+        "odd": odd,
     }
     if len(results) == len(job.budgets):
         if results:
             longest_branch = max(results, key=lambda branch: job.budgets[branch])
-            status["loss"] = results[longest_branch].get("loss")
+            status["loss"] = results[longest_branch]["loss"]
+        status["more"] = "; ".join(odd)
         return status
-    failure = job.failure(files)
+    failure = job.failure(files, odd)
     status["failure"] = failure or None
     status["active"] = bool(state) and not state.startswith(("failed", "completed"))
     status["tokens"] = 0
     more = []
-    for branch in job.budgets:
-        if branch not in results and job.has(f"{branch}/result.json", files):
-            more.append(f"{branch}/result.json is damaged")
     has_begun = any(file.endswith("metrics.jsonl") for file in files.get(job.name, ()))
     if has_begun and job.training_tokens:
-        status["tokens"], status["loss"] = job.progress()
+        status["tokens"], status["loss"] = job.progress(odd)
         trained = f"{status['tokens'] / job.training_tokens:.0%} trained"
         more.append(trained if status["loss"] is None else f"{trained}, loss {status['loss']:.3f}")
-    tokens_per_second = job.tokens_per_second() if has_begun and state.startswith("running") else None
+    tokens_per_second = job.tokens_per_second(odd) if has_begun and state.startswith("running") else None
     if tokens_per_second:
         status["hours_left"] = max(job.training_tokens - status["tokens"], 0) / tokens_per_second / 3600
         more.append(f"{tqdm.format_interval(3600 * status['hours_left'])} left")
     reason = "" if failure or state or job.kept or states is None else sweep.engine.reason(sweep, job)
-    status["state"], more = _state(job, state, failure, more, reason)
+    status["state"], more = _state(job, state, failure, [*odd, *more], reason, is_known=states is not None)
     status["more"] = "; ".join(more)
     return status
 
 
-def _state(job: Job, state: str, failure: dict, more: list[str], reason: str) -> tuple[str, list[str]]:
-    """Returns one word for a job that is not done, and what else there is to say.
+def _state(job: Job, state: str, failure: dict, more: list[str], reason: str, is_known: bool) -> tuple[str, list[str]]:
+    """One word for a job that is not done, and what else there is to say.
 
     Args:
-        job: the job.
-        state: what the backend's `states` returned for it; "" if nothing.
-        failure: its last failure, or {}.
-        more: what is known of its training, in words.
-        reason: why the backend did not run it; "" if that is not known.
+      job: the job.
+      state: what the backend's `states` returned for it; "" if nothing.
+      failure: its last failure, or {}.
+      more: what is known of its training, in words.
+      reason: why the backend did not run it; "" if that is not known.
+      is_known: whether the backend said which jobs it has.
     """
     is_active = bool(state) and not state.startswith("failed")
     kind, _, why = state.partition(" ")  # as a rule in parentheses
@@ -372,8 +374,11 @@ def _state(job: Job, state: str, failure: dict, more: list[str], reason: str) ->
     if job.kept:
         return "kept", ["no longer in the sweep", *more]
     why = why or reason
-    has_failed = bool(state or why or failure.get("for_good"))
-    return "failed" if has_failed else "waiting", [*more, why] if why else more
+    if state or why or failure.get("for_good"):
+        kind = "failed"
+    else:
+        kind = "waiting" if is_known else "unknown"
+    return kind, [*more, why] if why else more
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def main(config_flags: list[str]) -> None:
     """Starts or submits the sweep, or with --dry_run prints what a start would do.
 
     Args:
-        config_flags: the --config.FIELD flags of the command line.
+      config_flags: the --config.FIELD flags of the command line.
     """
     folder = WORKDIR.value or ""  # required
     workdir = storage.absolute(folder)
@@ -122,7 +122,7 @@ def main(config_flags: list[str]) -> None:
 def _sweep_of_flags(
     engine: backend_lib.Backend, workdir: epath.Path, config_flags: list[str]
 ) -> tuple[Sweep, dict[str, ConfigDict]]:
-    """Returns the sweep that the flags describe, and the config of each job by the job's name."""
+    """The sweep that the flags describe, and the config of each job by the job's name."""
     file = SWEEP.value or ""  # required
     jobs, configs = load(file, workdir, config_flags)
     refusal = ""
@@ -140,11 +140,11 @@ def start(sweep: Sweep, configs: dict[str, ConfigDict]) -> str:
     """Starts or submits what is not done; the caller owns the workdir.
 
     Returns:
-        A report, in words.
+      A report, in words.
 
     Raises:
-        UserError: if the sweep cannot be started, or runs are missing at its end.
-        Interrupted: if a signal stopped it.
+      UserError: if the sweep cannot be started, or runs are missing at its end.
+      Interrupted: if a signal stopped it.
     """
     files = files_of(sweep.workdir)
     sweepfile.resume(sweep, files)
@@ -182,9 +182,9 @@ def _restore(sweep: Sweep, before: str | None, was_own: bool) -> None:
     """Writes the earlier sweep.json again, or removes the new one if there was none.
 
     Args:
-        sweep: the sweep.
-        before: the text of the earlier sweep.json.
-        was_own: whether a start of this user wrote that one.
+      sweep: the sweep.
+      before: the text of the earlier sweep.json.
+      was_own: whether a start of this user wrote that one.
     """
     path = sweep.workdir / "sweep.json"
     if before is None:
@@ -199,14 +199,14 @@ def dry_run(sweep: Sweep, configs: dict[str, ConfigDict], impossible: list[str],
     """Prints what would run and what it costs, as comments before the backend's preview if it has one.
 
     Args:
-        sweep: the sweep.
-        configs: the config of each job, by the job's name.
-        impossible: what preflight.places returned.
-        check_text: whether to check the text.
+      sweep: the sweep.
+      configs: the config of each job, by the job's name.
+      impossible: what preflight.places returned.
+      check_text: whether to check the text.
 
     Raises:
-        UserError: if a start would be refused: for an impossible job, for the text, or for what the workdir already
-            holds. A workdir on gs:// is not read.
+      UserError: if a start would be refused: for an impossible job, for the text, or for what the workdir already
+        holds. A workdir on gs:// is not read.
     """
     lines = describe(sweep, configs)
     preview = sweep.engine.preview(sweep)
@@ -228,14 +228,14 @@ def dry_run(sweep: Sweep, configs: dict[str, ConfigDict], impossible: list[str],
 
 
 def describe(sweep: Sweep, configs: dict[str, ConfigDict]) -> list[str]:
-    """Returns lines on each job and on all: FLOPs as the paper counts them (6 N_active D), hours and price if known.
+    """Lines on each job and on all: FLOPs as the paper counts them (6 N_active D), hours and price if known.
 
     Args:
-        sweep: the sweep.
-        configs: the config of each job, by the job's name.
+      sweep: the sweep.
+      configs: the config of each job, by the job's name.
 
     Raises:
-        UserError: if there is a price, but no accelerator.
+      UserError: if there is a price, but no accelerator.
     """
     accelerator = ACCELERATOR.value
     if DOLLARS.value is not None and not accelerator:
@@ -265,7 +265,7 @@ def describe(sweep: Sweep, configs: dict[str, ConfigDict]) -> list[str]:
 
 
 def _cost(chip_hours: float, accelerator: str) -> str:
-    """Returns hours of one chip of an accelerator and, if known, their price."""
+    """Hours of one chip of an accelerator and, if known, their price."""
     price = f", ${chip_hours * DOLLARS.value:,.2f}" if DOLLARS.value is not None else ""
     return f"  {chip_hours:,.2f} {accelerators.chip(accelerator)}-hours{price}"
 

@@ -16,6 +16,7 @@ from typing import Any
 from jmoe.config import counts
 from launch.backend import Sweep
 from launch.collect import table
+from launch.job_files import is_count, is_number
 from launch.jobs import Job
 
 BEYOND = 10.0  # times the compute of the sweep's largest run, for the model that the law is asked about
@@ -47,9 +48,19 @@ class Answer:
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> "Answer":
-        """From JSON types."""
+        """From JSON types.
+
+        Raises:
+          KeyError, TypeError or ValueError: the fields are of no answer.
+        """
         tuples: dict[str, Any] = {name: tuple(fields[name]) for name in ("n_active", "loss")}
-        return cls(**(fields | tuples))
+        answer = cls(**(fields | tuples))
+        low_and_high = (*answer.n_active, *answer.loss)
+        if len(low_and_high) != 4 or not all(map(is_number, (answer.flops, *low_and_high))):
+            raise ValueError("an answer has its FLOPs and the ends of two intervals")
+        if not is_count(answer.n_runs) or not is_count(answer.n_experts):
+            raise ValueError("an answer is of a number of runs, and of a number of experts")
+        return answer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,14 +82,17 @@ def by_finish_time(sweep: Sweep, rows: Sequence[dict]) -> list[dict]:
     """The rows of finished runs, in the order in which they finished."""
 
     def finished(row: dict) -> float:
-        return (sweep.workdir / row["run"] / "result.json").stat().mtime or 0.0
+        try:
+            return (sweep.workdir / row["run"] / "result.json").stat().mtime or 0.0
+        except OSError:  # it was removed meanwhile
+            return 0.0
 
     return sorted(rows, key=finished)
 
 
 def largest_flops(jobs: Sequence[Job]) -> float:
     """Training FLOPs of the largest run that the sweep has, finished or not."""
-    return float(max(counts.training_flops(job.n_active, max(job.budgets.values())) for job in jobs))
+    return float(max(counts.training_flops(job.n_active, max(job.budgets.values(), default=0)) for job in jobs))
 
 
 def fit(sweep: Sweep, rows: Sequence[dict], known: Sequence[Answer]) -> SweepLaw:

@@ -11,7 +11,6 @@ edited, is kept: its finished runs stay in runs.csv, and it is trained no furthe
 """
 
 import json
-import math
 import os
 import sys
 from typing import Any
@@ -20,10 +19,13 @@ from absl import flags
 from etils import epath
 
 from jmoe.errors import UserError
-from jmoe.storage.files import absolute, make_folder, of_each, read_bytes, set_aside, write_whole
+from jmoe.printable import printable
+from jmoe.storage import durable
+from jmoe.storage.files import absolute, is_remote, make_folder, of_each, read_bytes, set_aside, write_whole
 from jmoe.version import code_version
 from launch import trust
 from launch.backend import Sweep
+from launch.job_files import is_count, is_number, shown
 from launch.jobs import Files, Job
 
 UNKNOWN = "unknown"  # the code of a run whose code was not recorded
@@ -39,8 +41,8 @@ def define_flags(job: str = "", **options: Any) -> None:
     They are defined when a command runs, so that the commands can be imported together.
 
     Args:
-        job: the help text of --job; "" for a command without it.
-        **options: further arguments of its definition.
+      job: the help text of --job; "" for a command without it.
+      **options: further arguments of its definition.
     """
     flags.DEFINE_string("workdir", None, "Directory of the sweep: a folder or gs://...", required=True)
     flags.DEFINE_string("backend", None, "Python file of the sweep's backend. It runs only if you name it here.")
@@ -49,16 +51,16 @@ def define_flags(job: str = "", **options: Any) -> None:
 
 
 def chosen() -> Sweep:
-    """Returns the sweep of --workdir; UserError if there is none."""
+    """The sweep of --workdir; UserError if there is none."""
     return read(absolute(flags.FLAGS.workdir))
 
 
 def chosen_to_run() -> Sweep:
-    """Returns the sweep of --workdir, for a command that runs the programs which its sweep.json names.
+    """The sweep of --workdir, for a command that runs the programs which its sweep.json names.
 
     Raises:
-        UserError: if the file is neither the one that a start of this user wrote, nor the one that --trust names
-            (launch/trust.py).
+      UserError: if the file is neither the one that a start of this user wrote, nor the one that --trust names
+        (launch/trust.py).
     """
     workdir = absolute(flags.FLAGS.workdir)
     sweep, text = _read(workdir)
@@ -74,19 +76,19 @@ def define_trust() -> None:
 
 
 def _programs(sweep: Sweep) -> list[str]:
-    """Returns the programs and options of a sweep.json, in words."""
+    """The programs and options of a sweep.json, in words."""
     configs = sorted({job.config_file for job in sweep.trained})
     options = [f"{name} {value}" for name, value in sweep.options.items() if value and name not in NUMBERS]
     return [f"the config {', '.join(configs)}", *options]
 
 
 def read(workdir: epath.Path) -> Sweep:
-    """Returns the sweep that was started in `workdir`; UserError if none was, or its sweep.json is damaged."""
+    """The sweep that was started in `workdir`; UserError if none was, or its sweep.json is damaged."""
     return _read(workdir)[0]
 
 
 def _read(workdir: epath.Path) -> tuple[Sweep, str]:
-    """Returns the sweep that was started in `workdir`, and the text of its sweep.json; UserError as for `read`."""
+    """The sweep that was started in `workdir`, and the text of its sweep.json; UserError as for `read`."""
     path = workdir / "sweep.json"
     try:
         text = read_bytes(path).decode()
@@ -95,13 +97,13 @@ def _read(workdir: epath.Path) -> tuple[Sweep, str]:
         raise UserError(f"--workdir={os.fspath(workdir)} holds no sweep: there is no {path}") from None
     except MALFORMED as error:
         raise UserError(
-            f"{path} is damaged ({error}); the command that started the sweep, given again, rebuilds it from the "
-            "jobs' folders and continues"
+            f"{path} is damaged ({printable(str(error))}); the command that started the sweep, given again, rebuilds "
+            "it from the jobs' folders and continues"
         ) from None
 
 
 def _parse(workdir: epath.Path, text: str) -> Sweep:
-    """Returns the sweep that a sweep.json describes; raises one of MALFORMED if it describes none."""
+    """The sweep that a sweep.json describes; raises one of MALFORMED if it describes none."""
     fields = json.loads(text)
     jobs = fields.pop("jobs")
     if not jobs or not isinstance(fields["options"], dict):
@@ -111,29 +113,36 @@ def _parse(workdir: epath.Path, text: str) -> Sweep:
 
 
 def _check_types(fields: dict) -> None:
-    """Raises ValueError if a field of sweep.json that must be a number or a list of words is none."""
-    numbers = {f"options.{name}": fields["options"].get(name) for name in NUMBERS}
-    numbers |= {"retries": fields["retries"], "stall_minutes": fields.get("stall_minutes")}
+    """Raises ValueError if a field of sweep.json that must be a number, text or a list of words is none."""
+    options = fields["options"]
+    numbers = {f"options.{name}": options.get(name) for name in NUMBERS} | {"retries": fields["retries"]}
+    price = numbers.pop("options.dollars_per_hour")
     for name, value in numbers.items():
-        kind = int | float if name in ("options.dollars_per_hour", "stall_minutes") else int
-        if value is not None and not (isinstance(value, kind) and 0 <= value < math.inf):
-            raise ValueError(f"{name} is {value!r}")
-    for name in ("sbatch", "on_done", "on_failure"):
-        words = fields["options"].get(name)
-        if words is not None and not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
-            raise ValueError(f"options.{name} is {words!r:.60}")
+        if not is_count(value) and (value is not None or name == "retries"):
+            raise ValueError(f"{name} is {shown(value)}, expected a count")
+    for name, value in {"options.dollars_per_hour": price, "stall_minutes": fields.get("stall_minutes")}.items():
+        if value is not None and not (is_number(value) and value >= 0):
+            raise ValueError(f"{name} is {shown(value)}, expected a number")
+    lists = {f"options.{name}": options.get(name) for name in ("sbatch", "on_done", "on_failure")}
+    lists = {name: words for name, words in lists.items() if words is not None}
+    for name, words in (lists | {"mix": fields["mix"]}).items():
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise ValueError(f"{name} is {shown(words)}, expected a list of words")
+    for name in ("file", "backend"):
+        if not isinstance(fields[name], str):
+            raise ValueError(f"{name} is {shown(fields[name])}, expected text")
 
 
 def _read_or_rebuild(workdir: epath.Path, backend_name: str, files: Files) -> Sweep | None:
-    """Returns the sweep that was started in `workdir`, or None.
+    """The sweep that was started in `workdir`, or None.
 
     If sweep.json is lost, the sweep is rebuilt from the jobs' folders, without the flags of earlier starts; a message
     says so. Only for the workdir's owner, since a damaged sweep.json is moved aside.
 
     Args:
-        workdir: the sweep's directory.
-        backend_name: the backend of a rebuilt sweep.
-        files: the sweep's files, as jobs.files_of lists them.
+      workdir: the sweep's directory.
+      backend_name: the backend of a rebuilt sweep.
+      files: the sweep's files, as jobs.files_of lists them.
     """
     path = workdir / "sweep.json"
     try:
@@ -141,7 +150,7 @@ def _read_or_rebuild(workdir: epath.Path, backend_name: str, files: Files) -> Sw
     except FileNotFoundError:
         what = "is missing"
     except MALFORMED as error:
-        what = f"is damaged ({error}) and kept as {os.fspath(set_aside(path, workdir))}"
+        what = f"is damaged ({printable(str(error))}) and kept as {os.fspath(set_aside(path, workdir))}"
     folders = [_job_in(name, workdir, files[name]) for name in sorted(files)]
     jobs = [job for job in folders if job is not None]
     if not jobs:
@@ -160,13 +169,13 @@ def write_job(job: Job) -> None:
 
 
 def _job_in(name: str, workdir: epath.Path, files: set[str]) -> Job | None:
-    """Returns the job whose folder has these `files`, by its job.json, else by its segments' names; None if none."""
+    """The job whose folder has these `files`, by its job.json, else by its segments' names; None if none."""
     folder = workdir / "jobs" / name
     if "job.json" in files:
         try:
             return Job.from_fields(name, workdir, json.loads(read_bytes(folder / "job.json")))
         except (FileNotFoundError, *MALFORMED) as error:
-            print(f"{os.fspath(folder)}/job.json is damaged ({error})", file=sys.stderr)
+            print(f"{os.fspath(folder)}/job.json is damaged ({printable(str(error))})", file=sys.stderr)
     segments = sorted(file.removesuffix("/metrics.jsonl") for file in files if file.endswith("/metrics.jsonl"))
     if not segments:
         return None
@@ -193,13 +202,18 @@ def resume(sweep: Sweep, files: Files) -> None:
     Jobs that the sweep no longer has join it as kept ones.
 
     Args:
-        sweep: the sweep as its file and the flags describe it now.
-        files: the sweep's files, as jobs.files_of lists them.
+      sweep: the sweep as its file and the flags describe it now.
+      files: the sweep's files, as jobs.files_of lists them.
 
     Raises:
-        UserError: if the code or the configs differ from those of jobs that have begun, and --mix does not allow it; or
-            another backend still has jobs.
+      UserError: if the code or the configs differ from those of jobs that have begun, and --mix does not allow it;
+        another backend still has jobs; or a job's folder is a symbolic link.
     """
+    if not is_remote(sweep.workdir):  # what lies in the folders is checked when trainers are started
+        durable.refuse_link(sweep.workdir / "jobs")
+        for job in sweep.jobs:
+            if os.path.islink(job.folder) and not job.done(files):
+                durable.refuse_link(job.folder)
     code = code_version()
     for job in sweep.jobs:
         job.code = [code]
@@ -211,12 +225,15 @@ def resume(sweep: Sweep, files: Files) -> None:
         sweep.options["threads"] = before.options["threads"]
     active = before.engine.states(before)
     if before.backend != sweep.backend and active:
-        raise UserError(f"{len(active)} jobs are still with --backend={before.backend}; launch.cancel stops them")
+        raise UserError(
+            f"{len(active)} jobs are still with --backend={printable(before.backend)}; launch.cancel stops them"
+        )
     earlier = {job.name: job for job in before.jobs if job.name in active or job.name in files}
     other_codes = sorted({version for job in earlier.values() for version in job.code} - {code})
     if other_codes and "code" not in sweep.mix:
+        codes = printable(", ".join(other_codes))
         raise UserError(
-            f"{os.fspath(sweep.workdir)} was started with code {', '.join(other_codes)}, and this is {code}: its runs "
+            f"{os.fspath(sweep.workdir)} was started with code {codes}, and this is {code}: its runs "
             "would differ in more than the sweep says. Take another --workdir, that code, or --mix=code, which "
             "continues with this one"
         )

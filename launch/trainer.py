@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jmoe.errors import Unavailable, UserError
+from jmoe.printable import printable
 from jmoe.storage import durable, ownership
 from jmoe.storage.files import cache_dir, write_whole
 from jmoe.version import code_version
@@ -36,9 +37,9 @@ class Trainer:
     stop, and later SIGKILL.
 
     Attributes:
-        job: the job that it trains.
-        process: the trainer's process.
-        stalled: why it was stopped, if it showed no sign of life; else "".
+      job: the job that it trains.
+      process: the trainer's process.
+      stalled: why it was stopped, if it showed no sign of life; else "".
     """
 
     def __init__(
@@ -47,11 +48,11 @@ class Trainer:
         """Watches a process.
 
         Args:
-            job: the job that the process trains.
-            process: the trainer's process.
-            log_start: the byte of the job's log where this trainer's output begins.
-            stall_minutes: minutes without a sign of life after which the trainer is stopped; 0: never.
-            keeps_time: whether this trainer writes time.json; of a job on several machines, one does.
+          job: the job that the process trains.
+          process: the trainer's process.
+          log_start: the byte of the job's log where this trainer's output begins.
+          stall_minutes: minutes without a sign of life after which the trainer is stopped; 0: never.
+          keeps_time: whether this trainer writes time.json; of a job on several machines, one does.
         """
         self.job = job
         self.process = process
@@ -67,7 +68,7 @@ class Trainer:
         self._seconds_before = (job.seconds() or 0.0) if keeps_time else None
 
     def poll(self) -> int | None:
-        """Returns its exit code; None while it runs. Also stops it if it shows no sign of life."""
+        """Its exit code; None while it runs. Also stops it if it shows no sign of life."""
         code = self.process.poll()
         now = time.monotonic()
         if code is None and now < self._next_look:
@@ -86,7 +87,8 @@ class Trainer:
         if self._seconds_before is None:
             return
         text = json.dumps({"seconds": round(self._seconds_before + now - self._began, 1)})
-        with contextlib.suppress(OSError, Unavailable):  # only people read it: no reason for a sweep to end
+        with contextlib.suppress(OSError, Unavailable, UserError):  # only people read it: no reason for a sweep to end
+            self.job.refuse_links()
             write_whole(self.job.folder / "time.json", text)
 
     def _stop_if_stalled(self, now: float) -> None:
@@ -113,14 +115,14 @@ class Trainer:
         return code
 
     def lines(self) -> list[str]:
-        """Returns the lines that the trainer, and srun if that started it, have printed, without srun's labels."""
+        """The lines that the trainer, and srun if that started it, have printed, without srun's labels."""
         with open(self.job.log, "rb") as log:
             log.seek(self._log_start)
             text = re.sub(r"^ *\d+: ", "", log.read().decode(errors="replace"), flags=re.MULTILINE)
             return [line.strip() for line in text.splitlines() if line.strip()]
 
     def cause(self, code: int) -> str:
-        """Returns why it ended with exit code `code`: its last error line, else the last line that it printed."""
+        """Why it ended with exit code `code`: its last error line, else the last line that it printed."""
         lines = [line for line in self.lines() if not line.startswith(SLURM_PREFIXES)]
         errors = [line for line in lines if re.match(r"error: |([\w.]+\.)?\w*(Error|Exception|Interrupt)\b", line)]
         message = (errors or lines or ["no output"])[-1].removeprefix("error: ")
@@ -168,22 +170,24 @@ def start(
     """Starts the trainer of a job.
 
     Args:
-        job: the job.
-        stall_minutes: minutes without a sign of life after which the trainer is stopped; 0: never.
-        env: environment variables beyond those of this process.
-        cores: the CPU cores that the trainer may use; None for all.
-        prefix: a command, such as srun's, to which the trainer's argument list is appended.
+      job: the job.
+      stall_minutes: minutes without a sign of life after which the trainer is stopped; 0: never.
+      env: environment variables beyond those of this process.
+      cores: the CPU cores that the trainer may use; None for all.
+      prefix: a command, such as srun's, to which the trainer's argument list is appended.
 
     Returns:
-        The trainer; None if an earlier one still runs.
+      The trainer; None if an earlier one still runs.
 
     Raises:
-        UserError: if the config file or the code has changed since the job was created.
+      UserError: if the config file or the code has changed since the job was created, or what the trainer would
+        write is a symbolic link.
     """
     version = code_version()
     if version != job.code[-1]:
-        raise UserError(f"job {job.name} belongs to code {job.code[-1]}, this machine has {version}")
+        raise UserError(f"job {job.name} belongs to code {printable(job.code[-1])}, this machine has {version}")
     config_of(job)
+    job.refuse_links()
     lock = ownership.lock(job.lock)
     if lock is None:
         return None
@@ -208,7 +212,7 @@ def start(
 
 
 def _environment() -> dict[str, str]:
-    """Returns this process's environment, with defaults for what every trainer needs."""
+    """This process's environment, with defaults for what every trainer needs."""
     return {
         "JAX_COMPILATION_CACHE_DIR": str(cache_dir() / "compiled"),  # shared by the jobs of a sweep
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -218,7 +222,7 @@ def _environment() -> dict[str, str]:
 
 
 def _preparation(cores: list[int] | None) -> Callable[[], None]:
-    """Returns what a trainer's process runs before its program: it ends with its parent, and uses only these cores."""
+    """What a trainer's process runs before its program: it ends with its parent, and uses only these cores."""
     parent = os.getpid()
 
     def prepare() -> None:
@@ -248,10 +252,11 @@ def record_failure(trainer: Trainer, code: int, retries: int) -> dict:
     """Writes failure.json after a trainer ended with exit code `code`.
 
     Returns:
-        What failure.json holds. {} if the job is done all the same, or another trainer has taken it over because this
-        machine was cut off: the failure does not concern that one.
+      What failure.json holds. {} if the job is done all the same, or another trainer has taken it over because this
+      machine was cut off: the failure does not concern that one.
     """
     job = trainer.job
+    job.refuse_links()
     cause = trainer.cause(code)
     if job.done():
         forget_cause(job)
@@ -269,14 +274,15 @@ def write_failure(job: Job, cause: str, for_good: bool, retries: int) -> dict:
     """Writes failure.json to the job's folder.
 
     Args:
-        job: the job.
-        cause: why it failed, in words.
-        for_good: whether another try would not help.
-        retries: the failure is also for good if more than this number of tries in a row made no progress.
+      job: the job.
+      cause: why it failed, in words.
+      for_good: whether another try would not help.
+      retries: the failure is also for good if more than this number of tries in a row made no progress.
 
     Returns:
-        What failure.json holds.
+      What failure.json holds.
     """
+    job.refuse_links()
     before = job.failure()
     tokens, _ = job.progress()
     made_progress = tokens > before.get("tokens", -1)
@@ -289,6 +295,7 @@ def write_failure(job: Job, cause: str, for_good: bool, retries: int) -> dict:
 
 def give_up(job: Job, cause: str, how: str) -> None:
     """Records that a user gave the job up; `how` is "cancelled" or "accepted"."""
+    job.refuse_links()
     before = job.failure()
     job.folder.mkdir(parents=True, exist_ok=True)  # it may not have begun
     failure = {"cause": cause, "tries": before.get("tries", 0), "tokens": before.get("tokens", 0), "for_good": True}
@@ -298,4 +305,5 @@ def give_up(job: Job, cause: str, how: str) -> None:
 def forget_cause(job: Job, files: Files | None = None) -> None:
     """Deletes the record of the job's failure, but not that of an accepted one; `files` as in the methods of Job."""
     if job.has("failure.json", files) and not job.given_up(files):
+        job.refuse_links()
         (job.folder / "failure.json").unlink(missing_ok=True)

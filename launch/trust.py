@@ -15,15 +15,15 @@ import sys
 from etils import epath
 
 from jmoe.errors import UserError
+from jmoe.printable import printable
 from jmoe.storage.files import cache_dir, write_whole
 from launch.jobs import short_hash
-from launch.printable import printable
 
 N_DIGITS = 12  # of a hash that --trust needs
 
 
 def digest(text: str) -> str:
-    """Returns the SHA-256 of a sweep.json, in hexadecimal digits."""
+    """The SHA-256 of a sweep.json, in hexadecimal digits."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -49,13 +49,13 @@ def check(workdir: epath.Path, text: str, programs: list[str], named: str | None
     """Checks that a sweep.json may be run.
 
     Args:
-        workdir: the sweep's directory.
-        text: the sweep.json.
-        programs: what it would run, in words for the error.
-        named: the value of --trust.
+      workdir: the sweep's directory.
+      text: the sweep.json.
+      programs: what it would run, in words for the error.
+      named: the value of --trust.
 
     Raises:
-        UserError: unless this user wrote the file, or `named` is the beginning of its hash.
+      UserError: unless this user wrote the file, or `named` is the beginning of its hash.
     """
     actual = digest(text)
     if named is not None:
@@ -71,5 +71,5 @@ def check(workdir: epath.Path, text: str, programs: list[str], named: str | None
 
 
 def _path_of_hash(workdir: epath.Path) -> pathlib.Path:
-    """Returns the path of the file with the hash of this workdir's sweep.json."""
+    """The path of the file with the hash of this workdir's sweep.json."""
     return cache_dir() / "started" / short_hash(os.fspath(workdir))

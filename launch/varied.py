@@ -17,10 +17,10 @@ from jmoe.errors import UserError
 
 
 def resolve(base: types.ModuleType, overrides: dict) -> ConfigDict:
-    """Returns the config of a module with get_config(), with the overrides of one job.
+    """The config of a module with get_config(), with the overrides of one job.
 
     Raises:
-        UserError: if that is no config. ConfigDict raises other errors for an override.
+      UserError: if that is no config. ConfigDict raises other errors for an override.
     """
     config = cli.config_of(base).lock()
     for name in overrides.keys() - schema.flat(config).keys() - schema.FIELDS.keys():
@@ -34,14 +34,14 @@ def read(path: str, config_flags: Sequence[str] = ()) -> tuple[str, types.Module
     """Reads a sweep file. A config file counts as a sweep of one job.
 
     Args:
-        path: the sweep file.
-        config_flags: arguments such as --config.data.path=books/*.txt. Each counts as if the file set it in every job.
+      path: the sweep file.
+      config_flags: arguments such as --config.data.path=books/*.txt. Each counts as if the file set it in every job.
 
     Returns:
-        The path of the config file, its module, and a dict of overrides for each job.
+      The path of the config file, its module, and a dict of overrides for each job.
 
     Raises:
-        UserError: if the file or its config file cannot be used, a flag sets no field, or the file sets the field too.
+      UserError: if the file or its config file cannot be used, a flag sets no field, or the file sets the field too.
     """
     sweep = cli.load_module(path, "--sweep")
     name = f"--sweep={path}: get_sweep()"
@@ -65,7 +65,7 @@ def read(path: str, config_flags: Sequence[str] = ()) -> tuple[str, types.Module
 
 
 def _jobs(path: str, varied: Any) -> list[dict] | None:
-    """Returns the overrides of each job of a grid or a list; None for anything else."""
+    """The overrides of each job of a grid or a list; None for anything else."""
     if isinstance(varied, dict):
         for field, values in varied.items():
             if isinstance(values, str) or not isinstance(values, collections.abc.Iterable):
@@ -80,7 +80,7 @@ def _jobs(path: str, varied: Any) -> list[dict] | None:
 
 
 def plain(value: Any) -> Any:
-    """Returns a value as configs hold it.
+    """A value as configs hold it.
 
     Lists, which JSON makes of tuples, become tuples. Numbers and arrays of numpy become Python's numbers and tuples.
     """
@@ -92,7 +92,7 @@ def plain(value: Any) -> Any:
 
 
 def _overrides(base: types.ModuleType, arguments: Sequence[str]) -> dict:
-    """Returns {field: value} of --config flags, parsed as jmoe.train parses them."""
+    """{field: value} of --config flags, parsed as jmoe.train parses them."""
     matches = [cli.NONE.fullmatch(argument) for argument in arguments]
     none_fields = {match[1]: None for match in matches if match}
     cli.check_config_flags(arguments, cli.config_of(base))

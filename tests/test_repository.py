@@ -272,3 +272,10 @@ def test_make_says_that_the_registry_cannot_be_reached(tmp_path):
     assert done.returncode == 2 and "error: the package registry cannot be reached" in done.stderr, done.stderr
     assert "conflicting" not in done.stderr and "connection broken" in (tmp_path / ".venv/pip.log").read_text()
     assert not (tmp_path / ".venv/.train").exists()
+
+
+def test_the_map_names_each_file_of_the_launcher():
+    """And no file of it that is gone."""
+    (part,) = re.findall(r"^launch/ .*\n((?:  .*\n)+)", text("WORKSPACE.md"), re.MULTILINE)
+    names = set(re.findall(r"\w+\.py", part))
+    assert names == {path.name for path in (ROOT / "launch").glob("*.py")} - {"__init__.py", "__main__.py"}

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fit.data.files import replacing
+from fit.data.formulas import quoted, unquoted
 from fit.errors import UserError
 from fit.messages.printable import is_printable
 
@@ -86,7 +87,7 @@ def _read_csv(path: str) -> Contents:
                         f"{path}, row {reader.line_num}: found {len(record)} values, expected {len(header)} "
                         f"(columns {', '.join(header)})"
                     )
-                records.append(record)
+                records.append([unquoted(cell.strip()) for cell in record])
                 rows.append(reader.line_num)
         except csv.Error as e:
             raise UserError(f"{path}, row {reader.line_num}: is not CSV: {e}") from e
@@ -220,9 +221,9 @@ def _write_jsonl(path: str, columns: Mapping[str, list]) -> None:
 def _write_csv(path: str, columns: Mapping[str, list]) -> None:
     with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as f:
         writer = csv.writer(f)
-        writer.writerow(columns)
+        writer.writerow(map(quoted, columns))
         for row in zip(*columns.values(), strict=True):
-            writer.writerow([value if type(value) in (str, float, int) else plain(value) for value in row])
+            writer.writerow([quoted(value if type(value) in (str, float, int) else plain(value)) for value in row])
 
 
 def _arrow_array(name: str, values: list, source: str, pyarrow: ModuleType) -> pyarrow.Array:

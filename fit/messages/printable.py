@@ -15,3 +15,8 @@ def is_printable(text: str) -> bool:
 def printable(text: str) -> str:
     r"""The text with each character that a terminal obeys written out, such as \x1b for an escape."""
     return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def printable_lines(text: str) -> str:
+    """As `printable`, of a text that may have several lines."""
+    return "\n".join(map(printable, text.split("\n")))

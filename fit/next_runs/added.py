@@ -17,6 +17,7 @@ from fit.errors import UserError
 from fit.fitted_law import summary
 from fit.fitted_law.law import Law
 from fit.importers import workdir
+from fit.messages.printable import printable
 from fit.messages.units import say
 from fit.shape.architecture import training_flops
 
@@ -283,6 +284,7 @@ def text(result: Json) -> str:
     lines += [f"{run}: in {result['table']} already, left as it is" for run in result["known"]]
     lines.append(f"{result['table']}: {len(result['runs'])} added, {result['n_runs']} runs")
     lines.append(result["next"])
+    lines = list(map(printable, lines))
     return "\n".join(textwrap.fill(line, 120, subsequent_indent="    ", break_on_hyphens=False) for line in lines)
 
 

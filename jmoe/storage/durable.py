@@ -142,6 +142,41 @@ def refuse_link(path: str | os.PathLike) -> None:
         )
 
 
+# folders of a segment whose entries a trainer writes and deletes one by one
+_OF_STEPS = ("checkpoints", "snapshots")
+
+
+def refuse_links(folder: str | os.PathLike) -> None:
+    """Checks a run's folder and all in it that a trainer writes or deletes, before it does.
+
+    These are the entries of the folder, those of its segments, and the steps in a segment's checkpoints and snapshots.
+    The folder need not exist.
+
+    Raises:
+      UserError: One of them, or the folder, is a symbolic link, which may lead to anybody's files.
+    """
+    refuse_link(folder)
+    for entry in _entries(folder):
+        for inner in _entries(entry):
+            if inner.name in _OF_STEPS:
+                _entries(inner)
+
+
+def _entries(folder: str | os.PathLike | os.DirEntry) -> list[os.DirEntry]:
+    """The entries of a folder, none of a file or where nothing is; UserError where one is a symbolic link."""
+    if isinstance(folder, os.DirEntry) and not folder.is_dir(follow_symlinks=False):
+        return []
+    try:
+        with os.scandir(folder) as entries:
+            found = list(entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    for entry in found:
+        if entry.is_symlink():
+            refuse_link(entry.path)
+    return found
+
+
 def _sync(path: str | os.PathLike, flags: int) -> None:
     """fsync of a file or folder, opened with `flags`."""
     handle = os.open(path, flags)

@@ -235,6 +235,12 @@ def make_folder(folder: epath.Path) -> None:
         durable.make_folder(folder)
 
 
+def refuse_links(folder: str | os.PathLike) -> None:
+    """Raises UserError where a run's folder, or what a trainer writes or deletes in it, is a symbolic link."""
+    if not is_remote(folder):
+        durable.refuse_links(folder)
+
+
 # the longest path that Linux allows, less the longest that Orbax makes in a job's folder of a sweep
 MAX_WORKDIR_BYTES = 4096 - 400
 
@@ -329,11 +335,19 @@ def names_below(folder: str | os.PathLike, depth: int) -> list[str]:
     names = []
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
-            if not entry.is_dir():
+            if not _is_folder(entry):
                 names.append(entry.name)
             elif depth > 1:
                 names += [f"{entry.name}/{name}" for name in names_below(entry.path, depth - 1)]
     return names
+
+
+def _is_folder(entry: os.DirEntry) -> bool:
+    """Whether an entry of a folder is a folder; a link that leads nowhere, or to itself, is none."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def of_each(call: Callable[[_Item], _T], items: Iterable[_Item], folder: str | os.PathLike) -> list[_T]:

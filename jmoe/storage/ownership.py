@@ -30,6 +30,7 @@ from typing import IO, Any
 from etils import epath
 
 from jmoe.errors import Taken, UserError
+from jmoe.printable import printable
 from jmoe.storage import durable
 from jmoe.storage.files import checking_owner, is_remote
 from jmoe.storage.lease import Lease, end
@@ -61,9 +62,11 @@ class Owner:
     def read(cls, text: str) -> "Owner":
         """The owner that text() describes; NOBODY for any other text."""
         try:
-            return cls(**json.loads(text))
+            owner = cls(**json.loads(text))
         except (ValueError, TypeError, RecursionError):
             return NOBODY
+        types = {field.name: type(getattr(owner, field.name)) for field in dataclasses.fields(cls)}
+        return owner if types == {name: str for name in types} | {"pid": int} else NOBODY
 
     def text(self) -> str:
         """The owner as JSON, for read()."""
@@ -97,9 +100,10 @@ class Owner:
         place = f"on {self.host}"
         if not self.is_near() and self.host == socket.gethostname():
             place = f"of another container, or machine of that name, {self.host}"
-        return f"{self.what or 'a process'} (process {self.pid} {place})"
+        return printable(f"{self.what or 'a process'} (process {self.pid} {place})")
 
 
+_NO_LOCK = (errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)  # of what is no file
 NOBODY = Owner("", "", "", 0, "")
 
 
@@ -182,15 +186,27 @@ def owner(path: str | os.PathLike) -> Owner | None:
     """The owner of `path`, None if there is none. Looks once and writes nothing.
 
     An owner that did not write who it is has the pid 0. The owner of a lease remains so after it ends, until another
-    process takes the lease.
+    process takes the lease. What is no file, such as a folder, has no owner.
     """
     try:
         if is_remote(path):
             return Owner.read(epath.Path(path).read_text())
-        with open(path, errors="replace") as file:
+        with _open_without_waiting(path) as file:
             return None if _acquire(file, fcntl.LOCK_SH) else Owner.read(file.read())
-    except (FileNotFoundError, PermissionError):
-        return None
+    except OSError as error:
+        if error.errno in _NO_LOCK or isinstance(error, FileNotFoundError | PermissionError):
+            return None
+        raise
+
+
+def _open_without_waiting(path: str | os.PathLike) -> IO[str]:
+    """Opens a file to read it; a pipe too, which nobody may ever write to."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        return os.fdopen(handle, errors="replace")
+    except OSError:  # it is a folder
+        os.close(handle)
+        raise
 
 
 def lock(path: pathlib.Path) -> IO[str] | None:

@@ -17,8 +17,9 @@ from etils import epath
 from kubernetes import client
 
 from jmoe.errors import UNAVAILABLE, Unavailable, UserError
+from jmoe.storage import ownership
+from launch import cancel, collect, gke, status, sweepfile, trainer
 from launch import cluster as cluster_lib
-from launch import gke, status
 from tests.launch import test_gke
 
 GKE = gke.Gke()
@@ -270,11 +271,56 @@ def test_deleted_behind_our_back(cluster, begun):
     name = cluster.jobsets()[gone]["metadata"]["name"]
     cluster.api.delete_namespaced_custom_object(*apiserver.JOBSETS, name)
     assert GKE.states(sweep).keys() == {left}
-    assert re.search(rf"{gone} +0/2 waiting\n", status.in_words(status.look(sweep, GKE.states(sweep))))
+    missing = "no JobSet in namespace default: deleted, or never created; launch.sweep or launch.retry creates one"
+    shown = status.in_words(status.look(sweep, GKE.states(sweep)))
+    assert re.search(rf"{gone} +0/2 failed +{missing}\n.*{left} +0/2 queued", shown), shown
+    why = collect.rows_of(sweep)[1]
+    assert [reason for run, reason in why.items() if gone in run] == [missing] * 2
+    assert {reason for run, reason in why.items() if left in run} == {"not finished"}
+    with ownership.hold(sweep.lock, "launch.sweep"):  # which may be about to create it
+        assert status.look(sweep, GKE.states(sweep))["jobs"][0]["state"] == "waiting"
+    accepted = helpers.run("launch.accept", f"--workdir={sweep.workdir}", f"--job={gone}")
+    assert f"job {gone} is given up: {missing}" in accepted.stdout, accepted
+    (sweep.jobs[0].folder / "failure.json").unlink()
     with pytest.raises(UserError, match=f"job {gone} has no JobSet"):
         GKE.logs(sweep, sweep.jobs[0])
     assert "created 1 JobSets" in GKE.submit(sweep)
     assert GKE.states(sweep).keys() == {gone, left}
+
+
+def test_a_cancelled_sweep_is_not_waiting(cluster, begun):
+    """Its JobSets are gone and nothing starts its jobs, until it is started again."""
+    sweep = begun([{"seed": 0}, {"seed": 1}, {"seed": 2}])
+    done, failed, _ = sweep.jobs
+    GKE.submit(sweep)
+    sweeps.train(done)
+    trainer.write_failure(failed, "the loss is NaN", True, 0)
+    assert cancel.cancel_all(sweep, 0) == "deleted 3 JobSets"
+    seen = status.look(sweep, GKE.states(sweep))["jobs"]
+    assert [job["state"] for job in seen] == ["done", "failed", "cancelled"]
+    missing = collect.rows_of(sweep)[1]
+    assert list(missing.values()) == ["the loss is NaN"] * 2 + [cancel.CAUSE] * 2
+    assert "created 2 JobSets" in GKE.submit(sweep)
+    assert [job["state"] for job in status.look(sweep, GKE.states(sweep))["jobs"]] == ["done", "queued", "queued"]
+
+
+def test_how_a_job_of_a_jobset_failed_is_known_by_its_event(cluster, begun):
+    """To who may not read Jobs, or once the Job is gone; to collect and accept as to status."""
+    sweep = begun([{"seed": 0}])
+    (job,) = sweep.jobs
+    GKE.submit(sweep)
+    cluster.admit(job.name)
+    message = "jobset failed due to one or more job failures"
+    cluster.tell(job.name, "Failed", "FailedJobs", message)
+    assert seen(sweep) == ("failed", message)
+    policy = "Container trainer for pod default/x failed with exit code 137 matching FailJob rule at index 1"
+    cluster.warn(job.name, "PodFailurePolicy", policy)
+    name = cluster.jobsets()[job.name]["metadata"]["name"]
+    why = f"{message}; job {name}-slice-0: PodFailurePolicy: {policy}"
+    assert seen(sweep) == ("failed", why)
+    assert set(collect.rows_of(sweep)[1].values()) == {why}
+    accepted = helpers.run("launch.accept", f"--workdir={sweep.workdir}", f"--job={job.name}")
+    assert f"job {job.name} is given up: {why}" in accepted.stdout, accepted
 
 
 def test_a_finalizer_holds_a_deletion(cluster, begun, monkeypatch):
@@ -322,7 +368,9 @@ def test_a_server_that_dies_while_jobs_are_submitted(cluster, begun):
     with pytest.raises(Unavailable, match="cannot be reached"):
         GKE.states(sweep)
     shown = helpers.run("launch.status", f"--workdir={sweep.workdir}")
-    assert shown.returncode == UNAVAILABLE and "0 of 120 runs done" in shown.stdout, shown
+    assert shown.returncode == UNAVAILABLE and "0 of 120 runs done; 60 jobs on gke: 60 unknown" in shown.stdout, shown
+    unknown = "not finished, and the cluster does not tell why: the cluster cannot be reached"
+    assert all(why.startswith(unknown) for why in collect.rows_of(sweepfile.read(sweep.workdir))[1].values())
     assert "error: the cluster cannot be reached" in shown.stderr
     cluster.start()
     before = {job: item["metadata"]["uid"] for job, item in cluster.jobsets().items()}

@@ -44,7 +44,7 @@ def pod(jobset: str, index: int, uid: str, created: str, phase="Running") -> dic
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Custom objects by name, and pods, their logs and events, which a test puts there."""
+    """Custom objects by name, and pods, their logs, events and Jobs, which a test puts there."""
 
     daemon_threads = True
 
@@ -54,6 +54,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.pods = []
         self.logs = {}
         self.events = []
+        self.jobs = []
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -74,8 +75,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self._answer(200, {"items": []})
         if path.endswith("/events"):
             return self._answer(200, {"items": self.server.events})
+        if path == "/apis/batch/v1/namespaces/default/jobs":
+            label, _, name = urllib.parse.parse_qs(query)["labelSelector"][0].partition("=")
+            jobs = [job for job in self.server.jobs if name in ("", job["metadata"]["labels"][label])]
+            return self._answer(200, {"items": jobs})
         if path.endswith("/pods"):
             label, name = urllib.parse.parse_qs(query)["labelSelector"][0].split("=")
+            if label == gke.SWEEP:
+                return self._answer(200, {"items": []})
             return self._answer(200, {"items": [p for p in self.server.pods if p["metadata"]["labels"][label] == name]})
         assert "container=trainer" in query  # a pod with a sidecar has several
         name = re.fullmatch(r"/api/v1/namespaces/default/pods/(.*)/log", path)[1]
@@ -173,3 +180,41 @@ def test_one_job_is_cancelled_and_the_others_stay(api, tmp_path):
     assert GKE.cancel_job(sweep, job, 0) == "deleted 1 JobSets"
     assert sorted(api.jobsets) == [names[0], names[2]]
     assert "created 1 JobSets" in GKE.submit(sweep)  # a cancelled job is no accepted one
+
+
+def failed_job(jobset: str, reason: str, message: str, when: str) -> dict:
+    """A Job of a JobSet that has failed, as the job controller leaves it."""
+    condition = {"type": "Failed", "status": "True", "reason": reason, "message": message, "lastTransitionTime": when}
+    metadata = {"name": f"{jobset}-slice-{when[-2]}", "labels": {"jobset.sigs.k8s.io/jobset-name": jobset}}
+    return {
+        "metadata": metadata,
+        "spec": {"template": {"spec": {"containers": []}}},
+        "status": {"conditions": [condition]},
+    }
+
+
+def test_how_the_jobs_of_a_jobset_failed_is_told(api, tmp_path):
+    """By the condition of the first Job that failed: the JobSet's own says only that one did."""
+    sweep = sweep_of(tmp_path)
+    GKE.submit(sweep)
+    jobset = f"{sweep.id}-{JOBS[0]}"
+    policy = "Container trainer for pod default/x failed with exit code 2 matching FailJob rule at index 0"
+    limit = "Job has reached the specified backoff limit"
+    api.jobs += [
+        failed_job(jobset, "BackoffLimitExceeded", limit, "2026-01-01T00:00:02Z"),
+        failed_job(jobset, "PodFailurePolicy", policy, "2026-01-01T00:00:01Z"),
+        failed_job(f"{sweep.id}-{JOBS[1]}", "BackoffLimitExceeded", limit, "2026-01-01T00:00:00Z"),
+    ]
+    message = "jobset failed due to one or more job failures"
+    for job in sweep.jobs[:2]:
+        condition = {"type": "Failed", "status": "True", "reason": "FailedJobs", "message": message}
+        item = api.jobsets[f"{sweep.id}-{job.name}"]
+        item["status"] = {"conditions": [condition]}
+        item["spec"]["suspend"] = False
+    first = f"{message}; job {jobset}-slice-1: PodFailurePolicy: {policy}"
+    states = GKE.states(sweep)
+    assert states[JOBS[0]] == f"failed ({first})"
+    assert states[JOBS[1]].endswith(f"-slice-0: BackoffLimitExceeded: {limit})")
+    assert states[JOBS[2]].startswith("queued")
+    assert [GKE.reason(sweep, job) for job in sweep.jobs[::2]] == [first, ""]
+    assert f"Job {jobset}-slice-1 failed: PodFailurePolicy: {policy}\n".encode() in GKE.logs(sweep, sweep.jobs[0])

@@ -386,7 +386,7 @@ def test_cancelled_jobs_stay_cancelled_and_go_on_when_asked(cluster, run, config
     assert "running" in run("launch.status", f"--workdir={workdir}").stdout
     assert "cancelled 2 jobs" in run("launch.cancel", f"--workdir={workdir}").stdout
     wait_for_the_end(cluster)
-    assert "2 waiting" in run("launch.status", f"--workdir={workdir}").stdout
+    assert "2 cancelled" in run("launch.status", f"--workdir={workdir}").stdout
     logs = "".join(path.read_text() for path in workdir.glob("jobs/*/log.txt"))
     assert "stopped by signal 15; saved step" in logs
     assert "submitted 2 jobs" in run(*start).stdout

@@ -1,4 +1,4 @@
-"""Foreign text (of a scheduler, a pod, a file of the workdir) made safe to print within a line."""
+"""Foreign text (of a scheduler, a pod, a file of the workdir) made safe to print on a terminal."""
 
 import re
 
@@ -8,5 +8,10 @@ CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\
 
 
 def printable(text: str) -> str:
-    r"""Returns the text with an escape as \x1b, a newline as \n, ...: it neither moves the cursor nor forges a line."""
+    r"""The text with an escape as \x1b, a newline as \n, ...: it neither moves the cursor nor forges a line."""
     return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def printable_lines(text: str) -> str:
+    """As `printable`, of a text that may have several lines."""
+    return "\n".join(map(printable, text.split("\n")))

@@ -1,0 +1,25 @@
+"""Cells of a CSV file that a spreadsheet would run as a formula: written with an apostrophe before them, read without.
+
+A cell that begins with =, +, - or @ is a formula to a spreadsheet, and may call programs. Tables hold names and
+settings that others chose. A number such as -1.5 stays as it is.
+"""
+
+import re
+from typing import Any
+
+FORMULA = re.compile("'*[=+@-].", re.DOTALL)
+NUMBER = re.compile(r"[+-]((?=[.,_ ]*\d)[\d.,_ ]+(e[+-]?\d+)?%?|inf|infinity|nan)", re.IGNORECASE)
+
+
+def quoted(cell: Any) -> Any:
+    """A cell to write: text that would be a formula has an apostrophe more, and all else is as it was."""
+    if isinstance(cell, str) and FORMULA.match(cell) and not NUMBER.fullmatch(cell):
+        return f"'{cell}"
+    return cell
+
+
+def unquoted(cell: str) -> str:
+    """The cell that `quoted` was given."""
+    if cell.startswith("'") and quoted(cell[1:]) == cell:
+        return cell[1:]
+    return cell
