@@ -62,7 +62,7 @@ class TableError(UserError):
 def _as_argument(values: Mapping[str, str]) -> object:
     """The values of a flag as the argument of a function."""
     if "" in values:
-        return repr(values[""])
+        return True if values[""] == "true" else repr(values[""])
     if not any(values.values()):
         return list(values)
     return dict(values)

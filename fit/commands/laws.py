@@ -11,7 +11,7 @@ import numpy as np
 
 from fit import options
 from fit.commands import flags
-from fit.data import computed, selection, sense
+from fit.data import computed, histories, mixed_columns, selection, sense
 from fit.data.files import check_writable, write_text
 from fit.data.table import Table, checked_units, read, write
 from fit.equal_flops import learning_rate
@@ -66,7 +66,10 @@ class Import(flags.Columns):
             print(f"left out by --where: {selection.in_words(runs.left_out)}")
         for name, unit in self.units.items():
             print(f"{name}: converted from {unit}")
-        for doubt in (*sense.impossible(joined), *sense.doubts(joined)):
+        mixed = [*histories.named_histories(joined), *mixed_columns.text_problems(joined)]
+        doubts = [f"fit law refuses these runs: {problem.where}: {problem.what}" for problem in mixed]
+        doubts += [*mixed_columns.recipe_doubts(joined), *histories.unnamed_histories(joined)]
+        for doubt in (*sense.impossible(joined), *sense.doubts(joined), *doubts):
             print(f"warning: {doubt}", file=sys.stderr)
         likely_units = sense.likely_units(joined)
         if likely_units:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fit.aliases import Array
 from fit.data.column_guesses import in_words
-from fit.data.known_columns import known_columns, rows_in_words
+from fit.data.known_columns import known_columns, models_of, rows_in_words
 from fit.data.problems import Problem
 from fit.data.selection import LAST, progress, steps_of, text_of
 from fit.data.table import Table
@@ -41,6 +41,9 @@ FEWEST_OF_A_LAW = 5  # runs: as many as the dense law has coefficients
 EVEN = 1.25  # the largest of the steps between checkpoints over the smallest
 FEWEST_EVEN = 5  # rows of one run, from which on even steps are no chance
 FEWEST_CURVED = 5  # and from which on the shape of their losses is looked at
+ABOVE = 0.01  # how far, as a share, a loss lies above one of fewer tokens that no noise explains
+CLOSE_TOKENS = 0.02  # below which share apart numbers of tokens count as the same
+FEWEST_ABOVE = 3  # rows; a single one may have crashed
 FALLS = 4e-3  # how far, as a share, the last loss lies below the line through those before it
 FALLS_SCATTERS = 4.0  # and in standard deviations of these around the line
 
@@ -99,6 +102,17 @@ def _make_a_law(table: Table, rows: Array) -> bool:
     return differ and len(np.unique(runs, axis=1).T) >= FEWEST_OF_A_LAW
 
 
+def of_repeated_names(table: Table) -> list[str]:
+    """The columns whose names repeat, and with them those of steps: they show which rows are of one run."""
+    columns = []
+    for column in table.columns:
+        if in_words(column) in (*RUN, *MODEL):
+            names = [text_of(value) for value in table.columns[column]]
+            if 1 < len(set(names)) < len(names):
+                columns.append(column)
+    return columns + steps_of(table) if columns else []
+
+
 def _groups(table: Table, column: str) -> list[Array]:
     """The rows of each name that stands there several times, in the order of their progress."""
     names = np.array([text_of(value) for value in table.columns[column]], object)
@@ -127,8 +141,7 @@ def unnamed_histories(table: Table) -> Iterator[str]:
     known = known_columns(table)
     if not {"n_active", "n_tokens", "loss"} <= known.keys():
         return
-    names = [name for name in ("n_active", "n_total", "n_experts") if name in known]
-    models = np.unique(np.stack([known[name] for name in names]), axis=1, return_inverse=True)[1].ravel()
+    models = models_of(known)
     even = []
     falling = []
     curved = 0
@@ -157,6 +170,30 @@ def unnamed_histories(table: Table) -> Iterator[str]:
         f"{is_in_history.sum()} of {len(table)} rows look like points of {len(found)} runs, each of one size "
         f"({rows_in_words(table, is_in_history)}): {why}. Losses before the decay lie above what runs of so many "
         f"tokens reach; if so, --where={column}={LAST} keeps the last row of each size"
+    )
+
+
+def rows_above_others(table: Table) -> Iterator[str]:
+    """A sentence where several rows have a higher loss than others of the same size that saw fewer tokens: checkpoints
+    of longer runs, before their decay, beside runs that ended."""
+    known = known_columns(table)
+    if not {"n_active", "n_tokens", "loss"} <= known.keys():
+        return
+    is_above = np.zeros(len(table), bool)
+    models = models_of(known)
+    for model in range(models.max() + 1):
+        rows = np.flatnonzero(models == model)
+        tokens = known["n_tokens"][rows]
+        losses = known["loss"][rows]
+        for row, own_tokens, own_loss in zip(rows, tokens, losses, strict=True):
+            fewer = losses[tokens < own_tokens * (1 - CLOSE_TOKENS)]
+            is_above[row] = len(fewer) > 0 and own_loss > fewer.min() * (1 + ABOVE)
+    if is_above.sum() < FEWEST_ABOVE:
+        return
+    yield (
+        f"{is_above.sum()} of {len(table)} rows have a loss at least {ABOVE:.0%} above that of a row of the same size "
+        f"with fewer tokens ({rows_in_words(table, is_above)}): are they checkpoints before the learning rate decays, "
+        "or trained worse in another way? Leave them out by --where"
     )
 
 

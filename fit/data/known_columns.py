@@ -33,6 +33,12 @@ def known_columns(table: Table) -> Columns:
     return known
 
 
+def models_of(known: Columns, *more: str) -> Array:
+    """int [n]: the same number for runs that agree in size and experts, and in these further columns."""
+    names = [name for name in ("n_active", "n_total", "n_experts", "top_k", *more) if name in known]
+    return np.unique(np.stack([known[name] for name in names]), axis=1, return_inverse=True)[1].ravel()
+
+
 def rows_in_words(table: Table, rows: Array) -> str:
     """Rows, boolean [n], by their numbers in the file and, where the table has them, the names of the runs."""
     places = np.flatnonzero(rows)

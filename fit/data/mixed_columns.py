@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from fit.aliases import Array
 from fit.data.column_guesses import USUAL_NAMES, in_words
-from fit.data.known_columns import known_columns
+from fit.data.known_columns import known_columns, models_of
 from fit.data.problems import Problem
 from fit.data.selection import text_of
 from fit.data.table import Table
@@ -130,7 +129,7 @@ def rate_doubts(table: Table) -> Iterator[str]:
     if column is None or not {"n_active", "n_tokens", "loss"} <= known.keys():
         return
     rates = table.values(column)
-    models = _models(known)
+    models = models_of(known, "n_tokens")
     is_varied = np.zeros(len(table), bool)
     spreads = []
     wins: collections.Counter[str] = collections.Counter()  # of each rate
@@ -156,10 +155,11 @@ def rate_doubts(table: Table) -> Iterator[str]:
     )
 
 
-def _models(known: Mapping[str, Array]) -> Array:
-    """int [n]: the same number for runs of the same model and tokens."""
-    names = [name for name in ("n_active", "n_total", "n_tokens", "n_experts", "top_k") if name in known]
-    return np.unique(np.stack([known[name] for name in names]), axis=1, return_inverse=True)[1].ravel()
+def is_of_recipe(table: Table, column: str) -> bool:
+    """Whether a column says on what text, by which tokenizer or by which recipe runs were trained, and differs."""
+    names = (*SCHEDULE, *ROW_LENGTH, *OPTIMIZER)
+    is_one = _kind_of_text(table, column) is not None or _is_called(column, names)
+    return is_one and len(_counts(table, column)) > 1
 
 
 def _is_called(column: str, names: tuple[str, ...]) -> bool:

@@ -260,6 +260,7 @@ def doubts(table: Table, crashed: bool = True) -> list[str]:
     """
     known = known_columns(table)
     sentences_found = [*_expert_doubts(table, known), *_token_doubts(table, known), *_flops_doubts(table, known)]
+    sentences_found += _rival_doubts(table)
     correlation = loss_against_compute(known)
     if correlation > 0:
         sentences_found.append(
@@ -304,6 +305,19 @@ def _flops_doubts(table: Table, known: Columns) -> Iterator[str]:
             f"the column {name} is {math.exp(median):.3g} times 6 n_active n_tokens at the median run: are these "
             "columns what they are called?"
         )
+
+
+def _rival_doubts(table: Table) -> Iterator[str]:
+    """A sentence for each column of ours beside which another one says, by its name, what was trained."""
+    for name in ("n_active", "n_total", "n_tokens", "loss"):
+        if name in table.names or name not in table.columns:
+            continue
+        for other, apart in rivals(name, name, table.columns).items():
+            if is_actual(other):
+                yield (
+                    f"the column {name} is read, and {other} is up to {apart:.0%} away: --columns={name}:{other} reads "
+                    "what was trained, by its name"
+                )
 
 
 def _expert_doubts(table: Table, known: Columns) -> Iterator[str]:

@@ -60,9 +60,10 @@ def mixed_runs(table: Table, is_rated: bool) -> list[str]:
       is_rated: whether the law is fitted together with the best learning rate.
     """
     found = [*mixed_columns.recipe_doubts(table), *histories.unnamed_histories(table)]
-    if not is_rated:
-        found += mixed_columns.rate_doubts(table)
-    return found
+    if is_rated:
+        return found
+    rates = list(mixed_columns.rate_doubts(table))
+    return found + (rates or list(histories.rows_above_others(table)))
 
 
 def lonely_experts(table: Table) -> list[str]:

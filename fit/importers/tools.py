@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 import numpy as np
 
 from fit.aliases import Json
-from fit.data import selection, sense, spelled
-from fit.data.known_columns import ACCURACY_PREFIXES
+from fit.data import histories, mixed_columns, selection, sense, spelled
+from fit.data.known_columns import ACCURACY_PREFIXES, STATES
 from fit.data.table import BOUNDS, Table, read, shown, to_numbers
 from fit.errors import UserError
 from fit.importers import questions, trackers, trackio, wandb_api
@@ -221,7 +221,7 @@ def table(runs: Table, others: Collection[str] = (), sizes: str | None = None) -
     Raises:
       TableError: names all columns that are missing, values that are no numbers, and units that are doubtful.
     """
-    kept = {*KEPT, *others, *_sizes(sizes)}
+    kept = {*KEPT, *others, *_sizes(sizes), *_differing(runs)}
     selected = [name for name in _our_names(runs) if name in kept or name.startswith(ACCURACY_PREFIXES)]
     if not set(REQUIRED) <= set(selected):
         raise questions.error_of_source(runs, sense.problems(runs, REQUIRED), sizes)
@@ -238,6 +238,16 @@ def table(runs: Table, others: Collection[str] = (), sizes: str | None = None) -
             if name in runs.units or not spelled.are_plain(columns[name]):
                 columns[name] = numbers.tolist()
     return Table(runs.path, columns, runs.rows)
+
+
+def _differing(runs: Table) -> list[str]:
+    """Columns that fit does not read, but by which it sees that runs do not compare."""
+    columns = histories.of_repeated_names(runs)
+    for column, values in runs.columns.items():
+        is_state = column.lower() in STATES and len(set(map(selection.text_of, values))) > 1
+        if is_state or mixed_columns.is_of_recipe(runs, column):
+            columns.append(column)
+    return columns
 
 
 def _our_names(runs: Table) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.data import histories, mixed_columns
+from fit.data import histories, mixed_columns, sense
 from fit.data.column_guesses import guess
 from fit.data.reading import read_with
 from fit.data.table import Table, read
@@ -159,6 +159,8 @@ def test_what_was_trained_comes_before_what_was_planned(settled):
     said, record = settled(PRACTICE / "planned_actual.csv")
     assert "target_params (up to 26% away) could hold it, too" in said
     check(record, 15, read(str(PRACTICE / "planned_actual.csv")).numbers("actual_params"), TOKENS)
+    renamed = table(n_active=SIZES, n_tokens=TOKENS, actual_tokens=1.2 * TOKENS, loss=LOSSES)
+    assert "--columns=n_tokens:actual_tokens reads what was trained" in " ".join(sense.doubts(renamed))
     columns = {"target_tokens": ["1e9"], "tokens": ["1.2e9"], "predicted_loss": ["3"], "eval_loss": ["3.1"]}
     assert guess("n_tokens", columns) == "tokens" and guess("loss", columns) == "eval_loss"
 
@@ -308,6 +310,19 @@ def test_a_results_file_of_nanochat_asks_for_its_unit_and_its_two_vocabularies(c
     assert command_line.run(shlex.split(said.splitlines()[-1].partition("python -m fit ")[2])) == 0
 
 
+@pytest.mark.parametrize("name", ["ladder_named", "corpora", "schedules", "seqlens", "status", "minimind"])
+def test_an_imported_table_says_what_the_source_says(name, capsys, tmp_path):
+    out = tmp_path / "runs.csv"
+    columns = ["--columns=n_active:params,n_tokens:tokens"] if name == "minimind" else []
+    words = ["import", str(PRACTICE / f"{name}.csv"), f"--out={out}", "--set=n_experts=1", *columns]
+    assert command_line.run(words) == 0
+    assert "warning: " in capsys.readouterr().err
+    source = read(str(PRACTICE / f"{name}.csv"))
+    kept = read(str(out)).columns
+    for column in {"run", "model", "step", "dataset", "lr_schedule", "seq_len", "status"} & source.columns.keys():
+        assert kept[column] == source.columns[column]
+
+
 # Histories and mixtures of runs by their numbers alone
 
 
@@ -328,13 +343,26 @@ def test_evenly_spaced_tokens_and_a_last_drop_show_checkpoints():
     assert "the last of their losses falls faster" in said
 
 
+def test_checkpoints_beside_runs_that_ended_are_told(law, tmp_path):
+    """Runs of 4, 16 and 64 billion tokens of each size; of the longest also checkpoints, which are 5% worse."""
+    path = tmp_path / "runs.csv"
+    rows = []
+    for size in (1e8, 2e8, 4e8, 8e8):
+        rows += [f"{size},{tokens},{true_loss(size, tokens)}" for tokens in (4e9, 1.6e10, 6.4e10)]
+        rows += [f"{size},{tokens},{1.05 * true_loss(size, tokens)}" for tokens in (5e9, 2e10)]
+    path.write_text("\n".join(["n_active,n_tokens,loss", *rows]) + "\n")
+    _, said, _ = law(path, *DEFECTS)
+    assert "8 of 20 rows have a loss at least 1% above that of a row of the same size with fewer tokens" in said
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_noise_makes_no_histories(seed):
     rng = np.random.default_rng(seed)
     tokens = np.tile(np.geomspace(1e9, 6.4e10, 7), 8)
     sizes = np.repeat(np.geomspace(5e7, 2e9, 8), 7)
     losses = true_loss(sizes, tokens) * np.exp(0.01 * rng.normal(size=len(sizes)))
-    assert not [*histories.unnamed_histories(table(n_active=sizes, n_tokens=tokens, loss=losses))]
+    runs = table(n_active=sizes, n_tokens=tokens, loss=losses)
+    assert not [*histories.unnamed_histories(runs), *histories.rows_above_others(runs)]
 
 
 @pytest.mark.parametrize(

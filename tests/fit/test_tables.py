@@ -14,7 +14,7 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.data import sense
+from fit.data import histories, mixed_columns, sense
 from fit.data.table import Table, read
 from fit.fitted_law import models
 from fit.fitted_law.law import Law
@@ -303,6 +303,11 @@ def test_sound_tables_raise_no_alarm(path):
     runs = read(str(path))
     sense.check(runs)
     assert [text for text in sense.doubts(runs) if "no column n_experts" not in text] == []
+    assert not [*histories.named_histories(runs), *histories.unnamed_histories(runs)]
+    assert not [*histories.rows_above_others(runs)]
+    assert not [*mixed_columns.text_problems(runs)]
+    is_of_rates = path.parent.name == "tuned" or path == ROOT / "results/runs.csv"  # several rates at one size
+    assert bool([*mixed_columns.rate_doubts(runs)]) == is_of_rates
 
 
 # Rows
