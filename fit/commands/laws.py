@@ -11,8 +11,9 @@ import numpy as np
 
 from fit import options
 from fit.commands import flags
-from fit.data import computed, histories, mixed_columns, selection, sense
+from fit.data import histories, mixed_columns, selection, sense
 from fit.data.files import check_writable, write_text
+from fit.data.reading import with_set
 from fit.data.table import Table, checked_units, read, write
 from fit.equal_flops import learning_rate
 from fit.errors import UserError
@@ -58,7 +59,7 @@ class Import(flags.Columns):
         joined = tools.with_sizes(runs, self.sizes)
         if self.tokens_per_step is not None:
             joined = tools.with_tokens(joined, self.tokens_per_step)
-        joined = dataclasses.replace(computed.with_columns(joined, self.set), units=checked_units(self.units))
+        joined = with_set(joined, self.set, checked_units(self.units))
         table = tools.table(joined, self.set, self.sizes)
         write(table, self.out)
         print(f"{source}: read as {tool}'s; {len(runs)} of {len(rows)} runs kept")

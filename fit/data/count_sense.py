@@ -79,7 +79,7 @@ def unit_problems(table: Table, known: Columns) -> Iterator[Problem]:
     if not units_are_open(table, "n_active", "n_tokens"):
         return
     if not {"n_active", "n_tokens"} <= known.keys():
-        yield from _single_unit_problems(known)
+        yield from single_unit_problems(table, known)
         return
     ratio = float(np.median(known["n_tokens"] / known["n_active"]))
     size = float(np.median(known["n_active"]))
@@ -106,10 +106,10 @@ def unit_problems(table: Table, known: Columns) -> Iterator[Problem]:
     )
 
 
-def _single_unit_problems(known: Columns) -> Iterator[Problem]:
+def single_unit_problems(table: Table, known: Columns) -> Iterator[Problem]:
     """Yields a problem where only sizes or only tokens are known, and are too small to be plain numbers."""
     for name, smallest in SMALLEST.items():
-        if name not in known:
+        if name not in known or not units_are_open(table, name):
             continue
         median = float(np.median(known[name]))
         if median >= smallest:

@@ -36,7 +36,7 @@ RUN = (
 )
 # and of those that may name a model that was trained several times: rows of one name are a history where they have
 # steps or evenly spaced tokens
-MODEL = ("name", "model", "model_name", "model_id", "config", "config_name", "size", "size_name", "id", "label")
+MODEL = ("name", "model", "model_name", "model_id", "size", "size_name", "id", "label")
 FEWEST_OF_A_LAW = 5  # runs: as many as the dense law has coefficients
 EVEN = 1.25  # the largest of the steps between checkpoints over the smallest
 FEWEST_EVEN = 5  # rows of one run, from which on even steps are no chance

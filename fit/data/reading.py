@@ -31,8 +31,23 @@ def read_with(
     if isinstance(runs, Table):
         return runs
     table = selection.select(read(runs, columns), selection.parsed(where))
-    table = computed.with_columns(table, set or {})
-    return dataclasses.replace(table, units=checked_units(units))
+    return with_set(table, set or {}, checked_units(units))
+
+
+def with_set(table: Table, formulas: Mapping[str, str], units: Mapping[str, str]) -> Table:
+    """The table with the columns of --set, which are made of converted values, and with units.
+
+    Args:
+      table: the runs, without units.
+      formulas: {column: formula}, as computed.with_columns takes it.
+      units: {column: unit}.
+
+    Raises:
+      UserError: where a formula names what the table lacks.
+    """
+    units_of_table = {name: unit for name, unit in units.items() if name not in formulas}
+    table = computed.with_columns(dataclasses.replace(table, units=units_of_table), formulas)
+    return dataclasses.replace(table, units=dict(units))
 
 
 def settings_of(table: Table) -> Json:

@@ -22,6 +22,7 @@ from fit.data.count_sense import (
     left_out_of_flops,
     loss_against_compute,
     rising_problems,
+    single_unit_problems,
     total_problems,
     unit_problems,
 )
@@ -116,6 +117,10 @@ def _refusals(table: Table, needed: Sequence[str]) -> tuple[list[Problem], Table
     missing = missing_columns(trial, needed)
     result += missing
     trial = _with_flags(trial, missing)
+    computed = [problem for problem in missing if "set" in problem.flags]
+    if computed:  # of sizes in their units
+        result += single_unit_problems(trial, _known_values(_whole_runs(trial, ("n_active",))))
+        trial = _with_computed(_with_flags(trial, result), computed)
     for check_columns in (total_problems, unit_problems, loss_problems, rising_problems):
         whole = _whole_runs(trial, needed)
         new = list(check_columns(whole, _known_values(whole)))
@@ -174,10 +179,10 @@ def _tokens_problems(table: Table, before: Sequence[Problem]) -> Iterator[Proble
       table: the runs.
       before: problems of columns that the table lacks as well, with the columns that likely hold them.
     """
-    n_active = table.names.get("n_active", "n_active")
+    knows_size = "n_active" in table
     for problem in before:
-        n_active = problem.flags.get("columns", {}).get("n_active", n_active)
-    found = tokens_formula(table, n_active if n_active in table.columns else None)
+        knows_size |= problem.flags.get("columns", {}).get("n_active") in table.columns
+    found = tokens_formula(table, knows_size)
     if found is None:
         return
     formula, assumed = found
@@ -218,9 +223,14 @@ def _with_flags(table: Table, problems: Sequence[Problem]) -> Table:
         units |= problem.flags.get("units", {})
     if names != table.names or units != table.units:  # else with the columns that it has parsed
         table = dataclasses.replace(table, names=names, units=units)
+    return table
+
+
+def _with_computed(table: Table, problems: Sequence[Problem]) -> Table:
+    """The table with the columns that the flags of these problems compute."""
     for problem in problems:
         with contextlib.suppress(UserError):  # of a bad cell, which the formula's own error names
-            table = with_columns(table, problem.flags.get("set", {}))
+            table = with_columns(table, problem.flags["set"])
     return table
 
 

@@ -31,26 +31,25 @@ ROW_LENGTH = (
 LARGEST_BATCH_OF_ROWS = 16_384  # at the median run; a larger batch counts tokens
 
 
-def tokens_formula(table: Table, n_active: str | None) -> tuple[str, str] | None:
+def tokens_formula(table: Table, knows_size: bool) -> tuple[str, str] | None:
     """What gives n_tokens for --set, and a sentence on what that assumes; None where no columns do.
 
     Args:
       table: the runs, which lack n_tokens.
-      n_active: the column of active parameters, where it is known.
+      knows_size: whether the table has n_active.
     """
     names = {in_words(name): name for name in table.columns}
     by_steps = _by_steps(table, names)
     if by_steps is not None:
         return by_steps
-    if n_active is None:
+    if not knows_size:
         return None
     for name in table.columns:
         if is_flops(name) and _median(table, name) > 0:
-            formula = f"{name}/6/{n_active}"
+            formula = f"{name}/6/n_active"
             what = (
-                f"it takes {name} as 6 FLOPs for each of {n_active} parameters and token, so FLOPs of attention over "
-                "the row would count as tokens, and those of an embedding or head that were not counted would be "
-                "missing"
+                f"it takes {name} as 6 FLOPs for each of n_active parameters and token, so FLOPs of attention over the "
+                "row would count as tokens, and those of an embedding or head that were not counted would be missing"
             )
             return formula, what
     return None

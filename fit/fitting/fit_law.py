@@ -47,7 +47,7 @@ def fit_law(runs: Table, options: FitOptions, quiet: bool = True) -> Law:
 
         with solvers.compilation_cache():
             if options.fix and not options.with_rate:
-                form = options.forms[0] if options.forms else fixed_values.additive_form(runs)
+                form = options.forms[0] if options.forms else fixed_values.form_to_try(runs, options.fix)
                 fixed_values.check_logarithms(runs, form, settings)
             if options.with_rate:
                 record = _record_with_rates(runs, options, settings)

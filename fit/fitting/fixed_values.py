@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import numpy as np
 
@@ -27,10 +27,11 @@ WORSE = 4.0
 LARGEST_LOGARITHM = 27.0  # whose exponential --fix accepts
 
 
-def additive_form(table: Table) -> Form:
-    """The additive one of the forms that are fitted where the user names none."""
+def form_to_try(table: Table, fix: Collection[str]) -> Form:
+    """The form in which values are tried where the user names none: the additive one, if it has these coefficients."""
     is_mixed = "n_experts" in table and len(np.unique(table.numbers("n_experts"))) > 1
-    return FORMS["joint" if is_mixed else "chinchilla"]
+    additive = FORMS["joint" if is_mixed else "chinchilla"]
+    return additive if set(fix) <= set(additive.names) else FORMS[additive.name + SUFFIX]
 
 
 def check_logarithms(table: Table, form: Form, settings_of: Callable[[Form], Settings]) -> None:

@@ -155,6 +155,15 @@ def test_tokens_are_flops_over_6_n(settled):
     check(record, 15, SIZES, flops / 6 / SIZES)
 
 
+def test_tokens_of_flops_and_sizes_in_millions_are_in_plain_numbers(settled, tmp_path):
+    path = tmp_path / "runs.csv"
+    rows = [f"{n / 1e6},{6 * n * d},{loss}" for n, d, loss in zip(SIZES, TOKENS, LOSSES, strict=True)]
+    path.write_text("\n".join(["params_m,flops,loss", *rows]) + "\n")
+    said, record = settled(path)
+    assert "--set=n_tokens=flops/6/n_active" in said and "--units=n_active:millions" in said
+    check(record, 15, SIZES, TOKENS)
+
+
 def test_what_was_trained_comes_before_what_was_planned(settled):
     said, record = settled(PRACTICE / "planned_actual.csv")
     assert "target_params (up to 26% away) could hold it, too" in said
