@@ -1,7 +1,6 @@
 """What coefficients that --fix holds mean: in the form that was chosen, and whether a value is a logarithm."""
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 import numpy as np
@@ -51,10 +50,9 @@ def check_logarithms(table: Table, form: Form, settings_of: Callable[[Form], Set
     if error < WORSE * _error(table, form, dataclasses.replace(settings, fix=others)):
         return
     errors = {}
-    for count in range(1, len(candidates) + 1):
-        for names in itertools.combinations(candidates, count):
-            fix = _with_exponentials(settings.fix, names)
-            errors[names] = _error(table, form, dataclasses.replace(settings, fix=fix))
+    for names in {(name,) for name in candidates} | {tuple(candidates)}:
+        fix = _with_exponentials(settings.fix, names)
+        errors[names] = _error(table, form, dataclasses.replace(settings, fix=fix))
     names = min(errors, key=lambda names: errors[names])
     if error > WORSE * errors[names]:
         fix = _with_exponentials(settings.fix, names)
