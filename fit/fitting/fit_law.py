@@ -103,7 +103,10 @@ def _check(runs: Table, options: FitOptions) -> None:
     more: list[sense.More] = [histories]
     if not options.mix_corpora:
         more.append(text_problems)
-    sense.check(runs, _needed(options), more)
+    needed = _needed(options)
+    if "n_experts" in runs and "n_experts" not in needed:  # it is read where it is there
+        needed.append("n_experts")
+    sense.check(runs, needed, more)
 
 
 def _needed(options: FitOptions) -> list[str]:

@@ -332,10 +332,8 @@ def test_missing_experts_repeated_and_crashed_rows_are_counted_and_named():
     (said,) = sense.doubts(table(**crashed, state=["finished"] * 46 + ["finished"]))
     assert "2 of 47 runs have a loss of more than 2.2 times the median loss" in said and "rows 9, 11;" in said
     (said,) = sense.doubts(table(**columns_of(MIXTURES), State=["finished"] * 45 + ["crashed", "running"]))
-    assert (
-        said
-        == "2 of 47 runs did not finish (column State: crashed, running): rows 47, 48; --where=State=finished leaves them out"
-    )
+    what = "2 of 47 runs did not finish (column State: crashed, running): rows 47, 48"
+    assert said == f"{what}; --where=State=finished leaves them out"
     crashed["loss"][[7, 9]] = np.nan
     with pytest.raises(fit.UserError, match="row 9, column loss: found nan.*2 of 47 rows have none: 9, 11"):
         table(**crashed).numbers("loss")
