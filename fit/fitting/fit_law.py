@@ -13,7 +13,6 @@ from fit.data.problems import Problem
 from fit.data.table import Table, plain
 from fit.errors import UserError
 from fit.fitted_law.law import Law
-from fit.fitting import fit_warnings
 from fit.fitting.float64 import float64
 from fit.fitting.options import FitOptions
 from fit.form import Form
@@ -85,7 +84,7 @@ def compare_forms(runs: Table, options: FitOptions, quiet: bool = True) -> Json:
     """
     _check(runs, options)
     with float64():
-        from fit.fitting import form_comparison, solvers
+        from fit.fitting import fit_warnings, form_comparison, solvers
 
         with solvers.compilation_cache():
             errors = form_comparison.compare(runs, options.forms, options.settings(options.forms[0], quiet))
