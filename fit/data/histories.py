@@ -159,8 +159,10 @@ def unnamed_histories(table: Table) -> Iterator[str]:
     is_falling = len(falling) >= 2 and 2 * len(falling) >= curved
     if not even and not is_falling:
         return
-    found = even or falling
+    found = even
     why = "their tokens are evenly spaced"
+    if not even:
+        found = falling
     if is_falling:
         why = "the last of their losses falls faster than those before, as at the end of a learning rate's decay"
     is_in_history = np.zeros(len(table), bool)

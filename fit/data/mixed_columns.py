@@ -111,7 +111,9 @@ def recipe_doubts(table: Table) -> Iterator[str]:
             counts = _counts(table, column)
             if len(counts) < 2:
                 continue
-            where = _undecayed(table, column, counts) or _most_common(table, column, counts)
+            where = _undecayed(table, column, counts)
+            if where is None:
+                where = _most_common(table, column, counts)
             hint = "" if where is None else f"; --where={where} keeps those that compare"
             yield (
                 f"the runs have {len(counts)} {kind} (column {column}: {_in_words(counts)}): {why}, and the law takes "
@@ -123,8 +125,8 @@ def recipe_doubts(table: Table) -> Iterator[str]:
 def rate_doubts(table: Table) -> Iterator[str]:
     """A sentence where runs of one size and tokens differ in their learning rate, and with it in their loss."""
     names = {in_words(name): name for name in table.columns}
-    column = table.names.get("peak_learning_rate")
-    column = column or next((names[name] for name in USUAL_NAMES["peak_learning_rate"] if name in names), None)
+    usual = next((names[name] for name in USUAL_NAMES["peak_learning_rate"] if name in names), None)
+    column = table.names.get("peak_learning_rate", usual)
     known = known_columns(table)
     if column is None or not {"n_active", "n_tokens", "loss"} <= known.keys():
         return

@@ -76,7 +76,7 @@ def select(table: Table, conditions: Sequence[Condition]) -> Table:
     groups: dict[tuple[str, bool], list[Condition]] = {}
     for condition in conditions:
         is_any_of = not condition.excludes and condition.value.lower() not in (FINITE, LAST)
-        key = condition.column if is_any_of else str(condition)
+        key = _column(table, condition) if is_any_of else str(condition)
         groups.setdefault((key, is_any_of), []).append(condition)
     left_out: collections.Counter[str] = collections.Counter()
     for group in sorted(groups.values(), key=lambda group: group[0].value.lower() == LAST):

@@ -63,7 +63,9 @@ def mixed_runs(table: Table, is_rated: bool) -> list[str]:
     if is_rated:
         return found
     rates = list(mixed_columns.rate_doubts(table))
-    return found + (rates or list(histories.rows_above_others(table)))
+    if not rates:  # which explain rows that lie above others
+        rates += histories.rows_above_others(table)
+    return found + rates
 
 
 def lonely_experts(table: Table) -> list[str]:

@@ -480,3 +480,10 @@ def test_fixed_coefficients_are_those_of_the_form_chosen(law):
 def test_logarithms_of_coefficients_are_refused(law, fix, words):
     code, said, _ = law(PRACTICE / "semicolon.csv", f"--fix={fix}", "--form=chinchilla", "--starts=16")
     assert code == 2 and words in said
+
+
+def test_every_table_is_described_and_tested():
+    names = {path.name for path in PRACTICE.glob("*.csv")}
+    described = set(re.findall(r"\w+\.csv", (PRACTICE / "README.md").read_text()))
+    tested = set(re.findall(r"[a-z0-9_]+", pathlib.Path(__file__).read_text()))
+    assert names == described and {name.removesuffix(".csv") for name in names} <= tested
