@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fit.aliases import Array
+from fit.data.column_guesses import in_words
 from fit.data.known_columns import FINISHED, STATES, rows_in_words
 from fit.data.problems import Problem, of_sentence
 from fit.data.selection import FINITE, text_of
@@ -81,7 +82,7 @@ def _condition(table: Table, name: str, is_bad: Array) -> str | None:
     if is_bad.all():
         return None
     for state in table.columns:
-        if state.lower() in STATES:
+        if in_words(state) in STATES:
             is_finished = np.array([text_of(value).lower() == FINISHED for value in table.columns[state]])
             if is_finished.any() and not (is_finished & is_bad).any():
                 return f"{state}={FINISHED}"

@@ -38,6 +38,7 @@ RUN = (
 # steps or evenly spaced tokens
 MODEL = ("name", "model", "model_name", "model_id", "size", "size_name", "id", "label")
 FEWEST_OF_A_LAW = 5  # runs: as many as the dense law has coefficients
+FEWEST_NAMED = 4  # rows of one model's name, from which on they may be checkpoints
 EVEN = 1.25  # the largest of the steps between checkpoints over the smallest
 FEWEST_EVEN = 5  # rows of one run, from which on even steps are no chance
 FEWEST_CURVED = 5  # and from which on the shape of their losses is looked at
@@ -158,6 +159,7 @@ def unnamed_histories(table: Table) -> Iterator[str]:
             falling.append(rows)
     is_falling = len(falling) >= 2 and 2 * len(falling) >= curved
     if not even and not is_falling:
+        yield from _repeated_models(table, models)
         return
     found = even
     why = "their tokens are evenly spaced"
@@ -173,6 +175,27 @@ def unnamed_histories(table: Table) -> Iterator[str]:
         f"({rows_in_words(table, is_in_history)}): {why}. Losses before the decay lie above what runs of so many "
         f"tokens reach; if so, --where={column}={LAST} keeps the last row of each size"
     )
+
+
+def _repeated_models(table: Table, models: Array) -> Iterator[str]:
+    """A sentence where names of models repeat with rising tokens, which may be checkpoints or runs of their own.
+
+    Args:
+      table: the runs.
+      models: labels of equal size and experts, int [n].
+    """
+    for column in table.columns:
+        if in_words(column) not in MODEL:
+            continue
+        groups = [rows for rows in _groups(table, column) if len(rows) >= FEWEST_NAMED]
+        groups = [rows for rows in groups if np.ptp(models[rows]) == 0 and np.all(np.diff(progress(table)[rows]) > 0)]
+        if groups:
+            yield (
+                f"{sum(map(len, groups))} of {len(table)} rows are of {len(groups)} names in column {column} that "
+                f"repeat with rising tokens: if these are checkpoints of one run, --where={column}={LAST} keeps the "
+                "last of each"
+            )
+            return
 
 
 def rows_above_others(table: Table) -> Iterator[str]:

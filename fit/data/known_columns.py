@@ -11,7 +11,8 @@ from fit.errors import UserError
 
 NAMES = ("n_active", "n_tokens", "n_total", "n_experts", "top_k", "loss", "vocab_size")
 ACCURACY_PREFIXES = ("acc_", "accnorm_")  # of the columns that hold accuracies of tasks
-STATES = ("state", "status", "run_state", "run_status", "job_state", "job_status")  # what says whether a run finished
+# columns that say whether a run finished, in small letters with _ between words
+STATES = ("state", "status", "run_state", "run_status", "job_state", "job_status", "exit_status", "outcome")
 FINISHED = "finished"  # the state of runs that belong into a law
 ROWS_NAMED = 5  # in a sentence
 # tokens for each parameter of any model that is trained on purpose

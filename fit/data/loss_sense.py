@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fit.aliases import Array
+from fit.data.column_guesses import in_words
 from fit.data.known_columns import STATES, Columns, rows_in_words, units_are_open
 from fit.data.problems import Problem
 from fit.data.selection import text_of
@@ -65,6 +66,8 @@ UNFINISHED = (
     "interrupted",
     "nan",
 )
+YES = ("true", "yes", "1", "1.0")
+NO = ("false", "no", "0", "0.0")
 # {part of a column's name: the unit that it speaks of}
 UNIT_BY_NAME = dict(ppl="perplexity", perplex="perplexity", bpb="FACTOR", bpc="FACTOR", per_byte="FACTOR", bits="bits")
 
@@ -226,11 +229,35 @@ def _unfinished_doubts(table: Table, column: str) -> Iterator[str]:
     )
 
 
+def _flag_doubts(table: Table, column: str, bad: tuple[str, ...], good: tuple[str, ...]) -> Iterator[str]:
+    """A sentence on the runs that did not finish, by a column such as finished or diverged.
+
+    Args:
+      bad: its values for runs that did not finish.
+      good: its values for all others.
+    """
+    values = [text_of(value).lower() for value in table.columns[column]]
+    if not set(values) <= {*bad, *good, ""}:
+        return
+    unfinished = np.array([value in bad for value in values])
+    if unfinished.any() and not unfinished.all():
+        example = values[int(np.argmax(unfinished))]
+        yield (
+            f"{unfinished.sum()} of {len(table)} runs have {column} {example}: {rows_in_words(table, unfinished)}; "
+            f"--where={column}!={example} leaves them out"
+        )
+
+
 def crashed_doubts(table: Table, known: Columns) -> Iterator[str]:
     """Sentences on runs that did not finish, and on runs whose loss says that they learnt nothing."""
     for column in table.columns:
-        if column.lower() in STATES:
+        name = in_words(column)
+        if name in STATES:
             yield from _unfinished_doubts(table, column)
+        elif name in DONE:
+            yield from _flag_doubts(table, column, NO, YES)
+        elif name in UNFINISHED:
+            yield from _flag_doubts(table, column, YES, NO)
     if "loss" not in known:
         return
     limit = CRASHED_OF_MEDIAN * float(np.median(known["loss"]))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from fit.data.column_guesses import USUAL_NAMES, in_words
+from fit.data.column_guesses import guess, in_words
 from fit.data.known_columns import known_columns, models_of
 from fit.data.problems import Problem
 from fit.data.selection import text_of
@@ -34,6 +34,8 @@ CORPUS = (
     "data_recipe",
     "train_data",
     "training_data",
+    "mixture",
+    "train_mix",
     "train_set",
     "training_set",
     "pretraining_data",
@@ -57,6 +59,11 @@ SCHEDULE = (
 )
 OPTIMIZER = ("optimizer", "optimiser", "optimizer_name", "optim", "opt")
 UNDECAYED = ("constant", "const", "none", "constant_with_warmup", "no_decay", "flat")  # schedules that do not end
+# words with which a name of a column of text may end, such as train_dataset, or which it may hold
+LAST_OF_CORPUS = ("dataset", "datasets", "corpus", "corpora")
+OF_TOKENIZER = {"tokenizer", "tokeniser"}
+OF_SCHEDULE = {"schedule", "scheduler"}
+NOT_OF_RATE = {"batch", "warmup", "mixture", "data", "momentum", "decay", "min", "final", "end"}
 PADDED = 0.03  # how far vocabularies of one tokenizer may be apart, as a share: they are rounded up
 MOST_VALUES = 4  # named in a sentence
 FEWEST_RUNS = 8  # that a condition must leave before it is proposed
@@ -92,9 +99,14 @@ def _kind_of_text(table: Table, column: str) -> str | None:
         if np.isfinite(sizes).all():
             spread = sizes.max() / sizes.min() - 1 if sizes.min() > 0 else 0.0
             return "vocabularies" if spread > PADDED else None
-    if _is_called(column, TOKENIZER):
+    if _are_mostly_numbers(table, column):
+        return None
+    words = in_words(column).split("_")
+    if _is_called(column, TOKENIZER) or OF_TOKENIZER & set(words):
         return "tokenizers"
-    return "corpora" if _is_called(column, CORPUS) and not _are_mostly_numbers(table, column) else None
+    if _is_called(column, CORPUS) or words[-1] in LAST_OF_CORPUS:
+        return "corpora"
+    return None
 
 
 def recipe_doubts(table: Table) -> Iterator[str]:
@@ -106,7 +118,8 @@ def recipe_doubts(table: Table) -> Iterator[str]:
     }
     for kind, (names, why) in kinds.items():
         for column in table.columns:
-            if not _is_called(column, names):
+            is_schedule = names is SCHEDULE and _is_schedule(column)
+            if not is_schedule and not _is_called(column, names):
                 continue
             counts = _counts(table, column)
             if len(counts) < 2:
@@ -124,9 +137,8 @@ def recipe_doubts(table: Table) -> Iterator[str]:
 
 def rate_doubts(table: Table) -> Iterator[str]:
     """A sentence where runs of one size and tokens differ in their learning rate, and with it in their loss."""
-    names = {in_words(name): name for name in table.columns}
-    usual = next((names[name] for name in USUAL_NAMES["peak_learning_rate"] if name in names), None)
-    column = table.names.get("peak_learning_rate", usual)
+    other = [name for name in table.columns if NOT_OF_RATE & set(in_words(name).split("_"))]
+    column = table.names.get("peak_learning_rate", guess("peak_learning_rate", table.columns, other))
     known = known_columns(table)
     if column is None or not {"n_active", "n_tokens", "loss"} <= known.keys():
         return
@@ -160,8 +172,14 @@ def rate_doubts(table: Table) -> Iterator[str]:
 def is_of_recipe(table: Table, column: str) -> bool:
     """Whether a column says on what text, by which tokenizer or by which recipe runs were trained, and differs."""
     names = (*SCHEDULE, *ROW_LENGTH, *OPTIMIZER)
-    is_one = _kind_of_text(table, column) is not None or _is_called(column, names)
+    is_one = _kind_of_text(table, column) is not None or _is_called(column, names) or _is_schedule(column)
     return is_one and len(_counts(table, column)) > 1
+
+
+def _is_schedule(column: str) -> bool:
+    """Whether a column's name speaks of a schedule of learning rates."""
+    words = set(in_words(column).split("_"))
+    return bool(OF_SCHEDULE & words) and not NOT_OF_RATE & words
 
 
 def _is_called(column: str, names: tuple[str, ...]) -> bool:

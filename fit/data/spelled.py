@@ -4,10 +4,10 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from fit.messages.units import parse_number
-
-THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
-WITH_SUFFIX = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*[kmbgt]", re.IGNORECASE)
+# thousands between commas, spaces (also those that do not break a line), apostrophes or _
+THOUSANDS = re.compile(r"[+-]?\d{1,3}([, \u00a0\u202f'’_])\d{3}(\1\d{3})*(\.\d+)?", re.ASCII)
+WITH_SUFFIX = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]+)", re.IGNORECASE | re.ASCII)
+SUFFIXES = dict(k=1e3, m=1e6, g=1e9, b=1e9, t=1e12, thousand=1e3, million=1e6, billion=1e9, trillion=1e12)
 DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?", re.IGNORECASE)
 COMMA_OR_THOUSANDS = re.compile(r"[+-]?\d{1,3},\d{3}")  # 5,249 is 5.249 or 5249
 DOT_THOUSANDS = re.compile(r"[+-]?\d{1,3}(\.\d{3})+")
@@ -17,13 +17,15 @@ SHARE_WITH_COMMAS = 0.5  # of a column's cells
 
 
 def number(text: str) -> float:
-    """The number of a text with thousands separators (25,000,000) or a suffix (25M, 1.5B); NaN for any other text."""
+    """The number of a text with thousands separators (25,000,000) or a suffix (25M, 1.5 billion); NaN for any other
+    text."""
     text = text.strip()
-    if THOUSANDS.fullmatch(text):
-        return float(text.replace(",", ""))
-    if WITH_SUFFIX.fullmatch(text):
-        value = parse_number("", re.sub("[gG]$", "b", text))
-        return math.nan if value is None else value
+    grouped = THOUSANDS.fullmatch(text)
+    if grouped:
+        return float(text.replace(grouped[1], ""))
+    parts = WITH_SUFFIX.fullmatch(text)
+    if parts and parts[2].lower() in SUFFIXES:
+        return float(parts[1]) * SUFFIXES[parts[2].lower()]
     return math.nan
 
 
@@ -74,4 +76,4 @@ def _has_decimal_point(cell: str) -> bool:
 
 def _has_thousands_commas(cell: str) -> bool:
     """Whether the commas of a cell can only separate thousands."""
-    return THOUSANDS.fullmatch(cell) is not None and COMMA_OR_THOUSANDS.fullmatch(cell) is None
+    return "," in cell and THOUSANDS.fullmatch(cell) is not None and COMMA_OR_THOUSANDS.fullmatch(cell) is None

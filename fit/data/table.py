@@ -209,9 +209,9 @@ DERIVED: dict[str, tuple[tuple[str, ...], Callable[[Table], Array]]] = {
 
 
 def to_numbers(values: list) -> Array:
-    """Values as float64 [n], NaN for each that is not a number (true, None, 1_000, digits of other scripts).
+    """Values as float64 [n], NaN for each that is not a number (true, None, digits of other scripts).
 
-    Texts may have thousands separators (25,000,000) or a suffix (25M, 1.5B).
+    Texts may have thousands separators (25,000,000) or a suffix (25M, 1.5 billion).
     """
     if {type(value) for value in values} <= {int, float}:
         with contextlib.suppress(OverflowError):  # of an integer of more than 308 digits

@@ -26,6 +26,9 @@ ROW_LENGTH = (
     "max_seq_length",
     "max_length",
     "row_length",
+    "context_size",
+    "n_positions",
+    "max_position_embeddings",
     "seq",
 )
 LARGEST_BATCH_OF_ROWS = 16_384  # at the median run; a larger batch counts tokens

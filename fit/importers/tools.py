@@ -15,7 +15,9 @@ import numpy as np
 
 from fit.aliases import Json
 from fit.data import histories, mixed_columns, selection, sense, spelled
+from fit.data.column_guesses import in_words
 from fit.data.known_columns import ACCURACY_PREFIXES, STATES
+from fit.data.loss_sense import DONE, UNFINISHED
 from fit.data.table import BOUNDS, Table, read, shown, to_numbers
 from fit.errors import UserError
 from fit.importers import questions, trackers, trackio, wandb_api
@@ -244,7 +246,7 @@ def _differing(runs: Table) -> list[str]:
     """Columns that fit does not read, but by which it sees that runs do not compare."""
     columns = histories.of_repeated_names(runs)
     for column, values in runs.columns.items():
-        is_state = column.lower() in STATES and len(set(map(selection.text_of, values))) > 1
+        is_state = in_words(column) in (*STATES, *DONE, *UNFINISHED) and len(set(map(selection.text_of, values))) > 1
         if is_state or mixed_columns.is_of_recipe(runs, column):
             columns.append(column)
     return columns

@@ -108,6 +108,20 @@ def test_decimal_commas_are_told_from_thousands(tmp_path, text, values):
         assert runs.numbers("n").tolist() == [1.5e6, 2.5e6, 3.5e6]
 
 
+@pytest.mark.parametrize(
+    "text, value",
+    [("25 000 000", 25e6), ("25'000'000", 25e6), ("25_000_000", 25e6), ("1.5 billion", 1.5e9), ("2.5e1k", 25e3)],
+)
+def test_other_spellings_of_counts_are_read(text, value):
+    assert table(n_active=[text]).numbers("n_active").tolist() == [value]
+
+
+@pytest.mark.parametrize("text", ["25 000 00", "25,00,000", "25 parsecs", "1 000,000", "true"])
+def test_what_is_no_count_is_refused(text):
+    with pytest.raises(fit.UserError, match="row 2, column n_active: found"):
+        table(n_active=[text]).numbers("n_active")
+
+
 @pytest.mark.parametrize("text", ['n,loss\n1,"5,2491"\n2,4.48\n3,"4,02"\n', 'n,loss\n1,"5,2"\n2,4\n3,4\n4,4\n'])
 def test_mixed_decimal_marks_are_refused_by_row(tmp_path, text):
     path = tmp_path / "runs.csv"
@@ -251,6 +265,24 @@ def test_every_state_but_finished_is_named(law):
     assert "1 of 15 runs did not finish (column State: zombie): row 16" in " ".join(fit.law(odd).record["warnings"])
 
 
+@pytest.mark.parametrize(
+    "column, values, where",
+    [("finished", ["True"] * 14 + ["False"], "finished!=false"), ("diverged", [0] * 14 + [1], "diverged!=1")],
+)
+def test_flags_of_runs_that_did_not_finish_are_read(column, values, where):
+    runs = table(n_active=SIZES, n_tokens=TOKENS, loss=LOSSES, **{column: values})
+    said = " ".join(sense.doubts(runs))
+    assert f"1 of 15 runs have {column}" in said and f"row 16; --where={where} leaves them out" in said
+    assert len(read_with(runs.columns, where=where)) == 14
+
+
+@pytest.mark.parametrize("column", ["lr_scheduler_type", "optim.schedule", "LR schedule"])
+def test_schedules_are_known_by_their_usual_names(column):
+    runs = table(n_active=SIZES, n_tokens=TOKENS, loss=LOSSES, **{column: ["cosine"] * 10 + ["wsd"] * 5})
+    (said,) = mixed_columns.recipe_doubts(runs)
+    assert f"column {column}: cosine in 10, wsd in 5" in said and f"--where={column}=cosine" in said
+
+
 def test_one_lonely_number_of_experts_is_told(law):
     said, where = warned(law, "one64", "--form=joint", "--starts=8")
     assert "row 17 alone says what n_experts = 64 does" in said
@@ -384,6 +416,8 @@ def test_noise_makes_no_histories(seed):
         ("vocab_size", [32000, 128256], True),
         ("data", [1e9, 2e9], False),  # a count
         ("data_seed", ["a", "b"], False),
+        ("pretrain_dataset", ["c4", "pile"], True),
+        ("dataset_tokens", [1e9, 2e9], False),
     ],
 )
 def test_text_is_known_by_its_usual_names(column, values, is_told):
