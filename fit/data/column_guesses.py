@@ -120,9 +120,10 @@ def _ranked(name: str, columns: Mapping[str, list], taken: Collection[str], loos
     """The columns that could hold `name`, the likeliest first; `loosest` is the largest first number of a rank."""
     ranks = {}
     for column, values in columns.items():
+        if column in taken or "," in column:
+            continue
         rank = _rank(name, column)
-        is_usable = column not in taken and "," not in column and _are_numbers(values)
-        if rank is not None and rank[1] <= loosest and is_usable:
+        if rank is not None and rank[1] <= loosest and _are_numbers(values):
             ranks[column] = rank
     return sorted(ranks, key=lambda column: ranks[column])
 

@@ -243,6 +243,8 @@ def _flops_doubts(table: Table, known: Columns) -> Iterator[str]:
 
 def _rival_doubts(table: Table) -> Iterator[str]:
     """A sentence for each column of ours beside which another one says, by its name, what was trained."""
+    if not any(map(is_actual, table.columns)):
+        return
     for name in ("n_active", "n_total", "n_tokens", "loss"):
         if name in table.names or name not in table.columns:
             continue
