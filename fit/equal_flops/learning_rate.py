@@ -154,14 +154,9 @@ def diverged(x: Array, loss: Array) -> Array:
 
 
 def loss_at(target: float, x: Array, loss: Array) -> float:
-    """The loss at x = target, by the parabola through the three nearest of the points x, loss [r].
-
-    It is at most the larger loss of the two points beside the target.
-    """
+    """The loss at x = target, by the parabola through the three nearest of the points x, loss [r]."""
     near = np.argsort(np.abs(x - target))[:3]
-    value = float(np.polyfit(x[near] - target, loss[near], 2)[-1])
-    above = int(np.clip(np.searchsorted(x, target), 1, len(x) - 1))
-    return min(value, float(loss[above - 1 : above + 1].max()))
+    return float(np.polyfit(x[near] - target, loss[near], 2)[-1])
 
 
 def fit(
