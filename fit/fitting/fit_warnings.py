@@ -149,7 +149,8 @@ def far_off(log_loss: Array, runs: Runs) -> list[str]:
     """A sentence on the runs that lie far off a law: by a robust z of their log loss, or by their relative error.
 
     The robust z is the distance from the median error over 1.4826 times the median distance from it, which is one
-    standard deviation of normal errors.
+    standard deviation of normal errors. A run that the fit weighs less than the median run may lie further off: by the
+    fourth root of its weight, halfway to the square root by which weights are inverse variances.
 
     Args:
       log_loss: of the law, [n_runs].
@@ -159,7 +160,8 @@ def far_off(log_loss: Array, runs: Runs) -> list[str]:
     distance = np.abs(error - np.median(error))
     scatter = max(1.4826 * float(np.median(distance)), SMALLEST_SCATTER)
     usual = max(float(np.median(np.abs(error))), SMALLEST_SCATTER)
-    is_far = (distance > FAR_SCATTERS * scatter) | (np.abs(error) > FAR_TIMES * usual)
+    share = np.minimum(runs.weights / np.median(runs.weights), 1.0) ** 0.25
+    is_far = (distance * share > FAR_SCATTERS * scatter) | (np.abs(error) * share > FAR_TIMES * usual)
     if not is_far.any():
         return []
     places = np.flatnonzero(is_far)
