@@ -84,7 +84,13 @@ __all__ = [
 ]
 
 
-def read(runs: object, columns: Mapping[str, str] | None = None, units: Mapping[str, str] | None = None) -> "Table":
+def read(
+    runs: object,
+    columns: Mapping[str, str] | None = None,
+    units: Mapping[str, str] | None = None,
+    where: str | Iterable[str] | None = None,
+    set: Mapping[str, str] | None = None,
+) -> "Table":
     """Reads a table of runs.
 
     Args:
@@ -93,6 +99,10 @@ def read(runs: object, columns: Mapping[str, str] | None = None, units: Mapping[
       columns: {our name: the table's name} of columns that the table calls otherwise, such as {"loss": "val_loss"}.
       units: {column: unit} of columns that are not in nats per token and plain numbers, such as {"loss": "bits"} or
         {"n_active": "millions"}; or a number that values are multiplied by.
+      where: Conditions on the rows that count, such as "state=finished", "loss=finite" or "run=last"; several as a
+        list, or with commas.
+      set: {name: formula} of further columns: a value, or columns and numbers with * and /, such as
+        {"n_tokens": "flops/6/n_active"}.
 
     Returns:
       The table, which every function of this package takes as `runs`.
@@ -100,9 +110,9 @@ def read(runs: object, columns: Mapping[str, str] | None = None, units: Mapping[
     Raises:
       UserError: The table cannot be read.
     """
-    from fit.data import table
+    from fit.data import reading
 
-    return table.read(runs, columns, units)
+    return reading.read_with(runs, columns, units, where, set)
 
 
 def load(law: "Law | str | os.PathLike") -> "Law":

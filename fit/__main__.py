@@ -115,7 +115,8 @@ def _command(command: Any, arguments: list[str]) -> int:
         raise UserError(f"{source} is missing; see python -m fit {command.__name__.lower()} --help")
     for name in values:
         flag = values[name]
-        if flag.present and isinstance(flag.value, str) and not flag.value.strip():  # as of an unset shell variable
+        is_text = isinstance(flag.value, str) and not flag.value.strip()
+        if flag.present and (is_text or flag.value == []):  # as of an unset shell variable
             raise UserError(f"--{flag.name}= is empty; give it a value or leave it out")
     options = {field.name: values[flag_of(field.name)].value for field in dataclasses.fields(command)}
     try:

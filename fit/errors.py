@@ -20,7 +20,9 @@ class UserError(Exception):
         return re.sub(r"(?<![\w-])--(?=[a-z])", "", self.sentence)
 
 
-Flags = Mapping[str, Mapping[str, str]]  # {flag: {name: value}}, such as {"columns": {"loss": "val_loss"}}
+# {flag: {name: value}}, such as {"columns": {"loss": "val_loss"}}; {flag: {value: ""}} of one with several values, such
+# as {"where": {"loss=finite": ""}}; {flag: {"": value}} of one with a single value
+Flags = Mapping[str, Mapping[str, str]]
 
 
 class TableError(UserError):
@@ -53,5 +55,14 @@ class TableError(UserError):
         text = super().__str__()
         if not self.flags:
             return text
-        arguments = ", ".join(f"{name}={dict(values)}" for name, values in self.flags.items())
+        arguments = ", ".join(f"{name}={_as_argument(values)}" for name, values in self.flags.items())
         return f"{text}\n  {self.words}: {arguments}"
+
+
+def _as_argument(values: Mapping[str, str]) -> object:
+    """The values of a flag as the argument of a function."""
+    if "" in values:
+        return True if values[""] == "true" else repr(values[""])
+    if not any(values.values()):
+        return list(values)
+    return dict(values)

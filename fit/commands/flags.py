@@ -3,10 +3,12 @@
 import dataclasses
 import json
 
-from fit.data.table import WITH_UNITS, Table, checked_units, plain, read
+from fit.data.reading import read_with
+from fit.data.selection import parsed
+from fit.data.table import WITH_UNITS, Table, checked_units, plain
 from fit.fitted_law import law
 from fit.importers.tools import KEPT
-from fit.options import Options, pairs, required, switch, text
+from fit.options import Options, listed, option, pairs, required, switch, text
 from fit.results import Result
 
 NAMES = (*KEPT, "config")  # columns that a table may call by another name
@@ -21,8 +23,13 @@ class OfLaw(Options):
     )
 
 
+def _conditions(name: str, value: object) -> tuple[str, ...]:
+    """Conditions on the rows of a table, as selection.parsed reads them."""
+    return tuple(map(str, parsed(map(str, listed(value))))) if value else ()
+
+
 @dataclasses.dataclass(kw_only=True)
-class Columns(Options):
+class Names(Options):
     """Names and units of a table's columns."""
 
     columns: dict[str, str] = pairs(
@@ -46,11 +53,32 @@ class Columns(Options):
         super().__post_init__()
         checked_units(self.units)
 
+
+@dataclasses.dataclass(kw_only=True)
+class Columns(Names):
+    """Names and units of a table's columns, which of its rows count, and further columns."""
+
+    where: tuple[str, ...] = option(
+        "list",
+        "Only rows with this value (state=finished), with another one (state!=crashed), with a number (loss=finite), "
+        "or the last of each run (run=last). Of several values of one column any counts; all other conditions must "
+        "hold. "
+        "Names are the table's or ours.",
+        (),
+        _conditions,
+    )
+    set: dict[str, str] = pairs(
+        "Further columns: a value of all runs, n_experts=1, or others multiplied and divided: "
+        "n_tokens=step*batch*seq_len, n_tokens=flops/6/n_active.",
+        "NAME=VALUE",
+        "=",
+    )
+
     def read(self, path: str | None) -> Table | str | None:
-        """The table by these names and units. Where there are none it is the path, for a law may know names and units
-        of its own."""
-        if path and (self.columns or self.units):
-            return read(path, self.columns, self.units)
+        """The table by these names, units, conditions and formulas. Where there are none it is the path, for a law may
+        know its own."""
+        if path and (self.columns or self.units or self.where or self.set):
+            return read_with(path, self.columns, self.units, self.where, self.set)
         return path
 
 

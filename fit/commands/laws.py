@@ -11,9 +11,10 @@ import numpy as np
 
 from fit import options
 from fit.commands import flags
-from fit.data import sense
+from fit.data import histories, mixed_columns, selection, sense
 from fit.data.files import check_writable, write_text
-from fit.data.table import read, write
+from fit.data.reading import with_set
+from fit.data.table import Table, checked_units, read, write
 from fit.equal_flops import learning_rate
 from fit.errors import UserError
 from fit.fitted_law import forecast, summary
@@ -21,7 +22,6 @@ from fit.fitted_law.forecast import PredictOptions
 from fit.fitted_law.law import load, save
 from fit.fitting import fit_law
 from fit.fitting.options import FitOptions
-from fit.importers import rows as imported
 from fit.importers import tools
 from fit.messages import lines
 from fit.planning import law_answer
@@ -49,38 +49,28 @@ class Import(flags.Columns):
     SOURCE: ClassVar[str] = "SOURCE"  # what the command line wants beside flags
     out: str = options.required(options.text("Table to write: .csv, .jsonl or .parquet."), ": the table to write")
     tool: str | None = options.choice("Whose files these are; by default their names say it.", None, tools.TOOLS)
-    where: dict[str, str] = options.pairs(
-        "Only runs whose column has this value (state=finished), or another one (loss!=NaN); all of several.",
-        "COLUMN=VALUE",
-        "=",
-    )
-    set: dict[str, str] = options.pairs(
-        "Columns that are the same for all runs, n_experts=1, or the product of others: n_tokens=step*batch*seq_len.",
-        "NAME=VALUE",
-        "=",
-    )
     sizes: str | None = options.text("Table with the column run and others for it: n_active, n_experts, ...")
     tokens_per_step: float | None = options.number("Tokens of a batch, where the source counts steps only.", least=1)
 
     def run(self, source: str) -> None:
         check_writable(self.out)
         tool, rows = tools.runs(source, self.tool)
-        runs, dropped = imported.where(rows, self.where)
-        left_out = ", ".join(f"{count} with {words}" for words, count in dropped.items())
-        if not runs:
-            raise UserError(f"{source}: no run is left of {len(rows)}; left out: {left_out}")
+        runs = selection.select(tools.as_table(source, rows, self.columns, tool), selection.parsed(self.where))
+        joined = tools.with_sizes(runs, self.sizes)
         if self.tokens_per_step is not None:
-            imported.count_tokens(source, runs, self.tokens_per_step)
-        constants = imported.products(source, runs, self.set)
-        joined = tools.joined(source, runs, self.columns, constants, self.sizes, self.units, tool)
-        table = tools.table(joined, constants, self.sizes)
+            joined = tools.with_tokens(joined, self.tokens_per_step)
+        joined = with_set(joined, self.set, checked_units(self.units))
+        table = tools.table(joined, self.set, self.sizes)
         write(table, self.out)
         print(f"{source}: read as {tool}'s; {len(runs)} of {len(rows)} runs kept")
-        if dropped:
-            print(f"left out by --where: {left_out}")
+        if runs.left_out:
+            print(f"left out by --where: {selection.in_words(runs.left_out)}")
         for name, unit in self.units.items():
             print(f"{name}: converted from {unit}")
-        for doubt in (*sense.impossible(joined), *sense.doubts(joined)):
+        mixed = [*histories.named_histories(joined), *mixed_columns.text_problems(joined)]
+        doubts = [f"fit law refuses these runs: {problem.where}: {problem.what}" for problem in mixed]
+        doubts += [*mixed_columns.recipe_doubts(joined), *histories.unnamed_histories(joined)]
+        for doubt in (*sense.impossible(joined), *sense.doubts(joined), *doubts):
             print(f"warning: {doubt}", file=sys.stderr)
         likely_units = sense.likely_units(joined)
         if likely_units:
@@ -121,15 +111,22 @@ class Law(FitOptions, flags.Columns):
         if self.out is None:
             raise UserError("--out is missing")
         check_writable(self.out)
-        law = fit_law.fit_law(read(self.read(self.runs)), self, quiet=False)
+        law = fit_law.fit_law(self.table(), self, quiet=False)
         save(law, self.out)
         self._show(law_answer.answer(law), summary.summary(law.record), summary.warnings_of(law.record))
+
+    def table(self) -> Table:
+        """The table of runs, after a line on what --where leaves out of it."""
+        table = read(self.read(self.runs))
+        if table.left_out:
+            print(f"{self.runs}: {len(table)} runs; left out by --where: {selection.in_words(table.left_out)}")
+        return table
 
     def _compare_forms(self) -> None:
         """Prints how well each form fits the runs."""
         if self.out is not None:
             raise UserError(f"--form={','.join(self.form or ())}: --out is for a single form")
-        errors = fit_law.compare_forms(read(self.read(self.runs)), self, quiet=False)
+        errors = fit_law.compare_forms(self.table(), self, quiet=False)
         warnings = [f"warning: {text}" for text in errors["warnings"]]
         self._show(law_answer.of_forms(errors), [*summary.of_forms(errors), *warnings], warnings)
 
@@ -275,7 +272,7 @@ class Lr(flags.Columns):
         return fitted, list(experts)
 
     def run(self) -> None:
-        optima, left_out = learning_rate.best_rates(read(self.runs, self.columns, self.units), self.with_batch)
+        optima, left_out = learning_rate.best_rates(read(self.read(self.runs)), self.with_batch)
         fitted, experts = self.fitted(optima)
         law = learning_rate.fit(fitted, self.runs, self.with_tokens, self.with_batch)
         model = self.model(law)

@@ -50,7 +50,7 @@ class Plan(PlanOptions, flags.OfLaw, flags.Json):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Add(flags.OfLaw, flags.Columns, flags.Json):
+class Add(flags.OfLaw, flags.Names, flags.Json):
     """Add a finished run to the table of runs, say whether it ended as the law predicted, and fit the law again.
 
     python -m fit add --law=law.json --run=runs/planned --runs=runs.csv

@@ -5,7 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from fit.errors import TableError
 
-MARKS = {"columns": ":", "units": ":", "where": "=", "set": "="}  # between name and value of flags with pairs
+MARKS = {"columns": ":", "units": ":", "set": "="}  # between name and value of flags with pairs
+LISTS = ("where",)  # flags with several values
 
 
 def with_flags(name: str, flags: Collection[str], arguments: Sequence[str], error: TableError) -> str:
@@ -34,7 +35,8 @@ def _merged(words: Sequence[str], flag: str, values: Mapping[str, str]) -> list[
     Args:
       words: what the user typed.
       flag: its name.
-      values: {name: value} of a flag with pairs, {"": value} of one with a single value.
+      values: {name: value} of a flag with pairs, {value: ""} of one with several values, {"": value} of one with a
+        single value.
     """
     start = f"--{flag}"
     pairs: dict[str, str] = {}
@@ -63,7 +65,9 @@ def _merged(words: Sequence[str], flag: str, values: Mapping[str, str]) -> list[
 
 
 def _pairs_of(flag: str, typed: str) -> dict[str, str]:
-    """{name: value} of what the user typed for a flag."""
+    """What the user typed for a flag, as _merged takes its values."""
+    if flag in LISTS:
+        return {text.strip(): "" for text in typed.split(",")}
     if flag not in MARKS:
         return {"": typed}
     pairs = {}

@@ -64,7 +64,13 @@ USUAL_NAMES = {
     "peak_learning_rate": ("peak_learning_rate", "learning_rate", "peak_lr", "max_lr", "lr"),
     "batch_tokens": ("batch_tokens", "tokens_per_batch", "total_batch_size", "batch_size", "batch"),
 }
+# words that say how sure a value of a quantity is: a plan, or what became of it
+PLANNED = {"target", "planned", "plan", "expected", "nominal", "requested", "goal", "intended", "desired", "predicted"}
+ACTUAL = {"actual", "real", "measured", "achieved", "true", "exact"}
+DIFFER = 0.01  # from which share on two columns of one quantity differ
+OTHER_SIZES = {"vocab", "vocabulary", "batch", "hidden", "head", "block", "context", "seq", "chunk", "step", "tokens"}
 RATE = "per"  # a word of speeds and ratios, such as tokens_per_second
+LOOSEST = 1  # of a rank: all words of a usual name stand in the column's
 CLOSE = 0.8  # how alike a name must be to a usual one, where no words of it are the same
 MOSTLY = 0.5  # the share of a column's values that must be positive numbers
 
@@ -77,41 +83,80 @@ def guess(name: str, columns: Mapping[str, list], taken: Collection[str] = ()) -
       columns: those that it has, {name: values}.
       taken: columns that hold something else.
     """
-    best = None
-    best_rank = None
+    ranked = _ranked(name, columns, taken)
+    return ranked[0] if ranked else None
+
+
+def rivals(name: str, column: str, columns: Mapping[str, list], taken: Collection[str] = ()) -> dict[str, float]:
+    """Other columns that could hold what `fit` calls `name`, and differ from the likely one.
+
+    Args:
+      name: our name.
+      column: the column that likely holds it.
+      columns: all columns, {name: values}.
+      taken: columns that hold something else.
+
+    Returns:
+      {column: how far it is from the likely one at most, as a share of that}.
+    """
+    numbers = to_numbers(columns[column])
+    found = {}
+    for other in _ranked(name, columns, {*taken, column}, LOOSEST):
+        others = to_numbers(columns[other])
+        both = np.isfinite(numbers) & np.isfinite(others) & (numbers > 0)
+        if both.any():
+            apart = float(np.max(np.abs(others[both] / numbers[both] - 1)))
+            if apart > DIFFER:
+                found[other] = apart
+    return found
+
+
+def is_actual(column: str) -> bool:
+    """Whether a column's name says that it holds what became of a plan."""
+    return bool(ACTUAL & set(in_words(column).split("_")))
+
+
+def _ranked(name: str, columns: Mapping[str, list], taken: Collection[str], loosest: int = 2) -> list[str]:
+    """The columns that could hold `name`, the likeliest first; `loosest` is the largest first number of a rank."""
+    ranks = {}
     for column, values in columns.items():
-        rank = _rank(name, column)
-        is_usable = column not in taken and "," not in column and _are_numbers(values)
-        if rank is None or not is_usable:
+        if column in taken or "," in column:
             continue
-        if best_rank is None or rank < best_rank:
-            best = column
-            best_rank = rank
-    return best
+        rank = _rank(name, column)
+        if rank is not None and rank[1] <= loosest and _are_numbers(values):
+            ranks[column] = rank
+    return sorted(ranks, key=lambda column: ranks[column])
 
 
-def _rank(name: str, column: str) -> tuple[int, int, int] | None:
+def _rank(name: str, column: str) -> tuple[int, int, int, int] | None:
     """How unlikely a column is, by its name alone; None where it is not likely at all.
 
-    The name is a usual one; else all words of a usual one stand in it; else it is spelt almost like one.
+    What became of a plan comes before the rest, and a plan after it. Then: the name is a usual one; else all words of a
+    usual one stand in it; else it is spelt almost like one.
     """
     usual = USUAL_NAMES.get(name, (name,))
-    written = _in_words(column)
+    written = in_words(column)
     words = written.split("_")
+    certainty = 0
+    if is_actual(column):
+        certainty = -1
+    elif PLANNED & set(words):
+        certainty = 1
     for place, other in enumerate(usual):
         if written == other:
-            return 0, place, len(words)
-    if RATE in words:
+            return certainty, 0, place, len(words)
+    is_other_size = name in ("n_active", "n_total") and set(words) & OTHER_SIZES
+    if RATE in words or is_other_size:
         return None
     for place, other in enumerate(usual):
         is_letter = len(other) == 1
         if not is_letter and set(other.split("_")) <= set(words):
-            return 1, place, len(words)
+            return certainty, 1, place, len(words)
     close = difflib.get_close_matches(written, [other for other in usual if len(other) > 3], 1, CLOSE)
-    return (2, usual.index(close[0]), len(words)) if close else None
+    return (certainty, 2, usual.index(close[0]), len(words)) if close else None
 
 
-def _in_words(column: str) -> str:
+def in_words(column: str) -> str:
     """A name in lower case with _ between its words: eval/loss and evalLoss are eval_loss."""
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column)
     return re.sub(r"[^a-z0-9]+", "_", spaced.lower()).strip("_")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fit.aliases import Array
+from fit.data.column_guesses import in_words
 from fit.data.known_columns import FEWEST_TOKENS, MOST_TOKENS, Columns, units_are_open
 from fit.data.problems import Problem
 from fit.data.table import COUNT_UNITS, Table
@@ -21,7 +22,24 @@ FEWEST_POSSIBLE_TOKENS = 1e-3
 MOST_POSSIBLE_TOKENS = 1e6
 SMALLEST = dict(n_active=3e3, n_tokens=3e4)  # of the median run
 USUAL = dict(n_active=5e8, n_tokens=1e10)  # what most tables of runs are about
-FLOPS = ("flops", "training_flops", "train_flops", "compute", "budget", "c")  # names of columns of training FLOPs
+# names of columns of training FLOPs
+FLOPS = (
+    "flops",
+    "training_flops",
+    "train_flops",
+    "total_flops",
+    "flops_budget",
+    "flop_budget",
+    "train_compute",
+    "training_compute",
+    "compute",
+    "budget",
+    "c",
+)
+# FLOPs leave out embedding and head where they count less than the one share of the smallest model's parameters, and
+# that share is the other times as large for the largest model.
+MOST_COUNTED = 0.85
+GROWS = 1.1
 DECADES_OFF = 2.5  # how far log10 of such a column may be from that of 6 N D
 # From so many runs and such a factor of their compute on, losses must fall with it.
 FEW = 8
@@ -61,7 +79,7 @@ def unit_problems(table: Table, known: Columns) -> Iterator[Problem]:
     if not units_are_open(table, "n_active", "n_tokens"):
         return
     if not {"n_active", "n_tokens"} <= known.keys():
-        yield from _single_unit_problems(known)
+        yield from single_unit_problems(table, known)
         return
     ratio = float(np.median(known["n_tokens"] / known["n_active"]))
     size = float(np.median(known["n_active"]))
@@ -88,10 +106,10 @@ def unit_problems(table: Table, known: Columns) -> Iterator[Problem]:
     )
 
 
-def _single_unit_problems(known: Columns) -> Iterator[Problem]:
+def single_unit_problems(table: Table, known: Columns) -> Iterator[Problem]:
     """Yields a problem where only sizes or only tokens are known, and are too small to be plain numbers."""
     for name, smallest in SMALLEST.items():
-        if name not in known:
+        if name not in known or not units_are_open(table, name):
             continue
         median = float(np.median(known[name]))
         if median >= smallest:
@@ -137,18 +155,49 @@ def _likely_units(ratio: float, size: float, tokens: float, decades_off: float |
     return best
 
 
+def is_flops(column: str) -> bool:
+    """Whether a column's name says that it holds training FLOPs."""
+    return in_words(column) in FLOPS
+
+
 def flops_column(table: Table, known: Columns) -> tuple[str, Array] | None:
     """The name of the column of training FLOPs, and ln of its values over 6 N D, [n]; None where there is none."""
     if not {"n_active", "n_tokens"} <= known.keys():
         return None
     for name in table.columns:
-        if name.lower() in FLOPS:
+        if is_flops(name):
             try:
                 flops = table.numbers(name, (1e8, 1e40))
             except UserError:
                 continue
             return name, np.log(flops / training_flops(known["n_active"], known["n_tokens"]))
     return None
+
+
+def left_out_of_flops(known: Columns, log_ratio: Array) -> str:
+    """What a column of training FLOPs leaves out, in words: embedding or head, where it counts fewer parameters than
+    there are, and the fewer the smaller the model. "" where it does not.
+
+    Args:
+      known: the columns of the table.
+      log_ratio: ln of the column's FLOPs over 6 N D, [n].
+    """
+    n_active = known["n_active"]
+    share = np.exp(log_ratio)  # of the parameters that the FLOPs count
+    smallest = share[np.argmin(n_active)]
+    largest = share[np.argmax(n_active)]
+    if not (smallest < MOST_COUNTED and np.all(share < 1.05) and largest > smallest * GROWS):
+        return ""
+    of_vocabulary = ""
+    if "vocab_size" in known:
+        rows_of_width = (1 - share) * n_active / known["vocab_size"]  # of one matrix or of two
+        is_whole = np.abs(rows_of_width - np.round(rows_of_width)) < 1e-3 * rows_of_width
+        if is_whole.all():
+            of_vocabulary = f" of the vocabulary of {known['vocab_size'].max():,.0f}"
+    return (
+        f"counts {smallest:.1%} of n_active at the smallest model and {largest:.1%} at the largest: it leaves out "
+        f"embedding and head{of_vocabulary}. The law counts them: budgets of its plans are 6 n_active n_tokens"
+    )
 
 
 def loss_against_compute(known: Columns) -> float:

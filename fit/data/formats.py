@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fit.data import spelled
 from fit.data.files import replacing
 from fit.data.formulas import quoted, unquoted
 from fit.errors import UserError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 # The most that a Parquet file may hold: a few packed megabytes can be hundreds of millions of rows.
 MOST_ROWS = 5_000_000
 MOST_BYTES = 4_000_000_000
+DELIMITERS = (",", ";", "\t", "|")  # between the columns of a CSV file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,11 +71,16 @@ def read_file(path: str) -> Contents:
 
 
 def _read_csv(path: str) -> Contents:
-    """Reads a CSV file; all values are text without spaces around it."""
+    """Reads a CSV file; all values are text without spaces around it, with decimal points.
+
+    Columns may be separated by commas, semicolons, tabs or bars: the header says by which.
+    """
     records = []
     rows = []
     with open(path, newline="", encoding="utf-8-sig") as f:
-        reader = csv.reader(f, strict=True)
+        delimiter = _delimiter(f.readline())
+        f.seek(0)
+        reader = csv.reader(f, strict=True, delimiter=delimiter)
         try:
             header = [name.strip() for name in next(reader, ())]
             if not header:
@@ -92,7 +99,14 @@ def _read_csv(path: str) -> Contents:
         except csv.Error as e:
             raise UserError(f"{path}, row {reader.line_num}: is not CSV: {e}") from e
     columns = {name: [record[i].strip() for record in records] for i, name in enumerate(header)}
-    return Contents(columns, rows)
+    return Contents(spelled.with_decimal_points(columns, delimiter), rows)
+
+
+def _delimiter(header: str) -> str:
+    """What stands between the names of a CSV file's first line."""
+    if "," in header:
+        return ","
+    return max(DELIMITERS, key=header.count)
 
 
 def _read_jsonl(path: str) -> Contents:

@@ -11,6 +11,9 @@ from fit.errors import UserError
 
 NAMES = ("n_active", "n_tokens", "n_total", "n_experts", "top_k", "loss", "vocab_size")
 ACCURACY_PREFIXES = ("acc_", "accnorm_")  # of the columns that hold accuracies of tasks
+# columns that say whether a run finished, in small letters with _ between words
+STATES = ("state", "status", "run_state", "run_status", "job_state", "job_status", "exit_status", "outcome")
+FINISHED = "finished"  # the state of runs that belong into a law
 ROWS_NAMED = 5  # in a sentence
 # tokens for each parameter of any model that is trained on purpose
 FEWEST_TOKENS = 0.1
@@ -29,6 +32,12 @@ def known_columns(table: Table) -> Columns:
             except UserError:  # whatever reads the column says so
                 continue
     return known
+
+
+def models_of(known: Columns, *more: str) -> Array:
+    """int [n]: the same number for runs that agree in size and experts, and in these further columns."""
+    names = [name for name in ("n_active", "n_total", "n_experts", "top_k", *more) if name in known]
+    return np.unique(np.stack([known[name] for name in names]), axis=1, return_inverse=True)[1].ravel()
 
 
 def rows_in_words(table: Table, rows: Array) -> str:

@@ -13,9 +13,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from fit.aliases import Array
-from fit.data.known_columns import Columns, rows_in_words, units_are_open
+from fit.data.column_guesses import in_words
+from fit.data.known_columns import STATES, Columns, rows_in_words, units_are_open
 from fit.data.problems import Problem
+from fit.data.selection import text_of
 from fit.data.table import Table
+from fit.messages.printable import printable
 from fit.shape.architecture import training_flops
 
 LARGEST_VOCABULARY = 2**18  # of tokenizers in use
@@ -27,9 +30,44 @@ LEAST_FLOPS = 1e17
 LOW = 0.45
 HIGH = 1.38
 TOO_HIGH = 2.5
+PERPLEXITY_LOW = 0.8  # times that law, from which on what may be a perplexity is taken for one
 CRASHED = 0.9  # of ln(vocabulary): nothing was learnt
 CRASHED_OF_MEDIAN = 2.2  # the same where the vocabulary is not known, in losses of the median run
-UNFINISHED = ("crashed", "failed", "killed", "running", "preempted", "unfinished", "preempting", "error", "oom")
+# states of runs that ended as planned; where one stands, all other words are states of runs that did not
+DONE = (
+    "finished",
+    "finish",
+    "done",
+    "complete",
+    "completed",
+    "success",
+    "succeeded",
+    "successful",
+    "ok",
+    "ended",
+)
+UNFINISHED = (
+    "crashed",
+    "failed",
+    "killed",
+    "running",
+    "preempted",
+    "unfinished",
+    "preempting",
+    "error",
+    "oom",
+    "diverged",
+    "cancelled",
+    "canceled",
+    "aborted",
+    "stopped",
+    "pending",
+    "timeout",
+    "interrupted",
+    "nan",
+)
+YES = ("true", "yes", "1", "1.0")
+NO = ("false", "no", "0", "0.0")
 # {part of a column's name: the unit that it speaks of}
 UNIT_BY_NAME = dict(ppl="perplexity", perplex="perplexity", bpb="FACTOR", bpc="FACTOR", per_byte="FACTOR", bits="bits")
 
@@ -73,11 +111,33 @@ def _likely_unit(loss: Array, against: AgainstWebText | None) -> str:
     """The unit in which the losses are nearest to those of the law of web text, or else possible at all."""
     if against is None:
         return "perplexity" if np.median(loss) > 2 * math.log(LARGEST_VOCABULARY) else "bits"
+    ratios = _ratios(against)
+    if PERPLEXITY_LOW < ratios["perplexity"] < HIGH:
+        return "perplexity"  # which is usual, while nobody means 2 to the power of nats
+    return min(ratios, key=lambda unit: abs(math.log(ratios[unit])))
+
+
+def _ratios(against: AgainstWebText) -> dict[str, float]:
+    """{unit: the loss over that of the law of web text, at the median run, if the losses are in this unit}."""
+    loss = np.maximum(against.loss, 1.0 + 1e-9)
     ratios = dict(
         bits=np.median(against.loss * math.log(2) / against.reference),
-        perplexity=np.median(np.log(np.maximum(against.loss, 1.0 + 1e-9)) / against.reference),
+        perplexity=np.median(np.log(loss) / against.reference),
+        exp2=np.median(np.log2(loss) / against.reference),
     )
-    return min(ratios, key=lambda unit: abs(math.log(ratios[unit])))
+    return {unit: float(ratio) for unit, ratio in ratios.items()}
+
+
+def _other_units(unit: str, against: AgainstWebText | None) -> str:
+    """What follows on other units that are possible, with how far they are from web text."""
+    if against is None:
+        return ""
+    ratios = _ratios(against)
+    others = [other for other, ratio in ratios.items() if other != unit and LOW < ratio < HIGH]
+    if not others or unit not in ratios:
+        return ""
+    listed = " and ".join(f"{other} ({ratios[other]:.2f} times)" for other in others)
+    return f"; {unit} gives {ratios[unit]:.2f} times the losses of web text, but {listed} fits, too"
 
 
 def _unit_by_name(table: Table) -> str | None:
@@ -104,7 +164,8 @@ def loss_problems(table: Table, known: Columns) -> Iterator[Problem]:
         unit = _likely_unit(known["loss"], against)
     yield Problem(
         f"the median loss is {median:.4g}, {why}: it is not in nats per token; say --units=loss:{unit} if that is its "
-        "unit (nats, bits, perplexity, or a number to multiply it by)",
+        "unit (nats, bits, perplexity, exp2 for 2 to the power of the loss in nats, or a number to multiply it by)"
+        f"{_other_units(unit, against)}",
         f"column {table.names.get('loss', 'loss')}",
         {"units": {"loss": unit}},
     )
@@ -148,18 +209,55 @@ def _explained(unit: str) -> str:
     return ", with bytes per token as the factor, times 0.6931 for bits" if unit == "FACTOR" else ""
 
 
+def _unfinished_doubts(table: Table, column: str) -> Iterator[str]:
+    """A sentence on the runs that did not finish, by a column of their states."""
+    states = [text_of(value) for value in table.columns[column]]
+    done = sorted({state for state in states if state.lower() in DONE})
+    unfinished = np.array([state.lower() in UNFINISHED for state in states])
+    if done:
+        unfinished = np.array([state != "" and state.lower() not in DONE for state in states])
+    if not unfinished.any():
+        return
+    values = ", ".join(sorted({printable(states[i]) for i in np.flatnonzero(unfinished)}))
+    if done:
+        hint = "; --where=" + ",".join(f"{column}={state}" for state in done) + " leaves them out"
+    else:
+        hint = "; leave them out"
+    yield (
+        f"{unfinished.sum()} of {len(table)} runs did not finish (column {column}: {values}): "
+        f"{rows_in_words(table, unfinished)}{hint}"
+    )
+
+
+def _flag_doubts(table: Table, column: str, bad: tuple[str, ...], good: tuple[str, ...]) -> Iterator[str]:
+    """A sentence on the runs that did not finish, by a column such as finished or diverged.
+
+    Args:
+      bad: its values for runs that did not finish.
+      good: its values for all others.
+    """
+    values = [text_of(value).lower() for value in table.columns[column]]
+    if not set(values) <= {*bad, *good, ""}:
+        return
+    unfinished = np.array([value in bad for value in values])
+    if unfinished.any() and not unfinished.all():
+        example = values[int(np.argmax(unfinished))]
+        yield (
+            f"{unfinished.sum()} of {len(table)} runs have {column} {example}: {rows_in_words(table, unfinished)}; "
+            f"--where={column}!={example} leaves them out"
+        )
+
+
 def crashed_doubts(table: Table, known: Columns) -> Iterator[str]:
     """Sentences on runs that did not finish, and on runs whose loss says that they learnt nothing."""
-    state = next((name for name in table.columns if name.lower() in ("state", "status")), None)
-    if state is not None:
-        states = table.columns[state]
-        unfinished = np.array([str(value).strip().lower() in UNFINISHED for value in states])
-        if unfinished.any():
-            values = ", ".join(sorted({str(states[i]) for i in np.flatnonzero(unfinished)}))
-            yield (
-                f"{unfinished.sum()} of {len(table)} runs did not finish (column {state}: {values}): "
-                f"{rows_in_words(table, unfinished)}"
-            )
+    for column in table.columns:
+        name = in_words(column)
+        if name in STATES:
+            yield from _unfinished_doubts(table, column)
+        elif name in DONE:
+            yield from _flag_doubts(table, column, NO, YES)
+        elif name in UNFINISHED:
+            yield from _flag_doubts(table, column, YES, NO)
     if "loss" not in known:
         return
     limit = CRASHED_OF_MEDIAN * float(np.median(known["loss"]))

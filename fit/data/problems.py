@@ -20,6 +20,7 @@ class Problem:
       is_settled: whether the table can be read with these flags. A doubt does not keep it from being read.
       placeholder: a word in the flags that the user has to replace; "" where there is none.
       lists_columns: whether the error lists the columns of the table.
+      more: what follows the sentence.
     """
 
     what: str
@@ -28,6 +29,7 @@ class Problem:
     is_settled: bool = True
     placeholder: str = ""
     lists_columns: bool = False
+    more: str = ""
 
 
 def of_sentence(sentence: str, path: str) -> Problem:
@@ -46,7 +48,8 @@ def error_of(table: Table, problems: Sequence[Problem]) -> TableError:
     columns = ", ".join(table.columns) or "none"
     lines = []
     for problem in problems:
-        lines.append(f"{problem.where}: {problem.what}" if problem.where else problem.what)
+        where = f"{problem.where}: " if problem.where else ""
+        lines.append(f"{where}{problem.what}{problem.more}")
     if len(problems) == 1:
         comma = ", " if problems[0].where else ": "
         sentence = f"{table.path}{comma}{lines[0]}"
@@ -66,8 +69,12 @@ def error_of(table: Table, problems: Sequence[Problem]) -> TableError:
         flags["columns"] = dict(table.names) | flags["columns"]
     if table.units and flags:
         flags["units"] = dict(table.units) | flags.get("units", {})
+    if table.computed and flags:
+        flags["set"] = dict(table.computed) | flags.get("set", {})
+    if table.where and flags:
+        flags["where"] = dict.fromkeys(table.where, "") | flags.get("where", {})
     is_settled = all(problem.is_settled for problem in problems)
-    words = "this works" if is_settled else "once the rest is mended, this works"
+    words = "this works" if is_settled else "after fixing the errors above, run"
     placeholders = list(dict.fromkeys(problem.placeholder for problem in problems if problem.placeholder))
     if placeholders:
         words += f", with your own {' and '.join(placeholders)}"

@@ -6,15 +6,26 @@
 Axes: n runs of the table.
 """
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
 from fit.aliases import Array
-from fit.data.column_guesses import USUAL_NAMES, guess
-from fit.data.count_sense import flops_column, loss_against_compute, rising_problems, total_problems, unit_problems
+from fit.data.bad_cells import cell_problems, header_problems, header_rows
+from fit.data.column_guesses import guess, is_actual, rivals
+from fit.data.computed import with_columns
+from fit.data.count_sense import (
+    flops_column,
+    left_out_of_flops,
+    loss_against_compute,
+    rising_problems,
+    single_unit_problems,
+    total_problems,
+    unit_problems,
+)
 from fit.data.known_columns import (
     FEWEST_TOKENS,
     MOST_TOKENS,
@@ -24,33 +35,46 @@ from fit.data.known_columns import (
     rows_in_words,
 )
 from fit.data.loss_sense import crashed_doubts, loss_problems, unit_doubts
-from fit.data.problems import NO_NAME, Problem, error_of, of_sentence
-from fit.data.table import BOUNDS, DERIVED, Table
+from fit.data.missing_columns import DENSE, missing_columns
+from fit.data.problems import Problem, error_of
+from fit.data.table import BOUNDS, Table, kept
 from fit.errors import UserError
 from fit.messages import sentences
 
 FAR_OFF = 100  # times outside FEWEST_TOKENS and MOST_TOKENS a single run is named
-DENSE = "the table has no column n_experts: all its runs are taken as dense (n_experts = 1)"
 CAN_BE = (1e-12, 1e30)  # counts and losses in any unit
 ODD_SHARE = 0.02  # of the runs outside these, from which on they are named
 
 
-def check(table: Table, needed: Sequence[str] = ()) -> None:
+More = Callable[[Table], Iterable[Problem]]  # a further check of a table by our names
+
+
+def check(table: Table, needed: Sequence[str] = (), more: Sequence[More] = ()) -> None:
     """Checks that the table has columns, and that its counts and losses can be numbers, tokens and nats per token.
 
     Args:
       table: the runs.
       needed: the columns that it must have, with a number in each row.
+      more: further checks.
 
     Raises:
       TableError: names all that is wrong, the units that are doubtful, and the flags that settle them.
     """
-    result = problems(table, needed)
+    result = problems(table, needed, more)
     if result:
         raise error_of(table, result)
 
 
 def require(table: Table, needed: Sequence[str]) -> None:
+    """Raises TableError where the table lacks one of these columns, or a number in one. The error names all that is
+    wrong with it, too."""
+    require_columns(table, needed)
+    bad = [problem for name in needed if name in BOUNDS and name in table for problem in cell_problems(table, name)]
+    if bad:
+        raise error_of(table, bad)
+
+
+def require_columns(table: Table, needed: Sequence[str]) -> None:
     """Raises TableError where the table lacks one of these columns. The error names all that is wrong with it, too."""
     if not all(table.can_give(name) for name in needed):
         check(table, needed)
@@ -70,13 +94,15 @@ def likely_units(table: Table) -> dict[str, str]:
     return dict(error_of(table, result).flags.get("units", {}))
 
 
-def problems(table: Table, needed: Sequence[str] = ()) -> list[Problem]:
+def problems(table: Table, needed: Sequence[str] = (), more: Sequence[More] = ()) -> list[Problem]:
     """All that `check` refuses, and with it the units that are doubtful.
 
     Columns that are missing are guessed, and units that are not possible replaced by the likely ones, so that what is
     behind them is listed, too.
     """
     result, trial = _refusals(table, needed)
+    for check_more in more:
+        result += check_more(_whole_runs(trial, needed))
     if result:
         whole = _whole_runs(trial, needed)
         result += unit_doubts(whole, _known_values(whole))
@@ -85,8 +111,15 @@ def problems(table: Table, needed: Sequence[str] = ()) -> list[Problem]:
 
 def _refusals(table: Table, needed: Sequence[str]) -> tuple[list[Problem], Table]:
     """(all that `check` refuses, the table by the names and units that settle it)."""
-    result = missing_columns(table, needed)
-    trial = _with_flags(table, result)
+    result = list(header_problems(table, [name for name in needed if name in table]))
+    trial = _without_headers(table) if result else table
+    missing = missing_columns(trial, needed)
+    result += missing
+    trial = _with_flags(trial, missing)
+    computed = [problem for problem in missing if "set" in problem.flags]
+    if computed:  # of sizes in their units
+        result += single_unit_problems(trial, _known_values(_whole_runs(trial, ("n_active",))))
+        trial = _with_computed(_with_flags(trial, result), computed)
     for check_columns in (total_problems, unit_problems, loss_problems, rising_problems):
         whole = _whole_runs(trial, needed)
         new = list(check_columns(whole, _known_values(whole)))
@@ -94,47 +127,13 @@ def _refusals(table: Table, needed: Sequence[str]) -> tuple[list[Problem], Table
         result += new
     for name in needed:
         if name in BOUNDS and trial.can_give(name):
-            try:
-                trial.numbers(name)
-            except UserError as error:
-                result.append(of_sentence(error.sentence, table.path))
+            result += cell_problems(trial, name)
     return result, trial
 
 
-def missing_columns(table: Table, needed: Sequence[str]) -> list[Problem]:
-    """A problem for each of these columns that the table lacks, with the column that is likely to hold it."""
-    missing = [name for name in dict.fromkeys(needed) if not table.can_give(name)]
-    questions = []
-    taken = {table.names.get(name, name) for name in needed} | _columns_of_totals(table)
-    for name in missing:
-        column = guess(name, table.columns, taken)
-        hint = ""
-        if column is not None:
-            taken.add(column)
-            hint = f"; --columns={name}:{column} if {column} holds it"
-        elif name in DERIVED:
-            hint = f"; it follows from {' and '.join(DERIVED[name][0])}"
-        elif name in USUAL_NAMES and name not in table.names:
-            hint = f"; --columns={name}:{NO_NAME} says what the table calls it"
-        flags = {"columns": {name: column or NO_NAME}} if name in USUAL_NAMES else {}
-        what = f"column {table.names.get(name, name)} is missing{hint}"
-        placeholder = "" if column else NO_NAME
-        problem = Problem(what, flags=flags, is_settled=bool(flags), placeholder=placeholder, lists_columns=True)
-        questions.append(problem)
-    if "n_active" in missing and not table.can_give("n_experts") and "n_experts" not in missing:
-        column = guess("n_experts", table.columns, taken)
-        if column is not None:
-            what = f"{DENSE}; --columns=n_experts:{column} if {column} holds it"
-            questions.append(Problem(what, flags={"columns": {"n_experts": column}}))
-    return questions
-
-
-def _columns_of_totals(table: Table) -> set[str]:
-    """Columns that repeat n_total in a table with mixtures: they hold no n_active."""
-    if not {"n_total", "n_experts"} <= set(table.columns) or not np.any(table.values("n_experts") > 1):
-        return set()
-    totals = table.column("n_total")
-    return {name for name, values in table.columns.items() if values == totals}
+def _without_headers(table: Table) -> Table:
+    """The table without the rows that repeat its header."""
+    return kept(table, np.flatnonzero(~header_rows(table)))
 
 
 def _with_flags(table: Table, problems: Sequence[Problem]) -> Table:
@@ -146,9 +145,17 @@ def _with_flags(table: Table, problems: Sequence[Problem]) -> Table:
             if column in table.columns:
                 names[name] = column
         units |= problem.flags.get("units", {})
-    if names == table.names and units == table.units:
-        return table  # with the columns that it has parsed
-    return dataclasses.replace(table, names=names, units=units)
+    if names != table.names or units != table.units:  # else with the columns that it has parsed
+        table = dataclasses.replace(table, names=names, units=units)
+    return table
+
+
+def _with_computed(table: Table, problems: Sequence[Problem]) -> Table:
+    """The table with the columns that the flags of these problems compute."""
+    for problem in problems:
+        with contextlib.suppress(UserError):  # of a bad cell, which the formula's own error names
+            table = with_columns(table, problem.flags["set"])
+    return table
 
 
 def _whole_runs(table: Table, needed: Sequence[str]) -> Table:
@@ -159,9 +166,7 @@ def _whole_runs(table: Table, needed: Sequence[str]) -> Table:
             is_whole &= _are_numbers(table.values(name))
     if is_whole.all() or not is_whole.any():
         return table
-    rows = np.flatnonzero(is_whole)
-    columns = {name: [values[i] for i in rows] for name, values in table.columns.items()}
-    return dataclasses.replace(table, columns=columns, rows=[table.rows[i] for i in rows])
+    return kept(table, np.flatnonzero(is_whole))
 
 
 def _known_values(table: Table) -> Columns:
@@ -189,6 +194,7 @@ def doubts(table: Table, crashed: bool = True) -> list[str]:
     """
     known = known_columns(table)
     sentences_found = [*_expert_doubts(table, known), *_token_doubts(table, known), *_flops_doubts(table, known)]
+    sentences_found += _rival_doubts(table)
     correlation = loss_against_compute(known)
     if correlation > 0:
         sentences_found.append(
@@ -219,17 +225,35 @@ def _token_doubts(table: Table, known: Columns) -> Iterator[str]:
 
 
 def _flops_doubts(table: Table, known: Columns) -> Iterator[str]:
-    """A sentence where a column of training FLOPs is more than ten times off 6 N D."""
+    """A sentence where a column of training FLOPs leaves out part of the parameters, or is ten times off 6 N D."""
     flops = flops_column(table, known)
     if flops is None:
         return
     name, log_ratio = flops
     median = float(np.median(log_ratio))
-    if abs(median) > math.log(10):
+    left_out = left_out_of_flops(known, log_ratio)
+    if left_out:
+        yield f"the column {name} {left_out}"
+    elif abs(median) > math.log(10):
         yield (
             f"the column {name} is {math.exp(median):.3g} times 6 n_active n_tokens at the median run: are these "
             "columns what they are called?"
         )
+
+
+def _rival_doubts(table: Table) -> Iterator[str]:
+    """A sentence for each column of ours beside which another one says, by its name, what was trained."""
+    if not any(map(is_actual, table.columns)):
+        return
+    for name in ("n_active", "n_total", "n_tokens", "loss"):
+        if name in table.names or name not in table.columns:
+            continue
+        for other, apart in rivals(name, name, table.columns).items():
+            if is_actual(other):
+                yield (
+                    f"the column {name} is read, and {other} is up to {apart:.0%} away: --columns={name}:{other} reads "
+                    "what was trained, by its name"
+                )
 
 
 def _expert_doubts(table: Table, known: Columns) -> Iterator[str]:

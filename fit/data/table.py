@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fit.aliases import Array, Numbers
+from fit.data import spelled
 from fit.data.formats import columns_of, plain, read_file, shown, write_file
 from fit.errors import UserError
 
@@ -29,9 +30,12 @@ LONGEST_PATH = 4096  # a longer text is not a path: the caller passed the conten
 BOUNDS = dict(n_active=(1, 1e16), n_total=(1, 1e18), n_tokens=(1, 1e18), n_experts=(1, 1e6), loss=(1e-6, 1e3))
 # The units that --units names, of counts and of the loss. Any other is given as a number that values are multiplied by.
 COUNT_UNITS = dict(ones=1.0, millions=1e6, billions=1e9, trillions=1e12)
-LOSS_UNITS = dict(nats=1.0, bits=math.log(2), perplexity=math.nan)  # of a perplexity the logarithm is taken
+LOSS_UNITS = dict(nats=1.0, bits=math.log(2), perplexity=math.nan, exp2=math.nan)
+# units of which a logarithm is taken: a perplexity is e to the power of the loss in nats; exp2 is 2 to that power
+LOGARITHMS = dict(perplexity=np.log, exp2=np.log2)
 WITH_UNITS = ("loss", "n_active", "n_total", "n_tokens")
 ROWS_NAMED = 5  # in an error
+LEAVE_OUT = "; leave out runs that crashed"  # where a loss is no number
 
 
 @dataclasses.dataclass(repr=False)
@@ -45,6 +49,9 @@ class Table:
       names: {name that fit reads: name in the file}, such as {"loss": "val_loss"}.
       arrow: the table of a Parquet file, as pyarrow read it.
       units: {column: unit} of columns that are not nats or plain numbers; `numbers` converts them.
+      where: the conditions of --where that chose these rows.
+      computed: {column: formula} of the columns that --set added.
+      left_out: {condition that failed, in words: how many rows failed it}.
     """
 
     path: str
@@ -53,6 +60,9 @@ class Table:
     names: dict[str, str] = dataclasses.field(default_factory=dict)
     arrow: pyarrow.Table | None = None
     units: dict[str, str] = dataclasses.field(default_factory=dict)
+    where: tuple[str, ...] = ()
+    computed: dict[str, str] = dataclasses.field(default_factory=dict)
+    left_out: dict[str, int] = dataclasses.field(default_factory=dict)
     # {name in the file: (values, the same as float64 [n_rows])} of the columns that were parsed
     _parsed: dict[str, tuple[list, Array]] = dataclasses.field(default_factory=dict, init=False, compare=False)
 
@@ -152,7 +162,7 @@ class Table:
             more = ", ..." if len(rows) > ROWS_NAMED else ""
             hints = f"; {len(rows)} of {len(self)} rows have none: {', '.join(rows[:ROWS_NAMED])}{more}"
         if name == "loss" and len(rows) < len(self):
-            hints += "; leave out runs that crashed"
+            hints += LEAVE_OUT
         is_count = name in WITH_UNITS and name != "loss"
         if is_count and name not in self.units and 0 < numbers[is_bad][0] < BOUNDS[name][0]:
             hints += f"; --units={name}:billions says that it is in billions"
@@ -163,9 +173,9 @@ class Table:
         unit = self.units.get(name)
         if unit is None:
             return numbers
-        if unit == "perplexity":
+        if unit in LOGARITHMS:
             with np.errstate(divide="ignore", invalid="ignore"):
-                return np.log(numbers)
+                return LOGARITHMS[unit](numbers)
         factors = LOSS_UNITS if name == "loss" else COUNT_UNITS
         return numbers * (factors[unit] if unit in factors else float(unit))
 
@@ -199,7 +209,10 @@ DERIVED: dict[str, tuple[tuple[str, ...], Callable[[Table], Array]]] = {
 
 
 def to_numbers(values: list) -> Array:
-    """Values as float64 [n], NaN for each that is not a plain number (true, None, 1_000, digits of other scripts)."""
+    """Values as float64 [n], NaN for each that is not a number (true, None, digits of other scripts).
+
+    Texts may have thousands separators (25,000,000) or a suffix (25M, 1.5 billion).
+    """
     if {type(value) for value in values} <= {int, float}:
         with contextlib.suppress(OverflowError):  # of an integer of more than 308 digits
             return np.array(values, np.float64)
@@ -211,7 +224,17 @@ def to_numbers(values: list) -> Array:
         numbers = pandas.to_numeric(cells, errors="coerce")
     except OverflowError:  # of an integer of more than 308 digits, which as text is infinity
         numbers = pandas.to_numeric(cells.map(str), errors="coerce")
-    return numbers.to_numpy(np.float64)
+    result = numbers.to_numpy(np.float64, copy=True)
+    for i in np.flatnonzero(np.isnan(result)):
+        if isinstance(values[i], str):
+            result[i] = spelled.number(values[i])
+    return result
+
+
+def kept(table: Table, rows: Array) -> Table:
+    """The table with some of its rows alone: indices, ascending."""
+    columns = {name: [values[i] for i in rows] for name, values in table.columns.items()}
+    return dataclasses.replace(table, columns=columns, rows=[table.rows[i] for i in rows], arrow=None)
 
 
 def is_table(value: object) -> bool:

@@ -6,7 +6,7 @@ The law is Eq. 10, fitted by least squares with intervals:
 
 The best rate is the lowest point of a parabola, in ln LR, through the best run and its two neighbours; the paper takes
 the best run itself. If the best run is at the end of its grid, the best rate lies beyond it. It is marked as such, and
-no law is fitted to it.
+no law is fitted to it. Runs of too high a rate diverge; they say nothing of the parabola, and are left out.
 
 Axes: n models; k coefficients; r rates of a model, ascending.
 """
@@ -26,6 +26,11 @@ TERMS = {"n_active": "size", "n_experts": "experts", "n_tokens": "tokens", "batc
 FACTORS = (0.25, 0.5, 0.71, 1.41, 2.0, 4.0)  # of the best rate, whose costs are told
 COUNTS = "{n_experts:g:>9} {n_active:,.0f:>13} {n_tokens:,.0f:>15}"
 RATES = " {rate:.3e:>10} {law:.3e:>10} {ratio:.2f:>8}  {lost:.5f:>9} {notes}"
+# A run diverged where its rate is above the best and its loss exceeds the best by more than a share of it, and by so
+# many times what a parabola through the runs nearer to the best gives; without such runs, by the larger share.
+DIVERGED = 0.08
+DIVERGED_TIMES = 4.0
+DIVERGED_ALONE = 0.3
 LEVEL = 0.8  # of all intervals: 10th to 90th percentile
 
 
@@ -40,6 +45,7 @@ class BestRate:
       curvature: of its loss in ln LR, half of the second derivative; NaN where the best rate is at an edge.
       at_edge: whether the best run is at the end of its grid.
       batch_tokens: tokens in a batch; None where the table does not say it.
+      diverged: {rate: loss} of the runs that are left out, which diverged.
       lost: nats above the best loss at those FACTORS of the rate that lie within its grid, each by the parabola
         through the three nearest runs.
     """
@@ -53,6 +59,7 @@ class BestRate:
     at_edge: bool
     batch_tokens: float | None = None
     lost: dict[float, float] = dataclasses.field(default_factory=dict)
+    diverged: dict[float, float] = dataclasses.field(default_factory=dict)
 
 
 def best_rates(table: Table, with_batch: bool = False) -> tuple[list[BestRate], int]:
@@ -96,6 +103,10 @@ def best_rates(table: Table, with_batch: bool = False) -> tuple[list[BestRate], 
 
 def _optimum(model: dict[str, float], x: Array, loss: Array) -> BestRate:
     """The best rate of a model, whose columns are `model`, from its losses [r] at ln LR = x [r]."""
+    is_diverged = diverged(x, loss)
+    left_out = dict(zip(np.exp(x[is_diverged]).tolist(), loss[is_diverged].tolist(), strict=True))
+    x = x[~is_diverged]
+    loss = loss[~is_diverged]
     i = int(np.argmin(loss))
     best = x[i]
     lowest_loss = loss[i]
@@ -109,7 +120,8 @@ def _optimum(model: dict[str, float], x: Array, loss: Array) -> BestRate:
             lowest_loss = lowest_loss - slope**2 / (4 * square)
             curvature = square
             within = [factor for factor in FACTORS if x[0] <= best + np.log(factor) <= x[-1]]
-            lost = {factor: loss_at(best + np.log(factor), x, loss) - float(lowest_loss) for factor in within}
+            for factor in within:
+                lost[factor] = max(loss_at(best + np.log(factor), x, loss) - float(lowest_loss), 0.0)
     return BestRate(
         **model,
         rate=float(np.exp(best)),
@@ -117,7 +129,28 @@ def _optimum(model: dict[str, float], x: Array, loss: Array) -> BestRate:
         curvature=float(curvature),
         at_edge=at_edge,
         lost=lost,
+        diverged=left_out,
     )
+
+
+def diverged(x: Array, loss: Array) -> Array:
+    """Which of a model's runs diverged, boolean [r].
+
+    Args:
+      x: ln LR, ascending, [r].
+      loss: at these rates, [r].
+    """
+    i = int(np.argmin(loss))
+    excess = loss - loss[i]
+    for j in range(i + 1, len(x)):
+        near = np.concatenate([np.arange(i), np.arange(i + 1, j)])  # runs nearer to the best, or below it
+        limit = DIVERGED_ALONE * loss[i]
+        if len(near):
+            curvature = np.max(excess[near] / (x[near] - x[i]) ** 2)
+            limit = max(DIVERGED * loss[i], DIVERGED_TIMES * curvature * (x[j] - x[i]) ** 2)
+        if excess[j] > limit:
+            return np.arange(len(x)) >= j
+    return np.zeros(len(x), bool)
 
 
 def loss_at(target: float, x: Array, loss: Array) -> float:
@@ -252,6 +285,7 @@ def text(law: Mapping[str, float], optima: Sequence[BestRate], fitted: Sequence[
     """
     lines = [
         *_table_of_rates(law, optima, fitted),
+        *_diverged_in_words(optima),
         "",
         *_costs(law, optima),
         "",
@@ -271,7 +305,9 @@ def _table_of_rates(law: Mapping[str, float], optima: Sequence[BestRate], fitted
         notes = []
         if best not in fitted:
             notes.append("not fitted")
-        if best.at_edge:
+        if best.at_edge and best.diverged:
+            notes.append("best beside rates that diverge: try rates between")
+        elif best.at_edge:
             notes.append("best at the end of its grid: widen it")
         rate = _rate_of(law, best)
         comparison = dict(law=rate, ratio=rate / best.rate, lost=_lost(law, best), notes="; ".join(notes))
@@ -280,6 +316,19 @@ def _table_of_rates(law: Mapping[str, float], optima: Sequence[BestRate], fitted
     if len({best.batch_tokens for best in optima}) > 1 or "batch_tokens" in law:
         columns += " {batch_tokens:,.0f:>12}"
     return units.table(columns + RATES, rows, rate="best LR", ratio="law/best", lost="loss lost", notes="")
+
+
+def _diverged_in_words(optima: Sequence[BestRate]) -> list[str]:
+    """A line for each model with runs that are left out because they diverged."""
+    lines = []
+    for best in optima:
+        if best.diverged:
+            runs = ", ".join(f"{rate:.3g} (loss {loss:.4g})" for rate, loss in best.diverged.items())
+            lines.append(
+                f"left out as diverged, of n_experts {best.n_experts:g}, n_active {best.n_active:,.0f}, n_tokens "
+                f"{best.n_tokens:,.0f}: rates {runs}"
+            )
+    return lines
 
 
 def _costs(law: Mapping[str, float], optima: Sequence[BestRate]) -> list[str]:

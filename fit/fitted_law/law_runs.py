@@ -1,11 +1,12 @@
 """Runs beside a law that was fitted to others of the same tool."""
 
-from fit.data.table import Table, read
+from fit.data.reading import by_settings
+from fit.data.table import Table
 from fit.fitted_law.law import Law
 
 
 def read_runs(law: Law, runs: object) -> Table:
-    """Reads a table of runs by the names and units of columns that the law's fit was given.
+    """Reads a table of runs by the names, units, conditions and formulas that the law's fit was given.
 
     Args:
       law: A law.
@@ -14,5 +15,4 @@ def read_runs(law: Law, runs: object) -> Table:
     Raises:
       UserError: The table cannot be read.
     """
-    settings = law.record.get("settings") or {}
-    return read(runs, settings.get("columns"), settings.get("units"))
+    return by_settings(runs, law.record.get("settings"))

@@ -2,11 +2,14 @@
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from fit.aliases import Json
 from fit.data import sense
+from fit.data.histories import named_histories
+from fit.data.mixed_columns import text_problems
+from fit.data.problems import Problem
 from fit.data.table import Table, plain
 from fit.errors import UserError
 from fit.fitted_law.law import Law
@@ -30,7 +33,7 @@ def fit_law(runs: Table, options: FitOptions, quiet: bool = True) -> Law:
     Raises:
       UserError: A value in runs or options cannot be used.
     """
-    sense.check(runs, _needed(options))
+    _check(runs, options)
     if len(options.forms) > 1:
         raise UserError(f"--form={','.join(options.form or ())}: expected a single form")
 
@@ -39,9 +42,12 @@ def fit_law(runs: Table, options: FitOptions, quiet: bool = True) -> Law:
         return options.settings(form, quiet)
 
     with float64():
-        from fit.fitting import fitting, forms, solvers
+        from fit.fitting import fitting, fixed_values, forms, solvers
 
         with solvers.compilation_cache():
+            if options.fix and not options.with_rate:
+                form = options.forms[0] if options.forms else fixed_values.form_to_try(runs, options.fix)
+                fixed_values.check_logarithms(runs, form, settings)
             if options.with_rate:
                 record = _record_with_rates(runs, options, settings)
             elif options.forms:
@@ -49,6 +55,7 @@ def fit_law(runs: Table, options: FitOptions, quiet: bool = True) -> Law:
                 record = fitting.record_of(fitting.fit_table(runs, form, settings(form)))
             else:
                 record = forms.fit_best(runs, settings, options.prior)
+                record["warnings"] += fixed_values.meaning(record["form"], options.fix)
     record = json.loads(json.dumps(plain(record), allow_nan=False))  # as reading a law.json gives it
     chosen = FORMS[record["form"]]
     coefficients = {name: float(record["coefficients"][name]) for name in chosen.names}
@@ -75,13 +82,30 @@ def compare_forms(runs: Table, options: FitOptions, quiet: bool = True) -> Json:
 
     Raises UserError as fit_law.
     """
-    sense.check(runs, _needed(options))
+    _check(runs, options)
     with float64():
-        from fit.fitting import form_comparison, solvers
+        from fit.fitting import fit_warnings, form_comparison, solvers
 
         with solvers.compilation_cache():
             errors = form_comparison.compare(runs, options.forms, options.settings(options.forms[0], quiet))
-    return errors | dict(warnings=[f"{runs.path}: {doubt}" for doubt in sense.doubts(runs)])
+    doubts = [*sense.doubts(runs), *fit_warnings.mixed_runs(runs, is_rated=False)]
+    return errors | dict(warnings=[f"{runs.path}: {doubt}" for doubt in doubts])
+
+
+def _check(runs: Table, options: FitOptions) -> None:
+    """Raises TableError where no law should be fitted to the rows of a table as they are."""
+
+    def histories(table: Table) -> Iterator[Problem]:
+        """Rows that are checkpoints of one run."""
+        return named_histories(table, options.bootstrap_by)
+
+    more: list[sense.More] = [histories]
+    if not options.mix_corpora:
+        more.append(text_problems)
+    needed = _needed(options)
+    if "n_experts" in runs and "n_experts" not in needed:  # it is read where it is there
+        needed.append("n_experts")
+    sense.check(runs, needed, more)
 
 
 def _needed(options: FitOptions) -> list[str]:

@@ -5,8 +5,10 @@ import re
 import numpy as np
 
 from fit.aliases import Array
-from fit.data import sense
+from fit.data import histories, mixed_columns, sense
+from fit.data.known_columns import rows_in_words
 from fit.data.runs import Runs
+from fit.data.table import Table
 from fit.errors import UserError
 from fit.fitting import search
 from fit.form import Form
@@ -16,6 +18,11 @@ from fit.shape.architecture import EXPERTS, OF_EXPERTS
 # being of one group or the other explains.
 TRANSITION_NATS = 0.05
 GROUPED = 0.85
+# A run is far off a law by so many robust standard deviations, or so many times the median error.
+FAR_SCATTERS = 6.0
+FAR_TIMES = 10.0
+SMALLEST_SCATTER = 5e-4  # of the log loss: no run is repeated more exactly
+MOST_NAMED = 5
 
 
 def table_warnings(form: Form, runs: Runs, crashed: bool = True) -> list[str]:
@@ -26,7 +33,10 @@ def table_warnings(form: Form, runs: Runs, crashed: bool = True) -> list[str]:
       crashed: as sense.doubts takes it.
     """
     table = runs.table
-    warnings = [f"{runs.path}: {doubt}" for doubt in sense.doubts(table, crashed)]
+    doubts = [*sense.doubts(table, crashed), *mixed_runs(table, is_rated=not crashed)]
+    if "n_experts" in form.columns:
+        doubts += lonely_experts(table)
+    warnings = [f"{runs.path}: {doubt}" for doubt in doubts]
     warnings += transition(runs)
     if not set(OF_EXPERTS) & set(form.columns) and "n_experts" in table:
         experts = table.numbers("n_experts")
@@ -40,6 +50,39 @@ def table_warnings(form: Form, runs: Runs, crashed: bool = True) -> list[str]:
         elif values != ["1"]:
             warnings.append(f"every run has n_experts = {values[0]}: the {form.name} law holds for such mixtures alone")
     return warnings
+
+
+def mixed_runs(table: Table, is_rated: bool) -> list[str]:
+    """Sentences on runs that do not compare: of several schedules or rates, or checkpoints of one run.
+
+    Args:
+      table: the runs.
+      is_rated: whether the law is fitted together with the best learning rate.
+    """
+    found = [*mixed_columns.recipe_doubts(table), *histories.unnamed_histories(table)]
+    if is_rated:
+        return found
+    rates = list(mixed_columns.rate_doubts(table))
+    if not rates:  # which explain rows that lie above others
+        rates += histories.rows_above_others(table)
+    return found + rates
+
+
+def lonely_experts(table: Table) -> list[str]:
+    """A sentence for the least and the largest number of experts that a single run has."""
+    if "n_experts" not in table:
+        return []
+    experts = table.numbers("n_experts")
+    values, counts = np.unique(experts, return_counts=True)
+    found = []
+    for value, count in zip(values[[0, -1]], counts[[0, -1]], strict=True):
+        if count == 1 and len(values) > 1:
+            found.append(
+                f"{rows_in_words(table, experts == value)} alone says what n_experts = {value:g} does: its error is "
+                "the law's there; train more runs of it, at other sizes and tokens, or leave it out by "
+                f"--where=n_experts!={value:g}"
+            )
+    return found
 
 
 def transition(runs: Runs) -> list[str]:
@@ -100,6 +143,40 @@ def two_groups(values: Array) -> float | None:
             best = explained
             split = float(low[-1]) if apart >= TRANSITION_NATS and explained >= GROUPED else None
     return split
+
+
+def far_off(log_loss: Array, runs: Runs) -> list[str]:
+    """A sentence on the runs that lie far off a law: by a robust z of their log loss, or by their relative error.
+
+    The robust z is the distance from the median error over 1.4826 times the median distance from it, which is one
+    standard deviation of normal errors. A run that the fit weighs less than the median run may lie further off: by the
+    fourth root of its weight, halfway to the square root by which weights are inverse variances.
+
+    Args:
+      log_loss: of the law, [n_runs].
+      runs: those that it was fitted to.
+    """
+    error = np.log(runs.loss) - log_loss
+    distance = np.abs(error - np.median(error))
+    scatter = max(1.4826 * float(np.median(distance)), SMALLEST_SCATTER)
+    usual = max(float(np.median(np.abs(error))), SMALLEST_SCATTER)
+    share = np.minimum(runs.weights / np.median(runs.weights), 1.0) ** 0.25
+    is_far = (distance * share > FAR_SCATTERS * scatter) | (np.abs(error) * share > FAR_TIMES * usual)
+    if not is_far.any():
+        return []
+    places = np.flatnonzero(is_far)
+    listed = []
+    for i in places[np.argsort(-np.abs(error[places]), kind="stable")][:MOST_NAMED]:
+        name = runs.name(i)
+        words = f"row {name['row']}" if "row" in name else f"run {i + 1}"
+        if "run" in name:
+            words += f" ({name['run']})"
+        listed.append(f"{words} {np.expm1(error[i]):+.1%} (z {distance[i] / scatter:.0f})")
+    more = ", ..." if len(places) > MOST_NAMED else ""
+    return [
+        f"{runs.path}: {len(places)} of {len(runs)} fitted runs {'is' if len(places) == 1 else 'are'} far off the law, "
+        f"whose median error is {usual:.2%}: {', '.join(listed)}{more}. Look at them before you use it"
+    ]
 
 
 def plan_warnings(fit: search.Fit, runs: Runs) -> list[str]:

@@ -7,13 +7,14 @@ import platform
 import numpy as np
 
 from fit.aliases import Array, Json
+from fit.data.reading import settings_of
 from fit.data.runs import ROLLING, Runs, corpora, errors, read_runs, split
 from fit.data.table import Table
 from fit.fitted_law import law_check, models
 from fit.fitted_law.law import SHAPE
 from fit.fitted_law.table_architecture import positive_numbers
 from fit.fitting import reweighted, rolling, search, solvers, uncertainty
-from fit.fitting.fit_warnings import plan_warnings, table_warnings
+from fit.fitting.fit_warnings import far_off, plan_warnings, table_warnings
 from fit.fitting.noise import noise_of
 from fit.fitting.problem import Problem, Settings, prepare
 from fit.fitting.rated import RatedForm
@@ -144,7 +145,8 @@ def record_of(law: FittedLaw, steps: list[Json] | None = None) -> Json:
     if "separate" in certainty:
         for name, part in (("separate_fitted", train), ("separate_held_out", validation)):
             record[name] = uncertainty.separate_errors(form, certainty["separate"], part)
-    certainty["warnings"] = [*law.warnings, *plan_warnings(fit, law.runs), *certainty["warnings"]]
+    outliers = far_off(form.log_loss(fit.params, near.columns), near)
+    certainty["warnings"] = [*law.warnings, *outliers, *plan_warnings(fit, law.runs), *certainty["warnings"]]
     return record | certainty
 
 
@@ -159,10 +161,8 @@ def _settings_record(law: FittedLaw) -> Json:
         weight_decay_default=law.decay_default,
         holdout=settings.holdout,
         select=settings.select,
-        columns=table.names,
     )
-    if table.units:
-        record["units"] = table.units
+    record |= settings_of(table)
     record |= dict(bootstrap_by=settings.bootstrap_by, weights=settings.weights or "none")
     if prior and prior.record:
         record["prior"] = prior.record

@@ -4,6 +4,8 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
+
 from fit.errors import UserError
 from fit.fitted_law.law import Law, load
 from fit.fitted_law.law_check import WAYS_OF_DRAWING
@@ -156,6 +158,9 @@ def _fixed(form: Form, typed: dict[str, str]) -> dict[str, float]:
     flag = f"--fix={','.join(f'{name}={value}' for name, value in typed.items())}"
     fixed = {}
     for name, value in typed.items():
+        of_logarithm = name.removeprefix("ln ")
+        if name != of_logarithm and of_logarithm in form.names:
+            raise UserError(f"{flag}: expected {of_logarithm} itself, not its logarithm: {of_logarithm}=e^({value})")
         if name not in form.names:
             raise UserError(
                 f"{flag}: found {f'{name}={value}'!r}, expected NAME=VALUE once for each NAME; the {form.name} law's "
@@ -166,6 +171,11 @@ def _fixed(form: Form, typed: dict[str, str]) -> dict[str, float]:
         except ValueError:
             fixed[name] = float("nan")
         low, high = _bounds(form, name)
+        if name in form.positive and fixed[name] < 0:
+            raise UserError(
+                f"{flag}: {name} is {value!r}, expected a number from {low:.3g} to {high:g}; a value below 0 can only "
+                f"be its logarithm: say {name}={np.exp(fixed[name]):.4g} if that is what it is"
+            )
         if not low <= fixed[name] <= high:
             raise UserError(f"{flag}: {name} is {value or 'nothing'!r}, expected a number from {low:.3g} to {high:g}")
     for name, coefficient in form.coefficients.items():

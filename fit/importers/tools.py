@@ -1,6 +1,6 @@
 """Runs of other tools as a table: which tool wrote a file, and columns by our names.
 
-trackers.py reads the files of each tool, rows.py selects runs.
+trackers.py reads the files of each tool.
 """
 
 import collections
@@ -11,14 +11,18 @@ import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+import numpy as np
+
 from fit.aliases import Json
-from fit.data import sense
-from fit.data.known_columns import ACCURACY_PREFIXES
-from fit.data.table import BOUNDS, Table, checked_units, read, shown
+from fit.data import histories, mixed_columns, selection, sense, spelled
+from fit.data.column_guesses import in_words
+from fit.data.known_columns import ACCURACY_PREFIXES, STATES
+from fit.data.loss_sense import DONE, UNFINISHED
+from fit.data.table import BOUNDS, Table, read, shown, to_numbers
 from fit.errors import UserError
 from fit.importers import questions, trackers, trackio, wandb_api
-from fit.importers.rows import names_of
 
+ROW = "row"  # the number of a row in its file, which is no column
 REQUIRED = ("n_active", "n_tokens", "n_experts", "loss")  # columns of every imported table
 # columns of a table of runs that fit reads
 KEPT = (
@@ -122,50 +126,73 @@ def _files_of(source: str, tool: str | None) -> tuple[str, list[str]]:
     raise UserError(f"{source}: found no file of a known tool, expected {', '.join(wanted)}")
 
 
-def joined(
-    source: str,
-    rows: list[Json],
-    columns: Mapping[str, str],
-    constants: Mapping[str, str],
-    sizes: str | None,
-    units: Mapping[str, str] | None = None,
-    tool: str | None = None,
-) -> Table:
-    """The rows as a table with all columns of the source and those that the user adds.
+def as_table(source: str, rows: list[Json], columns: Mapping[str, str], tool: str | None = None) -> Table:
+    """The rows as a table with all columns of the source.
 
     Args:
       source: the file or folder that they come from, for errors.
-      rows: a dictionary for each run; gets the columns added.
+      rows: a dictionary for each run.
       columns: {our name: the tool's name}.
-      constants: {our name: value of every run}.
-      sizes: a table with the column run, and others for these runs.
-      units: {our name: unit}, from which these columns are converted.
       tool: whose runs these are.
 
     Raises:
-      UserError: for names of columns or of runs that are not there.
+      UserError: for names of columns that are not there.
     """
-    size_columns = _sizes(sizes)
-    place_of_run = {str(run): i for i, run in enumerate(size_columns.get("run", []))}
-    names = names_of(rows)
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if name != ROW]
     unknown = {ours: theirs for ours, theirs in columns.items() if theirs not in names}
     if unknown:
         flag = ",".join(f"{ours}:{theirs}" for ours, theirs in unknown.items())
         raise UserError(
             f"--columns={flag}: {source} has no column {', '.join(unknown.values())}; columns found: {', '.join(names)}"
         )
-    for row in rows:
-        run = str(row.get("run"))
-        if sizes and run not in place_of_run:
-            raise UserError(f"{sizes}, column run: has no {shown(run)}; runs found: {', '.join(place_of_run)}")
-        row |= {name: values[place_of_run[run]] for name, values in size_columns.items()} | dict(constants)
-        row |= {ours: row.get(theirs) for ours, theirs in columns.items()}
-    names = names_of(rows)
     names_of_tool = TOOLS[tool].columns if tool else {}
     columns = {ours: theirs for ours, theirs in names_of_tool.items() if ours not in names} | dict(columns)
-    row_numbers = [row.get("row", i) for i, row in enumerate(rows, 1)]
+    row_numbers = [row.get(ROW, i) for i, row in enumerate(rows, 1)]
     values = {name: [row.get(name) for row in rows] for name in names}
-    return Table(source, values, row_numbers, columns, units=checked_units(units))
+    return Table(source, values, row_numbers, columns)
+
+
+def with_sizes(runs: Table, path: str | None) -> Table:
+    """The runs with the columns that the table of sizes at `path` has for each of them.
+
+    Raises:
+      UserError: for a run that it has not.
+    """
+    size_columns = _sizes(path)
+    if not size_columns:
+        return runs
+    place_of_run = {str(run): i for i, run in enumerate(size_columns["run"])}
+    names = [str(name) for name in runs.columns.get("run", [None] * len(runs))]
+    for name in names:
+        if name not in place_of_run:
+            raise UserError(f"{path}, column run: has no {shown(name)}; runs found: {', '.join(place_of_run)}")
+    places = [place_of_run[name] for name in names]
+    sizes = {name: [values[place] for place in places] for name, values in size_columns.items()}
+    return dataclasses.replace(runs, columns=runs.columns | sizes)
+
+
+def with_tokens(runs: Table, tokens_per_step: float) -> Table:
+    """The runs with n_tokens, by the tokens of a batch; None where a run says no step.
+
+    Raises:
+      UserError: for a step that is no number, or where no run has one.
+    """
+    steps: list = [None] * len(runs)
+    for name in reversed(selection.steps_of(runs)):
+        for place, value in enumerate(runs.columns[name]):
+            if value not in (None, ""):
+                steps[place] = value
+    numbers = to_numbers(steps)
+    is_bad = ~np.isfinite(numbers)
+    if not is_bad.all():
+        is_bad &= np.array([step is not None for step in steps])
+    if is_bad.any():
+        place = int(np.argmax(is_bad))
+        run = runs.columns["run"][place] if "run" in runs.columns else None
+        raise UserError(f"--tokens_per_step: {runs.path}: run {run} has no number as its step")
+    tokens = [float(step) * tokens_per_step if np.isfinite(step) else None for step in numbers]
+    names = {ours: theirs for ours, theirs in runs.names.items() if ours != "n_tokens"}
+    return dataclasses.replace(runs, columns=runs.columns | {"n_tokens": tokens}, names=names)
 
 
 def _sizes(path: str | None) -> dict[str, list]:
@@ -186,17 +213,17 @@ def _sizes(path: str | None) -> dict[str, list]:
 
 
 def table(runs: Table, others: Collection[str] = (), sizes: str | None = None) -> Table:
-    """The columns of `joined` that `fit law` reads, in nats and plain numbers.
+    """The columns that `fit law` reads, in nats and plain numbers.
 
     Args:
-      runs: what `joined` returns.
+      runs: those of a source, with sizes, tokens and units.
       others: further columns to keep.
       sizes: the table of sizes that the user gave.
 
     Raises:
       TableError: names all columns that are missing, values that are no numbers, and units that are doubtful.
     """
-    kept = {*KEPT, *others, *_sizes(sizes)}
+    kept = {*KEPT, *others, *_sizes(sizes), *_differing(runs)}
     selected = [name for name in _our_names(runs) if name in kept or name.startswith(ACCURACY_PREFIXES)]
     if not set(REQUIRED) <= set(selected):
         raise questions.error_of_source(runs, sense.problems(runs, REQUIRED), sizes)
@@ -210,9 +237,19 @@ def table(runs: Table, others: Collection[str] = (), sizes: str | None = None) -
                 if not problems:
                     raise
                 raise questions.error_of_source(runs, problems, sizes) from error
-            if name in runs.units:
+            if name in runs.units or not spelled.are_plain(columns[name]):
                 columns[name] = numbers.tolist()
     return Table(runs.path, columns, runs.rows)
+
+
+def _differing(runs: Table) -> list[str]:
+    """Columns that fit does not read, but by which it sees that runs do not compare."""
+    columns = histories.of_repeated_names(runs)
+    for column, values in runs.columns.items():
+        is_state = in_words(column) in (*STATES, *DONE, *UNFINISHED) and len(set(map(selection.text_of, values))) > 1
+        if is_state or mixed_columns.is_of_recipe(runs, column):
+            columns.append(column)
+    return columns
 
 
 def _our_names(runs: Table) -> list[str]:

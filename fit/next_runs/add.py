@@ -107,6 +107,7 @@ def add(
     table = None
     if os.path.exists(runs) or not law.published:
         settings = law.record.get("settings") or {}
+        _check_settings(law, settings)
         table = read(runs, columns or settings.get("columns"))
     rows, known = added.new_ones(added.runs_of(run, table), table, run)
     if not mix_corpora:
@@ -140,6 +141,16 @@ def add(
         next=added.what_next(law, runs, out),
         text_of=added.text,
     )
+
+
+def _check_settings(law: Law, settings: Json) -> None:
+    """Raises UserError where the law was fitted to some rows of its table, or to columns that the table lacks."""
+    for flag in ("where", "set"):
+        if settings.get(flag):
+            raise UserError(
+                f"--law={law.name}: was fitted with --{flag}, so its table has other rows or columns than the law: "
+                "make a table of them by fit import with the same flags, and fit the law to that"
+            )
 
 
 def _fitted_again(law: Law, runs: Table, mix_corpora: bool, with_draws: bool) -> Law:

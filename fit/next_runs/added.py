@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fit.aliases import Json
-from fit.data import sense
+from fit.data import sense, spelled
 from fit.data.runs import read_runs
 from fit.data.table import Table, read
 from fit.errors import UserError
@@ -60,7 +60,7 @@ def runs_of(source: str, table: Table | None) -> list[Json]:
     if not os.path.exists(source):
         raise UserError(f"--run={source}: no such folder or file")
     if os.path.isfile(source):
-        return workdir.rows_of(read(source))
+        return _rows_with_numbers(read(source))
     if not workdir.is_workdir(source):
         raise UserError(
             f"--run={source}: expected a workdir of jmoe.train, with branch-*/result.json, or a table of runs; "
@@ -69,6 +69,24 @@ def runs_of(source: str, table: Table | None) -> list[Json]:
     overrides = _cells(table, "overrides")
     fields = dict.fromkeys(name for text in overrides for name in re.findall(r"(?:^| )([\w.]+)=", str(text)))
     return [workdir.row_of(result, list(fields)) for result in workdir.results(source)]
+
+
+def _rows_with_numbers(table: Table) -> list[Json]:
+    """The runs of a table, with plain numbers in the columns of IDENTITY.
+
+    Raises:
+      UserError: names the row of a cell that is no number, and the columns that the table lacks.
+    """
+    columns = dict(table.columns)
+    missing = [name for name in IDENTITY if name not in table]
+    if missing:
+        raise UserError(f"--run={table.path}: says no {', '.join(missing)}; it needs {', '.join(IDENTITY)}")
+    for name in IDENTITY:
+        numbers = table.numbers(name)
+        if spelled.are_plain(columns[name]):
+            continue
+        columns[name] = numbers.tolist()
+    return workdir.rows_of(dataclasses.replace(table, columns=columns))
 
 
 def _cells(table: Table | None, name: str) -> list:
@@ -90,7 +108,7 @@ def new_ones(rows: list[Json], table: Table | None, source: str) -> tuple[list[J
     if table is None:
         return rows, []
     names = {str(name) for name in table.columns.get("run", [])}
-    sense.require(table, IDENTITY)
+    sense.require_columns(table, IDENTITY)
     log_identities = np.log([table.numbers(name) for name in IDENTITY])  # [columns, runs]
     known = []
     for row in rows:

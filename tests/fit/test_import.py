@@ -357,7 +357,7 @@ def test_what_the_user_must_fill_in_stands_in_capitals(refused):
     said = refused(CHART)
     assert "does not say n_active, n_tokens, n_experts: give" in said
     assert "this works, with your own TOKENS and SIZES.csv: python -m fit import" in said
-    assert "--tokens_per_step=TOKENS --sizes=SIZES.csv --columns=loss:eval/loss '--where=eval/loss!='" in said
+    assert "--tokens_per_step=TOKENS --sizes=SIZES.csv --columns=loss:eval/loss --where=loss=finite" in said
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.data import sense
+from fit.data import histories, mixed_columns, sense
 from fit.data.table import Table, read
 from fit.fitted_law import models
 from fit.fitted_law.law import Law
@@ -303,6 +303,11 @@ def test_sound_tables_raise_no_alarm(path):
     runs = read(str(path))
     sense.check(runs)
     assert [text for text in sense.doubts(runs) if "no column n_experts" not in text] == []
+    assert not [*histories.named_histories(runs), *histories.unnamed_histories(runs)]
+    assert not [*histories.rows_above_others(runs)]
+    assert not [*mixed_columns.text_problems(runs)]
+    is_of_rates = path.parent.name == "tuned" or path == ROOT / "results/runs.csv"  # several rates at one size
+    assert bool([*mixed_columns.rate_doubts(runs)]) == is_of_rates
 
 
 # Rows
@@ -327,7 +332,8 @@ def test_missing_experts_repeated_and_crashed_rows_are_counted_and_named():
     (said,) = sense.doubts(table(**crashed, state=["finished"] * 46 + ["finished"]))
     assert "2 of 47 runs have a loss of more than 2.2 times the median loss" in said and "rows 9, 11;" in said
     (said,) = sense.doubts(table(**columns_of(MIXTURES), State=["finished"] * 45 + ["crashed", "running"]))
-    assert said == "2 of 47 runs did not finish (column State: crashed, running): rows 47, 48"
+    what = "2 of 47 runs did not finish (column State: crashed, running): rows 47, 48"
+    assert said == f"{what}; --where=State=finished leaves them out"
     crashed["loss"][[7, 9]] = np.nan
     with pytest.raises(fit.UserError, match="row 9, column loss: found nan.*2 of 47 rows have none: 9, 11"):
         table(**crashed).numbers("loss")

@@ -14,8 +14,8 @@ import numpy as np
 
 from fit.aliases import Array, Floats
 from fit.data.files import replacing
+from fit.data.reading import by_settings
 from fit.data.runs import Runs, held_out, read_runs
-from fit.data.table import read
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import units
@@ -75,7 +75,7 @@ def measured(law: Law, table: object) -> Measured:
     if table is None:
         return None
     settings = law.record.get("settings") or {}
-    runs = read_runs(read(table, settings.get("columns"), settings.get("units")), law.form.columns, mix_corpora=True)
+    runs = read_runs(by_settings(table, settings), law.form.columns, mix_corpora=True)
     same = runs.has((law.record.get("runs") or {}).get("fingerprint", ""))
     return runs, held_out(runs, settings.get("holdout", "none") if same else "none")
 

@@ -1,0 +1,94 @@
+"""Cells of a table that hold no number, rows that repeat its header, and the condition that leaves their rows out."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fit.aliases import Array
+from fit.data.column_guesses import in_words
+from fit.data.known_columns import FINISHED, STATES, rows_in_words
+from fit.data.problems import Problem, of_sentence
+from fit.data.selection import FINITE, text_of
+from fit.data.table import BOUNDS, LEAVE_OUT, Table
+from fit.errors import UserError
+
+
+def cell_problems(table: Table, name: str) -> Iterator[Problem]:
+    """Yields a problem where a column holds what its bounds do not allow, with the --where that leaves the rows out.
+
+    Args:
+      table: the runs.
+      name: one of BOUNDS.
+    """
+    try:
+        table.numbers(name)
+        return
+    except UserError as error:
+        problem = of_sentence(error.sentence, table.path)
+    is_bad = _is_bad(table, name)
+    condition = _condition(table, name, is_bad)
+    if condition is None:
+        yield problem
+        return
+    what = problem.what.replace(LEAVE_OUT, "")
+    what += f"; --where={condition} leaves out {rows_in_words(table, is_bad)}"
+    yield Problem(what, problem.where, {"where": {condition: ""}})
+
+
+def header_rows(table: Table) -> Array:
+    """bool [n_rows]: the rows that repeat the names of the columns."""
+    repeats = np.ones(len(table), bool)
+    for name, values in table.columns.items():
+        repeats &= np.array([text_of(value) == name for value in values])
+    return repeats
+
+
+def header_problems(table: Table, names: list[str]) -> Iterator[Problem]:
+    """Yields a problem where rows repeat the header.
+
+    Args:
+      table: the runs.
+      names: columns of numbers, by our names.
+    """
+    repeats = header_rows(table)
+    if not repeats.any() or repeats.all() or not names:
+        return
+    condition = f"{names[0]}={FINITE}"
+    number = "repeats" if repeats.sum() == 1 else "repeat"
+    yield Problem(
+        f"{rows_in_words(table, repeats)} {number} the header: were files joined? --where={condition} leaves them out",
+        flags={"where": {condition: ""}},
+    )
+
+
+def _is_bad(table: Table, name: str) -> Array:
+    """bool [n_rows]: the cells that hold no number within the column's bounds."""
+    low, high = BOUNDS[name]
+    values = table.values(name)
+    is_bad = ~(np.isfinite(values) & (values >= low) & (values <= high))
+    if name == "n_experts":
+        is_bad |= values != np.floor(values)
+    return is_bad
+
+
+def _condition(table: Table, name: str, is_bad: Array) -> str | None:
+    """A --where that leaves out the rows with bad cells, and of the others at most unfinished runs; None if none does.
+
+    Args:
+      table: the runs.
+      name: our name of the column.
+      is_bad: bool [n_rows].
+    """
+    if is_bad.all():
+        return None
+    for state in table.columns:
+        if in_words(state) in STATES:
+            is_finished = np.array([text_of(value).lower() == FINISHED for value in table.columns[state]])
+            if is_finished.any() and not (is_finished & is_bad).any():
+                return f"{state}={FINISHED}"
+    if not np.isfinite(table.values(name)[is_bad]).any():
+        return f"{name}={FINITE}"
+    cells = {text_of(value) for value, bad in zip(table.column(name), is_bad, strict=True) if bad}
+    if len(cells) > 1 or any("," in cell for cell in cells):
+        return None
+    return f"{name}!={cells.pop()}"

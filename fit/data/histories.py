@@ -1,0 +1,235 @@
+"""Rows that are checkpoints of one run, whose losses in mid-schedule lie above those of runs that ended.
+
+Axes: n runs of the table; k rows of one run.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fit.aliases import Array
+from fit.data.column_guesses import in_words
+from fit.data.known_columns import known_columns, models_of, rows_in_words
+from fit.data.problems import Problem
+from fit.data.selection import LAST, progress, steps_of, text_of
+from fit.data.table import Table
+
+# names of columns that tell runs apart
+RUN = (
+    "run",
+    "run_name",
+    "run_id",
+    "runid",
+    "runs",
+    "experiment",
+    "experiment_name",
+    "experiment_id",
+    "exp",
+    "exp_name",
+    "exp_id",
+    "job",
+    "job_name",
+    "job_id",
+    "trial",
+    "trial_id",
+    "wandb_id",
+)
+# and of those that may name a model that was trained several times: rows of one name are a history where they have
+# steps or evenly spaced tokens
+MODEL = ("name", "model", "model_name", "model_id", "size", "size_name", "id", "label")
+FEWEST_OF_A_LAW = 5  # runs: as many as the dense law has coefficients
+FEWEST_NAMED = 4  # rows of one model's name, from which on they may be checkpoints
+EVEN = 1.25  # the largest of the steps between checkpoints over the smallest
+FEWEST_EVEN = 5  # rows of one run, from which on even steps are no chance
+FEWEST_CURVED = 5  # and from which on the shape of their losses is looked at
+ABOVE = 0.01  # how far, as a share, a loss lies above one of fewer tokens that no noise explains
+CLOSE_TOKENS = 0.02  # below which share apart numbers of tokens count as the same
+FEWEST_ABOVE = 3  # rows; a single one may have crashed
+FALLS = 4e-3  # how far, as a share, the last loss lies below the line through those before it
+FALLS_SCATTERS = 4.0  # and in standard deviations of these around the line
+
+
+def named_histories(table: Table, keeps: str = "") -> Iterator[Problem]:
+    """Yields a problem where rows of one name rise in tokens or steps at one size.
+
+    Args:
+      table: the runs.
+      keeps: a column by which the user says that rows belong together: they are fitted as they are.
+    """
+    steps = steps_of(table)
+    if "n_active" not in table or not ("n_tokens" in table or steps):
+        return
+    for column in table.columns:
+        name = in_words(column)
+        if column in (keeps, table.names.get("n_active", "n_active")) or name not in (*RUN, *MODEL):
+            continue
+        groups = _groups(table, column)
+        needs_even_steps = name in MODEL and not steps
+        histories = [rows for rows in groups if _rises(table, rows, needs_even_steps)]
+        if not histories:
+            continue
+        earlier = np.zeros(len(table), bool)
+        for rows in histories:
+            earlier[rows] = True
+            earlier[rows[np.argmax(progress(table)[rows])]] = False
+        first = text_of(table.columns[column][histories[0][0]])
+        by_group = f"--bootstrap_by={column}"
+        hint = (
+            f"--where={column}={LAST} keeps the last row of each; if each row is the end of its own decay, {by_group} "
+            "fits all of them"
+        )
+        flags = {"where": {f"{column}={LAST}": ""}}
+        if not _make_a_law(table, ~earlier):
+            hint = (
+                f"--where={column}={LAST} keeps the last row of each, which are too few or too much alike for a law; "
+                f"{by_group} fits all rows as if each were the end of its own decay"
+            )
+            flags = {"bootstrap_by": {"": column}}
+        runs = "1 run" if len(histories) == 1 else f"{len(histories)} runs"
+        yield Problem(
+            f"{earlier.sum()} of {len(table)} rows are earlier points of {runs}, such as {first} "
+            f"({rows_in_words(table, earlier)}): their tokens rise at one size, and before the learning rate has "
+            f"decayed the loss is higher than that of a run of so many tokens; {hint}",
+            f"column {column}",
+            flags,
+        )
+        return
+
+
+def _make_a_law(table: Table, rows: Array) -> bool:
+    """Whether rows, bool [n], differ enough for a law of size and data."""
+    runs = np.stack([table.values("n_active")[rows], progress(table)[rows]])
+    differ = all(len(np.unique(values)) > 1 for values in runs)
+    return differ and len(np.unique(runs, axis=1).T) >= FEWEST_OF_A_LAW
+
+
+def of_repeated_names(table: Table) -> list[str]:
+    """The columns whose names repeat, and with them those of steps: they show which rows are of one run."""
+    columns = []
+    for column in table.columns:
+        if in_words(column) in (*RUN, *MODEL):
+            names = [text_of(value) for value in table.columns[column]]
+            if 1 < len(set(names)) < len(names):
+                columns.append(column)
+    return columns + steps_of(table) if columns else []
+
+
+def _groups(table: Table, column: str) -> list[Array]:
+    """The rows of each name that stands there several times, in the order of their progress."""
+    names = np.array([text_of(value) for value in table.columns[column]], object)
+    order = np.argsort(progress(table), kind="stable")
+    groups = [order[names[order] == name] for name in dict.fromkeys(names) if name]
+    return [rows for rows in groups if len(rows) > 1]
+
+
+def _rises(table: Table, rows: Array, needs_even_steps: bool) -> bool:
+    """Whether rows [k], in the order of their progress, are points of one run: of one size, and never at one point."""
+    sizes = table.values("n_active")[rows]
+    points = progress(table)[rows]
+    is_one_run = np.ptp(sizes) <= 1e-6 * sizes.max() and bool(np.all(np.diff(points) > 0))
+    return is_one_run and (not needs_even_steps or is_even(points))
+
+
+def is_even(points: Array) -> bool:
+    """Whether rising points [k] are evenly spaced, as checkpoints are and budgets are not."""
+    steps = np.diff(points)
+    return len(points) >= FEWEST_EVEN and bool(steps.min() > 0) and bool(steps.max() <= EVEN * steps.min())
+
+
+def unnamed_histories(table: Table) -> Iterator[str]:
+    """A sentence where rows of one size look like points of one run: evenly spaced tokens, or a last loss that falls
+    faster than those before it. The losses of runs that ended fall ever more slowly."""
+    known = known_columns(table)
+    if not {"n_active", "n_tokens", "loss"} <= known.keys():
+        return
+    models = models_of(known)
+    even = []
+    falling = []
+    curved = 0
+    for model in range(models.max() + 1):
+        rows = np.flatnonzero(models == model)
+        rows = rows[np.argsort(known["n_tokens"][rows], kind="stable")]
+        tokens = known["n_tokens"][rows]
+        if len(np.unique(tokens)) < len(tokens) or len(tokens) < FEWEST_CURVED:
+            continue
+        curved += 1
+        if is_even(tokens):
+            even.append(rows)
+        if falls_at_end(np.log(tokens), np.log(known["loss"][rows])):
+            falling.append(rows)
+    is_falling = len(falling) >= 2 and 2 * len(falling) >= curved
+    if not even and not is_falling:
+        yield from _repeated_models(table, models)
+        return
+    found = even
+    why = "their tokens are evenly spaced"
+    if not even:
+        found = falling
+    if is_falling:
+        why = "the last of their losses falls faster than those before, as at the end of a learning rate's decay"
+    is_in_history = np.zeros(len(table), bool)
+    is_in_history[np.concatenate(found)] = True
+    column = table.names.get("n_active", "n_active")
+    yield (
+        f"{is_in_history.sum()} of {len(table)} rows look like points of {len(found)} runs, each of one size "
+        f"({rows_in_words(table, is_in_history)}): {why}. Losses before the decay lie above what runs of so many "
+        f"tokens reach; if so, --where={column}={LAST} keeps the last row of each size"
+    )
+
+
+def _repeated_models(table: Table, models: Array) -> Iterator[str]:
+    """A sentence where names of models repeat with rising tokens, which may be checkpoints or runs of their own.
+
+    Args:
+      table: the runs.
+      models: labels of equal size and experts, int [n].
+    """
+    for column in table.columns:
+        if in_words(column) not in MODEL:
+            continue
+        groups = [rows for rows in _groups(table, column) if len(rows) >= FEWEST_NAMED]
+        groups = [rows for rows in groups if np.ptp(models[rows]) == 0 and np.all(np.diff(progress(table)[rows]) > 0)]
+        if groups:
+            yield (
+                f"{sum(map(len, groups))} of {len(table)} rows are of {len(groups)} names in column {column} that "
+                f"repeat with rising tokens: if these are checkpoints of one run, --where={column}={LAST} keeps the "
+                "last of each"
+            )
+            return
+
+
+def rows_above_others(table: Table) -> Iterator[str]:
+    """A sentence where several rows have a higher loss than others of the same size that saw fewer tokens: checkpoints
+    of longer runs, before their decay, beside runs that ended."""
+    known = known_columns(table)
+    if not {"n_active", "n_tokens", "loss"} <= known.keys():
+        return
+    is_above = np.zeros(len(table), bool)
+    models = models_of(known)
+    for model in range(models.max() + 1):
+        rows = np.flatnonzero(models == model)
+        tokens = known["n_tokens"][rows]
+        losses = known["loss"][rows]
+        for row, own_tokens, own_loss in zip(rows, tokens, losses, strict=True):
+            fewer = losses[tokens < own_tokens * (1 - CLOSE_TOKENS)]
+            is_above[row] = len(fewer) > 0 and own_loss > fewer.min() * (1 + ABOVE)
+    if is_above.sum() < FEWEST_ABOVE:
+        return
+    yield (
+        f"{is_above.sum()} of {len(table)} rows have a loss at least {ABOVE:.0%} above that of a row of the same size "
+        f"with fewer tokens ({rows_in_words(table, is_above)}): are they checkpoints before the learning rate decays, "
+        "or trained worse in another way? Leave them out by --where"
+    )
+
+
+def falls_at_end(log_tokens: Array, log_loss: Array) -> bool:
+    """Whether the last of the losses [k] lies below the line through the later half of those before it."""
+    x = log_tokens[len(log_tokens) // 2 - 1 : -1]
+    y = log_loss[len(log_loss) // 2 - 1 : -1]
+    if len(x) < 3:
+        x = log_tokens[-4:-1]
+        y = log_loss[-4:-1]
+    slope, level = np.polyfit(x - x[-1], y, 1)
+    scatter = np.sqrt(np.sum((level + slope * (x - x[-1]) - y) ** 2) / max(len(x) - 2, 1))
+    below = level + slope * (log_tokens[-1] - x[-1]) - log_loss[-1]
+    return bool(below > max(FALLS, FALLS_SCATTERS * scatter))

@@ -1,0 +1,73 @@
+"""A table of runs with everything that flags say of it: names, rows, further columns, units."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fit.aliases import Json
+from fit.data import computed, selection
+from fit.data.table import Table, checked_units, read
+
+
+def read_with(
+    runs: Any,
+    columns: Mapping[str, str] | None = None,
+    units: Mapping[str, str] | None = None,
+    where: str | Iterable[str] | None = None,
+    set: Mapping[str, str] | None = None,
+) -> Table:
+    """Reads a table of runs, as fit.data.table.read, and then the rows and columns that are asked for.
+
+    Args:
+      runs: what `read` takes; a Table is returned as it is.
+      columns: {name that fit reads: name in the table}.
+      units: {column: unit}; of a column of `set` too.
+      where: conditions as selection.parsed takes them.
+      set: {column: formula} as computed.with_columns takes it.
+
+    Raises:
+      UserError: where the table cannot be read, or a condition or formula names what it lacks.
+    """
+    if isinstance(runs, Table):
+        return runs
+    table = selection.select(read(runs, columns), selection.parsed(where))
+    return with_set(table, set or {}, checked_units(units))
+
+
+def with_set(table: Table, formulas: Mapping[str, str], units: Mapping[str, str]) -> Table:
+    """The table with the columns of --set, which are made of converted values, and with units.
+
+    Args:
+      table: the runs, without units.
+      formulas: {column: formula}, as computed.with_columns takes it.
+      units: {column: unit}.
+
+    Raises:
+      UserError: where a formula names what the table lacks.
+    """
+    units_of_table = {name: unit for name, unit in units.items() if name not in formulas}
+    table = computed.with_columns(dataclasses.replace(table, units=units_of_table), formulas)
+    return dataclasses.replace(table, units=dict(units))
+
+
+def settings_of(table: Table) -> Json:
+    """What a law.json keeps of how its table was read; `by_settings` reads a table that way again."""
+    settings: Json = dict(columns=table.names)
+    if table.units:
+        settings["units"] = table.units
+    if table.where:
+        settings["where"] = list(table.where)
+    if table.computed:
+        settings["set"] = table.computed
+    return settings
+
+
+def by_settings(runs: Any, settings: Mapping[str, Any] | None) -> Table:
+    """Reads a table as that of a law was read.
+
+    Args:
+      runs: what `read` takes.
+      settings: the settings of a law.json, None for a published law.
+    """
+    settings = settings or {}
+    return read_with(runs, settings.get("columns"), settings.get("units"), settings.get("where"), settings.get("set"))
