@@ -62,7 +62,7 @@ def test_the_config_names_each_set_once():
 
 
 @pytest.mark.skipif(
-    not HAS_WANDB, reason="wandb is not installed (pip install -e '.[export]'): config.wandb IS NOT TESTED"
+    not HAS_WANDB, reason="without wandb: config.wandb is not tested (pip install -e '.[export]')"
 )
 def test_weights_and_biases_gets_the_metrics(watched):
     """Each segment is a run; offline, the library leaves what it would have sent in the segment's folder."""

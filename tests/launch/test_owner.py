@@ -127,7 +127,7 @@ def test_stop_wakes_asks_and_kills():
     assert halted.wait(10) == 7 and deaf.wait(10) == -signal.SIGKILL
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="unshare needs root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="without root: unshare needs it")
 def test_cancel_signals_nobody_in_another_pid_namespace(sweep, tmp_path, held):
     """There the holder is process 1, a number that belongs to another one here: cancel says who holds it, and where."""
     sweeps.begin(sweep, tmp_path)
