@@ -114,11 +114,11 @@ def pytest_xdist_auto_num_workers():
 
 # of those of a minute or more, longest first; those that mostly wait stand beside those that compute
 LONGEST = """
-jmoe/test_train fit/test_planner launch/test_slurm launch/test_local jmoe/test_disk_errors jmoe/test_power_loss
-jmoe/test_ceilings jmoe/test_compile jmoe/test_storage launch/test_gs jmoe/test_model test_readme jmoe/test_outage
-jmoe/test_muon jmoe/test_moe jmoe/test_flash launch/test_owner jmoe/test_generate fit/test_regress
-launch/test_apiserver jmoe/test_mixtures jmoe/test_checkpoint jmoe/test_mup jmoe/test_startup jmoe/test_microbatch
-fit/test_law
+fit/test_planner launch/test_gs test_readme jmoe/test_train fit/test_startable jmoe/test_outage fit/test_planner_clock
+launch/test_slurm fit/test_report launch/test_owner jmoe/test_storage launch/test_local jmoe/test_disk_errors
+jmoe/test_power_loss jmoe/test_ceilings jmoe/test_compile jmoe/test_model jmoe/test_muon jmoe/test_moe jmoe/test_flash
+jmoe/test_generate fit/test_regress launch/test_apiserver jmoe/test_mixtures jmoe/test_parts fit/test_answer
+launch/test_slurm_control jmoe/test_checkpoint jmoe/test_mup jmoe/test_startup jmoe/test_microbatch fit/test_law
 """.split()
 
 

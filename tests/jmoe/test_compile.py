@@ -69,9 +69,7 @@ def check_ceilings(name, report):
     costs |= {f"{kind}_bytes": total["bytes"] for kind, total in sorted(report["collectives"].items())}
     ceilings, libtpu = json.loads(CEILINGS.read_text()), importlib.metadata.version("libtpu")
     if ceilings["libtpu"] != libtpu:
-        pytest.skip(
-            f"another libtpu: {CEILINGS.name} was written for {ceilings['libtpu']}, this is {libtpu}"
-        )
+        pytest.skip(f"another libtpu: {CEILINGS.name} was written for {ceilings['libtpu']}, this is {libtpu}")
     said = f"if that is meant, write into {CEILINGS.name}: {json.dumps({name: costs})}"
     assert costs == pytest.approx(ceilings["programs"].get(name, {}), rel=0.03), said
 
