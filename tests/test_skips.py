@@ -28,7 +28,7 @@ def test_short():
     [
         ("", 0, "4 skipped: 3 without chromium, 1 make soak alone"),
         ("Slurm", 0, "4 skipped: 3 without chromium, 1 make soak alone"),
-        ("Slurm,chromium", 1, "error: skipped without chromium, though JMOE_PARTS=Slurm,chromium"),
+        ("Slurm, chromium", 1, "error: skipped without chromium, though JMOE_PARTS=Slurm, chromium"),
     ],
 )
 def test_skips_are_counted_and_an_installed_part_is_tested(tmp_path, parts, code, last):

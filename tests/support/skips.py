@@ -23,7 +23,7 @@ def short_reasons(reporter) -> collections.Counter:
 
 def not_to_be_skipped(skipped: collections.Counter) -> list[str]:
     """The reasons that JMOE_PARTS rules out."""
-    parts = os.environ.get("JMOE_PARTS", "").split(",")
+    parts = [part.strip() for part in os.environ.get("JMOE_PARTS", "").split(",")]
     return [f"without {part}" for part in parts if skipped[f"without {part}"]]
 
 
