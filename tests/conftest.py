@@ -1,6 +1,8 @@
 """Eight virtual CPU devices, a private cache, and a small corpus shared by the tests."""
 
+import gc
 import os
+import pathlib
 import shutil
 import signal
 import sys
@@ -15,15 +17,17 @@ leftovers.end_with_this_process()
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes start, and read what the first one compiled
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # more of them would wait for each other: several workers share few cores
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {helpers.xla_flags(8)}"
+flags = [*os.environ.get("XLA_FLAGS", "").split(), *helpers.xla_flags(8).split()]
+os.environ["XLA_FLAGS"] = " ".join(dict.fromkeys(flags))  # a worker has them already; compiled programs go by them
 
 import jax  # noqa: E402
 import outage  # noqa: E402
 import pytest  # noqa: E402
 from jax.experimental.compilation_cache import compilation_cache  # noqa: E402
 
-pytest_plugins = ["text_fixtures"]
-COMPILED = helpers.ROOT / ".pytest_cache" / "compiled"  # by this run of the tests and those before
+pytest_plugins = ["skips", "text_fixtures"]
+# by this run of the tests and those before, or by those of another checkout
+COMPILED = pathlib.Path(os.environ.get("JMOE_TESTS_COMPILED", helpers.ROOT / ".pytest_cache" / "compiled"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -57,7 +61,7 @@ def browser():
     """A browser of this machine, driven by playwright."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
-        pytest.skip("NO BROWSER HERE, PAGES ARE NOT TESTED (apt-get install chromium)")
+        pytest.skip("without chromium: pages are not tested (apt-get install chromium)")
     from playwright import sync_api
 
     with sync_api.sync_playwright() as playwright:
@@ -103,13 +107,18 @@ def cluster():
     cluster.stop()
 
 
+def pytest_xdist_auto_num_workers():
+    """A worker more than cores: a third of the time of the tests is waiting, for leases, outages and Slurm."""
+    return os.cpu_count() + 1
+
+
 # of those of a minute or more, longest first; those that mostly wait stand beside those that compute
 LONGEST = """
-jmoe/test_train fit/test_planner launch/test_slurm launch/test_local jmoe/test_disk_errors jmoe/test_power_loss
-jmoe/test_ceilings jmoe/test_compile jmoe/test_storage launch/test_gs jmoe/test_model test_readme jmoe/test_outage
-jmoe/test_muon jmoe/test_moe jmoe/test_flash launch/test_owner jmoe/test_generate fit/test_regress
-launch/test_apiserver jmoe/test_mixtures jmoe/test_checkpoint jmoe/test_mup jmoe/test_startup jmoe/test_microbatch
-fit/test_law
+fit/test_planner launch/test_gs test_readme jmoe/test_train fit/test_startable jmoe/test_outage fit/test_planner_clock
+launch/test_slurm fit/test_report launch/test_owner jmoe/test_storage launch/test_local jmoe/test_disk_errors
+jmoe/test_power_loss jmoe/test_ceilings jmoe/test_compile jmoe/test_model jmoe/test_muon jmoe/test_moe jmoe/test_flash
+jmoe/test_generate fit/test_regress launch/test_apiserver jmoe/test_mixtures jmoe/test_parts fit/test_answer
+launch/test_slurm_control jmoe/test_checkpoint jmoe/test_mup jmoe/test_startup jmoe/test_microbatch fit/test_law
 """.split()
 
 
@@ -129,8 +138,11 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """From here on, imported files are those that tests write, some again, as long as before, within a second."""
+    """From here on, imported files are those that tests write, some again, as long as before, within a second. And
+    garbage is looked for among what tests make: what is imported stays."""
     sys.dont_write_bytecode = True
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_logreport(report):

@@ -117,7 +117,7 @@ CASES = [
 def test_a_shell_completes(shell, tmp_path):
     """A person's keys, in a terminal: what is begun, a tab, and what the line then is."""
     if shutil.which(shell) is None:
-        pytest.skip(f"NO {shell} HERE, ITS COMPLETION IS NOT TESTED (apt-get install {shell})")
+        pytest.skip(f"without {shell}: its completion is not tested (apt-get install {shell})")
     script = tmp_path / "jmoe.sh"
     script.write_text(run("completion", shell).stdout)
     options = {"bash": ["--norc", "--noprofile", "-i"], "zsh": ["-f", "-i"]}[shell]

@@ -21,7 +21,7 @@ with helpers.bucket():
 """.replace("import subprocess", "import os, subprocess")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="not on Linux: there is no /proc")
 def test_killed_tests_leave_no_process_behind(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(helpers.ROOT / "tests" / "support")}
     command = [sys.executable, "-c", STARTS, str(tmp_path)]

@@ -18,8 +18,8 @@ COUNTS = ((200, 0, 112, 200), (100, 0, 130, 70))  # all of 512 rows, and some ro
 @pytest.fixture(scope="module")
 def tpu():
     """A context in which kernels are made for a TPU v5e: Pallas's pipelines ask for the chip, interpreted ones too."""
-    pytest.importorskip("tokamax", reason="SKIPPED: tokamax needs Python 3.12 or later: no product was compared")
-    pytest.importorskip("libtpu", reason="SKIPPED: topologies are known to libtpu (the [tpu] extra) alone")
+    pytest.importorskip("tokamax", reason="without tokamax: it needs Python 3.12 or later, and no product was compared")
+    pytest.importorskip("libtpu", reason="without libtpu: it alone knows topologies (the [tpu] extra)")
     device = topology_devices("v5e:2x2")[0]
     mesh = jax.sharding.Mesh(np.array([device]), ("device",)).abstract_mesh
     with kernels_for(device), jax.sharding.use_abstract_mesh(mesh):

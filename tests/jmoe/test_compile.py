@@ -55,7 +55,7 @@ def run_compile(*flags, xla_flags="", command=("-m", "jmoe.compile")):
 
 def compiled(name, folder, record, *flags):
     """The report of jmoe.compile, whose program comes from tests/data/compiled while it is the same."""
-    pytest.importorskip("libtpu", reason="SKIPPED: nothing was compiled for a TPU, libtpu (the [tpu] extra) is missing")
+    pytest.importorskip("libtpu", reason="without libtpu: nothing was compiled for a TPU (the [tpu] extra)")
     done = run_compile(*flags, f"--json={folder}/report.json", command=("tests/support/compiled.py", name))
     record("table", f"python -m jmoe.compile {' '.join(flags)}\n{done.stdout}")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -69,9 +69,7 @@ def check_ceilings(name, report):
     costs |= {f"{kind}_bytes": total["bytes"] for kind, total in sorted(report["collectives"].items())}
     ceilings, libtpu = json.loads(CEILINGS.read_text()), importlib.metadata.version("libtpu")
     if ceilings["libtpu"] != libtpu:
-        pytest.skip(
-            f"SKIPPED: {CEILINGS.name} was written for libtpu {ceilings['libtpu']}, this is {libtpu}: not compared"
-        )
+        pytest.skip(f"another libtpu: {CEILINGS.name} was written for {ceilings['libtpu']}, this is {libtpu}")
     said = f"if that is meant, write into {CEILINGS.name}: {json.dumps({name: costs})}"
     assert costs == pytest.approx(ceilings["programs"].get(name, {}), rel=0.03), said
 
@@ -183,7 +181,7 @@ def test_mixtral_on_512_chips(tmp_path, record_property):
 def test_a_step_for_gpus_that_are_not_here(tmp_path, record_property):
     """Eight H100 with an expert each: cuDNN's attention, the model's matmuls and no other, two all-to-alls each way."""
     if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
-        pytest.skip("SKIPPED: nothing was compiled for a GPU, the [cuda] extra (5 GB) is missing")
+        pytest.skip("without CUDA: nothing was compiled for a GPU (the [cuda] extra, 5 GB)")
     sizes = "--config.model.d_model=512", "--config.model.n_blocks=4", "--config.model.n_heads=4", "--config.remat=dots"
     mesh = "--config.model.n_experts=8", "--config.mesh.expert=8", "--config.batch_tokens=((0, 65536),)"
     report = compiled(
@@ -202,7 +200,7 @@ def test_rows_of_64_narrow_experts_are_multiplied_once_on_a_gpu_that_is_not_here
     """Width 480 fills no whole number of Mosaic's tiles: rows and weights are padded to 512, gradients of weights are
     not."""
     if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
-        pytest.skip("SKIPPED: nothing was compiled for a GPU, the [cuda] extra (5 GB) is missing")
+        pytest.skip("without CUDA: nothing was compiled for a GPU (the [cuda] extra, 5 GB)")
     sizes = "--config.model.d_model=512", "--config.model.n_blocks=1", "--config.model.n_heads=4", "--config.remat=dots"
     experts = "--config.model.n_experts=64", "--config.model.top_k=8", "--config.model.d_expert=480"
     batch = "--config.model.capacity_factor=None", "--config.batch_tokens=((0, 16384),)"
@@ -240,7 +238,7 @@ def test_slices_of_whole_cubes_and_axes_of_16_wrap_around(sizes, closed):
 
 def test_weights_spread_over_a_cube_of_tpus_are_gathered_and_not_summed(not_kept):
     """Without the links that close its axes the compiler makes an all-reduce of the all-gather: twice the bytes."""
-    pytest.importorskip("libtpu", reason="SKIPPED: nothing was compiled for a TPU, libtpu (the [tpu] extra) is missing")
+    pytest.importorskip("libtpu", reason="without libtpu: nothing was compiled for a TPU (the [tpu] extra)")
     placed = mesh_utils.create_device_mesh((64,), topology_devices("v5p:4x4x4"), allow_split_physical_axes=True)
     mesh = jax.sharding.Mesh(placed, "d")
     spread, whole = (jax.NamedSharding(mesh, P(*axes)) for axes in (("d",), ()))
@@ -251,7 +249,7 @@ def test_weights_spread_over_a_cube_of_tpus_are_gathered_and_not_summed(not_kept
 
 
 def test_what_does_not_fit_exits_with_3(tmp_path):
-    pytest.importorskip("libtpu", reason="SKIPPED: nothing was compiled for a TPU, libtpu (the [tpu] extra) is missing")
+    pytest.importorskip("libtpu", reason="without libtpu: nothing was compiled for a TPU (the [tpu] extra)")
     too_much = ("--config.model.d_model=256", "--config.model.n_blocks=2", "--config.batch_tokens=((0, 268433408),)")
     flags = ("--config=configs/joint_moe.py", *too_much, "--topology=v5e:2x2", f"--json={tmp_path}/report.json")
     done = run_compile(*flags)
@@ -262,14 +260,14 @@ def test_what_does_not_fit_exits_with_3(tmp_path):
 
 
 def test_capitals_of_a_topology_make_no_difference():
-    pytest.importorskip("libtpu", reason="SKIPPED: topologies are known to libtpu (the [tpu] extra) alone")
+    pytest.importorskip("libtpu", reason="without libtpu: it alone knows topologies (the [tpu] extra)")
     kinds = {device.device_kind for device in topology_devices("V5E:2x2")}
     assert kinds == {device.device_kind for device in topology_devices("v5e:2x2")} and len(kinds) == 1
 
 
 @pytest.mark.parametrize("name", ["v9:2x2", "v5e", "4x4", "v5e:3x3", "v5p:0x2x2", "v5e:x", "v6e:4*4", ""])
 def test_unknown_topologies_name_the_accepted_forms(name):
-    pytest.importorskip("libtpu", reason="SKIPPED: topologies are known to libtpu (the [tpu] extra) alone")
+    pytest.importorskip("libtpu", reason="without libtpu: it alone knows topologies (the [tpu] extra)")
     with pytest.raises(UserError) as told:
         topology_devices(name)
     assert f"--topology={name} " in str(told.value) and "v5e:4x4" in str(told.value)

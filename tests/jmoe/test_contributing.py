@@ -123,9 +123,7 @@ assert sum(x.size for x in moments) == counts.n_exact(config.model)  # one momen
 """
 
 
-@pytest.mark.skipif(
-    shutil.which("git") is None, reason="SKIPPED: no patch of CONTRIBUTING.md is applied, git is missing"
-)
+@pytest.mark.skipif(shutil.which("git") is None, reason="without git: no patch of CONTRIBUTING.md is applied")
 @pytest.mark.parametrize("i", range(3), ids=NAMES)
 def test_a_patch_of_contributing_applies_and_trains(i, tmp_path):
     patch, checks = list(zip(PATCHES, (GELU, EXPERT_CHOICE, LION), strict=True))[i]

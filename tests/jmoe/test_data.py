@@ -22,8 +22,8 @@ def text_of(n_rows: int, n_held_out: int = 5_000) -> corpus.Corpus:
 
 
 def test_batches_follow_from_the_step_alone():
-    """Entered anywhere, the data goes on as if it had run from the start; an epoch sees every row once, the next one in
-    another order."""
+    """Entered anywhere, on one device or eight, the data goes on as if it had run from the start; an epoch sees every
+    row once, the next one in another order."""
     config = tiny()
     text = text_of(80)  # rows: the run is a little over three epochs
     plan = Schedule(config)
@@ -31,7 +31,8 @@ def test_batches_follow_from_the_step_alone():
     trunk, branch = plan.segments
     whole = [np.asarray(b) for b in training_batches(text, config, plan, mesh, trunk, 0)]
     assert [len(b) for b in whole[:9]] == [8] * 8 + [16]
-    for start in (0, 3, 8, 11):
+    for start, n_devices in ((0, 8), (3, 1), (8, 8), (11, 1)):  # batches grow at step 8
+        mesh = sharding.make_mesh(config, jax.devices()[:n_devices])
         again = [np.asarray(b) for b in training_batches(text, config, plan, mesh, trunk, start)]
         assert len(again) == len(whole) - start
         for one, other in zip(whole[start:], again, strict=True):

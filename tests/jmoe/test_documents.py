@@ -120,7 +120,7 @@ def test_kernels_with_documents_are_the_same_spread_over_a_mesh():
 
 
 def test_a_tpu_compiles_the_kernels_with_documents(not_kept):
-    pytest.importorskip("libtpu", reason="SKIPPED: nothing was compiled for a TPU, libtpu (the [tpu] extra) is missing")
+    pytest.importorskip("libtpu", reason="without libtpu: nothing was compiled for a TPU (the [tpu] extra)")
     mesh = jax.sharding.Mesh(topology_devices("v5e:2x2")[:1], ("data",))
     whole = jax.NamedSharding(mesh, P())
     q = jax.ShapeDtypeStruct((2, 1_024, 8, 128), jnp.float32, sharding=whole)

@@ -118,7 +118,7 @@ def test_kernels_are_the_same_spread_over_a_mesh(n_kv_heads):
     ],
 )
 def test_a_tpu_takes_the_kernels_where_they_fit_and_blocks_elsewhere(t, k, taken, w, not_kept):
-    pytest.importorskip("libtpu", reason="SKIPPED: nothing was compiled for a TPU, libtpu (the [tpu] extra) is missing")
+    pytest.importorskip("libtpu", reason="without libtpu: nothing was compiled for a TPU (the [tpu] extra)")
     mesh = jax.sharding.Mesh(topology_devices("v5e:2x2")[:1], ("data",))
 
     def of(heads):

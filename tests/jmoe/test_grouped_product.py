@@ -13,7 +13,7 @@ from jmoe.model import grouped_product
 from jmoe.model.moe import reference_moe
 from tests.jmoe import test_moe
 
-tokamax = pytest.importorskip("tokamax", reason="SKIPPED: tokamax needs Python 3.12 or later: no product was compared")
+tokamax = pytest.importorskip("tokamax", reason="without tokamax: needs Python 3.12, no product was compared")
 
 
 def products(rows, weights, counts):

@@ -11,7 +11,7 @@ from tests.jmoe.test_model import tiny
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    why = "no torch and lm-eval (pip install -e '.[export]'): THE EVALUATION OF EXPORTED MODELS IS NOT TESTED"
+    why = "without torch: exported models are not evaluated (pip install -e '.[export]')"
     for package in ("torch", "transformers", "accelerate", "lm_eval"):
         pytest.importorskip(package, reason=why)
     from tests.jmoe.test_export import ours, random_params, write

@@ -94,6 +94,6 @@ def test_the_largest_microbatch_that_fits_is_found(limit, found, monkeypatch):
 
 
 def test_a_slice_of_the_seventh_generation_has_two_devices_a_chip():
-    pytest.importorskip("libtpu", reason="SKIPPED: topologies are known to libtpu (the [tpu] extra) alone")
+    pytest.importorskip("libtpu", reason="without libtpu: it alone knows topologies (the [tpu] extra)")
     devices = topology_devices("tpu7x:2x2x1")
     assert len(devices) == 8 and chips.of_device(devices[0]).capacity == 96 * 2**30

@@ -26,7 +26,7 @@ from jmoe.storage import files as storage
 from jmoe.storage import gcs, ownership
 from tests.jmoe.test_checkpoint import RECORD, abstract, assert_is, mesh_of, restore, state, write
 
-SOAK = bool(os.environ.get("JMOE_SOAK"))
+AT_LENGTH = pytest.mark.skipif(not os.environ.get("JMOE_SOAK"), reason="make soak alone: takes minutes")
 
 # reads that fail leave callbacks that find their event loop closed; jmoe.cli drops these echoes in the programs
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -272,7 +272,7 @@ def test_a_start_in_a_long_outage_ends_with_a_code_that_is_tried_again(proxy, bu
     assert "Traceback" not in said.stderr
 
 
-@pytest.mark.parametrize("failing", [0, pytest.param(1, marks=pytest.mark.skipif(not SOAK, reason="takes a minute"))])
+@pytest.mark.parametrize("failing", [0, pytest.param(1, marks=AT_LENGTH)])
 def test_a_store_error_on_one_process_ends_all_of_them(failing, proxy, bucket, tmp_path, text_glob):
     """The one that met it with code 75, the others by jax with another that is tried again."""
     config = helpers.write_config(tmp_path, text_glob, checkpoint_every=5)

@@ -17,7 +17,8 @@ from jmoe.errors import UserError
 from jmoe.model import parameters, sharding
 from jmoe.run import step
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the TPU compiler")
+NO_LIBTPU = importlib.util.find_spec("libtpu") is None
+pytestmark = pytest.mark.skipif(NO_LIBTPU, reason="without libtpu: it is the TPU's compiler")
 
 
 def config_for(expert: int, model: int):

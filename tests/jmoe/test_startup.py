@@ -109,9 +109,9 @@ def test_devices_that_are_not_here_are_one_sentence(tmp_path):
 
 
 def test_a_plain_run_on_a_cpu_says_nothing_of_tpus(tmp_path):
-    pytest.importorskip("libtpu", reason="SKIPPED: nothing to be heard, libtpu (the [tpu] extra) is missing")
+    pytest.importorskip("libtpu", reason="without libtpu: nothing to be heard (the [tpu] extra)")
     if os.path.exists("/dev/nvidia0") or os.path.exists("/dev/accel0"):
-        pytest.skip("SKIPPED: this machine has an accelerator")
+        pytest.skip("on an accelerator: libtpu finds one")
     flags = "--config=configs/quickstart.py", f"--workdir={tmp_path}", "--config.mesh.expert=3"
     process = start("jmoe.train", "", *flags, JAX_PLATFORMS="", XLA_FLAGS="")
     said = process.communicate(timeout=60)[1]

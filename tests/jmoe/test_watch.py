@@ -61,9 +61,7 @@ def test_the_config_names_each_set_once():
         assert schema_types.named_paths(wrong) is None
 
 
-@pytest.mark.skipif(
-    not HAS_WANDB, reason="wandb is not installed (pip install -e '.[export]'): config.wandb IS NOT TESTED"
-)
+@pytest.mark.skipif(not HAS_WANDB, reason="without wandb: config.wandb is not tested (pip install -e '.[export]')")
 def test_weights_and_biases_gets_the_metrics(watched):
     """Each segment is a run; offline, the library leaves what it would have sent in the segment's folder."""
     for segment in ("trunk", "branch-8192"):

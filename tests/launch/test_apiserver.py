@@ -23,7 +23,7 @@ from launch import cluster as cluster_lib
 from tests.launch import test_gke
 
 GKE = gke.Gke()
-pytestmark = pytest.mark.skipif(bool(apiserver.missing()), reason=f"NO API SERVER: {apiserver.missing()}")
+pytestmark = pytest.mark.skipif(bool(apiserver.missing()), reason=f"without an API server: {apiserver.missing()}")
 OPTIONS = test_gke.OPTIONS | {"queue": "team", "accelerator": "v5e:1x1"}
 READ_AT_IMPORT = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"  # $KUBECONFIG
 UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes (no TPU)"}

@@ -231,7 +231,7 @@ def test_status_and_logs_write_nothing(done, sweep):
     # root may write anywhere, unless it gives that up
     humble = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
     if humble and not shutil.which("setpriv"):
-        pytest.skip("root may write anywhere, and there is no setpriv to give that up")
+        pytest.skip("without setpriv: root may write anywhere, and cannot give that up")
     options = dict(env=helpers.environment(), capture_output=True, text=True)
 
     def run(*command):

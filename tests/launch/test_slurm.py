@@ -19,8 +19,7 @@ from launch import slurm_task
 SOAK = bool(os.environ.get("JMOE_SOAK"))
 SECRET = "hunter2-never-in-a-log"
 
-if reason := slurm.missing():
-    pytest.skip(f"SKIPPED, SLURM IS NOT TESTED: {reason}", allow_module_level=True)
+pytestmark = pytest.mark.skipif(bool(slurm.missing()), reason=slurm.missing())
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +179,7 @@ def test_whatever_happens_to_nodes_it_ends_with_the_same_losses(cluster, run, co
     assert alone(sweep, tmp_path / "alone") == result
 
 
-@pytest.mark.skipif(not SOAK, reason="takes minutes, most of them Slurm's own")
+@pytest.mark.skipif(not SOAK, reason="make soak alone: takes minutes, most of them Slurm's own")
 @pytest.mark.parametrize("event", [down, lose, preempt, away])
 def test_a_job_over_two_nodes_survives_what_happens_to_one(event, cluster, run, config, tmp_path):
     sweep = write_sweep(tmp_path, config, {"n_tokens": ((8_192, 163_840),)})
@@ -199,7 +198,7 @@ def test_a_job_over_two_nodes_survives_what_happens_to_one(event, cluster, run, 
         assert float(result[name][0]) == pytest.approx(float(undisturbed[name][0]), abs=1e-3)
 
 
-@pytest.mark.skipif(not SOAK, reason="Slurm looks at time limits twice a minute")
+@pytest.mark.skipif(not SOAK, reason="make soak alone: Slurm looks at time limits twice a minute")
 def test_at_its_time_limit_a_job_saves_and_is_queued_again(cluster, run, config, tmp_path):
     """Slurm itself sends SIGTERM, two minutes before the limit: here soon after the start."""
     sweep = write_sweep(tmp_path, config, {"n_tokens": ((8_192, 409_600),)})
@@ -280,7 +279,7 @@ def test_two_tasks_odd_flags_and_a_failure(cluster, run, config, text_glob, tmp_
     assert float(rows[0]["loss"]) == pytest.approx(loss, abs=1e-4)
 
 
-@pytest.mark.skipif(not SOAK, reason="takes minutes, most of them Slurm's own")
+@pytest.mark.skipif(not SOAK, reason="make soak alone: takes minutes, most of them Slurm's own")
 def test_a_store_that_gives_no_answer_is_no_try(cluster, run, config, text_glob, bucket, proxy, monkeypatch):
     """It ends one of two tasks: srun ends the other one, and its own exit code is the larger of both. Then it ends
     both, and what started them: the job is queued again."""

@@ -12,8 +12,7 @@ from jmoe.errors import Unavailable
 from launch import jobs, slurm_task
 from tests.launch.test_slurm import queue, steps, wait, write_sweep
 
-if reason := slurm.missing():
-    pytest.skip(f"SKIPPED, SLURM IS NOT TESTED: {reason}", allow_module_level=True)
+pytestmark = pytest.mark.skipif(bool(slurm.missing()), reason=slurm.missing())
 
 
 def test_one_job_of_a_capped_array(cluster, tmp_path, text_glob, monkeypatch):

@@ -29,9 +29,9 @@ KINDS = ("lost", "names", "contents", "torn", "kept", "any")  # what of the unsy
 def missing() -> str:
     """Why nothing can be recorded here; empty where it can."""
     if shutil.which("strace") is None:
-        return "NO STRACE HERE, LOSSES OF POWER ARE NOT TESTED (apt-get install strace)"
+        return "without strace: losses of power are not tested (apt-get install strace)"
     done = subprocess.run(["strace", "-f", "-o", "/dev/null", "true"], capture_output=True, text=True)
-    return f"STRACE MAY NOT TRACE HERE, LOSSES OF POWER ARE NOT TESTED: {done.stderr}" if done.returncode else ""
+    return f"without a strace that may trace: losses of power are not tested: {done.stderr}" if done.returncode else ""
 
 
 def record(command: list[str], **options) -> list[str]:

@@ -59,10 +59,10 @@ PartitionName=urgent Nodes=ALL PriorityTier=2 State=UP
 
 
 def missing() -> str:
-    """Why no Slurm can be started here, or nothing."""
+    """Why no Slurm can be started here, as the reason of a skip, or nothing."""
     if absent := [name for name in BINARIES if not shutil.which(name)]:
-        return f"{', '.join(absent)} not found: apt-get install slurm-wlm munge"
-    return "" if os.geteuid() == 0 else "slurmd needs root"
+        return f"without Slurm: {', '.join(absent)} not found (apt-get install slurm-wlm munge)"
+    return "" if os.geteuid() == 0 else "without root: slurmd needs it"
 
 
 class Cluster:
