@@ -35,7 +35,7 @@ from tqdm import tqdm
 
 from jmoe.config import counts
 from jmoe.config.schema import record_of
-from jmoe.errors import Interrupted, UserError
+from jmoe.errors import Interrupted, UserError, first_few
 from jmoe.run import distributed
 from jmoe.run.router_health import RouterHealth
 from jmoe.run.schedule import Schedule, Segment
@@ -233,7 +233,8 @@ class Report:
 
 def _skipping(step: int, segment: Segment, values: dict[str, Any]) -> str:
     """The line on a step that was skipped."""
-    rows = "; ".join(f"{source} {rows}".strip() for source, rows in values["skipped_rows"].items())
+    by_source = values["skipped_rows"].items()
+    rows = first_few((f"{source} {first_few(rows)}".strip() for source, rows in by_source), 4, "; ")
     return (
         f"WARNING: skipped step {step} of {segment.name}: its gradient norm of {values['grad_norm']:.4g} is "
         f"{values['grad_norm'] / values['grad_norm_median']:.1f} times the median, {values['grad_norm_median']:.4g}; "
