@@ -26,10 +26,12 @@ from jmoe.run.record import check_record, cpu_threads, make_record, read_record
 from jmoe.run.router_health import RouterHealth
 from jmoe.run.schedule import Schedule, Segment
 from jmoe.run.step import abstract_state, losses_of_sources, make_eval_step, make_optimizer, make_train_step
+from jmoe.run.token_means import TokenMeans
 from jmoe.storage.files import read_lines, read_sealed, sealed, write_whole
 from jmoe.text import corpus, mixture
 from jmoe.text.batches import rows_of_step, validation_sources
 
+MOSTLY_SKIPPED = 0.5  # of the steps of a decay: more are worth a warning
 LossAndPositions = tuple[float, dict[str, float]]  # as step.mean_losses returns it
 
 
@@ -127,34 +129,33 @@ class Run:
 
     def report(self, segment: Segment, start: int, peak_flops: float) -> Report:
         """The files and progress of `segment` from step `start` on; `peak_flops`: FLOP/s of a device, 0 if unknown."""
-        folder = self.workdir / segment.name
-        n_tokens_left = self._n_tokens_left(segment, start)
-        health = self._router_health(folder, start)
+        saved = self._reported_until(segment, start)
+        health = None
+        if setting_of_run(self.config, "router_health") and self.config.model.n_experts > 1:
+            health = RouterHealth(self.config.model, saved.get("router_health"))
 
         def rows_of(step: int) -> dict[str, list[int]]:
             return rows_of_step(self.corpus, self.config, self.schedule, step)
 
         return Report(
             self.config,
-            folder,
+            self.workdir / segment.name,
             self.schedule,
             segment,
             start,
-            n_tokens_left,
+            self._n_tokens_left(segment, start),
             peak_flops,
+            means=TokenMeans(saved.get("token_means")),
             health=health,
             rows_of=rows_of,
         )
 
-    def _router_health(self, folder: epath.Path, start: int) -> RouterHealth | None:
-        """The counts of config.router_health, from the segment's checkpoint of `start` if that has some."""
-        config = self.config
-        if not setting_of_run(config, "router_health") or config.model.n_experts == 1:
-            return None
-        saved = None
-        if start in checkpoint.steps_in(folder / "checkpoints"):
-            saved = read_record(folder / "checkpoints" / str(start)).get("router_health")
-        return RouterHealth(config.model, saved)
+    def _reported_until(self, segment: Segment, step: int) -> dict[str, Any]:
+        """The record of the segment's checkpoint of `step`, with what Report.saved gave it; {} if there is none."""
+        folder = self.workdir / segment.name / "checkpoints"
+        if step not in checkpoint.steps_in(folder):
+            return {}
+        return read_record(folder / str(step))
 
     def _n_tokens_left(self, segment: Segment, start: int) -> int:
         """Tokens that the run trains from step `start` of `segment` on."""
@@ -196,12 +197,19 @@ class Run:
             write_whole(self.workdir / branch.name / "result.json", json.dumps(sealed(result), indent=1))
         n_tokens = result["n_tokens"]
         distributed.log(f"{branch.name}: validation loss {loss:.4f} nats per token after {n_tokens} tokens")
+        skipped_share = result.get("skipped_decay_share", 0.0)
+        if skipped_share > MOSTLY_SKIPPED:
+            distributed.log(
+                f"WARNING: {branch.name}: {skipped_share:.0%} of the steps of its decay were skipped "
+                f"(config.optimizer.skip_above={self.config.optimizer.skip_above:g}), so its loss is not that of a "
+                "decayed run; a larger skip_above, or a lower learning rate, in another --workdir"
+            )
 
     def _result_columns(self, branch: Segment, loss: float, loss_by_position: dict[str, float]) -> dict[str, Any]:
         """A branch's result without its time and record: one row of runs.csv."""
         model = self.config.model
         n_tokens = self.schedule.tokens_at(branch.stop)
-        metrics = read_lines(self.workdir / branch.name / "metrics.jsonl")
+        means = TokenMeans(self._reported_until(branch, branch.stop).get("token_means"))
         readings = mixture.readings(self.corpus, self.config, n_tokens)
         sources = [reading for reading in readings if reading.part.name]
         return {
@@ -210,8 +218,8 @@ class Run:
             "n_tokens": n_tokens,
             "n_experts": model.n_experts,
             "loss": loss,
-            "train_loss": _mean(metrics, "cross_entropy"),
-            "drop_rate": _mean(metrics, "drop_rate"),
+            "train_loss": means.mean("cross_entropy"),
+            "drop_rate": means.mean("drop_rate"),
             "d_model": model.d_model,
             "n_blocks": model.n_blocks,
             "width_per_block": model.d_model / model.n_blocks,
@@ -228,6 +236,7 @@ class Run:
             **{f"share/{reading.part.name}": reading.n_read / n_tokens for reading in sources},
             **{f"epochs/{reading.part.name}": reading.n_read / reading.n_distinct for reading in sources},
             **{name: round(value, 6) for name, value in loss_by_position.items()},
+            **self._skipped(branch),
             **prediction.columns(self.config, n_tokens),
             "validation_tokens": mixture.n_validation_tokens(self.corpus, self.config),
             "corpus_fingerprint": self.corpus.fingerprint,
@@ -235,6 +244,17 @@ class Run:
             "jax_version": jax.__version__,
             "device": jax.devices()[0].device_kind,
             "n_devices": jax.device_count(),
+        }
+
+    def _skipped(self, branch: Segment) -> dict[str, float]:
+        """The columns of config.optimizer.skip_above; none where no step could be skipped."""
+        if not setting_of_run(self.config, "optimizer.skip_above"):
+            return {}
+        lines = read_lines(self.workdir / branch.name / "metrics.jsonl")  # with the last step, and each skipped one
+        n_skipped = sum("skipped_rows" in line for line in lines)
+        return {
+            "skipped_steps": lines[-1]["skipped_steps"] if lines else 0,
+            "skipped_decay_share": round(n_skipped / (branch.stop - branch.start), 6),
         }
 
     def compare_with_prediction(self) -> None:
@@ -291,8 +311,3 @@ class Run:
         options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else {}
         params = init.compile(options)(seed)
         return State(0, params, jax.jit(make_optimizer(self.config).init)(params))
-
-
-def _mean(metrics: list[dict[str, Any]], name: str) -> float:
-    """The mean of a metric over the lines of metrics.jsonl that have it; 0 if none has."""
-    return float(np.mean([line[name] for line in metrics if name in line] or [0.0]))

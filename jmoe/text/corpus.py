@@ -280,7 +280,7 @@ def _trained_on(
     """
     files = _files(data, path)
     for part in trained.parts:
-        source_path = part.name or data.path
+        source_path = part.path or data.path
         source_files = _files(data, source_path)
         same_text = loaded.fingerprint == part.corpus.fingerprint
         same_files = bool(files) and files == source_files
