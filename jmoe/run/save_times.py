@@ -1,7 +1,7 @@
 """When a run saves: every so many steps, or by the clock of its first process. All processes save after the same step.
 
-config.checkpoint_minutes replaces config.checkpoint_every. A process that runs alone reads its clock in every step, so it
-saves after the first step that ends later than that. For several processes, reading the first one's clock in every step
+config.checkpoint_minutes replaces config.checkpoint_every. A process that runs alone reads its clock in every step, and
+so saves after the first step that ends later. For several processes, reading the first one's clock in every step
 would make every host wait for the devices in every step. So they agree on the step at which they look again: when 2/3
 of the remaining time will have passed, and at most LONGEST_WAIT of the whole, at the pace since the last look. That is
 about log3(steps between two saves) looks for each save. If steps become f times slower, a save is late by at most
