@@ -161,6 +161,7 @@ def train_segment(
             run.first_step.mark("batch")
             params, opt_state, metrics = run.train_step(params, opt_state, batch, learning_rate)
             run.first_step.mark("compile")
+            run.log_kernels()
             run.first_step.finish(metrics)
             report.started(step, metrics)
             if pending:

@@ -17,6 +17,7 @@ from jmoe import __version__
 from jmoe.config import counts
 from jmoe.config.schema import columns, setting, setting_of_run
 from jmoe.errors import Damaged, UserError
+from jmoe.model import kernels
 from jmoe.model.parameters import init_params
 from jmoe.run import checkpoint, distributed, divergence, prediction, snapshot
 from jmoe.run.checkpoint import State
@@ -74,6 +75,8 @@ class Run:
             self.record["cpu_threads"] = cpu_threads()
         self._warned_of: set[str] = set()  # branches whose result.json is damaged
         self._began_with = read_sealed(workdir / "began_with.json") or {}  # jmoe.load writes it
+        self._kernels: set[str] = set()  # that log_kernels has printed
+        kernels.take()  # those of a run before this one in the process
         self.abstract = abstract_state(config, mesh)
         end_of_text = corpus.mask_token(config.data, self.corpus)
         self.train_step = make_train_step(config, mesh, end_of_text)
@@ -126,6 +129,13 @@ class Run:
             f"{self.corpus.fingerprint} of {n_training_tokens:,} training tokens{shares}; "
             f"{self.mesh.size} x {jax.devices()[0].device_kind} ({mesh})"
         )
+
+    def log_kernels(self) -> None:
+        """Prints which kernels the steps call that were traced since the last call, each once for a run."""
+        new = [line for line in kernels.take() if line not in self._kernels]
+        self._kernels.update(new)
+        for line in new:
+            distributed.log(f"kernel: {line}")
 
     def report(self, segment: Segment, start: int, peak_flops: float) -> Report:
         """The files and progress of `segment` from step `start` on; `peak_flops`: FLOP/s of a device, 0 if unknown."""
@@ -277,6 +287,7 @@ class Run:
             # a validation set of the same name is the same source with more held-out text: it comes later and replaces
             # this loss
             losses |= {f"validation_loss/{source}": (loss, {}) for source, loss in loss_by_source.items()}
+        self.log_kernels()
         return losses
 
     def checkpoints(self, segment: Segment) -> checkpoint.Checkpoints:

@@ -80,7 +80,8 @@ def test_a_run_that_nobody_interrupted_says_what_it_is_and_how_far(undisturbed):
     )]  # fmt: skip
     assert len(steps) == 52 + 6 + 12 and steps[0].startswith("trunk: step 1 of 26, 256 tokens, loss 5.")
     assert steps[-1].endswith(" 00:00 left")
-    others = [line for line in lines[1:] if line not in steps]
+    assert lines[1] == "kernel: attention by XLA in float32, all positions at once"
+    others = [line for line in lines[2:] if line not in steps]
     assert re.fullmatch(
         r"first step after [\d.]+ s: start-up [\d.]+ s, text [\d.]+ s, state [\d.]+ s, batch [\d.]+ s, "
         r"compile [\d.]+ s, step [\d.]+ s",
