@@ -90,6 +90,8 @@ def train(
         with distributed.owned(workdir):
             missing = run.missing()  # again: another trainer may have finished some meanwhile
             run.announce(missing)
+            run.trace_evaluation()
+            run.log_kernels()
             first_step.mark("text")
             for trunk, branch in missing:
                 _train_branch(run, trunk, branch, stop_signal)

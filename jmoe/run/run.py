@@ -17,7 +17,7 @@ from jmoe import __version__
 from jmoe.config import counts
 from jmoe.config.schema import columns, setting, setting_of_run
 from jmoe.errors import Damaged, UserError
-from jmoe.model import kernels
+from jmoe.model import kernels, sharding
 from jmoe.model.parameters import init_params
 from jmoe.run import checkpoint, distributed, divergence, prediction, snapshot
 from jmoe.run.checkpoint import State
@@ -129,6 +129,20 @@ class Run:
             f"{self.corpus.fingerprint} of {n_training_tokens:,} training tokens{shares}; "
             f"{self.mesh.size} x {jax.devices()[0].device_kind} ({mesh})"
         )
+
+    def trace_evaluation(self) -> None:
+        """Traces the evaluation, so that its kernels are known, or one is missed, before anything is trained.
+
+        Raises:
+          UserError: On a GPU, the package with the kernels is missing or does not fit.
+        """
+        seq_len = self.config.data.seq_len
+        n_rows = self.config.batch_tokens[0][1] // seq_len
+        of_rows = jax.NamedSharding(self.mesh, sharding.tokens(self.mesh))
+        rows = jax.ShapeDtypeStruct((n_rows, seq_len + 1), np.int32, sharding=of_rows)
+        weights = jax.ShapeDtypeStruct((n_rows,), np.float32, sharding=of_rows)
+        params, _ = self.abstract
+        self._eval_step.trace(params, rows, weights)
 
     def log_kernels(self) -> None:
         """Prints which kernels the steps call that were traced since the last call, each once for a run."""
