@@ -16,8 +16,10 @@ from ml_collections import ConfigDict
 from jmoe import __version__
 from jmoe.config import counts
 from jmoe.config.schema import columns, setting, setting_of_run
+from jmoe.cost import chips
 from jmoe.errors import Damaged, UserError
 from jmoe.model import kernels, sharding
+from jmoe.model.loss import Batch
 from jmoe.model.parameters import init_params
 from jmoe.run import checkpoint, distributed, divergence, prediction, snapshot
 from jmoe.run.checkpoint import State
@@ -48,7 +50,6 @@ class Run:
       record: What checkpoints and results say of config, corpus and versions.
       results: Result by branch, in the order of budgets; None for a branch that is not finished.
       abstract: Abstract parameters and optimizer state, placed on the mesh.
-      train_step: The compiled step of step.make_train_step.
       first_step: Measures the time until the first step.
     """
 
@@ -79,7 +80,7 @@ class Run:
         kernels.take()  # those of a run before this one in the process
         self.abstract = abstract_state(config, mesh)
         end_of_text = corpus.mask_token(config.data, self.corpus)
-        self.train_step = make_train_step(config, mesh, end_of_text)
+        self._train_step = make_train_step(config, mesh, end_of_text)
         self._eval_step = make_eval_step(config, mesh, end_of_text)
         self._validation: dict[str, mixture.TrainingText] = {"validation_loss": self.corpus}
         for name, text in corpus.validation_sets(config.data, config.model.vocab_size, self.corpus).items():
@@ -151,8 +152,22 @@ class Run:
         for line in new:
             distributed.log(f"kernel: {line}")
 
-    def report(self, segment: Segment, start: int, peak_flops: float) -> Report:
-        """The files and progress of `segment` from step `start` on; `peak_flops`: FLOP/s of a device, 0 if unknown."""
+    def step(
+        self, params: PyTree[Array], opt_state: PyTree[Array], batch: Batch, segment: Segment, step: int
+    ) -> tuple[PyTree[Array], PyTree[Array], PyTree[Array]]:
+        """Launches `step` of `segment`: the parameters and optimizer state after it, whose arrays are donated, and its
+        metrics."""
+        learning_rate = np.float32(self.schedule.learning_rate(step, segment))
+        self.first_step.mark("batch")
+        params, opt_state, metrics = self._train_step(params, opt_state, batch, learning_rate)
+        self.first_step.mark("compile")
+        self.log_kernels()
+        self.first_step.finish(metrics)
+        return params, opt_state, metrics
+
+    def report(self, segment: Segment, start: int) -> Report:
+        """The files and progress of `segment` from step `start` on."""
+        chip = chips.of_device(jax.devices()[0], self.config.get("chip"))
         saved = self._reported_until(segment, start)
         health = None
         if setting_of_run(self.config, "router_health") and self.config.model.n_experts > 1:
@@ -168,7 +183,7 @@ class Run:
             segment,
             start,
             self._n_tokens_left(segment, start),
-            peak_flops,
+            chip.flops if chip else 0.0,
             means=TokenMeans(saved.get("token_means")),
             health=health,
             rows_of=rows_of,
@@ -287,6 +302,15 @@ class Run:
         sentence = prediction.comparison(self.config, results)
         if sentence:
             distributed.log(sentence)
+
+    def losses_and_perplexities(self, params: PyTree[Array]) -> dict[str, float]:
+        """The losses of `evaluated`, and the perplexity of each: "perplexity/NAME" of "validation_loss/NAME"."""
+        losses = {name: loss for name, (loss, _) in self.evaluated(params).items()}
+        perplexities = {
+            name.replace("validation_loss", "perplexity", 1): float(np.exp(np.float64(loss)))
+            for name, loss in losses.items()
+        }
+        return losses | perplexities
 
     def evaluated(self, params: PyTree[Array]) -> dict[str, LossAndPositions]:
         """Losses on each of the validation sets, nothing dropped; of a mixture also on each of its sources.
