@@ -77,25 +77,26 @@ def train(
     mesh = sharding.make_mesh(config)
     with jax.set_mesh(mesh), memory.explained(config, mesh):
         run = Run(config, workdir, mesh, first_step)
-        missing = run.missing()
+        missing = run.results.missing()
         if not missing:
-            distributed.log(f"{workdir}: all {len(run.results)} branches are done")
-            run.compare_with_prediction()
-            return list(run.results.values())
+            distributed.log(f"{workdir}: all {len(run.results.of_branch)} branches are done")
+            run.results.compare_with_prediction()
+            return list(run.results.of_branch.values())
         _, last_branch = missing[-1]
         warning = mixture.check(run.corpus, config, run.schedule, last_branch)
         if warning:
             distributed.log(warning)
         with distributed.owned(workdir):
-            missing = run.missing()  # again: another trainer may have finished some meanwhile
+            missing = run.results.missing()  # again: another trainer may have finished some meanwhile
             run.announce(missing)
-            run.trace_evaluation()
+            abstract_params, _ = run.abstract
+            run.evaluation.trace(abstract_params)
             run.log_kernels()
             first_step.mark("text")
             for trunk, branch in missing:
                 _train_branch(run, trunk, branch, stop_signal)
-            run.compare_with_prediction()
-    return list(run.results.values())
+            run.results.compare_with_prediction()
+    return list(run.results.of_branch.values())
 
 
 def _train_branch(run: Run, trunk: Segment, branch: Segment, stop_signal: Callable[[], int]) -> None:
@@ -107,7 +108,7 @@ def _train_branch(run: Run, trunk: Segment, branch: Segment, stop_signal: Callab
         if state is None:
             state = _train_trunk(run, trunk, stop_signal)
         _, params, _ = train_segment(run, branch, state, checkpoints, stop_signal)
-    run.finish(branch, params, began)
+    run.results.finish(branch, run.evaluation.losses(params), began)
 
 
 def _train_trunk(run: Run, trunk: Segment, stop_signal: Callable[[], int]) -> State:
@@ -160,7 +161,7 @@ def train_segment(
             if due.evaluation:
                 jax.block_until_ready(params)  # the pause begins after the step, whose time counts
                 with report.paused():
-                    losses = run.losses_and_perplexities(params)
+                    losses = run.evaluation.losses(params).metrics()
             late_metrics.finish(losses)
             if due.save:
                 report.log.sync()

@@ -277,6 +277,14 @@ def steps_in(directory: epath.Path) -> list[int]:
         return []
 
 
+def saved_record(workdir: epath.Path, segment: str, step: int) -> dict[str, Any]:
+    """The record of a segment's checkpoint of `step`, with what Report.saved gave it; {} if there is none."""
+    directory = workdir / segment / "checkpoints"
+    if step not in steps_in(directory):
+        return {}
+    return read_record(directory / str(step))
+
+
 def keep_threads(workdir: epath.Path) -> None:
     """Makes XLA compute with as many CPU threads as the run in `workdir` did so far, unless PJRT_NPROC is set.
 

@@ -11,7 +11,7 @@ import pytest
 from configs import quickstart
 from jmoe.errors import Interrupted
 from jmoe.model import parameters, sharding
-from jmoe.run import metrics, run, spikes, step
+from jmoe.run import metrics, results, spikes, step
 from jmoe.run.schedule import Schedule, Segment
 from jmoe.text import batches, corpus
 from jmoe.train import train
@@ -114,7 +114,7 @@ def test_a_line_on_a_skipped_step_names_its_first_rows():
 def test_a_run_logs_what_it_skips_and_resumes_exactly(config, tmp_path, capsys, monkeypatch):
     """Stopped in the middle of its spikes: the same lines, and the same state at the end."""
     monkeypatch.setattr(jax, "devices", lambda: jax.local_devices()[:1])
-    monkeypatch.setattr(run, "MOSTLY_SKIPPED", -1.0)  # so that any share of a decay is worth the warning
+    monkeypatch.setattr(results, "MOSTLY_SKIPPED", -1.0)  # so that any share of a decay is worth the warning
     config = config.copy_and_resolve_references()
     config.log_every = 4  # steps that are skipped are logged nevertheless
     (result,) = train(config, tmp_path / "undisturbed")
