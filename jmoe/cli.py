@@ -27,7 +27,7 @@ from ml_collections import ConfigDict, config_flags
 
 from jmoe import startup
 from jmoe.config import schema
-from jmoe.errors import UNAVAILABLE, Failure, Interrupted, Unavailable, UserError, missing_package
+from jmoe.errors import UNAVAILABLE, Damaged, Failure, Interrupted, Unavailable, UserError, missing_package
 from jmoe.printable import printable_lines
 from jmoe.storage import durable
 
@@ -81,8 +81,10 @@ def _outcome(error: BaseException) -> tuple[int, str | None]:
         return 130, "interrupted; the same command resumes"
     if isinstance(error, Interrupted):
         return 128 + error.signum, str(error)
-    if isinstance(error, UserError | Failure):
-        return 2 if isinstance(error, UserError) else 1, str(error)
+    if isinstance(error, Failure):
+        return 1, str(error)
+    if isinstance(error, UserError | Damaged):
+        return 2, str(error)
     outage = unavailable(error)
     if outage:
         return UNAVAILABLE, outage

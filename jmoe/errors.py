@@ -1,4 +1,4 @@
-"""The errors that end a command in one sentence; jmoe/cli.py gives each its exit code.
+"""The errors that end a command in one sentence, and words for them; jmoe/cli.py gives each its exit code.
 
 This module imports only the standard library.
 """
@@ -8,6 +8,7 @@ import importlib.metadata
 import os
 import re
 import types
+from collections.abc import Iterable
 from typing import Any
 
 OWN_PACKAGES = ("jmoe", "launch", "fit", "configs", "benchmarks")
@@ -68,6 +69,13 @@ UNAVAILABLE = 75  # exit code; sysexits.h calls it a temporary failure
 
 class Damaged(Exception):
     """What was read is not what was written; the message is the reason."""
+
+
+def first_few(items: Iterable[Any], n: int = 8, separator: str = ", ") -> str:
+    """The first `n` items in a sentence, and how many more there are: "1, 2, 3, and 997 more"."""
+    words = [str(item) for item in items]
+    shown = separator.join(words[:n])
+    return f"{shown}, and {len(words) - n} more" if len(words) > n else shown
 
 
 def missing_package(error: BaseException) -> str | None:

@@ -26,7 +26,7 @@ from ml_collections import ConfigDict
 
 from jmoe import cli, huggingface
 from jmoe.config import counts
-from jmoe.config.schema import columns, setting
+from jmoe.config.schema import columns, setting, setting_of_run
 from jmoe.errors import UserError
 from jmoe.run import checkpoint
 from jmoe.storage import files as storage
@@ -37,6 +37,11 @@ MIXTURE = (
     ": in each layer a router sends a token to {} of {} experts, and the output of each is multiplied by the "
     "router's probability. No token is dropped"
 )
+DOCUMENTS = """
+In training a token saw only its own document (`document_mask`), and positions restarted at each. transformers has no
+such mask. So give the model one document at a time, from its beginning, without an end of text before it: it has never
+seen the text before one.
+"""
 PART_BYTES = 2 * 2**30  # of a file of tensors
 
 
@@ -78,6 +83,9 @@ def export(
     result = storage.read_sealed(folder.parent.parent / "result.json")
     if result and result["n_tokens"] != record["n_tokens"]:
         result = None
+    if setting_of_run(config, "data.document_mask"):
+        note = "transformers has no document mask: give it one document at a time, as the model card says"
+        print(f"note: {note}", file=sys.stderr)
     write_folder(out, params, config, record, dtype, tokenizer, result, law)
 
 
@@ -224,6 +232,7 @@ def card(
         title=folder.rstrip("/").rpartition("/")[2],
         mixture=MIXTURE.format(setting(model, "top_k"), model.n_experts) if model.n_experts > 1 else "",
         folder=folder,
+        documents=DOCUMENTS if setting_of_run(config, "data.document_mask") else "",
         rows="\n".join(f"| {name} | {value} |" for name, value in rows.items()),
     )
 

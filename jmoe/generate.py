@@ -1,7 +1,8 @@
 """Text from a checkpoint, printed as it comes: python -m jmoe.generate --workdir=DIR --prompt='def main('.
 
 The model drops no token and keeps the keys and values of the tokens it has read. The text ends after --n tokens, or
-where the model ends the document.
+where the model ends the document. A model that was trained with config.data.document_mask sees the current document
+alone, as in training.
 """
 
 if __name__ == "__main__":
@@ -19,6 +20,7 @@ from absl import flags
 from etils import epath
 
 from jmoe import cli
+from jmoe.config.schema import setting_of_run
 from jmoe.errors import UserError
 from jmoe.model import sampling
 from jmoe.run import checkpoint
@@ -66,6 +68,8 @@ def generate(
     if len(ids) + n > config.data.seq_len:
         rows = f"rows of {config.data.seq_len} tokens"
         print(f"note: the model was trained on {rows}; what comes after them is worse", file=sys.stderr)
+    if setting_of_run(config, "data.document_mask"):
+        options["end_of_text"] = text.end_of_text
     yield prompt
     yield from text.decoded(ids, sampling.tokens_after(ids, params, config.model, n, **options))
 

@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 
 from jmoe import cli, huggingface
 from jmoe.config.check import check_config
-from jmoe.errors import UserError
+from jmoe.errors import UserError, first_few
 from jmoe.model import sharding
 from jmoe.model.parameters import init_params
 from jmoe.run import checkpoint, distributed
@@ -54,7 +54,7 @@ def load(path: str, config: ConfigDict, workdir: str | epath.Path) -> None:
     text = corpus.load(config.data, config.model.vocab_size)  # before anything is read or written: it may be refused
     steps = checkpoint.steps_in(workdir / "trunk" / "checkpoints")
     if steps:
-        raise UserError(f"--workdir={workdir} has checkpoints already, of steps {', '.join(map(str, steps))}")
+        raise UserError(f"--workdir={workdir} has checkpoints already, of steps {first_few(steps)}")
     values, files = _files(path)
     fields = huggingface.model_fields(values)
     upcycle = fields["n_experts"] == 1 and config.model.n_experts > 1

@@ -69,9 +69,22 @@ def main(_: list[str]) -> None:
 def _verify(folder: pathlib.Path) -> None:
     """Checks and describes a prepared folder, or those of a mixture's sources in it."""
     for source in sorted(folder.glob("source-*")) or [folder]:
+        if not (source / "manifest.json").exists():
+            raise UserError(f"--out_dir={source} is not prepared: manifest.json is missing; {_left_undone(source)}")
         text = corpus.open_folder(source, verify=True)
         corpus.check_utf8(text, source)
         describe(text.manifest, source)
+
+
+def _left_undone(folder: pathlib.Path) -> str:
+    """What a folder without a manifest needs."""
+    by_parts = parts.unfinished(folder)
+    if by_parts:
+        return by_parts
+    n_units = len(list(folder.glob("units-*/[0-9]*.npz")))
+    if n_units:
+        return f"{n_units} units of text are tokenised; the same command without --verify goes on from there"
+    return "nothing in it is tokenised; the command without --verify prepares it"
 
 
 def _prepare_and_describe(data: ConfigDict, path: str, folder: epath.Path) -> None:

@@ -15,23 +15,22 @@ from contextlib import closing
 from typing import Any
 
 import jax
-import numpy as np
 from absl import flags
 from etils import epath
-from jaxtyping import Array, PyTree
 from ml_collections import ConfigDict
 
 from jmoe import cli
 from jmoe.config.check import check_config
-from jmoe.cost import chips, memory
+from jmoe.cost import memory
 from jmoe.errors import Interrupted
 from jmoe.model import sharding
-from jmoe.run import checkpoint, distributed, snapshot
+from jmoe.run import checkpoint, distributed
 from jmoe.run.checkpoint import Checkpoints, State
 from jmoe.run.first_step import FirstStep
+from jmoe.run.late_metrics import LateMetrics
 from jmoe.run.run import Run
-from jmoe.run.save_times import SaveTimes
 from jmoe.run.schedule import Segment
+from jmoe.run.timetable import Timetable
 from jmoe.storage import files as storage
 from jmoe.text import mixture
 from jmoe.text.batches import training_batches
@@ -79,23 +78,26 @@ def train(
     mesh = sharding.make_mesh(config)
     with jax.set_mesh(mesh), memory.explained(config, mesh):
         run = Run(config, workdir, mesh, first_step)
-        missing = run.missing()
+        missing = run.results.missing()
         if not missing:
-            distributed.log(f"{workdir}: all {len(run.results)} branches are done")
-            run.compare_with_prediction()
-            return list(run.results.values())
+            distributed.log(f"{workdir}: all {len(run.results.of_branch)} branches are done")
+            run.results.compare_with_prediction()
+            return list(run.results.of_branch.values())
         _, last_branch = missing[-1]
         warning = mixture.check(run.corpus, config, run.schedule, last_branch)
         if warning:
             distributed.log(warning)
         with distributed.owned(workdir):
-            missing = run.missing()  # again: another trainer may have finished some meanwhile
+            missing = run.results.missing()  # again: another trainer may have finished some meanwhile
             run.announce(missing)
+            abstract_params, _ = run.abstract
+            run.evaluation.trace(abstract_params)
+            run.log_kernels()
             first_step.mark("text")
             for trunk, branch in missing:
                 _train_branch(run, trunk, branch, stop_signal)
-            run.compare_with_prediction()
-    return list(run.results.values())
+            run.results.compare_with_prediction()
+    return list(run.results.of_branch.values())
 
 
 def _train_branch(run: Run, trunk: Segment, branch: Segment, stop_signal: Callable[[], int]) -> None:
@@ -107,7 +109,7 @@ def _train_branch(run: Run, trunk: Segment, branch: Segment, stop_signal: Callab
         if state is None:
             state = _train_trunk(run, trunk, stop_signal)
         _, params, _ = train_segment(run, branch, state, checkpoints, stop_signal)
-    run.finish(branch, params, began)
+    run.results.finish(branch, run.evaluation.losses(params), began)
 
 
 def _train_trunk(run: Run, trunk: Segment, stop_signal: Callable[[], int]) -> State:
@@ -125,8 +127,6 @@ def train_segment(
 ) -> State:
     """Trains a segment to its end, where the state is saved.
 
-    Metrics are fetched one step late, so that the device never waits for the host.
-
     Args:
       run: The run.
       segment: What to train.
@@ -141,86 +141,46 @@ def train_segment(
       UserError: The loss is not finite.
       Interrupted: `stop_signal()` gave a signal; the state is saved.
     """
-    config = run.config
-    schedule = run.schedule
     start, params, opt_state = state
     run.first_step.mark("state")
-    save_times = SaveTimes(config, start)
-    snapshot_every = snapshot.steps_between(config)
-    batches = training_batches(run.corpus, config, schedule, run.mesh, segment, start)
-    chip = chips.of_device(jax.devices()[0], config.get("chip"))
-    # the previous start may have ended between a save and its export
-    if snapshot_every > 0 and start > segment.start and start % snapshot_every == 0:
+    batches = training_batches(run.corpus, run.config, run.schedule, run.mesh, segment, start)
+    timetable = Timetable(run.config, segment, start, stop_signal)
+    if timetable.export_was_missed():
         run.export_snapshot(segment, start, params)
-    with run.report(segment, start, chip.flops if chip else 0.0) as report:
-        pending = None  # (step, metrics) of the previous step, unless they were fetched
+    with run.report(segment, start) as report:
+        late_metrics = LateMetrics(report, segment, checkpoints)
         for step in range(start, segment.stop):
             with report.waiting():
                 batch = next(batches)
-            learning_rate = np.float32(schedule.learning_rate(step, segment))
             report.starting(step)
-            run.first_step.mark("batch")
-            params, opt_state, metrics = run.train_step(params, opt_state, batch, learning_rate)
-            run.first_step.mark("compile")
-            run.first_step.finish(metrics)
-            report.started(step, metrics)
-            if pending:
-                report.finished(pending[0], fetched(*pending, segment, checkpoints))
-            pending = step, metrics
-
+            params, opt_state, metrics = run.step(params, opt_state, batch, segment, step)
+            late_metrics.launched(step, metrics)
+            due = timetable.after(step + 1, params)
+            if not due:
+                continue
             losses = {}
-            if config.get("eval_every", 0) and (step + 1) % config.eval_every == 0:
+            if due.evaluation:
                 jax.block_until_ready(params)  # the pause begins after the step, whose time counts
                 with report.paused():
-                    losses = {name: loss for name, (loss, _) in run.evaluated(params).items()}
-                losses |= perplexities(losses)
-            exports = snapshot_every > 0 and (step + 1) % snapshot_every == 0
-            signum = stop_signal()
-            is_due = save_times.due(step + 1, params)
-            saves = signum or is_due or step + 1 == segment.stop
-            if losses or saves or exports:
-                report.finished(step, fetched(step, metrics, segment, checkpoints) | losses)
-                pending = None
-            if saves:
+                    losses = run.evaluation.losses(params).metrics()
+            late_metrics.finish(losses)
+            if due.save:
                 report.log.sync()
-                record = run.record | {"n_tokens": schedule.tokens_at(step + 1)} | report.saved()
+                record = run.record | {"n_tokens": run.schedule.tokens_at(step + 1)} | report.saved()
                 with report.saving():
                     checkpoints.save(step + 1, params, opt_state, record)
-                save_times.saved(step + 1)
-            if signum:
+                timetable.saved(step + 1)
+            if due.stop:
                 checkpoints.wait()
                 raise Interrupted(
-                    f"stopped by signal {signum}; saved step {step + 1} of {segment.name}; the same command resumes",
-                    signum,
+                    f"stopped by signal {due.stop}; saved step {step + 1} of {segment.name}; the same command resumes",
+                    due.stop,
                 )
-            if exports:
+            if due.export:
                 with report.paused():
                     run.export_snapshot(segment, step + 1, params)
     checkpoints.wait()
     return State(segment.stop, params, opt_state)
-
-
-def perplexities(losses: dict[str, float]) -> dict[str, float]:
-    """The perplexity of each validation loss: "perplexity/NAME" of "validation_loss/NAME"."""
-    return {
-        name.replace("validation_loss", "perplexity", 1): float(np.exp(np.float64(loss)))
-        for name, loss in losses.items()
-    }
-
-
-def fetched(step: int, metrics: PyTree[Array], segment: Segment, checkpoints: Checkpoints) -> dict[str, Any]:
-    """The metrics of `step` as Python numbers, once it is done.
-
-    Raises:
-      UserError: Loss or gradient is not finite.
-    """
-    values = jax.tree.map(lambda x: x.tolist(), jax.device_get(metrics))
-    if not np.isfinite(values["loss"]) or not np.isfinite(values["grad_norm"]):
-        raise checkpoints.diverged(
-            f"non-finite loss at step {step} of {segment.name} (loss {values['loss']}, gradient norm "
-            f"{values['grad_norm']})"
-        )
-    return values
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -134,6 +135,15 @@ def test_commands_elsewhere_are_what_ci_runs():
     ci = (ROOT / ".ci" / "run").read_text()
     assert set(ELSEWHERE) <= set(COMMANDS)
     assert all(command in ci.splitlines() for command in ELSEWHERE)
+
+
+def test_readmes_tables_come_with_the_checkout():
+    """The commands before `make demo` has run read tables of runs that a fresh clone has."""
+    typed = [command for block in helpers.blocks(ROOT / "README.md") for command in block]
+    tables = [table for command in typed for table in re.findall(r"--runs=(\S+)", command)]
+    assert len(tables) > 1
+    for table in tables:
+        assert table.startswith("examples/") and (ROOT / table).is_file(), table
 
 
 def test_readmes_commands_succeed(checkout, shell, demo):

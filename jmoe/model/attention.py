@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from jmoe.model import sharding
+from jmoe.model import kernels, sharding
 
 BLOCK = 512  # queries at a time in `blocks`
 
@@ -132,6 +132,7 @@ def flash(
     v_BTPK = v_BTPK.astype(jnp.bfloat16)
     platform = sharding.platform()
     if platform == "gpu":
+        kernels.note("attention", "cuDNN's flash attention in bfloat16")
         mask_B1QU = None
         if document_BT is not None:
             mask_B1QU = document_BT[:, None, :, None] == document_BT[:, None, None, :]
@@ -143,7 +144,12 @@ def flash(
 
         _, t, _, k = q_BTHK.shape
         if tpu_flash.fits(t, k):
+            kernels.note("attention", "tpu_flash, Pallas, in bfloat16")
             return tpu_flash.attention(q_BTHK, k_BTPK, v_BTPK, document_BT)
+        reason = f"tpu_flash {tpu_flash.LIMITS}: not T = {t}, heads of {k}"
+    else:
+        reason = f"no flash kernel for {platform}"
+    kernels.note("attention", "XLA in bfloat16, a block of queries at a time", reason)
     return blocks(q_BTHK, k_BTPK, v_BTPK, document_BT)
 
 

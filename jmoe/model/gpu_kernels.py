@@ -14,6 +14,7 @@ where all other products were exact.
 import importlib.util
 import os
 import shutil
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jmoe.errors import UserError
-from jmoe.model import sharding
+from jmoe.model import kernels, sharding
 
 FORWARD = jax.lax.RaggedDotDimensionNumbers(  # [M, K] x [E, K, N]
     dot_dimension_numbers=(([1], [1]), ([], [])), lhs_ragged_dimensions=[0], rhs_group_dimensions=[0]
@@ -33,6 +34,7 @@ TO_ROWS = jax.lax.RaggedDotDimensionNumbers(  # [M, N] x [E, K, N]
 TO_WEIGHTS = jax.lax.RaggedDotDimensionNumbers(  # [M, K] x [M, N], summed over the rows of each expert
     dot_dimension_numbers=(([0], [0]), ([], [])), lhs_ragged_dimensions=[0], rhs_group_dimensions=[]
 )
+NAMES = {FORWARD: "product", TO_ROWS: "gradient of rows", TO_WEIGHTS: "gradient of weights"}
 MOSAIC_ALIGNMENT = 64  # Mosaic needs widths above 64 to be multiples of 64
 WIDEST_TILE = 192  # units out of a tile of Mosaic's: its float32 sums fill three quarters of the registers
 
@@ -52,18 +54,23 @@ def product(
       dimensions: FORWARD, TO_ROWS or TO_WEIGHTS.
 
     Raises:
-      UserError: the packages of Triton's kernels are missing.
+      UserError: tokamax or the packages of Triton's kernels are missing.
     """
-    import tokamax  # takes seconds, and only GPUs need it
-
+    tokamax = import_tokamax()
     if sharding.platform() != "gpu":  # for tests on a CPU
         return tokamax.ragged_dot_general(a, b, count_E, dimensions, implementation="xla")
     refusal = None
-    for kernel in _kernels_to_try(dimensions):
+    refusals = []
+    for name, kernel in _kernels_to_try(dimensions).items():
         try:
-            return kernel(a, b, count_E, dimensions)
-        except NotImplementedError as error:  # tokamax's word for a chip or a shape that a kernel is not made for
+            y = kernel(a, b, count_E, dimensions)
+        # tokamax's word for a chip or a shape that a kernel is not made for; or a package beside it does not fit
+        except (NotImplementedError, ImportError) as error:
             refusal = error
+            refusals.append(f"{name}: {' '.join(str(error).split())[:200]}")
+            continue
+        kernels.note(f"{NAMES[dimensions]} of experts that drop nothing", f"tokamax, {name}", "; ".join(refusals))
+        return y
     if has_triton():
         raise UserError(f"a mixture that drops nothing: tokamax has no kernel for this GPU ({refusal})") from refusal
     raise UserError(
@@ -72,10 +79,32 @@ def product(
     ) from refusal
 
 
-def _kernels_to_try(dimensions: jax.lax.RaggedDotDimensionNumbers) -> list[Callable]:
-    """by_triton and by_mosaic, the faster one first, without what is not installed or not exact."""
-    kernels = [by_triton] if dimensions == TO_WEIGHTS else [by_mosaic, by_triton]
-    return [kernel for kernel in kernels if kernel is not by_triton or has_triton()]
+def import_tokamax() -> types.ModuleType:
+    """The module tokamax, whose import takes seconds and which only GPUs need.
+
+    Raises:
+      UserError: it is not installed, or it does not fit the packages beside it.
+    """
+    try:
+        import tokamax
+    except Exception as error:  # noqa: BLE001  a module may raise anything
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise UserError(
+            "tokamax, whose kernels compute the grouped products of a mixture that drops nothing (config.model."
+            f"capacity_factor=None, and every evaluation), cannot be imported: {reason}. Nothing was trained: install "
+            "the versions of the [cuda] extra, pip install -e '.[cuda]'"
+        ) from None
+    return tokamax
+
+
+def _kernels_to_try(dimensions: jax.lax.RaggedDotDimensionNumbers) -> dict[str, Callable]:
+    """by_triton and by_mosaic by name, the faster one first, without what is not installed or not exact."""
+    to_try: dict[str, Callable] = {}
+    if dimensions != TO_WEIGHTS:
+        to_try["Mosaic"] = by_mosaic
+    if has_triton():
+        to_try["Triton"] = by_triton
+    return to_try
 
 
 def has_triton() -> bool:

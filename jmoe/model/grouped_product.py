@@ -16,7 +16,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Num
 
 from jmoe.errors import UserError
-from jmoe.model import gpu_kernels
+from jmoe.model import gpu_kernels, kernels
 
 XLA = "xla"
 TOKAMAX = "tokamax"
@@ -34,16 +34,33 @@ def kernel_of(platform: str, dtype: DTypeLike, widths: tuple[int, ...]) -> str:
     bytes. Float32 and other widths, which only checks and small models have, are left to XLA.
 
     Raises:
-      UserError: a GPU without tokamax.
+      UserError: a GPU without tokamax, or with one that cannot be imported.
     """
-    if platform != "gpu" or jnp.dtype(dtype).itemsize > 2 or any(width % ALIGNED for width in widths):
+    product = "experts that drop nothing"
+    if platform != "gpu":
+        kernels.note(product, "libtpu's grouped product" if platform == "tpu" else "XLA's grouped product")
+        return XLA
+    reason = _unfit(dtype, widths)
+    if reason:
+        kernels.note(product, "XLA's grouped product, every row by every expert", reason)
         return XLA
     if importlib.util.find_spec("tokamax") is None:
         raise UserError(
             "a mixture that drops nothing (config.model.capacity_factor=None, and every evaluation) needs the package "
             "tokamax on a GPU: install the [cuda] extra with Python 3.12 or later, pip install -e '.[cuda]'"
         )
+    gpu_kernels.import_tokamax()
     return TOKAMAX
+
+
+def _unfit(dtype: DTypeLike, widths: tuple[int, ...]) -> str:
+    """Why tokamax's kernels do not take arrays of this dtype and of these widths of rows; "" where they do."""
+    if jnp.dtype(dtype).itemsize > 2:
+        return f"tokamax's kernels take 16-bit numbers, not {jnp.dtype(dtype).name}"
+    odd = [width for width in widths if width % ALIGNED]
+    if odd:
+        return f"tokamax's kernels take rows of a multiple of {ALIGNED}, not of {odd[0]}"
+    return ""
 
 
 def grouped_product(

@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jmoe.model import grouped_product, permute, routing, sharding
+from jmoe.model import grouped_product, kernels, permute, routing, sharding
 from jmoe.model.moe_capacity import assign_slots_of_groups, moe_with_capacity
 from jmoe.model.moe_dropless import moe_dropless, rows_of_a_block
 from jmoe.model.permute import ExpertWeights
@@ -68,13 +68,15 @@ def moe_layer(  # noqa: PLR0913  most are by name
         drop_rate_G = jnp.zeros(len(expert_GJ), jnp.float32)
         if block is None:
             block = rows_of_a_block(n_tokens, n_choices, n_experts) if sharding.platform() == "cpu" else 0
-        if kernel is None and block > 0:
+        if block > 0:
             kernel = grouped_product.XLA  # which blocks do not use
+            kernels.note("experts that drop nothing", f"XLA, in blocks of {block} rows of one expert")
         elif kernel is None:
             kernel = grouped_product.kernel_of(sharding.platform(), x_ND.dtype, weights[0].shape[1:])
         expert_J = permute.flatten_groups(expert_GJ, n_choices)
         y_GSD = moe_dropless(x_GSD, expert_J, gate_J, weights, n_experts, block, kernel)
     else:
+        kernels.note("experts with a capacity", "XLA's batched product")
         choice_GEC, slot_J, drop_rate_G = assign_slots_of_groups(expert_GJ, n_tokens, n_experts, capacity)
         y_GSD = moe_with_capacity(x_GSD, gate_J, choice_GEC, slot_J, weights)
     metrics = {"drop_rate": drop_rate_G} | metrics  # a router that drops tokens itself reports its own drop_rate

@@ -5,6 +5,7 @@ their second ones), N, S.
 """
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -114,6 +115,21 @@ def router_scores(logits_GSE: Float[Array, "G S E"], score_fn: str) -> Scores:
     return Scores(score_GSE, probability_GSE, log_norm_GS + max_GS, entropy_GS)
 
 
+class Routing(NamedTuple):
+    """Where the tokens of each group go.
+
+    Attributes:
+      expert_GJ: the chosen experts.
+      gate_GJ: their scores, or shares of their sum, in float32.
+      metrics: METRICS but drop_rate, of each group [G]. With a bias or `counts_choices` also `chosen`, int32 [G, E]:
+        choices of each expert.
+    """
+
+    expert_GJ: Int[Array, "G J"]
+    gate_GJ: Float[Array, "G J"]
+    metrics: dict[str, Array]
+
+
 def route(
     logits_GSE: Float[Array, "G S E"],
     bias_E: Float[Array, " E"] | None = None,
@@ -122,8 +138,8 @@ def route(
     normalize: bool = True,
     score_fn: str = "softmax",
     counts_choices: bool = False,
-) -> tuple[Int[Array, "G J"], Float[Array, "G J"], dict[str, Array]]:
-    """The choices of each group, in float32.
+) -> Routing:
+    """Chooses experts by logits.
 
     Args:
       logits_GSE: of the router.
@@ -132,11 +148,7 @@ def route(
       normalize: gates of several choices are divided by their sum. A single choice keeps its score as its gate: with a
         gate of 1 the router would learn nothing from the language-model loss.
       score_fn: "softmax" or "sigmoid" of the logits.
-      counts_choices: whether to return `chosen` without a bias, too.
-
-    Returns:
-      expert_GJ, the chosen experts; gate_GJ, their scores, or shares of their sum; and METRICS but drop_rate, of each
-      group [G]. With a bias or `counts_choices` also `chosen`, int32 [G, E]: choices of each expert.
+      counts_choices: whether the metrics have `chosen` without a bias, too.
     """
     scores = router_scores(logits_GSE, score_fn)
     score_GSE = scores.score_GSE
@@ -154,7 +166,7 @@ def route(
     metrics = router_metrics(scores, count_GE, expert_GJ.shape[1])
     if bias_E is not None or counts_choices:
         metrics["chosen"] = count_GE
-    return expert_GJ, gate_GJ, metrics
+    return Routing(expert_GJ, gate_GJ, metrics)
 
 
 def router_metrics(scores: Scores, count_GE: Int[Array, "G E"], n_choices: int) -> dict[str, Float[Array, " G"]]:

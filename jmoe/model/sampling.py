@@ -77,7 +77,7 @@ def choose(
     return jnp.where(temperature > 0, drawn, jnp.argmax(logits_V))
 
 
-def tokens_after(
+def tokens_after(  # noqa: PLR0913  most are by name
     prompt: Sequence[int],
     params: dict,
     model: ConfigDict,
@@ -86,6 +86,7 @@ def tokens_after(
     temperature: float = 0.0,
     top_p: float = 1.0,
     seed: int = 0,
+    end_of_text: int | None = None,
 ) -> Iterator[int]:
     """Yields the tokens that follow a prompt; the same seed yields the same tokens.
 
@@ -96,15 +97,32 @@ def tokens_after(
       n: how many tokens to yield.
       temperature, top_p: as of `choose`.
       seed: of the draws.
+      end_of_text: the token that ends a document, where a token sees only its own document, as in training with
+        config.data.document_mask; None: it sees all before it.
     """
     model = FrozenConfigDict(model)
     params = cast(jax.device_put(params), model)
-    caches = new_caches(model, len(prompt) + n)
-    logits_V, caches = read_prompt(params, caches, prompt, model)
+    document = _last_document(prompt, end_of_text)
+    caches = new_caches(model, len(document) + n)
+    logits_V, caches = read_prompt(params, caches, document, model)
+    position = len(document)  # of the next token
+    last_token = document[-1]
     for i in range(n):
         key = jax.random.fold_in(jax.random.key(seed), i)
         token = choose(logits_V, key, temperature, top_p)
-        yield int(token)
+        if last_token == end_of_text:
+            position = 0  # a new document, which writes over what the caches hold
+        last_token = int(token)
+        yield last_token
         if i + 1 < n:
-            logits_TV, caches = forward(params, caches, token[None], len(prompt) + i, model)
+            logits_TV, caches = forward(params, caches, token[None], position, model)
             logits_V = logits_TV[0]
+            position += 1
+
+
+def _last_document(tokens: Sequence[int], end_of_text: int | None) -> Sequence[int]:
+    """The tokens that the last one of these sees: its document, which may end with the last token."""
+    for i in range(len(tokens) - 2, -1, -1):
+        if tokens[i] == end_of_text:
+            return tokens[i + 1 :]
+    return tokens

@@ -54,6 +54,12 @@ OTHER_DOCUMENT = -1e30
 _product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
+# what `fits` asks for, in words
+LIMITS = (
+    f"takes T in multiples of {BLOCKS[-1]} and heads in multiples of 16, T times heads up to {GRADIENT_BYTES // 4:,}"
+)
+
+
 def fits(t: int, k: int) -> bool:
     """Whether there is a kernel for T positions and head size K."""
     return t % BLOCKS[-1] == 0 and k % 16 == 0 and 4 * t * k <= GRADIENT_BYTES

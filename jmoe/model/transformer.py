@@ -22,7 +22,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 
 from jmoe.config import counts
 from jmoe.config.schema import setting, setting_of_run
-from jmoe.model import attention, param, sharding
+from jmoe.model import attention, kernels, param, sharding
 from jmoe.model.documents import Documents, find_documents
 from jmoe.model.embedding import embed, lookup
 from jmoe.model.experts import swiglu
@@ -130,6 +130,7 @@ class Attention(nnx.Module):
             elif flash:
                 y_BTHK = attention.flash(q_BTHK, k_BTPK, v_BTPK, document_BT)
             else:
+                kernels.note("attention", "XLA in float32, all positions at once")
                 y_BTHK = attention.exact(q_BTHK, k_BTPK, v_BTPK, 0, document_BT, document_BT)
         y_BTI = y_BTHK.astype(x_BTD.dtype).reshape(b, t, -1)  # I: of all heads
         out_HKD = sharding.gathered(self.out)

@@ -10,7 +10,7 @@ from etils import epath
 from jmoe.config import counts
 from jmoe.config.schema import FIELDS, NEUTRAL
 from jmoe.config.schema_types import default_config
-from jmoe.errors import UserError
+from jmoe.errors import UserError, first_few
 from jmoe.run import checkpoint
 from jmoe.run.record import read_record
 from jmoe.storage import files as storage
@@ -38,7 +38,7 @@ def enter(workdir: str | epath.Path, path: str | os.PathLike, segment: str | Non
     results = _read(path)
     accuracies = columns(results)
     if not accuracies:
-        found = ", ".join(sorted(results["results"])) or "none"
+        found = first_few(sorted(results["results"])) or "none"
         raise UserError(f"--lm_eval={path}: expected a task with one of {', '.join(PREFIXES)}; tasks found: {found}")
     folder = checkpoint.find(storage.absolute(workdir), segment, step)
     record = read_record(folder)

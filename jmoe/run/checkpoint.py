@@ -27,7 +27,7 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from jmoe.config.schema import FIELDS, NEUTRAL
 from jmoe.config.schema_types import default_config
-from jmoe.errors import Damaged, UserError
+from jmoe.errors import Damaged, UserError, first_few
 from jmoe.model import sharding
 from jmoe.run import distributed
 from jmoe.run.record import check_record, checksums, cpu_threads, read_arrays, read_record, version_warning
@@ -277,6 +277,14 @@ def steps_in(directory: epath.Path) -> list[int]:
         return []
 
 
+def saved_record(workdir: epath.Path, segment: str, step: int) -> dict[str, Any]:
+    """The record of a segment's checkpoint of `step`, with what Report.saved gave it; {} if there is none."""
+    directory = workdir / segment / "checkpoints"
+    if step not in steps_in(directory):
+        return {}
+    return read_record(directory / str(step))
+
+
 def keep_threads(workdir: epath.Path) -> None:
     """Makes XLA compute with as many CPU threads as the run in `workdir` did so far, unless PJRT_NPROC is set.
 
@@ -331,7 +339,7 @@ def _not_found(
     workdir: epath.Path, segment: str | None, step: int | None, steps_by_segment: dict[str, list[int]]
 ) -> str:
     """The error for a segment or step that has no checkpoint."""
-    known = "; ".join(f"{name}: {', '.join(map(str, steps))}" for name, steps in sorted(steps_by_segment.items()))
+    known = "; ".join(f"{name}: {first_few(steps)}" for name, steps in sorted(steps_by_segment.items()))
     flags = []
     if segment is not None:
         flags.append(f"--segment={segment} ")

@@ -35,10 +35,11 @@ from tqdm import tqdm
 
 from jmoe.config import counts
 from jmoe.config.schema import record_of
-from jmoe.errors import Interrupted, UserError
+from jmoe.errors import Interrupted, UserError, first_few
 from jmoe.run import distributed
 from jmoe.run.router_health import RouterHealth
 from jmoe.run.schedule import Schedule, Segment
+from jmoe.run.token_means import TokenMeans
 from jmoe.storage.durable import named
 from jmoe.storage.files import check_owner, copy_files, is_remote, lines_before_damage, read_lines, write_whole
 
@@ -69,6 +70,7 @@ class Report:
         n_tokens_left: int,
         peak_flops: float,
         *,
+        means: TokenMeans,
         health: RouterHealth | None = None,
         rows_of: Callable[[int], dict[str, list[int]]] = lambda step: {},
     ) -> None:
@@ -82,9 +84,11 @@ class Report:
           start: The first step of `segment` that is trained now.
           n_tokens_left: Tokens that the run trains from there on, for the time left.
           peak_flops: bfloat16 FLOP/s of a device, 0 if unknown.
+          means: The means over the steps of `segment` before `start`.
           health: The counts of config.router_health.
           rows_of: The rows of a step's batch, for steps that are skipped (batches.rows_of_step).
         """
+        self._means = means
         self._health = health
         self._rows_of = rows_of
         self._folder = folder
@@ -160,7 +164,7 @@ class Report:
         self._bar.update()
 
     def finished(self, step: int, values: dict[str, Any]) -> None:
-        """Called when `step` is done.
+        """Called when `step` is done, once for each step.
 
         Writes every config.log_every steps, steps with a validation loss, and steps that were skipped.
 
@@ -169,6 +173,7 @@ class Report:
           values: Its metrics as Python numbers.
         """
         n_tokens = self._schedule.tokens_at(step + 1)
+        self._means.add(n_tokens - self._schedule.tokens_at(step), values)
         values = self._with_router_health(step, values)
         if values.pop("skipped", 0):
             values["skipped_rows"] = self._rows_of(step)
@@ -185,7 +190,10 @@ class Report:
 
     def saved(self) -> dict[str, Any]:
         """What a checkpoint's record keeps of this report, so that a run that resumes writes the same lines."""
-        return {} if self._health is None else {"router_health": self._health.state()}
+        saved = {"token_means": self._means.state()}
+        if self._health is not None:
+            saved["router_health"] = self._health.state()
+        return saved
 
     def _with_router_health(self, step: int, values: dict[str, Any]) -> dict[str, Any]:
         """The metrics of a step, with what RouterHealth says of its layers in place of the counts of choices."""
@@ -233,7 +241,8 @@ class Report:
 
 def _skipping(step: int, segment: Segment, values: dict[str, Any]) -> str:
     """The line on a step that was skipped."""
-    rows = "; ".join(f"{source} {rows}".strip() for source, rows in values["skipped_rows"].items())
+    by_source = values["skipped_rows"].items()
+    rows = first_few((f"{source} {first_few(rows)}".strip() for source, rows in by_source), 4, "; ")
     return (
         f"WARNING: skipped step {step} of {segment.name}: its gradient norm of {values['grad_norm']:.4g} is "
         f"{values['grad_norm'] / values['grad_norm_median']:.1f} times the median, {values['grad_norm_median']:.4g}; "

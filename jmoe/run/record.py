@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 
 from jmoe import __version__, cli
 from jmoe.config.schema import differences, record_of
-from jmoe.errors import Damaged, UserError
+from jmoe.errors import Damaged, UserError, first_few
 from jmoe.storage import durable
 from jmoe.storage import files as storage
 
@@ -202,9 +202,8 @@ def _check_fit(folder: epath.Path, record: dict[str, Any], trees: dict[str, PyTr
                 if there.get(path) != here.get(path)
             ]
     if faults:
-        more = f", and {len(faults) - 3} more" if len(faults) > 3 else ""
         raise UserError(
-            f"{folder} holds other arrays than this program trains: {'; '.join(faults[:3])}{more}. It is left as it "
+            f"{folder} holds other arrays than this program trains: {first_few(faults, 3, '; ')}. It is left as it "
             f"is: use the program that wrote it (jmoe {record['jmoe']}), or another --workdir"
         )
 

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from ml_collections import ConfigDict
 
 from jmoe.config.schema import setting
+from jmoe.errors import first_few
 
 BLOCK = 100  # steps
 # A layer has collapsed where its effective experts are below top_k + COLLAPSED_BELOW * (E - top_k): top_k is the worst
@@ -94,7 +95,7 @@ class RouterHealth:
             return ""
         return (
             f"WARNING: routers have collapsed in steps {step + 1 - BLOCK} to {step}: of {self._n_experts} experts, "
-            f"{', '.join(layers)}; a higher config.loss.load_balance, a lower rate, or config.model.balance=bias evens "
+            f"{first_few(layers)}; a higher config.loss.load_balance, a lower rate, or config.model.balance=bias evens "
             "the load"
         )
 

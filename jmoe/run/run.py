@@ -1,11 +1,7 @@
-"""One run in its workdir: its text and schedule, where it continues, a result for each branch. jmoe/train.py trains it.
+"""One run in its workdir: its text and schedule, its steps, and where it continues. jmoe/train.py trains it.
 
-Losses are in nats per token.
+jmoe/run/evaluation.py measures its losses, and jmoe/run/results.py writes the result of each branch.
 """
-
-import json
-import time
-from typing import Any
 
 import jax
 import numpy as np
@@ -13,24 +9,27 @@ from etils import epath
 from jaxtyping import Array, PyTree
 from ml_collections import ConfigDict
 
-from jmoe import __version__
 from jmoe.config import counts
-from jmoe.config.schema import columns, setting, setting_of_run
-from jmoe.errors import Damaged, UserError
+from jmoe.config.schema import columns, setting_of_run
+from jmoe.cost import chips
+from jmoe.errors import UserError
+from jmoe.model import kernels
+from jmoe.model.loss import Batch
 from jmoe.model.parameters import init_params
-from jmoe.run import checkpoint, distributed, divergence, prediction, snapshot
+from jmoe.run import checkpoint, distributed, divergence, snapshot
 from jmoe.run.checkpoint import State
+from jmoe.run.evaluation import Evaluation
 from jmoe.run.first_step import FirstStep
 from jmoe.run.metrics import Report
-from jmoe.run.record import check_record, cpu_threads, make_record, read_record
+from jmoe.run.record import cpu_threads, make_record
+from jmoe.run.results import Results
 from jmoe.run.router_health import RouterHealth
 from jmoe.run.schedule import Schedule, Segment
-from jmoe.run.step import abstract_state, losses_of_sources, make_eval_step, make_optimizer, make_train_step
-from jmoe.storage.files import read_lines, read_sealed, sealed, write_whole
+from jmoe.run.step import abstract_state, make_optimizer, make_train_step
+from jmoe.run.token_means import TokenMeans
+from jmoe.storage.files import read_sealed
 from jmoe.text import corpus, mixture
-from jmoe.text.batches import rows_of_step, validation_sources
-
-LossAndPositions = tuple[float, dict[str, float]]  # as step.mean_losses returns it
+from jmoe.text.batches import rows_of_step
 
 
 class Run:
@@ -43,9 +42,9 @@ class Run:
       schedule: Its steps, batches and learning rates.
       corpus: Its text.
       record: What checkpoints and results say of config, corpus and versions.
-      results: Result by branch, in the order of budgets; None for a branch that is not finished.
+      evaluation: Measures its losses.
+      results: The results of its branches.
       abstract: Abstract parameters and optimizer state, placed on the mesh.
-      train_step: The compiled step of step.make_train_step.
       first_step: Measures the time until the first step.
     """
 
@@ -63,38 +62,18 @@ class Run:
         self.workdir = workdir
         self.mesh = mesh
         self.schedule = Schedule(config)
-        self.results: dict[str, dict[str, Any] | None] = {
-            segment.name: None for segment in self.schedule.segments if segment.decays
-        }
         self.corpus = corpus.load(config.data, config.model.vocab_size)
         self.record = make_record(config, self.corpus.fingerprint)
         if jax.default_backend() == "cpu":
             self.record["cpu_threads"] = cpu_threads()
-        self._warned_of: set[str] = set()  # branches whose result.json is damaged
         self._began_with = read_sealed(workdir / "began_with.json") or {}  # jmoe.load writes it
+        self.results = Results(config, workdir, self.schedule, self.corpus, self.record, self._began_with)
+        self._kernels: set[str] = set()  # that log_kernels has printed
+        kernels.take()  # those of a run before this one in the process
         self.abstract = abstract_state(config, mesh)
         end_of_text = corpus.mask_token(config.data, self.corpus)
-        self.train_step = make_train_step(config, mesh, end_of_text)
-        self._eval_step = make_eval_step(config, mesh, end_of_text)
-        self._validation: dict[str, mixture.TrainingText] = {"validation_loss": self.corpus}
-        for name, text in corpus.validation_sets(config.data, config.model.vocab_size, self.corpus).items():
-            self._validation[f"validation_loss/{name}"] = text
-            warning = mixture.check_held_out(text, config)
-            if warning:
-                distributed.log(f"{name}: {warning}")
-
-    def missing(self) -> list[tuple[Segment, Segment]]:
-        """(trunk, branch) of each branch that is not finished, by its result.json; the trunk ends where it forks.
-
-        Raises:
-          UserError: A result was made under another configuration or corpus.
-        """
-        # segments alternate: the trunk up to a fork, its branch, the trunk up to the next fork, ...
-        trunks = self.schedule.segments[::2]
-        branches = self.schedule.segments[1::2]
-        self.results = {branch.name: self._result(branch) for branch in branches}
-        pairs = zip(trunks, branches, strict=True)
-        return [(trunk, branch) for trunk, branch in pairs if self.results[branch.name] is None]
+        self._train_step = make_train_step(config, mesh, end_of_text)
+        self.evaluation = Evaluation(config, mesh, self.corpus, end_of_text)
 
     def announce(self, missing: list[tuple[Segment, Segment]]) -> None:
         """Prints what the run is going to train (the branches of `missing`), on what text and devices."""
@@ -125,139 +104,49 @@ class Run:
             f"{self.mesh.size} x {jax.devices()[0].device_kind} ({mesh})"
         )
 
-    def report(self, segment: Segment, start: int, peak_flops: float) -> Report:
-        """The files and progress of `segment` from step `start` on; `peak_flops`: FLOP/s of a device, 0 if unknown."""
-        folder = self.workdir / segment.name
-        n_tokens_left = self._n_tokens_left(segment, start)
-        health = self._router_health(folder, start)
+    def log_kernels(self) -> None:
+        """Prints which kernels the steps call that were traced since the last call, each once for a run."""
+        new = [line for line in kernels.take() if line not in self._kernels]
+        self._kernels.update(new)
+        for line in new:
+            distributed.log(f"kernel: {line}")
+
+    def step(
+        self, params: PyTree[Array], opt_state: PyTree[Array], batch: Batch, segment: Segment, step: int
+    ) -> tuple[PyTree[Array], PyTree[Array], PyTree[Array]]:
+        """Launches `step` of `segment`: the parameters and optimizer state after it, whose arrays are donated, and its
+        metrics."""
+        learning_rate = np.float32(self.schedule.learning_rate(step, segment))
+        self.first_step.mark("batch")
+        params, opt_state, metrics = self._train_step(params, opt_state, batch, learning_rate)
+        self.first_step.mark("compile")
+        self.log_kernels()
+        self.first_step.finish(metrics)
+        return params, opt_state, metrics
+
+    def report(self, segment: Segment, start: int) -> Report:
+        """The files and progress of `segment` from step `start` on."""
+        chip = chips.of_device(jax.devices()[0], self.config.get("chip"))
+        saved = checkpoint.saved_record(self.workdir, segment.name, start)
+        health = None
+        if setting_of_run(self.config, "router_health") and self.config.model.n_experts > 1:
+            health = RouterHealth(self.config.model, saved.get("router_health"))
 
         def rows_of(step: int) -> dict[str, list[int]]:
             return rows_of_step(self.corpus, self.config, self.schedule, step)
 
         return Report(
             self.config,
-            folder,
+            self.workdir / segment.name,
             self.schedule,
             segment,
             start,
-            n_tokens_left,
-            peak_flops,
+            self.results.n_tokens_left(segment, start),
+            chip.flops if chip else 0.0,
+            means=TokenMeans(saved.get("token_means")),
             health=health,
             rows_of=rows_of,
         )
-
-    def _router_health(self, folder: epath.Path, start: int) -> RouterHealth | None:
-        """The counts of config.router_health, from the segment's checkpoint of `start` if that has some."""
-        config = self.config
-        if not setting_of_run(config, "router_health") or config.model.n_experts == 1:
-            return None
-        saved = None
-        if start in checkpoint.steps_in(folder / "checkpoints"):
-            saved = read_record(folder / "checkpoints" / str(start)).get("router_health")
-        return RouterHealth(config.model, saved)
-
-    def _n_tokens_left(self, segment: Segment, start: int) -> int:
-        """Tokens that the run trains from step `start` of `segment` on."""
-        index = self.schedule.segments.index(segment)
-        later = [other for other in self.schedule.segments[index + 1 :] if not self.results.get(other.name)]
-        pieces = [(start, segment.stop)] + [(other.start, other.stop) for other in later]
-        return sum(self.schedule.tokens_at(stop) - self.schedule.tokens_at(first) for first, stop in pieces)
-
-    def _result(self, branch: Segment) -> dict[str, Any] | None:
-        """The branch's result; None if it is not finished or damaged, and then the last checkpoint gives it again."""
-        path = self.workdir / branch.name / "result.json"
-        try:
-            result = read_sealed(path)
-        except Damaged as error:
-            if branch.name not in self._warned_of:  # results are read again once the workdir is this trainer's
-                distributed.log(f"WARNING: {error}; it is made again from the last checkpoint")
-            self._warned_of.add(branch.name)
-            return None
-        if result is not None:
-            check_record(result["record"], self.record, str(path))
-        return result
-
-    def finish(self, branch: Segment, params: PyTree[Array], began: float) -> None:
-        """Evaluates a branch and writes its result.
-
-        Args:
-          branch: The branch.
-          params: Its last parameters.
-          began: When its training began, by time.monotonic().
-        """
-        losses = self.evaluated(params)
-        loss, loss_by_position = losses.pop("validation_loss")
-        result = self._result_columns(branch, loss, loss_by_position)
-        result |= {"seconds": round(time.monotonic() - began, 1), "record": self.record}
-        result |= {name: mean for name, (mean, _) in losses.items()}
-        result |= self._began_with
-        self.results[branch.name] = result
-        if jax.process_index() == 0:
-            write_whole(self.workdir / branch.name / "result.json", json.dumps(sealed(result), indent=1))
-        n_tokens = result["n_tokens"]
-        distributed.log(f"{branch.name}: validation loss {loss:.4f} nats per token after {n_tokens} tokens")
-
-    def _result_columns(self, branch: Segment, loss: float, loss_by_position: dict[str, float]) -> dict[str, Any]:
-        """A branch's result without its time and record: one row of runs.csv."""
-        model = self.config.model
-        n_tokens = self.schedule.tokens_at(branch.stop)
-        metrics = read_lines(self.workdir / branch.name / "metrics.jsonl")
-        readings = mixture.readings(self.corpus, self.config, n_tokens)
-        sources = [reading for reading in readings if reading.part.name]
-        return {
-            "n_active": counts.n_active(model),
-            "n_total": counts.n_total(model),
-            "n_tokens": n_tokens,
-            "n_experts": model.n_experts,
-            "loss": loss,
-            "train_loss": _mean(metrics, "cross_entropy"),
-            "drop_rate": _mean(metrics, "drop_rate"),
-            "d_model": model.d_model,
-            "n_blocks": model.n_blocks,
-            "width_per_block": model.d_model / model.n_blocks,
-            "vocab_size": model.vocab_size,
-            "seq_len": self.config.data.seq_len,
-            "final_norm": bool(setting(model, "final_norm")),
-            **columns(self.config),
-            "flops": counts.training_flops(counts.n_active(model), n_tokens),
-            "peak_learning_rate": self.schedule.peak,
-            "batch_tokens": self.schedule.batch_at(branch.stop - 1),
-            "seed": self.config.seed,
-            "unique_tokens": sum(min(reading.n_read, reading.n_distinct) for reading in readings),
-            "epochs": max(reading.n_read / reading.n_distinct for reading in readings),
-            **{f"share/{reading.part.name}": reading.n_read / n_tokens for reading in sources},
-            **{f"epochs/{reading.part.name}": reading.n_read / reading.n_distinct for reading in sources},
-            **{name: round(value, 6) for name, value in loss_by_position.items()},
-            **prediction.columns(self.config, n_tokens),
-            "validation_tokens": mixture.n_validation_tokens(self.corpus, self.config),
-            "corpus_fingerprint": self.corpus.fingerprint,
-            "jmoe_version": __version__,
-            "jax_version": jax.__version__,
-            "device": jax.devices()[0].device_kind,
-            "n_devices": jax.device_count(),
-        }
-
-    def compare_with_prediction(self) -> None:
-        """Prints the measured loss against what a plan predicted, where the config holds the prediction."""
-        results = [result for result in self.results.values() if result is not None]
-        sentence = prediction.comparison(self.config, results)
-        if sentence:
-            distributed.log(sentence)
-
-    def evaluated(self, params: PyTree[Array]) -> dict[str, LossAndPositions]:
-        """Losses on each of the validation sets, nothing dropped; of a mixture also on each of its sources.
-
-        Returns:
-          step.mean_losses by column of the result, such as "validation_loss/NAME".
-        """
-        losses: dict[str, LossAndPositions] = {}
-        for column, text in self._validation.items():
-            sources = validation_sources(text, self.config, self.mesh)
-            losses[column], loss_by_source = losses_of_sources(self._eval_step, params, sources)
-            # a validation set of the same name is the same source with more held-out text: it comes later and replaces
-            # this loss
-            losses |= {f"validation_loss/{source}": (loss, {}) for source, loss in loss_by_source.items()}
-        return losses
 
     def checkpoints(self, segment: Segment) -> checkpoint.Checkpoints:
         """The segment's checkpoints; the caller closes them. The trunk's keep the steps where branches fork."""
@@ -291,8 +180,3 @@ class Run:
         options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else {}
         params = init.compile(options)(seed)
         return State(0, params, jax.jit(make_optimizer(self.config).init)(params))
-
-
-def _mean(metrics: list[dict[str, Any]], name: str) -> float:
-    """The mean of a metric over the lines of metrics.jsonl that have it; 0 if none has."""
-    return float(np.mean([line[name] for line in metrics if name in line] or [0.0]))

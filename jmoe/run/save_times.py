@@ -1,8 +1,11 @@
 """When a run saves: every so many steps, or by the clock of its first process. All processes save after the same step.
 
-config.checkpoint_minutes replaces config.checkpoint_every. Reading the first process's clock in every step would make
-every host wait for the devices in every step. So the processes agree on the step at which they look again, when half of
-the remaining time will have passed: about log2(steps between two saves) looks for each save.
+config.checkpoint_minutes replaces config.checkpoint_every. A process that runs alone reads its clock in every step, and
+so saves after the first step that ends later. For several processes, reading the first one's clock in every step
+would make every host wait for the devices in every step. So they agree on the step at which they look again: when 2/3
+of the remaining time will have passed, and at most LONGEST_WAIT of the whole, at the pace since the last look. That is
+about log3(steps between two saves) looks for each save. If steps become f times slower, a save is late by at most
+LONGEST_WAIT times f of the time between two saves.
 """
 
 import time
@@ -14,6 +17,8 @@ from ml_collections import ConfigDict
 
 from jmoe.config.schema import setting_of_run
 from jmoe.run import distributed
+
+LONGEST_WAIT = 1 / 6  # of the time between two saves, from one look to the next
 
 
 class SaveTimes:
@@ -31,7 +36,8 @@ class SaveTimes:
         self._keep_every = setting_of_run(config, "keep_every")
         self._seconds = 60 * setting_of_run(config, "checkpoint_minutes")
         self._clock = clock
-        self._saved_at = (start, clock())  # steps that were done at the last save, and its time
+        self._saved_at = clock()
+        self._looked_at = (start, self._saved_at)  # steps that were done at the last look or save, and its time
         self._next_look = start + 1
 
     def due(self, step: int, params: PyTree[Array] | None = None) -> bool:
@@ -45,6 +51,8 @@ class SaveTimes:
             return True
         if not self._seconds:
             return step % self._every == 0
+        if jax.process_count() == 1:
+            return self._remaining() <= 0
         if step < self._next_look:
             return False
         jax.block_until_ready(params)
@@ -54,15 +62,23 @@ class SaveTimes:
 
     def saved(self, step: int) -> None:
         """Called when the state after `step` steps was handed to the writer: the clock starts anew."""
-        self._saved_at = (step, self._clock())
+        self._saved_at = self._clock()
+        self._looked_at = (step, self._saved_at)
         self._next_look = step + 1
 
+    def _remaining(self) -> float:
+        """Seconds until the next save."""
+        return self._saved_at + self._seconds - self._clock()
+
     def _steps_until_look(self, step: int) -> int:
-        """Steps in which half of the time until the next save will pass, at least 1; 0 if that time has come."""
-        last_step, last_time = self._saved_at
-        elapsed = self._clock() - last_time
-        remaining = self._seconds - elapsed
+        """Steps until the next look, at least 1; 0 if the time of the save has come."""
+        remaining = self._remaining()
         if remaining <= 0:
             return 0
-        seconds_per_step = max(elapsed, 1e-9) / (step - last_step)
-        return max(1, min(int(remaining / seconds_per_step / 2), 10 * (step - last_step)))
+        last_step, last_time = self._looked_at
+        now = self._clock()
+        n_steps = step - last_step
+        self._looked_at = (step, now)
+        seconds_per_step = max(now - last_time, 1e-9) / n_steps
+        wait = min(remaining * 2 / 3, LONGEST_WAIT * self._seconds)
+        return max(1, min(int(wait / seconds_per_step), 10 * n_steps))

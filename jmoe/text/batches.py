@@ -114,7 +114,7 @@ def validation_batches(
 def validation_sources(
     corpus: mixture.TrainingText, config: ConfigDict, mesh: jax.sharding.Mesh
 ) -> dict[str, Iterator[ValidationBatch]]:
-    """The validation_batches of each source of a mixture by its path, or of a single text by "".
+    """The validation_batches of each source of a mixture by its name, or of a single text by "".
 
     A source is left out if its share of the evaluated rows is less than one row.
     """

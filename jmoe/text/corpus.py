@@ -15,6 +15,7 @@ import hashlib
 import math
 import os
 import pathlib
+import re
 import shutil
 import sys
 import tempfile
@@ -28,7 +29,7 @@ from tqdm import tqdm
 
 from jmoe.config.schema import NEUTRAL
 from jmoe.config.schema_types import named_paths
-from jmoe.errors import Unavailable, UserError
+from jmoe.errors import Unavailable, UserError, first_few
 from jmoe.storage import durable, ownership
 from jmoe.storage.files import cache_dir, is_remote, write_whole
 from jmoe.text import manifest as manifest_lib
@@ -157,8 +158,18 @@ def _is_at_hand(data: ConfigDict) -> bool:
         return True
     text = sources.find(data)
     encoder = tokenizer.load(data.tokenizer, data.end_of_text)
-    listing = cache / "listings" / prepare.digest(text, data, encoder)
-    return listing.exists() and (cache / listing.read_text()).exists()
+    return _listed(cache, prepare.digest(text, data, encoder)) is not None
+
+
+def _listed(cache: pathlib.Path, digest: str) -> pathlib.Path | None:
+    """The folder of `cache` that has the text of a prepare.digest; None if none has, or its listing is damaged."""
+    listing = cache / "listings" / digest
+    if not listing.exists():
+        return None
+    fingerprint = listing.read_bytes().decode("ascii", "replace")
+    if re.fullmatch("[0-9a-f]{16}", fingerprint) is None or not (cache / fingerprint).exists():
+        return None
+    return cache / fingerprint
 
 
 def most_tokens(data: ConfigDict) -> float:
@@ -269,7 +280,7 @@ def _trained_on(
     """
     files = _files(data, path)
     for part in trained.parts:
-        source_path = part.name or data.path
+        source_path = part.path or data.path
         source_files = _files(data, source_path)
         same_text = loaded.fingerprint == part.corpus.fingerprint
         same_files = bool(files) and files == source_files
@@ -313,7 +324,11 @@ def open_folder(folder: pathlib.Path, verify: bool = False) -> Corpus:
     n_bytes = sum(manifest["tokens"].values()) * tokenizer.token_dtype(vocab_size).itemsize
     verify = verify or n_bytes <= CHEAP_BYTES
     splits: dict[str, list[UInt[np.ndarray, " N"]]] = {split: [] for split in SPLITS}
-    for split, shard in manifest_lib.shards(manifest):
+    shards = manifest_lib.shards(manifest)
+    missing = [shard["file"] for _, shard in shards if not (folder / shard["file"]).exists()]
+    if missing:
+        raise _damaged(folder, f"{len(missing)} of {len(shards)} shards are missing, {first_few(missing, 3)}")
+    for split, shard in shards:
         splits[split].append(_open_shard(folder, shard, vocab_size, verify))
     train, validation = (Tokens(splits[split]) for split in SPLITS)
     return Corpus(manifest["fingerprint"], train, validation, manifest)
@@ -325,8 +340,6 @@ def _open_shard(folder: pathlib.Path, shard: dict[str, Any], vocab_size: int, ve
     path = folder / name
     dtype = tokenizer.token_dtype(vocab_size)
     n_bytes = shard["tokens"] * dtype.itemsize
-    if not path.exists():
-        raise _damaged(folder, f"{name} is missing")
     n_bytes_on_disk = path.stat().st_size
     if n_bytes_on_disk != n_bytes:
         raise _damaged(folder, f"{name} has {n_bytes_on_disk} bytes instead of {n_bytes}")
@@ -443,8 +456,9 @@ def _cached(data: ConfigDict, vocab_size: int | None) -> Corpus:
     digest = prepare.digest(text, data, encoder)
     listing = cache / "listings" / digest
     with ownership.hold(cache / "locks" / digest, "preparing this text", math.inf):
-        if listing.exists() and (cache / listing.read_text()).exists():
-            return open_folder(cache / listing.read_text())
+        listed = _listed(cache, digest)
+        if listed is not None:
+            return open_folder(listed)
         work = cache / f"preparing-{digest}"
         manifest = prepare.prepare(text, data, encoder, work)
         folder = cache / manifest["fingerprint"]

@@ -50,11 +50,19 @@ class Corpus(TrainingText, Protocol):
 
 
 class Part(NamedTuple):
-    """A source of text in a mixture."""
+    """A source of text in a mixture.
 
-    name: str  # its path in config.data.mixture; "" for a corpus of one source
-    share: int  # rows that it gives in each PERIOD rows
+    Attributes:
+      name: What results call it (`names`); "" for a corpus of one source.
+      share: Rows that it gives in each PERIOD rows.
+      corpus: Its text.
+      path: Its path in config.data.mixture; "" for a corpus of one source.
+    """
+
+    name: str
+    share: int
     corpus: Corpus
+    path: str = ""
 
 
 class Schedule(Protocol):
@@ -101,19 +109,19 @@ def combine(weights: dict[str, float], sources: Mapping[str, Corpus], share_held
     Raises:
       UserError: A weight is too small for a row in PERIOD, two sources are the same text, or their tokens differ.
     """
-    shares_of_paths = zip(weights, shares([*weights.values()]), strict=True)
-    parts = tuple(Part(path, share, sources[path]) for path, share in shares_of_paths)
+    shares_of_paths = zip(names([*weights]), weights, shares([*weights.values()]), strict=True)
+    parts = tuple(Part(name, share, sources[path], path) for name, path, share in shares_of_paths)
     for part in parts:
         if not part.share:
             raise UserError(
-                f"config.data.mixture: the weight {weights[part.name]:g} of {part.name!r} makes less than one row in "
+                f"config.data.mixture: the weight {weights[part.path]:g} of {part.path!r} makes less than one row in "
                 f"{PERIOD}: give it a larger one or leave it out"
             )
-    name_by_text = {part.corpus.fingerprint: part.name for part in parts}
+    path_by_text = {part.corpus.fingerprint: part.path for part in parts}
     for part in parts:
-        same = name_by_text[part.corpus.fingerprint]
-        if same != part.name:
-            raise UserError(f"config.data.mixture: {part.name!r} and {same!r} are the same text: name it once")
+        same = path_by_text[part.corpus.fingerprint]
+        if same != part.path:
+            raise UserError(f"config.data.mixture: {part.path!r} and {same!r} are the same text: name it once")
     _check_tokenizers(parts)
     lines = "".join(f"{part.corpus.fingerprint} {part.share}\n" for part in parts)
     fingerprint = hashlib.sha256(f"mixture v1\n{lines}".encode()).hexdigest()[:16]
@@ -129,11 +137,33 @@ def _check_tokenizers(parts: tuple[Part, ...]) -> None:
         other = part.corpus.manifest["tokenizer"]
         if tokenizer | {"name": ""} != other | {"name": ""}:  # a file may have another name elsewhere
             raise UserError(
-                f"config.data.mixture: {first.name!r} and {part.name!r} were prepared by different tokenizers, "
+                f"config.data.mixture: {first.path!r} and {part.path!r} were prepared by different tokenizers, "
                 f"{tokenizer['name']} of {tokenizer['vocab_size']} tokens and {other['name']} of "
                 f"{other['vocab_size']}, whose vocabularies begin with {tokenizer['sha256'][:8] or 'bytes'} and "
                 f"{other['sha256'][:8] or 'bytes'}"
             )
+
+
+def names(paths: list[str]) -> list[str]:
+    """What results call the sources at these paths: the last parts of each, as few as tell them apart.
+
+    /data/web and /data/code are "web" and "code"; web/*.jsonl and code/*.jsonl are as they are. A dataset of TFDS keeps
+    its name.
+    """
+    parts_of_paths = [[path] if path.startswith("tfds:") else path.rstrip("/").split("/") for path in paths]
+    names = []
+    for i, parts in enumerate(parts_of_paths):
+        others = parts_of_paths[:i] + parts_of_paths[i + 1 :]
+        n = 1
+        while n < len(parts) and (_is_pattern(parts[-n:]) or parts[-n:] in [other[-n:] for other in others]):
+            n += 1
+        names.append("/".join(parts[-n:]))
+    return names
+
+
+def _is_pattern(parts: list[str]) -> bool:
+    """Whether each of these parts of a path has a wildcard, so that together they name nothing."""
+    return all(any(character in part for character in "*?[") for part in parts)
 
 
 def shares(weights: list[float]) -> list[int]:
@@ -231,7 +261,7 @@ def _too_many_epochs(reading: Reading, data: ConfigDict) -> str:
     """The error for a source that a run reads more often than config.data.max_epochs permits."""
     part = reading.part
     n_epochs = reading.n_read / reading.n_distinct
-    weight = " or weight in config.data.mixture" if part.name else ""
+    weight = " or weight in config.data.mixture" if part.path else ""
     return (
         f"the run asks for {reading.n_read:,} training tokens{_of_part(part)} and corpus {part.corpus.fingerprint} has "
         f"{reading.n_distinct:,}: {n_epochs:.4g} epochs, where config.data.max_epochs={data.max_epochs:g} permits "
@@ -262,7 +292,7 @@ def held_out_warning(n_tokens: int, data: ConfigDict) -> str:
 
 
 def _of_part(part: Part) -> str:
-    return f" of {part.name!r}" if part.name else ""
+    return f" of {part.path!r}" if part.path else ""
 
 
 def _check_row(part: Part, tokens: Sized, seq_len: int, kind: str) -> None:

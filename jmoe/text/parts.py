@@ -9,7 +9,8 @@ Each machine prepares a part, i of n, and all machines see the same sources.
 4. Whichever machine finds all shards written writes FOLDER/manifest.json and deletes FOLDER/parts-DIGEST/.
 
 A file is there as a whole or not at all, and two machines that write one write the same bytes. So a machine that is
-killed starts again and repeats only what it had not written.
+killed starts again and repeats only what it had not written. Each file is checked when it is read. Whichever machine
+finds a damaged unit, table or SHARD.json makes it again.
 
 Axis legend: N documents of a unit, T tokens of a shard, U units, V tokens of the vocabulary.
 """
@@ -17,6 +18,7 @@ Axis legend: N documents of a unit, T tokens of a shard, U units, V tokens of th
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import pathlib
@@ -34,7 +36,7 @@ from jaxtyping import Bool, Int, UInt
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from jmoe.errors import Unavailable, UserError
+from jmoe.errors import Damaged, Unavailable, UserError, first_few
 from jmoe.storage import ownership
 from jmoe.storage.files import is_remote, make_folder, of_each, read_sealed, sealed, write_whole
 from jmoe.text import manifest as manifest_lib
@@ -42,7 +44,7 @@ from jmoe.text import prepare
 from jmoe.text.manifest import SPLITS
 from jmoe.text.sources import Text
 from jmoe.text.tokenizer import Tokenizer
-from jmoe.text.units import AnyPath, Unit, member, tokenise, write_arrays
+from jmoe.text.units import AnyPath, UnitFiles, member, write_arrays
 
 PAUSE = 2.0  # seconds between two looks for the tables of other parts
 READERS = 8  # threads that read units of a shard
@@ -65,6 +67,11 @@ class Part:
 
     def __str__(self) -> str:
         return f"{self.number}/{self.count}"
+
+
+def table_path(work: AnyPath, number: int) -> AnyPath:
+    """The table of the documents of part `number`; `work`: as of Preparation."""
+    return work / f"documents-{number:05}.npz"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,20 +123,29 @@ class Preparation:
         """The folder of units, tables and hashes of shards."""
         return self.folder / f"parts-{self.inputs}"
 
-    def table(self, number: int) -> epath.Path:
+    @property
+    def files(self) -> UnitFiles:
+        """The units of all parts."""
+        return UnitFiles(self.text.units(), self.work / "units", self.data, self.tokenizer)
+
+    def table(self, number: int) -> AnyPath:
         """The table of a part's documents."""
-        return self.work / f"documents-{number:05}.npz"
+        return table_path(self.work, number)
 
     def done(self) -> bool:
         """Whether all is prepared.
 
         Raises:
-          UserError: The folder has tokens of other text.
+          UserError: The folder has tokens of other text, or its manifest is damaged.
         """
         path = self.folder / "manifest.json"
         if not path.exists():
             return False
-        if manifest_lib.parse(path.read_text())["source"]["inputs"] != self.inputs:
+        try:
+            manifest = manifest_lib.parse(path.read_text())
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path} is damaged ({error}); delete it, and the same command prepares the text") from None
+        if manifest["source"]["inputs"] != self.inputs:
             raise UserError(f"--out_dir={self.folder} holds tokens of other text or other rules; choose another folder")
         return True
 
@@ -153,19 +169,20 @@ def prepare_part(preparation: Preparation, part: Part, n_workers: int) -> bool:
                 _clean(preparation)
                 return True
             _agree(preparation, part)
-            units = preparation.text.units()
-            _tokenise_part(preparation, part, units, n_workers)
+            files = preparation.files
+            if not preparation.table(part.number).exists():
+                _tokenise_part(preparation, files, part, n_workers)
             if not _wait_for_tables(preparation, part):
                 return True
             _agree(preparation, part)
-            return _write_shards(preparation, units, part, part.count)
+            return _write_shards(preparation, files, part, part.count)
     except ownership.Taken as error:
         raise UserError(f"--part={part}: another process is preparing it, {error.owner}") from None
     except FileNotFoundError:  # another machine ended the preparation and deleted what this one was reading
         if not preparation.done():
             raise
         return True
-    except (UserError, Unavailable, OSError):
+    except (UserError, Unavailable, Damaged, OSError):
         raise
     except Exception as error:  # noqa: BLE001  object stores raise their clients' own errors
         if not is_remote(folder):
@@ -182,29 +199,55 @@ def join(preparation: Preparation) -> None:
     if preparation.done():
         _clean(preparation)
         return
-    path = preparation.folder / "parts.json"
-    agreed = read_sealed(path) if path.exists() else None
+    agreed = _read_agreed(preparation.folder)
     if agreed is None:
         raise UserError(f"--join: {preparation.folder} has no parts; prepare them by --part=1/N to N/N")
-    count = agreed["record"]["parts"]
+    count = agreed["parts"]
     _agree(preparation, Part(1, count))
-    missing = _without_table(preparation, count)
+    missing = _without_table(preparation.work, count)
     if missing:
         raise UserError(f"--join: {_names(missing, count)} not tokenised; run it with --part first")
-    _write_shards(preparation, preparation.text.units(), None, count)
+    _write_shards(preparation, preparation.files, None, count)
+
+
+def unfinished(folder: AnyPath) -> str:
+    """What a preparation in parts has left undone in `folder`; "" where none has begun there.
+
+    Raises:
+      UserError: parts.json is damaged.
+    """
+    agreed = _read_agreed(folder)
+    if agreed is None:
+        return ""
+    count = agreed["parts"]
+    missing = _without_table(folder / f"parts-{agreed['inputs']}", count)
+    if missing:
+        return f"{_names(missing, count)} not tokenised; run it with --part"
+    return f"all {count} parts are tokenised, and not all shards are written; --join writes them"
+
+
+def _read_agreed(folder: AnyPath) -> dict[str, Any] | None:
+    """What all parts have in common, by parts.json; None if there is none. UserError where it is damaged."""
+    path = folder / "parts.json"
+    if not path.exists():
+        return None
+    try:
+        agreed = read_sealed(path)
+    except Damaged as error:
+        raise UserError(f"{error}; delete it, and start the parts again with the N that they had") from None
+    return None if agreed is None else agreed["record"]
 
 
 def _agree(preparation: Preparation, part: Part) -> None:
     """Writes what all parts must have in common, if none has; UserError where they have something else."""
     path = preparation.folder / "parts.json"
     wanted = {"inputs": preparation.inputs, "parts": part.count, "shard_tokens": preparation.shard_tokens}
-    agreed = read_sealed(path)
-    if agreed is None:
+    record = _read_agreed(preparation.folder)
+    if record is None:
         with _written_by_another():
             write_whole(path, json.dumps(sealed({"record": wanted}), indent=1))
-        agreed = read_sealed(path)
-        assert agreed is not None
-    record = agreed["record"]
+        record = _read_agreed(preparation.folder)
+        assert record is not None
     place = f"--out_dir={preparation.folder}"
     if record["inputs"] != wanted["inputs"]:
         raise UserError(
@@ -229,20 +272,16 @@ def _written_by_another() -> Generator[None]:
             raise
 
 
-def _tokenise_part(preparation: Preparation, part: Part, units: list[Unit], n_workers: int) -> None:
-    """Tokenises the units of a part and writes the table of their documents, unless that is there."""
-    if preparation.table(part.number).exists():
-        return
-    folder = preparation.work / "units"
-    make_folder(folder)
-    numbers = _units_of(part.number, part.count, len(units))
-    paths: list[AnyPath] = [folder / f"{i:06}.npz" for i in numbers]
-    tokenise([units[i] for i in numbers], paths, preparation.data, preparation.tokenizer, n_workers)
+def _tokenise_part(preparation: Preparation, files: UnitFiles, part: Part, n_workers: int) -> None:
+    """Tokenises the units of a part that are not there, and writes the table of all their documents."""
+    make_folder(epath.Path(files.folder))
+    numbers = _units_of(part.number, part.count, len(files.units))
+    files.tokenise(numbers, n_workers)
 
-    def table_and_skipped(path: AnyPath) -> tuple[np.ndarray, int]:
-        return member(path, "documents"), int(member(path, "n_skipped"))
+    def table_and_skipped(number: int) -> tuple[np.ndarray, int]:
+        return files.read(number, "documents"), int(files.read(number, "n_skipped"))
 
-    of_units = of_each(table_and_skipped, paths, folder)
+    of_units = of_each(table_and_skipped, numbers, preparation.folder)
     tables = [table for table, _ in of_units]
     write_arrays(
         preparation.table(part.number),
@@ -252,15 +291,27 @@ def _tokenise_part(preparation: Preparation, part: Part, units: list[Unit], n_wo
     )
 
 
+def _read_table(preparation: Preparation, files: UnitFiles, part: Part) -> tuple[list[np.ndarray], int]:
+    """The documents of each unit of a part, and how many bad ones it skipped; a damaged table is made again."""
+    path = preparation.table(part.number)
+    try:
+        documents, lengths, n_skipped = (member(path, name) for name in ("documents", "lengths", "n_skipped"))
+    except Damaged as error:
+        tqdm.write(f"WARNING: {error}; it is made again", file=sys.stderr)
+        _tokenise_part(preparation, files, part, 1)
+        documents, lengths, n_skipped = (member(path, name) for name in ("documents", "lengths", "n_skipped"))
+    return np.split(documents, np.cumsum(lengths))[:-1], int(n_skipped)
+
+
 def _units_of(number: int, count: int, n_units: int) -> range:
     """The units of a part."""
     return range(number - 1, n_units, count)
 
 
-def _without_table(preparation: Preparation, count: int) -> list[int]:
-    """The parts that have not tokenised all of their units."""
+def _without_table(work: AnyPath, count: int) -> list[int]:
+    """The parts that have not tokenised all of their units; `work`: as of Preparation."""
     numbers = range(1, count + 1)
-    exist = of_each(lambda number: preparation.table(number).exists(), numbers, preparation.folder)
+    exist = of_each(lambda number: table_path(work, number).exists(), numbers, work)
     return [number for number, exists in zip(numbers, exist, strict=True) if not exists]
 
 
@@ -268,7 +319,7 @@ def _wait_for_tables(preparation: Preparation, part: Part) -> bool:
     """Returns True once the tables of all parts are there, False once another machine has prepared all."""
     printed: list[int] = []
     while True:
-        missing = _without_table(preparation, part.count)
+        missing = _without_table(preparation.work, part.count)
         if not missing:
             return True
         if preparation.done():
@@ -281,31 +332,27 @@ def _wait_for_tables(preparation: Preparation, part: Part) -> bool:
 
 def _names(numbers: list[int], count: int) -> str:
     """Parts in a sentence, up to the verb."""
-    shown = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+    shown = first_few(numbers)
     return f"part {shown} of {count} is" if len(numbers) == 1 else f"parts {shown} of {count} are"
 
 
-def _write_shards(preparation: Preparation, units: list[Unit], part: Part | None, count: int) -> bool:
+def _write_shards(preparation: Preparation, files: UnitFiles, part: Part | None, count: int) -> bool:
     """Writes the shards of `part`, or of all parts where it is None, and the manifest if no other shard is missing.
 
     Returns:
       Whether the manifest is written.
     """
-    lengths_of_parts = [member(preparation.table(number), "lengths") for number in range(1, count + 1)]
-    tables_of_parts = [member(preparation.table(number), "documents") for number in range(1, count + 1)]
-    tables: list[np.ndarray] = [np.empty(0, prepare.DOCUMENTS)] * len(units)
+    tables: list[np.ndarray] = [np.empty(0, prepare.DOCUMENTS)] * len(files.units)
+    n_skipped = 0
     for number in range(1, count + 1):
-        ends = np.cumsum(lengths_of_parts[number - 1])
-        tables_of_units = np.split(tables_of_parts[number - 1], ends)[:-1]
-        for i, table in zip(_units_of(number, count, len(units)), tables_of_units, strict=True):
+        tables_of_units, n_skipped_by_part = _read_table(preparation, files, Part(number, count))
+        n_skipped += n_skipped_by_part
+        for i, table in zip(_units_of(number, count, len(files.units)), tables_of_units, strict=True):
             tables[i] = table
     with tempfile.TemporaryDirectory(prefix="jmoe-") as name:
         cut_path = pathlib.Path(name) / "cut.npz"
-        plan = prepare.make_plan(units, tables, preparation.data, preparation.tokenizer, cut_path)
+        plan = prepare.make_plan(files.units, tables, preparation.data, preparation.tokenizer, cut_path)
         shards = {split: prepare.shards_of(plan, split, preparation.shard_tokens) for split in SPLITS}
-        paths: list[AnyPath] = [preparation.work / "units" / f"{i:06}.npz" for i in range(len(units))]
-        if plan.cut_unit is not None:
-            paths[plan.cut_unit] = cut_path
         layouts = {split: Layout.of(plan, split) for split in SPLITS}
         todo = []
         for split in SPLITS:
@@ -313,19 +360,19 @@ def _write_shards(preparation: Preparation, units: list[Unit], part: Part | None
                 if part is None or i % count == part.number - 1:
                     todo.append((split, i, shard))
         for split, i, shard in tqdm(todo, desc="writing shards", unit=" shards", disable=None, leave=False):
-            if not (preparation.work / f"{shard['file']}.json").exists():
+            if _written_shard(preparation, shard) is None:
                 start = i * preparation.shard_tokens
                 tokens = np.empty(shard["tokens"], preparation.tokenizer.dtype)
-                _fill(tokens, start, layouts[split], plan, paths)
+                _fill(tokens, start, layouts[split], plan, files)
                 _write_shard(preparation, split, shard, tokens)
-        return _finish(preparation, plan, shards, count)
+        return _finish(preparation, plan, shards, n_skipped)
 
 
-def _fill(tokens: UInt[np.ndarray, " T"], start: int, layout: Layout, plan: prepare.Plan, paths: list[AnyPath]) -> None:
+def _fill(tokens: UInt[np.ndarray, " T"], start: int, layout: Layout, plan: prepare.Plan, files: UnitFiles) -> None:
     """Reads the tokens of a split from `start` on, into `tokens`, from the units that have them."""
 
     def fill_from(i: int) -> None:
-        of_unit = member(paths[i], "tokens")[np.repeat(layout.chosen[i], plan.tables[i]["tokens"])]
+        of_unit = plan.tokens_of_unit(files, i)[np.repeat(layout.chosen[i], plan.tables[i]["tokens"])]
         first = int(layout.ends_U[i]) - layout.n_tokens_U[i] - start  # place of the unit's first token in `tokens`
         of_unit = of_unit[max(0, -first) : len(tokens) - first]
         place = max(0, first)
@@ -347,17 +394,29 @@ def _write_shard(preparation: Preparation, split: str, shard: dict[str, Any], to
     write_whole(preparation.work / f"{shard['file']}.json", json.dumps(sealed({"record": written})))
 
 
-def _finish(preparation: Preparation, plan: prepare.Plan, shards: dict[str, list[dict[str, Any]]], count: int) -> bool:
+def _written_shard(preparation: Preparation, shard: dict[str, Any]) -> dict[str, Any] | None:
+    """What SHARD.json says of a shard; None where it is not written, or damaged, which is printed."""
+    path = preparation.work / f"{shard['file']}.json"
+    try:
+        written = read_sealed(path)
+    except Damaged as error:
+        tqdm.write(f"WARNING: {error}; its part, or --join, writes that shard again", file=sys.stderr)
+        return None
+    return None if written is None else written["record"]
+
+
+def _finish(
+    preparation: Preparation, plan: prepare.Plan, shards: dict[str, list[dict[str, Any]]], n_skipped: int
+) -> bool:
     """Writes the manifest and deletes the units if all shards are written; returns whether they are."""
     written: dict[str, list[dict[str, Any]]] = {}
     for split in SPLITS:
-        paths = [preparation.work / f"{shard['file']}.json" for shard in shards[split]]
-        records = of_each(read_sealed, paths, preparation.folder)
-        written[split] = [record["record"] for record in records if record is not None]
-        if len(written[split]) < len(paths):
+        read_shard = functools.partial(_written_shard, preparation)
+        records = of_each(read_shard, shards[split], preparation.folder)
+        written[split] = [record for record in records if record is not None]
+        if len(written[split]) < len(records):
             return preparation.done()
     token_counts: Int[np.ndarray, " V"] = np.sum([record["token_counts"] for record in written["validation"]], axis=0)
-    n_skipped = sum(int(member(preparation.table(number), "n_skipped")) for number in range(1, count + 1))
     shards_written = {split: [record["shard"] for record in written[split]] for split in SPLITS}
     manifest = prepare.make_manifest(plan, preparation.tokenizer, n_skipped, token_counts, shards_written)
     with _written_by_another():

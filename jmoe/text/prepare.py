@@ -27,7 +27,7 @@ from jmoe.text import holdout, sources
 from jmoe.text import manifest as manifest_lib
 from jmoe.text.manifest import SPLITS
 from jmoe.text.tokenizer import Tokenizer
-from jmoe.text.units import DOCUMENTS, AnyPath, DocumentTable, Split, Unit, member, tokenise, tokenise_unit
+from jmoe.text.units import DOCUMENTS, AnyPath, DocumentTable, Split, Unit, UnitFiles, member, tokenise_unit
 
 SHARD_TOKENS = 2**28
 
@@ -41,12 +41,14 @@ class Plan:
       chosen: By split, whether it has a document, [N] of all units.
       fingerprint: As of holdout.Selection.
       cut_unit: The unit that was tokenised again, with one of its documents as two; None if there is none.
+      cut_path: Where that unit is.
     """
 
     tables: list[DocumentTable]
     chosen: dict[str, Bool[np.ndarray, " N"]]
     fingerprint: str
     cut_unit: int | None
+    cut_path: pathlib.Path
 
     def of_split(self, split: str) -> DocumentTable:
         """The documents of a split, in their order."""
@@ -59,6 +61,20 @@ class Plan:
         """Whether the split has a document, of each unit."""
         ends = np.cumsum([len(table) for table in self.tables])
         return np.split(self.chosen[split], ends[:-1])
+
+    def tokens_of_unit(self, files: UnitFiles, number: int) -> UInt[np.ndarray, " T"]:
+        """The tokens of a unit, of the documents in its table.
+
+        Raises:
+          UserError: It had to be tokenised again, and its source has changed since the first time.
+        """
+        if number == self.cut_unit:
+            return member(self.cut_path, "tokens")
+        tokens = files.read(number, "tokens")
+        if len(tokens) != self.tables[number]["tokens"].sum():
+            _, unit = files.units[number]
+            raise _changed(unit)
+        return tokens
 
 
 def rules(tokenizer: Tokenizer) -> str:
@@ -99,13 +115,12 @@ def prepare(
         little text to hold any out.
       OSError: `folder` can't be written.
     """
-    work = folder / f"units-{digest(text, data, tokenizer)}"
+    inputs = digest(text, data, tokenizer)
+    work = folder / f"units-{inputs}"
     durable.make_folder(work)
-    units = text.units()
-    paths: list[AnyPath] = [work / f"{i:06}.npz" for i in range(len(units))]
-    tokenise(units, paths, data, tokenizer, n_workers)
-    manifest = _write(units, paths, data, tokenizer, folder, shard_tokens)
-    inputs = work.name.removeprefix("units-")
+    files = UnitFiles(text.units(), work, data, tokenizer)
+    files.tokenise(range(len(files.units)), n_workers)
+    manifest = _write(files, work / "cut.npz", folder, shard_tokens)
     write_manifest(manifest, data, inputs, folder)
     clean(folder)
     return manifest
@@ -160,28 +175,20 @@ def make_plan(
     n_documents = {split: int(np.sum(chosen[split])) for split in SPLITS}
     if not all(n_documents.values()):
         raise UserError(_too_little(n_documents, data))
-    return Plan(tables, chosen, selection.fingerprint, cut_unit)
+    return Plan(tables, chosen, selection.fingerprint, cut_unit, cut_path)
 
 
-def _write(
-    units: list[Unit],
-    paths: list[AnyPath],
-    data: ConfigDict,
-    tokenizer: Tokenizer,
-    folder: pathlib.Path,
-    shard_tokens: int,
-) -> dict[str, Any]:
+def _write(files: UnitFiles, cut_path: pathlib.Path, folder: pathlib.Path, shard_tokens: int) -> dict[str, Any]:
     """Writes the shards of both splits; returns the manifest."""
-    cut_path = paths[0].with_name("cut.npz") if paths else folder / "cut.npz"
-    tables = [member(path, "documents") for path in paths]
-    plan = make_plan(units, tables, data, tokenizer, pathlib.Path(cut_path))
-    n_skipped = sum(int(member(path, "n_skipped")) for path in paths)
-    if plan.cut_unit is not None:
-        paths[plan.cut_unit] = cut_path
+    tokenizer = files.tokenizer
+    numbers = range(len(files.units))
+    tables = [files.read(number, "documents") for number in numbers]
+    plan = make_plan(files.units, tables, files.data, tokenizer, cut_path)
+    n_skipped = sum(int(files.read(number, "n_skipped")) for number in numbers)
     for stale in folder.glob("*.bin"):  # of a preparation that was killed
         stale.unlink()
     writers = {split: _ShardWriter(folder, shards_of(plan, split, shard_tokens), shard_tokens) for split in SPLITS}
-    token_counts = _write_tokens(paths, plan, writers, tokenizer.vocab_size)
+    token_counts = _write_tokens(files, plan, writers)
     shards = {split: writers[split].written() for split in SPLITS}
     return make_manifest(plan, tokenizer, n_skipped, token_counts, shards)
 
@@ -229,15 +236,13 @@ def shards_of(plan: Plan, split: str, shard_tokens: int) -> list[dict[str, Any]]
     return shards
 
 
-def _write_tokens(
-    paths: list[AnyPath], plan: Plan, writers: dict[str, "_ShardWriter"], vocab_size: int
-) -> Int[np.ndarray, " V"]:
+def _write_tokens(files: UnitFiles, plan: Plan, writers: dict[str, "_ShardWriter"]) -> Int[np.ndarray, " V"]:
     """Writes the tokens of the chosen documents of each split; returns how often each token is held out."""
-    token_counts = np.zeros(vocab_size, np.int64)
+    token_counts = np.zeros(files.tokenizer.vocab_size, np.int64)
     chosen = {split: plan.by_unit(split) for split in SPLITS}
-    bar = tqdm(paths, desc="writing shards", unit=" units", disable=None, leave=False)
-    for i, path in enumerate(bar):
-        tokens = member(path, "tokens")
+    numbers = range(len(files.units))
+    for i in tqdm(numbers, desc="writing shards", unit=" units", disable=None, leave=False):
+        tokens = plan.tokens_of_unit(files, i)
         for split in SPLITS:
             tokens_of_split = tokens[np.repeat(chosen[split][i], plan.tables[i]["tokens"])]
             writers[split].append(tokens_of_split)
@@ -274,8 +279,12 @@ def _cut_document(
     tokenise_unit(unit, path, data, tokenizer, Split(table["sha256"][row], tail))
     cut_table = member(path, "documents")
     if len(cut_table) != len(table) + 1 or np.any(np.delete(cut_table, [row, row + 1]) != np.delete(table, row)):
-        raise UserError(f"{unit[0].path} changed while it was prepared; the same command starts it again")
+        raise _changed(unit)
     return cut_table
+
+
+def _changed(unit: list[sources.Piece]) -> UserError:
+    return UserError(f"{unit[0].path} changed while it was prepared; the same command starts it again")
 
 
 def _token_bytes(token_counts: Int[np.ndarray, " V"], tokenizer: Tokenizer, n_bytes: int) -> Float[np.ndarray, " V"]:

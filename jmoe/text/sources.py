@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple
 from etils import epath
 from ml_collections import ConfigDict
 
-from jmoe.errors import UserError, needed_package
+from jmoe.errors import UserError, first_few, needed_package
 
 SUFFIXES = (".txt", ".jsonl", ".parquet")
 INSTALLED = {"site-packages", "dist-packages"}  # folders of packages within the standard library's
@@ -155,7 +155,7 @@ def _pieces(path: str, field: str) -> Iterator[Piece]:
 def _tfds_pieces(path: str, field: str) -> Iterator[Piece]:
     source, info, split = tfds(path)
     if field not in info.features:
-        known = ", ".join(info.features)
+        known = first_few(info.features)
         raise UserError(f"config.data.text_field={field!r} is no feature of {path}; it has {known}")
     n_records = len(source)
     record_bytes = max(1, split.num_bytes // max(n_records, 1))
@@ -234,7 +234,7 @@ def parquet(path: str, field: str) -> Generator[Any]:
         with library.ParquetFile(path) as table:
             schema = table.schema_arrow
             if field not in schema.names:
-                raise UserError(f"{path}: no column {field!r}; it has {', '.join(schema.names)}")
+                raise UserError(f"{path}: no column {field!r}; it has {first_few(schema.names)}")
             kind = schema.field(field).type
             kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
             if str(kind) not in PARQUET_TEXT_TYPES:

@@ -2,20 +2,25 @@
 
 A unit (sources.Text.units) is a few megabytes of documents. Its file has `tokens` [T]; `documents` [N], a table of
 their hashes, tokens and bytes; and `n_skipped`, how many bad documents were left out. A document that repeats another
-one of its unit is left out too. Files lie in a folder or on gs://.
+one of its unit is left out too. Files lie in a folder or on gs://. A file that a kill or a disk damaged is noticed when
+it is read, by the checksums of its format, and made again from the text.
 
 Axis legend: N documents of a unit; T tokens of a unit.
 """
 
 import concurrent.futures
 import dataclasses
+import errno
 import hashlib
 import io
 import multiprocessing
 import os
 import pathlib
 import signal
+import sys
 import threading
+from collections.abc import Sequence
+from typing import IO
 
 import numpy as np
 from etils import epath
@@ -23,7 +28,7 @@ from jaxtyping import Shaped
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from jmoe.errors import UserError
+from jmoe.errors import Damaged, UserError
 from jmoe.storage import durable
 from jmoe.storage.files import is_remote, names_below, read_bytes
 from jmoe.text import holdout, sources
@@ -46,33 +51,69 @@ class Split:
     tail: int
 
 
+@dataclasses.dataclass(frozen=True)
+class UnitFiles:
+    """The units of a text, and the file of each.
+
+    Attributes:
+      units: All units.
+      folder: Where the files are.
+      data: config.data.
+      tokenizer: The tokenizer that config.data names.
+    """
+
+    units: list[Unit]
+    folder: AnyPath
+    data: ConfigDict
+    tokenizer: Tokenizer
+
+    def path(self, number: int) -> AnyPath:
+        """The file of a unit, whose `number` counts from 0."""
+        return self.folder / f"{number:06}.npz"
+
+    def tokenise(self, numbers: Sequence[int], n_workers: int) -> None:
+        """Tokenises those of these units that have no file yet, with progress."""
+        names = set(names_below(self.folder, 1))
+        todo = [number for number in numbers if self.path(number).name not in names]
+        n_bytes = sum(self._n_bytes(number) for number in numbers)
+        n_bytes_done = n_bytes - sum(self._n_bytes(number) for number in todo)
+        with tqdm(
+            desc="tokenising", total=n_bytes, initial=n_bytes_done, unit="B", unit_scale=True, disable=None, leave=False
+        ) as bar:
+            if min(n_workers, len(todo)) <= 1:
+                for number in todo:
+                    self._tokenise_unit(number)
+                    bar.update(self._n_bytes(number))
+            else:
+                pieces = [(self.units[number][1], self.path(number)) for number in todo]
+                _tokenise_in_parallel(pieces, self.data, min(n_workers, len(todo)), bar)
+
+    def read(self, number: int, name: str) -> Shaped[np.ndarray, "..."]:
+        """An array of a unit; the file is made again where it is damaged or missing."""
+        path = self.path(number)
+        try:
+            return member(path, name)
+        except Damaged as error:
+            fault = str(error)
+        except FileNotFoundError:
+            if not self.folder.exists():  # another machine has ended the preparation
+                raise
+            fault = f"{path} is missing"
+        tqdm.write(f"WARNING: {fault}; it is tokenised again", file=sys.stderr)
+        self._tokenise_unit(number)
+        return member(path, name)
+
+    def _tokenise_unit(self, number: int) -> None:
+        _, unit = self.units[number]
+        tokenise_unit(unit, self.path(number), self.data, self.tokenizer)
+
+    def _n_bytes(self, number: int) -> int:
+        _, unit = self.units[number]
+        return _n_bytes(unit)
+
+
 def _n_bytes(unit: list[sources.Piece]) -> int:
     return sum(piece.size for piece in unit)
-
-
-def tokenise(units: list[Unit], paths: list[AnyPath], data: ConfigDict, tokenizer: Tokenizer, n_workers: int) -> None:
-    """Tokenises the units whose files in `paths` are not there yet, with progress."""
-    done = done_units(paths)
-    todo = [(unit, path) for (_, unit), path in zip(units, paths, strict=True) if path not in done]
-    n_bytes = sum(_n_bytes(unit) for _, unit in units)
-    n_bytes_done = n_bytes - sum(_n_bytes(unit) for unit, _ in todo)
-    with tqdm(
-        desc="tokenising", total=n_bytes, initial=n_bytes_done, unit="B", unit_scale=True, disable=None, leave=False
-    ) as bar:
-        if min(n_workers, len(todo)) <= 1:
-            for unit, path in todo:
-                tokenise_unit(unit, path, data, tokenizer)
-                bar.update(_n_bytes(unit))
-        else:
-            _tokenise_in_parallel(todo, data, min(n_workers, len(todo)), bar)
-
-
-def done_units(paths: list[AnyPath]) -> set[AnyPath]:
-    """Which of these files, all of one folder, are there."""
-    if not paths:
-        return set()
-    folder = paths[0].parent
-    return {folder / name for name in names_below(folder, 1)}.intersection(paths)
 
 
 def _tokenise_in_parallel(
@@ -171,9 +212,30 @@ def write_arrays(path: AnyPath, **arrays: Shaped[np.ndarray, "..."]) -> None:
 
 
 def member(path: AnyPath, name: str) -> Shaped[np.ndarray, "..."]:
-    """An array of a .npz file."""
+    """An array of a .npz file.
+
+    Raises:
+      Damaged: The file is not what `write_arrays` wrote.
+      FileNotFoundError: There is none.
+    """
     if is_remote(path):
-        with np.load(io.BytesIO(read_bytes(path))) as unit:
-            return unit[name]
-    with durable.named(path), np.load(path) as unit:
-        return unit[name]
+        return _member(io.BytesIO(read_bytes(path)), path, name)
+    with durable.named(path), open(path, "rb") as file:
+        return _member(file, path, name)
+
+
+def _member(file: IO[bytes], path: AnyPath, name: str) -> Shaped[np.ndarray, "..."]:
+    """`member` of an open file."""
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return arrays[name]
+    except OSError as error:
+        if error.errno not in (None, errno.EINVAL):  # EINVAL: an altered offset that lies before the file
+            raise
+        fault: Exception = error
+    except Exception as error:  # noqa: BLE001  zip, zlib and NumPy each have errors of their own
+        fault = error
+    reason = " ".join(str(fault).split()) or type(fault).__name__
+    if isinstance(fault, ValueError) and "pickle" in reason:  # NumPy takes any other content for a pickle
+        reason = "its content is no array"
+    raise Damaged(f"{path} is damaged ({reason})")

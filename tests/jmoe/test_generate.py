@@ -8,6 +8,7 @@ import pytest
 from ml_collections import FrozenConfigDict
 
 from jmoe.model import sampling, sharding, transformer
+from jmoe.model.parameters import parameter_specs
 from jmoe.text import tokenizer
 from tests.jmoe.test_model import GROUPED, ONE_FOR_ALL, logits_of, make_params, tiny, tokens_on
 
@@ -47,6 +48,38 @@ def test_a_position_at_a_time_gives_the_logits_of_all_at_once(n_experts, model):
         got_TV.append(logits_TV[0])
     assert np.std(expected_TV) > 0.1
     np.testing.assert_allclose(np.array(got_TV), expected_TV[PROMPT - 1 :], atol=1e-4 * np.std(expected_TV))
+
+
+@pytest.mark.parametrize("n_in_prompt", [1, 30])
+def test_a_token_sees_only_its_own_document_where_training_did_so(n_in_prompt):
+    """Of five tokens one ends documents, in the prompt and in what is drawn after it: the same draws as from the
+    logits of the transformer with documents, all at once."""
+    end = 2
+    n = 24
+    config = tiny(n_experts=4, norm="rms", final_norm=True, vocab_size=5)
+    mesh = sharding.make_mesh(config, jax.devices()[:1])
+    with jax.set_mesh(mesh):
+        params = jax.tree.map(lambda x: 3 * x, make_params(config, mesh))
+    prompt = [end, *np.random.default_rng(0).integers(0, 5, n_in_prompt - 1).tolist()]
+
+    def drawn(**options):
+        return list(sampling.tokens_after(prompt, jax.device_get(params), config.model, n, temperature=1.0, **options))
+
+    answer = drawn(end_of_text=end)
+
+    def logits(params, tokens_BT):
+        x_BTD, head_DV, _ = transformer.apply(params, tokens_BT, config, training=False, end_of_text=end)
+        return (x_BTD @ head_DV).astype(jnp.float32)
+
+    specs = (parameter_specs(config.model, mesh.shape), sharding.tokens(mesh))
+    with jax.set_mesh(mesh):
+        of_each = jax.jit(sharding.per_device(logits, mesh, specs, sharding.tokens(mesh)))
+        logits_TV = of_each(params, np.array([[*prompt, *answer]], np.int32))[0]
+    keys = [jax.random.fold_in(jax.random.key(0), i) for i in range(n)]
+    expected = [sampling.choose(logits_TV[n_in_prompt - 1 + i], key, 1.0, 1.0) for i, key in enumerate(keys)]
+    assert answer == expected
+    assert 1 < answer.count(end) < n - 1
+    assert answer != drawn()  # where a token sees all before it
 
 
 def test_tokens_are_drawn_as_often_as_they_are_likely():

@@ -80,7 +80,8 @@ def test_a_run_that_nobody_interrupted_says_what_it_is_and_how_far(undisturbed):
     )]  # fmt: skip
     assert len(steps) == 52 + 6 + 12 and steps[0].startswith("trunk: step 1 of 26, 256 tokens, loss 5.")
     assert steps[-1].endswith(" 00:00 left")
-    others = [line for line in lines[1:] if line not in steps]
+    assert lines[1] == "kernel: attention by XLA in float32, all positions at once"
+    others = [line for line in lines[2:] if line not in steps]
     assert re.fullmatch(
         r"first step after [\d.]+ s: start-up [\d.]+ s, text [\d.]+ s, state [\d.]+ s, batch [\d.]+ s, "
         r"compile [\d.]+ s, step [\d.]+ s",
@@ -88,6 +89,20 @@ def test_a_run_that_nobody_interrupted_says_what_it_is_and_how_far(undisturbed):
     )
     assert others[1:] == [line for line in lines if "validation loss" in line]
     assert "resuming" not in said
+
+
+def test_the_training_loss_is_that_of_all_steps_whichever_are_logged(undisturbed, config, tmp_path):
+    """One budget, logged at every step, against the same branch logged at every other one."""
+    logged = config.copy_and_resolve_references()
+    logged.log_every = 1
+    run(with_budgets(logged, 8_192), tmp_path / "run")
+    lines = (tmp_path / "run" / "branch-8192" / "metrics.jsonl").read_text().splitlines()
+    losses = [json.loads(line)["cross_entropy"] for line in lines]
+    results = [
+        json.loads((folder / "branch-8192" / "result.json").read_text())
+        for folder in (undisturbed[0], tmp_path / "run")
+    ]
+    assert results[0]["train_loss"] == results[1]["train_loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-12)
 
 
 def test_metrics_are_on_disk_before_the_checkpoint_of_their_steps(undisturbed):

@@ -2,6 +2,7 @@
 
 import random
 
+import jax
 import pytest
 
 from configs import quickstart
@@ -46,8 +47,16 @@ def test_by_steps():
     assert [step for step, _ in saves(config, [1.0] * 13)] == [4, 6, 8, 12]
 
 
+@pytest.fixture(params=[1, 2])
+def n_processes(request, monkeypatch):
+    """This process alone, or as the first one of a run of two, whose number every process gets."""
+    monkeypatch.setattr(jax, "process_count", lambda: request.param)
+    monkeypatch.setattr(distributed, "agreed", lambda number: number)
+    return request.param
+
+
 @pytest.mark.parametrize("seconds", [0.01, 0.4, 7.0])
-def test_by_the_clock(seconds):
+def test_by_the_clock(seconds, n_processes):
     """Within a step of each ten minutes, where steps take equally long and the first one compiles."""
     config = config_of(checkpoint_minutes=10.0)
     steps = [90.0] + [seconds] * int(7_200 / seconds)
@@ -56,8 +65,25 @@ def test_by_the_clock(seconds):
     assert len(gaps) >= 11 and all(600 <= gap < 600 + seconds + 1e-6 for gap in gaps)
 
 
-def test_steps_that_become_slow_delay_a_save_by_half_of_it_at_most():
-    """Half of the remaining steps pass before the next look, however long they take by then."""
+@pytest.mark.parametrize("slower", [3, 1000])
+@pytest.mark.parametrize("seconds", [0.01, 1.0])
+def test_steps_that_become_slow_delay_a_save_by_one_of_them(seconds, slower):
+    """Whenever they do."""
+    for n_fast in (1, 10, 100, 299):
+        saved = saves(config_of(checkpoint_minutes=10.0), [seconds] * n_fast + [slower * seconds] * 70_000)
+        gaps = [later - earlier for (_, earlier), (_, later) in zip([(0, 0.0), *saved], saved, strict=False)]
+        assert gaps and all(600 - 1e-6 <= gap < 600 + slower * seconds + 1e-6 for gap in gaps)
+
+
+def test_steps_of_several_processes_that_become_slow_delay_a_save_by_a_sixth_of_it_times_that(n_processes):
+    for slower in (3, 30):
+        for n_fast in range(1, 600, 23):
+            saved = saves(config_of(checkpoint_minutes=10.0), [1.0] * n_fast + [float(slower)] * 2_000)
+            assert saved[0][1] <= 600 * (1 + slower / 6) + slower
+
+
+def test_steps_that_become_slow_delay_a_save_by_half_of_it_at_most(n_processes):
+    """Some of the remaining steps pass before the next look, however long they take by then."""
     config = config_of(checkpoint_minutes=10.0)
     saved = saves(config, [1.0] * 301 + [3.0] * 300)
     assert 600 <= saved[0][1] <= 1_200
@@ -75,6 +101,7 @@ def test_processes_look_at_the_first_ones_clock_a_few_times_for_each_save(monkey
         looks.append(number)
         return number
 
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(distributed, "agreed", agreed)
     saved = saves(config_of(checkpoint_minutes=15.0), [0.5] * 20_000)
     assert len(saved) == 11 and len(looks) < 16 * len(saved)

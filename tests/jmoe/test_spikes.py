@@ -11,8 +11,8 @@ import pytest
 from configs import quickstart
 from jmoe.errors import Interrupted
 from jmoe.model import parameters, sharding
-from jmoe.run import spikes, step
-from jmoe.run.schedule import Schedule
+from jmoe.run import metrics, results, spikes, step
+from jmoe.run.schedule import Schedule, Segment
 from jmoe.text import batches, corpus
 from jmoe.train import train
 
@@ -88,28 +88,36 @@ def test_a_skipped_step_changes_no_parameter_bias_or_moment(config):
             before = jax.tree.map(np.array, (params, opt_state.inner))  # copies: the step reuses the memory of both
             n_tokens_in_row = 33 if i % 4 else 3  # then one token repeated: a larger gradient than random rows have
             rows = np.where(np.arange(33) < n_tokens_in_row, batch, 7).astype(np.int32)
-            params, opt_state, metrics = train_step(params, opt_state, rows, np.float32(1e-3))
+            params, opt_state, values = train_step(params, opt_state, rows, np.float32(1e-3))
             same = jax.tree.map(np.array_equal, before, jax.device_get((params, opt_state.inner)))
-            if metrics["skipped"]:
+            if values["skipped"]:
                 n_skipped += 1
                 assert all(jax.tree.leaves(same))
             else:
                 assert not same[0]["head"]
                 n_biases_moved += not same[0]["blocks"]["mlp"]["router_bias"]  # not where the load is even already
-            assert metrics["skipped_steps"] == n_skipped
+            assert values["skipped_steps"] == n_skipped
     assert n_skipped > 3 and n_biases_moved > 20
 
 
-def logged(folder):
-    return [json.loads(line) for line in (folder / "trunk" / "metrics.jsonl").read_text().splitlines()]
+def logged(folder, segment="trunk"):
+    return [json.loads(line) for line in (folder / segment / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_line_on_a_skipped_step_names_its_first_rows():
+    rows = {"web": list(range(1000)), "code": [5]}
+    values = {"skipped_rows": rows, "grad_norm": 8.0, "grad_norm_median": 2.0, "skipped_steps": 1}
+    line = metrics._skipping(40, Segment("trunk", 0, 100, False), values)
+    assert line.endswith("rows of the training text: web 0, 1, 2, 3, 4, 5, 6, 7, and 992 more; code 5")
 
 
 def test_a_run_logs_what_it_skips_and_resumes_exactly(config, tmp_path, capsys, monkeypatch):
     """Stopped in the middle of its spikes: the same lines, and the same state at the end."""
     monkeypatch.setattr(jax, "devices", lambda: jax.local_devices()[:1])
+    monkeypatch.setattr(results, "MOSTLY_SKIPPED", -1.0)  # so that any share of a decay is worth the warning
     config = config.copy_and_resolve_references()
     config.log_every = 4  # steps that are skipped are logged nevertheless
-    train(config, tmp_path / "undisturbed")
+    (result,) = train(config, tmp_path / "undisturbed")
     said = capsys.readouterr().err
     lines = logged(tmp_path / "undisturbed")
     skipped = [line for line in lines if "skipped_rows" in line]
@@ -118,6 +126,13 @@ def test_a_run_logs_what_it_skips_and_resumes_exactly(config, tmp_path, capsys, 
     for line in skipped:
         assert line["grad_norm"] > SKIP_ABOVE * line["grad_norm_median"]
         assert f"WARNING: skipped step {line['step']} of trunk: its gradient norm of {line['grad_norm']:.4g}" in said
+
+    branch = Schedule(config).segments[1]
+    n_in_decay = sum("skipped_rows" in line for line in logged(tmp_path / "undisturbed", branch.name))
+    share = n_in_decay / (branch.stop - branch.start)
+    assert result["skipped_steps"] == len(skipped) + n_in_decay
+    assert result["skipped_decay_share"] == pytest.approx(share, abs=1e-6)
+    assert f"WARNING: {branch.name}: {share:.0%} of the steps of its decay were skipped" in said
 
     line = skipped[0]  # its rows are those of the batch
     text = corpus.load(config.data, config.model.vocab_size)
@@ -131,7 +146,9 @@ def test_a_run_logs_what_it_skips_and_resumes_exactly(config, tmp_path, capsys, 
     steps = iter(range(1, 10_000))
     with pytest.raises(Interrupted):
         train(config, tmp_path / "stopped", lambda: 15 if next(steps) > skipped[1]["step"] else 0)
-    train(config, tmp_path / "stopped")
+    (resumed,) = train(config, tmp_path / "stopped")
+    names = ("skipped_steps", "skipped_decay_share", "loss", "train_loss", "drop_rate")
+    assert {name: resumed[name] for name in names} == {name: result[name] for name in names}
     assert logged(tmp_path / "stopped") == lines
     records = []
     for name in ("undisturbed", "stopped"):

@@ -79,8 +79,10 @@ def test_a_run_on_a_file_and_a_tfds_dataset_counts_each_source(tmp_path, places)
     config = mixed((a, 0.75), (places["tfds"], 0.25), **{"batch_tokens": ((0, 512),)})
     (result,) = train.train(config, epath.Path(tmp_path / "run"))
     has = {path: (len(corpus.load(settings(path)).train) - 1) // 16 * 16 for path in (a, places["tfds"])}
-    assert result[f"share/{a}"] == 0.75 and result[f"share/{places['tfds']}"] == 0.25
-    assert result[f"epochs/{a}"] == 3072 / has[a] and result[f"epochs/{places['tfds']}"] == 1024 / has[places["tfds"]]
+    assert result["share/a.jsonl"] == 0.75 and result[f"share/{places['tfds']}"] == 0.25
+    assert (
+        result["epochs/a.jsonl"] == 3072 / has[a] and result[f"epochs/{places['tfds']}"] == 1024 / has[places["tfds"]]
+    )
     assert result["epochs"] == max(3072 / has[a], 1024 / has[places["tfds"]]) and result["unique_tokens"] == 4096
     again = evaluate.evaluate(tmp_path / "run")
     assert again["loss"] == result["loss"] and again["data_path"] == f"{a}; {places['tfds']}"
@@ -90,6 +92,20 @@ def test_a_run_on_a_file_and_a_tfds_dataset_counts_each_source(tmp_path, places)
     with pytest.raises(UserError, match=f"the corpus was {result['corpus_fingerprint']}, is "):
         train.train(other, epath.Path(tmp_path / "run"))
     assert plain(result["record"]["config"]["data"]["mixture"]) == config.data.mixture
+
+
+@pytest.mark.parametrize(
+    "paths, names",
+    [
+        (["/data/web", "/data/code/"], ["web", "code"]),
+        (["/data/web/tokens", "/data/code/tokens", "wiki"], ["web/tokens", "code/tokens", "wiki"]),
+        (["web/*.jsonl", "/x/code/*.jsonl", "/y/code/*.jsonl"], ["web/*.jsonl", "x/code/*.jsonl", "y/code/*.jsonl"]),
+        (["/data/*.jsonl", "tokens", "/a/tokens"], ["data/*.jsonl", "tokens", "a/tokens"]),
+        (["gs://bucket/web", "tfds:lm1b/plain:train"], ["web", "tfds:lm1b/plain:train"]),
+    ],
+)
+def test_sources_are_called_by_the_end_of_their_paths(paths, names):
+    assert mixture.names(paths) == names and len(set(names)) == len(names)
 
 
 def test_held_out_text_is_mixed_alike_and_a_given_one_is_taken_once(tmp_path):
@@ -119,7 +135,7 @@ def test_the_held_out_loss_of_each_source_is_measured_and_makes_up_that_of_all(t
     a, b = write(tmp_path, a="a", b="bcdefghijk")
     config = mixed((a, 3), (b, 1), **{"data.validation_tokens": 320, "eval_every": 4})
     (result,) = train.train(config, epath.Path(tmp_path / "run"))
-    names = [f"validation_loss/{path}" for path in (a, b)]
+    names = ["validation_loss/a.jsonl", "validation_loss/b.jsonl"]
     of_a, of_b = (result[name] for name in names)
     assert result["loss"] == pytest.approx((3 * of_a + of_b) / 4, rel=1e-6) and abs(of_a - of_b) > 0.01
     (metrics,) = (tmp_path / "run").glob("branch-*/metrics.jsonl")
@@ -127,7 +143,7 @@ def test_the_held_out_loss_of_each_source_is_measured_and_makes_up_that_of_all(t
     assert {name: last[name] for name in names} == {name: result[name] for name in names}
     again = evaluate.evaluate(tmp_path / "run")
     assert again["loss"] == pytest.approx(result["loss"], rel=1e-6)  # sums in another order, by another program
-    assert again["loss_of_sources"] == pytest.approx({a: of_a, b: of_b}, rel=1e-6)
+    assert again["loss_of_sources"] == pytest.approx({"a.jsonl": of_a, "b.jsonl": of_b}, rel=1e-6)
     alone = evaluate.evaluate(tmp_path / "run", overrides={"data.path": b, "data.validation_tokens": 80})
     assert alone["loss"] == pytest.approx(of_b, rel=1e-6) and alone["loss_of_sources"] == {}
 
@@ -159,7 +175,7 @@ def test_a_run_evaluates_no_text_that_it_trains_on(tmp_path):
     a, (b,) = str(tmp_path / "a.jsonl"), write(tmp_path, b="z")
     config = mixed((a, 3), (b, 1), **{"data.validation_sets": f"set={a}", "data.validation_tokens": 100_000})
     (result,) = train.train(config, epath.Path(tmp_path / "run"))
-    assert result["validation_loss/set"] == pytest.approx(result[f"validation_loss/{a}"], rel=0.02)
+    assert result["validation_loss/set"] == pytest.approx(result["validation_loss/a.jsonl"], rel=0.02)
     alone = evaluate.evaluate(tmp_path / "run", overrides={"data.path": a})
     # another program, whose sums a machine may take in another order
     assert result["validation_loss/set"] == pytest.approx(alone["loss"], rel=1e-6)

@@ -1,0 +1,75 @@
+"""What is due after a step of a segment: an evaluation, a save, an export, a stop. All processes ask once a step."""
+
+import dataclasses
+from collections.abc import Callable
+
+from jaxtyping import Array, PyTree
+from ml_collections import ConfigDict
+
+from jmoe.run import snapshot
+from jmoe.run.save_times import SaveTimes
+from jmoe.run.schedule import Segment
+
+
+@dataclasses.dataclass(frozen=True)
+class Due:
+    """What is due after a step, in the order in which it is done.
+
+    Attributes:
+      evaluation: Measure the validation losses.
+      save: Save the state.
+      stop: The signal for which to stop, once the state is saved; 0 for none.
+      export: Write the parameters for transformers.
+    """
+
+    evaluation: bool
+    save: bool
+    stop: int
+    export: bool
+
+    def __bool__(self) -> bool:
+        return self.evaluation or self.save or self.export
+
+
+class Timetable:
+    """Says what is due after each step of a segment."""
+
+    def __init__(self, config: ConfigDict, segment: Segment, start: int, stop_signal: Callable[[], int]) -> None:
+        """Starts the clock of saves.
+
+        Args:
+          config: The run's config.
+          segment: What is trained.
+          start: The first step that is trained now.
+          stop_signal: Returns the signal for which to save and stop, or 0.
+        """
+        self._segment = segment
+        self._start = start
+        self._stop_signal = stop_signal
+        self._eval_every = config.get("eval_every", 0)
+        self._snapshot_every = snapshot.steps_between(config)
+        self._save_times = SaveTimes(config, start)
+
+    def export_was_missed(self) -> bool:
+        """Whether the previous start of the segment may have ended between a save and its export."""
+        return self._start > self._segment.start and _is_multiple(self._start, self._snapshot_every)
+
+    def after(self, n_steps: int, params: PyTree[Array]) -> Due:
+        """What is due once `n_steps` steps are launched; `params`: what the last one computes."""
+        stop = self._stop_signal()
+        is_time = self._save_times.due(n_steps, params)
+        return Due(
+            evaluation=_is_multiple(n_steps, self._eval_every),
+            save=is_time or stop != 0 or n_steps == self._segment.stop,
+            stop=stop,
+            export=_is_multiple(n_steps, self._snapshot_every),
+        )
+
+    def saved(self, n_steps: int) -> None:
+        """Called when the state after `n_steps` steps was handed to the writer."""
+        self._save_times.saved(n_steps)
+
+
+def _is_multiple(n_steps: int, every: int) -> bool:
+    """Whether what happens after `every` steps, never if 0, happens after `n_steps`."""
+    return every > 0 and n_steps % every == 0
