@@ -49,9 +49,16 @@ BENCHED = [DEFAULT, NO_PRIOR, *(name + end for name in ADDITIVE for end in ("", 
 # {source: (its tables, what they are)}: a table is scored with a prior that has not seen its source
 SOURCES = {
     "llama3": (("llama3",), "dense isoFLOP sweep read off the Llama 3 paper, arXiv 2407.21783"),
-    "marin-dense": (("marin_comma", "marin_dclm", "marin_nemotron"), "dense isoFLOP sweeps of marin, Apache-2.0"),
-    "marin-mixtures": (("marin_v16",), "sweep of mixtures of 64 experts of marin, Apache-2.0"),
+    "marin": (
+        ("marin_comma", "marin_dclm", "marin_nemotron", "marin_v16"),
+        "dense isoFLOP sweeps on three texts and a sweep of mixtures of 64 experts of marin, Apache-2.0",
+    ),
     "chinchilla": (("chinchilla",), "Hoffmann et al. 2022, read off its Figure 4 by Besiroglu et al. 2024, MIT"),
+    "porian": (("porian",), "Porian et al. 2024, RefinedWeb with tuned rates, MIT"),
+    "gadre": (
+        ("gadre_c4", "gadre_refinedweb", "gadre_redpajama"),
+        "Gadre et al. 2024, dense models on three texts, MIT",
+    ),
     "ours": (("ours", "ours_e1", "ours_e4", "ours_e16"), "results/runs.csv"),
 }
 COLUMNS = ("form", "table", "cut", "fitted", "left", "error", "bias", "holds", "width", "k", "chosen")
@@ -65,6 +72,9 @@ def tables() -> dict[str, Table]:
     by_name = {path.stem: fit.read(str(path)) for path in sorted((ROOT / "benchmarks/tables").glob("*.csv"))}
     chinchilla = fit.read(str(ROOT / "tests/data/chinchilla_svg_245.csv"))
     by_name["chinchilla"] = part(chinchilla, np.argsort(np.argsort(chinchilla.numbers("loss"))) < 240)
+    gadre = fit.read(str(ROOT / "benchmarks/tables/tasks/gadre2024.csv"))
+    for text in ("c4", "refinedweb", "redpajama"):
+        by_name[f"gadre_{text}"] = part(gadre, np.array(gadre.column("text")) == text)
     ours = fit.read(str(ROOT / "results/runs.csv"))
     ours = part(ours, np.isin(ours.column("part"), ["fit", "seeds", "tests", "memory"]))
     experts = ours.numbers("n_experts")

@@ -28,7 +28,7 @@ from benchmarks import extrapolation
 from fit.data.table import Table
 from fit.fitting.forms import DEFAULT_WEIGHTS
 
-MARIN = "marin-mixtures"
+MARIN = "marin"
 ANCHORS = pathlib.Path(__file__).parent / "tables" / "mixtures" / "marin_67b_anchors.csv"
 CUTS = (3e20, 1e20, 3e19)
 SHARES = (None, 0.3, 0.45, 0.55, 0.65, 0.75)  # of the lowest loss; None for the floor that the fit finds
