@@ -84,8 +84,8 @@ def fit_table(path: str | Table, form: Form, settings: Settings) -> FittedLaw:
     if prior and yielded is not None:
         prior = prior | dict(yielded=yielded)
         warnings.append(
-            f"the prior {prior['law']} yields: with it the law misses these runs by more than their scatter explains (the "
-            f"sum of squares grows by {yielded:.3g} times the variance of a run; {MOST_COST:g} is accepted), so the "
+            f"the prior {prior['law']} yields: with it the law misses these runs by more than their scatter explains "
+            f"(the sum of squares grows by {yielded:.3g} variances of a run; {MOST_COST:g} is accepted), so the "
             "exponents come from these runs alone"
         )
     return FittedLaw(runs, validation, fit, problem, decay_default, warnings, prior)
@@ -224,8 +224,7 @@ def fit_by_default(form: Form, runs: Runs, settings: Settings) -> tuple[search.F
 def _fit_with_prior(form: Form, runs: Runs, settings: Settings) -> tuple[search.Fit, Problem]:
     """Fits a form with a prior, weighed against the scatter of the runs around the fit without it.
 
-    That scatter does not contain the prior's own pull. It is the variance of a run of weight 1: the sum of squares that
-    the fit minimises over its degrees of freedom.
+    That scatter does not contain the prior's own pull.
 
     A Student-t prior is fitted as a normal one whose weight follows its distance (Prior.pull). It yields where the fit
     with it is worse than that without by more than MOST_COST times the variance: the form is then fitted with the prior
@@ -245,7 +244,7 @@ def _fit_with_prior(form: Form, runs: Runs, settings: Settings) -> tuple[search.
     without, without_problem = _fit_again(first, problem, 0.0 if few else decay, 0.0)
     misfit_without = misfit(without_problem, without.params)
     freedom = int(np.sum(runs.weights > 0)) - (len(form.names) - len(problem.fixed))
-    variance = misfit_without / max(freedom, 1)
+    variance = float(noise_of(without_problem, without.params, shared=False).run ** 2)
     if freedom < LEAST_FREEDOM:
         variance = max(variance, FIRST_VARIANCE)
     if few:
