@@ -3,8 +3,8 @@
     python -m benchmarks.extrapolation [--forms=default,chinchilla,mine] [--tables=llama3] [--out=DIR]
 
 A law is fitted to the runs of at most 1/3, 1/10 or 1/30 of the largest compute, as `python -m fit law` fits it, and
-predicts the others. `default` is the fit without --form, with a prior that excludes the table's source; `no-prior` is
-the same with --prior=none. Printed for each form, cut and table, in % of the loss:
+predicts the others. `default` is the fit without --form; `population` is the same with --prior=population, without the
+table's source in that prior. Printed for each form, cut and table, in % of the loss:
 
   error     root mean square;    bias  mean, positive where the law is too high
   holds     share of the runs that lie in the nominal 80% interval of a new run
@@ -43,10 +43,10 @@ LEAST_FITTED = 12
 LEAST_LEFT = 6
 DRAWS = 50
 DEFAULT = "default"
-NO_PRIOR = "no-prior"
+POPULATION = "population"
 ADDITIVE = ("chinchilla", "joint")
-BENCHED = [DEFAULT, NO_PRIOR, *(name + end for name in ADDITIVE for end in ("", SUFFIX))]
-# {source: (its tables, what they are)}: a table is scored with a prior that has not seen its source
+BENCHED = [DEFAULT, POPULATION, *(name + end for name in ADDITIVE for end in ("", SUFFIX))]
+# {source: (its tables, what they are)}: the prior of a table that is scored has not seen its source
 SOURCES = {
     "llama3": (("llama3",), "dense isoFLOP sweep read off the Llama 3 paper, arXiv 2407.21783"),
     "marin": (
@@ -62,7 +62,7 @@ SOURCES = {
     "ours": (("ours", "ours_e1", "ours_e4", "ours_e16"), "results/runs.csv"),
 }
 COLUMNS = ("form", "table", "cut", "fitted", "left", "error", "bias", "holds", "width", "k", "chosen")
-FORM = flags.DEFINE_list("forms", BENCHED, f"Forms to score, of {', '.join((DEFAULT, NO_PRIOR, *FORMS))}.")
+FORM = flags.DEFINE_list("forms", BENCHED, f"Forms to score, of {', '.join((DEFAULT, POPULATION, *FORMS))}.")
 TABLES = flags.DEFINE_list("tables", [], "Tables to score. Default: all.")
 OUT = flags.DEFINE_string("out", None, "Folder to write extrapolation.csv and extrapolation.png to.")
 
@@ -93,7 +93,7 @@ def suits(name: str, table: Table) -> bool:
 
     The form's columns must be there and vary, and a form without experts needs models of one number of experts.
     """
-    if name in (DEFAULT, NO_PRIOR):
+    if name in (DEFAULT, POPULATION):
         return True
     form = FORMS[name]
 
@@ -142,13 +142,13 @@ def source_of(name: str) -> str:
 def fitted_law(form: str, table: Table, source: str) -> Law:
     """Fits a law, with rolling hold-outs if there are enough runs.
 
-    The default form chooses its hold-outs itself, and its prior excludes the table's source.
+    The default chooses its hold-outs itself.
     """
     options = dict(bootstrap=DRAWS, mix_corpora=True)
     if form == DEFAULT:
+        return fit.law(table, **options)
+    if form == POPULATION:
         return fit.law(table, prior=f"population:{source}", **options)
-    if form == NO_PRIOR:
-        return fit.law(table, prior="none", **options)
     try:
         return fit.law(table, form=form, holdout=ROLLING, **options)
     except fit.UserError:
@@ -179,7 +179,7 @@ def means(rows: list[dict], additive: dict) -> dict:
 def main(_: object) -> None:
     """Scores the forms on the tables, prints the scores, and with --out writes them."""
     by_name = tables()
-    unknown = ({*TABLES.value} - by_name.keys()) | ({*FORM.value} - FORMS.keys() - {DEFAULT, NO_PRIOR})
+    unknown = ({*TABLES.value} - by_name.keys()) | ({*FORM.value} - FORMS.keys() - {DEFAULT, POPULATION})
     if unknown:
         listed = ", ".join(sorted(unknown))
         raise app.UsageError(f"{listed}: tables are {', '.join(by_name)}; forms {', '.join(FORMS)}")

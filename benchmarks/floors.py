@@ -9,7 +9,7 @@ Three tables are printed.
   floors          the coupled law is fitted with its floor held at a share of the lowest loss fitted, and predicts the
                   runs of more compute: root mean square error and, in brackets, mean error
 
-Priors leave out the source of the table that is predicted.
+Priors, where there are any, leave out the source of the table that is predicted.
 """
 
 import os
@@ -52,7 +52,7 @@ def marin_at_1e21() -> list[str]:
     lines = []
     for cut in CUTS:
         fitted = extrapolation.part(table, flops <= 1.05 * cut)
-        law = fit.law(fitted, prior=f"population:{MARIN}", bootstrap=100)
+        law = fit.law(fitted, bootstrap=100)
         low, high = map(float, law.predict_interval(**model, new_run=True))
         predicted = float(law.predict(**model))
         lines.append(
