@@ -75,15 +75,15 @@ class Score:
     error: float
 
 
-def judged_tables() -> dict[str, dict[str, Table]]:
-    """Returns {source: {name: table}}."""
+def judged_tables(steplaw: str | None = None, misfitting: str | None = None) -> dict[str, dict[str, Table]]:
+    """Returns {source: {name: table}}; those of Step Law and misfitting where the folder of a clone is given."""
     by_name = extrapolation.tables()
     judged = {source: {name: by_name[name] for name in names} for source, (names, _) in extrapolation.SOURCES.items()}
-    if STEPLAW.value:
-        path = tables.table_path("steplaw", STEPLAW.value, "data/dense_lr_bs_loss.csv")
+    if steplaw:
+        path = tables.table_path("steplaw", steplaw, "data/dense_lr_bs_loss.csv")
         judged["steplaw"] = {"steplaw": _lowest_of_cells(path, dict(n_active="N", n_tokens="D", loss="smooth loss"))}
-    if MISFITTING.value:
-        path = tables.table_path("misfitting", MISFITTING.value, "data/isoflops/extract/misfitting/isoflops.csv")
+    if misfitting:
+        path = tables.table_path("misfitting", misfitting, "data/isoflops/extract/misfitting/isoflops.csv")
         judged["misfitting"] = {
             "misfitting": _lowest_of_cells(path, dict(n_active="params", n_tokens="tokens", loss="loss"))
         }
@@ -175,7 +175,7 @@ def flops_of(table: Table) -> np.ndarray:
 
 def scores_beyond_the_runs() -> Iterator[Score]:
     """Yields the scores of all cuts."""
-    for source, judged in judged_tables().items():
+    for source, judged in judged_tables(STEPLAW.value, MISFITTING.value).items():
         prior = prior_without(source, judged)
         for name, table in judged.items():
             flops = flops_of(table)
@@ -187,7 +187,7 @@ def scores_beyond_the_runs() -> Iterator[Score]:
 
 def scores_of_few_runs() -> Iterator[Score]:
     """Yields the scores of draws of few runs, of the tables of one number of experts."""
-    for source, judged in judged_tables().items():
+    for source, judged in judged_tables(STEPLAW.value, MISFITTING.value).items():
         prior = prior_without(source, judged)
         for name, table in judged.items():
             flops = flops_of(table)

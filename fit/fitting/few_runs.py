@@ -1,8 +1,8 @@
 """Laws of few runs: of hardly more than they have coefficients, or of fewer, as the three anchors of a planned run.
 
-Up to FEW_FREEDOM more distinct dense runs than coefficients do not show how far they scatter. They get the population's
-prior by default (need_prior). Fewer runs than coefficients get a law where the user asks for that prior (record_of):
-what such runs cannot say is taken from other sweeps (population.py).
+Dense runs that are at most FEW_FREEDOM more than the coefficients do not show how far they scatter. They get the
+population's prior by default (need_prior). Fewer runs than coefficients get a law where the user asks for that prior
+(record_of): what such runs cannot say is taken from other sweeps (population.py).
 
   alpha, beta, k, floor   a joint prior; the floor as a share of the lowest loss
   size over data          a guess of how the two terms share the loss
@@ -55,15 +55,16 @@ def need_prior(table: Table, form: Form, settings: Settings) -> bool:
         runs, _ = split(runs, settings.holdout, settings.weights, settings.bootstrap_by)
     except UserError:  # the usual fit says what is wrong
         return False
-    return 0 <= distinct_runs(runs, form) - (len(form.names) - len(settings.fix)) <= FEW_FREEDOM
+    to_fit = len(form.names) - len(settings.fix)
+    return to_fit <= distinct_runs(runs, form) and len(runs) <= to_fit + FEW_FREEDOM
 
 
-def with_note(record: Json) -> Json:
-    """The record of a law whose prior `need_prior` chose, with a sentence that says so unless the prior yielded."""
+def with_note(record: Json, by_default: bool) -> Json:
+    """The record with a note whether the population's prior was the default, and a sentence where it was and counts."""
     prior = record["settings"].get("prior")
-    if prior:
-        prior["by_default"] = True
-        if "yielded" not in prior:
+    if prior and prior["law"] == population.NAME:
+        prior["by_default"] = by_default
+        if by_default and "yielded" not in prior:
             record["warnings"].append(
                 "the runs are hardly more than the law's coefficients: what other sweeps have is the prior of its "
                 f"exponents and k (--prior={population.NAME}; --prior=none turns it off)"

@@ -88,13 +88,14 @@ def fit_best(
     coupled = FORMS[additive.name + SUFFIX]
     has_few_runs = complete is _as_it_is and few_runs.suits(table, coupled, settings_of(coupled))
     if has_few_runs and isinstance(prior, str) and prior != NO_PRIOR:
-        return few_runs.record_of(table, coupled, settings_of(coupled), population.left_out_of(prior))
+        record = few_runs.record_of(table, coupled, settings_of(coupled), population.left_out_of(prior))
+        return few_runs.with_note(record, by_default=False)
     hint = few_runs.HINT if prior is None and has_few_runs else ""
     needs_prior = prior is None and complete is _as_it_is and few_runs.need_prior(table, coupled, settings_of(coupled))
     if prior is None:
         prior = population.NAME if needs_prior else NO_PRIOR
     record = _fit_both(table, additive, coupled, settings_of, prior, complete, hint)
-    return few_runs.with_note(record) if needs_prior else record
+    return few_runs.with_note(record, needs_prior)
 
 
 def _fit_both(  # noqa: PLR0913  all are parts of one fit

@@ -73,8 +73,8 @@ class FitOptions(Options):
         "string",
         "What is known of the exponents of size and data, and of k, before the runs speak: population (what laws of "
         "other sweeps have; population:SOURCE leaves a source of these out), a law.json or the name of a published "
-        "law, or none. Without --form, a law decides by its k, or lack of one, whether this one has a k. Default: none, "
-        "but population without --form where dense runs are at most 2 more than the coefficients.",
+        "law, or none. Without --form, a law decides by its k, or lack of one, whether this one has a k. Default: "
+        "none; without --form, population for dense runs that are at most 2 more than the coefficients.",
         None,
         _prior,
     )

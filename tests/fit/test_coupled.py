@@ -152,7 +152,7 @@ def test_without_a_form_the_one_is_taken_that_predicts_larger_runs_well(tmp_path
 def test_too_few_runs_to_choose_get_the_coupled_law_with_weights(tmp_path, capsys):
     path, out = fit_runs.write_demo_csv(tmp_path / "runs.csv"), tmp_path / "law.json"
     records = []
-    for form in ([], ["--form=joint_coupled", "--weights=compute^0.6", "--prior=population"]):
+    for form in ([], ["--form=joint_coupled", "--weights=compute^0.6"]):
         assert command_line.run(["law", f"--runs={path}", f"--out={out}", "--starts=8", *form]) == 0
         records.append(json.loads(out.read_text()))
     said = capsys.readouterr().out
