@@ -161,11 +161,11 @@ def test_too_few_runs_to_choose_get_the_coupled_law_with_weights(tmp_path, capsy
 
 
 def sixteen(tmp_path):
-    """A csv of 16 runs of a coupled law with 2% of noise, and its coefficients."""
+    """A csv of 16 runs of a coupled law with 5% of noise, and its coefficients."""
     runs, c = fit_runs.dense_runs(16, noise=0), dict(A=2e4, B=3e4, E=1.6, alpha=0.5, beta=0.47, k=0.55)
     columns = dict(n_active=runs.n_active, n_tokens=runs.n_tokens)
     true = Law("true", FORMS["chinchilla_coupled"], c, {})
-    runs.loss = true.loss(c, columns) * np.exp(0.02 * np.random.default_rng(1).normal(size=16))
+    runs.loss = true.loss(c, columns) * np.exp(0.05 * np.random.default_rng(1).normal(size=16))
     return fit_runs.write_csv(tmp_path / "runs.csv", runs), true
 
 
@@ -184,7 +184,7 @@ def test_a_prior_draws_the_exponents_of_few_runs_to_those_of_another_law(tmp_pat
     def off(law):
         return sum(abs(np.log(law.coefficients[name] / true.coefficients[name])) for name in ("alpha", "beta"))
 
-    assert off(law) < 0.8 * off(alone)
+    assert off(law) < 0.5 * off(alone)
     same = fit.law(path, starts=16, prior=load(f"{tmp_path}/other.json"))
     assert same.coefficients == law.coefficients
 
