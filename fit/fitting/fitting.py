@@ -84,7 +84,7 @@ def fit_table(path: str | Table, form: Form, settings: Settings) -> FittedLaw:
     if prior and yielded is not None:
         prior = prior | dict(yielded=yielded)
         warnings.append(
-            f"the prior {prior['law']} yields: with it the law misses these runs by more than their scatter explains "
+            f"the {prior['law']}'s prior yields: with it the law misses these runs by more than their scatter explains "
             f"(the sum of squares grows by {yielded:.3g} variances of a run; {MOST_COST:g} is accepted), so the "
             "exponents come from these runs alone"
         )

@@ -142,7 +142,7 @@ def test_a_prior_that_is_far_off_yields_and_the_law_says_so():
     alone = fit.law(smaller, starts=16)
     assert asked.coefficients == alone.coefficients and alone.coefficients["alpha"] > 0.9
     assert asked.record["settings"]["prior"]["yielded"] > fitting.MOST_COST
-    assert any("the prior population yields" in sentence for sentence in asked.record["warnings"])
+    assert any("the population's prior yields" in sentence for sentence in asked.record["warnings"])
     assert not any("yields" in sentence for sentence in alone.record["warnings"])
 
 
