@@ -44,9 +44,11 @@ lint: .venv/.test
 results: .venv/.train
 	$(BIN)/python -m results.make
 
-# How far beyond its runs each form of law holds, on tables of others' runs and ours: in compute, and in experts.
+# How far beyond its runs each form of law holds, on tables of others' runs and ours: in compute, and in experts; and
+# whether a prior helps on sources that it was not made from.
 bench: .venv/.train
 	$(BIN)/python -m benchmarks.extrapolation
+	$(BIN)/python -m benchmarks.prior
 	$(BIN)/python -m benchmarks.mixture_laws
 	$(BIN)/python -m benchmarks.tasks
 

@@ -3,8 +3,8 @@
     python -m benchmarks.extrapolation [--forms=default,chinchilla,mine] [--tables=llama3] [--out=DIR]
 
 A law is fitted to the runs of at most 1/3, 1/10 or 1/30 of the largest compute, as `python -m fit law` fits it, and
-predicts the others. `default` is the fit without --form, with a prior that excludes the table's source; `no-prior` is
-the same with --prior=none. Printed for each form, cut and table, in % of the loss:
+predicts the others. `default` is the fit without --form; `population` is the same with --prior=population, without the
+table's source in that prior. Printed for each form, cut and table, in % of the loss:
 
   error     root mean square;    bias  mean, positive where the law is too high
   holds     share of the runs that lie in the nominal 80% interval of a new run
@@ -43,19 +43,26 @@ LEAST_FITTED = 12
 LEAST_LEFT = 6
 DRAWS = 50
 DEFAULT = "default"
-NO_PRIOR = "no-prior"
+POPULATION = "population"
 ADDITIVE = ("chinchilla", "joint")
-BENCHED = [DEFAULT, NO_PRIOR, *(name + end for name in ADDITIVE for end in ("", SUFFIX))]
-# {source: (its tables, what they are)}: a table is scored with a prior that has not seen its source
+BENCHED = [DEFAULT, POPULATION, *(name + end for name in ADDITIVE for end in ("", SUFFIX))]
+# {source: (its tables, what they are)}: the prior of a table that is scored has not seen its source
 SOURCES = {
     "llama3": (("llama3",), "dense isoFLOP sweep read off the Llama 3 paper, arXiv 2407.21783"),
-    "marin-dense": (("marin_comma", "marin_dclm", "marin_nemotron"), "dense isoFLOP sweeps of marin, Apache-2.0"),
-    "marin-mixtures": (("marin_v16",), "sweep of mixtures of 64 experts of marin, Apache-2.0"),
+    "marin": (
+        ("marin_comma", "marin_dclm", "marin_nemotron", "marin_v16"),
+        "dense isoFLOP sweeps on three texts and a sweep of mixtures of 64 experts of marin, Apache-2.0",
+    ),
     "chinchilla": (("chinchilla",), "Hoffmann et al. 2022, read off its Figure 4 by Besiroglu et al. 2024, MIT"),
+    "porian": (("porian",), "Porian et al. 2024, RefinedWeb with tuned rates, MIT"),
+    "gadre": (
+        ("gadre_c4", "gadre_refinedweb", "gadre_redpajama"),
+        "Gadre et al. 2024, dense models on three texts, MIT",
+    ),
     "ours": (("ours", "ours_e1", "ours_e4", "ours_e16"), "results/runs.csv"),
 }
 COLUMNS = ("form", "table", "cut", "fitted", "left", "error", "bias", "holds", "width", "k", "chosen")
-FORM = flags.DEFINE_list("forms", BENCHED, f"Forms to score, of {', '.join((DEFAULT, NO_PRIOR, *FORMS))}.")
+FORM = flags.DEFINE_list("forms", BENCHED, f"Forms to score, of {', '.join((DEFAULT, POPULATION, *FORMS))}.")
 TABLES = flags.DEFINE_list("tables", [], "Tables to score. Default: all.")
 OUT = flags.DEFINE_string("out", None, "Folder to write extrapolation.csv and extrapolation.png to.")
 
@@ -65,6 +72,9 @@ def tables() -> dict[str, Table]:
     by_name = {path.stem: fit.read(str(path)) for path in sorted((ROOT / "benchmarks/tables").glob("*.csv"))}
     chinchilla = fit.read(str(ROOT / "tests/data/chinchilla_svg_245.csv"))
     by_name["chinchilla"] = part(chinchilla, np.argsort(np.argsort(chinchilla.numbers("loss"))) < 240)
+    gadre = fit.read(str(ROOT / "benchmarks/tables/tasks/gadre2024.csv"))
+    for text in ("c4", "refinedweb", "redpajama"):
+        by_name[f"gadre_{text}"] = part(gadre, np.array(gadre.column("text")) == text)
     ours = fit.read(str(ROOT / "results/runs.csv"))
     ours = part(ours, np.isin(ours.column("part"), ["fit", "seeds", "tests", "memory"]))
     experts = ours.numbers("n_experts")
@@ -83,7 +93,7 @@ def suits(name: str, table: Table) -> bool:
 
     The form's columns must be there and vary, and a form without experts needs models of one number of experts.
     """
-    if name in (DEFAULT, NO_PRIOR):
+    if name in (DEFAULT, POPULATION):
         return True
     form = FORMS[name]
 
@@ -132,13 +142,13 @@ def source_of(name: str) -> str:
 def fitted_law(form: str, table: Table, source: str) -> Law:
     """Fits a law, with rolling hold-outs if there are enough runs.
 
-    The default form chooses its hold-outs itself, and its prior excludes the table's source.
+    The default chooses its hold-outs itself.
     """
     options = dict(bootstrap=DRAWS, mix_corpora=True)
     if form == DEFAULT:
+        return fit.law(table, **options)
+    if form == POPULATION:
         return fit.law(table, prior=f"population:{source}", **options)
-    if form == NO_PRIOR:
-        return fit.law(table, prior="none", **options)
     try:
         return fit.law(table, form=form, holdout=ROLLING, **options)
     except fit.UserError:
@@ -169,7 +179,7 @@ def means(rows: list[dict], additive: dict) -> dict:
 def main(_: object) -> None:
     """Scores the forms on the tables, prints the scores, and with --out writes them."""
     by_name = tables()
-    unknown = ({*TABLES.value} - by_name.keys()) | ({*FORM.value} - FORMS.keys() - {DEFAULT, NO_PRIOR})
+    unknown = ({*TABLES.value} - by_name.keys()) | ({*FORM.value} - FORMS.keys() - {DEFAULT, POPULATION})
     if unknown:
         listed = ", ".join(sorted(unknown))
         raise app.UsageError(f"{listed}: tables are {', '.join(by_name)}; forms {', '.join(FORMS)}")

@@ -9,7 +9,7 @@ Three tables are printed.
   floors          the coupled law is fitted with its floor held at a share of the lowest loss fitted, and predicts the
                   runs of more compute: root mean square error and, in brackets, mean error
 
-Priors leave out the source of the table that is predicted.
+Priors, where there are any, leave out the source of the table that is predicted.
 """
 
 import os
@@ -28,7 +28,7 @@ from benchmarks import extrapolation
 from fit.data.table import Table
 from fit.fitting.forms import DEFAULT_WEIGHTS
 
-MARIN = "marin-mixtures"
+MARIN = "marin"
 ANCHORS = pathlib.Path(__file__).parent / "tables" / "mixtures" / "marin_67b_anchors.csv"
 CUTS = (3e20, 1e20, 3e19)
 SHARES = (None, 0.3, 0.45, 0.55, 0.65, 0.75)  # of the lowest loss; None for the floor that the fit finds
@@ -52,7 +52,7 @@ def marin_at_1e21() -> list[str]:
     lines = []
     for cut in CUTS:
         fitted = extrapolation.part(table, flops <= 1.05 * cut)
-        law = fit.law(fitted, prior=f"population:{MARIN}", bootstrap=100)
+        law = fit.law(fitted, bootstrap=100)
         low, high = map(float, law.predict_interval(**model, new_run=True))
         predicted = float(law.predict(**model))
         lines.append(

@@ -180,7 +180,8 @@ def law(
       reduction: How the Huber losses of the runs are combined.
       weights: Weight of each run: "none", "inverse-loss", "compute^0.6" or "column:NAME".
       weight_decay: Adds half of this times the squared parameters to the objective.
-      prior: What is known of the exponents before the runs speak: "population", a law, or "none".
+      prior: What is known of the exponents before the runs speak: "population", a law, or "none". Without form, dense
+        runs that are at most 2 more than the coefficients have the population's by default.
       starts: Number of random starts, or "paper" for the published grid.
       solver: Levenberg-Marquardt, or L-BFGS as in the paper.
       select: Which start wins: the lowest objective, or the lowest RMSE of fitted plus held-out runs.

@@ -76,18 +76,20 @@ class Coefficient:
 
 @dataclasses.dataclass(frozen=True)
 class Prior:
-    """A normal prior of entries of `params`, or of the logarithms of their sizes, and of sums of entries; p in all.
+    """A normal or Student-t prior of entries of `params`, or of logarithms of their sizes, and of sums of entries; p in
+    all.
 
     Attributes:
       entries: their indices in `params`.
       signs: for each entry 0 where the prior is of the entry itself, and 1 or -1 where it is of ln(sign * entry), as of
         an exponent.
       mean: [p].
-      covariance: [p, p].
+      covariance: [p, p]; of a Student-t prior its scale matrix.
       record: what a law.json says of it.
       scatter: standard deviation of a run's log loss around the law, where the runs are too few to show it; each entry
         then counts as a run when it is asked whether they determine a law.
       sums: for each sum the factor of each entry of `params`; they follow the entries in mean and covariance.
+      freedom: degrees of freedom of a Student-t prior, whose pull gives way far from the mean; None for a normal one.
     """
 
     entries: tuple[int, ...]
@@ -97,6 +99,23 @@ class Prior:
     record: dict[str, typing.Any] | None = None
     scatter: float | None = None
     sums: tuple[tuple[float, ...], ...] = ()
+    freedom: float | None = None
+
+    def pull(self, params: Array, fixed: Collection[int] = ()) -> float:
+        """The weight of the normal prior of this mean and covariance that pulls at params [n] as this prior does.
+
+        With d the distance to the mean in standard deviations, a Student-t prior of f degrees of freedom adds
+        (f + p) / 2 ln(1 + d^2 / f) to the objective. Its slope is that of w d^2 / 2 with w = (f + p) / (f + d^2).
+
+        Args:
+          fixed: indices of entries that do not count.
+        """
+        if self.freedom is None:
+            return 1.0
+        root = self.root_weight(fixed)
+        counted = int(np.sum(np.any(root != 0, axis=1)))
+        squared_distance = float(np.sum((root @ (self.measure(params) - self.mean)) ** 2))
+        return (self.freedom + counted) / (self.freedom + squared_distance)
 
     def measure(self, params: Array, xp: ModuleType = np) -> Array:
         """[p, ...] of params [n, ...]: what the prior is of."""
@@ -176,6 +195,7 @@ class Form:
       chinchilla_coefficients_at: the Chinchilla law at each number of experts, where the law is one.
       bounds: of the entries of `params`, [n, 2].
       prior: of the entries whose coefficients declare one; with_prior puts another in its place.
+      replaced: the form whose prior with_prior replaced, or None.
       published: the published starts of each entry of `params`.
       spans: the lowest and the highest of them.
     """
@@ -200,6 +220,7 @@ class Form:
             self.chinchilla_coefficients_at = functools.partial(_reduced, page)
         self.bounds = np.array([c.entry_bounds for c in declarations], float)
         self.prior = self._declared_prior()
+        self.replaced: Form | None = None
         self.published = [self._start_entries(name) for name in self.names]
         self.spans = [(float(entries.min()), float(entries.max())) for entries in self.published]
 
@@ -240,6 +261,7 @@ class Form:
         """This form with another prior."""
         form = copy.copy(self)
         form.prior = prior
+        form.replaced = self
         return form
 
     def log_loss(self, params: Array, columns: ByName, xp: ModuleType = np) -> Array:

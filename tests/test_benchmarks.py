@@ -7,7 +7,7 @@ import helpers
 import numpy as np
 import pytest
 
-from benchmarks import extrapolation, floors, mixture_laws, tables, tasks, tpu_attention, with_rate
+from benchmarks import extrapolation, floors, mixture_laws, prior, tables, tasks, tpu_attention, with_rate
 from benchmarks.tables import __main__ as tables_command
 from jmoe.cost.program import Program
 
@@ -58,6 +58,27 @@ def test_a_table_gets_the_forms_that_its_models_can_have():
         ("joint", "llama3", False),
     ):
         assert extrapolation.suits(form, tables[name]) == suits
+
+
+def test_the_prior_of_a_judged_source_is_made_without_it():
+    """No judged run is among those of the prior, and a table under another name is refused."""
+    judged = prior.judged_tables()
+    assert {source: prior.prior_without(source, by_name) for source, by_name in judged.items()} == {
+        source: f"population:{source}" for source in extrapolation.SOURCES
+    }
+    with pytest.raises(prior.OverlapError, match="mine of someone: its runs are in marin_v16 of marin"):
+        prior.prior_without("someone", {"mine": judged["marin"]["marin_v16"]})
+    with pytest.raises(prior.OverlapError, match="its runs are in llama3 of llama3"):
+        prior.prior_without("marin", judged["marin"] | judged["llama3"])
+
+
+def test_each_source_has_one_vote_about_the_prior():
+    rows = [("a", "a1", 0.02), ("a", "a2", 0.08), ("b", "b", 0.01)]
+    scores = [prior.Score(source, table, 3, prior.NONE, 0.02) for source, table, _ in rows]
+    scores += [prior.Score(source, table, 3, prior.DEFAULT, error) for source, table, error in rows]
+    by_source = prior.ratios(scores, 3, prior.DEFAULT, prior.NONE)
+    assert by_source == {"a": {"a1": [1], "a2": [4]}, "b": {"b": [0.5]}}
+    assert prior.votes(by_source) == pytest.approx({"a": 2, "b": 0.5})
 
 
 def test_mixture_laws_hold_out_what_they_predict():

@@ -29,6 +29,16 @@ SOURCES = {
         files={"data/dense_lr_bs_loss.csv": "9e46181076c04d450294d75dfe6f72adc416e231e154a07b337e378f9410002c"},
         what="1,911 dense runs over grids of learning rate and batch; Li et al. 2025, arXiv 2503.04715",
     ),
+    "misfitting": Source(
+        repository="https://github.com/Open-Athena/scaling-law-analysis",
+        commit="3e0656ee3dce1a2c89aa67691920f5eb9d30f0fc",
+        files={
+            "data/isoflops/extract/misfitting/isoflops.csv": (
+                "f35291c4c7a8770b0dc174757a8ba377080023c4be7a46fdf8e13d812917a8f9"
+            )
+        },
+        what="176 dense runs on FineWeb and C4 at equal FLOPs; Li et al. 2025, arXiv 2502.18969",
+    ),
 }
 
 

@@ -75,7 +75,7 @@ def _fit_lines(record: Json) -> Iterator[str]:
             "for so few runs: it keeps finite what they leave open (--weight_decay=0 for none)"
         )
     prior = settings.get("prior")
-    if prior:
+    if prior and "yielded" not in prior:
         spreads = ", ".join(_spread(prior["law"], *row) for row in prior["spreads"].items())
         lacks = f"; it has no value for {', '.join(prior['not_taken'])}" if prior["not_taken"] else ""
         yield f"drawn to {prior['law']}: {spreads}{lacks}"

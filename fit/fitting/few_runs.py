@@ -1,10 +1,12 @@
-"""A law of fewer runs than it has coefficients, as of the three anchors of a planned run.
+"""Laws of few runs: of hardly more than they have coefficients, or of fewer, as the three anchors of a planned run.
 
-What such runs cannot say is taken from other sweeps (population.py):
+Dense runs that are at most FEW_FREEDOM more than the coefficients do not show how far they scatter. They get the
+population's prior by default (need_prior). Fewer runs than coefficients get a law where the user asks for that prior
+(record_of): what such runs cannot say is taken from other sweeps (population.py).
 
   alpha, beta, k, floor   a joint prior; the floor as a share of the lowest loss
   size over data          a guess of how the two terms share the loss
-  scatter                 of a run around a law: the root mean square of the sources'
+  scatter                 of a run around a law: the median of the sources'
   drift                   of a law beyond its runs: for each draw that of a source at random
 
 The form is the coupled one. The runs then mostly scale the law, and its intervals are mostly the population's.
@@ -15,13 +17,14 @@ import dataclasses
 import numpy as np
 
 from fit.aliases import Json
-from fit.data.runs import Runs, read_runs
+from fit.data.runs import Runs, read_runs, split
 from fit.data.table import Table
 from fit.errors import UserError
 from fit.fitting import fitting, population, rolling
 from fit.fitting.problem import Settings
 from fit.form import Form
 
+FEW_FREEDOM = 2
 FEWEST_RUNS = 3  # two would leave scale and floor to one another
 HINT = f"; --prior={population.NAME} takes the rest from other sweeps"
 
@@ -41,6 +44,32 @@ def suits(table: Table, form: Form, settings: Settings) -> bool:
     except UserError:  # the usual fit says what is wrong
         return False
     return FEWEST_RUNS <= distinct_runs(runs, form) < len(form.names)
+
+
+def need_prior(table: Table, form: Form, settings: Settings) -> bool:
+    """Whether the runs to fit are enough for a form of one number of experts, but at most FEW_FREEDOM more."""
+    if "n_experts" in form.columns:
+        return False
+    try:
+        runs = read_runs(table, form.columns, settings.mix_corpora)
+        runs, _ = split(runs, settings.holdout, settings.weights, settings.bootstrap_by)
+    except UserError:  # the usual fit says what is wrong
+        return False
+    to_fit = len(form.names) - len(settings.fix)
+    return to_fit <= distinct_runs(runs, form) and len(runs) <= to_fit + FEW_FREEDOM
+
+
+def with_note(record: Json, by_default: bool) -> Json:
+    """The record with a note whether the population's prior was the default, and a sentence where it was and counts."""
+    prior = record["settings"].get("prior")
+    if prior and prior["law"] == population.NAME:
+        prior["by_default"] = by_default
+        if by_default and "yielded" not in prior:
+            record["warnings"].append(
+                "the runs are hardly more than the law's coefficients: what other sweeps have is the prior of its "
+                f"exponents and k (--prior={population.NAME}; --prior=none turns it off)"
+            )
+    return record
 
 
 def record_of(table: Table, form: Form, settings: Settings, left_out: str | None) -> Json:

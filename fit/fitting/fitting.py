@@ -15,7 +15,7 @@ from fit.fitted_law.law import SHAPE
 from fit.fitted_law.table_architecture import positive_numbers
 from fit.fitting import reweighted, rolling, search, solvers, uncertainty
 from fit.fitting.fit_warnings import far_off, plan_warnings, table_warnings
-from fit.fitting.noise import noise_of
+from fit.fitting.noise import misfit, noise_of
 from fit.fitting.problem import Problem, Settings, prepare
 from fit.fitting.rated import RatedForm
 from fit.form import Form
@@ -27,7 +27,12 @@ DECAY_PER_VARIANCE = 0.01
 LARGEST_DECAY = 1e-5
 SMALLEST_DECAY = 1e-14
 FIRST_DECAY = 1e-6  # before the runs' variance is known
+SMALLEST_VARIANCE = 1e-20  # of noise-free runs
 FIRST_VARIANCE = 1e-4  # of runs around the law, against which priors are weighed at first
+LEAST_FREEDOM = 3  # of the scatter of runs; with fewer degrees of freedom it is taken to be FIRST_VARIANCE at least
+PULL_ROUNDS = 6  # at most, of a Student-t prior
+SAME_PULL = 0.01  # relative change of the pull at which the rounds end
+MOST_COST = 1.0  # by how many variances of a run the fit with a Student-t prior may be worse than that without
 VARIANCE_ROUNDS = 3  # the first fits may have bent the law by more than the noise
 COST = 1.01  # the decay may raise the root mean square of the residuals by this factor; else a tenth of it is tried
 NUMERICAL = ("huber_delta", "reduction", "weight_decay", "starts", "solver", "seed")  # settings of law.json
@@ -43,7 +48,8 @@ class FittedLaw:
       fit: the best fit.
       problem: what was fitted; problem.runs are the runs of the fit.
       decay_default: whether the weight decay is the default of few runs.
-      warnings: about the table.
+      warnings: about the table, and of a prior that yielded.
+      prior: what law.json says of the prior that was asked for, None without one.
     """
 
     runs: Runs
@@ -52,6 +58,7 @@ class FittedLaw:
     problem: Problem
     decay_default: bool
     warnings: list[str]
+    prior: Json | None
 
 
 def fit_table(path: str | Table, form: Form, settings: Settings) -> FittedLaw:
@@ -75,7 +82,16 @@ def fit_table(path: str | Table, form: Form, settings: Settings) -> FittedLaw:
         fit, problem = fit_by_default(form, train, settings)
     if settings.select == "rmse":
         fit = _with_least_rmse(fit, train, validation)
-    return FittedLaw(runs, validation, fit, problem, decay_default, warnings)
+    prior = form.prior.record if form.prior else None
+    yielded = problem.settings.yielded
+    if prior and yielded is not None:
+        prior = prior | dict(yielded=yielded)
+        warnings.append(
+            f"the {prior['law']}'s prior yields: with it the law misses these runs by more than their scatter explains "
+            f"(the sum of squares grows by {yielded:.3g} variances of a run; {MOST_COST:g} is accepted), so the "
+            "exponents come from these runs alone"
+        )
+    return FittedLaw(runs, validation, fit, problem, decay_default, warnings, prior)
 
 
 def _with_least_rmse(fit: search.Fit, train: Runs, validation: Runs) -> search.Fit:
@@ -154,7 +170,6 @@ def _settings_record(law: FittedLaw) -> Json:
     """The entry `settings` of a law.json."""
     settings = law.problem.settings
     table = law.runs.table
-    prior = law.fit.form.prior
     record: Json = {name: getattr(settings, name) for name in NUMERICAL}
     record |= dict(
         fix=law.problem.fixed,
@@ -164,8 +179,8 @@ def _settings_record(law: FittedLaw) -> Json:
     )
     record |= settings_of(table)
     record |= dict(bootstrap_by=settings.bootstrap_by, weights=settings.weights or "none")
-    if prior and prior.record:
-        record["prior"] = prior.record
+    if law.prior:
+        record["prior"] = law.prior
     if isinstance(law.fit.form, RatedForm):
         record["with_rate"] = True
     return record
@@ -176,11 +191,13 @@ def fit_by_default(form: Form, runs: Runs, settings: Settings) -> tuple[search.F
 
     The default is 0 for more than FEW_RUNS runs. Up to that many it is DECAY_PER_VARIANCE times the variance of the
     runs around the law, less where that costs more than COST. A first fit estimates this variance. Priors are weighed
-    against it, too.
+    as `_fit_with_prior` says.
 
     Raises:
       UserError: as search.fit.
     """
+    if form.prior and form.prior.scatter is None and not isinstance(form, RatedForm):
+        return _fit_with_prior(form, runs, settings)
     few = settings.weight_decay is None and len(runs) <= FEW_RUNS
     decay = settings.weight_decay
     if decay is None:
@@ -206,9 +223,57 @@ def fit_by_default(form: Form, runs: Runs, settings: Settings) -> tuple[search.F
     return fit, problem
 
 
-def _fit_again(fit: search.Fit, problem: Problem, decay: float, variance: float) -> tuple[search.Fit, Problem]:
-    """The fit to the same runs with another weight decay and variance, from where `fit` ended."""
-    settings = dataclasses.replace(problem.settings, weight_decay=decay, variance=variance)
+def _fit_with_prior(form: Form, runs: Runs, settings: Settings) -> tuple[search.Fit, Problem]:
+    """Fits a form with a prior, weighed against the scatter of the runs around the fit without it.
+
+    That scatter does not contain the prior's own pull.
+
+    A Student-t prior is fitted as a normal one whose weight follows its distance (Prior.pull). It yields where the fit
+    with it is worse than that without by more than MOST_COST times the variance: the form is then fitted with the prior
+    that this one replaced, and the problem's settings say how much worse (`yielded`).
+
+    Raises:
+      UserError: as search.fit.
+    """
+    prior = form.prior
+    assert prior is not None
+    few = settings.weight_decay is None and len(runs) <= FEW_RUNS
+    decay = settings.weight_decay
+    if decay is None:
+        decay = FIRST_DECAY if few else 0.0
+    problem = prepare(form, runs, dataclasses.replace(settings, weight_decay=decay, variance=FIRST_VARIANCE))
+    first = search.fit(problem)
+    without, without_problem = _fit_again(first, problem, 0.0 if few else decay, 0.0)
+    misfit_without = misfit(without_problem, without.params)
+    freedom = int(np.sum(runs.weights > 0)) - (len(form.names) - len(problem.fixed))
+    variance = float(noise_of(without_problem, without.params, shared=False).run ** 2)
+    if freedom < LEAST_FREEDOM:
+        variance = max(variance, FIRST_VARIANCE)
+    if few:
+        decay = float(np.clip(DECAY_PER_VARIANCE * variance, SMALLEST_DECAY, LARGEST_DECAY))
+    fit, problem = _fit_again(first, problem, decay, variance)
+    if prior.freedom is None:
+        return fit, problem
+    fixed = np.flatnonzero(np.isfinite(problem.data["fixed_values"]))
+    for _ in range(PULL_ROUNDS if len(runs) <= search.SEARCH_RUNS else 1):
+        pull = prior.pull(fit.params, fixed)
+        change = abs(pull / problem.settings.pull - 1)
+        fit, problem = _fit_again(fit, problem, decay, variance, pull)
+        if change < SAME_PULL:
+            break
+    cost = (misfit(problem, fit.params) - misfit_without) / max(variance, SMALLEST_VARIANCE)
+    if cost <= MOST_COST or form.replaced is None:
+        return fit, problem
+    fit, problem = fit_by_default(form.replaced, runs, settings)
+    settings = dataclasses.replace(problem.settings, yielded=cost)
+    return fit, dataclasses.replace(problem, settings=settings)
+
+
+def _fit_again(
+    fit: search.Fit, problem: Problem, decay: float, variance: float, pull: float = 1.0
+) -> tuple[search.Fit, Problem]:
+    """The fit to the same runs with another weight decay, variance and pull, from where `fit` ended."""
+    settings = dataclasses.replace(problem.settings, weight_decay=decay, variance=variance, pull=pull)
     changed = prepare(problem.form, problem.runs, settings)
     return search.again(changed, fit), changed
 

@@ -2,8 +2,11 @@
 
 `fit law` takes the coupled law, or the additive one where that predicts the fitted runs of more compute from those of
 less much better. The coupled law is fitted with the weights DEFAULT_WEIGHTS, so that it is best at the runs of most
-compute and beyond, and with the population's prior (population.py). The additive one is fitted as it is published: to
-all runs alike and without a prior.
+compute and beyond. The additive one is fitted as it is published: to all runs alike and without a prior.
+
+The exponents have no prior from other sweeps, but where dense runs are so few that they do not show their own scatter
+(few_runs.need_prior). With more runs no such prior was better on every table that it was not made from
+(benchmarks/README.md, "The default prior").
 
 Which form is right is itself uncertain, and the forms part beyond the runs. So the bootstrap's draws are of both: each
 form has a share in inverse proportion to its error on the runs of more compute, or half where the runs are too few to
@@ -69,7 +72,7 @@ def fit_best(
 
     Args:
       settings_of: the Settings for a Form.
-      prior: as law_prior.with_prior takes it; None for the population's.
+      prior: as law_prior.with_prior takes it; None for the default.
       complete: makes of a form with its prior the one that is fitted, such as that with learning rates.
 
     Returns:
@@ -85,9 +88,35 @@ def fit_best(
     coupled = FORMS[additive.name + SUFFIX]
     has_few_runs = complete is _as_it_is and few_runs.suits(table, coupled, settings_of(coupled))
     if has_few_runs and isinstance(prior, str) and prior != NO_PRIOR:
-        return few_runs.record_of(table, coupled, settings_of(coupled), population.left_out_of(prior))
+        record = few_runs.record_of(table, coupled, settings_of(coupled), population.left_out_of(prior))
+        return few_runs.with_note(record, by_default=False)
     hint = few_runs.HINT if prior is None and has_few_runs else ""
-    prior = prior or population.NAME
+    needs_prior = prior is None and complete is _as_it_is and few_runs.need_prior(table, coupled, settings_of(coupled))
+    if prior is None:
+        prior = population.NAME if needs_prior else NO_PRIOR
+    record = _fit_both(table, additive, coupled, settings_of, prior, complete, hint)
+    return few_runs.with_note(record, needs_prior)
+
+
+def _fit_both(  # noqa: PLR0913  all are parts of one fit
+    table: Table,
+    additive: Form,
+    coupled: Form,
+    settings_of: Callable[[Form], Settings],
+    prior: Law | str,
+    complete: Callable[[Form], Form],
+    hint: str,
+) -> Json:
+    """The record of the better of two forms, as `fit_best` returns it.
+
+    Args:
+      additive: the additive form.
+      coupled: the coupled form.
+      prior: of the coupled form.
+      hint: what the error ends with where the runs are too few for the additive form.
+
+    Raises UserError as fit_best.
+    """
     if isinstance(prior, Law):
         form = with_law_prior(coupled if prior.form.shares else additive, prior)
         why = f"the law {prior.name}, to which its exponents are drawn, has {'a' if form.shares else 'no'} k"

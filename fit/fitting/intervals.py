@@ -207,7 +207,7 @@ def bootstrap(problem: Problem, fit: search.Fit, draws: int, how: str, noise: No
         counts = problem.padded(_counts(rng, labels, draws, how, len(form.names)))
         data = dict(root_weight=problem.data["root_weight"] * np.sqrt(counts))
     if form.prior:  # what it knows is drawn as a measurement is: around the fit, as the losses are
-        spread = shrink * np.linalg.cholesky(form.prior.covariance)
+        spread = shrink * np.linalg.cholesky(form.prior.covariance / problem.settings.pull)
         normal = rng.normal(size=(draws, len(form.prior.mean)))
         data["prior_mean"] = form.prior.measure(fit.params) + normal @ spread.T
     params = search.best_of_each(problem, problem.centre(distinct_optima(fit)), f"bootstrap of {draws}", **data)

@@ -116,6 +116,17 @@ def noise_of(problem: Problem, params: Array, shared: bool = True) -> Noise:
     return _shared_noise(_clipped(residual[used], freedom), residual_maker, membership, freedom)
 
 
+def misfit(problem: Problem, params: Array) -> float:
+    """The weighted sum of squares of the residuals of log loss at `params` [n], Huber's beyond the settings' delta.
+
+    It is twice the objective without weight decay and priors, summed over the runs.
+    """
+    runs = problem.runs
+    size = np.abs(problem.form.log_loss(params, runs.columns) - np.log(runs.loss))
+    delta = problem.settings.huber_delta
+    return float(np.sum(runs.weights * np.where(size > delta, 2 * delta * size - delta**2, size**2)))
+
+
 def _clipped(residual: Array, freedom: float) -> Array:
     """Residuals cut off at CLIP robust standard deviations."""
     spread = ROBUST * np.median(np.abs(residual)) * np.sqrt(len(residual) / min(freedom, len(residual)))

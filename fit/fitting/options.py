@@ -76,7 +76,7 @@ class FitOptions(Options):
         "What is known of the exponents of size and data, and of k, before the runs speak: population (what laws of "
         "other sweeps have; population:SOURCE leaves a source of these out), a law.json or the name of a published "
         "law, or none. Without --form, a law decides by its k, or lack of one, whether this one has a k. Default: "
-        "population without --form, else none.",
+        "none; without --form, population for dense runs that are at most 2 more than the coefficients.",
         None,
         _prior,
     )

@@ -7,12 +7,14 @@ population.json holds, for each source of runs, the exponents and k of laws fitt
   mean  = mean of x
   cov   = (1 + 1/S) (D GUESSED^2 + sum (x - mean)(x - mean)') / (D + S - 1),    D = GUESS_COUNTS
 
-So the covariance begins as a guess that counts as much as D sources, and the mean's own error is added. A law's
-exponents get the normal prior (mean, cov), weighed against the scatter of the runs (problem.py): a hundred runs
-overrule it.
+So the covariance begins as a guess that counts as much as D sources, and the mean's own error is added. A law's p
+exponents get a Student-t prior of D + S - p degrees of freedom, what is known of one more source after S of them. Its
+pull gives way far from the mean, it is weighed against the scatter of the runs around the fit without it, and it yields
+where it costs more than that scatter explains (fitting.py). So runs that determine an exponent keep it.
 
 Fewer runs than a law has coefficients (few_runs.py) get a prior of ln(floor / lowest loss) too, as a fourth entry of x,
-a guess of ln(size / data), the ratio of both terms at the mean run, and the scatter and the drift of the sources.
+a guess of ln(size / data), the ratio of both terms at the mean run, and the scatter and the drift of the sources. That
+prior is normal, for so few runs cannot contradict it.
 
 Axes: p exponents, with k, or with k and the floor.
 """
@@ -122,7 +124,9 @@ def with_population(form: Form, left_out: str | None = None) -> Form:
     names, signs = _entries(form)
     record = _record(names, signs, mean, covariance, left_out)
     entries = tuple(form.names.index(name) for name in names)
-    return form.with_prior(Prior(entries, signs, mean, covariance, record))
+    count = sum(name != left_out for name in sources())
+    freedom = float(GUESS_COUNTS + count - len(entries))
+    return form.with_prior(Prior(entries, signs, mean, covariance, record, freedom=freedom))
 
 
 def with_floor(form: Form, runs: Runs, left_out: str | None = None) -> Form:
@@ -138,7 +142,7 @@ def with_floor(form: Form, runs: Runs, left_out: str | None = None) -> Form:
     record = _record(names, signs, mean[:-1], covariance[:-1, :-1], left_out)
     record["spreads"][form.page.FLOOR] = [float(np.exp(mean[-1])), float(np.sqrt(covariance[-1, -1]))]
     entries = tuple(form.names.index(name) for name in (*names, form.page.FLOOR))
-    scatter = float(np.sqrt(np.mean(np.square(values_of("scatter", left_out)))))
+    scatter = float(np.median(values_of("scatter", left_out)))
     size_over_data = dict(A=1.0, B=-1.0, alpha=-np.mean(np.log(runs.n_active)), beta=np.mean(np.log(runs.n_tokens)))
     factors = tuple(float(size_over_data.get(name, 0.0)) for name in form.names)
     mean = np.append(mean, 0.0)

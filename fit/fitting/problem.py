@@ -1,7 +1,7 @@
 """A fit as a least-squares problem in float64: the runs, weighted, and the residuals that compiled code computes.
 
   objective = reduce_i w_i Huber_delta(ln L_predicted,i - ln L_i) + weight_decay / 2 |params|^2
-              + variance / 2 d(params)^2, d the distance to the mean of the form's Prior in standard deviations
+              + variance pull / 2 d(params)^2, d the distance to the mean of the form's Prior in standard deviations
 
 `params` is the vector that stands for a law's coefficients (fit/form.py); reduce is the sum, or the mean over the runs.
 For Levenberg-Marquardt the objective is half a sum of squares, with the square root of the Huber loss. The solver moves
@@ -44,7 +44,9 @@ class Settings:
       solver: lm or lbfgs.
       seed: of the random starts, samples and draws.
       fix: ((coefficient, value), ...) that the fit does not move.
-      variance: of a run's log loss around the law, against which priors are weighed; 0 for no priors.
+      variance: of the log loss of a run of weight 1 around the law, against which priors are weighed; 0 for no priors.
+      pull: of a Student-t prior, as Prior.pull has it; 1 for a normal one.
+      yielded: where a prior was given up because the fit with it was worse, by how many times the variance.
       holdout: a rule of runs.held_out.
       weights: a rule of runs.run_weights, None where the user asks for none.
       select: which start wins: that of the least objective, or rmse.
@@ -64,6 +66,8 @@ class Settings:
     seed: int = 0
     fix: tuple[tuple[str, float], ...] = ()
     variance: float = 0.0
+    pull: float = 1.0
+    yielded: float | None = None
     holdout: str = "none"
     weights: str | None = None
     select: str = "objective"
@@ -177,7 +181,8 @@ def prepare(form: Form, runs: Runs, settings: Settings = Settings(), sample_of: 
     if form.prior:
         fixed_places = np.flatnonzero(np.isfinite(fixed_values))
         data["prior_mean"] = form.prior.mean
-        data["prior_root"] = np.sqrt(settings.variance * scale) * form.prior.root_weight(fixed_places)
+        weight = settings.variance * settings.pull * scale
+        data["prior_root"] = np.sqrt(weight) * form.prior.root_weight(fixed_places)
     problem = Problem(form, runs, settings, sample_of or n_runs, data)
     return problem.part(np.arange(n_runs)).with_fixed(fixed_values)
 

@@ -207,7 +207,9 @@ def options(law: Law) -> dict[str, Any]:
     if not settings.get("weight_decay_default"):
         fit_options["weight_decay"] = settings.get("weight_decay")
     prior = settings.get("prior") or {}
-    if "law" in prior and not (chose and prior["law"] == "population"):  # which is the default of a fit that chooses
+    # the population was the default of all fits that choose, in records that do not say by_default
+    by_default = prior.get("by_default", chose and prior.get("law") == "population")
+    if "law" in prior and not by_default:
         fit_options["prior"] = prior["law"]
     if bootstrap:
         fit_options["bootstrap"] = len(bootstrap["draws"])

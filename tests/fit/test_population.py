@@ -1,17 +1,22 @@
-"""The prior of other sweeps' exponents, and draws of both forms."""
+"""The prior of other sweeps' exponents, where it counts and where it yields, and draws of both forms."""
 
 import fit_runs
 import jax
 import numpy as np
 import pytest
+import scipy.optimize
 
 import fit
+from benchmarks import extrapolation
 from fit.data.table import Table
 from fit.errors import UserError
 from fit.fitting import fitting, forms, population
+from fit.fitting.noise import noise_of, standard_errors
 from fit.fitting.problem import Settings, prepare
 from fit.form import Prior
 from fit.laws import FORMS
+from fit.next_runs import added
+from fit.planning import optimum
 
 JOINT, COUPLED, DENSE = FORMS["joint"], FORMS["joint_coupled"], FORMS["chinchilla_coupled"]
 
@@ -40,11 +45,11 @@ def test_mean_and_covariance_by_hand(monkeypatch):
 
 def test_the_file_has_each_source_of_the_bench_and_plain_exponents():
     sources = population.sources()
-    assert len(sources) >= 5 and {"llama3", "chinchilla", "ours"} <= sources.keys()
+    assert sources.keys() == extrapolation.SOURCES.keys() and len(sources) >= 6
     for source in sources.values():
         assert source["reference"] and source["tables"] and source["runs"] > 0
         for kind in ("additive", "coupled"):
-            assert 0.1 < source[kind]["alpha"] < 1.5 and 0.1 < source[kind]["beta"] < 1.5
+            assert 0.1 < source[kind]["alpha"] < 2 and 0.1 < source[kind]["beta"] < 2
         assert 0.1 < source["coupled"]["k"] < 1
 
 
@@ -71,10 +76,10 @@ def test_a_fixed_entry_leaves_the_marginal_prior_of_the_others():
     np.testing.assert_allclose(prior.root_weight([1]), [[0.5, 0], [0, 0]])
 
 
-def far_from_the_population(n: int, noise: float, seed: int = 0):
-    """Dense runs of a law with alpha 0.3, beta 0.7 and k 0.8, of which the prior's means are 0.58, 0.46 and 0.47."""
+def far_from_the_population(n: int, noise: float, seed: int = 0, alpha: float = 0.3, beta: float = 0.7, k: float = 0.8):
+    """Dense runs of a law with exponents and k that are not the means of the prior."""
     rng = np.random.default_rng(seed)
-    truth = dict(A=0.5 * 3e8**0.3, B=0.5 * 6e9**0.7, E=1.8, alpha=0.3, beta=0.7, k=0.8)
+    truth = dict(A=0.5 * 3e8**alpha, B=0.5 * 6e9**beta, E=1.8, alpha=alpha, beta=beta, k=k)
     flops = 10 ** rng.uniform(18, 20, n)
     size = np.sqrt(flops / 120) * np.exp(rng.uniform(-2, 2, n))
     tokens = flops / 6 / size
@@ -84,25 +89,102 @@ def far_from_the_population(n: int, noise: float, seed: int = 0):
     return truth, Table("far", columns, list(range(2, n + 2)))
 
 
-def test_a_hundred_runs_overrule_the_prior():
-    """The exponents are nearer to the truth than to the prior's mean, and with a dozen of noisy runs the other way."""
-    exponents = {}
-    for n, noise in ((100, 0.002), (12, 0.05)):
-        truth, table = far_from_the_population(n, noise)
-        law = fitting.fit_table(table, population.with_population(DENSE), Settings(weight_decay=None, starts=32))
-        exponents[n] = np.log([law.fit.coefficients[name] for name in ("alpha", "beta")])
-    true, mean = np.log([truth["alpha"], truth["beta"]]), population.moments("coupled")[0][:2]
-    assert np.linalg.norm(exponents[100] - true) < 0.5 * np.linalg.norm(exponents[100] - mean)
-    assert np.linalg.norm(exponents[12] - mean) < np.linalg.norm(exponents[12] - true)
+def with_and_without(table: Table, weight_decay: float | None = None):
+    """The coupled law's fits to a table with the population's prior and without, as (fit, problem)."""
+    settings = Settings(weight_decay=weight_decay, starts=32)
+    laws = [fitting.fit_table(table, form, settings) for form in (population.with_population(DENSE), DENSE)]
+    return [(law.fit, law.problem) for law in laws]
 
 
-def test_the_default_prior_can_be_turned_off_and_leave_a_source_out(tmp_path):
-    _, table = far_from_the_population(30, 0.01)
-    default, without, off = (fit.law(table, starts=8, prior=prior) for prior in (None, "population:ours", "none"))
-    assert default.record["settings"]["prior"]["law"] == "population"
-    assert without.record["settings"]["prior"]["left_out"] == "ours" and "prior" not in off.record["settings"]
-    assert len({law.coefficients["alpha"] for law in (default, without, off)}) == 3
-    assert "prior" not in fit.law(table, starts=8, form="chinchilla_coupled").record["settings"]
+def test_runs_that_determine_an_exponent_keep_it():
+    """A hundred runs move by less than a fifth of a standard error, though they lie far from the other sweeps."""
+    _, table = far_from_the_population(100, 0.002)
+    (drawn, _), (alone, problem) = with_and_without(table)
+    errors = standard_errors(problem, alone, noise_of(problem, alone.params))
+    for name in ("alpha", "beta"):
+        assert abs(drawn.coefficients[name] - alone.coefficients[name]) < 0.2 * errors[name]
+
+
+def test_a_student_prior_is_fitted_to_its_own_least_objective(monkeypatch):
+    """Against scipy's minimum of the objective with (f + p) / 2 ln(1 + d^2 / f), of a prior that does not yield."""
+    monkeypatch.setattr(fitting, "MOST_COST", np.inf)
+    _, table = far_from_the_population(12, 0.01)
+    (fit, problem), _ = with_and_without(table, weight_decay=0.0)
+    prior = problem.form.prior
+    inverse = np.linalg.inv(prior.covariance)
+    freedom = population.GUESS_COUNTS + len(population.sources()) - 3
+    centre = problem.data["centre"]
+    size, tokens = (np.log(problem.runs.columns[name]) - centre[name] for name in ("n_active", "n_tokens"))
+
+    def objective(x):
+        ln_a, ln_b, ln_e, alpha, beta, entry = (x[DENSE.param_names.index(name)] for name in names)
+        k = 1 / (1 + np.exp(entry))
+        inner = np.logaddexp(ln_a - alpha * size, ln_b - beta * tokens)
+        error = np.abs(np.logaddexp(k * inner, ln_e) - np.log(problem.runs.loss))
+        huber = np.where(error > 0.01, 0.02 * error - 1e-4, error**2)
+        off = np.array([np.log(alpha), np.log(beta), entry]) - prior.mean
+        tails = (freedom + 3) * np.log1p(off @ inverse @ off / freedom)
+        return 1e4 * (np.sum(huber) + problem.settings.variance * tails)
+
+    names = ("ln A", "ln B", "ln E", "alpha", "beta", "ln(1 / k - 1)")
+    begin = problem.centre(fit.params[None])[0]
+    assert prior.freedom == freedom and problem.settings.pull != 1
+    least = scipy.optimize.minimize(objective, begin, method="BFGS").fun
+    assert objective(begin) == pytest.approx(least, rel=1e-4)
+
+
+def test_a_prior_that_is_far_off_yields_and_the_law_says_so():
+    """Porian's runs of at most a third of their largest compute have an alpha far from the other sources'."""
+    table = extrapolation.tables()["porian"]
+    flops = 6 * table.numbers("n_active") * table.numbers("n_tokens")
+    smaller = extrapolation.part(table, flops <= flops.max() / 3)
+    asked = fit.law(smaller, prior="population:porian", starts=16)
+    alone = fit.law(smaller, starts=16)
+    assert asked.coefficients == alone.coefficients and alone.coefficients["alpha"] > 0.9
+    assert asked.record["settings"]["prior"]["yielded"] > fitting.MOST_COST
+    assert any("the population's prior yields" in sentence for sentence in asked.record["warnings"])
+    assert not any("yields" in sentence for sentence in alone.record["warnings"])
+
+
+def test_noise_free_runs_are_fitted_to_the_last():
+    """By the closed form that made tests/data/practice/exact.csv: its losses, and the best model of 1e22 FLOPs."""
+    table = fit.read(str(fit_runs.DATA / "practice" / "exact.csv"))
+    for prior in (None, "population"):
+        law = fit.law(table, prior=prior)
+        assert law.predict(table) == pytest.approx(table.numbers("loss"), rel=5e-4)
+        reduced = law.chinchilla_coefficients_at(np.ones(1))
+        size, _ = optimum.compute_optimal(*reduced[:4], 1e22)
+        assert size[0] == pytest.approx(9.05e9, rel=0.02)
+        best = fit.plan(law, flops=1e22).best
+        truth = 1.8172 + 482.01 / best["n_active"] ** 0.3478 + 2085.43 / best["n_tokens"] ** 0.3658
+        assert truth == pytest.approx(2.1411, abs=1e-3)
+
+
+def test_only_runs_too_few_for_their_own_scatter_have_the_prior_by_default():
+    """Of 8 runs, two more than coefficients, it is the prior of the law; of 9 runs and more there is none."""
+    alpha, beta, entry = population.moments("coupled")[0]
+    _, table = far_from_the_population(9, 0.01, 0, np.exp(alpha), np.exp(beta), 1 / (1 + np.exp(entry)))
+    fewer = extrapolation.part(table, np.arange(9) < 8)
+    few = fit.law(fewer, starts=8)
+    asked = fit.law(fewer, starts=8, prior="population")
+    enough = fit.law(table, starts=8)
+    assert (
+        few.coefficients == asked.coefficients
+        and few.coefficients != fit.law(fewer, starts=8, prior="none").coefficients
+    )
+    assert few.record["settings"]["prior"]["by_default"] and "prior" not in enough.record["settings"]
+    assert sum("hardly more than the law's coefficients" in s for s in few.record["warnings"]) == 1
+    assert "prior" not in added.options(few) and added.options(asked)["prior"] == "population"
+
+
+def test_the_prior_can_be_asked_for_turned_off_and_leave_a_source_out():
+    _, table = far_from_the_population(30, 0.05)
+    default, off = (fit.law(table, starts=8, prior=prior) for prior in (None, "none"))
+    asked, without = (fit.law(table, starts=8, prior=prior) for prior in ("population", "population:ours"))
+    assert asked.record["settings"]["prior"]["law"] == "population"
+    assert without.record["settings"]["prior"]["left_out"] == "ours" and "prior" not in default.record["settings"]
+    assert default.coefficients == off.coefficients
+    assert len({law.coefficients["alpha"] for law in (asked, without, off)}) == 3
     with pytest.raises(UserError, match="found no source 'nobody' to leave out; sources: llama3"):
         fit.law(table, prior="population:nobody")
     with pytest.raises(UserError, match="prior=population: the clark law has not one exponent of size and one of data"):
@@ -125,7 +207,8 @@ def test_draws_are_of_both_forms_by_their_errors(of_chinchilla):
     drawn = of_chinchilla.draws["alpha"][k == 1]
     assert np.mean(drawn) == pytest.approx(alone.coefficients["alpha"], abs=2 * np.std(drawn))
     drift = np.array(record["bootstrap"]["beyond"]["drift"])
-    assert abs(drift[k == 1].mean()) < 1e-9 and np.all(drift[k < 1] < 0)
+    assert abs(drift[k == 1].mean()) < 1e-9
+    assert np.all(drift[k < 1] <= 0) and np.sum(drift[k < 1] == 0) <= 1  # the middle one of an odd number
 
 
 def test_a_plan_far_beyond_the_runs_says_that_the_forms_disagree(of_chinchilla):
@@ -197,8 +280,9 @@ def test_three_runs_make_a_law_with_the_population():
     assert law.predict(table) == pytest.approx(table.numbers("loss"), rel=0.005)
     record = law.record
     assert record["choice"]["why"].startswith("3 runs are fewer than its coefficients")
-    assert "a run is taken to scatter by 0.73%" in record["warnings"][-1]
-    assert record["noise"]["total"] == pytest.approx(np.sqrt(np.mean(population.values_of("scatter") ** 2)))
+    scatter = np.median(population.values_of("scatter"))
+    assert f"a run is taken to scatter by {scatter:.2%}" in record["warnings"][-1]
+    assert record["noise"]["total"] == pytest.approx(scatter)
     spread = np.std(record["bootstrap"]["beyond"]["drift"])
     assert spread == pytest.approx(np.sqrt(np.mean(population.values_of("drift") ** 2)), rel=0.3)
     assert record["profile"]["E"]["low"] < law.coefficients["E"] < record["profile"]["E"]["high"]

@@ -331,7 +331,10 @@ def test_a_law_is_a_picture_in_a_notebook(law, runs):
     hollow = [line for line in points if line.get_markerfacecolor() == "white"]
     assert sum(len(line.get_xdata()) for line in hollow) == 5
     solid = [line for line in axis.lines if line.get_linestyle() == "-"]
-    for e, line in zip(sorted(set(columns["n_experts"])), solid, strict=True):
+    curves = dict(zip(sorted(set(columns["n_experts"])), solid, strict=True))
+    buildable = {e: line for e, line in curves.items() if np.isfinite(np.asarray(line.get_ydata(), float)).any()}
+    assert {1, 2} <= buildable.keys()  # this law's best models of more experts are too small to build
+    for e, line in buildable.items():
         flops, loss = line.get_xdata(), np.asarray(line.get_ydata(), float)
         i = np.flatnonzero(np.isfinite(loss))[-1]
         size = np.geomspace(1e2, 1e8, 200_000)
