@@ -162,6 +162,16 @@ class Tuning:
 
         return self._estimate(log_batch, np.exp)
 
+    def batch_line(self, **model: Numbers) -> tuple[Numbers, float]:
+        """ln of the best tokens of a batch as a line in ln of the training tokens: (value at one token, slope).
+
+        Args:
+          model: n_active and n_experts, perhaps arrays.
+        """
+        c = _with_logs(self.coefficients)
+        value = log_optimum(c, _logs(model | dict(n_tokens=1.0)), self.reference, "batch")
+        return value, float(c.get("batch_n_tokens", 0.0))
+
     def penalty(self, peak_learning_rate: float, batch_tokens: float | None = None, **model: float) -> Estimate:
         """The share by which the loss of a run lies above that of its model's best rate and batch.
 

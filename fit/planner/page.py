@@ -21,7 +21,7 @@ from fit.messages import sentences, units
 from fit.planner import formulas
 from fit.planning import (
     agreement,
-    by_time,
+    candidates,
     compare,
     constraints,
     cost,
@@ -33,7 +33,6 @@ from fit.planning import (
     recipe,
     serving,
     speed,
-    startable,
     step,
     step_time,
     verdict,
@@ -153,13 +152,13 @@ def _timing() -> Json:
         step_time=_constants(step_time, "BF16", "FP32", "OVERLAP", "STATE_BYTES", "PASSES", "FLASH_BLOCK", "LOGITS")
         | _constants(step_time, "SWIGLU", "SWIGLU_OF_SLOTS", "GATHERS", "EXACT_UP_TO", "TRAVELS"),
         step=_constants(step, "BF16", "FP32", "STATE", "ACCUMULATED", "LOGITS", "PASSES", "GATHERS"),
-        clock=_constants(by_time, "TYPICAL"),
+        clock=dict(typical=TYPICAL),
         mesh=_constants(mesh, "MODEL_AXES") | dict(fields=mesh.DIVISIBILITY["fields"]),
         grid=_constants(hardware, "TYPICAL_ASPECT", "TILE", "HEADS", "WIDE", "KV_HEADS", "MOST_PADDING")
-        | dict(widths=list(by_time.WIDTHS)),
+        | dict(widths=list(grid.Grid().widths)),
         recipe=_constants(recipe, "PRETRAIN_SEQUENCE", "SEQUENCE", "RAMP", "PAPERS_CONFIG", "PRETRAIN_CONFIG")
         | _constants(rates, "SMALLEST")
-        | _constants(startable, "GROUP_TOKENS")
+        | _constants(candidates, "GROUP_TOKENS")
         | dict(batch_ramp=BATCH_RAMP, batches=batches),
     )
 

@@ -176,7 +176,7 @@ def energy_of(plan: Plan, grams_per_kwh: float | None) -> Energy | None:
             return None
         known = ", ".join(kind for kind, chip in CHIPS.items() if chip.watts)
         raise UserError(sentences.NO_WATTS.format(kind=plan.chips.kind, known=known))
-    kwh = model.cost.training_hours * plan.chips.count * watts / 1000
+    kwh = model.cost.training_hours * plan.chips.in_use * watts / 1000
     co2_kg = None if grams_per_kwh is None else kwh * grams_per_kwh / 1000
     return Energy(kwh=kwh, watts=watts, co2_kg=co2_kg)
 

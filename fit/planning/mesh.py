@@ -14,6 +14,7 @@ from fit.aliases import Json
 from fit.planning import memory
 from fit.planning import step as step_lib
 from fit.planning.constraints import Chips
+from fit.planning.grid import MeshRequest
 from fit.shape import architecture
 
 DIVISIBILITY: Json = json.loads(
@@ -22,20 +23,6 @@ DIVISIBILITY: Json = json.loads(
 MODEL_AXES = (1, 2, 4, 8)  # sizes of the model axis: within a machine, whose links are fast
 
 Ramp = tuple[tuple[int, int], ...]  # ((from token, tokens of a batch), ...)
-
-
-@dataclasses.dataclass(frozen=True)
-class MeshRequest:
-    """What the user fixes of the mesh: None where it is left to the plan.
-
-    Attributes:
-      expert, model: devices of these axes.
-      remat: as config.remat.
-    """
-
-    expert: int | None = None
-    model: int | None = None
-    remat: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +69,11 @@ class Layout:
     device_bytes: float
     sent_bytes: float
     sending_share: float = 0.0
+
+    @property
+    def n_devices(self) -> int:
+        """Devices of the mesh."""
+        return self.data * self.expert * self.model
 
 
 def choose(
@@ -135,24 +127,31 @@ def undivided(shape: Json, sequence: int, mesh: tuple[int, int, int]) -> list[tu
       [(field, its value, axis, its size)].
     """
     size_of = dict(zip(("data", "expert", "model"), mesh, strict=True))
-    kinds = _kinds(shape)
+    has_narrow_experts = shape["n_experts"] > 1 and bool(shape.get("d_expert"))
+    of_kinds = kinds(shape["n_experts"] > 1, has_narrow_experts, bool(shape.get("n_dense_blocks")))
     conflicts = []
     for rule in DIVISIBILITY["fields"]:
         (axis,) = rule["axes"]
         value = _value(shape, sequence, rule["field"])
-        if rule["of"] in kinds and value % size_of[axis]:
+        if rule["of"] in of_kinds and value % size_of[axis]:
             conflicts.append((rule["field"], value, axis, size_of[axis]))
     return conflicts
 
 
-def _kinds(shape: Json) -> set[str]:
-    """The kinds of models, as DIVISIBILITY calls them, that a shape is of."""
-    kinds = {"all"}
-    if shape["n_experts"] > 1:
-        kinds.add("mixtures")
-    if not shape.get("d_expert") or shape.get("n_dense_blocks"):
-        kinds.add("layers of d_ff")
-    return kinds
+def kinds(is_mixture: bool, has_narrow_experts: bool, has_dense_blocks: bool) -> set[str]:
+    """The kinds of models, as DIVISIBILITY calls them, that a model is of.
+
+    Args:
+      is_mixture: whether it has experts.
+      has_narrow_experts: whether these have a width of their own.
+      has_dense_blocks: whether some blocks of a mixture have none.
+    """
+    found = {"all"}
+    if is_mixture:
+        found.add("mixtures")
+    if not has_narrow_experts or has_dense_blocks:
+        found.add("layers of d_ff")
+    return found
 
 
 def _value(shape: Json, sequence: int, field: str) -> int:

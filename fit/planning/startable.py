@@ -4,8 +4,6 @@ The trainer starts it as it is emitted.
 """
 
 import dataclasses
-import functools
-import math
 
 from fit.aliases import Json
 from fit.errors import UserError
@@ -14,6 +12,7 @@ from fit.messages import sentences
 from fit.planning import building, memory, mesh, recipe
 from fit.planning.constraints import Chips, Constraints
 from fit.planning.extrapolation import extrapolation_of
+from fit.planning.grid import ShapeRequest
 from fit.planning.results import Buildable, Optimum
 from fit.planning.speed import Calibration
 from fit.planning.timing import tokens_per_second
@@ -23,33 +22,17 @@ from fit.shape.architecture import BATCH_RAMP, Architecture, Model, training_flo
 GROUP_TOKENS = 8192  # tokens that share the experts' capacity by the paper's recipe
 
 
-@dataclasses.dataclass(frozen=True)
-class Shapes:
-    """What a user fixes of the model to build.
-
-    Attributes:
-      fixed: Fields of the architecture that the user gives.
-      fixed_mesh: What the user gives of the mesh.
-      family: Whether models are built like a published one.
-    """
-
-    fixed: frozenset[str] = frozenset()
-    fixed_mesh: mesh.MeshRequest = mesh.MeshRequest()
-    family: bool = False
-
-
 def buildable(
     law: Law,
     architecture: Architecture,
     constraints: Constraints,
     optima: list[Optimum],
     best: Optimum,
-    shapes: Shapes,
+    shapes: ShapeRequest,
 ) -> tuple[Buildable | None, recipe.Recipe | None]:
     """The model to build and its recipe; None for both where no model fits.
 
-    By the clock, the model trains on the tokens that its own speed leaves. Where hours are priced at modelled speeds,
-    its layout is that of least time.
+    Where hours are priced at modelled speeds, its layout is that of least time.
 
     Args:
       law: The law that plans.
@@ -72,8 +55,7 @@ def buildable(
             if flags:
                 raise UserError(sentences.NO_SUCH_MESH.format(flags=" and ".join(flags)))
             return None, None
-        if constraints.clock is None:
-            candidate = _in_least_time(law, constraints, candidate, shapes)
+        candidate = _in_least_time(law, constraints, candidate, shapes)
         run_recipe = recipe.recipe_of(law, candidate.model, candidate.n_tokens, shapes.family)
         if run_recipe.of_published_models == as_published:
             break
@@ -96,20 +78,15 @@ def _candidate(
     constraints: Constraints,
     optima: list[Optimum],
     style: hardware.Style,
-    shapes: Shapes,
+    shapes: ShapeRequest,
 ) -> building.Candidate | None:
     """The model of the grid to build.
 
-    By FLOPs, one whose mesh sends no longer than it computes is preferred to any other.
+    One whose mesh sends no longer than it computes is preferred to any other.
     """
-    for hidden in (True, False) if constraints.clock is None else (False,):
-        layouts = timed = None
-        if constraints.chips:
-            calibration = constraints.clock.calibration if constraints.clock else None
-            layouts = Layouts(law, constraints.chips, shapes, hidden, calibration)
-        if layouts and constraints.clock:
-            timed = functools.partial(_timed, law, architecture, constraints, layouts)
-        candidate = building.on_grid(law, architecture, constraints, optima, style, layouts, timed)
+    for hidden in (True, False):
+        layouts = Layouts(law, constraints.chips, shapes, hidden) if constraints.chips else None
+        candidate = building.on_grid(law, architecture, constraints, optima, style, layouts)
         if candidate:
             return candidate
     return None
@@ -166,31 +143,8 @@ def buildable_of(
     )
 
 
-def _timed(
-    law: Law,
-    architecture: Architecture,
-    constraints: Constraints,
-    layouts: "Layouts",
-    candidate: building.Candidate,
-) -> building.Candidate | None:
-    """The model on the tokens that its own speed in its own layout leaves; None where the chips cannot train it, or on
-    no token."""
-    model = candidate.model
-    n_tokens = candidate.n_tokens
-    for _ in range(2):  # the recipe's batch, and with it the speed, depends on the tokens
-        timed = layouts.timed(model, n_tokens)
-        if timed is None:
-            return None
-        layout, speed = timed
-        n_tokens = math.floor(constraints.tokens_at(speed))
-        if n_tokens < 1:
-            return None
-    loss = building.loss_of(law, architecture, model, n_tokens)
-    return dataclasses.replace(candidate, n_tokens=n_tokens, loss=loss, layout=layout, speed=speed)
-
-
 def _in_least_time(
-    law: Law, constraints: Constraints, candidate: building.Candidate, shapes: Shapes
+    law: Law, constraints: Constraints, candidate: building.Candidate, shapes: ShapeRequest
 ) -> building.Candidate:
     """The same model on the same tokens, in its layout of least time and with its speed there.
 
@@ -221,7 +175,7 @@ class Layouts:
     """Which layouts models have: what building.on_grid needs to know of the chips."""
 
     def __init__(
-        self, law: Law, chips: Chips, shapes: Shapes, hidden: bool = False, calibration: Calibration | None = None
+        self, law: Law, chips: Chips, shapes: ShapeRequest, hidden: bool = False, calibration: Calibration | None = None
     ) -> None:
         """Layouts of models of a law on chips.
 

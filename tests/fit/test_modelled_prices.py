@@ -85,10 +85,11 @@ def test_each_number_of_experts_has_its_own_speed(plan):
     assert mfu[0] == max(mfu) and mfu[-1] < 0.7 * mfu[0]
 
 
-def test_the_answer_says_what_the_clock_would_choose(plan):
+def test_the_answer_says_what_the_clock_would_choose():
+    plan = fit.plan(LAW, flops=1e21, chips="H100:8")
     hours = plan.best.n_tokens / plan.best.speed.tokens_per_second[1] / 3600
     assert plan.clock.hours == pytest.approx(hours, rel=1e-9)
-    by_time = fit.plan(LAW, chips="H100:64", hours=hours)
+    by_time = fit.plan(LAW, chips="H100:8", hours=hours)
     assert plan.clock.by_flops == plan.best.n_experts == by_time.clock.by_flops
     assert plan.clock.by_time == by_time.best.n_experts != plan.best.n_experts
     told = " ".join(str(plan).split())
@@ -98,7 +99,7 @@ def test_the_answer_says_what_the_clock_would_choose(plan):
     assert plan.clock.largest < by_time.best.n_active
     low, middle, high = plan.buildable.speed.hours
     assert f"at MFU {plan.buildable.speed.mfu[1]:.2f}, modelled" in told and low < middle < high
-    alone = fit.plan(LAW, **FLOPS, experts=[8])
+    alone = fit.plan(LAW, flops=1e21, chips="H100:8", experts=[8])
     assert alone.clock.by_time == alone.clock.by_flops == 8 and "by the clock" not in str(alone)
 
 
@@ -149,7 +150,7 @@ def test_compared_laws_have_the_speeds_of_their_plans(plan, capsys):
     flags = ["compare", f"--laws={LAW}", "--flops=1e22", "--chips=H100:64"]
     assert command_line.run([*flags, "--verbose"]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert f"by the clock E = {plan.clock.by_time}" in told and "of each law's best model" in told
+    assert "of each law's best model" in told
     assert "dense FLOPs" in told and "dense hours" not in told
     assert command_line.run([*flags, "--mfu=0.4", "--json"]) == 0
     (at_mfu,) = json.loads(capsys.readouterr().out)["laws"]

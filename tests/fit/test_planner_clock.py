@@ -93,7 +93,7 @@ def test_the_page_chooses_the_layout_that_python_does(browser):
     )
     n_trained = 0
     for (law, _, _, chips, model, n_tokens, is_family), answer in zip(drawn, answers, strict=True):
-        layouts = startable.Layouts(law, chips, startable.Shapes(family=is_family), calibration=speed.calibrated())
+        layouts = startable.Layouts(law, chips, startable.ShapeRequest(family=is_family), calibration=speed.calibrated())
         run = layouts.run(model, n_tokens)
         for name in ("n_active", "n_total", "exact_parameters"):
             assert answer["model"][name] == getattr(model, name)
@@ -124,7 +124,7 @@ def test_a_step_takes_as_long_as_in_python_on_any_mesh(browser):
     cases = []
     expected = []
     for law, architecture, style, chips, model, n_tokens, is_family in drawn_models(200, seed=2):
-        run = startable.Layouts(law, chips, startable.Shapes(family=is_family)).run(model, n_tokens)
+        run = startable.Layouts(law, chips, startable.ShapeRequest(family=is_family)).run(model, n_tokens)
         meshes = list(mesh.meshes(run, chips.n_devices, mesh.MeshRequest()))
         if not meshes:
             continue

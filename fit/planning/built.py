@@ -1,0 +1,73 @@
+"""The candidate of a plan by hours as the model to build, with its recipe and its layout."""
+
+import dataclasses
+
+from fit.fitted_law.law import Law
+from fit.planning import building, recipe, solve, startable
+from fit.planning.constraints import Constraints
+from fit.planning.mesh import Layout
+from fit.planning.results import Buildable, Optimum
+from fit.shape import hardware
+from fit.shape.architecture import Architecture, Model
+
+
+def buildable_of(
+    law: Law, architecture: Architecture, constraints: Constraints, best: Optimum, chosen: solve.Best
+) -> tuple[Buildable, recipe.Recipe]:
+    """The model to build and its recipe.
+
+    Args:
+      law: The law that plans.
+      architecture: How models are built.
+      constraints: With chips and a clock.
+      best: The candidate as one of the optima.
+      chosen: The candidate.
+    """
+    models = chosen.models
+    model = model_of(chosen)
+    layout = layout_of(chosen)
+    request = chosen.problem.request
+    run_recipe = recipe.recipe_of(law, model, chosen.n_tokens, request.family, layout.batch_tokens)
+    candidate = building.Candidate(
+        loss=chosen.loss,
+        model=model,
+        n_tokens=chosen.n_tokens,
+        memory_bytes=float(models.memory_bytes[chosen.row]),
+        layout=layout,
+        speed=chosen.tokens_per_second,
+    )
+    return startable.buildable_of(law, architecture, best, candidate, run_recipe, models.law_experts), run_recipe
+
+
+def model_of(chosen: solve.Best) -> Model:
+    """The model of a candidate."""
+    problem = chosen.problem
+    models = chosen.models
+    style = hardware.style_of(problem.architecture, models.as_published, problem.request.fixed)
+    shape = models.shape
+    width = int(shape.d_model[chosen.row])
+    n_blocks = int(shape.n_blocks[chosen.row])
+    return hardware.built(problem.padded, style, width, n_blocks, int(shape.n_experts))
+
+
+def layout_of(chosen: solve.Best) -> Layout:
+    """How the chips train a candidate."""
+    problem = chosen.problem
+    candidate = chosen.candidate
+    batch = int(candidate.batch_tokens[0])
+    at_once = int(candidate.microbatch_tokens[0])
+    ramp = recipe.ramp_on_mesh(batch, int(candidate.unit[0]), chosen.n_tokens, chosen.models.as_published)
+    device_bytes, sent_bytes = solve.bytes_of(chosen)
+    layout = Layout(
+        data=int(candidate.data[0]),
+        expert=int(candidate.expert[0]),
+        model=int(candidate.model[0]),
+        remat=problem.grid.remats[int(candidate.remat[0])],
+        microbatch_tokens=0 if at_once == batch else at_once,
+        group_tokens=int(candidate.group_tokens[0]),
+        batch_tokens=ramp,
+        device_bytes=device_bytes,
+        sent_bytes=sent_bytes,
+    )
+    chips = dataclasses.replace(problem.chips, count=chosen.chips)
+    return dataclasses.replace(layout, sending_share=startable.sending_share(layout, model_of(chosen), chips))
