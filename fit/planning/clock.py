@@ -16,7 +16,7 @@ from collections.abc import Sequence, Set
 import numpy as np
 
 from fit.aliases import Array, Numbers
-from fit.planning.speed import Calibration
+from fit.model.efficiencies import Calibration
 from fit.shape.architecture import INFERENCE, TRAINING
 
 SECONDS = 3600  # of an hour

@@ -11,7 +11,8 @@ import fit
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.messages import sentences
-from fit.planning import by_time, speed
+from fit.model import efficiencies
+from fit.planning import by_time
 from fit.planning.clock import Clock, Curve
 from fit.planning.options import PlanOptions
 from jmoe.config.check import check_config
@@ -34,7 +35,7 @@ def constraints_of(experts=(1, 2, 4, 8, 16, 32), **limits):
     law = load(LAW)
     options = PlanOptions.parse(**limits, by="time", experts=experts)
     (architecture,) = options.architectures(law)
-    budget = options.hours, speed.calibrated()
+    budget = options.hours, efficiencies.calibrated()
     constraints = options.constraints(experts)
     found = by_time.constraints_of(law, architecture, constraints, experts, options.shapes, budget)
     return law, architecture, found
@@ -241,10 +242,13 @@ def test_own_speeds_recalibrate_the_plan(capsys, tmp_path):
     experts = (1, 2, 4, 8, 16, 32)
     limits_of_time = options.constraints(())
     runs = by_time.measured_runs(law, architecture, limits_of_time.chips, options.shapes, path)
-    assert [(run.setup.data, run.setup.expert, run.setup.sequence) for run in runs] == [(64, 1, 4096), (8, 8, 4096)] * 2
-    published = speed.calibrated()
-    true = dataclasses.replace(published, products=published.products | {"H100": 0.6 * published.products["H100"]})
-    write([64 * true.tokens_per_second("H100", run.shape, run.setup)[1] for run in runs])
+    meshes = [(run.layout.data, run.layout.expert, run.layout.sequence) for run in runs]
+    assert meshes == [(64, 1, 4096), (8, 8, 4096)] * 2
+    published = efficiencies.of_our_trainer("H100", 64)
+    slower = published.products | {"Hopper": 0.6 * published.products["Hopper"]}
+    true = dataclasses.replace(published, products=slower)
+    steps = [true.step_cost("H100", run.shape, run.layout) for run in runs]
+    write([run.layout.batch_tokens / step.seconds for run, step in zip(runs, steps, strict=True)])
     found = plan(capsys, "--chips=H100:64", "--hours=240", f"--speeds={path}")
     constraints = by_time.constraints_of(law, architecture, limits_of_time, experts, options.shapes, (240, true))
     for row in found["optima"]:
@@ -317,7 +321,7 @@ def test_a_curve_never_rises_and_inverts():
 
 def test_hours_that_broadcast_with_experts():
     curves = {1.0: Curve.of([1e6, 1e9], [100.0, 1.0]), 8.0: Curve.of([1e6, 1e9], [50.0, 0.5])}
-    clock = Clock(np.array([1.0, 2.0]), curves, speed.calibrated()).at(np.array([1.0, 8.0]))
+    clock = Clock(np.array([1.0, 2.0]), curves, efficiencies.calibrated()).at(np.array([1.0, 8.0]))
     tokens = clock.tokens(np.array([[1e6], [1e9]]), inference_tokens=0.0)
     assert tokens == pytest.approx(3600 * np.array([[100.0, 100.0], [1.0, 1.0]]))
     sizes = clock.size(np.array([3600.0, 3600.0]), 0.0)
@@ -325,7 +329,7 @@ def test_hours_that_broadcast_with_experts():
 
 
 def test_a_number_of_experts_that_no_mesh_trains():
-    clock = Clock(1.0, {1.0: Curve.of([1e6, 1e9], [2.0, 1.0], bounded=True)}, speed.calibrated())
+    clock = Clock(1.0, {1.0: Curve.of([1e6, 1e9], [2.0, 1.0], bounded=True)}, efficiencies.calibrated())
     clock = dataclasses.replace(clock, untrainable={8.0}).at(np.array([1.0, 8.0]))
     assert clock.largest() == pytest.approx([1e9, 0.0])
 
