@@ -205,7 +205,7 @@ class Tuning:
         return Estimate(value, float(scale(low)), float(scale(high)))
 
 
-def _logs(model: Mapping[str, float]) -> dict[str, Any]:
+def _logs(model: Mapping[str, Numbers]) -> dict[str, Any]:
     """The columns of a model as "ln NAME"."""
     return {f"ln {name}": np.log(value) for name, value in model.items()}
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import numpy as np
+
 from fit.fitted_law.law import Law
 from fit.planning import building, recipe, solve, startable
 from fit.planning.constraints import Constraints
@@ -45,9 +47,9 @@ def model_of(chosen: solve.Best) -> Model:
     models = chosen.models
     style = hardware.style_of(problem.architecture, models.as_published, problem.request.fixed)
     shape = models.shape
-    width = int(shape.d_model[chosen.row])
-    n_blocks = int(shape.n_blocks[chosen.row])
-    return hardware.built(problem.padded, style, width, n_blocks, int(shape.n_experts))
+    width = int(np.asarray(shape.d_model)[chosen.row])
+    n_blocks = int(np.asarray(shape.n_blocks)[chosen.row])
+    return hardware.built(problem.padded, style, width, n_blocks, int(np.asarray(shape.n_experts)))
 
 
 def layout_of(chosen: solve.Best) -> Layout:

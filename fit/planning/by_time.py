@@ -11,18 +11,19 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.messages.units import say
-from fit.planning import candidates, cost, optimum, recipe, solve, step_time
-from fit.planning import speed as speed_lib
+from fit.model import efficiencies, measured
+from fit.model.efficiencies import Calibration
+from fit.model.measured import MeasuredRun
+from fit.model.shape import ModelShape
+from fit.planning import cost, optimum, recipe, solve
 from fit.planning.candidates import Problem
 from fit.planning.clock import SECONDS, Clock
 from fit.planning.constraints import Chips, Constraints
 from fit.planning.grid import ShapeRequest
 from fit.planning.results import ClockComparison, Optimum, Speed, Target, TargetRow
-from fit.planning.speed import Calibration
 from fit.shape import hardware
 from fit.shape.architecture import INFERENCE, TRAINING, Architecture, Model, training_flops
 
-AT_ONCE = step_time.MICROBATCH_TOKENS  # of a chip in a step, where a table of speeds does not say the batch
 # fields of config.model that a table of speeds may have as columns
 OF_MODEL = (
     *("n_blocks", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size"),
@@ -30,9 +31,7 @@ OF_MODEL = (
 )
 
 
-def in_hours(
-    constraints: Constraints, hours: float, calibration: Calibration, request: ShapeRequest
-) -> Constraints:
+def in_hours(constraints: Constraints, hours: float, calibration: Calibration, request: ShapeRequest) -> Constraints:
     """The constraints with hours as their budget, in place of FLOPs.
 
     Args:
@@ -53,31 +52,30 @@ def calibration_of(
     Raises:
       UserError: The table cannot be read, has fewer than two rows, or none on these chips.
     """
-    published = speed_lib.calibrated()
+    published = efficiencies.of_our_trainer(chips.kind, chips.count)
     if path is None:
         return published
     runs = measured_runs(law, architecture, chips, request, path)
-    if chips.kind not in {run.chip for run in runs}:
+    if chips.kind not in {run.kind for run in runs}:
         raise UserError(say(sentences.NO_SPEED_OF_CHIPS, path=path, kind=chips.kind))
-    return speed_lib.recalibrated(published, runs)
+    return efficiencies.recalibrated(published, runs)
 
 
 def measured_runs(
     law: Law, architecture: Architecture, chips: Chips, request: ShapeRequest, path: str
-) -> list[speed_lib.Run]:
+) -> list[MeasuredRun]:
     """The runs in a table of the user's speeds. Where columns OF_MODEL do not say how a model is built, it is built
     like the plan's. Raises UserError where the table cannot be read."""
 
-    def shape_of(row: dict[str, str]) -> step_time.Shape:
+    def shape_of(row: dict[str, str]) -> ModelShape:
         """The model of a row."""
         width = int(float(row["d_model"]))
         routed = int(float(row["n_experts"]))
         model = _model_of(law, architecture, request, width, routed)
-        measured = {name: speed_lib.whole(row, name, f"--speeds={path}") for name in OF_MODEL if row.get(name)}
-        return speed_lib.shape_of_model(model.shape | dict(n_experts=routed) | measured)
+        given = {name: measured.whole(row, name, f"--speeds={path}") for name in OF_MODEL if row.get(name)}
+        return ModelShape.of_config(model.shape | dict(n_experts=routed) | given)
 
-    setup = step_time.Setup(chips.count, AT_ONCE * chips.count, recipe.PRETRAIN_SEQUENCE)
-    return speed_lib.read_own(path, shape_of, setup, chips.kind)
+    return measured.read_own(path, shape_of, chips.kind, chips.count, recipe.PRETRAIN_SEQUENCE)
 
 
 def _model_of(law: Law, architecture: Architecture, request: ShapeRequest, width: int, routed: int) -> Model:
@@ -112,7 +110,7 @@ def speed_of_optimum(problem: Problem, n_experts: float, n_active: float, n_toke
 def speed_of_best(best: solve.Best) -> Speed:
     """The speed of a candidate on its chips."""
     chips = dataclasses.replace(best.problem.chips, count=best.chips)
-    n_active = float(best.models.shape.n_active[best.row])
+    n_active = float(best.models.n_active[best.row])
     return speed_of(best.problem.calibration, chips, best.tokens_per_second, n_active, best.n_tokens)
 
 

@@ -20,20 +20,21 @@ import numpy as np
 
 from fit.aliases import Array, ByName, Numbers
 from fit.fitted_law.law import ROUNDING, Law
+from fit.model.efficiencies import Calibration
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
-from fit.model.step_cost import device_bytes, step_cost
+from fit.model.step_cost import step_cost
+from fit.model.step_counts import memory_of
 from fit.planning import grid as grid_lib
 from fit.planning import mesh, rates, recipe
 from fit.planning.clock import SECONDS
 from fit.planning.constraints import Chips, Constraints
 from fit.planning.serving import Served
-from fit.planning.speed import Calibration
 from fit.shape import hardware
 from fit.shape.architecture import BATCH_RAMP, INFERENCE, TRAINING, Architecture
-from fit.shape.chips import GPUS
 
 GROUP_TOKENS = 8192  # tokens that share the experts' capacity by the recipe of the law's runs
+BAND = 1e-3  # share of the best loss within which models are near the best
 CHUNK = 32  # shapes that are evaluated at a time
 IDEAL_BATCH = 2.0**40  # tokens of a step in which nothing counts that a step does once
 STATE = 16  # bytes of a parameter that a device keeps at least: weight, two moments, gradient
@@ -73,10 +74,9 @@ class Problem:
         return math.inf if self.limits.cap is None else float(np.asarray(self.limits.cap))
 
     def tokens(self, hours: Numbers, seconds_per_token: Numbers) -> Array:
-        """Training tokens that hours leave beside the inference tokens, each a third of one: whole, perhaps negative."""
+        """Whole training tokens that hours leave beside inference tokens, each a third of one; perhaps negative."""
         served = INFERENCE / TRAINING * self.limits.inference_tokens
         return np.floor(np.minimum(SECONDS * np.asarray(hours) / seconds_per_token - served, self.cap))
-
 
     def hours(self, n_tokens: Numbers, seconds_per_token: Numbers) -> Array:
         """Hours of so many training tokens and of the inference tokens."""
@@ -90,6 +90,7 @@ class Models:
 
     Attributes:
       shape: Fields of config.model.
+      n_active, n_total, outside: Parameters: active, all, and those of embedding and head.
       as_published: Whether recipe and style are those of published models, else of the law's runs.
       law_experts: Experts as the law counts them.
       exact_parameters: Every weight, with norms and routers.
@@ -100,6 +101,9 @@ class Models:
     """
 
     shape: ModelShape
+    n_active: Array
+    n_total: Array
+    outside: Array
     as_published: bool
     law_experts: float
     exact_parameters: Array
@@ -134,13 +138,13 @@ def loss_of(
     """
     law = problem.law
     tokens = np.maximum(n_tokens, 1.0)
-    n_active = models.shape.n_active[rows]
+    n_active = models.n_active[rows]
     coefficients = coefficients or law.coefficients
     if law.closed_form:
         loss = law.chinchilla_coefficients_at(models.law_experts, coefficients).loss(n_active, tokens)
     else:
-        uncounted = 0.0 if law.counts_embedding else models.shape.embedding_and_head[rows]
-        counts = dict(n_active=n_active - uncounted, n_total=models.shape.n_total[rows] - uncounted, n_tokens=tokens)
+        uncounted = 0.0 if law.counts_embedding else models.outside[rows]
+        counts = dict(n_active=n_active - uncounted, n_total=models.n_total[rows] - uncounted, n_tokens=tokens)
         loss = law.loss(coefficients, problem.padded.structure(models.law_experts) | counts)
     return np.where(n_tokens >= 1, loss, np.inf)
 
@@ -178,12 +182,12 @@ def _models(problem: Problem, routed: int, as_published: bool) -> Models:
     shape = grid_lib.shapes(problem.grid, architecture, style, routed)
     base, _ = recipe.runs_config(law, False)
     # which recipe a run of each size has
-    inside = shape.n_active - shape.embedding_and_head
+    inside = np.asarray(shape.n_active - shape.embedding_and_head)
     is_large = inside >= rates.SMALLEST
     counts = dict(n_active=shape.n_active, n_total=shape.n_total)
     if not law.counts_embedding:
         counts["n_total"] = shape.n_total - shape.embedding_and_head
-    is_beyond = np.full(len(inside), problem.request.family or base is None)
+    is_beyond = np.full(inside.shape, problem.request.family or base is None)
     for name, values in counts.items():
         if name in law.form.columns and name in law.ranges:
             is_beyond |= values > law.ranges[name][1] * (1 + ROUNDING)
@@ -201,10 +205,13 @@ def _models(problem: Problem, routed: int, as_published: bool) -> Models:
     rows = np.flatnonzero(kept)
     shape = take(shape, rows)
     exact = _exact_parameters(shape, architecture, as_published)
-    cache_bytes = limits.bytes_per_kv_element * shape.kv_elements(limits.kv_tokens)
+    cache_bytes = np.asarray(limits.bytes_per_kv_element * shape.kv_elements(limits.kv_tokens))
     memory_bytes = limits.bytes_per_parameter * exact + cache_bytes
     return Models(
         shape=shape,
+        n_active=np.asarray(shape.n_active),
+        n_total=np.asarray(shape.n_total),
+        outside=np.asarray(shape.embedding_and_head),
         as_published=as_published,
         law_experts=hardware.law_experts(architecture, routed),
         exact_parameters=exact,
@@ -222,7 +229,7 @@ def _exact_parameters(shape: ModelShape, architecture: Architecture, as_publishe
         norms = shape.n_blocks * 2 * (shape.d_model + shape.head_dim) + shape.d_model
     else:
         norms = (4 * shape.n_blocks + architecture.final_norm) * shape.d_model
-    return shape.n_total + shape.routers + norms
+    return np.asarray(shape.n_total + shape.routers + norms)
 
 
 def _limited_by(limits: Constraints, shape: ModelShape, memory_bytes: Array, cache_bytes: Array) -> Array:
@@ -296,18 +303,19 @@ def joined(parts: list[Candidates]) -> Candidates:
 
 
 def least_seconds(problem: Problem, models: Models) -> Array:
-    """Seconds of a token on one chip that no layout is below: products and memory alone, nothing computed again."""
+    """Seconds of a token on one chip that no layout is below: products and memory alone."""
     chip = problem.chips.chip
-    layout = Layout(
-        batch_tokens=IDEAL_BATCH * chip.devices,
-        sequence=sequence_of(problem.law, models.as_published),
-        data=chip.devices,
-        remat="none",
-        flash=models.as_published,
-    )
     reached = problem.calibration.efficiencies(problem.chips.kind)
-    seconds = step_cost(models.shape, layout, chip, reached).seconds
-    return np.asarray(seconds) / (IDEAL_BATCH * chip.devices) * (1 - 1e-9)
+    least = np.full(models.exact_parameters.shape, np.inf)
+    for remat in problem.grid.remats:
+        layout = Layout(
+            batch_tokens=IDEAL_BATCH,
+            sequence=sequence_of(problem.law, models.as_published),
+            remat=remat,
+            flash=models.as_published,
+        )
+        least = np.minimum(least, step_cost(models.shape, layout, chip, reached).seconds)
+    return least / IDEAL_BATCH / chip.devices * (1 - 1e-9)
 
 
 def sequence_of(law: Law, as_published: bool) -> int:
@@ -320,7 +328,7 @@ def sequence_of(law: Law, as_published: bool) -> int:
 def in_hours(
     problem: Problem, models: Models, hours: tuple[float, float], at_most: float = math.inf
 ) -> Candidates | None:
-    """The candidates that could be the best between two numbers of hours.
+    """The candidates that could be the best between two numbers of hours, or lose at most BAND more.
 
     Args:
       problem: What is asked.
@@ -331,20 +339,20 @@ def in_hours(
     Returns:
       The candidates; None where there are none.
     """
-    search = _Search(problem, models, hours=hours[1], lowest=at_most)
+    search = _Search(problem, models, hours=hours[1], at_most=at_most * (1 + BAND))
     allowed = np.flatnonzero(models.limited_by == "")
     bound = search.bound(allowed, search.counts[-1])
     order = allowed[np.argsort(bound, kind="stable")]
     bound = np.sort(bound, kind="stable")
     found = []
     for start in range(0, len(order), CHUNK):
-        if not (bound[start] <= search.lowest and math.isfinite(bound[start])):
+        if not (bound[start] <= search.at_most and math.isfinite(bound[start])):
             break
         rows = order[start : start + CHUNK]
         for part in search.in_layouts(rows):
             found.append(part)
             losses = loss_of(problem, models, part.row, part.tokens(problem, hours[0]))
-            search.lowest = min(search.lowest, float(losses.min()))
+            search.at_most = min(search.at_most, float(losses.min()) * (1 + BAND))
     return joined(found) if found else None
 
 
@@ -372,14 +380,14 @@ def on_tokens(problem: Problem, models: Models, rows: Array, n_tokens: Array) ->
 
 
 class _Search:
-    """The candidates of one number of experts that could be the best, with the lowest loss found so far."""
+    """The candidates of one number of experts that could be the best."""
 
     def __init__(
         self,
         problem: Problem,
         models: Models,
         hours: float = math.inf,
-        lowest: float = math.inf,
+        at_most: float = math.inf,
         n_tokens: Array | None = None,
     ) -> None:
         """Search for candidates.
@@ -387,16 +395,16 @@ class _Search:
         Args:
           problem, models: What is asked, and the shapes.
           hours: The most that there are.
-          lowest: A loss that is reached already.
+          at_most: Candidates that must lose more are left out.
           n_tokens: The tokens of each shape, where they are given.
         """
         self.problem = problem
         self.models = models
         self.hours = hours
-        self.lowest = lowest
+        self.at_most = at_most
         self.n_tokens = n_tokens
         chips = problem.chips
-        self.counts = np.array(problem.grid.counts_of(chips.chip, chips.kind in GPUS, chips.count))
+        self.counts = np.array(problem.grid.counts_of(chips.chip, chips.count))
         self.floor = least_seconds(problem, models)
 
     def tokens(self, rows: Array, chips: Numbers) -> Array:
@@ -411,7 +419,7 @@ class _Search:
         return loss_of(self.problem, self.models, rows, self.tokens(rows, chips))
 
     def in_layouts(self, rows: Array) -> Iterator[Candidates]:
-        """The candidates of these shapes whose loss could be at most the lowest one, by remat."""
+        """The candidates of these shapes whose loss could be at most at_most, by remat."""
         batches = self._with_batches(self._pairs(rows))
         reached = self.problem.calibration.efficiencies(self.problem.chips.kind)
         remats = self.problem.grid.remats
@@ -440,20 +448,21 @@ class _Search:
             for sizes in grid_lib.meshes(count * chips.chip.devices, problem.grid.models, request.expert, request.model)
         ]
         if not sizes:
-            return _without_layout(self.models, np.empty(0, int), *(np.empty(0, int) for _ in range(6)))
-        count, data, expert, model = np.array(sizes).T
+            none = np.empty(0, int)
+            return _without_batch(self.models, none, np.empty((4, 0), int), none)
+        meshes = np.array(sizes).T
+        count, data, expert, model = meshes
         shape = take(self.models.shape, rows[:, None])
         fits = self._divides(shape, data, expert, model)
         # weights alone
         stored = shape.routed_weights / (expert * model) + shape.dense_weights / model + shape.embedding_and_head
         fits &= STATE * stored / data <= chips.room * chips.device_memory
         if self.n_tokens is None:
-            pairs = [self.bound(rows, n_chips) <= self.lowest for n_chips in self.counts]
+            pairs = [self.bound(rows, n_chips) <= self.at_most for n_chips in self.counts]
             fits &= np.stack(pairs, axis=1)[:, np.searchsorted(self.counts, count)]
         i, j = np.nonzero(fits)
-        n_rows = data[j] * expert[j]
-        group = self._groups(n_rows)
-        return _without_layout(self.models, rows[i], count[j], data[j], expert[j], model[j], n_rows * group, group)
+        group = self._groups(data[j] * expert[j])
+        return _without_batch(self.models, rows[i], meshes[:, j], group)
 
     def _divides(self, shape: ModelShape, data: Array, expert: Array, model: Array) -> Array:
         """Whether meshes divide shapes: [n_shapes, n_meshes]."""
@@ -499,7 +508,7 @@ class _Search:
         i, j = np.nonzero(kept)
         if self.n_tokens is None:
             bound = loss_of(self.problem, models, pairs.row[i], np.minimum(tokens, most)[i, j])
-            i, j = i[bound <= self.lowest], j[bound <= self.lowest]
+            i, j = i[bound <= self.at_most], j[bound <= self.at_most]
         return dataclasses.replace(pairs.part(i), batch_tokens=batch[i, j], least=least[i, j], most=most[i, j])
 
     def _published_batches(self, pairs: Candidates) -> tuple[Array, Array, Array]:
@@ -517,7 +526,7 @@ class _Search:
         left = np.arange(len(batches.row))
         while len(left):
             part = dataclasses.replace(batches.part(left), microbatch_tokens=trial)
-            held = device_bytes(self.models.of(part.row), layout_of(self.problem, part, remat)) <= limit
+            held = memory_of(self.models.of(part.row), layout_of(self.problem, part, remat)) <= limit
             at_once[left[held]] = trial[held]
             is_whole_batch = (trial == part.batch_tokens) & (first[left] < trial)
             trial = np.where(is_whole_batch, first[left], trial / 2)
@@ -541,11 +550,10 @@ def layout_of(problem: Problem, candidates: Candidates, remat: str) -> Layout:
     )
 
 
-def _without_layout(
-    models: Models, row: Array, chips: Array, data: Array, expert: Array, model: Array, unit: Array, group: Array
-) -> Candidates:
-    """Shapes on meshes, which have no batch yet."""
+def _without_batch(models: Models, row: Array, meshes: Array, group: Array) -> Candidates:
+    """Shapes on meshes, which have no batch yet. meshes: chips, data, expert and model of each, [4, n]."""
     none = np.zeros(len(row))
+    chips, data, expert, model = meshes
     return Candidates(
         models=models,
         row=row,
@@ -554,7 +562,7 @@ def _without_layout(
         expert=expert,
         model=model,
         remat=none,
-        unit=unit,
+        unit=data * expert * group,
         group_tokens=group,
         batch_tokens=none,
         microbatch_tokens=none,

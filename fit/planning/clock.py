@@ -5,8 +5,8 @@ import math
 from typing import Any
 
 from fit.aliases import Numbers
+from fit.model.efficiencies import Calibration
 from fit.planning.grid import Grid, ShapeRequest
-from fit.planning.speed import Calibration
 
 SECONDS = 3600  # of an hour
 

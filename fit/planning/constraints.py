@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from fit.aliases import Array, Json, Numbers, Opt
+from fit.model.chips import CHIPS, Chip
+from fit.model.efficiencies import Calibration
 from fit.planning import memory
 from fit.planning.clock import SECONDS, Clock
 from fit.planning.serving import BATCHES, Requirement, Served
-from fit.planning.speed import Calibration
 from fit.shape.architecture import INFERENCE, TRAINING, Architecture, Model
-from fit.shape.chips import CHIPS, Chip
 
 ROOM = 0.85  # share of a device's memory that a step on a chosen mesh may take, whose estimate is within 15%
 

@@ -14,6 +14,7 @@ from fit.aliases import Floats, Json
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences
+from fit.model.chips import CHIPS
 from fit.planning import memory, optimum
 from fit.planning.constraints import Chips, Constraints, Mesh
 from fit.planning.mesh import Layout
@@ -30,7 +31,6 @@ from fit.planning.results import (
 )
 from fit.planning.serving import BATCHES, LABEL, Served, ServingChips, experts_touched
 from fit.shape.architecture import Architecture
-from fit.shape.chips import CHIPS
 
 MFU = 0.4  # share of the chips' peak that training reaches, unless one is given
 

@@ -1,4 +1,4 @@
-"""The shapes and the layouts that plans on chips choose from: fixed lists, so that a larger budget has all of a smaller's.
+"""The shapes and layouts that plans on chips choose from: fixed lists, so that a larger budget has all of a smaller's.
 
 Axes: [n_shapes], of one number of experts.
 """
@@ -8,12 +8,11 @@ import math
 
 import numpy as np
 
-from fit.aliases import Array
+from fit.model.chips import Chip
 from fit.model.layout import REMATS
 from fit.model.shape import ModelShape
 from fit.shape import hardware
 from fit.shape.architecture import Architecture
-from fit.shape.chips import Chip
 
 MOST_DEPTHS = 5  # numbers of blocks of a width
 ASPECT_RANGE = 1.25  # factor between d_model / n_blocks of a candidate and the preferred one
@@ -45,7 +44,7 @@ class Grid:
     remats: tuple[str, ...] = REMATS
     batches: tuple[int, ...] = BATCHES
 
-    def counts_of(self, chip: Chip, is_gpu: bool, most: int) -> list[int]:
+    def counts_of(self, chip: Chip, most: int) -> list[int]:
         """The numbers of chips, up to `most`, on which a plan may train: a fixed list, ascending.
 
         All numbers within a machine; whole machines beyond it, as many as four significant bits can write. TPUs come in
@@ -55,7 +54,7 @@ class Grid:
         if counts is None:
             few = range(1, chip.machine + 1)
             unit = chip.machine
-            if not is_gpu:
+            if not chip.gathers_between:
                 unit = TPU_SLICES[1] if chip.domain <= TPU_SLICES[1] else TPU_SLICES[0]
                 few = (2**i for i in range(unit.bit_length()))
             machines = (m << shift for m in range(1, SIGNIFICANT) for shift in range(MOST_MACHINES.bit_length()))
@@ -92,7 +91,9 @@ class ShapeRequest:
     family: bool = False
 
 
-def meshes(n_devices: int, models: tuple[int, ...], expert: int | None, model: int | None) -> list[tuple[int, int, int]]:
+def meshes(
+    n_devices: int, models: tuple[int, ...], expert: int | None, model: int | None
+) -> list[tuple[int, int, int]]:
     """All meshes (data, expert, model) of so many devices; `expert` and `model` fix the size of an axis."""
     found = []
     for of_model in models if model is None else (model,):

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fit.aliases import Array, ByName, Floats, Json, Numbers
+from fit.aliases import Array, ByName, Floats, Numbers
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences

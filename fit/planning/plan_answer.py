@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from fit.fitted_law import ledger
 from fit.messages import lines, sentences
 from fit.messages.units import say
+from fit.model.chips import CHIPS
 from fit.planning import by_time, cost, expected_tasks, plan_text, serving, verdict
 from fit.planning.results import Bootstrap, Buildable, BuildableCost, Cost, Energy, Optimum, Plan, TrainingChips
-from fit.shape.chips import CHIPS
 
 # warnings that the lines say in their own words
 IN_OTHER_WORDS = (

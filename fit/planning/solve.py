@@ -107,7 +107,7 @@ def _best(problem: Problem, found: dict, e: float, hours: Array, coefficients: B
     """
     lowest = np.full(hours.shape, np.inf)
     columns = {name: np.full(hours.shape, np.nan) for name in ("n_active", "n_total", "n_tokens", "loss", "d_model")}
-    drawn = {name: value[:, None] for name, value in coefficients.items()}
+    drawn = {name: np.asarray(value)[:, None] for name, value in coefficients.items()}
     for candidates in near(problem, found, e, (float(hours.min()), float(hours.max()))):
         of_shapes = candidates.row
         rows, starts = np.unique(of_shapes, return_index=True)  # candidates come in the order of their shapes
@@ -120,11 +120,11 @@ def _best(problem: Problem, found: dict, e: float, hours: Array, coefficients: B
         best = np.argmin(losses, axis=1)
         each = np.arange(len(hours))
         is_better = losses[each, best] < lowest
-        shape = candidates.models.shape
+        models = candidates.models
         values = dict(
-            n_active=shape.n_active[rows][best],
-            n_total=shape.n_total[rows][best],
-            d_model=shape.d_model[rows][best],
+            n_active=models.n_active[rows][best],
+            n_total=models.n_total[rows][best],
+            d_model=np.asarray(models.shape.d_model)[rows][best],
             n_tokens=tokens[each, best],
             loss=losses[each, best],
         )
@@ -239,7 +239,7 @@ def size_bound(best: Best) -> str:
     if best.n_tokens >= np.floor(problem.cap):
         return "tokens"
     models = best.models
-    sizes = models.shape.n_active
+    sizes = models.n_active
     order = np.argsort(sizes, kind="stable")
     larger = order[sizes[order] > sizes[best.row]]
     if not len(larger):
@@ -268,7 +268,7 @@ def near_optimal(
         for candidates in near(problem, clock.found, float(e), (hours, hours)):
             tokens = candidates.tokens(problem, hours)
             losses = candidates_lib.loss_of(problem, candidates.models, candidates.row, tokens)
-            sizes.append(candidates.models.shape.n_active[candidates.row[losses <= target]])
+            sizes.append(candidates.models.n_active[candidates.row[losses <= target]])
         sizes_within = np.concatenate(sizes) if sizes else EMPTY
         if len(sizes_within):
             ends[:, i] = sizes_within.min(), sizes_within.max()
@@ -310,16 +310,14 @@ def trains_any(law: Law, architecture: Architecture, constraints: Constraints, e
     """Whether the chips train any model with one number of experts, however long it takes."""
     problem = problem_of(law, architecture, constraints)
     for models in models_of(problem, e):
-        rows = np.argsort(models.shape.n_active, kind="stable")[:SMALLEST]
+        rows = np.argsort(models.n_active, kind="stable")[:SMALLEST]
         tokens = np.maximum(models.least_tokens + 1, 1e9)
         if candidates_lib.on_tokens(problem, models, rows, tokens) is not None:
             return True
     return False
 
 
-def least_hours(
-    law: Law, e: float, architecture: Architecture, constraints: Constraints, loss: float
-) -> float | None:
+def least_hours(law: Law, e: float, architecture: Architecture, constraints: Constraints, loss: float) -> float | None:
     """The least hours, from those of the constraints up, in which one number of experts reaches a loss.
 
     None where no hours that are looked at are enough.
@@ -381,7 +379,7 @@ def tokens_per_second(problem: Problem, e: float, n_active: float, n_tokens: flo
     sizes = []
     speeds = []
     for models in models_of(problem, e):
-        of_shapes = models.shape.n_active
+        of_shapes = models.n_active
         tokens = np.full(of_shapes.shape, n_tokens)
         order = np.argsort(-of_shapes, kind="stable")
         rows = order[(of_shapes[order] <= AROUND * n_active) & (models.limited_by[order] == "")]
@@ -413,7 +411,7 @@ def largest(problem: Problem, e: float, n_tokens: float) -> float:
     """n_active of the largest shape with so many experts that the chips train on so many tokens; 0 for none."""
     most = 0.0
     for models in models_of(problem, e):
-        sizes = models.shape.n_active
+        sizes = models.n_active
         order = np.argsort(-sizes, kind="stable")
         rows = order[(models.limited_by[order] == "") & (sizes[order] > most)]
         tokens = np.full(sizes.shape, n_tokens)

@@ -54,19 +54,21 @@ def _row(e: float, parts: list[Candidates]) -> Json:
     columns: list[list[float]] = []
     found: dict[tuple, list[float]] = {}
     for part in parts:
-        shape = part.models.shape
+        models = part.models
+        d_model = np.asarray(models.shape.d_model)
+        n_blocks = np.asarray(models.shape.n_blocks)
         for i in _fastest(part):
             row = int(part.row[i])
-            sizes = (float(shape.n_active[row]), float(shape.d_model[row]), float(shape.n_blocks[row]))
+            sizes = (float(models.n_active[row]), float(d_model[row]), float(n_blocks[row]))
             if sizes not in shapes:
                 shapes[sizes] = len(columns)
-                columns.append([*sizes, float(shape.n_total[row]), float(part.models.memory_bytes[row])])
+                columns.append([*sizes, float(models.n_total[row]), float(models.memory_bytes[row])])
             values = [part.seconds_per_token[i], part.least[i], part.most[i], part.chips[i], part.batch_tokens[i]]
             key = (shapes[sizes], *values)
             found[key] = [shapes[sizes], *(_rounded(value) for value in values)]
     order = np.argsort([column[0] for column in columns], kind="stable")
     place = np.argsort(order)
-    n_active, d_model, n_blocks, n_total, memory_bytes = np.array(columns)[order].T
+    n_active, widths, depths, n_total, memory_bytes = np.array(columns)[order].T
     candidates = sorted([int(place[int(index)]), *values] for index, *values in found.values())
     index, seconds, least, most, chips, batch_tokens = zip(*candidates, strict=True)
     return dict(
@@ -74,8 +76,8 @@ def _row(e: float, parts: list[Candidates]) -> Json:
         law_experts=parts[0].models.law_experts,
         n_active=n_active.tolist(),
         n_total=n_total.tolist(),
-        d_model=d_model.tolist(),
-        n_blocks=n_blocks.tolist(),
+        d_model=widths.tolist(),
+        n_blocks=depths.tolist(),
         memory_bytes=memory_bytes.tolist(),
         shape=list(index),
         seconds=list(seconds),
@@ -87,7 +89,7 @@ def _row(e: float, parts: list[Candidates]) -> Json:
 
 
 def _fastest(part: Candidates) -> Array:
-    """The candidates that no other one of their shape beats: none is as fast on all tokens on which they are allowed."""
+    """The candidates that no other one of their shape beats: that is as fast on all tokens on which they may be."""
     order = np.lexsort((part.seconds_per_token, part.row))
     kept: list[int] = []
     start = 0

@@ -9,13 +9,12 @@ from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences
+from fit.model.efficiencies import Calibration
 from fit.planning import building, memory, mesh, recipe
 from fit.planning.constraints import Chips, Constraints
 from fit.planning.extrapolation import extrapolation_of
 from fit.planning.grid import ShapeRequest
 from fit.planning.results import Buildable, Optimum
-from fit.planning.speed import Calibration
-from fit.planning.timing import tokens_per_second
 from fit.shape import hardware
 from fit.shape.architecture import BATCH_RAMP, Architecture, Model, training_flops
 
@@ -198,32 +197,27 @@ class Layouts:
 
     def of(self, model: Model, n_tokens: float) -> mesh.Layout | None:
         """How the chips train a model by its recipe; None where they cannot."""
-        chips = self.chips
-        calibration = self.calibration
-        if memory.STATE * model.exact_parameters > chips.memory * chips.room:
-            return None
-        run = self.run(model, n_tokens)
-
-        def seconds_per_token(layout: mesh.Layout) -> float:
-            """How slow the training is in a layout."""
-            assert calibration is not None
-            return 1 / tokens_per_second(calibration, run, layout, chips)
-
-        layout = mesh.choose(run, chips, self.shapes.fixed_mesh, seconds_per_token if calibration else None)
-        if layout is None:
-            return None
-        share = sending_share(layout, model, chips)
-        if self.hidden and share > 1:
-            return None
-        return dataclasses.replace(layout, sending_share=share)
+        chosen = self._chosen(model, n_tokens)
+        return None if chosen is None else chosen[0]
 
     def timed(self, model: Model, n_tokens: float) -> tuple[mesh.Layout, float] | None:
         """A model's layout of least time, and its tokens per second there; None where the chips cannot train it."""
         assert self.calibration is not None
-        layout = self.of(model, n_tokens)
-        if layout is None:
+        return self._chosen(model, n_tokens)
+
+    def _chosen(self, model: Model, n_tokens: float) -> tuple[mesh.Layout, float] | None:
+        """(the layout, tokens per second), as mesh.choose has them."""
+        chips = self.chips
+        if memory.STATE * model.exact_parameters > chips.memory * chips.room:
             return None
-        return layout, tokens_per_second(self.calibration, self.run(model, n_tokens), layout, self.chips)
+        chosen = mesh.choose(self.run(model, n_tokens), chips, self.shapes.fixed_mesh, self.calibration)
+        if chosen is None:
+            return None
+        layout, tokens_per_second = chosen
+        share = sending_share(layout, model, chips)
+        if self.hidden and share > 1:
+            return None
+        return dataclasses.replace(layout, sending_share=share), tokens_per_second
 
     def run(self, model: Model, n_tokens: float) -> mesh.Run:
         """What a mesh is chosen for."""

@@ -13,7 +13,8 @@ import fit
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.messages import sentences
-from fit.planning import by_time, solve, speed
+from fit.model import efficiencies
+from fit.planning import by_time, solve
 from fit.planning.options import PlanOptions
 from jmoe.config.check import check_config
 
@@ -181,10 +182,13 @@ def test_own_speeds_recalibrate_the_plan(capsys, tmp_path):
     (architecture,) = options.architectures(law)
     limits_of_time = options.constraints(())
     runs = by_time.measured_runs(law, architecture, limits_of_time.chips, options.shapes, path)
-    assert [(run.setup.data, run.setup.expert, run.setup.sequence) for run in runs] == [(64, 1, 4096), (8, 8, 4096)] * 2
-    published = speed.calibrated()
-    true = dataclasses.replace(published, products=published.products | {"H100": 0.6 * published.products["H100"]})
-    write([64 * true.tokens_per_second("H100", run.shape, run.setup)[1] for run in runs])
+    meshes = [(run.layout.data, run.layout.expert, run.layout.sequence) for run in runs]
+    assert meshes == [(64, 1, 4096), (8, 8, 4096)] * 2
+    published = efficiencies.of_our_trainer("H100", 64)
+    slower = published.products | {"Hopper": 0.6 * published.products["Hopper"]}
+    true = dataclasses.replace(published, products=slower)
+    steps = [true.step_cost("H100", run.shape, run.layout) for run in runs]
+    write([run.layout.batch_tokens / step.seconds for run, step in zip(runs, steps, strict=True)])
     found = plan(capsys, "--chips=H100:64", "--hours=240", f"--speeds={path}")
     within = by_time.in_hours(limits_of_time, 240, true, options.shapes)
     for row in found["optima"]:

@@ -12,14 +12,15 @@ import pytest
 import fit
 from benchmarks import plans_start
 from fit.fitted_law.law import load
+from fit.model import efficiencies
+from fit.model.chips import CHIPS
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
 from fit.model.step_cost import step_cost
-from fit.planning import by_time, grid, rates, recipe, solve, speed
+from fit.planning import by_time, grid, rates, recipe, solve
 from fit.planning.options import PlanOptions
 from fit.shape import hardware
 from fit.shape.architecture import PAPER
-from fit.shape.chips import CHIPS
 from launch import prices
 
 JOINT = "joint-moe-2025"
@@ -31,7 +32,9 @@ def asked(law, chips, hours, options=None, layouts=None, **limits):
     law = load(law)
     parsed = PlanOptions.parse(chips=chips, hours=hours, **limits)
     (architecture,) = parsed.architectures(law)
-    constraints = by_time.in_hours(parsed.constraints(), hours, speed.calibrated(), parsed.shapes)
+    limits = parsed.constraints()
+    calibration = efficiencies.of_our_trainer(limits.chips.kind, limits.chips.count)
+    constraints = by_time.in_hours(limits, hours, calibration, parsed.shapes)
     if layouts is not None:
         constraints = dataclasses.replace(constraints, clock=dataclasses.replace(constraints.clock, grid=layouts))
     return law, architecture, constraints
@@ -238,7 +241,7 @@ def _seconds(shape, published, remat, batch, parts, mesh):
             flash=published,
             **mesh,
         )
-        step = step_cost(shape, layout, chip, speed.calibrated().efficiencies("H100"))
+        step = step_cost(shape, layout, chip, efficiencies.of_our_trainer("H100", 16).efficiencies("H100"))
         if step.device_bytes <= 0.85 * chip.memory:
             return float(step.seconds)
     return None

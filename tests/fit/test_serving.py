@@ -8,6 +8,7 @@ import types
 import fit_runs
 import numpy as np
 import pytest
+from fit.planning.speed import calibrated
 
 import fit
 from fit import __main__ as command_line
@@ -19,7 +20,6 @@ from fit.planning import optimum, serving
 from fit.planning.constraints import Constraints
 from fit.planning.options import PlanOptions
 from fit.planning.serving import Served, ServingChips
-from fit.planning.speed import calibrated
 from fit.shape import hardware
 from fit.shape.architecture import PAPER
 from fit.shape.reference_model import PUBLISHED, PublishedModel, read
