@@ -1,13 +1,10 @@
 """The candidate of a plan by hours as the model to build, with its recipe and its layout."""
 
-import dataclasses
-
 import numpy as np
 
 from fit.fitted_law.law import Law
 from fit.planning import building, recipe, solve, startable
 from fit.planning.constraints import Constraints
-from fit.planning.mesh import Layout
 from fit.planning.results import Buildable, Optimum
 from fit.shape import hardware
 from fit.shape.architecture import Architecture, Model
@@ -27,7 +24,7 @@ def buildable_of(
     """
     models = chosen.models
     model = model_of(chosen)
-    layout = layout_of(chosen)
+    layout = startable.layout_of(chosen)
     request = chosen.problem.request
     run_recipe = recipe.recipe_of(law, model, chosen.n_tokens, request.family, layout.batch_tokens)
     candidate = building.Candidate(
@@ -50,26 +47,3 @@ def model_of(chosen: solve.Best) -> Model:
     width = int(np.asarray(shape.d_model)[chosen.row])
     n_blocks = int(np.asarray(shape.n_blocks)[chosen.row])
     return hardware.built(problem.padded, style, width, n_blocks, int(np.asarray(shape.n_experts)))
-
-
-def layout_of(chosen: solve.Best) -> Layout:
-    """How the chips train a candidate."""
-    problem = chosen.problem
-    candidate = chosen.candidate
-    batch = int(candidate.batch_tokens[0])
-    at_once = int(candidate.microbatch_tokens[0])
-    ramp = recipe.ramp_on_mesh(batch, int(candidate.unit[0]), chosen.n_tokens, chosen.models.as_published)
-    device_bytes, sent_bytes = solve.bytes_of(chosen)
-    layout = Layout(
-        data=int(candidate.data[0]),
-        expert=int(candidate.expert[0]),
-        model=int(candidate.model[0]),
-        remat=problem.grid.remats[int(candidate.remat[0])],
-        microbatch_tokens=0 if at_once == batch else at_once,
-        group_tokens=int(candidate.group_tokens[0]),
-        batch_tokens=ramp,
-        device_bytes=device_bytes,
-        sent_bytes=sent_bytes,
-    )
-    chips = dataclasses.replace(problem.chips, count=chosen.chips)
-    return dataclasses.replace(layout, sending_share=startable.sending_share(layout, model_of(chosen), chips))

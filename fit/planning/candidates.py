@@ -31,9 +31,10 @@ from fit.planning.clock import SECONDS
 from fit.planning.constraints import Chips, Constraints
 from fit.planning.serving import Served
 from fit.shape import hardware
-from fit.shape.architecture import BATCH_RAMP, INFERENCE, TRAINING, Architecture
+from fit.shape.architecture import BATCH_RAMP, INFERENCE, TRAINING, Architecture, Model
 
 GROUP_TOKENS = 8192  # tokens that share the experts' capacity by the recipe of the law's runs
+BAND = 1e-3  # share of the best loss within which models are near the best
 BAND = 1e-3  # share of the best loss within which models are near the best
 CHUNK = 32  # shapes that are evaluated at a time
 IDEAL_BATCH = 2.0**40  # tokens of a step in which nothing counts that a step does once
@@ -177,7 +178,6 @@ def _models(problem: Problem, routed: int, as_published: bool) -> Models:
     """The models of one recipe. `routed`: experts as the trainer counts them."""
     law = problem.law
     architecture = problem.padded
-    limits = problem.limits
     style = hardware.style_of(architecture, as_published, problem.request.fixed)
     shape = grid_lib.shapes(problem.grid, architecture, style, routed)
     base, _ = recipe.runs_config(law, False)
@@ -203,8 +203,23 @@ def _models(problem: Problem, routed: int, as_published: bool) -> Models:
         least = np.zeros(len(inside))
         most = np.where(is_large, most_of_runs, np.inf)
     rows = np.flatnonzero(kept)
-    shape = take(shape, rows)
-    exact = _exact_parameters(shape, architecture, as_published)
+    return _described(problem, take(shape, rows), as_published, least[rows], most[rows])
+
+
+def of_model(problem: Problem, model: Model, as_published: bool) -> Models:
+    """One model of the grid, which may be trained on any tokens by a recipe."""
+    fields = model.shape | dict(n_experts=model.n_experts)
+    shape = ModelShape.of_config(fields)
+    arrays = {name: np.array([getattr(shape, name)], float) for name in (*grid_lib.SHAPE_FIELDS, "n_blocks")}
+    shape = dataclasses.replace(shape, **arrays)
+    return _described(problem, shape, as_published, np.zeros(1), np.full(1, np.inf))
+
+
+def _described(problem: Problem, shape: ModelShape, as_published: bool, least: Array, most: Array) -> Models:
+    """The Models of shapes. least, most: training tokens between which a run of each has this recipe."""
+    limits = problem.limits
+    routed = int(np.asarray(shape.n_experts))
+    exact = _exact_parameters(shape, problem.padded, as_published)
     cache_bytes = np.asarray(limits.bytes_per_kv_element * shape.kv_elements(limits.kv_tokens))
     memory_bytes = limits.bytes_per_parameter * exact + cache_bytes
     return Models(
@@ -213,12 +228,12 @@ def _models(problem: Problem, routed: int, as_published: bool) -> Models:
         n_total=np.asarray(shape.n_total),
         outside=np.asarray(shape.embedding_and_head),
         as_published=as_published,
-        law_experts=hardware.law_experts(architecture, routed),
+        law_experts=hardware.law_experts(problem.architecture, routed),
         exact_parameters=exact,
         memory_bytes=memory_bytes,
-        least_tokens=least[rows],
-        most_tokens=most[rows],
-        batch_laws=recipe.batch_laws_of(law, shape),
+        least_tokens=least,
+        most_tokens=most,
+        batch_laws=recipe.batch_laws_of(problem.law, shape),
         limited_by=_limited_by(limits, shape, memory_bytes, cache_bytes),
     )
 

@@ -222,6 +222,17 @@ def best_of(law: Law, architecture: Architecture, constraints: Constraints, e: f
     return best
 
 
+def fastest(problem: Problem, models: Models, n_tokens: int) -> Best | None:
+    """The first of these models in its layout of least time on so many tokens; None where the chips do not train it."""
+    tokens = np.full(models.n_active.shape, float(n_tokens))
+    candidates = candidates_lib.on_tokens(problem, models, np.zeros(1, int), tokens)
+    if candidates is None:
+        return None
+    order = np.lexsort((candidates.chips, candidates.seconds_per_token))
+    loss = candidates_lib.loss_of(problem, models, np.zeros(1, int), tokens[:1])
+    return Best(problem, candidates.part(order[:1]), n_tokens, float(loss[0]))
+
+
 def bytes_of(best: Best) -> tuple[float, float]:
     """(memory of a device in a step, bytes that it sends in one) of a candidate."""
     problem = best.problem

@@ -5,12 +5,15 @@ The trainer starts it as it is emitted.
 
 import dataclasses
 
+import numpy as np
+
 from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.model.efficiencies import Calibration
-from fit.planning import building, memory, mesh, recipe
+from fit.planning import building, candidates, memory, mesh, recipe, solve
+from fit.planning.candidates import Problem
 from fit.planning.constraints import Chips, Constraints
 from fit.planning.extrapolation import extrapolation_of
 from fit.planning.grid import ShapeRequest
@@ -54,8 +57,9 @@ def buildable(
             if flags:
                 raise UserError(sentences.NO_SUCH_MESH.format(flags=" and ".join(flags)))
             return None, None
-        candidate = _in_least_time(law, constraints, candidate, shapes)
-        run_recipe = recipe.recipe_of(law, candidate.model, candidate.n_tokens, shapes.family)
+        candidate = _in_least_time(law, architecture, constraints, candidate, shapes)
+        batches = candidate.layout.batch_tokens if candidate.layout and constraints.calibration else None
+        run_recipe = recipe.recipe_of(law, candidate.model, candidate.n_tokens, shapes.family, batches)
         if run_recipe.of_published_models == as_published:
             break
     experts = hardware.law_experts(architecture, candidate.model.n_experts)
@@ -143,20 +147,51 @@ def buildable_of(
 
 
 def _in_least_time(
-    law: Law, constraints: Constraints, candidate: building.Candidate, shapes: ShapeRequest
+    law: Law, architecture: Architecture, constraints: Constraints, candidate: building.Candidate, shapes: ShapeRequest
 ) -> building.Candidate:
     """The same model on the same tokens, in its layout of least time and with its speed there.
 
-    Without a model of speed, or without a layout, it stays as it is.
+    Its batch is one that the laws of batch allow, and chips that would not make it faster stand idle. Without a model
+    of speed, or without a layout, it stays as it is.
     """
     if constraints.chips is None or constraints.calibration is None or candidate.layout is None:
         return candidate
-    layouts = Layouts(law, constraints.chips, shapes, calibration=constraints.calibration)
-    timed = layouts.timed(candidate.model, candidate.n_tokens)
-    if timed is None:
-        return candidate
-    layout, speed = timed
-    return dataclasses.replace(candidate, layout=layout, speed=speed)
+    problem = Problem(law, architecture, constraints, constraints.chips, shapes, constraints.calibration)
+    run_recipe = recipe.recipe_of(law, candidate.model, candidate.n_tokens, shapes.family)
+    models = candidates.of_model(problem, candidate.model, run_recipe.of_published_models)
+    chosen = solve.fastest(problem, models, candidate.n_tokens)
+    if chosen is None:
+        layouts = Layouts(law, constraints.chips, shapes, calibration=constraints.calibration)
+        timed = layouts.timed(candidate.model, candidate.n_tokens)
+        if timed is None:
+            return candidate
+        return dataclasses.replace(candidate, layout=timed[0], speed=timed[1])
+    return dataclasses.replace(candidate, layout=layout_of(chosen), speed=chosen.tokens_per_second)
+
+
+def layout_of(chosen: solve.Best) -> mesh.Layout:
+    """How the chips train a candidate."""
+    problem = chosen.problem
+    candidate = chosen.candidate
+    models = chosen.models
+    batch = int(candidate.batch_tokens[0])
+    at_once = int(candidate.microbatch_tokens[0])
+    device_bytes, sent_bytes = solve.bytes_of(chosen)
+    layout = mesh.Layout(
+        data=int(candidate.data[0]),
+        expert=int(candidate.expert[0]),
+        model=int(candidate.model[0]),
+        remat=problem.grid.remats[int(candidate.remat[0])],
+        microbatch_tokens=0 if at_once == batch else at_once,
+        group_tokens=int(candidate.group_tokens[0]),
+        batch_tokens=recipe.ramp_on_mesh(batch, int(candidate.unit[0]), chosen.n_tokens, models.as_published),
+        device_bytes=device_bytes,
+        sent_bytes=sent_bytes,
+    )
+    chips = dataclasses.replace(problem.chips, count=chosen.chips)
+    n_experts = int(np.asarray(models.shape.n_experts))
+    share = sending_share(layout, float(models.n_active[chosen.row]), n_experts, chips)
+    return dataclasses.replace(layout, sending_share=share)
 
 
 def _mesh_options(fixed: mesh.MeshRequest) -> list[tuple[str, object]]:
@@ -214,7 +249,7 @@ class Layouts:
         if chosen is None:
             return None
         layout, tokens_per_second = chosen
-        share = sending_share(layout, model, chips)
+        share = sending_share(layout, model.n_active, model.n_experts, chips)
         if self.hidden and share > 1:
             return None
         return dataclasses.replace(layout, sending_share=share), tokens_per_second
@@ -229,8 +264,8 @@ class Layouts:
         return mesh.Run(shape, run_recipe.sequence, batches, group_tokens, flash=is_published)
 
 
-def sending_share(layout: mesh.Layout, model: Model, chips: Chips) -> float:
+def sending_share(layout: mesh.Layout, n_active: float, n_experts: int, chips: Chips) -> float:
     """How long a step sends, at the peak of the chips' links, over how long it computes at their MFU."""
     batch = layout.batch_tokens[-1][1]
-    computing = training_flops(model.n_active, batch) / chips.rate(max(model.n_experts, 1))
+    computing = training_flops(n_active, batch) / chips.rate(max(n_experts, 1))
     return layout.sent_bytes * chips.n_devices / chips.count / chips.chip.network / computing
