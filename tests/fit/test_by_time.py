@@ -35,8 +35,8 @@ def constraints_of(experts=(1, 2, 4, 8, 16, 32), **limits):
     law = load(LAW)
     options = PlanOptions.parse(**limits, by="time", experts=experts)
     (architecture,) = options.architectures(law)
-    budget = options.hours, efficiencies.calibrated()
     constraints = options.constraints(experts)
+    budget = options.hours, efficiencies.of_our_trainer(constraints.chips.kind, constraints.chips.count)
     found = by_time.constraints_of(law, architecture, constraints, experts, options.shapes, budget)
     return law, architecture, found
 
@@ -128,8 +128,9 @@ def test_ranges_hold_the_middle_and_agree(capsys):
 
 
 def test_one_sentence_says_where_clock_and_flops_differ(capsys):
-    flags = [f"--law={LAW}", "--chips=B200:64", "--hours=10", "--by=time"]
-    found = plan(capsys, *flags[1:3])
+    """Without expert parallelism, each device gathers all experts."""
+    flags = [f"--law={LAW}", "--chips=B200:64", "--hours=10", "--mesh_expert=1", "--by=time"]
+    found = plan(capsys, *flags[1:4])
     assert command_line.run(["plan", *flags]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert found["best"]["n_experts"] != found["clock"]["by_flops"]
@@ -161,9 +162,9 @@ def test_the_size_is_named_where_it_keeps_the_choice_of_flops_from_the_chips(cap
 
 
 def test_a_size_that_the_chips_bound_is_named_as_such(capsys):
-    found = plan(capsys, "--chips=H100:64", "--hours=240")
+    found = plan(capsys, "--chips=H100:8", "--hours=100")
     assert found["best"]["size_bound"] == "chips"
-    assert any("64 x H100 train no larger model with 32 experts" in warning for warning in found["warnings"])
+    assert any("8 x H100 train no larger model with 16 experts" in warning for warning in found["warnings"])
 
 
 def test_nothing_is_said_where_they_agree(capsys):
@@ -194,7 +195,8 @@ def test_experts_that_the_law_counts_as_no_whole_number():
 
 def test_from_python():
     found = fit.plan(LAW, chips="H100:64", hours=240, by="time", experts=[1, 8])
-    assert found.clock["label"] == "modelled"
+    assert found.clock["label"] == efficiencies.OWN_LABEL
+    assert fit.plan(LAW, chips="v5p:64", hours=240, by="time", experts=[1]).clock["label"] == "modelled"
     assert fit.plan(LAW, chips="H100:64", hours=240, experts=[1, 8]).best == found.best  # the default
     by_flops = fit.plan(LAW, chips="H100:64", hours=240, by="flops", experts=[1, 8])
     assert by_flops.best == fit.plan(LAW, chips="H100:64", hours=240, mfu=0.4, experts=[1, 8]).best
