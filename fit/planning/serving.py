@@ -34,7 +34,7 @@ BANDWIDTH_SHARE = 0.5
 
 
 def products_share(kind: str) -> float:
-    """Share of a chip's peak that its large products reach, by the calibration of training (speed.py)."""
+    """Share of a chip's peak that its large products reach, by the calibration of training."""
     return calibrated().products_of(kind)
 
 

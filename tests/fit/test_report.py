@@ -11,6 +11,7 @@ import fit
 from fit import __main__ as command_line
 from fit.data.runs import read_runs
 from fit.messages import units
+from fit.model import efficiencies
 from fit.paper import figures, report
 from fit.paper.figures import budget, style
 from fit.paper.options import ReportOptions
@@ -121,7 +122,7 @@ def test_best_by_hours_stands_beside_best_by_flops(pages, capsys):
     for row, best in zip(rows, (by_flops, by_time), strict=True):
         assert row["n_experts"] == str(best["n_experts"]) and row["loss"] == f"{best['loss']:.4f}"
         assert row["n_active"] == units.amount(best["n_active"])
-    assert [row["the speed is"] for row in rows] == ["assumed", "modelled"]
+    assert [row["the speed is"] for row in rows] == ["assumed", efficiencies.OWN_LABEL]
     sentence = f"choose {by_flops['n_experts']} experts by FLOPs, {by_time['n_experts']} by the clock"
     assert sentence in words(pages["hours"])
 
