@@ -334,7 +334,8 @@ def plan(
       bytes_per_kv_element: Bytes of an element of the cache; 2 is bfloat16.
       inference_tokens: Tokens to serve over the model's life, at 2 n_active FLOPs each, out of the budget.
       max_tokens: Training tokens that there are.
-      epochs: How many times the `max_tokens` may be read. Default: once.
+      epochs: How many times the `max_tokens` may be read, by the law of repeated text. Default: once, without that
+        law; 1 reads them once, too, and discounts parameters beyond those that the text calls for.
       experts: Numbers of experts allowed. Default: those fitted.
       used: Expert width that a token uses, in widths of the dense layer; several to choose from.
       granularity: How many times narrower an expert is than the dense layer.
@@ -880,7 +881,8 @@ def report(
       bytes_per_kv_element: Bytes of an element of the cache; 2 is bfloat16.
       inference_tokens: Tokens to serve over the model's life, at 2 n_active FLOPs each, out of the budget.
       max_tokens: Training tokens that there are.
-      epochs: How many times the `max_tokens` may be read. Default: once.
+      epochs: How many times the `max_tokens` may be read, by the law of repeated text. Default: once, without that
+        law; 1 reads them once, too, and discounts parameters beyond those that the text calls for.
       experts: Numbers of experts allowed. Default: those fitted.
       used: Expert width that a token uses, in widths of the dense layer; several to choose from.
       granularity: How many times narrower an expert is than the dense layer.

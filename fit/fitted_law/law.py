@@ -33,6 +33,7 @@ from fit.messages.units import amount, flops
 from fit.shape.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
 
 ROUNDING = 5e-3  # a value outside a range by less than this share counts as inside: three digits hide it
+SHAPE = ("d_model", "n_blocks")  # columns whose ranges are known where the table of runs has them
 INTERVALS_AT_ONCE = 4096  # models: draws times errors times more of them would not fit into memory
 ERROR_QUANTILES = 20  # of a new run's error, for each draw
 OURS = {path.stem: path for path in pathlib.Path(__file__).parent.glob("presets/*.json")}  # fitted to runs of jmoe
@@ -55,6 +56,7 @@ class Law:
       percentiles: the ends of the bootstrap's intervals.
       noise: standard deviation of a new run's log loss around the law, on a trunk of its own; None where not known.
       ranges: {column: (low, high)} of the fitted runs: n_active, n_tokens, n_experts, training_flops, where known.
+      shape_ranges: {column: (low, high)} of d_model and n_blocks of these runs, where their table has them.
       counts_embedding: whether n_active and n_total are with embedding and head.
       published: whether it is a paper's law, not one that a fit wrote.
       knows_experts: whether the loss depends on the number of experts.
@@ -85,6 +87,7 @@ class Law:
         known_ranges = (record.get("runs") or {}).get("ranges") or {}
         names = dict.fromkeys(("n_active", "n_tokens", "n_experts", *self.form.columns, "training_flops"))
         self.ranges: dict[str, tuple] = {name: tuple(known_ranges[name]) for name in names if known_ranges.get(name)}
+        self.shape_ranges = {name: tuple(known_ranges[name]) for name in SHAPE if known_ranges.get(name)}
         self.counts_embedding = record.get("counts") != "without embedding"
         self.published = self.name in PRESETS
         self._read_experts()
@@ -364,12 +367,8 @@ class Law:
           A list of {column, value, low, high, factor}, empty inside; `factor` > 1 says how far outside. The column
           unique_tokens is n_tokens against the tokens of the text that the law was fitted on (low is 0).
         """
-        outside = []
-        for column, (value, low, high) in self._with_ranges(*counts, **more).items():
-            if not low * (1 - ROUNDING) <= value <= high * (1 + ROUNDING):
-                factor = value / high if value > high else low / value
-                outside.append(dict(column=column, value=float(value), low=low, high=high, factor=float(factor)))
-        return outside
+        rows = [outside_range(column, *numbers) for column, numbers in self._with_ranges(*counts, **more).items()]
+        return [row for row in rows if row is not None]
 
     def inside(self, *counts: Opt, **more: Opt) -> Array:
         """Whether extrapolation, given the same, finds nothing; for arrays that broadcast together."""
@@ -391,6 +390,14 @@ class Law:
         if "n_tokens" in self.form.columns and n_tokens is not None and self.models["unique_tokens"]:
             with_ranges["unique_tokens"] = n_tokens, 0, self.models["unique_tokens"]
         return with_ranges
+
+
+def outside_range(column: str, value: Any, low: float, high: float) -> Json | None:
+    """{column, value, low, high, factor} of a value outside a range; None inside."""
+    if low * (1 - ROUNDING) <= value <= high * (1 + ROUNDING):
+        return None
+    factor = value / high if value > high else low / value
+    return dict(column=column, value=float(value), low=low, high=high, factor=float(factor))
 
 
 def in_words(outside: Iterable[Json]) -> str:

@@ -10,7 +10,7 @@ from fit.aliases import Json
 from fit.data import sense
 from fit.data.runs import unlikely
 from fit.data.table import Table
-from fit.fitted_law import models, tuning_text
+from fit.fitted_law import models, own_counts, tuning_text
 from fit.fitted_law.law import NAMES, Law, in_words, load
 from fit.fitted_law.law_check import LEVEL, WAYS_OF_DRAWING
 
@@ -251,6 +251,7 @@ def predict(law: Law, table: Table) -> Json:
     sense.require(table, law.form.columns)
     law.check_experts_of(table)
     values = {name: table.numbers(name) for name in law.form.columns}
+    values = own_counts.columns_of_table(law, table, values)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said among the warnings
         columns = {"predicted_loss": law.predict(**values).tolist()}

@@ -10,6 +10,8 @@ from fit.aliases import Array, Json
 from fit.data.runs import ROLLING, Runs, corpora, errors, read_runs, split
 from fit.data.table import Table
 from fit.fitted_law import law_check, models
+from fit.fitted_law.law import SHAPE
+from fit.fitted_law.table_architecture import positive_numbers
 from fit.fitting import reweighted, rolling, search, solvers, uncertainty
 from fit.fitting.fit_warnings import plan_warnings, table_warnings
 from fit.fitting.noise import noise_of
@@ -222,5 +224,9 @@ def described(runs: Runs, train: Runs, form: Form) -> Json:
     columns = {name: train.columns[name] for name in form.columns} | dict(loss=train.loss)
     if "n_active" in runs.table:
         columns["training_flops"] = train.flops
+    for name in SHAPE:
+        values = positive_numbers(runs.table, name)
+        if name not in columns and values is not None:
+            columns[name] = values[train.index]
     ranges = {name: [float(values.min()), float(values.max())] for name, values in columns.items()}
     return dict(file=runs.path, fingerprint=runs.fingerprint(), corpora=corpora(runs.table), ranges=ranges)

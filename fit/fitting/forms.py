@@ -199,6 +199,8 @@ def _with_draws_of_both(
         taken = both.additive
         record["form"] = form.name
         record["coefficients"] = record["coefficients"] | dict(k=1.0)
+        for separate in (record.get("separate") or {}).values():
+            separate["coefficients"] = separate["coefficients"] | dict(k=1.0)
     if not settings.bootstrap:
         return record
     bootstrap: Json = record.get("bootstrap") or dict(

@@ -21,6 +21,7 @@ from fit.laws import FORMS
 
 MORE_RUNS = 12  # imagined by a warning, to say what it would take to identify a coefficient
 SEPARATE_STARTS = 8  # of the law of each number of experts
+HARDLY_LESS = 0.95  # of a standard error: from here on further runs promise nothing
 # Lack of fit: runs within this factor of the largest, how many of them it takes, and standard errors of their mean.
 # Three quantities are looked at, so one law in 120 lacks fit by chance.
 TWO_DOUBLINGS = 4.0
@@ -169,13 +170,7 @@ def warnings(problem: Problem, fit: search.Fit, profiles: Mapping[str, Json], no
             continue
         more, what = more_runs(problem.runs, form.coefficients[name].identified_by or {})
         then = standard_errors(problem, fit, noise, more)[name]
-        if then > interval["value"]:
-            outlook = f"{MORE_RUNS} more runs with {what} would not be enough either"
-        else:
-            outlook = (
-                f"{MORE_RUNS} more runs with {what} would bring its standard error from "
-                f"{now[name] / interval['value']:.0%} to {then / interval['value']:.0%} of it"
-            )
+        outlook = outlook_of(now[name] / interval["value"], then / interval["value"], what)
         sentences.append(
             f"the runs do not pin down {name}: {span(interval)} ({LEVEL:.0%}), best {interval['value']:.4g}; {outlook}"
         )
@@ -187,6 +182,23 @@ def warnings(problem: Problem, fit: search.Fit, profiles: Mapping[str, Json], no
             "use the law for predictions near its runs, not its coefficients"
         )
     return sentences
+
+
+def outlook_of(now: float, then: float, what: str) -> str:
+    """What MORE_RUNS runs would do for a coefficient that the runs do not pin down.
+
+    Near a fit that hardly depends on a coefficient its linearised error may be far too small. Then nothing is promised.
+
+    Args:
+      now: its standard error over its value.
+      then: the same with these runs.
+      what: how they are.
+    """
+    if then > 1:
+        return f"{MORE_RUNS} more runs with {what} would not be enough either"
+    if then > HARDLY_LESS * now:
+        return f"how much {MORE_RUNS} more runs with {what} would help cannot be told from this fit"
+    return f"{MORE_RUNS} more runs with {what} would bring its standard error from {now:.0%} to {then:.0%} of its value"
 
 
 def more_runs(runs: Runs, identified_by: Mapping[str, float]) -> tuple[dict[str, Array], str]:

@@ -23,6 +23,10 @@ FORMS_DISAGREE = (
     "has {additive_n_active:amount} active parameters and a loss of {additive_loss:.4f}. By the coupled form it has "
     "{coupled_n_active:amount} and {coupled_loss:.4f}. These are medians; the intervals hold both forms"
 )
+MOSTLY_EMBEDDING = (
+    "mostly embedding: {share:.1%} of the best model's active parameters are embedding and head of {vocab_size:,} "
+    "tokens, which take the FLOPs and add little to what its blocks learn"
+)
 UNDECIDED = "the best number of experts is undecided: of {draws} bootstrap fits it is {wins}"
 CHIPS_BIND = (
     "training a larger model takes more than {count} x {kind}. Without that limit the best model, E = {e}{needed}, "
@@ -136,6 +140,8 @@ BATCH_FITTED = "{tokens:amount} tokens is best, fitted with the law"
 RATE_UNKNOWN = "the fitted runs followed no law of learning rates"
 RATE_TOO_SMALL = "Eq. 10 was tuned on far larger models"
 BATCH_OF_RUNS = "as the law's runs had it"
+RATE_WITHIN = "plans beyond the law's runs take the rates of published laws, here {other:.1e}"
+RATE_BEYOND = "the model lies beyond the law's runs, whose own rates would say {other:.1e}"
 RATES_DIFFER = (
     "published laws of the learning rate differ by a factor of {factor:.2g} for this run: {low:.2g} by {low_law}, "
     "{high:.2g} by {high_law}. Try several rates at a smaller size first"
@@ -184,8 +190,10 @@ UNDECIDED_KIND = (
     "{cost:.4f} nats per token"
 )
 DECIDED_KIND = "Verdict: {choice}. The best {other} is {margin:.4f} nats per token worse"
-TIED_MODELS = "Equally good by this law: {models}. They differ in {apart}"
+TIED_MODELS = "Equally good by this law, within {tie:.2%} of the loss: {models}. They differ in {apart}"
 TIED_MODEL = "E = {n_experts} ({n_active:amount} active on {n_tokens:amount} tokens, {memory_bytes:memory})"
+NOT_TOLD_APART = "Its bootstrap fits do not tell E = {best} from {models}"
+NOT_TOLD_MODEL = "E = {n_experts} (by the law {behind:.4f} nats per token worse)"
 OF_DRAWS = "{first:g}th to {last:g}th percentile of {draws} bootstrap fits ({drawn}):"
 AGAINST_DENSE = (
     "against the best dense model (n_active {n_active:amount}, {n_tokens:amount} tokens, loss {loss:.4f}): loss "
@@ -257,8 +265,10 @@ SHORT_NOT_SURE = (
 SHORT_INTERVAL = "{what} lies from {ends:.4f} in {share:g} of 100 cases"
 OF_A_RUN = "a run's loss"
 OF_THE_LAW = "the law's loss"
-SHORT_DECIDED = "the number of experts is settled ({wins} of {draws} fits)"
+SHORT_SETTLED = "of the numbers of experts compared the best is settled ({wins} of {draws} fits)"
+SHORT_AS_GOOD = "the best number of experts is {wins} of {draws} fits, and others are as good"
 SHORT_UNDECIDED = "the best number of experts is not settled ({wins} of {draws} fits)"
+SHORT_ONE_NUMBER = "one number of experts was compared"
 SHORT_INSIDE = "Extrapolates: nothing, it is within the law's runs"
 SHORT_NO_RANGE = "Extrapolates: not known, as the law does not say what it was fitted to"
 SHORT_OUTSIDE = "Extrapolates from the law's runs: {factors}"

@@ -13,7 +13,14 @@ from fit.next_runs import next_text
 
 RUNS = "Train {count} for {flops:flops} FLOPs: {gain}"
 GAIN_PLAN = "the loss at {target_flops:flops} FLOPs, now {before:.4f}, is then known to {after:.4f}"
-GAIN_COEFFICIENTS = "the standard errors of {count} shrink by {share:.0%}{median}"
+NO_GAIN_PLAN = (
+    "they tell numbers of experts apart; the loss at {target_flops:flops} FLOPs stays as uncertain as it is, "
+    "{before:.4f}"
+)
+GAIN_COEFFICIENTS = "the standard errors of {count} {change}{median}"
+SHRINK = "shrink by {share:.0%}"
+GROW = "grow by {share:.0%}"
+STAY = "stay as they are"
 IN_THE_MEDIAN = " in the median"
 MODELS = "Models: {models}"
 MODEL = "E = {n_experts} {n_active:amount} active on {n_tokens:amount} tokens"
@@ -24,7 +31,8 @@ GAP = (
 COEFFICIENTS = "Standard errors, now and then: {coefficients}"
 COEFFICIENT = "{name} ± {before:.3g}, {after:.3g}"
 GRID_PLAN = "A plain grid of {count} for {flops:flops} FLOPs would leave it at {grid:.4f}"
-GRID_COEFFICIENTS = "A plain grid of {count} for {flops:flops} FLOPs would shrink them by {share:.0%}{median}"
+GRID_COEFFICIENTS = "With a plain grid of {count} for {flops:flops} FLOPs they {change}{median}"
+NO_CHANGE = 5e-3  # share of standard errors that would read as 0%
 TABLES = "Tables: --verbose (each run, all that is expected); --emit_sweep=next.py writes the runs as a sweep"
 
 
@@ -69,13 +77,23 @@ def _gain(result: Json) -> str:
         rows = expected["coefficients"]
         count = next_text.counted(len(rows), "coefficient")
         return say(GAIN_COEFFICIENTS, count=count, **_shrinking(rows, "after"))
-    return say(GAIN_PLAN, target_flops=result["target_flops"], **expected["loss"])
+    error = expected["log_error"]
+    sentence = GAIN_PLAN if error["after"] < error["before"] else NO_GAIN_PLAN
+    return say(sentence, target_flops=result["target_flops"], **expected["loss"])
 
 
 def _shrinking(rows: list[Json], stage: str) -> Json:
-    """The share by which standard errors of coefficients shrink until a stage."""
-    shares = [1 - row["standard_error"][stage] / row["standard_error"]["before"] for row in rows]
-    return dict(share=statistics.median(shares), median=IN_THE_MEDIAN if len(rows) > 1 else "")
+    """What standard errors of coefficients do until a stage."""
+    errors = [row["standard_error"] for row in rows]
+    shares = [1 - error[stage] / error["before"] for error in errors if error["before"] > 0]  # 0 without noise
+    return dict(change=change(statistics.median(shares or [0.0])), median=IN_THE_MEDIAN if len(rows) > 1 else "")
+
+
+def change(share: float) -> str:
+    """What standard errors do that become smaller by this share, which may be negative."""
+    if abs(share) < NO_CHANGE:
+        return STAY
+    return say(SHRINK, share=share) if share > 0 else say(GROW, share=-share)
 
 
 def _models(result: Json) -> Iterator[str]:
@@ -97,7 +115,7 @@ def _closest(expected: Json) -> Iterator[str]:
     others = expected["others"]
     if not others:
         return
-    closest = min(others, key=lambda row: row["log_loss_above"] / row["log_error"]["before"])
+    closest = min(others, key=lambda row: row["log_loss_above"] / max(row["log_error"]["before"], 1e-300))
     yield say(
         GAP,
         other=closest["n_experts"],

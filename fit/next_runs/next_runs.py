@@ -14,6 +14,7 @@ from fit.aliases import Array, Floats, Json
 from fit.data.runs import Runs, read_runs, split
 from fit.data.table import Table
 from fit.errors import UserError
+from fit.fitted_law import own_counts
 from fit.fitted_law.law import Law
 from fit.fitted_law.law_check import LEVEL
 from fit.fitting.noise import Noise
@@ -84,9 +85,9 @@ def next_runs(
         weights = _weights_of_plan(solved, best, others, scatter, before)
     problem = dataclasses.replace(problem, weights=weights)
     chosen = design.choose(problem, flops)
-    if not chosen:
-        raise UserError(f"--flops={flops:g}: no run within this budget makes the goal surer by {design.GAIN:.1%}")
     after = problem.variances(problem.jacobian[chosen], possible.model[chosen])
+    if not chosen or weights @ after >= weights @ before:  # a fit may not make of the runs all that they hold
+        raise UserError(f"--flops={flops:g}: no run within this budget makes the goal surer by {design.GAIN:.1%}")
     with_grid = problem.variances(grid_gradients, grid.model)
     errors = scatter.total * np.sqrt(np.stack([before, after, with_grid], axis=1))
     return dict(
@@ -253,7 +254,7 @@ def candidates(law: Law, architecture: Architecture, experts: Floats, runs: Runs
     """
     width = float(architecture.width_per_block)
     fewest_tokens = runs.n_tokens.min()
-    narrowest = _blocks(architecture, runs.n_active.min())
+    narrowest = _blocks(own_counts.seen_by(law, architecture), runs.n_active.min())
     cheapest = training_flops(architecture.n_active(narrowest * width), fewest_tokens)
     if cheapest > flops:
         raise UserError(
@@ -290,7 +291,7 @@ def plain_grid(law: Law, architecture: Architecture, experts: Floats, runs: Runs
     decay = decay_of(law)
     ratio = np.median(runs.n_tokens / runs.n_active)
     width = float(architecture.width_per_block)
-    narrowest = _blocks(architecture, runs.n_active.min())
+    narrowest = _blocks(own_counts.seen_by(law, architecture), runs.n_active.min())
     grids = []  # (how far the ratio is off, blocks, longest budget)
     for widest in np.unique(np.geomspace(narrowest, 64 * narrowest, 64).round().astype(int)):
         blocks = np.unique(np.geomspace(narrowest, widest, GRID_WIDTHS).round().astype(int))

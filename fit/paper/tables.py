@@ -11,7 +11,7 @@ import numpy as np
 
 from fit.aliases import Floats, Json
 from fit.errors import UserError
-from fit.fitted_law import summary
+from fit.fitted_law import own_counts, summary
 from fit.fitted_law.law import Law, in_words
 from fit.form import Reduced
 from fit.laws import FORMS, PRESETS
@@ -51,9 +51,10 @@ def memories_of(law: Law, architecture: Architecture, budgets: Sequence[float]) 
     return tuple(float(f"{times * weights:.1e}") for times in (1, 3, 10)), 0
 
 
-def _marked(law: Law, row: Json) -> Json:
+def _marked(law: Law, architecture: Architecture, row: Json) -> Json:
     """The row, and what of it lies outside the fitted range."""
-    outside = law.extrapolation(row["n_active"], row["n_tokens"], row["n_experts"])
+    size = float(own_counts.size_at(law, architecture, row["n_active"], row["n_experts"]))
+    outside = law.extrapolation(size, row["n_tokens"], row["n_experts"])
     return row | dict(outside_fitted_range=in_words(outside))
 
 
@@ -66,7 +67,7 @@ def table_1(law: Law, architecture: Architecture, experts: Floats = (), budgets:
             row = dict(
                 flops=flops, n_experts=int(e), n_active=float(n_active), n_tokens=float(n_tokens), loss=float(loss)
             )
-            yield _marked(law, row)
+            yield _marked(law, architecture, row)
 
 
 def table_2(
@@ -101,7 +102,7 @@ def table_2(
                 cell = printed[i][j]
                 gap = float(optima.loss[list(experts).index(cell)]) - row["loss"]
                 row |= dict(printed_n_experts=cell, agrees=cell == row["n_experts"], loss_gap=gap)
-            yield _marked(law, row)
+            yield _marked(law, architecture, row)
 
 
 def _printed_cells(
@@ -134,7 +135,12 @@ def table_4(law: Law, architecture: Architecture, experts: Floats = ()) -> Itera
     law fitted to the runs of that number of experts alone."""
     separate = law.record.get("separate", {})
     names = Reduced._fields if "k" in law.form.names else Reduced._fields[:5]
-    reduce_separate = FORMS[law.form.separate["form"]].chinchilla_coefficients_at if law.form.separate else None
+    reduce_separate = None
+    shares: dict[str, float] = {}
+    if law.form.separate:
+        separate_form = FORMS[law.form.separate["form"]]
+        reduce_separate = separate_form.chinchilla_coefficients_at
+        shares = dict.fromkeys(separate_form.shares, 1.0)  # an additive law has k = 1, and may not say it
     for e in optimum.allowed_experts(law, experts or law.experts):
         row: Json = dict(n_experts=int(e)) | dict(
             zip(names, map(float, law.chinchilla_coefficients_at(e)), strict=False)
@@ -142,7 +148,8 @@ def table_4(law: Law, architecture: Architecture, experts: Floats = ()) -> Itera
         if separate:
             coefficients = separate.get(str(int(e)), {}).get("coefficients")
             if reduce_separate and coefficients:
-                values = dict(zip(names, map(float, reduce_separate(coefficients, e)), strict=False))
+                reduced = reduce_separate(shares | coefficients, e)
+                values = dict(zip(names, map(float, reduced), strict=False))
             else:
                 values = dict.fromkeys(names)
             row |= {f"separate_{name}": value for name, value in values.items()}

@@ -2,8 +2,8 @@
 
 import { againstFlops, clockOf, speedOf } from "./by_time.js";
 import { PAPER_SHAPE, amountOf, hasBudget, hasEnoughExperts, shapeOf } from "./counts.js";
-import { structureColumns, tokensFor, trainingFlops } from "./counts.js";
-import { countsOfLaw, lawAtExperts, lossOfColumns, outsideRanges } from "./law.js";
+import { structureColumns, tokensFor } from "./counts.js";
+import { countsOfLaw, flopsOfLaw, lawAtExperts, lossOfColumns, outsideRanges, shapeOutside } from "./law.js";
 import { infeasibleReason, say } from "./messages.js";
 import { isAtEdge } from "./plan.js";
 import { referenceColumns } from "./reference_model.js";
@@ -121,7 +121,7 @@ export function* lawAnswer(data, law, question, experts) {
   const { feasible: _, ...row } = optimum;
   const { n_experts, n_tokens, loss } = row;
   const columns = { ...structureColumns(shape, n_experts), ...countsOfLaw(law, shape, optimum), n_tokens };
-  columns.training_flops = trainingFlops(optimum);
+  columns.training_flops = flopsOfLaw(law, shape, optimum);
   const answer = {
     law: law.name,
     ...row,
@@ -130,7 +130,7 @@ export function* lawAnswer(data, law, question, experts) {
     mixtures: law.of_mixtures,
     chose_experts,
     at_edge: isAtEdge(law, n_experts, compared),
-    extrapolation: outsideRanges(law, columns),
+    extrapolation: [...outsideRanges(law, columns), ...shapeOutside(law, shape, optimum.d_model)],
     dense: yield* denseAnswer(data, law, question, loss),
   };
   if (limits.clock) {

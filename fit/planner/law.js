@@ -34,7 +34,8 @@ export function lawAtExperts(law, shape, n_experts, coefficients = law.coefficie
   if (law.closed && law.counts_embedding) {
     // A Chinchilla law at each number of experts (Eq. 5); k is 1 unless size and data are coupled.
     const [m, mu, n, nu, c, k = 1] = FORMULAS[law.form].chinchilla_coefficients_at(coefficients, n_experts);
-    return { loss: (size, tokens) => (m * size ** mu + n * tokens ** nu) ** k + c, exponents: [mu, nu] };
+    const loss = (size, tokens) => (m * size ** mu + n * tokens ** nu) ** k + c;
+    return { loss: (size, tokens) => loss(sizeOfLaw(law, shape, size, n_experts), tokens), exponents: [mu, nu] };
   }
   const entries = formulaEntries(law, coefficients);
   const { log_loss } = FORMULAS[law.form];
@@ -55,11 +56,29 @@ export function lawAtExperts(law, shape, n_experts, coefficients = law.coefficie
   return { loss, exponents: null };
 }
 
-/** Active and total parameters as the law counts them: some leave embedding and head out.
+/** Active and total parameters as the law counts them: with its own vocabulary, or without embedding and head.
  *  @type {(law: Law, shape: Shape, model: Optimum) => {n_active: Parameters, n_total: Parameters}} */
 export function countsOfLaw(law, shape, { n_active, n_total, d_model }) {
-  const leftOut = law.counts_embedding ? 0 : embeddingAndHead(shape) * d_model;
+  const leftOut = (law.counts_embedding ? foreignRows(law, shape) : embeddingAndHead(shape)) * d_model;
   return { n_active: n_active - leftOut, n_total: n_total - leftOut };
+}
+
+// Weights of embedding and head per unit of width beyond those that the law counts models with.
+function foreignRows(law, shape) {
+  const { own_vocabulary, counted_as_they_are } = law;
+  if (own_vocabulary == null || counted_as_they_are.includes(shape.vocab_size)) return 0;
+  return embeddingAndHead(shape) - embeddingAndHead({ ...shape, vocab_size: own_vocabulary });
+}
+
+// Active parameters with embedding and head, as many as the blocks would have with the law's own vocabulary.
+function sizeOfLaw(law, shape, n_active, n_experts) {
+  const rows = foreignRows(law, shape);
+  return rows === 0 ? n_active : n_active - rows * widthOf(shape, n_active, n_experts);
+}
+
+/** Training FLOPs of a model with the law's own vocabulary. @type {(law: Law, shape: Shape, model: Optimum) => Flops} */
+export function flopsOfLaw(law, shape, { n_active, n_tokens, n_experts }) {
+  return trainingFlops({ n_active: sizeOfLaw(law, shape, n_active, n_experts), n_tokens });
 }
 
 /** Whether more parameters and more tokens lower the loss. @type {(law: LawAtExperts) => boolean} */
@@ -112,6 +131,11 @@ export function outsideRanges(law, columns) {
   if (law.columns.includes("n_tokens") && unique_tokens) {
     ranges.push(["unique_tokens", columns.n_tokens, 0, unique_tokens]);
   }
+  return outsideOf(ranges);
+}
+
+// Those of [column, value, low, high] whose value lies outside.
+function outsideOf(ranges) {
   const outside = [];
   for (const [column, value, low, high] of ranges) {
     const isInside = low * (1 - RANGE_TOLERANCE) <= value && value <= high * (1 + RANGE_TOLERANCE);
@@ -124,8 +148,17 @@ export function outsideRanges(law, columns) {
 
 /** The same by counts; n_total may be missing. @type {(law: Law, shape: Shape, model: Optimum) => Outside[]} */
 export function outsideRangesOf(law, shape, model) {
-  const { n_experts, n_active, n_tokens, n_total } = model;
+  const { n_experts, n_tokens, n_total } = model;
+  const d_model = model.d_model ?? widthOf(shape, model.n_active, n_experts);
+  const n_active = sizeOfLaw(law, shape, model.n_active, n_experts);
   const columns = { ...structureColumns(shape, n_experts), n_active, n_tokens };
-  if (n_total) columns.n_total = countsOfLaw(law, shape, model).n_total;
-  return outsideRanges(law, columns);
+  if (n_total) columns.n_total = countsOfLaw(law, shape, { ...model, d_model }).n_total;
+  return [...outsideRanges(law, columns), ...shapeOutside(law, shape, d_model)];
+}
+
+/** Width and depth outside those of the law's runs. @type {(law: Law, shape: Shape, d_model: Width) => Outside[]} */
+export function shapeOutside({ shape_ranges, records_shapes, models }, { width_per_block }, d_model) {
+  if (!records_shapes && width_per_block === models.width_per_block) return []; // n_active says it
+  const values = { d_model, n_blocks: d_model / width_per_block };
+  return outsideOf(Object.entries(shape_ranges).map(([name, ends]) => [name, values[name], ...ends]));
 }

@@ -1,7 +1,7 @@
 // The sentences of a plan: the command line's own templates (fit/messages/sentences.py) filled in.
 
-import { INFERENCE_FLOPS, PAPER_SHAPE, TRAINING_FLOPS, activeParameters, hasEnoughExperts } from "./counts.js";
-import { smallestWidth, structureColumns, topK } from "./counts.js";
+import { INFERENCE_FLOPS, PAPER_SHAPE, TRAINING_FLOPS, activeParameters, embeddingAndHead } from "./counts.js";
+import { hasEnoughExperts, smallestWidth, structureColumns, topK } from "./counts.js";
 import { amount, fillTemplate, general } from "./numbers.js";
 import { sizeLimits } from "./serving.js";
 
@@ -70,8 +70,8 @@ export function outsideText(outside) {
 }
 
 /** What to know before a plan is trusted. wantsMore: whether the law would take ever more experts.
- *  @type {(law: Law, shape: Shape, plan: Plan, experts: Experts[], wantsMore: boolean) => string[]} */
-export function warningsOf(law, shape, plan, experts, wantsMore) {
+ *  @type {(data: Data, law: Law, shape: Shape, plan: Plan, experts: Experts[], wantsMore: boolean) => string[]} */
+export function warningsOf(data, law, shape, plan, experts, wantsMore) {
   const { best, best_at_edge, best_undecided, bootstrap } = plan;
   const warnings = [];
   if (best.extrapolation.length) {
@@ -81,6 +81,8 @@ export function warningsOf(law, shape, plan, experts, wantsMore) {
   }
   const ratio = best.n_tokens / best.n_active;
   if (ratio < 0.1 || ratio > 1e5) warnings.push(say("TOKENS_PER_PARAMETER", { what: "the model has", ratio }));
+  const share = (embeddingAndHead(shape) * best.d_model) / best.n_active;
+  if (share > data.doubt.mostly) warnings.push(say("MOSTLY_EMBEDDING", { share, vocab_size: shape.vocab_size }));
   if (best_at_edge) {
     const which = best.n_experts === Math.max(...experts) ? "largest" : "smallest";
     warnings.push(say("AT_EDGE", { e: best.n_experts, which }));
@@ -147,7 +149,7 @@ export function answerText({ best, bootstrap }) {
 }
 
 /** What the plan decides, in sentences. @type {(data: Data, plan: Plan) => string[]} */
-export function verdictTexts(data, { verdict, optima }) {
+export function verdictTexts(data, { verdict, optima, best }) {
   const { choice, margin, cost } = verdict;
   const sentences = [];
   if (choice === "undecided") sentences.push(say("UNDECIDED_KIND", { cost }));
@@ -159,7 +161,13 @@ export function verdictTexts(data, { verdict, optima }) {
   if (tied.length > 1) {
     const differences = Object.keys(verdict.differ).map((name) => data.verdict.columns[name]);
     const apart = differences.join(" and ") || "nothing that is counted here";
-    sentences.push(say("TIED_MODELS", { models: tied.map((row) => say("TIED_MODEL", row)).join(", "), apart }));
+    const models = tied.map((row) => say("TIED_MODEL", row)).join(", ");
+    sentences.push(say("TIED_MODELS", { tie: data.verdict.tie, models, apart }));
+  }
+  const others = optima.filter(({ n_experts }) => verdict.not_told_apart.includes(n_experts));
+  if (others.length) {
+    const named = ({ n_experts, loss }) => say("NOT_TOLD_MODEL", { n_experts, behind: loss - best.loss });
+    sentences.push(say("NOT_TOLD_APART", { best: best.n_experts, models: others.map(named).join(", ") }));
   }
   return sentences;
 }

@@ -13,7 +13,7 @@ from fit.aliases import Array, Json
 from fit.data.files import check_writable, write_text
 from fit.data.runs import Runs
 from fit.errors import UserError
-from fit.fitted_law import models, table_architecture
+from fit.fitted_law import models, own_counts, table_architecture
 from fit.fitted_law.law import OURS, PRESETS, Law, load
 from fit.form import Form
 from fit.laws import FORMS
@@ -126,7 +126,7 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None) -> Json:
         published={name: _reference_model(name) for name in reference_model.PUBLISHED},
         largest=units.LARGEST,
         verdict=_constants(verdict, "TIE", "APART", "COLUMNS"),
-        doubt=_constants(plan_warnings, "DECIDED") | _constants(optimum, "BAND"),
+        doubt=_constants(plan_warnings, "DECIDED", "MOSTLY") | _constants(optimum, "BAND"),
         paper_shape=PAPER.all_fields(),
     )
 
@@ -227,6 +227,10 @@ def _law(law: Law) -> Json:
         models={name: models_of_runs[name] for name in _MODELS if models_of_runs[name] is not None},
         shape={name: _value_or_refusal(law, name) for name in ("vocab_size", "width_per_block")},
         final_norm=bool(models_of_runs["final_norm"]),
+        own_vocabulary=own_counts.own_vocabulary(law),
+        counted_as_they_are=own_counts.counted_as_they_are(law),
+        shape_ranges=own_counts.shape_ranges(law),
+        records_shapes=bool(law.shape_ranges),
         bootstrap=bootstrap,
         base_config=models_of_runs["base_config"],
         batch=_best_batch(law),

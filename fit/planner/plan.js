@@ -3,7 +3,7 @@
 import { againstFlops, againstHours, clockOf, speedOf, speedsOf } from "./by_time.js";
 import { chipLimits, chipsWarning, costOf } from "./cost.js";
 import { INFERENCE_FLOPS, servingBytes, trainingFlops } from "./counts.js";
-import { drawsOf, driftFactor, falls, lawAtExperts, outsideRangesOf, percentile } from "./law.js";
+import { drawsOf, driftFactor, falls, flopsOfLaw, lawAtExperts, outsideRangesOf, percentile } from "./law.js";
 import { infeasibleReason, warningsOf } from "./messages.js";
 import { bestOf, feasibleOf, largestSize, optimaOf, solve } from "./solve.js";
 
@@ -31,7 +31,7 @@ export function planOf(data, law, options) {
   plan.best_undecided = isUndecided(data, plan, experts);
   const isLargest = best.n_experts === Math.max(...experts);
   const wantsMore = plan.best_at_edge && isLargest && isNotBounded(data, law, shape, limits);
-  plan.warnings = warningsOf(law, shape, plan, experts, wantsMore);
+  plan.warnings = warningsOf(data, law, shape, plan, experts, wantsMore);
   if (chips) {
     const { serve_batch: _, ...trainingChips } = chips;
     plan.chips = { ...trainingChips, mfu: chips.mfu ?? data.cost.mfu };
@@ -95,16 +95,17 @@ const isMixture = ({ n_experts }) => n_experts > 1;
 function verdictOf(data, { optima, best, bootstrap }) {
   const { tie, apart, columns } = data.verdict;
   const drawn = bootstrap?.optima ?? [];
-  function isTied(row) {
-    if (row === best || row.loss <= best.loss * (1 + tie)) return true;
+  function mayBeBetter(row) {
     const behind = drawn.find(({ n_experts }) => n_experts === row.n_experts)?.behind;
     return behind != null && behind[0] <= 0;
   }
-  const tied = optima.filter(isTied);
+  const tied = optima.filter((row) => row.loss <= best.loss * (1 + tie));
+  const notToldApart = optima.filter((row) => !tied.includes(row) && mayBeBetter(row));
+  const candidates = [...tied, ...notToldApart];
   let choice = null;
   if (optima.length > 1) {
-    choice = tied.some(isMixture) ? "mixture" : "dense";
-    if (choice === "mixture" && !tied.every(isMixture)) choice = "undecided";
+    choice = candidates.some(isMixture) ? "mixture" : "dense";
+    if (choice === "mixture" && !candidates.every(isMixture)) choice = "undecided";
   }
   const lossesOfOtherKind = optima.filter((row) => isMixture(row) !== isMixture(best)).map(({ loss }) => loss);
   const differ = {};
@@ -117,6 +118,7 @@ function verdictOf(data, { optima, best, bootstrap }) {
   return {
     choice,
     tied: tied.map(({ n_experts }) => n_experts),
+    not_told_apart: notToldApart.map(({ n_experts }) => n_experts),
     cost: bootstrap ? bootstrap.regret : tie * best.loss,
     margin: lossesOfOtherKind.length ? Math.min(...lossesOfOtherKind) - best.loss : null,
     differ,
@@ -160,7 +162,7 @@ function bootstrapOf(law, shape, limits, experts, planned) {
   const interval = (values) => percentiles.map((percent) => percentile(values, percent));
   function rowAt(n_experts, i) {
     const losses = solved.map(({ draw, optima }) => {
-      return optima[i].loss * driftFactor(law, draw, trainingFlops(optima[i]));
+      return optima[i].loss * driftFactor(law, draw, flopsOfLaw(law, shape, optima[i]));
     });
     return {
       n_experts,

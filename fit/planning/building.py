@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from fit.aliases import Array
+from fit.fitted_law import own_counts
 from fit.fitted_law.law import Law
 from fit.planning import mesh, optimum
 from fit.planning.constraints import Constraints
@@ -128,9 +129,9 @@ def _losses_of_whole(
     n_total = np.array([model.n_total for model, _, _ in feasible], float)
     d_model = np.array([model.d_model for model, _, _ in feasible], float)
     n_tokens = np.array([n_tokens for _, n_tokens, _ in feasible], float)
+    uncounted = own_counts.uncounted_rows(law, architecture) * d_model
     if law.closed_form:
-        return optimum.loss_of(law, architecture, n_experts, n_active, n_tokens)
-    uncounted = 0 if law.counts_embedding else architecture.embedding_and_head_rows * d_model
+        return law.chinchilla_coefficients_at(n_experts).loss(n_active - uncounted, n_tokens)
     counts = dict(n_active=n_active - uncounted, n_total=n_total - uncounted, n_tokens=n_tokens)
     return law.loss(law.coefficients, architecture.structure(n_experts) | counts)
 
@@ -243,9 +244,11 @@ def _losses(law: Law, architecture: Architecture, models: list[Model], n_tokens:
     n_active, n_total, d_model = np.array([(m.n_active, m.n_total, m.d_model) for m in models], float).T
     experts = np.array([hardware.law_experts(architecture, m.n_experts) for m in models], float)
     tokens = np.array(n_tokens, float)
+    uncounted = own_counts.uncounted_rows(law, architecture) * d_model
+    if law.closed_form:
+        return law.chinchilla_coefficients_at(experts).loss(n_active - uncounted, tokens)
     if law.form.chinchilla_coefficients_at:
         return optimum.loss_of(law, architecture, experts, n_active, tokens)
-    uncounted = 0 if law.counts_embedding else architecture.embedding_and_head_rows * d_model
     counts = dict(n_active=n_active - uncounted, n_total=n_total - uncounted, n_tokens=tokens)
     return law.loss(law.coefficients, architecture.structure(experts) | counts)
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fit.aliases import Array, ByName, Numbers
+from fit.fitted_law import own_counts
 from fit.fitted_law.law import ROUNDING, Law
 from fit.model.efficiencies import Calibration
 from fit.model.layout import Layout
@@ -91,7 +92,7 @@ class Models:
 
     Attributes:
       shape: Fields of config.model.
-      n_active, n_total, outside: Parameters: active, all, and those of embedding and head.
+      n_active, n_total, uncounted: Parameters: active, all, and those of embedding and head that the law does not count.
       as_published: Whether recipe and style are those of published models, else of the law's runs.
       law_experts: Experts as the law counts them.
       exact_parameters: Every weight, with norms and routers.
@@ -104,7 +105,7 @@ class Models:
     shape: ModelShape
     n_active: Array
     n_total: Array
-    outside: Array
+    uncounted: Array
     as_published: bool
     law_experts: float
     exact_parameters: Array
@@ -139,13 +140,13 @@ def loss_of(
     """
     law = problem.law
     tokens = np.maximum(n_tokens, 1.0)
-    n_active = models.n_active[rows]
+    n_active = models.n_active[rows] - models.uncounted[rows]
     coefficients = coefficients or law.coefficients
     if law.closed_form:
         loss = law.chinchilla_coefficients_at(models.law_experts, coefficients).loss(n_active, tokens)
     else:
-        uncounted = 0.0 if law.counts_embedding else models.outside[rows]
-        counts = dict(n_active=n_active - uncounted, n_total=models.n_total[rows] - uncounted, n_tokens=tokens)
+        n_total = models.n_total[rows] - models.uncounted[rows]
+        counts = dict(n_active=n_active, n_total=n_total, n_tokens=tokens)
         loss = law.loss(coefficients, problem.padded.structure(models.law_experts) | counts)
     return np.where(n_tokens >= 1, loss, np.inf)
 
@@ -226,7 +227,7 @@ def _described(problem: Problem, shape: ModelShape, as_published: bool, least: A
         shape=shape,
         n_active=np.asarray(shape.n_active),
         n_total=np.asarray(shape.n_total),
-        outside=np.asarray(shape.embedding_and_head),
+        uncounted=own_counts.uncounted_rows(problem.law, problem.padded) * np.asarray(shape.d_model),
         as_published=as_published,
         law_experts=hardware.law_experts(problem.architecture, routed),
         exact_parameters=exact,

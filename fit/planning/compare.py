@@ -14,6 +14,7 @@ import numpy as np
 
 from fit.aliases import Array, Floats, Json
 from fit.errors import UserError
+from fit.fitted_law import own_counts
 from fit.fitted_law.law import Law, load
 from fit.planning import agreement, by_time, compare_answer, cost, leverage, optimum, plan_warnings, solve, target
 from fit.planning.comparison import Comparison, DenseAnswer, LawAnswer, NoAnswer, ReferenceAnswer
@@ -145,19 +146,20 @@ def _reference_answer(
     n_tokens = float(constraints.tokens(reference.n_active))
     if n_tokens < 1:
         return None
-    columns = reference.columns(law.counts_embedding, bool(law.models["architecture"]))
+    its_architecture = reference.architecture()
+    uncounted = own_counts.uncounted_rows(law, its_architecture) * reference.d_model
+    columns = reference.columns(uncounted, bool(law.models["architecture"]))
     if law.only_experts is not None and not np.isclose(float(columns["n_experts"]), law.only_experts):
         return None
     loss = float(law.loss(law.coefficients, columns | dict(n_tokens=n_tokens)))
+    counted = own_counts.size(law, its_architecture, reference.n_active, reference.d_model)
     within = Constraints(flops=constraints.flops, inference_tokens=constraints.inference_tokens)
     least = 1e-6 * constraints.flops
     needed = target.least_flops(law, float(n_experts), architecture, within, loss, least, 1e6)
     return ReferenceAnswer(
         n_tokens=n_tokens,
         loss=loss,
-        extrapolation=law.extrapolation(
-            **columns, n_tokens=n_tokens, flops=training_flops(reference.n_active, n_tokens)
-        ),
+        extrapolation=law.extrapolation(**columns, n_tokens=n_tokens, flops=training_flops(counted, n_tokens)),
         flops_share=None if needed is None else needed / constraints.flops,
     )
 
@@ -177,8 +179,12 @@ def answer(law: Law, question: Question) -> LawAnswer | NoAnswer:
         return NoAnswer(law=law.name, why=optimum.why_infeasible(law, architecture, constraints, min(experts)))
     model = best.solved.row(best.index, ("n_active", "n_total", "n_tokens", "loss", "d_model"))
     e = model["n_experts"]
-    columns = architecture.columns(model["d_model"], e, law.counts_embedding)
+    counted = own_counts.seen_by(law, architecture)
+    columns = counted.columns(model["d_model"], e, law.counts_embedding)
+    counted_flops = training_flops(float(counted.n_active(model["d_model"], e)), model["n_tokens"])
     flops = training_flops(model["n_active"], model["n_tokens"])
+    outside = law.extrapolation(**columns, n_tokens=model["n_tokens"], flops=counted_flops)
+    n_blocks = model["d_model"] / architecture.width_per_block
     speed = clock = like = None
     if question.hours is not None:
         speed, clock = _by_the_clock(law, architecture, constraints, model, numbers)
@@ -204,7 +210,8 @@ def answer(law: Law, question: Question) -> LawAnswer | NoAnswer:
         at_edge=plan_warnings.is_best_at_edge(law, experts, e),
         not_bounded=e == max(experts) and plan_warnings.not_bounded(law, architecture, constraints),
         finest=bool(len(_splits(law)) > 1 and architecture.granularity == max(_splits(law))),
-        extrapolation=law.extrapolation(**columns, n_tokens=model["n_tokens"], flops=flops),
+        extrapolation=[*outside, *own_counts.shape_outside(law, architecture, model["d_model"], n_blocks)],
+        embedding_share=plan_warnings.embedding_share(architecture, model["d_model"], model["n_active"]),
         not_read=_not_read(law, question),
         leverage=leverage.of_split(e, architecture.granularity, flops, architecture.active_width) if e > 1 else None,
         dense=_dense(law, question, constraints, model["loss"]),

@@ -9,10 +9,12 @@ from fit.messages import lines
 from fit.messages.units import say
 from fit.planning import agreement, compare_text
 from fit.planning.comparison import Comparison, LawAnswer
+from fit.planning.plan_warnings import MOSTLY
 
 BY_LAW = "By law: {laws}"
 OF_LAW = "{law} E = {n_experts}, {n_active:amount} active{notes}"
 BEYOND = "{factor:amount} times beyond its data"
+EMBEDDING = "{share:.0%} of that embedding and head"
 AT_EDGE = "{which} experts were not compared"
 NOT_BOUNDED = "more experts are always better"
 NOT_READ = "no column for {flags}"
@@ -55,6 +57,8 @@ def _of_law(answer: LawAnswer) -> str:
     if answer.extrapolation:
         farthest = max(answer.extrapolation, key=lambda outside: outside["factor"])
         notes.append(say(BEYOND, **farthest))
+    if answer.embedding_share > MOSTLY:
+        notes.append(say(EMBEDDING, share=answer.embedding_share))
     if answer.at_edge:
         notes.append(say(AT_EDGE, which="more" if answer.n_experts > 1 else "fewer"))
     if answer.not_bounded:

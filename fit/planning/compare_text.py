@@ -9,6 +9,7 @@ from fit.messages import sentences
 from fit.messages.units import amount, say, table
 from fit.planning import by_time
 from fit.planning.comparison import AGREE, Comparison, LawAnswer
+from fit.planning.plan_warnings import MOSTLY
 
 LAWS = (
     "{law:{wide}} {n_experts:>9} {split::>5} {shared::>6} {n_active:amount:>9} {n_total:amount:>9} "
@@ -103,6 +104,8 @@ def _notes(answer: LawAnswer) -> Iterator[str]:
     """What to know before trusting a law's answer, a line each."""
     if answer.extrapolation:
         yield f"outside its data: {in_words(answer.extrapolation)}"
+    if answer.embedding_share > MOSTLY:
+        yield f"{answer.embedding_share:.1%} of its active parameters are embedding and head"
     if answer.at_edge:
         yield f"{answer.n_experts} experts are at the edge of those compared: one beyond may be better"
     if answer.not_bounded:

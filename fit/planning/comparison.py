@@ -70,6 +70,7 @@ class LawAnswer(Record):
       at_edge: Whether that is the largest or the smallest compared.
       not_bounded: Whether still more experts would be better.
       finest: Whether its experts are the finest of the law's data.
+      embedding_share: Share of its active parameters that are in embedding and head.
       not_read: {option: value} that the law has no column for.
       leverage: Efficiency leverage of the architecture; None for a dense model.
       dense: The best dense model; None where none is feasible.
@@ -101,6 +102,7 @@ class LawAnswer(Record):
     not_bounded: bool
     finest: bool
     extrapolation: list[Json]
+    embedding_share: float
     not_read: Json
     leverage: Json | None
     dense: DenseAnswer | None

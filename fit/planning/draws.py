@@ -3,6 +3,7 @@
 import numpy as np
 
 from fit.aliases import ByName, Floats, Json
+from fit.fitted_law import own_counts
 from fit.fitted_law.law import Law
 from fit.planning import optimum
 from fit.planning.constraints import Constraints
@@ -40,7 +41,8 @@ def bootstrap(
         if not s.feasible.all():
             continue
         # the form's own error is the same for all numbers of experts: it widens the losses, and changes no best one
-        drifted = s.loss * np.exp(law.log_change(training_flops(s.n_active, s.n_tokens), usable))
+        flops = training_flops(own_counts.size(law, architecture, s.n_active, s.d_model), s.n_tokens)
+        drifted = s.loss * np.exp(law.log_change(flops, usable))
         columns = dict(n_active=s.n_active, n_tokens=s.n_tokens, loss=drifted)
         ends = np.percentile(list(columns.values()), law.percentiles, axis=1, method="weibull").T.tolist()
         row = DrawnOptimum(

@@ -1,6 +1,7 @@
 """What of a planned model lies outside the runs that its law was fitted to."""
 
 from fit.aliases import Json
+from fit.fitted_law import own_counts
 from fit.fitted_law.law import Law
 from fit.shape.architecture import Architecture
 
@@ -12,9 +13,11 @@ def extrapolation_of(
     n_active: float,
     n_tokens: float,
     n_total: float | None = None,
-    d_model: float = 0.0,
+    shape: tuple[float, float] | None = None,
 ) -> list[Json]:
     """The model's values outside what the law was fitted to, as Law.extrapolation lists them.
+
+    Parameters and FLOPs are those that the blocks would have with the law's own vocabulary.
 
     Args:
       law: The law that plans.
@@ -23,9 +26,15 @@ def extrapolation_of(
       n_active: Active parameters, with embedding and head.
       n_tokens: Training tokens.
       n_total: All parameters, with embedding and head; None where they do not matter.
-      d_model: Width; needed beside n_total.
+      shape: (d_model, n_blocks); None takes those of the architecture's models of this size.
     """
-    if n_total and not law.counts_embedding:
-        n_total -= d_model * architecture.embedding_and_head_rows
-    structure = architecture.structure(n_experts) | dict(n_total=n_total, n_active=n_active)
-    return law.extrapolation(n_tokens=n_tokens, **structure)
+    if shape is None:
+        width = float(architecture.d_model(n_active, n_experts))
+        shape = (width, width / architecture.width_per_block)
+    d_model, n_blocks = shape
+    if n_total:
+        n_total -= d_model * own_counts.uncounted_rows(law, architecture)
+    counted = own_counts.size(law, architecture, n_active, d_model)
+    structure = architecture.structure(n_experts) | dict(n_total=n_total, n_active=counted)
+    outside = law.extrapolation(n_tokens=n_tokens, **structure)
+    return [*outside, *own_counts.shape_outside(law, architecture, d_model, n_blocks)]

@@ -17,7 +17,8 @@ ANSWER = "{form} law: {errors}. {experts}"
 OFF_FITTED = "{mean_relative_error:.2%} off on {runs} fitted runs"
 OFF_HELD_OUT = "{held_out:.2%} off on {held_out_runs} held-out runs, {fitted:.2%} on {fitted_runs} fitted"
 BEST = "E = {best} is best at {flops:flops} FLOPs, the most it was fitted to{tied}"
-TIED = "; E = {others} {verb} as good"
+TIED = "; E = {others} {verb} as good, within {tie:.2%} of the loss"
+NOT_TOLD_APART = "; its bootstrap fits do not tell E = {others} from it"
 AT_EDGE = "; {which} experts were not compared"
 OF_DENSE = "It holds for dense models alone"
 OF_ONE_NUMBER = "It holds for mixtures of {n_experts} experts alone"
@@ -110,7 +111,10 @@ def _best_number(plan: Plan) -> str:
     others = [str(n_experts) for n_experts in plan.verdict.tied if n_experts != best]
     tied = ""
     if others:
-        tied = say(TIED, others=" and ".join(others), verb="is" if len(others) == 1 else "are")
+        verb = "is" if len(others) == 1 else "are"
+        tied = say(TIED, others=" and ".join(others), verb=verb, tie=verdict.TIE)
+    if plan.verdict.not_told_apart:
+        tied += say(NOT_TOLD_APART, others=" or ".join(map(str, plan.verdict.not_told_apart)))
     if plan.best_at_edge:
         tied += say(AT_EDGE, which="more" if best > 1 else "fewer")
     return say(BEST, best=best, flops=plan.constraints["flops"], tied=tied)

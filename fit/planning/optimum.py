@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike
 
 from fit.aliases import Array, ByName, Floats, Numbers
 from fit.errors import UserError
+from fit.fitted_law import own_counts
 from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.messages.units import say
@@ -71,7 +72,7 @@ def loss_of(
       coefficients: by name, in place of the law's.
     """
     coefficients = coefficients or law.coefficients
-    if law.closed_form:
+    if own_counts.has_closed_form(law, architecture):
         return law.chinchilla_coefficients_at(n_experts, coefficients).loss(n_active, n_tokens)
     d_model = architecture.d_model(n_active, n_experts)
     return law.loss(coefficients, columns_of(law, architecture, d_model, n_experts, n_tokens))
@@ -85,7 +86,8 @@ def columns_of(
     Raises:
       UserError: where the law reads a column that no architecture determines.
     """
-    known = architecture.columns(d_model, n_experts, law.counts_embedding) | dict(n_tokens=n_tokens)
+    counted = own_counts.seen_by(law, architecture)
+    known = counted.columns(d_model, n_experts, law.counts_embedding) | dict(n_tokens=n_tokens)
     unknown = [name for name in law.form.columns if name not in known]
     if unknown:
         raise UserError(
@@ -224,7 +226,7 @@ class _Problem:
     @property
     def closed_form(self) -> bool:
         """Whether the best size has a closed form."""
-        return self.law.closed_form
+        return own_counts.has_closed_form(self.law, self.architecture)
 
     def loss(self, n_active: Array) -> Array:
         """Loss of these sizes on the tokens that are left to them, at least one."""
@@ -245,7 +247,7 @@ class _Problem:
         """best_size by a search between the smallest model and the largest one of memory, or of one token left."""
         of_one_token = self.constraints.size(1)
         top = np.fmax(np.fmin(self.largest, of_one_token), self.smallest)
-        top = np.broadcast_to(top, self.n_experts.shape)
+        top = np.where(self.feasible, top, self.smallest)
         size = _searched(self.loss, self.smallest, top)
         is_at_top = size > top * (1 - SEARCH_ERROR)
         had_choice = top > self.smallest * (1 + 1e-5)
@@ -378,7 +380,7 @@ def unconstrained(
     Returns:
       (n_active, n_tokens, loss); NaN where there is no optimum.
     """
-    if law.closed_form:
+    if own_counts.has_closed_form(law, architecture):
         reduced = law.chinchilla_coefficients_at(n_experts, coefficients)
         size, tokens = compute_optimal(*reduced[:4], flops)
         return size, tokens, reduced.loss(size, tokens)

@@ -30,7 +30,11 @@ ARCHITECTURE_FIELDS = dict(
 class ShapeOptions(Options):
     """The shape of models, where it is not the law's."""
 
-    vocab_size: int | None = whole(f"Tokens in the vocabulary; n_active includes embedding and head. {OWN}.", least=1)
+    vocab_size: int | None = whole(
+        "Tokens in the vocabulary. FLOPs, memory and prices count its embedding and head; the law sees the blocks as "
+        f"with its own. {OWN}.",
+        least=1,
+    )
     width_per_block: int | None = whole(f"d_model / n_blocks, which is also d_model / n_heads. {OWN}.", least=1)
 
     def architecture(self, law: Law) -> Architecture:
@@ -268,7 +272,10 @@ class PlanOptions(BudgetOptions):
     """The options of `fit plan`."""
 
     epochs: float | None = number(
-        "How many times the --max_tokens may be read. Default: once.", least=1, below=sentences.TOO_FEW_EPOCHS
+        "How many times the --max_tokens may be read, by the law of repeated text. Default: once, without that law; "
+        "--epochs=1 reads them once, too, and discounts parameters beyond those that the text calls for.",
+        least=1,
+        below=sentences.TOO_FEW_EPOCHS,
     )
     target_loss: float | None = number("Loss to reach with the fewest FLOPs of training and --inference_tokens.")
     shape: str = choice(

@@ -24,7 +24,7 @@ IN_OTHER_WORDS = (
     sentences.NO_RANGE,
 )
 # warnings that come first
-URGENT = (sentences.STEP_TOO_LARGE, sentences.MESH_UNEVEN, sentences.SENDS_LONGER)
+URGENT = (sentences.MOSTLY_EMBEDDING, sentences.STEP_TOO_LARGE, sentences.MESH_UNEVEN, sentences.SENDS_LONGER)
 
 
 def sentences_of(plan: Plan) -> list[str]:
@@ -198,11 +198,12 @@ def _rate(built: Buildable) -> str:
         return say(sentences.SHORT_RATE_OPEN, **built)
     low, high = built.learning_rate_range
     ends = f"{low:.2g} to {high:.2g}"
+    note = f"; {built.rate_note}" if built.rate_note else ""
     if not built.recipe_laws:
-        return say(sentences.SHORT_RATE_OF_RUNS, **built, ends=ends)
+        return say(sentences.SHORT_RATE_OF_RUNS, **built, ends=ends) + note
     factor = built.recipe_extrapolation
     beyond = say(sentences.BEYOND_LAWS, factor=factor) if factor > 1 else sentences.WITHIN_LAWS
-    return say(sentences.SHORT_RATE, **built, ends=ends, beyond=beyond)
+    return say(sentences.SHORT_RATE, **built, ends=ends, beyond=beyond) + note
 
 
 def _how_sure(plan: Plan) -> str:
@@ -213,13 +214,24 @@ def _how_sure(plan: Plan) -> str:
     words = []
     if plan.buildable and plan.buildable.loss_interval:
         words.append(_interval(plan.buildable, bootstrap))
-    rows = [row for row in bootstrap.most_often_best() if row.best_in_draws]
-    wins = ", ".join(say(sentences.WIN, **row) for row in rows)
-    settled = sentences.SHORT_UNDECIDED if plan.best_undecided else sentences.SHORT_DECIDED
-    words.append(say(settled, wins=wins, draws=bootstrap.draws))
+    words.append(_best_number(plan, bootstrap))
     if plan.forecasts:
         words.append(str(ledger.Record(**plan.forecasts)))
     return sentences.SHORT_SURE + "; ".join(words)
+
+
+def _best_number(plan: Plan, bootstrap: Bootstrap) -> str:
+    """Whether the best number of experts is settled, where several are compared."""
+    if plan.best_undecided is None:
+        return sentences.SHORT_ONE_NUMBER
+    rows = [row for row in bootstrap.most_often_best() if row.best_in_draws]
+    wins = ", ".join(say(sentences.WIN, **row) for row in rows)
+    sentence = sentences.SHORT_AS_GOOD
+    if plan.best_undecided:
+        sentence = sentences.SHORT_UNDECIDED
+    elif verdict.is_settled(plan.verdict, plan.best_undecided):
+        sentence = sentences.SHORT_SETTLED
+    return say(sentence, wins=wins, draws=bootstrap.draws)
 
 
 def _interval(built: Buildable, bootstrap: Bootstrap) -> str:

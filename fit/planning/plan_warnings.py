@@ -17,14 +17,15 @@ from fit.shape.architecture import PAPER, WHOLE_EXPERTS, Architecture
 
 FORMS_APART = 1.25  # factor between both forms' median sizes from which they disagree
 LOSSES_APART = 0.01  # difference of their median ln losses from which they disagree
+MOSTLY = 0.5  # share of the active parameters in embedding and head from which a plan says so
 DECIDED = 0.8  # share of the draws in which the best number of experts must be the best
 
 
 def of_best(
     law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, best: Optimum
 ) -> Iterator[str]:
-    """Sentences on the best model: what it extrapolates, whether it is unlikely, and whether its number of experts is
-    at the edge of those compared."""
+    """Sentences on the best model: what it extrapolates, whether it is unlikely or mostly embedding, and whether its
+    number of experts is at the edge of those compared."""
     if best.extrapolation:
         yield sentences.BEST_OUTSIDE.format(outside=warning_of(best.extrapolation))
         if law.warning:
@@ -32,12 +33,20 @@ def of_best(
     odd = unlikely(best)
     if odd:
         yield odd
+    share = embedding_share(architecture, best.d_model, best.n_active)
+    if share > MOSTLY:
+        yield say(sentences.MOSTLY_EMBEDDING, share=share, vocab_size=architecture.vocab_size)
     e = best.n_experts
     if is_best_at_edge(law, experts, e):
         is_largest = e == max(experts)
         yield sentences.AT_EDGE.format(e=e, which="largest" if is_largest else "smallest")
         if is_largest and not_bounded(law, architecture, constraints.at(e)):
             yield sentences.NOT_BOUNDED
+
+
+def embedding_share(architecture: Architecture, d_model: float, n_active: float) -> float:
+    """Share of a model's active parameters that are in embedding and head."""
+    return architecture.embedding_and_head_rows * d_model / n_active
 
 
 def of_draws(bootstrap: Bootstrap | None, n_experts: int, undecided: bool | None) -> Iterator[str]:

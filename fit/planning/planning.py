@@ -9,7 +9,7 @@ import numpy as np
 
 from fit.aliases import Floats
 from fit.errors import UserError
-from fit.fitted_law import expert_widths
+from fit.fitted_law import expert_widths, own_counts
 from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.planning import (
@@ -381,7 +381,7 @@ def _rows(
                 n_active=model["n_active"],
                 n_tokens=model["n_tokens"],
                 n_total=model["n_total"],
-                d_model=model["d_model"],
+                shape=(model["d_model"], model["d_model"] / architecture.width_per_block),
             ),
         )
         optima.append(optimum_row)
@@ -425,7 +425,8 @@ def _with_interval(law: Law, built: Buildable, architecture: Architecture) -> Bu
     """
     if not law.draws or isinstance(law, repeats.Repeated):
         return built
-    uncounted = 0 if law.counts_embedding else built.d_model * architecture.embedding_and_head_rows
+    with_its_vocabulary = dataclasses.replace(architecture, vocab_size=built.vocab_size)
+    uncounted = own_counts.uncounted_rows(law, with_its_vocabulary) * built.d_model
     columns = architecture.structure(built.experts_of_law) | dict(
         n_active=built.n_active - uncounted, n_total=built.n_total - uncounted, n_tokens=built.n_tokens
     )

@@ -59,6 +59,7 @@ class Recipe:
       learning_rate_source: where the rate comes from, or why there is none, in words.
       extrapolation: by what factor the run lies above the sizes of the runs behind rate and batch: the largest over
         the laws that were asked. 1 within them.
+      family: whether the model is built like a published one, whatever its size.
       laws: for each published law its name, source, learning_rate, batch_tokens and extrapolation.
       note: a sentence on what differs from the recipe of the law's runs; empty for theirs.
       warnings: sentences on what is doubtful.
@@ -76,6 +77,7 @@ class Recipe:
     learning_rate_range: tuple[float, float] | None
     learning_rate_source: str
     extrapolation: float
+    family: bool = False
     laws: tuple[dict[str, Any], ...] = ()
     note: str = ""
     warnings: tuple[str, ...] = ()
@@ -131,7 +133,7 @@ def recipe_of(law: Law, model: Model, n_tokens: float, family: bool = False, bat
     base, overrides = runs_config(law, _has_papers_shape(model))
     is_large_enough = rates.run_of(model, n_tokens, PRETRAIN_SEQUENCE).active >= rates.SMALLEST
     if is_large_enough and (family or base is None or beyond(law, model, n_tokens) > 1):
-        return _of_published_models(law, model, n_tokens, batches)
+        return _of_published_models(law, model, n_tokens, family, batches)
     return _of_the_runs(law, model, n_tokens, base, overrides, batches)
 
 
@@ -162,6 +164,35 @@ def beyond(law: Law, model: Model, n_tokens: float) -> float:
         n_total = rates.run_of(model, n_tokens, PRETRAIN_SEQUENCE).total
     outside = law.extrapolation(n_active=model.n_active, n_total=n_total, n_tokens=n_tokens)
     return max([1.0, *(o["factor"] for o in outside if o["column"] in SIZES and o["value"] > o["high"])])
+
+
+def rate_note(law: Law, model: Model, n_tokens: float, run_recipe: Recipe) -> str:
+    """Why the peak learning rate jumps where plans leave the law's runs, in words; "" where it does not.
+
+    Within the runs a plan has their recipe, beyond them that of published models. Their rates may be far apart.
+
+    Args:
+      law: what the model was planned by.
+      model: what is trained.
+      n_tokens: training tokens.
+      run_recipe: the recipe that it is trained by.
+    """
+    rate = run_recipe.learning_rate
+    run = rates.run_of(model, n_tokens, PRETRAIN_SEQUENCE)
+    if rate is None or law.tuning is not None or run.active < rates.SMALLEST:
+        return ""
+    if not run_recipe.of_published_models:
+        other: float | None = rates.learning_rate(run)[0]
+        sentence = sentences.RATE_WITHIN
+    elif run_recipe.family or beyond(law, model, n_tokens) == 1:  # plans within the runs have this recipe, too
+        return ""
+    else:
+        base, _ = runs_config(law, _has_papers_shape(model))
+        other, _ = peak_learning_rate(law, base, model.n_active, model.n_experts)
+        sentence = sentences.RATE_BEYOND
+    if other is None or max(rate / other, other / rate) < DISAGREEMENT:
+        return ""
+    return say(sentence, other=other)
 
 
 def divisible(batches: Ramp, multiple: int) -> Ramp:
@@ -344,7 +375,7 @@ def _interval(tuning: Tuning, best: Estimate, ends: str) -> str:
     return say(sentences.IN_CASES, ends=say(ends, low=best.low, high=best.high), share=high - low)
 
 
-def _of_published_models(law: Law, model: Model, n_tokens: float, given: Ramp | None) -> Recipe:
+def _of_published_models(law: Law, model: Model, n_tokens: float, family: bool, given: Ramp | None) -> Recipe:
     """configs/pretrain.py, with rate and batch by published laws. given: batches, in place of the best."""
     run = rates.run_of(model, n_tokens, PRETRAIN_SEQUENCE)
     rate, lowest_rate, highest_rate = rates.learning_rate(run)
@@ -378,6 +409,7 @@ def _of_published_models(law: Law, model: Model, n_tokens: float, given: Ramp | 
         learning_rate_range=(lowest_rate, highest_rate),
         learning_rate_source=rate_source,
         extrapolation=extrapolation,
+        family=family,
         laws=laws,
         note=say(sentences.RECIPE_DIFFERS, base=PRETRAIN_CONFIG, sequence=PRETRAIN_SEQUENCE, instead=instead),
         warnings=(*doubts, *_doubts_of_steps(batches, n_tokens)),

@@ -16,6 +16,7 @@ import numpy as np
 
 from fit.aliases import Array, ByName, Floats, Numbers
 from fit.errors import UserError
+from fit.fitted_law import own_counts
 from fit.fitted_law.law import Law
 from fit.form import Reduced
 from fit.messages import sentences
@@ -98,7 +99,8 @@ def repeats_of(
     rows = {}
     for row in optima:
         reduced = law.fresh.chinchilla_coefficients_at(row.n_experts)
-        size, tokens = law.effective(reduced, row.n_active, row.n_tokens)
+        counted = own_counts.size(law, architecture, row.n_active, row.d_model)
+        size, tokens = law.effective(reduced, counted, row.n_tokens)
         rows[row.n_experts] = RepeatedRow(
             n_experts=row.n_experts,
             epochs=row.n_tokens / law.unique_tokens,

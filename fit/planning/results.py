@@ -218,6 +218,7 @@ class Buildable(Record):
       batch_range: The lowest and the highest batch by the laws of the recipe.
       batch_allowed: The least batch that a plan by hours may choose at these tokens, and the recipe's.
       learning_rate_from, batch_from: Where rate and batch come from.
+      rate_note: Why the rate jumps where plans leave the law's runs, in words; "" where it does not.
       layout: How the chips train it; None without chips. In JSON the mesh stands in `cost`.
       loss_interval: [low, high] of its loss, by the law's draws; None without draws.
       interval_of_a_run: Whether the interval holds the noise of a run.
@@ -253,6 +254,7 @@ class Buildable(Record):
     learning_rate: float | None
     learning_rate_range: list[float] | None
     learning_rate_from: str
+    rate_note: str
     batch_tokens: list[list[int]] | None
     batch_range: list[float] | None
     batch_allowed: list[float] | None = optional()
@@ -350,14 +352,16 @@ class Verdict(Record):
 
     Attributes:
       choice: "dense", "mixture" or "undecided"; None where one number of experts is compared.
-      tied: Numbers of experts that the law cannot tell apart from the best, which is among them.
-      cost: Nats per token that the best loses where another of the tied ones is better.
+      tied: Numbers of experts whose losses are as good as the best's, within verdict.TIE; the best is among them.
+      not_told_apart: Others whose losses are higher, but in the law's draws not always.
+      cost: Nats per token that the best loses where another of these is better.
       margin: Nats per token by which the best model of the other kind is worse; None where there is none.
       differ: {column: [least, most]} of what sets the tied models apart.
     """
 
     choice: str | None
     tied: list[int]
+    not_told_apart: list[int]
     cost: float
     margin: float | None
     differ: dict[str, list[float]]

@@ -131,6 +131,7 @@ def buildable_of(
         exact_forward_flops_per_token=forward,
         exact_training_flops=3 * forward * candidate.n_tokens,
         **run_recipe.row(),
+        rate_note=recipe.rate_note(law, model, candidate.n_tokens, run_recipe),
         layout=candidate.layout,
         extrapolation=extrapolation_of(
             law,
@@ -139,7 +140,7 @@ def buildable_of(
             n_active=model.n_active,
             n_tokens=candidate.n_tokens,
             n_total=model.n_total,
-            d_model=model.d_model,
+            shape=(model.d_model, model.n_blocks),
         ),
         modelled_speed=candidate.speed,
         explicit=() if law_experts is None else ("layout",),

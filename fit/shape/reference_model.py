@@ -344,17 +344,16 @@ class PublishedModel:
             counts_routed_experts=counts_routed_experts,
         )
 
-    def columns(self, embedding: bool = True, counts_routed_experts: bool = False) -> dict[str, Numbers | Array]:
+    def columns(self, uncounted: int = 0, counts_routed_experts: bool = False) -> dict[str, Numbers | Array]:
         """What a law may read of the model, by column.
 
         Args:
-          embedding: whether the law's counts of parameters include embedding and head.
+          uncounted: parameters of embedding and head that the law does not count.
           counts_routed_experts: whether the law's n_experts counts routed experts; else it counts `whole_experts`.
         """
         architecture = self.architecture(counts_routed_experts=counts_routed_experts)
-        left_out = 0 if embedding else architecture.embedding_and_head_rows * self.d_model
         n_experts = self.n_experts if counts_routed_experts else self.whole_experts
-        counts = dict(n_active=self.n_active - left_out, n_total=self.n_total - left_out)
+        counts = dict(n_active=self.n_active - uncounted, n_total=self.n_total - uncounted)
         return counts | architecture.structure(n_experts)
 
 

@@ -11,11 +11,13 @@ import helpers
 import jax
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks import fit_next
 from fit import __main__ as command_line
 from fit.laws import FORMS
-from fit.next_runs import design
+from fit.next_runs import design, next_answer
 
 BUDGET, TARGET = 5e12, 1e14  # of the laptop's sweep: ten times its FLOPs; a hundred times its largest run's
 
@@ -236,3 +238,12 @@ def test_a_budget_without_a_run_like_the_fitted_ones_is_told(tmp_path, capsys):
     assert command_line.run(["next", *flags]) == 2
     err = capsys.readouterr().err
     assert "tokens per active parameter, as the law's runs have" in err and err.count("\n") == 1
+
+
+@given(st.floats(-3, 1))
+def test_an_increase_is_never_announced_as_a_gain(share):
+    """Errors that become smaller by a negative share grow."""
+    words = next_answer.change(share)
+    assert "-" not in words
+    assert ("shrink" in words) == (share >= 0.005)
+    assert ("grow" in words) == (share <= -0.005)

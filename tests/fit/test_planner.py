@@ -22,7 +22,7 @@ LAWS = ("law.json", "coupled.json", "joint-moe-2025", "joint-moe-2025-as-printed
 
 # The warnings that the page has, too: not those of the model to build, nor that two forms of a law disagree.
 WARNINGS = ("BEST_OUTSIDE", "TOKENS_PER_PARAMETER", "AT_EDGE", "NOT_BOUNDED", "UNDECIDED", "NOT_READ", "WHOLE_EXPERTS")
-WARNINGS += ("NO_RANGE", "SHAPE_UNKNOWN", "CHIPS_BIND")
+WARNINGS += ("MOSTLY_EMBEDDING", "NO_RANGE", "SHAPE_UNKNOWN", "CHIPS_BIND")
 
 
 def names_of(warnings):
@@ -135,6 +135,7 @@ DOUBTS = {
     "UNDECIDED": dict(law="law.json", flops="7e8", experts="1,2,4,8"),
     "NOT_BOUNDED": dict(law="sparsity-2025", flops="1e22", chips=""),
     "WHOLE_EXPERTS": dict(law="fine-grained-2024", flops="1e22"),
+    "MOSTLY_EMBEDDING": dict(law="joint-moe-2025", flops="1e18", vocab_size="256000", chips=""),
     "SHAPE_UNKNOWN": dict(law="comprehensive-2025", flops="1e22"),
     "CHIPS_BIND": dict(law="joint-moe-2025", like="Qwen3-30B-A3B", chips="64", hours="240", mfu="0.4"),
 }

@@ -1,6 +1,7 @@
 """How sure a fit is: profile intervals, noise of runs and trunks, bootstrap, prediction intervals."""
 
 import dataclasses
+import re
 
 import fit_runs
 import jax
@@ -8,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fit.data.runs import subset, trunks_of
 from fit.data.table import Table
@@ -17,7 +20,7 @@ from fit.fitted_law.law_check import WAYS_OF_DRAWING
 from fit.fitting import noise, search
 from fit.fitting.intervals import bootstrap, profile
 from fit.fitting.problem import Settings, prepare, residual_function
-from fit.fitting.uncertainty import warnings
+from fit.fitting.uncertainty import outlook_of, warnings
 from fit.laws import FORMS
 
 JOINT = FORMS["joint"]
@@ -221,3 +224,15 @@ def test_a_new_run_has_noise_of_its_own():
     n = np.geomspace(1e8, 1e10, 5000)
     low, high = law_with_draws(np.linspace(-0.05, 0.05, 20), 0.02).predict_interval(n, 20 * n, 1, new_run=True)
     assert low.shape == (5000,) and np.all(low < law.predict(n, 20 * n, 1)) and np.all(high > law.predict(n, 20 * n, 1))
+
+
+@given(st.floats(0, 3), st.floats(0, 3))
+def test_more_runs_are_promised_to_help_only_where_they_do(now, then):
+    """An error of 4% that runs would bring to 63% is none that this fit knows."""
+    words = outlook_of(now, then, "n_tokens = 1e9")
+    promised = re.search(r"from (\d+)% to (\d+)% of its value", words)
+    assert (promised is not None) == (then <= min(1, 0.95 * now))
+    if promised:
+        before, after = map(int, promised.groups())
+        assert after <= before
+    assert "4%" not in outlook_of(0.04, 0.63, "")

@@ -1,0 +1,235 @@
+"""Models with another vocabulary than the law's runs: the law counts their blocks with its own, all costs the real one.
+
+The law's own vocabulary is 50,257 in these tests, one width per block 64: counts are written out by hand.
+"""
+
+import dataclasses
+
+import fit_runs
+import numpy as np
+import pytest
+
+import fit
+from fit import __main__ as command_line
+from fit.data.runs import read_runs, subset
+from fit.fitted_law import own_counts
+from fit.fitted_law.law import Law, load
+from fit.fitting import fitting
+from fit.laws import FORMS
+from fit.planning import building, by_time, optimum, planning, speed
+from fit.planning.compare import Question, compare_laws
+from fit.planning.constraints import Constraints
+from fit.planning.options import PlanOptions
+from fit.shape import reference_model
+from fit.shape.architecture import PAPER, Architecture
+
+OWN = 50257
+LAW = "joint-moe-2025"
+SHAPE = dict(vocab_size=OWN, width_per_block=64)
+WIDTHS = np.geomspace(64, 40_000, 20_001)
+
+
+def blocks(widths, experts=1):
+    """Weights of blocks of width / 64 deep."""
+    return (4 + 9 * experts) * widths**3 / 64
+
+
+def law_loss(name, widths, n_tokens, e):
+    """The loss by the law's formula, of counts with its own vocabulary."""
+    columns = dict(n_active=blocks(widths) + 2 * OWN * widths, n_total=blocks(widths, e) + 2 * OWN * widths)
+    law = load(name)
+    known = columns | dict(n_tokens=n_tokens, n_experts=float(e), sparsity=1 - 1 / e)
+    return law.loss(law.coefficients, known)
+
+
+def least_of(loss):
+    """(width, loss) of the least loss on a grid that is made finer twice around its best width."""
+    widths = WIDTHS
+    for _ in range(3):
+        losses = loss(widths)
+        best = int(np.argmin(losses))
+        width = widths[best]
+        widths = np.linspace(widths[max(best - 2, 0)], widths[best + 2], len(widths))
+    return width, losses[best]
+
+
+@pytest.fixture(scope="module")
+def sparsity_law():
+    """The law of sparsity, as if its runs had the paper's vocabulary."""
+    law = load("sparsity-2025")
+    return Law(law.name, law.form, law.coefficients, law.record | dict(models=law.models | dict(vocab_size=OWN)))
+
+
+@pytest.mark.parametrize("vocab_size", [257, 32_000, OWN, 256_000])
+@pytest.mark.parametrize("flops, memory_gb, served", [(1e18, None, 0.0), (1e21, 8, 0.0), (3e22, None, 1e12)])
+@pytest.mark.parametrize("name", [LAW, "sparsity-2025"])
+def test_by_flops_it_is_the_best_of_a_grid(sparsity_law, name, flops, memory_gb, served, vocab_size):
+    law = sparsity_law if name == "sparsity-2025" else load(name)
+    limit = np.inf if memory_gb is None else memory_gb * 1e9
+    limits = Constraints(
+        flops=flops, memory_bytes=None if memory_gb is None else memory_gb * 1e9, inference_tokens=served
+    )
+    architecture = dataclasses.replace(PAPER, vocab_size=vocab_size)
+    found = optimum.optima(law, architecture, limits, [1, 8, 32])
+    for i, e in enumerate((1, 8, 32)):
+
+        def loss(widths, e=e):
+            n_active = blocks(widths) + 2 * vocab_size * widths
+            n_tokens = (flops / n_active - 2 * served) / 6
+            fits = (n_tokens >= 1) & (2 * (blocks(widths, e) + 2 * vocab_size * widths) <= limit)
+            return np.where(fits, law_loss(name, widths, np.maximum(n_tokens, 1), e), np.inf)
+
+        width, least = least_of(loss)
+        assert found.loss[i] == pytest.approx(least, rel=1e-9)
+        assert found.d_model[i] == pytest.approx(width, rel=1e-4)
+        assert found.n_active[i] == pytest.approx(blocks(found.d_model[i]) + 2 * vocab_size * found.d_model[i])
+
+
+def test_by_hours_it_is_the_best_of_a_grid():
+    """Speed and memory of the real vocabulary, the loss of the law's own."""
+    law = load(LAW)
+    options = PlanOptions.parse(chips="H100:8", hours=24, by="time", vocab_size=256_000, experts=(1, 8))
+    (architecture,) = options.architectures(law)
+    budget = (24.0, speed.calibrated())
+    limits = by_time.constraints_of(law, architecture, options.constraints((1, 8)), (1, 8), options.shapes, budget)
+    found = optimum.optima(law, architecture, limits, (1, 8))
+    chips = limits.chips
+    for i, e in enumerate((1, 8)):
+        curve = limits.clock.curves[float(e)]
+
+        def loss(widths, e=e, curve=curve):
+            n_active = blocks(widths) + 2 * 256_000 * widths
+            n_total = blocks(widths, e) + 2 * 256_000 * widths
+            held = chips.least_bytes(architecture, widths, n_total) <= chips.room * chips.memory
+            held &= n_active <= curve.largest
+            slower = np.maximum(n_active / np.exp(curve.log_sizes[-1]), 1)
+            speeds = np.exp(np.interp(np.log(n_active), curve.log_sizes, curve.log_speeds)) / slower
+            return np.where(held, law_loss(LAW, widths, 24 * 3600 * speeds, e), np.inf)
+
+        assert found.loss[i] == pytest.approx(least_of(loss)[1], rel=1e-8)
+
+
+@pytest.mark.parametrize("name", [LAW, "sparsity-2025", "chinchilla-2022", "fine-grained-dense-2024"])
+def test_the_same_blocks_have_the_same_loss(name):
+    """Whatever the vocabulary, for models of real widths, of whole blocks and of the grid."""
+    law = load(name)
+    widths = np.array([128.0, 512.0, 4096.0])
+    losses = []
+    built = []
+    for vocab_size in (257, own_counts.own_vocabulary(law), 256_000):
+        architecture = Architecture(vocab_size)
+        losses.append(optimum.loss_of(law, architecture, 1.0, architecture.n_active(widths), 1e9))
+        models = [building.Model(architecture, 8, 1, width=512), building.Model(architecture, 9, 1, width=640)]
+        built.append(building._losses(law, architecture, models, [10**9, 10**9]))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+    assert losses[2] == pytest.approx(losses[1], rel=1e-12)
+    if law.form.chinchilla_coefficients_at and law.counts_embedding:
+        assert built[0] == pytest.approx(built[1], rel=1e-12)
+        assert built[2] == pytest.approx(built[1], rel=1e-12)
+
+
+def test_its_own_vocabulary_and_that_of_any_run_stay_as_they_are():
+    law = load(LAW)
+    for vocab_size in (OWN, 50304):  # with padding
+        assert own_counts.foreign_rows(law, Architecture(vocab_size)) == 0
+    assert own_counts.foreign_rows(law, Architecture(OWN + 1000)) == 2000
+    assert own_counts.foreign_rows(law, Architecture(OWN - 1000, tied=True)) == -1000
+    models = law.models | dict(differing=dict(vocab_size=[32000.0, float(OWN)]))
+    several = Law("mine", law.form, law.coefficients, law.record | dict(models=models))
+    assert own_counts.foreign_rows(several, Architecture(32000)) == 0
+    assert own_counts.foreign_rows(several, Architecture(32001)) == 2 * (32001 - OWN)
+    unknown = Law("mine", law.form, law.coefficients, law.record | dict(models=law.models | dict(vocab_size=None)))
+    assert own_counts.foreign_rows(unknown, Architecture(32000)) == 0
+
+
+def test_draws_and_intervals_follow():
+    """Draws that are the law itself say what the law says, beyond the fitted compute too."""
+    law = load(LAW)
+    row = list(law.coefficients.values())
+    bootstrap = dict(form="errors", percentiles=[10, 90], draws=[row] * 10)
+    bootstrap["beyond"] = dict(training_flops=1e20, drift=[0.01] * 10)
+    record = law.record | dict(bootstrap=bootstrap, noise=dict(total=0.0))
+    drawn = Law("drawn", law.form, law.coefficients, record)
+    (architecture,) = PlanOptions.parse(flops=1e22, vocab_size=256_000).architectures(drawn)
+    plan = planning.plan_within(drawn, architecture, Constraints(flops=1e22), [8])
+    counted = blocks(plan.best.d_model) + 2 * OWN * plan.best.d_model
+    drift = (6 * counted * plan.best.n_tokens / 1e20) ** 0.01
+    assert plan.bootstrap.optima[0].loss == pytest.approx([plan.best.loss * drift] * 2, rel=1e-9)
+    built = plan.buildable
+    counted = built.n_active - 2 * (256_000 - OWN) * built.d_model
+    drift = (6 * counted * built.n_tokens / 1e20) ** 0.01
+    assert built.loss_interval == pytest.approx([built.loss * drift] * 2, rel=1e-9)
+
+
+def test_a_small_budget_is_not_spent_on_a_vocabulary(capsys):
+    """The blocks of 1e18 FLOPs and 256,000 tokens are as useful as with 50,257; what is wrong with them is said."""
+    plan = fit.plan(LAW, flops=1e18, vocab_size=256_000)
+    assert plan.best.d_model > 128
+    assert 6 * plan.best.n_active * plan.best.n_tokens == pytest.approx(1e18)
+    share = 2 * 256_000 * plan.best.d_model / plan.best.n_active
+    assert any(f"{share:.1%} of the best model's" in warning for warning in plan.warnings)
+    outside = {row["column"]: row for row in plan.best.extrapolation}
+    counted = plan.best.n_active - 2 * (256_000 - OWN) * plan.best.d_model
+    assert outside["n_active"]["value"] == pytest.approx(counted)
+    assert command_line.run(["plan", f"--law={LAW}", "--flops=1e18", "--vocab_size=256000"]) == 0
+    assert "mostly embedding" in capsys.readouterr().out
+    large = fit.plan(LAW, flops=1e22)
+    assert not any("mostly embedding" in warning for warning in large.warnings)
+
+
+def test_width_and_depth_outside_the_runs_are_said():
+    """By the ends that a table's columns had, or by the sizes of runs of one width per block: 512 to 2,304, 8 to 36."""
+    plan = fit.plan(LAW, flops=1e20, width_per_block=1024)
+    depth = {row["column"]: row for row in plan.best.extrapolation}["n_blocks"]
+    assert depth["value"] == pytest.approx(plan.best.d_model / 1024)
+    assert [depth["low"], depth["high"]] == pytest.approx([8, 36])
+    assert not {"d_model", "n_blocks"} & {row["column"] for row in fit.plan(LAW, flops=1e24).best.extrapolation}
+    law = load(LAW)
+    ranges = law.record["runs"]["ranges"] | dict(d_model=[512.0, 1024.0], n_blocks=[8.0, 40.0])
+    measured = Law("mine", law.form, law.coefficients, law.record | dict(runs=dict(ranges=ranges)))
+    plan = planning.plan_within(measured, PAPER, Constraints(flops=1e21), [8])
+    width = {row["column"]: row for row in plan.best.extrapolation}["d_model"]
+    assert width["factor"] == pytest.approx(plan.best.d_model / 1024) and width["high"] == 1024
+    (answer,) = compare_laws([measured], Question(SHAPE, Constraints(flops=1e21), [8])).laws
+    assert {row["column"] for row in answer.extrapolation} == {row["column"] for row in plan.best.extrapolation}
+
+
+def test_a_model_to_start_from_is_counted_by_its_blocks():
+    model = reference_model.read("Qwen3-30B-A3B")
+    law = load(LAW)
+    plan = fit.plan(LAW, flops=1e23, like="Qwen3-30B-A3B")
+    (answer,) = [row for row in plan.like["laws"] if row.law == LAW]
+    foreign = 2 * (model.vocab_size - OWN) * model.d_model
+    n_tokens = 1e23 / 6 / model.n_active
+    expected = law.predict(model.n_active - foreign, n_tokens, model.whole_experts)
+    assert answer.like.loss == pytest.approx(float(expected), rel=1e-12)
+
+
+def test_rows_of_a_table_are_predicted_by_their_blocks():
+    """Where the row says its vocabulary and width, tied or not; else by its counts."""
+    width = 1024.0
+    rows = []
+    for vocab_size, ends in ((OWN, 2), (256_000, 2), (32_000, 1)):
+        n_active = blocks(width) + ends * vocab_size * width
+        row = dict(n_active=n_active, n_tokens=1e10, n_experts=1, vocab_size=vocab_size, d_model=width)
+        rows.append(row | dict(tied_embeddings=str(ends == 1)))
+    predicted = fit.predict(LAW, rows).columns["predicted_loss"]
+    law = load(LAW)
+    counted = blocks(width) + OWN * width * np.array([2, 2, 1])
+    assert predicted == pytest.approx(law.predict(counted, 1e10, 1).tolist(), rel=1e-12)
+    without = [{name: value for name, value in row.items() if name != "d_model"} for row in rows]
+    empty = [row | dict(vocab_size="") for row in rows]
+    sizes = [row["n_active"] for row in rows]
+    for table in (without, empty):
+        assert fit.predict(LAW, table).columns["predicted_loss"] == pytest.approx(law.predict(sizes, 1e10, 1).tolist())
+
+
+def test_a_fit_notes_how_wide_and_deep_its_runs_were(tmp_path):
+    """Those that are fitted, where the table has the columns."""
+    runs = read_runs(fit_runs.write_demo_csv(tmp_path / "runs.csv"), ("n_active", "n_tokens", "n_experts"))
+    fitted = subset(runs, runs.n_active < np.median(runs.n_active))
+    ranges = fitting.described(runs, fitted, FORMS["joint"])["ranges"]
+    for name in ("d_model", "n_blocks"):
+        values = runs.table.numbers(name)[fitted.index]
+        assert ranges[name] == [values.min(), values.max()]
+        assert values.max() < runs.table.numbers(name).max()
