@@ -92,7 +92,8 @@ class Models:
 
     Attributes:
       shape: Fields of config.model.
-      n_active, n_total, uncounted: Parameters: active, all, and those of embedding and head that the law does not count.
+      n_active, n_total: Parameters with embedding and head.
+      uncounted: Parameters of embedding and head that the law does not count.
       as_published: Whether recipe and style are those of published models, else of the law's runs.
       law_experts: Experts as the law counts them.
       exact_parameters: Every weight, with norms and routers.
