@@ -342,8 +342,13 @@ def _best(law: Law, question: Question, experts: Array, used: Sequence[float] | 
     """The model of the law's least loss."""
     architectures = _architectures(law, question.shape, used)
     constraints = _with_hours(law, architectures[0], question)
-    if constraints.clock is not None and len(architectures) > 1:
-        architectures = [solve.best_architecture(law, architectures, constraints, experts)]
+    if constraints.clock is not None:
+        architecture, reached = solve.best_architecture(law, architectures, constraints, experts)
+        architectures = [architecture]
+        if architecture.shared == 0:  # then models of the coarse grid are models of the fine one
+            constraints = dataclasses.replace(
+                constraints, clock=dataclasses.replace(constraints.clock, at_most=reached)
+            )
     best = None
     lowest = math.inf
     for architecture in architectures:
@@ -360,7 +365,9 @@ def _best(law: Law, question: Question, experts: Array, used: Sequence[float] | 
 def _with_hours(law: Law, architecture: Architecture, question: Question) -> Constraints:
     """The constraints of a question, with its hours as the budget where it has some."""
     constraints = question.constraints
-    if question.hours is None or constraints.clock is not None:
+    if constraints.clock is not None:
+        return dataclasses.replace(constraints, clock=dataclasses.replace(constraints.clock, at_most=math.inf))
+    if question.hours is None:
         return constraints
     assert constraints.chips is not None and question.shapes is not None
     calibration = by_time.calibration_of(law, architecture, constraints.chips, question.shapes, question.speeds)
