@@ -543,7 +543,8 @@ class _Search:
         left = np.arange(len(batches.row))
         while len(left):
             part = dataclasses.replace(batches.part(left), microbatch_tokens=trial)
-            held = memory_of(self.models.of(part.row), layout_of(self.problem, part, remat)) <= limit
+            needed = memory_of(self.models.of(part.row), layout_of(self.problem, part, remat))
+            held = np.asarray(needed) <= limit
             at_once[left[held]] = trial[held]
             is_whole_batch = (trial == part.batch_tokens) & (first[left] < trial)
             trial = np.where(is_whole_batch, first[left], trial / 2)
