@@ -142,7 +142,11 @@ def test_from_python():
     assert fit.plan(LAW, chips="H100:64", hours=240, experts=[1, 8]).best == found.best  # the default
     by_flops = fit.plan(LAW, chips="H100:64", hours=240, by="flops", experts=[1, 8])
     assert by_flops.best == fit.plan(LAW, chips="H100:64", hours=240, mfu=0.4, experts=[1, 8]).best
-    assert found.best["training_flops"] != by_flops.best["training_flops"]
+    # at its modelled MFU, and not at the one that is assumed
+    mfu = found.best.speed.mfu[1]
+    used = found.best.speed.hours[1] / 240
+    ratio = found.best["training_flops"] / by_flops.best["training_flops"]
+    assert ratio == pytest.approx(mfu * used / 0.4, rel=1e-6)
     assert by_flops.clock is None and "clock" not in by_flops
 
 
