@@ -16,7 +16,7 @@ from fit.planning import building, candidates, memory, mesh, recipe, solve
 from fit.planning.candidates import Problem
 from fit.planning.constraints import Chips, Constraints
 from fit.planning.extrapolation import extrapolation_of
-from fit.planning.grid import ShapeRequest
+from fit.planning.grid import Grid, ShapeRequest
 from fit.planning.results import Buildable, Optimum
 from fit.shape import hardware
 from fit.shape.architecture import BATCH_RAMP, Architecture, Model, training_flops
@@ -85,14 +85,22 @@ def _candidate(
 ) -> building.Candidate | None:
     """The model of the grid to build.
 
-    One whose mesh sends no longer than it computes is preferred to any other.
+    One whose mesh sends no longer than it computes is preferred to any other. Where few models divide over all chips,
+    some of them may stand idle.
     """
-    for hidden in (True, False):
-        layouts = Layouts(law, constraints.chips, shapes, hidden) if constraints.chips else None
-        candidate = building.on_grid(law, architecture, constraints, optima, style, layouts)
-        if candidate:
-            return candidate
-    return None
+    chips = constraints.chips
+    if chips is None:
+        return building.on_grid(law, architecture, constraints, optima, style, None)
+    fewer = Grid().counts_of(chips.chip, chips.count)[-1]
+    found = []
+    for count in dict.fromkeys((chips.count, fewer)):
+        for hidden in (True, False):
+            layouts = Layouts(law, dataclasses.replace(chips, count=count), shapes, hidden)
+            candidate = building.on_grid(law, architecture, constraints, optima, style, layouts)
+            if candidate:
+                found.append(candidate)
+                break
+    return min(found, key=lambda candidate: candidate.loss, default=None)
 
 
 def buildable_of(
