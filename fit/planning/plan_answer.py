@@ -187,8 +187,8 @@ def _batch(built: Buildable) -> str:
         steps.append(say(sentence, tokens=tokens, start=start))
     source = ""
     if built.batch_range:
-        allowed = say(sentences.SHORT_BATCH_ALLOWED, ends=built.batch_allowed) if built.batch_allowed else ""
-        source = say(sentences.SHORT_BATCH_OF_LAWS, ends=built.batch_range, allowed=allowed)
+        best = say(sentences.SHORT_BATCH_BEST, best=built.batch_allowed[1]) if built.batch_allowed else ""
+        source = say(sentences.SHORT_BATCH_OF_LAWS, ends=built.batch_range, best=best)
     return say(sentences.SHORT_BATCH, **built, ramp=", ".join(steps), source=source)
 
 
