@@ -31,7 +31,7 @@ def buildable_of(
         loss=chosen.loss,
         model=model,
         n_tokens=chosen.n_tokens,
-        memory_bytes=float(models.memory_bytes[chosen.row]),
+        memory_bytes=chosen.memory_bytes,
         layout=layout,
         speed=chosen.tokens_per_second,
     )
@@ -45,5 +45,4 @@ def model_of(chosen: solve.Best) -> Model:
     style = hardware.style_of(problem.architecture, models.as_published, problem.request.fixed)
     shape = models.shape
     width = int(np.asarray(shape.d_model)[chosen.row])
-    n_blocks = int(np.asarray(shape.n_blocks)[chosen.row])
-    return hardware.built(problem.padded, style, width, n_blocks, int(np.asarray(shape.n_experts)))
+    return hardware.built(problem.padded, style, width, chosen.n_blocks, int(np.asarray(shape.n_experts)))

@@ -179,18 +179,25 @@ def answer(law: Law, question: Question) -> LawAnswer | NoAnswer:
         return NoAnswer(law=law.name, why=optimum.why_infeasible(law, architecture, constraints, min(experts)))
     model = best.solved.row(best.index, ("n_active", "n_total", "n_tokens", "loss", "d_model"))
     e = model["n_experts"]
+    width = model["d_model"]
+    n_blocks = width / architecture.width_per_block
+    memory_bytes = float(constraints.memory(architecture, width, e))
+    if constraints.clock is not None:
+        chosen = solve.best_of(law, architecture, constraints, e)
+        assert chosen is not None
+        n_blocks = chosen.n_blocks
+        memory_bytes = chosen.memory_bytes
+        width = float(architecture.d_model(model["n_active"], e))  # of the architecture's own depth at its size
     counted = own_counts.seen_by(law, architecture)
-    columns = counted.columns(model["d_model"], e, law.counts_embedding)
-    counted_flops = training_flops(float(counted.n_active(model["d_model"], e)), model["n_tokens"])
+    columns = counted.columns(width, e, law.counts_embedding)
+    counted_flops = training_flops(float(counted.n_active(width, e)), model["n_tokens"])
     flops = training_flops(model["n_active"], model["n_tokens"])
     outside = law.extrapolation(**columns, n_tokens=model["n_tokens"], flops=counted_flops)
-    n_blocks = model["d_model"] / architecture.width_per_block
     speed = clock = like = None
     if question.hours is not None:
         speed, clock = _by_the_clock(law, architecture, constraints, model, numbers)
     elif question.shapes:
         speed, clock = _priced(law, architecture, question, model, numbers)
-    memory_bytes = float(constraints.memory(architecture, model["d_model"], e))
     if question.reference:
         like = _reference_answer(question.reference, law, e, architecture, constraints)
     return LawAnswer(
@@ -217,7 +224,7 @@ def answer(law: Law, question: Question) -> LawAnswer | NoAnswer:
         dense=_dense(law, question, constraints, model["loss"]),
         speed=speed,
         clock=clock,
-        serving=_serving(architecture, constraints, model, memory_bytes),
+        serving=_serving(architecture, constraints, model | dict(d_model=width), memory_bytes),
         like=like,
         explicit=("like",) if question.reference else (),
     )

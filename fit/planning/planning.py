@@ -367,10 +367,17 @@ def _rows(
             infeasible.append(Infeasible(n_experts=int(e), why=why))
             continue
         model = solved.row(i, OPTIMUM_COLUMNS)
+        memory_bytes = float(constraints.memory(architecture, solved.d_model[i], e))
+        n_blocks = model["d_model"] / architecture.width_per_block
+        if constraints.clock is not None:
+            chosen = solve.best_of(law, architecture, constraints, e)
+            assert chosen is not None
+            memory_bytes = chosen.memory_bytes
+            n_blocks = chosen.n_blocks
         optimum_row = Optimum(
             **model,
             size_bound=str(solved.size_bound[i]),
-            memory_bytes=float(constraints.memory(architecture, solved.d_model[i], e)),
+            memory_bytes=memory_bytes,
             training_flops=float(training_flops(solved.n_active[i], solved.n_tokens[i])),
             inference_flops_per_token=float(INFERENCE * solved.n_active[i]),
             near_optimal_n_active=[float(low[i]), float(high[i])] if np.isfinite(low[i]) else None,
@@ -381,7 +388,7 @@ def _rows(
                 n_active=model["n_active"],
                 n_tokens=model["n_tokens"],
                 n_total=model["n_total"],
-                shape=(model["d_model"], model["d_model"] / architecture.width_per_block),
+                shape=(model["d_model"], n_blocks),
             ),
         )
         optima.append(optimum_row)

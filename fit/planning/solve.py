@@ -200,6 +200,16 @@ class Best:
         return int(self.candidate.row[0])
 
     @property
+    def n_blocks(self) -> int:
+        """Its depth."""
+        return int(np.asarray(self.models.shape.n_blocks)[self.row])
+
+    @property
+    def memory_bytes(self) -> float:
+        """Of weights and cache when it is served."""
+        return float(self.models.memory_bytes[self.row])
+
+    @property
     def tokens_per_second(self) -> float:
         """Of all its chips."""
         return 1 / float(self.candidate.seconds_per_token[0])

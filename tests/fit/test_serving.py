@@ -220,9 +220,9 @@ def test_a_required_speed_under_the_clock():
         speed = row.cost.serving.at(64).decode_tokens_per_second
         assert row.cost.serving_chips == 4 and speed >= 5000 * (1 - 1e-9)
         if row.size_bound == "serving":
-            assert speed == pytest.approx(5000, rel=1e-9) and row.n_active < alone.n_active
-        else:
-            assert row.n_active == pytest.approx(alone.n_active, rel=1e-4)
+            assert speed < 5500 and row.n_active < alone.n_active  # the next shape of the grid would be too slow
+        elif speed > 5500:
+            assert row.n_active == alone.n_active
     assert "serving" in {row.size_bound for row in plan.optima}
 
 
