@@ -116,6 +116,8 @@ def accelerator(kind: str, count: int) -> tuple[str, int]:
     cubes = [size for size in accelerators.CUBES if math.prod(map(int, size.split("x"))) == on_slice]
     if cubes:
         return f"{kind}:{cubes[0]}", 1
+    if on_slice % 64 == 0 and not math.log2(on_slice).is_integer():
+        return f"{kind}:4x4x{on_slice // 16}", 1
     edge = 4 * 2 ** (int(math.log2(on_slice // 64)) // 3)
     rest = on_slice // edge**3
     sizes = sorted([edge, edge * min(rest, 2), edge * max(rest // 2, 1)])
@@ -135,9 +137,10 @@ def config_of(case: Case, plan: Plan, folder: str) -> ConfigDict:
     return module_of(path, "planned").get_config()
 
 
-def refusal(case: Case, config: ConfigDict) -> str:
-    """Returns why a dry run would refuse the config on the case's chips; "" if it would not."""
-    n_devices, capacity = accelerators.devices(*accelerator(case.kind, case.count))
+def refusal(case: Case, plan: Plan, config: ConfigDict) -> str:
+    """Returns why a dry run would refuse the config on those of the case's chips that train; "" if it would not."""
+    assert plan.chips is not None
+    n_devices, capacity = accelerators.devices(*accelerator(case.kind, plan.chips.in_use))
     try:
         check_config(config)
         sizes = check_mesh(config, n_devices)
@@ -165,7 +168,7 @@ def outcomes(cases: list[Case]) -> Iterator[tuple[Case, str, str]]:
             except fit.UserError as error:
                 yield case, "not emitted", str(error)
                 continue
-            why = refusal(case, config)
+            why = refusal(case, plan, config)
             yield case, "refused" if why else "accepted", why
 
 
@@ -178,7 +181,8 @@ def compiled(case: Case) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         config = config_of(case, plan, folder)
     began = time.monotonic()
-    topology, _ = accelerator(case.kind, case.count)
+    assert plan.chips is not None
+    topology, _ = accelerator(case.kind, plan.chips.in_use)
     row = dict(plan=case.command, topology=topology, planned=plan["buildable"]["cost"]["mesh"]["step_bytes"])
     row |= {name: plan["buildable"][name] for name in ("n_active", "n_total", "n_experts", "d_model", "n_blocks")}
     row |= {name: plan["buildable"]["cost"]["mesh"][name] for name in ("data", "expert", "model", "remat")}

@@ -1,9 +1,9 @@
 """How well training speeds are predicted before anything runs: each published source from all others.
 
 python -m benchmarks.speeds            # prints the table
-python -m benchmarks.speeds --write    # fits all sources and writes fit/planning/efficiencies.json
+python -m benchmarks.speeds --write    # fits all sources and writes fit/model/efficiencies.json
 
---write first takes our own steps of results/accelerators/ into fit/planning/measured.csv.
+--write first takes our own steps of results/accelerators/ into fit/model/measured.csv.
 """
 
 import csv
@@ -16,9 +16,11 @@ import sys
 
 import numpy as np
 
-from fit.planning import speed
+from fit.model import efficiencies, measured
+from fit.model.efficiencies import Z80, Calibration
+from fit.model.measured import MeasuredRun
+from fit.model.shape import ModelShape
 
-Z80 = speed.Z80
 OURS = "jmoe/results/accelerators/"  # how our own sources begin
 OUR_STEPS = ("step 1", "step 8", "step 8,2", "step 8,2 dropless", "step 64,8", "step 64,8 dropless")
 
@@ -41,10 +43,11 @@ def own_rows(results: dict, source: str) -> list[dict]:
             continue
         step = steps[0]
         _, config = train_step.with_experts(base, part.removeprefix("step ").removesuffix(" dropless"))
-        shape = speed.shape_of_model(config.model.to_dict())
-        row = {name: getattr(shape, name) for name in ("d_model", "n_blocks", "attention_weights", "attention_width")}
-        row |= {name: getattr(shape, name) for name in ("matrices", "n_experts", "n_experts_per_token")}
-        row |= {name: getattr(shape, name) for name in ("n_shared_experts", "n_dense_blocks", "vocab_size")}
+        shape = ModelShape.of_config(config.model.to_dict())
+        names = ("d_model", "n_blocks", "matrices", "n_experts", "n_shared_experts", "n_dense_blocks", "vocab_size")
+        row = {name: getattr(shape, name) for name in names}
+        row |= dict(attention_weights=int(shape.attention_weights), attention_width=shape.query_units)
+        row |= dict(n_experts_per_token=shape.top_k)
         if shape.n_experts > 1:
             routing = "dropless" if part.endswith("dropless") else "capacity"
             row |= dict(d_expert=shape.d_expert, routing=routing, balanced="no")
@@ -63,7 +66,7 @@ def own_rows(results: dict, source: str) -> list[dict]:
 
 def write_own() -> None:
     """Writes our own steps into measured.csv, in place of those that it has."""
-    with open(speed.MEASURED, newline="", encoding="utf-8") as file:
+    with open(measured.MEASURED, newline="", encoding="utf-8") as file:
         lines = file.read().splitlines(keepends=True)
     names = next(csv.reader(lines[:1]))
     text = io.StringIO(newline="")
@@ -74,10 +77,10 @@ def write_own() -> None:
         if results["machine"]["platform"] != "cpu":
             writer.writerows(own_rows(results, f"{OURS}{path.name}"))
     others = "".join(line for line in lines if not line.startswith(OURS))
-    speed.MEASURED.write_text(others + text.getvalue(), encoding="utf-8")
+    measured.MEASURED.write_text(others + text.getvalue(), encoding="utf-8")
 
 
-def pairs(runs: list[speed.Run], against: str) -> list[tuple[speed.Run, speed.Run]]:
+def pairs(runs: list[MeasuredRun], against: str) -> list[tuple[MeasuredRun, MeasuredRun]]:
     """Returns pairs of a mixture and its reference, both of one source and chip.
 
     Args:
@@ -89,7 +92,7 @@ def pairs(runs: list[speed.Run], against: str) -> list[tuple[speed.Run, speed.Ru
     for run in runs:
         if not run.is_mixture:
             continue
-        others = [other for other in runs if other.source == run.source and other.chip == run.chip and other is not run]
+        others = [other for other in runs if other.source == run.source and other.kind == run.kind and other is not run]
         if against == "dense":
             references = [other for other in others if not other.is_mixture]
         else:
@@ -101,21 +104,27 @@ def pairs(runs: list[speed.Run], against: str) -> list[tuple[speed.Run, speed.Ru
     return found_pairs
 
 
-def distance(a: speed.Run, b: speed.Run) -> float:
+def distance(a: MeasuredRun, b: MeasuredRun) -> float:
     """Returns the absolute ln of the ratio of two runs' active parameters."""
     return abs(math.log(float(a.row["n_active"]) / float(b.row["n_active"])))
 
 
-def error_of_ratio(calibration: speed.Calibration, run: speed.Run, reference: speed.Run) -> float:
+def error_of_ratio(calibration: Calibration, run: MeasuredRun, reference: MeasuredRun) -> float:
     """Returns ln of the predicted over the measured ratio of two runs' speeds."""
-    _, predicted, _ = calibration.ratio(run.chip, (run.shape, run.setup), (reference.shape, reference.setup))
-    return math.log(predicted * reference.tokens_per_second / run.tokens_per_second)
+    return error_of_speed(calibration, run) - error_of_speed(calibration, reference)
 
 
-def error_of_speed(calibration: speed.Calibration, run: speed.Run) -> float:
-    """Returns ln of the predicted over the measured speed."""
-    _, predicted, _ = calibration.tokens_per_second(run.chip, run.shape, run.setup)
-    return math.log(predicted / run.tokens_per_second)
+def error_of_speed(calibration: Calibration, run: MeasuredRun) -> float:
+    """Returns ln of the predicted over the measured speed; its software is as fast as in other sources, if any."""
+    of_software = calibration.faster(calibration.software.get(run.software, 0.0))
+    return math.log(run.seconds / of_software.step_cost(run.kind, run.shape, run.layout).seconds)
+
+
+def half_range(calibration: Calibration, run: MeasuredRun) -> float:
+    """Returns half of the 80% range of ln speed of a run of a source that the calibration does not know."""
+    is_known = run.software in calibration.software
+    between = calibration.within_software if is_known else calibration.between_sources
+    return Z80 * math.hypot(between, calibration.within_source)
 
 
 def line(name: str, errors: list[float], half_range: list[float]) -> str:
@@ -131,36 +140,51 @@ def main() -> None:
     """Prints the table, or with --write writes the efficiencies."""
     if "--write" in sys.argv[1:]:
         write_own()
-    runs = [run for run in speed.read() if run.row["calibrates"] == "yes"]
+    runs = [run for run in measured.read() if run.row["calibrates"] == "yes"]
     if "--write" in sys.argv[1:]:
-        fitted = dataclasses.asdict(speed.calibrate(runs))
-        speed.CALIBRATED.write_text(json.dumps(fitted, indent=1) + "\n", encoding="utf-8")
+        fitted = dataclasses.asdict(efficiencies.calibrate(runs))
+        efficiencies.CALIBRATED.write_text(json.dumps(fitted, indent=1) + "\n", encoding="utf-8")
         print(json.dumps(fitted, indent=1))
         return
+    print("# How well training speeds are predicted\n")
+    left_out_one_by_one(runs, "source", [run.source for run in runs])
+    left_out_one_by_one(runs, "software", [run.software for run in runs])
+
+
+def left_out_one_by_one(runs: list[MeasuredRun], what: str, names: list[str]) -> None:
+    """Prints the table of the runs of each name, predicted from those of all others.
+
+    Args:
+        runs: the runs.
+        what: the names are of: "source" or "software".
+        names: of each run.
+    """
     kinds = ("all", "dense", "mixtures", "ratio of mixture to dense", "ratio of more experts to 64")
     errors: dict[str, list[float]] = {kind: [] for kind in kinds}
     halves: dict[str, list[float]] = {kind: [] for kind in kinds}
-    print("# How well training speeds are predicted\n")
-    print("Each source predicted from the others, leaving its runs out:\n")
-    print("| source | runs | median error | 90% of errors below | within the 80% range |\n|---|---|---|---|---|")
-    for source in sorted({run.source for run in runs}):
-        left_out = [run for run in runs if run.source == source]
-        fitted = speed.calibrate([run for run in runs if run.source != source])
-        wide = Z80 * math.hypot(fitted.between_sources, fitted.within_source)
+    print(f"Each {what} predicted from the others, leaving its runs out:\n")
+    print(f"| {what} | runs | median error | 90% of errors below | within the 80% range |\n|---|---|---|---|---|")
+    for name in sorted(set(names)):
+        left_out = [run for run, of_run in zip(runs, names, strict=True) if of_run == name]
+        fitted = efficiencies.calibrate([run for run, of_run in zip(runs, names, strict=True) if of_run != name])
         narrow = Z80 * math.sqrt(2) * fitted.within_source
-        errors_of_source = [error_of_speed(fitted, run) for run in left_out]
-        name = "/".join(source.split("/")[1:3]) + " " + source.rsplit("/", 1)[-1]
-        print(line(name, errors_of_source, [wide] * len(errors_of_source)))
-        for run, error in zip(left_out, errors_of_source, strict=True):
+        errors_here = [error_of_speed(fitted, run) for run in left_out]
+        halves_here = [half_range(fitted, run) for run in left_out]
+        short = name
+        if what == "source":
+            short = "/".join(name.split("/")[1:3]) + " " + name.rsplit("/", 1)[-1]
+        print(line(short, errors_here, halves_here))
+        for run, error, half in zip(left_out, errors_here, halves_here, strict=True):
             for kind in ("all", "mixtures" if run.is_mixture else "dense"):
                 errors[kind].append(error)
-                halves[kind].append(wide)
+                halves[kind].append(half)
         for against, kind in (("dense", kinds[3]), ("fewer", kinds[4])):
             for run, reference in pairs(left_out, against):
                 errors[kind].append(error_of_ratio(fitted, run, reference))
                 halves[kind].append(narrow)
     for kind in kinds:
         print(line(f"**{kind}**", errors[kind], halves[kind]))
+    print()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ Its folders, each of which imports only those above it (tests/test_repository.py
   aliases.py    names of types
   messages/     numbers as people read them; the sentences of a plan
   results.py    what functions return: dataclasses that answer like dictionaries, and print as the commands do
-  shape/        counts of a width and a number of experts: the paper's architecture, others
+  model/        counts of a model's shape; what a step costs on chips; what chips reach of their peaks
+  shape/        from a width and a number of experts to a shape: the paper's architecture, others
   data/         tables read strictly, and from Python; runs and their trunks
   options.py    options of functions and commands: dataclasses whose fields hold help, kind and bounds
   form.py       what follows from a law's module: the vector that the solver moves, starts

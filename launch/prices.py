@@ -1,7 +1,7 @@
 """What a sweep costs on its accelerators: the hours of each job by fit's model of training speed, or at one MFU.
 
-The model of speed is calibrated on published runs (fit/planning/speed.py). It knows chips, sizes, experts and the mesh.
-An MFU is the same share of the chips' peak for all jobs.
+The model of speed is calibrated on published runs (fit/model/efficiencies.py). It knows chips, sizes, experts and the
+mesh. An MFU is the same share of the chips' peak for all jobs.
 """
 
 import dataclasses
@@ -9,7 +9,10 @@ from collections.abc import Sequence
 
 from ml_collections import ConfigDict
 
-from fit.planning import speed, step_time
+from fit.model import efficiencies
+from fit.model.layout import Layout
+from fit.model.shape import ModelShape
+from fit.model.step_cost import IMBALANCE
 from jmoe.config.check import check_mesh, microbatch_tokens
 from jmoe.errors import UserError
 from launch import accelerators
@@ -65,39 +68,39 @@ def tokens_per_chip_second(config: ConfigDict, accelerator: str, n_slices: int =
     Returns:
       Tokens per second and chip, the median of the model's range; None where the mesh is impossible on these chips.
     """
-    setup = _setup_of(config, accelerator, n_slices)
-    if setup is None:
+    layout = _layout_of(config, accelerator, n_slices)
+    if layout is None:
         return None
-    shape = speed.shape_of_model(config.model.to_dict())
-    _, of_chip, _ = speed.calibrated().tokens_per_second(accelerators.chip(accelerator), shape, setup)
-    return of_chip
+    shape = ModelShape.of_config(config.model.to_dict())
+    kind = accelerators.chip(accelerator)
+    n_chips = accelerators.n_chips(accelerator, int(layout.n_devices)) or 1
+    cost = efficiencies.of_our_trainer(kind, n_chips).step_cost(kind, shape, layout)
+    return float(layout.batch_tokens / cost.seconds / n_chips)
 
 
-def _setup_of(config: ConfigDict, accelerator: str, n_slices: int) -> step_time.Setup | None:
-    """How the trainer trains a config, as step_time.py counts it; None where the mesh is impossible."""
+def _layout_of(config: ConfigDict, accelerator: str, n_slices: int) -> Layout | None:
+    """How the trainer trains a config; None where the mesh is impossible."""
     n_devices, _ = accelerators.devices(accelerator, n_slices)
     n_devices = n_devices or config.mesh.expert * config.mesh.model
     try:
         data, expert, model = check_mesh(config, n_devices, accelerators.tpu_slices(accelerator, n_slices))
     except UserError:
         return None
-    n_chips = accelerators.n_chips(accelerator, n_devices) or 1
     batch = max(tokens for _, tokens in config.batch_tokens)
     at_once = microbatch_tokens(config) or batch
     slots = config.model.capacity_factor
     is_uneven = slots is None and config.model.n_experts > 1 and expert > 1
-    return step_time.Setup(
-        n_chips=n_chips,
+    return Layout(
         batch_tokens=batch,
         sequence=config.data.seq_len,
-        microbatch_tokens=min(at_once, batch) * model / n_chips,
         data=data,
         expert=expert,
         model=model,
+        microbatch_tokens=min(at_once, batch),
         remat=config.remat,
         slots=1.0 if slots is None else slots,
         buffer=1.0 if slots is None else 0.0,
-        imbalance=step_time.IMBALANCE if is_uneven else 1.0,
+        imbalance=IMBALANCE if is_uneven else 1.0,
         flash=config.model.attention == "flash",
     )
 
@@ -107,7 +110,7 @@ def summary(prices: Sequence[Price], peak_flops: float) -> str:
     modelled = [price for price in prices if price.modelled]
     if not modelled:
         return f"at {prices[0].mfu:.0%} of {peak_flops:.3g} FLOP/s"
-    low, _, high = speed.calibrated().factors()
+    low, _, high = efficiencies.calibrated().factors()
     shares = [price.mfu for price in modelled]
     least, most = (f"{100 * share:.2g}%" for share in (min(shares), max(shares)))
     mfu = least if least == most else f"{least} to {most}"

@@ -162,6 +162,16 @@ class Tuning:
 
         return self._estimate(log_batch, np.exp)
 
+    def batch_line(self, **model: Numbers) -> tuple[Numbers, float]:
+        """ln of the best tokens of a batch as a line in ln of the training tokens: (value at one token, slope).
+
+        Args:
+          model: n_active and n_experts, perhaps arrays.
+        """
+        c = _with_logs(self.coefficients)
+        value = log_optimum(c, _logs(model | dict(n_tokens=1.0)), self.reference, "batch")
+        return value, float(c.get("batch_n_tokens", 0.0))
+
     def penalty(self, peak_learning_rate: float, batch_tokens: float | None = None, **model: float) -> Estimate:
         """The share by which the loss of a run lies above that of its model's best rate and batch.
 
@@ -195,7 +205,7 @@ class Tuning:
         return Estimate(value, float(scale(low)), float(scale(high)))
 
 
-def _logs(model: Mapping[str, float]) -> dict[str, Any]:
+def _logs(model: Mapping[str, Numbers]) -> dict[str, Any]:
     """The columns of a model as "ln NAME"."""
     return {f"ln {name}": np.log(value) for name, value in model.items()}
 

@@ -168,18 +168,15 @@ ROWS_AND_WARMUP = "; rows of {sequence:,} tokens; warm-up over {warmup_tokens:am
 # The plan in words.
 ANSWER = (
     "Train {model} with {n_active:amount} active parameters{total} on {n_tokens:amount} tokens: loss {loss:.4f} nats "
-    "per token{interval}; {built}."
+    "per token{interval}{counted}{built}."
 )
-BUILT = (
-    "with whole blocks and heads, {n_active:amount} active on {n_tokens:amount} tokens, {loss:.4f} ({apart:.4f} "
-    "{which})"
+CONTINUOUS = (
+    "Continuous optimum (sizes that need not be whole blocks and heads): {model} with {n_active:amount} active on "
+    "{n_tokens:amount} tokens, loss {loss:.4f}, {apart:.4f} {which}{other}"
 )
-BUILT_OTHER = (
-    "with whole blocks and heads no such model meets the limits, and one with n_experts = {n_experts} has a loss of "
-    "{loss:.4f} ({apart:.4f} {which})"
-)
+BUILT_OTHER = "; with whole blocks and heads none of so many experts meets the limits"
 BUILT_SPLIT = "; the law counts its {n_experts} experts as {law_experts:.4g} as wide as a dense layer"
-NOT_BUILT = "with whole blocks and heads no model meets the limits"
+NOT_BUILT = "; with whole blocks and heads no model meets the limits"
 DENSE = "a dense model"
 MIXTURE = "a mixture of {n_experts} experts"
 TOTAL = " ({n_total:amount} in total)"
@@ -226,9 +223,10 @@ SHORT_TARGET = "loss {loss:.4f} takes {flops:flops} FLOPs at least"
 SHORT_PRICE_FLOPS = (
     "{training_flops:flops} training FLOPs, {memory_bytes:memory} to serve; --chips=H100:64 adds hours, dollars, a mesh"
 )
-SHORT_PRICE = "{training_hours:duration}{dollars} on {count} x {kind} at MFU {mfu:g}{assumed}"
+CHIPS_IN_USE = "{used} of your {count} x {kind}"
+SHORT_PRICE = "{training_hours:duration}{dollars} on {chips} at MFU {mfu:g}{assumed}"
 SHORT_ASSUMED = ", assumed"
-SHORT_PRICE_TIME = "{training_hours:duration} ({ends:duration}){dollars} on {count} x {kind} at MFU {mfu:.2f}, {label}"
+SHORT_PRICE_TIME = "{training_hours:duration} ({ends:duration}){dollars} on {chips} at MFU {mfu:.2f}, {label}"
 SHORT_DOLLARS = " and {training_dollars:dollars}"
 SHORT_DEVICE = "training takes {step_bytes:memory} of a device's {device_memory:memory}"
 SHORT_SERVED = "{memory_bytes:memory} to serve"
@@ -254,7 +252,8 @@ SHORT_BATCH = "Batch: {ramp}{source}; rows of {sequence:,}"
 SHORT_BATCH_FIRST = "{tokens:amount} tokens"
 SHORT_BATCH_FROM = "{tokens:amount} from {start:amount}"
 SHORT_BATCH_OPEN = "Batch: {batch_from}; rows of {sequence:,} tokens"
-SHORT_BATCH_OF_LAWS = " ({ends:amount} by the same laws)"
+SHORT_BATCH_OF_LAWS = " ({ends:amount} by the same laws{best})"
+SHORT_BATCH_BEST = ", mean {best:amount}"
 SHORT_RATE = "Rate: {learning_rate:.2e} ({ends} by {learning_rate_from}, {beyond})"
 SHORT_RATE_OF_RUNS = "Rate: {learning_rate:.3e} ({learning_rate_from}; {ends} costs little)"
 SHORT_RATE_OPEN = "Rate: not known ({learning_rate_from})"

@@ -200,7 +200,7 @@ def _mfu_and_label(plan: Plan) -> tuple[float, str]:
     if plan.clock is not None and best.speed is not None:
         return best.speed.mfu[1], plan.clock.label
     assert plan.chips is not None and best.cost is not None
-    peak = plan.chips.count * CHIPS[plan.chips.kind].flops
+    peak = (best.chips or plan.chips.count) * CHIPS[plan.chips.kind].flops
     return best.training_flops / (best.cost.training_hours * SECONDS * peak), "assumed"
 
 
@@ -316,10 +316,11 @@ def _price_checks(plan: Plan, cost: Cost) -> Iterator[Json]:
     best = plan.best
     mfu, label = _mfu_and_label(plan)
     peak = CHIPS[chips.kind].flops
-    how = f"{units.flops(best.training_flops)} FLOPs / ({chips.count} x {peak / 1e12:,.0f} TFLOP/s x MFU {mfu:.3f})"
+    count = best.chips or chips.count
+    how = f"{units.flops(best.training_flops)} FLOPs / ({count} x {peak / 1e12:,.0f} TFLOP/s x MFU {mfu:.3f})"
     yield {"quantity": f"hours ({label})", "value": f"{cost.training_hours:,.1f}", "how it follows": how}
     if cost.training_dollars is not None:
-        how = f"{cost.training_hours:,.1f} hours x {chips.count} chips x ${chips.dollars_per_hour:g}"
+        how = f"{cost.training_hours:,.1f} hours x {count} chips x ${chips.dollars_per_hour:g}"
         yield {"quantity": "dollars", "value": f"${cost.training_dollars:,.0f}", "how it follows": how}
 
 

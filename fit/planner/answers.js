@@ -55,7 +55,7 @@ function showTiles({ data, plan: { best, chips } }) {
   const tiles = { "weights and cache": memoryText(best.memory_bytes) };
   if (chips) {
     const { speed, cost } = best;
-    const rangeOf = (ends, textOf) => `, ${textOf(ends[0])} to ${textOf(ends[2])} (${data.calibration.label})`;
+    const rangeOf = (ends, textOf) => `, ${textOf(ends[0])} to ${textOf(ends[2])} (${data.chips[chips.kind].label})`;
     const range = speed ? rangeOf(speed.hours, durationText) : "";
     tiles[`of training on ${amount(chips.count)} × ${chips.kind}${range}`] = durationText(cost.training_hours);
     tiles["of training"] = dollarsText(cost.training_dollars);

@@ -98,9 +98,11 @@ export function clockOf(data, question, experts) {
 }
 
 // [10th percentile, 1, 90th percentile] of a speed over what is modelled, or of the ratio of two speeds.
-function speedFactors({ calibration }, isRatio = false) {
-  const { between_sources, within_source, z80 } = calibration;
-  const spread = isRatio ? Math.SQRT2 * within_source : Math.hypot(between_sources, within_source);
+function speedFactors(data, { kind, count }, isRatio = false) {
+  const { within_source, z80 } = data.calibration;
+  const { between_sources, between_sources_of_one } = data.chips[kind];
+  const between = count === 1 ? between_sources_of_one : between_sources;
+  const spread = isRatio ? Math.SQRT2 * within_source : Math.hypot(between, within_source);
   const factor = Math.exp(z80 * spread);
   return [1 / factor, 1, factor];
 }
@@ -110,7 +112,7 @@ function speedFactors({ calibration }, isRatio = false) {
 export function speedOf(data, chips, clock, { n_experts, n_active, n_tokens }) {
   if (!clock.curves.size || clock.untrainable.includes(n_experts)) return null;
   const modelled = speedAt(clock, n_experts, n_active);
-  const tokens_per_second = speedFactors(data).map((factor) => modelled * factor);
+  const tokens_per_second = speedFactors(data, chips).map((factor) => modelled * factor);
   const peak = chips.count * data.chips[chips.kind].flops;
   const mfu = tokens_per_second.map((speed) => trainingFlops({ n_active, n_tokens: speed }) / peak);
   const hours = [...tokens_per_second].reverse().map((speed) => n_tokens / speed / SECONDS_OF_AN_HOUR);
@@ -120,19 +122,19 @@ export function speedOf(data, chips, clock, { n_experts, n_active, n_tokens }) {
 /** What as many FLOPs as the best model by the clock takes would choose of these numbers of experts.
  *  @type {(data: Data, law: Law, shape: Shape, limits: Limits, best: Optimum, experts: Experts[]) => object} */
 export function againstFlops(data, law, shape, limits, best, experts) {
-  const { clock, inference_tokens } = limits;
+  const { clock, chips, inference_tokens } = limits;
   const flops = trainingFlops(best) + INFERENCE_FLOPS * best.n_active * inference_tokens;
   const by_flops = bestOf(optimaOf(law, shape, { ...limits, flops, clock: null }, experts)).n_experts;
-  return comparisonOf(data, clock, by_flops, best);
+  return comparisonOf(data, chips, clock, by_flops, best);
 }
 
 // The best numbers of experts by FLOPs and by the clock beside each other. best: the best model by the clock.
-function comparisonOf(data, clock, by_flops, best) {
+function comparisonOf(data, chips, clock, by_flops, best) {
   const largest = largestTrained(clock, by_flops);
   const n_active = Math.min(best.n_active, largest);
   const middle = speedAt(clock, by_flops, n_active) / speedAt(clock, best.n_experts, n_active);
-  const ratio = speedFactors(data, true).map((factor) => middle * factor);
-  const comparison = { hours: clock.hours, label: data.calibration.label, by_flops, by_time: best.n_experts };
+  const ratio = speedFactors(data, chips, true).map((factor) => middle * factor);
+  const comparison = { hours: clock.hours, label: data.chips[chips.kind].label, by_flops, by_time: best.n_experts };
   const bound = largest < best.n_active ? { largest } : {};
   return { ...comparison, n_active, ...bound, ratio };
 }
@@ -148,7 +150,7 @@ export function againstHours(data, question, best, experts) {
   const clock = clockOf(data, { ...question, hours }, experts);
   if (clock.untrainable.includes(best.n_experts)) return { comparison: null, clock };
   const byHours = bestOf(optimaOf(law, shape, { ...limits, flops: null, clock }, experts));
-  return { comparison: comparisonOf(data, clock, best.n_experts, byHours), clock };
+  return { comparison: comparisonOf(data, question.chips, clock, best.n_experts, byHours), clock };
 }
 
 /** The sentence on what FLOPs and hours choose, where they differ; else none.

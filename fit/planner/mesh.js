@@ -1,7 +1,7 @@
-// The layout of least time of a model on chips, as fit/planning/mesh.py and step.py choose it.
+// The layout of least time of a model on chips, as fit/planning/mesh.py chooses it.
 
 import { roundHalfToEven } from "./numbers.js";
-import { countsOfToken, secondsOfStep } from "./step_time.js";
+import { countsOfToken, leftBytes, secondsOfStep, sentBytes, spreadOf } from "./step_time.js";
 
 const divisorsKept = new Map(); // by number
 
@@ -47,53 +47,39 @@ function meshesOf(data, model, sequence, n_devices) {
   return meshes;
 }
 
-// Parameters that a device of a mesh keeps, and gathers to work with.
+// Parameters that a device of a mesh keeps, and those of a block that it gathers to work with.
 function parametersOn(model, mesh) {
   const { d_model, n_blocks, n_mixtures, embedding_and_head } = model;
   const experts = 3 * d_model * (model.d_expert || model.d_ff) * model.n_experts * n_mixtures;
   const others = model.n_total - experts - embedding_and_head;
   const spread = mesh.expert * mesh.model;
-  const gathered = experts / spread + others / mesh.model + embedding_and_head;
+  const stored = experts / spread / mesh.data + (others / mesh.model + embedding_and_head) / spreadOf(model, mesh).rows;
   const block = others / n_blocks / mesh.model + experts / Math.max(n_mixtures, 1) / spread;
-  const copied = others / mesh.model + embedding_and_head;
-  return { stored: gathered / mesh.data, gathered, block, head: model.vocab_size * d_model, copied };
+  const gathered = others / mesh.model + experts / spread;
+  return { stored, block, gathered, head: model.vocab_size * d_model };
 }
 
 // Bytes of a token on each device of its row of the mesh: those that blocks keep, and those of the block at work.
-function bytesOfToken({ step, cost }, model, ofModel, remat, { sequence, isPublished: isFlash }) {
-  const { d_model, n_blocks, n_heads, n_mixtures, top_k } = model;
-  const hidden = n_mixtures ? (model.d_expert || model.d_ff) * (top_k + model.n_shared) : model.d_ff;
-  const units = 2 * (n_heads + model.n_kv_heads) * model.head_dim;
-  const relative = (units + 3 * hidden) / (13 * d_model); // to the paper's block
-  const [whole, spread, ofScores] = cost.remat[remat];
+function bytesOfToken({ step_time }, model, ofModel, remat, { sequence, isPublished: isFlash }) {
+  const { d_model, n_heads, n_mixtures, head_dim } = model;
+  const hiddenOfExpert = model.d_expert || model.d_ff;
+  const hidden = n_mixtures ? hiddenOfExpert * model.n_shared : model.d_ff;
+  const rows = n_mixtures ? model.top_k : 0;
   const scores = isFlash ? 0 : sequence * n_heads;
-  const kept = spread * n_blocks * d_model * relative + ofScores * n_blocks * scores;
-  const atWork = cost.at_work * d_model * Math.max(relative, 1) + cost.scores * scores;
-  const dispatched = n_mixtures ? 2 * step.bf16 * top_k * d_model : 0;
-  return { kept: whole * n_blocks * d_model + kept / ofModel, atWork: atWork / ofModel + dispatched };
+  let atWork = step_time.heads_at_work * (n_heads + model.n_kv_heads) * head_dim + step_time.hidden_at_work * hidden;
+  atWork += step_time.expert_at_work * rows * hiddenOfExpert + step_time.scores_at_work * scores;
+  const ofWidth = (step_time.width_at_work + step_time.row_at_work * rows) * d_model;
+  return { kept: leftBytes(step_time, model, ofModel, remat, scores), atWork: ofWidth + atWork / ofModel };
 }
 
 // Memory of a device in a step of so many tokens on each row of the mesh. isInParts: whether they are a part of a batch.
-function deviceBytes({ step }, model, { stored, block, head }, { kept, atWork }, tokens, isInParts) {
-  const { bf16, fp32, state, accumulated, logits } = step;
+function deviceBytes({ step_time }, model, { stored, block, gatheredOnce, head }, { kept, atWork }, tokens, isInParts) {
+  const { bf16, fp32, kept: state, accumulated, logits } = step_time;
   const { d_model, vocab_size } = model;
   const rowsOfLogits = Math.min(tokens, Math.max(logits / (fp32 * vocab_size), 2 * d_model));
-  const inBlock = atWork * tokens + (bf16 + fp32) * block;
+  const inBlock = atWork * tokens + bf16 * block;
   const inLoss = fp32 * rowsOfLogits * vocab_size + (bf16 + fp32) * head;
-  return (isInParts ? state + accumulated : state) * stored + kept * tokens + Math.max(inBlock, inLoss);
-}
-
-// Bytes that a device sends in a step of a batch, in so many parts.
-function sentBytes({ step }, model, mesh, { gathered, copied }, remat, batch, n_parts) {
-  const { bf16, fp32, gathers } = step;
-  const { d_model, n_blocks, n_mixtures, top_k } = model;
-  const passes = step.passes[remat];
-  const tokens = batch / (mesh.data * mesh.expert);
-  const leaving = (n) => (n - 1) / n;
-  const weights = (gathers[remat] * bf16 + fp32) * gathered * leaving(mesh.data) * n_parts;
-  const copies = ((2 * fp32 * copied) / mesh.data) * leaving(mesh.expert);
-  const allToAll = 2 * passes * bf16 * top_k * d_model * n_mixtures * tokens * leaving(mesh.expert);
-  return weights + copies + allToAll + 4 * passes * bf16 * d_model * n_blocks * tokens * leaving(mesh.model);
+  return (isInParts ? state + accumulated : state) * stored + (kept * tokens + bf16 * gatheredOnce) + Math.max(inBlock, inLoss);
 }
 
 // Tokens of a group, in whole rows: as many as the recipe asks for, or those that the first batch leaves each device.
@@ -117,25 +103,29 @@ export function fastestLayout(data, { kind, count }, model, recipe) {
   const chip = data.chips[kind];
   const { room, state, remat: remats } = data.cost;
   if (state * model.exact_parameters > count * chip.memory * room) return null;
+  const n_devices = count * chip.devices;
   const limit = (room * chip.memory) / chip.devices;
   const countsByRemat = Object.keys(remats).map((remat) => [remat, countsOfToken(data, model, recipe, remat)]);
   let best = null;
-  for (const mesh of meshesOf(data, model, recipe.sequence, count * chip.devices)) {
+  for (const mesh of meshesOf(data, model, recipe.sequence, n_devices)) {
     const n_rows = mesh.data * mesh.expert;
     const unit = n_rows * Math.max(recipe.sequence, groupTokens(recipe, n_rows));
     const [first, last] = roundedBatches(recipe.batches, unit);
     const parameters = parametersOn(model, mesh);
     for (const [remat, counts] of countsByRemat) {
       const bytes = bytesOfToken(data, model, mesh.model, remat, recipe);
-      const bytesWith = (tokens) => deviceBytes(data, model, parameters, bytes, tokens / n_rows, tokens !== last);
+      const gatheredOnce = data.step_time.gathers[remat] === 1 ? parameters.gathered : 0; // and left
+      const weights = { ...parameters, gatheredOnce };
+      const bytesWith = (tokens) => deviceBytes(data, model, weights, bytes, tokens / n_rows, tokens !== last);
       const atOnce = mostTokensAtOnce(bytesWith, first, last, unit, limit);
       if (atOnce === 0) continue;
       const n_microbatches = Math.max(1, last / atOnce);
-      const setup = { tokens: last / count, n_chips: count, n_microbatches };
+      const setup = { tokens: last / n_devices, n_devices, n_microbatches };
       const tokens_per_second = last / secondsOfStep(data, chip, model, counts, mesh, setup);
       const slowness = 1 / tokens_per_second;
       if (best && slowness > best.cost[0]) continue;
-      const sent_bytes = sentBytes(data, model, mesh, parameters, remat, last, last / atOnce);
+      const sent = sentBytes(data, model, counts, mesh, setup);
+      const sent_bytes = sent.weights + sent.gradients + sent.copies + (sent.allToAll + sent.sums);
       const cost = [slowness, sent_bytes, bytesWith(atOnce)];
       if (best && !isCheaper(cost, best.cost)) continue;
       const microbatch_tokens = atOnce === last ? 0 : atOnce;

@@ -18,13 +18,16 @@ from fit.fitted_law.law import OURS, PRESETS, Law, load
 from fit.form import Form
 from fit.laws import FORMS
 from fit.messages import sentences, units
+from fit.model import efficiencies, step_cost, step_counts
+from fit.model.chips import CHIPS, Chip
 from fit.planner import formulas
 from fit.planning import (
     agreement,
-    by_time,
+    candidates,
     compare,
     constraints,
     cost,
+    grid,
     memory,
     mesh,
     optimum,
@@ -32,17 +35,13 @@ from fit.planning import (
     rates,
     recipe,
     serving,
-    speed,
-    startable,
-    step,
-    step_time,
     verdict,
 )
 from fit.shape import hardware, reference_model
 from fit.shape.architecture import BATCH_RAMP, OF_EXPERTS, PAPER
-from fit.shape.chips import CHIPS, GPUS, Chip
 
 PEAKS = ("flops", "memory", "bandwidth", "network", "domain", "between", "devices")
+TYPICAL = 20  # tokens of an active parameter, for a model that is timed before its tokens are known
 MOST_RUNS = 1200  # on the page, spread evenly over the table
 SCRIPTS = (
     *("numbers", "clock", "counts", "serving", "law", "messages", "solve", "grid", "recipe", "step_time", "mesh"),
@@ -138,28 +137,38 @@ def _peaks(chip: Chip) -> Json:
 
 
 def _when_training(kind: str) -> Json:
-    """What one chip reaches of its peak in training, and whether weights are gathered over all machines."""
-    efficiency = speed.calibrated().efficiencies(kind).products
-    return dict(products_efficiency=efficiency, gathers_between=kind in GPUS)
+    """What chips of a kind reach of their peaks in training, and how far a speed may be from the modelled one."""
+    calibration = efficiencies.of_our_trainer(kind, 2)
+    return dict(
+        products_efficiency=calibration.products_of(kind),
+        efficiencies=calibration.shared,
+        label=calibration.label,
+        between_sources=calibration.between_sources,
+        between_sources_of_one=efficiencies.of_our_trainer(kind, 1).between_sources,
+        gathers_between=CHIPS[kind].gathers_between,
+    )
 
 
 def _timing() -> Json:
     """What the model of a step's time, and of the meshes to choose from, is made of."""
-    calibration = speed.calibrated()
+    calibration = efficiencies.calibrated()
     batches = [dict(kinds=law.kinds, batch=law.batch) for law in rates.LAWS]
     return dict(
-        calibration=_fields(calibration, "shared", "between_sources", "within_source", "label")
-        | _constants(speed, "Z80"),
-        step_time=_constants(step_time, "BF16", "FP32", "OVERLAP", "STATE_BYTES", "PASSES", "FLASH_BLOCK", "LOGITS")
-        | _constants(step_time, "SWIGLU", "SWIGLU_OF_SLOTS", "GATHERS", "EXACT_UP_TO", "TRAVELS"),
-        step=_constants(step, "BF16", "FP32", "STATE", "ACCUMULATED", "LOGITS", "PASSES", "GATHERS"),
-        clock=_constants(by_time, "TYPICAL"),
+        calibration=_fields(calibration, "within_source") | _constants(efficiencies, "Z80"),
+        step_time=_constants(step_counts, "BF16", "FP32", "UPDATE", "PASSES", "FLASH_BLOCK", "LOGITS", "GATHERS")
+        | _constants(
+            step_counts, "SWIGLU", "SWIGLU_OF_SLOTS", "EXACT_UP_TO", "TRIPS", "KEPT", "ACCUMULATED", "NARROWEST"
+        )
+        | _constants(step_counts, "LEFT_WHOLE", "LEFT_SPREAD", "LEFT_SCORES", "WIDTH_AT_WORK", "HEADS_AT_WORK")
+        | _constants(step_counts, "HIDDEN_AT_WORK", "ROW_AT_WORK", "EXPERT_AT_WORK", "SCORES_AT_WORK", "SAVED")
+        | _constants(step_cost, "OVERLAP"),
+        clock=dict(typical=TYPICAL),
         mesh=_constants(mesh, "MODEL_AXES") | dict(fields=mesh.DIVISIBILITY["fields"]),
         grid=_constants(hardware, "TYPICAL_ASPECT", "TILE", "HEADS", "WIDE", "KV_HEADS", "MOST_PADDING")
-        | dict(widths=list(by_time.WIDTHS)),
+        | dict(widths=list(grid.Grid().widths)),
         recipe=_constants(recipe, "PRETRAIN_SEQUENCE", "SEQUENCE", "RAMP", "PAPERS_CONFIG", "PRETRAIN_CONFIG")
         | _constants(rates, "SMALLEST")
-        | _constants(startable, "GROUP_TOKENS")
+        | _constants(candidates, "GROUP_TOKENS")
         | dict(batch_ramp=BATCH_RAMP, batches=batches),
     )
 

@@ -1,4 +1,4 @@
-// Seconds of a training step, as fit/planning/step_time.py counts them: without a pipeline, with a balanced load and
+// Seconds of a training step, as fit/model/step_cost.py counts them: without a pipeline, with a balanced load and
 // a slot for each choice of a token.
 
 // The share of what n devices exchange that leaves a device.
@@ -14,6 +14,16 @@ function attentionUnits(model, heads, recomputed, isFlash) {
   const laidOut = (1 + recomputed) * (2 * (heads + 2 * keys) + turned) + turned; // split into heads, and turned
   const kernel = (1 + recomputed) * (2 * heads + 2 * keys) + 3 * heads + 4 * keys + 2 * heads;
   return projections + laidOut + (isFlash ? kernel : 0);
+}
+
+/** Bytes of a token that all blocks leave for the backward pass, on each device of the model axis.
+ *  @type {(constants: object, model: GridModel, ofModel: number, remat: string, scores: number) => number} */
+export function leftBytes({ left_whole, left_spread, left_scores }, model, ofModel, remat, scores) {
+  const { d_model, n_blocks, n_heads, n_kv_heads, head_dim, n_mixtures } = model;
+  const hidden = n_mixtures ? (model.d_expert || model.d_ff) * (model.top_k + model.n_shared) : model.d_ff;
+  const relative = (2 * (n_heads + n_kv_heads) * head_dim + 3 * hidden) / (13 * d_model); // to the paper's block
+  const spread = left_spread[remat] * d_model * relative + left_scores[remat] * scores;
+  return n_blocks * (left_whole[remat] * d_model + spread / ofModel);
 }
 
 /** What a token takes, whatever the mesh. @type {(data: Data, model: GridModel, recipe: Recipe, remat: string) => TokenCounts} */
@@ -42,9 +52,12 @@ export function countsOfToken({ step_time }, model, { sequence, isPublished: isF
   return {
     wholeWidth,
     spread,
-    exchanged: 2 * n_mixtures * d_model * step_time.travels[remat] * top_k,
-    scores: isFlash ? 0 : (2 + 2 * recomputed + 7) * n_blocks * (heads / 64) * sequence,
+    exchanged: 2 * n_mixtures * d_model * step_time.trips[remat] * top_k,
+    scores: isFlash ? 0 : (2 + 2 * recomputed + 7) * n_blocks * model.n_heads * sequence,
+    remat,
+    sequence: isFlash ? 0 : sequence, // of scores that are kept
     passes: step_time.passes[remat],
+    gathers: step_time.gathers[remat],
     hidden,
     heads,
     experts: n_experts * oneExpert,
@@ -52,29 +65,35 @@ export function countsOfToken({ step_time }, model, { sequence, isPublished: isF
     large: 2 * (3 * (dense + model.routers + d_model * vocab_size) + again),
     grouped: 2 * top_k * oneExpert * (3 + recomputed * (1 - 1 / 3)),
     attention: 2 * products * n_blocks * heads * positions,
-    allToAll: step_time.travels[remat] * step_time.bf16 * d_model * top_k * n_mixtures,
+    allToAll: step_time.trips[remat] * step_time.bf16 * d_model * top_k * n_mixtures,
     sums: (4 + recomputed * 2) * step_time.bf16 * d_model * n_blocks,
   };
 }
 
 // Bytes of main memory that a chip reads or writes in a step.
-function memoryTraffic({ step_time }, model, counts, mesh, { tokens, n_chips, n_microbatches }) {
-  const { bf16, fp32, gathers, state_bytes } = step_time;
+function memoryTraffic({ step_time }, model, counts, mesh, { tokens, n_devices, n_microbatches }) {
+  const { bf16, fp32, update } = step_time;
   const { vocab_size, d_model } = model;
   let units = counts.wholeWidth * mesh.model + counts.spread;
   // a device also sorts what it receives by expert, where it has several
   if (mesh.expert > 1) units += counts.exchanged * (model.n_experts > mesh.expert ? 2 : 1);
-  const activations = tokens * (bf16 * units + fp32 * counts.scores);
-  const weights = (counts.dense + counts.experts / mesh.expert) / mesh.model;
-  let ofWeight = bf16 * counts.passes;
-  if (mesh.data > 1) ofWeight += bf16 * gathers + 2 * summedBytes(step_time, mesh.data);
+  const left = leftBytes(step_time, model, mesh.model, counts.remat, counts.sequence * model.n_heads);
+  const saved = left - step_time.left_whole.full * model.n_blocks * d_model;
+  const activations = tokens * (bf16 * units + fp32 * counts.scores + step_time.saved * mesh.model * saved);
+  const { rows: spread, copies } = spreadOf(model, mesh);
+  const dense = counts.dense / mesh.model;
+  const atExpert = counts.experts / mesh.expert / mesh.model;
+  const gathered = bf16 * counts.gathers;
+  let weights = bf16 * counts.passes * (dense + atExpert);
+  if (spread > 1) weights += (gathered + 2 * summedBytes(step_time, mesh.data * mesh.expert)) * dense;
+  if (mesh.data > 1) weights += (gathered + 2 * summedBytes(step_time, mesh.data)) * atExpert;
   const tokensAtOnce = (tokens * mesh.model) / n_microbatches;
   const rows = Math.max(step_time.logits / (fp32 * vocab_size), 2 * d_model); // whose logits are made at a time
   const n_parts = Math.max(1, tokensAtOnce / rows) * n_microbatches;
   const ofHead = (2 * bf16 + 2 * fp32) * n_parts + 2 * 5 * fp32 * n_microbatches;
   const logits = 4 * fp32 * vocab_size * tokens + (ofHead * d_model * vocab_size) / mesh.model;
-  const stored = counts.experts + (counts.dense + 2 * d_model * vocab_size) * mesh.expert;
-  return activations + ofWeight * weights * n_microbatches + logits + (state_bytes * stored) / n_chips;
+  const stored = counts.experts + (counts.dense + model.embedding_and_head) * copies;
+  return activations + weights * n_microbatches + logits + (update * stored) / n_devices;
 }
 
 // Bytes of a number of a gradient that n devices sum.
@@ -85,11 +104,10 @@ function summedBytes({ bf16, fp32, exact_up_to }, n) {
 // Seconds of the products and of main memory.
 function secondsOfWork(data, chip, model, counts, mesh, setup) {
   const { tokens, n_microbatches } = setup;
-  const { calibration } = data;
   const { d_model, n_experts, d_ff } = model;
-  const { grouped, attention, half_width, memory } = calibration.shared;
+  const { grouped, attention, half_width, memory } = chip.efficiencies;
   const { hidden, heads } = counts;
-  const peak = chip.flops * chip.products_efficiency;
+  const peak = (chip.flops / chip.devices) * chip.products_efficiency;
   const largeWidth = Math.min(d_model, d_ff / mesh.model, heads / mesh.model); // narrowest side of the products
   let seconds = (tokens * counts.large) / ((peak * largeWidth) / (largeWidth + half_width));
   seconds += (tokens * counts.attention) / (peak * attention);
@@ -98,31 +116,63 @@ function secondsOfWork(data, chip, model, counts, mesh, setup) {
     const width = Math.min(d_model, Math.max(1, hidden / mesh.model), Math.max(1, rows));
     seconds += (tokens * counts.grouped) / ((peak * grouped * width) / (width + half_width));
   }
-  return seconds + memoryTraffic(data, model, counts, mesh, setup) / (chip.bandwidth * memory);
+  return seconds + memoryTraffic(data, model, counts, mesh, setup) / ((chip.bandwidth / chip.devices) * memory);
+}
+
+/** How the weights that all tokens use are stored: devices with other rows of them, and devices with the same.
+ *  @type {(model: GridModel, mesh: Mesh) => {rows: number, copies: number}} */
+export function spreadOf(model, { data, expert }) {
+  const both = data * expert;
+  return model.d_model % both === 0 ? { rows: both, copies: 1 } : { rows: data, copies: expert };
+}
+
+// Numbers that leave a device to look up a microbatch's tokens: of the table, or of slices that devices exchange.
+function embeddingNumbers({ step_time }, model, rows, tokens) {
+  const head = model.d_model * model.vocab_size;
+  const exchanging = Math.min(rows, Math.max(1, model.d_model / step_time.narrowest));
+  const slices = model.d_model * tokens * leavingShare(exchanging) + (head / rows) * (rows / exchanging - 1);
+  return Math.min(head * leavingShare(rows), slices);
+}
+
+/** Bytes that a device sends in a step, by kind. The arguments are those of secondsOfStep, but for the chip.
+ *  @type {(data: Data, model: GridModel, counts: TokenCounts, mesh: Mesh, setup: StepSetup) => object} */
+export function sentBytes(data, model, counts, mesh, { tokens, n_microbatches }) {
+  const { step_time } = data;
+  const { bf16 } = step_time;
+  const { rows, copies } = spreadOf(model, mesh);
+  const atExpert = (counts.experts / (mesh.expert * mesh.model)) * leavingShare(mesh.data);
+  const blocks = (counts.dense / mesh.model) * leavingShare(rows);
+  const head = model.d_model * model.vocab_size * leavingShare(rows);
+  const isTied = model.embedding_and_head === model.d_model * model.vocab_size;
+  const tokensOfRow = (tokens * mesh.model) / n_microbatches;
+  const table = isTied ? 0 : embeddingNumbers(data, model, rows, tokensOfRow);
+  const summed = summedBytes(step_time, mesh.data * mesh.expert);
+  const common = (counts.dense + model.embedding_and_head) / mesh.model;
+  const gradients = summedBytes(step_time, mesh.data) * atExpert + summed * (blocks + head) + bf16 * table;
+  return {
+    weights: (counts.gathers * bf16 * (atExpert + blocks) + bf16 * (head + table)) * n_microbatches,
+    gradients: gradients * n_microbatches,
+    copies: ((2 * summed * common) / rows) * leavingShare(copies) * n_microbatches,
+    allToAll: tokens * counts.allToAll * leavingShare(mesh.expert),
+    sums: tokens * counts.sums * mesh.model * leavingShare(mesh.model),
+  };
 }
 
 // Seconds of what is sent and waited for, and of what may hide behind work.
-function secondsOfSending({ calibration, step_time }, chip, model, counts, mesh, { tokens, n_chips, n_microbatches }) {
-  const { bf16, gathers } = step_time;
-  const { data, expert } = mesh;
-  const fast = chip.network * calibration.shared.inside;
-  const slow = chip.between * calibration.shared.between;
-  const common = (counts.dense + 2 * model.d_model * model.vocab_size) / mesh.model;
-  const gathered = (counts.experts / (expert * mesh.model) + common) * leavingShare(data);
-  const weights = gathers * bf16 * gathered * n_microbatches;
-  const gradients = summedBytes(step_time, data) * gathered;
-  const copies = ((2 * summedBytes(step_time, expert) * common) / data) * leavingShare(expert);
-  const n_domains = Math.max(1, n_chips / chip.domain);
-  let crossing = 0; // share of what the data axis exchanges that leaves a chip's domain
-  if (n_domains > 1 && data > 1) {
-    const group = Math.max(1, Math.min(chip.domain, n_chips) / (expert * mesh.model));
-    crossing = leavingShare(n_domains) / Math.max(leavingShare(data), 1e-9) / group;
+function secondsOfSending(data, chip, model, counts, mesh, setup) {
+  const { n_devices } = setup;
+  const { weights, gradients, copies, allToAll, sums } = sentBytes(data, model, counts, mesh, setup);
+  const fast = (chip.network / chip.devices) * chip.efficiencies.inside;
+  const slow = (chip.between / chip.devices) * chip.efficiencies.between;
+  const domain = chip.domain * chip.devices;
+  const n_domains = Math.max(1, n_devices / domain);
+  let crossing = 0; // share of what the data axis exchanges that leaves a device's domain
+  if (n_domains > 1 && mesh.data > 1) {
+    const group = Math.max(1, Math.min(domain, n_devices) / (mesh.expert * mesh.model));
+    crossing = leavingShare(n_domains) / Math.max(leavingShare(mesh.data), 1e-9) / group;
   }
-  let between = gradients * crossing * (chip.gathers_between ? 1 : 2);
-  if (chip.gathers_between) between += weights * crossing;
-  const allToAll = tokens * counts.allToAll * leavingShare(expert);
-  const outside = expert > 1 ? Math.max(0, 1 - chip.domain / (expert * mesh.model)) : 0;
-  const sums = tokens * counts.sums * mesh.model * leavingShare(mesh.model);
+  const between = crossing * (chip.gathers_between ? weights + gradients : 2 * gradients);
+  const outside = mesh.expert > 1 ? Math.max(0, 1 - domain / (mesh.expert * mesh.model)) : 0;
   const exposed = (allToAll * (1 - outside)) / fast + (allToAll * outside) / slow + sums / fast;
   return { exposed, hideable: Math.max((weights + gradients + copies) / fast, between / slow) };
 }
@@ -130,7 +180,7 @@ function secondsOfSending({ calibration, step_time }, chip, model, counts, mesh,
 /** Seconds of a step. counts: of a token; setup: how the chips of the mesh train the model.
  *  @type {(data: Data, chip: object, model: GridModel, counts: TokenCounts, mesh: Mesh, setup: StepSetup) => number} */
 export function secondsOfStep(data, chip, model, counts, mesh, setup) {
-  const { layer, mixture } = data.calibration.shared;
+  const { layer, mixture } = chip.efficiencies;
   const work = secondsOfWork(data, chip, model, counts, mesh, setup);
   const { exposed, hideable } = secondsOfSending(data, chip, model, counts, mesh, setup);
   const hidden = data.step_time.overlap * Math.min(hideable, work);

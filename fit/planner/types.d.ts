@@ -122,7 +122,7 @@ interface Mesh {
 
 // How the chips of a mesh train a model.
 interface StepSetup {
-  n_chips: number;
+  n_devices: number;
   tokens: Tokens; // of a step, for each chip
   n_microbatches: number;
 }
@@ -140,7 +140,10 @@ interface TokenCounts {
   spread: number; // units that this axis shares
   exchanged: number; // units of rows on their way to experts
   scores: number; // of attention that keeps them
+  remat: string;
+  sequence: Tokens; // in a row of scores that are kept; 0 by flash attention
   passes: number; // of a block's products
+  gathers: number; // of a weight of a block
   allToAll: Bytes; // sent to experts and back
   sums: Bytes; // summed over the model axis
 }

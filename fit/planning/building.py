@@ -7,7 +7,7 @@ shapes that hardware likes.
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -25,7 +25,6 @@ TRIED = 300  # depths around the planned one, and widths at each, at most: steps
 COST = 5e-4  # share of the loss that a preferred shape may cost
 WINDOWS = (1.3, 0.75, 0.5, 0.3, 0.15, 0.05, 0.01)  # ends of windows of sizes to try, as shares of the planned size
 MODELS_IN_WINDOW = 400  # models of a window that are looked at
-TIMED = 100  # models around an optimum whose own speed is computed
 SMALLER = 0.97  # after a model that the chips cannot train, the next one tried has at most this share of its size
 
 T = TypeVar("T")
@@ -144,7 +143,6 @@ def on_grid(
     optima: list[Optimum],
     style: hardware.Style,
     layouts: Layouts | None,
-    timed: Callable[[Candidate], Candidate | None] | None = None,
 ) -> Candidate | None:
     """The model of the grid to build.
 
@@ -158,8 +156,6 @@ def on_grid(
       optima: The best model with each number of experts.
       style: The shapes that hardware likes.
       layouts: What the chips can start and hold; None without chips.
-      timed: By the clock: the candidate with its layout, its own speed, and the tokens and the loss that follow from
-        it; None where the chips cannot train it.
 
     Returns:
       None where nothing fits.
@@ -172,10 +168,7 @@ def on_grid(
             near = _near(law, architecture, constraints, row, style, (low, high))
             if layouts:
                 near = [candidate for candidate in near if layouts.can_start(candidate.model, candidate.n_tokens)]
-            if timed:
-                preferred = _preferred_by_clock(architecture, style, row, near, timed)
-            else:
-                preferred = _preferred(architecture, style, row, near, layouts)
+            preferred = _preferred(architecture, style, row, near, layouts)
             if preferred:
                 if chosen is None or preferred.loss < chosen.loss * (1 - COST):
                     chosen = preferred
@@ -295,29 +288,6 @@ def _preferred(
     good = [candidate for candidate in near if lowest.loss <= candidate.loss <= lowest.loss * (1 + COST)]
     good.sort(key=lambda candidate: _unlikeness(architecture, style, planned, candidate.model))
     return first_with_layout(good, 1.0) or lowest
-
-
-def _preferred_by_clock(
-    architecture: Architecture,
-    style: hardware.Style,
-    planned: Optimum,
-    near: list[Candidate],
-    timed: Callable[[Candidate], Candidate | None],
-) -> Candidate | None:
-    """The model to build of those near a planned one, by their losses on the tokens that their own speeds allow.
-
-    A mesh can halve the speed from one width to the next.
-    """
-    trainable = []
-    for candidate in _spread(near, TIMED):
-        with_speed = timed(candidate)
-        if with_speed:
-            trainable.append(with_speed)
-    if not trainable:
-        return None
-    most = (1 + COST) * min(candidate.loss for candidate in trainable)
-    good = [candidate for candidate in trainable if candidate.loss <= most]
-    return min(good, key=lambda candidate: _unlikeness(architecture, style, planned, candidate.model))
 
 
 def _spread(values: Sequence[T], most: int) -> Sequence[T]:

@@ -16,10 +16,10 @@ from fit.aliases import Array, Floats, Json
 from fit.errors import UserError
 from fit.fitted_law import own_counts
 from fit.fitted_law.law import Law, load
-from fit.planning import agreement, by_time, compare_answer, cost, leverage, optimum, plan_warnings, startable, target
-from fit.planning.by_time import ByTime
+from fit.planning import agreement, by_time, compare_answer, cost, leverage, optimum, plan_warnings, solve, target
 from fit.planning.comparison import Comparison, DenseAnswer, LawAnswer, NoAnswer, ReferenceAnswer
 from fit.planning.constraints import Constraints
+from fit.planning.grid import ShapeRequest
 from fit.planning.memory import STATE
 from fit.planning.options import BudgetOptions
 from fit.planning.results import ClockComparison, Serving, Speed
@@ -42,19 +42,14 @@ def compare(laws: Sequence[Law], options: BudgetOptions) -> Comparison:
     Raises:
       UserError: No law has a feasible model, or a law cannot be planned with.
     """
-    by_time_budget = None
-    if options.is_by_time and options.hours is not None:
-        shapes = options.shapes
-        assert shapes is not None
-        by_time_budget = ByTime(options.constraints(), options.hours, options.speeds, shapes)
     question = Question(
         shape=options.shape_fields,
         constraints=options.constraints_of_all_laws(),
         experts=options.experts,
         used=options.used,
         reference=options.reference_model,
-        by_time=by_time_budget,
-        shapes=options.shapes if options.prices_by_time else None,
+        hours=options.hours if options.is_by_time else None,
+        shapes=options.shapes if options.is_by_time or options.prices_by_time else None,
         speeds=options.speeds,
     )
     result = compare_laws(laws, question)
@@ -73,8 +68,8 @@ class Question:
       experts: Numbers of experts to choose from; None takes each law's own.
       used: Widths of experts that a token may use, for laws that read it; None takes each law's own.
       reference: A model to set beside each law's best.
-      by_time: Hours by the clock as the budget, in place of the FLOPs of the constraints.
-      shapes: Where FLOPs are the budget and speeds are modelled: what the user fixes of the shape of models.
+      hours: Hours as the budget, in place of the FLOPs of the constraints.
+      shapes: Where speeds are modelled: what the user fixes of the shape of models.
       speeds: Path of a table of the user's speeds, or None.
     """
 
@@ -83,8 +78,8 @@ class Question:
     experts: Floats | None = None
     used: Sequence[float] | None = None
     reference: PublishedModel | None = None
-    by_time: ByTime | None = None
-    shapes: startable.Shapes | None = None
+    hours: float | None = None
+    shapes: ShapeRequest | None = None
     speeds: str | None = None
 
 
@@ -101,8 +96,8 @@ def compare_laws(laws: Sequence[Law], question: Question) -> Comparison:
     if not answers:
         raise UserError(infeasible[0].why)
     constraints = question.constraints.to_json()
-    if question.by_time is not None:
-        constraints = dict(hours=question.by_time.hours) | constraints
+    if question.hours is not None:
+        constraints = dict(hours=question.hours) | constraints
     return Comparison(
         **{JSON_NAMES.get(name, name): value for name, value in question.shape.items()},
         constraints=constraints,
@@ -146,8 +141,10 @@ def _reference_answer(
 
     None where the budget trains no token of it, or the law holds for another number of experts alone.
     """
+    if constraints.flops is None:
+        return None
     n_tokens = float(constraints.tokens(reference.n_active))
-    if constraints.flops is None or n_tokens < 1:
+    if n_tokens < 1:
         return None
     its_architecture = reference.architecture()
     uncounted = own_counts.uncounted_rows(law, its_architecture) * reference.d_model
@@ -179,21 +176,28 @@ def answer(law: Law, question: Question) -> LawAnswer | NoAnswer:
     architecture = best.architecture
     constraints = best.constraints
     if best.solved is None:
-        return NoAnswer(law=law.name, why=optimum.why_infeasible(architecture, constraints, min(experts)))
+        return NoAnswer(law=law.name, why=optimum.why_infeasible(law, architecture, constraints, min(experts)))
     model = best.solved.row(best.index, ("n_active", "n_total", "n_tokens", "loss", "d_model"))
     e = model["n_experts"]
+    width = model["d_model"]
+    n_blocks = width / architecture.width_per_block
+    memory_bytes = float(constraints.memory(architecture, width, e))
+    if constraints.clock is not None:
+        chosen = solve.best_of(law, architecture, constraints, e)
+        assert chosen is not None
+        n_blocks = chosen.n_blocks
+        memory_bytes = chosen.memory_bytes
+        width = float(architecture.d_model(model["n_active"], e))  # of the architecture's own depth at its size
     counted = own_counts.seen_by(law, architecture)
-    columns = counted.columns(model["d_model"], e, law.counts_embedding)
-    counted_flops = training_flops(float(counted.n_active(model["d_model"], e)), model["n_tokens"])
+    columns = counted.columns(width, e, law.counts_embedding)
+    counted_flops = training_flops(float(counted.n_active(width, e)), model["n_tokens"])
     flops = training_flops(model["n_active"], model["n_tokens"])
     outside = law.extrapolation(**columns, n_tokens=model["n_tokens"], flops=counted_flops)
-    n_blocks = model["d_model"] / architecture.width_per_block
     speed = clock = like = None
-    if question.by_time:
+    if question.hours is not None:
         speed, clock = _by_the_clock(law, architecture, constraints, model, numbers)
     elif question.shapes:
         speed, clock = _priced(law, architecture, question, model, numbers)
-    memory_bytes = float(constraints.memory(architecture, model["d_model"], e))
     if question.reference:
         like = _reference_answer(question.reference, law, e, architecture, constraints)
     return LawAnswer(
@@ -220,7 +224,7 @@ def answer(law: Law, question: Question) -> LawAnswer | NoAnswer:
         dense=_dense(law, question, constraints, model["loss"]),
         speed=speed,
         clock=clock,
-        serving=_serving(architecture, constraints, model, memory_bytes),
+        serving=_serving(architecture, constraints, model | dict(d_model=width), memory_bytes),
         like=like,
         explicit=("like",) if question.reference else (),
     )
@@ -239,14 +243,11 @@ def _by_the_clock(
     law: Law, architecture: Architecture, constraints: Constraints, model: Json, experts: Array
 ) -> tuple[Speed, ClockComparison]:
     """The speed of a law's best model, and what FLOPs would choose of these numbers of experts."""
-    clock = constraints.clock
-    chips = constraints.chips
-    assert clock is not None and chips is not None
-    of_model = (model["n_experts"], model["n_active"], model["n_tokens"])
-    speed = by_time.speed_of_optimum(clock, chips, *of_model)
-    assert speed is not None  # the clock's best model is one that the chips train
-    trained = [e for e in experts[architecture.has_enough_experts(experts)] if e not in clock.untrainable]
-    return speed, by_time.against_flops(law, architecture, constraints, *of_model, trained)
+    chosen = solve.best_of(law, architecture, constraints, model["n_experts"])
+    assert chosen is not None
+    allowed = experts[architecture.has_enough_experts(experts)]
+    trained = [e for e in allowed if solve.trains_any(law, architecture, constraints, float(e))]
+    return by_time.speed_of_best(chosen), by_time.against_flops(law, architecture, constraints, model, trained)
 
 
 def _priced(
@@ -263,13 +264,13 @@ def _priced(
     calibration = by_time.calibration_of(law, architecture, chips, shapes, question.speeds)
     constraints = dataclasses.replace(constraints, calibration=calibration)
     n_experts = model["n_experts"]
-    clock = by_time.speeds_of(law, architecture, constraints, [n_experts], shapes)
-    speed = by_time.speed_of_optimum(clock, chips, n_experts, model["n_active"], model["n_tokens"])
+    problem = by_time.problem_of(law, architecture, constraints, shapes)
+    speed = by_time.speed_of_optimum(problem, n_experts, model["n_active"], model["n_tokens"])
     if speed is None:
         return None, None
     allowed = experts[architecture.has_enough_experts(experts)]
     hours = by_time.hours_with_serving(constraints, model["n_tokens"], speed)
-    return speed, by_time.against_hours(law, architecture, constraints, n_experts, hours, allowed, shapes)
+    return speed, by_time.against_hours(problem, n_experts, hours, allowed)
 
 
 def _splits(law: Law) -> Sequence[int]:
@@ -346,13 +347,18 @@ class _Best:
 
 def _best(law: Law, question: Question, experts: Array, used: Sequence[float] | None) -> _Best:
     """The model of the law's least loss."""
-    constraints = question.constraints
     architectures = _architectures(law, question.shape, used)
+    constraints = _with_hours(law, architectures[0], question)
+    if constraints.clock is not None:
+        architecture, reached = solve.best_architecture(law, architectures, constraints, experts)
+        architectures = [architecture]
+        if architecture.shared == 0:  # then models of the coarse grid are models of the fine one
+            constraints = dataclasses.replace(
+                constraints, clock=dataclasses.replace(constraints.clock, at_most=reached)
+            )
     best = None
     lowest = math.inf
     for architecture in architectures:
-        if question.by_time:
-            constraints = question.by_time.of(law, architecture, experts)
         solved = optimum.solve(law, experts[architecture.has_enough_experts(experts)], architecture, constraints)
         if not solved.feasible.any():
             continue
@@ -361,6 +367,18 @@ def _best(law: Law, question: Question, experts: Array, used: Sequence[float] | 
             lowest = solved.loss[index]
             best = _Best(solved, architecture, index, constraints)
     return best or _Best(None, architectures[0], 0, constraints)
+
+
+def _with_hours(law: Law, architecture: Architecture, question: Question) -> Constraints:
+    """The constraints of a question, with its hours as the budget where it has some."""
+    constraints = question.constraints
+    if constraints.clock is not None:
+        return dataclasses.replace(constraints, clock=dataclasses.replace(constraints.clock, at_most=math.inf))
+    if question.hours is None:
+        return constraints
+    assert constraints.chips is not None and question.shapes is not None
+    calibration = by_time.calibration_of(law, architecture, constraints.chips, question.shapes, question.speeds)
+    return by_time.in_hours(constraints, question.hours, calibration, question.shapes)
 
 
 def _dense(law: Law, question: Question, constraints: Constraints, loss: float) -> DenseAnswer | None:
@@ -379,7 +397,7 @@ def _dense(law: Law, question: Question, constraints: Constraints, loss: float) 
     ratio = {}
     if best.constraints.has_budget:
         needed = target.least_flops(dense_law, 1.0, best.architecture, best.constraints, loss)
-        name = "hours_ratio" if question.by_time else "flops_ratio"
+        name = "hours_ratio" if question.hours is not None else "flops_ratio"
         ratio = {name: None if needed is None else needed / best.constraints.amount}
     return DenseAnswer(
         **model,

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from fit.aliases import Array, Json, Numbers, Opt
+from fit.model.chips import CHIPS, Chip
+from fit.model.efficiencies import Calibration
 from fit.planning import memory
 from fit.planning.clock import SECONDS, Clock
 from fit.planning.serving import BATCHES, Requirement, Served
-from fit.planning.speed import Calibration
 from fit.shape.architecture import INFERENCE, TRAINING, Architecture, Model
-from fit.shape.chips import CHIPS, Chip
 
 ROOM = 0.85  # share of a device's memory that a step on a chosen mesh may take, whose estimate is within 15%
 
@@ -230,9 +230,7 @@ class Constraints:
         return limits
 
     def at(self, n_experts: Numbers) -> Constraints:
-        """The constraints of models of n_experts, a number or an array: with the FLOPs or the clock of these."""
-        if self.clock is not None:
-            return dataclasses.replace(self, clock=self.clock.at(n_experts))
+        """The constraints of models of n_experts, a number or an array: with the FLOPs of these."""
         if not isinstance(self.flops, dict):
             return self
         return dataclasses.replace(self, flops=np.vectorize(self.flops.get, otypes=[float])(n_experts)[()])
@@ -276,27 +274,14 @@ class Constraints:
         return bool(is_fast and needed <= self.serving.chips.memory)
 
     def size(self, n_tokens: Numbers) -> Numbers:
-        """n_active of the model for which the budget leaves so many training tokens; infinite without a budget."""
-        if self.clock is not None:
-            return self.clock.size(n_tokens, self.inference_tokens)
+        """n_active of the model for which FLOPs leave so many training tokens; infinite without FLOPs."""
         if self.flops is None:
             return np.inf
         return self.flops / (TRAINING * n_tokens + INFERENCE * self.inference_tokens)
 
     def tokens(self, n_active: Numbers) -> Array:
-        """Training tokens that are left for a model of n_active parameters; may be 0 or negative."""
+        """Training tokens that FLOPs and the cap leave for a model of n_active parameters; may be 0 or negative."""
         left: Any = np.inf
-        if self.clock is not None:
-            left = self.clock.tokens(n_active, self.inference_tokens)
-        elif self.flops is not None:
+        if self.flops is not None:
             left = self.flops / (TRAINING * n_active) - INFERENCE / TRAINING * self.inference_tokens
-        return self._capped(left)
-
-    def tokens_at(self, tokens_per_second: Numbers) -> Array:
-        """Training tokens that the clock leaves for a model that trains so fast; may be 0 or negative."""
-        assert self.clock is not None
-        return self._capped(self.clock.tokens_at(tokens_per_second, self.inference_tokens))
-
-    def _capped(self, n_tokens: Numbers) -> Array:
-        """So many tokens, or the cap where that is less."""
-        return np.minimum(n_tokens, np.inf if self.cap is None else self.cap)
+        return np.minimum(left, np.inf if self.cap is None else self.cap)

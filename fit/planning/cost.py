@@ -14,6 +14,7 @@ from fit.aliases import Floats, Json
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences
+from fit.model.chips import CHIPS
 from fit.planning import memory, optimum
 from fit.planning.constraints import Chips, Constraints, Mesh
 from fit.planning.mesh import Layout
@@ -30,7 +31,6 @@ from fit.planning.results import (
 )
 from fit.planning.serving import BATCHES, LABEL, Served, ServingChips, experts_touched
 from fit.shape.architecture import Architecture
-from fit.shape.chips import CHIPS
 
 MFU = 0.4  # share of the chips' peak that training reaches, unless one is given
 
@@ -176,7 +176,7 @@ def energy_of(plan: Plan, grams_per_kwh: float | None) -> Energy | None:
             return None
         known = ", ".join(kind for kind, chip in CHIPS.items() if chip.watts)
         raise UserError(sentences.NO_WATTS.format(kind=plan.chips.kind, known=known))
-    kwh = model.cost.training_hours * plan.chips.count * watts / 1000
+    kwh = model.cost.training_hours * plan.chips.in_use * watts / 1000
     co2_kg = None if grams_per_kwh is None else kwh * grams_per_kwh / 1000
     return Energy(kwh=kwh, watts=watts, co2_kg=co2_kg)
 

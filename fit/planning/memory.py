@@ -25,13 +25,17 @@ import math
 from typing import Any
 
 from fit.aliases import Numbers
+from fit.model import layout, step_counts
 
-STATE = 18  # bytes of a parameter
+STATE = step_counts.KEPT  # bytes of a parameter
 AT_WORK = 29  # bytes of a token in the block at work, for each unit of width
 SCORES = 12  # bytes of a token in the block at work, for each score of attention
 # By config.remat, bytes of a token that each block leaves: of a unit of width on all of the model axis and spread over
 # it, of a score.
-REMAT = {"full": (4, 0, 0), "dots": (5, 32, 0), "none": (34, 36, 12)}
+REMAT = {
+    remat: (step_counts.LEFT_WHOLE[remat], step_counts.LEFT_SPREAD[remat], step_counts.LEFT_SCORES[remat])
+    for remat in layout.REMATS
+}
 ROW = 512  # tokens at work on each chip, at least
 GROUP = 8192  # tokens at work on all chips, at least: those that the paper's recipe routes together
 

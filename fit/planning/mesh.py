@@ -8,12 +8,17 @@ import functools
 import json
 import math
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from fit.aliases import Json
-from fit.planning import memory
-from fit.planning import step as step_lib
+import numpy as np
+
+from fit.aliases import Array, Json
+from fit.model import layout as layout_lib
+from fit.model import step_cost
+from fit.model.efficiencies import Calibration
+from fit.model.shape import ModelShape
 from fit.planning.constraints import Chips
+from fit.planning.grid import MeshRequest
 from fit.shape import architecture
 
 DIVISIBILITY: Json = json.loads(
@@ -22,20 +27,6 @@ DIVISIBILITY: Json = json.loads(
 MODEL_AXES = (1, 2, 4, 8)  # sizes of the model axis: within a machine, whose links are fast
 
 Ramp = tuple[tuple[int, int], ...]  # ((from token, tokens of a batch), ...)
-
-
-@dataclasses.dataclass(frozen=True)
-class MeshRequest:
-    """What the user fixes of the mesh: None where it is left to the plan.
-
-    Attributes:
-      expert, model: devices of these axes.
-      remat: as config.remat.
-    """
-
-    expert: int | None = None
-    model: int | None = None
-    remat: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,33 +74,115 @@ class Layout:
     sent_bytes: float
     sending_share: float = 0.0
 
+    @property
+    def n_devices(self) -> int:
+        """Devices of the mesh."""
+        return self.data * self.expert * self.model
+
 
 def choose(
-    run: Run, chips: Chips, request: MeshRequest, slowness: Callable[[Layout], float] | None = None
-) -> Layout | None:
+    run: Run, chips: Chips, request: MeshRequest, calibration: Calibration | None = None
+) -> tuple[Layout, float] | None:
     """Chooses a layout of those whose devices hold a step.
+
+    For each mesh and each remat it considers the most tokens at once that devices hold.
 
     Args:
       run: what to train.
       chips: what to train it on.
       request: what the user fixes.
-      slowness: what is to be least, then the bytes sent and the memory taken. Without it, those alone.
+      calibration: what the chips reach: the layout is that of least time, then the least bytes sent and memory taken.
+        Without it, those alone are least.
 
     Returns:
-      The layout; None where no devices hold a step.
+      (the layout, tokens per second of all chips, NaN without a calibration); None where no devices hold a step.
     """
-    limit = chips.room * chips.device_memory
-
-    def cost(layout: Layout) -> tuple[float, ...]:
-        """What is to be least."""
-        if slowness is None:
-            return layout.sent_bytes, layout.device_bytes
-        return slowness(layout), layout.sent_bytes, layout.device_bytes
-
-    candidates = (
-        layout for mesh in meshes(run, chips.n_devices, request) for layout in _layouts(run, mesh, limit, request.remat)
+    options = list(_options(run, chips.n_devices, request))
+    if not options:
+        return None
+    remats = np.array(layout_lib.REMATS if request.remat is None else (request.remat,))[:, None]
+    sizes = np.array([option.mesh for option in options]).T
+    batch = np.array([option.batches[-1][1] for option in options])
+    at_once = np.array([option.tokens_at_once for option in options])
+    layouts = layout_lib.Layout(
+        batch_tokens=batch,
+        sequence=run.sequence,
+        data=sizes[0],
+        expert=sizes[1],
+        model=sizes[2],
+        microbatch_tokens=at_once,
+        remat=remats,
+        flash=run.flash,
     )
-    return min(candidates, key=cost, default=None)
+    shape = ModelShape.of_config(run.shape)
+    counts = step_cost.counts_on(shape, layouts, chips.chip)
+    device_bytes = np.asarray(counts.device_bytes)
+    held = _most_at_once(device_bytes <= chips.room * chips.device_memory, sizes)
+    if not held:
+        return None
+    sent_bytes = np.asarray(counts.sent_bytes)
+    seconds = np.full(device_bytes.shape, np.nan)
+    if calibration is not None:
+        seconds = np.asarray(step_cost.timed(counts, chips.chip, calibration.efficiencies(chips.kind)).seconds)
+
+    def cost(index: tuple[int, int]) -> tuple[float, ...]:
+        """What is to be least."""
+        numbers = float(sent_bytes[index]), float(device_bytes[index])
+        return numbers if calibration is None else (float(seconds[index] / batch[index[1]]), *numbers)
+
+    best = min(held, key=cost)
+    option = options[best[1]]
+    data, expert, model = option.mesh
+    largest = option.batches[-1][1]
+    layout = Layout(
+        data=data,
+        expert=expert,
+        model=model,
+        remat=str(remats[best[0], 0]),
+        microbatch_tokens=0 if option.tokens_at_once == largest else option.tokens_at_once,
+        group_tokens=group_of(run, data * expert),
+        batch_tokens=option.batches,
+        device_bytes=float(device_bytes[best]),
+        sent_bytes=float(sent_bytes[best]),
+    )
+    return layout, float(largest / seconds[best])
+
+
+def _most_at_once(fits: Array, sizes: Array) -> list[tuple[int, int]]:
+    """Indices (remat, option), in the order of the options, of the first option of each mesh that fits.
+
+    Args:
+      fits: boolean [n_remats, n_options].
+      sizes: of the meshes [3, n_options]; options of one mesh follow one another.
+    """
+    is_new = np.concatenate([[True], (sizes[:, 1:] != sizes[:, :-1]).any(axis=0)])
+    mesh_of_option = np.cumsum(is_new)
+    firsts = []
+    for remat in range(len(fits)):
+        options = np.flatnonzero(fits[remat])
+        _, first = np.unique(mesh_of_option[options], return_index=True)
+        firsts += [(int(mesh_of_option[option]), remat, int(option)) for option in options[first]]
+    return [(remat, option) for _, remat, option in sorted(firsts)]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Option:
+    """A mesh (data, expert, model), the batches on it, and tokens at once."""
+
+    mesh: tuple[int, int, int]
+    batches: Ramp
+    tokens_at_once: int
+
+
+def _options(run: Run, n_devices: int, request: MeshRequest) -> Iterator[_Option]:
+    """All meshes with all numbers of tokens at once, the most first: the largest batch, or a part of the first."""
+    for mesh in meshes(run, n_devices, request):
+        data, expert, _ = mesh
+        unit = data * expert * max(run.sequence, group_of(run, data * expert))  # one is a multiple of the other
+        batches = rounded(run.ramp, unit)
+        largest = batches[-1][1]
+        for tokens_at_once in (largest, *_parts(batches[0][1], unit)):
+            yield _Option(mesh, batches, tokens_at_once)
 
 
 def meshes(run: Run, n_devices: int, request: MeshRequest) -> Iterator[tuple[int, int, int]]:
@@ -135,24 +208,31 @@ def undivided(shape: Json, sequence: int, mesh: tuple[int, int, int]) -> list[tu
       [(field, its value, axis, its size)].
     """
     size_of = dict(zip(("data", "expert", "model"), mesh, strict=True))
-    kinds = _kinds(shape)
+    has_narrow_experts = shape["n_experts"] > 1 and bool(shape.get("d_expert"))
+    of_kinds = kinds(shape["n_experts"] > 1, has_narrow_experts, bool(shape.get("n_dense_blocks")))
     conflicts = []
     for rule in DIVISIBILITY["fields"]:
         (axis,) = rule["axes"]
         value = _value(shape, sequence, rule["field"])
-        if rule["of"] in kinds and value % size_of[axis]:
+        if rule["of"] in of_kinds and value % size_of[axis]:
             conflicts.append((rule["field"], value, axis, size_of[axis]))
     return conflicts
 
 
-def _kinds(shape: Json) -> set[str]:
-    """The kinds of models, as DIVISIBILITY calls them, that a shape is of."""
-    kinds = {"all"}
-    if shape["n_experts"] > 1:
-        kinds.add("mixtures")
-    if not shape.get("d_expert") or shape.get("n_dense_blocks"):
-        kinds.add("layers of d_ff")
-    return kinds
+def kinds(is_mixture: bool, has_narrow_experts: bool, has_dense_blocks: bool) -> set[str]:
+    """The kinds of models, as DIVISIBILITY calls them, that a model is of.
+
+    Args:
+      is_mixture: whether it has experts.
+      has_narrow_experts: whether these have a width of their own.
+      has_dense_blocks: whether some blocks of a mixture have none.
+    """
+    found = {"all"}
+    if is_mixture:
+        found.add("mixtures")
+    if not has_narrow_experts or has_dense_blocks:
+        found.add("layers of d_ff")
+    return found
 
 
 def _value(shape: Json, sequence: int, field: str) -> int:
@@ -172,33 +252,6 @@ def _divisors(n: int) -> list[int]:
     """All divisors of n, ascending."""
     small = [k for k in range(1, math.isqrt(n) + 1) if n % k == 0]
     return sorted({*small, *(n // k for k in small)})
-
-
-def _layouts(run: Run, mesh: tuple[int, int, int], limit: float, remat: str | None) -> Iterator[Layout]:
-    """The layouts of a mesh that devices of `limit` bytes hold: for each remat the one with the most tokens at once."""
-    data, expert, model = mesh
-    group_tokens = group_of(run, data * expert)
-    unit = data * expert * max(run.sequence, group_tokens)  # one is a multiple of the other
-    batches = rounded(run.ramp, unit)
-    first = batches[0][1]
-    largest = batches[-1][1]
-    for name in memory.REMAT if remat is None else (remat,):
-        step = step_lib.Step(run.shape, run.sequence, mesh, name, run.flash)
-        for tokens_at_once in (largest, *_parts(first, unit)):
-            device_bytes = step.device_bytes(tokens_at_once, in_parts=tokens_at_once != largest)
-            if device_bytes <= limit:
-                yield Layout(
-                    data=data,
-                    expert=expert,
-                    model=model,
-                    remat=name,
-                    microbatch_tokens=0 if tokens_at_once == largest else tokens_at_once,
-                    group_tokens=group_tokens,
-                    batch_tokens=batches,
-                    device_bytes=device_bytes,
-                    sent_bytes=step.sent_bytes(largest, tokens_at_once),
-                )
-                break
 
 
 def _parts(batch: int, unit: int) -> Iterator[int]:

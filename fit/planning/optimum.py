@@ -8,8 +8,8 @@ size in closed form (App. C; the G of Eq. 9 has the wrong sign as printed). With
 monotone function. The loss falls before the optimum and rises after it. So a constraint that excludes the optimum makes
 its own bound the best size.
 
-Of any other law, and of any law under hours by the clock, only losses are known. The best size is then searched for on
-a grid that is refined.
+Of any other law only losses are known. The best size is then searched for on a grid that is refined. Under hours the
+best of all models that the chips train is found (solve.py).
 
 Axes: n_experts, coefficients and constraints broadcast together; results have their common shape. A search has an axis
 of GRID sizes in front of these.
@@ -17,18 +17,19 @@ of GRID sizes in front of these.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fit.aliases import Array, ByName, Floats, Json, Numbers
+from fit.aliases import Array, ByName, Floats, Numbers
 from fit.errors import UserError
 from fit.fitted_law import own_counts
 from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.messages.units import say
+from fit.planning import solve as by_hours
 from fit.planning.constraints import Constraints, SizeLimit
+from fit.planning.optima import Optima
 from fit.shape.architecture import INFERENCE, TRAINING, Architecture, root, training_flops
 
 BAND = 1e-3  # near-optimal: within this share of the best loss
@@ -38,36 +39,6 @@ BELOW_SMALLEST = 1e-9  # a limit may hold the smallest model exactly, and roundi
 GRID = 129  # sizes of a search
 REFINED = 7  # how often the grid is laid again, between the neighbours of the best size
 SEARCH_ERROR = 1e-6  # relative error of a searched size
-
-
-@dataclasses.dataclass(frozen=True)
-class Optima:
-    """The best models. All attributes are arrays of one shape; numbers are NaN where no model is feasible.
-
-    Attributes:
-      n_experts: as the law counts them.
-      n_active, n_total: parameters, real numbers.
-      n_tokens: training tokens.
-      loss: nats per token.
-      d_model: width, a real number.
-      size_bound: what fixed n_active: "" (the optimum is free), "memory", "chips" (which hold no larger model in
-        training), "serving" (larger models decode too slowly), "tokens" (all tokens are used), "plateau" (larger models
-        gain nothing) or "smallest".
-      feasible: whether the constraints leave any model.
-    """
-
-    n_experts: np.ndarray
-    n_active: np.ndarray
-    n_total: np.ndarray
-    n_tokens: np.ndarray
-    loss: np.ndarray
-    d_model: np.ndarray
-    size_bound: np.ndarray
-    feasible: np.ndarray
-
-    def row(self, i: SupportsIndex | tuple[()] = (), names: Sequence[str] = ("n_active", "n_tokens", "loss")) -> Json:
-        """The i-th optimum as a dictionary of plain numbers: n_experts and these names."""
-        return dict(n_experts=int(self.n_experts[i])) | {name: float(getattr(self, name)[i]) for name in names}
 
 
 def compute_optimal(m: Numbers, mu: Numbers, n: Numbers, nu: Numbers, flops: Numbers) -> tuple[Array, Array]:
@@ -158,19 +129,16 @@ def _closed_form(reduced: Sequence[Numbers], n_experts: Array, constraints: Cons
     return np.exp(root(gain_over_cost, largest - 200, largest - 1e-13 * abs(largest)))
 
 
-def _searched(loss: Callable[[Array], Array], low: Array, high: Array, known: Array | None = None) -> Array:
+def _searched(loss: Callable[[Array], Array], low: Array, high: Array) -> Array:
     """The n_active of the least loss between low and high, by a grid that is refined.
 
     Args:
       loss: of n_active [n_sizes, ...], of the same shape.
       low, high: ends [...].
-      known: more sizes for the first grid [n_known, ...], where the loss has several minima.
     """
     low, high = np.log(low), np.log(high)
     share = np.linspace(0, 1, GRID).reshape(-1, *[1] * np.ndim(low))
     sizes = low + share * (high - low)
-    if known is not None:
-        sizes = np.sort(np.concatenate([sizes, np.clip(np.log(known), low, high)]), axis=0)
     best = _lowest(loss, sizes)
     for _ in range(REFINED - 1):
         below = np.clip(best - 1, 0, len(sizes) - 1)
@@ -207,10 +175,6 @@ def _largest(architecture: Architecture, constraints: Constraints, n_experts: Ar
         size = architecture.n_active(np.exp(root(excess, low, high)), n_experts)
         bound = np.where(size < largest, limit.name, bound)
         largest = np.fmin(size, largest)
-    if constraints.clock is not None:
-        trained = constraints.clock.largest()
-        bound = np.where(trained < largest, "chips", bound)
-        largest = np.fmin(trained, largest)
     return largest, bound
 
 
@@ -262,7 +226,7 @@ class _Problem:
     @property
     def closed_form(self) -> bool:
         """Whether the best size has a closed form."""
-        return own_counts.has_closed_form(self.law, self.architecture) and self.constraints.clock is None
+        return own_counts.has_closed_form(self.law, self.architecture)
 
     def loss(self, n_active: Array) -> Array:
         """Loss of these sizes on the tokens that are left to them, at least one."""
@@ -284,8 +248,7 @@ class _Problem:
         of_one_token = self.constraints.size(1)
         top = np.fmax(np.fmin(self.largest, of_one_token), self.smallest)
         top = np.where(self.feasible, top, self.smallest)
-        clock = self.constraints.clock
-        size = _searched(self.loss, self.smallest, top, None if clock is None else clock.sizes())
+        size = _searched(self.loss, self.smallest, top)
         is_at_top = size > top * (1 - SEARCH_ERROR)
         had_choice = top > self.smallest * (1 + 1e-5)
         rises = self.feasible & is_at_top & (top == of_one_token) & had_choice
@@ -355,13 +318,9 @@ def _problem(
     limits = [limit for limit in (constraints.amount, constraints.memory_bytes) if limit is not None]
     shape = np.broadcast(*coefficients.values(), n_experts, *limits).shape
     n_experts = np.broadcast_to(np.asarray(n_experts, float), shape)
-    if constraints.clock is not None:
-        constraints = constraints.at(n_experts)
     smallest = np.broadcast_to(architecture.n_active(architecture.smallest, n_experts), shape)
     largest, largest_by = _largest(architecture, constraints, n_experts)
     feasible = (constraints.tokens(smallest) >= 1) & architecture.has_enough_experts(n_experts)
-    if constraints.clock is not None:
-        feasible = feasible & (smallest <= constraints.clock.largest())  # memory has its own test, without rounding
     for limit in constraints.size_limits(architecture):
         feasible = feasible & (limit.needed(architecture.smallest, n_experts) <= limit.limit)
     return _Problem(
@@ -400,6 +359,8 @@ def solve(
       UserError: where the constraints leave size or tokens without a bound, or the law has no optimum.
     """
     law.check_plannable()
+    if constraints.clock is not None:
+        return by_hours.optima(law, n_experts, architecture, constraints, coefficients)
     _check_bounded(architecture, constraints)
     problem = _problem(law, n_experts, architecture, constraints, coefficients or law.coefficients)
     size, bound = problem.within_bounds(problem.best_size())
@@ -445,10 +406,11 @@ def allowed_experts(law: Law, experts: Floats) -> Array:
     return np.array(sorted(experts if law.knows_experts else law.experts), float)
 
 
-def why_infeasible(architecture: Architecture, constraints: Constraints, n_experts: ArrayLike) -> str:
+def why_infeasible(law: Law, architecture: Architecture, constraints: Constraints, n_experts: ArrayLike) -> str:
     """Says which constraint cannot be met, and by how much, in one sentence.
 
     Args:
+      law: what plans.
       architecture: how models are built.
       constraints: of these models.
       n_experts: those compared; the sentence is about the fewest that are enough.
@@ -472,9 +434,11 @@ def why_infeasible(architecture: Architecture, constraints: Constraints, n_exper
         sentence = sentences.MEMORY_TOO_SMALL if limit.name == "memory" else sentences.CHIPS_TOO_FEW
         gigabytes = dict(need=need / 1e9, limit=limit.limit / 1e9, times=need / limit.limit)
         return sentence.format(smallest=smallest, flag=limit.flag, **gigabytes, **chips)
-    if constraints.clock is not None and least_experts in constraints.clock.untrainable:
-        return sentences.NOTHING_TRAINED.format(e=least_experts, **chips)
     if constraints.clock is not None:
+        if not any(by_hours.trains_any(law, architecture, constraints, e) for e in (1.0, least_experts)):
+            return say(sentences.NOTHING_TIMED, **chips)
+        if not by_hours.trains_any(law, architecture, constraints, least_experts):
+            return sentences.NOTHING_TRAINED.format(e=least_experts, **chips)
         return say(sentences.HOURS_TOO_FEW, budget=constraints.budget, smallest=smallest)
     size = float(architecture.n_active(d_model, least_experts))
     inference = INFERENCE * size * constraints.inference_tokens
@@ -511,11 +475,11 @@ def optima(law: Law, architecture: Architecture, constraints: Constraints, exper
     experts = allowed_experts(law, experts)
     best = solve(law, experts, architecture, constraints.at(experts))
     if not best.feasible.any():
-        raise UserError(why_infeasible(architecture, constraints.at(np.min(experts)), experts))
+        raise UserError(why_infeasible(law, architecture, constraints.at(np.min(experts)), experts))
     return best
 
 
-def near_optimal(law: Law, architecture: Architecture, constraints: Constraints, solved: Optima) -> list[Array]:
+def near_optimal(law: Law, architecture: Architecture, constraints: Constraints, solved: Optima) -> tuple[Array, Array]:
     """The sizes whose loss is within BAND of the best.
 
     Args:
@@ -523,11 +487,13 @@ def near_optimal(law: Law, architecture: Architecture, constraints: Constraints,
       solved: its optima.
 
     Returns:
-      [smallest, largest n_active], arrays of the shape of `solved`; NaN where no size of that number of experts is
+      (smallest, largest n_active), arrays of the shape of `solved`; NaN where no size of that number of experts is
       within the band.
     """
-    constraints = constraints.at(solved.n_experts)
     target = np.nanmin(solved.loss) * (1 + BAND)
+    if constraints.clock is not None:
+        return by_hours.near_optimal(law, architecture, constraints, solved.n_experts, target)
+    constraints = constraints.at(solved.n_experts)
     has_band = solved.feasible & (solved.loss <= target)
     smallest = architecture.n_active(architecture.smallest, solved.n_experts)
     largest = np.minimum(_largest(architecture, constraints, solved.n_experts)[0], constraints.size(1))
@@ -544,4 +510,4 @@ def near_optimal(law: Law, architecture: Architecture, constraints: Constraints,
         edge = root(excess, best, limit)
         edge = np.where(np.isnan(edge), limit, edge)  # no root: the limit itself
         ends.append(np.where(has_band, np.exp(edge), np.nan))
-    return ends
+    return ends[0], ends[1]

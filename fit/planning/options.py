@@ -8,8 +8,9 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.options import Options, choice, experts, number, numbers, switch, text, unchecked, whole
-from fit.planning import cost, memory, mesh, startable
+from fit.planning import cost, memory, mesh
 from fit.planning.constraints import CHIPS, ROOM, Chips, Constraints, Mesh
+from fit.planning.grid import ShapeRequest
 from fit.planning.serving import BATCHES, Requirement, ServingChips
 from fit.shape.architecture import PAPER, Architecture
 from fit.shape.reference_model import PUBLISHED, PublishedModel, read
@@ -260,10 +261,10 @@ class BudgetOptions(ShapeOptions):
         return constraints
 
     @property
-    def shapes(self) -> startable.Shapes | None:
+    def shapes(self) -> ShapeRequest | None:
         """What the user fixes of a buildable model's shape and mesh; None for the paper's shapes."""
         fixed = {name for name in ("width_per_block", "kv_share") if getattr(self, name) is not None}
-        return startable.Shapes(frozenset(fixed), family=self.like is not None)
+        return ShapeRequest(frozenset(fixed), family=self.like is not None)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -334,7 +335,7 @@ class PlanOptions(BudgetOptions):
         return dataclasses.replace(chips, mesh=fixed)
 
     @property
-    def shapes(self) -> startable.Shapes | None:
+    def shapes(self) -> ShapeRequest | None:
         """As BudgetOptions.shapes, with the mesh. A model to start from also fixes the width per block and the share
         of key-value heads."""
         if self.shape == "paper":
@@ -343,7 +344,7 @@ class PlanOptions(BudgetOptions):
         if self.like is not None:
             fixed |= {"width_per_block", "kv_share"}
         fixed_mesh = mesh.MeshRequest(self.mesh_expert, self.mesh_model, self.remat)
-        return startable.Shapes(frozenset(fixed), fixed_mesh, self.like is not None)
+        return ShapeRequest(frozenset(fixed), fixed_mesh, self.like is not None)
 
 
 def experts_to_compare(law: Law, experts: tuple[int, ...] | None) -> tuple[int, ...]:

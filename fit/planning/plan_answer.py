@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from fit.fitted_law import ledger
 from fit.messages import lines, sentences
 from fit.messages.units import say
+from fit.model.chips import CHIPS
 from fit.planning import by_time, cost, expected_tasks, plan_text, serving, verdict
 from fit.planning.results import Bootstrap, Buildable, BuildableCost, Cost, Energy, Optimum, Plan, TrainingChips
-from fit.shape.chips import CHIPS
 
 # warnings that the lines say in their own words
 IN_OTHER_WORDS = (
@@ -49,6 +49,7 @@ def verbose(plan: Plan) -> str:
 def _answer(plan: Plan) -> Iterator[str]:
     """The lines on what to train, what it costs, and how sure that is."""
     yield plan_text.answer(plan)
+    yield from plan_text.continuous(plan)
     decided = list(verdict.text(plan.verdict, plan.optima))
     if plan.clock:
         decided += by_time.differing(plan.clock)
@@ -111,7 +112,7 @@ def _price(plan: Plan) -> str:
 def _price_on_chips(plan: Plan, model: Optimum | Buildable, cost: Cost, chips: TrainingChips) -> Iterator[str]:
     """What it takes to train a model on the chips, and to serve it."""
     dollars = "" if cost.training_dollars is None else say(sentences.SHORT_DOLLARS, **cost)
-    values = {**chips, **cost, "dollars": dollars}
+    values = {**chips, **cost, "dollars": dollars, "chips": plan_text.chips_in_words(chips)}
     if model.speed:
         low, _, high = model.speed.hours
         label = plan.clock.label if plan.clock else serving.LABEL
@@ -184,7 +185,10 @@ def _batch(built: Buildable) -> str:
     for start, tokens in built.batch_tokens:
         sentence = sentences.SHORT_BATCH_FROM if start else sentences.SHORT_BATCH_FIRST
         steps.append(say(sentence, tokens=tokens, start=start))
-    source = say(sentences.SHORT_BATCH_OF_LAWS, ends=built.batch_range) if built.batch_range else ""
+    source = ""
+    if built.batch_range:
+        best = say(sentences.SHORT_BATCH_BEST, best=built.batch_allowed[1]) if built.batch_allowed else ""
+        source = say(sentences.SHORT_BATCH_OF_LAWS, ends=built.batch_range, best=best)
     return say(sentences.SHORT_BATCH, **built, ramp=", ".join(steps), source=source)
 
 
@@ -284,12 +288,12 @@ def _next(plan: Plan) -> Iterator[str]:
         yield sentences.NEXT_EMIT
         return
     workdir = "runs/" + re.sub(r".*/|\.py$", "", config)
-    if plan.chips is None or plan.chips.count == 1:
+    if plan.chips is None or plan.chips.in_use == 1:
         yield sentences.NEXT_TRAIN
         yield f"  python -m jmoe.train --config={config} --workdir={workdir}"
         return
     yield sentences.NEXT_SWEEP
-    accelerator = _accelerator(plan.chips.kind, plan.chips.count)
+    accelerator = _accelerator(plan.chips.kind, plan.chips.in_use)
     yield (
         f"  python -m launch.sweep --sweep={config} --workdir={workdir} --accelerator={accelerator} --dry_run "
         "--text_elsewhere"

@@ -1,5 +1,6 @@
 """A plan in words: tables, and what follows from them."""
 
+import math
 from collections.abc import Iterator
 
 from fit.aliases import Json
@@ -14,10 +15,12 @@ from fit.planning.results import (
     Buildable,
     Decoding,
     DenseComparison,
+    Optimum,
     Plan,
     RuleOfThumb,
     Serving,
     TargetRow,
+    TrainingChips,
 )
 
 OPTIMA = (
@@ -114,31 +117,53 @@ def _optima(plan: Plan) -> list[str]:
 
 
 def answer(plan: Plan) -> str:
-    """What to train and how sure its loss is, in a sentence."""
-    best = plan.best
+    """What to train and how sure its loss is, in a sentence: the model to build, else the continuous optimum."""
+    model = plan.buildable or plan.best
     interval = ""
-    drawn = plan.bootstrap.row(best.n_experts) if plan.bootstrap else None
+    drawn = plan.bootstrap.row(plan.best.n_experts) if plan.bootstrap else None
     if plan.bootstrap and drawn:
         interval = say(sentences.INTERVAL, **_of_draws(plan.bootstrap), loss=drawn.loss)
-    mixture = best.n_experts > 1
+    counted = ""
+    if plan.buildable and plan.buildable.experts_of_law != plan.buildable.n_experts:
+        counted = say(sentences.BUILT_SPLIT, **plan.buildable)
     return say(
         sentences.ANSWER,
-        **best,
-        model=say(sentences.MIXTURE if mixture else sentences.DENSE, **best),
-        total=say(sentences.TOTAL, **best) if mixture else "",
+        **model,
+        model=_kind(model),
+        total=say(sentences.TOTAL, **model) if model.n_experts > 1 else "",
         interval=interval,
-        built=_in_blocks(plan.buildable, best.n_experts) if plan.buildable else sentences.NOT_BUILT,
+        counted=counted,
+        built="" if plan.buildable else sentences.NOT_BUILT,
     )
 
 
-def _in_blocks(built: Buildable, best_experts: int) -> str:
-    """What building whole blocks changes, for an answer whose best has so many experts."""
-    more = built.loss_of_building
-    sentence = sentences.BUILT if built.experts_of_law == best_experts else sentences.BUILT_OTHER
-    words = say(sentence, **built, apart=abs(more), which="more" if more >= 0 else "less")
-    if built.experts_of_law != built.n_experts:
-        words += say(sentences.BUILT_SPLIT, **built)
-    return words
+def continuous(plan: Plan) -> Iterator[str]:
+    """The line on the continuous optimum, where a plan has one beside the model to build."""
+    built = plan.buildable
+    if built is None or "hours" in plan.constraints:
+        return
+    more = -built.loss_of_building
+    is_other = not math.isclose(built.experts_of_law, plan.best.n_experts, rel_tol=0.05)
+    yield say(
+        sentences.CONTINUOUS,
+        **plan.best,
+        model=_kind(plan.best),
+        apart=abs(more),
+        which="more" if more > 0 else "less",
+        other=sentences.BUILT_OTHER if is_other else "",
+    )
+
+
+def chips_in_words(chips: TrainingChips) -> str:
+    """The chips that train: 64 x H100, or 56 of your 63 x H100."""
+    if chips.used is not None:
+        return say(sentences.CHIPS_IN_USE, **chips)
+    return f"{chips.count} x {chips.kind}"
+
+
+def _kind(model: Optimum | Buildable) -> str:
+    """Dense or a mixture, in words."""
+    return say(sentences.MIXTURE if model.n_experts > 1 else sentences.DENSE, **model)
 
 
 def _of_draws(bootstrap: Bootstrap) -> Json:

@@ -25,12 +25,16 @@ from fit.planning import (
     plan_warnings,
     recipe,
     repeats,
+    solve,
     startable,
     target,
     verdict,
 )
-from fit.planning.constraints import Constraints
+from fit.planning import built as built_lib
+from fit.planning.candidates import Problem
+from fit.planning.constraints import Chips, Constraints
 from fit.planning.extrapolation import extrapolation_of
+from fit.planning.grid import ShapeRequest
 from fit.planning.options import PlanOptions, experts_to_compare
 from fit.planning.results import (
     OF_ARCHITECTURES,
@@ -39,6 +43,7 @@ from fit.planning.results import (
     Infeasible,
     Optimum,
     Plan,
+    Speed,
     Target,
     TrainingChips,
 )
@@ -140,8 +145,7 @@ def _plan_of_widths(law: Law, options: PlanOptions, architecture: Architecture) 
     if options.is_by_time and options.hours is not None and shapes is not None:
         assert constraints.chips is not None
         calibration = by_time.calibration_of(law, architecture, constraints.chips, shapes, options.speeds)
-        budget = (options.hours, calibration)
-        constraints = by_time.constraints_of(law, architecture, constraints, experts, shapes, budget)
+        constraints = by_time.in_hours(constraints, options.hours, calibration, shapes)
     elif options.prices_by_time and shapes is not None:
         assert constraints.chips is not None
         calibration = by_time.calibration_of(law, architecture, constraints.chips, shapes, options.speeds)
@@ -166,7 +170,7 @@ def plan_within(
     architecture: Architecture,
     constraints: Constraints,
     experts: Floats,
-    shapes: startable.Shapes | None = None,
+    shapes: ShapeRequest | None = None,
     reached: Target | None = None,
 ) -> Plan:
     """The plan of one architecture under constraints.
@@ -259,7 +263,7 @@ def _priced(  # noqa: PLR0913  what a plan consists of
     constraints: Constraints,
     optima: list[Optimum],
     built: Buildable | None,
-    shapes: startable.Shapes | None,
+    shapes: ShapeRequest | None,
     reached: Target | None,
 ) -> _Priced:
     """The models with their costs on the chips, at their modelled speeds where there is a clock or a calibration."""
@@ -267,44 +271,68 @@ def _priced(  # noqa: PLR0913  what a plan consists of
     if chips is None:
         return _Priced(optima, built, reached)
     comparison = None
-    clock = constraints.clock
-    if clock is None and constraints.calibration is not None and shapes is not None:
-        clock = by_time.speeds_of(law, architecture, constraints, [row.n_experts for row in optima], shapes)
-    if clock is not None:
-        timed = []
-        for row in optima:
-            speed = by_time.speed_of_optimum(clock, chips, row.n_experts, row.n_active, row.n_tokens)
-            timed.append(dataclasses.replace(row, speed=speed))
-        optima = timed
+    if shapes is not None and (constraints.clock is not None or constraints.calibration is not None):
+        problem = by_time.problem_of(law, architecture, constraints, shapes)
+        optima = [_timed(row, problem, constraints) for row in optima]
         best = min(optima, key=lambda row: row.loss)
         if built:
-            built = dataclasses.replace(built, speed=by_time.speed_of_buildable(clock, chips, built))
+            built = dataclasses.replace(built, speed=_speed_of_buildable(built, problem))
         if reached:
-            reached = by_time.priced_target(reached, clock, chips)
+            reached = by_time.priced_target(reached, problem)
         experts = [row.n_experts for row in optima]
         if constraints.clock is not None:
-            model = (best.n_experts, best.n_active, best.n_tokens)
-            comparison = by_time.against_flops(law, architecture, constraints, *model, experts)
-        elif shapes is not None and best.speed is not None:
+            comparison = by_time.against_flops(law, architecture, constraints, best, experts)
+        elif best.speed is not None:
             hours = by_time.hours_with_serving(constraints, best.n_tokens, best.speed)
-            comparison = by_time.against_hours(law, architecture, constraints, best.n_experts, hours, experts, shapes)
-        chips = by_time.with_modelled_mfu(chips, optima, built)
+            comparison = by_time.against_hours(problem, best.n_experts, hours, experts)
+        chips = by_time.with_modelled_mfu(chips, optima, built is None or built.speed is not None)
     with_costs = []
     for row in optima:
-        row_cost = cost.cost_of(row, row.n_total, architecture, constraints, chips)
+        row_cost = cost.cost_of(row, row.n_total, architecture, constraints, _in_use(chips, row.chips))
         with_costs.append(dataclasses.replace(row, cost=row_cost))
+    used = None
     if built:
-        built_cost = cost.cost_of_buildable(built, architecture, constraints, chips)
+        used = built.layout.n_devices // chips.chip.devices if built.layout else None
+        built_cost = cost.cost_of_buildable(built, architecture, constraints, _in_use(chips, used))
         built = dataclasses.replace(built, cost=built_cost)
     training_chips = TrainingChips(
         kind=chips.kind,
         count=chips.count,
+        used=used if used != chips.count else None,
         mfu=chips.mfu,
         mfu_is_assumed=chips.mfu_is_assumed or None,
         dollars_per_hour=chips.dollars_per_hour,
         devices=chips.devices,
     )
     return _Priced(with_costs, built, reached, comparison, training_chips)
+
+
+def _timed(row: Optimum, problem: Problem, constraints: Constraints) -> Optimum:
+    """The best model with one number of experts, with its speed: by hours on the chips that it uses."""
+    if constraints.clock is None:
+        speed = by_time.speed_of_optimum(problem, row.n_experts, row.n_active, row.n_tokens)
+        return dataclasses.replace(row, speed=speed)
+    chosen = solve.best_of(problem.law, problem.architecture, constraints, row.n_experts)
+    assert chosen is not None
+    used = chosen.chips if chosen.chips != problem.chips.count else None
+    return dataclasses.replace(row, speed=by_time.speed_of_best(chosen), chips=used)
+
+
+def _speed_of_buildable(built: Buildable, problem: Problem) -> Speed | None:
+    """The speed of the model to build: in its own layout or, where that has none, of models of its size.
+
+    None where the chips train no such model.
+    """
+    if built.modelled_speed is None or built.layout is None:
+        return by_time.speed_of_optimum(problem, built.experts_of_law, built.n_active, built.n_tokens)
+    chips = problem.chips
+    used = _in_use(chips, built.layout.n_devices // chips.chip.devices)
+    return by_time.speed_of(problem.calibration, used, built.modelled_speed, built.n_active, built.n_tokens)
+
+
+def _in_use(chips: Chips, count: int | None) -> Chips:
+    """So many of the chips; None stands for all of them."""
+    return chips if count is None else dataclasses.replace(chips, count=count)
 
 
 def _explicit(law: Law, constraints: Constraints) -> tuple[str, ...]:
@@ -335,14 +363,21 @@ def _rows(
     infeasible = []
     for i, e in enumerate(solved.n_experts):
         if not solved.feasible[i]:
-            why = optimum.why_infeasible(architecture, constraints.at(e), e)
+            why = optimum.why_infeasible(law, architecture, constraints.at(e), e)
             infeasible.append(Infeasible(n_experts=int(e), why=why))
             continue
         model = solved.row(i, OPTIMUM_COLUMNS)
+        memory_bytes = float(constraints.memory(architecture, solved.d_model[i], e))
+        n_blocks = model["d_model"] / architecture.width_per_block
+        if constraints.clock is not None:
+            chosen = solve.best_of(law, architecture, constraints, e)
+            assert chosen is not None
+            memory_bytes = chosen.memory_bytes
+            n_blocks = chosen.n_blocks
         optimum_row = Optimum(
             **model,
             size_bound=str(solved.size_bound[i]),
-            memory_bytes=float(constraints.memory(architecture, solved.d_model[i], e)),
+            memory_bytes=memory_bytes,
             training_flops=float(training_flops(solved.n_active[i], solved.n_tokens[i])),
             inference_flops_per_token=float(INFERENCE * solved.n_active[i]),
             near_optimal_n_active=[float(low[i]), float(high[i])] if np.isfinite(low[i]) else None,
@@ -353,7 +388,7 @@ def _rows(
                 n_active=model["n_active"],
                 n_tokens=model["n_tokens"],
                 n_total=model["n_total"],
-                shape=(model["d_model"], model["d_model"] / architecture.width_per_block),
+                shape=(model["d_model"], n_blocks),
             ),
         )
         optima.append(optimum_row)
@@ -366,13 +401,17 @@ def buildable(
     constraints: Constraints,
     optima: list[Optimum],
     best: Optimum,
-    shapes: startable.Shapes | None = None,
+    shapes: ShapeRequest | None = None,
 ) -> tuple[Buildable | None, recipe.Recipe | None]:
     """The model of whole blocks and heads to build, with exact counts, and the recipe to train it by.
 
     Both are None where no model fits.
     """
-    if shapes and best.d_model >= hardware.NARROW:
+    if constraints.clock is not None:
+        chosen = solve.best_of(law, architecture, constraints, best.n_experts)
+        assert chosen is not None
+        built, run_recipe = built_lib.buildable_of(law, architecture, constraints, best, chosen)
+    elif shapes and best.d_model >= hardware.NARROW:
         built, run_recipe = startable.buildable(law, architecture, constraints, optima, best, shapes)
     else:
         candidate = building.nearest(law, architecture, constraints, optima, best)

@@ -15,6 +15,9 @@ A law gives both as power laws of what it counts. Its counts differ from those o
 import dataclasses
 import math
 
+import numpy as np
+
+from fit.aliases import Array, Numbers
 from fit.shape.architecture import Model
 
 # A step of the grid, sqrt(2), away from the best rate costs less than 0.25% of the loss in the median of the 33 public
@@ -23,6 +26,8 @@ NEAR_OPTIMAL = math.sqrt(2)
 # Published laws start at models of this many parameters outside embedding and head (Step Law: 59M).
 SMALLEST = 6e7
 MOST_LOWERED = 2  # the factor by which the other laws may lower the rate of the law of compute
+FLAT = 1e-9  # slopes below this count as this
+LEAST_BATCH = 0.5  # of the best batch: at least so much smaller a batch is allowed, where the laws agree
 DENSE = "dense"
 MIXTURE = "mixture"
 
@@ -172,3 +177,74 @@ def _power_law(law: tuple[float, dict[str, float]], run: Run) -> float:
 def _geometric_mean(values: list[float]) -> float:
     """The geometric mean of positive numbers."""
     return math.exp(sum(map(math.log, values)) / len(values))
+
+
+# ln of a batch as a line in ln of the training tokens: (its value at one token, for each model; its slope)
+Line = tuple[Numbers, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchLaws:
+    """How the batch of models depends on their training tokens.
+
+    Attributes:
+      best: Of the recipe's batch.
+      others: Of the laws of which the lowest is the least batch that is allowed, unless LEAST_BATCH of the best is
+        lower.
+    """
+
+    best: Line
+    others: tuple[Line, ...]
+
+    def allowed(self, n_tokens: Numbers) -> tuple[Array, Array]:
+        """(the least, the largest) batch of each model on so many tokens."""
+        log_tokens = np.log(n_tokens)
+        logs = [constant + slope * log_tokens for constant, slope in (self.best, *self.others)]
+        least = np.minimum.reduce([logs[0] + math.log(LEAST_BATCH), *logs[1:]])
+        return np.exp(least), np.exp(logs[0])
+
+
+def batch_laws(total: Array, flops_per_token: Array, is_mixture: bool) -> BatchLaws:
+    """The BatchLaws of published laws: the best is their geometric mean.
+
+    Args:
+      total: parameters outside embedding and head of each model.
+      flops_per_token: training FLOPs of a token outside embedding and head.
+      is_mixture: whether the models are mixtures.
+    """
+    lines = []
+    for law in LAWS:
+        if (MIXTURE if is_mixture else DENSE) in law.kinds:
+            constant, exponents = law.batch
+            of_flops = exponents.get("C", 0.0)
+            value = math.log(constant) + exponents.get("N", 0.0) * np.log(total) + of_flops * np.log(flops_per_token)
+            lines.append((value, exponents.get("D", 0.0) + of_flops))
+    mean = sum(value for value, _ in lines) / len(lines)
+    slope = sum(slope for _, slope in lines) / len(lines)
+    return BatchLaws(best=(mean, slope), others=tuple(lines))
+
+
+def tokens_of_batches(laws: BatchLaws, models: Array, log_batch: Array) -> tuple[Array, Array]:
+    """The least and the most training tokens on which batches are allowed.
+
+    Args:
+      laws: of a grid of models.
+      models: which model each row has, [n].
+      log_batch: ln of batches, [n, n_batches].
+    """
+
+    def crossing(line: Line, log_of: Array) -> Array:
+        """The tokens at which a law gives a batch. Where tokens hardly matter to it: next to none, or beyond all."""
+        constant, slope = line
+        constants = np.broadcast_to(constant, np.shape(laws.best[0]))[models, None]
+        steepness = slope if abs(slope) > FLAT else FLAT
+        return np.exp(np.clip((log_of - constants) / steepness, -700.0, 700.0))
+
+    above = log_batch - math.log(LEAST_BATCH)
+    if laws.best[1] < 0:  # the best batch falls with the tokens
+        return crossing(laws.best, above), crossing(laws.best, log_batch)
+    least = crossing(laws.best, log_batch)
+    most = crossing(laws.best, above)
+    for line in laws.others:
+        most = np.maximum(most, crossing(line, log_batch))
+    return least, most

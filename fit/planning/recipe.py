@@ -9,13 +9,16 @@ import dataclasses
 import math
 from typing import Any
 
-from fit.aliases import Json
+import numpy as np
+
+from fit.aliases import Array, Json
 from fit.equal_flops import learning_rate
 from fit.fitted_law import models
 from fit.fitted_law.law import Law, load
 from fit.fitted_law.tuning import Estimate, Tuning
 from fit.messages import sentences
 from fit.messages.units import say
+from fit.model.shape import ModelShape
 from fit.planning import rates
 from fit.shape.architecture import BATCH_RAMP, PAPER, Model
 
@@ -34,6 +37,8 @@ FEWEST_STEPS = 2_000
 MOST_STEPS = 500_000
 SIZES = ("n_active", "n_total", "n_tokens")  # columns of a law that tell whether a plan is beyond its runs
 
+Ramp = tuple[tuple[int, int], ...]  # ((from this many tokens seen, tokens in a batch), ...)
+
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
@@ -45,6 +50,8 @@ class Recipe:
       sequence: tokens in a row.
       batch_tokens: ((from this many tokens seen, tokens in a batch), ...); None: as base_config has it.
       batch_range: the lowest and the highest batch by the laws that were asked, in tokens; None where there is none.
+      batch_allowed: the least batch that a plan by hours may choose at these tokens, and the best; None where the
+        recipe does not say its batch.
       batch_source: where the batch comes from, in words.
       warmup_tokens: tokens over which the rate rises; None: as base_config has it.
       learning_rate: the peak; None where nothing tells it.
@@ -63,6 +70,7 @@ class Recipe:
     sequence: int
     batch_tokens: tuple[tuple[int, int], ...] | None
     batch_range: tuple[float, float] | None
+    batch_allowed: tuple[float, float] | None
     batch_source: str
     warmup_tokens: int | None
     learning_rate: float | None
@@ -102,6 +110,7 @@ class Recipe:
             learning_rate_from=self.learning_rate_source,
             batch_tokens=batches,
             batch_range=_as_list(self.batch_range),
+            batch_allowed=_as_list(self.batch_allowed),
             batch_from=self.batch_source,
             warmup_tokens=self.warmup_tokens,
             recipe_extrapolation=self.extrapolation,
@@ -110,7 +119,7 @@ class Recipe:
         )
 
 
-def recipe_of(law: Law, model: Model, n_tokens: float, family: bool = False) -> Recipe:
+def recipe_of(law: Law, model: Model, n_tokens: float, family: bool = False, batches: Ramp | None = None) -> Recipe:
     """The Recipe of a planned model.
 
     Args:
@@ -119,12 +128,13 @@ def recipe_of(law: Law, model: Model, n_tokens: float, family: bool = False) -> 
       n_tokens: training tokens.
       family: whether the model is built like a published one, whose vocabulary and blocks are not those of the law's
         runs.
+      batches: those of its layout, where it has one; None for the best.
     """
     base, overrides = runs_config(law, _has_papers_shape(model))
     is_large_enough = rates.run_of(model, n_tokens, PRETRAIN_SEQUENCE).active >= rates.SMALLEST
     if is_large_enough and (family or base is None or beyond(law, model, n_tokens) > 1):
-        return _of_published_models(law, model, n_tokens, family)
-    return _of_the_runs(law, model, n_tokens, base, overrides)
+        return _of_published_models(law, model, n_tokens, family, batches)
+    return _of_the_runs(law, model, n_tokens, base, overrides, batches)
 
 
 def runs_config(law: Law, papers_shape: bool) -> tuple[str | None, dict[str, str]]:
@@ -185,7 +195,7 @@ def rate_note(law: Law, model: Model, n_tokens: float, run_recipe: Recipe) -> st
     return say(sentence, other=other)
 
 
-def divisible(batches: tuple[tuple[int, int], ...], multiple: int) -> tuple[tuple[int, int], ...]:
+def divisible(batches: Ramp, multiple: int) -> Ramp:
     """The ramp with each batch rounded up to a multiple, such as the fewest tokens of a mesh.
 
     Args:
@@ -203,7 +213,50 @@ def divisible(batches: tuple[tuple[int, int], ...], multiple: int) -> tuple[tupl
     return tuple(rounded)
 
 
-def steps_of(batches: tuple[tuple[int, int], ...], n_tokens: float) -> int:
+def first_batch(batch: Array, unit: Array, as_published: bool) -> Array:
+    """The batch at the beginning of a run: of published models a quarter of the largest, or a third, in whole units.
+
+    Args:
+      batch: the largest batch, of whole units.
+      unit: the fewest tokens that a mesh divides.
+      as_published: whether the recipe is that of published models.
+    """
+    if as_published:
+        parts = np.where(batch / unit % 3 == 0, 3, 4)
+        return unit * np.maximum(batch / unit // parts, 1)
+    return batches_of_runs(unit)[:, 0].astype(float)
+
+
+def batches_of_runs(unit: Array) -> Array:
+    """The batches of BATCH_RAMP that are multiples of a unit and of the first of them, [n, n_batches]; 0 for none."""
+    first = BATCH_RAMP[0][1] // unit * unit
+    divisor = np.maximum(first, 1)
+    batches = [tokens // divisor * first for _, tokens in BATCH_RAMP]
+    return np.stack(batches, axis=1)
+
+
+def ramp_on_mesh(batch: int, unit: int, n_tokens: int, as_published: bool) -> Ramp:
+    """The batches of a run of n_tokens whose largest batch is given.
+
+    Args:
+      batch, unit, as_published: as `first_batch` takes them.
+      n_tokens: training tokens.
+    """
+    if as_published:
+        first = int(first_batch(np.array(batch), np.array(unit), as_published))
+        batches = [first, min(2 * first, batch), batch]
+        steps = [(round(seen * n_tokens), tokens) for (seen, _), tokens in zip(RAMP, batches, strict=True)]
+    else:
+        (batches,) = batches_of_runs(np.array([unit])).tolist()
+        steps = [(start, tokens) for (start, _), tokens in zip(BATCH_RAMP, batches, strict=True) if start < n_tokens]
+    rising: list[tuple[int, int]] = []
+    for start, tokens in steps:
+        if not rising or tokens > rising[-1][1]:
+            rising.append((start, tokens))
+    return tuple(rising)
+
+
+def steps_of(batches: Ramp, n_tokens: float) -> int:
     """How many steps n_tokens take with a ramp of batches."""
     steps = 0
     ends = [start for start, _ in batches[1:]] + [n_tokens]
@@ -229,14 +282,16 @@ def _has_papers_shape(model: Model) -> bool:
     )
 
 
-def _of_the_runs(law: Law, model: Model, n_tokens: float, base: str | None, overrides: dict[str, str]) -> Recipe:
-    """The recipe of the law's own runs."""
+def _of_the_runs(
+    law: Law, model: Model, n_tokens: float, base: str | None, overrides: dict[str, str], given: Ramp | None
+) -> Recipe:
+    """The recipe of the law's own runs. given: batches, in place of those of the paper's runs."""
     rate, source = peak_learning_rate(law, base, model.n_active, model.n_experts)
     rate_range = None
     batches = None
     batch_source = sentences.BATCH_OF_RUNS
     if base == PAPERS_CONFIG:
-        batches = tuple(step for step in BATCH_RAMP if step[0] < n_tokens)
+        batches = given or tuple(step for step in BATCH_RAMP if step[0] < n_tokens)
     if law.tuning:
         batch = batches[-1][1] if batches else None
         rate, source = _fitted_rate(law.tuning, model, n_tokens, batch)
@@ -250,6 +305,7 @@ def _of_the_runs(law: Law, model: Model, n_tokens: float, base: str | None, over
         sequence=law.models["seq_len"] or SEQUENCE,
         batch_tokens=batches,
         batch_range=None,
+        batch_allowed=_allowed_of_runs(n_tokens) if batches else None,
         batch_source=batch_source,
         warmup_tokens=None,
         learning_rate=rate,
@@ -319,8 +375,8 @@ def _interval(tuning: Tuning, best: Estimate, ends: str) -> str:
     return say(sentences.IN_CASES, ends=say(ends, low=best.low, high=best.high), share=high - low)
 
 
-def _of_published_models(law: Law, model: Model, n_tokens: float, family: bool) -> Recipe:
-    """configs/pretrain.py, with rate and batch by published laws."""
+def _of_published_models(law: Law, model: Model, n_tokens: float, family: bool, given: Ramp | None) -> Recipe:
+    """configs/pretrain.py, with rate and batch by published laws. given: batches, in place of the best."""
     run = rates.run_of(model, n_tokens, PRETRAIN_SEQUENCE)
     rate, lowest_rate, highest_rate = rates.learning_rate(run)
     batch, lowest_batch, highest_batch = rates.batch_tokens(run)
@@ -328,7 +384,7 @@ def _of_published_models(law: Law, model: Model, n_tokens: float, family: bool) 
     best_batch = law.tuning.batch(**model_columns) if law.tuning else None
     if best_batch:
         batch, lowest_batch, highest_batch = _ends(best_batch)
-    batches = _ramp(batch, n_tokens)
+    batches = given or _ramp(batch, n_tokens)
     instead = say(sentences.INSTEAD, **law.models) if law.models["seq_len"] else ""
     laws = tuple(_law_row(rate_law, run) for rate_law in rates.laws_for(run))
     names = _joined([row["law"] for row in laws])
@@ -346,6 +402,7 @@ def _of_published_models(law: Law, model: Model, n_tokens: float, family: bool) 
         sequence=PRETRAIN_SEQUENCE,
         batch_tokens=batches,
         batch_range=(lowest_batch, highest_batch),
+        batch_allowed=_allowed(law, model, n_tokens),
         batch_source=sentences.RATE_OF_THIS_LAW if best_batch else names,
         warmup_tokens=round(min(WARMUP_STEPS * batches[0][1], WARMUP_SHARE * n_tokens)),
         learning_rate=float(f"{rate:.2e}"),  # no law is known to more digits
@@ -359,7 +416,7 @@ def _of_published_models(law: Law, model: Model, n_tokens: float, family: bool) 
     )
 
 
-def _ramp(batch: float, n_tokens: float) -> tuple[tuple[int, int], ...]:
+def _ramp(batch: float, n_tokens: float) -> Ramp:
     """The batches of a run of n_tokens whose largest batch is about `batch`, in whole rows.
 
     The largest batch is the power of two below, which divides over most meshes: a batch too small costs time and no
@@ -368,6 +425,32 @@ def _ramp(batch: float, n_tokens: float) -> tuple[tuple[int, int], ...]:
     largest = 2 ** math.floor(math.log2(batch))
     ramp = tuple((round(seen * n_tokens), max(round(share * largest), 1)) for seen, share in RAMP)
     return divisible(ramp, PRETRAIN_SEQUENCE)
+
+
+def _allowed(law: Law, model: Model, n_tokens: float) -> tuple[float, float]:
+    """The least and the largest batch that laws of batch allow a model on so many tokens."""
+    shape = ModelShape.of_config(model.shape | dict(n_experts=model.n_experts))
+    least, most = batch_laws_of(law, shape).allowed(n_tokens)
+    return float(least), float(most)
+
+
+def _allowed_of_runs(n_tokens: float) -> tuple[float, float]:
+    """The same of the paper's runs: their own batch, or the largest below it that a mesh divides."""
+    most = max(tokens for start, tokens in BATCH_RAMP if start < n_tokens)
+    return rates.LEAST_BATCH * most, float(most)
+
+
+def batch_laws_of(law: Law, shape: ModelShape) -> rates.BatchLaws:
+    """The laws of the batch of the recipe of published models: the law's own where it knows the best, else published
+    ones."""
+    if law.tuning and law.tuning.with_batch:
+        line = law.tuning.batch_line(n_active=shape.n_active, n_experts=np.asarray(shape.n_experts, float))
+        return rates.BatchLaws(best=line, others=())
+    return rates.batch_laws(
+        total=np.asarray(shape.n_total - shape.embedding_and_head),
+        flops_per_token=np.asarray(3 * (shape.forward_flops(PRETRAIN_SEQUENCE) - 2 * shape.head)),
+        is_mixture=bool(np.all(np.greater(shape.n_experts, 1))),
+    )
 
 
 def _law_row(law: rates.RateLaw, run: rates.Run) -> dict[str, Any]:
@@ -407,7 +490,7 @@ def _disagreements(quantity: str, rows: tuple[dict[str, Any], ...]) -> list[str]
     ]
 
 
-def _doubts_of_steps(batches: tuple[tuple[int, int], ...] | None, n_tokens: float) -> list[str]:
+def _doubts_of_steps(batches: Ramp | None, n_tokens: float) -> list[str]:
     """A sentence where the batches make very few or very many steps."""
     if batches is None:
         return []

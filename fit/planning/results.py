@@ -169,6 +169,7 @@ class Optimum(Record):
       near_optimal_n_active: [least, most] n_active whose loss is within 0.1% of the best plan's; None if none is.
       extrapolation: Values outside what the law was fitted to.
       speed: Its speed; only with by="time".
+      chips: The chips that train it, where some of those given stand idle.
       cost: What it costs; only where chips are given.
     """
 
@@ -185,6 +186,7 @@ class Optimum(Record):
     near_optimal_n_active: list[float] | None
     extrapolation: list[Json]
     speed: Speed | None = optional()
+    chips: int | None = optional()
     cost: Cost | None = optional()
 
     @property
@@ -213,6 +215,8 @@ class Buildable(Record):
       law_experts: As the law counts them; None with --shape=paper.
       exact_parameters: Every weight, with norms and routers.
       loss_of_building: By how much its loss is above that of the best optimum.
+      batch_range: The lowest and the highest batch by the laws of the recipe.
+      batch_allowed: The least batch that a plan by hours may choose at these tokens, and the recipe's.
       learning_rate_from, batch_from: Where rate and batch come from.
       rate_note: Why the rate jumps where plans leave the law's runs, in words; "" where it does not.
       layout: How the chips train it; None without chips. In JSON the mesh stands in `cost`.
@@ -253,6 +257,7 @@ class Buildable(Record):
     rate_note: str
     batch_tokens: list[list[int]] | None
     batch_range: list[float] | None
+    batch_allowed: list[float] | None = optional()
     batch_from: str
     warmup_tokens: int | None
     recipe_extrapolation: float
@@ -505,6 +510,8 @@ class TrainingChips(Record):
     """The chips to train on.
 
     Attributes:
+      count: How many there are.
+      used: How many train the model to build, where the others stand idle.
       mfu: Model FLOPs utilisation, or {n_experts: utilisation}.
       mfu_is_assumed: True where a price is by an MFU that nobody gave.
       dollars_per_hour: Price of one chip.
@@ -513,10 +520,16 @@ class TrainingChips(Record):
 
     kind: str
     count: int
+    used: int | None = optional()
     mfu: float | dict[int, float]
     mfu_is_assumed: bool | None = optional()
     dollars_per_hour: float | None
     devices: int
+
+    @property
+    def in_use(self) -> int:
+        """How many train the model to build."""
+        return self.count if self.used is None else self.used
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from fit.aliases import Numbers
-from fit.planning.speed import calibrated
+from fit.model.chips import CHIPS
+from fit.model.efficiencies import calibrated
 from fit.shape.architecture import INFERENCE
-from fit.shape.chips import CHIPS
 
 BATCHES = (1, 64)  # sequences decoded at once, for which every plan on chips shows the speed
 LABEL = "modelled"
@@ -34,8 +34,8 @@ BANDWIDTH_SHARE = 0.5
 
 
 def products_share(kind: str) -> float:
-    """Share of a chip's peak that its large products reach, by the calibration of training (speed.py)."""
-    return calibrated().efficiencies(kind).products
+    """Share of a chip's peak that its large products reach, by the calibration of training."""
+    return calibrated().products_of(kind)
 
 
 @dataclasses.dataclass(frozen=True)

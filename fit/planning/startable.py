@@ -4,38 +4,24 @@ The trainer starts it as it is emitted.
 """
 
 import dataclasses
-import functools
-import math
+
+import numpy as np
 
 from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences
-from fit.planning import building, memory, mesh, recipe
+from fit.model.efficiencies import Calibration
+from fit.planning import building, candidates, memory, mesh, recipe, solve
+from fit.planning.candidates import Problem
 from fit.planning.constraints import Chips, Constraints
 from fit.planning.extrapolation import extrapolation_of
+from fit.planning.grid import Grid, ShapeRequest
 from fit.planning.results import Buildable, Optimum
-from fit.planning.speed import Calibration
-from fit.planning.timing import tokens_per_second
 from fit.shape import hardware
 from fit.shape.architecture import BATCH_RAMP, Architecture, Model, training_flops
 
 GROUP_TOKENS = 8192  # tokens that share the experts' capacity by the paper's recipe
-
-
-@dataclasses.dataclass(frozen=True)
-class Shapes:
-    """What a user fixes of the model to build.
-
-    Attributes:
-      fixed: Fields of the architecture that the user gives.
-      fixed_mesh: What the user gives of the mesh.
-      family: Whether models are built like a published one.
-    """
-
-    fixed: frozenset[str] = frozenset()
-    fixed_mesh: mesh.MeshRequest = mesh.MeshRequest()
-    family: bool = False
 
 
 def buildable(
@@ -44,12 +30,11 @@ def buildable(
     constraints: Constraints,
     optima: list[Optimum],
     best: Optimum,
-    shapes: Shapes,
+    shapes: ShapeRequest,
 ) -> tuple[Buildable | None, recipe.Recipe | None]:
     """The model to build and its recipe; None for both where no model fits.
 
-    By the clock, the model trains on the tokens that its own speed leaves. Where hours are priced at modelled speeds,
-    its layout is that of least time.
+    Where hours are priced at modelled speeds, its layout is that of least time.
 
     Args:
       law: The law that plans.
@@ -72,9 +57,9 @@ def buildable(
             if flags:
                 raise UserError(sentences.NO_SUCH_MESH.format(flags=" and ".join(flags)))
             return None, None
-        if constraints.clock is None:
-            candidate = _in_least_time(law, constraints, candidate, shapes)
-        run_recipe = recipe.recipe_of(law, candidate.model, candidate.n_tokens, shapes.family)
+        candidate = _in_least_time(law, architecture, constraints, candidate, shapes)
+        batches = candidate.layout.batch_tokens if candidate.layout and constraints.calibration else None
+        run_recipe = recipe.recipe_of(law, candidate.model, candidate.n_tokens, shapes.family, batches)
         if run_recipe.of_published_models == as_published:
             break
     experts = hardware.law_experts(architecture, candidate.model.n_experts)
@@ -96,23 +81,26 @@ def _candidate(
     constraints: Constraints,
     optima: list[Optimum],
     style: hardware.Style,
-    shapes: Shapes,
+    shapes: ShapeRequest,
 ) -> building.Candidate | None:
     """The model of the grid to build.
 
-    By FLOPs, one whose mesh sends no longer than it computes is preferred to any other.
+    One whose mesh sends no longer than it computes is preferred to any other. Where few models divide over all chips,
+    some of them may stand idle.
     """
-    for hidden in (True, False) if constraints.clock is None else (False,):
-        layouts = timed = None
-        if constraints.chips:
-            calibration = constraints.clock.calibration if constraints.clock else None
-            layouts = Layouts(law, constraints.chips, shapes, hidden, calibration)
-        if layouts and constraints.clock:
-            timed = functools.partial(_timed, law, architecture, constraints, layouts)
-        candidate = building.on_grid(law, architecture, constraints, optima, style, layouts, timed)
-        if candidate:
-            return candidate
-    return None
+    chips = constraints.chips
+    if chips is None:
+        return building.on_grid(law, architecture, constraints, optima, style, None)
+    fewer = Grid().counts_of(chips.chip, chips.count)[-1]
+    found = []
+    for count in dict.fromkeys((chips.count, fewer)):
+        for hidden in (True, False):
+            layouts = Layouts(law, dataclasses.replace(chips, count=count), shapes, hidden)
+            candidate = building.on_grid(law, architecture, constraints, optima, style, layouts)
+            if candidate:
+                found.append(candidate)
+                break
+    return min(found, key=lambda candidate: candidate.loss, default=None)
 
 
 def buildable_of(
@@ -167,44 +155,52 @@ def buildable_of(
     )
 
 
-def _timed(
-    law: Law,
-    architecture: Architecture,
-    constraints: Constraints,
-    layouts: "Layouts",
-    candidate: building.Candidate,
-) -> building.Candidate | None:
-    """The model on the tokens that its own speed in its own layout leaves; None where the chips cannot train it, or on
-    no token."""
-    model = candidate.model
-    n_tokens = candidate.n_tokens
-    for _ in range(2):  # the recipe's batch, and with it the speed, depends on the tokens
-        timed = layouts.timed(model, n_tokens)
-        if timed is None:
-            return None
-        layout, speed = timed
-        n_tokens = math.floor(constraints.tokens_at(speed))
-        if n_tokens < 1:
-            return None
-    loss = building.loss_of(law, architecture, model, n_tokens)
-    return dataclasses.replace(candidate, n_tokens=n_tokens, loss=loss, layout=layout, speed=speed)
-
-
 def _in_least_time(
-    law: Law, constraints: Constraints, candidate: building.Candidate, shapes: Shapes
+    law: Law, architecture: Architecture, constraints: Constraints, candidate: building.Candidate, shapes: ShapeRequest
 ) -> building.Candidate:
     """The same model on the same tokens, in its layout of least time and with its speed there.
 
-    Without a model of speed, or without a layout, it stays as it is.
+    Its batch is one that the laws of batch allow, and chips that would not make it faster stand idle. Without a model
+    of speed, or without a layout, it stays as it is.
     """
     if constraints.chips is None or constraints.calibration is None or candidate.layout is None:
         return candidate
-    layouts = Layouts(law, constraints.chips, shapes, calibration=constraints.calibration)
-    timed = layouts.timed(candidate.model, candidate.n_tokens)
-    if timed is None:
-        return candidate
-    layout, speed = timed
-    return dataclasses.replace(candidate, layout=layout, speed=speed)
+    problem = Problem(law, architecture, constraints, constraints.chips, shapes, constraints.calibration)
+    run_recipe = recipe.recipe_of(law, candidate.model, candidate.n_tokens, shapes.family)
+    models = candidates.of_model(problem, candidate.model, run_recipe.of_published_models)
+    chosen = solve.fastest(problem, models, candidate.n_tokens)
+    if chosen is None:
+        layouts = Layouts(law, constraints.chips, shapes, calibration=constraints.calibration)
+        timed = layouts.timed(candidate.model, candidate.n_tokens)
+        if timed is None:
+            return candidate
+        return dataclasses.replace(candidate, layout=timed[0], speed=timed[1])
+    return dataclasses.replace(candidate, layout=layout_of(chosen), speed=chosen.tokens_per_second)
+
+
+def layout_of(chosen: solve.Best) -> mesh.Layout:
+    """How the chips train a candidate."""
+    problem = chosen.problem
+    candidate = chosen.candidate
+    models = chosen.models
+    batch = int(candidate.batch_tokens[0])
+    at_once = int(candidate.microbatch_tokens[0])
+    device_bytes, sent_bytes = solve.bytes_of(chosen)
+    layout = mesh.Layout(
+        data=int(candidate.data[0]),
+        expert=int(candidate.expert[0]),
+        model=int(candidate.model[0]),
+        remat=problem.grid.remats[int(candidate.remat[0])],
+        microbatch_tokens=0 if at_once == batch else at_once,
+        group_tokens=int(candidate.group_tokens[0]),
+        batch_tokens=recipe.ramp_on_mesh(batch, int(candidate.unit[0]), chosen.n_tokens, models.as_published),
+        device_bytes=device_bytes,
+        sent_bytes=sent_bytes,
+    )
+    chips = dataclasses.replace(problem.chips, count=chosen.chips)
+    n_experts = int(np.asarray(models.shape.n_experts))
+    share = sending_share(layout, float(models.n_active[chosen.row]), n_experts, chips)
+    return dataclasses.replace(layout, sending_share=share)
 
 
 def _mesh_options(fixed: mesh.MeshRequest) -> list[tuple[str, object]]:
@@ -222,7 +218,7 @@ class Layouts:
     """Which layouts models have: what building.on_grid needs to know of the chips."""
 
     def __init__(
-        self, law: Law, chips: Chips, shapes: Shapes, hidden: bool = False, calibration: Calibration | None = None
+        self, law: Law, chips: Chips, shapes: ShapeRequest, hidden: bool = False, calibration: Calibration | None = None
     ) -> None:
         """Layouts of models of a law on chips.
 
@@ -245,32 +241,27 @@ class Layouts:
 
     def of(self, model: Model, n_tokens: float) -> mesh.Layout | None:
         """How the chips train a model by its recipe; None where they cannot."""
-        chips = self.chips
-        calibration = self.calibration
-        if memory.STATE * model.exact_parameters > chips.memory * chips.room:
-            return None
-        run = self.run(model, n_tokens)
-
-        def seconds_per_token(layout: mesh.Layout) -> float:
-            """How slow the training is in a layout."""
-            assert calibration is not None
-            return 1 / tokens_per_second(calibration, run, layout, chips)
-
-        layout = mesh.choose(run, chips, self.shapes.fixed_mesh, seconds_per_token if calibration else None)
-        if layout is None:
-            return None
-        share = sending_share(layout, model, chips)
-        if self.hidden and share > 1:
-            return None
-        return dataclasses.replace(layout, sending_share=share)
+        chosen = self._chosen(model, n_tokens)
+        return None if chosen is None else chosen[0]
 
     def timed(self, model: Model, n_tokens: float) -> tuple[mesh.Layout, float] | None:
         """A model's layout of least time, and its tokens per second there; None where the chips cannot train it."""
         assert self.calibration is not None
-        layout = self.of(model, n_tokens)
-        if layout is None:
+        return self._chosen(model, n_tokens)
+
+    def _chosen(self, model: Model, n_tokens: float) -> tuple[mesh.Layout, float] | None:
+        """(the layout, tokens per second), as mesh.choose has them."""
+        chips = self.chips
+        if memory.STATE * model.exact_parameters > chips.memory * chips.room:
             return None
-        return layout, tokens_per_second(self.calibration, self.run(model, n_tokens), layout, self.chips)
+        chosen = mesh.choose(self.run(model, n_tokens), chips, self.shapes.fixed_mesh, self.calibration)
+        if chosen is None:
+            return None
+        layout, tokens_per_second = chosen
+        share = sending_share(layout, model.n_active, model.n_experts, chips)
+        if self.hidden and share > 1:
+            return None
+        return dataclasses.replace(layout, sending_share=share), tokens_per_second
 
     def run(self, model: Model, n_tokens: float) -> mesh.Run:
         """What a mesh is chosen for."""
@@ -282,8 +273,8 @@ class Layouts:
         return mesh.Run(shape, run_recipe.sequence, batches, group_tokens, flash=is_published)
 
 
-def sending_share(layout: mesh.Layout, model: Model, chips: Chips) -> float:
+def sending_share(layout: mesh.Layout, n_active: float, n_experts: int, chips: Chips) -> float:
     """How long a step sends, at the peak of the chips' links, over how long it computes at their MFU."""
     batch = layout.batch_tokens[-1][1]
-    computing = training_flops(model.n_active, batch) / chips.rate(max(model.n_experts, 1))
+    computing = training_flops(n_active, batch) / chips.rate(max(n_experts, 1))
     return layout.sent_bytes * chips.n_devices / chips.count / chips.chip.network / computing

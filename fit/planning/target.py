@@ -15,6 +15,7 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences, units
 from fit.planning import optimum
+from fit.planning import solve as by_hours
 from fit.planning.constraints import Constraints
 from fit.planning.results import Target, TargetRow
 from fit.shape.architecture import INFERENCE, Architecture, training_flops
@@ -45,6 +46,8 @@ def least_flops(
     Returns:
       FLOPs, by the clock hours; None where no such budget reaches the loss.
     """
+    if constraints.clock is not None:
+        return by_hours.least_hours(law, n_experts, architecture, constraints, loss)
     least = constraints.amount if least is None else least
 
     def excess(log_amount: Numbers) -> Array:

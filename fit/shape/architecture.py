@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fit.aliases import Array, Json, Numbers, Opt
+from fit.model.shape import ModelShape
 
 TRAINING = 6  # FLOPs of a training token for each active parameter
 INFERENCE = 2  # FLOPs of a served token for each active parameter
@@ -298,11 +299,11 @@ class Model:
     Attributes:
       d_model, n_blocks, n_experts: its size; n_experts as the caller counts them.
       shape: the fields of the trainer's config.model that a plan chooses, first those that every model has.
+      counts: the ModelShape that counts it, with experts as the trainer counts them.
       attention: width of all heads over d_model.
       n_active, n_total: parameters with embedding and head, without norms and routers.
       without_norms: every weight but the norms.
       exact_parameters: every weight: n_total, two norms with bias a block, perhaps one before the head, and routers.
-      cache: numbers that a token leaves in the key-value cache.
       looked_up: parameters of an embedding that is only looked up.
       chosen_share: share of the routed experts that a token chooses; 1 for a dense model.
       rounding_factor: by what factor, at most, rounding to whole blocks and heads changed the architecture's ratios:
@@ -339,42 +340,29 @@ class Model:
             vocab_size=architecture.vocab_size,
         )
         self.shape |= architecture.fields(d_model, n_experts) if fields is None else fields
-        n_heads = self.shape["n_heads"]
         if fields is not None:
-            head_dim = d_model // n_heads
-        head_dim = self.shape.get("head_dim", head_dim)
-        n_kv_heads = self.shape.get("n_kv_heads", n_heads)
-        n_mixtures = n_blocks - self.shape.get("n_dense_blocks", 0) if n_experts > 1 else 0
-        n_routed = self.shape.get("routed_experts", n_experts)
-        n_shared = self.shape.get("n_shared_experts", 0)
-        d_ff = self.shape["d_ff"]
-
-        embedding_and_head = architecture.embedding_and_head_rows * d_model
-        attention = n_blocks * 2 * d_model * head_dim * (n_heads + n_kv_heads)
-        dense_layers = (n_blocks - n_mixtures) * 3 * d_model * d_ff
-        one_expert = n_mixtures * 3 * d_model * (self.shape.get("d_expert") or d_ff)  # one in each mixture
-        outside_experts = dense_layers + embedding_and_head + attention
-        routers = n_mixtures * d_model * n_routed
-        self.attention = n_heads * head_dim / d_model
-        self.n_active = outside_experts + one_expert * (self.shape.get("top_k", 1) + n_shared)
-        self.n_total = outside_experts + one_expert * (n_routed + n_shared)
-        self.without_norms = self.n_total + routers
+            head_dim = d_model // self.shape["n_heads"]
+        trained = dict(head_dim=head_dim, tied_embeddings=architecture.tied) | self.shape
+        trained["n_experts"] = self.shape.get("routed_experts", n_experts)
+        counted = ModelShape.of_config(trained)
+        self.counts = counted
+        self.attention = counted.query_units / d_model
+        self.n_active = int(counted.n_active)
+        self.n_total = int(counted.n_total)
+        self.without_norms = int(counted.n_total + counted.routers)
         self.exact_parameters = self.without_norms + (4 * n_blocks + architecture.final_norm) * d_model
-        self.cache = n_blocks * 2 * n_kv_heads * head_dim
-        self.looked_up = d_model * (architecture.embedding_and_head_rows - architecture.vocab_size)
-        self.chosen_share = self.shape.get("top_k", 1) / n_routed if n_experts > 1 else 1.0
-        self._multiplied_weights = self.n_active - self.looked_up + routers
-        self._attention_units = n_blocks * n_heads * head_dim
+        self.looked_up = int(counted.looked_up)
+        self.chosen_share = float(counted.chosen_share)
         changes = (
             d_model / (n_blocks * architecture.width_per_block),
-            n_kv_heads / n_heads / architecture.kv_share,
-            n_heads * head_dim / d_model / architecture.attention,
+            counted.key_units / counted.query_units / architecture.kv_share,
+            self.attention / architecture.attention,
         )
         self.rounding_factor = max(max(change, 1 / change) for change in changes)
 
     def kv_elements(self, kv_tokens: float) -> float:
         """Elements of the key-value cache of kv_tokens tokens."""
-        return self.cache * kv_tokens
+        return int(self.counts.kv_elements(1)) * kv_tokens
 
     def exact_flops_per_token(self, sequence: int) -> int:
         """FLOPs of one token's forward pass at `sequence` tokens of context.
@@ -382,4 +370,4 @@ class Model:
         Two for each weight that the token is multiplied with, the router's among them. The embedding is looked up, not
         multiplied. Attention takes scores and values over the whole context.
         """
-        return 2 * self._multiplied_weights + 4 * self._attention_units * sequence
+        return int(self.counts.forward_flops(sequence))

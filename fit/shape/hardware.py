@@ -133,6 +133,13 @@ def built(architecture: Architecture, style: Style, d_model: int, n_blocks: int,
       d_model, n_blocks: its width and depth.
       routed: its experts as the trainer counts them.
     """
+    shape = fields(architecture, style, d_model, routed)
+    del shape["d_model"], shape["n_experts"]
+    return Model(architecture, n_blocks, routed, d_model, fields=shape)
+
+
+def fields(architecture: Architecture, style: Style, d_model: int, routed: int) -> dict[str, int]:
+    """The fields of config.model that follow from a width. The arguments are those of `built`."""
     is_mixture = routed > 1
     head_dim = style.head_dim
     if not head_dim:
@@ -144,17 +151,17 @@ def built(architecture: Architecture, style: Style, d_model: int, n_blocks: int,
     d_expert = 0
     if is_mixture and architecture.granularity != 1:
         d_expert = multiple(architecture.ff * d_model / architecture.granularity, TILE)
-    fields = dict(n_heads=heads, d_ff=d_ff)
+    found = dict(d_model=d_model, n_experts=routed, n_heads=heads, d_ff=d_ff)
     kv_heads = _kv_heads(architecture, style, heads)
     if style.kv_heads or not architecture.has_paper_blocks or heads * head_dim != d_model:
-        fields |= dict(n_kv_heads=kv_heads, head_dim=head_dim, tied_embeddings=architecture.tied)
-        fields |= dict(
+        found |= dict(n_kv_heads=kv_heads, head_dim=head_dim, tied_embeddings=architecture.tied)
+        found |= dict(
             top_k=architecture.top_k if is_mixture else 1,
             d_expert=d_expert,
             n_shared_experts=architecture.shared if is_mixture else 0,
             n_dense_blocks=architecture.n_dense if is_mixture else 0,
         )
-    return Model(architecture, n_blocks, routed, d_model, fields=fields)
+    return found
 
 
 def _kv_heads(architecture: Architecture, style: Style, heads: int) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 from fit.aliases import Array, Json, Numbers
 from fit.errors import UserError
 from fit.messages.printable import printable
+from fit.model.shape import ModelShape
 from fit.shape.architecture import Architecture
 
 PUBLISHED: dict[str, Json] = json.loads((pathlib.Path(__file__).parent / "published.json").read_text(encoding="utf-8"))
@@ -189,7 +190,7 @@ class PublishedModel:
 
     Attributes:
       name: as the plan names it.
-      d_model, n_blocks, vocab_size, head_dim, tied_embeddings, d_ff: as in config.model.
+      d_model, n_blocks, n_heads, vocab_size, head_dim, tied_embeddings, d_ff: as in config.model.
       n_experts, top_k, n_shared_experts, n_dense_blocks: as in config.model; n_experts is 1 for a dense model.
       d_expert: width of an expert; of the dense layer, where there are no experts.
       n_experts_per_token: experts that a token uses, shared ones included. The laws take them together for one dense
@@ -221,6 +222,7 @@ class PublishedModel:
         self.d_model = read.number("hidden_size")
         self.n_blocks = read.number("num_hidden_layers")
         attention = _attention(read, self.d_model, self.n_blocks)
+        self.n_heads = read.number("num_attention_heads")
         self.attention = attention.weights / self.n_blocks
         self.cache = attention.cache
         self.cache_blocks = attention.cache_blocks
@@ -231,7 +233,7 @@ class PublishedModel:
         self.tied_embeddings = bool(config.get("tie_word_embeddings", tied_by_default))
         self.n_embedding = self.vocab_size * self.d_model
         self._read_feed_forward(read)
-        self._count_parameters(attention.weights)
+        self._count_parameters()
         self._count_layers_ahead(read.number("num_nextn_predict_layers", default=0))
 
     def _read_feed_forward(self, read: _Config) -> None:
@@ -273,14 +275,34 @@ class PublishedModel:
         n_shared = read.number("n_shared_experts", default=0)
         return n_shared or read.number("shared_expert_intermediate_size", default=0) // self.d_expert
 
-    def _count_parameters(self, attention_weights: int) -> None:
+    def _count_parameters(self) -> None:
         """Sets n_active and n_total."""
-        embedding_and_head = self.n_embedding * (1 if self.tied_embeddings else 2)
-        dense_layers = 3 * self.d_model * self.n_dense_blocks * self.d_ff
-        outside_experts = embedding_and_head + attention_weights + dense_layers
-        one_expert = 3 * self.d_model * (self.n_blocks - self.n_dense_blocks) * self.d_expert  # one in each mixture
-        self.n_active = outside_experts + one_expert * self.n_experts_per_token
-        self.n_total = outside_experts + one_expert * (self.n_experts + self.n_shared_experts)
+        shape = self.model_shape
+        self.n_active = round(float(shape.n_active))
+        self.n_total = round(float(shape.n_total))
+
+    @property
+    def model_shape(self) -> ModelShape:
+        """The shape, with the mean over blocks of attention that the trainer does not have."""
+        cached_units = self.cache_elements_per_token / self.n_blocks
+        n_kv_heads = max(1, round(cached_units / (2 * self.head_dim)))  # of attention that the trainer has not, about
+        grouped = 2 * self.d_model * self.head_dim * (self.n_heads + n_kv_heads)
+        return ModelShape(
+            d_model=self.d_model,
+            n_blocks=self.n_blocks,
+            n_heads=self.n_heads,
+            n_kv_heads=n_kv_heads,
+            head_dim=self.head_dim,
+            d_ff=self.d_ff,
+            vocab_size=self.vocab_size,
+            n_experts=self.n_experts,
+            d_expert=self.d_expert,
+            top_k=self.top_k,
+            n_shared_experts=self.n_shared_experts,
+            n_dense_blocks=self.n_dense_blocks,
+            tied_embeddings=self.tied_embeddings,
+            latent_attention=0 if grouped == self.attention else self.attention,
+        )
 
     def _count_layers_ahead(self, n_layers: int) -> None:
         """Sets n_ahead, and notes it, where layers predict further tokens."""

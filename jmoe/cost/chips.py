@@ -35,7 +35,7 @@ class Chip:
 
 
 # Plans by fit read the same file, and neither package imports the other.
-_ROWS = json.loads((PACKAGE.parent / "fit" / "shape" / "chips.json").read_text(encoding="utf-8"))["chips"]
+_ROWS = json.loads((PACKAGE.parent / "fit" / "model" / "chips.json").read_text(encoding="utf-8"))["chips"]
 DEVICES_OF_CHIP = {row["kind"]: row.get("devices", 1) for row in _ROWS}  # that jax sees
 GPUS_OF_MACHINE = {row["kind"]: row.get("machine", 8) for row in _ROWS}
 

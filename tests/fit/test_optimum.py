@@ -15,10 +15,10 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law, load
 from fit.laws import FORMS
 from fit.messages import sentences
+from fit.model.chips import CHIPS, Chip
 from fit.paper import tables
 from fit.planning import cost, dense_models, optimum, plan_config, plan_text, planning, recipe, repeats, target
 from fit.shape import architecture
-from fit.shape.chips import CHIPS, Chip
 
 PAPER = architecture.Architecture()
 # Printed cells of Table 1: (n_active, n_tokens).
@@ -287,7 +287,7 @@ def test_a_root_without_a_change_of_sign_is_nan():
     ],
 )
 def test_what_cannot_be_met_is_named(law, constraints, words, monkeypatch):
-    monkeypatch.setitem(CHIPS, "tiny", Chip(1e12, 1e7, 1e9))
+    monkeypatch.setitem(CHIPS, "tiny", Chip("tiny", "tiny", 1e12, 1e7, 1e9))
     with pytest.raises(UserError) as e:
         optimum.optima(law, PAPER, constraints, law.experts)
     assert all(word in e.value.sentence for word in words) and "\n" not in e.value.sentence
@@ -361,7 +361,9 @@ def test_another_number_of_experts_is_built_only_where_the_planned_one_does_not_
     limits = optimum.Constraints(flops=1e17, memory_bytes=float(smallest.n_total + smallest.exact_parameters))
     made = planning.plan_within(law, PAPER, limits, [1, 2])
     assert made["best"]["n_experts"] == 2 and made["buildable"]["n_experts"] == 1
-    assert "and one with n_experts = 1 has a loss of" in plan_text.answer(made)
+    assert plan_text.answer(made).startswith("Train a dense model")
+    (line,) = plan_text.continuous(made)
+    assert "a mixture of 2 experts" in line and sentences.BUILT_OTHER in line
     none = planning.plan_within(law, PAPER, limits, [2])
     assert none["buildable"] is None
     assert plan_text.answer(none).endswith(f"{sentences.NOT_BUILT}.")

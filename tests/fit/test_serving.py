@@ -15,11 +15,11 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law, load
 from fit.form import Form
 from fit.laws import joint
+from fit.model.efficiencies import calibrated
 from fit.planning import optimum, serving
 from fit.planning.constraints import Constraints
 from fit.planning.options import PlanOptions
 from fit.planning.serving import Served, ServingChips
-from fit.planning.speed import calibrated
 from fit.shape import hardware
 from fit.shape.architecture import PAPER
 from fit.shape.reference_model import PUBLISHED, PublishedModel, read
@@ -73,7 +73,7 @@ def test_mixtral_by_hand(batch):
     chips = ServingChips("H100", 2)
     assert batch / served.step_seconds(batch, chips) == pytest.approx(by_hand, rel=1e-7)
     # at batch 4,096 all experts are read, and products take longer: 2 FLOPs for each of the 12.7e9 active weights
-    rate = 2 * 989e12 * calibrated().products["H100"]
+    rate = 2 * 989e12 * calibrated().products_of("H100")
     computing = 4096 * 2 * (REST + 32 * 2 * EXPERT) / rate
     assert computing > (2 * (REST + 32 * 8 * EXPERT) + CACHE) / 3.35e12
     assert served.step_seconds(4096, chips) == pytest.approx(computing, rel=1e-9)
@@ -158,7 +158,7 @@ def searched() -> Law:
 def least_by_brute_force(law: Law, limits: dict, e: float, required: float, batch: int) -> float:
     """The least loss of 400,000 sizes within the limits, and of as many again around it."""
     devices = limits.get("devices", 1)
-    rate = devices * 989e12 * calibrated().products["H100"]
+    rate = devices * 989e12 * calibrated().products_of("H100")
     sizes = np.geomspace(PAPER.n_active(64.0), 1e12, 400_000)
     for _ in range(2):
         width = PAPER.d_model(sizes)
@@ -220,9 +220,9 @@ def test_a_required_speed_under_the_clock():
         speed = row.cost.serving.at(64).decode_tokens_per_second
         assert row.cost.serving_chips == 4 and speed >= 5000 * (1 - 1e-9)
         if row.size_bound == "serving":
-            assert speed == pytest.approx(5000, rel=1e-9) and row.n_active < alone.n_active
-        else:
-            assert row.n_active == pytest.approx(alone.n_active, rel=1e-4)
+            assert speed < 5500 and row.n_active < alone.n_active  # the next shape of the grid would be too slow
+        elif speed > 5500:
+            assert row.n_active == alone.n_active
     assert "serving" in {row.size_bound for row in plan.optima}
 
 
@@ -308,7 +308,7 @@ def test_what_a_plan_shows(capsys):
     assert frame["decode_tokens_per_second_batch_64"].tolist() == speeds
     prefill = [row.cost.serving.prefill_tokens_per_second for row in plan.optima]
     assert frame["prefill_tokens_per_second"].tolist() == prefill
-    rate = plan.optima[0].cost.serving_chips * 989e12 * calibrated().products["H100"]
+    rate = plan.optima[0].cost.serving_chips * 989e12 * calibrated().products_of("H100")
     dense = plan.optima[0]
     assert prefill[0] == pytest.approx(rate / (2 * (dense.n_active - 50_257 * dense.d_model)), rel=1e-9)
 

@@ -184,7 +184,7 @@ def _draw_by_hours(
     hours = flops / training_chips.rate(1) / SECONDS
     calibration = by_time.calibration_of(law, architecture, training_chips, shapes, speeds)
     limits = Constraints(chips=training_chips)
-    limits = by_time.constraints_of(law, architecture, limits, experts, shapes, (hours, calibration))
+    limits = by_time.in_hours(limits, hours, calibration, shapes)
     return budget.frontier(style.Picture(law, architecture, experts), limits)
 
 

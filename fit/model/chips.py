@@ -7,12 +7,16 @@ import pathlib
 
 from fit.aliases import Json
 
+GPU_SILICON = ("Ampere", "Hopper", "Blackwell")
+
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
     """The peaks of one chip, by its maker's data sheet.
 
     Attributes:
+      kind: its name.
+      silicon: its architecture: "Hopper" of H100 and H200, the kind itself of a TPU.
       flops: bfloat16 FLOP/s, dense.
       memory: bytes.
       bandwidth: bytes/s of that memory.
@@ -23,8 +27,12 @@ class Chip:
       domain_source: where domain and between are from. Those of TPUs between slices are assumed, as it says.
       machine: GPUs of a machine.
       watts: the most power of a chip; 0 where its maker does not publish it.
+      gathers_between: whether weights are gathered over all machines (one FSDP group), and not only within a slice of
+        TPUs.
     """
 
+    kind: str
+    silicon: str
     flops: float
     memory: float
     bandwidth: float
@@ -35,6 +43,7 @@ class Chip:
     domain_source: str = ""
     machine: int = 8
     watts: float = 0.0
+    gathers_between: bool = False
 
 
 def _read() -> dict[str, Chip]:
@@ -42,9 +51,13 @@ def _read() -> dict[str, Chip]:
     path = pathlib.Path(__file__).parent / "chips.json"
     rows: list[Json] = json.loads(path.read_text(encoding="utf-8"))["chips"]
     names = [field.name for field in dataclasses.fields(Chip)]
-    return {row["kind"]: Chip(**{name: row[name] for name in names if name in row}) for row in rows if "domain" in row}
+    chips = {}
+    for row in rows:
+        if "domain" in row:
+            known = dict(silicon=row["kind"]) | row
+            known["gathers_between"] = known["silicon"] in GPU_SILICON
+            chips[row["kind"]] = Chip(**{name: known[name] for name in names if name in known})
+    return chips
 
 
 CHIPS = _read()
-# Chips of GPU machines gather weights over all machines (one FSDP group); those of TPU slices within a slice.
-GPUS = ("A100", "H100", "H200", "B200", "GB200")

@@ -1,0 +1,151 @@
+"""The shapes and layouts that plans on chips choose from: fixed lists, so that a larger budget has all of a smaller's.
+
+Axes: [n_shapes], of one number of experts.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from fit.model.chips import Chip
+from fit.model.layout import REMATS
+from fit.model.shape import ModelShape
+from fit.shape import hardware
+from fit.shape.architecture import Architecture
+
+MOST_DEPTHS = 5  # numbers of blocks of a width
+ASPECT_RANGE = 1.25  # factor between d_model / n_blocks of a candidate and the preferred one
+SIGNIFICANT = 16  # numbers of machines have four significant bits
+MOST_MACHINES = 2**16
+TPU_SLICES = (64, 256)  # chips from which slices grow in steps of as many: three-dimensional, two-dimensional ones
+# Tokens of the largest batch over the fewest that a mesh divides. Two of these, or more, lie in each factor of two.
+BATCHES = tuple(sorted({*(2**i for i in range(15)), *(3 * 2**i for i in range(14))}))
+SHAPE_FIELDS = ("d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "d_expert")  # that follow from the width
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """What candidates are made of.
+
+    Attributes:
+      widths: d_model.
+      most_depths: numbers of blocks of a width.
+      counts: numbers of chips; None stands for those of the chips' kind.
+      models: devices of the model axis: within a machine, whose links are fast.
+      remats: as config.remat.
+      batches: tokens of the largest batch over the fewest that a mesh divides.
+    """
+
+    widths: tuple[int, ...] = tuple(hardware.widths(64, 32_768))
+    most_depths: int = MOST_DEPTHS
+    counts: tuple[int, ...] | None = None
+    models: tuple[int, ...] = (1, 2, 4, 8)
+    remats: tuple[str, ...] = REMATS
+    batches: tuple[int, ...] = BATCHES
+
+    def counts_of(self, chip: Chip, most: int) -> list[int]:
+        """The numbers of chips, up to `most`, on which a plan may train: a fixed list, ascending.
+
+        All numbers within a machine; whole machines beyond it, as many as four significant bits can write. TPUs come in
+        slices.
+        """
+        counts = self.counts
+        if counts is None:
+            few = range(1, chip.machine + 1)
+            unit = chip.machine
+            if not chip.gathers_between:
+                unit = TPU_SLICES[1] if chip.domain <= TPU_SLICES[1] else TPU_SLICES[0]
+                few = (2**i for i in range(unit.bit_length()))
+            machines = (m << shift for m in range(1, SIGNIFICANT) for shift in range(MOST_MACHINES.bit_length()))
+            counts = (*few, *(unit * m for m in machines))
+        return sorted({count for count in counts if count <= most})
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshRequest:
+    """What the user fixes of the mesh: None where it is left to the plan.
+
+    Attributes:
+      expert, model: devices of these axes.
+      remat: as config.remat.
+    """
+
+    expert: int | None = None
+    model: int | None = None
+    remat: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ShapeRequest:
+    """What a user fixes of the model to build.
+
+    Attributes:
+      fixed: Fields of the architecture that the user gives.
+      fixed_mesh: What the user gives of the mesh.
+      family: Whether models are built like a published one.
+    """
+
+    fixed: frozenset[str] = frozenset()
+    fixed_mesh: MeshRequest = MeshRequest()
+    family: bool = False
+
+
+def meshes(
+    n_devices: int, models: tuple[int, ...], expert: int | None, model: int | None
+) -> list[tuple[int, int, int]]:
+    """All meshes (data, expert, model) of so many devices; `expert` and `model` fix the size of an axis."""
+    found = []
+    for of_model in models if model is None else (model,):
+        rest = n_devices // of_model
+        if n_devices % of_model:
+            continue
+        for of_expert in _divisors(rest) if expert is None else (expert,):
+            if rest % of_expert == 0:
+                found.append((rest // of_expert, of_expert, of_model))
+    return found
+
+
+def _divisors(n: int) -> list[int]:
+    """All divisors of n, ascending."""
+    small = [k for k in range(1, math.isqrt(n) + 1) if n % k == 0]
+    return sorted({*small, *(n // k for k in small)})
+
+
+def shapes(grid: Grid, architecture: Architecture, style: hardware.Style, routed: int) -> ModelShape:
+    """The shapes of a style with so many experts as the trainer counts them: arrays [n_shapes], widths ascending."""
+    padded = dataclasses.replace(architecture, vocab_size=hardware.padded(architecture.vocab_size))
+    rows = []
+    n_blocks: list[int] = []
+    counts = []
+    fields: dict = {}
+    for width in grid.widths:
+        depths = _depths(grid, architecture, style, width)
+        if not depths:
+            continue
+        fields = hardware.fields(padded, style, width, routed)
+        of_width = ModelShape.of_config(fields | dict(n_blocks=depths[0], vocab_size=padded.vocab_size))
+        rows.append([getattr(of_width, name) for name in SHAPE_FIELDS])
+        n_blocks += depths
+        counts.append(len(depths))
+    if not rows:
+        return ModelShape(*(np.empty(0) for _ in range(6)), vocab_size=padded.vocab_size)
+    columns = np.repeat(np.array(rows, float), counts, axis=0).T
+    any_of_them = ModelShape.of_config(fields | dict(n_blocks=1, vocab_size=padded.vocab_size))
+    arrays = dict(zip(SHAPE_FIELDS, columns, strict=True)) | dict(n_blocks=np.array(n_blocks, float))
+    return dataclasses.replace(any_of_them, **arrays)
+
+
+def _depths(grid: Grid, architecture: Architecture, style: hardware.Style, width: int) -> list[int]:
+    """The numbers of blocks of a width: those near the preferred one, at most grid.most_depths of them."""
+    preferred = width / style.aspects[1]
+    allowed = hardware.depths(style, width)
+    least = max(allowed.start, architecture.n_dense + 1, math.ceil(preferred / ASPECT_RANGE))
+    most = min(allowed.stop - 1, math.floor(preferred * ASPECT_RANGE))
+    if most < least:  # of small widths no whole number may be near enough
+        near = max(round(preferred), architecture.n_dense + 1)
+        return [near] if near in allowed else []
+    n_steps = min(grid.most_depths - 1, most - least)
+    if n_steps < 1:
+        return [least]
+    return [least + round(i * (most - least) / n_steps) for i in range(n_steps + 1)]

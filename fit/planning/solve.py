@@ -1,0 +1,450 @@
+"""Plans by hours: the best of all models that chips train in them, found by enumeration.
+
+A candidate (candidates.py) has tokens that follow from its own seconds, so the best one is built as it is, and nothing
+is rounded afterwards. Better means a lower loss by the law; ties go to fewer chips, then to the faster layout.
+
+Axes: numbers of experts, hours and coefficients broadcast together, and results have their common shape.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from fit.aliases import Array, ByName, Floats, Numbers
+from fit.fitted_law.law import Law
+from fit.model.step_cost import step_cost
+from fit.planning import candidates as candidates_lib
+from fit.planning.candidates import Candidates, Models, Problem
+from fit.planning.constraints import Constraints
+from fit.planning.grid import Grid
+from fit.planning.optima import Optima
+from fit.shape.architecture import Architecture, root
+
+SPAN = 2.0  # hours within this factor have one set of candidates
+MOST_DOUBLINGS = 40  # of the hours in which a loss is looked for
+MOST_TOKENS = 1e18  # on which a loss is looked for
+SMALLEST = 8  # shapes that say whether chips train any model
+NEXT_SIZES = 8  # larger shapes that say what bounds a size
+AROUND = 1.25  # factor between a size and the shapes that say its speed
+STEEPER = 1e-9  # by which ln speed falls at least from one size to the next
+EMPTY = np.empty(0)
+SHARED_EFFECT = 0.005  # share of the loss that sharing experts saves at most: 0.13% by the law that reads it
+COARSE = Grid(
+    widths=Grid().widths[::4],
+    most_depths=2,
+    models=(1, 2, 4),
+    remats=("full", "dots"),
+    batches=tuple(2**i for i in range(15)),
+)
+
+
+def problem_of(law: Law, architecture: Architecture, constraints: Constraints) -> Problem:
+    """What is asked of the candidates, but the hours."""
+    clock = constraints.clock
+    assert clock is not None and constraints.chips is not None
+    return Problem(law, architecture, constraints, constraints.chips, clock.request, clock.calibration, clock.grid)
+
+
+def optima(
+    law: Law, n_experts: Numbers, architecture: Architecture, constraints: Constraints, coefficients: ByName | None
+) -> Optima:
+    """The best models within hours.
+
+    Args:
+      law: What tells losses.
+      n_experts: As the law counts them.
+      architecture: How models are built.
+      constraints: With chips and a clock, whose hours may be an array.
+      coefficients: By name, in place of the law's, perhaps arrays. They choose among the candidates that are near the
+        best by the law's own.
+    """
+    clock = constraints.clock
+    assert clock is not None
+    coefficients = coefficients or {}
+    arrays = np.broadcast_arrays(n_experts, clock.hours, *coefficients.values())
+    shape = arrays[0].shape
+    experts, hours, *values = (np.asarray(array, float).ravel() for array in arrays)
+    columns = {name: np.full(experts.shape, np.nan) for name in ("n_active", "n_total", "n_tokens", "loss", "d_model")}
+    bound = np.full(experts.shape, "", dtype=object)
+    for e in np.unique(experts):
+        rows = np.flatnonzero(experts == e)
+        for span in _spans(hours[rows]):
+            of_span = rows[span]
+            drawn = {name: value[of_span] for name, value in zip(coefficients, values, strict=True)}
+            chosen = _best(problem_of(law, architecture, constraints), clock.found, float(e), hours[of_span], drawn)
+            for name, column in columns.items():
+                column[of_span] = chosen[name]
+        if len(rows) == 1 and np.isfinite(columns["loss"][rows[0]]):
+            best = best_of(law, architecture, constraints, float(e))
+            assert best is not None
+            bound[rows[0]] = size_bound(best)
+    feasible = np.isfinite(columns["loss"])
+    return Optima(
+        n_experts=experts.reshape(shape),
+        **{name: column.reshape(shape) for name, column in columns.items()},
+        size_bound=bound.reshape(shape),
+        feasible=feasible.reshape(shape),
+    )
+
+
+def _spans(hours: Array) -> list[Array]:
+    """The indices of hours, in groups within the factor SPAN."""
+    order = np.argsort(hours, kind="stable")
+    groups: list[list[int]] = []
+    for i in order.tolist():
+        if groups and hours[i] <= SPAN * hours[groups[-1][0]]:
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    return [np.array(group) for group in groups]
+
+
+def _best(problem: Problem, found: dict, e: float, hours: Array, coefficients: ByName) -> dict[str, Array]:
+    """The best models of one number of experts, by column [n_rows]; NaN where there is none.
+
+    Args:
+      problem: What is asked.
+      found: Candidates that were evaluated.
+      e: The number of experts.
+      hours: Of each row, within SPAN of one another.
+      coefficients: By name, of each row; the law's own where there are none.
+    """
+    lowest = np.full(hours.shape, np.inf)
+    columns = {name: np.full(hours.shape, np.nan) for name in ("n_active", "n_total", "n_tokens", "loss", "d_model")}
+    drawn = {name: np.asarray(value)[:, None] for name, value in coefficients.items()}
+    for candidates in near(problem, found, e, (float(hours.min()), float(hours.max()))):
+        of_shapes = candidates.row
+        rows, starts = np.unique(of_shapes, return_index=True)  # candidates come in the order of their shapes
+        tokens = candidates.tokens(problem, hours[:1] if np.ptp(hours) == 0 else hours)
+        tokens = np.maximum.reduceat(tokens, starts, axis=-1)  # [n_rows or 1, n_shapes]
+        losses = candidates_lib.loss_of(problem, candidates.models, rows, tokens, drawn)
+        losses = np.broadcast_to(losses, (len(hours), len(rows)))
+        tokens = np.broadcast_to(tokens, losses.shape)
+        losses = np.where(np.isnan(losses), np.inf, losses)
+        best = np.argmin(losses, axis=1)
+        each = np.arange(len(hours))
+        is_better = losses[each, best] < lowest
+        models = candidates.models
+        values = dict(
+            n_active=models.n_active[rows][best],
+            n_total=models.n_total[rows][best],
+            d_model=np.asarray(models.shape.d_model)[rows][best],
+            n_tokens=tokens[each, best],
+            loss=losses[each, best],
+        )
+        for name, column in columns.items():
+            column[is_better] = values[name][is_better]
+        lowest = np.minimum(lowest, losses[each, best])
+    return columns
+
+
+def near(problem: Problem, found: dict, e: float, hours: tuple[float, float]) -> list[Candidates]:
+    """The candidates with one number of experts that could be the best between two numbers of hours, by recipe."""
+    limits = problem.limits
+    clock = limits.clock
+    assert clock is not None
+    key = (problem.law.name, problem.architecture, limits.cap, limits.inference_tokens, limits.memory_bytes)
+    key = (*key, limits.serving, problem.chips.count, problem.grid, clock.at_most, e, hours)
+    if key not in found:
+        lowest = clock.at_most
+        parts = []
+        for models in models_of(problem, e):
+            part = candidates_lib.in_hours(problem, models, hours, lowest)
+            if part is None:
+                continue
+            parts.append(part.part(np.argsort(part.row, kind="stable")))
+            losses = candidates_lib.loss_of(problem, models, part.row, part.tokens(problem, hours[0]))
+            lowest = min(lowest, float(losses.min()))
+        found[key] = parts
+    return found[key]
+
+
+def models_of(problem: Problem, e: float) -> list[Models]:
+    """As candidates.models_of, made once for a clock."""
+    clock = problem.limits.clock
+    if clock is None:
+        return candidates_lib.models_of(problem, e)
+    limits = problem.limits
+    key = ("models", problem.law.name, problem.architecture, limits.memory_bytes, limits.serving, problem.grid, e)
+    if key not in clock.found:
+        clock.found[key] = candidates_lib.models_of(problem, e)
+    return clock.found[key]
+
+
+@dataclasses.dataclass(frozen=True)
+class Best:
+    """The candidate to build.
+
+    Attributes:
+      problem: What was asked.
+      candidate: It alone.
+      n_tokens: Its training tokens.
+      loss: Nats per token.
+    """
+
+    problem: Problem
+    candidate: Candidates
+    n_tokens: int
+    loss: float
+
+    @property
+    def models(self) -> Models:
+        """The shapes that it is one of."""
+        return self.candidate.models
+
+    @property
+    def row(self) -> int:
+        """Which of them it is."""
+        return int(self.candidate.row[0])
+
+    @property
+    def n_blocks(self) -> int:
+        """Its depth."""
+        return int(np.asarray(self.models.shape.n_blocks)[self.row])
+
+    @property
+    def memory_bytes(self) -> float:
+        """Of weights and cache when it is served."""
+        return float(self.models.memory_bytes[self.row])
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all its chips."""
+        return 1 / float(self.candidate.seconds_per_token[0])
+
+    @property
+    def chips(self) -> int:
+        """The chips that train it."""
+        return int(self.candidate.chips[0])
+
+
+def best_of(law: Law, architecture: Architecture, constraints: Constraints, e: float) -> Best | None:
+    """The best candidate with one number of experts in the constraints' hours; None where chips train none."""
+    clock = constraints.clock
+    assert clock is not None
+    problem = problem_of(law, architecture, constraints)
+    hours = float(np.asarray(clock.hours))
+    best = None
+    for candidates in near(problem, clock.found, e, (hours, hours)):
+        tokens = candidates.tokens(problem, hours)
+        losses = candidates_lib.loss_of(problem, candidates.models, candidates.row, tokens)
+        order = np.lexsort((candidates.seconds_per_token, candidates.chips, losses))
+        first = order[0]
+        if math.isfinite(losses[first]) and (best is None or losses[first] < best.loss):
+            part = candidates.part(order[:1])
+            best = Best(problem, part, int(tokens[first]), float(losses[first]))
+    return best
+
+
+def fastest(problem: Problem, models: Models, n_tokens: int) -> Best | None:
+    """The first of these models in its layout of least time on so many tokens; None where the chips do not train it."""
+    tokens = np.full(models.n_active.shape, float(n_tokens))
+    candidates = candidates_lib.on_tokens(problem, models, np.zeros(1, int), tokens)
+    if candidates is None:
+        return None
+    order = np.lexsort((candidates.chips, candidates.seconds_per_token))
+    loss = candidates_lib.loss_of(problem, models, np.zeros(1, int), tokens[:1])
+    return Best(problem, candidates.part(order[:1]), n_tokens, float(loss[0]))
+
+
+def bytes_of(best: Best) -> tuple[float, float]:
+    """(memory of a device in a step, bytes that it sends in one) of a candidate."""
+    problem = best.problem
+    candidate = best.candidate
+    remat = problem.grid.remats[int(candidate.remat[0])]
+    layout = candidates_lib.layout_of(problem, candidate, remat)
+    reached = problem.calibration.efficiencies(problem.chips.kind)
+    step = step_cost(best.models.of(candidate.row), layout, problem.chips.chip, reached)
+    return float(np.squeeze(step.device_bytes)), float(np.squeeze(step.sent_bytes))
+
+
+def size_bound(best: Best) -> str:
+    """What keeps the best candidate from being larger: "tokens", "memory", "serving", "chips", or "" for nothing."""
+    problem = best.problem
+    if best.n_tokens >= np.floor(problem.cap):
+        return "tokens"
+    models = best.models
+    sizes = models.n_active
+    order = np.argsort(sizes, kind="stable")
+    larger = order[sizes[order] > sizes[best.row]]
+    if not len(larger):
+        return ""
+    allowed = larger[models.limited_by[larger] == ""]
+    if not len(allowed):
+        return str(models.limited_by[larger[0]])
+    tokens = np.full(sizes.shape, float(best.n_tokens))
+    # the tokens of a model of a size say which batch it has; memory hardly depends on it
+    if candidates_lib.on_tokens(problem, models, allowed[:NEXT_SIZES], tokens) is None:
+        return "chips"
+    return ""
+
+
+def near_optimal(
+    law: Law, architecture: Architecture, constraints: Constraints, n_experts: Array, target: float
+) -> tuple[Array, Array]:
+    """(least, most) n_active of candidates whose loss is at most a target, for each number of experts; NaN for none."""
+    clock = constraints.clock
+    assert clock is not None
+    problem = problem_of(law, architecture, constraints)
+    hours = float(np.asarray(clock.hours))
+    ends = np.full((2, len(n_experts)), np.nan)
+    for i, e in enumerate(n_experts):
+        sizes = []
+        for candidates in near(problem, clock.found, float(e), (hours, hours)):
+            tokens = candidates.tokens(problem, hours)
+            losses = candidates_lib.loss_of(problem, candidates.models, candidates.row, tokens)
+            sizes.append(candidates.models.n_active[candidates.row[losses <= target]])
+        sizes_within = np.concatenate(sizes) if sizes else EMPTY
+        if len(sizes_within):
+            ends[:, i] = sizes_within.min(), sizes_within.max()
+    return ends[0], ends[1]
+
+
+def best_architecture(
+    law: Law, architectures: Sequence[Architecture], constraints: Constraints, experts: Floats
+) -> tuple[Architecture, float]:
+    """The one of several architectures whose models lose least on a coarse grid, and that loss.
+
+    Experts that all tokens use are timed here as if tokens chose them too: which of the two they are changes the speed
+    little.
+    """
+    clock = constraints.clock
+    assert clock is not None
+    hours = float(np.asarray(clock.hours))
+    lowest = math.inf
+    chosen = architectures[0]
+    by_widths: dict[Architecture, list[Architecture]] = {}
+    for architecture in architectures:
+        by_widths.setdefault(dataclasses.replace(architecture, shared=0), []).append(architecture)
+    for timed, alike in by_widths.items():
+        coarse = dataclasses.replace(clock, grid=COARSE, at_most=lowest * (1 + SHARED_EFFECT))
+        problem = problem_of(law, timed, dataclasses.replace(constraints, clock=coarse))
+        for e in np.asarray(experts)[timed.has_enough_experts(experts)]:
+            for candidates in near(problem, clock.found, float(e), (hours, hours)):
+                tokens = candidates.tokens(problem, hours)
+                for architecture in alike:
+                    its = dataclasses.replace(problem, architecture=architecture)
+                    losses = candidates_lib.loss_of(its, candidates.models, candidates.row, tokens)
+                    if losses.min() < lowest:
+                        lowest = float(losses.min())
+                        chosen = architecture
+    return chosen, lowest
+
+
+def trains_any(law: Law, architecture: Architecture, constraints: Constraints, e: float) -> bool:
+    """Whether the chips train any model with one number of experts, however long it takes."""
+    problem = problem_of(law, architecture, constraints)
+    for models in models_of(problem, e):
+        rows = np.argsort(models.n_active, kind="stable")[:SMALLEST]
+        tokens = np.maximum(models.least_tokens + 1, 1e9)
+        if candidates_lib.on_tokens(problem, models, rows, tokens) is not None:
+            return True
+    return False
+
+
+def least_hours(law: Law, e: float, architecture: Architecture, constraints: Constraints, loss: float) -> float | None:
+    """The least hours, from those of the constraints up, in which one number of experts reaches a loss.
+
+    None where no hours that are looked at are enough.
+    """
+    clock = constraints.clock
+    assert clock is not None
+    low = float(np.asarray(clock.hours))
+    within = dataclasses.replace(constraints, clock=dataclasses.replace(clock, at_most=loss))
+    problem = problem_of(law, architecture, within)
+    for doubling in range(MOST_DOUBLINGS):
+        if _could_reach(problem, e, low * SPAN, loss):
+            parts = near(problem, clock.found, e, (low, low * SPAN))
+            hours = min((_hours_to_reach(problem, part, loss) for part in parts), default=math.inf)
+            if hours <= low * SPAN:
+                return max(hours, low) if doubling == 0 else hours
+        low *= SPAN
+    return None
+
+
+def _hours_to_reach(problem: Problem, candidates: Candidates, loss: float) -> float:
+    """The least hours in which one of the candidates reaches a loss; infinite where none does."""
+    rows, of_row = np.unique(candidates.row, return_inverse=True)
+    most = min(problem.cap, MOST_TOKENS)
+
+    def excess(log_tokens: Numbers) -> Numbers:
+        """The loss of each shape above the one to reach."""
+        return candidates_lib.loss_of(problem, candidates.models, rows, np.exp(log_tokens)) - loss
+
+    needed = np.exp(root(excess, np.zeros(len(rows)), np.full(len(rows), math.log(most))))
+    tokens = np.maximum(np.ceil(needed[of_row]), candidates.least)
+    hours = problem.hours(tokens, candidates.seconds_per_token)
+    return float(np.min(np.where(tokens <= candidates.most, hours, np.inf), initial=np.inf))
+
+
+def _could_reach(problem: Problem, e: float, hours: float, loss: float) -> bool:
+    """Whether a bound of the losses in so many hours is low enough."""
+    for models in models_of(problem, e):
+        allowed = np.flatnonzero(models.limited_by == "")
+        if len(allowed) and float(candidates_lib.least_losses(problem, models, allowed, hours).min()) <= loss:
+            return True
+    return False
+
+
+def tokens_per_second(problem: Problem, e: float, n_active: float, n_tokens: float) -> float | None:
+    """The speed of a model of a size that need not be a shape of the grid, between shapes of about that size.
+
+    It is linear in logarithms between shapes, where a smaller one is never slower. Above the largest that the chips
+    train, the MFU stays the same.
+
+    Args:
+      problem: What is asked.
+      e: Its number of experts, as the law counts them.
+      n_active: Its active parameters.
+      n_tokens: Its training tokens.
+
+    Returns:
+      Tokens per second of all chips; None where they train no model of this size or smaller.
+    """
+    sizes = []
+    speeds = []
+    for models in models_of(problem, e):
+        of_shapes = models.n_active
+        tokens = np.full(of_shapes.shape, n_tokens)
+        order = np.argsort(-of_shapes, kind="stable")
+        rows = order[(of_shapes[order] <= AROUND * n_active) & (models.limited_by[order] == "")]
+        n_near = int(np.sum(of_shapes[rows] >= n_active / AROUND))
+        part = candidates_lib.on_tokens(problem, models, rows[: max(n_near, 1)], tokens)
+        start = max(n_near, 1)
+        while part is None and start < len(rows):
+            part = candidates_lib.on_tokens(problem, models, rows[start : start + NEXT_SIZES], tokens)
+            start += NEXT_SIZES
+        if part is not None:
+            sizes.append(of_shapes[part.row])
+            speeds.append(1 / part.seconds_per_token)
+    if not sizes:
+        return None
+    return _interpolated(np.concatenate(sizes), np.concatenate(speeds), n_active)
+
+
+def _interpolated(sizes: Array, speeds: Array, n_active: float) -> float:
+    """The speed at a size, between the fastest candidates."""
+    order = np.lexsort((-speeds, sizes))
+    log_sizes, first = np.unique(np.log(sizes[order]), return_index=True)
+    log_speeds = np.log(speeds[order])[first]
+    log_speeds = np.maximum.accumulate(log_speeds[::-1])[::-1]  # a smaller model is at least as fast
+    above_largest = max(math.log(n_active) - log_sizes[-1], 0.0)
+    return math.exp(float(np.interp(math.log(n_active), log_sizes, log_speeds)) - above_largest)
+
+
+def largest(problem: Problem, e: float, n_tokens: float) -> float:
+    """n_active of the largest shape with so many experts that the chips train on so many tokens; 0 for none."""
+    most = 0.0
+    for models in models_of(problem, e):
+        sizes = models.n_active
+        order = np.argsort(-sizes, kind="stable")
+        rows = order[(models.limited_by[order] == "") & (sizes[order] > most)]
+        tokens = np.full(sizes.shape, n_tokens)
+        for start in range(0, len(rows), candidates_lib.CHUNK):
+            part = candidates_lib.on_tokens(problem, models, rows[start : start + candidates_lib.CHUNK], tokens)
+            if part is not None:
+                most = float(sizes[part.row].max())
+                break
+    return most

@@ -1,0 +1,351 @@
+"""What must hold of plans on chips, on grids of questions: monotone, honest about hours, and the best there is."""
+
+import dataclasses
+import functools
+import itertools
+import math
+import random
+
+import numpy as np
+import pytest
+
+import fit
+from benchmarks import plans_start
+from fit.fitted_law.law import load
+from fit.model import efficiencies
+from fit.model.chips import CHIPS
+from fit.model.layout import Layout
+from fit.model.shape import ModelShape
+from fit.model.step_cost import step_cost
+from fit.planning import by_time, grid, rates, recipe, solve
+from fit.planning.options import PlanOptions
+from fit.shape import hardware
+from fit.shape.architecture import PAPER
+from launch import prices
+
+JOINT = "joint-moe-2025"
+SAME = 1 + 1e-9  # rounding of a loss
+
+
+def asked(law, chips, hours, options=None, layouts=None, **limits):
+    """(law, architecture, constraints) of a plan by hours. layouts: the grid of candidates."""
+    law = load(law)
+    parsed = PlanOptions.parse(chips=chips, hours=hours, **limits)
+    (architecture,) = parsed.architectures(law)
+    limits = parsed.constraints()
+    calibration = efficiencies.of_our_trainer(limits.chips.kind, limits.chips.count)
+    constraints = by_time.in_hours(limits, hours, calibration, parsed.shapes)
+    if layouts is not None:
+        constraints = dataclasses.replace(constraints, clock=dataclasses.replace(constraints.clock, grid=layouts))
+    return law, architecture, constraints
+
+
+def best(chips, hours, experts=(8, 32), law=JOINT, **limits):
+    """The best candidate of a plan by hours."""
+    question = asked(law, chips, hours, **limits)
+    found = [solve.best_of(*question, e) for e in experts]
+    return min((each for each in found if each is not None), key=lambda each: each.loss)
+
+
+def never_worse(losses):
+    """Whether each of the losses is at most those before it."""
+    return all(later <= earlier * SAME for earlier, later in itertools.pairwise(losses))
+
+
+# More of anything is never worse.
+
+
+@pytest.mark.parametrize("kind, counts, hours", [("H100", range(48, 73), 240), ("v5p", range(96, 260, 16), 24)])
+def test_more_chips_are_never_worse(kind, counts, hours):
+    found = [best(f"{kind}:{count}", hours) for count in counts]
+    assert never_worse([each.loss for each in found])
+    assert all(each.chips <= count for each, count in zip(found, counts, strict=True))
+    assert found[-1].loss < found[0].loss
+
+
+@pytest.mark.parametrize(
+    "chips, hours, experts",
+    [
+        ("H100:64", np.linspace(235, 245, 11), (16, 32)),
+        ("H100:8", [60, 80, 100, 140, 240], (32,)),
+        ("H100:8", np.geomspace(0.01, 1000, 16), (1, 8)),
+    ],
+)
+def test_more_hours_are_never_worse(chips, hours, experts):
+    losses = [best(chips, float(h), experts).loss for h in hours]
+    assert never_worse(losses)
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("name, values", [("memory_gb", [2, 5, 10, 40, 80, 160, 640])])
+def test_more_memory_is_never_worse(name, values):
+    for chips in ("H100:16", "H100:64"):
+        assert never_worse([best(chips, 100, **{name: value}).loss for value in values])
+
+
+def test_more_tokens_and_fewer_to_serve_are_never_worse():
+    assert never_worse([best("H100:16", 100, max_tokens=tokens).loss for tokens in np.geomspace(1e9, 1e12, 10)])
+    assert never_worse([best("H100:16", 100, inference_tokens=tokens).loss for tokens in (1e12, 1e11, 1e10, 0)])
+
+
+def test_idle_chips_are_said_and_ties_go_to_fewer():
+    """Of 63 chips no mesh divides most widths; on few tokens few chips are as good as all."""
+    plan = fit.plan(JOINT, chips="H100:61", hours=240, experts=[8])
+    mesh = plan.buildable.cost.mesh
+    assert mesh.data * mesh.expert * mesh.model == plan.chips.used < 61
+    assert f"{plan.chips.used} of your 61 x H100" in " ".join(str(plan).split())
+    assert 235 < plan.buildable.cost.training_hours <= 240 * SAME
+    capped = best("H100:64", 240, (1,), max_tokens=1e9, memory_gb=0.3)
+    assert capped.n_tokens == 1e9 and capped.chips == 1
+
+
+# What is planned is what is timed, emitted and priced.
+
+PLANS = [
+    (JOINT, "H100:64", 240, {}),
+    (JOINT, "H100:8", 240, {}),
+    (JOINT, "H100:8", 24, dict(experts=[4])),
+    (JOINT, "v5e:16", 24, {}),
+    ("sparsity-2025", "v5p:64", 100, dict(memory_gb=80)),
+    (JOINT, "H200:16", 100, dict(like="OLMoE-1B-7B", experts=[8])),
+    ("comprehensive-2025", "B200:8", 48, dict(experts=[8])),
+    (JOINT, "H100:1", 2, {}),
+]
+
+
+@functools.cache
+def planned(i):
+    """A plan of PLANS."""
+    law, chips, hours, limits = PLANS[i]
+    return fit.plan(law, chips=chips, hours=hours, **limits)
+
+
+def emitted(plan, law, folder):
+    """The config that a plan emits."""
+    from fit.planning import plan_config
+
+    path = folder / "planned.py"
+    path.write_text(plan_config.source(load(law), plan), encoding="utf-8")
+    return plans_start.module_of(path, "planned").get_config()
+
+
+@pytest.mark.parametrize("i", range(len(PLANS)))
+def test_what_is_timed_is_what_is_emitted_and_priced(i, tmp_path):
+    law, chips, hours, _ = PLANS[i]
+    kind, _, count = chips.partition(":")
+    plan = planned(i)
+    built = plan.buildable
+    layout = built.layout
+    config = emitted(plan, law, tmp_path)
+    assert (config.mesh.expert, config.mesh.model, config.remat) == (layout.expert, layout.model, layout.remat)
+    assert config.data.seq_len == built.sequence
+    assert tuple(map(tuple, config.batch_tokens)) == layout.batch_tokens
+    assert config.microbatch_tokens == layout.microbatch_tokens
+    # the plan's hours, by the price of a dry run
+    planned_hours = built.cost.training_hours
+    assert 0.95 * hours < planned_hours <= hours * SAME
+    used = layout.data * layout.expert * layout.model // CHIPS[kind].devices
+    name, n_slices = plans_start.accelerator(kind, used)
+    of_chip = prices.tokens_per_chip_second(config, name, n_slices)
+    assert built.n_tokens / of_chip / used / 3600 == pytest.approx(planned_hours, rel=0.01)
+    # the headline is the built model
+    for column in ("n_active", "n_tokens", "loss"):
+        assert plan.best[column] == pytest.approx(built[column], rel=1e-12)
+    assert plan.best.loss == min(row.loss for row in plan.optima)
+
+
+@pytest.mark.parametrize("i", range(len(PLANS)))
+def test_the_batch_is_between_the_floor_and_the_recipes_at_the_printed_tokens(i):
+    """By the laws of batch, one by one, as their papers have them."""
+    built = planned(i).buildable
+    batch = built.batch_tokens[-1][1]
+    least, most = built.batch_allowed
+    assert least <= batch * SAME and batch <= most * SAME
+    if built.recipe_laws:
+        batches = [row["batch_tokens"] for row in built.recipe_laws]
+        mean = math.exp(np.mean(np.log(batches)))
+        assert most == pytest.approx(mean, rel=1e-6)
+        assert least == pytest.approx(min(*batches, mean / 2), rel=1e-6)
+
+
+# Nothing is better than the best.
+
+SMALL = grid.Grid(
+    widths=(768, 2048, 3072, 4096), most_depths=2, counts=(4, 8, 12, 16), batches=(1, 2, 3, 4, 8, 16, 32, 64, 128)
+)
+LESS = dataclasses.replace(SMALL, widths=(768, 2048, 3072), counts=(4, 16), batches=(1, 2, 6, 16, 64))
+
+
+def by_loops(e, hours, max_tokens=math.inf):
+    """The least loss of the joint law on H100, by loops over shapes, meshes, batches and tokens at once."""
+    law = load(JOINT)
+    lowest = math.inf
+    for n_active, seconds_per_token, least, most in trainable(e):
+        n_tokens = math.floor(min(hours * 3600 / seconds_per_token, max_tokens, most))
+        if n_tokens >= max(least, 1):
+            columns = dict(n_active=float(n_active), n_tokens=float(n_tokens), n_experts=float(e))
+            lowest = min(lowest, float(law.loss(law.coefficients, columns)))
+    return lowest
+
+
+@functools.cache
+def trainable(e):
+    """(active parameters, seconds of a token, least and most tokens) of all models of LESS in all layouts."""
+    found = []
+    for published, width in itertools.product((False, True), LESS.widths):
+        style = hardware.style_of(PAPER, published, frozenset())
+        padded = dataclasses.replace(PAPER, vocab_size=50_304)
+        least_aspect, typical, most_aspect = style.aspects
+        depths = [n for n in range(1, 200) if width / typical / 1.25 <= n <= width / typical * 1.25]
+        depths = [n for n in depths if least_aspect <= width / n <= most_aspect]
+        for n_blocks in {depths[0], depths[-1]}:
+            model = hardware.built(padded, style, width, n_blocks, e)
+            for count in LESS.counts:
+                found += _in_layouts(model, e, published, count)
+    return found
+
+
+def _in_layouts(model, e, published, count):
+    """(active parameters, seconds of a token, least and most tokens) of a model in all layouts of so many chips."""
+    shape = ModelShape.of_config(model.shape | dict(n_experts=e))
+    is_beyond = model.n_active > load(JOINT).ranges["n_active"][1]
+    kv_heads = model.shape.get("n_kv_heads", model.shape["n_heads"])
+    for of_model, expert in itertools.product((1, 2, 4, 8), range(1, count + 1)):
+        data, rest = divmod(count, of_model * expert)
+        if rest or (e > 1 and e % expert) or model.d_model % data:
+            continue
+        if any(value % of_model for value in (model.shape["n_heads"], kv_heads, model.shape["d_ff"])):
+            continue
+        rows = data * expert
+        group = 4096
+        if not published:
+            group = 512 * 2 ** int(math.log2(max(min(8192, 65_536 // rows) // 512, 1)))
+        mesh = dict(data=data, expert=expert, model=of_model)
+        for batch, first, least, most in _batches(model, rows * group, published, is_beyond):
+            for remat in ("full", "dots", "none"):
+                parts = [batch, *(first >> i for i in range(20) if first % (rows * group << i) == 0)]
+                seconds = _seconds(shape, published, remat, batch, parts, mesh)
+                if seconds is not None:
+                    yield model.n_active, seconds / batch, least, most
+
+
+def _seconds(shape, published, remat, batch, parts, mesh):
+    """Seconds of a step with the most tokens at once that an H100 holds; None where it holds none."""
+    chip = CHIPS["H100"]
+    for at_once in parts:
+        layout = Layout(
+            batch_tokens=batch,
+            sequence=4096 if published else 512,
+            microbatch_tokens=at_once,
+            remat=remat,
+            flash=published,
+            **mesh,
+        )
+        step = step_cost(shape, layout, chip, efficiencies.of_our_trainer("H100", 16).efficiencies("H100"))
+        if step.device_bytes <= 0.85 * chip.memory:
+            return float(step.seconds)
+    return None
+
+
+def _batches(model, unit, published, is_beyond):
+    """(largest batch, first batch, least and most tokens on which it is allowed) of one mesh."""
+    most_of_runs = 80e9 * 1.005
+    if not published:
+        if is_beyond:
+            return
+        first = 65_536 // unit * unit
+        ends = [5e8, 1e9, most_of_runs]
+        for tokens, start, end in zip((65_536, 131_072, 262_144), (0, 5e8, 1e9), ends, strict=True):
+            if first:
+                yield tokens // first * first, first, start + 1, end
+        return
+    for k in LESS.batches:
+        batch = unit * k
+
+        def allowed(n_tokens, batch=batch):
+            run = rates.run_of(model, n_tokens, 4096)
+            batches = [law.batch_tokens(run) for law in rates.laws_for(run)]
+            mean = math.exp(sum(map(math.log, batches)) / len(batches))
+            return mean >= batch, min(*batches, mean / 2) <= batch
+
+        # laws of batch rise with the tokens: from the first of these on, up to the second
+        least = _first(lambda n_tokens: allowed(n_tokens)[0])
+        most = _first(lambda n_tokens: not allowed(n_tokens)[1])
+        if not is_beyond:
+            least = max(least, math.floor(most_of_runs) + 1)
+        yield batch, unit * (k // 3 if k % 3 == 0 else max(k // 4, 1)), math.ceil(least), math.floor(most)
+
+
+def _first(is_true):
+    """The least real number from 1 to 1e18 from which on a condition holds."""
+    low, high = 1.0, 1e18
+    if is_true(low):
+        return low
+    for _ in range(100):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if is_true(middle) else (middle, high)
+    return high
+
+
+@pytest.mark.parametrize(
+    "e, hours, limits",
+    [
+        *((1, hours, {}) for hours in (0.1, 1, 24, 240, 2400)),
+        *((8, hours, {}) for hours in (0.3, 2, 24, 240, 2400)),
+        *((8, hours, dict(max_tokens=3e10)) for hours in (24, 100, 1000)),
+    ],
+)
+def test_brute_force_agrees(e, hours, limits):
+    question = asked(JOINT, "H100:16", hours, layouts=LESS, **limits)
+    assert solve.best_of(*question, e).loss == pytest.approx(by_loops(e, hours, **limits), rel=1e-6)
+
+
+def test_no_option_left_out_betters_an_answer():
+    """40 questions at random, each with one option less."""
+    rng = random.Random(0)
+    for _ in range(40):
+        chips = f"{rng.choice(['H100', 'v5e', 'B200'])}:{rng.choice([8, 16, 24])}"
+        hours = 10 ** rng.uniform(0, 3)
+        e = rng.choice([1, 4, 32])
+        name = rng.choice(["widths", "counts", "models", "remats", "batches"])
+        values = getattr(SMALL, name)
+        left_out = rng.choice(values)
+        smaller = dataclasses.replace(SMALL, **{name: tuple(value for value in values if value != left_out)})
+        whole = solve.best_of(*asked(JOINT, chips, hours, layouts=SMALL), e)
+        part = solve.best_of(*asked(JOINT, chips, hours, layouts=smaller), e)
+        assert whole is not None
+        assert part is None or part.loss >= whole.loss / SAME
+
+
+# Plans by FLOPs.
+
+
+def test_the_line_by_flops_is_the_closed_form_and_what_is_built_is_near_it():
+    law = load(JOINT)
+    for flops in np.geomspace(3e18, 1e23, 12):
+        plan = fit.plan(JOINT, flops=float(flops), experts=[1, 8, 32])
+        for row in plan.optima:
+            m, mu, n, nu = (float(x) for x in law.chinchilla_coefficients_at(float(row.n_experts))[:4])
+            size = (m * mu / (n * nu)) ** (-1 / (mu + nu)) * (flops / 6) ** (nu / (mu + nu))
+            assert row.n_active == pytest.approx(size, rel=1e-9)
+            assert row.n_tokens == pytest.approx(flops / 6 / size, rel=1e-9)
+        assert plan.best.loss - 1e-9 <= plan.buildable.loss <= plan.best.loss + 1e-3
+
+
+def test_a_bound_is_below_every_candidate():
+    """Pruning leaves nothing out: the seconds that bound a shape are below those of each of its layouts."""
+    for e, chips in itertools.product((1, 32), ("H100:16", "v5e:16", "tpu7x:4")):
+        law, architecture, constraints = asked(JOINT, chips, 100, layouts=SMALL)
+        problem = solve.problem_of(law, architecture, constraints)
+        for found in solve.near(problem, {}, e, (1.0, 1e5)):
+            from fit.planning import candidates
+
+            floor = candidates.least_seconds(problem, found.models)
+            assert (found.seconds_per_token * found.chips >= floor[found.row]).all()
+
+
+def test_recipes_name_the_runs_and_the_published(tmp_path):
+    """The recipe of a candidate is the one that its run has by itself."""
+    for i in range(len(PLANS)):
+        built = planned(i).buildable
+        assert (built.sequence == recipe.PRETRAIN_SEQUENCE) == bool(built.recipe_laws)
