@@ -3,9 +3,7 @@
 page.py      the page, and what it knows of laws, of their runs, of published models and of chips
 formulas.py  the formulas that the laws' pages state in JavaScript
 numbers.js   numbers as the command line writes them    counts.js      parameters, bytes and tokens of a model
-clock.js     hours as a budget, speed against size      by_time.js     plans by the clock
-grid.js      models of shapes that hardware likes       recipe.js      their rows and batches
-mesh.js      the layout of least time                   step_time.js   seconds of a training step
+serving.js   the speed of decoding and of prompts
 law.js       the laws at a model, their ranges          solve.js       the best model under limits
 cost.js      hours, dollars, speed                      plan.js        what `fit plan --json` prints
 compare.js   what several laws would build              messages.js    the sentences of a plan

@@ -1,13 +1,12 @@
 // A plan on the page: its sentences, tables, pictures and commands.
 
-import { clockSentences } from "./by_time.js";
 import { colourOf, makePicture } from "./chart.js";
 import { flopsPerHour } from "./cost.js";
 import { planCommand } from "./command.js";
 import { hasBudget } from "./counts.js";
 import { byId, element, fillList, fillTable } from "./elements.js";
 import { answerText, outsideText, say, verdictTexts, withErrors } from "./messages.js";
-import { amount, durationText, memoryText, percentText, rangeText } from "./numbers.js";
+import { amount, durationText, memoryText, percentText } from "./numbers.js";
 import { coloursOf, drawHours, drawMemories, drawSizes } from "./pictures.js";
 
 const pictures = {
@@ -22,7 +21,6 @@ export function showPlan(answer) {
   showSentences(answer);
   showTiles(answer);
   showTable(answer.plan);
-  showSpeeds(answer.plan);
   showCosts(answer);
   const command = planCommand(answer.state, answer.options);
   byId("command").textContent = command;
@@ -33,7 +31,7 @@ export function showPlan(answer) {
 function showSentences({ data, options, plan }) {
   const { reference } = options;
   byId("answer").textContent = answerText(plan);
-  fillList("verdict", [...verdictTexts(data, plan), ...clockSentences(plan.clock)]);
+  fillList("verdict", verdictTexts(data, plan));
   byId("known-words").hidden = !reference;
   if (reference) {
     const counts = { ...reference.counts, cache: 2 * reference.counts.cache_elements_per_token };
@@ -47,22 +45,13 @@ function dollarsText(dollars) {
   return dollars < 0.01 ? "< 1 cent" : `$${amount(dollars)}`;
 }
 
-function wholePercent(share) {
-  return percentText(share, 0);
-}
-
-function showTiles({ data, plan: { best, chips } }) {
+function showTiles({ plan: { best, chips } }) {
   const tiles = { "weights and cache": memoryText(best.memory_bytes) };
   if (chips) {
-    const { speed, cost } = best;
-    const rangeOf = (ends, textOf) => `, ${textOf(ends[0])} to ${textOf(ends[2])} (${data.chips[chips.kind].label})`;
-    const range = speed ? rangeOf(speed.hours, durationText) : "";
-    tiles[`of training on ${amount(chips.count)} × ${chips.kind}${range}`] = durationText(cost.training_hours);
-    tiles["of training"] = dollarsText(cost.training_dollars);
-    if (speed) {
-      tiles[`tokens/s${rangeOf(speed.tokens_per_second, amount)}`] = amount(speed.tokens_per_second[1]);
-      tiles[`MFU${rangeOf(speed.mfu, wholePercent)}`] = wholePercent(speed.mfu[1]);
-    }
+    const { training_hours, training_dollars } = best.cost;
+    const on = `${amount(chips.count)} × ${chips.kind} at ${percentText(chips.mfu, 0)} MFU`;
+    tiles[`of training on ${on}`] = durationText(training_hours);
+    tiles["of training"] = dollarsText(training_dollars);
   }
   const made = Object.entries(tiles).map(([what, value]) => {
     return element("div", {}, element("dd", {}, value), element("dt", {}, what));
@@ -70,7 +59,7 @@ function showTiles({ data, plan: { best, chips } }) {
   byId("tiles").replaceChildren(...made);
 }
 
-function showTable({ optima, infeasible, best, bootstrap, clock }) {
+function showTable({ optima, infeasible, best, bootstrap }) {
   const columns = {
     E: (row) => String(row.n_experts),
     active: (row) => amount(row.n_active),
@@ -80,10 +69,6 @@ function showTable({ optima, infeasible, best, bootstrap, clock }) {
     memory: (row) => memoryText(row.memory_bytes),
     "bound by": (row) => row.size_bound || "–",
   };
-  if (clock && clock.by_flops !== clock.by_time) {
-    const bestBy = { [clock.by_time]: "the clock", [clock.by_flops]: "FLOPs" };
-    columns["best by"] = ({ n_experts }) => bestBy[n_experts] ?? "–";
-  }
   if (bootstrap) {
     const drawn = (row) => bootstrap.optima.find(({ n_experts }) => n_experts === row.n_experts);
     columns["loss, interval"] = (row) => drawn(row).loss.map((loss) => loss.toFixed(4)).join(" to ");
@@ -94,22 +79,6 @@ function showTable({ optima, infeasible, best, bootstrap, clock }) {
   }
   if (optima.some(outside)) columns["outside the fitted range"] = outside;
   fillTable("table", columns, [...optima, ...infeasible], best);
-}
-
-// How fast each model trains, where its speed is modelled.
-function showSpeeds({ optima, best, clock }) {
-  byId("speeds").hidden = !clock;
-  if (!clock) return;
-  const rangeOf = ([low, , high]) => `${durationText(low)} to ${durationText(high)}`;
-  byId("speed-note").textContent = say("CLOCK_HEAD", clock);
-  const columns = {
-    E: ({ n_experts }) => String(n_experts),
-    training: ({ speed }) => durationText(speed.hours[1]),
-    "80% range": ({ speed }) => rangeOf(speed.hours),
-    "tokens/s": ({ speed }) => rangeText(speed.tokens_per_second, amount),
-    MFU: ({ speed }) => rangeText(speed.mfu, wholePercent),
-  };
-  fillTable("speed-table", columns, optima.filter(({ speed }) => speed), best);
 }
 
 // What training costs and keeps in memory, and how fast the model answers, by number of experts.

@@ -3,10 +3,11 @@
 import { showPictures, showPlan } from "./answers.js";
 import { showLaws } from "./comparison.js";
 import { flopsPerHour } from "./cost.js";
-import { INFERENCE_FLOPS, PAPER_SHAPE } from "./counts.js";
+import { PAPER_SHAPE } from "./counts.js";
 import { byId, element } from "./elements.js";
-import { addressOf, defaultState, stateFromAddress } from "./form.js";
-import { PlanError, templates, withErrors } from "./messages.js";
+import { USUAL, addressOf, defaultState, stateFromAddress } from "./form.js";
+import { planCommand } from "./command.js";
+import { PlanError, say, templates, withErrors } from "./messages.js";
 import { flagText, general, parseNumber } from "./numbers.js";
 import { optionsIn } from "./options.js";
 import { planOf } from "./plan.js";
@@ -15,6 +16,7 @@ const data = JSON.parse(byId("data").textContent);
 for (const law of data.laws) Object.assign(law, data.forms[law.form]);
 Object.assign(templates, data.sentences);
 Object.assign(PAPER_SHAPE, data.paper_shape);
+USUAL.mfu = String(data.cost.mfu);
 const sliders = [...document.querySelectorAll("input[type=range]")];
 let { state, error: addressError } = stateFromAddress(location.hash || location.search, data.laws);
 
@@ -76,16 +78,11 @@ function renderSoon() {
 function withDerivedBudget(answer) {
   const derived = { ...state };
   if (!answer) return derived;
-  const { options, plan } = answer;
-  const { best } = plan;
+  const { chips, limits } = answer.options;
   const rounded = (value) => flagText(Number(general(value, 4)));
-  let { flops } = options.limits;
-  if (options.isByTime) flops = best.training_flops + INFERENCE_FLOPS * best.n_active * options.limits.inference_tokens;
-  if (flops == null) return derived;
-  if (state.flops === "") derived.flops = rounded(flops);
-  if (state.hours === "" && options.chips) {
-    derived.hours = rounded(plan.clock ? plan.clock.hours : flops / flopsPerHour(data, options.chips));
-  }
+  if (limits.flops == null) return derived;
+  if (state.flops === "") derived.flops = rounded(limits.flops);
+  if (state.hours === "" && chips) derived.hours = rounded(limits.flops / flopsPerHour(data, chips));
   return derived;
 }
 
@@ -126,8 +123,11 @@ function answerNow() {
   const law = currentLaw();
   if (state.law !== law.name) throw new PlanError(`law: this page does not hold “${state.law}”`);
   const options = optionsIn(data, law, state);
-  const { plan, limits, hoursLimits } = planOf(data, law, options);
-  return { data, state, options: { ...options, limits, hoursLimits }, plan };
+  if (options.chips && options.chips.mfu == null) {
+    throw new PlanError(say("PAGE_WITHOUT_MFU", { command: planCommand(state, options) }));
+  }
+  const { plan, limits } = planOf(data, law, options);
+  return { data, state, options: { ...options, limits }, plan };
 }
 
 // Answers first; what takes longer follows, unless something else was asked meanwhile.

@@ -32,7 +32,7 @@ function flagsOf(state, { law, shape, reference, limits, experts, chips, memory_
   else add("flops", limits.flops);
   if (chips) {
     flags.push(`--chips=${chips.kind}:${chips.count}`);
-    add("mfu", chips.mfu); // without it the command plans hours by modelled speeds
+    add("mfu", chips.mfu);
     if (!isComparison) add("dollars_per_hour", chips.dollars_per_hour);
   }
   add("memory_gb", memory_gb);

@@ -1,13 +1,12 @@
 // What several laws would build within the same limits: what `fit compare --json` prints, by the same names.
 
-import { againstFlops, clockOf, speedOf } from "./by_time.js";
-import { PAPER_SHAPE, amountOf, hasBudget, hasEnoughExperts, shapeOf } from "./counts.js";
+import { hasBudget, hasEnoughExperts, shapeOf } from "./counts.js";
 import { structureColumns, tokensFor } from "./counts.js";
 import { countsOfLaw, flopsOfLaw, lawAtExperts, lossOfColumns, outsideRanges, shapeOutside } from "./law.js";
 import { infeasibleReason, say } from "./messages.js";
 import { isAtEdge } from "./plan.js";
 import { referenceColumns } from "./reference_model.js";
-import { leastBudget, solve } from "./solve.js";
+import { leastFlops, solve } from "./solve.js";
 
 function mostInData(law, column, otherwise) {
   return law.ranges[column]?.[1] ?? otherwise;
@@ -34,42 +33,22 @@ function shapesToTry(data, law, sizes) {
 }
 
 /** What all laws are asked, of the options of the chosen one. @type {(options: Options) => Question} */
-export function questionOf({ shape, reference, limits, chips, hours, isByTime }) {
+export function questionOf({ shape, reference, limits }) {
   const { vocab_size, width_per_block } = shape;
-  const usual = (reference?.shape ?? PAPER_SHAPE).width_per_block;
-  const fixesWidthPerBlock = width_per_block !== usual;
-  const building = { isFamily: reference != null, fixesWidthPerBlock, fixesKeyHeads: false };
-  return { sizes: { vocab_size, width_per_block }, reference, limits, chips, hours, isByTime, building };
+  return { sizes: { vocab_size, width_per_block }, reference, limits };
 }
 
-// The function from a shape to the limits of the law's models, with their clock where hours are the budget. Shared
-// experts change the speed little: models are timed without.
-function limitsByShape(data, law, question, experts) {
-  const { limits, isByTime } = question;
-  const clocks = new Map();
-  return (shape) => {
-    if (!isByTime) return limits;
-    if (!clocks.has(shape.split)) {
-      const timed = { ...question, law, shape: { ...shape, shared: 0 } };
-      clocks.set(shape.split, clockOf(data, timed, experts));
-    }
-    return { ...limits, clock: clocks.get(shape.split) };
-  };
-}
-
-// {optimum, shape, limits} of the law's least loss over shapes and experts; optimum is null where nothing is feasible.
-// Yields after each shape, as each has models to time.
-function* bestOverShapes(data, law, question, experts) {
-  const shapes = shapesToTry(data, law, question.sizes);
-  const limitsOf = limitsByShape(data, law, question, experts);
-  let best = { optimum: null, shape: shapes[0], limits: limitsOf(shapes[0]) };
+// {optimum, shape} of the law's least loss over shapes and experts; optimum is null where nothing is feasible. Yields
+// after each shape.
+function* bestOverShapes(data, law, { sizes, limits }, experts) {
+  const shapes = shapesToTry(data, law, sizes);
+  let best = { optimum: null, shape: shapes[0] };
   for (const shape of shapes) {
-    const limits = limitsOf(shape);
     for (const n_experts of experts) {
       if (!hasEnoughExperts(shape, n_experts)) continue;
       const optimum = solve(lawAtExperts(law, shape, n_experts), n_experts, shape, limits);
       const isBetter = optimum.feasible && !(best.optimum?.loss <= optimum.loss);
-      if (isBetter) best = { optimum, shape, limits };
+      if (isBetter) best = { optimum, shape };
     }
     yield;
   }
@@ -80,15 +59,15 @@ function* bestOverShapes(data, law, question, experts) {
 function* denseAnswer(data, law, question, loss) {
   if (!law.knows_dense) return null;
   const dense = law.dense ? data.laws.find(({ name }) => name === law.dense) : law;
-  const { optimum, shape, limits } = yield* bestOverShapes(data, dense, question, [1]);
+  const { optimum, shape } = yield* bestOverShapes(data, dense, question, [1]);
   if (!optimum) return null;
   const { n_active, n_tokens } = optimum;
   const loss_saved_share = 1 - loss / optimum.loss;
   const answer = { n_experts: 1, n_active, n_tokens, loss: optimum.loss, law: dense.name, loss_saved_share };
+  const { limits } = question;
   if (hasBudget(limits)) {
-    const amount = amountOf(limits);
-    const needed = leastBudget(dense, 1, shape, limits, loss, amount, 1e12 * amount);
-    answer[limits.clock ? "hours_ratio" : "flops_ratio"] = needed == null ? null : needed / amount;
+    const needed = leastFlops(dense, 1, shape, limits, loss, limits.flops, 1e12 * limits.flops);
+    answer.flops_ratio = needed == null ? null : needed / limits.flops;
   }
   return answer;
 }
@@ -98,14 +77,14 @@ function* denseAnswer(data, law, question, loss) {
 function referenceAnswer(law, reference, n_experts, shape, limits) {
   const { flops } = limits;
   if (flops == null) return null;
-  const n_tokens = tokensFor(limits, reference.counts.n_active, n_experts);
+  const n_tokens = tokensFor(limits, reference.counts.n_active);
   if (n_tokens < 1) return null;
   const columns = { ...referenceColumns(reference, law), n_tokens };
   const only = law.only_experts;
   if (only != null && Math.abs(columns.n_experts - only) > 1e-5 * only) return null;
   const loss = lossOfColumns(law, columns);
   const budgetAlone = { ...limits, memory_bytes: null, max_tokens: null, chips: null, serving: null };
-  const least = leastBudget(law, n_experts, shape, budgetAlone, loss, 1e-6 * flops, flops);
+  const least = leastFlops(law, n_experts, shape, budgetAlone, loss, 1e-6 * flops, flops);
   return { n_tokens, loss, flops_share: least == null ? null : least / flops };
 }
 
@@ -113,10 +92,10 @@ function referenceAnswer(law, reference, n_experts, shape, limits) {
  *  feasible. experts: those allowed, null for the law's own. Yields now and then, and returns the answer.
  *  @type {(data: Data, law: Law, question: Question, experts: ?Experts[]) => Generator} */
 export function* lawAnswer(data, law, question, experts) {
-  const { reference, chips } = question;
+  const { reference, limits } = question;
   const chose_experts = law.knows_experts && !law.fixes_experts;
   const compared = experts && chose_experts ? experts : law.experts;
-  const { optimum, shape, limits } = yield* bestOverShapes(data, law, question, compared);
+  const { optimum, shape } = yield* bestOverShapes(data, law, question, compared);
   if (!optimum) return { law: law.name, why: infeasibleReason(shape, limits, [Math.min(...compared)]) };
   const { feasible: _, ...row } = optimum;
   const { n_experts, n_tokens, loss } = row;
@@ -133,12 +112,6 @@ export function* lawAnswer(data, law, question, experts) {
     extrapolation: [...outsideRanges(law, columns), ...shapeOutside(law, shape, optimum.d_model)],
     dense: yield* denseAnswer(data, law, question, loss),
   };
-  if (limits.clock) {
-    const { untrainable } = limits.clock;
-    const trained = compared.filter((e) => hasEnoughExperts(shape, e) && !untrainable.includes(e));
-    answer.speed = speedOf(data, chips, limits.clock, optimum);
-    answer.clock = againstFlops(data, law, shape, limits, optimum, trained);
-  }
   if (reference) answer.like = referenceAnswer(law, reference, n_experts, shape, limits);
   return answer;
 }

@@ -5,7 +5,7 @@ import { compareCommand } from "./command.js";
 import { conclusionOf, lawAnswer, questionOf } from "./compare.js";
 import { defaultState } from "./form.js";
 import { PlanError } from "./messages.js";
-import { amount, percentText, rangeText } from "./numbers.js";
+import { amount, percentText } from "./numbers.js";
 
 // The laws that are set beside each other: those of fit compare, and the one that is chosen.
 function comparedLaws(data, chosen) {
@@ -38,7 +38,7 @@ export function* showLaws({ data, state, options }) {
   }
   const answers = rows.filter((row) => !row.why);
   const conclusion = conclusionOf(data, answers);
-  showLawTable(rows, chosen, reference, options.isByTime);
+  showLawTable(rows, chosen, reference);
   byId("agreement").textContent = agreementText(conclusion, answers, reference);
   const n_outside = answers.filter((answer) => answer.extrapolation.length).length;
   const outside = `${n_outside} of ${answers.length} answers lie outside the data of their law.`;
@@ -49,7 +49,7 @@ export function* showLaws({ data, state, options }) {
   byId("compare").textContent = compareCommand(state, options, laws.map(({ name }) => name));
 }
 
-function showLawTable(rows, chosen, reference, isByTime) {
+function showLawTable(rows, chosen, reference) {
   const isDense = ({ n_experts, dense }) => n_experts === 1 || !dense;
   const columns = {
     law: (row) => row.law,
@@ -61,13 +61,8 @@ function showLawTable(rows, chosen, reference, isByTime) {
     tokens: (row) => amount(row.n_tokens),
     "loss below its dense model": (row) => (isDense(row) ? "–" : percentText(row.dense.loss_saved_share, 1)),
   };
-  const ratioOf = ({ dense }) => ratioText(isByTime ? dense.hours_ratio : dense.flops_ratio);
-  columns[isByTime ? "its hours" : "its FLOPs"] = (row) => (isDense(row) ? "–" : ratioOf(row));
-  if (isByTime) {
-    columns["tokens/s (80% range)"] = ({ speed }) => rangeText(speed.tokens_per_second, amount);
-    columns["E by FLOPs"] = ({ clock }) => String(clock.by_flops);
-  }
-  if (reference && !isByTime) {
+  columns["its FLOPs"] = (row) => (isDense(row) ? "–" : ratioText(row.dense.flops_ratio));
+  if (reference) {
     columns[`loss of ${reference.counts.name}`] = ({ like }) => (like ? like.loss.toFixed(4) : "not read");
     columns["share of these FLOPs that reaches it"] = ({ like }) => (like ? shareText(like.flops_share) : "–");
   }

@@ -1,14 +1,13 @@
 // What a plan costs on chips: hours, dollars, memory and speed.
 
-import { fewestChips, hasBudget, trainingBytes } from "./counts.js";
-import { SECONDS_OF_AN_HOUR } from "./clock.js";
+import { SECONDS_OF_AN_HOUR, fewestChips, hasBudget, trainingBytes } from "./counts.js";
 import { say } from "./messages.js";
 import { servingOf } from "./serving.js";
 import { bestOf, optimaOf } from "./solve.js";
 
 /** FLOPs that training spends in an hour on all of the chips at one MFU. @type {(data: Data, chips: Chips) => Flops} */
 export function flopsPerHour(data, { kind, count, mfu }) {
-  return SECONDS_OF_AN_HOUR * count * data.chips[kind].flops * (mfu ?? data.cost.mfu);
+  return SECONDS_OF_AN_HOUR * count * data.chips[kind].flops * mfu;
 }
 
 /** The chips as a limit: a plan fills a share of their memory. @type {(data: Data, chips: ?Chips) => ?TrainingChips} */
@@ -22,7 +21,7 @@ export function chipLimits(data, chips) {
  *  @type {(data: Data, chips: Chips, row: object, shape: Shape, limits: Limits) => object} */
 export function costOf(data, chips, row, shape, limits) {
   const { d_model, n_total, training_flops } = row;
-  const training_hours = row.speed ? row.speed.hours[1] : training_flops / flopsPerHour(data, chips);
+  const training_hours = training_flops / flopsPerHour(data, chips);
   const { count, dollars_per_hour } = chips;
   const training_dollars = dollars_per_hour == null ? null : training_hours * count * dollars_per_hour;
   const training_chips = fewestChips(shape, limits.chips, d_model, n_total);
@@ -38,8 +37,6 @@ export function costOf(data, chips, row, shape, limits) {
 export function chipsWarning(law, best, { chips, shape, experts }, limits) {
   const hasOtherBound = hasBudget(limits) || limits.memory_bytes != null;
   if (best.size_bound !== "chips" || !hasOtherBound) return [];
-  // nobody knows the speed of a model that the chips cannot train
-  if (limits.clock) return [say("CHIPS_BIND_BY_TIME", { ...chips, e: best.n_experts })];
   const unlimited = bestOf(optimaOf(law, shape, { ...limits, chips: null }, experts));
   const count = fewestChips(shape, limits.chips, unlimited.d_model, unlimited.n_total);
   const needed = count ? say("CHIPS_NEEDED", { needed: count }) : "";

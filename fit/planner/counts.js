@@ -1,10 +1,10 @@
 // Parameters, bytes and tokens of a model of any width and number of experts, as fit/shape counts them.
 
-import { SECONDS_OF_AN_HOUR, sizeWithin, speedAt } from "./clock.js";
 import { roundHalfToEven } from "./numbers.js";
 
 export const TRAINING_FLOPS = 6; // of one parameter and token
 export const INFERENCE_FLOPS = 2;
+export const SECONDS_OF_AN_HOUR = 3600;
 
 /** The shape of the paper's models; app.js fills it in. @type {Shape} */
 export const PAPER_SHAPE = {};
@@ -158,38 +158,21 @@ export function memoryLimits(shape, limits, n_experts) {
   return memories;
 }
 
-/** Whether FLOPs or hours bound size and tokens. @type {(limits: Limits) => boolean} */
-export function hasBudget({ flops, clock }) {
-  return flops != null || clock != null;
+/** Whether FLOPs bound size and tokens. @type {(limits: Limits) => boolean} */
+export function hasBudget({ flops }) {
+  return flops != null;
 }
 
-/** The budget: hours by the clock, else FLOPs. @type {(limits: Limits) => ?number} */
-export function amountOf({ flops, clock }) {
-  return clock ? clock.hours : flops;
-}
-
-/** The limits with another budget of the same kind. @type {(limits: Limits, amount: number) => Limits} */
-export function withAmount(limits, amount) {
-  if (limits.clock) return { ...limits, clock: { ...limits.clock, hours: amount } };
-  return { ...limits, flops: amount };
-}
-
-/** Training tokens that limits leave; may be negative.
- *  @type {(limits: Limits, n_active: Parameters, n_experts: Experts) => Tokens} */
-export function tokensFor(limits, n_active, n_experts) {
-  const { flops, clock, inference_tokens, max_tokens } = limits;
+/** Training tokens that limits leave; may be negative. @type {(limits: Limits, n_active: Parameters) => Tokens} */
+export function tokensFor(limits, n_active) {
+  const { flops, inference_tokens, max_tokens } = limits;
   const most = max_tokens ?? Infinity;
   if (!hasBudget(limits)) return most;
-  const inference = (INFERENCE_FLOPS / TRAINING_FLOPS) * inference_tokens;
-  let bought = flops / (TRAINING_FLOPS * n_active);
-  if (clock) bought = SECONDS_OF_AN_HOUR * clock.hours * speedAt(clock, n_experts, n_active);
-  return Math.min(bought - inference, most);
+  const bought = flops / (TRAINING_FLOPS * n_active);
+  return Math.min(bought - (INFERENCE_FLOPS / TRAINING_FLOPS) * inference_tokens, most);
 }
 
-/** The size that a budget trains on so many tokens.
- *  @type {(limits: Limits, n_tokens: Tokens, n_experts: Experts) => Parameters} */
-export function sizeFor({ flops, clock, inference_tokens }, n_tokens, n_experts) {
-  const inference = INFERENCE_FLOPS * inference_tokens;
-  if (clock) return sizeWithin(clock, n_experts, n_tokens + inference / TRAINING_FLOPS);
-  return flops / (TRAINING_FLOPS * n_tokens + inference);
+/** The size that the FLOPs train on so many tokens. @type {(limits: Limits, n_tokens: Tokens) => Parameters} */
+export function sizeFor({ flops, inference_tokens }, n_tokens) {
+  return flops / (TRAINING_FLOPS * n_tokens + INFERENCE_FLOPS * inference_tokens);
 }

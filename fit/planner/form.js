@@ -2,6 +2,9 @@
 
 import { flagText } from "./numbers.js";
 
+/** What fields hold that neither a law nor a model says; app.js fills it in. @type {{mfu: string}} */
+export const USUAL = { mfu: "" };
+
 /** The state before anything was typed. like: the model to start from. @type {(law: Law, like?: string) => State} */
 export function defaultState(law, like = "") {
   const isPaper = law.form === "joint" && law.published && !like;
@@ -16,7 +19,7 @@ export function defaultState(law, like = "") {
     hours: "",
     chip: "H100",
     chips: law.published ? "512" : "1",
-    mfu: "",
+    mfu: USUAL.mfu,
     dollars_per_hour: "2",
     memory_gb: isPaper ? "80" : "",
     devices: "1",

@@ -46,9 +46,7 @@ export function infeasibleReason(shape, limits, experts) {
     const gigabytes = { need: need / 1e9, limit: most / 1e9, times: need / most };
     if (need > most) return say(sentence, { smallest, ...gigabytes, ...values(need) });
   }
-  const { flops, clock, inference_tokens, budget } = limits;
-  if (clock?.untrainable.includes(e)) return say("NOTHING_TRAINED", { e, ...limits.chips });
-  if (clock) return say("HOURS_TOO_FEW", { budget, smallest });
+  const { flops, inference_tokens, budget } = limits;
   const n_active = activeParameters(shape, d, e);
   const inference = INFERENCE_FLOPS * n_active * inference_tokens;
   const need = inference + TRAINING_FLOPS * n_active;

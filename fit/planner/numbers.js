@@ -58,12 +58,6 @@ export function percentText(share, digits) {
   return `${(100 * share).toFixed(digits)}%`;
 }
 
-/** A number with its range: 359K (269K to 479K).
- *  @type {(ends: [number, number, number], textOf: (x: number) => string) => string} */
-export function rangeText([low, middle, high], textOf) {
-  return `${textOf(middle)} (${textOf(low)} to ${textOf(high)})`;
-}
-
 const FORMATS = {
   "": String,
   ",": (x) => Math.round(x).toLocaleString("en-US"),

@@ -72,13 +72,12 @@ function servedIn(data, state, chips) {
   return value;
 }
 
-// {flops, budget}: the FLOPs, null where there is no such limit, and the flags that gave the budget. Without an MFU
-// hours are no FLOPs: each model trains at its own modelled speed.
+// {flops, budget}: the FLOPs, null where there is no such limit, and the flags that gave the budget.
 function budgetIn(data, state, hours, chips) {
   if (hours == null) return { flops: positiveIn(data, state, "flops"), budget: "--flops" };
   if (chips == null) throw new PlanError("hours need a known kind of chip and a number of chips");
   const budget = say("HOURS_BUDGET", { hours, chips: `${chips.kind}:${chips.count}` });
-  return { flops: chips.mfu == null ? null : hours * flopsPerHour(data, chips), budget };
+  return { flops: hours * flopsPerHour(data, chips), budget };
 }
 
 /** What the state asks for. Throws PlanError. @type {(data: Data, law: Law, state: State) => Options} */
@@ -103,11 +102,7 @@ export function optionsIn(data, law, state) {
   };
   const reference = referenceModel(data, state.like);
   const shape = shapeIn(law, state, reference);
-  const isByTime = hours != null && chips.mfu == null;
-  const isFamily = reference != null;
-  const fixesWidthPerBlock = isFamily || isTyped(state, "width_per_block", law);
-  const building = { isFamily, fixesWidthPerBlock, fixesKeyHeads: isFamily };
-  return { law, shape, reference, limits, experts, chips, memory_gb, devices, hours, isByTime, building };
+  return { law, shape, reference, limits, experts, chips, memory_gb, devices, hours };
 }
 
 /** Whether a size is typed that the law and the model to start from do not have.

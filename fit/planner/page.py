@@ -5,7 +5,6 @@ import pathlib
 import re
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
@@ -18,35 +17,27 @@ from fit.fitted_law.law import OURS, PRESETS, Law, load
 from fit.form import Form
 from fit.laws import FORMS
 from fit.messages import sentences, units
-from fit.model import efficiencies, step_cost, step_counts
 from fit.model.chips import CHIPS, Chip
 from fit.planner import formulas
 from fit.planning import (
     agreement,
-    candidates,
     compare,
     constraints,
     cost,
-    grid,
     memory,
-    mesh,
     optimum,
     plan_warnings,
-    rates,
-    recipe,
     serving,
     verdict,
 )
-from fit.shape import hardware, reference_model
-from fit.shape.architecture import BATCH_RAMP, OF_EXPERTS, PAPER
+from fit.shape import reference_model
+from fit.shape.architecture import OF_EXPERTS, PAPER
 
-PEAKS = ("flops", "memory", "bandwidth", "network", "domain", "between", "devices")
-TYPICAL = 20  # tokens of an active parameter, for a model that is timed before its tokens are known
+PEAKS = ("flops", "memory", "bandwidth")
 MOST_RUNS = 1200  # on the page, spread evenly over the table
 SCRIPTS = (
-    *("numbers", "clock", "counts", "serving", "law", "messages", "solve", "grid", "recipe", "step_time", "mesh"),
-    *("by_time", "cost", "plan", "reference_model", "compare", "form", "options", "elements", "chart", "pictures"),
-    *("command", "answers", "comparison", "app"),
+    *("numbers", "counts", "serving", "law", "messages", "solve", "cost", "plan", "reference_model", "compare"),
+    *("form", "options", "elements", "chart", "pictures", "command", "answers", "comparison", "app"),
 )
 # Imports, exports, comments and indentation: the scripts become one, with one scope for all names.
 NOT_CARRIED = re.compile(r"^(import [^;]*;\n|export | *//.*\n|/\*\*[\s\S]*?\*/\n| +)", re.MULTILINE)
@@ -113,12 +104,11 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None) -> Json:
         laws=[_law(law) for law in all_laws],
         runs=runs,
         sentences={name: template for name, template in vars(sentences).items() if name.isupper()},
-        chips={kind: _peaks(chip) | _when_training(kind) | _when_serving(kind) for kind, chip in CHIPS.items()},
+        chips={kind: _peaks(chip) | _when_serving(kind) for kind, chip in CHIPS.items()},
         serving=_constants(serving, "BATCHES", "LABEL", "BANDWIDTH_SHARE"),
         cost=_constants(memory, "STATE", "REMAT", "AT_WORK", "SCORES", "ROW", "GROUP")
         | _constants(constraints, "ROOM")
         | _constants(cost, "MFU"),
-        **_timing(),
         forms={name: _form(FORMS[name]) for name in sorted({law.form.name for law in all_laws})},
         compare=_constants(compare, "LAWS", "SPLITS")
         | _constants(agreement, "AGREE", "FURTHEST")
@@ -134,48 +124,6 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None) -> Json:
 def _peaks(chip: Chip) -> Json:
     """The peaks of a chip by name."""
     return {name: getattr(chip, name) for name in PEAKS}
-
-
-def _when_training(kind: str) -> Json:
-    """What chips of a kind reach of their peaks in training, and how far a speed may be from the modelled one."""
-    calibration = efficiencies.of_our_trainer(kind, 2)
-    return dict(
-        products_efficiency=calibration.products_of(kind),
-        efficiencies=calibration.shared,
-        label=calibration.label,
-        between_sources=calibration.between_sources,
-        between_sources_of_one=efficiencies.of_our_trainer(kind, 1).between_sources,
-        gathers_between=CHIPS[kind].gathers_between,
-    )
-
-
-def _timing() -> Json:
-    """What the model of a step's time, and of the meshes to choose from, is made of."""
-    calibration = efficiencies.calibrated()
-    batches = [dict(kinds=law.kinds, batch=law.batch) for law in rates.LAWS]
-    return dict(
-        calibration=_fields(calibration, "within_source") | _constants(efficiencies, "Z80"),
-        step_time=_constants(step_counts, "BF16", "FP32", "UPDATE", "PASSES", "FLASH_BLOCK", "LOGITS", "GATHERS")
-        | _constants(
-            step_counts, "SWIGLU", "SWIGLU_OF_SLOTS", "EXACT_UP_TO", "TRIPS", "KEPT", "ACCUMULATED", "NARROWEST"
-        )
-        | _constants(step_counts, "LEFT_WHOLE", "LEFT_SPREAD", "LEFT_SCORES", "WIDTH_AT_WORK", "HEADS_AT_WORK")
-        | _constants(step_counts, "HIDDEN_AT_WORK", "ROW_AT_WORK", "EXPERT_AT_WORK", "SCORES_AT_WORK", "SAVED")
-        | _constants(step_cost, "OVERLAP"),
-        clock=dict(typical=TYPICAL),
-        mesh=_constants(mesh, "MODEL_AXES") | dict(fields=mesh.DIVISIBILITY["fields"]),
-        grid=_constants(hardware, "TYPICAL_ASPECT", "TILE", "HEADS", "WIDE", "KV_HEADS", "MOST_PADDING")
-        | dict(widths=list(grid.Grid().widths)),
-        recipe=_constants(recipe, "PRETRAIN_SEQUENCE", "SEQUENCE", "RAMP", "PAPERS_CONFIG", "PRETRAIN_CONFIG")
-        | _constants(rates, "SMALLEST")
-        | _constants(candidates, "GROUP_TOKENS")
-        | dict(batch_ramp=BATCH_RAMP, batches=batches),
-    )
-
-
-def _fields(record: Any, *names: str) -> Json:
-    """{name: value} of some of an object's attributes."""
-    return {name: getattr(record, name) for name in names}
 
 
 def _when_serving(kind: str) -> Json:
@@ -233,17 +181,7 @@ def _law(law: Law) -> Json:
         records_shapes=bool(law.shape_ranges),
         bootstrap=bootstrap,
         base_config=models_of_runs["base_config"],
-        batch=_best_batch(law),
     )
-
-
-def _best_batch(law: Law) -> Json | None:
-    """The law of the best batch that was fitted with the loss; None where there is none."""
-    tuning = law.tuning
-    if tuning is None or not tuning.with_batch:
-        return None
-    exponents = {column: tuning.coefficients[f"batch_{column}"] for column in tuning.reference}
-    return dict(batch=tuning.coefficients["batch"], exponents=exponents, reference=tuning.reference)
 
 
 def _form(form: Form) -> Json:

@@ -1,7 +1,7 @@
 // The pictures of a plan: loss against size, against memory and against hours.
 
 import { drawPicture } from "./chart.js";
-import { amountOf, hasBudget, servingBytes, smallestWidth, tokensFor, withAmount } from "./counts.js";
+import { hasBudget, servingBytes, smallestWidth, tokensFor } from "./counts.js";
 import { lawAtExperts, outsideRangesOf } from "./law.js";
 import { amount, durationText, flopsText, memoryText } from "./numbers.js";
 import { bestOf, feasibleOf, largestSize, optimaOf, solve } from "./solve.js";
@@ -16,10 +16,9 @@ function logSpaced(low, high) {
   return Array.from({ length: POINTS }, (_, i) => low * (high / low) ** (i / (POINTS - 1)));
 }
 
-// The budget in words: FLOPs, or hours on the chips.
-function budgetText({ limits, chips, hours }) {
-  if (!limits.clock) return `${flopsText(limits.flops)} training FLOPs`;
-  return `${durationText(hours)} on ${amount(chips.count)} × ${chips.kind}, each model at its modelled speed`;
+// The budget in words.
+function budgetText({ limits }) {
+  return `${flopsText(limits.flops)} training FLOPs`;
 }
 
 /** The share of the colours of each number of experts. @type {(experts: Experts[]) => Object<Experts, number>} */
@@ -44,7 +43,7 @@ function runsNear(runs, { law, shape, limits, experts }) {
   runs.loss.forEach((loss, i) => {
     const n_active = runs.n_active[i];
     const n_experts = runs.n_experts[i];
-    const n_tokens = tokensFor(limits, n_active, n_experts);
+    const n_tokens = tokensFor(limits, n_active);
     const isNear = Math.abs(Math.log(runs.n_tokens[i] / n_tokens)) < Math.log(NEAR);
     if (!isNear || !experts.includes(n_experts)) return;
     const lawAt = lawAtExperts(law, shape, n_experts);
@@ -59,9 +58,9 @@ function curvesOverSizes(sizes, { law, shape, limits, experts }, colours) {
   return experts.map((n_experts) => {
     const lawAt = lawAtExperts(law, shape, n_experts);
     const largest = largestSize(n_experts, shape, limits).size;
-    const trained = sizes.filter((size) => tokensFor(limits, size, n_experts) >= 1);
+    const trained = sizes.filter((size) => tokensFor(limits, size) >= 1);
     const points = trained.map((n_active) => {
-      const n_tokens = tokensFor(limits, n_active, n_experts);
+      const n_tokens = tokensFor(limits, n_active);
       const model = { n_experts, n_active, n_tokens, loss: lawAt.loss(n_active, n_tokens) };
       return pointOf(law, shape, n_active, model, n_active > largest);
     });
@@ -78,7 +77,7 @@ export function drawSizes(picture, options, plan, colours, runs) {
   const shown = [...plan.optima, ...optimaWithoutMemory(options), ...near];
   const shownSizes = shown.map(({ n_active }) => n_active);
   const range = logSpaced(Math.min(...shownSizes) / 4, Math.max(...shownSizes) * 4);
-  const sizes = range.filter((size) => options.experts.some((e) => tokensFor(limits, size, e) >= 1));
+  const sizes = range.filter((size) => tokensFor(limits, size) >= 1);
   const lines = curvesOverSizes(sizes, options, colours);
   const losses = shown.map(({ loss }) => loss);
   const least = Math.min(...losses);
@@ -162,16 +161,14 @@ export function drawMemories(picture, options, plan, colours) {
 /** Draws the least loss under hours around the plan's, a curve for each E, and returns the picture's note.
  *  @type {(picture: Picture, options: Options, plan: Plan, colours: object, flopsPerHour: Flops) => string} */
 export function drawHours(picture, options, plan, colours, flopsPerHour) {
-  const { law, shape, experts, chips } = options;
-  const limits = options.hoursLimits ?? options.limits;
-  const budget = amountOf(limits);
-  const hours = limits.clock ? budget : budget / flopsPerHour;
+  const { law, shape, experts, chips, limits } = options;
+  const hours = limits.flops / flopsPerHour;
   const shares = logSpaced(1 / AROUND, AROUND);
   const lines = experts.map((n_experts) => {
     const lawAt = lawAtExperts(law, shape, n_experts);
     const largest = largestSize(n_experts, shape, limits);
     const solved = shares.map((share) => {
-      const optimum = solve(lawAt, n_experts, shape, withAmount(limits, share * budget), largest);
+      const optimum = solve(lawAt, n_experts, shape, { ...limits, flops: share * limits.flops }, largest);
       return { share, optimum };
     });
     const feasible = solved.filter(({ optimum }) => optimum.feasible);
@@ -190,6 +187,5 @@ export function drawHours(picture, options, plan, colours, flopsPerHour) {
     strips: [],
     rule: null,
   });
-  const speed = limits.clock ? "each model at its modelled speed" : "at one MFU";
-  return `on ${amount(chips.count)} × ${chips.kind}, ${speed}`;
+  return `on ${amount(chips.count)} × ${chips.kind}, at one MFU`;
 }

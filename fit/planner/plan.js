@@ -1,20 +1,16 @@
 // A plan: what `fit plan --json` prints, by the same names, without the model of whole blocks.
 
-import { againstFlops, againstHours, clockOf, speedOf, speedsOf } from "./by_time.js";
 import { chipLimits, chipsWarning, costOf } from "./cost.js";
 import { INFERENCE_FLOPS, servingBytes, trainingFlops } from "./counts.js";
 import { drawsOf, driftFactor, falls, flopsOfLaw, lawAtExperts, outsideRangesOf, percentile } from "./law.js";
 import { infeasibleReason, warningsOf } from "./messages.js";
 import { bestOf, feasibleOf, largestSize, optimaOf, solve } from "./solve.js";
 
-/** The plan, its limits with the chips' memory, and these with hours by the clock as their budget, where models are
- *  timed. Throws PlanError where nothing is feasible.
- *  @type {(data: Data, law: Law, options: Options) => {plan: Plan, limits: Limits, hoursLimits: ?Limits}} */
+/** The plan, and its limits with the chips' memory. Throws PlanError where nothing is feasible.
+ *  @type {(data: Data, law: Law, options: Options) => {plan: Plan, limits: Limits}} */
 export function planOf(data, law, options) {
   const { shape, experts, chips } = options;
-  const limits = { ...options.limits, chips: chipLimits(data, chips), clock: null };
-  let hoursLimits = null;
-  if (options.isByTime) limits.clock = clockOf(data, { ...options, limits }, experts);
+  const limits = { ...options.limits, chips: chipLimits(data, chips) };
   const solved = optimaOf(law, shape, limits, experts);
   const optima = feasibleOf(solved).map((optimum) => planRow(law, optimum, shape, limits));
   const best = optima.find(({ n_experts }) => n_experts === bestOf(solved).n_experts);
@@ -34,12 +30,11 @@ export function planOf(data, law, options) {
   plan.warnings = warningsOf(data, law, shape, plan, experts, wantsMore);
   if (chips) {
     const { serve_batch: _, ...trainingChips } = chips;
-    plan.chips = { ...trainingChips, mfu: chips.mfu ?? data.cost.mfu };
-    if (chips.mfu == null) hoursLimits = addSpeeds(data, { ...options, limits }, plan);
+    plan.chips = trainingChips;
     for (const row of optima) row.cost = costOf(data, chips, row, shape, limits);
     plan.warnings.push(...chipsWarning(law, best, options, limits));
   }
-  return { plan, limits, hoursLimits };
+  return { plan, limits };
 }
 
 /** Whether a best number of experts is at an end of those compared; dense is no end.
@@ -49,31 +44,9 @@ export function isAtEdge(law, best, experts) {
   return best === Math.max(...experts) || (best === Math.min(...experts) && best > 1);
 }
 
-// Adds the modelled speed of each optimum, and what FLOPs would choose in place of hours, or hours in place of FLOPs.
-// Returns the limits by the clock; null where the best model is not timed.
-function addSpeeds(data, question, plan) {
-  const { law, shape, chips, limits } = question;
-  const { optima, best } = plan;
-  const experts = optima.map(({ n_experts }) => n_experts);
-  const clock = limits.clock ?? speedsOf(data, question, experts);
-  for (const row of optima) {
-    const speed = speedOf(data, chips, clock, row);
-    if (speed) row.speed = speed;
-  }
-  const mfuOf = ({ n_experts, speed }) => [n_experts, speed ? Number(speed.mfu[1].toPrecision(3)) : data.cost.mfu];
-  plan.chips.mfu = Object.fromEntries(optima.map(mfuOf));
-  if (limits.clock) {
-    plan.clock = againstFlops(data, law, shape, limits, best, experts);
-    return limits;
-  }
-  const { comparison, clock: clockOfHours } = againstHours(data, question, best, experts);
-  if (comparison) plan.clock = comparison;
-  return clockOfHours && { ...limits, flops: null, clock: clockOfHours };
-}
-
-function printedLimits({ chips, budget, serving, clock, ...limits }) {
+function printedLimits({ chips, budget, serving, ...limits }) {
   const { tokens_per_second: serve_tokens_per_second, batch: serve_batch } = serving ?? {};
-  const printed = { hours: clock?.hours, ...limits, serve_tokens_per_second, serve_batch };
+  const printed = { ...limits, serve_tokens_per_second, serve_batch };
   return Object.fromEntries(Object.entries(printed).filter(([, value]) => value != null));
 }
 
@@ -135,7 +108,7 @@ function isUndecided(data, { bootstrap, best }, experts) {
 // Whether, without a limit on memory, the loss still falls at numbers of experts far beyond any that can be built.
 function isNotBounded(data, law, shape, limits) {
   const hasClosedForm = law.closed && law.counts_embedding;
-  if (hasClosedForm || limits.memory_bytes != null || limits.serving || limits.clock || law.fixes_experts) return false;
+  if (hasClosedForm || limits.memory_bytes != null || limits.serving || law.fixes_experts) return false;
   const many = solve(lawAtExperts(law, shape, 1e6), 1e6, shape, limits);
   const more = solve(lawAtExperts(law, shape, 1e7), 1e7, shape, limits);
   return more.loss < many.loss * (1 - data.doubt.band);

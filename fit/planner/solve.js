@@ -1,8 +1,7 @@
 // The model of the least loss at E experts under limits: N active parameters on D training tokens, both real numbers.
 
-import { curveAt, largestTrained } from "./clock.js";
 import { activeParameters, hasBudget, hasEnoughExperts, sizeFor, smallestWidth } from "./counts.js";
-import { tokensFor, totalParameters, widthOf, withAmount } from "./counts.js";
+import { tokensFor, totalParameters, widthOf } from "./counts.js";
 import { falls, lawAtExperts } from "./law.js";
 import { PlanError, infeasibleReason, refuse } from "./messages.js";
 import { sizeLimits } from "./serving.js";
@@ -60,10 +59,6 @@ export function largestSize(n_experts, shape, limits) {
     const size = largestWithin(limit, n_experts, shape);
     if (!(size > largest.size)) largest = { size, bound: limit.name };
   }
-  if (limits.clock) {
-    const size = largestTrained(limits.clock, n_experts);
-    if (size < largest.size) largest = { size, bound: "chips" };
-  }
   return largest;
 }
 
@@ -84,61 +79,17 @@ function minimumOf(f, from, to) {
   return (low + high) / 2;
 }
 
-const STRIDE = 64; // points between those that are looked at first
-
-// The index of the lowest of `count` points whose size rises and whose tokens fall. lossOf(i, j): the loss of the size of
-// point i on the tokens of point j. A model as large as the last of several points, on the tokens of the first, has a
-// lower loss than all of them: where that is no lower than the lowest loss so far, these are passed over.
-function lowestPoint(count, lossOf) {
-  let best = 0;
-  let least = Infinity;
-  function look(i) {
-    const loss = lossOf(i, i);
-    if (loss < least) {
-      best = i;
-      least = loss;
-    }
-  }
-  function search(from, to) {
-    if (to - from < 2 || lossOf(to, from) >= least) return;
-    const middle = (from + to) >> 1;
-    look(middle);
-    search(from, middle);
-    search(middle, to);
-  }
-  for (let i = 0; i < count; i += STRIDE) look(i);
-  look(count - 1);
-  for (let i = 0; i < count - 1; i += STRIDE) search(i, Math.min(i + STRIDE, count - 1));
-  return best;
-}
-
-// The logarithm of the size of the least loss by the clock. The loss has a valley between any two timed models.
-// lossOf: of the logarithms of a size, and of the size whose tokens it is trained on.
-function minimumByTime(lossOf, low, high, { searched }) {
-  const above = Math.min(Math.max(searched.at(-1), low), high);
-  const largest = Array.from({ length: GRID + 1 }, (_, i) => above + (i / GRID) * (high - above));
-  const points = [low, ...searched.filter((size) => size > low && size < above), ...largest];
-  const best = lowestPoint(points.length, (i, j) => lossOf(points[i], points[j]));
-  const from = points[Math.max(best - 1, 0)];
-  const to = points[Math.min(best + 1, points.length - 1)];
-  return minimumOf((logSize) => lossOf(logSize, logSize), from, to);
-}
-
 const EDGE = 1e-6; // sizes so close to an end of the search are that end
 
 // The size of the least loss; Infinity where the largest size alone limits it, 0 where it is the smallest.
 function bestSize(law, n_experts, limits, smallest, largest) {
-  const largestWithToken = hasBudget(limits) ? sizeFor(limits, 1, n_experts) : Infinity;
+  const largestWithToken = hasBudget(limits) ? sizeFor(limits, 1) : Infinity;
   const top = Math.max(Math.min(largest, largestWithToken), smallest);
-  function lossOf(logSize, logSizeOfTokens = logSize) {
-    const n_tokens = tokensFor(limits, Math.exp(logSizeOfTokens), n_experts);
-    return law.loss(Math.exp(logSize), Math.max(n_tokens, 1));
+  function lossOf(logSize) {
+    const size = Math.exp(logSize);
+    return law.loss(size, Math.max(tokensFor(limits, size), 1));
   }
-  const ends = [Math.log(smallest), Math.log(top)];
-  let logSize;
-  if (limits.clock) logSize = minimumByTime(lossOf, ...ends, curveAt(limits.clock, n_experts));
-  else logSize = minimumOf((log) => lossOf(log), ...ends);
-  const size = Math.exp(logSize);
+  const size = Math.exp(minimumOf(lossOf, Math.log(smallest), Math.log(top)));
   if (size > top * (1 - EDGE)) {
     if (top === largestWithToken && top > smallest * (1 + 10 * EDGE)) refuse("RISES", { at: n_experts });
     if (top === largest) return Infinity;
@@ -151,8 +102,7 @@ function isFeasible(n_experts, shape, limits) {
   const width = smallestWidth(shape);
   if (sizeLimits(shape, limits, n_experts).some(({ most, needed }) => needed(width) > most)) return false;
   const smallest = activeParameters(shape, width, n_experts);
-  if (limits.clock && smallest > largestTrained(limits.clock, n_experts)) return false;
-  return tokensFor(limits, smallest, n_experts) >= 1 && hasEnoughExperts(shape, n_experts);
+  return tokensFor(limits, smallest) >= 1 && hasEnoughExperts(shape, n_experts);
 }
 
 /** The optimum at a number of experts. largest: what largestSize gives, if known.
@@ -164,7 +114,7 @@ export function solve(law, n_experts, shape, limits, largest = largestSize(n_exp
   let n_active = bestSize(law, n_experts, limits, smallest, largest.size);
   let size_bound = "";
   if (hasBudget(limits) && max_tokens != null) {
-    const sizeThatSpendsAll = sizeFor(limits, max_tokens, n_experts);
+    const sizeThatSpendsAll = sizeFor(limits, max_tokens);
     if (sizeThatSpendsAll * (1 + EDGE) > n_active) {
       n_active = Math.max(n_active, sizeThatSpendsAll);
       size_bound = "tokens";
@@ -178,7 +128,7 @@ export function solve(law, n_experts, shape, limits, largest = largestSize(n_exp
     n_active = smallest;
     size_bound = "smallest";
   }
-  const n_tokens = tokensFor(limits, n_active, n_experts);
+  const n_tokens = tokensFor(limits, n_active);
   const d_model = widthOf(shape, n_active, n_experts);
   const n_total = totalParameters(shape, d_model, n_experts);
   const loss = law.loss(n_active, n_tokens);
@@ -195,7 +145,7 @@ export function feasibleOf(solved) {
 export function optimaOf(law, shape, limits, experts) {
   const laws = experts.map((n_experts) => lawAtExperts(law, shape, n_experts));
   refuseUnbounded(limits);
-  if (!limits.clock) refuseWithoutOptimum(laws, experts);
+  refuseWithoutOptimum(laws, experts);
   const solved = experts.map((n_experts, i) => solve(laws[i], n_experts, shape, limits));
   if (!feasibleOf(solved).length) throw new PlanError(infeasibleReason(shape, limits, experts));
   return solved;
@@ -210,14 +160,13 @@ export function bestOf(solved) {
   return best;
 }
 
-/** The budget, FLOPs or hours, from `least` to `most` at which the best model of e experts has this loss; null if
- *  `most` is not enough.
+/** The FLOPs from `least` to `most` at which the best model of e experts has this loss; null if `most` is not enough.
  *  @type {(law: Law, e: Experts, shape: Shape, limits: Limits, loss: Nats, least: number, most: number) => ?number} */
-export function leastBudget(law, n_experts, shape, limits, goal, least, most) {
+export function leastFlops(law, n_experts, shape, limits, goal, least, most) {
   const lawAt = lawAtExperts(law, shape, n_experts);
   const largest = largestSize(n_experts, shape, limits);
-  function excess(logAmount) {
-    const best = solve(lawAt, n_experts, shape, withAmount(limits, Math.exp(logAmount)), largest);
+  function excess(logFlops) {
+    const best = solve(lawAt, n_experts, shape, { ...limits, flops: Math.exp(logFlops) }, largest);
     return best.feasible ? best.loss - goal : Infinity;
   }
   if (excess(Math.log(least)) <= 0) return least;

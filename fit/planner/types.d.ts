@@ -40,128 +40,6 @@ interface Limits {
   max_tokens: Tokens | null; // training tokens that there are
   chips: TrainingChips | null;
   serving: Requirement | null;
-  clock: Clock | null; // hours as the budget, in place of FLOPs
-}
-
-// A budget of hours on chips, and how fast these train models of each number of experts.
-interface Clock {
-  hours: Hours | null; // null where FLOPs are the budget
-  curves: Map<Experts, SpeedCurve>;
-  untrainable: Experts[]; // of which the chips train no model
-}
-
-// Tokens per second of all chips against size, by logarithms.
-interface SpeedCurve {
-  logSizes: number[]; // rising
-  logSpeeds: number[]; // falling
-  logSlowness: number[]; // -logSpeeds
-  searched: number[]; // sizes that a search looks at
-  largest: Parameters; // that the chips train
-}
-
-interface TimedModel {
-  n_active: Parameters;
-  tokens_per_second: number; // of all chips
-}
-
-// What is fixed of the shape of models that are timed.
-interface Building {
-  isFamily: boolean; // whether models are built like a published one
-  fixesWidthPerBlock: boolean;
-  fixesKeyHeads: boolean; // whether the share of heads of keys and values is fixed
-}
-
-// What is asked of the speed of models: of which, on which chips, for how long, under which limits.
-interface Timing {
-  law: Law;
-  shape: Shape;
-  chips: Chips;
-  limits: Limits;
-  hours: Hours | null; // null where FLOPs are the budget
-  building: Building;
-}
-
-// A model of whole blocks, heads and experts, by the names of config.model, with its counts.
-interface GridModel {
-  d_model: number;
-  n_blocks: number;
-  n_heads: number;
-  n_kv_heads: number;
-  head_dim: number;
-  d_ff: number;
-  vocab_size: number;
-  tied: boolean;
-  n_experts: number; // as the trainer counts them
-  top_k: number;
-  d_expert: number; // 0: as wide as d_ff
-  n_shared: number;
-  n_dense: number;
-  n_mixtures: number; // blocks with a mixture
-  attention: Parameters; // of a block
-  embedding_and_head: Parameters;
-  n_active: Parameters;
-  n_total: Parameters;
-  routers: Parameters;
-  exact_parameters: Parameters; // with norms
-}
-
-// How a model is trained, as far as its speed depends on it.
-interface Recipe {
-  isPublished: boolean; // as published models are, not as the law's runs
-  sequence: Tokens; // of a row
-  batches: Tokens[]; // rising
-  group_tokens: Tokens; // that share the experts' capacity
-}
-
-// Devices of the mesh's axes.
-interface Mesh {
-  data: number;
-  expert: number;
-  model: number;
-}
-
-// How the chips of a mesh train a model.
-interface StepSetup {
-  n_devices: number;
-  tokens: Tokens; // of a step, for each chip
-  n_microbatches: number;
-}
-
-// What a token takes in a step, whatever the mesh.
-interface TokenCounts {
-  hidden: number; // units of an expert
-  heads: number; // units of all heads of queries
-  experts: Parameters; // that tokens choose from
-  dense: Parameters; // of blocks but for these
-  large: Flops; // of projections, dense layers and head
-  grouped: Flops; // of experts
-  attention: Flops; // of scores and values
-  wholeWidth: number; // units in main memory, of which each device of the model axis has all
-  spread: number; // units that this axis shares
-  exchanged: number; // units of rows on their way to experts
-  scores: number; // of attention that keeps them
-  remat: string;
-  sequence: Tokens; // in a row of scores that are kept; 0 by flash attention
-  passes: number; // of a block's products
-  gathers: number; // of a weight of a block
-  allToAll: Bytes; // sent to experts and back
-  sums: Bytes; // summed over the model axis
-}
-
-interface Layout {
-  mesh: Mesh;
-  remat: "full" | "dots" | "none";
-  microbatch_tokens: Tokens; // 0: the whole batch
-  batch_tokens: Tokens; // the largest batch
-  tokens_per_second: number; // of all chips
-  cost: number[]; // what is least, compared in turn: seconds of a token, bytes sent, bytes of a device
-}
-
-// Each is [10th percentile, median, 90th percentile].
-interface Speed {
-  tokens_per_second: [number, number, number]; // of all chips
-  mfu: [number, number, number];
-  hours: [Hours, Hours, Hours]; // of the whole training
 }
 
 // What all laws of a comparison are asked.
@@ -169,10 +47,6 @@ interface Question {
   sizes: { vocab_size: number; width_per_block: Width };
   reference: Reference | null;
   limits: Limits;
-  chips: Chips | null;
-  hours: Hours | null;
-  isByTime: boolean;
-  building: Building;
 }
 
 // How fast a model must decode: all sequences of the batch together, on these chips.
@@ -199,7 +73,7 @@ interface TrainingChips {
 interface Chips {
   kind: string;
   count: number;
-  mfu: number | null; // null: each model's modelled speed
+  mfu: number | null; // null: none is typed
   dollars_per_hour: number | null; // of one chip
   devices: number;
   serve_batch: number; // sequences that are decoded at once
@@ -257,9 +131,6 @@ interface Options {
   memory_gb: number | null; // of one device
   devices: number;
   hours: Hours | null;
-  isByTime: boolean; // whether hours are the budget, each model at its own modelled speed
-  hoursLimits?: Limits | null; // the limits with hours as their budget, once planned
-  building: Building;
 }
 
 // What `fit plan --json` prints, by the same names.

@@ -201,7 +201,6 @@ INFEASIBLE = {
     "flops=1e3": "--flops cannot be met",
     "flops=1e9&inference_tokens=1e9": "of it for --inference_tokens",
     "flops=&hours=1e-9&mfu=0.4&inference_tokens=1e9": "--hours=1e-09 of --chips=H100:1 cannot be met",
-    "flops=&hours=1e-9&inference_tokens=1e9": "--hours=1e-09 of --chips=H100:1 leaves no token to train the smallest",
     "flops=-1": "--flops=-1: expected a positive number",
     "flops=": "nothing bounds the plan",
     "flops=&memory_gb=1&max_tokens=1e9&inference_tokens=1e9": sentences.NO_BUDGET_TO_SHARE,
@@ -467,3 +466,23 @@ def test_a_law_of_one_number_of_experts(browser, tmp_path, capsys):
     assert planner.text("refusal") == refused and "64 experts alone" in refused
     assert planner.errors == []
     planner.tab.close()
+
+
+def test_hours_are_flops_at_one_mfu_and_without_one_a_command_answers(planner, capsys):
+    """The page knows no modelled speeds: with an empty field it names the command, which plans by them."""
+    planner.open(law="joint-moe-2025", hours="240", chip="H100", chips="64", memory_gb="", context="0")
+    plan = json.loads(planner.text("json"))
+    assert plan["constraints"]["flops"] == pytest.approx(240 * 3600 * 64 * 989e12 * 0.4)
+    assert_same(plan, json.loads(typed(f"{planner.text('command')} --json", capsys)[0]))
+    assert planner.tab.locator("#pictures figure:visible").count() == 3
+
+    planner.fill(mfu="")
+    assert planner.tab.locator("#results").is_hidden()
+    command = planner.text("refusal").partition("answers: ")[2]
+    assert "--mfu" not in command and "--hours=240 --chips=H100:64" in command
+    line = json.loads(typed(f"{command} --json", capsys)[0])
+    assert line["best"]["speed"]["hours"][1] == pytest.approx(240, rel=1e-3)
+    planner.fill(chips="")
+    assert planner.text("refusal").startswith("hours need a known kind of chip")
+    planner.fill(hours="", flops="1e22")
+    assert planner.tab.locator("#pictures figure:visible").count() == 2
