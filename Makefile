@@ -60,17 +60,18 @@ site: .venv/.docs
 	{ echo ---; cat docs/space.yaml; echo ---; } > $(SITE)/README.md
 	touch $(SITE)/.nojekyll
 
-# Everything that is measured on a GPU or a TPU, in 9 minutes; again, and it goes on (benchmarks/accelerator).
-# OUT is where results go. CPU=1 tries all of it at toy size. WHEELS=DIR, which `make wheels` fills, is for a host
+# Everything that is measured on a GPU or a TPU, in order of worth, within MINUTES; again, and it goes on
+# (benchmarks/accelerator). OUT is where results go. CPU=1 tries all of it at toy size. WHEELS=DIR, which `make wheels` fills, is for a host
 # without a network, whose own Python (WHEELS_PYTHON) has a jax (WHEELS_JAX) that sees the GPU.
 OUT ?= runs/accelerator$(if $(CPU),-cpu)
+MINUTES ?= 9
 WHEELS_PYTHON ?= 3.12
 WHEELS_JAX ?= 0.11.2
 AWAY = $(or $(PYTHON),python3) benchmarks/accelerator/python.py --kind=$(KIND) $(WHEELS:%=--wheels=%) --
 gpu: KIND := $(if $(CPU),cpu,cuda)
 tpu: KIND := $(if $(CPU),cpu,tpu)
 gpu tpu: $(if $(CPU),.venv/.train)
-	$(if $(CPU),$(BIN)/python -m,$(AWAY)) benchmarks.accelerator --kind=$(KIND) --out=$(OUT)
+	$(if $(CPU),$(BIN)/python -m,$(AWAY)) benchmarks.accelerator --kind=$(KIND) --out=$(OUT) --minutes=$(MINUTES)
 
 wheels:
 	$(or $(PYTHON),python3) benchmarks/accelerator/python.py --collect=$(or $(WHEELS),wheels) --python=$(WHEELS_PYTHON) --jax=$(WHEELS_JAX)

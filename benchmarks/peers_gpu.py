@@ -10,8 +10,8 @@ grouped products of experts in bfloat16. It works on as much of the batch at onc
 neither unless --capacity_factor is given.
 
 Both train on the same text, so that both losses must fall. MFU is by one formula for both (benchmarks.train_step).
-Where transformers is faster, both sides are profiled. Its Python must have torch and transformers: that which runs this,
-or --torch_python. Without --n_tokens a batch has 65,536 tokens, 32,768 on a card of less than 100 GB.
+Where transformers is faster, both sides are profiled. The Python that runs this, or --torch_python, must have torch and
+transformers. Without --n_tokens a batch has 65,536 tokens, 32,768 on a card of less than 100 GB.
 """
 
 import importlib.util
