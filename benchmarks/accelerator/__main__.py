@@ -39,6 +39,8 @@ PLATFORMS = {"cuda": "cuda,cpu", "tpu": "tpu,cpu", "cpu": "cpu"}
 PLATFORM = {"cuda": "gpu", "tpu": "tpu", "cpu": "cpu"}  # as jax's devices name it
 XLA_FLAGS = {"cpu": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"}  # quick to compile
 LEAST_SECONDS = 15  # with less time left no part starts
+LAST_SAVE = 20  # seconds that a part which continues has to write what it did
+STUDY_TEXT = "runs/bytes_2026/text.parquet"  # python -m results.text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +53,8 @@ class Part:
         limit: seconds until it is stopped.
         after: (another part, whether its model must fit into memory); the part runs only if that is so.
         needs: packages without which it is left out.
+        needs_file: a file without which it is left out.
+        continues: whether it stops by itself within --seconds, and goes on from its own result.
     """
 
     name: str
@@ -58,6 +62,8 @@ class Part:
     limit: int
     after: tuple[str, bool] | None = None
     needs: tuple[str, ...] = ()
+    needs_file: str | None = None
+    continues: bool = False
 
     @property
     def code(self) -> str:
@@ -112,7 +118,7 @@ def parts(toy: bool) -> list[Part]:
         other_peers += [_peer(model, toy, "--n_tokens=131072") for model in ("1", "8,2")]
     products = [part_of("grouped", 150), part_of("tiles", 150)]
     never_ended = [dropless[0], checks["float32"], checks["run"]]
-    first = [part_of("peak", 90), *never_ended, *peers]
+    first = [part_of("peak", 90), *never_ended, *peers, _study(toy)]
     then = [*main, *dropless[1:], *products, checks["flash"], checks["layer"], layer, *profiles, *other_peers]
     return first + then + _variants(step, toy) + [Part("loop", ("benchmarks.train_step", *size, "--models=1"), 180)]
 
@@ -122,6 +128,12 @@ def _peer(model: str, toy: bool, *more: str) -> Part:
     command = ("benchmarks.peers_gpu", f"--model={model}", f"--rounds={1 if toy else 5}", *(["--toy"] if toy else []))
     title = " ".join(["peers", model, *(flag.removeprefix("--").replace("=", " ") for flag in more)])
     return Part(title, (*command, *more), 300 if toy else 150, needs=("torch", "transformers"))
+
+
+def _study(toy: bool) -> Part:
+    """Returns the part that trains the runs of results/third."""
+    command = ("benchmarks.accelerator.study", *(["--toy"] if toy else []))
+    return Part("study", command, 120 if toy else 520, needs_file=None if toy else STUDY_TEXT, continues=True)
 
 
 def _variants(step: Callable[..., Part], toy: bool) -> list[Part]:
@@ -199,14 +211,15 @@ def main() -> int:
     todo = [part for part in parts(kind == "cpu") if not args.only or _is_one_of(part.name, args.only)]
     for part in todo:
         if _lacks(part):
-            print(f"left out: {part.name}, as {sys.executable} has no {' and no '.join(_lacks(part))}", flush=True)
+            print(f"left out: {part.name}, as {_lacks(part)}", flush=True)
     todo = [part for part in todo if not _lacks(part)]
     not_begun = []
     for part in todo:
         if _done(state, part) or not _wanted(state, part):
             continue
         seconds_left = deadline - time.monotonic()
-        entry = run(part, traces, out, kind, seconds_left) if seconds_left > LEAST_SECONDS else None
+        known = state["parts"].get(part.name, {}).get("result")
+        entry = run(part, traces, out, kind, seconds_left, known) if seconds_left > LEAST_SECONDS else None
         if entry is None:
             not_begun.append(part.name)
             continue
@@ -216,11 +229,18 @@ def main() -> int:
             entry |= {"code": part.code, "date": state["machine"]["date"]}
         state["parts"][part.name] = entry
         _write(path, json.dumps(state, indent=1) + "\n")
-        print(f"{part.name}: {entry.get('error', 'done')} ({entry['seconds']:.0f} s)", flush=True)
+        _write(out / "table.md", table.section(state))
+        is_whole = _is_complete(entry)
+        if "error" not in entry and not is_whole:
+            not_begun.append(part.name)
+        outcome = entry.get("error", "done" if is_whole else "goes on with the next call")
+        print(f"{part.name}: {outcome} ({entry['seconds']:.0f} s)", flush=True)
     return _finish(state, out, kind, todo, not_begun)
 
 
-def run(part: Part, traces: pathlib.Path, out: pathlib.Path, kind: str, seconds: float) -> dict | None:
+def run(
+    part: Part, traces: pathlib.Path, out: pathlib.Path, kind: str, seconds: float, known: object = None
+) -> dict | None:
     """Runs one part in a process.
 
     Args:
@@ -229,6 +249,7 @@ def run(part: Part, traces: pathlib.Path, out: pathlib.Path, kind: str, seconds:
         out: folder of the results.
         kind: the kind of device.
         seconds: seconds that are left for all parts.
+        known: the result so far of a part that continues.
 
     Returns:
         `result` or `error` or both, and `seconds`; None if the part was stopped before its limit because the seconds
@@ -242,6 +263,10 @@ def run(part: Part, traces: pathlib.Path, out: pathlib.Path, kind: str, seconds:
         flags_.append(f"--folder={traces}")
     begin = time.monotonic()
     limit = min(part.limit, seconds)
+    if part.continues:
+        flags_ += [f"--folder={traces / part.name}", f"--seconds={max(limit - LAST_SAVE, 0)}"]
+        if known:
+            answer.write_text(json.dumps(known))
     entry = {}
     with open(log, "w") as file:
         process = subprocess.Popen(
@@ -262,7 +287,7 @@ def run(part: Part, traces: pathlib.Path, out: pathlib.Path, kind: str, seconds:
     text = log.read_text(errors="replace")
     with open(out / "log.txt", "a") as file:
         file.write(f"\n== {part.name}: {' '.join(part.command)}\n{text[-20_000:]}")
-    if "error" in entry and limit < part.limit:
+    if "error" in entry and limit < part.limit and not part.continues:
         return None
     if process.returncode and "error" not in entry:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -290,9 +315,14 @@ def _environment(part: Part, traces: pathlib.Path, kind: str) -> dict:
     }
 
 
-def _lacks(part: Part) -> list[str]:
-    """Returns the packages that a part needs and this Python does not have."""
-    return [name for name in part.needs if importlib.util.find_spec(name) is None]
+def _lacks(part: Part) -> str:
+    """Returns what a part needs and does not have here, in words; "" if that is nothing."""
+    packages = [name for name in part.needs if importlib.util.find_spec(name) is None]
+    if packages:
+        return f"{sys.executable} has no {' and no '.join(packages)}"
+    if part.needs_file and not (ROOT / part.needs_file).exists():
+        return f"there is no {part.needs_file}"
+    return ""
 
 
 def _add_measured(state: dict, folder: pathlib.Path) -> None:
@@ -308,9 +338,15 @@ def _add_measured(state: dict, folder: pathlib.Path) -> None:
 
 
 def _done(state: dict, part: Part) -> bool:
-    """Whether a part has a result of this version of the code."""
+    """Whether a part has a whole result of this version of the code."""
     entry = state["parts"].get(part.name, {"error": "not begun"})
-    return "error" not in entry and entry.get("code") == part.code
+    return "error" not in entry and entry.get("code") == part.code and _is_complete(entry)
+
+
+def _is_complete(entry: dict) -> bool:
+    """Whether nothing is left to do of a part that continues; of others always."""
+    result = entry.get("result")
+    return not isinstance(result, dict) or result.get("complete", True)
 
 
 def _wanted(state: dict, part: Part) -> bool:

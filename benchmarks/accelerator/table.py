@@ -88,6 +88,7 @@ def section(results: dict) -> str:
         [_step(row, of_peak) for row in steps],
     )
     lines += _peers(parts)
+    lines += _study(parts.get("study", {}).get("result", {}).get("rows", []))
     for name in parts:
         if name == "loop" and rows_of(name):
             lines += ["", parts[name]["result"]["notes"].splitlines()[-1]]
@@ -135,6 +136,16 @@ def _peers(parts: dict) -> list[str]:
             slower += ["", f"{name}, transformers ahead, {side}'s longest kernels: {kernels}."]
     head = "model, side, batch, tokens at once, step, tokens/s, MFU, over transformers, memory, loss, software"
     return _table(head, cells) + slower
+
+
+def _study(rows: list[dict]) -> list[str]:
+    """Returns the table of the runs of results/third."""
+    cells = []
+    for row in rows:
+        mfu = "unknown" if row["mfu"] is None else f"{row['mfu']:.1%}"
+        seconds = f"{row['all_seconds']:.0f} s"
+        cells.append([row["cell"], f"{row['flops']:.2g}", f"{row['loss']:.4f}", seconds, mfu])
+    return _table("run of results/third, FLOPs, loss in nats per byte, with compilation, MFU", cells)
 
 
 def _peaks(published: dict, peak: dict) -> list[str]:
