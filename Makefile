@@ -62,20 +62,26 @@ site: .venv/.docs
 	{ echo ---; cat docs/space.yaml; echo ---; } > $(SITE)/README.md
 	touch $(SITE)/.nojekyll
 
-# Everything that is measured on a GPU or a TPU, in 9 minutes; again, and it goes on (benchmarks/accelerator).
-# OUT is where results go. CPU=1 tries all of it at toy size. WHEELS=DIR, which `make wheels` fills, is for a host
-# without a network, whose own Python (WHEELS_PYTHON) has a jax (WHEELS_JAX) that sees the GPU.
+# Everything that is measured on a GPU or a TPU, in order of worth, within MINUTES; again, and it goes on
+# (benchmarks/accelerator). OUT is where results go. CPU=1 tries all of it at toy size. WHEELS=DIR, which `make wheels` fills, is for a host
+# without a network, whose own Python (WHEELS_PYTHON) has a jax (WHEELS_JAX) that sees the GPU. `make wheels` also makes
+# the text of the study, and prints what all of it takes that has to be carried.
 OUT ?= runs/accelerator$(if $(CPU),-cpu)
+MINUTES ?= 9
 WHEELS_PYTHON ?= 3.12
 WHEELS_JAX ?= 0.11.2
 AWAY = $(or $(PYTHON),python3) benchmarks/accelerator/python.py --kind=$(KIND) $(WHEELS:%=--wheels=%) --
 gpu: KIND := $(if $(CPU),cpu,cuda)
 tpu: KIND := $(if $(CPU),cpu,tpu)
 gpu tpu: $(if $(CPU),.venv/.train)
-	$(if $(CPU),$(BIN)/python -m,$(AWAY)) benchmarks.accelerator --kind=$(KIND) --out=$(OUT)
+	$(if $(CPU),$(BIN)/python -m,$(AWAY)) benchmarks.accelerator --kind=$(KIND) --out=$(OUT) --minutes=$(MINUTES)
 
-wheels:
+STUDY_TEXT := runs/bytes_2026/text.parquet
+wheels: $(STUDY_TEXT)
 	$(or $(PYTHON),python3) benchmarks/accelerator/python.py --collect=$(or $(WHEELS),wheels) --python=$(WHEELS_PYTHON) --jax=$(WHEELS_JAX)
+	@du -ch --apparent-size $(or $(WHEELS),wheels) $(STUDY_TEXT) $$(git ls-files | cut -d/ -f1 | sort -u)
+$(STUDY_TEXT): .venv/.train
+	$(BIN)/python -m results.text --out=$@
 
 # Two hours at most: runs and sweeps killed at random moments, each compared with an undisturbed one (tests/support/soak.py).
 soak: .venv/.test

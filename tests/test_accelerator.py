@@ -17,7 +17,9 @@ from benchmarks.accelerator import python as accelerator_python
 from benchmarks.accelerator import table as accelerator_table
 from benchmarks.accelerator.checks import Checks
 from configs import quickstart
+from jmoe.config.check import check_config
 from jmoe.cost import chips, memory, report
+from results.third import cells as study_cells
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -64,7 +66,7 @@ def test_a_failed_part_costs_no_other_and_is_all_that_is_tried_again(tmp_path):
 
 
 def test_the_checks_against_the_cpu_pass_on_the_cpu_and_wait_for_their_turn(tmp_path):
-    done = measure(tmp_path, "--only=check layer", "--seconds=1")
+    done = measure(tmp_path, "--only=check layer", "--minutes=0.01")
     assert done.returncode == 3 and "parts left: check layer" in done.stdout, done.stdout + done.stderr
     done = measure(tmp_path, "--only=check layer")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -93,6 +95,56 @@ def test_an_absent_accelerator_is_one_sentence(tmp_path):
     done = helpers.run("benchmarks.accelerator", *flags, timeout=200)
     assert done.returncode == 1 and "error: no cuda device can be used" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_what_was_measured_at_this_version_is_skipped_and_what_another_measured_is_not(tmp_path):
+    parts = {part.name: part for part in accelerator.parts(toy=True)}
+    done = {"result": {}, "code": parts["step 8"].code}
+    older = {"result": {}, "code": "of another version"}
+    before = {
+        "machine": {"date": "2026-01-02"},
+        "parts": {"step 8": done, "step 1": older, "peak": {"error": "broken"}},
+    }
+    (tmp_path / "H100.json").write_text(json.dumps(before))
+    state = {"machine": {"name": "H100"}, "parts": {}}
+    accelerator._add_measured(state, tmp_path)
+    assert {name for name, part in parts.items() if accelerator._done(state, part)} == {"step 8"}
+    assert state["parts"]["step 1"] == older | {"date": "2026-01-02"} and "peak" not in state["parts"]
+    assert parts["step 8"].code == parts["step 1"].code != parts["peak"].code
+
+
+def test_the_parts_never_measured_come_first_then_transformers():
+    names = [part.name for part in accelerator.parts(toy=False)]
+    assert names[:4] == ["peak", "step 8,2 dropless", "check float32", "check run"]
+    assert names[4:8] == ["peers 1", "peers 8,2", "peers 64,8", "study"]
+
+
+def test_the_study_goes_on_from_the_runs_that_it_has(tmp_path):
+    path = tmp_path / "rows.json"
+    flags = ("--toy", f"--folder={tmp_path / 'runs'}", f"--json={path}")
+    assert helpers.run("benchmarks.accelerator.study", *flags, timeout=300).returncode == 0
+    first = json.loads(path.read_text())
+    assert first["complete"] and [row["n_tokens"] for row in first["rows"]] == [16_384, 32_768]
+    assert all(row["flops"] == 6 * row["n_active"] * row["n_tokens"] for row in first["rows"])
+
+    path.write_text(json.dumps(first | {"rows": first["rows"][:1]}))
+    done = helpers.run("benchmarks.accelerator.study", *flags, "--seconds=0", timeout=300)
+    assert done.returncode == 0 and "1 of 2 runs are done" in done.stdout
+    assert not json.loads(path.read_text())["complete"]
+    (tmp_path / "runs").rename(tmp_path / "gone")  # another machine: the last run's trunk is trained anew
+    assert helpers.run("benchmarks.accelerator.study", *flags, timeout=300).returncode == 0
+    again = json.loads(path.read_text())
+    assert again["complete"] and again["rows"][0] == first["rows"][0]
+    assert again["rows"][1]["loss"] == pytest.approx(first["rows"][1]["loss"], rel=1e-4)
+
+
+def test_each_run_of_the_study_is_a_valid_config_and_stands_once():
+    cells = study_cells.cells()
+    assert len({cell.name for cell in cells}) == len(cells)
+    flops = [cell.columns()["flops"] for cell in cells]
+    assert 8e13 < min(flops) < 1e14 and 3e16 < max(flops) < 3.1e16
+    for cell in cells:
+        check_config(cell.trunk.config())
 
 
 def test_larger_batches_follow_what_fits_and_smaller_ones_what_does_not():
@@ -137,12 +189,23 @@ def test_the_table_gives_ratios_to_both_peaks():
     row = {"model": "E=8", "batch": 65536, "remat": "dots", "unrolled": True, "predicted GiB": 47.6}
     fitting = row | {"allocated GiB": 48.1, "ms": 280.0, "tokens/s": 234057.0, "GFLOP/s": 494.5e3, "MFU": 0.5}
     too_large = row | {"batch": 131072, "allocated GiB": 70.0, "ms": None, "tokens/s": None, "GFLOP/s": None}
+    none = {"profiles": {}}
+    run = {"cell": "d144-e4-8388608", "flops": 8.5e13, "loss": 1.5, "all_seconds": 12.0, "mfu": 0.05}
+
+    def peer(side, ms, ratio):
+        speeds = {"ms": ms, "tokens/s": 65_536 / ms * 1e3, "MFU": 0.4, "x transformers": ratio, "memory GB": 60.0}
+        losses = {"first loss": 9.0, "last loss": 2.5}
+        return {"side": side, "batch": 65_536, "at once": 32_768, "software": "x"} | speeds | losses
+
     result = accelerator_table.section(
         results(
             **{
                 "step 8": {"result": {"rows": [fitting]}},
                 "step 8 batch 131072": {"result": {"rows": [too_large | {"MFU": None}]}},
                 "profile 8": {"error": "stopped after 150 s"},
+                "step 1": {"result": {"rows": [fitting]}, "date": "2026-01-01"},
+                "study": {"result": {"rows": [run]}},
+                "peers 8,2": {"result": {"rows": [peer("jmoe", 250.0, 1.25), peer("transformers", 312.5, 1.0)]} | none},
             }
         )
     )
@@ -151,6 +214,10 @@ def test_the_table_gives_ratios_to_both_peaks():
     line = "| E=8 | 65,536 | dots | unrolled | 280 ms | 234,057 | 50.0% | 70.6% | 47.6 GiB | 48.1 GiB |"
     assert line in result  # 494.5 of 989 and of 700
     assert "| E=8 | 131,072 | dots | unrolled | does not fit | - | - | - | 47.6 GiB | 70 GiB |" in result
+    assert "Measured earlier: on 2026-01-01 step 1." in result
+    peers = "| 8,2 | jmoe | 65,536 | 32,768 | 250 ms | 262,144 | 40.0% | 1.25 | 60 GB | 9 to 2.5 | x |"
+    assert peers in result
+    assert "| d144-e4-8388608 | 8.5e+13 | 1.5000 | 12 s | 5.0% |" in result
     assert "Failed: profile 8 (stopped after 150 s)." in result
 
 

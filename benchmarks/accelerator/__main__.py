@@ -1,22 +1,26 @@
 """Run all measurements on an accelerator, by one command that may be stopped and given again:
 
-    make gpu [OUT=DIR] [CPU=1]        python -m benchmarks.accelerator --kind=cuda|tpu|cpu --out=DIR
+    make gpu [OUT=DIR] [MINUTES=9] [CPU=1]   python -m benchmarks.accelerator --kind=cuda|tpu|cpu --out=DIR
 
-Each part runs in a process of its own with a time limit, so that a failure costs one part. The command skips finished
-parts and tries failed ones again. DIR gets results.json, table.md and log.txt, all small; traces, caches and runs go to
-another folder. On a GPU or TPU results/accelerators/NAME.json and the table in benchmarks/README.md are written too.
+Each part runs in a process of its own with a time limit, so that a failure costs one part. The command skips the parts
+that DIR or results/accelerators/NAME.json has at this version of the code, and tries failed ones again. After each part
+it writes DIR's results.json, table.md and log.txt, all small; traces, caches and runs go to another folder. On a GPU or
+TPU results/accelerators/NAME.json and the table in benchmarks/README.md are written too.
 `python -m benchmarks.accelerator.table DIR` does only that, on any machine.
 
-The most valuable parts come first: peaks, mixtures with and without a capacity, the other main steps, whether the
-results are right, profiles, then the rest.
+The most valuable parts come first: what was never measured to its end, transformers on the same card, then the main
+steps, products, profiles, and other batches and remat.
 `--kind=cpu` runs every kind of part at toy size, as a test; its times mean nothing.
 
-Exit codes: 0 every part is done, 1 a part failed, 3 parts are left (--seconds are over: give the command again).
+Exit codes: 0 every part is done, 1 a part failed, 3 parts are left (--minutes are over: give the command again).
 """
 
 import argparse
 import contextlib
 import dataclasses
+import functools
+import hashlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -28,11 +32,15 @@ from collections.abc import Callable
 
 import jmoe
 from benchmarks.accelerator import table
+from jmoe import version
 
+ROOT = pathlib.Path(__file__).parents[2]
 PLATFORMS = {"cuda": "cuda,cpu", "tpu": "tpu,cpu", "cpu": "cpu"}
 PLATFORM = {"cuda": "gpu", "tpu": "tpu", "cpu": "cpu"}  # as jax's devices name it
 XLA_FLAGS = {"cpu": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"}  # quick to compile
 LEAST_SECONDS = 15  # with less time left no part starts
+LAST_SAVE = 20  # seconds that a part which continues has to write what it did
+STUDY_TEXT = "runs/bytes_2026/text.parquet"  # python -m results.text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,12 +52,29 @@ class Part:
         command: a module and its flags.
         limit: seconds until it is stopped.
         after: (another part, whether its model must fit into memory); the part runs only if that is so.
+        needs: packages without which it is left out.
+        needs_file: a file without which it is left out.
+        continues: whether it stops by itself within --seconds, and goes on from its own result.
     """
 
     name: str
     command: tuple[str, ...]
     limit: int
     after: tuple[str, bool] | None = None
+    needs: tuple[str, ...] = ()
+    needs_file: str | None = None
+    continues: bool = False
+
+    @property
+    def code(self) -> str:
+        """The version of the code that it measures: of the trainer and of the benchmark."""
+        source = ROOT / f"{self.command[0].replace('.', '/')}.py"
+        return f"{_code_of_trainer()}-{hashlib.sha256(source.read_bytes()).hexdigest()[:8]}"
+
+
+@functools.cache
+def _code_of_trainer() -> str:
+    return version.code_version()
 
 
 def parts(toy: bool) -> list[Part]:
@@ -66,11 +91,10 @@ def parts(toy: bool) -> list[Part]:
         command = ("benchmarks.train_step", *size, "--noloop", f"--models={model}", *more)
         return Part(f"step {model}{what}", command, 150, after)
 
-    main = [step(model) for model in ("1", "8", "32", "64,8")]
-    dropless = [part_of("grouped", 150), part_of("tiles", 150)]
-    for model in ("8,2", "64,8") if not toy else ("8,2",):
-        dropless.append(step(model))
-        dropless.append(step(model, " dropless", "--dropless"))
+    main = [step(model) for model in ("8,2", "64,8", "1", "8", "32")]
+    dropless = [step("8,2", " dropless", "--dropless")]
+    if not toy:
+        dropless.append(step("64,8", " dropless", "--dropless"))
     profiles = []
     for model in ("1", "8", "8,2"):
         after = (f"step {model}", True)
@@ -84,13 +108,32 @@ def parts(toy: bool) -> list[Part]:
     flags_ = [f"--{name}={value}" for name, value in zip(names, sizes, strict=True)]
     fine = (f"--dropless=8,2,{sizes[2] // 2}", f"--dropless={sizes[3]}")
     layer = Part("layer", ("benchmarks.moe_layer", *flags_, rounds, "--n_experts=8", "--n_experts=32", *fine), 180)
-    checks = [
-        part_of(name, limit, title=f"check {name}")
+    checks = {
+        name: part_of(name, limit, title=f"check {name}")
         for name, limit in (("layer", 240), ("float32", 300), ("flash", 120), ("run", 240))
-    ]
-    main = [part for part in main if part.name not in {other.name for other in dropless}]
-    first = [part_of("peak", 90), *dropless, *main, checks[2], *profiles, layer, checks[0], checks[1], checks[3]]
-    return first + _variants(step, toy) + [Part("loop", ("benchmarks.train_step", *size, "--models=1"), 180)]
+    }
+    peers = [_peer(model, toy) for model in ("1", "8,2", "64,8")]
+    other_peers = [_peer(model, toy, "--capacity_factor=1") for model in ("8,2", "64,8")]
+    if not toy:
+        other_peers += [_peer(model, toy, "--n_tokens=131072") for model in ("1", "8,2")]
+    products = [part_of("grouped", 150), part_of("tiles", 150)]
+    never_ended = [dropless[0], checks["float32"], checks["run"]]
+    first = [part_of("peak", 90), *never_ended, *peers, _study(toy)]
+    then = [*main, *dropless[1:], *products, checks["flash"], checks["layer"], layer, *profiles, *other_peers]
+    return first + then + _variants(step, toy) + [Part("loop", ("benchmarks.train_step", *size, "--models=1"), 180)]
+
+
+def _peer(model: str, toy: bool, *more: str) -> Part:
+    """Returns the part that times transformers beside our step of a model."""
+    command = ("benchmarks.peers_gpu", f"--model={model}", f"--rounds={1 if toy else 5}", *(["--toy"] if toy else []))
+    title = " ".join(["peers", model, *(flag.removeprefix("--").replace("=", " ") for flag in more)])
+    return Part(title, (*command, *more), 300 if toy else 150, needs=("torch", "transformers"))
+
+
+def _study(toy: bool) -> Part:
+    """Returns the part that trains the runs of results/third."""
+    command = ("benchmarks.accelerator.study", *(["--toy"] if toy else []))
+    return Part("study", command, 120 if toy else 520, needs_file=None if toy else STUDY_TEXT, continues=True)
 
 
 def _variants(step: Callable[..., Part], toy: bool) -> list[Part]:
@@ -129,7 +172,12 @@ def main() -> int:
     )
     parser.add_argument("--out", required=True, help="Folder of the results.")
     parser.add_argument("--traces", help="Folder of traces, caches and runs. Default: --out with -traces added.")
-    parser.add_argument("--seconds", type=float, default=530, help="Seconds after which nothing runs.")
+    parser.add_argument("--minutes", type=float, default=9, help="Minutes after which nothing runs.")
+    parser.add_argument(
+        "--measured",
+        default=str(table.FOLDER),
+        help="Folder of NAME.json with what was measured before, to be skipped.",
+    )
     parser.add_argument(
         "--only", action="append", default=[], help="Words with which the names of the parts to run begin."
     )
@@ -139,7 +187,7 @@ def main() -> int:
     traces = pathlib.Path(args.traces or f"{args.out.rstrip('/')}-traces").absolute()
     for folder in (out, traces):
         folder.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + args.seconds
+    deadline = time.monotonic() + 60 * args.minutes
     path = out / "results.json"
     state = json.loads(path.read_text()) if path.exists() else {"jmoe_version": jmoe.__version__, "parts": {}}
 
@@ -156,26 +204,43 @@ def main() -> int:
         print(f"error: --out={out} holds results of {kinds}: give another", file=sys.stderr)
         return 1
     state["machine"] = machine["result"]
+    _add_measured(state, pathlib.Path(args.measured))
     published = "" if state["machine"]["published"] else "; its peaks are not listed in jmoe/cost/chips.py"
     print(f"{state['machine']['kind']}, jax {state['machine']['jax_version']}{published}", flush=True)
 
     todo = [part for part in parts(kind == "cpu") if not args.only or _is_one_of(part.name, args.only)]
+    for part in todo:
+        if _lacks(part):
+            print(f"left out: {part.name}, as {_lacks(part)}", flush=True)
+    todo = [part for part in todo if not _lacks(part)]
     not_begun = []
     for part in todo:
-        if _done(state, part.name) or not _wanted(state, part):
+        if _done(state, part) or not _wanted(state, part):
             continue
         seconds_left = deadline - time.monotonic()
-        entry = run(part, traces, out, kind, seconds_left) if seconds_left > LEAST_SECONDS else None
+        known = state["parts"].get(part.name, {}).get("result")
+        entry = run(part, traces, out, kind, seconds_left, known) if seconds_left > LEAST_SECONDS else None
         if entry is None:
             not_begun.append(part.name)
             continue
+        if "error" in entry:  # what was measured before stays
+            entry = state["parts"].get(part.name, {}) | entry
+        else:
+            entry |= {"code": part.code, "date": state["machine"]["date"]}
         state["parts"][part.name] = entry
         _write(path, json.dumps(state, indent=1) + "\n")
-        print(f"{part.name}: {entry.get('error', 'done')} ({entry['seconds']:.0f} s)", flush=True)
+        _write(out / "table.md", table.section(state))
+        is_whole = _is_complete(entry)
+        if "error" not in entry and not is_whole:
+            not_begun.append(part.name)
+        outcome = entry.get("error", "done" if is_whole else "goes on with the next call")
+        print(f"{part.name}: {outcome} ({entry['seconds']:.0f} s)", flush=True)
     return _finish(state, out, kind, todo, not_begun)
 
 
-def run(part: Part, traces: pathlib.Path, out: pathlib.Path, kind: str, seconds: float) -> dict | None:
+def run(
+    part: Part, traces: pathlib.Path, out: pathlib.Path, kind: str, seconds: float, known: object = None
+) -> dict | None:
     """Runs one part in a process.
 
     Args:
@@ -184,6 +249,7 @@ def run(part: Part, traces: pathlib.Path, out: pathlib.Path, kind: str, seconds:
         out: folder of the results.
         kind: the kind of device.
         seconds: seconds that are left for all parts.
+        known: the result so far of a part that continues.
 
     Returns:
         `result` or `error` or both, and `seconds`; None if the part was stopped before its limit because the seconds
@@ -197,6 +263,10 @@ def run(part: Part, traces: pathlib.Path, out: pathlib.Path, kind: str, seconds:
         flags_.append(f"--folder={traces}")
     begin = time.monotonic()
     limit = min(part.limit, seconds)
+    if part.continues:
+        flags_ += [f"--folder={traces / part.name}", f"--seconds={max(limit - LAST_SAVE, 0)}"]
+        if known:
+            answer.write_text(json.dumps(known))
     entry = {}
     with open(log, "w") as file:
         process = subprocess.Popen(
@@ -217,7 +287,7 @@ def run(part: Part, traces: pathlib.Path, out: pathlib.Path, kind: str, seconds:
     text = log.read_text(errors="replace")
     with open(out / "log.txt", "a") as file:
         file.write(f"\n== {part.name}: {' '.join(part.command)}\n{text[-20_000:]}")
-    if "error" in entry and limit < part.limit:
+    if "error" in entry and limit < part.limit and not part.continues:
         return None
     if process.returncode and "error" not in entry:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -245,8 +315,38 @@ def _environment(part: Part, traces: pathlib.Path, kind: str) -> dict:
     }
 
 
-def _done(state: dict, name: str) -> bool:
-    return name in state["parts"] and "error" not in state["parts"][name]
+def _lacks(part: Part) -> str:
+    """Returns what a part needs and does not have here, in words; "" if that is nothing."""
+    packages = [name for name in part.needs if importlib.util.find_spec(name) is None]
+    if packages:
+        return f"{sys.executable} has no {' and no '.join(packages)}"
+    if part.needs_file and not (ROOT / part.needs_file).exists():
+        return f"there is no {part.needs_file}"
+    return ""
+
+
+def _add_measured(state: dict, folder: pathlib.Path) -> None:
+    """Adds to the state what was measured before on such a machine, where it does not have it itself."""
+    path = folder / f"{state['machine']['name']}.json"
+    if not path.exists():
+        return
+    measured = json.loads(path.read_text())
+    for name, entry in measured["parts"].items():
+        if "error" not in entry:
+            dated = {"date": measured["machine"]["date"]} | entry
+            state["parts"].setdefault(name, dated)
+
+
+def _done(state: dict, part: Part) -> bool:
+    """Whether a part has a whole result of this version of the code."""
+    entry = state["parts"].get(part.name, {"error": "not begun"})
+    return "error" not in entry and entry.get("code") == part.code and _is_complete(entry)
+
+
+def _is_complete(entry: dict) -> bool:
+    """Whether nothing is left to do of a part that continues; of others always."""
+    result = entry.get("result")
+    return not isinstance(result, dict) or result.get("complete", True)
 
 
 def _wanted(state: dict, part: Part) -> bool:
@@ -254,13 +354,14 @@ def _wanted(state: dict, part: Part) -> bool:
     if part.after is None:
         return True
     name, fits = part.after
-    return _done(state, name) and (state["parts"][name]["result"]["rows"][0]["ms"] is not None) == fits
+    result = state["parts"].get(name, {}).get("result")
+    return result is not None and (result["rows"][0]["ms"] is not None) == fits
 
 
 def _finish(state: dict, out: pathlib.Path, kind: str, todo: list[Part], not_begun: list[str]) -> int:
     """Writes the tables, prints what failed and what is left; returns the exit code."""
     _write(out / "table.md", table.section(state))
-    if kind != "cpu" and _done(state, "peak"):
+    if kind != "cpu" and "result" in state["parts"].get("peak", {}):
         table.publish(state)
     print(f"results in {out / 'results.json'}, {out / 'table.md'}")
     failed = [p.name for p in todo if "error" in state["parts"].get(p.name, {})]

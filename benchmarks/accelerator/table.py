@@ -80,12 +80,15 @@ def section(results: dict) -> str:
         return _share(rate, peak.get("flops"))
 
     lines = [f"### {machine['kind']}", "", f"{machine['date']}, jax {machine['jax_version']}, one device."]
+    lines += _earlier(parts, machine["date"])
     lines += _peaks(published, peak) + _checks(parts)
     steps = [row for name in parts if name.startswith("step ") for row in rows_of(name)]
     lines += _table(
         "model, batch, remat, layers, step, tokens/s, MFU, of measured peak, predicted, allocated",
         [_step(row, of_peak) for row in steps],
     )
+    lines += _peers(parts)
+    lines += _study(parts.get("study", {}).get("result", {}).get("rows", []))
     for name in parts:
         if name == "loop" and rows_of(name):
             lines += ["", parts[name]["result"]["notes"].splitlines()[-1]]
@@ -99,6 +102,50 @@ def section(results: dict) -> str:
     if failed:
         lines += ["", f"Failed: {'; '.join(failed)}."]
     return "\n".join(lines) + "\n"
+
+
+def _earlier(parts: dict, date: str) -> list[str]:
+    """Returns a line that names what was measured on another day than the newest parts."""
+    names_of: dict[str, list[str]] = {}
+    for name, part in parts.items():
+        if part.get("date", date) != date and "result" in part:
+            names_of.setdefault(part["date"], []).append(name)
+    if not names_of:
+        return []
+    days = [f"on {day} {', '.join(names)}" for day, names in sorted(names_of.items())]
+    return ["", f"Measured earlier: {'; '.join(days)}."]
+
+
+def _peers(parts: dict) -> list[str]:
+    """Returns the table of transformers beside our step, and the longest kernels of both where it is faster."""
+    cells = []
+    slower = []
+    for name, part in parts.items():
+        if not name.startswith("peers ") or "result" not in part:
+            continue
+        for row in part["result"]["rows"]:
+            mfu = "unknown" if row["MFU"] is None else f"{row['MFU']:.1%}"
+            memory = "-" if row["memory GB"] is None else f"{row['memory GB']:.3g} GB"
+            losses = f"{row['first loss']:.3g} to {row['last loss']:.3g}"
+            cells.append(
+                [name.removeprefix("peers "), row["side"], f"{row['batch']:,}", f"{row['at once']:,}", _ms(row["ms"])]
+                + [f"{row['tokens/s']:,.0f}", mfu, f"{row['x transformers']:.2f}", memory, losses, row["software"]]
+            )
+        for side, profile in part["result"]["profiles"].items():
+            kernels = ", ".join(f"`{r['kernel'][:60]}` {r['ms']:.3g} ms" for r in profile["longest"][:6])
+            slower += ["", f"{name}, transformers ahead, {side}'s longest kernels: {kernels}."]
+    head = "model, side, batch, tokens at once, step, tokens/s, MFU, over transformers, memory, loss, software"
+    return _table(head, cells) + slower
+
+
+def _study(rows: list[dict]) -> list[str]:
+    """Returns the table of the runs of results/third."""
+    cells = []
+    for row in rows:
+        mfu = "unknown" if row["mfu"] is None else f"{row['mfu']:.1%}"
+        seconds = f"{row['all_seconds']:.0f} s"
+        cells.append([row["cell"], f"{row['flops']:.2g}", f"{row['loss']:.4f}", seconds, mfu])
+    return _table("run of results/third, FLOPs, loss in nats per byte, with compilation, MFU", cells)
 
 
 def _peaks(published: dict, peak: dict) -> list[str]:
