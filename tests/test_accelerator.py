@@ -1,5 +1,6 @@
 """What `make gpu` runs and makes of it: parts, a failed one, tables, profiles. The CPU stands for the accelerator."""
 
+import hashlib
 import json
 import os
 import pathlib
@@ -136,6 +137,15 @@ def test_the_study_goes_on_from_the_runs_that_it_has(tmp_path):
     again = json.loads(path.read_text())
     assert again["complete"] and again["rows"][0] == first["rows"][0]
     assert again["rows"][1]["loss"] == pytest.approx(first["rows"][1]["loss"], rel=1e-4)
+
+
+def test_the_predictions_are_those_that_were_committed():
+    """They are of every run but the fine-grained ones, and nothing was written again after a run was seen."""
+    folder = ROOT / "results" / "third"
+    text = (folder / "predictions.csv").read_bytes()
+    assert hashlib.sha256(text).hexdigest() in (folder / "README.md").read_text()
+    predicted = [line.split(",")[0] for line in text.decode().splitlines()[1:]]
+    assert predicted == [cell.name for cell in study_cells.cells() if cell.trunk.top_k == 1]
 
 
 def test_each_run_of_the_study_is_a_valid_config_and_stands_once():
