@@ -271,7 +271,7 @@ def test_hours_are_a_budget(planner):
 
 def test_how_fast_chips_serve(planner, capsys):
     """Each batch by its number, in the table and as the command has it; a speed that is required bounds the size."""
-    state = dict(law="joint-moe-2025", chip="H100", chips="512", flops="1e22", memory_gb="", context="4096")
+    state = dict(law="joint-moe-2025", chip="H100", chips="512", flops="1e22", mfu="0.4", memory_gb="", context="4096")
     planner.open(**state, sequences="8")
     heads = planner.tab.locator("#cost-table th").all_text_contents()
     assert [head for head in heads if "batch" in head] == [f"decodes tokens/s, batch {n}" for n in (1, 8, 64)]
