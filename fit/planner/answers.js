@@ -51,11 +51,11 @@ function wholePercent(share) {
   return percentText(share, 0);
 }
 
-function showTiles({ data, plan: { best, chips } }) {
+function showTiles({ plan: { best, chips } }) {
   const tiles = { "weights and cache": memoryText(best.memory_bytes) };
   if (chips) {
     const { speed, cost } = best;
-    const rangeOf = (ends, textOf) => `, ${textOf(ends[0])} to ${textOf(ends[2])} (${data.chips[chips.kind].label})`;
+    const rangeOf = (ends, textOf) => `, ${textOf(ends[0])} to ${textOf(ends[2])} (modelled)`;
     const range = speed ? rangeOf(speed.hours, durationText) : "";
     tiles[`of training on ${amount(chips.count)} × ${chips.kind}${range}`] = durationText(cost.training_hours);
     tiles["of training"] = dollarsText(cost.training_dollars);
