@@ -31,7 +31,7 @@ GAP = (
 COEFFICIENTS = "Standard errors, now and then: {coefficients}"
 COEFFICIENT = "{name} ± {before:.3g}, {after:.3g}"
 GRID_PLAN = "A plain grid of {count} for {flops:flops} FLOPs would leave it at {grid:.4f}"
-GRID_COEFFICIENTS = "With a plain grid of {count} for {flops:flops} FLOPs they {change}{median}"
+GRID_COEFFICIENTS = "A plain grid of {count} for {flops:flops} FLOPs would make them {change}{median}"
 NO_CHANGE = 5e-3  # share of standard errors that would read as 0%
 TABLES = "Tables: --verbose (each run, all that is expected); --emit_sweep=next.py writes the runs as a sweep"
 
