@@ -35,7 +35,7 @@ from fit.model.shape import ModelShape
 from fit.model.step_cost import Efficiencies, StepCost
 
 OURS = "jmoe on GPUs"  # our trainer, as measured.csv calls its software
-OWN_LABEL = "modelled after our own runs on one card"
+OWN_LABEL = "modelled after our runs"
 CALIBRATED = pathlib.Path(__file__).parent / "efficiencies.json"
 SHARED = tuple(field.name for field in dataclasses.fields(Efficiencies) if field.name != "products")
 # What an efficiency is thought to be before any measurement, and the factor that it may well be away from that.

@@ -1,14 +1,8 @@
 """The memory that training takes, on one device of a mesh or over all chips.
 
-The constants are read off compiled steps of the paper's recipe:
-
-  18 bytes a parameter    weight and moments of AdamW in float32, a copy in bfloat16, gradients in float32
-  inputs of the blocks    twice, in bfloat16
-  the block at work       29 bytes per token and unit of width, and 3 float32 arrays of attention scores
-  other blocks            what each leaves, where `remat` computes less than all again
-
-Steps that jmoe.compile compiled for TPUs (widths of 512 to 2,048, 1 to 16 experts, rows of 512) take this within 6%;
-with other `remat`, and on meshes with a model axis, within 15%.
+The constants are those of fit/model/step_counts.py for a dense block of the paper's recipe, whose width tells all else.
+Steps that jmoe.compile compiled for TPUs (widths of 512 to 2,048, 1 to 16 experts, rows of 512, several `remat` and
+meshes) take this within 15%.
 
 A mesh has the axes data, expert and model. It spreads
 
@@ -28,8 +22,9 @@ from fit.aliases import Numbers
 from fit.model import layout, step_counts
 
 STATE = step_counts.KEPT  # bytes of a parameter
-AT_WORK = 29  # bytes of a token in the block at work, for each unit of width
-SCORES = 12  # bytes of a token in the block at work, for each score of attention
+# bytes of a token in the block at work, for each unit of width: 2 d of queries and keys, 3 d hidden units
+AT_WORK = step_counts.WIDTH_AT_WORK + 2 * step_counts.HEADS_AT_WORK + 3 * step_counts.HIDDEN_AT_WORK
+SCORES = step_counts.SCORES_AT_WORK  # the same for each score of attention
 # By config.remat, bytes of a token that each block leaves: of a unit of width on all of the model axis and spread over
 # it, of a score.
 REMAT = {

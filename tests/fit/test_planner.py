@@ -270,7 +270,7 @@ def test_hours_are_a_budget(planner):
 
 def test_how_fast_chips_serve(planner, capsys):
     """Each batch by its number, in the table and as the command has it; a speed that is required bounds the size."""
-    state = dict(law="joint-moe-2025", chip="H100", chips="512", flops="1e22", memory_gb="", context="4096")
+    state = dict(law="joint-moe-2025", chip="H100", chips="512", flops="1e22", mfu="0.4", memory_gb="", context="4096")
     planner.open(**state, sequences="8")
     heads = planner.tab.locator("#cost-table th").all_text_contents()
     assert [head for head in heads if "batch" in head] == [f"decodes tokens/s, batch {n}" for n in (1, 8, 64)]
@@ -353,7 +353,7 @@ def test_a_phone_is_told_that_tables_are_wide(browser, folder):
 def test_one_screen_answers(browser, folder, size):
     """The answer and its figures before anything is scrolled, also to those who start from a model."""
     planner = Planner(browser, folder, viewport=dict(width=size[0], height=size[1]))
-    for state in ({}, dict(law="joint-moe-2025", like="Qwen3-30B-A3B", hours="240", chips="64")):
+    for state in ({}, dict(law="joint-moe-2025", like="Qwen3-30B-A3B", hours="24", chips="64")):
         planner.open(**state)
         for name in ("answer", "tiles"):
             box = planner.tab.locator(f"#{name}").bounding_box()
@@ -420,7 +420,7 @@ def test_it_prints_on_one_white_page_without_its_fields(browser, folder):
     assert planner.tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert planner.tab.locator("#form").is_hidden() and planner.tab.locator("#answer").is_visible()
     assert planner.tab.evaluate("document.documentElement.scrollWidth") <= 718
-    for state in ({}, dict(law="joint-moe-2025", like="Qwen3-30B-A3B", hours="240", chips="64")):
+    for state in ({}, dict(law="joint-moe-2025", like="Qwen3-30B-A3B", hours="24", chips="64")):
         planner.open(**state)
         assert len(re.findall(rb"/Type\s*/Page\b", planner.tab.pdf(format="A4", print_background=True))) == 1
     planner.tab.close()

@@ -214,6 +214,16 @@ def planted(true, sizes=(256, 512, 1024, 2048), kind="H100"):
     return runs
 
 
+def test_the_stored_calibration_is_that_of_the_table():
+    runs = [run for run in measured.read() if run.row["calibrates"] == "yes"]
+    fitted, stored = (dataclasses.asdict(each) for each in (efficiencies.calibrate(runs), efficiencies.calibrated()))
+    assert fitted.keys() == stored.keys()
+    for name in ("products", "shared"):
+        assert fitted[name] == pytest.approx(stored[name], rel=1e-4)
+    for name in ("between_sources", "within_software", "within_source"):
+        assert fitted[name] == pytest.approx(stored[name], rel=1e-3)
+
+
 def test_two_runs_recalibrate_to_a_planted_efficiency():
     published = efficiencies.calibrated()
     planted_products = 0.6 * published.products["Hopper"]
