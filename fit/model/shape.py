@@ -69,7 +69,7 @@ class ModelShape:
     @functools.cached_property
     def n_mixtures(self) -> Numbers:
         """Blocks that have a mixture."""
-        return np.where(np.greater(self.n_experts, 1), np.subtract(self.n_blocks, self.n_dense_blocks), 0)[()]
+        return _where(self.n_experts > 1, self.n_blocks - self.n_dense_blocks, 0)
 
     @property
     def query_units(self) -> Numbers:
@@ -85,7 +85,7 @@ class ModelShape:
     def attention_weights(self) -> Numbers:
         """Parameters of one block's projections: queries, keys, values and what joins the heads."""
         grouped = 2 * self.d_model * (self.query_units + self.key_units)
-        return np.where(np.greater(self.latent_attention, 0), self.latent_attention, grouped)[()]
+        return _where(self.latent_attention > 0, self.latent_attention, grouped)
 
     @property
     def layer_weights(self) -> Numbers:
@@ -135,7 +135,7 @@ class ModelShape:
     @functools.cached_property
     def embedding_and_head(self) -> Numbers:
         """Parameters of embedding and head; a tied embedding is one matrix."""
-        return np.where(self.tied_embeddings, self.head, 2 * self.head)[()]
+        return _where(self.tied_embeddings, self.head, 2 * self.head)
 
     @property
     def looked_up(self) -> Numbers:
@@ -155,7 +155,7 @@ class ModelShape:
     @property
     def chosen_share(self) -> Numbers:
         """Share of the experts that a token chooses; 1 for a dense model."""
-        return np.where(np.greater(self.n_experts, 1), np.divide(self.top_k, self.n_experts), 1.0)[()]
+        return _where(self.n_experts > 1, self.top_k / self.n_experts, 1.0)
 
     def kv_elements(self, n_tokens: Numbers) -> Numbers:
         """Numbers in a cache of the keys and values of so many tokens."""
@@ -174,3 +174,10 @@ class ModelShape:
         """
         active = self.n_active - self.looked_up
         return 6 * active + 6 * self.n_blocks * self.query_units * sequence
+
+
+def _where(condition: bool | np.ndarray, then: Numbers, other: Numbers) -> Numbers:
+    """`then` where the condition holds, else `other`. Of whole numbers it is a whole number, however large."""
+    if np.ndim(condition) == 0:
+        return then if condition else other
+    return np.where(condition, then, other)

@@ -86,3 +86,9 @@ def test_a_grid_of_shapes_is_one_object():
 
 
 FIELDS = [field.name for field in dataclasses.fields(ModelShape)]
+
+
+def test_whole_numbers_stay_whole_however_large():
+    """A plan of billions of billions of tokens has more parameters than 64 bits hold."""
+    huge = dataclasses.replace(DENSE, d_model=2**22, n_blocks=2**17, n_heads=2**15, n_kv_heads=8, d_ff=3 * 2**22)
+    assert huge.n_total == 2**17 * (2 * 2**22 * 64 * (2**15 + 8) + 9 * 2**44) + 2 * 2**22 * 512 > 2**63
