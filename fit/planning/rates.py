@@ -212,12 +212,14 @@ def batch_laws(total: Array, flops_per_token: Array, is_mixture: bool) -> BatchL
       flops_per_token: training FLOPs of a token outside embedding and head.
       is_mixture: whether the models are mixtures.
     """
+    log_total = np.log(np.asarray(total, float))  # a whole number may be too large for an array of such
+    log_flops = np.log(np.asarray(flops_per_token, float))
     lines = []
     for law in LAWS:
         if (MIXTURE if is_mixture else DENSE) in law.kinds:
             constant, exponents = law.batch
             of_flops = exponents.get("C", 0.0)
-            value = math.log(constant) + exponents.get("N", 0.0) * np.log(total) + of_flops * np.log(flops_per_token)
+            value = math.log(constant) + exponents.get("N", 0.0) * log_total + of_flops * log_flops
             lines.append((value, exponents.get("D", 0.0) + of_flops))
     mean = sum(value for value, _ in lines) / len(lines)
     slope = sum(slope for _, slope in lines) / len(lines)
