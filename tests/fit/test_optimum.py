@@ -170,14 +170,14 @@ def test_sardana_inference_optimum():
 @pytest.mark.parametrize("kind, count", [("H100", 1), ("v5e", 8), ("H100", 64), ("B200", 512)])
 def test_optimum_on_chips_is_brute_force(law, kind, count):
     """18 bytes a parameter over all chips, and on each 512 tokens at work, 8,192 in all: 4 bytes a block and unit of
-    width, 29 a unit of width, 12 an attention score."""
+    width, 49 a unit of width, 8 an attention score."""
     flops = 1e23
     chips = cost.Chips(kind, count, 0.4)
     for e in (1, 2, 8, 64):
         result = optimum.solve(law, e, PAPER, optimum.Constraints(flops=flops, memory_bytes=1e12, chips=chips))
         d = np.exp(np.linspace(np.log(64.0), np.log(3e5), 2_000_001))
         size, total = (2 * d * 50257 + weights * d**3 / 64 for weights in (13, 4 + 9 * e))
-        work = max(512 * count, 8192) * (4 * d**2 / 64 + 29 * d + 12 * 512 * d / 64)
+        work = max(512 * count, 8192) * (4 * d**2 / 64 + 49 * d + 8 * 512 * d / 64)
         taken = 18 * total + work
         fits = (taken <= count * CHIPS[kind].memory) & (2 * total <= 1e12)
         models = dict(n_active=size, n_tokens=flops / (6 * size), n_experts=e)
