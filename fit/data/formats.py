@@ -103,7 +103,7 @@ def _read_csv(path: str) -> Contents:
 
 
 def _delimiter(header: str) -> str:
-    """What stands between the names of a CSV file's first line."""
+    """The delimiter of a CSV file, by its first line."""
     if "," in header:
         return ","
     return max(DELIMITERS, key=header.count)
