@@ -53,8 +53,8 @@ class Part(NamedTuple):
     """A source of text in a mixture.
 
     Attributes:
-      name: What results call it (`names`); "" for a corpus of one source.
-      share: Rows that it gives in each PERIOD rows.
+      name: Its name in results (`names`); "" for a corpus of one source.
+      share: Rows of it in each PERIOD rows.
       corpus: Its text.
       path: Its path in config.data.mixture; "" for a corpus of one source.
     """
@@ -145,24 +145,24 @@ def _check_tokenizers(parts: tuple[Part, ...]) -> None:
 
 
 def names(paths: list[str]) -> list[str]:
-    """What results call the sources at these paths: the last parts of each, as few as tell them apart.
+    """The names of the sources at these paths in results: the last parts of each, as few as tell them apart.
 
     /data/web and /data/code are "web" and "code"; web/*.jsonl and code/*.jsonl are as they are. A dataset of TFDS keeps
     its name.
     """
     parts_of_paths = [[path] if path.startswith("tfds:") else path.rstrip("/").split("/") for path in paths]
-    names = []
+    shortest = []
     for i, parts in enumerate(parts_of_paths):
         others = parts_of_paths[:i] + parts_of_paths[i + 1 :]
         n = 1
         while n < len(parts) and (_is_pattern(parts[-n:]) or parts[-n:] in [other[-n:] for other in others]):
             n += 1
-        names.append("/".join(parts[-n:]))
-    return names
+        shortest.append("/".join(parts[-n:]))
+    return shortest
 
 
 def _is_pattern(parts: list[str]) -> bool:
-    """Whether each of these parts of a path has a wildcard, so that together they name nothing."""
+    """Whether each of these parts of a path has a wildcard, so that they make no name."""
     return all(any(character in part for character in "*?[") for part in parts)
 
 
