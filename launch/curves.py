@@ -74,7 +74,7 @@ PANELS = (
 def of_job(job: Job, files: Files, odd: list[str] | None = None) -> list[Curve]:
     """The curves of a job's segments that have begun, the trunk first.
 
-    `odd` takes a sentence on each file in which something odd was found; the rest of the file is drawn.
+    `odd` gets a sentence on each file in which something odd was found; the rest of the file is drawn.
     """
     odd = [] if odd is None else odd
     curves: list[Curve] = []
