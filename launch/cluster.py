@@ -172,7 +172,7 @@ def copy_log(job: Job, rank: int) -> None:
 
 
 def logs(sweep: Sweep, job: Job, item: dict | None, rank: int | None, attempt: int | None) -> bytes:
-    """What a process of the job printed, and what Kubernetes reports of its JobSet.
+    """The output of a process of the job, and what Kubernetes reports of its JobSet.
 
     Args:
       sweep: the sweep that the job belongs to.
@@ -261,7 +261,7 @@ def _rank_of(pod: Any, n_hosts: int) -> int:
 
 
 def _log(sweep: Sweep, pod: Any) -> bytes:
-    """What the pod's trainer printed; b"" before it has started."""
+    """The output of the pod's trainer; b"" before it has started."""
     if pod.status.phase == "Pending":
         return b""
     namespace = sweep.options["namespace"]

@@ -28,7 +28,7 @@ METRICS = ("cross_entropy", "drop_rate", "max_load", "unchosen", "collapsed_laye
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """What a segment logged, one value for each line of metrics.jsonl.
+    """The metrics that a segment logged, one value for each line of metrics.jsonl.
 
     Attributes:
       n_tokens: of the run, from its beginning.

@@ -92,7 +92,7 @@ class Job:
 
     @property
     def log(self) -> pathlib.Path:
-        """What its trainers on this machine print."""
+        """The log of its trainers on this machine."""
         return self.local_folder / "log.txt"
 
     @property

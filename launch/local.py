@@ -157,7 +157,7 @@ def _train(sweep: Sweep, todo: list[Job]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Worker:
-    """What one trainer process runs on.
+    """The devices and cores that one trainer process runs on.
 
     Attributes:
       env: environment variables of the trainer.

@@ -1,4 +1,4 @@
-"""Which column of someone else's table is likely the one that `fit` lacks, by its name and its values."""
+"""Guesses which column of a table holds a column that fit lacks, by its name and its values."""
 
 import difflib
 import re

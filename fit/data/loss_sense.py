@@ -205,7 +205,7 @@ def unit_doubts(table: Table, known: Columns) -> Iterator[Problem]:
 
 
 def _explained(unit: str) -> str:
-    """What the user has to put for a unit, where it is a factor."""
+    """A clause on the number that the user has to put for FACTOR; "" for other units."""
     return ", with bytes per token as the factor, times 0.6931 for bits" if unit == "FACTOR" else ""
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a table of runs: sentences, the flags that settle them, and one error for all of them."""
+"""Problems of a table of runs: their sentences, the flags that settle them, and one error for all of them."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from fit.data.table import Table
 from fit.errors import TableError
 
-NO_NAME = "COLUMN"  # stands in a flag for a column that the user has to name
+NO_NAME = "COLUMN"  # in a flag, for a column that the user has to name
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Whether the numbers of a table of runs make sense: units, rows that stand there twice, runs that crashed.
+"""Whether the numbers of a table of runs make sense: units, rows that repeat others, runs that crashed.
 
 `check` refuses what cannot be, `doubts` names what is suspicious. Nothing is converted unless the user says so
 (--units). The checks of counts are in count_sense.py, those of losses in loss_sense.py.
@@ -276,7 +276,7 @@ def _expert_doubts(table: Table, known: Columns) -> Iterator[str]:
 
 
 def _repetition_doubts(table: Table, known: Columns) -> Iterator[str]:
-    """Sentences on rows that repeat others, and on runs of one name that stand there with several losses."""
+    """Sentences on rows that repeat others, and on runs of one name with several losses."""
     import pandas
 
     names = [name for name in ("n_active", "n_tokens", "n_experts", "n_total", "loss") if name in known]

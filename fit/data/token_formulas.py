@@ -78,9 +78,9 @@ def _by_steps(table: Table, names: Mapping[str, str]) -> tuple[str, str] | None:
             continue
         batch = names[name]
         if _median(table, batch) > LARGEST_BATCH_OF_ROWS:
-            return f"{step}*{batch}", f"{batch} is taken to count tokens"
+            return f"{step}*{batch}", f"{batch} must count tokens"
         if length is not None:
-            assumption = f"{batch} is taken to count rows on all devices together, the same in all steps"
+            assumption = f"{batch} must count the rows of all devices together, the same in all steps"
             return f"{step}*{batch}*{length}", assumption
     return None
 

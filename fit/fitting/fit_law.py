@@ -38,7 +38,7 @@ def fit_law(runs: Table, options: FitOptions, quiet: bool = True) -> Law:
         raise UserError(f"--form={','.join(options.form or ())}: expected a single form")
 
     def settings(form: Form) -> "Settings":
-        """How a law of this form is fitted."""
+        """The settings to fit a law of this form with."""
         return options.settings(form, quiet)
 
     with float64():

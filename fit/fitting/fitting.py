@@ -111,7 +111,7 @@ def _rmse_nats(form: Form, params: Array, runs: Runs) -> float:
 
 
 def record_of(law: FittedLaw, steps: list[Json] | None = None) -> Json:
-    """What law.json holds of a fitted law, with its uncertainty.
+    """The record of a fitted law for law.json, with its uncertainty.
 
     Args:
       steps: what rolling.rolling returns, where it is known.
@@ -298,7 +298,7 @@ def _mean_square(fit: search.Fit, runs: Runs) -> float:
 
 
 def described(runs: Runs, train: Runs, form: Form) -> Json:
-    """What the record says of the runs: file, fingerprint, corpora, ranges of those fitted."""
+    """The entry `runs` of a law.json: file, fingerprint, corpora, ranges of the fitted runs."""
     columns = {name: train.columns[name] for name in form.columns} | dict(loss=train.loss)
     if "n_active" in runs.table:
         columns["training_flops"] = train.flops

@@ -199,7 +199,7 @@ def _sizes(path: str | None) -> dict[str, list]:
     """The columns of a table of sizes; none without one.
 
     Raises:
-      UserError: where it has no column run, or a run stands there twice.
+      UserError: where it has no column run, or two rows are of one run.
     """
     if path is None:
         return {}
@@ -208,7 +208,7 @@ def _sizes(path: str | None) -> dict[str, list]:
         raise UserError(f"{path}: column run is missing; columns found: {', '.join(columns)}")
     run, count = collections.Counter(map(str, columns["run"])).most_common(1)[0]
     if count > 1:
-        raise UserError(f"{path}, column run: {shown(run)} stands there {count} times, expected one row for each run")
+        raise UserError(f"{path}, column run: {shown(run)} appears {count} times, expected one row for each run")
     return columns
 
 

@@ -26,7 +26,7 @@ PERIOD = 1000  # rows
 
 
 class TrainingText(Protocol):
-    """What a run trains on: a corpus.Corpus or a Mixture."""
+    """The text of a run: a corpus.Corpus or a Mixture."""
 
     @property
     def fingerprint(self) -> str: ...
@@ -66,14 +66,14 @@ class Part(NamedTuple):
 
 
 class Schedule(Protocol):
-    """What this module asks of a run.schedule.Schedule."""
+    """The methods of run.schedule.Schedule that this module uses."""
 
     def tokens_at(self, step: int) -> int: ...
     def batch_at(self, step: int) -> int: ...
 
 
 class Segment(Protocol):
-    """What this module asks of a run.schedule.Segment."""
+    """The attributes of run.schedule.Segment that this module uses."""
 
     @property
     def stop(self) -> int: ...
@@ -90,7 +90,7 @@ class Mixture:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How much of a source a run reads, in whole rows."""
+    """The tokens of a source that a run reads, in whole rows."""
 
     part: Part
     n_read: int  # tokens that the run reads, repeats included

@@ -97,7 +97,7 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:
-    """What the machines of a preparation share.
+    """The text, settings and folder that the machines of a preparation share.
 
     Attributes:
       text: The sources.

@@ -34,7 +34,7 @@ SHARD_TOKENS = 2**28
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Which documents go into which split.
+    """The documents of each split.
 
     Attributes:
       tables: Of each unit, in their order.
