@@ -1,17 +1,17 @@
-"""Training on one GPU, PyTorch's transformers beside ours, on the same card in the same run:
+"""Compares training on one GPU by PyTorch's transformers and by jmoe, on the same card in the same run:
 
     python -m benchmarks.peers_gpu --model=1|8,2|64,8 [--capacity_factor=1] [--n_tokens=65536] [--toy] [--json=PATH]
 
 The models are those of benchmarks.train_step: dense (transformers' Llama), 2 of 8 experts (Mixtral), 8 of 64
 (Qwen3-MoE), with equal sizes, tokens, batch and precision: products in bfloat16, weights and AdamW in float32. Each
-side is a process of its own and keeps its model on the card. They take turns, TURN steps each. Transformers' side
+side is a process of its own that keeps its model on the card. The sides take turns of TURN steps. Transformers' side
 (benchmarks/peers_gpu_torch.py) compiles the model, has fused AdamW, PyTorch's fused attention or FlashAttention, and
-grouped products of experts in bfloat16. It works on as much of the batch at once as fits. It drops nothing, and ours
-neither unless --capacity_factor is given.
+grouped products of experts in bfloat16. It computes the largest part of the batch at once that fits. It drops no token.
+Our side drops tokens only if --capacity_factor is given.
 
 Both train on the same text, so that both losses must fall. MFU is by one formula for both (benchmarks.train_step).
 Where transformers is faster, both sides are profiled. The Python that runs this, or --torch_python, must have torch and
-transformers. Without --n_tokens a batch has 65,536 tokens, 32,768 on a card of less than 100 GB.
+transformers. Without --n_tokens a batch has 65,536 tokens, or 32,768 on a card of less than 100 GB.
 """
 
 import importlib.util
@@ -39,21 +39,23 @@ from jmoe.model import sharding
 from jmoe.run.step import make_train_step
 
 MODEL = flags.DEFINE_string("model", "1", 'Experts: "E", or "E,k" for k of E experts of a k-th of the width.')
-CAPACITY_FACTOR = flags.DEFINE_float("capacity_factor", None, "Of our side. Default: nothing is dropped.")
+CAPACITY_FACTOR = flags.DEFINE_float(
+    "capacity_factor", None, "Capacity factor of our side. Default: no token is dropped."
+)
 TOY = flags.DEFINE_bool("toy", False, "A small model, to try this on a CPU.")
 TORCH_PYTHON = flags.DEFINE_string("torch_python", sys.executable, "Python that has torch and transformers.")
-SIDE = flags.DEFINE_string("side", None, "Folder of the question: be our side. For this program's own use.")
+SIDE = flags.DEFINE_string("side", None, "Folder of task.json: run as our side. For this program's own use.")
 TURN = 5  # steps
-N_BATCHES = 16  # over which both sides go again and again
+N_BATCHES = 16  # that both sides cycle through
 LEARNING_RATE = 3e-4
 WARM_UP = 3  # turns before the first that is timed
-ROOM = 100e9  # bytes of a card that holds both sides' steps of 65,536 tokens
+LARGE_CARD = 100e9  # bytes; a card with more memory holds both sides' steps of 65,536 tokens
 OURS = "jmoe"
 THEIRS = "transformers"
 
 
 def main(_: object) -> None:
-    """Runs both sides in turn and prints a row for each; or is our side."""
+    """Runs both sides in turn and prints a row for each; with --side, runs as our side."""
     if SIDE.value:
         our_side(pathlib.Path(SIDE.value))
         return
@@ -64,14 +66,14 @@ def main(_: object) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         config = our_config()
-        write_question(folder, config)
-        rows, profiles = in_turn(folder, config)
-    on = measure.machine()
-    print(json.dumps(on))
+        write_task(folder, config)
+        rows, profiles = compare(folder, config)
+    machine = measure.machine()
+    print(json.dumps(machine))
     for row in rows:
         print("  ".join(f"{name} {measure.cell(value)}" for name, value in row.items()))
     if measure.JSON.value:
-        result = {"machine": on, "rows": rows, "profiles": profiles, "notes": __doc__.split("\n\n")[2]}
+        result = {"machine": machine, "rows": rows, "profiles": profiles, "notes": __doc__.split("\n\n")[2]}
         pathlib.Path(measure.JSON.value).write_text(json.dumps(result, indent=1))
 
 
@@ -87,18 +89,18 @@ def our_config() -> ConfigDict:
     if not TOY.value:
         n_tokens = train_step.N_TOKENS.value
         if not n_tokens:
-            n_tokens = 65_536 if _card_bytes() > ROOM else 32_768
+            n_tokens = 65_536 if _card_bytes() > LARGE_CARD else 32_768
         config.batch_tokens = ((0, n_tokens),)
     return config
 
 
-def write_question(folder: pathlib.Path, config: ConfigDict) -> None:
-    """Writes into a folder what transformers' side trains, and the text of both: batches.npy, [N_BATCHES, B, T + 1]."""
+def write_task(folder: pathlib.Path, config: ConfigDict) -> None:
+    """Writes the sizes of the model, task.json, and the text of both sides, batches.npy [N_BATCHES, B, T + 1]."""
     model = config.model
     fields = ("d_model", "n_blocks", "n_heads", "d_ff", "vocab_size", "n_experts", "top_k", "d_expert", "dtype")
-    question = {name: model[name] for name in fields}
-    question |= {"learning_rate": LEARNING_RATE, "turn": TURN}
-    (folder / "question.json").write_text(json.dumps(question))
+    task = {name: model[name] for name in fields}
+    task |= {"learning_rate": LEARNING_RATE, "turn": TURN}
+    (folder / "task.json").write_text(json.dumps(task))
     seq_len = config.data.seq_len
     n_rows = config.batch_tokens[0][1] // seq_len
     text = b"".join(path.read_bytes() for path in sorted(pathlib.Path(os.__file__).parent.rglob("*.py")))
@@ -107,26 +109,26 @@ def write_question(folder: pathlib.Path, config: ConfigDict) -> None:
 
 
 def _card_bytes() -> float:
-    """Memory of the GPU, asked of its driver, so that this process takes none of it; 0 without one."""
+    """Memory of the GPU; 0 without one. nvidia-smi tells it, so that this process takes none of the memory."""
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        answer = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return 0.0
-    return 2**20 * float(done.stdout.split("\n")[0])
+    return 2**20 * float(answer.stdout.split("\n")[0])
 
 
 class Side:
-    """A process that trains one side's model when it is asked to.
+    """A process that trains one side's model on command.
 
     Attributes:
-      name: whose side it is.
-      ready: what it said when its model was compiled.
+      name: OURS or THEIRS.
+      ready: the answer that it gave once its model was compiled: device, tokens at once, software.
     """
 
     def __init__(self, name: str, command: list[str], share: float) -> None:
         self.name = name
-        # as for the parts of make gpu, but that each side takes a share of the card
+        # as for the parts of make gpu, except that each side takes a share of the card's memory
         environment = os.environ | {"XLA_PYTHON_CLIENT_MEM_FRACTION": str(share), "PEER_MEMORY_SHARE": str(share)}
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -144,14 +146,15 @@ class Side:
         """Waits until its model is compiled."""
         self.ready = self._answer()
 
-    def ask(self, question: str) -> Any:
-        """Sends a line; returns the answer."""
+    def ask(self, command: str) -> Any:
+        """Sends "turn", "profile" or "memory"; returns the answer."""
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{question}\n")
+        self._process.stdin.write(f"{command}\n")
         self._process.stdin.flush()
         return self._answer()
 
     def _answer(self) -> Any:
+        """The next answer of the process; its other lines are printed."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("@"):
@@ -160,12 +163,12 @@ class Side:
         sys.exit(f"error: {self.name}'s side ended with {self._process.wait()}")
 
 
-def in_turn(folder: pathlib.Path, config: ConfigDict) -> tuple[list[dict], dict[str, Any]]:
-    """Times both sides' turns.
+def compare(folder: pathlib.Path, config: ConfigDict) -> tuple[list[dict], dict[str, Any]]:
+    """Times both sides in turn.
 
     Args:
-      folder: of the question.
-      config: our model.
+      folder: of task.json.
+      config: of our model.
 
     Returns:
       (a row for each side; {side: its profile}, empty unless transformers is faster on a GPU).
@@ -181,37 +184,54 @@ def in_turn(folder: pathlib.Path, config: ConfigDict) -> tuple[list[dict], dict[
         for _ in range(rounds):
             for side in sides:
                 turns[side.name].append(side.ask("turn"))
-        seconds = {name: [turn["seconds"] for turn in of_side[WARM_UP:]] for name, of_side in turns.items()}
+        seconds = seconds_of(turns)
         profiles = {}
         is_slower = measure.ratio(seconds, OURS, THEIRS) > 1
         if is_slower and jmoe_side.ready["platform"] == "gpu":
             profiles = {side.name: side.ask("profile") for side in sides}
         memory = {side.name: side.ask("memory") for side in sides}
+    chip = chips.CHIPS.get(chips.name_of(jmoe_side.ready["device"]))
+    rows = [row_of(side, turns, memory[side.name], config, chip) for side in sides]
+    return rows, profiles
+
+
+def seconds_of(turns: dict[str, list[dict]]) -> dict[str, list[float]]:
+    """{side: seconds of each of its turns after the warm-up}."""
+    return {name: [turn["seconds"] for turn in of_side[WARM_UP:]] for name, of_side in turns.items()}
+
+
+def row_of(
+    side: Side, turns: dict[str, list[dict]], memory: float | None, config: ConfigDict, chip: chips.Chip | None
+) -> dict[str, Any]:
+    """A side's row of the table.
+
+    Args:
+      side: the side.
+      turns: {side: its answers to "turn"}.
+      memory: the most bytes that the side had in use; None if not known.
+      config: of our model.
+      chip: the card; None if its peak is not known.
+    """
     n_tokens = config.batch_tokens[0][1]
     flops = sum(counts.matmul_flops_per_token(config.model, config.data.seq_len).values()) * n_tokens
-    chip = chips.CHIPS.get(chips.name_of(jmoe_side.ready["device"]))
-    rows = []
-    for side in sides:
-        median = statistics.median(seconds[side.name]) / TURN
-        losses = [turn["loss"] for turn in turns[side.name]]
-        rows.append(
-            {
-                "side": side.name,
-                "model": MODEL.value,
-                "capacity_factor": config.model.capacity_factor if side.name == OURS else None,
-                "batch": n_tokens,
-                "ms": median * 1e3,
-                "tokens/s": n_tokens / median,
-                "MFU": flops / median / chip.flops if chip else None,
-                "x transformers": 1 / measure.ratio(seconds, side.name, THEIRS),
-                "memory GB": memory[side.name] / 1e9 if memory[side.name] else None,
-                "first loss": losses[0],
-                "last loss": losses[-1],
-                "at once": side.ready["tokens_at_once"],
-                "software": side.ready["software"],
-            }
-        )
-    return rows, profiles
+    seconds = seconds_of(turns)
+    median = statistics.median(seconds[side.name]) / TURN
+    losses = [turn["loss"] for turn in turns[side.name]]
+    return {
+        "side": side.name,
+        "model": MODEL.value,
+        "capacity_factor": config.model.capacity_factor if side.name == OURS else None,
+        "batch": n_tokens,
+        "ms": median * 1e3,
+        "tokens/s": n_tokens / median,
+        "MFU": flops / median / chip.flops if chip else None,
+        "x transformers": 1 / measure.ratio(seconds, side.name, THEIRS),
+        "memory GB": memory / 1e9 if memory else None,
+        "first loss": losses[0],
+        "last loss": losses[-1],
+        "at once": side.ready["tokens_at_once"],
+        "software": side.ready["software"],
+    }
 
 
 def our_side(folder: pathlib.Path) -> None:
@@ -227,6 +247,7 @@ def our_side(folder: pathlib.Path) -> None:
         compiled = make_train_step(config, mesh).lower(*state, next(batches), rate).compile()
 
         def turn() -> dict:
+            """Trains TURN steps: {seconds, loss of the last}."""
             begin = time.perf_counter()
             for _ in range(TURN):
                 *state[:], metrics = compiled(*state, next(batches), rate)

@@ -1,6 +1,6 @@
-"""The side of transformers in benchmarks/peers_gpu.py, which starts this with the folder of its question.
+"""Transformers' side of benchmarks/peers_gpu.py, which starts this with the folder of task.json and batches.npy.
 
-It imports neither jax nor jmoe, so that any Python with torch and transformers can run it. It says when its model is
+It imports neither jax nor jmoe, so that any Python with torch and transformers can run it. It reports once its model is
 compiled, then answers "turn", "profile" and "memory" on standard input.
 """
 
@@ -22,7 +22,7 @@ TOP_KERNELS = 12
 class Rounded(torch.nn.Module):
     """Rounds the weights of experts to bfloat16, as autocast rounds those of other layers.
 
-    Grouped products are none of autocast's, and torch.compile takes them in bfloat16 alone.
+    Autocast does not round grouped products, and torch.compile accepts them only in bfloat16.
     """
 
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
@@ -30,41 +30,41 @@ class Rounded(torch.nn.Module):
         return weight.to(torch.bfloat16)
 
 
-def model_of(question: dict) -> tuple[torch.nn.Module, str]:
-    """transformers' model with the question's sizes in float32, and its attention."""
-    flash = "sdpa"
+def model_of(task: dict) -> tuple[torch.nn.Module, str]:
+    """transformers' model with the task's sizes in float32, and the name of its attention."""
+    attention = "sdpa"
     if torch.cuda.is_available() and transformers.utils.is_flash_attn_2_available():
-        flash = "flash_attention_2"
-    n_experts = question["n_experts"]
+        attention = "flash_attention_2"
+    n_experts = task["n_experts"]
     fields = dict(
-        vocab_size=question["vocab_size"],
-        hidden_size=question["d_model"],
-        intermediate_size=question["d_ff"],
-        num_hidden_layers=question["n_blocks"],
-        num_attention_heads=question["n_heads"],
-        num_key_value_heads=question["n_heads"],
-        head_dim=question["d_model"] // question["n_heads"],
+        vocab_size=task["vocab_size"],
+        hidden_size=task["d_model"],
+        intermediate_size=task["d_ff"],
+        num_hidden_layers=task["n_blocks"],
+        num_attention_heads=task["n_heads"],
+        num_key_value_heads=task["n_heads"],
+        head_dim=task["d_model"] // task["n_heads"],
         tie_word_embeddings=False,
         use_cache=False,
         pad_token_id=None,
-        attn_implementation=flash,
+        attn_implementation=attention,
     )
-    width = question["d_expert"] or question["d_ff"]
-    routed = dict(num_experts_per_tok=question["top_k"], output_router_logits=True)
+    width = task["d_expert"] or task["d_ff"]
+    routed = dict(num_experts_per_tok=task["top_k"], output_router_logits=True)
     if n_experts == 1:
         config = transformers.LlamaConfig(**fields)
-        return transformers.LlamaForCausalLM(config), flash
+        return transformers.LlamaForCausalLM(config), attention
     routed["experts_implementation"] = "grouped_mm"
     if n_experts <= 8:
         fields["intermediate_size"] = width
         config = transformers.MixtralConfig(**fields, **routed, num_local_experts=n_experts)
-        return transformers.MixtralForCausalLM(config), flash
+        return transformers.MixtralForCausalLM(config), attention
     config = transformers.Qwen3MoeConfig(**fields, **routed, num_experts=n_experts, moe_intermediate_size=width)
-    return transformers.Qwen3MoeForCausalLM(config), flash
+    return transformers.Qwen3MoeForCausalLM(config), attention
 
 
 def round_experts(model: torch.nn.Module) -> None:
-    """Has all stacked weights of experts rounded where they are used."""
+    """Makes the model round all stacked weights of experts where it uses them."""
     for module in model.modules():
         for name in ("gate_up_proj", "down_proj"):
             weight = module._parameters.get(name)
@@ -76,20 +76,20 @@ class Trainer:
     """Steps of AdamW over the batches.
 
     Attributes:
-      rows_at_once: rows of a batch that are worked on at once.
+      rows_at_once: rows of a batch whose activations are in memory together.
     """
 
-    def __init__(self, model: torch.nn.Module, batches: torch.Tensor, question: dict) -> None:
+    def __init__(self, model: torch.nn.Module, batches: torch.Tensor, task: dict) -> None:
         self.device = batches.device
         self.rows_at_once = batches.shape[1]
         self._model = torch.compile(model) if self.device.type == "cuda" else model
         self._parameters = list(model.parameters())
         self._optimizer = torch.optim.AdamW(
-            self._parameters, lr=question["learning_rate"], betas=(0.9, 0.95), weight_decay=0.1, fused=True
+            self._parameters, lr=task["learning_rate"], betas=(0.9, 0.95), weight_decay=0.1, fused=True
         )
-        self._dtype = getattr(torch, question["dtype"])
+        self._dtype = getattr(torch, task["dtype"])
         self._batches = batches
-        self._turn = question["turn"]
+        self._turn = task["turn"]
         self._n_steps = 0
 
     def step(self) -> torch.Tensor:
@@ -124,7 +124,7 @@ class Trainer:
             torch.cuda.reset_peak_memory_stats()
 
     def turn(self) -> dict:
-        """Seconds of some steps, and the last loss."""
+        """Trains the task's `turn` steps: {seconds, loss of the last}."""
         begin = time.perf_counter()
         for _ in range(self._turn):
             loss = self.step()
@@ -152,23 +152,23 @@ class Trainer:
 
 
 def main() -> None:
-    """Compiles, then answers."""
+    """Compiles the model, then answers commands."""
     folder = pathlib.Path(sys.argv[1])
-    question = json.loads((folder / "question.json").read_text())
+    task = json.loads((folder / "task.json").read_text())
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cuda":
         torch.cuda.set_per_process_memory_fraction(float(os.environ["PEER_MEMORY_SHARE"]))
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
-    model, attention = model_of(question)
+    model, attention = model_of(task)
     model.to(device).train()
-    if device.type == "cuda" and question["n_experts"] > 1:
+    if device.type == "cuda" and task["n_experts"] > 1:
         round_experts(model)
     batches = torch.from_numpy(np.load(folder / "batches.npy")[:, :, :-1].astype(np.int64)).to(device)
-    trainer = Trainer(model, batches, question)
+    trainer = Trainer(model, batches, task)
     trainer.compile()
     experts = ""
-    if question["n_experts"] > 1:
+    if task["n_experts"] > 1:
         experts = f", experts {getattr(model.config, '_experts_implementation', None) or 'eager'}"
     say(
         {

@@ -1,22 +1,22 @@
-"""Does a prior from other sweeps help on sources that it was not made from? The table that decides on the default.
+"""Measures whether a prior from other sweeps helps on sources that it was not made from, to decide on the default.
 
     python -m benchmarks.prior [--steplaw=FOLDER] [--misfitting=FOLDER] [--sims=20] [--draws=8] [--parts=runs,few,sims]
 
 Each table is fitted by the additive law (a plain Huber fit), by `fit law --prior=none`, by `fit law --prior=population`
 and by the default. The prior of a judged source is made without that source (`prior_without`, which refuses a prior
-that was made from any judged run). Every source has one vote: the geometric mean over its tables, of ratios of root
-mean square errors of log loss. Printed as Markdown:
+that was made from any judged run). Errors are root mean squares of log loss. Every source has one vote: the geometric
+mean over its tables of the ratio of two errors. Printed as Markdown:
 
-  runs   the runs of more compute than 1/3, 1/10 and 1/30 of a table's largest, predicted from the rest, where that
-         leaves FEWEST_FITTED runs to fit and FEWEST_LEFT to predict
-  few    those of more than 1/10, predicted from 6 to 8 of the others (drawn by default_rng([draw, runs])): so few have
-         a prior by default
-  sims   36 simulated runs with 0.5% of noise; the truth additive, or coupled with k = 0.5, its exponents log-uniform
-         from 0.3 to 0.9: error of the loss of the best model at ten times the largest compute, and how often the 80%
-         interval holds it
+  runs   The runs of more compute than 1/3, 1/10 and 1/30 of a table's largest, predicted from the rest. A cut counts
+         if it leaves FEWEST_FITTED runs to fit and FEWEST_LEFT to predict.
+  few    The runs of more than 1/10, predicted from 6 to 8 of the others, drawn by default_rng([draw, runs]). So few
+         runs have a prior by default.
+  sims   36 simulated runs with 0.5% of noise. The true law is additive, or coupled with k = 0.5. Its exponents are
+         log-uniform from 0.3 to 0.9. Printed are the error of the loss of the best model at ten times the largest
+         compute, and how often the 80% interval covers that loss.
 
-Step Law's and the misfitting tables state no licence (python -m benchmarks.tables fetch): they count where a clone is
-given. Clark's final losses have one number of tokens and cannot be used. It takes ten minutes of one core.
+Step Law's and the misfitting tables state no licence (python -m benchmarks.tables fetch), so they need a flag with the
+folder of a clone. Clark's final losses have one number of tokens and cannot be used. It takes ten minutes of one core.
 """
 
 import os
@@ -25,7 +25,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import csv
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from absl import app, flags
@@ -46,12 +46,11 @@ PARTS = flags.DEFINE_list("parts", ["runs", "few", "sims"], "What to measure.")
 FEWEST_FITTED = 8
 FEWEST_LEFT = 3
 FEW = (6, 7, 8)
-ADDITIVE, NONE, POPULATION, DEFAULT = WAYS = ("additive", "none", "population", "default")
+WAYS = ("additive", "none", "population", "default")
+ADDITIVE, NONE, POPULATION, DEFAULT = WAYS
 DENSE = FORMS["chinchilla_coupled"]
-MIDDLE = (
-    3e8,
-    6e9,
-)  # size and tokens at which both terms of a simulated law are equal and the loss is 1 above the floor
+# size and tokens at which both terms of a simulated law are equal and the loss is 1 above the floor
+MIDDLE = (3e8, 6e9)
 
 
 class OverlapError(Exception):
@@ -82,22 +81,22 @@ def judged_tables(steplaw: str | None = None, misfitting: str | None = None) -> 
     judged = {source: {name: by_name[name] for name in names} for source, (names, _) in extrapolation.SOURCES.items()}
     if steplaw:
         path = tables.table_path("steplaw", steplaw, "data/dense_lr_bs_loss.csv")
-        judged["steplaw"] = {"steplaw": _lowest_of_cells(path, dict(n_active="N", n_tokens="D", loss="smooth loss"))}
+        names = dict(n_active="N", n_tokens="D", loss="smooth loss")
+        judged["steplaw"] = {"steplaw": _runs_of_lowest_loss(path, names)}
     if misfitting:
         path = tables.table_path("misfitting", misfitting, "data/isoflops/extract/misfitting/isoflops.csv")
-        judged["misfitting"] = {
-            "misfitting": _lowest_of_cells(path, dict(n_active="params", n_tokens="tokens", loss="loss"))
-        }
+        names = dict(n_active="params", n_tokens="tokens", loss="loss")
+        judged["misfitting"] = {"misfitting": _runs_of_lowest_loss(path, names)}
     return judged
 
 
-def _lowest_of_cells(path: os.PathLike, names: dict[str, str]) -> Table:
+def _runs_of_lowest_loss(path: os.PathLike, names: dict[str, str]) -> Table:
     """Returns the run of lowest loss of each size and number of tokens of a CSV; `names` are its columns."""
-    lowest: dict[tuple[float, float], float] = {}
+    lowest: dict[tuple[float, float], float] = {}  # by size and tokens
     with open(path, newline="") as file:
         for row in csv.DictReader(file):
-            cell = (float(row[names["n_active"]]), float(row[names["n_tokens"]]))
-            lowest[cell] = min(lowest.get(cell, np.inf), float(row[names["loss"]]))
+            size_and_tokens = (float(row[names["n_active"]]), float(row[names["n_tokens"]]))
+            lowest[size_and_tokens] = min(lowest.get(size_and_tokens, np.inf), float(row[names["loss"]]))
     sizes, tokens = zip(*lowest, strict=True)
     return fit.read(dict(n_active=list(sizes), n_tokens=list(tokens), loss=list(lowest.values())))
 
@@ -122,11 +121,11 @@ def prior_without(source: str, judged: dict[str, Table]) -> str:
         if other == source:
             continue
         for name in row["tables"]:
-            known = runs_of(by_name[name])
+            runs_of_prior = runs_of(by_name[name])
             for judged_name, table in judged.items():
-                if known & runs_of(table):
+                if runs_of_prior & runs_of(table):
                     raise OverlapError(
-                        f"{judged_name} of {source}: its runs are in {name} of {other}, of which the prior is"
+                        f"{judged_name} of {source}: its runs are in {name} of {other}, which the prior is made from"
                     )
     return f"{population.NAME}:{source}" if source in population.sources() else population.NAME
 
@@ -198,30 +197,36 @@ def scores_of_few_runs() -> Iterator[Score]:
     for source, judged in judged_tables(STEPLAW.value, MISFITTING.value).items():
         prior = prior_without(source, judged)
         for name, table in judged.items():
-            flops = flops_of(table)
-            pool = np.flatnonzero(flops <= flops.max() / 10)
+            if name == "ours":  # has several numbers of experts
+                continue
             for count in FEW:
-                if name == "ours" or len(pool) < count:
-                    continue
-                for draw in range(DRAWS.value):
-                    rows = np.random.default_rng([draw, count]).permutation(pool)[:count]
-                    is_fitted = np.isin(np.arange(len(flops)), rows)
-                    kept = is_fitted | (flops > flops.max() / 10)
-                    drawn = extrapolation.part(table, kept)
-                    yield from scores_of_part(
-                        source, name, drawn, is_fitted[kept], count, prior, (NONE, DEFAULT), starts=32
-                    )
+                for drawn, is_fitted in _draws(table, count):
+                    yield from scores_of_part(source, name, drawn, is_fitted, count, prior, (NONE, DEFAULT), starts=32)
+
+
+def _draws(table: Table, count: int) -> Iterator[tuple[Table, np.ndarray]]:
+    """Yields tables of `count` random runs of little compute and all of much, and whether each run is to be fitted."""
+    flops = flops_of(table)
+    is_predicted = flops > flops.max() / 10
+    pool = np.flatnonzero(~is_predicted)
+    if len(pool) < count:
+        return
+    for draw in range(DRAWS.value):
+        rows = np.random.default_rng([draw, count]).permutation(pool)[:count]
+        is_fitted = np.isin(np.arange(len(flops)), rows)
+        is_used = is_fitted | is_predicted
+        yield extrapolation.part(table, is_used), is_fitted[is_used]
 
 
 def ratios(scores: list[Score], case: int, way: str, base: str) -> dict[str, dict[str, list[float]]]:
     """Returns {source: {table: ratios of the errors of `way` to those of `base`}} for a case."""
-    found: dict[str, dict[str, list[float]]] = {}
+    by_source: dict[str, dict[str, list[float]]] = {}
     by_way = {}
     for name in (way, base):
         by_way[name] = [score for score in scores if (score.case, score.way) == (case, name)]
     for score, of_base in zip(by_way[way], by_way[base], strict=True):
-        found.setdefault(score.source, {}).setdefault(score.table, []).append(score.error / of_base.error)
-    return found
+        by_source.setdefault(score.source, {}).setdefault(score.table, []).append(score.error / of_base.error)
+    return by_source
 
 
 def geometric_mean(values: list[float]) -> float:
@@ -238,7 +243,13 @@ def votes(by_source: dict[str, dict[str, list[float]]]) -> dict[str, float]:
 
 
 def print_ratios(scores: list[Score], first_column: str, pairs: list[tuple[str, str]]) -> None:
-    """Prints a Markdown row for each case and pair of ways: the mean over the sources, the worst table, each source."""
+    """Prints a Markdown row for each case and pair of ways.
+
+    Args:
+        scores: of all ways.
+        first_column: the heading of the column of cases.
+        pairs: ways whose errors are divided, (way, base).
+    """
     print(f"| {first_column} | ratio of errors | sources, tables | all | worst table | by source |")
     print("|" + "---|" * 6)
     for case in sorted({score.case for score in scores}):
@@ -276,32 +287,42 @@ def sweep(truth: dict[str, float], rng: np.random.Generator) -> Table:
 
 def print_simulations() -> None:
     """Prints a Markdown row for each truth and way."""
-    print(
-        "| truth | fit | sweeps | mean error | root mean square | 80% intervals that hold | half-width |\n|"
-        + "---|" * 7
-    )
+    print("| truth | fit | sweeps | mean error | root mean square | 80% intervals that hold | half-width |")
+    print("|" + "---|" * 7)
     for name, k in (("additive", 1.0), ("coupled, k = 0.5", 0.5)):
-        found: dict[str, list[tuple[float, bool, float]]] = {NONE: [], POPULATION: []}
+        by_way: dict[str, list[tuple[float, bool, float]]] = {NONE: [], POPULATION: []}
         for seed in range(SIMS.value):
-            rng = np.random.default_rng([seed, round(10 * k)])
-            truth = truth_of(k, rng)
-            table = sweep(truth, rng)
-            reduced = DENSE.chinchilla_coefficients_at(truth, np.ones(1))
-            size, tokens = optimum.compute_optimal(*reduced[:4], 1e21)
-            expected = float(reduced.loss(size, tokens)[0])
-            model = dict(n_active=float(size[0]), n_tokens=float(tokens[0]))
-            for way, results in found.items():
-                law = fit.law(table, prior=way, bootstrap=50, seed=seed)
-                low, high = map(float, law.predict_interval(**model, new_run=False))
-                error = float(np.log(law.predict(**model) / expected))
-                results.append((error, low <= expected <= high, float(np.log(high / low) / 2)))
-        for way, results in found.items():
-            error, holds, width = np.array(results, float).T
+            for way, result in simulated(k, seed, by_way).items():
+                by_way[way].append(result)
+        for way, results in by_way.items():
+            error, is_covered, width = np.array(results, float).T
             print(
                 f"| {name} | {way} | {len(results)} | {error.mean():+.2%} | {np.sqrt(np.mean(error**2)):.2%} | "
-                f"{holds.mean():.0%} | {np.median(width):.2%} |",
+                f"{is_covered.mean():.0%} | {np.median(width):.2%} |",
                 flush=True,
             )
+
+
+def simulated(k: float, seed: int, ways: Iterable[str]) -> dict[str, tuple[float, bool, float]]:
+    """Fits a simulated sweep in each of some ways and predicts the best model at ten times its largest compute.
+
+    Returns:
+        {way: (error of the log loss, whether the 80% interval covers the true loss, half its width in log loss)}.
+    """
+    rng = np.random.default_rng([seed, round(10 * k)])
+    truth = truth_of(k, rng)
+    table = sweep(truth, rng)
+    reduced = DENSE.chinchilla_coefficients_at(truth, np.ones(1))
+    size, tokens = optimum.compute_optimal(*reduced[:4], 1e21)
+    expected = float(reduced.loss(size, tokens)[0])
+    model = dict(n_active=float(size[0]), n_tokens=float(tokens[0]))
+    results = {}
+    for way in ways:
+        law = fit.law(table, prior=way, bootstrap=50, seed=seed)
+        low, high = map(float, law.predict_interval(**model, new_run=False))
+        error = float(np.log(law.predict(**model) / expected))
+        results[way] = (error, low <= expected <= high, float(np.log(high / low) / 2))
+    return results
 
 
 def main(_: object) -> None:

@@ -26,7 +26,7 @@ BACKENDS = ("local", "slurm", "gke")  # those of launch/; a user's backend is th
 
 
 class Backend(abc.ABC):
-    """What runs the jobs of sweeps: launch/NAME.py, or a user's Python file.
+    """Runs the jobs of sweeps: launch/NAME.py, or a user's Python file.
 
     The file holds one subclass, or functions that are named as these methods and take no `self`. It defines its flags
     when it is imported. Only the abstract methods are required. Each method raises UserError if it cannot do its work.
@@ -72,7 +72,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def logs(self, sweep: "Sweep", job: Job, rank: int | None = None, attempt: int | None = None) -> bytes:
-        """What the trainer of a job printed.
+        """The output of a job's trainer.
 
         Args:
           sweep: the sweep that the job belongs to.
@@ -94,7 +94,7 @@ class Backend(abc.ABC):
         raise self._unsupported("knows no --follow")
 
     def preview(self, sweep: "Sweep") -> str:
-        """What would be submitted, for --dry_run."""
+        """The text of the jobs to submit, for --dry_run."""
         return ""
 
     def reason(self, sweep: "Sweep", job: Job) -> str:

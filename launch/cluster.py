@@ -40,7 +40,7 @@ JOB_UID = "kueue.x-k8s.io/job-uid"  # label of a Workload: the JobSet that it st
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"  # label of a pod
 UNINFORMATIVE = ("ContainerCreating", "PodInitializing")  # reasons of a container that starts as it should
 HIDDEN = (403, 404)  # what the user may not read, or the cluster does not serve
-# how a Job fails, by the reasons of its condition and of the event that tells of it
+# reasons of the condition and of the event of a Job that failed
 JOB_FAILURES = (
     "PodFailurePolicy",
     "BackoffLimitExceeded",
@@ -172,7 +172,7 @@ def copy_log(job: Job, rank: int) -> None:
 
 
 def logs(sweep: Sweep, job: Job, item: dict | None, rank: int | None, attempt: int | None) -> bytes:
-    """What a process of the job printed, and what Kubernetes reports of its JobSet.
+    """The output of a process of the job, and what Kubernetes reports of its JobSet.
 
     Args:
       sweep: the sweep that the job belongs to.
@@ -261,7 +261,7 @@ def _rank_of(pod: Any, n_hosts: int) -> int:
 
 
 def _log(sweep: Sweep, pod: Any) -> bytes:
-    """What the pod's trainer printed; b"" before it has started."""
+    """The output of the pod's trainer; b"" before it has started."""
     if pod.status.phase == "Pending":
         return b""
     namespace = sweep.options["namespace"]
@@ -388,9 +388,9 @@ def _reasons_of_admitted(sweep: Sweep, items: list[dict]) -> dict[str, str]:
 
 
 def _how_jobs_failed(jobset: str, failed_jobs: list[tuple[str, Any]], events: Callable[[], list]) -> list[str]:
-    """How the first Job of a JobSet failed, as a list of one sentence; [] if Kubernetes does not tell.
+    """How the first Job of a JobSet failed, as a list of one sentence; [] if Kubernetes does not say.
 
-    Its condition tells, or once the Job is deleted its event.
+    The Job's condition says so or, once the Job is deleted, its event.
     """
     for name, condition in failed_jobs:
         if name.startswith(f"{jobset}-"):

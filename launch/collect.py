@@ -114,15 +114,16 @@ def rows_of(sweep: Sweep) -> tuple[list[dict], dict[str, str], dict[str, str]]:
 
 
 def _results(job: Job, files: Files) -> tuple[dict[str, dict], dict[str, str]]:
-    """The results of a job's finished branches, and why there is none of a branch that has a result.json."""
+    """The results of a job's finished branches, and {branch: why its result.json cannot be used}."""
     odd: list[str] = []
     results = job.results(files, odd)
     why = {}
     for branch in job.budgets:
         for sentence in odd:
             if sentence.startswith(f"{branch}/"):
-                is_damaged = sentence.endswith("is damaged")
-                remedy = "starting the sweep again rewrites it" if is_damaged else "delete it and start the sweep again"
+                remedy = "delete it and start the sweep again"
+                if sentence.endswith("is damaged"):
+                    remedy = "starting the sweep again rewrites it"
                 why[branch] = f"{sentence.removeprefix(f'{branch}/')}; {remedy}"
     return results, why
 

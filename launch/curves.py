@@ -28,7 +28,7 @@ METRICS = ("cross_entropy", "drop_rate", "max_load", "unchosen", "collapsed_laye
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """What a segment logged, one value for each line of metrics.jsonl.
+    """The metrics that a segment logged, one value for each line of metrics.jsonl.
 
     Attributes:
       n_tokens: of the run, from its beginning.
@@ -74,7 +74,7 @@ PANELS = (
 def of_job(job: Job, files: Files, odd: list[str] | None = None) -> list[Curve]:
     """The curves of a job's segments that have begun, the trunk first.
 
-    `odd` takes a sentence on each file in which something odd was found; the rest of the file is drawn.
+    `odd` gets a sentence on each file in which something odd was found; the rest of the file is drawn.
     """
     odd = [] if odd is None else odd
     curves: list[Curve] = []

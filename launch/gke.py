@@ -41,7 +41,7 @@ class Gke(Backend):
 
     def __init__(self) -> None:
         self._states: dict[str, str] | None = None  # what `states` returned last
-        self._trouble = ""  # why `reason` could not ask the cluster
+        self._trouble = ""  # why `reason` got no answer from the cluster
 
     def check(self, sweep: Sweep) -> None:
         manifest.check(sweep.options)
@@ -98,10 +98,10 @@ class Gke(Backend):
         return self._states
 
     def reason(self, sweep: Sweep, job: Job) -> str:
-        """How the job's JobSet failed, that it has none, or why the cluster does not tell.
+        """Why the job did not run: how its JobSet failed, that it has none, or why the cluster cannot say.
 
-        By what `states` returned last; if nothing yet, it is called once. Returns "" if the JobSet is at work, or a
-        launch.sweep may be creating it.
+        It uses what `states` returned last, and calls it once if it was not called yet. Returns "" if the JobSet is at
+        work, or a launch.sweep may be creating it.
         """
         if self._states is None:
             self._states = {}

@@ -1,4 +1,4 @@
-"""Readers of the files in a job's folder. Nothing in one of them ends a command: what is odd is named, the rest used.
+"""Reads the files in a job's folder. Damage in one of them does not end a command: it is reported, and the rest used.
 
 Trainers write these files, but a disk may damage them, and others may write into the folder. A reader appends to `odd`
 a sentence for each file in which it finds something odd. The sentence names the file, the line, the field, the value
@@ -22,7 +22,7 @@ from jmoe.printable import printable
 from jmoe.storage import durable
 from jmoe.storage.files import is_remote, read_bytes, read_sealed
 
-LARGEST = 1e30  # magnitude of any number in these files: more is damage; sums and pictures of less stay finite
+LARGEST = 1e30  # magnitude of any number in these files; more is damage, and less keeps sums and figures finite
 LARGEST_COUNT = 2**63 - 1
 TAIL = 2**13  # bytes at the end of a file that are read for its last line
 ROW_COUNTS = ("n_active", "n_total", "n_tokens", "n_experts")  # of a result, all at least 1
@@ -40,7 +40,7 @@ def is_count(value: object) -> TypeGuard[int]:
 
 
 def shown(value: object) -> str:
-    """A value of JSON as a sentence shows it, on one line of at most 60 characters."""
+    """A value of JSON as text for a sentence, on one line of at most 60 characters."""
     text = printable(json.dumps(value, ensure_ascii=False))
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -48,16 +48,16 @@ def shown(value: object) -> str:
 def lines(
     folder: epath.Path, file: str, required: Iterable[str], optional: Iterable[str], odd: list[str]
 ) -> list[dict[str, Any]]:
-    """The whole lines of a file in JSON lines, none if it is missing.
+    """The objects of a file in JSON lines; [] if it is missing.
 
-    A line is left out if it is no object, or lacks a required number.
+    An unfinished last line is left out, and each line that is no object or lacks a required number.
 
     Args:
       folder: the job's folder.
       file: the file's path in it.
       required: fields that must be numbers, and not negative.
-      optional: fields that may be missing or NaN. They are left out of a line where they are no numbers.
-      odd: takes a sentence on the first odd line, with the number of further ones.
+      optional: fields that may be missing or NaN. They are left out of an object where they are no numbers.
+      odd: gets a sentence on the first odd line, with the number of further ones.
     """
     try:
         text = _read(folder / file)
@@ -66,26 +66,26 @@ def lines(
     except OSError as error:
         odd.append(_unreadable(file, error))
         return []
-    found = []
+    objects = []
     problems = []
     for number, line in enumerate(text.split(b"\n")[:-1], 1):
         values, problem = _values(line, required, optional)
         if values is not None:
-            found.append(values)
+            objects.append(values)
         if problem:
             problems.append(f"line {number}: {problem}")
     if problems:
         more = f" (and {len(problems) - 1} more lines)" if problems[1:] else ""
         odd.append(f"{file}, {problems[0]}{more}")
-    return found
+    return objects
 
 
 def last_line(folder: epath.Path, file: str, required: Iterable[str], odd: list[str]) -> dict[str, Any] | None:
-    """The last line of a file in JSON lines that is not odd; None if there is none. Arguments as of `lines`."""
+    """The object of the last line that is not odd; None if there is none. Arguments as of `lines`."""
     try:
         text = _tail(folder / file)
     except OSError:
-        text = b""  # which `lines` explains
+        text = b""  # `lines` reports the error
     if text.count(b"\n") > 1:
         values, problem = _values(text.split(b"\n")[-2], required, ())
         if not problem:
@@ -96,7 +96,7 @@ def last_line(folder: epath.Path, file: str, required: Iterable[str], odd: list[
 
 
 def _values(line: bytes, required: Iterable[str], optional: Iterable[str]) -> tuple[dict[str, Any] | None, str]:
-    """The values of a line, None if it must be left out, and what is odd in it; "" if nothing is."""
+    """(the object of a line, None if it must be left out; a clause on what is odd in it, "" if nothing is)."""
     try:
         values = json.loads(line)
     except (ValueError, RecursionError):  # also for bytes that are not UTF-8
@@ -143,7 +143,7 @@ def result(folder: epath.Path, file: str, odd: list[str]) -> dict[str, Any] | No
     Args:
       folder: the job's folder.
       file: the path of a result.json in it.
-      odd: takes a sentence if there is a file and it is no such result.
+      odd: gets a sentence if there is a file and it is no such result.
 
     Raises:
       OSError: the disk failed.
@@ -179,20 +179,20 @@ def result(folder: epath.Path, file: str, odd: list[str]) -> dict[str, Any] | No
 
 
 def _config_of(values: dict[str, Any]) -> dict[str, Any] | None:
-    """The config that a result was trained under, as every trainer writes it; None if it holds none."""
+    """The config in a result's record; None if the record has none."""
     record = values.get("record")
     config = record.get("config") if isinstance(record, dict) else None
     if not isinstance(config, dict) or not all(isinstance(config.get(part), dict) for part in ("model", "data")):
         return None
     try:
         schema.flat(config)
-    except RecursionError:  # far deeper than any config
+    except RecursionError:  # nested deeper than any config
         return None
     return config
 
 
 def _problem_of(values: dict[str, Any], config: dict[str, Any]) -> str:
-    """Why a result cannot be a row of runs.csv; "" if it can. Its seal does not tell."""
+    """Why a result cannot be a row of runs.csv; "" if it can. Its checksum may be right all the same."""
     fingerprint = config["data"].get("fingerprint")
     if not isinstance(fingerprint, str):
         return f"record.config.data.fingerprint is {shown(fingerprint)}, expected text"
@@ -214,13 +214,13 @@ def _unreadable(file: str, error: OSError) -> str:
 
 
 def _read(path: epath.Path) -> bytes:
-    """What a file holds; OSError if it cannot be read."""
+    """The contents of a file; OSError if it cannot be read."""
     _check_regular(path)
     return read_bytes(path)
 
 
 def _tail(path: epath.Path) -> bytes:
-    """The end of a file, TAIL bytes at most; b"" on gs://, where a part takes as long as the whole."""
+    """The end of a file, TAIL bytes at most; b"" on gs://, where reading a part takes as long as the whole."""
     if is_remote(path):
         return b""
     _check_regular(path)
@@ -230,7 +230,7 @@ def _tail(path: epath.Path) -> bytes:
 
 
 def _check_regular(path: epath.Path) -> None:
-    """Raises OSError unless the path leads to a regular file: a pipe would never end."""
+    """Raises OSError unless the path leads to a regular file; reading a pipe would never end."""
     if is_remote(path):
         return
     mode = os.stat(path).st_mode

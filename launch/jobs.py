@@ -31,7 +31,7 @@ from launch import job_files
 from launch.varied import plain, read, resolve
 
 MIXABLE = ("code", "corpus", "config")
-SLOWEST = 1e-9  # tokens per second: less than a token in thirty years is no speed to divide by
+SLOWEST = 1e-9  # tokens per second; a lower speed counts as none, so that hours stay finite
 Files = dict[str, set[str]]  # by the name of a job: the files in its folder, as files_of lists them
 
 
@@ -92,7 +92,7 @@ class Job:
 
     @property
     def log(self) -> pathlib.Path:
-        """What its trainers on this machine print."""
+        """The log of its trainers on this machine."""
         return self.local_folder / "log.txt"
 
     @property
@@ -101,7 +101,7 @@ class Job:
         return self.local_folder / "lock"
 
     def refuse_links(self) -> None:
-        """Raises UserError if its folder, or what is written or deleted in it, is a symbolic link.
+        """Raises UserError if its folder, or a file that is written or deleted in it, is a symbolic link.
 
         Called before a trainer is started, and before the launcher writes into the folder.
         """
@@ -112,7 +112,7 @@ class Job:
     def results(self, files: Files | None = None, odd: list[str] | None = None) -> dict[str, dict]:
         """The results of the finished branches, by branch.
 
-        A result that is damaged, or no row of runs.csv can be made of, counts as unfinished. `odd` takes a sentence on
+        A result that is damaged, or cannot be a row of runs.csv, counts as unfinished. `odd` gets a sentence on
         each of them.
         """
         odd = [] if odd is None else odd
@@ -136,7 +136,7 @@ class Job:
     def progress(self, odd: list[str] | None = None) -> tuple[int, float | None]:
         """The tokens trained so far over trunk and branches, and the newest cross-entropy in nats.
 
-        `odd` takes a sentence on each file in which something odd was found.
+        `odd` gets a sentence on each file in which something odd was found.
         """
         lines = self._last_lines("metrics.jsonl", ("n_tokens", "cross_entropy"), odd)
         tokens = sum(max(0, int(n_tokens) - self.segments[segment][0]) for _, segment, n_tokens, _ in lines)
@@ -167,7 +167,7 @@ class Job:
     def seconds(self, files: Files | None = None, odd: list[str] | None = None) -> float | None:
         """How many seconds its trainers have run so far, with loading and compiling; None if not recorded.
 
-        `odd` takes a sentence if what is recorded is no number.
+        `odd` gets a sentence if what is recorded is no number.
         """
         odd = [] if odd is None else odd
         values = job_files.json_object(self.folder, "time.json", odd) if self.has("time.json", files) else None
@@ -182,7 +182,7 @@ class Job:
     def tokens_per_second(self, odd: list[str] | None = None) -> float | None:
         """The speed of its trainer at the last step that it logged; None before the first.
 
-        `odd` takes a sentence on each file in which something odd was found.
+        `odd` gets a sentence on each file in which something odd was found.
         """
         lines = self._last_lines("speed.jsonl", ("tokens_per_second",), odd)
         if not lines:
@@ -193,7 +193,7 @@ class Job:
     def failure(self, files: Files | None = None, odd: list[str] | None = None) -> dict:
         """Its last failure since the sweep was started; {} if there is none.
 
-        `odd` takes a sentence if failure.json holds no failure.
+        `odd` gets a sentence if failure.json holds no failure.
 
         Returns:
           cause: why it failed, in words.

@@ -157,7 +157,7 @@ def _train(sweep: Sweep, todo: list[Job]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Worker:
-    """What one trainer process runs on.
+    """The devices and cores that one trainer process runs on.
 
     Attributes:
       env: environment variables of the trainer.
@@ -297,7 +297,7 @@ class _Pool:
             hooks.failed(self._sweep, job)
 
     def _handle_success(self, job: Job) -> None:
-        """Forgets earlier failures; but a result that cannot be used, and that the trainer left alone, is one."""
+        """Forgets earlier failures. A result that cannot be used, and that the trainer has left alone, is a failure."""
         odd: list[str] = []
         job.results(odd=odd)
         if not odd:

@@ -130,7 +130,7 @@ def _pairs(flag: str) -> dict[str, str]:
 
 
 def _patch(path: str) -> dict:
-    """What a file of --pod_patch holds; UserError if it cannot be read or is no part of a pod."""
+    """The contents of a file of --pod_patch; UserError if it cannot be read or is no part of a pod."""
     patch = _read_yaml(path)
     _check_pod(path, patch)
     _check_is_json(path, patch)
@@ -269,7 +269,7 @@ def _jobset_name(sweep: Sweep, job: Job) -> str:
 
 
 def _pod_of_flags(sweep: Sweep, job: Job, hardware: accelerators.Slice) -> dict:
-    """What --annotation and --env add to a pod, and the coordinator's address if the job has several pods."""
+    """The part of a pod by --annotation and --env, with the coordinator's address if the job has several pods."""
     env = {}
     if hardware.n_hosts * hardware.n_slices > 1:
         name = _jobset_name(sweep, job)

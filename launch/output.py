@@ -1,4 +1,4 @@
-"""What trainers print: each job has a log on the machine that trains it, with its tries one after another."""
+"""The output of trainers: each job has a log on the machine that trains it, with its tries one after another."""
 
 import contextlib
 import datetime
@@ -26,7 +26,7 @@ def now() -> str:
 
 
 def log(job: Job, attempt: int | None = None) -> bytes:
-    """What the job's trainers on this machine printed.
+    """The output of the job's trainers on this machine.
 
     Args:
       job: the job.

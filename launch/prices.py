@@ -1,4 +1,4 @@
-"""What a sweep costs on its accelerators: the hours of each job by fit's model of training speed, or at one MFU.
+"""The cost of a sweep on its accelerators: the hours of each job by fit's model of training speed, or at one MFU.
 
 The model of speed is calibrated on published runs (fit/model/efficiencies.py). It knows chips, sizes, experts and the
 mesh. An MFU is the same share of the chips' peak for all jobs.
@@ -23,7 +23,7 @@ DEFAULT_MFU = 0.4  # of jobs whose speed is not modelled
 
 @dataclasses.dataclass(frozen=True)
 class Price:
-    """What a job takes.
+    """The chip hours of a job.
 
     Attributes:
       chip_hours: hours of one chip times the chips of the job.
@@ -79,7 +79,7 @@ def tokens_per_chip_second(config: ConfigDict, accelerator: str, n_slices: int =
 
 
 def _layout_of(config: ConfigDict, accelerator: str, n_slices: int) -> Layout | None:
-    """How the trainer trains a config; None where the mesh is impossible."""
+    """The mesh and batch by which the trainer trains a config; None where the mesh is impossible."""
     n_devices, _ = accelerators.devices(accelerator, n_slices)
     n_devices = n_devices or config.mesh.expert * config.mesh.model
     try:
@@ -106,7 +106,7 @@ def _layout_of(config: ConfigDict, accelerator: str, n_slices: int) -> Layout | 
 
 
 def summary(prices: Sequence[Price], peak_flops: float) -> str:
-    """How all jobs are priced, in words. `peak_flops`: FLOP/s of a chip."""
+    """A sentence on how all jobs are priced. `peak_flops`: FLOP/s of a chip."""
     modelled = [price for price in prices if price.modelled]
     if not modelled:
         return f"at {prices[0].mfu:.0%} of {peak_flops:.3g} FLOP/s"

@@ -71,7 +71,7 @@ class Progress:
             )
 
     def _summary(self, job: Job, loss: float | None) -> str:
-        """What a running job does now."""
+        """A clause on the present work of a running job."""
         if self._tokens[job.name] >= job.training_tokens:
             return f"{_short_name(job)} evaluating"
         if loss is None:

@@ -103,8 +103,10 @@ def finished_rows(sweep: Sweep) -> list[dict]:
 def answers_on(out: epath.Path) -> list[Answer]:
     """The answers of laws of fewer runs, from the page that is there now; none where there is no such page."""
     try:
-        found = HISTORY.search(out.read_text())
-        return [Answer.of(fields) for fields in json.loads(found[1])] if found else []
+        match = HISTORY.search(out.read_text())
+        if match is None:
+            return []
+        return [Answer.of(fields) for fields in json.loads(match[1])]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return []
 

@@ -134,7 +134,7 @@ class Slurm(Backend):
         return {task.job: task.in_words() for task in _queue(sweep)}
 
     def logs(self, sweep: Sweep, job: Job, rank: int | None = None, attempt: int | None = None) -> bytes:
-        """What the job's trainers printed, and what Slurm and launch.task printed for its newest task.
+        """The output of the job's trainers, then that of Slurm and launch.task for its newest task.
 
         With a rank or an attempt, returns only what trainers printed.
         """

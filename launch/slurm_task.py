@@ -1,4 +1,4 @@
-"""What an array task of the Slurm backend does on its nodes: it has srun start trainers, one try after another.
+"""An array task of the Slurm backend on its nodes: it has srun start trainers, one try after another.
 
 When trainers end because Slurm takes the nodes away (cancelled, preempted, a node lost), the job has not failed. Unless
 the task was cancelled, Slurm queues it again. When the store or Slurm's controller gives no answer, or srun cannot

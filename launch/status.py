@@ -104,7 +104,7 @@ def _is_active(status: dict) -> bool:
 
 
 def _when_answered(call: Callable[[], Any], watch: float | None) -> Any:
-    """What `call` returns; while the store gives no answer, it is called again every `watch` seconds.
+    """The result of `call`; while the store gives no answer, it is called again every `watch` seconds.
 
     Raises:
       Unavailable: if the store gives no answer, and `watch` is None.

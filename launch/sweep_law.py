@@ -28,7 +28,7 @@ FIRST_LOOKS = (0.4, 0.6, 0.8)  # shares of the finished runs that laws are fitte
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What the law of the first `n_runs` finished runs says of the best model at `flops`.
+    """The best model at `flops` by the law of the first `n_runs` finished runs.
 
     Attributes:
       n_runs: runs that the law was fitted to.

@@ -113,14 +113,18 @@ def _parse(workdir: epath.Path, text: str) -> Sweep:
 
 
 def _check_types(fields: dict) -> None:
-    """Raises ValueError if a field of sweep.json that must be a number, text or a list of words is none."""
+    """Raises ValueError if a field of sweep.json that must be a number, text or a list of words is something else."""
     options = fields["options"]
-    numbers = {f"options.{name}": options.get(name) for name in NUMBERS} | {"retries": fields["retries"]}
-    price = numbers.pop("options.dollars_per_hour")
-    for name, value in numbers.items():
-        if not is_count(value) and (value is not None or name == "retries"):
+    counts = {f"options.{name}": options.get(name) for name in NUMBERS if name != "dollars_per_hour"}
+    counts = {name: value for name, value in counts.items() if value is not None}
+    for name, value in (counts | {"retries": fields["retries"]}).items():
+        if not is_count(value):
             raise ValueError(f"{name} is {shown(value)}, expected a count")
-    for name, value in {"options.dollars_per_hour": price, "stall_minutes": fields.get("stall_minutes")}.items():
+    amounts = {
+        "options.dollars_per_hour": options.get("dollars_per_hour"),
+        "stall_minutes": fields.get("stall_minutes"),
+    }
+    for name, value in amounts.items():
         if value is not None and not (is_number(value) and value >= 0):
             raise ValueError(f"{name} is {shown(value)}, expected a number")
     lists = {f"options.{name}": options.get(name) for name in ("sbatch", "on_done", "on_failure")}
@@ -209,7 +213,7 @@ def resume(sweep: Sweep, files: Files) -> None:
       UserError: if the code or the configs differ from those of jobs that have begun, and --mix does not allow it;
         another backend still has jobs; or a job's folder is a symbolic link.
     """
-    if not is_remote(sweep.workdir):  # what lies in the folders is checked when trainers are started
+    if not is_remote(sweep.workdir):  # the contents of the folders are checked when trainers are started
         durable.refuse_link(sweep.workdir / "jobs")
         for job in sweep.jobs:
             if os.path.islink(job.folder) and not job.done(files):

@@ -222,7 +222,7 @@ def _environment() -> dict[str, str]:
 
 
 def _preparation(cores: list[int] | None) -> Callable[[], None]:
-    """What a trainer's process runs before its program: it ends with its parent, and uses only these cores."""
+    """The function that a trainer's process calls first, so that it ends with its parent and uses only these cores."""
     parent = os.getpid()
 
     def prepare() -> None:

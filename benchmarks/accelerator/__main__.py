@@ -54,7 +54,7 @@ class Part:
         after: (another part, whether its model must fit into memory); the part runs only if that is so.
         needs: packages without which it is left out.
         needs_file: a file without which it is left out.
-        continues: whether it stops by itself within --seconds, and goes on from its own result.
+        continues: whether it stops by itself within --seconds, and resumes from its result at the next call.
     """
 
     name: str

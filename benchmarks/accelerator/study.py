@@ -1,11 +1,11 @@
-"""The runs of results/third on one device, in one process, as many as the seconds hold:
+"""Trains the runs of results/third on one device, in one process, until its seconds are over:
 
     python -m benchmarks.accelerator.study --folder=DIR --json=PATH [--seconds=480] [--toy]
 
-Runs stand in the order of results/third/cells.py. A trunk is trained by jmoe.train up to the run at hand, and on from
-there when its next run comes. While one model trains, the steps of the next ones are compiled on other cores, into the
-compile cache. After each run PATH has all results. Started again with the same PATH, it trains what is not there; where
-DIR is still there, from its checkpoints.
+Runs are in the order of results/third/cells.py. jmoe.train trains a trunk up to the run at hand, and continues it when
+the trunk's next run comes. While one model trains, other cores compile the steps of the next ones into the compilation
+cache. After each run PATH has all results so far. Started again with the same PATH, it trains the runs that PATH lacks,
+from the checkpoints of DIR if they still exist.
 """
 
 import concurrent.futures
@@ -33,30 +33,30 @@ FOLDER = flags.DEFINE_string("folder", None, "Folder of the runs' workdirs.", re
 SECONDS = flags.DEFINE_float("seconds", 480, "Seconds after which nothing more is trained.")
 TOY = flags.DEFINE_bool("toy", False, "A small text and two small runs, to try this on a CPU.")
 TEXT = flags.DEFINE_string("text", study.bytes_2026_tuned.get_config().data.path, "Parquet file of results.text.")
-AHEAD = 6  # models whose steps are compiled while another trains
+AHEAD = 6  # runs from the present one on whose steps are compiled
 TOY_TOKENS = (16_384, 32_768)
 
 
 def main(_: object) -> None:
-    """Trains, and writes the results."""
+    """Trains the runs that have no result yet, and writes the results."""
     assert measure.JSON.value
     deadline = time.monotonic() + SECONDS.value
     path = pathlib.Path(measure.JSON.value)
-    known = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows_before = json.loads(path.read_text())["rows"] if path.exists() else []
     keep_compiled()
     cells = toy_cells() if TOY.value else study.cells()
-    rows = {row["cell"]: row for row in known}
+    rows = {row["cell"]: row for row in rows_before}
     todo = [cell for cell in cells if cell.name not in rows]
     with concurrent.futures.ThreadPoolExecutor(max(1, len(cli.cores()) - 2)) as pool:
-        compiled: dict[str, list[concurrent.futures.Future]] = {}
+        compilations: dict[str, list[concurrent.futures.Future]] = {}  # by trunk
         for i, cell in enumerate(todo):
             for later in todo[i : i + AHEAD]:
-                if later.trunk.name not in compiled:
-                    steps = [pool.submit(compile_step, config) for config in one_batch_each(config_of(later, todo))]
-                    compiled[later.trunk.name] = steps
+                if later.trunk.name not in compilations:
+                    configs = one_batch_each(config_of(later, todo))
+                    compilations[later.trunk.name] = [pool.submit(compile_step, config) for config in configs]
             if time.monotonic() > deadline:
                 break
-            row = trained(cell, todo, compiled[cell.trunk.name], deadline)
+            row = train_cell(cell, todo, compilations[cell.trunk.name], deadline)
             if row is None:
                 break
             rows[cell.name] = row
@@ -88,7 +88,7 @@ def config_of(cell: Cell, todo: list[Cell]) -> ConfigDict:
 
 
 def one_batch_each(config: ConfigDict) -> list[ConfigDict]:
-    """A config for each size of batch that the schedule reaches, so that each step is compiled."""
+    """A config for each size of batch that the schedule reaches: each has a step of its own to compile."""
     configs = []
     for first_token, batch_tokens in config.batch_tokens:
         if first_token < config.n_tokens[-1]:
@@ -99,18 +99,28 @@ def one_batch_each(config: ConfigDict) -> list[ConfigDict]:
 
 
 def compile_step(config: ConfigDict) -> None:
-    """Compiles a step into the cache."""
+    """Compiles the step of a config into the compilation cache."""
     memory.compile_step(config, jax.devices()[:1])
 
 
-def trained(
-    cell: Cell, todo: list[Cell], steps: list[concurrent.futures.Future], deadline: float
+def train_cell(
+    cell: Cell, todo: list[Cell], compilations: list[concurrent.futures.Future], deadline: float
 ) -> dict[str, Any] | None:
-    """Trains a run; returns its row, None where the deadline came first."""
+    """Trains a run.
+
+    Args:
+      cell: The run.
+      todo: All runs that had no result at the start.
+      compilations: Those of the trunk's steps, for which this waits.
+      deadline: When to stop, by time.monotonic().
+
+    Returns:
+      The run's row; None if the deadline came first.
+    """
     begin = time.monotonic()
-    for step in steps:
-        if step.exception():
-            print(f"{cell.name}: its step was not compiled beforehand: {step.exception()}", flush=True)
+    for compilation in compilations:
+        if compilation.exception():
+            print(f"{cell.name}: its step was not compiled beforehand: {compilation.exception()}", flush=True)
     waited = time.monotonic() - begin
     config = config_of(cell, todo)
     workdir = pathlib.Path(FOLDER.value, f"{cell.trunk.name}-from-{config.n_tokens[0]}")
@@ -125,7 +135,7 @@ def trained(
     except Interrupted:
         if not result.exists():
             return None
-    shutil.rmtree(result.parent / "checkpoints", ignore_errors=True)  # nothing goes on from a finished run
+    shutil.rmtree(result.parent / "checkpoints", ignore_errors=True)  # nothing resumes from a finished run
     row = json.loads(result.read_text())
     seconds = time.monotonic() - begin
     chip = chips.of_device(jax.devices()[0])

@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 from fit.data.reading import read_with
-from fit.data.selection import parsed
+from fit.data.selection import parse
 from fit.data.table import WITH_UNITS, Table, checked_units, plain
 from fit.fitted_law import law
 from fit.importers.tools import KEPT
@@ -24,8 +24,8 @@ class OfLaw(Options):
 
 
 def _conditions(name: str, value: object) -> tuple[str, ...]:
-    """Conditions on the rows of a table, as selection.parsed reads them."""
-    return tuple(map(str, parsed(map(str, listed(value))))) if value else ()
+    """Conditions on the rows of a table, as selection.parse reads them."""
+    return tuple(map(str, parse(map(str, listed(value))))) if value else ()
 
 
 @dataclasses.dataclass(kw_only=True)

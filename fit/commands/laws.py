@@ -55,7 +55,7 @@ class Import(flags.Columns):
     def run(self, source: str) -> None:
         check_writable(self.out)
         tool, rows = tools.runs(source, self.tool)
-        runs = selection.select(tools.as_table(source, rows, self.columns, tool), selection.parsed(self.where))
+        runs = selection.select(tools.as_table(source, rows, self.columns, tool), selection.parse(self.where))
         joined = tools.with_sizes(runs, self.sizes)
         if self.tokens_per_step is not None:
             joined = tools.with_tokens(joined, self.tokens_per_step)
@@ -64,7 +64,7 @@ class Import(flags.Columns):
         write(table, self.out)
         print(f"{source}: read as {tool}'s; {len(runs)} of {len(rows)} runs kept")
         if runs.left_out:
-            print(f"left out by --where: {selection.in_words(runs.left_out)}")
+            print(f"left out by --where: {selection.left_out_in_words(runs.left_out)}")
         for name, unit in self.units.items():
             print(f"{name}: converted from {unit}")
         mixed = [*histories.named_histories(joined), *mixed_columns.text_problems(joined)]
@@ -119,7 +119,7 @@ class Law(FitOptions, flags.Columns):
         """The table of runs, after a line on what --where leaves out of it."""
         table = read(self.read(self.runs))
         if table.left_out:
-            print(f"{self.runs}: {len(table)} runs; left out by --where: {selection.in_words(table.left_out)}")
+            print(f"{self.runs}: {len(table)} runs; left out by --where: {selection.left_out_in_words(table.left_out)}")
         return table
 
     def _compare_forms(self) -> None:

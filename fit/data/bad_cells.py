@@ -1,11 +1,11 @@
-"""Cells of a table that hold no number, rows that repeat its header, and the condition that leaves their rows out."""
+"""Finds cells that hold no number and rows that repeat the header, and a condition that leaves such rows out."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
 from fit.aliases import Array
-from fit.data.column_guesses import in_words
+from fit.data.column_guesses import snake_case
 from fit.data.known_columns import FINISHED, STATES, rows_in_words
 from fit.data.problems import Problem, of_sentence
 from fit.data.selection import FINITE, text_of
@@ -14,7 +14,7 @@ from fit.errors import UserError
 
 
 def cell_problems(table: Table, name: str) -> Iterator[Problem]:
-    """Yields a problem where a column holds what its bounds do not allow, with the --where that leaves the rows out.
+    """Yields a problem where values of a column are outside its bounds, with the --where that leaves such rows out.
 
     Args:
       table: the runs.
@@ -36,7 +36,7 @@ def cell_problems(table: Table, name: str) -> Iterator[Problem]:
 
 
 def header_rows(table: Table) -> Array:
-    """bool [n_rows]: the rows that repeat the names of the columns."""
+    """Whether each row repeats the names of the columns, bool [n_rows]."""
     repeats = np.ones(len(table), bool)
     for name, values in table.columns.items():
         repeats &= np.array([text_of(value) == name for value in values])
@@ -62,7 +62,7 @@ def header_problems(table: Table, names: list[str]) -> Iterator[Problem]:
 
 
 def _is_bad(table: Table, name: str) -> Array:
-    """bool [n_rows]: the cells that hold no number within the column's bounds."""
+    """Whether each cell holds no number within the column's bounds, bool [n_rows]."""
     low, high = BOUNDS[name]
     values = table.values(name)
     is_bad = ~(np.isfinite(values) & (values >= low) & (values <= high))
@@ -72,7 +72,7 @@ def _is_bad(table: Table, name: str) -> Array:
 
 
 def _condition(table: Table, name: str, is_bad: Array) -> str | None:
-    """A --where that leaves out the rows with bad cells, and of the others at most unfinished runs; None if none does.
+    """A --where that leaves out all rows with bad cells, and no finished run without one; None if none does.
 
     Args:
       table: the runs.
@@ -82,7 +82,7 @@ def _condition(table: Table, name: str, is_bad: Array) -> str | None:
     if is_bad.all():
         return None
     for state in table.columns:
-        if in_words(state) in STATES:
+        if snake_case(state) in STATES:
             is_finished = np.array([text_of(value).lower() == FINISHED for value in table.columns[state]])
             if is_finished.any() and not (is_finished & is_bad).any():
                 return f"{state}={FINISHED}"

@@ -1,4 +1,4 @@
-"""Which column of someone else's table is likely the one that `fit` lacks, by its name and its values."""
+"""Guesses which column of a table holds a column that fit lacks, by its name and its values."""
 
 import difflib
 import re
@@ -64,13 +64,13 @@ USUAL_NAMES = {
     "peak_learning_rate": ("peak_learning_rate", "learning_rate", "peak_lr", "max_lr", "lr"),
     "batch_tokens": ("batch_tokens", "tokens_per_batch", "total_batch_size", "batch_size", "batch"),
 }
-# words that say how sure a value of a quantity is: a plan, or what became of it
+# words by which a column's name says that it holds a plan, or what was trained in the end
 PLANNED = {"target", "planned", "plan", "expected", "nominal", "requested", "goal", "intended", "desired", "predicted"}
 ACTUAL = {"actual", "real", "measured", "achieved", "true", "exact"}
-DIFFER = 0.01  # from which share on two columns of one quantity differ
+DIFFER = 0.01  # two columns of one quantity differ if they are further apart than this share
 OTHER_SIZES = {"vocab", "vocabulary", "batch", "hidden", "head", "block", "context", "seq", "chunk", "step", "tokens"}
 RATE = "per"  # a word of speeds and ratios, such as tokens_per_second
-LOOSEST = 1  # of a rank: all words of a usual name stand in the column's
+LOOSEST = 1  # a rank's match: the column's name has all words of a usual name
 CLOSE = 0.8  # how alike a name must be to a usual one, where no words of it are the same
 MOSTLY = 0.5  # the share of a column's values that must be positive numbers
 
@@ -100,24 +100,31 @@ def rivals(name: str, column: str, columns: Mapping[str, list], taken: Collectio
       {column: how far it is from the likely one at most, as a share of that}.
     """
     numbers = to_numbers(columns[column])
-    found = {}
+    distances = {}
     for other in _ranked(name, columns, {*taken, column}, LOOSEST):
         others = to_numbers(columns[other])
         both = np.isfinite(numbers) & np.isfinite(others) & (numbers > 0)
         if both.any():
             apart = float(np.max(np.abs(others[both] / numbers[both] - 1)))
             if apart > DIFFER:
-                found[other] = apart
-    return found
+                distances[other] = apart
+    return distances
 
 
 def is_actual(column: str) -> bool:
-    """Whether a column's name says that it holds what became of a plan."""
-    return bool(ACTUAL & set(in_words(column).split("_")))
+    """Whether a column's name says that it holds what was trained, not a plan."""
+    return bool(ACTUAL & set(snake_case(column).split("_")))
 
 
 def _ranked(name: str, columns: Mapping[str, list], taken: Collection[str], loosest: int = 2) -> list[str]:
-    """The columns that could hold `name`, the likeliest first; `loosest` is the largest first number of a rank."""
+    """The columns that could hold `name`, the likeliest first.
+
+    Args:
+      name: our name.
+      columns: all columns, {name: values}.
+      taken: columns that hold something else.
+      loosest: the largest match, as _rank numbers them, that a column may have.
+    """
     ranks = {}
     for column, values in columns.items():
         if column in taken or "," in column:
@@ -131,11 +138,14 @@ def _ranked(name: str, columns: Mapping[str, list], taken: Collection[str], loos
 def _rank(name: str, column: str) -> tuple[int, int, int, int] | None:
     """How unlikely a column is, by its name alone; None where it is not likely at all.
 
-    What became of a plan comes before the rest, and a plan after it. Then: the name is a usual one; else all words of a
-    usual one stand in it; else it is spelt almost like one.
+    Returns:
+      certainty: -1 for what was trained, 1 for a plan, 0 where the name does not say.
+      match: 0 for a usual name, 1 for a name with all words of a usual one, 2 for one that is spelt almost like one.
+      place: that of the usual name in its list.
+      length: words of the column's name.
     """
     usual = USUAL_NAMES.get(name, (name,))
-    written = in_words(column)
+    written = snake_case(column)
     words = written.split("_")
     certainty = 0
     if is_actual(column):
@@ -156,7 +166,7 @@ def _rank(name: str, column: str) -> tuple[int, int, int, int] | None:
     return (certainty, 2, usual.index(close[0]), len(words)) if close else None
 
 
-def in_words(column: str) -> str:
+def snake_case(column: str) -> str:
     """A name in lower case with _ between its words: eval/loss and evalLoss are eval_loss."""
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column)
     return re.sub(r"[^a-z0-9]+", "_", spaced.lower()).strip("_")

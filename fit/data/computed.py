@@ -1,4 +1,4 @@
-"""Columns that follow from others: those of --set, such as n_tokens=step*batch*seq_len, n_tokens=flops/6/n_active."""
+"""Computes the columns of --set, such as n_tokens=step*batch*seq_len or n_tokens=flops/6/n_active."""
 
 import dataclasses
 import re
@@ -27,8 +27,8 @@ def with_columns(table: Table, formulas: Mapping[str, str]) -> Table:
     columns = dict(table.columns)
     for name, formula in formulas.items():
         parts = _parts(formula, _names(table))
-        has_marks = len(parts) > 1
-        if has_marks or formula in _names(table):
+        has_operators = len(parts) > 1
+        if has_operators or formula in _names(table):
             columns[name] = _product(table, name, formula, parts).tolist()
         else:
             columns[name] = [formula] * len(table)
@@ -44,7 +44,7 @@ def _names(table: Table) -> list[str]:
 
 
 def _parts(formula: str, names: Collection[str]) -> list[str]:
-    """Factors and the marks between them. A / within the name of a column, such as eval/loss, is no division."""
+    """Factors and the operators between them, in turn. A / in a column's name, such as eval/loss, is no division."""
     known = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True) if name)
     pattern = rf"\s*((?:{known})(?=\s*(?:[*/]|$))|[^*/]*)\s*([*/]|$)"
     parts = []
@@ -60,9 +60,9 @@ def _product(table: Table, name: str, formula: str, parts: list[str]) -> Array:
     """The values of a formula, [n_rows]."""
     flag = f"--set={name}={formula}"
     product = _factor(table, flag, parts[0])
-    for mark, part in zip(parts[1::2], parts[2::2], strict=True):
+    for operator, part in zip(parts[1::2], parts[2::2], strict=True):
         factor = _factor(table, flag, part)
-        if mark == "*":
+        if operator == "*":
             product = product * factor
             continue
         if np.any(factor == 0):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fit.aliases import Array
-from fit.data.column_guesses import in_words
+from fit.data.column_guesses import snake_case
 from fit.data.known_columns import FEWEST_TOKENS, MOST_TOKENS, Columns, units_are_open
 from fit.data.problems import Problem
 from fit.data.table import COUNT_UNITS, Table
@@ -36,8 +36,8 @@ FLOPS = (
     "budget",
     "c",
 )
-# FLOPs leave out embedding and head where they count less than the one share of the smallest model's parameters, and
-# that share is the other times as large for the largest model.
+# A column of FLOPs leaves out embedding and head if it counts less than MOST_COUNTED of the smallest model's
+# parameters, and a share of the largest model's that is more than GROWS times as large.
 MOST_COUNTED = 0.85
 GROWS = 1.1
 DECADES_OFF = 2.5  # how far log10 of such a column may be from that of 6 N D
@@ -157,7 +157,7 @@ def _likely_units(ratio: float, size: float, tokens: float, decades_off: float |
 
 def is_flops(column: str) -> bool:
     """Whether a column's name says that it holds training FLOPs."""
-    return in_words(column) in FLOPS
+    return snake_case(column) in FLOPS
 
 
 def flops_column(table: Table, known: Columns) -> tuple[str, Array] | None:
@@ -175,8 +175,9 @@ def flops_column(table: Table, known: Columns) -> tuple[str, Array] | None:
 
 
 def left_out_of_flops(known: Columns, log_ratio: Array) -> str:
-    """What a column of training FLOPs leaves out, in words: embedding or head, where it counts fewer parameters than
-    there are, and the fewer the smaller the model. "" where it does not.
+    """A clause on the embedding or head that a column of training FLOPs leaves out; "" where it leaves out none.
+
+    Such a column counts fewer parameters than a model has, and a smaller share of them the smaller the model.
 
     Args:
       known: the columns of the table.

@@ -37,7 +37,7 @@ DELIMITERS = (",", ";", "\t", "|")  # between the columns of a CSV file
 
 @dataclasses.dataclass(frozen=True)
 class Contents:
-    """What a file holds: columns {name: values}, each of n_rows values, and the row number of each record, [n_rows].
+    """The contents of a file: columns {name: values [n_rows]}, and the row number of each record, [n_rows].
 
     arrow: the table as pyarrow read it, of a Parquet file. It keeps the types of columns that are written again.
     """
@@ -103,7 +103,7 @@ def _read_csv(path: str) -> Contents:
 
 
 def _delimiter(header: str) -> str:
-    """What stands between the names of a CSV file's first line."""
+    """The delimiter of a CSV file, by its first line."""
     if "," in header:
         return ","
     return max(DELIMITERS, key=header.count)
@@ -133,7 +133,7 @@ def _read_jsonl(path: str) -> Contents:
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object of these pairs; ValueError where a key stands twice."""
     if len({key for key, _ in pairs}) < len(pairs):
-        raise ValueError("a key stands there twice")
+        raise ValueError("a key appears twice")
     return dict(pairs)
 
 
@@ -150,7 +150,7 @@ def _check_names(where: str, names: Iterable[str]) -> None:
         if not is_printable(name):
             raise UserError(f"{where}: the name of column {shown(name)} holds a control character")
         if name in seen:
-            raise UserError(f"{where}: column {name or '(no name)'} stands there twice")
+            raise UserError(f"{where}: column {name or '(no name)'} appears twice")
         seen.add(name)
 
 

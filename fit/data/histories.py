@@ -1,4 +1,4 @@
-"""Rows that are checkpoints of one run, whose losses in mid-schedule lie above those of runs that ended.
+"""Finds rows that are checkpoints of one run: before the learning rate has decayed, losses are too high for a law.
 
 Axes: n runs of the table; k rows of one run.
 """
@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from fit.aliases import Array
-from fit.data.column_guesses import in_words
+from fit.data.column_guesses import snake_case
 from fit.data.known_columns import known_columns, models_of, rows_in_words
 from fit.data.problems import Problem
 from fit.data.selection import LAST, progress, steps_of, text_of
 from fit.data.table import Table
 
-# names of columns that tell runs apart
-RUN = (
+# columns that name a run, in snake case
+RUN_COLUMNS = (
     "run",
     "run_name",
     "run_id",
@@ -34,80 +34,91 @@ RUN = (
     "trial_id",
     "wandb_id",
 )
-# and of those that may name a model that was trained several times: rows of one name are a history where they have
-# steps or evenly spaced tokens
-MODEL = ("name", "model", "model_name", "model_id", "size", "size_name", "id", "label")
+# Columns that may name a model, which may have been trained several times. Rows of one name are checkpoints of one run
+# if they have steps or evenly spaced tokens.
+MODEL_COLUMNS = ("name", "model", "model_name", "model_id", "size", "size_name", "id", "label")
 FEWEST_OF_A_LAW = 5  # runs: as many as the dense law has coefficients
-FEWEST_NAMED = 4  # rows of one model's name, from which on they may be checkpoints
-EVEN = 1.25  # the largest of the steps between checkpoints over the smallest
-FEWEST_EVEN = 5  # rows of one run, from which on even steps are no chance
-FEWEST_CURVED = 5  # and from which on the shape of their losses is looked at
-ABOVE = 0.01  # how far, as a share, a loss lies above one of fewer tokens that no noise explains
-CLOSE_TOKENS = 0.02  # below which share apart numbers of tokens count as the same
+FEWEST_NAMED = 4  # rows of one model's name; fewer are not said to be checkpoints
+EVEN = 1.25  # evenly spaced: the largest step between rows is at most so many times the smallest
+FEWEST_EVEN = 5  # rows of one run; fewer may be evenly spaced by chance
+FEWEST_CURVED = 5  # rows of one size; the losses of fewer have no shape to judge
+ABOVE = 0.01  # a loss that exceeds one of fewer tokens by this share does so by more than noise
+CLOSE_TOKENS = 0.02  # numbers of tokens less than this share apart count as the same
 FEWEST_ABOVE = 3  # rows; a single one may have crashed
-FALLS = 4e-3  # how far, as a share, the last loss lies below the line through those before it
-FALLS_SCATTERS = 4.0  # and in standard deviations of these around the line
+FALLS = 4e-3  # the last loss falls faster if it lies this share below the line through those before it,
+FALLS_SCATTERS = 4.0  # and so many standard deviations of these around the line
 
 
-def named_histories(table: Table, keeps: str = "") -> Iterator[Problem]:
+def named_histories(table: Table, bootstrap_by: str = "") -> Iterator[Problem]:
     """Yields a problem where rows of one name rise in tokens or steps at one size.
 
     Args:
       table: the runs.
-      keeps: a column by which the user says that rows belong together: they are fitted as they are.
+      bootstrap_by: a column whose rows of one name the user wants fitted as they are.
     """
     steps = steps_of(table)
     if "n_active" not in table or not ("n_tokens" in table or steps):
         return
     for column in table.columns:
-        name = in_words(column)
-        if column in (keeps, table.names.get("n_active", "n_active")) or name not in (*RUN, *MODEL):
+        name = snake_case(column)
+        is_size = column == table.names.get("n_active", "n_active")
+        if column == bootstrap_by or is_size or name not in (*RUN_COLUMNS, *MODEL_COLUMNS):
             continue
-        groups = _groups(table, column)
-        needs_even_steps = name in MODEL and not steps
-        histories = [rows for rows in groups if _rises(table, rows, needs_even_steps)]
-        if not histories:
-            continue
-        earlier = np.zeros(len(table), bool)
-        for rows in histories:
-            earlier[rows] = True
-            earlier[rows[np.argmax(progress(table)[rows])]] = False
-        first = text_of(table.columns[column][histories[0][0]])
-        by_group = f"--bootstrap_by={column}"
+        needs_even_steps = name in MODEL_COLUMNS and not steps
+        histories = [rows for rows in _groups(table, column) if _rises(table, rows, needs_even_steps)]
+        if histories:
+            yield _history_problem(table, column, histories)
+            return
+
+
+def _history_problem(table: Table, column: str, histories: list[Array]) -> Problem:
+    """The problem of rows that are checkpoints.
+
+    Args:
+      table: the runs.
+      column: the column that names the runs.
+      histories: the rows of each such run, [k], in the order of their progress.
+    """
+    earlier = np.zeros(len(table), bool)
+    for rows in histories:
+        earlier[rows] = True
+        earlier[rows[np.argmax(progress(table)[rows])]] = False
+    first = text_of(table.columns[column][histories[0][0]])
+    by_group = f"--bootstrap_by={column}"
+    if _suffice_for_a_law(table, ~earlier):
         hint = (
             f"--where={column}={LAST} keeps the last row of each; if each row is the end of its own decay, {by_group} "
             "fits all of them"
         )
         flags = {"where": {f"{column}={LAST}": ""}}
-        if not _make_a_law(table, ~earlier):
-            hint = (
-                f"--where={column}={LAST} keeps the last row of each, which are too few or too much alike for a law; "
-                f"{by_group} fits all rows as if each were the end of its own decay"
-            )
-            flags = {"bootstrap_by": {"": column}}
-        runs = "1 run" if len(histories) == 1 else f"{len(histories)} runs"
-        yield Problem(
-            f"{earlier.sum()} of {len(table)} rows are earlier points of {runs}, such as {first} "
-            f"({rows_in_words(table, earlier)}): their tokens rise at one size, and before the learning rate has "
-            f"decayed the loss is higher than that of a run of so many tokens; {hint}",
-            f"column {column}",
-            flags,
+    else:
+        hint = (
+            f"--where={column}={LAST} keeps the last row of each, which are too few or too much alike for a law; "
+            f"{by_group} fits all rows as if each were the end of its own decay"
         )
-        return
+        flags = {"bootstrap_by": {"": column}}
+    runs = "1 run" if len(histories) == 1 else f"{len(histories)} runs"
+    return Problem(
+        f"{earlier.sum()} of {len(table)} rows are earlier points of {runs}, such as {first} "
+        f"({rows_in_words(table, earlier)}): their tokens rise at one size, and before the learning rate has "
+        f"decayed the loss is higher than that of a run of so many tokens; {hint}",
+        f"column {column}",
+        flags,
+    )
 
 
-def _make_a_law(table: Table, rows: Array) -> bool:
-    """Whether rows, bool [n], differ enough for a law of size and data."""
+def _suffice_for_a_law(table: Table, rows: Array) -> bool:
+    """Whether rows, bool [n], are enough and differ enough for a law of size and data."""
     runs = np.stack([table.values("n_active")[rows], progress(table)[rows]])
     differ = all(len(np.unique(values)) > 1 for values in runs)
     return differ and len(np.unique(runs, axis=1).T) >= FEWEST_OF_A_LAW
 
 
-def of_repeated_names(table: Table) -> list[str]:
-    """The columns whose names repeat, and with them those of steps: they show which rows are of one run."""
+def columns_of_repeated_names(table: Table) -> list[str]:
+    """The columns by which named_histories sees that rows are of one run: those of names that repeat, and of steps."""
     columns = []
     for column in table.columns:
-        if in_words(column) in (*RUN, *MODEL):
+        if snake_case(column) in (*RUN_COLUMNS, *MODEL_COLUMNS):
             names = [text_of(value) for value in table.columns[column]]
             if 1 < len(set(names)) < len(names):
                 columns.append(column)
@@ -115,7 +126,7 @@ def of_repeated_names(table: Table) -> list[str]:
 
 
 def _groups(table: Table, column: str) -> list[Array]:
-    """The rows of each name that stands there several times, in the order of their progress."""
+    """The rows of each name that a column has several times, in the order of their progress."""
     names = np.array([text_of(value) for value in table.columns[column]], object)
     order = np.argsort(progress(table), kind="stable")
     groups = [order[names[order] == name] for name in dict.fromkeys(names) if name]
@@ -127,65 +138,66 @@ def _rises(table: Table, rows: Array, needs_even_steps: bool) -> bool:
     sizes = table.values("n_active")[rows]
     points = progress(table)[rows]
     is_one_run = np.ptp(sizes) <= 1e-6 * sizes.max() and bool(np.all(np.diff(points) > 0))
-    return is_one_run and (not needs_even_steps or is_even(points))
+    return is_one_run and (not needs_even_steps or _are_even(points))
 
 
-def is_even(points: Array) -> bool:
+def _are_even(points: Array) -> bool:
     """Whether rising points [k] are evenly spaced, as checkpoints are and budgets are not."""
     steps = np.diff(points)
     return len(points) >= FEWEST_EVEN and bool(steps.min() > 0) and bool(steps.max() <= EVEN * steps.min())
 
 
 def unnamed_histories(table: Table) -> Iterator[str]:
-    """A sentence where rows of one size look like points of one run: evenly spaced tokens, or a last loss that falls
-    faster than those before it. The losses of runs that ended fall ever more slowly."""
+    """Yields a sentence where rows of one size look like points of one run.
+
+    Their tokens are evenly spaced, or their last loss falls faster than those before it. The losses of runs that ended
+    fall ever more slowly.
+    """
     known = known_columns(table)
     if not {"n_active", "n_tokens", "loss"} <= known.keys():
         return
     models = models_of(known)
     even = []
     falling = []
-    curved = 0
+    n_judged = 0
     for model in range(models.max() + 1):
         rows = np.flatnonzero(models == model)
         rows = rows[np.argsort(known["n_tokens"][rows], kind="stable")]
         tokens = known["n_tokens"][rows]
         if len(np.unique(tokens)) < len(tokens) or len(tokens) < FEWEST_CURVED:
             continue
-        curved += 1
-        if is_even(tokens):
+        n_judged += 1
+        if _are_even(tokens):
             even.append(rows)
-        if falls_at_end(np.log(tokens), np.log(known["loss"][rows])):
+        if _falls_at_end(np.log(tokens), np.log(known["loss"][rows])):
             falling.append(rows)
-    is_falling = len(falling) >= 2 and 2 * len(falling) >= curved
+    is_falling = len(falling) >= 2 and 2 * len(falling) >= n_judged
     if not even and not is_falling:
         yield from _repeated_models(table, models)
         return
-    found = even
+    histories = even or falling
     why = "their tokens are evenly spaced"
-    if not even:
-        found = falling
     if is_falling:
         why = "the last of their losses falls faster than those before, as at the end of a learning rate's decay"
     is_in_history = np.zeros(len(table), bool)
-    is_in_history[np.concatenate(found)] = True
+    is_in_history[np.concatenate(histories)] = True
     column = table.names.get("n_active", "n_active")
     yield (
-        f"{is_in_history.sum()} of {len(table)} rows look like points of {len(found)} runs, each of one size "
+        f"{is_in_history.sum()} of {len(table)} rows look like points of {len(histories)} runs, each of one size "
         f"({rows_in_words(table, is_in_history)}): {why}. Losses before the decay lie above what runs of so many "
         f"tokens reach; if so, --where={column}={LAST} keeps the last row of each size"
     )
 
 
 def _repeated_models(table: Table, models: Array) -> Iterator[str]:
-    """A sentence where names of models repeat with rising tokens, which may be checkpoints or runs of their own.
+    """Yields a sentence where names of models repeat with rising tokens: checkpoints of one run, or several runs.
 
     Args:
       table: the runs.
       models: labels of equal size and experts, int [n].
     """
     for column in table.columns:
-        if in_words(column) not in MODEL:
+        if snake_case(column) not in MODEL_COLUMNS:
             continue
         groups = [rows for rows in _groups(table, column) if len(rows) >= FEWEST_NAMED]
         groups = [rows for rows in groups if np.ptp(models[rows]) == 0 and np.all(np.diff(progress(table)[rows]) > 0)]
@@ -199,8 +211,10 @@ def _repeated_models(table: Table, models: Array) -> Iterator[str]:
 
 
 def rows_above_others(table: Table) -> Iterator[str]:
-    """A sentence where several rows have a higher loss than others of the same size that saw fewer tokens: checkpoints
-    of longer runs, before their decay, beside runs that ended."""
+    """Yields a sentence where several rows have a higher loss than others of the same size with fewer tokens.
+
+    They may be checkpoints of longer runs, before their decay, beside runs that ended.
+    """
     known = known_columns(table)
     if not {"n_active", "n_tokens", "loss"} <= known.keys():
         return
@@ -210,9 +224,9 @@ def rows_above_others(table: Table) -> Iterator[str]:
         rows = np.flatnonzero(models == model)
         tokens = known["n_tokens"][rows]
         losses = known["loss"][rows]
-        for row, own_tokens, own_loss in zip(rows, tokens, losses, strict=True):
-            fewer = losses[tokens < own_tokens * (1 - CLOSE_TOKENS)]
-            is_above[row] = len(fewer) > 0 and own_loss > fewer.min() * (1 + ABOVE)
+        for row, n_tokens, loss in zip(rows, tokens, losses, strict=True):
+            of_fewer_tokens = losses[tokens < n_tokens * (1 - CLOSE_TOKENS)]
+            is_above[row] = len(of_fewer_tokens) > 0 and loss > of_fewer_tokens.min() * (1 + ABOVE)
     if is_above.sum() < FEWEST_ABOVE:
         return
     yield (
@@ -222,7 +236,7 @@ def rows_above_others(table: Table) -> Iterator[str]:
     )
 
 
-def falls_at_end(log_tokens: Array, log_loss: Array) -> bool:
+def _falls_at_end(log_tokens: Array, log_loss: Array) -> bool:
     """Whether the last of the losses [k] lies below the line through the later half of those before it."""
     x = log_tokens[len(log_tokens) // 2 - 1 : -1]
     y = log_loss[len(log_loss) // 2 - 1 : -1]

@@ -11,9 +11,9 @@ from fit.errors import UserError
 
 NAMES = ("n_active", "n_tokens", "n_total", "n_experts", "top_k", "loss", "vocab_size")
 ACCURACY_PREFIXES = ("acc_", "accnorm_")  # of the columns that hold accuracies of tasks
-# columns that say whether a run finished, in small letters with _ between words
+# columns that say whether a run finished, in snake case
 STATES = ("state", "status", "run_state", "run_status", "job_state", "job_status", "exit_status", "outcome")
-FINISHED = "finished"  # the state of runs that belong into a law
+FINISHED = "finished"  # the state of runs that a law is fitted to
 ROWS_NAMED = 5  # in a sentence
 # tokens for each parameter of any model that is trained on purpose
 FEWEST_TOKENS = 0.1
@@ -35,7 +35,7 @@ def known_columns(table: Table) -> Columns:
 
 
 def models_of(known: Columns, *more: str) -> Array:
-    """int [n]: the same number for runs that agree in size and experts, and in these further columns."""
+    """Labels of equal models, int [n]: runs have the same label if they agree in size, experts and columns `more`."""
     names = [name for name in ("n_active", "n_total", "n_experts", "top_k", *more) if name in known]
     return np.unique(np.stack([known[name] for name in names]), axis=1, return_inverse=True)[1].ravel()
 

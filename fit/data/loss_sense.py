@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fit.aliases import Array
-from fit.data.column_guesses import in_words
+from fit.data.column_guesses import snake_case
 from fit.data.known_columns import STATES, Columns, rows_in_words, units_are_open
 from fit.data.problems import Problem
 from fit.data.selection import text_of
@@ -30,10 +30,10 @@ LEAST_FLOPS = 1e17
 LOW = 0.45
 HIGH = 1.38
 TOO_HIGH = 2.5
-PERPLEXITY_LOW = 0.8  # times that law, from which on what may be a perplexity is taken for one
+PERPLEXITY_LOW = 0.8  # times that law: losses that are more, read as perplexities, are perplexities
 CRASHED = 0.9  # of ln(vocabulary): nothing was learnt
 CRASHED_OF_MEDIAN = 2.2  # the same where the vocabulary is not known, in losses of the median run
-# states of runs that ended as planned; where one stands, all other words are states of runs that did not
+# states of runs that ended as planned; in a column that has one, all other words are states of runs that did not
 DONE = (
     "finished",
     "finish",
@@ -129,7 +129,7 @@ def _ratios(against: AgainstWebText) -> dict[str, float]:
 
 
 def _other_units(unit: str, against: AgainstWebText | None) -> str:
-    """What follows on other units that are possible, with how far they are from web text."""
+    """A clause on other units that are possible, with how far they are from web text; "" where there are none."""
     if against is None:
         return ""
     ratios = _ratios(against)
@@ -205,7 +205,7 @@ def unit_doubts(table: Table, known: Columns) -> Iterator[Problem]:
 
 
 def _explained(unit: str) -> str:
-    """What the user has to put for a unit, where it is a factor."""
+    """A clause on the number that the user has to put for FACTOR; "" for other units."""
     return ", with bytes per token as the factor, times 0.6931 for bits" if unit == "FACTOR" else ""
 
 
@@ -251,7 +251,7 @@ def _flag_doubts(table: Table, column: str, bad: tuple[str, ...], good: tuple[st
 def crashed_doubts(table: Table, known: Columns) -> Iterator[str]:
     """Sentences on runs that did not finish, and on runs whose loss says that they learnt nothing."""
     for column in table.columns:
-        name = in_words(column)
+        name = snake_case(column)
         if name in STATES:
             yield from _unfinished_doubts(table, column)
         elif name in DONE:

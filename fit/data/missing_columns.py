@@ -1,6 +1,6 @@
-"""What a table of runs lacks, which of its columns likely hold it, and what it follows from."""
+"""Columns that a table of runs lacks: which of its columns likely hold them, or from which they can be computed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -20,14 +20,14 @@ def missing_columns(table: Table, needed: Sequence[str]) -> list[Problem]:
     for name in missing:
         column = guess(name, table.columns, taken)
         if name == "n_tokens" and column is None:
-            computed = list(_tokens_problems(table, questions))
-            questions += computed
-            if computed:
+            tokens_problem = _computable_tokens(table, questions)
+            if tokens_problem is not None:
+                questions.append(tokens_problem)
                 continue
         hint = ""
-        more = ""
+        other_columns = ""
         if column is not None:
-            more = _rivals_in_words(name, column, rivals(name, column, table.columns, taken))
+            other_columns = _rivals_in_words(name, column, rivals(name, column, table.columns, taken))
             taken.add(column)
             hint = f"; --columns={name}:{column} if {column} holds it"
         elif name in DERIVED:
@@ -38,7 +38,7 @@ def missing_columns(table: Table, needed: Sequence[str]) -> list[Problem]:
         what = f"column {table.names.get(name, name)} is missing{hint}"
         placeholder = "" if column else NO_NAME
         is_settled = bool(flags)
-        questions.append(Problem(what, "", flags, is_settled, placeholder=placeholder, lists_columns=True, more=more))
+        questions.append(Problem(what, "", flags, is_settled, placeholder, lists_columns=True, rivals=other_columns))
     if "n_active" in missing and not table.can_give("n_experts") and "n_experts" not in missing:
         column = guess("n_experts", table.columns, taken)
         if column is not None:
@@ -47,29 +47,35 @@ def missing_columns(table: Table, needed: Sequence[str]) -> list[Problem]:
     return questions
 
 
-def _tokens_problems(table: Table, before: Sequence[Problem]) -> Iterator[Problem]:
-    """Yields the problem of missing tokens where they follow from other columns.
+def _computable_tokens(table: Table, other_problems: Sequence[Problem]) -> Problem | None:
+    """The problem of missing tokens that --set can compute from other columns; None where it cannot.
 
     Args:
       table: the runs.
-      before: problems of columns that the table lacks as well, with the columns that likely hold them.
+      other_problems: those of other missing columns, with the columns that likely hold them.
     """
     knows_size = "n_active" in table
-    for problem in before:
+    for problem in other_problems:
         knows_size |= problem.flags.get("columns", {}).get("n_active") in table.columns
-    found = tokens_formula(table, knows_size)
-    if found is None:
-        return
-    formula, assumed = found
-    yield Problem(
-        f"column n_tokens is missing; --set=n_tokens={formula} computes it: {assumed}",
+    formula_and_assumption = tokens_formula(table, knows_size)
+    if formula_and_assumption is None:
+        return None
+    formula, assumption = formula_and_assumption
+    return Problem(
+        f"column n_tokens is missing; --set=n_tokens={formula} computes it: {assumption}",
         flags={"set": {"n_tokens": formula}},
         lists_columns=True,
     )
 
 
 def _rivals_in_words(name: str, column: str, others: Mapping[str, float]) -> str:
-    """What else could hold a missing column, "" where nothing could."""
+    """A clause on the other columns that could hold a missing one; "" where there are none.
+
+    Args:
+      name: our name of the missing column.
+      column: the column that likely holds it.
+      others: {other column: how far it is from that one at most, as a share}.
+    """
     if not others:
         return ""
     listed = " and ".join(f"{other} (up to {apart:.0%} away)" for other, apart in others.items())

@@ -1,7 +1,7 @@
-"""Columns that all runs of a law should agree on, and do not: text and tokenizer, schedule, row length, learning rate.
+"""Finds columns by which runs do not compare: text and tokenizer, schedule, row length, learning rate.
 
 Losses on different text or by different tokenizers do not compare, so such tables are refused. Other differences are
-told. A learning rate may follow from the size: it is told only where it differs at one size and tokens.
+warnings. A learning rate may follow from the size, so only runs of equal size and tokens are compared in it.
 
 Axes: n runs of the table.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from fit.data.column_guesses import guess, in_words
+from fit.data.column_guesses import guess, snake_case
 from fit.data.known_columns import known_columns, models_of
 from fit.data.problems import Problem
 from fit.data.selection import text_of
@@ -19,7 +19,7 @@ from fit.data.table import Table
 from fit.data.token_formulas import ROW_LENGTH
 from fit.messages.printable import printable
 
-# usual names in small letters, with _ between words; a name may have other words before them, as config.dataset has
+# usual names in snake case; a column may have others before them, as config.dataset has
 CORPUS = (
     "corpus",
     "corpora",
@@ -59,22 +59,23 @@ SCHEDULE = (
 )
 OPTIMIZER = ("optimizer", "optimiser", "optimizer_name", "optim", "opt")
 UNDECAYED = ("constant", "const", "none", "constant_with_warmup", "no_decay", "flat")  # schedules that do not end
-# words with which a name of a column of text may end, such as train_dataset, or which it may hold
+# the last word of a column of text, such as train_dataset
 LAST_OF_CORPUS = ("dataset", "datasets", "corpus", "corpora")
+# words that a column of tokenizers or schedules may have, and those that one of learning rates may not
 OF_TOKENIZER = {"tokenizer", "tokeniser"}
 OF_SCHEDULE = {"schedule", "scheduler"}
 NOT_OF_RATE = {"batch", "warmup", "mixture", "data", "momentum", "decay", "min", "final", "end"}
-PADDED = 0.03  # how far vocabularies of one tokenizer may be apart, as a share: they are rounded up
+PADDED = 0.03  # vocabularies of one tokenizer may be this share apart, since models round them up
 MOST_VALUES = 4  # named in a sentence
 FEWEST_RUNS = 8  # that a condition must leave before it is proposed
-MATTERS = 3e-3  # from which spread of the losses at one size and tokens on a rate is told
+MATTERS = 3e-3  # the least spread of the losses at one size and tokens for a warning of rates
 
 
 def text_problems(table: Table) -> Iterator[Problem]:
     """Yields a problem for each column by which the runs have several texts or tokenizers."""
     for column in table.columns:
         if column == table.names.get("corpus_fingerprint", "corpus_fingerprint"):
-            continue  # which fit.data.runs.read_runs looks at
+            continue  # fit.data.runs.read_runs checks it
         kind = _kind_of_text(table, column)
         if kind is None:
             continue
@@ -93,7 +94,7 @@ def text_problems(table: Table) -> Iterator[Problem]:
 
 
 def _kind_of_text(table: Table, column: str) -> str | None:
-    """What a column says of the runs' text, in words; None where it says nothing."""
+    """ "vocabularies", "tokenizers" or "corpora" where a column tells the runs' text by them; else None."""
     if _is_called(column, VOCABULARY):
         sizes = table.values(column)
         if np.isfinite(sizes).all():
@@ -101,7 +102,7 @@ def _kind_of_text(table: Table, column: str) -> str | None:
             return "vocabularies" if spread > PADDED else None
     if _are_mostly_numbers(table, column):
         return None
-    words = in_words(column).split("_")
+    words = snake_case(column).split("_")
     if _is_called(column, TOKENIZER) or OF_TOKENIZER & set(words):
         return "tokenizers"
     if _is_called(column, CORPUS) or words[-1] in LAST_OF_CORPUS:
@@ -110,7 +111,7 @@ def _kind_of_text(table: Table, column: str) -> str | None:
 
 
 def recipe_doubts(table: Table) -> Iterator[str]:
-    """Sentences on schedules, row lengths and optimizers that differ between the runs."""
+    """Yields sentences on schedules, row lengths and optimizers that differ between the runs."""
     kinds = {
         "learning-rate schedules": (SCHEDULE, "a rate that has not decayed leaves the loss higher"),
         "row lengths": (ROW_LENGTH, "a longer row lowers the loss, since its tokens see more text before them"),
@@ -136,9 +137,9 @@ def recipe_doubts(table: Table) -> Iterator[str]:
 
 
 def rate_doubts(table: Table) -> Iterator[str]:
-    """A sentence where runs of one size and tokens differ in their learning rate, and with it in their loss."""
-    other = [name for name in table.columns if NOT_OF_RATE & set(in_words(name).split("_"))]
-    column = table.names.get("peak_learning_rate", guess("peak_learning_rate", table.columns, other))
+    """Yields a sentence where runs of one size and tokens differ in their learning rate, and with it in their loss."""
+    taken = [name for name in table.columns if NOT_OF_RATE & set(snake_case(name).split("_"))]
+    column = table.names.get("peak_learning_rate", guess("peak_learning_rate", table.columns, taken))
     known = known_columns(table)
     if column is None or not {"n_active", "n_tokens", "loss"} <= known.keys():
         return
@@ -169,23 +170,23 @@ def rate_doubts(table: Table) -> Iterator[str]:
     )
 
 
-def is_of_recipe(table: Table, column: str) -> bool:
-    """Whether a column says on what text, by which tokenizer or by which recipe runs were trained, and differs."""
+def differs_in_recipe(table: Table, column: str) -> bool:
+    """Whether a column says by which text, tokenizer or recipe the runs were trained, and the runs differ in it."""
     names = (*SCHEDULE, *ROW_LENGTH, *OPTIMIZER)
-    is_one = _kind_of_text(table, column) is not None or _is_called(column, names) or _is_schedule(column)
-    return is_one and len(_counts(table, column)) > 1
+    is_of_recipe = _kind_of_text(table, column) is not None or _is_called(column, names) or _is_schedule(column)
+    return is_of_recipe and len(_counts(table, column)) > 1
 
 
 def _is_schedule(column: str) -> bool:
-    """Whether a column's name speaks of a schedule of learning rates."""
-    words = set(in_words(column).split("_"))
+    """Whether a column's name is that of a schedule of learning rates."""
+    words = set(snake_case(column).split("_"))
     return bool(OF_SCHEDULE & words) and not NOT_OF_RATE & words
 
 
 def _is_called(column: str, names: tuple[str, ...]) -> bool:
     """Whether a column has one of these names, or ends with one behind a dot or slash."""
-    last = in_words(column.replace("/", ".").rpartition(".")[2])
-    return in_words(column) in names or last in names
+    last = snake_case(column.replace("/", ".").rpartition(".")[2])
+    return snake_case(column) in names or last in names
 
 
 def _counts(table: Table, column: str) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What is wrong with a table of runs: sentences, the flags that settle them, and one error for all of them."""
+"""Problems of a table of runs: their sentences, the flags that settle them, and one error for all of them."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from fit.data.table import Table
 from fit.errors import TableError
 
-NO_NAME = "COLUMN"  # stands in a flag for a column that the user has to name
+NO_NAME = "COLUMN"  # in a flag, for a column that the user has to name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Problem:
       is_settled: whether the table can be read with these flags. A doubt does not keep it from being read.
       placeholder: a word in the flags that the user has to replace; "" where there is none.
       lists_columns: whether the error lists the columns of the table.
-      more: what follows the sentence.
+      rivals: a clause on other columns that could hold what is missing; "" where none could.
     """
 
     what: str
@@ -29,7 +29,7 @@ class Problem:
     is_settled: bool = True
     placeholder: str = ""
     lists_columns: bool = False
-    more: str = ""
+    rivals: str = ""
 
 
 def of_sentence(sentence: str, path: str) -> Problem:
@@ -49,7 +49,7 @@ def error_of(table: Table, problems: Sequence[Problem]) -> TableError:
     lines = []
     for problem in problems:
         where = f"{problem.where}: " if problem.where else ""
-        lines.append(f"{where}{problem.what}{problem.more}")
+        lines.append(f"{where}{problem.what}{problem.rivals}")
     if len(problems) == 1:
         comma = ", " if problems[0].where else ": "
         sentence = f"{table.path}{comma}{lines[0]}"
@@ -59,12 +59,22 @@ def error_of(table: Table, problems: Sequence[Problem]) -> TableError:
         if any(problem.lists_columns for problem in problems):
             lines.append(f"columns found: {columns}")
         sentence = f"{table.path}: {len(problems)} things are wrong or doubtful\n  " + "\n  ".join(lines)
+    is_settled = all(problem.is_settled for problem in problems)
+    words = "this works" if is_settled else "after fixing the errors above, run"
+    placeholders = list(dict.fromkeys(problem.placeholder for problem in problems if problem.placeholder))
+    if placeholders:
+        words += f", with your own {' and '.join(placeholders)}"
+    return TableError(sentence, _flags(table, problems), words)
+
+
+def _flags(table: Table, problems: Sequence[Problem]) -> dict[str, dict[str, str]]:
+    """The flags that settle all problems, with those by which the table was read; {} where none do."""
     flags: dict[str, dict[str, str]] = {}
     for problem in problems:
         for flag, values in problem.flags.items():
             flags.setdefault(flag, {}).update(values)
     if set(flags) == {"columns"} and set(flags["columns"].values()) == {NO_NAME}:
-        flags = {}
+        return {}
     if "columns" in flags:
         flags["columns"] = dict(table.names) | flags["columns"]
     if table.units and flags:
@@ -73,9 +83,4 @@ def error_of(table: Table, problems: Sequence[Problem]) -> TableError:
         flags["set"] = dict(table.computed) | flags.get("set", {})
     if table.where and flags:
         flags["where"] = dict.fromkeys(table.where, "") | flags.get("where", {})
-    is_settled = all(problem.is_settled for problem in problems)
-    words = "this works" if is_settled else "after fixing the errors above, run"
-    placeholders = list(dict.fromkeys(problem.placeholder for problem in problems if problem.placeholder))
-    if placeholders:
-        words += f", with your own {' and '.join(placeholders)}"
-    return TableError(sentence, flags, words)
+    return flags

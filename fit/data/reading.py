@@ -1,4 +1,4 @@
-"""A table of runs with everything that flags say of it: names, rows, further columns, units."""
+"""Reads a table of runs by the flags --columns, --where, --set and --units."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -16,30 +16,30 @@ def read_with(
     where: str | Iterable[str] | None = None,
     set: Mapping[str, str] | None = None,
 ) -> Table:
-    """Reads a table of runs, as fit.data.table.read, and then the rows and columns that are asked for.
+    """Reads a table of runs, as fit.data.table.read; then selects rows and computes columns.
 
     Args:
-      runs: what `read` takes; a Table is returned as it is.
+      runs: the path of a file or a table of Python, as `read` accepts; a Table is returned as it is.
       columns: {name that fit reads: name in the table}.
       units: {column: unit}; of a column of `set` too.
-      where: conditions as selection.parsed takes them.
-      set: {column: formula} as computed.with_columns takes it.
+      where: conditions, as of selection.parse.
+      set: {column: formula}, as of computed.with_columns.
 
     Raises:
       UserError: where the table cannot be read, or a condition or formula names what it lacks.
     """
     if isinstance(runs, Table):
         return runs
-    table = selection.select(read(runs, columns), selection.parsed(where))
+    table = selection.select(read(runs, columns), selection.parse(where))
     return with_set(table, set or {}, checked_units(units))
 
 
 def with_set(table: Table, formulas: Mapping[str, str], units: Mapping[str, str]) -> Table:
-    """The table with the columns of --set, which are made of converted values, and with units.
+    """The table with units, and with the columns of --set, whose formulas read values in nats and plain numbers.
 
     Args:
       table: the runs, without units.
-      formulas: {column: formula}, as computed.with_columns takes it.
+      formulas: {column: formula}, as of computed.with_columns.
       units: {column: unit}.
 
     Raises:
@@ -51,7 +51,7 @@ def with_set(table: Table, formulas: Mapping[str, str], units: Mapping[str, str]
 
 
 def settings_of(table: Table) -> Json:
-    """What a law.json keeps of how its table was read; `by_settings` reads a table that way again."""
+    """The settings of a law.json that say how its table was read; `by_settings` reads a table that way again."""
     settings: Json = dict(columns=table.names)
     if table.units:
         settings["units"] = table.units
@@ -66,7 +66,7 @@ def by_settings(runs: Any, settings: Mapping[str, Any] | None) -> Table:
     """Reads a table as that of a law was read.
 
     Args:
-      runs: what `read` takes.
+      runs: as of `read_with`.
       settings: the settings of a law.json, None for a published law.
     """
     settings = settings or {}

@@ -1,4 +1,4 @@
-"""Which rows of a table count: the conditions of --where.
+"""Selects the rows of a table by the conditions of --where.
 
   COLUMN=VALUE    rows with this value; several of one column: any of them
   COLUMN!=VALUE   rows with another value; several of one column: none of them
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from fit.aliases import Array
-from fit.data.table import Table, kept, to_numbers
+from fit.data.table import Table, to_numbers, with_rows
 from fit.errors import UserError
 from fit.messages.printable import printable
 
@@ -44,7 +44,7 @@ class Condition:
         return f"{self.column}{'!=' if self.excludes else '='}{self.value}"
 
 
-def parsed(texts: str | Iterable[str] | None) -> tuple[Condition, ...]:
+def parse(texts: str | Iterable[str] | None) -> tuple[Condition, ...]:
     """The conditions that a user typed, as one text with commas or as several.
 
     Raises:
@@ -73,32 +73,41 @@ def select(table: Table, conditions: Sequence[Condition]) -> Table:
     """
     if not conditions:
         return table
+    left_out: collections.Counter[str] = collections.Counter()
+    for alternatives in _alternatives(table, conditions):
+        column = _column(table, alternatives[0])
+        is_selected = np.zeros(len(table), bool)
+        for condition in alternatives:
+            is_selected |= _meets(table, column, condition)
+        for i in np.flatnonzero(~is_selected):
+            left_out[_reason(table, column, alternatives[0], int(i))] += 1
+        table = with_rows(table, np.flatnonzero(is_selected))
+        if not is_selected.any():
+            where = ",".join(map(str, alternatives))
+            raise UserError(
+                f"--where={where}: {table.path}: no run is left of {len(is_selected)}; left out: "
+                f"{left_out_in_words(left_out)}"
+            )
+    where = (*table.where, *map(str, conditions))
+    return dataclasses.replace(table, where=where, left_out=dict(left_out))
+
+
+def left_out_in_words(left_out: dict[str, int]) -> str:
+    """How many rows each condition left out."""
+    return ", ".join(f"{count} with {reason}" for reason, count in left_out.items())
+
+
+def _alternatives(table: Table, conditions: Sequence[Condition]) -> list[list[Condition]]:
+    """Lists of conditions, of each of which a row must meet one: the values of one column, else a single condition.
+
+    COLUMN=last comes after all others, so that it chooses among the rows that these select.
+    """
     groups: dict[tuple[str, bool], list[Condition]] = {}
     for condition in conditions:
         is_any_of = not condition.excludes and condition.value.lower() not in (FINITE, LAST)
         key = _column(table, condition) if is_any_of else str(condition)
         groups.setdefault((key, is_any_of), []).append(condition)
-    left_out: collections.Counter[str] = collections.Counter()
-    for group in sorted(groups.values(), key=lambda group: group[0].value.lower() == LAST):
-        column = _column(table, group[0])
-        keeps = np.zeros(len(table), bool)
-        for condition in group:
-            keeps |= _keeps(table, column, condition)
-        for i in np.flatnonzero(~keeps):
-            left_out[_why(table, column, group[0], int(i))] += 1
-        table = kept(table, np.flatnonzero(keeps))
-        if not keeps.any():
-            words = ",".join(map(str, group))
-            raise UserError(
-                f"--where={words}: {table.path}: no run is left of {len(keeps)}; left out: {in_words(left_out)}"
-            )
-    where = tuple(map(str, conditions))
-    return dataclasses.replace(table, where=(*table.where, *where), left_out=dict(left_out))
-
-
-def in_words(left_out: dict[str, int]) -> str:
-    """How many rows each condition left out."""
-    return ", ".join(f"{count} with {words}" for words, count in left_out.items())
+    return sorted(groups.values(), key=lambda group: group[0].value.lower() == LAST)
 
 
 def _column(table: Table, condition: Condition) -> str:
@@ -106,14 +115,14 @@ def _column(table: Table, condition: Condition) -> str:
     name = table.names.get(condition.column, condition.column)
     if name in table.columns:
         return name
-    by_small_letters = {name.lower(): name for name in table.columns}
-    if name.lower() not in by_small_letters:
+    by_lower_case = {name.lower(): name for name in table.columns}
+    if name.lower() not in by_lower_case:
         raise UserError(f"--where={condition}: no such column; columns found: {', '.join(table.columns)}")
-    return by_small_letters[name.lower()]
+    return by_lower_case[name.lower()]
 
 
-def _keeps(table: Table, column: str, condition: Condition) -> Array:
-    """bool [n_rows]: which rows meet a condition."""
+def _meets(table: Table, column: str, condition: Condition) -> Array:
+    """Whether each row meets a condition, bool [n_rows]."""
     values = table.columns[column]
     texts = np.array([text_of(value).lower() for value in values], object)
     value = condition.value.lower()
@@ -130,7 +139,7 @@ def _keeps(table: Table, column: str, condition: Condition) -> Array:
 
 
 def _is_last(table: Table, groups: Array) -> Array:
-    """bool [n_rows]: the row with the most tokens of each group, else the most steps, else the last one.
+    """Whether each row has the most tokens of its group, else the most steps, else is its last one, bool [n_rows].
 
     Args:
       groups: a text for each row; an empty one is a group of its own.
@@ -157,11 +166,11 @@ def progress(table: Table) -> Array:
 
 def steps_of(table: Table) -> list[str]:
     """The columns of a table that hold a run's step."""
-    by_small_letters = {name.lower(): name for name in table.columns}
-    return [by_small_letters[step] for step in STEPS if step in by_small_letters]
+    by_lower_case = {name.lower(): name for name in table.columns}
+    return [by_lower_case[step] for step in STEPS if step in by_lower_case]
 
 
-def _why(table: Table, column: str, condition: Condition, i: int) -> str:
+def _reason(table: Table, column: str, condition: Condition, i: int) -> str:
     """Why a row is left out, in words."""
     if condition.value.lower() == LAST and condition.value not in map(text_of, table.columns[column]):
         return f"a later row of the same {column}"

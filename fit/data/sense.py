@@ -1,4 +1,4 @@
-"""Whether the numbers of a table of runs make sense: units, rows that stand there twice, runs that crashed.
+"""Whether the numbers of a table of runs make sense: units, rows that repeat others, runs that crashed.
 
 `check` refuses what cannot be, `doubts` names what is suspicious. Nothing is converted unless the user says so
 (--units). The checks of counts are in count_sense.py, those of losses in loss_sense.py.
@@ -37,7 +37,7 @@ from fit.data.known_columns import (
 from fit.data.loss_sense import crashed_doubts, loss_problems, unit_doubts
 from fit.data.missing_columns import DENSE, missing_columns
 from fit.data.problems import Problem, error_of
-from fit.data.table import BOUNDS, Table, kept
+from fit.data.table import BOUNDS, Table, with_rows
 from fit.errors import UserError
 from fit.messages import sentences
 
@@ -46,21 +46,21 @@ CAN_BE = (1e-12, 1e30)  # counts and losses in any unit
 ODD_SHARE = 0.02  # of the runs outside these, from which on they are named
 
 
-More = Callable[[Table], Iterable[Problem]]  # a further check of a table by our names
+Check = Callable[[Table], Iterable[Problem]]  # a check of a table by our names
 
 
-def check(table: Table, needed: Sequence[str] = (), more: Sequence[More] = ()) -> None:
+def check(table: Table, needed: Sequence[str] = (), further_checks: Sequence[Check] = ()) -> None:
     """Checks that the table has columns, and that its counts and losses can be numbers, tokens and nats per token.
 
     Args:
       table: the runs.
       needed: the columns that it must have, with a number in each row.
-      more: further checks.
+      further_checks: those of the caller.
 
     Raises:
       TableError: names all that is wrong, the units that are doubtful, and the flags that settle them.
     """
-    result = problems(table, needed, more)
+    result = problems(table, needed, further_checks)
     if result:
         raise error_of(table, result)
 
@@ -94,15 +94,15 @@ def likely_units(table: Table) -> dict[str, str]:
     return dict(error_of(table, result).flags.get("units", {}))
 
 
-def problems(table: Table, needed: Sequence[str] = (), more: Sequence[More] = ()) -> list[Problem]:
+def problems(table: Table, needed: Sequence[str] = (), further_checks: Sequence[Check] = ()) -> list[Problem]:
     """All that `check` refuses, and with it the units that are doubtful.
 
-    Columns that are missing are guessed, and units that are not possible replaced by the likely ones, so that what is
-    behind them is listed, too.
+    A trial table has guesses for missing columns and likely units for impossible ones. So problems that these would
+    hide are listed, too.
     """
     result, trial = _refusals(table, needed)
-    for check_more in more:
-        result += check_more(_whole_runs(trial, needed))
+    for further_check in further_checks:
+        result += further_check(_whole_runs(trial, needed))
     if result:
         whole = _whole_runs(trial, needed)
         result += unit_doubts(whole, _known_values(whole))
@@ -117,7 +117,7 @@ def _refusals(table: Table, needed: Sequence[str]) -> tuple[list[Problem], Table
     result += missing
     trial = _with_flags(trial, missing)
     computed = [problem for problem in missing if "set" in problem.flags]
-    if computed:  # of sizes in their units
+    if computed:  # formulas read sizes, so their units are settled first
         result += single_unit_problems(trial, _known_values(_whole_runs(trial, ("n_active",))))
         trial = _with_computed(_with_flags(trial, result), computed)
     for check_columns in (total_problems, unit_problems, loss_problems, rising_problems):
@@ -133,7 +133,7 @@ def _refusals(table: Table, needed: Sequence[str]) -> tuple[list[Problem], Table
 
 def _without_headers(table: Table) -> Table:
     """The table without the rows that repeat its header."""
-    return kept(table, np.flatnonzero(~header_rows(table)))
+    return with_rows(table, np.flatnonzero(~header_rows(table)))
 
 
 def _with_flags(table: Table, problems: Sequence[Problem]) -> Table:
@@ -145,7 +145,7 @@ def _with_flags(table: Table, problems: Sequence[Problem]) -> Table:
             if column in table.columns:
                 names[name] = column
         units |= problem.flags.get("units", {})
-    if names != table.names or units != table.units:  # else with the columns that it has parsed
+    if names != table.names or units != table.units:  # a copy loses the columns that are parsed
         table = dataclasses.replace(table, names=names, units=units)
     return table
 
@@ -153,7 +153,7 @@ def _with_flags(table: Table, problems: Sequence[Problem]) -> Table:
 def _with_computed(table: Table, problems: Sequence[Problem]) -> Table:
     """The table with the columns that the flags of these problems compute."""
     for problem in problems:
-        with contextlib.suppress(UserError):  # of a bad cell, which the formula's own error names
+        with contextlib.suppress(UserError):  # a bad cell, which cell_problems names
             table = with_columns(table, problem.flags["set"])
     return table
 
@@ -166,7 +166,7 @@ def _whole_runs(table: Table, needed: Sequence[str]) -> Table:
             is_whole &= _are_numbers(table.values(name))
     if is_whole.all() or not is_whole.any():
         return table
-    return kept(table, np.flatnonzero(is_whole))
+    return with_rows(table, np.flatnonzero(is_whole))
 
 
 def _known_values(table: Table) -> Columns:
@@ -276,7 +276,7 @@ def _expert_doubts(table: Table, known: Columns) -> Iterator[str]:
 
 
 def _repetition_doubts(table: Table, known: Columns) -> Iterator[str]:
-    """Sentences on rows that repeat others, and on runs of one name that stand there with several losses."""
+    """Sentences on rows that repeat others, and on runs of one name with several losses."""
     import pandas
 
     names = [name for name in ("n_active", "n_tokens", "n_experts", "n_total", "loss") if name in known]

@@ -12,8 +12,8 @@ DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?", re.IGNORECASE)
 COMMA_OR_THOUSANDS = re.compile(r"[+-]?\d{1,3},\d{3}")  # 5,249 is 5.249 or 5249
 DOT_THOUSANDS = re.compile(r"[+-]?\d{1,3}(\.\d{3})+")
 DECIMAL_DOT = re.compile(r"[+-]?\d*\.\d+(e[+-]?\d+)?", re.IGNORECASE)
-FEWEST_ROWS = 3  # from which on a decimal comma is taken for one
-SHARE_WITH_COMMAS = 0.5  # of a column's cells
+FEWEST_ROWS = 3  # that a column must have before its commas can be decimal ones
+SHARE_WITH_COMMAS = 0.5  # of its cells that must have one
 
 
 def number(text: str) -> float:
@@ -40,13 +40,12 @@ def are_plain(cells: Iterable[object]) -> bool:
 def with_decimal_points(columns: Mapping[str, Sequence[str]], delimiter: str) -> dict[str, list[str]]:
     """The columns of a CSV file, those with decimal commas rewritten with decimal points.
 
-    A comma is a decimal one where the file says so: no cell has a decimal point, and some cells cannot be thousands
-    (5,2491). Between semicolons 5,249 is a decimal comma too, since spreadsheets put semicolons where the comma is
-    taken.
+    Commas are decimal if no cell has a decimal point and some cells cannot be thousands (5,2491). Between semicolons
+    5,249 has a decimal comma too: spreadsheets that write decimal commas separate columns by semicolons.
 
     Args:
       columns: {name: cells} as text.
-      delimiter: what stands between the cells of a row.
+      delimiter: the one between the cells of a row.
     """
     unchanged = {name: list(cells) for name, cells in columns.items()}
     if not any("," in cell for cells in unchanged.values() for cell in cells):

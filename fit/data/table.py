@@ -31,7 +31,7 @@ BOUNDS = dict(n_active=(1, 1e16), n_total=(1, 1e18), n_tokens=(1, 1e18), n_exper
 # The units that --units names, of counts and of the loss. Any other is given as a number that values are multiplied by.
 COUNT_UNITS = dict(ones=1.0, millions=1e6, billions=1e9, trillions=1e12)
 LOSS_UNITS = dict(nats=1.0, bits=math.log(2), perplexity=math.nan, exp2=math.nan)
-# units of which a logarithm is taken: a perplexity is e to the power of the loss in nats; exp2 is 2 to that power
+# A perplexity is e to the power of the loss in nats, and exp2 is 2 to that power.
 LOGARITHMS = dict(perplexity=np.log, exp2=np.log2)
 WITH_UNITS = ("loss", "n_active", "n_total", "n_tokens")
 ROWS_NAMED = 5  # in an error
@@ -51,7 +51,7 @@ class Table:
       units: {column: unit} of columns that are not nats or plain numbers; `numbers` converts them.
       where: the conditions of --where that chose these rows.
       computed: {column: formula} of the columns that --set added.
-      left_out: {condition that failed, in words: how many rows failed it}.
+      left_out: {reason, in words: how many rows --where left out for it}.
     """
 
     path: str
@@ -135,7 +135,7 @@ class Table:
         return numbers
 
     def values(self, name: str) -> Array:
-        """A column as `numbers` gives it, but with any number that stands there, and NaN where none does, [n_rows]."""
+        """A column as `numbers` gives it, but without bounds, and NaN where a cell is no number, [n_rows]."""
         return self._converted(name, self._parse(name))
 
     def can_give(self, name: str) -> bool:
@@ -231,8 +231,8 @@ def to_numbers(values: list) -> Array:
     return result
 
 
-def kept(table: Table, rows: Array) -> Table:
-    """The table with some of its rows alone: indices, ascending."""
+def with_rows(table: Table, rows: Array) -> Table:
+    """The table with some of its rows alone; `rows` are their indices, ascending."""
     columns = {name: [values[i] for i in rows] for name, values in table.columns.items()}
     return dataclasses.replace(table, columns=columns, rows=[table.rows[i] for i in rows], arrow=None)
 

@@ -1,10 +1,10 @@
-"""Tokens that follow from other columns: steps times batch times row length, or FLOPs over 6 N."""
+"""Finds a formula for the tokens of runs: steps times batch times row length, or FLOPs over 6 N."""
 
 from collections.abc import Mapping
 
 import numpy as np
 
-from fit.data.column_guesses import in_words
+from fit.data.column_guesses import snake_case
 from fit.data.count_sense import is_flops
 from fit.data.selection import steps_of
 from fit.data.table import Table
@@ -35,13 +35,13 @@ LARGEST_BATCH_OF_ROWS = 16_384  # at the median run; a larger batch counts token
 
 
 def tokens_formula(table: Table, knows_size: bool) -> tuple[str, str] | None:
-    """What gives n_tokens for --set, and a sentence on what that assumes; None where no columns do.
+    """The formula of n_tokens for --set, and a sentence on its assumption; None where no columns give one.
 
     Args:
       table: the runs, which lack n_tokens.
       knows_size: whether the table has n_active.
     """
-    names = {in_words(name): name for name in table.columns}
+    names = {snake_case(name): name for name in table.columns}
     by_steps = _by_steps(table, names)
     if by_steps is not None:
         return by_steps
@@ -50,11 +50,11 @@ def tokens_formula(table: Table, knows_size: bool) -> tuple[str, str] | None:
     for name in table.columns:
         if is_flops(name) and _median(table, name) > 0:
             formula = f"{name}/6/n_active"
-            what = (
+            assumption = (
                 f"it takes {name} as 6 FLOPs for each of n_active parameters and token, so FLOPs of attention over the "
                 "row would count as tokens, and those of an embedding or head that were not counted would be missing"
             )
-            return formula, what
+            return formula, assumption
     return None
 
 
@@ -63,7 +63,7 @@ def _by_steps(table: Table, names: Mapping[str, str]) -> tuple[str, str] | None:
 
     Args:
       table: the runs.
-      names: {name in small letters and words: name in the table}.
+      names: {name in snake case: name in the table}.
     """
     steps = steps_of(table)
     if not steps:
@@ -78,10 +78,10 @@ def _by_steps(table: Table, names: Mapping[str, str]) -> tuple[str, str] | None:
             continue
         batch = names[name]
         if _median(table, batch) > LARGEST_BATCH_OF_ROWS:
-            return f"{step}*{batch}", f"{batch} is taken to count tokens"
+            return f"{step}*{batch}", f"{batch} must count tokens"
         if length is not None:
-            what = f"{batch} is taken to count rows on all devices together, the same in all steps"
-            return f"{step}*{batch}*{length}", what
+            assumption = f"{batch} must count the rows of all devices together, the same in all steps"
+            return f"{step}*{batch}*{length}", assumption
     return None
 
 

@@ -1,7 +1,7 @@
-"""How a law counts the models of an architecture: with the vocabulary of its own runs, or without embedding and head.
+"""Counts the parameters of models as a law counts them: with the vocabulary of its runs, or without embedding and head.
 
-Embedding and head grow with the vocabulary and the loss hardly changes, so a law says what a model's blocks are worth
-beside the embedding that its own runs had. What a model costs follows from its real vocabulary.
+A larger vocabulary has a larger embedding and head, but hardly another loss. So a law predicts a model as if it had the
+vocabulary of the law's runs. The cost of a model follows from its real vocabulary.
 """
 
 import dataclasses
@@ -19,45 +19,49 @@ COUNTS = ("n_active", "n_total")
 
 
 def own_vocabulary(law: Law) -> int | None:
-    """The vocabulary of the law's runs; of a published law that does not say it, the one that plans assume.
+    """The vocabulary of the law's runs, with which the law counts all models.
 
-    None where nobody knows it: models are then counted as they are.
+    Returns:
+      Where a published law does not say it, the vocabulary that plans assume. None where it is not known: models are
+      then counted as they are.
     """
-    own = law.models["vocab_size"]
-    if own is None and law.published:
+    vocab_size = law.models["vocab_size"]
+    if vocab_size is None and law.published:
         return PAPER.vocab_size
-    return own
+    return vocab_size
 
 
 def counted_as_they_are(law: Law) -> list[int]:
-    """Vocabularies that are the law's own, too: all that its runs had, and its own with padding."""
-    own = own_vocabulary(law)
+    """Vocabularies with which models are counted as they are: those of the runs, and `own_vocabulary`, padded too."""
     of_runs = [round(size) for size in (law.models["differing"] or {}).get("vocab_size", ())]
-    return of_runs if own is None else [*of_runs, own, hardware.padded(own)]
+    vocab_size = own_vocabulary(law)
+    if vocab_size is None:
+        return of_runs
+    return [*of_runs, vocab_size, hardware.padded(vocab_size)]
 
 
 def seen_by(law: Law, architecture: Architecture) -> Architecture:
     """The architecture with the vocabulary that the law counts."""
-    own = own_vocabulary(law)
-    if own is None or architecture.vocab_size in counted_as_they_are(law):
+    vocab_size = own_vocabulary(law)
+    if vocab_size is None or architecture.vocab_size in counted_as_they_are(law):
         return architecture
-    return dataclasses.replace(architecture, vocab_size=own)
+    return dataclasses.replace(architecture, vocab_size=vocab_size)
 
 
 def foreign_rows(law: Law, architecture: Architecture) -> int:
-    """Rows of embedding and head beyond those that the law counts them with; negative where they are fewer."""
+    """Rows of embedding and head beyond those that the law counts; negative where a model has fewer."""
     return architecture.embedding_and_head_rows - seen_by(law, architecture).embedding_and_head_rows
 
 
 def uncounted_rows(law: Law, architecture: Architecture) -> int:
-    """Rows of embedding and head that the law does not count: all of them, or the foreign ones."""
+    """Rows of embedding and head that the law does not count: the foreign ones, or all if it counts neither matrix."""
     if law.counts_embedding:
         return foreign_rows(law, architecture)
     return architecture.embedding_and_head_rows
 
 
 def size(law: Law, architecture: Architecture, n_active: Numbers, d_model: Numbers) -> Numbers:
-    """Active parameters with embedding and head, as many as the blocks would have with the law's own vocabulary."""
+    """Active parameters of models as if they had the law's vocabulary; embedding and head included."""
     return n_active - foreign_rows(law, architecture) * d_model
 
 
@@ -69,15 +73,15 @@ def size_at(law: Law, architecture: Architecture, n_active: Numbers, n_experts: 
 
 
 def has_closed_form(law: Law, architecture: Architecture) -> bool:
-    """Whether models of the architecture have a best size in closed form: the law has, and counts what they have."""
+    """Whether the best size has a closed form: the law's does, and it counts all parameters of the architecture."""
     return law.closed_form and foreign_rows(law, architecture) == 0
 
 
 def columns_of_table(law: Law, table: Table, columns: dict[str, Array]) -> dict[str, Array]:
-    """Columns of a table of models, with the parameters that their blocks would have with the law's own vocabulary.
+    """Columns of a table of models, with their parameters counted as if they had the law's vocabulary.
 
     Args:
-      law: What predicts their losses.
+      law: The law that predicts their losses.
       table: The models; unless vocab_size and d_model are known of all, their parameters stay as they are.
       columns: {column: values [n]} that the law reads.
     """
@@ -94,25 +98,25 @@ def columns_of_table(law: Law, table: Table, columns: dict[str, Array]) -> dict[
 
 
 def shape_outside(law: Law, architecture: Architecture, d_model: float, n_blocks: float) -> list[Json]:
-    """Width and depth outside those of the law's runs, as Law.extrapolation lists values."""
+    """The width and depth where they are outside those of the law's runs, each as a row of Law.extrapolation."""
     if not law.shape_ranges and architecture.width_per_block == law.models["width_per_block"]:
-        return []  # then width and depth follow from the size, and n_active says it
+        return []  # width and depth follow from the size, whose range n_active shows
     values = dict(d_model=d_model, n_blocks=n_blocks)
     rows = [outside_range(name, values[name], *ends) for name, ends in shape_ranges(law).items()]
     return [row for row in rows if row is not None]
 
 
 def shape_ranges(law: Law) -> dict[str, tuple[float, float]]:
-    """{d_model and n_blocks: their ends in the law's runs}, where these are known.
+    """The ranges of width and depth in the law's runs: {"d_model": (low, high), "n_blocks": (low, high)}.
 
-    Runs of one width per block, whose table has no widths, had those that follow from their sizes.
+    Where the table of runs has no widths, they follow from sizes and width per block. {} where neither is known.
     """
     if law.shape_ranges:
         return law.shape_ranges
-    own = law.models["width_per_block"]
+    width_per_block = law.models["width_per_block"]
     sizes = law.ranges.get("n_active")
-    is_known = own is not None and law.models["vocab_size"] is not None and law.counts_embedding
-    if not is_known or sizes is None:
+    has_vocabulary = law.models["vocab_size"] is not None and law.counts_embedding
+    if width_per_block is None or sizes is None or not has_vocabulary:
         return {}
     low, high = (float(law.architecture.d_model(end)) for end in sizes)
-    return dict(d_model=(low, high), n_blocks=(low / own, high / own))
+    return dict(d_model=(low, high), n_blocks=(low / width_per_block, high / width_per_block))

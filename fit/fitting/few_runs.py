@@ -2,7 +2,7 @@
 
 Dense runs that are at most FEW_FREEDOM more than the coefficients do not show how far they scatter. They get the
 population's prior by default (need_prior). Fewer runs than coefficients get a law where the user asks for that prior
-(record_of): what such runs cannot say is taken from other sweeps (population.py).
+(record_of). The prior of other sweeps then fills in what such runs cannot determine (population.py).
 
   alpha, beta, k, floor   a joint prior; the floor as a share of the lowest loss
   size over data          a guess of how the two terms share the loss
@@ -30,7 +30,7 @@ HINT = f"; --prior={population.NAME} takes the rest from other sweeps"
 
 
 def distinct_runs(runs: Runs, form: Form) -> int:
-    """How many of the runs differ in what a form reads."""
+    """The number of runs that differ in the columns which a form reads."""
     columns = np.stack([runs.columns[name] for name in form.columns])
     return np.unique(columns, axis=1).shape[1]
 

@@ -38,7 +38,7 @@ def fit_law(runs: Table, options: FitOptions, quiet: bool = True) -> Law:
         raise UserError(f"--form={','.join(options.form or ())}: expected a single form")
 
     def settings(form: Form) -> "Settings":
-        """How a law of this form is fitted."""
+        """The settings to fit a law of this form with."""
         return options.settings(form, quiet)
 
     with float64():
@@ -99,13 +99,13 @@ def _check(runs: Table, options: FitOptions) -> None:
         """Rows that are checkpoints of one run."""
         return named_histories(table, options.bootstrap_by)
 
-    more: list[sense.More] = [histories]
+    further_checks: list[sense.Check] = [histories]
     if not options.mix_corpora:
-        more.append(text_problems)
+        further_checks.append(text_problems)
     needed = _needed(options)
-    if "n_experts" in runs and "n_experts" not in needed:  # it is read where it is there
+    if "n_experts" in runs and "n_experts" not in needed:  # read by every form where a table has it
         needed.append("n_experts")
-    sense.check(runs, needed, more)
+    sense.check(runs, needed, further_checks)
 
 
 def _needed(options: FitOptions) -> list[str]:

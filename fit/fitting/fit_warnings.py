@@ -1,4 +1,4 @@
-"""Sentences about a table of runs and about a law fitted to it, which law.json keeps as warnings."""
+"""The warnings of a law.json: sentences about the table of runs and about the law fitted to it."""
 
 import re
 
@@ -14,8 +14,8 @@ from fit.fitting import search
 from fit.form import Form
 from fit.shape.architecture import EXPERTS, OF_EXPERTS
 
-# Of gains from the text before: how far apart, in nats, two groups of runs are, and the share of the variance that
-# being of one group or the other explains.
+# Two groups of runs by their gains from the text before: the least distance of their means, in nats, and the least
+# share of the variance that the groups explain.
 TRANSITION_NATS = 0.05
 GROUPED = 0.85
 # A run is far off a law by so many robust standard deviations, or so many times the median error.
@@ -26,11 +26,12 @@ MOST_NAMED = 5
 
 
 def table_warnings(form: Form, runs: Runs, crashed: bool = True) -> list[str]:
-    """Sentences about runs of odd sizes, and about mixtures among those of a law that does not read the number of
-    experts.
+    """Sentences about doubtful runs, and about mixtures where the form does not read the number of experts.
 
     Args:
-      crashed: as sense.doubts takes it.
+      form: the form to fit.
+      runs: all runs of the table.
+      crashed: as of sense.doubts.
     """
     table = runs.table
     doubts = [*sense.doubts(table, crashed), *mixed_runs(table, is_rated=not crashed)]
@@ -39,17 +40,23 @@ def table_warnings(form: Form, runs: Runs, crashed: bool = True) -> list[str]:
     warnings = [f"{runs.path}: {doubt}" for doubt in doubts]
     warnings += transition(runs)
     if not set(OF_EXPERTS) & set(form.columns) and "n_experts" in table:
-        experts = table.numbers("n_experts")
-        values = [f"{e:g}" for e in np.unique(experts)]
-        if len(values) > 1:
-            warnings.append(
-                f"{int(np.sum(experts > 1))} of the {len(runs)} runs are mixtures (n_experts {', '.join(values)}): "
-                f"the {form.name} law knows no experts and fits one loss to all of them; use --form=joint, or the "
-                "runs of one n_experts"
-            )
-        elif values != ["1"]:
-            warnings.append(f"every run has n_experts = {values[0]}: the {form.name} law holds for such mixtures alone")
+        warnings += _mixtures_unread(form, runs)
     return warnings
+
+
+def _mixtures_unread(form: Form, runs: Runs) -> list[str]:
+    """A sentence on the mixtures of a table, for a form that does not read the number of experts."""
+    experts = runs.table.numbers("n_experts")
+    values = [f"{e:g}" for e in np.unique(experts)]
+    if len(values) > 1:
+        return [
+            f"{int(np.sum(experts > 1))} of the {len(runs)} runs are mixtures (n_experts {', '.join(values)}): "
+            f"the {form.name} law knows no experts and fits one loss to all of them; use --form=joint, or the "
+            "runs of one n_experts"
+        ]
+    if values != ["1"]:
+        return [f"every run has n_experts = {values[0]}: the {form.name} law holds for such mixtures alone"]
+    return []
 
 
 def mixed_runs(table: Table, is_rated: bool) -> list[str]:
@@ -59,13 +66,13 @@ def mixed_runs(table: Table, is_rated: bool) -> list[str]:
       table: the runs.
       is_rated: whether the law is fitted together with the best learning rate.
     """
-    found = [*mixed_columns.recipe_doubts(table), *histories.unnamed_histories(table)]
+    doubts = [*mixed_columns.recipe_doubts(table), *histories.unnamed_histories(table)]
     if is_rated:
-        return found
-    rates = list(mixed_columns.rate_doubts(table))
-    if not rates:  # which explain rows that lie above others
-        rates += histories.rows_above_others(table)
-    return found + rates
+        return doubts
+    of_rates = list(mixed_columns.rate_doubts(table))
+    if of_rates:  # different rates explain rows that lie above others
+        return doubts + of_rates
+    return [*doubts, *histories.rows_above_others(table)]
 
 
 def lonely_experts(table: Table) -> list[str]:
@@ -74,32 +81,27 @@ def lonely_experts(table: Table) -> list[str]:
         return []
     experts = table.numbers("n_experts")
     values, counts = np.unique(experts, return_counts=True)
-    found = []
+    warnings = []
     for value, count in zip(values[[0, -1]], counts[[0, -1]], strict=True):
         if count == 1 and len(values) > 1:
-            found.append(
+            warnings.append(
                 f"{rows_in_words(table, experts == value)} alone says what n_experts = {value:g} does: its error is "
                 "the law's there; train more runs of it, at other sizes and tokens, or leave it out by "
                 f"--where=n_experts!={value:g}"
             )
-    return found
+    return warnings
 
 
 def transition(runs: Runs) -> list[str]:
     """A sentence where the runs fall into two groups by how much they gain from the text before them in a row.
 
-    The columns loss_FIRST_LAST hold a run's losses at positions of a row; its gain is that from the part that ends at a
-    quarter of the row to the last part. Gains that grow smoothly with compute fill the range between the groups; after
-    a transition, such as that to induction heads, they do not.
+    Gains that grow smoothly with compute fill the range between the groups. After a transition, such as that to
+    induction heads, they do not.
     """
-    by_end = {}
-    for name in runs.table.columns:
-        match = re.fullmatch(r"loss_(\d+)_(\d+)", name)
-        if match:
-            by_end[int(match[2])] = name
-    if len(by_end) < 3:
+    parts = _early_and_late_part(runs.table)
+    if parts is None:
         return []
-    *_, early, _, late = (by_end[end] for end in sorted(by_end))
+    early, late = parts
     try:
         gain = (runs.table.numbers(early) - runs.table.numbers(late))[runs.index]
     except UserError:  # rows of several lengths, or runs from before these columns: nothing to compare
@@ -118,6 +120,22 @@ def transition(runs: Runs) -> list[str]:
         f"{early} to {late}, where the median of the others gains {np.median(gain[gain <= split]):.3f}. If that is a "
         "transition, no smooth law holds on both sides of it: fit the runs of one side"
     ]
+
+
+def _early_and_late_part(table: Table) -> tuple[str, str] | None:
+    """The columns of the losses in the part of a row that ends at its quarter, and in its last part; None without them.
+
+    The columns loss_FIRST_LAST hold losses at these positions of a row; parts end at powers of two.
+    """
+    by_end = {}
+    for name in table.columns:
+        match = re.fullmatch(r"loss_(\d+)_(\d+)", name)
+        if match:
+            by_end[int(match[2])] = name
+    if len(by_end) < 3:
+        return None
+    *_, early, _, late = (by_end[end] for end in sorted(by_end))
+    return early, late
 
 
 def two_groups(values: Array) -> float | None:
@@ -148,9 +166,9 @@ def two_groups(values: Array) -> float | None:
 def far_off(log_loss: Array, runs: Runs) -> list[str]:
     """A sentence on the runs that lie far off a law: by a robust z of their log loss, or by their relative error.
 
-    The robust z is the distance from the median error over 1.4826 times the median distance from it, which is one
-    standard deviation of normal errors. A run that the fit weighs less than the median run may lie further off: by the
-    fourth root of its weight, halfway to the square root by which weights are inverse variances.
+    The robust z is the distance from the median error over 1.4826 times the median distance. That is one standard
+    deviation of normal errors. A run that the fit weighs less than the median run may lie further off, by the fourth
+    root of its weight. Weights that were inverse variances would allow the square root.
 
     Args:
       log_loss: of the law, [n_runs].
@@ -167,16 +185,21 @@ def far_off(log_loss: Array, runs: Runs) -> list[str]:
     places = np.flatnonzero(is_far)
     listed = []
     for i in places[np.argsort(-np.abs(error[places]), kind="stable")][:MOST_NAMED]:
-        name = runs.name(i)
-        words = f"row {name['row']}" if "row" in name else f"run {i + 1}"
-        if "run" in name:
-            words += f" ({name['run']})"
-        listed.append(f"{words} {np.expm1(error[i]):+.1%} (z {distance[i] / scatter:.0f})")
+        listed.append(f"{_run_in_words(runs, i)} {np.expm1(error[i]):+.1%} (z {distance[i] / scatter:.0f})")
     more = ", ..." if len(places) > MOST_NAMED else ""
     return [
         f"{runs.path}: {len(places)} of {len(runs)} fitted runs {'is' if len(places) == 1 else 'are'} far off the law, "
         f"whose median error is {usual:.2%}: {', '.join(listed)}{more}. Look at them before you use it"
     ]
+
+
+def _run_in_words(runs: Runs, i: int) -> str:
+    """A run by its row in the file and, where the table has it, its name."""
+    name = runs.name(i)
+    words = f"row {name['row']}" if "row" in name else f"run {i + 1}"
+    if "run" in name:
+        words += f" ({name['run']})"
+    return words
 
 
 def plan_warnings(fit: search.Fit, runs: Runs) -> list[str]:

@@ -29,10 +29,10 @@ SMALLEST_DECAY = 1e-14
 FIRST_DECAY = 1e-6  # before the runs' variance is known
 SMALLEST_VARIANCE = 1e-20  # of noise-free runs
 FIRST_VARIANCE = 1e-4  # of runs around the law, against which priors are weighed at first
-LEAST_FREEDOM = 3  # of the scatter of runs; with fewer degrees of freedom it is taken to be FIRST_VARIANCE at least
+LEAST_FREEDOM = 3  # with fewer degrees of freedom the variance of the runs counts as FIRST_VARIANCE at least
 PULL_ROUNDS = 6  # at most, of a Student-t prior
 SAME_PULL = 0.01  # relative change of the pull at which the rounds end
-MOST_COST = 1.0  # by how many variances of a run the fit with a Student-t prior may be worse than that without
+MOST_COST = 1.0  # a Student-t prior may raise the sum of squares by so many variances of a run
 VARIANCE_ROUNDS = 3  # the first fits may have bent the law by more than the noise
 COST = 1.01  # the decay may raise the root mean square of the residuals by this factor; else a tenth of it is tried
 NUMERICAL = ("huber_delta", "reduction", "weight_decay", "starts", "solver", "seed")  # settings of law.json
@@ -48,8 +48,8 @@ class FittedLaw:
       fit: the best fit.
       problem: what was fitted; problem.runs are the runs of the fit.
       decay_default: whether the weight decay is the default of few runs.
-      warnings: about the table, and of a prior that yielded.
-      prior: what law.json says of the prior that was asked for, None without one.
+      warnings: about the table, and about a prior that yielded.
+      prior: the entry of law.json on the prior that the user or the default chose; None without one.
     """
 
     runs: Runs
@@ -73,7 +73,7 @@ def fit_table(path: str | Table, form: Form, settings: Settings) -> FittedLaw:
     runs = read_runs(path, form.columns, settings.mix_corpora)
     warnings = table_warnings(form, runs, crashed=not isinstance(form, RatedForm))
     train, validation = split(runs, settings.holdout, settings.weights, settings.bootstrap_by)
-    decay_default = settings.weight_decay is None and len(train) <= FEW_RUNS
+    decay_default = _has_default_decay(settings, train)
     if isinstance(form, RatedForm):
         fit, problem = fit_by_default(form, reweighted.first_weights(form, train), settings)
         fit, problem = reweighted.reweighted(fit, problem, train.weights)
@@ -111,7 +111,7 @@ def _rmse_nats(form: Form, params: Array, runs: Runs) -> float:
 
 
 def record_of(law: FittedLaw, steps: list[Json] | None = None) -> Json:
-    """What law.json holds of a fitted law, with its uncertainty.
+    """The record of a fitted law for law.json, with its uncertainty.
 
     Args:
       steps: what rolling.rolling returns, where it is known.
@@ -198,23 +198,21 @@ def fit_by_default(form: Form, runs: Runs, settings: Settings) -> tuple[search.F
     """
     if form.prior and form.prior.scatter is None and not isinstance(form, RatedForm):
         return _fit_with_prior(form, runs, settings)
-    few = settings.weight_decay is None and len(runs) <= FEW_RUNS
-    decay = settings.weight_decay
-    if decay is None:
-        decay = FIRST_DECAY if few else 0.0
+    has_default_decay = _has_default_decay(settings, runs)
+    decay = _first_decay(settings, has_default_decay)
     variance = FIRST_VARIANCE if form.prior else 0.0
     settings = dataclasses.replace(settings, weight_decay=decay, variance=variance)
     problem = prepare(form, runs, settings)
     fit = search.fit(problem)
     rounds = 0
-    if few or form.prior:
+    if has_default_decay or form.prior:
         rounds = VARIANCE_ROUNDS if len(runs) <= search.SEARCH_RUNS else 1
     for _ in range(rounds):
         variance = float(noise_of(reweighted.near_part(problem), fit.params, shared=False).run ** 2)
-        if few:
-            decay = float(np.clip(DECAY_PER_VARIANCE * variance, SMALLEST_DECAY, LARGEST_DECAY))
+        if has_default_decay:
+            decay = _decay_of_variance(variance)
         fit, problem = _fit_again(fit, problem, decay, variance if form.prior else 0.0)
-    if few:
+    if has_default_decay:
         without_decay, _ = _fit_again(fit, problem, 0.0, problem.settings.variance)
         affordable = COST**2 * _mean_square(without_decay, runs)
         while _mean_square(fit, runs) > affordable and problem.settings.weight_decay > SMALLEST_DECAY:
@@ -228,29 +226,27 @@ def _fit_with_prior(form: Form, runs: Runs, settings: Settings) -> tuple[search.
 
     That scatter does not contain the prior's own pull.
 
-    A Student-t prior is fitted as a normal one whose weight follows its distance (Prior.pull). It yields where the fit
-    with it is worse than that without by more than MOST_COST times the variance: the form is then fitted with the prior
-    that this one replaced, and the problem's settings say how much worse (`yielded`).
+    A Student-t prior is fitted as a normal one whose weight follows its distance (Prior.pull). It yields if it raises
+    the sum of squares by more than MOST_COST times the variance. The form is then fitted with the prior that this one
+    replaced, and `yielded` in the problem's settings says by how much.
 
     Raises:
       UserError: as search.fit.
     """
     prior = form.prior
     assert prior is not None
-    few = settings.weight_decay is None and len(runs) <= FEW_RUNS
-    decay = settings.weight_decay
-    if decay is None:
-        decay = FIRST_DECAY if few else 0.0
+    has_default_decay = _has_default_decay(settings, runs)
+    decay = _first_decay(settings, has_default_decay)
     problem = prepare(form, runs, dataclasses.replace(settings, weight_decay=decay, variance=FIRST_VARIANCE))
     first = search.fit(problem)
-    without, without_problem = _fit_again(first, problem, 0.0 if few else decay, 0.0)
+    without, without_problem = _fit_again(first, problem, 0.0 if has_default_decay else decay, 0.0)
     misfit_without = misfit(without_problem, without.params)
     freedom = int(np.sum(runs.weights > 0)) - (len(form.names) - len(problem.fixed))
     variance = float(noise_of(without_problem, without.params, shared=False).run ** 2)
     if freedom < LEAST_FREEDOM:
         variance = max(variance, FIRST_VARIANCE)
-    if few:
-        decay = float(np.clip(DECAY_PER_VARIANCE * variance, SMALLEST_DECAY, LARGEST_DECAY))
+    if has_default_decay:
+        decay = _decay_of_variance(variance)
     fit, problem = _fit_again(first, problem, decay, variance)
     if prior.freedom is None:
         return fit, problem
@@ -269,6 +265,23 @@ def _fit_with_prior(form: Form, runs: Runs, settings: Settings) -> tuple[search.
     return fit, dataclasses.replace(problem, settings=settings)
 
 
+def _has_default_decay(settings: Settings, runs: Runs) -> bool:
+    """Whether the weight decay is the default of few runs, which follows from their variance."""
+    return settings.weight_decay is None and len(runs) <= FEW_RUNS
+
+
+def _first_decay(settings: Settings, has_default_decay: bool) -> float:
+    """The weight decay of the first fit, before the runs' variance is known."""
+    if settings.weight_decay is not None:
+        return settings.weight_decay
+    return FIRST_DECAY if has_default_decay else 0.0
+
+
+def _decay_of_variance(variance: float) -> float:
+    """The default weight decay of few runs with this variance around the law."""
+    return float(np.clip(DECAY_PER_VARIANCE * variance, SMALLEST_DECAY, LARGEST_DECAY))
+
+
 def _fit_again(
     fit: search.Fit, problem: Problem, decay: float, variance: float, pull: float = 1.0
 ) -> tuple[search.Fit, Problem]:
@@ -285,7 +298,7 @@ def _mean_square(fit: search.Fit, runs: Runs) -> float:
 
 
 def described(runs: Runs, train: Runs, form: Form) -> Json:
-    """What the record says of the runs: file, fingerprint, corpora, ranges of those fitted."""
+    """The entry `runs` of a law.json: file, fingerprint, corpora, ranges of the fitted runs."""
     columns = {name: train.columns[name] for name in form.columns} | dict(loss=train.loss)
     if "n_active" in runs.table:
         columns["training_flops"] = train.flops

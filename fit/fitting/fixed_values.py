@@ -1,4 +1,4 @@
-"""What coefficients that --fix holds mean: in the form that was chosen, and whether a value is a logarithm."""
+"""Checks the values of --fix: whether one can only be a logarithm, and which formula they belong to."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -13,32 +13,32 @@ from fit.form import Form
 from fit.laws import FORMS
 from fit.laws._coupled import SUFFIX
 
-# of the forms that may be chosen
+# of the forms that a fit may choose by default
 FORMULAS = dict(
     chinchilla="L = A / N^alpha + B / D^beta + E",
     chinchilla_coupled="L = (A / N^alpha + B / D^beta)^k + E",
     joint="L = a Ê^delta N^(alpha + gamma ln Ê) + b Ê^omega D^(beta + zeta ln Ê) + c",
     joint_coupled="L = (a Ê^delta N^(alpha + gamma ln Ê) + b Ê^omega D^(beta + zeta ln Ê))^k + c",
 )
-# A value can only be a logarithm where it makes the error so many times that of the fit that leaves it free, and that
-# of the fit with the exponential.
+# A value can only be a logarithm if the fit with it has an error at least so many times that of the fit which leaves it
+# free, and that of the fit with its exponential.
 WORSE = 4.0
-LARGEST_LOGARITHM = 27.0  # whose exponential --fix accepts
+LARGEST_LOGARITHM = 27.0  # the exponential of a larger one is more than --fix accepts
 
 
 def form_to_try(table: Table, fix: Collection[str]) -> Form:
-    """The form in which values are tried where the user names none: the additive one, if it has these coefficients."""
+    """The form to try values in where the user names none: the additive one, if it has these coefficients."""
     is_mixed = "n_experts" in table and len(np.unique(table.numbers("n_experts"))) > 1
     additive = FORMS["joint" if is_mixed else "chinchilla"]
     return additive if set(fix) <= set(additive.names) else FORMS[additive.name + SUFFIX]
 
 
 def check_logarithms(table: Table, form: Form, settings_of: Callable[[Form], Settings]) -> None:
-    """Raises UserError where the runs contradict values that are fixed, and allow their exponentials.
+    """Raises UserError where the runs contradict fixed values but not their exponentials.
 
     Args:
       table: the runs.
-      form: in which the values are tried.
+      form: the form to try the values in.
       settings_of: the Settings for a Form, with the fixed values.
     """
     settings = settings_of(form)
@@ -46,8 +46,8 @@ def check_logarithms(table: Table, form: Form, settings_of: Callable[[Form], Set
     if not candidates:
         return
     error = _error(table, form, settings)
-    others = tuple((name, value) for name, value in settings.fix if name not in candidates)
-    if error < WORSE * _error(table, form, dataclasses.replace(settings, fix=others)):
+    without_candidates = tuple((name, value) for name, value in settings.fix if name not in candidates)
+    if error < WORSE * _error(table, form, dataclasses.replace(settings, fix=without_candidates)):
         return
     errors = {}
     for names in {(name,) for name in candidates} | {tuple(candidates)}:
@@ -66,7 +66,7 @@ def _with_exponentials(fix: Iterable[tuple[str, float]], names: Iterable[str]) -
 
 
 def _error(table: Table, form: Form, settings: Settings) -> float:
-    """The root mean square error of a fit on its runs, of the log loss; infinite where there is none."""
+    """The root mean square error of a fit on its own runs, of log loss; infinite where the runs allow no fit."""
     quick = dataclasses.replace(settings, bootstrap=0, holdout="none", select="objective", quiet=True)
     try:
         law = fitting.fit_table(table, form, quick)
@@ -76,28 +76,36 @@ def _error(table: Table, form: Form, settings: Settings) -> float:
 
 
 def _sentence(form: Form, logarithms: dict[str, float], fix: dict[str, float], error: float, better: float) -> str:
-    """Why values are refused, and what to type."""
+    """The error for values that are logarithms.
+
+    Args:
+      form: the form in which they were tried.
+      logarithms: the values that the user fixed.
+      fix: all fixed values, with the exponentials of these.
+      error: of the fit with the logarithms.
+      better: of the fit with the exponentials.
+    """
     typed = ",".join(f"{name}={value:g}" for name, value in logarithms.items())
-    given = ",".join(f"{name}={value:.6g}" for name, value in fix.items())
+    corrected = ",".join(f"{name}={value:.6g}" for name, value in fix.items())
     which = " and ".join(logarithms)
     return (
         f"--fix={typed}: expected {which} itself, found what can only be its logarithm: with it the {form.name} law is "
-        f"{error:.1%} off the runs, and with the exponential {better:.2%}; say --fix={given}"
+        f"{error:.1%} off the runs, and with the exponential {better:.2%}; say --fix={corrected}"
     )
 
 
 def meaning(form: str, fix: dict[str, str]) -> Iterator[str]:
-    """A sentence on what fixed coefficients mean in the form that was chosen.
+    """Yields a sentence where a coupled form was chosen: its coefficients are not those of the additive form.
 
     Args:
-      form: its name.
+      form: the name of the form that was chosen.
       fix: {coefficient: value}, as the user typed them.
     """
-    other = form.removesuffix(SUFFIX)
-    if not fix or form not in FORMULAS or other == form:
+    additive = form.removesuffix(SUFFIX)
+    if not fix or form not in FORMULAS or additive == form:
         return
-    held = ", ".join(f"{name} = {value}" for name, value in fix.items())
+    values = ", ".join(f"{name} = {value}" for name, value in fix.items())
     yield (
-        f"--fix holds {held} as coefficients of the form chosen, {form}: {FORMULAS[form]}. Those of the additive form, "
-        f"{FORMULAS[other]}, are other numbers: --form={other} holds them"
+        f"--fix holds {values} as coefficients of the form chosen, {form}: {FORMULAS[form]}. Those of the additive "
+        f"form, {FORMULAS[additive]}, are other numbers: --form={additive} holds them"
     )

@@ -7,14 +7,14 @@ population.json holds, for each source of runs, the exponents and k of laws fitt
   mean  = mean of x
   cov   = (1 + 1/S) (D GUESSED^2 + sum (x - mean)(x - mean)') / (D + S - 1),    D = GUESS_COUNTS
 
-So the covariance begins as a guess that counts as much as D sources, and the mean's own error is added. A law's p
-exponents get a Student-t prior of D + S - p degrees of freedom, what is known of one more source after S of them. Its
-pull gives way far from the mean, it is weighed against the scatter of the runs around the fit without it, and it yields
+So the covariance begins as a guess that counts as much as D sources, and the error of the mean is added. A law's p
+exponents get a Student-t prior of D + S - p degrees of freedom: the predictive distribution of one more source. Its
+pull weakens far from the mean. It is weighed against the scatter of the runs around the fit without it, and dropped
 where it costs more than that scatter explains (fitting.py). So runs that determine an exponent keep it.
 
-Fewer runs than a law has coefficients (few_runs.py) get a prior of ln(floor / lowest loss) too, as a fourth entry of x,
-a guess of ln(size / data), the ratio of both terms at the mean run, and the scatter and the drift of the sources. That
-prior is normal, for so few runs cannot contradict it.
+Fewer runs than a law has coefficients (few_runs.py) also get a prior of ln(floor / lowest loss), as a fourth entry of
+x. ln(size / data), the ratio of both terms at the mean run, has a guess; scatter and drift are those of the sources.
+That prior is normal, for so few runs cannot contradict it.
 
 Axes: p exponents, with k, or with k and the floor.
 """
@@ -32,8 +32,8 @@ from fit.form import Form, Prior
 
 PATH = pathlib.Path(__file__).parent / "population.json"
 NAME = "population"
-# Standard deviations between sources before any was seen: of ln alpha, ln beta and ln(1/k - 1) those by which two laws
-# differ where one is the other's prior (law_prior.SPREAD), over the root of two; and of ln(floor / lowest loss).
+# Standard deviations between sources before any was seen: of ln alpha, ln beta, ln(1/k - 1), ln(floor / lowest loss).
+# The first three are those of the difference of two laws (law_prior.SPREAD) over the root of two.
 GUESSED = (0.24, 0.24, 0.5, 0.3)
 SPREAD_OF_RATIO = 1.0  # of ln(size / data) around 0: with 80% size is 0.22 to 0.78 of both
 GUESS_COUNTS = 1  # the guess counts as much as so many sources
@@ -100,7 +100,7 @@ def values_of(name: str, left_out: str | None = None) -> np.ndarray:
 
 
 def suits(form: Form) -> bool:
-    """Whether the population says something of a form: it has a term in size and one in data above a floor."""
+    """Whether the population has a prior for a form: one with a term in size and one in data above a floor."""
     return hasattr(form.page, "FLOOR") and {"n_active", "n_tokens"} <= form.exponents.keys()
 
 
@@ -109,10 +109,10 @@ def with_population(form: Form, left_out: str | None = None) -> Form:
     """The form with the population's prior on its exponents of size and data and on its k.
 
     Args:
-      left_out: a source that does not count, so that its own runs can be scored.
+      left_out: a source that does not count, so that the prior can be judged by its runs.
 
     Raises:
-      UserError: for a form of which the population says nothing.
+      UserError: for a form that `suits` does not accept.
     """
     if not suits(form):
         raise UserError(
@@ -152,7 +152,7 @@ def with_floor(form: Form, runs: Runs, left_out: str | None = None) -> Form:
 
 
 def _entries(form: Form) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Names and signs of the entries that the population's prior is of: exponents of size and data, and k."""
+    """Names and signs of the coefficients that have a prior: exponents of size and data, and k (sign 0)."""
     names = []
     signs = []
     for column in ("n_active", "n_tokens"):
@@ -171,7 +171,7 @@ def _record(
     covariance: np.ndarray,
     left_out: str | None,
 ) -> Json:
-    """What a law.json says of the prior."""
+    """The prior's entry in a law.json."""
     spreads = {}
     for name, sign, middle, variance in zip(names, signs, mean, np.diag(covariance), strict=True):
         value = sign * np.exp(middle) if sign else 1 / (1 + np.exp(middle))

@@ -1,4 +1,4 @@
-"""What `fit import` asks for: all that a source does not say, in one error, with the command that would work."""
+"""The error of `fit import` for all that a source lacks, with the command that would work."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from fit.data.selection import steps_of
 from fit.data.table import Table
 from fit.errors import TableError
 
-SIZES = "SIZES.csv"  # stands in a command for a table that the user has to write
+SIZES = "SIZES.csv"  # in a command, for a table that the user has to write
 TOKENS = "TOKENS"  # and for the tokens of a batch
 
 

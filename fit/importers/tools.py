@@ -15,7 +15,7 @@ import numpy as np
 
 from fit.aliases import Json
 from fit.data import histories, mixed_columns, selection, sense, spelled
-from fit.data.column_guesses import in_words
+from fit.data.column_guesses import snake_case
 from fit.data.known_columns import ACCURACY_PREFIXES, STATES
 from fit.data.loss_sense import DONE, UNFINISHED
 from fit.data.table import BOUNDS, Table, read, shown, to_numbers
@@ -199,7 +199,7 @@ def _sizes(path: str | None) -> dict[str, list]:
     """The columns of a table of sizes; none without one.
 
     Raises:
-      UserError: where it has no column run, or a run stands there twice.
+      UserError: where it has no column run, or two rows are of one run.
     """
     if path is None:
         return {}
@@ -208,7 +208,7 @@ def _sizes(path: str | None) -> dict[str, list]:
         raise UserError(f"{path}: column run is missing; columns found: {', '.join(columns)}")
     run, count = collections.Counter(map(str, columns["run"])).most_common(1)[0]
     if count > 1:
-        raise UserError(f"{path}, column run: {shown(run)} stands there {count} times, expected one row for each run")
+        raise UserError(f"{path}, column run: {shown(run)} appears {count} times, expected one row for each run")
     return columns
 
 
@@ -223,8 +223,8 @@ def table(runs: Table, others: Collection[str] = (), sizes: str | None = None) -
     Raises:
       TableError: names all columns that are missing, values that are no numbers, and units that are doubtful.
     """
-    kept = {*KEPT, *others, *_sizes(sizes), *_differing(runs)}
-    selected = [name for name in _our_names(runs) if name in kept or name.startswith(ACCURACY_PREFIXES)]
+    wanted = {*KEPT, *others, *_sizes(sizes), *_differing(runs)}
+    selected = [name for name in _our_names(runs) if name in wanted or name.startswith(ACCURACY_PREFIXES)]
     if not set(REQUIRED) <= set(selected):
         raise questions.error_of_source(runs, sense.problems(runs, REQUIRED), sizes)
     columns = {name: list(runs.column(name)) for name in selected}
@@ -244,10 +244,10 @@ def table(runs: Table, others: Collection[str] = (), sizes: str | None = None) -
 
 def _differing(runs: Table) -> list[str]:
     """Columns that fit does not read, but by which it sees that runs do not compare."""
-    columns = histories.of_repeated_names(runs)
+    columns = histories.columns_of_repeated_names(runs)
     for column, values in runs.columns.items():
-        is_state = in_words(column) in (*STATES, *DONE, *UNFINISHED) and len(set(map(selection.text_of, values))) > 1
-        if is_state or mixed_columns.is_of_recipe(runs, column):
+        is_state = snake_case(column) in (*STATES, *DONE, *UNFINISHED) and len(set(map(selection.text_of, values))) > 1
+        if is_state or mixed_columns.differs_in_recipe(runs, column):
             columns.append(column)
     return columns
 

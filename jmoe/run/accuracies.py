@@ -38,8 +38,8 @@ def enter(workdir: str | epath.Path, path: str | os.PathLike, segment: str | Non
     results = _read(path)
     accuracies = columns(results)
     if not accuracies:
-        found = first_few(sorted(results["results"])) or "none"
-        raise UserError(f"--lm_eval={path}: expected a task with one of {', '.join(PREFIXES)}; tasks found: {found}")
+        tasks = first_few(sorted(results["results"])) or "none"
+        raise UserError(f"--lm_eval={path}: expected a task with one of {', '.join(PREFIXES)}; tasks found: {tasks}")
     folder = checkpoint.find(storage.absolute(workdir), segment, step)
     record = read_record(folder)
     _check_model(results, record, path)

@@ -221,7 +221,7 @@ class Checkpoints:
         self._manager.reload()
 
     def _unless_damaged(self, step: int, read: Callable[[], _T]) -> _T | None:
-        """What `read()` returns; None in all processes if any of them found damage."""
+        """The result of `read()`; None in all processes if any of them found damage."""
         value = None
         reason = None
         try:

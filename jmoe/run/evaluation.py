@@ -1,6 +1,6 @@
-"""The validation losses of a run: on its own held-out text, on each source of a mixture, on each validation set.
+"""Measures the validation losses of a run: on its held-out text, each source of a mixture, and each validation set.
 
-Nothing is dropped. Losses are in nats per token.
+No token is dropped. Losses are in nats per token.
 """
 
 import dataclasses
@@ -23,8 +23,8 @@ class Losses:
 
     Attributes:
       loss: On the held-out text of the run.
-      by_position: The same by the position in a row, as step.mean_losses has it.
-      by_name: On each source of a mixture, and on each validation set.
+      by_position: The same by the position in a row, {"loss_FIRST_LAST": loss}.
+      by_name: On each source of a mixture and each validation set, by its name.
     """
 
     loss: float
@@ -32,11 +32,11 @@ class Losses:
     by_name: dict[str, float]
 
     def columns(self) -> dict[str, float]:
-        """Those of `by_name` as results call them, "validation_loss/NAME"."""
+        """The losses of `by_name` by their names in results, "validation_loss/NAME"."""
         return {f"validation_loss/{name}": loss for name, loss in self.by_name.items()}
 
     def metrics(self) -> dict[str, float]:
-        """All losses as metrics.jsonl calls them, and after them the perplexity of each, "perplexity/NAME"."""
+        """All losses by their names in metrics.jsonl, then the perplexity of each, "perplexity/NAME"."""
         losses = {"validation_loss": self.loss} | self.columns()
         perplexities = {
             name.replace("validation_loss", "perplexity", 1): float(np.exp(np.float64(loss)))
@@ -77,7 +77,7 @@ class Evaluation:
                 distributed.log(f"validation_loss/{name}: {warning}")
 
     def trace(self, params: PyTree[jax.ShapeDtypeStruct]) -> None:
-        """Traces the evaluation of such parameters, so that its kernels are known before anything is trained.
+        """Traces the evaluation of parameters of these shapes, so that its kernels are known before the first step.
 
         Raises:
           UserError: On a GPU, the package with the kernels is missing or does not fit.
@@ -93,7 +93,7 @@ class Evaluation:
         """The losses of these parameters. UserError where one is not finite."""
         (loss, by_position), by_name = self._losses_on(self._text, params)
         for name, text in self._sets.items():
-            # a set of a source's name is that source with more of its held-out text, whose loss it replaces
+            # a set that has a source's name holds more of that source's held-out text, and replaces its loss
             (by_name[name], _), _ = self._losses_on(text, params)
         return Losses(loss, by_position, by_name)
 

@@ -12,16 +12,24 @@ from jmoe.run.schedule import Segment
 
 
 class LateMetrics:
-    """Tells a report of each step once, in order: when the next one is launched, or when `finish` is called."""
+    """Passes the metrics of each step to a report, once and in order.
+
+    It does so when the next step is launched, or when `finish` is called.
+    """
 
     def __init__(self, report: Report, segment: Segment, checkpoints: Checkpoints) -> None:
-        """`checkpoints`: of the segment; an error names the newest one."""
+        """Begins without a step.
+
+        Args:
+          report: The report of the segment.
+          segment: The segment.
+          checkpoints: Its checkpoints; the error of a divergence names the newest one.
+        """
         self._report = report
         self._segment = segment
         self._checkpoints = checkpoints
-        self._pending: tuple[int, PyTree[Array]] | None = (
-            None  # the last step and its metrics, if they were not fetched
-        )
+        # the last step and its metrics, until they are fetched
+        self._pending: tuple[int, PyTree[Array]] | None = None
 
     def launched(self, step: int, metrics: PyTree[Array]) -> None:
         """Called when `step` was launched. UserError where loss or gradient of the step before is not finite."""
@@ -30,7 +38,7 @@ class LateMetrics:
         self._pending = step, metrics
 
     def finish(self, losses: dict[str, float] | None = None) -> None:
-        """Waits for the last step that was launched, if it was not told of yet.
+        """Waits for the last step that was launched, and reports it, if that is not done yet.
 
         Args:
           losses: Validation losses and perplexities after it.
@@ -45,7 +53,7 @@ class LateMetrics:
         self._report.finished(step, self._fetched(step, metrics) | (losses or {}))
 
     def _fetched(self, step: int, metrics: PyTree[Array]) -> dict[str, Any]:
-        """The metrics of `step` as Python numbers, once it is done."""
+        """The metrics of `step` as Python numbers; UserError where loss or gradient is not finite."""
         values = jax.tree.map(lambda x: x.tolist(), jax.device_get(metrics))
         if not np.isfinite(values["loss"]) or not np.isfinite(values["grad_norm"]):
             raise self._checkpoints.diverged(

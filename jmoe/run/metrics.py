@@ -1,4 +1,4 @@
-"""What a segment writes while it runs: metrics.jsonl, speed.jsonl, TensorBoard events, traces, and its progress.
+"""Reports on a segment while it runs: metrics.jsonl, speed.jsonl, TensorBoard events, traces, and its progress.
 
 metrics.jsonl has what was computed and is the same however often the run was killed. With config.optimizer.skip_above a
 step that was skipped has a line, too, with the rows of its batch, `skipped_rows`. speed.jsonl has how fast:
@@ -189,7 +189,7 @@ class Report:
         self._print_progress(step, n_tokens, values["cross_entropy"])
 
     def saved(self) -> dict[str, Any]:
-        """What a checkpoint's record keeps of this report, so that a run that resumes writes the same lines."""
+        """The state of this report for a checkpoint's record, so that a run that resumes writes the same lines."""
         saved = {"token_means": self._means.state()}
         if self._health is not None:
             saved["router_health"] = self._health.state()

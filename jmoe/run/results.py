@@ -23,7 +23,7 @@ from jmoe.run.token_means import TokenMeans
 from jmoe.storage.files import read_lines, read_sealed, sealed, write_whole
 from jmoe.text import corpus, mixture
 
-MOSTLY_SKIPPED = 0.5  # of the steps of a decay: more are worth a warning
+MOSTLY_SKIPPED = 0.5  # a decay of which more than this share of steps was skipped gets a warning
 
 
 class Results:
@@ -42,15 +42,15 @@ class Results:
         record: dict[str, Any],
         began_with: dict[str, Any],
     ) -> None:
-        """Reads nothing yet.
+        """Begins without results; `missing` reads them.
 
         Args:
           config: The run's config.
           workdir: Its folder.
           schedule: Its schedule.
-          text: What it trains on.
-          record: What its results say of config, corpus and versions.
-          began_with: What its results say of first weights from elsewhere.
+          text: Its text.
+          record: The entry `record` of its results: config, corpus and versions.
+          began_with: The columns of its results on first weights from another model; {} if it has none.
         """
         self._config = config
         self._workdir = workdir
@@ -116,12 +116,12 @@ class Results:
             distributed.log(sentence)
 
     def _read(self, branch: Segment) -> dict[str, Any] | None:
-        """The branch's result; None if it is not finished or damaged, and then the last checkpoint gives it again."""
+        """The branch's result; None if there is none or it is damaged. The last checkpoint then gives it again."""
         path = self._workdir / branch.name / "result.json"
         try:
             result = read_sealed(path)
         except Damaged as error:
-            if branch.name not in self._warned_of:  # results are read again once the workdir is this trainer's
+            if branch.name not in self._warned_of:  # a trainer calls `missing` before and after it owns the workdir
                 distributed.log(f"WARNING: {error}; it is made again from the last checkpoint")
             self._warned_of.add(branch.name)
             return None
@@ -175,7 +175,8 @@ class Results:
         """The columns of config.optimizer.skip_above; none where no step could be skipped."""
         if not setting_of_run(self._config, "optimizer.skip_above"):
             return {}
-        lines = read_lines(self._workdir / branch.name / "metrics.jsonl")  # with the last step, and each skipped one
+        # there is a line for the last step, and one for each that was skipped
+        lines = read_lines(self._workdir / branch.name / "metrics.jsonl")
         n_skipped = sum("skipped_rows" in line for line in lines)
         return {
             "skipped_steps": lines[-1]["skipped_steps"] if lines else 0,

@@ -1,4 +1,4 @@
-"""One run in its workdir: its text and schedule, its steps, and where it continues. jmoe/train.py trains it.
+"""A run in its workdir: text, schedule, steps, checkpoints and reports. jmoe/train.py trains it.
 
 jmoe/run/evaluation.py measures its losses, and jmoe/run/results.py writes the result of each branch.
 """
@@ -33,7 +33,7 @@ from jmoe.text.batches import rows_of_step
 
 
 class Run:
-    """What the segments of a run share.
+    """Everything that the segments of a run share.
 
     Attributes:
       config: The run's config.
@@ -41,7 +41,7 @@ class Run:
       mesh: Its mesh.
       schedule: Its steps, batches and learning rates.
       corpus: Its text.
-      record: What checkpoints and results say of config, corpus and versions.
+      record: The record of config, corpus and versions, which its checkpoints and results hold.
       evaluation: Measures its losses.
       results: The results of its branches.
       abstract: Abstract parameters and optimizer state, placed on the mesh.
@@ -69,7 +69,7 @@ class Run:
         self._began_with = read_sealed(workdir / "began_with.json") or {}  # jmoe.load writes it
         self.results = Results(config, workdir, self.schedule, self.corpus, self.record, self._began_with)
         self._kernels: set[str] = set()  # that log_kernels has printed
-        kernels.take()  # those of a run before this one in the process
+        kernels.take()  # forget those of an earlier run in this process
         self.abstract = abstract_state(config, mesh)
         end_of_text = corpus.mask_token(config.data, self.corpus)
         self._train_step = make_train_step(config, mesh, end_of_text)
@@ -105,7 +105,7 @@ class Run:
         )
 
     def log_kernels(self) -> None:
-        """Prints which kernels the steps call that were traced since the last call, each once for a run."""
+        """Prints the kernels of steps that were traced since the last call, each once for a run."""
         new = [line for line in kernels.take() if line not in self._kernels]
         self._kernels.update(new)
         for line in new:

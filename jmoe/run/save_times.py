@@ -2,10 +2,10 @@
 
 config.checkpoint_minutes replaces config.checkpoint_every. A process that runs alone reads its clock in every step, and
 so saves after the first step that ends later. For several processes, reading the first one's clock in every step
-would make every host wait for the devices in every step. So they agree on the step at which they look again: when 2/3
-of the remaining time will have passed, and at most LONGEST_WAIT of the whole, at the pace since the last look. That is
-about log3(steps between two saves) looks for each save. If steps become f times slower, a save is late by at most
-LONGEST_WAIT times f of the time between two saves.
+would make every host wait for the devices in every step. So they agree on the step at which they look again: when, at
+the pace since the last look, 2/3 of the remaining time will have passed, or LONGEST_WAIT of the whole if that is less.
+That is about log3(steps between two saves) looks for each save. If steps become f times slower, a save is late by at
+most LONGEST_WAIT times f of the time between two saves.
 """
 
 import time

@@ -215,7 +215,7 @@ def losses_of_sources(
 
 
 def _means(sums: np.ndarray, n_positions: int) -> tuple[float, dict[str, float]]:
-    """What mean_losses returns, of the sum over batches of what the eval step returns."""
+    """(mean loss, loss by position), as of mean_losses, from the sums of an eval step over all batches."""
     nats, n_tokens, *of_parts = sums.tolist()
     if not np.isfinite(nats):
         raise UserError("the validation loss is not finite")

@@ -1,4 +1,7 @@
-"""What is due after a step of a segment: an evaluation, a save, an export, a stop. All processes ask once a step."""
+"""Decides after each step of a segment whether to evaluate, save, export or stop.
+
+All processes of a run call Timetable.after once a step, in the same order.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,13 +16,13 @@ from jmoe.run.schedule import Segment
 
 @dataclasses.dataclass(frozen=True)
 class Due:
-    """What is due after a step, in the order in which it is done.
+    """The actions that are due after a step, in the order in which they are done.
 
     Attributes:
-      evaluation: Measure the validation losses.
-      save: Save the state.
+      evaluation: Whether to measure the validation losses.
+      save: Whether to save the state.
       stop: The signal for which to stop, once the state is saved; 0 for none.
-      export: Write the parameters for transformers.
+      export: Whether to write the parameters for transformers.
     """
 
     evaluation: bool
@@ -39,8 +42,8 @@ class Timetable:
 
         Args:
           config: The run's config.
-          segment: What is trained.
-          start: The first step that is trained now.
+          segment: The segment that is trained.
+          start: The first step of this start of the segment.
           stop_signal: Returns the signal for which to save and stop, or 0.
         """
         self._segment = segment
@@ -55,12 +58,12 @@ class Timetable:
         return self._start > self._segment.start and _is_multiple(self._start, self._snapshot_every)
 
     def after(self, n_steps: int, params: PyTree[Array]) -> Due:
-        """What is due once `n_steps` steps are launched; `params`: what the last one computes."""
+        """The actions that are due once `n_steps` steps are launched; `params` is the result of the last one."""
         stop = self._stop_signal()
-        is_time = self._save_times.due(n_steps, params)
+        save_is_due = self._save_times.due(n_steps, params)
         return Due(
             evaluation=_is_multiple(n_steps, self._eval_every),
-            save=is_time or stop != 0 or n_steps == self._segment.stop,
+            save=save_is_due or stop != 0 or n_steps == self._segment.stop,
             stop=stop,
             export=_is_multiple(n_steps, self._snapshot_every),
         )
@@ -71,5 +74,5 @@ class Timetable:
 
 
 def _is_multiple(n_steps: int, every: int) -> bool:
-    """Whether what happens after `every` steps, never if 0, happens after `n_steps`."""
+    """Whether an action of every `every` steps is due after `n_steps`; never if `every` is 0."""
     return every > 0 and n_steps % every == 0

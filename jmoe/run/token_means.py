@@ -1,18 +1,18 @@
-"""Means of a segment's metrics over the tokens of all its steps, whichever of them are logged. Without JAX.
+"""Means of a segment's metrics over the tokens of all its steps, logged or not.
 
-The sums lie in the checkpoint's record. So a run that resumes ends with the same means.
+The checkpoint's record has the sums, so a run that resumes ends with the same means. This file does not import JAX.
 """
 
 from typing import Any
 
-METRICS = ("cross_entropy", "drop_rate")  # those that a result has the means of
+METRICS = ("cross_entropy", "drop_rate")  # whose means a result has
 
 
 class TokenMeans:
-    """Adds up the metrics of steps, each times its tokens."""
+    """Sums the metrics of steps, each times the tokens of its step."""
 
     def __init__(self, state: dict[str, Any] | None = None) -> None:
-        """Begins, or continues from what `state()` returned when a checkpoint was saved."""
+        """Begins at 0, or continues from a `state()` that a checkpoint has saved."""
         self._n_tokens = 0
         self._sums: dict[str, float] = {}
         if state is not None:
@@ -20,7 +20,7 @@ class TokenMeans:
             self._sums = dict(state["sums"])
 
     def state(self) -> dict[str, Any]:
-        """What has been added up, in JSON types."""
+        """The sums so far, in JSON types."""
         return {"n_tokens": self._n_tokens, "sums": dict(self._sums)}
 
     def add(self, n_tokens: int, values: dict[str, Any]) -> None:

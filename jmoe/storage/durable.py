@@ -147,7 +147,7 @@ _OF_STEPS = ("checkpoints", "snapshots")
 
 
 def refuse_links(folder: str | os.PathLike) -> None:
-    """Checks a run's folder and all in it that a trainer writes or deletes, before it does.
+    """Checks that a run's folder, and all that a trainer writes or deletes in it, is free of symbolic links.
 
     These are the entries of the folder, those of its segments, and the steps in a segment's checkpoints and snapshots.
     The folder need not exist.
@@ -168,13 +168,13 @@ def _entries(folder: str | os.PathLike | os.DirEntry) -> list[os.DirEntry]:
         return []
     try:
         with os.scandir(folder) as entries:
-            found = list(entries)
+            listed = list(entries)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    for entry in found:
+    for entry in listed:
         if entry.is_symlink():
             refuse_link(entry.path)
-    return found
+    return listed
 
 
 def _sync(path: str | os.PathLike, flags: int) -> None:

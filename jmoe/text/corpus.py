@@ -206,7 +206,7 @@ def _load_single(data: ConfigDict, vocab_size: int | None) -> Corpus:
 
 
 def is_prepared(path: str) -> bool:
-    """Whether `path` is a prepared folder; a path on gs:// is taken for one without a look."""
+    """Whether `path` is a prepared folder; a path on gs:// counts as one unchecked."""
     if is_remote(path):
         return True
     return bool(path) and os.path.exists(os.path.join(os.path.expanduser(path), "manifest.json"))

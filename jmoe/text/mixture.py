@@ -26,7 +26,7 @@ PERIOD = 1000  # rows
 
 
 class TrainingText(Protocol):
-    """What a run trains on: a corpus.Corpus or a Mixture."""
+    """The text of a run: a corpus.Corpus or a Mixture."""
 
     @property
     def fingerprint(self) -> str: ...
@@ -53,8 +53,8 @@ class Part(NamedTuple):
     """A source of text in a mixture.
 
     Attributes:
-      name: What results call it (`names`); "" for a corpus of one source.
-      share: Rows that it gives in each PERIOD rows.
+      name: Its name in results (`names`); "" for a corpus of one source.
+      share: Rows of it in each PERIOD rows.
       corpus: Its text.
       path: Its path in config.data.mixture; "" for a corpus of one source.
     """
@@ -66,14 +66,14 @@ class Part(NamedTuple):
 
 
 class Schedule(Protocol):
-    """What this module asks of a run.schedule.Schedule."""
+    """The methods of run.schedule.Schedule that this module uses."""
 
     def tokens_at(self, step: int) -> int: ...
     def batch_at(self, step: int) -> int: ...
 
 
 class Segment(Protocol):
-    """What this module asks of a run.schedule.Segment."""
+    """The attributes of run.schedule.Segment that this module uses."""
 
     @property
     def stop(self) -> int: ...
@@ -90,7 +90,7 @@ class Mixture:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How much of a source a run reads, in whole rows."""
+    """The tokens of a source that a run reads, in whole rows."""
 
     part: Part
     n_read: int  # tokens that the run reads, repeats included
@@ -145,24 +145,24 @@ def _check_tokenizers(parts: tuple[Part, ...]) -> None:
 
 
 def names(paths: list[str]) -> list[str]:
-    """What results call the sources at these paths: the last parts of each, as few as tell them apart.
+    """The names of the sources at these paths in results: the last parts of each, as few as tell them apart.
 
     /data/web and /data/code are "web" and "code"; web/*.jsonl and code/*.jsonl are as they are. A dataset of TFDS keeps
     its name.
     """
     parts_of_paths = [[path] if path.startswith("tfds:") else path.rstrip("/").split("/") for path in paths]
-    names = []
+    shortest = []
     for i, parts in enumerate(parts_of_paths):
         others = parts_of_paths[:i] + parts_of_paths[i + 1 :]
         n = 1
         while n < len(parts) and (_is_pattern(parts[-n:]) or parts[-n:] in [other[-n:] for other in others]):
             n += 1
-        names.append("/".join(parts[-n:]))
-    return names
+        shortest.append("/".join(parts[-n:]))
+    return shortest
 
 
 def _is_pattern(parts: list[str]) -> bool:
-    """Whether each of these parts of a path has a wildcard, so that together they name nothing."""
+    """Whether each of these parts of a path has a wildcard, so that they make no name."""
     return all(any(character in part for character in "*?[") for part in parts)
 
 

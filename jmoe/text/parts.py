@@ -8,9 +8,9 @@ Each machine prepares a part, i of n, and all machines see the same sources.
 3. It writes every n-th shard, and beside the units `SHARD.json` with the shard's hash.
 4. Whichever machine finds all shards written writes FOLDER/manifest.json and deletes FOLDER/parts-DIGEST/.
 
-A file is there as a whole or not at all, and two machines that write one write the same bytes. So a machine that is
-killed starts again and repeats only what it had not written. Each file is checked when it is read. Whichever machine
-finds a damaged unit, table or SHARD.json makes it again.
+Files are written whole, and two machines that write one write the same bytes. So a machine that was killed starts again
+and repeats only the files that it had not written. Each file is checked when it is read. A machine that finds a damaged
+unit, table or SHARD.json makes it again.
 
 Axis legend: N documents of a unit, T tokens of a shard, U units, V tokens of the vocabulary.
 """
@@ -97,7 +97,7 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:
-    """What the machines of a preparation share.
+    """The text, settings and folder that the machines of a preparation share.
 
     Attributes:
       text: The sources.
@@ -211,7 +211,7 @@ def join(preparation: Preparation) -> None:
 
 
 def unfinished(folder: AnyPath) -> str:
-    """What a preparation in parts has left undone in `folder`; "" where none has begun there.
+    """A sentence on what a preparation in parts has not done yet in `folder`; "" where none has begun there.
 
     Raises:
       UserError: parts.json is damaged.
@@ -227,7 +227,7 @@ def unfinished(folder: AnyPath) -> str:
 
 
 def _read_agreed(folder: AnyPath) -> dict[str, Any] | None:
-    """What all parts have in common, by parts.json; None if there is none. UserError where it is damaged."""
+    """The settings that all parts share, by parts.json; None if there is none. UserError where it is damaged."""
     path = folder / "parts.json"
     if not path.exists():
         return None
@@ -239,7 +239,7 @@ def _read_agreed(folder: AnyPath) -> dict[str, Any] | None:
 
 
 def _agree(preparation: Preparation, part: Part) -> None:
-    """Writes what all parts must have in common, if none has; UserError where they have something else."""
+    """Writes the settings that all parts share, if no part has; UserError where they differ from these."""
     path = preparation.folder / "parts.json"
     wanted = {"inputs": preparation.inputs, "parts": part.count, "shard_tokens": preparation.shard_tokens}
     record = _read_agreed(preparation.folder)
@@ -292,14 +292,15 @@ def _tokenise_part(preparation: Preparation, files: UnitFiles, part: Part, n_wor
 
 
 def _read_table(preparation: Preparation, files: UnitFiles, part: Part) -> tuple[list[np.ndarray], int]:
-    """The documents of each unit of a part, and how many bad ones it skipped; a damaged table is made again."""
+    """The documents of each unit of a part, and the number of bad ones that it skipped; makes a damaged table again."""
     path = preparation.table(part.number)
+    names = ("documents", "lengths", "n_skipped")
     try:
-        documents, lengths, n_skipped = (member(path, name) for name in ("documents", "lengths", "n_skipped"))
+        documents, lengths, n_skipped = (member(path, name) for name in names)
     except Damaged as error:
         tqdm.write(f"WARNING: {error}; it is made again", file=sys.stderr)
         _tokenise_part(preparation, files, part, 1)
-        documents, lengths, n_skipped = (member(path, name) for name in ("documents", "lengths", "n_skipped"))
+        documents, lengths, n_skipped = (member(path, name) for name in names)
     return np.split(documents, np.cumsum(lengths))[:-1], int(n_skipped)
 
 
@@ -309,7 +310,7 @@ def _units_of(number: int, count: int, n_units: int) -> range:
 
 
 def _without_table(work: AnyPath, count: int) -> list[int]:
-    """The parts that have not tokenised all of their units; `work`: as of Preparation."""
+    """The parts without a table, which have not tokenised all of their units; `work`: as of Preparation."""
     numbers = range(1, count + 1)
     exist = of_each(lambda number: table_path(work, number).exists(), numbers, work)
     return [number for number, exists in zip(numbers, exist, strict=True) if not exists]
@@ -395,7 +396,7 @@ def _write_shard(preparation: Preparation, split: str, shard: dict[str, Any], to
 
 
 def _written_shard(preparation: Preparation, shard: dict[str, Any]) -> dict[str, Any] | None:
-    """What SHARD.json says of a shard; None where it is not written, or damaged, which is printed."""
+    """The record of a shard in SHARD.json; None where there is none, or with a warning where it is damaged."""
     path = preparation.work / f"{shard['file']}.json"
     try:
         written = read_sealed(path)

@@ -34,14 +34,14 @@ SHARD_TOKENS = 2**28
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Which documents go into which split.
+    """The documents of each split.
 
     Attributes:
       tables: Of each unit, in their order.
       chosen: By split, whether it has a document, [N] of all units.
       fingerprint: As of holdout.Selection.
       cut_unit: The unit that was tokenised again, with one of its documents as two; None if there is none.
-      cut_path: Where that unit is.
+      cut_path: The file of that unit, if there is one.
     """
 
     tables: list[DocumentTable]
@@ -284,6 +284,7 @@ def _cut_document(
 
 
 def _changed(unit: list[sources.Piece]) -> UserError:
+    """The error for a unit whose source changed between two looks."""
     return UserError(f"{unit[0].path} changed while it was prepared; the same command starts it again")
 
 

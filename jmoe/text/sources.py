@@ -45,7 +45,7 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """What to train on and what to hold out: paths of files or a tfds: name."""
+    """The text to train on and the text to hold out: paths of files or a tfds: name."""
 
     train: list[str]
     held_out: list[str]  # empty: documents are held out by hash

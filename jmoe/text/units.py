@@ -2,8 +2,8 @@
 
 A unit (sources.Text.units) is a few megabytes of documents. Its file has `tokens` [T]; `documents` [N], a table of
 their hashes, tokens and bytes; and `n_skipped`, how many bad documents were left out. A document that repeats another
-one of its unit is left out too. Files lie in a folder or on gs://. A file that a kill or a disk damaged is noticed when
-it is read, by the checksums of its format, and made again from the text.
+one of its unit is left out too. Files are in a folder or on gs://. Checksums of their format show when a file is read
+whether a kill or a disk damaged it. It is then made again from the text.
 
 Axis legend: N documents of a unit; T tokens of a unit.
 """
@@ -72,7 +72,7 @@ class UnitFiles:
         return self.folder / f"{number:06}.npz"
 
     def tokenise(self, numbers: Sequence[int], n_workers: int) -> None:
-        """Tokenises those of these units that have no file yet, with progress."""
+        """Tokenises these units, except those that have a file, and shows progress."""
         names = set(names_below(self.folder, 1))
         todo = [number for number in numbers if self.path(number).name not in names]
         n_bytes = sum(self._n_bytes(number) for number in numbers)
@@ -230,12 +230,12 @@ def _member(file: IO[bytes], path: AnyPath, name: str) -> Shaped[np.ndarray, "..
         with np.load(file, allow_pickle=False) as arrays:
             return arrays[name]
     except OSError as error:
-        if error.errno not in (None, errno.EINVAL):  # EINVAL: an altered offset that lies before the file
+        if error.errno not in (None, errno.EINVAL):  # EINVAL: damage made an offset negative
             raise
         fault: Exception = error
     except Exception as error:  # noqa: BLE001  zip, zlib and NumPy each have errors of their own
         fault = error
     reason = " ".join(str(fault).split()) or type(fault).__name__
-    if isinstance(fault, ValueError) and "pickle" in reason:  # NumPy takes any other content for a pickle
+    if isinstance(fault, ValueError) and "pickle" in reason:  # NumPy's message for any content that is no array
         reason = "its content is no array"
     raise Damaged(f"{path} is damaged ({reason})")

@@ -1,4 +1,4 @@
-"""The runs of the third study: which models, on how many bytes, in order of worth.
+"""The runs of the third study, the most valuable first: models, numbers of bytes, configs.
 
 Widths 144, 240, 336 and 480 (1.7M to 60M active parameters), blocks and heads of width 24, rows of 16 bytes, as in the
 second study. E = 1, 4 and 16, and 64 at the first two widths, one expert a token, with a capacity. Widths 240 and 336
@@ -17,9 +17,9 @@ MILLION = 2**20
 TOKENS = (8 * MILLION, 24 * MILLION, 80 * MILLION)
 WIDTHS = (144, 240, 336, 480)
 EXPERTS = (1, 4, 16)
-MANY = 64  # experts of the narrow models and of the fine-grained line: a checkpoint of wider ones would take 32 GB
-FINE = 8  # experts of a token in the fine-grained line, and by how much they are narrower
-# As many tokens as the second study's up to its largest run; then batches that keep an accelerator busy.
+MANY = 64  # experts of the narrow models and of the fine-grained ones; a checkpoint of wider ones would take 32 GB
+FINE = 8  # experts of a token in fine-grained models, each 1 / FINE as wide
+# The second study's batch up to the tokens of its largest run; then batches that keep an accelerator busy.
 BATCH_TOKENS = ((0, 4_096), (8 * MILLION, 16_384), (24 * MILLION, 32_768))
 
 
@@ -39,17 +39,17 @@ class Trunk:
 
     @property
     def name(self) -> str:
-        """A folder's name."""
+        """Its name in folders and tables."""
         fine = f"-k{self.top_k}" if self.top_k > 1 else ""
         return f"d{self.d_model}-e{self.n_experts}{fine}"
 
     def config(self, n_tokens: tuple[int, ...] = TOKENS) -> ConfigDict:
-        """The config of its trunk, with a branch for each of n_tokens."""
+        """The config of the trunk, with a branch for each of n_tokens."""
         config = bytes_2026_tuned.get_config()
         config.data.seq_len = 16
         config.batch_tokens = BATCH_TOKENS
         config.n_tokens = n_tokens
-        config.checkpoint_every = 100_000  # the end of each segment alone
+        config.checkpoint_every = 100_000  # more than any segment has: only their ends are saved
         config.log_every = 100
         config.model.dtype = "bfloat16"
         config.model.d_model = self.d_model
@@ -73,7 +73,7 @@ class Cell:
         return f"{self.trunk.name}-{self.n_tokens}"
 
     def columns(self) -> dict[str, float]:
-        """What a law reads of it, and its FLOPs."""
+        """The columns that a law reads, and the FLOPs."""
         model = self.trunk.config().model
         n_active = counts.n_active(model)
         return dict(
@@ -90,8 +90,8 @@ class Cell:
 def cells() -> list[Cell]:
     """All runs, in the order in which they are trained.
 
-    Each step of the ladder is a whole table of all numbers of experts. Eight minutes hold the first five steps at 5% of
-    an H200's peak, and all but the last two at 25%.
+    After each step of the ladder, all numbers of experts have been trained. Eight minutes suffice for the first five
+    steps at 5% of an H200's peak, and for all but the last two at 25%.
     """
     short, middle, long = TOKENS
     ladder = (

@@ -1,9 +1,9 @@
-"""What the law of the second study's runs, made on a laptop, predicts for the third's, and how far it was off.
+"""Predicts the runs of the third study by a law of the second study's, made on a laptop, and scores the predictions.
 
     python -m results.third.make predict    # ../second/fit.csv, tests.csv -> law.json, predictions.csv
     python -m results.third.make score      # predictions.csv and results/accelerators/*.json -> tables
 
-Losses are in nats per byte. `predict` refuses to work once a run of the study is there: nothing is refitted afterwards.
+Losses are in nats per byte. `predict` refuses to run once a run of the study is measured: nothing is refitted then.
 """
 
 import json
@@ -20,7 +20,8 @@ from results.second import make as second
 from results.third.cells import cells
 
 HERE = pathlib.Path(__file__).parent
-LAW, PREDICTED = HERE / "law.json", HERE / "predictions.csv"
+LAW = HERE / "law.json"
+PREDICTED = HERE / "predictions.csv"
 ACCELERATORS = HERE.parent / "accelerators"
 DRAWS = 200  # of the bootstrap
 HOUR = 3600
@@ -34,25 +35,25 @@ def laptop_runs() -> list[dict]:
 
 
 def measured() -> dict[str, dict]:
-    """{cell: its row} of all accelerators that trained some of the study; of several the first by name."""
-    found: dict[str, dict] = {}
+    """{cell: its row} of the runs that are measured; of a run on several accelerators, the first by name."""
+    row_of_cell: dict[str, dict] = {}
     for path in sorted(ACCELERATORS.glob("*.json")):
         part = json.loads(path.read_text())["parts"].get("study", {})
         for row in part.get("result", {}).get("rows", []):
-            found.setdefault(row["cell"], row | {"on": path.stem})
-    return found
+            row_of_cell.setdefault(row["cell"], row | {"on": path.stem})
+    return row_of_cell
 
 
 def predict() -> None:
-    """Fits the default law to the laptop's runs and writes what it says of each run of the study."""
+    """Fits the default law to the laptop's runs and writes its predictions of the study's runs."""
     if measured():
         sys.exit(f"runs of the study are in {ACCELERATORS}: {PREDICTED.name} stays as it was")
     runs = laptop_runs()
     law = fit.law(runs, bootstrap=DRAWS, quiet=False)
     fit.save(law, LAW)
     largest = max(6 * row["n_active"] * row["n_tokens"] for row in runs)
-    of_law = [cell for cell in cells() if cell.trunk.top_k == 1]  # the laptop trained no finer experts
-    models = [cell.columns() for cell in of_law]
+    predictable = [cell for cell in cells() if cell.trunk.top_k == 1]  # the laptop trained no finer experts
+    models = [cell.columns() for cell in predictable]
     columns = fit.predict(law, models).columns
     names = [name for name in columns if name.startswith("predicted_loss")]
     predictions = [
@@ -60,7 +61,7 @@ def predict() -> None:
         | model
         | {"times_largest_flops": model["flops"] / largest}
         | {name: float(columns[name][i]) for name in names}
-        for i, (cell, model) in enumerate(zip(of_law, models, strict=True))
+        for i, (cell, model) in enumerate(zip(predictable, models, strict=True))
     ]
     table.write(table.read(predictions), str(PREDICTED))
     print(PREDICTED.read_text())
@@ -76,21 +77,24 @@ def score() -> None:
     scored = []
     for row in predicted:
         loss = losses[row["cell"]]["loss"]
-        value, low, high = (float(row[f"predicted_loss{end}"]) for end in ("", "_low", "_high"))
+        predicted_loss, low, high = (float(row[f"predicted_loss{end}"]) for end in ("", "_low", "_high"))
         factor = float(row["times_largest_flops"])
-        scored.append((factor, loss / value - 1, low <= loss <= high))
+        error = loss / predicted_loss - 1
+        scored.append((factor, error, low <= loss <= high))
         print(
-            f"| {row['cell']} | {losses[row['cell']]['on']} | {factor:.3g} | {loss:.4f} | {value:.4f} "
-            f"| {low:.4f} to {high:.4f} | {loss / value - 1:+.2%} |"
+            f"| {row['cell']} | {losses[row['cell']]['on']} | {factor:.3g} | {loss:.4f} | {predicted_loss:.4f} "
+            f"| {low:.4f} to {high:.4f} | {error:+.2%} |"
         )
-    print("\n| runs of x largest compute | n | error, root mean square | mean | held |\n|---|---|---|---|---|")
+    print(
+        "\n| runs of x largest compute | n | error, root mean square | mean | in the interval |\n|---|---|---|---|---|"
+    )
     for low, high in ((0, 10), (10, 100), (100, 1_000), (1_000, np.inf)):
-        chosen = [(error, held) for factor, error, held in scored if low <= factor < high]
+        chosen = [(error, is_covered) for factor, error, is_covered in scored if low <= factor < high]
         if chosen:
             errors = [error for error, _ in chosen]
             print(
                 f"| {low:g} to {high:g} | {len(chosen)} | {np.sqrt(np.mean(np.square(errors))):.2%} "
-                f"| {statistics.mean(errors):+.2%} | {sum(held for _, held in chosen)} |"
+                f"| {statistics.mean(errors):+.2%} | {sum(is_covered for _, is_covered in chosen)} |"
             )
     best_experts(predicted, losses)
 

@@ -243,7 +243,7 @@ def test_a_charts_columns_are_runs_and_its_last_points_their_losses(imported, re
     assert "left out by --where: 1 with eval/loss empty" in said
     assert "row 3, column eval/loss: found nothing" in refused(CHART, *flags)
     sizes.write_text(sizes.read_text() + "blue-sea-2,4e8,8\n")
-    assert "sizes.csv, column run: 'blue-sea-2' stands there 2 times" in refused(CHART, *flags)
+    assert "sizes.csv, column run: 'blue-sea-2' appears 2 times" in refused(CHART, *flags)
 
 
 def test_charts_with_one_run_other_axes_and_several_metrics(imported, tmp_path):
