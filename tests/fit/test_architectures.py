@@ -331,7 +331,7 @@ def test_a_law_of_ones_own_is_compared_by_its_own_models(tmp_path, capsys):
     (("--law=joint-moe-2025", "--used=1,2"), "--used=1,2: the joint law reads neither sparsity nor top_k"),
     (("--law=chinchilla-2022", "--used=2"), "--used=2: --law=chinchilla-2022 is a law of dense models"),
     (("--law=joint-moe-2025", "--used=1.5"), sentences.NO_WHOLE_CHOICE.format(value=1.5, split=1, shared=0, used=1.5)),
-    (("--law=joint-moe-2025", "--used="), "--used: found '', expected positive numbers"),
+    (("--law=joint-moe-2025", "--used="), "--used= is empty; give it a value or leave it out"),
     (("--law=joint-moe-2025", "--used=x"), "--used: found 'x', expected positive numbers"),
     (("--law=joint-moe-2025", "--kv_share=0"), "kv_share"),
     (("--law=joint-moe-2025", "--dense_blocks=-1"), "dense_blocks"),

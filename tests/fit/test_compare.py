@@ -176,7 +176,7 @@ def test_json_with_a_law_of_ones_own(tmp_path, capsys):
 @pytest.mark.parametrize("arguments, words", [
     (("--flops=1e20", "--laws=clark-2022-rl"), "knows no n_tokens"),
     (("--flops=1e20", "--laws=nobody"), "--laws=nobody: no such file, nor a published law"),
-    (("--flops=1e20", "--laws="), "--laws=: expected laws"),
+    (("--flops=1e20", "--laws="), "--laws= is empty; give it a value or leave it out"),
     (("--laws=joint-moe-2025",), "nothing bounds the plan"),
     (("--flops=1e20", "--memory_gb=0.001"), "--memory_gb cannot be met"),
     (("--flops=1e20", "--experts=2.5"), "--experts=2.5: expected whole numbers"),

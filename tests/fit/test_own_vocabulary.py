@@ -16,7 +16,7 @@ from fit.fitted_law import own_counts
 from fit.fitted_law.law import Law, load
 from fit.fitting import fitting
 from fit.laws import FORMS
-from fit.planning import building, by_time, optimum, planning, speed
+from fit.planning import building, optimum, planning
 from fit.planning.compare import Question, compare_laws
 from fit.planning.constraints import Constraints
 from fit.planning.options import PlanOptions
@@ -85,28 +85,19 @@ def test_by_flops_it_is_the_best_of_a_grid(sparsity_law, name, flops, memory_gb,
         assert found.n_active[i] == pytest.approx(blocks(found.d_model[i]) + 2 * vocab_size * found.d_model[i])
 
 
-def test_by_hours_it_is_the_best_of_a_grid():
-    """Speed and memory of the real vocabulary, the loss of the law's own."""
+def test_by_hours_the_law_sees_its_own_vocabulary_and_the_clock_the_real_one():
+    """The loss of each model is that of its blocks with the law's vocabulary, on the tokens of its own speed."""
     law = load(LAW)
-    options = PlanOptions.parse(chips="H100:8", hours=24, by="time", vocab_size=256_000, experts=(1, 8))
-    (architecture,) = options.architectures(law)
-    budget = (24.0, speed.calibrated())
-    limits = by_time.constraints_of(law, architecture, options.constraints((1, 8)), (1, 8), options.shapes, budget)
-    found = optimum.optima(law, architecture, limits, (1, 8))
-    chips = limits.chips
-    for i, e in enumerate((1, 8)):
-        curve = limits.clock.curves[float(e)]
-
-        def loss(widths, e=e, curve=curve):
-            n_active = blocks(widths) + 2 * 256_000 * widths
-            n_total = blocks(widths, e) + 2 * 256_000 * widths
-            held = chips.least_bytes(architecture, widths, n_total) <= chips.room * chips.memory
-            held &= n_active <= curve.largest
-            slower = np.maximum(n_active / np.exp(curve.log_sizes[-1]), 1)
-            speeds = np.exp(np.interp(np.log(n_active), curve.log_sizes, curve.log_speeds)) / slower
-            return np.where(held, law_loss(LAW, widths, 24 * 3600 * speeds, e), np.inf)
-
-        assert found.loss[i] == pytest.approx(least_of(loss)[1], rel=1e-8)
+    plan = fit.plan(LAW, chips="H100:8", hours=24, vocab_size=256_000, experts=(1, 8))
+    assert len(plan.optima) == 2
+    for row in plan.optima:
+        n_active_of_law = row.n_active + 2 * (OWN - 256_000) * row.d_model
+        expected = law.predict(n_active=n_active_of_law, n_tokens=row.n_tokens, n_experts=row.n_experts)
+        assert row.loss == pytest.approx(float(expected), rel=1e-9)
+        hours = row.n_tokens / row.speed.tokens_per_second[1] / 3600
+        assert hours == pytest.approx(row.speed.hours[1], rel=1e-9) and hours <= 24 * (1 + 1e-9)
+        cost = np.array(row.speed.mfu) * 8 * 989e12 / np.array(row.speed.tokens_per_second)
+        assert cost == pytest.approx(6 * row.n_active, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", [LAW, "sparsity-2025", "chinchilla-2022", "fine-grained-dense-2024"])
