@@ -327,7 +327,10 @@ def open_folder(folder: pathlib.Path, verify: bool = False) -> Corpus:
     shards = manifest_lib.shards(manifest)
     missing = [shard["file"] for _, shard in shards if not (folder / shard["file"]).exists()]
     if missing:
-        raise _damaged(folder, f"{len(missing)} of {len(shards)} shards are missing, {first_few(missing, 3)}")
+        which = first_few(missing, 3)
+        if len(missing) == 1:
+            raise _damaged(folder, f"{which} is missing")
+        raise _damaged(folder, f"{len(missing)} of {len(shards)} shards are missing: {which}")
     for split, shard in shards:
         splits[split].append(_open_shard(folder, shard, vocab_size, verify))
     train, validation = (Tokens(splits[split]) for split in SPLITS)

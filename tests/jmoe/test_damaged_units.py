@@ -166,7 +166,7 @@ def test_what_cannot_be_made_again_is_named(halfway, capsys):
     parts.join(halfway)
     (folder / "train-00000.bin").unlink()
     (folder / "train-00002.bin").unlink()
-    with pytest.raises(UserError, match=r"2 of \d+ shards are missing, train-00000.bin, train-00002.bin; delete it"):
+    with pytest.raises(UserError, match=r"2 of \d+ shards are missing: train-00000.bin, train-00002.bin; delete it"):
         prepare._verify(folder)
     damage(folder / "manifest.json", "zeroed")
     with pytest.raises(UserError, match=r"manifest.json is damaged .*; delete it, and the same command"):
