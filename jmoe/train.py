@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 
 from jmoe import cli
 from jmoe.config.check import check_config
-from jmoe.cost import memory
+from jmoe.cost import chips, memory
 from jmoe.errors import Interrupted
 from jmoe.model import sharding
 from jmoe.run import checkpoint, distributed
@@ -147,7 +147,8 @@ def train_segment(
     timetable = Timetable(run.config, segment, start, stop_signal)
     if timetable.export_was_missed():
         run.export_snapshot(segment, start, params)
-    with run.report(segment, start) as report:
+    chip = chips.of_device(jax.devices()[0], run.config.get("chip"))
+    with run.report(segment, start, chip.flops if chip else 0.0) as report:
         late_metrics = LateMetrics(report, segment, checkpoints)
         for step in range(start, segment.stop):
             with report.waiting():

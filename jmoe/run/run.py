@@ -11,7 +11,6 @@ from ml_collections import ConfigDict
 
 from jmoe.config import counts
 from jmoe.config.schema import columns, setting_of_run
-from jmoe.cost import chips
 from jmoe.errors import UserError
 from jmoe.model import kernels
 from jmoe.model.loss import Batch
@@ -124,9 +123,8 @@ class Run:
         self.first_step.finish(metrics)
         return params, opt_state, metrics
 
-    def report(self, segment: Segment, start: int) -> Report:
-        """The files and progress of `segment` from step `start` on."""
-        chip = chips.of_device(jax.devices()[0], self.config.get("chip"))
+    def report(self, segment: Segment, start: int, peak_flops: float) -> Report:
+        """The files and progress of `segment` from step `start` on. peak_flops: FLOP/s of a device; 0 if unknown."""
         saved = checkpoint.saved_record(self.workdir, segment.name, start)
         health = None
         if setting_of_run(self.config, "router_health") and self.config.model.n_experts > 1:
@@ -142,7 +140,7 @@ class Run:
             segment,
             start,
             self.results.n_tokens_left(segment, start),
-            chip.flops if chip else 0.0,
+            peak_flops,
             means=TokenMeans(saved.get("token_means")),
             health=health,
             rows_of=rows_of,
