@@ -7,7 +7,7 @@ import helpers
 import numpy as np
 import pytest
 
-from benchmarks import extrapolation, floors, mixture_laws, prior, tables, tasks, tpu_attention, with_rate
+from benchmarks import extrapolation, floors, mixture_laws, prior, step_bytes, tables, tasks, tpu_attention, with_rate
 from benchmarks.tables import __main__ as tables_command
 from jmoe.cost.program import Program
 
@@ -200,3 +200,89 @@ def test_products_of_attention_kernels_follow_from_what_they_read_and_write(oper
     program = Program(ATTENTION.format(operands=operands, results=results))
     products = [tpu_attention.kernel_products(run.instruction) for run in program.runs]
     assert [n for n in products if n] == [n_products]
+
+
+STEP = """
+HloModule jit_step
+
+FunctionNames
+1 "train_step"
+2 "Block.__call__"
+3 "swiglu"
+4 "MLP.__call__"
+5 "norm"
+6 "_add_to_residual"
+7 "_means_and_gradients"
+
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=1}
+2 {file_name_id=1 function_name_id=2 line=2}
+3 {file_name_id=1 function_name_id=4 line=3}
+4 {file_name_id=1 function_name_id=3 line=4}
+5 {file_name_id=1 function_name_id=5 line=5}
+6 {file_name_id=1 function_name_id=6 line=6}
+7 {file_name_id=1 function_name_id=7 line=7}
+
+StackFrames
+1 {file_location_id=1 parent_frame_id=1}
+2 {file_location_id=2 parent_frame_id=2}
+3 {file_location_id=3 parent_frame_id=3}
+4 {file_location_id=4 parent_frame_id=4}
+5 {file_location_id=5 parent_frame_id=3}
+6 {file_location_id=6 parent_frame_id=3}
+7 {file_location_id=7 parent_frame_id=2}
+8 {file_location_id=5 parent_frame_id=2}
+
+%gemm (a: bf16[64,16], b: bf16[16,24]) -> bf16[64,24] {
+  %a = bf16[64,16]{1,0} parameter(0)
+  %b = bf16[16,24]{1,0} parameter(1)
+  %n = bf16[64,16]{1,0} negate(%a), metadata={stack_frame_id=5}
+  ROOT %y = bf16[64,24]{1,0} dot(%n, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}, \
+metadata={stack_frame_id=4}
+}
+
+%normed (c: bf16[64,16]) -> bf16[64,16] {
+  %c = bf16[64,16]{1,0} parameter(0)
+  %f = f32[64,16]{1,0} convert(%c), metadata={stack_frame_id=5}
+  ROOT %g = bf16[64,16]{1,0} convert(%f), metadata={stack_frame_id=1}
+}
+
+ENTRY %main (x: bf16[64,16], w: bf16[16,24]) -> bf16[64,24] {
+  %x = bf16[64,16]{1,0} parameter(0)
+  %w = bf16[16,24]{1,0} parameter(1)
+  %copy = bf16[64,16]{0,1} copy(%x)
+  %view = bf16[64,16]{1,0} bitcast(%copy)
+  %added = bf16[64,16]{1,0} add(%view, %view), metadata={stack_frame_id=6}
+  %scaled = bf16[64,16]{1,0} fusion(%added), kind=kLoop, calls=%normed, metadata={stack_frame_id=1}
+  %product = bf16[64,24]{1,0} fusion(%scaled, %w), kind=kOutput, calls=%gemm, metadata={stack_frame_id=5}
+  %silu = bf16[64,24]{1,0} negate(%product), metadata={stack_frame_id=4}
+  %final = bf16[64,24]{1,0} negate(%silu), metadata={stack_frame_id=8}
+  %logits = bf16[64,24]{1,0} negate(%final), metadata={stack_frame_id=7}
+  %moment = bf16[64,24]{1,0} negate(%logits), metadata={stack_frame_id=1}
+  ROOT %unknown = bf16[64,24]{1,0} negate(%moment)
+}
+"""
+
+
+def test_bytes_belong_to_the_function_that_they_come_from():
+    """A fusion belongs to its product or else to most of what it makes; what XLA adds, to its reader."""
+    narrow = 2 * 64 * 16
+    wide = 2 * 64 * 24
+    assert step_bytes.bytes_by_cause(STEP) == {
+        step_bytes.NORMS: 2 * narrow + 3 * narrow + 2 * narrow,  # copy, residual, norm
+        step_bytes.EXPERT_PRODUCTS: narrow + 2 * 16 * 24 + wide,
+        step_bytes.SWIGLU: 2 * wide,
+        step_bytes.HEAD: 2 * 2 * wide,  # the final norm, and logits
+        step_bytes.OPTIMIZER: 2 * 2 * wide,
+    }
+
+
+def test_no_step_can_move_less_than_its_parameters_and_moments():
+    for name in step_bytes.STEPS:
+        config = step_bytes.config_of(name, 2)
+        least = step_bytes.least(config.model, 1, config.data.seq_len)
+        deeper = step_bytes.least(step_bytes.config_of(name, 4).model, 1, config.data.seq_len)
+        per_block = sum(least[cause] for cause in step_bytes.OF_BLOCK)
+        assert per_block == sum(deeper[cause] for cause in step_bytes.OF_BLOCK)
+        n_of_block = (deeper[step_bytes.OPTIMIZER] - least[step_bytes.OPTIMIZER]) / 28 / 2
+        assert per_block == pytest.approx(6 * n_of_block, rel=0.03)  # of one token: three products of each weight

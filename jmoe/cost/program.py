@@ -24,6 +24,7 @@ _FREE = frozenset(
     "parameter constant get-tuple-element tuple bitcast while conditional call call-start call-update after-all "
     "partition-id iota opt-barrier".split()
 )
+_FUSIONS = ("fusion", "fusion-start")
 _SLICES = ("dynamic-slice", "slice", "gather")
 # kernels whose text is not HLO: Pallas's for TPUs and for GPUs, Triton's
 _KERNELS = ("tpu_custom_call", "mosaic_gpu_v2", "triton_kernel_call", "triton_kernel_call_ffi")
@@ -66,9 +67,9 @@ class Program:
                 opcode = instruction.opcode
                 if opcode == "while":
                     walk(instruction.attribute("body"), times * self.trip_count(instruction), fused)
-                elif opcode in ("fusion", "call", "call-start", "conditional", "async-start"):
+                elif opcode in ("call", "call-start", "conditional", "async-start", *_FUSIONS):
                     for callee in instruction.called():
-                        walk(callee, times, fused or opcode == "fusion")
+                        walk(callee, times, fused or opcode in _FUSIONS)
 
         walk(self.entry, 1, False)
         return runs
@@ -124,6 +125,11 @@ class Program:
             for instruction, times, fused in self.runs
             if not fused and _is_kernel(instruction) and _DECLARED not in instruction.attributes
         )
+
+    def traffic(self) -> list[tuple[Instruction, int]]:
+        """Each instruction that moves bytes of the main memory, and the bytes of all of its runs: main_memory_bytes."""
+        moved = [(run.instruction, run.times * self._traffic(run.instruction)) for run in self.runs if not run.fused]
+        return [(instruction, n_bytes) for instruction, n_bytes in moved if n_bytes]
 
     def bytes_by_source(self) -> dict[str, int]:
         """main_memory_bytes by the operation of our program that they come from, else by the instruction's name."""
@@ -244,7 +250,7 @@ class Program:
         if opcode in ("copy-start", "slice-start"):  # one array moved between two places
             moved = [array for array in instruction.arrays if array.dims]
             return min(array.bytes for array in moved) * sum(not array.on_chip for array in moved)
-        if opcode == "fusion":
+        if opcode in _FUSIONS:
             return self._fusion_traffic(instruction)
         written = sum(array.main_bytes for array in instruction.arrays)
         if opcode in _SLICES:
@@ -265,10 +271,12 @@ class Program:
             results = root.operands
         passed_on = [result for result in results if result.opcode == "parameter"]
         total = 0
+        position = 0
+        if fusion.opcode == "fusion-start":  # its arrays are those of its operands, then its results
+            position = sum(len(operand.arrays) for operand in fusion.operands)
         for number, operand in enumerate(fusion.operands):
             if parameters[number] not in passed_on and not any(array.on_chip for array in operand.arrays):
                 total += self._read_bytes(parameters[number])
-        position = 0
         for result in results:
             arrays = fusion.arrays[position : position + len(result.arrays)]
             position += len(result.arrays)

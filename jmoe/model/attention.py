@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 from jmoe.model import kernels, sharding
 
 BLOCK = 512  # queries at a time in `blocks`
+SAVED = "attention"  # the name by which remat knows the queries, keys and values of a kernel
 
 
 def norm(

@@ -129,12 +129,13 @@ def _pieces(
     x_ND: Float[Array, "N D"], target_N: Int[Array, " N"], vocab_size: int
 ) -> tuple[Float[Array, "Z N D"], Int[Array, "Z N"]]:
     """Tokens in the fewest equal pieces whose logits take at most LOGITS_BYTES, or twice what the head's gradient takes
-    if that is more.
+    if that is more; on a GPU four times.
 
     Each piece reads and writes the whole gradient of the head: shorter pieces would do little else.
     """
     n, d_model = x_ND.shape
-    most = max(LOGITS_BYTES // (4 * vocab_size), 2 * d_model)
+    times = 4 if sharding.platform() == "gpu" else 2
+    most = max(LOGITS_BYTES // (4 * vocab_size), times * d_model)
     z = next(z for z in range(1, n + 1) if n % z == 0 and n // z <= most)
     return x_ND.reshape(z, n // z, -1), target_N.reshape(z, -1)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 
-from jmoe.model import grouped_product
+from jmoe.model import attention, grouped_product
 
 KERNELS = ("pallas_call", "dot_product_attention_fwd_wrapper", "ragged_dot_general")
 
@@ -18,7 +18,7 @@ def products(primitive: Any, *_: Any, **params: Any) -> bool:
         (batch_axes, _) = params["dimension_numbers"][1]
         return len(batch_axes) <= 1
     if primitive.name == "name":
-        return params["name"] == grouped_product.SAVED
+        return params["name"] in (attention.SAVED, grouped_product.SAVED)
     return primitive.name == "all_to_all" or primitive.name in KERNELS
 
 

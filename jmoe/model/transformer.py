@@ -17,6 +17,7 @@ import functools
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict, FrozenConfigDict
 
@@ -121,6 +122,9 @@ class Attention(nnx.Module):
         q_BTHK = attention.rope(q_BTHK, self.model.rope_base, start, dtype, position_BT)
         k_BTPK = attention.rope(k_BTPK, self.model.rope_base, start, dtype, position_BT)
         v_BTPK = v_BTPK.astype(dtype)
+        if flash and self.q_norm is None and sharding.platform() == "gpu":
+            # kept in place of the projections, of the same size: the backward pass does not make them of these again
+            q_BTHK, k_BTPK, v_BTPK = (checkpoint_name(a, attention.SAVED) for a in (q_BTHK, k_BTPK, v_BTPK))
         with jax.named_scope("attention"):  # its name in a profile
             if cache is not None:
                 k_BUPK = jax.lax.dynamic_update_slice(cache[0], k_BTPK, (0, start, 0, 0))

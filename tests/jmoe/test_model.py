@@ -13,7 +13,7 @@ from ml_collections import FrozenConfigDict
 
 from configs import deepseek_v3_like, joint_moe, olmoe, quickstart, qwen3_moe
 from jmoe.config import check, counts
-from jmoe.model import embedding, loss, parameters, sampling, sharding, transformer
+from jmoe.model import attention, embedding, loss, parameters, sampling, sharding, transformer
 from jmoe.model.remat import REMAT
 from jmoe.run import step
 
@@ -408,6 +408,57 @@ def test_chunked_cross_entropy_equals_the_plain_one(monkeypatch, n_tokens, vocab
         optax.softmax_cross_entropy_with_integer_labels(x_ND @ head_DV, target_N),
         rtol=1e-5,
     )
+
+
+def test_a_gpu_takes_the_head_in_half_as_many_pieces(monkeypatch):
+    """Of logits larger than LOGITS_BYTES, with equal value and gradients but for the order of float32 sums."""
+    monkeypatch.setattr(loss, "LOGITS_BYTES", 1)
+    keys = jax.random.split(jax.random.key(0), 3)
+    x_ND = jax.random.normal(keys[0], (64, 4))
+    head_DV = jax.random.normal(keys[1], (4, 257))
+    target_N = jax.random.randint(keys[2], (64,), 0, 257)
+
+    def of(platform):
+        monkeypatch.setattr(sharding, "platform", lambda: platform)
+
+        def mean(x_ND, head_DV):
+            return loss.mean_cross_entropy(x_ND, head_DV, target_N)
+
+        n_pieces = len(loss._pieces(x_ND, target_N, 257)[0])
+        return n_pieces, jax.value_and_grad(mean, argnums=(0, 1))(x_ND, head_DV)
+
+    n_cpu, (nats, (dx_ND, dhead_DV)) = of("cpu")
+    n_gpu, (gpu_nats, (gpu_dx_ND, gpu_dhead_DV)) = of("gpu")
+    assert (n_cpu, n_gpu) == (8, 4)
+    np.testing.assert_allclose(gpu_nats, nats, rtol=1e-6)
+    np.testing.assert_allclose(gpu_dx_ND, dx_ND, rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(gpu_dhead_DV, dhead_DV, rtol=1e-5, atol=1e-8)
+
+
+def test_a_gpu_keeps_queries_and_keys_instead_of_turning_them_again(monkeypatch):
+    """Equal to the last bit; XLA's kernel of attention stands in for cuDNN's."""
+    monkeypatch.setattr(attention, "flash", lambda *inputs: attention.blocks(*inputs[:3]))
+    config = tiny(attention="flash", n_blocks=1)
+    config.remat = "dots"
+    mesh = sharding.make_mesh(config, jax.devices()[:1])
+    batch = tokens_on(mesh, (2, 33))
+
+    def of(platform):
+        monkeypatch.setattr(sharding, "platform", lambda: platform)
+
+        def gradient(params):
+            return jax.value_and_grad(loss.loss_fn, has_aux=True)(params, batch, config, mesh)
+
+        traced = jax.jit(gradient).trace(params)
+        return str(traced.jaxpr).count(" concatenate["), traced.lower().compile()(params)
+
+    with jax.set_mesh(mesh):
+        params = make_params(config, mesh)
+        n_cpu, expected = of("cpu")
+        n_gpu, got = of("gpu")
+    assert n_gpu == n_cpu - 2  # the halves of queries and of keys
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_the_z_loss_of_the_logits_equals_the_plain_one(monkeypatch):

@@ -186,6 +186,27 @@ ENTRY %main (x: bf16[4096,8], i: s32[16]) -> bf16[16,8] {
     assert Program(text).main_memory_bytes() == 2 * 16 * 8 * 2
 
 
+def test_a_fusion_beside_other_work_moves_what_it_computes_with():
+    """Text as XLA prints it for GPUs, shortened: the start has its operands among its results."""
+    text = """
+%sliced (x: bf16[32,64,8], i: s32[]) -> bf16[1,64,8] {
+  %x = bf16[32,64,8]{2,1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %o = s32[] constant(0)
+  ROOT %s = bf16[1,64,8]{2,1,0} dynamic-slice(%x, %i, %o, %o), dynamic_slice_sizes={1,64,8}
+}
+
+ENTRY %main (x: bf16[32,64,8], i: s32[]) -> bf16[1,64,8] {
+  %x = bf16[32,64,8]{2,1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %start = ((bf16[32,64,8]{2,1,0}, s32[]), bf16[1,64,8]{2,1,0}, u32[]) fusion-start(%x, %i), kind=kLoop, calls=%sliced
+  ROOT %done = bf16[1,64,8]{2,1,0} fusion-done(%start)
+}
+"""
+    index = 4
+    assert Program(text).main_memory_bytes() == 2 * 64 * 8 * 2 + index
+
+
 def test_a_product_in_a_fusion_reads_its_operands():
     """As libtpu writes products: each operand passes a fusion of its own, which gives it another shape."""
     program = Program("""
