@@ -34,8 +34,6 @@ from fit.planning.serving import Served
 from fit.shape import hardware
 from fit.shape.architecture import BATCH_RAMP, INFERENCE, TRAINING, Architecture, Model
 
-GROUP_TOKENS = 8192  # tokens that share the experts' capacity by the recipe of the law's runs
-BAND = 1e-3  # share of the best loss within which models are near the best
 BAND = 1e-3  # share of the best loss within which models are near the best
 CHUNK = 32  # shapes that are evaluated at a time
 IDEAL_BATCH = 2.0**40  # tokens of a step in which nothing counts that a step does once
@@ -509,7 +507,7 @@ class _Search:
         if self.models.as_published:
             return np.full(n_rows.shape, sequence)
         tokens_of_a_device = BATCH_RAMP[0][1] // n_rows
-        rows = np.maximum(np.minimum(GROUP_TOKENS, tokens_of_a_device) // sequence, 1)
+        rows = np.maximum(np.minimum(mesh.GROUP_TOKENS, tokens_of_a_device) // sequence, 1)
         return sequence * 2 ** np.floor(np.log2(rows)).astype(int)
 
     def _with_batches(self, pairs: Candidates) -> Candidates:

@@ -4,6 +4,7 @@ Axes: [n_shapes], of one number of experts.
 """
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -14,6 +15,7 @@ from fit.model.shape import ModelShape
 from fit.shape import hardware
 from fit.shape.architecture import Architecture
 
+MODEL_AXES = (1, 2, 4, 8)  # devices of the model axis: within a machine, whose links are fast
 MOST_DEPTHS = 5  # numbers of blocks of a width
 ASPECT_RANGE = 1.25  # factor between d_model / n_blocks of a candidate and the preferred one
 SIGNIFICANT = 16  # numbers of machines have four significant bits
@@ -32,7 +34,7 @@ class Grid:
       widths: d_model.
       most_depths: numbers of blocks of a width.
       counts: numbers of chips; None stands for those of the chips' kind.
-      models: devices of the model axis: within a machine, whose links are fast.
+      models: devices of the model axis.
       remats: as config.remat.
       batches: tokens of the largest batch over the fewest that a mesh divides.
     """
@@ -40,7 +42,7 @@ class Grid:
     widths: tuple[int, ...] = tuple(hardware.widths(64, 32_768))
     most_depths: int = MOST_DEPTHS
     counts: tuple[int, ...] | None = None
-    models: tuple[int, ...] = (1, 2, 4, 8)
+    models: tuple[int, ...] = MODEL_AXES
     remats: tuple[str, ...] = REMATS
     batches: tuple[int, ...] = BATCHES
 
@@ -95,18 +97,19 @@ def meshes(
     n_devices: int, models: tuple[int, ...], expert: int | None, model: int | None
 ) -> list[tuple[int, int, int]]:
     """All meshes (data, expert, model) of so many devices; `expert` and `model` fix the size of an axis."""
-    found = []
-    for of_model in models if model is None else (model,):
-        rest = n_devices // of_model
-        if n_devices % of_model:
+    all_meshes = []
+    for model_size in models if model is None else (model,):
+        rest = n_devices // model_size
+        if n_devices % model_size:
             continue
-        for of_expert in _divisors(rest) if expert is None else (expert,):
-            if rest % of_expert == 0:
-                found.append((rest // of_expert, of_expert, of_model))
-    return found
+        for expert_size in divisors(rest) if expert is None else (expert,):
+            if rest % expert_size == 0:
+                all_meshes.append((rest // expert_size, expert_size, model_size))
+    return all_meshes
 
 
-def _divisors(n: int) -> list[int]:
+@functools.cache
+def divisors(n: int) -> list[int]:
     """All divisors of n, ascending."""
     small = [k for k in range(1, math.isqrt(n) + 1) if n % k == 0]
     return sorted({*small, *(n // k for k in small)})

@@ -4,7 +4,6 @@ The trainer starts what this module chooses: both read what a mesh must divide f
 """
 
 import dataclasses
-import functools
 import json
 import math
 import pathlib
@@ -17,6 +16,7 @@ from fit.model import layout as layout_lib
 from fit.model import step_cost
 from fit.model.efficiencies import Calibration
 from fit.model.shape import ModelShape
+from fit.planning import grid
 from fit.planning.constraints import Chips
 from fit.planning.grid import MeshRequest
 from fit.shape import architecture
@@ -24,7 +24,7 @@ from fit.shape import architecture
 DIVISIBILITY: Json = json.loads(
     (pathlib.Path(architecture.__file__).parent / "divisibility.json").read_text(encoding="utf-8")
 )
-MODEL_AXES = (1, 2, 4, 8)  # sizes of the model axis: within a machine, whose links are fast
+GROUP_TOKENS = 8192  # tokens that share the experts' capacity by the recipe of the paper's runs
 
 Ramp = tuple[tuple[int, int], ...]  # ((from token, tokens of a batch), ...)
 
@@ -187,13 +187,9 @@ def _options(run: Run, n_devices: int, request: MeshRequest) -> Iterator[_Option
 
 def meshes(run: Run, n_devices: int, request: MeshRequest) -> Iterator[tuple[int, int, int]]:
     """All meshes (data, expert, model) of so many devices that divide the model."""
-    for model in MODEL_AXES if request.model is None else (request.model,):
-        if n_devices % model:
-            continue
-        for expert in _divisors(n_devices // model) if request.expert is None else (request.expert,):
-            data, rest = divmod(n_devices, model * expert)
-            if not rest and not undivided(run.shape, run.sequence, (data, expert, model)):
-                yield data, expert, model
+    for mesh in grid.meshes(n_devices, grid.MODEL_AXES, request.expert, request.model):
+        if not undivided(run.shape, run.sequence, mesh):
+            yield mesh
 
 
 def undivided(shape: Json, sequence: int, mesh: tuple[int, int, int]) -> list[tuple[str, int, str, int]]:
@@ -247,16 +243,9 @@ def _value(shape: Json, sequence: int, field: str) -> int:
     return shape[name]
 
 
-@functools.cache
-def _divisors(n: int) -> list[int]:
-    """All divisors of n, ascending."""
-    small = [k for k in range(1, math.isqrt(n) + 1) if n % k == 0]
-    return sorted({*small, *(n // k for k in small)})
-
-
 def _parts(batch: int, unit: int) -> Iterator[int]:
     """Multiples of `unit` that divide a batch, the largest first."""
-    return (unit * n for n in reversed(_divisors(batch // unit)))
+    return (unit * n for n in reversed(grid.divisors(batch // unit)))
 
 
 def group_of(run: Run, n_rows: int) -> int:

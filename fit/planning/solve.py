@@ -28,7 +28,6 @@ MOST_TOKENS = 1e18  # on which a loss is looked for
 SMALLEST = 8  # shapes that say whether chips train any model
 NEXT_SIZES = 8  # larger shapes that say what bounds a size
 AROUND = 1.25  # factor between a size and the shapes that say its speed
-STEEPER = 1e-9  # by which ln speed falls at least from one size to the next
 EMPTY = np.empty(0)
 SHARED_EFFECT = 0.005  # share of the loss that sharing experts saves at most: 0.13% by the law that reads it
 COARSE = Grid(

@@ -21,8 +21,6 @@ from fit.planning.results import Buildable, Optimum
 from fit.shape import hardware
 from fit.shape.architecture import BATCH_RAMP, Architecture, Model, training_flops
 
-GROUP_TOKENS = 8192  # tokens that share the experts' capacity by the paper's recipe
-
 
 def buildable(
     law: Law,
@@ -268,7 +266,7 @@ class Layouts:
         run_recipe = recipe.recipe_of(self.law, model, n_tokens, self.shapes.family)
         shape = model.shape | dict(n_experts=model.n_experts)
         is_published = run_recipe.of_published_models
-        group_tokens = run_recipe.sequence if is_published else GROUP_TOKENS
+        group_tokens = run_recipe.sequence if is_published else mesh.GROUP_TOKENS
         batches = run_recipe.batch_tokens or BATCH_RAMP
         return mesh.Run(shape, run_recipe.sequence, batches, group_tokens, flash=is_published)
 
