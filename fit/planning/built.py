@@ -17,8 +17,8 @@ def buildable_of(
     Args:
       law: The law that plans.
       architecture: How models are built.
-      best: The candidate as one of the optima.
-      chosen: The candidate.
+      best: The candidate as an Optimum.
+      chosen: The same candidate, with its layout.
     """
     models = chosen.models
     model = model_of(chosen)

@@ -1,4 +1,6 @@
-"""The shapes and layouts that plans on chips choose from: fixed lists, so that a larger budget has all of a smaller's.
+"""The shapes and layouts that plans on chips choose from.
+
+The lists are fixed, so that a larger budget has all candidates of a smaller one.
 
 Axes: [n_shapes], of one number of experts.
 """
@@ -28,12 +30,12 @@ SHAPE_FIELDS = ("d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "d_exper
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """What candidates are made of.
+    """The widths, depths and layouts of candidates.
 
     Attributes:
       widths: d_model.
       most_depths: numbers of blocks of a width.
-      counts: numbers of chips; None stands for those of the chips' kind.
+      counts: numbers of chips; None for those that suit the kind of chip.
       models: devices of the model axis.
       remats: as config.remat.
       batches: tokens of the largest batch over the fewest that a mesh divides.
@@ -49,24 +51,24 @@ class Grid:
     def counts_of(self, chip: Chip, most: int) -> list[int]:
         """The numbers of chips, up to `most`, on which a plan may train: a fixed list, ascending.
 
-        All numbers within a machine; whole machines beyond it, as many as four significant bits can write. TPUs come in
-        slices.
+        These are all numbers within a machine and, beyond it, whole machines. Numbers of machines have four significant
+        bits. TPUs come in slices.
         """
         counts = self.counts
         if counts is None:
-            few = range(1, chip.machine + 1)
+            within = range(1, chip.machine + 1)
             unit = chip.machine
             if not chip.gathers_between:
                 unit = TPU_SLICES[1] if chip.domain <= TPU_SLICES[1] else TPU_SLICES[0]
-                few = (2**i for i in range(unit.bit_length()))
-            machines = (m << shift for m in range(1, SIGNIFICANT) for shift in range(MOST_MACHINES.bit_length()))
-            counts = (*few, *(unit * m for m in machines))
+                within = (2**i for i in range(unit.bit_length()))
+            units = (m << shift for m in range(1, SIGNIFICANT) for shift in range(MOST_MACHINES.bit_length()))
+            counts = (*within, *(unit * n for n in units))
         return sorted({count for count in counts if count <= most})
 
 
 @dataclasses.dataclass(frozen=True)
 class MeshRequest:
-    """What the user fixes of the mesh: None where it is left to the plan.
+    """The fields of the mesh that the user fixes: None where the plan chooses.
 
     Attributes:
       expert, model: devices of these axes.
@@ -80,11 +82,11 @@ class MeshRequest:
 
 @dataclasses.dataclass(frozen=True)
 class ShapeRequest:
-    """What a user fixes of the model to build.
+    """The fields of the model to build that the user fixes.
 
     Attributes:
       fixed: Fields of the architecture that the user gives.
-      fixed_mesh: What the user gives of the mesh.
+      fixed_mesh: Fields of the mesh that the user gives.
       family: Whether models are built like a published one.
     """
 
