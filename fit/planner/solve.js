@@ -162,7 +162,8 @@ export function bestOf(solved) {
 
 /** The FLOPs from `least` to `most` at which the best model with n_experts reaches the loss `goal`; null if `most` is
  *  not enough.
- *  @type {(law: Law, n_experts: Experts, shape: Shape, limits: Limits, goal: Nats, least: Flops, most: Flops) => ?Flops} */
+ * @type {(law: Law, n_experts: Experts, shape: Shape, limits: Limits, goal: Nats, least: Flops, most: Flops) => ?Flops}
+ */
 export function leastFlops(law, n_experts, shape, limits, goal, least, most) {
   const lawAt = lawAtExperts(law, shape, n_experts);
   const largest = largestSize(n_experts, shape, limits);
