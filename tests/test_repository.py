@@ -203,6 +203,15 @@ def test_no_module_imports_itself_by_way_of_others():
         graphlib.TopologicalSorter(imports(package)).prepare()  # CycleError names the modules
 
 
+def test_docstrings_of_folders_name_their_files():
+    for folder in "fit/model", "fit/planning", "fit/planner":
+        files = {file.name for file in (ROOT / folder).iterdir() if file.is_file()} - {"__init__.py"}
+        listed = text(f"{folder}/__init__.py")
+        assert not [name for name in files if name not in listed and name.endswith((".py", ".js"))], folder
+        named = set(re.findall(r"(?<![\w.])[\w.]+\.(?:py|js|d\.ts|json|csv|html|css)\b", listed))
+        assert named <= files, (folder, named - files)
+
+
 def test_folders_of_fit_import_only_folders_above_them_in_the_list():
     """The list is the docstring of fit/__init__.py."""
     lines = re.findall(r"^  ((?:\w+(?:\.py|/)(?:, )?)+)  ", text("fit/__init__.py"), re.MULTILINE)

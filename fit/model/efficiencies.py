@@ -1,18 +1,18 @@
 """How fast models train, calibrated on published speeds: tokens a second with a range.
 
-`calibrate` finds the efficiencies of step_cost.py that explain the runs of measured.csv best. The efficiency of large
-products belongs to the silicon: H100 and H200 are both Hopper, and differ by their memory alone. Software is faster or
-slower than other software at everything (`software`). What stays unexplained is the range: a source's runs are faster
-or slower than others' (`between_sources`), and each run differs from the model on top of that (`within_source`). A
-ratio of two models on the same chips and software has only the second.
+`calibrate` fits the efficiencies of step_cost.py to the runs of measured.csv. The efficiency of large products belongs
+to the silicon: H100 and H200 are both Hopper, and differ by their memory alone. Software is faster or slower than other
+software at everything (`software`). The residuals give the range: a source's runs are faster or slower than others'
+(`between_sources`), and each run differs from the model on top of that (`within_source`). A ratio of two models on the
+same chips and software has only the second.
 
 Plans for our trainer take its own efficiencies where they are measured (`of_our_trainer`).
 
-What it cannot know: software that is not in the table, a network shared with others, input pipelines, checkpoints and
+Not modelled: software that is not in the table, a network shared with others, input pipelines, checkpoints and
 restarts, kernels for widths that nobody published, and how unbalanced a router will be.
 
-Axes: runs; silicon, software and sources, in alphabetical order; what is fitted, logarithms of efficiencies and then an
-offset for each software and each source.
+Axes: runs; silicon, software and sources, in alphabetical order; parameters of the fit: logarithms of efficiencies,
+then an offset for each source and each software.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ OURS = "jmoe on GPUs"  # our trainer, as measured.csv calls its software
 OWN_LABEL = "modelled after our runs"
 CALIBRATED = pathlib.Path(__file__).parent / "efficiencies.json"
 SHARED = tuple(field.name for field in dataclasses.fields(Efficiencies) if field.name != "products")
-# What an efficiency is thought to be before any measurement, and the factor that it may well be away from that.
+# Prior median of each efficiency, and the factor that is one standard deviation of it.
 PRIOR = {
     "products": (0.65, 1.25),
     "grouped": (0.7, 1.5),
@@ -59,13 +59,13 @@ Z80 = 1.2816  # standard deviations that hold 80% of a normal distribution
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-    """What chips reach, and what that does not explain.
+    """Efficiencies of chips, and the spread of speeds around them.
 
     Attributes:
       products: efficiency of large products by silicon.
       shared: the other efficiencies, of all chips.
       software: ln of the speed of each software over what is modelled.
-      between_sources, within_source: standard deviations of ln(tokens per second), as the module says.
+      between_sources, within_source: standard deviations of ln(tokens per second), as above.
       within_software: the same between sources of one software, whose speed is known from another source.
       label: "modelled" from what others published; "measured" where your own runs recalibrated it.
     """
@@ -99,7 +99,7 @@ class Calibration:
         return dataclasses.replace(self, products=products, shared=shared)
 
     def step_cost(self, kind: str, shape: ModelShape, layout: Layout) -> StepCost:
-        """What a step costs on chips of a kind."""
+        """The cost of a step on chips of a kind."""
         return step_cost.step_cost(shape, layout, CHIPS[kind], self.efficiencies(kind))
 
     def factors(self, of_ratio: bool = False) -> tuple[float, float, float]:
@@ -117,10 +117,10 @@ class Calibration:
 
 
 class _Runs:
-    """Measured runs whose counts are made once, as arrays [n_runs]."""
+    """Measured runs with the counts of their steps, as arrays [n_runs]."""
 
     def __init__(self, runs: Sequence[MeasuredRun]) -> None:
-        """The runs."""
+        """Count the steps of the runs."""
         self.chip = _stacked(Chip, [run.chip for run in runs])
         shape = _stacked(ModelShape, [run.shape for run in runs])
         layout = _stacked(Layout, [run.layout for run in runs])
@@ -139,10 +139,10 @@ def _stacked(cls: Any, items: Sequence[Any]) -> Any:
 
 
 def calibrate(runs: Sequence[MeasuredRun]) -> Calibration:
-    """Finds the efficiencies that explain the runs best.
+    """Fits the efficiencies to the runs.
 
-    They are the least squares of ln speed, with an offset for each software and each source, around PRIOR. Each source
-    weighs by its runs' square root at most, so that one long table does not decide.
+    The fit is least squares of ln speed, with an offset for each software and each source, and PRIOR. The weight of a
+    source stays the same from 8 runs on, so that one long table does not decide.
     """
     from scipy import optimize
 
@@ -162,7 +162,7 @@ def calibrate(runs: Sequence[MeasuredRun]) -> Calibration:
         return counted.errors(Efficiencies(products, **dict(zip(SHARED, values[len(silicon) :], strict=True))))
 
     def residuals(x: Array) -> Array:
-        """What is not explained, in units of its expected spread."""
+        """Residuals of the runs and then of the prior, each over its standard deviation."""
         logs, of_source, of_software = np.split(x, [len(centres), len(centres) + len(sources)])
         unexplained = errors_with(logs) - of_source[source_of_run] - of_software[software_of_run]
         offsets = [of_source / SOURCE_SPREAD, of_software / SOFTWARE_SPREAD, (logs - centres) / widths]
@@ -188,12 +188,12 @@ def calibrate(runs: Sequence[MeasuredRun]) -> Calibration:
 
 
 def _spread_within(software: Array, means: Array) -> float:
-    """Standard deviation of a source's ln speed from what the other sources of its software tell.
+    """Standard deviation of a source's ln speed around its prediction from other sources of its software.
 
     SOURCE_SPREAD where no software has two sources.
 
     Args:
-      software: of each source, a whole number [n_sources].
+      software: index of the software of each source [n_sources].
       means: ln of the measured over the modelled speed of each source [n_sources].
     """
     deviations = []
@@ -270,7 +270,7 @@ def recalibrated(prior: Calibration, runs: Sequence[MeasuredRun]) -> Calibration
         return dataclasses.replace(prior, products=products, shared=shared)
 
     def residuals(x: Array) -> Array:
-        """What is not explained, in units of its expected spread."""
+        """Residuals of the runs and then of the prior, each over its standard deviation."""
         calibration = scaled(x)
         products = np.array([calibration.products_of(run.kind) for run in runs])
         errors = counted.errors(Efficiencies(products, **calibration.shared))

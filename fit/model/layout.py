@@ -1,4 +1,4 @@
-"""How devices train a model: the mesh, the batch, what is computed again."""
+"""How devices train a model: the mesh, the batch, rematerialization."""
 
 import dataclasses
 import functools

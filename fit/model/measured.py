@@ -49,9 +49,9 @@ class MeasuredRun:
 
     @property
     def software(self) -> str:
-        """What trained it: the first word that the row calls it, and where. Sources of one software share its speed.
+        """The software that trained it: its first word in the row, and "on GPUs" or "on TPUs".
 
-        On GPUs and on TPUs a software has other kernels and another compiler.
+        Sources of one software share its speed. On GPUs and on TPUs it has other kernels and another compiler.
         """
         name = (self.row.get("software") or self.source).partition(" ")[0]
         return f"{name} on {'GPUs' if self.chip.gathers_between else 'TPUs'}"
@@ -63,7 +63,7 @@ class MeasuredRun:
 
     @property
     def n_chips(self) -> float:
-        """Its chips' number."""
+        """Number of its chips."""
         return float(self.layout.n_devices / self.chip.devices)
 
     @property
@@ -76,7 +76,7 @@ def read(path: str | os.PathLike = MEASURED) -> list[MeasuredRun]:
     """Reads a table with the columns of measured.csv.
 
     Raises:
-      UserError: where a row is no run; it names the row and the column.
+      UserError: where a row is invalid; it names the row and the column.
     """
     with open(path, newline="", encoding="utf-8") as file:
         return [_run(row, f"{path}: row {n}") for n, row in enumerate(csv.DictReader(file), 2)]
@@ -127,7 +127,7 @@ def _run(row: dict[str, str], where: str) -> MeasuredRun:
 
 
 def _shape(number: Callable[..., float]) -> ModelShape:
-    """The model of a row of measured.csv, whose fields `number` reads. It tells no heads but their units together."""
+    """The model of a row of measured.csv, whose fields `number` reads. A row has units, not heads."""
     d_model = number("d_model")
     attention_weights = number("attention_weights")
     query_units = number("attention_width")

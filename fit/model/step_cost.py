@@ -1,11 +1,12 @@
-"""What a training step costs on chips that need not be present: seconds with their parts, memory, bytes sent.
+"""The cost of a training step on chips that need not be present: seconds with their parts, memory, bytes sent.
 
 The model, for one device and one step:
 
   work     = products / (peak x efficiency) + attention / (peak x efficiency) + memory traffic / bandwidth
-  exposed  = all-to-alls of the experts, which the next product waits for
-  hidden   = gathers of weights and sums of gradients, of which OVERLAP hides behind the work
-  seconds  = (work + exposed + what of `hidden` is not hidden + fixed cost of layers and step) x (1 + pipeline bubble)
+  exposed  = all-to-alls of the experts and sums of activations, which the next product waits for
+  sending  = gathers of weights and sums of gradients
+  hidden   = the share OVERLAP of sending, or of the work where that is shorter: it overlaps with the work
+  seconds  = (work + exposed + sending - hidden + fixed cost of layers) x (1 + pipeline bubble)
 
 A product's efficiency is that of large products times w / (w + half_width), where w is its narrowest side. So narrow
 experts, and few rows per expert, are slower. The busiest device of the expert axis sets the pace of the mixtures:
@@ -33,7 +34,7 @@ IMBALANCE = 1.724
 
 @dataclasses.dataclass(frozen=True)
 class Efficiencies:
-    """What chips reach, as shares of their peaks, and fixed costs.
+    """Efficiencies of chips, as shares of their peaks, and fixed costs.
 
     Attributes:
       products: of large products, over the chip's peak.
@@ -42,8 +43,8 @@ class Efficiencies:
       half_width: narrowest side at which a product is half as efficient as a large one.
       memory: of the peak of main memory; above 1 where traffic hides behind products.
       inside, between: of the peaks of the fast network and of the one between domains.
-      layer: seconds that a block of a microbatch takes beside all this.
-      mixture: seconds that a block with a mixture takes on top.
+      layer: fixed seconds of a block of a microbatch.
+      mixture: further fixed seconds of a block with a mixture.
     """
 
     products: Numbers
@@ -63,15 +64,15 @@ class Efficiencies:
 
 @dataclasses.dataclass(frozen=True)
 class StepCost:
-    """What a step costs: seconds, and the counts of a device that they follow from.
+    """The cost of a step: seconds, and the counts of a device that they follow from.
 
     Attributes:
-      counts: what a device does, sends and keeps.
+      counts: work, traffic and memory of a device.
       products, experts, attention, main_memory: seconds of the work's parts.
       exposed: seconds of sending that work waits for.
       sending: seconds of sending that may hide behind work.
-      hidden: how many of these do.
-      fixed: seconds of layers beside all this.
+      hidden: those of `sending` that do.
+      fixed: fixed seconds of layers.
     """
 
     counts: StepCounts
@@ -111,19 +112,19 @@ class StepCost:
 
 
 def step_cost(shape: ModelShape, layout: Layout, chip: Chip, efficiencies: Efficiencies) -> StepCost:
-    """What a step costs.
+    """The cost of a step.
 
     Args:
       shape: the model.
       layout: how its devices train it.
       chip: the kind of chip that the devices are, or are parts of.
-      efficiencies: what it reaches of its peaks.
+      efficiencies: the shares of its peaks that it reaches.
     """
     return timed(counts_on(shape, layout, chip), chip, efficiencies)
 
 
 def counts_on(shape: ModelShape, layout: Layout, chip: Chip) -> StepCounts:
-    """What a device of such a chip does in a step."""
+    """Counts of a step on a device of such a chip."""
     domain = np.where(np.greater(layout.domain, 0), layout.domain, np.multiply(chip.domain, chip.devices))
     return step_counts.count(shape, layout, domain, chip.gathers_between)
 

@@ -1,8 +1,7 @@
-"""What one device does, sends and keeps in a training step: counted from a shape and a layout, before anything runs.
+"""Work, traffic and memory of one device in a training step, counted from a shape and a layout before anything runs.
 
-The trainer (jmoe/) decides what is counted: how often a token's row travels to experts (TRIPS), how often a weight is
-gathered (GATHERS), what a parameter keeps (KEPT). Each of them stands here alone. benchmarks/step_time.py compares the
-counts with compiled programs.
+The constants describe the trainer (jmoe/): how often a token's row travels to experts (TRIPS), how often a weight is
+gathered (GATHERS), the bytes of a parameter (KEPT). benchmarks/step_time.py compares the counts with compiled programs.
 
 Counts are of one device and one step unless a name says otherwise. They may be arrays: all fields of shape and layout
 broadcast together.
@@ -33,22 +32,22 @@ INTERLEAVED = 4  # pipeline chunks per stage, by which the bubble is shorter; wh
 
 # What is read or written of main memory
 UPDATE = 34  # bytes of a parameter: weight and two moments in float32, gradient, norm of gradients, weight in bfloat16
-SAVED = 4  # times that what blocks save for the backward pass is read or written beside the products
+SAVED = 4  # reads and writes, beside the products, of activations that blocks save for the backward pass
 LOGITS = 2**26  # bytes of the logits that the loss makes at a time, at least (jmoe/model/loss.py)
-# How often a hidden unit is read or written beside the operands of products, forward and backward: of a dense layer,
-# whose products contain most of SwiGLU; of experts with slots, which multiply by gates; of kernels of products by rows,
-# which contain nothing
+# How often a hidden unit is read or written beside the operands of products, forward and backward. Products of a dense
+# layer are fused with most of SwiGLU. Experts with slots multiply by gates, too. Kernels of products by rows fuse
+# nothing.
 SWIGLU = 7
 SWIGLU_OF_SLOTS = 10
 SWIGLU_OF_ROWS = 14
-GRADIENT_OF_ROWS = (
-    14  # bytes of a weight whose gradient kernels of products by rows sum in float32: zeroed, added to, cast
-)
+# Bytes of a weight whose gradient kernels of products by rows sum in float32: zeroed, added to, cast
+GRADIENT_OF_ROWS = 14
 
 # What is kept: read off compiled programs (tests/fit/test_step_counts.py)
 KEPT = 18  # bytes of a parameter: weight and two moments in float32, gradient in float32, weight in bfloat16
 ACCUMULATED = 4  # where a batch comes in parts: the sum of their gradients in float32
-# Bytes of a token that each block leaves: of a unit of width on all of the model axis, spread over it, of a score.
+# Bytes of a token that a block leaves for the backward pass: for each unit of width, on each device of the model axis
+# and divided over it, and for each score of attention
 LEFT_WHOLE = {"full": 4, "dots": 5, "none": 34}
 LEFT_SPREAD = {"full": 0, "dots": 32, "none": 36}
 LEFT_SCORES = {"full": 0, "dots": 0, "none": 12}
@@ -64,7 +63,7 @@ SCORES_AT_WORK = 8
 
 @dataclasses.dataclass(frozen=True)
 class StepCounts:
-    """What a device does in a step.
+    """Work, traffic and memory of a device in a step.
 
     Attributes:
       tokens: its share of the batch.
@@ -84,7 +83,7 @@ class StepCounts:
       mixture_layers: those of them with a mixture.
       bubble: idle time of the pipeline over working time.
       imbalance: load of the busiest device of the expert axis over its fair share.
-      kept: bytes of memory that parameters take: weights, moments and gradients.
+      state: bytes of memory that parameters take: weights, moments and gradients.
       activations: bytes of memory that blocks leave for the backward pass.
       at_work: bytes of memory of the block, or of the loss, at work.
     """
@@ -107,7 +106,7 @@ class StepCounts:
     mixture_layers: Numbers
     bubble: Numbers
     imbalance: Numbers
-    kept: Numbers
+    state: Numbers
     activations: Numbers
     at_work: Numbers
 
@@ -125,7 +124,7 @@ class StepCounts:
     @property
     def device_bytes(self) -> Numbers:
         """Memory of a device."""
-        return self.kept + self.activations + self.at_work
+        return self.state + self.activations + self.at_work
 
 
 def leaving(n: Numbers) -> Numbers:
@@ -145,13 +144,13 @@ def count(shape: ModelShape, layout: Layout, domain: Numbers, gathers_between: A
       shape: the model.
       layout: how it is trained.
       domain: devices that the fast network joins.
-      gathers_between: whether weights are gathered over all devices, and not only over those of a fast network.
+      gathers_between: whether weights are gathered over all devices, not only over those of a fast network.
     """
     large, grouped, attention = _product_flops(shape, layout)
     large_width, grouped_width = _product_widths(shape, layout)
     n_microbatches = layout.n_microbatches
     layers = shape.n_blocks / layout.pipeline * n_microbatches
-    kept, activations, at_work = _device_bytes(shape, layout)
+    state, activations, at_work = _device_bytes(shape, layout)
     return StepCounts(
         tokens=layout.tokens_per_device,
         large=large,
@@ -165,7 +164,7 @@ def count(shape: ModelShape, layout: Layout, domain: Numbers, gathers_between: A
         mixture_layers=layers * shape.n_mixtures / shape.n_blocks,
         bubble=(layout.pipeline - 1) / n_microbatches / INTERLEAVED,
         imbalance=layout.imbalance,
-        kept=kept,
+        state=state,
         activations=activations,
         at_work=at_work,
     )
@@ -214,7 +213,7 @@ def _product_widths(shape: ModelShape, layout: Layout) -> tuple[Numbers, Numbers
 def _main_memory(shape: ModelShape, layout: Layout) -> Numbers:
     """Bytes of main memory that a device reads or writes in a step.
 
-    Each product reads its two operands and writes its result. What no compiler joins with a product comes on top.
+    Each product reads its two operands and writes its result. Other reads and writes, not fused with it, come on top.
     """
     units = shape.n_blocks * _attention_units(shape, layout)
     units = units + (shape.n_blocks - shape.n_mixtures) * _layer_units(shape, layout, 1, shape.d_ff, SWIGLU)
@@ -396,8 +395,8 @@ def _crossing(layout: Layout, domain: Numbers) -> Numbers:
 
 def memory_of(shape: ModelShape, layout: Layout) -> Numbers:
     """Memory of a device in a step, as StepCounts.device_bytes has it."""
-    kept, activations, at_work = _device_bytes(shape, layout)
-    return kept + activations + at_work
+    state, activations, at_work = _device_bytes(shape, layout)
+    return state + activations + at_work
 
 
 def _device_bytes(shape: ModelShape, layout: Layout) -> tuple[Numbers, Numbers, Numbers]:
@@ -405,16 +404,16 @@ def _device_bytes(shape: ModelShape, layout: Layout) -> tuple[Numbers, Numbers, 
     at_expert = shape.routed_weights / (layout.expert * layout.model)
     others = shape.dense_weights / layout.model
     stored = at_expert / layout.data + (others + shape.embedding_and_head) / _spread(shape, layout).rows
-    kept = np.where(layout.n_microbatches > 1, KEPT + ACCUMULATED, KEPT) * stored
+    state = np.where(layout.n_microbatches > 1, KEPT + ACCUMULATED, KEPT) * stored
 
     tokens = layout.batch_tokens / layout.n_microbatches / (layout.data * layout.expert)
     gathered_once = np.equal(layout.of_remat(GATHERS), 1)  # and left for the backward pass
-    left = _left_bytes(shape, layout) * tokens + np.where(gathered_once, BF16 * (others + at_expert), 0)
+    saved = _left_bytes(shape, layout) * tokens + np.where(gathered_once, BF16 * (others + at_expert), 0)
     block = others / shape.n_blocks + at_expert / np.maximum(shape.n_mixtures, 1)
     rows_of_logits = np.minimum(tokens, np.maximum(LOGITS / (FP32 * shape.vocab_size), 2 * shape.d_model))
     in_block = _bytes_at_work(shape, layout) * tokens + BF16 * block
     in_loss = FP32 * rows_of_logits * shape.vocab_size + (BF16 + FP32) * shape.head
-    return kept, left, np.maximum(in_block, in_loss)
+    return state, saved, np.maximum(in_block, in_loss)
 
 
 def _scores(shape: ModelShape, layout: Layout) -> Numbers:

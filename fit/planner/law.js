@@ -114,14 +114,6 @@ export function driftFactor(law, draw, flops) {
 
 const RANGE_TOLERANCE = 5e-3; // a value so little outside a range is shown as its end
 
-/** Whether a size, by its column, is above those of the law's runs. @type {(law: Law, sizes: object) => boolean} */
-export function exceedsRuns({ columns, fixed, ranges }, sizes) {
-  return Object.entries(sizes).some(([name, value]) => {
-    const isKnown = name in ranges && (columns.includes(name) || fixed.includes(name));
-    return isKnown && value > ranges[name][1] * (1 + RANGE_TOLERANCE);
-  });
-}
-
 /** Which columns of a model lie outside the law's data. @type {(law: Law, columns: object) => Outside[]} */
 export function outsideRanges(law, columns) {
   const values = { training_flops: trainingFlops(columns), ...columns };

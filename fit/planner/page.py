@@ -149,7 +149,7 @@ _LAW = (
     *("name", "counts_embedding", "fixes_experts", "published", "experts", "ranges", "warning"),
     *("only_experts", "of_mixtures", "knows_dense"),
 )
-_MODELS = ("vocab_size", "width_per_block", "unique_tokens", "seq_len")
+_MODELS = ("vocab_size", "width_per_block", "unique_tokens")
 
 
 def _law(law: Law) -> Json:
@@ -180,7 +180,6 @@ def _law(law: Law) -> Json:
         shape_ranges=own_counts.shape_ranges(law),
         records_shapes=bool(law.shape_ranges),
         bootstrap=bootstrap,
-        base_config=models_of_runs["base_config"],
     )
 
 

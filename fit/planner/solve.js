@@ -160,8 +160,10 @@ export function bestOf(solved) {
   return best;
 }
 
-/** The FLOPs from `least` to `most` at which the best model of e experts has this loss; null if `most` is not enough.
- *  @type {(law: Law, e: Experts, shape: Shape, limits: Limits, loss: Nats, least: number, most: number) => ?number} */
+/** The FLOPs from `least` to `most` at which the best model with n_experts reaches the loss `goal`; null if `most` is
+ *  not enough.
+ * @type {(law: Law, n_experts: Experts, shape: Shape, limits: Limits, goal: Nats, least: Flops, most: Flops) => ?Flops}
+ */
 export function leastFlops(law, n_experts, shape, limits, goal, least, most) {
   const lawAt = lawAtExperts(law, shape, n_experts);
   const largest = largestSize(n_experts, shape, limits);

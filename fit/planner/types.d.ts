@@ -22,7 +22,6 @@ interface Shape {
   n_dense: number; // leading dense blocks
   kv_share: number; // heads of keys and values over heads of queries
   attention: number; // width of all heads of queries over d_model
-  head_dim: number; // 0: the law's own
   ff: number; // width of the dense layer over d_model
   tied: boolean; // whether the head is the embedding
   trained: boolean; // whether E counts experts as the config does, and not widths of the dense layer

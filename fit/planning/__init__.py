@@ -1,16 +1,38 @@
 """The best model under constraints.
 
-options.py        options of fit plan and fit compare
-constraints.py    what a plan must respect, chips among it; clock.py: hours as the budget
-optimum.py        the best size and tokens for each number of experts; target.py, the least cost of a loss
-grid.py           shapes and layouts to choose from; candidates.py, these with seconds; solve.py, the best in hours
-built.py          the best one as the model to build; speeds.py, all as plain values; by_time.py, in words
-building.py       under FLOPs the model of whole blocks and heads; startable.py, with its recipe and its mesh
-planning.py       the plan; draws.py, dense_models.py, repeats.py, verdict.py, cost.py, plan_warnings.py: its parts
-results.py        the plan as dataclasses; setting.py, what it was solved for
-plan_answer.py    the plan in ten lines; plan_text.py, in more words; plan_config.py, as a config
-compare.py        several laws on one budget; comparison.py, compare_text.py, agreement.py, leverage.py: its parts
-speedup.py        how much compute a change saves; baseline_speedup.py, frontier.py: beside a baseline in one table
-serving.py        how fast chips decode with a model and read prompts
-memory.py         what training takes of all chips' memory; mesh.py, how they share it; recipe.py, rates.py
+options.py          options of fit plan and fit compare
+constraints.py      the budget and the limits of a plan; clock.py, hours as the budget
+planning.py         the plan; results.py, its dataclasses; setting.py, the question that it answers
+
+By FLOPs:
+optimum.py          the best size and tokens for each number of experts; optima.py, these as arrays
+target.py           the least budget that reaches a loss
+building.py         the model of whole blocks and heads; startable.py, with its recipe and its mesh
+memory.py           memory of training on all chips; mesh.py, how chips share the training
+
+By hours:
+grid.py             shapes and layouts to choose from
+candidates.py       shapes in layouts, with their seconds per token
+solve.py            the best candidate; built.py, that candidate as the model to build
+by_time.py          speeds of models, the best model under the other budget, and both in words
+
+Parts of a plan:
+recipe.py           config, batch, warm-up and peak learning rate; rates.py, published laws of these
+draws.py            intervals by the bootstrap; verdict.py, whether a mixture or a dense model is best
+dense_models.py     savings against the best dense model; repeats.py, the worth of repeated text
+cost.py             hours, dollars and energy; serving.py, speeds of decoding and of prompts
+extrapolation.py    sizes outside the runs of the law; plan_warnings.py, warnings
+expected_tasks.py   accuracies that the model is expected to reach
+
+Answers:
+plan_answer.py      the plan in ten lines; plan_text.py, in more words
+plan_config.py      the plan as a config; emitted.py checks emitted Python before it is written
+law_answer.py       the answer of fit law
+
+Several laws, and runs beside a law:
+compare.py          several laws on one budget; comparison.py, their dataclasses; agreement.py, leverage.py: parts
+compare_answer.py   the comparison in a few lines; compare_text.py, in more words
+judge.py            fit speedup; speedup.py, speed-ups by a law; judged.py, their dataclasses
+baseline_speedup.py  speed-ups beside baseline runs of the same table; frontier.py, the frontier of these
+speedup_answer.py   the answer of fit speedup
 """

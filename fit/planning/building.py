@@ -40,7 +40,7 @@ class Candidate:
       n_tokens: Training tokens that the constraints leave.
       memory_bytes: Of weights and cache.
       layout: How the chips train it; None without chips.
-      speed: Tokens per second of all chips; only by the clock.
+      speed: Tokens per second of all chips; None where no speed is modelled.
     """
 
     loss: float

@@ -4,23 +4,21 @@ import numpy as np
 
 from fit.fitted_law.law import Law
 from fit.planning import building, recipe, solve, startable
-from fit.planning.constraints import Constraints
 from fit.planning.results import Buildable, Optimum
 from fit.shape import hardware
 from fit.shape.architecture import Architecture, Model
 
 
 def buildable_of(
-    law: Law, architecture: Architecture, constraints: Constraints, best: Optimum, chosen: solve.Best
+    law: Law, architecture: Architecture, best: Optimum, chosen: solve.Best
 ) -> tuple[Buildable, recipe.Recipe]:
     """The model to build and its recipe.
 
     Args:
       law: The law that plans.
       architecture: How models are built.
-      constraints: With chips and a clock.
-      best: The candidate as one of the optima.
-      chosen: The candidate.
+      best: The candidate as an Optimum.
+      chosen: The same candidate, with its layout.
     """
     models = chosen.models
     model = model_of(chosen)

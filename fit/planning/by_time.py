@@ -1,4 +1,4 @@
-"""Modelled speeds in plans: of each model, what hours and FLOPs choose in place of each other, and both in words."""
+"""Modelled speeds in plans: the speed of each model, the best model under the other budget, and both in words."""
 
 import dataclasses
 import math
@@ -25,7 +25,7 @@ from fit.shape import hardware
 from fit.shape.architecture import INFERENCE, TRAINING, Architecture, Model, training_flops
 
 # fields of config.model that a table of speeds may have as columns
-OF_MODEL = (
+MODEL_FIELDS = (
     *("n_blocks", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size"),
     *("d_expert", "top_k", "n_shared_experts", "n_dense_blocks"),
 )
@@ -37,8 +37,8 @@ def in_hours(constraints: Constraints, hours: float, calibration: Calibration, r
     Args:
       constraints: With chips.
       hours: The budget.
-      calibration: What the chips reach.
-      request: What the user fixes of the mesh and the shape of models.
+      calibration: The efficiencies of the chips.
+      request: The fields of shape and mesh that the user fixes.
     """
     clock = Clock(hours, calibration, request)
     return dataclasses.replace(constraints, clock=clock, flops=None, calibration=None)
@@ -47,7 +47,7 @@ def in_hours(constraints: Constraints, hours: float, calibration: Calibration, r
 def calibration_of(
     law: Law, architecture: Architecture, chips: Chips, request: ShapeRequest, path: str | None
 ) -> Calibration:
-    """What the chips reach: as published or, with a table of the user's speeds at `path`, recalibrated by it.
+    """The efficiencies of the chips: our trainer's or, with a table of the user's speeds at `path`, recalibrated.
 
     Raises:
       UserError: The table cannot be read, has fewer than two rows, or none on these chips.
@@ -64,23 +64,30 @@ def calibration_of(
 def measured_runs(
     law: Law, architecture: Architecture, chips: Chips, request: ShapeRequest, path: str
 ) -> list[MeasuredRun]:
-    """The runs in a table of the user's speeds. Where columns OF_MODEL do not say how a model is built, it is built
-    like the plan's. Raises UserError where the table cannot be read."""
+    """The runs in a table of the user's speeds.
+
+    Fields of the model that the table has no column for (MODEL_FIELDS) are those of the plan's models.
+
+    Raises:
+      UserError: The table cannot be read.
+    """
 
     def shape_of(row: dict[str, str]) -> ModelShape:
         """The model of a row."""
         width = int(float(row["d_model"]))
         routed = int(float(row["n_experts"]))
         model = _model_of(law, architecture, request, width, routed)
-        given = {name: measured.whole(row, name, f"--speeds={path}") for name in OF_MODEL if row.get(name)}
-        return ModelShape.of_config(model.shape | dict(n_experts=routed) | given)
+        columns = {name: measured.whole(row, name, f"--speeds={path}") for name in MODEL_FIELDS if row.get(name)}
+        return ModelShape.of_config(model.shape | dict(n_experts=routed) | columns)
 
     return measured.read_own(path, shape_of, chips.kind, chips.count, recipe.PRETRAIN_SEQUENCE)
 
 
 def _model_of(law: Law, architecture: Architecture, request: ShapeRequest, width: int, routed: int) -> Model:
-    """The model of the grid of a width, with so many experts as the trainer counts them: shaped as published ones
-    beyond the sizes of the law's runs."""
+    """The model of a width and so many experts, as the plan's grid has it.
+
+    It has the style of published models if its size is beyond the law's runs. `routed`: experts as the trainer counts.
+    """
     padded = dataclasses.replace(architecture, vocab_size=hardware.padded(architecture.vocab_size))
     ends = law.ranges.get("n_active")
     is_beyond = request.family or ends is None or float(padded.n_active(width, routed)) > ends[1]
@@ -90,7 +97,7 @@ def _model_of(law: Law, architecture: Architecture, request: ShapeRequest, width
 
 
 def problem_of(law: Law, architecture: Architecture, constraints: Constraints, request: ShapeRequest) -> Problem:
-    """What is asked of the chips that train the models of constraints, whatever their budget is."""
+    """The problem of timing models on the chips of the constraints, by hours or by FLOPs."""
     assert constraints.chips is not None
     if constraints.clock is not None:
         return solve.problem_of(law, architecture, constraints)
@@ -115,7 +122,7 @@ def speed_of_best(best: solve.Best) -> Speed:
 
 
 def with_modelled_mfu(chips: Chips, optima: list[Optimum], built_is_timed: bool) -> Chips:
-    """The chips with the MFU of each optimum by its speed; of one without speed, the MFU that is assumed."""
+    """The chips with the MFU of each optimum: that of its speed, or the assumed one for an optimum without a speed."""
     mfu = {row.n_experts: float(f"{row.speed.mfu[1]:.3g}") if row.speed else cost.MFU for row in optima}
     is_assumed = any(row.speed is None for row in optima) or not built_is_timed
     return dataclasses.replace(chips, mfu=mfu, mfu_is_assumed=is_assumed)
@@ -124,7 +131,7 @@ def with_modelled_mfu(chips: Chips, optima: list[Optimum], built_is_timed: bool)
 def against_flops(
     law: Law, architecture: Architecture, constraints: Constraints, best: Optimum | dict, experts: Floats
 ) -> ClockComparison:
-    """What FLOPs would choose of these numbers of experts, in place of hours.
+    """The best number of experts under the FLOPs of a plan by hours, beside the best by hours.
 
     Args:
       law: The law that plans.
@@ -147,9 +154,9 @@ def against_flops(
 def _comparison(
     problem: Problem, hours: float, by_flops: int, by_time: int, n_active: float, n_tokens: float
 ) -> ClockComparison:
-    """The best numbers of experts by FLOPs and by hours beside each other.
+    """The best numbers of experts by FLOPs and by hours, beside each other.
 
-    n_active, n_tokens: of the best by hours.
+    n_active, n_tokens: those of the best model by hours.
     """
     largest = math.inf if by_flops == by_time else solve.largest(problem, by_flops, n_tokens)
     size = min(n_active, largest)
@@ -177,12 +184,12 @@ def hours_with_serving(constraints: Constraints, n_tokens: float, speed: Speed) 
 
 
 def against_hours(problem: Problem, n_experts: int, hours: float, experts: Floats) -> ClockComparison | None:
-    """What hours would choose, in place of FLOPs: those that the best model by FLOPs takes, with what it serves.
+    """The best number of experts in the hours that a plan by FLOPs takes, beside the best by FLOPs.
 
     Args:
-      problem: What is asked, with FLOPs.
-      n_experts: Of the best model by FLOPs.
-      hours: That it takes, as hours_with_serving says.
+      problem: The problem, whose limits have the FLOPs.
+      n_experts: Those of the best model by FLOPs.
+      hours: The hours of that model, as hours_with_serving counts them.
       experts: The numbers of experts to choose from.
 
     Returns:
@@ -200,7 +207,7 @@ def priced_target(target: Target, problem: Problem) -> Target:
     """A target whose models are priced at their modelled speeds, where the chips train such models."""
 
     def priced(row: TargetRow) -> TargetRow:
-        """A model with its hours and dollars."""
+        """The model of a row with its hours and dollars."""
         if row.flops is None or row.n_active is None or row.n_tokens is None:
             return row
         rate = solve.tokens_per_second(problem, row.n_experts, row.n_active, row.n_tokens)
@@ -223,7 +230,7 @@ def speed_of(
     """The speed of the training of a model of n_active parameters on n_tokens tokens.
 
     Args:
-      calibration: How far a speed may be from the modelled one.
+      calibration: The spread of speeds around the modelled ones.
       chips: The chips that train it.
       tokens_per_second: The modelled speed, of all chips.
       n_active: Active parameters.

@@ -1,13 +1,13 @@
-"""What chips can train: models of a grid in layouts of a grid, with the seconds of a token of each, as arrays.
+"""The candidates of a plan on chips: shapes of a grid in layouts of a grid, with the seconds of a token, as arrays.
 
 A candidate is a shape with its recipe, on a number of chips, a mesh, remat, a batch and tokens at once: all that the
 emitted config says. It may be trained on `least` to `most` tokens. There its batch is one that the laws of batch allow,
-and its recipe is the law's own or that of published models, whichever a run of such a size has. Its tokens follow from
-its own seconds, so nothing is iterated, and more hours never take a candidate away.
+and its recipe is the one that a run of its size has: the law's own, or that of published models. Its tokens follow from
+its own speed. So nothing is iterated, and more hours never remove a candidate.
 
-Only candidates that could be the best in the hours asked about are evaluated: shapes come in the order of a bound of
-their loss, with the tokens that they could have if nothing but products and memory took time, until no bound is below
-the best loss found.
+Only candidates that could be the best are evaluated (branch and bound). The bound of a shape is its loss on the tokens
+that it could have if only products and memory took time. Shapes come in the order of their bounds, until no bound is
+below the best loss so far.
 
 Axes: [n_shapes] models of one number of experts, [n] candidates.
 """
@@ -34,26 +34,24 @@ from fit.planning.serving import Served
 from fit.shape import hardware
 from fit.shape.architecture import BATCH_RAMP, INFERENCE, TRAINING, Architecture, Model
 
-GROUP_TOKENS = 8192  # tokens that share the experts' capacity by the recipe of the law's runs
-BAND = 1e-3  # share of the best loss within which models are near the best
-BAND = 1e-3  # share of the best loss within which models are near the best
+BAND = 1e-3  # candidates that lose up to this share more than the best are evaluated, too
 CHUNK = 32  # shapes that are evaluated at a time
-IDEAL_BATCH = 2.0**40  # tokens of a step in which nothing counts that a step does once
-STATE = 16  # bytes of a parameter that a device keeps at least: weight, two moments, gradient
+IDEAL_BATCH = 2.0**40  # tokens of a step, so many that what a step does once takes no time of a token
+STATE = 16  # bytes of a parameter on a device, at least: weight, two moments, gradient
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """What is asked: everything that an answer follows from, but the budget.
+    """A planning problem on chips, without its budget.
 
     Attributes:
-      law: What tells losses.
+      law: The law of the loss.
       architecture: How models are built.
-      limits: What models must respect. Of these, a budget is not read.
+      limits: The limits on models. Their budget is not read.
       chips: The chips to train on.
-      request: What the user fixes of shape and mesh.
-      calibration: What the chips reach.
-      grid: What candidates are made of.
+      request: The fields of shape and mesh that the user fixes.
+      calibration: The efficiencies of the chips.
+      grid: Shapes and layouts to choose from.
     """
 
     law: Law
@@ -77,18 +75,21 @@ class Problem:
 
     def tokens(self, hours: Numbers, seconds_per_token: Numbers) -> Array:
         """Whole training tokens that hours leave beside inference tokens, each a third of one; perhaps negative."""
-        served = INFERENCE / TRAINING * self.limits.inference_tokens
-        return np.floor(np.minimum(SECONDS * np.asarray(hours) / seconds_per_token - served, self.cap))
+        return np.floor(np.minimum(SECONDS * np.asarray(hours) / seconds_per_token - self._served, self.cap))
 
     def hours(self, n_tokens: Numbers, seconds_per_token: Numbers) -> Array:
         """Hours of so many training tokens and of the inference tokens."""
-        served = INFERENCE / TRAINING * self.limits.inference_tokens
-        return (np.asarray(n_tokens) + served) * seconds_per_token / SECONDS
+        return (np.asarray(n_tokens) + self._served) * seconds_per_token / SECONDS
+
+    @property
+    def _served(self) -> Numbers:
+        """Training tokens that take as long as the inference tokens."""
+        return INFERENCE / TRAINING * self.limits.inference_tokens
 
 
 @dataclasses.dataclass(frozen=True)
 class Models:
-    """The shapes of one number of experts and of one recipe, arrays [n_shapes].
+    """The shapes with one number of experts and one recipe: arrays [n_shapes].
 
     Attributes:
       shape: Fields of config.model.
@@ -97,10 +98,10 @@ class Models:
       as_published: Whether recipe and style are those of published models, else of the law's runs.
       law_experts: Experts as the law counts them.
       exact_parameters: Every weight, with norms and routers.
-      memory_bytes: Of weights and cache when it is served.
-      least_tokens, most_tokens: Between these a run of the model has this recipe; above the first, up to the second.
-      batch_laws: How the recipe's batch, and the least that is allowed, depend on the training tokens.
-      limited_by: "" where the limits allow the model, else the limit that does not: "memory" or "serving".
+      memory_bytes: Bytes of weights and cache when the model is served.
+      least_tokens, most_tokens: A run of the model has this recipe on more tokens than the first, up to the second.
+      batch_laws: The batches that the recipe allows, by training tokens.
+      limited_by: The limit that excludes the model, "memory" or "serving"; "" where none does.
     """
 
     shape: ModelShape
@@ -136,7 +137,7 @@ def loss_of(
       problem: With the law.
       models: The shapes.
       rows: Which of them, [n].
-      n_tokens: Of each, [..., n].
+      n_tokens: Training tokens of each, [..., n].
       coefficients: By name, in place of the law's; they broadcast with n_tokens.
     """
     law = problem.law
@@ -153,24 +154,20 @@ def loss_of(
 
 
 def models_of(problem: Problem, n_experts: float) -> list[Models]:
-    """The models with one number of experts as the law counts them: by the runs' recipe, and by the published one."""
+    """The models with one number of experts as the law counts them, by recipe: that of the runs, then the published."""
     architecture = problem.architecture
     if not architecture.has_enough_experts(n_experts):
         return []
     routed = nearest_experts(architecture, n_experts)
-    found = []
-    for as_published in (False, True):
-        models = _models(problem, routed, as_published)
-        if len(models.exact_parameters):
-            found.append(models)
-    return found
+    by_recipe = [_models(problem, routed, as_published) for as_published in (False, True)]
+    return [models for models in by_recipe if len(models.exact_parameters)]
 
 
 def nearest_experts(architecture: Architecture, n_experts: float) -> int:
-    """The number of experts that the trainer has where the law counts n_experts."""
+    """The trainer's number of experts that the law counts most nearly as n_experts."""
 
     def distance(routed: int) -> float:
-        """How far the law's count of so many experts is from n_experts."""
+        """Distance, in ln, of the law's count of so many experts from n_experts."""
         return abs(math.log(hardware.law_experts(architecture, routed) / n_experts))
 
     return min(hardware.whole_experts(architecture, n_experts), key=distance)
@@ -178,12 +175,21 @@ def nearest_experts(architecture: Architecture, n_experts: float) -> int:
 
 def _models(problem: Problem, routed: int, as_published: bool) -> Models:
     """The models of one recipe. `routed`: experts as the trainer counts them."""
+    style = hardware.style_of(problem.padded, as_published, problem.request.fixed)
+    shape = grid_lib.shapes(problem.grid, problem.padded, style, routed)
+    has_recipe, least, most = _tokens_of_recipe(problem, shape, as_published)
+    rows = np.flatnonzero(has_recipe)
+    return _described(problem, take(shape, rows), as_published, least[rows], most[rows])
+
+
+def _tokens_of_recipe(problem: Problem, shape: ModelShape, as_published: bool) -> tuple[Array, Array, Array]:
+    """(whether runs of each shape can have a recipe, on more tokens than, up to), arrays [n_shapes].
+
+    Small models have the recipe of the law's runs. Large ones have the published recipe where their size or their
+    tokens lie beyond the runs.
+    """
     law = problem.law
-    architecture = problem.padded
-    style = hardware.style_of(architecture, as_published, problem.request.fixed)
-    shape = grid_lib.shapes(problem.grid, architecture, style, routed)
     base, _ = recipe.runs_config(law, False)
-    # which recipe a run of each size has
     inside = np.asarray(shape.n_active - shape.embedding_and_head)
     is_large = inside >= rates.SMALLEST
     counts = dict(n_active=shape.n_active, n_total=shape.n_total)
@@ -197,28 +203,21 @@ def _models(problem: Problem, routed: int, as_published: bool) -> Models:
     if "n_tokens" in law.ranges:
         most_of_runs = law.ranges["n_tokens"][1] * (1 + ROUNDING)
     if as_published:
-        kept = is_large & (is_beyond | math.isfinite(most_of_runs))
-        least = np.where(is_beyond, 0.0, most_of_runs)
-        most = np.full(len(inside), np.inf)
-    else:
-        kept = ~is_large | ~is_beyond
-        least = np.zeros(len(inside))
-        most = np.where(is_large, most_of_runs, np.inf)
-    rows = np.flatnonzero(kept)
-    return _described(problem, take(shape, rows), as_published, least[rows], most[rows])
+        has_recipe = is_large & (is_beyond | math.isfinite(most_of_runs))
+        return has_recipe, np.where(is_beyond, 0.0, most_of_runs), np.full(len(inside), np.inf)
+    return ~is_large | ~is_beyond, np.zeros(len(inside)), np.where(is_large, most_of_runs, np.inf)
 
 
 def of_model(problem: Problem, model: Model, as_published: bool) -> Models:
-    """One model of the grid, which may be trained on any tokens by a recipe."""
-    fields = model.shape | dict(n_experts=model.n_experts)
-    shape = ModelShape.of_config(fields)
+    """A model of the grid as Models of one shape, which may be trained on any number of tokens."""
+    shape = ModelShape.of_config(model.shape | dict(n_experts=model.n_experts))
     arrays = {name: np.array([getattr(shape, name)], float) for name in (*grid_lib.SHAPE_FIELDS, "n_blocks")}
     shape = dataclasses.replace(shape, **arrays)
     return _described(problem, shape, as_published, np.zeros(1), np.full(1, np.inf))
 
 
 def _described(problem: Problem, shape: ModelShape, as_published: bool, least: Array, most: Array) -> Models:
-    """The Models of shapes. least, most: training tokens between which a run of each has this recipe."""
+    """The Models of these shapes. least, most: least_tokens and most_tokens of Models."""
     limits = problem.limits
     routed = int(np.asarray(shape.n_experts))
     exact = _exact_parameters(shape, problem.padded, as_published)
@@ -241,7 +240,7 @@ def _described(problem: Problem, shape: ModelShape, as_published: bool, least: A
 
 
 def _exact_parameters(shape: ModelShape, architecture: Architecture, as_published: bool) -> Array:
-    """Every weight of models, with the norms of their recipe."""
+    """All weights of models, with the norms of their recipe."""
     if as_published:  # RMSNorms without bias, also of each head's queries and keys and before the model's head
         norms = shape.n_blocks * 2 * (shape.d_model + shape.head_dim) + shape.d_model
     else:
@@ -250,8 +249,8 @@ def _exact_parameters(shape: ModelShape, architecture: Architecture, as_publishe
 
 
 def _limited_by(limits: Constraints, shape: ModelShape, memory_bytes: Array, cache_bytes: Array) -> Array:
-    """The limit on the served model that each shape does not respect; "" where it respects them all."""
-    found = np.full(memory_bytes.shape, "", dtype=object)
+    """The limit on the served model that each shape exceeds; "" where it exceeds none."""
+    limited_by = np.full(memory_bytes.shape, "", dtype=object)
     serving = limits.serving
     if serving is not None:
         served = Served(
@@ -261,29 +260,29 @@ def _limited_by(limits: Constraints, shape: ModelShape, memory_bytes: Array, cac
             bytes_per_parameter=limits.bytes_per_parameter,
             cache_bytes=cache_bytes,
         )
-        found[serving.step_seconds(served) > serving.most_seconds] = "serving"
-        found[memory_bytes > serving.chips.memory] = "memory"
+        limited_by[serving.step_seconds(served) > serving.most_seconds] = "serving"
+        limited_by[memory_bytes > serving.chips.memory] = "memory"
     if limits.memory_bytes is not None:
-        found[memory_bytes > limits.memory_bytes] = "memory"
-    return found
+        limited_by[memory_bytes > limits.memory_bytes] = "memory"
+    return limited_by
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidates:
-    """Models in layouts that devices hold, arrays [n].
+    """Models in layouts: arrays [n].
 
     Attributes:
       models: The shapes.
-      row: Of the shapes.
+      row: Index of the shape in `models`.
       chips: Number of chips.
-      data, expert, model: The mesh.
-      remat: Index in the grid's.
+      data, expert, model: Devices of the mesh's axes.
+      remat: Index in the grid's remats.
       unit: The fewest tokens that the mesh divides.
       group_tokens: As config.model.group_tokens.
-      batch_tokens: Of the largest batch.
-      microbatch_tokens: At once.
-      seconds_per_token: Of a step of the largest batch, over its tokens.
-      least, most: Between these its batch is allowed: from the first, up to the second.
+      batch_tokens: Tokens of the largest batch.
+      microbatch_tokens: Tokens at once.
+      seconds_per_token: Seconds of a step of the largest batch over its tokens.
+      least, most: Training tokens from which, and up to which, the batch is allowed.
     """
 
     models: Models
@@ -302,25 +301,25 @@ class Candidates:
     most: Array
 
     def part(self, rows: Array) -> "Candidates":
-        """These candidates."""
+        """The candidates of these rows."""
         names = [field.name for field in dataclasses.fields(self) if field.name != "models"]
         return dataclasses.replace(self, **{name: getattr(self, name)[rows] for name in names})
 
     def tokens(self, problem: Problem, hours: Numbers) -> Array:
-        """The whole tokens of each in so many hours [...]: [..., n]; 0 where it may not be trained on as few."""
+        """Whole training tokens of each in so many hours [...]: [..., n]; 0 where these are fewer than it may have."""
         tokens = problem.tokens(np.asarray(hours)[..., None], self.seconds_per_token)
         tokens = np.minimum(tokens, self.most)
         return np.where((tokens >= self.least) & (tokens >= 1), tokens, 0.0)
 
 
 def joined(parts: list[Candidates]) -> Candidates:
-    """Candidates of the same models together."""
+    """Concatenates candidates of the same models."""
     names = [field.name for field in dataclasses.fields(Candidates) if field.name != "models"]
     return Candidates(parts[0].models, *(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 def least_seconds(problem: Problem, models: Models) -> Array:
-    """Seconds of a token on one chip that no layout is below: products and memory alone."""
+    """A lower bound of the seconds of a token on one chip, in any layout: those of products and memory alone."""
     chip = problem.chips.chip
     reached = problem.calibration.efficiencies(problem.chips.kind)
     least = np.full(models.exact_parameters.shape, np.inf)
@@ -348,9 +347,9 @@ def in_hours(
     """The candidates that could be the best between two numbers of hours, or lose at most BAND more.
 
     Args:
-      problem: What is asked.
+      problem: The problem.
       models: The shapes.
-      hours: The least and the most.
+      hours: The least and the most hours.
       at_most: A loss that is reached otherwise in the least hours.
 
     Returns:
@@ -361,20 +360,20 @@ def in_hours(
     bound = search.bound(allowed, search.counts[-1])
     order = allowed[np.argsort(bound, kind="stable")]
     bound = np.sort(bound, kind="stable")
-    found = []
+    parts = []
     for start in range(0, len(order), CHUNK):
         if not (bound[start] <= search.at_most and math.isfinite(bound[start])):
             break
         rows = order[start : start + CHUNK]
         for part in search.in_layouts(rows):
-            found.append(part)
+            parts.append(part)
             losses = loss_of(problem, models, part.row, part.tokens(problem, hours[0]))
             search.at_most = min(search.at_most, float(losses.min()) * (1 + BAND))
-    return joined(found) if found else None
+    return joined(parts) if parts else None
 
 
 def least_losses(problem: Problem, models: Models, rows: Array, hours: float) -> Array:
-    """Bounds of the losses of shapes in so many hours."""
+    """Lower bounds of the losses of shapes in so many hours."""
     search = _Search(problem, models, hours=hours)
     return search.bound(rows, search.counts[-1])
 
@@ -383,21 +382,21 @@ def on_tokens(problem: Problem, models: Models, rows: Array, n_tokens: Array) ->
     """The candidates of shapes that may be trained on so many tokens.
 
     Args:
-      problem: What is asked.
+      problem: The problem.
       models: The shapes.
       rows: Which of them.
-      n_tokens: Of each shape, [n_shapes].
+      n_tokens: Training tokens of each shape, [n_shapes].
 
     Returns:
       The candidates; None where there are none.
     """
     search = _Search(problem, models, n_tokens=n_tokens)
-    found = list(search.in_layouts(rows))
-    return joined(found) if found else None
+    parts = list(search.in_layouts(rows))
+    return joined(parts) if parts else None
 
 
 class _Search:
-    """The candidates of one number of experts that could be the best."""
+    """A search for the candidates of some models that could be the best."""
 
     def __init__(
         self,
@@ -407,13 +406,14 @@ class _Search:
         at_most: float = math.inf,
         n_tokens: Array | None = None,
     ) -> None:
-        """Search for candidates.
+        """Prepare the search.
 
         Args:
-          problem, models: What is asked, and the shapes.
-          hours: The most that there are.
-          at_most: Candidates that must lose more are left out.
-          n_tokens: The tokens of each shape, where they are given.
+          problem: The problem.
+          models: The shapes.
+          hours: The largest budget.
+          at_most: Candidates whose bound of the loss is larger are skipped.
+          n_tokens: Training tokens of each shape, in place of those that the hours allow.
         """
         self.problem = problem
         self.models = models
@@ -425,18 +425,18 @@ class _Search:
         self.floor = least_seconds(problem, models)
 
     def tokens(self, rows: Array, chips: Numbers) -> Array:
-        """The most tokens that shapes could be trained on by so many chips."""
+        """An upper bound of the tokens that so many chips train shapes on."""
         if self.n_tokens is not None:
             return np.broadcast_arrays(self.n_tokens[rows], chips)[0]
         tokens = self.problem.tokens(self.hours, self.floor[rows] / chips)
         return np.minimum(tokens, self.models.most_tokens[rows])
 
     def bound(self, rows: Array, chips: Numbers) -> Array:
-        """A bound of the loss of shapes on so many chips."""
+        """A lower bound of the loss of shapes on so many chips."""
         return loss_of(self.problem, self.models, rows, self.tokens(rows, chips))
 
     def in_layouts(self, rows: Array) -> Iterator[Candidates]:
-        """The candidates of these shapes whose loss could be at most at_most, by remat."""
+        """The candidates of these shapes whose bound is at most at_most, by remat."""
         batches = self._with_batches(self._pairs(rows))
         reached = self.problem.calibration.efficiencies(self.problem.chips.kind)
         remats = self.problem.grid.remats
@@ -444,18 +444,18 @@ class _Search:
             if self.problem.request.fixed_mesh.remat not in (None, remat):
                 continue
             at_once = self._tokens_at_once(batches, remat)
-            held = np.flatnonzero(at_once)
-            if not len(held):
+            fitting = np.flatnonzero(at_once)
+            if not len(fitting):
                 continue
-            part = dataclasses.replace(batches.part(held), microbatch_tokens=at_once[held])
+            part = dataclasses.replace(batches.part(fitting), microbatch_tokens=at_once[fitting])
             layout = layout_of(self.problem, part, remat)
             seconds = step_cost(self.models.of(part.row), layout, self.problem.chips.chip, reached).seconds
             yield dataclasses.replace(
-                part, remat=np.full(len(held), i), seconds_per_token=np.asarray(seconds) / part.batch_tokens
+                part, remat=np.full(len(fitting), i), seconds_per_token=np.asarray(seconds) / part.batch_tokens
             )
 
     def _pairs(self, rows: Array) -> Candidates:
-        """The shapes on all meshes that divide them and keep their weights."""
+        """The shapes on all meshes that divide them and hold their weights."""
         problem = self.problem
         chips = problem.chips
         request = problem.request.fixed_mesh
@@ -471,12 +471,12 @@ class _Search:
         count, data, expert, model = meshes
         shape = take(self.models.shape, rows[:, None])
         fits = self._divides(shape, data, expert, model)
-        # weights alone
+        # devices hold at least the weights
         stored = shape.routed_weights / (expert * model) + shape.dense_weights / model + shape.embedding_and_head
         fits &= STATE * stored / data <= chips.room * chips.device_memory
         if self.n_tokens is None:
-            pairs = [self.bound(rows, n_chips) <= self.at_most for n_chips in self.counts]
-            fits &= np.stack(pairs, axis=1)[:, np.searchsorted(self.counts, count)]
+            could_be_best = [self.bound(rows, n_chips) <= self.at_most for n_chips in self.counts]
+            fits &= np.stack(could_be_best, axis=1)[:, np.searchsorted(self.counts, count)]
         i, j = np.nonzero(fits)
         group = self._groups(data[j] * expert[j])
         return _without_batch(self.models, rows[i], meshes[:, j], group)
@@ -504,53 +504,53 @@ class _Search:
         return fits
 
     def _groups(self, n_rows: Array) -> Array:
-        """Tokens of a group on meshes of which n_rows devices share the tokens: whole rows, a power of two of them."""
+        """Tokens of a group on meshes whose n_rows devices share the tokens: a power of two of whole rows."""
         sequence = sequence_of(self.problem.law, self.models.as_published)
         if self.models.as_published:
             return np.full(n_rows.shape, sequence)
         tokens_of_a_device = BATCH_RAMP[0][1] // n_rows
-        rows = np.maximum(np.minimum(GROUP_TOKENS, tokens_of_a_device) // sequence, 1)
+        rows = np.maximum(np.minimum(mesh.GROUP_TOKENS, tokens_of_a_device) // sequence, 1)
         return sequence * 2 ** np.floor(np.log2(rows)).astype(int)
 
     def _with_batches(self, pairs: Candidates) -> Candidates:
-        """The pairs with each batch that is allowed on some tokens which they could have, and could be the best on."""
+        """The pairs with each batch that is allowed on tokens on which they could be the best."""
         models = self.models
         batch, least, most = self._published_batches(pairs) if models.as_published else _batches_of_runs(pairs)
         least = np.maximum(least, np.floor(models.least_tokens[pairs.row, None]) + 1)
         most = np.floor(np.minimum(most, models.most_tokens[pairs.row, None]))
         tokens = self.tokens(pairs.row, pairs.chips)[:, None]
-        kept = (batch > 0) & (least <= np.minimum(tokens, most))
+        is_allowed = (batch > 0) & (least <= np.minimum(tokens, most))
         if self.n_tokens is not None:
-            kept &= tokens <= most
-        i, j = np.nonzero(kept)
+            is_allowed &= tokens <= most
+        i, j = np.nonzero(is_allowed)
         if self.n_tokens is None:
             bound = loss_of(self.problem, models, pairs.row[i], np.minimum(tokens, most)[i, j])
             i, j = i[bound <= self.at_most], j[bound <= self.at_most]
         return dataclasses.replace(pairs.part(i), batch_tokens=batch[i, j], least=least[i, j], most=most[i, j])
 
     def _published_batches(self, pairs: Candidates) -> tuple[Array, Array, Array]:
-        """(batch, least, most tokens of the training) of the recipe of published models, [n, n_batches]."""
+        """(batch, least, most training tokens) by the recipe of published models, [n, n_batches]."""
         batch = pairs.unit[:, None] * np.array(self.problem.grid.batches, float)
         least, most = rates.tokens_of_batches(self.models.batch_laws, pairs.row, np.log(batch))
         return batch, np.ceil(least), most
 
     def _tokens_at_once(self, batches: Candidates, remat: str) -> Array:
-        """The most tokens at once that devices hold: the whole batch, else a part of its first one; 0 for none."""
+        """The most tokens at once that devices hold: the whole batch, else a part of the first batch; 0 for none."""
         limit = self.problem.chips.room * self.problem.chips.device_memory
         at_once = np.zeros(len(batches.row))
         first = recipe.first_batch(batches.batch_tokens, batches.unit, self.models.as_published)
         trial = batches.batch_tokens
-        left = np.arange(len(batches.row))
-        while len(left):
-            part = dataclasses.replace(batches.part(left), microbatch_tokens=trial)
+        open_rows = np.arange(len(batches.row))
+        while len(open_rows):
+            part = dataclasses.replace(batches.part(open_rows), microbatch_tokens=trial)
             needed = memory_of(self.models.of(part.row), layout_of(self.problem, part, remat))
-            held = np.asarray(needed) <= limit
-            at_once[left[held]] = trial[held]
-            is_whole_batch = (trial == part.batch_tokens) & (first[left] < trial)
-            trial = np.where(is_whole_batch, first[left], trial / 2)
-            more = ~held & (trial % part.unit == 0) & (trial >= part.unit)
-            left = left[more]
-            trial = trial[more]
+            fits = np.asarray(needed) <= limit
+            at_once[open_rows[fits]] = trial[fits]
+            is_whole_batch = (trial == part.batch_tokens) & (first[open_rows] < trial)
+            trial = np.where(is_whole_batch, first[open_rows], trial / 2)
+            can_try = ~fits & (trial % part.unit == 0) & (trial >= part.unit)
+            open_rows = open_rows[can_try]
+            trial = trial[can_try]
         return at_once
 
 
@@ -569,8 +569,8 @@ def layout_of(problem: Problem, candidates: Candidates, remat: str) -> Layout:
 
 
 def _without_batch(models: Models, row: Array, meshes: Array, group: Array) -> Candidates:
-    """Shapes on meshes, which have no batch yet. meshes: chips, data, expert and model of each, [4, n]."""
-    none = np.zeros(len(row))
+    """Shapes on meshes, without a batch yet. meshes: chips, data, expert and model of each, [4, n]."""
+    unset = np.zeros(len(row))
     chips, data, expert, model = meshes
     return Candidates(
         models=models,
@@ -579,19 +579,19 @@ def _without_batch(models: Models, row: Array, meshes: Array, group: Array) -> C
         data=data,
         expert=expert,
         model=model,
-        remat=none,
+        remat=unset,
         unit=data * expert * group,
         group_tokens=group,
-        batch_tokens=none,
-        microbatch_tokens=none,
-        seconds_per_token=none,
-        least=none,
-        most=none,
+        batch_tokens=unset,
+        microbatch_tokens=unset,
+        seconds_per_token=unset,
+        least=unset,
+        most=unset,
     )
 
 
 def _batches_of_runs(pairs: Candidates) -> tuple[Array, Array, Array]:
-    """(largest batch, 0 where the mesh does not divide one; least, most tokens of the training) of the law's runs."""
+    """(largest batch, 0 where the mesh divides none; least, most training tokens) by the recipe of the law's runs."""
     batch = recipe.batches_of_runs(pairs.unit).astype(float)
     starts = np.array([start for start, _ in BATCH_RAMP], float)
     least = np.broadcast_to(starts + 1, batch.shape)

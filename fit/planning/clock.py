@@ -16,12 +16,12 @@ class Clock:
     """Hours as the budget.
 
     Attributes:
-      hours: That there are.
+      hours: The budget.
       calibration: What the chips reach.
       request: What the user fixes of shape and mesh.
-      grid: What candidates are made of.
-      at_most: A loss that is reached otherwise: models that lose more need not be found.
-      found: Candidates that were evaluated, by what they were asked for (solve.py).
+      grid: Shapes and layouts to choose from.
+      at_most: A loss that is reached otherwise: the search may skip models that lose more.
+      cache: Models and candidates that were evaluated (solve.py).
     """
 
     hours: Numbers
@@ -29,4 +29,4 @@ class Clock:
     request: ShapeRequest = ShapeRequest()
     grid: Grid = Grid()
     at_most: float = math.inf
-    found: dict[tuple, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    cache: dict[tuple, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)

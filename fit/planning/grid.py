@@ -1,9 +1,12 @@
-"""The shapes and layouts that plans on chips choose from: fixed lists, so that a larger budget has all of a smaller's.
+"""The shapes and layouts that plans on chips choose from.
+
+The lists are fixed, so that a larger budget has all candidates of a smaller one.
 
 Axes: [n_shapes], of one number of experts.
 """
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -14,6 +17,7 @@ from fit.model.shape import ModelShape
 from fit.shape import hardware
 from fit.shape.architecture import Architecture
 
+MODEL_AXES = (1, 2, 4, 8)  # devices of the model axis: within a machine, whose links are fast
 MOST_DEPTHS = 5  # numbers of blocks of a width
 ASPECT_RANGE = 1.25  # factor between d_model / n_blocks of a candidate and the preferred one
 SIGNIFICANT = 16  # numbers of machines have four significant bits
@@ -26,13 +30,13 @@ SHAPE_FIELDS = ("d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "d_exper
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """What candidates are made of.
+    """The widths, depths and layouts of candidates.
 
     Attributes:
       widths: d_model.
       most_depths: numbers of blocks of a width.
-      counts: numbers of chips; None stands for those of the chips' kind.
-      models: devices of the model axis: within a machine, whose links are fast.
+      counts: numbers of chips; None for those that suit the kind of chip.
+      models: devices of the model axis.
       remats: as config.remat.
       batches: tokens of the largest batch over the fewest that a mesh divides.
     """
@@ -40,31 +44,31 @@ class Grid:
     widths: tuple[int, ...] = tuple(hardware.widths(64, 32_768))
     most_depths: int = MOST_DEPTHS
     counts: tuple[int, ...] | None = None
-    models: tuple[int, ...] = (1, 2, 4, 8)
+    models: tuple[int, ...] = MODEL_AXES
     remats: tuple[str, ...] = REMATS
     batches: tuple[int, ...] = BATCHES
 
     def counts_of(self, chip: Chip, most: int) -> list[int]:
         """The numbers of chips, up to `most`, on which a plan may train: a fixed list, ascending.
 
-        All numbers within a machine; whole machines beyond it, as many as four significant bits can write. TPUs come in
-        slices.
+        These are all numbers within a machine and, beyond it, whole machines. Numbers of machines have four significant
+        bits. TPUs come in slices.
         """
         counts = self.counts
         if counts is None:
-            few = range(1, chip.machine + 1)
+            within = range(1, chip.machine + 1)
             unit = chip.machine
             if not chip.gathers_between:
                 unit = TPU_SLICES[1] if chip.domain <= TPU_SLICES[1] else TPU_SLICES[0]
-                few = (2**i for i in range(unit.bit_length()))
-            machines = (m << shift for m in range(1, SIGNIFICANT) for shift in range(MOST_MACHINES.bit_length()))
-            counts = (*few, *(unit * m for m in machines))
+                within = (2**i for i in range(unit.bit_length()))
+            units = (m << shift for m in range(1, SIGNIFICANT) for shift in range(MOST_MACHINES.bit_length()))
+            counts = (*within, *(unit * n for n in units))
         return sorted({count for count in counts if count <= most})
 
 
 @dataclasses.dataclass(frozen=True)
 class MeshRequest:
-    """What the user fixes of the mesh: None where it is left to the plan.
+    """The fields of the mesh that the user fixes: None where the plan chooses.
 
     Attributes:
       expert, model: devices of these axes.
@@ -78,11 +82,11 @@ class MeshRequest:
 
 @dataclasses.dataclass(frozen=True)
 class ShapeRequest:
-    """What a user fixes of the model to build.
+    """The fields of the model to build that the user fixes.
 
     Attributes:
       fixed: Fields of the architecture that the user gives.
-      fixed_mesh: What the user gives of the mesh.
+      fixed_mesh: Fields of the mesh that the user gives.
       family: Whether models are built like a published one.
     """
 
@@ -95,18 +99,19 @@ def meshes(
     n_devices: int, models: tuple[int, ...], expert: int | None, model: int | None
 ) -> list[tuple[int, int, int]]:
     """All meshes (data, expert, model) of so many devices; `expert` and `model` fix the size of an axis."""
-    found = []
-    for of_model in models if model is None else (model,):
-        rest = n_devices // of_model
-        if n_devices % of_model:
+    all_meshes = []
+    for model_size in models if model is None else (model,):
+        rest = n_devices // model_size
+        if n_devices % model_size:
             continue
-        for of_expert in _divisors(rest) if expert is None else (expert,):
-            if rest % of_expert == 0:
-                found.append((rest // of_expert, of_expert, of_model))
-    return found
+        for expert_size in divisors(rest) if expert is None else (expert,):
+            if rest % expert_size == 0:
+                all_meshes.append((rest // expert_size, expert_size, model_size))
+    return all_meshes
 
 
-def _divisors(n: int) -> list[int]:
+@functools.cache
+def divisors(n: int) -> list[int]:
     """All divisors of n, ascending."""
     small = [k for k in range(1, math.isqrt(n) + 1) if n % k == 0]
     return sorted({*small, *(n // k for k in small)})

@@ -1,10 +1,9 @@
-"""How chips share the training of a planned model: the mesh, what the backward pass computes again, tokens at once.
+"""How chips share the training of a planned model: the mesh, rematerialization, tokens at once.
 
 The trainer starts what this module chooses: both read what a mesh must divide from fit/shape/divisibility.json.
 """
 
 import dataclasses
-import functools
 import json
 import math
 import pathlib
@@ -17,6 +16,7 @@ from fit.model import layout as layout_lib
 from fit.model import step_cost
 from fit.model.efficiencies import Calibration
 from fit.model.shape import ModelShape
+from fit.planning import grid
 from fit.planning.constraints import Chips
 from fit.planning.grid import MeshRequest
 from fit.shape import architecture
@@ -24,19 +24,19 @@ from fit.shape import architecture
 DIVISIBILITY: Json = json.loads(
     (pathlib.Path(architecture.__file__).parent / "divisibility.json").read_text(encoding="utf-8")
 )
-MODEL_AXES = (1, 2, 4, 8)  # sizes of the model axis: within a machine, whose links are fast
+GROUP_TOKENS = 8192  # tokens that share the experts' capacity by the recipe of the paper's runs
 
 Ramp = tuple[tuple[int, int], ...]  # ((from token, tokens of a batch), ...)
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What a mesh is chosen for.
+    """A training run, for which a mesh is chosen.
 
     Attributes:
       shape: fields of config.model, n_experts as the trainer counts them.
       sequence: tokens in a row.
-      ramp: the batches that the recipe asks for.
+      ramp: the batches of the recipe.
       group_tokens: tokens that share the experts' capacity, where the mesh leaves each device so many.
       flash: whether attention keeps no scores.
     """
@@ -59,8 +59,8 @@ class Layout:
       group_tokens: as config.model.group_tokens.
       batch_tokens: the ramp, each batch a multiple of what the mesh must divide.
       device_bytes: memory of a device in its largest step.
-      sent_bytes: what a device sends in a step of the largest batch.
-      sending_share: how long that takes at the peak of the chips' links, over how long a step computes.
+      sent_bytes: bytes that a device sends in a step of the largest batch.
+      sending_share: seconds of sending them at the peak of the chips' links, over seconds of computing a step.
     """
 
     data: int
@@ -88,11 +88,11 @@ def choose(
     For each mesh and each remat it considers the most tokens at once that devices hold.
 
     Args:
-      run: what to train.
-      chips: what to train it on.
-      request: what the user fixes.
-      calibration: what the chips reach: the layout is that of least time, then the least bytes sent and memory taken.
-        Without it, those alone are least.
+      run: the training run.
+      chips: the chips to train on.
+      request: the sizes and the remat that the user fixes.
+      calibration: the efficiencies of the chips. With them, the fastest layout is chosen, then that of the least bytes
+        sent and the least memory. Without them, the least bytes sent and the least memory alone decide.
 
     Returns:
       (the layout, tokens per second of all chips, NaN without a calibration); None where no devices hold a step.
@@ -117,8 +117,8 @@ def choose(
     shape = ModelShape.of_config(run.shape)
     counts = step_cost.counts_on(shape, layouts, chips.chip)
     device_bytes = np.asarray(counts.device_bytes)
-    held = _most_at_once(device_bytes <= chips.room * chips.device_memory, sizes)
-    if not held:
+    fitting = _most_at_once(device_bytes <= chips.room * chips.device_memory, sizes)
+    if not fitting:
         return None
     sent_bytes = np.asarray(counts.sent_bytes)
     seconds = np.full(device_bytes.shape, np.nan)
@@ -126,11 +126,11 @@ def choose(
         seconds = np.asarray(step_cost.timed(counts, chips.chip, calibration.efficiencies(chips.kind)).seconds)
 
     def cost(index: tuple[int, int]) -> tuple[float, ...]:
-        """What is to be least."""
+        """The numbers of a layout that are minimized, in this order."""
         numbers = float(sent_bytes[index]), float(device_bytes[index])
         return numbers if calibration is None else (float(seconds[index] / batch[index[1]]), *numbers)
 
-    best = min(held, key=cost)
+    best = min(fitting, key=cost)
     option = options[best[1]]
     data, expert, model = option.mesh
     largest = option.batches[-1][1]
@@ -187,17 +187,13 @@ def _options(run: Run, n_devices: int, request: MeshRequest) -> Iterator[_Option
 
 def meshes(run: Run, n_devices: int, request: MeshRequest) -> Iterator[tuple[int, int, int]]:
     """All meshes (data, expert, model) of so many devices that divide the model."""
-    for model in MODEL_AXES if request.model is None else (request.model,):
-        if n_devices % model:
-            continue
-        for expert in _divisors(n_devices // model) if request.expert is None else (request.expert,):
-            data, rest = divmod(n_devices, model * expert)
-            if not rest and not undivided(run.shape, run.sequence, (data, expert, model)):
-                yield data, expert, model
+    for mesh in grid.meshes(n_devices, grid.MODEL_AXES, request.expert, request.model):
+        if not undivided(run.shape, run.sequence, mesh):
+            yield mesh
 
 
 def undivided(shape: Json, sequence: int, mesh: tuple[int, int, int]) -> list[tuple[str, int, str, int]]:
-    """What a mesh must divide and does not.
+    """Sizes of a model that a mesh must divide and does not.
 
     Args:
       shape: fields of config.model.
@@ -227,12 +223,12 @@ def kinds(is_mixture: bool, has_narrow_experts: bool, has_dense_blocks: bool) ->
       has_narrow_experts: whether these have a width of their own.
       has_dense_blocks: whether some blocks of a mixture have none.
     """
-    found = {"all"}
+    of_model = {"all"}
     if is_mixture:
-        found.add("mixtures")
+        of_model.add("mixtures")
     if not has_narrow_experts or has_dense_blocks:
-        found.add("layers of d_ff")
-    return found
+        of_model.add("layers of d_ff")
+    return of_model
 
 
 def _value(shape: Json, sequence: int, field: str) -> int:
@@ -247,16 +243,9 @@ def _value(shape: Json, sequence: int, field: str) -> int:
     return shape[name]
 
 
-@functools.cache
-def _divisors(n: int) -> list[int]:
-    """All divisors of n, ascending."""
-    small = [k for k in range(1, math.isqrt(n) + 1) if n % k == 0]
-    return sorted({*small, *(n // k for k in small)})
-
-
 def _parts(batch: int, unit: int) -> Iterator[int]:
     """Multiples of `unit` that divide a batch, the largest first."""
-    return (unit * n for n in reversed(_divisors(batch // unit)))
+    return (unit * n for n in reversed(grid.divisors(batch // unit)))
 
 
 def group_of(run: Run, n_rows: int) -> int:

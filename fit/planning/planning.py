@@ -410,7 +410,7 @@ def buildable(
     if constraints.clock is not None:
         chosen = solve.best_of(law, architecture, constraints, best.n_experts)
         assert chosen is not None
-        built, run_recipe = built_lib.buildable_of(law, architecture, constraints, best, chosen)
+        built, run_recipe = built_lib.buildable_of(law, architecture, best, chosen)
     elif shapes and best.d_model >= hardware.NARROW:
         built, run_recipe = startable.buildable(law, architecture, constraints, optima, best, shapes)
     else:

@@ -26,15 +26,15 @@ NEAR_OPTIMAL = math.sqrt(2)
 # Published laws start at models of this many parameters outside embedding and head (Step Law: 59M).
 SMALLEST = 6e7
 MOST_LOWERED = 2  # the factor by which the other laws may lower the rate of the law of compute
-FLAT = 1e-9  # slopes below this count as this
-LEAST_BATCH = 0.5  # of the best batch: at least so much smaller a batch is allowed, where the laws agree
+FLAT = 1e-9  # smaller slopes are replaced by this one
+LEAST_BATCH = 0.5  # share of the best batch that is always allowed, even if the laws agree on a larger one
 DENSE = "dense"
 MIXTURE = "mixture"
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What the laws read of a run.
+    """A training run, as published laws count it.
 
     Attributes:
       active, total: parameters outside embedding and head.
@@ -188,9 +188,9 @@ class BatchLaws:
     """How the batch of models depends on their training tokens.
 
     Attributes:
-      best: Of the recipe's batch.
-      others: Of the laws of which the lowest is the least batch that is allowed, unless LEAST_BATCH of the best is
-        lower.
+      best: The best batch.
+      others: Batches by single laws. The least batch that is allowed is the lowest of these, or LEAST_BATCH of the
+        best if that is lower.
     """
 
     best: Line
@@ -205,7 +205,7 @@ class BatchLaws:
 
 
 def batch_laws(total: Array, flops_per_token: Array, is_mixture: bool) -> BatchLaws:
-    """The BatchLaws of published laws: the best is their geometric mean.
+    """The BatchLaws of published laws. The best batch is their geometric mean.
 
     Args:
       total: parameters outside embedding and head of each model.
@@ -230,17 +230,17 @@ def tokens_of_batches(laws: BatchLaws, models: Array, log_batch: Array) -> tuple
     """The least and the most training tokens on which batches are allowed.
 
     Args:
-      laws: of a grid of models.
-      models: which model each row has, [n].
+      laws: the batches of a grid of models.
+      models: index of each row's model, [n].
       log_batch: ln of batches, [n, n_batches].
     """
 
-    def crossing(line: Line, log_of: Array) -> Array:
-        """The tokens at which a law gives a batch. Where tokens hardly matter to it: next to none, or beyond all."""
+    def crossing(line: Line, log_values: Array) -> Array:
+        """The tokens at which a law gives a batch; for a flat law, almost none or more than any run has."""
         constant, slope = line
         constants = np.broadcast_to(constant, np.shape(laws.best[0]))[models, None]
         steepness = slope if abs(slope) > FLAT else FLAT
-        return np.exp(np.clip((log_of - constants) / steepness, -700.0, 700.0))
+        return np.exp(np.clip((log_values - constants) / steepness, -700.0, 700.0))
 
     above = log_batch - math.log(LEAST_BATCH)
     if laws.best[1] < 0:  # the best batch falls with the tokens

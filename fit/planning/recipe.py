@@ -50,8 +50,8 @@ class Recipe:
       sequence: tokens in a row.
       batch_tokens: ((from this many tokens seen, tokens in a batch), ...); None: as base_config has it.
       batch_range: the lowest and the highest batch by the laws that were asked, in tokens; None where there is none.
-      batch_allowed: the least batch that a plan by hours may choose at these tokens, and the best; None where the
-        recipe does not say its batch.
+      batch_allowed: the least batch that a plan by hours may choose at these tokens, and the best one; None where the
+        recipe does not state a batch.
       batch_source: where the batch comes from, in words.
       warmup_tokens: tokens over which the rate rises; None: as base_config has it.
       learning_rate: the peak; None where nothing tells it.
@@ -236,7 +236,7 @@ def batches_of_runs(unit: Array) -> Array:
 
 
 def ramp_on_mesh(batch: int, unit: int, n_tokens: int, as_published: bool) -> Ramp:
-    """The batches of a run of n_tokens whose largest batch is given.
+    """The batches of a run of n_tokens, by its largest batch.
 
     Args:
       batch, unit, as_published: as `first_batch` takes them.
@@ -283,15 +283,15 @@ def _has_papers_shape(model: Model) -> bool:
 
 
 def _of_the_runs(
-    law: Law, model: Model, n_tokens: float, base: str | None, overrides: dict[str, str], given: Ramp | None
+    law: Law, model: Model, n_tokens: float, base: str | None, overrides: dict[str, str], ramp: Ramp | None
 ) -> Recipe:
-    """The recipe of the law's own runs. given: batches, in place of those of the paper's runs."""
+    """The recipe of the law's own runs. ramp: batches in place of those of the paper's runs."""
     rate, source = peak_learning_rate(law, base, model.n_active, model.n_experts)
     rate_range = None
     batches = None
     batch_source = sentences.BATCH_OF_RUNS
     if base == PAPERS_CONFIG:
-        batches = given or tuple(step for step in BATCH_RAMP if step[0] < n_tokens)
+        batches = ramp or tuple(step for step in BATCH_RAMP if step[0] < n_tokens)
     if law.tuning:
         batch = batches[-1][1] if batches else None
         rate, source = _fitted_rate(law.tuning, model, n_tokens, batch)
@@ -375,8 +375,8 @@ def _interval(tuning: Tuning, best: Estimate, ends: str) -> str:
     return say(sentences.IN_CASES, ends=say(ends, low=best.low, high=best.high), share=high - low)
 
 
-def _of_published_models(law: Law, model: Model, n_tokens: float, family: bool, given: Ramp | None) -> Recipe:
-    """configs/pretrain.py, with rate and batch by published laws. given: batches, in place of the best."""
+def _of_published_models(law: Law, model: Model, n_tokens: float, family: bool, ramp: Ramp | None) -> Recipe:
+    """configs/pretrain.py, with rate and batch by published laws. ramp: batches in place of the best."""
     run = rates.run_of(model, n_tokens, PRETRAIN_SEQUENCE)
     rate, lowest_rate, highest_rate = rates.learning_rate(run)
     batch, lowest_batch, highest_batch = rates.batch_tokens(run)
@@ -384,7 +384,7 @@ def _of_published_models(law: Law, model: Model, n_tokens: float, family: bool, 
     best_batch = law.tuning.batch(**model_columns) if law.tuning else None
     if best_batch:
         batch, lowest_batch, highest_batch = _ends(best_batch)
-    batches = given or _ramp(batch, n_tokens)
+    batches = ramp or _ramp(batch, n_tokens)
     instead = say(sentences.INSTEAD, **law.models) if law.models["seq_len"] else ""
     laws = tuple(_law_row(rate_law, run) for rate_law in rates.laws_for(run))
     names = _joined([row["law"] for row in laws])
@@ -435,14 +435,16 @@ def _allowed(law: Law, model: Model, n_tokens: float) -> tuple[float, float]:
 
 
 def _allowed_of_runs(n_tokens: float) -> tuple[float, float]:
-    """The same of the paper's runs: their own batch, or the largest below it that a mesh divides."""
+    """(least, largest) batch by the recipe of the paper's runs: meshes may ask for less than their own batch."""
     most = max(tokens for start, tokens in BATCH_RAMP if start < n_tokens)
     return rates.LEAST_BATCH * most, float(most)
 
 
 def batch_laws_of(law: Law, shape: ModelShape) -> rates.BatchLaws:
-    """The laws of the batch of the recipe of published models: the law's own where it knows the best, else published
-    ones."""
+    """The batches that the recipe of published models allows, for a shape.
+
+    They follow from the best batch of the law's own runs where these tell it, else from published laws.
+    """
     if law.tuning and law.tuning.with_batch:
         line = law.tuning.batch_line(n_active=shape.n_active, n_experts=np.asarray(shape.n_experts, float))
         return rates.BatchLaws(best=line, others=())
@@ -454,7 +456,7 @@ def batch_laws_of(law: Law, shape: ModelShape) -> rates.BatchLaws:
 
 
 def _law_row(law: rates.RateLaw, run: rates.Run) -> dict[str, Any]:
-    """What a published law says of a run, as a plan lists it."""
+    """The row of a published law in a plan's list: its rate and batch for a run."""
     return dict(
         law=law.name,
         source=law.source,

@@ -1,7 +1,8 @@
-"""Plans by hours: the best of all models that chips train in them, found by enumeration.
+"""Plans by hours: the best of all models that the chips train within them, by enumeration.
 
-A candidate (candidates.py) has tokens that follow from its own seconds, so the best one is built as it is, and nothing
-is rounded afterwards. Better means a lower loss by the law; ties go to fewer chips, then to the faster layout.
+The training tokens of a candidate (candidates.py) follow from its own speed. So the best candidate is built as it is,
+and nothing is rounded afterwards. The best has the lowest loss by the law; ties go to fewer chips, then to the faster
+layout.
 
 Axes: numbers of experts, hours and coefficients broadcast together, and results have their common shape.
 """
@@ -22,14 +23,14 @@ from fit.planning.grid import Grid
 from fit.planning.optima import Optima
 from fit.shape.architecture import Architecture, root
 
-SPAN = 2.0  # hours within this factor have one set of candidates
-MOST_DOUBLINGS = 40  # of the hours in which a loss is looked for
-MOST_TOKENS = 1e18  # on which a loss is looked for
-SMALLEST = 8  # shapes that say whether chips train any model
+SPAN = 2.0  # hours within this factor share one set of candidates
+MOST_DOUBLINGS = 40  # of the hours, in search of those that reach a loss
+MOST_TOKENS = 1e18  # training tokens in that search
+SMALLEST = 8  # smallest shapes, of which chips train one if they train any
 NEXT_SIZES = 8  # larger shapes that say what bounds a size
-AROUND = 1.25  # factor between a size and the shapes that say its speed
-STEEPER = 1e-9  # by which ln speed falls at least from one size to the next
+AROUND = 1.25  # factor between a size and the shapes that its speed is interpolated between
 EMPTY = np.empty(0)
+COLUMNS = ("n_active", "n_total", "n_tokens", "loss", "d_model")  # numbers of Optima
 SHARED_EFFECT = 0.005  # share of the loss that sharing experts saves at most: 0.13% by the law that reads it
 COARSE = Grid(
     widths=Grid().widths[::4],
@@ -41,7 +42,7 @@ COARSE = Grid(
 
 
 def problem_of(law: Law, architecture: Architecture, constraints: Constraints) -> Problem:
-    """What is asked of the candidates, but the hours."""
+    """The problem of a plan by hours, without the hours."""
     clock = constraints.clock
     assert clock is not None and constraints.chips is not None
     return Problem(law, architecture, constraints, constraints.chips, clock.request, clock.calibration, clock.grid)
@@ -53,12 +54,12 @@ def optima(
     """The best models within hours.
 
     Args:
-      law: What tells losses.
+      law: The law of the loss.
       n_experts: As the law counts them.
       architecture: How models are built.
       constraints: With chips and a clock, whose hours may be an array.
-      coefficients: By name, in place of the law's, perhaps arrays. They choose among the candidates that are near the
-        best by the law's own.
+      coefficients: By name, in place of the law's; they may be arrays. They choose among the candidates that are near
+        the best by the law's own.
     """
     clock = constraints.clock
     assert clock is not None
@@ -66,16 +67,17 @@ def optima(
     arrays = np.broadcast_arrays(n_experts, clock.hours, *coefficients.values())
     shape = arrays[0].shape
     experts, hours, *values = (np.asarray(array, float).ravel() for array in arrays)
-    columns = {name: np.full(experts.shape, np.nan) for name in ("n_active", "n_total", "n_tokens", "loss", "d_model")}
+    problem = problem_of(law, architecture, constraints)
+    columns = {name: np.full(experts.shape, np.nan) for name in COLUMNS}
     bound = np.full(experts.shape, "", dtype=object)
     for e in np.unique(experts):
         rows = np.flatnonzero(experts == e)
         for span in _spans(hours[rows]):
-            of_span = rows[span]
-            drawn = {name: value[of_span] for name, value in zip(coefficients, values, strict=True)}
-            chosen = _best(problem_of(law, architecture, constraints), clock.found, float(e), hours[of_span], drawn)
+            span_rows = rows[span]
+            drawn = {name: value[span_rows] for name, value in zip(coefficients, values, strict=True)}
+            best_columns = _best_columns(problem, float(e), hours[span_rows], drawn)
             for name, column in columns.items():
-                column[of_span] = chosen[name]
+                column[span_rows] = best_columns[name]
         if len(rows) == 1 and np.isfinite(columns["loss"][rows[0]]):
             best = best_of(law, architecture, constraints, float(e))
             assert best is not None
@@ -90,7 +92,7 @@ def optima(
 
 
 def _spans(hours: Array) -> list[Array]:
-    """The indices of hours, in groups within the factor SPAN."""
+    """The indices of hours in groups, each within the factor SPAN."""
     order = np.argsort(hours, kind="stable")
     groups: list[list[int]] = []
     for i in order.tolist():
@@ -101,85 +103,98 @@ def _spans(hours: Array) -> list[Array]:
     return [np.array(group) for group in groups]
 
 
-def _best(problem: Problem, found: dict, e: float, hours: Array, coefficients: ByName) -> dict[str, Array]:
-    """The best models of one number of experts, by column [n_rows]; NaN where there is none.
+def _best_columns(problem: Problem, e: float, hours: Array, coefficients: ByName) -> dict[str, Array]:
+    """The best models with one number of experts: {name of COLUMNS: values [n_rows]}, NaN where there is none.
 
     Args:
-      problem: What is asked.
-      found: Candidates that were evaluated.
-      e: The number of experts.
-      hours: Of each row, within SPAN of one another.
-      coefficients: By name, of each row; the law's own where there are none.
+      problem: The problem, whose clock has the cache.
+      e: The number of experts, as the law counts them.
+      hours: The budget of each row, within SPAN of one another.
+      coefficients: By name, those of each row; the law's own where there are none.
     """
+    columns = {name: np.full(hours.shape, np.nan) for name in COLUMNS}
     lowest = np.full(hours.shape, np.inf)
-    columns = {name: np.full(hours.shape, np.nan) for name in ("n_active", "n_total", "n_tokens", "loss", "d_model")}
-    drawn = {name: np.asarray(value)[:, None] for name, value in coefficients.items()}
-    for candidates in near(problem, found, e, (float(hours.min()), float(hours.max()))):
-        of_shapes = candidates.row
-        rows, starts = np.unique(of_shapes, return_index=True)  # candidates come in the order of their shapes
-        tokens = candidates.tokens(problem, hours[:1] if np.ptp(hours) == 0 else hours)
-        tokens = np.maximum.reduceat(tokens, starts, axis=-1)  # [n_rows or 1, n_shapes]
-        losses = candidates_lib.loss_of(problem, candidates.models, rows, tokens, drawn)
-        losses = np.broadcast_to(losses, (len(hours), len(rows)))
-        tokens = np.broadcast_to(tokens, losses.shape)
-        losses = np.where(np.isnan(losses), np.inf, losses)
-        best = np.argmin(losses, axis=1)
-        each = np.arange(len(hours))
-        is_better = losses[each, best] < lowest
-        models = candidates.models
-        values = dict(
-            n_active=models.n_active[rows][best],
-            n_total=models.n_total[rows][best],
-            d_model=np.asarray(models.shape.d_model)[rows][best],
-            n_tokens=tokens[each, best],
-            loss=losses[each, best],
-        )
+    for candidates in near(problem, e, (float(hours.min()), float(hours.max()))):
+        best = _best_of_recipe(problem, candidates, hours, coefficients)
+        is_better = best["loss"] < lowest
         for name, column in columns.items():
-            column[is_better] = values[name][is_better]
-        lowest = np.minimum(lowest, losses[each, best])
+            column[is_better] = best[name][is_better]
+        lowest = np.minimum(lowest, best["loss"])
     return columns
 
 
-def near(problem: Problem, found: dict, e: float, hours: tuple[float, float]) -> list[Candidates]:
-    """The candidates with one number of experts that could be the best between two numbers of hours, by recipe."""
+def _best_of_recipe(problem: Problem, candidates: Candidates, hours: Array, coefficients: ByName) -> dict[str, Array]:
+    """The best candidate of one recipe in each row's hours, as _best_columns has it; its loss is infinite for none.
+
+    Args:
+      problem: The problem.
+      candidates: In the order of their shapes.
+      hours, coefficients: As _best_columns takes them.
+    """
+    models = candidates.models
+    shapes, starts = np.unique(candidates.row, return_index=True)
+    has_one_budget = np.ptp(hours) == 0
+    tokens = candidates.tokens(problem, hours[:1] if has_one_budget else hours)
+    tokens = np.maximum.reduceat(tokens, starts, axis=-1)  # of the fastest layout of a shape: [n_rows or 1, n_shapes]
+    drawn = {name: np.asarray(value)[:, None] for name, value in coefficients.items()}
+    losses = candidates_lib.loss_of(problem, models, shapes, tokens, drawn)
+    losses = np.broadcast_to(losses, (len(hours), len(shapes)))
+    tokens = np.broadcast_to(tokens, losses.shape)
+    losses = np.where(np.isnan(losses), np.inf, losses)
+    best = np.argmin(losses, axis=1)
+    rows = np.arange(len(hours))
+    return dict(
+        n_active=models.n_active[shapes][best],
+        n_total=models.n_total[shapes][best],
+        d_model=np.asarray(models.shape.d_model)[shapes][best],
+        n_tokens=tokens[rows, best],
+        loss=losses[rows, best],
+    )
+
+
+def near(problem: Problem, e: float, hours: tuple[float, float]) -> list[Candidates]:
+    """The candidates with one number of experts that could be the best between two numbers of hours, by recipe.
+
+    They come in the order of their shapes. The problem's clock keeps them in its cache.
+    """
     limits = problem.limits
     clock = limits.clock
     assert clock is not None
     key = (problem.law.name, problem.architecture, limits.cap, limits.inference_tokens, limits.memory_bytes)
     key = (*key, limits.serving, problem.chips.count, problem.grid, clock.at_most, e, hours)
-    if key not in found:
+    if key not in clock.cache:
         lowest = clock.at_most
-        parts = []
+        by_recipe = []
         for models in models_of(problem, e):
-            part = candidates_lib.in_hours(problem, models, hours, lowest)
-            if part is None:
+            candidates = candidates_lib.in_hours(problem, models, hours, lowest)
+            if candidates is None:
                 continue
-            parts.append(part.part(np.argsort(part.row, kind="stable")))
-            losses = candidates_lib.loss_of(problem, models, part.row, part.tokens(problem, hours[0]))
+            by_recipe.append(candidates.part(np.argsort(candidates.row, kind="stable")))
+            losses = candidates_lib.loss_of(problem, models, candidates.row, candidates.tokens(problem, hours[0]))
             lowest = min(lowest, float(losses.min()))
-        found[key] = parts
-    return found[key]
+        clock.cache[key] = by_recipe
+    return clock.cache[key]
 
 
 def models_of(problem: Problem, e: float) -> list[Models]:
-    """As candidates.models_of, made once for a clock."""
+    """candidates.models_of, kept in the clock's cache where there is a clock."""
     clock = problem.limits.clock
     if clock is None:
         return candidates_lib.models_of(problem, e)
     limits = problem.limits
     key = ("models", problem.law.name, problem.architecture, limits.memory_bytes, limits.serving, problem.grid, e)
-    if key not in clock.found:
-        clock.found[key] = candidates_lib.models_of(problem, e)
-    return clock.found[key]
+    if key not in clock.cache:
+        clock.cache[key] = candidates_lib.models_of(problem, e)
+    return clock.cache[key]
 
 
 @dataclasses.dataclass(frozen=True)
 class Best:
-    """The candidate to build.
+    """The best candidate of a problem, which is built as it is.
 
     Attributes:
-      problem: What was asked.
-      candidate: It alone.
+      problem: The problem.
+      candidate: The candidate alone: arrays [1].
       n_tokens: Its training tokens.
       loss: Nats per token.
     """
@@ -191,12 +206,12 @@ class Best:
 
     @property
     def models(self) -> Models:
-        """The shapes that it is one of."""
+        """The shapes, of which its own is one."""
         return self.candidate.models
 
     @property
     def row(self) -> int:
-        """Which of them it is."""
+        """Index of its shape in `models`."""
         return int(self.candidate.row[0])
 
     @property
@@ -206,17 +221,17 @@ class Best:
 
     @property
     def memory_bytes(self) -> float:
-        """Of weights and cache when it is served."""
+        """Bytes of weights and cache when the model is served."""
         return float(self.models.memory_bytes[self.row])
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all its chips."""
+        """Speed of all its chips together."""
         return 1 / float(self.candidate.seconds_per_token[0])
 
     @property
     def chips(self) -> int:
-        """The chips that train it."""
+        """Number of chips that train it."""
         return int(self.candidate.chips[0])
 
 
@@ -227,19 +242,18 @@ def best_of(law: Law, architecture: Architecture, constraints: Constraints, e: f
     problem = problem_of(law, architecture, constraints)
     hours = float(np.asarray(clock.hours))
     best = None
-    for candidates in near(problem, clock.found, e, (hours, hours)):
+    for candidates in near(problem, e, (hours, hours)):
         tokens = candidates.tokens(problem, hours)
         losses = candidates_lib.loss_of(problem, candidates.models, candidates.row, tokens)
         order = np.lexsort((candidates.seconds_per_token, candidates.chips, losses))
         first = order[0]
         if math.isfinite(losses[first]) and (best is None or losses[first] < best.loss):
-            part = candidates.part(order[:1])
-            best = Best(problem, part, int(tokens[first]), float(losses[first]))
+            best = Best(problem, candidates.part(order[:1]), int(tokens[first]), float(losses[first]))
     return best
 
 
 def fastest(problem: Problem, models: Models, n_tokens: int) -> Best | None:
-    """The first of these models in its layout of least time on so many tokens; None where the chips do not train it."""
+    """The first of these models in its fastest layout on so many tokens; None where the chips do not train it."""
     tokens = np.full(models.n_active.shape, float(n_tokens))
     candidates = candidates_lib.on_tokens(problem, models, np.zeros(1, int), tokens)
     if candidates is None:
@@ -250,7 +264,7 @@ def fastest(problem: Problem, models: Models, n_tokens: int) -> Best | None:
 
 
 def bytes_of(best: Best) -> tuple[float, float]:
-    """(memory of a device in a step, bytes that it sends in one) of a candidate."""
+    """(memory of a device in a step, bytes that it sends in a step) of a candidate."""
     problem = best.problem
     candidate = best.candidate
     remat = problem.grid.remats[int(candidate.remat[0])]
@@ -261,7 +275,7 @@ def bytes_of(best: Best) -> tuple[float, float]:
 
 
 def size_bound(best: Best) -> str:
-    """What keeps the best candidate from being larger: "tokens", "memory", "serving", "chips", or "" for nothing."""
+    """The limit on the best candidate's size: "tokens", "memory", "serving" or "chips"; "" where there is none."""
     problem = best.problem
     if best.n_tokens >= np.floor(problem.cap):
         return "tokens"
@@ -275,7 +289,7 @@ def size_bound(best: Best) -> str:
     if not len(allowed):
         return str(models.limited_by[larger[0]])
     tokens = np.full(sizes.shape, float(best.n_tokens))
-    # the tokens of a model of a size say which batch it has; memory hardly depends on it
+    # a larger model has fewer tokens, so perhaps another batch: memory hardly depends on it
     if candidates_lib.on_tokens(problem, models, allowed[:NEXT_SIZES], tokens) is None:
         return "chips"
     return ""
@@ -292,7 +306,7 @@ def near_optimal(
     ends = np.full((2, len(n_experts)), np.nan)
     for i, e in enumerate(n_experts):
         sizes = []
-        for candidates in near(problem, clock.found, float(e), (hours, hours)):
+        for candidates in near(problem, float(e), (hours, hours)):
             tokens = candidates.tokens(problem, hours)
             losses = candidates_lib.loss_of(problem, candidates.models, candidates.row, tokens)
             sizes.append(candidates.models.n_active[candidates.row[losses <= target]])
@@ -305,28 +319,28 @@ def near_optimal(
 def best_architecture(
     law: Law, architectures: Sequence[Architecture], constraints: Constraints, experts: Floats
 ) -> tuple[Architecture, float]:
-    """The one of several architectures whose models lose least on a coarse grid, and that loss.
+    """(the architecture whose best model has the lowest loss on a coarse grid, that loss).
 
-    Experts that all tokens use are timed here as if tokens chose them too: which of the two they are changes the speed
-    little.
+    Speeds count shared experts as chosen ones, which makes little difference. So architectures that differ in these
+    alone are timed once.
     """
     clock = constraints.clock
     assert clock is not None
     hours = float(np.asarray(clock.hours))
     lowest = math.inf
     chosen = architectures[0]
-    by_widths: dict[Architecture, list[Architecture]] = {}
+    alike_in_speed: dict[Architecture, list[Architecture]] = {}
     for architecture in architectures:
-        by_widths.setdefault(dataclasses.replace(architecture, shared=0), []).append(architecture)
-    for timed, alike in by_widths.items():
+        alike_in_speed.setdefault(dataclasses.replace(architecture, shared=0), []).append(architecture)
+    for timed, alike in alike_in_speed.items():
         coarse = dataclasses.replace(clock, grid=COARSE, at_most=lowest * (1 + SHARED_EFFECT))
         problem = problem_of(law, timed, dataclasses.replace(constraints, clock=coarse))
         for e in np.asarray(experts)[timed.has_enough_experts(experts)]:
-            for candidates in near(problem, clock.found, float(e), (hours, hours)):
+            for candidates in near(problem, float(e), (hours, hours)):
                 tokens = candidates.tokens(problem, hours)
                 for architecture in alike:
-                    its = dataclasses.replace(problem, architecture=architecture)
-                    losses = candidates_lib.loss_of(its, candidates.models, candidates.row, tokens)
+                    variant = dataclasses.replace(problem, architecture=architecture)
+                    losses = candidates_lib.loss_of(variant, candidates.models, candidates.row, tokens)
                     if losses.min() < lowest:
                         lowest = float(losses.min())
                         chosen = architecture
@@ -347,7 +361,7 @@ def trains_any(law: Law, architecture: Architecture, constraints: Constraints, e
 def least_hours(law: Law, e: float, architecture: Architecture, constraints: Constraints, loss: float) -> float | None:
     """The least hours, from those of the constraints up, in which one number of experts reaches a loss.
 
-    None where no hours that are looked at are enough.
+    None where even MOST_DOUBLINGS of the hours are not enough.
     """
     clock = constraints.clock
     assert clock is not None
@@ -356,7 +370,7 @@ def least_hours(law: Law, e: float, architecture: Architecture, constraints: Con
     problem = problem_of(law, architecture, within)
     for doubling in range(MOST_DOUBLINGS):
         if _could_reach(problem, e, low * SPAN, loss):
-            parts = near(problem, clock.found, e, (low, low * SPAN))
+            parts = near(problem, e, (low, low * SPAN))
             hours = min((_hours_to_reach(problem, part, loss) for part in parts), default=math.inf)
             if hours <= low * SPAN:
                 return max(hours, low) if doubling == 0 else hours
@@ -380,7 +394,7 @@ def _hours_to_reach(problem: Problem, candidates: Candidates, loss: float) -> fl
 
 
 def _could_reach(problem: Problem, e: float, hours: float, loss: float) -> bool:
-    """Whether a bound of the losses in so many hours is low enough."""
+    """Whether a lower bound of the losses in so many hours is as low as this loss."""
     for models in models_of(problem, e):
         allowed = np.flatnonzero(models.limited_by == "")
         if len(allowed) and float(candidates_lib.least_losses(problem, models, allowed, hours).min()) <= loss:
@@ -389,13 +403,13 @@ def _could_reach(problem: Problem, e: float, hours: float, loss: float) -> bool:
 
 
 def tokens_per_second(problem: Problem, e: float, n_active: float, n_tokens: float) -> float | None:
-    """The speed of a model of a size that need not be a shape of the grid, between shapes of about that size.
+    """The speed of a model whose size lies between shapes of the grid.
 
-    It is linear in logarithms between shapes, where a smaller one is never slower. Above the largest that the chips
-    train, the MFU stays the same.
+    It is interpolated linearly in logarithms, so that a smaller model is never slower. Above the largest shape that the
+    chips train, the MFU stays the same.
 
     Args:
-      problem: What is asked.
+      problem: The problem.
       e: Its number of experts, as the law counts them.
       n_active: Its active parameters.
       n_tokens: Its training tokens.
@@ -406,18 +420,18 @@ def tokens_per_second(problem: Problem, e: float, n_active: float, n_tokens: flo
     sizes = []
     speeds = []
     for models in models_of(problem, e):
-        of_shapes = models.n_active
-        tokens = np.full(of_shapes.shape, n_tokens)
-        order = np.argsort(-of_shapes, kind="stable")
-        rows = order[(of_shapes[order] <= AROUND * n_active) & (models.limited_by[order] == "")]
-        n_near = int(np.sum(of_shapes[rows] >= n_active / AROUND))
-        part = candidates_lib.on_tokens(problem, models, rows[: max(n_near, 1)], tokens)
+        all_sizes = models.n_active
+        tokens = np.full(all_sizes.shape, n_tokens)
+        order = np.argsort(-all_sizes, kind="stable")
+        rows = order[(all_sizes[order] <= AROUND * n_active) & (models.limited_by[order] == "")]
+        n_near = int(np.sum(all_sizes[rows] >= n_active / AROUND))
         start = max(n_near, 1)
-        while part is None and start < len(rows):
+        part = candidates_lib.on_tokens(problem, models, rows[:start], tokens)
+        while part is None and start < len(rows):  # the chips train none of these: look at smaller ones
             part = candidates_lib.on_tokens(problem, models, rows[start : start + NEXT_SIZES], tokens)
             start += NEXT_SIZES
         if part is not None:
-            sizes.append(of_shapes[part.row])
+            sizes.append(all_sizes[part.row])
             speeds.append(1 / part.seconds_per_token)
     if not sizes:
         return None
@@ -435,7 +449,7 @@ def _interpolated(sizes: Array, speeds: Array, n_active: float) -> float:
 
 
 def largest(problem: Problem, e: float, n_tokens: float) -> float:
-    """n_active of the largest shape with so many experts that the chips train on so many tokens; 0 for none."""
+    """n_active of the largest shape with e experts that the chips train on so many tokens; 0 for none."""
     most = 0.0
     for models in models_of(problem, e):
         sizes = models.n_active

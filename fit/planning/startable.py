@@ -21,8 +21,6 @@ from fit.planning.results import Buildable, Optimum
 from fit.shape import hardware
 from fit.shape.architecture import BATCH_RAMP, Architecture, Model, training_flops
 
-GROUP_TOKENS = 8192  # tokens that share the experts' capacity by the paper's recipe
-
 
 def buildable(
     law: Law,
@@ -42,7 +40,7 @@ def buildable(
       constraints: What the model must respect.
       optima: The best model with each number of experts.
       best: The best of them.
-      shapes: What the user fixes.
+      shapes: The fields of shape and mesh that the user fixes.
 
     Raises:
       UserError: The user fixes a mesh that no model fits.
@@ -85,22 +83,22 @@ def _candidate(
 ) -> building.Candidate | None:
     """The model of the grid to build.
 
-    One whose mesh sends no longer than it computes is preferred to any other. Where few models divide over all chips,
-    some of them may stand idle.
+    A model that sends no longer than it computes is preferred. Where few models divide over all chips, some chips may
+    stand idle.
     """
     chips = constraints.chips
     if chips is None:
         return building.on_grid(law, architecture, constraints, optima, style, None)
     fewer = Grid().counts_of(chips.chip, chips.count)[-1]
-    found = []
+    built = []
     for count in dict.fromkeys((chips.count, fewer)):
         for hidden in (True, False):
             layouts = Layouts(law, dataclasses.replace(chips, count=count), shapes, hidden)
             candidate = building.on_grid(law, architecture, constraints, optima, style, layouts)
             if candidate:
-                found.append(candidate)
+                built.append(candidate)
                 break
-    return min(found, key=lambda candidate: candidate.loss, default=None)
+    return min(built, key=lambda candidate: candidate.loss, default=None)
 
 
 def buildable_of(
@@ -160,8 +158,8 @@ def _in_least_time(
 ) -> building.Candidate:
     """The same model on the same tokens, in its layout of least time and with its speed there.
 
-    Its batch is one that the laws of batch allow, and chips that would not make it faster stand idle. Without a model
-    of speed, or without a layout, it stays as it is.
+    Its batch is one that the laws of batch allow. Chips that would not make it faster stand idle. Without a calibration
+    or a layout, the candidate is returned as it is.
     """
     if constraints.chips is None or constraints.calibration is None or candidate.layout is None:
         return candidate
@@ -215,7 +213,7 @@ def is_within_runs(law: Law, n_active: float) -> bool:
 
 
 class Layouts:
-    """Which layouts models have: what building.on_grid needs to know of the chips."""
+    """The layouts of models on chips, as building.on_grid asks for them."""
 
     def __init__(
         self, law: Law, chips: Chips, shapes: ShapeRequest, hidden: bool = False, calibration: Calibration | None = None
@@ -225,9 +223,9 @@ class Layouts:
         Args:
           law: The law that plans.
           chips: The chips to train on.
-          shapes: What the user fixes.
+          shapes: The fields of shape and mesh that the user fixes.
           hidden: Whether sending must take no longer than computing, at the chips' MFU.
-          calibration: What the chips reach: with it, layouts are those of least time.
+          calibration: The efficiencies of the chips. With them, layouts are the fastest ones.
         """
         self.law = law
         self.chips = chips
@@ -264,17 +262,17 @@ class Layouts:
         return dataclasses.replace(layout, sending_share=share), tokens_per_second
 
     def run(self, model: Model, n_tokens: float) -> mesh.Run:
-        """What a mesh is chosen for."""
+        """The training run of a model by its recipe, for which a mesh is chosen."""
         run_recipe = recipe.recipe_of(self.law, model, n_tokens, self.shapes.family)
         shape = model.shape | dict(n_experts=model.n_experts)
         is_published = run_recipe.of_published_models
-        group_tokens = run_recipe.sequence if is_published else GROUP_TOKENS
+        group_tokens = run_recipe.sequence if is_published else mesh.GROUP_TOKENS
         batches = run_recipe.batch_tokens or BATCH_RAMP
         return mesh.Run(shape, run_recipe.sequence, batches, group_tokens, flash=is_published)
 
 
 def sending_share(layout: mesh.Layout, n_active: float, n_experts: int, chips: Chips) -> float:
-    """How long a step sends, at the peak of the chips' links, over how long it computes at their MFU."""
+    """Seconds of sending in a step, at the peak of the chips' links, over seconds of computing it at their MFU."""
     batch = layout.batch_tokens[-1][1]
     computing = training_flops(n_active, batch) / chips.rate(max(n_experts, 1))
     return layout.sent_bytes * chips.n_devices / chips.count / chips.chip.network / computing
