@@ -155,12 +155,12 @@ def _best_of_recipe(problem: Problem, candidates: Candidates, hours: Array, coef
 def near(problem: Problem, e: float, hours: tuple[float, float]) -> list[Candidates]:
     """The candidates with one number of experts that could be the best between two numbers of hours, by recipe.
 
-    They come in the order of their shapes. The problem's clock keeps them in its cache.
+    They come in the order of their shapes. The problem's clock keeps them in its cache; two laws may have one name.
     """
     limits = problem.limits
     clock = limits.clock
     assert clock is not None
-    key = (problem.law.name, problem.architecture, limits.cap, limits.inference_tokens, limits.memory_bytes)
+    key = (id(problem.law), problem.architecture, limits.cap, limits.inference_tokens, limits.memory_bytes)
     key = (*key, limits.serving, problem.chips.count, problem.grid, clock.at_most, e, hours)
     if key not in clock.cache:
         lowest = clock.at_most
@@ -182,7 +182,7 @@ def models_of(problem: Problem, e: float) -> list[Models]:
     if clock is None:
         return candidates_lib.models_of(problem, e)
     limits = problem.limits
-    key = ("models", problem.law.name, problem.architecture, limits.memory_bytes, limits.serving, problem.grid, e)
+    key = ("models", id(problem.law), problem.architecture, limits.memory_bytes, limits.serving, problem.grid, e)
     if key not in clock.cache:
         clock.cache[key] = candidates_lib.models_of(problem, e)
     return clock.cache[key]

@@ -215,10 +215,10 @@ def result(workdir, branch="branch-8192"):
     return json.loads((workdir / branch / "result.json").read_text())
 
 
-def test_it_goes_on_with_the_same_tokens_on_other_devices_and_hosts(short, config, tmp_path):
+def test_it_goes_on_with_the_same_tokens_on_other_devices_and_hosts(undisturbed, growing, tmp_path):
     """One device, then four with an expert each, two processes of two, and four again: the same run to float accuracy,
     and each stop by SIGTERM to one process alone saves and ends all of them with 143."""
-    flags = [f"--config={config}", f"--workdir={tmp_path}", *soak.FLAGS, SHORT]
+    flags = [f"--config={growing}", f"--workdir={tmp_path}", *soak.FLAGS]
     for n_processes, n_devices, spread in ((1, 1, 1), (1, 4, 4), (2, 2, 4)):
         target = soak.progress(tmp_path) + 3
         processes = helpers.start(
@@ -230,13 +230,14 @@ def test_it_goes_on_with_the_same_tokens_on_other_devices_and_hosts(short, confi
         assert [process.returncode for process in processes] == [128 + signal.SIGTERM] * n_processes, said
         assert all("saved step" in text for text in said), said
         assert len({re.search(r"saved step \d+", text).group() for text in said}) == 1
-    done = train(config, tmp_path, SHORT, "--config.mesh.expert=4", n_devices=4)
+    done = train(growing, tmp_path, "--config.mesh.expert=4", n_devices=4)
     assert done.returncode == 0, done.stderr
-    one, other = result(short), result(tmp_path)
-    assert abs(one["loss"] - other["loss"]) < 1e-3
-    assert (one["n_devices"], other["n_devices"]) == (1, 4)
-    for segment in ("trunk", "branch-8192"):  # every step once, on the same tokens
-        one, other = (soak.outcome(folder)[segment, "metrics"] for folder in (short, tmp_path))
+    for name in ("branch-8192", "branch-16384"):
+        one, other = (result(folder, name) for folder in (undisturbed, tmp_path))
+        assert abs(one["loss"] - other["loss"]) < 1e-3
+        assert (one["n_devices"], other["n_devices"]) == (1, 4)
+    for segment in ("trunk", "branch-16384"):  # every step once, on the same tokens
+        one, other = (soak.outcome(folder)[segment, "metrics"] for folder in (undisturbed, tmp_path))
         assert [(line["step"], line["n_tokens"]) for line in one] == [
             (line["step"], line["n_tokens"]) for line in other
         ]
