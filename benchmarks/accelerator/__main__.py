@@ -68,8 +68,9 @@ class Part:
     @property
     def code(self) -> str:
         """The version of the code that it measures: of the trainer and of the benchmark."""
-        source = ROOT / f"{self.command[0].replace('.', '/')}.py"
-        return f"{_code_of_trainer()}-{hashlib.sha256(source.read_bytes()).hexdigest()[:8]}"
+        files = ROOT.glob(f"{self.command[0].replace('.', '/')}*.py")  # peers_gpu.py and peers_gpu_torch.py are one
+        source = b"".join(path.read_bytes() for path in sorted(files))
+        return f"{_code_of_trainer()}-{hashlib.sha256(source).hexdigest()[:8]}"
 
 
 @functools.cache
