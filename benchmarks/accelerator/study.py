@@ -34,6 +34,7 @@ SECONDS = flags.DEFINE_float("seconds", 480, "Seconds after which nothing more i
 TOY = flags.DEFINE_bool("toy", False, "A small text and two small runs, to try this on a CPU.")
 TEXT = flags.DEFINE_string("text", study.bytes_2026_tuned.get_config().data.path, "Parquet file of results.text.")
 AHEAD = 6  # runs from the present one on whose steps are compiled
+LONGEST_COMPILATION = 60  # seconds; one that runs at the end cannot be stopped, and the program waits for it
 TOY_TOKENS = (16_384, 32_768)
 
 
@@ -50,11 +51,12 @@ def main(_: object) -> None:
     with concurrent.futures.ThreadPoolExecutor(max(1, len(cli.cores()) - 2)) as pool:
         compilations: dict[str, list[concurrent.futures.Future]] = {}  # by trunk
         for i, cell in enumerate(todo):
-            for later in todo[i : i + AHEAD]:
+            ahead = todo[i : i + AHEAD] if deadline - time.monotonic() > LONGEST_COMPILATION else []
+            for later in ahead:
                 if later.trunk.name not in compilations:
                     configs = one_batch_each(config_of(later, todo))
                     compilations[later.trunk.name] = [pool.submit(compile_step, config) for config in configs]
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or cell.trunk.name not in compilations:
                 break
             row = train_cell(cell, todo, compilations[cell.trunk.name], deadline)
             if row is None:
