@@ -1,5 +1,6 @@
 """Sweeps on a real Slurm of two nodes; at length with JMOE_SOAK=1 (`make soak`)."""
 
+import contextlib
 import csv
 import json
 import os
@@ -172,7 +173,7 @@ def test_whatever_happens_to_nodes_it_ends_with_the_same_losses(cluster, run, co
     result = losses(workdir)
     assert len(result) == 2 * n_jobs and {run.split("/")[1] for run in result} == names
     assert "0 jobs are queued" in run(*start).stdout
-    assert SECRET not in "".join(path.read_text(errors="replace") for path in everything(workdir, cluster.folder))
+    assert SECRET not in everything_written(workdir, cluster.folder)
     assert not list(tmp_path.rglob("pwned")) and not os.path.exists("pwned")
     resumed = "".join(path.read_text() for path in workdir.glob("jobs/*/log.txt"))
     assert "stopped by signal 15" in resumed
@@ -245,8 +246,16 @@ def eligible_now(cluster) -> None:
             cluster.call("scontrol", "update", f"JobId={task}", "StartTime=now", check=False)
 
 
-def everything(*folders):
-    return [path for folder in folders for path in folder.rglob("*") if path.is_file() and "spool" not in path.parts]
+def everything_written(*folders):
+    """Text of all files below `folders`; the controller replaces its state's files while they are read."""
+    texts = []
+    for folder in folders:
+        for path in folder.rglob("*"):
+            if not path.is_file() or "spool" in path.parts:
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                texts.append(path.read_text(errors="replace"))
+    return "".join(texts)
 
 
 def test_two_tasks_odd_flags_and_a_failure(cluster, run, config, text_glob, tmp_path):
