@@ -92,11 +92,10 @@ class Program:
             raise ValueError(f"loop {loop.name}: its condition compares with {sorted(limits)}, not with one constant")
         return limits.pop() if limits else 1
 
-    def matmul_flops(self, *, loops_once: bool = False, passes: bool = False, filled: float = 1.0) -> int:
+    def matmul_flops(self, *, passes: bool = False, filled: float = 1.0) -> int:
         """Two FLOPs for each multiply-add of dots and convolutions (the TPU's form of a dot).
 
         Args:
-          loops_once: Count each instruction once, as XLA's cost analysis does.
           passes: Multiply by the number of bfloat16 products that a TPU makes of a float32 product of that precision.
           filled: The part of the rows of ragged products that belong to a group. A TPU's kernel works on no others, but
             declares them all. A GPU's, whose FLOPs follow from its shapes, works on no others either.
@@ -108,7 +107,7 @@ class Program:
                 flops = int(filled * flops)
             if passes:
                 flops *= _passes(instruction.attributes)
-            total += flops if loops_once else times * flops
+            total += times * flops
         return total
 
     def estimated_flops(self) -> int:
@@ -121,19 +120,14 @@ class Program:
         Each array counts as read or written once. A kernel of products may read an array more than once.
         """
         return sum(
-            times * self._traffic(instruction)
+            times * self.instruction_bytes(instruction)
             for instruction, times, fused in self.runs
             if not fused and _is_kernel(instruction) and _DECLARED not in instruction.attributes
         )
 
-    def traffic(self) -> list[tuple[Instruction, int]]:
-        """Each instruction that moves bytes of the main memory, and the bytes of all of its runs: main_memory_bytes."""
-        moved = [(run.instruction, run.times * self._traffic(run.instruction)) for run in self.runs if not run.fused]
-        return [(instruction, n_bytes) for instruction, n_bytes in moved if n_bytes]
-
     def bytes_by_source(self) -> dict[str, int]:
         """main_memory_bytes by the operation of our program that they come from, else by the instruction's name."""
-        return self._by_source(lambda run: 0 if run.fused else self._traffic(run.instruction))
+        return self._by_source(lambda run: 0 if run.fused else self.instruction_bytes(run.instruction))
 
     def flops_by_source(self) -> dict[str, int]:
         """matmul_flops by the operation of our program that they come from, else by the instruction's name."""
@@ -149,22 +143,13 @@ class Program:
                 totals[source] = totals.get(source, 0) + cost
         return totals
 
-    def elementwise_flops(self, *, loops_once: bool = False) -> int:
-        """One FLOP for each element of an arithmetic result, and for each element that a reduction reads.
-
-        Args:
-          loops_once: Count each instruction once, as XLA's cost analysis does.
-        """
-        total = 0
-        for instruction, times, _ in self.runs:
-            if instruction.opcode in _ELEMENTWISE:
-                counted = instruction.operands[0] if instruction.opcode == "reduce" else instruction
-                total += counted.arrays[0].elements * (1 if loops_once else times)
-        return total
+    def elementwise_flops(self) -> int:
+        """One FLOP for each element of an arithmetic result, and for each element that a reduction reads."""
+        return sum(times * instruction_elementwise_flops(instruction) for instruction, times, _ in self.runs)
 
     def main_memory_bytes(self) -> int:
         """Bytes read from and written to the main memory, without arrays that stay inside a fusion."""
-        return sum(times * self._traffic(instruction) for instruction, times, fused in self.runs if not fused)
+        return sum(times * self.instruction_bytes(instruction) for instruction, times, fused in self.runs if not fused)
 
     def between_slices(self, n_slices: int) -> list[Collective]:
         """Every transfer over the network between `n_slices` TPU slices.
@@ -239,7 +224,7 @@ class Program:
         parameters = {int(i.arguments): i for i in inside if i.opcode == "parameter"}
         return parameters, next(i for i in inside if i.is_root)
 
-    def _traffic(self, instruction: Instruction) -> int:
+    def instruction_bytes(self, instruction: Instruction) -> int:
         """Bytes of the main memory that one run of an instruction reads and writes."""
         opcode = instruction.opcode
         operands = instruction.operands
@@ -319,6 +304,14 @@ class Program:
             _, root = self._callee(value)
             return self._written_bytes(root)
         return sum(array.bytes for array in value.arrays)
+
+
+def instruction_elementwise_flops(instruction: Instruction) -> int:
+    """FLOPs of the arithmetic by element in one run of an instruction; 0 if it is none."""
+    if instruction.opcode not in _ELEMENTWISE:
+        return 0
+    counted = instruction.operands[0] if instruction.opcode == "reduce" else instruction
+    return counted.arrays[0].elements
 
 
 def _is_kernel(instruction: Instruction) -> bool:

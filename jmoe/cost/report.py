@@ -75,7 +75,7 @@ def report(
         "jax_version": jax.__version__,
         "memory_bytes": memory,
         "fits": not (chip and chip.capacity) or memory["peak"] <= chip.capacity,
-        "flops": _flops(config, program, compiled, mesh.size),
+        "flops": _flops(config, program, mesh.size),
         "main_memory_bytes": program.main_memory_bytes(),
         "estimated_memory_bytes": program.estimated_bytes(),
         "warnings": needs.warnings(config, program, mesh.size),
@@ -110,9 +110,8 @@ def _totals(transfers: list[Collective]) -> dict[str, dict[str, int]]:
     return totals
 
 
-def _flops(config: ConfigDict, program: Program, compiled: jax.stages.Compiled, n_devices: int) -> dict[str, Any]:
+def _flops(config: ConfigDict, program: Program, n_devices: int) -> dict[str, Any]:
     """FLOPs of the compiled program, and each device's share of the model FLOPs."""
-    by_xla: Any = compiled.cost_analysis()
     n_tokens = max(batch for _, batch in config.batch_tokens)
     filled = 1 / BUFFER_FACTOR if config.model.capacity_factor is None and config.mesh.expert > 1 else 1.0
     flops = {
@@ -124,8 +123,6 @@ def _flops(config: ConfigDict, program: Program, compiled: jax.stages.Compiled, 
             part: per_token * n_tokens // n_devices
             for part, per_token in counts.matmul_flops_per_token(config.model, config.data.seq_len).items()
         },
-        "loops_once": program.matmul_flops(loops_once=True) + program.elementwise_flops(loops_once=True),
-        "loops_once_by_xla": int(by_xla["flops"]) if by_xla else None,  # XLA has none for GPUs that are not there
     }
     compiled_over_model = (flops["matmul"] + flops["elementwise"]) / sum(flops["model"].values())
     return flops | {"compiled_over_model": compiled_over_model}
@@ -270,16 +267,13 @@ def _memory_line(result: dict[str, Any]) -> str:
 def _flops_lines(flops: dict[str, Any]) -> list[str]:
     model_flops = sum(flops["model"].values())
     parts = ", ".join(f"{name} {_si(value)}" for name, value in flops["model"].items())
-    by_xla = _si(flops["loops_once_by_xla"]) if flops["loops_once_by_xla"] else "unknown"
-    estimated = ""
-    if flops["estimated"]:
-        estimated = f"; {_si(flops['estimated'])} are estimated from the shapes of kernels"
-    return [
+    lines = [
         f"  FLOPs        {_si(flops['matmul'] + flops['elementwise'])} compiled (matmuls {_si(flops['matmul'])}), "
-        f"{flops['compiled_over_model']:.3f} times the model's {_si(model_flops)}: {parts}",
-        f"               with loops counted once {_si(flops['loops_once'])}, by XLA's cost analysis {by_xla}"
-        + estimated,
+        f"{flops['compiled_over_model']:.3f} times the model's {_si(model_flops)}: {parts}"
     ]
+    if flops["estimated"]:
+        lines.append(f"               {_si(flops['estimated'])} of them are estimated from the shapes of kernels")
+    return lines
 
 
 def _collectives_lines(result: dict[str, Any]) -> list[str]:
