@@ -231,7 +231,7 @@ def test_a_process_ends_well_while_the_store_does_not_answer_for_its_lease(proxy
         "class Slow:\n"
         "    def __del__(self, sleep=time.sleep): sleep(10)\n"
         "slow = Slow()\n"
-        "lease.BEAT, lease.SECONDS_TO_RELEASE = 0.1, 0.5\n"
+        "lease.RENEW_EVERY, lease.SECONDS_TO_RELEASE = 0.1, 0.5\n"
         "with ownership.hold(epath.Path(sys.argv[1]), 'a test'):\n"
         "    print('held', flush=True)\n"
         "    time.sleep(1)\n"
