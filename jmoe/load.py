@@ -27,7 +27,8 @@ from jmoe.run import checkpoint, distributed
 from jmoe.run.record import make_record
 from jmoe.run.step import abstract_state, make_optimizer
 from jmoe.storage import files as storage
-from jmoe.text import corpus, mixture
+from jmoe.text import corpus
+from jmoe.text.training_text import TrainingText
 
 
 def main(_: list[str]) -> None:
@@ -90,7 +91,7 @@ def _files(path: str) -> tuple[dict, list[pathlib.Path]]:
         raise UserError(f"--from={location}: {folder / 'config.json'} cannot be read: {error}") from None
 
 
-def _save(params: dict, config: ConfigDict, text: mixture.TrainingText, workdir: epath.Path, source: str) -> None:
+def _save(params: dict, config: ConfigDict, text: TrainingText, workdir: epath.Path, source: str) -> None:
     """Writes the checkpoint, and began_with.json, which the trainer copies into each result."""
     mesh = sharding.make_mesh(config)
     with jax.set_mesh(mesh), distributed.owned(workdir):
