@@ -46,7 +46,7 @@ def load(path: str, config: ConfigDict, workdir: str | epath.Path) -> None:
     """Writes the checkpoint of step 0 with the weights of the folder or files `path`.
 
     Raises:
-      UserError: the files are missing, damaged, or of a model that jmoe cannot train; the config is of another model
+      UserError: The files are missing, damaged, or of a model that jmoe cannot train; the config is of another model
         (the message names the fields that differ) or pins other text; or the workdir already has checkpoints.
     """
     check_config(config)
