@@ -20,7 +20,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn, TextIO
 
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
@@ -61,18 +61,33 @@ def run(main: Callable[[list[str]], Any], config_sections: Collection[str] | Non
             _drop_echoes()
             app.run(checked, flags_parser=_parse)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  orbax and tensorstore wrap the disk's or the store's
-        if isinstance(error, BrokenPipeError):
-            try:
-                sys.stdout.flush()
-            except BrokenPipeError:  # nobody reads our output any more, as after `| head`
-                os._exit(128 + signal.SIGPIPE)
+        if isinstance(error, BrokenPipeError) and not _is_read(sys.stdout):
+            _end(128 + signal.SIGPIPE)
         code, message = _outcome(error)
         if message is None:
             raise
         message = printable_lines(message)
         print(message if code > 128 else f"error: {message}", file=sys.stderr, flush=True)
         sys.stdout.flush()
-        os._exit(code)  # background threads of a failed save must not hold the process up
+        _end(code)
+
+
+def _end(code: int) -> NoReturn:
+    """Ends this process at once, without what Python does at its end.
+
+    Python would wait for the threads of a save that failed, which may retry its writes for minutes, and write what is
+    left in stdout to a pipe that nobody reads, which is another error.
+    """
+    os._exit(code)
+
+
+def _is_read(stream: TextIO) -> bool:
+    """Whether somebody reads the stream; nobody does after `| head`."""
+    try:
+        stream.flush()
+    except BrokenPipeError:
+        return False
+    return True
 
 
 def _outcome(error: BaseException) -> tuple[int, str | None]:
@@ -134,7 +149,7 @@ def _help(module: ModuleType, config_sections: Collection[str] | None) -> None:
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        os._exit(0)
+        _end(0)
 
 
 # --config.FIELD=None for a field that is a number or None: a number's flag cannot parse None, so read_config sets it
