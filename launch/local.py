@@ -14,7 +14,7 @@ from tqdm import tqdm
 from jmoe import cli
 from jmoe.errors import UNAVAILABLE, Interrupted, Unavailable, UserError
 from jmoe.storage import files as storage
-from jmoe.storage import lease, ownership
+from jmoe.storage import lease, ownership, retries
 from launch import accelerators, hooks, output, trainer
 from launch.backend import Backend, Sweep
 from launch.jobs import Files, Job, files_of
@@ -135,7 +135,7 @@ def _train(sweep: Sweep, todo: list[Job]) -> None:
 
     def stop(signum: int, _: object) -> None:
         received.append(signum)
-        storage.wait_no_more()
+        retries.wait_no_more()
 
     pool = _Pool(sweep, todo)
     handlers_before = {signum: signal.signal(signum, stop) for signum in (signal.SIGINT, signal.SIGTERM)}

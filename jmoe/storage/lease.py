@@ -6,26 +6,24 @@ are those of that page.
 A process writes the lease only over the generation that it last saw, so that one of two writers fails. It never
 compares the clocks of two machines: an owner counts from when the newest renewal that the store confirmed was *sent*, a
 process that wants the lease from when it first saw the newest generation. What it saw was written no earlier than that
-renewal was sent, however late the owner was told. CLOCK continues while a process is halted or a machine sleeps.
+renewal was sent, however late the owner was told.
 """
 
 import contextlib
-import ctypes
 import dataclasses
 import enum
 import functools
 import math
 import os
-import signal
-import struct
 import sys
 import threading
-import time
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jmoe.errors import UNAVAILABLE, Taken
-from jmoe.storage.files import checking_owner, retried
+from jmoe.storage.deadline import Deadline, now
+from jmoe.storage.owner_check import checking_owner
+from jmoe.storage.retries import retried
 
 if TYPE_CHECKING:
     import tensorstore
@@ -38,8 +36,6 @@ KERNEL_KILL = 3 / 4  # without a confirmed renewal, after which the kernel kills
 REQUEST_GRACE = 1 - KERNEL_KILL  # for requests that were on their way when their process ended
 SECONDS_TO_RELEASE = 3.0  # for the last renewal, and again for the deletion: a stopping process waits no longer
 POLL = 0.02  # seconds between two looks for the answer to a request
-# a clock that continues while a process is halted or a machine sleeps
-CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class State(enum.Enum):
@@ -53,11 +49,6 @@ class State(enum.Enum):
     EXPIRED = "its owner has ended, wherever it ran, and its requests too: one process takes it over"
 
 
-def now() -> float:
-    """Seconds by CLOCK."""
-    return time.clock_gettime(CLOCK)
-
-
 def end(reason: str) -> NoReturn:
     """Ends this process at once, and prints why."""
     consequence = "this process ends and writes nothing more; the same command goes on from what is saved"
@@ -65,35 +56,12 @@ def end(reason: str) -> NoReturn:
     os._exit(UNAVAILABLE)
 
 
-class Deadline:
-    """A time at which the kernel kills this process, also while it is halted (SIGSTOP, a frozen container).
-
-    A thread that watches the time would wake no earlier than the threads that write. There is no deadline at first, and
-    never one on systems without such timers (macOS).
-    """
-
-    def __init__(self) -> None:
-        libc = ctypes.CDLL(None)
-        self._timer = ctypes.c_void_p()
-        event = struct.pack("Pii48x", 0, signal.SIGKILL, 0)  # struct sigevent; the last is SIGEV_SIGNAL
-        create = getattr(libc, "timer_create", None)
-        has_timer = create is not None and create(CLOCK, event, ctypes.byref(self._timer)) == 0
-        self._libc = libc if has_timer else None
-
-    def set(self, seconds: float | None) -> None:
-        """Resets the kill timer to fire `seconds` from now; None stops it."""
-        if self._libc:
-            seconds = 0.0 if seconds is None else max(seconds, 1e-6)
-            interval_and_value = (ctypes.c_long * 4)(0, 0, int(seconds), int(seconds % 1 * 1e9))  # seconds, nanoseconds
-            self._libc.timer_settime(self._timer, 0, interval_and_value, None)
-
-
 @dataclasses.dataclass(frozen=True)
 class Written:
     """A lease that this process wrote."""
 
     generation: Any
-    sent: float  # when the request was sent that may have written it first, by CLOCK
+    sent: float  # when the request was sent that may have written it first, by deadline.now
 
 
 class Watch:

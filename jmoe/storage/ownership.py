@@ -1,7 +1,7 @@
 """Who owns a workdir: at most one process at a time works in it, and every other process can see which one.
 
 docs/explanation/owners.md says who may write when. On a file system the owner holds an exclusive lock (flock) on a
-file, and writes into it who it is; before each write (files.check_owner) it looks whether the file still says so. On
+file, and writes into it who it is; before each write (owner_check.py) it looks whether the file still says so. On
 gs:// the owner holds a lease (lease.py).
 
 An owner has an identity which no other process ever has, so that signals reach that process and no other.
@@ -28,8 +28,9 @@ from etils import epath
 from jmoe.errors import Taken, UserError
 from jmoe.printable import printable
 from jmoe.storage import durable
-from jmoe.storage.files import checking_owner, is_remote
+from jmoe.storage.files import is_remote
 from jmoe.storage.lease import Lease, State, end
+from jmoe.storage.owner_check import checking_owner
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,7 @@ from jmoe import cli
 from jmoe.errors import UNAVAILABLE, Unavailable, UserError
 from jmoe.run import checkpoint
 from jmoe.storage import files as storage
-from jmoe.storage import gcs, ownership
+from jmoe.storage import gcs, owner_check, ownership
 from tests.jmoe.test_checkpoint import RECORD, abstract, assert_is, mesh_of, restore, state, write
 
 AT_LENGTH = pytest.mark.skipif(not os.environ.get("JMOE_SOAK"), reason="make soak alone: takes minutes")
@@ -185,7 +185,7 @@ def test_a_late_deletion_or_move_is_refused_once_another_owner_has_written(chang
         return 100.0
 
     def work():
-        with storage.checking_owner(still_mine):
+        with owner_check.checking_owner(still_mine):
             store.rm_file(os.fspath(path)) if change == "delete" else store.mv_file(path, path.with_name("b"))
 
     proxy.fail("held", 2.0, at=request, only=request)
