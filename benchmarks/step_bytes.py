@@ -40,6 +40,7 @@ from ml_collections import ConfigDict
 from configs import joint_moe
 from jmoe.config import counts
 from jmoe.config.schema import setting
+from jmoe.cost import instruction_flops
 from jmoe.cost.hlo import Instruction
 from jmoe.cost.memory import compile_step
 from jmoe.cost.program import Program
@@ -185,7 +186,7 @@ def _cause(program: Program, stacks: dict[int, tuple[str, ...]], instruction: In
         if stack is None:
             continue
         cause = _cause_of_calls(stack)
-        if program.instruction_matmul_flops(part):
+        if instruction_flops.matmul_flops(part):
             return PRODUCT_OF.get(cause, cause)
         made[cause] += sum(array.bytes for array in part.arrays)
     return max(made, key=made.__getitem__) if made else None

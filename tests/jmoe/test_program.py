@@ -9,9 +9,9 @@ import pytest
 
 from configs import quickstart
 from jmoe.config import counts
-from jmoe.cost import needs
+from jmoe.cost import instruction_flops, needs
 from jmoe.cost.memory import compile_step
-from jmoe.cost.program import Program, instruction_elementwise_flops
+from jmoe.cost.program import Program
 from tests.jmoe.test_compile import expected_flops, run_compile
 
 COMPILED = pathlib.Path(__file__).parents[1] / "data" / "compiled"
@@ -309,7 +309,7 @@ def small(n_experts, n_blocks):
 def flops_with_loops_once(program):
     """As XLA's cost analysis counts them."""
     instructions = [run.instruction for run in program.runs]
-    return sum(program.instruction_matmul_flops(i) + instruction_elementwise_flops(i) for i in instructions)
+    return sum(instruction_flops.matmul_flops(i) + instruction_flops.elementwise_flops(i) for i in instructions)
 
 
 @pytest.mark.parametrize(
