@@ -55,7 +55,7 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from jmoe import cli
-from jmoe.cost import report
+from jmoe.cost import report, report_text
 from jmoe.cost.topologies import topology_devices
 from jmoe.errors import UserError
 from jmoe.model.remat import REMAT
@@ -75,7 +75,7 @@ def main(_: list[str]) -> int:
         result = report.measure(config, devices)
         fits = result["fits"]
         warned = bool(result.get("warnings"))
-        print(report.table(result, title))
+        print(report_text.table(result, title))
         if not fits:
             result["fitting"], line = report.smaller(config, devices)
             print(line)
@@ -105,7 +105,7 @@ def _compare_remat(config: ConfigDict, devices: Sequence[jax.Device], title: str
     for name in REMAT:
         config.remat = name
         reports[name] = report.measure(config, devices)
-    print(report.remat_table(reports, title))
+    print(report_text.remat_table(reports, title))
     fits = any(result["fits"] for result in reports.values())
     warned = any(bool(result.get("warnings")) for result in reports.values())
     return {"remat": reports}, fits, warned
