@@ -58,7 +58,7 @@ def run(main: Callable[[list[str]], Any], config_sections: Collection[str] | Non
         if {"--help", "-h", "-help", "--helpshort"} & set(sys.argv[1:]):
             _help(sys.modules[main.__module__], config_sections)
         else:
-            _drop_echoes()
+            _hide_errors_of_other_reads()
             app.run(checked, flags_parser=_parse)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  orbax and tensorstore wrap the disk's or the store's
         if isinstance(error, BrokenPipeError) and not _is_read(sys.stdout):
@@ -211,22 +211,24 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _drop_echoes() -> None:
-    """Silences what a failed save or restore leaves behind, which hides the cause.
+def _hide_errors_of_other_reads() -> None:
+    """Leaves the error of one failed read or write as the only one that is printed.
 
-    These are callbacks that find their event loop closed, and reads that Python closes unfinished, which Orbax makes an
-    error of.
+    Orbax reads many arrays at once, in an event loop that it closes when one read fails. The answers to the others then
+    find a closed loop, and each prints a traceback, in the midst of our sentence (tests/jmoe/test_disk_errors.py fails
+    without this function). Python closes reads that did not end, of which Orbax makes an error. Where a disk is full, a
+    thread of a library fails as the main one does.
     """
     excepthook = sys.excepthook
     unraisablehook = sys.unraisablehook
     thread_excepthook = threading.excepthook
 
     def quiet_excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        if not _is_echo(error):
+        if not _follows_from_another(error):
             excepthook(kind, error, trace)
 
     def quiet_unraisablehook(unraisable: Any) -> None:
-        if not _is_echo(unraisable.exc_value):
+        if not _follows_from_another(unraisable.exc_value):
             unraisablehook(unraisable)
 
     def quiet_thread_excepthook(args: Any) -> None:
@@ -239,8 +241,8 @@ def _drop_echoes() -> None:
     threading.excepthook = quiet_thread_excepthook
 
 
-def _is_echo(error: BaseException | None) -> bool:
-    """Whether an error only follows from another one, which ended an event loop or a read."""
+def _follows_from_another(error: BaseException | None) -> bool:
+    """Whether an error only follows from another one, which closed an event loop or a read."""
     closed = isinstance(getattr(error, "__cause__", None), GeneratorExit)
     return closed or "Event loop is closed" in str(error)
 
