@@ -293,7 +293,7 @@ def test_the_table_gives_ratios_to_both_peaks():
                 "step 8 batch 131072": {"result": {"rows": [too_large | {"MFU": None}]}},
                 "profile 8": {"error": "stopped after 150 s"},
                 "step 1": {"result": {"rows": [fitting]}, "date": "2026-01-01"},
-                "study": {"result": {"rows": [run]}},
+                "study": {"result": {"rows": [run], "loaded step": {"time over fresh": 1.125, "usable": False}}},
                 "peers 8,2": {"result": {"rows": [peer("jmoe", 250.0, 1.25), peer("transformers", 312.5, 1.0)]} | none},
             }
         )
@@ -307,6 +307,7 @@ def test_the_table_gives_ratios_to_both_peaks():
     peers = "| 8,2 | jmoe | 65,536 | 32,768 | 250 ms | 262,144 | 40.0% | 1.25 | 60 GB | 9 to 2.5 | x |"
     assert peers in result
     assert "| d144-e4-8388608 | 8.5e+13 | 1.5000 | 12 s | 5.0% |" in result
+    assert "A step compiled beforehand took 1.12 times as long as one compiled here; the others were" in result
     assert "Failed: profile 8 (stopped after 150 s)." in result
 
 
