@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Iterator
 
-from fit.fitted_law import ledger
 from fit.fitted_law.published_draws import fits_in_words
 from fit.messages import lines, sentences
 from fit.messages.units import say
@@ -220,8 +219,6 @@ def _how_sure(plan: Plan) -> str:
     words.append(_best_number(plan, bootstrap))
     if bootstrap.source:
         words.append(fits_in_words(bootstrap.source))
-    if plan.forecasts:
-        words.append(str(ledger.Record(**plan.forecasts)))
     return sentences.SHORT_SURE + "; ".join(words)
 
 
