@@ -2,13 +2,15 @@
 
     python -m benchmarks.published_draws [--laws=joint-moe-2025,...] [--out=DIR]
 
-A parametric bootstrap: losses are simulated on the published grid by the published law with normal errors of log loss,
-and the law is fitted to them again from its published coefficients. The authors' own draws are not public; these are
+A parametric bootstrap: losses are simulated on the published grid by the published law with errors of log loss, and the
+law is fitted to them again from its published coefficients. The authors' own draws are not public; these are
 labelled as simulated from the published grid.
 
-**Noise.** The joint law's paper prints RMSEs: 0.0062 on the runs fitted, 0.0039 on the 30 of lowest loss, which it holds
-out. They are taken as residuals of log loss. Read as nats, which the output also shows, they are a third of that. For
-the other laws it is the scatter of the public runs around a fit to them.
+**Errors.** The joint law's paper prints RMSEs: 0.0062 on the runs fitted, 0.0039 on the 30 of lowest loss, which it holds
+out. They are taken as the size of normal errors of log loss. Read as nats, which the output also shows, they are a third
+of that. The losses of the other laws' runs are public. There, runs of the grid are drawn anew with replacement, each
+with its own residual around a fit to all of them. For Chinchilla's refit that gives the standard errors which its paper
+prints; normal errors of one size give half of them.
 
 **Widened.** The paper's Table 5 has intervals of the compute-optimal N and D, of 100 fits to 80% of the runs each.
 Simulated runs that are resampled in the same way give intervals 2 to 4 times narrower. More noise would also widen the
@@ -44,8 +46,6 @@ from fit.data.runs import Runs, read_runs, subset
 from fit.data.table import Table, read
 from fit.fitted_law.law import Law, load
 from fit.fitting import search
-from fit.fitting.float64 import float64
-from fit.fitting.noise import noise_of
 from fit.fitting.problem import Problem, Settings, prepare
 from fit.planning.optimum import compute_optimal
 from fit.shape.architecture import TRAINING
@@ -101,6 +101,7 @@ class Grid:
       law: The published law.
       runs: The runs fitted, with the losses that the law predicts.
       noise: Standard deviation of the log loss of each run, [n_runs].
+      residuals: Of the public losses around a fit to them, in log loss, [n_runs]; None where no losses are public.
       input: The file of the runs.
       noise_from: What the noise was taken from, in words.
       widened: By what the distance of a draw's optimum from the law's is multiplied.
@@ -109,6 +110,7 @@ class Grid:
     law: Law
     runs: Runs
     noise: Array
+    residuals: Array | None
     input: pathlib.Path
     noise_from: str
     widened: float = 1.0
@@ -146,11 +148,11 @@ def joint_grid(name: str, in_nats: bool = False) -> Grid:
     if in_nats:
         noise = noise / runs.loss
     fitted = np.setdiff1d(np.arange(len(runs)), held_out)
-    return Grid(law, subset(runs, fitted), noise[fitted], APPENDIX_H, "the RMSE that the paper prints, as log loss")
+    return Grid(law, subset(runs, fitted), noise[fitted], None, APPENDIX_H, "the RMSE that the paper prints, as log loss")
 
 
 def public_grid(name: str) -> Grid:
-    """The grid of a law whose runs are public with their losses, which give the noise."""
+    """The grid of a law whose runs are public with their losses, which give the errors."""
     law = load(name)
     if name in ROUTERS:
         path = CLARK
@@ -161,10 +163,11 @@ def public_grid(name: str) -> Grid:
         measured = read_runs(str(CHINCHILLA), law.form.columns)
         measured = subset(measured, np.argsort(measured.loss, kind="stable")[:-OUTLIERS])
     problem = prepare(law.form, measured, Settings(huber_delta=HUBER[law.form.name]))
-    with float64():
-        noise = noise_of(problem, search.fit(problem).params, shared=False).run
+    fitted = search.fit(problem).params
+    residuals = np.log(measured.loss) - law.form.log_loss(fitted, measured.columns)
+    noise = np.full(len(measured), np.std(residuals))
     runs = predicted_runs(law, {column: measured.columns[column] for column in law.form.columns})
-    return Grid(law, runs, np.full(len(runs), noise), path, "the public runs' scatter around a fit to them")
+    return Grid(law, runs, noise, residuals, path, "the public runs' residuals around a fit to them")
 
 
 def grid_of(name: str) -> Grid:
@@ -183,8 +186,14 @@ def predicted_runs(law: Law, columns: ByName) -> Runs:
 def simulated_fits(grid: Grid, rng: np.random.Generator, count: int = DRAWS) -> Array:
     """`params` [count, n] of the law fitted to simulated losses, each from the published coefficients."""
     problem = grid.problem()
-    log_loss = np.log(grid.runs.loss) + grid.errors(rng, count)
     start = problem.centre(grid.params[None])
+    if grid.residuals is not None:
+        n_runs = len(grid.runs)
+        times_drawn = rng.multinomial(n_runs, np.full(n_runs, 1 / n_runs), size=count)
+        log_loss = np.log(grid.runs.loss) + grid.residuals
+        problem = problem.with_data(log_loss=problem.padded(log_loss))
+        return search.best_of_each(problem, start, root_weight=problem.padded(np.sqrt(times_drawn)))
+    log_loss = np.log(grid.runs.loss) + grid.errors(rng, count)
     return search.best_of_each(problem, start, log_loss=problem.padded(log_loss))
 
 

@@ -108,26 +108,11 @@ def test_joint_losses_spread_as_the_printed_errors_say():
         assert half_widths(np.log(drawn)) / 1.2816 == pytest.approx(expected, rel=0.3)
 
 
-def test_chinchilla_draws_spread_as_linear_theory_says():
-    law = fit.load("chinchilla-refit-2024")
-    c = law.coefficients
-    columns = np.genfromtxt(made.CHINCHILLA, delimiter=",", names=True)
-    fitted = columns[np.argsort(columns["loss"])[:-5]]
-
-    def gradient(n_active, n_tokens):
-        size = c["A"] / n_active ** c["alpha"]
-        data = c["B"] / n_tokens ** c["beta"]
-        slopes = [size, data, c["E"] + 0 * size, -size * np.log(n_active), -data * np.log(n_tokens)]
-        return np.stack(slopes, axis=1) / (size + data + c["E"])[:, None]
-
-    runs = gradient(fitted["n_active"], fitted["n_tokens"])
-    n_active = np.geomspace(1e8, 1e10, 4)
-    asked = gradient(n_active, 20 * n_active)
-    expected = law.record["bootstrap"]["noise"] * np.sqrt(np.sum(asked @ np.linalg.inv(runs.T @ runs) * asked, axis=1))
-    drawn = drawn_losses(law, dict(n_active=n_active, n_tokens=20 * n_active))
-    # Huber's delta of 0.001 costs efficiency, at most pi / 2 in variance
-    ratio = half_widths(np.log(drawn)) / 1.2816 / expected
-    assert np.all((0.85 < ratio) & (ratio < 1.2 * np.sqrt(np.pi / 2)))
+def test_chinchilla_draws_spread_as_its_paper_prints():
+    """Standard errors of Besiroglu et al. 2024, by 4,000 resamples of the same 240 points."""
+    printed = dict(A=124.52, B=1293.28, E=0.0257, alpha=0.0154, beta=0.0206)
+    for name, values in fit.load("chinchilla-refit-2024").draws.items():
+        assert np.std(values) == pytest.approx(printed[name], rel=0.25), name
 
 
 def test_refits_agree_with_scipy():
