@@ -6,11 +6,11 @@ A parametric bootstrap: losses are simulated on the published grid by the publis
 law is fitted to them again from its published coefficients. The authors' own draws are not public; these are
 labelled as simulated from the published grid.
 
-**Errors.** The joint law's paper prints RMSEs: 0.0062 on the runs fitted, 0.0039 on the 30 of lowest loss, which it holds
-out. They are taken as the size of normal errors of log loss. Read as nats, which the output also shows, they are a third
-of that. The losses of the other laws' runs are public. There, runs of the grid are drawn anew with replacement, each
-with its own residual around a fit to all of them. For Chinchilla's refit that gives the standard errors which its paper
-prints; normal errors of one size give half of them.
+**Errors.** The joint law's paper prints RMSEs: 0.0062 on the runs fitted, 0.0039 on the 30 of lowest loss, which it
+holds out. They are taken as the size of normal errors of log loss. Read as nats, which the output also shows, they are a
+third of that. The losses of the other laws' runs are public. There, runs of the grid are drawn anew with replacement,
+each with its own residual around a fit to all of them. For Chinchilla's refit that gives the standard errors that its
+paper prints; normal errors of one size give half of them.
 
 **Widened.** The paper's Table 5 has intervals of the compute-optimal N and D, of 100 fits to 80% of the runs each.
 Simulated runs that are resampled in the same way give intervals 2 to 4 times narrower. More noise would also widen the
@@ -18,13 +18,13 @@ losses, which the RMSEs contradict. So only what Table 5 shows is widened, where
 experts, what a draw says of other sizes than the law's best, compared with that one. It is multiplied by the least
 factor at which none of the 18 rows is narrower by more than 1.5 times.
 
-**Centred predictions.** Refits of a law that its grid does not identify are biased: the median E_max of the joint law is
-far above the printed one. A coefficient means nothing alone, so none is corrected. Instead each draw's predictions over
-a grid of questions are moved by the median difference of all draws from the published law, and widened. The draw is the
-law of the same form that is fitted to these. The median of the draws' predictions is thus the published law's, but for
-what the form cannot follow; the output says how much that is.
+**Centred predictions.** Refits of a law that its grid does not identify are biased: the median E_max of the joint law
+is far above the printed one. A coefficient means nothing alone, so none is corrected. Instead each draw's predictions
+over a grid of questions are moved by the median difference of all draws from the published law, and widened. The draw
+is the law of the same form that is fitted to these. The median of the draws' predictions is thus the published law's,
+but for what the form cannot follow; the output says how much that is.
 
-It takes about 3 minutes on two cores.
+It takes some 5 minutes on two cores.
 """
 
 import os
@@ -148,7 +148,8 @@ def joint_grid(name: str, in_nats: bool = False) -> Grid:
     if in_nats:
         noise = noise / runs.loss
     fitted = np.setdiff1d(np.arange(len(runs)), held_out)
-    return Grid(law, subset(runs, fitted), noise[fitted], None, APPENDIX_H, "the RMSE that the paper prints, as log loss")
+    noise_from = "the RMSE that the paper prints, as log loss"
+    return Grid(law, subset(runs, fitted), noise[fitted], None, APPENDIX_H, noise_from)
 
 
 def public_grid(name: str) -> Grid:

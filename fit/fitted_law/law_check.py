@@ -6,9 +6,8 @@ null:
   noise      standard deviations of a run's log loss: total, run, trunk; growth (fitting/noise.py)
   warning    what is known against this law beyond its runs
   choice     the forms that were tried, and why this one was taken
-  bootstrap  draws [n_draws, n_coefficients], percentiles, form, by; beyond: training_flops, drift [n_draws]
-             (Law.log_change); forms: {form: how many draws} where they are of two, additive ones with k = 1; source:
-             where the draws of a published law are from
+  bootstrap  draws [n_draws, n_coefficients], percentiles, form, by, source; beyond: training_flops, drift [n_draws]
+             (Law.log_change); forms: {form: how many draws} where they are of two, additive ones with k = 1
 
   rates      the best rates and batches, as tuning.py lists them
 

@@ -1,7 +1,7 @@
 """Draws of published laws, simulated from the public grid of their runs.
 
-fit/laws/draws/ has a file for each law of which `python -m benchmarks.published_draws` can make them; its docstring says
-how. They are never the authors' own: SOURCE stands wherever an interval from them does.
+fit/laws/draws/ has a file for each law of which `python -m benchmarks.published_draws` can make them; its docstring
+says how. They are never the authors' own: SOURCE stands wherever an interval from them does.
 """
 
 import json

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fit.aliases import Floats, Json
-from fit.errors import UserError
 from fit.fitted_law import own_counts, summary
 from fit.fitted_law.law import Law, in_words
 from fit.form import Reduced

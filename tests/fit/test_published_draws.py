@@ -123,7 +123,8 @@ def test_refits_agree_with_scipy():
 
     def coefficients_of(x):
         """Of logarithms of sizes, exponents, and the logarithm of E_max / E_start - 1."""
-        c = {name: np.exp(value) if name in ("a", "b", "c", "E_start") else value for name, value in zip(TABLE_3, x)}
+        c = dict(zip(TABLE_3, x, strict=True))
+        c |= {name: np.exp(c[name]) for name in ("a", "b", "c", "E_start")}
         return c | dict(E_max=c["E_start"] * (1 + np.exp(c["E_max"])))
 
     def residuals(x, log_loss):
