@@ -7,8 +7,8 @@ law is fitted to them again from its published coefficients. The authors' own dr
 labelled as simulated from the published grid.
 
 **Errors.** The joint law's paper prints RMSEs: 0.0062 on the runs fitted, 0.0039 on the 30 of lowest loss, which it
-holds out. They are taken as the size of normal errors of log loss. Read as nats, which the output also shows, they are a
-third of that. The losses of the other laws' runs are public. There, runs of the grid are drawn anew with replacement,
+holds out. They are taken as the size of normal errors of log loss. Read as nats, which the output also shows, they are
+a third of that. The losses of the other laws' runs are public. There, runs of the grid are drawn anew with replacement,
 each with its own residual around a fit to all of them. For Chinchilla's refit that gives the standard errors that its
 paper prints; normal errors of one size give half of them.
 

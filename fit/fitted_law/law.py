@@ -84,7 +84,8 @@ class Law:
         bootstrap = record.get("bootstrap") or {}
         draws = np.array(bootstrap.get("draws", ()), float).T
         self.draws: dict[str, Array] | None = dict(zip(self.form.names, draws, strict=False)) if bootstrap else None
-        self.source_of_draws: str = bootstrap.get("source", "")
+        self.published = self.name in PRESETS
+        self.source_of_draws: str = bootstrap.get("source", "") if self.published else ""
         self.no_draws: str = record.get("no_draws", "")
         self.percentiles: list[float] = bootstrap.get("percentiles", [])
         self.noise: float | None = (record.get("noise") or {}).get("total")
@@ -93,7 +94,6 @@ class Law:
         self.ranges: dict[str, tuple] = {name: tuple(known_ranges[name]) for name in names if known_ranges.get(name)}
         self.shape_ranges = {name: tuple(known_ranges[name]) for name in SHAPE if known_ranges.get(name)}
         self.counts_embedding = record.get("counts") != "without embedding"
-        self.published = self.name in PRESETS
         self._read_experts()
 
     def _read_experts(self) -> None:

@@ -6,7 +6,7 @@ null:
   noise      standard deviations of a run's log loss: total, run, trunk; growth (fitting/noise.py)
   warning    what is known against this law beyond its runs
   choice     the forms that were tried, and why this one was taken
-  bootstrap  draws [n_draws, n_coefficients], percentiles, form, by, source; beyond: training_flops, drift [n_draws]
+  bootstrap  draws [n_draws, n_coefficients], percentiles, form, by; beyond: training_flops, drift [n_draws]
              (Law.log_change); forms: {form: how many draws} where they are of two, additive ones with k = 1
 
   rates      the best rates and batches, as tuning.py lists them
@@ -38,7 +38,6 @@ WAYS_OF_DRAWING = {  # of the bootstrap, which draws runs or trunks anew
     "errors": "the law's own losses with new errors, drawn by {by}",
     "replacement": "{by} drawn with replacement",
     "paper": "80% of the {by} without replacement, the paper's form: intervals half as wide as they should be",
-    "simulated": "simulated from the published grid of runs, not the authors' own",
 }
 VERSION = 1  # of law.json; one that names none is of this
 ERRORS = ("runs", "rmse_nats", "mean_relative_error", "max_relative_error")  # of fitted runs, of those held out
@@ -135,8 +134,7 @@ def _fields(record: Json, form: Form) -> Iterator[tuple]:
         are_draws = functools.partial(_are_draws, width=len(form.names))
         yield "bootstrap.draws", draws, are_draws, f"rows of {len(form.names)} numbers from {-LARGEST:g} to {LARGEST:g}"
         yield "bootstrap.percentiles", ends, _are_percentiles, "two rising numbers from 0 to 100"
-        yield "bootstrap.form", way, list(WAYS_OF_DRAWING).__contains__, "errors, replacement, paper or simulated"
-        yield "bootstrap.source", bootstrap.get("source"), str, "text"
+        yield "bootstrap.form", way, list(WAYS_OF_DRAWING).__contains__, "errors, replacement or paper"
         are_drifts = functools.partial(_are_drifts, draws=draws)
         yield "bootstrap.beyond", bootstrap.get("beyond"), are_drifts, "training_flops and a drift for each draw"
     noise = record.get("noise") or {}

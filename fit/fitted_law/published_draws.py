@@ -13,6 +13,8 @@ from fit.messages.units import say
 
 FOLDER = pathlib.Path(__file__).parents[1] / "laws" / "draws"
 SOURCE = "simulated from the published grid"
+FORM = "simulated"  # beside law_check.WAYS_OF_DRAWING, those of fits
+HOW = "simulated from the published grid of runs, not the authors' own"
 PERCENTILES = (10.0, 90.0)
 
 
@@ -27,7 +29,7 @@ def bootstrap_of(name: str) -> Json | None:
         return None
     simulated = json.loads(path.read_text(encoding="utf-8"))
     return dict(
-        form="simulated",
+        form=FORM,
         by="runs",
         source=SOURCE,
         percentiles=list(PERCENTILES),

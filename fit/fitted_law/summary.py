@@ -13,7 +13,7 @@ from fit.data.table import Table
 from fit.fitted_law import models, own_counts, tuning_text
 from fit.fitted_law.law import NAMES, Law, in_words, load
 from fit.fitted_law.law_check import LEVEL, WAYS_OF_DRAWING
-from fit.fitted_law.published_draws import fits_in_words
+from fit.fitted_law.published_draws import FORM, HOW, fits_in_words
 
 
 def built_in_laws() -> Iterator[str]:
@@ -180,6 +180,8 @@ def _interval_lines(record: Json) -> Iterator[str]:
 
 def drawn(bootstrap: Json) -> str:
     """How a bootstrap drew, in words."""
+    if bootstrap["form"] == FORM:
+        return HOW
     return WAYS_OF_DRAWING[bootstrap["form"]].format(by=bootstrap.get("by", "runs"))
 
 
