@@ -104,6 +104,7 @@ class Grid:
       residuals: Of the public losses around a fit to them, in log loss, [n_runs]; None where no losses are public.
       input: The file of the runs.
       noise_from: What the noise was taken from, in words.
+      held_out: The runs of lowest loss, which the paper does not fit, with the losses that the law predicts.
       widened: By what the distance of a draw's optimum from the law's is multiplied.
     """
 
@@ -113,6 +114,7 @@ class Grid:
     residuals: Array | None
     input: pathlib.Path
     noise_from: str
+    held_out: Runs | None = None
     widened: float = 1.0
 
     @property
@@ -142,14 +144,13 @@ def joint_grid(name: str, in_nats: bool = False) -> Grid:
     names = dict(n_active="N_act", n_tokens="D", n_experts="E")
     columns = {column: np.array([float(row[printed]) for row in rows]) for column, printed in names.items()}
     runs = predicted_runs(law, columns)
-    noise = np.full(len(runs), RMSE_FITTED)
-    held_out = np.argsort(runs.loss, kind="stable")[:HELD_OUT]
-    noise[held_out] = RMSE_HELD_OUT
+    order = np.argsort(runs.loss, kind="stable")
+    fitted = subset(runs, np.sort(order[HELD_OUT:]))
+    noise = np.full(len(fitted), RMSE_FITTED)
     if in_nats:
-        noise = noise / runs.loss
-    fitted = np.setdiff1d(np.arange(len(runs)), held_out)
+        noise = noise / fitted.loss
     noise_from = "the RMSE that the paper prints, as log loss"
-    return Grid(law, subset(runs, fitted), noise[fitted], None, APPENDIX_H, noise_from)
+    return Grid(law, fitted, noise, None, APPENDIX_H, noise_from, subset(runs, order[:HELD_OUT]))
 
 
 def public_grid(name: str) -> Grid:
@@ -269,6 +270,15 @@ def centred(grid: Grid, params: Array) -> Array:
     return params
 
 
+def held_out_error(grid: Grid, params: Array) -> float:
+    """Root mean square error of log loss that fits [draws, n] expect on the runs held out, whose own errors are of
+    RMSE_HELD_OUT."""
+    assert grid.held_out is not None
+    predicted = grid.law.form.log_loss(params.T[:, :, None], grid.held_out.columns)
+    of_law = np.sqrt(np.mean(np.square(predicted - np.log(grid.held_out.loss))))
+    return float(np.hypot(of_law, RMSE_HELD_OUT))
+
+
 def optimal_sizes(grid: Grid, params: Array) -> Array:
     """Compute-optimal n_active [budgets, experts, ...] of `params` [..., n], as Table 5 has its rows."""
     form = grid.law.form
@@ -351,6 +361,9 @@ def main(argv: list[str]) -> None:
             f"before centring); in half-widths, {off.max():.2f} at most and {off.mean():.2f} on average",
             flush=True,
         )
+        if grid.held_out is not None:
+            expected = [held_out_error(grid, drawn) for drawn in (fits, params)]
+            print(f"  on the runs held out: {expected[0]:.2%}, widened {expected[1]:.2%}; printed {RMSE_HELD_OUT:.2%}")
         write(out / f"{name}.json", grid, params)
 
 
