@@ -5,6 +5,7 @@ import { tokensFor, totalParameters, widthOf } from "./counts.js";
 import { falls, lawAtExperts } from "./law.js";
 import { PlanError, infeasibleReason, refuse } from "./messages.js";
 import { sizeLimits } from "./serving.js";
+import { solveInHours } from "./speeds.js";
 
 // Where f changes sign between low and high, to the last bit; NaN where the signs do not differ.
 function rootOf(f, low, high) {
@@ -108,6 +109,7 @@ function isFeasible(n_experts, shape, limits) {
 /** The optimum at a number of experts. largest: what largestSize gives, if known.
  *  @type {(law: LawAtExperts, n_experts: Experts, shape: Shape, limits: Limits, largest?: Largest) => Optimum} */
 export function solve(law, n_experts, shape, limits, largest = largestSize(n_experts, shape, limits)) {
+  if (limits.speeds) return solveInHours(law, n_experts, shape, limits);
   if (!isFeasible(n_experts, shape, limits)) return { n_experts, feasible: false };
   const { max_tokens } = limits;
   const smallest = activeParameters(shape, smallestWidth(shape), n_experts);

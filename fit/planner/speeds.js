@@ -1,0 +1,147 @@
+// Plans by hours: the best of the models whose speeds Python put on the page (fit/planning/speeds.py).
+
+import { INFERENCE_FLOPS, SECONDS_OF_AN_HOUR, TRAINING_FLOPS } from "./counts.js";
+import { refuse } from "./messages.js";
+import { general } from "./numbers.js";
+import { isTyped } from "./options.js";
+import { exceededLimit } from "./serving.js";
+
+/** The limit that hours on chips are. Throws PlanError with the command that answers what lies off the grid.
+ *  @type {(data: Data, state: State, options: Options, command: string) => Speeds} */
+export function speedsIn(data, state, options, command) {
+  const missing = missingIn(data.speeds, state, options);
+  if (missing) refuse("PAGE_WITHOUT_SPEEDS", { missing, command });
+  const { hours, chips } = options;
+  const { flops } = data.chips[chips.kind];
+  return { ...data.speeds, asked: { hours, count: chips.count, flops, command } };
+}
+
+// What of the question lies off the grid, in words; "" for nothing.
+function missingIn(speeds, state, { law, chips, hours, experts }) {
+  if (speeds == null) return "of this law's models";
+  const { kind, counts, models } = speeds;
+  const [least, most] = speeds.hours;
+  const known = [...new Set(models.map(({ n_experts }) => n_experts))];
+  if (law.name !== speeds.law) return `by the law ${law.name}, only by ${speeds.law}`;
+  if (state.like) return `of models like ${state.like}, only of the law's own`;
+  for (const name of ["vocab_size", "width_per_block"]) {
+    if (isTyped(state, name, law)) return `with another ${name} than the law's`;
+  }
+  if (chips.kind !== kind) return `of ${chips.kind}, only of ${kind}`;
+  if (!counts.includes(chips.count)) return `of ${chips.count} x ${kind}, only of ${counts.join(", ")}`;
+  if (hours == null) return "where FLOPs are the budget, only where hours are";
+  if (!(hours >= least && hours <= most)) return `of ${general(hours)} hours, only of ${least} to ${most}`;
+  const unknown = experts.filter((n_experts) => !known.includes(n_experts));
+  return unknown.length ? `of ${unknown.join(", ")} experts, only of ${known.join(", ")}` : "";
+}
+
+// The most tokens that some of the chips train a model on, and on how many of them how fast; null where they train none.
+function trainingOf({ asked, mfu_unit, tokens_unit }, curves, n_active, served, most) {
+  let best = null;
+  for (const [count, ...steps] of curves) {
+    if (count > asked.count) break;
+    const rate = (count * asked.flops * mfu_unit) / (TRAINING_FLOPS * n_active); // tokens a second at one unit
+    for (let i = 0; i < steps.length; i += 2) {
+      const tokens_per_second = steps[i + 1] * rate;
+      const next = i + 2 < steps.length ? Math.exp(steps[i + 2] * tokens_unit) : Infinity; // where other speeds begin
+      const inHours = SECONDS_OF_AN_HOUR * asked.hours * tokens_per_second - served;
+      const n_tokens = Math.floor(Math.min(inHours, most, next));
+      const isAllowed = n_tokens >= Math.max(1, Math.exp(steps[i] * tokens_unit));
+      const isMore = best == null || n_tokens > best.n_tokens;
+      const isFaster = n_tokens === best?.n_tokens && count === best.count && tokens_per_second > best.tokens_per_second;
+      if (isAllowed && (isMore || isFaster)) best = { n_tokens, count, tokens_per_second };
+    }
+  }
+  return best;
+}
+
+/** All models of the grid with n_experts, with the most tokens that they train on within the limits; `exceeded` names
+ *  the limit that a model does not meet.
+ *  @type {(n_experts: Experts, shape: Shape, limits: Limits) => object[]} */
+export function modelsInHours(n_experts, shape, limits) {
+  const { speeds } = limits;
+  const served = (INFERENCE_FLOPS / TRAINING_FLOPS) * limits.inference_tokens;
+  const found = [];
+  for (const models of speeds.models) {
+    if (models.n_experts !== n_experts) continue;
+    models.n_active.forEach((n_active, i) => {
+      const most = Math.min(models.most_tokens[i] ?? Infinity, limits.max_tokens ?? Infinity);
+      const training = trainingOf(speeds, models.speeds[i], n_active, served, most);
+      if (!training) return;
+      const model = { n_experts, n_active, n_total: models.n_total[i], d_model: models.d_model[i] };
+      model.n_blocks = models.n_blocks[i];
+      const weights = limits.bytes_per_parameter * models.exact_parameters[i];
+      model.memory_bytes = weights + limits.bytes_per_kv_element * limits.kv_tokens * models.cache_elements[i];
+      found.push({ ...model, ...training, exceeded: exceededLimit(shape, limits, model) });
+    });
+  }
+  return found;
+}
+
+/** The loss of a model of the grid. @type {(law: LawAtExperts, limits: Limits, model: object) => Nats} */
+export function lossInHours(law, { speeds }, { n_active, n_total, d_model, n_tokens }) {
+  const uncounted = speeds.uncounted_rows * d_model;
+  return law.lossOfCounts({ n_active: n_active - uncounted, n_total: n_total - uncounted, n_tokens });
+}
+
+/** The best model of the grid at a number of experts.
+ *  @type {(law: LawAtExperts, n_experts: Experts, shape: Shape, limits: Limits) => Optimum} */
+export function solveInHours(law, n_experts, shape, limits) {
+  const models = modelsInHours(n_experts, shape, limits);
+  let best = null;
+  for (const model of models) {
+    if (model.exceeded) continue;
+    const loss = lossInHours(law, limits, model);
+    if (best == null || loss < best.loss) best = { ...model, loss };
+  }
+  if (best == null) return { n_experts, feasible: false };
+  const { count, exceeded: _, ...row } = best;
+  const size_bound = boundOf(best, models, limits);
+  const used = count === limits.speeds.asked.count ? {} : { chips: count };
+  return { feasible: true, ...row, size_bound, ...used };
+}
+
+// What keeps the best model from being larger.
+function boundOf(best, models, { max_tokens }) {
+  if (best.n_tokens >= Math.floor(max_tokens ?? Infinity)) return "tokens";
+  const larger = models.filter(({ n_active }) => n_active > best.n_active);
+  if (!larger.length || larger.some(({ exceeded }) => exceeded === "")) return "";
+  return larger.reduce((least, model) => (model.n_active < least.n_active ? model : least)).exceeded;
+}
+
+/** Throws PlanError where the best model lies at an end of the grid. @type {(speeds: Speeds, best: Optimum) => void} */
+export function refuseEndOfGrid({ tokens_per_parameter: [least, most], asked }, { n_active, n_tokens }) {
+  const ratio = n_tokens / n_active;
+  if (ratio >= least && ratio <= most) return;
+  refuse("PAGE_WITHOUT_SPEEDS", { missing: `of ${general(ratio)} tokens per parameter`, command: asked.command });
+}
+
+/** The speed of a model's training, each with its range of 80%. @type {(speeds: Speeds, row: Optimum) => object} */
+export function speedOf({ factors, asked }, { n_active, n_tokens, tokens_per_second, chips: used }) {
+  const count = used ?? asked.count;
+  const ends = factors[Math.min(count, factors.length) - 1];
+  const speeds = ends.map((factor) => factor * tokens_per_second);
+  const mfu = speeds.map((speed) => (TRAINING_FLOPS * n_active * speed) / (count * asked.flops));
+  const hours = [...speeds].reverse().map((speed) => n_tokens / speed / SECONDS_OF_AN_HOUR);
+  return { tokens_per_second: speeds, mfu, hours };
+}
+
+/** Models of the grid by size, with their losses: those on the upper hull of ln tokens over ln size, so that a curve
+ *  through them has no corners of single models.
+ *  @type {(law: LawAtExperts, n_experts: Experts, shape: Shape, limits: Limits) => object[]} */
+export function curveInHours(law, n_experts, shape, limits) {
+  const hull = [];
+  const models = modelsInHours(n_experts, shape, limits).sort((a, b) => a.n_active - b.n_active);
+  for (const model of models) {
+    const point = { model, x: Math.log(model.n_active), y: Math.log(model.n_tokens) };
+    while (hull.length && isBelow(hull.at(-2), hull.at(-1), point)) hull.pop();
+    hull.push(point);
+  }
+  return hull.map(({ model }) => ({ ...model, loss: lossInHours(law, limits, model) }));
+}
+
+// Whether the middle one of three points lies below the line through the others; without a first, below the last.
+function isBelow(first, middle, last) {
+  if (first == null) return middle.x === last.x && middle.y <= last.y;
+  return (middle.y - first.y) * (last.x - first.x) <= (last.y - first.y) * (middle.x - first.x);
+}
