@@ -49,10 +49,9 @@ function showTiles({ options, plan: { best, chips } }) {
   const tiles = { "weights and cache": memoryText(best.memory_bytes) };
   if (chips) {
     const { training_hours, training_dollars } = best.cost;
-    const used = best.chips ? `${amount(best.chips)} of ` : "";
     const mfu = best.speed ? best.speed.mfu[1] : chips.mfu;
     const how = best.speed ? ` (${options.limits.speeds.label})` : "";
-    const on = `${used}${amount(chips.count)} × ${chips.kind} at ${percentText(mfu, 0)} MFU${how}`;
+    const on = `${amount(best.chips ?? chips.count)} × ${chips.kind} at ${percentText(mfu, 0)} MFU${how}`;
     tiles[`of training on ${on}`] = durationText(training_hours);
     tiles["of training"] = dollarsText(training_dollars);
   }

@@ -3,7 +3,7 @@
 import { showPictures, showPlan } from "./answers.js";
 import { showLaws } from "./comparison.js";
 import { flopsPerHour } from "./cost.js";
-import { INFERENCE_FLOPS, PAPER_SHAPE } from "./counts.js";
+import { PAPER_SHAPE } from "./counts.js";
 import { byId, element } from "./elements.js";
 import { USUAL, addressOf, defaultState, stateFromAddress } from "./form.js";
 import { planCommand } from "./command.js";
@@ -81,10 +81,8 @@ function withDerivedBudget(answer) {
   if (!answer) return derived;
   const { chips, limits } = answer.options;
   const rounded = (value) => flagText(Number(general(value, 4)));
-  if (limits.speeds) {
-    const { training_flops, n_active } = answer.plan.best;
-    derived.flops = rounded(training_flops + INFERENCE_FLOPS * n_active * limits.inference_tokens);
-  }
+  const { training_flops, inference_flops_per_token } = answer.plan.best;
+  if (limits.speeds) derived.flops = rounded(training_flops + inference_flops_per_token * limits.inference_tokens);
   if (limits.flops == null) return derived;
   if (state.flops === "") derived.flops = rounded(limits.flops);
   if (state.hours === "" && chips) derived.hours = rounded(limits.flops / flopsPerHour(data, chips));
@@ -129,10 +127,10 @@ function answerNow() {
   if (state.law !== law.name) throw new PlanError(`law: this page does not hold “${state.law}”`);
   const options = optionsIn(data, law, state);
   if (options.chips && options.chips.mfu == null) {
-    options.limits.speeds = speedsIn(data, state, options, planCommand(state, options));
+    Object.assign(options.limits, speedsIn(data, state, options, planCommand(state, options)));
   }
   const { plan, limits } = planOf(data, law, options);
-  if (limits.speeds) refuseEndOfGrid(limits.speeds, plan.best);
+  if (limits.speeds) refuseEndOfGrid(limits.speeds, plan);
   return { data, state, options: { ...options, limits }, plan };
 }
 

@@ -19,7 +19,7 @@ function logSpaced(low, high) {
 
 // The budget in words.
 function budgetText({ limits, hours, chips }) {
-  if (limits.speeds) return `${durationText(hours)} on ${amount(chips.count)} × ${chips.kind}, each model at its modelled speed`;
+  if (limits.speeds) return `${durationText(hours)} on ${amount(chips.count)} × ${chips.kind}, at modelled speeds`;
   return `${flopsText(limits.flops)} training FLOPs`;
 }
 
@@ -60,13 +60,12 @@ function curvesOverSizes(sizes, { law, shape, limits, experts }, colours) {
   return experts.map((n_experts) => {
     const lawAt = lawAtExperts(law, shape, n_experts);
     if (limits.speeds) {
-      const models = curveInHours(lawAt, n_experts, shape, limits);
-      const points = models.map((model) => pointOf(law, shape, model.n_active, model, model.exceeded !== ""));
+      const curve = curveInHours(lawAt, n_experts, shape, limits);
+      const points = curve.map((model) => pointOf(law, shape, model.n_active, model, model.exceeded !== ""));
       return { n_experts, share: colours[n_experts], points };
     }
     const largest = largestSize(n_experts, shape, limits).size;
-    const trained = sizes.filter((size) => tokensFor(limits, size) >= 1);
-    const points = trained.map((n_active) => {
+    const points = sizes.map((n_active) => {
       const n_tokens = tokensFor(limits, n_active);
       const model = { n_experts, n_active, n_tokens, loss: lawAt.loss(n_active, n_tokens) };
       return pointOf(law, shape, n_active, model, n_active > largest);
@@ -165,12 +164,6 @@ export function drawMemories(picture, options, plan, colours) {
   return budgetText(options);
 }
 
-// The limits with a share of their budget.
-function withShare({ flops, speeds, ...limits }, share) {
-  if (!speeds) return { ...limits, flops: share * flops };
-  return { ...limits, flops, speeds: { ...speeds, asked: { ...speeds.asked, hours: share * speeds.asked.hours } } };
-}
-
 /** Draws the least loss under hours around the plan's, a curve for each E, and returns the picture's note.
  *  @type {(picture: Picture, options: Options, plan: Plan, colours: object, hours: Hours) => string} */
 export function drawHours(picture, options, plan, colours, hours) {
@@ -181,7 +174,8 @@ export function drawHours(picture, options, plan, colours, hours) {
     const lawAt = lawAtExperts(law, shape, n_experts);
     const largest = largestSize(n_experts, shape, limits);
     const solved = shares.map((share) => {
-      const optimum = solve(lawAt, n_experts, shape, withShare(limits, share), largest);
+      const budget = { flops: share * limits.flops, hours: share * hours };
+      const optimum = solve(lawAt, n_experts, shape, { ...limits, ...budget }, largest);
       return { share, optimum };
     });
     const feasible = solved.filter(({ optimum }) => optimum.feasible);
@@ -200,6 +194,6 @@ export function drawHours(picture, options, plan, colours, hours) {
     strips: [],
     rule: null,
   });
-  const speeds = limits.speeds ? "each model at its modelled speed" : "at one MFU";
-  return `on ${amount(chips.count)} × ${chips.kind}, ${speeds}`;
+  const speed = limits.speeds ? "each model at its modelled speed" : "at one MFU";
+  return `on ${amount(chips.count)} × ${chips.kind}, ${speed}`;
 }

@@ -30,8 +30,8 @@ export function planOf(data, law, options) {
   const wantsMore = plan.best_at_edge && isLargest && isNotBounded(data, law, shape, limits);
   plan.warnings = warningsOf(data, law, shape, plan, experts, wantsMore);
   if (chips) {
-    const { serve_batch: _, ...trainingChips } = chips;
-    plan.chips = { ...trainingChips, ...(limits.speeds && { mfu: mfuByExperts(optima) }) };
+    const { serve_batch: _, mfu, ...trainingChips } = chips;
+    plan.chips = limits.speeds ? trainingChips : { ...trainingChips, mfu };
     for (const row of optima) row.cost = costOf(data, chips, row, shape, limits);
     if (!limits.speeds) plan.warnings.push(...chipsWarning(law, best, options, limits));
   }
@@ -45,14 +45,9 @@ export function isAtEdge(law, best, experts) {
   return best === Math.max(...experts) || (best === Math.min(...experts) && best > 1);
 }
 
-// The modelled MFU of each optimum, to three digits.
-function mfuByExperts(optima) {
-  return Object.fromEntries(optima.map(({ n_experts, speed }) => [n_experts, Number(speed.mfu[1].toPrecision(3))]));
-}
-
 function printedLimits({ chips, budget, serving, speeds, ...limits }) {
   const { tokens_per_second: serve_tokens_per_second, batch: serve_batch } = serving ?? {};
-  const printed = { hours: speeds?.asked.hours, ...limits, serve_tokens_per_second, serve_batch };
+  const printed = { ...limits, serve_tokens_per_second, serve_batch };
   return Object.fromEntries(Object.entries(printed).filter(([, value]) => value != null));
 }
 
@@ -114,8 +109,8 @@ function isUndecided(data, { bootstrap, best }, experts) {
 
 // Whether, without a limit on memory, the loss still falls at numbers of experts far beyond any that can be built.
 function isNotBounded(data, law, shape, limits) {
-  const hasClosedForm = law.closed && law.counts_embedding;
-  if (hasClosedForm || limits.speeds || limits.memory_bytes != null || limits.serving || law.fixes_experts) return false;
+  if (limits.memory_bytes != null || limits.serving || limits.speeds) return false;
+  if ((law.closed && law.counts_embedding) || law.fixes_experts) return false;
   const many = solve(lawAtExperts(law, shape, 1e6), 1e6, shape, limits);
   const more = solve(lawAtExperts(law, shape, 1e7), 1e7, shape, limits);
   return more.loss < many.loss * (1 - data.doubt.band);

@@ -73,10 +73,9 @@ function secondsOfStep(shape, limits, model) {
  *  @type {(shape: Shape, limits: Limits, model: object) => "" | "memory" | "serving"} */
 export function exceededLimit(shape, limits, model) {
   const { memory_bytes, serving } = limits;
-  if (memory_bytes != null && model.memory_bytes > memory_bytes) return "memory";
-  if (serving == null) return "";
-  if (model.memory_bytes > serving.chips.memory) return "memory";
-  return secondsOfStep(shape, limits, model) > serving.batch / serving.tokens_per_second ? "serving" : "";
+  if (model.memory_bytes > Math.min(memory_bytes ?? Infinity, serving?.chips.memory ?? Infinity)) return "memory";
+  const isTooSlow = serving && secondsOfStep(shape, limits, model) > serving.batch / serving.tokens_per_second;
+  return isTooSlow ? "serving" : "";
 }
 
 /** How fast the fewest chips that hold a model serve it.

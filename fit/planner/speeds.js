@@ -6,14 +6,14 @@ import { general } from "./numbers.js";
 import { isTyped } from "./options.js";
 import { exceededLimit } from "./serving.js";
 
-/** The limit that hours on chips are. Throws PlanError with the command that answers what lies off the grid.
- *  @type {(data: Data, state: State, options: Options, command: string) => Speeds} */
+/** The limits that hours on chips are. Throws PlanError with the command that answers what lies off the grid.
+ *  @type {(data: Data, state: State, options: Options, command: string) => {hours: Hours, speeds: Speeds}} */
 export function speedsIn(data, state, options, command) {
   const missing = missingIn(data.speeds, state, options);
   if (missing) refuse("PAGE_WITHOUT_SPEEDS", { missing, command });
   const { hours, chips } = options;
-  const { flops } = data.chips[chips.kind];
-  return { ...data.speeds, asked: { hours, count: chips.count, flops, command } };
+  const asked = { count: chips.count, flops: data.chips[chips.kind].flops, command };
+  return { hours, speeds: { ...data.speeds, asked } };
 }
 
 // What of the question lies off the grid, in words; "" for nothing.
@@ -35,8 +35,10 @@ function missingIn(speeds, state, { law, chips, hours, experts }) {
   return unknown.length ? `of ${unknown.join(", ")} experts, only of ${known.join(", ")}` : "";
 }
 
-// The most tokens that some of the chips train a model on, and on how many of them how fast; null where they train none.
-function trainingOf({ asked, mfu_unit, tokens_unit }, curves, n_active, served, most) {
+// The most tokens that some of the chips train a model on, and on how many of them how fast; null for none.
+function trainingOf({ hours, speeds, inference_tokens }, curves, n_active, most) {
+  const { asked, mfu_unit, tokens_unit } = speeds;
+  const served = (INFERENCE_FLOPS / TRAINING_FLOPS) * inference_tokens;
   let best = null;
   for (const [count, ...steps] of curves) {
     if (count > asked.count) break;
@@ -44,12 +46,10 @@ function trainingOf({ asked, mfu_unit, tokens_unit }, curves, n_active, served, 
     for (let i = 0; i < steps.length; i += 2) {
       const tokens_per_second = steps[i + 1] * rate;
       const next = i + 2 < steps.length ? Math.exp(steps[i + 2] * tokens_unit) : Infinity; // where other speeds begin
-      const inHours = SECONDS_OF_AN_HOUR * asked.hours * tokens_per_second - served;
+      const inHours = SECONDS_OF_AN_HOUR * hours * tokens_per_second - served;
       const n_tokens = Math.floor(Math.min(inHours, most, next));
       const isAllowed = n_tokens >= Math.max(1, Math.exp(steps[i] * tokens_unit));
-      const isMore = best == null || n_tokens > best.n_tokens;
-      const isFaster = n_tokens === best?.n_tokens && count === best.count && tokens_per_second > best.tokens_per_second;
-      if (isAllowed && (isMore || isFaster)) best = { n_tokens, count, tokens_per_second };
+      if (isAllowed && !(best?.n_tokens >= n_tokens)) best = { n_tokens, count, tokens_per_second };
     }
   }
   return best;
@@ -59,17 +59,15 @@ function trainingOf({ asked, mfu_unit, tokens_unit }, curves, n_active, served, 
  *  the limit that a model does not meet.
  *  @type {(n_experts: Experts, shape: Shape, limits: Limits) => object[]} */
 export function modelsInHours(n_experts, shape, limits) {
-  const { speeds } = limits;
-  const served = (INFERENCE_FLOPS / TRAINING_FLOPS) * limits.inference_tokens;
   const found = [];
-  for (const models of speeds.models) {
+  for (const models of limits.speeds.models) {
     if (models.n_experts !== n_experts) continue;
     models.n_active.forEach((n_active, i) => {
       const most = Math.min(models.most_tokens[i] ?? Infinity, limits.max_tokens ?? Infinity);
-      const training = trainingOf(speeds, models.speeds[i], n_active, served, most);
+      const training = trainingOf(limits, models.speeds[i], n_active, most);
       if (!training) return;
-      const model = { n_experts, n_active, n_total: models.n_total[i], d_model: models.d_model[i] };
-      model.n_blocks = models.n_blocks[i];
+      const [n_total, d_model, n_blocks] = [models.n_total[i], models.d_model[i], models.n_blocks[i]];
+      const model = { n_experts, n_active, n_total, d_model, n_blocks };
       const weights = limits.bytes_per_parameter * models.exact_parameters[i];
       model.memory_bytes = weights + limits.bytes_per_kv_element * limits.kv_tokens * models.cache_elements[i];
       found.push({ ...model, ...training, exceeded: exceededLimit(shape, limits, model) });
@@ -96,9 +94,8 @@ export function solveInHours(law, n_experts, shape, limits) {
   }
   if (best == null) return { n_experts, feasible: false };
   const { count, exceeded: _, ...row } = best;
-  const size_bound = boundOf(best, models, limits);
   const used = count === limits.speeds.asked.count ? {} : { chips: count };
-  return { feasible: true, ...row, size_bound, ...used };
+  return { feasible: true, ...row, size_bound: boundOf(best, models, limits), ...used };
 }
 
 // What keeps the best model from being larger.
@@ -109,18 +106,21 @@ function boundOf(best, models, { max_tokens }) {
   return larger.reduce((least, model) => (model.n_active < least.n_active ? model : least)).exceeded;
 }
 
-/** Throws PlanError where the best model lies at an end of the grid. @type {(speeds: Speeds, best: Optimum) => void} */
-export function refuseEndOfGrid({ tokens_per_parameter: [least, most], asked }, { n_active, n_tokens }) {
-  const ratio = n_tokens / n_active;
-  if (ratio >= least && ratio <= most) return;
-  refuse("PAGE_WITHOUT_SPEEDS", { missing: `of ${general(ratio)} tokens per parameter`, command: asked.command });
+const NEAR_END = 1.15; // so near the fewest tokens the best model may be a larger one, which is not there
+
+/** Throws PlanError where a best model may lie beyond the grid. @type {(speeds: Speeds, plan: Plan) => void} */
+export function refuseEndOfGrid({ tokens_per_parameter: [least, most], asked }, { optima, best }) {
+  const ratioOf = ({ n_active, n_tokens }) => n_tokens / n_active;
+  const isFew = Math.min(...optima.map(ratioOf)) < least * NEAR_END;
+  if (!isFew && ratioOf(best) <= most) return;
+  const missing = `of so ${isFew ? "few" : "many"} tokens per parameter`;
+  refuse("PAGE_WITHOUT_SPEEDS", { missing, command: asked.command });
 }
 
 /** The speed of a model's training, each with its range of 80%. @type {(speeds: Speeds, row: Optimum) => object} */
 export function speedOf({ factors, asked }, { n_active, n_tokens, tokens_per_second, chips: used }) {
   const count = used ?? asked.count;
-  const ends = factors[Math.min(count, factors.length) - 1];
-  const speeds = ends.map((factor) => factor * tokens_per_second);
+  const speeds = factors[Math.min(count, factors.length) - 1].map((factor) => factor * tokens_per_second);
   const mfu = speeds.map((speed) => (TRAINING_FLOPS * n_active * speed) / (count * asked.flops));
   const hours = [...speeds].reverse().map((speed) => n_tokens / speed / SECONDS_OF_AN_HOUR);
   return { tokens_per_second: speeds, mfu, hours };

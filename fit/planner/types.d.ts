@@ -39,12 +39,13 @@ interface Limits {
   max_tokens: Tokens | null; // training tokens that there are
   chips: TrainingChips | null;
   serving: Requirement | null;
-  speeds?: Speeds; // where hours at modelled speeds are the budget, and FLOPs are not
+  hours?: Hours; // where they are the budget, at modelled speeds, and FLOPs are not
+  speeds?: Speeds;
 }
 
 // The grid of speeds as fit/planning/speeds.py makes it, and what is asked of it.
 interface Speeds extends Data {
-  asked: { hours: Hours; count: number; flops: Flops; command: string }; // flops: the peak of a chip, a second
+  asked: { count: number; flops: Flops; command: string }; // flops: the peak of a chip, a second
 }
 
 // What all laws of a comparison are asked.
