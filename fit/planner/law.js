@@ -34,12 +34,9 @@ export function lawAtExperts(law, shape, n_experts, coefficients = law.coefficie
   if (law.closed && law.counts_embedding) {
     // A Chinchilla law at each number of experts (Eq. 5); k is 1 unless size and data are coupled.
     const [m, mu, n, nu, c, k = 1] = FORMULAS[law.form].chinchilla_coefficients_at(coefficients, n_experts);
-    const loss = (size, tokens) => (m * size ** mu + n * tokens ** nu) ** k + c;
-    return {
-      loss: (size, tokens) => loss(sizeOfLaw(law, shape, size, n_experts), tokens),
-      lossOfCounts: ({ n_active, n_tokens }) => loss(n_active, n_tokens),
-      exponents: [mu, nu],
-    };
+    const lossOfCounts = ({ n_active, n_tokens }) => (m * n_active ** mu + n * n_tokens ** nu) ** k + c;
+    const loss = (size, n_tokens) => lossOfCounts({ n_active: sizeOfLaw(law, shape, size, n_experts), n_tokens });
+    return { loss, lossOfCounts, exponents: [mu, nu] };
   }
   const entries = formulaEntries(law, coefficients);
   const { log_loss } = FORMULAS[law.form];

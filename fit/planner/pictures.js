@@ -172,10 +172,9 @@ export function drawHours(picture, options, plan, colours, hours) {
   const shares = logSpaced(1 / AROUND, AROUND).filter((share) => share * hours >= least && share * hours <= most);
   const lines = experts.map((n_experts) => {
     const lawAt = lawAtExperts(law, shape, n_experts);
-    const largest = largestSize(n_experts, shape, limits);
     const solved = shares.map((share) => {
       const budget = { flops: share * limits.flops, hours: share * hours };
-      const optimum = solve(lawAt, n_experts, shape, { ...limits, ...budget }, largest);
+      const optimum = solve(lawAt, n_experts, shape, { ...limits, ...budget });
       return { share, optimum };
     });
     const feasible = solved.filter(({ optimum }) => optimum.feasible);

@@ -43,13 +43,9 @@ function servedModel(shape, { bytes_per_parameter }, { n_experts, n_active, n_to
 
 // The model of a width, as servedModel takes it.
 function modelOfWidth(shape, limits, width, n_experts) {
-  return {
-    n_experts,
-    n_active: activeParameters(shape, width, n_experts),
-    n_total: totalParameters(shape, width, n_experts),
-    d_model: width,
-    memory_bytes: servingBytes(shape, limits, width, n_experts),
-  };
+  const n_active = activeParameters(shape, width, n_experts);
+  const n_total = totalParameters(shape, width, n_experts);
+  return { n_experts, n_active, n_total, d_model: width, memory_bytes: servingBytes(shape, limits, width, n_experts) };
 }
 
 // Bytes of the weights that a batch touches, and of the cache.

@@ -38,7 +38,6 @@ function missingIn(speeds, state, { law, chips, hours, experts }) {
 // The most tokens that some of the chips train a model on, and on how many of them how fast; null for none.
 function trainingOf({ hours, speeds, inference_tokens }, curves, n_active, most) {
   const { asked, mfu_unit, tokens_unit } = speeds;
-  const served = (INFERENCE_FLOPS / TRAINING_FLOPS) * inference_tokens;
   let best = null;
   for (const [count, ...steps] of curves) {
     if (count > asked.count) break;
@@ -46,7 +45,7 @@ function trainingOf({ hours, speeds, inference_tokens }, curves, n_active, most)
     for (let i = 0; i < steps.length; i += 2) {
       const tokens_per_second = steps[i + 1] * rate;
       const next = i + 2 < steps.length ? Math.exp(steps[i + 2] * tokens_unit) : Infinity; // where other speeds begin
-      const inHours = SECONDS_OF_AN_HOUR * hours * tokens_per_second - served;
+      const inHours = SECONDS_OF_AN_HOUR * hours * tokens_per_second - (inference_tokens * INFERENCE_FLOPS) / TRAINING_FLOPS;
       const n_tokens = Math.floor(Math.min(inHours, most, next));
       const isAllowed = n_tokens >= Math.max(1, Math.exp(steps[i] * tokens_unit));
       if (isAllowed && !(best?.n_tokens >= n_tokens)) best = { n_tokens, count, tokens_per_second };
@@ -55,8 +54,7 @@ function trainingOf({ hours, speeds, inference_tokens }, curves, n_active, most)
   return best;
 }
 
-/** All models of the grid with n_experts, with the most tokens that they train on within the limits; `exceeded` names
- *  the limit that a model does not meet.
+/** The models of the grid with n_experts, on the most tokens within the limits; `exceeded` names a limit on size.
  *  @type {(n_experts: Experts, shape: Shape, limits: Limits) => object[]} */
 export function modelsInHours(n_experts, shape, limits) {
   const found = [];
@@ -101,9 +99,8 @@ export function solveInHours(law, n_experts, shape, limits) {
 // What keeps the best model from being larger.
 function boundOf(best, models, { max_tokens }) {
   if (best.n_tokens >= Math.floor(max_tokens ?? Infinity)) return "tokens";
-  const larger = models.filter(({ n_active }) => n_active > best.n_active);
-  if (!larger.length || larger.some(({ exceeded }) => exceeded === "")) return "";
-  return larger.reduce((least, model) => (model.n_active < least.n_active ? model : least)).exceeded;
+  const larger = models.filter(({ n_active }) => n_active > best.n_active).sort((a, b) => a.n_active - b.n_active);
+  return larger.some(({ exceeded }) => exceeded === "") ? "" : (larger[0]?.exceeded ?? "");
 }
 
 const NEAR_END = 1.15; // so near the fewest tokens the best model may be a larger one, which is not there
@@ -126,22 +123,33 @@ export function speedOf({ factors, asked }, { n_active, n_tokens, tokens_per_sec
   return { tokens_per_second: speeds, mfu, hours };
 }
 
-/** Models of the grid by size, with their losses: those on the upper hull of ln tokens over ln size, so that a curve
- *  through them has no corners of single models.
+const SHARES = [0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875]; // of the way between two models
+
+/** Models by size, with their losses: along the upper hull of ln tokens over ln size, so that a curve through them has no
+ *  corners of single models.
  *  @type {(law: LawAtExperts, n_experts: Experts, shape: Shape, limits: Limits) => object[]} */
 export function curveInHours(law, n_experts, shape, limits) {
   const hull = [];
   const models = modelsInHours(n_experts, shape, limits).sort((a, b) => a.n_active - b.n_active);
   for (const model of models) {
-    const point = { model, x: Math.log(model.n_active), y: Math.log(model.n_tokens) };
-    while (hull.length && isBelow(hull.at(-2), hull.at(-1), point)) hull.pop();
-    hull.push(point);
+    while (hull.length > 1 && isBelow(hull.at(-2), hull.at(-1), model)) hull.pop();
+    hull.push(model);
   }
-  return hull.map(({ model }) => ({ ...model, loss: lossInHours(law, limits, model) }));
+  const curve = hull.slice(1).flatMap((high, i) => SHARES.map((share) => between(hull[i], high, share)));
+  return [...curve, ...hull.slice(-1)].map((model) => ({ ...model, loss: lossInHours(law, limits, model) }));
 }
 
-// Whether the middle one of three points lies below the line through the others; without a first, below the last.
+// A model between two others, by the share of the way in logarithms.
+function between(low, high, share) {
+  const model = { ...low };
+  for (const name of ["n_active", "n_total", "d_model", "n_blocks", "n_tokens"]) {
+    model[name] = low[name] ** (1 - share) * high[name] ** share;
+  }
+  return model;
+}
+
+// Whether the middle one of three models lies below the line through the others.
 function isBelow(first, middle, last) {
-  if (first == null) return middle.x === last.x && middle.y <= last.y;
-  return (middle.y - first.y) * (last.x - first.x) <= (last.y - first.y) * (middle.x - first.x);
+  const slopeTo = (model) => Math.log(model.n_tokens / first.n_tokens) / Math.log(model.n_active / first.n_active);
+  return slopeTo(middle) < slopeTo(last);
 }

@@ -161,17 +161,25 @@ def test_curves_of_loss_against_size_have_one_minimum(tab):
             Object.assign(limits, speedsIn(data, state, options, ""));
             return experts.map((n_experts) => {
                 const lawAt = lawAtExperts(law, shape, n_experts);
-                return curveInHours(lawAt, n_experts, shape, limits).map(({ n_active, loss }) => [n_active, loss]);
+                const curve = curveInHours(lawAt, n_experts, shape, limits);
+                const unlimited = { ...limits, memory_bytes: null };
+                return [curve, [solveInHours(lawAt, n_experts, shape, unlimited)]].map((models) => {
+                    return models.map(({ n_active, loss }) => [Math.log(n_active), loss]);
+                });
             });
         })""",
         states,
     )
     assert len(curves) == 72
-    for curve in curves:
+    for curve, [[size_of_best, lowest_loss]] in curves:
         sizes, losses = np.array(curve).T
-        assert len(sizes) > 4 and np.all(np.diff(sizes) > 0)
+        assert len(sizes) > 32 and np.all(np.diff(sizes) >= 0)
         lowest = int(np.argmin(losses))
         assert np.all(np.diff(losses[: lowest + 1]) <= 1e-9) and np.all(np.diff(losses[lowest:]) >= -1e-9)
+        on_curve = np.interp(size_of_best, sizes, losses)
+        assert (
+            lowest_loss * (1 - 5e-3) <= on_curve <= lowest_loss * (1 + 1e-4)
+        )  # a ring lies on the curve, or just above
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +200,8 @@ OFF_THE_GRID = {
     "of models like Llama-3.1-8B, only of the law's own": dict(hours="24", like="Llama-3.1-8B"),
     "with another vocab_size than the law's": dict(hours="24", vocab_size="32000"),
     "by the law sparsity-2025, only by joint-moe-2025": dict(law="sparsity-2025", hours="24", chips="8"),
-    "of so few tokens per parameter": dict(hours="24", max_tokens="1e7"),
+    "of so few tokens per parameter": dict(hours="24", max_tokens="3e9"),
+    "within these limits": dict(hours="24", max_tokens="1e7"),
 }
 
 
