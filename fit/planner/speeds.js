@@ -43,12 +43,12 @@ function trainingOf({ hours, speeds, inference_tokens }, curves, n_active, most)
     if (count > asked.count) break;
     const rate = (count * asked.flops * mfu_unit) / (TRAINING_FLOPS * n_active); // tokens a second at one unit
     for (let i = 0; i < steps.length; i += 2) {
-      const tokens_per_second = steps[i + 1] * rate;
+      const speed = steps[i + 1] * rate;
       const next = i + 2 < steps.length ? Math.exp(steps[i + 2] * tokens_unit) : Infinity; // where other speeds begin
-      const inHours = SECONDS_OF_AN_HOUR * hours * tokens_per_second - (inference_tokens * INFERENCE_FLOPS) / TRAINING_FLOPS;
+      const inHours = SECONDS_OF_AN_HOUR * hours * speed - (inference_tokens * INFERENCE_FLOPS) / TRAINING_FLOPS;
       const n_tokens = Math.floor(Math.min(inHours, most, next));
       const isAllowed = n_tokens >= Math.max(1, Math.exp(steps[i] * tokens_unit));
-      if (isAllowed && !(best?.n_tokens >= n_tokens)) best = { n_tokens, count, tokens_per_second };
+      if (isAllowed && !(best?.n_tokens >= n_tokens)) best = { n_tokens, count, tokens_per_second: speed };
     }
   }
   return best;
@@ -125,8 +125,8 @@ export function speedOf({ factors, asked }, { n_active, n_tokens, tokens_per_sec
 
 const SHARES = [0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875]; // of the way between two models
 
-/** Models by size, with their losses: along the upper hull of ln tokens over ln size, so that a curve through them has no
- *  corners of single models.
+/** Models by size, with their losses: along the upper hull of ln tokens over ln size, so that a curve through them does
+ *  not zigzag as single models do.
  *  @type {(law: LawAtExperts, n_experts: Experts, shape: Shape, limits: Limits) => object[]} */
 export function curveInHours(law, n_experts, shape, limits) {
   const hull = [];
