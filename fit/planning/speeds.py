@@ -31,7 +31,7 @@ COARSE = Grid(
     widths=tuple(width for width in Grid().widths if width <= FINE_WIDTH or width % 256 == 0),
     models=(1, 2),
 )
-AT_A_TIME = 192  # shapes that are evaluated together
+AT_A_TIME = 512  # shapes that are evaluated together
 SHORTEST = 0.5  # of the least hours: shorter runs need no speed
 MFU_UNIT = 1e-4  # an MFU is written in these
 TOKENS_UNIT = 0.01  # ln of training tokens is written in these
