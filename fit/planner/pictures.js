@@ -173,8 +173,7 @@ export function drawHours(picture, options, plan, colours, hours) {
   const lines = experts.map((n_experts) => {
     const lawAt = lawAtExperts(law, shape, n_experts);
     const solved = shares.map((share) => {
-      const budget = { flops: share * limits.flops, hours: share * hours };
-      const optimum = solve(lawAt, n_experts, shape, { ...limits, ...budget });
+      const optimum = solve(lawAt, n_experts, shape, { ...limits, flops: share * limits.flops, hours: share * hours });
       return { share, optimum };
     });
     const feasible = solved.filter(({ optimum }) => optimum.feasible);

@@ -19,8 +19,7 @@ export function speedsIn(data, state, options, command) {
 // What of the question lies off the grid, in words; "" for nothing.
 function missingIn(speeds, state, { law, chips, hours, experts }) {
   if (speeds == null) return "of this law's models";
-  const { kind, counts, models } = speeds;
-  const [least, most] = speeds.hours;
+  const { kind, counts, models, hours: [least, most] } = speeds;
   const known = [...new Set(models.map(({ n_experts }) => n_experts))];
   if (law.name !== speeds.law) return `by the law ${law.name}, only by ${speeds.law}`;
   if (state.like) return `of models like ${state.like}, only of the law's own`;
@@ -125,8 +124,7 @@ export function speedOf({ factors, asked }, { n_active, n_tokens, tokens_per_sec
 
 const SHARES = [0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875]; // of the way between two models
 
-/** Models by size, with their losses: along the upper hull of ln tokens over ln size, so that a curve through them does
- *  not zigzag as single models do.
+/** Models by size, with losses: along the upper hull of ln tokens over ln size, as a curve of single models zigzags.
  *  @type {(law: LawAtExperts, n_experts: Experts, shape: Shape, limits: Limits) => object[]} */
 export function curveInHours(law, n_experts, shape, limits) {
   const hull = [];
@@ -141,11 +139,8 @@ export function curveInHours(law, n_experts, shape, limits) {
 
 // A model between two others, by the share of the way in logarithms.
 function between(low, high, share) {
-  const model = { ...low };
-  for (const name of ["n_active", "n_total", "d_model", "n_blocks", "n_tokens"]) {
-    model[name] = low[name] ** (1 - share) * high[name] ** share;
-  }
-  return model;
+  const names = ["n_active", "n_total", "d_model", "n_blocks", "n_tokens"];
+  return { ...low, ...Object.fromEntries(names.map((name) => [name, low[name] ** (1 - share) * high[name] ** share])) };
 }
 
 // Whether the middle one of three models lies below the line through the others.
