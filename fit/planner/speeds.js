@@ -79,10 +79,9 @@ export function lossInHours(law, { speeds }, { n_active, n_total, d_model, n_tok
   return law.lossOfCounts({ n_active: n_active - uncounted, n_total: n_total - uncounted, n_tokens });
 }
 
-/** The best model of the grid at a number of experts.
- *  @type {(law: LawAtExperts, n_experts: Experts, shape: Shape, limits: Limits) => Optimum} */
-export function solveInHours(law, n_experts, shape, limits) {
-  const models = modelsInHours(n_experts, shape, limits);
+/** The best of the models that modelsInHours gives.
+ *  @type {(law: LawAtExperts, n_experts: Experts, limits: Limits, models: object[]) => Optimum} */
+export function solveInHours(law, n_experts, limits, models) {
   let best = null;
   for (const model of models) {
     if (model.exceeded) continue;

@@ -163,7 +163,7 @@ def test_curves_of_loss_against_size_have_one_minimum(tab):
                 const lawAt = lawAtExperts(law, shape, n_experts);
                 const curve = curveInHours(lawAt, n_experts, shape, limits);
                 const unlimited = { ...limits, memory_bytes: null };
-                return [curve, [solveInHours(lawAt, n_experts, shape, unlimited)]].map((models) => {
+                return [curve, [solve(lawAt, n_experts, shape, unlimited)]].map((models) => {
                     return models.map(({ n_active, loss }) => [Math.log(n_active), loss]);
                 });
             });
