@@ -25,8 +25,8 @@ import numpy as np
 
 from fit.aliases import Array, Json
 from fit.architecture_search import holistic
-from fit.data import sense
 from fit.data import table as tables
+from fit.data import validate
 from fit.equal_flops.isoflop import least_squares, power_law
 from fit.errors import UserError
 from fit.fitted_law import table_architecture
@@ -132,7 +132,7 @@ def _shape_columns(table: tables.Table) -> dict[str, Array]:
     A value that no column has stands in the overrides, or is the default of the field. Raises UserError where there is
     none of these.
     """
-    sense.require(table, ("d_model", "n_tokens", "loss"))
+    validate.require(table, ("d_model", "n_tokens", "loss"))
     overrides = table_architecture.model_overrides(table)
     columns = dict(d_model=table.numbers("d_model", (1, 1e7)))
     for name, default in (

@@ -14,8 +14,8 @@ import numpy as np
 
 from fit.aliases import Array, ByName, Floats, Json
 from fit.data.known_columns import FEWEST_TOKENS, MOST_TOKENS
-from fit.data.sense import require
 from fit.data.table import Table, read
+from fit.data.validate import require
 from fit.errors import UserError
 from fit.messages import sentences
 from fit.messages.printable import printable

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from fit.aliases import Array, Numbers
-from fit.data import sense
+from fit.data import validate
 from fit.data.table import Table
 from fit.errors import UserError
 from fit.messages import units
@@ -82,7 +82,7 @@ def best_rates(table: Table, with_batch: bool = False) -> tuple[list[BestRate], 
         with_batch = all(cell not in ("", None) for cell in table.column("batch_tokens"))
     if with_batch:
         names.append("batch_tokens")
-    sense.require(table, (*names, "peak_learning_rate", "loss"))
+    validate.require(table, (*names, "peak_learning_rate", "loss"))
     model_of_run = np.stack([table.numbers(name, (1, 1e18)) for name in names], axis=1)
     rates = table.numbers("peak_learning_rate", (1e-12, 1e3))
     losses = table.numbers("loss")

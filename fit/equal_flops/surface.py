@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fit.aliases import Array, Json, Numbers
-from fit.data import sense
+from fit.data import validate
 from fit.data.runs import Runs, read_runs
 from fit.data.table import Table, read
 from fit.equal_flops.isoflop import budgets, least_squares
@@ -237,7 +237,7 @@ def of_table(runs: object, seed: int = 0) -> list[dict[str, Any]]:
       UserError: where no budget has LEAST runs, 3 sizes and 3 sparsities.
     """
     table = read(runs)
-    sense.require(table, ("n_active", "n_total", "n_tokens", "sparsity", "loss"))
+    validate.require(table, ("n_active", "n_total", "n_tokens", "sparsity", "loss"))
     fitted_runs = read_runs(table, ("n_total", "n_tokens", "sparsity"))
     alike = _alike(table)
     rows = []

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fit.aliases import Array, ByName, Json, Numbers, Opt
-from fit.data import sense, table
+from fit.data import table, validate
 from fit.data.files import write_text
 from fit.data.runs import unlikely
 from fit.errors import UserError
@@ -167,7 +167,7 @@ class Law:
         """
         if table.is_table(arguments["n_active"]):
             models = table.read(arguments["n_active"])
-            sense.require(models, self.form.columns)
+            validate.require(models, self.form.columns)
             self.check_experts_of(models)
             return {name: models.numbers(name) for name in self.form.columns}
         columns = {}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from fit.aliases import Json
-from fit.data import sense
+from fit.data import validate
 from fit.data.runs import unlikely
 from fit.data.table import Table
 from fit.fitted_law import models, own_counts, tuning_text
@@ -251,7 +251,7 @@ def predict(law: Law, table: Table) -> Json:
     Raises:
       UserError: for a value that no model has.
     """
-    sense.require(table, law.form.columns)
+    validate.require(table, law.form.columns)
     law.check_experts_of(table)
     values = {name: table.numbers(name) for name in law.form.columns}
     values = own_counts.columns_of_table(law, table, values)
@@ -274,7 +274,7 @@ def predict(law: Law, table: Table) -> Json:
     odd = unlikely(values)
     sentences = [odd] if odd else []
     if "loss" in table:
-        sentences += [doubt for doubt in sense.doubts(table) if "loss" in doubt]
+        sentences += [doubt for doubt in validate.doubts(table) if "loss" in doubt]
     if law.warning and not inside.all():
         sentences.append(f"outside the fitted range of this law: {law.warning}")
     return dict(columns=columns, warnings=sentences)

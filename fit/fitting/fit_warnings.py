@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from fit.aliases import Array
-from fit.data import histories, mixed_columns, sense
+from fit.data import histories, mixed_columns, validate
 from fit.data.known_columns import rows_in_words
 from fit.data.runs import Runs
 from fit.data.table import Table
@@ -31,10 +31,10 @@ def table_warnings(form: Form, runs: Runs, crashed: bool = True) -> list[str]:
     Args:
       form: the form to fit.
       runs: all runs of the table.
-      crashed: as of sense.doubts.
+      crashed: as of validate.doubts.
     """
     table = runs.table
-    doubts = [*sense.doubts(table, crashed), *mixed_runs(table, is_rated=not crashed)]
+    doubts = [*validate.doubts(table, crashed), *mixed_runs(table, is_rated=not crashed)]
     if "n_experts" in form.columns:
         doubts += lonely_experts(table)
     warnings = [f"{runs.path}: {doubt}" for doubt in doubts]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fit.aliases import Json
-from fit.data import sense, spelled
+from fit.data import spelled, validate
 from fit.data.runs import read_runs
 from fit.data.table import Table, read
 from fit.errors import UserError
@@ -108,7 +108,7 @@ def new_ones(rows: list[Json], table: Table | None, source: str) -> tuple[list[J
     if table is None:
         return rows, []
     names = {str(name) for name in table.columns.get("run", [])}
-    sense.require_columns(table, IDENTITY)
+    validate.require_columns(table, IDENTITY)
     log_identities = np.log([table.numbers(name) for name in IDENTITY])  # [columns, runs]
     known = []
     for row in rows:

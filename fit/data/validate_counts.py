@@ -1,4 +1,4 @@
-"""Whether the counts of a table of runs can be parameters, tokens and FLOPs, and in which units they could be.
+"""Validate the counts of a table of runs: parameters, tokens and FLOPs, and the units that would fit.
 
 Axes: n runs of the table.
 """
