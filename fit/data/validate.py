@@ -87,7 +87,7 @@ def impossible(table: Table) -> list[str]:
 
 
 def likely_units(table: Table) -> dict[str, str]:
-    """{column: unit} that makes sense of a table that `check` refuses, with the units that the user named."""
+    """{column: unit} under which `check` accepts a table that it refuses, with the units that the user named."""
     result = problems(table)
     if not result:
         return {}

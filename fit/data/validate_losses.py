@@ -181,7 +181,7 @@ def unit_doubts(table: Table, known: Columns) -> Iterator[Problem]:
     unit = _unit_by_name(table)
     if unit is not None:
         yield Problem(
-            f"the column {table.names.get('loss', 'loss')} is taken as nats per token: by its name it is not; say "
+            f"the column {table.names.get('loss', 'loss')} is read as nats per token, but its name says otherwise; say "
             f"--units=loss:{unit}{_explained(unit)}",
             flags={} if unit == "FACTOR" else {"units": {"loss": unit}},
         )

@@ -273,7 +273,7 @@ def _rms_log_ratio(law: Mapping[str, float], models: Sequence[BestRate]) -> floa
 
 
 def text(law: Mapping[str, float], optima: Sequence[BestRate], fitted: Sequence[BestRate]) -> str:
-    """What `fit lr` answers, in lines.
+    """The lines that `fit lr` prints.
 
     These are the best rates beside the law's, what a wrong rate costs, the coefficients as the trainer's fields with
     their intervals, and the law's errors.
@@ -332,7 +332,7 @@ def _diverged_in_words(optima: Sequence[BestRate]) -> list[str]:
 
 
 def _costs(law: Mapping[str, float], optima: Sequence[BestRate]) -> list[str]:
-    """What a wrong rate costs."""
+    """The lines on the cost of a wrong rate, in nats per token."""
     means = "mean over the models whose grids reach so far, least, most"
     lines = [f"what a wrong rate costs, in nats per token: {means}"]
     costs = {f"{factor:4g} times the best": [best.lost.get(factor, np.nan) for best in optima] for factor in FACTORS}

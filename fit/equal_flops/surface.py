@@ -77,7 +77,7 @@ class Surface:
 
         Args:
           n_total: the sizes.
-          within: (lowest, highest) sparsity, in place of those that were run.
+          within: (lowest, highest) sparsity, instead of those of the runs.
         """
         x = np.log(np.asarray(n_total, float))
         ends = _z_of(np.array(within or self.sparsity))
@@ -299,7 +299,7 @@ def _at_sizes(surface: Surface, drawn: Sequence[Surface], n_total: Array, sparsi
 
 
 def text(result: dict) -> str:
-    """What `fit surface` answers, in lines. result: {budgets: what surface.of_table returns}."""
+    """The lines that `fit surface` prints. result: {budgets: the rows of surface.of_table}."""
     lines = []
     for row in result["budgets"]:
         lines += _lines_of_budget(row)

@@ -88,7 +88,7 @@ class Forecast(Result):
 
     @property
     def title(self) -> str:
-        """What the result is, in a few words."""
+        """The result's title."""
         return "prediction"
 
     def rows(self) -> list[Json]:

@@ -48,7 +48,7 @@ class Law:
       name: of the preset, or the file.
       form: the formula.
       coefficients: by name.
-      record: all that stands in the file.
+      record: the content of the file.
       models: what is known of the models that the law was fitted to, as models.py lists it; None where unknown.
       warning: a sentence on what is known against this law beyond its runs; "" for none.
       tuning: the best rate and batch of a model; None for a law that was fitted without them.
@@ -411,7 +411,7 @@ def outside_range(column: str, value: Any, low: float, high: float) -> Json | No
 
 
 def in_words(outside: Iterable[Json]) -> str:
-    """What Law.extrapolation gives, in words: "n_tokens 7 times above 1.31M, ..."; "" for nothing."""
+    """The result of Law.extrapolation in words: "n_tokens 7 times above 1.31M, ..."; "" if it is empty."""
     words = []
     for row in outside:
         column = row["column"]
@@ -464,19 +464,17 @@ def _check_makes_a_law(law: Law, where: str) -> None:
         smallest = form.smallest_share(share)
         if not smallest <= law.coefficients[share] <= 1:
             raise UserError(
-                f"{where}: its coefficients make no law: {share} is {law.coefficients[share]:g}, expected a "
+                f"{where}: invalid coefficients: {share} is {law.coefficients[share]:g}, expected a "
                 f"number from {smallest:.3g} to 1"
             )
         if law.draws and not np.all((smallest <= law.draws[share]) & (law.draws[share] <= 1)):
-            raise UserError(
-                f"{where}: bootstrap.draws have a {share} outside {smallest:.3g} to 1, so they make no laws"
-            )
+            raise UserError(f"{where}: invalid bootstrap.draws: a {share} is outside {smallest:.3g} to 1")
     with np.errstate(all="ignore"):
         params = form.to_params(law.coefficients)
     if not np.all(np.isfinite(params)):
         pairs = [f"{c.above} >= {name}" for name, c in form.coefficients.items() if c.above]
         why = " or ".join(["a scale that is not positive", *pairs])
-        raise UserError(f"{where}: its coefficients make no law ({why})")
+        raise UserError(f"{where}: invalid coefficients ({why})")
 
 
 def save(law: Law, path: str | os.PathLike) -> None:

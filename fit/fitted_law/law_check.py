@@ -1,17 +1,16 @@
-"""What a law.json holds, and whether one holds that. Beside form, coefficients and version any of it may be missing, or
-null:
+"""The schema of law.json, and its check. All fields but form, coefficients and version may be missing or null:
 
   runs       file, fingerprint, corpora, ranges {column: [low, high]} of the runs fitted
   models     as models.py lists it
   noise      standard deviations of a run's log loss: total, run, trunk; growth (fitting/noise.py)
   warning    what is known against this law beyond its runs
-  choice     the forms that were tried, and why this one was taken
+  choice     the forms that were tried, and why this one was chosen
   bootstrap  draws [n_draws, n_coefficients], percentiles, form, by; beyond: training_flops, drift [n_draws]
              (Law.log_change); forms: {form: how many draws} where they are of two, additive ones with k = 1
 
   rates      the best rates and batches, as tuning.py lists them
 
-and what else SECTIONS names.
+and the other entries of SECTIONS.
 """
 
 import functools
@@ -236,7 +235,7 @@ def _is_experts(value: object) -> bool:
 
 
 def _are_overrides(value: object) -> bool:
-    """Whether this sets fields of a config to literals. An emitted config holds both as they stand here."""
+    """Whether this sets fields of a config to literals. An emitted config holds both unchanged."""
     if not isinstance(value, dict):
         return False
     return all(field in CONFIG_FIELDS and is_literal(source) for field, source in value.items())

@@ -118,7 +118,7 @@ def architecture_of(
 ) -> Json:
     """How the models of a table are built, as far as it says so.
 
-    Where the runs differ in a field, the value that most of them have is taken, else the median.
+    If the runs differ in a field, it has the value of most runs, else their median.
 
     Args:
       vocab_size: of the models, where it is known.
@@ -301,8 +301,8 @@ class _TotalsReader:
             return
         if not self.says_top_k and not self.says_width:
             self.assumed.append(
-                "the table has neither top_k nor n_total: a token is taken to use 1 of the experts, each as wide as a "
-                "dense layer; give these columns, or --used and --granularity to a plan"
+                "the table has neither top_k nor n_total: we assume that a token uses 1 of the experts, each as wide "
+                "as a dense layer; give these columns, or --used and --granularity to a plan"
             )
         elif self.says_top_k != self.says_width:
             self._as_wide_as_dense()
@@ -312,8 +312,7 @@ class _TotalsReader:
             dense, self.mixtures.n_active, self.mixtures.n_experts, n_total, self.entries["shared"]
         )
         self.assumed.append(
-            f"the table does not say top_k: by its n_total a token is taken to use {self.entries['top_k']} of the "
-            "experts"
+            f"the table does not say top_k: by its n_total, a token uses {self.entries['top_k']} of the experts"
         )
 
     def _complete_by_totals(self, dense: Architecture, n_total: Array) -> Json:
@@ -350,14 +349,14 @@ class _TotalsReader:
         if self.says_top_k:
             self.entries["split"] = float(self.entries["top_k"] + self.entries["shared"])
             self.assumed.append(
-                f"no column says how wide experts are: the {self.entries['split']:g} of a token are taken to be as "
-                "wide as the dense layer together"
+                f"no column says how wide experts are: we assume that the {self.entries['split']:g} of a token "
+                "are together as wide as the dense layer"
             )
         else:
             self.entries["top_k"] = max(1, round(self.entries["split"]) - self.entries["shared"])
             self.assumed.append(
-                f"no column says top_k: a token is taken to use {self.entries['top_k']} of the experts, together as "
-                "wide as the dense layer"
+                f"no column says top_k: we assume that a token uses {self.entries['top_k']} of the experts, together "
+                "as wide as the dense layer"
             )
 
 

@@ -99,9 +99,9 @@ def record_of(table: Table, form: Form, settings: Settings, left_out: str | None
     count = distinct_runs(runs, form)
     record["warnings"].append(
         f"{count} runs are fewer than the {len(form.names)} coefficients of {form.name}: other sweeps say the rest "
-        f"(--prior={population.NAME}). Exponents, k, floor and the share of size have their prior; a run is taken to "
-        f"scatter by {prior.scatter:.2%}, and the law to drift by {drifts.min():.1%} to {drifts.max():.1%} for each "
-        "factor of e in compute beyond the runs"
+        f"(--prior={population.NAME}). Exponents, k, floor and the share of size have their prior; we assume that a "
+        f"run scatters by {prior.scatter:.2%}, and that the law drifts by {drifts.min():.1%} to {drifts.max():.1%} for "
+        "each factor of e in compute beyond the runs"
     )
     record["choice"] = dict(tried=[], why=f"{count} runs are fewer than its coefficients; other sweeps say the rest")
     return record

@@ -18,7 +18,7 @@ from fit.shape.architecture import EXPERTS, OF_EXPERTS
 # share of the variance that the groups explain.
 TRANSITION_NATS = 0.05
 GROUPED = 0.85
-# A run is far off a law by so many robust standard deviations, or so many times the median error.
+# A run is far off a law beyond this many robust standard deviations, or this many times the median error.
 FAR_SCATTERS = 6.0
 FAR_TIMES = 10.0
 SMALLEST_SCATTER = 5e-4  # of the log loss: no run is repeated more exactly

@@ -44,7 +44,7 @@ def compare(path: str | Table, forms: Sequence[Form], settings: Settings) -> Jso
 
 
 def _row(form: Form, train: Runs, validation: Runs, budgets: Array, settings: Settings) -> Json:
-    """What `compare` says of one form."""
+    """The comparison's row for one form."""
     fit, problem = fitting.fit_by_default(form, train, settings)
     fitted_errors = errors(form.log_loss(fit.params, train.columns), train)
     n = len(train)

@@ -70,7 +70,7 @@ class _End:
         self.tried = [_Tried(0.0, 0.0, fit.params)]  # by distance
 
     def crossing(self) -> tuple[_Tried, _Tried | None]:
-        """What was tried on both sides of the first crossing; the latter is None while none is beyond."""
+        """The trials just before and just after the first crossing. The second is None if no trial has crossed yet."""
         for inner, outer in itertools.pairwise(self.tried):
             if outer.root > self.limit:
                 return inner, outer

@@ -178,7 +178,7 @@ def rated_form(base: Form, table: Table) -> RatedForm:
 
 
 def _name(table: Table, column: str) -> str:
-    """What the file calls a column."""
+    """A column's name in the file."""
     return table.names.get(column, column)
 
 

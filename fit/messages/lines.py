@@ -26,7 +26,7 @@ def text(lines: Iterable[str]) -> str:
 
 
 def with_details(answer: Iterable[str], details: Iterable[str]) -> str:
-    """What a command prints with --verbose: its answer, then every table and sentence that the answer lacks, wrapped.
+    """The text of a command with --verbose: its answer, then every further table and sentence, wrapped.
 
     Args:
       answer: Lines of the answer.

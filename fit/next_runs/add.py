@@ -75,7 +75,7 @@ class AddedRuns(Result):
 
     @property
     def title(self) -> str:
-        """What the result is, in a few words."""
+        """The result's title."""
         return "add"
 
     def rows(self) -> list[Json]:

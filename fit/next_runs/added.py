@@ -166,12 +166,12 @@ def fill_shared(rows: list[Json], table: Table | None) -> list[str]:
 
 
 def together(table: Table | None, rows: list[Json], path: str) -> Table:
-    """The table with the rows after its own; columns that one of both lacks are filled in where that is known.
+    """The table with the rows appended. Columns that either lacks are filled in if their values are known.
 
     Args:
       table: the runs so far.
       rows: the runs to add.
-      path: of the new table, where there are no runs so far.
+      path: of the new table, if there are no runs yet.
     """
     if table is None:
         names = dict.fromkeys((*FIRST, *(name for row in rows for name in row)))
@@ -219,7 +219,7 @@ def options(law: Law) -> dict[str, Any]:
 
 
 def judged(law: Law, rows: list[Json]) -> list[Json]:
-    """What a law says of runs.
+    """Compare the losses of runs with a law's predictions.
 
     Returns:
       For each row a dictionary: run, loss, predicted_loss, low and high (the interval of a run), n_active, n_tokens,
@@ -294,7 +294,7 @@ MODEL = "{n_experts} experts with {n_active:amount} active on {n_tokens:amount} 
 
 
 def text(result: Json) -> str:
-    """What `fit add` answers, in lines."""
+    """The lines that `fit add` prints."""
     lines = []
     for row in result["runs"]:
         lines += _lines_of_run(row, result["percentiles"])

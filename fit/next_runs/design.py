@@ -38,9 +38,9 @@ UNKNOWN_SHARE = 0.5  # of the noise that a trunk's runs share, where the fitted 
 MOST_SHARED = 0.95  # else a second run of a trunk would be known to the last digit
 GAIN = 1e-3  # a run that makes the goals' variances smaller by less than this share is not worth training
 PASSES = 3  # of the exchange, at most
-TRIED = 2  # first runs tried in place of what is left out
+TRIED = 2  # first runs tried instead of those left out
 LEAST_NOISE = 1e-6  # of log loss: nothing is known better than this
-ROWS_AT_ONCE = 2048  # rows whose gradients are taken at once, so that several questions share one compiled program
+ROWS_AT_ONCE = 2048  # rows per batch of gradients, so that several questions share one compiled program
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Design:
         return self.information + (jacobian.T @ jacobian - (share * sums.T) @ sums) / (1 - self.shared)
 
     def score(self, chosen: Ints) -> float:
-        """What the search minimises: the goals' weighted variances with the candidates `chosen` (indices) trained."""
+        """The objective of the search: the goals' weighted variances with the candidates `chosen` (indices) trained."""
         information = self._information(np.asarray(chosen, int))
         return float(self.weights @ np.einsum("gn,ng->g", self.goals, np.linalg.solve(information, self.goals.T)))
 

@@ -25,12 +25,12 @@ from fit.planning.setting import Setting
 from fit.shape.architecture import TRAINING
 
 BY_FLOPS = "by FLOPs"
-BY_CLOCK = "by the clock"
+BY_CLOCK = "by wall-clock time"
 
 
 @dataclasses.dataclass(frozen=True)
 class Opening:
-    """What a report on a budget opens with.
+    """The opening of a report on a budget.
 
     Attributes:
       title: The heading of the page.
@@ -65,7 +65,7 @@ def opening(law: Law, measured: figures.Measured, options: ReportOptions) -> Ope
     first, *rest = plan_answer.sentences_of(plan)
     parts = [f'<p class="answer">{elements.text(first)}</p>', *_lines(rest)]
     parts.append(_frontier(setting, constraints, "The plan on the compute frontier", plan, runs))
-    parts += _by_the_clock(law, options, plan)
+    parts += _by_wall_clock_time(law, options, plan)
     parts += _other_laws(law, others, options, plan)
     parts += ["<h2>Numbers to check</h2>", elements.table(list(_checks(plan)))]
     parts += ["<h2>The best model with each number of experts</h2>", elements.table(_optima(plan))]
@@ -94,7 +94,7 @@ def _budget(options: ReportOptions, plan: Plan) -> str:
 
 
 def _lines(lines: list[str]) -> Iterator[str]:
-    """Lines of a plan as HTML: what stands before a colon is bold, indented lines are a list, commands are code."""
+    """Lines of a plan as HTML: the words before a colon are bold, indented lines are a list, commands are code."""
     listed: list[str] = []
     for line in [*lines, ""]:
         is_command = line.startswith("  python ")
@@ -131,12 +131,11 @@ def _frontier(setting: Setting, constraints: Constraints, caption: str, plan: Pl
     return elements.picture(caption, figure, columns) + f'<p class="soft">{note}</p>'
 
 
-def _by_the_clock(law: Law, options: ReportOptions, plan: Plan) -> Iterator[str]:
-    """What the same hours on the chips choose by FLOPs, and at the modelled speed of each model. Nothing without
-    chips."""
+def _by_wall_clock_time(law: Law, options: ReportOptions, plan: Plan) -> Iterator[str]:
+    """The plans for the same hours on the chips by FLOPs and by modelled speed. Yields nothing without chips."""
     if plan.chips is None or plan.best.cost is None:
         return
-    caption = "By the clock"
+    caption = "By wall-clock time"
     hours = _hours(options, plan, plan.best.cost)
     plans = {}
     is_priced_by_time = plan.clock is not None and options.hours is None  # FLOPs are the budget
@@ -161,7 +160,7 @@ def _by_the_clock(law: Law, options: ReportOptions, plan: Plan) -> Iterator[str]
     else:
         sentence = (
             f"{units.duration(hours)} on {chips} choose {chosen.n_experts} experts by FLOPs, "
-            f"{timed.best.n_experts} by the clock."
+            f"{timed.best.n_experts} by wall-clock time."
         )
     yield f"<h2>{caption}</h2>\n<p>{elements.text(sentence)}</p>"
     rows = []
@@ -205,7 +204,7 @@ def _mfu_and_label(plan: Plan) -> tuple[float, str]:
 
 
 def _other_laws(law: Law, others: list[Law], options: ReportOptions, plan: Plan) -> Iterator[str]:
-    """What the law and others answer to the same budget, and what they disagree about."""
+    """The section on the answers of other laws to the same budget, and on where they disagree."""
     yield "<h2>What the laws disagree about</h2>"
     flops = None
     if plan.target is not None and plan.target.best.flops is not None:
@@ -361,7 +360,7 @@ def _against_runs(setting: Setting, measured: figures.Measured, plan: Plan) -> I
 
 
 def _residuals_in_words(plan: Plan, n_experts: float, columns: dict[str, list]) -> str:
-    """How far the law is from its runs of so many experts."""
+    """A sentence on how far the law is from its runs of `n_experts` experts."""
     percent = np.abs(np.array(columns["percent"], float))
     nearest = ""
     if n_experts != plan.best.n_experts:

@@ -1,4 +1,4 @@
-"""What runs and their law say, in sentences that need no scaling law to be understood."""
+"""Findings on runs and their law, in sentences for readers who do not know scaling laws."""
 
 import numpy as np
 

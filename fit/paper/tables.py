@@ -1,8 +1,8 @@
 """The paper's tables for any law. Each gives rows, dictionaries with the same keys, ready to print or save.
 
-The published cells of the paper's law stand beside the computed ones for Table 2, where not all agree. The last column
-of each says what of the row lies outside the fitted range. Budgets and memories are the paper's unless given, or the
-law's own where the paper's are far from what it was fitted to.
+Table 2 has the published cells of the paper's law beside the computed ones, because not all agree. The last column
+of each table names the values of the row outside the fitted range. Budgets and memories are the paper's unless given.
+If those are far from the runs of a law, they are the law's own.
 """
 
 from collections.abc import Iterator, Sequence
@@ -189,8 +189,10 @@ def table_5(law: Law, architecture: Architecture, experts: Floats = (), budgets:
 
 
 def _farthest_outside(law: Law, ends: Sequence[tuple[float, float]], n_experts: int, flops: float) -> list[Json]:
-    """What of the models (n_active, n_tokens) at an interval's ends lies outside the fitted range, the farther of both
-    for each column."""
+    """The columns in which the models (n_active, n_tokens) at an interval's ends lie outside the fitted range.
+
+    Each column has the value of the model that is farther outside.
+    """
     farthest: dict[str, Json] = {}
     for n_active, n_tokens in ends:
         for outside in law.extrapolation(n_active, n_tokens, n_experts, flops):

@@ -31,7 +31,7 @@ TIED_FAMILIES = ("gemma", "cohere")
 # Families whose feed-forward layers have two matrices; the counts assume the three of SwiGLU.
 TWO_MATRICES = ("falcon", "gpt_neox", "nemotron", "opt", "phi", "starcoder2")
 UNGATED_ACTIVATIONS = ("gelu_new", "gelu_fast", "relu", "relu2")
-# Fields of structures that are not counted, with what they stand for.
+# Fields of structures that are not counted, with the name of the structure.
 NOT_COUNTED = {
     "block_configs": "its blocks differ from each other",
     "attn_type_list": "it mixes kinds of attention that are not counted here",
@@ -323,7 +323,7 @@ class PublishedModel:
         """The Architecture with this model's ratios.
 
         Args:
-          vocab_size, width_per_block: in place of the model's own.
+          vocab_size, width_per_block: instead of the model's own.
           counts_routed_experts: how the Architecture counts experts.
         """
         # heads of keys and values by their size, over d_model, as a mean over blocks
@@ -345,7 +345,7 @@ class PublishedModel:
         )
 
     def columns(self, uncounted: int = 0, counts_routed_experts: bool = False) -> dict[str, Numbers | Array]:
-        """What a law may read of the model, by column.
+        """The columns of the model that a law may read.
 
         Args:
           uncounted: parameters of embedding and head that the law does not count.

@@ -171,7 +171,7 @@ class TaskMaps(Result):
 
     @property
     def title(self) -> str:
-        """What the result is, in a few words."""
+        """The result's title."""
         return "task maps"
 
     def rows(self) -> list[Json]:

@@ -137,7 +137,7 @@ def _validation_batches(
 
 
 def validation_bytes(corpus: TrainingText, config: ConfigDict) -> float:
-    """UTF-8 bytes of text that the evaluated tokens, the targets of validation_batches, stand for."""
+    """UTF-8 bytes of text that the evaluated tokens, the targets of validation_batches, encode."""
     n_bytes = 0.0
     for part, rows in _validation_rows(corpus, config):
         for row in rows:

@@ -75,7 +75,8 @@ def test_one_sentence_says_where_hours_and_flops_differ():
     )
     (told,) = by_time.differing(compared)
     assert (
-        "By FLOPs 16 experts are best, by the clock 8: at 4B active parameters 16 train at 0.80 (0.70 to 0.90)" in told
+        "By FLOPs 16 experts are best, by wall-clock time 8: at 4B active parameters 16 train at 0.80 (0.70 to 0.90)"
+        in told
     )
     assert not list(by_time.differing(dataclasses.replace(compared, by_time=16)))
 
@@ -100,7 +101,7 @@ def test_the_size_is_named_where_it_keeps_the_choice_of_flops_from_the_chips(cap
     told = " ".join(capsys.readouterr().out.split())
     assert clock["by_flops"] > clock["by_time"]
     assert clock["largest"] == clock["n_active"]
-    sentence = f"by the clock {clock['by_time']}: these chips train at most {clock['largest'] / 1e6:.0f}M active"
+    sentence = f"by wall-clock time {clock['by_time']}: these chips train at most {clock['largest'] / 1e6:.0f}M active"
     assert sentence in told
 
 
@@ -163,7 +164,7 @@ def test_compared_laws_answer_as_their_plans(capsys):
     assert joint["speed"] == best["speed"]
     assert joint["dense"]["hours_ratio"] == pytest.approx(1 / (1 - planned.dense["hours_saved"]), rel=1e-9)
     assert "flops_ratio" not in joint["dense"]
-    # finer experts are slower: by the clock the split is not the finest, which FLOPs prefer
+    # finer experts are slower: by wall-clock time the split is not the finest, which FLOPs prefer
     (by_flops,) = fit.compare(["fine-grained-2024"], chips="H100:16", hours=100, by="flops").laws
     assert 1 < fine["split"] < by_flops["split"]
     assert fine["n_tokens"] == pytest.approx(fine["speed"]["tokens_per_second"][1] * 360_000, rel=1e-9)
@@ -262,7 +263,7 @@ def test_hours_that_leave_no_token_are_a_sentence(capsys):
     assert "--hours=1e-12 of --chips=H100:1 leaves no token to train " in capsys.readouterr().err
 
 
-def test_microseconds_by_the_clock_still_have_batches_of_a_row():
+def test_microseconds_by_wall_clock_time_still_have_batches_of_a_row():
     """Far too few tokens for a batch: the recipe is one of whole rows, not of none."""
     plan = fit.plan("joint-moe-2025", chips="H100:1", hours=1e-6)
     assert all(batch >= 1 for _, batch in plan.buildable.batch_tokens)

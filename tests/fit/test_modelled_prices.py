@@ -104,13 +104,14 @@ def test_the_answer_says_what_the_clock_would_choose(crowded):
     assert plan.clock.by_time == by_time.best.n_experts != plan.best.n_experts
     told = " ".join(str(plan).split())
     assert (
-        f"By FLOPs {plan.best.n_experts} experts are best, by the clock {by_time.best.n_experts}: these chips" in told
+        f"By FLOPs {plan.best.n_experts} experts are best, by wall-clock time {by_time.best.n_experts}: these chips"
+        in told
     )
     assert plan.clock.largest < by_time.best.n_active
     low, middle, high = plan.buildable.speed.hours
     assert f"at MFU {plan.buildable.speed.mfu[1]:.2f}, modelled" in told and low < middle < high
     alone = fit.plan(LAW, **CROWDED, experts=[8])
-    assert alone.clock.by_time == alone.clock.by_flops == 8 and "by the clock" not in str(alone)
+    assert alone.clock.by_time == alone.clock.by_flops == 8 and "by wall-clock time" not in str(alone)
 
 
 def test_an_mfu_overrides_the_model(at_mfu):

@@ -341,7 +341,7 @@ def test_no_rate_costs_less_than_the_best_and_a_smooth_grid_has_no_cliff(seed):
 def test_a_results_file_of_nanochat_asks_for_its_unit_and_its_two_vocabularies(capsys, tmp_path):
     out = tmp_path / "runs.csv"
     assert command_line.run(["import", str(PRACTICE / "nano.csv"), f"--out={out}"]) == 0
-    assert "val_bpb is taken as nats per token: by its name it is not" in capsys.readouterr().err
+    assert "val_bpb is read as nats per token, but its name says otherwise" in capsys.readouterr().err
     runs = read(str(out))
     width = runs.numbers("d_model")
     matrices = 2 * runs.numbers("vocab_size") * width + 12 * runs.numbers("n_blocks") * width**2

@@ -100,7 +100,7 @@ def test_a_law_of_one_number_of_experts_plans_such_mixtures(mixture_law, tmp_pat
     assert command_line.run(flags) == 0
     said = capsys.readouterr().out
     assert said.startswith("Train a mixture of 64 experts with ") and "dense" not in said.splitlines()[0]
-    assert "best in" not in said and "a token is taken to use 1 of the experts" in said
+    assert "best in" not in said and "we assume that a token uses 1 of the experts" in said
     assert "config.model.n_experts = 64" in config.read_text()
     plan = fit.plan(mixture_law, flops=1e20, memory_gb=20)
     assert [row["n_experts"] for row in plan.optima] == [64] and plan.best_undecided is None
@@ -210,7 +210,7 @@ def test_what_a_table_does_not_say_is_said():
     (plain,) = models.architecture_notes(models.from_table(table(**columns)))
     assert "neither top_k nor n_total" in plain
     (no_top_k,) = models.architecture_notes(models.from_table(table(**columns, n_total=6 * n)))
-    assert "does not say top_k: by its n_total a token is taken to use " in no_top_k
+    assert "does not say top_k: by its n_total, a token uses " in no_top_k
     (no_width,) = models.architecture_notes(models.from_table(table(**columns, top_k=8)))
     assert "no column says how wide experts are" in no_width
     notes = [*models.architecture_notes(models.from_table(table(**columns, top_k=8, n_total=9 * n)))]
@@ -279,7 +279,7 @@ def test_losses_of_other_units_are_doubted():
     for unit in ("nats", "0.6931"):
         assert not any("nats" in text for text in validate.doubts(read(vars(bits)["columns"], None, {"loss": unit})))
     named = Table("runs.csv", {"val_bpb": columns["loss"].tolist()}, list(range(245)), {"loss": "val_bpb"})
-    assert "by its name it is not" in " ".join(validate.doubts(named))
+    assert "its name says otherwise" in " ".join(validate.doubts(named))
 
 
 def test_flops_and_totals_are_set_against_sizes_and_tokens():
@@ -319,7 +319,7 @@ def test_missing_experts_repeated_and_crashed_rows_are_counted_and_named():
     c = columns_of(MIXTURES)
     del c["n_experts"]
     assert validate.doubts(table(**c)) == [
-        "the table has no column n_experts: all its runs are taken as dense (n_experts = 1)"
+        "the table has no column n_experts: all its runs count as dense (n_experts = 1)"
     ]
     c = {name: np.append(values, values[[3, 3, 5]]) for name, values in columns_of(MIXTURES).items()}
     (said,) = validate.doubts(table(**c))
