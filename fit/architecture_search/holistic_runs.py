@@ -40,7 +40,7 @@ class Search:
     """Runs of a search.
 
     Attributes:
-      path: what errors call the table.
+      path: the table's name in errors.
       flops: [n], budgets M D.
       m: [n], FLOPs per token.
       active, total: [n], N_a and N.
@@ -317,14 +317,14 @@ def _nearest(values: Array, grid: Sequence[float]) -> Array:
 
 
 def rank(cells: Array, width: Array, loss: Array, path: str = "runs") -> Json:
-    """Whether the median width keeps the rank of architectures.
+    """The correlation of architectures' losses at the median width with their best losses.
 
-    It compares each cell's loss at the middle one of its widths with the cell's best loss.
+    Each cell of several widths has one loss at the middle width and one best loss.
 
     Args:
       cells: [n], labels of cells_of.
       width, loss: [n], of the runs.
-      path: what errors call the table.
+      path: the table's name in errors.
 
     Returns:
       {cells, runs, pearson, spearman, kendall, r2}. r2 is of the regression of one on the other.

@@ -1,5 +1,5 @@
-"""Runs as a law reads them: columns and losses, which runs share a trunk, which are kept out of a fit, how much each
-counts in it; and how far predicted log losses are from those of runs.
+"""The runs of a table, as arrays for a law: columns, losses, trunks, held-out runs and weights; and the errors of
+predicted log losses.
 
 A trunk is a training run from which branches decay at several budgets: its runs share an error.
 """
@@ -120,7 +120,7 @@ class Runs:
 
 
 def subset(runs: Runs, rows: Array) -> Runs:
-    """Some of the runs, with trunks labelled anew.
+    """Some of the runs, with new labels of trunks.
 
     Args:
       rows: which of them, boolean [n_runs] or indices.

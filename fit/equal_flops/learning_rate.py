@@ -166,7 +166,7 @@ def fit(
 
     Args:
       optima: the best rates.
-      where: what errors call the table.
+      where: the table's name in errors.
       with_tokens, with_batch: whether to add the exponents of n_tokens and batch_tokens.
 
     Returns:

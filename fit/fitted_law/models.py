@@ -2,7 +2,7 @@
 
 `from_table` makes the entry `models` of a law.json; a published law has its paper's. Any field may be None: not known.
 
-  vocab_size, width_per_block  as most runs have them (width_per_block = d_model / n_blocks); None where none has most
+  vocab_size, width_per_block  values of most runs (width_per_block = d_model / n_blocks); None without a majority
   n_experts                    the numbers of experts that were fitted, ascending
   base_config, overrides       the config file of the runs, and the fields that all of them override in it alike, each
                                value as Python source
@@ -189,7 +189,7 @@ def _learning_rate(table: Table) -> dict[str, float] | None:
 
 
 def notes(entry: Mapping[str, Any]) -> Iterator[str]:
-    """Sentences on text seen twice, and on the columns that should have one value for all runs and have several."""
+    """Sentences on repeated text, and on columns that should have one value for all runs but have several."""
     if entry.get("repeats"):
         count, most = entry["repeats"]
         yield (

@@ -1,4 +1,4 @@
-"""Laws of few runs: of hardly more than they have coefficients, or of fewer, as the three anchors of a planned run.
+"""Laws of few runs: hardly more than coefficients, or fewer, such as the three anchors of a planned run.
 
 Dense runs that are at most FEW_FREEDOM more than the coefficients do not show how far they scatter. They get the
 population's prior by default (need_prior). Fewer runs than coefficients get a law where the user asks for that prior

@@ -93,7 +93,7 @@ def lonely_experts(table: Table) -> list[str]:
 
 
 def transition(runs: Runs) -> list[str]:
-    """A sentence where the runs fall into two groups by how much they gain from the text before them in a row.
+    """A sentence if the runs fall into two groups by their gain from the context in a row.
 
     Gains that grow smoothly with compute fill the range between the groups. After a transition, such as that to
     induction heads, they do not.

@@ -1,4 +1,4 @@
-"""From a file of runs to the record of a law.json: hold-out, weights, the fit, its errors, and how uncertain it is."""
+"""From a file of runs to the record of a law.json: hold-out, weights, the fit, its errors and its uncertainty."""
 
 import dataclasses
 import importlib.metadata

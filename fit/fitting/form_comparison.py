@@ -1,4 +1,4 @@
-"""Several forms of law side by side, fitted to the same runs: which of them the data call for.
+"""Comparison of several forms of law, fitted to the same runs.
 
 aic, bic   n ln(RSS / n) + 2 k or k ln n, of the n fitted runs' log losses; k counts the coefficients and the noise.
            Both assume independent errors, but runs of one trunk share a part of theirs.

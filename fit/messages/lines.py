@@ -7,8 +7,7 @@ WIDTH = 120  # characters of a line
 
 
 def wrapped(lines: Iterable[str]) -> Iterator[str]:
-    """The lines, wrapped at WIDTH: what is left of a line follows it, indented further. A command continues after a
-    backslash."""
+    """The lines, wrapped at WIDTH. Continuation lines are indented further. A command continues after a backslash."""
     for line in lines:
         if len(line) <= WIDTH:
             yield line

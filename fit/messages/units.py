@@ -1,4 +1,4 @@
-"""Numbers as people read them, alone, in sentences and in tables: 9.71B parameters, 24.3 GB, 2×10²² FLOPs.
+"""Formats numbers, alone, in sentences and in tables: 9.71B parameters, 24.3 GB, 2×10²² FLOPs.
 
 GB is 1e9 bytes. `say` fills in the templates of sentences.py.
 """
@@ -52,14 +52,14 @@ def memory(n_bytes: float) -> str:
 
 
 def parse_number(name: str, text: str) -> float | None:
-    """The number that a person wrote for a flag.
+    """Parse the number that a user typed for a flag.
 
     Counts may end with K, M, B or T (1.5B), memory_gb with MB, GB, TB, MiB, GiB or TiB, hours with min, h, d or w.
     Case does not matter.
 
     Args:
       name: of the flag.
-      text: what the person wrote.
+      text: the user's text.
 
     Returns:
       GB for memory_gb, hours for hours, else a plain count. None where the text is no number in these units.
@@ -110,13 +110,13 @@ def flops_math(x: float) -> str:
 
 
 def rounded(x: float) -> float:
-    """x cut to two significant digits, so that it is not above x: budgets and sizes that people read."""
+    """x rounded down to two significant digits, for budgets and sizes in text."""
     unit = 10.0 ** (math.floor(math.log10(x)) - 1)
     return float(f"{math.floor(x / unit * (1 + 1e-12)) * unit:.1e}")
 
 
 def duration(hours: float) -> str:
-    """Hours as people read them: 3.2 years, 4.17 days, 7.5 h, 12 min, 3 s."""
+    """Hours as text: 3.2 years, 4.17 days, 7.5 h, 12 min, 3 s."""
     if not hours * 3600 >= 1:
         return "< 1 s"
     years = 365.25 * 24

@@ -1,4 +1,4 @@
-"""A run added to the table of a law's runs: whether it ended as predicted, and what the law then says."""
+"""A run added to the table of a law's runs: its loss against the prediction, and the plans of the new law."""
 
 import dataclasses
 import os
@@ -140,7 +140,7 @@ def check_text(rows: list[Json], table: Table | None, source: str) -> None:
 
 
 def fill_shared(rows: list[Json], table: Table | None) -> list[str]:
-    """Gives rows the columns SHARED that they leave out, where all runs of the table agree on them.
+    """Fill in the columns SHARED that rows lack, if all runs of the table agree on them.
 
     Args:
       rows: the runs to add; changed in place.
@@ -265,7 +265,7 @@ def has_runs_of(law: Law, table: Table) -> bool:
 
 
 def what_next(law: Law, path: str, out: str | None) -> str:
-    """The command that follows.
+    """The next command for the user.
 
     Args:
       law: the one that the runs were compared with.

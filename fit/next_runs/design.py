@@ -11,8 +11,8 @@ errors: 1 on the diagonal, s elsewhere (the share of the noise's variance that t
 
 P is a prior that each of the law's parameters, by the solver's coordinates, lies within about PRIOR of zero. It keeps
 finite the variance of what no run identifies. The search minimises the goals' variances g' information^-1 g. It adds
-runs greedily. Then it leaves out one run or trunk and spends its cost anew, as long as that helps. The errors reported
-are those of least squares.
+runs greedily. Then it leaves out one run or trunk and spends its cost again, as long as that helps. The errors
+reported are those of least squares.
 
 A trunk is trained once, up to where its longest budget begins to decay. Each budget also costs its own decay.
 
@@ -147,7 +147,7 @@ class Design:
         return float(self.weights @ np.einsum("gn,ng->g", self.goals, np.linalg.solve(information, self.goals.T)))
 
     def gains_of_one_more(self, chosen: Ints) -> Array:
-        """[c]: by how much each candidate would lower the score of those chosen.
+        """[c]: the decrease of the score by each candidate, given those chosen.
 
         A candidate adds its innovation: its gradient less the part that the chosen runs of its trunk predict.
         """
@@ -213,7 +213,7 @@ def fill(design: Design, chosen: Ints, flops: float, by_cost: bool) -> tuple[lis
 
 
 def _one_more(design: Design, chosen: list[int], left: float) -> tuple[Array, Array]:
-    """([c] by how much each candidate would lower the score, 0 for those chosen and those of more than `left` FLOPs;
+    """([c] the decrease of the score by each candidate, 0 for those chosen and those of more than `left` FLOPs;
     [c] their FLOPs)."""
     gains = design.gains_of_one_more(chosen)
     costs = design.possible.flops_of_one_more(chosen)

@@ -43,12 +43,12 @@ def text(result: Json) -> str:
 
 
 def verbose(result: Json) -> str:
-    """The same lines, then every run and all that is expected."""
+    """The same lines, then every run and all expected errors."""
     return lines.with_details(_answer(result), next_text.text(result).split("\n"))
 
 
 def _answer(result: Json) -> Iterator[str]:
-    """Which runs, what they cost, what they gain, and what a plain grid would."""
+    """The lines on the runs, their cost and gain, and the gain of a plain grid."""
     expected = result["expected"]
     grid = result["grid"]
     values = dict(count=next_text.counted(grid["runs"], "run"), flops=grid["flops"])

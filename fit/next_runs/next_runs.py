@@ -1,4 +1,4 @@
-"""Which runs to train next for a fitted law: the set, what it costs, what it should do for the goal.
+"""The runs to train next for a fitted law: the set, its cost, and its expected gain for the goal.
 
 Axes: k runs, g goals, stages (STAGES).
 """
@@ -41,7 +41,7 @@ def next_runs(
     target_flops: float | None = None,
     names: Sequence[str] = (),
 ) -> Json:
-    """Chooses what to train next within a budget.
+    """Choose the runs to train next within a budget.
 
     The goal is to know the loss and the best number of experts at target_flops or, without these, the coefficients
     `names`.

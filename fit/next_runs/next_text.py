@@ -66,7 +66,7 @@ def counted(n: int, what: str) -> str:
 
 
 def certainty(result: Json) -> list[list[str]]:
-    """[[what is expected, how sure at each of STAGES]]."""
+    """[[a goal, its error at each of STAGES]]."""
     expected = result["expected"]
     if "coefficients" in expected:
         return [

@@ -1,5 +1,5 @@
-"""The opening of a report on a budget: the plan, its place on the frontier, what laws disagree about, its price, and
-the numbers that a colleague would check.
+"""The opening of a report on a budget: the plan, its place on the frontier, where laws disagree, its price, and
+the numbers behind it.
 
 Its sentences are the lines of `fit plan`, and its comparison is that of `fit compare`, for the same options.
 """
@@ -179,7 +179,7 @@ def _by_wall_clock_time(law: Law, options: ReportOptions, plan: Plan) -> Iterato
 
 
 def _hours(options: ReportOptions, plan: Plan, cost: Cost) -> float:
-    """The hours on the chips that the budget is, and without a budget those of the training."""
+    """The budget in hours on the chips; without a budget, the hours of the training."""
     setting = plan.setting
     assert setting is not None
     chips = setting.constraints.chips
@@ -249,7 +249,7 @@ def _law_row(answer: LawAnswer) -> Json:
 
 
 def _agreement(comparison: Comparison) -> str:
-    """How far the laws' answers lie apart, as a table that opens."""
+    """A collapsed table of how far the laws' answers differ."""
     rows = []
     for row in comparison.agreement:
         low, high = (units.amount(value) for value in (row.low, row.high))
@@ -266,7 +266,7 @@ def _agreement(comparison: Comparison) -> str:
 
 
 def _checks(plan: Plan) -> Iterator[Json]:
-    """Rows of numbers that a colleague would check, each with what it follows from."""
+    """Rows of the numbers behind the plan, each with its derivation."""
     setting = plan.setting
     assert setting is not None
     best = plan.best

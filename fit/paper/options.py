@@ -37,7 +37,7 @@ class ReportOptions(PlanOptions):
 
         Args:
           law: The law that plans.
-          flops: The budget in place of a target loss.
+          flops: The budget instead of a target loss.
         """
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(BudgetOptions)}
         if flops is not None:

@@ -33,7 +33,7 @@ def budgets_of(law: Law, papers: Sequence[float]) -> Sequence[float]:
     low, high = law.ranges.get("training_flops", papers[:2])
     if min(papers) <= FAR * high:
         return papers
-    return tuple(float(f"{budget:.1e}") for budget in ((low * high) ** 0.5, high, 10 * high))  # two digits, for people
+    return tuple(float(f"{budget:.1e}") for budget in ((low * high) ** 0.5, high, 10 * high))  # two digits
 
 
 def memories_of(law: Law, architecture: Architecture, budgets: Sequence[float]) -> tuple[Sequence[float], float]:
@@ -51,7 +51,7 @@ def memories_of(law: Law, architecture: Architecture, budgets: Sequence[float]) 
 
 
 def _marked(law: Law, architecture: Architecture, row: Json) -> Json:
-    """The row, and what of it lies outside the fitted range."""
+    """The row, with its values outside the fitted range in words."""
     size = float(own_counts.size_at(law, architecture, row["n_active"], row["n_experts"]))
     outside = law.extrapolation(size, row["n_tokens"], row["n_experts"])
     return row | dict(outside_fitted_range=in_words(outside))
@@ -206,7 +206,7 @@ TABLES = {"1": table_1, "2": table_2, "4": table_4, "5": table_5}
 
 
 def text(rows: Sequence[Json]) -> str:
-    """Rows as an aligned table for people."""
+    """Rows as an aligned table of text."""
     cells = [list(rows[0])] + [[cell(value) for value in row.values()] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []

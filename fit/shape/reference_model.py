@@ -67,7 +67,7 @@ class _Attention:
 
 
 class _Config:
-    """Fields of a config.json by name. `path` is what errors call it."""
+    """Fields of a config.json by name. `path` is its name in errors."""
 
     def __init__(self, fields: Json, path: str) -> None:
         self.fields = fields
@@ -211,7 +211,7 @@ class PublishedModel:
         Args:
           name: as the plan names it.
           config: the contents of the model's config.json.
-          path: what errors call the config.
+          path: the config's name in errors.
 
         Raises:
           UserError: where the config is none of a language model, or the model cannot be counted.

@@ -61,7 +61,7 @@ class SaveTimes:
         return n_steps == 0
 
     def saved(self, step: int) -> None:
-        """Called when the state after `step` steps was handed to the writer: the clock starts anew."""
+        """Called when the state after `step` steps was handed to the writer: the clock restarts."""
         self._saved_at = self._clock()
         self._looked_at = (step, self._saved_at)
         self._next_look = step + 1

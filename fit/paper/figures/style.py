@@ -1,4 +1,4 @@
-"""How every picture looks: sized for a page of a paper, one meaning of a colour, dashes where a law is extrapolated."""
+"""The style of all figures: the size of a page of a paper, one meaning of a colour, dashes for extrapolation."""
 
 import functools
 import io
