@@ -436,7 +436,7 @@ def test_a_gpu_takes_the_head_in_half_as_many_pieces(monkeypatch):
 
 
 def test_a_gpu_keeps_queries_and_keys_instead_of_turning_them_again(monkeypatch):
-    """Equal to the last bit; XLA's kernel of attention stands in for cuDNN's."""
+    """Equal but for rounding, of bfloat16 in attention; XLA's kernel of attention stands in for cuDNN's."""
     monkeypatch.setattr(attention, "flash", lambda *inputs: attention.blocks(*inputs[:3]))
     config = tiny(attention="flash", n_blocks=1)
     config.remat = "dots"
@@ -458,7 +458,7 @@ def test_a_gpu_keeps_queries_and_keys_instead_of_turning_them_again(monkeypatch)
         n_gpu, got = of("gpu")
     assert n_gpu == n_cpu - 2  # the halves of queries and of keys
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_array_equal(a, b)
+        assert np.linalg.norm(a - b) <= 5e-3 * np.linalg.norm(b)
 
 
 def test_the_z_loss_of_the_logits_equals_the_plain_one(monkeypatch):
