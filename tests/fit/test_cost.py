@@ -208,6 +208,17 @@ def test_a_device_of_a_mesh_takes_what_a_step_is_compiled_to(d_model, n_experts,
     assert memory_of.device_bytes(state, token, n_tokens, data, expert) == pytest.approx(peak, rel=0.15)
 
 
+@pytest.mark.parametrize("expert", [1, 4, 32])
+@pytest.mark.parametrize("state, token", [(4e11, 1e6), (8e10, 8e6), (3e9, 2e7), (1e9, 1e8)])
+def test_the_shortest_data_axis_is_the_first_whose_devices_hold_the_step(state, token, expert):
+    held = 8e10
+
+    def fits(data):
+        return memory_of.device_bytes(state, token, memory_of.least_tokens(data, expert), data, expert) <= held
+
+    assert memory_of.fewest(state, token, held, expert) == next(data for data in range(1, 1000) if fits(data))
+
+
 def test_a_mesh_of_data_alone_takes_what_the_chips_do(capsys):
     """And the chips that a mesh needs hold it, but one row fewer of the data axis do not."""
     flags = ["--flops=1e21", "--chips=H100:64"]
@@ -310,6 +321,10 @@ def test_a_target_is_reached_at_the_least_cost_of_all_sizes(capsys):
     assert {k: front[4][k] for k in ("n_experts", "n_active", "loss")} == {
         k: twice[k] for k in ("n_experts", "n_active", "loss")
     }
+    on_chips = ["--chips=H100:64", "--mfu=0.4", "--dollars_per_hour=2"]
+    priced = plan(capsys, f"--target_loss={loss}", *flags, *on_chips)["target"]["best"]
+    assert priced["hours"] == pytest.approx(priced["flops"] / (64 * JMOE_CHIPS["H100"].flops * 0.4 * 3600))
+    assert priced["dollars"] == pytest.approx(2 * 64 * priced["hours"]) and priced["inference_flops"] > 0
     said = text(capsys, f"--target_loss={loss}", *flags)
     assert (
         "least cost of loss 2.2000, of training and 300B inference tokens:" in said and said.count("FLOPs: loss") == 7
