@@ -231,7 +231,6 @@ def plan_within(
         repeats=repeats.repeats_of(law, architecture, constraints, experts, optima, best),
         clock=priced.clock,
         chips=priced.chips,
-        forecasts=law.record.get("forecasts"),
         setting=Setting(law, architecture, constraints, experts),
         text_of=plan_answer.text,
         explicit=_explicit(law, constraints),
