@@ -46,7 +46,8 @@ export function infeasibleReason(shape, limits, experts) {
     const gigabytes = { need: need / 1e9, limit: most / 1e9, times: need / most };
     if (need > most) return say(sentence, { smallest, ...gigabytes, ...values(need) });
   }
-  const { flops, inference_tokens, budget } = limits;
+  const { flops, inference_tokens, budget, speeds } = limits;
+  if (speeds) return say("PAGE_WITHOUT_SPEEDS", { missing: "within these limits", command: speeds.asked.command });
   const n_active = activeParameters(shape, d, e);
   const inference = INFERENCE_FLOPS * n_active * inference_tokens;
   const need = inference + TRAINING_FLOPS * n_active;
@@ -89,7 +90,7 @@ export function warningsOf(data, law, shape, plan, experts, wantsMore) {
     const winners = bootstrap.optima.filter((row) => row.best_in_draws);
     winners.sort((a, b) => b.best_in_draws - a.best_in_draws);
     const wins = winners.map((row) => say("WIN", row)).join(", ");
-    warnings.push(say("UNDECIDED", { draws: bootstrap.draws, wins }));
+    warnings.push(say("UNDECIDED", { draws: bootstrap.draws, fits: fitsInWords(bootstrap), wins }));
   }
   if (wantsMore) warnings.push(say("NOT_BOUNDED"));
   warnings.push(...unreadOptions(law, shape), ...wholeExperts(law, shape), ...law.notes);
@@ -128,6 +129,11 @@ function unreadOptions(law, shape) {
   return [say("NOT_READ", { asked, form: law.form, own: usual, columns: law.columns.join(", ") })];
 }
 
+// What the fits of a bootstrap are called; those of a published law have a source.
+function fitsInWords({ source }) {
+  return source ? say("FITS_OF_SOURCE", { source }) : say("BOOTSTRAP_FITS");
+}
+
 /** One sentence: what to train, and how sure its loss is. @type {(plan: Plan) => string} */
 export function answerText({ best, bootstrap }) {
   const isMixture = best.n_experts > 1;
@@ -135,14 +141,15 @@ export function answerText({ best, bootstrap }) {
   if (bootstrap) {
     const { loss } = bootstrap.optima.find(({ n_experts }) => n_experts === best.n_experts);
     const [first, last] = bootstrap.percentiles;
-    interval = say("INTERVAL", { first, last, draws: bootstrap.draws, loss });
+    interval = say("INTERVAL", { first, last, draws: bootstrap.draws, fits: fitsInWords(bootstrap), loss });
   }
   return say("ANSWER", {
     ...best,
     model: say(isMixture ? "MIXTURE" : "DENSE", best),
     total: isMixture ? say("TOTAL", best) : "",
     interval,
-    built: "the second command below names the model of whole blocks to build",
+    counted: "",
+    built: best.speed ? "" : "; the second command below names the model of whole blocks to build",
   });
 }
 
