@@ -108,7 +108,7 @@ export function servingBytes(shape, limits, width, n_experts) {
   return weights + limits.bytes_per_kv_element * cacheElements(shape, width, limits.kv_tokens);
 }
 
-/** The smallest training step of a model with n_total parameters, over `count` chips (fit/planning/memory.py).
+/** The smallest training step of a model with n_total parameters, over `count` chips, as of a dense block.
  *  @type {(shape: Shape, chips: TrainingChips, width: Width, n_total: Parameters, count?: number) => Bytes} */
 export function trainingBytes(shape, chips, width, n_total, count = chips.count) {
   const fewestTokens = Math.max(chips.row * count, chips.group);
