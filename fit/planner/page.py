@@ -17,13 +17,11 @@ from fit.fitted_law.law import OURS, PRESETS, Law, load
 from fit.form import Form
 from fit.laws import FORMS
 from fit.messages import sentences, units
-from fit.model import step_counts
 from fit.model.chips import CHIPS, Chip
 from fit.planner import formulas
 from fit.planning import (
     agreement,
     compare,
-    constraints,
     cost,
     optimum,
     plan_warnings,
@@ -106,7 +104,7 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None) -> Json:
         sentences={name: template for name, template in vars(sentences).items() if name.isupper()},
         chips={kind: _peaks(chip) | _when_serving(kind) for kind, chip in CHIPS.items()},
         serving=_constants(serving, "BATCHES", "LABEL", "BANDWIDTH_SHARE"),
-        cost=_training_bytes() | _constants(constraints, "ROW", "GROUP", "ROOM") | _constants(cost, "MFU"),
+        cost=_constants(cost, "MFU"),
         forms={name: _form(FORMS[name]) for name in sorted({law.form.name for law in all_laws})},
         compare=_constants(compare, "LAWS", "SPLITS")
         | _constants(agreement, "AGREE", "FURTHEST")
@@ -116,18 +114,6 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None) -> Json:
         verdict=_constants(verdict, "TIE", "APART", "COLUMNS"),
         doubt=_constants(plan_warnings, "DECIDED", "MOSTLY") | _constants(optimum, "BAND"),
         paper_shape=PAPER.all_fields(),
-    )
-
-
-def _training_bytes() -> Json:
-    """Bytes of training a dense block of the paper's recipe: of a parameter, by unit of width and score of a token."""
-    block = step_counts.WIDTH_AT_WORK + 2 * step_counts.HEADS_AT_WORK + 3 * step_counts.HIDDEN_AT_WORK
-    left = (step_counts.LEFT_WHOLE, step_counts.LEFT_SPREAD, step_counts.LEFT_SCORES)
-    return dict(
-        state=step_counts.KEPT,
-        remat={"full": [by_remat["full"] for by_remat in left]},
-        at_work=block,
-        scores=step_counts.SCORES_AT_WORK,
     )
 
 

@@ -37,7 +37,6 @@ interface Limits {
   kv_tokens: Tokens; // in the key-value cache
   inference_tokens: Tokens; // tokens to serve, paid from the FLOPs
   max_tokens: Tokens | null; // training tokens that there are
-  chips: TrainingChips | null;
   serving: Requirement | null;
 }
 
@@ -53,19 +52,6 @@ interface Requirement {
   tokens_per_second: number;
   batch: number;
   chips: { kind: string; count: number; memory: Bytes; bandwidth: number; flops: number }; // each a second, of all chips
-}
-
-// The chips as a limit: `memory` is what a plan may fill of each; the rest are constants of fit/planning/memory.py.
-interface TrainingChips {
-  kind: string;
-  count: number;
-  memory: Bytes;
-  state: Bytes; // of a parameter: weights, gradients, moments
-  remat: { full: [number, number, number] };
-  at_work: Bytes;
-  scores: Bytes;
-  row: Tokens;
-  group: Tokens;
 }
 
 // The chips as typed; `devices` share the model when it is served.
@@ -95,13 +81,13 @@ interface Optimum {
   n_tokens: Tokens;
   loss: Nats;
   d_model: Width;
-  size_bound: "" | "memory" | "chips" | "serving" | "tokens" | "smallest"; // what fixed the size
+  size_bound: "" | "memory" | "serving" | "tokens" | "smallest"; // what fixed the size
 }
 
 // The largest size that a limit allows, and the limit's name.
 interface Largest {
   size: Parameters;
-  bound: "" | "memory" | "chips" | "serving";
+  bound: "" | "memory" | "serving";
 }
 
 // A column of a model that lies outside the range of a law's runs, and by what factor.

@@ -274,13 +274,7 @@ def _limited_by(limits: Constraints, shape: ModelShape, memory_bytes: Array, cac
     limited_by = np.full(memory_bytes.shape, "", dtype=object)
     serving = limits.serving
     if serving is not None:
-        served = Served(
-            n_active=shape.n_active - shape.looked_up,
-            n_unused=shape.n_total - shape.n_active,
-            chosen_share=shape.chosen_share,
-            bytes_per_parameter=limits.bytes_per_parameter,
-            cache_bytes=cache_bytes,
-        )
+        served = Served.of(shape, limits.bytes_per_parameter, cache_bytes)
         limited_by[serving.step_seconds(served) > serving.most_seconds] = "serving"
         limited_by[memory_bytes > serving.chips.memory] = "memory"
     if limits.memory_bytes is not None:

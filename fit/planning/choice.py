@@ -1,8 +1,9 @@
 """The model that is built for a plan by FLOPs: of the grid's shapes, or of the law's own whole blocks and heads.
 
 Each shape is trained on the tokens that the FLOPs leave to it. The losses of the best differ by less than any law
-knows. Of those that lose at most CLOSE more than the lowest, or than the optimum in real numbers, chips train the one
-of least hours. Without chips it is the one whose ratios are preferred, and whose size is what was planned.
+knows. Of those that lose at most CLOSE more than the optimum in real numbers, chips train the one of least hours.
+Without chips it is the one whose ratios are preferred, and whose size is what was planned. Where none is as good, it is
+the one of the lowest loss.
 
 Axes: [n_shapes] models of one number of experts.
 """
@@ -45,15 +46,32 @@ def on_grid(question: Question, optima: list[Optimum], best: Optimum) -> Chosen 
         question = dataclasses.replace(question, grid=_grid_for(max(row.d_model for row in optima)))
 
     def closest(planned: Optimum) -> Chosen | None:
-        """The shape to build with as many experts as an optimum."""
-        if isinstance(question, Problem):
-            return _trained(question, planned)
-        return _preferred(question, planned)
+        """The shape to build with as many experts as an optimum.
+
+        Where memory binds, fewer heads of keys and values may cost loss: then they are as many as the architecture has.
+        """
+        chosen = _of_style(question, planned)
+        if chosen is not None and chosen.loss <= planned.loss * (1 + CLOSE):
+            return chosen
+        request = question.request
+        request = dataclasses.replace(request, fixed=request.fixed | {"kv_share"})
+        limits = dataclasses.replace(question.limits, request=request)
+        of_architecture = _of_style(dataclasses.replace(question, limits=limits), planned)
+        if chosen is None or (of_architecture is not None and of_architecture.loss < chosen.loss * (1 - CLOSE)):
+            return of_architecture
+        return chosen
 
     chosen = closest(best)
     if chosen is None:
         chosen = _least([closest(row) for row in optima if row is not best])
     return chosen
+
+
+def _of_style(question: Question, planned: Optimum) -> Chosen | None:
+    """The shape of the question's style to build with as many experts as an optimum; None where none fits."""
+    if isinstance(question, Problem):
+        return _trained(question, planned)
+    return _preferred(question, planned)
 
 
 def _least(candidates_of_others: list[Chosen | None]) -> Chosen | None:
@@ -91,7 +109,7 @@ def _preferred(question: Question, planned: Optimum) -> Chosen | None:
     lowest = min((float(losses.min()) for _, _, losses in by_recipe), default=math.inf)
     if not math.isfinite(lowest):
         return None
-    enough = max(lowest, planned.loss) * (1 + CLOSE)
+    enough = max(lowest, planned.loss * (1 + CLOSE))
     chosen = None
     least = math.inf
     for models, tokens, losses in by_recipe:
@@ -130,14 +148,14 @@ def _trained(problem: Problem, planned: Optimum) -> Chosen | None:
         order = order[np.isfinite(losses[order])]
         for start in range(0, len(order), candidates.CHUNK):
             rows = order[start : start + candidates.CHUNK]
-            rows = rows[losses[rows] <= max(lowest, planned.loss) * (1 + CLOSE)]
+            rows = rows[losses[rows] <= max(lowest, planned.loss * (1 + CLOSE))]
             if not len(rows):
                 break
             part = candidates.on_tokens(problem, models, rows, tokens)
             if part is not None:
                 parts.append((part, tokens[part.row], losses[part.row]))
                 lowest = min(lowest, float(losses[part.row].min()))
-    enough = max(lowest, planned.loss) * (1 + CLOSE)
+    enough = max(lowest, planned.loss * (1 + CLOSE))
     best = None
     least = math.inf, math.inf
     for part, tokens, losses in parts:
@@ -154,8 +172,8 @@ def of_whole_blocks(question: Question, optima: list[Optimum], best: Optimum) ->
     """The model of whole blocks and heads of the law's own shape to build; None where nothing fits.
 
     It has as many experts as the best optimum or, where none of those fits, any other number. Of the models within
-    CLOSE of the lowest loss it is the one whose ratios are the architecture's, and then the one nearest in size to the
-    optimum.
+    CLOSE of the optimum's loss it is the one whose ratios are the architecture's, and then the one nearest in size to
+    the optimum. Where none is as good, it is the one of the lowest loss.
     """
     chosen = _whole(question, best)
     if chosen is None:
@@ -181,8 +199,8 @@ def _whole(question: Question, planned: Optimum) -> Chosen | None:
         factors = np.array([model.rounding_factor for model in built])
         is_close = fits & (factors <= 1 + ROUNDED)
         allowed = is_close if is_close.any() else fits
-        lowest = max(planned.loss, float(losses[allowed].min()))
-        good = np.flatnonzero(allowed & (losses <= lowest * (1 + CLOSE)))
+        enough = max(float(losses[allowed].min()), planned.loss * (1 + CLOSE))
+        good = np.flatnonzero(allowed & (losses <= enough))
         size = np.abs(np.log(models.n_active[good] / planned.n_active))
         row = int(good[np.lexsort((size, factors[good]))[0]])
         return Chosen(float(losses[row]), built[row], int(tokens[row]), float(models.memory_bytes[row]))

@@ -22,7 +22,7 @@ from fit.model.shape import ModelShape
 from fit.planning.clock import SECONDS, Clock
 from fit.planning.grid import MODEL_AXES, ShapeRequest, divisors
 from fit.planning.serving import BATCHES, Requirement, Served
-from fit.shape.architecture import INFERENCE, TRAINING, Architecture, Model
+from fit.shape.architecture import INFERENCE, TRAINING, Architecture
 
 ROW = 512  # tokens of a row of the paper's recipe
 GROUP = 8192  # tokens that it routes together
@@ -304,36 +304,9 @@ class Constraints:
 
     def served(self, architecture: Architecture, d_model: Numbers, n_experts: Numbers) -> Served:
         """What serving reads of models of an architecture."""
-        n_active = architecture.n_active(d_model, n_experts)
-        return Served(
-            n_active=n_active - architecture.looked_up(d_model),
-            n_unused=architecture.n_total(d_model, n_experts) - n_active,
-            chosen_share=architecture.chosen_share(n_experts),
-            bytes_per_parameter=self.bytes_per_parameter,
-            cache_bytes=self.bytes_per_kv_element * architecture.kv_elements(d_model, self.kv_tokens),
-        )
-
-    def memory_of(self, model: Model) -> float:
-        """Bytes of weights and key-value cache of a model that can be built."""
-        weights = self.bytes_per_parameter * model.exact_parameters
-        return float(weights + self.bytes_per_kv_element * model.kv_elements(self.kv_tokens))
-
-    def can_serve(self, model: Model) -> bool:
-        """Whether a model that can be built is within the limits on memory and on the speed of decoding."""
-        needed = self.memory_of(model)
-        if self.memory_bytes is not None and needed > self.memory_bytes:
-            return False
-        if self.serving is None:
-            return True
-        served = Served(
-            n_active=model.n_active - model.looked_up,
-            n_unused=model.n_total - model.n_active,
-            chosen_share=model.chosen_share,
-            bytes_per_parameter=self.bytes_per_parameter,
-            cache_bytes=self.bytes_per_kv_element * model.kv_elements(self.kv_tokens),
-        )
-        is_fast = self.serving.step_seconds(served) <= self.serving.most_seconds
-        return bool(is_fast and needed <= self.serving.chips.memory)
+        shape = architecture.shape(d_model, n_experts)
+        cache_bytes = self.bytes_per_kv_element * shape.kv_elements(self.kv_tokens)
+        return Served.of(shape, self.bytes_per_parameter, cache_bytes)
 
     def size(self, n_tokens: Numbers) -> Numbers:
         """n_active of the model for which FLOPs leave so many training tokens; infinite without FLOPs."""

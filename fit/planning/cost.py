@@ -93,12 +93,11 @@ def cost_of(model: Optimum | Buildable, architecture: Architecture, constraints:
     """
     shape = shape_of(model, architecture)
     n_parameters = model.exact_parameters if isinstance(model, Buildable) else model.n_total
-    served = Served(
+    cache_bytes = max(0.0, model.memory_bytes - constraints.bytes_per_parameter * n_parameters)
+    served = dataclasses.replace(
+        Served.of(shape, constraints.bytes_per_parameter, cache_bytes),
         n_active=model.n_active - float(shape.looked_up),
         n_unused=model.n_total - model.n_active,
-        chosen_share=float(shape.chosen_share),
-        bytes_per_parameter=constraints.bytes_per_parameter,
-        cache_bytes=max(0.0, model.memory_bytes - constraints.bytes_per_parameter * n_parameters),
     )
     serving = serving_of(served, model.memory_bytes, float(shape.n_experts), chips)
     smallest = chips.holding(shape, on_any_mesh=constraints.request is not None)
@@ -117,9 +116,10 @@ def cost_of(model: Optimum | Buildable, architecture: Architecture, constraints:
 
 
 def shape_of(model: Optimum | Buildable, architecture: Architecture) -> ModelShape:
-    """The shape of a model of a plan."""
+    """The shape of a model of a plan. That of an optimum has the architecture's own depth at its size."""
     if isinstance(model, Optimum):
-        return architecture.shape(model.d_model, model.n_experts)
+        width = float(architecture.d_model(model.n_active, model.n_experts))
+        return architecture.shape(width, model.n_experts)
     fields = {name: value for name, value in vars(model).items() if value is not None}
     tied = architecture.tied if model.tied_embeddings is None else model.tied_embeddings
     return ModelShape.of_config(fields | dict(n_experts=model.experts_of_trainer, tied_embeddings=tied))

@@ -163,12 +163,6 @@ class Architecture:
             return n_experts
         return np.where(n_experts > 1, n_experts * self.granularity - self.shared, 1.0)
 
-    def chosen_share(self, n_experts: Numbers) -> Array:
-        """Share of the routed experts that a token chooses, for each number of experts; 1 for dense models."""
-        chosen = self.active_width * self.granularity - self.shared
-        is_mixture = np.asarray(n_experts) > 1
-        return np.where(is_mixture, chosen / np.maximum(self.routed_experts(n_experts), chosen), 1.0)
-
     def shape(self, d_model: Numbers, n_experts: Opt, n_blocks: Opt = None) -> ModelShape:
         """The shape of models of any width and number of experts, in real numbers."""
         if n_experts is None:
@@ -192,10 +186,6 @@ class Architecture:
             n_dense_blocks=np.minimum(self.n_dense, n_blocks) if self.n_dense else 0,
             tied_embeddings=self.tied,
         )
-
-    def looked_up(self, d_model: Numbers) -> Numbers:
-        """Parameters of an embedding that is only looked up; 0 where it is the head, too."""
-        return d_model * (self.embedding_and_head_rows - self.vocab_size)
 
     def n_active(self, d_model: Numbers, n_experts: Opt = None, n_blocks: Opt = None) -> Numbers:
         """Active parameters (Eq. 12), without norms and routers."""
