@@ -30,7 +30,7 @@ test: .venv/.test
 
 # Between two edits, in three minutes on two cores: style, types, and the tests that start hardly a process.
 CHECKED := jmoe/check jmoe/counts jmoe/data jmoe/manifest jmoe/microbatch jmoe/model jmoe/moe jmoe/needs jmoe/schedule \
-	fit/answer fit/laws fit/ledger fit/optimum fit/units fit/verdict launch/manifest launch/sweeps launch/varied
+	fit/answer fit/laws fit/optimum fit/units fit/verdict launch/manifest launch/sweeps launch/varied
 check: lint
 	$(BIN)/python -m pytest $(foreach name,$(CHECKED),tests/$(subst /,/test_,$(name)).py)
 	@echo "These were the quick tests; make test runs all."

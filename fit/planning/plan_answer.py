@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Iterator
 
-from fit.fitted_law import ledger
 from fit.messages import lines, sentences
 from fit.messages.units import say
 from fit.model.chips import CHIPS
@@ -215,8 +214,6 @@ def _how_sure(plan: Plan) -> str:
     if plan.buildable and plan.buildable.loss_interval:
         words.append(_interval(plan.buildable, bootstrap))
     words.append(_best_number(plan, bootstrap))
-    if plan.forecasts:
-        words.append(str(ledger.Record(**plan.forecasts)))
     return sentences.SHORT_SURE + "; ".join(words)
 
 

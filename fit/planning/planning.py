@@ -225,7 +225,6 @@ def plan_within(
         repeats=repeats.repeats_of(law, architecture, constraints, experts, optima, best),
         clock=priced.clock,
         chips=priced.chips,
-        forecasts=law.record.get("forecasts"),
         question=question,
         text_of=plan_answer.text,
         explicit=_explicit(law, constraints),

@@ -581,7 +581,6 @@ class Plan(Result):
       like: The model to start from, and what laws say of it.
       emitted: Path of the config that was written.
       energy: What the training takes from the grid; only with grams_per_kwh.
-      forecasts: How the law's forecasts came out so far; None for a law without scored ones.
       tasks: Accuracies that the model to train is expected to reach; only with task_map.
       tasks_note: What to know of them; "" for nothing.
       question: What it was solved for.
@@ -626,7 +625,6 @@ class Plan(Result):
     like: Json | None = optional()
     emitted: str | None = optional()
     energy: Energy | None = optional()
-    forecasts: Json | None = optional()
     tasks: list[Expected] | None = optional()
     tasks_note: str | None = optional()
     question: Question | None = dataclasses.field(default=None, compare=False, metadata=NOT_IN_JSON)
