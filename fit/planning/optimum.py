@@ -181,7 +181,9 @@ def size_limits(law: Law, architecture: Architecture, constraints: Constraints) 
 def _largest_trained(problem: by_hours.Problem, n_experts: float) -> float:
     """n_active of the largest shape of the grid that the chips train; 0 for none. The limits' cache keeps it."""
     limits = problem.limits
-    key = (id(problem.law), problem.architecture, limits.request, problem.chips.kind, problem.chips.count, n_experts)
+    budget = (limits.flops, limits.inference_tokens, limits.cap) if np.ndim(limits.at(n_experts).flops) == 0 else None
+    chips = problem.chips
+    key = (id(problem.law), problem.architecture, limits.request, chips.kind, chips.count, str(budget), n_experts)
     if key not in limits.cache:
         limits.cache[key] = by_hours.largest(problem, n_experts)
     return limits.cache[key]

@@ -454,21 +454,30 @@ def _interpolated(sizes: Array, speeds: Array, n_active: float) -> float:
     return math.exp(float(np.interp(math.log(n_active), log_sizes, log_speeds)) - above_largest)
 
 
+def _own_tokens(problem: Problem, models: Models, e: float) -> Array:
+    """The training tokens of each shape by FLOPs: [n_shapes]. Of several budgets, TOKENS_PER_PARAMETER."""
+    limits = problem.limits.at(e)
+    if np.ndim(limits.flops) == 0:
+        return np.broadcast_to(np.floor(limits.tokens(models.n_active)), models.n_active.shape)
+    return np.clip(TOKENS_PER_PARAMETER * models.n_active, models.least_tokens + 1, models.most_tokens)
+
+
 def largest(problem: Problem, e: float, n_tokens: float | None = None) -> float:
     """n_active of the largest shape with e experts that the chips train; 0 for none.
 
     Args:
       problem: The problem.
       e: As the law counts them.
-      n_tokens: Training tokens, which decide on batch and recipe; None for TOKENS_PER_PARAMETER of each shape.
+      n_tokens: Training tokens, which decide on batch and recipe; None for those that FLOPs leave to each shape.
     """
     most = 0.0
     for models in models_of(problem, e):
         sizes = models.n_active
         order = np.argsort(-sizes, kind="stable")
         if n_tokens is None:
-            tokens = np.clip(TOKENS_PER_PARAMETER * sizes, models.least_tokens + 1, models.most_tokens)
-            rows = order[sizes[order] > most]
+            tokens = _own_tokens(problem, models, e)
+            has_recipe = (tokens >= 1) & (tokens > models.least_tokens) & (tokens <= models.most_tokens)
+            rows = order[has_recipe[order] & (sizes[order] > most)]
         else:
             tokens = np.full(sizes.shape, n_tokens)
             rows = order[(models.limited_by[order] == "") & (sizes[order] > most)]
