@@ -190,7 +190,7 @@ def test_a_mesh_of_data_alone_takes_what_the_chips_do(capsys):
     assert mesh["step_bytes"] == pytest.approx(built["cost"]["step_bytes"] / 64, rel=1e-12)
     assert mesh["chips"] == built["cost"]["training_chips"]
     needed = plan(capsys, *flags, "--remat=dots")["buildable"]["cost"]["mesh"]["chips"]
-    assert needed > mesh["chips"]
+    assert needed >= mesh["chips"]
     for chips, fits in (needed, True), (needed - 1, False):
         found = plan(capsys, "--flops=1e21", f"--chips=H100:{chips}", "--remat=dots")["buildable"]
         assert (found["cost"]["mesh"]["least_bytes"] <= 80 * 2**30) == fits and found["d_model"] == built["d_model"]
