@@ -11,8 +11,10 @@ export function flopsPerHour(data, { kind, count, mfu }) {
 /** What a row of the plan costs to train and to serve.
  *  @type {(data: Data, chips: Chips, row: object, shape: Shape, limits: Limits) => object} */
 export function costOf(data, chips, row, shape, limits) {
-  const training_hours = row.training_flops / flopsPerHour(data, chips);
-  const { count, dollars_per_hour } = chips;
+  const { training_flops, speed } = row;
+  const training_hours = speed ? speed.hours[1] : training_flops / flopsPerHour(data, chips);
+  const { dollars_per_hour } = chips;
+  const count = row.chips ?? chips.count;
   const training_dollars = dollars_per_hour == null ? null : training_hours * count * dollars_per_hour;
   const serving = servingOf(data, chips, row, shape, limits);
   const serving_chips = serving.chips;

@@ -18,6 +18,7 @@ target.py           the least budget that reaches a loss
 By hours:
 solve.py            the best candidate
 by_time.py          speeds of models, the best model under the other budget, and both in words
+speeds.py           the speeds of all models that a page may plan, as plain values
 
 Parts of a plan:
 recipe.py           config, batch, warm-up and peak learning rate; rates.py, published laws of these
