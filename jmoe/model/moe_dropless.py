@@ -22,7 +22,7 @@ from jmoe.model import permute, routing, sharding
 from jmoe.model.experts import scale_rows, swiglu
 from jmoe.model.grouped_product import TOKAMAX, grouped_product
 from jmoe.model.moe_capacity import assign_slots
-from jmoe.model.permute import ExpertWeights
+from jmoe.model.permute import UNASSIGNED, ExpertWeights
 
 BUFFER_FACTOR = 1.5  # times a device's mean load: the rows that are sent to it at once
 
@@ -232,9 +232,10 @@ def _experts_in_blocks(
     blocks_E = -(-choices.count_GE[0, :-1] // block)
     end_E = jnp.cumsum(blocks_E)
     expert_Z = jnp.minimum(jnp.searchsorted(end_E, jnp.arange(n_blocks), side="right"), n_experts - 1)
-    first_E = jnp.append((end_E - blocks_E) * block, n_blocks * block)  # those without an expert go nowhere
-    slot_of_choice_GJ = first_E[expert_GJ] + choices.place_GJ
-    choice_of_slot_L = jnp.full(n_blocks * block, n_choices).at[slot_of_choice_GJ[0]].set(jnp.arange(n_choices))
+    first_E = (end_E - blocks_E) * block
+    has_expert_GJ = expert_GJ < n_experts
+    slot_of_choice_GJ = jnp.where(has_expert_GJ, first_E[expert_GJ] + choices.place_GJ, UNASSIGNED)
+    choice_of_slot_L = jnp.full(n_blocks * block, UNASSIGNED).at[slot_of_choice_GJ[0]].set(jnp.arange(n_choices))
     slots = permute.make_slots(choice_of_slot_L[None], slot_of_choice_GJ, x_GSD.shape[1])
 
     rows_GLD, row_gates_GL1 = permute.dispatch(x_GSD, gate_GJ, slots)

@@ -62,8 +62,8 @@ def moe_layer(  # noqa: PLR0913  most are by name
     expert_GJ, gate_GJ, metrics = routing.route(logits_GSE, top_k=top_k, **routing_options)
 
     n_choices = expert_GJ.size // n_tokens  # of a token
-    x_GSD = sharding.vary(x_ND[None], "model")  # each device of the model axis works on its share of F
-    gate_J = sharding.vary(permute.flatten_groups(gate_GJ, n_choices), "model")
+    x_GSD = sharding.vary(x_ND[None], ("model",))  # each device of the model axis works on its share of F
+    gate_J = sharding.vary(permute.flatten_groups(gate_GJ, n_choices), ("model",))
     if capacity is None:
         drop_rate_G = jnp.zeros(len(expert_GJ), jnp.float32)
         if block is None:
@@ -77,8 +77,8 @@ def moe_layer(  # noqa: PLR0913  most are by name
         y_GSD = moe_dropless(x_GSD, expert_J, gate_J, weights, n_experts, block, kernel)
     else:
         kernels.note("experts with a capacity", "XLA's batched product")
-        choice_GEC, slot_J, drop_rate_G = assign_slots_of_groups(expert_GJ, n_tokens, n_experts, capacity)
-        y_GSD = moe_with_capacity(x_GSD, gate_J, choice_GEC, slot_J, weights)
+        slots, drop_rate_G = assign_slots_of_groups(expert_GJ, n_tokens, n_experts, capacity)
+        y_GSD = moe_with_capacity(x_GSD, gate_J, slots, weights)
     metrics = {"drop_rate": drop_rate_G} | metrics  # a router that drops tokens itself reports its own drop_rate
     return y_GSD[0], {name: _over_groups(metric) for name, metric in metrics.items()}
 

@@ -10,7 +10,8 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jmoe.model import experts, moe_capacity, moe_layer, routing, sharding
+from jmoe.model import experts, moe_capacity, moe_layer, permute, routing, sharding
+from jmoe.model.permute import UNASSIGNED
 
 SPECS = P(sharding.ROWS), P(), P("expert", None, "model"), P("expert", None, "model"), P("expert", "model")
 
@@ -90,7 +91,7 @@ def mixture(mesh, **options):
 
     def local(x_ND, router_DE, *weights):
         if options["capacity_factor"] is None:
-            weights = [sharding.vary(w, "data") for w in weights]
+            weights = [sharding.vary(w, ("data",)) for w in weights]
         y_ND, metrics = moe_layer.moe_layer(x_ND, router_DE, weights, **{"block": 16} | options)
         return sharding.total(y_ND, ("model",)), jax.tree.map(lambda m: sharding.mean(m, sharding.ROWS), metrics)
 
@@ -172,15 +173,35 @@ def test_routing_table_worked_by_hand():
     # two experts, capacity 2: tokens 0, 1, 3 want expert 1, token 2 wants expert 0; token 3 comes too late
     expert_GJ = jnp.array([[1, 1, 0, 1]])
     choice_of_slot, slot_of_choice = moe_capacity.assign_slots(expert_GJ, n_experts=2, capacity=2)
-    np.testing.assert_array_equal(choice_of_slot, [[2, 4, 0, 1]])
-    np.testing.assert_array_equal(slot_of_choice, [[2, 3, 0, 4]])
+    np.testing.assert_array_equal(choice_of_slot, [[2, UNASSIGNED, 0, 1]])
+    np.testing.assert_array_equal(slot_of_choice, [[2, 3, 0, UNASSIGNED]])
 
 
 def test_second_choices_are_served_after_all_first_ones():
     # three tokens choose first experts 1, 1, 0, then 0, 2, 1: of the second choices, expert 1 has no slot for the last
     choice_of_slot, slot_of_choice = moe_capacity.assign_slots(jnp.array([[1, 1, 0, 0, 2, 1]]), n_experts=3, capacity=2)
-    np.testing.assert_array_equal(choice_of_slot, [[2, 3, 0, 1, 4, 6]])
-    np.testing.assert_array_equal(slot_of_choice, [[2, 3, 0, 1, 4, 6]])
+    np.testing.assert_array_equal(choice_of_slot, [[2, 3, 0, 1, 4, UNASSIGNED]])
+    np.testing.assert_array_equal(slot_of_choice, [[2, 3, 0, 1, 4, UNASSIGNED]])
+
+
+def test_slots_of_two_groups_worked_by_hand():
+    """Three experts with one slot in each of two groups of two tokens; choices 4 to 7 are the tokens' second ones."""
+    expert_GJ = jnp.array([[0, 0, 1, 1], [2, 0, 0, 2]])
+    slots, drop_rate_G = moe_capacity.assign_slots_of_groups(expert_GJ, n_tokens=4, n_experts=3, capacity=1)
+    np.testing.assert_array_equal(slots.choice_of_slot_GL, [[0, 3, 4, UNASSIGNED, UNASSIGNED, 2]])
+    drops = [UNASSIGNED] * 3
+    np.testing.assert_array_equal(slots.slot_of_choice_GJ, [[0, UNASSIGNED, 5, 1, 2, *drops]])
+    np.testing.assert_array_equal(drop_rate_G, [0.5, 0.5])
+
+    x_GSD = jnp.array([[[1.0], [2.0], [4.0], [8.0]]])
+    gate_GJ = jnp.array([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]])
+    rows_GLD, row_gates_GL1 = permute.dispatch(x_GSD, gate_GJ, slots)
+    filled = np.array([0, 1, 2, 5])
+    np.testing.assert_array_equal(rows_GLD[0, filled, 0], [1, 8, 1, 4])
+    np.testing.assert_array_equal(row_gates_GL1[0, :, 0], np.float32([0.1, 0.4, 0.5, 0, 0, 0.3]))
+    # a dropped choice adds nothing, and the row of an empty slot goes nowhere
+    outputs_GLD = jnp.array([[[1.0], [10.0], [100.0], [1e3], [1e4], [1e5]]])
+    np.testing.assert_array_equal(permute.combine(outputs_GLD, slots)[0, :, 0], [101, 0, 1e5, 10])
 
 
 def test_two_choices_of_four_tokens_worked_by_hand():
@@ -193,7 +214,7 @@ def test_two_choices_of_four_tokens_worked_by_hand():
     # expert 0 drops the first choice of token 2; expert 1 has token 3's first choice and drops token 2's second one
     choice_of_slot, slot_of_choice = moe_capacity.assign_slots(expert_GJ, n_experts=3, capacity=2)
     np.testing.assert_array_equal(choice_of_slot, [[0, 1, 3, 4, 5, 7]])
-    np.testing.assert_array_equal(slot_of_choice, [[0, 1, 6, 2, 3, 4, 6, 5]])
+    np.testing.assert_array_equal(slot_of_choice, [[0, 1, UNASSIGNED, 2, 3, 4, UNASSIGNED, 5]])
     # three of eight choices fell on expert 0: 3 (0.475 3/8 + 0.275 3/8 + 0.25 2/8)
     np.testing.assert_allclose(metrics["load_balance"], [3 * (0.475 * 3 + 0.275 * 3 + 0.25 * 2) / 8], rtol=1e-6)
     np.testing.assert_allclose([metrics["max_load"], metrics["min_load"]], [[9 / 8], [6 / 8]], rtol=1e-6)
@@ -249,8 +270,8 @@ def test_a_mixture_of_one_expert_is_the_dense_layer(capacity_factor):
 
 def test_an_overfull_expert_serves_the_first_tokens():
     choice_of_slot, slot_of_choice = moe_capacity.assign_slots(jnp.zeros((3, 10), jnp.int32), n_experts=5, capacity=2)
-    np.testing.assert_array_equal(choice_of_slot, [[0, 1] + [10] * 8] * 3)
-    np.testing.assert_array_equal(slot_of_choice, [[0, 1] + [10] * 8] * 3)
+    np.testing.assert_array_equal(choice_of_slot, [[0, 1] + [UNASSIGNED] * 8] * 3)
+    np.testing.assert_array_equal(slot_of_choice, [[0, 1] + [UNASSIGNED] * 8] * 3)
 
 
 def loss(mesh, options):
