@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int, Num
+from jaxtyping import Array, Float, Int
 
 from jmoe.errors import UserError
-from jmoe.model import gpu_kernels, kernels
+from jmoe.model import gpu_kernels, kernels, sharding
 
 XLA = "xla"
 TOKAMAX = "tokamax"
@@ -84,8 +84,8 @@ def grouped_product(
     if n_rows % ALIGNED:  # the gradient of the weights transposes rows
         rows_MK = jnp.pad(rows_MK, ((0, -n_rows % ALIGNED), (0, 0)))
         has_rows_without_expert = True
-    axes = _axes_that_differ(rows_MK, weights_EKN, count_E)
-    rows_MK, weights_EKN, count_E = (_vary(a, axes) for a in (rows_MK, weights_EKN, count_E))
+    axes = sharding.varying_axes(rows_MK, weights_EKN, count_E)
+    rows_MK, weights_EKN, count_E = (sharding.vary(a, axes) for a in (rows_MK, weights_EKN, count_E))
     return _by_tokamax(rows_MK, weights_EKN, count_E, has_rows_without_expert)[:n_rows]
 
 
@@ -147,23 +147,11 @@ def _product(
     count_E: Int[Array, " E"],
     dimensions: jax.lax.RaggedDotDimensionNumbers,
 ) -> Float[Array, "..."]:
-    """One grouped product by tokamax, marked as different over the mesh axes that `a` differs over."""
+    """One grouped product by tokamax. A kernel of Pallas does not say over which mesh axes its result varies."""
     y = gpu_kernels.product(a, b, count_E, dimensions)
-    return _vary(y, _axes_that_differ(a))  # a kernel of Pallas does not say over which axes its result differs
+    return sharding.vary(y, sharding.varying_axes(a))
 
 
 def _zero_rows_without_expert(y_MN: Float[Array, "M N"], count_E: Int[Array, " E"]) -> Float[Array, "M N"]:
     row_M1 = jnp.arange(len(y_MN))[:, None]
     return jnp.where(row_M1 < jnp.sum(count_E), y_MN, 0)
-
-
-def _axes_that_differ(*arrays: Num[Array, "..."]) -> tuple[str, ...]:
-    """The mesh axes over whose devices one of these arrays differs."""
-    axes = set().union(*(jax.typeof(a).manual_axis_type.varying for a in arrays))
-    return tuple(sorted(axes))
-
-
-def _vary(a: Num[Array, "..."], axes: tuple[str, ...]) -> Num[Array, "..."]:
-    """`a`, marked as different on the devices of these mesh axes."""
-    new = tuple(axis for axis in axes if axis not in jax.typeof(a).manual_axis_type.varying)
-    return jax.lax.pcast(a, new, to="varying") if new else a

@@ -117,8 +117,8 @@ class Attention(nnx.Module):
         document_BT = None
         position_BT = None
         if documents is not None:
-            document_BT = sharding.vary(documents.number_BT, "model")
-            position_BT = sharding.vary(documents.position_BT, "model")
+            document_BT = sharding.vary(documents.number_BT, ("model",))
+            position_BT = sharding.vary(documents.position_BT, ("model",))
         q_BTHK = attention.rope(q_BTHK, self.model.rope_base, start, dtype, position_BT)
         k_BTPK = attention.rope(k_BTPK, self.model.rope_base, start, dtype, position_BT)
         v_BTPK = v_BTPK.astype(dtype)
@@ -396,31 +396,41 @@ def _stack(model: FrozenConfigDict, n_blocks: int, mixture: bool, rngs: nnx.Rngs
 
 def describe(model: ConfigDict) -> dict:
     """A param.Description of every parameter of config.model, as a tree by the names of the attributes."""
-    return _abstract(FrozenConfigDict(model), False)[1]
-
-
-def with_params(params: dict, model: ConfigDict, counts_choices: bool = False) -> Transformer:
-    """The Transformer of config.model with the tree `params`, as `cast` gives it; counts_choices: as of MoE."""
-    return nnx.merge(_abstract(FrozenConfigDict(model), counts_choices)[0], nnx.State(params))
+    return _describe(FrozenConfigDict(model))
 
 
 @functools.cache
-def _abstract(model: FrozenConfigDict, counts_choices: bool) -> tuple[nnx.GraphDef, dict]:
-    """The structure of the module, and `describe`."""
-
-    def make() -> Transformer:
-        return Transformer(model, nnx.Rngs(params=0), counts_choices)
-
-    graphdef, state = nnx.split(nnx.eval_shape(make), nnx.Param)
-    descriptions = [(path, param.description(parameter)) for path, parameter in nnx.to_flat_state(state)]
+def _describe(model: FrozenConfigDict) -> dict:
+    _, state = _abstract(model)
     tree = {}
-    for path, description in descriptions:
+    for path, parameter in nnx.to_flat_state(state):
         *parents, name = path
         branch = tree
         for parent in parents:
             branch = branch.setdefault(parent, {})
-        branch[name] = description
-    return graphdef, tree
+        branch[name] = param.description(parameter)
+    return tree
+
+
+def with_params(params: dict, model: ConfigDict, counts_choices: bool = False) -> Transformer:
+    """The Transformer of config.model with the tree `params`, as `cast` gives it.
+
+    Args:
+      params: inside of sharding.per_device, this device's part; its modules are made for that mesh.
+      model: config.model.
+      counts_choices: as of MoE.
+    """
+    graphdef, _ = _abstract(FrozenConfigDict(model), counts_choices)
+    return nnx.merge(graphdef, nnx.State(params))
+
+
+def _abstract(model: FrozenConfigDict, counts_choices: bool = False) -> tuple[nnx.GraphDef, nnx.State]:
+    """The Transformer's structure, and its parameters without values."""
+
+    def make() -> Transformer:
+        return Transformer(model, nnx.Rngs(params=0), counts_choices)
+
+    return nnx.split(nnx.eval_shape(make), nnx.Param)
 
 
 def cast(params: dict, model: ConfigDict) -> dict:
