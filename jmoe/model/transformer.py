@@ -28,7 +28,7 @@ from jmoe.model.documents import Documents, find_documents
 from jmoe.model.embedding import embed, lookup
 from jmoe.model.experts import swiglu
 from jmoe.model.moe_layer import moe_layer
-from jmoe.model.remat import REMAT
+from jmoe.model.remat import with_remat
 
 STACKS = ("dense_blocks", "blocks")  # of equal blocks, in the order in which they run
 Cache = tuple[Float[Array, "... B U P K"], Float[Array, "... B U P K"]]  # keys and values of positions 0, 1, ...
@@ -364,14 +364,13 @@ class Transformer(nnx.Module):
         else:
             tied_VD = None
             x_BTD = embed(self.embed, tokens_BT, vocab_size)
-        run_with_remat = jax.checkpoint(run_block, policy=REMAT[remat])
         new_caches: dict[str, Cache] = {}
         for stack in STACKS:
             blocks = getattr(self, stack)
             if blocks is None:
                 continue
             layers = (blocks, caches[stack] if caches else None)
-            x_BTD, (metrics, cache) = jax.lax.scan(run_with_remat, x_BTD, layers, unroll=unroll)
+            x_BTD, (metrics, cache) = jax.lax.scan(with_remat(run_block, remat), x_BTD, layers, unroll=unroll)
             if cache is not None:
                 new_caches[stack] = cache
         if self.final_norm is not None:
