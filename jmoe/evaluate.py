@@ -18,6 +18,7 @@ if __name__ == "__main__":
     from jmoe import startup
 
     startup.begin()
+    startup.keep_freed_memory()
 
 import json
 import math
@@ -127,7 +128,7 @@ def evaluate(
         "bits_per_byte": loss * n_tokens / math.log(2) / n_bytes,
         "n_validation_tokens": n_tokens,
         "corpus_fingerprint": corpus.fingerprint,
-        "data_path": config.data.path or "; ".join(path for path, _ in config.data.get("mixture", ())),
+        "data_path": config.data.path or "; ".join(path for path, _ in config.data.mixture),
         "checkpoint": str(folder),
     }
 

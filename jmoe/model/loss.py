@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Num
 from ml_collections import ConfigDict
 
-from jmoe.config.schema import setting, setting_of_run
 from jmoe.model import sharding, transformer
 from jmoe.model.parameters import parameter_specs
 from jmoe.model.routing import is_count
@@ -45,7 +44,7 @@ def loss_fn(
       config.model.balance="bias" or config.router_health also `chosen`, int32 [layers, E]: choices of each expert. With
       "bias" there is no balance loss.
     """
-    logit_z = setting_of_run(config, "loss.logit_z")
+    logit_z = config.loss.logit_z
 
     def over_rows(metric: Array) -> Array:
         if is_count(metric):
@@ -74,7 +73,7 @@ def loss_fn(
     chosen = {name: metric for name, metric in layers.items() if is_count(metric)}
     layers = {name: metric for name, metric in layers.items() if name not in chosen}
     means = {name: jnp.sum(m) if name in SUMMED else jnp.mean(m) for name, m in layers.items()}
-    if setting(config.model, "balance") == "loss":
+    if config.model.balance == "loss":
         loss += config.loss.load_balance * means["load_balance"]
     loss += config.loss.router_z * means["router_z"]
     return loss, of_head | means | {"layers": layers} | chosen
