@@ -109,7 +109,7 @@ def config_fields() -> str:
 
 def python_api() -> str:
     """The functions of `fit` and the classes that they return, for autodoc; those of `jmoe`, from its source."""
-    tree = ast.parse((ROOT / "fit" / "__init__.py").read_text(encoding="utf-8"))
+    tree = ast.parse((ROOT / "fit" / "functions.py").read_text(encoding="utf-8"))
     names = [n.name for n in tree.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")]
     entries = [f".. autofunction:: fit.{name}" for name in names]
     entries += [f".. autoclass:: {name}\n   :members:" for name in CLASSES]

@@ -18,7 +18,6 @@ COMMANDS = {  # name: (the module of fit.commands that has it, what it does)
     "laws": ("laws", "list the laws that need no file: their columns, fitted range and source"),
     "law": ("laws", "fit a law to a table of runs"),
     "predict": ("laws", "predict the loss of one model or of a table of them"),
-    "forecast": ("ledger", "write a dated forecast of a run's loss, and score it once the run is measured"),
     "tasks": ("tasks", "map loss to the accuracies of tasks, for what a plan's model is expected to reach"),
     "plan": ("plans", "the best size, tokens and experts under constraints"),
     "add": ("plans", "add a finished run to the table: was it as predicted, and what does the law now say"),

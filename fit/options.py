@@ -131,6 +131,16 @@ def text(help: str, default: str | None = None) -> Any:
     return option("string", help, default, check)
 
 
+def path(help: str) -> Any:
+    """The path of a file."""
+    return or_path(text(help))
+
+
+def or_path(field: Any) -> Any:
+    """A field that a function also takes as a path object."""
+    return dataclasses.field(default=field.default, metadata=field.metadata | dict(path=True))
+
+
 def unchecked(help: str, default: object = None) -> Any:
     """A text, or what it stands for. The dataclass of the field checks it."""
     return option("string", help, default)

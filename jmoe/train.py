@@ -11,8 +11,9 @@ if __name__ == "__main__":
     startup.keep_freed_memory()
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -57,7 +58,10 @@ def keep_compiled() -> None:
 
 
 def train(
-    config: ConfigDict, workdir: str | epath.Path, stop_signal: Callable[[], int] = lambda: 0
+    config: ConfigDict,
+    workdir: str | epath.Path,
+    stop_signal: Callable[[], int] = lambda: 0,
+    compiled_steps: Mapping[int, jax.stages.Compiled] = MappingProxyType({}),
 ) -> list[dict[str, Any] | None]:
     """Trains every segment of `config` that is not finished.
 
@@ -65,6 +69,7 @@ def train(
       config: The run's config; fields that it is older than are added to it.
       workdir: Its folder, local or gs://, created if missing.
       stop_signal: Called once a step; returns the signal for which to save and stop, or 0.
+      compiled_steps: Steps of the config compiled beforehand, by rows of a batch; others are compiled when they come.
 
     Returns:
       The results of the branches.
@@ -79,7 +84,7 @@ def train(
     storage.refuse_links(workdir)
     mesh = sharding.make_mesh(config)
     with jax.set_mesh(mesh), memory.explained(config, mesh):
-        run = Run(config, workdir, mesh, first_step)
+        run = Run(config, workdir, mesh, first_step, compiled_steps)
         missing = run.results.missing()
         if not missing:
             distributed.log(f"{workdir}: all {len(run.results.of_branch)} branches are done")

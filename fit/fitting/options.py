@@ -11,7 +11,7 @@ from fit.fitted_law.law import Law, load
 from fit.fitted_law.law_check import WAYS_OF_DRAWING
 from fit.form import Form
 from fit.laws import FORMS
-from fit.options import Options, choice, listed, number, option, pairs, switch, text, unchecked, whole, words
+from fit.options import Options, choice, listed, number, option, or_path, pairs, switch, text, unchecked, whole, words
 
 if TYPE_CHECKING:
     from fit.fitting.problem import Settings
@@ -71,14 +71,16 @@ class FitOptions(Options):
         "up to 60 runs, which may leave coefficients open, 0.01 times the variance of the runs (1e-6 for 1% of noise).",
         least=0,
     )
-    prior: Law | str | None = option(
-        "string",
-        "What is known of the exponents of size and data, and of k, before the runs speak: population (what laws of "
-        "other sweeps have; population:SOURCE leaves a source of these out), a law.json or the name of a published "
-        "law, or none. Without --form, a law decides by its k, or lack of one, whether this one has a k. Default: "
-        "none; without --form, population for dense runs that are at most 2 more than the coefficients.",
-        None,
-        _prior,
+    prior: Law | str | None = or_path(
+        option(
+            "string",
+            "What is known of the exponents of size and data, and of k, before the runs speak: population (what laws "
+            "of other sweeps have; population:SOURCE leaves a source of these out), a law.json or a published law's "
+            "name, or none. Without --form, a law decides by its k, or lack of one, whether this one has a k. "
+            "Default: none; without --form, population for dense runs that are at most 2 more than the coefficients.",
+            None,
+            _prior,
+        )
     )
     starts: int | str = unchecked(
         "Number of random starts, scaled to the runs; or paper for the published grid (joint: 19,683).", "128"

@@ -3,7 +3,7 @@
 import dataclasses
 
 from fit.errors import UserError
-from fit.options import choice, experts, numbers, text
+from fit.options import choice, experts, numbers, path, text
 from fit.paper.figures import COMPUTE, FIGURES, ON_CHIPS
 from fit.planning.options import ShapeOptions
 
@@ -21,7 +21,7 @@ class PlotOptions(ShapeOptions):
     flops: tuple[float, ...] | None = numbers("Training budgets of the paper's figures. Default: those of the law.")
     experts: tuple[int, ...] | None = experts("Numbers of experts to draw. Default: those fitted.")
     chips: str | None = text("With hours: chips to train on, such as H100:8, H100:8x8 or v5p:4x4x4.")
-    speeds: str | None = text("With hours: a table of your own speeds.")
+    speeds: str | None = path("With hours: a table of your own speeds.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

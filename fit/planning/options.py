@@ -7,7 +7,7 @@ import re
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences
-from fit.options import Options, choice, experts, number, numbers, switch, text, unchecked, whole
+from fit.options import Options, choice, experts, number, numbers, or_path, path, switch, text, unchecked, whole
 from fit.planning import cost, memory, mesh
 from fit.planning.constraints import CHIPS, ROOM, Chips, Constraints, Mesh
 from fit.planning.grid import ShapeRequest
@@ -94,7 +94,7 @@ class BudgetOptions(ShapeOptions):
         None,
         BY,
     )
-    speeds: str | None = text(
+    speeds: str | None = path(
         "With --chips: a table of your own speeds, two rows at least of d_model, n_experts and tokens_per_second (of "
         "all chips), to recalibrate the model of speed by."
     )
@@ -294,8 +294,8 @@ class PlanOptions(BudgetOptions):
     grams_per_kwh: float | None = number(
         "CO2 of the electricity in grams a kWh, for the energy of the training on --chips.", least=0
     )
-    task_map: TaskMaps | str | None = unchecked(
-        "Maps from loss to accuracies of tasks, by fit tasks --out: what the model is expected to reach."
+    task_map: TaskMaps | str | None = or_path(
+        unchecked("Maps from loss to accuracies of tasks, by fit tasks --out: what the model is expected to reach.")
     )
 
     def __post_init__(self) -> None:

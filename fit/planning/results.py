@@ -324,6 +324,7 @@ class Bootstrap(Record):
       draws_without_optimum: The other draws.
       regret: Upper percentile of how far the plan's best lies above the best of its draw, in nats per token.
       optima: One row for each number of experts that is feasible in all draws.
+      source: Where draws of a published law are from, in words; None for those of a fit.
     """
 
     form: str
@@ -333,6 +334,7 @@ class Bootstrap(Record):
     draws_without_optimum: int
     regret: float
     optima: list[DrawnOptimum]
+    source: str | None = optional()
 
     def row(self, n_experts: float) -> DrawnOptimum | None:
         """The row of a number of experts; None where there is none."""
@@ -563,6 +565,7 @@ class Plan(Result):
       best: The one of the optima with the lowest loss.
       buildable: The model to train; None where no model of whole blocks is within the limits.
       bootstrap: The plan by the draws of the law's bootstrap; None without draws.
+      no_draws: Why a published law has no draws.
       verdict: Dense, mixture or undecided.
       loss_of_token_cap: Nats per token that the cap on tokens costs; None without a cap.
       dense: The best dense model, to compare with.
@@ -581,7 +584,6 @@ class Plan(Result):
       like: The model to start from, and what laws say of it.
       emitted: Path of the config that was written.
       energy: What the training takes from the grid; only with grams_per_kwh.
-      forecasts: How the law's forecasts came out so far; None for a law without scored ones.
       tasks: Accuracies that the model to train is expected to reach; only with task_map.
       tasks_note: What to know of them; "" for nothing.
       setting: What it was solved for.
@@ -608,6 +610,7 @@ class Plan(Result):
     best: Optimum
     buildable: Buildable | None
     bootstrap: Bootstrap | None = optional()
+    no_draws: str | None = optional()
     verdict: Verdict
     loss_of_token_cap: float | None = optional()
     dense: DenseComparison | None = optional()
@@ -626,7 +629,6 @@ class Plan(Result):
     like: Json | None = optional()
     emitted: str | None = optional()
     energy: Energy | None = optional()
-    forecasts: Json | None = optional()
     tasks: list[Expected] | None = optional()
     tasks_note: str | None = optional()
     setting: Setting | None = dataclasses.field(default=None, compare=False, metadata=NOT_IN_JSON)

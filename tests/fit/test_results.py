@@ -14,6 +14,7 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
+from fit import stub
 from fit.architecture_search.search import HolisticOptions
 from fit.equal_flops.surfaces import SurfaceOptions
 from fit.fitted_law.forecast import PredictOptions
@@ -141,6 +142,15 @@ def test_an_import_is_light():
     program = "import fit, sys; print(sorted({'numpy', 'pandas', 'jax', 'matplotlib', 'absl'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=helpers.ROOT, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_the_stub_for_editors_is_current():
+    assert stub.STUB.read_text(encoding="utf-8") == stub.stub(), "run python -m fit.stub"
+
+
+def test_an_unknown_argument_is_told_with_the_nearest():
+    with pytest.raises(TypeError, match=r"fit.plan\(\) has no argument 'memory'; did you mean 'memory_gb'"):
+        fit.plan(LAW, flops=1e22, memory=80)
 
 
 def test_a_type_checker_finds_a_misspelt_option(tmp_path):
