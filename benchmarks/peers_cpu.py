@@ -28,7 +28,6 @@ from ml_collections import ConfigDict
 from benchmarks import measure, peers
 from benchmarks.train_step import stepper
 from configs import joint_moe
-from jmoe import startup
 from jmoe.model import sharding
 from jmoe.run.record import cpu_threads
 
@@ -126,7 +125,6 @@ def maxtexts_rates() -> list[float]:
 
 
 def main(_) -> None:
-    startup.keep_freed_memory()  # as jmoe.train does
     mesh = sharding.make_mesh(ours(None), jax.devices()[:1])
     with jax.set_mesh(mesh):
         arms = {

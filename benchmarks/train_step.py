@@ -26,7 +26,6 @@ from ml_collections import ConfigDict
 
 from benchmarks import measure
 from configs import joint_moe
-from jmoe import startup
 from jmoe.config import counts
 from jmoe.cost import chips, memory
 from jmoe.cost.chips import GiB
@@ -100,7 +99,6 @@ def gpu_config() -> tuple[ConfigDict, tuple[int, ...]]:
 
 def main(_: object) -> None:
     """Times the steps, and prints a row for each model."""
-    startup.keep_freed_memory()  # as jmoe.train does
     os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.92")  # of a GPU's memory; jax would take three quarters
     device = jax.devices()[0]
     models = chosen(SIZE.value or ("cpu" if device.platform == "cpu" else "gpu"))

@@ -18,7 +18,6 @@ if __name__ == "__main__":
     from jmoe import startup
 
     startup.begin()
-    startup.keep_freed_memory()
 
 import json
 import math

@@ -6,7 +6,6 @@ A command's first lines call `begin`, before it imports anything else. jmoe/cli.
 done. This module imports only the standard library.
 """
 
-import ctypes
 import gc
 import glob
 import importlib.util
@@ -24,12 +23,6 @@ from jmoe.errors import missing_package
 DEVICES = ("accel*", "vfio/[0-9]*", "nvidia[0-9]*", "kfd", "dxg")
 # variables of the environment that say that there is a TPU
 TPU_VARIABLES = ("TPU_NAME", "TPU_WORKER_ID", "JAX_FORCE_TPU_INIT")
-
-# options of glibc's mallopt, from malloc.h
-M_TRIM_THRESHOLD = -1
-M_MMAP_THRESHOLD = -3
-M_ARENA_MAX = -8
-LARGEST_INT = 2**31 - 1
 
 _began: list[float] = []  # the time of `begin`, by time.monotonic()
 
@@ -72,30 +65,10 @@ def leave_absent_tpus_alone() -> None:
     """Selects the CPU where libtpu is installed but there is no TPU or GPU: libtpu would print pages of warnings."""
     if os.environ.get("JAX_PLATFORMS") or any(variable in os.environ for variable in TPU_VARIABLES):
         return
-    if _has_accelerator():
+    if any(glob.glob(f"/dev/{name}") for name in DEVICES):
         return
     if importlib.util.find_spec("libtpu"):
         os.environ["JAX_PLATFORMS"] = "cpu"
-
-
-def _has_accelerator() -> bool:
-    return any(glob.glob(f"/dev/{name}") for name in DEVICES)
-
-
-def keep_freed_memory() -> None:
-    """Has the C library keep the memory that XLA frees after each step on a CPU, for the next step.
-
-    It would return it to the system, which hands it out again page by page, filled with zeros. In a small step that is
-    a third of the CPU time. Only glibc has these options.
-    """
-    if _has_accelerator() and os.environ.get("JAX_PLATFORMS") != "cpu":
-        return
-    library = ctypes.CDLL(None) if sys.platform == "linux" else None
-    mallopt = getattr(library, "mallopt", None)
-    if mallopt is not None:
-        mallopt(M_ARENA_MAX, 1)  # the arenas of other threads cannot hold large blocks
-        mallopt(M_MMAP_THRESHOLD, LARGEST_INT)
-        mallopt(M_TRIM_THRESHOLD, LARGEST_INT)
 
 
 def _interrupted(*_: Any) -> NoReturn:

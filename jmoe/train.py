@@ -8,7 +8,6 @@ if __name__ == "__main__":
     from jmoe import startup
 
     startup.begin()
-    startup.keep_freed_memory()
 
 import time
 from collections.abc import Callable, Mapping

@@ -1,8 +1,8 @@
 """Products of rows that are sorted by expert, for CPUs: blocks of one expert's rows, one after another.
 
 XLA's grouped product for CPUs multiplies every row by every expert's matrix. Here an expert with n rows takes n / C
-blocks, rounded up, and its matrix is read once. Its last block has fewer rows than C; that block begins earlier, and
-what it computes of other rows is not used.
+blocks, rounded up. Its last block may reach into rows of the next expert, and the last block of all begins earlier, so
+that each has C rows. What such a block computes of rows that are not its own is not used.
 
 Axes: M rows, K units in, N units out, E experts, C rows of a block.
 """
@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jmoe.model import sharding
 
-_Made = Float[Array, "..."]  # of an expert's blocks so far
+Result = Float[Array, "..."]  # of an expert's blocks so far
 
 
 def rows_of_a_block(n_rows: int, n_experts: int) -> int:
@@ -104,19 +104,19 @@ def _multiply_into_weights(
 
 
 def _over_blocks(
-    of_block: Callable[[Int[Array, ""], Bool[Array, "C 1"], _Made], _Made],
-    initial: _Made,
+    of_block: Callable[[Int[Array, ""], Bool[Array, "C 1"], Result], Result],
+    initial: Result,
     e: Int[Array, ""],
     count_E: Int[Array, " E"],
     block: int,
     n_rows: int,
-) -> _Made:
-    """What `of_block` makes of each block of expert e in turn.
+) -> Result:
+    """Calls `of_block` for each block of expert e in turn; returns what the last call returns.
 
     Args:
-      of_block: called with the first row of a block, which of its rows are of e and not yet used, and what was made
-        of the blocks before.
-      initial: what was made before the first block.
+      of_block: takes the first row of a block, which of its rows are the expert's and in no block before, and what the
+        call before returned.
+      initial: what the first call takes.
       e: the expert.
       count_E: rows of each expert.
       block: C.
@@ -125,11 +125,11 @@ def _over_blocks(
     first = (jnp.cumsum(count_E) - count_E)[e]
     end = first + count_E[e]
 
-    def step(i: Int[Array, ""], made: _Made) -> _Made:
+    def step(i: Int[Array, ""], before: Result) -> Result:
         new = first + i * block
         start = jnp.minimum(new, n_rows - block)
         row_C = start + jnp.arange(block)
         is_own_C = (row_C >= new) & (row_C < end)
-        return of_block(start, is_own_C[:, None], made)
+        return of_block(start, is_own_C[:, None], before)
 
     return jax.lax.fori_loop(0, -(-count_E[e] // block), step, initial)

@@ -270,30 +270,3 @@ def test_cores_where_the_system_does_not_say(monkeypatch):
     assert cli.cores() == sorted(os.sched_getaffinity(0))
     monkeypatch.delattr(os, "sched_getaffinity")
     assert cli.cores() == list(range(os.cpu_count()))
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc alone has the options")
-def test_a_step_finds_the_memory_that_the_last_one_freed():
-    """Counted in pages that the system handed out during one call, after others."""
-    program = """
-import resource, sys
-from jmoe import startup
-if sys.argv[1] == "kept":
-    startup.keep_freed_memory()
-import jax, jax.numpy as jnp
-step = jax.jit(lambda x: jnp.sort(jnp.outer(x, x), axis=0).sum())
-x = jnp.arange(4096.0)
-bytes_needed = step.lower(x).compile().memory_analysis().temp_size_in_bytes
-for _ in range(3):
-    step(x).block_until_ready()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-step(x).block_until_ready()
-pages = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-print(pages * resource.getpagesize() / bytes_needed)
-"""
-    environment = helpers.environment() | {"JAX_PLATFORMS": "cpu"}
-    share = {}
-    for arm in ("kept", "returned"):
-        command = [sys.executable, "-c", program, arm]
-        share[arm] = float(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
-    assert share["kept"] < 0.1 < 0.5 < share["returned"]
