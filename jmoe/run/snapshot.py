@@ -20,7 +20,7 @@ from jmoe import export, huggingface
 from jmoe.model import sharding
 from jmoe.model.transformer import STACKS
 from jmoe.run import checkpoint, distributed
-from jmoe.storage import files as storage
+from jmoe.storage import owner_check
 
 
 def check(config: ConfigDict) -> None:
@@ -51,7 +51,7 @@ def write(folder: epath.Path, params: PyTree[Array], config: ConfigDict, record:
     began = time.monotonic()
     params_on_host = on_first_host(params)
     if is_first:
-        storage.check_owner()
+        owner_check.check_owner()
         export.write_folder(folder, params_on_host, config, record, config.model.dtype)
     distributed.log(f"wrote the snapshot {os.fspath(folder)} in {time.monotonic() - began:.1f} s")
 

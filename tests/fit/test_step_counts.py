@@ -29,7 +29,7 @@ def of_rows_of_512(d_model, n_experts, mesh, remat, tokens_of_a_row):
 
 
 def peaks():
-    """[(name, shape, layout, peak bytes of a device)] of compiled steps (tests/data, docs/hardware.md, libtpu)."""
+    """[(name, shape, layout, peak bytes of a device)] of compiled steps (ceilings.json, compiled.md, libtpu)."""
     recorded = {program.name: (program.shape, program.layout) for program in step_time.programs()}
     found = [(name, *recorded[name], peak) for name, peak in step_time.peak_bytes().items()]
     for d_model, n_experts, mesh, remat, peak in (
