@@ -77,7 +77,7 @@ def assign_slots(
     place_GJ = choices.place_GJ - start
     count_GE = choices.count_GE - start
     first_GE = choices.first_GE + start
-    fits_GJ = (place_GJ >= 0) & (place_GJ < capacity)
+    fits_GJ = (expert_GJ < n_experts) & (place_GJ >= 0) & (place_GJ < capacity)  # expert E is none
     slot_of_choice_GJ = jnp.where(fits_GJ, expert_GJ * capacity + place_GJ, UNASSIGNED)
 
     place_C = jnp.arange(capacity)
