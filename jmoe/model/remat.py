@@ -30,8 +30,7 @@ REMAT = ("none", *POLICIES)
 def with_remat(function: Callable, remat: str) -> Callable:
     """`function`, of which the backward pass recomputes what config.remat says.
 
-    "none" is no jax.checkpoint at all: that would save the same results, each as a copy of its own (about a tenth of a
-    step's time on a CPU).
+    "none" is no jax.checkpoint at all: that would save the same results, each through an operation of its own.
     """
     if remat == "none":
         return function
