@@ -7,10 +7,11 @@ import re
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences
+from fit.model.layout import REMATS
 from fit.options import Options, choice, experts, number, numbers, or_path, path, switch, text, unchecked, whole
-from fit.planning import cost, memory, mesh
+from fit.planning import cost
 from fit.planning.constraints import CHIPS, ROOM, Chips, Constraints, Mesh
-from fit.planning.grid import ShapeRequest
+from fit.planning.grid import MeshRequest, ShapeRequest
 from fit.planning.serving import BATCHES, Requirement, ServingChips
 from fit.shape.architecture import PAPER, Architecture
 from fit.shape.reference_model import PUBLISHED, PublishedModel, read
@@ -240,6 +241,7 @@ class BudgetOptions(ShapeOptions):
             inference_tokens=self.inference_tokens,
             max_tokens=self.max_tokens,
             chips=chips,
+            request=self.shapes,
         )
         if self.memory_gb is not None:
             constraints = dataclasses.replace(constraints, memory_bytes=self.memory_gb * 1e9 * self.devices)
@@ -289,7 +291,7 @@ class PlanOptions(BudgetOptions):
     remat: str | None = choice(
         "What the backward pass computes again on the mesh. Default: chosen; with --shape=paper 1, 1 and full.",
         None,
-        memory.REMAT,
+        REMATS,
     )
     grams_per_kwh: float | None = number(
         "CO2 of the electricity in grams a kWh, for the energy of the training on --chips.", least=0
@@ -343,7 +345,7 @@ class PlanOptions(BudgetOptions):
         fixed = {name for name in ("width_per_block", "kv_share") if getattr(self, name) is not None}
         if self.like is not None:
             fixed |= {"width_per_block", "kv_share"}
-        fixed_mesh = mesh.MeshRequest(self.mesh_expert, self.mesh_model, self.remat)
+        fixed_mesh = MeshRequest(self.mesh_expert, self.mesh_model, self.remat)
         return ShapeRequest(frozenset(fixed), fixed_mesh, self.like is not None)
 
 
