@@ -56,20 +56,28 @@ class ReferenceAnswer(Record):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Vote(Record):
+    """The share of a vote that a number of experts has."""
+
+    n_experts: int
+    share: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class VotesOfLaw(Record):
     """How a law divides its vote among numbers of experts.
 
     Attributes:
       draws: How many draws; 0 where it votes by its median.
       has_law_draws: Whether the law itself has draws.
-      experts: {number of experts: share of the draws in which it is the best}.
+      experts: In which share of the draws each number of experts is the best.
       log_mean, log_spread: {column: mean, standard deviation} of the logarithm of n_experts, n_active and n_tokens of
         the best models in the draws.
     """
 
     draws: int
     has_law_draws: bool
-    experts: dict[int, float]
+    experts: list[Vote]
     log_mean: dict[str, float]
     log_spread: dict[str, float]
 
@@ -97,14 +105,14 @@ class Votes(Record):
       laws: How many laws.
       with_draws: How many of them have draws.
       mixture: Share of the votes for a mixture.
-      experts: {number of experts: share}, the largest share first.
+      experts: The share of each number of experts, the largest first.
       spread: How far laws are spread by their draws, and beside each other.
     """
 
     laws: int
     with_draws: int
     mixture: float
-    experts: dict[int, float]
+    experts: list[Vote]
     spread: list[Spread]
 
 

@@ -10,13 +10,13 @@ from fit.planning.results import Odds
 
 def clauses(odds: Odds) -> Iterator[str]:
     """How sure the number of experts is, in clauses of a sentence."""
-    if odds.second is None:
-        yield sentences.ODDS_ONE_NUMBER
-        return
-    if odds.drawn:
+    if odds.drawn and odds.second is not None:
         yield from _counts(odds)
     if "law" not in odds.drawn:
         yield _without_law_draws(odds)
+    if odds.second is None:
+        yield sentences.ODDS_ONE_NUMBER
+        return
     yield _cost_of_second(odds)
     if odds.by_median != odds.recommended:
         yield say(sentences.ODDS_BY_MEDIAN, best=_named(odds.by_median))

@@ -13,7 +13,7 @@ from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.messages.units import say
 from fit.planning import joint_draws
-from fit.planning.comparison import LawAnswer, Spread, Votes, VotesOfLaw
+from fit.planning.comparison import LawAnswer, Spread, Vote, Votes, VotesOfLaw
 from fit.planning.constraints import Constraints
 from fit.shape.architecture import Architecture
 
@@ -42,7 +42,7 @@ def of_law(law: Law, architecture: Architecture, constraints: Constraints, exper
     return VotesOfLaw(
         draws=draws.n if draws.is_drawn else 0,
         has_law_draws=bool(draws.coefficients),
-        experts={int(e): float(np.mean(chosen == e)) for e in experts if np.any(chosen == e)},
+        experts=[Vote(n_experts=int(e), share=float(np.mean(chosen == e))) for e in experts if np.any(chosen == e)],
         log_mean={name: float(values.mean()) for name, values in logs.items()},
         log_spread={name: float(values.std()) for name, values in logs.items()},
     )
@@ -55,14 +55,14 @@ def together(answers: list[LawAnswer]) -> Votes | None:
         return None
     shares: dict[int, float] = {}
     for vote in votes:
-        for n_experts, share in vote.experts.items():
-            shares[n_experts] = shares.get(n_experts, 0.0) + share / len(votes)
-    ordered = dict(sorted(shares.items(), key=lambda item: -item[1]))
+        for row in vote.experts:
+            shares[row.n_experts] = shares.get(row.n_experts, 0.0) + row.share / len(votes)
+    rows = [Vote(n_experts=n_experts, share=share) for n_experts, share in shares.items()]
     return Votes(
         laws=len(votes),
         with_draws=sum(vote.has_law_draws for vote in votes),
         mixture=sum(share for n_experts, share in shares.items() if n_experts > 1),
-        experts=ordered,
+        experts=sorted(rows, key=lambda row: -row.share),
         spread=[_spread(name, votes) for name in COLUMNS],
     )
 
@@ -80,10 +80,9 @@ def _spread(name: str, votes: list[VotesOfLaw]) -> Spread:
 
 def text(votes: Votes) -> str:
     """What the laws' votes say, in a sentence."""
-    ordered = list(votes.experts.items())
-    counts = [say(sentences.VOTE, n_experts=e, share=share) for e, share in ordered[:SAID]]
-    if len(ordered) > SAID:
-        others = sum(share for _, share in ordered[SAID:])
+    counts = [say(sentences.VOTE, **row) for row in votes.experts[:SAID]]
+    if len(votes.experts) > SAID:
+        others = sum(row.share for row in votes.experts[SAID:])
         counts.append(say(sentences.VOTES_OTHERS, share=others))
     of_experts = votes.spread[0]
     within = "" if of_experts.within is None else say(sentences.VOTES_WITHIN, within=of_experts.within)

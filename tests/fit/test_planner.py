@@ -495,7 +495,7 @@ def test_hours_are_flops_at_one_mfu(planner, capsys):
 
 
 def test_hours_of_ones_own_law_at_modelled_speeds(planner, folder, capsys):
-    """A law of small models, on one chip, which the page assumes: the loss by the medians, and warnings without draws."""
+    """A law of small models, on one chip, which the page assumes: by the medians, with the warnings of these."""
     planner.open(law=f"{folder}/law.json", hours="1.5", mfu="", memory_gb="", context="0")
     plan = json.loads(planner.text("json"))
     line = json.loads(typed(f"{planner.text('command')} --json", capsys)[0])
