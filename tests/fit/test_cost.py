@@ -46,8 +46,10 @@ def without_costs(found):
     rows = [{k: v for k, v in row.items() if k != "cost"} for row in (*found["optima"], found["buildable"])]
     best = next(row for row in rows if row["n_experts"] == found["best"]["n_experts"])
     rest = {k: v for k, v in found.items() if k != "chips"}
+    odds = {k: v for k, v in found["odds"].items() if k != "budget_hours"}
+    odds["experts"] = [{k: v for k, v in row.items() if k != "regret_hours"} for row in odds["experts"]]
     warnings = [sentence for sentence in found["warnings"] if "x H100" not in sentence]
-    return rest | dict(optima=rows[:-1], buildable=rows[-1], best=best, warnings=warnings)
+    return rest | dict(optima=rows[:-1], buildable=rows[-1], best=best, odds=odds, warnings=warnings)
 
 
 def write_drawn_law(folder):
