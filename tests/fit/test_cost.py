@@ -211,21 +211,21 @@ def test_a_device_of_a_mesh_takes_what_a_step_is_compiled_to(d_model, n_experts,
 def test_a_mesh_of_data_alone_takes_what_the_chips_do(capsys):
     """And the chips that a mesh needs hold it, but one row fewer of the data axis do not."""
     flags = ["--flops=1e21", "--chips=H100:64"]
-    plain, on_mesh = plan(capsys, *flags), plan(capsys, *flags, "--remat=full")
+    plain, on_mesh = plan(capsys, *flags), plan(capsys, *flags, "--mesh=remat:full")
     built, mesh = plain["buildable"], on_mesh["buildable"]["cost"].pop("mesh")
     assert on_mesh == plain and [mesh[axis] for axis in ("data", "expert", "model")] == [64, 1, 1]
     assert mesh["step_bytes"] == pytest.approx(built["cost"]["step_bytes"] / 64, rel=1e-12)
     assert mesh["chips"] == built["cost"]["training_chips"]
-    needed = plan(capsys, *flags, "--remat=none")["buildable"]["cost"]["mesh"]["chips"]
+    needed = plan(capsys, *flags, "--mesh=remat:none")["buildable"]["cost"]["mesh"]["chips"]
     assert needed > mesh["chips"]
     for chips, fits in (needed, True), (needed - 1, False):
-        found = plan(capsys, "--flops=1e21", f"--chips=H100:{chips}", "--remat=none")["buildable"]
+        found = plan(capsys, "--flops=1e21", f"--chips=H100:{chips}", "--mesh=remat:none")["buildable"]
         assert (found["cost"]["mesh"]["least_bytes"] <= 80 * 2**30) == fits and found["d_model"] == built["d_model"]
 
 
 def test_what_the_trainer_does_not_divide_over_a_mesh_is_said(capsys):
-    printed = text(capsys, "--flops=1e21", "--chips=H100:48", "--experts=8", "--mesh_expert=3")
-    assert "warning: --mesh_expert=3 does not divide the buildable model's 8 experts: the trainer refuses it" in printed
+    printed = text(capsys, "--flops=1e21", "--chips=H100:48", "--experts=8", "--mesh=expert:3")
+    assert "warning: --mesh=expert:3 does not divide the buildable model's 8 experts: the trainer refuses it" in printed
     assert "on a mesh of 16 x 3 x 1 (data x expert x model) with remat full" in printed
 
 
@@ -248,7 +248,7 @@ def test_a_step_of_the_buildable_model(capsys):
 def test_speed_is_bandwidth_over_what_a_batch_reads(capsys):
     """4 bytes an element of the cache, 1 a weight; embedding rows are looked up, the head is read. Half of 3,350 GB/s
     is reached."""
-    flags = ["--kv_tokens=4096", "--bytes_per_kv_element=4", "--bytes_per_parameter=1", "--devices=2"]
+    flags = ["--kv_tokens=4096", "--bytes=cache:4", "--bytes=weights:1", "--devices=2"]
     found = plan(capsys, "--flops=1e21", "--chips=H100:8", *flags)
     for row in found["optima"]:
         d, e = row["d_model"], row["n_experts"]
@@ -414,8 +414,8 @@ def test_everything_together_on_a_law_with_draws(capsys, tmp_path):
         (["--chips=H100", "--hours=1", "--mfu=TABLE"], "expected a number for E = 2, found only 1, 8"),
         (["--chips=H100", "--hours=1", "--mfu=WRONG"], "found 40 at E = 1"),
         (["--chips=H100", "--hours=1", "--mfu=LIST"], "no such table"),
-        (["--flops=1e20", "--chips=H100:12", "--mesh_expert=8"], "does not divide the 12 chips of --chips"),
-        (["--flops=1e20", "--remat=dots"], "--remat needs --chips"),
+        (["--flops=1e20", "--chips=H100:12", "--mesh=expert:8"], "does not divide the 12 chips of --chips"),
+        (["--flops=1e20", "--mesh=remat:dots"], "--mesh needs --chips"),
         (["--flops=1e20", "--epochs=4"], "--epochs needs --max_tokens"),
         (["--flops=1e20", "--max_tokens=1e9", "--epochs=0.5"], "--epochs=0.5: expected a number from 1 up"),
         (["--flops=1e20", "--target_loss=2"], "--target_loss asks for the budget"),

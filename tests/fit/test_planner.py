@@ -205,8 +205,8 @@ INFEASIBLE = {
     "flops=": "nothing bounds the plan",
     "flops=&memory_gb=1&max_tokens=1e9&inference_tokens=1e9": sentences.NO_BUDGET_TO_SHARE,
     "max_tokens=0.5": "expected at least 1 token",
-    "serve_tokens_per_second=1e18": "--serve_tokens_per_second=1e+18 cannot be met: the smallest model",
-    "serve_tokens_per_second=-1": "--serve_tokens_per_second=-1: expected a positive number",
+    "serve_tokens_per_second=1e18": "--serve=tokens_per_second:1e+18 cannot be met: the smallest model",
+    "serve_tokens_per_second=-1": "--serve=tokens_per_second:-1: expected a positive number",
     "experts=0.5": "expected whole numbers",
     "experts=two": "expected positive numbers",
     "law=chinchilla-2022&experts=1,8": "is a law of dense models",
@@ -275,10 +275,10 @@ def test_how_fast_chips_serve(planner, capsys):
     heads = planner.tab.locator("#cost-table th").all_text_contents()
     assert [head for head in heads if "batch" in head] == [f"decodes tokens/s, batch {n}" for n in (1, 8, 64)]
     assert "among many" not in planner.text("cost-table") and "(modelled)" in planner.text("cost-note")
-    assert "--serve_batch=8" in planner.text("command")
+    assert "--serve=batch:8" in planner.text("command")
     free = json.loads(planner.text("json"))["best"]
     planner.fill(serve_tokens_per_second="2K")
-    assert "--serve_tokens_per_second=2000 --serve_batch=8" in planner.text("command")
+    assert "--serve=tokens_per_second:2000 --serve=batch:8" in planner.text("command")
     page, line = (json.loads(text) for text in (planner.text("json"), typed_json(planner, capsys)))
     assert_same(page, line)
     best = page["best"]
@@ -368,7 +368,7 @@ def test_the_page_names_the_commands_for_runs_of_ones_own(planner, tmp_path, mon
     monkeypatch.chdir(tmp_path)
     commands = planner.tab.locator(".group:has-text('Runs of your own') pre").text_content().splitlines()
     for command in commands:
-        words = shlex.split(command.replace("--bootstrap=100", "--bootstrap=0 --starts=4"))
+        words = shlex.split(command.replace("--bootstrap=100", "--bootstrap=0"))
         assert words[:3] == ["python", "-m", "fit"] and command_line.run(words[3:]) == 0
     assert len(commands) == 2 and '"held_out":[' in (tmp_path / "planner.html").read_text()  # has the runs
 
@@ -453,7 +453,7 @@ def test_a_law_of_one_number_of_experts(browser, tmp_path, capsys):
     """Marin's mixtures, all of 64 experts: the page plans such mixtures, as the command does, and no dense model."""
     table = fit_runs.DATA.parents[1] / "benchmarks/tables/marin_v16.csv"
     law = f"{tmp_path}/law.json"
-    command = ["law", f"--runs={table}", f"--out={law}", "--form=chinchilla", "--starts=8", "--bootstrap=8"]
+    command = ["law", f"--runs={table}", f"--out={law}", "--form=chinchilla", "--bootstrap=8"]
     assert command_line.run(command) == 0
     assert command_line.run(["page", f"--law={law}", f"--out={tmp_path}/planner.html"]) == 0
     capsys.readouterr()

@@ -113,7 +113,7 @@ def test_every_result_is_a_frame(tmp_path):
     law = fit.law(path, form="joint", starts=4, fix=dict(c=1.2))
     predicted = fit.predict(law, path)
     assert predicted.to_frame()["predicted_loss"].tolist() == predicted.columns["predicted_loss"]
-    compared = fit.compare([LAW, law], flops=1e13, vocab_size=257, width_per_block=8)
+    compared = fit.compare([LAW, law], flops=1e13, shape=dict(vocab_size=257, width_per_block=8))
     assert compared.to_frame()["law"].tolist() == [row.law for row in compared.laws]
     judged = fit.speedup(law, path)
     assert judged.to_frame()["factor"].notna().sum() == sum(row.factor is not None for row in judged.runs)
