@@ -66,7 +66,9 @@ def plan(law: Law, options: PlanOptions) -> Plan:
     best = best_plan(law, options)
     if options.verbose:
         best = dataclasses.replace(best, text_of=plan_answer.verbose)
-    best = dataclasses.replace(best, energy=cost.energy_of(best), options=options.given(PlanOptions))
+    given = options.given(PlanOptions)
+    given.pop("verbose", None)  # of the text alone
+    best = dataclasses.replace(best, energy=cost.energy_of(best), options=given)
     if options.task_map is not None:
         best = expected_tasks.with_tasks(best, law, task_maps.load(options.task_map))
     reference = options.reference_model
