@@ -10,7 +10,7 @@ from fit.fitted_law.law import Law
 from fit.fitted_law.tuning import BATCH, RATE
 from fit.fitted_law.tuning import BOUNDS as BOUNDS_OF_TUNING
 from fit.options import Options, number, whole
-from fit.results import NOT_IN_JSON, Result
+from fit.results import NOT_IN_JSON, Result, optional
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -75,6 +75,7 @@ class Forecast(Result):
       columns: {name: a value for each model} of the predicted columns: predicted_loss, outside_fitted_range and, where
         the law has draws, the ends of its intervals.
       warnings: What to know before trusting the predictions.
+      source_of_draws: Where the draws of a published law are from, by which its intervals are; None for those of a fit.
     """
 
     law: str
@@ -83,6 +84,7 @@ class Forecast(Result):
     not_compared: str
     columns: dict[str, list]
     warnings: list[str]
+    source_of_draws: str | None = optional()
 
     @property
     def title(self) -> str:
@@ -126,6 +128,8 @@ def of_table(law: Law, table: Table) -> Forecast:
             text = summary.against_measured(law, table, columns)
         except UserError as error:  # the predictions stand all the same
             not_compared = error.sentence
+    if law.source_of_draws:
+        text = "\n".join([*text.splitlines(), summary.of_source(law.source_of_draws)])
     return _forecast(law, table, columns, prediction["warnings"], text, not_compared)
 
 
@@ -140,5 +144,6 @@ def _forecast(
         not_compared=not_compared,
         columns=columns,
         warnings=warnings,
+        source_of_draws=law.source_of_draws or None,
         text_of=_text,
     )

@@ -23,7 +23,7 @@ from fit.data import sense, table
 from fit.data.files import write_text
 from fit.data.runs import unlikely
 from fit.errors import UserError
-from fit.fitted_law import law_check
+from fit.fitted_law import law_check, published_draws
 from fit.fitted_law.table_architecture import mixture_of
 from fit.fitted_law.tuning import Tuning
 from fit.form import Form, Reduced
@@ -53,6 +53,8 @@ class Law:
       warning: a sentence on what is known against this law beyond its runs; "" for none.
       tuning: the best rate and batch of a model; None for a law that was fitted without them.
       draws: the bootstrap's coefficients by name, each [n_draws]; None without a bootstrap.
+      source_of_draws: where draws of a published law are from, in words; "" for those of a fit.
+      no_draws: why a published law has no draws, in words; "" for all others.
       percentiles: the ends of the bootstrap's intervals.
       noise: standard deviation of a new run's log loss around the law, on a trunk of its own; None where not known.
       ranges: {column: (low, high)} of the fitted runs: n_active, n_tokens, n_experts, training_flops, where known.
@@ -82,6 +84,9 @@ class Law:
         bootstrap = record.get("bootstrap") or {}
         draws = np.array(bootstrap.get("draws", ()), float).T
         self.draws: dict[str, Array] | None = dict(zip(self.form.names, draws, strict=False)) if bootstrap else None
+        self.published = self.name in PRESETS
+        self.source_of_draws: str = bootstrap.get("source", "") if self.published else ""
+        self.no_draws: str = record.get("no_draws", "")
         self.percentiles: list[float] = bootstrap.get("percentiles", [])
         self.noise: float | None = (record.get("noise") or {}).get("total")
         known_ranges = (record.get("runs") or {}).get("ranges") or {}
@@ -89,7 +94,6 @@ class Law:
         self.ranges: dict[str, tuple] = {name: tuple(known_ranges[name]) for name in names if known_ranges.get(name)}
         self.shape_ranges = {name: tuple(known_ranges[name]) for name in SHAPE if known_ranges.get(name)}
         self.counts_embedding = record.get("counts") != "without embedding"
-        self.published = self.name in PRESETS
         self._read_experts()
 
     def _read_experts(self) -> None:
@@ -112,7 +116,8 @@ class Law:
         if self.ranges:
             parts.append(f"fitted to {self.ranges_in_words}")
         if self.draws:
-            parts.append(f"{len(self.record['bootstrap']['draws'])} bootstrap fits")
+            fits = published_draws.fits_in_words(self.source_of_draws)
+            parts.append(f"{len(self.record['bootstrap']['draws'])} {fits}")
         return f"<{self.form.name} law {self.name}: {'; '.join(parts)}>"
 
     @property
@@ -256,6 +261,12 @@ class Law:
             )
         return self.form.chinchilla_coefficients_at(coefficients or self.coefficients, np.asarray(n_experts, float))
 
+    def check_has_draws(self) -> None:
+        """Raises UserError where the law has no draws, by which intervals are."""
+        if not self.draws:
+            why = self.no_draws or "fit it with --bootstrap=100"
+            raise UserError(f"--law={self.name}: holds no draws, so it has no intervals; {why}")
+
     def log_change(self, flops: Numbers, draws: slice | Array = slice(None)) -> np.ndarray:
         """By how much the form's own error changes the log loss of models in the bootstrap's draws.
 
@@ -294,8 +305,7 @@ class Law:
           UserError: for a law without draws, or for a new run where the law does not know its noise.
         """
         models = self._read_columns(columns | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts))
-        if not self.draws:
-            raise UserError(f"--law={self.name}: holds no draws, so it has no intervals; fit it with --bootstrap=100")
+        self.check_has_draws()
         if new_run and self.noise is None:
             raise UserError(f"--law={self.name}: does not say how runs scatter around it; no interval of a new run")
         arrays = dict(zip(models, np.broadcast_arrays(*models.values()), strict=True))
@@ -435,7 +445,9 @@ def load(law: Law | str | os.PathLike, field: str = "law") -> Law:
     name = os.fspath(law)
     if name in PRESETS:
         preset = PRESETS[name].presets[name]
-        return Law(name, PRESETS[name], preset["coefficients"], preset)
+        drawn = published_draws.bootstrap_of(name)
+        record = preset | dict(bootstrap=drawn) if drawn else preset
+        return Law(name, PRESETS[name], preset["coefficients"], record)
     path = OURS.get(name, name)
     if not os.path.exists(path):
         raise UserError(f"--{field}={name}: no such file, nor a published law; published laws: {', '.join(NAMES)}")

@@ -13,6 +13,7 @@ from fit.data.table import Table
 from fit.fitted_law import models, own_counts, tuning_text
 from fit.fitted_law.law import NAMES, Law, in_words, load
 from fit.fitted_law.law_check import LEVEL, WAYS_OF_DRAWING
+from fit.fitted_law.published_draws import FORM, HOW, fits_in_words
 
 
 def built_in_laws() -> Iterator[str]:
@@ -179,6 +180,8 @@ def _interval_lines(record: Json) -> Iterator[str]:
 
 def drawn(bootstrap: Json) -> str:
     """How a bootstrap drew, in words."""
+    if bootstrap["form"] == FORM:
+        return HOW
     return WAYS_OF_DRAWING[bootstrap["form"]].format(by=bootstrap.get("by", "runs"))
 
 
@@ -336,4 +339,11 @@ def in_lines(law: Law, columns: dict[str, list]) -> str:
     for name, what in words.items() if law.draws else ():
         ends = "{:g}th to {:g}th percentile".format(*law.percentiles)
         text += f"\n{ends} of {what}: {first[f'{name}_low']:.6f} to {first[f'{name}_high']:.6f}"
+    if law.source_of_draws:
+        text += f"\n{of_source(law.source_of_draws)}"
     return text
+
+
+def of_source(source: str) -> str:
+    """A line below intervals by the draws of a published law. source: where these are from."""
+    return f"intervals by {fits_in_words(source)}"

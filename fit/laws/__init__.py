@@ -20,6 +20,7 @@ A preset may also say
   counts         "without embedding", where the law's n_active and n_total are without embedding and head
   dense          the preset that the dense models of the same paper follow
   fixed          columns of ranges that all its runs share, so that the formula does not read them
+  no_draws       why draws/ has no draws of it, in words; draws/ has those of all others, by the name of the preset
 
 FORMS: {name: Form} of every page, those with plans in closed form first, then those that read most columns.
 """

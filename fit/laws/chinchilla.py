@@ -80,6 +80,7 @@ COUPLED_PRESETS = {
         source="Kaplan et al. 2020, arXiv 2001.08361, Eq. 1.1, 1.2 and 1.5",
         note="no floor; its N leaves the embedding out, its D is the text there is, read until the loss stops falling",
         counts="without embedding",
+        no_draws="no table of its runs is public",
     )
 }
 # the runs in Hoffmann et al.'s Figure 4, as Besiroglu et al. read them off, the 5 highest losses dropped
@@ -104,5 +105,6 @@ PRESETS = {
         source="Krajewski et al. 2024, arXiv 2402.07871, the dense law",
         note="its N leaves the embedding out",
         counts="without embedding",
+        no_draws="no table of its runs is public",
     ),
 }

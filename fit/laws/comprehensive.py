@@ -70,5 +70,6 @@ PRESETS = {
         source="Zhao et al. 2025, arXiv 2509.23678",
         note="whether its N leaves the embedding out is not known; a dense model is read off at Na = N",
         runs=dict(ranges=_RANGES),
+        no_draws="no table of its runs is public",
     )
 }

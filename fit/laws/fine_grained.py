@@ -69,6 +69,7 @@ PRESETS = {
         counts="without embedding",
         dense="fine-grained-dense-2024",
         fixed=("n_experts",),
+        no_draws="no table of its runs is public",
         runs=dict(
             ranges=dict(n_experts=[64, 64], granularity=[1, 16], n_total=[1.29e8, 3.7e9], n_tokens=[1.6e10, 1.3e11])
         ),

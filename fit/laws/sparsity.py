@@ -82,5 +82,6 @@ PRESETS = {
         # the smallest and largest N are in figures only
         runs=dict(ranges=dict(sparsity=[0, 0.98], training_flops=[3e19, 1e21])),
         models=dict(vocab_size=50432, seq_len=2048, n_experts=[1, 2, 4, 10, 20, 50]),
+        no_draws="no table of its runs is public",
     )
 }

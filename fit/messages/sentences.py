@@ -27,7 +27,7 @@ MOSTLY_EMBEDDING = (
     "mostly embedding: {share:.1%} of the best model's active parameters are embedding and head of {vocab_size:,} "
     "tokens, which take the FLOPs and add little to what its blocks learn"
 )
-UNDECIDED = "the best number of experts is undecided: of {draws} bootstrap fits it is {wins}"
+UNDECIDED = "the best number of experts is undecided: of {draws} {fits} it is {wins}"
 CHIPS_BIND = (
     "training a larger model takes more than {count} x {kind}. Without that limit the best model, E = {e}{needed}, "
     "would have a loss {loss:.4f} lower"
@@ -40,6 +40,8 @@ STEP_TOO_LARGE = (
 )
 REPEATS_DENSE = "the law of repeated text was fitted on dense models only"
 WIN = "{n_experts} in {best_in_draws}"
+BOOTSTRAP_FITS = "bootstrap fits"
+FITS_OF_SOURCE = "fits {source}"
 NOT_READ = (
     "{asked}: the {form} law has no column for it. The plan assumes the loss of models with {own} at equal {columns}"
 )
@@ -180,7 +182,7 @@ NOT_BUILT = "; with whole blocks and heads no model meets the limits"
 DENSE = "a dense model"
 MIXTURE = "a mixture of {n_experts} experts"
 TOTAL = " ({n_total:amount} in total)"
-INTERVAL = ", {loss:.4f} between the {first:g}th and {last:g}th percentile of {draws} bootstrap fits"
+INTERVAL = ", {loss:.4f} between the {first:g}th and {last:g}th percentile of {draws} {fits}"
 BEST_IN_DRAWS = (
     "E = {n_experts} is the best in {best_in_draws} of {draws} bootstrap fits; {first:g}th to {last:g}th percentile "
     "({drawn}):"
@@ -261,6 +263,7 @@ SHORT_NOT_SURE = (
     "How sure: no interval, as the law has no bootstrap fits; add them by fit law --bootstrap=100, or ask other laws "
     "by fit compare"
 )
+SHORT_NO_DRAWS = "How sure: no interval, as {why}; ask other laws by fit compare"
 SHORT_INTERVAL = "{what} lies from {ends:.4f} in {share:g} of 100 cases"
 OF_A_RUN = "a run's loss"
 OF_THE_LAW = "the law's loss"

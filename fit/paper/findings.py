@@ -5,6 +5,7 @@ import numpy as np
 from fit.aliases import Array, Json
 from fit.data.runs import Runs, trunks_of
 from fit.fitted_law.law import Law
+from fit.fitted_law.published_draws import fits_in_words
 from fit.messages.units import amount, flops
 
 
@@ -98,9 +99,10 @@ def _certainty(record: Json, plan: Json) -> str:
         n_experts = plan["best"]["n_experts"]
         wins = next((row["best_in_draws"] for row in bootstrap["optima"] if row["n_experts"] == n_experts), 0)
         settled = "" if plan["best_undecided"] is False else ": not settled"
+        source = f" ({fits_in_words(bootstrap['source'])})" if bootstrap.get("source") else ""
         words.append(
             f"{_model(n_experts)} is best in {wins} of {bootstrap['draws']} repeats of the fit with other errors"
-            f"{settled}"
+            f"{source}{settled}"
         )
     errors = record.get("held_out")
     if errors:

@@ -240,10 +240,10 @@ def _coefficients(law: Law) -> list[Json]:
         by_profile = {name: (ends["low"], ends["high"]) for name, ends in profile.items()}
         intervals[f"profile likelihood ({law_check.LEVEL:.0%})"] = by_profile
     bootstrap = law.record.get("bootstrap")
-    if bootstrap:
+    if bootstrap and bootstrap.get("intervals"):
         low, high = law.percentiles
         how = f"{low:g}th to {high:g}th percentile of {len(bootstrap['draws'])} bootstrap fits"
-        intervals[how] = bootstrap.get("intervals") or {}
+        intervals[how] = bootstrap["intervals"]
     rows = []
     for name, value in law.coefficients.items():
         row: Json = dict(coefficient=name, value=value)

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fit.aliases import Floats, Json
-from fit.errors import UserError
 from fit.fitted_law import own_counts, summary
 from fit.fitted_law.law import Law, in_words
 from fit.form import Reduced
@@ -162,8 +161,8 @@ def table_5(law: Law, architecture: Architecture, experts: Floats = (), budgets:
     Raises:
       UserError: for a law without draws.
     """
-    if not law.draws:
-        raise UserError(f"--law={law.name}: holds no bootstrap draws; fit it with --bootstrap=100")
+    law.check_has_draws()
+    assert law.draws is not None
     experts = optimum.allowed_experts(law, experts or law.experts)
     for flops in budgets or budgets_of(law, TABLE_5_FLOPS):
         optima = [optimum.unconstrained(law, e, architecture, flops, law.draws) for e in experts]

@@ -89,7 +89,7 @@ export function warningsOf(data, law, shape, plan, experts, wantsMore) {
     const winners = bootstrap.optima.filter((row) => row.best_in_draws);
     winners.sort((a, b) => b.best_in_draws - a.best_in_draws);
     const wins = winners.map((row) => say("WIN", row)).join(", ");
-    warnings.push(say("UNDECIDED", { draws: bootstrap.draws, wins }));
+    warnings.push(say("UNDECIDED", { draws: bootstrap.draws, fits: fitsInWords(bootstrap), wins }));
   }
   if (wantsMore) warnings.push(say("NOT_BOUNDED"));
   warnings.push(...unreadOptions(law, shape), ...wholeExperts(law, shape), ...law.notes);
@@ -128,6 +128,11 @@ function unreadOptions(law, shape) {
   return [say("NOT_READ", { asked, form: law.form, own: usual, columns: law.columns.join(", ") })];
 }
 
+// What the fits of a bootstrap are called; those of a published law have a source.
+function fitsInWords({ source }) {
+  return source ? say("FITS_OF_SOURCE", { source }) : say("BOOTSTRAP_FITS");
+}
+
 /** One sentence: what to train, and how sure its loss is. @type {(plan: Plan) => string} */
 export function answerText({ best, bootstrap }) {
   const isMixture = best.n_experts > 1;
@@ -135,7 +140,7 @@ export function answerText({ best, bootstrap }) {
   if (bootstrap) {
     const { loss } = bootstrap.optima.find(({ n_experts }) => n_experts === best.n_experts);
     const [first, last] = bootstrap.percentiles;
-    interval = say("INTERVAL", { first, last, draws: bootstrap.draws, loss });
+    interval = say("INTERVAL", { first, last, draws: bootstrap.draws, fits: fitsInWords(bootstrap), loss });
   }
   return say("ANSWER", {
     ...best,

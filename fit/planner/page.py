@@ -171,7 +171,7 @@ def _law(law: Law) -> Json:
         dense=record.get("dense") if law.published else None,
         fixed=record.get("fixed", ()) if law.published else (),
         notes=list(models.architecture_notes(models_of_runs)),
-        origin=f"{record['source']}. {record['note']}." if law.published else "",
+        origin=_origin(law),
         models={name: models_of_runs[name] for name in _MODELS if models_of_runs[name] is not None},
         shape={name: _value_or_refusal(law, name) for name in ("vocab_size", "width_per_block")},
         final_norm=bool(models_of_runs["final_norm"]),
@@ -181,6 +181,16 @@ def _law(law: Law) -> Json:
         records_shapes=bool(law.shape_ranges),
         bootstrap=bootstrap,
     )
+
+
+def _origin(law: Law) -> str:
+    """Sentences on where a published law is from, and its draws; "" for any other."""
+    if not law.published:
+        return ""
+    draws = f"No draws: {law.no_draws}"
+    if law.source_of_draws:
+        draws = f"Its draws are {law.source_of_draws}"
+    return f"{law.record['source']}. {law.record['note']}. {draws}."
 
 
 def _form(form: Form) -> Json:

@@ -129,7 +129,7 @@ function solveDraws(law, shape, limits, experts, planned) {
 
 // Intervals at each number of experts, and how often each is the best, over the draws. planned: the plan's best.
 function bootstrapOf(law, shape, limits, experts, planned) {
-  const { form, percentiles, by, draws } = law.bootstrap;
+  const { form, percentiles, by, draws, source } = law.bootstrap;
   const solved = solveDraws(law, shape, limits, experts, planned);
   if (!solved.length) return null;
   const interval = (values) => percentiles.map((percent) => percentile(values, percent));
@@ -154,5 +154,6 @@ function bootstrapOf(law, shape, limits, experts, planned) {
     draws_without_optimum: draws.length - solved.length,
     regret: percentile(regrets, percentiles[1]),
     optima: rows.filter((row) => row != null),
+    ...(source && { source }),
   };
 }

@@ -63,6 +63,7 @@ def bootstrap(
         draws_without_optimum=int((~usable).sum()),
         regret=float(regret),
         optima=rows,
+        source=law.source_of_draws or None,
     )
 
 

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator
 
+from fit.fitted_law.published_draws import fits_in_words
 from fit.messages import lines, sentences
 from fit.messages.units import say
 from fit.model.chips import CHIPS
@@ -205,11 +206,15 @@ def _how_sure(plan: Plan) -> str:
     """The interval of the loss of the model to build, and how often its number of experts is the best."""
     bootstrap = plan.bootstrap
     if not bootstrap:
+        if plan.no_draws:
+            return say(sentences.SHORT_NO_DRAWS, why=plan.no_draws)
         return sentences.SHORT_NOT_SURE
     words = []
     if plan.buildable and plan.buildable.loss_interval:
         words.append(_interval(plan.buildable, bootstrap))
     words.append(_best_number(plan, bootstrap))
+    if bootstrap.source:
+        words.append(fits_in_words(bootstrap.source))
     return sentences.SHORT_SURE + "; ".join(words)
 
 

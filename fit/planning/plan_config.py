@@ -15,6 +15,7 @@ from fit.errors import UserError
 from fit.fitted_law import models
 from fit.fitted_law.law import Law, load, warning_of
 from fit.fitted_law.models import BUILT
+from fit.fitted_law.published_draws import fits_in_words
 from fit.messages import sentences
 from fit.messages.units import say
 from fit.planning import emitted, recipe
@@ -81,7 +82,10 @@ def source(law: Law, plan: Plan, base: str | None = None) -> str:
 
 def _predicted(plan: Plan, built: Buildable) -> list[str]:
     """Lines with what the law predicts, which the trainer compares the run's end with."""
-    lines = ["# the run ends with its loss against this", "config.predicted = {", f"    'loss': {built.loss:.6g},"]
+    lines = ["# the run ends with its loss against this"]
+    if plan.bootstrap and plan.bootstrap.source:
+        lines.append(f"# low and high are of {fits_in_words(plan.bootstrap.source)}")
+    lines += ["config.predicted = {", f"    'loss': {built.loss:.6g},"]
     if built.loss_interval and plan.bootstrap:
         low, high = built.loss_interval
         first, last = plan.bootstrap.percentiles

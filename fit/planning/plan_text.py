@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from fit.aliases import Json
 from fit.fitted_law import summary
 from fit.fitted_law.law import in_words, warning_of
+from fit.fitted_law.published_draws import fits_in_words
 from fit.messages import sentences
 from fit.messages.units import amount, duration, say, table
 from fit.planning import by_time, compare_text, expected_tasks, serving
@@ -169,7 +170,7 @@ def _kind(model: Optimum | Buildable) -> str:
 def _of_draws(bootstrap: Bootstrap) -> Json:
     """The number of draws, and the ends of their intervals in percent."""
     first, last = bootstrap.percentiles
-    return dict(draws=bootstrap.draws, first=first, last=last)
+    return dict(draws=bootstrap.draws, fits=fits_in_words(bootstrap.source), first=first, last=last)
 
 
 def _buildable(built: Buildable) -> Iterator[str]:

@@ -8,6 +8,7 @@ from fit.aliases import Floats
 from fit.data.runs import unlikely
 from fit.fitted_law import models
 from fit.fitted_law.law import Law, warning_of
+from fit.fitted_law.published_draws import fits_in_words
 from fit.messages import sentences
 from fit.messages.units import say
 from fit.planning import optimum
@@ -56,7 +57,8 @@ def of_draws(bootstrap: Bootstrap | None, n_experts: int, undecided: bool | None
     if undecided:
         rows = [row for row in bootstrap.most_often_best() if row.best_in_draws]
         wins = ", ".join(sentences.WIN.format(**row) for row in rows)
-        yield sentences.UNDECIDED.format(draws=bootstrap.draws, wins=wins)
+        fits = fits_in_words(bootstrap.source)
+        yield sentences.UNDECIDED.format(draws=bootstrap.draws, fits=fits, wins=wins)
     disagreement = forms_disagree(bootstrap, n_experts)
     if disagreement:
         yield disagreement

@@ -218,6 +218,7 @@ def plan_within(
         best=min(priced.optima, key=lambda row: row.loss),
         buildable=priced.built,
         bootstrap=drawn,
+        no_draws=law.no_draws or None,
         verdict=verdict.of_plan(optima, best, drawn),
         loss_of_token_cap=_loss_of_token_cap(law, architecture, constraints, experts, best),
         dense=dense_models.against_dense(law, architecture, constraints, best),

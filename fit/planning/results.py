@@ -324,6 +324,7 @@ class Bootstrap(Record):
       draws_without_optimum: The other draws.
       regret: Upper percentile of how far the plan's best lies above the best of its draw, in nats per token.
       optima: One row for each number of experts that is feasible in all draws.
+      source: Where draws of a published law are from, in words; None for those of a fit.
     """
 
     form: str
@@ -333,6 +334,7 @@ class Bootstrap(Record):
     draws_without_optimum: int
     regret: float
     optima: list[DrawnOptimum]
+    source: str | None = optional()
 
     def row(self, n_experts: float) -> DrawnOptimum | None:
         """The row of a number of experts; None where there is none."""
@@ -561,6 +563,7 @@ class Plan(Result):
       best: The one of the optima with the lowest loss.
       buildable: The model to train; None where no model of whole blocks is within the limits.
       bootstrap: The plan by the draws of the law's bootstrap; None without draws.
+      no_draws: Why a published law has no draws.
       verdict: Dense, mixture or undecided.
       loss_of_token_cap: Nats per token that the cap on tokens costs; None without a cap.
       dense: The best dense model, to compare with.
@@ -606,6 +609,7 @@ class Plan(Result):
     best: Optimum
     buildable: Buildable | None
     bootstrap: Bootstrap | None = optional()
+    no_draws: str | None = optional()
     verdict: Verdict
     loss_of_token_cap: float | None = optional()
     dense: DenseComparison | None = optional()

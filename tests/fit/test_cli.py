@@ -234,7 +234,7 @@ MISTAKES = {
     "predict --law=joint-moe-2025 --n_active=-1 --n_tokens=1e9": "--n_active=-1",
     "predict --law=joint-moe-2025 --runs={0}/runs.csv": "go together",
     "table --law=joint-moe-2025 --which=3": "1|2|4|5",
-    "table --law=joint-moe-2025 --which=5": "--bootstrap",
+    "table --law=kaplan-2020 --which=5": "no table of its runs is public",
     "plot --law=joint-moe-2025 --figure=1a --out={0}/x.gif": ".png or .svg",
     "plot --law=joint-moe-2025 --figure=5 --out={0}/x.png": "needs --runs",
     "plot --law=joint-moe-2025": "--figure with --out",

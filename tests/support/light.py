@@ -61,6 +61,7 @@ def should_hold():
         "*.py",
         "py.typed",
         "presets/*.json",
+        "draws/*.json",
         "fitting/*.json",
         "paper/*.html",
         "figures/*.mplstyle",

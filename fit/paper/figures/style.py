@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from fit.aliases import Array, Floats, Numbers
 from fit.fitted_law import own_counts
 from fit.fitted_law.law import Law
+from fit.fitted_law.published_draws import fits_in_words
 from fit.messages import units
 from fit.planning import optimum
 from fit.shape.architecture import Architecture, training_flops
@@ -196,7 +197,8 @@ def legends(
         notes.append(handle("extrapolated", linestyle="--", linewidth=0.9))
     if law.draws and any(axis.collections for axis in figure.axes):
         low, high = law.percentiles
-        label = f"{low:g}–{high:g}% of {len(next(iter(law.draws.values())))} bootstrap fits{band}"
+        fits = fits_in_words(law.source_of_draws)
+        label = f"{low:g}–{high:g}% of {len(next(iter(law.draws.values())))} {fits}{band}"
         notes.append(patches.Patch(color="0.3", alpha=0.2, linewidth=0, label=label))
     _legend(figure, "outside lower center", notes)
 

@@ -1,0 +1,47 @@
+"""Draws of published laws, simulated from the public grid of their runs.
+
+fit/laws/draws/ has a file for each law of which `python -m benchmarks.published_draws` can make them; its docstring
+says how. They are never the authors' own: SOURCE stands wherever an interval from them does.
+"""
+
+import json
+import pathlib
+
+from fit.aliases import Json
+from fit.messages import sentences
+from fit.messages.units import say
+
+FOLDER = pathlib.Path(__file__).parents[1] / "laws" / "draws"
+SOURCE = "simulated from the published grid"
+FORM = "simulated"  # beside law_check.WAYS_OF_DRAWING, those of fits
+HOW = "simulated from the published grid of runs, not the authors' own"
+PERCENTILES = (10.0, 90.0)
+
+
+def bootstrap_of(name: str) -> Json | None:
+    """The entry `bootstrap` of a published law's record, as a law.json has it; None where there are no draws.
+
+    Args:
+      name: of the preset.
+    """
+    path = FOLDER / f"{name}.json"
+    if not path.exists():
+        return None
+    simulated = json.loads(path.read_text(encoding="utf-8"))
+    return dict(
+        form=FORM,
+        by="runs",
+        source=SOURCE,
+        percentiles=list(PERCENTILES),
+        draws=simulated["draws"],
+        **{key: simulated[key] for key in ("command", "input", "seed", "noise", "noise_from", "widened")},
+    )
+
+
+def fits_in_words(source: str | None) -> str:
+    """What the fits of a bootstrap are called in a sentence.
+
+    Args:
+      source: where draws of a published law are from; "" or None for those of a fit.
+    """
+    return say(sentences.FITS_OF_SOURCE, source=source) if source else sentences.BOOTSTRAP_FITS
