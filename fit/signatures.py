@@ -52,7 +52,7 @@ def takes_options(function: types.FunctionType) -> Callable[..., Any]:
             if name not in signature.parameters:
                 near = difflib.get_close_matches(name, signature.parameters, 1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise TypeError(f"fit.{function.__name__}() has no argument {name!r}{hint}")
+                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
         options = kind.parse(**{name: kwargs.pop(name) for name in names if name in kwargs})
         return function(*args, **kwargs, options=options)
 

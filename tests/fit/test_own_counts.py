@@ -56,14 +56,7 @@ def test_repeated_text_is_refused_where_its_size_is_not_known(law):
 
 def test_one_model_is_predicted_by_laws_that_read_more_than_its_size(capsys):
     """By the printed formulas; the fine-grained law's N leaves the embedding out, which --n_embedding says."""
-    model = [
-        "--n_active=1e9",
-        "--n_total=8e9",
-        "--n_tokens=2e10",
-        "--n_experts=16",
-        "--top_k=2",
-        "--shape=granularity:2",
-    ]
+    model = ["--n_active=1e9", "--n_total=8e9", "--n_tokens=2e10", "--n_experts=16", "--top_k=2", "--granularity=2"]
     expected = {
         "fine-grained-2024": 0.47 + (2.1 / 2**0.58 + 18.1) / 7.9e9**0.115 + 30.8 / 2e10**0.147,
         "sparsity-2025": 16612.50 / 8e9**0.5962

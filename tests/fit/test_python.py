@@ -36,7 +36,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def law(runs):
-    return fit.law(runs, starts=8, holdout="largest-compute:5", fix=dict(c=1.2))
+    return fit.law(runs, holdout="largest-compute:5", fix=dict(c=1.2))
 
 
 def test_a_law_is_what_the_command_writes(law, runs, tmp_path):
@@ -461,7 +461,7 @@ def test_a_person_with_a_table_gets_to_a_plan_by_completion_and_docstrings_alone
     # In [4]: plan = fit.plan(law, fl<tab>
     planner = getattr(fit, prompt.only("fit.plan"))
     budget = prompt.keyword(planner, "fl")
-    assert f"{budget}: Budget in FLOPs of training" in inspect.getdoc(planner)
+    assert f"{budget}: FLOPs of training" in inspect.getdoc(planner)
     plan = prompt.names["plan"] = planner(prompt.names["law"], **{budget: "1e12"})
 
     # In [5]: plan.<tab>, plan.best.<tab>
