@@ -4,7 +4,7 @@ DEMO ?= runs/demo
 BIN := .venv/bin
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test check lint soak results bench site gpu tpu wheels lock sbom audit clean
+.PHONY: demo test check lint soak results bench site gpu tpu wheels executables lock sbom audit clean
 
 # The main job: sweep, law, plan, pictures. Each line is a command to copy; what it says at length is kept in a file, and
 # the last screen says what was found. Started again it skips what is done.
@@ -66,7 +66,9 @@ site: .venv/.docs
 # Everything that is measured on a GPU or a TPU, in order of worth, within MINUTES; again, and it goes on
 # (benchmarks/accelerator). OUT is where results go. CPU=1 tries all of it at toy size. WHEELS=DIR, which `make wheels` fills, is for a host
 # without a network, whose own Python (WHEELS_PYTHON) has a jax (WHEELS_JAX) that sees the GPU. `make wheels` also makes
-# the text of the study, and prints what all of it takes that has to be carried.
+# the text of the study, and prints what all of it takes that has to be carried. `make executables`, which may come
+# before it, compiles the steps of the study for that jax on TOPOLOGY. HAS="tensorstore grpcio" names large packages that
+# the host has.
 OUT ?= runs/accelerator$(if $(CPU),-cpu)
 MINUTES ?= 9
 WHEELS_PYTHON ?= 3.12
@@ -78,11 +80,25 @@ gpu tpu: $(if $(CPU),.venv/.train)
 	$(if $(CPU),$(BIN)/python -m,$(AWAY)) benchmarks.accelerator --kind=$(KIND) --out=$(OUT) --minutes=$(MINUTES)
 
 STUDY_TEXT := runs/bytes_2026/text.parquet
+EXECUTABLES := runs/executables
+TOPOLOGY ?= H100:1
 wheels: $(STUDY_TEXT)
-	$(or $(PYTHON),python3) benchmarks/accelerator/python.py --collect=$(or $(WHEELS),wheels) --python=$(WHEELS_PYTHON) --jax=$(WHEELS_JAX)
-	@du -ch --apparent-size $(or $(WHEELS),wheels) $(STUDY_TEXT) $$(git ls-files | cut -d/ -f1 | sort -u)
+	$(or $(PYTHON),python3) benchmarks/accelerator/python.py --collect=$(or $(WHEELS),wheels) --python=$(WHEELS_PYTHON) --jax=$(WHEELS_JAX) \
+		--has="$(HAS)"
+	@du -ch --apparent-size $(or $(WHEELS),wheels) $(STUDY_TEXT) $(wildcard $(EXECUTABLES)) $$(git ls-files | cut -d/ -f1 | sort -u)
 $(STUDY_TEXT): .venv/.train
 	$(BIN)/python -m results.text --out=$@
+
+# A jax other than that of constraints.txt, and its compiler for GPUs.
+COMPILER := .venv-cuda-jax$(WHEELS_JAX)
+executables: $(COMPILER)/.made
+	$(COMPILER)/bin/python -m benchmarks.accelerator.study_executables --topology=$(TOPOLOGY) --out=$(EXECUTABLES)
+$(COMPILER)/.made: setup.cfg constraints.txt
+	$(NEWEST) -m venv --clear $(COMPILER)
+	grep -vE '^jax(lib)?==' constraints.txt > $(COMPILER)/constraints.txt
+	$(COMPILER)/bin/python -m pip install --quiet --disable-pip-version-check -c $(COMPILER)/constraints.txt \
+		-e '.[train]' 'jax[cuda13]==$(WHEELS_JAX)'
+	touch $@
 
 # Two hours at most: runs and sweeps killed at random moments, each compared with an undisturbed one (tests/support/soak.py).
 soak: .venv/.test
@@ -128,4 +144,4 @@ audit: .venv-tools/.made
 	$(TOOLS)/pip-audit --strict --disable-pip --require-hashes --requirement requirements/test.lock
 
 clean:
-	rm -rf .venv .venv-cuda .venv-tpu .venv-tools runs site sbom.json
+	rm -rf .venv .venv-cuda* .venv-tpu .venv-tools runs site sbom.json

@@ -197,7 +197,9 @@ def start(config: ConfigDict) -> list:
     return [params, jax.jit(make_optimizer(config).init)(params)]
 
 
-def stepper(config: ConfigDict, mesh: jax.sharding.Mesh) -> tuple[Callable[[], dict], jax.stages.Compiled]:
+def stepper(
+    config: ConfigDict, mesh: jax.sharding.Mesh, compiled: jax.stages.Compiled | None = None
+) -> tuple[Callable[[], dict], jax.stages.Compiled]:
     """Returns a function that runs one more step of the model on the same batch, and the compiled step."""
     state = start(config)
     n_rows = config.batch_tokens[0][1] // config.data.seq_len
@@ -205,7 +207,8 @@ def stepper(config: ConfigDict, mesh: jax.sharding.Mesh) -> tuple[Callable[[], d
     rng = np.random.default_rng(0)
     batch = rng.integers(config.model.vocab_size, size=(n_rows, config.data.seq_len + 1), dtype=np.int32)
     batch = jax.device_put(batch, jax.NamedSharding(mesh, sharding.TOKENS))
-    compiled = make_train_step(config, mesh).lower(*state, batch, rate).compile()
+    if compiled is None:
+        compiled = make_train_step(config, mesh).lower(*state, batch, rate).compile()
 
     def step() -> dict:
         *state[:], metrics = compiled(*state, batch, rate)

@@ -271,6 +271,7 @@ def page(
     laws: Law | str | os.PathLike | Sequence[Law | str | os.PathLike] = 'joint-moe-2025',
     runs: object = None,
     out: str | os.PathLike = 'planner.html',
+    chips: str | None = None,
 ) -> Page:
     """Writes one HTML page that plans in the browser by these laws and the published ones.
 
@@ -278,12 +279,14 @@ def page(
       laws: A law or several; the page shows the first of them at first.
       runs: Runs of the first law, drawn over its curves; what `fit.read` takes.
       out: The file to write.
+      chips: The chips, such as H100:512, on which the page plans by hours at modelled speeds with the first law; it
+        knows the powers of two below, too. None stands for 64 H100 for a published law, else one.
 
     Returns:
       The path of the page, as a text. A notebook shows the page.
 
     Raises:
-      UserError: The page does not know the formula of a law.
+      UserError: The page does not know the formula of a law, or there are no such chips.
     """
 
 def plan(

@@ -10,8 +10,9 @@ if __name__ == "__main__":
     startup.begin()
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -55,7 +56,10 @@ def keep_compiled() -> None:
 
 
 def train(
-    config: ConfigDict, workdir: str | epath.Path, stop_signal: Callable[[], int] = lambda: 0
+    config: ConfigDict,
+    workdir: str | epath.Path,
+    stop_signal: Callable[[], int] = lambda: 0,
+    compiled_steps: Mapping[int, jax.stages.Compiled] = MappingProxyType({}),
 ) -> list[dict[str, Any] | None]:
     """Trains every segment of `config` that is not finished.
 
@@ -63,6 +67,7 @@ def train(
       config: The run's config.
       workdir: Its folder, local or gs://, created if missing.
       stop_signal: Called once a step; returns the signal for which to save and stop, or 0.
+      compiled_steps: Steps of the config compiled beforehand, by rows of a batch; others are compiled when they come.
 
     Returns:
       The results of the branches.
@@ -77,7 +82,7 @@ def train(
     storage.refuse_links(workdir)
     mesh = sharding.make_mesh(config)
     with jax.set_mesh(mesh), memory.explained(config, mesh):
-        run = Run(config, workdir, mesh, first_step)
+        run = Run(config, workdir, mesh, first_step, compiled_steps)
         missing = run.results.missing()
         if not missing:
             distributed.log(f"{workdir}: all {len(run.results.of_branch)} branches are done")

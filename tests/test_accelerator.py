@@ -1,6 +1,8 @@
 """What `make gpu` runs and makes of it: parts, a failed one, tables, profiles. The CPU stands for the accelerator."""
 
+import concurrent.futures
 import hashlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -15,8 +17,10 @@ import pytest
 from benchmarks.accelerator import __main__ as accelerator
 from benchmarks.accelerator import kernels as profile_table
 from benchmarks.accelerator import python as accelerator_python
+from benchmarks.accelerator import study_configs, study_executables
 from benchmarks.accelerator import table as accelerator_table
 from benchmarks.accelerator.checks import Checks
+from benchmarks.accelerator.study_steps import Steps
 from configs import quickstart
 from jmoe.config.check import check_config
 from jmoe.cost import chips, memory, report
@@ -139,6 +143,81 @@ def test_the_study_goes_on_from_the_runs_that_it_has(tmp_path):
     assert again["rows"][1]["loss"] == pytest.approx(first["rows"][1]["loss"], rel=1e-4)
 
 
+@pytest.fixture(scope="module")
+def executables(tmp_path_factory):
+    """The steps of the toy study, compiled by another process."""
+    folder = tmp_path_factory.mktemp("executables")
+    flags = ("--toy", f"--out={folder}", f"--json={folder / 'figures.json'}")
+    done = helpers.run("benchmarks.accelerator.study_executables", *flags, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    files = sorted(path.name for path in folder.glob("*.xz"))
+    assert [name.rpartition("-")[0] for name in files] == ["d24-e4-batch1024", "d24-e4-batch2048"]
+    assert json.loads((folder / "figures.json").read_text())["steps"] == 2
+    return folder
+
+
+def train_study(tmp_path, executables):
+    """What the toy study prints and finds, with the steps of a folder."""
+    path = tmp_path / "rows.json"
+    flags = ("--toy", f"--folder={tmp_path / 'runs'}", f"--json={path}", f"--executables={executables}")
+    done = helpers.run("benchmarks.accelerator.study", *flags, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout, json.loads(path.read_text())
+
+
+def test_the_study_trains_the_same_by_steps_that_another_process_compiled(tmp_path, executables):
+    said, loaded = train_study(tmp_path / "loaded", executables)
+    assert "Error" not in said and "a loaded step beside the same one compiled here" in said
+    losses = loaded["loaded step"]["losses"]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5) and loaded["loaded step"]["time over fresh"] > 0
+    said, fresh = train_study(tmp_path / "fresh", tmp_path / "none")
+    assert "no compiled steps, so they are compiled here" in said and "loaded step" not in fresh
+    for one, other in zip(loaded["rows"], fresh["rows"], strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
+
+
+def test_the_study_compiles_what_does_not_load(tmp_path, executables):
+    """One file is whole, and the other, of the larger batch, which is tried first, is another version's."""
+    for path in executables.glob("*.xz"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (larger,) = tmp_path.glob("*batch2048*")
+    larger.write_bytes(larger.read_bytes()[:1_000])
+    said, result = train_study(tmp_path, tmp_path)
+    assert "all steps are compiled here" in said and result["complete"] and "loaded step" not in result
+    larger.unlink()
+    (tmp_path / "rows.json").unlink()
+    said, result = train_study(tmp_path, tmp_path)
+    assert f"No such file or directory: '{larger}'; all steps are compiled here" in said and result["complete"]
+
+
+def test_loaded_steps_that_are_slower_are_compiled_again(executables, monkeypatch, capsys):
+    monkeypatch.setattr(study_executables, "SLOWER", 0)
+    cells = study_configs.cells(toy=True)
+    configs = study_configs.one_batch_each(study_configs.config_of(cells[-1], cells, toy=True))
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        steps = Steps(pool, executables)
+        steps.try_one(configs[0])
+        steps.begin("model", configs)
+        assert sorted(steps.of("model")) == [64, 128]  # rows of 16
+        assert "compiled here" not in capsys.readouterr().out
+        steps.compare()
+        assert not steps.has_begun("model")
+        assert "too slow, or of another loss; all steps are compiled here" in capsys.readouterr().out
+
+
+def test_a_file_is_of_one_code_batch_and_device_and_of_any_length_of_run():
+    cells = study_configs.cells(toy=False)
+    config = study_configs.config_of(cells[0], cells, toy=False)
+    shorter = study_configs.config_of(cells[0], cells[:1], toy=False, text="elsewhere.parquet")
+    small, medium, large = study_configs.one_batch_each(config)
+    h100 = types.SimpleNamespace(platform="gpu", device_kind="NVIDIA H100", compute_capability="9.0")
+    h200 = types.SimpleNamespace(platform="gpu", device_kind="NVIDIA H200", compute_capability="9.0")
+    names = [study_executables.file_name(step, h100) for step in (small, medium, large)]
+    names.append(study_executables.file_name(small, jax.devices()[0]))
+    assert len(set(names)) == 4
+    assert study_executables.file_name(study_configs.one_batch_each(shorter)[0], h200) == names[0]
+
+
 def test_the_predictions_are_those_that_were_committed():
     """They are of every run but the fine-grained ones, and nothing was written again after a run was seen."""
     folder = ROOT / "results" / "third"
@@ -214,7 +293,7 @@ def test_the_table_gives_ratios_to_both_peaks():
                 "step 8 batch 131072": {"result": {"rows": [too_large | {"MFU": None}]}},
                 "profile 8": {"error": "stopped after 150 s"},
                 "step 1": {"result": {"rows": [fitting]}, "date": "2026-01-01"},
-                "study": {"result": {"rows": [run]}},
+                "study": {"result": {"rows": [run], "loaded step": {"time over fresh": 1.125, "usable": False}}},
                 "peers 8,2": {"result": {"rows": [peer("jmoe", 250.0, 1.25), peer("transformers", 312.5, 1.0)]} | none},
             }
         )
@@ -228,6 +307,7 @@ def test_the_table_gives_ratios_to_both_peaks():
     peers = "| 8,2 | jmoe | 65,536 | 32,768 | 250 ms | 262,144 | 40.0% | 1.25 | 60 GB | 9 to 2.5 | x |"
     assert peers in result
     assert "| d144-e4-8388608 | 8.5e+13 | 1.5000 | 12 s | 5.0% |" in result
+    assert "A step compiled beforehand took 1.12 times as long as one compiled here; the others were" in result
     assert "Failed: profile 8 (stopped after 150 s)." in result
 
 
@@ -367,11 +447,26 @@ def test_the_extra_follows_the_driver(tmp_path, monkeypatch, said, extra):
 
 
 def test_the_packages_that_a_host_may_lack_are_those_of_setup_cfg():
-    result = accelerator_python.requirements((*accelerator_python.NEEDED, *accelerator_python.ALONE))
-    assert len(result) == len(accelerator_python.NEEDED) + 1
+    result = accelerator_python.requirements((*accelerator_python.NEEDED, *accelerator_python.ALONE_ON_GPUS))
+    assert len(result) == len(accelerator_python.NEEDED) + 2 and any(line.startswith("tokamax >=") for line in result)
     assert any(line.startswith("flax >=") for line in result)
     assert any(line.startswith("etils[epath]") for line in result)
     assert accelerator_python.sees("cpu") and not accelerator_python.sees("cuda")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tokamax") is None, reason="tokamax needs Python 3.12")
+def test_tokamax_computes_without_its_profiler(tmp_path):
+    """With the module that stands for xprof, in a process that would fail on any other part of it."""
+    accelerator_python.put_stub(tmp_path)
+    script = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+sys.modules["duckdb"] = None  # which xprof needs
+import tokamax, xprof.cli.tools
+print(xprof.cli.tools.__file__)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith(str(tmp_path)), done.stdout + done.stderr
 
 
 def test_a_folder_without_wheels_is_refused(tmp_path):

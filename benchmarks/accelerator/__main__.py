@@ -119,7 +119,7 @@ def parts(toy: bool) -> list[Part]:
         other_peers += [_peer(model, toy, "--n_tokens=131072") for model in ("1", "8,2")]
     products = [part_of("grouped", 150), part_of("tiles", 150)]
     never_ended = [dropless[0], checks["float32"], checks["run"]]
-    first = [part_of("peak", 90), *never_ended, *peers, _study(toy)]
+    first = [part_of("peak", 90), *never_ended, *peers, *_study(toy)]
     then = [*main, *dropless[1:], *products, checks["flash"], checks["layer"], layer, *profiles, *other_peers]
     return first + then + _variants(step, toy) + [Part("loop", ("benchmarks.train_step", *size, "--models=1"), 180)]
 
@@ -131,10 +131,14 @@ def _peer(model: str, toy: bool, *more: str) -> Part:
     return Part(title, (*command, *more), 300 if toy else 150, needs=("torch", "transformers"))
 
 
-def _study(toy: bool) -> Part:
-    """Returns the part that trains the runs of results/third."""
-    command = ("benchmarks.accelerator.study", *(["--toy"] if toy else []))
-    return Part("study", command, 120 if toy else 520, needs_file=None if toy else STUDY_TEXT, continues=True)
+def _study(toy: bool) -> list[Part]:
+    """Returns the part that trains the runs of results/third; before a toy one, its steps are made."""
+    if not toy:
+        return [Part("study", ("benchmarks.accelerator.study",), 520, needs_file=STUDY_TEXT, continues=True)]
+    folder = "runs/executables-toy"
+    executables = Part("executables", ("benchmarks.accelerator.study_executables", "--toy", f"--out={folder}"), 240)
+    command = ("benchmarks.accelerator.study", "--toy", f"--executables={folder}")
+    return [executables, Part("study", command, 240, continues=True)]
 
 
 def _variants(step: Callable[..., Part], toy: bool) -> list[Part]:

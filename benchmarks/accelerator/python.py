@@ -13,6 +13,7 @@ Only the standard library is imported here.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import pathlib
@@ -26,12 +27,17 @@ from typing import NoReturn
 ROOT = pathlib.Path(__file__).parents[2]
 CONSTRAINTS = ROOT / "constraints.txt"
 NEEDED = ("absl-py", "etils", "flax", "grain", "ml-collections", "optax", "orbax-checkpoint", "tqdm")
-KERNELS = ("tokamax",)  # on GPUs; its packages for profiles make up most of MOST
-ALONE = ("tensorboard",)  # its server's packages take 27 MB, and only its writer is used
+# What tokamax, whose kernels run on GPUs, computes with.
+KERNELS = ("einshape", "immutabledict", "jaxtyping", "pydantic", "qwix")
+# Without the packages that they name: tensorboard's server takes 27 MB, and only its writer is used. tokamax imports
+# xprof, of 65 MB with its own packages, to profile its kernels; a module without it is put in its place.
+ALONE = ("tensorboard",)
+ALONE_ON_GPUS = ("tensorboard", "tokamax")
+STUB = ("xprof", "cli", "tools")
 WITH_JAX = ("jax", "jaxlib", "libtpu", "ml-dtypes", "numpy", "opt-einsum", "scipy")  # and its plugins
 OLDEST = (0, 10)
 GLIBC = range(17, 40)  # manylinux_2_N; pip matches each N exactly
-MOST = 200  # MB of wheels
+MOST = 100  # MB of wheels
 BACKENDS = {"cuda": "gpu", "tpu": "tpu", "cpu": "cpu"}
 ASK = "import jax; print(jax.__version__, jax.default_backend())"
 
@@ -44,12 +50,13 @@ def main() -> int:
     parser.add_argument("--collect", type=pathlib.Path, help="folder to fill with wheels")
     parser.add_argument("--python", default="3.12", help="version of the Python that --collect fetches for")
     parser.add_argument("--jax", default="0.11.2", help="version of its jax")
+    parser.add_argument("--has", default="", help="names of packages that it has, which --collect leaves out")
     parser.add_argument("module", nargs="*", help="what to run, after --")
     args = parser.parse_args()
     if bool(args.collect) == bool(args.kind):
         parser.error("either --kind or --collect")
     if args.collect:
-        return collect(args.collect, args.python, args.jax)
+        return collect(args.collect, args.python, args.jax, args.has.split())
     if args.wheels and not list(args.wheels.glob("*.whl")):
         fail(f"--wheels={args.wheels} holds no wheels; `make wheels` fetches them")
     venv = ROOT / f".venv-{args.kind}"
@@ -102,14 +109,14 @@ def plain(name: str) -> str:
 
 
 def requirements(names: Iterable[str]) -> list[str]:
-    """Returns the packages with the versions that setup.cfg requires."""
+    """Returns the packages with the versions that setup.cfg requires, if it names them."""
     requirement_of = {}
     for line in (ROOT / "setup.cfg").read_text().splitlines():
         match = re.match(r"([\w.-]+)(\[[\w,]+\])? ?[<>=]=?", line.strip())
         if match:
             # pip would apply the condition after the semicolon to the Python that runs this file
             requirement_of.setdefault(plain(match[1]), line.strip().partition(";")[0])
-    return [requirement_of[name] for name in names]
+    return [requirement_of.get(name, name) for name in names]
 
 
 def missing(*flags: str | os.PathLike, kind: str, beside: Iterable[str] = ()) -> list[str]:
@@ -124,7 +131,8 @@ def missing(*flags: str | os.PathLike, kind: str, beside: Iterable[str] = ()) ->
     """
     packages = []
     needed = (*NEEDED, *KERNELS) if kind == "cuda" else NEEDED
-    for names, more in ((needed, ()), (ALONE, ("--no-deps",))):
+    alone = ALONE_ON_GPUS if kind == "cuda" else ALONE
+    for names, more in ((needed, ()), (alone, ("--no-deps",))):
         with tempfile.TemporaryDirectory() as folder:
             report = pathlib.Path(folder, "report.json")
             pip("install", "--dry-run", "--report", report, *flags, *more, *requirements(names), *beside)
@@ -142,6 +150,18 @@ def complete(site: pathlib.Path, wheels: pathlib.Path | None, kind: str) -> None
     pins = missing(*source, kind=kind)
     if pins:
         pip("install", "--no-deps", "--upgrade", "--target", site, *source, *pins)
+    if kind == "cuda" and importlib.util.find_spec("xprof") is None:
+        put_stub(site)
+
+
+def put_stub(site: pathlib.Path) -> None:
+    """Writes the module that tokamax imports in place of xprof's."""
+    folder = site
+    for name in STUB:
+        folder /= name
+        folder.mkdir(exist_ok=True)
+        (folder / "__init__.py").touch()
+    (folder / "__init__.py").write_text("get_kernel_stats_tool = None\n")
 
 
 def install(venv: pathlib.Path, kind: str) -> pathlib.Path:
@@ -154,7 +174,7 @@ def install(venv: pathlib.Path, kind: str) -> pathlib.Path:
     subprocess.run([sys.executable, "-m", "venv", venv], check=True)
     packages = ["-c", CONSTRAINTS, "-e", f"{ROOT}[train]", jax]
     if kind == "cuda":
-        packages += requirements(KERNELS)
+        packages += requirements(["tokamax"])
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages], check=True)
     done.touch()
     return python
@@ -172,8 +192,8 @@ def cuda() -> str:
     return "cuda13" if int(version[1]) >= 13 else "cuda12"
 
 
-def collect(folder: pathlib.Path, python: str, jax: str) -> int:
-    """Downloads the wheels; fails if they take more than MOST MB."""
+def collect(folder: pathlib.Path, python: str, jax: str, has: list[str]) -> int:
+    """Downloads the wheels but of what the host `has`; fails if they take more than MOST MB."""
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         fail(f"{folder} is not empty")
@@ -181,14 +201,9 @@ def collect(folder: pathlib.Path, python: str, jax: str) -> int:
     flags = ["--only-binary=:all:", f"--python-version={python}", "--implementation=cp", *platforms]
     # pip's dry run would compare the Python that packages require with the one that it runs in
     target = ("--target", folder / "none", "--ignore-installed", "--ignore-requires-python")
-    pip(
-        "download",
-        "--no-deps",
-        "--dest",
-        folder,
-        *flags,
-        *missing(*flags, *target, kind="cuda", beside=[f"jax=={jax}"]),
-    )
+    pins = missing(*flags, *target, kind="cuda", beside=[f"jax=={jax}"])
+    wanted = [pin for pin in pins if plain(pin.partition("==")[0]) not in map(plain, has)]
+    pip("download", "--no-deps", "--dest", folder, *flags, *wanted)
     sizes = [path.stat().st_size for path in folder.iterdir()]
     size = sum(sizes) / 1e6
     print(f"{folder}: {len(sizes)} wheels for Python {python} with jax {jax}, {size:.0f} MB")

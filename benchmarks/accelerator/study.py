@@ -3,9 +3,10 @@
     python -m benchmarks.accelerator.study --folder=DIR --json=PATH [--seconds=480] [--toy]
 
 Runs are in the order of results/third/cells.py. jmoe.train trains a trunk up to the run at hand, and continues it when
-the trunk's next run comes. While one model trains, other cores compile the steps of the next ones into the compilation
-cache. After each run PATH has all results so far. Started again with the same PATH, it trains the runs that PATH lacks,
-from the checkpoints of DIR if they still exist.
+the trunk's next run comes. While one model trains, other cores load the steps of the next ones from the files of
+study_executables, or compile them. After the first run a loaded step is timed beside the same one compiled here; if it
+takes 10% longer, all are compiled. After each run PATH has all results so far. Started again with the same PATH, it
+trains the runs that PATH lacks, from the checkpoints of DIR if they still exist.
 """
 
 import concurrent.futures
@@ -21,21 +22,22 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from benchmarks import measure
+from benchmarks.accelerator import study_configs, study_executables
+from benchmarks.accelerator.study_steps import Steps
 from jmoe import cli
 from jmoe.config import counts
-from jmoe.cost import chips, memory
+from jmoe.cost import chips
 from jmoe.errors import Interrupted
 from jmoe.train import keep_compiled, train
-from results.third import cells as study
 from results.third.cells import Cell
 
 FOLDER = flags.DEFINE_string("folder", None, "Folder of the runs' workdirs.", required=True)
 SECONDS = flags.DEFINE_float("seconds", 480, "Seconds after which nothing more is trained.")
 TOY = flags.DEFINE_bool("toy", False, "A small text and two small runs, to try this on a CPU.")
-TEXT = flags.DEFINE_string("text", study.bytes_2026_tuned.get_config().data.path, "Parquet file of results.text.")
-AHEAD = 6  # runs from the present one on whose steps are compiled
+TEXT = flags.DEFINE_string("text", study_configs.TEXT, "Parquet file of results.text.")
+EXECUTABLES = flags.DEFINE_string("executables", str(study_executables.FOLDER), "Folder of study_executables.")
+AHEAD = 6  # runs from the present one on whose steps are loaded or compiled
 LONGEST_COMPILATION = 60  # seconds; one that runs at the end cannot be stopped, and the program waits for it
-TOY_TOKENS = (16_384, 32_768)
 
 
 def main(_: object) -> None:
@@ -43,86 +45,63 @@ def main(_: object) -> None:
     assert measure.JSON.value
     deadline = time.monotonic() + SECONDS.value
     path = pathlib.Path(measure.JSON.value)
-    rows_before = json.loads(path.read_text())["rows"] if path.exists() else []
+    before = json.loads(path.read_text()) if path.exists() else {"rows": []}
     keep_compiled()
-    cells = toy_cells() if TOY.value else study.cells()
-    rows = {row["cell"]: row for row in rows_before}
+    cells = study_configs.cells(TOY.value)
+    rows = {row["cell"]: row for row in before["rows"]}
     todo = [cell for cell in cells if cell.name not in rows]
     with concurrent.futures.ThreadPoolExecutor(max(1, len(cli.cores()) - 2)) as pool:
-        compilations: dict[str, list[concurrent.futures.Future]] = {}  # by trunk
+        steps = Steps(pool, pathlib.Path(EXECUTABLES.value))
         for i, cell in enumerate(todo):
-            ahead = todo[i : i + AHEAD] if deadline - time.monotonic() > LONGEST_COMPILATION else []
-            for later in ahead:
-                if later.trunk.name not in compilations:
-                    configs = one_batch_each(config_of(later, todo))
-                    compilations[later.trunk.name] = [pool.submit(compile_step, config) for config in configs]
-            if time.monotonic() > deadline or cell.trunk.name not in compilations:
+            if deadline - time.monotonic() > LONGEST_COMPILATION:
+                ahead = todo[i : i + AHEAD]
+                if i == 0:
+                    steps.try_one(configs_of_steps(max(ahead, key=n_experts_of), todo)[-1])
+                if i == 1:
+                    steps.compare()
+                for later in ahead:
+                    steps.begin(later.trunk.name, configs_of_steps(later, todo))
+            if time.monotonic() > deadline or not steps.has_begun(cell.trunk.name):
                 break
-            row = train_cell(cell, todo, compilations[cell.trunk.name], deadline)
+            row = train_cell(cell, todo, steps, deadline)
             if row is None:
                 break
             rows[cell.name] = row
-            write(path, cells, rows)
+            write(path, cells, rows, steps.comparison or before.get("loaded step"))
         pool.shutdown(wait=False, cancel_futures=True)
-    write(path, cells, rows)
+    write(path, cells, rows, steps.comparison or before.get("loaded step"))
     print(f"{len(rows)} of {len(cells)} runs are done")
 
 
-def toy_cells() -> list[Cell]:
-    """One model with two runs."""
-    return [Cell(study.Trunk(24, 4, 2), n_tokens) for n_tokens in TOY_TOKENS]
+def n_experts_of(cell: Cell) -> int:
+    """The number of experts of a run."""
+    return cell.trunk.n_experts
 
 
 def config_of(cell: Cell, todo: list[Cell]) -> ConfigDict:
     """The config of a run's trunk with all its branches that are not done."""
-    n_tokens = tuple(sorted(other.n_tokens for other in todo if other.trunk == cell.trunk))
-    config = cell.trunk.config(n_tokens)
-    if TOY.value:
-        config.batch_tokens = ((0, 1_024), (TOY_TOKENS[0], 2_048))
-        config.model.group_tokens = 1_024
-        config.optimizer.warmup_tokens = 4_096
-        config.data.validation_tokens = 8_192
-        config.data.path = ""
-        config.data.fingerprint = ""
-    else:
-        config.data.path = TEXT.value
-    return config
+    return study_configs.config_of(cell, todo, TOY.value, TEXT.value)
 
 
-def one_batch_each(config: ConfigDict) -> list[ConfigDict]:
-    """A config for each size of batch that the schedule reaches: each has a step of its own to compile."""
-    configs = []
-    for first_token, batch_tokens in config.batch_tokens:
-        if first_token < config.n_tokens[-1]:
-            of_batch = config.copy_and_resolve_references()
-            of_batch.batch_tokens = ((0, batch_tokens),)
-            configs.append(of_batch)
-    return configs
+def configs_of_steps(cell: Cell, todo: list[Cell]) -> list[ConfigDict]:
+    """The configs of the steps that a run's trunk needs compiled."""
+    return study_configs.one_batch_each(config_of(cell, todo))
 
 
-def compile_step(config: ConfigDict) -> None:
-    """Compiles the step of a config into the compilation cache."""
-    memory.compile_step(config, jax.devices()[:1])
-
-
-def train_cell(
-    cell: Cell, todo: list[Cell], compilations: list[concurrent.futures.Future], deadline: float
-) -> dict[str, Any] | None:
+def train_cell(cell: Cell, todo: list[Cell], steps: Steps, deadline: float) -> dict[str, Any] | None:
     """Trains a run.
 
     Args:
       cell: The run.
       todo: All runs that had no result at the start.
-      compilations: Those of the trunk's steps, for which this waits.
+      steps: All compiled steps; this waits for those of the run.
       deadline: When to stop, by time.monotonic().
 
     Returns:
       The run's row; None if the deadline came first.
     """
     begin = time.monotonic()
-    for compilation in compilations:
-        if compilation.exception():
-            print(f"{cell.name}: its step was not compiled beforehand: {compilation.exception()}", flush=True)
+    compiled_steps = steps.of(cell.trunk.name)
     waited = time.monotonic() - begin
     config = config_of(cell, todo)
     workdir = pathlib.Path(FOLDER.value, f"{cell.trunk.name}-from-{config.n_tokens[0]}")
@@ -133,7 +112,7 @@ def train_cell(
         return signal.SIGTERM if is_over else 0
 
     try:
-        train(config, workdir, stop_signal)
+        train(config, workdir, stop_signal, compiled_steps)
     except Interrupted:
         if not result.exists():
             return None
@@ -152,10 +131,12 @@ def train_cell(
     } | row
 
 
-def write(path: pathlib.Path, cells: list[Cell], rows: dict[str, dict]) -> None:
-    """Writes all rows, in the order of the study, and whether all runs are done."""
+def write(path: pathlib.Path, cells: list[Cell], rows: dict[str, dict], loaded_step: dict | None) -> None:
+    """Writes all rows, in the order of the study, whether all runs are done, and how a loaded step compared."""
     done = [rows[cell.name] for cell in cells if cell.name in rows]
     result = {"machine": measure.machine(), "rows": done, "complete": len(done) == len(cells)}
+    if loaded_step:
+        result["loaded step"] = loaded_step
     scratch = path.with_suffix(".new")
     scratch.write_text(json.dumps(result, indent=1))
     scratch.replace(path)

@@ -88,7 +88,7 @@ def section(results: dict) -> str:
         [_step(row, of_peak) for row in steps],
     )
     lines += _peers(parts)
-    lines += _study(parts.get("study", {}).get("result", {}).get("rows", []))
+    lines += _study(parts.get("study", {}).get("result", {"rows": []}))
     for name in parts:
         if name == "loop" and rows_of(name):
             lines += ["", parts[name]["result"]["notes"].splitlines()[-1]]
@@ -138,14 +138,20 @@ def _peers(parts: dict) -> list[str]:
     return _table(head, cells) + slower
 
 
-def _study(rows: list[dict]) -> list[str]:
-    """Returns the table of the runs of results/third."""
+def _study(result: dict) -> list[str]:
+    """Returns the table of the runs of results/third, and whether their steps were made beforehand."""
     cells = []
-    for row in rows:
+    for row in result["rows"]:
         mfu = "unknown" if row["mfu"] is None else f"{row['mfu']:.1%}"
         seconds = f"{row['all_seconds']:.0f} s"
         cells.append([row["cell"], f"{row['flops']:.2g}", f"{row['loss']:.4f}", seconds, mfu])
-    return _table("run of results/third, FLOPs, loss in nats per byte, with compilation, MFU", cells)
+    lines = _table("run of results/third, FLOPs, loss in nats per byte, with compilation, MFU", cells)
+    loaded = result.get("loaded step")
+    if loaded:
+        ratio = f"{loaded['time over fresh']:.2f} times as long as one compiled here"
+        others = "loaded" if loaded["usable"] else "compiled here"
+        lines += ["", f"A step compiled beforehand took {ratio}; the others were {others}."]
+    return lines
 
 
 def _peaks(published: dict, peak: dict) -> list[str]:

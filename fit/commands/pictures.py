@@ -14,7 +14,7 @@ from fit.fitted_law.law import load
 from fit.paper import figures, report, tables
 from fit.paper.options import ReportOptions
 from fit.planner import page
-from fit.planning.options import ShapeOptions, experts_to_compare
+from fit.planning.options import ShapeOptions, experts_to_compare, kind_and_count
 
 DEFAULT_LAW = "joint-moe-2025"
 OF_A_FIT = {"5": "predicted_against_measured", "2a": "isoflop", "memory": "best_experts_against_memory"}
@@ -174,15 +174,22 @@ class Page(flags.Columns):
     """Write one self-contained HTML page that plans with a law in the browser: limits to slide, answers and pictures.
 
     python -m fit page --law=law.json --runs=runs.csv --out=planner.html
+    python -m fit page --law=law.json --chips=H100:512 --out=planner.html
     """
 
     law: tuple[str, ...] = options.words(
         "A law.json, or the name of a published law. The page always includes all published laws.", repeated=True
     )
     runs: str | None = options.text("Table of runs of the first law, drawn over its curves.")
+    chips: str | None = options.text(
+        "The chips, such as H100:512, on which the page plans by hours at modelled speeds with the first law; and on "
+        f"fewer, of which it has the powers of two. Default: {page.CHIP}:{page.MOST_CHIPS} for a published law, else "
+        "one."
+    )
     out: str = options.text("File to write the page to.", "planner.html")
 
     def run(self) -> None:
         laws = [load(law) for law in self.law or (DEFAULT_LAW,)]
         measured = figures.measured(laws[0], self.read(self.runs))
-        print(f"written to {page.write(laws, measured, self.out)}")
+        chips = None if self.chips is None else kind_and_count(self.chips)
+        print(f"written to {page.write(laws, measured, self.out, chips)}")

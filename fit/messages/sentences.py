@@ -74,9 +74,8 @@ FLOPS_TOO_FEW = (
 )
 HOURS_BUDGET = "--hours={hours:g} of --chips={chips}"
 HOURS_TOO_FEW = "{budget} leaves no token to train {smallest} on"
-PAGE_WITHOUT_MFU = (
-    "mfu: the field is empty, and this page plans at one MFU for all models; at the modelled speed of each model this "
-    "answers: {command}"
+PAGE_WITHOUT_SPEEDS = (
+    "mfu: the field is empty, and this page has no modelled speeds {missing}; this command answers: {command}"
 )
 NOTHING_TIMED = "--chips={kind}:{count}: no mesh of these chips trains a model of any size, so nothing can be timed"
 NO_SPEED_OF_CHIPS = (

@@ -45,11 +45,13 @@ function dollarsText(dollars) {
   return dollars < 0.01 ? "< 1 cent" : `$${amount(dollars)}`;
 }
 
-function showTiles({ plan: { best, chips } }) {
+function showTiles({ options, plan: { best, chips } }) {
   const tiles = { "weights and cache": memoryText(best.memory_bytes) };
   if (chips) {
     const { training_hours, training_dollars } = best.cost;
-    const on = `${amount(chips.count)} × ${chips.kind} at ${percentText(chips.mfu, 0)} MFU`;
+    const mfu = best.speed ? best.speed.mfu[1] : chips.mfu;
+    const how = best.speed ? ` (${options.limits.speeds.label})` : "";
+    const on = `${amount(best.chips ?? chips.count)} × ${chips.kind} at ${percentText(mfu, 0)} MFU${how}`;
     tiles[`of training on ${on}`] = durationText(training_hours);
     tiles["of training"] = dollarsText(training_dollars);
   }
@@ -121,8 +123,8 @@ export function* showPictures({ data, options, plan }, runs) {
   const { chips, limits } = options;
   pictures.hours.figure.hidden = !chips || !hasBudget(limits);
   if (pictures.hours.figure.hidden) return;
-  const perHour = flopsPerHour(data, chips);
-  showPicture(pictures.hours, (picture) => drawHours(picture, options, plan, colours, perHour));
+  const hours = limits.speeds ? options.hours : limits.flops / flopsPerHour(data, chips);
+  showPicture(pictures.hours, (picture) => drawHours(picture, options, plan, colours, hours));
 }
 
 // Draws a picture with its note; the note of a picture that cannot be drawn says why.

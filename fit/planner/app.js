@@ -7,10 +7,11 @@ import { PAPER_SHAPE } from "./counts.js";
 import { byId, element } from "./elements.js";
 import { USUAL, addressOf, defaultState, stateFromAddress } from "./form.js";
 import { planCommand } from "./command.js";
-import { PlanError, say, templates, withErrors } from "./messages.js";
+import { PlanError, templates, withErrors } from "./messages.js";
 import { flagText, general, parseNumber } from "./numbers.js";
 import { optionsIn } from "./options.js";
 import { planOf } from "./plan.js";
+import { refuseEndOfGrid, speedsIn } from "./speeds.js";
 
 const data = JSON.parse(byId("data").textContent);
 for (const law of data.laws) Object.assign(law, data.forms[law.form]);
@@ -80,6 +81,8 @@ function withDerivedBudget(answer) {
   if (!answer) return derived;
   const { chips, limits } = answer.options;
   const rounded = (value) => flagText(Number(general(value, 4)));
+  const { training_flops, inference_flops_per_token } = answer.plan.best;
+  if (limits.speeds) derived.flops = rounded(training_flops + inference_flops_per_token * limits.inference_tokens);
   if (limits.flops == null) return derived;
   if (state.flops === "") derived.flops = rounded(limits.flops);
   if (state.hours === "" && chips) derived.hours = rounded(limits.flops / flopsPerHour(data, chips));
@@ -124,9 +127,10 @@ function answerNow() {
   if (state.law !== law.name) throw new PlanError(`law: this page does not hold “${state.law}”`);
   const options = optionsIn(data, law, state);
   if (options.chips && options.chips.mfu == null) {
-    throw new PlanError(say("PAGE_WITHOUT_MFU", { command: planCommand(state, options) }));
+    Object.assign(options.limits, speedsIn(data, state, options, planCommand(state, options)));
   }
   const { plan, limits } = planOf(data, law, options);
+  if (limits.speeds) refuseEndOfGrid(limits.speeds, plan);
   return { data, state, options: { ...options, limits }, plan };
 }
 

@@ -26,11 +26,14 @@ function* answerOrWhy(data, law, question, experts) {
 /** Shows what each law would build, and what they agree on; yields after each law.
  *  @type {(answer: Answer) => Generator} */
 export function* showLaws({ data, state, options }) {
-  const { law: chosen, reference } = options;
+  const { law: chosen, reference, limits } = options;
+  const laws = comparedLaws(data, chosen);
+  byId("compare").textContent = compareCommand(state, options, laws.map(({ name }) => name));
+  byId("beside").hidden = Boolean(limits.speeds); // the page has those of one law
+  if (limits.speeds) return;
   const question = questionOf(options);
   const isDefault = state.experts.trim() === defaultState(chosen).experts;
   const experts = isDefault ? null : options.experts;
-  const laws = comparedLaws(data, chosen);
   const rows = [];
   for (const law of laws) {
     rows.push(yield* answerOrWhy(data, law, question, experts));
@@ -46,7 +49,6 @@ export function* showLaws({ data, state, options }) {
   const json = { laws: answers, infeasible: rows.filter((row) => row.why), conclusion };
   if (reference) json.like = reference.counts;
   byId("laws-json").textContent = JSON.stringify(json, null, 1);
-  byId("compare").textContent = compareCommand(state, options, laws.map(({ name }) => name));
 }
 
 function showLawTable(rows, chosen, reference) {

@@ -20,9 +20,10 @@ export function chipLimits(data, chips) {
 /** What a row of the plan costs to train and to serve.
  *  @type {(data: Data, chips: Chips, row: object, shape: Shape, limits: Limits) => object} */
 export function costOf(data, chips, row, shape, limits) {
-  const { d_model, n_total, training_flops } = row;
-  const training_hours = training_flops / flopsPerHour(data, chips);
-  const { count, dollars_per_hour } = chips;
+  const { d_model, n_total, training_flops, speed } = row;
+  const training_hours = speed ? speed.hours[1] : training_flops / flopsPerHour(data, chips);
+  const { dollars_per_hour } = chips;
+  const count = row.chips ?? chips.count;
   const training_dollars = dollars_per_hour == null ? null : training_hours * count * dollars_per_hour;
   const training_chips = fewestChips(shape, limits.chips, d_model, n_total);
   let training_bytes = null;

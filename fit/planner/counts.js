@@ -158,9 +158,9 @@ export function memoryLimits(shape, limits, n_experts) {
   return memories;
 }
 
-/** Whether FLOPs bound size and tokens. @type {(limits: Limits) => boolean} */
-export function hasBudget({ flops }) {
-  return flops != null;
+/** Whether FLOPs or hours bound size and tokens. @type {(limits: Limits) => boolean} */
+export function hasBudget({ flops, speeds }) {
+  return flops != null || speeds != null;
 }
 
 /** Training tokens that limits leave; may be negative. @type {(limits: Limits, n_active: Parameters) => Tokens} */

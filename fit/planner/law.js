@@ -34,26 +34,29 @@ export function lawAtExperts(law, shape, n_experts, coefficients = law.coefficie
   if (law.closed && law.counts_embedding) {
     // A Chinchilla law at each number of experts (Eq. 5); k is 1 unless size and data are coupled.
     const [m, mu, n, nu, c, k = 1] = FORMULAS[law.form].chinchilla_coefficients_at(coefficients, n_experts);
-    const loss = (size, tokens) => (m * size ** mu + n * tokens ** nu) ** k + c;
-    return { loss: (size, tokens) => loss(sizeOfLaw(law, shape, size, n_experts), tokens), exponents: [mu, nu] };
+    const lossOfCounts = ({ n_active, n_tokens }) => (m * n_active ** mu + n * n_tokens ** nu) ** k + c;
+    const loss = (size, n_tokens) => lossOfCounts({ n_active: sizeOfLaw(law, shape, size, n_experts), n_tokens });
+    return { loss, lossOfCounts, exponents: [mu, nu] };
   }
   const entries = formulaEntries(law, coefficients);
   const { log_loss } = FORMULAS[law.form];
   const values = withLogs(structureColumns(shape, n_experts)); // once: a search asks for thousands of losses
   const readsWidth = law.columns.includes("n_total") || !law.counts_embedding;
-  function loss(n_active, n_tokens) {
-    const d_model = readsWidth ? widthOf(shape, n_active, n_experts) : 0;
-    const n_total = totalParameters(shape, d_model, n_experts);
-    const counts = countsOfLaw(law, shape, { n_active, n_total, d_model });
-    values.n_active = counts.n_active;
-    values.n_total = counts.n_total;
+  function lossOfCounts({ n_active, n_total, n_tokens }) {
+    values.n_active = n_active;
+    values.n_total = n_total;
     values.n_tokens = n_tokens;
-    values["ln n_active"] = Math.log(counts.n_active);
-    values["ln n_total"] = Math.log(counts.n_total);
+    values["ln n_active"] = Math.log(n_active);
+    values["ln n_total"] = Math.log(n_total);
     values["ln n_tokens"] = Math.log(n_tokens);
     return Math.exp(log_loss(entries, values));
   }
-  return { loss, exponents: null };
+  function loss(n_active, n_tokens) {
+    const d_model = readsWidth ? widthOf(shape, n_active, n_experts) : 0;
+    const n_total = totalParameters(shape, d_model, n_experts);
+    return lossOfCounts({ ...countsOfLaw(law, shape, { n_active, n_total, d_model }), n_tokens });
+  }
+  return { loss, lossOfCounts, exponents: null };
 }
 
 /** Active and total parameters as the law counts them: with its own vocabulary, or without embedding and head.
@@ -145,12 +148,14 @@ export function outsideRangesOf(law, shape, model) {
   const n_active = sizeOfLaw(law, shape, model.n_active, n_experts);
   const columns = { ...structureColumns(shape, n_experts), n_active, n_tokens };
   if (n_total) columns.n_total = countsOfLaw(law, shape, { ...model, d_model }).n_total;
-  return [...outsideRanges(law, columns), ...shapeOutside(law, shape, d_model)];
+  return [...outsideRanges(law, columns), ...shapeOutside(law, shape, d_model, model.n_blocks)];
 }
 
-/** Width and depth outside those of the law's runs. @type {(law: Law, shape: Shape, d_model: Width) => Outside[]} */
-export function shapeOutside({ shape_ranges, records_shapes, models }, { width_per_block }, d_model) {
+/** Width and depth outside those of the law's runs.
+ *  @type {(law: Law, shape: Shape, d_model: Width, n_blocks?: number) => Outside[]} */
+export function shapeOutside(law, { width_per_block }, d_model, n_blocks = d_model / width_per_block) {
+  const { shape_ranges, records_shapes, models } = law;
   if (!records_shapes && width_per_block === models.width_per_block) return []; // n_active says it
-  const values = { d_model, n_blocks: d_model / width_per_block };
+  const values = { d_model, n_blocks };
   return outsideOf(Object.entries(shape_ranges).map(([name, ends]) => [name, values[name], ...ends]));
 }

@@ -46,7 +46,8 @@ export function infeasibleReason(shape, limits, experts) {
     const gigabytes = { need: need / 1e9, limit: most / 1e9, times: need / most };
     if (need > most) return say(sentence, { smallest, ...gigabytes, ...values(need) });
   }
-  const { flops, inference_tokens, budget } = limits;
+  const { flops, inference_tokens, budget, speeds } = limits;
+  if (speeds) return say("PAGE_WITHOUT_SPEEDS", { missing: "within these limits", command: speeds.asked.command });
   const n_active = activeParameters(shape, d, e);
   const inference = INFERENCE_FLOPS * n_active * inference_tokens;
   const need = inference + TRAINING_FLOPS * n_active;
@@ -147,7 +148,8 @@ export function answerText({ best, bootstrap }) {
     model: say(isMixture ? "MIXTURE" : "DENSE", best),
     total: isMixture ? say("TOTAL", best) : "",
     interval,
-    built: "the second command below names the model of whole blocks to build",
+    counted: "",
+    built: best.speed ? "" : "; the second command below names the model of whole blocks to build",
   });
 }
 

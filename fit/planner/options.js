@@ -77,7 +77,7 @@ function budgetIn(data, state, hours, chips) {
   if (hours == null) return { flops: positiveIn(data, state, "flops"), budget: "--flops" };
   if (chips == null) throw new PlanError("hours need a known kind of chip and a number of chips");
   const budget = say("HOURS_BUDGET", { hours, chips: `${chips.kind}:${chips.count}` });
-  return { flops: hours * flopsPerHour(data, chips), budget };
+  return { flops: chips.mfu == null ? null : hours * flopsPerHour(data, chips), budget };
 }
 
 /** What the state asks for. Throws PlanError. @type {(data: Data, law: Law, state: State) => Options} */

@@ -28,35 +28,41 @@ from fit.planning import (
     optimum,
     plan_warnings,
     serving,
+    speeds,
     verdict,
 )
 from fit.shape import reference_model
 from fit.shape.architecture import OF_EXPERTS, PAPER
 
 PEAKS = ("flops", "memory", "bandwidth")
+CHIP = "H100"
+MOST_CHIPS = 64  # for a published law
 MOST_RUNS = 1200  # on the page, spread evenly over the table
 SCRIPTS = (
     *("numbers", "counts", "serving", "law", "messages", "solve", "cost", "plan", "reference_model", "compare"),
-    *("form", "options", "elements", "chart", "pictures", "command", "answers", "comparison", "app"),
+    *("form", "options", "speeds", "elements", "chart", "pictures", "command", "answers", "comparison", "app"),
 )
 # Imports, exports, comments and indentation: the scripts become one, with one scope for all names.
 NOT_CARRIED = re.compile(r"^(import [^;]*;\n|export | *//.*\n|/\*\*[\s\S]*?\*/\n| +)", re.MULTILINE)
 FOLDER = pathlib.Path(__file__).parent
 
 
-def write(laws: Sequence[Law], measured: tuple[Runs, Array] | None, path: str) -> str:
+def write(
+    laws: Sequence[Law], measured: tuple[Runs, Array] | None, path: str, chips: tuple[str, int] | None = None
+) -> str:
     """Writes the page of some laws, and returns its path.
 
     Args:
       laws: The page shows the first of them at first.
       measured: Runs of the first law, and boolean [n_runs]: those kept out of its fit.
       path: The file to write.
+      chips: The kind and the most of the chips, as `of` takes them.
 
     Raises:
       UserError: A law has no optimum of size and tokens, or the file cannot be written.
     """
     check_writable(path)
-    write_text(path, text(of(laws, measured)))
+    write_text(path, text(of(laws, measured, chips)))
     return path
 
 
@@ -83,12 +89,14 @@ def _read(name: str) -> str:
     return (FOLDER / name).read_text(encoding="utf-8")
 
 
-def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None) -> Json:
+def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None, chips: tuple[str, int] | None = None) -> Json:
     """Everything that the page computes with, ready for JSON.
 
     Args:
       laws: The page shows the first of them at first. It adds the published laws that have optima, and ours.
       measured: Runs of the first law, and boolean [n_runs]: those kept out of its fit.
+      chips: The kind and the most of the chips for whose hours the page plans, by the first law, at modelled speeds.
+        None stands for those of `default_chips`.
 
     Raises:
       UserError: A law has no optimum of size and tokens.
@@ -100,8 +108,12 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None) -> Json:
     runs = None
     if measured is not None:
         runs = _runs(*measured)
+    kind, count = chips or default_chips(laws[0])
+    rows = [_law(law) for law in all_laws]
+    rows[0]["chips"] = dict(kind=kind, count=count)
     return dict(
-        laws=[_law(law) for law in all_laws],
+        laws=rows,
+        speeds=speeds.speeds_of(laws[0], kind, count),
         runs=runs,
         sentences={name: template for name, template in vars(sentences).items() if name.isupper()},
         chips={kind: _peaks(chip) | _when_serving(kind) for kind, chip in CHIPS.items()},
@@ -119,6 +131,11 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None) -> Json:
         doubt=_constants(plan_warnings, "DECIDED", "MOSTLY") | _constants(optimum, "BAND"),
         paper_shape=PAPER.all_fields(),
     )
+
+
+def default_chips(law: Law) -> tuple[str, int]:
+    """(kind, number) of the chips that a page assumes: one for the user's own small models."""
+    return CHIP, MOST_CHIPS if law.published else 1
 
 
 def _peaks(chip: Chip) -> Json:
@@ -167,6 +184,7 @@ def _law(law: Law) -> Json:
         form=law.form.name,
         coefficients={name: law.coefficients[name] for name in law.form.names},
         **{name: getattr(law, name) for name in _LAW},
+        chips=dict(zip(("kind", "count"), default_chips(law), strict=True)),
         own=architecture,
         dense=record.get("dense") if law.published else None,
         fixed=record.get("fixed", ()) if law.published else (),

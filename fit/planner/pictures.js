@@ -5,6 +5,7 @@ import { hasBudget, servingBytes, smallestWidth, tokensFor } from "./counts.js";
 import { lawAtExperts, outsideRangesOf } from "./law.js";
 import { amount, durationText, flopsText, memoryText } from "./numbers.js";
 import { bestOf, feasibleOf, largestSize, optimaOf, solve } from "./solve.js";
+import { curveInHours } from "./speeds.js";
 
 const POINTS = 72; // of a curve
 const AROUND = 30; // hours are shown up to so many times below and above the plan's
@@ -17,7 +18,8 @@ function logSpaced(low, high) {
 }
 
 // The budget in words.
-function budgetText({ limits }) {
+function budgetText({ limits, hours, chips }) {
+  if (limits.speeds) return `${durationText(hours)} on ${amount(chips.count)} × ${chips.kind}, at modelled speeds`;
   return `${flopsText(limits.flops)} training FLOPs`;
 }
 
@@ -57,9 +59,13 @@ function runsNear(runs, { law, shape, limits, experts }) {
 function curvesOverSizes(sizes, { law, shape, limits, experts }, colours) {
   return experts.map((n_experts) => {
     const lawAt = lawAtExperts(law, shape, n_experts);
+    if (limits.speeds) {
+      const curve = curveInHours(lawAt, n_experts, shape, limits);
+      const points = curve.map((model) => pointOf(law, shape, model.n_active, model, model.exceeded !== ""));
+      return { n_experts, share: colours[n_experts], points };
+    }
     const largest = largestSize(n_experts, shape, limits).size;
-    const trained = sizes.filter((size) => tokensFor(limits, size) >= 1);
-    const points = trained.map((n_active) => {
+    const points = sizes.map((n_active) => {
       const n_tokens = tokensFor(limits, n_active);
       const model = { n_experts, n_active, n_tokens, loss: lawAt.loss(n_active, n_tokens) };
       return pointOf(law, shape, n_active, model, n_active > largest);
@@ -73,11 +79,11 @@ function curvesOverSizes(sizes, { law, shape, limits, experts }, colours) {
 export function drawSizes(picture, options, plan, colours, runs) {
   const { limits } = options;
   if (!hasBudget(limits)) return "needs a budget of FLOPs or hours";
-  const near = runs ? runsNear(runs, options) : [];
+  const near = runs && !limits.speeds ? runsNear(runs, options) : [];
   const shown = [...plan.optima, ...optimaWithoutMemory(options), ...near];
   const shownSizes = shown.map(({ n_active }) => n_active);
   const range = logSpaced(Math.min(...shownSizes) / 4, Math.max(...shownSizes) * 4);
-  const sizes = range.filter((size) => tokensFor(limits, size) >= 1);
+  const sizes = range.filter((size) => limits.speeds || tokensFor(limits, size) >= 1);
   const lines = curvesOverSizes(sizes, options, colours);
   const losses = shown.map(({ loss }) => loss);
   const least = Math.min(...losses);
@@ -159,16 +165,15 @@ export function drawMemories(picture, options, plan, colours) {
 }
 
 /** Draws the least loss under hours around the plan's, a curve for each E, and returns the picture's note.
- *  @type {(picture: Picture, options: Options, plan: Plan, colours: object, flopsPerHour: Flops) => string} */
-export function drawHours(picture, options, plan, colours, flopsPerHour) {
+ *  @type {(picture: Picture, options: Options, plan: Plan, colours: object, hours: Hours) => string} */
+export function drawHours(picture, options, plan, colours, hours) {
   const { law, shape, experts, chips, limits } = options;
-  const hours = limits.flops / flopsPerHour;
-  const shares = logSpaced(1 / AROUND, AROUND);
+  const [least, most] = limits.speeds?.hours ?? [0, Infinity];
+  const shares = logSpaced(1 / AROUND, AROUND).filter((share) => share * hours >= least && share * hours <= most);
   const lines = experts.map((n_experts) => {
     const lawAt = lawAtExperts(law, shape, n_experts);
-    const largest = largestSize(n_experts, shape, limits);
     const solved = shares.map((share) => {
-      const optimum = solve(lawAt, n_experts, shape, { ...limits, flops: share * limits.flops }, largest);
+      const optimum = solve(lawAt, n_experts, shape, { ...limits, flops: share * limits.flops, hours: share * hours });
       return { share, optimum };
     });
     const feasible = solved.filter(({ optimum }) => optimum.feasible);
@@ -176,16 +181,17 @@ export function drawHours(picture, options, plan, colours, flopsPerHour) {
     return { share: colours[n_experts], points };
   });
   const losses = lines.flatMap(({ points }) => points.map(({ y }) => y));
-  const least = Math.min(...losses);
-  const highest = Math.min(Math.max(...losses), plan.best.loss + 2 * (plan.best.loss - least));
+  const lowest = Math.min(...losses);
+  const highest = Math.min(Math.max(...losses), plan.best.loss + 2 * (plan.best.loss - lowest));
   const text = `E = ${plan.best.n_experts}: loss ${plan.best.loss.toFixed(4)}`;
   drawPicture(picture, {
-    x: { label: "hours", format: durationText, low: hours / AROUND, high: hours * AROUND },
-    y: { ...LOSS_AXIS, low: least - 0.05 * (highest - least), high: highest },
+    x: { label: "hours", format: durationText, low: hours * shares[0], high: hours * shares.at(-1) },
+    y: { ...LOSS_AXIS, low: lowest - 0.05 * (highest - lowest), high: highest },
     lines,
     dots: [{ x: hours, y: plan.best.loss, r: 8, kind: "ring", text }],
     strips: [],
     rule: null,
   });
-  return `on ${amount(chips.count)} × ${chips.kind}, at one MFU`;
+  const speed = limits.speeds ? "each model at its modelled speed" : "at one MFU";
+  return `on ${amount(chips.count)} × ${chips.kind}, ${speed}`;
 }

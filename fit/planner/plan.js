@@ -5,6 +5,7 @@ import { INFERENCE_FLOPS, servingBytes, trainingFlops } from "./counts.js";
 import { drawsOf, driftFactor, falls, flopsOfLaw, lawAtExperts, outsideRangesOf, percentile } from "./law.js";
 import { infeasibleReason, warningsOf } from "./messages.js";
 import { bestOf, feasibleOf, largestSize, optimaOf, solve } from "./solve.js";
+import { speedOf } from "./speeds.js";
 
 /** The plan, and its limits with the chips' memory. Throws PlanError where nothing is feasible.
  *  @type {(data: Data, law: Law, options: Options) => {plan: Plan, limits: Limits}} */
@@ -29,10 +30,10 @@ export function planOf(data, law, options) {
   const wantsMore = plan.best_at_edge && isLargest && isNotBounded(data, law, shape, limits);
   plan.warnings = warningsOf(data, law, shape, plan, experts, wantsMore);
   if (chips) {
-    const { serve_batch: _, ...trainingChips } = chips;
-    plan.chips = trainingChips;
+    const { serve_batch: _, mfu, ...trainingChips } = chips;
+    plan.chips = limits.speeds ? trainingChips : { ...trainingChips, mfu };
     for (const row of optima) row.cost = costOf(data, chips, row, shape, limits);
-    plan.warnings.push(...chipsWarning(law, best, options, limits));
+    if (!limits.speeds) plan.warnings.push(...chipsWarning(law, best, options, limits));
   }
   return { plan, limits };
 }
@@ -44,18 +45,19 @@ export function isAtEdge(law, best, experts) {
   return best === Math.max(...experts) || (best === Math.min(...experts) && best > 1);
 }
 
-function printedLimits({ chips, budget, serving, ...limits }) {
+function printedLimits({ chips, budget, serving, speeds, ...limits }) {
   const { tokens_per_second: serve_tokens_per_second, batch: serve_batch } = serving ?? {};
   const printed = { ...limits, serve_tokens_per_second, serve_batch };
   return Object.fromEntries(Object.entries(printed).filter(([, value]) => value != null));
 }
 
 function planRow(law, optimum, shape, limits) {
-  const { feasible: _, ...row } = optimum;
+  const { feasible: _, n_blocks: __, tokens_per_second: ___, ...row } = optimum;
   const { n_experts, n_active, d_model } = row;
   return {
-    ...row,
     memory_bytes: servingBytes(shape, limits, d_model, n_experts),
+    ...row,
+    ...(limits.speeds && { speed: speedOf(limits.speeds, optimum) }),
     training_flops: trainingFlops(row),
     inference_flops_per_token: INFERENCE_FLOPS * n_active,
     extrapolation: outsideRangesOf(law, shape, optimum),
@@ -107,8 +109,8 @@ function isUndecided(data, { bootstrap, best }, experts) {
 
 // Whether, without a limit on memory, the loss still falls at numbers of experts far beyond any that can be built.
 function isNotBounded(data, law, shape, limits) {
-  const hasClosedForm = law.closed && law.counts_embedding;
-  if (hasClosedForm || limits.memory_bytes != null || limits.serving || law.fixes_experts) return false;
+  if (limits.memory_bytes != null || limits.serving || limits.speeds) return false;
+  if ((law.closed && law.counts_embedding) || law.fixes_experts) return false;
   const many = solve(lawAtExperts(law, shape, 1e6), 1e6, shape, limits);
   const more = solve(lawAtExperts(law, shape, 1e7), 1e7, shape, limits);
   return more.loss < many.loss * (1 - data.doubt.band);

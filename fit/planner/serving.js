@@ -1,6 +1,6 @@
 // How fast chips decode with a model and read prompts, as fit/planning/serving.py says; and limits on the size of models.
 
-import { INFERENCE_FLOPS, activeParameters, cacheElements, countThatHolds, embeddingAndHead } from "./counts.js";
+import { INFERENCE_FLOPS, activeParameters, countThatHolds, embeddingAndHead } from "./counts.js";
 import { memoryLimits, servingBytes, totalParameters } from "./counts.js";
 
 // What `count` chips of a kind reach when they serve.
@@ -29,17 +29,23 @@ function chosenShare(shape, n_experts) {
   return chosen / Math.max(routedExperts(shape, n_experts), chosen);
 }
 
-// What serving reads of a model.
-function servedModel(shape, limits, width, n_experts) {
-  const n_active = activeParameters(shape, width, n_experts);
-  const lookedUp = width * (embeddingAndHead(shape) - shape.vocab_size); // of the embedding a token reads one row
+// What serving reads of a model. memory_bytes: of its weights and cache.
+function servedModel(shape, { bytes_per_parameter }, { n_experts, n_active, n_total, d_model, memory_bytes }) {
+  const lookedUp = d_model * (embeddingAndHead(shape) - shape.vocab_size); // of the embedding a token reads one row
   return {
     active: n_active - lookedUp,
-    unused: totalParameters(shape, width, n_experts) - n_active,
+    unused: n_total - n_active,
     share: chosenShare(shape, n_experts),
-    bytesPerParameter: limits.bytes_per_parameter,
-    cacheBytes: limits.bytes_per_kv_element * cacheElements(shape, width, limits.kv_tokens),
+    bytesPerParameter: bytes_per_parameter,
+    cacheBytes: Math.max(0, memory_bytes - bytes_per_parameter * n_total),
   };
+}
+
+// The model of a width, as servedModel takes it.
+function modelOfWidth(shape, limits, width, n_experts) {
+  const n_active = activeParameters(shape, width, n_experts);
+  const n_total = totalParameters(shape, width, n_experts);
+  return { n_experts, n_active, n_total, d_model: width, memory_bytes: servingBytes(shape, limits, width, n_experts) };
 }
 
 // Bytes of the weights that a batch touches, and of the cache.
@@ -53,12 +59,28 @@ function stepSeconds(served, batch, { bandwidth, flops }) {
   return [stepBytes(served, batch) / bandwidth, (batch * INFERENCE_FLOPS * served.active) / flops];
 }
 
+// Seconds of a step of decoding with a model on the chips that must serve it.
+function secondsOfStep(shape, limits, model) {
+  const { batch, chips } = limits.serving;
+  return Math.max(...stepSeconds(servedModel(shape, limits, model), batch, chips));
+}
+
+/** The limit on memory or serving that a model exceeds; "" where it exceeds none. model: with its memory_bytes.
+ *  @type {(shape: Shape, limits: Limits, model: object) => "" | "memory" | "serving"} */
+export function exceededLimit(shape, limits, model) {
+  const { memory_bytes, serving } = limits;
+  if (model.memory_bytes > Math.min(memory_bytes ?? Infinity, serving?.chips.memory ?? Infinity)) return "memory";
+  const isTooSlow = serving && secondsOfStep(shape, limits, model) > serving.batch / serving.tokens_per_second;
+  return isTooSlow ? "serving" : "";
+}
+
 /** How fast the fewest chips that hold a model serve it.
  *  @type {(data: Data, chips: Chips, row: object, shape: Shape, limits: Limits) => object} */
-export function servingOf(data, chips, { d_model, n_experts, memory_bytes }, shape, limits) {
+export function servingOf(data, chips, row, shape, limits) {
+  const { n_experts, memory_bytes } = row;
   const count = Math.max(chips.devices, countThatHolds(memory_bytes, data.chips[chips.kind].memory));
   const serving = servingChips(data, chips.kind, count);
-  const served = servedModel(shape, limits, d_model, n_experts);
+  const served = servedModel(shape, limits, row);
   const routed_experts = routedExperts(shape, n_experts);
   const batches = [...new Set([...data.serving.batches, chips.serve_batch])].sort((a, b) => a - b);
   const decoding = batches.map((batch) => {
@@ -93,7 +115,7 @@ export function sizeLimits(shape, limits, n_experts) {
   sizes.push({
     name: "serving",
     most: batch / wanted,
-    needed: (width) => Math.max(...stepSeconds(servedModel(shape, limits, width, n_experts), batch, chips)),
+    needed: (width) => secondsOfStep(shape, limits, modelOfWidth(shape, limits, width, n_experts)),
     sentence: "SERVED_TOO_SLOWLY",
     values: (seconds) => ({ wanted, nearest: batch / seconds, batch, kind: chips.kind, count: chips.count }),
   });

@@ -5,6 +5,7 @@ import { tokensFor, totalParameters, widthOf } from "./counts.js";
 import { falls, lawAtExperts } from "./law.js";
 import { PlanError, infeasibleReason, refuse } from "./messages.js";
 import { sizeLimits } from "./serving.js";
+import { modelsInHours, solveInHours } from "./speeds.js";
 
 // Where f changes sign between low and high, to the last bit; NaN where the signs do not differ.
 function rootOf(f, low, high) {
@@ -51,9 +52,10 @@ function largestWithin({ most, needed }, n_experts, shape) {
   return activeParameters(shape, Math.exp(rootOf(excess, low, high)), n_experts);
 }
 
-/** The largest size within memory, chips and speed of serving, and which of them bounds it; infinite without these.
+/** The largest size within memory, chips and speed of serving, and what bounds it; infinite without. By hours: models.
  *  @type {(n_experts: Experts, shape: Shape, limits: Limits) => Largest} */
 export function largestSize(n_experts, shape, limits) {
+  if (limits.speeds) return { models: modelsInHours(n_experts, shape, limits) };
   let largest = { size: Infinity, bound: "" };
   for (const limit of sizeLimits(shape, limits, n_experts)) {
     const size = largestWithin(limit, n_experts, shape);
@@ -108,6 +110,7 @@ function isFeasible(n_experts, shape, limits) {
 /** The optimum at a number of experts. largest: what largestSize gives, if known.
  *  @type {(law: LawAtExperts, n_experts: Experts, shape: Shape, limits: Limits, largest?: Largest) => Optimum} */
 export function solve(law, n_experts, shape, limits, largest = largestSize(n_experts, shape, limits)) {
+  if (limits.speeds) return solveInHours(law, n_experts, limits, largest.models);
   if (!isFeasible(n_experts, shape, limits)) return { n_experts, feasible: false };
   const { max_tokens } = limits;
   const smallest = activeParameters(shape, smallestWidth(shape), n_experts);

@@ -39,6 +39,13 @@ interface Limits {
   max_tokens: Tokens | null; // training tokens that there are
   chips: TrainingChips | null;
   serving: Requirement | null;
+  hours?: Hours; // where they are the budget, at modelled speeds, and FLOPs are not
+  speeds?: Speeds;
+}
+
+// The grid of speeds as fit/planning/speeds.py makes it, and what is asked of it.
+interface Speeds extends Data {
+  asked: { count: number; flops: Flops; command: string }; // flops: the peak of a chip, a second
 }
 
 // What all laws of a comparison are asked.
@@ -83,6 +90,7 @@ type Law = Data;
 
 interface LawAtExperts {
   loss(n_active: Parameters, n_tokens: Tokens): Nats;
+  lossOfCounts(counts: { n_active: Parameters; n_total: Parameters; n_tokens: Tokens }): Nats; // as the law counts
   exponents: [number, number] | null; // of size and data
 }
 
@@ -96,12 +104,14 @@ interface Optimum {
   loss: Nats;
   d_model: Width;
   size_bound: "" | "memory" | "chips" | "serving" | "tokens" | "smallest"; // what fixed the size
+  chips?: number; // of a plan by hours: those that train it, where some stand idle
 }
 
 // The largest size that a limit allows, and the limit's name.
 interface Largest {
   size: Parameters;
   bound: "" | "memory" | "chips" | "serving";
+  models?: object[]; // by hours, in place of these: all models of the grid
 }
 
 // A column of a model that lies outside the range of a law's runs, and by what factor.

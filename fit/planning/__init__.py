@@ -15,6 +15,7 @@ grid.py             shapes and layouts to choose from
 candidates.py       shapes in layouts, with their seconds per token
 solve.py            the best candidate; built.py, that candidate as the model to build
 by_time.py          speeds of models, the best model under the other budget, and both in words
+speeds.py           the speeds of all models that a page may plan, as plain values
 
 Parts of a plan:
 recipe.py           config, batch, warm-up and peak learning rate; rates.py, published laws of these

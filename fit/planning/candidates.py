@@ -342,7 +342,7 @@ def sequence_of(law: Law, as_published: bool) -> int:
 
 
 def in_hours(
-    problem: Problem, models: Models, hours: tuple[float, float], at_most: float = math.inf
+    problem: Problem, models: Models, hours: tuple[float, float], at_most: float = math.inf, chunk: int = CHUNK
 ) -> Candidates | None:
     """The candidates that could be the best between two numbers of hours, or lose at most BAND more.
 
@@ -351,6 +351,7 @@ def in_hours(
       models: The shapes.
       hours: The least and the most hours.
       at_most: A loss that is reached otherwise in the least hours.
+      chunk: Shapes that are evaluated at a time. Many save time where hardly any can be skipped.
 
     Returns:
       The candidates; None where there are none.
@@ -361,10 +362,10 @@ def in_hours(
     order = allowed[np.argsort(bound, kind="stable")]
     bound = np.sort(bound, kind="stable")
     parts = []
-    for start in range(0, len(order), CHUNK):
+    for start in range(0, len(order), chunk):
         if not (bound[start] <= search.at_most and math.isfinite(bound[start])):
             break
-        rows = order[start : start + CHUNK]
+        rows = order[start : start + chunk]
         for part in search.in_layouts(rows):
             parts.append(part)
             losses = loss_of(problem, models, part.row, part.tokens(problem, hours[0]))

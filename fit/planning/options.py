@@ -35,7 +35,7 @@ class ShapeOptions(Options):
         return law.shaped(self.shape.vocab_size, self.shape.width_per_block)
 
 
-def _kind_and_count(text: str) -> tuple[str, int]:
+def kind_and_count(text: str) -> tuple[str, int]:
     """The kind of chip and the number of chips that --chips names.
 
     H100 is one chip; H100:64, H100:8x8 and v5p:4x4x4 are 64. The kind may be in lower case. Raises UserError for
@@ -188,7 +188,7 @@ class BudgetOptions(Options):
             if needs_chips:
                 raise UserError(sentences.NEEDS_CHIPS.format(flag=needs_chips[0]))
             return None
-        kind, count = _kind_and_count(self.chips)
+        kind, count = kind_and_count(self.chips)
         mfu = cost.MFU if self.mfu is None else cost.mfu_of(self.mfu, experts)
         return Chips(
             kind,

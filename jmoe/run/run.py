@@ -3,6 +3,9 @@
 jmoe/run/evaluation.py measures its losses, and jmoe/run/results.py writes the result of each branch.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import jax
 import numpy as np
 from etils import epath
@@ -48,9 +51,14 @@ class Run:
     """
 
     def __init__(
-        self, config: ConfigDict, workdir: epath.Path, mesh: jax.sharding.Mesh, first_step: FirstStep | None = None
+        self,
+        config: ConfigDict,
+        workdir: epath.Path,
+        mesh: jax.sharding.Mesh,
+        first_step: FirstStep | None = None,
+        compiled_steps: Mapping[int, jax.stages.Compiled] = MappingProxyType({}),
     ) -> None:
-        """Loads the text, and prepares it if it is not in the cache.
+        """Loads the text, and prepares it if it is not in the cache. The arguments are as of `train.train`.
 
         Raises:
           UserError: Config, text or workdir can't be used.
@@ -72,6 +80,7 @@ class Run:
         self.abstract = abstract_state(config, mesh)
         end_of_text = corpus.mask_token(config.data, self.corpus)
         self._train_step = make_train_step(config, mesh, end_of_text)
+        self._compiled_steps = compiled_steps
         self.evaluation = Evaluation(config, mesh, self.corpus, end_of_text)
 
     def announce(self, missing: list[tuple[Segment, Segment]]) -> None:
@@ -117,7 +126,8 @@ class Run:
         metrics."""
         learning_rate = np.float32(self.schedule.learning_rate(step, segment))
         self.first_step.mark("batch")
-        params, opt_state, metrics = self._train_step(params, opt_state, batch, learning_rate)
+        train_step = self._compiled_steps.get(batch.shape[0], self._train_step)
+        params, opt_state, metrics = train_step(params, opt_state, batch, learning_rate)
         self.first_step.mark("compile")
         self.log_kernels()
         self.first_step.finish(metrics)

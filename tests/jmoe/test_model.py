@@ -436,8 +436,9 @@ def test_a_gpu_takes_the_head_in_half_as_many_pieces(monkeypatch):
 
 
 def test_a_gpu_keeps_queries_and_keys_instead_of_turning_them_again(monkeypatch):
-    """Equal to the last bit; XLA's kernel of attention stands in for cuDNN's."""
+    """Equal to the last bit; XLA's kernel of attention stands in for cuDNN's, and the head is a CPU's."""
     monkeypatch.setattr(attention, "flash", lambda *inputs: attention.blocks(*inputs[:3]))
+    monkeypatch.setattr(loss, "logsumexp_in_one_pass", functools.partial(jax.nn.logsumexp, axis=-1))
     config = tiny(attention="flash", n_blocks=1)
     config.remat = "dots"
     mesh = sharding.make_mesh(config, jax.devices()[:1])
@@ -459,6 +460,17 @@ def test_a_gpu_keeps_queries_and_keys_instead_of_turning_them_again(monkeypatch)
     assert n_gpu == n_cpu - 2  # the halves of queries and of keys
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_the_log_sum_exp_in_one_pass_is_that_of_float64():
+    """Of logits near and far from each other, of the smallest and largest ones, and of one that is minus infinity."""
+    logits_NV = np.random.default_rng(0).normal(size=(6, 300)) * np.array([[1], [30], [1000], [1], [0], [0]])
+    logits_NV[3, 7] = -np.inf
+    logits_NV[4] = -3e38
+    logits_NV[5] = 2e4
+    logits_NV = logits_NV.astype(np.float32)
+    expected = np.logaddexp.reduce(logits_NV.astype(np.float64), axis=1)
+    np.testing.assert_allclose(jax.jit(loss.logsumexp_in_one_pass)(logits_NV), expected, rtol=3e-7)
 
 
 def test_the_z_loss_of_the_logits_equals_the_plain_one(monkeypatch):

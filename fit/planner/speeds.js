@@ -1,0 +1,149 @@
+// Plans by hours: the best of the models whose speeds Python put on the page (fit/planning/speeds.py).
+
+import { INFERENCE_FLOPS, SECONDS_OF_AN_HOUR, TRAINING_FLOPS } from "./counts.js";
+import { refuse } from "./messages.js";
+import { general } from "./numbers.js";
+import { isTyped } from "./options.js";
+import { exceededLimit } from "./serving.js";
+
+/** The limits that hours on chips are. Throws PlanError with the command that answers what lies off the grid.
+ *  @type {(data: Data, state: State, options: Options, command: string) => {hours: Hours, speeds: Speeds}} */
+export function speedsIn(data, state, options, command) {
+  const missing = missingIn(data.speeds, state, options);
+  if (missing) refuse("PAGE_WITHOUT_SPEEDS", { missing, command });
+  const { hours, chips } = options;
+  const asked = { count: chips.count, flops: data.chips[chips.kind].flops, command };
+  return { hours, speeds: { ...data.speeds, asked } };
+}
+
+// What of the question lies off the grid, in words; "" for nothing.
+function missingIn(speeds, state, { law, chips, hours, experts }) {
+  if (speeds == null) return "of this law's models";
+  const { kind, counts, models, hours: [least, most] } = speeds;
+  const known = [...new Set(models.map(({ n_experts }) => n_experts))];
+  if (law.name !== speeds.law) return `by the law ${law.name}, only by ${speeds.law}`;
+  if (state.like) return `of models like ${state.like}, only of the law's own`;
+  for (const name of ["vocab_size", "width_per_block"]) {
+    if (isTyped(state, name, law)) return `with another ${name} than the law's`;
+  }
+  if (chips.kind !== kind) return `of ${chips.kind}, only of ${kind}`;
+  if (!counts.includes(chips.count)) return `of ${chips.count} x ${kind}, only of ${counts.join(", ")}`;
+  if (hours == null) return "where FLOPs are the budget, only where hours are";
+  if (!(hours >= least && hours <= most)) return `of ${general(hours)} hours, only of ${least} to ${most}`;
+  const unknown = experts.filter((n_experts) => !known.includes(n_experts));
+  return unknown.length ? `of ${unknown.join(", ")} experts, only of ${known.join(", ")}` : "";
+}
+
+// The most tokens that some of the chips train a model on, and on how many of them how fast; null for none.
+function trainingOf({ hours, speeds, inference_tokens }, curves, n_active, most) {
+  const { asked, mfu_unit, tokens_unit } = speeds;
+  let best = null;
+  for (const [count, ...steps] of curves) {
+    if (count > asked.count) break;
+    const rate = (count * asked.flops * mfu_unit) / (TRAINING_FLOPS * n_active); // tokens a second at one unit
+    for (let i = 0; i < steps.length; i += 2) {
+      const speed = steps[i + 1] * rate;
+      const next = i + 2 < steps.length ? Math.exp(steps[i + 2] * tokens_unit) : Infinity; // where other speeds begin
+      const inHours = SECONDS_OF_AN_HOUR * hours * speed - (inference_tokens * INFERENCE_FLOPS) / TRAINING_FLOPS;
+      const n_tokens = Math.floor(Math.min(inHours, most, next));
+      const isAllowed = n_tokens >= Math.max(1, Math.exp(steps[i] * tokens_unit));
+      if (isAllowed && !(best?.n_tokens >= n_tokens)) best = { n_tokens, count, tokens_per_second: speed };
+    }
+  }
+  return best;
+}
+
+/** The models of the grid with n_experts, on the most tokens within the limits; `exceeded` names a limit on size.
+ *  @type {(n_experts: Experts, shape: Shape, limits: Limits) => object[]} */
+export function modelsInHours(n_experts, shape, limits) {
+  const found = [];
+  for (const models of limits.speeds.models) {
+    if (models.n_experts !== n_experts) continue;
+    models.n_active.forEach((n_active, i) => {
+      const most = Math.min(models.most_tokens[i] ?? Infinity, limits.max_tokens ?? Infinity);
+      const training = trainingOf(limits, models.speeds[i], n_active, most);
+      if (!training) return;
+      const [n_total, d_model, n_blocks] = [models.n_total[i], models.d_model[i], models.n_blocks[i]];
+      const model = { n_experts, n_active, n_total, d_model, n_blocks };
+      const weights = limits.bytes_per_parameter * models.exact_parameters[i];
+      model.memory_bytes = weights + limits.bytes_per_kv_element * limits.kv_tokens * models.cache_elements[i];
+      found.push({ ...model, ...training, exceeded: exceededLimit(shape, limits, model) });
+    });
+  }
+  return found;
+}
+
+/** The loss of a model of the grid. @type {(law: LawAtExperts, limits: Limits, model: object) => Nats} */
+export function lossInHours(law, { speeds }, { n_active, n_total, d_model, n_tokens }) {
+  const uncounted = speeds.uncounted_rows * d_model;
+  return law.lossOfCounts({ n_active: n_active - uncounted, n_total: n_total - uncounted, n_tokens });
+}
+
+/** The best of the models that modelsInHours gives.
+ *  @type {(law: LawAtExperts, n_experts: Experts, limits: Limits, models: object[]) => Optimum} */
+export function solveInHours(law, n_experts, limits, models) {
+  let best = null;
+  for (const model of models) {
+    if (model.exceeded) continue;
+    const loss = lossInHours(law, limits, model);
+    if (best == null || loss < best.loss) best = { ...model, loss };
+  }
+  if (best == null) return { n_experts, feasible: false };
+  const { count, exceeded: _, ...row } = best;
+  const used = count === limits.speeds.asked.count ? {} : { chips: count };
+  return { feasible: true, ...row, size_bound: boundOf(best, models, limits), ...used };
+}
+
+// What keeps the best model from being larger.
+function boundOf(best, models, { max_tokens }) {
+  if (best.n_tokens >= Math.floor(max_tokens ?? Infinity)) return "tokens";
+  const larger = models.filter(({ n_active }) => n_active > best.n_active).sort((a, b) => a.n_active - b.n_active);
+  return larger.some(({ exceeded }) => exceeded === "") ? "" : (larger[0]?.exceeded ?? "");
+}
+
+const NEAR_END = 1.15; // so near the fewest tokens the best model may be a larger one, which is not there
+
+/** Throws PlanError where a best model may lie beyond the grid. @type {(speeds: Speeds, plan: Plan) => void} */
+export function refuseEndOfGrid({ tokens_per_parameter: [least, most], asked }, { optima, best }) {
+  const ratioOf = ({ n_active, n_tokens }) => n_tokens / n_active;
+  const isFew = Math.min(...optima.map(ratioOf)) < least * NEAR_END;
+  if (!isFew && ratioOf(best) <= most) return;
+  const missing = `of so ${isFew ? "few" : "many"} tokens per parameter`;
+  refuse("PAGE_WITHOUT_SPEEDS", { missing, command: asked.command });
+}
+
+/** The speed of a model's training, each with its range of 80%. @type {(speeds: Speeds, row: Optimum) => object} */
+export function speedOf({ factors, asked }, { n_active, n_tokens, tokens_per_second, chips: used }) {
+  const count = used ?? asked.count;
+  const speeds = factors[Math.min(count, factors.length) - 1].map((factor) => factor * tokens_per_second);
+  const mfu = speeds.map((speed) => (TRAINING_FLOPS * n_active * speed) / (count * asked.flops));
+  const hours = [...speeds].reverse().map((speed) => n_tokens / speed / SECONDS_OF_AN_HOUR);
+  return { tokens_per_second: speeds, mfu, hours };
+}
+
+const SHARES = [0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875]; // of the way between two models
+
+/** Models by size, with losses: along the upper hull of ln tokens over ln size, as a curve of single models zigzags.
+ *  @type {(law: LawAtExperts, n_experts: Experts, shape: Shape, limits: Limits) => object[]} */
+export function curveInHours(law, n_experts, shape, limits) {
+  const hull = [];
+  const models = modelsInHours(n_experts, shape, limits).sort((a, b) => a.n_active - b.n_active);
+  for (const model of models) {
+    while (hull.length > 1 && isBelow(hull.at(-2), hull.at(-1), model)) hull.pop();
+    hull.push(model);
+  }
+  const curve = hull.slice(1).flatMap((high, i) => SHARES.map((share) => between(hull[i], high, share)));
+  return [...curve, ...hull.slice(-1)].map((model) => ({ ...model, loss: lossInHours(law, limits, model) }));
+}
+
+// A model between two others, by the share of the way in logarithms.
+function between(low, high, share) {
+  const names = ["n_active", "n_total", "d_model", "n_blocks", "n_tokens"];
+  return { ...low, ...Object.fromEntries(names.map((name) => [name, low[name] ** (1 - share) * high[name] ** share])) };
+}
+
+// Whether the middle one of three models lies below the line through the others.
+function isBelow(first, middle, last) {
+  const slopeTo = (model) => Math.log(model.n_tokens / first.n_tokens) / Math.log(model.n_active / first.n_active);
+  return slopeTo(middle) < slopeTo(last);
+}

@@ -1,0 +1,244 @@
+"""Plans by hours on the planner page, from the speeds that Python puts there, against the plans of the command line."""
+
+import dataclasses
+import json
+import math
+import random
+
+import numpy as np
+import pytest
+from planner_tab import Planner, calculating_tab, typed
+
+from fit import __main__ as command_line
+from fit.fitted_law.law import load
+from fit.planning import by_time, candidates, solve
+from fit.planning.constraints import ROOM, Chips, Constraints
+from fit.planning.grid import ShapeRequest
+from fit.planning.optimum import optima
+
+LAW = "joint-moe-2025"
+COUNTS = (1, 2, 4, 8, 16, 32, 64)
+
+# A state's plan as the page makes it: its best model, or the sentence that refuses.
+ANSWER = """(states) => states.map((typed) => {
+    const law = data.laws.find(({ name }) => name === typed.law);
+    const state = { ...defaultState(law), flops: "", mfu: "", memory_gb: "", context: "0", ...typed };
+    let refusal = "";
+    const plan = withErrors(() => {
+        const options = optionsIn(data, law, state);
+        const { limits } = options;
+        Object.assign(limits, speedsIn(data, state, options, planCommand(state, options)));
+        const { plan } = planOf(data, law, options);
+        refuseEndOfGrid(limits.speeds, plan);
+        return plan;
+    }, (sentence) => (refusal = sentence));
+    return { plan, refusal };
+})"""
+
+
+@pytest.fixture(scope="module")
+def tab(browser):
+    tab = calculating_tab(browser, [load(LAW)])
+    yield tab
+    tab.close()
+
+
+def wishes(count, seed):
+    """Drawn states: hours over four decades on each number of chips, with and without each of the other limits."""
+    rng = random.Random(seed)
+
+    def between(low, high):
+        return f"{math.exp(rng.uniform(math.log(low), math.log(high))):.6g}"
+
+    for _ in range(count):
+        chips = rng.choice(COUNTS)
+        hours = float(between(1, 1e4))
+        size = math.sqrt(2.4e17 * chips * hours / 40)  # about that of the best model
+        state = dict(law=LAW, chips=str(chips), hours=f"{hours:.6g}")
+        if rng.random() < 0.5:
+            state |= dict(memory_gb=between(0.6e-9 * size, 20e-9 * size))
+            state |= dict(context=rng.choice(["0", "4096"]), bytes_per_parameter=rng.choice(["1", "2"]))
+        if rng.random() < 0.3:
+            state["max_tokens"] = between(3 * size, 100 * size)
+        if rng.random() < 0.3:
+            state["inference_tokens"] = between(size, 1000 * size)
+        if rng.random() < 0.3:
+            state["experts"] = ",".join(map(str, sorted({1, *rng.sample([2, 4, 8, 16, 32], 2)})))
+        yield state
+
+
+def question_of(state):
+    """(the law, its architecture, the limits and the numbers of experts of a state), as `fit plan` has them."""
+    law = load(LAW)
+    architecture = law.shaped(None, None)
+    chips = Chips("H100", int(state["chips"]), 0.4, room=ROOM)
+    memory_bytes = 1e9 * float(state["memory_gb"]) if "memory_gb" in state else None
+    limits = Constraints(
+        memory_bytes=memory_bytes,
+        bytes_per_parameter=float(state.get("bytes_per_parameter", 2)),
+        kv_tokens=float(state.get("context", 0)),
+        max_tokens=float(state["max_tokens"]) if "max_tokens" in state else None,
+        inference_tokens=float(state.get("inference_tokens", 0)),
+        chips=chips,
+    )
+    request = ShapeRequest()
+    calibration = by_time.calibration_of(law, architecture, chips, request, None)
+    experts = tuple(map(int, state["experts"].split(","))) if "experts" in state else law.experts
+    return law, architecture, by_time.in_hours(limits, float(state["hours"]), calibration, request), experts
+
+
+def hours_of(problem, row):
+    """The hours of a model on its tokens and chips, in its fastest layout, by the step's cost."""
+    chips = dataclasses.replace(problem.chips, count=row.get("chips", problem.chips.count))
+    problem = dataclasses.replace(problem, chips=chips)
+    hours = []
+    for models in candidates.models_of(problem, row["n_experts"]):
+        is_model = (models.n_active == row["n_active"]) & (models.n_total == row["n_total"])
+        rows = np.flatnonzero(is_model & (np.asarray(models.shape.d_model) == row["d_model"]))
+        part = candidates.on_tokens(problem, models, rows, np.full(len(models.n_active), row["n_tokens"]))
+        if part is not None:
+            hours += (row["n_tokens"] * part.seconds_per_token / 3600).tolist()
+    return min(hours)
+
+
+def test_a_hundred_questions_by_hours(tab):
+    """The loss lies within 0.1% of the best of all candidates, and the hours within 1% of the model's own."""
+    states = list(wishes(100, seed=1))
+    answered = 0
+    for state, answer in zip(states, tab.evaluate(ANSWER, states), strict=True):
+        law, architecture, limits, experts = question_of(state)
+        if answer["plan"] is None:
+            command = answer["refusal"].partition("this command answers: ")[2]
+            assert command.startswith(f"python -m fit plan --law={LAW} --hours="), (state, answer)
+            continue
+        answered += 1
+        best = answer["plan"]["best"]
+        solved = optima(law, architecture, limits, np.array(experts))
+        assert best["loss"] == pytest.approx(np.nanmin(solved.loss), rel=1e-3), state
+        problem = solve.problem_of(law, architecture, limits)
+        assert best["speed"]["hours"][1] == pytest.approx(hours_of(problem, best), rel=1e-2), state
+        served = best["n_tokens"] + float(state.get("inference_tokens", 0)) / 3
+        assert served / best["speed"]["tokens_per_second"][1] / 3600 <= float(state["hours"]) * (1 + 1e-9)
+        assert "memory_gb" not in state or best["memory_bytes"] <= 1e9 * float(state["memory_gb"])
+        assert best["n_tokens"] <= float(state.get("max_tokens", math.inf))
+    assert answered >= 90
+
+
+def test_what_the_page_says_by_hours_is_what_the_command_line_says(tab, capsys):
+    """Every field of the plan is one of the command's; losses within 0.1%, and as many experts."""
+    state = dict(law=LAW, chips="8", hours="100", memory_gb="40", context="4096", inference_tokens="1e9")
+    (answer,) = tab.evaluate(ANSWER, [state])
+    flags = "--hours=100 --chips=H100:8 --memory_gb=40 --kv_tokens=4096 --inference_tokens=1e9 --dollars_per_hour=2"
+    line = json.loads(typed(f"python -m fit plan --law={LAW} {flags} --json", capsys)[0])
+    assert_fields_are_known(answer["plan"], line)
+    best = answer["plan"]["best"]
+    assert best["n_experts"] == line["best"]["n_experts"]
+    for row, row_of_line in zip(answer["plan"]["optima"], line["optima"], strict=True):
+        assert row["loss"] == pytest.approx(row_of_line["loss"], rel=1e-3)
+        assert row["cost"]["training_hours"] == pytest.approx(row_of_line["cost"]["training_hours"], rel=1e-2)
+        assert row["speed"]["mfu"] == pytest.approx(row_of_line["speed"]["mfu"], rel=0.05)
+
+
+def assert_fields_are_known(page, line):
+    """The names of the page's fields, at every depth, are those of the command's JSON."""
+    if isinstance(page, dict) and not all(name.isdigit() for name in page):
+        assert set(page) <= set(line)
+        for name in page:
+            assert_fields_are_known(page[name], line[name])
+    elif isinstance(page, list) and page and isinstance(page[0], dict) and line:
+        assert_fields_are_known(page[0], line[0])
+
+
+def test_curves_of_loss_against_size_have_one_minimum(tab):
+    """By hours: the loss falls up to one size, and then rises."""
+    states = [state | dict(experts="1,2,4,8,16,32") for state in wishes(12, seed=2)]
+    curves = tab.evaluate(
+        """(states) => states.flatMap((typed) => {
+            const law = data.laws.find(({ name }) => name === typed.law);
+            const state = { ...defaultState(law), flops: "", mfu: "", memory_gb: "", context: "0", ...typed };
+            const options = optionsIn(data, law, state);
+            const { limits, shape, experts } = options;
+            Object.assign(limits, speedsIn(data, state, options, ""));
+            return experts.map((n_experts) => {
+                const lawAt = lawAtExperts(law, shape, n_experts);
+                const curve = curveInHours(lawAt, n_experts, shape, limits);
+                const unlimited = { ...limits, memory_bytes: null };
+                return [curve, [solve(lawAt, n_experts, shape, unlimited)]].map((models) => {
+                    return models.map(({ n_active, loss }) => [Math.log(n_active), loss]);
+                });
+            });
+        })""",
+        states,
+    )
+    assert len(curves) == 72
+    for curve, [[size_of_best, lowest_loss]] in curves:
+        sizes, losses = np.array(curve).T
+        assert len(sizes) > 32 and np.all(np.diff(sizes) >= 0)
+        lowest = int(np.argmin(losses))
+        assert np.all(np.diff(losses[: lowest + 1]) <= 1e-9) and np.all(np.diff(losses[lowest:]) >= -1e-9)
+        on_curve = np.interp(size_of_best, sizes, losses)
+        assert (
+            lowest_loss * (1 - 5e-3) <= on_curve <= lowest_loss * (1 + 1e-4)
+        )  # a ring lies on the curve, or just above
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The page of the published laws for 8 chips."""
+    folder = tmp_path_factory.mktemp("page")
+    assert command_line.run(["page", "--chips=H100:8", f"--out={folder}/planner.html"]) == 0
+    return folder
+
+
+OFF_THE_GRID = {
+    "of 6 x H100, only of 1, 2, 4, 8": dict(chips="6", hours="24"),
+    "of 64 x H100, only of 1, 2, 4, 8": dict(chips="64", hours="24"),
+    "of A100, only of H100": dict(chip="A100", hours="24"),
+    "of 20000 hours, only of 1 to 10000": dict(hours="20000"),
+    "where FLOPs are the budget, only where hours are": dict(flops="1e21"),
+    "of 3 experts, only of 1, 2, 4, 8, 16, 32": dict(hours="24", experts="1,3"),
+    "of models like Llama-3.1-8B, only of the law's own": dict(hours="24", like="Llama-3.1-8B"),
+    "with another vocab_size than the law's": dict(hours="24", vocab_size="32000"),
+    "by the law sparsity-2025, only by joint-moe-2025": dict(law="sparsity-2025", hours="24", chips="8"),
+    "of so few tokens per parameter": dict(hours="24", max_tokens="3e9"),
+    "within these limits": dict(hours="24", max_tokens="1e7"),
+}
+
+
+def test_off_the_grid_a_command_answers(browser, folder, capsys):
+    planner = Planner(browser, folder)
+    for missing, state in OFF_THE_GRID.items():
+        planner.open(**(dict(law=LAW, mfu="", memory_gb="", context="0") | state))
+        assert f"no modelled speeds {missing};" in planner.text("refusal"), missing
+        assert planner.tab.locator("#results").is_hidden()
+        command = planner.text("refusal").partition("this command answers: ")[2]
+        assert "--mfu" not in command and json.loads(typed(f"{command} --json", capsys)[0])["best"]["loss"] > 0
+    assert planner.errors == []
+    planner.tab.close()
+
+
+def test_the_page_shows_a_plan_by_hours(browser, folder, capsys):
+    planner = Planner(browser, folder, viewport=dict(width=1280, height=900))
+    planner.open(law=LAW, mfu="", hours="24", memory_gb="", context="0")
+    plan = json.loads(planner.text("json"))
+    assert plan["constraints"]["hours"] == 24 and "flops" not in plan["constraints"]
+    assert "--hours=24 --chips=H100:8" in planner.text("command") and "--mfu" not in planner.text("command")
+    assert f"{plan['best']['speed']['mfu'][1]:.0%} MFU (modelled" in planner.text("tiles")
+    assert planner.tab.locator("#pictures figure:visible").count() == 3
+    assert planner.tab.locator("#beside").is_hidden() and "--hours=24" in planner.text("compare")
+    assert float(planner.tab.input_value("#flops")) == pytest.approx(plan["best"]["training_flops"], rel=1e-3)
+    planner.tab.focus("#hours-slider")
+    planner.tab.keyboard.press("ArrowRight")
+    planner.tab.wait_for_function("JSON.parse(document.getElementById('json').textContent).constraints.hours > 24")
+    assert json.loads(planner.text("json"))["best"]["loss"] <= plan["best"]["loss"]
+    planner.fill(mfu="0.4")
+    assert planner.tab.locator("#beside").is_visible() and "--mfu=0.4" in planner.text("command")
+    assert planner.errors == []
+    planner.tab.close()
+
+
+def test_a_page_for_other_chips(tmp_path, capsys):
+    assert command_line.run(["page", "--chips=h100:6", f"--out={tmp_path}/p.html"]) == 0
+    assert '"counts":[1,2,4,6]' in (tmp_path / "p.html").read_text()
+    assert command_line.run(["page", "--chips=X9", f"--out={tmp_path}/q.html"]) == 2
+    assert "X9" in capsys.readouterr().err and not (tmp_path / "q.html").exists()
