@@ -52,15 +52,15 @@ def check(command: str, arguments: Sequence[str]) -> None:
         if is_flag and command == "law" and name in OF_PYTHON:
             raise UserError(f"--{name}: expected in Python, fit.law(runs, {name}={value!r}); fit law has no such flag")
         if is_flag and command == "report" and name not in REPORT and not name.startswith("help"):
-            of_plan += _replacement("plan", name, value) if equals else [argument]
+            of_plan += replacement("plan", name, value) if equals else [argument]
             old.append(argument)
             continue
-        replacement = [argument]
+        words = [argument]
         if is_flag and equals:
-            replacement = _replacement(command, name, value)
-        if replacement != [argument]:
+            words = replacement(command, name, value)
+        if words != [argument]:
             old.append(argument)
-        new += replacement
+        new += words
     if of_plan:
         new.append(f"--plan={shlex.join(of_plan)}")
     if old:
@@ -68,7 +68,7 @@ def check(command: str, arguments: Sequence[str]) -> None:
         raise UserError(f"{old[0]}: a flag of an earlier version; type\n  {line}")
 
 
-def _replacement(command: str, name: str, value: str) -> list[str]:
+def replacement(command: str, name: str, value: str) -> list[str]:
     """What is typed in place of --name=value: itself where nothing replaces it, nothing where it is left out."""
     words = WORDS.get(command, {})
     for key in ((name, value), (name, None)):

@@ -11,6 +11,7 @@ import pytest
 from planner_tab import SETTLED, Planner, assert_same, typed
 
 from fit import __main__ as command_line
+from fit.commands import replaced
 from fit.messages import sentences
 from fit.planning.constraints import CHIPS
 from jmoe.cost.chips import CHIPS as JMOE_CHIPS
@@ -103,6 +104,11 @@ def wishes(law, count, seed):
         yield state
 
 
+def typed_flags(state):
+    """The flags of `fit plan` for fields of the form."""
+    return " ".join(word for name, value in state.items() for word in replaced.replacement("plan", name, value))
+
+
 @pytest.mark.parametrize("law", LAWS)
 def test_the_page_computes_what_the_command_line_does(planner, folder, capsys, law):
     """Questions until five have an answer; the command on the page, run: the JSON on the page, and its warnings."""
@@ -116,7 +122,7 @@ def test_the_page_computes_what_the_command_line_does(planner, folder, capsys, l
             if "serve_tokens_per_second" in state:
                 flags["serve_batch"] = state.get("sequences", "1")
             kv_tokens = int(state["context"]) * int(state.get("sequences", 1))
-            command = "python -m fit plan " + " ".join(f"--{k}={v}" for k, v in flags.items())
+            command = f"python -m fit plan {typed_flags(flags)}"
             assert typed(f"{command} --kv_tokens={kv_tokens}", capsys) == ("", planner.text("refusal")), state
             continue
         answered += 1
@@ -221,7 +227,7 @@ def test_an_infeasible_wish_gets_the_command_lines_sentence(planner, folder, cap
     given["chips"] = "H100:64" if given["law"] == "chinchilla-2022" else "H100:1"  # the page has always some
     if "serve_tokens_per_second" in given:
         given["serve_batch"] = "1"  # the page decodes its sequences at once
-    flags = " ".join(f"--{name}={value}" for name, value in given.items() if value)
+    flags = typed_flags({name: value for name, value in given.items() if value})
     assert planner.tab.locator("#results").is_hidden()
     assert typed(f"python -m fit plan {flags}", capsys) == ("", planner.text("refusal"))
     assert INFEASIBLE[wish] in planner.text("refusal")
@@ -278,7 +284,7 @@ def test_how_fast_chips_serve(planner, capsys):
     assert "--serve=batch:8" in planner.text("command")
     free = json.loads(planner.text("json"))["best"]
     planner.fill(serve_tokens_per_second="2K")
-    assert "--serve=tokens_per_second:2000 --serve=batch:8" in planner.text("command")
+    assert "--serve=tokens_per_second:2000,batch:8" in planner.text("command")
     page, line = (json.loads(text) for text in (planner.text("json"), typed_json(planner, capsys)))
     assert_same(page, line)
     best = page["best"]
@@ -286,7 +292,7 @@ def test_how_fast_chips_serve(planner, capsys):
     speeds = {row["batch"]: row["decode_tokens_per_second"] for row in best["cost"]["serving"]["decoding"]}
     assert speeds[8] == pytest.approx(2000, rel=1e-6)
     planner.fill(chips="")
-    assert planner.text("refusal") == "--serve_tokens_per_second needs --chips"
+    assert planner.text("refusal") == "--serve needs --chips"
 
 
 def typed_json(planner, capsys):
