@@ -66,7 +66,7 @@ def costs(report: dict) -> dict[str, float]:
 
 
 def table(steps: dict[str, dict[str, float]]) -> list[str]:
-    """The rows of docs/hardware.md: `costs` by "MIXTURE, CAPACITY"."""
+    """The rows of benchmarks/compiled.md: `costs` by "MIXTURE, CAPACITY"."""
     lines = [
         "| experts | | FLOPs of products | main memory | peak | step, all overlapped | step, nothing overlapped |",
         "|---|---|---|---|---|---|---|",

@@ -34,7 +34,7 @@ import pathlib
 import subprocess
 import sys
 
-from jmoe.cost import chips
+from jmoe.cost import chips, instruction_flops
 from jmoe.cost.program import Program
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -274,7 +274,7 @@ def correction(program: Program, n_rows: int) -> int:
             total += times * products * math.prod(queries) * (queries[2] + BLOCK)
         elif "gmm" in instruction.name:
             rows = max(dims[0] for dims in arrays if len(dims) == 2)
-            total -= int(times * program.instruction_matmul_flops(instruction) * max(0, 1 - n_rows / rows))
+            total -= int(times * instruction_flops.matmul_flops(instruction) * max(0, 1 - n_rows / rows))
     return total
 
 

@@ -6,8 +6,8 @@
 Each of 8 to 1,024 chips of seven kinds for a day, ten days and a hundred, by four published laws, without a limit on
 memory, within 80 GB, and with models like Qwen3-30B-A3B and OLMoE: 1,764 + 588 cases. Each plan is emitted as a config,
 which is loaded and checked as launch.sweep --dry_run checks it: check_config, check_mesh and preflight's memory.
-Printed: how many are accepted, how many have no feasible model, and every refusal. With --compile, libtpu compiles a
-plan of COMPILED instead, and the memory of both is printed.
+Printed: how many are accepted, how many have no feasible model, and every refusal or price other than the plan's. With
+--compile, libtpu compiles a plan of COMPILED instead, and the memory of both is printed.
 """
 
 import os
@@ -36,7 +36,7 @@ from fit.planning.results import Plan
 from jmoe.config.check import check_config, check_mesh
 from jmoe.config.schema import module_of
 from jmoe.errors import UserError
-from launch import accelerators, preflight
+from launch import accelerators, preflight, prices
 
 COUNTS = (8, 16, 32, 64, 128, 256, 1024)
 KINDS = ("H100", "H200", "B200", "v5e", "v5p", "v6e", "tpu7x")
@@ -151,8 +151,21 @@ def refusal(case: Case, plan: Plan, config: ConfigDict) -> str:
     return ""
 
 
+def other_hours(case: Case, plan: Plan, config: ConfigDict) -> str:
+    """Returns the hours of a dry run where they are not the plan's within 1%, else ""."""
+    assert plan.chips is not None and plan.buildable is not None and plan.buildable.cost is not None
+    count = plan.chips.in_use
+    of_chip = prices.tokens_per_chip_second(config, *accelerator(case.kind, count))
+    planned = plan.buildable.cost.training_hours
+    hours = math.inf if of_chip is None else plan.buildable.n_tokens / of_chip / count / 3600
+    return "" if abs(hours / planned - 1) < 0.01 else f"{hours:g} hours, planned {planned:g}"
+
+
 def outcomes(cases: list[Case]) -> Iterator[tuple[Case, str, str]]:
-    """Yields (case, outcome, why); the outcome is "accepted", "no model", "not emitted" or "refused"."""
+    """Yields (case, outcome, why).
+
+    The outcome is "accepted", "no model", "not emitted", "refused" or "priced otherwise".
+    """
     with tempfile.TemporaryDirectory() as folder:
         for case in cases:
             try:
@@ -169,7 +182,11 @@ def outcomes(cases: list[Case]) -> Iterator[tuple[Case, str, str]]:
                 yield case, "not emitted", str(error)
                 continue
             why = refusal(case, plan, config)
-            yield case, "refused" if why else "accepted", why
+            if why:
+                yield case, "refused", why
+                continue
+            why = other_hours(case, plan, config)
+            yield case, "priced otherwise" if why else "accepted", why
 
 
 def compiled(case: Case) -> dict:

@@ -104,7 +104,7 @@ def main() -> None:
         factors = []
         for grid in mixtures:
             n = getattr(grid, counted)
-            run = rates.Run(n, n, grid.n_tokens, 0.0, rates.MIXTURE)
+            run = rates.CountedRun(n, n, grid.n_tokens, 0.0, rates.MIXTURE)
             factors.append(np.log(grid.best[0] / rates.STEP_LAW.learning_rate(run)))
         print(
             f"mixtures: best rate / Step Law by {counted} parameters: {np.exp(np.mean(factors)):.2f}, spread of ln "

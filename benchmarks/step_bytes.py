@@ -30,6 +30,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import argparse
 import pathlib
+import re
 import sys
 from collections import Counter
 
@@ -39,7 +40,7 @@ from ml_collections import ConfigDict
 from configs import joint_moe
 from jmoe.config import counts
 from jmoe.config.schema import setting
-from jmoe.cost import hlo
+from jmoe.cost import instruction_flops
 from jmoe.cost.hlo import Instruction
 from jmoe.cost.memory import compile_step
 from jmoe.cost.program import Program
@@ -121,14 +122,47 @@ def bytes_by_cause(text: str) -> dict[str, int]:
       text: of the program, as XLA prints it.
     """
     program = Program(text)
-    stacks = hlo.call_stacks(text)
+    stacks = call_stacks(text)
     total: Counter[str] = Counter()
-    for instruction, n_bytes in program.traffic():
+    for instruction, times, fused in program.runs:
+        n_bytes = 0 if fused else times * program.instruction_bytes(instruction)
+        if not n_bytes:
+            continue
         cause = _cause(program, stacks, instruction)
         if cause is None:  # made by the compiler alone, for what reads its result
             cause = _cause_of_readers(program, stacks, instruction)
         total[cause or OPTIMIZER] += n_bytes
     return dict(total)
+
+
+def call_stacks(text: str) -> dict[int, tuple[str, ...]]:
+    """Functions of Python that called each other, the innermost first, by the number that instructions refer to.
+
+    They are in the tables before the instructions of a program: names, places in files, frames with their callers. A
+    frame's caller is written as its number plus one.
+    """
+    names = {number: name for number, name in re.findall(r'^(\d+) "([^"]*)"$', _table(text, "FunctionNames"), re.M)}
+    places = dict(re.findall(r"^(\d+) \{.*?function_name_id=(\d+)", _table(text, "FileLocations"), re.M))
+    frames = re.findall(
+        r"^(\d+) \{file_location_id=(\d+)(?: parent_frame_id=(\d+))?", _table(text, "StackFrames"), re.M
+    )
+    stacks: dict[int, tuple[str, ...]] = {}
+    for number, place, caller in frames:  # a caller comes before what it calls
+        above = stacks.get(int(caller) - 1, ()) if caller else ()
+        stacks[int(number)] = (names[places[place]], *above)
+    return stacks
+
+
+def _table(text: str, title: str) -> str:
+    """The lines below `title` up to an empty one; "" if there are none."""
+    match = re.search(rf"^{title}\n(.*?)(?:\n\n|\Z)", text, re.M | re.S)
+    return match[1] if match else ""
+
+
+def _stack_frame(instruction: Instruction) -> int:
+    """The number in `call_stacks` of the calls that an instruction comes from, 0 if XLA does not say."""
+    number = re.search(r"stack_frame_id=(\d+)", instruction.attributes)
+    return int(number[1]) if number else 0
 
 
 def _cause_of_readers(program: Program, stacks: dict[int, tuple[str, ...]], instruction: Instruction) -> str | None:
@@ -148,11 +182,11 @@ def _cause(program: Program, stacks: dict[int, tuple[str, ...]], instruction: In
     """The cause of one instruction, None if XLA does not say where it comes from."""
     made: Counter[str] = Counter()
     for part in _parts(program, instruction):
-        stack = stacks.get(part.stack_frame)
+        stack = stacks.get(_stack_frame(part))
         if stack is None:
             continue
         cause = _cause_of_calls(stack)
-        if program.instruction_matmul_flops(part):
+        if instruction_flops.matmul_flops(part):
             return PRODUCT_OF.get(cause, cause)
         made[cause] += sum(array.bytes for array in part.arrays)
     return max(made, key=made.__getitem__) if made else None

@@ -2,10 +2,10 @@
 
     python -m benchmarks.step_time
 
-Compiled figures are those of tests/data/ceilings.json, of docs/hardware.md ("Beside MaxText" and the table of today's
-mixtures) and of benchmarks/README.md ("Scaling on paper"). All are per chip and step. FLOPs are those of products; sent
-is what leaves a chip by any collective; memory is what is read and written of main memory. That of "Beside MaxText" is
-counted again, in programs compiled with JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1 (2026-11-27).
+Compiled figures are those of tests/data/ceilings.json, of benchmarks/compiled.md ("Beside MaxText" and "Today's
+mixtures") and of benchmarks/README.md ("Scaling on paper"). All are per chip and step. FLOPs are those of products.
+Sent is what leaves a chip by any collective, memory is what is read and written of main memory. That of "Beside
+MaxText" is counted again, in programs compiled with JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1 (2026-11-27).
 """
 
 import dataclasses
@@ -83,7 +83,7 @@ def _recorded(name: str) -> tuple[float, float, float]:
 def peak_bytes() -> dict[str, float]:
     """Returns the peak memory of a device in some of the programs: those of ceilings.json, and recorded beside them.
 
-    Those of docs/hardware.md that were compiled before dense weights were spread over the expert axis are left out.
+    Those of compiled.md that were compiled before dense weights were spread over the expert axis are left out.
     """
     recorded = json.loads(CEILINGS.read_text(encoding="utf-8"))["programs"]
     peaks = {name: program["peak_memory_bytes"] for name, program in recorded.items()}
@@ -128,7 +128,7 @@ def programs() -> list[Program]:
         ("Mixtral capacity 1, 64 v5p", MIXTRAL, Layout(**million, **eight), 1633e12, 75.9e9, 1.53e12),
         ("Qwen3-30B-A3B, 64 v5p", QWEN3, Layout(**million, data=64, buffer=1), 502e12, 239e9, 2.22e12),
     )
-    recorded += [Program(*peer, where="hardware.md, peers") for peer in peers]
+    recorded += [Program(*peer, where="compiled.md, peers") for peer in peers]
 
     machine = dict(batch_tokens=131_072, sequence=4096)
     mixtral_8 = dataclasses.replace(MIXTRAL, n_blocks=8)
@@ -141,7 +141,7 @@ def programs() -> list[Program]:
         ("OLMoE capacity 1, 8 H100", OLMOE, Layout(**machine, data=8), 162e12, 36e9, 588e9),
         ("Qwen3-30B-A3B, 8 H100", qwen3_12, Layout(**machine, data=8, buffer=1), 145e12, 41.4e9, 687e9),
     )
-    recorded += [Program(*peer, where="hardware.md, peers") for peer in of_one_machine]
+    recorded += [Program(*peer, where="compiled.md, peers") for peer in of_one_machine]
 
     today = (
         ("mixtral.py, 512 v5p", MIXTRAL, Layout(2_097_152, 4096, 64, 8), 1.20, 74.0e9),
@@ -159,7 +159,7 @@ def programs() -> list[Program]:
     for name, shape, layout, over, sent in today:
         full = shape.flops_per_token(layout.sequence) + 6 * shape.n_blocks * shape.query_units * layout.sequence
         recorded.append(
-            Program(name, shape, layout, over * full * layout.tokens_per_device, sent, 0, "hardware.md, today")
+            Program(name, shape, layout, over * full * layout.tokens_per_device, sent, 0, "compiled.md, today")
         )
 
     for data, sent in ((1, 5.297e9), (8, 6.667e9), (64, 6.706e9)):

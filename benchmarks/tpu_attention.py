@@ -41,7 +41,7 @@ from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
 from configs import joint_moe
-from jmoe.cost import chips
+from jmoe.cost import chips, instruction_flops
 from jmoe.cost.hlo import Instruction
 from jmoe.cost.memory import of_step
 from jmoe.cost.program import Program
@@ -267,7 +267,7 @@ def matmul_flops(program: Program, cell: Cell) -> int:
         if n_products:
             keys_of_a_tile = KEYS_OF_A_WIDE_TILE if cell.kernel.endswith("1 backward") and n_products == 5 else TILE
             pairs = TOKENS_OF_A_CHIP * (cell.seq_len + keys_of_a_tile) // 2  # of a query and a key, of each head
-            declared = program.instruction_matmul_flops(run.instruction)
+            declared = instruction_flops.matmul_flops(run.instruction)
             flops += run.times * (2 * D_MODEL * pairs * n_products - declared)
     return flops
 

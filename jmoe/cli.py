@@ -20,7 +20,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn, TextIO
 
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
@@ -58,21 +58,36 @@ def run(main: Callable[[list[str]], Any], config_sections: Collection[str] | Non
         if {"--help", "-h", "-help", "--helpshort"} & set(sys.argv[1:]):
             _help(sys.modules[main.__module__], config_sections)
         else:
-            _drop_echoes()
+            _hide_errors_of_other_reads()
             app.run(checked, flags_parser=_parse)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  orbax and tensorstore wrap the disk's or the store's
-        if isinstance(error, BrokenPipeError):
-            try:
-                sys.stdout.flush()
-            except BrokenPipeError:  # nobody reads our output any more, as after `| head`
-                os._exit(128 + signal.SIGPIPE)
+        if isinstance(error, BrokenPipeError) and not _is_read(sys.stdout):
+            _end(128 + signal.SIGPIPE)
         code, message = _outcome(error)
         if message is None:
             raise
         message = printable_lines(message)
         print(message if code > 128 else f"error: {message}", file=sys.stderr, flush=True)
         sys.stdout.flush()
-        os._exit(code)  # background threads of a failed save must not hold the process up
+        _end(code)
+
+
+def _end(code: int) -> NoReturn:
+    """Ends this process at once, without what Python does at its end.
+
+    Python would wait for the threads of a save that failed, which may retry its writes for minutes, and write what is
+    left in stdout to a pipe that nobody reads, which is another error.
+    """
+    os._exit(code)
+
+
+def _is_read(stream: TextIO) -> bool:
+    """Whether somebody reads the stream; nobody does after `| head`."""
+    try:
+        stream.flush()
+    except BrokenPipeError:
+        return False
+    return True
 
 
 def _outcome(error: BaseException) -> tuple[int, str | None]:
@@ -134,7 +149,7 @@ def _help(module: ModuleType, config_sections: Collection[str] | None) -> None:
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        os._exit(0)
+        _end(0)
 
 
 # --config.FIELD=None for a field that is a number or None: a number's flag cannot parse None, so read_config sets it
@@ -196,22 +211,24 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _drop_echoes() -> None:
-    """Silences what a failed save or restore leaves behind, which hides the cause.
+def _hide_errors_of_other_reads() -> None:
+    """Leaves the error of one failed read or write as the only one that is printed.
 
-    These are callbacks that find their event loop closed, and reads that Python closes unfinished, which Orbax makes an
-    error of.
+    Orbax reads many arrays at once, in an event loop that it closes when one read fails. The answers to the others then
+    find a closed loop, and each prints a traceback, in the midst of our sentence (tests/jmoe/test_disk_errors.py fails
+    without this function). Python closes reads that did not end, of which Orbax makes an error. Where a disk is full, a
+    thread of a library fails as the main one does.
     """
     excepthook = sys.excepthook
     unraisablehook = sys.unraisablehook
     thread_excepthook = threading.excepthook
 
     def quiet_excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        if not _is_echo(error):
+        if not _follows_from_another(error):
             excepthook(kind, error, trace)
 
     def quiet_unraisablehook(unraisable: Any) -> None:
-        if not _is_echo(unraisable.exc_value):
+        if not _follows_from_another(unraisable.exc_value):
             unraisablehook(unraisable)
 
     def quiet_thread_excepthook(args: Any) -> None:
@@ -224,8 +241,8 @@ def _drop_echoes() -> None:
     threading.excepthook = quiet_thread_excepthook
 
 
-def _is_echo(error: BaseException | None) -> bool:
-    """Whether an error only follows from another one, which ended an event loop or a read."""
+def _follows_from_another(error: BaseException | None) -> bool:
+    """Whether an error only follows from another one, which closed an event loop or a read."""
     closed = isinstance(getattr(error, "__cause__", None), GeneratorExit)
     return closed or "Event loop is closed" in str(error)
 

@@ -6,12 +6,12 @@
 
 The step is the one that jmoe.train runs, at the largest batch of config.batch_tokens, made by the real compiler: libtpu
 for a TPU slice, the [cuda] extra's for GPUs, which picks matmul kernels without timing them where there is no GPU. It
-prints per device: memory against what the chip has, FLOPs against the model's, collectives, and a roofline. FLOPs and
-bytes come from the compiled program, each loop counted as often as it runs. XLA's own cost analysis counts a loop once;
-the report prints its FLOPs next to ours counted in the same way, which shows that both agree. A Pallas kernel counts
-as the products that it declares (jmoe/model/tpu_flash.py: none in blocks above the diagonal), or else as those of its
-shapes, which the report says, and each of its arrays as read or written once; so do tokamax's kernels for GPUs, which
-declare nothing. cuDNN's attention counts as the products of its shapes, half of them where it is causal.
+prints per device: memory against what the chip has, FLOPs against the model's, bytes, collectives, and a roofline.
+FLOPs and bytes come from the compiled program, each loop counted as often as it runs (XLA's own cost analysis counts it
+once). A Pallas kernel counts as the products that it declares (jmoe/model/tpu_flash.py: none in blocks above the
+diagonal), or else as those of its shapes, which the report says, and each of its arrays as read or written once; so do
+tokamax's kernels for GPUs, which declare nothing. cuDNN's attention counts as the products of its shapes, half of them
+where it is causal.
 
 Model FLOPs count the matmuls that the mathematics needs, once forward and twice backward: of every active parameter but
 the embedding (a lookup), of the router, and of attention over the whole row; no padding, no recomputation. MFU = model
@@ -55,7 +55,7 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from jmoe import cli
-from jmoe.cost import report
+from jmoe.cost import report, report_text
 from jmoe.cost.topologies import topology_devices
 from jmoe.errors import UserError
 from jmoe.model.remat import REMAT
@@ -75,7 +75,7 @@ def main(_: list[str]) -> int:
         result = report.measure(config, devices)
         fits = result["fits"]
         warned = bool(result.get("warnings"))
-        print(report.table(result, title))
+        print(report_text.table(result, title))
         if not fits:
             result["fitting"], line = report.smaller(config, devices)
             print(line)
@@ -105,7 +105,7 @@ def _compare_remat(config: ConfigDict, devices: Sequence[jax.Device], title: str
     for name in REMAT:
         config.remat = name
         reports[name] = report.measure(config, devices)
-    print(report.remat_table(reports, title))
+    print(report_text.remat_table(reports, title))
     fits = any(result["fits"] for result in reports.values())
     warned = any(bool(result.get("warnings")) for result in reports.values())
     return {"remat": reports}, fits, warned

@@ -63,8 +63,8 @@ class Flag:
     """A flag of a command, as its source defines it.
 
     Attributes:
-      choices: the values that it may have; () for any.
-      is_switch: whether it is given without a value.
+      choices: The values that it may have; () for any.
+      is_switch: Whether it is given without a value.
     """
 
     name: str
@@ -84,8 +84,8 @@ def script(shell: str, trainer: Iterable[str], launcher: Iterable[str]) -> str:
 
     Args:
       shell: "bash" or "zsh".
-      trainer: the commands of the package jmoe.
-      launcher: the commands of the package launch.
+      trainer: The commands of the package jmoe.
+      launcher: The commands of the package launch.
     """
     flags = {name: flags_of("jmoe", name) for name in trainer}
     flags |= {name: flags_of("launch", name) for name in launcher}

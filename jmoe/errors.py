@@ -59,8 +59,8 @@ class Interrupted(Exception):
 class Unavailable(Exception):
     """Waiting was in vain, and a later try may succeed.
 
-    An object store gave no answer for as long as files.Patience lasts, or another process kept the workdir. The message
-    says which and why.
+    An object store gave no answer for as long as retries.Patience lasts, or another process kept the workdir. The
+    message says which and why.
     """
 
 

@@ -217,8 +217,9 @@ def card(
     }
     if result:
         rows["validation loss"] = f"{result['loss']:.4f} nats per token, nothing dropped"
-        rows["training loss"] = f"{result['train_loss']:.4f} nats per token over the last part of training"
-        if model.n_experts > 1:
+        if "train_loss" in result:  # not of a branch whose last checkpoint is of older code
+            rows["training loss"] = f"{result['train_loss']:.4f} nats per token over the last part of training"
+        if model.n_experts > 1 and "drop_rate" in result:
             rows["dropped in training"] = f"{result['drop_rate']:.1%} of tokens, by the capacity of the experts"
     if law:
         rows[f"loss predicted by {law.rpartition('/')[2]}"] = _predicted(law, model, n_tokens)

@@ -49,15 +49,15 @@ def generate(
     """Yields the prompt and then the text after it, piece by piece: "".join(generate("runs/one", "def ")).
 
     Args:
-      workdir: of the run.
-      prompt: the beginning of the text.
-      n: the most tokens after it.
-      segment, step: choose a checkpoint, as the command's flags.
-      tokenizer: path of the run's tokenizer, if its file has moved.
-      options: temperature (0.8), top_p (1.0) and seed (0).
+      workdir: Of the run.
+      prompt: The beginning of the text.
+      n: The most tokens after it.
+      segment, step: Choose a checkpoint, as the command's flags.
+      tokenizer: Path of the run's tokenizer, if its file has moved.
+      options: Temperature (0.8), top_p (1.0) and seed (0).
 
     Raises:
-      UserError: no such checkpoint, a damaged one, no tokenizer, or a top_p that is not above 0 and at most 1.
+      UserError: No such checkpoint, a damaged one, no tokenizer, or a top_p that is not above 0 and at most 1.
     """
     options = {"temperature": 0.8, "top_p": 1.0, "seed": 0, **options}
     if not 0 < options["top_p"] <= 1:

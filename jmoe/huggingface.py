@@ -37,9 +37,9 @@ class Architecture:
     """An architecture of transformers.
 
     Attributes:
-      model_type: its name in config.json.
-      fixed: further keys with the values that compute what jmoe does.
-      defaults: what transformers assumes for a key that config.json lacks, where that is not our value.
+      model_type: Its name in config.json.
+      fixed: Further keys with the values that compute what jmoe does.
+      defaults: What transformers assumes for a key that config.json lacks, where that is not our value.
     """
 
     model_type: str
@@ -153,7 +153,7 @@ def model_fields(values: dict[str, Any]) -> dict[str, Any]:
     """The fields of config.model that a config.json means, in the form of `comparable_fields`.
 
     Raises:
-      UserError: another architecture, or a value that our model does not compute; names the value.
+      UserError: Another architecture, or a value that our model does not compute; names the value.
     """
     kinds = {architecture.model_type: kind for kind, architecture in KINDS.items()}
     if values.get("model_type") not in kinds:
@@ -278,11 +278,11 @@ def params(read: Callable[[str], Float[np.ndarray, "..."] | None], model: Config
     """Our tree in float32.
 
     Args:
-      read: gives the tensor of a name in transformers, or None.
+      read: Gives the tensor of a name in transformers, or None.
       model: config.model, or a ConfigDict of model_fields.
 
     Raises:
-      UserError: a tensor is missing or of another shape, or a shared expert has a gate, or an output where we have
+      UserError: A tensor is missing or of another shape, or a shared expert has a gate, or an output where we have
         none.
     """
     # a config.json says nothing of initial values, which set no shape
@@ -323,7 +323,7 @@ def reader(files: list) -> Callable[[str], Float[np.ndarray, "..."] | None]:
     """A function that returns the tensor of a name as a float32 array, or None if there is none.
 
     Raises:
-      UserError: a file is not a safetensors file.
+      UserError: A file is not a safetensors file.
     """
     from safetensors import SafetensorError, safe_open
 

@@ -27,7 +27,8 @@ from jmoe.run import checkpoint, distributed
 from jmoe.run.record import make_record
 from jmoe.run.step import abstract_state, make_optimizer
 from jmoe.storage import files as storage
-from jmoe.text import corpus, mixture
+from jmoe.text import corpus
+from jmoe.text.training_text import TrainingText
 
 
 def main(_: list[str]) -> None:
@@ -45,7 +46,7 @@ def load(path: str, config: ConfigDict, workdir: str | epath.Path) -> None:
     """Writes the checkpoint of step 0 with the weights of the folder or files `path`.
 
     Raises:
-      UserError: the files are missing, damaged, or of a model that jmoe cannot train; the config is of another model
+      UserError: The files are missing, damaged, or of a model that jmoe cannot train; the config is of another model
         (the message names the fields that differ) or pins other text; or the workdir already has checkpoints.
     """
     check_config(config)
@@ -90,7 +91,7 @@ def _files(path: str) -> tuple[dict, list[pathlib.Path]]:
         raise UserError(f"--from={location}: {folder / 'config.json'} cannot be read: {error}") from None
 
 
-def _save(params: dict, config: ConfigDict, text: mixture.TrainingText, workdir: epath.Path, source: str) -> None:
+def _save(params: dict, config: ConfigDict, text: TrainingText, workdir: epath.Path, source: str) -> None:
     """Writes the checkpoint, and began_with.json, which the trainer copies into each result."""
     mesh = sharding.make_mesh(config)
     with jax.set_mesh(mesh), distributed.owned(workdir):

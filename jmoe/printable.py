@@ -15,3 +15,9 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> str:
     """As `printable`, of a text that may have several lines."""
     return "\n".join(map(printable, text.split("\n")))
+
+
+def printable_output(text: str) -> str:
+    """As `printable`, of what a program printed: lines and tabs stay."""
+    parts = re.split("([\n\t])", text)
+    return "".join(part if part in ("\n", "\t") else printable(part) for part in parts)

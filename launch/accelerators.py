@@ -42,11 +42,11 @@ class Slice:
     """What one job runs on: `n_slices` times `n_hosts` machines of `chips_per_host` chips.
 
     Attributes:
-      kind: the kind of chip, a key of GKE.
-      topology: that of a TPU slice, such as "4x4"; "" for GPUs.
-      n_slices: slices of the job; for GPUs, groups of machines.
-      n_hosts: machines of a slice.
-      chips_per_host: chips of a machine.
+      kind: The kind of chip, a key of GKE.
+      topology: That of a TPU slice, such as "4x4"; "" for GPUs.
+      n_slices: Slices of the job; for GPUs, groups of machines.
+      n_hosts: Machines of a slice.
+      chips_per_host: Chips of a machine.
     """
 
     kind: str
@@ -65,7 +65,7 @@ def chip(text: str) -> str:
     """The kind of chip, a key of CHIPS, that --accelerator names with a size or without.
 
     Raises:
-      UserError: as `parse` does.
+      UserError: As `parse` does.
     """
     kind = parse(text).kind if ":" in text else _kind(text)
     return CHIP_OF.get(kind, kind)
@@ -118,11 +118,11 @@ def parse(text: str, n_slices: int = 1) -> Slice:
     A 2x4 slice of v5e or v6e exists in two forms: v5e:2x4 is one machine of eight chips, v5e:2x4/4 two of four.
 
     Args:
-      text: a TPU slice such as v5e:4x4, or GPUs: H100:8 for one machine, H100:2x8 for two.
-      n_slices: slices of the job.
+      text: A TPU slice such as v5e:4x4, or GPUs: H100:8 for one machine, H100:2x8 for two.
+      n_slices: Slices of the job.
 
     Raises:
-      UserError: if there is no such accelerator, or none of that size.
+      UserError: If there is no such accelerator, or none of that size.
     """
     kind = _kind(text)
     size = text.partition(":")[2]

@@ -32,9 +32,9 @@ class Backend(abc.ABC):
     when it is imported. Only the abstract methods are required. Each method raises UserError if it cannot do its work.
 
     Attributes:
-      name: the value of --backend.
-      ON_THIS_MACHINE: whether `submit` trains and returns when all jobs have ended. If not, a scheduler trains.
-      CALLS_ON_DONE: whether the backend calls hooks.failed, and launch.collect --on_done after the last job.
+      name: The value of --backend.
+      ON_THIS_MACHINE: Whether `submit` trains and returns when all jobs have ended. If not, a scheduler trains.
+      CALLS_ON_DONE: Whether the backend calls hooks.failed, and launch.collect --on_done after the last job.
     """
 
     name = ""
@@ -75,10 +75,10 @@ class Backend(abc.ABC):
         """The output of a job's trainer.
 
         Args:
-          sweep: the sweep that the job belongs to.
-          job: the job.
-          rank: only what this process printed. A backend of functions may lack this argument and the next.
-          attempt: only this try: 1 is the first, -1 the last.
+          sweep: The sweep that the job belongs to.
+          job: The job.
+          rank: Only what this process printed. A backend of functions may lack this argument and the next.
+          attempt: Only this try: 1 is the first, -1 the last.
         """
 
     @abc.abstractmethod
@@ -152,14 +152,14 @@ class Sweep:
     """A sweep that was started in `workdir`: what its sweep.json holds.
 
     Attributes:
-      workdir: the sweep's directory.
-      file: the sweep file that --sweep named.
-      backend: the name of the backend, or the path of its Python file.
-      retries: further tries of a job that died for no known reason and made no progress.
-      mix: of MIXABLE, what runs.csv may hold two versions of.
-      options: those of the backend, those of every sweep (launch/sweep.py), and the "threads" of a local trainer.
-      jobs: the jobs, those kept from an earlier form of the sweep included.
-      stall_minutes: minutes without a sign of life after which a trainer is stopped; 0: never.
+      workdir: The sweep's directory.
+      file: The sweep file that --sweep named.
+      backend: The name of the backend, or the path of its Python file.
+      retries: Further tries of a job that died for no known reason and made no progress.
+      mix: Of MIXABLE, what runs.csv may hold two versions of.
+      options: Those of the backend, those of every sweep (launch/sweep.py), and the "threads" of a local trainer.
+      jobs: The jobs, those kept from an earlier form of the sweep included.
+      stall_minutes: Minutes without a sign of life after which a trainer is stopped; 0: never.
     """
 
     workdir: epath.Path
@@ -185,7 +185,7 @@ class Sweep:
         """The sweep's backend; the same object each time, so that it may keep what its scheduler said.
 
         Raises:
-          UserError: if it is a file, perhaps a stranger's, that --backend does not name.
+          UserError: If it is a file, perhaps a stranger's, that --backend does not name.
         """
         flag = flags.FLAGS["backend"].value if "backend" in flags.FLAGS else None
         if self.backend.endswith(".py") and os.path.abspath(flag or "") != self.backend:

@@ -38,14 +38,14 @@ def cancel_all(sweep: Sweep, patience: float) -> str:
     """Stops the whole sweep, and then marks each job as cancelled that is neither done nor had failed for good.
 
     Args:
-      sweep: the sweep to stop.
-      patience: seconds until a local trainer that does not stop is killed.
+      sweep: The sweep to stop.
+      patience: Seconds until a local trainer that does not stop is killed.
 
     Returns:
       What was done, in words.
 
     Raises:
-      UserError: if the backend cannot stop it; no job is marked then.
+      UserError: If the backend cannot stop it; no job is marked then.
     """
     report = sweep.engine.cancel(sweep, patience)
     files = files_of(sweep.workdir)
@@ -62,15 +62,15 @@ def cancel_job(sweep: Sweep, job: Job, patience: float) -> str:
     """Stops one job, after marking it as cancelled so that nothing starts it again.
 
     Args:
-      sweep: the sweep that the job belongs to.
-      job: the job to stop.
-      patience: seconds until a local trainer that does not stop is killed.
+      sweep: The sweep that the job belongs to.
+      job: The job to stop.
+      patience: Seconds until a local trainer that does not stop is killed.
 
     Returns:
       What was done, in words.
 
     Raises:
-      UserError: if the job is neither running nor waiting for its turn, or the backend cannot cancel a single job.
+      UserError: If the job is neither running nor waiting for its turn, or the backend cannot cancel a single job.
     """
     state = sweep.engine.states(sweep).get(job.name, "")
     is_active = bool(state) and not state.startswith("failed")

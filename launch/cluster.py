@@ -61,18 +61,18 @@ def ask(api: str, method: str, *args: Any, unless: tuple[int, ...] = (), **kwarg
     """Calls a method of the Kubernetes client.
 
     Args:
-      api: the client's class, CORE or CUSTOM.
-      method: the name of the method.
-      *args: its arguments.
+      api: The client's class, CORE or CUSTOM.
+      method: The name of the method.
+      *args: Its arguments.
       unless: HTTP codes for which None is returned.
-      **kwargs: its keyword arguments.
+      **kwargs: Its keyword arguments.
 
     Returns:
       The server's answer; None if its HTTP code is one of `unless`.
 
     Raises:
-      UserError: if no cluster is known, or it refuses.
-      Unavailable: if the cluster cannot be reached, or gives no answer.
+      UserError: If no cluster is known, or it refuses.
+      Unavailable: If the cluster cannot be reached, or gives no answer.
     """
     _client()  # raises UserError if the client library or the kubeconfig is missing
     import kubernetes
@@ -175,14 +175,14 @@ def logs(sweep: Sweep, job: Job, item: dict | None, rank: int | None, attempt: i
     """The output of a process of the job, and what Kubernetes reports of its JobSet.
 
     Args:
-      sweep: the sweep that the job belongs to.
-      job: the job.
-      item: its JobSet, if it has one.
-      rank: only what this process printed. None: what the first one printed, and the JobSet's conditions and events.
-      attempt: only this try, from its copied log. The newest try is that of the pod that runs, if one does.
+      sweep: The sweep that the job belongs to.
+      job: The job.
+      item: Its JobSet, if it has one.
+      rank: Only what this process printed. None: what the first one printed, and the JobSet's conditions and events.
+      attempt: Only this try, from its copied log. The newest try is that of the pod that runs, if one does.
 
     Raises:
-      UserError: if there is no JobSet, no pod or no such try.
+      UserError: If there is no JobSet, no pod or no such try.
     """
     pod = _pod(sweep, item, rank or 0) if item else None
     if attempt is not None:

@@ -31,13 +31,13 @@ class Curve:
     """The metrics that a segment logged, one value for each line of metrics.jsonl.
 
     Attributes:
-      n_tokens: of the run, from its beginning.
-      hours: of the trainer, from the run's beginning.
-      loss: cross-entropy in nats per token.
-      drop_rate: share of choices that no expert had room for; NaN for a dense model.
-      max_load: tokens of the busiest expert over an even share; NaN for a dense model.
-      unchosen: experts of all layers that no token chose in a hundred steps; NaN without config.router_health.
-      collapsed_layers: layers whose router has collapsed; NaN likewise.
+      n_tokens: Of the run, from its beginning.
+      hours: Of the trainer, from the run's beginning.
+      loss: Cross-entropy in nats per token.
+      drop_rate: Share of choices that no expert had room for; NaN for a dense model.
+      max_load: Tokens of the busiest expert over an even share; NaN for a dense model.
+      unchosen: Experts of all layers that no token chose in a hundred steps; NaN without config.router_health.
+      collapsed_layers: Layers whose router has collapsed; NaN likewise.
     """
 
     job: str

@@ -24,10 +24,10 @@ def commands(refusal: str) -> dict[str, list[str] | None]:
     """The commands of --on_done and --on_failure as argument lists; None for a flag that is not given.
 
     Args:
-      refusal: why neither flag can be used here, as the end of an error's sentence; "" if they can.
+      refusal: Why neither flag can be used here, as the end of an error's sentence; "" if they can.
 
     Raises:
-      UserError: if a flag is given although there is a refusal, a quotation is not closed, or this machine has no
+      UserError: If a flag is given although there is a refusal, a quotation is not closed, or this machine has no
         such program.
     """
     command_of = {flag: words(flag) for flag in ("on_done", "on_failure")}
@@ -59,10 +59,10 @@ def run(flag: str, command: list[str] | None, workdir: epath.Path, **variables: 
     """Runs the command of a flag. A failure is printed and has no other effect.
 
     Args:
-      flag: the name of the flag, for messages.
-      command: the command as an argument list; None runs nothing.
-      workdir: the sweep's directory, which the command gets as JMOE_WORKDIR.
-      **variables: further environment variables of the command.
+      flag: The name of the flag, for messages.
+      command: The command as an argument list; None runs nothing.
+      workdir: The sweep's directory, which the command gets as JMOE_WORKDIR.
+      **variables: Further environment variables of the command.
     """
     if not command:
         return

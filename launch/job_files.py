@@ -53,11 +53,11 @@ def lines(
     An unfinished last line is left out, and each line that is no object or lacks a required number.
 
     Args:
-      folder: the job's folder.
-      file: the file's path in it.
-      required: fields that must be numbers, and not negative.
-      optional: fields that may be missing or NaN. They are left out of an object where they are no numbers.
-      odd: gets a sentence on the first odd line, with the number of further ones.
+      folder: The job's folder.
+      file: The file's path in it.
+      required: Fields that must be numbers, and not negative.
+      optional: Fields that may be missing or NaN. They are left out of an object where they are no numbers.
+      odd: Gets a sentence on the first odd line, with the number of further ones.
     """
     try:
         text = _read(folder / file)
@@ -141,12 +141,12 @@ def result(folder: epath.Path, file: str, odd: list[str]) -> dict[str, Any] | No
     """A result that can be a row of runs.csv; None if the file is missing, damaged or odd.
 
     Args:
-      folder: the job's folder.
-      file: the path of a result.json in it.
-      odd: gets a sentence if there is a file and it is no such result.
+      folder: The job's folder.
+      file: The path of a result.json in it.
+      odd: Gets a sentence if there is a file and it is no such result.
 
     Raises:
-      OSError: the disk failed.
+      OSError: The disk failed.
     """
     path = folder / file
     values = None

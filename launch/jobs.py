@@ -43,19 +43,19 @@ class Job:
     among these, or if `files` is None.
 
     Attributes:
-      name: d{d_model}-e{n_experts}- and a hash of the config.
-      folder: the job's folder in the workdir.
-      config_file: the config file that the sweep file names.
+      name: D{d_model}-e{n_experts}- and a hash of the config.
+      folder: The job's folder in the workdir.
+      config_file: The config file that the sweep file names.
       overrides: {field: value} of the config that the sweep sets for this job.
-      d_model: width of the model.
-      n_experts: experts of a block.
-      n_active: active parameters, as the paper counts them.
-      n_total: all parameters, as the paper counts them.
+      d_model: Width of the model.
+      n_experts: Experts of a block.
+      n_active: Active parameters, as the paper counts them.
+      n_total: All parameters, as the paper counts them.
       budgets: {branch: n_tokens as the config names them}.
       segments: {trunk or branch: the tokens [first, last) that it trains on}.
-      corpus: fingerprint of the corpus; "" before it is known.
-      code: every version of the code that trained the job, in order.
-      kept: whether the job is of an earlier form of the sweep. Its results count, and it is trained no further.
+      corpus: Fingerprint of the corpus; "" before it is known.
+      code: Every version of the code that trained the job, in order.
+      kept: Whether the job is of an earlier form of the sweep. Its results count, and it is trained no further.
     """
 
     name: str
@@ -147,9 +147,9 @@ class Job:
         """The last line of a file of each segment that has it, without odd ones.
 
         Args:
-          file: the name of the file in the segment's folder, in JSON lines.
-          numbers: the fields to read.
-          odd: as of `progress`.
+          file: The name of the file in the segment's folder, in JSON lines.
+          numbers: The fields to read.
+          odd: As of `progress`.
 
         Returns:
           For each segment: (time of the file's last change, segment, the numbers).
@@ -196,11 +196,11 @@ class Job:
         `odd` gets a sentence if failure.json holds no failure.
 
         Returns:
-          cause: why it failed, in words.
-          tries: tries in a row that made no progress.
-          tokens: the tokens trained at that time.
-          for_good: whether the job is not tried again.
-          cancelled, accepted: true if launch.cancel stopped the job, or launch.accept accepted its failure.
+          cause: Why it failed, in words.
+          tries: Tries in a row that made no progress.
+          tokens: The tokens trained at that time.
+          for_good: Whether the job is not tried again.
+          cancelled, accepted: True if launch.cancel stopped the job, or launch.accept accepted its failure.
         """
         odd = [] if odd is None else odd
         failure = job_files.json_object(self.folder, "failure.json", odd) if self.has("failure.json", files) else None
@@ -236,12 +236,12 @@ class Job:
         """The job that `fields()` described.
 
         Args:
-          name: the name of the job.
-          workdir: the sweep's directory.
-          fields: what `fields()` returned.
+          name: The name of the job.
+          workdir: The sweep's directory.
+          fields: What `fields()` returned.
 
         Raises:
-          TypeError, KeyError, AttributeError or ValueError: if the fields describe no job, or one whose files would
+          TypeError, KeyError, AttributeError or ValueError: If the fields describe no job, or one whose files would
             lie outside of `workdir`.
         """
         for folder in (name, *fields["budgets"], *fields["segments"], fields.get("corpus") or "none"):
@@ -300,15 +300,15 @@ def load(path: str, workdir: epath.Path, config_flags: Sequence[str] = ()) -> tu
     """Reads a sweep file, and resolves and checks the config of every job.
 
     Args:
-      path: the sweep file.
-      workdir: the sweep's directory.
+      path: The sweep file.
+      workdir: The sweep's directory.
       config_flags: --config flags of the command line, as in varied.read.
 
     Returns:
       The jobs, and their configs by the job's name.
 
     Raises:
-      UserError: if the file, its config file or an override cannot be used.
+      UserError: If the file, its config file or an override cannot be used.
     """
     config_file, base, varied = read(path, config_flags)
     jobs = {}
@@ -354,7 +354,7 @@ def config_of(job: Job) -> ConfigDict:
     """The job's config as its command gives it to the trainer.
 
     Raises:
-      UserError: if the config file gives another config than the one that the job was named after.
+      UserError: If the config file gives another config than the one that the job was named after.
     """
     config = resolve(cli.load_module(job.config_file, f"job {job.name}"), job.overrides)
     edited = digest(record_of(config))

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from jmoe import cli
 from jmoe.errors import UNAVAILABLE, Interrupted, Unavailable, UserError
 from jmoe.storage import files as storage
-from jmoe.storage import lease, ownership
+from jmoe.storage import lease, ownership, retries
 from launch import accelerators, hooks, output, trainer
 from launch.backend import Backend, Sweep
 from launch.jobs import Files, Job, files_of
@@ -37,9 +37,9 @@ class Local(Backend):
         """Trains every job that is not finished, largest first.
 
         Raises:
-          Interrupted: on Ctrl-C or SIGTERM, once the trainers have saved and stopped.
-          UserError: if code or config was edited.
-          Unavailable: if the store is away.
+          Interrupted: On Ctrl-C or SIGTERM, once the trainers have saved and stopped.
+          UserError: If code or config was edited.
+          Unavailable: If the store is away.
         """
         files = files_of(sweep.workdir)
         # smallest first: _Pool takes jobs from the end
@@ -73,7 +73,7 @@ class Local(Backend):
         Kills those that have not stopped after `patience` seconds.
 
         Raises:
-          UserError: if they run elsewhere; nothing is signalled then.
+          UserError: If they run elsewhere; nothing is signalled then.
         """
         n_signalled = 0
         n_killed = 0
@@ -135,7 +135,7 @@ def _train(sweep: Sweep, todo: list[Job]) -> None:
 
     def stop(signum: int, _: object) -> None:
         received.append(signum)
-        storage.wait_no_more()
+        retries.wait_no_more()
 
     pool = _Pool(sweep, todo)
     handlers_before = {signum: signal.signal(signum, stop) for signum in (signal.SIGINT, signal.SIGTERM)}
@@ -160,10 +160,10 @@ class Worker:
     """The devices and cores that one trainer process runs on.
 
     Attributes:
-      env: environment variables of the trainer.
-      cores: the CPU cores that it may use; None for all.
-      n_devices: the devices that it has.
-      memory: bytes of memory of each device; None if that is not known.
+      env: Environment variables of the trainer.
+      cores: The CPU cores that it may use; None for all.
+      n_devices: The devices that it has.
+      memory: Bytes of memory of each device; None if that is not known.
     """
 
     env: dict[str, str]
@@ -217,8 +217,8 @@ class _Pool:
     """The jobs that wait and those that run, and the free workers.
 
     Attributes:
-      todo: the jobs that wait for a worker, smallest first.
-      running: by the name of a job, its trainer and the worker that this runs on.
+      todo: The jobs that wait for a worker, smallest first.
+      running: By the name of a job, its trainer and the worker that this runs on.
     """
 
     def __init__(self, sweep: Sweep, todo: list[Job]) -> None:

@@ -3,7 +3,8 @@
 python -m launch.logs --workdir=DIR --job=NAME [--follow] [--rank=K] [--attempt=N]
 
 The scheduler's part is what Slurm and the job's task printed, or the events of a JobSet and its pods. --rank and
---attempt leave it out.
+--attempt leave it out. Control characters are escaped, so that no output can move the cursor of a terminal or
+forge a line; log.txt in the job's folder has them as they were printed.
 """
 
 if __name__ == "__main__":
@@ -11,14 +12,16 @@ if __name__ == "__main__":
 
     startup.begin()
 
+import codecs
 import inspect
 import sys
+from collections.abc import Iterable
 
 from absl import flags
 
 from jmoe import cli
 from jmoe.errors import UserError
-from jmoe.printable import printable
+from jmoe.printable import printable, printable_output
 from launch import sweepfile
 
 
@@ -29,9 +32,7 @@ def main(_: object) -> None:
     if flags.FLAGS.follow:
         if flags.FLAGS.attempt is not None:
             raise UserError("--follow and --attempt exclude each other: --follow shows the newest try")
-        for text in sweep.engine.follow(sweep, job, flags.FLAGS.rank):
-            sys.stdout.buffer.write(text)
-            sys.stdout.flush()
+        _print(sweep.engine.follow(sweep, job, flags.FLAGS.rank))
         return
     logs = sweep.engine.logs
     options = {name: flags.FLAGS[name].value for name in ("rank", "attempt")}
@@ -39,7 +40,20 @@ def main(_: object) -> None:
     unknown = options.keys() - inspect.signature(logs).parameters.keys()
     if unknown:
         raise UserError(f"--backend={printable(sweep.backend)} knows no --{min(unknown)}")
-    sys.stdout.buffer.write(logs(sweep, job, **options))
+    _print([logs(sweep, job, **options)])
+
+
+def _print(outputs: Iterable[bytes]) -> None:
+    """Prints pieces of output as they come; one may end within a character."""
+    decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+    for output in outputs:
+        _write(decoder.decode(output))
+    _write(decoder.decode(b"", final=True))
+
+
+def _write(text: str) -> None:
+    sys.stdout.buffer.write(printable_output(text).encode())
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

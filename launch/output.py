@@ -29,11 +29,11 @@ def log(job: Job, attempt: int | None = None) -> bytes:
     """The output of the job's trainers on this machine.
 
     Args:
-      job: the job.
-      attempt: only this try: 1 is the first, -1 the last.
+      job: The job.
+      attempt: Only this try: 1 is the first, -1 the last.
 
     Raises:
-      UserError: if there is no log, or no such try.
+      UserError: If there is no log, or no such try.
     """
     if not job.log.exists():
         raise UserError(f"job {job.name} has not started on this machine: there is no {job.log}")
@@ -57,8 +57,8 @@ def tail(paths: Callable[[], Iterable[str | os.PathLike[str]]], over: Callable[[
     """Yields what files hold and what is added to them, in whole lines; a header marks each change of file.
 
     Args:
-      paths: returns the paths of the files, which need not exist yet.
-      over: returns whether nothing will be added any more.
+      paths: Returns the paths of the files, which need not exist yet.
+      over: Returns whether nothing will be added any more.
     """
     n_read: dict[str, int] = {}  # bytes of each file
     newest = None  # the file that was shown last

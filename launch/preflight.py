@@ -33,11 +33,11 @@ def places(
     """Finds the jobs whose mesh or memory is impossible on the devices that they will get.
 
     Args:
-      sweep: the sweep.
-      configs: the config of each job, by the job's name.
-      n_devices: devices of a job. None if that is not known, as for a Slurm job that does not say its GPUs: then
+      sweep: The sweep.
+      configs: The config of each job, by the job's name.
+      n_devices: Devices of a job. None if that is not known, as for a Slurm job that does not say its GPUs: then
         only a mesh that no number of devices could fill is impossible.
-      capacity: bytes of memory of a device; None if that is not known.
+      capacity: Bytes of memory of a device; None if that is not known.
       n_slices: TPU slices of a job.
 
     Returns:
@@ -84,7 +84,7 @@ def pin_corpus(sweep: Sweep, configs: dict[str, ConfigDict]) -> dict:
       The corpora that are on this machine, by fingerprint.
 
     Raises:
-      UserError: if a corpus cannot be loaded, or the sweep has two and --mix does not allow it.
+      UserError: If a corpus cannot be loaded, or the sweep has two and --mix does not allow it.
     """
     keys = {job.name: configs[job.name].data.to_json(sort_keys=True) for job in sweep.trained}
     pins = {keys[job.name]: job.corpus for job in sweep.trained if job.corpus}  # of earlier starts
@@ -120,13 +120,13 @@ def tokens(sweep: Sweep, configs: dict[str, ConfigDict], corpora: dict, files: F
     """Checks that each job's corpus has enough tokens, and prints the warnings about held-out text.
 
     Args:
-      sweep: the sweep.
-      configs: the config of each job, by the job's name.
-      corpora: the corpora that are on this machine, by fingerprint. Jobs with another one are not checked.
-      files: the sweep's files, as jobs.files_of lists them.
+      sweep: The sweep.
+      configs: The config of each job, by the job's name.
+      corpora: The corpora that are on this machine, by fingerprint. Jobs with another one are not checked.
+      files: The sweep's files, as jobs.files_of lists them.
 
     Raises:
-      UserError: if a job's corpus has too few tokens.
+      UserError: If a job's corpus has too few tokens.
     """
     reasons = []
     warnings = {}  # keys only, in order
@@ -219,8 +219,8 @@ def least_bytes(config: ConfigDict, sizes: tuple[int, int, int]) -> int:
     that blocks save for the backward pass.
 
     Args:
-      config: the config of a run.
-      sizes: the mesh: sizes of its axes data, expert and model.
+      config: The config of a run.
+      sizes: The mesh: sizes of its axes data, expert and model.
     """
     data, expert, tensor = sizes
     model = config.model

@@ -26,9 +26,9 @@ class Price:
     """The chip hours of a job.
 
     Attributes:
-      chip_hours: hours of one chip times the chips of the job.
-      mfu: share of the chips' peak that this amounts to, with 6 FLOPs for each active parameter and token.
-      modelled: whether the hours follow from the model of speed, and not from an MFU that is assumed.
+      chip_hours: Hours of one chip times the chips of the job.
+      mfu: Share of the chips' peak that this amounts to, with 6 FLOPs for each active parameter and token.
+      modelled: Whether the hours follow from the model of speed, and not from an MFU that is assumed.
     """
 
     chip_hours: float
@@ -40,11 +40,11 @@ def price_of(job: Job, config: ConfigDict, accelerator: str, n_slices: int, mfu:
     """Prices a job.
 
     Args:
-      job: the job.
-      config: its config.
-      accelerator: what it runs on, as --accelerator names it; without a size it is one chip.
+      job: The job.
+      config: Its config.
+      accelerator: What it runs on, as --accelerator names it; without a size it is one chip.
       n_slices: TPU slices of the job.
-      mfu: the MFU to assume; None to model the speed.
+      mfu: The MFU to assume; None to model the speed.
     """
     kind = accelerators.chip(accelerator)
     peak = accelerators.peak_flops(kind)
@@ -61,8 +61,8 @@ def tokens_per_chip_second(config: ConfigDict, accelerator: str, n_slices: int =
     """Models the speed of a job at its largest batch.
 
     Args:
-      config: the config of the job.
-      accelerator: what it runs on, as --accelerator names it; without a size it is one copy of the experts.
+      config: The config of the job.
+      accelerator: What it runs on, as --accelerator names it; without a size it is one copy of the experts.
       n_slices: TPU slices of the job.
 
     Returns:

@@ -35,8 +35,8 @@ class Progress:
         """Prints which runs have ended since the last look at the jobs' folders, and updates the bar.
 
         Args:
-          running: the jobs that run now.
-          waiting: the jobs that wait for their earlier trainer.
+          running: The jobs that run now.
+          waiting: The jobs that wait for their earlier trainer.
         """
         now = time.monotonic()
         if now < self._next_look:

@@ -79,7 +79,7 @@ def make_way(out: epath.Path) -> None:
     """Makes the folder of the page, before any work.
 
     Raises:
-      UserError: no page can be written there.
+      UserError: No page can be written there.
     """
     if storage.is_remote(out):
         return
@@ -115,9 +115,9 @@ def page(sweep: Sweep, seen: dict[str, Any], law: SweepLaw | None, reload_second
     """The page as HTML.
 
     Args:
-      seen: what status.see says of the sweep.
-      law: that of its finished runs, if there is one.
-      reload_seconds: after these a browser loads the page again; None for a page that stays as it is.
+      seen: What status.see says of the sweep.
+      law: That of its finished runs, if there is one.
+      reload_seconds: After these a browser loads the page again; None for a page that stays as it is.
     """
     all_curves, odd = curves.of_sweep(sweep, files_of(sweep.workdir))
     pictures = [curves.draw(all_curves, panel) for panel in curves.PANELS]
@@ -158,9 +158,9 @@ def _cells(job: dict[str, Any], curve: curves.Curve | None, odd: Sequence[str]) 
     """A row of the table of jobs.
 
     Args:
-      job: what status.look says of the job.
-      curve: of the segment that the job trains now, or trained last.
-      odd: what is odd in the files of its curves.
+      job: What status.look says of the job.
+      curve: Of the segment that the job trains now, or trained last.
+      odd: What is odd in the files of its curves.
     """
     share = job["tokens"] / job["training_tokens"] if job["training_tokens"] else 0.0
     dropped = curve.drop_rate[-1] if curve else float("nan")

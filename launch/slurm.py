@@ -97,7 +97,7 @@ class Slurm(Backend):
         """Queues every job that is neither finished nor queued, and a launch.collect after them.
 
         Raises:
-          UserError: if Slurm refuses, or it is not known what is queued.
+          UserError: If Slurm refuses, or it is not known what is queued.
         """
         tasks = list(_queue(sweep))
         queued = {task.job for task in tasks}
@@ -129,7 +129,7 @@ class Slurm(Backend):
         """The state of each job in Slurm's queue, by name, and the reason while it waits.
 
         Raises:
-          UserError: if Slurm cannot be asked, or a list is missing or damaged that tells which jobs are queued.
+          UserError: If Slurm cannot be asked, or a list is missing or damaged that tells which jobs are queued.
         """
         return {task.job: task.in_words() for task in _queue(sweep)}
 
@@ -196,9 +196,9 @@ class _Task:
     """One task of a job array in Slurm's queue.
 
     Attributes:
-      array: the id of the array.
-      index: the task's index in it.
-      job: the name of the task's job.
+      array: The id of the array.
+      index: The task's index in it.
+      job: The name of the task's job.
       state: Slurm's word, such as "RUNNING".
       reason: Slurm's reason why the task waits, or "None".
     """
@@ -255,10 +255,10 @@ def _submit_array(sweep: Sweep, jobs: list[Job], cap: int | None, after: list[st
     """Submits an array with a task for each job; returns its id.
 
     Args:
-      sweep: the sweep.
-      jobs: at most LARGEST_ARRAY jobs with the same programs.
-      cap: the most tasks to run at once; None for no limit.
-      after: ids of the arrays that must end before this one starts.
+      sweep: The sweep.
+      jobs: At most LARGEST_ARRAY jobs with the same programs.
+      cap: The most tasks to run at once; None for no limit.
+      after: Ids of the arrays that must end before this one starts.
     """
     folder = _folder(sweep)
     comment = f"{datetime.datetime.now():%Y%m%d-%H%M%S-%f}"

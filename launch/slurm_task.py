@@ -50,8 +50,8 @@ def run_task(sweep: Sweep, job: Job) -> int:
       The exit code of the task.
 
     Raises:
-      UserError: outside of an array.
-      Unavailable: if the store gives no answer.
+      UserError: Outside of an array.
+      Unavailable: If the store gives no answer.
     """
     if not {"SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"} <= os.environ.keys():
         raise UserError("Slurm starts the tasks of this sweep: there is no SLURM_ARRAY_JOB_ID here")
@@ -152,16 +152,16 @@ def call(*command: str, patient: bool = False) -> str:
     """Runs one of Slurm's commands.
 
     Args:
-      *command: the command as an argument list.
-      patient: whether to repeat the command for as long as the controller is away. A task and its nodes work on
+      *command: The command as an argument list.
+      patient: Whether to repeat the command for as long as the controller is away. A task and its nodes work on
         without the controller.
 
     Returns:
       What the command printed.
 
     Raises:
-      UserError: if the command is not on this machine, or failed; the error quotes it.
-      Unavailable: if the controller is away.
+      UserError: If the command is not on this machine, or failed; the error quotes it.
+      Unavailable: If the controller is away.
     """
     timeout = None if command[0] == "sbatch" else SECONDS_TO_ANSWER
     run = functools.partial(subprocess.run, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)

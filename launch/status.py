@@ -77,8 +77,8 @@ def _print(statuses: list[dict], folder: epath.Path, is_single: bool) -> None:
     """Prints the statuses of the sweeps in `folder`, or of the single one.
 
     Raises:
-      UserError: if there is no sweep, or the backend of a single one cannot be asked.
-      Unavailable: if the backend of a single one gives no answer for now, and there is no --watch.
+      UserError: If there is no sweep, or the backend of a single one cannot be asked.
+      Unavailable: If the backend of a single one gives no answer for now, and there is no --watch.
     """
     watch = flags.FLAGS.watch
     if is_single and "jobs" not in statuses[0]:
@@ -107,7 +107,7 @@ def _when_answered(call: Callable[[], Any], watch: float | None) -> Any:
     """The result of `call`; while the store gives no answer, it is called again every `watch` seconds.
 
     Raises:
-      Unavailable: if the store gives no answer, and `watch` is None.
+      Unavailable: If the store gives no answer, and `watch` is None.
     """
     while True:
         try:
@@ -140,8 +140,8 @@ def see(workdir: epath.Path, dollars_per_hour: float | None = None) -> dict:
 
     Returns:
       What `look` returns, and
-      trouble: why the backend cannot be asked, in words, or null.
-      away: whether the backend gives no answer for now.
+      trouble: Why the backend cannot be asked, in words, or null.
+      away: Whether the backend gives no answer for now.
       Only workdir and trouble if there is no sweep, or its sweep.json cannot be read.
     """
     try:
@@ -165,20 +165,20 @@ def look(sweep: Sweep, states: dict[str, str] | None, dollars_per_hour: float | 
     """The sweep's status in JSON types; nothing is written.
 
     Args:
-      sweep: the sweep.
-      states: what the backend's `states` returned; None if it gave no answer.
-      dollars_per_hour: hourly price of a chip. Default: what launch.sweep was given.
+      sweep: The sweep.
+      states: What the backend's `states` returned; None if it gave no answer.
+      dollars_per_hour: Hourly price of a chip. Default: what launch.sweep was given.
 
     Returns:
-      Of the sweep: workdir, backend, runs_done, runs, jobs.
-      owner: the process at work on it, in words, or null.
-      logs: the folder of the trainers' logs, if that is not the jobs' folder.
+      Of the sweep: Workdir, backend, runs_done, runs, jobs.
+      owner: The process at work on it, in words, or null.
+      logs: The folder of the trainers' logs, if that is not the jobs' folder.
       hours, n_chips (of a job), dollars_per_hour (of a chip), dollars, hours_left: null if not known.
-      Of each of the jobs: name, runs_done, runs, state, tokens, training_tokens, failure, hours, hours_left.
-      loss: in nats, null before the first step.
-      more: what else there is to say, in words.
-      odd: a sentence on each file of the job in which something odd was found; `more` has them too.
-      active: whether the job runs or is queued.
+      Of each of the jobs: Name, runs_done, runs, state, tokens, training_tokens, failure, hours, hours_left.
+      loss: In nats, null before the first step.
+      more: What else there is to say, in words.
+      odd: A sentence on each file of the job in which something odd was found; `more` has them too.
+      active: Whether the job runs or is queued.
     """
     files = files_of(sweep.workdir)
     jobs = storage.of_each(lambda job: _job_status(sweep, job, files, states), sweep.jobs, sweep.workdir)
@@ -279,9 +279,9 @@ def _report_failures(statuses: list[dict], failed_before: set | None, commands: 
     """Calls --on_failure for the jobs that have failed for good since the previous look.
 
     Args:
-      statuses: what `see` returned for each sweep.
-      failed_before: the failed jobs of the previous look; None at the first, which calls nothing.
-      commands: what hooks.commands returned.
+      statuses: What `see` returned for each sweep.
+      failed_before: The failed jobs of the previous look; None at the first, which calls nothing.
+      commands: What hooks.commands returned.
 
     Returns:
       All jobs that have failed for good, as (workdir, name).
@@ -351,12 +351,12 @@ def _state(job: Job, state: str, failure: dict, more: list[str], reason: str, is
     """One word for a job that is not done, and what else there is to say.
 
     Args:
-      job: the job.
-      state: what the backend's `states` returned for it; "" if nothing.
-      failure: its last failure, or {}.
-      more: what is known of its training, in words.
-      reason: why the backend did not run it; "" if that is not known.
-      is_known: whether the backend said which jobs it has.
+      job: The job.
+      state: What the backend's `states` returned for it; "" if nothing.
+      failure: Its last failure, or {}.
+      more: What is known of its training, in words.
+      reason: Why the backend did not run it; "" if that is not known.
+      is_known: Whether the backend said which jobs it has.
     """
     is_active = bool(state) and not state.startswith("failed")
     kind, _, why = state.partition(" ")  # as a rule in parentheses

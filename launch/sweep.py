@@ -89,7 +89,7 @@ def main(config_flags: list[str]) -> None:
     """Starts or submits the sweep, or with --dry_run prints what a start would do.
 
     Args:
-      config_flags: the --config.FIELD flags of the command line.
+      config_flags: The --config.FIELD flags of the command line.
     """
     folder = WORKDIR.value or ""  # required
     workdir = storage.absolute(folder)
@@ -143,8 +143,8 @@ def start(sweep: Sweep, configs: dict[str, ConfigDict]) -> str:
       A report, in words.
 
     Raises:
-      UserError: if the sweep cannot be started, or runs are missing at its end.
-      Interrupted: if a signal stopped it.
+      UserError: If the sweep cannot be started, or runs are missing at its end.
+      Interrupted: If a signal stopped it.
     """
     files = files_of(sweep.workdir)
     sweepfile.resume(sweep, files)
@@ -182,9 +182,9 @@ def _restore(sweep: Sweep, before: str | None, was_own: bool) -> None:
     """Writes the earlier sweep.json again, or removes the new one if there was none.
 
     Args:
-      sweep: the sweep.
-      before: the text of the earlier sweep.json.
-      was_own: whether a start of this user wrote that one.
+      sweep: The sweep.
+      before: The text of the earlier sweep.json.
+      was_own: Whether a start of this user wrote that one.
     """
     path = sweep.workdir / "sweep.json"
     if before is None:
@@ -199,13 +199,13 @@ def dry_run(sweep: Sweep, configs: dict[str, ConfigDict], impossible: list[str],
     """Prints what would run and what it costs, as comments before the backend's preview if it has one.
 
     Args:
-      sweep: the sweep.
-      configs: the config of each job, by the job's name.
-      impossible: what preflight.places returned.
-      check_text: whether to check the text.
+      sweep: The sweep.
+      configs: The config of each job, by the job's name.
+      impossible: What preflight.places returned.
+      check_text: Whether to check the text.
 
     Raises:
-      UserError: if a start would be refused: for an impossible job, for the text, or for what the workdir already
+      UserError: If a start would be refused: for an impossible job, for the text, or for what the workdir already
         holds. A workdir on gs:// is not read.
     """
     lines = describe(sweep, configs)
@@ -231,11 +231,11 @@ def describe(sweep: Sweep, configs: dict[str, ConfigDict]) -> list[str]:
     """Lines on each job and on all: FLOPs as the paper counts them (6 N_active D), hours and price if known.
 
     Args:
-      sweep: the sweep.
-      configs: the config of each job, by the job's name.
+      sweep: The sweep.
+      configs: The config of each job, by the job's name.
 
     Raises:
-      UserError: if there is a price, but no accelerator.
+      UserError: If there is a price, but no accelerator.
     """
     accelerator = ACCELERATOR.value
     if DOLLARS.value is not None and not accelerator:

@@ -30,12 +30,12 @@ class Answer:
     """The best model at `flops` by the law of the first `n_runs` finished runs.
 
     Attributes:
-      n_runs: runs that the law was fitted to.
-      flops: training FLOPs of the model.
-      n_experts: its best number of experts.
-      n_active: the ends of the interval of its active parameters.
-      loss: the ends of the interval of its loss, in nats per token.
-      problem: why there is no answer; the rest is then empty.
+      n_runs: Runs that the law was fitted to.
+      flops: Training FLOPs of the model.
+      n_experts: Its best number of experts.
+      n_active: The ends of the interval of its active parameters.
+      loss: The ends of the interval of its loss, in nats per token.
+      problem: Why there is no answer; the rest is then empty.
     """
 
     n_runs: int
@@ -50,7 +50,7 @@ class Answer:
         """From JSON types.
 
         Raises:
-          KeyError, TypeError or ValueError: the fields are of no answer.
+          KeyError, TypeError or ValueError: The fields are of no answer.
         """
         tuples: dict[str, Any] = {name: tuple(fields[name]) for name in ("n_active", "loss")}
         answer = cls(**(fields | tuples))
@@ -67,9 +67,9 @@ class SweepLaw:
     """The law of all finished runs.
 
     Attributes:
-      answers: those of fewer runs first.
-      summary: what `fit law --verbose` prints, or why there is no law.
-      next_runs: what `fit next --verbose` prints, or why it cannot say.
+      answers: Those of fewer runs first.
+      summary: What `fit law --verbose` prints, or why there is no law.
+      next_runs: What `fit next --verbose` prints, or why it cannot say.
     """
 
     answers: tuple[Answer, ...]
@@ -98,7 +98,7 @@ def fit(sweep: Sweep, rows: Sequence[dict], known: Sequence[Answer]) -> SweepLaw
     """The law of these rows, which are in the order of by_finish_time.
 
     Args:
-      known: answers of laws of fewer runs, which are not fitted again.
+      known: Answers of laws of fewer runs, which are not fitted again.
     """
     answers = {answer.n_runs: answer for answer in known if answer.n_runs <= len(rows)}
     if not answers:

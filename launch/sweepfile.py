@@ -41,8 +41,8 @@ def define_flags(job: str = "", **options: Any) -> None:
     They are defined when a command runs, so that the commands can be imported together.
 
     Args:
-      job: the help text of --job; "" for a command without it.
-      **options: further arguments of its definition.
+      job: The help text of --job; "" for a command without it.
+      **options: Further arguments of its definition.
     """
     flags.DEFINE_string("workdir", None, "Directory of the sweep: a folder or gs://...", required=True)
     flags.DEFINE_string("backend", None, "Python file of the sweep's backend. It runs only if you name it here.")
@@ -59,7 +59,7 @@ def chosen_to_run() -> Sweep:
     """The sweep of --workdir, for a command that runs the programs which its sweep.json names.
 
     Raises:
-      UserError: if the file is neither the one that a start of this user wrote, nor the one that --trust names
+      UserError: If the file is neither the one that a start of this user wrote, nor the one that --trust names
         (launch/trust.py).
     """
     workdir = absolute(flags.FLAGS.workdir)
@@ -144,9 +144,9 @@ def _read_or_rebuild(workdir: epath.Path, backend_name: str, files: Files) -> Sw
     says so. Only for the workdir's owner, since a damaged sweep.json is moved aside.
 
     Args:
-      workdir: the sweep's directory.
-      backend_name: the backend of a rebuilt sweep.
-      files: the sweep's files, as jobs.files_of lists them.
+      workdir: The sweep's directory.
+      backend_name: The backend of a rebuilt sweep.
+      files: The sweep's files, as jobs.files_of lists them.
     """
     path = workdir / "sweep.json"
     try:
@@ -206,11 +206,11 @@ def resume(sweep: Sweep, files: Files) -> None:
     Jobs that the sweep no longer has join it as kept ones.
 
     Args:
-      sweep: the sweep as its file and the flags describe it now.
-      files: the sweep's files, as jobs.files_of lists them.
+      sweep: The sweep as its file and the flags describe it now.
+      files: The sweep's files, as jobs.files_of lists them.
 
     Raises:
-      UserError: if the code or the configs differ from those of jobs that have begun, and --mix does not allow it;
+      UserError: If the code or the configs differ from those of jobs that have begun, and --mix does not allow it;
         another backend still has jobs; or a job's folder is a symbolic link.
     """
     if not is_remote(sweep.workdir):  # the contents of the folders are checked when trainers are started

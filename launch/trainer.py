@@ -37,9 +37,9 @@ class Trainer:
     stop, and later SIGKILL.
 
     Attributes:
-      job: the job that it trains.
-      process: the trainer's process.
-      stalled: why it was stopped, if it showed no sign of life; else "".
+      job: The job that it trains.
+      process: The trainer's process.
+      stalled: Why it was stopped, if it showed no sign of life; else "".
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class Trainer:
         """Watches a process.
 
         Args:
-          job: the job that the process trains.
-          process: the trainer's process.
-          log_start: the byte of the job's log where this trainer's output begins.
-          stall_minutes: minutes without a sign of life after which the trainer is stopped; 0: never.
-          keeps_time: whether this trainer writes time.json; of a job on several machines, one does.
+          job: The job that the process trains.
+          process: The trainer's process.
+          log_start: The byte of the job's log where this trainer's output begins.
+          stall_minutes: Minutes without a sign of life after which the trainer is stopped; 0: never.
+          keeps_time: Whether this trainer writes time.json; of a job on several machines, one does.
         """
         self.job = job
         self.process = process
@@ -170,17 +170,17 @@ def start(
     """Starts the trainer of a job.
 
     Args:
-      job: the job.
-      stall_minutes: minutes without a sign of life after which the trainer is stopped; 0: never.
-      env: environment variables beyond those of this process.
-      cores: the CPU cores that the trainer may use; None for all.
-      prefix: a command, such as srun's, to which the trainer's argument list is appended.
+      job: The job.
+      stall_minutes: Minutes without a sign of life after which the trainer is stopped; 0: never.
+      env: Environment variables beyond those of this process.
+      cores: The CPU cores that the trainer may use; None for all.
+      prefix: A command, such as srun's, to which the trainer's argument list is appended.
 
     Returns:
       The trainer; None if an earlier one still runs.
 
     Raises:
-      UserError: if the config file or the code has changed since the job was created, or what the trainer would
+      UserError: If the config file or the code has changed since the job was created, or what the trainer would
         write is a symbolic link.
     """
     version = code_version()
@@ -253,7 +253,7 @@ def record_failure(trainer: Trainer, code: int, retries: int) -> dict:
 
     Returns:
       What failure.json holds. {} if the job is done all the same, or another trainer has taken it over because this
-      machine was cut off: the failure does not concern that one.
+      machine was cut off: The failure does not concern that one.
     """
     job = trainer.job
     job.refuse_links()
@@ -274,10 +274,10 @@ def write_failure(job: Job, cause: str, for_good: bool, retries: int) -> dict:
     """Writes failure.json to the job's folder.
 
     Args:
-      job: the job.
-      cause: why it failed, in words.
-      for_good: whether another try would not help.
-      retries: the failure is also for good if more than this number of tries in a row made no progress.
+      job: The job.
+      cause: Why it failed, in words.
+      for_good: Whether another try would not help.
+      retries: The failure is also for good if more than this number of tries in a row made no progress.
 
     Returns:
       What failure.json holds.

@@ -49,13 +49,13 @@ def check(workdir: epath.Path, text: str, programs: list[str], named: str | None
     """Checks that a sweep.json may be run.
 
     Args:
-      workdir: the sweep's directory.
-      text: the sweep.json.
-      programs: what it would run, in words for the error.
-      named: the value of --trust.
+      workdir: The sweep's directory.
+      text: The sweep.json.
+      programs: What it would run, in words for the error.
+      named: The value of --trust.
 
     Raises:
-      UserError: unless this user wrote the file, or `named` is the beginning of its hash.
+      UserError: Unless this user wrote the file, or `named` is the beginning of its hash.
     """
     actual = digest(text)
     if named is not None:

@@ -20,7 +20,7 @@ def resolve(base: types.ModuleType, overrides: dict) -> ConfigDict:
     """The config of a module with get_config(), with the overrides of one job.
 
     Raises:
-      UserError: if that is no config. ConfigDict raises other errors for an override.
+      UserError: If that is no config. ConfigDict raises other errors for an override.
     """
     config = cli.config_of(base).lock()
     for name in overrides.keys() - schema.flat(config).keys() - schema.FIELDS.keys():
@@ -34,14 +34,14 @@ def read(path: str, config_flags: Sequence[str] = ()) -> tuple[str, types.Module
     """Reads a sweep file. A config file counts as a sweep of one job.
 
     Args:
-      path: the sweep file.
-      config_flags: arguments such as --config.data.path=books/*.txt. Each counts as if the file set it in every job.
+      path: The sweep file.
+      config_flags: Arguments such as --config.data.path=books/*.txt. Each counts as if the file set it in every job.
 
     Returns:
       The path of the config file, its module, and a dict of overrides for each job.
 
     Raises:
-      UserError: if the file or its config file cannot be used, a flag sets no field, or the file sets the field too.
+      UserError: If the file or its config file cannot be used, a flag sets no field, or the file sets the field too.
     """
     sweep = cli.load_module(path, "--sweep")
     name = f"--sweep={path}: get_sweep()"

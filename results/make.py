@@ -54,10 +54,11 @@ def main(_: object) -> None:
 
 
 def draw(folder: pathlib.Path, law: pathlib.Path) -> None:
-    """Draws the pictures of the fit, and the paper's figures by this law and by the paper's."""
+    """Draws the pictures of the law and its fit, and the paper's figures by this law and by the paper's."""
     figures = HERE / "figures"
     fit_points = figures / "predicted_against_measured.png"
     fit("plot", f"--law={law}", f"--runs={folder / 'fit.csv'}", "--figure=5", f"--out={fit_points}")
+    fit("plot", f"--law={law}", "--figure=compute", f"--out={figures / 'compute_ours.png'}")
     for which, name in FIGURES.items():
         for kind, drawn in (("ours", law), ("paper", "joint-moe-2025")):
             fit("plot", f"--law={drawn}", f"--figure={which}", f"--out={figures / f'{name}_{kind}.png'}")

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 
+import pytest
 import yaml
 from etils import epath
 from packaging.requirements import Requirement
@@ -283,8 +284,18 @@ def test_make_says_that_the_registry_cannot_be_reached(tmp_path):
     assert not (tmp_path / ".venv/.train").exists()
 
 
-def test_the_map_names_each_file_of_the_launcher():
+@pytest.mark.parametrize(
+    ("folder", "lines"),
+    [
+        ("launch", r"^launch/ .*\n((?:  .*\n)+)"),
+        ("jmoe", r"^jmoe/ .*\n((?:  .*\n)+)"),
+        ("jmoe/storage", r"^  storage/ .*\n((?:    .*\n)+)"),
+    ],
+)
+def test_the_map_names_each_file_of_a_folder(folder, lines):
     """And no file of it that is gone."""
-    (part,) = re.findall(r"^launch/ .*\n((?:  .*\n)+)", text("WORKSPACE.md"), re.MULTILINE)
+    (part,) = re.findall(lines, text("WORKSPACE.md"), re.MULTILINE)
+    if folder == "jmoe":
+        part = re.sub(r"^    .*\n", "", part, flags=re.MULTILINE)  # files of its folders
     names = set(re.findall(r"\w+\.py", part))
-    assert names == {path.name for path in (ROOT / "launch").glob("*.py")} - {"__init__.py", "__main__.py"}
+    assert names == {path.name for path in (ROOT / folder).glob("*.py")} - {"__init__.py", "__main__.py"}

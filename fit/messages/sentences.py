@@ -438,8 +438,8 @@ NO_SUCH_MESH = (
     "{flags}: no model of the plan divides over such a mesh and fits into its devices: leave the mesh to the plan"
 )
 SENDS_LONGER = (
-    "on {count} x {kind} a step sends {share:.2g} times as long as it computes at the assumed MFU. No mesh that holds "
-    "the model sends less, so training takes longer than planned"
+    "on {count} x {kind} a step sends {share:.2g} times as long as it computes at the assumed MFU, so training takes "
+    "longer than planned"
 )
 CONFIG_LAYOUT = "for {count} x {kind}, a mesh of {data} x {expert} x {model}: fit plan --chips for others"
 CONFIG_MICROBATCH = "what {count} x {kind} hold at once"

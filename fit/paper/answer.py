@@ -18,12 +18,12 @@ from fit.paper import elements, figures
 from fit.paper.options import ReportOptions, budget_options, shape_of_law
 from fit.planning import by_time, compare, plan_answer, planning
 from fit.planning import cost as cost_lib
+from fit.planning.candidates import Question
 from fit.planning.clock import SECONDS
 from fit.planning.comparison import Comparison, LawAnswer
 from fit.planning.constraints import CHIPS, Constraints
 from fit.planning.options import PlanOptions
 from fit.planning.results import Cost, Plan
-from fit.planning.setting import Setting
 from fit.shape.architecture import TRAINING
 
 BY_FLOPS = "by FLOPs"
@@ -61,13 +61,13 @@ def opening(law: Law, measured: figures.Measured, report: ReportOptions, options
 
     others = [load(name, "laws") for name in report.laws]
     plan = planning.plan(law, options)
-    setting = plan.setting
-    assert setting is not None
-    constraints = budget.with_budget(setting.constraints, plan.best.n_active, plan.best.n_tokens)
+    question = plan.question
+    assert question is not None
+    constraints = budget.with_budget(question.limits, plan.best.n_active, plan.best.n_tokens)
     runs = measured[0] if measured else None
     first, *rest = plan_answer.sentences_of(plan)
     parts = [f'<p class="answer">{elements.text(first)}</p>', *_lines(rest)]
-    parts.append(_frontier(setting, constraints, "The plan on the compute frontier", plan, runs))
+    parts.append(_frontier(question, constraints, "The plan on the compute frontier", plan, runs))
     parts += _by_the_clock(law, options, plan)
     parts += _other_laws(law, others, options, plan)
     parts += ["<h2>Numbers to check</h2>", elements.table(list(_checks(plan)))]
@@ -75,7 +75,7 @@ def opening(law: Law, measured: figures.Measured, report: ReportOptions, options
     if report.verbose:
         details = elements.text(plan_answer.verbose(plan))
         parts.append(f"<details><summary>all that fit plan prints</summary><pre>{details}</pre></details>")
-    parts += _against_runs(setting, measured, plan)
+    parts += _against_runs(question, measured, plan)
     return Opening(f"What to train with {_budget(options, plan)}", plan, parts)
 
 
@@ -118,14 +118,14 @@ def _lines(lines: list[str]) -> Iterator[str]:
             yield f"<p>{elements.text(line)}</p>"
 
 
-def _frontier(setting: Setting, constraints: Constraints, caption: str, plan: Plan | None, runs: Runs | None) -> str:
+def _frontier(question: Question, constraints: Constraints, caption: str, plan: Plan | None, runs: Runs | None) -> str:
     """The section with the least loss under budgets around that of the plan."""
     from fit.paper.figures import budget, style
 
     best = None
     if plan is not None:
         best = (float(plan.best.n_experts), plan.best.loss)
-    picture = style.Picture(setting.law, setting.architecture, setting.experts)
+    picture = style.Picture(question.law, question.architecture, question.experts)
     try:
         figure, columns = budget.frontier(picture, constraints, best, runs)
     except UserError as e:
@@ -175,21 +175,21 @@ def _by_the_clock(law: Law, options: PlanOptions, plan: Plan) -> Iterator[str]:
     lines = [*by_time.rows(timed.clock, timed.optima), *by_time.differing(timed.clock)]
     yield from _lines(lines)
     if plan.clock is None or is_priced_by_time:
-        setting = timed.setting
-        assert setting is not None
-        yield _frontier(setting, setting.constraints, "Loss against hours on the same chips", timed, None)
+        question = timed.question
+        assert question is not None
+        yield _frontier(question, question.limits, "Loss against hours on the same chips", timed, None)
 
 
 def _hours(options: PlanOptions, plan: Plan, cost: Cost) -> float:
     """The hours on the chips that the budget is, and without a budget those of the training."""
-    setting = plan.setting
-    assert setting is not None
-    chips = setting.constraints.chips
+    question = plan.question
+    assert question is not None
+    chips = question.limits.chips
     if options.hours is not None:
         return options.hours
     if plan.clock is not None:
         return plan.clock.hours
-    flops = setting.constraints.flops
+    flops = question.limits.flops
     if chips is None or not isinstance(flops, float):
         return cost.training_hours
     return flops / chips.rate(plan.best.n_experts) / SECONDS
@@ -269,8 +269,8 @@ def _agreement(comparison: Comparison) -> str:
 
 def _checks(plan: Plan) -> Iterator[Json]:
     """Rows of numbers that a colleague would check, each with what it follows from."""
-    setting = plan.setting
-    assert setting is not None
+    question = plan.question
+    assert question is not None
     best = plan.best
 
     def row(what: str, value: str, how: str) -> Json:
@@ -280,21 +280,21 @@ def _checks(plan: Plan) -> Iterator[Json]:
     size = units.amount(best.n_active)
     tokens = units.amount(best.n_tokens)
     yield row("training FLOPs", units.flops(best.training_flops), f"{TRAINING:g} x {size} active x {tokens} tokens")
-    served = setting.constraints.inference_tokens
+    served = question.limits.inference_tokens
     if served:
         inference = units.flops(best.inference_flops_per_token * served)
         yield row("FLOPs of serving", inference, f"2 x {size} active x {units.amount(served)} tokens")
     yield row("tokens for each active parameter", f"{best.n_tokens / best.n_active:.1f}", f"{tokens} / {size}")
     share = best.n_active / best.n_total
     yield row("active share", f"{share:.1%}", f"{size} of {units.amount(best.n_total)}")
-    limits = setting.constraints
+    limits = question.limits
     how = f"{limits.bytes_per_parameter:g} bytes x {units.amount(best.n_total)} weights"
     if limits.kv_tokens:
         how += f", and a cache of {units.amount(limits.kv_tokens)} tokens"
     yield row("memory to serve", units.memory(best.memory_bytes), how)
-    floor_name = getattr(setting.law.form.page, "FLOOR", None)
+    floor_name = getattr(question.law.form.page, "FLOOR", None)
     if floor_name is not None:
-        floor = setting.law.coefficients[floor_name]
+        floor = question.law.coefficients[floor_name]
         yield row("loss above the law's floor", f"{best.loss - floor:.4f}", f"{best.loss:.4f} - {floor:.4f}")
     if plan.chips is not None and best.cost is not None:
         yield from _price_checks(plan, best.cost)
@@ -339,18 +339,18 @@ def _optima(plan: Plan) -> list[Json]:
     return rows
 
 
-def _against_runs(setting: Setting, measured: figures.Measured, plan: Plan) -> Iterator[str]:
+def _against_runs(question: Question, measured: figures.Measured, plan: Plan) -> Iterator[str]:
     """The law against its runs: isoFLOP panels at budgets that runs have, residuals at the plan's number of experts."""
     from fit.paper.figures import budget, loss, style
 
     if measured is None:
         return
     runs, held_out = measured
-    law = setting.law
+    law = question.law
     caption = "The law and its runs: isoFLOP curves at budgets that runs have"
     try:
         with style.in_style():
-            picture = style.Picture(law, setting.architecture, law.experts)
+            picture = style.Picture(law, question.architecture, law.experts)
             figure, columns = loss.isoflop(picture, budget.isoflop_budgets(law, runs), runs)
         yield elements.picture(caption, figure, columns)
     except UserError as e:

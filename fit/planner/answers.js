@@ -91,8 +91,6 @@ function showCosts({ data, plan: { chips, optima, best } }) {
     E: ({ n_experts }) => String(n_experts),
     training: ({ cost }) => durationText(cost.training_hours),
     price: ({ cost }) => dollarsText(cost.training_dollars),
-    "training takes": ({ cost }) => (cost.training_bytes == null ? "–" : memoryText(cost.training_bytes)),
-    chips: ({ cost }) => (cost.training_chips == null ? "–" : amount(cost.training_chips)),
     "served on": ({ cost }) => amount(cost.serving_chips),
   };
   best.cost.serving.decoding.forEach(({ batch }, i) => {

@@ -83,7 +83,7 @@ function referenceAnswer(law, reference, n_experts, shape, limits) {
   const only = law.only_experts;
   if (only != null && Math.abs(columns.n_experts - only) > 1e-5 * only) return null;
   const loss = lossOfColumns(law, columns);
-  const budgetAlone = { ...limits, memory_bytes: null, max_tokens: null, chips: null, serving: null };
+  const budgetAlone = { ...limits, memory_bytes: null, max_tokens: null, serving: null };
   const least = leastFlops(law, n_experts, shape, budgetAlone, loss, 1e-6 * flops, flops);
   return { n_tokens, loss, flops_share: least == null ? null : least / flops };
 }

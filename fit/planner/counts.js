@@ -108,52 +108,21 @@ export function servingBytes(shape, limits, width, n_experts) {
   return weights + limits.bytes_per_kv_element * cacheElements(shape, width, limits.kv_tokens);
 }
 
-/** The smallest training step of a model with n_total parameters, over `count` chips (fit/planning/memory.py).
- *  @type {(shape: Shape, chips: TrainingChips, width: Width, n_total: Parameters, count?: number) => Bytes} */
-export function trainingBytes(shape, chips, width, n_total, count = chips.count) {
-  const fewestTokens = Math.max(chips.row * count, chips.group);
-  return chips.state * n_total + bytesPerToken(shape, chips, width) * fewestTokens;
-}
-
-// Bytes that a token at work takes in training.
-function bytesPerToken(shape, { remat, at_work, scores, row }, width) {
-  const blocks = width / shape.width_per_block;
-  const heads = blocks;
-  const [perBlock, perWidth, scoresPerBlock] = remat.full;
-  const inActivations = (perBlock * blocks + perWidth * blocks + at_work) * width;
-  return inActivations + (scoresPerBlock * blocks + scores) * row * heads;
-}
-
 /** How many devices of `each` bytes hold so many bytes. @type {(bytes: Bytes, each: Bytes) => number} */
 export function countThatHolds(bytes, each) {
   const rounding = 1 - 1e-12; // a model may be exactly as large as the memory
   return Math.ceil((bytes / each) * rounding);
 }
 
-/** The fewest chips that hold the training of n_total parameters; null where no number does.
- *  @type {(shape: Shape, chips: TrainingChips, width: Width, n_total: Parameters) => ?number} */
-export function fewestChips(shape, chips, width, n_total) {
-  const state = chips.state * n_total;
-  const token = bytesPerToken(shape, chips, width);
-  const free = chips.memory - chips.row * token;
-  if (!(free > 0)) return null;
-  return Math.max(countThatHolds(state, free), countThatHolds(state + chips.group * token, chips.memory));
-}
-
 /** The limits on memory, as sizeLimits has them.
  *  @type {(shape: Shape, limits: Limits, n_experts: Experts) => object[]} */
 export function memoryLimits(shape, limits, n_experts) {
-  const { memory_bytes, chips } = limits;
+  const { memory_bytes } = limits;
   const memories = [];
   if (memory_bytes != null) {
     const needed = (width) => servingBytes(shape, limits, width, n_experts);
     const values = () => ({ flag: "--memory_gb" });
     memories.push({ name: "memory", most: memory_bytes, needed, sentence: "MEMORY_TOO_SMALL", values });
-  }
-  if (chips != null) {
-    const needed = (width) => trainingBytes(shape, chips, width, totalParameters(shape, width, n_experts));
-    const values = () => ({ kind: chips.kind, count: chips.count });
-    memories.push({ name: "chips", most: chips.count * chips.memory, needed, sentence: "CHIPS_TOO_FEW", values });
   }
   return memories;
 }

@@ -22,9 +22,7 @@ from fit.planner import formulas
 from fit.planning import (
     agreement,
     compare,
-    constraints,
     cost,
-    memory,
     optimum,
     plan_warnings,
     serving,
@@ -118,9 +116,7 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None, chips: tuple[st
         sentences={name: template for name, template in vars(sentences).items() if name.isupper()},
         chips={kind: _peaks(chip) | _when_serving(kind) for kind, chip in CHIPS.items()},
         serving=_constants(serving, "BATCHES", "LABEL", "BANDWIDTH_SHARE"),
-        cost=_constants(memory, "STATE", "REMAT", "AT_WORK", "SCORES", "ROW", "GROUP")
-        | _constants(constraints, "ROOM")
-        | _constants(cost, "MFU"),
+        cost=_constants(cost, "MFU"),
         forms={name: _form(FORMS[name]) for name in sorted({law.form.name for law in all_laws})},
         compare=_constants(compare, "LAWS", "SPLITS")
         | _constants(agreement, "AGREE", "FURTHEST")

@@ -1,17 +1,16 @@
 // A plan: what `fit plan --json` prints, by the same names, without the model of whole blocks.
 
-import { chipLimits, chipsWarning, costOf } from "./cost.js";
+import { costOf } from "./cost.js";
 import { INFERENCE_FLOPS, servingBytes, trainingFlops } from "./counts.js";
 import { drawsOf, driftFactor, falls, flopsOfLaw, lawAtExperts, outsideRangesOf, percentile } from "./law.js";
 import { infeasibleReason, warningsOf } from "./messages.js";
 import { bestOf, feasibleOf, largestSize, optimaOf, solve } from "./solve.js";
 import { speedOf } from "./speeds.js";
 
-/** The plan, and its limits with the chips' memory. Throws PlanError where nothing is feasible.
+/** The plan, and its limits. Throws PlanError where nothing is feasible.
  *  @type {(data: Data, law: Law, options: Options) => {plan: Plan, limits: Limits}} */
 export function planOf(data, law, options) {
-  const { shape, experts, chips } = options;
-  const limits = { ...options.limits, chips: chipLimits(data, chips) };
+  const { shape, experts, chips, limits } = options;
   const solved = optimaOf(law, shape, limits, experts);
   const optima = feasibleOf(solved).map((optimum) => planRow(law, optimum, shape, limits));
   const best = optima.find(({ n_experts }) => n_experts === bestOf(solved).n_experts);
@@ -33,7 +32,6 @@ export function planOf(data, law, options) {
     const { serve_batch: _, mfu, ...trainingChips } = chips;
     plan.chips = limits.speeds ? trainingChips : { ...trainingChips, mfu };
     for (const row of optima) row.cost = costOf(data, chips, row, shape, limits);
-    if (!limits.speeds) plan.warnings.push(...chipsWarning(law, best, options, limits));
   }
   return { plan, limits };
 }
@@ -45,7 +43,7 @@ export function isAtEdge(law, best, experts) {
   return best === Math.max(...experts) || (best === Math.min(...experts) && best > 1);
 }
 
-function printedLimits({ chips, budget, serving, speeds, ...limits }) {
+function printedLimits({ budget, serving, speeds, ...limits }) {
   const { tokens_per_second: serve_tokens_per_second, batch: serve_batch } = serving ?? {};
   const printed = { ...limits, serve_tokens_per_second, serve_batch };
   return Object.fromEntries(Object.entries(printed).filter(([, value]) => value != null));

@@ -34,9 +34,9 @@ function refuseWithoutOptimum(laws, experts) {
 
 // Throws the command line's sentence where nothing bounds the plan.
 function refuseUnbounded(limits) {
-  const { memory_bytes, chips, serving, max_tokens, inference_tokens } = limits;
+  const { memory_bytes, serving, max_tokens, inference_tokens } = limits;
   if (hasBudget(limits)) return;
-  const boundsSize = memory_bytes != null || chips != null || serving != null;
+  const boundsSize = memory_bytes != null || serving != null;
   if (!boundsSize || max_tokens == null) refuse("UNBOUNDED");
   if (inference_tokens > 0) refuse("NO_BUDGET_TO_SHARE");
 }
@@ -52,7 +52,7 @@ function largestWithin({ most, needed }, n_experts, shape) {
   return activeParameters(shape, Math.exp(rootOf(excess, low, high)), n_experts);
 }
 
-/** The largest size within memory, chips and speed of serving, and what bounds it; infinite without. By hours: models.
+/** The largest size within memory and speed of serving, and what bounds it; infinite without. By hours: models.
  *  @type {(n_experts: Experts, shape: Shape, limits: Limits) => Largest} */
 export function largestSize(n_experts, shape, limits) {
   if (limits.speeds) return { models: modelsInHours(n_experts, shape, limits) };

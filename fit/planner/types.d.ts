@@ -37,7 +37,6 @@ interface Limits {
   kv_tokens: Tokens; // in the key-value cache
   inference_tokens: Tokens; // tokens to serve, paid from the FLOPs
   max_tokens: Tokens | null; // training tokens that there are
-  chips: TrainingChips | null;
   serving: Requirement | null;
   hours?: Hours; // where they are the budget, at modelled speeds, and FLOPs are not
   speeds?: Speeds;
@@ -60,19 +59,6 @@ interface Requirement {
   tokens_per_second: number;
   batch: number;
   chips: { kind: string; count: number; memory: Bytes; bandwidth: number; flops: number }; // each a second, of all chips
-}
-
-// The chips as a limit: `memory` is what a plan may fill of each; the rest are constants of fit/planning/memory.py.
-interface TrainingChips {
-  kind: string;
-  count: number;
-  memory: Bytes;
-  state: Bytes; // of a parameter: weights, gradients, moments
-  remat: { full: [number, number, number] };
-  at_work: Bytes;
-  scores: Bytes;
-  row: Tokens;
-  group: Tokens;
 }
 
 // The chips as typed; `devices` share the model when it is served.
@@ -103,14 +89,14 @@ interface Optimum {
   n_tokens: Tokens;
   loss: Nats;
   d_model: Width;
-  size_bound: "" | "memory" | "chips" | "serving" | "tokens" | "smallest"; // what fixed the size
+  size_bound: "" | "memory" | "serving" | "tokens" | "smallest"; // what fixed the size
   chips?: number; // of a plan by hours: those that train it, where some stand idle
 }
 
 // The largest size that a limit allows, and the limit's name.
 interface Largest {
   size: Parameters;
-  bound: "" | "memory" | "chips" | "serving";
+  bound: "" | "memory" | "serving";
   models?: object[]; // by hours, in place of these: all models of the grid
 }
 

@@ -2,18 +2,21 @@
 
 options.py          options of fit plan and fit compare
 constraints.py      the budget and the limits of a plan; clock.py, hours as the budget
-planning.py         the plan; results.py, its dataclasses; setting.py, the question that it answers
+planning.py         the plan; results.py, its dataclasses
+
+What may be built:
+grid.py             shapes and layouts to choose from
+candidates.py       the question; shapes in layouts, with their seconds per token
+mesh.py             how chips share the training, and what a mesh must divide
+built.py            the model to build, with its recipe and its mesh
 
 By FLOPs:
 optimum.py          the best size and tokens for each number of experts; optima.py, these as arrays
+choice.py           the shape to build near that optimum
 target.py           the least budget that reaches a loss
-building.py         the model of whole blocks and heads; startable.py, with its recipe and its mesh
-memory.py           memory of training on all chips; mesh.py, how chips share the training
 
 By hours:
-grid.py             shapes and layouts to choose from
-candidates.py       shapes in layouts, with their seconds per token
-solve.py            the best candidate; built.py, that candidate as the model to build
+solve.py            the best candidate
 by_time.py          speeds of models, the best model under the other budget, and both in words
 speeds.py           the speeds of all models that a page may plan, as plain values
 

@@ -1,46 +1,142 @@
-"""The candidate of a plan by hours as the model to build, with its recipe and its layout."""
+"""The model to build, with its recipe and, on chips, its mesh. The trainer starts it as it is emitted."""
+
+import dataclasses
 
 import numpy as np
 
+from fit.aliases import Json
 from fit.fitted_law.law import Law
-from fit.planning import building, recipe, solve, startable
+from fit.planning import recipe, solve
+from fit.planning.candidates import Models
+from fit.planning.constraints import Chips
+from fit.planning.extrapolation import extrapolation_of
+from fit.planning.mesh import PlannedMesh
 from fit.planning.results import Buildable, Optimum
 from fit.shape import hardware
-from fit.shape.architecture import Architecture, Model
+from fit.shape.architecture import Architecture, Model, training_flops
+
+
+@dataclasses.dataclass(frozen=True)
+class Chosen:
+    """A model that may be built.
+
+    Attributes:
+      loss: Predicted loss in nats per token.
+      model: Its shape and counts.
+      n_tokens: Training tokens.
+      memory_bytes: Of weights and cache.
+      law_experts: Its number of experts as the law counts them; None where the model counts as the law does.
+      layout: How the chips train it; None without chips.
+      speed: Tokens per second of its chips; None where no speed is modelled.
+    """
+
+    loss: float
+    model: Model
+    n_tokens: int
+    memory_bytes: float
+    law_experts: float | None = None
+    layout: PlannedMesh | None = None
+    speed: float | None = None
+
+
+def on_chips(best: solve.Best) -> Chosen:
+    """A candidate on chips."""
+    return Chosen(
+        loss=best.loss,
+        model=grid_model(best.problem, best.models, best.row),
+        n_tokens=best.n_tokens,
+        memory_bytes=best.memory_bytes,
+        law_experts=best.models.law_experts,
+        layout=layout_of(best),
+        speed=best.tokens_per_second,
+    )
+
+
+def grid_model(question: solve.Question, models: Models, row: int) -> Model:
+    """A shape of the grid as a Model."""
+    style = hardware.style_of(question.architecture, models.as_published, question.request.fixed)
+    shape = models.shape
+    width = int(np.asarray(shape.d_model)[row])
+    n_blocks = int(np.asarray(shape.n_blocks)[row])
+    return hardware.built(question.padded, style, width, n_blocks, int(np.asarray(shape.n_experts)))
+
+
+def layout_of(best: solve.Best) -> PlannedMesh:
+    """How the chips train a candidate."""
+    problem = best.problem
+    candidate = best.candidate
+    models = best.models
+    batch = int(candidate.batch_tokens[0])
+    at_once = int(candidate.microbatch_tokens[0])
+    device_bytes, sent_bytes = solve.bytes_of(best)
+    layout = PlannedMesh(
+        data=int(candidate.data[0]),
+        expert=int(candidate.expert[0]),
+        model=int(candidate.model[0]),
+        remat=problem.grid.remats[int(candidate.remat[0])],
+        microbatch_tokens=0 if at_once == batch else at_once,
+        group_tokens=int(candidate.group_tokens[0]),
+        batch_tokens=recipe.ramp_on_mesh(batch, int(candidate.unit[0]), best.n_tokens, models.as_published),
+        device_bytes=device_bytes,
+        sent_bytes=sent_bytes,
+    )
+    chips = dataclasses.replace(problem.chips, count=best.chips)
+    n_experts = int(np.asarray(models.shape.n_experts))
+    share = sending_share(layout, float(models.n_active[best.row]), n_experts, chips)
+    return dataclasses.replace(layout, sending_share=share)
+
+
+def sending_share(layout: PlannedMesh, n_active: float, n_experts: int, chips: Chips) -> float:
+    """Seconds of sending in a step, at the peak of the chips' links, over seconds of computing it at their MFU."""
+    batch = layout.batch_tokens[-1][1]
+    computing = training_flops(n_active, batch) / chips.rate(max(n_experts, 1))
+    return layout.sent_bytes * chips.n_devices / chips.count / chips.chip.network / computing
 
 
 def buildable_of(
-    law: Law, architecture: Architecture, best: Optimum, chosen: solve.Best
+    law: Law, architecture: Architecture, best: Optimum, chosen: Chosen, family: bool = False
 ) -> tuple[Buildable, recipe.Recipe]:
-    """The model to build and its recipe.
+    """The model that a plan builds, and its recipe.
 
     Args:
       law: The law that plans.
-      architecture: How models are built.
-      best: The candidate as an Optimum.
-      chosen: The same candidate, with its layout.
+      architecture: How the optima are built.
+      best: The best optimum.
+      chosen: The model, its tokens and its loss.
+      family: Whether it is built like a published model.
     """
-    models = chosen.models
-    model = model_of(chosen)
-    layout = startable.layout_of(chosen)
-    request = chosen.problem.request
-    run_recipe = recipe.recipe_of(law, model, chosen.n_tokens, request.family, layout.batch_tokens)
-    candidate = building.Candidate(
-        loss=chosen.loss,
-        model=model,
+    model = chosen.model
+    batches = chosen.layout.batch_tokens if chosen.layout else None
+    run_recipe = recipe.recipe_of(law, model, chosen.n_tokens, family, batches)
+    shape: Json = dict(model.shape)
+    forward = model.exact_flops_per_token(run_recipe.sequence)
+    built = Buildable(
+        n_experts=model.n_experts,
+        **shape,
+        law_experts=chosen.law_experts,
+        n_active=model.n_active,
+        n_total=model.n_total,
+        exact_parameters=run_recipe.exact_parameters(model),
         n_tokens=chosen.n_tokens,
+        loss=chosen.loss,
+        loss_of_building=chosen.loss - best.loss,
         memory_bytes=chosen.memory_bytes,
-        layout=layout,
-        speed=chosen.tokens_per_second,
+        training_flops=training_flops(model.n_active, chosen.n_tokens),
+        exact_forward_flops_per_token=forward,
+        exact_training_flops=3 * forward * chosen.n_tokens,
+        **run_recipe.row(),
+        rate_note=recipe.rate_note(law, model, chosen.n_tokens, run_recipe),
+        layout=chosen.layout,
+        extrapolation=extrapolation_of(
+            law,
+            architecture,
+            n_experts=model.n_experts if chosen.law_experts is None else chosen.law_experts,
+            n_active=model.n_active,
+            n_tokens=chosen.n_tokens,
+            n_total=model.n_total,
+            shape=(model.d_model, model.n_blocks),
+        ),
+        modelled_speed=chosen.speed,
+        explicit=() if chosen.law_experts is None else ("layout",),
     )
-    return startable.buildable_of(law, architecture, best, candidate, run_recipe, models.law_experts), run_recipe
-
-
-def model_of(chosen: solve.Best) -> Model:
-    """The model of a candidate."""
-    problem = chosen.problem
-    models = chosen.models
-    style = hardware.style_of(problem.architecture, models.as_published, problem.request.fixed)
-    shape = models.shape
-    width = int(np.asarray(shape.d_model)[chosen.row])
-    return hardware.built(problem.padded, style, width, chosen.n_blocks, int(np.asarray(shape.n_experts)))
+    return built, run_recipe

@@ -40,8 +40,8 @@ def in_hours(constraints: Constraints, hours: float, calibration: Calibration, r
       calibration: The efficiencies of the chips.
       request: The fields of shape and mesh that the user fixes.
     """
-    clock = Clock(hours, calibration, request)
-    return dataclasses.replace(constraints, clock=clock, flops=None, calibration=None)
+    clock = Clock(hours, calibration)
+    return dataclasses.replace(constraints, clock=clock, flops=None, calibration=None, request=request, cache={})
 
 
 def calibration_of(
@@ -94,16 +94,6 @@ def _model_of(law: Law, architecture: Architecture, request: ShapeRequest, width
     style = hardware.style_of(architecture, is_beyond, request.fixed)
     n_blocks = max(round(width / style.aspects[1]), architecture.n_dense + 1)
     return hardware.built(padded, style, width, n_blocks, routed)
-
-
-def problem_of(law: Law, architecture: Architecture, constraints: Constraints, request: ShapeRequest) -> Problem:
-    """The problem of timing models on the chips of the constraints, by hours or by FLOPs."""
-    assert constraints.chips is not None
-    if constraints.clock is not None:
-        return solve.problem_of(law, architecture, constraints)
-    calibration = constraints.calibration
-    assert calibration is not None
-    return Problem(law, architecture, constraints, constraints.chips, request, calibration)
 
 
 def speed_of_optimum(problem: Problem, n_experts: float, n_active: float, n_tokens: float) -> Speed | None:

@@ -13,12 +13,13 @@ Axes: [n_shapes] models of one number of experts, [n] candidates.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 
 import numpy as np
 
-from fit.aliases import Array, ByName, Numbers
+from fit.aliases import Array, ByName, Floats, Numbers
 from fit.fitted_law import own_counts
 from fit.fitted_law.law import ROUNDING, Law
 from fit.model.efficiencies import Calibration
@@ -40,27 +41,28 @@ IDEAL_BATCH = 2.0**40  # tokens of a step, so many that what a step does once ta
 STATE = 16  # bytes of a parameter on a device, at least: weight, two moments, gradient
 
 
-@dataclasses.dataclass(frozen=True)
-class Problem:
-    """A planning problem on chips, without its budget.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is asked of a plan.
 
     Attributes:
       law: The law of the loss.
       architecture: How models are built.
-      limits: The limits on models. Their budget is not read.
-      chips: The chips to train on.
-      request: The fields of shape and mesh that the user fixes.
-      calibration: The efficiencies of the chips.
+      limits: The budget and the limits on models.
+      experts: The numbers of experts to compare, as the law counts them.
       grid: Shapes and layouts to choose from.
     """
 
     law: Law
     architecture: Architecture
     limits: Constraints
-    chips: Chips
-    request: grid_lib.ShapeRequest
-    calibration: Calibration
+    experts: Floats = ()
     grid: grid_lib.Grid = grid_lib.Grid()
+
+    @property
+    def request(self) -> grid_lib.ShapeRequest:
+        """The fields of shape and mesh that the user fixes."""
+        return self.limits.request or grid_lib.ShapeRequest()
 
     @property
     def padded(self) -> Architecture:
@@ -72,6 +74,19 @@ class Problem:
     def cap(self) -> float:
         """The most tokens to train on; infinite without a limit."""
         return math.inf if self.limits.cap is None else float(np.asarray(self.limits.cap))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Problem(Question):
+    """What is asked of a plan on chips.
+
+    Attributes:
+      chips: The chips to train on.
+      calibration: The efficiencies of the chips.
+    """
+
+    chips: Chips
+    calibration: Calibration
 
     def tokens(self, hours: Numbers, seconds_per_token: Numbers) -> Array:
         """Whole training tokens that hours leave beside inference tokens, each a third of one; perhaps negative."""
@@ -129,7 +144,7 @@ def take(shape: ModelShape, rows: Array) -> ModelShape:
 
 
 def loss_of(
-    problem: Problem, models: Models, rows: Array | slice, n_tokens: Array, coefficients: ByName | None = None
+    problem: Question, models: Models, rows: Array | slice, n_tokens: Array, coefficients: ByName | None = None
 ) -> Array:
     """The law's loss of shapes on so many tokens, infinite on less than one.
 
@@ -153,7 +168,7 @@ def loss_of(
     return np.where(n_tokens >= 1, loss, np.inf)
 
 
-def models_of(problem: Problem, n_experts: float) -> list[Models]:
+def models_of(problem: Question, n_experts: float) -> list[Models]:
     """The models with one number of experts as the law counts them, by recipe: that of the runs, then the published."""
     architecture = problem.architecture
     if not architecture.has_enough_experts(n_experts):
@@ -173,16 +188,28 @@ def nearest_experts(architecture: Architecture, n_experts: float) -> int:
     return min(hardware.whole_experts(architecture, n_experts), key=distance)
 
 
-def _models(problem: Problem, routed: int, as_published: bool) -> Models:
+def _models(problem: Question, routed: int, as_published: bool) -> Models:
     """The models of one recipe. `routed`: experts as the trainer counts them."""
     style = hardware.style_of(problem.padded, as_published, problem.request.fixed)
     shape = grid_lib.shapes(problem.grid, problem.padded, style, routed)
     has_recipe, least, most = _tokens_of_recipe(problem, shape, as_published)
     rows = np.flatnonzero(has_recipe)
-    return _described(problem, take(shape, rows), as_published, least[rows], most[rows])
+    architecture = problem.padded
+    return _described(problem, architecture, take(shape, rows), as_published, least[rows], most[rows])
 
 
-def _tokens_of_recipe(problem: Problem, shape: ModelShape, as_published: bool) -> tuple[Array, Array, Array]:
+def whole_models(question: Question, n_experts: float, models: list[Model]) -> Models:
+    """Models of whole blocks and heads of the architecture's own shape, with the recipe of the law's runs."""
+    fields = {}
+    for name in (*grid_lib.SHAPE_FIELDS, "n_blocks"):
+        fields[name] = np.array([getattr(model.counts, name) for model in models], float)
+    shape = dataclasses.replace(models[0].counts, **fields)
+    no_tokens = np.zeros(len(models))
+    described = _described(question, question.architecture, shape, False, no_tokens, np.full(len(models), np.inf))
+    return dataclasses.replace(described, law_experts=n_experts)
+
+
+def _tokens_of_recipe(problem: Question, shape: ModelShape, as_published: bool) -> tuple[Array, Array, Array]:
     """(whether runs of each shape can have a recipe, on more tokens than, up to), arrays [n_shapes].
 
     Small models have the recipe of the law's runs. Large ones have the published recipe where their size or their
@@ -208,26 +235,20 @@ def _tokens_of_recipe(problem: Problem, shape: ModelShape, as_published: bool) -
     return ~is_large | ~is_beyond, np.zeros(len(inside)), np.where(is_large, most_of_runs, np.inf)
 
 
-def of_model(problem: Problem, model: Model, as_published: bool) -> Models:
-    """A model of the grid as Models of one shape, which may be trained on any number of tokens."""
-    shape = ModelShape.of_config(model.shape | dict(n_experts=model.n_experts))
-    arrays = {name: np.array([getattr(shape, name)], float) for name in (*grid_lib.SHAPE_FIELDS, "n_blocks")}
-    shape = dataclasses.replace(shape, **arrays)
-    return _described(problem, shape, as_published, np.zeros(1), np.full(1, np.inf))
-
-
-def _described(problem: Problem, shape: ModelShape, as_published: bool, least: Array, most: Array) -> Models:
-    """The Models of these shapes. least, most: least_tokens and most_tokens of Models."""
+def _described(  # noqa: PLR0913  what describes models
+    problem: Question, architecture: Architecture, shape: ModelShape, as_published: bool, least: Array, most: Array
+) -> Models:
+    """The Models of these shapes of an architecture. least, most: least_tokens and most_tokens of Models."""
     limits = problem.limits
     routed = int(np.asarray(shape.n_experts))
-    exact = _exact_parameters(shape, problem.padded, as_published)
+    exact = _exact_parameters(shape, architecture, as_published)
     cache_bytes = np.asarray(limits.bytes_per_kv_element * shape.kv_elements(limits.kv_tokens))
     memory_bytes = limits.bytes_per_parameter * exact + cache_bytes
     return Models(
         shape=shape,
         n_active=np.asarray(shape.n_active),
         n_total=np.asarray(shape.n_total),
-        uncounted=own_counts.uncounted_rows(problem.law, problem.padded) * np.asarray(shape.d_model),
+        uncounted=own_counts.uncounted_rows(problem.law, architecture) * np.asarray(shape.d_model),
         as_published=as_published,
         law_experts=hardware.law_experts(problem.architecture, routed),
         exact_parameters=exact,
@@ -253,13 +274,7 @@ def _limited_by(limits: Constraints, shape: ModelShape, memory_bytes: Array, cac
     limited_by = np.full(memory_bytes.shape, "", dtype=object)
     serving = limits.serving
     if serving is not None:
-        served = Served(
-            n_active=shape.n_active - shape.looked_up,
-            n_unused=shape.n_total - shape.n_active,
-            chosen_share=shape.chosen_share,
-            bytes_per_parameter=limits.bytes_per_parameter,
-            cache_bytes=cache_bytes,
-        )
+        served = Served.of(shape, limits.bytes_per_parameter, cache_bytes)
         limited_by[serving.step_seconds(served) > serving.most_seconds] = "serving"
         limited_by[memory_bytes > serving.chips.memory] = "memory"
     if limits.memory_bytes is not None:
@@ -423,7 +438,11 @@ class _Search:
         self.n_tokens = n_tokens
         chips = problem.chips
         self.counts = np.array(problem.grid.counts_of(chips.chip, chips.count))
-        self.floor = least_seconds(problem, models)
+
+    @functools.cached_property
+    def floor(self) -> Array:
+        """A lower bound of the seconds of a token of each shape on one chip."""
+        return least_seconds(self.problem, self.models)
 
     def tokens(self, rows: Array, chips: Numbers) -> Array:
         """An upper bound of the tokens that so many chips train shapes on."""
@@ -471,7 +490,9 @@ class _Search:
         meshes = np.array(sizes).T
         count, data, expert, model = meshes
         shape = take(self.models.shape, rows[:, None])
-        fits = self._divides(shape, data, expert, model)
+        sequence = sequence_of(problem.law, self.models.as_published)
+        has_narrow_experts = problem.architecture.granularity != 1
+        fits = mesh.divides(shape, sequence, has_narrow_experts, data, expert, model)
         # devices hold at least the weights
         stored = shape.routed_weights / (expert * model) + shape.dense_weights / model + shape.embedding_and_head
         fits &= STATE * stored / data <= chips.room * chips.device_memory
@@ -481,28 +502,6 @@ class _Search:
         i, j = np.nonzero(fits)
         group = self._groups(data[j] * expert[j])
         return _without_batch(self.models, rows[i], meshes[:, j], group)
-
-    def _divides(self, shape: ModelShape, data: Array, expert: Array, model: Array) -> Array:
-        """Whether meshes divide shapes: [n_shapes, n_meshes]."""
-        architecture = self.problem.architecture
-        is_mixture = bool(np.all(np.greater(shape.n_experts, 1)))
-        kinds = mesh.kinds(is_mixture, is_mixture and architecture.granularity != 1, architecture.n_dense > 0)
-        values = {
-            "model.n_experts": shape.n_experts,
-            "model.d_model": shape.d_model,
-            "model.n_heads": shape.n_heads,
-            "model.n_kv_heads": shape.n_kv_heads,
-            "model.d_ff": shape.d_ff,
-            "model.d_expert": shape.d_expert,
-            "data.seq_len": sequence_of(self.problem.law, self.models.as_published),
-        }
-        axes = dict(data=data, expert=expert, model=model)
-        fits = np.ones(np.broadcast(shape.d_model, data).shape, bool)
-        for rule in mesh.DIVISIBILITY["fields"]:
-            (axis,) = rule["axes"]
-            if rule["of"] in kinds:
-                fits &= values[rule["field"]] % axes[axis] == 0
-        return fits
 
     def _groups(self, n_rows: Array) -> Array:
         """Tokens of a group on meshes whose n_rows devices share the tokens: a power of two of whole rows."""

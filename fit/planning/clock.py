@@ -2,11 +2,10 @@
 
 import dataclasses
 import math
-from typing import Any
 
 from fit.aliases import Numbers
 from fit.model.efficiencies import Calibration
-from fit.planning.grid import Grid, ShapeRequest
+from fit.planning.grid import Grid
 
 SECONDS = 3600  # of an hour
 
@@ -18,15 +17,11 @@ class Clock:
     Attributes:
       hours: The budget.
       calibration: What the chips reach.
-      request: What the user fixes of shape and mesh.
       grid: Shapes and layouts to choose from.
       at_most: A loss that is reached otherwise: the search may skip models that lose more.
-      cache: Models and candidates that were evaluated (solve.py).
     """
 
     hours: Numbers
     calibration: Calibration
-    request: ShapeRequest = ShapeRequest()
     grid: Grid = Grid()
     at_most: float = math.inf
-    cache: dict[tuple, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)

@@ -16,11 +16,11 @@ from fit.aliases import Array, Floats, Json
 from fit.errors import UserError
 from fit.fitted_law import own_counts
 from fit.fitted_law.law import Law, load
+from fit.model.step_counts import KEPT
 from fit.planning import agreement, by_time, compare_answer, cost, leverage, optimum, plan_warnings, solve, target
 from fit.planning.comparison import Comparison, DenseAnswer, LawAnswer, NoAnswer, ReferenceAnswer
 from fit.planning.constraints import Constraints
 from fit.planning.grid import ShapeRequest
-from fit.planning.memory import STATE
 from fit.planning.options import BudgetOptions
 from fit.planning.results import ClockComparison, Serving, Speed
 from fit.shape.architecture import JSON_NAMES, Architecture, training_flops
@@ -118,7 +118,7 @@ def counts(reference: PublishedModel) -> Json:
     names += ("notes", "cache_elements_per_token")
     return {name: getattr(reference, name) for name in names} | dict(
         n_active_without_embedding=reference.n_active - reference.n_embedding,
-        training_bytes=STATE * reference.n_total,
+        training_bytes=KEPT * reference.n_total,
         training_flops_per_token=training_flops(reference.n_active, 1),
     )
 
@@ -264,7 +264,7 @@ def _priced(
     calibration = by_time.calibration_of(law, architecture, chips, shapes, question.speeds)
     constraints = dataclasses.replace(constraints, calibration=calibration)
     n_experts = model["n_experts"]
-    problem = by_time.problem_of(law, architecture, constraints, shapes)
+    problem = solve.problem_of(law, architecture, constraints)
     speed = by_time.speed_of_optimum(problem, n_experts, model["n_active"], model["n_tokens"])
     if speed is None:
         return None, None
@@ -356,6 +356,10 @@ def _best(law: Law, question: Question, experts: Array, used: Sequence[float] | 
             constraints = dataclasses.replace(
                 constraints, clock=dataclasses.replace(constraints.clock, at_most=reached)
             )
+    elif len(architectures) > 1 and constraints.chips is not None and constraints.request is not None:
+        # the sizes that chips hold are those of the paper's shapes here, which are known at once
+        coarse = dataclasses.replace(question, constraints=dataclasses.replace(constraints, request=None))
+        architectures = [_best(law, coarse, experts, used).architecture]
     best = None
     lowest = math.inf
     for architecture in architectures:

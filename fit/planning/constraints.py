@@ -6,6 +6,7 @@ Axes: numbers may be arrays that broadcast with the numbers of experts; results 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -13,13 +14,19 @@ from typing import Any
 import numpy as np
 
 from fit.aliases import Array, Json, Numbers, Opt
+from fit.model import step_counts
 from fit.model.chips import CHIPS, Chip
 from fit.model.efficiencies import Calibration
-from fit.planning import memory
+from fit.model.layout import Layout
+from fit.model.shape import ModelShape
 from fit.planning.clock import SECONDS, Clock
+from fit.planning.grid import MODEL_AXES, ShapeRequest, divisors
 from fit.planning.serving import BATCHES, Requirement, Served
-from fit.shape.architecture import INFERENCE, TRAINING, Architecture, Model
+from fit.shape.architecture import INFERENCE, TRAINING, Architecture
 
+ROW = 512  # tokens of a row of the paper's recipe
+GROUP = 8192  # tokens that it routes together
+MOST_DATA = 2**40  # devices of a data axis that are tried
 ROOM = 0.85  # share of a device's memory that a step on a chosen mesh may take, whose estimate is within 15%
 
 
@@ -29,7 +36,7 @@ class Mesh:
 
     Attributes:
       expert, model: devices of these axes; the data axis has the rest.
-      remat: a name in memory.REMAT.
+      remat: as config.remat.
     """
 
     expert: int = 1
@@ -83,19 +90,22 @@ class Chips:
         """Bytes of all chips."""
         return self.count * self.chip.memory
 
-    def least_bytes(self, architecture: Architecture, d_model: Numbers, n_parameters: Numbers) -> Numbers:
-        """Bytes over all chips of the smallest step: memory.ROW tokens on each chip and memory.GROUP in all."""
-        n_blocks = d_model / architecture.width_per_block
-        n_tokens = memory.least_tokens(self.count, 1)
-        return memory.step_bytes(n_parameters, d_model, n_blocks, n_blocks, n_tokens, memory.ROW)
+    def least_bytes(self, shape: ModelShape) -> Numbers:
+        """Bytes over all chips of the smallest step of models in rows of ROW tokens, on a mesh of data alone."""
+        return self.n_devices * step_counts.memory_of(shape, smallest_step(self.n_devices, 1, 1, "full"))
 
-    def holding(self, architecture: Architecture, d_model: float, n_parameters: float) -> int | None:
-        """The fewest chips that hold the training of so many parameters; None where no number does."""
-        n_blocks = d_model / architecture.width_per_block
-        token = memory.token_bytes(memory.REMAT["full"], d_model, n_blocks, n_blocks, memory.ROW, 1)
-        state = memory.state_bytes(0, n_parameters, 0, 1, 1)
-        n_chips = memory.fewest(state, token, self.room * self.chip.memory, 1)
-        return int(n_chips) if math.isfinite(n_chips) else None
+    def holding(self, shape: ModelShape, on_any_mesh: bool) -> Layout | None:
+        """The smallest step of a model on the fewest devices that hold it; None where no number does.
+
+        That is on a mesh of data alone or, `on_any_mesh`, on the one that takes fewest.
+        """
+        expert: Array = np.array([1])
+        model: Array = np.array([1])
+        if on_any_mesh:
+            n_experts = max(1, round(float(shape.n_experts)))
+            sizes = itertools.product(divisors(n_experts), MODEL_AXES)
+            expert, model = np.array(list(sizes)).T
+        return fewest_devices(shape, expert, model, "full", self.room * self.device_memory)
 
     def rate(self, n_experts: int | None) -> float:
         """FLOP/s that training a model of so many experts reaches on all chips.
@@ -122,6 +132,51 @@ class Chips:
         """{NAMEhours, NAMEdollars}; dollars are None where no price is given."""
         dollars = None if self.dollars_per_hour is None else hours * self.count * self.dollars_per_hour
         return {f"{name}hours": hours, f"{name}dollars": dollars}
+
+
+def smallest_step(data: Numbers, expert: Numbers, model: Numbers, remat: str) -> Layout:
+    """The smallest step of the recipe of the paper's runs on a mesh: ROW tokens on each device, GROUP in all."""
+    return Layout(
+        batch_tokens=np.maximum(ROW * data * expert, GROUP),
+        sequence=ROW,
+        data=data,
+        expert=expert,
+        model=model,
+        remat=remat,
+        flash=False,
+    )
+
+
+def fewest_devices(shape: ModelShape, expert: Array, model: Array, remat: str, memory: float) -> Layout | None:
+    """The smallest step of a model on the fewest devices that hold it; None where not even MOST_DATA rows of a mesh do.
+
+    Args:
+      shape: one model.
+      expert, model: devices of these axes of the meshes to try, [n_meshes].
+      remat: as config.remat.
+      memory: bytes of a device.
+    """
+    allowed = memory * (1 + 1e-12)  # a model may be exactly as large
+
+    def holds(data: Array) -> Array:
+        """Whether data axes are long enough, for each mesh."""
+        return np.less_equal(step_counts.memory_of(shape, smallest_step(data, expert, model, remat)), allowed)
+
+    powers = 2 ** np.arange(round(math.log2(MOST_DATA)) + 1)
+    fits = holds(powers[:, None])
+    if not fits.any():
+        return None
+    expert = expert[fits.any(axis=0)]
+    model = model[fits.any(axis=0)]
+    most = powers[np.argmax(fits[:, fits.any(axis=0)], axis=0)]
+    least = most // 2  # too short, or 0
+    while np.any(most - least > 1):
+        middle = np.maximum((least + most) // 2, 1)
+        is_enough = holds(middle)
+        most = np.where(is_enough, np.minimum(most, middle), most)
+        least = np.where(is_enough, least, np.maximum(least, middle))
+    best = int(np.argmin(most * expert * model))
+    return smallest_step(int(most[best]), int(expert[best]), int(model[best]), remat)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,6 +213,8 @@ class Constraints:
       clock: hours on the chips as the budget, instead of FLOPs.
       serving: how fast the model must decode, and on which chips.
       calibration: what the chips reach, where FLOPs are the budget and hours are priced at modelled speeds.
+      request: what the user fixes of shape and mesh; None stands for whole blocks and heads of the paper's shape.
+      cache: models and candidates that were evaluated, and the chips' limits on sizes (solve.py, optimum.py).
     """
 
     flops: Any = None  # Numbers, or a dictionary by number of experts
@@ -173,6 +230,8 @@ class Constraints:
     clock: Clock | None = None
     serving: Requirement | None = None
     calibration: Calibration | None = None
+    request: ShapeRequest | None = None
+    cache: dict[tuple, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     @property
     def has_budget(self) -> bool:
@@ -197,7 +256,7 @@ class Constraints:
 
     def to_json(self) -> Json:
         """{name: value} of those that are not None, ready for JSON. The chips have their own place in a plan."""
-        left_out = ("chips", "budget", "clock", "serving", "calibration")
+        left_out = ("chips", "budget", "clock", "serving", "calibration", "request", "cache")
         fields = {name: value for name, value in vars(self).items() if value is not None and name not in left_out}
         if self.serving is not None:
             fields["serve_tokens_per_second"] = self.serving.tokens_per_second
@@ -205,16 +264,19 @@ class Constraints:
         return fields if self.clock is None else dict(hours=self.clock.hours) | fields
 
     def size_limits(self, architecture: Architecture) -> list[SizeLimit]:
-        """What bounds the size of models of an architecture, beside the budget."""
+        """What bounds the size of models of an architecture, beside the budget.
+
+        That is the chips' memory for models of the paper's shape alone: of other shapes it depends on their meshes.
+        """
         limits = []
         if self.memory_bytes is not None:
             limits.append(SizeLimit("memory", lambda d, e: self.memory(architecture, d, e), self.memory_bytes))
         chips = self.chips
-        if chips:
+        if chips and self.request is None:
 
             def training_bytes(d_model: Numbers, n_experts: Numbers) -> Numbers:
                 """Bytes of the smallest step."""
-                return chips.least_bytes(architecture, d_model, architecture.n_total(d_model, n_experts))
+                return chips.least_bytes(architecture.shape(d_model, n_experts))
 
             limits.append(SizeLimit("chips", training_bytes, chips.room * chips.memory))
         serving = self.serving
@@ -242,36 +304,9 @@ class Constraints:
 
     def served(self, architecture: Architecture, d_model: Numbers, n_experts: Numbers) -> Served:
         """What serving reads of models of an architecture."""
-        n_active = architecture.n_active(d_model, n_experts)
-        return Served(
-            n_active=n_active - architecture.looked_up(d_model),
-            n_unused=architecture.n_total(d_model, n_experts) - n_active,
-            chosen_share=architecture.chosen_share(n_experts),
-            bytes_per_parameter=self.bytes_per_parameter,
-            cache_bytes=self.bytes_per_kv_element * architecture.kv_elements(d_model, self.kv_tokens),
-        )
-
-    def memory_of(self, model: Model) -> float:
-        """Bytes of weights and key-value cache of a model that can be built."""
-        weights = self.bytes_per_parameter * model.exact_parameters
-        return float(weights + self.bytes_per_kv_element * model.kv_elements(self.kv_tokens))
-
-    def can_serve(self, model: Model) -> bool:
-        """Whether a model that can be built is within the limits on memory and on the speed of decoding."""
-        needed = self.memory_of(model)
-        if self.memory_bytes is not None and needed > self.memory_bytes:
-            return False
-        if self.serving is None:
-            return True
-        served = Served(
-            n_active=model.n_active - model.looked_up,
-            n_unused=model.n_total - model.n_active,
-            chosen_share=model.chosen_share,
-            bytes_per_parameter=self.bytes_per_parameter,
-            cache_bytes=self.bytes_per_kv_element * model.kv_elements(self.kv_tokens),
-        )
-        is_fast = self.serving.step_seconds(served) <= self.serving.most_seconds
-        return bool(is_fast and needed <= self.serving.chips.memory)
+        shape = architecture.shape(d_model, n_experts)
+        cache_bytes = self.bytes_per_kv_element * shape.kv_elements(self.kv_tokens)
+        return Served.of(shape, self.bytes_per_parameter, cache_bytes)
 
     def size(self, n_tokens: Numbers) -> Numbers:
         """n_active of the model for which FLOPs leave so many training tokens; infinite without FLOPs."""

@@ -14,10 +14,13 @@ from fit.aliases import Floats, Json
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences
+from fit.model import step_counts
 from fit.model.chips import CHIPS
-from fit.planning import memory, optimum
-from fit.planning.constraints import Chips, Constraints, Mesh
-from fit.planning.mesh import Layout
+from fit.model.layout import Layout
+from fit.model.shape import ModelShape
+from fit.planning import optimum
+from fit.planning.constraints import GROUP, Chips, Constraints, Mesh, fewest_devices, smallest_step
+from fit.planning.mesh import PlannedMesh
 from fit.planning.results import (
     Buildable,
     BuildableCost,
@@ -79,24 +82,30 @@ def mfu_of(option: Any, experts: tuple[int, ...]) -> float | dict[int, float]:
     return {e: float(value) for e, value in sorted(table.items())}
 
 
-def cost_of(
-    model: Optimum | Buildable, n_parameters: float, architecture: Architecture, constraints: Constraints, chips: Chips
-) -> Cost:
+def cost_of(model: Optimum | Buildable, architecture: Architecture, constraints: Constraints, chips: Chips) -> Cost:
     """What a model costs on the chips.
 
     Args:
       model: An optimum, or the model to build.
-      n_parameters: Its parameters in training.
       architecture: That of the plan.
       constraints: Bytes of weights and cache.
       chips: The chips to train on.
     """
-    serving = _serving_of_row(model, n_parameters, architecture, constraints, chips)
-    training_chips = chips.holding(architecture, model.d_model, n_parameters)
+    shape = shape_of(model, architecture)
+    n_parameters = model.exact_parameters if isinstance(model, Buildable) else model.n_total
+    cache_bytes = max(0.0, model.memory_bytes - constraints.bytes_per_parameter * n_parameters)
+    served = dataclasses.replace(
+        Served.of(shape, constraints.bytes_per_parameter, cache_bytes),
+        n_active=model.n_active - float(shape.looked_up),
+        n_unused=model.n_total - model.n_active,
+    )
+    serving = serving_of(served, model.memory_bytes, float(shape.n_experts), chips)
+    smallest = chips.holding(shape, on_any_mesh=constraints.request is not None)
+    training_chips = None
     training_bytes = None
-    if training_chips:
-        fewest = dataclasses.replace(chips, count=training_chips)
-        training_bytes = float(fewest.least_bytes(architecture, model.d_model, n_parameters))
+    if smallest is not None:
+        training_chips = math.ceil(smallest.n_devices / chips.chip.devices)
+        training_bytes = float(smallest.n_devices * step_counts.memory_of(shape, smallest))
     return Cost(
         **_price(model, chips),
         training_bytes=training_bytes,
@@ -106,26 +115,14 @@ def cost_of(
     )
 
 
-def _serving_of_row(
-    model: Optimum | Buildable, n_parameters: float, architecture: Architecture, constraints: Constraints, chips: Chips
-) -> Serving:
-    """How fast the chips serve a model of a plan. n_parameters: its parameters in training."""
-    looked_up = architecture.looked_up(model.d_model)
-    routed_experts = float(architecture.routed_experts(model.experts_of_law))
-    chosen_share = float(architecture.chosen_share(model.experts_of_law))
-    if isinstance(model, Buildable):
-        is_tied = architecture.tied if model.tied_embeddings is None else model.tied_embeddings
-        looked_up = 0 if is_tied else model.d_model * model.vocab_size
-        routed_experts = float(model.experts_of_trainer)
-        chosen_share = (model.top_k or 1) / routed_experts
-    served = Served(
-        n_active=model.n_active - looked_up,
-        n_unused=model.n_total - model.n_active,
-        chosen_share=chosen_share,
-        bytes_per_parameter=constraints.bytes_per_parameter,
-        cache_bytes=max(0.0, model.memory_bytes - constraints.bytes_per_parameter * n_parameters),
-    )
-    return serving_of(served, model.memory_bytes, routed_experts, chips)
+def shape_of(model: Optimum | Buildable, architecture: Architecture) -> ModelShape:
+    """The shape of a model of a plan. That of an optimum has the architecture's own depth at its size."""
+    if isinstance(model, Optimum):
+        width = float(architecture.d_model(model.n_active, model.n_experts))
+        return architecture.shape(width, model.n_experts)
+    fields = {name: value for name, value in vars(model).items() if value is not None}
+    tied = architecture.tied if model.tied_embeddings is None else model.tied_embeddings
+    return ModelShape.of_config(fields | dict(n_experts=model.experts_of_trainer, tied_embeddings=tied))
 
 
 def serving_of(served: Served, memory_bytes: float, routed_experts: float, chips: Chips) -> Serving:
@@ -184,14 +181,15 @@ def cost_of_buildable(
     built: Buildable, architecture: Architecture, constraints: Constraints, chips: Chips
 ) -> BuildableCost:
     """What the model to build costs on the chips, with the memory of a step and the mesh."""
-    cost = cost_of(built, built.exact_parameters, architecture, constraints, chips)
+    cost = cost_of(built, architecture, constraints, chips)
     values = {name: cost[name] for name in cost}
     if built.layout is not None:
         return BuildableCost(**values, **_step_in_layout(built.layout, chips))
-    step_tokens, step_bytes, microbatch_tokens = _step(built, chips)
+    shape = shape_of(built, architecture)
+    step_tokens, step_bytes, microbatch_tokens = _step(built, shape, chips)
     mesh = None
     if chips.mesh:
-        mesh = _on_mesh(built, architecture, chips, chips.mesh, step_tokens)
+        mesh = _on_mesh(built, shape, chips, chips.mesh, step_tokens)
     return BuildableCost(
         **values,
         step_tokens=step_tokens,
@@ -248,41 +246,41 @@ def _chips_bind(law: Law, architecture: Architecture, constraints: Constraints, 
         return sentences.CHIPS_BIND_BY_TIME.format(e=best.n_experts, kind=chips.kind, count=chips.count)
     unbound = optimum.optima(law, architecture, dataclasses.replace(constraints, chips=None), experts)
     row = unbound.row(int(np.nanargmin(unbound.loss)), ("n_active", "n_total", "n_tokens", "loss", "d_model"))
-    n_chips = chips.holding(architecture, row["d_model"], row["n_total"])
-    needed = sentences.CHIPS_NEEDED.format(needed=n_chips) if n_chips else ""
+    shape = architecture.shape(row["d_model"], row["n_experts"])
+    smallest = chips.holding(shape, on_any_mesh=constraints.request is not None)
+    needed = ""
+    if smallest is not None:
+        needed = sentences.CHIPS_NEEDED.format(needed=math.ceil(smallest.n_devices / chips.chip.devices))
     return sentences.CHIPS_BIND.format(
         needed=needed, e=row["n_experts"], loss=best.loss - row["loss"], kind=chips.kind, count=chips.count
     )
 
 
-def _on_mesh(
-    built: Buildable, architecture: Architecture, chips: Chips, mesh: Mesh, step_tokens: int | None
-) -> MeshCost:
+def _on_mesh(built: Buildable, shape: ModelShape, chips: Chips, mesh: Mesh, step_tokens: int | None) -> MeshCost:
     """What a device of the given mesh takes.
 
     The memory of a step is known where its tokens are. `chips`: the fewest that hold the smallest step.
     """
     data = chips.count // (mesh.expert * mesh.model)
-    n_mixtures = built.n_blocks - (built.n_dense_blocks or 0) if built.n_experts > 1 else 0
-    expert_weights = n_mixtures * 3 * built.d_model * built.width_of_expert * built.experts_of_trainer
-    end_weights = architecture.embedding_and_head_rows * built.d_model
-    other_weights = built.exact_parameters - expert_weights - end_weights
-    state = memory.state_bytes(expert_weights, other_weights, end_weights, mesh.expert, mesh.model)
-    shape = (built.d_model, built.n_blocks, built.n_heads, built.sequence)
-    token = memory.token_bytes(memory.REMAT[mesh.remat], *shape, mesh.model)
-    rows = memory.fewest(state, token, chips.chip.memory, mesh.expert)
-
-    def device_bytes(n_tokens: int) -> float:
-        """Memory of a device in a step of so many tokens."""
-        return float(memory.device_bytes(state, token, n_tokens, data, mesh.expert))
-
+    axes = np.array([mesh.expert]), np.array([mesh.model])
+    fewest = fewest_devices(shape, *axes, mesh.remat, chips.chip.memory)
+    smallest = smallest_step(data, mesh.expert, mesh.model, mesh.remat)
+    step_bytes = None
+    if step_tokens:
+        step = dataclasses.replace(smallest, **_rows_of(built), batch_tokens=step_tokens)
+        step_bytes = float(step_counts.memory_of(shape, step))
     return MeshCost(
         data=data,
         **dataclasses.asdict(mesh),
-        least_bytes=device_bytes(memory.least_tokens(data, mesh.expert)),
-        step_bytes=device_bytes(step_tokens) if step_tokens else None,
-        chips=int(rows) * mesh.expert * mesh.model if math.isfinite(rows) else None,
+        least_bytes=float(step_counts.memory_of(shape, smallest)),
+        step_bytes=step_bytes,
+        chips=None if fewest is None else int(fewest.n_devices),
     )
+
+
+def _rows_of(built: Buildable) -> dict[str, Any]:
+    """The fields of Layout on the rows of a model's recipe."""
+    return dict(sequence=built.sequence, flash=bool(built.recipe_laws))
 
 
 def _uneven(built: Buildable, mesh: Mesh) -> Iterator[str]:
@@ -298,7 +296,7 @@ def _uneven(built: Buildable, mesh: Mesh) -> Iterator[str]:
             yield sentences.MESH_UNEVEN.format(axis=axis, size=size, what=what, count=count)
 
 
-def _step_in_layout(layout: Layout, chips: Chips) -> dict[str, Any]:
+def _step_in_layout(layout: PlannedMesh, chips: Chips) -> dict[str, Any]:
     """The fields of BuildableCost on a step, where the plan has chosen how the chips share it."""
     batch = layout.batch_tokens[-1][1]
     mesh = MeshCost(
@@ -323,24 +321,25 @@ def _step_in_layout(layout: Layout, chips: Chips) -> dict[str, Any]:
     )
 
 
-def _step(built: Buildable, chips: Chips) -> tuple[int | None, float | None, int | None]:
+def _step(built: Buildable, shape: ModelShape, chips: Chips) -> tuple[int | None, float | None, int | None]:
     """(tokens of the largest batch, bytes of its step, tokens at once where the chips do not hold the whole batch).
 
-    All are None where the batch is not known.
+    The chips are a mesh of data alone. All are None where the batch is not known.
     """
     batches = [tokens for _, tokens in built.batch_tokens or []]
     if not batches:
         return None, None, None
-    shape = (built.exact_parameters, built.d_model, built.n_blocks, built.n_heads)
+    largest = max(batches)
 
     def step_bytes(n_tokens: int) -> float:
-        """Memory of all chips in a step of so many tokens."""
-        return float(memory.step_bytes(*shape, n_tokens, built.sequence))
+        """Memory of all chips in a step of the largest batch with so many tokens at once."""
+        layout = Layout(largest, data=chips.n_devices, microbatch_tokens=n_tokens, **_rows_of(built))
+        return chips.n_devices * float(step_counts.memory_of(shape, layout))
 
-    largest = max(batches)
-    if step_bytes(largest) <= chips.memory:
-        return largest, step_bytes(largest), None
+    of_whole_batch = step_bytes(largest)
+    if of_whole_batch <= chips.memory:
+        return largest, of_whole_batch, None
     fewer = min(batches)
-    while fewer > memory.GROUP and step_bytes(fewer) > chips.memory:
+    while fewer > GROUP and step_bytes(fewer) > chips.memory:
         fewer //= 2
-    return largest, step_bytes(largest), fewer
+    return largest, of_whole_batch, fewer

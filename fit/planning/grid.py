@@ -34,7 +34,8 @@ class Grid:
 
     Attributes:
       widths: d_model.
-      most_depths: numbers of blocks of a width.
+      most_depths: numbers of blocks of a width, near the preferred one.
+      more_depths: numbers of blocks of a width beside these, over all that the style allows.
       counts: numbers of chips; None for those that suit the kind of chip.
       models: devices of the model axis.
       remats: as config.remat.
@@ -43,6 +44,7 @@ class Grid:
 
     widths: tuple[int, ...] = tuple(hardware.widths(64, 32_768))
     most_depths: int = MOST_DEPTHS
+    more_depths: int = 0
     counts: tuple[int, ...] | None = None
     models: tuple[int, ...] = MODEL_AXES
     remats: tuple[str, ...] = REMATS
@@ -142,15 +144,25 @@ def shapes(grid: Grid, architecture: Architecture, style: hardware.Style, routed
 
 
 def _depths(grid: Grid, architecture: Architecture, style: hardware.Style, width: int) -> list[int]:
-    """The numbers of blocks of a width: those near the preferred one, at most grid.most_depths of them."""
+    """The numbers of blocks of a width, ascending."""
     preferred = width / style.aspects[1]
     allowed = hardware.depths(style, width)
-    least = max(allowed.start, architecture.n_dense + 1, math.ceil(preferred / ASPECT_RANGE))
-    most = min(allowed.stop - 1, math.floor(preferred * ASPECT_RANGE))
-    if most < least:  # of small widths no whole number may be near enough
-        near = max(round(preferred), architecture.n_dense + 1)
-        return [near] if near in allowed else []
-    n_steps = min(grid.most_depths - 1, most - least)
+    fewest = max(allowed.start, architecture.n_dense + 1)
+    most = allowed.stop - 1
+    least_near = max(fewest, math.ceil(preferred / ASPECT_RANGE))
+    most_near = min(most, math.floor(preferred * ASPECT_RANGE))
+    near = _spread(least_near, most_near, grid.most_depths)
+    if not near:  # of small widths no whole number may be near enough
+        nearest = max(round(preferred), architecture.n_dense + 1)
+        near = [nearest] if nearest in allowed else []
+    return sorted({*near, *_spread(fewest, most, grid.more_depths)})
+
+
+def _spread(least: int, most: int, count: int) -> list[int]:
+    """At most so many whole numbers, evenly spread over those from `least` to `most`."""
+    if count < 1 or most < least:
+        return []
+    n_steps = min(count - 1, most - least)
     if n_steps < 1:
         return [least]
     return [least + round(i * (most - least) / n_steps) for i in range(n_steps + 1)]

@@ -2,8 +2,8 @@
 
 import dataclasses
 
+from fit.model.layout import REMATS
 from fit.options import Options, choice, number, numbers, switch, whole
-from fit.planning import memory
 from fit.planning.serving import BATCHES
 
 MOST_BLOCKS = 1000  # of any model
@@ -49,7 +49,7 @@ class MeshFields(Options):
 
     expert: int | None = whole("of --chips, those that share one copy of the experts", least=1)
     model: int | None = whole("of --chips, those that share each head and expert", least=1)
-    remat: str | None = choice(f"what the backward pass computes again: {', '.join(memory.REMAT)}", None, memory.REMAT)
+    remat: str | None = choice(f"what the backward pass computes again: {', '.join(REMATS)}", None, REMATS)
 
 
 @dataclasses.dataclass(kw_only=True)

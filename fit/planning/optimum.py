@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fit.aliases import Array, ByName, Floats, Numbers
+from fit.aliases import Array, ByName, Floats, Json, Numbers
 from fit.errors import UserError
 from fit.fitted_law import own_counts
 from fit.fitted_law.law import Law
@@ -29,6 +29,7 @@ from fit.messages import sentences
 from fit.messages.units import say
 from fit.planning import solve as by_hours
 from fit.planning.constraints import Constraints, SizeLimit
+from fit.planning.grid import ShapeRequest
 from fit.planning.optima import Optima
 from fit.shape.architecture import INFERENCE, TRAINING, Architecture, root, training_flops
 
@@ -157,12 +158,45 @@ def _lowest(loss: Callable[[Array], Array], log_sizes: Array) -> Array:
     return np.argmin(losses, axis=0)[None]
 
 
-def _largest(architecture: Architecture, constraints: Constraints, n_experts: Array) -> tuple[Numbers, str | Array]:
+def size_limits(law: Law, architecture: Architecture, constraints: Constraints) -> list[SizeLimit]:
+    """What bounds the size of models of an architecture, beside the budget.
+
+    Models that are built on a mesh of chips are at most as large as the largest shape of the grid that the chips train.
+    """
+    limits = constraints.size_limits(architecture)
+    if constraints.chips is None or constraints.request is None or constraints.clock is not None:
+        return limits
+    problem = by_hours.problem_of(law, architecture, constraints)
+
+    def share_of_largest(d_model: Numbers, n_experts: Numbers) -> Numbers:
+        """Active parameters over those of the largest model; infinite where the chips train none."""
+        each, index = np.unique(np.asarray(n_experts, float), return_inverse=True)
+        largest = np.array([_largest_trained(problem, float(e)) for e in each])
+        with np.errstate(divide="ignore"):
+            return architecture.n_active(d_model, n_experts) / largest[index.reshape(np.shape(n_experts))]
+
+    return [*limits, SizeLimit("chips", share_of_largest, 1.0)]
+
+
+def _largest_trained(problem: by_hours.Problem, n_experts: float) -> float:
+    """n_active of the largest shape of the grid that the chips train; 0 for none. The limits' cache keeps it."""
+    limits = problem.limits
+    budget = (limits.flops, limits.inference_tokens, limits.cap) if np.ndim(limits.at(n_experts).flops) == 0 else None
+    chips = problem.chips
+    key = (id(problem.law), problem.architecture, limits.request, chips.kind, chips.count, str(budget), n_experts)
+    if key not in limits.cache:
+        limits.cache[key] = by_hours.largest(problem, n_experts)
+    return limits.cache[key]
+
+
+def _largest(
+    law: Law, architecture: Architecture, constraints: Constraints, n_experts: Array
+) -> tuple[Numbers, str | Array]:
     """(n_active of the largest model within memory, chips and speed of serving, infinite without these; which of them
     it is)."""
     largest: Numbers = np.inf
     bound: str | Array = "memory"
-    for limit in constraints.size_limits(architecture):
+    for limit in size_limits(law, architecture, constraints):
 
         def excess(log_d: Numbers, limit: SizeLimit = limit) -> Numbers:
             """Logarithm of what is needed over the limit, at this logarithm of the width."""
@@ -301,11 +335,11 @@ class _Problem:
         )
 
 
-def _check_bounded(architecture: Architecture, constraints: Constraints) -> None:
+def _check_bounded(law: Law, architecture: Architecture, constraints: Constraints) -> None:
     """Raises UserError where the constraints leave size or tokens without a bound."""
     if constraints.has_budget:
         return
-    if constraints.cap is None or not constraints.size_limits(architecture):
+    if constraints.cap is None or not size_limits(law, architecture, constraints):
         raise UserError(sentences.UNBOUNDED)
     if constraints.inference_tokens:
         raise UserError(sentences.NO_BUDGET_TO_SHARE)
@@ -319,9 +353,9 @@ def _problem(
     shape = np.broadcast(*coefficients.values(), n_experts, *limits).shape
     n_experts = np.broadcast_to(np.asarray(n_experts, float), shape)
     smallest = np.broadcast_to(architecture.n_active(architecture.smallest, n_experts), shape)
-    largest, largest_by = _largest(architecture, constraints, n_experts)
+    largest, largest_by = _largest(law, architecture, constraints, n_experts)
     feasible = (constraints.tokens(smallest) >= 1) & architecture.has_enough_experts(n_experts)
-    for limit in constraints.size_limits(architecture):
+    for limit in size_limits(law, architecture, constraints):
         feasible = feasible & (limit.needed(architecture.smallest, n_experts) <= limit.limit)
     return _Problem(
         law=law,
@@ -361,7 +395,7 @@ def solve(
     law.check_plannable()
     if constraints.clock is not None:
         return by_hours.optima(law, n_experts, architecture, constraints, coefficients)
-    _check_bounded(architecture, constraints)
+    _check_bounded(law, architecture, constraints)
     problem = _problem(law, n_experts, architecture, constraints, coefficients or law.coefficients)
     size, bound = problem.within_bounds(problem.best_size())
     return problem.optima(size, bound)
@@ -425,12 +459,14 @@ def why_infeasible(law: Law, architecture: Architecture, constraints: Constraint
     template = sentences.SMALLEST if n_blocks == 1 else sentences.SMALLEST_OF
     smallest = template.format(d=d_model, e=least_experts, blocks=n_blocks)
     chips = vars(constraints.chips) if constraints.chips else {}
-    for limit in constraints.size_limits(architecture):
+    for limit in size_limits(law, architecture, constraints):
         need = float(limit.needed(d_model, least_experts))
         if need <= limit.limit:
             continue
         if limit.name == "serving":
             return _served_too_slowly(constraints, smallest, need)
+        if limit.name == "chips" and constraints.request is not None:
+            return _not_trained(constraints.request, least_experts, chips)
         sentence = sentences.MEMORY_TOO_SMALL if limit.name == "memory" else sentences.CHIPS_TOO_FEW
         gigabytes = dict(need=need / 1e9, limit=limit.limit / 1e9, times=need / limit.limit)
         return sentence.format(smallest=smallest, flag=limit.flag, **gigabytes, **chips)
@@ -451,6 +487,16 @@ def why_infeasible(law: Law, architecture: Architecture, constraints: Constraint
         times=need / constraints.flops,
         share=sentences.INFERENCE_SHARE.format(inference=inference) if inference else "",
     )
+
+
+def _not_trained(request: ShapeRequest, n_experts: float, chips: Json) -> str:
+    """The sentence on chips that train no model with so many experts."""
+    fixed = request.fixed_mesh
+    fields = dict(expert=fixed.expert, model=fixed.model, remat=fixed.remat)
+    given = [f"{name}:{value}" for name, value in fields.items() if value is not None]
+    if given:
+        return sentences.NO_SUCH_MESH.format(flags=f"--mesh={','.join(given)}")
+    return sentences.NOTHING_TRAINED.format(e=n_experts, **chips)
 
 
 def _served_too_slowly(constraints: Constraints, smallest: str, step_seconds: float) -> str:
@@ -496,7 +542,7 @@ def near_optimal(law: Law, architecture: Architecture, constraints: Constraints,
     constraints = constraints.at(solved.n_experts)
     has_band = solved.feasible & (solved.loss <= target)
     smallest = architecture.n_active(architecture.smallest, solved.n_experts)
-    largest = np.minimum(_largest(architecture, constraints, solved.n_experts)[0], constraints.size(1))
+    largest = np.minimum(_largest(law, architecture, constraints, solved.n_experts)[0], constraints.size(1))
 
     def excess(log_n: Numbers) -> Array:
         """The loss above the target, at this logarithm of the size."""

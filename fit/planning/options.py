@@ -10,9 +10,8 @@ from fit.messages import sentences
 from fit.options import Options, experts, group, number, or_path, path, switch, text, unchecked, whole
 from fit.planning import cost
 from fit.planning.constraints import CHIPS, ROOM, Chips, Constraints, Mesh
-from fit.planning.grid import ShapeRequest
+from fit.planning.grid import MeshRequest, ShapeRequest
 from fit.planning.groups import BytesFields, LawShapeFields, MeshFields, ModelShapeFields, ServeFields
-from fit.planning.mesh import MeshRequest
 from fit.planning.serving import Requirement, ServingChips
 from fit.shape.architecture import PAPER, Architecture
 from fit.shape.reference_model import PUBLISHED, PublishedModel, read
@@ -213,6 +212,7 @@ class BudgetOptions(Options):
             inference_tokens=self.inference_tokens,
             max_tokens=self.max_tokens,
             chips=chips,
+            request=self.shapes,
         )
         if self.memory_gb is not None:
             constraints = dataclasses.replace(constraints, memory_bytes=self.memory_gb * 1e9 * self.devices)

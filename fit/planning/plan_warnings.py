@@ -1,5 +1,6 @@
 """What to know before trusting a plan, in sentences."""
 
+import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
@@ -146,7 +147,8 @@ def not_bounded(law: Law, architecture: Architecture, constraints: Constraints) 
     """
     if law.closed_form or constraints.memory_bytes is not None or law.fixes_experts or constraints.clock is not None:
         return False
-    if constraints.serving is not None:
+    if constraints.serving is not None or not constraints.has_budget:
         return False
-    many, more = optimum.solve(law, np.array([1e6, 1e7]), architecture, constraints).loss
+    on_any_chips = dataclasses.replace(constraints, chips=None)
+    many, more = optimum.solve(law, np.array([1e6, 1e7]), architecture, on_any_chips).loss
     return bool(more < many * (1 - optimum.BAND))

@@ -12,9 +12,10 @@ from fit.errors import UserError
 from fit.fitted_law import expert_widths, own_counts
 from fit.fitted_law.law import Law
 from fit.messages import sentences
+from fit.planning import built as built_lib
 from fit.planning import (
-    building,
     by_time,
+    choice,
     compare,
     cost,
     dense_models,
@@ -26,15 +27,12 @@ from fit.planning import (
     recipe,
     repeats,
     solve,
-    startable,
     target,
     verdict,
 )
-from fit.planning import built as built_lib
-from fit.planning.candidates import Problem
+from fit.planning.candidates import Problem, Question
 from fit.planning.constraints import Chips, Constraints
 from fit.planning.extrapolation import extrapolation_of
-from fit.planning.grid import ShapeRequest
 from fit.planning.options import PlanOptions, experts_to_compare
 from fit.planning.results import (
     OF_ARCHITECTURES,
@@ -47,7 +45,6 @@ from fit.planning.results import (
     Target,
     TrainingChips,
 )
-from fit.planning.setting import Setting
 from fit.shape import hardware
 from fit.shape.architecture import INFERENCE, PAPER, Architecture, training_flops
 from fit.task_maps import maps as task_maps
@@ -142,16 +139,14 @@ def _plan_of_widths(law: Law, options: PlanOptions, architecture: Architecture) 
     if options.target_loss is not None:
         _check_target(options, architecture, constraints)
         constraints, reached = target.reach(law, architecture, constraints, experts, options.target_loss)
-    shapes = options.shapes
-    if options.is_by_time and options.hours is not None and shapes is not None:
-        assert constraints.chips is not None
-        calibration = by_time.calibration_of(law, architecture, constraints.chips, shapes, options.speeds)
-        constraints = by_time.in_hours(constraints, options.hours, calibration, shapes)
-    elif options.prices_by_time and shapes is not None:
-        assert constraints.chips is not None
-        calibration = by_time.calibration_of(law, architecture, constraints.chips, shapes, options.speeds)
-        constraints = dataclasses.replace(constraints, calibration=calibration)
-    return plan_within(law, architecture, constraints, experts, shapes, reached)
+    request = constraints.request
+    if constraints.chips is not None and request is not None and (options.is_by_time or options.prices_by_time):
+        calibration = by_time.calibration_of(law, architecture, constraints.chips, request, options.speeds)
+        if options.is_by_time and options.hours is not None:
+            constraints = by_time.in_hours(constraints, options.hours, calibration, request)
+        else:
+            constraints = dataclasses.replace(constraints, calibration=calibration)
+    return plan_within(law, architecture, constraints, experts, reached)
 
 
 def _check_target(options: PlanOptions, architecture: Architecture, constraints: Constraints) -> None:
@@ -171,7 +166,6 @@ def plan_within(
     architecture: Architecture,
     constraints: Constraints,
     experts: Floats,
-    shapes: ShapeRequest | None = None,
     reached: Target | None = None,
 ) -> Plan:
     """The plan of one architecture under constraints.
@@ -181,24 +175,24 @@ def plan_within(
       architecture: How models are built.
       constraints: The budget and the limits.
       experts: The numbers of experts to compare.
-      shapes: What the user fixes of the buildable model's shape and mesh; None for the paper's shapes.
       reached: The least budget that reaches a loss, where the constraints' budget is that.
 
     Raises:
       UserError: No model is feasible.
     """
+    question = Question(law=law, architecture=architecture, limits=constraints, experts=experts)
     # solve
     solved = optimum.optima(law, architecture, constraints, experts)
     optima, infeasible = _rows(law, architecture, constraints, solved)
     best = min(optima, key=lambda row: row.loss)
     # build
-    built, run_recipe = buildable(law, architecture, constraints, optima, best, shapes)
+    built, run_recipe = buildable(question, optima, best)
     base_config, overrides = _config(law, architecture, run_recipe)
     # how sure it is
     drawn = draws.bootstrap(law, architecture, constraints, solved.n_experts, best.n_experts)
     undecided = plan_warnings.is_undecided(law, experts, drawn, best.n_experts)
     # cost
-    priced = _priced(law, architecture, constraints, optima, built, shapes, reached)
+    priced = _priced(question, optima, built, reached)
     # warnings
     warnings = [
         *plan_warnings.of_best(law, architecture, constraints, experts, best),
@@ -233,7 +227,7 @@ def plan_within(
         repeats=repeats.repeats_of(law, architecture, constraints, experts, optima, best),
         clock=priced.clock,
         chips=priced.chips,
-        setting=Setting(law, architecture, constraints, experts),
+        question=question,
         text_of=plan_answer.text,
         explicit=_explicit(law, constraints),
     )
@@ -258,22 +252,17 @@ class _Priced:
     chips: TrainingChips | None = None
 
 
-def _priced(  # noqa: PLR0913  what a plan consists of
-    law: Law,
-    architecture: Architecture,
-    constraints: Constraints,
-    optima: list[Optimum],
-    built: Buildable | None,
-    shapes: ShapeRequest | None,
-    reached: Target | None,
-) -> _Priced:
+def _priced(question: Question, optima: list[Optimum], built: Buildable | None, reached: Target | None) -> _Priced:
     """The models with their costs on the chips, at their modelled speeds where there is a clock or a calibration."""
+    law = question.law
+    architecture = question.architecture
+    constraints = question.limits
     chips = constraints.chips
     if chips is None:
         return _Priced(optima, built, reached)
     comparison = None
-    if shapes is not None and (constraints.clock is not None or constraints.calibration is not None):
-        problem = by_time.problem_of(law, architecture, constraints, shapes)
+    if constraints.clock is not None or constraints.calibration is not None:
+        problem = solve.problem_of(law, architecture, constraints)
         optima = [_timed(row, problem, constraints) for row in optima]
         best = min(optima, key=lambda row: row.loss)
         if built:
@@ -289,7 +278,7 @@ def _priced(  # noqa: PLR0913  what a plan consists of
         chips = by_time.with_modelled_mfu(chips, optima, built is None or built.speed is not None)
     with_costs = []
     for row in optima:
-        row_cost = cost.cost_of(row, row.n_total, architecture, constraints, _in_use(chips, row.chips))
+        row_cost = cost.cost_of(row, architecture, constraints, _in_use(chips, row.chips))
         with_costs.append(dataclasses.replace(row, cost=row_cost))
     used = None
     if built:
@@ -397,31 +386,28 @@ def _rows(
 
 
 def buildable(
-    law: Law,
-    architecture: Architecture,
-    constraints: Constraints,
-    optima: list[Optimum],
-    best: Optimum,
-    shapes: ShapeRequest | None = None,
+    question: Question, optima: list[Optimum], best: Optimum
 ) -> tuple[Buildable | None, recipe.Recipe | None]:
     """The model of whole blocks and heads to build, with exact counts, and the recipe to train it by.
 
     Both are None where no model fits.
     """
-    if constraints.clock is not None:
-        chosen = solve.best_of(law, architecture, constraints, best.n_experts)
-        assert chosen is not None
-        built, run_recipe = built_lib.buildable_of(law, architecture, best, chosen)
-    elif shapes and best.d_model >= hardware.NARROW:
-        built, run_recipe = startable.buildable(law, architecture, constraints, optima, best, shapes)
+    law = question.law
+    architecture = question.architecture
+    limits = question.limits
+    if limits.clock is not None:
+        of_hours = solve.best_of(law, architecture, limits, best.n_experts)
+        assert of_hours is not None
+        chosen = built_lib.on_chips(of_hours)
+    elif limits.request is None or best.d_model < hardware.NARROW:
+        chosen = choice.of_whole_blocks(question, optima, best)
+    elif limits.chips is None:
+        chosen = choice.on_grid(question, optima, best)
     else:
-        candidate = building.nearest(law, architecture, constraints, optima, best)
-        if candidate is None:
-            return None, None
-        run_recipe = recipe.recipe_of(law, candidate.model, candidate.n_tokens)
-        built = startable.buildable_of(law, architecture, best, candidate, run_recipe)
-    if built is None:
+        chosen = choice.on_grid(solve.problem_of(law, architecture, limits), optima, best)
+    if chosen is None:
         return None, None
+    built, run_recipe = built_lib.buildable_of(law, architecture, best, chosen, question.request.family)
     return _with_interval(law, built, architecture), run_recipe
 
 

@@ -33,7 +33,7 @@ MIXTURE = "mixture"
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class CountedRun:
     """A training run, as published laws count it.
 
     Attributes:
@@ -73,15 +73,15 @@ class RateLaw:
     batch: tuple[float, dict[str, float]]
     most: dict[str, float]
 
-    def learning_rate(self, run: Run) -> float:
+    def learning_rate(self, run: CountedRun) -> float:
         """Peak learning rate of AdamW."""
         return _power_law(self.rate, run)
 
-    def batch_tokens(self, run: Run) -> float:
+    def batch_tokens(self, run: CountedRun) -> float:
         """Tokens in a batch."""
         return _power_law(self.batch, run)
 
-    def extrapolation(self, run: Run) -> float:
+    def extrapolation(self, run: CountedRun) -> float:
         """By what factor the run lies above the largest of the law's own runs; 1 where it does not."""
         factors = [run.columns[name] / most for name, most in self.most.items()]
         return max(1.0, *factors)
@@ -124,7 +124,7 @@ LAWS = (STEP_LAW, STEP_LAW_REFIT, DEEPSEEK_LLM, LING)
 BY_COMPUTE = {DENSE: DEEPSEEK_LLM, MIXTURE: LING}
 
 
-def run_of(model: Model, n_tokens: float, sequence: int) -> Run:
+def run_of(model: Model, n_tokens: float, sequence: int) -> CountedRun:
     """The run of a model as the laws count it.
 
     Args:
@@ -135,7 +135,7 @@ def run_of(model: Model, n_tokens: float, sequence: int) -> Run:
     head = model.d_model * model.shape["vocab_size"]  # weights
     embedding_and_head = head if model.shape.get("tied_embeddings") else 2 * head
     flops_per_token = 3 * (model.exact_flops_per_token(sequence) - 2 * head)  # forward and backward
-    return Run(
+    return CountedRun(
         active=model.n_active - embedding_and_head,
         total=model.n_total - embedding_and_head,
         n_tokens=n_tokens,
@@ -144,12 +144,12 @@ def run_of(model: Model, n_tokens: float, sequence: int) -> Run:
     )
 
 
-def laws_for(run: Run) -> list[RateLaw]:
+def laws_for(run: CountedRun) -> list[RateLaw]:
     """The laws that hold for the run's kind of model."""
     return [law for law in LAWS if run.kind in law.kinds]
 
 
-def learning_rate(run: Run) -> tuple[float, float, float]:
+def learning_rate(run: CountedRun) -> tuple[float, float, float]:
     """(value, lowest, highest) of the laws' peak learning rates.
 
     The value is their geometric mean, clipped to between the rate of the law of compute and half of it. That law is
@@ -162,13 +162,13 @@ def learning_rate(run: Run) -> tuple[float, float, float]:
     return value, min(rates), max(rates)
 
 
-def batch_tokens(run: Run) -> tuple[float, float, float]:
+def batch_tokens(run: CountedRun) -> tuple[float, float, float]:
     """(geometric mean, lowest, highest) of the laws' batches, in tokens."""
     batches = [law.batch_tokens(run) for law in laws_for(run)]
     return _geometric_mean(batches), min(batches), max(batches)
 
 
-def _power_law(law: tuple[float, dict[str, float]], run: Run) -> float:
+def _power_law(law: tuple[float, dict[str, float]], run: CountedRun) -> float:
     """constant N^a D^b C^c, of those columns that the law has."""
     constant, exponents = law
     return constant * math.prod(run.columns[name] ** exponent for name, exponent in exponents.items())

@@ -455,7 +455,7 @@ def batch_laws_of(law: Law, shape: ModelShape) -> rates.BatchLaws:
     )
 
 
-def _law_row(law: rates.RateLaw, run: rates.Run) -> dict[str, Any]:
+def _law_row(law: rates.RateLaw, run: rates.CountedRun) -> dict[str, Any]:
     """The row of a published law in a plan's list: its rate and batch for a run."""
     return dict(
         law=law.name,

@@ -9,7 +9,7 @@ from typing import Any
 
 from fit.aliases import Json
 from fit.planning import mesh
-from fit.planning.setting import Setting
+from fit.planning.candidates import Question
 from fit.results import NOT_IN_JSON, Record, Result, optional
 from fit.task_maps.maps import Expected
 
@@ -263,7 +263,7 @@ class Buildable(Record):
     recipe_extrapolation: float
     recipe_laws: list[Json]
     recipe_note: str
-    layout: mesh.Layout | None = optional()
+    layout: mesh.PlannedMesh | None = optional()
     extrapolation: list[Json]
     loss_interval: list[float] | None = None
     interval_of_a_run: bool = False
@@ -585,7 +585,7 @@ class Plan(Result):
       energy: What the training takes from the grid; None without chips, or where their power is not published.
       tasks: Accuracies that the model to train is expected to reach; only with task_map.
       tasks_note: What to know of them; "" for nothing.
-      setting: What it was solved for.
+      question: What it was solved for.
     """
 
     law: str
@@ -631,7 +631,7 @@ class Plan(Result):
     options: Json | None = optional()
     tasks: list[Expected] | None = optional()
     tasks_note: str | None = optional()
-    setting: Setting | None = dataclasses.field(default=None, compare=False, metadata=NOT_IN_JSON)
+    question: Question | None = dataclasses.field(default=None, compare=False, metadata=NOT_IN_JSON)
 
     @property
     def title(self) -> str:

@@ -23,6 +23,7 @@ import numpy as np
 from fit.aliases import Numbers
 from fit.model.chips import CHIPS
 from fit.model.efficiencies import calibrated
+from fit.model.shape import ModelShape
 from fit.shape.architecture import INFERENCE
 
 BATCHES = (1, 64)  # sequences decoded at once, for which every plan on chips shows the speed
@@ -83,6 +84,17 @@ class Served:
     chosen_share: Numbers
     bytes_per_parameter: float
     cache_bytes: Numbers
+
+    @classmethod
+    def of(cls, shape: ModelShape, bytes_per_parameter: float, cache_bytes: Numbers) -> "Served":
+        """What serving reads of models of these shapes."""
+        return cls(
+            n_active=shape.n_active - shape.looked_up,
+            n_unused=shape.n_total - shape.n_active,
+            chosen_share=shape.chosen_share,
+            bytes_per_parameter=bytes_per_parameter,
+            cache_bytes=cache_bytes,
+        )
 
     def step_bytes(self, batch: float) -> Numbers:
         """Bytes that a step of decoding reads: the weights that a batch touches, and the cache."""

@@ -15,9 +15,10 @@ import numpy as np
 
 from fit.aliases import Array, ByName, Floats, Numbers
 from fit.fitted_law.law import Law
+from fit.model import efficiencies
 from fit.model.step_cost import step_cost
 from fit.planning import candidates as candidates_lib
-from fit.planning.candidates import Candidates, Models, Problem
+from fit.planning.candidates import Candidates, Models, Problem, Question
 from fit.planning.constraints import Constraints
 from fit.planning.grid import Grid
 from fit.planning.optima import Optima
@@ -28,6 +29,7 @@ MOST_DOUBLINGS = 40  # of the hours, in search of those that reach a loss
 MOST_TOKENS = 1e18  # training tokens in that search
 SMALLEST = 8  # smallest shapes, of which chips train one if they train any
 NEXT_SIZES = 8  # larger shapes that say what bounds a size
+TOKENS_PER_PARAMETER = 200  # where chips bound the size, FLOPs leave several times the tokens that are best
 AROUND = 1.25  # factor between a size and the shapes that its speed is interpolated between
 EMPTY = np.empty(0)
 COLUMNS = ("n_active", "n_total", "n_tokens", "loss", "d_model")  # numbers of Optima
@@ -42,10 +44,20 @@ COARSE = Grid(
 
 
 def problem_of(law: Law, architecture: Architecture, constraints: Constraints) -> Problem:
-    """The problem of a plan by hours, without the hours."""
+    """The problem of a plan on the chips of the constraints. Without a clock its speeds are our trainer's, or those of
+    the constraints' calibration."""
+    chips = constraints.chips
+    assert chips is not None
     clock = constraints.clock
-    assert clock is not None and constraints.chips is not None
-    return Problem(law, architecture, constraints, constraints.chips, clock.request, clock.calibration, clock.grid)
+    grid = Grid()
+    if clock is not None:
+        calibration = clock.calibration
+        grid = clock.grid
+    else:
+        calibration = constraints.calibration or efficiencies.of_our_trainer(chips.kind, chips.count)
+    return Problem(
+        law=law, architecture=architecture, limits=constraints, chips=chips, calibration=calibration, grid=grid
+    )
 
 
 def optima(
@@ -107,7 +119,7 @@ def _best_columns(problem: Problem, e: float, hours: Array, coefficients: ByName
     """The best models with one number of experts: {name of COLUMNS: values [n_rows]}, NaN where there is none.
 
     Args:
-      problem: The problem, whose clock has the cache.
+      problem: The problem.
       e: The number of experts, as the law counts them.
       hours: The budget of each row, within SPAN of one another.
       coefficients: By name, those of each row; the law's own where there are none.
@@ -155,14 +167,14 @@ def _best_of_recipe(problem: Problem, candidates: Candidates, hours: Array, coef
 def near(problem: Problem, e: float, hours: tuple[float, float]) -> list[Candidates]:
     """The candidates with one number of experts that could be the best between two numbers of hours, by recipe.
 
-    They come in the order of their shapes. The problem's clock keeps them in its cache; two laws may have one name.
+    They come in the order of their shapes. The limits keep them in their cache.
     """
     limits = problem.limits
     clock = limits.clock
     assert clock is not None
     key = (id(problem.law), problem.architecture, limits.cap, limits.inference_tokens, limits.memory_bytes)
-    key = (*key, limits.serving, problem.chips.count, problem.grid, clock.at_most, e, hours)
-    if key not in clock.cache:
+    key = (*key, limits.serving, limits.request, problem.chips.count, problem.grid, clock.at_most, e, hours)
+    if key not in limits.cache:
         lowest = clock.at_most
         by_recipe = []
         for models in models_of(problem, e):
@@ -172,20 +184,25 @@ def near(problem: Problem, e: float, hours: tuple[float, float]) -> list[Candida
             by_recipe.append(candidates.part(np.argsort(candidates.row, kind="stable")))
             losses = candidates_lib.loss_of(problem, models, candidates.row, candidates.tokens(problem, hours[0]))
             lowest = min(lowest, float(losses.min()))
-        clock.cache[key] = by_recipe
-    return clock.cache[key]
+        limits.cache[key] = by_recipe
+    return limits.cache[key]
 
 
-def models_of(problem: Problem, e: float) -> list[Models]:
-    """candidates.models_of, kept in the clock's cache where there is a clock."""
-    clock = problem.limits.clock
-    if clock is None:
-        return candidates_lib.models_of(problem, e)
-    limits = problem.limits
-    key = ("models", id(problem.law), problem.architecture, limits.memory_bytes, limits.serving, problem.grid, e)
-    if key not in clock.cache:
-        clock.cache[key] = candidates_lib.models_of(problem, e)
-    return clock.cache[key]
+def models_of(question: Question, e: float) -> list[Models]:
+    """candidates.models_of, kept in the cache of the limits."""
+    limits = question.limits
+    key = (
+        id(question.law),
+        question.architecture,
+        limits.memory_bytes,
+        limits.serving,
+        limits.request,
+        question.grid,
+        e,
+    )
+    if key not in limits.cache:
+        limits.cache[key] = candidates_lib.models_of(question, e)
+    return limits.cache[key]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,17 +267,6 @@ def best_of(law: Law, architecture: Architecture, constraints: Constraints, e: f
         if math.isfinite(losses[first]) and (best is None or losses[first] < best.loss):
             best = Best(problem, candidates.part(order[:1]), int(tokens[first]), float(losses[first]))
     return best
-
-
-def fastest(problem: Problem, models: Models, n_tokens: int) -> Best | None:
-    """The first of these models in its fastest layout on so many tokens; None where the chips do not train it."""
-    tokens = np.full(models.n_active.shape, float(n_tokens))
-    candidates = candidates_lib.on_tokens(problem, models, np.zeros(1, int), tokens)
-    if candidates is None:
-        return None
-    order = np.lexsort((candidates.chips, candidates.seconds_per_token))
-    loss = candidates_lib.loss_of(problem, models, np.zeros(1, int), tokens[:1])
-    return Best(problem, candidates.part(order[:1]), n_tokens, float(loss[0]))
 
 
 def bytes_of(best: Best) -> tuple[float, float]:
@@ -448,14 +454,33 @@ def _interpolated(sizes: Array, speeds: Array, n_active: float) -> float:
     return math.exp(float(np.interp(math.log(n_active), log_sizes, log_speeds)) - above_largest)
 
 
-def largest(problem: Problem, e: float, n_tokens: float) -> float:
-    """n_active of the largest shape with e experts that the chips train on so many tokens; 0 for none."""
+def _own_tokens(problem: Problem, models: Models, e: float) -> Array:
+    """The training tokens of each shape by FLOPs: [n_shapes]. Of several budgets, TOKENS_PER_PARAMETER."""
+    limits = problem.limits.at(e)
+    if np.ndim(limits.flops) == 0:
+        return np.broadcast_to(np.floor(limits.tokens(models.n_active)), models.n_active.shape)
+    return np.clip(TOKENS_PER_PARAMETER * models.n_active, models.least_tokens + 1, models.most_tokens)
+
+
+def largest(problem: Problem, e: float, n_tokens: float | None = None) -> float:
+    """n_active of the largest shape with e experts that the chips train; 0 for none.
+
+    Args:
+      problem: The problem.
+      e: As the law counts them.
+      n_tokens: Training tokens, which decide on batch and recipe; None for those that FLOPs leave to each shape.
+    """
     most = 0.0
     for models in models_of(problem, e):
         sizes = models.n_active
         order = np.argsort(-sizes, kind="stable")
-        rows = order[(models.limited_by[order] == "") & (sizes[order] > most)]
-        tokens = np.full(sizes.shape, n_tokens)
+        if n_tokens is None:
+            tokens = _own_tokens(problem, models, e)
+            has_recipe = (tokens >= 1) & (tokens > models.least_tokens) & (tokens <= models.most_tokens)
+            rows = order[has_recipe[order] & (sizes[order] > most)]
+        else:
+            tokens = np.full(sizes.shape, n_tokens)
+            rows = order[(models.limited_by[order] == "") & (sizes[order] > most)]
         for start in range(0, len(rows), candidates_lib.CHUNK):
             part = candidates_lib.on_tokens(problem, models, rows[start : start + candidates_lib.CHUNK], tokens)
             if part is not None:

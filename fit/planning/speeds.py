@@ -63,7 +63,10 @@ def speeds_of(law: Law, kind: str, count: int) -> Json | None:
     trained_on = sorted({*counts, largest})
     grid = COARSE if count <= MANY_CHIPS else dataclasses.replace(COARSE, models=(1, 2, 4))
     calibrations = [efficiencies.of_our_trainer(kind, n) for n in (1, 2)]
-    problem = Problem(law, architecture, Constraints(chips=chips), chips, ShapeRequest(), calibrations[0], grid)
+    limits = Constraints(chips=chips, request=ShapeRequest())
+    problem = Problem(
+        law=law, architecture=architecture, limits=limits, chips=chips, calibration=calibrations[0], grid=grid
+    )
     rows = []
     for n_experts in law.experts:
         for models in candidates_lib.models_of(problem, float(n_experts)):

@@ -26,6 +26,7 @@ INFERENCE = 2  # FLOPs of a served token for each active parameter
 ATTENTION = 4  # weights of a block's attention, in d^2
 EXPERT = 9  # weights of one of a block's experts, in d^2
 EXPERTS = (1, 2, 4, 8, 16, 32)  # the paper's
+ANY_MIXTURE = 2.0  # experts of a mixture, where their number makes no difference
 ROUNDED = 0.15  # two ratios within this share of each other may be one ratio, rounded to whole widths
 OF_EXPERTS = ("n_experts", "n_total", "sparsity")  # columns that change with the number of experts
 # Columns of the architecture, where a token uses one expert as wide as the dense layer, and no expert is shared.
@@ -162,44 +163,43 @@ class Architecture:
             return n_experts
         return np.where(n_experts > 1, n_experts * self.granularity - self.shared, 1.0)
 
-    def chosen_share(self, n_experts: Numbers) -> Array:
-        """Share of the routed experts that a token chooses, for each number of experts; 1 for dense models."""
-        chosen = self.active_width * self.granularity - self.shared
-        is_mixture = np.asarray(n_experts) > 1
-        return np.where(is_mixture, chosen / np.maximum(self.routed_experts(n_experts), chosen), 1.0)
-
-    def looked_up(self, d_model: Numbers) -> Numbers:
-        """Parameters of an embedding that is only looked up; 0 where it is the head, too."""
-        return d_model * (self.embedding_and_head_rows - self.vocab_size)
+    def shape(self, d_model: Numbers, n_experts: Opt, n_blocks: Opt = None) -> ModelShape:
+        """The shape of models of any width and number of experts, in real numbers."""
+        if n_experts is None:
+            n_experts = ANY_MIXTURE
+        if n_blocks is None:
+            n_blocks = d_model / self.width_per_block
+        head_dim = self.head_dim or self.width_per_block
+        n_heads = self.attention * d_model / head_dim
+        return ModelShape(
+            d_model=d_model,
+            n_blocks=n_blocks,
+            n_heads=n_heads,
+            n_kv_heads=self.kv_share * n_heads,
+            head_dim=head_dim,
+            d_ff=self.ff * d_model,
+            vocab_size=self.vocab_size,
+            n_experts=self.routed_experts(n_experts)[()],
+            d_expert=self.ff * d_model / self.granularity,
+            top_k=self.active_width * self.granularity - self.shared,
+            n_shared_experts=self.shared,
+            n_dense_blocks=np.minimum(self.n_dense, n_blocks) if self.n_dense else 0,
+            tied_embeddings=self.tied,
+        )
 
     def n_active(self, d_model: Numbers, n_experts: Opt = None, n_blocks: Opt = None) -> Numbers:
         """Active parameters (Eq. 12), without norms and routers."""
-        return self._n_parameters(d_model, self._active_widths(n_experts), n_blocks)
+        return self.shape(d_model, n_experts, n_blocks).n_active
 
     def n_total(self, d_model: Numbers, n_experts: Numbers, n_blocks: Opt = None) -> Numbers:
         """All parameters (Eq. 11), without norms and routers."""
-        if self.counts_routed_experts:
-            n_experts = np.asarray(n_experts, float)
-            n_experts = np.where(n_experts > 1, (n_experts + self.shared) / self.granularity, 1.0)
-        return self._n_parameters(d_model, n_experts, n_blocks)
+        return self.shape(d_model, n_experts, n_blocks).n_total
 
     def _active_widths(self, n_experts: Opt) -> Numbers:
         """Width of a token's experts over that of the dense layer; 1 for a dense model."""
         if n_experts is None or self.active_width == 1:
             return self.active_width
         return np.where(np.asarray(n_experts) > 1, self.active_width, 1.0)
-
-    def _n_parameters(self, d_model: Numbers, expert_widths: Numbers, n_blocks: Opt) -> Numbers:
-        """Parameters of a model whose mixtures have `expert_widths` times the width of the dense layer."""
-        if n_blocks is None:
-            n_blocks = d_model / self.width_per_block
-        dense_layer = 3 * self.ff  # weights, in d_model^2
-        blocks = (self._attention_weights + dense_layer * expert_widths) * n_blocks * d_model**2
-        n_parameters = self.embedding_and_head_rows * d_model + blocks
-        if self.n_dense:  # the dense blocks have one dense layer each in place of a mixture
-            n_dense = np.minimum(self.n_dense, n_blocks)
-            n_parameters = n_parameters - dense_layer * (expert_widths - 1) * n_dense * d_model**2
-        return n_parameters
 
     @property
     def _attention_weights(self) -> float:
@@ -229,7 +229,7 @@ class Architecture:
     def kv_elements(self, d_model: Numbers, kv_tokens: Numbers) -> Numbers:
         """Elements of the key-value cache of kv_tokens tokens: 2 T n_blocks d_model (Sec. 4.3), for grouped queries
         times the share of heads that have keys."""
-        return self.kv_share * self.attention * (2 * kv_tokens * (d_model / self.width_per_block) * d_model)
+        return self.shape(d_model, None).kv_elements(kv_tokens)
 
     def columns(self, d_model: Numbers, n_experts: Numbers, embedding: bool = True) -> dict[str, Numbers]:
         """All that a law may read of models, by column.

@@ -170,10 +170,3 @@ def _kv_heads(architecture: Architecture, style: Style, heads: int) -> int:
         return style.kv_heads if heads > style.kv_heads and heads % style.kv_heads == 0 else heads
     divisors = [n for n in range(1, heads + 1) if heads % n == 0]
     return min(divisors, key=lambda n: abs(math.log(n / (architecture.kv_share * heads))))
-
-
-def distance_from_preferred(architecture: Architecture, style: Style, model: Model) -> float:
-    """How far a model's ratios are from those preferred: the sum of |ln factor| of its aspect and its heads."""
-    aspect = model.d_model / model.n_blocks / style.aspects[1]
-    heads = model.attention / architecture.attention
-    return abs(math.log(aspect)) + abs(math.log(heads))

@@ -62,12 +62,6 @@ class Instruction:
         name = re.search(r'op_name="([^"]*)"', self.attributes)
         return name[1].replace("\\'", "'") if name else ""
 
-    @property
-    def stack_frame(self) -> int:
-        """The number in `call_stacks` of the calls that it comes from, 0 if XLA does not say."""
-        number = re.search(r"stack_frame_id=(\d+)", self.attributes)
-        return int(number[1]) if number else 0
-
     def attribute(self, name: str) -> str:
         """The value of `name=VALUE` in its attributes.
 
@@ -107,30 +101,6 @@ def parse(text: str) -> tuple[dict[str, dict[str, Instruction]], str]:
             instruction = _instruction(line, computation, computations[computation])
             computations[computation][instruction.name] = instruction
     return computations, entry
-
-
-def call_stacks(text: str) -> dict[int, tuple[str, ...]]:
-    """Functions of Python that called each other, the innermost first, by the number that instructions refer to.
-
-    They are in the tables before the instructions of a program: names, places in files, frames with their callers. A
-    frame's caller is written as its number plus one.
-    """
-    names = {number: name for number, name in re.findall(r'^(\d+) "([^"]*)"$', _table(text, "FunctionNames"), re.M)}
-    places = dict(re.findall(r"^(\d+) \{.*?function_name_id=(\d+)", _table(text, "FileLocations"), re.M))
-    frames = re.findall(
-        r"^(\d+) \{file_location_id=(\d+)(?: parent_frame_id=(\d+))?", _table(text, "StackFrames"), re.M
-    )
-    stacks: dict[int, tuple[str, ...]] = {}
-    for number, place, caller in frames:  # a caller comes before what it calls
-        above = stacks.get(int(caller) - 1, ()) if caller else ()
-        stacks[int(number)] = (names[places[place]], *above)
-    return stacks
-
-
-def _table(text: str, title: str) -> str:
-    """The lines below `title` up to an empty one; "" if there are none."""
-    match = re.search(rf"^{title}\n(.*?)(?:\n\n|\Z)", text, re.M | re.S)
-    return match[1] if match else ""
 
 
 def _joined_lines(text: str) -> list[str]:

@@ -11,24 +11,16 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from jmoe.cost import hlo
+from jmoe.cost import hlo, instruction_flops
 from jmoe.cost.hlo import Array, Instruction
 
 COLLECTIVES = ("all-to-all", "ragged-all-to-all", "all-gather", "reduce-scatter", "all-reduce", "collective-permute")
-# one FLOP an element, as XLA counts them
-_ELEMENTWISE = frozenset(
-    "add subtract multiply divide maximum minimum negate abs compare select clamp and or xor not "
-    "shift-left shift-right-logical shift-right-arithmetic power remainder reduce".split()
-)
 _FREE = frozenset(
     "parameter constant get-tuple-element tuple bitcast while conditional call call-start call-update after-all "
     "partition-id iota opt-barrier".split()
 )
 _FUSIONS = ("fusion", "fusion-start")
 _SLICES = ("dynamic-slice", "slice", "gather")
-# kernels whose text is not HLO: Pallas's for TPUs and for GPUs, Triton's
-_KERNELS = ("tpu_custom_call", "mosaic_gpu_v2", "triton_kernel_call", "triton_kernel_call_ffi")
-_DECLARED = '"cost_estimate":{"flops":"'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,28 +84,27 @@ class Program:
             raise ValueError(f"loop {loop.name}: its condition compares with {sorted(limits)}, not with one constant")
         return limits.pop() if limits else 1
 
-    def matmul_flops(self, *, loops_once: bool = False, passes: bool = False, filled: float = 1.0) -> int:
+    def matmul_flops(self, *, passes: bool = False, filled: float = 1.0) -> int:
         """Two FLOPs for each multiply-add of dots and convolutions (the TPU's form of a dot).
 
         Args:
-          loops_once: Count each instruction once, as XLA's cost analysis does.
           passes: Multiply by the number of bfloat16 products that a TPU makes of a float32 product of that precision.
           filled: The part of the rows of ragged products that belong to a group. A TPU's kernel works on no others, but
             declares them all. A GPU's, whose FLOPs follow from its shapes, works on no others either.
         """
         total = 0
         for instruction, times, _ in self.runs:
-            flops = self.instruction_matmul_flops(instruction)
-            if flops and _is_ragged(instruction):
+            flops = instruction_flops.matmul_flops(instruction)
+            if flops and instruction_flops.is_ragged(instruction):
                 flops = int(filled * flops)
             if passes:
-                flops *= _passes(instruction.attributes)
-            total += flops if loops_once else times * flops
+                flops *= instruction_flops.passes(instruction.attributes)
+            total += times * flops
         return total
 
     def estimated_flops(self) -> int:
         """The part of matmul_flops that belongs to kernels which declare none, and follows from their shapes."""
-        return sum(times * _undeclared_flops(instruction) for instruction, times, _ in self.runs)
+        return sum(times * instruction_flops.undeclared_flops(instruction) for instruction, times, _ in self.runs)
 
     def estimated_bytes(self) -> int:
         """The part of main_memory_bytes that belongs to kernels which declare no FLOPs.
@@ -121,23 +112,18 @@ class Program:
         Each array counts as read or written once. A kernel of products may read an array more than once.
         """
         return sum(
-            times * self._traffic(instruction)
+            times * self.instruction_bytes(instruction)
             for instruction, times, fused in self.runs
-            if not fused and _is_kernel(instruction) and _DECLARED not in instruction.attributes
+            if not fused and instruction_flops.is_undeclared(instruction)
         )
-
-    def traffic(self) -> list[tuple[Instruction, int]]:
-        """Each instruction that moves bytes of the main memory, and the bytes of all of its runs: main_memory_bytes."""
-        moved = [(run.instruction, run.times * self._traffic(run.instruction)) for run in self.runs if not run.fused]
-        return [(instruction, n_bytes) for instruction, n_bytes in moved if n_bytes]
 
     def bytes_by_source(self) -> dict[str, int]:
         """main_memory_bytes by the operation of our program that they come from, else by the instruction's name."""
-        return self._by_source(lambda run: 0 if run.fused else self._traffic(run.instruction))
+        return self._by_source(lambda run: 0 if run.fused else self.instruction_bytes(run.instruction))
 
     def flops_by_source(self) -> dict[str, int]:
         """matmul_flops by the operation of our program that they come from, else by the instruction's name."""
-        return self._by_source(lambda run: self.instruction_matmul_flops(run.instruction))
+        return self._by_source(lambda run: instruction_flops.matmul_flops(run.instruction))
 
     def _by_source(self, cost_of: Callable[[Execution], int]) -> dict[str, int]:
         """Sums a cost of each execution by source, without sources that cost nothing."""
@@ -149,22 +135,13 @@ class Program:
                 totals[source] = totals.get(source, 0) + cost
         return totals
 
-    def elementwise_flops(self, *, loops_once: bool = False) -> int:
-        """One FLOP for each element of an arithmetic result, and for each element that a reduction reads.
-
-        Args:
-          loops_once: Count each instruction once, as XLA's cost analysis does.
-        """
-        total = 0
-        for instruction, times, _ in self.runs:
-            if instruction.opcode in _ELEMENTWISE:
-                counted = instruction.operands[0] if instruction.opcode == "reduce" else instruction
-                total += counted.arrays[0].elements * (1 if loops_once else times)
-        return total
+    def elementwise_flops(self) -> int:
+        """One FLOP for each element of an arithmetic result, and for each element that a reduction reads."""
+        return sum(times * instruction_flops.elementwise_flops(instruction) for instruction, times, _ in self.runs)
 
     def main_memory_bytes(self) -> int:
         """Bytes read from and written to the main memory, without arrays that stay inside a fusion."""
-        return sum(times * self._traffic(instruction) for instruction, times, fused in self.runs if not fused)
+        return sum(times * self.instruction_bytes(instruction) for instruction, times, fused in self.runs if not fused)
 
     def between_slices(self, n_slices: int) -> list[Collective]:
         """Every transfer over the network between `n_slices` TPU slices.
@@ -210,28 +187,6 @@ class Program:
                     sources.setdefault(array, instruction.source)
         return sources
 
-    def instruction_matmul_flops(self, instruction: Instruction) -> int:
-        """FLOPs of the products in one run of an instruction; 0 if it is none."""
-        opcode = instruction.opcode
-        attributes = instruction.attributes
-        if opcode == "convolution":
-            return _convolution_flops(instruction)
-        contracted = None
-        if opcode == "dot":
-            contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", attributes)
-        elif opcode == "custom-call" and "__cublas" in attributes:
-            contracted = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', attributes)
-        elif opcode == "custom-call":
-            estimate = re.search(r'"cost_estimate":\{"flops":"(\d+)"', attributes)
-            if estimate:
-                return int(estimate[1])  # a Pallas kernel's own count, for its text is not HLO
-            if "__cudnn$fmha" in attributes:
-                return _cudnn_attention_flops(instruction)
-        if contracted is None:
-            return _undeclared_flops(instruction)
-        dims = instruction.operands[0].arrays[0].dims
-        return 2 * instruction.arrays[0].elements * math.prod(dims[int(i)] for i in re.findall(r"\d+", contracted[1]))
-
     def _callee(self, fusion: Instruction) -> tuple[dict[int, Instruction], Instruction]:
         """The parameters, by number, and the root of the computation that a fusion calls."""
         (callee,) = fusion.called()
@@ -239,7 +194,7 @@ class Program:
         parameters = {int(i.arguments): i for i in inside if i.opcode == "parameter"}
         return parameters, next(i for i in inside if i.is_root)
 
-    def _traffic(self, instruction: Instruction) -> int:
+    def instruction_bytes(self, instruction: Instruction) -> int:
         """Bytes of the main memory that one run of an instruction reads and writes."""
         opcode = instruction.opcode
         operands = instruction.operands
@@ -321,79 +276,6 @@ class Program:
         return sum(array.bytes for array in value.arrays)
 
 
-def _is_kernel(instruction: Instruction) -> bool:
-    """Whether it calls a kernel of Pallas or Triton."""
-    target = re.search(r'custom_call_target="([^"]*)"', instruction.attributes)
-    return instruction.opcode == "custom-call" and target is not None and target[1] in _KERNELS
-
-
-def _is_ragged(instruction: Instruction) -> bool:
-    """Whether it is a product of rows by groups: libtpu's kernel by its name, tokamax's by what it notes.
-
-    Inside a loop Triton's kernels note nothing; they are known by the groups' int32 bounds among their operands.
-    """
-    if "ragged-dot" in instruction.name:
-        return True
-    if not _is_kernel(instruction):
-        return False
-    arrays = [array for source in instruction.operands for array in source.arrays]
-    has_bounds = any(array.dtype == "s32" and len(array.dims) == 1 for array in arrays)
-    return has_bounds or "ragged" in instruction.attributes
-
-
-def _undeclared_flops(instruction: Instruction) -> int:
-    """FLOPs of a kernel that declares none, by its shapes; 0 for all else.
-
-    A kernel is one of these products, or counts nothing:
-      [M, K] x [..., K, N] to [M, N], each row by one matrix;
-      [K, M] or [M, K] x [M, N] to [E, K, N], the gradient of such matrices, each row in one of them;
-      attention [.., T, K] over [.., U, K] and [.., U, K], two products without a mask.
-    """
-    if not _is_kernel(instruction) or _DECLARED in instruction.attributes:
-        return 0
-    arrays = [array for operand in instruction.operands for array in operand.arrays]
-    dims = [array.dims for array in arrays if len(array.dims) > 1 and array.dtype[0] in "bf"]
-    out = instruction.arrays[0].dims
-    if len(dims) == 3 and dims[0] == out and dims[1] == dims[2] and out[-1] == dims[1][-1]:
-        return 2 * 2 * math.prod(out) * dims[1][-2]
-    if len(dims) != 2:
-        return 0
-    a, b = dims
-    if a[-1] == b[-2] and out == (*a[:-1], b[-1]):
-        return 2 * math.prod(out) * a[-1]
-    if len(a) == len(b) == 2 and len(out) == 3:
-        is_product = a[1] == b[0] and out[1:] == (a[0], b[1])
-        is_transposed = a[0] == b[0] and out[1:] == (a[1], b[1])
-        if is_product or is_transposed:
-            return 2 * a[0] * a[1] * b[1]
-    return 0
-
-
-def _cudnn_attention_flops(instruction: Instruction) -> int:
-    """FLOPs of 2 products forward or 5 backward, B H T T K multiply-adds each; half of that where it is causal."""
-    scores = _required(r'"intermediate_tensor_shape":.*?"dimensions":\s*\[([^\]]*)\]', instruction)
-    elements = math.prod(int(n) for n in re.findall(r"\d+", scores[1]))
-    n_products = 5 if "Backward" in instruction.attributes else 2
-    divisor = 2 if re.search(r'"mask_type":\s*"CAUSAL"', instruction.attributes) else 1
-    return n_products * 2 * elements * instruction.operands[0].arrays[0].dims[-1] // divisor
-
-
-def _required(pattern: str, instruction: Instruction) -> re.Match[str]:
-    """The match of a pattern in an instruction's attributes; ValueError where there is none."""
-    match = re.search(pattern, instruction.attributes)
-    if match is None:
-        raise ValueError(f"{instruction.opcode} {instruction.name} has no attribute like {pattern}")
-    return match
-
-
-def _passes(attributes: str) -> int:
-    """The number of bfloat16 products that a TPU makes of one product of this precision."""
-    precisions = re.search(r"operand_precision=\{(\w+),(\w+)\}", attributes)
-    if precisions is None:
-        return 1
-    return max({"high": 3, "highest": 6}.get(name, 1) for name in precisions.groups())
-
-
 def _group_size(attributes: str) -> int:
     """Devices in one replica group, in any of the notations {{0,1},{2,3}}, [2,4]<=[8] and mesh['x'=2,'y'=4] {'y'}."""
     listed = re.search(r"replica_groups=\{\{([\d,]*)\}", attributes)
@@ -415,52 +297,3 @@ def _sent_bytes(kind: str, size: int, group: int) -> int:
     if kind == "collective-permute":
         return size
     return size * (group - 1) * {"all-gather": group, "all-reduce": 2}.get(kind, 1) // group
-
-
-class _Window(NamedTuple):
-    """How a convolution's window moves along one axis."""
-
-    stride: int
-    image_dilation: int
-    kernel_dilation: int
-    padding_before: int
-
-
-def _convolution_flops(instruction: Instruction) -> int:
-    """FLOPs of a convolution; places where the window meets padding or the holes of a dilated image cost nothing."""
-    labels = _required(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction).groups()
-    shapes = [value.arrays[0].dims for value in (*instruction.operands, instruction)]
-    image, kernel, out = (dict(zip(names, dims, strict=True)) for names, dims in zip(labels, shapes, strict=True))
-    flops = 2 * out["b"] * out["f"] * kernel["i"]
-    for i, axis in enumerate(sorted(label for label in out if label.isdigit())):
-        flops *= _n_products(_window(instruction, i), image[axis], kernel[axis], out[axis])
-    return flops
-
-
-def _window(instruction: Instruction, axis: int) -> _Window:
-    """The window of a convolution along its axis number `axis`."""
-    window = re.search(r"window=\{([^}]*)\}", instruction.attributes)
-    fields = dict(field.split("=") for field in window[1].split()) if window else {}
-
-    def value_of(name: str, default: str) -> str:
-        return fields[name].split("x")[axis] if name in fields else default
-
-    return _Window(
-        stride=int(value_of("stride", "1")),
-        image_dilation=int(value_of("lhs_dilate", "1")),
-        kernel_dilation=int(value_of("rhs_dilate", "1")),
-        padding_before=int(value_of("pad", "0_0").split("_")[0]),
-    )
-
-
-def _n_products(window: _Window, image_size: int, kernel_size: int, out_size: int) -> int:
-    """How often a kernel's element meets an element of the image, along one axis."""
-    dilated_size = (image_size - 1) * window.image_dilation + 1
-    n_products = 0
-    for position in range(out_size):
-        start = position * window.stride - window.padding_before
-        for k in range(kernel_size):
-            index = start + k * window.kernel_dilation
-            if 0 <= index < dilated_size and index % window.image_dilation == 0:
-                n_products += 1
-    return n_products

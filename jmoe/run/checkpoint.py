@@ -32,7 +32,7 @@ from jmoe.model import sharding
 from jmoe.run import distributed
 from jmoe.run.record import check_record, checksums, cpu_threads, read_arrays, read_record, version_warning
 from jmoe.run.step import abstract_state
-from jmoe.storage import durable
+from jmoe.storage import durable, owner_check, retries
 from jmoe.storage import files as storage
 from jmoe.text import tokenizer
 
@@ -112,9 +112,9 @@ class Checkpoints:
             return ocp.CheckpointManager(directory, options=options)
 
         try:
-            self._manager = storage.retried(open_manager, directory)
+            self._manager = retries.retried(open_manager, directory)
         except FileNotFoundError:  # while it removed unfinished saves: on gs:// a folder is gone when empty
-            self._manager = storage.retried(open_manager, directory)
+            self._manager = retries.retried(open_manager, directory)
 
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints, ascending, without those that restore() found damaged."""
@@ -134,8 +134,8 @@ class Checkpoints:
             raise self.diverged(f"the state after step {step - 1} is not finite")
         self._set_aside()
         Checkpoints._saved_here.add(str(self.directory / str(step)))
-        storage.check_owner()
-        with storage.outage_named(self.directory):
+        owner_check.check_owner()
+        with retries.outage_named(self.directory):
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
@@ -199,12 +199,12 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Waits until every save is complete."""
-        with storage.outage_named(self.directory):
+        with retries.outage_named(self.directory):
             self._manager.wait_until_finished()
 
     def close(self) -> None:
         """Waits for saves, and frees Orbax's threads."""
-        with storage.outage_named(self.directory):
+        with retries.outage_named(self.directory):
             self._manager.close()
 
     def _set_aside(self) -> None:
@@ -272,7 +272,7 @@ def _barrier() -> Callable[..., None]:
 def steps_in(directory: epath.Path) -> list[int]:
     """Steps of the complete checkpoints in a folder, ascending; none where it does not exist."""
     try:
-        return storage.retried(lambda: sorted(ocp.utils.checkpoint_steps(directory)), directory)
+        return retries.retried(lambda: sorted(ocp.utils.checkpoint_steps(directory)), directory)
     except FileNotFoundError:  # on gs:// a folder is gone with its last object
         return []
 

@@ -15,6 +15,7 @@ from jmoe.run import distributed
 from jmoe.run.step import losses_of_sources, make_eval_step
 from jmoe.text import corpus, mixture
 from jmoe.text.batches import validation_sources
+from jmoe.text.training_text import TrainingText
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Evaluation:
         self,
         config: ConfigDict,
         mesh: jax.sharding.Mesh,
-        text: corpus.Corpus | mixture.Mixture,
+        text: TrainingText,
         end_of_text: int | None,
     ) -> None:
         """Loads the validation sets, and prepares those that are not in the cache.
@@ -98,7 +99,7 @@ class Evaluation:
         return Losses(loss, by_position, by_name)
 
     def _losses_on(
-        self, text: mixture.TrainingText, params: PyTree[Array]
+        self, text: TrainingText, params: PyTree[Array]
     ) -> tuple[tuple[float, dict[str, float]], dict[str, float]]:
         """As step.losses_of_sources."""
         return losses_of_sources(self._step, params, validation_sources(text, self._config, self._mesh))

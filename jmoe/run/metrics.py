@@ -41,7 +41,8 @@ from jmoe.run.router_health import RouterHealth
 from jmoe.run.schedule import Schedule, Segment
 from jmoe.run.token_means import TokenMeans
 from jmoe.storage.durable import named
-from jmoe.storage.files import check_owner, copy_files, is_remote, lines_before_damage, read_lines, write_whole
+from jmoe.storage.files import copy_files, is_remote, lines_before_damage, read_lines, write_whole
+from jmoe.storage.owner_check import check_owner
 
 LINE_SECONDS = 60.0  # from one line to the next where progress is not shown on a terminal
 

@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 from jmoe import __version__, cli
 from jmoe.config.schema import differences, record_of
 from jmoe.errors import Damaged, UserError, first_few
-from jmoe.storage import durable
+from jmoe.storage import durable, retries
 from jmoe.storage import files as storage
 
 VERSIONS = {"jmoe": __version__, "jax": jax.__version__, "orbax": ocp.__version__}
@@ -237,7 +237,7 @@ def _read(read: Callable[[], _T], folder: epath.Path) -> _T:
 
     try:
         with contextlib.nullcontext() if storage.is_remote(folder) else durable.named(folder):
-            return storage.retried(read_or_cause, folder)
+            return retries.retried(read_or_cause, folder)
     except Exception as error:  # noqa: BLE001  each layer of storage raises its own
         text = " ".join(str(error).split())
         if _is_no_answer(text) or not isinstance(error, DAMAGE):

@@ -21,7 +21,8 @@ from jmoe.run.record import check_record
 from jmoe.run.schedule import Schedule, Segment
 from jmoe.run.token_means import TokenMeans
 from jmoe.storage.files import read_lines, read_sealed, sealed, write_whole
-from jmoe.text import corpus, mixture
+from jmoe.text import mixture
+from jmoe.text.training_text import TrainingText
 
 MOSTLY_SKIPPED = 0.5  # a decay of which more than this share of steps was skipped gets a warning
 
@@ -38,7 +39,7 @@ class Results:
         config: ConfigDict,
         workdir: epath.Path,
         schedule: Schedule,
-        text: corpus.Corpus | mixture.Mixture,
+        text: TrainingText,
         record: dict[str, Any],
         began_with: dict[str, Any],
     ) -> None:
@@ -134,7 +135,6 @@ class Results:
         config = self._config
         model = config.model
         n_tokens = self._schedule.tokens_at(branch.stop)
-        means = TokenMeans(checkpoint.saved_record(self._workdir, branch.name, branch.stop).get("token_means"))
         readings = mixture.readings(self._text, config, n_tokens)
         sources = [reading for reading in readings if reading.part.name]
         return {
@@ -143,8 +143,7 @@ class Results:
             "n_tokens": n_tokens,
             "n_experts": model.n_experts,
             "loss": losses.loss,
-            "train_loss": means.mean("cross_entropy"),
-            "drop_rate": means.mean("drop_rate"),
+            **self._training_means(branch),
             "d_model": model.d_model,
             "n_blocks": model.n_blocks,
             "width_per_block": model.d_model / model.n_blocks,
@@ -170,6 +169,12 @@ class Results:
             "device": jax.devices()[0].device_kind,
             "n_devices": jax.device_count(),
         }
+
+    def _training_means(self, branch: Segment) -> dict[str, float]:
+        """The columns train_loss and drop_rate; none where the last checkpoint is of older code and has no sums."""
+        means = TokenMeans(checkpoint.saved_record(self._workdir, branch.name, branch.stop).get("token_means"))
+        found = {"train_loss": means.mean("cross_entropy"), "drop_rate": means.mean("drop_rate")}
+        return {name: mean for name, mean in found.items() if mean is not None}
 
     def _skipped(self, branch: Segment) -> dict[str, float]:
         """The columns of config.optimizer.skip_above; none where no step could be skipped."""

@@ -21,7 +21,7 @@ from jmoe.config.schema import setting_of_run
 from jmoe.model import sharding
 from jmoe.model.transformer import STACKS
 from jmoe.run import checkpoint, distributed
-from jmoe.storage import files as storage
+from jmoe.storage import owner_check
 
 
 def steps_between(config: ConfigDict) -> int:
@@ -57,7 +57,7 @@ def write(folder: epath.Path, params: PyTree[Array], config: ConfigDict, record:
     began = time.monotonic()
     params_on_host = on_first_host(params)
     if is_first:
-        storage.check_owner()
+        owner_check.check_owner()
         export.write_folder(folder, params_on_host, config, record, config.model.dtype)
     distributed.log(f"wrote the snapshot {os.fspath(folder)} in {time.monotonic() - began:.1f} s")
 

@@ -30,6 +30,8 @@ class TokenMeans:
             if name in values:
                 self._sums[name] = self._sums.get(name, 0.0) + n_tokens * values[name]
 
-    def mean(self, name: str) -> float:
-        """The mean of a metric; 0 if no step had it."""
-        return self._sums.get(name, 0.0) / max(self._n_tokens, 1)
+    def mean(self, name: str) -> float | None:
+        """The mean of a metric: 0 if no step had it, None if no step was added."""
+        if not self._n_tokens:
+            return None
+        return self._sums.get(name, 0.0) / self._n_tokens

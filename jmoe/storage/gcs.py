@@ -18,7 +18,7 @@ import gcsfs
 from fsspec import asyn
 
 from jmoe.errors import Unavailable
-from jmoe.storage import files as storage
+from jmoe.storage import owner_check, retries
 
 MOVE = "b/{}/o/{}/moveTo/o/{}"
 DELETIONS = 32  # at once
@@ -35,12 +35,12 @@ class Store(gcsfs.GCSFileSystem):  # ty: ignore[unsupported-base]
         condition = _condition(method, path, kwargs)
         while True:
             try:
-                if method != "GET" and storage.check_owner() is not None and condition:
+                if method != "GET" and owner_check.check_owner() is not None and condition:
                     kwargs[condition] = await self._generation(path, args)
-                    storage.check_owner()
+                    owner_check.check_owner()
                     if kwargs[condition] == "0" and "uploadType" not in kwargs:
                         raise FileNotFoundError(_object_in(path, args))
-                return await storage.unless_hurried(self._request_once(method, path, *args, **kwargs))
+                return await retries.unless_hurried(self._request_once(method, path, *args, **kwargs))
             except FileNotFoundError:
                 # An earlier try may have succeeded and its answer got lost: ours, or a DELETE that aiohttp sent unseen.
                 if method == "DELETE":
@@ -53,11 +53,11 @@ class Store(gcsfs.GCSFileSystem):  # ty: ignore[unsupported-base]
                 changed = isinstance(error, FileExistsError) and condition in kwargs
                 if isinstance(error, FileExistsError) and "upload_id=" in path:
                     raise Unavailable(f"{_object_in(path, args)}: another process replaced it meanwhile") from error
-                if not storage.passes(error) and not isinstance(error, TimeoutError) and not changed:
+                if not retries.passes(error) and not isinstance(error, TimeoutError) and not changed:
                     raise
                 if patience is None:
-                    patience = storage.Patience(_object_in(path, args))
-                await storage.unless_hurried(asyncio.sleep(patience.pause(error)))
+                    patience = retries.Patience(_object_in(path, args))
+                await retries.unless_hurried(asyncio.sleep(patience.pause(error)))
 
     async def _delete_files(self, files: list[str], batchsize: int) -> list[Any]:
         """Deletes objects, each by a request of its own.

@@ -1,59 +1,52 @@
-"""The owner of a workdir on gs:// holds a lease: an object that it writes again every BEAT seconds.
+"""The lease of a workdir on gs://: an object that its owner writes again every RENEW_EVERY seconds.
 
-A process writes the lease only over the generation that it last saw, so that one of two writers fails. A process that
-wants the lease watches it. A new generation means that the owner lives. After EXPIRY seconds without one, in which the
-store could be read, the process takes the lease over and prints so. It never compares the clocks of two machines.
+docs/explanation/owners.md says which states it has, who may write in each, and which tests prove that. The names here
+are those of that page.
 
-Two owners never write at the same time, since the previous one has ended when the lease can be taken. All its times
-count from when the newest renewal that the store confirmed was *sent*. Their clock continues while a process is halted
-or a machine sleeps. So what a taker sees last was written no earlier, however late the owner was told.
-
-  2/3 EXPIRY   the owner ends itself, with exit code 75; each write first checks that it is earlier (files.check_owner)
-  3/4 EXPIRY   the kernel kills the owner, also one that is halted between check and write (Linux)
-  EXPIRY       the lease can be taken
-
-The last quarter, 45 seconds, is for requests that were on their way when the owner ended. A process of the same machine
-sees that the owner has ended, and leaves its requests as much time from then on. A network may hold back a request for
-even longer. Such a request names the generation that its object had when the owner last looked, whether it writes,
-moves or deletes the object (gcs.py). It is refused once the new owner has written that object, and overwritten if it
-has not. Arrays, which TensorStore writes, lie where no checkpoint is until gcs.py has written its commit.
+A process writes the lease only over the generation that it last saw, so that one of two writers fails. It never
+compares the clocks of two machines: an owner counts from when the newest renewal that the store confirmed was *sent*, a
+process that wants the lease from when it first saw the newest generation. What it saw was written no earlier than that
+renewal was sent, however late the owner was told.
 """
 
 import contextlib
-import ctypes
 import dataclasses
+import enum
 import functools
 import math
 import os
-import signal
-import struct
 import sys
 import threading
-import time
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jmoe.errors import UNAVAILABLE, Taken
-from jmoe.storage.files import checking_owner, retried
+from jmoe.storage.deadline import Deadline, now
+from jmoe.storage.owner_check import checking_owner
+from jmoe.storage.retries import retried
 
 if TYPE_CHECKING:
     import tensorstore
 
-BEAT = 10.0  # seconds
-EXPIRY = 180.0
+RENEW_EVERY = 10.0  # seconds
+EXPIRY = 180.0  # seconds without a renewal, after which another process may take the lease
 # parts of EXPIRY
-ENDS = 2 / 3  # without a renewal until the owner ends itself
-KILLED = 3 / 4  # without a renewal until the kernel kills the owner
-LANDS = 1 - KILLED  # for which a request may be on its way when its process has ended
-SECONDS_TO_RELEASE = 3.0  # for the last heartbeat, and again for the deletion: a stopping process waits no longer
-POLL = 0.02
-# a clock that continues while a process is halted or a machine sleeps
-CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+SELF_STOP = 2 / 3  # without a confirmed renewal, after which the owner ends itself
+KERNEL_KILL = 3 / 4  # without a confirmed renewal, after which the kernel kills an owner that is halted
+REQUEST_GRACE = 1 - KERNEL_KILL  # for requests that were on their way when their process ended
+SECONDS_TO_RELEASE = 3.0  # for the last renewal, and again for the deletion: a stopping process waits no longer
+POLL = 0.02  # seconds between two looks for the answer to a request
 
 
-def now() -> float:
-    """Seconds by CLOCK."""
-    return time.clock_gettime(CLOCK)
+class State(enum.Enum):
+    """States of a lease or a lock, as its owner or a process that wants it can tell."""
+
+    FREE = "nobody owns it"
+    OWNED = "its owner may write"
+    OVERDUE = "its owner must end: no renewal was confirmed for SELF_STOP"
+    LOST = "its owner must end: another process has it, or it was deleted"
+    ENDED = "its owner was a process of this machine and has ended; its requests may be on their way"
+    EXPIRED = "its owner has ended, wherever it ran, and its requests too: one process takes it over"
 
 
 def end(reason: str) -> NoReturn:
@@ -63,35 +56,72 @@ def end(reason: str) -> NoReturn:
     os._exit(UNAVAILABLE)
 
 
-class Deadline:
-    """A time at which the kernel kills this process, also while it is halted (SIGSTOP, a frozen container).
-
-    A thread that watches the time would wake no earlier than the threads that write. There is no deadline at first, and
-    never one on systems without such timers (macOS).
-    """
-
-    def __init__(self) -> None:
-        libc = ctypes.CDLL(None)
-        self._timer = ctypes.c_void_p()
-        event = struct.pack("Pii48x", 0, signal.SIGKILL, 0)  # struct sigevent; the last is SIGEV_SIGNAL
-        create = getattr(libc, "timer_create", None)
-        has_timer = create is not None and create(CLOCK, event, ctypes.byref(self._timer)) == 0
-        self._libc = libc if has_timer else None
-
-    def set(self, seconds: float | None) -> None:
-        """Resets the kill timer to fire `seconds` from now; None stops it."""
-        if self._libc:
-            seconds = 0.0 if seconds is None else max(seconds, 1e-6)
-            interval_and_value = (ctypes.c_long * 4)(0, 0, int(seconds), int(seconds % 1 * 1e9))  # seconds, nanoseconds
-            self._libc.timer_settime(self._timer, 0, interval_and_value, None)
-
-
 @dataclasses.dataclass(frozen=True)
 class Written:
     """A lease that this process wrote."""
 
     generation: Any
-    sent: float  # when the request was sent that may have written it first, by CLOCK
+    sent: float  # when the request was sent that may have written it first, by deadline.now
+
+
+class Watch:
+    """What a process that wants a lease has seen of it.
+
+    Attributes:
+      waited: Seconds since the first look.
+      renewed: Whether the generation changed between the last two looks.
+    """
+
+    def __init__(self) -> None:
+        self._began = now()
+        self._looked = self._began
+        self._generation: Any = None
+        self._silence = 0.0  # seconds for which the generation stayed the same while the store could be read
+        self._ended: Any = None  # the owner that was seen to have ended, on this machine
+        self.waited = 0.0
+        self.renewed = False
+
+    def look(self, generation: Any, owner: Any) -> State:
+        """The state of a lease that was read just now.
+
+        Args:
+          generation: That of the lease.
+          owner: Its owner, an ownership.Owner; None if nobody owns it.
+        """
+        looked = now()
+        self.renewed = self._generation is not None and generation != self._generation
+        if generation == self._generation:
+            self._silence += min(looked - self._looked, 2.0)  # time in which the store can't be read does not count
+        else:
+            self._silence = 0.0
+        self._generation = generation
+        self._looked = looked
+        self.waited = looked - self._began
+        if owner is None:
+            return State.FREE
+        if owner != self._ended and owner.has_ended():
+            self._ended = owner
+            self._silence = 0.0
+        state = State.ENDED if owner == self._ended else State.OWNED
+        return State.EXPIRED if self._silence >= seconds_until_expired(state) else state
+
+    def saw_end_of(self, owner: Any) -> bool:
+        """Whether `owner` was seen to have ended, on this machine."""
+        return owner == self._ended
+
+
+def state_at(age: float) -> State:
+    """What its owner's lease is, OWNED or OVERDUE.
+
+    Args:
+      age: Seconds since the newest renewal that the store confirmed was sent.
+    """
+    return State.OVERDUE if age > SELF_STOP * EXPIRY else State.OWNED
+
+
+def seconds_until_expired(state: State) -> float:
+    """For how long a lease must stay as it is, in this state, until it is EXPIRED."""
+    return REQUEST_GRACE * EXPIRY if state is State.ENDED else EXPIRY
 
 
 class Lease:
@@ -120,7 +150,7 @@ class Lease:
         """Holds the lease within the `with` block; Taken if another owner still has it after `wait` seconds."""
         self._take(wait)
         try:
-            with self._alive(self._renew, BEAT):
+            with self._alive(self._renew, RENEW_EVERY):
                 yield
         finally:
             with contextlib.suppress(Exception):  # it expires by itself
@@ -130,11 +160,11 @@ class Lease:
     def follow(self) -> Generator[None]:
         """The same in another process of the run, once the lease is held."""
         retried(self._look, self._path)
-        with self._alive(self._look, BEAT / 2):
+        with self._alive(self._look, RENEW_EVERY / 2):
             yield
 
     @contextlib.contextmanager
-    def _alive(self, renew: Callable[[], bool], interval: float) -> Generator[None]:
+    def _alive(self, renew: Callable[[], State], interval: float) -> Generator[None]:
         """Calls `renew()` every `interval` seconds, and ends this process if that fails for too long."""
         heartbeat = threading.Thread(target=self._beat, args=(renew, interval), daemon=True)
         heartbeat.start()
@@ -147,67 +177,53 @@ class Lease:
             self._deadline.set(None)
 
     def check(self) -> float:
-        """Ends this process if the newest renewal that the store confirmed was sent too long ago.
+        """Ends this process if its lease is OVERDUE.
 
         Returns:
-          Seconds until then.
+          Seconds until it is.
         """
         age = now() - self._sent
-        if age > ENDS * EXPIRY:
+        if state_at(age) is State.OVERDUE:
             end(
                 f"{os.fspath(self._path)}: the store confirmed no renewal of this lease that was sent in the last "
                 f"{age:.0f} s, and after {EXPIRY:.0f} s another process may take it"
             )
-        return ENDS * EXPIRY - age
+        return SELF_STOP * EXPIRY - age
 
     def _take(self, wait: float) -> None:
-        """Writes the lease once there is none or its owner is gone; Taken after `wait` seconds with a live owner."""
-        began = now()
-        previous_look = began
-        previous_generation = None
-        watched = 0.0  # seconds for which the generation stayed the same while the store could be read
+        """Writes the lease once it is FREE or EXPIRED; Taken if it is renewed after `wait` seconds."""
+        watch = Watch()
         printed = ""
-        ended = None  # the holder that was seen to have ended, on this machine
         own_generation = None  # that this process wrote, so long ago that it must write the lease again
         while True:
             lease = retried(lambda: self._answer(self._store.read(self._key)), self._path)
-            looked = now()
             generation = lease.stamp.generation
-            holder = self._me.read(lease.value.decode(errors="replace")) if lease.state == "value" else None
-            held_by_other = holder is not None and generation != own_generation
-            if generation == previous_generation:
-                watched += min(looked - previous_look, 2.0)  # time in which the store can't be read does not count
-            elif previous_generation is not None and held_by_other and looked - began > wait:
-                raise Taken(self._path, holder)
-            else:
-                watched = 0.0
-            previous_generation = generation
-            previous_look = looked
-            if holder and holder != ended and holder.has_ended():
-                ended = holder
-                watched = 0.0
-            gone = holder is not None and holder == ended
-            expiry = LANDS * EXPIRY if gone else EXPIRY
-            if not held_by_other or watched >= expiry:
+            owner = None
+            if lease.state == "value" and generation != own_generation:
+                owner = self._me.read(lease.value.decode(errors="replace"))
+            state = watch.look(generation, owner)
+            if watch.renewed and owner and watch.waited > wait:
+                raise Taken(self._path, owner)
+            if state in (State.FREE, State.EXPIRED):
                 written = retried(functools.partial(self._write, generation), self._path)
                 if written is None:
                     continue
-                if held_by_other:
-                    how = "which has ended" if gone else f"of which nothing was heard for {EXPIRY:.0f} s"
-                    _print(f"{os.fspath(self._path)} was held by {holder}, {how}: taken over")
+                if owner:
+                    self._print_taken_over(owner, watch.saw_end_of(owner))
                 own_generation = written.generation
-                if now() - written.sent < BEAT:
+                if now() - written.sent < RENEW_EVERY:
                     self._renewed(written)
                     return
                 continue
-            if gone:
-                reason = f"{holder}, which has ended: waiting {expiry:.0f} s for requests that it may have sent"
-            else:
-                reason = f"{holder}: waiting for a sign of life, or {expiry:.0f} s"
+            reason = _why_wait(state, owner)
             if reason != printed:
                 printed = reason
                 _print(f"{os.fspath(self._path)} is held by {reason}")
             self._over.wait(1.0)
+
+    def _print_taken_over(self, owner: Any, seen_ended: bool) -> None:
+        how = "which has ended" if seen_ended else f"of which nothing was heard for {EXPIRY:.0f} s"
+        _print(f"{os.fspath(self._path)} was held by {owner}, {how}: taken over")
 
     def _release(self) -> None:
         """Deletes the lease in the generation that it has now.
@@ -239,19 +255,19 @@ class Lease:
         self._first_unheard = None
         return Written(new_generation, sent)
 
-    def _renew(self) -> bool:
-        """Writes the lease again; False if another process has taken it."""
+    def _renew(self) -> State:
+        """Writes the lease again: OWNED, or LOST if another process has taken it."""
         written = self._write(self._generation)
         if written is None:
-            return False
+            return State.LOST
         self._renewed(written)
-        return True
+        return State.OWNED
 
-    def _look(self) -> bool:
-        """Checks that the owner, another process, has renewed the lease; False if it has another owner now.
+    def _look(self) -> State:
+        """Notes what the owner, another process, has renewed: OWNED, or LOST if the lease has another owner now.
 
         What is new was written after the request of the previous look was sent. The first look assumes that the lease
-        was renewed a BEAT ago.
+        was renewed RENEW_EVERY seconds ago.
         """
         sent = now()
         lease = self._answer(self._store.read(self._key))
@@ -259,20 +275,20 @@ class Lease:
             holder = self._me.read(lease.value.decode(errors="replace"))
             if self._generation is None:
                 self._me = holder
-                self._first_unheard = sent - BEAT
+                self._first_unheard = sent - RENEW_EVERY
             if holder != self._me:
-                return False
+                return State.LOST
             if lease.stamp.generation != self._generation:
                 assert self._first_unheard is not None
                 self._renewed(Written(lease.stamp.generation, self._first_unheard))
         self._first_unheard = sent
-        return True
+        return State.OWNED
 
     def _renewed(self, written: Written) -> None:
         """Notes a renewal that the store confirmed, and moves the deadline."""
         self._generation = written.generation
         self._sent = written.sent
-        self._deadline.set(written.sent + KILLED * EXPIRY - now())
+        self._deadline.set(written.sent + KERNEL_KILL * EXPIRY - now())
 
     def _answer(self, future: Any) -> Any:
         """The result of a request, a tensorstore.Future.
@@ -280,7 +296,7 @@ class Lease:
         Polls instead of waiting in TensorStore: Python would abort the process if it ended while a thread waits there.
 
         Raises:
-          ConnectionError: There is no answer after BEAT seconds.
+          ConnectionError: There is no answer after RENEW_EVERY seconds.
           TimeoutError: The lease was given up meanwhile.
         """
         began = now()
@@ -288,21 +304,29 @@ class Lease:
             self.check()
             if self._over.wait(POLL):
                 raise TimeoutError("the lease was given up before the store answered")
-            if now() - began > BEAT:
-                raise ConnectionError(f"no answer in {BEAT:.0f} s")
+            if now() - began > RENEW_EVERY:
+                raise ConnectionError(f"no answer in {RENEW_EVERY:.0f} s")
         return future.result()
 
-    def _beat(self, renew: Callable[[], bool], interval: float) -> None:
+    def _beat(self, renew: Callable[[], State], interval: float) -> None:
         """Calls `renew()` until the lease is given up; ten times as often while the store does not answer."""
         pause = interval
         while not self._over.wait(pause):
             try:
-                if not renew():
+                if renew() is State.LOST:
                     end(f"{os.fspath(self._path)}, the lease that this process held, was taken over")
-                pause = BEAT / 10 if now() - self._sent > 2 * BEAT else interval
+                pause = RENEW_EVERY / 10 if now() - self._sent > 2 * RENEW_EVERY else interval
             except Exception:  # noqa: BLE001  the store gave no answer
-                pause = BEAT / 10
+                pause = RENEW_EVERY / 10
             self.check()
+
+
+def _why_wait(state: State, owner: Any) -> str:
+    """What a process that wants the lease waits for, as words behind "held by"."""
+    seconds = seconds_until_expired(state)
+    if state is State.ENDED:
+        return f"{owner}, which has ended: waiting {seconds:.0f} s for requests that it may have sent"
+    return f"{owner}: waiting for a sign of life, or {seconds:.0f} s"
 
 
 def _open_store(bucket: str) -> "tensorstore.KvStore":

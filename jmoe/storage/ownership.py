@@ -1,12 +1,8 @@
 """Who owns a workdir: at most one process at a time works in it, and every other process can see which one.
 
-On a file system the owner holds an exclusive lock (flock) on a file, and writes into it who it is. The lock ends with
-the process. It belongs to the file and not to its name: a link to the folder, another spelling of the path and another
-mount lead to the same owner, on this machine and on others that share the folder. A lock can be lost: the file is
-deleted, or a server of NFS gives it to another machine while this one is cut off. So before each write
-(files.check_owner) the owner opens the file by its name and checks whether it still says who it is.
-
-On gs:// the owner holds a lease (lease.py).
+docs/explanation/owners.md says who may write when. On a file system the owner holds an exclusive lock (flock) on a
+file, and writes into it who it is; before each write (owner_check.py) it looks whether the file still says so. On
+gs:// the owner holds a lease (lease.py).
 
 An owner has an identity which no other process ever has, so that signals reach that process and no other.
 """
@@ -32,8 +28,9 @@ from etils import epath
 from jmoe.errors import Taken, UserError
 from jmoe.printable import printable
 from jmoe.storage import durable
-from jmoe.storage.files import checking_owner, is_remote
-from jmoe.storage.lease import Lease, end
+from jmoe.storage.files import is_remote
+from jmoe.storage.lease import Lease, State, end
+from jmoe.storage.owner_check import checking_owner
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +141,7 @@ def hold(path: str | os.PathLike, what: str, wait: float = 0.0) -> Generator[Non
             with checking_owner(lambda: _check_file(path, me)):
                 yield
         finally:
-            if _in_file(path) == me:
+            if _state(_in_file(path), me) is State.OWNED:
                 file.truncate(0)
 
 
@@ -266,15 +263,20 @@ def _in_file(path: str | os.PathLike) -> Owner | None:
 
 
 def _check_file(path: str | os.PathLike, me: Owner | None) -> float:
-    """Ends this process unless the file of its lock still says that this process holds it."""
+    """Ends this process if the lock that `me` held is LOST; a lock has no time after which it is."""
     written = _in_file(path)
-    if written != me:
+    if _state(written, me) is State.LOST:
         if written is None:
             how = "was deleted"
         else:
             how = f"now says {written}" if written.pid else "was overwritten"
         end(f"{os.fspath(path)}, the lock that this process held, {how}")
     return math.inf
+
+
+def _state(written: Owner | None, me: Owner | None) -> State:
+    """OWNED or LOST: the state of a lock that `me` held and whose file says `written`, None if it is gone."""
+    return State.OWNED if written == me else State.LOST
 
 
 def stop(owners: Iterable[Owner], patience: float) -> int:

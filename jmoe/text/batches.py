@@ -14,8 +14,9 @@ from jaxtyping import Float, Int, Int32, Shaped
 from ml_collections import ConfigDict
 
 from jmoe.model import sharding
+from jmoe.run.schedule import Schedule, Segment
 from jmoe.text import mixture
-from jmoe.text.corpus import Tokens
+from jmoe.text.training_text import Part, Tokens, TrainingText
 
 TrainingBatch = Int32[jax.Array, "B T+1"]
 ValidationBatch = tuple[Int32[jax.Array, "B T+1"], Float[jax.Array, " B"]]  # tokens, and the weight of each row
@@ -36,11 +37,11 @@ def read_rows(places: Sequence[tuple[Tokens | Int[np.ndarray, " N"], int]], seq_
 
 
 def training_batches(
-    corpus: mixture.TrainingText,
+    corpus: TrainingText,
     config: ConfigDict,
-    schedule: mixture.Schedule,
+    schedule: Schedule,
     mesh: jax.sharding.Mesh,
-    segment: mixture.Segment,
+    segment: Segment,
     start: int,
 ) -> Iterator[TrainingBatch]:
     """Yields the batch of each step in [start, segment.stop), spread over the mesh.
@@ -67,7 +68,7 @@ def training_batches(
         yield _spread(local, local_rows, mesh, n_rows)
 
 
-def _shuffled_rows(corpus: mixture.TrainingText, config: ConfigDict) -> Callable[[int], tuple[mixture.Part, int]]:
+def _shuffled_rows(corpus: TrainingText, config: ConfigDict) -> Callable[[int], tuple[Part, int]]:
     """A function from the number of a row of the run to its source, and the number of the row in the source's text."""
     seq_len = config.data.seq_len
     # grain only shuffles row numbers, and we read each batch's rows at once: reading by grain takes three times as long
@@ -75,7 +76,7 @@ def _shuffled_rows(corpus: mixture.TrainingText, config: ConfigDict) -> Callable
     counts = [mixture.n_rows(part.corpus.train, seq_len) for part in parts]
     orders = [grain.MapDataset.range(count).shuffle(config.seed).repeat() for count in counts]
 
-    def row_of_text(row: int) -> tuple[mixture.Part, int]:
+    def row_of_text(row: int) -> tuple[Part, int]:
         i, k = mixture.locate_row(parts, row)
         shuffled_row = orders[i][k]
         assert shuffled_row is not None  # grain has None for what a filter drops, and there is no filter
@@ -84,9 +85,7 @@ def _shuffled_rows(corpus: mixture.TrainingText, config: ConfigDict) -> Callable
     return row_of_text
 
 
-def rows_of_step(
-    corpus: mixture.TrainingText, config: ConfigDict, schedule: mixture.Schedule, step: int
-) -> dict[str, list[int]]:
+def rows_of_step(corpus: TrainingText, config: ConfigDict, schedule: Schedule, step: int) -> dict[str, list[int]]:
     """The rows of a step's batch, in its order, by source ("" for a text of one source).
 
     Row i of a source has the training tokens i seq_len to (i + 1) seq_len of its text.
@@ -100,9 +99,7 @@ def rows_of_step(
     return rows
 
 
-def validation_batches(
-    corpus: mixture.TrainingText, config: ConfigDict, mesh: jax.sharding.Mesh
-) -> Iterator[ValidationBatch]:
+def validation_batches(corpus: TrainingText, config: ConfigDict, mesh: jax.sharding.Mesh) -> Iterator[ValidationBatch]:
     """Yields tokens and weights of about config.data.validation_tokens held-out tokens.
 
     The rows are spread evenly over each source's held-out text and are the same for every model. B is the smallest
@@ -112,7 +109,7 @@ def validation_batches(
 
 
 def validation_sources(
-    corpus: mixture.TrainingText, config: ConfigDict, mesh: jax.sharding.Mesh
+    corpus: TrainingText, config: ConfigDict, mesh: jax.sharding.Mesh
 ) -> dict[str, Iterator[ValidationBatch]]:
     """The validation_batches of each source of a mixture by its name, or of a single text by "".
 
@@ -126,7 +123,7 @@ def validation_sources(
 
 
 def _validation_batches(
-    part: mixture.Part, rows: Int[np.ndarray, " R"], config: ConfigDict, mesh: jax.sharding.Mesh
+    part: Part, rows: Int[np.ndarray, " R"], config: ConfigDict, mesh: jax.sharding.Mesh
 ) -> Iterator[ValidationBatch]:
     """Yields tokens and weights of these rows of one source's held-out text."""
     batch_rows = config.batch_tokens[0][1] // config.data.seq_len
@@ -139,7 +136,7 @@ def _validation_batches(
         yield batch, _spread(weight[local_rows], local_rows, mesh, batch_rows)
 
 
-def validation_bytes(corpus: mixture.TrainingText, config: ConfigDict) -> float:
+def validation_bytes(corpus: TrainingText, config: ConfigDict) -> float:
     """UTF-8 bytes of text that the evaluated tokens, the targets of validation_batches, stand for."""
     n_bytes = 0.0
     for part, rows in _validation_rows(corpus, config):
@@ -149,9 +146,7 @@ def validation_bytes(corpus: mixture.TrainingText, config: ConfigDict) -> float:
     return float(n_bytes)
 
 
-def _validation_rows(
-    corpus: mixture.TrainingText, config: ConfigDict
-) -> list[tuple[mixture.Part, Int[np.ndarray, " R"]]]:
+def _validation_rows(corpus: TrainingText, config: ConfigDict) -> list[tuple[Part, Int[np.ndarray, " R"]]]:
     """Each source of the held-out text, with the numbers of its rows that are evaluated."""
     seq_len = config.data.seq_len
     n_rows = mixture.n_validation_tokens(corpus, config) // seq_len

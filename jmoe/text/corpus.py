@@ -4,13 +4,11 @@ A prepared folder holds `train-00000.bin`, ..., `validation-00000.bin`, ... (fla
 65,536 tokens on: documents in a fixed order, an end-of-text after each) and `manifest.json`, all written by
 jmoe/text/prepare.py. Its fingerprint is a hash of every document and of the rules that made the tokens.
 
-Axis legend: N tokens, V tokens of the vocabulary.
+Axis legend: N tokens of a shard.
 """
 
-import bisect
 import codecs
 import dataclasses
-import functools
 import hashlib
 import math
 import os
@@ -23,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from etils import epath
-from jaxtyping import Float64, UInt
+from jaxtyping import UInt
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
@@ -35,62 +33,14 @@ from jmoe.storage.files import cache_dir, is_remote, write_whole
 from jmoe.text import manifest as manifest_lib
 from jmoe.text import mixture, prepare, sources, tokenizer
 from jmoe.text.manifest import SPLITS
+from jmoe.text.training_text import Corpus, Part, Tokens, TrainingText
 
 CHEAP_BYTES = 2**26  # shards up to this size in all are hashed whenever they are opened; others with --verify
 CHECKED_TOKENS = 2**22  # tokens whose text is checked at a time
 STANDARD_LIBRARY = "the standard library of this Python"
 
 
-class Tokens:
-    """Shards as one flat array of tokens: len() and slices of step 1."""
-
-    def __init__(self, shards: list[UInt[np.ndarray, " N"]]) -> None:
-        self._shards = shards
-        self._ends = np.cumsum([len(shard) for shard in shards]).tolist()
-
-    def __len__(self) -> int:
-        return self._ends[-1]
-
-    def __getitem__(self, part: slice) -> UInt[np.ndarray, " N"]:
-        start, stop, _ = part.indices(len(self))
-        i = bisect.bisect_right(self._ends, start)
-        pieces = []
-        while start < stop:
-            shard = self._shards[i]
-            first = start - (self._ends[i] - len(shard))
-            pieces.append(shard[first : first + stop - start])
-            start += len(pieces[-1])
-            i += 1
-        # an empty slice of the first shard: without pieces the result still has the right dtype
-        return pieces[0] if len(pieces) == 1 else np.concatenate([self._shards[0][:0], *pieces])
-
-
-@dataclasses.dataclass(frozen=True)
-class Corpus:
-    """Prepared text: memory-mapped tokens, and what identifies them."""
-
-    fingerprint: str
-    train: Tokens
-    validation: Tokens
-    manifest: dict[str, Any]
-
-    @property
-    def parts(self) -> tuple[mixture.Part, ...]:
-        """The sources of its rows: itself alone; mixture.Mixture has several."""
-        return (mixture.Part("", mixture.PERIOD, self),)
-
-    @property
-    def held_out(self) -> tuple[mixture.Part, ...]:
-        """The sources of the text that is evaluated."""
-        return self.parts
-
-    @functools.cached_property
-    def token_bytes(self) -> Float64[np.ndarray, " V"]:
-        """UTF-8 bytes of held-out text that each token stands for; 0 for an end of text."""
-        return manifest_lib.token_bytes(self.manifest)
-
-
-def load(data: ConfigDict, vocab_size: int | None = None) -> Corpus | mixture.Mixture:
+def load(data: ConfigDict, vocab_size: int | None = None) -> TrainingText:
     """Loads the corpus that `config.data` names: a prepared folder, text, or several of these, mixed.
 
     Text is prepared into the cache, unless it is there.
@@ -122,7 +72,7 @@ def load(data: ConfigDict, vocab_size: int | None = None) -> Corpus | mixture.Mi
     return corpus
 
 
-def mask_token(data: ConfigDict, corpus: mixture.TrainingText) -> int | None:
+def mask_token(data: ConfigDict, corpus: TrainingText) -> int | None:
     """The token that ends a document of `corpus`, where config.data.document_mask keeps documents apart; else None.
 
     All sources of a mixture have the same tokenizer.
@@ -132,7 +82,7 @@ def mask_token(data: ConfigDict, corpus: mixture.TrainingText) -> int | None:
     return corpus.parts[0].corpus.manifest["tokenizer"]["end_of_text"]
 
 
-def opened(data: ConfigDict) -> Corpus | mixture.Mixture | None:
+def opened(data: ConfigDict) -> TrainingText | None:
     """The corpus that `config.data` names, if it is prepared on this machine; None if `load` would prepare or fetch it.
 
     Writes nothing.
@@ -228,9 +178,7 @@ def _load_path(data: ConfigDict, path: str, field: str, vocab_size: int | None, 
         raise UserError(f"config.data.{field}: {error}") from None
 
 
-def validation_sets(
-    data: ConfigDict, vocab_size: int, trained: Corpus | mixture.Mixture
-) -> dict[str, mixture.TrainingText]:
+def validation_sets(data: ConfigDict, vocab_size: int, trained: TrainingText) -> dict[str, TrainingText]:
     """Loads the sets of config.data.validation_sets; the held-out text of each is what is evaluated.
 
     A set may be the text of the run or one of its sources: then its held-out part is evaluated. Of any other set all
@@ -247,7 +195,7 @@ def validation_sets(
     Raises:
       UserError: As `load`, with the set's name; or the run trains on a part of the set.
     """
-    sets: dict[str, mixture.TrainingText] = {}
+    sets: dict[str, TrainingText] = {}
     for name, path in (named_paths(data.get("validation_sets", "")) or {}).items():
         field = f"validation_sets, {name}"
         loaded = _load_path(data, path, field, vocab_size, validation_path="")
@@ -270,9 +218,7 @@ def validation_sets(
     return sets
 
 
-def _trained_on(
-    data: ConfigDict, path: str, loaded: Corpus, trained: Corpus | mixture.Mixture, field: str
-) -> mixture.Part | None:
+def _trained_on(data: ConfigDict, path: str, loaded: Corpus, trained: TrainingText, field: str) -> Part | None:
     """The source of `trained` that is the text at `path`, `loaded`; None if the run trains on none of it.
 
     Raises:

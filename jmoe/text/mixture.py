@@ -5,7 +5,7 @@ each PERIOD rows. The same order comes again in the next PERIOD, so any PERIOD c
 of it. Within a period a row goes to the source that lags its share most. So the number of a row alone says which source
 it comes from, and how many rows of that source came before.
 
-Axis legend: P sources of the mixture, V tokens of the vocabulary.
+Axis legend: P sources of the mixture.
 """
 
 import dataclasses
@@ -14,78 +14,14 @@ import hashlib
 import math
 from collections.abc import Mapping, Sized
 from fractions import Fraction
-from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from jaxtyping import Float64, Int
+from jaxtyping import Int
 from ml_collections import ConfigDict
 
 from jmoe.errors import UserError
-
-PERIOD = 1000  # rows
-
-
-class TrainingText(Protocol):
-    """The text of a run: a corpus.Corpus or a Mixture."""
-
-    @property
-    def fingerprint(self) -> str: ...
-    @property
-    def parts(self) -> tuple["Part", ...]: ...
-    @property
-    def held_out(self) -> tuple["Part", ...]: ...
-
-
-class Corpus(TrainingText, Protocol):
-    """Prepared text, as corpus.Corpus is, which imports this module."""
-
-    @property
-    def train(self) -> Any: ...
-    @property
-    def validation(self) -> Any: ...
-    @property
-    def manifest(self) -> dict[str, Any]: ...
-    @property
-    def token_bytes(self) -> Float64[np.ndarray, " V"]: ...
-
-
-class Part(NamedTuple):
-    """A source of text in a mixture.
-
-    Attributes:
-      name: Its name in results (`names`); "" for a corpus of one source.
-      share: Rows of it in each PERIOD rows.
-      corpus: Its text.
-      path: Its path in config.data.mixture; "" for a corpus of one source.
-    """
-
-    name: str
-    share: int
-    corpus: Corpus
-    path: str = ""
-
-
-class Schedule(Protocol):
-    """The methods of run.schedule.Schedule that this module uses."""
-
-    def tokens_at(self, step: int) -> int: ...
-    def batch_at(self, step: int) -> int: ...
-
-
-class Segment(Protocol):
-    """The attributes of run.schedule.Segment that this module uses."""
-
-    @property
-    def stop(self) -> int: ...
-
-
-@dataclasses.dataclass(frozen=True)
-class Mixture:
-    """The text of config.data.mixture."""
-
-    fingerprint: str
-    parts: tuple[Part, ...]
-    held_out: tuple[Part, ...]  # sources of the text that is evaluated
+from jmoe.run.schedule import Schedule, Segment
+from jmoe.text.training_text import PERIOD, Corpus, Mixture, Part, TrainingText
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,7 +44,8 @@ from jmoe.text import prepare
 from jmoe.text.manifest import SPLITS
 from jmoe.text.sources import Text
 from jmoe.text.tokenizer import Tokenizer
-from jmoe.text.units import AnyPath, UnitFiles, member, write_arrays
+from jmoe.text.unit_format import DOCUMENTS, AnyPath, Documents, read_part_documents, write_part
+from jmoe.text.units import UnitFiles
 
 PAUSE = 2.0  # seconds between two looks for the tables of other parts
 READERS = 8  # threads that read units of a shard
@@ -277,31 +278,18 @@ def _tokenise_part(preparation: Preparation, files: UnitFiles, part: Part, n_wor
     make_folder(epath.Path(files.folder))
     numbers = _units_of(part.number, part.count, len(files.units))
     files.tokenise(numbers, n_workers)
-
-    def table_and_skipped(number: int) -> tuple[np.ndarray, int]:
-        return files.read(number, "documents"), int(files.read(number, "n_skipped"))
-
-    of_units = of_each(table_and_skipped, numbers, preparation.folder)
-    tables = [table for table, _ in of_units]
-    write_arrays(
-        preparation.table(part.number),
-        documents=np.concatenate([np.empty(0, prepare.DOCUMENTS), *tables]),
-        lengths=np.array([len(table) for table in tables], np.int64),
-        n_skipped=np.array(sum(n_skipped for _, n_skipped in of_units)),
-    )
+    write_part(preparation.table(part.number), Documents.joined(of_each(files.documents, numbers, preparation.folder)))
 
 
-def _read_table(preparation: Preparation, files: UnitFiles, part: Part) -> tuple[list[np.ndarray], int]:
-    """The documents of each unit of a part, and the number of bad ones that it skipped; makes a damaged table again."""
+def _read_table(preparation: Preparation, files: UnitFiles, part: Part) -> Documents:
+    """The documents of a part; makes a damaged table again."""
     path = preparation.table(part.number)
-    names = ("documents", "lengths", "n_skipped")
     try:
-        documents, lengths, n_skipped = (member(path, name) for name in names)
+        return read_part_documents(path)
     except Damaged as error:
         tqdm.write(f"WARNING: {error}; it is made again", file=sys.stderr)
-        _tokenise_part(preparation, files, part, 1)
-        documents, lengths, n_skipped = (member(path, name) for name in names)
-    return np.split(documents, np.cumsum(lengths))[:-1], int(n_skipped)
+    _tokenise_part(preparation, files, part, 1)
+    return read_part_documents(path)
 
 
 def _units_of(number: int, count: int, n_units: int) -> range:
@@ -343,12 +331,12 @@ def _write_shards(preparation: Preparation, files: UnitFiles, part: Part | None,
     Returns:
       Whether the manifest is written.
     """
-    tables: list[np.ndarray] = [np.empty(0, prepare.DOCUMENTS)] * len(files.units)
+    tables = [np.empty(0, DOCUMENTS)] * len(files.units)
     n_skipped = 0
     for number in range(1, count + 1):
-        tables_of_units, n_skipped_by_part = _read_table(preparation, files, Part(number, count))
-        n_skipped += n_skipped_by_part
-        for i, table in zip(_units_of(number, count, len(files.units)), tables_of_units, strict=True):
+        of_part = _read_table(preparation, files, Part(number, count))
+        n_skipped += of_part.n_skipped
+        for i, table in zip(_units_of(number, count, len(files.units)), of_part.tables, strict=True):
             tables[i] = table
     with tempfile.TemporaryDirectory(prefix="jmoe-") as name:
         cut_path = pathlib.Path(name) / "cut.npz"

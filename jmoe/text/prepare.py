@@ -27,7 +27,8 @@ from jmoe.text import holdout, sources
 from jmoe.text import manifest as manifest_lib
 from jmoe.text.manifest import SPLITS
 from jmoe.text.tokenizer import Tokenizer
-from jmoe.text.units import DOCUMENTS, AnyPath, DocumentTable, Split, Unit, UnitFiles, member, tokenise_unit
+from jmoe.text.unit_format import DOCUMENTS, AnyPath, Documents, DocumentTable, read_tokens, read_unit_documents
+from jmoe.text.units import Split, Unit, UnitFiles, tokenise_unit
 
 SHARD_TOKENS = 2**28
 
@@ -69,8 +70,8 @@ class Plan:
           UserError: It had to be tokenised again, and its source has changed since the first time.
         """
         if number == self.cut_unit:
-            return member(self.cut_path, "tokens")
-        tokens = files.read(number, "tokens")
+            return read_tokens(self.cut_path)
+        tokens = files.tokens(number)
         if len(tokens) != self.tables[number]["tokens"].sum():
             _, unit = files.units[number]
             raise _changed(unit)
@@ -182,15 +183,14 @@ def _write(files: UnitFiles, cut_path: pathlib.Path, folder: pathlib.Path, shard
     """Writes the shards of both splits; returns the manifest."""
     tokenizer = files.tokenizer
     numbers = range(len(files.units))
-    tables = [files.read(number, "documents") for number in numbers]
-    plan = make_plan(files.units, tables, files.data, tokenizer, cut_path)
-    n_skipped = sum(int(files.read(number, "n_skipped")) for number in numbers)
+    documents = Documents.joined([files.documents(number) for number in numbers])
+    plan = make_plan(files.units, documents.tables, files.data, tokenizer, cut_path)
     for stale in folder.glob("*.bin"):  # of a preparation that was killed
         stale.unlink()
     writers = {split: _ShardWriter(folder, shards_of(plan, split, shard_tokens), shard_tokens) for split in SPLITS}
     token_counts = _write_tokens(files, plan, writers)
     shards = {split: writers[split].written() for split in SPLITS}
-    return make_manifest(plan, tokenizer, n_skipped, token_counts, shards)
+    return make_manifest(plan, tokenizer, documents.n_skipped, token_counts, shards)
 
 
 def make_manifest(
@@ -277,7 +277,7 @@ def _cut_document(
     Writes the unit to `path`; returns its new table.
     """
     tokenise_unit(unit, path, data, tokenizer, Split(table["sha256"][row], tail))
-    cut_table = member(path, "documents")
+    (cut_table,) = read_unit_documents(path).tables
     if len(cut_table) != len(table) + 1 or np.any(np.delete(cut_table, [row, row + 1]) != np.delete(table, row)):
         raise _changed(unit)
     return cut_table

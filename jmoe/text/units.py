@@ -1,44 +1,36 @@
 """Units of text, tokenised by several processes, each unit into a .npz file.
 
-A unit (sources.Text.units) is a few megabytes of documents. Its file has `tokens` [T]; `documents` [N], a table of
-their hashes, tokens and bytes; and `n_skipped`, how many bad documents were left out. A document that repeats another
-one of its unit is left out too. Files are in a folder or on gs://. Checksums of their format show when a file is read
-whether a kill or a disk damaged it. It is then made again from the text.
+A unit (sources.Text.units) is a few megabytes of documents. A document that repeats another one of its unit is left
+out. A file (jmoe/text/unit_format.py) that a kill or a disk damaged is made again from the text.
 
-Axis legend: N documents of a unit; T tokens of a unit.
+Axis legend: T tokens of a unit.
 """
 
 import concurrent.futures
 import dataclasses
-import errno
 import hashlib
-import io
 import multiprocessing
 import os
-import pathlib
 import signal
 import sys
 import threading
-from collections.abc import Sequence
-from typing import IO
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
-from etils import epath
-from jaxtyping import Shaped
+from jaxtyping import UInt
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
 from jmoe.errors import Damaged, UserError
-from jmoe.storage import durable
-from jmoe.storage.files import is_remote, names_below, read_bytes
+from jmoe.storage.files import names_below
 from jmoe.text import holdout, sources
 from jmoe.text import tokenizer as tokenizer_lib
 from jmoe.text.tokenizer import Tokenizer
+from jmoe.text.unit_format import DOCUMENTS, AnyPath, Documents, read_tokens, read_unit_documents, write_unit
 
-DOCUMENTS = np.dtype([("sha256", "S32"), ("tokens", "<i8"), ("bytes", "<i8")])
-DocumentTable = Shaped[np.ndarray, " N"]  # of DOCUMENTS
+_T = TypeVar("_T")
 Unit = tuple[str, list[sources.Piece]]  # the split that its sources belong to, and what it reads
-AnyPath = pathlib.Path | epath.Path  # of a file, or of an object on gs://
 
 _worker: tuple[ConfigDict, Tokenizer]  # of a process of the pool: config.data and its tokenizer
 
@@ -88,11 +80,18 @@ class UnitFiles:
                 pieces = [(self.units[number][1], self.path(number)) for number in todo]
                 _tokenise_in_parallel(pieces, self.data, min(n_workers, len(todo)), bar)
 
-    def read(self, number: int, name: str) -> Shaped[np.ndarray, "..."]:
-        """An array of a unit; the file is made again where it is damaged or missing."""
+    def tokens(self, number: int) -> UInt[np.ndarray, " T"]:
+        """The tokens of a unit, whose file is made again where it is damaged or missing."""
+        return self._read(number, read_tokens)
+
+    def documents(self, number: int) -> Documents:
+        """The documents of a unit, whose file is made again where it is damaged or missing."""
+        return self._read(number, read_unit_documents)
+
+    def _read(self, number: int, read: Callable[[AnyPath], _T]) -> _T:
         path = self.path(number)
         try:
-            return member(path, name)
+            return read(path)
         except Damaged as error:
             fault = str(error)
         except FileNotFoundError:
@@ -101,7 +100,7 @@ class UnitFiles:
             fault = f"{path} is missing"
         tqdm.write(f"WARNING: {fault}; it is tokenised again", file=sys.stderr)
         self._tokenise_unit(number)
-        return member(path, name)
+        return read(path)
 
     def _tokenise_unit(self, number: int) -> None:
         _, unit = self.units[number]
@@ -167,7 +166,7 @@ def tokenise_unit(
     tokenizer: Tokenizer,
     split: Split | None = None,
 ) -> None:
-    """Writes `tokens` [T], `documents` [N] and `n_skipped` of one unit, leaving out repeated documents.
+    """Writes the file of one unit, leaving out repeated documents.
 
     The document that `split` names, if any, counts as two.
     """
@@ -193,49 +192,4 @@ def tokenise_unit(
             tokens.append(tokenizer.encode(part))
             documents.append((hashlib.sha256(part).digest(), len(tokens[-1]), len(part)))
     table = np.array(documents, DOCUMENTS)
-    write_arrays(path, tokens=np.concatenate(tokens), documents=table, n_skipped=np.array(n_skipped))
-
-
-def write_arrays(path: AnyPath, **arrays: Shaped[np.ndarray, "..."]) -> None:
-    """Writes a .npz file, which is there as a whole or not at all."""
-    if is_remote(path):
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **arrays)
-        path.write_bytes(buffer.getvalue())
-        return
-    temporary = pathlib.Path(path).with_suffix(f".{os.getpid()}.tmp")
-    with durable.named(temporary), open(temporary, "wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    durable.replace(temporary, path)
-
-
-def member(path: AnyPath, name: str) -> Shaped[np.ndarray, "..."]:
-    """An array of a .npz file.
-
-    Raises:
-      Damaged: The file is not what `write_arrays` wrote.
-      FileNotFoundError: There is none.
-    """
-    if is_remote(path):
-        return _member(io.BytesIO(read_bytes(path)), path, name)
-    with durable.named(path), open(path, "rb") as file:
-        return _member(file, path, name)
-
-
-def _member(file: IO[bytes], path: AnyPath, name: str) -> Shaped[np.ndarray, "..."]:
-    """`member` of an open file."""
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            return arrays[name]
-    except OSError as error:
-        if error.errno not in (None, errno.EINVAL):  # EINVAL: damage made an offset negative
-            raise
-        fault: Exception = error
-    except Exception as error:  # noqa: BLE001  zip, zlib and NumPy each have errors of their own
-        fault = error
-    reason = " ".join(str(fault).split()) or type(fault).__name__
-    if isinstance(fault, ValueError) and "pickle" in reason:  # NumPy's message for any content that is no array
-        reason = "its content is no array"
-    raise Damaged(f"{path} is damaged ({reason})")
+    write_unit(path, np.concatenate(tokens), table, n_skipped)

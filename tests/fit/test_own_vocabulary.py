@@ -16,12 +16,12 @@ from fit.fitted_law import own_counts
 from fit.fitted_law.law import Law, load
 from fit.fitting import fitting
 from fit.laws import FORMS
-from fit.planning import building, optimum, planning
+from fit.planning import candidates, optimum, planning
 from fit.planning.compare import Question, compare_laws
 from fit.planning.constraints import Constraints
 from fit.planning.options import PlanOptions
 from fit.shape import reference_model
-from fit.shape.architecture import PAPER, Architecture
+from fit.shape.architecture import PAPER, Architecture, Model
 
 OWN = 50257
 LAW = "joint-moe-2025"
@@ -110,8 +110,10 @@ def test_the_same_blocks_have_the_same_loss(name):
     for vocab_size in (257, own_counts.own_vocabulary(law), 256_000):
         architecture = Architecture(vocab_size)
         losses.append(optimum.loss_of(law, architecture, 1.0, architecture.n_active(widths), 1e9))
-        models = [building.Model(architecture, 8, 1, width=512), building.Model(architecture, 9, 1, width=640)]
-        built.append(building._losses(law, architecture, models, [10**9, 10**9]))
+        question = candidates.Question(law=law, architecture=architecture, limits=Constraints())
+        models = [Model(architecture, 8, 1, width=512), Model(architecture, 9, 1, width=640)]
+        models = candidates.whole_models(question, 1.0, models)
+        built.append(candidates.loss_of(question, models, slice(None), np.array([1e9, 1e9])))
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)
     assert losses[2] == pytest.approx(losses[1], rel=1e-12)
     if law.form.chinchilla_coefficients_at and law.counts_embedding:

@@ -44,7 +44,7 @@ def test_flops_outside_embedding_and_head_are_those_of_deepseek_llm():
 
 def test_step_law_by_hand():
     """7B parameters on 1.4T tokens: log10 of the rate is 0.25285 - 0.713 x 9.84510 + 0.307 x 12.14613 = -3.03786."""
-    run = rates.Run(active=7e9, total=7e9, n_tokens=1.4e12, flops=0, kind=rates.DENSE)
+    run = rates.CountedRun(active=7e9, total=7e9, n_tokens=1.4e12, flops=0, kind=rates.DENSE)
     assert rates.STEP_LAW.learning_rate(run) == pytest.approx(10**-3.03786, rel=1e-4)
     assert rates.STEP_LAW.batch_tokens(run) == pytest.approx(10 ** (-0.23657 + 0.571 * 12.14613), rel=1e-4)
     assert rates.STEP_LAW.extrapolation(run) == pytest.approx(1.4e12 / 1e11)
@@ -53,10 +53,10 @@ def test_step_law_by_hand():
 @pytest.mark.parametrize(
     "run, best_rate, best_batch",
     [  # the run of the lowest loss of a public grid of step-law/steplaw, whose steps are sqrt(2) and up to 2
-        (rates.Run(1.07e9, 1.07e9, 2e10, 0, rates.DENSE), 1.381e-3, 524_288),
-        (rates.Run(4.29e8, 4.29e8, 5e10, 0, rates.DENSE), 1.953e-3, 524_288),
-        (rates.Run(5.9e8, 2.16e9, 2e10, 0, rates.MIXTURE), 6.9e-4, 262_144),  # 8 experts, 1 of them a token
-        (rates.Run(1.88e8, 2.15e9, 8e9, 0, rates.MIXTURE), 4.88e-4, 262_144),  # 89 experts
+        (rates.CountedRun(1.07e9, 1.07e9, 2e10, 0, rates.DENSE), 1.381e-3, 524_288),
+        (rates.CountedRun(4.29e8, 4.29e8, 5e10, 0, rates.DENSE), 1.953e-3, 524_288),
+        (rates.CountedRun(5.9e8, 2.16e9, 2e10, 0, rates.MIXTURE), 6.9e-4, 262_144),  # 8 experts, 1 of them a token
+        (rates.CountedRun(1.88e8, 2.15e9, 8e9, 0, rates.MIXTURE), 4.88e-4, 262_144),  # 89 experts
     ],
 )
 def test_step_law_holds_for_its_public_runs_and_counts_all_experts(run, best_rate, best_batch):
@@ -67,7 +67,7 @@ def test_step_law_holds_for_its_public_runs_and_counts_all_experts(run, best_rat
 @pytest.mark.parametrize("flops, rate, rows", [(2e20, 8.1e-4, 531), (6e20, 7.0e-4, 795)])
 def test_lings_law_is_near_the_runs_of_its_paper(flops, rate, rows):
     """Table 7 of arXiv 2507.17702, whose FLOPs count the head too."""
-    run = rates.Run(active=0, total=0, n_tokens=0, flops=flops, kind=rates.MIXTURE)
+    run = rates.CountedRun(active=0, total=0, n_tokens=0, flops=flops, kind=rates.MIXTURE)
     assert rates.LING.learning_rate(run) == pytest.approx(rate, rel=0.15)
     assert rates.LING.batch_tokens(run) == pytest.approx(rows * 4096, rel=0.25)
 
@@ -89,7 +89,7 @@ def test_recipes_of_published_models_are_near(name):
     """Rates within a factor of 2, batches within 2.5, of what these were trained at."""
     active, total, n_tokens, rate, batch = PUBLISHED[name]
     kind = rates.MIXTURE if total > active else rates.DENSE
-    run = rates.Run(active, total, n_tokens, 6 * active * n_tokens, kind)
+    run = rates.CountedRun(active, total, n_tokens, 6 * active * n_tokens, kind)
     value, low, high = rates.learning_rate(run)
     assert low <= value <= high and 1 / 2 < value / rate < 2
     value, low, high = rates.batch_tokens(run)
@@ -102,14 +102,14 @@ LINGS = ["OLMoE", "DeepSeek-V2-Lite", "DeepSeek-V2", "DeepSeek-V3", "Kimi K2"]
 @pytest.mark.parametrize("name", LINGS)
 def test_the_law_of_compute_for_mixtures_is_within_a_quarter_of_published_rates(name):
     active, total, n_tokens, rate, _ = PUBLISHED[name]
-    run = rates.Run(active, total, n_tokens, 6 * active * n_tokens, rates.MIXTURE)
+    run = rates.CountedRun(active, total, n_tokens, 6 * active * n_tokens, rates.MIXTURE)
     assert 1 / 1.25 < rates.LING.learning_rate(run) / rate < 1.25
 
 
 @pytest.mark.parametrize("total, n_tokens", [(1e13, 1e12), (1e10, 1e14), (3e11, 3e11)])
 def test_a_rate_stays_near_the_law_of_compute(total, n_tokens):
     """However many experts or tokens there are."""
-    run = rates.Run(3e9, total, n_tokens, 6 * 3e9 * n_tokens, rates.MIXTURE)
+    run = rates.CountedRun(3e9, total, n_tokens, 6 * 3e9 * n_tokens, rates.MIXTURE)
     value, low, high = rates.learning_rate(run)
     assert low <= value <= high
     assert rates.LING.learning_rate(run) / 2 <= value <= rates.LING.learning_rate(run)

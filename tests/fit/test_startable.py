@@ -32,9 +32,10 @@ def emitted(case, folder):
 
 
 def test_the_trainer_starts_a_hundred_plans():
-    """Of the grid of benchmarks/plans_start.py: whatever has a feasible model has a config that is accepted."""
+    """Of the grid of benchmarks/plans_start.py: whatever has a feasible model has a config that is accepted,
+    and whose dry run takes the plan's hours."""
     found = list(plans_start.outcomes(plans_start.sample(100)))
-    wrong = [(case.command, outcome, why) for case, outcome, why in found if outcome in ("refused", "not emitted")]
+    wrong = [(case.command, outcome, why) for case, outcome, why in found if outcome not in ("accepted", "no model")]
     assert not wrong
     assert sum(outcome == "accepted" for _, outcome, _ in found) >= 90
 
@@ -61,7 +62,7 @@ def test_a_plan_is_emitted_and_its_dry_run_accepted(case, tmp_path):
 
 
 def test_plans_and_the_trainer_divide_alike():
-    """Random shapes on random meshes: check_mesh refuses exactly what `undivided` names, and no layout is refused."""
+    """Random shapes on random meshes: check_mesh refuses exactly the meshes that do not divide them."""
     rng = np.random.default_rng(0)
     refused = 0
     for _ in range(400):
@@ -87,14 +88,14 @@ def test_plans_and_the_trainer_divide_alike():
         data, expert, model = (int(rng.choice(sizes)) for sizes in ([1, 2, 6, 64], [1, 2, 3, 8], [1, 2, 4, 8]))
         config.mesh.expert, config.mesh.model = expert, model
         config.batch_tokens = ((0, 512 * data * expert),)
-        named = mesh.undivided(shape, 512, (data, expert, model))
+        counted = ModelShape.of_config(shape)
+        divides = mesh.divides(counted, 512, bool(shape["d_expert"]), data, expert, model)
         try:
             assert check_mesh(config, data * expert * model) == (data, expert, model)
-            assert not named
+            assert divides
         except UserError as error:
             refused += 1
-            field, value, _, _ = named[0]
-            assert f"config.{field}={value} does not divide over" in str(error)
+            assert not divides and "does not divide over" in str(error)
     assert 100 < refused < 390
 
 
@@ -145,24 +146,6 @@ def test_the_mesh_that_a_user_asks_for(capsys, tmp_path):
     assert "--mesh=model:3: no model of the plan divides over such a mesh" in capsys.readouterr().err
 
 
-def test_the_chosen_layout_sends_least_of_those_that_fit():
-    """Against every mesh and remat of one model, by the same estimates."""
-    shape = dict(d_model=2048, n_blocks=16, n_heads=16, n_kv_heads=8, head_dim=128, d_ff=6144, vocab_size=50304)
-    run = mesh.Run(shape | dict(n_experts=32), 4096, ((0, 2**20),), 4096, True)
-    chips = constraints.Chips("v5p", 64, 0.4, room=0.85)
-    best, _ = mesh.choose(run, chips, mesh.MeshRequest())
-    limit = 0.85 * 95 * 2**30
-    n_held = 0
-    for sizes in mesh.meshes(run, 64, mesh.MeshRequest()):
-        layout = Layout(2**20, 4096, *sizes, remat=best.remat)
-        one = step_cost.counts_on(ModelShape.of_config(run.shape), layout, chips.chip)
-        if one.device_bytes <= limit:
-            n_held += 1
-            assert best.sent_bytes <= one.sent_bytes
-    assert n_held > 3
-    assert best.device_bytes <= limit
-
-
 # Bytes of a device as libtpu 0.0.52 compiled a step (jax 0.12.0.1, JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1): rows of 4,096
 # with flash attention, a row on each device, d_model 2,048, 16 blocks; experts, mesh, peak.
 COMPILED = [(1, (16, 1, 1), 2_961_251_328), (32, (2, 8, 1), 24_315_557_056)]
@@ -174,14 +157,6 @@ def test_a_step_takes_what_it_is_compiled_to(n_experts, sizes, peak):
     layout = Layout(16 * 4096, 4096, *sizes)
     one = step_cost.counts_on(ModelShape.of_config(shape | dict(n_experts=n_experts)), layout, CHIPS["v5p"])
     assert one.device_bytes == pytest.approx(peak, rel=0.15)
-
-
-def test_a_ramp_is_rounded_to_what_a_mesh_divides():
-    for unit in (4096, 65_536, 3 * 4096, 2**22):
-        ramp = mesh.rounded(((0, 2**18), (10**9, 2**19), (2 * 10**9, 2**20)), unit)
-        batches = [batch for _, batch in ramp]
-        assert batches == sorted(set(batches)) and all(batch % unit == 0 == batch % batches[0] for batch in batches)
-        assert ramp[0][0] == 0
 
 
 def test_cases_are_called_as_the_launcher_calls_them():

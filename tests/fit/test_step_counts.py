@@ -29,7 +29,7 @@ def of_rows_of_512(d_model, n_experts, mesh, remat, tokens_of_a_row):
 
 
 def peaks():
-    """[(name, shape, layout, peak bytes of a device)] of compiled steps (tests/data, docs/hardware.md, libtpu)."""
+    """[(name, shape, layout, peak bytes of a device)] of compiled steps (ceilings.json, compiled.md, libtpu)."""
     recorded = {program.name: (program.shape, program.layout) for program in step_time.programs()}
     found = [(name, *recorded[name], peak) for name, peak in step_time.peak_bytes().items()]
     for d_model, n_experts, mesh, remat, peak in (
@@ -50,6 +50,10 @@ def peaks():
     ):
         shape, layout = of_rows_of_512(d_model, n_experts, mesh, remat, 16_384)
         found.append((f"{d_model}, {n_experts} experts, {mesh}, {remat}", shape, layout, peak))
+    # a batch of 262,144 tokens in four parts (libtpu 0.0.50, JAX_OPTIMIZATION_LEVEL=O1)
+    for d_model, n_experts, peak in ((512, 8, 2.948 * GB), (1024, 1, 5.265 * GB)):
+        layout = Layout(262_144, 512, data=4, microbatch_tokens=65_536, flash=False)
+        found.append((f"{d_model}, {n_experts} experts, accumulated", paper(d_model, n_experts), layout, peak))
     for n_experts, mesh, peak in ((1, (16, 1, 1), 2.961 * GB), (32, (2, 8, 1), 24.316 * GB)):
         shape = ModelShape.of_config(WIDE | dict(n_experts=n_experts))
         found.append((f"rows of 4,096, {n_experts} experts", shape, Layout(16 * 4096, 4096, *mesh), peak))
@@ -57,12 +61,12 @@ def peaks():
 
 
 def test_memory_agrees_with_compiled_programs():
-    """23 of 25 within 10%, all within 30%."""
+    """24 of 27 within 10%, all within 30%. Batches in parts take 13% and 9% more than counted."""
     ratios = {}
     for name, shape, layout, peak in peaks():
         ratios[name] = step_counts.count(shape, layout, layout.n_devices, False).device_bytes / peak
     near = [name for name, ratio in ratios.items() if abs(ratio - 1) <= 0.1]
-    assert len(near) >= 23 and len(ratios) == 25, ratios
+    assert len(near) >= 24 and len(ratios) == 27, ratios
     assert all(0.85 < ratio < 1.3 for ratio in ratios.values()), ratios
 
 

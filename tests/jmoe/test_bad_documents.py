@@ -15,7 +15,7 @@ from text_fixtures import settings
 
 from jmoe.errors import UserError
 from jmoe.storage.files import cache_dir
-from jmoe.text import corpus, sources
+from jmoe.text import corpus, sources, training_text
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -162,12 +162,15 @@ def test_verify_finds_every_document_that_is_no_utf8(tmp_path, monkeypatch):
         ]
         tokens = np.concatenate([[*document, 256] for document in documents]).astype(np.uint16)
         cuts = sorted(chance.choices(range(1, len(tokens)), k=3))
-        shards = corpus.Tokens([shard for shard in np.split(tokens, cuts) if len(shard)])
-        good = corpus.Tokens([np.array([97, 256], np.uint16)])
+        shards = training_text.Tokens([shard for shard in np.split(tokens, cuts) if len(shard)])
+        good = training_text.Tokens([np.array([97, 256], np.uint16)])
         manifest = {"tokenizer": {"name": "bytes"}, "source": {"train": "a.jsonl"}}
         monkeypatch.setattr(corpus, "CHECKED_TOKENS", chance.randrange(1, 20))
         bad = [i for i, document in enumerate(documents, 1) if not is_utf8(document)]
-        for made in (corpus.Corpus("", shards, good, manifest), corpus.Corpus("", good, shards, manifest)):
+        for made in (
+            training_text.Corpus("", shards, good, manifest),
+            training_text.Corpus("", good, shards, manifest),
+        ):
             words = None
             try:
                 corpus.check_utf8(made, folder)

@@ -136,9 +136,7 @@ def check(report, config, n_exchanging):
         part["attention"] = 0  # in bfloat16
     in_float32 = 5 * (part["attention"] + part["router"]) * layers_again * share
     assert flops["matmul_passes"] - flops["matmul"] == pytest.approx(in_float32, rel=0.01)
-    # the parser sees what XLA sees, as long as it counts loops as XLA does
-    assert flops["loops_once"] == pytest.approx(flops["loops_once_by_xla"], rel=0.01)
-    # and with the loops counted, the matmuls are the model's and the recomputed layers', nothing else
+    # the matmuls are the model's and the recomputed layers', nothing else
     assert flops["matmul"] == pytest.approx(expected_flops(config, share), rel=0.005)
     assert 1 < flops["compiled_over_model"] <= 1.4
 

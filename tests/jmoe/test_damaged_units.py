@@ -10,7 +10,7 @@ from text_fixtures import settings, write_much_text
 from jmoe import cli, prepare
 from jmoe.errors import Damaged, UserError
 from jmoe.storage.files import cache_dir
-from jmoe.text import corpus, parts, sources, tokenizer, units
+from jmoe.text import corpus, parts, sources, tokenizer, unit_format
 from jmoe.text import prepare as prepare_lib
 
 SHARD_TOKENS = 30_000
@@ -69,18 +69,28 @@ KINDS = ("zeroed", "empty", "cut", "altered", "text")
 def test_any_altered_byte_is_noticed(tmp_path):
     """A file whose arrays are still right may be read; any other is called damaged, whatever NumPy and zip say."""
     chance = np.random.default_rng(0)
-    arrays = {"tokens": chance.integers(0, 999, 50, np.uint16), "n_skipped": np.array(3)}
+    tokens = chance.integers(0, 999, 50, np.uint16)
+    table = np.array([(b"a", 30, 99), (b"b", 20, 77)], unit_format.DOCUMENTS)
     path = tmp_path / "unit.npz"
-    units.write_arrays(path, **arrays)
+    unit_format.write_unit(path, tokens, table, 3)
     old = path.read_bytes()
     n_damaged = 0
+
+    def check_documents() -> None:
+        documents = unit_format.read_unit_documents(path)
+        np.testing.assert_array_equal(documents.tables, [table])
+        assert documents.n_skipped == 3
+
+    def check_tokens() -> None:
+        np.testing.assert_array_equal(unit_format.read_tokens(path), tokens)
+
     for place in range(0, len(old), 3):
         new = bytearray(old)
         new[place] ^= chance.integers(1, 256)
         path.write_bytes(new)
-        for name, array in arrays.items():
+        for check in (check_tokens, check_documents):
             try:
-                np.testing.assert_array_equal(units.member(path, name), array)
+                check()
             except Damaged as error:
                 n_damaged += 1
                 assert str(path) in str(error) and "pickle" not in str(error)

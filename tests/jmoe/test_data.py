@@ -13,12 +13,12 @@ from jmoe import train
 from jmoe.errors import UserError
 from jmoe.model import sharding
 from jmoe.run.schedule import Schedule
-from jmoe.text import corpus, mixture
+from jmoe.text import corpus, mixture, training_text
 from jmoe.text.batches import read_rows, training_batches, validation_bytes
 
 
-def text_of(n_rows: int, n_held_out: int = 5_000) -> corpus.Corpus:
-    return corpus.Corpus("abc", np.arange(16 * n_rows + 1), np.arange(16 * n_held_out + 1), {})
+def text_of(n_rows: int, n_held_out: int = 5_000) -> training_text.Corpus:
+    return training_text.Corpus("abc", np.arange(16 * n_rows + 1), np.arange(16 * n_held_out + 1), {})
 
 
 def test_batches_follow_from_the_step_alone():

@@ -12,7 +12,7 @@ from text_fixtures import settings
 
 from configs import quickstart
 from jmoe.errors import UserError
-from jmoe.text import corpus, holdout, mixture, prepare, sources, tokenizer, units
+from jmoe.text import corpus, holdout, mixture, prepare, sources, tokenizer, unit_format
 
 
 def decode(tokens) -> list[str]:
@@ -23,7 +23,7 @@ def decode(tokens) -> list[str]:
 
 def choose(sizes, order):
     names = [f"document {i}".encode() for i in range(len(sizes))]
-    table = np.array([(hashlib.sha256(names[i]).digest(), 1, sizes[i]) for i in order], units.DOCUMENTS)
+    table = np.array([(hashlib.sha256(names[i]).digest(), 1, sizes[i]) for i in order], unit_format.DOCUMENTS)
     return table, holdout.choose(table, np.zeros(len(order), bool), False, "rules")
 
 

@@ -4,7 +4,9 @@ import contextlib
 import heapq
 import itertools
 import math
+import pathlib
 import random
+import re
 import types
 
 import greenlet
@@ -13,8 +15,10 @@ import pytest
 from jmoe.storage import lease
 from jmoe.storage.ownership import Owner
 
-BEAT, EXPIRY = 2.0, 12.0  # seconds of the made-up time
-LANDS = EXPIRY * lease.LANDS  # for how long a request may live that its process has sent, even once it has ended
+RENEW_EVERY, EXPIRY = 2.0, 12.0  # seconds of the made-up time
+TESTS = pathlib.Path(__file__).parents[1]
+PAGE = TESTS.parent / "docs/explanation/owners.md"
+REQUEST_GRACE = EXPIRY * lease.REQUEST_GRACE  # seconds that a request may live once its process has ended
 
 
 class Gone(BaseException):
@@ -83,7 +87,7 @@ class World:
 
     def write_data(self, process) -> None:
         """What asks nothing of the store, as TensorStore's arrays do not."""
-        self.at(LANDS * self.chance.choice((0.1, 0.99)), lambda: self.land(process))
+        self.at(REQUEST_GRACE * self.chance.choice((0.1, 0.99)), lambda: self.land(process))
 
     def land(self, process) -> None:
         self.landed.append((self.time, process))
@@ -201,7 +205,7 @@ class Process:
                 world.sleep(0.0)
                 world.write_data(self)
                 world.sleep(world.chance.uniform(0, 2.0))
-            world.sleep(LANDS)  # until its writes have been answered
+            world.sleep(REQUEST_GRACE)  # until its writes have been answered
         self.alive = False
 
     def end(self) -> None:
@@ -270,7 +274,7 @@ def made_up(monkeypatch):
     monkeypatch.setattr(lease, "threading", types.SimpleNamespace(Event=Event, Thread=HeartBeat))
     for name, value in (
         ("now", lambda: here().time), ("Deadline", Deadline), ("end", end), ("retried", retried),
-        ("_print", lambda text: None), ("BEAT", BEAT), ("EXPIRY", EXPIRY), ("POLL", 0.25),
+        ("_print", lambda text: None), ("RENEW_EVERY", RENEW_EVERY), ("EXPIRY", EXPIRY), ("POLL", 0.25),
     ):  # fmt: skip
         monkeypatch.setattr(lease, name, value)
 
@@ -295,3 +299,25 @@ def test_two_owners_never_interleave(made_up):
             owner = [owner for since, owner in world.taken if since <= when][-1]
             assert process is owner, f"seed {seed}: at {when:.2f}, {process.owner.host} wrote, {owner.owner.host} owns"
     assert n_taken > 1500 and n_written > 10_000, (n_taken, n_written)
+
+
+def test_the_page_on_owners_names_states_times_and_tests_that_there_are():
+    page = PAGE.read_text()
+    states = re.findall(r"^\| `([A-Z]+)` \|", page, re.MULTILINE)
+    assert states == [state.name for state in lease.State]
+    times = re.findall(r"^\| (\d+) \|.*\| `([A-Z_]+)` \|$", page, re.MULTILINE)
+    shares = {"EXPIRY": 1.0, "SELF_STOP": lease.SELF_STOP, "KERNEL_KILL": lease.KERNEL_KILL}
+    assert {name: int(seconds) for seconds, name in times} == {
+        name: round(share * lease.EXPIRY) for name, share in shares.items()
+    }
+    (grace,) = re.findall(r"The last (\d+) seconds \(`REQUEST_GRACE`\)", page)
+    assert int(grace) == lease.REQUEST_GRACE * lease.EXPIRY
+    (renewal,) = re.findall(r"writes again\s+every (\d+) seconds", page)
+    assert int(renewal) == lease.RENEW_EVERY
+
+    defined = set(re.findall(r"^def (test_\w+)", "".join(path.read_text() for path in TESTS.rglob("test_*.py")), re.M))
+    named = set(re.findall(r"`(test_\w+)`", page))
+    assert len(named) > 12 and named <= defined, named - defined
+    rows = [line for line in page.split("\n") if re.match(r"\| [^-]", line) and not line.endswith("| constant |")]
+    unproven = [row for row in rows if not re.search(r"`test_\w+` \|$|\| test \|$|`[A-Z_]+` \|$", row)]
+    assert not unproven

@@ -18,6 +18,7 @@ from jmoe.errors import Failure, UserError
 from jmoe.model import sharding
 from jmoe.run import checkpoint, metrics
 from jmoe.storage import ownership
+from jmoe.storage.files import sealed
 from jmoe.train import train
 
 
@@ -103,6 +104,23 @@ def test_the_training_loss_is_that_of_all_steps_whichever_are_logged(undisturbed
         for folder in (undisturbed[0], tmp_path / "run")
     ]
     assert results[0]["train_loss"] == results[1]["train_loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-12)
+
+
+def test_a_branch_whose_checkpoint_has_no_sums_has_no_training_loss(undisturbed, config, tmp_path):
+    """Older code trained its steps, and kept no sums: the result lacks the columns, and all else is as before."""
+    folder = shutil.copytree(undisturbed[0], tmp_path / "run")
+    path = folder / "branch-8192" / "result.json"
+    before = json.loads(path.read_text())
+    path.unlink()
+    newest = max((folder / "branch-8192" / "checkpoints").iterdir(), key=lambda step: int(step.name))
+    (metadata,) = (newest / "record").glob("metadata")
+    record = json.loads(metadata.read_text())
+    del record["token_means"]
+    metadata.write_text(json.dumps(sealed(record)))
+    run(config, folder)
+    after = json.loads(path.read_text())
+    assert after["loss"] == before["loss"]
+    assert before.keys() - after.keys() == {"train_loss", "drop_rate"}
 
 
 def test_metrics_are_on_disk_before_the_checkpoint_of_their_steps(undisturbed):

@@ -23,7 +23,7 @@ from jmoe import cli
 from jmoe.errors import UNAVAILABLE, Unavailable, UserError
 from jmoe.run import checkpoint
 from jmoe.storage import files as storage
-from jmoe.storage import gcs, ownership
+from jmoe.storage import gcs, owner_check, ownership
 from tests.jmoe.test_checkpoint import RECORD, abstract, assert_is, mesh_of, restore, state, write
 
 AT_LENGTH = pytest.mark.skipif(not os.environ.get("JMOE_SOAK"), reason="make soak alone: takes minutes")
@@ -185,7 +185,7 @@ def test_a_late_deletion_or_move_is_refused_once_another_owner_has_written(chang
         return 100.0
 
     def work():
-        with storage.checking_owner(still_mine):
+        with owner_check.checking_owner(still_mine):
             store.rm_file(os.fspath(path)) if change == "delete" else store.mv_file(path, path.with_name("b"))
 
     proxy.fail("held", 2.0, at=request, only=request)
@@ -231,7 +231,7 @@ def test_a_process_ends_well_while_the_store_does_not_answer_for_its_lease(proxy
         "class Slow:\n"
         "    def __del__(self, sleep=time.sleep): sleep(10)\n"
         "slow = Slow()\n"
-        "lease.BEAT, lease.SECONDS_TO_RELEASE = 0.1, 0.5\n"
+        "lease.RENEW_EVERY, lease.SECONDS_TO_RELEASE = 0.1, 0.5\n"
         "with ownership.hold(epath.Path(sys.argv[1]), 'a test'):\n"
         "    print('held', flush=True)\n"
         "    time.sleep(1)\n"

@@ -1,16 +1,20 @@
 """What is read from a compiled program: products, bytes sent, and loops, against XLA's own count on the CPU."""
 
 import json
+import lzma
+import pathlib
 
 import jax
 import pytest
 
 from configs import quickstart
 from jmoe.config import counts
-from jmoe.cost import needs
+from jmoe.cost import instruction_flops, needs
 from jmoe.cost.memory import compile_step
 from jmoe.cost.program import Program
 from tests.jmoe.test_compile import expected_flops, run_compile
+
+COMPILED = pathlib.Path(__file__).parents[1] / "data" / "compiled"
 
 
 def test_cudnn_attention_counts_its_products():
@@ -302,6 +306,12 @@ def small(n_experts, n_blocks):
     return config
 
 
+def flops_with_loops_once(program):
+    """As XLA's cost analysis counts them."""
+    instructions = [run.instruction for run in program.runs]
+    return sum(instruction_flops.matmul_flops(i) + instruction_flops.elementwise_flops(i) for i in instructions)
+
+
 @pytest.mark.parametrize(
     "n_experts, fields",
     [
@@ -328,15 +338,19 @@ def test_flops_per_token_agree_with_xlas_cost_analysis(n_experts, fields, record
         "elementwise": program.elementwise_flops() / n_tokens,
     }
 
-    def counted(**options):
-        return program.matmul_flops(**options) + program.elementwise_flops(**options)
-
-    in_loops = counted() - counted(loops_once=True)  # XLA counts a loop's body once
+    in_loops = program.matmul_flops() + program.elementwise_flops() - flops_with_loops_once(program)
     by_xla = (compiled.cost_analysis()["flops"] + in_loops) / n_tokens
     lines = [f"{value / by_xla:8.1%} {name}" for name, value in items.items()]
     record_property("table", f"FLOPs per token, {n_experts} experts, of XLA's {by_xla:,.0f}:\n" + "\n".join(lines))
     assert sum(items.values()) == pytest.approx(by_xla, rel=0.01)
     assert items["elementwise"] < 0.1 * by_xla
+
+
+@pytest.mark.parametrize("path", sorted(COMPILED.glob("*.json.xz")), ids=lambda path: path.name)
+def test_flops_of_programs_for_tpus_agree_with_xlas_cost_analysis(path):
+    """As libtpu compiled them, and counted their FLOPs."""
+    kept = json.loads(lzma.decompress(path.read_bytes()))
+    assert flops_with_loops_once(Program(kept["text"])) == pytest.approx(kept["flops"], rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -348,7 +362,7 @@ def test_loops_count_as_often_as_they_run(n_experts, fields):
     _, compiled = compile_step(config, jax.devices()[:1])
     program = Program(compiled.as_text())
     assert program.matmul_flops() == pytest.approx(expected_flops(config, 1_024), rel=0.005)
-    once = program.matmul_flops(loops_once=True) + program.elementwise_flops(loops_once=True)
+    once = flops_with_loops_once(program)
     assert once == pytest.approx(compiled.cost_analysis()["flops"], rel=0.01)
     assert once < 0.6 * program.matmul_flops()
 

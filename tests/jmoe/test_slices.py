@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from configs import joint_moe, quickstart
-from jmoe.cost import report
+from jmoe.cost import report, report_text
 from jmoe.cost.topologies import topology_devices
 from jmoe.errors import UserError
 from jmoe.model import parameters, sharding
@@ -119,7 +119,7 @@ def test_what_crosses_the_network_between_slices_is_counted_and_reported(not_kep
     # the four devices of a slice send its sums of 4,096 float32 at least once, and at most four times
     sent = sum(kind["bytes"] for kind in made["between_slices"].values())
     assert 4_096 * 4 / 4 <= sent <= 4_096 * 4
-    assert f"between 2 slices     number   sent, {sent / 1_000:.4g} kB in all" in report.table(
+    assert f"between 2 slices     number   sent, {sent / 1_000:.4g} kB in all" in report_text.table(
         made, "2 slices of v5e:2x2"
     )
 

@@ -15,7 +15,7 @@ from jmoe.config import check
 from jmoe.errors import UserError
 from jmoe.model import sharding
 from jmoe.run.schedule import Schedule
-from jmoe.text import corpus, mixture
+from jmoe.text import corpus, mixture, training_text
 from jmoe.text.batches import training_batches, validation_batches, validation_bytes
 from launch import jobs
 from launch.varied import plain
@@ -39,7 +39,7 @@ def mixed(*weights, **fields):
     "weights", [[0.7, 0.3], [1, 1, 1], [5], [0.0111, 0.9, 0.0889], [1, 2, 3, 5, 8, 13, 0.05], [1] * 99]
 )
 def test_any_thousand_rows_hold_the_shares_to_rounding(weights):
-    parts = tuple(mixture.Part(str(i), rows, None) for i, rows in enumerate(mixture.shares(weights)))
+    parts = tuple(training_text.Part(str(i), rows, None) for i, rows in enumerate(mixture.shares(weights)))
     places = [mixture.locate_row(parts, row) for row in range(3_400)]
     whose = np.array([i for i, _ in places])
     for i, weight in enumerate(weights):

@@ -27,7 +27,7 @@ HOLDER = """
 import sys, time
 from etils import epath
 from jmoe.storage import files, lease, ownership
-lease.BEAT, lease.EXPIRY = 0.2, {expiry}
+lease.RENEW_EVERY, lease.EXPIRY = 0.2, {expiry}
 if not {timer}:  # as on a system without such timers
     lease.Deadline.set = lambda *_: None
 with ownership.hold(epath.Path(sys.argv[1]), "a holder"):
@@ -155,7 +155,7 @@ def test_a_refused_start_changes_nothing(sweep, tmp_path, text_glob, held):
 
 def test_a_lease_has_one_owner(bucket, held, monkeypatch, capfd):
     """On gs://: respected while it beats, taken over once it is silent."""
-    monkeypatch.setattr(lease, "BEAT", 0.2)
+    monkeypatch.setattr(lease, "RENEW_EVERY", 0.2)
     monkeypatch.setattr(lease, "EXPIRY", 3.0)
     path = epath.Path(f"{bucket}/lease/sweep.lock")
     held.append(process := hold(path))
@@ -179,7 +179,7 @@ def test_a_halted_owner_writes_nothing_when_it_wakes(timer, proxy, bucket, held,
     """It is halted while the answer to a renewal is on its way, and wakes when another process owns its folder: that
     answer must not make its lease any younger. (Ten seconds: a machine with much else to do delays renewals.)"""
     proxy.end()
-    monkeypatch.setattr(lease, "BEAT", 0.2)
+    monkeypatch.setattr(lease, "RENEW_EVERY", 0.2)
     monkeypatch.setattr(lease, "EXPIRY", 10.0)
     path = epath.Path(f"{bucket}/halted-{timer}/train.lock")
     held.append(process := hold(path, expiry=10.0, work=WRITES, timer=timer))
@@ -214,7 +214,7 @@ def test_an_owner_whose_renewals_do_not_get_through_ends_before_its_lease_can_be
 def test_a_lease_is_given_up_though_the_answer_to_a_renewal_is_on_its_way(proxy, bucket, monkeypatch):
     """The store holds another generation than the owner knows of."""
     proxy.end()
-    monkeypatch.setattr(lease, "BEAT", 0.2)
+    monkeypatch.setattr(lease, "RENEW_EVERY", 0.2)
     path = epath.Path(f"{bucket}/given-up/train.lock")
     with ownership.hold(path, "me"):
         proxy.fail("late", 1.0, at="name=given-up/train.lock", only="train.lock")
@@ -290,7 +290,7 @@ def test_a_lease_of_a_process_that_died_here_is_taken_once_its_requests_are_over
 
 def test_of_many_that_want_a_lease_one_gets_it(bucket, monkeypatch):
     """Ten at once over a lease that is free: the store's precondition lets one of them in at a time."""
-    monkeypatch.setattr(lease, "BEAT", 0.1)
+    monkeypatch.setattr(lease, "RENEW_EVERY", 0.1)
     path, program = (
         epath.Path(f"{bucket}/many/sweep.lock"),
         HOLDER.format(expiry=60.0, work="pass", timer=True).replace("600", "2"),
@@ -347,7 +347,7 @@ import sys, time
 from etils import epath
 from jmoe.run import distributed
 from jmoe.storage import lease
-lease.BEAT, lease.EXPIRY = 1.0, 18.0
+lease.RENEW_EVERY, lease.EXPIRY = 1.0, 18.0
 with distributed.joined(), distributed.owned(epath.Path(sys.argv[1])):
     (epath.Path(sys.argv[1]) / f"owned-{distributed.jax.process_index()}").write_text("")
     time.sleep(600)

@@ -296,7 +296,7 @@ def test_a_store_that_gives_no_answer_is_no_try(cluster, run, config, text_glob,
     job = {"n_tokens": (8_192,), "data.fingerprint": helpers.fingerprint(text_glob)}
     shorter = cluster.folder / "shorter.py"  # each trainer reads it: the lease of one that could not give it back
     text = pathlib.Path(config).read_text()
-    shorter.write_text(f"from jmoe.storage import lease\n\nlease.BEAT, lease.EXPIRY = 2.0, 30.0\n{text}")
+    shorter.write_text(f"from jmoe.storage import lease\n\nlease.RENEW_EVERY, lease.EXPIRY = 2.0, 30.0\n{text}")
     sweep = write_sweep(cluster.folder, str(shorter), [job])
     workdir = f"{bucket}/tasks"
     arrays = "trunk/checkpoints/5/params/ocdbt.process_1/"  # of the second task

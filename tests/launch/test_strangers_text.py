@@ -67,6 +67,16 @@ def test_a_code_and_an_owner_that_forge_lines(sweep):
     assert not CONTROL.search(printed.replace("\n", ""))
 
 
+@pytest.mark.parametrize("flags", [(), ("--follow",), ("--attempt=1",)])
+def test_a_trainers_output_that_forges_lines(flags, sweep):
+    """Lines, tabs and letters of every script stay."""
+    job = sweep.jobs[1]
+    job.log.write_bytes(f"{FORGED}\r\n\tFehler: größer, 損失\n".encode() + b"\xff\xfe\n")
+    done = helpers.run("launch.logs", f"--workdir={sweep.workdir}", f"--job={job.name}", *flags)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{SHOWN}\\r\n\tFehler: größer, 損失\n\\xff\\xfe\n"
+
+
 def test_a_state_that_forges_lines(sweep, monkeypatch):
     """The words of a backend are a stranger's too."""
     found = status.look(sweep, {sweep.jobs[1].name: f"failed ({FORGED}\n)"})

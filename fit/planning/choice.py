@@ -1,0 +1,220 @@
+"""The model that is built for a plan by FLOPs: of the grid's shapes, or of the law's own whole blocks and heads.
+
+Each shape is trained on the tokens that the FLOPs leave to it. The losses of the best differ by less than any law
+knows. Of those that lose at most CLOSE more than the optimum in real numbers, chips train the one of least hours.
+Without chips it is the one whose ratios are preferred, and whose size is what was planned. Where none is as good, it is
+the one of the lowest loss.
+
+Axes: [n_shapes] models of one number of experts.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from fit.aliases import Array
+from fit.planning import candidates, optimum, solve
+from fit.planning.built import Chosen, grid_model, on_chips
+from fit.planning.candidates import Candidates, Models, Problem, Question
+from fit.planning.grid import Grid
+from fit.planning.results import Optimum
+from fit.shape import hardware
+from fit.shape.architecture import ROUNDED, Architecture, Model
+
+CLOSE = optimum.NEAR  # share of the loss that a preferred shape may cost
+WIDER = 1.5  # shapes of the grid are up to this factor wider than the widest optimum
+MOST_WIDTHS = 200  # beyond the grid's own
+MORE_DEPTHS = 8  # laws may read the shape: other depths than the preferred ones may lose less
+TRIED = 300  # depths around the planned one, and widths at each, at most: steps between them are then below 0.4%
+WINDOWS = (1 + ROUNDED, 1 / (1 + ROUNDED), 0.75, 0.5, 0.3, 0.15, 0.05, 0.01, 0)  # ends of depths, over the planned one
+
+
+def on_grid(question: Question, optima: list[Optimum], best: Optimum) -> Chosen | None:
+    """The shape of the grid to build; None where none is within the limits.
+
+    It has as many experts as the best optimum or, where none of those fits, any other number.
+
+    Args:
+      question: The question, on chips a Problem. A grid other than the default is not extended.
+      optima: The best model with each number of experts, in real numbers.
+      best: The one of them to build.
+    """
+    if question.grid == Grid():
+        question = dataclasses.replace(question, grid=_grid_for(max(row.d_model for row in optima)))
+
+    def closest(planned: Optimum) -> Chosen | None:
+        """The shape to build with as many experts as an optimum.
+
+        Where memory binds, fewer heads of keys and values may cost loss: then they are as many as the architecture has.
+        """
+        chosen = _of_style(question, planned)
+        if chosen is not None and chosen.loss <= planned.loss * (1 + CLOSE):
+            return chosen
+        request = question.request
+        request = dataclasses.replace(request, fixed=request.fixed | {"kv_share"})
+        limits = dataclasses.replace(question.limits, request=request)
+        of_architecture = _of_style(dataclasses.replace(question, limits=limits), planned)
+        if chosen is None or (of_architecture is not None and of_architecture.loss < chosen.loss * (1 - CLOSE)):
+            return of_architecture
+        return chosen
+
+    chosen = closest(best)
+    if chosen is None:
+        chosen = _least([closest(row) for row in optima if row is not best])
+    return chosen
+
+
+def _of_style(question: Question, planned: Optimum) -> Chosen | None:
+    """The shape of the question's style to build with as many experts as an optimum; None where none fits."""
+    if isinstance(question, Problem):
+        return _trained(question, planned)
+    return _preferred(question, planned)
+
+
+def _least(candidates_of_others: list[Chosen | None]) -> Chosen | None:
+    """The one of least loss; None where there is none."""
+    feasible = [each for each in candidates_of_others if each is not None]
+    return min(feasible, key=lambda each: each.loss, default=None)
+
+
+def _grid_for(d_model: float) -> Grid:
+    """A grid with shapes around such a width."""
+    grid = Grid(more_depths=MORE_DEPTHS)
+    widest = grid.widths[-1]
+    if WIDER * d_model <= widest:
+        return grid
+    wider = hardware.widths(widest + 1, WIDER * d_model)
+    return dataclasses.replace(grid, widths=(*grid.widths, *wider[:: math.ceil(len(wider) / MOST_WIDTHS)]))
+
+
+def _by_recipe(question: Question, planned: Optimum) -> Iterator[tuple[Models, Array, Array]]:
+    """(models, training tokens of each, loss of each) with as many experts as an optimum.
+
+    The loss is infinite where limits exclude a model.
+    """
+    limits = question.limits.at(planned.n_experts)
+    for models in solve.models_of(question, planned.n_experts):
+        tokens = np.broadcast_to(np.floor(limits.tokens(models.n_active)), models.n_active.shape)
+        has_recipe = (tokens > models.least_tokens) & (tokens <= models.most_tokens)
+        losses = candidates.loss_of(question, models, slice(None), tokens)
+        yield models, tokens, np.where(has_recipe & (models.limited_by == ""), losses, np.inf)
+
+
+def _preferred(question: Question, planned: Optimum) -> Chosen | None:
+    """Of the shapes close to the lowest loss, the one with the ratios and the size that are preferred."""
+    by_recipe = list(_by_recipe(question, planned))
+    lowest = min((float(losses.min()) for _, _, losses in by_recipe), default=math.inf)
+    if not math.isfinite(lowest):
+        return None
+    enough = max(lowest, planned.loss * (1 + CLOSE))
+    chosen = None
+    least = math.inf
+    for models, tokens, losses in by_recipe:
+        unlike = np.where(losses <= enough, _unlikeness(question, models, planned), np.inf)
+        row = int(np.argmin(unlike))
+        if unlike[row] < least:
+            least = float(unlike[row])
+            chosen = Chosen(
+                loss=float(losses[row]),
+                model=grid_model(question, models, row),
+                n_tokens=int(tokens[row]),
+                memory_bytes=float(models.memory_bytes[row]),
+                law_experts=models.law_experts,
+            )
+    return chosen
+
+
+def _unlikeness(question: Question, models: Models, planned: Optimum) -> Array:
+    """How far ratios are from the style's and sizes from the planned one: the sum of |ln factor|."""
+    shape = models.shape
+    style = hardware.style_of(question.architecture, models.as_published, question.request.fixed)
+    factors = (
+        shape.d_model / shape.n_blocks / style.aspects[1],
+        shape.query_units / shape.d_model / question.architecture.attention,
+        models.n_active / planned.n_active,
+    )
+    return np.sum([np.abs(np.log(factor)) for factor in factors], axis=0)
+
+
+def _trained(problem: Problem, planned: Optimum) -> Chosen | None:
+    """Of the shapes close to the lowest loss that the chips reach, the one of least hours, in its fastest layout."""
+    lowest = math.inf
+    parts: list[tuple[Candidates, Array, Array]] = []
+    for models, tokens, losses in _by_recipe(problem, planned):
+        order = np.argsort(losses, kind="stable")
+        order = order[np.isfinite(losses[order])]
+        for start in range(0, len(order), candidates.CHUNK):
+            rows = order[start : start + candidates.CHUNK]
+            rows = rows[losses[rows] <= max(lowest, planned.loss * (1 + CLOSE))]
+            if not len(rows):
+                break
+            part = candidates.on_tokens(problem, models, rows, tokens)
+            if part is not None:
+                parts.append((part, tokens[part.row], losses[part.row]))
+                lowest = min(lowest, float(losses[part.row].min()))
+    enough = max(lowest, planned.loss * (1 + CLOSE))
+    best = None
+    least = math.inf, math.inf
+    for part, tokens, losses in parts:
+        seconds = np.where(losses <= enough, tokens * part.seconds_per_token, np.inf)
+        first = np.lexsort((part.chips, seconds))[:1]
+        cost = float(seconds[first[0]]), float(part.chips[first[0]])
+        if cost < least:
+            least = cost
+            best = solve.Best(problem, part.part(first), int(tokens[first[0]]), float(losses[first[0]]))
+    return on_chips(best) if best else None
+
+
+def of_whole_blocks(question: Question, optima: list[Optimum], best: Optimum) -> Chosen | None:
+    """The model of whole blocks and heads of the law's own shape to build; None where nothing fits.
+
+    It has as many experts as the best optimum or, where none of those fits, any other number. Of the models within
+    CLOSE of the optimum's loss it is the one whose ratios are the architecture's, and then the one nearest in size to
+    the optimum. Where none is as good, it is the one of the lowest loss.
+    """
+    chosen = _whole(question, best)
+    if chosen is None:
+        chosen = _least([_whole(question, row) for row in optima if row is not best])
+    return chosen
+
+
+def _whole(question: Question, planned: Optimum) -> Chosen | None:
+    """The model of whole blocks and heads with as many experts as an optimum; None where none fits."""
+    for most, least in itertools.pairwise(WINDOWS):
+        built = list(_models_of_depths(question.architecture, planned, least, most))
+        if not built:
+            continue
+        models = candidates.whole_models(question, planned.n_experts, built)
+        tokens = np.floor(question.limits.at(planned.n_experts).tokens(models.n_active))
+        tokens = np.broadcast_to(tokens, models.n_active.shape)
+        fits = (models.limited_by == "") & (tokens >= 1)
+        chips = question.limits.chips
+        if chips is not None:
+            fits &= chips.least_bytes(models.shape) <= chips.room * chips.memory
+        if not fits.any():
+            continue
+        losses = np.where(fits, candidates.loss_of(question, models, slice(None), tokens), np.inf)
+        factors = np.array([model.rounding_factor for model in built])
+        is_close = fits & (factors <= 1 + ROUNDED)
+        allowed = is_close if is_close.any() else fits
+        enough = max(float(losses[allowed].min()), planned.loss * (1 + CLOSE))
+        good = np.flatnonzero(allowed & (losses <= enough))
+        size = np.abs(np.log(models.n_active[good] / planned.n_active))
+        row = int(good[np.lexsort((size, factors[good]))[0]])
+        return Chosen(float(losses[row]), built[row], int(tokens[row]), float(models.memory_bytes[row]))
+    return None
+
+
+def _models_of_depths(architecture: Architecture, planned: Optimum, least: float, most: float) -> Iterator[Model]:
+    """Models whose depth is from `least` to `most` of the planned one, as shares of it."""
+    blocks = planned.d_model / architecture.width_per_block
+    fewest = round(architecture.smallest / architecture.width_per_block)
+    first = max(fewest, math.floor(least * blocks))
+    last = max(fewest, math.ceil(most * blocks))
+    for n_blocks in range(last, first - 1, -math.ceil((last - first + 1) / TRIED)):
+        widths = architecture.widths(n_blocks)
+        for width in widths[:: math.ceil(len(widths) / TRIED)]:
+            yield Model(architecture, n_blocks, planned.n_experts, width)
