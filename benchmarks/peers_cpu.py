@@ -3,8 +3,9 @@
     python -m benchmarks.peers_cpu [--environment=DIR] [--rounds=11] [--json=PATH]
 
 Needs the [export] extra. d_model 128, 4 blocks, 8 experts of 384, two of a token's, 16 rows of 128 tokens, float32,
-AdamW, all cores. Transformers' steps and ours, with a capacity and with nothing dropped, take turns in one process;
-transformers keeps all activations, and so do ours (config.remat = "none"). MaxText's trainer, in the environment that
+AdamW, on all cores or as many threads as PJRT_NPROC says. Transformers' steps and ours, with a capacity and with
+nothing dropped, take turns in one process; transformers keeps all activations, and so do ours (config.remat = "none").
+MaxText's trainer, in the environment that
 `python -m benchmarks.peers` made in DIR, runs by itself before and after them: with its experts' products over all
 experts (dense) and over each token's (sparse), both without drops, and everything kept.
 """
@@ -28,6 +29,7 @@ from benchmarks import measure, peers
 from benchmarks.train_step import stepper
 from configs import joint_moe
 from jmoe.model import sharding
+from jmoe.run.record import cpu_threads
 
 ENVIRONMENT = flags.DEFINE_string("environment", None, "MaxText's environment; without it, its arms are left out.")
 D_MODEL = 128
@@ -67,7 +69,7 @@ def ours(capacity_factor: float | None) -> ConfigDict:
 
 def theirs() -> Callable[[], None]:
     """A function that makes one step of transformers' Mixtral."""
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.set_num_threads(cpu_threads())  # as many as XLA has
     torch.manual_seed(0)
     settings = transformers.MixtralConfig(
         vocab_size=VOCAB,

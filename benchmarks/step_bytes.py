@@ -39,7 +39,6 @@ from ml_collections import ConfigDict
 
 from configs import joint_moe
 from jmoe.config import counts
-from jmoe.config.schema import setting
 from jmoe.cost import instruction_flops
 from jmoe.cost.hlo import Instruction
 from jmoe.cost.memory import compile_step
@@ -230,9 +229,9 @@ def least(model: ConfigDict, n_tokens: int, seq_len: int) -> dict[str, int]:
     h = n_heads * head_dim
     qkv = h + 2 * n_kv_heads * head_dim
     is_mixture = model.n_experts > 1
-    rows = n * setting(model, "top_k") if is_mixture else n
+    rows = n * model.top_k if is_mixture else n
     e = model.n_experts
-    f = setting(model, "d_expert") or model.d_ff
+    f = model.d_expert or model.d_ff
     router = 3 * (2 * n * d + 4 * d * e + 4 * n * e)
     return {
         EXPERT_PRODUCTS: 2 * 3 * (_product(rows, d, 2 * f, e) + _product(rows, f, d, e)),

@@ -46,7 +46,7 @@ from jmoe.cost.topologies import kernels_for, topology_devices
 from jmoe.model import gpu_kernels, moe_dropless, sharding
 from jmoe.model.grouped_product import TOKAMAX, XLA
 from jmoe.model.moe_layer import moe_layer
-from jmoe.model.remat import REMAT
+from jmoe.model.remat import POLICIES
 
 N_TOKENS = 16_384
 D_MODEL = 1_024
@@ -240,7 +240,7 @@ def compile_layer(mixture: Mixture, kernel: str, device: jax.Device) -> jax.stag
     options = dict(top_k=mixture.top_k, group_tokens=None, capacity_factor=None, kernel=kernel)
 
     def loss(x_ND: Array, router_DE: Array, weights: tuple[Array, Array, Array]) -> Float[Array, ""]:
-        @functools.partial(jax.checkpoint, policy=REMAT["dots"])
+        @functools.partial(jax.checkpoint, policy=POLICIES["dots"])
         def layer(x_ND: Array, router_DE: Array, weights: tuple[Array, Array, Array]) -> Array:
             y_ND, _ = moe_layer(x_ND, router_DE, weights, **options)
             return y_ND

@@ -358,7 +358,7 @@ def one_line(error: BaseException) -> str:
 
 
 def config_of(module: ModuleType, *argument: str) -> ConfigDict:
-    """The config that get_config() of a module returns.
+    """The config that get_config() of a module returns, completed.
 
     Args:
       module: The module.
@@ -373,7 +373,7 @@ def config_of(module: ModuleType, *argument: str) -> ConfigDict:
     config = call(module.get_config, *argument, name=f"{path}: get_config()")
     if not isinstance(config, ConfigDict):
         raise UserError(f"{path}: get_config() must return a ConfigDict, not {config!r:.100}")
-    return config
+    return schema.complete(config)
 
 
 def config_in(path: str) -> ConfigDict:
@@ -398,8 +398,8 @@ def define_checkpoint() -> None:
 
 
 def read_config() -> ConfigDict:
-    """The locked config of --config and the overrides on the command line."""
-    config = flags.FLAGS.config.lock()
+    """The config of --config and the overrides on the command line, complete and locked."""
+    config = schema.complete(flags.FLAGS.config).lock()
     for argument in sys.argv:
         none_field = NONE.fullmatch(argument)
         if none_field:

@@ -127,7 +127,7 @@ def evaluate(
         "bits_per_byte": loss * n_tokens / math.log(2) / n_bytes,
         "n_validation_tokens": n_tokens,
         "corpus_fingerprint": corpus.fingerprint,
-        "data_path": config.data.path or "; ".join(path for path, _ in config.data.get("mixture", ())),
+        "data_path": config.data.path or "; ".join(path for path, _ in config.data.mixture),
         "checkpoint": str(folder),
     }
 

@@ -26,7 +26,7 @@ from ml_collections import ConfigDict
 
 from jmoe import cli, huggingface
 from jmoe.config import counts
-from jmoe.config.schema import columns, setting, setting_of_run
+from jmoe.config.schema import columns
 from jmoe.errors import UserError
 from jmoe.run import checkpoint
 from jmoe.storage import files as storage
@@ -83,7 +83,7 @@ def export(
     result = storage.read_sealed(folder.parent.parent / "result.json")
     if result and result["n_tokens"] != record["n_tokens"]:
         result = None
-    if setting_of_run(config, "data.document_mask"):
+    if config.data.document_mask:
         note = "transformers has no document mask: give it one document at a time, as the model card says"
         print(f"note: {note}", file=sys.stderr)
     write_folder(out, params, config, record, dtype, tokenizer, result, law)
@@ -231,25 +231,25 @@ def card(
     return CARD.read_text(encoding="utf-8").format(
         tag=", mixture-of-experts" if model.n_experts > 1 else "",
         title=folder.rstrip("/").rpartition("/")[2],
-        mixture=MIXTURE.format(setting(model, "top_k"), model.n_experts) if model.n_experts > 1 else "",
+        mixture=MIXTURE.format(model.top_k, model.n_experts) if model.n_experts > 1 else "",
         folder=folder,
-        documents=DOCUMENTS if setting_of_run(config, "data.document_mask") else "",
+        documents=DOCUMENTS if config.data.document_mask else "",
         rows="\n".join(f"| {name} | {value} |" for name, value in rows.items()),
     )
 
 
 def _predicted(law: str, model: ConfigDict, n_tokens: int) -> str:
     """fit's answer in words, with its warning where the model lies outside what the law was fitted to."""
-    d_expert = setting(model, "d_expert")
-    n_tables = 1 if setting(model, "tied_embeddings") else 2
+    d_expert = model.d_expert
+    n_tables = 1 if model.tied_embeddings else 2
     options = {
         "law": law,
         "n_active": counts.n_active(model),
         "n_total": counts.n_total(model),
         "n_tokens": n_tokens,
         "n_experts": model.n_experts,
-        "top_k": setting(model, "top_k"),
-        "n_shared_experts": setting(model, "n_shared_experts"),
+        "top_k": model.top_k,
+        "n_shared_experts": model.n_shared_experts,
         "granularity": model.d_ff / d_expert if d_expert else 1,
         "n_embedding": n_tables * model.vocab_size * model.d_model,
     }

@@ -20,7 +20,6 @@ from absl import flags
 from etils import epath
 
 from jmoe import cli
-from jmoe.config.schema import setting_of_run
 from jmoe.errors import UserError
 from jmoe.model import sampling
 from jmoe.run import checkpoint
@@ -68,7 +67,7 @@ def generate(
     if len(ids) + n > config.data.seq_len:
         rows = f"rows of {config.data.seq_len} tokens"
         print(f"note: the model was trained on {rows}; what comes after them is worse", file=sys.stderr)
-    if setting_of_run(config, "data.document_mask"):
+    if config.data.document_mask:
         options["end_of_text"] = text.end_of_text
     yield prompt
     yield from text.decoded(ids, sampling.tokens_after(ids, params, config.model, n, **options))

@@ -20,7 +20,6 @@ from jaxtyping import Float
 from ml_collections import ConfigDict
 
 from jmoe.config import counts
-from jmoe.config.schema import setting
 from jmoe.errors import UserError
 from jmoe.model.transformer import STACKS, describe
 
@@ -65,7 +64,7 @@ MLP = ("gate", "up", "down")
 
 def kind_of(model: ConfigDict) -> tuple[bool, str]:
     """The key of KINDS for a config.model."""
-    return model.n_experts > 1, setting(model, "qk_norm")
+    return model.n_experts > 1, model.qk_norm
 
 
 def check(model: ConfigDict) -> None:
@@ -95,14 +94,14 @@ def comparable_fields(model: ConfigDict) -> dict[str, Any]:
 
     n_kv_heads and head_dim are 0 if they follow from others, d_expert is 0 if d_ff is the width of all layers.
     """
-    names = ("d_model", "n_blocks", "n_heads", "vocab_size", "n_experts", "rope_base", "final_norm")
-    others = ("qk_norm", "tied_embeddings", "norm", "top_k", "n_dense_blocks", "n_shared_experts", "scores", "balance")
-    fields = {name: model[name] for name in names} | {name: setting(model, name) for name in others}
+    sizes = ("d_model", "n_blocks", "n_heads", "vocab_size", "n_experts", "top_k", "n_dense_blocks", "n_shared_experts")
+    others = ("rope_base", "final_norm", "qk_norm", "tied_embeddings", "norm", "scores", "balance")
+    fields = {name: model[name] for name in (*sizes, *others)}
     n_heads, n_kv_heads, head_dim = counts.heads(model)
     fields["n_kv_heads"] = n_kv_heads if n_kv_heads != n_heads else 0
     fields["head_dim"] = head_dim if head_dim != model.d_model / n_heads else 0
-    fields["normalize_gates"] = setting(model, "normalize_gates") or fields["top_k"] == 1
-    width = setting(model, "d_expert") or model.d_ff
+    fields["normalize_gates"] = model.normalize_gates or fields["top_k"] == 1
+    width = model.d_expert or model.d_ff
     if fields["n_dense_blocks"] and width != model.d_ff:
         return fields | {"d_ff": model.d_ff, "d_expert": width}
     return fields | {"d_ff": width, "d_expert": 0}
@@ -129,23 +128,23 @@ def config_json(model: ConfigDict, seq_len: int) -> dict[str, Any]:
         "rope_parameters": {"rope_type": "default", "rope_theta": model.rope_base},
         "hidden_act": "silu",
         "rms_norm_eps": EPSILON,
-        "tie_word_embeddings": setting(model, "tied_embeddings"),
+        "tie_word_embeddings": model.tied_embeddings,
     } | dict(architecture.fixed)
     if model.n_experts == 1:
         return values
-    width = setting(model, "d_expert") or model.d_ff
-    top_k = setting(model, "top_k")
+    width = model.d_expert or model.d_ff
+    top_k = model.top_k
     values |= {
         "num_experts": model.n_experts,
         "num_experts_per_tok": top_k,
-        "norm_topk_prob": top_k > 1 and setting(model, "normalize_gates"),
+        "norm_topk_prob": top_k > 1 and model.normalize_gates,
     }
     if model_type == "olmoe":
         return values | {"intermediate_size": width}
-    n_shared = setting(model, "n_shared_experts")
+    n_shared = model.n_shared_experts
     if n_shared:
         values["shared_expert_intermediate_size"] = n_shared * width
-    dense = list(range(setting(model, "n_dense_blocks")))
+    dense = list(range(model.n_dense_blocks))
     return values | {"moe_intermediate_size": width, "decoder_sparse_step": 1, "mlp_only_layers": dense}
 
 
@@ -194,6 +193,8 @@ def model_fields(values: dict[str, Any]) -> dict[str, Any]:
             "rope_base": float(rope.get("rope_theta", values.get("rope_theta", 10_000.0))),
             "norm": "rms",
             "final_norm": True,
+            "scores": "softmax",
+            "balance": "loss",
         }
     except KeyError as error:
         raise UserError(f"config.json: {error.args[0]} is missing") from None
@@ -258,10 +259,10 @@ def _zeros(model: ConfigDict) -> Iterator[tuple[str, tuple[int, ...]]]:
     if kind_of(model) != SHARED:
         return
     shapes = {"_gate": (1, model.d_model)}
-    if not setting(model, "n_shared_experts"):
+    if not model.n_shared_experts:
         into = (SHARED_FF, model.d_model)
         shapes = {".gate_proj": into, ".up_proj": into, ".down_proj": into[::-1]} | shapes
-    for layer in range(setting(model, "n_dense_blocks"), model.n_blocks):
+    for layer in range(model.n_dense_blocks, model.n_blocks):
         for name, shape in shapes.items():
             yield f"model.layers.{layer}.mlp.shared_expert{name}.weight", shape
 
@@ -298,7 +299,7 @@ def params(read: Callable[[str], Float[np.ndarray, "..."] | None], model: Config
             raise UserError(f"the tensor {name} has shape {array.shape}; its config.json says {ours.shape}")
         ours[...] = array / 2 if name.endswith(DOUBLED) else array
     for name, _ in _zeros(model):
-        matters = setting(model, "n_shared_experts") or ".down_proj" in name  # if that is zero, so is the output
+        matters = model.n_shared_experts or ".down_proj" in name  # if that is zero, so is the output
         array = read(name) if matters else None
         if array is not None and np.any(array):
             raise UserError(f"the tensor {name} is not zero: a shared expert of jmoe's has no gate")

@@ -52,7 +52,7 @@ def main(_: list[str]) -> None:
     config = cli.read_config()
     check_fields(config)
     check_text(config.data)
-    weights = dict(config.data.get("mixture", ()))
+    weights = dict(config.data.mixture)
     if not weights:
         _prepare_and_describe(config.data, config.data.path, folder)
         return

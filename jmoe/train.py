@@ -22,6 +22,7 @@ from ml_collections import ConfigDict
 
 from jmoe import cli
 from jmoe.config.check import check_config
+from jmoe.config.schema import complete
 from jmoe.cost import chips, memory
 from jmoe.errors import Interrupted
 from jmoe.model import sharding
@@ -64,7 +65,7 @@ def train(
     """Trains every segment of `config` that is not finished.
 
     Args:
-      config: The run's config.
+      config: The run's config; fields that it is older than are added to it.
       workdir: Its folder, local or gs://, created if missing.
       stop_signal: Called once a step; returns the signal for which to save and stop, or 0.
       compiled_steps: Steps of the config compiled beforehand, by rows of a batch; others are compiled when they come.
@@ -76,7 +77,7 @@ def train(
       UserError: Config, corpus or workdir can't be used, or the loss is not finite.
       Interrupted: `stop_signal()` gave a signal; the state is saved.
     """
-    check_config(config)
+    check_config(complete(config))
     first_step = FirstStep()
     workdir = storage.make_workdir(workdir)
     storage.refuse_links(workdir)
@@ -152,7 +153,7 @@ def train_segment(
     timetable = Timetable(run.config, segment, start, stop_signal)
     if timetable.export_was_missed():
         run.export_snapshot(segment, start, params)
-    chip = chips.of_device(jax.devices()[0], run.config.get("chip"))
+    chip = chips.of_device(jax.devices()[0], run.config.chip)
     with run.report(segment, start, chip.flops if chip else 0.0) as report:
         late_metrics = LateMetrics(report, segment, checkpoints)
         for step in range(start, segment.stop):

@@ -10,8 +10,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jmoe.config import counts
-from jmoe.config.check import check_mesh, microbatch_tokens
-from jmoe.config.schema import NEUTRAL
+from jmoe.config.check import check_mesh
 from jmoe.cost.chips import GiB
 from jmoe.errors import UserError
 from jmoe.run.schedule import Schedule
@@ -54,7 +53,7 @@ def places(
         except UserError as error:
             reasons.append(f"{job.name}: {error}")
             continue
-        limit = config.get("chip", {}).get("capacity", 0.0) or capacity
+        limit = config.chip.capacity or capacity
         if not n_devices or not limit:
             continue
         least = least_bytes(config, sizes)
@@ -228,8 +227,8 @@ def least_bytes(config: ConfigDict, sizes: tuple[int, int, int]) -> int:
     bytes_of_value = 2 if model.dtype == "bfloat16" else 4
     n_parameters = counts.n_exact(model, mesh)
     parameter_bytes = n_parameters * (12 + bytes_of_value)  # parameter and two moments in float32, and the gradient
-    if config.optimizer.get("name", NEUTRAL["optimizer.name"]) == "muon":
+    if config.optimizer.name == "muon":
         parameter_bytes -= 4 * counts.n_exact(model, mesh, counts.MATRICES)  # a moment less
-    n_tokens = microbatch_tokens(config) or max(batch for _, batch in config.batch_tokens)
+    n_tokens = config.microbatch_tokens or max(batch for _, batch in config.batch_tokens)
     activation_bytes = model.n_blocks * n_tokens // (data * expert) * model.d_model * bytes_of_value
     return parameter_bytes + activation_bytes

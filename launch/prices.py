@@ -13,7 +13,7 @@ from fit.model import efficiencies
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
 from fit.model.step_cost import IMBALANCE
-from jmoe.config.check import check_mesh, microbatch_tokens
+from jmoe.config.check import check_mesh
 from jmoe.errors import UserError
 from launch import accelerators
 from launch.jobs import Job
@@ -87,7 +87,7 @@ def _layout_of(config: ConfigDict, accelerator: str, n_slices: int) -> Layout | 
     except UserError:
         return None
     batch = max(tokens for _, tokens in config.batch_tokens)
-    at_once = microbatch_tokens(config) or batch
+    at_once = config.microbatch_tokens or batch
     slots = config.model.capacity_factor
     is_uneven = slots is None and config.model.n_experts > 1 and expert > 1
     return Layout(

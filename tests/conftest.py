@@ -20,6 +20,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # more of them would wait for each oth
 flags = [*os.environ.get("XLA_FLAGS", "").split(), *helpers.xla_flags(8).split()]
 os.environ["XLA_FLAGS"] = " ".join(dict.fromkeys(flags))  # a worker has them already; compiled programs go by them
 
+import hypothesis  # noqa: E402
 import jax  # noqa: E402
 import outage  # noqa: E402
 import pytest  # noqa: E402
@@ -28,6 +29,12 @@ from jax.experimental.compilation_cache import compilation_cache  # noqa: E402
 pytest_plugins = ["skips", "text_fixtures"]
 # by this run of the tests and those before, or by those of another checkout
 COMPILED = pathlib.Path(os.environ.get("JMOE_TESTS_COMPILED", helpers.ROOT / ".pytest_cache" / "compiled"))
+
+# the same examples in every run, however long a busy machine takes for one
+hypothesis.settings.register_profile(
+    "same", deadline=None, derandomize=True, database=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("same")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -142,7 +142,7 @@ def test_a_shell_completes(shell, tmp_path):
         os.close(side)
 
 
-def read_until(terminal: int, text: str, seconds: float = 20) -> str:
+def read_until(terminal: int, text: str, seconds: float = 300) -> str:
     """What the terminal shows until `text` is in it."""
     shown = ""
     deadline = time.time() + seconds

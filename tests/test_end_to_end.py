@@ -4,11 +4,11 @@ import json
 import subprocess
 import sys
 
-import helpers
 import jax
 import pytest
 
 from configs import quickstart
+from fit import __main__ as command_line
 from jmoe import cli
 from jmoe.config import counts
 from jmoe.config.check import check_config
@@ -24,11 +24,10 @@ from jmoe.run.schedule import Schedule
         ["--flops=1e19", "--shape=width_per_block:128"],
     ],
 )
-def test_a_plan_becomes_a_config_that_the_trainer_takes(tmp_path, flags):
+def test_a_plan_becomes_a_config_that_the_trainer_takes(tmp_path, capsys, flags):
     path = tmp_path / "planned.py"
-    done = helpers.run("fit", "plan", "--law=joint-moe-2025", *flags, "--json", f"--emit_config={path}")
-    assert done.returncode == 0, done.stderr
-    built = json.loads(done.stdout)["buildable"]
+    assert command_line.run(["plan", "--law=joint-moe-2025", *flags, "--json", f"--emit_config={path}"]) == 0
+    built = json.loads(capsys.readouterr().out)["buildable"]
     config = cli.load_module(str(path), "planned").get_config().lock()
     check_config(config)
     schedule = Schedule(config)

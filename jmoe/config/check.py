@@ -10,7 +10,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jmoe.config import counts
-from jmoe.config.schema import NEUTRAL, PACKAGE, check_fields, setting
+from jmoe.config.schema import NEUTRAL, PACKAGE, check_fields
 from jmoe.errors import UserError
 
 MOST_PARAMETERS = 10**15
@@ -31,7 +31,7 @@ def check_config(config: ConfigDict) -> None:
     _check_size(model)
     _check_heads(model)
     _check_mixture(model)
-    if config.get("parametrization") == "mup" and setting(model, "tied_embeddings"):
+    if config.parametrization == "mup" and model.tied_embeddings:
         raise UserError(
             "config.parametrization='mup' needs config.model.tied_embeddings=False: an embedding and a head have "
             "different rates"
@@ -41,15 +41,10 @@ def check_config(config: ConfigDict) -> None:
 
 def check_text(data: ConfigDict) -> None:
     """Raises UserError where config.data names its text twice."""
-    if data.path and data.get("mixture"):
+    if data.path and data.mixture:
         raise UserError(
             f"config.data.path={data.path!r} and config.data.mixture={data.mixture!r} are two texts: leave one empty"
         )
-
-
-def microbatch_tokens(config: ConfigDict) -> int:
-    """Tokens of a microbatch; 0 if batches are not split, or the config is older than the field."""
-    return config.get("microbatch_tokens", 0)
 
 
 def check_mesh(config: ConfigDict, n_devices: int, n_slices: int = 1) -> tuple[int, int, int]:
@@ -82,7 +77,7 @@ def check_mesh(config: ConfigDict, n_devices: int, n_slices: int = 1) -> tuple[i
 def _batches(config: ConfigDict) -> list[tuple[str, int]]:
     """(field, tokens) of the microbatch, if there is one, and of every batch."""
     batches = [("batch_tokens", n_tokens) for _, n_tokens in config.batch_tokens]
-    microbatch = microbatch_tokens(config)
+    microbatch = config.microbatch_tokens
     return [("microbatch_tokens", microbatch), *batches] if microbatch else batches
 
 
@@ -90,7 +85,7 @@ def _check_batches(config: ConfigDict) -> None:
     """UserError where a batch is no whole number of rows, groups or microbatches."""
     seq_len = config.data.seq_len
     group_tokens = config.model.group_tokens
-    microbatch = microbatch_tokens(config)
+    microbatch = config.microbatch_tokens
     for name, n_tokens in _batches(config):
         if n_tokens % seq_len:
             raise UserError(f"config.{name}={n_tokens} is no multiple of config.data.seq_len={seq_len}")
@@ -118,9 +113,9 @@ def _check_size(model: ConfigDict) -> None:
 def _check_heads(model: ConfigDict) -> None:
     """UserError where the heads do not divide d_model, or RoPE cannot halve them."""
     n_heads, n_kv_heads, head_dim = counts.heads(model)
-    if setting(model, "head_dim") % 2:
+    if model.head_dim % 2:
         raise UserError(f"config.model.head_dim={head_dim} must be even")
-    if not setting(model, "head_dim") and model.d_model % (2 * n_heads):
+    if not model.head_dim and model.d_model % (2 * n_heads):
         raise UserError(f"config.model.d_model={model.d_model} must be an even multiple of n_heads={n_heads}")
     if n_heads % n_kv_heads:
         raise UserError(f"config.model.n_kv_heads={n_kv_heads} must divide config.model.n_heads={n_heads}")
@@ -128,13 +123,13 @@ def _check_heads(model: ConfigDict) -> None:
 
 def _check_mixture(model: ConfigDict) -> None:
     """UserError where the fields of a mixture of experts do not fit together, or a dense model has one."""
-    top_k = setting(model, "top_k")
-    n_dense_blocks = setting(model, "n_dense_blocks")
+    top_k = model.top_k
+    n_dense_blocks = model.n_dense_blocks
     if top_k > model.n_experts:
         raise UserError(f"config.model.top_k={top_k} must be at most n_experts={model.n_experts}")
     if model.n_experts == 1:
         for name in MIXTURE_FIELDS:
-            value = setting(model, name)
+            value = model[name]
             if value != NEUTRAL[f"model.{name}"]:
                 raise UserError(f"config.model.{name}={value!r} needs a mixture, and n_experts=1 is a dense model")
         return
@@ -195,7 +190,7 @@ def _kinds(model: ConfigDict) -> set[str]:
     kinds = {"all"}
     if model.n_experts > 1:
         kinds.add("mixtures")
-    if not setting(model, "d_expert") or setting(model, "n_dense_blocks"):
+    if not model.d_expert or model.n_dense_blocks:
         kinds.add("layers of d_ff")
     return kinds
 
@@ -205,4 +200,4 @@ def _value(config: ConfigDict, field: str) -> Any:
     section, name = field.split(".")
     if name == "n_kv_heads":
         return counts.heads(config.model)[1]
-    return setting(config.model, name) if name == "d_expert" else config[section][name]
+    return config[section][name]

@@ -10,8 +10,6 @@ from collections.abc import Collection, Mapping
 
 from ml_collections import ConfigDict
 
-from jmoe.config.schema import setting
-
 MATRICES = ("attention", "dense", "expert")  # roles of the blocks' weights that map one vector to another
 
 
@@ -59,8 +57,8 @@ def row_axes(axes: Collection[str | None], size: int, mesh: Mapping[str, int]) -
 
 def heads(model: ConfigDict) -> tuple[int, int, int]:
     """(heads of queries, heads of keys and values, size of a head) of config.model."""
-    head_dim = setting(model, "head_dim") or model.d_model // model.n_heads
-    n_kv_heads = setting(model, "n_kv_heads") or model.n_heads
+    head_dim = model.head_dim or model.d_model // model.n_heads
+    n_kv_heads = model.n_kv_heads or model.n_heads
     return model.n_heads, n_kv_heads, head_dim
 
 
@@ -68,11 +66,11 @@ def arrays(model: ConfigDict) -> list[Arrays]:
     """Every parameter of config.model."""
     d = model.d_model
     v = model.vocab_size
-    tied = setting(model, "tied_embeddings")
-    n_dense = model.n_blocks if model.n_experts == 1 else setting(model, "n_dense_blocks")
+    tied = model.tied_embeddings
+    n_dense = model.n_blocks if model.n_experts == 1 else model.n_dense_blocks
     n_mixtures = model.n_blocks - n_dense
-    per_norm = 2 if setting(model, "norm") == "layer" else 1  # a scale, and LayerNorm's bias
-    n_norms = 2 * per_norm * model.n_blocks + (1 if setting(model, "final_norm") else 0)
+    per_norm = 2 if model.norm == "layer" else 1  # a scale, and LayerNorm's bias
+    n_norms = 2 * per_norm * model.n_blocks + (1 if model.final_norm else 0)
 
     parameters = [Arrays(1, (v, d), ("data",), "head" if tied else "embedding")]
     if not tied:
@@ -81,10 +79,10 @@ def arrays(model: ConfigDict) -> list[Arrays]:
     parameters += _attention(model)
     parameters += _mlp(n_dense, d, model.d_ff, "dense")
     if n_mixtures:
-        width = setting(model, "d_expert") or model.d_ff
-        n_shared = setting(model, "n_shared_experts")
+        width = model.d_expert or model.d_ff
+        n_shared = model.n_shared_experts
         parameters.append(Arrays(n_mixtures, (d, model.n_experts), (), "router"))
-        if setting(model, "balance") == "bias":
+        if model.balance == "bias":
             parameters.append(Arrays(n_mixtures, (model.n_experts,), (), "bias"))
         parameters += _mlp(n_mixtures, d, width, "expert", model.n_experts)
         if n_shared:
@@ -102,7 +100,7 @@ def _attention(model: ConfigDict) -> list[Arrays]:
         Arrays(2 * n, (d, n_kv_heads, head_dim), axes, "attention"),  # keys, values
         Arrays(n, (n_heads, head_dim, d), axes, "attention"),
     ]
-    qk_norm = setting(model, "qk_norm")
+    qk_norm = model.qk_norm
     if qk_norm == "head":
         parameters.append(Arrays(2 * n, (head_dim,), (), "norm"))
     elif qk_norm == "projection":
@@ -121,7 +119,7 @@ def _mlp(n_layers: int, d: int, width: int, role: str, n_experts: int = 0) -> li
 def n_active(model: ConfigDict, embedding: bool = True) -> int:
     """Parameters that one token uses, without norms and router (Eq. 12); with embedding and head if `embedding`."""
     n_in_experts = n_exact(model, roles=("expert",))
-    n_chosen = n_in_experts // model.n_experts * setting(model, "top_k")
+    n_chosen = n_in_experts // model.n_experts * model.top_k
     return n_total(model, embedding) - n_in_experts + n_chosen
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jmoe.config.schema_types import Field
+from jmoe.config.schema_types import Field, default_config
 from jmoe.errors import UserError
 
 PACKAGE = pathlib.Path(__file__).parents[1]
@@ -60,22 +60,35 @@ NEUTRAL = {name: field.neutral for name, field in FIELDS.items() if field.neutra
 NEUTRAL_IN_RECORDS = json.loads(json.dumps(NEUTRAL))  # JSON has lists for tuples
 
 
-def setting(model: ConfigDict, name: str) -> Any:
-    """The field `name` of config.model, or its neutral value if the config is older than the field."""
-    return model.get(name, NEUTRAL[f"model.{name}"])
+def complete(config: ConfigDict) -> ConfigDict:
+    """Gives a config that was read, in place, the fields that it is older than, with their neutral values.
+
+    All else reads fields and knows no defaults.
+    """
+    missing = NEUTRAL.keys() - flat(config).keys()
+    with config.unlocked():
+        for dotted_name in missing:
+            *sections, name = dotted_name.split(".")
+            parent = config
+            for section_name in sections:
+                if section_name not in parent:
+                    parent[section_name] = ConfigDict()
+                parent = parent[section_name]
+            parent[name] = NEUTRAL[dotted_name]
+    return config
 
 
-def setting_of_run(config: ConfigDict, name: str) -> Any:
-    """As `setting`, of any field by its whole name, such as "loss.logit_z"."""
-    *sections, field = name.split(".")
-    for section_name in sections:
-        config = config[section_name]
-    return config.get(field, NEUTRAL[name])
+def config_of_record(record: Mapping) -> ConfigDict:
+    """The config whose record_of is `record`, but for the mesh, which is the reader's own."""
+    config = default_config(FIELDS)
+    config.update_from_flattened_dict(NEUTRAL)  # what the fields are that the record leaves out
+    config.update({name: value for name, value in record.items() if name != "mesh"})
+    return config
 
 
 def columns(config: ConfigDict) -> dict[str, Any]:
     """Values of COLUMNS in a run's result, without neutral ones, by column."""
-    values = NEUTRAL | flat(config)
+    values = flat(config)
     return {column: values[name] for name, column in COLUMNS.items() if values[name] != NEUTRAL[name]}
 
 
@@ -117,7 +130,7 @@ def section(name: str) -> str:
 
 
 def check_fields(config: ConfigDict) -> None:
-    """Checks each field of a config by itself.
+    """Checks each field of a complete config by itself.
 
     Raises:
       UserError: A field is unknown, missing, or has a value that it cannot have; the first such field.
@@ -130,7 +143,7 @@ def check_fields(config: ConfigDict) -> None:
         if name in values:
             if not constraint.accepts(values[name]):
                 raise UserError(f"config.{name}={values[name]!r} must be {constraint.description}")
-        elif name not in NEUTRAL:
+        else:
             raise UserError(f"config.{name} is missing; it must be {constraint.description}")
 
 

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from jmoe.config import check
-from jmoe.config.schema import setting_of_run
 from jmoe.cost.chips import GiB
 from jmoe.cost.topologies import kernels_for
 from jmoe.errors import Failure, UserError
@@ -47,7 +46,7 @@ def compile_step(config: ConfigDict, devices: Sequence[jax.Device]) -> tuple[jax
         params, opt_state = abstract_state(config, mesh)
         batch = jax.ShapeDtypeStruct((n_rows, seq_len + 1), jnp.int32, sharding=tokens)
         rate = jax.ShapeDtypeStruct((), jnp.float32)
-        masks = setting_of_run(config, "data.document_mask")
+        masks = config.data.document_mask
         end_of_text = config.model.vocab_size - 1 if masks else None  # any token: the step costs the same
         lowered = make_train_step(config, mesh, end_of_text).lower(params, opt_state, batch, rate)
         try:
@@ -79,7 +78,7 @@ def of_step(compiled: jax.stages.Compiled) -> dict[str, int]:
 def microbatches(config: ConfigDict, n_devices: int) -> list[int]:
     """The smaller microbatches, in tokens, that `config` could use on `n_devices`, each half of the previous one."""
     batches = [batch for _, batch in config.batch_tokens]
-    present = check.microbatch_tokens(config) or max(batches)
+    present = config.microbatch_tokens or max(batches)
     common = math.gcd(*batches)
     size = common if common < present else present // 2
     sizes = []

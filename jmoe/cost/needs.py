@@ -10,8 +10,6 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from jmoe.config import counts
-from jmoe.config.check import microbatch_tokens
-from jmoe.config.schema import setting
 from jmoe.cost.program import Program
 
 WARN_ABOVE = 3.0  # times what the model needs
@@ -49,7 +47,7 @@ def _optimizer_bytes(config: ConfigDict, n_devices: int) -> int:
 def _weight_bytes(config: ConfigDict, n_tokens: int, recomputed: int) -> int:
     """Bytes of weights in the model's dtype, as each microbatch reads them in every pass and writes their gradient."""
     mesh = {"data": 1, "expert": config.mesh.expert, "model": config.mesh.model}
-    n_microbatches = n_tokens // (microbatch_tokens(config) or n_tokens)
+    n_microbatches = n_tokens // (config.microbatch_tokens or n_tokens)
     passes = 5 + recomputed  # cast, forward, both gradients, the gradient of the weights written
     width = jnp.dtype(config.model.dtype).itemsize
     return passes * n_microbatches * width * counts.n_exact(config.model, mesh)
@@ -60,16 +58,16 @@ def _block_bytes(config: ConfigDict) -> float:
     model = config.model
     n_heads, _, head_dim = counts.heads(model)
     width = jnp.dtype(model.dtype).itemsize
-    n_dense = model.n_blocks if model.n_experts == 1 else setting(model, "n_dense_blocks")
+    n_dense = model.n_blocks if model.n_experts == 1 else model.n_dense_blocks
     n_mixtures = model.n_blocks - n_dense
     attention = 12 * model.d_model + 8 * n_heads * head_dim // config.mesh.model
     scores = 0
     if model.attention == "float32":  # written and read by several passes
         scores = 4 * 4 * n_heads // config.mesh.model * config.data.seq_len
     dense = 4 * model.d_model + 6 * model.d_ff // config.mesh.model
-    d_expert = setting(model, "d_expert")
+    d_expert = model.d_expert
     hidden = (d_expert if d_expert else model.d_ff) // config.mesh.model
-    experts_of_token = setting(model, "top_k") + setting(model, "n_shared_experts")
+    experts_of_token = model.top_k + model.n_shared_experts
     mixture = experts_of_token * (6 * model.d_model + 6 * hidden) + 8 * model.n_experts
     return model.n_blocks * (attention * width + scores) + width * (n_dense * dense + n_mixtures * mixture)
 

@@ -12,8 +12,6 @@ import jax.numpy as jnp
 from ml_collections import ConfigDict
 
 from jmoe.config import counts
-from jmoe.config.check import microbatch_tokens
-from jmoe.config.schema import setting
 from jmoe.cost import chips, needs
 from jmoe.cost.memory import DoesNotFit, compile_step, gib, microbatches, of_step, with_microbatches
 from jmoe.cost.program import Collective, Program
@@ -34,7 +32,7 @@ def measure(config: ConfigDict, devices: Sequence[jax.Device]) -> dict[str, Any]
         mesh, compiled = compile_step(config, devices)
     except DoesNotFit as error:
         return {"fits": False, "n_devices": len(devices), "compiler": str(error)}
-    chip = chips.of_device(devices[0], config.get("chip"))
+    chip = chips.of_device(devices[0], config.chip)
     return report(config, mesh, compiled, chip, chips.measured(devices[0]))
 
 
@@ -169,11 +167,11 @@ def _sent_to_experts(config: ConfigDict, n_devices: int, n_expert: int) -> dict[
     """
     model = config.model
     n_tokens = max(batch for _, batch in config.batch_tokens)
-    n_mixtures = model.n_blocks - setting(model, "n_dense_blocks")
+    n_mixtures = model.n_blocks - model.n_dense_blocks
     n_data = n_devices // (n_expert * config.mesh.model)
-    rows = 5 * n_mixtures * n_tokens * setting(model, "top_k") / (n_data * n_expert) * BUFFER_FACTOR * model.d_model
+    rows = 5 * n_mixtures * n_tokens * model.top_k / (n_data * n_expert) * BUFFER_FACTOR * model.d_model
     mesh = {"data": 1, "expert": n_expert, "model": config.mesh.model}
-    n_transfers = 3 * n_tokens // (microbatch_tokens(config) or n_tokens)
+    n_transfers = 3 * n_tokens // (config.microbatch_tokens or n_tokens)
     experts = n_transfers * counts.n_exact(model, mesh, ("expert",))
     elements = rows * _leaving_part(n_expert) + experts * _leaving_part(n_data)
     return {"expert": n_expert, "sent_bytes": elements * jnp.dtype(model.dtype).itemsize}

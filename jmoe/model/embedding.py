@@ -42,7 +42,7 @@ def neighbours_of_exchange(embedding: nnx.Param, n_tokens: int, vocab_size: int)
       n_tokens: that this device looks up.
       vocab_size: V.
     """
-    axes = sharding.row_spread(embedding).axes
+    axes = embedding.row_spread.axes
     n_devices = jax.lax.axis_size(axes) if axes else 1
     width = embedding.shape[-1]
 
@@ -64,7 +64,7 @@ def _exchange(
 
     The gradient goes the same way back. So a device sums that of its slice over the tokens of all X, in float32.
     """
-    axes = sharding.row_spread(embedding).axes
+    axes = embedding.row_spread.axes
     groups = sharding.one_of_each_group(axes, n_neighbours)
     slice_VI = sharding.gathered_from_neighbours(embedding, n_neighbours)
     tokens_of_all = jax.lax.all_gather(tokens_BT, axes, axis=0, tiled=True, axis_index_groups=groups)  # [X B, T]

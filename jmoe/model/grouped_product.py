@@ -2,8 +2,9 @@
 
 Axes: M rows, K units in, N units out, E experts (of this device).
 
-On a TPU libtpu has a kernel for jax.lax.ragged_dot. On a GPU XLA would multiply each row by every expert's matrix, so
-tokamax's kernels are used there (jmoe/model/gpu_kernels.py).
+On a TPU libtpu has a kernel for jax.lax.ragged_dot. On GPUs and CPUs XLA would multiply each row by every expert's
+matrix. So tokamax's kernels are used on GPUs (jmoe/model/gpu_kernels.py), and blocks of rows on CPUs
+(blocked_product.py).
 """
 
 import functools
@@ -13,13 +14,15 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int, Num
+from jaxtyping import Array, Float, Int
 
 from jmoe.errors import UserError
-from jmoe.model import gpu_kernels, kernels
+from jmoe.model import gpu_kernels, kernels, sharding
+from jmoe.model.blocked_product import blocked_product
 
 XLA = "xla"
 TOKAMAX = "tokamax"
+BLOCKS = "blocks"
 SAVED = "grouped_product"  # the name by which remat knows the product of the forward pass
 ALIGNED = 8  # 16-bit numbers in 16 bytes: the kernels need rows of a multiple of 16 bytes
 
@@ -30,15 +33,18 @@ Inputs = tuple[Float[Array, "M K"], Float[Array, "E K N"], Int[Array, " E"]]
 def kernel_of(platform: str, dtype: DTypeLike, widths: tuple[int, ...]) -> str:
     """The kernel of grouped_product on a platform, of arrays of this dtype and of these widths of rows.
 
-    It is "tokamax" on GPUs, else "xla". tokamax's kernels take 16-bit numbers, in rows of a multiple of 16
-    bytes. Float32 and other widths, which only checks and small models have, are left to XLA.
+    It is "tokamax" on GPUs, "blocks" on CPUs, else "xla". tokamax's kernels take 16-bit numbers, in rows of a multiple
+    of 16 bytes. Float32 and other widths, which only checks and small models have, are left to XLA.
 
     Raises:
       UserError: a GPU without tokamax, or with one that cannot be imported.
     """
     product = "experts that drop nothing"
-    if platform != "gpu":
-        kernels.note(product, "libtpu's grouped product" if platform == "tpu" else "XLA's grouped product")
+    if platform == "cpu":
+        kernels.note(product, "XLA, in blocks of rows of one expert")
+        return BLOCKS
+    if platform == "tpu":
+        kernels.note(product, "libtpu's grouped product")
         return XLA
     reason = _unfit(dtype, widths)
     if reason:
@@ -75,17 +81,19 @@ def grouped_product(
     Args:
       rows_MK, weights_EKN: of one dtype.
       count_E: rows of each expert, int32.
-      kernel: "xla" or "tokamax".
+      kernel: "xla", "tokamax" or "blocks".
       has_rows_without_expert: whether rows may remain after those of the last expert. Their products are zeros.
     """
     if kernel == XLA:
         return jax.lax.ragged_dot(rows_MK, weights_EKN, count_E)
+    axes = sharding.varying_axes(rows_MK, weights_EKN, count_E)
+    rows_MK, weights_EKN, count_E = (sharding.vary(a, axes) for a in (rows_MK, weights_EKN, count_E))
+    if kernel == BLOCKS:
+        return checkpoint_name(blocked_product(rows_MK, weights_EKN, count_E), SAVED)
     n_rows = len(rows_MK)
     if n_rows % ALIGNED:  # the gradient of the weights transposes rows
         rows_MK = jnp.pad(rows_MK, ((0, -n_rows % ALIGNED), (0, 0)))
         has_rows_without_expert = True
-    axes = _axes_that_differ(rows_MK, weights_EKN, count_E)
-    rows_MK, weights_EKN, count_E = (_vary(a, axes) for a in (rows_MK, weights_EKN, count_E))
     return _by_tokamax(rows_MK, weights_EKN, count_E, has_rows_without_expert)[:n_rows]
 
 
@@ -147,23 +155,11 @@ def _product(
     count_E: Int[Array, " E"],
     dimensions: jax.lax.RaggedDotDimensionNumbers,
 ) -> Float[Array, "..."]:
-    """One grouped product by tokamax, marked as different over the mesh axes that `a` differs over."""
+    """One grouped product by tokamax. A kernel of Pallas does not say over which mesh axes its result varies."""
     y = gpu_kernels.product(a, b, count_E, dimensions)
-    return _vary(y, _axes_that_differ(a))  # a kernel of Pallas does not say over which axes its result differs
+    return sharding.vary(y, sharding.varying_axes(a))
 
 
 def _zero_rows_without_expert(y_MN: Float[Array, "M N"], count_E: Int[Array, " E"]) -> Float[Array, "M N"]:
     row_M1 = jnp.arange(len(y_MN))[:, None]
     return jnp.where(row_M1 < jnp.sum(count_E), y_MN, 0)
-
-
-def _axes_that_differ(*arrays: Num[Array, "..."]) -> tuple[str, ...]:
-    """The mesh axes over whose devices one of these arrays differs."""
-    axes = set().union(*(jax.typeof(a).manual_axis_type.varying for a in arrays))
-    return tuple(sorted(axes))
-
-
-def _vary(a: Num[Array, "..."], axes: tuple[str, ...]) -> Num[Array, "..."]:
-    """`a`, marked as different on the devices of these mesh axes."""
-    new = tuple(axis for axis in axes if axis not in jax.typeof(a).manual_axis_type.varying)
-    return jax.lax.pcast(a, new, to="varying") if new else a

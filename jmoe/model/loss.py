@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Num
 from ml_collections import ConfigDict
 
-from jmoe.config.schema import setting, setting_of_run
 from jmoe.model import sharding, transformer
 from jmoe.model.parameters import parameter_specs
 from jmoe.model.routing import is_count
@@ -45,7 +44,7 @@ def loss_fn(
       config.model.balance="bias" or config.router_health also `chosen`, int32 [layers, E]: choices of each expert. With
       "bias" there is no balance loss.
     """
-    logit_z = setting_of_run(config, "loss.logit_z")
+    logit_z = config.loss.logit_z
 
     def over_rows(metric: Array) -> Array:
         if is_count(metric):
@@ -57,7 +56,7 @@ def loss_fn(
             params, batch[:, :-1], config, training=True, end_of_text=end_of_text
         )
         target_N, x_ND = _tokens_of_this_device(batch[:, 1:], x_BTD)
-        head_DV = sharding.vary(head_DV, "model")
+        head_DV = sharding.vary(head_DV, ("model",))
         if logit_z:
             loss, nats, z = cross_entropy_and_z(x_ND, head_DV, target_N, logit_z)
             of_head = {"cross_entropy": sharding.mean(nats), "logit_z": sharding.mean(z)}
@@ -74,7 +73,7 @@ def loss_fn(
     chosen = {name: metric for name, metric in layers.items() if is_count(metric)}
     layers = {name: metric for name, metric in layers.items() if name not in chosen}
     means = {name: jnp.sum(m) if name in SUMMED else jnp.mean(m) for name, m in layers.items()}
-    if setting(config.model, "balance") == "loss":
+    if config.model.balance == "loss":
         loss += config.loss.load_balance * means["load_balance"]
     loss += config.loss.router_z * means["router_z"]
     return loss, of_head | means | {"layers": layers} | chosen
@@ -106,7 +105,7 @@ def sums_without_drops(  # noqa: PLR0913  most are bound once
         weight_BT = jnp.broadcast_to(weight_B[:, None], batch[:, 1:].shape)
         part_BT = jnp.broadcast_to(part_T, weight_BT.shape)
         target_N, weight_N, part_N, x_ND = _tokens_of_this_device(batch[:, 1:], weight_BT, part_BT, x_BTD)
-        nats_N = cross_entropy(x_ND, sharding.vary(head_DV, "model"), target_N) * weight_N
+        nats_N = cross_entropy(x_ND, sharding.vary(head_DV, ("model",)), target_N) * weight_N
         nats_Y = jnp.stack([jnp.sum(nats_N, where=part_N == part) for part in range(len(parts))])
         return sharding.total(jnp.concatenate([jnp.stack([jnp.sum(nats_N), jnp.sum(weight_N)]), nats_Y]))
 
@@ -121,7 +120,7 @@ def _tokens_of_this_device(*arrays: Num[Array, "B T ..."]) -> list[Num[Array, "N
     if size > 1:
         length = arrays[0].shape[1] // size
         start = jax.lax.axis_index("model") * length
-        parts = [jax.lax.dynamic_slice_in_dim(sharding.vary(a, "model"), start, length, axis=1) for a in arrays]
+        parts = [jax.lax.dynamic_slice_in_dim(sharding.vary(a, ("model",)), start, length, axis=1) for a in arrays]
     return [part.reshape(-1, *part.shape[2:]) for part in parts]
 
 

@@ -13,14 +13,13 @@ from jaxtyping import Array, Float, Int, Num
 
 from jmoe.model import permute, routing
 from jmoe.model.experts import swiglu
-from jmoe.model.permute import ExpertWeights
+from jmoe.model.permute import UNASSIGNED, ExpertWeights, Slots
 
 
 def moe_with_capacity(
     x_GSD: Float[Array, "1 S D"],
     gate_GJ: Float[Array, "1 J"],
-    choice_of_slot_GEC: Int[Array, "G E C"],
-    slot_of_choice_GJ: Int[Array, "1 J"],
+    slots: Slots,
     weights: ExpertWeights,
 ) -> Float[Array, "1 S D"]:
     """The sum of each token's chosen experts, weighted by their gates.
@@ -28,11 +27,9 @@ def moe_with_capacity(
     Args:
       x_GSD: all tokens of this device, as one group.
       gate_GJ: of each choice.
-      choice_of_slot_GEC, slot_of_choice_GJ: from assign_slots_of_groups.
+      slots: of that group, from assign_slots_of_groups.
       weights: of this device's experts.
     """
-    choice_of_slot_GL = choice_of_slot_GEC.swapaxes(0, 1).reshape(1, -1)
-    slots = permute.make_slots(choice_of_slot_GL, slot_of_choice_GJ, x_GSD.shape[1])
     rows_GLD, row_gates_GL1 = permute.dispatch(x_GSD, gate_GJ, slots)
     outputs_GLD = _experts(rows_GLD, row_gates_GL1, weights)
     return permute.combine(outputs_GLD, slots)
@@ -40,25 +37,30 @@ def moe_with_capacity(
 
 def assign_slots_of_groups(
     expert_GJ: Int[Array, "G J"], n_tokens: int, n_experts: int, capacity: int
-) -> tuple[Int[Array, "G E C"], Int[Array, "1 J"], Float[Array, " G"]]:
-    """Assigns slots in each group; choices are then numbered as if all `n_tokens` tokens were one group.
+) -> tuple[Slots, Float[Array, " G"]]:
+    """Assigns slots in each group, and numbers choices and slots as those of one group of all `n_tokens` tokens.
 
     Returns:
-      choice_of_slot_GEC: the choice in each slot of an expert, n_tokens top_k or more where it is empty;
-      slot_of_choice_GJ, of one group of all tokens, where an expert's slots of all groups lie together;
-      drop_rate_G: the share of choices dropped.
+      Slots of that one group, where an expert's slots of all groups lie together;
+      drop_rate_G, the share of choices dropped in each group.
     """
     n_groups = len(expert_GJ)
     top_k = expert_GJ.size // n_tokens
     group_tokens = n_tokens // n_groups
     choice_GL, slot_GJ = assign_slots(expert_GJ, n_experts, capacity)
-    drop_rate_G = jnp.mean(slot_GJ == n_experts * capacity, axis=-1, dtype=jnp.float32)
+    is_empty_GL = choice_GL == UNASSIGNED
+    is_dropped_GJ = slot_GJ == UNASSIGNED
+    drop_rate_G = jnp.mean(is_dropped_GJ, axis=-1, dtype=jnp.float32)
+
     group_G1 = jnp.arange(n_groups)[:, None]
-    turn_GL, token_GL = jnp.divmod(choice_GL, group_tokens)  # an empty slot's turn is top_k
-    choice_GEC = (turn_GL * n_tokens + group_G1 * group_tokens + token_GL).reshape(n_groups, n_experts, capacity)
-    owner_GJ, place_GJ = jnp.divmod(slot_GJ, capacity)  # a dropped choice's owner is expert E
-    slot_J = permute.flatten_groups((owner_GJ * n_groups + group_G1) * capacity + place_GJ, top_k)
-    return choice_GEC, slot_J, drop_rate_G
+    turn_GL, token_GL = jnp.divmod(choice_GL, group_tokens)
+    choice_GL = jnp.where(is_empty_GL, UNASSIGNED, turn_GL * n_tokens + group_G1 * group_tokens + token_GL)
+    expert_GJ, place_GJ = jnp.divmod(slot_GJ, capacity)
+    slot_GJ = jnp.where(is_dropped_GJ, UNASSIGNED, (expert_GJ * n_groups + group_G1) * capacity + place_GJ)
+
+    choice_GEC = choice_GL.reshape(n_groups, n_experts, capacity)
+    choice_L = choice_GEC.swapaxes(0, 1).reshape(1, -1)
+    return permute.make_slots(choice_L, permute.flatten_groups(slot_GJ, top_k), n_tokens), drop_rate_G
 
 
 def assign_slots(
@@ -67,22 +69,22 @@ def assign_slots(
     """Assigns slots by a sort: each expert serves its choices in their order, from number `start` on, until it is full.
 
     Returns:
-      choice_of_slot_GL: the choice in each slot, J where the slot is empty;
-      slot_of_choice_GJ: the slot of each choice, L where the choice is dropped.
+      choice_of_slot_GL: the choice in each slot, UNASSIGNED where the slot is empty;
+      slot_of_choice_GJ: the slot of each choice, UNASSIGNED where the choice is dropped.
     """
     n_choices = expert_GJ.shape[1]
     choices = routing.sort_by_expert(expert_GJ, n_experts)
     place_GJ = choices.place_GJ - start
     count_GE = choices.count_GE - start
     first_GE = choices.first_GE + start
-    fits_GJ = (place_GJ >= 0) & (place_GJ < capacity)
-    slot_of_choice_GJ = jnp.where(fits_GJ, expert_GJ * capacity + place_GJ, n_experts * capacity)
+    fits_GJ = (expert_GJ < n_experts) & (place_GJ >= 0) & (place_GJ < capacity)  # expert E is none
+    slot_of_choice_GJ = jnp.where(fits_GJ, expert_GJ * capacity + place_GJ, UNASSIGNED)
 
     place_C = jnp.arange(capacity)
     sorted_GEC = jnp.minimum(first_GE[:, :, None] + place_C, n_choices - 1)
     choice_GL = jnp.take_along_axis(choices.order_GJ, sorted_GEC.reshape(len(expert_GJ), -1), axis=-1)
     full_GL = (place_C < count_GE[:, :, None]).reshape(choice_GL.shape)
-    return jnp.where(full_GL, choice_GL, n_choices), slot_of_choice_GJ
+    return jnp.where(full_GL, choice_GL, UNASSIGNED), slot_of_choice_GJ
 
 
 def _experts(

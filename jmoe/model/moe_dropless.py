@@ -1,13 +1,11 @@
 """The mixture without a capacity: nothing is dropped.
 
-On TPUs and GPUs rows are sorted by expert, and a kernel multiplies each run of rows by its expert's matrix
-(jmoe/model/grouped_product.py). On a CPU, where XLA would multiply each row by every expert, rows lie in blocks of one
-expert, which are worked on one after another.
+Rows are sorted by expert, and each run of rows is multiplied by its expert's matrix (jmoe/model/grouped_product.py).
 
 Where experts are spread over devices, rows are sent to the devices of their experts and back.
 
-Axes (jmoe/model/__init__.py): C rows of a block, D, E experts of this device, F, G = 1, I units of any kind, J choices,
-L slots, O = 2 F units of gate and up, S tokens, X, Z blocks.
+Axes (jmoe/model/__init__.py): D, E experts of this device, F, G = 1, I units of any kind, J choices, L slots, O = 2 F
+units of gate and up, S tokens, X.
 """
 
 import functools
@@ -16,10 +14,10 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Num
+from jaxtyping import Array, Float, Int
 
 from jmoe.model import permute, routing, sharding
-from jmoe.model.experts import scale_rows, swiglu
+from jmoe.model.experts import scale_rows
 from jmoe.model.grouped_product import TOKAMAX, grouped_product
 from jmoe.model.moe_capacity import assign_slots
 from jmoe.model.permute import ExpertWeights
@@ -39,7 +37,6 @@ def moe_dropless(
     gate_GJ: Float[Array, "1 J"],
     weights: ExpertWeights,
     n_experts: int,
-    block: int,
     kernel: str,
 ) -> Float[Array, "1 S D"]:
     """The sum of each token's chosen experts, weighted by their gates.
@@ -49,31 +46,15 @@ def moe_dropless(
       expert_GJ, gate_GJ: of each choice; experts are numbered over all devices.
       weights: of this device's experts.
       n_experts: on all devices.
-      block: rows of a block, 0 for rows sorted by expert.
-      kernel: of sorted rows, as grouped_product takes it.
+      kernel: as grouped_product takes it.
     """
     n_local_experts = len(weights[0])
-    if block:
-        local_experts = functools.partial(_experts_in_blocks, block)
-    else:
-        # rows that are sent are fewer than their buffer has slots
-        has_empty_slots = n_local_experts < n_experts
-        local_experts = functools.partial(_experts_on_sorted_rows, kernel, has_empty_slots)
+    # rows that are sent are fewer than their buffer has slots
+    has_empty_slots = n_local_experts < n_experts
+    local_experts = functools.partial(_experts_on_sorted_rows, kernel, has_empty_slots)
     if n_local_experts == n_experts:
         return local_experts(x_GSD, expert_GJ, gate_GJ, weights)
     return _expert_parallel(local_experts, x_GSD, expert_GJ, gate_GJ, weights)
-
-
-def rows_of_a_block(n_tokens: int, top_k: int, n_experts: int) -> int:
-    """Rows of a block on a CPU: 256 / top_k, and for top_k > 1 up to 512 as long as padding adds at most a sixteenth.
-
-    Each block reads all of its expert's weights, however few its rows.
-    """
-    least = min(8, n_tokens)
-    if top_k == 1:
-        return max(min(256, n_tokens), least)
-    many = min(512, n_tokens * top_k // (16 * n_experts))
-    return max(min(256, n_tokens) // top_k, least, many)
 
 
 # Experts on other devices.
@@ -164,9 +145,9 @@ def _chunk(
     n_local_experts = len(weights[0])
     n_rows = _rows_for_each_device(expert_GJ.size)
     choice_GL, slot_GJ = assign_slots(expert_GJ // n_local_experts, n_devices, n_rows, i * n_rows)
-    expert_GL = jnp.take_along_axis(
-        expert_GJ % n_local_experts, choice_GL, axis=1, mode="fill", fill_value=n_local_experts
-    )
+    of_device_GJ = expert_GJ % n_local_experts
+    none = n_local_experts  # the expert of an empty slot
+    expert_GL = jnp.take_along_axis(of_device_GJ, choice_GL, axis=1, mode="fill", fill_value=none)
     slots = permute.make_slots(choice_GL, slot_GJ, x_GSD.shape[1])
     rows_GLD, row_gates_GL1 = permute.dispatch(x_GSD, gate_GJ, slots)
     # on the other device every row is a token with one choice
@@ -211,103 +192,3 @@ def _experts_on_sorted_rows(
     hidden_JF = jax.nn.silu(gate_JF) * up_JF
     outputs_JD = product(scale_rows(hidden_JF, row_gates_GJ1[0]), down_EFD)
     return permute.combine(outputs_JD[None], slots)
-
-
-# Blocks of rows of one expert, one after another.
-
-
-def _experts_in_blocks(
-    block: int,
-    x_GSD: Float[Array, "1 S D"],
-    expert_GJ: Int[Array, "1 J"],
-    gate_GJ: Float[Array, "1 J"],
-    weights: ExpertWeights,
-) -> Float[Array, "1 S D"]:
-    """As _experts_on_sorted_rows. The last block of an expert is padded: J choices cost at most J + E block rows."""
-    n_experts = len(weights[0])
-    n_choices = expert_GJ.size
-    n_blocks = n_choices // block + n_experts
-    # each expert's choices begin a new block
-    choices = routing.sort_by_expert(expert_GJ, n_experts + 1)
-    blocks_E = -(-choices.count_GE[0, :-1] // block)
-    end_E = jnp.cumsum(blocks_E)
-    expert_Z = jnp.minimum(jnp.searchsorted(end_E, jnp.arange(n_blocks), side="right"), n_experts - 1)
-    first_E = jnp.append((end_E - blocks_E) * block, n_blocks * block)  # those without an expert go nowhere
-    slot_of_choice_GJ = first_E[expert_GJ] + choices.place_GJ
-    choice_of_slot_L = jnp.full(n_blocks * block, n_choices).at[slot_of_choice_GJ[0]].set(jnp.arange(n_choices))
-    slots = permute.make_slots(choice_of_slot_L[None], slot_of_choice_GJ, x_GSD.shape[1])
-
-    rows_GLD, row_gates_GL1 = permute.dispatch(x_GSD, gate_GJ, slots)
-    rows_ZCD = rows_GLD.reshape(n_blocks, block, -1)
-    gates_ZC1 = row_gates_GL1.reshape(n_blocks, block, -1)
-    outputs_ZCD = _experts_of_blocks(rows_ZCD, gates_ZC1, expert_Z, weights)
-    return permute.combine(outputs_ZCD.reshape(1, n_blocks * block, -1), slots)
-
-
-def _of_expert(weights: tuple[Num[Array, "E ..."], ...], e: Int[Array, ""]) -> list[Num[Array, "..."]]:
-    return [jax.lax.dynamic_index_in_dim(weight, e, keepdims=False) for weight in weights]
-
-
-@jax.custom_vjp
-def _experts_of_blocks(
-    rows_ZCD: Float[Array, "Z C D"],
-    gates_ZC1: Float[Array, "Z C 1"],
-    expert_Z: Int[Array, " Z"],
-    weights: ExpertWeights,
-) -> Float[Array, "Z C D"]:
-    """Passes each block [C, D] through its expert, one block after another.
-
-    JAX's own gradient of a lax.map makes one array as large as all experts for each block. This one adds up the
-    weights' gradient in place, in float32.
-    """
-
-    def one_block(
-        args: tuple[Float[Array, "C D"], Float[Array, "C 1"], Int[Array, ""]],
-    ) -> Float[Array, "C D"]:
-        rows_CD, gates_C1, e = args
-        return swiglu(rows_CD, *_of_expert(weights, e), gates_C1)
-
-    return jax.lax.map(one_block, (rows_ZCD, gates_ZC1, expert_Z))
-
-
-BlockInputs = tuple[Float[Array, "Z C D"], Float[Array, "Z C 1"], Int[Array, " Z"], ExpertWeights]
-
-
-def _experts_of_blocks_fwd(
-    rows_ZCD: Float[Array, "Z C D"],
-    gates_ZC1: Float[Array, "Z C 1"],
-    expert_Z: Int[Array, " Z"],
-    weights: ExpertWeights,
-) -> tuple[Float[Array, "Z C D"], BlockInputs]:
-    inputs = (rows_ZCD, gates_ZC1, expert_Z, weights)
-    return _experts_of_blocks(*inputs), inputs
-
-
-def _experts_of_blocks_bwd(
-    inputs: BlockInputs, dy_ZCD: Float[Array, "Z C D"]
-) -> tuple[Float[Array, "Z C D"], Float[Array, "Z C 1"], None, ExpertWeights]:
-    rows_ZCD, gates_ZC1, expert_Z, weights = inputs
-
-    def one_block(
-        total: ExpertWeights,
-        args: tuple[Float[Array, "C D"], Float[Array, "C 1"], Int[Array, ""], Float[Array, "C D"]],
-    ) -> tuple[ExpertWeights, tuple[Float[Array, "C D"], Float[Array, "C 1"]]]:
-        rows_CD, gates_C1, e, dy_CD = args
-        _, backward = jax.vjp(swiglu, rows_CD, *_of_expert(weights, e), gates_C1)
-        drows_CD, *gradients, dgates_C1 = backward(dy_CD)
-
-        def add(sum_EIO: Float[Array, "E I O"], gradient_IO: Float[Array, "I O"]) -> Float[Array, "E I O"]:
-            (sum_IO,) = _of_expert((sum_EIO,), e)
-            return jax.lax.dynamic_update_index_in_dim(sum_EIO, sum_IO + gradient_IO.astype(sum_IO.dtype), e, 0)
-
-        # as the weights come in, which may be a list
-        of_expert = jax.tree.unflatten(jax.tree.structure(total), gradients)
-        return jax.tree.map(add, total, of_expert), (drows_CD, dgates_C1)
-
-    zeros = jax.tree.map(lambda w: jnp.zeros_like(w, jnp.promote_types(w.dtype, jnp.float32)), weights)
-    total, (drows_ZCD, dgates_ZC1) = jax.lax.scan(one_block, zeros, (rows_ZCD, gates_ZC1, expert_Z, dy_ZCD))
-    dweights = jax.tree.map(lambda sum_, w: sum_.astype(w.dtype), total, weights)
-    return drows_ZCD, dgates_ZC1, None, dweights
-
-
-_experts_of_blocks.defvjp(_experts_of_blocks_fwd, _experts_of_blocks_bwd)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from jmoe.model import grouped_product, kernels, permute, routing, sharding
 from jmoe.model.moe_capacity import assign_slots_of_groups, moe_with_capacity
-from jmoe.model.moe_dropless import moe_dropless, rows_of_a_block
+from jmoe.model.moe_dropless import moe_dropless
 from jmoe.model.permute import ExpertWeights
 
 
@@ -25,7 +25,6 @@ def moe_layer(  # noqa: PLR0913  most are by name
     top_k: int = 1,
     group_tokens: int | None = None,
     capacity_factor: float | None = None,
-    block: int | None = None,
     kernel: str | None = None,
     **routing_options: Any,
 ) -> tuple[Float[Array, "N D"], dict[str, Array]]:
@@ -39,9 +38,7 @@ def moe_layer(  # noqa: PLR0913  most are by name
       group_tokens: by default all tokens are one group.
       capacity_factor: C = int(S top_k capacity_factor / E), S at most; None: nothing is dropped; groups affect only
         metrics.
-      block: without a capacity, rows that are worked on at once; 0: all of them, sorted by expert. By default 0 on TPUs
-        and GPUs, which have a kernel for such products; on CPUs what moe_dropless.rows_of_a_block says.
-      kernel: of sorted rows, "xla" or "tokamax"; by default what grouped_product.kernel_of names for the platform.
+      kernel: without a capacity, as grouped_product takes it; by default what kernel_of there names for the platform.
       routing_options: how routing.route chooses, besides top_k.
 
     Returns:
@@ -62,23 +59,18 @@ def moe_layer(  # noqa: PLR0913  most are by name
     expert_GJ, gate_GJ, metrics = routing.route(logits_GSE, top_k=top_k, **routing_options)
 
     n_choices = expert_GJ.size // n_tokens  # of a token
-    x_GSD = sharding.vary(x_ND[None], "model")  # each device of the model axis works on its share of F
-    gate_J = sharding.vary(permute.flatten_groups(gate_GJ, n_choices), "model")
+    x_GSD = sharding.vary(x_ND[None], ("model",))  # each device of the model axis works on its share of F
+    gate_J = sharding.vary(permute.flatten_groups(gate_GJ, n_choices), ("model",))
     if capacity is None:
         drop_rate_G = jnp.zeros(len(expert_GJ), jnp.float32)
-        if block is None:
-            block = rows_of_a_block(n_tokens, n_choices, n_experts) if sharding.platform() == "cpu" else 0
-        if block > 0:
-            kernel = grouped_product.XLA  # which blocks do not use
-            kernels.note("experts that drop nothing", f"XLA, in blocks of {block} rows of one expert")
-        elif kernel is None:
+        if kernel is None:
             kernel = grouped_product.kernel_of(sharding.platform(), x_ND.dtype, weights[0].shape[1:])
         expert_J = permute.flatten_groups(expert_GJ, n_choices)
-        y_GSD = moe_dropless(x_GSD, expert_J, gate_J, weights, n_experts, block, kernel)
+        y_GSD = moe_dropless(x_GSD, expert_J, gate_J, weights, n_experts, kernel)
     else:
         kernels.note("experts with a capacity", "XLA's batched product")
-        choice_GEC, slot_J, drop_rate_G = assign_slots_of_groups(expert_GJ, n_tokens, n_experts, capacity)
-        y_GSD = moe_with_capacity(x_GSD, gate_J, choice_GEC, slot_J, weights)
+        slots, drop_rate_G = assign_slots_of_groups(expert_GJ, n_tokens, n_experts, capacity)
+        y_GSD = moe_with_capacity(x_GSD, gate_J, slots, weights)
     metrics = {"drop_rate": drop_rate_G} | metrics  # a router that drops tokens itself reports its own drop_rate
     return y_GSD[0], {name: _over_groups(metric) for name, metric in metrics.items()}
 

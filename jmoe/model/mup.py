@@ -14,7 +14,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jmoe.config import counts
-from jmoe.config.schema import NEUTRAL, flat
 from jmoe.model.param import Description
 from jmoe.model.transformer import describe
 
@@ -57,16 +56,16 @@ class Factors:
 def factors(config: ConfigDict) -> Factors | None:
     """The factors of a config; None for config.parametrization = "standard"."""
     model = config.model
-    values = NEUTRAL | flat(config)
-    if values["parametrization"] == "standard":
+    base = config.mup_base
+    if config.parametrization == "standard":
         return None
-    width = model.d_model / values["mup_base.d_model"]
-    depth = model.n_blocks / values["mup_base.n_blocks"]
+    width = model.d_model / base.d_model
+    depth = model.n_blocks / base.n_blocks
     _, _, head_dim = counts.heads(model)
     # attention scores are divided by the head size, not its root (Definition 4.1): the factor is on the weights of
     # queries, or on the scale of their norm
-    queries = (values["mup_base.head_dim"] / head_dim) ** 0.5
-    by_muon = values["optimizer.name"] == "muon"
+    queries = (base.head_dim / head_dim) ** 0.5
+    by_muon = config.optimizer.name == "muon"
 
     def of_depth_and_queries(description: Description) -> float | np.ndarray:
         kind = description.kind

@@ -14,6 +14,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from jmoe.config import counts
+from jmoe.model import sharding
 
 INIT_CUT = 0.2  # initial weights lie in +-INIT_CUT whatever their standard deviation, as in the authors' code
 
@@ -80,6 +81,17 @@ class Description:
             return counts.row_axes(self.axes, self.shape[axis], mesh)
         return (name,)
 
+    def row_spread(self) -> sharding.RowSpread:
+        """How the parameter, of one layer, lies on the mesh of sharding.per_device; outside of it, it is whole."""
+        mesh = jax.sharding.get_abstract_mesh().shape
+        dimension = 0
+        spread_over = ()
+        if "data" in self.axes:
+            dimension = self.axes.index("data")
+            spread_over = sharding.wide(self.mesh_axes(dimension, mesh))
+        shared_by = () if "expert" in (*self.axes, *spread_over) else sharding.wide(("expert",))
+        return sharding.RowSpread(dimension, spread_over, shared_by, sharding.wide((sharding.SLICE,)))
+
 
 def param(
     rngs: nnx.Rngs,
@@ -101,15 +113,17 @@ def param(
       constant: without a variance, the initial value of all elements.
 
     Returns:
-      The parameter, with `axes` as `out_sharding`, and `kind` and `layer_shape`, its `shape`, as metadata.
+      The parameter, with `axes` as `out_sharding`, and with `kind` and its `row_spread` as metadata. A parameter that
+      sharding.gathered takes must be made inside of sharding.per_device.
     """
     if variance is None:
         values = jnp.full(shape, constant, jnp.float32)
     else:
         std = variance**0.5
         values = std * jax.random.truncated_normal(rngs.params(), -INIT_CUT / std, INIT_CUT / std, shape)
+    row_spread = Description(shape, axes, kind).row_spread()
     # the caller places it on the mesh
-    return nnx.Param(values, out_sharding=axes, eager_sharding=False, kind=kind, layer_shape=shape)
+    return nnx.Param(values, out_sharding=axes, eager_sharding=False, kind=kind, row_spread=row_spread)
 
 
 def description(parameter: nnx.Param) -> Description:

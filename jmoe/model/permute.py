@@ -9,7 +9,12 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Num
+
+# In place of the slot of a dropped choice, and of the choice in an empty slot. It is beyond the end of any array, so a
+# gather with mode="fill" gives zeros there, and a scatter writes nothing. (JAX reads -1 as the last element.)
+UNASSIGNED = np.iinfo(np.int32).max
 
 # gate, up and down of this device's experts
 ExpertWeights = tuple[Float[Array, "E D F"], Float[Array, "E D F"], Float[Array, "E F D"]]
@@ -20,8 +25,8 @@ class Slots:
     """Which choice lies in which slot.
 
     Attributes:
-      choice_of_slot_GL: the choice in each slot; J or more where the slot is empty.
-      slot_of_choice_GJ: the slot of each choice; L or more where the choice is dropped.
+      choice_of_slot_GL: the choice in each slot, UNASSIGNED where the slot is empty.
+      slot_of_choice_GJ: the slot of each choice, UNASSIGNED where the choice is dropped.
       token_of_slot_GL: the token of that choice; of an empty slot, some token.
       top_k: choices of a token, J / S.
     """
@@ -46,11 +51,10 @@ def dispatch(
     An empty slot holds the row of some token and a gate of zero. So it adds nothing to the result, nor to the
     gradients of weights.
     """
-    n_choices = gate_GJ.shape[1]
     rows_GLD = _permute(x_GSD, slots.token_of_slot_GL, slots.slot_of_choice_GJ, slots.top_k)
     gate_GL1 = _permute(gate_GJ[:, :, None], slots.choice_of_slot_GL, slots.slot_of_choice_GJ, 1).astype(x_GSD.dtype)
-    gate_GL1 = jnp.where(slots.choice_of_slot_GL[:, :, None] < n_choices, gate_GL1, 0)
-    return rows_GLD, gate_GL1
+    is_empty_GL1 = slots.choice_of_slot_GL[:, :, None] == UNASSIGNED
+    return rows_GLD, jnp.where(is_empty_GL1, 0, gate_GL1)
 
 
 def combine(rows_GLD: Float[Array, "G L D"], slots: Slots) -> Float[Array, "G S D"]:
@@ -77,12 +81,12 @@ def exchange(a_GLI: Num[Array, "1 L ..."]) -> Num[Array, "1 L ..."]:
 
 
 def _gather(x_GSI: Num[Array, "G S I"], index_GL: Int[Array, "G L"]) -> Num[Array, "G L I"]:
-    """The rows of x at `index`; some row where it is out of range."""
+    """The rows of x at `index`; some row where it is UNASSIGNED."""
     return jnp.take_along_axis(x_GSI, index_GL[:, :, None], axis=1, mode="clip")  # filling with zeros is one more pass
 
 
 def _gather_sums(x_GLI: Float[Array, "G L I"], index_GJ: Int[Array, "G J"], n_copies: int) -> Float[Array, "G S I"]:
-    """Each row of the result is the sum of the `n_copies` rows of x at its indices; an index out of range adds nothing.
+    """Each row of the result is the sum of the `n_copies` rows of x at its indices, of which UNASSIGNED adds nothing.
 
     Sums are float32. The rows of all choices, `n_copies` times as many as the result has, never exist as one array.
     """
@@ -104,7 +108,7 @@ def _permute(
 ) -> Float[Array, "G L I"]:
     """The rows of x at `source`.
 
-    target: where each row went, for each of its `n_copies` in turn (J = n_copies S), out of range if nowhere.
+    target: where each row went, for each of its `n_copies` in turn (J = n_copies S), UNASSIGNED if nowhere.
 
     JAX's own gradient is a scatter-add, which devices run one row after another. This one gathers the rows of each
     token's copies, and sums them in float32.

@@ -1,5 +1,6 @@
 """config.remat: which results of the forward pass are saved for the backward pass."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -22,8 +23,15 @@ def products(primitive: Any, *_: Any, **params: Any) -> bool:
     return primitive.name == "all_to_all" or primitive.name in KERNELS
 
 
-REMAT = {
-    "none": jax.checkpoint_policies.everything_saveable,
-    "dots": products,
-    "full": jax.checkpoint_policies.nothing_saveable,
-}
+POLICIES = {"dots": products, "full": jax.checkpoint_policies.nothing_saveable}
+REMAT = ("none", *POLICIES)
+
+
+def with_remat(function: Callable, remat: str) -> Callable:
+    """`function`, of which the backward pass recomputes what config.remat says.
+
+    "none" is no jax.checkpoint at all: that would save the same results, each through an operation of its own.
+    """
+    if remat == "none":
+        return function
+    return jax.checkpoint(function, policy=POLICIES[remat])

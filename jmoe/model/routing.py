@@ -23,11 +23,11 @@ def router_logits(x_D: Float[Array, "... D"], router_DE: Float[Array, "D E"]) ->
     return jnp.matmul(x_D.astype(jnp.float32), router_DE, precision=jax.lax.Precision.HIGHEST)
 
 
-def top_k_experts(score_SE: Float[Array, "... S E"], top_k: int) -> Int[Array, "... J"]:
+def top_k_experts(score_SE: Float[Array, "... S E"], top_k: int) -> Int[Array, "... S A"]:
     """The experts of the `top_k` largest scores; of equal scores the first."""
     if top_k == 1:  # quicker than a sort
-        return jnp.argmax(score_SE, axis=-1)
-    return by_choice(jax.lax.top_k(score_SE, top_k)[1])
+        return jnp.argmax(score_SE, axis=-1, keepdims=True)
+    return jax.lax.top_k(score_SE, top_k)[1]
 
 
 def by_choice(x_SA: Num[Array, "... S A"]) -> Num[Array, "... J"]:
@@ -152,15 +152,12 @@ def route(
     """
     scores = router_scores(logits_GSE, score_fn)
     score_GSE = scores.score_GSE
-    expert_GJ = top_k_experts(logits_GSE if bias_E is None else score_GSE + bias_E, top_k)
-    if top_k == 1 and bias_E is None:
-        gate_GJ = jnp.max(score_GSE, axis=-1)
-    else:
-        expert_GSA = expert_GJ.reshape(len(expert_GJ), top_k, -1).swapaxes(1, 2)
-        gate_GSA = jnp.take_along_axis(score_GSE, expert_GSA, axis=2)
-        if normalize and top_k > 1:
-            gate_GSA /= jnp.sum(gate_GSA, axis=2, keepdims=True) + 1e-20  # all sigmoids may be nearly 0
-        gate_GJ = by_choice(gate_GSA)
+    expert_GSA = top_k_experts(logits_GSE if bias_E is None else score_GSE + bias_E, top_k)
+    gate_GSA = jnp.take_along_axis(score_GSE, expert_GSA, axis=2)
+    if normalize and top_k > 1:
+        gate_GSA /= jnp.sum(gate_GSA, axis=2, keepdims=True) + 1e-20  # all sigmoids may be nearly 0
+    expert_GJ = by_choice(expert_GSA)
+    gate_GJ = by_choice(gate_GSA)
 
     count_GE = count_choices(expert_GJ, logits_GSE.shape[-1])
     metrics = router_metrics(scores, count_GE, expert_GJ.shape[1])

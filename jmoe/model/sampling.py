@@ -12,7 +12,6 @@ from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from jmoe.config import counts
-from jmoe.config.schema import setting
 from jmoe.model.transformer import STACKS, Cache, cast, with_params
 
 PROMPT_POSITIONS = 64  # of a prompt, processed at once
@@ -23,7 +22,7 @@ def new_caches(model: ConfigDict, n_positions: int) -> dict[str, Cache]:
     """Empty (k_BUPK, v_BUPK) of one row by stack of blocks, for at least `n_positions`."""
     n_cached = -(-(n_positions + PROMPT_POSITIONS) // CACHE_POSITIONS) * CACHE_POSITIONS
     _, n_kv_heads, head_dim = counts.heads(model)
-    n_dense = setting(model, "n_dense_blocks")
+    n_dense = model.n_dense_blocks
     caches = {}
     for stack, n_blocks in zip(STACKS, (n_dense, model.n_blocks - n_dense), strict=True):
         if n_blocks:

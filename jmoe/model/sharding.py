@@ -25,7 +25,6 @@ from jaxtyping import Array, Num
 from ml_collections import ConfigDict
 
 from jmoe.config.check import check_mesh
-from jmoe.model import param as param_lib
 
 AXES = ("data", "expert", "model")
 SLICE = "slice"  # the first axis of a mesh of several TPU slices
@@ -125,9 +124,19 @@ def wide(axes: Sequence[str]) -> tuple[str, ...]:
     return tuple(axis for axis in axes if axis in inside and jax.lax.axis_size(axis) > 1)
 
 
-def vary(x: Num[Array, "..."], axis: str) -> Num[Array, "..."]:
-    """Marks `x`, equal on all devices of `axis`, as each device's own, so that its gradient is the sum of theirs."""
-    return jax.lax.pcast(x, axis, to="varying") if wide((axis,)) else x
+def vary(x: Num[Array, "..."], axes: Sequence[str]) -> Num[Array, "..."]:
+    """Marks `x`, equal on all devices of these mesh axes, as each device's own, so that its gradient sums theirs.
+
+    Axes over which `x` is marked already, and those of one device, are left as they are.
+    """
+    new_axes = tuple(axis for axis in wide(axes) if axis not in varying_axes(x))
+    return jax.lax.pcast(x, new_axes, to="varying") if new_axes else x
+
+
+def varying_axes(*arrays: Num[Array, "..."]) -> tuple[str, ...]:
+    """The mesh axes over whose devices one of these arrays is marked as each device's own."""
+    axes = set().union(*(jax.typeof(array).manual_axis_type.varying for array in arrays))
+    return tuple(sorted(axes))
 
 
 def gathered(param: nnx.Param) -> Num[Array, "..."]:
@@ -135,12 +144,12 @@ def gathered(param: nnx.Param) -> Num[Array, "..."]:
 
     Its gradient is summed over the devices that used it, and scattered back the same way.
     """
-    return _gather(param[...], row_spread(param), None)
+    return _gather(param[...], param.row_spread, None)
 
 
 def gathered_from_neighbours(param: nnx.Param, n_neighbours: int) -> Num[Array, "..."]:
     """As `gathered`, but only from groups of as many neighbouring devices; of 1 device, its own part."""
-    spread = row_spread(param)
+    spread = param.row_spread
     groups = neighbours(spread.axes, n_neighbours)
     if n_neighbours == 1:
         spread = dataclasses.replace(spread, axes=())
@@ -161,7 +170,7 @@ def one_of_each_group(axes: tuple[str, ...], n_neighbours: int) -> Groups:
 
 @dataclasses.dataclass(frozen=True)
 class RowSpread:
-    """How a parameter lies on the devices that have different tokens.
+    """How a parameter of one layer lies on the devices that have different tokens.
 
     Attributes:
       dimension: which is stored spread over some devices of a slice.
@@ -176,18 +185,6 @@ class RowSpread:
     slices: tuple[str, ...]
 
 
-def row_spread(param: nnx.Param) -> RowSpread:
-    """How a parameter, of one layer, lies on the devices that have different tokens."""
-    n_dimensions = len(param.layer_shape)
-    names = param.out_sharding[-n_dimensions:]  # a scan took the axis of layers off
-    described = param_lib.Description(param.layer_shape, names, param.kind)
-    mesh = jax.sharding.get_abstract_mesh().shape
-    dimension = names.index("data") if "data" in names else 0
-    axes = wide(described.mesh_axes(dimension, mesh)) if "data" in names else ()
-    shared_by = () if "expert" in (*names, *axes) else wide(("expert",))
-    return RowSpread(dimension, axes, shared_by, wide((SLICE,)))
-
-
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def _gather(weight: Num[Array, "..."], spread: RowSpread, groups: Groups | None) -> Num[Array, "..."]:
     """The weight, gathered over the axes that it is spread over, and marked as each device's own over the others.
@@ -198,8 +195,7 @@ def _gather(weight: Num[Array, "..."], spread: RowSpread, groups: Groups | None)
     some hundred devices is an error of several percent. This one sums over more than FEW devices in float32. Over
     slices, which are few and linked by a slow network, it sums last, in the weight's type.
     """
-    if spread.shared_by or spread.slices:
-        weight = jax.lax.pcast(weight, (*spread.slices, *spread.shared_by), to="varying")
+    weight = vary(weight, (*spread.slices, *spread.shared_by))
     if spread.axes:
         weight = jax.lax.all_gather(weight, spread.axes, axis=spread.dimension, tiled=True, axis_index_groups=groups)
     return weight

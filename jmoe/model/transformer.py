@@ -22,13 +22,12 @@ from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from jmoe.config import counts
-from jmoe.config.schema import setting, setting_of_run
 from jmoe.model import attention, kernels, param, sharding
 from jmoe.model.documents import Documents, find_documents
 from jmoe.model.embedding import embed, lookup
 from jmoe.model.experts import swiglu
 from jmoe.model.moe_layer import moe_layer
-from jmoe.model.remat import REMAT
+from jmoe.model.remat import with_remat
 
 STACKS = ("dense_blocks", "blocks")  # of equal blocks, in the order in which they run
 Cache = tuple[Float[Array, "... B U P K"], Float[Array, "... B U P K"]]  # keys and values of positions 0, 1, ...
@@ -58,7 +57,7 @@ class Attention(nnx.Module):
         self.model = model
         d = model.d_model
         n_heads, n_kv_heads, head_dim = counts.heads(model)
-        qk_norm = setting(model, "qk_norm")
+        qk_norm = model.qk_norm
         n_query_parts = 1 if qk_norm == "none" else 0  # a norm of queries hides the size of their weights
 
         def projection(n_parts: int, n_heads: int, n_query_parts: int) -> nnx.Param:
@@ -117,8 +116,8 @@ class Attention(nnx.Module):
         document_BT = None
         position_BT = None
         if documents is not None:
-            document_BT = sharding.vary(documents.number_BT, "model")
-            position_BT = sharding.vary(documents.position_BT, "model")
+            document_BT = sharding.vary(documents.number_BT, ("model",))
+            position_BT = sharding.vary(documents.position_BT, ("model",))
         q_BTHK = attention.rope(q_BTHK, self.model.rope_base, start, dtype, position_BT)
         k_BTPK = attention.rope(k_BTPK, self.model.rope_base, start, dtype, position_BT)
         v_BTPK = v_BTPK.astype(dtype)
@@ -230,10 +229,10 @@ class MoE(nnx.Module):
         self.counts_choices = counts_choices
         d = model.d_model
         n_experts = model.n_experts
-        width = setting(model, "d_expert") or model.d_ff
-        n_shared = setting(model, "n_shared_experts")
+        width = model.d_expert or model.d_ff
+        n_shared = model.n_shared_experts
         self.router = param.param(rngs, (d, n_experts), (None, None), param.ROUTER, variance=model.init_scale / d)
-        if setting(model, "balance") == "bias":
+        if model.balance == "bias":
             self.router_bias = param.param(rngs, (n_experts,), (None,), param.BIAS, constant=0.0)
         else:
             self.router_bias = None
@@ -251,9 +250,9 @@ class MoE(nnx.Module):
             self.router[...],
             self.experts.weights(),
             bias_E=None if self.router_bias is None else self.router_bias[...],
-            top_k=setting(model, "top_k"),
-            normalize=setting(model, "normalize_gates"),
-            score_fn=setting(model, "scores"),
+            top_k=model.top_k,
+            normalize=model.normalize_gates,
+            score_fn=model.scores,
             group_tokens=model.group_tokens if training else None,
             capacity_factor=model.capacity_factor if training else None,
             counts_choices=training and self.counts_choices,
@@ -268,7 +267,7 @@ class Block(nnx.Module):
     """Attention and then a dense layer or a mixture, each after a norm and added to the residual stream."""
 
     def __init__(self, model: FrozenConfigDict, mixture: bool, rngs: nnx.Rngs, counts_choices: bool = False) -> None:
-        with_bias = setting(model, "norm") == "layer"
+        with_bias = model.norm == "layer"
         self.attention_norm = Norm(model.d_model, rngs, with_bias)
         self.attention = Attention(model, rngs)
         self.mlp_norm = Norm(model.d_model, rngs, with_bias)
@@ -311,8 +310,8 @@ class Transformer(nnx.Module):
         self.model = model = FrozenConfigDict(model)
         d = model.d_model
         v = model.vocab_size
-        tied = setting(model, "tied_embeddings")
-        n_dense = setting(model, "n_dense_blocks")
+        tied = model.tied_embeddings
+        n_dense = model.n_dense_blocks
         # a token picks one row; a tied embedding has the head's fan-in: its logits start as small as an untied head's,
         # and each block's norm copes with inputs of any size
         kind = param.HEAD if tied else param.EMBEDDING
@@ -320,7 +319,7 @@ class Transformer(nnx.Module):
         self.embed = param.param(rngs, (v, d), (None, "data"), kind, variance=model.init_scale / fan_in)
         self.dense_blocks = _stack(model, n_dense, False, rngs, counts_choices) if n_dense else None
         self.blocks = _stack(model, model.n_blocks - n_dense, model.n_experts > 1, rngs, counts_choices)
-        self.final_norm = Norm(d, rngs) if setting(model, "final_norm") else None
+        self.final_norm = Norm(d, rngs) if model.final_norm else None
         if tied:
             self.head = None
         else:
@@ -364,14 +363,13 @@ class Transformer(nnx.Module):
         else:
             tied_VD = None
             x_BTD = embed(self.embed, tokens_BT, vocab_size)
-        run_with_remat = jax.checkpoint(run_block, policy=REMAT[remat])
         new_caches: dict[str, Cache] = {}
         for stack in STACKS:
             blocks = getattr(self, stack)
             if blocks is None:
                 continue
             layers = (blocks, caches[stack] if caches else None)
-            x_BTD, (metrics, cache) = jax.lax.scan(run_with_remat, x_BTD, layers, unroll=unroll)
+            x_BTD, (metrics, cache) = jax.lax.scan(with_remat(run_block, remat), x_BTD, layers, unroll=unroll)
             if cache is not None:
                 new_caches[stack] = cache
         if self.final_norm is not None:
@@ -396,31 +394,41 @@ def _stack(model: FrozenConfigDict, n_blocks: int, mixture: bool, rngs: nnx.Rngs
 
 def describe(model: ConfigDict) -> dict:
     """A param.Description of every parameter of config.model, as a tree by the names of the attributes."""
-    return _abstract(FrozenConfigDict(model), False)[1]
-
-
-def with_params(params: dict, model: ConfigDict, counts_choices: bool = False) -> Transformer:
-    """The Transformer of config.model with the tree `params`, as `cast` gives it; counts_choices: as of MoE."""
-    return nnx.merge(_abstract(FrozenConfigDict(model), counts_choices)[0], nnx.State(params))
+    return _describe(FrozenConfigDict(model))
 
 
 @functools.cache
-def _abstract(model: FrozenConfigDict, counts_choices: bool) -> tuple[nnx.GraphDef, dict]:
-    """The structure of the module, and `describe`."""
-
-    def make() -> Transformer:
-        return Transformer(model, nnx.Rngs(params=0), counts_choices)
-
-    graphdef, state = nnx.split(nnx.eval_shape(make), nnx.Param)
-    descriptions = [(path, param.description(parameter)) for path, parameter in nnx.to_flat_state(state)]
+def _describe(model: FrozenConfigDict) -> dict:
+    _, state = _abstract(model)
     tree = {}
-    for path, description in descriptions:
+    for path, parameter in nnx.to_flat_state(state):
         *parents, name = path
         branch = tree
         for parent in parents:
             branch = branch.setdefault(parent, {})
-        branch[name] = description
-    return graphdef, tree
+        branch[name] = param.description(parameter)
+    return tree
+
+
+def with_params(params: dict, model: ConfigDict, counts_choices: bool = False) -> Transformer:
+    """The Transformer of config.model with the tree `params`, as `cast` gives it.
+
+    Args:
+      params: inside of sharding.per_device, this device's part; its modules are made for that mesh.
+      model: config.model.
+      counts_choices: as of MoE.
+    """
+    graphdef, _ = _abstract(FrozenConfigDict(model), counts_choices)
+    return nnx.merge(graphdef, nnx.State(params))
+
+
+def _abstract(model: FrozenConfigDict, counts_choices: bool = False) -> tuple[nnx.GraphDef, nnx.State]:
+    """The Transformer's structure, and its parameters without values."""
+
+    def make() -> Transformer:
+        return Transformer(model, nnx.Rngs(params=0), counts_choices)
+
+    return nnx.split(nnx.eval_shape(make), nnx.Param)
 
 
 def cast(params: dict, model: ConfigDict) -> dict:
@@ -448,7 +456,7 @@ def apply(
       training: without it nothing is dropped.
       end_of_text: the token that ends a document, where a token sees only its own document; None: it sees its row.
     """
-    counts_choices = bool(setting_of_run(config, "router_health"))
+    counts_choices = bool(config.router_health)
     # cast once, outside the blocks: else their scan would move weights in both passes, and gradients, in float32
     transformer = with_params(cast(params, config.model), config.model, counts_choices)
     documents = None if end_of_text is None else find_documents(tokens_BT, end_of_text)

@@ -8,8 +8,7 @@ from typing import Any
 from etils import epath
 
 from jmoe.config import counts
-from jmoe.config.schema import FIELDS, NEUTRAL
-from jmoe.config.schema_types import default_config
+from jmoe.config.schema import config_of_record
 from jmoe.errors import UserError, first_few
 from jmoe.run import checkpoint
 from jmoe.run.record import read_record
@@ -93,10 +92,7 @@ def _check_model(results: Mapping[str, Any], record: Mapping[str, Any], path: st
     counted = (results.get("config") or {}).get("model_num_parameters")
     if not isinstance(counted, int):
         return
-    config = default_config(FIELDS)
-    config.update_from_flattened_dict(NEUTRAL)  # what the fields are that the record leaves out
-    config.update(record["config"])
-    n_parameters = counts.n_exact(config.model)
+    n_parameters = counts.n_exact(config_of_record(record["config"]).model)
     if abs(counted / n_parameters - 1) > LARGEST_DIFFERENCE:
         raise UserError(
             f"--lm_eval={path}: its model has {counted:,} weights, the checkpoint {n_parameters:,}: another model"

@@ -25,8 +25,7 @@ from jaxtyping import Array, PyTree, Shaped
 from ml_collections import ConfigDict
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
-from jmoe.config.schema import FIELDS, NEUTRAL
-from jmoe.config.schema_types import default_config
+from jmoe.config.schema import config_of_record
 from jmoe.errors import Damaged, UserError, first_few
 from jmoe.model import sharding
 from jmoe.run import distributed
@@ -366,9 +365,7 @@ def read(
     """
     try:
         record = read_record(folder)
-        config = default_config(FIELDS)
-        config.update_from_flattened_dict(NEUTRAL)  # what the fields are that the record leaves out
-        config.update({name: value for name, value in record["config"].items() if name != "mesh"})
+        config = config_of_record(record["config"])
         config.data.fingerprint = record["corpus_fingerprint"]
         change(config)
         mesh = sharding.make_mesh(config, devices)

@@ -25,7 +25,7 @@ def remedy(config: ConfigDict, peak: float) -> str:
                 f"a lower config.loss.{name}: {value:g} is more than the cross-entropy's own weight of 1, and "
                 f"{usual:g} is usual"
             )
-    logit_z = schema.setting_of_run(config, "loss.logit_z")
+    logit_z = config.loss.logit_z
     if logit_z > 1:
         suggestions.append(
             f"a lower config.loss.logit_z: {logit_z:g} is more than the cross-entropy's own weight of 1, and 0.0001 is "

@@ -288,7 +288,7 @@ class Log:
             lines = lines_before(folder / f"{name}.jsonl", first, start, config.log_every)
             write_whole(local / f"{name}.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
             self._files[name] = self._open.enter_context(open(local / f"{name}.jsonl", "a", buffering=1))
-        if config.get("wandb"):
+        if config.wandb:
             self._wandb = _wandb_run(config, folder, local)
             self._open.callback(self._wandb.finish)
         self._events = EventFileWriter(str(local), flush_secs=10)

@@ -14,11 +14,11 @@ TOLERANCE = 0.01  # relative difference in tokens up to which a run, in whole ba
 
 def _is_predicted(config: ConfigDict, n_tokens: int) -> bool:
     """Whether config.predicted is about a run of this config's model on so many tokens."""
-    predicted = config.get("predicted", {})
-    if not predicted.get("loss"):
+    predicted = config.predicted
+    if not predicted.loss:
         return False
-    same_model = predicted.get("n_active", 0) in (0, counts.n_active(config.model))
-    predicted_tokens = predicted.get("n_tokens", 0) or n_tokens
+    same_model = predicted.n_active in (0, counts.n_active(config.model))
+    predicted_tokens = predicted.n_tokens or n_tokens
     return same_model and abs(n_tokens - predicted_tokens) <= TOLERANCE * predicted_tokens
 
 
@@ -33,7 +33,7 @@ def columns(config: ConfigDict, n_tokens: int) -> dict[str, float]:
         return {}
     predicted = config.predicted
     values = {"predicted_loss": predicted.loss}
-    if predicted.get("high"):
+    if predicted.high:
         values |= {"predicted_loss_low": predicted.low, "predicted_loss_high": predicted.high}
     return values
 
@@ -45,17 +45,17 @@ def comparison(config: ConfigDict, results: list[dict[str, Any]]) -> str:
       config: The run's config.
       results: Results of all branches.
     """
-    predicted = config.get("predicted", {})
-    if not predicted.get("loss"):
+    predicted = config.predicted
+    if not predicted.loss:
         return ""
-    by_law = f" by {predicted.law}" if predicted.get("law") else ""
+    by_law = f" by {predicted.law}" if predicted.law else ""
     for result in results:
         if _is_predicted(config, result["n_tokens"]):
             return _sentence(predicted, by_law, result["loss"])
     predicted_run = [
-        f"{predicted.get(name):,} {unit}"
+        f"{predicted[name]:,} {unit}"
         for name, unit in (("n_active", "active parameters"), ("n_tokens", "tokens"))
-        if predicted.get(name)
+        if predicted[name]
     ]
     return (
         f"config.predicted, a loss of {predicted.loss:.4f}{by_law}, is of another run ({', '.join(predicted_run)}): "
@@ -71,8 +71,8 @@ def _sentence(predicted: ConfigDict, by_law: str, loss: float) -> str:
         f"predicted {predicted.loss:.4f}{by_law}, measured {loss:.4f}: {abs(difference):.4f} nats per token "
         f"({abs(difference) / predicted.loss:.2%}) {side} the prediction"
     )
-    if not predicted.get("high"):
+    if not predicted.high:
         return f"{sentence}; the law has no interval"
     inside = "inside" if predicted.low <= loss <= predicted.high else "OUTSIDE"
-    share = f"{predicted.share:.0%} " if predicted.get("share") else ""
+    share = f"{predicted.share:.0%} " if predicted.share else ""
     return f"{sentence}, {inside} its {share}interval, {predicted.low:.4f} to {predicted.high:.4f}"

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from jmoe import __version__
 from jmoe.config import counts
-from jmoe.config.schema import columns, setting, setting_of_run
+from jmoe.config.schema import columns
 from jmoe.errors import Damaged
 from jmoe.run import checkpoint, distributed, prediction
 from jmoe.run.evaluation import Losses
@@ -149,7 +149,7 @@ class Results:
             "width_per_block": model.d_model / model.n_blocks,
             "vocab_size": model.vocab_size,
             "seq_len": config.data.seq_len,
-            "final_norm": bool(setting(model, "final_norm")),
+            "final_norm": bool(model.final_norm),
             **columns(config),
             "flops": counts.training_flops(counts.n_active(model), n_tokens),
             "peak_learning_rate": self._schedule.peak,
@@ -178,7 +178,7 @@ class Results:
 
     def _skipped(self, branch: Segment) -> dict[str, float]:
         """The columns of config.optimizer.skip_above; none where no step could be skipped."""
-        if not setting_of_run(self._config, "optimizer.skip_above"):
+        if not self._config.optimizer.skip_above:
             return {}
         # there is a line for the last step, and one for each that was skipped
         lines = read_lines(self._workdir / branch.name / "metrics.jsonl")

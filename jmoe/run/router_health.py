@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Float, Int
 from ml_collections import ConfigDict
 
-from jmoe.config.schema import setting
 from jmoe.errors import first_few
 
 BLOCK = 100  # steps
@@ -32,9 +31,9 @@ class RouterHealth:
           model: config.model, a mixture.
           state: What `state()` returned when a checkpoint was saved; None at the beginning of a segment.
         """
-        top_k = setting(model, "top_k")
+        top_k = model.top_k
         self._n_experts = model.n_experts
-        self._first_layer = setting(model, "n_dense_blocks")
+        self._first_layer = model.n_dense_blocks
         # where every token chooses every expert, the load is even
         can_collapse = top_k < model.n_experts
         self._fewest_effective = top_k + COLLAPSED_BELOW * (model.n_experts - top_k) if can_collapse else 0.0

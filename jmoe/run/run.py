@@ -13,7 +13,7 @@ from jaxtyping import Array, PyTree
 from ml_collections import ConfigDict
 
 from jmoe.config import counts
-from jmoe.config.schema import columns, setting_of_run
+from jmoe.config.schema import columns
 from jmoe.errors import UserError
 from jmoe.model import kernels
 from jmoe.model.loss import Batch
@@ -88,7 +88,7 @@ class Run:
         config = self.config
         model = config.model
         lr_exponent = config.optimizer.lr_law.n_active
-        if config.get("parametrization") == "mup" and lr_exponent:
+        if config.parametrization == "mup" and lr_exponent:
             distributed.log(
                 f"note: config.optimizer.lr_law.n_active={lr_exponent} lowers the learning rate of larger models, as "
                 "config.parametrization='mup' does by itself; 0 leaves it to that"
@@ -137,7 +137,7 @@ class Run:
         """The files and progress of `segment` from step `start` on. peak_flops: FLOP/s of a device; 0 if unknown."""
         saved = checkpoint.saved_record(self.workdir, segment.name, start)
         health = None
-        if setting_of_run(self.config, "router_health") and self.config.model.n_experts > 1:
+        if self.config.router_health and self.config.model.n_experts > 1:
             health = RouterHealth(self.config.model, saved.get("router_health"))
 
         def rows_of(step: int) -> dict[str, list[int]]:
@@ -160,8 +160,8 @@ class Run:
         """The segment's checkpoints; the caller closes them. The trunk's keep the steps where branches fork."""
         forks = [] if segment.decays else [other.stop for other in self.schedule.segments if not other.decays]
         remedy = divergence.remedy(self.config, self.schedule.peak)
-        n_newest = setting_of_run(self.config, "keep_newest")
-        keep_every = setting_of_run(self.config, "keep_every")
+        n_newest = self.config.keep_newest
+        keep_every = self.config.keep_every
         folder = self.workdir / segment.name / "checkpoints"
         return checkpoint.Checkpoints(folder, forks, remedy, n_newest, keep_every)
 

@@ -15,7 +15,6 @@ import jax
 from jaxtyping import Array, PyTree
 from ml_collections import ConfigDict
 
-from jmoe.config.schema import setting_of_run
 from jmoe.run import distributed
 
 LONGEST_WAIT = 1 / 6  # of the time between two saves, from one look to the next
@@ -33,8 +32,8 @@ class SaveTimes:
           clock: Returns seconds; that of the first process counts.
         """
         self._every = config.checkpoint_every
-        self._keep_every = setting_of_run(config, "keep_every")
-        self._seconds = 60 * setting_of_run(config, "checkpoint_minutes")
+        self._keep_every = config.keep_every
+        self._seconds = 60 * config.checkpoint_minutes
         self._clock = clock
         self._saved_at = clock()
         self._looked_at = (start, self._saved_at)  # steps that were done at the last look or save, and its time

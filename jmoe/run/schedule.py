@@ -91,8 +91,8 @@ class Schedule:
         budget = tuple(config.n_tokens)[-1]
         log_peak = law.constant + law.n_active * math.log(counts.n_active(config.model))
         log_peak += law.n_experts * math.log(config.model.n_experts)
-        log_peak += law.get("n_tokens", 0.0) * math.log(budget)
-        log_peak += law.get("batch_tokens", 0.0) * math.log(self.batch_at(self.step_at(budget) - 1))
+        log_peak += law.n_tokens * math.log(budget)
+        log_peak += law.batch_tokens * math.log(self.batch_at(self.step_at(budget) - 1))
         if not -MAX_LOG_RATE < log_peak < MAX_LOG_RATE:
             raise UserError(f"config.optimizer.lr_law gives a peak learning rate of e^{log_peak:g}, beyond any float32")
         return math.exp(log_peak)

@@ -17,16 +17,10 @@ from jaxtyping import Array, PyTree, Shaped
 from ml_collections import ConfigDict
 
 from jmoe import export, huggingface
-from jmoe.config.schema import setting_of_run
 from jmoe.model import sharding
 from jmoe.model.transformer import STACKS
 from jmoe.run import checkpoint, distributed
 from jmoe.storage import owner_check
-
-
-def steps_between(config: ConfigDict) -> int:
-    """config.snapshot_every; 0: the run makes no snapshots."""
-    return setting_of_run(config, "snapshot_every")
 
 
 def check(config: ConfigDict) -> None:
@@ -35,7 +29,7 @@ def check(config: ConfigDict) -> None:
     Raises:
       UserError: transformers cannot compute the model, or the tokenizer is missing.
     """
-    if steps_between(config):
+    if config.snapshot_every:
         huggingface.check(config.model)
         checkpoint.tokenizer_of(config)
 

@@ -14,8 +14,6 @@ import optax
 from jaxtyping import Array, Float, Int
 from ml_collections import ConfigDict
 
-from jmoe.config.check import microbatch_tokens
-from jmoe.config.schema import NEUTRAL, setting, setting_of_run
 from jmoe.errors import UserError
 from jmoe.model import mup, sharding
 from jmoe.model.loss import Batch, loss_fn, position_parts, sums_without_drops
@@ -55,7 +53,7 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
         chain.append(_scale_by_tree(trained(factors.rate, config.model)))
     chain.append(optax.add_decayed_weights(config.optimizer.weight_decay))
     optimizer = optax.chain(*chain)
-    skip_above = _skip_above(config)
+    skip_above = config.optimizer.skip_above
     if skip_above:
         optimizer = spikes.skip_spikes(optimizer, skip_above)
 
@@ -68,18 +66,13 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     return optax.GradientTransformation(init, update)
 
 
-def _skip_above(config: ConfigDict) -> float:
-    """config.optimizer.skip_above; 0 where no step is skipped."""
-    return setting_of_run(config, "optimizer.skip_above")
-
-
 def scale_by_optimizer(config: ConfigDict) -> optax.GradientTransformation:
     """The optimizer that config.optimizer.name names, of rate 1 and without weight decay."""
     optimizer = config.optimizer
     make = {
         "adamw": functools.partial(optax.scale_by_adam, optimizer.b1, optimizer.b2),
         "muon": functools.partial(muon.scale_by_muon_and_adam, config),
-    }[optimizer.get("name", NEUTRAL["optimizer.name"])]
+    }[optimizer.name]
     return make()
 
 
@@ -127,7 +120,7 @@ def gradient(
 
     n_rows, row_tokens = batch.shape
     n_tokens = n_rows * (row_tokens - 1)
-    micro = microbatch_tokens(config)
+    micro = config.microbatch_tokens
     if micro in (0, n_tokens):
         return of_rows(batch)
     n_microbatches = n_tokens // micro
@@ -154,10 +147,10 @@ def make_train_step(config: ConfigDict, mesh: jax.sharding.Mesh, end_of_text: in
     end_of_text: the token that ends a document, where a token sees only its own (corpus.mask_token); else None.
     """
     optimizer = make_optimizer(config)
-    bias_rate = setting_of_run(config, "optimizer.bias_rate")
-    has_bias = setting(config.model, "balance") == "bias" and config.model.n_experts > 1
-    reports_choices = setting_of_run(config, "router_health")
-    skips_spikes = _skip_above(config) > 0
+    bias_rate = config.optimizer.bias_rate
+    has_bias = config.model.balance == "bias" and config.model.n_experts > 1
+    reports_choices = config.router_health
+    skips_spikes = config.optimizer.skip_above > 0
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
     def train_step(

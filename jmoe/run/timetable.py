@@ -9,7 +9,6 @@ from collections.abc import Callable
 from jaxtyping import Array, PyTree
 from ml_collections import ConfigDict
 
-from jmoe.run import snapshot
 from jmoe.run.save_times import SaveTimes
 from jmoe.run.schedule import Segment
 
@@ -49,8 +48,8 @@ class Timetable:
         self._segment = segment
         self._start = start
         self._stop_signal = stop_signal
-        self._eval_every = config.get("eval_every", 0)
-        self._snapshot_every = snapshot.steps_between(config)
+        self._eval_every = config.eval_every
+        self._snapshot_every = config.snapshot_every
         self._save_times = SaveTimes(config, start)
 
     def export_was_missed(self) -> bool:

@@ -25,7 +25,6 @@ from jaxtyping import UInt
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from jmoe.config.schema import NEUTRAL
 from jmoe.config.schema_types import named_paths
 from jmoe.errors import Unavailable, UserError, first_few
 from jmoe.storage import durable, ownership
@@ -54,7 +53,7 @@ def load(data: ConfigDict, vocab_size: int | None = None) -> TrainingText:
         tokenizer has more than `vocab_size` tokens.
       Unavailable: The store of a prepared folder gave no answer for minutes.
     """
-    weights = dict(data.get("mixture", ()))
+    weights = dict(data.mixture)
     if weights:
         loaded = {path: _load_path(data, path, f"mixture, {path}", vocab_size) for path in weights}
         corpus = mixture.combine(weights, loaded, bool(data.validation_path))
@@ -77,7 +76,7 @@ def mask_token(data: ConfigDict, corpus: TrainingText) -> int | None:
 
     All sources of a mixture have the same tokenizer.
     """
-    if not data.get("document_mask", NEUTRAL["data.document_mask"]):
+    if not data.document_mask:
         return None
     return corpus.parts[0].corpus.manifest["tokenizer"]["end_of_text"]
 
@@ -90,7 +89,7 @@ def opened(data: ConfigDict) -> TrainingText | None:
     Raises:
       UserError: As `load`.
     """
-    paths = [path for path, _ in data.get("mixture", ())]
+    paths = [path for path, _ in data.mixture]
     single_texts = [of_path(data, path) for path in paths] if paths else [data]
     if not all(map(_is_at_hand, single_texts)):
         return None
@@ -131,7 +130,7 @@ def most_tokens(data: ConfigDict) -> float:
     Raises:
       UserError: Nothing matches.
     """
-    if data.get("mixture", ()) or is_remote(data.path):
+    if data.mixture or is_remote(data.path):
         return math.inf
     files = sources.find(data).train
     if not all(name.endswith((".txt", ".jsonl", ".py")) for name in files):
@@ -196,7 +195,7 @@ def validation_sets(data: ConfigDict, vocab_size: int, trained: TrainingText) ->
       UserError: As `load`, with the set's name; or the run trains on a part of the set.
     """
     sets: dict[str, TrainingText] = {}
-    for name, path in (named_paths(data.get("validation_sets", "")) or {}).items():
+    for name, path in (named_paths(data.validation_sets) or {}).items():
         field = f"validation_sets, {name}"
         loaded = _load_path(data, path, field, vocab_size, validation_path="")
         source = _trained_on(data, path, loaded, trained, field)

@@ -287,6 +287,10 @@ def test_a_target_is_reached_at_the_least_cost_of_all_sizes(capsys):
     assert {k: front[4][k] for k in ("n_experts", "n_active", "loss")} == {
         k: twice[k] for k in ("n_experts", "n_active", "loss")
     }
+    on_chips = ["--chips=H100:64", "--mfu=0.4", "--dollars_per_hour=2"]
+    priced = plan(capsys, f"--target_loss={loss}", *flags, *on_chips)["target"]["best"]
+    assert priced["hours"] == pytest.approx(priced["flops"] / (64 * JMOE_CHIPS["H100"].flops * 0.4 * 3600))
+    assert priced["dollars"] == pytest.approx(2 * 64 * priced["hours"]) and priced["inference_flops"] > 0
     said = text(capsys, f"--target_loss={loss}", *flags)
     assert (
         "least cost of loss 2.2000, of training and 300B inference tokens:" in said and said.count("FLOPs: loss") == 7

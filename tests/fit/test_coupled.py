@@ -64,7 +64,7 @@ def test_a_page_with_free_entries_of_a_share_keeps_its_coefficients():
     served=st.sampled_from([0.0, 1e11]),
     cap=st.one_of(st.none(), st.floats(9, 13)),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_best_model_under_any_limits_is_that_of_the_inner_sum(k, flops, memory, served, cap):
     def power(x):
         return None if x is None else 10.0**x

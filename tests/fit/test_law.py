@@ -122,6 +122,8 @@ def test_rolling_holdout_predicts_larger_runs_from_smaller(tmp_path, capsys):
         assert step["fitted"] == np.sum(flops <= flops.max() / step["factor"]) == 90 - step["runs"]
         assert 0.5 < step["holds"] <= 1 and 0.002 < step["scatter"] < 0.005  # the form is right, the noise 0.3%
         assert abs(step["mean_error"]) <= step["rmse_log"] < 0.006
+        more_than_scatter = max(step["rmse_log"] ** 2 - step["scatter"] ** 2, (step["drift"] * step["reach"]) ** 2)
+        assert (step["wander"] * step["reach"]) ** 2 == pytest.approx(more_than_scatter)
     # the last step again, on a table of its own
     fitted = flops <= flops.max() / 10
     settings = Settings(starts=16, weight_decay=record["settings"]["weight_decay"])

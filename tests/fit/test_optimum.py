@@ -107,7 +107,7 @@ def brute_force(reduced, e, constraints, points=400_001):
     e=st.sampled_from([1, 2, 8, 64]),
     name=st.sampled_from([(name, k) for name in ("joint-moe-2025", "chinchilla-refit-2024") for k in (1.0, 0.5)]),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_constrained_optimum_is_brute_force(flops, memory, kv, served, cap, e, name):
     def power(x):
         return None if x is None else 10.0**x

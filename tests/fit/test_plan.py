@@ -385,7 +385,7 @@ def test_ctrl_c_while_python_imports(tmp_path):
         env=helpers.environment() | {"PYTHONPATH": f"{tmp_path}:."},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "fit: interrupted\n")
 

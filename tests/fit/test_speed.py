@@ -13,7 +13,7 @@ import pytest
 from benchmarks import speeds
 from benchmarks import step_time as compiled_steps
 from fit.errors import UserError
-from fit.model import efficiencies, measured, step_counts
+from fit.model import efficiencies, measured, step_cost, step_counts
 from fit.model.chips import CHIPS
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
@@ -21,6 +21,8 @@ from fit.model.shape import ModelShape
 DENSE = ModelShape(512, 4, n_heads=8, n_kv_heads=8, head_dim=64, d_ff=1536, vocab_size=1000)
 MIXTURE = dataclasses.replace(DENSE, d_ff=0, d_expert=384, n_experts=16, top_k=4)
 LAYOUT = Layout(batch_tokens=65_536, sequence=1024, data=8, remat="none")
+
+EFFICIENT = step_cost.Efficiencies(0.7, 0.8, 0.6, 256.0, 0.9, 0.6, 0.5, 1e-5, 1e-4)
 
 
 def counted(shape=DENSE, layout=LAYOUT, domain=8):
@@ -77,6 +79,43 @@ def test_a_mixture_step_by_hand():
     common = 4 * 4 * 514 * 512 + 2 * 514 * 1000
     assert other.copies == pytest.approx(2 * 2 * common / 2 * 3 / 4)
     assert MIXTURE.flops_per_token(1024) == 6 * (4 * (4 * 512**2 + 4 * expert) + 512_000) + 6 * 4 * 512 * 1024
+
+
+def test_four_fifths_of_what_hides_are_hidden():
+    """Of sending, where the work takes longer, and of the work, where sending does."""
+    chip = dataclasses.replace(CHIPS["H100"], domain=8)
+    for network, longer in ((1e13, "work"), (1e9, "sending")):
+        cost = step_cost.step_cost(DENSE, LAYOUT, dataclasses.replace(chip, network=network), EFFICIENT)
+        assert (cost.work > cost.sending) == (longer == "work")
+        assert cost.hidden == pytest.approx(0.8 * (cost.sending if longer == "work" else cost.work))
+
+
+def test_the_busiest_device_sets_the_pace_of_the_experts_alone():
+    even, uneven = (
+        step_cost.step_cost(
+            MIXTURE, dataclasses.replace(LAYOUT, data=2, expert=4, imbalance=imbalance), CHIPS["H100"], EFFICIENT
+        )
+        for imbalance in (1.0, 2.0)
+    )
+    assert uneven.experts == pytest.approx(2 * even.experts) and uneven.products == even.products
+
+
+def test_two_devices_of_a_chip_are_two_chips_of_half_the_peaks():
+    one = dataclasses.replace(CHIPS["H100"], domain=8)
+    peaks = {name: 2 * getattr(one, name) for name in ("flops", "bandwidth", "network", "between")}
+    two = dataclasses.replace(one, devices=2, domain=4, **peaks)
+    layout = dataclasses.replace(LAYOUT, data=4, expert=4)
+    costs = [step_cost.step_cost(MIXTURE, layout, chip, EFFICIENT) for chip in (one, two)]
+    for name in ("products", "experts", "attention", "main_memory", "exposed", "sending", "seconds"):
+        assert getattr(costs[0], name) == pytest.approx(getattr(costs[1], name)) and getattr(costs[0], name) > 0, name
+
+
+def test_two_models_on_the_same_chips_differ_by_two_runs_of_one_source():
+    """The middle 80% of the ratio of two speeds, which share what a source has of its own."""
+    published = dataclasses.replace(efficiencies.calibrated(), between_sources=0.3, within_source=0.1)
+    one, other = np.random.default_rng(0).normal(scale=0.1, size=(2, 100_000))
+    low, _, high = published.factors(of_ratio=True)
+    assert [low, high] == pytest.approx(np.exp(np.percentile(one - other, [10, 90])), rel=0.01)
 
 
 def test_recomputing_costs_the_forward_pass_but_for_its_last_product():

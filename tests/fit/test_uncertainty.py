@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
+import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +18,7 @@ from fit.data.table import Table
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.fitted_law.law_check import WAYS_OF_DRAWING
-from fit.fitting import noise, search
+from fit.fitting import intervals, noise, search
 from fit.fitting.intervals import bootstrap, profile
 from fit.fitting.problem import Settings, prepare, residual_function
 from fit.fitting.uncertainty import outlook_of, warnings
@@ -114,6 +115,42 @@ def test_standard_errors_are_those_of_scipy(noisy):
     _, singular, rotation = np.linalg.svd(jacobian * np.abs(c), full_matrices=False)
     expected = np.abs(c) * np.sqrt(np.sum((rotation / singular[:, None]) ** 2, axis=0)) * scatter.total
     np.testing.assert_allclose(list(errors.values()), expected, rtol=1e-2)
+
+
+def test_runs_have_as_many_errors_as_they_outnumber_the_coefficients(noisy):
+    """Of a fit without weights: runs minus coefficients, as of any linear regression."""
+    problem, found, _, _ = noisy
+    unclipped = problem.with_data(delta=1.0)
+    freedom, _ = noise.noise_of(unclipped, found.params, shared=False).degrees_of_freedom
+    assert freedom == pytest.approx(len(problem) - len(JOINT.names), rel=1e-3)
+
+
+def test_a_trunk_of_one_run_errs_as_the_run_does(noisy):
+    """Where each run is a trunk of its own, it makes no difference whose error it is called."""
+    problem, found, scatter, errors = noisy
+    alone = dataclasses.replace(problem, runs=dataclasses.replace(problem.runs, trunks=np.arange(len(problem))))
+    of_trunks = noise.Noise(0.0, scatter.total, (1.0, scatter.freedom))
+    assert noise.standard_errors(alone, found, of_trunks) == pytest.approx(errors)
+
+
+def test_drawn_errors_have_the_tails_of_students_t():
+    """As their size was estimated from three errors; runs of a trunk share theirs."""
+    beyond = scipy.stats.t.ppf(0.975, 3)
+    for scatter in (noise.Noise(0.01, 0.0, (3.0, 50.0)), noise.Noise(0.0, 0.01, (50.0, 3.0))):
+        one, other, apart = scatter.draw(np.random.default_rng(0), 20_000, np.array([0, 0, 1])).T
+        assert np.mean(np.abs(one) > 0.01 * beyond) == pytest.approx(0.05, abs=0.008)
+        assert np.array_equal(one, other) == (scatter.trunk > 0) and not np.array_equal(one, apart)
+
+
+def test_so_many_runs_are_drawn():
+    """Single runs: fewer by the coefficients. Trunks: as many as there are, whole. By the paper's way: 80%, once."""
+    rng = np.random.default_rng(0)
+    singly = intervals._counts(rng, np.arange(30), 50, "replacement", 11)
+    assert (singly.sum(axis=1) == 30 - 11).all() and singly.max() > 1
+    trunks = intervals._counts(rng, np.repeat(np.arange(10), 3), 50, "replacement", 11)
+    assert (trunks[:, ::3].sum(axis=1) == 10).all() and (trunks[:, ::3] == trunks[:, 1::3]).all()
+    paper = intervals._counts(rng, np.arange(30), 50, "paper", 11)
+    assert (paper.sum(axis=1) == 24).all() and paper.max() == 1
 
 
 def test_noise_is_told_apart():

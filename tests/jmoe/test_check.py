@@ -8,7 +8,7 @@ import helpers
 import pytest
 
 from configs import deepseek_v3_like, fine_grained, joint_moe, mixtral, olmoe, quickstart, qwen3_moe
-from jmoe import huggingface
+from jmoe import cli, huggingface
 from jmoe.config import check, schema
 from jmoe.errors import UserError
 from jmoe.run import divergence
@@ -162,7 +162,7 @@ def test_a_table_gets_the_columns_that_any_of_its_rows_has():
     narrow.model.update(n_experts=64, top_k=8, d_expert=192)
     configs = [json.loads(config.to_json()) for config in (switch, narrow)]
     del configs[0]["model"]["top_k"], configs[0]["model"]["d_expert"], configs[0]["optimizer"]  # as in a record
-    rows = [dict(n_experts=8) | schema.columns(config) for config in configs]
+    rows = [dict(n_experts=8) | schema.columns(config) for config in (switch, narrow)]
     assert rows == [dict(n_experts=8), dict(n_experts=8, top_k=8, d_expert=192)]
     schema.with_columns(rows, configs)
     assert rows == [dict(n_experts=8, top_k=1, d_expert=1536), dict(n_experts=8, top_k=8, d_expert=192)]
@@ -170,7 +170,7 @@ def test_a_table_gets_the_columns_that_any_of_its_rows_has():
     grouped.model.update(n_kv_heads=2, head_dim=96, tied_embeddings=True)
     grouped.optimizer.name = "muon"
     configs = [configs[0], json.loads(grouped.to_json())]
-    rows = [schema.columns(config) for config in configs]
+    rows = [schema.columns(config) for config in (switch, grouped)]
     schema.with_columns(rows, configs)
     shared = dict(n_kv_heads=8, head_dim=64), dict(n_kv_heads=2, head_dim=96)
     others = dict(tied_embeddings=False, optimizer="adamw"), dict(tied_embeddings=True, optimizer="muon")
@@ -285,6 +285,41 @@ def test_neutral_fields_are_in_no_record_and_no_job_name():
     # neither changes the mathematics, so a run may go on with it; nor does a field that chips had in an older version
     record["config"]["chip"] = {"memory": 8e9}
     record_lib.check_record(record, record_lib.make_record(config, "0" * 16), "somewhere")
+
+
+def test_a_config_that_is_older_than_fields_is_read_with_their_neutral_values(tmp_path):
+    """Neutral values are not always defaults: runs from before model.norm had RMSNorm."""
+    path = tmp_path / "old.py"
+    path.write_text(
+        "from configs import quickstart\n"
+        "def get_config():\n"
+        "    config = quickstart.get_config()\n"
+        "    for section, name in (('model', 'norm'), ('model', 'top_k'), ('optimizer', 'name')):\n"
+        "        del config[section][name]\n"
+        "    for name in ('chip', 'predicted', 'mup_base', 'eval_every'):\n"
+        "        del config[name]\n"
+        "    return config\n"
+    )
+    read = cli.config_in(str(path))
+    check.check_config(read)
+    full = quickstart.get_config()
+    assert schema.flat(read) == schema.flat(full) | {"model.norm": "rms"}
+    assert (read.model.top_k, read.optimizer.name, read.eval_every) == (1, "adamw", 0)
+    assert read.chip.flops == 0 and read.mup_base.d_model == 512 and read.predicted.law == ""
+
+    path.write_text("from ml_collections import ConfigDict\ndef get_config():\n    return ConfigDict({'seeds': 1})\n")
+    with pytest.raises(UserError, match="config.seeds is no field of a config: did you mean config.seed?"):
+        check.check_config(cli.config_in(str(path)))
+
+
+def test_a_record_is_read_back_as_the_config_that_it_is_of():
+    config = quickstart.get_config()
+    config.model.update(n_experts=8, top_k=2, norm="rms")
+    config.mesh.expert = 4
+    record = json.loads(json.dumps(schema.record_of(config)))
+    read = schema.config_of_record(record)
+    config.mesh.expert = 1  # the reader's own
+    assert json.loads(read.to_json()) == json.loads(config.to_json())  # which have lists for tuples
 
 
 @pytest.mark.parametrize("name, value", [(name, value) for name, values in TOO_FAR.items() for value in values])

@@ -21,9 +21,7 @@ def on_mesh(expert, model, d_model, dtype="float32"):
     spec = param.Description(shape, axes, param.EMBEDDING).spec(mesh.shape)
 
     def local(table, tokens_BT, weight_BTD):
-        parameter = nnx.Param(
-            table.astype(dtype), out_sharding=axes, eager_sharding=False, kind=param.EMBEDDING, layer_shape=shape
-        )
+        parameter = param.param(nnx.Rngs(params=0), shape, axes, param.EMBEDDING).replace(table.astype(dtype))
         x_BTD = embedding.embed(parameter, tokens_BT, VOCAB_SIZE)
         return sharding.total(jnp.sum(x_BTD * weight_BTD), sharding.ROWS)
 

@@ -30,7 +30,7 @@ def choose(sizes, order):
 sizes = st.lists(st.one_of(st.integers(1, 10), st.integers(1, 10**7)), min_size=1, max_size=300)
 
 
-@hypothesis_settings(max_examples=60, deadline=None)
+@hypothesis_settings(max_examples=60)
 @for_all(sizes, st.integers(1, 400), st.randoms(use_true_random=False))
 def test_it_is_about_its_share_in_any_order(sizes, n_more, random):
     sizes = sizes + [1000] * n_more

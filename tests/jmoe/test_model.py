@@ -431,12 +431,12 @@ def test_a_gpu_takes_the_head_in_half_as_many_pieces(monkeypatch):
     n_gpu, (gpu_nats, (gpu_dx_ND, gpu_dhead_DV)) = of("gpu")
     assert (n_cpu, n_gpu) == (8, 4)
     np.testing.assert_allclose(gpu_nats, nats, rtol=1e-6)
-    np.testing.assert_allclose(gpu_dx_ND, dx_ND, rtol=1e-5, atol=1e-8)
-    np.testing.assert_allclose(gpu_dhead_DV, dhead_DV, rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(gpu_dx_ND, dx_ND, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(gpu_dhead_DV, dhead_DV, rtol=1e-5, atol=1e-7)
 
 
 def test_a_gpu_keeps_queries_and_keys_instead_of_turning_them_again(monkeypatch):
-    """Equal to the last bit; XLA's kernel of attention stands in for cuDNN's, and the head is a CPU's."""
+    """Equal but for rounding, of bfloat16 in attention. XLA's kernel stands in for cuDNN's; the head is a CPU's."""
     monkeypatch.setattr(attention, "flash", lambda *inputs: attention.blocks(*inputs[:3]))
     monkeypatch.setattr(loss, "logsumexp_in_one_pass", functools.partial(jax.nn.logsumexp, axis=-1))
     config = tiny(attention="flash", n_blocks=1)
@@ -459,7 +459,7 @@ def test_a_gpu_keeps_queries_and_keys_instead_of_turning_them_again(monkeypatch)
         n_gpu, got = of("gpu")
     assert n_gpu == n_cpu - 2  # the halves of queries and of keys
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_array_equal(a, b)
+        assert np.linalg.norm(a - b) <= 5e-3 * np.linalg.norm(b)
 
 
 def test_the_log_sum_exp_in_one_pass_is_that_of_float64():

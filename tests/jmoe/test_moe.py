@@ -10,7 +10,8 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jmoe.model import experts, moe_capacity, moe_layer, routing, sharding
+from jmoe.model import experts, moe_capacity, moe_layer, permute, routing, sharding
+from jmoe.model.permute import UNASSIGNED
 
 SPECS = P(sharding.ROWS), P(), P("expert", None, "model"), P("expert", None, "model"), P("expert", "model")
 
@@ -90,8 +91,8 @@ def mixture(mesh, **options):
 
     def local(x_ND, router_DE, *weights):
         if options["capacity_factor"] is None:
-            weights = [sharding.vary(w, "data") for w in weights]
-        y_ND, metrics = moe_layer.moe_layer(x_ND, router_DE, weights, **{"block": 16} | options)
+            weights = [sharding.vary(w, ("data",)) for w in weights]
+        y_ND, metrics = moe_layer.moe_layer(x_ND, router_DE, weights, **options)
         return sharding.total(y_ND, ("model",)), jax.tree.map(lambda m: sharding.mean(m, sharding.ROWS), metrics)
 
     return sharding.per_device(local, mesh, SPECS, (sharding.TOKENS, sharding.REPLICATED))
@@ -117,12 +118,12 @@ def run_mixture(mesh, arrays, **options):
         (8, 1, None, 0.3, dict(score_fn="sigmoid")),
         (8, 1, 1.0, 0.3, dict(bias_E=np.linspace(-0.2, 0.2, 8))),
         (16, 4, None, 0.3, dict(score_fn="sigmoid", normalize=False, bias_E=np.linspace(-0.5, 0.5, 16))),
-        (2, 1, None, 1.0, dict(block=0)),
-        (16, 4, None, 2.0, dict(normalize=False, block=0)),
+        (2, 1, None, 1.0, dict(kernel="xla")),
+        (16, 4, None, 2.0, dict(normalize=False, kernel="xla")),
     ],
 )
 def test_equals_numpy_choice_by_choice(n_experts, top_k, capacity_factor, skew, more):
-    inputs, choice = make_inputs(192, n_experts, skew=skew), {k: v for k, v in more.items() if k != "block"}
+    inputs, choice = make_inputs(192, n_experts, skew=skew), {k: v for k, v in more.items() if k != "kernel"}
     y, dropped, balance, z = reference(*inputs, 64, capacity_factor, top_k, **choice)
     mesh = make_mesh(1, 1, 1)
     options = dict(group_tokens=64, capacity_factor=capacity_factor, top_k=top_k) | more
@@ -135,9 +136,9 @@ def test_equals_numpy_choice_by_choice(n_experts, top_k, capacity_factor, skew, 
 
 
 @functools.cache
-def uneven(shape, top_k, block, skew):
+def uneven(shape, top_k, kernel, skew):
     """(outputs, gradients of a sum over them) of a layer that drops nothing, on a mesh of this shape."""
-    mesh, options = make_mesh(*shape), dict(group_tokens=64, capacity_factor=None, top_k=top_k, block=block)
+    mesh, options = make_mesh(*shape), dict(group_tokens=64, capacity_factor=None, top_k=top_k, kernel=kernel)
 
     def f(*arrays):
         y = mixture(mesh, **options)(*arrays)[0]
@@ -150,18 +151,18 @@ def uneven(shape, top_k, block, skew):
 
 
 @pytest.mark.parametrize(
-    "shape, top_k, block, skew",
+    "shape, top_k, kernel, skew",
     [
-        ((2, 2, 2), 1, 16, 1.0),
-        ((2, 2, 2), 2, 0, 0.0),
-        ((2, 2, 2), 2, 16, 3.0),
-        ((2, 4, 1), 2, 16, 3.0),
+        ((2, 2, 2), 1, "blocks", 1.0),
+        ((2, 2, 2), 2, "xla", 0.0),
+        ((2, 2, 2), 2, "blocks", 3.0),
+        ((2, 4, 1), 2, "blocks", 3.0),
     ],
 )
-def test_nothing_is_dropped_on_any_mesh_however_uneven_the_load(shape, top_k, block, skew):
+def test_nothing_is_dropped_on_any_mesh_however_uneven_the_load(shape, top_k, kernel, skew):
     """Values against NumPy, gradients against one device's; with the largest skew rows need several trips."""
     y, _, _, _ = reference(*make_inputs(512, 8, skew=skew), 64, None, top_k)
-    (many, grads), (one, expected) = (uneven(mesh, top_k, block, skew) for mesh in (shape, (1, 1, 1)))
+    (many, grads), (one, expected) = (uneven(mesh, top_k, kernel, skew) for mesh in (shape, (1, 1, 1)))
     np.testing.assert_allclose(many, y, atol=5e-5)
     np.testing.assert_allclose(one, y, atol=5e-5)
     for a, b in zip(grads, expected, strict=True):
@@ -172,15 +173,35 @@ def test_routing_table_worked_by_hand():
     # two experts, capacity 2: tokens 0, 1, 3 want expert 1, token 2 wants expert 0; token 3 comes too late
     expert_GJ = jnp.array([[1, 1, 0, 1]])
     choice_of_slot, slot_of_choice = moe_capacity.assign_slots(expert_GJ, n_experts=2, capacity=2)
-    np.testing.assert_array_equal(choice_of_slot, [[2, 4, 0, 1]])
-    np.testing.assert_array_equal(slot_of_choice, [[2, 3, 0, 4]])
+    np.testing.assert_array_equal(choice_of_slot, [[2, UNASSIGNED, 0, 1]])
+    np.testing.assert_array_equal(slot_of_choice, [[2, 3, 0, UNASSIGNED]])
 
 
 def test_second_choices_are_served_after_all_first_ones():
     # three tokens choose first experts 1, 1, 0, then 0, 2, 1: of the second choices, expert 1 has no slot for the last
     choice_of_slot, slot_of_choice = moe_capacity.assign_slots(jnp.array([[1, 1, 0, 0, 2, 1]]), n_experts=3, capacity=2)
-    np.testing.assert_array_equal(choice_of_slot, [[2, 3, 0, 1, 4, 6]])
-    np.testing.assert_array_equal(slot_of_choice, [[2, 3, 0, 1, 4, 6]])
+    np.testing.assert_array_equal(choice_of_slot, [[2, 3, 0, 1, 4, UNASSIGNED]])
+    np.testing.assert_array_equal(slot_of_choice, [[2, 3, 0, 1, 4, UNASSIGNED]])
+
+
+def test_slots_of_two_groups_worked_by_hand():
+    """Three experts with one slot in each of two groups of two tokens; choices 4 to 7 are the tokens' second ones."""
+    expert_GJ = jnp.array([[0, 0, 1, 1], [2, 0, 0, 2]])
+    slots, drop_rate_G = moe_capacity.assign_slots_of_groups(expert_GJ, n_tokens=4, n_experts=3, capacity=1)
+    np.testing.assert_array_equal(slots.choice_of_slot_GL, [[0, 3, 4, UNASSIGNED, UNASSIGNED, 2]])
+    drops = [UNASSIGNED] * 3
+    np.testing.assert_array_equal(slots.slot_of_choice_GJ, [[0, UNASSIGNED, 5, 1, 2, *drops]])
+    np.testing.assert_array_equal(drop_rate_G, [0.5, 0.5])
+
+    x_GSD = jnp.array([[[1.0], [2.0], [4.0], [8.0]]])
+    gate_GJ = jnp.array([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]])
+    rows_GLD, row_gates_GL1 = permute.dispatch(x_GSD, gate_GJ, slots)
+    filled = np.array([0, 1, 2, 5])
+    np.testing.assert_array_equal(rows_GLD[0, filled, 0], [1, 8, 1, 4])
+    np.testing.assert_array_equal(row_gates_GL1[0, :, 0], np.float32([0.1, 0.4, 0.5, 0, 0, 0.3]))
+    # a dropped choice adds nothing, and the row of an empty slot goes nowhere
+    outputs_GLD = jnp.array([[[1.0], [10.0], [100.0], [1e3], [1e4], [1e5]]])
+    np.testing.assert_array_equal(permute.combine(outputs_GLD, slots)[0, :, 0], [101, 0, 1e5, 10])
 
 
 def test_two_choices_of_four_tokens_worked_by_hand():
@@ -193,7 +214,7 @@ def test_two_choices_of_four_tokens_worked_by_hand():
     # expert 0 drops the first choice of token 2; expert 1 has token 3's first choice and drops token 2's second one
     choice_of_slot, slot_of_choice = moe_capacity.assign_slots(expert_GJ, n_experts=3, capacity=2)
     np.testing.assert_array_equal(choice_of_slot, [[0, 1, 3, 4, 5, 7]])
-    np.testing.assert_array_equal(slot_of_choice, [[0, 1, 6, 2, 3, 4, 6, 5]])
+    np.testing.assert_array_equal(slot_of_choice, [[0, 1, UNASSIGNED, 2, 3, 4, UNASSIGNED, 5]])
     # three of eight choices fell on expert 0: 3 (0.475 3/8 + 0.275 3/8 + 0.25 2/8)
     np.testing.assert_allclose(metrics["load_balance"], [3 * (0.475 * 3 + 0.275 * 3 + 0.25 * 2) / 8], rtol=1e-6)
     np.testing.assert_allclose([metrics["max_load"], metrics["min_load"]], [[9 / 8], [6 / 8]], rtol=1e-6)
@@ -249,8 +270,8 @@ def test_a_mixture_of_one_expert_is_the_dense_layer(capacity_factor):
 
 def test_an_overfull_expert_serves_the_first_tokens():
     choice_of_slot, slot_of_choice = moe_capacity.assign_slots(jnp.zeros((3, 10), jnp.int32), n_experts=5, capacity=2)
-    np.testing.assert_array_equal(choice_of_slot, [[0, 1] + [10] * 8] * 3)
-    np.testing.assert_array_equal(slot_of_choice, [[0, 1] + [10] * 8] * 3)
+    np.testing.assert_array_equal(choice_of_slot, [[0, 1] + [UNASSIGNED] * 8] * 3)
+    np.testing.assert_array_equal(slot_of_choice, [[0, 1] + [UNASSIGNED] * 8] * 3)
 
 
 def loss(mesh, options):
@@ -266,10 +287,10 @@ def loss(mesh, options):
 
 
 @functools.cache
-def value_and_gradient(shape, top_k, capacity_factor=1.0, **block):
+def value_and_gradient(shape, top_k, capacity_factor=1.0, **kernel):
     """(outputs, metrics, loss, its gradients) of the same inputs on a mesh of this shape."""
     inputs, mesh = make_inputs(512, 8, skew=0.2), make_mesh(*shape)
-    options = dict(group_tokens=64, capacity_factor=capacity_factor, top_k=top_k) | block
+    options = dict(group_tokens=64, capacity_factor=capacity_factor, top_k=top_k) | kernel
     arrays = place(mesh, inputs)
     with jax.set_mesh(mesh):
         of = jax.value_and_grad(loss(mesh, options), argnums=tuple(range(5)), has_aux=True)
@@ -291,7 +312,7 @@ def test_eight_devices_equal_one_in_value_and_gradient(shape, top_k):
 @pytest.mark.parametrize("shape, top_k", [((1, 1, 1), 1), ((1, 1, 1), 2), ((2, 2, 2), 2)])
 def test_choices_sorted_by_expert_equal_choices_in_blocks(shape, top_k):
     """In value and gradient; the first is what a TPU runs."""
-    results = value_and_gradient((1, 1, 1), top_k, None), value_and_gradient(shape, top_k, None, block=0)
+    results = value_and_gradient((1, 1, 1), top_k, None), value_and_gradient(shape, top_k, None, kernel="xla")
     for blocks, in_order in zip(*map(jax.tree.leaves, results), strict=True):
         np.testing.assert_allclose(in_order, blocks, rtol=1e-5, atol=2e-6)
 
@@ -331,14 +352,14 @@ def test_the_router_learns_from_the_outputs_alone():
 
 
 @pytest.mark.parametrize(
-    "top_k, capacity_factor, block", [(1, 1.0, {}), (2, 1.0, {}), (2, None, {}), (2, None, dict(block=0))]
+    "top_k, capacity_factor, kernel", [(1, 1.0, {}), (2, 1.0, {}), (2, None, {}), (2, None, dict(kernel="xla"))]
 )
-def test_backward_has_no_scatter_over_tokens(top_k, capacity_factor, block):
+def test_backward_has_no_scatter_over_tokens(top_k, capacity_factor, kernel):
     """The gradient of dispatch and combine is a gather: no scatter in the program touches an array of width d."""
     inputs = make_inputs(128, 4, d_model=40)
     mesh = make_mesh(1, 1, 1)
     arrays = place(mesh, inputs)
-    options = dict(group_tokens=64, capacity_factor=capacity_factor, top_k=top_k) | block
+    options = dict(group_tokens=64, capacity_factor=capacity_factor, top_k=top_k) | kernel
     with jax.set_mesh(mesh):
         text = jax.jit(jax.grad(loss(mesh, options), argnums=(0, 1, 2, 3, 4), has_aux=True)).lower(*arrays).as_text()
     scatters = [line for line in text.splitlines() if "stablehlo.scatter" in line]

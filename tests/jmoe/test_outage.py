@@ -240,7 +240,7 @@ def test_a_process_ends_well_while_the_store_does_not_answer_for_its_lease(proxy
     process = subprocess.Popen(command, env=helpers.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout.readline() == b"held\n", process.communicate()
     proxy.fail("503", 4, at="left/train.lock")
-    said = process.communicate(timeout=100)[1].decode()
+    said = process.communicate(timeout=300)[1].decode()
     assert process.returncode == 0 and proxy.failed["503"] > 1, said
 
 

@@ -15,8 +15,7 @@ import jax
 import pytest
 from etils import epath
 
-from jmoe.config.schema import FIELDS, NEUTRAL
-from jmoe.config.schema_types import default_config
+from jmoe.config.schema import config_of_record
 from jmoe.errors import Damaged, UserError
 from jmoe.model import sharding
 from jmoe.run.record import read_arrays, read_record
@@ -97,9 +96,7 @@ class Reader:
     def _read(self, folder: epath.Path) -> bool:
         try:
             record = read_record(folder)
-            config = default_config(FIELDS)
-            config.update_from_flattened_dict(NEUTRAL)
-            config.update({name: value for name, value in record["config"].items() if name != "mesh"})
+            config = config_of_record(record["config"])
             mesh = sharding.make_mesh(config, jax.devices()[:1])
             with jax.set_mesh(mesh):
                 params, opt_state = abstract_state(config, mesh)

@@ -44,10 +44,11 @@ def test_a_signal_saves_and_stops_and_leaves_out_nothing_that_was_due():
     assert by_kind == {"evaluation": [15, 30], "save": [15, 40], "stop": [15], "export": [15, 30]}
 
 
-@pytest.mark.parametrize("start, was_missed", [(10, False), (20, True), (30, False)])
-def test_an_export_that_a_kill_prevented_is_made_up_for(start, was_missed):
+@pytest.mark.parametrize("start, every, was_missed", [(10, 20, False), (20, 20, True), (30, 20, False), (10, 5, False)])
+def test_an_export_that_a_kill_prevented_is_made_up_for(start, every, was_missed):
+    """Not at the segment's first step, whose state an earlier segment has saved."""
     config = quickstart.get_config()
-    config.update({"snapshot_every": 20})
+    config.update({"snapshot_every": every})
     assert Timetable(config, SEGMENT, start, lambda: 0).export_was_missed() == was_missed
     config.update({"snapshot_every": 0})
     assert not Timetable(config, SEGMENT, start, lambda: 0).export_was_missed()

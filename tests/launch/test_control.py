@@ -104,7 +104,7 @@ def controlled_while_it_works(start, workdir, said) -> list[str]:
         assert "runs the sweep and trains job" in one(workdir, "retry", bad).stderr
         cancelled = one(workdir, "cancel", slow)
         assert "its trainer saved and stopped" in cancelled.stdout, cancelled
-        followed, _ = follow.communicate(timeout=60)  # it ends with the job
+        followed, _ = follow.communicate(timeout=300)  # it ends with the job
         process.wait(timeout=240)
     finally:
         process.kill()

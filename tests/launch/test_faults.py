@@ -252,15 +252,15 @@ def test_a_trainer_without_a_sign_of_life_is_stopped(sweep, tmp_path):
     for name, script in {
         "halted": f"trap 'exit 143' TERM; echo up >&2; {loop}",
         "deaf": f"trap '' TERM; echo up >&2; {loop}",
-        "busy": "for i in 1 2 3 4 5 6 7 8; do echo $i >&2; sleep 0.25; done",
+        "busy": "for i in $(seq 20); do echo $i >&2; sleep 0.25; done",
     }.items():
         job.log.write_text("")
         with open(job.log, "ab") as log:
             process = subprocess.Popen(["sh", "-c", script], stderr=log, start_new_session=True)
-        helpers.wait_until(lambda: job.log.stat().st_size, [process], 10)
+        helpers.wait_until(lambda: job.log.stat().st_size, [process])
         if name == "halted":
             process.send_signal(signal.SIGSTOP)
-        started = trainer.Trainer(job, process, 0, stall_minutes=0.015)
+        started = trainer.Trainer(job, process, 0, stall_minutes=0.05)  # 3 s: a busy machine delays a line
         codes[name] = started.wait(), "without a sign of life" in started.cause(1)
     assert codes == {"halted": (143, True), "deaf": (-signal.SIGKILL, True), "busy": (0, False)}
 

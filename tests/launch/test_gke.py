@@ -172,6 +172,7 @@ def test_what_becomes_of_a_pod_that_ends(code, disrupted, becomes):
         ("v5p:2x2x1", 1, 1, 4),
         ("v5p:8x8x8", 1, 128, 4),
         ("v5p:4x4x4", 2, 16, 4),
+        ("v4:16x16x16", 1, 1024, 4),  # the largest
         ("v6e:16x16", 3, 64, 4),
         ("tpu7x:2x2x2", 1, 2, 4),
         ("H100:8", 1, 1, 8),

@@ -211,7 +211,7 @@ FIELDS = {
 }
 
 
-@hypothesis.settings(max_examples=60, deadline=None, database=None)
+@hypothesis.settings(max_examples=60)
 @hypothesis.given(data=st.data())
 def test_any_value_in_any_file_of_a_job_leaves_the_others_as_they_are(sweep, write, finished, data):
     file = data.draw(st.sampled_from([*FIELDS, f"{BRANCH}/result.json"]))
@@ -236,7 +236,7 @@ def test_any_value_in_any_file_of_a_job_leaves_the_others_as_they_are(sweep, wri
 NUMBERS = st.floats(-job_files.LARGEST, job_files.LARGEST) | st.just(float("nan"))
 
 
-@hypothesis.settings(max_examples=6, deadline=None, database=None, phases=[hypothesis.Phase.generate])
+@hypothesis.settings(max_examples=6, phases=[hypothesis.Phase.generate])
 @hypothesis.given(
     lines=st.lists(st.tuples(st.floats(0, job_files.LARGEST), NUMBERS, NUMBERS), min_size=1, max_size=5),
     panel=st.sampled_from(curves.PANELS),

@@ -106,7 +106,7 @@ def test_formulas_of_a_strangers_result_are_text_in_runs_csv(sweep):
     assert table.columns["overrides"] == [row["overrides"]]
 
 
-@hypothesis.settings(max_examples=100, deadline=None, database=None)
+@hypothesis.settings(max_examples=100)
 @hypothesis.given(st.text(alphabet="'=+-@1.e%a \n", max_size=6).map(str.strip))
 def test_any_cell_is_read_as_it_was_given(cell):
     assert formulas.unquoted(formulas.quoted(cell)) == cell

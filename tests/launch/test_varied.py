@@ -115,3 +115,4 @@ def test_flags_of_the_config_are_told_from_the_others():
     others = ["--sweep=a.py", "--mfu", "0.5", "--configure=x"]
     own = ["--config.seed", "3", "-config.data.path=a b", "--noconfig.x"]
     assert varied.split([*others[:1], *own, *others[1:]]) == (others, own)
+    assert varied.split(["--config.seed=3", "stray"]) == (["stray"], ["--config.seed=3"])

@@ -155,7 +155,7 @@ def bucket():
     variables = "TENSORSTORE_GCS_HTTP_URL", "STORAGE_EMULATOR_HOST", "NO_GCE_CHECK"
     before = {variable: os.environ.pop(variable, None) for variable in variables}
     try:
-        wait_until(answers, [server], 60)
+        wait_until(answers, [server])
         assert answers(), "the storage emulator does not start"
         os.environ |= dict.fromkeys(variables, f"http://127.0.0.1:{port}")
         os.environ["NO_GCE_CHECK"] = "true"  # else google.auth looks for a cloud's credentials at every listing

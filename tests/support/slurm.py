@@ -99,11 +99,11 @@ class Cluster:
 
     def wait_for_nodes(self) -> None:
         """Waits until every node is up, whether or not it has jobs."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not all(state in ("idle", "mixed", "allocated", "completing") for state in self.states().values()):
             if time.monotonic() > deadline:
                 self.stop(keep=True)
-                raise RuntimeError(f"Slurm's nodes are not up within a minute; its logs are in {self.folder}")
+                raise RuntimeError(f"Slurm's nodes are not up after five minutes; its logs are in {self.folder}")
             time.sleep(0.2)
 
     def states(self) -> dict[str, str]:
