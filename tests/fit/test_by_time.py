@@ -24,7 +24,9 @@ LAW = "joint-moe-2025"
 
 def plan(capsys, *flags):
     assert command_line.run(["plan", f"--law={LAW}", *flags, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    found = json.loads(capsys.readouterr().out)
+    del found["options"]  # of the flags
+    return found
 
 
 def error(capsys, *flags):

@@ -128,7 +128,10 @@ def test_the_page_computes_what_the_command_line_does(planner, folder, capsys, l
             assert typed(f"{command} --kv_tokens={kv_tokens}", capsys) == ("", planner.text("refusal")), state
             continue
         command, page = planner.text("command"), json.loads(planner.text("json"))
-        line = json.loads(typed(f"{command} --json", capsys)[0])
+        printed, refusal = typed(f"{command} --json", capsys)
+        if refusal.startswith("no mesh of "):  # what the chips train is left to the command line
+            continue
+        line = json.loads(printed)
         for row in line["optima"]:  # what the chips hold is left to the command line
             del row["cost"]["training_bytes"], row["cost"]["training_chips"]
         if len(line["optima"]) < len(page["optima"]) or "chips" in [row["size_bound"] for row in line["optima"]]:
