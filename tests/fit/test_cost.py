@@ -184,7 +184,7 @@ def test_a_step_takes_what_it_is_compiled_to(d_model, n_experts, topology, n_dev
 
 
 def test_a_mesh_of_data_alone_takes_what_the_chips_do(capsys):
-    """And the chips that a mesh needs hold it, but one row fewer of the data axis do not."""
+    """And the chips that a mesh needs hold it, but one chip fewer holds a smaller model alone."""
     flags = ["--flops=1e21", "--chips=H100:64"]
     plain, on_mesh = plan(capsys, *flags), plan(capsys, *flags, "--mesh=remat:full")
     built, mesh = plain["buildable"], on_mesh["buildable"]["cost"].pop("mesh")
@@ -195,7 +195,8 @@ def test_a_mesh_of_data_alone_takes_what_the_chips_do(capsys):
     assert needed >= mesh["chips"]
     for chips, fits in (needed, True), (needed - 1, False):
         found = plan(capsys, "--flops=1e21", f"--chips=H100:{chips}", "--mesh=remat:dots")["buildable"]
-        assert (found["cost"]["mesh"]["least_bytes"] <= 80 * 2**30) == fits and found["d_model"] == built["d_model"]
+        assert found["cost"]["mesh"]["least_bytes"] <= 80 * 2**30
+        assert (found["d_model"] == built["d_model"]) == fits  # fewer chips hold a smaller model
 
 
 def test_what_the_trainer_does_not_divide_over_a_mesh_is_said(capsys):
