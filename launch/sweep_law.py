@@ -22,7 +22,6 @@ from launch.jobs import Job
 BEYOND = 10.0  # times the compute of the sweep's largest run, for the model that the law is asked about
 NEXT_SHARE = 0.5  # of the FLOPs of the whole sweep, for the runs to train next
 BOOTSTRAP = 40  # draws of a law: enough for intervals to look at
-STARTS = 32  # of a fit: a page is made again and again
 FIRST_LOOKS = (0.4, 0.6, 0.8)  # shares of the finished runs that laws are fitted to at the first look
 
 
@@ -129,7 +128,6 @@ def _ask(sweep: Sweep, rows: Sequence[dict], with_next: bool = False) -> tuple[A
             f"--runs={runs}",
             f"--out={law}",
             f"--bootstrap={BOOTSTRAP}",
-            f"--starts={STARTS}",
             "--verbose",
             folder=folder,
         )

@@ -65,7 +65,7 @@ CHIPS_TOO_FEW = (
     "{kind}"
 )
 SERVED_TOO_SLOWLY = (
-    "--serve_tokens_per_second={wanted:g} cannot be met: {smallest} comes nearest, with {nearest:.4g} tokens per "
+    "--serve=tokens_per_second:{wanted:g} cannot be met: {smallest} comes nearest, with {nearest:.4g} tokens per "
     "second at batch {batch} on {count} x {kind} (modelled)"
 )
 FLOPS_TOO_FEW = (
@@ -82,11 +82,8 @@ NO_SPEED_OF_CHIPS = (
     "--speeds={path}: expected rows of {kind}, the kind of --chips, found none. The column chip names the kind of "
     "each row"
 )
-SPEEDS_NEED_TIME = "--speeds needs --chips, without --mfu, --by=flops and --shape=paper"
+SPEEDS_NEED_TIME = "--speeds needs --chips, without --mfu and --shape=paper"
 NOTHING_TRAINED = "no mesh of {count} x {kind} trains a model of {e:g} experts"
-TIME_NEEDS = "--by=time needs {flag}"
-TIME_OR_MFU = "--by=time models the speed that --mfu gives: give one of them"
-TIME_OF_GRID = "--by=time times models on a mesh of the chips, which --shape=paper leaves open: leave --shape out"
 INFERENCE_SHARE = " ({inference:.4g} of it for --inference_tokens)"
 NO_OPTIMUM = (
     "at n_experts = {at:g} this law's loss does not fall with n_active or n_tokens (exponents {mu:.4g}, {nu:.4g}): it "
@@ -99,7 +96,6 @@ NOT_POSITIVE = "--{flag}={value:g}: expected a {kind} number up to {largest:g}"
 LESS_THAN_A_TOKEN = "--max_tokens={value:g}: expected at least 1 token"
 NOT_EXPERTS = "--experts={value}: expected whole numbers from 1 to 1000000, separated by commas"
 NOT_NUMBERS = "--{flag}: found {text}, expected positive numbers separated by commas"
-NO_WATTS = "--grams_per_kwh: the power of {kind} is not published; it is known of {known}"
 NO_CHIPS = "--chips={value}: expected KIND:COUNT, KIND:MACHINESxCOUNT or KIND, of {kinds}"
 NEEDS_CHIPS = "--{flag} needs --chips"
 NO_MFU = (
@@ -120,8 +116,8 @@ NO_REPEATS = (
     "not known"
 )
 TOO_FEW_EPOCHS = "--epochs={value:g}: expected a number from 1 up"
-NO_WHOLE_CHOICE = "--used={value}: experts of granularity {split:g}, {shared} of them shared, cannot make up {used:g}"
-USED_OF_MIXTURES = "--used={value}: --law={law} is a law of dense models"
+NO_WHOLE_CHOICE = "--shape={value}: experts of granularity {split:g}, {shared} of them shared, cannot make up {used:g}"
+USED_OF_MIXTURES = "--shape={value}: --law={law} is a law of dense models"
 OUT_OF_REACH = (
     "--target_loss={loss:g} cannot be reached: whatever the budget, the other limits leave a loss of at least "
     "{least:.4f}"
@@ -232,8 +228,7 @@ SHORT_SERVE = (
     "Serve: decodes {decode_tokens_per_second:amount} tokens/s at batch {batch} on {chips:amount} x {kind} (at least "
     "{wanted:amount} required) and reads prompts at {prefill:amount} tokens/s, {label}"
 )
-SHORT_ENERGY = "Energy: {kwh:,.0f} kWh at the chips' full {watts:g} W{co2}, without hosts and cooling"
-SHORT_CO2 = ", {co2_kg:,.0f} kg of CO2"
+SHORT_ENERGY = "Energy: {kwh:,.0f} kWh at the chips' full {watts:g} W, without hosts and cooling"
 SHORT_REPEATED = "{epochs:.2f} epochs of {unique_tokens:amount} tokens"
 SHORT_SHAPE = (
     "Shape: d_model {d_model}, {n_blocks} blocks, {n_heads} heads{shared_heads}{widths}, vocabulary {vocab_size:,}"
@@ -362,8 +357,8 @@ LAYOUT = (
 ON_MESH_STEP = ", {step_bytes:memory} with {step_tokens:,} tokens at once"
 ON_MESH_CHIPS = "{chips} chips are the fewest that hold it"
 ON_MESH_NONE = "no number of such chips holds it"
-MESH_UNEVEN = "--mesh_{axis}={size} does not divide the buildable model's {count} {what}: the trainer refuses it"
-MESH_OF_CHIPS = "--mesh_expert={expert} times --mesh_model={model} does not divide the {count} chips of --chips"
+MESH_UNEVEN = "--mesh={axis}:{size} does not divide the buildable model's {count} {what}: the trainer refuses it"
+MESH_OF_CHIPS = "--mesh=expert:{expert},model:{model} does not divide the {count} chips of --chips"
 # How many times the compute a law's recipe needs for the losses of other runs.
 SPAN = " ({ends:.2f})"
 SPEEDUP = "for the same losses {law} needs {factor:.2f} times the {what} of these {count} runs{span}{change}."

@@ -127,7 +127,7 @@ function unreadOptions(law, shape) {
   const differing = Object.keys(FLAGS).filter((name) => shape[name] !== own[name]);
   const unread = differing.filter((name) => name !== "used" || !law.reads_used);
   if (!unread.length) return [];
-  const asked = unread.map((name) => `--${FLAGS[name]}=${general(shape[name])}`).join(", ");
+  const asked = unread.map((name) => `--shape=${FLAGS[name]}:${general(shape[name])}`).join(", ");
   const usual = unread.map((name) => `${FLAGS[name]} ${general(own[name])}`).join(", ");
   return [say("NOT_READ", { asked, form: law.form, own: usual, columns: law.columns.join(", ") })];
 }

@@ -57,7 +57,7 @@ def compare(laws: Sequence[Law], options: BudgetOptions) -> Comparison:
         shape=options.shape_fields,
         constraints=options.constraints_of_all_laws(),
         experts=options.experts,
-        used=options.used,
+        used=options.shape.used,
         reference=options.reference_model,
         hours=options.hours if options.is_by_time else None,
         shapes=options.shapes if options.is_by_time or options.prices_by_time else None,

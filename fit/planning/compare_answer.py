@@ -65,7 +65,9 @@ def _of_law(answer: LawAnswer) -> str:
     if answer.not_bounded:
         notes.append(NOT_BOUNDED)
     if answer.not_read:
-        notes.append(say(NOT_READ, flags=", ".join(f"--{name}={value}" for name, value in answer.not_read.items())))
+        notes.append(
+            say(NOT_READ, flags=", ".join(f"--shape={name}:{value}" for name, value in answer.not_read.items()))
+        )
     joined = f" ({', '.join(notes)})" if notes else ""
     return say(OF_LAW, **answer, notes=joined)
 

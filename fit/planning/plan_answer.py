@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from fit.messages import lines, sentences
 from fit.messages.units import say
 from fit.model.chips import CHIPS
-from fit.planning import by_time, cost, expected_tasks, odds_text, plan_text, serving
+from fit.planning import by_time, expected_tasks, odds_text, plan_text, serving
 from fit.planning.results import Buildable, BuildableCost, Cost, Energy, Optimum, Plan, TrainingChips
 
 # warnings that the lines say in their own words
@@ -39,9 +39,8 @@ def text(plan: Plan) -> str:
 def verbose(plan: Plan) -> str:
     """The same lines, then all that is known of the plan: every table, sentence and warning."""
     details = plan_text.details(plan).split("\n")
-    energy = cost.energy_of(plan, None)
-    if energy and not plan.energy:
-        details.append(_energy(energy))
+    if plan.energy:
+        details.append(_energy(plan.energy))
     return lines.text([*_answer(plan), *_next(plan), "", *details])
 
 
@@ -56,8 +55,6 @@ def _answer(plan: Plan) -> Iterator[str]:
     yield _price(plan)
     if "serve_tokens_per_second" in plan.constraints:
         yield _serve(plan)
-    if plan.energy:
-        yield _energy(plan.energy)
     built = plan.buildable
     if built:
         yield _shape(built)
@@ -72,8 +69,7 @@ def _answer(plan: Plan) -> Iterator[str]:
 
 def _energy(energy: Energy) -> str:
     """What the training takes from the grid."""
-    co2 = "" if energy.co2_kg is None else say(sentences.SHORT_CO2, **energy)
-    return say(sentences.SHORT_ENERGY, **energy, co2=co2)
+    return say(sentences.SHORT_ENERGY, **energy)
 
 
 def _reference_model(plan: Plan) -> Iterator[str]:

@@ -98,7 +98,7 @@ def assumed(law: Law, architecture: Architecture) -> Iterator[str]:
     known = []
     for name, flag in flags.items():
         if getattr(architecture, name) != getattr(of_runs, name):
-            planned.append(f"--{flag}={getattr(architecture, name):g}")
+            planned.append(f"--shape={flag}:{getattr(architecture, name):g}")
             known.append(f"{flag} {getattr(of_runs, name):g}")
     if planned:
         yield sentences.NOT_READ.format(

@@ -62,8 +62,9 @@ def plan(law: Law, options: PlanOptions) -> Plan:
     best = best_plan(law, options)
     if options.verbose:
         best = dataclasses.replace(best, text_of=plan_answer.verbose)
-    if options.grams_per_kwh is not None:
-        best = dataclasses.replace(best, energy=cost.energy_of(best, options.grams_per_kwh))
+    given = options.given(PlanOptions)
+    given.pop("verbose", None)  # of the text alone
+    best = dataclasses.replace(best, energy=cost.energy_of(best), options=given)
     if options.task_map is not None:
         best = expected_tasks.with_tasks(best, law, task_maps.load(options.task_map))
     reference = options.reference_model
@@ -89,7 +90,7 @@ def best_plan(law: Law, options: PlanOptions) -> Plan:
     if refusal and not plans:
         raise refusal
     best = min((plan for _, plan in plans), key=_flops_or_loss)
-    if options.used is not None and len(options.used) > 1:
+    if options.shape.used is not None and len(options.shape.used) > 1:
         best = _with_architectures(best, plans)
     return best
 
@@ -115,7 +116,7 @@ def _plan_of_architecture(law: Law, options: PlanOptions, architecture: Architec
     """The plan of one architecture, with experts as wide as the law's table has them at the size of the best model."""
     plan = _plan_of_widths(law, options, architecture)
     shares = law.models["shares"]
-    if not shares or options.like is not None or options.changed("used", "granularity", "shared_experts"):
+    if not shares or options.like is not None or options.fixes_expert_widths:
         return plan
     for _ in range(MAX_WIDTH_ROUNDS):
         wider = expert_widths.at_size(architecture, shares, plan.best.n_active, plan.best.n_experts)

@@ -582,12 +582,10 @@ class Energy(Record):
     Attributes:
       kwh: Kilowatt-hours.
       watts: Power of one chip.
-      co2_kg: Kilograms of CO2; None where no grams a kWh are given.
     """
 
     kwh: float
     watts: float
-    co2_kg: float | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -618,10 +616,11 @@ class Plan(Result):
       repeats: What it is worth to read the text several times.
       clock: What FLOPs would choose; only with by="time".
       chips: The chips to train on.
-      architectures: The best of each architecture, where --used names several.
+      architectures: The best of each architecture, where --shape has several values of used.
       like: The model to start from, and what laws say of it.
       emitted: Path of the config that was written.
-      energy: What the training takes from the grid; only with grams_per_kwh.
+      options: The options of `fit plan` that were given, from which --plan of fit report makes this plan again.
+      energy: What the training takes from the grid; None without chips, or where their power is not published.
       tasks: Accuracies that the model to train is expected to reach; only with task_map.
       tasks_note: What to know of them; "" for nothing.
       question: What it was solved for.
@@ -664,6 +663,7 @@ class Plan(Result):
     like: Json | None = optional()
     emitted: str | None = optional()
     energy: Energy | None = optional()
+    options: Json | None = optional()
     tasks: list[Expected] | None = optional()
     tasks_note: str | None = optional()
     question: Question | None = dataclasses.field(default=None, compare=False, metadata=NOT_IN_JSON)

@@ -127,10 +127,10 @@ def test_an_mfu_overrides_the_model(at_mfu):
 def test_what_is_not_modelled_is_said():
     paper = fit.plan(LAW, **FLOPS, shape="paper")
     assert "at MFU 0.4, assumed" in str(paper) and paper.chips.mfu_is_assumed
-    by_flops = fit.plan(LAW, chips="H100:64", hours=240, by="flops")
+    by_flops = fit.plan(LAW, chips="H100:64", hours=240, mfu=0.4)
     assert "at MFU 0.4, assumed" in str(by_flops)
     # the mesh does not divide three experts
-    some = fit.plan(LAW, flops=1e20, chips="H100:8", mesh_expert=8, experts=[3, 8], verbose=True)
+    some = fit.plan(LAW, flops=1e20, chips="H100:8", mesh=dict(expert=8), experts=[3, 8], verbose=True)
     (eight,) = some.optima
     (three,) = some.infeasible
     assert eight.n_experts == 8 and eight.speed is not None

@@ -358,7 +358,7 @@ def test_a_comparison_shows_votes_beside_disagreement(capsys):
 
 def test_a_law_far_beyond_its_compute_is_shown_and_does_not_count(capsys):
     laws = "--laws=jmoe-bytes-2026,joint-moe-2025"
-    command = ["compare", laws, "--flops=1e22", "--vocab_size=50257", "--width_per_block=64"]
+    command = ["compare", laws, "--flops=1e22", "--shape=vocab_size:50257", "--shape=width_per_block:64"]
     assert command_line.run(command) == 0
     said = capsys.readouterr().out
     assert "jmoe-bytes-2026 does not count: its answer lies more than 1,000 times beyond" in said

@@ -411,10 +411,11 @@ def test_what_is_built_is_near_the_line(law, e):
         flops = 10 ** rng.uniform(19.5, 25)
         limit = rng.choice([{}, dict(memory_gb=160), dict(max_tokens=3e10), dict(inference_tokens=1e11)])
         shapes = ("hardware", "paper") if is_closed else ("hardware",)
-        for shape, kv_share in itertools.product(shapes, (None, 0.25)):
+        for of_sizes, kv_share in itertools.product(shapes, (None, 0.25)):
             is_fine_enough = "memory_gb" not in limit if is_closed else not limit
-            if is_fine_enough or (shape == "hardware" and is_closed):
-                plan = fit.plan(law, flops=flops, shape=shape, kv_share=kv_share, experts=[e], **limit)
+            if is_fine_enough or (of_sizes == "hardware" and is_closed):
+                shape = dict(kv_share=kv_share, paper=of_sizes == "paper")
+                plan = fit.plan(law, flops=flops, shape=shape, experts=[e], **limit)
                 assert plan.buildable.loss_of_building <= 1e-3
 
 
