@@ -117,8 +117,8 @@ def help_of(field: dataclasses.Field) -> str:
     text = re.sub(r"^<\S+>: ", "", field.metadata["help"])
     if "group" not in field.metadata:
         return text
-    fields = dataclasses.fields(field.metadata["group"])
-    return f"{text} Fields: {'; '.join(f'{part.name} ({part.metadata["help"]})' for part in fields)}."
+    parts = [f"{part.name} ({part.metadata['help']})" for part in dataclasses.fields(field.metadata["group"])]
+    return f"{text} Fields: {'; '.join(parts)}."
 
 
 def argument_text(name: str, help: str) -> str:
