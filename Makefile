@@ -39,6 +39,7 @@ lint: .venv/.test
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/ty check fit jmoe launch
+	@git log -20 --no-merges --format=%s 2>/dev/null | awk 'length > 72 { print "commit subject longer than 72 characters: " $$0; bad = 1 } END { exit bad }'
 
 # The law of results/ fitted again, with its tables and pictures, from results/runs.csv.
 results: .venv/.train

@@ -53,30 +53,21 @@ def add(
 def compare(
     laws: Sequence[Law | str | os.PathLike] | None = None,
     *,
-    vocab_size: int | str | None = None,
-    width_per_block: int | str | None = None,
-    kv_share: float | str | None = None,
-    dense_blocks: int | str | None = None,
-    used: Iterable[float] | float | str | None = None,
-    granularity: float | str | None = None,
-    shared_experts: int | str | None = None,
+    shape: Mapping[str, object] | str | None = None,
     like: str | dict | None = None,
     chips: str | None = None,
     hours: float | str | None = None,
     dollars_per_hour: float | str | None = None,
-    by: Literal['flops', 'time'] | None = None,
     speeds: str | os.PathLike | None = None,
     mfu: float | dict[int, float] | str | None = None,
     flops: float | str | None = None,
     memory_gb: float | str | None = None,
-    bytes_per_parameter: float | str = 2.0,
+    bytes: Mapping[str, object] | str | None = None,
     kv_tokens: float | str = 0.0,
-    bytes_per_kv_element: float | str = 2.0,
     inference_tokens: float | str = 0.0,
     max_tokens: float | str | None = None,
     devices: int | str = 1,
-    serve_tokens_per_second: float | str | None = None,
-    serve_batch: int | str = 64,
+    serve: Mapping[str, object] | str | None = None,
     experts: Iterable[int] | int | str | None = None,
     verbose: bool = False,
 ) -> Comparison:
@@ -84,16 +75,15 @@ def compare(
 
     Args:
       laws: The laws. Default: five published ones.
-      vocab_size: Tokens in the vocabulary. FLOPs, memory and prices count its embedding and head; the law sees the
-        blocks as with its own. Default: the law's own.
-      width_per_block: d_model / n_blocks, which is also d_model / n_heads. Default: the law's own.
-      kv_share: Key-value heads per query head; below 1 saves cache and attention. Default: the law's own, else 1.
-      dense_blocks: Number of dense blocks before a mixture's other blocks. Default: the law's own, else 0.
-      used: Expert width that a token uses, in widths of the dense layer. Laws that read sparsity or top_k choose
-        among several values. Default: the law's own, else 1.
-      granularity: How many times narrower an expert is than the dense layer; a token uses as many times more.
-        Default: the law's own, else 1.
-      shared_experts: Experts that all tokens use, of those that a token uses. Default: the law's own, else 0.
+      shape: Shape of models. Default: the law's own, in sizes that hardware likes. Fields: vocab_size (tokens in
+        the vocabulary, of which FLOPs, memory and prices count embedding and head; the law sees the blocks as with
+        its own); width_per_block (d_model / n_blocks, which is also d_model / n_heads); kv_share (key-value heads
+        per query head; below 1 saves cache and attention); dense_blocks (dense blocks before a mixture's other
+        blocks); used (expert width that a token uses, in widths of the dense layer; laws that read sparsity or
+        top_k choose among several: used:1,used:2); granularity (how many times narrower an expert is than the dense
+        layer; a token uses as many times more); shared_experts (experts that all tokens use, of those that a token
+        uses); paper (by its name alone: whole blocks and heads of the law's own shape, in place of the widths,
+        heads and experts that hardware likes, on a mesh of `chips` that the trainer starts).
       like: config.json of a model to start from, or a published model's name: its sizes, what laws say of it, and
         plans of models built like it. Names: Llama-3.2-1B, Llama-3.1-8B, Llama-3.1-70B, Llama-3.1-405B, Qwen3-0.6B,
         Qwen3-8B, Qwen3-32B, Qwen2.5-7B, Gemma-3-1B, Mistral-7B, OLMo-2-7B, SmolLM2-1.7B, OLMoE-1B-7B, Mixtral-8x7B,
@@ -103,23 +93,21 @@ def compare(
       chips: Chips to train on, such as H100:8, H100:8x8 or v5p:4x4x4, for costs in hours.
       hours: Budget in hours on `chips`, instead of `flops`.
       dollars_per_hour: Price of one chip for an hour.
-      by: What `hours` on `chips` give: time, the tokens that each model trains at its own modelled speed; or flops,
-        at one MFU for all models. Default: time; flops with `mfu` or `shape=paper`.
       speeds: With `chips`: a table of your own speeds, two rows at least of d_model, n_experts and
         tokens_per_second (of all chips), to recalibrate the model of speed by.
       mfu: Model FLOPs utilisation that training reaches: a number, or JSON, or a file of it, by number of experts,
         {"1": 0.45, "8": 0.38}. Default: the modelled speed of each model, else 0.4.
       flops: FLOPs of training (6 n_active n_tokens) and of serving `inference_tokens`.
       memory_gb: Memory of one device in GB (1e9 bytes), for weights and cache.
-      bytes_per_parameter: Bytes of a weight; 2 is bfloat16.
+      bytes: Bytes of weights and cache. Fields: weights (bytes of a weight; 2 is bfloat16, and the default); cache
+        (bytes of an element of the key-value cache; 2 is the default).
       kv_tokens: Tokens in the key-value cache, over all sequences.
-      bytes_per_kv_element: Bytes of an element of the cache; 2 is bfloat16.
       inference_tokens: Tokens to serve over the model's life, at 2 n_active FLOPs each, out of `flops`.
       max_tokens: Training tokens available.
       devices: Devices that share weights and cache.
-      serve_tokens_per_second: Tokens per second to decode at least, all sequences of a batch together, on `devices`
-        chips of the kind of `chips`.
-      serve_batch: Sequences decoded at once, for `serve_tokens_per_second`.
+      serve: Speed of decoding that the model must reach. Fields: tokens_per_second (tokens per second, all
+        sequences of a batch together, on `devices` chips of the kind of `chips`); batch (sequences decoded at once;
+        64 is the default).
       experts: Numbers of experts allowed. Default: those fitted.
       verbose: Also print all tables, costs, counts, notes and warnings.
 
@@ -173,7 +161,8 @@ def law(
     weight_decay: float | str | None = None,
     prior: Law | str | os.PathLike | None = None,
     starts: int | str = '128',
-    solver: Literal['lm', 'lbfgs'] = 'lm',
+    solver: Literal['default', 'paper'] = 'default',
+    algorithm: Literal['lm', 'lbfgs'] = 'lm',
     select: Literal['objective', 'rmse'] = 'objective',
     bootstrap: int | str = 0,
     bootstrap_form: Literal['errors', 'replacement', 'paper'] = 'errors',
@@ -206,7 +195,11 @@ def law(
         or none. Without `form`, a law decides by its k, or lack of one, whether this one has a k. Default: none;
         without `form`, population for dense runs that are at most 2 more than the coefficients.
       starts: Number of random starts, scaled to the runs; or paper for the published grid (joint: 19,683).
-      solver: Levenberg-Marquardt, or L-BFGS as in the paper.
+      solver: How the best point is searched: default, Levenberg-Marquardt from random starts; or paper, as the
+        joint law's paper does: L-BFGS from its published grid of starts, weight decay 1e-5, the start with the
+        least error on fitted and held-out runs, and draws of 80% of the runs. Each part is an argument of fit.law
+        in Python.
+      algorithm: Levenberg-Marquardt or L-BFGS.
       select: Which start wins: the lowest objective, or the lowest RMSE of fitted plus held-out runs, as in the
         paper.
       bootstrap: Number of fits to resampled runs, for intervals; 100 is usual.
@@ -243,8 +236,7 @@ def next(
     law: Law | str | os.PathLike,
     runs: object,
     *,
-    vocab_size: int | str | None = None,
-    width_per_block: int | str | None = None,
+    shape: Mapping[str, object] | str | None = None,
     flops: float | str,
     goal: Literal['plan', 'coefficients'] = 'plan',
     target_flops: float | str | None = None,
@@ -257,9 +249,9 @@ def next(
     Args:
       law: A fitted law.
       runs: The runs that it was fitted to; what `fit.read` takes.
-      vocab_size: Tokens in the vocabulary. FLOPs, memory and prices count its embedding and head; the law sees the
-        blocks as with its own. Default: the law's own.
-      width_per_block: d_model / n_blocks, which is also d_model / n_heads. Default: the law's own.
+      shape: Shape of models. Default: the law's own. Fields: vocab_size (tokens in the vocabulary, of which FLOPs,
+        memory and prices count embedding and head; the law sees the blocks as with its own); width_per_block
+        (d_model / n_blocks, which is also d_model / n_heads).
       flops: Training FLOPs to spend; a trunk that branches share is counted once.
       goal: What the runs should make surer: loss and best number of experts at `target_flops`, or `coefficients`.
       target_flops: With `goal=plan:` training FLOPs of the plan to make surer.
@@ -300,39 +292,26 @@ def page(
 def plan(
     law: Law | str | os.PathLike,
     *,
-    vocab_size: int | str | None = None,
-    width_per_block: int | str | None = None,
-    kv_share: float | str | None = None,
-    dense_blocks: int | str | None = None,
-    used: Iterable[float] | float | str | None = None,
-    granularity: float | str | None = None,
-    shared_experts: int | str | None = None,
+    shape: Mapping[str, object] | str | None = None,
     like: str | dict | None = None,
     chips: str | None = None,
     hours: float | str | None = None,
     dollars_per_hour: float | str | None = None,
-    by: Literal['flops', 'time'] | None = None,
     speeds: str | os.PathLike | None = None,
     mfu: float | dict[int, float] | str | None = None,
     flops: float | str | None = None,
     memory_gb: float | str | None = None,
-    bytes_per_parameter: float | str = 2.0,
+    bytes: Mapping[str, object] | str | None = None,
     kv_tokens: float | str = 0.0,
-    bytes_per_kv_element: float | str = 2.0,
     inference_tokens: float | str = 0.0,
     max_tokens: float | str | None = None,
     devices: int | str = 1,
-    serve_tokens_per_second: float | str | None = None,
-    serve_batch: int | str = 64,
+    serve: Mapping[str, object] | str | None = None,
     experts: Iterable[int] | int | str | None = None,
     verbose: bool = False,
     epochs: float | str | None = None,
     target_loss: float | str | None = None,
-    shape: Literal['hardware', 'paper'] = 'hardware',
-    mesh_expert: int | str | None = None,
-    mesh_model: int | str | None = None,
-    remat: Literal['full', 'dots', 'none'] | None = None,
-    grams_per_kwh: float | str | None = None,
+    mesh: Mapping[str, object] | str | None = None,
     task_map: TaskMaps | str | os.PathLike | None = None,
 ) -> Plan:
     """Plans the best model of a law within limits.
@@ -343,16 +322,15 @@ def plan(
 
     Args:
       law: A law.
-      vocab_size: Tokens in the vocabulary. FLOPs, memory and prices count its embedding and head; the law sees the
-        blocks as with its own. Default: the law's own.
-      width_per_block: d_model / n_blocks, which is also d_model / n_heads. Default: the law's own.
-      kv_share: Key-value heads per query head; below 1 saves cache and attention. Default: the law's own, else 1.
-      dense_blocks: Number of dense blocks before a mixture's other blocks. Default: the law's own, else 0.
-      used: Expert width that a token uses, in widths of the dense layer. Laws that read sparsity or top_k choose
-        among several values. Default: the law's own, else 1.
-      granularity: How many times narrower an expert is than the dense layer; a token uses as many times more.
-        Default: the law's own, else 1.
-      shared_experts: Experts that all tokens use, of those that a token uses. Default: the law's own, else 0.
+      shape: Shape of models. Default: the law's own, in sizes that hardware likes. Fields: vocab_size (tokens in
+        the vocabulary, of which FLOPs, memory and prices count embedding and head; the law sees the blocks as with
+        its own); width_per_block (d_model / n_blocks, which is also d_model / n_heads); kv_share (key-value heads
+        per query head; below 1 saves cache and attention); dense_blocks (dense blocks before a mixture's other
+        blocks); used (expert width that a token uses, in widths of the dense layer; laws that read sparsity or
+        top_k choose among several: used:1,used:2); granularity (how many times narrower an expert is than the dense
+        layer; a token uses as many times more); shared_experts (experts that all tokens use, of those that a token
+        uses); paper (by its name alone: whole blocks and heads of the law's own shape, in place of the widths,
+        heads and experts that hardware likes, on a mesh of `chips` that the trainer starts).
       like: config.json of a model to start from, or a published model's name: its sizes, what laws say of it, and
         plans of models built like it. Names: Llama-3.2-1B, Llama-3.1-8B, Llama-3.1-70B, Llama-3.1-405B, Qwen3-0.6B,
         Qwen3-8B, Qwen3-32B, Qwen2.5-7B, Gemma-3-1B, Mistral-7B, OLMo-2-7B, SmolLM2-1.7B, OLMoE-1B-7B, Mixtral-8x7B,
@@ -362,34 +340,29 @@ def plan(
       chips: Chips to train on, such as H100:8, H100:8x8 or v5p:4x4x4, for costs in hours.
       hours: Budget in hours on `chips`, instead of `flops`.
       dollars_per_hour: Price of one chip for an hour.
-      by: What `hours` on `chips` give: time, the tokens that each model trains at its own modelled speed; or flops,
-        at one MFU for all models. Default: time; flops with `mfu` or `shape=paper`.
       speeds: With `chips`: a table of your own speeds, two rows at least of d_model, n_experts and
         tokens_per_second (of all chips), to recalibrate the model of speed by.
       mfu: Model FLOPs utilisation that training reaches: a number, or JSON, or a file of it, by number of experts,
         {"1": 0.45, "8": 0.38}. Default: the modelled speed of each model, else 0.4.
       flops: FLOPs of training (6 n_active n_tokens) and of serving `inference_tokens`.
       memory_gb: Memory of one device in GB (1e9 bytes), for weights and cache.
-      bytes_per_parameter: Bytes of a weight; 2 is bfloat16.
+      bytes: Bytes of weights and cache. Fields: weights (bytes of a weight; 2 is bfloat16, and the default); cache
+        (bytes of an element of the key-value cache; 2 is the default).
       kv_tokens: Tokens in the key-value cache, over all sequences.
-      bytes_per_kv_element: Bytes of an element of the cache; 2 is bfloat16.
       inference_tokens: Tokens to serve over the model's life, at 2 n_active FLOPs each, out of `flops`.
       max_tokens: Training tokens available.
       devices: Devices that share weights and cache.
-      serve_tokens_per_second: Tokens per second to decode at least, all sequences of a batch together, on `devices`
-        chips of the kind of `chips`.
-      serve_batch: Sequences decoded at once, for `serve_tokens_per_second`.
+      serve: Speed of decoding that the model must reach. Fields: tokens_per_second (tokens per second, all
+        sequences of a batch together, on `devices` chips of the kind of `chips`); batch (sequences decoded at once;
+        64 is the default).
       experts: Numbers of experts allowed. Default: those fitted.
       verbose: Also print all tables, costs, counts, notes and warnings.
       epochs: How many times the `max_tokens` may be read, by the law of repeated text. Default: once, without that
         law; `epochs=1` reads them once, too, and discounts parameters beyond those that the text calls for.
       target_loss: Loss to reach with the fewest FLOPs of training and `inference_tokens`.
-      shape: Shapes of the buildable model: hardware, the widths, heads and experts that hardware likes, on a mesh
-        of `chips` that the trainer starts; or paper, whole blocks and heads of the law's own shape.
-      mesh_expert: Of `chips`, those that share one copy of the experts. Default: chosen.
-      mesh_model: Of `chips`, those that share each head and expert. Default: chosen.
-      remat: What the backward pass computes again on the mesh. Default: chosen; with `shape=paper` 1, 1 and full.
-      grams_per_kwh: CO2 of the electricity in grams a kWh, for the energy of the training on `chips`.
+      mesh: Mesh and remat of the training. Default: chosen; with `shape=paper` 1, 1 and full. Fields: expert (of
+        `chips`, those that share one copy of the experts); model (of `chips`, those that share each head and
+        expert); remat (what the backward pass computes again: full, dots, none).
       task_map: Maps from loss to accuracies of tasks, by fit tasks `out`: what the model is expected to reach.
 
     Returns:
@@ -404,8 +377,7 @@ def plot(
     law: Law | str | os.PathLike,
     runs: object = None,
     *,
-    vocab_size: int | str | None = None,
-    width_per_block: int | str | None = None,
+    shape: Mapping[str, object] | str | None = None,
     figure: Literal['compute', '1a', '2a', '2b', '3', '4', '5', 'memory', 'hours'] = 'compute',
     flops: Iterable[float] | float | str | None = None,
     experts: Iterable[int] | int | str | None = None,
@@ -420,9 +392,9 @@ def plot(
     Args:
       law: A law.
       runs: Runs to draw as points, held-out ones hollow; what `fit.read` takes.
-      vocab_size: Tokens in the vocabulary. FLOPs, memory and prices count its embedding and head; the law sees the
-        blocks as with its own. Default: the law's own.
-      width_per_block: d_model / n_blocks, which is also d_model / n_heads. Default: the law's own.
+      shape: Shape of models. Default: the law's own. Fields: vocab_size (tokens in the vocabulary, of which FLOPs,
+        memory and prices count embedding and head; the law sees the blocks as with its own); width_per_block
+        (d_model / n_blocks, which is also d_model / n_heads).
       figure: Figure of the paper, memory for best E against memory, compute for the loss against compute, or hours
         for the loss against hours on chips.
       flops: Training budgets of the paper's figures. Default: those of the law.
@@ -508,41 +480,9 @@ def report(
     runs: object = None,
     out: str | os.PathLike = 'report.html',
     *,
-    vocab_size: int | str | None = None,
-    width_per_block: int | str | None = None,
-    kv_share: float | str | None = None,
-    dense_blocks: int | str | None = None,
-    used: Iterable[float] | float | str | None = None,
-    granularity: float | str | None = None,
-    shared_experts: int | str | None = None,
-    like: str | dict | None = None,
-    chips: str | None = None,
-    hours: float | str | None = None,
-    dollars_per_hour: float | str | None = None,
-    by: Literal['flops', 'time'] | None = None,
-    speeds: str | os.PathLike | None = None,
-    mfu: float | dict[int, float] | str | None = None,
-    flops: float | str | None = None,
-    memory_gb: float | str | None = None,
-    bytes_per_parameter: float | str = 2.0,
-    kv_tokens: float | str = 0.0,
-    bytes_per_kv_element: float | str = 2.0,
-    inference_tokens: float | str = 0.0,
-    max_tokens: float | str | None = None,
-    devices: int | str = 1,
-    serve_tokens_per_second: float | str | None = None,
-    serve_batch: int | str = 64,
-    experts: Iterable[int] | int | str | None = None,
-    verbose: bool = False,
-    epochs: float | str | None = None,
-    target_loss: float | str | None = None,
-    shape: Literal['hardware', 'paper'] = 'hardware',
-    mesh_expert: int | str | None = None,
-    mesh_model: int | str | None = None,
-    remat: Literal['full', 'dots', 'none'] | None = None,
-    grams_per_kwh: float | str | None = None,
-    task_map: TaskMaps | str | os.PathLike | None = None,
+    plan: str | dict | os.PathLike | None = None,
     laws: Iterable[str] | str = ('joint-moe-2025', 'sparsity-2025', 'fine-grained-2024', 'comprehensive-2025', 'chinchilla-refit-2024'),
+    verbose: bool = False,
 ) -> Page:
     """Writes one HTML page on a law: the decision first, then its errors, every table and figure, and the numbers.
 
@@ -552,55 +492,10 @@ def report(
       law: A law.
       runs: Runs for predicted against measured loss, and for points on the curves; what `fit.read` takes.
       out: The file to write.
-      vocab_size: Tokens in the vocabulary. FLOPs, memory and prices count its embedding and head; the law sees the
-        blocks as with its own. Default: the law's own.
-      width_per_block: d_model / n_blocks, which is also d_model / n_heads. Default: the law's own.
-      kv_share: Key-value heads per query head; below 1 saves cache and attention. Default: the law's own, else 1.
-      dense_blocks: Number of dense blocks before a mixture's other blocks. Default: the law's own, else 0.
-      used: Expert width that a token uses, in widths of the dense layer. Laws that read sparsity or top_k choose
-        among several values. Default: the law's own, else 1.
-      granularity: How many times narrower an expert is than the dense layer; a token uses as many times more.
-        Default: the law's own, else 1.
-      shared_experts: Experts that all tokens use, of those that a token uses. Default: the law's own, else 0.
-      like: config.json of a model to start from, or a published model's name: its sizes, what laws say of it, and
-        plans of models built like it. Names: Llama-3.2-1B, Llama-3.1-8B, Llama-3.1-70B, Llama-3.1-405B, Qwen3-0.6B,
-        Qwen3-8B, Qwen3-32B, Qwen2.5-7B, Gemma-3-1B, Mistral-7B, OLMo-2-7B, SmolLM2-1.7B, OLMoE-1B-7B, Mixtral-8x7B,
-        Mixtral-8x22B, Phi-3.5-MoE, gpt-oss-20b, gpt-oss-120b, Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B, Qwen3-30B-A3B,
-        Qwen3-235B-A22B, Qwen3-Next-80B-A3B, DeepSeekMoE-16B, DeepSeek-V2-Lite, DeepSeek-V2, DeepSeek-V3,
-        Moonlight-16B-A3B, Kimi-K2, GLM-4.5, GLM-4.5-Air, Llama-4-Maverick.
-      chips: Chips to train on, such as H100:8, H100:8x8 or v5p:4x4x4, for costs in hours.
-      hours: Budget in hours on `chips`, instead of `flops`.
-      dollars_per_hour: Price of one chip for an hour.
-      by: What `hours` on `chips` give: time, the tokens that each model trains at its own modelled speed; or flops,
-        at one MFU for all models. Default: time; flops with `mfu` or `shape=paper`.
-      speeds: With `chips`: a table of your own speeds, two rows at least of d_model, n_experts and
-        tokens_per_second (of all chips), to recalibrate the model of speed by.
-      mfu: Model FLOPs utilisation that training reaches: a number, or JSON, or a file of it, by number of experts,
-        {"1": 0.45, "8": 0.38}. Default: the modelled speed of each model, else 0.4.
-      flops: FLOPs of training (6 n_active n_tokens) and of serving `inference_tokens`.
-      memory_gb: Memory of one device in GB (1e9 bytes), for weights and cache.
-      bytes_per_parameter: Bytes of a weight; 2 is bfloat16.
-      kv_tokens: Tokens in the key-value cache, over all sequences.
-      bytes_per_kv_element: Bytes of an element of the cache; 2 is bfloat16.
-      inference_tokens: Tokens to serve over the model's life, at 2 n_active FLOPs each, out of `flops`.
-      max_tokens: Training tokens available.
-      devices: Devices that share weights and cache.
-      serve_tokens_per_second: Tokens per second to decode at least, all sequences of a batch together, on `devices`
-        chips of the kind of `chips`.
-      serve_batch: Sequences decoded at once, for `serve_tokens_per_second`.
-      experts: Numbers of experts allowed. Default: those fitted.
-      verbose: Under limits: also the plan's tables, costs and all warnings, as fit plan prints them.
-      epochs: How many times the `max_tokens` may be read, by the law of repeated text. Default: once, without that
-        law; `epochs=1` reads them once, too, and discounts parameters beyond those that the text calls for.
-      target_loss: Loss to reach with the fewest FLOPs of training and `inference_tokens`.
-      shape: Shapes of the buildable model: hardware, the widths, heads and experts that hardware likes, on a mesh
-        of `chips` that the trainer starts; or paper, whole blocks and heads of the law's own shape.
-      mesh_expert: Of `chips`, those that share one copy of the experts. Default: chosen.
-      mesh_model: Of `chips`, those that share each head and expert. Default: chosen.
-      remat: What the backward pass computes again on the mesh. Default: chosen; with `shape=paper` 1, 1 and full.
-      grams_per_kwh: CO2 of the electricity in grams a kWh, for the energy of the training on `chips`.
-      task_map: Maps from loss to accuracies of tasks, by fit tasks `out`: what the model is expected to reach.
-      laws: Laws to compare with `law` under the limits: names of published laws, or law.json files.
+      plan: Options of fit plan, such as '`flops=1e22` `memory_gb=80`', or a plan that fit plan `json` wrote: the
+        page opens with that plan and with what other laws say of its budget.
+      laws: Laws to compare with `law` in `plan`'s budget: names of published laws, or law.json files.
+      verbose: With `plan`: also its tables, costs and all warnings, as fit plan prints them.
 
     Returns:
       The path of the page, as a text. A notebook shows the page.

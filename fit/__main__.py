@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 from fit import __version__
+from fit.commands import replaced
 from fit.errors import TableError, UserError
 from fit.messages.printable import printable_lines
 
@@ -80,6 +81,7 @@ def run(arguments: list[str]) -> int:
         if name not in COMMANDS:
             raise UserError(f"unknown command {name!r}; commands: {', '.join(COMMANDS)}")
         module = importlib.import_module(f"fit.commands.{COMMANDS[name][0]}")
+        replaced.check(name, arguments[1:])
         return _command(getattr(module, name.capitalize()), arguments[1:])
     except UserError as e:
         print(f"fit {name}: {printable_lines(e.sentence)}", file=sys.stderr)
@@ -117,7 +119,7 @@ def _command(command: Any, arguments: list[str]) -> int:
         is_text = isinstance(flag.value, str) and not flag.value.strip()
         if flag.present and (is_text or flag.value == []):  # as of an unset shell variable
             raise UserError(f"--{flag.name}= is empty; give it a value or leave it out")
-    options = {field.name: values[flag_of(field.name)].value for field in dataclasses.fields(command)}
+    options = {field.name: values[flag_of(field.name)].value for field in _flagged(command)}
     try:
         command(**options).run(*positional)
     except TableError as e:
@@ -128,6 +130,11 @@ def _command(command: Any, arguments: list[str]) -> int:
     return 0
 
 
+def _flagged(command: Any) -> list[dataclasses.Field]:
+    """The fields of a command that have a flag; the others are arguments in Python alone."""
+    return [field for field in dataclasses.fields(command) if "of_python" not in field.metadata]
+
+
 def _flags_of(command: Any) -> Any:
     """absl's FlagValues with a flag for each field of a command."""
     from absl import flags
@@ -135,7 +142,7 @@ def _flags_of(command: Any) -> Any:
     from fit.options import flag_of
 
     values = flags.FlagValues()
-    for field in dataclasses.fields(command):
+    for field in _flagged(command):
         kind = field.metadata["flag"]
         default = field.default
         if isinstance(default, tuple):
@@ -152,12 +159,19 @@ def _flags_of(command: Any) -> Any:
 
 
 def _print_help(command: Any, values: Any) -> None:
-    """Prints the docstring and the flags of a command."""
+    """Prints the docstring and the flags of a command, and below a flag its fields."""
+    from fit.options import flag_of
+
     print(f"{inspect.getdoc(command)}\n\nflags:")
-    for name in sorted(values):
-        default = (values[name].default_as_str or "").strip("'")  # absl puts texts into quotes
+    for field in sorted(_flagged(command), key=lambda field: field.name):
+        flag = values[flag_of(field.name)]
+        help = flag.help.partition(";\n")[0]  # absl adds that a flag may be repeated
+        default = (flag.default_as_str or "").strip("'")  # absl puts texts into quotes
         default_note = f" (default {default.removesuffix('.0')})" if default else ""
-        print(f"  --{name}: {values[name].help}{default_note}")
+        print(f"  --{flag.name}: {help}{default_note}")
+        if "group" in field.metadata:
+            for part in dataclasses.fields(field.metadata["group"]):
+                print(f"      {part.name}: {part.metadata['help']}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ a list or an array. UserError names the field whose value cannot be used.
 """
 
 import dataclasses
+import difflib
 import math
 import os
 from collections.abc import Callable, Iterable
@@ -48,8 +49,28 @@ class Options:
 
     def changed(self, *names: str) -> list[str]:
         """Those of the named fields that differ from their defaults."""
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        return [name for name in names if getattr(self, name) not in (None, {}, defaults[name])]
+        fields = {field.name: field for field in dataclasses.fields(self)}
+        changed = []
+        for name in names:
+            kind = fields[name].metadata.get("group")
+            default = kind() if kind else fields[name].default
+            if getattr(self, name) not in (None, {}, default):
+                changed.append(name)
+        return changed
+
+    def given(self, kind: type["Options"]) -> dict[str, Any]:
+        """{field: value as JSON has it} of the fields of `kind`, a parent, that differ from their defaults."""
+        names = self.changed(*[field.name for field in dataclasses.fields(kind)])
+        return {name: plain_option(getattr(self, name)) for name in names}
+
+
+def plain_option(value: Any) -> Any:
+    """The value of an option as JSON has it: tuples as lists, fields that are given as a dictionary."""
+    if isinstance(value, Options):
+        return value.given(type(value))
+    if isinstance(value, tuple):
+        return list(value)
+    return value
 
 
 def unchanged(name: str, value: object) -> object:
@@ -139,6 +160,11 @@ def path(help: str) -> Any:
 def or_path(field: Any) -> Any:
     """A field that a function also takes as a path object."""
     return dataclasses.field(default=field.default, metadata=field.metadata | dict(path=True))
+
+
+def of_python(field: Any) -> Any:
+    """A field that is an argument of the function, and no flag of the command."""
+    return dataclasses.field(default=field.default, metadata=field.metadata | dict(of_python=True))
 
 
 def unchecked(help: str, default: object = None) -> Any:
@@ -231,6 +257,58 @@ def pairs(help: str, form: str, mark: str, names: tuple[str, ...] = (), hint: st
         return values
 
     return option("list", help, None, check, checks_none=True)
+
+
+def group(help: str, kind: type["Options"]) -> Any:
+    """Several fields in one option: a text such as expert:8,remat:dots, or a dictionary.
+
+    Args:
+      help: The text of --help, which the texts of the fields follow.
+      kind: The fields, all of which have defaults. A switch is given by its name alone, a tuple by several values.
+    """
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+
+    def check(name: str, value: Any) -> Options:
+        if isinstance(value, kind):
+            return value
+        values = {}
+        for key, given in _given_fields(name, value, fields):
+            flag = f"{name}={key}"
+            try:
+                checked = fields[key].metadata["check"](flag, given)
+            except UserError as error:
+                raise UserError(error.sentence.replace(f"{flag}=", f"{flag}:")) from error
+            if key in values and isinstance(checked, tuple):
+                checked = (*values[key], *checked)
+            elif key in values:
+                raise UserError(f"--{name}: {key} is given twice")
+            values[key] = checked
+        return kind(**values)
+
+    words = tuple(key if field.metadata["flag"] == "bool" else f"{key}:" for key, field in fields.items())
+    field = option("multi_string", f"<{'|'.join(words)}>: {help}", None, check, checks_none=True)
+    return dataclasses.field(default=None, metadata=field.metadata | dict(group=kind))
+
+
+def _given_fields(name: str, value: Any, fields: dict[str, Any]) -> Iterable[tuple[str, object]]:
+    """(field, value) of each that a user gives, as group takes them. Raises UserError for an unknown one."""
+    pairs: list[tuple[str, Any]] = []
+    if isinstance(value, dict):
+        pairs = [(str(key), given) for key, given in value.items() if given is not None]
+    elif value is not None:
+        texts = ",".join(map(str, listed(value))).split(",")
+        pairs = [(text.partition(":")[0].strip(), text.partition(":")[2].strip()) for text in texts]
+    for key, given in pairs:
+        if key not in fields:
+            near = difflib.get_close_matches(key, fields, 1)
+            hint = f"; the nearest is {near[0]}" if near else ""
+            raise UserError(f"--{name}: found {key!r}, expected fields {', '.join(fields)}{hint}")
+        is_switch = fields[key].metadata["flag"] == "bool"
+        if is_switch and given == "":
+            given = True
+        if given == "":
+            raise UserError(f"--{name}: {key} has no value; expected {key}:VALUE")
+        yield key, given
 
 
 def listed(value: object) -> list:

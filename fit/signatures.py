@@ -52,7 +52,7 @@ def takes_options(function: types.FunctionType) -> Callable[..., Any]:
             if name not in signature.parameters:
                 near = difflib.get_close_matches(name, signature.parameters, 1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise TypeError(f"fit.{function.__name__}() has no argument {name!r}{hint}")
+                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
         options = kind.parse(**{name: kwargs.pop(name) for name in names if name in kwargs})
         return function(*args, **kwargs, options=options)
 
@@ -86,6 +86,8 @@ def accepted(field: dataclasses.Field) -> Any:
     wide: list[Any] = []
     if field.metadata["choices"]:
         wide.append(typing.Literal.__getitem__(tuple(field.metadata["choices"])))
+    elif "group" in field.metadata:
+        wide += [collections.abc.Mapping[str, object], str]
     elif field.metadata["flag"] == "string":
         wide += [member for member in members if member is not type(None)]
     else:
@@ -106,8 +108,17 @@ def docstring_with(docstring: str, kind: type[Options], names: list[str]) -> str
     lines = [before.rstrip()]
     fields = {field.name: field for field in dataclasses.fields(kind)}
     for name in names:
-        lines.append(argument_text(name, fields[name].metadata["help"]))
+        lines.append(argument_text(name, help_of(fields[name])))
     return "\n".join(lines) + f"\n{section}{after}"
+
+
+def help_of(field: dataclasses.Field) -> str:
+    """The help of an option, with that of its fields."""
+    text = re.sub(r"^<\S+>: ", "", field.metadata["help"])
+    if "group" not in field.metadata:
+        return text
+    parts = [f"{part.name} ({part.metadata['help']})" for part in dataclasses.fields(field.metadata["group"])]
+    return f"{text} Fields: {'; '.join(parts)}."
 
 
 def argument_text(name: str, help: str) -> str:

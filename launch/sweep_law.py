@@ -22,7 +22,6 @@ from launch.jobs import Job
 BEYOND = 10.0  # times the compute of the sweep's largest run, for the model that the law is asked about
 NEXT_SHARE = 0.5  # of the FLOPs of the whole sweep, for the runs to train next
 BOOTSTRAP = 40  # draws of a law: enough for intervals to look at
-STARTS = 32  # of a fit: a page is made again and again
 FIRST_LOOKS = (0.4, 0.6, 0.8)  # shares of the finished runs that laws are fitted to at the first look
 
 
@@ -129,7 +128,6 @@ def _ask(sweep: Sweep, rows: Sequence[dict], with_next: bool = False) -> tuple[A
             f"--runs={runs}",
             f"--out={law}",
             f"--bootstrap={BOOTSTRAP}",
-            f"--starts={STARTS}",
             "--verbose",
             folder=folder,
         )
@@ -157,10 +155,10 @@ def _ask(sweep: Sweep, rows: Sequence[dict], with_next: bool = False) -> tuple[A
 def _answer(n_runs: int, flops: float, plan: dict[str, Any]) -> Answer:
     """From the JSON of `fit plan`."""
     n_experts = plan["best"]["n_experts"]
-    drawn = plan.get("bootstrap")
-    if not drawn:
+    odds = plan["odds"]
+    if "law" not in odds["drawn"]:
         return Answer(n_runs, problem="the law has no intervals")
-    rows = [row for row in drawn["optima"] if row["n_experts"] == n_experts]
+    rows = [row for row in odds["experts"] if row["n_experts"] == n_experts]
     if not rows:
         return Answer(n_runs, problem=f"no interval at {n_experts} experts")
     return Answer(n_runs, flops, n_experts, tuple(rows[0]["n_active"]), tuple(rows[0]["loss"]))

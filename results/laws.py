@@ -1,4 +1,4 @@
-"""Fits laws to rows of results/runs.csv, and predicts losses with them, by the commands of fit."""
+"""Fits laws to rows of results/runs.csv, and predicts losses with them, by fit."""
 
 import contextlib
 import io
@@ -6,11 +6,12 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
+import fit as scaling
 from fit.__main__ import run
 from results.rows import HERE, Parts, Row, fitted_runs, read, write
 
 PAPERS_E_MAX = 290.4521
-FIXED = f"--fix=E_max={PAPERS_E_MAX}"
+FIXED = {"E_max": PAPERS_E_MAX}
 
 
 def fit(command: str, *flags: str, cwd: pathlib.Path = HERE.parent) -> str:
@@ -23,11 +24,13 @@ def fit(command: str, *flags: str, cwd: pathlib.Path = HERE.parent) -> str:
     return printed.getvalue()
 
 
-def fit_law(folder: pathlib.Path, parts: Parts, law: pathlib.Path, *flags: str) -> None:
+def fit_law(folder: pathlib.Path, parts: Parts, law: pathlib.Path, **options: object) -> None:
     """Fits the law to the runs of the parts `fit` and `seeds`, and writes it to the file `law`."""
     write(folder / "fit.csv", fitted_runs(parts))
     # law.json records the name fit.csv; runs up to E = 32 cannot determine E_max (the table of forms frees it)
-    fit("law", "--runs=fit.csv", "--form=joint", "--weights=column:weight", FIXED, f"--out={law}", *flags, cwd=folder)
+    with contextlib.chdir(folder):
+        fitted = scaling.law("fit.csv", "joint", weights="column:weight", fix=FIXED, **options)
+        scaling.save(fitted, law)
 
 
 def predictions(folder: pathlib.Path, law: str | pathlib.Path, rows: list[Row]) -> list[Row]:
@@ -38,7 +41,7 @@ def predictions(folder: pathlib.Path, law: str | pathlib.Path, rows: list[Row]) 
 
 
 def errors_of(
-    folder: pathlib.Path, fitted: list[Row], sets: Sequence[list[Row]], form: str, *flags: str
+    folder: pathlib.Path, fitted: list[Row], sets: Sequence[list[Row]], form: str, **options: object
 ) -> list[list[float]]:
     """Returns the errors of a law.
 
@@ -47,7 +50,7 @@ def errors_of(
         fitted: the runs to which the law is fitted.
         sets: sets of runs to predict.
         form: the form of the law.
-        *flags: further flags of `fit law`.
+        **options: further options of fit.law.
 
     Returns:
         Measured minus predicted loss of each row of each set, in nats.
@@ -55,7 +58,7 @@ def errors_of(
     runs = folder / "fitted.csv"
     law = folder / "fitted.json"
     write(runs, fitted)
-    fit("law", f"--runs={runs}", f"--form={form}", "--weights=column:weight", f"--out={law}", *flags)
+    scaling.save(scaling.law(runs, form, weights="column:weight", **options), law)
 
     def errors(rows: list[Row]) -> list[float]:
         return [row["loss"] - row["predicted_loss"] for row in predictions(folder, law, rows)]

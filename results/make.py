@@ -35,7 +35,7 @@ def main(_: object) -> None:
         sys.exit(f"results/runs.csv has no run of {' nor of '.join(missing)}; results/first.md has the commands")
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        fit_law(folder, parts, LAW, f"--bootstrap={DRAWS}")
+        fit_law(folder, parts, LAW, bootstrap=DRAWS)
         LAW.write_text(json.dumps(json.loads(LAW.read_text()) | dict(warning=WARNING), indent=1) + "\n")
         tables = tables_of(folder, LAW, parts)
         if parts["tests"]:

@@ -197,13 +197,13 @@ def table_of_forms(folder: pathlib.Path, fitted: list[Row], tests: list[Row]) ->
     for counted, change in (("yes", lambda rows: rows), ("no", without_embeddings)):
         a = change(fitted)
         b = change(tests)
-        for name, form, flags in (
-            ("joint, E_max free", "joint", ()),
-            (f"joint, E_max {PAPERS_E_MAX:g}", "joint", (FIXED,)),
-            (f"coupled, E_max {PAPERS_E_MAX:g}", "joint_coupled", (FIXED,)),
-            (f"coupled, E_max {PAPERS_E_MAX:g}, no floor", "joint_coupled", (f"{FIXED},c={NO_FLOOR}",)),
+        for name, form, fixed in (
+            ("joint, E_max free", "joint", {}),
+            (f"joint, E_max {PAPERS_E_MAX:g}", "joint", FIXED),
+            (f"coupled, E_max {PAPERS_E_MAX:g}", "joint_coupled", FIXED),
+            (f"coupled, E_max {PAPERS_E_MAX:g}, no floor", "joint_coupled", FIXED | {"c": NO_FLOOR}),
         ):
-            residuals = errors_of(folder, a, (a, b), form, *flags)
+            residuals = errors_of(folder, a, (a, b), form, fix=fixed)
             lines.append([name, counted, *(rmse_in_words(r) for r in residuals)])
         residuals = [[], []]
         for e in sorted({row["n_experts"] for row in a}):
@@ -233,7 +233,7 @@ def table_of_position_laws(folder: pathlib.Path, parts: Parts, positions: list[R
         rows = [row | {"loss": row[span]} for row in runs]
         fitted = weighted([row for row in rows if row["part"] == "fit"])
         tests = [row for row in rows if row["part"] == "tests"]
-        residuals = errors_of(folder, fitted, (fitted, tests), "joint", FIXED)
+        residuals = errors_of(folder, fitted, (fitted, tests), "joint", fix=FIXED)
         name = position_name(span) if span in spans else "all"
         errors_of_tests = ", ".join(f"{error:+.4f}" for error in residuals[1])
         lines.append([name, *(rmse_in_words(r) for r in residuals), errors_of_tests])

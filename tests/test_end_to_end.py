@@ -21,7 +21,7 @@ from jmoe.run.schedule import Schedule
     [
         ["--flops=1e20"],
         ["--flops=1e22", "--memory_gb=24", "--kv_tokens=16384"],
-        ["--flops=1e19", "--width_per_block=128"],
+        ["--flops=1e19", "--shape=width_per_block:128"],
     ],
 )
 def test_a_plan_becomes_a_config_that_the_trainer_takes(tmp_path, capsys, flags):

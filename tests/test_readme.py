@@ -136,9 +136,7 @@ def demo(checkout, shell):
     runs/rates as a sweep of learning rates leaves it."""
     folder = checkout / "runs" / "demo"
     fit_runs.write_demo_csv(folder / "runs.csv")
-    code, _, err = shell(
-        "python -m fit law --runs=runs/demo/runs.csv --out=runs/demo/law.json --bootstrap=20 --starts=32"
-    )
+    code, _, err = shell("python -m fit law --runs=runs/demo/runs.csv --out=runs/demo/law.json --bootstrap=20")
     assert code == 0, err
     (checkout / "runs" / "rates").mkdir()
     head, *lines = fit_runs.learning_rate_runs().splitlines()

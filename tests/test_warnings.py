@@ -24,7 +24,7 @@ def test_no_deprecation_warning_but_those_listed(tmp_path, text_glob, monkeypatc
     assert (tmp_path / "swept/runs.csv").read_text().count("\n") == 3
     runs = ROOT / "examples/runs.csv"
     out = tmp_path / "law.json"
-    done = helpers.run("fit", "law", f"--runs={runs}", "--form=chinchilla", "--starts=4", f"--out={out}")
+    done = helpers.run("fit", "law", f"--runs={runs}", "--form=chinchilla", f"--out={out}")
     assert done.returncode == 0, done.stderr
 
 

@@ -150,10 +150,10 @@ class Report(ReportOptions, flags.OfLaw, flags.Columns):
     first, then every table and figure of the paper for this law, and the numbers behind them.
 
     python -m fit report --law=law.json --runs=runs.csv --out=report.html
-    python -m fit report --law=joint-moe-2025 --flops=1e22 --memory_gb=80 --out=budget.html
-    python -m fit report --law=joint-moe-2025 --chips=H100:64 --hours=240 --dollars_per_hour=2.5 --by=time
+    python -m fit report --law=joint-moe-2025 --plan='--flops=1e22 --memory_gb=80' --out=budget.html
+    python -m fit report --law=joint-moe-2025 --plan=plan.json        # by fit plan --json
 
-    With the limits of fit plan and fit compare the page opens with their answers: the plan, its place on the compute
+    With --plan the page opens with their answers: the plan, its place on the compute
     frontier, best by hours beside best by FLOPs on --chips, what the laws disagree about, and numbers to check.
     """
 

@@ -32,7 +32,7 @@ class Plan(PlanOptions, flags.OfLaw, flags.Json):
     python -m fit plan --law=joint-moe-2025 --chips=H100:64 --hours=240 --dollars_per_hour=2.5 --max_tokens=2e10 \
 --epochs=4
     python -m fit plan --law=joint-moe-2025 --target_loss=2.1 --inference_tokens=1e12
-    python -m fit plan --law=sparsity-2025 --flops=1e21 --memory_gb=80 --used=1,2,4 --kv_share=0.25
+    python -m fit plan --law=sparsity-2025 --flops=1e21 --memory_gb=80 --shape=used:1,used:2,used:4,kv_share:0.25
     """
 
     emit_config: str | None = options.text("Write a training config of the best buildable model to this file (.py).")

@@ -359,7 +359,7 @@ class Law:
                 raise UserError(
                     f"--law={self.name}: its runs have {len(several)} values of {name} "
                     f"({', '.join(map(str, several[:4]))}{', ...' if len(several) > 4 else ''}), "
-                    f"none of them in most: say which by --{name}"
+                    f"none of them in most: say which by --shape={name}:…"
                 )
             shape[name] = shape[name] or self.models[name] or getattr(PAPER, name)
         shape["final_norm"] = bool(self.models["final_norm"])

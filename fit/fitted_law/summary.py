@@ -73,7 +73,7 @@ def _fit_lines(record: Json) -> Iterator[str]:
     if settings.get("weight_decay_default") and settings.get("weight_decay") is not None:
         yield (
             f"weight decay {settings['weight_decay']:.1e}, at most a hundredth of the runs' variance, the default "
-            "for so few runs: it keeps finite what they leave open (--weight_decay=0 for none)"
+            "for so few runs: it keeps finite what they leave open (weight_decay=0 in fit.law for none)"
         )
     prior = settings.get("prior")
     if prior and "yielded" not in prior:

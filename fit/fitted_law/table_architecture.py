@@ -302,7 +302,7 @@ class _TotalsReader:
         if not self.says_top_k and not self.says_width:
             self.assumed.append(
                 "the table has neither top_k nor n_total: we assume that a token uses 1 of the experts, each as wide "
-                "as a dense layer; give these columns, or --used and --granularity to a plan"
+                "as a dense layer; give these columns, or --shape=used:…,granularity:… to a plan"
             )
         elif self.says_top_k != self.says_width:
             self._as_wide_as_dense()

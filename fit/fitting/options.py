@@ -11,7 +11,21 @@ from fit.fitted_law.law import Law, load
 from fit.fitted_law.law_check import WAYS_OF_DRAWING
 from fit.form import Form
 from fit.laws import FORMS
-from fit.options import Options, choice, listed, number, option, or_path, pairs, switch, text, unchecked, whole, words
+from fit.options import (
+    Options,
+    choice,
+    listed,
+    number,
+    of_python,
+    option,
+    or_path,
+    pairs,
+    switch,
+    text,
+    unchecked,
+    whole,
+    words,
+)
 
 if TYPE_CHECKING:
     from fit.fitting.problem import Settings
@@ -60,16 +74,21 @@ class FitOptions(Options):
         "none",
     )
     fix: dict[str, str] = pairs("Coefficients held at a value: E_max=290.4521,c=1.2.", "NAME=VALUE", "=")
-    huber_delta: float = number("Residual of the log loss from which the Huber loss is linear.", 1e-2)
-    reduction: str = choice("How the Huber losses of the runs are combined.", "sum", ("sum", "mean"))
-    weights: str | None = text(
-        "Weight of each run: none, inverse-loss (a run counts 1 / loss), compute^0.6 (that power of its FLOPs), or "
-        "column:NAME. Default: none; without --form, compute^0.6."
+    huber_delta: float = of_python(number("Residual of the log loss from which the Huber loss is linear.", 1e-2))
+    reduction: str = of_python(choice("How the Huber losses of the runs are combined.", "sum", ("sum", "mean")))
+    weights: str | None = of_python(
+        text(
+            "Weight of each run: none, inverse-loss (a run counts 1 / loss), compute^0.6 (that power of its FLOPs), or "
+            "column:NAME. Default: none; without --form, compute^0.6."
+        )
     )
-    weight_decay: float | None = number(
-        "Adds this / 2 times the squared parameters to the objective; the paper's is 1e-5. Default: 0, but for "
-        "up to 60 runs, which may leave coefficients open, 0.01 times the variance of the runs (1e-6 for 1% of noise).",
-        least=0,
+    weight_decay: float | None = of_python(
+        number(
+            "Adds this / 2 times the squared parameters to the objective; the paper's is 1e-5. Default: 0, but for "
+            "up to 60 runs, which may leave coefficients open, 0.01 times the variance of the runs (1e-6 for 1% of "
+            "noise).",
+            least=0,
+        )
     )
     prior: Law | str | None = or_path(
         option(
@@ -82,29 +101,44 @@ class FitOptions(Options):
             _prior,
         )
     )
-    starts: int | str = unchecked(
-        "Number of random starts, scaled to the runs; or paper for the published grid (joint: 19,683).", "128"
+    starts: int | str = of_python(
+        unchecked(
+            "Number of random starts, scaled to the runs; or paper for the published grid (joint: 19,683).", "128"
+        )
     )
-    solver: str = choice("Levenberg-Marquardt, or L-BFGS as in the paper.", "lm", ("lm", "lbfgs"))
-    select: str = choice(
-        "Which start wins: the lowest objective, or the lowest RMSE of fitted plus held-out runs, as in the paper.",
-        "objective",
-        ("objective", "rmse"),
+    solver: str = choice(
+        "How the best point is searched: default, Levenberg-Marquardt from random starts; or paper, as the joint law's "
+        "paper does: L-BFGS from its published grid of starts, weight decay 1e-5, the start with the least error on "
+        "fitted and held-out runs, and draws of 80% of the runs. Each part is an argument of fit.law in Python.",
+        "default",
+        ("default", "paper"),
+    )
+    algorithm: str = of_python(choice("Levenberg-Marquardt or L-BFGS.", "lm", ("lm", "lbfgs")))
+    select: str = of_python(
+        choice(
+            "Which start wins: the lowest objective, or the lowest RMSE of fitted plus held-out runs, as in the paper.",
+            "objective",
+            ("objective", "rmse"),
+        )
     )
     bootstrap: int = whole("Number of fits to resampled runs, for intervals; 100 is usual.", 0)
-    bootstrap_form: str = choice(
-        "What is resampled: the errors of the runs, the runs with replacement, or as in the paper 80% of the runs "
-        "without replacement, whose intervals are about half as wide as they should be.",
-        "errors",
-        WAYS_OF_DRAWING,
+    bootstrap_form: str = of_python(
+        choice(
+            "What is resampled: the errors of the runs, the runs with replacement, or as in the paper 80% of the runs "
+            "without replacement, whose intervals are about half as wide as they should be.",
+            "errors",
+            WAYS_OF_DRAWING,
+        )
     )
     bootstrap_by: str = text(
         "Which runs share an error and are drawn together: trunk (those of a trunk, by the column run or by equal "
         "model, seed and config; else each run), row (each run), or a column. Profiles use it too.",
         "trunk",
     )
-    percentiles: tuple[float, float] = option("list", "Ends of the bootstrap's intervals.", (10.0, 90.0), _percentiles)
-    seed: int = whole("Seed of the starts and of the bootstrap.", 0)
+    percentiles: tuple[float, float] = of_python(
+        option("list", "Ends of the bootstrap's intervals.", (10.0, 90.0), _percentiles)
+    )
+    seed: int = of_python(whole("Seed of the starts and of the bootstrap.", 0))
     mix_corpora: bool = switch("Fit runs of several corpora together.")
     with_rate: bool = switch(
         "Fit the best learning rate and batch of each model, and what others cost, together with the law: the table "
@@ -113,6 +147,8 @@ class FitOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.solver == "paper":
+            self._as_in_the_paper()
         if self.with_rate and str(self.starts) == "paper":
             raise UserError("--starts=paper: the published grid has no learning rates; leave it out with --with_rate")
         typed = ",".join(self.form or ())
@@ -135,6 +171,17 @@ class FitOptions(Options):
             raise UserError(f"--starts={starts}: expected a positive whole number, or paper")
         self.starts = starts if starts == "paper" else int(starts)
 
+    def _as_in_the_paper(self) -> None:
+        """Sets what the paper does where nothing else is asked for."""
+        of_paper: dict[str, object] = dict(
+            algorithm="lbfgs", starts="paper", weight_decay=1e-5, bootstrap_form="paper", select="rmse"
+        )
+        if self.holdout in ("none", "compute:rolling"):
+            del of_paper["select"]
+        for name, value in of_paper.items():
+            if not self.changed(name):
+                setattr(self, name, value)
+
     @property
     def forms(self) -> list[Form]:
         """The Forms of `form`; empty where the runs decide."""
@@ -149,10 +196,12 @@ class FitOptions(Options):
         from fit.fitting.problem import Settings  # which imports jax
 
         shared = {field.name for field in dataclasses.fields(Settings)} & vars(self).keys()
-        shared -= {"starts", "fix"}
+        shared -= {"starts", "fix", "solver"}
         starts = 0 if self.starts == "paper" else int(self.starts)
         fix = tuple(sorted(_fixed(form, self.fix).items()))
-        return Settings(starts=starts, fix=fix, quiet=quiet, **{name: getattr(self, name) for name in shared})
+        return Settings(
+            starts=starts, fix=fix, solver=self.algorithm, quiet=quiet, **{name: getattr(self, name) for name in shared}
+        )
 
 
 def _fixed(form: Form, typed: dict[str, str]) -> dict[str, float]:

@@ -204,7 +204,7 @@ def lbfgs(residuals: Residuals, maxiter: int, grid: bool) -> Solve:
 
     package = jaxopt()
     if package is None:
-        raise UserError("--solver=lbfgs needs the package jaxopt, which does not import here; use --solver=lm")
+        raise UserError("--solver=paper needs the package jaxopt, which does not import here; leave it out")
     solver = package.LBFGS(
         objective, maxiter=maxiter, tol=1e-10, linesearch="zoom", history_size=20, implicit_diff=False
     )

@@ -31,7 +31,6 @@ FIRST = ("n_active", "n_total", "n_tokens", "n_experts", "loss")  # columns of a
 SETTINGS = (
     "huber_delta",
     "reduction",
-    "solver",
     "seed",
     "fix",
     "holdout",
@@ -202,6 +201,8 @@ def options(law: Law) -> dict[str, Any]:
         fit_options.pop("weights", None)
     else:
         fit_options["form"] = [law.form.name]
+    if "solver" in settings:
+        fit_options["algorithm"] = settings["solver"]
     if "starts" in settings:
         fit_options["starts"] = settings["starts"] or "paper"
     if not settings.get("weight_decay_default"):

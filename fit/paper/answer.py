@@ -15,12 +15,14 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law, in_words, load
 from fit.messages import units
 from fit.paper import elements, figures
-from fit.paper.options import ReportOptions
+from fit.paper.options import ReportOptions, budget_options, shape_of_law
 from fit.planning import by_time, compare, plan_answer, planning
+from fit.planning import cost as cost_lib
 from fit.planning.candidates import Question
 from fit.planning.clock import SECONDS
 from fit.planning.comparison import Comparison, LawAnswer
 from fit.planning.constraints import CHIPS, Constraints
+from fit.planning.options import PlanOptions
 from fit.planning.results import Cost, Plan
 from fit.shape.architecture import TRAINING
 
@@ -43,20 +45,21 @@ class Opening:
     parts: list[str]
 
 
-def opening(law: Law, measured: figures.Measured, options: ReportOptions) -> Opening:
+def opening(law: Law, measured: figures.Measured, report: ReportOptions, options: PlanOptions) -> Opening:
     """The opening of a report on the budget and limits of the options.
 
     Args:
       law: The law that plans.
       measured: Its runs, and which of them the fit kept out; None without runs.
-      options: The limits.
+      report: The laws to compare, and whether all is shown.
+      options: The budget and the limits.
 
     Raises:
       UserError: No model is feasible, or a law to compare cannot be read.
     """
     from fit.paper.figures import budget
 
-    others = [load(name, "laws") for name in options.laws]
+    others = [load(name, "laws") for name in report.laws]
     plan = planning.plan(law, options)
     question = plan.question
     assert question is not None
@@ -69,14 +72,14 @@ def opening(law: Law, measured: figures.Measured, options: ReportOptions) -> Ope
     parts += _other_laws(law, others, options, plan)
     parts += ["<h2>Numbers to check</h2>", elements.table(list(_checks(plan)))]
     parts += ["<h2>The best model with each number of experts</h2>", elements.table(_optima(plan))]
-    if options.verbose:
+    if report.verbose:
         details = elements.text(plan_answer.verbose(plan))
         parts.append(f"<details><summary>all that fit plan prints</summary><pre>{details}</pre></details>")
     parts += _against_runs(question, measured, plan)
     return Opening(f"What to train with {_budget(options, plan)}", plan, parts)
 
 
-def _budget(options: ReportOptions, plan: Plan) -> str:
+def _budget(options: PlanOptions, plan: Plan) -> str:
     """The budget and the memory, in words."""
     limits = plan.constraints
     words = []
@@ -131,7 +134,7 @@ def _frontier(question: Question, constraints: Constraints, caption: str, plan: 
     return elements.picture(caption, figure, columns) + f'<p class="soft">{note}</p>'
 
 
-def _by_wall_clock_time(law: Law, options: ReportOptions, plan: Plan) -> Iterator[str]:
+def _by_wall_clock_time(law: Law, options: PlanOptions, plan: Plan) -> Iterator[str]:
     """The plans for the same hours on the chips by FLOPs and by modelled speed. Yields nothing without chips."""
     if plan.chips is None or plan.best.cost is None:
         return
@@ -140,14 +143,12 @@ def _by_wall_clock_time(law: Law, options: ReportOptions, plan: Plan) -> Iterato
     plans = {}
     is_priced_by_time = plan.clock is not None and options.hours is None  # FLOPs are the budget
     try:
-        for name, by in ((BY_FLOPS, "flops"), (BY_CLOCK, "time")):
-            if by == "flops" and is_priced_by_time:
-                plans[name] = plan
-                continue
-            speeds = options.speeds if by == "time" else None
-            mfu = options.mfu if by == "flops" else None
-            same_hours = dict(flops=None, target_loss=None, hours=hours, by=by, speeds=speeds, mfu=mfu)
-            plans[name] = planning.best_plan(law, dataclasses.replace(options, **same_hours))
+        same_hours = dataclasses.replace(options, flops=None, target_loss=None, hours=hours, speeds=None, mfu=None)
+        plans[BY_FLOPS] = plan
+        if not is_priced_by_time:
+            mfu = options.mfu if options.mfu is not None else cost_lib.MFU
+            plans[BY_FLOPS] = planning.best_plan(law, dataclasses.replace(same_hours, mfu=mfu))
+        plans[BY_CLOCK] = planning.best_plan(law, dataclasses.replace(same_hours, speeds=options.speeds))
     except UserError as e:
         yield f"<h2>{caption}</h2>\n<p>{elements.text(e)}</p>"
         return
@@ -178,7 +179,7 @@ def _by_wall_clock_time(law: Law, options: ReportOptions, plan: Plan) -> Iterato
         yield _frontier(question, question.limits, "Loss against hours on the same chips", timed, None)
 
 
-def _hours(options: ReportOptions, plan: Plan, cost: Cost) -> float:
+def _hours(options: PlanOptions, plan: Plan, cost: Cost) -> float:
     """The budget in hours on the chips; without a budget, the hours of the training."""
     question = plan.question
     assert question is not None
@@ -203,7 +204,7 @@ def _mfu_and_label(plan: Plan) -> tuple[float, str]:
     return best.training_flops / (best.cost.training_hours * SECONDS * peak), "assumed"
 
 
-def _other_laws(law: Law, others: list[Law], options: ReportOptions, plan: Plan) -> Iterator[str]:
+def _other_laws(law: Law, others: list[Law], options: PlanOptions, plan: Plan) -> Iterator[str]:
     """The section on the answers of other laws to the same budget, and on where they disagree."""
     yield "<h2>What the laws disagree about</h2>"
     flops = None
@@ -216,12 +217,12 @@ def _other_laws(law: Law, others: list[Law], options: ReportOptions, plan: Plan)
     if options.epochs is not None:
         yield "<p>Here each law reads the text once.</p>"
     laws = [law, *(other for other in others if other.name != law.name)]
-    shape = options.shape_of_law(law)
+    shape = shape_of_law(options, law)
     if shape:
-        added = " ".join(f"--{name}={value}" for name, value in shape.items())
+        added = "--shape=" + ",".join(f"{name}:{value}" for name, value in shape.items())
         yield f"<p>All build models like {elements.text(law.name)}: fit compare with {added}.</p>"
     try:
-        comparison = compare.compare(laws, options.budget_options(law, flops))
+        comparison = compare.compare(laws, budget_options(options, law, flops))
     except UserError as e:
         yield f"<p>{elements.text(e)}</p>"
         return

@@ -68,13 +68,14 @@ def write_report(
     options = options or ReportOptions()
     measured = figures.measured(law, runs)
     check_writable(out)
-    if options.has_limits:
-        start = answer.opening(law, measured, options)
+    limits = options.limits
+    if limits is not None:
+        start = answer.opening(law, measured, options, limits)
         title = f"{start.title}, by {pathlib.Path(law.name).name}"
-        text = _page(law, options.architecture(law), title, start.parts, start.plan.warnings, measured)
+        text = _page(law, limits.architecture(law), title, start.parts, start.plan.warnings, measured)
         report = Report(path=out, page=text, summary={}, plan=start.plan)
     else:
-        text, summary_of_law = page(law, options.architecture(law), measured)
+        text, summary_of_law = page(law, law.shaped(None, None), measured)
         report = Report(path=out, page=text, summary=summary_of_law)
     write_text(out, report.page)
     return report
@@ -145,7 +146,7 @@ def _decision(law: Law, architecture: Architecture, runs: Runs | None) -> _Decis
     except UserError as e:
         return _Decision(f"Nothing that this law could decide: {e}", [], {})
     answer = f"With {units.flops(flops)} training FLOPs, {where}: {plan_text.answer(plan)}"
-    return _Decision(answer, plan.warnings, findings.sentences(law, runs, plan.to_dict()))
+    return _Decision(answer, plan.warnings, findings.sentences(law, runs, plan))
 
 
 def _fit(law: Law, architecture: Architecture, warnings: list[str]) -> list[str]:

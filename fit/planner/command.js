@@ -3,7 +3,7 @@
 import { PAPER_SHAPE } from "./counts.js";
 import { defaultState } from "./form.js";
 import { flagText } from "./numbers.js";
-import { isTyped } from "./options.js";
+import { flagOf, isTyped } from "./options.js";
 
 // A word of a command, in quotes where the shell needs them.
 function quoted(text) {
@@ -22,16 +22,19 @@ export function compareCommand(state, options, laws) {
 }
 
 function flagsOf(state, { law, shape, reference, limits, experts, chips, memory_gb, devices, hours }, isComparison) {
-  const flags = [];
+  const flags = new Map();
   function add(name, value, usual) {
-    if (value != null && value !== usual) flags.push(`--${name}=${flagText(value)}`);
+    if (value == null || value === usual) return;
+    const [flag, field] = flagOf(name).split("=");
+    const text = field ? `${field}:${flagText(value)}` : flagText(value);
+    flags.set(flag, flags.has(flag) ? `${flags.get(flag)},${text}` : text);
   }
   const { like } = state;
-  if (like) flags.push(`--like=${quoted(like)}`);
+  if (like) flags.set("like", quoted(like));
   if (hours != null) add("hours", hours);
   else add("flops", limits.flops);
   if (chips) {
-    flags.push(`--chips=${chips.kind}:${chips.count}`);
+    flags.set("chips", `${chips.kind}:${chips.count}`);
     add("mfu", chips.mfu);
     if (!isComparison) add("dollars_per_hour", chips.dollars_per_hour);
   }
@@ -47,12 +50,12 @@ function flagsOf(state, { law, shape, reference, limits, experts, chips, memory_
   add("inference_tokens", limits.inference_tokens, 0);
   add("max_tokens", limits.max_tokens);
   const usual = defaultState(law, like);
-  if (experts.join() !== usual.experts) flags.push(`--experts=${experts.join()}`);
+  if (experts.join() !== usual.experts) flags.set("experts", experts.join());
   const compared = reference?.shape ?? PAPER_SHAPE; // what the command compares without these flags
   for (const name of ["vocab_size", "width_per_block"]) {
     if (isComparison) add(name, shape[name], compared[name]);
     else if (isTyped(state, name, law)) add(name, shape[name]);
     else if (!like) add(name, shape[name], law.shape[name]);
   }
-  return flags;
+  return [...flags].map(([name, text]) => `--${name}=${text}`);
 }

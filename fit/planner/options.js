@@ -8,6 +8,20 @@ import { general, parseNumber } from "./numbers.js";
 import { referenceModel, referenceShape } from "./reference_model.js";
 import { requirement } from "./serving.js";
 
+const FIELDS = {
+  serve_tokens_per_second: "serve=tokens_per_second",
+  serve_batch: "serve=batch",
+  bytes_per_parameter: "bytes=weights",
+  bytes_per_kv_element: "bytes=cache",
+  vocab_size: "shape=vocab_size",
+  width_per_block: "shape=width_per_block",
+};
+
+/** The flag of a field of the form, perhaps with a field of its own. @type {(name: string) => string} */
+export function flagOf(name) {
+  return FIELDS[name] ?? name;
+}
+
 // The number in a field, null where nothing is typed.
 function numberIn(state, name) {
   const text = state[name].trim();
@@ -23,7 +37,8 @@ function positiveIn(data, state, name, isZeroAllowed = false) {
   const isInRange = value >= 1e-12 && value <= data.largest;
   if (value == null || isInRange || (isZeroAllowed && value === 0)) return value;
   const kind = isZeroAllowed ? "non-negative" : "positive";
-  return refuse("NOT_POSITIVE", { flag: name, value, kind, largest: data.largest });
+  const sentence = say("NOT_POSITIVE", { flag: flagOf(name), value, kind, largest: data.largest });
+  throw new PlanError(name in FIELDS ? sentence.replace(`${flagOf(name)}=`, `${flagOf(name)}:`) : sentence);
 }
 
 function wholeIn(state, name) {
@@ -68,7 +83,7 @@ function chipsIn(data, state, devices) {
 // Tokens per second that the model must decode; null where none are typed.
 function servedIn(data, state, chips) {
   const value = positiveIn(data, state, "serve_tokens_per_second");
-  if (value != null && chips == null) refuse("NEEDS_CHIPS", { flag: "serve_tokens_per_second" });
+  if (value != null && chips == null) refuse("NEEDS_CHIPS", { flag: "serve" });
   return value;
 }
 

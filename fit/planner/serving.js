@@ -110,7 +110,7 @@ export function sizeLimits(shape, limits, n_experts) {
     most: chips.memory,
     needed: (width) => servingBytes(shape, limits, width, n_experts),
     sentence: "MEMORY_TOO_SMALL",
-    values: () => ({ flag: `--serve_tokens_per_second on ${chips.count} x ${chips.kind}` }),
+    values: () => ({ flag: `--serve=tokens_per_second on ${chips.count} x ${chips.kind}` }),
   });
   sizes.push({
     name: "serving",

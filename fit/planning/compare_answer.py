@@ -39,6 +39,7 @@ def verbose(result: Comparison) -> str:
 def _answer(result: Comparison) -> Iterator[str]:
     """What the laws together say, what they disagree about, and what each of them says."""
     yield from agreement.preference(result.laws)
+    yield from agreement.voted(result.laws)
     yield from agreement.not_counted(result.laws)
     yield from agreement.apart_and_near(result.laws)
     yield say(BY_LAW, laws="; ".join(_of_law(answer) for answer in result.laws))
@@ -64,7 +65,9 @@ def _of_law(answer: LawAnswer) -> str:
     if answer.not_bounded:
         notes.append(NOT_BOUNDED)
     if answer.not_read:
-        notes.append(say(NOT_READ, flags=", ".join(f"--{name}={value}" for name, value in answer.not_read.items())))
+        notes.append(
+            say(NOT_READ, flags=", ".join(f"--shape={name}:{value}" for name, value in answer.not_read.items()))
+        )
     joined = f" ({', '.join(notes)})" if notes else ""
     return say(OF_LAW, **answer, notes=joined)
 

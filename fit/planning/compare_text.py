@@ -113,7 +113,7 @@ def _notes(answer: LawAnswer) -> Iterator[str]:
     if answer.used != 1 and answer.n_experts > 1:
         yield f"a token uses {answer.used:g} experts' width, of {answer.n_experts}"
     if answer.not_read:
-        flags = ", ".join(f"--{name}={value}" for name, value in answer.not_read.items())
+        flags = ", ".join(f"--shape={name}:{value}" for name, value in answer.not_read.items())
         subject = "it is"
         if "used" in answer.not_read:
             subject = f"asked of {answer.used:g} experts' width a token, and"

@@ -286,7 +286,7 @@ class Constraints:
                 """Seconds of a step of decoding."""
                 return serving.step_seconds(self.served(architecture, d_model, n_experts))
 
-            flag = f"--serve_tokens_per_second on {serving.chips.count} x {serving.chips.kind}"
+            flag = f"--serve=tokens_per_second on {serving.chips.count} x {serving.chips.kind}"
             limits.append(SizeLimit("memory", lambda d, e: self.memory(architecture, d, e), serving.chips.memory, flag))
             limits.append(SizeLimit("serving", step_seconds, serving.most_seconds))
         return limits

@@ -158,24 +158,16 @@ def serving_of(served: Served, memory_bytes: float, routed_experts: float, chips
     )
 
 
-def energy_of(plan: Plan, grams_per_kwh: float | None) -> Energy | None:
-    """What the plan's training takes from the grid; None without chips, or where their power is not published.
-
-    Raises:
-      UserError: Grams are given, and the power of the chips is not published.
-    """
+def energy_of(plan: Plan) -> Energy | None:
+    """What the plan's training takes from the grid; None without chips, or where their power is not published."""
     model = plan.buildable or plan.best
     if plan.chips is None or model.cost is None:
         return None
     watts = CHIPS[plan.chips.kind].watts
     if not watts:
-        if grams_per_kwh is None:
-            return None
-        known = ", ".join(kind for kind, chip in CHIPS.items() if chip.watts)
-        raise UserError(sentences.NO_WATTS.format(kind=plan.chips.kind, known=known))
+        return None
     kwh = model.cost.training_hours * plan.chips.in_use * watts / 1000
-    co2_kg = None if grams_per_kwh is None else kwh * grams_per_kwh / 1000
-    return Energy(kwh=kwh, watts=watts, co2_kg=co2_kg)
+    return Energy(kwh=kwh, watts=watts)
 
 
 def _price(model: Optimum | Buildable, chips: Chips) -> Json:

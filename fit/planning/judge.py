@@ -10,7 +10,6 @@ from fit.fitted_law.law import NAMES, Law
 from fit.planning import baseline_speedup, speedup
 from fit.planning.baseline_speedup import BaselineSpeedup
 from fit.planning.judged import Speedup
-from fit.planning.options import BY
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -23,7 +22,7 @@ class SpeedupOptions(options.Options):
         "law_tokens_per_second, the speed of the law's recipe at the run's size; with --baseline it has hours, or "
         "tokens_per_second of runs of equal FLOPs.",
         "flops",
-        BY,
+        ("flops", "time"),
     )
     verbose: bool = options.switch("Also print the table of the runs.")
     baseline: dict[str, str] = options.pairs(

@@ -384,7 +384,7 @@ def solve(
       n_experts: as the law counts them.
       architecture: how models of all sizes are built.
       constraints: what the models must respect.
-      coefficients: by name, in place of the law's.
+      coefficients: by name, in place of the law's; not under hours.
 
     Returns:
       The Optima, of the common shape of n_experts, coefficients and constraints.
@@ -394,7 +394,7 @@ def solve(
     """
     law.check_plannable()
     if constraints.clock is not None:
-        return by_hours.optima(law, n_experts, architecture, constraints, coefficients)
+        return by_hours.optima(law, n_experts, architecture, constraints)
     _check_bounded(law, architecture, constraints)
     problem = _problem(law, n_experts, architecture, constraints, coefficients or law.coefficients)
     size, bound = problem.within_bounds(problem.best_size())
@@ -459,12 +459,17 @@ def why_infeasible(law: Law, architecture: Architecture, constraints: Constraint
     template = sentences.SMALLEST if n_blocks == 1 else sentences.SMALLEST_OF
     smallest = template.format(d=d_model, e=least_experts, blocks=n_blocks)
     chips = vars(constraints.chips) if constraints.chips else {}
+    inference = INFERENCE * float(architecture.n_active(d_model, least_experts)) * constraints.inference_tokens
+    needed_flops = inference + training_flops(float(architecture.n_active(d_model, least_experts)), 1)
+    lacks_flops = constraints.flops is not None and needed_flops > np.max(constraints.flops)
     for limit in size_limits(law, architecture, constraints):
         need = float(limit.needed(d_model, least_experts))
         if need <= limit.limit:
             continue
         if limit.name == "serving":
             return _served_too_slowly(constraints, smallest, need)
+        if limit.name == "chips" and lacks_flops:  # chips train no model on less than a token
+            continue
         if limit.name == "chips" and constraints.request is not None:
             return _not_trained(constraints.request, least_experts, chips)
         sentence = sentences.MEMORY_TOO_SMALL if limit.name == "memory" else sentences.CHIPS_TOO_FEW
@@ -476,15 +481,12 @@ def why_infeasible(law: Law, architecture: Architecture, constraints: Constraint
         if not by_hours.trains_any(law, architecture, constraints, least_experts):
             return sentences.NOTHING_TRAINED.format(e=least_experts, **chips)
         return say(sentences.HOURS_TOO_FEW, budget=constraints.budget, smallest=smallest)
-    size = float(architecture.n_active(d_model, least_experts))
-    inference = INFERENCE * size * constraints.inference_tokens
-    need = inference + training_flops(size, 1)
     return sentences.FLOPS_TOO_FEW.format(
         budget=constraints.budget,
         smallest=smallest,
-        need=need,
+        need=needed_flops,
         limit=constraints.flops,
-        times=need / constraints.flops,
+        times=needed_flops / constraints.flops,
         share=sentences.INFERENCE_SHARE.format(inference=inference) if inference else "",
     )
 
@@ -492,10 +494,10 @@ def why_infeasible(law: Law, architecture: Architecture, constraints: Constraint
 def _not_trained(request: ShapeRequest, n_experts: float, chips: Json) -> str:
     """The sentence on chips that train no model with so many experts."""
     fixed = request.fixed_mesh
-    options = dict(mesh_expert=fixed.expert, mesh_model=fixed.model, remat=fixed.remat)
-    flags = [f"--{name}" for name, value in options.items() if value is not None]
-    if flags:
-        return sentences.NO_SUCH_MESH.format(flags=" and ".join(flags))
+    fields = dict(expert=fixed.expert, model=fixed.model, remat=fixed.remat)
+    given = [f"{name}:{value}" for name, value in fields.items() if value is not None]
+    if given:
+        return sentences.NO_SUCH_MESH.format(flags=f"--mesh={','.join(given)}")
     return sentences.NOTHING_TRAINED.format(e=n_experts, **chips)
 
 

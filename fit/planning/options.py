@@ -7,21 +7,17 @@ import re
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences
-from fit.model.layout import REMATS
-from fit.options import Options, choice, experts, number, numbers, or_path, path, switch, text, unchecked, whole
+from fit.options import Options, experts, group, number, or_path, path, switch, text, unchecked, whole
 from fit.planning import cost
 from fit.planning.constraints import CHIPS, ROOM, Chips, Constraints, Mesh
 from fit.planning.grid import MeshRequest, ShapeRequest
-from fit.planning.serving import BATCHES, Requirement, ServingChips
+from fit.planning.groups import BytesFields, LawShapeFields, MeshFields, ModelShapeFields, ServeFields
+from fit.planning.serving import Requirement, ServingChips
 from fit.shape.architecture import PAPER, Architecture
 from fit.shape.reference_model import PUBLISHED, PublishedModel, read
 from fit.task_maps.maps import TaskMaps
 
-BY = ("flops", "time")
-SHAPES = ("hardware", "paper")
-OWN = "Default: the law's own"
-MOST_BLOCKS = 1000  # of any model
-# {option: field of Architecture}
+# {field of --shape: field of Architecture}
 ARCHITECTURE_FIELDS = dict(
     kv_share="kv_share", dense_blocks="n_dense", granularity="granularity", shared_experts="shared"
 )
@@ -31,16 +27,11 @@ ARCHITECTURE_FIELDS = dict(
 class ShapeOptions(Options):
     """The shape of models, where it is not the law's."""
 
-    vocab_size: int | None = whole(
-        "Tokens in the vocabulary. FLOPs, memory and prices count its embedding and head; the law sees the blocks as "
-        f"with its own. {OWN}.",
-        least=1,
-    )
-    width_per_block: int | None = whole(f"d_model / n_blocks, which is also d_model / n_heads. {OWN}.", least=1)
+    shape: LawShapeFields = group("Shape of models. Default: the law's own.", LawShapeFields)
 
     def architecture(self, law: Law) -> Architecture:
         """The law's own architecture, with these options. Raises UserError where the law's runs had several."""
-        return law.shaped(self.vocab_size, self.width_per_block)
+        return law.shaped(self.shape.vocab_size, self.shape.width_per_block)
 
 
 def kind_and_count(text: str) -> tuple[str, int]:
@@ -63,25 +54,13 @@ def kind_and_count(text: str) -> tuple[str, int]:
 
 
 @dataclasses.dataclass(kw_only=True)
-class BudgetOptions(ShapeOptions):
+class BudgetOptions(Options):
     """The budget and the limits of a model, the chips to train it on, their price, and how models are built where that
     differs from the law's own models."""
 
-    kv_share: float | None = number(
-        f"Key-value heads per query head; below 1 saves cache and attention. {OWN}, else 1.", least=1e-3, most=1
+    shape: ModelShapeFields = group(
+        "Shape of models. Default: the law's own, in sizes that hardware likes.", ModelShapeFields
     )
-    dense_blocks: int | None = whole(
-        f"Number of dense blocks before a mixture's other blocks. {OWN}, else 0.", most=MOST_BLOCKS
-    )
-    used: tuple[float, ...] | None = numbers(
-        "Expert width that a token uses, in widths of the dense layer. Laws that read sparsity or top_k choose among "
-        f"several values. {OWN}, else 1."
-    )
-    granularity: float | None = number(
-        f"How many times narrower an expert is than the dense layer; a token uses as many times more. {OWN}, else 1.",
-        least=1,
-    )
-    shared_experts: int | None = whole(f"Experts that all tokens use, of those that a token uses. {OWN}, else 0.")
     like: str | dict | None = unchecked(
         "config.json of a model to start from, or a published model's name: its sizes, what laws say of it, and plans "
         f"of models built like it. Names: {', '.join(PUBLISHED)}."
@@ -89,12 +68,6 @@ class BudgetOptions(ShapeOptions):
     chips: str | None = text("Chips to train on, such as H100:8, H100:8x8 or v5p:4x4x4, for costs in hours.")
     hours: float | None = number("Budget in hours on --chips, instead of --flops.")
     dollars_per_hour: float | None = number("Price of one chip for an hour.", least=0)
-    by: str | None = choice(
-        "What --hours on --chips give: time, the tokens that each model trains at its own modelled speed; or flops, at "
-        "one MFU for all models. Default: time; flops with --mfu or --shape=paper.",
-        None,
-        BY,
-    )
     speeds: str | None = path(
         "With --chips: a table of your own speeds, two rows at least of d_model, n_experts and tokens_per_second (of "
         "all chips), to recalibrate the model of speed by."
@@ -105,19 +78,14 @@ class BudgetOptions(ShapeOptions):
     )
     flops: float | None = number("FLOPs of training (6 n_active n_tokens) and of serving --inference_tokens.")
     memory_gb: float | None = number("Memory of one device in GB (1e9 bytes), for weights and cache.")
-    bytes_per_parameter: float = number("Bytes of a weight; 2 is bfloat16.", 2.0)
+    bytes: BytesFields = group("Bytes of weights and cache.", BytesFields)
     kv_tokens: float = number("Tokens in the key-value cache, over all sequences.", 0.0, least=0)
-    bytes_per_kv_element: float = number("Bytes of an element of the cache; 2 is bfloat16.", 2.0)
     inference_tokens: float = number(
         "Tokens to serve over the model's life, at 2 n_active FLOPs each, out of --flops.", 0.0, least=0
     )
     max_tokens: float | None = number("Training tokens available.", least=1, below=sentences.LESS_THAN_A_TOKEN)
     devices: int = whole("Devices that share weights and cache.", 1, least=1)
-    serve_tokens_per_second: float | None = number(
-        "Tokens per second to decode at least, all sequences of a batch together, on --devices chips of the kind of "
-        "--chips."
-    )
-    serve_batch: int = whole("Sequences decoded at once, for --serve_tokens_per_second.", BATCHES[-1], least=1)
+    serve: ServeFields = group("Speed of decoding that the model must reach.", ServeFields)
     experts: tuple[int, ...] | None = experts("Numbers of experts allowed. Default: those fitted.")
     verbose: bool = switch("Also print all tables, costs, counts, notes and warnings.")
 
@@ -127,24 +95,21 @@ class BudgetOptions(ShapeOptions):
             raise UserError("--hours and --flops are both the budget: give one of them")
         if self.speeds is not None and not (self.is_by_time or self.prices_by_time):
             raise UserError(sentences.SPEEDS_NEED_TIME)
-        if self.by == "time":
-            for name in ("chips", "hours"):
-                if getattr(self, name) is None:
-                    raise UserError(sentences.TIME_NEEDS.format(flag=f"--{name}"))
-            if self.mfu is not None:
-                raise UserError(sentences.TIME_OR_MFU)
 
     @property
     def is_by_time(self) -> bool:
         """Whether the budget is --hours, at the modelled speed of each model."""
-        if self.by is not None:
-            return self.by == "time"
-        return self.hours is not None and self.chips is not None and self.mfu is None
+        return self.hours is not None and self._has_modelled_speeds
 
     @property
     def prices_by_time(self) -> bool:
         """Whether FLOPs are the budget and each model's hours follow from its modelled speed."""
-        return self.chips is not None and self.hours is None and self.mfu is None and self.by is None
+        return self.hours is None and self._has_modelled_speeds
+
+    @property
+    def _has_modelled_speeds(self) -> bool:
+        """Whether each model has its own speed on the chips. The paper's shapes have no mesh that could be timed."""
+        return self.chips is not None and self.mfu is None and not self.shape.paper
 
     @property
     def reference_model(self) -> PublishedModel | None:
@@ -152,9 +117,15 @@ class BudgetOptions(ShapeOptions):
         return None if self.like is None else read(self.like)
 
     @property
+    def fixes_expert_widths(self) -> bool:
+        """Whether an option says how wide experts are."""
+        shape = self.shape
+        return shape.used is not None or shape.granularity is not None or shape.shared_experts is not None
+
+    @property
     def architecture_fields(self) -> dict[str, float]:
         """{field of Architecture: value} of the options about blocks, heads and experts that are given."""
-        values = {field: getattr(self, name) for name, field in ARCHITECTURE_FIELDS.items()}
+        values = {field: getattr(self.shape, name) for name, field in ARCHITECTURE_FIELDS.items()}
         return {field: value for field, value in values.items() if value is not None}
 
     @property
@@ -163,8 +134,8 @@ class BudgetOptions(ShapeOptions):
         reference = self.reference_model
         architecture = reference.architecture() if reference else PAPER
         shape = dict(
-            vocab_size=self.vocab_size or architecture.vocab_size,
-            width_per_block=self.width_per_block or architecture.width_per_block,
+            vocab_size=self.shape.vocab_size or architecture.vocab_size,
+            width_per_block=self.shape.width_per_block or architecture.width_per_block,
         )
         return shape | self.architecture_fields
 
@@ -172,9 +143,9 @@ class BudgetOptions(ShapeOptions):
         """That of the model to start from, else the law's. Raises UserError where the law's runs had several."""
         reference = self.reference_model
         if reference is None:
-            return super().architecture(law)
+            return law.shaped(self.shape.vocab_size, self.shape.width_per_block)
         like_the_runs = bool(law.models["architecture"])
-        return reference.architecture(self.vocab_size, self.width_per_block, like_the_runs)
+        return reference.architecture(self.shape.vocab_size, self.shape.width_per_block, like_the_runs)
 
     def architectures(self, law: Law) -> list[Architecture]:
         """An architecture for each number in `used`.
@@ -182,21 +153,21 @@ class BudgetOptions(ShapeOptions):
         Raises:
           UserError: The law cannot choose between them, or one of them cannot be built.
         """
-        typed = ",".join(f"{u:g}" for u in self.used or ())
-        if self.used is not None and not law.of_mixtures:
+        typed = ",".join(f"used:{u:g}" for u in self.shape.used or ())
+        if self.shape.used is not None and not law.of_mixtures:
             raise UserError(sentences.USED_OF_MIXTURES.format(value=typed, law=law.name))
-        if self.used is not None and len(self.used) > 1 and not law.reads_used:
+        if self.shape.used is not None and len(self.shape.used) > 1 and not law.reads_used:
             raise UserError(
-                f"--used={typed}: the {law.form.name} law reads neither sparsity nor top_k, so it cannot choose "
+                f"--shape={typed}: the {law.form.name} law reads neither sparsity nor top_k, so it cannot choose "
                 "between them: give one number"
             )
         base = dataclasses.replace(self.architecture(law), **self.architecture_fields)
-        if self.used is None and not self.architecture_fields:
+        if self.shape.used is None and not self.architecture_fields:
             return [base]
         if law.of_mixtures and law.only_experts is not None:  # its number counts what a token chooses from
             base = dataclasses.replace(base, counts_routed_experts=True)
         architectures = []
-        for used in self.used or [base.active_width]:
+        for used in self.shape.used or [base.active_width]:
             n_narrow = round(used * base.granularity)  # a token uses whole experts
             if n_narrow <= base.shared or abs(n_narrow / base.granularity - used) > 0.1 * used:
                 raise UserError(
@@ -212,7 +183,7 @@ class BudgetOptions(ShapeOptions):
           UserError: The kind is unknown, or the MFU is no MFU or leaves out one of `experts`.
         """
         if self.chips is None:
-            needs_chips = self.changed("hours", "dollars_per_hour", "mfu", "serve_tokens_per_second", "serve_batch")
+            needs_chips = self.changed("hours", "dollars_per_hour", "mfu", "serve")
             if needs_chips:
                 raise UserError(sentences.NEEDS_CHIPS.format(flag=needs_chips[0]))
             return None
@@ -225,7 +196,7 @@ class BudgetOptions(ShapeOptions):
             self.dollars_per_hour,
             self.devices,
             room=ROOM,
-            serve_batch=self.serve_batch,
+            serve_batch=self.serve.batch,
             mfu_is_assumed=self.mfu is None,
         )
 
@@ -235,9 +206,9 @@ class BudgetOptions(ShapeOptions):
         chips = self.training_chips(experts)
         constraints = Constraints(
             flops=self.flops,
-            bytes_per_parameter=self.bytes_per_parameter,
+            bytes_per_parameter=self.bytes.weights,
             kv_tokens=self.kv_tokens,
-            bytes_per_kv_element=self.bytes_per_kv_element,
+            bytes_per_kv_element=self.bytes.cache,
             inference_tokens=self.inference_tokens,
             max_tokens=self.max_tokens,
             chips=chips,
@@ -245,9 +216,9 @@ class BudgetOptions(ShapeOptions):
         )
         if self.memory_gb is not None:
             constraints = dataclasses.replace(constraints, memory_bytes=self.memory_gb * 1e9 * self.devices)
-        if self.serve_tokens_per_second is not None and chips is not None:
+        if self.serve.tokens_per_second is not None and chips is not None:
             serving_chips = ServingChips(chips.kind, self.devices)
-            serving = Requirement(self.serve_tokens_per_second, self.serve_batch, serving_chips)
+            serving = Requirement(self.serve.tokens_per_second, self.serve.batch, serving_chips)
             constraints = dataclasses.replace(constraints, serving=serving)
         if self.hours is not None and chips is not None:
             budget = sentences.HOURS_BUDGET.format(hours=self.hours, chips=self.chips)
@@ -265,7 +236,7 @@ class BudgetOptions(ShapeOptions):
     @property
     def shapes(self) -> ShapeRequest | None:
         """What the user fixes of a buildable model's shape and mesh; None for the paper's shapes."""
-        fixed = {name for name in ("width_per_block", "kv_share") if getattr(self, name) is not None}
+        fixed = {name for name in ("width_per_block", "kv_share") if getattr(self.shape, name) is not None}
         return ShapeRequest(frozenset(fixed), family=self.like is not None)
 
 
@@ -280,21 +251,8 @@ class PlanOptions(BudgetOptions):
         below=sentences.TOO_FEW_EPOCHS,
     )
     target_loss: float | None = number("Loss to reach with the fewest FLOPs of training and --inference_tokens.")
-    shape: str = choice(
-        "Shapes of the buildable model: hardware, the widths, heads and experts that hardware likes, on a mesh of "
-        "--chips that the trainer starts; or paper, whole blocks and heads of the law's own shape.",
-        "hardware",
-        SHAPES,
-    )
-    mesh_expert: int | None = whole("Of --chips, those that share one copy of the experts. Default: chosen.", least=1)
-    mesh_model: int | None = whole("Of --chips, those that share each head and expert. Default: chosen.", least=1)
-    remat: str | None = choice(
-        "What the backward pass computes again on the mesh. Default: chosen; with --shape=paper 1, 1 and full.",
-        None,
-        REMATS,
-    )
-    grams_per_kwh: float | None = number(
-        "CO2 of the electricity in grams a kWh, for the energy of the training on --chips.", least=0
+    mesh: MeshFields = group(
+        "Mesh and remat of the training. Default: chosen; with --shape=paper 1, 1 and full.", MeshFields
     )
     task_map: TaskMaps | str | None = or_path(
         unchecked("Maps from loss to accuracies of tasks, by fit tasks --out: what the model is expected to reach.")
@@ -304,34 +262,19 @@ class PlanOptions(BudgetOptions):
         super().__post_init__()
         if self.epochs is not None and self.max_tokens is None:
             raise UserError("--epochs needs --max_tokens, the tokens that are read again")
-        if self.by == "time" and self.shape == "paper":
-            raise UserError(sentences.TIME_OF_GRID)
-        if self.grams_per_kwh is not None and self.chips is None:
-            raise UserError(sentences.NEEDS_CHIPS.format(flag="grams_per_kwh"))
-
-    @property
-    def is_by_time(self) -> bool:
-        """As BudgetOptions.is_by_time; the shapes of the paper have no mesh that could be timed."""
-        return super().is_by_time and (self.by is not None or self.shape != "paper")
-
-    @property
-    def prices_by_time(self) -> bool:
-        """As BudgetOptions.prices_by_time; the shapes of the paper have no mesh that could be timed."""
-        return super().prices_by_time and self.shape != "paper"
 
     def training_chips(self, experts: tuple[int, ...]) -> Chips | None:
         """As BudgetOptions.training_chips, with the mesh that is given. Raises UserError also where that does not
         divide the chips."""
         chips = super().training_chips(experts)
-        if chips and self.shape == "paper":
+        if chips and self.shape.paper:
             chips = dataclasses.replace(chips, room=1.0)
-        mesh_options = self.changed("mesh_expert", "mesh_model", "remat")
-        if not mesh_options:
+        if not self.changed("mesh"):
             return chips
         if chips is None:
-            raise UserError(sentences.NEEDS_CHIPS.format(flag=mesh_options[0]))
-        fixed = Mesh(self.mesh_expert or 1, self.mesh_model or 1, self.remat or "full")
-        count = chips.count if self.shape == "paper" else chips.n_devices
+            raise UserError(sentences.NEEDS_CHIPS.format(flag="mesh"))
+        fixed = Mesh(self.mesh.expert or 1, self.mesh.model or 1, self.mesh.remat or "full")
+        count = chips.count if self.shape.paper else chips.n_devices
         if count % (fixed.expert * fixed.model):
             raise UserError(sentences.MESH_OF_CHIPS.format(expert=fixed.expert, model=fixed.model, count=count))
         return dataclasses.replace(chips, mesh=fixed)
@@ -340,12 +283,12 @@ class PlanOptions(BudgetOptions):
     def shapes(self) -> ShapeRequest | None:
         """As BudgetOptions.shapes, with the mesh. A model to start from also fixes the width per block and the share
         of key-value heads."""
-        if self.shape == "paper":
+        if self.shape.paper:
             return None
-        fixed = {name for name in ("width_per_block", "kv_share") if getattr(self, name) is not None}
+        fixed = {name for name in ("width_per_block", "kv_share") if getattr(self.shape, name) is not None}
         if self.like is not None:
             fixed |= {"width_per_block", "kv_share"}
-        fixed_mesh = MeshRequest(self.mesh_expert, self.mesh_model, self.remat)
+        fixed_mesh = MeshRequest(self.mesh.expert, self.mesh.model, self.mesh.remat)
         return ShapeRequest(frozenset(fixed), fixed_mesh, self.like is not None)
 
 

@@ -238,12 +238,14 @@ def planned(capsys, *flags):
 
 def test_flags_that_ask_for_nothing_change_nothing(capsys):
     limits = ("--law=joint-moe-2025", "--flops=1e22", "--memory_gb=80", "--kv_tokens=1e6", "--shape=paper")
-    assert planned(capsys, *limits) == planned(capsys, *limits, "--used=1", "--kv_share=1", "--dense_blocks=0")
+    without = planned(capsys, *limits)
+    with_defaults = planned(capsys, *limits, "--shape=used:1,kv_share:1,dense_blocks:0")
+    assert without.pop("options") != with_defaults.pop("options") and without == with_defaults
 
 
 def test_how_much_a_token_uses_is_chosen_by_a_law_that_reads_it(capsys):
-    limits = ("--law=sparsity-2025", "--flops=1e20", "--memory_gb=8", "--experts=1,4,16,50", "--vocab_size=50257")
-    plan = planned(capsys, *limits, "--used=1,2,4", "--kv_share=0.5")
+    limits = ("--law=sparsity-2025", "--flops=1e20", "--memory_gb=8", "--experts=1,4,16,50", "--shape=vocab_size:50257")
+    plan = planned(capsys, *limits, "--shape=used:1,used:2,used:4", "--shape=kv_share:0.5")
     best = {}
     d = np.geomspace(64, 12_800, 200_001)
     for e, used in itertools.product((1, 4, 16, 50), (1, 2, 4)):
@@ -260,16 +262,16 @@ def test_how_much_a_token_uses_is_chosen_by_a_law_that_reads_it(capsys):
     for row in plan["architectures"]:
         assert row["loss"] == pytest.approx(best[row["used"]][0], rel=1e-5)
     assert plan["used"] == min(best, key=best.get)
-    told = [w for w in plan["warnings"] if "--kv_share=0.5: the sparsity law has no column" in w]
-    assert len(told) == 1 and "--used" not in told[0]
+    told = [w for w in plan["warnings"] if "--shape=kv_share:0.5: the sparsity law has no column" in w]
+    assert len(told) == 1 and "used" not in told[0]
 
 
 @pytest.mark.parametrize("law", ["sparsity-2025", "comprehensive-2025"])
 def test_a_list_of_used_may_name_the_laws_own(law):
     """Of the models that a law's own are, too, by FLOPs or by a loss to reach, from Python as from the command line."""
     for limit in (dict(flops=1e21), dict(target_loss=2.3)):
-        both = fit.plan(law, memory_gb=80, experts=[1, 8], used=[1, 2], verbose=True, **limit)
-        alone = {used: fit.plan(law, memory_gb=80, experts=[1, 8], used=used, **limit) for used in (1, 2)}
+        both = fit.plan(law, memory_gb=80, experts=[1, 8], shape=dict(used=[1, 2]), verbose=True, **limit)
+        alone = {used: fit.plan(law, memory_gb=80, experts=[1, 8], shape=dict(used=used), **limit) for used in (1, 2)}
         assert [(row["used"], row["loss"]) for row in both.architectures] == [
             (u, alone[u].best["loss"]) for u in (1, 2)
         ]
@@ -278,8 +280,8 @@ def test_a_list_of_used_may_name_the_laws_own(law):
 
 
 BUILT_AS_PLANNED = {
-    "--law=sparsity-2025 --flops=1e21 --memory_gb=80 --kv_tokens=1e6 --used=1,2,4 --kv_share=0.25": 50,
-    "--law=sparsity-2025 --flops=1e21 --memory_gb=80 --kv_tokens=1e6 --used=2 --experts=20 --kv_share=0.25": 20,
+    "--law=sparsity-2025 --flops=1e21 --memory_gb=80 --kv_tokens=1e6 --shape=used:1,used:2,used:4,kv_share:0.25": 50,
+    "--law=sparsity-2025 --flops=1e21 --memory_gb=80 --kv_tokens=1e6 --shape=used:2,kv_share:0.25 --experts=20": 20,
     "--law=joint-moe-2025 --chips=H100:64 --hours=240 --memory_gb=80 --kv_tokens=65536": 8,
 }
 
@@ -303,21 +305,28 @@ def test_what_is_built_is_what_was_planned(capsys, flags):
 
 
 def test_what_a_law_has_no_column_for_is_said(capsys):
-    plan = planned(capsys, "--law=joint-moe-2025", "--flops=1e21", "--used=2", "--experts=1,2,8")
+    plan = planned(capsys, "--law=joint-moe-2025", "--flops=1e21", "--shape=used:2", "--experts=1,2,8")
     (told,) = (w for w in plan["warnings"] if "no column" in w)
     assert told == sentences.NOT_READ.format(
-        asked="--used=2", form="joint", own="used 1", columns="n_active, n_tokens, n_experts"
+        asked="--shape=used:2", form="joint", own="used 1", columns="n_active, n_tokens, n_experts"
     )
     assert plan["buildable"]["top_k"] == (2 if plan["best"]["n_experts"] > 1 else 1)
-    assert command_line.run(["compare", "--flops=1e21", "--used=2", "--laws=joint-moe-2025", "--verbose"]) == 0
-    assert "--used=2: the joint law has no column for that" in capsys.readouterr().out
+    assert command_line.run(["compare", "--flops=1e21", "--shape=used:2", "--laws=joint-moe-2025", "--verbose"]) == 0
+    assert "--shape=used:2: the joint law has no column for that" in capsys.readouterr().out
 
 
 def test_a_law_of_ones_own_is_compared_by_its_own_models(tmp_path, capsys):
     law = law_of(table_of(), tmp_path)
     assert (
         command_line.run(
-            ["compare", "--flops=1e13", f"--laws={law}", "--vocab_size=257", "--width_per_block=8", "--json"]
+            [
+                "compare",
+                "--flops=1e13",
+                f"--laws={law}",
+                "--shape=vocab_size:257",
+                "--shape=width_per_block:8",
+                "--json",
+            ]
         )
         == 0
     )
@@ -328,14 +337,14 @@ def test_a_law_of_ones_own_is_compared_by_its_own_models(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("flags, words", [
-    (("--law=joint-moe-2025", "--used=1,2"), "--used=1,2: the joint law reads neither sparsity nor top_k"),
-    (("--law=chinchilla-2022", "--used=2"), "--used=2: --law=chinchilla-2022 is a law of dense models"),
-    (("--law=joint-moe-2025", "--used=1.5"), sentences.NO_WHOLE_CHOICE.format(value=1.5, split=1, shared=0, used=1.5)),
-    (("--law=joint-moe-2025", "--used="), "--used= is empty; give it a value or leave it out"),
-    (("--law=joint-moe-2025", "--used=x"), "--used: found 'x', expected positive numbers"),
-    (("--law=joint-moe-2025", "--kv_share=0"), "kv_share"),
-    (("--law=joint-moe-2025", "--dense_blocks=-1"), "dense_blocks"),
-    (("--law=joint-moe-2025", "--experts=2,4", "--used=8"), "a token uses 8 experts, and there are 4"),
+    (("--law=joint-moe-2025", "--shape=used:1,used:2"), "--shape=used:1,used:2: the joint law reads neither sparsity"),
+    (("--law=chinchilla-2022", "--shape=used:2"), "--shape=used:2: --law=chinchilla-2022 is a law of dense models"),
+    (("--law=joint-moe-2025", "--shape=used:1.5"), "--shape=used:1.5: experts of granularity 1, 0 of them shared"),
+    (("--law=joint-moe-2025", "--shape=used:"), "--shape: used has no value; expected used:VALUE"),
+    (("--law=joint-moe-2025", "--shape=used:x"), "--shape=used: found 'x', expected positive numbers"),
+    (("--law=joint-moe-2025", "--shape=kv_share:0"), "kv_share"),
+    (("--law=joint-moe-2025", "--shape=dense_blocks:-1"), "dense_blocks"),
+    (("--law=joint-moe-2025", "--experts=2,4", "--shape=used:8"), "a token uses 8 experts, and there are 4"),
 ])  # fmt: skip
 def test_mistakes(capsys, flags, words):
     assert command_line.run(["plan", "--flops=1e21", *flags]) == 2

@@ -23,8 +23,10 @@ LAW = "joint-moe-2025"
 
 
 def plan(capsys, *flags):
-    assert command_line.run(["plan", f"--law={LAW}", "--by=time", *flags, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    assert command_line.run(["plan", f"--law={LAW}", *flags, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    del found["options"]  # of the flags
+    return found
 
 
 def error(capsys, *flags):
@@ -55,7 +57,7 @@ def test_the_mesh_is_the_one_of_least_time(capsys):
     flags = ["--chips=H100:16", "--hours=100", "--experts=8"]
     chosen = plan(capsys, *flags)["buildable"]
     for expert, model in ((1, 1), (2, 1), (8, 1), (1, 8)):
-        other = plan(capsys, *flags, f"--mesh_expert={expert}", f"--mesh_model={model}")["buildable"]
+        other = plan(capsys, *flags, f"--mesh=expert:{expert}", f"--mesh=model:{model}")["buildable"]
         assert other["loss"] >= chosen["loss"]
 
 
@@ -82,7 +84,7 @@ def test_one_sentence_says_where_hours_and_flops_differ():
 
 
 def test_what_flops_would_choose_is_what_a_plan_by_them_chooses(capsys):
-    flags = [f"--law={LAW}", "--chips=H100:1", "--hours=500", "--by=time"]
+    flags = [f"--law={LAW}", "--chips=H100:1", "--hours=500"]
     found = plan(capsys, *flags[1:3])
     by_flops = [f"--flops={found['best']['training_flops']!r}", "--chips=H100:1", "--mfu=0.4"]
     assert command_line.run(["plan", f"--law={LAW}", *by_flops, "--json"]) == 0
@@ -131,17 +133,17 @@ def test_the_emitted_config_is_one_that_the_trainer_takes(capsys, tmp_path):
 def test_experts_that_the_law_counts_as_no_whole_number():
     """16 experts split in 4 with one of them shared are built as 64, which the law counts as 16.25."""
     shape = dict(granularity=4, shared_experts=1, experts=[8, 16], chips="B200:32", hours=100)
-    by_clock = fit.plan(LAW, by="time", **shape)
+    by_clock = fit.plan(LAW, **shape)
     assert by_clock.buildable["law_experts"] != round(by_clock.buildable["law_experts"])
     assert "modelled" in str(by_clock)
     assert "at MFU 0.3" in str(fit.plan(LAW, mfu={8: 0.3, 16: 0.3}, **shape))
 
 
 def test_from_python():
-    found = fit.plan(LAW, chips="H100:64", hours=240, by="time", experts=[1, 8])
+    found = fit.plan(LAW, chips="H100:64", hours=240, experts=[1, 8])
     assert found.clock["label"] == efficiencies.OWN_LABEL
     assert fit.plan(LAW, chips="H100:64", hours=240, experts=[1, 8]).best == found.best  # the default
-    by_flops = fit.plan(LAW, chips="H100:64", hours=240, by="flops", experts=[1, 8])
+    by_flops = fit.plan(LAW, chips="H100:64", hours=240, mfu=0.4, experts=[1, 8])
     assert by_flops.best == fit.plan(LAW, chips="H100:64", hours=240, mfu=0.4, experts=[1, 8]).best
     # at its modelled MFU, and not at the one that is assumed
     mfu = found.best.speed.mfu[1]
@@ -153,7 +155,7 @@ def test_from_python():
 
 def test_compared_laws_answer_as_their_plans(capsys):
     """The joint law chooses as its plan does; a law of several splits is timed at each of them."""
-    limits = dict(chips="H100:16", hours=100, by="time")
+    limits = dict(chips="H100:16", hours=100)
     found = fit.compare([LAW, "fine-grained-2024"], **limits, verbose=True)
     joint, fine = found.laws
     planned = fit.plan(LAW, **limits)
@@ -165,7 +167,7 @@ def test_compared_laws_answer_as_their_plans(capsys):
     assert joint["dense"]["hours_ratio"] == pytest.approx(1 / (1 - planned.dense["hours_saved"]), rel=1e-9)
     assert "flops_ratio" not in joint["dense"]
     # finer experts are slower: by wall-clock time the split is not the finest, which FLOPs prefer
-    (by_flops,) = fit.compare(["fine-grained-2024"], chips="H100:16", hours=100, by="flops").laws
+    (by_flops,) = fit.compare(["fine-grained-2024"], chips="H100:16", hours=100, mfu=0.4).laws
     assert 1 < fine["split"] < by_flops["split"]
     assert fine["n_tokens"] == pytest.approx(fine["speed"]["tokens_per_second"][1] * 360_000, rel=1e-9)
     told = " ".join(str(found).split())
@@ -186,7 +188,7 @@ def test_own_speeds_recalibrate_the_plan(capsys, tmp_path):
 
     write([1, 1, 1, 1])
     law = load(LAW)
-    options = PlanOptions.parse(**limits, by="time")
+    options = PlanOptions.parse(**limits)
     (architecture,) = options.architectures(law)
     limits_of_time = options.constraints(())
     runs = by_time.measured_runs(law, architecture, limits_of_time.chips, options.shapes, path)
@@ -206,10 +208,7 @@ def test_own_speeds_recalibrate_the_plan(capsys, tmp_path):
         assert middle == pytest.approx(rate, rel=0.05)
         assert high / low < published.factors()[2] ** 2
     assert found["clock"]["label"] == "measured"
-    assert (
-        command_line.run(["plan", f"--law={LAW}", "--by=time", "--chips=H100:64", "--hours=240", f"--speeds={path}"])
-        == 0
-    )
+    assert command_line.run(["plan", f"--law={LAW}", "--chips=H100:64", "--hours=240", f"--speeds={path}"]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert ", measured; training takes" in told
 
@@ -226,7 +225,7 @@ def test_own_speeds_recalibrate_the_plan(capsys, tmp_path):
 def test_tables_of_speeds_that_do_not_serve(rows, said, capsys, tmp_path):
     path = tmp_path / "speeds.csv"
     path.write_text("\n".join(["d_model,n_experts,tokens_per_second,chip,n_blocks", *rows]))
-    flags = ["--chips=H100:64", "--hours=240", "--by=time", f"--speeds={path}"]
+    flags = ["--chips=H100:64", "--hours=240", f"--speeds={path}"]
     told = error(capsys, "plan", f"--law={LAW}", *flags)
     assert said in told and str(path) in told or "found 1" in told
 
@@ -234,27 +233,22 @@ def test_tables_of_speeds_that_do_not_serve(rows, said, capsys, tmp_path):
 @pytest.mark.parametrize(
     "flags, said",
     [
-        (["--chips=H100:8"], "--by=time needs --hours"),
-        (["--flops=1e20"], "--by=time needs --chips"),
-        (["--flops=1e20", "--by=flops", "--speeds=x.csv"], sentences.SPEEDS_NEED_TIME),
-        (["--chips=H100:8", "--hours=1", "--mfu=0.3"], sentences.TIME_OR_MFU),
-        (["--chips=H100:8", "--hours=1", "--shape=paper"], "leave --shape out"),
+        (["--flops=1e20", "--mfu=0.4", "--speeds=x.csv"], sentences.SPEEDS_NEED_TIME),
         (["--chips=H100:8", "--hours=1", "--target_loss=3"], "--target_loss asks for the budget"),
         (
-            ["--chips=H100:8", "--hours=1", "--mesh_expert=8", "--experts=3"],
+            ["--chips=H100:8", "--hours=1", "--mesh=expert:8", "--experts=3"],
             "no mesh of 8 x H100 trains a model of 3 ex",
         ),
-        (["--chips=H100:7", "--hours=1", "--mesh_model=7"], "--chips=H100:7: no mesh of these chips trains a model"),
+        (["--chips=H100:7", "--hours=1", "--mesh=model:7"], "--chips=H100:7: no mesh of these chips trains a model"),
     ],
 )
 def test_flags_that_do_not_go_together(flags, said, capsys):
-    assert said in error(capsys, "plan", f"--law={LAW}", "--by=time", *flags)
+    assert said in error(capsys, "plan", f"--law={LAW}", *flags)
 
 
 def test_comparing_takes_the_same_flags(capsys):
-    assert "--by=time needs --hours" in error(capsys, "compare", "--by=time", "--chips=H100:8")
-    flags = ["--by=time", "--chips=H100:8", "--hours=1", "--mfu=0.3"]
-    assert sentences.TIME_OR_MFU in error(capsys, "compare", *flags)
+    flags = ["--flops=1e20", "--mfu=0.4", "--speeds=x.csv"]
+    assert sentences.SPEEDS_NEED_TIME in error(capsys, "compare", *flags)
 
 
 def test_hours_that_leave_no_token_are_a_sentence(capsys):

@@ -41,7 +41,6 @@ def law(folder, out):
         f"--out={folder}/{out}",
         "--form=joint",
         "--holdout=largest-compute:3",
-        "--starts=32",
         "--bootstrap=20",
     ]
     env = ENV | {"JMOE_CACHE": f"{folder}/cache"}
@@ -142,13 +141,16 @@ def test_plan_json_holds_optima_and_best(folder, capsys):
     for row in plan["optima"]:
         assert {"n_experts", "n_active", "n_total", "n_tokens", "loss"} <= set(row)
         assert row["memory_bytes"] <= 20e9 * (1 + 1e-9)
-    assert plan["best"] == min(plan["optima"], key=lambda row: row["loss"])
-    drawn = plan["bootstrap"]
-    assert sum(row["best_in_draws"] for row in drawn["optima"]) == drawn["draws"] == 20
-    for row, whole in zip(drawn["optima"], plan["optima"], strict=True):
+    drawn = plan["odds"]
+    least = min(drawn["experts"], key=lambda row: row["expected_loss"])
+    assert plan["best"]["n_experts"] == least["n_experts"] == drawn["recommended"]
+    assert sum(row["best_in_draws"] for row in drawn["experts"]) == drawn["draws"] == 20
+    for row, whole in zip(drawn["experts"], plan["optima"], strict=True):
         assert row["loss"][0] <= whole["loss"] * 1.01 and row["loss"][1] >= whole["loss"] * 0.99
     assert command_line.run(["plan", f"--law={folder}/law.json", "--flops=1e21", "--verbose"]) == 0
-    assert re.search(r"is the best in \d+ of 20 bootstrap fits", " ".join(capsys.readouterr().out.split()))
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"a mixture in \d+ of 20 draws; \d+ experts in \d+", said)
+    assert "10th to 90th percentile of 20 draws of law" in said and re.search(r"best in \d+; regret 0\.\d+ nats", said)
 
 
 def test_every_table_figure_and_the_report(folder, capsys):
@@ -190,7 +192,7 @@ def test_every_table_figure_and_the_report(folder, capsys):
 
 def test_laws_of_tiny_models(folder, capsys):
     """Byte models of 1e4 to 1e6 parameters have their own vocabulary and depth; no default size may get in the way."""
-    shape = ["--vocab_size=257", "--width_per_block=32"]
+    shape = ["--shape=vocab_size:257", "--shape=width_per_block:32"]
     assert command_line.run(["plan", "--law=chinchilla-2022", "--flops=1e13", *shape, "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     d = plan["best"]["d_model"]
@@ -203,7 +205,7 @@ def test_laws_of_tiny_models(folder, capsys):
 def test_corpora_do_not_mix_unless_told(folder, capsys):
     runs = fit_runs.paper_runs()
     path = fit_runs.write_csv(folder / "two.csv", runs, corpus_fingerprint=["one"] * 100 + ["two"] * 170)
-    arguments = ["law", "--form=chinchilla", "--starts=8", f"--runs={path}", f"--out={folder}/two.json"]
+    arguments = ["law", "--form=chinchilla", f"--runs={path}", f"--out={folder}/two.json"]
     assert command_line.run(arguments) == 2
     said = capsys.readouterr().err
     assert "corpus_fingerprint" in said and "one, two" in said and "--mix_corpora" in said
@@ -217,12 +219,8 @@ MISTAKES = {
     "law --runs={0}/runs.csv --out={0}/x.json --form=linear": "linear",
     "law --rums={0}/runs.csv": "Did you mean: runs",
     "law --out={0}/x.json": "--runs is missing",
-    "law --runs={0}/runs.csv --out={0}/x.json --starts=none": "--starts=none",
-    "law --runs={0}/runs.csv --out={0}/x.json --huber_delta=-1": "--huber_delta=-1",
+    "law --runs={0}/runs.csv --out={0}/x.json --starts=8": "in Python, fit.law(runs, starts='8')",
     "law --runs={0}/runs.csv --out={0}/x.json --holdout=best:3": "--holdout=best:3",
-    "law --runs={0}/runs.csv --out={0}/x.json --weights=column:w": "column w is missing",
-    "law --runs={0}/runs.csv --out={0}/x.json --select=rmse": "--holdout",
-    "law --runs={0}/runs.csv --out={0}/x.json --percentiles=90,10": "--percentiles=90,10",
     "plan --law=joint-moe-2026 --flops=1e20": "published laws: joint-moe-2025",
     "plan --flops=1e20": "--law is missing",
     "plan --law=joint-moe-2025 --flops=lots": "lots",
@@ -303,7 +301,7 @@ def test_interrupt_leaves_no_law(folder, tmp_path):
             "law",
             f"--runs={folder}/runs.csv",
             f"--out={tmp_path}/law.json",
-            "--starts=paper",
+            "--solver=paper",
         ],
         env=ENV | {"JMOE_CACHE": f"{folder}/cache"},
         stderr=stderr,

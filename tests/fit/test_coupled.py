@@ -136,7 +136,7 @@ def test_without_a_form_the_one_is_taken_that_predicts_larger_runs_well(tmp_path
     """Of additive runs the additive law's error is 0.85 of that of the coupled one, which finds k near 1."""
     monkeypatch.setattr(forms, "BETTER", 0.9)
     path = dense_table(tmp_path, k)
-    assert command_line.run(["law", f"--runs={path}", f"--out={tmp_path}/law.json", "--starts=16"]) == 0
+    assert command_line.run(["law", f"--runs={path}", f"--out={tmp_path}/law.json"]) == 0
     law = load(f"{tmp_path}/law.json")
     tried = {row["form"]: row for row in law.record["choice"]["tried"]}
     additive, coupled = (tried[form]["rmse_log"] for form in ("chinchilla", "chinchilla_coupled"))
@@ -163,7 +163,7 @@ def test_too_few_runs_to_choose_get_the_coupled_law_with_weights(tmp_path, capsy
     path, out = fit_runs.write_demo_csv(tmp_path / "runs.csv"), tmp_path / "law.json"
     records = []
     for form in ([], ["--form=joint_coupled", "--weights=compute^0.6"]):
-        assert command_line.run(["law", f"--runs={path}", f"--out={out}", "--starts=8", *form]) == 0
+        assert command_line.run(["law", f"--runs={path}", f"--out={out}", *form]) == 0
         records.append(json.loads(out.read_text()))
     said = capsys.readouterr().out
     assert "form chosen: joint_coupled, for the runs are too few to say whether joint or joint_coupled" in said
@@ -182,7 +182,7 @@ def sixteen(tmp_path):
 def test_a_prior_draws_the_exponents_of_few_runs_to_those_of_another_law(tmp_path, capsys):
     path, true = sixteen(tmp_path)
     (tmp_path / "other.json").write_text(json.dumps(dict(form=true.form.name, coefficients=true.coefficients)))
-    flags = ["law", f"--runs={path}", f"--out={tmp_path}/law.json", "--starts=16", f"--prior={tmp_path}/other.json"]
+    flags = ["law", f"--runs={path}", f"--out={tmp_path}/law.json", f"--prior={tmp_path}/other.json"]
     assert command_line.run([*flags, "--verbose"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert (
@@ -237,7 +237,7 @@ def test_the_forms_own_error_widens_intervals_beyond_the_runs_only(tmp_path):
     assert within == pytest.approx([law.predict(1e9, 1e10)] * 2)
     assert np.log(beyond / law.predict(1e9, 1e20 / 6e9 * np.e**2)) == pytest.approx([-0.02, 0.02])
     plan = fit.plan(law, flops=1e20 * np.e)
-    assert np.log(np.array(plan.bootstrap["optima"][0]["loss"]) / plan.best["loss"]) == pytest.approx([-0.01, 0.01])
+    assert np.log(np.array(plan.odds.experts[0]["loss"]) / plan.best["loss"]) == pytest.approx([-0.01, 0.01])
     bootstrap["beyond"]["drift"] = drift[1:]
     (tmp_path / "law.json").write_text(json.dumps(record))
     with pytest.raises(UserError, match="bootstrap.beyond is .* expected training_flops and a drift for each draw"):
@@ -280,7 +280,7 @@ def test_a_k_that_no_law_has_is_refused(tmp_path, k):
     draws = [[*fit_runs.TABLE_3.values(), 0.5], [*fit_runs.TABLE_3.values(), k]]
     record = dict(form="joint_coupled", coefficients=fit_runs.TABLE_3 | {"k": 0.5})
     path.write_text(json.dumps(record | dict(bootstrap=dict(form="errors", percentiles=[10, 90], draws=draws))))
-    with pytest.raises(UserError, match="bootstrap.draws have a k outside 0.018 to 1"):
+    with pytest.raises(UserError, match="invalid bootstrap.draws: a k is outside 0.018 to 1"):
         load(str(path))
 
 

@@ -93,7 +93,7 @@ def laws(tmp_path_factory):
         form = "joint" if name == "no_draws" else name
         flags = [] if name == "one_number" else [f"--form={form}"]
         draws = 0 if name == "no_draws" else 2
-        flags += ["--starts=2", f"--bootstrap={draws}"]
+        flags += [f"--bootstrap={draws}"]
         assert command_line.run(["law", f"--runs={table}", f"--out={path}", *flags]) == 0
         fitted[name] = path, table
         return fitted[name]
@@ -104,7 +104,7 @@ def laws(tmp_path_factory):
 def commands(law, table, folder, figures):
     """(name, arguments) of every command that takes a law."""
     runs = f"--runs={table}"
-    yield "plan", ["plan", law, "--flops=1e21", "--vocab_size=256000"]
+    yield "plan", ["plan", law, "--flops=1e21", "--shape=vocab_size:256000"]
     yield "predict", ["predict", law, runs, f"--out={folder}/predicted.csv"]
     for which in "1245":
         yield f"table {which}", ["table", law, f"--which={which}"]
@@ -149,7 +149,7 @@ def test_separate_laws_of_an_additive_law_that_is_written_as_a_coupled_one(laws,
 def test_an_additive_law_that_is_chosen_says_k_of_its_separate_laws(laws, tmp_path):
     """As of itself: whichever form predicts larger runs better."""
     out = tmp_path / "law.json"
-    assert command_line.run(["law", f"--runs={laws('joint')[1]}", f"--out={out}", "--starts=2"]) == 0
+    assert command_line.run(["law", f"--runs={laws('joint')[1]}", f"--out={out}"]) == 0
     record = json.loads(out.read_text())
     assert record["form"] == "joint_coupled" and record["separate"]
     for separate in record["separate"].values():

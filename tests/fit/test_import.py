@@ -361,9 +361,7 @@ def test_what_the_user_must_fill_in_stands_in_capitals(refused):
     assert "--tokens_per_step=TOKENS --sizes=SIZES.csv --columns=loss:eval/loss --where=loss=finite" in said
 
 
-@pytest.mark.parametrize(
-    "command", ["law --form=chinchilla --starts=8", "predict --law=joint-moe-2025", "speedup --law=LAW"]
-)
+@pytest.mark.parametrize("command", ["law --form=chinchilla", "predict --law=joint-moe-2025", "speedup --law=LAW"])
 def test_other_commands_say_all_at_once_too(command, tmp_path, capsys):
     runs = fit_runs.dense_runs()
     theirs = tmp_path / "theirs.csv"
@@ -372,7 +370,7 @@ def test_other_commands_say_all_at_once_too(command, tmp_path, capsys):
         lines.append(f"{n_active / 1e6},{n_tokens / 1e9},1,{math.exp(loss)}")
     theirs.write_text("\n".join(lines) + "\n")
     law = tmp_path / "law.json"
-    fit_runs.fit_law(tmp_path, fit_runs.write_csv(tmp_path / "ours.csv", runs), "--form=chinchilla", "--starts=8")
+    fit_runs.fit_law(tmp_path, fit_runs.write_csv(tmp_path / "ours.csv", runs), "--form=chinchilla")
     out = [] if command.startswith("speedup") else [f"--out={tmp_path / 'out.csv'}"]
     assert law.exists()
     words = [*command.replace("LAW", str(law)).split(), f"--runs={theirs}", *out]

@@ -56,7 +56,7 @@ def test_held_coefficients_stay_and_the_others_are_the_best(form, fix):
 
 def test_a_negative_coefficient_can_be_held(tmp_path):
     path = fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.sweep_runs())
-    record = fit_law(tmp_path, path, "--fix=alpha=-0.19,zeta=-0.02", "--starts=32")
+    record = fit_law(tmp_path, path, "--fix=alpha=-0.19,zeta=-0.02")
     assert (record["coefficients"]["alpha"], record["coefficients"]["zeta"]) == (-0.19, -0.02)
 
 
@@ -80,7 +80,7 @@ def printed(capsys):
 
 def test_fix_reaches_errors_profile_and_draws(tmp_path, capsys):
     path = fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.sweep_runs())
-    record = fit_law(tmp_path, path, "--fix=E_max=60,c=0.8", "--bootstrap=10", "--starts=32")
+    record = fit_law(tmp_path, path, "--fix=E_max=60,c=0.8", "--bootstrap=10")
     said = printed(capsys)
     assert record["settings"]["fix"] == {"E_max": 60, "c": 0.8} and "E_max 60 (fixed)" in said
     assert list(record["profile"]) == ["E_start"]
@@ -114,7 +114,7 @@ def test_a_bad_fix_is_told(tmp_path, capsys, fix, words):
 def test_rolling_holdout_predicts_larger_runs_from_smaller(tmp_path, capsys):
     runs = dense_runs(n=90)
     path = fit_runs.write_csv(tmp_path / "runs.csv", runs)
-    record = fit_law(tmp_path, path, "--form=chinchilla", "--holdout=compute:rolling", "--starts=16", "--bootstrap=8")
+    record = fit_law(tmp_path, path, "--form=chinchilla", "--holdout=compute:rolling", "--bootstrap=8")
     steps, flops = record["rolling"], 6 * runs.n_active * runs.n_tokens
     assert [step["factor"] for step in steps] == list(rolling.FACTORS) and record["held_out"] is None
     assert printed(capsys).count("rolling hold-out, 1/") == len(steps)
@@ -169,10 +169,10 @@ def test_large_runs_below_the_law_are_told_wherever_it_is_used_beyond_them(tmp_p
     """The largest runs' losses 2% lower: the law says so, and so do a plan and a prediction beyond its runs."""
     runs = dense_runs(n=90)
     path, flops = fit_runs.write_csv(tmp_path / "runs.csv", runs), runs.flops
-    assert "warning" not in fit_law(tmp_path, path, "--form=chinchilla", "--starts=16")
+    assert "warning" not in fit_law(tmp_path, path, "--form=chinchilla")
     runs.loss[flops > flops.max() / 4] *= 0.98
     path = fit_runs.write_csv(tmp_path / "runs.csv", runs)
-    said = fit_law(tmp_path, path, "--form=chinchilla", "--starts=16", "--bootstrap=8")["warning"]
+    said = fit_law(tmp_path, path, "--form=chinchilla", "--bootstrap=8")["warning"]
     assert re.match(r"the \d+ runs of the last two doublings of \w+ lie \d\.\d\d% below this law on average", said)
     assert f"warning: {said}" in printed(capsys)
     law = f"--law={tmp_path}/law.json"
@@ -191,7 +191,7 @@ def test_the_worst_run_is_named(tmp_path, capsys):
     runs = dense_runs()
     runs.loss[17] *= 1.2
     path = fit_runs.write_csv(tmp_path / "runs.csv", runs, run=[f"jobs/{i}/branch-1" for i in range(60)])
-    record = fit_law(tmp_path, path, "--form=chinchilla", "--starts=16", "--holdout=largest-compute:3")
+    record = fit_law(tmp_path, path, "--form=chinchilla", "--holdout=largest-compute:3")
     worst = record["fitted"]["worst"]
     assert (worst["row"], worst["run"], worst["measured"]) == (19, "jobs/17/branch-1", pytest.approx(runs.loss[17]))
     assert worst["predicted"] == pytest.approx(worst["measured"] / 1.2, rel=0.02)
@@ -225,18 +225,15 @@ def test_weights_make_repeated_seeds_one_run(tmp_path):
 def test_a_dense_law_of_mixtures_is_told(tmp_path, capsys):
     runs = fit_runs.sweep_runs()
     path = fit_runs.write_csv(tmp_path / "runs.csv", runs)
-    record = fit_law(tmp_path, path, "--form=chinchilla", "--starts=16")
+    record = fit_law(tmp_path, path, "--form=chinchilla")
     assert "27 of the 36 runs are mixtures (n_experts 1, 2, 4, 8): the chinchilla law knows no experts" in printed(
         capsys
     )
     assert any("are mixtures" in w for w in record["warnings"])
     path = fit_runs.write_csv(tmp_path / "eight.csv", subset(runs, runs.n_experts == 8))
-    assert any(
-        "every run has n_experts = 8" in w
-        for w in fit_law(tmp_path, path, "--form=chinchilla", "--starts=16")["warnings"]
-    )
+    assert any("every run has n_experts = 8" in w for w in fit_law(tmp_path, path, "--form=chinchilla")["warnings"])
     path = fit_runs.write_csv(tmp_path / "dense.csv", dense_runs())
-    assert not any("n_experts" in w for w in fit_law(tmp_path, path, "--form=chinchilla", "--starts=16")["warnings"])
+    assert not any("n_experts" in w for w in fit_law(tmp_path, path, "--form=chinchilla")["warnings"])
 
 
 def test_many_runs_are_judged_by_a_sample_and_it_is_said(tmp_path, capsys):
@@ -245,7 +242,7 @@ def test_many_runs_are_judged_by_a_sample_and_it_is_said(tmp_path, capsys):
     width = {}
     for n in (600, 5000):
         path = fit_runs.write_csv(tmp_path / "runs.csv", dense_runs(n, seed=1))
-        record = fit_law(tmp_path, path, "--form=chinchilla", "--starts=16", "--bootstrap=40")
+        record = fit_law(tmp_path, path, "--form=chinchilla", "--bootstrap=40")
         said = printed(capsys)
         assert (
             ("sample" in record)
@@ -288,10 +285,10 @@ def test_the_default_decay_does_not_bend_what_is_known_exactly(tmp_path):
     assert record["coefficients"] == pytest.approx(fit_runs.TINY, rel=0.2)
 
 
-def test_no_decay_can_still_be_asked_for(tmp_path, capsys):
+def test_no_decay_can_still_be_asked_for(tmp_path):
     path = fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.sweep_runs((16, 32), seed=3))
-    record = fit_law(tmp_path, path, "--weight_decay=0", "--starts=32")
-    assert record["settings"]["weight_decay"] == 0 and "weight decay" not in printed(capsys)
+    record = fit.law(path, "joint", weight_decay=0).record
+    assert record["settings"]["weight_decay"] == 0
 
 
 # -- runs on both sides of a transition

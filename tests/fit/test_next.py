@@ -232,7 +232,7 @@ def test_a_budget_without_a_run_like_the_fitted_ones_is_told(tmp_path, capsys):
     """The table does not name its vocabulary, so the smallest model that can be built is far larger than its runs'."""
     runs = fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.sweep_runs())
     law = tmp_path / "law.json"
-    assert command_line.run(["law", f"--runs={runs}", f"--out={law}", "--form=joint", "--starts=16"]) == 0
+    assert command_line.run(["law", f"--runs={runs}", f"--out={law}", "--form=joint"]) == 0
     capsys.readouterr()
     flags = [f"--law={law}", f"--runs={runs}", "--flops=2e13", "--target_flops=1e14"]
     assert command_line.run(["next", *flags]) == 2

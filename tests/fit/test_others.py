@@ -26,8 +26,7 @@ def test_columns_by_other_names(tmp_path, capsys):
     theirs.write_text("".join(json.dumps(row) + "\n" for row in rows))
     names = "--columns=loss:val_loss,n_tokens:D,n_active:N"
     one, other = (
-        fit_law(tmp_path, path, "--form=chinchilla", "--starts=16", *flags)
-        for path, flags in ((ours, ()), (theirs, (names,)))
+        fit_law(tmp_path, path, "--form=chinchilla", *flags) for path, flags in ((ours, ()), (theirs, (names,)))
     )
     assert one["coefficients"] == other["coefficients"] and other["settings"]["columns"]["loss"] == "val_loss"
     arguments = ["predict", f"--law={tmp_path}/law.json", f"--runs={theirs}", f"--out={tmp_path}/out.jsonl"]

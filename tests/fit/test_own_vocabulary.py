@@ -88,7 +88,7 @@ def test_by_flops_it_is_the_best_of_a_grid(sparsity_law, name, flops, memory_gb,
 def test_by_hours_the_law_sees_its_own_vocabulary_and_the_clock_the_real_one():
     """The loss of each model is that of its blocks with the law's vocabulary, on the tokens of its own speed."""
     law = load(LAW)
-    plan = fit.plan(LAW, chips="H100:8", hours=24, vocab_size=256_000, experts=(1, 8))
+    plan = fit.plan(LAW, chips="H100:8", hours=24, shape=dict(vocab_size=256_000), experts=(1, 8))
     assert len(plan.optima) == 2
     for row in plan.optima:
         n_active_of_law = row.n_active + 2 * (OWN - 256_000) * row.d_model
@@ -143,11 +143,11 @@ def test_draws_and_intervals_follow():
     bootstrap["beyond"] = dict(training_flops=1e20, drift=[0.01] * 10)
     record = law.record | dict(bootstrap=bootstrap, noise=dict(total=0.0))
     drawn = Law("drawn", law.form, law.coefficients, record)
-    (architecture,) = PlanOptions.parse(flops=1e22, vocab_size=256_000).architectures(drawn)
+    (architecture,) = PlanOptions.parse(flops=1e22, shape=dict(vocab_size=256_000)).architectures(drawn)
     plan = planning.plan_within(drawn, architecture, Constraints(flops=1e22), [8])
     counted = blocks(plan.best.d_model) + 2 * OWN * plan.best.d_model
     drift = (6 * counted * plan.best.n_tokens / 1e20) ** 0.01
-    assert plan.bootstrap.optima[0].loss == pytest.approx([plan.best.loss * drift] * 2, rel=1e-9)
+    assert plan.odds.experts[0].loss == pytest.approx([plan.best.loss * drift] * 2, rel=1e-9)
     built = plan.buildable
     counted = built.n_active - 2 * (256_000 - OWN) * built.d_model
     drift = (6 * counted * built.n_tokens / 1e20) ** 0.01
@@ -156,7 +156,7 @@ def test_draws_and_intervals_follow():
 
 def test_a_small_budget_is_not_spent_on_a_vocabulary(capsys):
     """The blocks of 1e18 FLOPs and 256,000 tokens are as useful as with 50,257; what is wrong with them is said."""
-    plan = fit.plan(LAW, flops=1e18, vocab_size=256_000)
+    plan = fit.plan(LAW, flops=1e18, shape=dict(vocab_size=256_000))
     assert plan.best.d_model > 128
     assert 6 * plan.best.n_active * plan.best.n_tokens == pytest.approx(1e18)
     share = 2 * 256_000 * plan.best.d_model / plan.best.n_active
@@ -164,7 +164,7 @@ def test_a_small_budget_is_not_spent_on_a_vocabulary(capsys):
     outside = {row["column"]: row for row in plan.best.extrapolation}
     counted = plan.best.n_active - 2 * (256_000 - OWN) * plan.best.d_model
     assert outside["n_active"]["value"] == pytest.approx(counted)
-    assert command_line.run(["plan", f"--law={LAW}", "--flops=1e18", "--vocab_size=256000"]) == 0
+    assert command_line.run(["plan", f"--law={LAW}", "--flops=1e18", "--shape=vocab_size:256000"]) == 0
     assert "mostly embedding" in capsys.readouterr().out
     large = fit.plan(LAW, flops=1e22)
     assert not any("mostly embedding" in warning for warning in large.warnings)
@@ -172,7 +172,7 @@ def test_a_small_budget_is_not_spent_on_a_vocabulary(capsys):
 
 def test_width_and_depth_outside_the_runs_are_said():
     """By the ends that a table's columns had, or by the sizes of runs of one width per block: 512 to 2,304, 8 to 36."""
-    plan = fit.plan(LAW, flops=1e20, width_per_block=1024)
+    plan = fit.plan(LAW, flops=1e20, shape=dict(width_per_block=1024))
     depth = {row["column"]: row for row in plan.best.extrapolation}["n_blocks"]
     assert depth["value"] == pytest.approx(plan.best.d_model / 1024)
     assert [depth["low"], depth["high"]] == pytest.approx([8, 36])

@@ -81,7 +81,7 @@ def test_a_page_in_a_folder_is_a_law(tmp_path, browser):
     rows = [dict(n_total=a, n_tokens=b, sparsity=c, loss=v) for a, b, c, v in zip(n, d, s, loss, strict=True)]
     (tmp_path / "runs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     commands = (
-        f"law --form=sparse --runs={tmp_path}/runs.jsonl --out={tmp_path}/law.json --starts=32 --bootstrap=4",
+        f"law --form=sparse --runs={tmp_path}/runs.jsonl --out={tmp_path}/law.json --bootstrap=4",
         f"predict --law={tmp_path}/law.json --runs={tmp_path}/runs.jsonl --out={tmp_path}/out.jsonl",
         f"plan --law={tmp_path}/law.json --flops=1e19 --memory_gb=4 --experts=1,2,8 --json",
         f"table --law={tmp_path}/law.json --which=1 --flops=1e19",

@@ -32,7 +32,9 @@ def folder(tmp_path_factory):
 
 def plan(capsys, *flags, law):
     assert command_line.run(["plan", f"--law={law}", *flags, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    found = json.loads(capsys.readouterr().out)
+    del found["options"]  # of the flags
+    return found
 
 
 def refusal(capsys, *arguments):
@@ -88,12 +90,12 @@ def test_a_best_that_the_draws_leave_open(folder, capsys):
         record["bootstrap"] = dict(form="replacement", percentiles=[10, 90], draws=draws)
         (folder / "draws.json").write_text(json.dumps(record))
         found = plan(capsys, "--flops=2e11", law=f"{folder}/draws.json")
-        assert found["best_undecided"] == undecided
-        assert any("undecided: of 10 bootstrap fits it is" in s for s in found["warnings"]) == undecided
+        assert found["odds"]["settled"] == (not undecided)
+        assert any("undecided: of 10 draws it is" in s for s in found["warnings"]) == undecided
         assert command_line.run(["table", f"--law={folder}/draws.json", "--which=2", "--json"]) == 0
         rows = json.loads(capsys.readouterr().out)
         assert {(row["best_in_draws"], row["draws"]) for row in rows if row["n_experts"] == 8} == {(10 * share, 10)}
-    assert plan(capsys, "--flops=2e11", law=f"{folder}/law.json")["best_undecided"] is None
+    assert plan(capsys, "--flops=2e11", law=f"{folder}/law.json")["odds"]["settled"] is None
 
 
 def test_more_tokens_than_the_text_has_are_marked(folder, capsys):
@@ -122,7 +124,7 @@ def test_a_file_named_like_the_paper_is_not_compared_with_it(folder, capsys):
     (folder / "joint-moe-2025-mine.json").write_text((folder / "law.json").read_text())
     for arguments, compared in (
         ([f"--law={folder}/joint-moe-2025-mine.json", "--flops=1e21,1e22,1e23,1e24", "--memory_gb=24,80,640"], False),
-        (["--law=joint-moe-2025", "--vocab_size=32000"], False),
+        (["--law=joint-moe-2025", "--shape=vocab_size:32000"], False),
         (["--law=joint-moe-2025"], True),
     ):
         assert command_line.run(["table", "--which=2", *arguments]) == 0
@@ -160,7 +162,7 @@ def emitted(tmp_path, capsys, law, *flags):
         ("joint-moe-2025", ["--flops=1e17"]),
         ("joint-moe-2025", ["--flops=1e20"]),
         ("joint-moe-2025", ["--flops=2e20", "--memory_gb=24", "--kv_tokens=16384"]),
-        ("joint-moe-2025", ["--flops=1e19", "--width_per_block=128"]),
+        ("joint-moe-2025", ["--flops=1e19", "--shape=width_per_block:128"]),
     ],
 )
 def test_a_plan_becomes_a_config_that_the_trainer_takes(folder, tmp_path, capsys, law, flags):
@@ -243,9 +245,9 @@ def test_the_installed_config_is_found_where_the_folder_has_none(folder, tmp_pat
 
 REFUSED = {
     "law.json --flops=1e17": "times above 69.7K; learning rate",
-    "law.json --flops=2e12 --vocab_size=400": "vocabulary of 257, the model has 400; name another config",
-    "joint-moe-2025 --flops=1e22 --vocab_size=32000": "pretrain.py goes with a vocabulary of 50,257",
-    "joint-moe-2025 --flops=1e20 --vocab_size=257": "vocabulary of 50,257",
+    "law.json --flops=2e12 --shape=vocab_size:400": "vocabulary of 257, the model has 400; name another config",
+    "joint-moe-2025 --flops=1e22 --shape=vocab_size:32000": "pretrain.py goes with a vocabulary of 50,257",
+    "joint-moe-2025 --flops=1e20 --shape=vocab_size:257": "vocabulary of 50,257",
     "joint-moe-2025 --flops=1e13": "times below 500M; learning rate",
     "unknown.json --flops=2e12": "names no config",
     "several.json --flops=2e12": "2 configs: a.py, b.py",
@@ -313,8 +315,10 @@ def test_experts_of_a_dense_law(command, capsys):
 def test_a_law_of_several_shapes_asks_for_one(folder, capsys):
     fit_runs.write_demo_law(folder / "shapes.json", width_per_block=None, differing={"width_per_block": [8.0, 16.0]})
     said = refusal(capsys, "plan", f"--law={folder}/shapes.json", "--flops=2e12")
-    assert "2 values of width_per_block (8.0, 16.0)" in said and "--width_per_block" in said
-    assert plan(capsys, "--flops=2e12", "--width_per_block=8", law=f"{folder}/shapes.json")["width_per_block"] == 8
+    assert "2 values of width_per_block (8.0, 16.0)" in said and "--shape=width_per_block" in said
+    assert (
+        plan(capsys, "--flops=2e12", "--shape=width_per_block:8", law=f"{folder}/shapes.json")["width_per_block"] == 8
+    )
 
 
 def test_memory_in_units_of_its_size(folder, capsys):

@@ -21,7 +21,7 @@ PRACTICE = pathlib.Path(__file__).parents[1] / "data/practice"
 SIZES = np.repeat([25e6, 60e6, 150e6, 350e6, 800e6], 3)
 TOKENS = np.ravel([[6 * n, 20 * n, 60 * n] for n in SIZES[::3]])
 LOSSES = read(str(PRACTICE / "semicolon.csv")).numbers("loss")  # the same runs in all tables of these sizes
-DEFECTS = ["--form=chinchilla", "--starts=8"]
+DEFECTS = ["--form=chinchilla"]
 
 
 def true_loss(n_active, n_tokens):
@@ -284,7 +284,7 @@ def test_schedules_are_known_by_their_usual_names(column):
 
 
 def test_one_lonely_number_of_experts_is_told(law):
-    said, where = warned(law, "one64", "--form=joint", "--starts=8")
+    said, where = warned(law, "one64", "--form=joint")
     assert "row 17 alone says what n_experts = 64 does" in said
     assert law(PRACTICE / "one64.csv", f"--where={where}", *DEFECTS)[2]["fitted"]["runs"] == 15
     each_twice = table(n_active=1e8, n_tokens=2e9, loss=3.0, n_experts=[1, 1, 8, 64, 64])
@@ -513,7 +513,7 @@ def test_fixed_coefficients_are_those_of_the_form_chosen(law):
     ],
 )
 def test_logarithms_of_coefficients_are_refused(law, fix, words):
-    code, said, _ = law(PRACTICE / "semicolon.csv", f"--fix={fix}", "--form=chinchilla", "--starts=16")
+    code, said, _ = law(PRACTICE / "semicolon.csv", f"--fix={fix}", "--form=chinchilla")
     assert code == 2 and words in said
 
 

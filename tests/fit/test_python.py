@@ -36,12 +36,12 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def law(runs):
-    return fit.law(runs, starts=8, holdout="largest-compute:5", fix=dict(c=1.2))
+    return fit.law(runs, holdout="largest-compute:5", fix=dict(c=1.2))
 
 
 def test_a_law_is_what_the_command_writes(law, runs, tmp_path):
     out = tmp_path / "law.json"
-    command = ["law", f"--runs={runs}", "--starts=8", "--holdout=largest-compute:5", "--fix=c=1.2", f"--out={out}"]
+    command = ["law", f"--runs={runs}", "--holdout=largest-compute:5", "--fix=c=1.2", f"--out={out}"]
     assert command_line.run(command) == 0
     fit.save(law, tmp_path / "saved.json")
     assert (tmp_path / "saved.json").read_bytes() == out.read_bytes()
@@ -277,8 +277,8 @@ def test_a_prediction_is_what_the_command_prints_and_writes(law, tmp_path, capsy
 
 def test_a_comparison_is_what_the_command_prints(capsys):
     laws = ["joint-moe-2025", fit.load("sparsity-2025")]
-    found = fit.compare(laws, flops=1e20, experts=[1, 8], used=1)
-    flags = ["compare", "--laws=joint-moe-2025,sparsity-2025", "--flops=1e20", "--experts=1,8", "--used=1"]
+    found = fit.compare(laws, flops=1e20, experts=[1, 8], shape=dict(used=1))
+    flags = ["compare", "--laws=joint-moe-2025,sparsity-2025", "--flops=1e20", "--experts=1,8", "--shape=used:1"]
     assert command_line.run([*flags, "--json"]) == 0
     assert found.to_dict() == json.loads(capsys.readouterr().out)
     assert command_line.run(flags) == 0
@@ -370,9 +370,11 @@ def test_a_report_is_written_and_shown_in_a_notebook(tmp_path):
     assert written == (tmp_path / "again.html").read_text(encoding="utf-8")
     (frame,) = re.findall(r'<iframe srcdoc="([^"]*)" width="100%" height="800"></iframe>', report._repr_html_())
     assert html.unescape(frame) == written
-    budget = fit.report("chinchilla-2022", out=tmp_path / "budget.html", flops="1e21", laws="chinchilla-refit-2024")
+    budget = fit.report(
+        "chinchilla-2022", out=tmp_path / "budget.html", plan=dict(flops="1e21"), laws="chinchilla-refit-2024"
+    )
     assert str(fit.plan("chinchilla-2022", flops=1e21)).splitlines()[0][:40] in html.unescape(budget.html)
-    with pytest.raises(fit.UserError, match="laws needs limits such as flops"):
+    with pytest.raises(fit.UserError, match="laws needs plan, such as"):
         fit.report("chinchilla-2022", laws="chinchilla-refit-2024")
     with pytest.raises(fit.UserError, match="cannot be written"):
         fit.report("chinchilla-2022", out=tmp_path / "none" / "report.html")
@@ -459,7 +461,7 @@ def test_a_person_with_a_table_gets_to_a_plan_by_completion_and_docstrings_alone
     # In [4]: plan = fit.plan(law, fl<tab>
     planner = getattr(fit, prompt.only("fit.plan"))
     budget = prompt.keyword(planner, "fl")
-    assert f"{budget}: Budget in FLOPs of training" in inspect.getdoc(planner)
+    assert f"{budget}: FLOPs of training" in inspect.getdoc(planner)
     plan = prompt.names["plan"] = planner(prompt.names["law"], **{budget: "1e12"})
 
     # In [5]: plan.<tab>, plan.best.<tab>

@@ -23,7 +23,7 @@ RUNS = "results/runs.csv"
 BUDGETS = {
     "flops": (PUBLISHED, ["--flops=1e22", "--memory_gb=80", "--kv_tokens=16384"]),
     "hours": (PUBLISHED, ["--chips=H100:64", "--hours=240", "--dollars_per_hour=2.5", "--memory_gb=160"]),
-    "time": (PUBLISHED, ["--chips=H100:64", "--hours=240", "--by=time", "--experts=1,8,32", "--max_tokens=2e11"]),
+    "time": (PUBLISHED, ["--chips=H100:64", "--hours=240", "--experts=1,8,32", "--max_tokens=2e11"]),
     "ours": (OURS, ["--flops=1e15"]),
 }
 LAWS = dict.fromkeys(BUDGETS, compare.LAWS) | {"time": ("fine-grained-2024",)}
@@ -59,7 +59,9 @@ class Pages(dict):
         out = self.folder / f"{name}.html"
         runs = [f"--runs={RUNS}"] if law == OURS else []
         laws = f"--laws={','.join(LAWS[name])}"
-        assert command_line.run(["report", f"--law={law}", *runs, *limits, laws, f"--out={out}"]) == 0
+        assert (
+            command_line.run(["report", f"--law={law}", *runs, f"--plan={' '.join(limits)}", laws, f"--out={out}"]) == 0
+        )
         self[name] = out.read_text()
         return self[name]
 
@@ -95,7 +97,7 @@ def test_its_laws_answer_as_in_fit_compare(pages, name, capsys):
     law, limits = BUDGETS[name]
     laws = ",".join(dict.fromkeys((law, *LAWS[name])))
     shape = fit.load(law).architecture
-    like_ours = [f"--vocab_size={shape.vocab_size}", f"--width_per_block={shape.width_per_block}"]
+    like_ours = [f"--shape=vocab_size:{shape.vocab_size},width_per_block:{shape.width_per_block}"]
     same = limits if law == PUBLISHED else [*limits, *like_ours]
     compared = json.loads(printed(capsys, "compare", f"--laws={laws}", *same, "--json"))
     rows = rows_of(pages[name], "What the laws disagree about")
@@ -115,7 +117,7 @@ def test_its_laws_answer_as_in_fit_compare(pages, name, capsys):
 
 def test_best_by_hours_stands_beside_best_by_flops(pages, capsys):
     law, limits = BUDGETS["hours"]
-    by_flops = json.loads(printed(capsys, "plan", f"--law={law}", *limits, "--by=flops", "--json"))["best"]
+    by_flops = json.loads(printed(capsys, "plan", f"--law={law}", *limits, "--mfu=0.4", "--json"))["best"]
     by_time = json.loads(printed(capsys, "plan", f"--law={law}", *limits, "--json"))["best"]
     rows = rows_of(pages["hours"], "By wall-clock time")
     for row, best in zip(rows, (by_flops, by_time), strict=True):
@@ -130,7 +132,7 @@ def test_best_by_hours_stands_beside_best_by_flops(pages, capsys):
 
 def test_a_budget_in_flops_is_the_hours_that_it_takes_on_the_chips(tmp_path):
     limits = dict(flops=1e22, chips="H100:64", inference_tokens=1e12, experts=[1, 32])
-    options = ReportOptions.parse(**limits, laws=["fine-grained-2024"])
+    options = ReportOptions.parse(plan=limits, laws=["fine-grained-2024"])
     written = report.write_report(fit.load(PUBLISHED), None, str(tmp_path / "r.html"), options)
     by_flops, by_clock = rows_of(written.page, "By wall-clock time")
     assert by_flops["n_active"] == units.amount(written.plan.best.n_active)
@@ -138,7 +140,7 @@ def test_a_budget_in_flops_is_the_hours_that_it_takes_on_the_chips(tmp_path):
     of_training = plan.best.n_tokens / plan.best.speed.tokens_per_second[1] / 3600
     of_all = of_training * 1e22 / plan.best.training_flops
     assert f"{units.duration(of_all)} on 64 x H100 choose" in words(written.page)
-    by_hours = fit.plan(PUBLISHED, **limits | dict(flops=None, hours=of_all, by="time"))
+    by_hours = fit.plan(PUBLISHED, **limits | dict(flops=None, hours=of_all))
     assert by_clock["n_active"] == units.amount(by_hours.best.n_active)
     assert "Loss against hours on the same chips" in written.page
 
@@ -173,7 +175,7 @@ def test_loss_against_hours_is_that_of_plans_by_wall_clock_time(tmp_path, capsys
     _, columns = figures.draw("hours", law, law.architecture, (1, 8), (1e21,), chips="H100:64")
     numbers = {name: np.array(values) for name, values in columns.items()}
     hours = 1e21 / (64 * 989e12 * 0.4) / 3600
-    plan = fit.plan(law, chips="H100:64", hours=hours, by="time", experts=[1, 8])
+    plan = fit.plan(law, chips="H100:64", hours=hours, experts=[1, 8])
     for row in plan.optima:
         rows = numbers["n_experts"] == row.n_experts
         middle = np.argmin(np.abs(np.log(numbers["hours"][rows] / hours)))
@@ -218,14 +220,14 @@ def test_residuals_are_those_of_the_experts_that_the_plan_has(pages):
 
 def test_a_number_of_experts_without_runs_is_judged_by_the_nearest(tmp_path):
     law = fit.load(OURS)
-    options = ReportOptions.parse(flops=1e15, experts=[1, 64])
+    options = ReportOptions.parse(plan=dict(flops=1e15, experts=[1, 64]))
     written = report.write_report(law, RUNS, str(tmp_path / "r.html"), options)
     assert written.plan.best.n_experts == 64
     assert "Residuals with 32 experts" in written.page and "No run has the plan's 64 experts" in words(written.page)
 
 
 def test_the_function_writes_what_the_command_writes(pages, tmp_path):
-    options = ReportOptions.parse(flops="1e22", memory_gb="80GB", kv_tokens=16384)
+    options = ReportOptions.parse(plan=dict(flops="1e22", memory_gb="80GB", kv_tokens=16384))
     written = report.write_report(fit.load(PUBLISHED), None, str(tmp_path / "r.html"), options)
     assert written.page == pages["flops"] == (tmp_path / "r.html").read_text() and not written.summary
     alone = report.write_report(fit.load(PUBLISHED), None, str(tmp_path / "alone.html"))
@@ -233,7 +235,7 @@ def test_the_function_writes_what_the_command_writes(pages, tmp_path):
 
 
 def test_a_target_and_text_read_again_are_reported(tmp_path):
-    options = ReportOptions.parse(target_loss=2.2, max_tokens=5e10, epochs=4, verbose=True)
+    options = ReportOptions.parse(plan=dict(target_loss=2.2, max_tokens=5e10, epochs=4), verbose=True)
     written = report.write_report(fit.load(PUBLISHED), None, str(tmp_path / "r.html"), options)
     assert written.plan.target.loss == 2.2 and "fewest FLOPs for a loss of 2.2" in written.page
     assert "each law reads the text once" in written.page and "all that fit plan prints" in written.page
@@ -242,11 +244,13 @@ def test_a_target_and_text_read_again_are_reported(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--laws=joint-moe-2025"], "--laws needs limits such as --flops"),
-        (["--verbose"], "--verbose needs limits such as --flops"),
-        (["--memory_gb=80"], "nothing bounds the plan"),
-        (["--flops=1e22", "--laws=nope"], "--laws=nope"),
-        (["--flops=1e22", "--memory_gb=0.01"], "--memory_gb"),
+        (["--laws=joint-moe-2025"], "--laws needs --plan, such as"),
+        (["--verbose"], "--verbose needs --plan, such as"),
+        (["--plan=--memory_gb=80"], "nothing bounds the plan"),
+        (["--plan=--flops=1e22", "--laws=nope"], "--laws=nope"),
+        (["--plan=--flops=1e22 --memory_gb=0.01"], "--memory_gb"),
+        (["--plan=--flop=1e22"], "--plan: found 'flop', expected flags of fit plan: "),
+        (["--plan=none.json"], "--plan=none.json: expected flags of fit plan, or a file"),
     ],
 )
 def test_what_cannot_be_reported_is_said(tmp_path, capsys, flags, message):

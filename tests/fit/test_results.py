@@ -113,7 +113,7 @@ def test_every_result_is_a_frame(tmp_path):
     law = fit.law(path, form="joint", starts=4, fix=dict(c=1.2))
     predicted = fit.predict(law, path)
     assert predicted.to_frame()["predicted_loss"].tolist() == predicted.columns["predicted_loss"]
-    compared = fit.compare([LAW, law], flops=1e13, vocab_size=257, width_per_block=8)
+    compared = fit.compare([LAW, law], flops=1e13, shape=dict(vocab_size=257, width_per_block=8))
     assert compared.to_frame()["law"].tolist() == [row.law for row in compared.laws]
     judged = fit.speedup(law, path)
     assert judged.to_frame()["factor"].notna().sum() == sum(row.factor is not None for row in judged.runs)
@@ -131,7 +131,10 @@ def test_a_user_finds_everything_without_the_docs(plan):
     completed = [completer.complete("fit.pl", i) for i in range(3)]
     assert any(name and name.startswith("fit.plan(") for name in completed)
     signature = str(inspect.signature(fit.plan))
-    assert "flops: float | str | None = None" in signature and "Literal['flops', 'time']" in signature
+    assert (
+        "flops: float | str | None = None" in signature
+        and "mfu: float | dict[int, float] | str | None = None" in signature
+    )
     assert "memory_gb: Memory of one device in GB" in inspect.getdoc(fit.plan)
     assert {"n_experts", "n_active", "n_tokens", "loss", "extrapolation"} <= set(dir(plan.best))
     assert {"optima", "best", "buildable", "warnings", "to_frame", "to_dict"} <= set(dir(plan))
@@ -149,7 +152,9 @@ def test_the_stub_for_editors_is_current():
 
 
 def test_an_unknown_argument_is_told_with_the_nearest():
-    with pytest.raises(TypeError, match=r"fit.plan\(\) has no argument 'memory'; did you mean 'memory_gb'"):
+    with pytest.raises(
+        TypeError, match=r"plan\(\) got an unexpected keyword argument 'memory'; did you mean 'memory_gb'"
+    ):
         fit.plan(LAW, flops=1e22, memory=80)
 
 

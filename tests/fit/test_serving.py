@@ -191,7 +191,7 @@ REQUIRED = [
 @pytest.mark.parametrize("limits, required, batch", REQUIRED)
 @pytest.mark.parametrize("law", [load(LAW), searched()], ids=["closed form", "searched"])
 def test_a_required_speed_by_brute_force(law, limits, required, batch):
-    options = PlanOptions.parse(chips="H100:4096", serve_tokens_per_second=required, serve_batch=batch, **limits)
+    options = PlanOptions.parse(chips="H100:4096", serve=dict(tokens_per_second=required, batch=batch), **limits)
     constraints = options.constraints(())
     experts = [1.0, 2.0, 8.0, 32.0]
     solved = optimum.optima(law, PAPER, constraints, experts)
@@ -205,7 +205,7 @@ def test_a_required_speed_by_brute_force(law, limits, required, batch):
 
 
 def test_some_of_these_are_bound_by_the_speed():
-    plan = fit.plan(LAW, flops=1e22, chips="H100:512", serve_tokens_per_second=1e4)
+    plan = fit.plan(LAW, flops=1e22, chips="H100:512", serve=dict(tokens_per_second=1e4))
     assert {row.size_bound for row in plan.optima} == {"serving"}
     free = fit.plan(LAW, flops=1e22, chips="H100:512")
     assert plan.best.loss > free.best.loss and plan.best.n_total < free.best.n_total
@@ -213,9 +213,9 @@ def test_some_of_these_are_bound_by_the_speed():
 
 def test_a_required_speed_under_the_clock():
     """Each number of experts is as large as it may be, or as the clock alone has it."""
-    limits = dict(chips="H100:64", hours=240, by="time", experts=[1, 8, 32])
+    limits = dict(chips="H100:64", hours=240, experts=[1, 8, 32])
     free = fit.plan(LAW, **limits)
-    plan = fit.plan(LAW, **limits, serve_tokens_per_second=5000, devices=4)
+    plan = fit.plan(LAW, **limits, serve=dict(tokens_per_second=5000), devices=4)
     for row, alone in zip(plan.optima, free.optima, strict=True):
         speed = row.cost.serving.at(64).decode_tokens_per_second
         assert row.cost.serving_chips == 4 and speed >= 5000 * (1 - 1e-9)
@@ -231,7 +231,7 @@ def test_a_required_speed_under_the_clock():
 def test_the_model_to_build_is_fast_enough(shape, batch):
     required = {1: 1000, 64: 8000}[batch]
     plan = fit.plan(
-        LAW, flops=1e22, chips="H100:512", shape=shape, serve_tokens_per_second=required, serve_batch=batch, devices=2
+        LAW, flops=1e22, chips="H100:512", shape=shape, serve=dict(tokens_per_second=required, batch=batch), devices=2
     )
     built = plan.buildable
     assert built.cost.serving_chips == 2
@@ -242,34 +242,34 @@ def test_the_model_to_build_is_fast_enough(shape, batch):
 
 def test_a_speed_that_no_model_reaches_is_one_sentence():
     with pytest.raises(UserError) as refused:
-        fit.plan(LAW, flops=1e22, chips="H100:512", serve_tokens_per_second=1e9)
+        fit.plan(LAW, flops=1e22, chips="H100:512", serve=dict(tokens_per_second=1e9))
     # one block of width 64: 13 x 64^2 weights and the head of 50,257 rows
     nearest = 64 * 3.35e12 / 2 / (2 * (13 * 64**2 + 50_257 * 64))
     told = refused.value.sentence
-    assert told.startswith("--serve_tokens_per_second=1e+09 cannot be met: the smallest model (1 block of width 64, ")
+    assert told.startswith("--serve=tokens_per_second:1e+09 cannot be met: the smallest model (1 block of width 64, ")
     assert f"comes nearest, with {nearest:.4g} tokens per second at batch 64 on 1 x H100 (modelled)" in told
     with pytest.raises(UserError, match="comes nearest, with"):
-        fit.compare([LAW], flops=1e22, chips="H100:512", serve_tokens_per_second=1e9)
+        fit.compare([LAW], flops=1e22, chips="H100:512", serve=dict(tokens_per_second=1e9))
 
 
 def test_a_model_that_the_serving_chips_do_not_hold():
-    with pytest.raises(UserError, match="serve_tokens_per_second on 2 x H100 cannot be met: the smallest .* its cache"):
-        fit.plan(LAW, flops=1e22, chips="H100:512", kv_tokens=1e9, devices=2, serve_tokens_per_second=1)
-    plan = fit.plan(LAW, flops=1e24, chips="H100:4096", serve_tokens_per_second=1, experts=[8])
+    with pytest.raises(UserError, match="serve=tokens_per_second on 2 x H100 cannot be met: the smallest .* its cache"):
+        fit.plan(LAW, flops=1e22, chips="H100:512", kv_tokens=1e9, devices=2, serve=dict(tokens_per_second=1))
+    plan = fit.plan(LAW, flops=1e24, chips="H100:4096", serve=dict(tokens_per_second=1), experts=[8])
     assert plan.best.size_bound == "memory"
     assert plan.best.memory_bytes == pytest.approx(80 * 2**30, rel=1e-9)
 
 
 def test_without_chips_nothing_serves():
-    with pytest.raises(UserError, match="serve_tokens_per_second needs chips"):
-        fit.plan(LAW, flops=1e22, serve_tokens_per_second=100)
-    with pytest.raises(UserError, match="serve_batch needs chips"):
-        fit.compare([LAW], flops=1e22, serve_batch=8)
+    with pytest.raises(UserError, match="serve needs chips"):
+        fit.plan(LAW, flops=1e22, serve=dict(tokens_per_second=100))
+    with pytest.raises(UserError, match="serve needs chips"):
+        fit.compare([LAW], flops=1e22, serve=dict(batch=8))
     assert "serving" not in fit.compare([LAW], flops=1e22).laws[0]
 
 
 def test_compared_laws_are_served_as_their_plans():
-    limits = dict(flops=1e22, chips="H100:512", serve_tokens_per_second=5000, devices=4, serve_batch=32)
+    limits = dict(flops=1e22, chips="H100:512", serve=dict(tokens_per_second=5000, batch=32), devices=4)
     compared = fit.compare([LAW, "fine-grained-2024"], **limits)
     plan = fit.plan(LAW, **limits)
     joint_law, fine = compared.laws
@@ -287,7 +287,7 @@ def test_compared_laws_are_served_as_their_plans():
 
 def test_what_a_plan_shows(capsys):
     """Each batch is named by its number, and each figure by how it is known."""
-    flags = ["plan", f"--law={LAW}", "--flops=1e22", "--chips=H100:512", "--experts=1,8,32", "--serve_batch=8"]
+    flags = ["plan", f"--law={LAW}", "--flops=1e22", "--chips=H100:512", "--experts=1,8,32", "--serve=batch:8"]
     assert command_line.run([*flags, "--verbose"]) == 0
     told = capsys.readouterr().out
     assert "serving on H100 (modelled): tokens/s of decoding" in told and "among many" not in told
@@ -302,7 +302,7 @@ def test_what_a_plan_shows(capsys):
         assert speeds["label"] == "modelled" and speeds["prefill_tokens_per_second"] > 0
         assert "tokens_per_second" not in row["cost"]
     assert "serve_batch" not in found["constraints"]
-    plan = fit.plan(LAW, flops=1e22, chips="H100:512", experts=[1, 8, 32], serve_batch=8)
+    plan = fit.plan(LAW, flops=1e22, chips="H100:512", experts=[1, 8, 32], serve=dict(batch=8))
     frame = plan.to_frame()
     speeds = [row.cost.serving.at(64).decode_tokens_per_second for row in plan.optima]
     assert frame["decode_tokens_per_second_batch_64"].tolist() == speeds

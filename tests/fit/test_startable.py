@@ -139,11 +139,11 @@ def test_one_convention_for_experts(tmp_path, capsys):
 def test_the_mesh_that_a_user_asks_for(capsys, tmp_path):
     """Is taken where it divides; else one sentence says so."""
     flags = ["plan", "--law=joint-moe-2025", "--flops=1e21", "--chips=H100:64"]
-    assert command_line.run([*flags, "--mesh_expert=4", "--mesh_model=2", "--remat=dots", "--json"]) == 0
+    assert command_line.run([*flags, "--mesh=expert:4,model:2,remat:dots", "--json"]) == 0
     chosen = json.loads(capsys.readouterr().out)["buildable"]["cost"]["mesh"]
     assert [chosen[name] for name in ("data", "expert", "model", "remat")] == [8, 4, 2, "dots"]
-    assert command_line.run(["plan", "--law=joint-moe-2025", "--flops=1e21", "--chips=H100:48", "--mesh_model=3"]) == 2
-    assert "--mesh_model: no model of the plan divides over such a mesh" in capsys.readouterr().err
+    assert command_line.run(["plan", "--law=joint-moe-2025", "--flops=1e21", "--chips=H100:48", "--mesh=model:3"]) == 2
+    assert "--mesh=model:3: no model of the plan divides over such a mesh" in capsys.readouterr().err
 
 
 # Bytes of a device as libtpu 0.0.52 compiled a step (jax 0.12.0.1, JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1): rows of 4,096

@@ -210,7 +210,7 @@ def test_several_forms_come_with_parabolas(tmp_path, capsys):
     size, flops, loss, e, _ = isoflop_runs(noise=0.0003)
     runs = fit_runs.runs_of("made", size, flops / (6 * size), e, loss)
     path = fit_runs.write_csv(tmp_path / "runs.csv", runs)
-    assert command_line.run(["law", f"--runs={path}", "--form=chinchilla,clark", "--starts=8", "--verbose"]) == 0
+    assert command_line.run(["law", f"--runs={path}", "--form=chinchilla,clark", "--verbose"]) == 0
     *_, dense, mixture = re.sub(r"\n {4,}", " ", capsys.readouterr().out).splitlines()
     assert mixture.startswith("isoFLOP parabolas, 8 experts: n_active = ")
     assert dense.startswith("isoFLOP parabolas, 1 expert: n_active = ") and "n_active_opt = " in dense and "[" in dense

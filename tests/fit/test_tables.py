@@ -103,7 +103,7 @@ def test_a_law_of_one_number_of_experts_plans_such_mixtures(mixture_law, tmp_pat
     assert "best in" not in said and "we assume that a token uses 1 of the experts" in said
     assert "config.model.n_experts = 64" in config.read_text()
     plan = fit.plan(mixture_law, flops=1e20, memory_gb=20)
-    assert [row["n_experts"] for row in plan.optima] == [64] and plan.best_undecided is None
+    assert [row["n_experts"] for row in plan.optima] == [64] and plan.odds.settled is None
     assert "dense" not in plan and not plan.rule_of_thumb
     # 9 d^2 weights in each of 64 experts, 4 d^2 of attention, and embedding and head, on d / 64 blocks
     d = plan.best["d_model"]
@@ -256,7 +256,7 @@ def test_impossible_units_are_refused_with_the_flag_that_mends_them(changes, fla
         writer = csv.writer(f)
         writer.writerow(other)
         writer.writerows(zip(*other.values(), strict=True))
-    law = ["law", f"--runs={path}", f"--out={tmp_path / 'law.json'}", "--form=chinchilla", "--starts=8"]
+    law = ["law", f"--runs={path}", f"--out={tmp_path / 'law.json'}", "--form=chinchilla"]
     assert f"--units={flag}" in refused(capsys, *law)
     assert command_line.run([*law, f"--units={flag}"]) == 0
     record, same = json.loads((tmp_path / "law.json").read_text()), fit.law(DENSE, "chinchilla", starts=8)
@@ -402,7 +402,7 @@ def test_a_large_table_is_fitted_and_drawn_within_two_gigabytes(tmp_path):
             )
         )
     law = tmp_path / "law.json"
-    said, peak = run_with_peak("law", f"--runs={path}", f"--out={law}", "--starts=16", "--verbose")
+    said, peak = run_with_peak("law", f"--runs={path}", f"--out={law}", "--verbose")
     assert "a random sample of 2,048 of the 30,000 fitted runs" in said
     assert peak < 2e6
     _, peak = run_with_peak("next", f"--law={law}", f"--runs={path}", "--flops=1e20", "--target_flops=1e23")
@@ -411,10 +411,15 @@ def test_a_large_table_is_fitted_and_drawn_within_two_gigabytes(tmp_path):
 
 def test_far_limits_end_in_a_sentence(capsys):
     plan = ["plan", "--law=joint-moe-2025"]
-    assert "expected a whole number from 0 to 1000" in refused(capsys, *plan, "--flops=1e21", "--dense_blocks=100000")
+    assert "expected a whole number from 0 to 1000" in refused(
+        capsys, *plan, "--flops=1e21", "--shape=dense_blocks:100000"
+    )
     said = refused(capsys, *plan, "--target_loss=100")
     assert "expected less than 10.82, the loss of a uniform guess among 50,257 tokens" in said
-    assert command_line.run(["compare", "--flops=1e21", "--used=9999", "--laws=joint-moe-2025,comprehensive-2025"]) == 0
+    assert (
+        command_line.run(["compare", "--flops=1e21", "--shape=used:9999", "--laws=joint-moe-2025,comprehensive-2025"])
+        == 0
+    )
 
 
 def test_a_speedup_of_runs_with_other_experts_says_so():

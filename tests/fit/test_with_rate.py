@@ -199,7 +199,7 @@ def test_law_json_answers_as_the_law_does(law, tmp_path, capsys):
 def test_the_command_says_the_best_rate_in_one_line(tmp_path, capsys):
     write(table_of(runs(60, with_batch=False)), str(tmp_path / "runs.csv"))
     flags = [f"--runs={tmp_path}/runs.csv", f"--out={tmp_path}/law.json", "--with_rate", "--form=chinchilla"]
-    assert command_line.run(["law", *flags, "--starts=16", "--verbose"]) == 0
+    assert command_line.run(["law", *flags, "--verbose"]) == 0
     text = capsys.readouterr().out
     rates = load(str(tmp_path / "law.json")).record["rates"]
     assert text.count("best rate at n_active ") == 1

@@ -177,7 +177,7 @@ def _draw_by_hours(
     if chips is None:
         raise UserError("--figure=hours needs --chips, such as H100:64")
     flops = budgets[0] if budgets else budgets_of(law)[1]
-    options = BudgetOptions(chips=chips, hours=1.0, by="time", speeds=speeds)
+    options = BudgetOptions(chips=chips, hours=1.0, speeds=speeds)
     training_chips = options.training_chips(experts)
     shapes = options.shapes
     assert training_chips is not None and shapes is not None

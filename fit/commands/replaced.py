@@ -1,0 +1,80 @@
+"""Flags of earlier versions, and what to type now."""
+
+import shlex
+from collections.abc import Sequence
+
+from fit.errors import UserError
+
+# {flag: (flag, field)} of options that are fields now
+FIELDS = {
+    "vocab_size": ("shape", "vocab_size"),
+    "width_per_block": ("shape", "width_per_block"),
+    "kv_share": ("shape", "kv_share"),
+    "dense_blocks": ("shape", "dense_blocks"),
+    "used": ("shape", "used"),
+    "granularity": ("shape", "granularity"),
+    "shared_experts": ("shape", "shared_experts"),
+    "mesh_expert": ("mesh", "expert"),
+    "mesh_model": ("mesh", "model"),
+    "remat": ("mesh", "remat"),
+    "bytes_per_parameter": ("bytes", "weights"),
+    "bytes_per_kv_element": ("bytes", "cache"),
+    "serve_tokens_per_second": ("serve", "tokens_per_second"),
+    "serve_batch": ("serve", "batch"),
+}
+# {command: {(flag, value): what is typed in its place}}; the value None stands for any
+WORDS: dict[str, dict[tuple[str, str | None], str]] = {
+    "plan": {("shape", "hardware"): "", ("by", "time"): "", ("by", "flops"): "--mfu=0.4", ("grams_per_kwh", None): ""},
+    "compare": {("by", "time"): "", ("by", "flops"): "--mfu=0.4"},
+    "law": {("solver", "lm"): "", ("solver", "lbfgs"): "--solver=paper"},
+}
+COMMANDS = ("plan", "compare", "next", "plot", "table")  # that had these flags
+OF_PYTHON = (  # flags of fit law that are arguments of fit.law alone
+    "huber_delta", "reduction", "weights", "weight_decay", "starts", "select", "bootstrap_form",
+    "percentiles", "seed",
+)  # fmt: skip
+REPORT = {"laws", "verbose", "law", "runs", "out", "columns", "units", "where", "set", "plan"}  # flags of fit report
+
+
+def check(command: str, arguments: Sequence[str]) -> None:
+    """Raises UserError, with the command to type now, where arguments have flags of earlier versions.
+
+    Args:
+      command: Name of the command.
+      arguments: What the user typed behind it.
+    """
+    old = []
+    new = []
+    of_plan = []
+    for argument in arguments:
+        name, equals, value = argument.removeprefix("--").partition("=")
+        is_flag = argument.startswith("--")
+        if is_flag and command == "law" and name in OF_PYTHON:
+            raise UserError(f"--{name}: expected in Python, fit.law(runs, {name}={value!r}); fit law has no such flag")
+        if is_flag and command == "report" and name not in REPORT and not name.startswith("help"):
+            of_plan += replacement("plan", name, value) if equals else [argument]
+            old.append(argument)
+            continue
+        words = [argument]
+        if is_flag and equals:
+            words = replacement(command, name, value)
+        if words != [argument]:
+            old.append(argument)
+        new += words
+    if of_plan:
+        new.append(f"--plan={shlex.join(of_plan)}")
+    if old:
+        line = shlex.join(["python", "-m", "fit", command, *new])
+        raise UserError(f"{old[0]}: a flag of an earlier version; type\n  {line}")
+
+
+def replacement(command: str, name: str, value: str) -> list[str]:
+    """What is typed in place of --name=value: itself where nothing replaces it, nothing where it is left out."""
+    words = WORDS.get(command, {})
+    for key in ((name, value), (name, None)):
+        if key in words:
+            return [words[key]] if words[key] else []
+    if name in FIELDS and command in COMMANDS:
+        flag, field = FIELDS[name]
+        return [f"--{flag}=" + ",".join(f"{field}:{part}" for part in value.split(","))]
+    return [f"--{name}={value}"]

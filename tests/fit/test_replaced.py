@@ -1,0 +1,86 @@
+"""Flags of earlier versions: the error prints a command, which answers what was meant."""
+
+import json
+import shlex
+
+import pytest
+
+import fit
+from fit import __main__ as command_line
+
+LAW = "joint-moe-2025"
+OLD = [  # (what was typed, the same in Python)
+    (
+        "--flops=1e21 --vocab_size=50000 --width_per_block=128 --kv_share=0.25 --bytes_per_parameter=1",
+        dict(flops=1e21, shape=dict(vocab_size=50_000, width_per_block=128, kv_share=0.25), bytes=dict(weights=1)),
+    ),
+    (
+        "--flops=1e21 --chips=H100:64 --mesh_expert=4 --mesh_model=2 --remat=dots --grams_per_kwh=400",
+        dict(flops=1e21, chips="H100:64", mesh=dict(expert=4, model=2, remat="dots")),
+    ),
+    (
+        "--flops=1e21 --chips=H100:64 --serve_tokens_per_second=2000 --serve_batch=8 --devices=8",
+        dict(flops=1e21, chips="H100:64", serve=dict(tokens_per_second=2000, batch=8), devices=8),
+    ),
+    ("--chips=H100:8 --hours=10 --by=time --shape=hardware", dict(chips="H100:8", hours=10)),
+    ("--chips=H100:8 --hours=10 --by=flops", dict(chips="H100:8", hours=10, mfu="0.4")),
+]
+
+
+def suggested(capsys, *arguments):
+    """The arguments of the command that the error prints."""
+    assert command_line.run(list(arguments)) == 2
+    said = capsys.readouterr().err
+    line = said.rstrip().splitlines()[-1]
+    python, _, module, *words = shlex.split(line)
+    assert (python, module) == ("python", "fit"), said
+    return words
+
+
+@pytest.mark.parametrize(("typed", "options"), OLD)
+def test_the_command_that_an_old_flag_prints_answers(capsys, typed, options):
+    words = suggested(capsys, "plan", f"--law={LAW}", *typed.split())
+    assert command_line.run([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(fit.plan(LAW, **options).to_dict()))
+
+
+def test_several_widths_stay_several(capsys):
+    words = suggested(capsys, "plan", "--law=sparsity-2025", "--flops=1e21", "--used=1,2", "--granularity=2")
+    assert command_line.run([*words, "--json"]) == 0
+    chosen = json.loads(capsys.readouterr().out)["architectures"]
+    assert [row["used"] for row in chosen] == [1, 2]
+
+
+def test_a_report_takes_the_options_of_a_plan_or_its_json(capsys, tmp_path):
+    limits = ["--flops=1e21", "--memory_gb=80", "--shape=vocab_size:50000"]
+    old = suggested(capsys, "report", f"--law={LAW}", *limits[:2], "--vocab_size=50000", "--laws=chinchilla-2022")
+    assert command_line.run([*old, f"--out={tmp_path}/typed.html"]) == 0
+    capsys.readouterr()
+    assert command_line.run(["plan", f"--law={LAW}", *limits, "--json"]) == 0
+    (tmp_path / "plan.json").write_text(capsys.readouterr().out)
+    saved = ["report", f"--law={LAW}", f"--plan={tmp_path}/plan.json", "--laws=chinchilla-2022"]
+    assert command_line.run([*saved, f"--out={tmp_path}/saved.html"]) == 0
+    assert (tmp_path / "typed.html").read_text() == (tmp_path / "saved.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("--shape=kv_shar:0.25", "--shape: found 'kv_shar', expected fields vocab_size, width_per_block, kv_share"),
+        ("--shape=kv_shar:0.25", "the nearest is kv_share"),
+        ("--shape=kv_share:0.25,kv_share:1", "--shape: kv_share is given twice"),
+        ("--mesh=remat:some", "--mesh=remat:'some': expected one of full, dots, none"),
+        ("--bytes=weights", "--bytes: weights has no value; expected weights:VALUE"),
+        ("--serve=batch:0", "--serve=batch:0: expected a whole number from 1 up"),
+    ],
+)
+def test_a_wrong_field_is_told(capsys, flag, words):
+    assert command_line.run(["plan", f"--law={LAW}", "--flops=1e21", "--chips=H100:8", flag]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_help_lists_the_fields_with_their_units(capsys):
+    assert command_line.run(["plan", "--help"]) == 0
+    printed = capsys.readouterr().out
+    for field in ("kv_share", "vocab_size", "expert", "remat", "weights", "tokens_per_second"):
+        assert f"\n      {field}: " in printed
