@@ -17,6 +17,7 @@ from fit.model import efficiencies
 from fit.planning import by_time, solve
 from fit.planning.options import PlanOptions
 from fit.planning.results import ClockComparison
+from jmoe.config import schema
 from jmoe.config.check import check_config
 
 LAW = "joint-moe-2025"
@@ -124,7 +125,7 @@ def test_the_emitted_config_is_one_that_the_trainer_takes(capsys, tmp_path):
     config = tmp_path / "planned.py"
     found = plan(capsys, "--chips=H100:64", "--hours=240", f"--emit_config={config}")
     made = runpy.run_path(str(config))["get_config"]()
-    check_config(made)
+    check_config(schema.complete(made))
     mesh = found["buildable"]["cost"]["mesh"]
     assert (made.mesh.expert, made.mesh.model, made.remat) == (mesh["expert"], mesh["model"], mesh["remat"])
     assert "hours 240" in config.read_text()
