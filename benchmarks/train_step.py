@@ -27,13 +27,13 @@ from ml_collections import ConfigDict
 from benchmarks import measure
 from configs import joint_moe
 from jmoe.config import counts
+from jmoe.config.schedule import Schedule
 from jmoe.cost import chips, memory
 from jmoe.cost.chips import GiB
 from jmoe.cost.memory import DoesNotFit
 from jmoe.model import sharding
 from jmoe.model.parameters import init_params
 from jmoe.model.remat import REMAT as REMATS
-from jmoe.run.schedule import Schedule
 from jmoe.run.step import make_optimizer, make_train_step
 from jmoe.text import corpus
 from jmoe.text.batches import training_batches

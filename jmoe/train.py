@@ -22,6 +22,7 @@ from ml_collections import ConfigDict
 
 from jmoe import cli
 from jmoe.config.check import check_config
+from jmoe.config.schedule import Segment
 from jmoe.config.schema import complete
 from jmoe.cost import chips, memory
 from jmoe.errors import Interrupted
@@ -31,7 +32,6 @@ from jmoe.run.checkpoint import Checkpoints, State
 from jmoe.run.first_step import FirstStep
 from jmoe.run.late_metrics import LateMetrics
 from jmoe.run.run import Run
-from jmoe.run.schedule import Segment
 from jmoe.run.timetable import Timetable
 from jmoe.storage import files as storage
 from jmoe.text import mixture

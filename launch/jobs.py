@@ -21,10 +21,10 @@ from ml_collections import ConfigDict
 
 from jmoe import cli
 from jmoe.config import counts
+from jmoe.config.schedule import Schedule
 from jmoe.config.schema import record_of
 from jmoe.errors import UserError
 from jmoe.printable import printable
-from jmoe.run.schedule import Schedule
 from jmoe.storage import durable
 from jmoe.storage.files import cache_dir, is_remote, names_below
 from launch import job_files

@@ -11,9 +11,9 @@ from ml_collections import ConfigDict
 
 from jmoe.config import counts
 from jmoe.config.check import check_mesh
+from jmoe.config.schedule import Schedule
 from jmoe.cost.chips import GiB
 from jmoe.errors import UserError
-from jmoe.run.schedule import Schedule
 from jmoe.storage.files import cache_dir
 from jmoe.text import corpus, mixture
 from launch.backend import Sweep

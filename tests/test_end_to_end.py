@@ -12,8 +12,8 @@ from fit import __main__ as command_line
 from jmoe import cli
 from jmoe.config import counts, schema
 from jmoe.config.check import check_config
+from jmoe.config.schedule import Schedule
 from jmoe.model import sharding
-from jmoe.run.schedule import Schedule
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The best model under constraints.
 
-options.py          options of fit plan and fit compare
+options.py          options of fit plan and fit compare; groups.py, those that have fields
 constraints.py      the budget and the limits of a plan; clock.py, hours as the budget
 planning.py         the plan; results.py, its dataclasses
 

@@ -26,7 +26,7 @@ from fit.shape.architecture import Architecture, root
 
 SPAN = 2.0  # hours within this factor share one set of candidates
 MOST_DOUBLINGS = 40  # of the hours, in search of those that reach a loss
-MOST_TOKENS = 1e18  # training tokens in that search
+MOST_TOKENS = 1e18  # training tokens in that search, and of a size that chips train
 SMALLEST = 8  # smallest shapes, of which chips train one if they train any
 NEXT_SIZES = 8  # larger shapes that say what bounds a size
 TOKENS_PER_PARAMETER = 200  # where chips bound the size, FLOPs leave several times the tokens that are best
@@ -501,7 +501,8 @@ def _own_tokens(problem: Problem, models: Models, e: float) -> Array:
     """The training tokens of each shape by FLOPs: [n_shapes]. Of several budgets, TOKENS_PER_PARAMETER."""
     limits = problem.limits.at(e)
     if np.ndim(limits.flops) == 0:
-        return np.broadcast_to(np.floor(limits.tokens(models.n_active)), models.n_active.shape)
+        tokens = np.minimum(np.floor(limits.tokens(models.n_active)), MOST_TOKENS)  # larger batches change no size
+        return np.broadcast_to(tokens, models.n_active.shape)
     return np.clip(TOKENS_PER_PARAMETER * models.n_active, models.least_tokens + 1, models.most_tokens)
 
 

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from jmoe.config.schedule import Segment
 from jmoe.run.checkpoint import Checkpoints
 from jmoe.run.metrics import Report
-from jmoe.run.schedule import Segment
 
 
 class LateMetrics:

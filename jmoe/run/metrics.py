@@ -34,11 +34,11 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tqdm import tqdm
 
 from jmoe.config import counts
+from jmoe.config.schedule import Schedule, Segment
 from jmoe.config.schema import record_of
 from jmoe.errors import Interrupted, UserError, first_few
 from jmoe.run import distributed
 from jmoe.run.router_health import RouterHealth
-from jmoe.run.schedule import Schedule, Segment
 from jmoe.run.token_means import TokenMeans
 from jmoe.storage.durable import named
 from jmoe.storage.files import copy_files, is_remote, lines_before_damage, read_lines, write_whole

@@ -13,12 +13,12 @@ from ml_collections import ConfigDict
 
 from jmoe import __version__
 from jmoe.config import counts
+from jmoe.config.schedule import Schedule, Segment
 from jmoe.config.schema import columns
 from jmoe.errors import Damaged
 from jmoe.run import checkpoint, distributed, prediction
 from jmoe.run.evaluation import Losses
 from jmoe.run.record import check_record
-from jmoe.run.schedule import Schedule, Segment
 from jmoe.run.token_means import TokenMeans
 from jmoe.storage.files import read_lines, read_sealed, sealed, write_whole
 from jmoe.text import mixture

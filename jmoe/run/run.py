@@ -13,6 +13,7 @@ from jaxtyping import Array, PyTree
 from ml_collections import ConfigDict
 
 from jmoe.config import counts
+from jmoe.config.schedule import Schedule, Segment
 from jmoe.config.schema import columns
 from jmoe.errors import UserError
 from jmoe.model import kernels
@@ -26,7 +27,6 @@ from jmoe.run.metrics import Report
 from jmoe.run.record import cpu_threads, make_record
 from jmoe.run.results import Results
 from jmoe.run.router_health import RouterHealth
-from jmoe.run.schedule import Schedule, Segment
 from jmoe.run.step import abstract_state, make_optimizer, make_train_step
 from jmoe.run.token_means import TokenMeans
 from jmoe.storage.files import read_sealed

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from jaxtyping import Array, PyTree
 from ml_collections import ConfigDict
 
+from jmoe.config.schedule import Segment
 from jmoe.run.save_times import SaveTimes
-from jmoe.run.schedule import Segment
 
 
 @dataclasses.dataclass(frozen=True)

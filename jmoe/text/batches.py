@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Float, Int, Int32, Shaped
 from ml_collections import ConfigDict
 
+from jmoe.config.schedule import Schedule, Segment
 from jmoe.model import sharding
-from jmoe.run.schedule import Schedule, Segment
 from jmoe.text import mixture
 from jmoe.text.training_text import Part, Tokens, TrainingText
 

@@ -19,8 +19,8 @@ import numpy as np
 from jaxtyping import Int
 from ml_collections import ConfigDict
 
+from jmoe.config.schedule import Schedule, Segment
 from jmoe.errors import UserError
-from jmoe.run.schedule import Schedule, Segment
 from jmoe.text.training_text import PERIOD, Corpus, Mixture, Part, TrainingText
 
 

@@ -143,7 +143,7 @@ def test_a_branch_that_the_table_lacks_is_added_alone(folder, trained, tmp_path,
     held.rename(tmp_path / "run" / "branch-16384")
     assert command_line.run(asked) == 0
     message = " ".join(capsys.readouterr().out.split())  # lines are wrapped where a path is long
-    assert "1 added, 2 runs" in message and "branch-8192: in " in message and "no interval" in message
+    assert "1 added, 2 runs" in message and "branch-8192: in " in message and "its 80% interval" in message
     assert [row["n_tokens"] for row in rows_of(table)] == ["8192", "16384"]
 
 

@@ -133,7 +133,7 @@ def test_the_emitted_config_is_one_that_the_trainer_takes(capsys, tmp_path):
 
 def test_experts_that_the_law_counts_as_no_whole_number():
     """16 experts split in 4 with one of them shared are built as 64, which the law counts as 16.25."""
-    shape = dict(granularity=4, shared_experts=1, experts=[8, 16], chips="B200:32", hours=100)
+    shape = dict(shape=dict(granularity=4, shared_experts=1), experts=[8, 16], chips="B200:32", hours=100)
     by_clock = fit.plan(LAW, **shape)
     assert by_clock.buildable["law_experts"] != round(by_clock.buildable["law_experts"])
     assert "modelled" in str(by_clock)

@@ -84,7 +84,7 @@ def test_runs_that_differ_give_no_default(law):
     assert "that of most runs, 257" in next(models.notes(few))
     half = models.from_table(table(vocab_size=[257] * 18 + [512] * 18, width_per_block=[8] * 36))
     assert half["vocab_size"] is None and half["width_per_block"] == 8
-    with pytest.raises(UserError, match="say which by vocab_size"):
+    with pytest.raises(UserError, match="say which by shape=vocab_size"):
         Law("x", FORMS["joint"], law.coefficients, {"models": half}).architecture  # noqa: B018
 
 

@@ -17,9 +17,9 @@ from fit.fitted_law.law import load
 from jmoe import cli, train
 from jmoe.config import counts, schema
 from jmoe.config.check import check_config
+from jmoe.config.schedule import Schedule
 from jmoe.errors import UserError
 from jmoe.model import sharding
-from jmoe.run.schedule import Schedule
 from launch import jobs
 
 

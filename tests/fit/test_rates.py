@@ -143,7 +143,7 @@ def test_the_trainer_takes_the_law():
     """Printed lines set in a config give the same rate in the trainer as here; older configs are as they were."""
     from configs import quickstart
     from jmoe.config import counts, schema
-    from jmoe.run.schedule import Schedule
+    from jmoe.config.schedule import Schedule
 
     config = quickstart.get_config()
     before = Schedule(config).peak

@@ -17,8 +17,8 @@ from fit.planning import rates, recipe
 from fit.shape.architecture import PAPER, Architecture, Model
 from jmoe.config import counts, schema
 from jmoe.config.check import check_config
+from jmoe.config.schedule import Schedule
 from jmoe.model import sharding
-from jmoe.run.schedule import Schedule
 
 PAPERS = load("joint-moe-2025")
 

@@ -10,10 +10,10 @@ import pytest
 from configs import deepseek_v3_like, fine_grained, joint_moe, mixtral, olmoe, quickstart, qwen3_moe
 from jmoe import cli, huggingface
 from jmoe.config import check, schema
+from jmoe.config.schedule import Schedule
 from jmoe.errors import UserError
 from jmoe.run import divergence
 from jmoe.run import record as record_lib
-from jmoe.run.schedule import Schedule
 from launch import jobs
 
 WRONG = {

@@ -10,9 +10,9 @@ from etils import epath
 from text_fixtures import reference, settings, tiny
 
 from jmoe import train
+from jmoe.config.schedule import Schedule
 from jmoe.errors import UserError
 from jmoe.model import sharding
-from jmoe.run.schedule import Schedule
 from jmoe.text import corpus, mixture, training_text
 from jmoe.text.batches import read_rows, training_batches, validation_bytes
 

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from configs import joint_moe, quickstart
+from jmoe.config.schedule import Schedule
 from jmoe.errors import UserError
-from jmoe.run.schedule import Schedule
 
 
 def paper(n_tokens=(1_000_000_000, 2_000_000_000), d_model=512, n_experts=1):

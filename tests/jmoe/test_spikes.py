@@ -10,10 +10,10 @@ import optax
 import pytest
 
 from configs import quickstart
+from jmoe.config.schedule import Schedule, Segment
 from jmoe.errors import Interrupted
 from jmoe.model import parameters, sharding
 from jmoe.run import metrics, results, spikes, step
-from jmoe.run.schedule import Schedule, Segment
 from jmoe.text import batches, corpus
 from jmoe.train import train
 

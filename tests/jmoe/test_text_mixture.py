@@ -12,9 +12,9 @@ from text_fixtures import settings, tiny
 
 from jmoe import evaluate, train
 from jmoe.config import check
+from jmoe.config.schedule import Schedule
 from jmoe.errors import UserError
 from jmoe.model import sharding
-from jmoe.run.schedule import Schedule
 from jmoe.text import corpus, mixture, training_text
 from jmoe.text.batches import training_batches, validation_batches, validation_bytes
 from launch import jobs

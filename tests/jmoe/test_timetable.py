@@ -3,7 +3,7 @@
 import pytest
 
 from configs import quickstart
-from jmoe.run.schedule import Segment
+from jmoe.config.schedule import Segment
 from jmoe.run.timetable import Due, Timetable
 
 SEGMENT = Segment("trunk", 10, 40, False)
