@@ -15,6 +15,7 @@ from jmoe.cost import hlo, instruction_flops
 from jmoe.cost.hlo import Array, Instruction
 
 COLLECTIVES = ("all-to-all", "ragged-all-to-all", "all-gather", "reduce-scatter", "all-reduce", "collective-permute")
+# opcodes that touch no main memory, or whose callees count instead
 _FREE = frozenset(
     "parameter constant get-tuple-element tuple bitcast while conditional call call-start call-update after-all "
     "partition-id iota opt-barrier".split()
@@ -46,6 +47,7 @@ class Program:
     """The computations of one compiled program, from its text, and how often each instruction runs."""
 
     def __init__(self, text: str) -> None:
+        """Parses `text`, the optimised HLO text of a jax.stages.Compiled."""
         self.computations, self.entry = hlo.parse(text)
 
     @functools.cached_property
@@ -54,6 +56,7 @@ class Program:
         runs = []
 
         def walk(computation: str, times: int, fused: bool) -> None:
+            """Adds the instructions of a computation that runs `times` times, and those of all that it calls."""
             for instruction in self.computations[computation].values():
                 runs.append(Execution(instruction, times, fused))
                 opcode = instruction.opcode
@@ -179,7 +182,7 @@ class Program:
         return collectives
 
     def arrays(self) -> dict[Array, str]:
-        """Source of the first array of each kind that is written to memory (none inside a fusion)."""
+        """The arrays that are written to memory (none inside a fusion), and the source of the first of each kind."""
         sources: dict[Array, str] = {}
         for instruction, _, fused in self.runs:
             if not fused and instruction.opcode not in ("tuple", "while", "get-tuple-element"):
@@ -191,8 +194,8 @@ class Program:
         """The parameters, by number, and the root of the computation that a fusion calls."""
         (callee,) = fusion.called()
         inside = self.computations[callee].values()
-        parameters = {int(i.arguments): i for i in inside if i.opcode == "parameter"}
-        return parameters, next(i for i in inside if i.is_root)
+        parameters = {int(each.arguments): each for each in inside if each.opcode == "parameter"}
+        return parameters, next(each for each in inside if each.is_root)
 
     def instruction_bytes(self, instruction: Instruction) -> int:
         """Bytes of the main memory that one run of an instruction reads and writes."""
@@ -204,7 +207,8 @@ class Program:
             return operands[0].arrays[0].main_bytes
         if opcode in ("copy-start", "slice-start"):  # one array moved between two places
             moved = [array for array in instruction.arrays if array.dims]
-            return min(array.bytes for array in moved) * sum(not array.on_chip for array in moved)
+            n_in_main_memory = len([array for array in moved if not array.on_chip])
+            return min(array.bytes for array in moved) * n_in_main_memory
         if opcode in _FUSIONS:
             return self._fusion_traffic(instruction)
         written = sum(array.main_bytes for array in instruction.arrays)
@@ -226,15 +230,15 @@ class Program:
             results = root.operands
         passed_on = [result for result in results if result.opcode == "parameter"]
         total = 0
-        position = 0
-        if fusion.opcode == "fusion-start":  # its arrays are those of its operands, then its results
-            position = sum(len(operand.arrays) for operand in fusion.operands)
         for number, operand in enumerate(fusion.operands):
             if parameters[number] not in passed_on and not any(array.on_chip for array in operand.arrays):
                 total += self._read_bytes(parameters[number])
+        first = 0  # of the arrays of a result, in fusion.arrays
+        if fusion.opcode == "fusion-start":  # its arrays are those of its operands, then its results
+            first = sum(len(operand.arrays) for operand in fusion.operands)
         for result in results:
-            arrays = fusion.arrays[position : position + len(result.arrays)]
-            position += len(result.arrays)
+            arrays = fusion.arrays[first : first + len(result.arrays)]
+            first += len(result.arrays)
             goes_on = result.opcode in COLLECTIVES and passed_on
             stays_on_chip = not is_collective and any(array.on_chip for array in arrays)
             if result not in passed_on and not goes_on and not stays_on_chip:
@@ -258,7 +262,7 @@ class Program:
                 elif user.opcode == "fusion":
                     parameters, _ = self._callee(user)
                     total += self._read_bytes(parameters[position])
-                elif user.opcode != "dynamic-update-slice" or position != 0:
+                elif user.opcode != "dynamic-update-slice" or position != 0:  # an array updated in place is not read
                     return whole
         return min(whole, total)
 
@@ -287,13 +291,21 @@ def _group_size(attributes: str) -> int:
     mesh = re.search(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}", attributes)
     if mesh:
         sizes = dict(re.findall(r"'(\w+)'=(\d+)", mesh[1]))
-        axes = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", mesh[2])
-        return math.prod(int(part or sizes[name]) for name, part in axes)
+        axes = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", mesh[2])  # 'x', or 'x':(1)2: a part of size 2 of the axis x
+        return math.prod(int(part) if part else int(sizes[name]) for name, part in axes)
     return 1
 
 
 def _sent_bytes(kind: str, size: int, group: int) -> int:
-    """Bytes that leave one device of a group in a collective whose operands have `size` bytes."""
+    """Bytes that leave one device of a group in a collective whose operands on a device have `size` bytes.
+
+    By the ring algorithm. All devices send 1/group of what they have to each other one: an all-gather's operand is
+    such a part already, and an all-reduce is a reduce-scatter and an all-gather.
+    """
     if kind == "collective-permute":
         return size
-    return size * (group - 1) * {"all-gather": group, "all-reduce": 2}.get(kind, 1) // group
+    if kind == "all-gather":
+        return size * (group - 1)
+    if kind == "all-reduce":
+        return 2 * size * (group - 1) // group
+    return size * (group - 1) // group
