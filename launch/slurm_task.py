@@ -88,7 +88,7 @@ def _train(sweep: Sweep, job: Job) -> int:
             print(f"{job.name}: {running.cause(code)}; trying again", flush=True)
             time.sleep(SECONDS_BETWEEN_TRIES)
             continue
-        failure = trainer.record_failure(running, code, sweep.retries)
+        failure = trainer.record_failure(running, code, sweep.retries)  # {} if it does not concern the job
         if failure:
             print(f"{job.name}: {failure['cause']}", flush=True)
             hooks.failed(sweep, job)
