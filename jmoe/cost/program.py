@@ -4,17 +4,15 @@ XLA's own cost analysis counts the body of a loop once. Program counts every ins
 over layers counts each layer. All numbers are per device. Arrays that stay on the chip cause no main memory traffic.
 """
 
-import dataclasses
 import functools
-import math
 import re
 from collections.abc import Callable
 from typing import NamedTuple
 
 from jmoe.cost import hlo, instruction_flops
+from jmoe.cost.collectives import COLLECTIVES, Collective, group_size, sent_bytes
 from jmoe.cost.hlo import Array, Instruction
 
-COLLECTIVES = ("all-to-all", "ragged-all-to-all", "all-gather", "reduce-scatter", "all-reduce", "collective-permute")
 # opcodes that touch no main memory, or whose callees count instead
 _FREE = frozenset(
     "parameter constant get-tuple-element tuple bitcast while conditional call call-start call-update after-all "
@@ -22,17 +20,6 @@ _FREE = frozenset(
 )
 _FUSIONS = ("fusion", "fusion-start")
 _SLICES = ("dynamic-slice", "slice", "gather")
-
-
-@dataclasses.dataclass(frozen=True)
-class Collective:
-    """A transfer between devices."""
-
-    kind: str
-    source: str  # the place in our program that it comes from
-    times: int  # in one run of the program
-    group: int  # devices that take part; slices, of a transfer between slices
-    bytes: int  # that leave one device each time, by the usual ring algorithm
 
 
 class Execution(NamedTuple):
@@ -157,7 +144,7 @@ class Program:
             transfer_type = re.search(r'_xla_megascale_transfer_type="(\w+)"', instruction.attributes)
             if instruction.opcode == "send" and transfer_type:
                 kind = transfer_type[1].lower().replace("_", "-")
-                sent = _sent_bytes(kind, instruction.operands[0].arrays[0].bytes, n_slices)
+                sent = sent_bytes(kind, instruction.operands[0].arrays[0].bytes, n_slices)
                 transfers.append(Collective(kind, instruction.source, times, n_slices, sent))
         return transfers
 
@@ -175,9 +162,9 @@ class Program:
                 # The first operand has the rows. How many leave is known when it runs: here, equally many to each.
                 operands = operands[:1]
             size = sum(operand.arrays[0].bytes for operand in operands)
-            group = _group_size(instruction.attributes)
+            group = group_size(instruction.attributes)
             if group > 1 or kind == "collective-permute":
-                sent = _sent_bytes(kind, size, group)
+                sent = sent_bytes(kind, size, group)
                 collectives.append(Collective(kind, instruction.source, times, group, sent))
         return collectives
 
@@ -278,34 +265,3 @@ class Program:
             _, root = self._callee(value)
             return self._written_bytes(root)
         return sum(array.bytes for array in value.arrays)
-
-
-def _group_size(attributes: str) -> int:
-    """Devices in one replica group, in any of the notations {{0,1},{2,3}}, [2,4]<=[8] and mesh['x'=2,'y'=4] {'y'}."""
-    listed = re.search(r"replica_groups=\{\{([\d,]*)\}", attributes)
-    if listed:
-        return len(listed[1].split(","))
-    tiled = re.search(r"replica_groups=\[\d+,(\d+)\]", attributes)
-    if tiled:
-        return int(tiled[1])
-    mesh = re.search(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}", attributes)
-    if mesh:
-        sizes = dict(re.findall(r"'(\w+)'=(\d+)", mesh[1]))
-        axes = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", mesh[2])  # 'x', or 'x':(1)2: a part of size 2 of the axis x
-        return math.prod(int(part) if part else int(sizes[name]) for name, part in axes)
-    return 1
-
-
-def _sent_bytes(kind: str, size: int, group: int) -> int:
-    """Bytes that leave one device of a group in a collective whose operands on a device have `size` bytes.
-
-    By the ring algorithm. All devices send 1/group of what they have to each other one: an all-gather's operand is
-    such a part already, and an all-reduce is a reduce-scatter and an all-gather.
-    """
-    if kind == "collective-permute":
-        return size
-    if kind == "all-gather":
-        return size * (group - 1)
-    if kind == "all-reduce":
-        return 2 * size * (group - 1) // group
-    return size * (group - 1) // group

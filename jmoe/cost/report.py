@@ -13,8 +13,9 @@ from ml_collections import ConfigDict
 
 from jmoe.config import counts
 from jmoe.cost import chips, needs
+from jmoe.cost.collectives import Collective
 from jmoe.cost.memory import DoesNotFit, compile_step, gib, microbatches, of_step, with_microbatches
-from jmoe.cost.program import Collective, Program
+from jmoe.cost.program import Program
 from jmoe.model import sharding
 from jmoe.model.moe_dropless import BUFFER_FACTOR
 
