@@ -74,7 +74,7 @@ def simulate(kind: str, runs: int, noise: float, repeat: int) -> dict:
     expected = dict(loss=reduced.loss(n_active, n_tokens), n_active=n_active, n_tokens=n_tokens)
     plan = fit.plan(law, flops=flops)
     row = dict(truth=kind, runs=runs, noise=noise, repeat=repeat)
-    (drawn,) = plan.bootstrap["optima"]
+    (drawn,) = plan.odds.experts
     for name in PLANNED:
         low, high = drawn[name]
         row[name] = int(low <= float(expected[name][0]) <= high)

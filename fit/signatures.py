@@ -119,9 +119,7 @@ def help_of(field: dataclasses.Field) -> str:
     text = re.sub(r"^<\S+>: ", "", field.metadata["help"])
     if "group" not in field.metadata:
         return text
-    parts = []
-    for part in dataclasses.fields(field.metadata["group"]):
-        parts.append(f"{part.name} ({part.metadata['help']})")
+    parts = [f"{part.name} ({part.metadata['help']})" for part in dataclasses.fields(field.metadata["group"])]
     return f"{text} Fields: {'; '.join(parts)}."
 
 

@@ -155,10 +155,10 @@ def _ask(sweep: Sweep, rows: Sequence[dict], with_next: bool = False) -> tuple[A
 def _answer(n_runs: int, flops: float, plan: dict[str, Any]) -> Answer:
     """From the JSON of `fit plan`."""
     n_experts = plan["best"]["n_experts"]
-    drawn = plan.get("bootstrap")
-    if not drawn:
+    odds = plan["odds"]
+    if "law" not in odds["drawn"]:
         return Answer(n_runs, problem="the law has no intervals")
-    rows = [row for row in drawn["optima"] if row["n_experts"] == n_experts]
+    rows = [row for row in odds["experts"] if row["n_experts"] == n_experts]
     if not rows:
         return Answer(n_runs, problem=f"no interval at {n_experts} experts")
     return Answer(n_runs, flops, n_experts, tuple(rows[0]["n_active"]), tuple(rows[0]["loss"]))

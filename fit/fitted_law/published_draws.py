@@ -34,7 +34,7 @@ def bootstrap_of(name: str) -> Json | None:
         source=SOURCE,
         percentiles=list(PERCENTILES),
         draws=simulated["draws"],
-        **{key: simulated[key] for key in ("command", "input", "seed", "noise", "noise_from", "widened")},
+        **{key: simulated[key] for key in ("command", "input", "runs", "seed", "noise", "noise_from", "widened")},
     )
 
 

@@ -19,7 +19,7 @@ TOKENS_PER_PARAMETER = (
     "{what} {ratio:.3g} tokens per parameter, expected 0.1 to 100,000: is a number meant in billions?"
 )
 FORMS_DISAGREE = (
-    "the forms of the law disagree. By the additive form ({additive_draws} of {draws} bootstrap fits) the best model "
+    "the forms of the law disagree. By the additive form ({additive_draws} of {draws} draws) the best model "
     "has {additive_n_active:amount} active parameters and a loss of {additive_loss:.4f}. By the coupled form it has "
     "{coupled_n_active:amount} and {coupled_loss:.4f}. These are medians; the intervals hold both forms"
 )
@@ -27,7 +27,7 @@ MOSTLY_EMBEDDING = (
     "mostly embedding: {share:.1%} of the best model's active parameters are embedding and head of {vocab_size:,} "
     "tokens, which take the FLOPs and add little to what its blocks learn"
 )
-UNDECIDED = "the best number of experts is undecided: of {draws} {fits} it is {wins}"
+UNDECIDED = "the best number of experts is undecided: of {draws} draws it is {wins}"
 CHIPS_BIND = (
     "training a larger model takes more than {count} x {kind}. Without that limit the best model, E = {e}{needed}, "
     "would have a loss {loss:.4f} lower"
@@ -181,21 +181,14 @@ NOT_BUILT = "; with whole blocks and heads no model meets the limits"
 DENSE = "a dense model"
 MIXTURE = "a mixture of {n_experts} experts"
 TOTAL = " ({n_total:amount} in total)"
-INTERVAL = ", {loss:.4f} between the {first:g}th and {last:g}th percentile of {draws} {fits}"
-BEST_IN_DRAWS = (
-    "E = {n_experts} is the best in {best_in_draws} of {draws} bootstrap fits; {first:g}th to {last:g}th percentile "
-    "({drawn}):"
+INTERVAL = ", {loss:.4f} between the {first:g}th and {last:g}th percentile of {draws} draws"
+OF_DRAWS = "{first:g}th to {last:g}th percentile of {draws} draws of {of} ({drawn}):"
+DRAWS_OF_SPEED = "by the spread of published speeds"
+CAUSES = (
+    "what decides between {recommended} and {second} experts: speeds have {speed_share:.0%} of the variance of the "
+    "difference, the law has {law_share:.0%}"
 )
-UNDECIDED_KIND = (
-    "Undecided: the law cannot tell whether a mixture or a dense model is better; choosing wrongly costs at most "
-    "{cost:.4f} nats per token"
-)
-DECIDED_KIND = "Verdict: {choice}. The best {other} is {margin:.4f} nats per token worse"
-TIED_MODELS = "Equally good by this law, within {tie:.2%} of the loss: {models}. They differ in {apart}"
-TIED_MODEL = "E = {n_experts} ({n_active:amount} active on {n_tokens:amount} tokens, {memory_bytes:memory})"
-NOT_TOLD_APART = "Its bootstrap fits do not tell E = {best} from {models}"
-NOT_TOLD_MODEL = "E = {n_experts} (by the law {behind:.4f} nats per token worse)"
-OF_DRAWS = "{first:g}th to {last:g}th percentile of {draws} bootstrap fits ({drawn}):"
+BOUND_DECIDES = "a limit decides, too: {bound} bounds the size of a model with {recommended} or {second} experts"
 AGAINST_DENSE = (
     "against the best dense model (n_active {n_active:amount}, {n_tokens:amount} tokens, loss {loss:.4f}): loss "
     "{loss_saved:.4f} lower, {flops}; serving a token takes {inference_flops_ratio:.0%} of the dense model's FLOPs"
@@ -258,18 +251,36 @@ SHORT_RATE = "Rate: {learning_rate:.2e} ({ends} by {learning_rate_from}, {beyond
 SHORT_RATE_OF_RUNS = "Rate: {learning_rate:.3e} ({learning_rate_from}; {ends} costs little)"
 SHORT_RATE_OPEN = "Rate: not known ({learning_rate_from})"
 SHORT_SURE = "How sure: "
-SHORT_NOT_SURE = (
-    "How sure: no interval, as the law has no bootstrap fits; add them by fit law --bootstrap=100, or ask other laws "
-    "by fit compare"
-)
-SHORT_NO_DRAWS = "How sure: no interval, as {why}; ask other laws by fit compare"
 SHORT_INTERVAL = "{what} lies from {ends:.4f} in {share:g} of 100 cases"
 OF_A_RUN = "a run's loss"
 OF_THE_LAW = "the law's loss"
-SHORT_SETTLED = "of the numbers of experts compared the best is settled ({wins} of {draws} fits)"
-SHORT_AS_GOOD = "the best number of experts is {wins} of {draws} fits, and others are as good"
-SHORT_UNDECIDED = "the best number of experts is not settled ({wins} of {draws} fits)"
-SHORT_ONE_NUMBER = "one number of experts was compared"
+PAGE_MEDIANS = "best by the medians of law and speeds; the command below draws both, and says how sure that is"
+ODDS_ONE_NUMBER = "one number of experts was compared"
+ODDS_MIXTURE = "a mixture in {count} of {draws} draws"
+ODDS_DENSE = "a dense model in {count} of {draws} draws"
+ODDS_FIRST = "{n_experts} experts in {best_in_draws}"
+ODDS_OF_DRAWS = " of {draws} draws"
+ODDS_SPEEDS_ALONE = "only speeds are drawn, as {why}"
+ODDS_MEDIAN_ALONE = "no interval, as {why}; ask other laws by fit compare"
+ODDS_NO_DRAWS = "the law has no draws (fit law --bootstrap=100 adds them)"
+ODDS_SOURCE = "the law's draws are {source}"
+ODDS_COSTS = "choosing {second} costs {loss:.4f} nats or {budget}"
+ODDS_HOURS = "{hours:duration}"
+ODDS_SHARE = "{share:.1%} more compute"
+ODDS_CLOSE = "a close call: {costs}{apart}"
+ODDS_DIFFER = ", and the two differ in {apart}"
+ODDS_BY_MEDIAN = "by the medians {best} is best"
+VOTE = "{n_experts} in {share:.0%}"
+VOTES = (
+    "Votes of {laws} laws: a mixture {mixture:.0%}; E = {counts}; E varies x {between:.2g} between{within_laws} laws"
+)
+VOTES_OTHERS = "others {share:.0%}"
+VOTES_WITHIN = ", x {within:.2g} within"
+MEASURE_SPEEDS = "An hour of both on these chips{dollars}"
+MEASURE_DOLLARS = " ({dollars:dollars})"
+MEASURE_RUNS = "{runs} more runs for the law"
+MEASURE_SETTLES = "would settle it"
+MEASURE_HELPS = "would tell the better of the two in {sure:.0%} of cases"
 SHORT_INSIDE = "Extrapolates: nothing, it is within the law's runs"
 SHORT_NO_RANGE = "Extrapolates: not known, as the law does not say what it was fitted to"
 SHORT_OUTSIDE = "Extrapolates from the law's runs: {factors}"

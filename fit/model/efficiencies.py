@@ -215,13 +215,17 @@ def of_our_trainer(kind: str, n_chips: int) -> Calibration:
     """The calibration of plans: published, but with our trainer's own speed on silicon where it is measured.
 
     Ours is measured on one card. So the range of one card is that of a source's runs. With more, the network is not
-    measured, and the range is that between sources.
+    measured, and the range is that between sources. On silicon that nobody measured, the range also has the spread
+    between silicon.
 
     Args:
       kind: of the chips.
       n_chips: that train together.
     """
     published = calibrated()
+    if CHIPS[kind].silicon not in published.products:
+        between_silicon = float(np.std(np.log(list(published.products.values())), ddof=1))
+        return dataclasses.replace(published, between_sources=math.hypot(published.between_sources, between_silicon))
     log_speed = _our_log_speed().get(CHIPS[kind].silicon)
     if log_speed is None:
         return published

@@ -5,11 +5,12 @@ import numpy as np
 from fit.aliases import Array, Json
 from fit.data.runs import Runs, trunks_of
 from fit.fitted_law.law import Law
-from fit.fitted_law.published_draws import fits_in_words
 from fit.messages.units import amount, flops
+from fit.planning import odds_text
+from fit.planning.results import Plan
 
 
-def sentences(law: Law, runs: Runs | None, plan: Json) -> dict[str, str]:
+def sentences(law: Law, runs: Runs | None, plan: Plan) -> dict[str, str]:
     """{heading: a sentence}, as far as they can be said.
 
     Args:
@@ -56,7 +57,7 @@ def _trained(runs: Runs) -> str:
     return f"{words}: {experts}, {_span(runs.n_active)} active parameters, {_span(runs.n_tokens)} tokens"
 
 
-def _best_model(plan: Json) -> str:
+def _best_model(plan: Plan) -> str:
     """The best model of the plan, and what it saves against the best dense model."""
     best = plan["best"]
     dense = plan.get("dense")
@@ -91,23 +92,18 @@ def _measured(runs: Runs) -> str:
     return ""
 
 
-def _certainty(record: Json, plan: Json) -> str:
-    """How many draws agree on the best model, and the error on runs that were held out."""
+def _certainty(record: Json, plan: Plan) -> str:
+    """How often each number of experts is the best in the draws, what to measure, and the error on held-out runs."""
     words = []
-    bootstrap = plan.get("bootstrap")
-    if bootstrap and plan["best_undecided"] is not None:
-        n_experts = plan["best"]["n_experts"]
-        wins = next((row["best_in_draws"] for row in bootstrap["optima"] if row["n_experts"] == n_experts), 0)
-        settled = "" if plan["best_undecided"] is False else ": not settled"
-        source = f" ({fits_in_words(bootstrap['source'])})" if bootstrap.get("source") else ""
-        words.append(
-            f"{_model(n_experts)} is best in {wins} of {bootstrap['draws']} repeats of the fit with other errors"
-            f"{source}{settled}"
-        )
+    if plan.odds.drawn and plan.odds.second is not None:
+        words += odds_text.clauses(plan.odds)
     errors = record.get("held_out")
     if errors:
         words.append(
             f"the law predicted {_count(errors['runs'], 'run')} that it had not seen to within "
             f"{errors['mean_relative_error']:.1%} on average"
         )
+    measurement = odds_text.to_measure(plan.odds)
+    if measurement:
+        words[-1] += f". {measurement}"
     return "; ".join(words)

@@ -146,7 +146,7 @@ def _decision(law: Law, architecture: Architecture, runs: Runs | None) -> _Decis
     except UserError as e:
         return _Decision(f"Nothing that this law could decide: {e}", [], {})
     answer = f"With {units.flops(flops)} training FLOPs, {where}: {plan_text.answer(plan)}"
-    return _Decision(answer, plan.warnings, findings.sentences(law, runs, plan.to_dict()))
+    return _Decision(answer, plan.warnings, findings.sentences(law, runs, plan))
 
 
 def _fit(law: Law, architecture: Architecture, warnings: list[str]) -> list[str]:

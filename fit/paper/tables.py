@@ -14,7 +14,7 @@ from fit.fitted_law import own_counts, summary
 from fit.fitted_law.law import Law, in_words
 from fit.form import Reduced
 from fit.laws import FORMS, PRESETS
-from fit.planning import draws, optimum, plan_warnings
+from fit.planning import joint_draws, optimum, plan_warnings
 from fit.shape.architecture import Architecture
 
 TABLE_1_EXPERTS = (1, 2, 4, 8, 16)
@@ -122,11 +122,12 @@ def _wins(
     """{best_in_draws, draws}: in how many of a fit's draws this number of experts is the best; {} without draws."""
     if not law.draws or len(experts) < 2:
         return {}
-    bootstrap = draws.bootstrap(law, architecture, constraints, experts, n_experts)
-    if not bootstrap:
+    draws = joint_draws.of_plan(law, experts, None)
+    if not draws.is_drawn:
         return {}
-    wins = {row["n_experts"]: row["best_in_draws"] for row in bootstrap["optima"]}
-    return dict(best_in_draws=wins.get(n_experts, 0), draws=bootstrap["draws"])
+    loss = joint_draws.solve_draws(law, architecture, constraints, experts, draws).loss
+    best = np.asarray(experts)[np.argmin(np.nan_to_num(loss, nan=np.inf), axis=0)]
+    return dict(best_in_draws=int(np.sum(best == n_experts)), draws=draws.n)
 
 
 def table_4(law: Law, architecture: Architecture, experts: Floats = ()) -> Iterator[Json]:

@@ -5,7 +5,7 @@ import { flopsPerHour } from "./cost.js";
 import { planCommand } from "./command.js";
 import { hasBudget } from "./counts.js";
 import { byId, element, fillList, fillTable } from "./elements.js";
-import { answerText, outsideText, say, verdictTexts, withErrors } from "./messages.js";
+import { answerText, outsideText, say, oddsTexts, withErrors } from "./messages.js";
 import { amount, durationText, memoryText, percentText } from "./numbers.js";
 import { coloursOf, drawHours, drawMemories, drawSizes } from "./pictures.js";
 
@@ -28,10 +28,10 @@ export function showPlan(answer) {
   byId("json").textContent = JSON.stringify(answer.plan, null, 1);
 }
 
-function showSentences({ data, options, plan }) {
+function showSentences({ data, options, plan, behind_share }) {
   const { reference } = options;
   byId("answer").textContent = answerText(plan);
-  fillList("verdict", verdictTexts(data, plan));
+  fillList("verdict", [oddsTexts(data, options.law, plan.odds, behind_share).join("; ")]);
   byId("known-words").hidden = !reference;
   if (reference) {
     const counts = { ...reference.counts, cache: 2 * reference.counts.cache_elements_per_token };
@@ -61,7 +61,7 @@ function showTiles({ options, plan: { best, chips } }) {
   byId("tiles").replaceChildren(...made);
 }
 
-function showTable({ optima, infeasible, best, bootstrap }) {
+function showTable({ optima, infeasible, best, odds }) {
   const columns = {
     E: (row) => String(row.n_experts),
     active: (row) => amount(row.n_active),
@@ -71,10 +71,10 @@ function showTable({ optima, infeasible, best, bootstrap }) {
     memory: (row) => memoryText(row.memory_bytes),
     "bound by": (row) => row.size_bound || "–",
   };
-  if (bootstrap) {
-    const drawn = (row) => bootstrap.optima.find(({ n_experts }) => n_experts === row.n_experts);
+  if (odds?.drawn.length) {
+    const drawn = (row) => odds.experts.find(({ n_experts }) => n_experts === row.n_experts);
     columns["loss, interval"] = (row) => drawn(row).loss.map((loss) => loss.toFixed(4)).join(" to ");
-    columns["best in"] = (row) => `${drawn(row).best_in_draws} of ${bootstrap.draws} draws`;
+    columns["best in"] = (row) => `${drawn(row).best_in_draws} of ${odds.draws} draws`;
   }
   function outside({ extrapolation }) {
     return outsideText(extrapolation.filter(({ column }) => column !== "training_flops"));

@@ -129,9 +129,9 @@ function answerNow() {
   if (options.chips && options.chips.mfu == null) {
     Object.assign(options.limits, speedsIn(data, state, options, planCommand(state, options)));
   }
-  const { plan, limits } = planOf(data, law, options);
+  const { plan, limits, behind_share } = planOf(data, law, options);
   if (limits.speeds) refuseEndOfGrid(limits.speeds, plan);
-  return { data, state, options: { ...options, limits }, plan };
+  return { data, state, options: { ...options, limits }, plan, behind_share };
 }
 
 // Answers first; what takes longer follows, unless something else was asked meanwhile.

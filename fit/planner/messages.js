@@ -71,7 +71,7 @@ export function outsideText(outside) {
 /** What to know before a plan is trusted. wantsMore: whether the law would take ever more experts.
  *  @type {(data: Data, law: Law, shape: Shape, plan: Plan, experts: Experts[], wantsMore: boolean) => string[]} */
 export function warningsOf(data, law, shape, plan, experts, wantsMore) {
-  const { best, best_at_edge, best_undecided, bootstrap } = plan;
+  const { best, best_at_edge, odds } = plan;
   const warnings = [];
   if (best.extrapolation.length) {
     const outside = say("OUTSIDE", { what: outsideText(best.extrapolation) });
@@ -86,16 +86,19 @@ export function warningsOf(data, law, shape, plan, experts, wantsMore) {
     const which = best.n_experts === Math.max(...experts) ? "largest" : "smallest";
     warnings.push(say("AT_EDGE", { e: best.n_experts, which }));
   }
-  if (best_undecided) {
-    const winners = bootstrap.optima.filter((row) => row.best_in_draws);
-    winners.sort((a, b) => b.best_in_draws - a.best_in_draws);
-    const wins = winners.map((row) => say("WIN", row)).join(", ");
-    warnings.push(say("UNDECIDED", { draws: bootstrap.draws, fits: fitsInWords(bootstrap), wins }));
+  if (odds?.settled === false && !odds.close_call.length) {
+    const wins = winnersOf(odds).map((row) => say("WIN", row)).join(", ");
+    warnings.push(say("UNDECIDED", { draws: odds.draws, wins }));
   }
   if (wantsMore) warnings.push(say("NOT_BOUNDED"));
   warnings.push(...unreadOptions(law, shape), ...wholeExperts(law, shape), ...law.notes);
   if (!Object.keys(law.ranges).length) warnings.push(say("NO_RANGE"));
   return [...warnings, ...unknownSizes(law, shape)];
+}
+
+// The rows that are the best in some draw, those first that are it in most.
+function winnersOf({ experts }) {
+  return experts.filter((row) => row.best_in_draws).sort((a, b) => b.best_in_draws - a.best_in_draws);
 }
 
 // Says of a law that reads how experts are split that a plan's are whole.
@@ -129,19 +132,14 @@ function unreadOptions(law, shape) {
   return [say("NOT_READ", { asked, form: law.form, own: usual, columns: law.columns.join(", ") })];
 }
 
-// What the fits of a bootstrap are called; those of a published law have a source.
-function fitsInWords({ source }) {
-  return source ? say("FITS_OF_SOURCE", { source }) : say("BOOTSTRAP_FITS");
-}
-
 /** One sentence: what to train, and how sure its loss is. @type {(plan: Plan) => string} */
-export function answerText({ best, bootstrap }) {
+export function answerText({ best, odds }) {
   const isMixture = best.n_experts > 1;
   let interval = "";
-  if (bootstrap) {
-    const { loss } = bootstrap.optima.find(({ n_experts }) => n_experts === best.n_experts);
-    const [first, last] = bootstrap.percentiles;
-    interval = say("INTERVAL", { first, last, draws: bootstrap.draws, fits: fitsInWords(bootstrap), loss });
+  if (odds?.drawn.length) {
+    const { loss } = odds.experts.find(({ n_experts }) => n_experts === best.n_experts);
+    const [first, last] = odds.percentiles;
+    interval = say("INTERVAL", { first, last, draws: odds.draws, loss });
   }
   return say("ANSWER", {
     ...best,
@@ -153,26 +151,39 @@ export function answerText({ best, bootstrap }) {
   });
 }
 
-/** What the plan decides, in sentences. @type {(data: Data, plan: Plan) => string[]} */
-export function verdictTexts(data, { verdict, optima, best }) {
-  const { choice, margin, cost } = verdict;
-  const sentences = [];
-  if (choice === "undecided") sentences.push(say("UNDECIDED_KIND", { cost }));
-  else if (choice != null && margin != null) {
-    const other = choice === "mixture" ? "dense model" : "mixture";
-    sentences.push(say("DECIDED_KIND", { choice, margin, other }));
+/** How sure the number of experts is, in clauses.
+ *  @type {(data: Data, law: Law, odds: Odds, behind_share: number) => string[]} */
+export function oddsTexts(data, law, odds, behind_share) {
+  if (!odds) return [say("PAGE_MEDIANS")];
+  if (odds.second == null) return [say("ODDS_ONE_NUMBER")];
+  const clauses = odds.drawn.length ? countTexts(odds) : [say("ODDS_MEDIAN_ALONE", { why: law.no_draws || say("ODDS_NO_DRAWS") })];
+  const row = (wanted) => odds.experts.find(({ n_experts }) => n_experts === wanted);
+  const loss = row(odds.second).expected_loss - row(odds.recommended).expected_loss;
+  const named = (n_experts) => (n_experts === 1 ? say("DENSE") : String(n_experts));
+  const budget = say("ODDS_SHARE", { share: behind_share });
+  const costs = say("ODDS_COSTS", { second: named(odds.second), loss, budget });
+  const names = Object.keys(odds.differ).map((name) => data.odds.columns[name]);
+  const apart = [names.slice(0, -1).join(", "), names.at(-1)].filter(Boolean).join(" and ");
+  const differ = apart && say("ODDS_DIFFER", { apart });
+  clauses.push(odds.close_call.length ? say("ODDS_CLOSE", { costs, apart: differ }) : costs);
+  if (odds.by_median !== odds.recommended) clauses.push(say("ODDS_BY_MEDIAN", { best: named(odds.by_median) }));
+  const source = odds.drawn.length && law.bootstrap.source;
+  if (source) clauses.push(say("ODDS_SOURCE", { source }));
+  return clauses;
+}
+
+// In how many draws a mixture, and each number of experts, is the best.
+function countTexts(odds) {
+  const { draws, mixture_in_draws: mixtures } = odds;
+  const clauses = [];
+  let ofAll = say("ODDS_OF_DRAWS", { draws });
+  if (odds.experts.some(({ n_experts }) => n_experts === 1)) {
+    const mostly = 2 * mixtures >= draws;
+    clauses.push(say(mostly ? "ODDS_MIXTURE" : "ODDS_DENSE", { count: mostly ? mixtures : draws - mixtures, draws }));
+    ofAll = "";
   }
-  const tied = optima.filter(({ n_experts }) => verdict.tied.includes(n_experts));
-  if (tied.length > 1) {
-    const differences = Object.keys(verdict.differ).map((name) => data.verdict.columns[name]);
-    const apart = differences.join(" and ") || "nothing that is counted here";
-    const models = tied.map((row) => say("TIED_MODEL", row)).join(", ");
-    sentences.push(say("TIED_MODELS", { tie: data.verdict.tie, models, apart }));
-  }
-  const others = optima.filter(({ n_experts }) => verdict.not_told_apart.includes(n_experts));
-  if (others.length) {
-    const named = ({ n_experts, loss }) => say("NOT_TOLD_MODEL", { n_experts, behind: loss - best.loss });
-    sentences.push(say("NOT_TOLD_APART", { best: best.n_experts, models: others.map(named).join(", ") }));
-  }
-  return sentences;
+  const winners = winnersOf(odds).filter(({ n_experts }) => n_experts > 1);
+  const counts = winners.map((row, i) => say(i ? "WIN" : "ODDS_FIRST", row) + (i ? "" : ofAll));
+  if (counts.length) clauses.push(counts.join(", "));
+  return clauses;
 }

@@ -23,11 +23,11 @@ from fit.planning import (
     agreement,
     compare,
     cost,
+    odds,
     optimum,
     plan_warnings,
     serving,
     speeds,
-    verdict,
 )
 from fit.shape import reference_model
 from fit.shape.architecture import OF_EXPERTS, PAPER
@@ -37,7 +37,7 @@ CHIP = "H100"
 MOST_CHIPS = 64  # for a published law
 MOST_RUNS = 1200  # on the page, spread evenly over the table
 SCRIPTS = (
-    *("numbers", "counts", "serving", "law", "messages", "solve", "cost", "plan", "reference_model", "compare"),
+    *("numbers", "counts", "serving", "law", "messages", "solve", "cost", "odds", "plan", "reference_model", "compare"),
     *("form", "options", "speeds", "elements", "chart", "pictures", "command", "answers", "comparison", "app"),
 )
 # Imports, exports, comments and indentation: the scripts become one, with one scope for all names.
@@ -123,8 +123,8 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None, chips: tuple[st
         | _constants(compare, "ABOUT"),
         published={name: _reference_model(name) for name in reference_model.PUBLISHED},
         largest=units.LARGEST,
-        verdict=_constants(verdict, "TIE", "APART", "COLUMNS"),
-        doubt=_constants(plan_warnings, "DECIDED", "MOSTLY") | _constants(optimum, "BAND"),
+        odds=_constants(odds, "DECIDED", "CLOSE", "CLOSE_BUDGET", "APART", "COLUMNS"),
+        doubt=_constants(plan_warnings, "MOSTLY") | _constants(optimum, "BAND"),
         paper_shape=PAPER.all_fields(),
     )
 
@@ -160,7 +160,7 @@ def _reference_model(name: str) -> Json:
 
 _LAW = (
     *("name", "counts_embedding", "fixes_experts", "published", "experts", "ranges", "warning"),
-    *("only_experts", "of_mixtures", "knows_dense"),
+    *("only_experts", "of_mixtures", "knows_dense", "no_draws"),
 )
 _MODELS = ("vocab_size", "width_per_block", "unique_tokens")
 

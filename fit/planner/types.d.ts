@@ -130,6 +130,7 @@ interface Options {
 
 // What `fit plan --json` prints, by the same names.
 type Plan = Data;
+type Odds = Data;
 
 // A plan with the question that it answers.
 interface Answer {
@@ -137,6 +138,7 @@ interface Answer {
   state: State;
   options: Options;
   plan: Plan;
+  behind_share?: number; // of the budget, that the second number of experts needs more
 }
 
 // The place of a picture on the page.

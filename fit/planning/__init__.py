@@ -22,7 +22,8 @@ speeds.py           the speeds of all models that a page may plan, as plain valu
 
 Parts of a plan:
 recipe.py           config, batch, warm-up and peak learning rate; rates.py, published laws of these
-draws.py            intervals by the bootstrap; verdict.py, whether a mixture or a dense model is best
+joint_draws.py      draws of law and speeds; odds.py, how often each number of experts is the best in them
+measurement.py      what would settle that; odds_text.py, both in words
 dense_models.py     savings against the best dense model; repeats.py, the worth of repeated text
 cost.py             hours, dollars and energy; serving.py, speeds of decoding and of prompts
 extrapolation.py    sizes outside the runs of the law; plan_warnings.py, warnings
@@ -34,7 +35,8 @@ plan_config.py      the plan as a config; emitted.py checks emitted Python befor
 law_answer.py       the answer of fit law
 
 Several laws, and runs beside a law:
-compare.py          several laws on one budget; comparison.py, their dataclasses; agreement.py, leverage.py: parts
+compare.py          several laws on one budget; comparison.py, their dataclasses
+votes.py            what laws vote for with their draws; agreement.py, how far they lie apart; leverage.py
 compare_answer.py   the comparison in a few lines; compare_text.py, in more words
 judge.py            fit speedup; speedup.py, speed-ups by a law; judged.py, their dataclasses
 baseline_speedup.py  speed-ups beside baseline runs of the same table; frontier.py, the frontier of these

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from fit.messages import sentences
 from fit.messages.units import say
+from fit.planning import votes
 from fit.planning.comparison import AGREE, Agreement, LawAnswer
 
 FURTHEST = 1e3  # times a law's compute; beyond, its answer is shown and counts for nothing
@@ -30,9 +31,9 @@ def conclusion(answers: list[LawAnswer]) -> list[str]:
 
 def not_counted(answers: list[LawAnswer]) -> Iterator[str]:
     """A sentence on each answer that does not count."""
-    votes = counted(answers)
+    counting = counted(answers)
     for response in answers:
-        if response not in votes:
+        if response not in counting:
             yield sentences.NOT_COUNTED_LAW.format(law=response.law, furthest=f"{FURTHEST:,.0f}")
 
 
@@ -50,6 +51,13 @@ def preference(answers: list[LawAnswer]) -> Iterator[str]:
         least=min(saved),
         most=max(saved),
     )
+
+
+def voted(answers: list[LawAnswer]) -> Iterator[str]:
+    """A sentence on what the laws vote for with their draws, where at least two choose a number of experts."""
+    together = votes.together(counted(answers))
+    if together is not None:
+        yield votes.text(together)
 
 
 def apart_and_near(answers: list[LawAnswer]) -> Iterator[str]:

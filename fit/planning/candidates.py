@@ -35,7 +35,7 @@ from fit.planning.serving import Served
 from fit.shape import hardware
 from fit.shape.architecture import BATCH_RAMP, INFERENCE, TRAINING, Architecture, Model
 
-BAND = 1e-3  # candidates that lose up to this share more than the best are evaluated, too
+BAND = 1e-2  # candidates that lose up to this share more are evaluated, too: in a draw (odds.py) one may be the best
 CHUNK = 32  # shapes that are evaluated at a time
 IDEAL_BATCH = 2.0**40  # tokens of a step, so many that what a step does once takes no time of a token
 STATE = 16  # bytes of a parameter on a device, at least: weight, two moments, gradient

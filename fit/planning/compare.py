@@ -17,8 +17,19 @@ from fit.errors import UserError
 from fit.fitted_law import own_counts
 from fit.fitted_law.law import Law, load
 from fit.model.step_counts import KEPT
-from fit.planning import agreement, by_time, compare_answer, cost, leverage, optimum, plan_warnings, solve, target
-from fit.planning.comparison import Comparison, DenseAnswer, LawAnswer, NoAnswer, ReferenceAnswer
+from fit.planning import (
+    agreement,
+    by_time,
+    compare_answer,
+    cost,
+    leverage,
+    optimum,
+    plan_warnings,
+    solve,
+    target,
+    votes,
+)
+from fit.planning.comparison import Comparison, DenseAnswer, LawAnswer, NoAnswer, ReferenceAnswer, VotesOfLaw
 from fit.planning.constraints import Constraints
 from fit.planning.grid import ShapeRequest
 from fit.planning.options import BudgetOptions
@@ -105,6 +116,7 @@ def compare_laws(laws: Sequence[Law], question: Question) -> Comparison:
         laws=answers,
         infeasible=infeasible,
         agreement=agreement.agreement(agreement.counted(answers)),
+        votes=votes.together(agreement.counted(answers)),
         conclusion=agreement.conclusion(answers),
         like=counts(question.reference) if question.reference else None,
         text_of=compare_answer.text,
@@ -222,12 +234,22 @@ def answer(law: Law, question: Question) -> LawAnswer | NoAnswer:
         not_read=_not_read(law, question),
         leverage=leverage.of_split(e, architecture.granularity, flops, architecture.active_width) if e > 1 else None,
         dense=_dense(law, question, constraints, model["loss"]),
+        votes=_votes(law, best, numbers),
         speed=speed,
         clock=clock,
         serving=_serving(architecture, constraints, model | dict(d_model=width), memory_bytes),
         like=like,
         explicit=("like",) if question.reference else (),
     )
+
+
+def _votes(law: Law, best: "_Best", experts: Array) -> VotesOfLaw | None:
+    """How the law divides its vote among numbers of experts; None unless it chooses among several."""
+    if not law.knows_experts or law.fixes_experts or len(experts) < 2:
+        return None
+    assert best.solved is not None
+    feasible = best.solved.n_experts[best.solved.feasible]
+    return votes.of_law(law, best.architecture, best.constraints, feasible)
 
 
 def _serving(architecture: Architecture, constraints: Constraints, model: Json, memory_bytes: float) -> Serving | None:

@@ -39,6 +39,7 @@ def verbose(result: Comparison) -> str:
 def _answer(result: Comparison) -> Iterator[str]:
     """What the laws together say, what they disagree about, and what each of them says."""
     yield from agreement.preference(result.laws)
+    yield from agreement.voted(result.laws)
     yield from agreement.not_counted(result.laws)
     yield from agreement.apart_and_near(result.laws)
     yield say(BY_LAW, laws="; ".join(_of_law(answer) for answer in result.laws))

@@ -56,6 +56,67 @@ class ReferenceAnswer(Record):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Vote(Record):
+    """The share of a vote that a number of experts has."""
+
+    n_experts: int
+    share: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VotesOfLaw(Record):
+    """How a law divides its vote among numbers of experts.
+
+    Attributes:
+      draws: How many draws; 0 where it votes by its median.
+      has_law_draws: Whether the law itself has draws.
+      experts: In which share of the draws each number of experts is the best.
+      log_mean, log_spread: {column: mean, standard deviation} of the logarithm of n_experts, n_active and n_tokens of
+        the best models in the draws.
+    """
+
+    draws: int
+    has_law_draws: bool
+    experts: list[Vote]
+    log_mean: dict[str, float]
+    log_spread: dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spread(Record):
+    """How far the best models are spread in one column, as factors: one standard deviation of the logarithm.
+
+    Attributes:
+      column: The column.
+      within: By the draws of one law; None where no law has draws.
+      between: Between the means of laws.
+    """
+
+    column: str
+    within: float | None
+    between: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Votes(Record):
+    """What several laws vote for, each with one vote.
+
+    Attributes:
+      laws: How many laws.
+      with_draws: How many of them have draws.
+      mixture: Share of the votes for a mixture.
+      experts: The share of each number of experts, the largest first.
+      spread: How far laws are spread by their draws, and beside each other.
+    """
+
+    laws: int
+    with_draws: int
+    mixture: float
+    experts: list[Vote]
+    spread: list[Spread]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LawAnswer(Record):
     """What one law answers to a budget: its best model, and its best dense model.
 
@@ -78,6 +139,7 @@ class LawAnswer(Record):
       clock: What FLOPs would choose in place of hours, or hours in place of FLOPs; only with speed.
       serving: How fast the chips serve it; only where chips are given.
       like: The reference model under the same budget.
+      votes: How it divides its vote among numbers of experts; None unless it chooses among several.
     """
 
     n_experts: int
@@ -110,6 +172,7 @@ class LawAnswer(Record):
     clock: ClockComparison | None = optional()
     serving: Serving | None = optional()
     like: ReferenceAnswer | None = optional()
+    votes: VotesOfLaw | None = optional()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,6 +219,7 @@ class Comparison(Result):
       laws: The answer of each law.
       infeasible: Laws with which no model is feasible.
       agreement: How far the answers lie apart.
+      votes: What the laws together vote for; None where fewer than two choose a number of experts.
       conclusion: What the laws together say, in sentences.
       like: Counts of the model to start from.
     """
@@ -171,6 +235,7 @@ class Comparison(Result):
     laws: list[LawAnswer]
     infeasible: list[NoAnswer]
     agreement: list[Agreement]
+    votes: Votes | None = optional()
     conclusion: list[str]
     like: Json | None = optional()
 

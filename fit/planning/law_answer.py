@@ -7,9 +7,8 @@ from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law import summary, tuning_text
 from fit.fitted_law.law import Law
-from fit.messages import sentences
 from fit.messages.units import say
-from fit.planning import planning, verdict
+from fit.planning import odds, odds_text, planning
 from fit.planning.constraints import Constraints
 from fit.planning.results import Plan
 
@@ -17,8 +16,7 @@ ANSWER = "{form} law: {errors}. {experts}"
 OFF_FITTED = "{mean_relative_error:.2%} off on {runs} fitted runs"
 OFF_HELD_OUT = "{held_out:.2%} off on {held_out_runs} held-out runs, {fitted:.2%} on {fitted_runs} fitted"
 BEST = "E = {best} is best at {flops:flops} FLOPs, the most it was fitted to{tied}"
-TIED = "; E = {others} {verb} as good, within {tie:.2%} of the loss"
-NOT_TOLD_APART = "; its bootstrap fits do not tell E = {others} from it"
+TIED = "; E = {others} is a close call, within {tie:.1%} of the loss or {budget:.0%} of the compute"
 AT_EDGE = "; {which} experts were not compared"
 OF_DENSE = "It holds for dense models alone"
 OF_ONE_NUMBER = "It holds for mixtures of {n_experts} experts alone"
@@ -31,7 +29,7 @@ BEYOND = (
 )
 NOT_TESTED = "Beyond its runs: not tested; --holdout=compute:rolling tests it where the runs are enough"
 NOT_SURE = "How sure: no intervals; --bootstrap=100 adds them"
-SURE = "How sure: of {draws} bootstrap fits, the best E is {wins}"
+SURE = "How sure: {clauses}{measurement}"
 WRITTEN = "written to {path}{tables}"
 TABLES = " (--verbose: coefficients, errors, intervals)"
 NO_FLOPS = "its runs have no n_active, so their training FLOPs are not known"
@@ -58,10 +56,8 @@ def answer(law: Law) -> list[str]:
             experts = _best_number(plan)
         except UserError as error:
             experts = say(NO_BEST, why=error.sentence)
-    decision = verdict.text(plan.verdict, plan.optima)[:1] if plan else []
     return [
         say(ANSWER, form=_chosen_form(law), errors=_errors(law.record), experts=experts),
-        *decision,
         *tuning_text.lines_of_fit(law.record),
         *summary.why_this_form(law.record),
         _beyond(law.record),
@@ -106,15 +102,12 @@ def _of_one_number(law: Law) -> str:
 
 
 def _best_number(plan: Plan) -> str:
-    """The best number of experts, those that are as good, and whether it is at the end of those compared."""
+    """The best number of experts, another that is as good, and whether it is at the end of those compared."""
     best = plan.best.n_experts
-    others = [str(n_experts) for n_experts in plan.verdict.tied if n_experts != best]
     tied = ""
-    if others:
-        verb = "is" if len(others) == 1 else "are"
-        tied = say(TIED, others=" and ".join(others), verb=verb, tie=verdict.TIE)
-    if plan.verdict.not_told_apart:
-        tied += say(NOT_TOLD_APART, others=" or ".join(map(str, plan.verdict.not_told_apart)))
+    if plan.odds.close_call:
+        others = [n_experts for n_experts in plan.odds.close_call if n_experts != best]
+        tied = say(TIED, others=" and ".join(map(str, others)), tie=odds.CLOSE, budget=odds.CLOSE_BUDGET)
     if plan.best_at_edge:
         tied += say(AT_EDGE, which="more" if best > 1 else "fewer")
     return say(BEST, best=best, flops=plan.constraints["flops"], tied=tied)
@@ -147,9 +140,11 @@ def _how_sure(record: Json, plan: Plan | None) -> Iterator[str]:
     if not bootstrap:
         yield NOT_SURE
         return
-    if plan is not None and plan.bootstrap is not None:
-        rows = [row for row in plan.bootstrap.most_often_best() if row.best_in_draws]
-        yield say(SURE, draws=plan.bootstrap.draws, wins=", ".join(say(sentences.WIN, **row) for row in rows))
+    if plan is not None and plan.odds.drawn:
+        measurement = odds_text.to_measure(plan.odds)
+        yield say(
+            SURE, clauses="; ".join(odds_text.clauses(plan.odds)), measurement=f". {measurement}" if measurement else ""
+        )
     yield from summary.forms_of_draws(bootstrap)
 
 

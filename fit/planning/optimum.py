@@ -384,7 +384,7 @@ def solve(
       n_experts: as the law counts them.
       architecture: how models of all sizes are built.
       constraints: what the models must respect.
-      coefficients: by name, in place of the law's.
+      coefficients: by name, in place of the law's; not under hours.
 
     Returns:
       The Optima, of the common shape of n_experts, coefficients and constraints.
@@ -394,7 +394,7 @@ def solve(
     """
     law.check_plannable()
     if constraints.clock is not None:
-        return by_hours.optima(law, n_experts, architecture, constraints, coefficients)
+        return by_hours.optima(law, n_experts, architecture, constraints)
     _check_bounded(law, architecture, constraints)
     problem = _problem(law, n_experts, architecture, constraints, coefficients or law.coefficients)
     size, bound = problem.within_bounds(problem.best_size())

@@ -7,12 +7,11 @@ import math
 import re
 from collections.abc import Iterator
 
-from fit.fitted_law.published_draws import fits_in_words
 from fit.messages import lines, sentences
 from fit.messages.units import say
 from fit.model.chips import CHIPS
-from fit.planning import by_time, expected_tasks, plan_text, serving, verdict
-from fit.planning.results import Bootstrap, Buildable, BuildableCost, Cost, Energy, Optimum, Plan, TrainingChips
+from fit.planning import by_time, expected_tasks, odds_text, plan_text, serving
+from fit.planning.results import Buildable, BuildableCost, Cost, Energy, Optimum, Plan, TrainingChips
 
 # warnings that the lines say in their own words
 IN_OTHER_WORDS = (
@@ -49,11 +48,8 @@ def _answer(plan: Plan) -> Iterator[str]:
     """The lines on what to train, what it costs, and how sure that is."""
     yield plan_text.answer(plan)
     yield from plan_text.continuous(plan)
-    decided = list(verdict.text(plan.verdict, plan.optima))
     if plan.clock:
-        decided += by_time.differing(plan.clock)
-    if decided:
-        yield ". ".join(decided)
+        yield from by_time.differing(plan.clock)
     if plan.like is not None:
         yield from _reference_model(plan)
     yield _price(plan)
@@ -203,38 +199,20 @@ def _rate(built: Buildable) -> str:
 
 
 def _how_sure(plan: Plan) -> str:
-    """The interval of the loss of the model to build, and how often its number of experts is the best."""
-    bootstrap = plan.bootstrap
-    if not bootstrap:
-        if plan.no_draws:
-            return say(sentences.SHORT_NO_DRAWS, why=plan.no_draws)
-        return sentences.SHORT_NOT_SURE
-    words = []
+    """How sure the number of experts is, the interval of the loss of the model to build, and what to measure."""
+    words = [*odds_text.clauses(plan.odds)]
     if plan.buildable and plan.buildable.loss_interval:
-        words.append(_interval(plan.buildable, bootstrap))
-    words.append(_best_number(plan, bootstrap))
-    if bootstrap.source:
-        words.append(fits_in_words(bootstrap.source))
-    return sentences.SHORT_SURE + "; ".join(words)
+        words.append(_interval(plan.buildable, plan.odds.percentiles or []))
+    if plan.odds.source and "law" in plan.odds.drawn:
+        words.append(say(sentences.ODDS_SOURCE, **plan.odds))
+    line = sentences.SHORT_SURE + "; ".join(words)
+    measurement = odds_text.to_measure(plan.odds)
+    return f"{line}. {measurement}" if measurement else line
 
 
-def _best_number(plan: Plan, bootstrap: Bootstrap) -> str:
-    """Whether the best number of experts is settled, where several are compared."""
-    if plan.best_undecided is None:
-        return sentences.SHORT_ONE_NUMBER
-    rows = [row for row in bootstrap.most_often_best() if row.best_in_draws]
-    wins = ", ".join(say(sentences.WIN, **row) for row in rows)
-    sentence = sentences.SHORT_AS_GOOD
-    if plan.best_undecided:
-        sentence = sentences.SHORT_UNDECIDED
-    elif verdict.is_settled(plan.verdict, plan.best_undecided):
-        sentence = sentences.SHORT_SETTLED
-    return say(sentence, wins=wins, draws=bootstrap.draws)
-
-
-def _interval(built: Buildable, bootstrap: Bootstrap) -> str:
+def _interval(built: Buildable, percentiles: list[float]) -> str:
     """The interval of the loss of the model to build."""
-    first, last = bootstrap.percentiles
+    first, last = percentiles
     what = sentences.OF_A_RUN if built.interval_of_a_run else sentences.OF_THE_LAW
     return say(sentences.SHORT_INTERVAL, ends=built.loss_interval, share=last - first, what=what)
 

@@ -83,12 +83,12 @@ def source(law: Law, plan: Plan, base: str | None = None) -> str:
 def _predicted(plan: Plan, built: Buildable) -> list[str]:
     """Lines with what the law predicts, which the trainer compares the run's end with."""
     lines = ["# the run ends with its loss against this"]
-    if plan.bootstrap and plan.bootstrap.source:
-        lines.append(f"# low and high are of {fits_in_words(plan.bootstrap.source)}")
+    if built.loss_interval and plan.odds.source:
+        lines.append(f"# low and high are of {fits_in_words(plan.odds.source)}")
     lines += ["config.predicted = {", f"    'loss': {built.loss:.6g},"]
-    if built.loss_interval and plan.bootstrap:
+    if built.loss_interval and plan.odds.percentiles:
         low, high = built.loss_interval
-        first, last = plan.bootstrap.percentiles
+        first, last = plan.odds.percentiles
         lines += [f"    'low': {low:.6g},", f"    'high': {high:.6g},", f"    'share': {(last - first) / 100:.6g},"]
     lines.append(f"    'law': {plan.law!r},")
     lines.append(f"    'n_active': {built.n_active:_},")

@@ -6,16 +6,15 @@ from collections.abc import Iterator
 from fit.aliases import Json
 from fit.fitted_law import summary
 from fit.fitted_law.law import in_words, warning_of
-from fit.fitted_law.published_draws import fits_in_words
 from fit.messages import sentences
 from fit.messages.units import amount, duration, say, table
 from fit.planning import by_time, compare_text, expected_tasks, serving
 from fit.planning.constraints import CHIPS
 from fit.planning.results import (
-    Bootstrap,
     Buildable,
     Decoding,
     DenseComparison,
+    Odds,
     Optimum,
     Plan,
     RuleOfThumb,
@@ -29,6 +28,9 @@ OPTIMA = (
     "{memory_bytes:memory:>9}  {near_optimal_n_active:amount:33} {size_bound::13} {end}"
 )
 DRAWN = "{n_experts:>9} n_active {n_active:amount:16} n_tokens {n_tokens:amount:16} loss {loss:.4f}"
+OF_BEST = (
+    ", best in {best_in_draws}; regret {mean:.4f} nats ({high:.4f} at the 90th percentile), {share:.1%} of the budget"
+)
 ARCHITECTURES = "by the experts' width that a token uses, each at its best; above and below it is {used:g}:"
 ARCHITECTURE = (
     "used {used:g}: n_experts {n_experts}, n_active {n_active:amount}, n_total {n_total:amount} on {n_tokens:amount} "
@@ -53,8 +55,8 @@ def details(plan: Plan) -> str:
     parts = [_optima(plan)]
     if plan.like is not None:
         parts.insert(0, [*compare_text.reference_model(plan.like, plan.like.get("laws", []))])
-    if plan.bootstrap:
-        parts.append([*_draws(plan.bootstrap, plan.n_compared)])
+    if plan.odds.drawn:
+        parts.append([*_draws(plan.odds)])
     if plan.architectures:
         rows = [say(ARCHITECTURE, **row) for row in plan.architectures]
         parts.append([say(ARCHITECTURES, used=plan.used), *rows])
@@ -80,16 +82,19 @@ def details(plan: Plan) -> str:
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 
-def _draws(bootstrap: Bootstrap, n_compared: int) -> Iterator[str]:
-    """The intervals of each number of experts and, where several are compared, how often each is the best."""
-    words = _of_draws(bootstrap) | dict(drawn=summary.drawn(bootstrap.to_dict()))
-    if n_compared == 1:
-        yield say(sentences.OF_DRAWS, **words)
-        yield from (say(DRAWN, **row) for row in bootstrap.optima)
-        return
-    often = max(bootstrap.optima, key=lambda row: row.best_in_draws)
-    yield say(sentences.BEST_IN_DRAWS, **often, **words)
-    yield from (say(DRAWN + ", best in {best_in_draws}", **row) for row in bootstrap.optima)
+def _draws(odds: Odds) -> Iterator[str]:
+    """The intervals of each number of experts, how often each is the best, its regret, and what decides."""
+    law_draws = summary.drawn(odds.to_dict()) if odds.form else sentences.DRAWS_OF_SPEED
+    yield say(sentences.OF_DRAWS, **_of_draws(odds), drawn=law_draws, of=" and ".join(odds.drawn))
+    for row in odds.experts:
+        line = say(DRAWN, **row)
+        if odds.second is not None:
+            line += say(OF_BEST, **row, mean=row.regret[0], high=row.regret[1], share=row.regret_share[0])
+        yield line
+    if odds.speed_share is not None and len(odds.drawn) > 1:
+        yield say(sentences.CAUSES, **odds, law_share=1 - odds.speed_share)
+    if odds.bound:
+        yield say(sentences.BOUND_DECIDES, **odds)
 
 
 def _optima(plan: Plan) -> list[str]:
@@ -120,10 +125,6 @@ def _optima(plan: Plan) -> list[str]:
 def answer(plan: Plan) -> str:
     """What to train and how sure its loss is, in a sentence: the model to build, else the continuous optimum."""
     model = plan.buildable or plan.best
-    interval = ""
-    drawn = plan.bootstrap.row(plan.best.n_experts) if plan.bootstrap else None
-    if plan.bootstrap and drawn:
-        interval = say(sentences.INTERVAL, **_of_draws(plan.bootstrap), loss=drawn.loss)
     counted = ""
     if plan.buildable and plan.buildable.experts_of_law != plan.buildable.n_experts:
         counted = say(sentences.BUILT_SPLIT, **plan.buildable)
@@ -132,7 +133,7 @@ def answer(plan: Plan) -> str:
         **model,
         model=_kind(model),
         total=say(sentences.TOTAL, **model) if model.n_experts > 1 else "",
-        interval=interval,
+        interval="",
         counted=counted,
         built="" if plan.buildable else sentences.NOT_BUILT,
     )
@@ -167,10 +168,10 @@ def _kind(model: Optimum | Buildable) -> str:
     return say(sentences.MIXTURE if model.n_experts > 1 else sentences.DENSE, **model)
 
 
-def _of_draws(bootstrap: Bootstrap) -> Json:
+def _of_draws(odds: Odds) -> Json:
     """The number of draws, and the ends of their intervals in percent."""
-    first, last = bootstrap.percentiles
-    return dict(draws=bootstrap.draws, fits=fits_in_words(bootstrap.source), first=first, last=last)
+    first, last = odds.percentiles or []
+    return dict(draws=odds.draws, first=first, last=last)
 
 
 def _buildable(built: Buildable) -> Iterator[str]:

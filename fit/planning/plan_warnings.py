@@ -9,18 +9,16 @@ from fit.aliases import Floats
 from fit.data.runs import unlikely
 from fit.fitted_law import models
 from fit.fitted_law.law import Law, warning_of
-from fit.fitted_law.published_draws import fits_in_words
 from fit.messages import sentences
 from fit.messages.units import say
 from fit.planning import optimum
 from fit.planning.constraints import Constraints
-from fit.planning.results import Bootstrap, Optimum
+from fit.planning.results import Odds, Optimum
 from fit.shape.architecture import PAPER, WHOLE_EXPERTS, Architecture
 
 FORMS_APART = 1.25  # factor between both forms' median sizes from which they disagree
 LOSSES_APART = 0.01  # difference of their median ln losses from which they disagree
 MOSTLY = 0.5  # share of the active parameters in embedding and head from which a plan says so
-DECIDED = 0.8  # share of the draws in which the best number of experts must be the best
 
 
 def of_best(
@@ -51,16 +49,12 @@ def embedding_share(architecture: Architecture, d_model: float, n_active: float)
     return architecture.embedding_and_head_rows * d_model / n_active
 
 
-def of_draws(bootstrap: Bootstrap | None, n_experts: int, undecided: bool | None) -> Iterator[str]:
+def of_draws(odds: Odds, n_experts: int) -> Iterator[str]:
     """Sentences on what the draws leave open: the best number of experts, and the form of the law."""
-    if bootstrap is None:
-        return
-    if undecided:
-        rows = [row for row in bootstrap.most_often_best() if row.best_in_draws]
-        wins = ", ".join(sentences.WIN.format(**row) for row in rows)
-        fits = fits_in_words(bootstrap.source)
-        yield sentences.UNDECIDED.format(draws=bootstrap.draws, fits=fits, wins=wins)
-    disagreement = forms_disagree(bootstrap, n_experts)
+    if odds.settled is False and not odds.close_call:
+        wins = ", ".join(sentences.WIN.format(**row) for row in odds.most_often_best())
+        yield sentences.UNDECIDED.format(draws=odds.draws, wins=wins)
+    disagreement = forms_disagree(odds, n_experts)
     if disagreement:
         yield disagreement
 
@@ -76,18 +70,10 @@ def of_law(law: Law, architecture: Architecture) -> Iterator[str]:
         yield sentences.SHAPE_UNKNOWN.format(names=" and ".join(unknown), values=values)
 
 
-def is_undecided(law: Law, experts: Floats, bootstrap: Bootstrap | None, n_experts: int) -> bool | None:
-    """Whether the draws leave the best number of experts open; None without draws, or where one number is compared."""
-    if bootstrap is None or len(optimum.allowed_experts(law, experts)) == 1:
-        return None
-    wins = sum(row.best_in_draws for row in bootstrap.optima if row.n_experts == n_experts)
-    return wins < DECIDED * bootstrap.draws
-
-
-def forms_disagree(bootstrap: Bootstrap, n_experts: float) -> str:
+def forms_disagree(odds: Odds, n_experts: float) -> str:
     """A sentence where the medians of the additive and of the coupled draws disagree on the best model with this number
     of experts: by FORMS_APART in size, or by LOSSES_APART in ln loss. Else ""."""
-    row = bootstrap.row(n_experts)
+    row = odds.row(n_experts)
     if row is None or row.forms is None:
         return ""
     additive = row.forms["additive"]
@@ -98,7 +84,7 @@ def forms_disagree(bootstrap: Bootstrap, n_experts: float) -> str:
         return ""
     values = {f"additive_{name}": value for name, value in additive.items()}
     values |= {f"coupled_{name}": value for name, value in coupled.items()}
-    return say(sentences.FORMS_DISAGREE, draws=bootstrap.draws, **values)
+    return say(sentences.FORMS_DISAGREE, draws=odds.draws, **values)
 
 
 def assumed(law: Law, architecture: Architecture) -> Iterator[str]:

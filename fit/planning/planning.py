@@ -19,8 +19,8 @@ from fit.planning import (
     compare,
     cost,
     dense_models,
-    draws,
     expected_tasks,
+    odds,
     optimum,
     plan_answer,
     plan_warnings,
@@ -28,7 +28,6 @@ from fit.planning import (
     repeats,
     solve,
     target,
-    verdict,
 )
 from fit.planning.candidates import Problem, Question
 from fit.planning.constraints import Chips, Constraints
@@ -184,19 +183,20 @@ def plan_within(
     # solve
     solved = optimum.optima(law, architecture, constraints, experts)
     optima, infeasible = _rows(law, architecture, constraints, solved)
-    best = min(optima, key=lambda row: row.loss)
+    # how sure it is, and what is best
+    how_sure = odds.of_plan(law, architecture, constraints, optima)
+    best_by = how_sure.recommended if reached is None else how_sure.by_median  # the target is met by the median
+    (best,) = (row for row in optima if row.n_experts == best_by)
     # build
     built, run_recipe = buildable(question, optima, best)
     base_config, overrides = _config(law, architecture, run_recipe)
-    # how sure it is
-    drawn = draws.bootstrap(law, architecture, constraints, solved.n_experts, best.n_experts)
-    undecided = plan_warnings.is_undecided(law, experts, drawn, best.n_experts)
     # cost
     priced = _priced(question, optima, built, reached)
+    (priced_best,) = (row for row in priced.optima if row.n_experts == best.n_experts)
     # warnings
     warnings = [
         *plan_warnings.of_best(law, architecture, constraints, experts, best),
-        *plan_warnings.of_draws(drawn, best.n_experts, undecided),
+        *plan_warnings.of_draws(how_sure, best.n_experts),
         *plan_warnings.of_law(law, architecture),
         *(run_recipe.warnings if run_recipe else ()),
         *repeats.warnings_of(law, best),
@@ -209,11 +209,9 @@ def plan_within(
         constraints=constraints.to_json(),
         optima=priced.optima,
         infeasible=infeasible,
-        best=min(priced.optima, key=lambda row: row.loss),
+        best=priced_best,
         buildable=priced.built,
-        bootstrap=drawn,
-        no_draws=law.no_draws or None,
-        verdict=verdict.of_plan(optima, best, drawn),
+        odds=odds.priced(how_sure, priced.built, priced.chips, _hours(constraints, priced_best)),
         loss_of_token_cap=_loss_of_token_cap(law, architecture, constraints, experts, best),
         dense=dense_models.against_dense(law, architecture, constraints, best),
         rule_of_thumb=dense_models.rules_of_thumb(law, architecture, constraints, solved.n_experts, best),
@@ -221,7 +219,6 @@ def plan_within(
         overrides=overrides,
         extrapolation=best.extrapolation,
         best_at_edge=plan_warnings.is_best_at_edge(law, experts, best.n_experts),
-        best_undecided=undecided,
         warnings=warnings,
         target=priced.target,
         repeats=repeats.repeats_of(law, architecture, constraints, experts, optima, best),
@@ -264,7 +261,7 @@ def _priced(question: Question, optima: list[Optimum], built: Buildable | None, 
     if constraints.clock is not None or constraints.calibration is not None:
         problem = solve.problem_of(law, architecture, constraints)
         optima = [_timed(row, problem, constraints) for row in optima]
-        best = min(optima, key=lambda row: row.loss)
+        best = min(optima, key=lambda row: row.loss)  # by the medians, as the other budget's best is
         if built:
             built = dataclasses.replace(built, speed=_speed_of_buildable(built, problem))
         if reached:
@@ -325,11 +322,16 @@ def _in_use(chips: Chips, count: int | None) -> Chips:
     return chips if count is None else dataclasses.replace(chips, count=count)
 
 
+def _hours(constraints: Constraints, best: Optimum) -> float | None:
+    """Hours of the budget: those given, else those of the best model; None where they are not known."""
+    if constraints.clock is not None:
+        return float(np.asarray(constraints.clock.hours))
+    return best.cost.training_hours if best.cost else None
+
+
 def _explicit(law: Law, constraints: Constraints) -> tuple[str, ...]:
     """The parts that a plan's JSON lists even where they are None."""
     names = []
-    if law.draws:
-        names.append("bootstrap")
     if dense_models.are_compared(law, constraints):
         names.append("dense")
     return tuple(names)

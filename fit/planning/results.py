@@ -292,19 +292,28 @@ class Buildable(Record):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DrawnOptimum(Record):
-    """The best models with one number of experts, by the draws of the bootstrap.
+class ExpertOdds(Record):
+    """How one number of experts fares in the draws, each of them with the best model that it allows.
 
     Attributes:
       n_experts: As the law counts them.
-      best_in_draws: In how many draws this number of experts is the best.
-      behind: [low, high] of how far it lies above the plan's best in the same draw, in nats per token.
+      best_in_draws: In how many draws it is the best.
+      expected_loss: Mean over the draws, in nats per token.
+      regret: [mean, 90th percentile] of how far it lies above the best of a draw, in nats per token.
+      regret_share: The same as a share of the budget: how much more of it reaches such a difference, to first order, by
+        how the loss of the recommended number falls with tokens in the mean of the draws.
+      regret_hours: The same in hours; None where the hours of the plan are not known.
+      behind: [low, high] of how far it lies above the recommended number in the same draw, in nats per token.
       n_active, n_tokens, loss: [low, high] each.
       forms: {additive, coupled: {draws, and the median of each column}} where the draws are of both forms.
     """
 
     n_experts: int
     best_in_draws: int
+    expected_loss: float
+    regret: list[float]
+    regret_share: list[float]
+    regret_hours: list[float] | None = optional()
     behind: list[float]
     n_active: list[float]
     n_tokens: list[float]
@@ -313,60 +322,92 @@ class DrawnOptimum(Record):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Bootstrap(Record):
-    """The plan solved again for each draw of the law's bootstrap.
+class Measurement(Record):
+    """What to measure in order to know the best number of experts better.
 
     Attributes:
-      form: How the draws were made.
-      percentiles: Ends of all intervals.
-      by: Which runs were drawn together.
-      draws: Draws with an optimum at every number of experts.
-      draws_without_optimum: The other draws.
-      regret: Upper percentile of how far the plan's best lies above the best of its draw, in nats per token.
-      optima: One row for each number of experts that is feasible in all draws.
-      source: Where draws of a published law are from, in words; None for those of a fit.
+      of: "speeds", of the first two numbers of experts on these chips, or "runs", more of them for the law.
+      sure: Share of the draws in which the better of the two would then be chosen.
+      settles: Whether that is at least measurement.SURE.
+      hours, dollars: What the speeds cost; dollars are None where no price is given.
+      runs: How many runs, of the sizes that the law was fitted to.
     """
 
-    form: str
-    percentiles: list[float]
-    by: str
+    of: str
+    sure: float
+    settles: bool
+    hours: float | None = optional()
+    dollars: float | None = optional()
+    runs: int | None = optional()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Odds(Record):
+    """How sure a plan is, by one set of joint draws of what it does not know. Fields on draws are None without them.
+
+    Attributes:
+      drawn: What is drawn: "law", "speed" or both; empty where the plan follows medians alone.
+      draws: How many draws.
+      draws_without_optimum: Draws of the law that have no optimum, and are left out.
+      form, by: How the law's draws were made, and which runs were drawn together.
+      source: Where draws of a published law are from, in words; None for those of a fit.
+      no_draws: Why a published law has no draws, in words.
+      percentiles: Ends of all intervals.
+      experts: One row for each number of experts.
+      recommended: The number of experts of the least expected loss.
+      by_median: The best one by the medians of law and speeds.
+      kind: "dense", "mixture" or "undecided"; None where one number of experts is compared.
+      mixture_in_draws: In how many draws a mixture is the best.
+      settled: Whether the recommended is the best in at least odds.DECIDED of the draws, and no close call.
+      second: The number of experts that is recommended next.
+      close_call: The first two, where it hardly matters which is chosen: within odds.CLOSE of the loss or CLOSE_BUDGET
+        of the budget; else empty.
+      differ: {column: [least, most]} of what sets these two apart.
+      speed_share: Share of the variance of the difference between the first two that is due to speeds; the rest is
+        due to the law.
+      bound: What limits the size of one of the first two: "memory", "chips" or "serving"; "" for nothing.
+      loss: [low, high] of the loss of the model to build.
+      budget_hours: Hours of the budget; None where they are not known.
+      hours, dollars: [low, high] of what its training takes at the planned tokens.
+      measurement: What to measure; None where nothing is open.
+    """
+
+    drawn: list[str]
     draws: int
     draws_without_optimum: int
-    regret: float
-    optima: list[DrawnOptimum]
+    form: str | None = optional()
+    by: str | None = optional()
     source: str | None = optional()
+    no_draws: str | None = optional()
+    percentiles: list[float] | None = optional()
+    experts: list[ExpertOdds]
+    recommended: int
+    by_median: int
+    kind: str | None
+    mixture_in_draws: int | None = optional()
+    settled: bool | None
+    second: int | None
+    close_call: list[int]
+    differ: dict[str, list[float]]
+    speed_share: float | None = optional()
+    bound: str
+    loss: list[float] | None = optional()
+    budget_hours: float | None = optional()
+    hours: list[float] | None = optional()
+    dollars: list[float] | None = optional()
+    measurement: Measurement | None = optional()
 
-    def row(self, n_experts: float) -> DrawnOptimum | None:
+    def row(self, n_experts: float) -> ExpertOdds | None:
         """The row of a number of experts; None where there is none."""
-        for row in self.optima:
+        for row in self.experts:
             if row.n_experts == n_experts:
                 return row
         return None
 
-    def most_often_best(self) -> list[DrawnOptimum]:
-        """The rows, those first that are the best in most draws."""
-        return sorted(self.optima, key=lambda row: -row.best_in_draws)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Verdict(Record):
-    """What a plan decides.
-
-    Attributes:
-      choice: "dense", "mixture" or "undecided"; None where one number of experts is compared.
-      tied: Numbers of experts whose losses are as good as the best's, within verdict.TIE; the best is among them.
-      not_told_apart: Others whose losses are higher, but in the law's draws not always.
-      cost: Nats per token that the best loses where another of these is better.
-      margin: Nats per token by which the best model of the other kind is worse; None where there is none.
-      differ: {column: [least, most]} of what sets the tied models apart.
-    """
-
-    choice: str | None
-    tied: list[int]
-    not_told_apart: list[int]
-    cost: float
-    margin: float | None
-    differ: dict[str, list[float]]
+    def most_often_best(self) -> list[ExpertOdds]:
+        """The rows that are the best in some draw, those first that are it in most."""
+        winners = [row for row in self.experts if row.best_in_draws]
+        return sorted(winners, key=lambda row: -row.best_in_draws)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -560,11 +601,9 @@ class Plan(Result):
       constraints: {name: value} of the limits.
       optima: The best model with each number of experts, an Optimum each.
       infeasible: Numbers of experts with which no model is feasible, and why.
-      best: The one of the optima with the lowest loss.
+      best: The one of the optima that is recommended: that of the least expected loss.
       buildable: The model to train; None where no model of whole blocks is within the limits.
-      bootstrap: The plan by the draws of the law's bootstrap; None without draws.
-      no_draws: Why a published law has no draws.
-      verdict: Dense, mixture or undecided.
+      odds: How sure the number of experts is.
       loss_of_token_cap: Nats per token that the cap on tokens costs; None without a cap.
       dense: The best dense model, to compare with.
       rule_of_thumb: The paper's rule of thumb, for 2 to 8 experts.
@@ -572,7 +611,6 @@ class Plan(Result):
       overrides: {field of the config: value as Python source} on top of it.
       extrapolation: Values of the best outside what the law was fitted to.
       best_at_edge: Whether the best number of experts is the largest or the smallest compared.
-      best_undecided: Whether the draws leave the best number of experts open; None where there is nothing to decide.
       warnings: Sentences on what to know before trusting the plan.
       target: The least budget that reaches --target_loss.
       repeats: What it is worth to read the text several times.
@@ -608,9 +646,7 @@ class Plan(Result):
     infeasible: list[Infeasible]
     best: Optimum
     buildable: Buildable | None
-    bootstrap: Bootstrap | None = optional()
-    no_draws: str | None = optional()
-    verdict: Verdict
+    odds: Odds
     loss_of_token_cap: float | None = optional()
     dense: DenseComparison | None = optional()
     rule_of_thumb: list[RuleOfThumb] | None = optional()
@@ -618,7 +654,6 @@ class Plan(Result):
     overrides: dict[str, str]
     extrapolation: list[Json]
     best_at_edge: bool
-    best_undecided: bool | None
     warnings: list[str]
     target: Target | None = optional()
     repeats: Repeats | None = optional()

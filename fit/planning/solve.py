@@ -31,6 +31,7 @@ SMALLEST = 8  # smallest shapes, of which chips train one if they train any
 NEXT_SIZES = 8  # larger shapes that say what bounds a size
 TOKENS_PER_PARAMETER = 200  # where chips bound the size, FLOPs leave several times the tokens that are best
 AROUND = 1.25  # factor between a size and the shapes that its speed is interpolated between
+GAIN = 0.01  # share of tokens more that says what tokens are worth
 EMPTY = np.empty(0)
 COLUMNS = ("n_active", "n_total", "n_tokens", "loss", "d_model")  # numbers of Optima
 SHARED_EFFECT = 0.005  # share of the loss that sharing experts saves at most: 0.13% by the law that reads it
@@ -60,9 +61,7 @@ def problem_of(law: Law, architecture: Architecture, constraints: Constraints) -
     )
 
 
-def optima(
-    law: Law, n_experts: Numbers, architecture: Architecture, constraints: Constraints, coefficients: ByName | None
-) -> Optima:
+def optima(law: Law, n_experts: Numbers, architecture: Architecture, constraints: Constraints) -> Optima:
     """The best models within hours.
 
     Args:
@@ -70,15 +69,12 @@ def optima(
       n_experts: As the law counts them.
       architecture: How models are built.
       constraints: With chips and a clock, whose hours may be an array.
-      coefficients: By name, in place of the law's; they may be arrays. They choose among the candidates that are near
-        the best by the law's own.
     """
     clock = constraints.clock
     assert clock is not None
-    coefficients = coefficients or {}
-    arrays = np.broadcast_arrays(n_experts, clock.hours, *coefficients.values())
+    arrays = np.broadcast_arrays(n_experts, clock.hours)
     shape = arrays[0].shape
-    experts, hours, *values = (np.asarray(array, float).ravel() for array in arrays)
+    experts, hours = (np.asarray(array, float).ravel() for array in arrays)
     problem = problem_of(law, architecture, constraints)
     columns = {name: np.full(experts.shape, np.nan) for name in COLUMNS}
     bound = np.full(experts.shape, "", dtype=object)
@@ -86,8 +82,7 @@ def optima(
         rows = np.flatnonzero(experts == e)
         for span in _spans(hours[rows]):
             span_rows = rows[span]
-            drawn = {name: value[span_rows] for name, value in zip(coefficients, values, strict=True)}
-            best_columns = _best_columns(problem, float(e), hours[span_rows], drawn)
+            best_columns = _best_columns(problem, float(e), hours[span_rows])
             for name, column in columns.items():
                 column[span_rows] = best_columns[name]
         if len(rows) == 1 and np.isfinite(columns["loss"][rows[0]]):
@@ -115,53 +110,101 @@ def _spans(hours: Array) -> list[Array]:
     return [np.array(group) for group in groups]
 
 
-def _best_columns(problem: Problem, e: float, hours: Array, coefficients: ByName) -> dict[str, Array]:
+def _best_columns(problem: Problem, e: float, hours: Array) -> dict[str, Array]:
     """The best models with one number of experts: {name of COLUMNS: values [n_rows]}, NaN where there is none.
 
     Args:
       problem: The problem.
       e: The number of experts, as the law counts them.
       hours: The budget of each row, within SPAN of one another.
-      coefficients: By name, those of each row; the law's own where there are none.
     """
-    columns = {name: np.full(hours.shape, np.nan) for name in COLUMNS}
-    lowest = np.full(hours.shape, np.inf)
+    by_recipe = []
     for candidates in near(problem, e, (float(hours.min()), float(hours.max()))):
-        best = _best_of_recipe(problem, candidates, hours, coefficients)
-        is_better = best["loss"] < lowest
-        for name, column in columns.items():
-            column[is_better] = best[name][is_better]
-        lowest = np.minimum(lowest, best["loss"])
-    return columns
+        shapes, tokens = _most_tokens(problem, candidates, hours)
+        by_recipe.append(_best_of_shapes(problem, candidates.models, shapes, tokens))
+    return _best_of_recipes(by_recipe, len(hours))
 
 
-def _best_of_recipe(problem: Problem, candidates: Candidates, hours: Array, coefficients: ByName) -> dict[str, Array]:
-    """The best candidate of one recipe in each row's hours, as _best_columns has it; its loss is infinite for none.
+def in_draws(problem: Problem, e: float, speeds: Array, coefficients: ByName) -> dict[str, Array]:
+    """The best model with one number of experts in each of several draws, among the candidates of the plan itself.
+
+    A candidate of a draw is trained for as long as in the plan, at the drawn speed. `gain` is what it would gain in ln
+    loss with GAIN more tokens, over ln(1 + GAIN).
+
+    Args:
+      problem: The problem, whose clock has one number of hours.
+      e: The number of experts, as the law counts them.
+      speeds: Over the modelled speed, [n_draws].
+      coefficients: By name, in place of the law's, [n_draws] each; empty for the law's own.
+
+    Returns:
+      {name of COLUMNS, or gain: values [n_draws]}; NaN where there is no model.
+    """
+    clock = problem.limits.clock
+    assert clock is not None
+    hours = np.asarray(clock.hours, float).reshape(1)
+    drawn = {name: np.asarray(value)[:, None] for name, value in coefficients.items()}
+    by_recipe = []
+    for candidates in near(problem, e, (float(hours[0]), float(hours[0]))):
+        shapes, tokens = _most_tokens(problem, candidates, hours)
+        tokens = np.minimum(tokens * speeds[:, None], problem.cap)
+        best = _best_of_shapes(problem, candidates.models, shapes, tokens, drawn)
+        more = best["n_tokens"][:, None] * (1 + GAIN)
+        row = best["shape"][:, None]
+        loss = candidates_lib.loss_of(problem, candidates.models, row, more, drawn)[:, 0]
+        best["gain"] = np.log(best["loss"] / loss) / math.log1p(GAIN)
+        by_recipe.append(best)
+    return _best_of_recipes(by_recipe, len(speeds), (*COLUMNS, "gain"))
+
+
+def _most_tokens(problem: Problem, candidates: Candidates, hours: Array) -> tuple[Array, Array]:
+    """(indices of shapes [n_shapes], training tokens of the fastest layout of each in these hours [n_rows, n_shapes]).
+
+    candidates: in the order of their shapes.
+    """
+    shapes, starts = np.unique(candidates.row, return_index=True)
+    tokens = candidates.tokens(problem, hours)
+    return shapes, np.maximum.reduceat(tokens, starts, axis=-1)
+
+
+def _best_of_shapes(
+    problem: Problem, models: Models, shapes: Array, tokens: Array, coefficients: ByName | None = None
+) -> dict[str, Array]:
+    """The best shape of one recipe in each row, by name of COLUMNS, and its index `shape`; loss is infinite for none.
 
     Args:
       problem: The problem.
-      candidates: In the order of their shapes.
-      hours, coefficients: As _best_columns takes them.
+      models: The shapes.
+      shapes: Which of them, [n_shapes].
+      tokens: Training tokens, [n_rows, n_shapes].
+      coefficients: By name, [n_rows, 1] each; the law's own where there are none.
     """
-    models = candidates.models
-    shapes, starts = np.unique(candidates.row, return_index=True)
-    has_one_budget = np.ptp(hours) == 0
-    tokens = candidates.tokens(problem, hours[:1] if has_one_budget else hours)
-    tokens = np.maximum.reduceat(tokens, starts, axis=-1)  # of the fastest layout of a shape: [n_rows or 1, n_shapes]
-    drawn = {name: np.asarray(value)[:, None] for name, value in coefficients.items()}
-    losses = candidates_lib.loss_of(problem, models, shapes, tokens, drawn)
-    losses = np.broadcast_to(losses, (len(hours), len(shapes)))
-    tokens = np.broadcast_to(tokens, losses.shape)
+    losses = candidates_lib.loss_of(problem, models, shapes, tokens, coefficients)
     losses = np.where(np.isnan(losses), np.inf, losses)
     best = np.argmin(losses, axis=1)
-    rows = np.arange(len(hours))
+    rows = np.arange(len(losses))
     return dict(
+        shape=shapes[best],
         n_active=models.n_active[shapes][best],
         n_total=models.n_total[shapes][best],
         d_model=np.asarray(models.shape.d_model)[shapes][best],
         n_tokens=tokens[rows, best],
         loss=losses[rows, best],
     )
+
+
+def _best_of_recipes(
+    by_recipe: list[dict[str, Array]], n_rows: int, names: Sequence[str] = COLUMNS
+) -> dict[str, Array]:
+    """The best of all recipes in each row, by name; NaN where there is none."""
+    columns = {name: np.full(n_rows, np.nan) for name in names}
+    lowest = np.full(n_rows, np.inf)
+    for best in by_recipe:
+        is_better = best["loss"] < lowest
+        for name, column in columns.items():
+            column[is_better] = best[name][is_better]
+        lowest = np.minimum(lowest, best["loss"])
+    return columns
 
 
 def near(problem: Problem, e: float, hours: tuple[float, float]) -> list[Candidates]:

@@ -141,13 +141,16 @@ def test_plan_json_holds_optima_and_best(folder, capsys):
     for row in plan["optima"]:
         assert {"n_experts", "n_active", "n_total", "n_tokens", "loss"} <= set(row)
         assert row["memory_bytes"] <= 20e9 * (1 + 1e-9)
-    assert plan["best"] == min(plan["optima"], key=lambda row: row["loss"])
-    drawn = plan["bootstrap"]
-    assert sum(row["best_in_draws"] for row in drawn["optima"]) == drawn["draws"] == 20
-    for row, whole in zip(drawn["optima"], plan["optima"], strict=True):
+    drawn = plan["odds"]
+    least = min(drawn["experts"], key=lambda row: row["expected_loss"])
+    assert plan["best"]["n_experts"] == least["n_experts"] == drawn["recommended"]
+    assert sum(row["best_in_draws"] for row in drawn["experts"]) == drawn["draws"] == 20
+    for row, whole in zip(drawn["experts"], plan["optima"], strict=True):
         assert row["loss"][0] <= whole["loss"] * 1.01 and row["loss"][1] >= whole["loss"] * 0.99
     assert command_line.run(["plan", f"--law={folder}/law.json", "--flops=1e21", "--verbose"]) == 0
-    assert re.search(r"is the best in \d+ of 20 bootstrap fits", " ".join(capsys.readouterr().out.split()))
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"a mixture in \d+ of 20 draws; \d+ experts in \d+", said)
+    assert "10th to 90th percentile of 20 draws of law" in said and re.search(r"best in \d+; regret 0\.\d+ nats", said)
 
 
 def test_every_table_figure_and_the_report(folder, capsys):

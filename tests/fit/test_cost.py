@@ -48,8 +48,10 @@ def without_costs(found):
     rows = [{k: v for k, v in row.items() if k != "cost"} for row in (*found["optima"], found["buildable"])]
     best = next(row for row in rows if row["n_experts"] == found["best"]["n_experts"])
     rest = {k: v for k, v in found.items() if k not in ("chips", "energy")}
+    odds = {k: v for k, v in found["odds"].items() if k != "budget_hours"}
+    odds["experts"] = [{k: v for k, v in row.items() if k != "regret_hours"} for row in odds["experts"]]
     warnings = [sentence for sentence in found["warnings"] if "x H100" not in sentence]
-    return rest | dict(optima=rows[:-1], buildable=rows[-1], best=best, warnings=warnings)
+    return rest | dict(optima=rows[:-1], buildable=rows[-1], best=best, odds=odds, warnings=warnings)
 
 
 def write_drawn_law(folder):
@@ -374,8 +376,8 @@ def test_everything_together_on_a_law_with_draws(capsys, tmp_path):
     law = write_drawn_law(tmp_path)
     flags = ["--max_tokens=2e5", "--epochs=8", "--chips=H100:2", "--dollars_per_hour=3"]
     found = plan(capsys, "--hours=1e-6", "--mfu=0.01", *flags, law=law)
-    assert found["bootstrap"]["draws"] == 8 and len(found["bootstrap"]["optima"]) == 4
-    for row, drawn in zip(found["optima"], found["bootstrap"]["optima"], strict=True):
+    assert found["odds"]["draws"] == 8 and len(found["odds"]["experts"]) == 4
+    for row, drawn in zip(found["optima"], found["odds"]["experts"], strict=True):
         assert drawn["loss"][0] <= row["loss"] <= drawn["loss"][1]
     again = plan(capsys, f"--target_loss={found['best']['loss']!r}", "--mfu=0.01", *flags, law=law)
     assert again["target"]["best"]["hours"] <= 1e-6 * (1 + 1e-9)

@@ -237,7 +237,7 @@ def test_the_forms_own_error_widens_intervals_beyond_the_runs_only(tmp_path):
     assert within == pytest.approx([law.predict(1e9, 1e10)] * 2)
     assert np.log(beyond / law.predict(1e9, 1e20 / 6e9 * np.e**2)) == pytest.approx([-0.02, 0.02])
     plan = fit.plan(law, flops=1e20 * np.e)
-    assert np.log(np.array(plan.bootstrap["optima"][0]["loss"]) / plan.best["loss"]) == pytest.approx([-0.01, 0.01])
+    assert np.log(np.array(plan.odds.experts[0]["loss"]) / plan.best["loss"]) == pytest.approx([-0.01, 0.01])
     bootstrap["beyond"]["drift"] = drift[1:]
     (tmp_path / "law.json").write_text(json.dumps(record))
     with pytest.raises(UserError, match="bootstrap.beyond is .* expected training_flops and a drift for each draw"):

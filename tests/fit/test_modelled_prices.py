@@ -95,18 +95,22 @@ def crowded():
 
 def test_the_answer_says_what_the_clock_would_choose(crowded):
     plan = crowded
-    hours = plan.best.n_tokens / plan.best.speed.tokens_per_second[1] / 3600
+
+    def by_median(plan):
+        (best,) = (row for row in plan.optima if row.n_experts == plan.odds.by_median)
+        return best
+
+    hours = by_median(plan).n_tokens / by_median(plan).speed.tokens_per_second[1] / 3600
     assert plan.clock.hours == pytest.approx(hours, rel=1e-9)
     by_time = fit.plan(LAW, chips=CROWDED["chips"], hours=hours)
-    assert plan.clock.by_flops == plan.best.n_experts
-    as_many_flops = fit.plan(LAW, flops=by_time.best.training_flops, chips=CROWDED["chips"], mfu=0.4)
-    assert by_time.clock.by_flops == as_many_flops.best.n_experts
-    assert plan.clock.by_time == by_time.best.n_experts != plan.best.n_experts
+    assert plan.clock.by_flops == plan.odds.by_median
+    as_many_flops = fit.plan(LAW, flops=by_median(by_time).training_flops, chips=CROWDED["chips"], mfu=0.4)
+    assert by_time.clock.by_flops == as_many_flops.odds.by_median
+    assert plan.clock.by_time == by_time.odds.by_median != plan.odds.by_median
     told = " ".join(str(plan).split())
-    assert (
-        f"By FLOPs {plan.best.n_experts} experts are best, by the clock {by_time.best.n_experts}: these chips" in told
-    )
-    assert plan.clock.largest < by_time.best.n_active
+    experts = (plan.odds.by_median, by_time.odds.by_median)
+    assert "By FLOPs {} experts are best, by the clock {}: these chips".format(*experts) in told
+    assert plan.clock.largest < by_median(by_time).n_active
     low, middle, high = plan.buildable.speed.hours
     assert f"at MFU {plan.buildable.speed.mfu[1]:.2f}, modelled" in told and low < middle < high
     alone = fit.plan(LAW, **CROWDED, experts=[8])

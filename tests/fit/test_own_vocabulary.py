@@ -147,7 +147,7 @@ def test_draws_and_intervals_follow():
     plan = planning.plan_within(drawn, architecture, Constraints(flops=1e22), [8])
     counted = blocks(plan.best.d_model) + 2 * OWN * plan.best.d_model
     drift = (6 * counted * plan.best.n_tokens / 1e20) ** 0.01
-    assert plan.bootstrap.optima[0].loss == pytest.approx([plan.best.loss * drift] * 2, rel=1e-9)
+    assert plan.odds.experts[0].loss == pytest.approx([plan.best.loss * drift] * 2, rel=1e-9)
     built = plan.buildable
     counted = built.n_active - 2 * (256_000 - OWN) * built.d_model
     drift = (6 * counted * built.n_tokens / 1e20) ** 0.01

@@ -90,12 +90,12 @@ def test_a_best_that_the_draws_leave_open(folder, capsys):
         record["bootstrap"] = dict(form="replacement", percentiles=[10, 90], draws=draws)
         (folder / "draws.json").write_text(json.dumps(record))
         found = plan(capsys, "--flops=2e11", law=f"{folder}/draws.json")
-        assert found["best_undecided"] == undecided
-        assert any("undecided: of 10 bootstrap fits it is" in s for s in found["warnings"]) == undecided
+        assert found["odds"]["settled"] == (not undecided)
+        assert any("undecided: of 10 draws it is" in s for s in found["warnings"]) == undecided
         assert command_line.run(["table", f"--law={folder}/draws.json", "--which=2", "--json"]) == 0
         rows = json.loads(capsys.readouterr().out)
         assert {(row["best_in_draws"], row["draws"]) for row in rows if row["n_experts"] == 8} == {(10 * share, 10)}
-    assert plan(capsys, "--flops=2e11", law=f"{folder}/law.json")["best_undecided"] is None
+    assert plan(capsys, "--flops=2e11", law=f"{folder}/law.json")["odds"]["settled"] is None
 
 
 def test_more_tokens_than_the_text_has_are_marked(folder, capsys):

@@ -11,13 +11,13 @@ import pytest
 
 import fit
 from benchmarks import plans_start
-from fit.fitted_law.law import load
+from fit.fitted_law.law import Law, load
 from fit.model import efficiencies
 from fit.model.chips import CHIPS
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
 from fit.model.step_cost import step_cost
-from fit.planning import by_time, choice, grid, optimum, planning, rates, recipe, solve
+from fit.planning import by_time, choice, grid, joint_draws, optimum, planning, rates, recipe, solve
 from fit.planning.options import PlanOptions
 from fit.shape import hardware
 from fit.shape.architecture import PAPER
@@ -98,6 +98,37 @@ def test_more_memory_is_never_worse(name, values):
 def test_more_tokens_and_fewer_to_serve_are_never_worse():
     assert never_worse([best("H100:16", 100, max_tokens=tokens).loss for tokens in np.geomspace(1e9, 1e12, 10)])
     assert never_worse([best("H100:16", 100, inference_tokens=tokens).loss for tokens in (1e12, 1e11, 1e10, 0)])
+
+
+def expected_loss(law, chips, hours, experts, **limits):
+    """The least expected loss over the draws of law and speeds."""
+    law, architecture, constraints = asked(law, chips, hours, **limits)
+    draws = joint_draws.of_plan(law, experts, constraints.clock.calibration)
+    return joint_draws.solve_draws(law, architecture, constraints, experts, draws).loss.mean(axis=1).min()
+
+
+@functools.cache
+def drawn_law():
+    """The joint law with 50 draws around it."""
+    law = load(JOINT)
+    rng = np.random.default_rng(0)
+    rows = [[value * (1 + 0.01 * rng.normal()) for value in law.coefficients.values()] for _ in range(50)]
+    record = law.record | dict(bootstrap=dict(form="errors", percentiles=[10, 90], draws=rows))
+    return Law(JOINT, law.form, law.coefficients, record)
+
+
+@pytest.mark.parametrize("name", ["counts", "hours", "memory_gb", "max_tokens"])
+def test_more_of_anything_never_worsens_the_expected_loss(name):
+    """The draws are the same for all questions."""
+    questions = {
+        "counts": [dict(chips=f"H100:{count}", hours=240) for count in (48, 50, 51, 56, 57, 64, 65, 72)],
+        "hours": [dict(chips="H100:16", hours=float(h)) for h in np.linspace(235, 245, 6)],
+        "memory_gb": [dict(chips="H100:16", hours=100, memory_gb=gb) for gb in (5, 20, 80, 320)],
+        "max_tokens": [dict(chips="H100:16", hours=100, max_tokens=t) for t in (1e9, 1e10, 1e11, 1e12)],
+    }
+    losses = [expected_loss(drawn_law(), experts=(8, 32), **question) for question in questions[name]]
+    assert never_worse(losses)
+    assert losses[-1] < losses[0]
 
 
 @pytest.mark.parametrize("what", ["chips", "hours", "memory", "tokens"])
@@ -185,7 +216,8 @@ def test_what_is_timed_is_what_is_emitted_and_priced(i, tmp_path):
     # the headline is the built model
     for column in ("n_active", "n_tokens", "loss"):
         assert plan.best[column] == pytest.approx(built[column], rel=1e-12)
-    assert plan.best.loss == min(row.loss for row in plan.optima)
+    chosen = plan.odds.row(plan.best.n_experts)
+    assert chosen.expected_loss == min(row.expected_loss for row in plan.odds.experts)
 
 
 @pytest.mark.parametrize("i", range(len(PLANS)))

@@ -214,13 +214,13 @@ def test_draws_are_of_both_forms_by_their_errors(of_chinchilla):
 def test_a_plan_far_beyond_the_runs_says_that_the_forms_disagree(of_chinchilla):
     """At 5.76e23 FLOPs the additive law's 125B and the coupled law's 46.8B parameters are in the interval."""
     plan = fit.plan(of_chinchilla, flops=5.76e23)
-    (row,) = plan.bootstrap["optima"]
+    (row,) = plan.odds.experts
     low, high = row["n_active"]
     assert low < 46.8e9 and 120e9 < high
     additive, coupled = row["forms"]["additive"], row["forms"]["coupled"]
     assert coupled["n_active"] < 55e9 < 100e9 < additive["n_active"]
     (said,) = [sentence for sentence in plan.warnings if "forms of the law disagree" in sentence]
-    assert f"{additive['draws']} of 60 bootstrap fits" in said and "the intervals hold both forms" in said
+    assert f"{additive['draws']} of 60 draws" in said and "the intervals hold both forms" in said
     near = fit.plan(of_chinchilla, flops=1e20)
     assert not [sentence for sentence in near.warnings if "disagree" in sentence]
 

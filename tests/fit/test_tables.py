@@ -103,7 +103,7 @@ def test_a_law_of_one_number_of_experts_plans_such_mixtures(mixture_law, tmp_pat
     assert "best in" not in said and "a token is taken to use 1 of the experts" in said
     assert "config.model.n_experts = 64" in config.read_text()
     plan = fit.plan(mixture_law, flops=1e20, memory_gb=20)
-    assert [row["n_experts"] for row in plan.optima] == [64] and plan.best_undecided is None
+    assert [row["n_experts"] for row in plan.optima] == [64] and plan.odds.settled is None
     assert "dense" not in plan and not plan.rule_of_thumb
     # 9 d^2 weights in each of 64 experts, 4 d^2 of attention, and embedding and head, on d / 64 blocks
     d = plan.best["d_model"]

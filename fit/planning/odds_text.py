@@ -1,0 +1,88 @@
+"""How sure a plan is, in words."""
+
+from collections.abc import Iterator
+
+from fit.messages import sentences
+from fit.messages.units import say
+from fit.planning.odds import COLUMNS, share_beyond
+from fit.planning.results import Odds
+
+
+def clauses(odds: Odds) -> Iterator[str]:
+    """How sure the number of experts is, in clauses of a sentence."""
+    if odds.drawn and odds.second is not None:
+        yield from _counts(odds)
+    if "law" not in odds.drawn:
+        yield _without_law_draws(odds)
+    if odds.second is None:
+        yield sentences.ODDS_ONE_NUMBER
+        return
+    yield _cost_of_second(odds)
+    if odds.by_median != odds.recommended:
+        yield say(sentences.ODDS_BY_MEDIAN, best=_named(odds.by_median))
+
+
+def _without_law_draws(odds: Odds) -> str:
+    """That the law stands at its median, and why."""
+    why = odds.no_draws or sentences.ODDS_NO_DRAWS
+    if odds.drawn:
+        return say(sentences.ODDS_SPEEDS_ALONE, why=why)
+    return say(sentences.ODDS_MEDIAN_ALONE, why=why)
+
+
+def _counts(odds: Odds) -> Iterator[str]:
+    """In how many draws a mixture, and each number of experts, is the best."""
+    of_all = say(sentences.ODDS_OF_DRAWS, draws=odds.draws)
+    if any(row.n_experts == 1 for row in odds.experts):
+        mixtures = odds.mixture_in_draws or 0
+        if 2 * mixtures >= odds.draws:
+            yield say(sentences.ODDS_MIXTURE, count=mixtures, draws=odds.draws)
+        else:
+            yield say(sentences.ODDS_DENSE, count=odds.draws - mixtures, draws=odds.draws)
+        of_all = ""
+    counts = []
+    for i, row in enumerate(row for row in odds.most_often_best() if row.n_experts > 1):
+        template = sentences.WIN if i else sentences.ODDS_FIRST
+        counts.append(say(template, **row) + of_all)
+        of_all = ""
+    if counts:
+        yield ", ".join(counts)
+
+
+def _cost_of_second(odds: Odds) -> str:
+    """What the second number of experts costs beyond the first, in the mean."""
+    first = odds.row(odds.recommended)
+    second = odds.row(odds.second or 0)
+    assert first is not None and second is not None
+    share = share_beyond(first, second)
+    budget = say(sentences.ODDS_SHARE, share=share)
+    if odds.budget_hours is not None:
+        budget = say(sentences.ODDS_HOURS, hours=share * odds.budget_hours)
+    loss = second.expected_loss - first.expected_loss
+    costs = say(sentences.ODDS_COSTS, second=_named(second.n_experts), loss=loss, budget=budget)
+    if not odds.close_call:
+        return costs
+    *most, last = [COLUMNS[name] for name in odds.differ] or [""]
+    apart = f"{', '.join(most)} and {last}" if most else last
+    return say(sentences.ODDS_CLOSE, costs=costs, apart=say(sentences.ODDS_DIFFER, apart=apart) if apart else "")
+
+
+def _named(n_experts: int) -> str:
+    """A number of experts within a sentence."""
+    return sentences.DENSE if n_experts == 1 else str(n_experts)
+
+
+def to_measure(odds: Odds) -> str:
+    """What to measure, and what that would tell; "" for nothing."""
+    measurement = odds.measurement
+    if measurement is None:
+        return ""
+    if measurement.of == "speeds":
+        dollars = "" if measurement.dollars is None else say(sentences.MEASURE_DOLLARS, **measurement)
+        what = say(sentences.MEASURE_SPEEDS, dollars=dollars)
+    else:
+        what = say(sentences.MEASURE_RUNS, **measurement)
+    end = sentences.MEASURE_SETTLES
+    if not measurement.settles:
+        end = say(sentences.MEASURE_HELPS, sure=measurement.sure)
+    return f"{what} {end}"

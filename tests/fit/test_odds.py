@@ -1,0 +1,391 @@
+"""How sure plans are: draws, how often each number of experts is the best, regret, what to measure, votes of laws."""
+
+import dataclasses
+import json
+import math
+
+import fit_runs
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fit
+from fit import __main__ as command_line
+from fit.fitted_law.law import Law, load
+from fit.messages.units import duration
+from fit.model import efficiencies
+from fit.planning import by_time, candidates, grid, joint_draws, measurement, odds, planning, solve, votes
+from fit.planning.constraints import Constraints
+from fit.planning.options import PlanOptions
+from fit.shape.architecture import PAPER
+
+JOINT = "joint-moe-2025"
+# one width with one depth, on 8 chips: each number of experts has a single shape
+ONE_SHAPE = grid.Grid(widths=(1024,), most_depths=1, counts=(8,), models=(1,), remats=("full",))
+NO_SPREAD = dict(between_sources=0.0, within_software=0.0, within_source=0.0)
+
+
+def with_draws(name, draws=None, **changed):
+    """A published law with draws; ten of itself unless they are given. changed: coefficients of a draw."""
+    law = load(name)
+    rows = draws or [list((law.coefficients | changed).values())] * 10
+    record = law.record | dict(bootstrap=dict(form="errors", percentiles=[10, 90], draws=rows))
+    return Law(name, law.form, law.coefficients, record)
+
+
+def spread_out(name, scale, n=60, names=("delta", "omega"), seed=0):
+    """A published law whose draws differ in some coefficients, by shares of them."""
+    law = load(name)
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(n):
+        rows.append([v * (1 + scale * rng.normal() * (key in names)) for key, v in law.coefficients.items()])
+    return with_draws(name, rows)
+
+
+def asked(law, hours=24.0, layouts=None, spreads=None, chips="H100:8", **limits):
+    """(law, architecture, constraints) of a plan by hours.
+
+    layouts: the grid. spreads: fields of the calibration.
+    """
+    law = load(law)
+    parsed = PlanOptions.parse(chips=chips, hours=hours, **limits)
+    (architecture,) = parsed.architectures(law)
+    constraints = parsed.constraints()
+    calibration = efficiencies.of_our_trainer(constraints.chips.kind, constraints.chips.count)
+    calibration = dataclasses.replace(calibration, **(spreads or {}))
+    constraints = by_time.in_hours(constraints, hours, calibration, parsed.shapes)
+    if layouts is not None:
+        constraints = dataclasses.replace(constraints, clock=dataclasses.replace(constraints.clock, grid=layouts))
+    return law, architecture, constraints
+
+
+def how_sure(plan):
+    """The line of a plan's text on that, unwrapped."""
+    said = " ".join(str(plan).split())
+    return said[said.index("How sure:") : said.index("Extrapolates")]
+
+
+# The draws.
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 200])
+def test_normals_are_symmetric_quantiles(n):
+    """The same numbers with their signs turned; those of 200 have the spread of a standard normal distribution."""
+    numbers = joint_draws.normals(n, 3)
+    assert np.sort(numbers) == pytest.approx(-np.sort(numbers)[::-1], abs=1e-12)
+    if n == 200:
+        assert np.std(numbers) == pytest.approx(1, abs=0.01)
+        assert np.mean(np.abs(numbers) < 0.6745) == 0.5
+        assert abs(np.corrcoef(numbers, joint_draws.normals(n, 4))[0, 1]) < 0.15
+
+
+def test_speeds_have_the_spreads_of_the_model_of_speed():
+    """Of one model: source and run. Two mixtures have a part in common, which a dense model has not."""
+    calibration = dataclasses.replace(efficiencies.calibrated(), between_sources=0.2, within_source=0.1)
+    n = 20_000
+    dense, eight, sixteen = joint_draws.log_speeds(calibration, [1, 8, 16], n)
+    for speeds in (dense, eight, sixteen):
+        assert np.std(speeds) == pytest.approx(math.hypot(0.2, 0.1), rel=0.02)
+    assert np.std(eight - sixteen) == pytest.approx(0.1 * math.sqrt(2 * (1 - joint_draws.KIND_SHARE)), rel=0.03)
+    assert np.std(eight - dense) == pytest.approx(0.1 * math.sqrt(2), rel=0.03)
+
+
+def test_the_draws_of_a_number_do_not_depend_on_the_others():
+    calibration = efficiencies.calibrated()
+    few = joint_draws.log_speeds(calibration, [8, 32], 200)
+    many = joint_draws.log_speeds(calibration, [1, 2, 8, 16, 32, 64], 200)
+    assert np.array_equal(few, many[[2, 4]])
+
+
+@pytest.mark.parametrize("n_law", [7, 150, 200, 450])
+def test_the_laws_draws_are_used_evenly(n_law):
+    """Each as often as another, or once more; of more than there is room for, every so many."""
+    law = spread_out(JOINT, 0.01, n_law)
+    draws = joint_draws.of_plan(law, [1, 8], efficiencies.calibrated())
+    counts = np.bincount(draws.rows, minlength=n_law)
+    assert draws.n == len(draws.rows) == 200 and counts.max() - counts.min() <= 1
+    assert np.array_equal(draws.coefficients["delta"], law.draws["delta"][draws.rows])
+    assert joint_draws.of_plan(law, [1, 8], None).n == n_law
+
+
+# Two candidates, worked by hand.
+
+
+def by_hand(law, e, problem, log_speeds, deltas):
+    """Loss of the best shape with e experts in each draw, by the law's formula and NumPy alone.
+
+    There is one shape by the recipe of the law's runs, and one by that of published models.
+    """
+    c = law.coefficients
+    start, most = c["E_start"], c["E_max"]
+    effective = 1 / (1 / (e - 1 + 1 / (1 / start - 1 / most)) + 1 / most)
+    log_e = np.log(effective)
+    losses = []
+    for part in solve.near(problem, e, (24.0, 24.0)):
+        assert len(set(part.row)) == 1
+        n_active = part.models.n_active[part.row[0]]
+        trained = part.tokens(problem, 24.0).max() * np.exp(log_speeds)
+        size_term = c["a"] * effective**deltas * n_active ** (c["alpha"] + c["gamma"] * log_e)
+        data_term = c["b"] * effective ** c["omega"] * trained ** (c["beta"] + c["zeta"] * log_e)
+        losses.append(size_term + data_term + c["c"])
+    return np.min(losses, axis=0)
+
+
+def test_two_candidates_by_hand():
+    """A dense model against 8 experts in six draws of law and speeds."""
+    law = load(JOINT)
+    question = asked(law, layouts=ONE_SHAPE)
+    problem = solve.problem_of(*question)
+    deltas = law.coefficients["delta"] * np.array([1, 0.2, 0.05, 1, 0.2, 0.05])
+    log_speeds = np.array([[0, 0.3, -0.2, 0.4, 0, 0.1], [0, -0.3, 0.2, 0.1, 0, -0.4]])
+    coefficients = {name: np.full(6, value) for name, value in law.coefficients.items()} | dict(delta=deltas)
+    draws = joint_draws.Draws(6, None, coefficients, log_speeds)
+    solved = joint_draws.solve_draws(*question, [1.0, 8.0], draws)
+    expected = np.array([by_hand(law, e, problem, log_speeds[i], deltas) for i, e in enumerate((1, 8))])
+    assert solved.loss == pytest.approx(expected, rel=1e-9)
+    rows = [*odds._rows(law, question[1], [1.0, 8.0], draws, solved, 1)]
+    best = expected.argmin(axis=0)
+    assert 0 < best.sum() < 6
+    regret = expected - expected.min(axis=0)
+    for i, row in enumerate(rows):
+        assert row.best_in_draws == np.sum(best == i)
+        assert row.expected_loss == pytest.approx(expected[i].mean(), rel=1e-9)
+        assert row.regret[0] == pytest.approx(regret[i].mean(), rel=1e-6)
+    for i, e in enumerate((1, 8)):  # what a little more speed gains
+        gained = np.log(expected[i] / by_hand(law, e, problem, log_speeds[i] + 1e-6, deltas)) / 1e-6
+        assert solved.gain[i] == pytest.approx(gained, rel=0.01)
+
+
+# What plans say.
+
+
+@pytest.mark.parametrize("limits", [dict(chips="H100:8", hours=24), dict(flops=1e22), dict(flops=1e22, memory_gb=40)])
+@pytest.mark.parametrize("scale", [0.003, 0.05])
+def test_frequencies_sum_to_draws_and_the_chosen_has_the_least_regret(limits, scale):
+    plan = fit.plan(spread_out(JOINT, scale), **limits)
+    found = plan.odds
+    assert sum(row.best_in_draws for row in found.experts) == found.draws == (200 if "hours" in limits else 60)
+    chosen = found.row(found.recommended)
+    assert plan.best.n_experts == found.recommended
+    for row in found.experts:
+        assert chosen.regret[0] <= row.regret[0] + 1e-15 and chosen.expected_loss <= row.expected_loss + 1e-15
+        assert row.regret[0] - chosen.regret[0] == pytest.approx(row.expected_loss - chosen.expected_loss, abs=1e-12)
+        assert 0 <= row.regret[0] and row.loss[0] <= row.loss[1] and row.regret_share[0] >= 0
+    mixtures = sum(row.best_in_draws for row in found.experts if row.n_experts > 1)
+    assert found.mixture_in_draws == mixtures
+    assert found.drawn == (["law", "speed"] if "hours" in limits else ["law"])
+
+
+def test_without_spread_everything_is_the_median():
+    law, architecture, constraints = asked(with_draws(JOINT), spreads=NO_SPREAD)
+    plan = planning.plan_within(law, architecture, constraints, (1, 8, 32))
+    found = plan.odds
+    assert found.recommended == found.by_median == min(plan.optima, key=lambda row: row.loss).n_experts
+    assert found.row(found.recommended).best_in_draws == found.draws == 200
+    for row, optimum in zip(found.experts, plan.optima, strict=True):
+        assert row.loss == pytest.approx([optimum.loss] * 2, rel=1e-12)
+        assert row.n_active == [optimum.n_active] * 2 and row.n_tokens == [optimum.n_tokens] * 2
+        assert row.regret == pytest.approx([optimum.loss - plan.best.loss] * 2, abs=1e-12)
+    assert found.speed_share is None and found.measurement is None
+
+
+def test_a_law_without_draws_is_at_its_median_and_says_so():
+    by_flops = fit.plan("sparsity-2025", flops=1e22, memory_gb=80)
+    assert by_flops.odds.drawn == [] and by_flops.odds.draws == 0
+    assert by_flops.odds.recommended == by_flops.odds.by_median
+    assert all(row.best_in_draws == 0 for row in by_flops.odds.experts)
+    why = load("sparsity-2025").no_draws
+    assert f"no interval, as {why}" in how_sure(by_flops) and " of 0 " not in how_sure(by_flops)
+    by_hours = fit.plan("sparsity-2025", chips="H100:8", hours=24, experts=[4, 16])
+    assert by_hours.odds.drawn == ["speed"] and f"only speeds are drawn, as {why}" in how_sure(by_hours)
+
+
+def test_where_expectation_and_median_differ_both_are_said():
+    """Nine draws of ten as the law, in which 16 experts are best; one in which mixtures lose a lot."""
+    law = load(JOINT)
+    usual = list(law.coefficients.values())
+    lost = list((law.coefficients | dict(omega=law.coefficients["omega"] * 3)).values())
+    plan = fit.plan(with_draws(JOINT, [usual] * 9 + [lost]), flops=1e22, memory_gb=80)
+    median = fit.plan(law, flops=1e22, memory_gb=80).odds.by_median
+    assert plan.odds.by_median == median > plan.odds.recommended == plan.best.n_experts
+    assert f"by the medians {median} is best" in how_sure(plan)
+    assert plan.odds.row(median).best_in_draws == 9
+
+
+def test_the_line_is_the_numbers():
+    """Unwrapped: counts, cost in nats and hours, the measurement."""
+    law = spread_out(JOINT, 0.02)
+    plan = fit.plan(law, chips="H100:64", hours=240, dollars_per_hour=2.5, experts=[1, 8, 32])
+    found = plan.odds
+    said = how_sure(plan)
+    assert f"a mixture in {found.mixture_in_draws} of 200 draws; " in said
+    first, second = (found.row(e) for e in (found.recommended, found.second))
+    loss = second.expected_loss - first.expected_loss
+    hours = 240 * ((1 + second.regret_share[0]) / (1 + first.regret_share[0]) - 1)
+    assert first.regret_share[0] / first.regret[0] == pytest.approx(second.regret_share[0] / second.regret[0], rel=0.2)
+    assert f"{first.n_experts} experts in {first.best_in_draws}" in said
+    assert f"choosing {second.n_experts} costs {loss:.4f} nats or {duration(hours)}" in said
+    assert second.regret_hours == pytest.approx([240 * share for share in second.regret_share])
+    low, _, high = plan.buildable.speed.hours
+    assert found.hours == [low, high] and found.dollars == pytest.approx([low * 160, high * 160])
+    assert found.loss == plan.buildable.loss_interval
+    assert found.to_dict() == json.loads(json.dumps(plan.to_dict()))["odds"]
+
+
+@pytest.mark.parametrize("law, experts", [("chinchilla-2022", None), (JOINT, [8])])
+def test_one_number_of_experts_is_never_called_settled(law, experts):
+    """Neither that of a law of dense models, nor one that was asked for."""
+    plan = fit.plan(with_draws(law), flops=1e22, experts=experts)
+    assert plan.odds.settled is None and plan.odds.kind is None and plan.odds.second is None
+    assert "one number of experts was compared" in how_sure(plan) and "choosing" not in how_sure(plan)
+
+
+def test_a_close_call_is_named_with_what_sets_it_apart():
+    """4 and 8 experts whose losses differ by 9e-6 nats within 80 GB, and not by their memory."""
+    limits = dict(flops=1e23, memory_gb=80, kv_tokens=16384, inference_tokens=1e12)
+    for law in (JOINT, with_draws(JOINT)):
+        plan = fit.plan(law, **limits)
+        assert sorted(plan.odds.close_call) == [4, 8] and plan.odds.kind == "mixture"
+        assert set(plan.odds.differ) == {"n_tokens", "inference_flops_per_token"} and plan.odds.bound == "memory"
+        assert "a close call: choosing" in how_sure(plan) and "tokens and FLOPs of serving" in how_sure(plan)
+        assert plan.odds.measurement is None and not plan.odds.settled
+    assert fit.plan(with_draws(JOINT), flops=1e22).odds.settled is True
+
+
+def test_draws_that_disagree_make_it_undecided(tmp_path):
+    """Draws of the experts' coefficients: in some a dense model is the best. All by brute force."""
+    path = fit_runs.write_demo_law(tmp_path / "law.json")
+    record = json.loads((tmp_path / "law.json").read_text())
+    rng = np.random.default_rng(1)
+    law = record["coefficients"]
+    draws = [[v + (0.25 * rng.normal() if name == "delta" else 0) for name, v in law.items()] for _ in range(40)]
+    record["bootstrap"] = dict(form="errors", percentiles=[10, 90], draws=draws)
+    (tmp_path / "law.json").write_text(json.dumps(record))
+    plan = fit.plan(path, flops=2e12)
+    losses = []
+    for draw in draws:
+        one = dict(record, coefficients=dict(zip(law, draw, strict=True)))
+        one.pop("bootstrap")
+        (tmp_path / "one.json").write_text(json.dumps(one))
+        optima = fit.plan(str(tmp_path / "one.json"), flops=2e12, experts=list(load(path).experts)).optima
+        losses.append([o["loss"] for o in optima])
+    losses = np.array(losses)
+    assert plan.odds.kind == "undecided" and plan.odds.settled is False
+    assert plan.odds.recommended == load(path).experts[int(losses.mean(axis=0).argmin())]
+    for i, row in enumerate(plan.odds.experts):
+        regret = losses[:, i] - losses.min(axis=1)
+        assert row.best_in_draws == np.sum(losses.argmin(axis=1) == i)
+        assert row.regret[0] == pytest.approx(regret.mean(), rel=1e-9)
+        assert row.regret[1] == pytest.approx(np.percentile(regret, 90, method="weibull"), rel=1e-9)
+
+
+# What to measure.
+
+
+@given(
+    mean=st.floats(-2, 2),
+    known=st.lists(st.floats(-2, 2), min_size=1, max_size=20),
+    unknown=st.lists(st.floats(-2, 2), min_size=1, max_size=20),
+)
+def test_a_measurement_never_makes_a_choice_worse(mean, known, unknown):
+    """Knowing nothing leaves the better of the two shares; knowing all leaves no doubt; signs do not matter."""
+    known, unknown = np.array(known), np.array(unknown)
+    everything = (known[:, None] + unknown).ravel()
+    blind = measurement.sure_after(mean, np.zeros(1), everything)
+    share = np.mean(mean + everything > 0)
+    assert blind == pytest.approx(max(share, 1 - share))
+    assert blind <= measurement.sure_after(mean, known, unknown) + 1e-12
+    assert measurement.sure_after(mean, everything, np.zeros(1)) == 1
+    away_from_ties = np.abs(mean + everything).min() > 0
+    if away_from_ties:
+        turned = measurement.sure_after(-mean, -known, -unknown)
+        assert measurement.sure_after(mean, known, unknown) == pytest.approx(turned)
+
+
+def test_what_is_measured_is_what_decides():
+    """Where speeds alone are open, an hour of both settles it. Where the law alone is, so do runs."""
+    law, architecture, constraints = asked(JOINT, spreads=dict(within_source=0.3), chips="H100:64", hours=240.0)
+    plan = planning.plan_within(with_draws(JOINT), architecture, constraints, (8, 16))
+    found = plan.odds
+    assert found.settled is False and found.speed_share == pytest.approx(1)
+    assert found.measurement.of == "speeds" and found.measurement.settles
+    assert found.measurement.hours == 2 and found.measurement.dollars is None
+    assert "An hour of both on these chips would settle it" in how_sure(plan)
+    drawn = spread_out(JOINT, 0.06)
+    drawn.record["fitted"] = dict(runs=270)
+    by_law = fit.plan(drawn, flops=1e22, memory_gb=80, experts=[8, 16])
+    assert by_law.odds.settled is False and not by_law.odds.close_call
+    assert by_law.odds.speed_share == 0 and by_law.odds.measurement.of == "runs"
+    assert f"{by_law.odds.measurement.runs} more runs for the law" in how_sure(by_law)
+
+
+# Laws vote.
+
+
+def test_votes_are_shares_and_spread_is_within_and_between():
+    limits = Constraints(flops=1e22)
+    without = {name: value for name, value in load(JOINT).record.items() if name != "bootstrap"}
+    laws = [spread_out(JOINT, 0.05), with_draws(JOINT)]
+    laws.append(Law(JOINT, laws[0].form, laws[0].coefficients, without))
+    of_laws = [votes.of_law(law, PAPER, limits, np.array(law.experts, float)) for law in laws]
+    for of_law, draws in zip(of_laws, (60, 10, 0), strict=True):
+        assert sum(row.share for row in of_law.experts) == pytest.approx(1) and of_law.draws == draws
+    assert of_laws[0].log_spread["n_experts"] > 0
+    assert of_laws[1].experts == of_laws[2].experts and of_laws[1].experts[0].share == 1
+    answers = [dataclasses.make_dataclass("Answer", ["votes"])(of_law) for of_law in of_laws]
+    same = votes.together(answers[1:])
+    assert same.with_draws == 1 and [row.between for row in same.spread] == pytest.approx([1, 1, 1])
+    assert same.spread[0].within == pytest.approx(1)
+    assert votes.together(answers[:1]) is None
+    assert sum(row.share for row in votes.together(answers).experts) == pytest.approx(1)
+
+
+def test_a_comparison_shows_votes_beside_disagreement(capsys):
+    command = ["compare", f"--laws={JOINT},comprehensive-2025", "--flops=1e22"]
+    assert command_line.run([*command, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["votes"]["laws"] == 2 and sum(row["share"] for row in result["votes"]["experts"]) == pytest.approx(1)
+    chosen = [answer["n_experts"] for answer in result["laws"]]
+    (of_experts,) = (row for row in result["votes"]["spread"] if row["column"] == "n_experts")
+    if result["votes"]["with_draws"] == 0:
+        assert of_experts["within"] is None
+        assert of_experts["between"] == pytest.approx(math.exp(np.std(np.log(chosen), ddof=1)), rel=1e-6)
+    assert command_line.run(command) == 0
+    assert "Votes of 2 laws: " in capsys.readouterr().out
+
+
+def test_a_law_far_beyond_its_compute_is_shown_and_does_not_count(capsys):
+    laws = "--laws=jmoe-bytes-2026,joint-moe-2025"
+    command = ["compare", laws, "--flops=1e22", "--shape=vocab_size:50257", "--shape=width_per_block:64"]
+    assert command_line.run(command) == 0
+    said = capsys.readouterr().out
+    assert "jmoe-bytes-2026 does not count: its answer lies more than 1,000 times beyond" in said
+    assert "1 of 1 laws of mixtures prefer" in said
+    assert command_line.run([*command, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert {row["law"] for row in result["laws"]} == {"jmoe-bytes-2026", "joint-moe-2025"}
+    assert not [a for a in result["agreement"] if "jmoe-bytes-2026" in (a["low_law"], a["high_law"])]
+
+
+def test_draws_cost_less_than_three_seconds_of_arrays():
+    """Counted, not timed: a draw evaluates the law at each shape once, and no candidate is timed again."""
+    question = asked(with_draws(JOINT), chips="H100:64", hours=240.0)
+    problem = solve.problem_of(*question)
+    n_shapes = 0
+    for e in (1.0, 8.0, 32.0):
+        n_shapes += sum(len(np.unique(part.row)) for part in solve.near(problem, e, (240.0, 240.0)))
+    kept = dict(question[2].cache)
+    draws = joint_draws.of_plan(question[0], [1, 8, 32], problem.calibration)
+    joint_draws.solve_draws(*question, [1.0, 8.0, 32.0], draws)
+    assert question[2].cache.keys() == kept.keys()
+    assert n_shapes * draws.n < 1e6 and candidates.BAND == 1e-2
+
+
+def test_silicon_that_nobody_measured_has_a_wider_range():
+    known, unknown = (efficiencies.of_our_trainer(kind, 64) for kind in ("v5p", "tpu7x"))
+    logs = [math.log(value) for value in known.products.values()]
+    between = math.sqrt(sum((x - sum(logs) / len(logs)) ** 2 for x in logs) / (len(logs) - 1))
+    assert unknown.between_sources == pytest.approx(math.hypot(known.between_sources, between), rel=1e-9)
+    assert unknown.within_source == known.within_source
