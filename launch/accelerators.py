@@ -24,7 +24,7 @@ GKE = {
     "v6e": "tpu-v6e-slice",
     "tpu7x": "tpu7x",
 }
-KIND_BY_LOWER_NAME = {kind.lower(): kind for kind in GKE}  # capitals make no difference
+KIND_BY_LOWER_NAME = {kind.lower(): kind for kind in GKE}  # case does not matter
 # The topologies of TPU slices that GKE has (its "Plan TPUs in GKE"). FLAT holds the two-dimensional ones, each with
 # (machines, chips of each). The three-dimensional ones are CUBES, and every AxBxC of multiples of 4 with A <= B <= C,
 # up to MOST_CHIPS chips.
@@ -39,7 +39,7 @@ ARM = ("GB200",)  # machines with an Arm CPU, which GKE taints
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """What one job runs on: `n_slices` times `n_hosts` machines of `chips_per_host` chips.
+    """The chips of one job: `n_slices` times `n_hosts` machines of `chips_per_host` chips.
 
     Attributes:
       kind: The kind of chip, a key of GKE.

@@ -52,7 +52,7 @@ class Backend(abc.ABC):
     def devices(self, sweep: "Sweep", accelerator: str | None) -> tuple[int | None, float | None]:
         """The number of devices of a job with this --accelerator, and the bytes of memory of each.
 
-        None stands for what is not known.
+        None means not known.
         """
 
     def ready(self, sweep: "Sweep") -> None:  # noqa: B027  a backend may have no scheduler to ask

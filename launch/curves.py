@@ -119,7 +119,7 @@ def _column(lines: Sequence[dict], name: str) -> np.ndarray:
 
 
 def _hours(speeds: Sequence[dict]) -> list[float]:
-    """Hours since a segment's first start, at each line: the clock of a line begins anew when the run is resumed."""
+    """Hours since a segment's first start, at each line: the clock of a line restarts when the run is resumed."""
     hours = []
     before_resuming = 0.0
     last = 0.0

@@ -145,7 +145,7 @@ def opening(seen: dict[str, Any]) -> list[str]:
         left = seen["hours_left"] * _running(seen["jobs"]) * seen["n_chips"] * seen["dollars_per_hour"]
         lines.append(f"${left:,.2f} left, if as many jobs train until the end as now")
     if seen["trouble"]:
-        lines.append(f"The backend does not say how the jobs stand: {seen['trouble']}")
+        lines.append(f"The backend does not report the state of the jobs: {seen['trouble']}")
     return lines
 
 

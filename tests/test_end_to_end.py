@@ -10,7 +10,7 @@ import pytest
 from configs import quickstart
 from fit import __main__ as command_line
 from jmoe import cli
-from jmoe.config import counts
+from jmoe.config import counts, schema
 from jmoe.config.check import check_config
 from jmoe.model import sharding
 from jmoe.run.schedule import Schedule
@@ -29,7 +29,7 @@ def test_a_plan_becomes_a_config_that_the_trainer_takes(tmp_path, capsys, flags)
     assert command_line.run(["plan", "--law=joint-moe-2025", *flags, "--json", f"--emit_config={path}"]) == 0
     built = json.loads(capsys.readouterr().out)["buildable"]
     config = cli.load_module(str(path), "planned").get_config().lock()
-    check_config(config)
+    check_config(schema.complete(config))
     schedule = Schedule(config)
     sharding.make_mesh(config, jax.devices()[:1])
     assert counts.n_active(config.model) == built["n_active"]

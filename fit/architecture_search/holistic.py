@@ -1,6 +1,6 @@
 """The architecture of a mixture for any budget, by the laws of Wan et al. (2026, arXiv 2603.21862).
 
-A triad stands for an architecture: M, the FLOPs of one token (forward and backward), N_a, its active parameters, and N,
+A triad describes an architecture: M, the FLOPs of one token (forward and backward), N_a, its active parameters, and N,
 all of them; embedding, head, norms and routers left out. C = M D is the budget. Per layer (App. A): attention has
 2 d head_dim (n_heads + n_kv_heads) weights, a dense block 3 d d_dense (d_dense = 3 d), an expert 3 d d_expert. With
 n_dense dense blocks, n_moe blocks of n_experts routed experts of which a token uses top_k, and n_shared that all use:
@@ -10,7 +10,7 @@ n_dense dense blocks, n_moe blocks of n_experts routed experts of which a token 
   M   = 6 N_a + 6 seq_len n_heads head_dim L                  attention is causal: half of each row's scores
 
 The paper prints Eq. 3 with one L too many after N_a; its App. Eq. 11-12 are as above. A counter that takes attention
-over whole rows, like the trainer's, has 12 in place of the second 6 of M.
+over whole rows, like the trainer's, has 12 instead of the second 6 in M.
 
 The search: 16 dimensions become (M, N_a, N, d) by this algebra. Phase 1 sets d to the median of its feasible range and
 sweeps M/N_a and N/N_a at six budgets; phase 2 sweeps d at the six optima. holistic_runs.py fits the runs.
@@ -54,13 +54,13 @@ ACTIVE_WIDTHS = (1, 8)  # range of (top_k + n_shared) d_expert / d_model of a bu
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What the search holds fixed, numbers or arrays. The defaults are the paper's.
+    """The fixed settings of the search, numbers or arrays. The defaults are the paper's.
 
     Attributes:
       n_heads, head_dim, n_kv_heads: of attention.
       n_experts, top_k, n_shared: routed experts, those that a token chooses, and those that all tokens use.
       seq_len: tokens of context.
-      width_multiple, expert_width_multiple: what d_model and d_expert of buildable models are multiples of.
+      width_multiple, expert_width_multiple: d_model and d_expert of buildable models are multiples of these.
       least_expert: the least d_expert of buildable models.
     """
 
@@ -92,7 +92,7 @@ class Shape:
       n_dense, n_moe: dense blocks and blocks with a mixture.
       d_expert: width of an expert.
       setting: all else.
-      d_dense: width of a dense layer; None stands for 3 d_model, as in the paper.
+      d_dense: width of a dense layer; None means 3 d_model, as in the paper.
     """
 
     d_model: Numbers
@@ -274,7 +274,7 @@ def model_of(shape: Shape, flops: float) -> Json:
 
 
 def published(flops: float) -> dict[str, Json]:
-    """What determines a budget's architecture, by the paper.
+    """The quantities that determine the architecture for a budget, as the paper publishes them.
 
     Between the six budgets, values of their table are interpolated in ln C. Beyond them they keep the value at the end.
     Only the learning rate and the batch continue from there along the power laws through the table.

@@ -1,7 +1,7 @@
-"""What the runs of a search over architectures show.
+"""Analyse the runs of a search over architectures.
 
-It fits the laws of holistic.py and their near-optimal bands. It tests whether the width keeps the rank of
-architectures, and what M alone would have missed.
+The module fits the laws of holistic.py and their near-optimal bands. It tests whether the width keeps the rank of
+architectures. It also measures the spread of losses that M alone does not explain.
 
 At one budget, with x = M/N_a, y = N/N_a and the width d (Wan et al. 2026, Sec. 4):
 
@@ -25,8 +25,8 @@ import numpy as np
 
 from fit.aliases import Array, Json
 from fit.architecture_search import holistic
-from fit.data import sense
 from fit.data import table as tables
+from fit.data import validate
 from fit.equal_flops.isoflop import least_squares, power_law
 from fit.errors import UserError
 from fit.fitted_law import table_architecture
@@ -40,7 +40,7 @@ class Search:
     """Runs of a search.
 
     Attributes:
-      path: what errors call the table.
+      path: the table's name in errors.
       flops: [n], budgets M D.
       m: [n], FLOPs per token.
       active, total: [n], N_a and N.
@@ -92,7 +92,7 @@ def read(runs: object) -> Search:
       runs: a table as launch.collect writes it, what fit.read takes for one, or a Search. It needs d_model, n_blocks,
         n_heads, n_experts, seq_len, n_tokens and loss. Where they differ from the value in brackets it also needs
         head_dim (d_model / n_heads), n_kv_heads (n_heads), top_k (1), n_shared_experts (0), d_ff (3 d_model), d_expert
-        (d_ff) and n_dense_blocks (0). Each is a column or stands in the column overrides.
+        (d_ff) and n_dense_blocks (0). Each is a column or a field of the column overrides.
 
     Raises:
       UserError: where a value is missing or bad.
@@ -129,10 +129,10 @@ def read(runs: object) -> Search:
 def _shape_columns(table: tables.Table) -> dict[str, Array]:
     """d_model and the fields of FIELDS of each run [n], by name.
 
-    A value that no column has stands in the overrides, or is the default of the field. Raises UserError where there is
-    none of these.
+    A value comes from a column, else from the overrides, else from the field's default. Raises UserError if there is
+    none.
     """
-    sense.require(table, ("d_model", "n_tokens", "loss"))
+    validate.require(table, ("d_model", "n_tokens", "loss"))
     overrides = table_architecture.model_overrides(table)
     columns = dict(d_model=table.numbers("d_model", (1, 1e7)))
     for name, default in (
@@ -141,10 +141,10 @@ def _shape_columns(table: tables.Table) -> dict[str, Array]:
         least = 0 if name in ("n_dense_blocks", "n_shared_experts") else 1
         cells = table.column(name) if name in table else [None] * len(table)
         values = [overrides[i].get(name) if cell in (None, "") else cell for i, cell in enumerate(cells)]
-        values = [None if least and str(value) == "0" else value for value in values]  # 0 stands for the default
+        values = [None if least and str(value) == "0" else value for value in values]  # 0 means the default
         if default is None and None in values:
             row = table.rows[values.index(None)]
-            raise UserError(f"{table.path}, row {row}: {name} stands neither in a column nor in overrides")
+            raise UserError(f"{table.path}, row {row}: {name} is neither a column nor in overrides")
         defaults = np.broadcast_to(default(columns) if default else np.nan, len(table)).tolist()
         filled = [defaults[i] if value is None else value for i, value in enumerate(values)]
         column = dataclasses.replace(table, columns={name: filled}, names={})
@@ -300,7 +300,7 @@ def cells_of(
 ) -> Array:
     """Labels [n], equal for runs whose architectures differ in width alone.
 
-    Each label stands for a run's budget and the nearest point of the search's grid.
+    Each label identifies a run's budget and the nearest point of the search's grid.
 
     Args:
       runs: of a search.
@@ -317,14 +317,14 @@ def _nearest(values: Array, grid: Sequence[float]) -> Array:
 
 
 def rank(cells: Array, width: Array, loss: Array, path: str = "runs") -> Json:
-    """Whether the median width keeps the rank of architectures.
+    """The correlation of architectures' losses at the median width with their best losses.
 
-    It compares each cell's loss at the middle one of its widths with the cell's best loss.
+    Each cell of several widths has one loss at the middle width and one best loss.
 
     Args:
       cells: [n], labels of cells_of.
       width, loss: [n], of the runs.
-      path: what errors call the table.
+      path: the table's name in errors.
 
     Returns:
       {cells, runs, pearson, spearman, kendall, r2}. r2 is of the regression of one on the other.
@@ -376,7 +376,7 @@ def rank_at_budgets(runs: Search, cells: Array) -> list[Json]:
 
 
 def control(runs: Search) -> list[Json]:
-    """What M alone, as the measure of a model, would miss: M explains none of the spread of models of one M.
+    """The spread of losses that M alone does not explain, among models of one M.
 
     Returns:
       [{flops, runs, spread, explained, active, total}] for each budget's models that share one M but differ in N_a and

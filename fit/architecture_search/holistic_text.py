@@ -1,4 +1,4 @@
-"""What `fit holistic` answers on a budget's architecture, and on runs of such a search, in words."""
+"""The text that `fit holistic` prints: the architecture for a budget, and the analysis of a search's runs."""
 
 from collections.abc import Iterator
 
@@ -32,7 +32,7 @@ def text(result: dict) -> str:
 
 
 def _control(rows: list[dict]) -> list[str]:
-    """What M alone would miss."""
+    """The lines on the spread that M alone does not explain."""
     return [say(CONTROL, **row) for row in rows]
 
 
@@ -94,14 +94,14 @@ def _shown(value: float | None) -> str:
 
 
 def _architecture(result: dict) -> Iterator[str]:
-    """What determines the architecture, and the model."""
+    """The lines on the quantities that determine the architecture, and on the model."""
     yield f"{'':18} {'value':>10}  {'near-optimal':20} coefficients"
     for name, row in result["values"].items():
         band = "" if row["low"] is None else f"{_shown(row['low'])} to {_shown(row['high'])}"
         yield f"{name:18} {_shown(row['value']):>10}  {band:20} {row['origin']}"
     yield "feasible widths: {} to {}".format(*result["widths"])
     if result["values"]["d_model"]["value"] is None:
-        yield "d_model: the paper has the law of the width in a figure alone; taken is the median of feasible widths"
+        yield "d_model: the paper gives its law only in a figure; this is the median of feasible widths"
     if result["outside"]:
         low = holistic.BUDGETS[0]
         high = holistic.BUDGETS[-1]

@@ -11,7 +11,7 @@ import numpy as np
 
 from fit import options
 from fit.commands import flags
-from fit.data import histories, mixed_columns, selection, sense
+from fit.data import histories, mixed_columns, selection, validate
 from fit.data.files import check_writable, write_text
 from fit.data.reading import with_set
 from fit.data.table import Table, checked_units, read, write
@@ -70,9 +70,9 @@ class Import(flags.Columns):
         mixed = [*histories.named_histories(joined), *mixed_columns.text_problems(joined)]
         doubts = [f"fit law refuses these runs: {problem.where}: {problem.what}" for problem in mixed]
         doubts += [*mixed_columns.recipe_doubts(joined), *histories.unnamed_histories(joined)]
-        for doubt in (*sense.impossible(joined), *sense.doubts(joined), *doubts):
+        for doubt in (*validate.impossible(joined), *validate.doubts(joined), *doubts):
             print(f"warning: {doubt}", file=sys.stderr)
-        likely_units = sense.likely_units(joined)
+        likely_units = validate.likely_units(joined)
         if likely_units:
             flag = ",".join(f"{name}:{unit}" for name, unit in likely_units.items())
             print(f"warning: --units={flag} converts all of them", file=sys.stderr)

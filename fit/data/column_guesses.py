@@ -112,7 +112,7 @@ def rivals(name: str, column: str, columns: Mapping[str, list], taken: Collectio
 
 
 def is_actual(column: str) -> bool:
-    """Whether a column's name says that it holds what was trained, not a plan."""
+    """Whether a column's name says that it has trained values, not planned ones."""
     return bool(ACTUAL & set(snake_case(column).split("_")))
 
 
@@ -136,7 +136,7 @@ def _ranked(name: str, columns: Mapping[str, list], taken: Collection[str], loos
 
 
 def _rank(name: str, column: str) -> tuple[int, int, int, int] | None:
-    """How unlikely a column is, by its name alone; None where it is not likely at all.
+    """The rank of a column by its name alone, the likeliest first; None if it is unlikely.
 
     Returns:
       certainty: -1 for what was trained, 1 for a plan, 0 where the name does not say.

@@ -4,7 +4,7 @@ Every reader returns the values as the file holds them (text, of a CSV) and the 
 shows it: the header of a CSV is row 1. `fit.data.table` makes numbers of them.
 
 pandas reads none of these files, because it accepts what has to be an error. It fills up short lines of a CSV and does
-not say on which line a record stands; of a key that stands twice in a line of JSON it takes the last value; it hides
+not name the line of a record; it keeps the last value of a duplicate key in a line of JSON; it hides
 the columns of a Parquet file that a frame was saved with as its index.
 """
 
@@ -131,7 +131,7 @@ def _read_jsonl(path: str) -> Contents:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object of these pairs; ValueError where a key stands twice."""
+    """A JSON object of these pairs; ValueError on a duplicate key."""
     if len({key for key, _ in pairs}) < len(pairs):
         raise ValueError("a key appears twice")
     return dict(pairs)

@@ -39,14 +39,14 @@ RUN_COLUMNS = (
 MODEL_COLUMNS = ("name", "model", "model_name", "model_id", "size", "size_name", "id", "label")
 FEWEST_OF_A_LAW = 5  # runs: as many as the dense law has coefficients
 FEWEST_NAMED = 4  # rows of one model's name; fewer are not said to be checkpoints
-EVEN = 1.25  # evenly spaced: the largest step between rows is at most so many times the smallest
+EVEN = 1.25  # evenly spaced: the largest step between rows over the smallest is at most this
 FEWEST_EVEN = 5  # rows of one run; fewer may be evenly spaced by chance
 FEWEST_CURVED = 5  # rows of one size; the losses of fewer have no shape to judge
 ABOVE = 0.01  # a loss that exceeds one of fewer tokens by this share does so by more than noise
 CLOSE_TOKENS = 0.02  # numbers of tokens less than this share apart count as the same
 FEWEST_ABOVE = 3  # rows; a single one may have crashed
-FALLS = 4e-3  # the last loss falls faster if it lies this share below the line through those before it,
-FALLS_SCATTERS = 4.0  # and so many standard deviations of these around the line
+FALLS = 4e-3  # the last loss falls faster if it lies this share below the line through the earlier losses,
+FALLS_SCATTERS = 4.0  # and this many of their standard deviations around the line
 
 
 def named_histories(table: Table, bootstrap_by: str = "") -> Iterator[Problem]:
@@ -101,7 +101,7 @@ def _history_problem(table: Table, column: str, histories: list[Array]) -> Probl
     return Problem(
         f"{earlier.sum()} of {len(table)} rows are earlier points of {runs}, such as {first} "
         f"({rows_in_words(table, earlier)}): their tokens rise at one size, and before the learning rate has "
-        f"decayed the loss is higher than that of a run of so many tokens; {hint}",
+        f"decayed the loss is higher than that of a finished run of as many tokens; {hint}",
         f"column {column}",
         flags,
     )
@@ -184,8 +184,8 @@ def unnamed_histories(table: Table) -> Iterator[str]:
     column = table.names.get("n_active", "n_active")
     yield (
         f"{is_in_history.sum()} of {len(table)} rows look like points of {len(histories)} runs, each of one size "
-        f"({rows_in_words(table, is_in_history)}): {why}. Losses before the decay lie above what runs of so many "
-        f"tokens reach; if so, --where={column}={LAST} keeps the last row of each size"
+        f"({rows_in_words(table, is_in_history)}): {why}. Losses before the decay lie above those of finished "
+        f"runs of as many tokens; if so, --where={column}={LAST} keeps the last row of each size"
     )
 
 

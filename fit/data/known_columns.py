@@ -1,4 +1,4 @@
-"""The columns of a table of runs that checks look at, as numbers, and how sentences name its rows.
+"""The columns of a table of runs that checks read, as numbers, and its rows in words.
 
 Axes: n runs of the table.
 """
@@ -52,5 +52,5 @@ def rows_in_words(table: Table, rows: Array) -> str:
 
 
 def units_are_open(table: Table, *names: str) -> bool:
-    """Whether the user said nothing of the units of these columns."""
+    """Whether the user has not named the units of these columns."""
     return not set(names) & set(table.units)

@@ -9,7 +9,7 @@ from fit.data.problems import NO_NAME, Problem
 from fit.data.table import DERIVED, Table
 from fit.data.token_formulas import tokens_formula
 
-DENSE = "the table has no column n_experts: all its runs are taken as dense (n_experts = 1)"
+DENSE = "the table has no column n_experts: all its runs count as dense (n_experts = 1)"
 
 
 def missing_columns(table: Table, needed: Sequence[str]) -> list[Problem]:

@@ -11,7 +11,7 @@ NO_NAME = "COLUMN"  # in a flag, for a column that the user has to name
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with a table.
+    """A problem of a table.
 
     Attributes:
       what: the sentence.

@@ -1,5 +1,5 @@
-"""Runs as a law reads them: columns and losses, which runs share a trunk, which are kept out of a fit, how much each
-counts in it; and how far predicted log losses are from those of runs.
+"""The runs of a table, as arrays for a law: columns, losses, trunks, held-out runs and weights; and the errors of
+predicted log losses.
 
 A trunk is a training run from which branches decay at several budgets: its runs share an error.
 """
@@ -14,8 +14,8 @@ import numpy as np
 
 from fit.aliases import Array, ByName, Floats, Json
 from fit.data.known_columns import FEWEST_TOKENS, MOST_TOKENS
-from fit.data.sense import require
 from fit.data.table import Table, read
+from fit.data.validate import require
 from fit.errors import UserError
 from fit.messages import sentences
 from fit.messages.printable import printable
@@ -43,16 +43,16 @@ FITTED_WORDS = ("train", "fit", "false", "0", "0.0", "")
 
 @dataclasses.dataclass
 class Runs:
-    """What a law reads of the runs of a table.
+    """The runs of a table, as arrays for a law.
 
     Attributes:
       path: the file of the table.
       columns: {name: float64 [n_runs]}; n_active, n_tokens and n_experts are always there.
       loss: nats per token, [n_runs].
       table: the table; without rows where no table holds the runs.
-      index: each run's place in the table, [n_runs].
+      index: each run's row in the table, [n_runs].
       weights: how much each run counts in a fit, [n_runs].
-      trunks: labels int [n_runs] of the runs that share an error, None where each stands for itself.
+      trunks: labels int [n_runs] of the runs that share an error; None if no runs share one.
       shared_by: what shares an error, in words.
       near: which runs lie near their best rate, boolean [n_runs]: intervals count them alone. None for all.
     """
@@ -120,7 +120,7 @@ class Runs:
 
 
 def subset(runs: Runs, rows: Array) -> Runs:
-    """Some of the runs, with trunks labelled anew.
+    """Some of the runs, with new labels of trunks.
 
     Args:
       rows: which of them, boolean [n_runs] or indices.
@@ -177,7 +177,7 @@ def read_runs(path: str | Table, columns: Sequence[str], mix_corpora: bool = Fal
 
 
 def unlikely(columns: ByName, share: float = 0.0) -> str:
-    """A sentence where models have so few or so many tokens per parameter that a number is likely in other units.
+    """A sentence if the tokens per parameter of the models suggest that a number is in other units; else "".
 
     Args:
       columns: of the models by name; active parameters count where they are known, else total ones.
@@ -206,7 +206,7 @@ def trunks_of(table: Table, by: str = "trunk") -> tuple[Array | None, str]:
       by: "trunk" for the trunks that the table shows, "row" for each run by itself, or a column's name.
 
     Returns:
-      Labels int [n_runs], None where each run stands for itself; and what they are in words.
+      Labels int [n_runs], None if no runs share a label; and the name of what they share.
 
     Raises:
       UserError: where the table has no column `by`.

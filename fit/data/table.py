@@ -43,7 +43,7 @@ class Table:
     """Columns of equal length by name, with the values as they were read.
 
     Attributes:
-      path: the file, or words for a table from Python; errors begin with it.
+      path: the file, or a name for a table from Python; errors begin with it.
       columns: {name: values, [n_rows]}.
       rows: the row number in the file of each row, [n_rows].
       names: {name that fit reads: name in the file}, such as {"loss": "val_loss"}.

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from fit.data.column_guesses import snake_case
-from fit.data.count_sense import is_flops
 from fit.data.selection import steps_of
 from fit.data.table import Table
+from fit.data.validate_counts import is_flops
 
 BATCH_OF_TOKENS = ("batch_tokens", "tokens_per_batch", "tokens_per_step", "tokens_per_iter", "total_batch_tokens")
 BATCH_OF_ROWS = ("batch_size", "global_batch_size", "train_batch_size", "total_batch_size", "batch", "gbs")

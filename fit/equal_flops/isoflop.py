@@ -131,7 +131,7 @@ def profiles(
 
     Args:
       size, flops, loss: [n], of the runs; size may be any measure of a model.
-      n_experts: [n], whose parabolas are kept apart; None stands for one number.
+      n_experts: [n], each with parabolas of its own; None if all runs have the same number.
       percentiles: ends of the intervals.
       seed: of the drawn parabolas.
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from fit.aliases import Array, Numbers
-from fit.data import sense
+from fit.data import validate
 from fit.data.table import Table
 from fit.errors import UserError
 from fit.messages import units
@@ -82,7 +82,7 @@ def best_rates(table: Table, with_batch: bool = False) -> tuple[list[BestRate], 
         with_batch = all(cell not in ("", None) for cell in table.column("batch_tokens"))
     if with_batch:
         names.append("batch_tokens")
-    sense.require(table, (*names, "peak_learning_rate", "loss"))
+    validate.require(table, (*names, "peak_learning_rate", "loss"))
     model_of_run = np.stack([table.numbers(name, (1, 1e18)) for name in names], axis=1)
     rates = table.numbers("peak_learning_rate", (1e-12, 1e3))
     losses = table.numbers("loss")
@@ -166,7 +166,7 @@ def fit(
 
     Args:
       optima: the best rates.
-      where: what errors call the table.
+      where: the table's name in errors.
       with_tokens, with_batch: whether to add the exponents of n_tokens and batch_tokens.
 
     Returns:
@@ -273,7 +273,7 @@ def _rms_log_ratio(law: Mapping[str, float], models: Sequence[BestRate]) -> floa
 
 
 def text(law: Mapping[str, float], optima: Sequence[BestRate], fitted: Sequence[BestRate]) -> str:
-    """What `fit lr` answers, in lines.
+    """The lines that `fit lr` prints.
 
     These are the best rates beside the law's, what a wrong rate costs, the coefficients as the trainer's fields with
     their intervals, and the law's errors.
@@ -332,7 +332,7 @@ def _diverged_in_words(optima: Sequence[BestRate]) -> list[str]:
 
 
 def _costs(law: Mapping[str, float], optima: Sequence[BestRate]) -> list[str]:
-    """What a wrong rate costs."""
+    """The lines on the cost of a wrong rate, in nats per token."""
     means = "mean over the models whose grids reach so far, least, most"
     lines = [f"what a wrong rate costs, in nats per token: {means}"]
     costs = {f"{factor:4g} times the best": [best.lost.get(factor, np.nan) for best in optima] for factor in FACTORS}

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fit.aliases import Array, Json, Numbers
-from fit.data import sense
+from fit.data import validate
 from fit.data.runs import Runs, read_runs
 from fit.data.table import Table, read
 from fit.equal_flops.isoflop import budgets, least_squares
@@ -77,7 +77,7 @@ class Surface:
 
         Args:
           n_total: the sizes.
-          within: (lowest, highest) sparsity, in place of those that were run.
+          within: (lowest, highest) sparsity, instead of those of the runs.
         """
         x = np.log(np.asarray(n_total, float))
         ends = _z_of(np.array(within or self.sparsity))
@@ -237,7 +237,7 @@ def of_table(runs: object, seed: int = 0) -> list[dict[str, Any]]:
       UserError: where no budget has LEAST runs, 3 sizes and 3 sparsities.
     """
     table = read(runs)
-    sense.require(table, ("n_active", "n_total", "n_tokens", "sparsity", "loss"))
+    validate.require(table, ("n_active", "n_total", "n_tokens", "sparsity", "loss"))
     fitted_runs = read_runs(table, ("n_total", "n_tokens", "sparsity"))
     alike = _alike(table)
     rows = []
@@ -299,7 +299,7 @@ def _at_sizes(surface: Surface, drawn: Sequence[Surface], n_total: Array, sparsi
 
 
 def text(result: dict) -> str:
-    """What `fit surface` answers, in lines. result: {budgets: what surface.of_table returns}."""
+    """The lines that `fit surface` prints. result: {budgets: the rows of surface.of_table}."""
     lines = []
     for row in result["budgets"]:
         lines += _lines_of_budget(row)

@@ -31,7 +31,7 @@ class Surfaces(Result):
 
     @property
     def title(self) -> str:
-        """What the result is, in a few words."""
+        """The result's title."""
         return "surface"
 
     def rows(self) -> list[Json]:

@@ -1,4 +1,4 @@
-"""How wide the experts of a table's mixtures are, from its columns n_total, top_k, n_shared_experts and granularity.
+"""The width of the experts of a table's mixtures, from its columns n_total, top_k, n_shared_experts and granularity.
 
 This is for tables that do not tell the whole shape, so that n_total of a plan's models is that of the table. A mixture
 of E experts, of which a token uses k and s more are shared, has (n_total - n_active) / (E - k) weights in an expert.

@@ -74,8 +74,8 @@ class Forecast(Result):
       not_compared: Why measured losses are not compared; "" where they are, or where there are none.
       columns: {name: a value for each model} of the predicted columns: predicted_loss, outside_fitted_range and, where
         the law has draws, the ends of its intervals.
-      warnings: What to know before trusting the predictions.
-      source_of_draws: Where the draws of a published law are from, by which its intervals are; None for those of a fit.
+      warnings: Warnings on the predictions.
+      source_of_draws: Source of the draws of a published law, which give its intervals; None for those of a fit.
     """
 
     law: str
@@ -88,7 +88,7 @@ class Forecast(Result):
 
     @property
     def title(self) -> str:
-        """What the result is, in a few words."""
+        """The result's title."""
         return "prediction"
 
     def rows(self) -> list[Json]:

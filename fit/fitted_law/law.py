@@ -1,7 +1,7 @@
 """A law: a form with coefficients, and the models it was fitted to.
 
-It is a published preset or the law.json of a fit; presets/ has our own fits. The losses of models are those of its
-coefficients; its intervals are those of the bootstrap's draws.
+It is a published preset or the law.json of a fit; presets/ has our own fits. Its coefficients give the losses of
+models; the bootstrap's draws give their intervals.
 """
 
 import collections
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fit.aliases import Array, ByName, Json, Numbers, Opt
-from fit.data import sense, table
+from fit.data import table, validate
 from fit.data.files import write_text
 from fit.data.runs import unlikely
 from fit.errors import UserError
@@ -48,9 +48,9 @@ class Law:
       name: of the preset, or the file.
       form: the formula.
       coefficients: by name.
-      record: all that stands in the file.
+      record: the content of the file.
       models: what is known of the models that the law was fitted to, as models.py lists it; None where unknown.
-      warning: a sentence on what is known against this law beyond its runs; "" for none.
+      warning: a sentence on known errors of this law beyond its runs; "" for none.
       tuning: the best rate and batch of a model; None for a law that was fitted without them.
       draws: the bootstrap's coefficients by name, each [n_draws]; None without a bootstrap.
       source_of_draws: where draws of a published law are from, in words; "" for those of a fit.
@@ -122,7 +122,7 @@ class Law:
 
     @property
     def ranges_in_words(self) -> str:
-        """The ranges of the runs fitted, as people read them; "" where none is known."""
+        """The ranges of the fitted runs in words; "" if none is known."""
         ranges = []
         for name, ends in self.ranges.items():
             write = flops if name == "training_flops" else amount
@@ -167,7 +167,7 @@ class Law:
         """
         if table.is_table(arguments["n_active"]):
             models = table.read(arguments["n_active"])
-            sense.require(models, self.form.columns)
+            validate.require(models, self.form.columns)
             self.check_experts_of(models)
             return {name: models.numbers(name) for name in self.form.columns}
         columns = {}
@@ -217,7 +217,7 @@ class Law:
 
     @property
     def only_words(self) -> str:
-        """Why the law says nothing of other numbers of experts than its own, in a sentence."""
+        """A sentence on why the law predicts no other numbers of experts."""
         if self.of_mixtures:
             return sentences.ONE_NUMBER.format(law=self.name, own=self.experts[0])
         return sentences.DENSE_ALONE.format(law=self.name)
@@ -245,7 +245,7 @@ class Law:
         return bool(self.form.chinchilla_coefficients_at) and self.counts_embedding
 
     def chinchilla_coefficients_at(self, n_experts: Numbers, coefficients: ByName | None = None) -> Reduced:
-        """The Chinchilla law that this law is at each n_experts (Eq. 5 of the joint law's paper).
+        """The Chinchilla law to which this law reduces at each n_experts (Eq. 5 of the joint law's paper).
 
         Args:
           coefficients: by name, also arrays; by default the law's own.
@@ -262,20 +262,20 @@ class Law:
         return self.form.chinchilla_coefficients_at(coefficients or self.coefficients, np.asarray(n_experts, float))
 
     def check_has_draws(self) -> None:
-        """Raises UserError where the law has no draws, by which intervals are."""
+        """Raise UserError if the law has no draws, which intervals need."""
         if not self.draws:
             why = self.no_draws or "fit it with --bootstrap=100"
             raise UserError(f"--law={self.name}: holds no draws, so it has no intervals; {why}")
 
     def log_change(self, flops: Numbers, draws: slice | Array = slice(None)) -> np.ndarray:
-        """By how much the form's own error changes the log loss of models in the bootstrap's draws.
+        """The change of the models' log loss in each bootstrap draw by the form's own error.
 
-        It is a draw's drift times ln(FLOPs / C) beyond the largest C that the law was fitted to, as rolling hold-outs
-        showed it (fit/fitting/rolling.py); 0 for a law without them.
+        It is a draw's drift times ln(FLOPs / C) beyond the largest C that the law was fitted to. Rolling hold-outs
+        measure the drift (fit/fitting/rolling.py). The change is 0 for a law without them.
 
         Args:
           flops: training FLOPs of the models, that broadcast with [n_draws, 1], or one for each draw, [n_draws].
-          draws: which of them.
+          draws: indices of the draws.
         """
         beyond = self.record["bootstrap"].get("beyond")
         if not beyond:
@@ -343,7 +343,7 @@ class Law:
 
     @property
     def architecture(self) -> Architecture:
-        """The Architecture that the law was fitted to; the paper's where it says nothing."""
+        """The Architecture that the law was fitted to; by default the paper's."""
         return self.shaped()
 
     def shaped(self, vocab_size: int | None = None, width_per_block: int | None = None) -> Architecture:
@@ -367,7 +367,7 @@ class Law:
         return mixture_of(ratios, **shape) if ratios else Architecture(**shape)
 
     def extrapolation(self, *counts: Opt, **more: Opt) -> list[Json]:
-        """Which numbers of a model lie outside what was fitted.
+        """The values of a model outside the fitted range.
 
         Args:
           counts: n_active, n_tokens, n_experts.
@@ -381,7 +381,7 @@ class Law:
         return [row for row in rows if row is not None]
 
     def inside(self, *counts: Opt, **more: Opt) -> Array:
-        """Whether extrapolation, given the same, finds nothing; for arrays that broadcast together."""
+        """Whether models lie inside the fitted range, where `extrapolation` is empty. The arguments broadcast."""
         values = [v for v in (*counts, *more.values()) if v is not None]
         ranges = self._with_ranges(*counts, **more).values()
         fine = [(low * (1 - ROUNDING) <= value) & (value <= high * (1 + ROUNDING)) for value, low, high in ranges]
@@ -411,7 +411,7 @@ def outside_range(column: str, value: Any, low: float, high: float) -> Json | No
 
 
 def in_words(outside: Iterable[Json]) -> str:
-    """What Law.extrapolation gives, in words: "n_tokens 7 times above 1.31M, ..."; "" for nothing."""
+    """The result of Law.extrapolation in words: "n_tokens 7 times above 1.31M, ..."; "" if it is empty."""
     words = []
     for row in outside:
         column = row["column"]
@@ -425,18 +425,18 @@ def in_words(outside: Iterable[Json]) -> str:
 
 
 def warning_of(outside: list[Json]) -> str:
-    """The sentence that every command says of an answer outside what was fitted; "" for one inside."""
+    """The warning on an answer outside the fitted range; "" for one inside."""
     return sentences.OUTSIDE.format(what=in_words(outside)) if outside else ""
 
 
 def load(law: Law | str | os.PathLike, field: str = "law") -> Law:
-    """A law.json or a published law, by its path or name.
+    """Load a law.json by its path, or a published law by its name.
 
     Args:
-      field: what an error calls it.
+      field: the flag's name in errors.
 
     Raises:
-      UserError: where it is neither, or does not hold a complete law.
+      UserError: if there is no such law, or the file has no complete law.
     """
     if isinstance(law, Law):
         return law
@@ -453,30 +453,28 @@ def load(law: Law | str | os.PathLike, field: str = "law") -> Law:
         raise UserError(f"--{field}={name}: no such file, nor a published law; published laws: {', '.join(NAMES)}")
     form, record = law_check.read(path, f"--{field}={name}")
     loaded = Law(name, form, {key: float(record["coefficients"][key]) for key in form.names}, record)
-    _check_makes_a_law(loaded, f"--{field}={name}")
+    _check_coefficients(loaded, f"--{field}={name}")
     return loaded
 
 
-def _check_makes_a_law(law: Law, where: str) -> None:
-    """Raises UserError where the coefficients or draws of a law.json are none that its form can have."""
+def _check_coefficients(law: Law, where: str) -> None:
+    """Raise UserError if coefficients or draws of a law.json are invalid for its form."""
     form = law.form
     for share in form.shares:
         smallest = form.smallest_share(share)
         if not smallest <= law.coefficients[share] <= 1:
             raise UserError(
-                f"{where}: its coefficients make no law: {share} is {law.coefficients[share]:g}, expected a "
+                f"{where}: invalid coefficients: {share} is {law.coefficients[share]:g}, expected a "
                 f"number from {smallest:.3g} to 1"
             )
         if law.draws and not np.all((smallest <= law.draws[share]) & (law.draws[share] <= 1)):
-            raise UserError(
-                f"{where}: bootstrap.draws have a {share} outside {smallest:.3g} to 1, so they make no laws"
-            )
+            raise UserError(f"{where}: invalid bootstrap.draws: a {share} is outside {smallest:.3g} to 1")
     with np.errstate(all="ignore"):
         params = form.to_params(law.coefficients)
     if not np.all(np.isfinite(params)):
         pairs = [f"{c.above} >= {name}" for name, c in form.coefficients.items() if c.above]
         why = " or ".join(["a scale that is not positive", *pairs])
-        raise UserError(f"{where}: its coefficients make no law ({why})")
+        raise UserError(f"{where}: invalid coefficients ({why})")
 
 
 def save(law: Law, path: str | os.PathLike) -> None:

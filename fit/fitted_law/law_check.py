@@ -1,17 +1,16 @@
-"""What a law.json holds, and whether one holds that. Beside form, coefficients and version any of it may be missing, or
-null:
+"""The schema of law.json, and its check. All fields but form, coefficients and version may be missing or null:
 
   runs       file, fingerprint, corpora, ranges {column: [low, high]} of the runs fitted
   models     as models.py lists it
   noise      standard deviations of a run's log loss: total, run, trunk; growth (fitting/noise.py)
-  warning    what is known against this law beyond its runs
-  choice     the forms that were tried, and why this one was taken
+  warning    a sentence on known errors of this law beyond its runs
+  choice     the forms that were tried, and why this one was chosen
   bootstrap  draws [n_draws, n_coefficients], percentiles, form, by; beyond: training_flops, drift [n_draws]
              (Law.log_change); forms: {form: how many draws} where they are of two, additive ones with k = 1
 
   rates      the best rates and batches, as tuning.py lists them
 
-and what else SECTIONS names.
+and the other entries of SECTIONS.
 """
 
 import functools
@@ -34,7 +33,7 @@ from fit.laws import FORMS
 from fit.messages.printable import is_printable
 
 LEVEL = 0.8  # of profile intervals, like the 10th to 90th percentile of the bootstrap
-WAYS_OF_DRAWING = {  # of the bootstrap, which draws runs or trunks anew
+WAYS_OF_DRAWING = {  # of the bootstrap, which resamples runs or trunks
     "errors": "the law's own losses with new errors, drawn by {by}",
     "replacement": "{by} drawn with replacement",
     "paper": "80% of the {by} without replacement, the paper's form: intervals half as wide as they should be",
@@ -51,10 +50,10 @@ OBJECTS = "settings runs models versions separate sample noise profile choice bo
 
 
 def read(path: str | os.PathLike, where: str) -> tuple[Form, Json]:
-    """The Form of a law.json, and all that it holds.
+    """Read a law.json: its Form and its content.
 
     Args:
-      where: what an error calls the file.
+      where: the file's name in errors.
 
     Raises:
       UserError: names the field that is not what `fit law` writes, or that a newer fit wrote.
@@ -113,7 +112,7 @@ def _unprintable(record: Json) -> str:
 
 
 def _fields(record: Json, form: Form) -> Iterator[tuple]:
-    """(name, value, its type or a check, what is expected) of all that a law.json may hold or leave open."""
+    """(name, value, its type or a check, what is expected) of each optional field of a law.json."""
     yield "version", record.get("version"), _is_readable_version, f"at most {VERSION}: a newer fit wrote it"
     for name in OBJECTS:
         yield name, record.get(name), dict, "an object"
@@ -229,14 +228,14 @@ def _count(value: object) -> bool:
 
 
 def _is_experts(value: object) -> bool:
-    """Whether this is a list of numbers of experts that a plan can ask one by one."""
+    """Whether this is a list of numbers of experts that a plan can compare."""
     if not isinstance(value, list) or not 1 <= len(value) <= MOST_EXPERTS:
         return False
     return all(_count(number) and number <= BOUNDS["n_experts"][1] for number in value)
 
 
 def _are_overrides(value: object) -> bool:
-    """Whether this sets fields of a config to literals. An emitted config holds both as they stand here."""
+    """Whether this sets fields of a config to literals. An emitted config holds both unchanged."""
     if not isinstance(value, dict):
         return False
     return all(field in CONFIG_FIELDS and is_literal(source) for field, source in value.items())

@@ -1,4 +1,4 @@
-"""Runs beside a law that was fitted to others of the same tool."""
+"""Runs in the format of those that a law was fitted to."""
 
 from fit.data.reading import by_settings
 from fit.data.table import Table

@@ -1,8 +1,8 @@
-"""Which models a law was fitted to: their shape, how they were trained and on which text, as the table of runs shows.
+"""The models that a law was fitted to: their shape, training and text, from the table of runs.
 
 `from_table` makes the entry `models` of a law.json; a published law has its paper's. Any field may be None: not known.
 
-  vocab_size, width_per_block  as most runs have them (width_per_block = d_model / n_blocks); None where none has most
+  vocab_size, width_per_block  values of most runs (width_per_block = d_model / n_blocks); None without a majority
   n_experts                    the numbers of experts that were fitted, ascending
   base_config, overrides       the config file of the runs, and the fields that all of them override in it alike, each
                                value as Python source
@@ -13,7 +13,7 @@
                                lists, which a plan's models have too
   miscounted                   the share by which counts of that architecture miss the runs' n_active, where they do
   shares                       where experts' width changes with the size, as expert_widths.shares_of returns it
-  assumed                      sentences on what the table does not say of mixtures, and what is taken
+  assumed                      sentences on what the table does not say of mixtures, and what we assume
   corpus, unique_tokens        fingerprint of the text and how many training tokens it has
   repeats                      [how many runs saw text more than once, the most epochs], where the table has epochs
   differing                    {column: its values} of columns that should have one value and have several
@@ -38,7 +38,7 @@ from fit.fitted_law.table_architecture import NAMES, architecture_of, majority, 
 from fit.messages.printable import printable
 
 MOST_EXPERTS = 16  # numbers of experts that a plan compares by default
-# What a plan chooses anew, or what does not belong to the models: never taken over from the runs.
+# Fields that a plan chooses anew, or that do not belong to the models: never copied from the runs.
 CHOSEN = (
     "model.d_model",
     "model.n_blocks",
@@ -189,7 +189,7 @@ def _learning_rate(table: Table) -> dict[str, float] | None:
 
 
 def notes(entry: Mapping[str, Any]) -> Iterator[str]:
-    """Sentences on text seen twice, and on the columns that should have one value for all runs and have several."""
+    """Sentences on repeated text, and on columns that should have one value for all runs but have several."""
     if entry.get("repeats"):
         count, most = entry["repeats"]
         yield (
@@ -200,8 +200,9 @@ def notes(entry: Mapping[str, Any]) -> Iterator[str]:
     for name, values in (entry.get("differing") or {}).items():
         if name in architecture:
             continue
-        taken = entry.get(name) or (entry.get("overrides") or {}).get(name)
-        yield _several(name, values) + (f"most have {taken}, which is taken" if taken else "none is taken")
+        most = entry.get(name) or (entry.get("overrides") or {}).get(name)
+        used = f"the law uses that of most runs, {most}" if most else "the law uses none of them"
+        yield _several(name, values) + used
     yield from architecture_notes(entry)
 
 

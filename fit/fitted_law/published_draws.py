@@ -1,7 +1,7 @@
 """Draws of published laws, simulated from the public grid of their runs.
 
 fit/laws/draws/ has a file for each law of which `python -m benchmarks.published_draws` can make them; its docstring
-says how. They are never the authors' own: SOURCE stands wherever an interval from them does.
+says how. They are never the authors' own: every interval from them names SOURCE.
 """
 
 import json
@@ -39,7 +39,7 @@ def bootstrap_of(name: str) -> Json | None:
 
 
 def fits_in_words(source: str | None) -> str:
-    """What the fits of a bootstrap are called in a sentence.
+    """The name of a bootstrap's fits in a sentence.
 
     Args:
       source: where draws of a published law are from; "" or None for those of a fit.

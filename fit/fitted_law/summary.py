@@ -1,4 +1,4 @@
-"""A law for people: how its fit went, several forms side by side, and its losses of the models of a table."""
+"""Laws as text: the summary of a fit, several forms side by side, and predictions for the models of a table."""
 
 import dataclasses
 import warnings
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from fit.aliases import Json
-from fit.data import sense
+from fit.data import validate
 from fit.data.runs import unlikely
 from fit.data.table import Table
 from fit.fitted_law import models, own_counts, tuning_text
@@ -17,7 +17,7 @@ from fit.fitted_law.published_draws import FORM, HOW, fits_in_words
 
 
 def built_in_laws() -> Iterator[str]:
-    """Lines for people on each law that needs no file: what it reads, the runs it was fitted to, where it is from."""
+    """Lines on each built-in law: the columns it reads, the runs it was fitted to, and its source."""
     for name in NAMES:
         law = load(name)
         yield name
@@ -27,7 +27,7 @@ def built_in_laws() -> Iterator[str]:
 
 
 def summary(record: Json) -> Iterator[str]:
-    """Lines for people: how the fit went, by what the record of a law.json holds of it."""
+    """Lines on a fit, from the record of its law.json."""
     yield from _fit_lines(record)
     yield from _error_lines(record)
     yield from _noise_lines(record)
@@ -143,7 +143,7 @@ def worst(run: Json) -> str:
 
 
 def _noise_lines(record: Json) -> Iterator[str]:
-    """How far runs scatter, and of how many runs the intervals are."""
+    """Lines on the scatter of runs, and on the number of runs behind the intervals."""
     noise = record.get("noise")
     if noise and "trunks" in noise:
         parts = "each run for itself"
@@ -179,7 +179,7 @@ def _interval_lines(record: Json) -> Iterator[str]:
 
 
 def drawn(bootstrap: Json) -> str:
-    """How a bootstrap drew, in words."""
+    """A bootstrap's way of resampling, in words."""
     if bootstrap["form"] == FORM:
         return HOW
     return WAYS_OF_DRAWING[bootstrap["form"]].format(by=bootstrap.get("by", "runs"))
@@ -199,7 +199,7 @@ def span(interval: Json) -> str:
 
 
 def of_forms(result: Json) -> Iterator[str]:
-    """Lines for people of what form_comparison.compare returns: a table, the form of least AIC first."""
+    """Lines on a result of form_comparison.compare: a table, the form of least AIC first."""
     on_held_out = ", on the held-out ones" if any(row["held_out"] for row in result["forms"]) else ""
     yield f"{'form':14} {'k':>3} {'RMSE':>8} {'held-out':>9} {'left-out':>9} {'AIC':>9} {'BIC':>9}"
     for row in sorted(result["forms"], key=lambda row: row["aic"]):
@@ -225,7 +225,7 @@ def _interval(ends: list[float] | None, form: str) -> str:
 
 
 def of_parabolas(profiles: Iterable[Json]) -> Iterator[str]:
-    """Lines for people of what isoflop.profiles returns over n_active."""
+    """Lines on a result of isoflop.profiles over n_active."""
     for profile in profiles:
         power = profile["power"]
         points = ", ".join(
@@ -251,7 +251,7 @@ def predict(law: Law, table: Table) -> Json:
     Raises:
       UserError: for a value that no model has.
     """
-    sense.require(table, law.form.columns)
+    validate.require(table, law.form.columns)
     law.check_experts_of(table)
     values = {name: table.numbers(name) for name in law.form.columns}
     values = own_counts.columns_of_table(law, table, values)
@@ -274,7 +274,7 @@ def predict(law: Law, table: Table) -> Json:
     odd = unlikely(values)
     sentences = [odd] if odd else []
     if "loss" in table:
-        sentences += [doubt for doubt in sense.doubts(table) if "loss" in doubt]
+        sentences += [doubt for doubt in validate.doubts(table) if "loss" in doubt]
     if law.warning and not inside.all():
         sentences.append(f"outside the fitted range of this law: {law.warning}")
     return dict(columns=columns, warnings=sentences)
@@ -289,7 +289,7 @@ def extended(table: Table, columns: dict[str, list]) -> Table:
 
 
 def against_measured(law: Law, table: Table, columns: dict[str, list]) -> str:
-    """How the losses in a table lie against those predicted, in a sentence.
+    """A sentence that compares the measured losses of a table with the predictions.
 
     Args:
       columns: what `predict` returns.
@@ -320,13 +320,13 @@ def against_measured(law: Law, table: Table, columns: dict[str, list]) -> str:
 
 
 def _others(table: Table, column: str, known: object) -> bool:
-    """Whether the table says of any row that it has not the value `known`, that of the law, if that is known."""
+    """Whether any row of the table has another value than the law's, `known`. False if that is not known."""
     values = {str(value).removesuffix(".0") for value in table.columns.get(column, ()) if value not in (None, "")}
     return known is not None and bool(values - {str(known)})
 
 
 def in_lines(law: Law, columns: dict[str, list]) -> str:
-    """One prediction and its intervals, for people.
+    """Lines on one prediction and its intervals.
 
     Args:
       columns: what `predict` returns for a single model.

@@ -1,4 +1,4 @@
-"""How the models of a table of runs are built: the entries `architecture`, `shares` and `assumed` of models.py.
+"""The architecture of a table's models: the entries `architecture`, `shares` and `assumed` of models.py.
 
 They follow from the columns of shapes, from the column overrides, or from top_k, n_total and the like.
 
@@ -116,9 +116,9 @@ def _shape_columns(table: Table) -> dict[str, Array] | None:
 def architecture_of(
     table: Table, vocab_size: int | None, width_per_block: int | None, differing: dict[str, list]
 ) -> Json:
-    """How the models of a table are built, as far as it says so.
+    """The architecture of a table's models, as far as its columns show it.
 
-    Where the runs differ in a field, the value that most of them have is taken, else the median.
+    If the runs differ in a field, it has the value of most runs, else their median.
 
     Args:
       vocab_size: of the models, where it is known.
@@ -200,7 +200,7 @@ def _shape_entries(
 
 
 def _usual(values: Array) -> float:
-    """The value that most of them are, else the median."""
+    """The value of most, else the median."""
     value = majority(values)
     return float(np.percentile(values, 50, method="lower")) if value is None else value
 
@@ -301,8 +301,8 @@ class _TotalsReader:
             return
         if not self.says_top_k and not self.says_width:
             self.assumed.append(
-                "the table has neither top_k nor n_total: a token is taken to use 1 of the experts, each as wide as a "
-                "dense layer; give these columns, or --shape=used:…,granularity:… to a plan"
+                "the table has neither top_k nor n_total: we assume that a token uses 1 of the experts, each as wide "
+                "as a dense layer; give these columns, or --shape=used:…,granularity:… to a plan"
             )
         elif self.says_top_k != self.says_width:
             self._as_wide_as_dense()
@@ -312,12 +312,11 @@ class _TotalsReader:
             dense, self.mixtures.n_active, self.mixtures.n_experts, n_total, self.entries["shared"]
         )
         self.assumed.append(
-            f"the table does not say top_k: by its n_total a token is taken to use {self.entries['top_k']} of the "
-            "experts"
+            f"the table does not say top_k: by its n_total, a token uses {self.entries['top_k']} of the experts"
         )
 
     def _complete_by_totals(self, dense: Architecture, n_total: Array) -> Json:
-        """Takes the split by which n_total is right; `shares` where one split does not do for all sizes."""
+        """Choose the split that reproduces n_total; return `shares` if one split does not fit all sizes."""
         n_active = self.mixtures.n_active
         n_experts = self.mixtures.n_experts
         runs = expert_widths.Mixtures(n_active, n_experts, n_total, self.entries["top_k"], self.entries["shared"])
@@ -345,19 +344,19 @@ class _TotalsReader:
         return float(np.median(np.abs(self._ratio() * self.mixtures.n_active / n_total - 1)))
 
     def _as_wide_as_dense(self) -> None:
-        """Of top_k and the width of experts the table says one: takes the other such that a token's experts are
-        together as wide as the dense layer."""
+        """Fill in top_k or the width of experts from the other, such that a token's experts are together as wide as
+        the dense layer."""
         if self.says_top_k:
             self.entries["split"] = float(self.entries["top_k"] + self.entries["shared"])
             self.assumed.append(
-                f"no column says how wide experts are: the {self.entries['split']:g} of a token are taken to be as "
-                "wide as the dense layer together"
+                f"no column says how wide experts are: we assume that the {self.entries['split']:g} of a token "
+                "are together as wide as the dense layer"
             )
         else:
             self.entries["top_k"] = max(1, round(self.entries["split"]) - self.entries["shared"])
             self.assumed.append(
-                f"no column says top_k: a token is taken to use {self.entries['top_k']} of the experts, together as "
-                "wide as the dense layer"
+                f"no column says top_k: we assume that a token uses {self.entries['top_k']} of the experts, together "
+                "as wide as the dense layer"
             )
 
 

@@ -1,4 +1,4 @@
-"""The best learning rate and batch of a model, and what others cost, by a law that `fit law --with_rate` fitted.
+"""The best learning rate and batch of a model, and the cost of others, by a law that `fit law --with_rate` fitted.
 
   ln L       = ln L(N, D, E) + P,   P = a (w - t v)^2 + b v^2
   w          = (exp(s u) - 1) / s,   u = ln rate - ln rate*,   v = ln batch - ln batch*
@@ -66,7 +66,7 @@ def log_optimum(c: ByName, x: ByName, reference: Mapping[str, float], name: str)
 
 
 def penalty(xp: ModuleType, c: ByName, x: ByName, reference: Mapping[str, float], with_batch: bool) -> Any:
-    """P: by how much ln L of runs lies above that of their models' best rate and batch.
+    """P: the excess of ln L of runs over that at their models' best rate and batch.
 
     Args:
       xp: numpy, or jax.numpy in compiled code.
@@ -85,7 +85,7 @@ def penalty(xp: ModuleType, c: ByName, x: ByName, reference: Mapping[str, float]
 
 
 def shift_at_batch(c: ByName, off_batch: Numbers) -> Numbers:
-    """By how much ln of the best rate changes at a batch that is off_batch = ln batch - ln batch* off the best."""
+    """The change of ln of the best rate at a batch that is off_batch = ln batch - ln batch* off the best."""
     skew = np.where(np.abs(c["skew"]) < FLATTEST_SKEW, FLATTEST_SKEW, c["skew"])
     return np.log1p(np.maximum(skew * c["tilt"] * off_batch, -0.99)) / skew
 
@@ -173,7 +173,7 @@ class Tuning:
         return value, float(c.get("batch_n_tokens", 0.0))
 
     def penalty(self, peak_learning_rate: float, batch_tokens: float | None = None, **model: float) -> Estimate:
-        """The share by which the loss of a run lies above that of its model's best rate and batch.
+        """The relative excess of a run's loss over that at its model's best rate and batch.
 
         Args:
           batch_tokens: of its batches; by default the best.

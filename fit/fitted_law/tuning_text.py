@@ -11,7 +11,7 @@ from fit.messages.units import amount
 
 
 def lines_of_fit(record: Json) -> Iterator[str]:
-    """Lines for people on a fit's best rate and batch, by what its law.json holds; none without rates."""
+    """Lines on a fit's best rate and batch, from its law.json; none without rates."""
     law_tuning = Tuning.of(record)
     if law_tuning is None:
         return
@@ -33,7 +33,7 @@ def _with_powers(coefficients: Mapping[str, float], name: str, reference: Mappin
 
 
 def lines_of_model(law_tuning: Tuning, columns: Mapping[str, list], model: Mapping[str, float]) -> Iterator[str]:
-    """Lines for people on the best rate and batch of one model, and on what its own cost.
+    """Lines on the best rate and batch of one model, and on the cost of its own.
 
     Args:
       columns: what `columns_of` returns for the model.

@@ -1,4 +1,4 @@
-"""Laws of few runs: of hardly more than they have coefficients, or of fewer, as the three anchors of a planned run.
+"""Laws of few runs: hardly more than coefficients, or fewer, such as the three anchors of a planned run.
 
 Dense runs that are at most FEW_FREEDOM more than the coefficients do not show how far they scatter. They get the
 population's prior by default (need_prior). Fewer runs than coefficients get a law where the user asks for that prior
@@ -99,9 +99,9 @@ def record_of(table: Table, form: Form, settings: Settings, left_out: str | None
     count = distinct_runs(runs, form)
     record["warnings"].append(
         f"{count} runs are fewer than the {len(form.names)} coefficients of {form.name}: other sweeps say the rest "
-        f"(--prior={population.NAME}). Exponents, k, floor and the share of size have their prior; a run is taken to "
-        f"scatter by {prior.scatter:.2%}, and the law to drift by {drifts.min():.1%} to {drifts.max():.1%} for each "
-        "factor of e in compute beyond the runs"
+        f"(--prior={population.NAME}). Exponents, k, floor and the share of size have their prior; we assume that a "
+        f"run scatters by {prior.scatter:.2%}, and that the law drifts by {drifts.min():.1%} to {drifts.max():.1%} for "
+        "each factor of e in compute beyond the runs"
     )
     record["choice"] = dict(tried=[], why=f"{count} runs are fewer than its coefficients; other sweeps say the rest")
     return record

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from fit.aliases import Json
-from fit.data import sense
+from fit.data import validate
 from fit.data.histories import named_histories
 from fit.data.mixed_columns import text_problems
 from fit.data.problems import Problem
@@ -88,7 +88,7 @@ def compare_forms(runs: Table, options: FitOptions, quiet: bool = True) -> Json:
 
         with solvers.compilation_cache():
             errors = form_comparison.compare(runs, options.forms, options.settings(options.forms[0], quiet))
-    doubts = [*sense.doubts(runs), *fit_warnings.mixed_runs(runs, is_rated=False)]
+    doubts = [*validate.doubts(runs), *fit_warnings.mixed_runs(runs, is_rated=False)]
     return errors | dict(warnings=[f"{runs.path}: {doubt}" for doubt in doubts])
 
 
@@ -99,13 +99,13 @@ def _check(runs: Table, options: FitOptions) -> None:
         """Rows that are checkpoints of one run."""
         return named_histories(table, options.bootstrap_by)
 
-    further_checks: list[sense.Check] = [histories]
+    further_checks: list[validate.Check] = [histories]
     if not options.mix_corpora:
         further_checks.append(text_problems)
     needed = _needed(options)
     if "n_experts" in runs and "n_experts" not in needed:  # read by every form where a table has it
         needed.append("n_experts")
-    sense.check(runs, needed, further_checks)
+    validate.check(runs, needed, further_checks)
 
 
 def _needed(options: FitOptions) -> list[str]:

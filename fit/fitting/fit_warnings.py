@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from fit.aliases import Array
-from fit.data import histories, mixed_columns, sense
+from fit.data import histories, mixed_columns, validate
 from fit.data.known_columns import rows_in_words
 from fit.data.runs import Runs
 from fit.data.table import Table
@@ -18,7 +18,7 @@ from fit.shape.architecture import EXPERTS, OF_EXPERTS
 # share of the variance that the groups explain.
 TRANSITION_NATS = 0.05
 GROUPED = 0.85
-# A run is far off a law by so many robust standard deviations, or so many times the median error.
+# A run is far off a law beyond this many robust standard deviations, or this many times the median error.
 FAR_SCATTERS = 6.0
 FAR_TIMES = 10.0
 SMALLEST_SCATTER = 5e-4  # of the log loss: no run is repeated more exactly
@@ -31,10 +31,10 @@ def table_warnings(form: Form, runs: Runs, crashed: bool = True) -> list[str]:
     Args:
       form: the form to fit.
       runs: all runs of the table.
-      crashed: as of sense.doubts.
+      crashed: as of validate.doubts.
     """
     table = runs.table
-    doubts = [*sense.doubts(table, crashed), *mixed_runs(table, is_rated=not crashed)]
+    doubts = [*validate.doubts(table, crashed), *mixed_runs(table, is_rated=not crashed)]
     if "n_experts" in form.columns:
         doubts += lonely_experts(table)
     warnings = [f"{runs.path}: {doubt}" for doubt in doubts]
@@ -93,7 +93,7 @@ def lonely_experts(table: Table) -> list[str]:
 
 
 def transition(runs: Runs) -> list[str]:
-    """A sentence where the runs fall into two groups by how much they gain from the text before them in a row.
+    """A sentence if the runs fall into two groups by their gain from the context in a row.
 
     Gains that grow smoothly with compute fill the range between the groups. After a transition, such as that to
     induction heads, they do not.

@@ -1,4 +1,4 @@
-"""From a file of runs to the record of a law.json: hold-out, weights, the fit, its errors, and how uncertain it is."""
+"""From a file of runs to the record of a law.json: hold-out, weights, the fit, its errors and its uncertainty."""
 
 import dataclasses
 import importlib.metadata
@@ -32,7 +32,7 @@ FIRST_VARIANCE = 1e-4  # of runs around the law, against which priors are weighe
 LEAST_FREEDOM = 3  # with fewer degrees of freedom the variance of the runs counts as FIRST_VARIANCE at least
 PULL_ROUNDS = 6  # at most, of a Student-t prior
 SAME_PULL = 0.01  # relative change of the pull at which the rounds end
-MOST_COST = 1.0  # a Student-t prior may raise the sum of squares by so many variances of a run
+MOST_COST = 1.0  # a Student-t prior may raise the sum of squares by this many variances of a run
 VARIANCE_ROUNDS = 3  # the first fits may have bent the law by more than the noise
 COST = 1.01  # the decay may raise the root mean square of the residuals by this factor; else a tenth of it is tried
 NUMERICAL = ("huber_delta", "reduction", "weight_decay", "starts", "solver", "seed")  # settings of law.json

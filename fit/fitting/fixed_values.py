@@ -20,8 +20,8 @@ FORMULAS = dict(
     joint="L = a Ê^delta N^(alpha + gamma ln Ê) + b Ê^omega D^(beta + zeta ln Ê) + c",
     joint_coupled="L = (a Ê^delta N^(alpha + gamma ln Ê) + b Ê^omega D^(beta + zeta ln Ê))^k + c",
 )
-# A value can only be a logarithm if the fit with it has an error at least so many times that of the fit which leaves it
-# free, and that of the fit with its exponential.
+# A value can only be a logarithm if the fit with it has an error at least this many times that of the fit which leaves
+# it free, and that of the fit with its exponential.
 WORSE = 4.0
 LARGEST_LOGARITHM = 27.0  # the exponential of a larger one is more than --fix accepts
 

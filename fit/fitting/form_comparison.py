@@ -1,4 +1,4 @@
-"""Several forms of law side by side, fitted to the same runs: which of them the data call for.
+"""Comparison of several forms of law, fitted to the same runs.
 
 aic, bic   n ln(RSS / n) + 2 k or k ln n, of the n fitted runs' log losses; k counts the coefficients and the noise.
            Both assume independent errors, but runs of one trunk share a part of theirs.
@@ -44,7 +44,7 @@ def compare(path: str | Table, forms: Sequence[Form], settings: Settings) -> Jso
 
 
 def _row(form: Form, train: Runs, validation: Runs, budgets: Array, settings: Settings) -> Json:
-    """What `compare` says of one form."""
+    """The comparison's row for one form."""
     fit, problem = fitting.fit_by_default(form, train, settings)
     fitted_errors = errors(form.log_loss(fit.params, train.columns), train)
     n = len(train)

@@ -34,7 +34,7 @@ from fit.laws import FORMS
 from fit.laws._coupled import SUFFIX
 
 DEFAULT_WEIGHTS = "compute^0.6"
-# Below this share of the coupled law's error the additive law's must be, to be taken: the coupled law contains it, as
+# The additive law is chosen if its error is below this share of the coupled law's: the coupled law contains it, as
 # k = 1, and over few runs the smaller of two such errors is often so by chance (benchmarks/README.md).
 BETTER = 0.7
 __all__ = ["BETTER", "DEFAULT_WEIGHTS", "fit_best", "with_prior"]
@@ -78,7 +78,7 @@ def fit_best(
     Returns:
       The record that law.json holds: of the coupled law, or of the additive one written as the coupled one with k = 1.
       Its bootstrap's draws are of both, and `choice` says which forms were tried, {form, rmse_log, rolling}, and why
-      this one was taken.
+      this one was chosen.
 
     Raises:
       UserError: where the runs cannot determine a law.
@@ -175,7 +175,7 @@ def _better_record(both: _Both) -> Json:
     else:
         why = _why(coupled_name, coupled_error, additive_name, additive_error)
         if coupled_error > additive_error:
-            why += f"; {additive_name} is taken only below {BETTER:.0%} of the other's"
+            why += f"; {additive_name} is chosen only below {BETTER:.0%} of the other's"
         record = fitting.record_of(_with_draws(both.coupled, counts.coupled), coupled_steps)
     tried = [
         dict(form=additive_name, rmse_log=additive_error, rolling=additive_steps),
@@ -186,7 +186,7 @@ def _better_record(both: _Both) -> Json:
 
 
 def _why(best: str, best_error: float, other: str, other_error: float) -> str:
-    """Why one form was taken, in words."""
+    """A sentence on why a form was chosen."""
     return (
         f"{best} predicts the fitted runs of more compute from those of less with an error of "
         f"{best_error:.2%}, {other} with {other_error:.2%}"
@@ -194,7 +194,7 @@ def _why(best: str, best_error: float, other: str, other_error: float) -> str:
 
 
 def _draws_of_each(draws: int, additive_share: float) -> _Draws:
-    """How many of so many draws are of each form: one of each at least, of two or more."""
+    """The number of draws of each form: at least one of each if there are two or more draws."""
     additive = round(additive_share * draws)
     if draws >= 2:
         additive = min(max(additive, 1), draws - 1)
@@ -216,16 +216,16 @@ def _with_draws_of_both(
     rolling hold-outs.
 
     Args:
-      record: of the law that was taken, with its own draws.
+      record: of the chosen law, with its own draws.
       counts: how many draws are of each form.
       additive_steps: the rolling hold-outs of the additive law, None where the runs are too few.
       coupled_steps: those of the coupled law.
     """
     form = both.coupled.fit.form
     settings = both.coupled.problem.settings
-    taken = both.coupled
+    chosen = both.coupled
     if record["form"] != form.name:
-        taken = both.additive
+        chosen = both.additive
         record["form"] = form.name
         record["coefficients"] = record["coefficients"] | dict(k=1.0)
         for separate in (record.get("separate") or {}).values():
@@ -241,7 +241,7 @@ def _with_draws_of_both(
     for law, count, steps in zip(both, counts, (additive_steps, coupled_steps), strict=True):
         if not count:
             continue
-        rows.append(_coupled_draws(law, count, np.array(bootstrap["draws"]) if law is taken else None, form))
+        rows.append(_coupled_draws(law, count, np.array(bootstrap["draws"]) if law is chosen else None, form))
         if steps:
             is_coupled = law is both.coupled
             drift_std = rolling.drift_std(steps)

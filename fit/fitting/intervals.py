@@ -1,4 +1,4 @@
-"""Intervals: profiles of a law's coefficients, and fits to runs drawn anew.
+"""Intervals: profiles of a law's coefficients, and a bootstrap of its runs.
 
 **Profile**: how far a coefficient can be moved, all others fitted again, until the fit is clearly worse. With noise of
 unknown size twice the logarithm of the likelihood ratio is n_runs ln(objective / best objective). It is compared with
@@ -6,8 +6,8 @@ chi-squared of one degree of freedom. Near the best value its square root is clo
 found by trying values outwards, then ever closer around the crossing.
 
 **Bootstrap**: runs that share a trunk share its error, so trunks are drawn whole: 12 trunks of three budgets each have
-12 independent errors, not 36. Drawing the *runs* of a small sweep anew leaves sizes out and extrapolates wildly. So by
-default the runs stay as they are and their *errors* are drawn anew.
+12 independent errors, not 36. Resampling the *runs* of a small sweep leaves sizes out and extrapolates wildly. So by
+default the bootstrap is parametric: the runs stay as they are, and new *errors* are drawn from their noise.
 
 Axes: n coefficients; n_runs runs; draws of the bootstrap.
 """
@@ -70,7 +70,7 @@ class _End:
         self.tried = [_Tried(0.0, 0.0, fit.params)]  # by distance
 
     def crossing(self) -> tuple[_Tried, _Tried | None]:
-        """What was tried on both sides of the first crossing; the latter is None while none is beyond."""
+        """The trials just before and just after the first crossing. The second is None if no trial has crossed yet."""
         for inner, outer in itertools.pairwise(self.tried):
             if outer.root > self.limit:
                 return inner, outer
@@ -183,7 +183,7 @@ def distinct_optima(fit: search.Fit) -> Array:
 
 
 def bootstrap(problem: Problem, fit: search.Fit, draws: int, how: str, noise: Noise) -> Array:
-    """Fits to runs drawn anew, each from the best optima of the Fit.
+    """Fits to bootstrap samples of the runs, each from the best optima of the Fit.
 
     Args:
       draws: how many fits.

@@ -24,7 +24,7 @@ MOST_GROWTH = 1.0  # of the scatter with lower compute, a power of it
 POWERS = 201  # that are tried
 # Robust standard deviations at which a residual is cut off, so that one failed run does not count as everybody's noise.
 CLIP = 4.0
-SOURCES_OF_SCATTER = 4.0  # degrees of freedom of a scatter that is taken from other sweeps
+SOURCES_OF_SCATTER = 4.0  # degrees of freedom of a scatter that comes from other sweeps
 ROBUST = 1.4826  # standard deviation over median absolute deviation of a normal distribution
 
 
@@ -192,12 +192,12 @@ def _freedom(jacobian: Array, weight: Array, regularization: Array) -> float:
 
 
 def projection(jacobian: Array, weight: Array, regularization: Array) -> Array:
-    """What a change of each measured log loss does to each fitted one, [n_runs, n_runs].
+    """The derivative of each fitted log loss by each measured one, [n_runs, n_runs].
 
     Args:
       jacobian: of the fitted log losses, [n_runs, n].
       weight: of the runs, [n_runs].
-      regularization: what weight decay and prior add to the normal equations, [n, n].
+      regularization: the terms of weight decay and prior in the normal equations, [n, n].
     """
     root = np.sqrt(weight)[:, None]
     normal = (jacobian * root).T @ (jacobian * root) + regularization
@@ -282,7 +282,7 @@ def _prior_slopes(problem: Problem, params: Array) -> Array:
 
 
 def _regularization(problem: Problem, params: Array) -> Array:
-    """What the weight decay and the prior add to the normal equations at params [n], [n, n]."""
+    """The terms of weight decay and prior in the normal equations at params [n], [n, n]."""
     slopes = _prior_slopes(problem, params)
     return problem.settings.weight_decay * np.eye(len(params)) + slopes.T @ slopes
 

@@ -36,7 +36,7 @@ NAME = "population"
 # The first three are those of the difference of two laws (law_prior.SPREAD) over the root of two.
 GUESSED = (0.24, 0.24, 0.5, 0.3)
 SPREAD_OF_RATIO = 1.0  # of ln(size / data) around 0: with 80% size is 0.22 to 0.78 of both
-GUESS_COUNTS = 1  # the guess counts as much as so many sources
+GUESS_COUNTS = 1  # number of sources that the guess counts as
 
 
 @functools.cache

@@ -3,7 +3,7 @@
   objective = reduce_i w_i Huber_delta(ln L_predicted,i - ln L_i) + weight_decay / 2 |params|^2
               + variance pull / 2 d(params)^2, d the distance to the mean of the form's Prior in standard deviations
 
-`params` is the vector that stands for a law's coefficients (fit/form.py); reduce is the sum, or the mean over the runs.
+`params` is the vector of a law's transformed coefficients (fit/form.py); reduce is the sum, or the mean over the runs.
 For Levenberg-Marquardt the objective is half a sum of squares, with the square root of the Huber loss. The solver moves
 x, which is `params` for centred columns: these make the normal equations well conditioned.
 
@@ -164,7 +164,7 @@ def prepare(form: Form, runs: Runs, settings: Settings = Settings(), sample_of: 
     with np.errstate(divide="ignore"):  # of a column that may be zero, such as sparsity
         logs = {name: np.log(runs.columns[name]) for name in form.columns}
     centre = {name: logs[name].mean() for name in form.slopes}
-    # the centre is taken off and put back so that a fit gives the same last bits as it always did
+    # subtract and add the centre again, so that fits stay bit-identical to those of earlier versions
     logs |= {name: (logs[name] - centre[name]) + centre[name] for name in form.slopes}
     scale = 1.0 if settings.reduction == "sum" else 1.0 / n_runs
     data = dict(

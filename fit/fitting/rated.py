@@ -75,7 +75,7 @@ class RatedForm(Form):
         return Prior(tuple(entries), (0,) * len(entries), np.array(means), np.diag(np.square(deviations)))
 
     def penalty(self, params: Array, columns: ByName) -> Array:
-        """By how much ln L of runs lies above that of their models' best rate and batch, [n_runs].
+        """The excess of ln L of runs over that at their models' best rate and batch, [n_runs].
 
         Args:
           params: [n].
@@ -178,7 +178,7 @@ def rated_form(base: Form, table: Table) -> RatedForm:
 
 
 def _name(table: Table, column: str) -> str:
-    """What the file calls a column."""
+    """A column's name in the file."""
     return table.names.get(column, column)
 
 

@@ -137,7 +137,7 @@ def scatter_of_optima(problem: Problem, params: Array) -> dict[str, float]:
 
 
 def _excess_scatter(shift: Array, variance: Array, freedom: int) -> tuple[float, float]:
-    """What shifts [models] scatter beyond their errors, and the probability that errors alone scatter them as much.
+    """The scatter of shifts [models] in excess of their errors, and the probability of as much scatter by errors alone.
 
     Args:
       shift: of each model.
@@ -155,8 +155,8 @@ def _shifts_of_best_runs(part: Problem, params: Array, name: str, noise: float) 
     """How far the best runs of each model lie from the law's best rate or batch, in ln, with the variance of the error.
 
     A model's best runs are those within NEAR_OPTIMAL of its lowest loss. The mean of their rates depends on the grid
-    that was tried and on the runs' noise. So the law's own losses with this noise are drawn on the same grid: their
-    mean is taken off, and their variance is the error's.
+    that was tried and on the runs' noise. So we draw the law's own losses with this noise on the same grid. We
+    subtract their mean, and use their variance as the error's.
 
     Args:
       part: the runs near the optimum.

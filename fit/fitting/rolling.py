@@ -10,11 +10,11 @@ uncertainty give it, and x_i = ln(its FLOPs / the largest FLOPs fitted), law.jso
   drift       sum e x / sum x^2        the form's own error for each factor of e in compute (bias per e-fold), ...
   wander      root of sum (e^2 - s^2) / sum x^2, at least |drift|: ... and its root mean square (drift std)
 
-`beyond` makes of wander what the form itself may be off beyond the fitted runs: nothing up to their largest compute,
-then growing with the logarithm of compute. On the public tables the size of a drift is informative and its sign is a
-coin (benchmarks/README.md), so no drift is taken back. A law of one form may drift either way alike. Where the draws
-are of both forms, those of the additive one reach up, for its losses are the higher ones beyond the runs. So the drifts
-of the coupled one reach down.
+`beyond` turns wander into the form's own error beyond the fitted runs: zero up to their largest compute, then growing
+with the logarithm of compute. On the public tables the size of a drift is informative, and its sign is random
+(benchmarks/README.md). So predictions are not corrected for drift. A law of one form drifts either way with equal
+probability. If the draws are of both forms, those of the additive form drift up, because its losses beyond the runs are
+higher, and those of the coupled form drift down.
 """
 
 import dataclasses

@@ -21,14 +21,14 @@ BATCH = 8  # starts compiled together: so few that little waits for the slowest,
 FOLLOWED = 32  # the best starts, which are followed to their end
 THREADS = 2  # batches at a time
 LARGEST_JACOBIAN = 2_000_000  # runs times starts in a batch
-# Of a search: rounds, and steps in each; the better half of the starts goes on to the next.
+# Of a search: rounds, and steps in each; the better half of the starts continues.
 ROUNDS = 5
 STEPS = 40
 LBFGS_STEPS = 300  # in a single round
 MOST_ROUNDS = 40  # of the best starts, to their end
 ROUNDS_OF_EACH = 5  # where several problems are solved at once
 GRID = 1000  # starts from which on they are a grid (solvers.py)
-SEARCH_RUNS = 2048  # above so many runs the search uses a sample of them and only its best starts see all
+SEARCH_RUNS = 2048  # above this number of runs the search uses a sample; only its best starts use all runs
 
 
 @dataclasses.dataclass
@@ -77,7 +77,7 @@ def run_batches(solve: solvers.Solve, x: Array, data: Data, progress: tqdm.tqdm 
     n_runs = data["log_loss"].shape[-1]
     batch = max(1, min(BATCH, LARGEST_JACOBIAN // n_runs))
     if n_runs > SEARCH_RUNS:
-        batch = min(batch, k)  # a start of so many runs costs more than compiling
+        batch = min(batch, k)  # with this many runs a start costs more than compiling
     per_start = {name: np.broadcast_to(data[name], (k, np.shape(data[name])[-1])) for name in PER_START}
 
     def solve_batch(first: int) -> list[Array]:
@@ -104,7 +104,7 @@ def polish(
 
     Args:
       rounds: the most of them.
-      keep: which starts go on to the next round: "all" as long as the best one improves; "each" that improved; the
+      keep: which starts continue in the next round: "all" as long as the best one improves; "each" that improved; the
         better "half", but no fewer than FOLLOWED.
       label: of a progress bar, which counts the starts of each round; none is shown without a label.
       solve: the solver of a round; by default STEPS steps of Levenberg-Marquardt.
@@ -139,7 +139,7 @@ def polish(
 
 
 def _going_on(going: Array, before: Array, values: Array, keep: str) -> Array:
-    """Indices of the starts that go on to the next round of `polish`.
+    """Indices of the starts that continue in the next round of `polish`.
 
     Args:
       going: indices of those of this round.
@@ -171,7 +171,7 @@ def best_of_each(problem: Problem, starts: Array, label: str = "", **data: Array
 
 
 def search(problem: Problem, starts: Array) -> tuple[Array, Array]:
-    """Solves from all the starts x [k, n] in rounds; after each round the better half goes on.
+    """Solves from all the starts x [k, n] in rounds; after each round the better half continues.
 
     Returns:
       x [k, n] and objectives [k], for every start at the point where it stopped.
@@ -229,7 +229,7 @@ def fit(problem: Problem) -> Fit:
 
 
 def _fit_by_sample(problem: Problem) -> Fit:
-    """The best fit to very many runs: a sample of them is searched, and the best start goes on with all of them."""
+    """The best fit to very many runs: search with a sample of them, then refine the best start on all runs."""
     rng = np.random.default_rng([problem.settings.seed, 2])
     sample = problem.part(np.sort(rng.choice(len(problem), SEARCH_RUNS, replace=False)))
     starts = starts_of(problem, sample.runs)

@@ -110,7 +110,7 @@ class _Search(NamedTuple):
 
     Attributes:
       tried: the points to try next, [k, n].
-      promised: by how much the linear model promises to lower the objective there, [k].
+      promised: the decrease of the objective there by the linear model, [k].
       best: the best points so far.
       damping: of the next step, [k].
       growth: the factor by which a bad step raises the damping, [k].

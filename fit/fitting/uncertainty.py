@@ -1,6 +1,6 @@
-"""How uncertain a law is: what a law.json says of its noise, intervals and draws, and of what the runs do not identify.
+"""The uncertainty of a law: its noise, intervals and draws, and the coefficients that the runs do not identify.
 
-Of more than search.SEARCH_RUNS runs a random sample stands for all.
+Above search.SEARCH_RUNS runs it is estimated from a random sample of them.
 
 Axes: n coefficients; n_runs runs; draws of a bootstrap.
 """
@@ -30,7 +30,7 @@ BEYOND_NOISE = 3.0
 
 
 def uncertainty_of(problem: Problem, fit: search.Fit) -> Json:
-    """What a law.json says of how uncertain a Fit is.
+    """The uncertainty of a Fit, as law.json records it.
 
     Returns:
       noise, profile and warnings; warning, for use beyond the runs, where those of most compute do not fit the law;
@@ -185,14 +185,14 @@ def warnings(problem: Problem, fit: search.Fit, profiles: Mapping[str, Json], no
 
 
 def outlook_of(now: float, then: float, what: str) -> str:
-    """What MORE_RUNS runs would do for a coefficient that the runs do not pin down.
+    """A sentence on how MORE_RUNS runs would change the error of a coefficient that the runs do not identify.
 
-    Near a fit that hardly depends on a coefficient its linearised error may be far too small. Then nothing is promised.
+    If the fit hardly depends on a coefficient, its linearised error may be far too small. Then the sentence says so.
 
     Args:
       now: its standard error over its value.
-      then: the same with these runs.
-      what: how they are.
+      then: the same with these runs added.
+      what: a description of these runs.
     """
     if then > 1:
         return f"{MORE_RUNS} more runs with {what} would not be enough either"

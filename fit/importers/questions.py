@@ -17,7 +17,7 @@ def error_of_source(runs: Table, problems: Sequence[Problem], sizes: str | None)
 
     Args:
       runs: the source, with the columns that the user added.
-      problems: what is wrong with it, as fit.data.sense finds it.
+      problems: what is wrong with it, as fit.data.validate finds it.
       sizes: the table of sizes that the user gave.
     """
     missing = [problem for problem in problems if "columns" in problem.flags]

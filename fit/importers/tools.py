@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 import numpy as np
 
 from fit.aliases import Json
-from fit.data import histories, mixed_columns, selection, sense, spelled
+from fit.data import histories, mixed_columns, selection, spelled, validate
 from fit.data.column_guesses import snake_case
 from fit.data.known_columns import ACCURACY_PREFIXES, STATES
-from fit.data.loss_sense import DONE, UNFINISHED
 from fit.data.table import BOUNDS, Table, read, shown, to_numbers
+from fit.data.validate_losses import DONE, UNFINISHED
 from fit.errors import UserError
 from fit.importers import questions, trackers, trackio, wandb_api
 
@@ -226,14 +226,14 @@ def table(runs: Table, others: Collection[str] = (), sizes: str | None = None) -
     wanted = {*KEPT, *others, *_sizes(sizes), *_differing(runs)}
     selected = [name for name in _our_names(runs) if name in wanted or name.startswith(ACCURACY_PREFIXES)]
     if not set(REQUIRED) <= set(selected):
-        raise questions.error_of_source(runs, sense.problems(runs, REQUIRED), sizes)
+        raise questions.error_of_source(runs, validate.problems(runs, REQUIRED), sizes)
     columns = {name: list(runs.column(name)) for name in selected}
     for name in selected:
         if name in BOUNDS:
             try:
                 numbers = runs.numbers(name)
             except UserError as error:
-                problems = sense.problems(runs, REQUIRED)
+                problems = validate.problems(runs, REQUIRED)
                 if not problems:
                     raise
                 raise questions.error_of_source(runs, problems, sizes) from error

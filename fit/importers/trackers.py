@@ -41,11 +41,11 @@ def huggingface(paths: list[str]) -> list[Json]:
 
 
 def _checkpoint(state: Json, folder: str) -> Json:
-    """What a checkpoint of Hugging Face's Trainer says of its run.
+    """The row of a run, from a checkpoint of Hugging Face's Trainer.
 
     Args:
       state: its trainer_state.json.
-      folder: in which it lies.
+      folder: of the checkpoint.
     """
     evaluations = [entry for entry in state["log_history"] if "eval_loss" in entry]
     last = evaluations[-1] if evaluations else {"step": state["global_step"]}
@@ -165,7 +165,7 @@ def is_nanochat(path: str) -> bool:
 
 
 def _nanochat_sizes(row: Json) -> Json:
-    """What a row of nanochat says under our names."""
+    """The sizes and tokens of a row of nanochat, under our names."""
     name = f"d{row['depth']}"
     if "flops_budget" in row:
         name = f"{row['flops_budget']}_{name}"
@@ -184,8 +184,8 @@ def wandb(paths: list[str]) -> list[Json]:
     """Exports of Weights & Biases, CSV or Parquet.
 
     A table of runs (on the project's page choose the table, then Export) has a row for each run, with its config and
-    last values. Its columns Name and State become run and state, and row is where a run stands in the file. A chart
-    (Export of its panel) has a column for each run, of which the last value is taken. Charts of several metrics are
+    last values. Its columns Name and State become run and state, and row is its row number in the file. A chart
+    (Export of its panel) has a column for each run; the run's loss is its last value. Charts of several metrics are
     joined by the names of runs.
     """
     ours = {"Name": "run", "State": "state"}

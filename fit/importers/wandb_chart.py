@@ -1,7 +1,7 @@
 """A chart of Weights & Biases as its panel exports it: one column for each run, one row for each step.
 
 The columns are the x axis ("Step"), then for each run "RUN - METRIC", and "RUN - METRIC__MIN" and "__MAX" of the steps
-that a point stands for.
+that a point covers.
 """
 
 import collections

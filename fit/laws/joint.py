@@ -138,7 +138,7 @@ _MODELS = dict(
     base_config="configs/joint_moe.py",
     learning_rate=dict(constant=8.391640956234012, n_active=-0.8121798244457074, n_experts=-0.25),
 )
-# its best numbers of experts, a row for each budget, a column for each memory; 32 stands for "32 or more"
+# its best numbers of experts, a row for each budget, a column for each memory; 32 means "32 or more"
 _TABLE_2 = dict(
     flops=(1e21, 1e22, 1e23, 1e24),
     memory_gb=(24, 80, 640),

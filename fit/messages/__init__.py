@@ -1,1 +1,1 @@
-"""Numbers as people read them (units.py) and the sentences of a plan (sentences.py)."""
+"""Formatted numbers (units.py) and the sentences of a plan (sentences.py)."""

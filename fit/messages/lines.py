@@ -7,8 +7,7 @@ WIDTH = 120  # characters of a line
 
 
 def wrapped(lines: Iterable[str]) -> Iterator[str]:
-    """The lines, wrapped at WIDTH: what is left of a line follows it, indented further. A command continues after a
-    backslash."""
+    """The lines, wrapped at WIDTH. Continuation lines are indented further. A command continues after a backslash."""
     for line in lines:
         if len(line) <= WIDTH:
             yield line
@@ -26,7 +25,7 @@ def text(lines: Iterable[str]) -> str:
 
 
 def with_details(answer: Iterable[str], details: Iterable[str]) -> str:
-    """What a command prints with --verbose: its answer, then every table and sentence that the answer lacks, wrapped.
+    """The text of a command with --verbose: its answer, then every further table and sentence, wrapped.
 
     Args:
       answer: Lines of the answer.

@@ -8,12 +8,12 @@ CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\
 
 
 def is_printable(text: str) -> bool:
-    """Whether the text holds no character that a terminal obeys instead of showing it."""
+    """Whether the text has no control characters, which a terminal would obey."""
     return CONTROL.search(text) is None
 
 
 def printable(text: str) -> str:
-    r"""The text with each character that a terminal obeys written out, such as \x1b for an escape."""
+    r"""The text with each control character escaped, such as \x1b for an escape."""
     return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 

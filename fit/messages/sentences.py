@@ -175,7 +175,7 @@ CONTINUOUS = (
     "Continuous optimum (sizes that need not be whole blocks and heads): {model} with {n_active:amount} active on "
     "{n_tokens:amount} tokens, loss {loss:.4f}, {apart:.4f} {which}{other}"
 )
-BUILT_OTHER = "; with whole blocks and heads none of so many experts meets the limits"
+BUILT_OTHER = "; with whole blocks and heads none with this number of experts meets the limits"
 BUILT_SPLIT = "; the law counts its {n_experts} experts as {law_experts:.4g} as wide as a dense layer"
 NOT_BUILT = "; with whole blocks and heads no model meets the limits"
 DENSE = "a dense model"
@@ -378,7 +378,7 @@ PLATEAU = "larger models gain next to nothing: this one is the smallest whose lo
 TARGET_HEAD = "least cost of loss {loss:.4f}, of training{inference}:"
 AND_INFERENCE = " and {inference_tokens:amount} inference tokens"
 
-# The speed of models by the clock.
+# The modelled speed of models.
 CLOCK_HEAD = "speed on these chips ({label}; in brackets 80% ranges), for each number of experts:"
 CLOCK_HEAD_LAWS = "speed on these chips ({label}; in brackets 80% ranges), of each law's best model:"
 CLOCK_ROW_LAW = "  {law}, E = {n_experts}, {n_active:amount} active: {words}"
@@ -389,12 +389,12 @@ CLOCK_SPEED = (
 )
 CLOCK_ROW_ASSUMED = "  E = {n_experts}: not modelled, as no mesh of these chips trains it; at MFU {mfu:g}, assumed"
 CLOCK_DIFFERS = (
-    "By FLOPs {by_flops} experts are best, by the clock {by_time}: at {n_active:amount} active parameters {by_flops} "
-    "train at {ratio:.2f} ({ends:.2f}) times the speed of {by_time} on these chips ({label})"
+    "By FLOPs {by_flops} experts are best, by wall-clock time {by_time}: at {n_active:amount} active parameters "
+    "{by_flops} train at {ratio:.2f} ({ends:.2f}) times the speed of {by_time} on these chips ({label})"
 )
 CLOCK_DIFFERS_BY_SIZE = (
-    "By FLOPs {by_flops} experts are best, by the clock {by_time}: these chips train at most {largest:amount} active "
-    "parameters with {by_flops}"
+    "By FLOPs {by_flops} experts are best, by wall-clock time {by_time}: these chips train at most {largest:amount} "
+    "active parameters with {by_flops}"
 )
 
 # What several laws say together.

@@ -1,4 +1,4 @@
-"""Numbers as people read them, alone, in sentences and in tables: 9.71B parameters, 24.3 GB, 2×10²² FLOPs.
+"""Formats numbers, alone, in sentences and in tables: 9.71B parameters, 24.3 GB, 2×10²² FLOPs.
 
 GB is 1e9 bytes. `say` fills in the templates of sentences.py.
 """
@@ -52,14 +52,14 @@ def memory(n_bytes: float) -> str:
 
 
 def parse_number(name: str, text: str) -> float | None:
-    """The number that a person wrote for a flag.
+    """Parse the number that a user typed for a flag.
 
     Counts may end with K, M, B or T (1.5B), memory_gb with MB, GB, TB, MiB, GiB or TiB, hours with min, h, d or w.
-    Capitals make no difference.
+    Case does not matter.
 
     Args:
       name: of the flag.
-      text: what the person wrote.
+      text: the user's text.
 
     Returns:
       GB for memory_gb, hours for hours, else a plain count. None where the text is no number in these units.
@@ -79,7 +79,7 @@ def parse_number(name: str, text: str) -> float | None:
 
 
 def expected_number(name: str) -> str:
-    """What `parse_number` takes for a flag of this name, for a sentence."""
+    """A description of the values that `parse_number` accepts for a flag of this name."""
     if name.endswith("memory_gb"):
         return "a number of GB such as 80, 80GB or 1.5TB"
     if name == "hours":
@@ -110,13 +110,13 @@ def flops_math(x: float) -> str:
 
 
 def rounded(x: float) -> float:
-    """x cut to two significant digits, so that it is not above x: budgets and sizes that people read."""
+    """x rounded down to two significant digits, for budgets and sizes in text."""
     unit = 10.0 ** (math.floor(math.log10(x)) - 1)
     return float(f"{math.floor(x / unit * (1 + 1e-12)) * unit:.1e}")
 
 
 def duration(hours: float) -> str:
-    """Hours as people read them: 3.2 years, 4.17 days, 7.5 h, 12 min, 3 s."""
+    """Hours as text: 3.2 years, 4.17 days, 7.5 h, 12 min, 3 s."""
     if not hours * 3600 >= 1:
         return "< 1 s"
     years = 365.25 * 24
@@ -142,7 +142,7 @@ class _Formatter(string.Formatter):
         """One field of a template.
 
         Args:
-          value: what stands in it. A list is written as "9.71B to 24B".
+          value: of the field. A list is written as "9.71B to 24B".
           format_spec: of Python, or a name in FORMATS. In a table's cell, such as {x:.4f:>8}, what follows the second
             colon places it; words stay as they are, and None is "-".
         """
@@ -166,7 +166,7 @@ def table(columns: str, rows: Iterable[Json | str], **heads: str) -> list[str]:
 
     Args:
       columns: a template of `say` for a line.
-      rows: what fills it in; a text stands for a line as it is.
+      rows: the values of each line; a text is a line as it is.
       heads: of columns, where they are not the template's names.
     """
     names = {name: name for _, name, _, _ in string.Formatter().parse(columns) if name}

@@ -19,14 +19,14 @@ class Layout:
       batch_tokens: tokens of a step, of all devices.
       sequence: tokens in a row.
       data, expert, model, pipeline: devices of the mesh's axes.
-      microbatch_tokens: tokens at once, of all devices; 0 stands for the whole batch.
+      microbatch_tokens: tokens at once, of all devices; 0 means the whole batch.
       remat: as config.remat, or an array of such texts.
       slots: slots of the experts over tokens' choices: the capacity factor, 1 where no token is dropped.
-      buffer: where no token is dropped, rows of the arrays that are sent to experts over tokens' choices; 0 stands for
+      buffer: where no token is dropped, rows of the arrays that are sent to experts over tokens' choices; 0 means
         experts with `slots`.
       imbalance: load of the busiest device of the expert axis over its fair share.
       flash: whether attention keeps no scores.
-      domain: devices that the fast network joins; 0 stands for as many as the chip's kind has.
+      domain: devices that the fast network joins; 0 means as many as the chip's kind has.
     """
 
     batch_tokens: Numbers

@@ -83,7 +83,7 @@ def read(path: str | os.PathLike = MEASURED) -> list[MeasuredRun]:
 
 
 def _run(row: dict[str, str], where: str) -> MeasuredRun:
-    """The run of a row of measured.csv. `where` is what errors call it."""
+    """The run of a row of measured.csv. `where` is its name in errors."""
     _check_chip(row["chip"], where)
 
     def number(name: str, default: float = 0.0) -> float:

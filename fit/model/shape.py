@@ -158,7 +158,7 @@ class ModelShape:
         return _where(self.n_experts > 1, self.top_k / self.n_experts, 1.0)
 
     def kv_elements(self, n_tokens: Numbers) -> Numbers:
-        """Numbers in a cache of the keys and values of so many tokens."""
+        """Elements of a cache of the keys and values of `n_tokens` tokens."""
         return 2 * self.n_blocks * self.key_units * n_tokens
 
     def forward_flops(self, sequence: Numbers) -> Numbers:

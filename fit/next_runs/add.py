@@ -21,7 +21,7 @@ OF_A_PLAN = ("n_experts", "n_active", "n_tokens", "loss")  # what is compared of
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AddedRun(Record):
-    """An added run, and what the law says of it.
+    """An added run, and the law's prediction for it.
 
     Attributes:
       run: Its name.
@@ -48,7 +48,7 @@ class AddedRun(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class AddedRuns(Result):
-    """Runs added to a table, and what the law says of them.
+    """Runs added to a table, and the law's predictions for them.
 
     Attributes:
       law: Name of the law that predicted them.
@@ -75,7 +75,7 @@ class AddedRuns(Result):
 
     @property
     def title(self) -> str:
-        """What the result is, in a few words."""
+        """The result's title."""
         return "add"
 
     def rows(self) -> list[Json]:

@@ -1,4 +1,4 @@
-"""A run added to the table of a law's runs: whether it ended as predicted, and what the law then says."""
+"""A run added to the table of a law's runs: its loss against the prediction, and the plans of the new law."""
 
 import dataclasses
 import os
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fit.aliases import Json
-from fit.data import sense, spelled
+from fit.data import spelled, validate
 from fit.data.runs import read_runs
 from fit.data.table import Table, read
 from fit.errors import UserError
@@ -107,7 +107,7 @@ def new_ones(rows: list[Json], table: Table | None, source: str) -> tuple[list[J
     if table is None:
         return rows, []
     names = {str(name) for name in table.columns.get("run", [])}
-    sense.require_columns(table, IDENTITY)
+    validate.require_columns(table, IDENTITY)
     log_identities = np.log([table.numbers(name) for name in IDENTITY])  # [columns, runs]
     known = []
     for row in rows:
@@ -139,7 +139,7 @@ def check_text(rows: list[Json], table: Table | None, source: str) -> None:
 
 
 def fill_shared(rows: list[Json], table: Table | None) -> list[str]:
-    """Gives rows the columns SHARED that they leave out, where all runs of the table agree on them.
+    """Fill in the columns SHARED that rows lack, if all runs of the table agree on them.
 
     Args:
       rows: the runs to add; changed in place.
@@ -165,12 +165,12 @@ def fill_shared(rows: list[Json], table: Table | None) -> list[str]:
 
 
 def together(table: Table | None, rows: list[Json], path: str) -> Table:
-    """The table with the rows after its own; columns that one of both lacks are filled in where that is known.
+    """The table with the rows appended. Columns that either lacks are filled in if their values are known.
 
     Args:
       table: the runs so far.
       rows: the runs to add.
-      path: of the new table, where there are no runs so far.
+      path: of the new table, if there are no runs yet.
     """
     if table is None:
         names = dict.fromkeys((*FIRST, *(name for row in rows for name in row)))
@@ -220,7 +220,7 @@ def options(law: Law) -> dict[str, Any]:
 
 
 def judged(law: Law, rows: list[Json]) -> list[Json]:
-    """What a law says of runs.
+    """Compare the losses of runs with a law's predictions.
 
     Returns:
       For each row a dictionary: run, loss, predicted_loss, low and high (the interval of a run), n_active, n_tokens,
@@ -266,7 +266,7 @@ def has_runs_of(law: Law, table: Table) -> bool:
 
 
 def what_next(law: Law, path: str, out: str | None) -> str:
-    """The command that follows.
+    """The next command for the user.
 
     Args:
       law: the one that the runs were compared with.
@@ -295,7 +295,7 @@ MODEL = "{n_experts} experts with {n_active:amount} active on {n_tokens:amount} 
 
 
 def text(result: Json) -> str:
-    """What `fit add` answers, in lines."""
+    """The lines that `fit add` prints."""
     lines = []
     for row in result["runs"]:
         lines += _lines_of_run(row, result["percentiles"])

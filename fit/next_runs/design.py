@@ -11,8 +11,8 @@ errors: 1 on the diagonal, s elsewhere (the share of the noise's variance that t
 
 P is a prior that each of the law's parameters, by the solver's coordinates, lies within about PRIOR of zero. It keeps
 finite the variance of what no run identifies. The search minimises the goals' variances g' information^-1 g. It adds
-runs greedily. Then it leaves out one run or trunk and spends its cost anew, as long as that helps. The errors reported
-are those of least squares.
+runs greedily. Then it leaves out one run or trunk and spends its cost again, as long as that helps. The errors
+reported are those of least squares.
 
 A trunk is trained once, up to where its longest budget begins to decay. Each budget also costs its own decay.
 
@@ -38,9 +38,9 @@ UNKNOWN_SHARE = 0.5  # of the noise that a trunk's runs share, where the fitted 
 MOST_SHARED = 0.95  # else a second run of a trunk would be known to the last digit
 GAIN = 1e-3  # a run that makes the goals' variances smaller by less than this share is not worth training
 PASSES = 3  # of the exchange, at most
-TRIED = 2  # first runs tried in place of what is left out
+TRIED = 2  # first runs tried instead of those left out
 LEAST_NOISE = 1e-6  # of log loss: nothing is known better than this
-ROWS_AT_ONCE = 2048  # rows whose gradients are taken at once, so that several questions share one compiled program
+ROWS_AT_ONCE = 2048  # rows per batch of gradients, so that several questions share one compiled program
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,12 +142,12 @@ class Design:
         return self.information + (jacobian.T @ jacobian - (share * sums.T) @ sums) / (1 - self.shared)
 
     def score(self, chosen: Ints) -> float:
-        """What the search minimises: the goals' weighted variances with the candidates `chosen` (indices) trained."""
+        """The objective of the search: the goals' weighted variances with the candidates `chosen` (indices) trained."""
         information = self._information(np.asarray(chosen, int))
         return float(self.weights @ np.einsum("gn,ng->g", self.goals, np.linalg.solve(information, self.goals.T)))
 
     def gains_of_one_more(self, chosen: Ints) -> Array:
-        """[c]: by how much each candidate would lower the score of those chosen.
+        """[c]: the decrease of the score by each candidate, given those chosen.
 
         A candidate adds its innovation: its gradient less the part that the chosen runs of its trunk predict.
         """
@@ -213,7 +213,7 @@ def fill(design: Design, chosen: Ints, flops: float, by_cost: bool) -> tuple[lis
 
 
 def _one_more(design: Design, chosen: list[int], left: float) -> tuple[Array, Array]:
-    """([c] by how much each candidate would lower the score, 0 for those chosen and those of more than `left` FLOPs;
+    """([c] the decrease of the score by each candidate, 0 for those chosen and those of more than `left` FLOPs;
     [c] their FLOPs)."""
     gains = design.gains_of_one_more(chosen)
     costs = design.possible.flops_of_one_more(chosen)

@@ -1,4 +1,4 @@
-"""What `fit next` says first: which runs, what they cost, what they gain over the fitted runs and over a plain grid.
+"""The first lines of `fit next`: the runs, their cost, and their gain over the fitted runs and over a plain grid.
 
 next_text.py has the tables.
 """
@@ -43,12 +43,12 @@ def text(result: Json) -> str:
 
 
 def verbose(result: Json) -> str:
-    """The same lines, then every run and all that is expected."""
+    """The same lines, then every run and all expected errors."""
     return lines.with_details(_answer(result), next_text.text(result).split("\n"))
 
 
 def _answer(result: Json) -> Iterator[str]:
-    """Which runs, what they cost, what they gain, and what a plain grid would."""
+    """The lines on the runs, their cost and gain, and the gain of a plain grid."""
     expected = result["expected"]
     grid = result["grid"]
     values = dict(count=next_text.counted(grid["runs"], "run"), flops=grid["flops"])
@@ -71,7 +71,7 @@ def _answer(result: Json) -> Iterator[str]:
 
 
 def _gain(result: Json) -> str:
-    """What the runs make surer, and by how much."""
+    """A sentence on how much the runs reduce the uncertainty."""
     expected = result["expected"]
     if "coefficients" in expected:
         rows = expected["coefficients"]
@@ -83,14 +83,14 @@ def _gain(result: Json) -> str:
 
 
 def _shrinking(rows: list[Json], stage: str) -> Json:
-    """What standard errors of coefficients do until a stage."""
+    """The median change of the coefficients' standard errors until a stage, as fields of a template."""
     errors = [row["standard_error"] for row in rows]
     shares = [1 - error[stage] / error["before"] for error in errors if error["before"] > 0]  # 0 without noise
     return dict(change=change(statistics.median(shares or [0.0])), median=IN_THE_MEDIAN if len(rows) > 1 else "")
 
 
 def change(share: float) -> str:
-    """What standard errors do that become smaller by this share, which may be negative."""
+    """How standard errors that shrink by this share change, in words. A negative share means that they grow."""
     if abs(share) < NO_CHANGE:
         return STAY
     return say(SHRINK, share=share) if share > 0 else say(GROW, share=-share)

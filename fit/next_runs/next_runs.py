@@ -1,4 +1,4 @@
-"""Which runs to train next for a fitted law: the set, what it costs, what it should do for the goal.
+"""The runs to train next for a fitted law: the set, its cost, and its expected gain for the goal.
 
 Axes: k runs, g goals, stages (STAGES).
 """
@@ -41,7 +41,7 @@ def next_runs(
     target_flops: float | None = None,
     names: Sequence[str] = (),
 ) -> Json:
-    """Chooses what to train next within a budget.
+    """Choose the runs to train next within a budget.
 
     The goal is to know the loss and the best number of experts at target_flops or, without these, the coefficients
     `names`.
@@ -135,7 +135,7 @@ def _weights_of_plan(solved: optimum.Optima, best: int, others: list[int], scatt
 
 
 def _coefficients(law: Law, names: Sequence[str], errors: Array) -> Json:
-    """What is expected of coefficients, from their standard errors [g, stages]."""
+    """The expected precision of each coefficient, from their standard errors [g, stages]."""
     return dict(
         coefficients=[
             dict(name=name, value=law.coefficients[name], standard_error=_by_stage(error))
@@ -174,7 +174,7 @@ def _by_stage(errors: Array) -> Json:
 
 
 def _plan(solved: optimum.Optima, best: int, others: list[int], errors: Array) -> Json:
-    """What is expected of a plan.
+    """The expected precision of a plan.
 
     Args:
       solved: the optimum at each number of experts.
@@ -231,7 +231,7 @@ def possible_runs(law: Law, architecture: Architecture, n_blocks: Array, n_exper
 
 
 def _blocks(architecture: Architecture, n_active: float) -> int:
-    """Whole blocks of about so many active parameters, at least the smallest model's."""
+    """The number of blocks of a model with about `n_active` active parameters; at least the smallest model's."""
     least = round(architecture.smallest / architecture.width_per_block)
     return max(least, round(float(architecture.d_model(n_active)) / architecture.width_per_block))
 

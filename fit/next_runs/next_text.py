@@ -1,4 +1,4 @@
-"""What `fit next` answers, in words, and as a sweep file for launch.sweep."""
+"""The text that `fit next` prints, and its sweep file for launch.sweep."""
 
 import ast
 
@@ -16,7 +16,7 @@ STAGES = ("fitted runs", "and these", "or a plain grid")
 
 
 def text(result: Json) -> str:
-    """What next_runs answered, in words."""
+    """The tables and notes of a result of next_runs."""
     columns = "{:>9} {:>8} {:>7} {:>9} {:>10}  {}"
     expected = "{:32} {:>20} {:>20} {:>20}"
     lines: list[str] = [columns.format("n_experts", "d_model", "blocks", "n_active", "FLOPs", "n_tokens")]
@@ -37,7 +37,7 @@ def trunks(result: Json) -> list[list]:
 
 
 def summary(result: Json) -> str:
-    """What the runs cost together, in a sentence."""
+    """A sentence on the total cost of the runs."""
     saved = 1 - result["flops"] / result["flops_one_by_one"]
     return (
         f"{counted(n_runs(result), 'run')} on {counted(len(result['trunks']), 'trunk')}: {result['flops']:.4g} of "
@@ -51,7 +51,7 @@ def n_runs(result: Json) -> int:
 
 
 def notes(result: Json) -> list[str]:
-    """What the plain grid is, and what the figures hold."""
+    """Sentences that explain the plain grid and the figures."""
     grid = result["grid"]
     return [
         f"the plain grid: {counted(grid['runs'], 'run')} on {counted(grid['trunks'], 'trunk')}, {grid['flops']:.4g} "
@@ -66,7 +66,7 @@ def counted(n: int, what: str) -> str:
 
 
 def certainty(result: Json) -> list[list[str]]:
-    """[[what is expected, how sure at each of STAGES]]."""
+    """[[a goal, its error at each of STAGES]]."""
     expected = result["expected"]
     if "coefficients" in expected:
         return [

@@ -1,4 +1,4 @@
-"""Options of `fit next`: what to spend, and what the runs should make surer."""
+"""Options of `fit next`: the budget, and the goal of the runs."""
 
 import dataclasses
 
@@ -35,7 +35,7 @@ class NextOptions(ShapeOptions):
             raise UserError("--target_flops is for --goal=plan")
 
     def names(self, law: Law) -> tuple[str, ...]:
-        """The coefficients to make surer; none where the goal is a plan.
+        """The coefficients to determine better; empty if the goal is a plan.
 
         Raises:
           UserError: The law has no such coefficient, or its fit held it fixed.

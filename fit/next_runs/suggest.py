@@ -72,7 +72,7 @@ class NextRuns(Result):
 
     @property
     def title(self) -> str:
-        """What the result is, in a few words."""
+        """The result's title."""
         return "next"
 
     def rows(self) -> list[Json]:

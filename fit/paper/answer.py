@@ -1,5 +1,5 @@
-"""The opening of a report on a budget: the plan, its place on the frontier, what laws disagree about, its price, and
-the numbers that a colleague would check.
+"""The opening of a report on a budget: the plan, its place on the frontier, where laws disagree, its price, and
+the numbers behind it.
 
 Its sentences are the lines of `fit plan`, and its comparison is that of `fit compare`, for the same options.
 """
@@ -27,12 +27,12 @@ from fit.planning.results import Cost, Plan
 from fit.shape.architecture import TRAINING
 
 BY_FLOPS = "by FLOPs"
-BY_CLOCK = "by the clock"
+BY_CLOCK = "by wall-clock time"
 
 
 @dataclasses.dataclass(frozen=True)
 class Opening:
-    """What a report on a budget opens with.
+    """The opening of a report on a budget.
 
     Attributes:
       title: The heading of the page.
@@ -68,7 +68,7 @@ def opening(law: Law, measured: figures.Measured, report: ReportOptions, options
     first, *rest = plan_answer.sentences_of(plan)
     parts = [f'<p class="answer">{elements.text(first)}</p>', *_lines(rest)]
     parts.append(_frontier(question, constraints, "The plan on the compute frontier", plan, runs))
-    parts += _by_the_clock(law, options, plan)
+    parts += _by_wall_clock_time(law, options, plan)
     parts += _other_laws(law, others, options, plan)
     parts += ["<h2>Numbers to check</h2>", elements.table(list(_checks(plan)))]
     parts += ["<h2>The best model with each number of experts</h2>", elements.table(_optima(plan))]
@@ -97,7 +97,7 @@ def _budget(options: PlanOptions, plan: Plan) -> str:
 
 
 def _lines(lines: list[str]) -> Iterator[str]:
-    """Lines of a plan as HTML: what stands before a colon is bold, indented lines are a list, commands are code."""
+    """Lines of a plan as HTML: the words before a colon are bold, indented lines are a list, commands are code."""
     listed: list[str] = []
     for line in [*lines, ""]:
         is_command = line.startswith("  python ")
@@ -134,12 +134,11 @@ def _frontier(question: Question, constraints: Constraints, caption: str, plan: 
     return elements.picture(caption, figure, columns) + f'<p class="soft">{note}</p>'
 
 
-def _by_the_clock(law: Law, options: PlanOptions, plan: Plan) -> Iterator[str]:
-    """What the same hours on the chips choose by FLOPs, and at the modelled speed of each model. Nothing without
-    chips."""
+def _by_wall_clock_time(law: Law, options: PlanOptions, plan: Plan) -> Iterator[str]:
+    """The plans for the same hours on the chips by FLOPs and by modelled speed. Yields nothing without chips."""
     if plan.chips is None or plan.best.cost is None:
         return
-    caption = "By the clock"
+    caption = "By wall-clock time"
     hours = _hours(options, plan, plan.best.cost)
     plans = {}
     is_priced_by_time = plan.clock is not None and options.hours is None  # FLOPs are the budget
@@ -162,7 +161,7 @@ def _by_the_clock(law: Law, options: PlanOptions, plan: Plan) -> Iterator[str]:
     else:
         sentence = (
             f"{units.duration(hours)} on {chips} choose {chosen.n_experts} experts by FLOPs, "
-            f"{timed.best.n_experts} by the clock."
+            f"{timed.best.n_experts} by wall-clock time."
         )
     yield f"<h2>{caption}</h2>\n<p>{elements.text(sentence)}</p>"
     rows = []
@@ -181,7 +180,7 @@ def _by_the_clock(law: Law, options: PlanOptions, plan: Plan) -> Iterator[str]:
 
 
 def _hours(options: PlanOptions, plan: Plan, cost: Cost) -> float:
-    """The hours on the chips that the budget is, and without a budget those of the training."""
+    """The budget in hours on the chips; without a budget, the hours of the training."""
     question = plan.question
     assert question is not None
     chips = question.limits.chips
@@ -206,7 +205,7 @@ def _mfu_and_label(plan: Plan) -> tuple[float, str]:
 
 
 def _other_laws(law: Law, others: list[Law], options: PlanOptions, plan: Plan) -> Iterator[str]:
-    """What the law and others answer to the same budget, and what they disagree about."""
+    """The section on the answers of other laws to the same budget, and on where they disagree."""
     yield "<h2>What the laws disagree about</h2>"
     flops = None
     if plan.target is not None and plan.target.best.flops is not None:
@@ -251,7 +250,7 @@ def _law_row(answer: LawAnswer) -> Json:
 
 
 def _agreement(comparison: Comparison) -> str:
-    """How far the laws' answers lie apart, as a table that opens."""
+    """A collapsed table of how far the laws' answers differ."""
     rows = []
     for row in comparison.agreement:
         low, high = (units.amount(value) for value in (row.low, row.high))
@@ -268,7 +267,7 @@ def _agreement(comparison: Comparison) -> str:
 
 
 def _checks(plan: Plan) -> Iterator[Json]:
-    """Rows of numbers that a colleague would check, each with what it follows from."""
+    """Rows of the numbers behind the plan, each with its derivation."""
     question = plan.question
     assert question is not None
     best = plan.best
@@ -362,7 +361,7 @@ def _against_runs(question: Question, measured: figures.Measured, plan: Plan) ->
 
 
 def _residuals_in_words(plan: Plan, n_experts: float, columns: dict[str, list]) -> str:
-    """How far the law is from its runs of so many experts."""
+    """A sentence on how far the law is from its runs of `n_experts` experts."""
     percent = np.abs(np.array(columns["percent"], float))
     nearest = ""
     if n_experts != plan.best.n_experts:

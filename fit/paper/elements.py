@@ -73,7 +73,7 @@ def table(rows: list[Json]) -> str:
 
 
 def cell(name: str, value: Any) -> str:
-    """A value of a column as people read it."""
+    """A value of a column as text."""
     if not isinstance(value, (int, float)) or isinstance(value, bool) or value != value:
         return "–" if value != value else tables.cell(value)
     if name.endswith("flops"):

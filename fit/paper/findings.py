@@ -1,4 +1,4 @@
-"""What runs and their law say, in sentences that need no scaling law to be understood."""
+"""Findings on runs and their law, in sentences for readers who do not know scaling laws."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from fit.planning.results import Plan
 
 
 def sentences(law: Law, runs: Runs | None, plan: Plan) -> dict[str, str]:
-    """{heading: a sentence}, as far as they can be said.
+    """{heading: a sentence}, for each finding that the data allow.
 
     Args:
       runs: that the law was fitted to, where they are at hand.
@@ -43,7 +43,7 @@ def _span(values: Array) -> str:
 
 
 def _trained(runs: Runs) -> str:
-    """How many runs of which models there are."""
+    """A sentence on the runs and their models."""
     labels, _ = trunks_of(runs.table)
     runs_of_trunks = [] if labels is None else np.unique(np.bincount(labels)).tolist()
     words = _count(len(runs), "run")
@@ -79,7 +79,7 @@ def _best_model(plan: Plan) -> str:
 
 
 def _measured(runs: Runs) -> str:
-    """The best mixture against the dense model of as many active parameters and tokens, where most was computed."""
+    """The best mixture against the dense model of as many active parameters and tokens, at the largest compute."""
     for budget in np.unique(runs.flops)[::-1]:
         same = np.isclose(runs.flops, budget, rtol=1e-9)
         loss = {e: runs.loss[same & (runs.n_experts == e)].mean() for e in np.unique(runs.n_experts[same])}

@@ -124,7 +124,7 @@ def _page(
 
 @dataclasses.dataclass(frozen=True)
 class _Decision:
-    """What to train with the most compute that was fitted.
+    """The model to train with the most compute that was fitted.
 
     Attributes:
       answer: A sentence.
@@ -138,7 +138,7 @@ class _Decision:
 
 
 def _decision(law: Law, architecture: Architecture, runs: Runs | None) -> _Decision:
-    """What to train with the most compute that was fitted."""
+    """Plan the model to train with the most compute that was fitted."""
     where = "the most that was fitted" if "training_flops" in law.ranges else "for which the law does not say its range"
     flops = float(law.ranges.get("training_flops", tables.TABLE_1_FLOPS)[-1])
     try:

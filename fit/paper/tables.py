@@ -1,8 +1,8 @@
 """The paper's tables for any law. Each gives rows, dictionaries with the same keys, ready to print or save.
 
-The published cells of the paper's law stand beside the computed ones for Table 2, where not all agree. The last column
-of each says what of the row lies outside the fitted range. Budgets and memories are the paper's unless given, or the
-law's own where the paper's are far from what it was fitted to.
+Table 2 has the published cells of the paper's law beside the computed ones, because not all agree. The last column
+of each table names the values of the row outside the fitted range. Budgets and memories are the paper's unless given.
+If those are far from the runs of a law, they are the law's own.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ def budgets_of(law: Law, papers: Sequence[float]) -> Sequence[float]:
     low, high = law.ranges.get("training_flops", papers[:2])
     if min(papers) <= FAR * high:
         return papers
-    return tuple(float(f"{budget:.1e}") for budget in ((low * high) ** 0.5, high, 10 * high))  # two digits, for people
+    return tuple(float(f"{budget:.1e}") for budget in ((low * high) ** 0.5, high, 10 * high))  # two digits
 
 
 def memories_of(law: Law, architecture: Architecture, budgets: Sequence[float]) -> tuple[Sequence[float], float]:
@@ -51,7 +51,7 @@ def memories_of(law: Law, architecture: Architecture, budgets: Sequence[float]) 
 
 
 def _marked(law: Law, architecture: Architecture, row: Json) -> Json:
-    """The row, and what of it lies outside the fitted range."""
+    """The row, with its values outside the fitted range in words."""
     size = float(own_counts.size_at(law, architecture, row["n_active"], row["n_experts"]))
     outside = law.extrapolation(size, row["n_tokens"], row["n_experts"])
     return row | dict(outside_fitted_range=in_words(outside))
@@ -190,8 +190,10 @@ def table_5(law: Law, architecture: Architecture, experts: Floats = (), budgets:
 
 
 def _farthest_outside(law: Law, ends: Sequence[tuple[float, float]], n_experts: int, flops: float) -> list[Json]:
-    """What of the models (n_active, n_tokens) at an interval's ends lies outside the fitted range, the farther of both
-    for each column."""
+    """The columns in which the models (n_active, n_tokens) at an interval's ends lie outside the fitted range.
+
+    Each column has the value of the model that is farther outside.
+    """
     farthest: dict[str, Json] = {}
     for n_active, n_tokens in ends:
         for outside in law.extrapolation(n_active, n_tokens, n_experts, flops):
@@ -205,7 +207,7 @@ TABLES = {"1": table_1, "2": table_2, "4": table_4, "5": table_5}
 
 
 def text(rows: Sequence[Json]) -> str:
-    """Rows as an aligned table for people."""
+    """Rows as an aligned table of text."""
     cells = [list(rows[0])] + [[cell(value) for value in row.values()] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []

@@ -428,7 +428,10 @@ def _with_interval(law: Law, built: Buildable, architecture: Architecture) -> Bu
     )
     columns = {name: columns[name] for name in dict.fromkeys((*law.form.columns, "n_active", "n_tokens"))}
     noise_is_known = law.noise is not None
-    low, high = law.predict_interval(**columns, new_run=noise_is_known)
+    try:
+        low, high = law.predict_interval(**columns, new_run=noise_is_known)
+    except UserError:  # a size beyond any that a table may have, such as that of 20 training tokens
+        return built
     return dataclasses.replace(built, loss_interval=[float(low), float(high)], interval_of_a_run=noise_is_known)
 
 

@@ -16,7 +16,7 @@ import dataclasses
 import numpy as np
 
 from fit.aliases import Array, ByName, Json, Numbers
-from fit.data import sense
+from fit.data import validate
 from fit.data.table import Table
 from fit.errors import UserError
 from fit.fitted_law.law import Law, warning_of
@@ -54,7 +54,7 @@ def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops", verbose: bo
     log_loss = np.log(columns["loss"])
     log_speed = np.zeros(len(flops))  # of the run's speed over that of the recipe
     if by == "time":
-        sense.require(runs, SPEEDS)
+        validate.require(runs, SPEEDS)
         speed, recipe_speed = (runs.numbers(name, (SLOWEST, np.inf)) for name in SPEEDS)
         log_speed = np.log(speed / recipe_speed)
         columns["speed_ratio"] = np.exp(log_speed)
@@ -77,7 +77,7 @@ def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops", verbose: bo
         per_tenfold=per_tenfold,
         per_tenfold_interval=per_tenfold_interval,
         percentiles=None if drawn is None else law.percentiles,
-        warnings=[*_outside(law, experts[reached], law_flops[reached]), *sense.doubts(runs)],
+        warnings=[*_outside(law, experts[reached], law_flops[reached]), *validate.doubts(runs)],
         answer="",
         text_of=speedup_answer.verbose if verbose else speedup_answer.text,
     )
@@ -86,7 +86,7 @@ def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops", verbose: bo
 
 def _columns(law: Law, runs: Table) -> dict[str, Array]:
     """{column: [n_runs]} of JudgedRun that the table gives. Raises UserError for a bad value."""
-    sense.check(runs, ("n_active", "n_tokens", "loss"))
+    validate.check(runs, ("n_active", "n_tokens", "loss"))
     size = runs.numbers("n_active")
     tokens = runs.numbers("n_tokens")
     loss = runs.numbers("loss")

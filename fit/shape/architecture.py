@@ -78,7 +78,7 @@ class Architecture:
     Attributes:
       vocab_size: tokens of the vocabulary.
       width_per_block: d_model / n_blocks.
-      final_norm: whether a norm stands before the head.
+      final_norm: whether a norm precedes the head.
       granularity: into how many narrow experts each expert as wide as the dense layer is split. Dense models, of one
         expert, are not split.
       shared: how many of a token's narrow experts are the same for all tokens.
@@ -86,7 +86,7 @@ class Architecture:
       kv_share: heads of keys and values over heads of queries.
       active_width: width of a token's experts, shared ones included, over the width of the dense layer.
       attention: n_heads head_dim / d_model.
-      head_dim: units of a head; 0 stands for width_per_block.
+      head_dim: units of a head; 0 means width_per_block.
       ff: d_ff / d_model.
       tied: whether the head is the embedding.
       counts_routed_experts: whether n_experts counts the narrow experts that a token chooses from, as the trainer and
@@ -248,7 +248,7 @@ class Architecture:
         return dict(n_active=n_active, n_total=n_total) | self.structure(n_experts)
 
     def structure(self, n_experts: Numbers) -> dict[str, Numbers]:
-        """What a law may read of models of any size: n_experts, sparsity, top_k, granularity and shared_share.
+        """The columns of models of any size: n_experts, sparsity, top_k, granularity and shared_share.
 
         Where n_experts counts routed experts, the columns are those of a table of runs: top_k leaves the shared experts
         out, and dense models have the values of WHOLE_EXPERTS.
@@ -323,7 +323,7 @@ class Model:
         Args:
           architecture: the ratios that it is built by.
           n_blocks, n_experts: its size.
-          width: d_model; 0 stands for n_blocks width_per_block.
+          width: d_model; 0 means n_blocks width_per_block.
           fields: of the trainer's config.model, instead of those that follow from the architecture. n_experts are then
             counted as the trainer does.
         """

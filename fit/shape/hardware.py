@@ -30,8 +30,8 @@ class Style:
 
     Attributes:
       aspects: least, preferred and largest d_model / n_blocks.
-      head_dim: units of a head; 0 stands for 128 in wide models and 64 in others.
-      kv_heads: heads of keys and values; 0 stands for the architecture's share of the heads.
+      head_dim: units of a head; 0 means 128 in wide models and 64 in others.
+      kv_heads: heads of keys and values; 0 means the architecture's share of the heads.
     """
 
     aspects: tuple[float, float, float]
@@ -113,7 +113,7 @@ def whole_experts(architecture: Architecture, n_experts: float) -> list[int]:
 
 
 def _is_even(n_experts: int) -> bool:
-    """Whether so many experts are shared evenly: a power of two, or a multiple of 8."""
+    """Whether devices can share this number of experts evenly: a power of two, or a multiple of 8."""
     return n_experts & (n_experts - 1) == 0 or n_experts % 8 == 0
 
 

@@ -31,7 +31,7 @@ TIED_FAMILIES = ("gemma", "cohere")
 # Families whose feed-forward layers have two matrices; the counts assume the three of SwiGLU.
 TWO_MATRICES = ("falcon", "gpt_neox", "nemotron", "opt", "phi", "starcoder2")
 UNGATED_ACTIVATIONS = ("gelu_new", "gelu_fast", "relu", "relu2")
-# Fields of structures that are not counted, with what they stand for.
+# Fields of structures that are not counted, with the name of the structure.
 NOT_COUNTED = {
     "block_configs": "its blocks differ from each other",
     "attn_type_list": "it mixes kinds of attention that are not counted here",
@@ -67,7 +67,7 @@ class _Attention:
 
 
 class _Config:
-    """Fields of a config.json by name. `path` is what errors call it."""
+    """Fields of a config.json by name. `path` is its name in errors."""
 
     def __init__(self, fields: Json, path: str) -> None:
         self.fields = fields
@@ -211,7 +211,7 @@ class PublishedModel:
         Args:
           name: as the plan names it.
           config: the contents of the model's config.json.
-          path: what errors call the config.
+          path: the config's name in errors.
 
         Raises:
           UserError: where the config is none of a language model, or the model cannot be counted.
@@ -323,7 +323,7 @@ class PublishedModel:
         """The Architecture with this model's ratios.
 
         Args:
-          vocab_size, width_per_block: in place of the model's own.
+          vocab_size, width_per_block: instead of the model's own.
           counts_routed_experts: how the Architecture counts experts.
         """
         # heads of keys and values by their size, over d_model, as a mean over blocks
@@ -345,7 +345,7 @@ class PublishedModel:
         )
 
     def columns(self, uncounted: int = 0, counts_routed_experts: bool = False) -> dict[str, Numbers | Array]:
-        """What a law may read of the model, by column.
+        """The columns of the model that a law may read.
 
         Args:
           uncounted: parameters of embedding and head that the law does not count.

@@ -111,7 +111,7 @@ def small_runs(read: data_runs.Runs, among: Array) -> Array:
 
 
 def growth_of(of_small: TaskMaps, tasks: list[Task], read: data_runs.Runs, which: Array) -> float:
-    """By how much wider intervals should be for each nat below the lowest loss that was fitted, at least 0.
+    """The growth of intervals for each nat below the lowest fitted loss, at least 0.
 
     An accuracy at x nats below it, whose distance is d, asks for (d - 1) / x. The answer holds as many accuracies as
     the intervals say.

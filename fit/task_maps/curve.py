@@ -56,7 +56,7 @@ def fit(
     Args:
       points: the runs of one task.
       weights: how often each run counts in each resample, [k, r].
-      start: coefficients [5] of a curve nearby to start from; by default STARTS, of which the best end is taken.
+      start: coefficients [5] of a nearby curve to start from; by default STARTS, of which the best result counts.
       scatter: standard deviation of a run's accuracy, against which the prior is weighed.
       seed: of the prior's centres, other ones in each resample; by default all have CENTRE.
 

@@ -88,7 +88,7 @@ def _fit_and_check(tasks: list[Task], read: data_runs.Runs, labels: Array, optio
 
 
 def _growth(tasks: list[Task], read: data_runs.Runs, labels: Array, among: Array, options: TaskOptions) -> float:
-    """By how much wider intervals get for each nat below the lowest loss of some runs; arguments as `_maps`."""
+    """The growth of intervals for each nat below the lowest loss of some runs; arguments as `_maps`."""
     small = check.small_runs(read, among)
     known = [task for task in tasks if task.n_runs(small) >= FEWEST_RUNS]
     if not small.any() or not known:

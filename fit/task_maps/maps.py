@@ -145,7 +145,7 @@ class TaskMaps(Result):
       average_scatter: Standard deviation of a run's mean over all tasks around its prediction.
       stretch: How many times wider intervals are at the lowest loss, as the held-out runs ask; 1 at the median loss and
         above.
-      growth: By how much that factor grows with each nat below the lowest loss, as hold-outs by compute ask.
+      growth: The growth of that factor with each nat below the lowest loss, by hold-outs of compute.
       shift: Mean shift over the tasks that follow the loss; None where the runs do not tell.
       holdout: The rule by which runs were held out, in words; "" where none were.
       held_out: Of the accuracies of all tasks; None where no run was held out.
@@ -171,7 +171,7 @@ class TaskMaps(Result):
 
     @property
     def title(self) -> str:
-        """What the result is, in a few words."""
+        """The result's title."""
         return "task maps"
 
     def rows(self) -> list[Json]:

@@ -297,7 +297,7 @@ def keep_threads(workdir: epath.Path) -> None:
             n_threads = record.get("cpu_threads")
             if n_threads and n_threads != cpu_threads():
                 os.environ["PJRT_NPROC"] = str(int(n_threads))
-                print(f"{workdir}: goes on with {n_threads} CPU threads, as before, for the same bits", file=sys.stderr)
+                print(f"{workdir}: keeps {n_threads} CPU threads so that results stay bit-identical", file=sys.stderr)
             return
 
 
@@ -375,7 +375,7 @@ def read(
     except Damaged as error:
         earlier = [step for step in steps_in(folder.parent) if step < int(folder.name)]
         segment = folder.parent.parent.name
-        hint = f"; --segment={segment} --step={earlier[-1]} is the one before" if earlier else ""
+        hint = f"; --segment={segment} --step={earlier[-1]} is the previous one" if earlier else ""
         raise UserError(f"the checkpoint {folder} is damaged: {error}{hint}") from None
 
 

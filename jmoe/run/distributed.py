@@ -151,7 +151,7 @@ def _refusal(workdir: epath.Path, refusal: UserError, patience: float) -> Except
         return refusal
     message = (
         f"another trainer is at work in {workdir}, {refusal.owner or 'which did not say who it is'}; two would "
-        "spoil each other's files: wait until it is done, or take another --workdir"
+        "overwrite each other's files: wait until it is done, or use another --workdir"
     )
     if patience:  # whoever set it is ready to wait again
         return Unavailable(f"{message} (waited {patience:.0f} s)")

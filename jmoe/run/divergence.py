@@ -6,7 +6,7 @@ from jmoe.config import schema
 
 
 def remedy(config: ConfigDict, peak: float) -> str:
-    """What to try after a loss that is not finite: "try a lower config.FIELD ...".
+    """Suggest a remedy after a loss that is not finite: "try a lower config.FIELD ...".
 
     A weight of a loss above 1 exceeds that of the cross-entropy, which it is added to. A step shrinks weights by the
     learning rate times the weight decay; above 1 they change sign with each step. Otherwise the learning rate is the

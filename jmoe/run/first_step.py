@@ -1,4 +1,4 @@
-"""What the time until a process's first step is made of."""
+"""The parts of the time until a process's first step."""
 
 import time
 

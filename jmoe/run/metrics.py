@@ -199,7 +199,7 @@ class Report:
         return saved
 
     def _with_router_health(self, step: int, values: dict[str, Any]) -> dict[str, Any]:
-        """The metrics of a step, with what RouterHealth says of its layers in place of the counts of choices."""
+        """The metrics of a step, with RouterHealth's summary of its layers instead of the counts of choices."""
         chosen_LE = values.get("chosen")
         if self._health is None or chosen_LE is None:
             return values
@@ -354,7 +354,7 @@ def lines_before(path: epath.Path, first: int, start: int, log_every: int) -> li
       path: The file.
       first: The step of the segment's first line.
       start: The step behind the last line to read.
-      log_every: The file has a line for every so many steps at least.
+      log_every: The file has a line at least every `log_every` steps.
 
     Raises:
       UserError: One of these lines may be damaged.

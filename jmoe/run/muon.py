@@ -116,9 +116,9 @@ class Move:
 
 
 def _moves(x: Float[Array, "..."], description: Description) -> list[Move]:
-    """What makes the matrices whole of which this device has the parts `x`.
+    """The exchanges that assemble whole matrices from this device's parts `x`.
 
-    An exchange leaves each device with some of the matrices; only where no axis divides do all do the same work.
+    After an exchange each device has some of the matrices. Only if no axis divides do all devices do the same work.
     """
     kind = description.kind
     mesh = jax.sharding.get_abstract_mesh().shape

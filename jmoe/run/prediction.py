@@ -1,4 +1,4 @@
-"""What a plan predicted of a run (config.predicted, from `fit plan --emit_config`) against what was measured.
+"""A plan's prediction for a run (config.predicted, from `fit plan --emit_config`) against the measured loss.
 
 Losses are in nats per token.
 """
@@ -13,7 +13,7 @@ TOLERANCE = 0.01  # relative difference in tokens up to which a run, in whole ba
 
 
 def _is_predicted(config: ConfigDict, n_tokens: int) -> bool:
-    """Whether config.predicted is about a run of this config's model on so many tokens."""
+    """Whether config.predicted is about a run of this config's model on `n_tokens` tokens."""
     predicted = config.predicted
     if not predicted.loss:
         return False

@@ -47,7 +47,7 @@ class RouterHealth:
             self._last = state["last"]
 
     def state(self) -> dict[str, Any]:
-        """What has been counted, in JSON types."""
+        """The counts so far, in JSON types."""
         return {"count": self._count_LE.tolist(), "steps": self._n_steps, "last": self._last}
 
     def add(self, step: int, chosen_LE: list[list[int]]) -> tuple[dict[str, list[float]], str]:

@@ -1,11 +1,11 @@
-"""When a run saves: every so many steps, or by the clock of its first process. All processes save after the same step.
+"""When a run saves: every `checkpoint_every` steps, or by wall-clock time. All processes save after the same step.
 
-config.checkpoint_minutes replaces config.checkpoint_every. A process that runs alone reads its clock in every step, and
-so saves after the first step that ends later. For several processes, reading the first one's clock in every step
-would make every host wait for the devices in every step. So they agree on the step at which they look again: when, at
-the pace since the last look, 2/3 of the remaining time will have passed, or LONGEST_WAIT of the whole if that is less.
-That is about log3(steps between two saves) looks for each save. If steps become f times slower, a save is late by at
-most LONGEST_WAIT times f of the time between two saves.
+config.checkpoint_minutes replaces config.checkpoint_every. The clock is that of the first process. A process that runs
+alone reads its clock in every step, and so saves after the first step that ends later. For several processes, reading
+the first one's clock in every step would make every host wait for the devices in every step. So they agree on the next
+step at which they read it: when, at the current pace, 2/3 of the remaining time will have passed, or LONGEST_WAIT of
+the whole if that is less. That is about log3(steps between two saves) reads for each save. If steps become f times
+slower, a save is late by at most LONGEST_WAIT times f of the time between two saves.
 """
 
 import time
@@ -60,7 +60,7 @@ class SaveTimes:
         return n_steps == 0
 
     def saved(self, step: int) -> None:
-        """Called when the state after `step` steps was handed to the writer: the clock starts anew."""
+        """Called when the state after `step` steps was handed to the writer: the clock restarts."""
         self._saved_at = self._clock()
         self._looked_at = (step, self._saved_at)
         self._next_look = step + 1

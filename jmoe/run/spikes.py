@@ -86,7 +86,7 @@ def _median(norm_W: Float[Array, " W"], n_steps: Int[Array, ""]) -> Float[Array,
 
 
 def metrics(state: optax.OptState) -> dict[str, Array]:
-    """What a step reports of its own skipping: `skipped` (0 or 1), `skipped_steps` so far, `grad_norm_median`.
+    """The metrics of a step's skipping: `skipped` (0 or 1), `skipped_steps` so far, `grad_norm_median`.
 
     state: of `skip_spikes`, after the step.
     """

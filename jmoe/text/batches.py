@@ -46,7 +46,7 @@ def training_batches(
 ) -> Iterator[TrainingBatch]:
     """Yields the batch of each step in [start, segment.stop), spread over the mesh.
 
-    Each source's rows are shuffled anew in each of its epochs from config.seed. Each process reads only the rows of its
+    Each source's rows are reshuffled in each of its epochs from config.seed. Each process reads only the rows of its
     own devices, a few steps ahead in threads.
     """
     seq_len = config.data.seq_len
@@ -137,7 +137,7 @@ def _validation_batches(
 
 
 def validation_bytes(corpus: TrainingText, config: ConfigDict) -> float:
-    """UTF-8 bytes of text that the evaluated tokens, the targets of validation_batches, stand for."""
+    """UTF-8 bytes of text that the evaluated tokens, the targets of validation_batches, encode."""
     n_bytes = 0.0
     for part, rows in _validation_rows(corpus, config):
         for row in rows:

@@ -162,7 +162,7 @@ def is_prepared(path: str) -> bool:
 
 
 def of_path(data: ConfigDict, path: str, **changes: Any) -> ConfigDict:
-    """A copy of `data` (config.data) with the text at `path` in place of its own, and other `changes` to its fields."""
+    """A copy of `data` (config.data) with the text at `path` instead of its own, and other `changes` to its fields."""
     copy = data.copy_and_resolve_references()
     with copy.unlocked():
         copy.update(path=path, mixture=(), fingerprint="", **changes)

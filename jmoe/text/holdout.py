@@ -18,7 +18,7 @@ class Cut(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """What becomes of each document.
+    """The selection of documents: which are unique and which are held out.
 
     Attributes:
       unique: Whether the document is the first of its equals.

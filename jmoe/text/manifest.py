@@ -70,7 +70,7 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def _check_shards(manifest: dict[str, Any], split: str, file_names: set[str]) -> None:
-    """Checks the shards of a split, and adds their files to `file_names`, where each may stand once."""
+    """Checks the shards of a split, and adds their files to `file_names`. Each file may occur once."""
     for i, shard in enumerate(manifest["shards"][split]):
         shard_name = f"shards.{split}[{i}]"
         _check(shard_name, shard, OBJECT)
@@ -95,7 +95,7 @@ def pack(n_bytes: Float[np.ndarray, " V"]) -> str:
 
 
 def token_bytes(manifest: dict[str, Any]) -> Float64[np.ndarray, " V"]:
-    """Bytes of held-out text that each token stands for.
+    """Bytes of held-out text that each token encodes.
 
     Their sum over the held-out tokens is the size of that text. An older manifest lacks them, and each token gets the
     mean.

@@ -232,7 +232,7 @@ def _of_part(part: Part) -> str:
 
 
 def _check_row(part: Part, tokens: Sized, seq_len: int, kind: str) -> None:
-    """UserError where `tokens`, the training or held-out text of a source, make no row."""
+    """UserError if `tokens`, the training or held-out text of a source, are too few for a row."""
     if n_rows(tokens, seq_len):
         return
     separate = ", its own by config.data.validation_path," if kind == "held-out" else ""

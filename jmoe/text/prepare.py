@@ -289,7 +289,7 @@ def _changed(unit: list[sources.Piece]) -> UserError:
 
 
 def _token_bytes(token_counts: Int[np.ndarray, " V"], tokenizer: Tokenizer, n_bytes: int) -> Float[np.ndarray, " V"]:
-    """UTF-8 bytes that each token stands for, scaled so that the held-out tokens sum to the held-out text's bytes.
+    """UTF-8 bytes that each token encodes, scaled so that the held-out tokens sum to the held-out text's bytes.
 
     The scale is 1 except for tokenizers that change or drop characters.
 

@@ -1,6 +1,6 @@
 """Text to token ids: bytes, GPT-2's byte-pair encoding by tiktoken, or any tokenizer.json by tokenizers.
 
-Text that spells a special token is encoded as ordinary text; the end-of-text token only stands after a document.
+Text that spells a special token is encoded as ordinary text; the end-of-text token only follows a document.
 
 Axis legend: N tokens of one document, its end-of-text included; V tokens of the vocabulary.
 """
@@ -80,7 +80,7 @@ class Tokenizer:
         yield text_of(ids)[len(shown) :]
 
     def byte_lengths(self) -> UInt16[np.ndarray, " V"]:
-        """UTF-8 bytes that each token stands for, 0 for the end-of-text.
+        """UTF-8 bytes that each token encodes, 0 for the end-of-text.
 
         Exact for byte-level vocabularies. Others usually write a space as U+2581, a part of a word as ## and a byte as
         <0x0A>.

@@ -61,7 +61,7 @@ class Corpus:
 
     @functools.cached_property
     def token_bytes(self) -> Float64[np.ndarray, " V"]:
-        """UTF-8 bytes of held-out text that each token stands for; 0 for an end of text."""
+        """UTF-8 bytes of held-out text that each token encodes; 0 for an end of text."""
         return manifest_lib.token_bytes(self.manifest)
 
 

@@ -147,7 +147,7 @@ def test_a_law_counts_models_as_its_runs_are_built(tmp_path):
             fit_runs.joint_loss(built["n_active"], built["n_tokens"], built["n_experts"], fit_runs.TINY)
         )
     made = runpy.run_path(config)["get_config"]()
-    check_config(made)
+    check_config(schema.complete(made))
     assert (
         counts.n_active(made.model) == fit.plan(law, flops=1e13, memory_gb=0.002, kv_tokens=4096).buildable["n_active"]
     )
@@ -227,7 +227,7 @@ def test_runs_to_train_next_are_built_as_those_so_far(tmp_path):
     for job, e in zip(jobs, (16, 1), strict=True):
         config = runpy.run_path(base)["get_config"]()
         config.update_from_flattened_dict(job)
-        check_config(config)
+        check_config(schema.complete(config))
         assert counts.n_active(config.model) == Model(law.architecture, 5, e).n_active
 
 

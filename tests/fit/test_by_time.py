@@ -17,6 +17,7 @@ from fit.model import efficiencies
 from fit.planning import by_time, solve
 from fit.planning.options import PlanOptions
 from fit.planning.results import ClockComparison
+from jmoe.config import schema
 from jmoe.config.check import check_config
 
 LAW = "joint-moe-2025"
@@ -77,7 +78,8 @@ def test_one_sentence_says_where_hours_and_flops_differ():
     )
     (told,) = by_time.differing(compared)
     assert (
-        "By FLOPs 16 experts are best, by the clock 8: at 4B active parameters 16 train at 0.80 (0.70 to 0.90)" in told
+        "By FLOPs 16 experts are best, by wall-clock time 8: at 4B active parameters 16 train at 0.80 (0.70 to 0.90)"
+        in told
     )
     assert not list(by_time.differing(dataclasses.replace(compared, by_time=16)))
 
@@ -102,7 +104,7 @@ def test_the_size_is_named_where_it_keeps_the_choice_of_flops_from_the_chips(cap
     told = " ".join(capsys.readouterr().out.split())
     assert clock["by_flops"] > clock["by_time"]
     assert clock["largest"] == clock["n_active"]
-    sentence = f"by the clock {clock['by_time']}: these chips train at most {clock['largest'] / 1e6:.0f}M active"
+    sentence = f"by wall-clock time {clock['by_time']}: these chips train at most {clock['largest'] / 1e6:.0f}M active"
     assert sentence in told
 
 
@@ -123,7 +125,7 @@ def test_the_emitted_config_is_one_that_the_trainer_takes(capsys, tmp_path):
     config = tmp_path / "planned.py"
     found = plan(capsys, "--chips=H100:64", "--hours=240", f"--emit_config={config}")
     made = runpy.run_path(str(config))["get_config"]()
-    check_config(made)
+    check_config(schema.complete(made))
     mesh = found["buildable"]["cost"]["mesh"]
     assert (made.mesh.expert, made.mesh.model, made.remat) == (mesh["expert"], mesh["model"], mesh["remat"])
     assert "hours 240" in config.read_text()
@@ -165,7 +167,7 @@ def test_compared_laws_answer_as_their_plans(capsys):
     assert joint["speed"] == best["speed"]
     assert joint["dense"]["hours_ratio"] == pytest.approx(1 / (1 - planned.dense["hours_saved"]), rel=1e-9)
     assert "flops_ratio" not in joint["dense"]
-    # finer experts are slower: by the clock the split is not the finest, which FLOPs prefer
+    # finer experts are slower: by wall-clock time the split is not the finest, which FLOPs prefer
     (by_flops,) = fit.compare(["fine-grained-2024"], chips="H100:16", hours=100, mfu=0.4).laws
     assert 1 < fine["split"] < by_flops["split"]
     assert fine["n_tokens"] == pytest.approx(fine["speed"]["tokens_per_second"][1] * 360_000, rel=1e-9)
@@ -256,7 +258,7 @@ def test_hours_that_leave_no_token_are_a_sentence(capsys):
     assert "--hours=1e-12 of --chips=H100:1 leaves no token to train " in capsys.readouterr().err
 
 
-def test_microseconds_by_the_clock_still_have_batches_of_a_row():
+def test_microseconds_by_wall_clock_time_still_have_batches_of_a_row():
     """Far too few tokens for a batch: the recipe is one of whole rows, not of none."""
     plan = fit.plan("joint-moe-2025", chips="H100:1", hours=1e-6)
     assert all(batch >= 1 for _, batch in plan.buildable.batch_tokens)

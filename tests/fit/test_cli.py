@@ -263,7 +263,7 @@ def test_each_mistake_gets_one_sentence(folder, capsys, arguments):
         ({}, "coefficient a"),
         ("x", "coefficient a"),
         (fit_runs.TABLE_3 | {"E_start": 400}, "E_start"),
-        (fit_runs.TABLE_3 | {"a": -1}, "no law"),
+        (fit_runs.TABLE_3 | {"a": -1}, "invalid coefficients"),
     ],
 )
 def test_a_damaged_law_is_refused(tmp_path, capsys, coefficients, words):

@@ -22,6 +22,7 @@ from fit.model import step_counts
 from fit.model.layout import Layout
 from fit.planning import constraints, repeats
 from fit.shape.architecture import PAPER
+from jmoe.config import schema
 from jmoe.config.check import check_config
 from jmoe.cost import memory
 from jmoe.cost.chips import CHIPS as JMOE_CHIPS
@@ -144,7 +145,7 @@ def test_no_plan_takes_more_chips_than_asked_for(capsys, tmp_path, flops, count)
         gain = found["best"]["loss"] - free["best"]["loss"]
         assert f"E = {free['best']['n_experts']}" in told[0] and f"a loss {gain:.4f} lower" in told[0]
     made, fewer = runpy.run_path(str(config))["get_config"](), built["cost"]["microbatch_tokens"]
-    check_config(made)
+    check_config(schema.complete(made))
     assert made.microbatch_tokens == (fewer or 0)
     assert preflight.least_bytes(made, (1, 1, 1)) <= count * memory
     printed = text(capsys, *flags)

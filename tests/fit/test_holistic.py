@@ -389,4 +389,4 @@ def test_mistakes(capsys, arguments, words):
 def test_rows_that_say_no_heads_are_named(tmp_path, capsys):
     (tmp_path / "runs.csv").write_text("d_model,n_blocks,n_experts,seq_len,n_tokens,loss\n64,2,8,128,1e6,2\n")
     assert run(f"--runs={tmp_path}/runs.csv") == 2
-    assert "row 2: n_heads stands neither in a column nor in overrides" in capsys.readouterr().err
+    assert "row 2: n_heads is neither a column nor in overrides" in capsys.readouterr().err

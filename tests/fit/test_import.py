@@ -217,7 +217,8 @@ def test_nanochats_results_count_embedding_head_and_blocks(imported, refused, tm
     ]
     command_line.run(["import", str(source), f"--out={tmp_path / 'runs.csv'}"])
     assert (
-        "val_bpb is taken as nats per token: by its name it is not; say --units=loss:FACTOR" in capsys.readouterr().err
+        "val_bpb is read as nats per token, but its name says otherwise; say --units=loss:FACTOR"
+        in capsys.readouterr().err
     )
     per_token, _ = imported(source, "--units=loss:3.2")
     assert [float(loss) for loss in per_token["loss"]] == pytest.approx([3.2 * 0.9012, 3.2 * 0.8934, 3.2 * 0.8761])

@@ -109,12 +109,12 @@ def test_the_answer_says_what_the_clock_would_choose(crowded):
     assert plan.clock.by_time == by_time.odds.by_median != plan.odds.by_median
     told = " ".join(str(plan).split())
     experts = (plan.odds.by_median, by_time.odds.by_median)
-    assert "By FLOPs {} experts are best, by the clock {}: these chips".format(*experts) in told
+    assert "By FLOPs {} experts are best, by wall-clock time {}: these chips".format(*experts) in told
     assert plan.clock.largest < by_median(by_time).n_active
     low, middle, high = plan.buildable.speed.hours
     assert f"at MFU {plan.buildable.speed.mfu[1]:.2f}, modelled" in told and low < middle < high
     alone = fit.plan(LAW, **CROWDED, experts=[8])
-    assert alone.clock.by_time == alone.clock.by_flops == 8 and "by the clock" not in str(alone)
+    assert alone.clock.by_time == alone.clock.by_flops == 8 and "by wall-clock time" not in str(alone)
 
 
 def test_an_mfu_overrides_the_model(at_mfu):

@@ -15,7 +15,7 @@ from etils import epath
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from jmoe import cli, train
-from jmoe.config import counts
+from jmoe.config import counts, schema
 from jmoe.config.check import check_config
 from jmoe.errors import UserError
 from jmoe.model import sharding
@@ -171,7 +171,7 @@ def test_a_plan_becomes_a_config_that_the_trainer_takes(folder, tmp_path, capsys
 
     base = (quickstart if law == "demo" else joint_moe).get_config()
     config, built, _ = emitted(tmp_path, capsys, f"{folder}/law.json" if law == "demo" else law, *flags)
-    check_config(config)
+    check_config(schema.complete(config))
     schedule = Schedule(config)
     sharding.make_mesh(config, jax.devices()[:1])
     assert counts.n_active(config.model) == built["n_active"] and counts.n_total(config.model) == built["n_total"]
@@ -270,7 +270,7 @@ def test_far_beyond_its_runs_a_laws_text_stays_and_its_recipe_does_not(folder, t
     from configs import quickstart
 
     config, built, source = emitted(tmp_path, capsys, f"{folder}/law.json", "--flops=1e20")
-    check_config(config)
+    check_config(schema.complete(config))
     assert (config.data.tokenizer, config.data.fingerprint) == ("bytes", fit_runs.CORPUS)
     assert config.data.seq_len == built["sequence"] == 4096 and config.model.norm == "rms"
     assert Schedule(config).peak == pytest.approx(built["learning_rate"])

@@ -281,7 +281,7 @@ def test_three_runs_make_a_law_with_the_population():
     record = law.record
     assert record["choice"]["why"].startswith("3 runs are fewer than its coefficients")
     scatter = np.median(population.values_of("scatter"))
-    assert f"a run is taken to scatter by {scatter:.2%}" in record["warnings"][-1]
+    assert f"a run scatters by {scatter:.2%}" in record["warnings"][-1]
     assert record["noise"]["total"] == pytest.approx(scatter)
     spread = np.std(record["bootstrap"]["beyond"]["drift"])
     assert spread == pytest.approx(np.sqrt(np.mean(population.values_of("drift") ** 2)), rel=0.3)

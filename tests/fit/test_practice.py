@@ -10,7 +10,7 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.data import histories, mixed_columns, sense
+from fit.data import histories, mixed_columns, validate
 from fit.data.column_guesses import guess
 from fit.data.reading import read_with
 from fit.data.table import Table, read
@@ -183,7 +183,7 @@ def test_what_was_trained_comes_before_what_was_planned(settled):
     assert "target_params (up to 26% away) could hold it, too" in said
     check(record, 15, read(str(PRACTICE / "planned_actual.csv")).numbers("actual_params"), TOKENS)
     renamed = table(n_active=SIZES, n_tokens=TOKENS, actual_tokens=1.2 * TOKENS, loss=LOSSES)
-    assert "--columns=n_tokens:actual_tokens reads what was trained" in " ".join(sense.doubts(renamed))
+    assert "--columns=n_tokens:actual_tokens reads what was trained" in " ".join(validate.doubts(renamed))
     columns = {"target_tokens": ["1e9"], "tokens": ["1.2e9"], "predicted_loss": ["3"], "eval_loss": ["3.1"]}
     assert guess("n_tokens", columns) == "tokens" and guess("loss", columns) == "eval_loss"
 
@@ -271,7 +271,7 @@ def test_every_state_but_finished_is_named(law):
 )
 def test_flags_of_runs_that_did_not_finish_are_read(column, values, where):
     runs = table(n_active=SIZES, n_tokens=TOKENS, loss=LOSSES, **{column: values})
-    said = " ".join(sense.doubts(runs))
+    said = " ".join(validate.doubts(runs))
     assert f"1 of 15 runs have {column}" in said and f"row 16; --where={where} leaves them out" in said
     assert len(read_with(runs.columns, where=where)) == 14
 
@@ -341,7 +341,7 @@ def test_no_rate_costs_less_than_the_best_and_a_smooth_grid_has_no_cliff(seed):
 def test_a_results_file_of_nanochat_asks_for_its_unit_and_its_two_vocabularies(capsys, tmp_path):
     out = tmp_path / "runs.csv"
     assert command_line.run(["import", str(PRACTICE / "nano.csv"), f"--out={out}"]) == 0
-    assert "val_bpb is taken as nats per token: by its name it is not" in capsys.readouterr().err
+    assert "val_bpb is read as nats per token, but its name says otherwise" in capsys.readouterr().err
     runs = read(str(out))
     width = runs.numbers("d_model")
     matrices = 2 * runs.numbers("vocab_size") * width + 12 * runs.numbers("n_blocks") * width**2

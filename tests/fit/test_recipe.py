@@ -15,7 +15,7 @@ from fit import __main__ as command_line
 from fit.fitted_law.law import load
 from fit.planning import rates, recipe
 from fit.shape.architecture import PAPER, Architecture, Model
-from jmoe.config import counts
+from jmoe.config import counts, schema
 from jmoe.config.check import check_config
 from jmoe.model import sharding
 from jmoe.run.schedule import Schedule
@@ -195,7 +195,7 @@ def test_ten_days_of_64_h100_have_a_recipe_of_published_models(law, tmp_path, ca
     assert 1e6 <= built["batch_tokens"][-1][1] <= 16e6
     assert 2_000 < recipe.steps_of(built["batch_tokens"], built["n_tokens"]) < 500_000
     config = runpy.run_path(str(path))["get_config"]()
-    check_config(config)
+    check_config(schema.complete(config))
     schedule = Schedule(config.lock())
     assert schedule.peak == pytest.approx(built["learning_rate"], rel=1e-9)
     assert counts.n_exact(config.model) == built["exact_parameters"]
@@ -233,7 +233,7 @@ def test_the_text_says_value_range_source_and_extrapolation(capsys):
 def test_the_config_of_the_recipe_is_a_plan_of_its_own_model():
     """configs/pretrain.py: its rate, batches and warm-up are those that its model is planned with."""
     config = pretrain.get_config()
-    check_config(config)
+    check_config(schema.complete(config))
     sharding.make_mesh(config, jax.devices()[:1])
     shape = Architecture(vocab_size=50_304, width_per_block=128, kv_share=0.5, head_dim=128, ff=4)
     planned = recipe.recipe_of(load("sparsity-2025"), Model(shape, 16, 1), config.n_tokens[0])

@@ -119,12 +119,12 @@ def test_best_by_hours_stands_beside_best_by_flops(pages, capsys):
     law, limits = BUDGETS["hours"]
     by_flops = json.loads(printed(capsys, "plan", f"--law={law}", *limits, "--mfu=0.4", "--json"))["best"]
     by_time = json.loads(printed(capsys, "plan", f"--law={law}", *limits, "--json"))["best"]
-    rows = rows_of(pages["hours"], "By the clock")
+    rows = rows_of(pages["hours"], "By wall-clock time")
     for row, best in zip(rows, (by_flops, by_time), strict=True):
         assert row["n_experts"] == str(best["n_experts"]) and row["loss"] == f"{best['loss']:.4f}"
         assert row["n_active"] == units.amount(best["n_active"])
     assert [row["the speed is"] for row in rows] == ["assumed", efficiencies.OWN_LABEL]
-    sentence = f"choose {by_flops['n_experts']} experts by FLOPs, {by_time['n_experts']} by the clock"
+    sentence = f"choose {by_flops['n_experts']} experts by FLOPs, {by_time['n_experts']} by wall-clock time"
     if by_flops["n_experts"] == by_time["n_experts"]:
         sentence = f"choose {by_time['n_experts']} experts in both ways"
     assert sentence in words(pages["hours"])
@@ -134,7 +134,7 @@ def test_a_budget_in_flops_is_the_hours_that_it_takes_on_the_chips(tmp_path):
     limits = dict(flops=1e22, chips="H100:64", inference_tokens=1e12, experts=[1, 32])
     options = ReportOptions.parse(plan=limits, laws=["fine-grained-2024"])
     written = report.write_report(fit.load(PUBLISHED), None, str(tmp_path / "r.html"), options)
-    by_flops, by_clock = rows_of(written.page, "By the clock")
+    by_flops, by_clock = rows_of(written.page, "By wall-clock time")
     assert by_flops["n_active"] == units.amount(written.plan.best.n_active)
     plan = fit.plan(PUBLISHED, **limits)
     of_training = plan.best.n_tokens / plan.best.speed.tokens_per_second[1] / 3600
@@ -170,7 +170,7 @@ def test_a_frontier_goes_through_the_plan_and_falls():
         assert (np.diff(numbers["loss"][rows]) <= 1e-9).all()
 
 
-def test_loss_against_hours_is_that_of_plans_by_the_clock(tmp_path, capsys):
+def test_loss_against_hours_is_that_of_plans_by_wall_clock_time(tmp_path, capsys):
     law = fit.load(PUBLISHED)
     _, columns = figures.draw("hours", law, law.architecture, (1, 8), (1e21,), chips="H100:64")
     numbers = {name: np.array(values) for name, values in columns.items()}

@@ -14,7 +14,7 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.data import histories, mixed_columns, sense
+from fit.data import histories, mixed_columns, validate
 from fit.data.table import Table, read
 from fit.fitted_law import models
 from fit.fitted_law.law import Law
@@ -100,7 +100,7 @@ def test_a_law_of_one_number_of_experts_plans_such_mixtures(mixture_law, tmp_pat
     assert command_line.run(flags) == 0
     said = capsys.readouterr().out
     assert said.startswith("Train a mixture of 64 experts with ") and "dense" not in said.splitlines()[0]
-    assert "best in" not in said and "a token is taken to use 1 of the experts" in said
+    assert "best in" not in said and "we assume that a token uses 1 of the experts" in said
     assert "config.model.n_experts = 64" in config.read_text()
     plan = fit.plan(mixture_law, flops=1e20, memory_gb=20)
     assert [row["n_experts"] for row in plan.optima] == [64] and plan.odds.settled is None
@@ -210,7 +210,7 @@ def test_what_a_table_does_not_say_is_said():
     (plain,) = models.architecture_notes(models.from_table(table(**columns)))
     assert "neither top_k nor n_total" in plain
     (no_top_k,) = models.architecture_notes(models.from_table(table(**columns, n_total=6 * n)))
-    assert "does not say top_k: by its n_total a token is taken to use " in no_top_k
+    assert "does not say top_k: by its n_total, a token uses " in no_top_k
     (no_width,) = models.architecture_notes(models.from_table(table(**columns, top_k=8)))
     assert "no column says how wide experts are" in no_width
     notes = [*models.architecture_notes(models.from_table(table(**columns, top_k=8, n_total=9 * n)))]
@@ -269,27 +269,29 @@ def test_impossible_units_are_refused_with_the_flag_that_mends_them(changes, fla
 def test_losses_of_other_units_are_doubted():
     columns = columns_of(DENSE)
     bits = table(**columns | dict(loss=columns["loss"] / np.log(2)))
-    assert "if they are bits, say --units=loss:bits" in " ".join(sense.doubts(bits))
+    assert "if they are bits, say --units=loss:bits" in " ".join(validate.doubts(bits))
     per_byte = table(**columns | dict(loss=columns["loss"] / 3.3))
-    assert "hardly nats per token" in " ".join(sense.doubts(per_byte))
+    assert "hardly nats per token" in " ".join(validate.doubts(per_byte))
     in_bytes = table(**columns | dict(loss=columns["loss"] / 3.3, vocab_size=257))  # these are said to be bytes
-    assert not sense.doubts(in_bytes)
-    (said,) = sense.doubts(read(str(ROOT / "benchmarks/tables/llama3.csv"), None, {"n_active": "ones"}))[1:]
+    assert not validate.doubts(in_bytes)
+    (said,) = validate.doubts(read(str(ROOT / "benchmarks/tables/llama3.csv"), None, {"n_active": "ones"}))[1:]
     assert "hardly nats per token" in said and "--units=loss:nats" in said
     for unit in ("nats", "0.6931"):
-        assert not any("nats" in text for text in sense.doubts(read(vars(bits)["columns"], None, {"loss": unit})))
+        assert not any("nats" in text for text in validate.doubts(read(vars(bits)["columns"], None, {"loss": unit})))
     named = Table("runs.csv", {"val_bpb": columns["loss"].tolist()}, list(range(245)), {"loss": "val_bpb"})
-    assert "by its name it is not" in " ".join(sense.doubts(named))
+    assert "its name says otherwise" in " ".join(validate.doubts(named))
 
 
 def test_flops_and_totals_are_set_against_sizes_and_tokens():
     c = columns_of(DENSE)
     flops = 6 * c["n_active"] * c["n_tokens"]
     with pytest.raises(fit.UserError, match="units=n_active:millions"):
-        sense.check(table(**c | dict(n_active=c["n_active"] / 1e6, n_tokens=c["n_tokens"] / 1e2), flops=flops / 1e2))
-    assert "the column flops is 0.02 times 6 n_active n_tokens" in " ".join(sense.doubts(table(**c, flops=flops / 50)))
+        validate.check(table(**c | dict(n_active=c["n_active"] / 1e6, n_tokens=c["n_tokens"] / 1e2), flops=flops / 1e2))
+    assert "the column flops is 0.02 times 6 n_active n_tokens" in " ".join(
+        validate.doubts(table(**c, flops=flops / 50))
+    )
     with pytest.raises(fit.UserError, match="row 2: n_total .* is below n_active .* in 245 of 245 rows"):
-        sense.check(table(**c, n_total=c["n_active"] / 3))
+        validate.check(table(**c, n_total=c["n_active"] / 3))
 
 
 @pytest.mark.parametrize("units", ["loss:nat", "n_active:bits", "n_experts:millions", "loss:-1", "loss"])
@@ -301,8 +303,8 @@ def test_unknown_units_are_refused(units, capsys):
 @pytest.mark.parametrize("path", SOUND, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_sound_tables_raise_no_alarm(path):
     runs = read(str(path))
-    sense.check(runs)
-    assert [text for text in sense.doubts(runs) if "no column n_experts" not in text] == []
+    validate.check(runs)
+    assert [text for text in validate.doubts(runs) if "no column n_experts" not in text] == []
     assert not [*histories.named_histories(runs), *histories.unnamed_histories(runs)]
     assert not [*histories.rows_above_others(runs)]
     assert not [*mixed_columns.text_problems(runs)]
@@ -316,22 +318,22 @@ def test_sound_tables_raise_no_alarm(path):
 def test_missing_experts_repeated_and_crashed_rows_are_counted_and_named():
     c = columns_of(MIXTURES)
     del c["n_experts"]
-    assert sense.doubts(table(**c)) == [
-        "the table has no column n_experts: all its runs are taken as dense (n_experts = 1)"
+    assert validate.doubts(table(**c)) == [
+        "the table has no column n_experts: all its runs count as dense (n_experts = 1)"
     ]
     c = {name: np.append(values, values[[3, 3, 5]]) for name, values in columns_of(MIXTURES).items()}
-    (said,) = sense.doubts(table(**c))
+    (said,) = validate.doubts(table(**c))
     assert said.startswith("3 of 50 rows repeat others (rows 49, 50, 51)")
     names = [f"run {i}" for i in range(47)]
     twice = columns_of(MIXTURES) | dict(run=np.array([*names[:-1], "run 4"]))
     twice |= {name: np.append(twice[name][:-1], twice[name][4]) for name in ("n_active", "n_tokens")}
-    (said,) = sense.doubts(table(**twice))
+    (said,) = validate.doubts(table(**twice))
     assert "1 of 47 rows have the name, size and tokens of others but another loss (row 48 (run 4))" in said
     crashed = columns_of(MIXTURES)
     crashed["loss"][[7, 9]] = 10.9, 11.1
-    (said,) = sense.doubts(table(**crashed, state=["finished"] * 46 + ["finished"]))
+    (said,) = validate.doubts(table(**crashed, state=["finished"] * 46 + ["finished"]))
     assert "2 of 47 runs have a loss of more than 2.2 times the median loss" in said and "rows 9, 11;" in said
-    (said,) = sense.doubts(table(**columns_of(MIXTURES), State=["finished"] * 45 + ["crashed", "running"]))
+    (said,) = validate.doubts(table(**columns_of(MIXTURES), State=["finished"] * 45 + ["crashed", "running"]))
     what = "2 of 47 runs did not finish (column State: crashed, running): rows 47, 48"
     assert said == f"{what}; --where=State=finished leaves them out"
     crashed["loss"][[7, 9]] = np.nan

@@ -1,4 +1,4 @@
-"""When a run saves: by steps, by the clock, and whatever a step takes."""
+"""When a run saves: by steps, by wall-clock time, and whatever a step takes."""
 
 import random
 

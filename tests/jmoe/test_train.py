@@ -195,7 +195,7 @@ def test_it_goes_on_with_as_many_cpu_threads_as_it_began_with(config, tmp_path, 
     stopped_after_steps(config, tmp_path)
     monkeypatch.delenv("PJRT_NPROC")
     threads, said = stopped_after_steps(config, tmp_path)
-    assert threads == 3 and "goes on with 3 CPU threads" in said and "WARNING" not in said
+    assert threads == 3 and "keeps 3 CPU threads" in said and "WARNING" not in said
     monkeypatch.setenv("PJRT_NPROC", "5")
     threads, said = stopped_after_steps(config, tmp_path)
     assert threads == 5 and "cpu_threads 3, now 5: the last bits may differ" in said
@@ -447,7 +447,7 @@ def test_other_commands_name_a_damaged_checkpoint_and_the_one_before(undisturbed
     shutil.copytree(undisturbed / "trunk", tmp_path / "trunk")
     damage(tmp_path / "trunk" / "checkpoints" / "34", how)
     words = (
-        f"the checkpoint {tmp_path}/trunk/checkpoints/34 is damaged: .*; --segment=trunk --step=30 is the one before"
+        f"the checkpoint {tmp_path}/trunk/checkpoints/34 is damaged: .*; --segment=trunk --step=30 is the previous one"
     )
     if module:
         said = helpers.fails(f"jmoe.{module}", f"--workdir={tmp_path}")

@@ -192,7 +192,7 @@ def budgets_of(law: Law, runs: Runs | None = None) -> list[float]:
     """Three training budgets that suit a law: its paper's, or spread over the upper two thirds of its runs.
 
     Args:
-      runs: where there are some, those budgets are taken that most of them are near.
+      runs: if given, the budgets are those that most of them are near.
     """
     if law.published or "training_flops" not in law.ranges:
         return list(PAPER_FLOPS)

@@ -21,9 +21,9 @@ from fit.planning.clock import SECONDS
 from fit.planning.constraints import Constraints
 from fit.shape.architecture import training_flops
 
-AROUND = 30.0  # budgets of a frontier: up to so many times below and above that of the plan
+AROUND = 30.0  # budgets of a frontier: up to this factor below and above that of the plan
 MOST_PANELS = 3
-ENOUGH = 3  # runs of a budget that make a panel, where there are budgets with so many
+ENOUGH = 3  # runs of a budget that make a panel, if any budget has that many
 STAR: style.Look = dict(marker="*", color="black", markersize=9, markerfacecolor="gold", linestyle="none")
 
 
@@ -33,7 +33,7 @@ def frontier(
 ) -> style.Drawn:
     """The least loss under budgets around one, a curve for each number of experts, under the same limits.
 
-    The axis is in hours where the constraints have chips, by the clock at the speed of each model, else at their MFU.
+    The axis is in hours if the constraints have chips: by the modelled speed of each model, or else by their MFU.
     Without chips it is in FLOPs.
 
     Args:
@@ -78,7 +78,7 @@ def frontier(
 
 
 def axis_of(constraints: Constraints) -> str:
-    """What the budget is counted in, in words."""
+    """The label of the budget's axis, with its unit."""
     chips = constraints.chips
     if chips is None:
         return "training FLOPs" if not constraints.inference_tokens else "FLOPs of training and inference"
@@ -92,7 +92,7 @@ def axis_of(constraints: Constraints) -> str:
 
 
 def _cost(constraints: Constraints, n_experts: float) -> float:
-    """The budget of models of so many experts: hours where there are chips, else FLOPs."""
+    """The budget of models of `n_experts` experts: hours if there are chips, else FLOPs."""
     limit = constraints.at(n_experts)
     if limit.clock is not None:
         return float(np.asarray(limit.clock.hours))

@@ -24,7 +24,7 @@ from fit.paper.figures import style
 from fit.planning import optimum
 from fit.shape.architecture import TRAINING, Architecture
 
-# Sizes (n_active), each with a line; beyond so many, lines of some of them.
+# Sizes (n_active), each with a line; above MOST_SIZES only SOME_SIZES have lines.
 MOST_SIZES = 16
 SOME_SIZES = 6
 MOST_SURFACES = 4  # in a picture: the largest budgets

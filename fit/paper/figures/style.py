@@ -1,4 +1,4 @@
-"""How every picture looks: sized for a page of a paper, one meaning of a colour, dashes where a law is extrapolated."""
+"""The style of all figures: the size of a page of a paper, one meaning of a colour, dashes for extrapolation."""
 
 import functools
 import io
@@ -159,7 +159,8 @@ def curve(axis: Axes, x: Array, y: Array, within: Array | bool, look: Look, ends
     """Draws y over x [k]: solid where `within` the fitted range, in thin dashes elsewhere.
 
     Args:
-      look: color and marker; with (first, step) as `every`, a marker stands at every so many points.
+      look: color and marker; with (first, step) as `every`, the point `first` and every `step`-th after it have
+        markers.
       ends: of a band [2, k] to be shaded.
     """
     within = np.broadcast_to(within, np.shape(x))
@@ -238,7 +239,7 @@ def log_axis(axis: XAxis | YAxis, low: float, high: float, words: Callable[[floa
 def _ticks(low: float, high: float, most: int) -> Array:
     """At most `most` round numbers from low to high, as many as may be."""
     decades = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
-    # leading digits of the ticks, and in which decades they stand, from many ticks to few
+    # leading digits of the ticks, and the step of their decades, from many ticks to few
     patterns = [((1, 1.5, 2, 3, 5, 7), 1), ((1, 2, 5), 1), ((1, 3), 1), ((1,), 1), ((1,), 2), ((1,), 3), ((1,), 6)]
     for leading, step in patterns:
         ticks = np.outer(10.0 ** decades[decades % step == 0], leading).ravel()

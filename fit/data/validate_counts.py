@@ -1,4 +1,4 @@
-"""Whether the counts of a table of runs can be parameters, tokens and FLOPs, and in which units they could be.
+"""Validate the counts of a table of runs: parameters, tokens and FLOPs, and the units that would fit.
 
 Axes: n runs of the table.
 """
@@ -41,7 +41,7 @@ FLOPS = (
 MOST_COUNTED = 0.85
 GROWS = 1.1
 DECADES_OFF = 2.5  # how far log10 of such a column may be from that of 6 N D
-# From so many runs and such a factor of their compute on, losses must fall with it.
+# Losses must fall with compute if a table has at least this many runs over at least this factor of compute.
 FEW = 8
 SAME_COMPUTE = 4.0
 RISES = 0.5  # rank correlation of loss and compute that no sweep has
@@ -100,7 +100,7 @@ def unit_problems(table: Table, known: Columns) -> Iterator[Problem]:
         of_flops = f", and column {flops[0]} is 10^{decades_off:.1f} times 6 N D"
     yield Problem(
         f"the median run has n_active {size:g} and n_tokens {tokens:g}, {ratio:.3g} tokens for each "
-        f"parameter{of_flops}, which no language model has: if they are so many {' and '.join(units.values())}, say "
+        f"parameter{of_flops}, which no language model has: if they are counts of {' and '.join(units.values())}, say "
         f"--units={flag}; if they are what they seem, --units=n_active:ones",
         flags={"units": units},
     )
@@ -130,7 +130,7 @@ def _likely_units(ratio: float, size: float, tokens: float, decades_off: float |
     """{column: unit} of the units that would make sense, nearest to USUAL_TOKENS; None where none do.
 
     Args:
-      ratio: tokens for each parameter of the median run, as the numbers stand in the table.
+      ratio: tokens for each parameter of the median run, by the numbers in the table.
       size: its n_active.
       tokens: its n_tokens.
       decades_off: log10 of the table's training FLOPs over 6 N D, where it has such a column.

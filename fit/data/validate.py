@@ -1,7 +1,7 @@
-"""Whether the numbers of a table of runs make sense: units, rows that repeat others, runs that crashed.
+"""Validate the numbers of a table of runs: their units, repeated rows, crashed runs.
 
 `check` refuses what cannot be, `doubts` names what is suspicious. Nothing is converted unless the user says so
-(--units). The checks of counts are in count_sense.py, those of losses in loss_sense.py.
+(--units). The checks of counts are in validate_counts.py, those of losses in validate_losses.py.
 
 Axes: n runs of the table.
 """
@@ -17,15 +17,6 @@ from fit.aliases import Array
 from fit.data.bad_cells import cell_problems, header_problems, header_rows
 from fit.data.column_guesses import guess, is_actual, rivals
 from fit.data.computed import with_columns
-from fit.data.count_sense import (
-    flops_column,
-    left_out_of_flops,
-    loss_against_compute,
-    rising_problems,
-    single_unit_problems,
-    total_problems,
-    unit_problems,
-)
 from fit.data.known_columns import (
     FEWEST_TOKENS,
     MOST_TOKENS,
@@ -34,10 +25,19 @@ from fit.data.known_columns import (
     known_columns,
     rows_in_words,
 )
-from fit.data.loss_sense import crashed_doubts, loss_problems, unit_doubts
 from fit.data.missing_columns import DENSE, missing_columns
 from fit.data.problems import Problem, error_of
 from fit.data.table import BOUNDS, Table, with_rows
+from fit.data.validate_counts import (
+    flops_column,
+    left_out_of_flops,
+    loss_against_compute,
+    rising_problems,
+    single_unit_problems,
+    total_problems,
+    unit_problems,
+)
+from fit.data.validate_losses import crashed_doubts, loss_problems, unit_doubts
 from fit.errors import UserError
 from fit.messages import sentences
 
@@ -87,7 +87,7 @@ def impossible(table: Table) -> list[str]:
 
 
 def likely_units(table: Table) -> dict[str, str]:
-    """{column: unit} that makes sense of a table that `check` refuses, with the units that the user named."""
+    """{column: unit} under which `check` accepts a table that it refuses, with the units that the user named."""
     result = problems(table)
     if not result:
         return {}

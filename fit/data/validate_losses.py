@@ -1,4 +1,4 @@
-"""Whether the losses of a table of runs can be nats per token, and which runs crashed.
+"""Validate the losses of a table of runs: nats per token, and no crashed runs.
 
 The losses are set against a law of dense models on web text (Besiroglu et al. 2024, arXiv 2404.10102). Sweeps on other
 text and with other tokenizers lie between 0.88 and 1.28 times its loss of equal size and tokens.
@@ -181,7 +181,7 @@ def unit_doubts(table: Table, known: Columns) -> Iterator[Problem]:
     unit = _unit_by_name(table)
     if unit is not None:
         yield Problem(
-            f"the column {table.names.get('loss', 'loss')} is taken as nats per token: by its name it is not; say "
+            f"the column {table.names.get('loss', 'loss')} is read as nats per token, but its name says otherwise; say "
             f"--units=loss:{unit}{_explained(unit)}",
             flags={} if unit == "FACTOR" else {"units": {"loss": unit}},
         )
