@@ -43,8 +43,11 @@ class Options:
 
     @classmethod
     def parse(cls, **options: Any) -> Self:
-        """The options that users give, such as numbers as text, lists and arrays. Raises UserError for a value that
-        cannot be used."""
+        """The options from what users give, such as numbers as text, lists and arrays.
+
+        Raises:
+          UserError: A value cannot be used.
+        """
         return cls(**options)
 
     def changed(self, *names: str) -> list[str]:
@@ -100,6 +103,9 @@ def option(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+# The next ones mark a field by a key of its metadata, which other files look for: "required", "path", "of_python".
+
+
 def required(field: Any, hint: str = "") -> Any:
     """A field without which UserError says that the flag is missing; `hint` follows in that sentence."""
     return dataclasses.field(default=None, metadata=field.metadata | dict(required=hint))
@@ -132,7 +138,7 @@ def whole(help: str, default: int | None = None, least: int = 0, most: int | Non
     def check(name: str, value: object) -> int:
         x = _to_number(name, value)
         typed = value if isinstance(value, str) else shown(value)
-        if x is None or not math.isfinite(x) or x != x // 1 or x < least:
+        if x is None or not math.isfinite(x) or not float(x).is_integer() or x < least:
             raise UserError(f"--{name}={typed}: expected a whole number from {least} up")
         if most is not None and x > most:
             raise UserError(f"--{name}={typed}: expected a whole number from {least} to {most}")
@@ -158,12 +164,12 @@ def path(help: str) -> Any:
 
 
 def or_path(field: Any) -> Any:
-    """A field that a function also takes as a path object."""
+    """A field whose argument may also be an os.PathLike. The command's flag stays a text."""
     return dataclasses.field(default=field.default, metadata=field.metadata | dict(path=True))
 
 
 def of_python(field: Any) -> Any:
-    """A field that is an argument of the function, and no flag of the command."""
+    """A field that is an argument of the Python function, and no flag of the command."""
     return dataclasses.field(default=field.default, metadata=field.metadata | dict(of_python=True))
 
 
@@ -260,11 +266,12 @@ def pairs(help: str, form: str, mark: str, names: tuple[str, ...] = (), hint: st
 
 
 def group(help: str, kind: type["Options"]) -> Any:
-    """Several fields in one option: a text such as expert:8,remat:dots, or a dictionary.
+    """Several fields in one option: a text such as expert:8,remat:dots, or a dictionary. Its value is a `kind`.
 
     Args:
       help: The text of --help, which the texts of the fields follow.
-      kind: The fields, all of which have defaults. A switch is given by its name alone, a tuple by several values.
+      kind: The class of the fields, all of which have defaults. In a text a switch is given by its name alone, and a
+        tuple by naming its field once for each value: used:1,used:2.
     """
     fields = {field.name: field for field in dataclasses.fields(kind)}
 
@@ -273,7 +280,7 @@ def group(help: str, kind: type["Options"]) -> Any:
             return value
         values = {}
         for key, given in _given_fields(name, value, fields):
-            flag = f"{name}={key}"
+            flag = f"{name}={key}"  # a sentence says --mesh=expert=0; what was typed is --mesh=expert:0
             try:
                 checked = fields[key].metadata["check"](flag, given)
             except UserError as error:

@@ -21,7 +21,8 @@ from typing import Any
 
 from fit.options import Options
 
-ACCEPTED = {  # what an argument may be, by the type of its field
+# {type of a field: what its argument may be}
+ACCEPTED = {
     float: (float, str),
     int: (int, str),
     bool: (bool,),
@@ -44,7 +45,7 @@ def takes_options(function: types.FunctionType) -> Callable[..., Any]:
     own = own_parameters(function)
     fields = option_parameters(kind, {parameter.name for parameter in own})
     signature = inspect.Signature([*own, *fields])
-    names = [parameter.name for parameter in fields]
+    names = [parameter.name for parameter in fields]  # of the arguments that become options
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -81,24 +82,25 @@ def option_parameters(kind: type[Options], taken: set[str]) -> list[inspect.Para
 
 
 def accepted(field: dataclasses.Field) -> Any:
-    """The type of the argument of a field of options."""
+    """The type of the argument of a field of options: a union, or a Literal of its choices."""
     members = typing.get_args(field.type) if isinstance(field.type, types.UnionType) else (field.type,)
-    wide: list[Any] = []
+    kinds: list[Any] = []
     if field.metadata["choices"]:
-        wide.append(typing.Literal.__getitem__(tuple(field.metadata["choices"])))
+        kinds.append(typing.Literal.__getitem__(tuple(field.metadata["choices"])))  # Literal["a", "b"]
     elif "group" in field.metadata:
-        wide += [collections.abc.Mapping[str, object], str]
+        kinds += [collections.abc.Mapping[str, object], str]
     elif field.metadata["flag"] == "string":
-        wide += [member for member in members if member is not type(None)]
+        kinds += [member for member in members if member is not type(None)]
     else:
-        wide += [kind for member in members for kind in ACCEPTED.get(member, ())]
+        for member in members:
+            kinds += ACCEPTED.get(member, ())
     if "path" in field.metadata:
-        wide.append(os.PathLike)
+        kinds.append(os.PathLike)
     if field.default is None and "required" not in field.metadata:
-        wide.append(None)
-    union = wide[0]
-    for member in wide[1:]:
-        union = union | member
+        kinds.append(None)
+    union = kinds[0]
+    for kind in kinds[1:]:
+        union = union | kind
     return union
 
 
@@ -113,7 +115,7 @@ def docstring_with(docstring: str, kind: type[Options], names: list[str]) -> str
 
 
 def help_of(field: dataclasses.Field) -> str:
-    """The help of an option, with that of its fields."""
+    """The help of an option; of a group without its <FIELDS>, and with the help of each field."""
     text = re.sub(r"^<\S+>: ", "", field.metadata["help"])
     if "group" not in field.metadata:
         return text

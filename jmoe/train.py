@@ -133,10 +133,13 @@ def train_segment(
 ) -> State:
     """Trains a segment to its end, where the state is saved.
 
+    A step is launched before the previous one is done. Its metrics are fetched when the next step is launched, and
+    before anything is evaluated, saved or exported.
+
     Args:
       run: The run.
       segment: What to train.
-      state: Where to begin; its arrays are donated.
+      state: Where to begin: the number of steps done, parameters and optimizer state, whose arrays are donated.
       checkpoints: The segment's checkpoints.
       stop_signal: As in `train`.
 
@@ -148,7 +151,7 @@ def train_segment(
       Interrupted: `stop_signal()` gave a signal; the state is saved.
     """
     start, params, opt_state = state
-    run.first_step.mark("state")
+    run.first_step.mark("state")  # restoring or making the state ends here
     batches = training_batches(run.corpus, run.config, run.schedule, run.mesh, segment, start)
     timetable = Timetable(run.config, segment, start, stop_signal)
     if timetable.export_was_missed():
@@ -164,7 +167,7 @@ def train_segment(
             late_metrics.launched(step, metrics)
             due = timetable.after(step + 1, params)
             if not due:
-                continue
+                continue  # the next step is launched before this one's metrics are fetched
             losses = {}
             if due.evaluation:
                 jax.block_until_ready(params)  # the pause begins after the step, whose time counts
@@ -172,7 +175,7 @@ def train_segment(
                     losses = run.evaluation.losses(params).metrics()
             late_metrics.finish(losses)
             if due.save:
-                report.log.sync()
+                report.log.sync()  # before the checkpoint: a run that resumes from it needs the metrics until there
                 record = run.record | {"n_tokens": run.schedule.tokens_at(step + 1)} | report.saved()
                 with report.saving():
                     checkpoints.save(step + 1, params, opt_state, record)

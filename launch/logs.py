@@ -37,7 +37,7 @@ def main(_: object) -> None:
     logs = sweep.engine.logs
     options = {name: flags.FLAGS[name].value for name in ("rank", "attempt")}
     options = {name: value for name, value in options.items() if value is not None}
-    unknown = options.keys() - inspect.signature(logs).parameters.keys()
+    unknown = options.keys() - inspect.signature(logs).parameters.keys()  # a backend takes those that it can tell
     if unknown:
         raise UserError(f"--backend={printable(sweep.backend)} knows no --{min(unknown)}")
     _print([logs(sweep, job, **options)])

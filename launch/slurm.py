@@ -34,6 +34,7 @@ from launch.slurm_task import call, read_list
 SECONDS_BETWEEN_LOOKS = 5.0
 SCRIPT = '#!/bin/sh\nexec "$@"\n'
 SECONDS_TO_SAVE = 120  # SIGTERM comes this long before the time limit
+# sbatch's options that a sweep sets itself: in long form, and the letters of the same
 RESERVED = ("--array", "--comment", "--error", "--job-name", "--open-mode", "--output", "--parsable", "--wrap")
 RESERVED_LETTERS = "aeJo"
 WITHOUT_VALUE = "hHIkOQsvVW"  # sbatch's one-letter options without a value: another may follow at once, as in -HJx
@@ -78,10 +79,12 @@ class Slurm(Backend):
                 raise UserError(f"--sbatch={option} and --workers exclude each other: arrays wait for others by it")
 
     def devices(self, sweep: Sweep, accelerator: str | None) -> tuple[int | None, float | None]:
+        """As `Backend.devices`; without an accelerator, the devices that the options of --sbatch ask for."""
         n_devices, memory = accelerators.devices(accelerator)
         options = " ".join(sweep.options["sbatch"])
 
         def number(names: str) -> int | None:
+            """The number that an option has, whose names are the alternatives of a regular expression."""
             match = re.search(rf"(?:^| )(?:{names})[= ]?(\d+)(?: |$)", options)
             return int(match[1]) if match else None
 
@@ -165,8 +168,10 @@ class Slurm(Backend):
     def follow(self, sweep: Sweep, job: Job, rank: int | None) -> Iterator[bytes]:
         """Yields what `logs` returns and what is added to it, until the job has left the queue."""
 
-        @functools.cache  # the controller serves all users: one question every SECONDS_BETWEEN_LOOKS
-        def has_left(_: float) -> bool:
+        # The controller serves all users. So it is asked once in each SECONDS_BETWEEN_LOOKS: the cache keeps the answer
+        # for as long as the number of that period stays the same.
+        @functools.cache
+        def has_left(period: float) -> bool:
             return job.name not in self.states(sweep)
 
         def over() -> bool:
@@ -231,7 +236,9 @@ def _queue(sweep: Sweep) -> Iterator[_Task]:
     for line in call("squeue", "-h", "-r", "--me", f"--name={sweep.id}", "-o", "%F|%K|%k|%T|%r").split("\n"):
         if not line:
             continue
-        array, index, comment, state, reason = [*printable(line).split("|", 4), "", "", "", ""][:5]
+        fields = printable(line).split("|", 4)
+        fields += [""] * (5 - len(fields))  # a line that Slurm cut short
+        array, index, comment, state, reason = fields
         try:
             (job,) = jobs_of(comment)[int(index)]
         except (ValueError, LookupError, TypeError):
@@ -322,15 +329,18 @@ def _is_reserved(option: str) -> bool:
 
 def _lines_of_rank(text: bytes, rank: int | None) -> bytes:
     """The lines that the process `rank` printed, without srun's labels; a job of one process has no labels."""
+    if rank is None:
+        return text
     labelled = [re.fullmatch(rb" *(\d+): (.*\n?)", line) for line in text.splitlines(keepends=True)]
-    if rank is None or not any(labelled):
-        return b"" if rank else text
+    if not any(labelled):  # one process, whose rank is 0
+        return text if rank == 0 else b""
     return b"".join(line[2] for line in labelled if line and int(line[1]) == rank)
 
 
 def _output(sweep: Sweep, job: Job) -> pathlib.Path | None:
     """The output of the newest task that the job was given to, or None if nothing was printed."""
     folder = _folder(sweep)
+    # part of the key of _outputs' cache: a new list in the folder changes it
     changed_ns = folder.stat().st_mtime_ns if folder.exists() else 0
     path = _outputs(folder, changed_ns).get(job.name)
     return path if path and path.is_file() and path.stat().st_size else None

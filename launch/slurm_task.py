@@ -25,10 +25,12 @@ AWAY = (
     "Zero Bytes were transmitted or received",
     "controller in standby mode",
 )
-# that a command waits for a controller, which may hang; sbatch waits without limit, since it may have queued a job
+# for which a command waits for the controller, which may hang. sbatch waits without limit: if it were killed, nobody
+# would know whether it queued a job.
 SECONDS_TO_ANSWER = 40.0
 NO_NODE = ("Task launch for", "Node failure on")  # srun's words for a node that does not answer
 SECONDS_BETWEEN_TRIES = 5.0
+FAILED = 2  # exit code of a task whose job has failed for good
 
 
 def job_of_task(path: str) -> str:
@@ -68,7 +70,7 @@ def _train(sweep: Sweep, job: Job) -> int:
     n_processes = int(os.environ.get("SLURM_NTASKS") or os.environ.get("SLURM_NNODES") or 1)
     if n_processes > 1:
         srun.append("--label")  # says which process printed a line
-    while not job.has_ended():  # it may have been cancelled, or accepted, while it waited
+    while not job.has_ended():  # done or failed for good; cancelled or accepted, perhaps while it waited
         running = trainer.start_when_free(job, sweep.stall_minutes, prefix=srun)
         code = running.wait()
         if code == 0:
@@ -86,12 +88,12 @@ def _train(sweep: Sweep, job: Job) -> int:
             print(f"{job.name}: {running.cause(code)}; trying again", flush=True)
             time.sleep(SECONDS_BETWEEN_TRIES)
             continue
-        failure = trainer.record_failure(running, code, sweep.retries)
+        failure = trainer.record_failure(running, code, sweep.retries)  # {} if it does not concern the job
         if failure:
             print(f"{job.name}: {failure['cause']}", flush=True)
             hooks.failed(sweep, job)
     if not job.over():
-        return 2
+        return FAILED
     trainer.forget_cause(job)
     return 0
 
@@ -125,7 +127,7 @@ def _end_step() -> None:
     """Ends trainers of this array task that outlived their srun, and waits until they have ended."""
     while True:
         steps = call("squeue", "-h", "-s", "-j", _task(), "-o", "%i", patient=True).split()
-        numbered = [step for step in steps if step[-1].isdigit()]
+        numbered = [step for step in steps if step[-1].isdigit()]  # srun's; others end in .batch or .extern
         if not numbered:
             return
         subprocess.run(["scancel", *numbered], capture_output=True)

@@ -22,17 +22,25 @@ FIELDS = {
     "serve_tokens_per_second": ("serve", "tokens_per_second"),
     "serve_batch": ("serve", "batch"),
 }
-# {command: {(flag, value): what is typed in its place}}; the value None stands for any
+# {command: {(flag, value): what is typed in its place, "" for nothing}}; the value None stands for any
 WORDS: dict[str, dict[tuple[str, str | None], str]] = {
     "plan": {("shape", "hardware"): "", ("by", "time"): "", ("by", "flops"): "--mfu=0.4", ("grams_per_kwh", None): ""},
     "compare": {("by", "time"): "", ("by", "flops"): "--mfu=0.4"},
     "law": {("solver", "lm"): "", ("solver", "lbfgs"): "--solver=paper"},
 }
 COMMANDS = ("plan", "compare", "next", "plot", "table")  # that had these flags
-OF_PYTHON = (  # flags of fit law that are arguments of fit.law alone
-    "huber_delta", "reduction", "weights", "weight_decay", "starts", "select", "bootstrap_form",
-    "percentiles", "seed",
-)  # fmt: skip
+# flags that fit law had, and that are arguments of fit.law alone
+OF_PYTHON = (
+    "huber_delta",
+    "reduction",
+    "weights",
+    "weight_decay",
+    "starts",
+    "select",
+    "bootstrap_form",
+    "percentiles",
+    "seed",
+)
 REPORT = {"laws", "verbose", "law", "runs", "out", "columns", "units", "where", "set", "plan"}  # flags of fit report
 
 
@@ -43,9 +51,9 @@ def check(command: str, arguments: Sequence[str]) -> None:
       command: Name of the command.
       arguments: What the user typed behind it.
     """
-    old = []
-    new = []
-    of_plan = []
+    old = []  # arguments of earlier versions
+    new = []  # all arguments as they are typed now
+    of_plan = []  # what fit report now takes in --plan="..."
     for argument in arguments:
         name, equals, value = argument.removeprefix("--").partition("=")
         is_flag = argument.startswith("--")
@@ -55,12 +63,12 @@ def check(command: str, arguments: Sequence[str]) -> None:
             of_plan += replacement("plan", name, value) if equals else [argument]
             old.append(argument)
             continue
-        words = [argument]
+        typed_now = [argument]
         if is_flag and equals:
-            words = replacement(command, name, value)
-        if words != [argument]:
+            typed_now = replacement(command, name, value)
+        if typed_now != [argument]:
             old.append(argument)
-        new += words
+        new += typed_now
     if of_plan:
         new.append(f"--plan={shlex.join(of_plan)}")
     if old:
@@ -70,11 +78,12 @@ def check(command: str, arguments: Sequence[str]) -> None:
 
 def replacement(command: str, name: str, value: str) -> list[str]:
     """What is typed in place of --name=value: itself where nothing replaces it, nothing where it is left out."""
-    words = WORDS.get(command, {})
+    replacements = WORDS.get(command, {})
     for key in ((name, value), (name, None)):
-        if key in words:
-            return [words[key]] if words[key] else []
+        if key in replacements:
+            return [replacements[key]] if replacements[key] else []
     if name in FIELDS and command in COMMANDS:
         flag, field = FIELDS[name]
-        return [f"--{flag}=" + ",".join(f"{field}:{part}" for part in value.split(","))]
+        fields = ",".join(f"{field}:{part}" for part in value.split(","))  # --used=1,2 is --shape=used:1,used:2
+        return [f"--{flag}={fields}"]
     return [f"--{name}={value}"]

@@ -24,12 +24,13 @@ from fit.planning.results import Optimum
 from fit.shape import hardware
 from fit.shape.architecture import ROUNDED, Architecture, Model
 
-CLOSE = optimum.NEAR  # share of the loss that a preferred shape may cost
+CLOSE = optimum.NEAR  # part of the loss by which a preferred shape may exceed the optimum's
 WIDER = 1.5  # shapes of the grid are up to this factor wider than the widest optimum
-MOST_WIDTHS = 200  # beyond the grid's own
+MOST_WIDTHS = 200  # about as many widths beyond the grid's own, at most
 MORE_DEPTHS = 8  # laws may read the shape: other depths than the preferred ones may lose less
 TRIED = 300  # depths around the planned one, and widths at each, at most: steps between them are then below 0.4%
-WINDOWS = (1 + ROUNDED, 1 / (1 + ROUNDED), 0.75, 0.5, 0.3, 0.15, 0.05, 0.01, 0)  # ends of depths, over the planned one
+# Ranges of depths, over the planned one, each from one number to the next: smaller models are built where none fits.
+WINDOWS = (1 + ROUNDED, 1 / (1 + ROUNDED), 0.75, 0.5, 0.3, 0.15, 0.05, 0.01, 0)
 
 
 def on_grid(question: Question, optima: list[Optimum], best: Optimum) -> Chosen | None:
@@ -56,9 +57,11 @@ def on_grid(question: Question, optima: list[Optimum], best: Optimum) -> Chosen 
         request = question.request
         request = dataclasses.replace(request, fixed=request.fixed | {"kv_share"})
         limits = dataclasses.replace(question.limits, request=request)
-        of_architecture = _of_style(dataclasses.replace(question, limits=limits), planned)
-        if chosen is None or (of_architecture is not None and of_architecture.loss < chosen.loss * (1 - CLOSE)):
-            return of_architecture
+        with_architecture_heads = _of_style(dataclasses.replace(question, limits=limits), planned)
+        if chosen is None:
+            return with_architecture_heads
+        if with_architecture_heads is not None and with_architecture_heads.loss < chosen.loss * (1 - CLOSE):
+            return with_architecture_heads
         return chosen
 
     chosen = closest(best)
@@ -68,16 +71,19 @@ def on_grid(question: Question, optima: list[Optimum], best: Optimum) -> Chosen 
 
 
 def _of_style(question: Question, planned: Optimum) -> Chosen | None:
-    """The shape of the question's style to build with as many experts as an optimum; None where none fits."""
+    """The shape to build with as many experts as an optimum: of least hours on chips, else of the preferred ratios.
+
+    None where none fits.
+    """
     if isinstance(question, Problem):
         return _trained(question, planned)
     return _preferred(question, planned)
 
 
-def _least(candidates_of_others: list[Chosen | None]) -> Chosen | None:
+def _least(choices: list[Chosen | None]) -> Chosen | None:
     """The one of least loss; None where there is none."""
-    feasible = [each for each in candidates_of_others if each is not None]
-    return min(feasible, key=lambda each: each.loss, default=None)
+    feasible = [chosen for chosen in choices if chosen is not None]
+    return min(feasible, key=lambda chosen: chosen.loss, default=None)
 
 
 def _grid_for(d_model: float) -> Grid:
@@ -91,9 +97,9 @@ def _grid_for(d_model: float) -> Grid:
 
 
 def _by_recipe(question: Question, planned: Optimum) -> Iterator[tuple[Models, Array, Array]]:
-    """(models, training tokens of each, loss of each) with as many experts as an optimum.
+    """(models, training tokens of each, loss of each) with as many experts as an optimum, in parts of the grid.
 
-    The loss is infinite where limits exclude a model.
+    Tokens and losses are [n_shapes]. The loss is infinite where limits exclude a model.
     """
     limits = question.limits.at(planned.n_experts)
     for models in solve.models_of(question, planned.n_experts):
@@ -109,14 +115,14 @@ def _preferred(question: Question, planned: Optimum) -> Chosen | None:
     lowest = min((float(losses.min()) for _, _, losses in by_recipe), default=math.inf)
     if not math.isfinite(lowest):
         return None
-    enough = max(lowest, planned.loss * (1 + CLOSE))
+    highest_allowed = max(lowest, planned.loss * (1 + CLOSE))
     chosen = None
-    least = math.inf
+    least_unlike = math.inf
     for models, tokens, losses in by_recipe:
-        unlike = np.where(losses <= enough, _unlikeness(question, models, planned), np.inf)
+        unlike = np.where(losses <= highest_allowed, _unlikeness(question, models, planned), np.inf)
         row = int(np.argmin(unlike))
-        if unlike[row] < least:
-            least = float(unlike[row])
+        if unlike[row] < least_unlike:
+            least_unlike = float(unlike[row])
             chosen = Chosen(
                 loss=float(losses[row]),
                 model=grid_model(question, models, row),
@@ -128,7 +134,7 @@ def _preferred(question: Question, planned: Optimum) -> Chosen | None:
 
 
 def _unlikeness(question: Question, models: Models, planned: Optimum) -> Array:
-    """How far ratios are from the style's and sizes from the planned one: the sum of |ln factor|."""
+    """How far ratios are from the style's and sizes from the planned one, [n_shapes]: the sum of |ln factor|."""
     shape = models.shape
     style = hardware.style_of(question.architecture, models.as_published, question.request.fixed)
     factors = (
@@ -143,6 +149,7 @@ def _trained(problem: Problem, planned: Optimum) -> Chosen | None:
     """Of the shapes close to the lowest loss that the chips reach, the one of least hours, in its fastest layout."""
     lowest = math.inf
     parts: list[tuple[Candidates, Array, Array]] = []
+    # Meshes are costly to weigh. So it begins with the lowest losses, and ends where no other shape can be chosen.
     for models, tokens, losses in _by_recipe(problem, planned):
         order = np.argsort(losses, kind="stable")
         order = order[np.isfinite(losses[order])]
@@ -155,15 +162,15 @@ def _trained(problem: Problem, planned: Optimum) -> Chosen | None:
             if part is not None:
                 parts.append((part, tokens[part.row], losses[part.row]))
                 lowest = min(lowest, float(losses[part.row].min()))
-    enough = max(lowest, planned.loss * (1 + CLOSE))
+    highest_allowed = max(lowest, planned.loss * (1 + CLOSE))
     best = None
-    least = math.inf, math.inf
+    least_cost = (math.inf, math.inf)  # seconds and chips
     for part, tokens, losses in parts:
-        seconds = np.where(losses <= enough, tokens * part.seconds_per_token, np.inf)
+        seconds = np.where(losses <= highest_allowed, tokens * part.seconds_per_token, np.inf)
         first = np.lexsort((part.chips, seconds))[:1]
         cost = float(seconds[first[0]]), float(part.chips[first[0]])
-        if cost < least:
-            least = cost
+        if cost < least_cost:
+            least_cost = cost
             best = solve.Best(problem, part.part(first), int(tokens[first[0]]), float(losses[first[0]]))
     return on_chips(best) if best else None
 
@@ -200,10 +207,11 @@ def _whole(question: Question, planned: Optimum) -> Chosen | None:
         factors = np.array([model.rounding_factor for model in built])
         is_close = fits & (factors <= 1 + ROUNDED)
         allowed = is_close if is_close.any() else fits
-        enough = max(float(losses[allowed].min()), planned.loss * (1 + CLOSE))
-        good = np.flatnonzero(allowed & (losses <= enough))
+        highest_allowed = max(float(losses[allowed].min()), planned.loss * (1 + CLOSE))
+        good = np.flatnonzero(allowed & (losses <= highest_allowed))
         size = np.abs(np.log(models.n_active[good] / planned.n_active))
-        row = int(good[np.lexsort((size, factors[good]))[0]])
+        order = np.lexsort((size, factors[good]))  # by factor, then by size
+        row = int(good[order[0]])
         return Chosen(float(losses[row]), built[row], int(tokens[row]), float(models.memory_bytes[row]))
     return None
 
@@ -214,7 +222,8 @@ def _models_of_depths(architecture: Architecture, planned: Optimum, least: float
     fewest = round(architecture.smallest / architecture.width_per_block)
     first = max(fewest, math.floor(least * blocks))
     last = max(fewest, math.ceil(most * blocks))
-    for n_blocks in range(last, first - 1, -math.ceil((last - first + 1) / TRIED)):
+    step = math.ceil((last - first + 1) / TRIED)
+    for n_blocks in range(last, first - 1, -step):
         widths = architecture.widths(n_blocks)
         for width in widths[:: math.ceil(len(widths) / TRIED)]:
             yield Model(architecture, n_blocks, planned.n_experts, width)

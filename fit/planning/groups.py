@@ -11,7 +11,7 @@ MOST_BLOCKS = 1000  # of any model
 
 @dataclasses.dataclass(kw_only=True)
 class LawShapeFields(Options):
-    """What a law's own models are like, where that is not the law's."""
+    """Fields of --shape that every command with laws takes: sizes of models, where they differ from the law's own."""
 
     vocab_size: int | None = whole(
         "tokens in the vocabulary, of which FLOPs, memory and prices count embedding and head; the law sees the blocks "

@@ -7,10 +7,12 @@ import dataclasses
 import math
 import re
 
+# NAME (PARAMETERS) -> TYPE {, the first line of a computation
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(  # NAME = TYPE opcode(arguments), attributes; each may hold parentheses
     r"^\s+(ROOT )?%?([\w.\-]+) = (.*?) ([\w\-]+)\((.*?)\)((?:, [\w\-]+=.*)?)$"
 )
+# DTYPE[DIMS]{LAYOUT}, such as bf16[8,128]{1,0:T(8,128)S(1)}; the digits of DTYPE are its bits
 _ARRAY = re.compile(r"\b(pred|token|[a-z]+(\d+)\w*)\[([\d,]*)\](\{[^{}]*\})?")
 _NAME = re.compile(r"%([\w.\-]+)")
 
@@ -45,7 +47,7 @@ class Array:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Instruction:
-    """An instruction of a compiled program."""
+    """An instruction of a compiled program: NAME = TYPE opcode(arguments), attributes."""
 
     computation: str  # that it is part of
     name: str
@@ -109,6 +111,7 @@ def _joined_lines(text: str) -> list[str]:
     for line in text.split("\n"):
         if _HEADER.match(line) or _INSTRUCTION.match(line):
             lines.append(line)
+        # else the rest of an instruction whose braces are still open, or a line that does not matter
         elif lines and lines[-1].count("{") > lines[-1].count("}"):
             lines[-1] += " " + line
     return lines
@@ -119,13 +122,13 @@ def _instruction(line: str, computation: str, earlier: dict[str, Instruction]) -
     match = _INSTRUCTION.match(line)
     if match is None:
         raise ValueError(f"no instruction of HLO: {line!r:.200}")
-    root, name, kind, opcode, arguments, attributes = match.groups()
-    arrays = tuple(_array(*groups) for groups in _ARRAY.findall(kind))
+    root, name, result_type, opcode, arguments, attributes = match.groups()
+    arrays = tuple(_array(*groups) for groups in _ARRAY.findall(result_type))
     operands = tuple(earlier[operand] for operand in _NAME.findall(arguments))
     return Instruction(computation, name, opcode, arrays, operands, arguments, attributes, is_root=bool(root))
 
 
 def _array(dtype: str, bits: str, dims: str, layout: str) -> Array:
-    """The array of a match of _ARRAY."""
+    """The array that the groups of a match of _ARRAY describe; a token has no bits."""
     n_bits = 8 if dtype == "pred" else int(bits or 0)
     return Array(dtype, n_bits, tuple(int(dim) for dim in dims.split(",") if dim), "S(1)" in layout)

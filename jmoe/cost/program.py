@@ -4,34 +4,22 @@ XLA's own cost analysis counts the body of a loop once. Program counts every ins
 over layers counts each layer. All numbers are per device. Arrays that stay on the chip cause no main memory traffic.
 """
 
-import dataclasses
 import functools
-import math
 import re
 from collections.abc import Callable
 from typing import NamedTuple
 
 from jmoe.cost import hlo, instruction_flops
+from jmoe.cost.collectives import COLLECTIVES, Collective, group_size, sent_bytes
 from jmoe.cost.hlo import Array, Instruction
 
-COLLECTIVES = ("all-to-all", "ragged-all-to-all", "all-gather", "reduce-scatter", "all-reduce", "collective-permute")
+# opcodes that touch no main memory, or whose callees count instead
 _FREE = frozenset(
     "parameter constant get-tuple-element tuple bitcast while conditional call call-start call-update after-all "
     "partition-id iota opt-barrier".split()
 )
 _FUSIONS = ("fusion", "fusion-start")
 _SLICES = ("dynamic-slice", "slice", "gather")
-
-
-@dataclasses.dataclass(frozen=True)
-class Collective:
-    """A transfer between devices."""
-
-    kind: str
-    source: str  # the place in our program that it comes from
-    times: int  # in one run of the program
-    group: int  # devices that take part; slices, of a transfer between slices
-    bytes: int  # that leave one device each time, by the usual ring algorithm
 
 
 class Execution(NamedTuple):
@@ -46,6 +34,7 @@ class Program:
     """The computations of one compiled program, from its text, and how often each instruction runs."""
 
     def __init__(self, text: str) -> None:
+        """Parses `text`, the optimised HLO text of a jax.stages.Compiled."""
         self.computations, self.entry = hlo.parse(text)
 
     @functools.cached_property
@@ -54,6 +43,7 @@ class Program:
         runs = []
 
         def walk(computation: str, times: int, fused: bool) -> None:
+            """Adds the instructions of a computation that runs `times` times, and those of all that it calls."""
             for instruction in self.computations[computation].values():
                 runs.append(Execution(instruction, times, fused))
                 opcode = instruction.opcode
@@ -154,7 +144,7 @@ class Program:
             transfer_type = re.search(r'_xla_megascale_transfer_type="(\w+)"', instruction.attributes)
             if instruction.opcode == "send" and transfer_type:
                 kind = transfer_type[1].lower().replace("_", "-")
-                sent = _sent_bytes(kind, instruction.operands[0].arrays[0].bytes, n_slices)
+                sent = sent_bytes(kind, instruction.operands[0].arrays[0].bytes, n_slices)
                 transfers.append(Collective(kind, instruction.source, times, n_slices, sent))
         return transfers
 
@@ -172,14 +162,14 @@ class Program:
                 # The first operand has the rows. How many leave is known when it runs: here, equally many to each.
                 operands = operands[:1]
             size = sum(operand.arrays[0].bytes for operand in operands)
-            group = _group_size(instruction.attributes)
+            group = group_size(instruction.attributes)
             if group > 1 or kind == "collective-permute":
-                sent = _sent_bytes(kind, size, group)
+                sent = sent_bytes(kind, size, group)
                 collectives.append(Collective(kind, instruction.source, times, group, sent))
         return collectives
 
     def arrays(self) -> dict[Array, str]:
-        """Source of the first array of each kind that is written to memory (none inside a fusion)."""
+        """The arrays that are written to memory (none inside a fusion), and the source of the first of each kind."""
         sources: dict[Array, str] = {}
         for instruction, _, fused in self.runs:
             if not fused and instruction.opcode not in ("tuple", "while", "get-tuple-element"):
@@ -191,8 +181,8 @@ class Program:
         """The parameters, by number, and the root of the computation that a fusion calls."""
         (callee,) = fusion.called()
         inside = self.computations[callee].values()
-        parameters = {int(i.arguments): i for i in inside if i.opcode == "parameter"}
-        return parameters, next(i for i in inside if i.is_root)
+        parameters = {int(each.arguments): each for each in inside if each.opcode == "parameter"}
+        return parameters, next(each for each in inside if each.is_root)
 
     def instruction_bytes(self, instruction: Instruction) -> int:
         """Bytes of the main memory that one run of an instruction reads and writes."""
@@ -204,7 +194,8 @@ class Program:
             return operands[0].arrays[0].main_bytes
         if opcode in ("copy-start", "slice-start"):  # one array moved between two places
             moved = [array for array in instruction.arrays if array.dims]
-            return min(array.bytes for array in moved) * sum(not array.on_chip for array in moved)
+            n_in_main_memory = len([array for array in moved if not array.on_chip])
+            return min(array.bytes for array in moved) * n_in_main_memory
         if opcode in _FUSIONS:
             return self._fusion_traffic(instruction)
         written = sum(array.main_bytes for array in instruction.arrays)
@@ -226,15 +217,15 @@ class Program:
             results = root.operands
         passed_on = [result for result in results if result.opcode == "parameter"]
         total = 0
-        position = 0
-        if fusion.opcode == "fusion-start":  # its arrays are those of its operands, then its results
-            position = sum(len(operand.arrays) for operand in fusion.operands)
         for number, operand in enumerate(fusion.operands):
             if parameters[number] not in passed_on and not any(array.on_chip for array in operand.arrays):
                 total += self._read_bytes(parameters[number])
+        first = 0  # of the arrays of a result, in fusion.arrays
+        if fusion.opcode == "fusion-start":  # its arrays are those of its operands, then its results
+            first = sum(len(operand.arrays) for operand in fusion.operands)
         for result in results:
-            arrays = fusion.arrays[position : position + len(result.arrays)]
-            position += len(result.arrays)
+            arrays = fusion.arrays[first : first + len(result.arrays)]
+            first += len(result.arrays)
             goes_on = result.opcode in COLLECTIVES and passed_on
             stays_on_chip = not is_collective and any(array.on_chip for array in arrays)
             if result not in passed_on and not goes_on and not stays_on_chip:
@@ -258,7 +249,7 @@ class Program:
                 elif user.opcode == "fusion":
                     parameters, _ = self._callee(user)
                     total += self._read_bytes(parameters[position])
-                elif user.opcode != "dynamic-update-slice" or position != 0:
+                elif user.opcode != "dynamic-update-slice" or position != 0:  # an array updated in place is not read
                     return whole
         return min(whole, total)
 
@@ -274,26 +265,3 @@ class Program:
             _, root = self._callee(value)
             return self._written_bytes(root)
         return sum(array.bytes for array in value.arrays)
-
-
-def _group_size(attributes: str) -> int:
-    """Devices in one replica group, in any of the notations {{0,1},{2,3}}, [2,4]<=[8] and mesh['x'=2,'y'=4] {'y'}."""
-    listed = re.search(r"replica_groups=\{\{([\d,]*)\}", attributes)
-    if listed:
-        return len(listed[1].split(","))
-    tiled = re.search(r"replica_groups=\[\d+,(\d+)\]", attributes)
-    if tiled:
-        return int(tiled[1])
-    mesh = re.search(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}", attributes)
-    if mesh:
-        sizes = dict(re.findall(r"'(\w+)'=(\d+)", mesh[1]))
-        axes = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", mesh[2])
-        return math.prod(int(part or sizes[name]) for name, part in axes)
-    return 1
-
-
-def _sent_bytes(kind: str, size: int, group: int) -> int:
-    """Bytes that leave one device of a group in a collective whose operands have `size` bytes."""
-    if kind == "collective-permute":
-        return size
-    return size * (group - 1) * {"all-gather": group, "all-reduce": 2}.get(kind, 1) // group

@@ -13,8 +13,9 @@ from ml_collections import ConfigDict
 
 from jmoe.config import counts
 from jmoe.cost import chips, needs
+from jmoe.cost.collectives import Collective
 from jmoe.cost.memory import DoesNotFit, compile_step, gib, microbatches, of_step, with_microbatches
-from jmoe.cost.program import Collective, Program
+from jmoe.cost.program import Program
 from jmoe.model import sharding
 from jmoe.model.moe_dropless import BUFFER_FACTOR
 
@@ -58,6 +59,7 @@ def report(
     collectives = program.collectives()
     between_slices = program.between_slices(n_slices)
     arrays = sorted(program.arrays().items(), key=lambda item: -item[0].bytes)
+    fits = chip is None or not chip.capacity or memory["peak"] <= chip.capacity
     result = {
         "mesh": dict(mesh.shape),
         "n_devices": mesh.size,
@@ -67,7 +69,7 @@ def report(
         "n_tokens": max(batch for _, batch in config.batch_tokens),
         "jax_version": jax.__version__,
         "memory_bytes": memory,
-        "fits": not (chip and chip.capacity) or memory["peak"] <= chip.capacity,
+        "fits": fits,
         "flops": _flops(config, program, mesh.size),
         "main_memory_bytes": program.main_memory_bytes(),
         "estimated_memory_bytes": program.estimated_bytes(),
@@ -106,7 +108,8 @@ def _totals(transfers: list[Collective]) -> dict[str, dict[str, int]]:
 def _flops(config: ConfigDict, program: Program, n_devices: int) -> dict[str, Any]:
     """FLOPs of the compiled program, and each device's share of the model FLOPs."""
     n_tokens = max(batch for _, batch in config.batch_tokens)
-    filled = 1 / BUFFER_FACTOR if config.model.capacity_factor is None and config.mesh.expert > 1 else 1.0
+    sends_rows = config.model.capacity_factor is None and config.mesh.expert > 1
+    filled = 1 / BUFFER_FACTOR if sends_rows else 1.0  # rows arrive in buffers that are larger by that factor
     flops = {
         "matmul": program.matmul_flops(filled=filled),
         "matmul_passes": program.matmul_flops(passes=True, filled=filled),
@@ -129,10 +132,11 @@ def _roofline(result: dict[str, Any], chip: chips.Chip, published_flops: float) 
       chip: Peaks to reach.
       published_flops: FLOP/s that MFU is a share of; chip.flops if 0.
     """
+    sent_bytes = sum(total["bytes"] for total in result["collectives"].values())
     parts = {
         "compute": result["flops"]["matmul_passes"] / chip.flops,
         "memory": result["main_memory_bytes"] / chip.bandwidth,
-        "network": sum(total["bytes"] for total in result["collectives"].values()) / (chip.network or 1),
+        "network": sent_bytes / chip.network if sent_bytes else 0.0,
     }
     seconds = {"overlapped": max(parts.values()), "serial": sum(parts.values())}
     model = sum(result["flops"]["model"].values())
@@ -144,8 +148,8 @@ def _expert_traffic(config: ConfigDict, n_devices: int) -> dict[str, Any] | None
     """Estimates what leaves a device in a step to bring tokens and experts together, to choose mesh.expert by.
 
     Returns:
-      "expert" and "sent_bytes" with config.mesh.expert ("here") and with the value of it that sends least ("least").
-      None with a capacity, or without a mixture.
+      {"here": {"expert", "sent_bytes"}} with config.mesh.expert, and the same as "least" with the value of it that
+      sends least. None with a capacity, or without a mixture.
     """
     model = config.model
     if model.n_experts == 1 or model.capacity_factor is not None:
@@ -161,9 +165,9 @@ def _expert_traffic(config: ConfigDict, n_devices: int) -> dict[str, Any] | None
 def _sent_to_experts(config: ConfigDict, n_devices: int, n_expert: int) -> dict[str, Any]:
     """What _expert_traffic estimates with config.mesh.expert=`n_expert`.
 
-    Rows travel to the devices of their experts and back, twice forward, three times backward (with config.remat =
-    "full"). A device's experts are stored spread over the data axis: they are gathered twice, and their gradients
-    scattered once.
+    Rows cross the expert axis five times in a step with config.remat="full": to their experts and back, and three times
+    in the backward pass. A device's experts are stored spread over the data axis: they are gathered twice, and their
+    gradients scattered once, in each microbatch.
     """
     model = config.model
     n_tokens = max(batch for _, batch in config.batch_tokens)
@@ -191,7 +195,7 @@ def smaller(config: ConfigDict, devices: Sequence[jax.Device]) -> tuple[dict[str
         reports[n_tokens] = measure(with_microbatches(config, n_tokens), devices)
         return reports[n_tokens]["fits"]
 
-    sizes = microbatches(config, len(devices))
+    sizes = microbatches(config, len(devices))  # the largest first, so that those that fit come last
     index = bisect.bisect_left(sizes, True, key=fits)
     if index < len(sizes):
         n_tokens = sizes[index]

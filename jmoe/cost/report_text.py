@@ -95,7 +95,9 @@ def _experts_lines(traffic: dict[str, Any] | None) -> list[str]:
     here = traffic["here"]
     least = traffic["least"]
     how = "rows travel to their experts" if here["expert"] > 1 else "experts are gathered"
-    better = f"; least with {least['expert']}: {_si(least['sent_bytes'])}B" if least != here else ", the least"
+    better = ", the least"
+    if least != here:
+        better = f"; least with {least['expert']}: {_si(least['sent_bytes'])}B"
     return [f"  experts      {how} (mesh.expert {here['expert']}): {_si(here['sent_bytes'])}B, estimated{better}"]
 
 
@@ -121,7 +123,12 @@ def _estimated_bytes(result: dict[str, Any]) -> str:
 
 
 def _roofline_lines(line: str, roofline: dict[str, Any]) -> list[str]:
-    """`line` with the times of the parts in it, and the line of the step."""
+    """Two lines of a roofline.
+
+    Args:
+      line: The first one, with {} for the times of compute, memory and network.
+      roofline: "roofline_seconds" and "mfu" of report.report.
+    """
     ms = {part: f"{1e3 * seconds:.1f} ms" for part, seconds in roofline["roofline_seconds"].items()}
     mfu = roofline["mfu"]
     step = f"step {ms['overlapped']} (MFU {mfu['overlapped']:.1%}) if all overlaps, "

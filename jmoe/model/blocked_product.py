@@ -4,7 +4,8 @@ XLA's grouped product for CPUs multiplies every row by every expert's matrix. He
 blocks, rounded up. Its last block may reach into rows of the next expert, and the last block of all begins earlier, so
 that each has C rows. What such a block computes of rows that are not its own is not used.
 
-Axes: M rows, K units in, N units out, E experts, C rows of a block.
+Axes: M rows, K units in, N units out, E experts, C rows of a block. I and O are the units that a product takes and
+gives: K and N, or N and K in the gradient of the rows.
 """
 
 from collections.abc import Callable
@@ -21,7 +22,7 @@ Result = Float[Array, "..."]  # of an expert's blocks so far
 def rows_of_a_block(n_rows: int, n_experts: int) -> int:
     """C: a quarter of an expert's mean rows, from 8 to 256.
 
-    Each block reads its expert's matrix, however few its rows. Of a larger block, more rows are in vain.
+    Each block reads its expert's matrix, however few its rows. A larger block wastes more of its rows.
     """
     return min(max(n_rows // (4 * n_experts), 8), 256, n_rows)
 
@@ -58,7 +59,14 @@ blocked_product.defvjp(_blocked_product_fwd, _blocked_product_bwd)
 def _multiply(
     product: str, rows_MI: Float[Array, "M I"], weights_E: Float[Array, "E ..."], count_E: Int[Array, " E"]
 ) -> Float[Array, "M O"]:
-    """Each row times its expert's matrix, as the einsum `product` of a block and a matrix says."""
+    """Each row times its expert's matrix.
+
+    Args:
+      product: einsum of a block and a matrix, "ck,kn->cn" or "cn,kn->ck".
+      rows_MI: sorted by expert.
+      weights_E: a matrix [K, N] of each expert.
+      count_E: rows of each expert.
+    """
     block = rows_of_a_block(len(rows_MI), len(count_E))
 
     def of_expert(e: Int[Array, ""], y_MO: Float[Array, "M O"]) -> Float[Array, "M O"]:
@@ -68,12 +76,13 @@ def _multiply(
             start: Int[Array, ""], is_own_C1: Bool[Array, "C 1"], y_MO: Float[Array, "M O"]
         ) -> Float[Array, "M O"]:
             rows_CI = jax.lax.dynamic_slice_in_dim(rows_MI, start, block)
-            before_CO = jax.lax.dynamic_slice_in_dim(y_MO, start, block)
+            before_CO = jax.lax.dynamic_slice_in_dim(y_MO, start, block)  # results of other experts' rows stay
             y_CO = jnp.where(is_own_C1, jnp.einsum(product, rows_CI, weight), before_CO)
             return jax.lax.dynamic_update_slice_in_dim(y_MO, y_CO, start, axis=0)
 
         return _over_blocks(of_block, y_MO, e, count_E, block, len(rows_MI))
 
+    # the einsum names the axes of weights_E[e] K and N; its result ends with the one that it does not sum over
     n_out = weights_E.shape[2] if product.endswith("n") else weights_E.shape[1]
     zeros_MO = jnp.zeros((len(rows_MI), n_out), rows_MI.dtype)
     zeros_MO = sharding.vary(zeros_MO, sharding.varying_axes(rows_MI, weights_E, count_E))
@@ -126,10 +135,11 @@ def _over_blocks(
     end = first + count_E[e]
 
     def step(i: Int[Array, ""], before: Result) -> Result:
-        new = first + i * block
-        start = jnp.minimum(new, n_rows - block)
+        first_new = first + i * block  # the first row that no block before had
+        start = jnp.minimum(first_new, n_rows - block)
         row_C = start + jnp.arange(block)
-        is_own_C = (row_C >= new) & (row_C < end)
+        is_own_C = (row_C >= first_new) & (row_C < end)
         return of_block(start, is_own_C[:, None], before)
 
-    return jax.lax.fori_loop(0, -(-count_E[e] // block), step, initial)
+    n_blocks = -(-count_E[e] // block)  # rounded up
+    return jax.lax.fori_loop(0, n_blocks, step, initial)

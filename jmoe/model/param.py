@@ -58,7 +58,8 @@ class Description:
 
     Attributes:
       shape: of a stack of blocks with the leading axis of layers.
-      axes: the mesh axis that each axis is stored spread over, None for none; "data" as counts.row_axes says.
+      axes: the mesh axis that each axis is stored spread over, None for none. "data" may also mean data and expert
+        together, as counts.row_axes says.
       kind: what it is for.
     """
 
@@ -67,7 +68,11 @@ class Description:
     kind: Kind
 
     def spec(self, mesh: Mapping[str, int]) -> P:
-        """How the parameter is stored on a mesh of these sizes by axis."""
+        """How the parameter is stored on a mesh.
+
+        Args:
+          mesh: number of devices by mesh axis.
+        """
         if not any(self.axes):
             return P()
         return P(*[self.mesh_axes(axis, mesh) for axis in range(len(self.axes))])
@@ -89,8 +94,10 @@ class Description:
         if "data" in self.axes:
             dimension = self.axes.index("data")
             spread_over = sharding.wide(self.mesh_axes(dimension, mesh))
-        shared_by = () if "expert" in (*self.axes, *spread_over) else sharding.wide(("expert",))
-        return sharding.RowSpread(dimension, spread_over, shared_by, sharding.wide((sharding.SLICE,)))
+        is_spread_over_experts = "expert" in self.axes or "expert" in spread_over
+        shared_by = () if is_spread_over_experts else sharding.wide(("expert",))
+        slices = sharding.wide((sharding.SLICE,))
+        return sharding.RowSpread(dimension, spread_over, shared_by, slices)
 
 
 def param(

@@ -70,7 +70,7 @@ def flatten_groups(a_GJ: Num[Array, "G J"], top_k: int) -> Num[Array, "1 J"]:
 def exchange(a_GLI: Num[Array, "1 L ..."]) -> Num[Array, "1 L ..."]:
     """Sends rows of one group, which lie in equal parts for each device of the expert axis, to these devices.
 
-    A second exchange brings them back.
+    Part d of the result is what device d sent to this one. So a second exchange brings all rows back.
     """
     n_devices = jax.lax.axis_size("expert")
     if n_devices == 1:
@@ -82,11 +82,14 @@ def exchange(a_GLI: Num[Array, "1 L ..."]) -> Num[Array, "1 L ..."]:
 
 def _gather(x_GSI: Num[Array, "G S I"], index_GL: Int[Array, "G L"]) -> Num[Array, "G L I"]:
     """The rows of x at `index`; some row where it is UNASSIGNED."""
-    return jnp.take_along_axis(x_GSI, index_GL[:, :, None], axis=1, mode="clip")  # filling with zeros is one more pass
+    # mode="fill" would write zeros there, by one more pass over the result
+    return jnp.take_along_axis(x_GSI, index_GL[:, :, None], axis=1, mode="clip")
 
 
 def _gather_sums(x_GLI: Float[Array, "G L I"], index_GJ: Int[Array, "G J"], n_copies: int) -> Float[Array, "G S I"]:
     """Each row of the result is the sum of the `n_copies` rows of x at its indices, of which UNASSIGNED adds nothing.
+
+    Row s has the indices s, S + s, 2 S + s, ... of `index` (J = n_copies S).
 
     Sums are float32. The rows of all choices, `n_copies` times as many as the result has, never exist as one array.
     """

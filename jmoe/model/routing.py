@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, Num
 # a group's busiest and idlest expert, each divided by the fair share.
 METRICS = ("load_balance", "router_z", "drop_rate", "router_entropy", "max_load", "min_load")
 
-MASKS = 32  # up to so many experts, counting by masks is faster than by a scatter
+MASKS = 32  # the most experts of which counting by one mask each is faster than a scatter
 
 
 def router_logits(x_D: Float[Array, "... D"], router_DE: Float[Array, "D E"]) -> Float[Array, "... E"]:
@@ -25,18 +25,18 @@ def router_logits(x_D: Float[Array, "... D"], router_DE: Float[Array, "D E"]) ->
 
 def top_k_experts(score_SE: Float[Array, "... S E"], top_k: int) -> Int[Array, "... S A"]:
     """The experts of the `top_k` largest scores; of equal scores the first."""
-    if top_k == 1:  # quicker than a sort
+    if top_k == 1:  # argmax is faster than top_k, which sorts
         return jnp.argmax(score_SE, axis=-1, keepdims=True)
     return jax.lax.top_k(score_SE, top_k)[1]
 
 
 def by_choice(x_SA: Num[Array, "... S A"]) -> Num[Array, "... J"]:
-    """The first choices of all tokens, then their second ones."""
+    """The choices in the order of J: the first choices of all tokens, then their second ones."""
     return jnp.moveaxis(x_SA, -1, -2).reshape(*x_SA.shape[:-2], -1)
 
 
 def count_choices(expert_J: Int[Array, "... J"], n_experts: int) -> Int[Array, "... E"]:
-    """How many of the choices fell on each expert, int32."""
+    """How many of the choices fell on each expert, int32. A choice of expert number `n_experts` counts for none."""
     if n_experts <= MASKS:
         return jnp.sum(jax.nn.one_hot(expert_J, n_experts, dtype=jnp.int32), axis=-2)
 
@@ -64,7 +64,10 @@ class SortedChoices:
 
 
 def sort_by_expert(expert_GJ: Int[Array, "G J"], n_experts: int) -> SortedChoices:
-    """Sorts the choices of each group by expert."""
+    """Sorts the choices of each group by expert.
+
+    A choice of expert number `n_experts` is of no expert: it comes last in order_GJ, and its place has no meaning.
+    """
     n_choices = expert_GJ.shape[1]
     # one integer for expert and choice (below 2^31) sorts faster than a stable sort of pairs
     order_GJ = jnp.sort(expert_GJ * n_choices + jnp.arange(n_choices), axis=-1, stable=False) % n_choices
@@ -99,7 +102,7 @@ class Scores:
 
 def router_scores(logits_GSE: Float[Array, "G S E"], score_fn: str) -> Scores:
     """The scores of a router's logits; score_fn: "softmax" or "sigmoid"."""
-    # softmax, logsumexp and log_softmax from one exponential
+    # one exponential serves softmax, logsumexp and log_softmax; less the largest logit it cannot overflow
     max_GS = jax.lax.stop_gradient(jnp.max(logits_GSE, axis=-1))
     shifted_GSE = logits_GSE - max_GS[:, :, None]
     exp_GSE = jnp.exp(shifted_GSE)
@@ -152,7 +155,11 @@ def route(
     """
     scores = router_scores(logits_GSE, score_fn)
     score_GSE = scores.score_GSE
-    expert_GSA = top_k_experts(logits_GSE if bias_E is None else score_GSE + bias_E, top_k)
+    if bias_E is None:
+        ranking_GSE = logits_GSE  # the scores have the same order, but rounding makes some equal
+    else:
+        ranking_GSE = score_GSE + bias_E
+    expert_GSA = top_k_experts(ranking_GSE, top_k)
     gate_GSA = jnp.take_along_axis(score_GSE, expert_GSA, axis=2)
     if normalize and top_k > 1:
         gate_GSA /= jnp.sum(gate_GSA, axis=2, keepdims=True) + 1e-20  # all sigmoids may be nearly 0
@@ -174,7 +181,7 @@ def router_metrics(scores: Scores, count_GE: Int[Array, "G E"], n_choices: int) 
     """
     n_experts = count_GE.shape[-1]
     share_GE = count_GE / n_choices
-    load_GE = n_experts * share_GE
+    load_GE = n_experts * share_GE  # over the fair share, 1 / E
     return {
         "load_balance": n_experts * jnp.sum(jnp.mean(scores.probability_GSE, axis=1) * share_GE, axis=-1),
         "router_z": jnp.mean(scores.log_norm_GS**2, axis=-1),

@@ -32,9 +32,10 @@ ROWS = ("data", "expert")  # the axes that tokens of a slice are spread over
 ALL_ROWS = (SLICE, *ROWS)  # the axes that all tokens are spread over
 TOKENS = P(ROWS)  # the leading axis of batches and activations, on a mesh without slices
 REPLICATED = P()
-FEW = 8  # devices that may sum a weight's gradient in bfloat16: an error of 0.4%, hardly more than one rounding's
+# The most devices that sum a weight's gradient in bfloat16: an error of 0.4%, hardly more than one rounding's.
+FEW = 8
 
-Groups = tuple[tuple[int, ...], ...]  # of devices, by their numbers along mesh axes
+Groups = tuple[tuple[int, ...], ...]  # groups of devices, each by its number along the mesh axes that exchange data
 AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
 
@@ -72,9 +73,9 @@ def count_slices(devices: Sequence[jax.Device]) -> int:
 
     jax gives each machine with GPUs a slice_index of its own, but an expert group may well span such machines.
     """
-    on_tpus = [device for device in devices if device.platform == "tpu"]
     # libtpu gives the devices of a topology of one slice no slice_index
-    return len({getattr(device, "slice_index", 0) for device in on_tpus}) or 1
+    slices = {getattr(device, "slice_index", 0) for device in devices if device.platform == "tpu"}
+    return max(1, len(slices))
 
 
 def platform() -> str:
@@ -84,13 +85,16 @@ def platform() -> str:
 
 
 def per_device(function: Callable, mesh: AnyMesh, in_specs: Any, out_specs: Any) -> Callable:
-    """`function`, but run on each device's shards; its collectives name the mesh axes.
+    """`function`, but run on each device's shards (jax.shard_map); its collectives name the mesh axes.
 
     Args:
-      function: of this device's parts of the arguments.
+      function: takes this device's parts of the arguments, and returns its part of the results.
       mesh: whose axes the specs name.
-      in_specs: a PartitionSpec for each array of each argument.
-      out_specs: the same of what the function returns.
+      in_specs: a tuple with the specs of each argument: a PartitionSpec for each of its arrays.
+      out_specs: the specs of what the function returns.
+
+    Returns:
+      A function of the whole arrays, which it first places as in_specs says; its results lie as out_specs says.
     """
 
     def without_narrow_axes(spec: P) -> P:
@@ -113,21 +117,23 @@ def _without_narrow_axes(mesh: AnyMesh, spec: P) -> P:
     dimensions = []
     for axes in spec:
         names = axes if isinstance(axes, tuple) else (axes,)
-        wide = tuple(axis for axis in names if axis is not None and mesh.shape[axis] > 1)
-        dimensions.append(wide if wide else None)
+        wide_axes = tuple(axis for axis in names if axis is not None and mesh.shape[axis] > 1)
+        dimensions.append(wide_axes if wide_axes else None)
     return P(*dimensions)
 
 
 def wide(axes: Sequence[str]) -> tuple[str, ...]:
-    """The axes that have several devices; none outside of per_device, since generation runs on one device."""
+    """Those of the axes that have several devices; none outside of per_device, since generation runs on one device."""
     inside = jax.sharding.get_abstract_mesh().manual_axes
     return tuple(axis for axis in axes if axis in inside and jax.lax.axis_size(axis) > 1)
 
 
 def vary(x: Num[Array, "..."], axes: Sequence[str]) -> Num[Array, "..."]:
-    """Marks `x`, equal on all devices of these mesh axes, as each device's own, so that its gradient sums theirs.
+    """Marks `x`, equal on all devices of these mesh axes, as each device's own: jax.lax.pcast to "varying".
 
-    Axes over which `x` is marked already, and those of one device, are left as they are.
+    The values stay. The gradient of `x` becomes the sum of the devices' gradients. JAX asks for the mark where arrays
+    must be alike in this, such as the initial value and the result of a loop. Axes over which `x` is marked already,
+    and those of one device, are left out.
     """
     new_axes = tuple(axis for axis in wide(axes) if axis not in varying_axes(x))
     return jax.lax.pcast(x, new_axes, to="varying") if new_axes else x
@@ -148,7 +154,11 @@ def gathered(param: nnx.Param) -> Num[Array, "..."]:
 
 
 def gathered_from_neighbours(param: nnx.Param, n_neighbours: int) -> Num[Array, "..."]:
-    """As `gathered`, but only from groups of as many neighbouring devices; of 1 device, its own part."""
+    """As `gathered`, but only from groups of `n_neighbours` neighbouring devices; of 1 device, its own part.
+
+    Its gradient is summed over the group alone, and over the devices that share the part: the caller's own gradient
+    covers the tokens of the other groups.
+    """
     spread = param.row_spread
     groups = neighbours(spread.axes, n_neighbours)
     if n_neighbours == 1:
@@ -157,14 +167,14 @@ def gathered_from_neighbours(param: nnx.Param, n_neighbours: int) -> Num[Array, 
 
 
 def neighbours(axes: tuple[str, ...], n_neighbours: int) -> Groups:
-    """The devices of these axes in groups of as many neighbours."""
+    """The devices of these axes in groups of `n_neighbours`: ((0, 1), (2, 3)) of 4 devices in groups of 2."""
     n_devices = jax.lax.axis_size(axes)
     firsts = range(0, n_devices, n_neighbours)
     return tuple(tuple(range(first, first + n_neighbours)) for first in firsts)
 
 
 def one_of_each_group(axes: tuple[str, ...], n_neighbours: int) -> Groups:
-    """The devices of these axes in groups that have one device of each group of `neighbours`."""
+    """Groups with one device of each group of `neighbours`: ((0, 2), (1, 3)) of 4 devices in groups of 2."""
     return tuple(zip(*neighbours(axes, n_neighbours), strict=True))
 
 
@@ -172,11 +182,14 @@ def one_of_each_group(axes: tuple[str, ...], n_neighbours: int) -> Groups:
 class RowSpread:
     """How a parameter of one layer lies on the devices that have different tokens.
 
+    For example axes=("data",), shared_by=("expert",): the devices along the data axis hold different parts, and those
+    along the expert axis the same part. All mesh axes here have several devices.
+
     Attributes:
-      dimension: which is stored spread over some devices of a slice.
-      axes: over those of these mesh axes; () if it is whole.
+      dimension: the dimension of the parameter that is cut into parts.
+      axes: the mesh axes over which its parts are spread; () if each device has all of it.
       shared_by: the mesh axes over which all devices of a slice have the same part.
-      slices: the axis over which all slices have the same; () if there is one slice.
+      slices: ("slice",) where all slices of the mesh have the same; () if there is one slice.
     """
 
     dimension: int
@@ -211,10 +224,10 @@ def _gather_bwd(
     dtype = dweight.dtype
     n_sharing = math.prod(jax.lax.axis_size(axis) for axis in spread.shared_by)
     if groups is None:
-        n_summed = n_sharing * math.prod(jax.lax.axis_size(axis) for axis in spread.axes)
+        n_gathered = math.prod(jax.lax.axis_size(axis) for axis in spread.axes)
     else:
-        n_summed = n_sharing * len(groups[0])
-    if n_summed > FEW:
+        n_gathered = len(groups[0])
+    if n_sharing * n_gathered > FEW:
         dweight = dweight.astype(jnp.promote_types(dtype, jnp.float32))
     if spread.axes:
         dweight = jax.lax.psum_scatter(

@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 class State(NamedTuple):
     """The state of a run before a step."""
 
-    step: int
+    step: int  # the next one; as many are done
     params: PyTree[Array]
     opt_state: PyTree[Array]
 
@@ -99,7 +99,7 @@ class Checkpoints:
             preservation_policy=preservation_policy.AnyPreservationPolicy(policies),
             cleanup_tmp_directories=True,
             save_root_metadata=False,
-            lightweight_initialize=True,  # lists the other steps where one is damaged
+            lightweight_initialize=True,  # so that it lists the other steps although one is damaged
             async_options=ocp.AsyncOptions(barrier_sync_fn=_barrier()),
             temporary_path_class=None if storage.is_remote(directory) else _DurableStep,
         )
@@ -190,11 +190,9 @@ class Checkpoints:
         It names the newest checkpoint, so it first waits for the save in progress.
         """
         self.wait()
-        good = max(self.steps(), default=None)
-        return UserError(
-            f"{fault}; the last good checkpoint is {'none' if good is None else self.directory / str(good)}; "
-            f"{self._remedy}"
-        )
+        newest = max(self.steps(), default=None)
+        good = "none" if newest is None else self.directory / str(newest)
+        return UserError(f"{fault}; the last good checkpoint is {good}; {self._remedy}")
 
     def wait(self) -> None:
         """Waits until every save is complete."""
@@ -326,7 +324,9 @@ def find(workdir: epath.Path, segment: str | None, step: int | None) -> epath.Pa
     if not fitting:
         raise UserError(_not_found(workdir, segment, step, steps_by_segment))
     segment = max(fitting, key=_budget)
-    return workdir / segment / "checkpoints" / str(steps_by_segment[segment][-1] if step is None else step)
+    if step is None:
+        step = steps_by_segment[segment][-1]
+    return workdir / segment / "checkpoints" / str(step)
 
 
 def _budget(segment: str) -> tuple[bool, int]:

@@ -110,7 +110,9 @@ class Report:
             leave=False,
         )
         flops_per_token = sum(counts.matmul_flops_per_token(config.model, config.data.seq_len).values())
-        self._mfu_of_rate = flops_per_token / (jax.device_count() * peak_flops) if peak_flops else 0.0
+        self._mfu_of_rate = 0.0  # MFU for each token a second; 0 if it is unknown
+        if peak_flops:
+            self._mfu_of_rate = flops_per_token / (jax.device_count() * peak_flops)
         n_tokens = schedule.tokens_at(start)
         self._began = time.monotonic()
         self._wait = 0.0  # seconds that the loop waited for input since the last line of speed.jsonl
@@ -181,9 +183,9 @@ class Report:
             distributed.log(_skipping(step, self._segment, values))
         is_last = step == self._segment.stop - 1
         if step % self._log_every == 0 or is_last or "validation_loss" in values or "skipped_rows" in values:
-            rate = self._schedule.learning_rate(step, self._segment)
+            learning_rate = self._schedule.learning_rate(step, self._segment)
             speed = self._speed(n_tokens)
-            self.log.write(step, {"n_tokens": n_tokens, "learning_rate": rate} | values, speed)
+            self.log.write(step, {"n_tokens": n_tokens, "learning_rate": learning_rate} | values, speed)
             mfu = f", MFU {speed['mfu']:.1%}" if "mfu" in speed else ""
             shown = f"loss {values['cross_entropy']:.3f}, {speed['tokens_per_second']:,.0f} tokens/s{mfu}"
             self._bar.set_postfix_str(shown, refresh=False)

@@ -91,7 +91,10 @@ def _dimensions(description: Description) -> MuonDimensionNumbers:
 
 
 def _rms_factor(x: Float[Array, "..."], description: Description) -> float:
-    """The entries of an orthogonal matrix of m x n have an RMS of 1 / sqrt(max(m, n))."""
+    """The factor that gives an orthogonalised update the root mean square RMS.
+
+    The entries of an orthogonal matrix of m x n have one of 1 / sqrt(max(m, n)).
+    """
     n_in = math.prod(x.shape[axis] for axis in description.kind.in_axes)
     n_out = math.prod(x.shape[axis] for axis in description.kind.out_axes)
     return RMS * math.sqrt(max(n_in, n_out))
@@ -135,6 +138,7 @@ def _moves(x: Float[Array, "..."], description: Description) -> list[Move]:
 
 
 def _gather_matrices(x: Float[Array, "..."], moves: list[Move]) -> Float[Array, "..."]:
+    """Whole matrices from this device's parts `x`: some of them, or all where a move has no other axis."""
     for move in moves:
         if move.other_axis is None:
             x = jax.lax.all_gather(x, move.mesh_axes, axis=move.axis, tiled=True)

@@ -76,7 +76,7 @@ class Run:
         self._began_with = read_sealed(workdir / "began_with.json") or {}  # jmoe.load writes it
         self.results = Results(config, workdir, self.schedule, self.corpus, self.record, self._began_with)
         self._kernels: set[str] = set()  # that log_kernels has printed
-        kernels.take()  # forget those of an earlier run in this process
+        kernels.take()  # leaves out those of an earlier run in this process
         self.abstract = abstract_state(config, mesh)
         end_of_text = corpus.mask_token(config.data, self.corpus)
         self._train_step = make_train_step(config, mesh, end_of_text)
@@ -87,19 +87,15 @@ class Run:
         """Prints what the run is going to train (the branches of `missing`), on what text and devices."""
         config = self.config
         model = config.model
-        lr_exponent = config.optimizer.lr_law.n_active
-        if config.parametrization == "mup" and lr_exponent:
-            distributed.log(
-                f"note: config.optimizer.lr_law.n_active={lr_exponent} lowers the learning rate of larger models, as "
-                "config.parametrization='mup' does by itself; 0 leaves it to that"
-            )
+        self._note_lowered_twice()
         sizes = f"{counts.n_active(model):,} active of {counts.n_total(model):,} parameters"
         layers = f"{model.n_experts} experts" if model.n_experts > 1 else "dense"
         fields = columns(config)
         if fields:
             layers += f" ({', '.join(f'{name} {value}' for name, value in fields.items())})"
         mesh = ", ".join(f"{axis} {size}" for axis, size in self.mesh.shape.items())
-        n_steps = self.schedule.segments[-2].stop
+        *_, last_trunk, _ = self.schedule.segments
+        n_steps = last_trunk.stop
         branch_tokens = ", ".join(f"{self.schedule.tokens_at(branch.stop):,}" for _, branch in missing)
         parts = self.corpus.parts
         n_training_tokens = sum(len(part.corpus.train) for part in parts)
@@ -112,6 +108,15 @@ class Run:
             f"{self.mesh.size} x {jax.devices()[0].device_kind} ({mesh})"
         )
 
+    def _note_lowered_twice(self) -> None:
+        """Prints a note where both muP and the law of learning rates lower the rates of larger models."""
+        lr_exponent = self.config.optimizer.lr_law.n_active
+        if self.config.parametrization == "mup" and lr_exponent:
+            distributed.log(
+                f"note: config.optimizer.lr_law.n_active={lr_exponent} lowers the learning rate of larger models, as "
+                "config.parametrization='mup' does by itself; 0 leaves it to that"
+            )
+
     def log_kernels(self) -> None:
         """Prints the kernels of steps that were traced since the last call, each once for a run."""
         new = [line for line in kernels.take() if line not in self._kernels]
@@ -122,8 +127,18 @@ class Run:
     def step(
         self, params: PyTree[Array], opt_state: PyTree[Array], batch: Batch, segment: Segment, step: int
     ) -> tuple[PyTree[Array], PyTree[Array], PyTree[Array]]:
-        """Launches `step` of `segment`: the parameters and optimizer state after it, whose arrays are donated, and its
-        metrics."""
+        """Launches a training step and returns before it is done, except for the first one.
+
+        Args:
+          params: The parameters; the arrays are donated.
+          opt_state: The optimizer state; the arrays are donated.
+          batch: Tokens [B, T + 1].
+          segment: The segment that is trained.
+          step: The number of the step, from 0 at the start of the trunk.
+
+        Returns:
+          Parameters and optimizer state after the step, and its metrics (step.make_train_step).
+        """
         learning_rate = np.float32(self.schedule.learning_rate(step, segment))
         self.first_step.mark("batch")
         train_step = self._compiled_steps.get(batch.shape[0], self._train_step)
@@ -134,7 +149,13 @@ class Run:
         return params, opt_state, metrics
 
     def report(self, segment: Segment, start: int, peak_flops: float) -> Report:
-        """The files and progress of `segment` from step `start` on. peak_flops: FLOP/s of a device; 0 if unknown."""
+        """The files and progress of `segment` from step `start` on.
+
+        Args:
+          segment: The segment.
+          start: The first step to report.
+          peak_flops: FLOP/s of a device, for MFU; 0 if unknown.
+        """
         saved = checkpoint.saved_record(self.workdir, segment.name, start)
         health = None
         if self.config.router_health and self.config.model.n_experts > 1:
@@ -182,7 +203,8 @@ class Run:
                 "its trunk is left: load them again by jmoe.load"
             )
         seed = np.uint32(self.config.seed % 2**32)
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, self.abstract[0])
+        abstract_params, _ = self.abstract
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract_params)
         init = jax.jit(lambda seed: init_params(self.config, seed), out_shardings=shardings).lower(seed)
         # on a CPU, compiling the optimised random numbers would take longer than training a small model
         options = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else {}

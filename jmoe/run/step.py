@@ -91,7 +91,8 @@ def abstract_state(config: ConfigDict, mesh: jax.sharding.Mesh) -> tuple[dict, o
     def placed(array: jax.ShapeDtypeStruct, place: jax.NamedSharding) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=place)
 
-    def placed_by_itself(array: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    def placed_on_mesh(array: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        """An array of the optimizer: spread as eval_shape derived it from the parameters, else whole on each device."""
         spec = array.sharding.spec if array.sharding else sharding.REPLICATED
         return placed(array, jax.NamedSharding(mesh, spec))
 
@@ -101,7 +102,7 @@ def abstract_state(config: ConfigDict, mesh: jax.sharding.Mesh) -> tuple[dict, o
     params = jax.tree.map(placed, jax.eval_shape(initial), parameter_shardings(mesh, config.model))
     with jax.set_mesh(mesh):
         opt_state = jax.eval_shape(make_optimizer(config).init, params)
-    return params, jax.tree.map(placed_by_itself, opt_state)
+    return params, jax.tree.map(placed_on_mesh, opt_state)
 
 
 def gradient(
@@ -115,14 +116,14 @@ def gradient(
     the mean over microbatches is the mean over the batch's groups, however many microbatches there are.
     """
 
-    def of_rows(rows: Batch) -> tuple[tuple[Float[Array, ""], Metrics], dict]:
+    def gradient_of_rows(rows: Batch) -> tuple[tuple[Float[Array, ""], Metrics], dict]:
         return jax.value_and_grad(loss_fn, has_aux=True)(params, rows, config, mesh, end_of_text)
 
     n_rows, row_tokens = batch.shape
     n_tokens = n_rows * (row_tokens - 1)
     micro = config.microbatch_tokens
     if micro in (0, n_tokens):
-        return of_rows(batch)
+        return gradient_of_rows(batch)
     n_microbatches = n_tokens // micro
 
     def split(rows: Batch) -> Int[Array, "n_microbatches B T+1"]:
@@ -130,15 +131,17 @@ def gradient(
         return rows.reshape(n_microbatches, -1, rows.shape[1])
 
     def add(total: dict, rows: Batch) -> tuple[dict, tuple[Float[Array, ""], Metrics]]:
-        values, grads = of_rows(rows)
-        return jax.tree.map(jnp.add, total, grads), values
+        loss_and_metrics, grads = gradient_of_rows(rows)
+        return jax.tree.map(jnp.add, total, grads), loss_and_metrics
 
     def over_microbatches(x: Array) -> Array:
+        """The value for the batch from those of the microbatches, which lie along the first axis."""
         return jnp.sum(x, axis=0) if is_count(x) else jnp.mean(x, axis=0)
 
     microbatches = sharding.per_device(split, mesh, (sharding.tokens(mesh),), sharding.microbatches(mesh))(batch)
-    total, values = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), microbatches)
-    return jax.tree.map(over_microbatches, values), jax.tree.map(lambda x: x / n_microbatches, total)
+    total, loss_and_metrics = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), microbatches)
+    mean_gradient = jax.tree.map(lambda x: x / n_microbatches, total)
+    return jax.tree.map(over_microbatches, loss_and_metrics), mean_gradient
 
 
 def make_train_step(config: ConfigDict, mesh: jax.sharding.Mesh, end_of_text: int | None = None) -> jax.stages.Wrapped:
@@ -158,9 +161,10 @@ def make_train_step(config: ConfigDict, mesh: jax.sharding.Mesh, end_of_text: in
     ) -> tuple[dict, optax.OptState, Metrics]:
         (loss, metrics), grads = gradient(params, batch, config, mesh, end_of_text)
         updates, opt_state = optimizer.update(grads, opt_state, params)
+        # minus: the optimizer's updates point along the gradient, since it has no learning rate (optax: -lr)
         updated = jax.tree.map(lambda p, u: p - learning_rate * u, trained(params, config.model), updates)
         skipping = spikes.metrics(opt_state) if skips_spikes else {}
-        if has_bias:
+        if has_bias:  # load balancing moves the routers' bias, which the optimizer does not have
             bias_LE = params["blocks"]["mlp"]["router_bias"]
             chosen_LE = metrics["chosen"] if reports_choices else metrics.pop("chosen")
             new_bias_LE = updated_bias(bias_LE, chosen_LE, bias_rate)
@@ -199,7 +203,7 @@ def losses_of_sources(
             sums.append(eval_step(params, batch, weight))
             jax.block_until_ready(sums[-2:-1])  # at most two steps in flight: many can lock up XLA's CPU backend
         sums_of_sources[name] = np.sum(jax.device_get(sums), axis=0, dtype=np.float64)
-    n_positions = batch.shape[1] - 1  # alike in all batches
+    n_positions = batch.shape[1] - 1  # of the last batch; all batches have rows of one length
     first, *others = sums_of_sources.values()
     of_all = _means(sum(others, start=first), n_positions)
     if len(sums_of_sources) == 1:

@@ -30,6 +30,7 @@ class Due:
     export: bool
 
     def __bool__(self) -> bool:
+        """Whether anything is due. A stop always comes with a save."""
         return self.evaluation or self.save or self.export
 
 
@@ -42,7 +43,7 @@ class Timetable:
         Args:
           config: The run's config.
           segment: The segment that is trained.
-          start: The first step of this start of the segment.
+          start: The steps that were done before: the segment's first step, or where it resumes.
           stop_signal: Returns the signal for which to save and stop, or 0.
         """
         self._segment = segment
@@ -53,7 +54,7 @@ class Timetable:
         self._save_times = SaveTimes(config, start)
 
     def export_was_missed(self) -> bool:
-        """Whether the previous start of the segment may have ended between a save and its export."""
+        """Whether the process that trained the segment before may have ended between a save and the export after it."""
         return self._start > self._segment.start and _is_multiple(self._start, self._snapshot_every)
 
     def after(self, n_steps: int, params: PyTree[Array]) -> Due:

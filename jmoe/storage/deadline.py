@@ -23,7 +23,8 @@ class Deadline:
     def __init__(self) -> None:
         libc = ctypes.CDLL(None)
         self._timer = ctypes.c_void_p()
-        event = struct.pack("Pii48x", 0, signal.SIGKILL, 0)  # struct sigevent; the last is SIGEV_SIGNAL
+        # struct sigevent of 64 bytes: value, signal, SIGEV_SIGNAL (0)
+        event = struct.pack("Pii48x", 0, signal.SIGKILL, 0)
         create = getattr(libc, "timer_create", None)
         has_timer = create is not None and create(CLOCK, event, ctypes.byref(self._timer)) == 0
         self._libc = libc if has_timer else None

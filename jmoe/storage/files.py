@@ -61,7 +61,9 @@ def cache_dir() -> pathlib.Path:
     if own_cache:
         return pathlib.Path(own_cache)
     user_cache = os.environ.get("XDG_CACHE_HOME")
-    return (pathlib.Path(user_cache) if user_cache else pathlib.Path.home() / ".cache") / "jmoe"
+    if user_cache:
+        return pathlib.Path(user_cache) / "jmoe"
+    return pathlib.Path.home() / ".cache" / "jmoe"
 
 
 def make_folder(folder: epath.Path) -> None:
@@ -222,8 +224,10 @@ def lines_before_damage(path: pathlib.Path | epath.Path) -> list[dict[str, Any]]
 
     Of lines that were not synced, a loss of power keeps any part, with zeros between them.
     """
+    if not path.exists():
+        return []
     lines = []
-    for line in read_bytes(path).split(b"\n")[:-1] if path.exists() else ():
+    for line in read_bytes(path).split(b"\n")[:-1]:
         try:
             lines.append(json.loads(line))
         except (ValueError, RecursionError):
@@ -261,7 +265,10 @@ def read_sealed(path: pathlib.Path | epath.Path) -> dict[str, Any] | None:
 
 
 def _is_intact(values: dict[str, Any]) -> bool:
-    return values == sealed(values) if "sha256" in values else "record" in values
+    """Whether the hash fits; of values without one, whether they are an older result, which has a `record`."""
+    if "sha256" in values:
+        return values == sealed(values)
+    return "record" in values
 
 
 def _damaged_names(name: str) -> Iterator[str]:

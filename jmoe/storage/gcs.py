@@ -35,9 +35,10 @@ class Store(gcsfs.GCSFileSystem):  # ty: ignore[unsupported-base]
         condition = _condition(method, path, kwargs)
         while True:
             try:
-                if method != "GET" and owner_check.check_owner() is not None and condition:
+                is_owner = method != "GET" and owner_check.check_owner() is not None
+                if is_owner and condition:
                     kwargs[condition] = await self._generation(path, args)
-                    owner_check.check_owner()
+                    owner_check.check_owner()  # again: the answer may have taken long
                     if kwargs[condition] == "0" and "uploadType" not in kwargs:
                         raise FileNotFoundError(_object_in(path, args))
                 return await retries.unless_hurried(self._request_once(method, path, *args, **kwargs))
@@ -49,7 +50,7 @@ class Store(gcsfs.GCSFileSystem):  # ty: ignore[unsupported-base]
                     return await self._request("GET", "b/{}/o/{}", args[0], args[2])
                 raise
             except Exception as error:  # noqa: BLE001  gcsfs, aiohttp, requests, google.auth raise their own
-                # since we looked; by one that needs no lease
+                # the object changed since its generation was read, by a program that takes no lease: read it again
                 changed = isinstance(error, FileExistsError) and condition in kwargs
                 if isinstance(error, FileExistsError) and "upload_id=" in path:
                     raise Unavailable(f"{_object_in(path, args)}: another process replaced it meanwhile") from error

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 RENEW_EVERY = 10.0  # seconds
 EXPIRY = 180.0  # seconds without a renewal, after which another process may take the lease
-# parts of EXPIRY
+# fractions of EXPIRY
 SELF_STOP = 2 / 3  # without a confirmed renewal, after which the owner ends itself
 KERNEL_KILL = 3 / 4  # without a confirmed renewal, after which the kernel kills an owner that is halted
 REQUEST_GRACE = 1 - KERNEL_KILL  # for requests that were on their way when their process ended
@@ -91,7 +91,8 @@ class Watch:
         looked = now()
         self.renewed = self._generation is not None and generation != self._generation
         if generation == self._generation:
-            self._silence += min(looked - self._looked, 2.0)  # time in which the store can't be read does not count
+            # looks are a second apart; a longer gap is time in which the store could not be read, and does not count
+            self._silence += min(looked - self._looked, 2.0)
         else:
             self._silence = 0.0
         self._generation = generation
@@ -142,8 +143,10 @@ class Lease:
         self._over = threading.Event()
         self._deadline = Deadline()
         self._generation: Any = None  # of the lease as the owner wrote it last
-        self._sent = math.inf  # when that was sent
-        self._first_unheard: float | None = None  # when the first write was sent that may have got through unheard
+        self._sent = math.inf  # when the request for that generation was sent, by deadline.now
+        # When the first write was sent that may have got through without an answer. None if the last one was answered.
+        # In a process that follows: when its previous look was sent.
+        self._first_unheard: float | None = None
 
     @contextlib.contextmanager
     def hold(self, wait: float) -> Generator[None]:
@@ -158,7 +161,10 @@ class Lease:
 
     @contextlib.contextmanager
     def follow(self) -> Generator[None]:
-        """The same in another process of the run, once the lease is held."""
+        """Ends this process, within the `with` block, as soon as the first process of its run may have lost the lease.
+
+        The lease must be held already.
+        """
         retried(self._look, self._path)
         with self._alive(self._look, RENEW_EVERY / 2):
             yield
@@ -194,7 +200,7 @@ class Lease:
         """Writes the lease once it is FREE or EXPIRED; Taken if it is renewed after `wait` seconds."""
         watch = Watch()
         printed = ""
-        own_generation = None  # that this process wrote, so long ago that it must write the lease again
+        own_generation = None  # that this process wrote, but heard so late that it writes the lease again
         while True:
             lease = retried(lambda: self._answer(self._store.read(self._key)), self._path)
             generation = lease.stamp.generation
@@ -207,7 +213,7 @@ class Lease:
             if state in (State.FREE, State.EXPIRED):
                 written = retried(functools.partial(self._write, generation), self._path)
                 if written is None:
-                    continue
+                    continue  # another process was first: look again
                 if owner:
                     self._print_taken_over(owner, watch.saw_end_of(owner))
                 own_generation = written.generation
@@ -273,7 +279,7 @@ class Lease:
         lease = self._answer(self._store.read(self._key))
         if lease.state == "value":  # else the owner gave it up, or was never seen
             holder = self._me.read(lease.value.decode(errors="replace"))
-            if self._generation is None:
+            if self._generation is None:  # the first look: this process follows the owner that it finds
                 self._me = holder
                 self._first_unheard = sent - RENEW_EVERY
             if holder != self._me:

@@ -7,7 +7,7 @@ anywhere.
 import contextlib
 from collections.abc import Callable, Generator
 
-# Each ends this process if it no longer owns what it did, else returns for how many seconds it still owns that.
+# Ends this process if it has lost what it owned; else returns for how many more seconds it owns that in any case.
 OwnerCheck = Callable[[], float]
 _owner_checks: list[OwnerCheck] = []
 

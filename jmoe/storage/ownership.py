@@ -62,8 +62,10 @@ class Owner:
             owner = cls(**json.loads(text))
         except (ValueError, TypeError, RecursionError):
             return NOBODY
-        types = {field.name: type(getattr(owner, field.name)) for field in dataclasses.fields(cls)}
-        return owner if types == {name: str for name in types} | {"pid": int} else NOBODY
+        for field in dataclasses.fields(cls):  # JSON may hold values of any type
+            if type(getattr(owner, field.name)) is not (int if field.name == "pid" else str):
+                return NOBODY
+        return owner
 
     def text(self) -> str:
         """The owner as JSON, for read()."""
@@ -72,8 +74,9 @@ class Owner:
     def is_near(self) -> bool:
         """Whether it runs, or ran, on this machine and in this process's namespace of process ids."""
         me = Owner.of()
-        same = (self.boot, self.namespace) == (me.boot, me.namespace)
-        return same and (bool(me.boot) or self.host == me.host)
+        if (self.boot, self.namespace) != (me.boot, me.namespace):
+            return False
+        return bool(me.boot) or self.host == me.host  # macOS has no boot id here: the name of the host decides
 
     def lives_here(self) -> bool:
         """Whether it runs on this machine, so that a signal to its process id reaches it."""
@@ -100,7 +103,8 @@ class Owner:
         return printable(f"{self.what or 'a process'} (process {self.pid} {place})")
 
 
-_NO_LOCK = (errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)  # of what is no file
+_NO_LOCK = (errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)  # what open answers where the path is no file
+SECONDS_OF_A_LOOK = 0.5  # owner() locks the file while it looks; a lock that lasts longer is an owner's
 NOBODY = Owner("", "", "", 0, "")
 
 
@@ -154,9 +158,9 @@ def _lock_within(path: str | os.PathLike, wait: float) -> IO[str]:
         if file is not None:
             return file
         waited = time.monotonic() - began
-        if waited > max(wait, 0.5):  # owner() locks the file for a moment while it looks
+        if waited > max(wait, SECONDS_OF_A_LOOK):
             raise Taken(path, owner(path) or NOBODY)
-        if wait and waited > 0.5 and not printed:
+        if wait and waited > SECONDS_OF_A_LOOK and not printed:
             printed = True
             limit = f" up to {wait:.0f} s" if wait < math.inf else ""
             message = f"waiting{limit} for {owner(path) or NOBODY}, which holds {os.fspath(path)}"
@@ -263,7 +267,7 @@ def _in_file(path: str | os.PathLike) -> Owner | None:
 
 
 def _check_file(path: str | os.PathLike, me: Owner | None) -> float:
-    """Ends this process if the lock that `me` held is LOST; a lock has no time after which it is."""
+    """Ends this process if the lock that `me` held is LOST; else returns infinity, since a lock has no time limit."""
     written = _in_file(path)
     if _state(written, me) is State.LOST:
         if written is None:

@@ -7,7 +7,6 @@ own requests; `retried` retries those of other libraries.
 
 import asyncio
 import contextlib
-import math
 import os
 import random
 import re
@@ -67,7 +66,8 @@ async def unless_hurried(work: Any) -> Any:
     n_seconds_hurried = 0
     try:
         while not (await asyncio.wait([task], timeout=1))[0]:
-            n_seconds_hurried += _hurry.is_set()
+            if _hurry.is_set():
+                n_seconds_hurried += 1
             if n_seconds_hurried > 1:
                 raise Unavailable("the store gave no answer, and this process was asked to stop")
         return task.result()
@@ -97,7 +97,7 @@ class Patience:
           Unavailable: JMOE_STORE_PATIENCE seconds are over.
         """
         waited = time.monotonic() - self._began
-        unit = self._seconds / 300
+        unit = self._seconds / 300  # seconds; 1 with the default patience
         if waited >= self._seconds:
             raise Unavailable(
                 f"{self._name}: the store gave no answer for {waited:.0f} s ({_in_words(error)}); the same command "
@@ -108,7 +108,10 @@ class Patience:
         now = time.monotonic()
         if self._n_tries > 1 and now - Patience._printed > 10 * unit:
             Patience._printed = now
-            left = min(self._seconds - waited, check_owner() or math.inf)
+            seconds_owned = check_owner()
+            left = self._seconds - waited
+            if seconds_owned is not None:  # an owner ends when its lease does
+                left = min(left, seconds_owned)
             line = f"{self._name} does not answer ({_in_words(error)}); trying on for {left:.0f} s"
             print(line, file=sys.stderr, flush=True)
         return min(pause, self._seconds - waited)
