@@ -35,7 +35,8 @@ from fit.planning.serving import Served
 from fit.shape import hardware
 from fit.shape.architecture import BATCH_RAMP, INFERENCE, TRAINING, Architecture, Model
 
-BAND = 1e-2  # candidates that lose up to this share more are evaluated, too: in a draw (odds.py) one may be the best
+BAND = 1e-3  # candidates that lose up to this share more are evaluated, too
+BAND_OF_DRAWS = 1e-2  # the same for a law with draws: in a draw (odds.py) one of them may be the best
 CHUNK = 32  # shapes that are evaluated at a time
 IDEAL_BATCH = 2.0**40  # tokens of a step, so many that what a step does once takes no time of a token
 STATE = 16  # bytes of a parameter on a device, at least: weight, two moments, gradient
@@ -359,7 +360,7 @@ def sequence_of(law: Law, as_published: bool) -> int:
 def in_hours(
     problem: Problem, models: Models, hours: tuple[float, float], at_most: float = math.inf, chunk: int = CHUNK
 ) -> Candidates | None:
-    """The candidates that could be the best between two numbers of hours, or lose at most BAND more.
+    """The candidates that could be the best between two numbers of hours, or lose little more.
 
     Args:
       problem: The problem.
@@ -371,7 +372,8 @@ def in_hours(
     Returns:
       The candidates; None where there are none.
     """
-    search = _Search(problem, models, hours=hours[1], at_most=at_most * (1 + BAND))
+    more = 1 + (BAND_OF_DRAWS if problem.law.draws else BAND)
+    search = _Search(problem, models, hours=hours[1], at_most=at_most * more)
     allowed = np.flatnonzero(models.limited_by == "")
     bound = search.bound(allowed, search.counts[-1])
     order = allowed[np.argsort(bound, kind="stable")]
@@ -384,7 +386,7 @@ def in_hours(
         for part in search.in_layouts(rows):
             parts.append(part)
             losses = loss_of(problem, models, part.row, part.tokens(problem, hours[0]))
-            search.at_most = min(search.at_most, float(losses.min()) * (1 + BAND))
+            search.at_most = min(search.at_most, float(losses.min()) * more)
     return joined(parts) if parts else None
 
 
