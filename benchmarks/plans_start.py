@@ -33,6 +33,7 @@ import fit
 from fit.planning import plan_config, planning
 from fit.planning.options import PlanOptions
 from fit.planning.results import Plan
+from jmoe.config import schema
 from jmoe.config.check import check_config, check_mesh
 from jmoe.config.schema import module_of
 from jmoe.errors import UserError
@@ -142,7 +143,7 @@ def refusal(case: Case, plan: Plan, config: ConfigDict) -> str:
     assert plan.chips is not None
     n_devices, capacity = accelerators.devices(*accelerator(case.kind, plan.chips.in_use))
     try:
-        check_config(config)
+        check_config(schema.complete(config))
         sizes = check_mesh(config, n_devices)
     except UserError as error:
         return str(error)
