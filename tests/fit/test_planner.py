@@ -481,18 +481,18 @@ def test_a_law_of_one_number_of_experts(browser, tmp_path, capsys):
 
 def test_hours_are_flops_at_one_mfu(planner, capsys):
     """Also by a law whose modelled speeds the page does not have; without an MFU it then names the command."""
-    planner.open(law="joint-moe-2025", hours="24", chip="H100", chips="64", memory_gb="", context="0")
+    planner.open(law="joint-moe-2025", hours="2", chip="H100", chips="64", memory_gb="", context="0")
     plan = json.loads(planner.text("json"))
-    assert plan["constraints"]["flops"] == pytest.approx(24 * 3600 * 64 * 989e12 * 0.4)
+    assert plan["constraints"]["flops"] == pytest.approx(2 * 3600 * 64 * 989e12 * 0.4)
     assert_same(plan, json.loads(typed(f"{planner.text('command')} --json", capsys)[0]))
     assert planner.tab.locator("#pictures figure:visible").count() == 3
 
     planner.fill(mfu="")
     assert planner.tab.locator("#results").is_hidden()
     command = planner.text("refusal").partition("answers: ")[2]
-    assert "--mfu" not in command and "--hours=24 --chips=H100:64" in command
+    assert "--mfu" not in command and "--hours=2 --chips=H100:64" in command
     line = json.loads(typed(f"{command} --json", capsys)[0])
-    assert line["best"]["speed"]["hours"][1] == pytest.approx(24, rel=1e-3)
+    assert line["best"]["speed"]["hours"][1] == pytest.approx(2, rel=1e-3)
     planner.fill(chips="")
     assert planner.text("refusal").startswith("hours need a known kind of chip")
     planner.fill(hours="", flops="1e22")
