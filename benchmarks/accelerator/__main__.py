@@ -117,7 +117,7 @@ def parts(toy: bool) -> list[Part]:
     other_peers = [_peer(model, toy, "--capacity_factor=1") for model in ("8,2", "64,8")]
     if not toy:
         other_peers += [_peer(model, toy, "--n_tokens=131072") for model in ("1", "8,2")]
-    products = [part_of("grouped", 150), part_of("tiles", 150)]
+    products = [dataclasses.replace(part_of(name, 150), needs=("tokamax",)) for name in ("grouped", "tiles")]
     never_ended = [dropless[0], checks["float32"], checks["run"]]
     first = [part_of("peak", 90), *never_ended, *peers, *_study(toy)]
     then = [*main, *dropless[1:], *products, checks["flash"], checks["layer"], layer, *profiles, *other_peers]
