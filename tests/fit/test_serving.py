@@ -226,7 +226,7 @@ def test_a_required_speed_under_the_clock():
     assert "serving" in {row.size_bound for row in plan.optima}
 
 
-@pytest.mark.parametrize("shape", ["hardware", "paper"])
+@pytest.mark.parametrize("shape", [None, "paper"])
 @pytest.mark.parametrize("batch", [1, 64])
 def test_the_model_to_build_is_fast_enough(shape, batch):
     required = {1: 1000, 64: 8000}[batch]
