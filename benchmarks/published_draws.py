@@ -53,8 +53,7 @@ from fit.shape.architecture import TRAINING
 ROOT = pathlib.Path(__file__).parents[1]
 ROUTERS = {"clark-2022-sbase": "S-Base", "clark-2022-rl": "RL-R", "clark-2022-hash": "Hash"}
 ALL = ["joint-moe-2025", "joint-moe-2025-as-printed", *ROUTERS, "chinchilla-2022", "chinchilla-refit-2024"]
-OUT = flags.DEFINE_string("out", str(ROOT / "fit/laws/draws"), "Folder to write to.")
-LAWS = flags.DEFINE_list("laws", ALL, "Published laws to make draws for.")
+FOLDER = ROOT / "fit" / "laws" / "draws"
 DRAWS = 200
 SEED = 0
 DIGITS = 7  # significant ones of a coefficient
@@ -341,10 +340,10 @@ def widened(grid: Grid) -> Grid:
 
 def main(argv: list[str]) -> None:
     """Writes the draws of every law of --laws."""
-    out = pathlib.Path(OUT.value)
+    out = pathlib.Path(flags.FLAGS.out)
     out.mkdir(parents=True, exist_ok=True)
     widening = None
-    for name in LAWS.value:
+    for name in flags.FLAGS.laws:
         grid = grid_of(name)
         if name.startswith("joint"):
             if widening is None:
@@ -389,4 +388,6 @@ def write(path: pathlib.Path, grid: Grid, params: Array) -> None:
 
 
 if __name__ == "__main__":
+    flags.DEFINE_string("out", str(FOLDER), "Folder to write to.")
+    flags.DEFINE_list("laws", ALL, "Published laws to make draws for.")
     app.run(main)

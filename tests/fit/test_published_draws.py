@@ -199,4 +199,4 @@ def test_laws_without_draws_say_why(name, capsys):
 def test_a_law_fitted_here_is_not_called_simulated():
     law = fit.load("jmoe-bytes-2026")
     assert law.draws and not law.source_of_draws
-    assert fit.plan(law, flops=1e14).bootstrap.source is None
+    assert fit.plan(law, flops=1e14).odds.source is None
