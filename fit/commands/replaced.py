@@ -1,5 +1,6 @@
 """Flags of earlier versions, and what to type now."""
 
+import dataclasses
 import shlex
 from collections.abc import Sequence
 
@@ -29,19 +30,7 @@ WORDS: dict[str, dict[tuple[str, str | None], str]] = {
     "law": {("solver", "lm"): "", ("solver", "lbfgs"): "--solver=paper"},
 }
 COMMANDS = ("plan", "compare", "next", "plot", "table")  # that had these flags
-# flags that fit law had, and that are arguments of fit.law alone
-OF_PYTHON = (
-    "huber_delta",
-    "reduction",
-    "weights",
-    "weight_decay",
-    "starts",
-    "select",
-    "bootstrap_form",
-    "percentiles",
-    "seed",
-)
-REPORT = {"laws", "verbose", "law", "runs", "out", "columns", "units", "where", "set", "plan"}  # flags of fit report
+REMOVED = {"by", "grams_per_kwh"}  # flags of fit plan that nothing of the same name replaces
 
 
 def check(command: str, arguments: Sequence[str]) -> None:
@@ -51,21 +40,23 @@ def check(command: str, arguments: Sequence[str]) -> None:
       command: Name of the command.
       arguments: What the user typed behind it.
     """
+    of_python = _arguments_of_python() if command == "law" else set()
+    plans = _flags_of_plans() if command == "report" else set()
     old = []  # arguments of earlier versions
     new = []  # all arguments as they are typed now
     of_plan = []  # what fit report now takes in --plan="..."
-    for argument in arguments:
+    for argument in _with_values(arguments, of_python | plans | FIELDS.keys() | REMOVED):
         name, equals, value = argument.removeprefix("--").partition("=")
-        is_flag = argument.startswith("--")
-        if is_flag and command == "law" and name in OF_PYTHON:
+        if not argument.startswith("--"):
+            new.append(argument)
+            continue
+        if name in of_python:
             raise UserError(f"--{name}: expected in Python, fit.law(runs, {name}={value!r}); fit law has no such flag")
-        if is_flag and command == "report" and name not in REPORT and not name.startswith("help"):
+        if name in plans:
             of_plan += replacement("plan", name, value) if equals else [argument]
             old.append(argument)
             continue
-        typed_now = [argument]
-        if is_flag and equals:
-            typed_now = replacement(command, name, value)
+        typed_now = replacement(command, name, value) if equals else [argument]
         if typed_now != [argument]:
             old.append(argument)
         new += typed_now
@@ -74,6 +65,32 @@ def check(command: str, arguments: Sequence[str]) -> None:
     if old:
         line = shlex.join(["python", "-m", "fit", command, *new])
         raise UserError(f"{old[0]}: a flag of an earlier version; type\n  {line}")
+
+
+def _arguments_of_python() -> set[str]:
+    """The options of fit.law that fit law has no flag for."""
+    from fit.fitting.options import FitOptions
+
+    return {field.name for field in dataclasses.fields(FitOptions) if "of_python" in field.metadata}
+
+
+def _flags_of_plans() -> set[str]:
+    """The flags of fit plan, old ones too, that fit report took itself."""
+    from fit.paper.options import FLAGS
+
+    return (FLAGS.keys() - {"verbose"}) | FIELDS.keys() | REMOVED
+
+
+def _with_values(arguments: Sequence[str], names: set[str]) -> list[str]:
+    """The arguments, in which `--name value` of a flag of these names is --name=value."""
+    joined: list[str] = []
+    for argument in arguments:
+        before = joined[-1] if joined else ""
+        if before.removeprefix("--") in names and not argument.startswith("--"):
+            joined[-1] = f"{before}={argument}"
+        else:
+            joined.append(argument)
+    return joined
 
 
 def replacement(command: str, name: str, value: str) -> list[str]:

@@ -63,6 +63,18 @@ def test_a_report_takes_the_options_of_a_plan_or_its_json(capsys, tmp_path):
     assert (tmp_path / "typed.html").read_text() == (tmp_path / "saved.html").read_text()
 
 
+def test_a_value_after_a_space_goes_with_its_flag(capsys):
+    words = suggested(capsys, "report", f"--law={LAW}", "--flops", "1e21", "--vocab_size", "50000")
+    assert words == ["report", f"--law={LAW}", "--plan=--flops=1e21 --shape=vocab_size:50000"]
+
+
+@pytest.mark.parametrize(("command", "flag"), [("report", "--rums=x"), ("plan", "--shpe=paper"), ("law", "--start=3")])
+def test_a_misspelt_flag_is_none_of_an_earlier_version(capsys, command, flag):
+    assert command_line.run([command, f"--law={LAW}", flag]) == 2
+    said = capsys.readouterr().err
+    assert "nknown command line flag" in said and "earlier version" not in said
+
+
 @pytest.mark.parametrize(
     ("flag", "words"),
     [
