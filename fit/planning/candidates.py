@@ -133,6 +133,14 @@ class Models:
     batch_laws: rates.BatchLaws
     limited_by: Array
 
+    def has_recipe(self, n_tokens: Array) -> Array:
+        """Whether a run of each model on so many tokens has this recipe, [n_shapes]."""
+        return (n_tokens > self.least_tokens) & (n_tokens <= self.most_tokens)
+
+    def tokens_by_flops(self, limits: Constraints) -> Array:
+        """Whole training tokens that FLOPs leave to each model, [n_shapes]. limits: with one budget for all."""
+        return np.broadcast_to(np.floor(limits.tokens(self.n_active)), self.n_active.shape)
+
     def of(self, rows: Array) -> ModelShape:
         """The shapes of these rows."""
         return take(self.shape, rows)

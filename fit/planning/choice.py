@@ -103,10 +103,9 @@ def _by_recipe(question: Question, planned: Optimum) -> Iterator[tuple[Models, A
     """
     limits = question.limits.at(planned.n_experts)
     for models in solve.models_of(question, planned.n_experts):
-        tokens = np.broadcast_to(np.floor(limits.tokens(models.n_active)), models.n_active.shape)
-        has_recipe = (tokens > models.least_tokens) & (tokens <= models.most_tokens)
+        tokens = models.tokens_by_flops(limits)
         losses = candidates.loss_of(question, models, slice(None), tokens)
-        yield models, tokens, np.where(has_recipe & (models.limited_by == ""), losses, np.inf)
+        yield models, tokens, np.where(models.has_recipe(tokens) & (models.limited_by == ""), losses, np.inf)
 
 
 def _preferred(question: Question, planned: Optimum) -> Chosen | None:
@@ -195,8 +194,7 @@ def _whole(question: Question, planned: Optimum) -> Chosen | None:
         if not built:
             continue
         models = candidates.whole_models(question, planned.n_experts, built)
-        tokens = np.floor(question.limits.at(planned.n_experts).tokens(models.n_active))
-        tokens = np.broadcast_to(tokens, models.n_active.shape)
+        tokens = models.tokens_by_flops(question.limits.at(planned.n_experts))
         fits = (models.limited_by == "") & (tokens >= 1)
         chips = question.limits.chips
         if chips is not None:

@@ -459,8 +459,9 @@ def why_infeasible(law: Law, architecture: Architecture, constraints: Constraint
     template = sentences.SMALLEST if n_blocks == 1 else sentences.SMALLEST_OF
     smallest = template.format(d=d_model, e=least_experts, blocks=n_blocks)
     chips = vars(constraints.chips) if constraints.chips else {}
-    inference = INFERENCE * float(architecture.n_active(d_model, least_experts)) * constraints.inference_tokens
-    needed_flops = inference + training_flops(float(architecture.n_active(d_model, least_experts)), 1)
+    size = float(architecture.n_active(d_model, least_experts))
+    inference = INFERENCE * size * constraints.inference_tokens
+    needed_flops = inference + training_flops(size, 1)
     lacks_flops = constraints.flops is not None and needed_flops > np.max(constraints.flops)
     for limit in size_limits(law, architecture, constraints):
         need = float(limit.needed(d_model, least_experts))

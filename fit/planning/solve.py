@@ -501,8 +501,7 @@ def _own_tokens(problem: Problem, models: Models, e: float) -> Array:
     """The training tokens of each shape by FLOPs: [n_shapes]. Of several budgets, TOKENS_PER_PARAMETER."""
     limits = problem.limits.at(e)
     if np.ndim(limits.flops) == 0:
-        tokens = np.minimum(np.floor(limits.tokens(models.n_active)), MOST_TOKENS)  # larger batches change no size
-        return np.broadcast_to(tokens, models.n_active.shape)
+        return np.minimum(models.tokens_by_flops(limits), MOST_TOKENS)  # larger batches change no size
     return np.clip(TOKENS_PER_PARAMETER * models.n_active, models.least_tokens + 1, models.most_tokens)
 
 
@@ -520,7 +519,7 @@ def largest(problem: Problem, e: float, n_tokens: float | None = None) -> float:
         order = np.argsort(-sizes, kind="stable")
         if n_tokens is None:
             tokens = _own_tokens(problem, models, e)
-            has_recipe = (tokens >= 1) & (tokens > models.least_tokens) & (tokens <= models.most_tokens)
+            has_recipe = (tokens >= 1) & models.has_recipe(tokens)
             rows = order[has_recipe[order] & (sizes[order] > most)]
         else:
             tokens = np.full(sizes.shape, n_tokens)
