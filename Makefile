@@ -30,7 +30,7 @@ test: .venv/.test
 
 # Between two edits: style, types, and the tests that start hardly a process and compile for one device.
 CHECKED := jmoe/check jmoe/counts jmoe/data jmoe/manifest jmoe/model jmoe/moe jmoe/needs jmoe/schedule \
-	fit/answer fit/laws fit/optimum fit/units fit/verdict launch/manifest launch/sweeps launch/varied
+	fit/answer fit/laws fit/optimum fit/units launch/manifest launch/sweeps launch/varied
 check: lint
 	$(BIN)/python -m pytest $(foreach name,$(CHECKED),tests/$(subst /,/test_,$(name)).py) -k "not mesh"
 	@echo "These were the quick tests; make test runs all."
