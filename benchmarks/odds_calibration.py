@@ -36,10 +36,10 @@ from fit.fitting.problem import Settings
 from fit.fitting.uncertainty import uncertainty_of
 from fit.laws import FORMS
 from fit.model import efficiencies, measured
+from fit.model.architecture import PAPER
 from fit.planning import by_time, joint_draws, solve
 from fit.planning.constraints import Constraints
 from fit.planning.options import PlanOptions
-from fit.shape.architecture import PAPER
 
 LAWS = flags.DEFINE_integer("laws", 40, "Number of simulated laws.")
 NOISE = 0.005  # of a run, in ln loss

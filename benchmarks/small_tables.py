@@ -21,10 +21,10 @@ from absl import app, flags
 
 import fit
 from benchmarks import extrapolation
-from fit.data.table import Table
 from fit.fitted_law.law import Law
 from fit.fitting.forms import DEFAULT_WEIGHTS
 from fit.laws._coupled import SUFFIX
+from fit.table.table import Table
 
 RUNS = flags.DEFINE_list("runs", ["12", "16", "24"], "Numbers of runs to draw.")
 DRAWS = flags.DEFINE_integer("draws", 4, "Number of draws of each number of runs.")
