@@ -27,6 +27,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests/support"))
 import fit_runs
 
 from fit.fitted_law.law import Law
+from fit.fitted_law.models import Models
+from fit.fitted_law.parts import Scatter
 from fit.fitting import fitting, search
 from fit.fitting import noise as noise_lib
 from fit.fitting.problem import Settings, prepare
@@ -95,14 +97,18 @@ def pilot_of(true: dict[str, float], rng: np.random.Generator) -> tuple[Law, Tab
     runs = dataclasses.replace(fitting.read_runs(table, JOINT.columns), trunks=trunks_of(table)[0])
     result, problem = fitting.fit_by_default(JOINT, runs, Settings(weight_decay=None))
     scatter = noise_lib.noise_of(problem, result.params)
-    record = dict(
-        form="joint",
-        settings=dict(holdout="none", weights="none", bootstrap_by="trunk", fix={}),
-        runs=fitting.described(runs, runs, JOINT),
-        noise=dict(run=scatter.run, trunk=scatter.trunk, degrees_of_freedom=list(scatter.degrees_of_freedom)),
-        models=dict(n_experts=list(EXPERTS)),
+    noise = Scatter(
+        run=scatter.run, trunk=scatter.trunk, total=scatter.total, degrees_of_freedom=scatter.degrees_of_freedom
     )
-    return Law("the pilot's law", JOINT, result.coefficients, record), table
+    law = Law(
+        "the pilot's law",
+        JOINT,
+        result.coefficients,
+        runs=fitting.described(runs, runs, JOINT),
+        noise=noise,
+        models=Models(n_experts=EXPERTS),
+    )
+    return law, table
 
 
 def refitted(
@@ -183,10 +189,10 @@ def squared_errors(seed: int, fits: int, scales: Sequence[float] = (1.0,), drawn
     expected = {}
     if drawn:
         sets["drawn"] = drawn_runs(rng, law, table, flops)
-    noise = law.record["noise"]
+    noise = law.noise
     for scale in scales:
-        assumed = noise | {name: scale * noise[name] for name in ("run", "trunk")}
-        with_noise = dataclasses.replace(law, record=law.record | {"noise": assumed})
+        assumed = dataclasses.replace(noise, run=scale * noise.run, trunk=scale * noise.trunk)
+        with_noise = dataclasses.replace(law, noise=assumed)
         choice = next_runs.next_runs(with_noise, table, PAPER, EXPERTS, flops, target)
         chosen = [(t["n_blocks"], t["n_experts"], n) for t in choice["trunks"] for n in t["n_tokens"]]
         sets[f"chosen {scale:g}"] = tuple(np.array(chosen).T)

@@ -1,16 +1,17 @@
 """Checks the values of --fix: whether one can only be a logarithm, and which formula they belong to."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import numpy as np
 
 from fit.errors import UserError
+from fit.fitted_law.settings import Settings
 from fit.fitting import fitting
-from fit.fitting.problem import Settings
 from fit.form import Form
 from fit.laws import FORMS
 from fit.laws._coupled import SUFFIX
+from fit.table.runs import rms
 from fit.table.table import Table
 
 # of the forms that a fit may choose by default
@@ -42,11 +43,13 @@ def check_logarithms(table: Table, form: Form, settings_of: Callable[[Form], Set
       settings_of: the Settings for a Form, with the fixed values.
     """
     settings = settings_of(form)
-    candidates = [name for name, value in settings.fix if name in form.positive and abs(value) < LARGEST_LOGARITHM]
+    candidates = [
+        name for name, value in settings.fix.items() if name in form.positive and abs(value) < LARGEST_LOGARITHM
+    ]
     if not candidates:
         return
     error = _error(table, form, settings)
-    without_candidates = tuple((name, value) for name, value in settings.fix if name not in candidates)
+    without_candidates = {name: value for name, value in settings.fix.items() if name not in candidates}
     if error < WORSE * _error(table, form, dataclasses.replace(settings, fix=without_candidates)):
         return
     errors = {}
@@ -56,13 +59,13 @@ def check_logarithms(table: Table, form: Form, settings_of: Callable[[Form], Set
     names = min(errors, key=lambda names: errors[names])
     if error > WORSE * errors[names]:
         fix = _with_exponentials(settings.fix, names)
-        logarithms = {name: value for name, value in settings.fix if name in names}
-        raise UserError(_sentence(form, logarithms, dict(fix), error, errors[names]))
+        logarithms = {name: settings.fix[name] for name in settings.fix if name in names}
+        raise UserError(_sentence(form, logarithms, fix, error, errors[names]))
 
 
-def _with_exponentials(fix: Iterable[tuple[str, float]], names: Iterable[str]) -> tuple[tuple[str, float], ...]:
+def _with_exponentials(fix: Mapping[str, float], names: Collection[str]) -> dict[str, float]:
     """Fixed values, those of `names` replaced by their exponentials."""
-    return tuple((name, float(np.exp(value)) if name in names else value) for name, value in fix)
+    return {name: float(np.exp(value)) if name in names else value for name, value in fix.items()}
 
 
 def _error(table: Table, form: Form, settings: Settings) -> float:
@@ -72,7 +75,7 @@ def _error(table: Table, form: Form, settings: Settings) -> float:
         law = fitting.fit_table(table, form, quick)
     except UserError:
         return np.inf
-    return fitting.errors(form.log_loss(law.fit.params, law.runs.columns), law.runs)["rmse_log"]
+    return rms(form.log_loss(law.fit.params, law.runs.columns) - np.log(law.runs.loss))
 
 
 def _sentence(form: Form, logarithms: dict[str, float], fix: dict[str, float], error: float, better: float) -> str:

@@ -1,4 +1,4 @@
-"""The fit of a law with its best rates and batches (rated.py): how much each run counts, and what law.json says of it.
+"""The fit of a law with its best rates and batches (rated.py): how much each run counts, and its law.
 
 It is iteratively reweighted. The penalty is the first term of an expansion around the optimum, so its error grows with
 it. A run of penalty P therefore has the Cauchy weight 1 / (1 + (P / scale)^2). `scale` is NEAR_OPTIMAL or the scatter
@@ -13,9 +13,10 @@ import dataclasses
 import numpy as np
 import scipy.special
 
-from fit.aliases import Array, Json
+from fit.aliases import Array
 from fit.errors import UserError
-from fit.fitted_law.tuning import BATCH, RATE
+from fit.fitted_law.law import Law
+from fit.fitted_law.tuning import BATCH, RATE, Tuning
 from fit.fitting import search
 from fit.fitting.noise import noise_of
 from fit.fitting.problem import Problem, prepare
@@ -234,38 +235,58 @@ def warnings(form: RatedForm, params: Array, runs: Runs) -> list[str]:
     return sentences
 
 
-def split_record(record: Json, table: Table) -> Json:
-    """The record of a law of the base form, with what belongs to rate and batch in its entry `rates`.
+def tuning_of(problem: Problem, fit: search.Fit, n_near: int) -> Tuning:
+    """The optima of a fit, without draws.
 
     Args:
-      record: of a law with rates, as fitting.record_of makes it.
+      n_near: how many runs lie near their optimum.
+    """
+    form = problem.form
+    assert isinstance(form, RatedForm)
+    return Tuning(
+        coefficients={name: fit.coefficients[name] for name in form.rate_names},
+        reference=form.reference,
+        scatter=scatter_of_optima(problem, fit.params),
+        runs=len(problem),
+        near=n_near,
+        percentiles=problem.settings.percentiles,
+    )
+
+
+def with_base_form(law: Law, table: Table) -> Law:
+    """The law of the base form, with what belongs to rate and batch in its `tuning`.
+
+    Args:
+      law: of a RatedForm, whose first coefficients are those of rate and batch.
       table: that was fitted.
     """
-    base = FORMS[record["form"]]
-    names = [name for name in record["coefficients"] if name not in base.names]
-    count = len(names)
-    ranges = dict(record["runs"]["ranges"])
-    rates: Json = dict(
-        coefficients={name: record["coefficients"][name] for name in names},
-        reference=record["rates"]["reference"],
-        scatter=record["rates"]["scatter"],
-        ranges={name: ranges.pop(name) for name in (RATE, BATCH) if name in ranges},
-        runs=record["rates"]["runs"],
-        near=record["rates"]["near"],
-    )
+    rates = law.tuning
+    assert rates is not None
+    base = FORMS[law.form.name]
     runs = read_runs(table, base.columns, mix_corpora=True)
-    split = record | dict(
-        coefficients={name: record["coefficients"][name] for name in base.names},
-        runs=record["runs"] | dict(ranges=ranges, fingerprint=runs.fingerprint()),
-        rates=rates,
+    ranges = {name: law.runs.ranges[name] for name in law.runs.ranges if name not in (RATE, BATCH)}
+    rates = dataclasses.replace(
+        rates, ranges={name: ends for name, ends in law.runs.ranges.items() if name not in ranges}
     )
-    bootstrap = record.get("bootstrap")
+    bootstrap = law.bootstrap
     if bootstrap:
-        intervals = bootstrap["intervals"]
-        rates["draws"] = [row[:count] for row in bootstrap["draws"]]
-        rates["intervals"] = {name: intervals[name] for name in names}
-        split["bootstrap"] = bootstrap | dict(
-            draws=[row[count:] for row in bootstrap["draws"]],
+        count = len(rates.coefficients)
+        intervals = bootstrap.intervals
+        rates = dataclasses.replace(
+            rates,
+            draws=tuple(row[:count] for row in bootstrap.draws),
+            intervals={name: intervals[name] for name in rates.coefficients},
+        )
+        bootstrap = dataclasses.replace(
+            bootstrap,
+            draws=tuple(row[count:] for row in bootstrap.draws),
             intervals={name: intervals[name] for name in base.names},
         )
-    return split
+    return dataclasses.replace(
+        law,
+        form=base,
+        coefficients={name: law.coefficients[name] for name in base.names},
+        runs=dataclasses.replace(law.runs, ranges=ranges, fingerprint=runs.fingerprint()),
+        tuning=rates,
+        bootstrap=bootstrap,
+    )

@@ -57,11 +57,11 @@ def answer(law: Law) -> list[str]:
         except UserError as error:
             experts = say(NO_BEST, why=error.sentence)
     return [
-        say(ANSWER, form=_chosen_form(law), errors=_errors(law.record), experts=experts),
-        *tuning_text.lines_of_fit(law.record),
-        *summary.why_this_form(law.record),
-        _beyond(law.record),
-        *_how_sure(law.record, plan),
+        say(ANSWER, form=_chosen_form(law), errors=_errors(law), experts=experts),
+        *([tuning_text.line_of_fit(law.tuning)] if law.tuning else []),
+        *summary.why_this_form(law),
+        _beyond(law),
+        *_how_sure(law, plan),
     ]
 
 
@@ -72,9 +72,8 @@ def written(path: str, verbose: bool) -> str:
 
 def _chosen_form(law: Law) -> str:
     """The form that was chosen: an additive law is written as the coupled one with k = 1."""
-    tried = (law.record.get("choice") or {}).get("tried")
-    if tried and law.coefficients.get("k") == 1:
-        return tried[0]["form"]
+    if law.choice and law.choice.tried and law.coefficients.get("k") == 1:
+        return law.choice.tried[0].form
     return law.form.name
 
 
@@ -89,7 +88,7 @@ def _plan(law: Law) -> Plan:
 
 def _of_one_number(law: Law) -> str:
     """For which models a law holds that does not compare numbers of experts."""
-    fitted = law.models["n_experts"] or ()
+    fitted = law.models.n_experts or ()
     if len(fitted) > 1:
         words = IGNORES_EXPERTS
     elif law.experts == (1,):
@@ -113,31 +112,30 @@ def _best_number(plan: Plan) -> str:
     return say(BEST, best=best, flops=plan.constraints["flops"], tied=tied)
 
 
-def _errors(record: Json) -> str:
-    """How far the law is off, on held-out runs first."""
-    fitted = record["fitted"]
-    held_out = record.get("held_out")
-    if not held_out:
+def _errors(law: Law) -> str:
+    """How far a fitted law is off, on held-out runs first."""
+    fitted = law.fitted
+    held_out = law.held_out
+    assert fitted is not None
+    if held_out is None:
         return say(OFF_FITTED, **fitted)
     return say(
         OFF_HELD_OUT,
-        held_out=held_out["mean_relative_error"],
-        held_out_runs=held_out["runs"],
-        fitted=fitted["mean_relative_error"],
-        fitted_runs=fitted["runs"],
+        held_out=held_out.mean_relative_error,
+        held_out_runs=held_out.runs,
+        fitted=fitted.mean_relative_error,
+        fitted_runs=fitted.runs,
     )
 
 
-def _beyond(record: Json) -> str:
+def _beyond(law: Law) -> str:
     """How far the law is off beyond the runs that it is fitted to, where rolling hold-outs say it."""
-    steps = record.get("rolling")
-    return say(BEYOND, **steps[-1]) if steps else NOT_TESTED
+    return say(BEYOND, **law.rolling[-1]) if law.rolling else NOT_TESTED
 
 
-def _how_sure(record: Json, plan: Plan | None) -> Iterator[str]:
+def _how_sure(law: Law, plan: Plan | None) -> Iterator[str]:
     """Lines on how often each number of experts is the best, and on what the draws leave open."""
-    bootstrap = record.get("bootstrap")
-    if not bootstrap:
+    if law.bootstrap is None:
         yield NOT_SURE
         return
     if plan is not None and plan.odds.drawn:
@@ -145,7 +143,7 @@ def _how_sure(record: Json, plan: Plan | None) -> Iterator[str]:
         yield say(
             SURE, clauses="; ".join(odds_text.clauses(plan.odds)), measurement=f". {measurement}" if measurement else ""
         )
-    yield from summary.forms_of_draws(bootstrap)
+    yield from summary.forms_of_draws(law.bootstrap)
 
 
 def of_forms(comparison: Json) -> Iterator[str]:

@@ -115,7 +115,7 @@ def _with_architectures(best: Plan, plans: list[tuple[Architecture, Plan]]) -> P
 def _plan_of_architecture(law: Law, options: PlanOptions, architecture: Architecture) -> Plan:
     """The plan of one architecture, with experts as wide as the law's table has them at the size of the best model."""
     plan = _plan_of_widths(law, options, architecture)
-    shares = law.models["shares"]
+    shares = law.models.shares
     if not shares or options.like is not None or options.fixes_expert_widths:
         return plan
     for _ in range(MAX_WIDTH_ROUNDS):
