@@ -259,11 +259,11 @@ def test_each_mistake_gets_one_sentence(folder, capsys, arguments):
 @pytest.mark.parametrize(
     "coefficients, words",
     [
-        ({"a": 1}, "coefficient alpha"),
-        ({}, "coefficient a"),
-        ("x", "coefficient a"),
-        (fit_runs.TABLE_3 | {"E_start": 400}, "E_start"),
-        (fit_runs.TABLE_3 | {"a": -1}, "invalid coefficients"),
+        ({"a": 1}, "coefficients.alpha is missing"),
+        ({}, "coefficients.a is missing"),
+        ("x", 'coefficients is "x", expected an object'),
+        (fit_runs.TABLE_3 | {"E_start": 400}, "expected scales above 0 and E_max above E_start"),
+        (fit_runs.TABLE_3 | {"a": -1}, "expected scales above 0 and E_max above E_start"),
     ],
 )
 def test_a_damaged_law_is_refused(tmp_path, capsys, coefficients, words):
