@@ -22,8 +22,7 @@ from fit.fitted_law.parts import Choice
 from fit.fitted_law.settings import Settings
 from fit.fitting import fitting, population, rolling
 from fit.form import Form
-from fit.table.runs import Runs, read_runs, split
-from fit.table.table import Table
+from fit.table.runs import Runs, split
 
 FEW_FREEDOM = 2
 FEWEST_RUNS = 3  # two would leave scale and floor to one another
@@ -36,23 +35,18 @@ def distinct_runs(runs: Runs, form: Form) -> int:
     return np.unique(columns, axis=1).shape[1]
 
 
-def suits(table: Table, form: Form, settings: Settings) -> bool:
-    """Whether the runs of a table are too few for a form, and enough for it with the population's prior."""
+def suits(runs: Runs, form: Form, settings: Settings) -> bool:
+    """Whether runs are too few for a form, and enough for it with the population's prior."""
     if settings.fix or "n_experts" in form.columns:
-        return False
-    try:
-        runs = read_runs(table, form.columns, settings.mix_corpora)
-    except UserError:  # the usual fit says what is wrong
         return False
     return FEWEST_RUNS <= distinct_runs(runs, form) < len(form.names)
 
 
-def need_prior(table: Table, form: Form, settings: Settings) -> bool:
+def need_prior(runs: Runs, form: Form, settings: Settings) -> bool:
     """Whether the runs to fit are enough for a form of one number of experts, but at most FEW_FREEDOM more."""
     if "n_experts" in form.columns:
         return False
     try:
-        runs = read_runs(table, form.columns, settings.mix_corpora)
         runs, _ = split(runs, settings.holdout, settings.weights, settings.bootstrap_by)
     except UserError:  # the usual fit says what is wrong
         return False
@@ -76,7 +70,7 @@ def with_note(law: Law, by_default: bool) -> Law:
     return dataclasses.replace(law, settings=settings, warnings=warnings)
 
 
-def law_of(table: Table, form: Form, settings: Settings, left_out: str | None) -> Law:
+def law_of(runs: Runs, form: Form, settings: Settings, left_out: str | None) -> Law:
     """The law of runs that are fewer than its coefficients.
 
     Args:
@@ -86,13 +80,12 @@ def law_of(table: Table, form: Form, settings: Settings, left_out: str | None) -
     Raises:
       UserError: where the runs cannot determine a law even so.
     """
-    runs = read_runs(table, form.columns, settings.mix_corpora)
     form = population.with_floor(form, runs, left_out)
     prior = form.prior
     assert prior is not None and prior.scatter is not None
     if settings.weight_decay is None:
         settings = dataclasses.replace(settings, weight_decay=fitting.DECAY_PER_VARIANCE * prior.scatter**2)
-    law = fitting.law_of(fitting.fit_table(table, form, settings))
+    law = fitting.law_of(fitting.fit(runs, form, settings))
     drifts = population.values_of("drift", left_out)
     bootstrap = law.bootstrap
     if bootstrap:

@@ -18,8 +18,7 @@ from fit.fitting.noise import misfit, noise_of
 from fit.fitting.problem import Problem, prepare
 from fit.fitting.rated import RatedForm
 from fit.form import Form, PriorSummary
-from fit.table.runs import ROLLING, Runs, corpora, errors, read_runs, rms, split
-from fit.table.table import Table
+from fit.table.runs import ROLLING, Runs, corpora, errors, rms, split
 
 # Up to FEW_RUNS runs, the default weight decay is this share of the runs' variance around the law: as if every
 # parameter, a logarithm or an exponent, were known to lie within some 10 of zero. For noise of 1% it is 1e-6.
@@ -61,16 +60,15 @@ class FittedLaw:
     prior: PriorSummary | None
 
 
-def fit_table(path: str | Table, form: Form, settings: Settings) -> FittedLaw:
-    """Fits a law of this form to the runs of a table.
+def fit(runs: Runs, form: Form, settings: Settings) -> FittedLaw:
+    """Fits a law of this form to runs, which have its columns.
 
     Args:
       settings: for a weight_decay of None see `fit_by_default`.
 
     Raises:
-      UserError: where the table cannot be read or the runs cannot determine the law.
+      UserError: where the runs cannot determine the law.
     """
-    runs = read_runs(path, form.columns, settings.mix_corpora)
     warnings = table_warnings(form, runs, crashed=not isinstance(form, RatedForm))
     train, validation = split(runs, settings.holdout, settings.weights, settings.bootstrap_by)
     decay_default = _has_default_decay(settings, train)

@@ -32,6 +32,7 @@ from fit.fitting.law_prior import NO_PRIOR, with_law_prior, with_prior
 from fit.form import Form
 from fit.laws import FORMS
 from fit.laws._coupled import SUFFIX
+from fit.table.runs import Runs
 from fit.table.table import Table
 
 DEFAULT_WEIGHTS = "compute^0.6"
@@ -55,18 +56,24 @@ class _Draws(NamedTuple):
     coupled: int
 
 
-def _as_it_is(form: Form) -> Form:
+def as_it_is(form: Form) -> Form:
     """The form itself."""
     return form
 
 
+def additive_form(table: Table) -> Form:
+    """The additive form that suits the runs of a table, by whether they differ in the number of experts."""
+    is_mixed = "n_experts" in table and len(np.unique(table.numbers("n_experts"))) > 1
+    return FORMS["joint" if is_mixed else "chinchilla"]
+
+
 def fit_best(
-    table: Table,
+    runs: Runs,
     settings_of: Callable[[Form], Settings],
     prior: Law | str | None = None,
-    complete: Callable[[Form], Form] = _as_it_is,
+    complete: Callable[[Form], Form] = as_it_is,
 ) -> Law:
-    """Fits both forms to the runs of a table.
+    """Fits both forms to runs, which have the columns of `additive_form`.
 
     A law as prior makes the choice of the form by its k, or lack of one; so does a k that is fixed. Where the user asks
     for the population's prior, fewer runs than coefficients get the coupled law of few_runs.py.
@@ -83,23 +90,22 @@ def fit_best(
     Raises:
       UserError: where the runs cannot determine a law.
     """
-    is_mixed = "n_experts" in table and len(np.unique(table.numbers("n_experts"))) > 1
-    additive = FORMS["joint" if is_mixed else "chinchilla"]
+    additive = additive_form(runs.table)
     coupled = FORMS[additive.name + SUFFIX]
-    has_few_runs = complete is _as_it_is and few_runs.suits(table, coupled, settings_of(coupled))
+    has_few_runs = complete is as_it_is and few_runs.suits(runs, coupled, settings_of(coupled))
     if has_few_runs and isinstance(prior, str) and prior != NO_PRIOR:
-        law = few_runs.law_of(table, coupled, settings_of(coupled), population.left_out_of(prior))
+        law = few_runs.law_of(runs, coupled, settings_of(coupled), population.left_out_of(prior))
         return few_runs.with_note(law, by_default=False)
     hint = few_runs.HINT if prior is None and has_few_runs else ""
-    needs_prior = prior is None and complete is _as_it_is and few_runs.need_prior(table, coupled, settings_of(coupled))
+    needs_prior = prior is None and complete is as_it_is and few_runs.need_prior(runs, coupled, settings_of(coupled))
     if prior is None:
         prior = population.NAME if needs_prior else NO_PRIOR
-    law = _fit_both(table, additive, coupled, settings_of, prior, complete, hint)
+    law = _fit_both(runs, additive, coupled, settings_of, prior, complete, hint)
     return few_runs.with_note(law, needs_prior)
 
 
 def _fit_both(  # noqa: PLR0913  all are parts of one fit
-    table: Table,
+    runs: Runs,
     additive: Form,
     coupled: Form,
     settings_of: Callable[[Form], Settings],
@@ -120,18 +126,18 @@ def _fit_both(  # noqa: PLR0913  all are parts of one fit
     if isinstance(prior, Law):
         form = with_law_prior(coupled if prior.form.shares else additive, prior)
         why = f"the law {prior.name}, to which its exponents are drawn, has {'a' if form.shares else 'no'} k"
-        return _single(fitting.fit_table(table, complete(form), _weighted(settings_of(form))), why)
+        return _single(fitting.fit(runs, complete(form), _weighted(settings_of(form))), why)
     settings = settings_of(coupled)
     coupled = complete(with_prior(coupled, prior))
     if "k" in settings.fix:
-        return _single(fitting.fit_table(table, coupled, _weighted(settings)), "k is held at a value")
+        return _single(fitting.fit(runs, coupled, _weighted(settings)), "k is held at a value")
     # the additive law as it is published: no prior and all runs alike, unless the user asks for other weights
     try:
-        additive_law = fitting.fit_table(table, complete(additive), settings)
+        additive_law = fitting.fit(runs, complete(additive), settings)
     except UserError as error:
         raise UserError(f"{error.sentence}{hint}") from None
     try:
-        coupled_law = fitting.fit_table(table, coupled, _weighted(settings))
+        coupled_law = fitting.fit(runs, coupled, _weighted(settings))
     except UserError:  # too few distinct runs
         return _single(additive_law, f"the runs are too few for the coefficients of {coupled.name}")
     return _better_law(_Both(additive_law, coupled_law))

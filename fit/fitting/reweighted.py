@@ -22,8 +22,7 @@ from fit.fitting.noise import noise_of
 from fit.fitting.problem import Problem, prepare
 from fit.fitting.rated import FEWEST_VALUES, RatedForm
 from fit.laws import FORMS
-from fit.table.runs import Runs, read_runs, subset
-from fit.table.table import Table
+from fit.table.runs import Runs, subset
 
 NEAR_OPTIMAL = 0.0025  # of the loss: how far a run may lie above the best and count as near-optimal, as in DeepSeek LLM
 FAR = 6.0  # times the scale
@@ -253,17 +252,18 @@ def tuning_of(problem: Problem, fit: search.Fit, n_near: int) -> Tuning:
     )
 
 
-def with_base_form(law: Law, table: Table) -> Law:
+def with_base_form(law: Law, runs: Runs) -> Law:
     """The law of the base form, with what belongs to rate and batch in its `tuning`.
 
     Args:
       law: of a RatedForm, whose first coefficients are those of rate and batch.
-      table: that was fitted.
+      runs: all runs of the table.
     """
     rates = law.tuning
     assert rates is not None
     base = FORMS[law.form.name]
-    runs = read_runs(table, base.columns, mix_corpora=True)
+    columns = {name: values for name, values in runs.columns.items() if name not in (RATE, BATCH)}
+    fingerprint = dataclasses.replace(runs, columns=columns).fingerprint()
     ranges = {name: law.runs.ranges[name] for name in law.runs.ranges if name not in (RATE, BATCH)}
     rates = dataclasses.replace(
         rates, ranges={name: ends for name, ends in law.runs.ranges.items() if name not in ranges}
@@ -286,7 +286,7 @@ def with_base_form(law: Law, table: Table) -> Law:
         law,
         form=base,
         coefficients={name: law.coefficients[name] for name in base.names},
-        runs=dataclasses.replace(law.runs, ranges=ranges, fingerprint=runs.fingerprint()),
+        runs=dataclasses.replace(law.runs, ranges=ranges, fingerprint=fingerprint),
         tuning=rates,
         bootstrap=bootstrap,
     )

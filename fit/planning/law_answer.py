@@ -8,9 +8,9 @@ from fit.errors import UserError
 from fit.fitted_law import summary, tuning_text
 from fit.fitted_law.law import Law
 from fit.messages.units import say
-from fit.planning import odds, odds_text, planning
+from fit.planning import odds, odds_text, plan_warnings, planning
 from fit.planning.constraints import Constraints
-from fit.planning.results import Plan
+from fit.planning.results import Odds
 
 ANSWER = "{form} law: {errors}. {experts}"
 OFF_FITTED = "{mean_relative_error:.2%} off on {runs} fitted runs"
@@ -47,13 +47,13 @@ def answer(law: Law) -> list[str]:
 
     Its warnings and the file that it is written to are not among them.
     """
-    plan = None
+    of_experts = None
     if not law.knows_experts or len(law.experts) == 1:
         experts = _of_one_number(law)
     else:
         try:
-            plan = _plan(law)
-            experts = _best_number(plan)
+            of_experts = _odds(law)
+            experts = _best_number(law, of_experts)
         except UserError as error:
             experts = say(NO_BEST, why=error.sentence)
     return [
@@ -61,7 +61,7 @@ def answer(law: Law) -> list[str]:
         *([tuning_text.line_of_fit(law.tuning)] if law.tuning else []),
         *summary.why_this_form(law),
         _beyond(law),
-        *_how_sure(law, plan),
+        *_how_sure(law, of_experts),
     ]
 
 
@@ -77,13 +77,14 @@ def _chosen_form(law: Law) -> str:
     return law.form.name
 
 
-def _plan(law: Law) -> Plan:
-    """The plan with the most compute that was fitted. Raises UserError where the law has none."""
+def _odds(law: Law) -> Odds:
+    """How sure the best number of experts is with the most compute that was fitted. Raises UserError where it is not
+    known."""
     law.check_plannable()
     if "training_flops" not in law.ranges:
         raise UserError(NO_FLOPS)
     limits = Constraints(flops=law.ranges["training_flops"][1])
-    return planning.plan_within(law, law.architecture, limits, law.experts)
+    return planning.odds_within(law, law.architecture, limits, law.experts)
 
 
 def _of_one_number(law: Law) -> str:
@@ -100,16 +101,16 @@ def _of_one_number(law: Law) -> str:
     return words
 
 
-def _best_number(plan: Plan) -> str:
+def _best_number(law: Law, of_experts: Odds) -> str:
     """The best number of experts, another that is as good, and whether it is at the end of those compared."""
-    best = plan.best.n_experts
+    best = of_experts.recommended
     tied = ""
-    if plan.odds.close_call:
-        others = [n_experts for n_experts in plan.odds.close_call if n_experts != best]
+    if of_experts.close_call:
+        others = [n_experts for n_experts in of_experts.close_call if n_experts != best]
         tied = say(TIED, others=" and ".join(map(str, others)), tie=odds.CLOSE, budget=odds.CLOSE_BUDGET)
-    if plan.best_at_edge:
+    if plan_warnings.is_best_at_edge(law, law.experts, best):
         tied += say(AT_EDGE, which="more" if best > 1 else "fewer")
-    return say(BEST, best=best, flops=plan.constraints["flops"], tied=tied)
+    return say(BEST, best=best, flops=law.ranges["training_flops"][1], tied=tied)
 
 
 def _errors(law: Law) -> str:
@@ -133,16 +134,15 @@ def _beyond(law: Law) -> str:
     return say(BEYOND, **law.rolling[-1]) if law.rolling else NOT_TESTED
 
 
-def _how_sure(law: Law, plan: Plan | None) -> Iterator[str]:
+def _how_sure(law: Law, of_experts: Odds | None) -> Iterator[str]:
     """Lines on how often each number of experts is the best, and on what the draws leave open."""
     if law.bootstrap is None:
         yield NOT_SURE
         return
-    if plan is not None and plan.odds.drawn:
-        measurement = odds_text.to_measure(plan.odds)
-        yield say(
-            SURE, clauses="; ".join(odds_text.clauses(plan.odds)), measurement=f". {measurement}" if measurement else ""
-        )
+    if of_experts is not None and of_experts.drawn:
+        measurement = odds_text.to_measure(of_experts)
+        clauses = "; ".join(odds_text.clauses(of_experts))
+        yield say(SURE, clauses=clauses, measurement=f". {measurement}" if measurement else "")
     yield from summary.forms_of_draws(law.bootstrap)
 
 

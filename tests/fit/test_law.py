@@ -233,7 +233,7 @@ def test_weights_make_repeated_seeds_one_run(tmp_path):
     runs.loss = runs.loss * np.exp(means)
     path = fit_runs.write_csv(tmp_path / "runs.csv", repeated, share=np.repeat(1 / times, times))
     form, weighted = FORMS["chinchilla"], Settings(weights="column:share", **settings)
-    law = fitting.law_of(fitting.fit_table(path, form, weighted))
+    law = fitting.law_of(fitting.fit(read_runs(path, form.columns), form, weighted))
     once = search.fit(prepare(form, runs, Settings(**settings)))
     assert law.coefficients == pytest.approx(once.coefficients, rel=1e-4)
 

@@ -220,8 +220,8 @@ def test_a_fit_notes_how_wide_and_deep_its_runs_were(tmp_path):
     """Those that are fitted, where the table has the columns."""
     runs = read_runs(fit_runs.write_demo_csv(tmp_path / "runs.csv"), ("n_active", "n_tokens", "n_experts"))
     fitted = subset(runs, runs.n_active < np.median(runs.n_active))
-    ranges = fitting.described(runs, fitted, FORMS["joint"])["ranges"]
+    ranges = fitting.described(runs, fitted, FORMS["joint"]).ranges
     for name in ("d_model", "n_blocks"):
         values = runs.table.numbers(name)[fitted.index]
-        assert ranges[name] == [values.min(), values.max()]
+        assert ranges[name] == (values.min(), values.max())
         assert values.max() < runs.table.numbers(name).max()

@@ -16,6 +16,7 @@ from fit.form import Prior
 from fit.laws import FORMS
 from fit.planning import optimum
 from fit.studies.next_runs import added
+from fit.table.runs import read_runs
 from fit.table.table import Table
 
 JOINT, COUPLED, DENSE = FORMS["joint"], FORMS["joint_coupled"], FORMS["chinchilla_coupled"]
@@ -92,7 +93,8 @@ def far_from_the_population(n: int, noise: float, seed: int = 0, alpha: float = 
 def with_and_without(table: Table, weight_decay: float | None = None):
     """The coupled law's fits to a table with the population's prior and without, as (fit, problem)."""
     settings = Settings(weight_decay=weight_decay, starts=32)
-    laws = [fitting.fit_table(table, form, settings) for form in (population.with_population(DENSE), DENSE)]
+    runs = read_runs(table, DENSE.columns)
+    laws = [fitting.fit(runs, form, settings) for form in (population.with_population(DENSE), DENSE)]
     return [(law.fit, law.problem) for law in laws]
 
 
