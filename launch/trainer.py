@@ -214,6 +214,7 @@ def start(
 def _environment() -> dict[str, str]:
     """This process's environment, with defaults for what every trainer needs."""
     return {
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # huge pages: a CPU step allocates its temporaries anew each time
         "JAX_COMPILATION_CACHE_DIR": str(cache_dir() / "compiled"),  # shared by the jobs of a sweep
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JMOE_OWNER_PATIENCE": str(2 * SECONDS_TO_SAVE),  # an earlier trainer, perhaps elsewhere, may be saving
