@@ -25,6 +25,7 @@ from launch import output, sweepfile
 from launch.jobs import Files, Job, config_of
 
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes of a trainer that saved and stopped on request
+FAILED_FOR_GOOD = 2  # exit code of launch.task where another try would not help
 SECONDS_TO_SAVE = 300.0  # that a trainer gets between SIGTERM and SIGKILL
 SLURM_PREFIXES = ("srun:", "slurmstepd")  # beginnings of the lines that Slurm adds to a trainer's log
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None

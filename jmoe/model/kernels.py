@@ -1,7 +1,7 @@
 """Which kernels the steps of this process call, and where another one stands in for the fastest.
 
 A kernel is chosen while JAX traces a step, which it does at each start, also where the compiled step is in the cache.
-The choice is noted here, and the run prints what is new after each step that was traced (run.Run.log_kernels).
+The choice is noted here, and the run prints what is new after each step that was traced (run/train_step.py).
 """
 
 _lines: dict[str, None] = {}  # in the order in which they were noted
