@@ -20,7 +20,7 @@ def note(product: str, kernel: str, because: str = "") -> None:
 
 
 def take() -> list[str]:
-    """What was noted since the last call, each once."""
+    """The notes since the last call, each once."""
     lines = list(_lines)
     _lines.clear()
     return lines

@@ -1,4 +1,4 @@
-"""What a run prints before it trains."""
+"""The lines that a run prints before it trains."""
 
 import jax
 
