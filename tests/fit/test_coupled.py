@@ -113,7 +113,7 @@ def test_the_prior_of_k_counts_only_where_runs_leave_it_open():
 
 def test_k_can_be_held():
     runs = runs_of_law(fit_runs.TABLE_3 | {"k": 0.8}, noise=0.002)
-    held, problem = fitted(COUPLED, runs, fix=(("k", 1.0),))
+    held, problem = fitted(COUPLED, runs, fix={"k": 1.0})
     alone, joint_problem = fitted(JOINT, runs)
     assert held.coefficients["k"] == 1.0 and problem.fixed == {"k": 1.0}
     assert held.objective == pytest.approx(alone.objective, rel=1e-6)
