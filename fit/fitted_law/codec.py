@@ -7,7 +7,6 @@ out of the Law.
 
 import dataclasses
 import json
-import math
 import os
 import sys
 import types
@@ -116,6 +115,9 @@ def _of_version_1(values: Json) -> Json:
     rolling = values.get("rolling")
     if isinstance(rolling, list):  # those of version 0.2 did not go by factors of compute
         values["rolling"] = [step for step in rolling if not isinstance(step, dict) or "factor" in step]
+    sample = values.get("sample")
+    if isinstance(sample, dict):
+        values["sample"] = sample.get("runs")
     rates = values.get("rates")
     bootstrap = values.get("bootstrap")
     if isinstance(rates, dict) and isinstance(bootstrap, dict):
@@ -147,10 +149,10 @@ def _fields(kind: Any, value: Any, path: str) -> dict[str, Any]:
         if not field.metadata.get("json", True):
             continue
         has_default = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
-        found = value.get(_key(field), MISSING)
-        if has_default and (found is MISSING or found is None):
+        item = value.get(_key(field), MISSING)
+        if has_default and (item is MISSING or item is None):
             continue
-        fields[field.name] = _decoded(kinds[field.name], found, f"{path}.{_key(field)}".lstrip("."))
+        fields[field.name] = _decoded(kinds[field.name], item, f"{path}.{_key(field)}".lstrip("."))
     return fields
 
 
@@ -195,10 +197,13 @@ def _decoded(kind: Any, value: Any, path: str) -> Any:
         return tuple(_decoded(of_item, item, path) for of_item, item in zip(of_items, value, strict=True))
     if dataclasses.is_dataclass(kind):
         return kind(**_fields(kind, value, path))
-    is_number = kind is float and type(value) is int and abs(value) <= sys.float_info.max
-    if not is_number and type(value) is not kind:
-        raise Invalid(path, value, EXPECTED[kind])
-    if (kind is str and not is_printable(value)) or (kind is float and not math.isfinite(value)):
+    if kind is float:
+        is_allowed = type(value) in (int, float) and abs(value) <= sys.float_info.max  # so no NaN
+    else:
+        is_allowed = type(value) is kind
+    if kind is str and is_allowed:
+        is_allowed = is_printable(value)
+    if not is_allowed:
         raise Invalid(path, value, EXPECTED[kind])
     return kind(value)
 

@@ -29,7 +29,6 @@ from fit.fitted_law.parts import (
     HoldOut,
     ProfileInterval,
     PublishedTable,
-    Sample,
     Scatter,
     SeparateErrors,
     SeparateLaw,
@@ -71,7 +70,7 @@ class Law:
       versions: {package: version} of what fitted it.
       rolling: Rolling hold-outs by compute.
       separate: {number of experts: the law of its runs alone}; separate_fitted and separate_held_out are their errors.
-      sample: How many runs its uncertainty is from, where they are a sample.
+      sample: How many of the fitted runs its uncertainty is from, where it is not from all.
       noise: How runs scatter around the law.
       profile: {coefficient: its profile interval}.
       bootstrap: Fits to resampled runs.
@@ -103,7 +102,7 @@ class Law:
     separate: dict[str, SeparateLaw] = dataclasses.field(default_factory=dict)
     separate_fitted: SeparateErrors | None = None
     separate_held_out: SeparateErrors | None = None
-    sample: Sample | None = None
+    sample: int | None = None
     noise: Scatter | None = None
     profile: dict[str, ProfileInterval] = dataclasses.field(default_factory=dict)
     bootstrap: Bootstrap | None = None

@@ -103,14 +103,6 @@ class SeparateLaw(Record):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Sample(Record):
-    """How many of the fitted runs the uncertainty was estimated from."""
-
-    runs: int
-    of: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Growth(Record):
     """Below these FLOPs runs scatter by (training_flops / FLOPs)^power times as much."""
 

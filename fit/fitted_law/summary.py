@@ -142,9 +142,9 @@ def _noise_lines(law: Law) -> Iterator[str]:
         if noise.trunks:
             parts = f"{noise.trunk:.2%} shared within each of {noise.trunks} {noise.by}, {noise.run:.2%} each run's own"
         yield f"runs scatter around the law by {noise.total:.2%} (one standard deviation): {parts}"
-    if law.sample:
+    if law.sample and law.fitted:
         yield (
-            f"intervals and warnings from a random sample of {law.sample.runs:,} of the {law.sample.of:,} fitted runs, "
+            f"intervals and warnings from a random sample of {law.sample:,} of the {law.fitted.runs:,} fitted runs, "
             "scaled to the number of all of them"
         )
 

@@ -16,7 +16,6 @@ from fit.fitted_law.parts import (
     LEVEL,
     Bootstrap,
     ProfileInterval,
-    Sample,
     Scatter,
     SeparateErrors,
     SeparateLaw,
@@ -52,7 +51,7 @@ def with_uncertainty(law: Law, problem: Problem, fit: search.Fit) -> Law:
     if len(problem) > search.SEARCH_RUNS:
         problem = sampled(problem)
         fit = search.again(problem, fit)
-        sample = Sample(runs=len(problem), of=problem.sample_of)
+        sample = len(problem)
     independent = noise_of(problem, fit.params, shared=False)
     noise = independent if problem.runs.trunks is None else noise_of(problem, fit.params)
     errors_now = standard_errors(problem, fit, noise)
