@@ -6,6 +6,7 @@ out of the Law.
 """
 
 import dataclasses
+import functools
 import json
 import os
 import sys
@@ -134,6 +135,12 @@ def _renamed(value: Any) -> Any:
     return value
 
 
+@functools.cache
+def _types_of(kind: Any) -> dict[str, Any]:
+    """{field: its type} of a dataclass."""
+    return typing.get_type_hints(kind, include_extras=True)
+
+
 def _key(field: dataclasses.Field) -> str:
     """The name of a field in law.json."""
     return field.metadata.get("key", field.name)
@@ -143,7 +150,7 @@ def _fields(kind: Any, value: Any, path: str) -> dict[str, Any]:
     """{field: value} of an object, of the fields that a dataclass has; those with their default may be missing."""
     if not isinstance(value, dict):
         raise Invalid(path, value, "an object")
-    kinds = typing.get_type_hints(kind, include_extras=True)
+    kinds = _types_of(kind)
     fields = {}
     for field in dataclasses.fields(kind):
         if not field.metadata.get("json", True):

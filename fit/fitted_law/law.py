@@ -544,12 +544,18 @@ def load(law: Law | str | os.PathLike, field: str = "law") -> Law:
         raise UserError(f"{field}: found {table.shown(law)}, expected a published law's name or the path of a law.json")
     name = os.fspath(law)
     if name in PRESETS:
-        form = PRESETS[name]
-        return codec.from_dict(Law, name, form, form.presets[name] | dict(bootstrap=published_draws.bootstrap_of(name)))
+        return _published(name)
     path = OURS.get(name, name)
     if not os.path.exists(path):
         raise UserError(f"--{field}={name}: no such file, nor a published law; published laws: {', '.join(NAMES)}")
     return codec.read(Law, path, name, f"--{field}={name}")
+
+
+@functools.cache
+def _published(name: str) -> Law:
+    """A published law, with the draws that are simulated for it."""
+    form = PRESETS[name]
+    return codec.from_dict(Law, name, form, form.presets[name] | dict(bootstrap=published_draws.bootstrap_of(name)))
 
 
 def save(law: Law, path: str | os.PathLike) -> None:
