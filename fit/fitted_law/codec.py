@@ -113,9 +113,6 @@ def from_dict(kind: "type[Law]", name: str, form: Form, values: Json) -> "Law":
 def _of_version_1(values: Json) -> Json:
     """An object of version 1 with the names of version 2."""
     values = values | {name: _renamed(values[name]) for name in RENAMED_IN if name in values}
-    rolling = values.get("rolling")
-    if isinstance(rolling, list):  # those of version 0.2 did not go by factors of compute
-        values["rolling"] = [step for step in rolling if not isinstance(step, dict) or "factor" in step]
     sample = values.get("sample")
     if isinstance(sample, dict):
         values["sample"] = sample.get("runs")
@@ -129,10 +126,15 @@ def _of_version_1(values: Json) -> Json:
 def _renamed(value: Any) -> Any:
     """A value of JSON with the names of version 2 in its objects."""
     if isinstance(value, list):
-        return [_renamed(item) for item in value]
+        return [_renamed(item) for item in value if not _is_old_hold_out(item)]
     if isinstance(value, dict):
         return {RENAMED.get(name, name): _renamed(item) for name, item in value.items()}
     return value
+
+
+def _is_old_hold_out(value: Any) -> bool:
+    """Whether this is a rolling hold-out as fit 0.2 wrote it, which did not go by factors of compute."""
+    return isinstance(value, dict) and "fitted_flops" in value and "factor" not in value
 
 
 @functools.cache
@@ -204,11 +206,10 @@ def _decoded(kind: Any, value: Any, path: str) -> Any:
         return tuple(_decoded(of_item, item, path) for of_item, item in zip(of_items, value, strict=True))
     if dataclasses.is_dataclass(kind):
         return kind(**_fields(kind, value, path))
-    if kind is float:
-        is_allowed = type(value) in (int, float) and abs(value) <= sys.float_info.max  # so no NaN
-    else:
-        is_allowed = type(value) is kind
-    if kind is str and is_allowed:
+    is_allowed = type(value) is kind or (kind is float and type(value) is int)
+    if is_allowed and kind in (int, float):
+        is_allowed = abs(value) <= sys.float_info.max  # no NaN either
+    if is_allowed and kind is str:
         is_allowed = is_printable(value)
     if not is_allowed:
         raise Invalid(path, value, EXPECTED[kind])

@@ -69,7 +69,7 @@ class Tried(Record):
 
     form: str
     rmse_log: float
-    rolling: tuple[HoldOut, ...]
+    rolling: tuple[HoldOut, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

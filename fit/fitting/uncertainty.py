@@ -76,13 +76,14 @@ def with_uncertainty(law: Law, problem: Problem, fit: search.Fit) -> Law:
 def _scatter(problem: Problem, fit: search.Fit, noise: Noise) -> Scatter:
     """How the runs scatter around the law."""
     trunks = problem.runs.trunks
+    of_run, of_trunk = noise.degrees_of_freedom
     return Scatter(
         run=noise.run,
         trunk=noise.trunk,
         total=noise.total,
         trunks=0 if trunks is None else int(trunks.max()) + 1,
         by=problem.runs.shared_by,
-        degrees_of_freedom=noise.degrees_of_freedom,
+        degrees_of_freedom=(float(of_run), float(of_trunk)),
         growth=growth(problem, fit.params, noise),
     )
 

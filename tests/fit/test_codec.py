@@ -75,7 +75,7 @@ def test_a_file_of_version_1_has_names_of_its_own(tmp_path):
         coefficients=fit_runs.CHINCHILLA,
         models=dict(vocab_size=512, architecture=architecture, differing=dict(split=[2.0, 4.0])),
         rolling=[before_factors, step],
-        choice=dict(tried=[dict(form="chinchilla", rmse_log=0.01, rolling=[step])], why="it is better"),
+        choice=dict(tried=[dict(form="chinchilla", rmse_log=0.01, rolling=[before_factors, step])], why="it is better"),
         bootstrap=dict(form="errors", percentiles=[5, 95], draws=[list(fit_runs.CHINCHILLA.values())] * 2),
         rates=dict(
             coefficients=dict(rate=1e-3, rate_n_active=-0.5, rate_cost=0.02, skew=0.1),
