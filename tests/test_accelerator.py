@@ -1,6 +1,5 @@
 """What `make gpu` runs and makes of it: parts, a failed one, tables, profiles. The CPU stands for the accelerator."""
 
-import concurrent.futures
 import hashlib
 import importlib.util
 import json
@@ -17,10 +16,8 @@ import pytest
 from benchmarks.accelerator import __main__ as accelerator
 from benchmarks.accelerator import kernels as profile_table
 from benchmarks.accelerator import python as accelerator_python
-from benchmarks.accelerator import study_configs, study_executables
 from benchmarks.accelerator import table as accelerator_table
 from benchmarks.accelerator.checks import Checks
-from benchmarks.accelerator.study_steps import Steps
 from configs import quickstart
 from jmoe.config.check import check_config
 from jmoe.cost import chips, memory, report, report_text
@@ -118,12 +115,6 @@ def test_what_was_measured_at_this_version_is_skipped_and_what_another_measured_
     assert parts["step 8"].code == parts["step 1"].code != parts["peak"].code
 
 
-def test_the_parts_never_measured_come_first_then_transformers():
-    names = [part.name for part in accelerator.parts(toy=False)]
-    assert names[:4] == ["peak", "step 8,2 dropless", "check float32", "check run"]
-    assert names[4:8] == ["peers 1", "peers 8,2", "peers 64,8", "study"]
-
-
 def test_the_study_goes_on_from_the_runs_that_it_has(tmp_path):
     path = tmp_path / "rows.json"
     flags = ("--toy", f"--folder={tmp_path / 'runs'}", f"--json={path}")
@@ -176,48 +167,6 @@ def test_the_study_trains_the_same_by_steps_that_another_process_compiled(tmp_pa
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
 
 
-def test_the_study_compiles_what_does_not_load(tmp_path, executables):
-    """One file is whole, and the other, of the larger batch, which is tried first, is another version's."""
-    for path in executables.glob("*.xz"):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    (larger,) = tmp_path.glob("*batch2048*")
-    larger.write_bytes(larger.read_bytes()[:1_000])
-    said, result = train_study(tmp_path, tmp_path)
-    assert "all steps are compiled here" in said and result["complete"] and "loaded step" not in result
-    larger.unlink()
-    (tmp_path / "rows.json").unlink()
-    said, result = train_study(tmp_path, tmp_path)
-    assert f"No such file or directory: '{larger}'; all steps are compiled here" in said and result["complete"]
-
-
-def test_loaded_steps_that_are_slower_are_compiled_again(executables, monkeypatch, capsys):
-    monkeypatch.setattr(study_executables, "SLOWER", 0)
-    cells = study_configs.cells(toy=True)
-    configs = study_configs.one_batch_each(study_configs.config_of(cells[-1], cells, toy=True))
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        steps = Steps(pool, executables)
-        steps.try_one(configs[0])
-        steps.begin("model", configs)
-        assert sorted(steps.of("model")) == [64, 128]  # rows of 16
-        assert "compiled here" not in capsys.readouterr().out
-        steps.compare()
-        assert not steps.has_begun("model")
-        assert "too slow, or of another loss; all steps are compiled here" in capsys.readouterr().out
-
-
-def test_a_file_is_of_one_code_batch_and_device_and_of_any_length_of_run():
-    cells = study_configs.cells(toy=False)
-    config = study_configs.config_of(cells[0], cells, toy=False)
-    shorter = study_configs.config_of(cells[0], cells[:1], toy=False, text="elsewhere.parquet")
-    small, medium, large = study_configs.one_batch_each(config)
-    h100 = types.SimpleNamespace(platform="gpu", device_kind="NVIDIA H100", compute_capability="9.0")
-    h200 = types.SimpleNamespace(platform="gpu", device_kind="NVIDIA H200", compute_capability="9.0")
-    names = [study_executables.file_name(step, h100) for step in (small, medium, large)]
-    names.append(study_executables.file_name(small, jax.devices()[0]))
-    assert len(set(names)) == 4
-    assert study_executables.file_name(study_configs.one_batch_each(shorter)[0], h200) == names[0]
-
-
 def test_the_predictions_are_those_that_were_committed():
     """They are of every run but the fine-grained ones, and nothing was written again after a run was seen."""
     folder = ROOT / "results" / "third"
@@ -234,37 +183,6 @@ def test_each_run_of_the_study_is_a_valid_config_and_stands_once():
     assert 8e13 < min(flops) < 1e14 and 3e16 < max(flops) < 3.1e16
     for cell in cells:
         check_config(cell.trunk.config())
-
-
-def test_larger_batches_follow_what_fits_and_smaller_ones_what_does_not():
-    """The parts that would be run, were the step with 131,072 tokens the first that does not fit, or the main one."""
-
-    def step(ms):
-        return {"result": {"rows": [{"ms": ms}]}}
-
-    state = {"parts": {"step 8": step(280.0), "step 8 batch 131072": step(None)}}
-
-    def batches():
-        return [
-            part.name.split()[-1]
-            for part in accelerator.parts(toy=False)
-            if part.name.startswith("step 8 batch") and accelerator._wanted(state, part)
-        ]
-
-    assert batches() == ["131072"]
-    state["parts"]["step 8"] = step(None)
-    assert batches() == ["32768"]
-    state["parts"]["step 8 batch 32768"] = step(None)
-    assert batches() == ["32768", "16384"]
-    state["parts"]["step 8"] = {"error": "stopped"}
-    assert batches() == ["16384"]
-    names = [part.name for part in accelerator.parts(toy=False)]
-    assert len(names) == len(set(names)) and {part.name for part in accelerator.parts(toy=True)} <= {
-        *names,
-        "step 1 batch 2048",
-        "step 1 batch 512",
-        "executables",  # made beforehand for a card by make executables
-    }
 
 
 def results(**parts):

@@ -13,6 +13,7 @@ import apiserver
 import helpers
 import pytest
 import sweeps
+import yaml
 from etils import epath
 from kubernetes import client
 
@@ -28,6 +29,8 @@ OPTIONS = test_gke.OPTIONS | {"queue": "team", "accelerator": "v5e:1x1"}
 READ_AT_IMPORT = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"  # $KUBECONFIG
 UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes (no TPU)"}
 FLAGS = ["--backend=gke", "--image=registry/jmoe:1", "--queue=team", "--accelerator=v5e:1x1"]
+PATCHES = {path.stem: yaml.safe_load(path.read_text()) for path in (helpers.ROOT / "examples").glob("gpudirect_*.yaml")}
+MANIFESTS = test_gke.CASES | {name: dict(accelerator="H100:2x8", pod_patch=[patch]) for name, patch in PATCHES.items()}
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +68,9 @@ def begun(cluster, tmp_path, text_glob):
         GKE.cancel(sweep, 0)
 
 
-@pytest.mark.parametrize("case", test_gke.CASES)
+@pytest.mark.parametrize("case", MANIFESTS)
 def test_every_field_is_taken_and_kept(cluster, case):
-    manifest = test_gke.manifest(**test_gke.CASES[case])
+    manifest = test_gke.manifest(**MANIFESTS[case])
 
     def create():
         return cluster.api.create_namespaced_custom_object(

@@ -24,7 +24,9 @@ def load(folder, returned: str, *flags, head: str = ""):
     "returned, words",
     [
         ('return {"seed": 3}', "get_sweep\\(\\) must return .*, not {'seed': 3}"),
-        ("return None, [{}]", "get_sweep\\(\\) must return"),
+        ("return 'nowhere.py', [{}]", "nowhere.py"),
+        ("return 'configs/quickstart.py', []", "no job"),
+        ("return 'configs/quickstart.py', [{'n_tokens': (5, 4)}]", "n_tokens.* ascending"),
         ("return 'configs/quickstart.py', None", "get_sweep\\(\\) must return"),
         ("return 'configs/quickstart.py', [3]", "get_sweep\\(\\) must return"),
         ("return 'configs/quickstart.py', {'seed': 3}", "in a grid, 'seed' must have a list of values, not 3"),
