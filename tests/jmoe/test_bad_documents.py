@@ -104,21 +104,6 @@ def test_a_bad_row_far_into_a_row_group_has_its_own_number(tmp_path):
         list(sources.documents(sources.Piece(str(tmp_path / "a.parquet"), 1, 0, 1), "text"))
 
 
-def test_dictionaries_of_parquet_are_text(tmp_path):
-    table = pa.table({"text": pa.array(GOOD).dictionary_encode()})
-    pa.parquet.write_table(table, tmp_path / "a.parquet")
-    write_jsonl(tmp_path / "a.jsonl", {})
-    one, other = (corpus.load(settings(tmp_path / f"a.{kind}")) for kind in ("parquet", "jsonl"))
-    assert one.fingerprint == other.fingerprint
-
-
-@pytest.mark.parametrize("column, kind", [([1, 2], "int64"), ([["a"], ["b"]], "list"), ([{"a": "b"}] * 2, "struct")])
-def test_a_column_that_holds_no_text_is_named(tmp_path, column, kind):
-    pa.parquet.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
-    with pytest.raises(UserError, match=f"a.parquet: the column 'text' holds {kind}.*, not text"):
-        corpus.load(settings(tmp_path / "a.parquet", on_bad_document="skip"))
-
-
 @pytest.mark.parametrize("damage", ["cut", "pages", "empty", "text"])
 def test_a_damaged_parquet_is_named_and_never_skipped(tmp_path, damage):
     path = tmp_path / "a.parquet"
@@ -233,21 +218,6 @@ def test_unusable_files_are_named(tmp_path, name, content, words):
     for word in words:
         assert word in str(error.value)
     assert not list(cache_dir().rglob("*.bin"))
-
-
-@pytest.mark.parametrize(
-    "train, held, words",
-    [
-        ("a b", "", "config.data.validation_path='.*held.txt' holds no text"),
-        ("", "a b", "config.data.path='.*train.txt' holds no text that config.data.validation_path"),
-        ("a b", "a b", "config.data.path='.*train.txt' holds no text that config.data.validation_path"),
-    ],
-)
-def test_a_split_without_text_is_named(tmp_path, train, held, words):
-    (tmp_path / "train.txt").write_text(train)
-    (tmp_path / "held.txt").write_text(held)
-    with pytest.raises(UserError, match=words):
-        corpus.load(settings(tmp_path / "train.txt", validation_path=str(tmp_path / "held.txt")))
 
 
 def test_a_parquet_without_text(tmp_path):

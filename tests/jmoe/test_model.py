@@ -13,7 +13,7 @@ from ml_collections import FrozenConfigDict
 
 from configs import deepseek_v3_like, olmoe, quickstart, qwen3_moe
 from jmoe.config import check, counts
-from jmoe.model import attention, embedding, loss, parameters, sampling, sharding, transformer
+from jmoe.model import embedding, loss, parameters, sampling, sharding, transformer
 from jmoe.model.remat import REMAT
 from jmoe.run import step
 
@@ -206,17 +206,6 @@ def test_no_position_sees_the_future(n_experts):
     assert set(np.flatnonzero(touched)) == set(tokens[1, : t + 1])
 
 
-def test_the_initial_weights_of_attention_follow_their_fan_in():
-    """Of what comes out of the heads it is heads times head size; a tied embedding has the head's."""
-    config = tiny(d_model=64, n_heads=8, n_kv_heads=2, head_dim=16, qk_norm="head", tied_embeddings=True)
-    params = jax.device_get(jax.jit(lambda: parameters.init_params(config))())
-    blocks = params["blocks"]["attention"]
-    for weight, fan in ((blocks["q"], 64), (blocks["kv"], 64), (blocks["out"], 8 * 16), (params["embed"], 64)):
-        np.testing.assert_allclose(weight.std(), np.sqrt(0.1 / fan), rtol=0.02 + 1 / np.sqrt(weight.size))
-    assert (blocks["q_norm"] == 1).all() and blocks["k_norm"].shape == (2, 16)
-    assert "head" not in params and "qkv" not in blocks
-
-
 def test_parameters_of_grouped_attention_are_counted():
     """By hand: d 32, 4 heads of 12 with 2 for keys and values, 2 blocks, d_ff 96, 257 tokens, tied."""
     model = tiny(norm="rms", final_norm=True, d_ff=96, **GROUPED).model
@@ -379,33 +368,6 @@ def test_chunked_cross_entropy_equals_the_plain_one(monkeypatch, n_tokens, vocab
         optax.softmax_cross_entropy_with_integer_labels(x_ND @ head_DV, target_N),
         rtol=1e-5,
     )
-
-
-def test_a_gpu_keeps_queries_and_keys_instead_of_turning_them_again(monkeypatch):
-    """Equal but for rounding, of bfloat16 in attention. XLA's kernel stands in for cuDNN's; the head is a CPU's."""
-    monkeypatch.setattr(attention, "flash", lambda *inputs: attention.blocks(*inputs[:3]))
-    monkeypatch.setattr(loss, "logsumexp_in_one_pass", functools.partial(jax.nn.logsumexp, axis=-1))
-    config = tiny(attention="flash", n_blocks=1)
-    config.remat = "dots"
-    mesh = sharding.make_mesh(config, jax.devices()[:1])
-    batch = tokens_on(mesh, (2, 33))
-
-    def of(platform):
-        monkeypatch.setattr(sharding, "platform", lambda: platform)
-
-        def gradient(params):
-            return jax.value_and_grad(loss.loss_fn, has_aux=True)(params, batch, config, mesh)
-
-        traced = jax.jit(gradient).trace(params)
-        return str(traced.jaxpr).count(" concatenate["), traced.lower().compile()(params)
-
-    with jax.set_mesh(mesh):
-        params = make_params(config, mesh)
-        n_cpu, expected = of("cpu")
-        n_gpu, got = of("gpu")
-    assert n_gpu == n_cpu - 2  # the halves of queries and of keys
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        assert np.linalg.norm(a - b) <= 5e-3 * np.linalg.norm(b)
 
 
 def test_the_log_sum_exp_in_one_pass_is_that_of_float64():

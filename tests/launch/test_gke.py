@@ -101,9 +101,6 @@ def test_what_becomes_of_a_pod_that_ends(code, disrupted, becomes):
     [
         ("v5e:2x4", 1, 1, 8),
         ("v5e:2x4/4", 1, 2, 4),
-        ("v5e:4x4", 1, 4, 4),
-        ("v5p:2x2x1", 1, 1, 4),
-        ("v5p:8x8x8", 1, 128, 4),
         ("v5p:4x4x4", 2, 16, 4),
         ("v4:16x16x16", 1, 1024, 4),  # the largest
         ("v6e:16x16", 3, 64, 4),
@@ -134,19 +131,14 @@ def test_only_a_slice_of_several_machines_asks_for_a_node_pool_of_its_own(accele
 @pytest.mark.parametrize(
     "accelerator, words",
     [
-        ("v5e:16", "v5e:4x4"),
         ("v5e:3x5", "v5e:4x8"),
         ("v5e:16x8", "v5e:8x16"),
         ("v4:4x4", "v4:2x2x1"),
         ("v4:3x3x3", "multiples of 4"),
         ("v4:16x16x20", "4,096 chips"),
-        ("v5p", "v5p:2x2x1"),
         ("v5p:8x4x4", "A <= B <= C"),
-        ("v5p:2x2x1/4", "v5p:2x2x1"),
         ("v6e:4x4/8", "v6e:2x4/4"),
         ("H100:16", "H100:2x8"),
-        ("H100:2x8x2", "H100:MACHINESxGPUS"),
-        ("H100", "H100:1"),
         ("H100:0", "H100:1"),
         ("v5e:4by4", "v5e:4x4"),
     ],
@@ -189,9 +181,7 @@ def expand(text: str, environment: dict) -> str:
     "flags, words",
     [
         (["--workdir=gs://b/x", "--queue=q", "--accelerator=v5e:4x4"], "needs --image"),
-        (["--workdir=gs://b/x", "--image=i", "--queue=q"], "needs --accelerator"),
         (["--workdir=x", "--image=i", "--queue=q", "--accelerator=v5e:4x4"], "needs a --workdir on gs://"),
-        (["--workdir=gs://b/x", "--image=i", "--queue=q", "--accelerator=v5e:4by4"], "v5e:4by4"),
     ],
 )
 def test_what_no_jobset_can_be_made_from_is_refused(flags, words):

@@ -24,7 +24,7 @@ from launch.backend import Sweep
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory, text_glob):
     folder = tmp_path_factory.mktemp("sweep")
-    config = str(helpers.write_config(folder, text_glob, checkpoint_every=5))
+    config = str(helpers.write_config(folder, text_glob, checkpoint_every=10))
     path = folder / "sweep.py"
     path.write_text(f"def get_sweep():\n    return {config!r}, {{'n_tokens': ((8_192,),)}}\n")
     return path
