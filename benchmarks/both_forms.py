@@ -25,9 +25,9 @@ import numpy as np
 from absl import app, flags
 
 import fit
-from fit.data.table import Table
 from fit.laws import FORMS
 from fit.planning import optimum
+from fit.table.table import Table
 
 REPEATS = flags.DEFINE_integer("repeats", 20, "Simulations of each cell.")
 FILE = flags.DEFINE_string("file", None, "CSV to store the simulations in.")

@@ -30,12 +30,12 @@ import numpy as np
 from absl import app, flags
 
 import fit
-from fit.data.runs import ROLLING
-from fit.data.table import Table
 from fit.fitted_law.law import Law
 from fit.laws import FORMS
 from fit.laws._coupled import SUFFIX
-from fit.shape.architecture import OF_EXPERTS
+from fit.model.architecture import OF_EXPERTS
+from fit.table.runs import ROLLING
+from fit.table.table import Table
 
 ROOT = pathlib.Path(__file__).parents[1]
 CUTS = (3, 10, 30)

@@ -33,13 +33,13 @@ from absl import app, flags
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests/support"))
 import fit_runs
 
-from fit.data.runs import Runs
 from fit.fitted_law.law import Law
 from fit.fitting import fitting
 from fit.fitting.problem import Settings
 from fit.fitting.uncertainty import uncertainty_of
 from fit.laws import FORMS
 from fit.planning import optimum
+from fit.table.runs import Runs
 
 SWEEPS = {24: ((16, 32), 3), 36: ((16, 24, 32), 3), 48: ((16, 24, 32, 48), 3), 60: ((16, 24, 32), 5)}
 DESIGNS = ["paper", "paper_shared", "chinchilla"] + [f"sweep{n}{kind}" for n in SWEEPS for kind in ("", "_shared")]
@@ -75,7 +75,7 @@ def sweep(n: int, seed: int, noise: float, trunk: float) -> tuple[Runs, np.ndarr
 
 @dataclasses.dataclass(frozen=True)
 class Design:
-    """What is simulated and fitted.
+    """The design of a simulated fit.
 
     Attributes:
         form: the name of the law's form.

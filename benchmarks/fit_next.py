@@ -26,16 +26,16 @@ from absl import app, flags
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests/support"))
 import fit_runs
 
-from fit.data.runs import Runs, trunks_of
-from fit.data.table import Table
 from fit.fitted_law.law import Law
 from fit.fitting import fitting, search
 from fit.fitting import noise as noise_lib
 from fit.fitting.problem import Settings, prepare
 from fit.laws import FORMS
-from fit.next_runs import next_runs
+from fit.model.architecture import PAPER
 from fit.planning import optimum
-from fit.shape.architecture import PAPER
+from fit.studies.next_runs import next_runs
+from fit.table.runs import Runs, trunks_of
+from fit.table.table import Table
 
 LAWS = flags.DEFINE_integer("laws", 24, "Number of laws to draw.")
 FITS = flags.DEFINE_integer("fits", 20, "Number of fits of each set.")

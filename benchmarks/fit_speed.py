@@ -32,12 +32,12 @@ from absl import app, flags
 
 from benchmarks import fit_coverage
 from benchmarks.fit_coverage import fit_runs
-from fit.data.runs import Runs
 from fit.fitting import search
 from fit.fitting.intervals import bootstrap
 from fit.fitting.noise import noise_of
 from fit.fitting.problem import Problem, Settings, prepare, residual_function
 from fit.laws import FORMS
+from fit.table.runs import Runs
 
 SCIPY_STARTS = flags.DEFINE_integer("scipy_starts", 60, "Number of starts of 0.1 to 2 seconds for each scipy method.")
 OUR_STARTS = flags.DEFINE_integer("starts", 1024, "Number of starts for fit.")

@@ -25,8 +25,8 @@ from absl import app
 
 import fit
 from benchmarks import extrapolation
-from fit.data.table import Table
 from fit.fitting.forms import DEFAULT_WEIGHTS
+from fit.table.table import Table
 
 MARIN = "marin"
 ANCHORS = pathlib.Path(__file__).parent / "tables" / "mixtures" / "marin_67b_anchors.csv"

@@ -36,10 +36,10 @@ from fit.fitting.problem import Settings
 from fit.fitting.uncertainty import uncertainty_of
 from fit.laws import FORMS
 from fit.model import efficiencies, measured
+from fit.model.architecture import PAPER
 from fit.planning import by_time, joint_draws, solve
 from fit.planning.constraints import Constraints
 from fit.planning.options import PlanOptions
-from fit.shape.architecture import PAPER
 
 LAWS = flags.DEFINE_integer("laws", 40, "Number of simulated laws.")
 NOISE = 0.005  # of a run, in ln loss
@@ -55,7 +55,7 @@ WINDOW = 0.08
 
 @dataclasses.dataclass
 class Counts:
-    """What was claimed and what came true, a row for each case.
+    """Claims and how often they came true, a row for each case.
 
     Attributes:
         claimed, right: how often the chosen number is the best in the draws, and whether it is in truth.

@@ -1,4 +1,4 @@
-"""What the laws of every source of runs have, for the prior of new fits: writes fit/fitting/population.json.
+"""The coefficients of every source's laws, for the prior of new fits: writes fit/fitting/population.json.
 
     python -m benchmarks.population [--file=fit/fitting/population.json]
 
@@ -20,12 +20,12 @@ from absl import app, flags
 
 import fit
 from benchmarks import extrapolation
-from fit.data.runs import ROLLING
-from fit.data.table import Table
 from fit.fitted_law.law import Law
 from fit.fitting import rolling
 from fit.fitting.forms import DEFAULT_WEIGHTS
 from fit.laws._coupled import SUFFIX
+from fit.table.runs import ROLLING
+from fit.table.table import Table
 
 ROOT = pathlib.Path(__file__).parents[1]
 OUT = flags.DEFINE_string("file", str(ROOT / "fit/fitting/population.json"), "File to write.")

@@ -32,11 +32,11 @@ from absl import app, flags
 
 import fit
 from benchmarks import extrapolation, tables
-from fit.data.table import Table
 from fit.fitted_law.law import Law
 from fit.fitting import population
 from fit.laws import FORMS
 from fit.planning import optimum
+from fit.table.table import Table
 
 STEPLAW = flags.DEFINE_string("steplaw", None, "Folder of a clone of step-law/steplaw.")
 MISFITTING = flags.DEFINE_string("misfitting", None, "Folder of a clone of Open-Athena/scaling-law-analysis.")

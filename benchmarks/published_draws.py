@@ -42,13 +42,13 @@ from absl import app, flags
 
 from benchmarks.mixture_laws import clark_runs
 from fit.aliases import Array, ByName
-from fit.data.runs import Runs, read_runs, subset
-from fit.data.table import Table, read
 from fit.fitted_law.law import Law, load
 from fit.fitting import search
 from fit.fitting.problem import Problem, Settings, prepare
+from fit.model.architecture import TRAINING
 from fit.planning.optimum import compute_optimal
-from fit.shape.architecture import TRAINING
+from fit.table.runs import Runs, read_runs, subset
+from fit.table.table import Table, read
 
 ROOT = pathlib.Path(__file__).parents[1]
 ROUTERS = {"clark-2022-sbase": "S-Base", "clark-2022-rl": "RL-R", "clark-2022-hash": "Hash"}

@@ -1,4 +1,4 @@
-"""What do a dozen runs tell of larger models? Draws of runs of at most 1/10 of a table's compute predict the others.
+"""A dozen runs as predictors of larger models: draws of runs of at most 1/10 of a table's compute predict the others.
 
     python -m benchmarks.small_tables [--runs=12,16,24] [--draws=4]
 
@@ -21,10 +21,10 @@ from absl import app, flags
 
 import fit
 from benchmarks import extrapolation
-from fit.data.table import Table
 from fit.fitted_law.law import Law
 from fit.fitting.forms import DEFAULT_WEIGHTS
 from fit.laws._coupled import SUFFIX
+from fit.table.table import Table
 
 RUNS = flags.DEFINE_list("runs", ["12", "16", "24"], "Numbers of runs to draw.")
 DRAWS = flags.DEFINE_integer("draws", 4, "Number of draws of each number of runs.")

@@ -27,14 +27,14 @@ CLASSES = (
     "fit.planning.results.Buildable",
     "fit.planning.comparison.Comparison",
     "fit.planning.comparison.LawAnswer",
-    "fit.planning.speedup.Speedup",
+    "fit.studies.speedup.speedup.Speedup",
     "fit.fitted_law.forecast.Forecast",
-    "fit.next_runs.suggest.NextRuns",
-    "fit.next_runs.add.AddedRuns",
-    "fit.equal_flops.surfaces.Surfaces",
+    "fit.studies.next_runs.suggest.NextRuns",
+    "fit.studies.next_runs.add.AddedRuns",
+    "fit.studies.surfaces.Surfaces",
     "fit.task_maps.maps.TaskMaps",
     "fit.task_maps.maps.TaskMap",
-    "fit.architecture_search.search.Holistic",
+    "fit.studies.architecture_search.search.Holistic",
 )
 TRAINER_FUNCTIONS = ("train", "evaluate", "generate", "export", "load")  # each in the module of its name
 

@@ -20,23 +20,18 @@ Its folders, each of which imports only those above it (tests/test_repository.py
   aliases.py    names of types
   messages/     numbers as people read them; the sentences of a plan
   results.py    what functions return: dataclasses that answer like dictionaries, and print as the commands do
-  model/        counts of a model's shape; what a step costs on chips; what chips reach of their peaks
-  shape/        from a width and a number of experts to a shape: the paper's architecture, others
-  data/         tables read strictly, and from Python; runs and their trunks
+  model/        shapes of models and their counts; what a step costs on chips; what chips reach of their peaks
+  table/        tables read strictly, and from Python; runs and their trunks; importers/, runs of other tools
   options.py    options of functions and commands: dataclasses whose fields hold help, kind and bounds
   signatures.py  functions with an argument for each of these options
   form.py       what follows from a law's module: the vector that the solver moves, starts
-  importers/    runs of other tools as a table: one function per tool
   laws/         one module per law: its columns, coefficients, formula, starts, published values
   fitted_law/   a law: a form with coefficients (a preset, a law.json), predictions, the range fitted, its models
-  equal_flops/  parabolas over size, the loss over size and sparsity, the best learning rate of each model
   fitting/      from a table of runs to a law.json: the objective, its best point, how sure the law is, in words
   task_maps/    from loss to the accuracies of tasks; whether the number of experts shifts that
   planning/     the best model under constraints, its cost, its config; several laws compared at one budget
-  next_runs/    which runs to train next; a finished run added to the table
-  architecture_search/  the algebra of a mixture's architecture, its laws, the architecture for a budget
-  planner/      the page: the same plan computed in a browser
-  paper/        the paper's tables and figures for any law; the report
+  studies/      which runs to train next; speed-ups; the loss over size and sparsity; a mixture's whole architecture
+  render/       the paper's tables and figures for any law; the report; planner/, the page that plans in a browser
   functions.py  the functions of this package
   stub.py       writes their types and docstrings for editors
   commands/     the commands: their flags and their output

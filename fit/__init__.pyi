@@ -5,18 +5,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from matplotlib.figure import Figure
-from fit.architecture_search.search import Holistic
-from fit.data.table import Table
-from fit.equal_flops.surfaces import Surfaces
 from fit.fitted_law.forecast import Forecast
 from fit.fitted_law.law import Law
-from fit.next_runs.add import AddedRuns
-from fit.next_runs.suggest import NextRuns
-from fit.planning.baseline_speedup import BaselineSpeedup
 from fit.planning.comparison import Comparison
-from fit.planning.judged import Speedup
 from fit.planning.results import Plan
 from fit.results import Page
+from fit.studies.architecture_search.search import Holistic
+from fit.studies.next_runs.add import AddedRuns
+from fit.studies.next_runs.suggest import NextRuns
+from fit.studies.speedup.baseline_speedup import BaselineSpeedup
+from fit.studies.speedup.judged import Speedup
+from fit.studies.surfaces import Surfaces
+from fit.table.table import Table
 from fit.task_maps.maps import TaskMaps
 from fit.errors import UserError as UserError
 

@@ -22,7 +22,7 @@ from types import ModuleType
 import numpy as np
 
 from fit.aliases import Array, ByName, Floats, Numbers
-from fit.data.runs import Runs
+from fit.table.runs import Runs
 
 SMALLEST_EXPONENT = 1e-6  # in size: below it a prior of its logarithm no longer pulls
 SMALLEST_RATIO = 1e-300  # of a share that is exactly 1; its logarithm is below all bounds

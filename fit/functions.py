@@ -8,34 +8,34 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from fit.architecture_search.search import HolisticOptions
-from fit.equal_flops.surfaces import SurfaceOptions
 from fit.errors import UserError
 from fit.fitted_law.forecast import PredictOptions
 from fit.fitting.options import FitOptions
-from fit.next_runs.options import NextOptions
-from fit.paper.options import ReportOptions
-from fit.paper.plot_options import PlotOptions
-from fit.planning.judge import SpeedupOptions
 from fit.planning.options import BudgetOptions, PlanOptions
+from fit.render.options import ReportOptions
+from fit.render.plot_options import PlotOptions
 from fit.signatures import takes_options
+from fit.studies.architecture_search.search import HolisticOptions
+from fit.studies.next_runs.options import NextOptions
+from fit.studies.speedup.judge import SpeedupOptions
+from fit.studies.surfaces import SurfaceOptions
 from fit.task_maps.options import TaskOptions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fit.architecture_search.search import Holistic
-    from fit.data.table import Table
-    from fit.equal_flops.surfaces import Surfaces
     from fit.fitted_law.forecast import Forecast
     from fit.fitted_law.law import Law
-    from fit.next_runs.add import AddedRuns
-    from fit.next_runs.suggest import NextRuns
-    from fit.planning.baseline_speedup import BaselineSpeedup
     from fit.planning.comparison import Comparison
-    from fit.planning.judged import Speedup
     from fit.planning.results import Plan
     from fit.results import Page
+    from fit.studies.architecture_search.search import Holistic
+    from fit.studies.next_runs.add import AddedRuns
+    from fit.studies.next_runs.suggest import NextRuns
+    from fit.studies.speedup.baseline_speedup import BaselineSpeedup
+    from fit.studies.speedup.judged import Speedup
+    from fit.studies.surfaces import Surfaces
+    from fit.table.table import Table
     from fit.task_maps.maps import TaskMaps
 
 
@@ -65,7 +65,7 @@ def read(
     Raises:
       UserError: The table cannot be read.
     """
-    from fit.data import reading
+    from fit.table import reading
 
     return reading.read_with(runs, columns, units, where, set)
 
@@ -115,8 +115,8 @@ def law(runs: object, form: str | None = None, *, quiet: bool = True, options: F
     Raises:
       UserError: A value in runs or options cannot be used.
     """
-    from fit.data import table
     from fit.fitting import fit_law
+    from fit.table import table
 
     if form is not None:
         options = dataclasses.replace(options, form=form)
@@ -137,8 +137,8 @@ def predict(law: "Law | str | os.PathLike", runs: object = None, *, options: Pre
     Raises:
       UserError: The law reads a column that is missing, or a value cannot be used.
     """
-    from fit.data import table
     from fit.fitted_law import forecast
+    from fit.table import table
 
     loaded = load(law)
     if runs is not None:
@@ -203,7 +203,7 @@ def next(law: "Law | str | os.PathLike", runs: object, *, options: NextOptions) 
     Raises:
       UserError: The law was fitted to other runs, or no run within the budget is worth it.
     """
-    from fit.next_runs import suggest
+    from fit.studies.next_runs import suggest
 
     return suggest.suggest(load(law), runs, options)
 
@@ -234,7 +234,7 @@ def add(
     Raises:
       UserError: The table has the run already, or the run's text is another one. Nothing is written then.
     """
-    from fit.next_runs import add as adding
+    from fit.studies.next_runs import add as adding
 
     path = None if out is None else str(out)
     return adding.add(load(law), str(run), str(runs), path, mix_corpora, columns)
@@ -261,7 +261,7 @@ def speedup(
       UserError: Neither a law nor a baseline is given, or both. The law cannot say what compute a loss takes, or
         reaches none of these losses. The baseline has too few runs.
     """
-    from fit.planning.judge import judge
+    from fit.studies.speedup.judge import judge
 
     if runs is None:
         raise UserError("--runs is missing: a table with n_active, n_tokens, n_experts and loss")
@@ -282,7 +282,7 @@ def tasks(runs: object, *, options: TaskOptions) -> "TaskMaps":
     Raises:
       UserError: There is no such task, too few runs, or an accuracy that is no share.
     """
-    from fit.data import table
+    from fit.table import table
     from fit.task_maps import fit_maps
 
     return fit_maps.fit_tasks(table.read(runs), options)
@@ -301,7 +301,7 @@ def surface(runs: object, *, options: SurfaceOptions) -> "Surfaces":
     Raises:
       UserError: No budget has enough runs.
     """
-    from fit.equal_flops import surfaces
+    from fit.studies import surfaces
 
     return surfaces.fit_surfaces(runs, options)
 
@@ -329,7 +329,7 @@ def holistic(
     Raises:
       UserError: Nothing is asked for, or no model can be built.
     """
-    from fit.architecture_search import holistic_runs, search
+    from fit.studies.architecture_search import holistic_runs, search
 
     ratio_runs = None if runs is None else holistic_runs.read(runs)
     runs_of_widths = None if width_runs is None else holistic_runs.read(width_runs)
@@ -354,8 +354,8 @@ def plot(law: "Law | str | os.PathLike", runs: object = None, *, options: PlotOp
     Raises:
       UserError: The law or the runs do not allow the figure.
     """
-    from fit.paper import figures
     from fit.planning.options import experts_to_compare
+    from fit.render import figures
 
     loaded = load(law)
     shown = experts_to_compare(loaded, options.experts)
@@ -398,7 +398,7 @@ def report(
     Raises:
       UserError: A value cannot be used, no model is feasible, or the file cannot be written.
     """
-    from fit.paper import report as reports
+    from fit.render import report as reports
     from fit.results import Page
 
     written = reports.write_report(load(law), runs, str(out), options)
@@ -426,9 +426,9 @@ def page(
     Raises:
       UserError: The page does not know the formula of a law, or there are no such chips.
     """
-    from fit.paper import figures
-    from fit.planner import page as planner
     from fit.planning.options import kind_and_count
+    from fit.render import figures
+    from fit.render.planner import page as planner
     from fit.results import Page
 
     several = laws if isinstance(laws, Sequence) and not isinstance(laws, str) else [laws]

@@ -12,10 +12,10 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
-from fit.data.table import shown
 from fit.errors import UserError
 from fit.messages import sentences, units
 from fit.messages.units import LARGEST
+from fit.table.table import shown
 
 Check = Callable[[str, Any], object]  # (name of the flag, value as given) to the value, or UserError
 SMALLEST = 1e-12  # of any positive number

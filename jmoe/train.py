@@ -28,6 +28,7 @@ from jmoe.cost import chips, memory
 from jmoe.errors import Interrupted
 from jmoe.model import sharding
 from jmoe.run import checkpoint, distributed
+from jmoe.run.announce import announce
 from jmoe.run.checkpoint import Checkpoints, State
 from jmoe.run.first_step import FirstStep
 from jmoe.run.late_metrics import LateMetrics
@@ -95,10 +96,10 @@ def train(
             distributed.log(warning)
         with distributed.owned(workdir):
             missing = run.results.missing()  # again: another trainer may have finished some meanwhile
-            run.announce(missing)
+            announce(run, missing)
             abstract_params, _ = run.abstract
             run.evaluation.trace(abstract_params)
-            run.log_kernels()
+            run.train_step.log_kernels()
             first_step.mark("text")
             for trunk, branch in missing:
                 _train_branch(run, trunk, branch, stop_signal)
@@ -151,7 +152,7 @@ def train_segment(
       Interrupted: `stop_signal()` gave a signal; the state is saved.
     """
     start, params, opt_state = state
-    run.first_step.mark("state")  # restoring or making the state ends here
+    run.train_step.first_step.mark("state")  # restoring or making the state ends here
     batches = training_batches(run.corpus, run.config, run.schedule, run.mesh, segment, start)
     timetable = Timetable(run.config, segment, start, stop_signal)
     if timetable.export_was_missed():
@@ -163,7 +164,7 @@ def train_segment(
             with report.waiting():
                 batch = next(batches)
             report.starting(step)
-            params, opt_state, metrics = run.step(params, opt_state, batch, segment, step)
+            params, opt_state, metrics = run.train_step(params, opt_state, batch, segment, step)
             late_metrics.launched(step, metrics)
             due = timetable.after(step + 1, params)
             if not due:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from fit.data.formulas import quoted
+from fit.table.formulas import quoted
 from jmoe import cli
 from jmoe.config.schema import with_columns
 from jmoe.errors import UserError

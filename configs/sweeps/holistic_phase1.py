@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from ml_collections import ConfigDict
 
-from fit.architecture_search import holistic
+from fit.studies.architecture_search import holistic
 from jmoe.config import counts
 
 CONFIG = "configs/holistic.py"

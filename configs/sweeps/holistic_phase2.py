@@ -8,7 +8,7 @@ optima that `fit holistic` prints. The paper prints no grid of widths; this one 
 """
 
 from configs.sweeps import holistic_phase1
-from fit.architecture_search import holistic
+from fit.studies.architecture_search import holistic
 
 M_OVER_ACTIVE = (10.8, 9.95, 9.18, 8.72, 8.35, 8.21)
 RATIOS = {  # budget: (M/N_a, N/N_a)

@@ -7,7 +7,7 @@ The paper fitted Eq. 2 on heuristic shapes, searched the best shapes at its M an
 """
 
 from configs.sweeps import holistic_phase1, holistic_phase2
-from fit.architecture_search import holistic
+from fit.studies.architecture_search import holistic
 
 SIZES = (0.5, 0.7, 1.0, 1.4, 2.0)  # M over that of Eq. 2
 

@@ -12,7 +12,7 @@ fit of the ratios takes every width, a fit of the width every ratio, which adds 
 import itertools
 
 from configs.sweeps.holistic_phase1 import sizes
-from fit.architecture_search import holistic
+from fit.studies.architecture_search import holistic
 
 SETTING = holistic.Setting(
     2, 16, 1, n_experts=16, top_k=2, n_shared=1, seq_len=128, width_multiple=4, expert_width_multiple=4, least_expert=8

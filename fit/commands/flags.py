@@ -3,13 +3,13 @@
 import dataclasses
 import json
 
-from fit.data.reading import read_with
-from fit.data.selection import parse
-from fit.data.table import WITH_UNITS, Table, checked_units, plain
 from fit.fitted_law import law
-from fit.importers.tools import KEPT
 from fit.options import Options, listed, option, pairs, required, switch, text
 from fit.results import Result
+from fit.table.importers.tools import KEPT
+from fit.table.reading import read_with
+from fit.table.selection import parse
+from fit.table.table import WITH_UNITS, Table, checked_units, plain
 
 NAMES = (*KEPT, "config")  # columns that a table may call by another name
 

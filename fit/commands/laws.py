@@ -11,21 +11,20 @@ import numpy as np
 
 from fit import options
 from fit.commands import flags
-from fit.data import histories, mixed_columns, selection, validate
-from fit.data.files import check_writable, write_text
-from fit.data.reading import with_set
-from fit.data.table import Table, checked_units, read, write
-from fit.equal_flops import learning_rate
 from fit.errors import UserError
 from fit.fitted_law import forecast, summary
 from fit.fitted_law.forecast import PredictOptions
 from fit.fitted_law.law import load, save
-from fit.fitting import fit_law
+from fit.fitting import fit_law, learning_rate
 from fit.fitting.options import FitOptions
-from fit.importers import tools
 from fit.messages import lines
 from fit.planning import law_answer
-from fit.planning.judge import SpeedupOptions, judge
+from fit.studies.speedup.judge import SpeedupOptions, judge
+from fit.table import histories, mixed_columns, selection, validate
+from fit.table.files import check_writable, write_text
+from fit.table.importers import tools
+from fit.table.reading import with_set
+from fit.table.table import Table, checked_units, read, write
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -8,13 +8,13 @@ from typing import Any
 
 from fit import options
 from fit.commands import flags
-from fit.data.table import plain, read, write
 from fit.errors import UserError
 from fit.fitted_law.law import load
-from fit.paper import figures, report, tables
-from fit.paper.options import ReportOptions
-from fit.planner import page
 from fit.planning.options import ShapeOptions, experts_to_compare, kind_and_count
+from fit.render import figures, report, tables
+from fit.render.options import ReportOptions
+from fit.render.planner import page
+from fit.table.table import plain, read, write
 
 DEFAULT_LAW = "joint-moe-2025"
 OF_A_FIT = {"5": "predicted_against_measured", "2a": "isoflop", "memory": "best_experts_against_memory"}

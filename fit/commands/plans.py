@@ -4,18 +4,18 @@ import dataclasses
 import json
 
 from fit import options
-from fit.architecture_search import holistic_runs
-from fit.architecture_search.search import HolisticOptions, search
 from fit.commands import flags
-from fit.data.files import check_writable, write_text
-from fit.equal_flops.surfaces import SurfaceOptions, fit_surfaces
 from fit.errors import UserError
 from fit.fitted_law.law import load
-from fit.next_runs import add, next_text, suggest
-from fit.next_runs.options import NextOptions
-from fit.paper import figures
 from fit.planning import compare, plan_config, planning
 from fit.planning.options import BudgetOptions, PlanOptions
+from fit.render import figures
+from fit.studies.architecture_search import holistic_runs
+from fit.studies.architecture_search.search import HolisticOptions, search
+from fit.studies.next_runs import add, next_text, suggest
+from fit.studies.next_runs.options import NextOptions
+from fit.studies.surfaces import SurfaceOptions, fit_surfaces
+from fit.table.files import check_writable, write_text
 
 
 def check_picture(path: str | None) -> None:
@@ -150,7 +150,7 @@ class Holistic(HolisticOptions, flags.Columns, flags.Json):
         width_runs = holistic_runs.read(self.read(self.width_runs)) if self.width_runs else None
         result = search(ratio_runs, width_runs, self.read(self.rank), self.read(self.refit), self)
         if self.out and result.fit:
-            from fit.paper.figures import loss
+            from fit.render.figures import loss
 
             figures.save(loss.architectures(result.fit["budgets"], ratio_runs, width_runs), self.out)
         self.show(result)
@@ -177,7 +177,7 @@ class Surface(SurfaceOptions, flags.Columns, flags.Json):
         check_picture(self.out)
         surfaces = fit_surfaces(self.read(self.runs), self)
         if self.out:
-            from fit.paper.figures import loss
+            from fit.render.figures import loss
 
             figures.save(loss.surfaces(surfaces.budgets), self.out)
         print(json.dumps(surfaces.rows(), indent=1) if self.json else surfaces)

@@ -4,7 +4,7 @@ import dataclasses
 
 from fit import options
 from fit.commands import flags
-from fit.data.files import check_writable
+from fit.table.files import check_writable
 from fit.task_maps import fit_maps
 from fit.task_maps.options import TaskOptions
 

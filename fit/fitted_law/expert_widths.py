@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 
 from fit.aliases import Array, Json, Numbers
-from fit.shape.architecture import PAPER, Architecture, root
+from fit.model.architecture import PAPER, Architecture, root
 
 # Between these the granularity of an expert is looked for.
 SMALLEST_SPLIT = 1e-3

@@ -3,7 +3,6 @@
 import dataclasses
 
 from fit.aliases import Json
-from fit.data.table import BOUNDS, DERIVED, Table
 from fit.errors import UserError
 from fit.fitted_law import summary, tuning_text
 from fit.fitted_law.law import Law
@@ -11,6 +10,7 @@ from fit.fitted_law.tuning import BATCH, RATE
 from fit.fitted_law.tuning import BOUNDS as BOUNDS_OF_TUNING
 from fit.options import Options, number, whole
 from fit.results import NOT_IN_JSON, Result, optional
+from fit.table.table import BOUNDS, DERIVED, Table
 
 
 @dataclasses.dataclass(kw_only=True)

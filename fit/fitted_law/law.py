@@ -19,9 +19,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fit.aliases import Array, ByName, Json, Numbers, Opt
-from fit.data import table, validate
-from fit.data.files import write_text
-from fit.data.runs import unlikely
 from fit.errors import UserError
 from fit.fitted_law import law_check, published_draws
 from fit.fitted_law.table_architecture import mixture_of
@@ -30,7 +27,10 @@ from fit.form import Form, Reduced
 from fit.laws import FORMS, PRESETS
 from fit.messages import sentences
 from fit.messages.units import amount, flops
-from fit.shape.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
+from fit.model.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
+from fit.table import table, validate
+from fit.table.files import write_text
+from fit.table.runs import unlikely
 
 ROUNDING = 5e-3  # a value outside a range by less than this share counts as inside: three digits hide it
 SHAPE = ("d_model", "n_blocks")  # columns whose ranges are known where the table of runs has them

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from fit.aliases import Json
-from fit.data.table import BOUNDS
 from fit.errors import UserError
 from fit.fitted_law import tuning
 from fit.fitted_law.config_fields import FIELDS as CONFIG_FIELDS
@@ -31,6 +30,7 @@ from fit.fitted_law.models import is_literal
 from fit.form import Form
 from fit.laws import FORMS
 from fit.messages.printable import is_printable
+from fit.table.table import BOUNDS
 
 LEVEL = 0.8  # of profile intervals, like the 10th to 90th percentile of the bootstrap
 WAYS_OF_DRAWING = {  # of the bootstrap, which resamples runs or trunks

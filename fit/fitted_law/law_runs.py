@@ -1,8 +1,8 @@
 """Runs in the format of those that a law was fitted to."""
 
-from fit.data.reading import by_settings
-from fit.data.table import Table
 from fit.fitted_law.law import Law
+from fit.table.reading import by_settings
+from fit.table.table import Table
 
 
 def read_runs(law: Law, runs: object) -> Table:
@@ -10,7 +10,7 @@ def read_runs(law: Law, runs: object) -> Table:
 
     Args:
       law: A law.
-      runs: What fit.data.table.read takes; a Table is returned as it is.
+      runs: What fit.table.table.read takes; a Table is returned as it is.
 
     Raises:
       UserError: The table cannot be read.

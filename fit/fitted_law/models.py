@@ -32,10 +32,10 @@ from typing import Any
 import numpy as np
 
 from fit.aliases import Array, Json
-from fit.data.table import Table
 from fit.fitted_law.config_fields import FIELDS as CONFIG_FIELDS
 from fit.fitted_law.table_architecture import NAMES, architecture_of, majority, positive_numbers, width_per_block_of
 from fit.messages.printable import printable
+from fit.table.table import Table
 
 MOST_EXPERTS = 16  # numbers of experts that a plan compares by default
 # Fields that a plan chooses anew, or that do not belong to the models: never copied from the runs.

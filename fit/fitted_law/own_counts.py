@@ -9,11 +9,11 @@ import dataclasses
 import numpy as np
 
 from fit.aliases import Array, Json, Numbers
-from fit.data.table import Table
 from fit.fitted_law.law import Law, outside_range
 from fit.fitted_law.table_architecture import positive_numbers
-from fit.shape import hardware
-from fit.shape.architecture import PAPER, Architecture
+from fit.model import hardware
+from fit.model.architecture import PAPER, Architecture
+from fit.table.table import Table
 
 COUNTS = ("n_active", "n_total")
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from fit.aliases import Json
-from fit.data import validate
-from fit.data.runs import unlikely
-from fit.data.table import Table
 from fit.fitted_law import models, own_counts, tuning_text
 from fit.fitted_law.law import NAMES, Law, in_words, load
 from fit.fitted_law.law_check import LEVEL, WAYS_OF_DRAWING
 from fit.fitted_law.published_draws import FORM, HOW, fits_in_words
+from fit.table import validate
+from fit.table.runs import unlikely
+from fit.table.table import Table
 
 
 def built_in_laws() -> Iterator[str]:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from fit.aliases import Array, Json
-from fit.data.table import Table
 from fit.errors import UserError
 from fit.fitted_law import expert_widths
-from fit.shape.architecture import ROUNDED, Architecture
+from fit.model.architecture import ROUNDED, Architecture
+from fit.table.table import Table
 
 OFF = 0.02  # counts further off than this share are reported
 SMALLEST_VOCABULARY = 64

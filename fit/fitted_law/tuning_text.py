@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 
 from fit.aliases import Json
-from fit.data.table import Table
 from fit.errors import UserError
 from fit.fitted_law import tuning
 from fit.fitted_law.tuning import BATCH, OF_MODELS, RATE, Estimate, Tuning
 from fit.messages.units import amount
+from fit.table.table import Table
 
 
 def lines_of_fit(record: Json) -> Iterator[str]:

@@ -8,4 +8,5 @@ law_prior.py        priors: another law's, or by population.py that of other swe
 intervals.py        profiles and bootstrap; noise.py, how far runs scatter, and standard errors
 search.py           the best point from many starts; solvers.py, the steps of the solvers
 problem.py          the objective
+isoflop.py          parabolas over size at equal FLOPs; learning_rate.py, peak learning rates (Eq. 10)
 """

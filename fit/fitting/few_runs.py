@@ -17,12 +17,12 @@ import dataclasses
 import numpy as np
 
 from fit.aliases import Json
-from fit.data.runs import Runs, read_runs, split
-from fit.data.table import Table
 from fit.errors import UserError
 from fit.fitting import fitting, population, rolling
 from fit.fitting.problem import Settings
 from fit.form import Form
+from fit.table.runs import Runs, read_runs, split
+from fit.table.table import Table
 
 FEW_FREEDOM = 2
 FEWEST_RUNS = 3  # two would leave scale and floor to one another

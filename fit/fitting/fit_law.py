@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from fit.aliases import Json
-from fit.data import validate
-from fit.data.histories import named_histories
-from fit.data.mixed_columns import text_problems
-from fit.data.problems import Problem
-from fit.data.table import Table, plain
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.fitting.float64 import float64
 from fit.fitting.options import FitOptions
 from fit.form import Form
 from fit.laws import FORMS
+from fit.table import validate
+from fit.table.histories import named_histories
+from fit.table.mixed_columns import text_problems
+from fit.table.problems import Problem
+from fit.table.table import Table, plain
 
 if TYPE_CHECKING:
     from fit.fitting.problem import Settings

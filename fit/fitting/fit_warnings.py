@@ -5,14 +5,14 @@ import re
 import numpy as np
 
 from fit.aliases import Array
-from fit.data import histories, mixed_columns, validate
-from fit.data.known_columns import rows_in_words
-from fit.data.runs import Runs
-from fit.data.table import Table
 from fit.errors import UserError
 from fit.fitting import search
 from fit.form import Form
-from fit.shape.architecture import EXPERTS, OF_EXPERTS
+from fit.model.architecture import EXPERTS, OF_EXPERTS
+from fit.table import histories, mixed_columns, validate
+from fit.table.known_columns import rows_in_words
+from fit.table.runs import Runs
+from fit.table.table import Table
 
 # Two groups of runs by their gains from the text before: the least distance of their means, in nats, and the least
 # share of the variance that the groups explain.

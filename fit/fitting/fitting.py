@@ -7,9 +7,6 @@ import platform
 import numpy as np
 
 from fit.aliases import Array, Json
-from fit.data.reading import settings_of
-from fit.data.runs import ROLLING, Runs, corpora, errors, read_runs, split
-from fit.data.table import Table
 from fit.fitted_law import law_check, models
 from fit.fitted_law.law import SHAPE
 from fit.fitted_law.table_architecture import positive_numbers
@@ -19,6 +16,9 @@ from fit.fitting.noise import misfit, noise_of
 from fit.fitting.problem import Problem, Settings, prepare
 from fit.fitting.rated import RatedForm
 from fit.form import Form
+from fit.table.reading import settings_of
+from fit.table.runs import ROLLING, Runs, corpora, errors, read_runs, split
+from fit.table.table import Table
 
 # Up to FEW_RUNS runs, the default weight decay is this share of the runs' variance around the law: as if every
 # parameter, a logarithm or an exponent, were known to lie within some 10 of zero. For noise of 1% it is 1e-6.

@@ -5,13 +5,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 import numpy as np
 
-from fit.data.table import Table
 from fit.errors import UserError
 from fit.fitting import fitting
 from fit.fitting.problem import Settings
 from fit.form import Form
 from fit.laws import FORMS
 from fit.laws._coupled import SUFFIX
+from fit.table.table import Table
 
 # of the forms that a fit may choose by default
 FORMULAS = dict(

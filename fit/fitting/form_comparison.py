@@ -11,13 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from fit.aliases import Array, Json
-from fit.data.runs import Runs, errors, read_runs, rms, split, subset
-from fit.data.table import Table
-from fit.equal_flops import isoflop
 from fit.errors import UserError
-from fit.fitting import fitting, search
+from fit.fitting import fitting, isoflop, search
 from fit.fitting.problem import Problem, Settings, prepare
 from fit.form import Form
+from fit.table.runs import Runs, errors, read_runs, rms, split, subset
+from fit.table.table import Table
 
 PARTS = 8  # equal parts of the runs by compute, where several runs share no budget
 

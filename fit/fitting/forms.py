@@ -23,7 +23,6 @@ from typing import NamedTuple
 import numpy as np
 
 from fit.aliases import Array, Json
-from fit.data.table import Table
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.fitting import few_runs, fitting, population, rolling, uncertainty
@@ -32,6 +31,7 @@ from fit.fitting.problem import Settings
 from fit.form import Form
 from fit.laws import FORMS
 from fit.laws._coupled import SUFFIX
+from fit.table.table import Table
 
 DEFAULT_WEIGHTS = "compute^0.6"
 # The additive law is chosen if its error is below this share of the coupled law's: the coupled law contains it, as

@@ -26,9 +26,9 @@ import pathlib
 import numpy as np
 
 from fit.aliases import Json
-from fit.data.runs import Runs
 from fit.errors import UserError
 from fit.form import Form, Prior
+from fit.table.runs import Runs
 
 PATH = pathlib.Path(__file__).parent / "population.json"
 NAME = "population"

@@ -24,8 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fit.aliases import Array, Floats
-from fit.data.runs import Runs, subset
 from fit.form import Form
+from fit.table.runs import Runs, subset
 
 Data = dict[str, Any]  # see Problem
 Residuals = Callable[[Any, Data], jax.Array]  # of x [n], an array of numpy or jax

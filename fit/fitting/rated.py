@@ -13,12 +13,12 @@ from types import ModuleType
 import numpy as np
 
 from fit.aliases import Array, ByName
-from fit.data.runs import Runs, subset
-from fit.data.table import Table
 from fit.errors import UserError
 from fit.fitted_law import tuning
 from fit.fitted_law.tuning import BATCH, OF_MODELS, RATE
 from fit.form import Coefficient, Form, Prior
+from fit.table.runs import Runs, subset
+from fit.table.table import Table
 
 FEWEST_VALUES = 3  # of rates, or of batches
 SMALLEST_SPREAD = 0.05  # of ln rate or ln batch around a power law of the models, below which it follows from them

@@ -14,8 +14,6 @@ import numpy as np
 import scipy.special
 
 from fit.aliases import Array, Json
-from fit.data.runs import Runs, read_runs, subset
-from fit.data.table import Table
 from fit.errors import UserError
 from fit.fitted_law.tuning import BATCH, RATE
 from fit.fitting import search
@@ -23,6 +21,8 @@ from fit.fitting.noise import noise_of
 from fit.fitting.problem import Problem, prepare
 from fit.fitting.rated import FEWEST_VALUES, RatedForm
 from fit.laws import FORMS
+from fit.table.runs import Runs, read_runs, subset
+from fit.table.table import Table
 
 NEAR_OPTIMAL = 0.0025  # of the loss: how far a run may lie above the best and count as near-optimal, as in DeepSeek LLM
 FAR = 6.0  # times the scale

@@ -23,12 +23,12 @@ import numpy as np
 import scipy.special
 
 from fit.aliases import Array, Json
-from fit.data.runs import ROLLING, errors, rms, subset
 from fit.errors import UserError
 from fit.fitted_law.law_check import LEVEL
 from fit.fitting import search
 from fit.fitting.noise import noise_of, prediction_errors
 from fit.fitting.problem import Problem, prepare
+from fit.table.runs import ROLLING, errors, rms, subset
 
 FACTORS = (2, 3, 10)  # of the largest compute
 RUNS_PER_COEFFICIENT = 3  # at least, of those fitted: with fewer, errors are those of the small fits, not of the form

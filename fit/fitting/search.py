@@ -11,11 +11,11 @@ import numpy as np
 import tqdm
 
 from fit.aliases import Array
-from fit.data.runs import Runs
 from fit.errors import UserError
 from fit.fitting import solvers
 from fit.fitting.problem import PER_START, Data, Problem, residual_function
 from fit.form import Form
+from fit.table.runs import Runs
 
 BATCH = 8  # starts compiled together: so few that little waits for the slowest, and searches of thirty use all threads
 FOLLOWED = 32  # the best starts, which are followed to their end

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from fit.aliases import Array, Json
-from fit.data.runs import Runs, errors, subset
 from fit.fitted_law.law_check import LEVEL
 from fit.fitted_law.summary import span
 from fit.fitting import intervals, reweighted, search
@@ -18,6 +17,7 @@ from fit.fitting.noise import Noise, growth, inflation, noise_of, standard_error
 from fit.fitting.problem import Problem, prepare
 from fit.form import Form
 from fit.laws import FORMS
+from fit.table.runs import Runs, errors, subset
 
 MORE_RUNS = 12  # imagined by a warning, to say what it would take to identify a coefficient
 SEPARATE_STARTS = 8  # of the law of each number of experts

@@ -17,8 +17,8 @@ from types import ModuleType
 import numpy as np
 
 from fit.aliases import Array, ByName, Numbers
-from fit.data.runs import Runs
 from fit.form import Coefficient
+from fit.table.runs import Runs
 
 SUFFIX = "_coupled"
 # of ln(1/k - 1), normal: k from 0.22 to 0.78 with 80%. The public tables of benchmarks/extrapolation.py have 0.24 to 1.

@@ -10,8 +10,8 @@ from types import ModuleType
 import numpy as np
 
 from fit.aliases import Array, ByName, Numbers
-from fit.data.runs import Runs
 from fit.form import Coefficient
+from fit.table.runs import Runs
 
 COLUMNS = ("n_active", "n_tokens")
 # Starts: the paper's values (App. B), with the larger A and B that compute-optimal data calls for; 3^5 = 243.

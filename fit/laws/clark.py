@@ -11,9 +11,9 @@ from types import ModuleType
 import numpy as np
 
 from fit.aliases import Array, ByName, Numbers
-from fit.data.runs import Runs
 from fit.form import Coefficient
 from fit.laws.joint import log_expert_scale
+from fit.table.runs import Runs
 
 _LN10 = np.log(10.0)
 

@@ -18,8 +18,8 @@ from types import ModuleType
 import numpy as np
 
 from fit.aliases import Array, ByName
-from fit.data.runs import Runs
 from fit.form import Coefficient
+from fit.table.runs import Runs
 
 COLUMNS = ("n_total", "n_tokens", "granularity")
 # Starts: ours, 2^2 3^5 = 972.

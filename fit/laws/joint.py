@@ -16,8 +16,8 @@ from types import ModuleType
 import numpy as np
 
 from fit.aliases import Array, ByName, Numbers
-from fit.data.runs import Runs
 from fit.form import Coefficient
+from fit.table.runs import Runs
 
 COLUMNS = ("n_active", "n_tokens", "n_experts")
 _SIZES = (30, 100, 300)

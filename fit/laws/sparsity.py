@@ -15,8 +15,8 @@ from types import ModuleType
 import numpy as np
 
 from fit.aliases import Array, ByName
-from fit.data.runs import Runs
 from fit.form import Coefficient
+from fit.table.runs import Runs
 
 COLUMNS = ("n_total", "n_tokens", "sparsity")
 # Starts: the paper's, 3^4 6^3 5^2 = 437,400.

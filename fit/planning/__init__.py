@@ -34,11 +34,8 @@ plan_answer.py      the plan in ten lines; plan_text.py, in more words
 plan_config.py      the plan as a config; emitted.py checks emitted Python before it is written
 law_answer.py       the answer of fit law
 
-Several laws, and runs beside a law:
+Several laws:
 compare.py          several laws on one budget; comparison.py, their dataclasses
 votes.py            what laws vote for with their draws; agreement.py, how far they lie apart; leverage.py
 compare_answer.py   the comparison in a few lines; compare_text.py, in more words
-judge.py            fit speedup; speedup.py, speed-ups by a law; judged.py, their dataclasses
-baseline_speedup.py  speed-ups beside baseline runs of the same table; frontier.py, the frontier of these
-speedup_answer.py   the answer of fit speedup
 """

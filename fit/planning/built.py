@@ -6,14 +6,14 @@ import numpy as np
 
 from fit.aliases import Json
 from fit.fitted_law.law import Law
+from fit.model import hardware
+from fit.model.architecture import Architecture, Model, training_flops
 from fit.planning import recipe, solve
 from fit.planning.candidates import Models
 from fit.planning.constraints import Chips
 from fit.planning.extrapolation import extrapolation_of
 from fit.planning.mesh import PlannedMesh
 from fit.planning.results import Buildable, Optimum
-from fit.shape import hardware
-from fit.shape.architecture import Architecture, Model, training_flops
 
 
 @dataclasses.dataclass(frozen=True)

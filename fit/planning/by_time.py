@@ -11,7 +11,8 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.messages.units import say
-from fit.model import efficiencies, measured
+from fit.model import efficiencies, hardware, measured
+from fit.model.architecture import INFERENCE, TRAINING, Architecture, Model, training_flops
 from fit.model.efficiencies import Calibration
 from fit.model.measured import MeasuredRun
 from fit.model.shape import ModelShape
@@ -21,8 +22,6 @@ from fit.planning.clock import SECONDS, Clock
 from fit.planning.constraints import Chips, Constraints
 from fit.planning.grid import ShapeRequest
 from fit.planning.results import ClockComparison, Optimum, Speed, Target, TargetRow
-from fit.shape import hardware
-from fit.shape.architecture import INFERENCE, TRAINING, Architecture, Model, training_flops
 
 # fields of config.model that a table of speeds may have as columns
 MODEL_FIELDS = (

@@ -22,6 +22,8 @@ import numpy as np
 from fit.aliases import Array, ByName, Floats, Numbers
 from fit.fitted_law import own_counts
 from fit.fitted_law.law import ROUNDING, Law
+from fit.model import hardware
+from fit.model.architecture import BATCH_RAMP, INFERENCE, TRAINING, Architecture, Model
 from fit.model.efficiencies import Calibration
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
@@ -32,8 +34,6 @@ from fit.planning import mesh, rates, recipe
 from fit.planning.clock import SECONDS
 from fit.planning.constraints import Chips, Constraints
 from fit.planning.serving import Served
-from fit.shape import hardware
-from fit.shape.architecture import BATCH_RAMP, INFERENCE, TRAINING, Architecture, Model
 
 BAND = 1e-3  # candidates that lose up to this share more are evaluated, too
 BAND_OF_DRAWS = 1e-2  # the same for a law with draws: in a draw (odds.py) one of them may be the best

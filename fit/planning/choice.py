@@ -16,13 +16,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from fit.aliases import Array
+from fit.model import hardware
+from fit.model.architecture import ROUNDED, Architecture, Model
 from fit.planning import candidates, optimum, solve
 from fit.planning.built import Chosen, grid_model, on_chips
 from fit.planning.candidates import Candidates, Models, Problem, Question
 from fit.planning.grid import Grid
 from fit.planning.results import Optimum
-from fit.shape import hardware
-from fit.shape.architecture import ROUNDED, Architecture, Model
 
 CLOSE = optimum.NEAR  # part of the loss by which a preferred shape may exceed the optimum's
 WIDER = 1.5  # shapes of the grid are up to this factor wider than the widest optimum

@@ -16,6 +16,8 @@ from fit.aliases import Array, Floats, Json
 from fit.errors import UserError
 from fit.fitted_law import own_counts
 from fit.fitted_law.law import Law, load
+from fit.model.architecture import JSON_NAMES, Architecture, training_flops
+from fit.model.reference_model import PublishedModel
 from fit.model.step_counts import KEPT
 from fit.planning import (
     agreement,
@@ -34,8 +36,6 @@ from fit.planning.constraints import Constraints
 from fit.planning.grid import ShapeRequest
 from fit.planning.options import BudgetOptions
 from fit.planning.results import ClockComparison, Serving, Speed
-from fit.shape.architecture import JSON_NAMES, Architecture, training_flops
-from fit.shape.reference_model import PublishedModel
 
 LAWS = ("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "comprehensive-2025", "chinchilla-refit-2024")
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 32)

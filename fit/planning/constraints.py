@@ -15,6 +15,7 @@ import numpy as np
 
 from fit.aliases import Array, Json, Numbers, Opt
 from fit.model import step_counts
+from fit.model.architecture import INFERENCE, TRAINING, Architecture
 from fit.model.chips import CHIPS, Chip
 from fit.model.efficiencies import Calibration
 from fit.model.layout import Layout
@@ -22,7 +23,6 @@ from fit.model.shape import ModelShape
 from fit.planning.clock import SECONDS, Clock
 from fit.planning.grid import MODEL_AXES, ShapeRequest, divisors
 from fit.planning.serving import BATCHES, Requirement, Served
-from fit.shape.architecture import INFERENCE, TRAINING, Architecture
 
 ROW = 512  # tokens of a row of the paper's recipe
 GROUP = 8192  # tokens that it routes together

@@ -15,6 +15,7 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.model import step_counts
+from fit.model.architecture import Architecture
 from fit.model.chips import CHIPS
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
@@ -33,7 +34,6 @@ from fit.planning.results import (
     Serving,
 )
 from fit.planning.serving import BATCHES, LABEL, Served, ServingChips, experts_touched
-from fit.shape.architecture import Architecture
 
 MFU = 0.4  # share of the chips' peak that training reaches, unless one is given
 

@@ -4,11 +4,11 @@ import dataclasses
 
 from fit.aliases import Floats, Json
 from fit.fitted_law.law import Law
+from fit.model.architecture import Architecture, training_flops
 from fit.planning import optimum, repeats, target
 from fit.planning.constraints import Constraints
 from fit.planning.extrapolation import extrapolation_of
 from fit.planning.results import DenseComparison, Optimum, RuleOfThumb
-from fit.shape.architecture import Architecture, training_flops
 
 
 def are_compared(law: Law, constraints: Constraints) -> bool:

@@ -3,7 +3,7 @@
 from fit.aliases import Json
 from fit.fitted_law import own_counts
 from fit.fitted_law.law import Law
-from fit.shape.architecture import Architecture
+from fit.model.architecture import Architecture
 
 
 def extrapolation_of(

@@ -11,11 +11,11 @@ import math
 
 import numpy as np
 
+from fit.model import hardware
+from fit.model.architecture import Architecture
 from fit.model.chips import Chip
 from fit.model.layout import REMATS
 from fit.model.shape import ModelShape
-from fit.shape import hardware
-from fit.shape.architecture import Architecture
 
 MODEL_AXES = (1, 2, 4, 8)  # devices of the model axis: within a machine, whose links are fast
 MOST_DEPTHS = 5  # numbers of blocks of a width

@@ -16,10 +16,10 @@ import numpy as np
 
 from fit.aliases import Array, ByName, Floats
 from fit.fitted_law.law import Law
+from fit.model.architecture import Architecture
 from fit.model.efficiencies import Calibration
 from fit.planning import optimum, solve
 from fit.planning.constraints import Constraints
-from fit.shape.architecture import Architecture
 
 DRAWS = 200  # with speeds; without them as many as the law has
 # Share of the variance of a run's speed that models of one kind have in common. In measured.csv, ln ratios of mixtures

@@ -8,11 +8,11 @@ import numpy as np
 from fit.aliases import Array
 from fit.fitted_law.law import Law
 from fit.model import efficiencies
+from fit.model.architecture import Architecture
 from fit.planning import joint_draws
 from fit.planning.constraints import Constraints
 from fit.planning.joint_draws import Draws
 from fit.planning.results import Measurement, Odds
-from fit.shape.architecture import Architecture
 
 SURE = 0.9  # share of the draws in which the better of two is chosen, once they are settled
 NEGLIGIBLE = 1e-20  # variance of the difference, in nats squared, that is rounding

@@ -1,6 +1,6 @@
 """How chips share the training of a planned model, and what of the model a mesh must divide.
 
-The trainer starts what a plan chooses: both read what a mesh must divide from fit/shape/divisibility.json.
+The trainer starts what a plan chooses: both read what a mesh must divide from fit/model/divisibility.json.
 """
 
 import dataclasses
@@ -10,8 +10,8 @@ import pathlib
 import numpy as np
 
 from fit.aliases import Array, Json, Numbers
+from fit.model import architecture
 from fit.model.shape import ModelShape
-from fit.shape import architecture
 
 DIVISIBILITY: Json = json.loads(
     (pathlib.Path(architecture.__file__).parent / "divisibility.json").read_text(encoding="utf-8")

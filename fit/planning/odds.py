@@ -16,11 +16,11 @@ import numpy as np
 from fit.aliases import Array, ByName, Floats, Json
 from fit.fitted_law import own_counts
 from fit.fitted_law.law import Law
+from fit.model.architecture import Architecture, training_flops
 from fit.planning import joint_draws, measurement, optimum
 from fit.planning.constraints import Constraints
 from fit.planning.joint_draws import Draws, Solved
 from fit.planning.results import Buildable, ExpertOdds, Odds, Optimum, TrainingChips
-from fit.shape.architecture import Architecture, training_flops
 
 CLOSE = 1e-3  # share of the loss within which it hardly matters which of two numbers of experts is chosen
 CLOSE_BUDGET = 0.03  # the same, of the budget

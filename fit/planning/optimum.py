@@ -27,11 +27,11 @@ from fit.fitted_law import own_counts
 from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.messages.units import say
+from fit.model.architecture import INFERENCE, TRAINING, Architecture, root, training_flops
 from fit.planning import solve as by_hours
 from fit.planning.constraints import Constraints, SizeLimit
 from fit.planning.grid import ShapeRequest
 from fit.planning.optima import Optima
-from fit.shape.architecture import INFERENCE, TRAINING, Architecture, root, training_flops
 
 BAND = 1e-3  # near-optimal: within this share of the best loss
 NEAR = 1e-4  # as good as the best: within this share of its loss

@@ -7,14 +7,14 @@ import re
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences
+from fit.model.architecture import PAPER, Architecture
+from fit.model.reference_model import PUBLISHED, PublishedModel, read
 from fit.options import Options, experts, group, number, or_path, path, switch, text, unchecked, whole
 from fit.planning import cost
 from fit.planning.constraints import CHIPS, ROOM, Chips, Constraints, Mesh
 from fit.planning.grid import MeshRequest, ShapeRequest
 from fit.planning.groups import BytesFields, LawShapeFields, MeshFields, ModelShapeFields, ServeFields
 from fit.planning.serving import Requirement, ServingChips
-from fit.shape.architecture import PAPER, Architecture
-from fit.shape.reference_model import PUBLISHED, PublishedModel, read
 from fit.task_maps.maps import TaskMaps
 
 # {field of --shape: field of Architecture}

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from fit.aliases import Floats
-from fit.data.runs import unlikely
 from fit.fitted_law import models
 from fit.fitted_law.law import Law, warning_of
 from fit.messages import sentences
 from fit.messages.units import say
+from fit.model.architecture import PAPER, WHOLE_EXPERTS, Architecture
 from fit.planning import optimum
 from fit.planning.constraints import Constraints
 from fit.planning.results import Odds, Optimum
-from fit.shape.architecture import PAPER, WHOLE_EXPERTS, Architecture
+from fit.table.runs import unlikely
 
 FORMS_APART = 1.25  # factor between both forms' median sizes from which they disagree
 LOSSES_APART = 0.01  # difference of their median ln losses from which they disagree

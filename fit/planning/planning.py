@@ -12,6 +12,8 @@ from fit.errors import UserError
 from fit.fitted_law import expert_widths, own_counts
 from fit.fitted_law.law import Law
 from fit.messages import sentences
+from fit.model import hardware
+from fit.model.architecture import INFERENCE, PAPER, Architecture, training_flops
 from fit.planning import built as built_lib
 from fit.planning import (
     by_time,
@@ -44,8 +46,6 @@ from fit.planning.results import (
     Target,
     TrainingChips,
 )
-from fit.shape import hardware
-from fit.shape.architecture import INFERENCE, PAPER, Architecture, training_flops
 from fit.task_maps import maps as task_maps
 
 MAX_WIDTH_ROUNDS = 4  # plans made again, with experts as wide as the law's runs had them at the planned size

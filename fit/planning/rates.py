@@ -18,7 +18,7 @@ import math
 import numpy as np
 
 from fit.aliases import Array, Numbers
-from fit.shape.architecture import Model
+from fit.model.architecture import Model
 
 # A step of the grid, sqrt(2), away from the best rate costs less than 0.25% of the loss in the median of the 33 public
 # grids of step-law/steplaw, dense and mixtures.

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from fit.aliases import Array, Json
-from fit.equal_flops import learning_rate
 from fit.fitted_law import models
 from fit.fitted_law.law import Law, load
 from fit.fitted_law.tuning import Estimate, Tuning
+from fit.fitting import learning_rate
 from fit.messages import sentences
 from fit.messages.units import say
+from fit.model.architecture import BATCH_RAMP, PAPER, Model
 from fit.model.shape import ModelShape
 from fit.planning import rates
-from fit.shape.architecture import BATCH_RAMP, PAPER, Model
 
 PAPERS_LAW = "joint-moe-2025"
 PAPERS_CONFIG = "configs/joint_moe.py"

@@ -20,10 +20,10 @@ from fit.fitted_law import own_counts
 from fit.fitted_law.law import Law
 from fit.form import Reduced
 from fit.messages import sentences
+from fit.model.architecture import Architecture
 from fit.planning import optimum
 from fit.planning.constraints import Constraints
 from fit.planning.results import Optimum, RepeatedRow, Repeats
-from fit.shape.architecture import Architecture
 
 R_D = 15.387756
 R_N = 5.309743

@@ -597,7 +597,7 @@ class Plan(Result):
       form: Form of the law.
       vocab_size, width_per_block, final_norm: Of the models.
       split, shared, n_dense, kv_share, used, attention, head_dim, ff, tied, trained: Of the models, as
-        fit.shape.architecture.Architecture has them; None for models of the paper's architecture.
+        fit.model.architecture.Architecture has them; None for models of the paper's architecture.
       constraints: {name: value} of the limits.
       optima: The best model with each number of experts, an Optimum each.
       infeasible: Numbers of experts with which no model is feasible, and why.

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from fit.aliases import Numbers
+from fit.model.architecture import INFERENCE
 from fit.model.chips import CHIPS
 from fit.model.efficiencies import calibrated
 from fit.model.shape import ModelShape
-from fit.shape.architecture import INFERENCE
 
 BATCHES = (1, 64)  # sequences decoded at once, for which every plan on chips shows the speed
 LABEL = "modelled"

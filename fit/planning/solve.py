@@ -16,13 +16,13 @@ import numpy as np
 from fit.aliases import Array, ByName, Floats, Numbers
 from fit.fitted_law.law import Law
 from fit.model import efficiencies
+from fit.model.architecture import Architecture, root
 from fit.model.step_cost import step_cost
 from fit.planning import candidates as candidates_lib
 from fit.planning.candidates import Candidates, Models, Problem, Question
 from fit.planning.constraints import Constraints
 from fit.planning.grid import Grid
 from fit.planning.optima import Optima
-from fit.shape.architecture import Architecture, root
 
 SPAN = 2.0  # hours within this factor share one set of candidates
 MOST_DOUBLINGS = 40  # of the hours, in search of those that reach a loss

@@ -15,13 +15,13 @@ from fit.errors import UserError
 from fit.fitted_law import own_counts
 from fit.fitted_law.law import Law
 from fit.model import efficiencies
+from fit.model.architecture import TRAINING
 from fit.planning import candidates as candidates_lib
 from fit.planning.candidates import Candidates, Models, Problem
 from fit.planning.clock import SECONDS
 from fit.planning.constraints import ROOM, Chips, Constraints
 from fit.planning.cost import MFU
 from fit.planning.grid import Grid, ShapeRequest
-from fit.shape.architecture import TRAINING
 
 HOURS = (1.0, 1e4)  # the budgets that the grid is for
 TOKENS_PER_PARAMETER = (1.0, 3000.0)  # of the models that the grid is for

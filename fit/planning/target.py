@@ -14,11 +14,11 @@ from fit.aliases import Array, Floats, Numbers
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences, units
+from fit.model.architecture import INFERENCE, Architecture, training_flops
 from fit.planning import optimum
 from fit.planning import solve as by_hours
 from fit.planning.constraints import Constraints
 from fit.planning.results import Target, TargetRow
-from fit.shape.architecture import INFERENCE, Architecture, training_flops
 
 FRONT = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # budgets of the front, as multiples of the least cost
 

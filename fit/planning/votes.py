@@ -12,10 +12,10 @@ from fit.aliases import Floats
 from fit.fitted_law.law import Law
 from fit.messages import sentences
 from fit.messages.units import say
+from fit.model.architecture import Architecture
 from fit.planning import joint_draws
 from fit.planning.comparison import LawAnswer, Spread, Vote, Votes, VotesOfLaw
 from fit.planning.constraints import Constraints
-from fit.shape.architecture import Architecture
 
 SAID = 3  # numbers of experts that the sentence names
 COLUMNS = ("n_experts", "n_active", "n_tokens")

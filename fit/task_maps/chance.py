@@ -1,6 +1,6 @@
 """Chance levels of common tasks: the accuracy of guessing, by their names in lm-evaluation-harness."""
 
-from fit.data.known_columns import ACCURACY_PREFIXES
+from fit.table.known_columns import ACCURACY_PREFIXES
 
 OF_TASKS = {
     "agieval_lsat_ar": 0.2,

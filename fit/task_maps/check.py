@@ -9,8 +9,8 @@ import statistics
 import numpy as np
 
 from fit.aliases import Array
-from fit.data import runs as data_runs
 from fit.errors import UserError
+from fit.table import runs as data_runs
 from fit.task_maps.maps import AVERAGE, Expected, HeldOut, TaskMaps
 from fit.task_maps.options import TaskOptions
 from fit.task_maps.table_tasks import FEWEST_RUNS, Task

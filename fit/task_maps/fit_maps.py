@@ -9,10 +9,10 @@ import dataclasses
 import numpy as np
 
 from fit.aliases import Array
-from fit.data import runs as data_runs
-from fit.data import table as data_table
 from fit.fitting import solvers
 from fit.fitting.float64 import float64
+from fit.table import runs as data_runs
+from fit.table import table as data_table
 from fit.task_maps import check, curve, text
 from fit.task_maps.maps import NAMES, SIGNIFICANCE_LEVEL, Shift, TaskMap, TaskMaps, accuracy_at, interval_of
 from fit.task_maps.options import TaskOptions

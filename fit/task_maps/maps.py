@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from fit.aliases import Array, Json, Numbers
-from fit.data.files import write_text
-from fit.data.table import plain, shown
 from fit.errors import UserError
 from fit.messages.printable import is_printable
 from fit.results import NOT_IN_JSON, Record, Result
+from fit.table.files import write_text
+from fit.table.table import plain, shown
 
 VERSION = 1  # of the file
 NAMES = ("floor", "top", "middle", "width", "shift")  # of a curve's coefficients

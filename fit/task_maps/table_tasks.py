@@ -9,9 +9,9 @@ import fnmatch
 import numpy as np
 
 from fit.aliases import Array
-from fit.data import table as data_table
-from fit.data.table import Table
 from fit.errors import UserError
+from fit.table import table as data_table
+from fit.table.table import Table
 from fit.task_maps import chance
 from fit.task_maps.options import TaskOptions
 

@@ -16,7 +16,7 @@ from jmoe.errors import UserError
 MOST_PARAMETERS = 10**15
 MIXTURE_FIELDS = ("d_expert", "n_shared_experts", "n_dense_blocks", "scores", "balance")  # no use in a dense model
 # What a mesh must divide. `fit` plans by the same file, and neither package imports the other.
-DIVISIBILITY = json.loads((PACKAGE.parent / "fit" / "shape" / "divisibility.json").read_text(encoding="utf-8"))
+DIVISIBILITY = json.loads((PACKAGE.parent / "fit" / "model" / "divisibility.json").read_text(encoding="utf-8"))
 
 
 def check_config(config: ConfigDict) -> None:

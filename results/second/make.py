@@ -12,8 +12,8 @@ import sys
 import numpy as np
 
 import fit
-from fit.data import table
 from fit.fitted_law.summary import extended
+from fit.table import table
 from jmoe.config import counts
 from results import rows
 from results.second import tests_sweep

@@ -14,7 +14,7 @@ import sys
 import numpy as np
 
 import fit
-from fit.data import table
+from fit.table import table
 from results import rows
 from results.second import make as second
 from results.third.cells import cells

@@ -14,7 +14,7 @@ import sys
 import numpy as np
 
 import fit
-from fit.equal_flops import learning_rate
+from fit.fitting import learning_rate
 from results import rows
 from results.tuned.rates_sweep import RATES
 

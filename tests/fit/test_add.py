@@ -12,7 +12,7 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.importers import workdir
+from fit.table.importers import workdir
 from jmoe.config import schema
 
 CONFIG = """

@@ -12,13 +12,13 @@ import pytest
 import fit
 from configs import joint_moe, quickstart
 from fit import __main__ as command_line
-from fit.data.table import Table
 from fit.fitted_law import models
 from fit.fitted_law.law import load
 from fit.messages import sentences
-from fit.next_runs import next_text
+from fit.model.architecture import PAPER, Architecture, Model
 from fit.planning import optimum
-from fit.shape.architecture import PAPER, Architecture, Model
+from fit.studies.next_runs import next_text
+from fit.table.table import Table
 from jmoe.config import counts, schema
 from jmoe.config.check import check_config
 

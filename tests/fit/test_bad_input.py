@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fit import __main__ as command_line
-from fit.data.runs import read_runs
-from fit.data.table import Table, read, write
 from fit.errors import UserError
+from fit.table.runs import read_runs
+from fit.table.table import Table, read, write
 
 LAW = fit_runs.TABLE_3
 VALUES = [

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from fit import __main__ as command_line
-from fit.data.table import Table, write
 from fit.fitted_law import summary
 from fit.fitted_law.law import load
 from fit.fitted_law.summary import against_measured
+from fit.table.table import Table, write
 
 ENV = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
 

@@ -8,9 +8,9 @@ import pytest
 
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
+from fit.model.architecture import PAPER, Architecture
 from fit.planning import optimum, planning
 from fit.planning.compare import Question, compare_laws
-from fit.shape.architecture import PAPER, Architecture
 
 SHAPE = dict(vocab_size=PAPER.vocab_size, width_per_block=PAPER.width_per_block)
 LIMITS = optimum.Constraints(flops=1e22, memory_bytes=8e10)

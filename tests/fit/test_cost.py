@@ -19,9 +19,9 @@ from fit.form import Form
 from fit.laws import FORMS, joint
 from fit.messages import units
 from fit.model import step_counts
+from fit.model.architecture import PAPER
 from fit.model.layout import Layout
 from fit.planning import constraints, repeats
-from fit.shape.architecture import PAPER
 from jmoe.config import schema
 from jmoe.config.check import check_config
 from jmoe.cost import memory

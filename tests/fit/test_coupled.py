@@ -17,8 +17,8 @@ from fit.fitting import fitting, forms, law_prior
 from fit.fitting.problem import Settings
 from fit.form import Form
 from fit.laws import FORMS
+from fit.model.architecture import PAPER
 from fit.planning import optimum
-from fit.shape.architecture import PAPER
 
 JOINT, COUPLED = FORMS["joint"], FORMS["joint_coupled"]
 

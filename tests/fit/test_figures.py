@@ -14,16 +14,16 @@ import PIL.Image
 import pytest
 
 from fit import __main__ as command_line
-from fit.data.runs import read_runs
 from fit.errors import UserError
 from fit.fitted_law import summary
 from fit.fitted_law.law import load
 from fit.messages import units
-from fit.paper import figures, report
-from fit.paper.figures import style
+from fit.model.architecture import Architecture
 from fit.planning import planning
 from fit.planning.optimum import Constraints
-from fit.shape.architecture import Architecture
+from fit.render import figures, report
+from fit.render.figures import style
+from fit.table.runs import read_runs
 
 SMALL = dict(
     a=19.0,

@@ -11,10 +11,10 @@ import pytest
 from scipy import stats
 
 from fit import __main__ as command_line
-from fit.architecture_search import holistic, holistic_runs
-from fit.architecture_search.holistic import Setting, Shape, buildable, invert, setting_of, triad_of
-from fit.data.table import Table, write
 from fit.errors import UserError
+from fit.studies.architecture_search import holistic, holistic_runs
+from fit.studies.architecture_search.holistic import Setting, Shape, buildable, invert, setting_of, triad_of
+from fit.table.table import Table, write
 
 # d 512, one dense block, seven of experts of width 176, 4 heads of 64, 2 of keys
 CHECK = Shape(512, 1, 7, 176, Setting(4, 64, 2))

@@ -13,9 +13,9 @@ import wandb_server
 
 import fit
 from fit import __main__ as command_line
-from fit.data.column_guesses import guess
-from fit.data.table import read
 from fit.errors import UserError
+from fit.table.column_guesses import guess
+from fit.table.table import read
 
 WORKS = "  this works: python -m fit "
 FOREIGN = pathlib.Path(__file__).parents[1] / "data" / "foreign"

@@ -12,12 +12,12 @@ from fit_runs import dense_runs, fit_law
 
 import fit
 from fit import __main__ as command_line
-from fit.data.runs import errors, held_out, read_runs, run_weights, subset
-from fit.data.table import read
 from fit.errors import UserError
 from fit.fitting import fit_warnings, fitting, rolling, search
 from fit.fitting.problem import Settings, prepare
 from fit.laws import FORMS
+from fit.table.runs import errors, held_out, read_runs, run_weights, subset
+from fit.table.table import read
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -7,8 +7,8 @@ import helpers
 import numpy as np
 import pytest
 
+from fit.model import reference_model
 from fit.model.shape import ModelShape
-from fit.shape import reference_model
 from jmoe.config import counts
 from tests.jmoe.test_counts import MODELS
 

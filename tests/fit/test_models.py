@@ -3,12 +3,12 @@
 import fit_runs
 import pytest
 
-from fit.data.table import Table
 from fit.errors import UserError
 from fit.fitted_law import models
 from fit.fitted_law.law import Law, in_words, load, warning_of
 from fit.laws import FORMS
-from fit.shape.architecture import Architecture
+from fit.model.architecture import Architecture
+from fit.table.table import Table
 
 
 @pytest.fixture(scope="module")

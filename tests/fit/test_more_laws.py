@@ -11,15 +11,15 @@ import pytest
 import scipy.optimize
 
 from fit import __main__ as command_line
-from fit.data.runs import Runs, read_runs, rms, subset
-from fit.data.table import Table
 from fit.fitted_law import summary
 from fit.fitted_law.law import load
 from fit.fitting import form_comparison, search
 from fit.fitting.problem import Settings, prepare
 from fit.laws import FORMS
+from fit.model.architecture import PAPER, Architecture
 from fit.planning import optimum, planning, target
-from fit.shape.architecture import PAPER, Architecture
+from fit.table.runs import Runs, read_runs, rms, subset
+from fit.table.table import Table
 
 SPARSITY, FINE, COMPREHENSIVE = (load(name) for name in ("sparsity-2025", "fine-grained-2024", "comprehensive-2025"))
 

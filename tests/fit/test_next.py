@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from benchmarks import fit_next
 from fit import __main__ as command_line
 from fit.laws import FORMS
-from fit.next_runs import design, next_answer
+from fit.studies.next_runs import design, next_answer
 
 BUDGET, TARGET = 5e12, 1e14  # of the laptop's sweep: ten times its FLOPs; a hundred times its largest run's
 

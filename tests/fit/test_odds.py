@@ -15,10 +15,10 @@ from fit import __main__ as command_line
 from fit.fitted_law.law import Law, load
 from fit.messages.units import duration
 from fit.model import efficiencies
+from fit.model.architecture import PAPER
 from fit.planning import by_time, candidates, grid, joint_draws, measurement, odds, planning, solve, votes
 from fit.planning.constraints import Constraints
 from fit.planning.options import PlanOptions
-from fit.shape.architecture import PAPER
 
 JOINT = "joint-moe-2025"
 # one width with one depth, on 8 chips: each number of experts has a single shape

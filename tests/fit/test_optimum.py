@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fit.equal_flops import learning_rate
 from fit.errors import UserError
 from fit.fitted_law.law import Law, load
+from fit.fitting import learning_rate
 from fit.laws import FORMS
 from fit.messages import sentences
+from fit.model import architecture
 from fit.model.chips import CHIPS, Chip
-from fit.paper import tables
 from fit.planning import cost, dense_models, optimum, plan_config, plan_text, planning, recipe, repeats, target
-from fit.shape import architecture
+from fit.render import tables
 
 PAPER = architecture.Architecture()
 # Printed cells of Table 1: (n_active, n_tokens).

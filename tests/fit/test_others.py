@@ -8,9 +8,9 @@ import pytest
 from fit_runs import dense_runs, fit_law
 
 from fit import __main__ as command_line
-from fit.data.table import read
 from fit.errors import UserError
 from fit.fitted_law.law import load
+from fit.table.table import read
 
 # ------------------------------------------------------------------------------------------------
 

@@ -11,17 +11,17 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.data.runs import read_runs, subset
 from fit.fitted_law import own_counts
 from fit.fitted_law.law import Law, load
 from fit.fitting import fitting
 from fit.laws import FORMS
+from fit.model import reference_model
+from fit.model.architecture import PAPER, Architecture, Model
 from fit.planning import candidates, optimum, planning
 from fit.planning.compare import Question, compare_laws
 from fit.planning.constraints import Constraints
 from fit.planning.options import PlanOptions
-from fit.shape import reference_model
-from fit.shape.architecture import PAPER, Architecture, Model
+from fit.table.runs import read_runs, subset
 
 OWN = 50257
 LAW = "joint-moe-2025"

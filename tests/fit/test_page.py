@@ -15,9 +15,9 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law, load
 from fit.form import Form
 from fit.laws import FORMS, joint
-from fit.planner import formulas
+from fit.model import architecture
 from fit.planning import optimum
-from fit.shape import architecture
+from fit.render.planner import formulas
 
 # The law of Abnar et al. 2025 (arXiv 2501.12370) without its interaction: total parameters, tokens, sparsity.
 PAGE = '''

@@ -12,15 +12,14 @@ import pytest
 import fit
 from benchmarks import plans_start
 from fit.fitted_law.law import Law, load
-from fit.model import efficiencies
+from fit.model import efficiencies, hardware
+from fit.model.architecture import PAPER
 from fit.model.chips import CHIPS
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
 from fit.model.step_cost import step_cost
 from fit.planning import by_time, choice, grid, joint_draws, optimum, planning, rates, recipe, solve
 from fit.planning.options import PlanOptions
-from fit.shape import hardware
-from fit.shape.architecture import PAPER
 from launch import prices
 
 JOINT = "joint-moe-2025"

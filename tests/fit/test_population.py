@@ -8,15 +8,15 @@ import scipy.optimize
 
 import fit
 from benchmarks import extrapolation
-from fit.data.table import Table
 from fit.errors import UserError
 from fit.fitting import fitting, forms, population
 from fit.fitting.noise import noise_of, standard_errors
 from fit.fitting.problem import Settings, prepare
 from fit.form import Prior
 from fit.laws import FORMS
-from fit.next_runs import added
 from fit.planning import optimum
+from fit.studies.next_runs import added
+from fit.table.table import Table
 
 JOINT, COUPLED, DENSE = FORMS["joint"], FORMS["joint_coupled"], FORMS["chinchilla_coupled"]
 

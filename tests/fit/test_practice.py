@@ -10,12 +10,11 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.data import histories, mixed_columns, validate
-from fit.data.column_guesses import guess
-from fit.data.reading import read_with
-from fit.data.table import Table, read
-from fit.equal_flops import learning_rate
-from fit.fitting import fit_warnings
+from fit.fitting import fit_warnings, learning_rate
+from fit.table import histories, mixed_columns, validate
+from fit.table.column_guesses import guess
+from fit.table.reading import read_with
+from fit.table.table import Table, read
 
 PRACTICE = pathlib.Path(__file__).parents[1] / "data/practice"
 SIZES = np.repeat([25e6, 60e6, 150e6, 350e6, 800e6], 3)

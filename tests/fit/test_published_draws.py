@@ -13,8 +13,8 @@ from benchmarks import published_draws as made
 from fit import __main__ as command_line
 from fit.fitted_law import published_draws
 from fit.laws import PRESETS
-from fit.paper import tables
-from fit.planner import page
+from fit.render import tables
+from fit.render.planner import page
 
 SOURCE = "simulated from the published grid"
 WITH_DRAWS = tuple(name for name in PRESETS if published_draws.bootstrap_of(name))

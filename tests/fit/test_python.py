@@ -20,10 +20,10 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.data.runs import read_runs
 from fit.fitting.fit_warnings import table_warnings
 from fit.laws import FORMS
 from fit.messages.units import amount
+from fit.table.runs import read_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 DENSE = fit_runs.DATA / "chinchilla_svg_245.csv"

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fit import __main__ as command_line
-from fit.data.table import Table, write
-from fit.equal_flops import learning_rate
 from fit.errors import UserError
+from fit.fitting import learning_rate
+from fit.table.table import Table, write
 
 LAW = dict(constant=0.5, n_active=-0.5, n_experts=-0.25, n_tokens=0.07, batch_tokens=0.3)
 SIZES = (1e6, 1e7)

@@ -13,8 +13,8 @@ import fit
 from configs import pretrain
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
+from fit.model.architecture import PAPER, Architecture, Model
 from fit.planning import rates, recipe
-from fit.shape.architecture import PAPER, Architecture, Model
 from jmoe.config import counts, schema
 from jmoe.config.check import check_config
 from jmoe.config.schedule import Schedule

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fit.errors import UserError
-from fit.shape import reference_model
+from fit.model import reference_model
 
 UNITS = {"B": 1e9, "T": 1e12}
 

@@ -13,11 +13,11 @@ import pytest
 import scipy.optimize
 import scipy.special
 
-from fit.data.runs import errors, held_out, subset
 from fit.errors import UserError
 from fit.fitting import search, solvers, uncertainty
 from fit.fitting.problem import Settings, prepare, residual_function
 from fit.laws import FORMS
+from fit.table.runs import errors, held_out, subset
 
 JOINT = FORMS["joint"]
 TRUE = JOINT.to_params(fit_runs.TABLE_3)

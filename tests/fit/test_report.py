@@ -9,13 +9,13 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.data.runs import read_runs
 from fit.messages import units
 from fit.model import efficiencies
-from fit.paper import figures, report
-from fit.paper.figures import budget, style
-from fit.paper.options import ReportOptions
 from fit.planning import compare
+from fit.render import figures, report
+from fit.render.figures import budget, style
+from fit.render.options import ReportOptions
+from fit.table.runs import read_runs
 
 PUBLISHED = "joint-moe-2025"
 OURS = "jmoe-bytes-2026"

@@ -15,16 +15,16 @@ import pytest
 import fit
 from fit import __main__ as command_line
 from fit import stub
-from fit.architecture_search.search import HolisticOptions
-from fit.equal_flops.surfaces import SurfaceOptions
 from fit.fitted_law.forecast import PredictOptions
 from fit.fitting.options import FitOptions
-from fit.next_runs.options import NextOptions
-from fit.paper.options import ReportOptions
-from fit.paper.plot_options import PlotOptions
-from fit.planning.judge import SpeedupOptions
 from fit.planning.options import BudgetOptions, PlanOptions
+from fit.render.options import ReportOptions
+from fit.render.plot_options import PlotOptions
 from fit.results import Record, Result
+from fit.studies.architecture_search.search import HolisticOptions
+from fit.studies.next_runs.options import NextOptions
+from fit.studies.speedup.judge import SpeedupOptions
+from fit.studies.surfaces import SurfaceOptions
 from fit.task_maps.options import TaskOptions
 
 LAW = "joint-moe-2025"

@@ -15,14 +15,14 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law, load
 from fit.form import Form
 from fit.laws import joint
+from fit.model import hardware
+from fit.model.architecture import PAPER
 from fit.model.efficiencies import calibrated
+from fit.model.reference_model import PUBLISHED, PublishedModel, read
 from fit.planning import optimum, serving
 from fit.planning.constraints import Constraints
 from fit.planning.options import PlanOptions
 from fit.planning.serving import Served, ServingChips
-from fit.shape import hardware
-from fit.shape.architecture import PAPER
-from fit.shape.reference_model import PUBLISHED, PublishedModel, read
 
 LAW = "joint-moe-2025"
 LLAMAS = {

@@ -14,12 +14,11 @@ from configs import joint_moe
 from fit import __main__ as command_line
 from fit.messages import sentences
 from fit.messages.units import say
-from fit.model import step_cost
+from fit.model import hardware, step_cost
 from fit.model.chips import CHIPS
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
 from fit.planning import constraints, mesh
-from fit.shape import hardware
 from jmoe.config import counts
 from jmoe.config.check import check_mesh
 from jmoe.errors import UserError

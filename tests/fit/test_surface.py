@@ -10,12 +10,13 @@ import pytest
 from fit_runs import TABLE_3, joint_loss
 
 from fit import __main__ as command_line
-from fit.data.table import Table, write
-from fit.equal_flops import isoflop, surface
 from fit.errors import UserError
 from fit.fitted_law import summary
 from fit.fitted_law.law import load
+from fit.fitting import isoflop
 from fit.planning import leverage
+from fit.studies import surface
+from fit.table.table import Table, write
 
 # an interior optimum: coefficients of x, x^2, z, z^2, xz, (xz)^2, 1
 KNOWN = np.array([-1.2, 0.03, -0.2, 0.02, 0.002, 1e-5, 14.0])

@@ -14,14 +14,14 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.data import histories, mixed_columns, validate
-from fit.data.table import Table, read
 from fit.fitted_law import models
 from fit.fitted_law.law import Law
 from fit.fitting.noise import _freedom, projection
 from fit.laws import FORMS
-from fit.next_runs import design
-from fit.planning.speedup import speedup
+from fit.studies.next_runs import design
+from fit.studies.speedup.speedup import speedup
+from fit.table import histories, mixed_columns, validate
+from fit.table.table import Table, read
 
 ROOT = pathlib.Path(__file__).parents[2]
 MIXTURES = ROOT / "benchmarks/tables/marin_v16.csv"  # 47 runs, all with n_experts = 64
@@ -143,7 +143,7 @@ def test_reports_and_next_runs_are_of_such_mixtures(mixture_law, tmp_path, capsy
     found = fit.next(mixture_law, MIXTURES, flops=1e19, target_flops=1e21)
     assert {row["n_experts"] for row in found.trunks} == {64}
     with pytest.raises(fit.UserError, match="it says nothing of dense models"):
-        from fit.paper import figures
+        from fit.render import figures
 
         law = fit.load(mixture_law)
         figures.draw("2b", law, law.architecture, law.experts)

@@ -13,12 +13,12 @@ import pytest
 
 from configs import joint_moe
 from fit import __main__ as command_line
-from fit.data import table
 from fit.errors import UserError
 from fit.fitted_law import config_fields, models
 from fit.fitted_law.law import load
-from fit.next_runs import next_text
 from fit.planning import emitted
+from fit.studies.next_runs import next_text
+from fit.table import table
 
 CODE = "seed = 1\n    import os; os.system('touch {mark}')\n    config.seed"
 ESCAPE = "\x1b[2J\x1b]0;owned\x07"

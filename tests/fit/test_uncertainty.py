@@ -13,8 +13,6 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fit.data.runs import subset, trunks_of
-from fit.data.table import Table
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.fitted_law.law_check import WAYS_OF_DRAWING
@@ -23,6 +21,8 @@ from fit.fitting.intervals import bootstrap, profile
 from fit.fitting.problem import Settings, prepare, residual_function
 from fit.fitting.uncertainty import outlook_of, warnings
 from fit.laws import FORMS
+from fit.table.runs import subset, trunks_of
+from fit.table.table import Table
 
 JOINT = FORMS["joint"]
 

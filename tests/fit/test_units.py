@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fit.messages import units
-from fit.paper.figures import style
+from fit.render.figures import style
 
 
 def test_units():

@@ -9,10 +9,10 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.data.table import Table, read, write
 from fit.fitted_law.law import load
 from fit.fitted_law.tuning import Tuning
 from fit.fitting import reweighted
+from fit.table.table import Table, read, write
 
 LAW = dict(A=2e3, alpha=0.4, B=4e3, beta=0.38, E=1.5)
 # exponents of the best rate and batch around 1e8 parameters and 2e9 tokens

@@ -8,7 +8,7 @@ import pytest
 from etils import epath
 
 from configs.sweeps import holistic_phase1, holistic_phase2, sparsity_small
-from fit.architecture_search import holistic, holistic_runs
+from fit.studies.architecture_search import holistic, holistic_runs
 from jmoe.config import counts
 from jmoe.config.check import check_config
 from jmoe.config.schema import columns, with_columns

@@ -10,8 +10,8 @@ import sweeps
 from hypothesis import strategies as st
 
 import fit
-from fit.data import formulas
-from fit.data.table import Table, read, write
+from fit.table import formulas
+from fit.table.table import Table, read, write
 from jmoe.printable import CONTROL
 from jmoe.storage import ownership
 from launch import collect, status

@@ -6,12 +6,12 @@ import pathlib
 
 import numpy as np
 
-from fit.data.runs import Runs
-from fit.data.table import Table, read
 from fit.fitted_law import models
 from fit.fitting.problem import residual_function
 from fit.laws import FORMS
-from fit.shape.architecture import training_flops
+from fit.model.architecture import training_flops
+from fit.table.runs import Runs
+from fit.table.table import Table, read
 
 DATA = pathlib.Path(__file__).parents[1] / "data"
 CORPUS = "1a2b3c4d5e6f7a8b"  # of the demo's runs: no text has it

@@ -63,7 +63,6 @@ def should_hold():
         "presets/*.json",
         "draws/*.json",
         "fitting/*.json",
-        "paper/*.html",
         "figures/*.mplstyle",
         "model/*.csv",
         "model/*.json",
@@ -71,7 +70,6 @@ def should_hold():
         "planner/*.html",
         "planner/*.js",
         "card.md",
-        "shape/*.json",
         "jobset.yaml",
         "report.html",
     )

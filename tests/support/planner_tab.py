@@ -8,7 +8,7 @@ import pytest
 
 from fit import __main__ as command_line
 from fit.laws import FORMS
-from fit.planner import formulas, page
+from fit.render.planner import formulas, page
 
 SETTLED = """() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(function wait() {
     document.body.getAttribute("aria-busy") === "true" ? setTimeout(wait) : setTimeout(done); })))"""

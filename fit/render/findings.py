@@ -1,0 +1,109 @@
+"""Findings on runs and their law, in sentences for readers who do not know scaling laws."""
+
+import numpy as np
+
+from fit.aliases import Array, Json
+from fit.fitted_law.law import Law
+from fit.messages.units import amount, flops
+from fit.planning import odds_text
+from fit.planning.results import Plan
+from fit.table.runs import Runs, trunks_of
+
+
+def sentences(law: Law, runs: Runs | None, plan: Plan) -> dict[str, str]:
+    """{heading: a sentence}, for each finding that the data allow.
+
+    Args:
+      runs: that the law was fitted to, where they are at hand.
+      plan: the law's, at the compute of its largest run.
+    """
+    by_heading = {
+        "what was trained": _trained(runs) if runs else "",
+        "what was found": _best_model(plan),
+        "as measured": _measured(runs) if runs else "",
+        "how sure": _certainty(law.record, plan),
+    }
+    return {heading: sentence for heading, sentence in by_heading.items() if sentence}
+
+
+def _count(count: int, noun: str) -> str:
+    """ "1 run", "2 runs"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _model(n_experts: float) -> str:
+    return f"a mixture of {n_experts:g} experts" if n_experts > 1 else "a dense model (without experts)"
+
+
+def _span(values: Array) -> str:
+    """The least and the largest value; one of them where both read the same."""
+    low = amount(values.min())
+    high = amount(values.max())
+    return low if low == high else f"{low} to {high}"
+
+
+def _trained(runs: Runs) -> str:
+    """A sentence on the runs and their models."""
+    labels, _ = trunks_of(runs.table)
+    runs_of_trunks = [] if labels is None else np.unique(np.bincount(labels)).tolist()
+    words = _count(len(runs), "run")
+    if len(runs_of_trunks) == 1:
+        n_budgets = runs_of_trunks[0]
+        words = f"{_count(len(runs) // n_budgets, 'model')} at {_count(n_budgets, 'budget')} each ({words})"
+    *most, last = (f"{e:g}" for e in np.unique(runs.n_experts))
+    experts = f"{', '.join(most)} and {last} experts" if most else f"{last} experts"
+    if not most and last == "1":
+        experts = "dense models"
+    return f"{words}: {experts}, {_span(runs.n_active)} active parameters, {_span(runs.n_tokens)} tokens"
+
+
+def _best_model(plan: Plan) -> str:
+    """The best model of the plan, and what it saves against the best dense model."""
+    best = plan["best"]
+    dense = plan.get("dense")
+    which = f"{_model(best['n_experts'])} is best"
+    if len(plan["optima"]) + len(plan["infeasible"]) == 1:  # nothing was compared
+        which = f"this is the best size of {_model(best['n_experts'])}"
+    words = (
+        f"with {flops(plan['constraints']['flops'])} training FLOPs, {which}: "
+        f"{amount(best['n_active'])} active parameters on {amount(best['n_tokens'])} tokens, predicted loss "
+        f"{best['loss']:.4f} (lower is better)"
+    )
+    if not dense or best["n_experts"] == 1:
+        return words
+    words += f", {dense['loss_saved'] / dense['loss']:.1%} below the best dense model"
+    needed = dense["flops_for_the_same_loss"]
+    if needed:
+        words += f", which needs {needed / plan['constraints']['flops']:.1f} times the compute for that loss"
+    return words
+
+
+def _measured(runs: Runs) -> str:
+    """The best mixture against the dense model of as many active parameters and tokens, at the largest compute."""
+    for budget in np.unique(runs.flops)[::-1]:
+        same = np.isclose(runs.flops, budget, rtol=1e-9)
+        loss = {e: runs.loss[same & (runs.n_experts == e)].mean() for e in np.unique(runs.n_experts[same])}
+        if 1 in loss and len(loss) > 1:
+            best = min((e for e in loss if e > 1), key=lambda e: loss[e])
+            return (
+                f"of the runs with the same {flops(budget)} FLOPs, the dense model ended at a loss of {loss[1]:.4f}, "
+                f"the one with {best:g} experts at {loss[best]:.4f} ({loss[best] / loss[1] - 1:+.1%})"
+            )
+    return ""
+
+
+def _certainty(record: Json, plan: Plan) -> str:
+    """How often each number of experts is the best in the draws, what to measure, and the error on held-out runs."""
+    words = []
+    if plan.odds.drawn and plan.odds.second is not None:
+        words += odds_text.clauses(plan.odds)
+    errors = record.get("held_out")
+    if errors:
+        words.append(
+            f"the law predicted {_count(errors['runs'], 'run')} that it had not seen to within "
+            f"{errors['mean_relative_error']:.1%} on average"
+        )
+    measurement = odds_text.to_measure(plan.odds)
+    if measurement:
+        words[-1] += f". {measurement}"
+    return "; ".join(words)

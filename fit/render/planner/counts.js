@@ -1,0 +1,147 @@
+// Parameters, bytes and tokens of a model of any width and number of experts, as fit/model counts them.
+
+import { roundHalfToEven } from "./numbers.js";
+
+export const TRAINING_FLOPS = 6; // of one parameter and token
+export const INFERENCE_FLOPS = 2;
+export const SECONDS_OF_AN_HOUR = 3600;
+
+/** The shape of the paper's models; app.js fills it in. @type {Shape} */
+export const PAPER_SHAPE = {};
+
+/** A shape of these fields; missing ones are those of the paper's models. @type {(fields: object) => Shape} */
+export function shapeOf(fields) {
+  return { ...PAPER_SHAPE, ...fields };
+}
+
+/** Weights of embedding and head per unit of width. @type {(shape: Shape) => number} */
+export function embeddingAndHead(shape) {
+  return (shape.tied ? 1 : 2) * shape.vocab_size;
+}
+
+// Weights of a block's attention, in d_model^2.
+function attentionWeights(shape) {
+  return 2 * (1 + shape.kv_share) * shape.attention;
+}
+
+// How many dense layers' weights a token uses in a layer of this many experts.
+function layersUsed(shape, n_experts) {
+  return n_experts > 1 ? shape.used : 1;
+}
+
+// How many dense layers' weights a layer of this many experts has.
+function layersStored(shape, n_experts) {
+  if (!shape.trained) return n_experts;
+  return n_experts > 1 ? (n_experts + shape.shared) / shape.split : 1;
+}
+
+/** Experts that a token chooses. @type {(shape: Shape) => number} */
+export function topK(shape) {
+  return roundHalfToEven(shape.used * shape.split) - shape.shared;
+}
+
+/** The width of the smallest model. @type {(shape: Shape) => Width} */
+export function smallestWidth(shape) {
+  return shape.width_per_block * (1 + shape.n_dense);
+}
+
+/** Whether there are as many experts as a token uses. @type {(shape: Shape, n_experts: Experts) => boolean} */
+export function hasEnoughExperts(shape, n_experts) {
+  if (n_experts === 1) return true;
+  return n_experts >= (shape.trained ? topK(shape) : shape.used);
+}
+
+// Parameters at a width where each layer of experts has the weights of `layers` dense layers.
+function parameters(shape, width, layers) {
+  const blocks = width / shape.width_per_block;
+  const missingInDenseBlocks = 3 * shape.ff * (layers - 1) * Math.min(shape.n_dense, blocks);
+  const inBlocks = (attentionWeights(shape) + 3 * shape.ff * layers) * blocks - missingInDenseBlocks;
+  return embeddingAndHead(shape) * width + inBlocks * width * width;
+}
+
+/** Parameters that a token uses. @type {(shape: Shape, width: Width, n_experts: Experts) => Parameters} */
+export function activeParameters(shape, width, n_experts) {
+  return parameters(shape, width, layersUsed(shape, n_experts));
+}
+
+/** All parameters. @type {(shape: Shape, width: Width, n_experts: Experts) => Parameters} */
+export function totalParameters(shape, width, n_experts) {
+  return parameters(shape, width, layersStored(shape, n_experts));
+}
+
+/** FLOPs of training. @type {(model: {n_active: Parameters, n_tokens: Tokens}) => Flops} */
+export function trainingFlops({ n_active, n_tokens }) {
+  return TRAINING_FLOPS * n_active * n_tokens;
+}
+
+/** Elements of the key-value cache. @type {(shape: Shape, width: Width, tokens: Tokens) => number} */
+export function cacheElements(shape, width, tokens) {
+  return (shape.kv_share * shape.attention * 2 * tokens * width ** 2) / shape.width_per_block;
+}
+
+/** The width at which a model has this many active parameters, by Newton's method from a width that is too large.
+ *  @type {(shape: Shape, n_active: Parameters, n_experts: Experts) => Width} */
+export function widthOf(shape, n_active, n_experts) {
+  const perCube = (attentionWeights(shape) + 3 * shape.ff * layersUsed(shape, n_experts)) / shape.width_per_block;
+  let width = Math.min(n_active / embeddingAndHead(shape), Math.cbrt(n_active / perCube));
+  for (let step = 0; step < 50; step++) {
+    const count = activeParameters(shape, width, n_experts);
+    if (Math.abs(count - n_active) < 1e-14 * n_active) break;
+    const slope = (activeParameters(shape, width * (1 + 1e-6), n_experts) - count) / (1e-6 * width);
+    width -= (count - n_active) / slope;
+  }
+  return width;
+}
+
+/** The columns of a table of runs that do not depend on size. @type {(shape: Shape, n_experts: Experts) => object} */
+export function structureColumns(shape, n_experts) {
+  const n_used = shape.used * shape.split;
+  const narrow = { n_experts, granularity: shape.split, shared_share: shape.shared / n_used };
+  if (!shape.trained) return { ...narrow, sparsity: 1 - layersUsed(shape, n_experts) / n_experts, top_k: n_used };
+  if (n_experts > 1) return { ...narrow, sparsity: 1 - topK(shape) / n_experts, top_k: topK(shape) };
+  return { n_experts, sparsity: 1 - 1 / n_experts, top_k: 1, granularity: 1, shared_share: 0 };
+}
+
+/** Weights and cache. @type {(shape: Shape, limits: Limits, width: Width, n_experts: Experts) => Bytes} */
+export function servingBytes(shape, limits, width, n_experts) {
+  const weights = limits.bytes_per_parameter * totalParameters(shape, width, n_experts);
+  return weights + limits.bytes_per_kv_element * cacheElements(shape, width, limits.kv_tokens);
+}
+
+/** How many devices of `each` bytes hold so many bytes. @type {(bytes: Bytes, each: Bytes) => number} */
+export function countThatHolds(bytes, each) {
+  const rounding = 1 - 1e-12; // a model may be exactly as large as the memory
+  return Math.ceil((bytes / each) * rounding);
+}
+
+/** The limits on memory, as sizeLimits has them.
+ *  @type {(shape: Shape, limits: Limits, n_experts: Experts) => object[]} */
+export function memoryLimits(shape, limits, n_experts) {
+  const { memory_bytes } = limits;
+  const memories = [];
+  if (memory_bytes != null) {
+    const needed = (width) => servingBytes(shape, limits, width, n_experts);
+    const values = () => ({ flag: "--memory_gb" });
+    memories.push({ name: "memory", most: memory_bytes, needed, sentence: "MEMORY_TOO_SMALL", values });
+  }
+  return memories;
+}
+
+/** Whether FLOPs or hours bound size and tokens. @type {(limits: Limits) => boolean} */
+export function hasBudget({ flops, speeds }) {
+  return flops != null || speeds != null;
+}
+
+/** Training tokens that limits leave; may be negative. @type {(limits: Limits, n_active: Parameters) => Tokens} */
+export function tokensFor(limits, n_active) {
+  const { flops, inference_tokens, max_tokens } = limits;
+  const most = max_tokens ?? Infinity;
+  if (!hasBudget(limits)) return most;
+  const bought = flops / (TRAINING_FLOPS * n_active);
+  return Math.min(bought - (INFERENCE_FLOPS / TRAINING_FLOPS) * inference_tokens, most);
+}
+
+/** The size that the FLOPs train on so many tokens. @type {(limits: Limits, n_tokens: Tokens) => Parameters} */
+export function sizeFor({ flops, inference_tokens }, n_tokens) {
+  return flops / (TRAINING_FLOPS * n_tokens + INFERENCE_FLOPS * inference_tokens);
+}

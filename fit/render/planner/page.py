@@ -1,0 +1,227 @@
+"""The planner page, and what it is given: laws, runs, chips, and the sentences and constants of a plan."""
+
+import json
+import pathlib
+import re
+from collections.abc import Sequence
+from types import ModuleType
+
+import numpy as np
+
+from fit.aliases import Array, Json
+from fit.errors import UserError
+from fit.fitted_law import models, own_counts, table_architecture
+from fit.fitted_law.law import OURS, PRESETS, Law, load
+from fit.form import Form
+from fit.laws import FORMS
+from fit.messages import sentences, units
+from fit.model import reference_model
+from fit.model.architecture import OF_EXPERTS, PAPER
+from fit.model.chips import CHIPS, Chip
+from fit.planning import agreement, compare, cost, odds, optimum, plan_warnings, serving, speeds
+from fit.render.planner import formulas
+from fit.table.files import check_writable, write_text
+from fit.table.runs import Runs
+
+PEAKS = ("flops", "memory", "bandwidth")
+CHIP = "H100"
+MOST_CHIPS = 64  # for a published law
+MOST_RUNS = 1200  # on the page, spread evenly over the table
+SCRIPTS = (
+    *("numbers", "counts", "serving", "law", "messages", "solve", "cost", "odds", "plan", "reference_model", "compare"),
+    *("form", "options", "speeds", "elements", "chart", "pictures", "command", "answers", "comparison", "app"),
+)
+# Imports, exports, comments and indentation: the scripts become one, with one scope for all names.
+NOT_CARRIED = re.compile(r"^(import [^;]*;\n|export | *//.*\n|/\*\*[\s\S]*?\*/\n| +)", re.MULTILINE)
+FOLDER = pathlib.Path(__file__).parent
+
+
+def write(
+    laws: Sequence[Law], measured: tuple[Runs, Array] | None, path: str, chips: tuple[str, int] | None = None
+) -> str:
+    """Writes the page of some laws, and returns its path.
+
+    Args:
+      laws: The page shows the first of them at first.
+      measured: Runs of the first law, and boolean [n_runs]: those kept out of its fit.
+      path: The file to write.
+      chips: The kind and the most of the chips, as `of` takes them.
+
+    Raises:
+      UserError: A law has no optimum of size and tokens, or the file cannot be written.
+    """
+    check_writable(path)
+    write_text(path, text(of(laws, measured, chips)))
+    return path
+
+
+def text(data: Json) -> str:
+    """The page as text. `data`: what `of` returns."""
+    forms = [FORMS[name] for name in data["forms"]]
+    scripts = [NOT_CARRIED.sub("", _read(f"{name}.js")) for name in SCRIPTS]
+    parts = dict(
+        STYLE=_read("page.css"),
+        # "<" within a string could end the script element, so JSON's escape stands for it
+        DATA=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
+        SCRIPT="\n".join([formulas.script(forms), *scripts]),
+    )
+
+    def part(placeholder: re.Match[str]) -> str:
+        """What stands in place of {{NAME}}."""
+        return parts[placeholder[1]]
+
+    return re.sub(r"\{\{(\w+)\}\}", part, _read("page.html"))
+
+
+def _read(name: str) -> str:
+    """The text of a file beside this one."""
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None, chips: tuple[str, int] | None = None) -> Json:
+    """Everything that the page computes with, ready for JSON.
+
+    Args:
+      laws: The page shows the first of them at first. It adds the published laws that have optima, and ours.
+      measured: Runs of the first law, and boolean [n_runs]: those kept out of its fit.
+      chips: The kind and the most of the chips for whose hours the page plans, by the first law, at modelled speeds.
+        None stands for those of `default_chips`.
+
+    Raises:
+      UserError: A law has no optimum of size and tokens.
+    """
+    names = {law.name for law in laws}
+    built_in = [name for name, form in PRESETS.items() if "n_tokens" in form.columns] + list(OURS)
+    added = [law for law in map(load, built_in) if law.name not in names and formulas.has_formula(law.form)]
+    all_laws = [*laws, *added]
+    runs = None
+    if measured is not None:
+        runs = _runs(*measured)
+    kind, count = chips or default_chips(laws[0])
+    rows = [_law(law) for law in all_laws]
+    rows[0]["chips"] = dict(kind=kind, count=count)
+    return dict(
+        laws=rows,
+        speeds=speeds.speeds_of(laws[0], kind, count),
+        runs=runs,
+        sentences={name: template for name, template in vars(sentences).items() if name.isupper()},
+        chips={kind: _peaks(chip) | _when_serving(kind) for kind, chip in CHIPS.items()},
+        serving=_constants(serving, "BATCHES", "LABEL", "BANDWIDTH_SHARE"),
+        cost=_constants(cost, "MFU"),
+        forms={name: _form(FORMS[name]) for name in sorted({law.form.name for law in all_laws})},
+        compare=_constants(compare, "LAWS", "SPLITS")
+        | _constants(agreement, "AGREE", "FURTHEST")
+        | _constants(compare, "ABOUT"),
+        published={name: _reference_model(name) for name in reference_model.PUBLISHED},
+        largest=units.LARGEST,
+        odds=_constants(odds, "DECIDED", "CLOSE", "CLOSE_BUDGET", "APART", "COLUMNS"),
+        doubt=_constants(plan_warnings, "MOSTLY") | _constants(optimum, "BAND"),
+        paper_shape=PAPER.all_fields(),
+    )
+
+
+def default_chips(law: Law) -> tuple[str, int]:
+    """(kind, number) of the chips that a page assumes: one for the user's own small models."""
+    return CHIP, MOST_CHIPS if law.published else 1
+
+
+def _peaks(chip: Chip) -> Json:
+    """The peaks of a chip by name."""
+    return {name: getattr(chip, name) for name in PEAKS}
+
+
+def _when_serving(kind: str) -> Json:
+    """What one chip reaches when it serves."""
+    chip = serving.ServingChips(kind, 1)
+    return dict(
+        decoding_bandwidth=chip.bandwidth, products_flops=chip.flops, products_share=serving.products_share(kind)
+    )
+
+
+def _constants(module: ModuleType, *names: str) -> Json:
+    """{name in lower case: value} of a module's constants."""
+    return {name.lower(): getattr(module, name) for name in names}
+
+
+def _reference_model(name: str) -> Json:
+    """A published model: what it counts, and the shape of models built like it."""
+    reference = reference_model.read(name)
+    return dict(counts=compare.counts(reference), shape=reference.architecture().all_fields())
+
+
+_LAW = (
+    *("name", "counts_embedding", "fixes_experts", "published", "experts", "ranges", "warning"),
+    *("only_experts", "of_mixtures", "knows_dense", "no_draws"),
+)
+_MODELS = ("vocab_size", "width_per_block", "unique_tokens")
+
+
+def _law(law: Law) -> Json:
+    """What the page knows of a law."""
+    law.check_plannable()
+    models_of_runs = law.models
+    record = law.record
+    architecture = None
+    if models_of_runs["architecture"]:
+        architecture = table_architecture.mixture_of(models_of_runs["architecture"], 1, 1).all_fields()
+    bootstrap = record.get("bootstrap")
+    if bootstrap:
+        bootstrap = dict(by="runs") | bootstrap
+    return dict(
+        form=law.form.name,
+        coefficients={name: law.coefficients[name] for name in law.form.names},
+        **{name: getattr(law, name) for name in _LAW},
+        chips=dict(zip(("kind", "count"), default_chips(law), strict=True)),
+        own=architecture,
+        dense=record.get("dense") if law.published else None,
+        fixed=record.get("fixed", ()) if law.published else (),
+        notes=list(models.architecture_notes(models_of_runs)),
+        origin=_origin(law),
+        models={name: models_of_runs[name] for name in _MODELS if models_of_runs[name] is not None},
+        shape={name: _value_or_refusal(law, name) for name in ("vocab_size", "width_per_block")},
+        final_norm=bool(models_of_runs["final_norm"]),
+        own_vocabulary=own_counts.own_vocabulary(law),
+        counted_as_they_are=own_counts.counted_as_they_are(law),
+        shape_ranges=own_counts.shape_ranges(law),
+        records_shapes=bool(law.shape_ranges),
+        bootstrap=bootstrap,
+    )
+
+
+def _origin(law: Law) -> str:
+    """Sentences on where a published law is from, and its draws; "" for any other."""
+    if not law.published:
+        return ""
+    draws = f"No draws: {law.no_draws}"
+    if law.source_of_draws:
+        draws = f"Its draws are {law.source_of_draws}"
+    return f"{law.record['source']}. {law.record['note']}. {draws}."
+
+
+def _form(form: Form) -> Json:
+    """What its laws have in common: how coefficients make the entries that the formula reads, and of which columns."""
+    names = set(form.columns)
+    return dict(
+        columns=form.columns,
+        entries=[[name, name in form.positive, c.above] for name, c in form.coefficients.items()],
+        closed=bool(form.chinchilla_coefficients_at),
+        knows_experts=bool(names & set(OF_EXPERTS)),
+        reads_used=bool(names & {"sparsity", "top_k"}),
+    )
+
+
+def _value_or_refusal(law: Law, name: str) -> int | str:
+    """The vocab_size or the width_per_block of the law's runs, or the sentence that asks for one where these had
+    several."""
+    other = "width_per_block" if name == "vocab_size" else "vocab_size"
+    try:
+        return getattr(law.shaped(**{other: 1}), name)
+    except UserError as e:
+        return e.sentence
+
+
+def _runs(runs: Runs, out: Array) -> Json:
+    """Columns of the runs; at most MOST_RUNS of them."""
+    rows = np.unique(np.linspace(0, len(runs) - 1, min(len(runs), MOST_RUNS)).round().astype(int))
+    columns = {name: values[rows].tolist() for name, values in runs.columns.items()}
+    return columns | dict(loss=runs.loss[rows].tolist(), held_out=out[rows].tolist())

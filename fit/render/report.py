@@ -1,0 +1,284 @@
+"""One self-contained HTML page: a law, its fit, the paper's tables and figures for it, and the numbers behind them."""
+
+import dataclasses
+import json
+import pathlib
+import string
+
+from fit.aliases import Json
+from fit.errors import UserError
+from fit.fitted_law import law_check, summary, table_architecture
+from fit.fitted_law.law import Law
+from fit.messages import units
+from fit.model.architecture import Architecture
+from fit.planning import optimum, plan_text, planning
+from fit.planning.results import Plan
+from fit.render import answer, elements, figures, findings, tables
+from fit.render.options import ReportOptions
+from fit.table.files import check_writable, write_text
+from fit.table.runs import Runs
+
+TITLES = {
+    "1": "Table 1: compute-optimal models",
+    "2": "Table 2: best number of experts under memory",
+    "4": "Table 4: the law at each number of experts",
+    "5": "Table 5: bootstrap intervals of the optima",
+}
+FIRST = "2a"  # the picture of the decision: the loss over the size of the text, at equal FLOPs
+CURVES = (
+    "Each curve spends the same compute on models of one number of experts (E), from large ones on little text, left, "
+    "to small ones on much, right. Its lowest point is the best of them, and the lowest curve has the best E."
+)
+OTHERS = [which for which in figures.FIGURES if which != FIRST]
+NAMES = dict(n_active="active parameters", n_tokens="training tokens", n_experts="experts")  # of columns
+NAMES |= dict(loss="loss (nats per token)", training_flops="training FLOPs")
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """A report that was written.
+
+    Attributes:
+      path: The file.
+      page: Its HTML.
+      summary: {heading: sentence} of what was found, in short; {} under limits.
+      plan: The plan within the limits; None without limits.
+    """
+
+    path: str
+    page: str
+    summary: dict[str, str]
+    plan: Plan | None = None
+
+
+def write_report(
+    law: Law, runs: object = None, out: str = "report.html", options: ReportOptions | None = None
+) -> Report:
+    """Writes one self-contained HTML page on a law and, with limits, on the decision within them.
+
+    Args:
+      law: The law.
+      runs: Its runs, what `fit.read` takes; None leaves out the points, and predicted against measured.
+      out: The file to write.
+      options: The limits of a plan, the laws to compare, the shape of models. Default: none, on the law alone.
+
+    Raises:
+      UserError: A value cannot be used, no model is feasible, or the file cannot be written.
+    """
+    options = options or ReportOptions()
+    measured = figures.measured(law, runs)
+    check_writable(out)
+    limits = options.limits
+    if limits is not None:
+        start = answer.opening(law, measured, options, limits)
+        title = f"{start.title}, by {pathlib.Path(law.name).name}"
+        text = _page(law, limits.architecture(law), title, start.parts, start.plan.warnings, measured)
+        report = Report(path=out, page=text, summary={}, plan=start.plan)
+    else:
+        text, summary_of_law = page(law, law.shaped(None, None), measured)
+        report = Report(path=out, page=text, summary=summary_of_law)
+    write_text(out, report.page)
+    return report
+
+
+def page(law: Law, architecture: Architecture, measured: figures.Measured) -> tuple[str, dict[str, str]]:
+    """(the page as text, {heading: sentence} of its summary). Where the law cannot give a part, the page says why."""
+    title = f"{law.form.name.capitalize()} scaling law: {pathlib.Path(law.name).name}"
+    decision = _decision(law, architecture, measured[0] if measured else None)
+    parts = [f'<p class="answer">{elements.text(decision.answer)}</p>']
+    for heading, sentence in decision.summary.items():
+        parts.append(f"<p><b>{elements.text(heading.capitalize())}</b>: {elements.text(sentence)}.</p>")
+    parts.append(_figure_section(law, architecture, FIRST, measured))
+    parts.append(f'<p class="soft">{CURVES}</p>')
+    return _page(law, architecture, title, parts, decision.warnings, measured), decision.summary
+
+
+def _page(
+    law: Law,
+    architecture: Architecture,
+    title: str,
+    opening: list[str],
+    warnings: list[str],
+    measured: figures.Measured,
+) -> str:
+    """The page: its opening, then the law with its fit, and every table and figure of the paper.
+
+    Args:
+      law: The law.
+      architecture: How models are built.
+      title: The heading.
+      opening: Sections of HTML.
+      warnings: Those of the decision.
+      measured: The law's runs; None without runs.
+    """
+    other_figures = [_figure_section(law, architecture, which, measured) for which in OTHERS]
+    all_tables = [_table_section(law, architecture, which) for which in tables.TABLES]
+    template = string.Template(pathlib.Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
+    return template.substitute(
+        title=elements.text(title),
+        opening="\n".join(opening),
+        parts="\n".join([*_fit(law, architecture, warnings), *all_tables, *other_figures]),
+        record=elements.text(json.dumps(law.record, indent=1)),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Decision:
+    """The model to train with the most compute that was fitted.
+
+    Attributes:
+      answer: A sentence.
+      warnings: What to know before that.
+      summary: {heading: sentence} of what was found, in short.
+    """
+
+    answer: str
+    warnings: list[str]
+    summary: dict[str, str]
+
+
+def _decision(law: Law, architecture: Architecture, runs: Runs | None) -> _Decision:
+    """Plan the model to train with the most compute that was fitted."""
+    where = "the most that was fitted" if "training_flops" in law.ranges else "for which the law does not say its range"
+    flops = float(law.ranges.get("training_flops", tables.TABLE_1_FLOPS)[-1])
+    try:
+        plan = planning.plan_within(law, architecture, optimum.Constraints(flops=flops), law.experts)
+    except UserError as e:
+        return _Decision(f"Nothing that this law could decide: {e}", [], {})
+    answer = f"With {units.flops(flops)} training FLOPs, {where}: {plan_text.answer(plan)}"
+    return _Decision(answer, plan.warnings, findings.sentences(law, runs, plan))
+
+
+def _fit(law: Law, architecture: Architecture, warnings: list[str]) -> list[str]:
+    """Sections on where the law comes from and how sure it is. warnings: those of the decision."""
+    lines = [] if law.published else list(summary.summary(law.record))
+    of_fit = [line for line in lines if not line.startswith("warning: ")]
+    warnings = warnings + [line.removeprefix("warning: ") for line in lines if line not in of_fit]
+    measured = [line for line in of_fit if line.startswith("mean relative error")]
+    parts = ["<h2>Where it comes from</h2>", f"<p>{elements.text(_origin(law))}</p>"]
+    if measured:
+        parts.append(f"<p>By its runs: {elements.text('; '.join(measured))}.</p>")
+    if warnings:
+        parts.append(f'<p>Before trusting it:</p><ul class="warnings">{elements.items(warnings)}</ul>')
+    if law.ranges:
+        rows = []
+        for name, (low, high) in law.ranges.items():
+            rows.append(
+                {"column": NAMES.get(name, name), "from": elements.cell(name, low), "to": elements.cell(name, high)}
+            )
+        parts += [
+            "<h2>What it was fitted to</h2>",
+            elements.table(rows),
+            f"<p>{elements.text(_models(law, architecture))}</p>",
+        ]
+    quality = _quality(law.record)
+    if quality:
+        parts += ["<h2>Errors</h2>", elements.table(quality)]
+        parts.append(f"<details><summary>what the fit said</summary><ul>{elements.items(of_fit)}</ul></details>")
+    return [*parts, "<h2>Coefficients</h2>", elements.table(_coefficients(law))]
+
+
+def _origin(law: Law) -> str:
+    """One sentence: where the law comes from."""
+    if law.published:
+        return f"Published: {law.record['source']}. {law.record['note']}."
+    runs = law.record.get("runs") or {}
+    fitted = law.record.get("fitted") or {}
+    held_out = law.record.get("held_out") or {}
+    words = f"Fitted to {fitted.get('runs', 'the')} runs"
+    words += f" of {runs['file']}" if "file" in runs else ", the law does not say which"
+    if held_out:
+        words += f", {held_out['runs']} more held out"
+    if "fingerprint" in runs:
+        words += f" (fingerprint of the runs {runs['fingerprint'][:12]})"
+    return f"{words}."
+
+
+def _models(law: Law, architecture: Architecture) -> str:
+    """One sentence: the models and the text of the fitted runs."""
+    words = [f"Models of width {architecture.width_per_block} a block with a vocabulary of {architecture.vocab_size:,}"]
+    architecture_of_runs = law.models["architecture"]
+    if architecture_of_runs:
+        words.append(f"built with {table_architecture.in_words(architecture_of_runs)}")
+    named = dict(base_config="config", corpus="corpus fingerprint", unique_tokens="training tokens in the text")
+    for name, what in named.items():
+        value = law.models[name]
+        if value:
+            words.append(f"{what} {units.amount(value) if name in elements.COUNTS else str(value)[:60]}")
+    return "; ".join(words) + ". What lies outside these ranges is dashed in the pictures."
+
+
+def _quality(record: Json) -> list[Json]:
+    """Rows of how far the law is from its runs, and, where the fit made them, separate laws for each E."""
+    words = dict(fitted="fitted runs", held_out="held-out runs")
+    words |= {f"separate_{name}": f"a law for each E alone, {what}" for name, what in words.items()}
+    rows = []
+    for name, what in words.items():
+        errors = record.get(name)
+        if errors:
+            row = {
+                "": what,
+                "runs": errors["runs"],
+                "mean relative error": _percent(errors.get("mean_relative_error")),
+                "largest": _percent(errors.get("max_relative_error")),
+                "RMSE (nats)": f"{errors['rmse_nats']:.4f}",
+            }
+            rows.append(row)
+    return rows
+
+
+def _percent(share: float | None) -> str | None:
+    """A share in percent."""
+    return None if share is None else f"{share:.2%}"
+
+
+def _coefficients(law: Law) -> list[Json]:
+    """Rows of coefficients, each with its interval by profile likelihood and by bootstrap where the fit made them."""
+    intervals: dict[str, Json] = {}
+    profile = law.record.get("profile")
+    if profile:
+        by_profile = {name: (ends["low"], ends["high"]) for name, ends in profile.items()}
+        intervals[f"profile likelihood ({law_check.LEVEL:.0%})"] = by_profile
+    bootstrap = law.record.get("bootstrap")
+    if bootstrap and bootstrap.get("intervals"):
+        low, high = law.percentiles
+        how = f"{low:g}th to {high:g}th percentile of {len(bootstrap['draws'])} bootstrap fits"
+        intervals[how] = bootstrap["intervals"]
+    rows = []
+    for name, value in law.coefficients.items():
+        row: Json = dict(coefficient=name, value=value)
+        for how, ends in intervals.items():
+            row[how] = _interval(*ends[name]) if ends.get(name) else None
+        rows.append(row)
+    return rows
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    """An interval in words; None is an open end."""
+    if low is None and high is None:
+        return "unbounded"
+    if high is None:
+        return f"{low:.4g} or more"
+    if low is None:
+        return f"{high:.4g} or less"
+    return f"{low:.4g} to {high:.4g}"
+
+
+def _table_section(law: Law, architecture: Architecture, which: str) -> str:
+    """The section of a table of the paper."""
+    try:
+        rows = list(tables.TABLES[which](law, architecture))
+        body = f'{elements.table(rows)}\n<p class="soft">{elements.text(tables.note(which, law, rows))}</p>'
+    except UserError as e:
+        body = f"<p>{elements.text(e)}</p>"
+    return f"<h2>{TITLES[which]}</h2>\n{body}"
+
+
+def _figure_section(law: Law, architecture: Architecture, which: str, measured: figures.Measured) -> str:
+    """The section of a figure of the paper, with the numbers behind it."""
+    caption = figures.FIGURES[which]
+    try:
+        figure, columns = figures.draw(which, law, architecture, law.experts, (), measured)
+    except UserError as e:
+        return f"<h2>{elements.text(caption)}</h2>\n<p>{elements.text(e)}</p>"
+    return elements.picture(caption, figure, columns)

@@ -1,0 +1,239 @@
+"""The paper's tables for any law. Each gives rows, dictionaries with the same keys, ready to print or save.
+
+Table 2 has the published cells of the paper's law beside the computed ones, because not all agree. The last column
+of each table names the values of the row outside the fitted range. Budgets and memories are the paper's unless given.
+If those are far from the runs of a law, they are the law's own.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from fit.aliases import Floats, Json
+from fit.fitted_law import own_counts, summary
+from fit.fitted_law.law import Law, in_words
+from fit.form import Reduced
+from fit.laws import FORMS, PRESETS
+from fit.model.architecture import Architecture
+from fit.planning import joint_draws, optimum, plan_warnings
+
+TABLE_1_EXPERTS = (1, 2, 4, 8, 16)
+TABLE_1_FLOPS = (1e20, 5e20, 1e21)
+TABLE_2 = next(p["table_2"] for form in PRESETS.values() for p in form.presets.values() if "table_2" in p)
+TABLE_5_FLOPS = (1e20, 1e21, 1e22)
+FAR = 100  # times the largest budget fitted: beyond, a table of the paper's budgets is of no use
+
+
+def budgets_of(law: Law, papers: Sequence[float]) -> Sequence[float]:
+    """The paper's training budgets; where the law's runs are far below those, three from its runs to ten times beyond.
+
+    Args:
+      papers: the paper's budgets, in FLOPs.
+    """
+    low, high = law.ranges.get("training_flops", papers[:2])
+    if min(papers) <= FAR * high:
+        return papers
+    return tuple(float(f"{budget:.1e}") for budget in ((low * high) ** 0.5, high, 10 * high))  # two digits
+
+
+def memories_of(law: Law, architecture: Architecture, budgets: Sequence[float]) -> tuple[Sequence[float], float]:
+    """The memories of Table 2 in GB, and the tokens in its cache.
+
+    They are the paper's; or where the law has budgets of its own, once, 3 and 10 times the weights of the best dense
+    model of the middle budget, without a cache.
+    """
+    if budgets == TABLE_2["flops"] or budgets != budgets_of(law, TABLE_2["flops"]):
+        return TABLE_2["memory_gb"], TABLE_2["kv_tokens"]
+    middle = optimum.Constraints(flops=sorted(budgets)[len(budgets) // 2])
+    dense = optimum.optima(law, architecture, middle, [1])
+    weights = float(middle.memory(architecture, dense.d_model[0], dense.n_experts[0])) / 1e9
+    return tuple(float(f"{times * weights:.1e}") for times in (1, 3, 10)), 0
+
+
+def _marked(law: Law, architecture: Architecture, row: Json) -> Json:
+    """The row, with its values outside the fitted range in words."""
+    size = float(own_counts.size_at(law, architecture, row["n_active"], row["n_experts"]))
+    outside = law.extrapolation(size, row["n_tokens"], row["n_experts"])
+    return row | dict(outside_fitted_range=in_words(outside))
+
+
+def table_1(law: Law, architecture: Architecture, experts: Floats = (), budgets: Floats = ()) -> Iterator[Json]:
+    """Compute-optimal n_active and n_tokens for each budget and number of experts."""
+    experts = optimum.allowed_experts(law, experts or (TABLE_1_EXPERTS if law.published else law.experts))
+    for flops in budgets or budgets_of(law, TABLE_1_FLOPS):
+        sizes, tokens, losses = optimum.unconstrained(law, experts, architecture, flops)
+        for e, n_active, n_tokens, loss in zip(experts, sizes, tokens, losses, strict=True):
+            row = dict(
+                flops=flops, n_experts=int(e), n_active=float(n_active), n_tokens=float(n_tokens), loss=float(loss)
+            )
+            yield _marked(law, architecture, row)
+
+
+def table_2(
+    law: Law,
+    architecture: Architecture,
+    experts: Floats = (),
+    budgets: Floats = (),
+    memories_gb: Floats = (),
+    kv_tokens: float | None = None,
+) -> Iterator[Json]:
+    """The best number of experts for each budget and memory: bfloat16 weights and a cache of kv_tokens tokens.
+
+    With the published law, its models and the paper's cells, each row also holds the printed E and how much higher its
+    loss is. best_at_edge: no more (or no fewer) experts were allowed; best_in_draws: how many of a fit's draws agree.
+    """
+    experts = optimum.allowed_experts(law, experts or law.experts)
+    budgets = tuple(budgets or budgets_of(law, TABLE_2["flops"]))
+    default_memories, default_kv_tokens = memories_of(law, architecture, budgets)
+    memories_gb = tuple(memories_gb or default_memories)
+    kv_tokens = default_kv_tokens if kv_tokens is None else kv_tokens
+    options = dict(flops=budgets, memory_gb=memories_gb, kv_tokens=kv_tokens)
+    printed = _printed_cells(law, architecture, experts, options)
+    for i, flops in enumerate(budgets):
+        for j, memory in enumerate(memories_gb):
+            constraints = optimum.Constraints(flops=flops, memory_bytes=memory * 1e9, kv_tokens=kv_tokens)
+            optima = optimum.optima(law, architecture, constraints, experts)
+            best = int(np.nanargmin(optima.loss))
+            row = dict(flops=flops, memory_gb=memory) | optima.row(best)
+            row["best_at_edge"] = plan_warnings.is_at_edge(experts, experts[best])
+            row |= _wins(law, architecture, constraints, experts, row["n_experts"])
+            if printed is not None:
+                cell = printed[i][j]
+                gap = float(optima.loss[list(experts).index(cell)]) - row["loss"]
+                row |= dict(printed_n_experts=cell, agrees=cell == row["n_experts"], loss_gap=gap)
+            yield _marked(law, architecture, row)
+
+
+def _printed_cells(
+    law: Law, architecture: Architecture, experts: Floats, options: Json
+) -> Sequence[Sequence[int]] | None:
+    """The paper's numbers of experts, by budget and memory; None unless law, models and options are the paper's."""
+    printed = law.record.get("table_2") if law.published else None
+    if not printed or (architecture, tuple(experts)) != (law.architecture, law.experts):
+        return None
+    if options != {name: printed[name] for name in options}:
+        return None
+    return printed["n_experts"]
+
+
+def _wins(
+    law: Law, architecture: Architecture, constraints: optimum.Constraints, experts: Floats, n_experts: float
+) -> Json:
+    """{best_in_draws, draws}: in how many of a fit's draws this number of experts is the best; {} without draws."""
+    if not law.draws or len(experts) < 2:
+        return {}
+    draws = joint_draws.of_plan(law, experts, None)
+    if not draws.is_drawn:
+        return {}
+    loss = joint_draws.solve_draws(law, architecture, constraints, experts, draws).loss
+    best = np.asarray(experts)[np.argmin(np.nan_to_num(loss, nan=np.inf), axis=0)]
+    return dict(best_in_draws=int(np.sum(best == n_experts)), draws=draws.n)
+
+
+def table_4(law: Law, architecture: Architecture, experts: Floats = ()) -> Iterator[Json]:
+    """The law reduced to a Chinchilla law at each number of experts (Eq. 5), and beside it, where the fit made one, the
+    law fitted to the runs of that number of experts alone."""
+    separate = law.record.get("separate", {})
+    names = Reduced._fields if "k" in law.form.names else Reduced._fields[:5]
+    reduce_separate = None
+    shares: dict[str, float] = {}
+    if law.form.separate:
+        separate_form = FORMS[law.form.separate["form"]]
+        reduce_separate = separate_form.chinchilla_coefficients_at
+        shares = dict.fromkeys(separate_form.shares, 1.0)  # an additive law has k = 1, and may not say it
+    for e in optimum.allowed_experts(law, experts or law.experts):
+        row: Json = dict(n_experts=int(e)) | dict(
+            zip(names, map(float, law.chinchilla_coefficients_at(e)), strict=False)
+        )
+        if separate:
+            coefficients = separate.get(str(int(e)), {}).get("coefficients")
+            if reduce_separate and coefficients:
+                reduced = reduce_separate(shares | coefficients, e)
+                values = dict(zip(names, map(float, reduced), strict=False))
+            else:
+                values = dict.fromkeys(names)
+            row |= {f"separate_{name}": value for name, value in values.items()}
+        yield row | dict(outside_fitted_range=in_words(law.extrapolation(n_experts=int(e))))
+
+
+def table_5(law: Law, architecture: Architecture, experts: Floats = (), budgets: Floats = ()) -> Iterator[Json]:
+    """Bootstrap intervals of the compute-optimal n_active and n_tokens, and how often each E was the best.
+
+    Raises:
+      UserError: for a law without draws.
+    """
+    law.check_has_draws()
+    assert law.draws is not None
+    experts = optimum.allowed_experts(law, experts or law.experts)
+    for flops in budgets or budgets_of(law, TABLE_5_FLOPS):
+        optima = [optimum.unconstrained(law, e, architecture, flops, law.draws) for e in experts]
+        losses = np.array([loss for _, _, loss in optima])
+        best = np.argmin(np.where(np.isnan(losses), np.inf, losses), axis=0)
+        for i, (e, (sizes, tokens, _)) in enumerate(zip(experts, optima, strict=True)):
+            size_low, size_high = np.nanpercentile(sizes, law.percentiles, method="weibull").tolist()
+            tokens_low, tokens_high = np.nanpercentile(tokens, law.percentiles, method="weibull").tolist()
+            row = dict(
+                flops=flops,
+                n_experts=int(e),
+                n_active_low=size_low,
+                n_active_high=size_high,
+                n_tokens_low=tokens_low,
+                n_tokens_high=tokens_high,
+                draws_without_optimum=int(np.isnan(sizes).sum()),
+            )
+            if len(experts) > 1:
+                row["best_in_draws"] = int(np.sum(best == i))
+            ends = [(size_low, tokens_high), (size_high, tokens_low)]
+            yield row | dict(
+                draws=len(best), outside_fitted_range=in_words(_farthest_outside(law, ends, int(e), flops))
+            )
+
+
+def _farthest_outside(law: Law, ends: Sequence[tuple[float, float]], n_experts: int, flops: float) -> list[Json]:
+    """The columns in which the models (n_active, n_tokens) at an interval's ends lie outside the fitted range.
+
+    Each column has the value of the model that is farther outside.
+    """
+    farthest: dict[str, Json] = {}
+    for n_active, n_tokens in ends:
+        for outside in law.extrapolation(n_active, n_tokens, n_experts, flops):
+            known = farthest.get(outside["column"])
+            if known is None or outside["factor"] >= known["factor"]:
+                farthest[outside["column"]] = outside
+    return list(farthest.values())
+
+
+TABLES = {"1": table_1, "2": table_2, "4": table_4, "5": table_5}
+
+
+def text(rows: Sequence[Json]) -> str:
+    """Rows as an aligned table of text."""
+    cells = [list(rows[0])] + [[cell(value) for value in row.values()] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = []
+    for row in cells:
+        lines.append("  ".join(word.rjust(width) for word, width in zip(row, widths, strict=True)))
+    return "\n".join(lines)
+
+
+def cell(value: object) -> str:
+    """A value as a table shows it."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def note(which: str, law: Law, rows: Sequence[Json]) -> str:
+    """A sentence below the table, or ""."""
+    if which == "2" and "agrees" in rows[0]:
+        return (
+            f"{sum(row['agrees'] for row in rows)} of {len(rows)} cells agree with the paper; loss_gap is how much "
+            "worse its cell is by its own law"
+        )
+    if which != "5":
+        return ""
+    bootstrap = law.record["bootstrap"]
+    low, high = bootstrap["percentiles"]
+    return f"{low:g}th and {high:g}th percentiles of {len(bootstrap['draws'])} fits: {summary.drawn(bootstrap)}"

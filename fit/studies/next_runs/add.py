@@ -1,0 +1,172 @@
+"""A finished run added to the table of runs: what `fit add` and `fit.add` do."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+
+from fit.aliases import Json
+from fit.errors import UserError
+from fit.fitted_law.law import Law, save
+from fit.fitting import fit_law
+from fit.fitting.options import FitOptions
+from fit.planning.options import PlanOptions
+from fit.planning.planning import best_plan
+from fit.results import Record, Result, optional
+from fit.studies.next_runs import added
+from fit.table.files import check_writable
+from fit.table.table import Table, read, write
+
+OF_A_PLAN = ("n_experts", "n_active", "n_tokens", "loss")  # what is compared of the plans before and after
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AddedRun(Record):
+    """An added run, and the law's prediction for it.
+
+    Attributes:
+      run: Its name.
+      loss: Measured, in nats per token.
+      predicted_loss: By the law before the run was added.
+      low, high: Ends of the interval of a run; None for a law without draws.
+      inside: Whether the loss lies in the interval; None without one.
+      outside_fitted_range: What of the run lies outside the fitted range, in words.
+      refitted_loss: By the law fitted again; None for a published law.
+    """
+
+    run: str | None
+    loss: float
+    predicted_loss: float
+    low: float | None
+    high: float | None
+    n_active: float
+    n_tokens: float
+    n_experts: float
+    inside: bool | None
+    outside_fitted_range: str
+    refitted_loss: float | None = optional()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class AddedRuns(Result):
+    """Runs added to a table, and the law's predictions for them.
+
+    Attributes:
+      law: Name of the law that predicted them.
+      table: Path of the table.
+      n_runs: Runs in the table now.
+      runs: For each added run its predicted and measured loss, whether that lies in the interval, and refitted_loss,
+        by the law fitted again.
+      known: Names of runs that the table had already.
+      plans: The best model of the run's budget and of ten times that, before and after.
+      warnings: What to know before trusting this.
+      percentiles: Ends of the interval, in percent; None for a law without draws.
+      next: What to do next, and the command to type.
+    """
+
+    law: str
+    table: str
+    n_runs: int
+    runs: list[AddedRun]
+    known: list
+    plans: list[Json]
+    warnings: list[str]
+    percentiles: list[float] | tuple[float, float] | None
+    next: str
+
+    @property
+    def title(self) -> str:
+        """The result's title."""
+        return "add"
+
+    def rows(self) -> list[Json]:
+        """One row for each added run."""
+        return [run.to_dict() for run in self.runs]
+
+
+def add(
+    law: Law,
+    run: str,
+    runs: str,
+    out: str | None = None,
+    mix_corpora: bool = False,
+    columns: Mapping[str, str] | None = None,
+) -> AddedRuns:
+    """Adds a finished run to a table of runs, and fits the law to all of them as it was fitted before.
+
+    Args:
+      law: The law that predicts the run. A published law is not fitted again.
+      run: A workdir of jmoe.train, or a table of runs.
+      runs: The table to add to. It is made where it does not exist and the law is published.
+      out: The law.json to write the new law to.
+      mix_corpora: Whether to add a run of another text.
+      columns: {our name: the table's name} of columns that the table calls otherwise.
+
+    Raises:
+      UserError: The table has the run already, or the run's text is another one. Nothing is written then.
+    """
+    table = None
+    if os.path.exists(runs) or not law.published:
+        settings = law.record.get("settings") or {}
+        _check_settings(law, settings)
+        table = read(runs, columns or settings.get("columns"))
+    rows, known = added.new_ones(added.runs_of(run, table), table, run)
+    if not mix_corpora:
+        added.check_text(rows, table, run)
+    check_writable(runs)
+    warnings = added.fill_shared(rows, table)
+    judged = added.judged(law, rows)
+    all_runs = added.together(table, rows, runs)
+    plans: list[Json] = []
+    if not law.published:
+        if table is not None and not added.has_runs_of(law, table):
+            warnings.append(f"{runs} is not the table that --law={law.name} was fitted to: both changes count below")
+        refitted = _fitted_again(law, all_runs, mix_corpora, with_draws=out is not None)
+        for row, by_new_law in zip(judged, added.judged(refitted, rows), strict=True):
+            row["refitted_loss"] = by_new_law["predicted_loss"]
+        flops = added.flops_of(rows)
+        comparisons = [_plans_before_and_after(law, refitted, budget) for budget in (flops, 10 * flops)]
+        plans = [comparison for comparison in comparisons if comparison is not None]
+        if out is not None:
+            save(refitted, out)
+    write(all_runs, runs)
+    return AddedRuns(
+        law=law.name,
+        table=runs,
+        n_runs=len(all_runs),
+        runs=[AddedRun(**run) for run in judged],
+        known=[row["run"] for row in known],
+        plans=plans,
+        warnings=warnings,
+        percentiles=law.percentiles,
+        next=added.what_next(law, runs, out),
+        text_of=added.text,
+    )
+
+
+def _check_settings(law: Law, settings: Json) -> None:
+    """Raises UserError where the law was fitted to some rows of its table, or to columns that the table lacks."""
+    for flag in ("where", "set"):
+        if settings.get(flag):
+            raise UserError(
+                f"--law={law.name}: was fitted with --{flag}, so its table has other rows or columns than the law: "
+                "make a table of them by fit import with the same flags, and fit the law to that"
+            )
+
+
+def _fitted_again(law: Law, runs: Table, mix_corpora: bool, with_draws: bool) -> Law:
+    """The law fitted to these runs with the options of its own fit."""
+    options = added.options(law) | dict(mix_corpora=mix_corpora)
+    if not with_draws:
+        options["bootstrap"] = 0
+    return fit_law.fit_law(runs, FitOptions.parse(**options))
+
+
+def _plans_before_and_after(before: Law, after: Law, flops: float) -> Json | None:
+    """The best models by two laws for a budget; None where one of the laws cannot plan it."""
+    options = PlanOptions(flops=flops)
+    try:
+        plans = dict(before=best_plan(before, options).best, after=best_plan(after, options).best)
+    except UserError:
+        return None
+    best = {when: {name: row[name] for name in OF_A_PLAN} for when, row in plans.items()}
+    return dict(flops=flops) | best

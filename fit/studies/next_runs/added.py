@@ -1,0 +1,332 @@
+"""A run added to the table of a law's runs: its loss against the prediction, and the plans of the new law."""
+
+import dataclasses
+import os
+import re
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fit.aliases import Json
+from fit.errors import UserError
+from fit.fitted_law import summary
+from fit.fitted_law.law import Law
+from fit.messages.printable import printable
+from fit.messages.units import say
+from fit.model.architecture import training_flops
+from fit.table import spelled, validate
+from fit.table.importers import workdir
+from fit.table.runs import read_runs
+from fit.table.table import Table, read
+
+# Two runs are the same where these columns agree to the share CLOSE.
+IDENTITY = ("n_active", "n_tokens", "n_experts", "loss")
+CLOSE = 1e-9
+# columns of the text and of the shape of models that a law's runs have in common
+SHARED = ("corpus_fingerprint", "vocab_size", "width_per_block", "seq_len", "final_norm")
+FIRST = ("n_active", "n_total", "n_tokens", "n_experts", "loss")  # columns of a new table, before the others
+# settings of a fit that the next fit takes over as they are
+SETTINGS = (
+    "huber_delta",
+    "reduction",
+    "seed",
+    "fix",
+    "holdout",
+    "select",
+    "bootstrap_by",
+    "weights",
+    "with_rate",
+)
+
+
+def runs_of(source: str, table: Table | None) -> list[Json]:
+    """Reads the runs to add.
+
+    Args:
+      source: a workdir of jmoe.train, or a table that `fit import` wrote.
+      table: the runs so far; its column `overrides` names the fields that differ between runs.
+
+    Returns:
+      Rows by our names of columns.
+
+    Raises:
+      UserError: where the source is none of these.
+    """
+    if source.startswith("gs://"):
+        raise UserError(f"--run={source}: copy the workdir's branch-*/result.json to a local folder first")
+    if not os.path.exists(source):
+        raise UserError(f"--run={source}: no such folder or file")
+    if os.path.isfile(source):
+        return _rows_with_numbers(read(source))
+    if not workdir.is_workdir(source):
+        raise UserError(
+            f"--run={source}: expected a workdir of jmoe.train, with branch-*/result.json, or a table of runs; "
+            f"python -m fit import {source} --out=new.csv makes a table of another trainer's run"
+        )
+    overrides = _cells(table, "overrides")
+    fields = dict.fromkeys(name for text in overrides for name in re.findall(r"(?:^| )([\w.]+)=", str(text)))
+    return [workdir.row_of(result, list(fields)) for result in workdir.results(source)]
+
+
+def _rows_with_numbers(table: Table) -> list[Json]:
+    """The runs of a table, with plain numbers in the columns of IDENTITY.
+
+    Raises:
+      UserError: names the row of a cell that is no number, and the columns that the table lacks.
+    """
+    columns = dict(table.columns)
+    missing = [name for name in IDENTITY if name not in table]
+    if missing:
+        raise UserError(f"--run={table.path}: says no {', '.join(missing)}; it needs {', '.join(IDENTITY)}")
+    for name in IDENTITY:
+        numbers = table.numbers(name)
+        if spelled.are_plain(columns[name]):
+            continue
+        columns[name] = numbers.tolist()
+    return workdir.rows_of(dataclasses.replace(table, columns=columns))
+
+
+def _cells(table: Table | None, name: str) -> list:
+    """A column of a table; empty where there is no table or it lacks the column."""
+    return list(table.columns.get(name, [])) if table else []
+
+
+def new_ones(rows: list[Json], table: Table | None, source: str) -> tuple[list[Json], list[Json]]:
+    """(the rows that the table lacks, those that it has).
+
+    Args:
+      rows: the runs to add.
+      table: the runs so far.
+      source: where the rows are from, for errors.
+
+    Raises:
+      UserError: where the table has all of them, or a row lacks a column of IDENTITY.
+    """
+    if table is None:
+        return rows, []
+    names = {str(name) for name in table.columns.get("run", [])}
+    validate.require_columns(table, IDENTITY)
+    log_identities = np.log([table.numbers(name) for name in IDENTITY])  # [columns, runs]
+    known = []
+    for row in rows:
+        missing = [name for name in IDENTITY if row.get(name) in (None, "")]
+        if missing:
+            raise UserError(f"--run={source}: says no {', '.join(missing)}; it needs {', '.join(IDENTITY)}")
+        log_identity = np.log([[float(row[name])] for name in IDENTITY])
+        has_its_numbers = np.any(np.all(np.abs(log_identities - log_identity) < CLOSE, axis=0))
+        if str(row.get("run")) in names or has_its_numbers:
+            known.append(row)
+    if len(known) == len(rows):
+        name = known[0].get("run", "by its numbers")
+        raise UserError(f"--run={source}: {table.path} has this run already ({name})")
+    return [row for row in rows if row not in known], known
+
+
+def check_text(rows: list[Json], table: Table | None, source: str) -> None:
+    """Raises UserError where the rows have another text than the table's runs."""
+    if table is None:
+        return
+    texts = {str(text) for text in _cells(table, "corpus_fingerprint")} - {""}
+    for row in rows:
+        text = row.get("corpus_fingerprint")
+        if text and texts and str(text) not in texts:
+            raise UserError(
+                f"--run={source}: was trained on the text {text}, the runs of {table.path} on "
+                f"{', '.join(sorted(texts))}; losses on different text do not compare: --mix_corpora adds it anyway"
+            )
+
+
+def fill_shared(rows: list[Json], table: Table | None) -> list[str]:
+    """Fill in the columns SHARED that rows lack, if all runs of the table agree on them.
+
+    Args:
+      rows: the runs to add; changed in place.
+      table: the runs so far.
+
+    Returns:
+      A warning on what was assumed, if anything.
+    """
+    assumed = {}
+    for name in SHARED:
+        values = {str(value): value for value in _cells(table, name)}
+        if len(values) != 1:
+            continue
+        (value,) = values.values()
+        for row in rows:
+            if row.get(name) in (None, ""):
+                row[name] = value
+                assumed[name] = value
+    if not assumed:
+        return []
+    listed = ", ".join(f"{name} {value}" for name, value in assumed.items())
+    return [f"the run leaves out what all runs of the table share; taken for it: {listed}"]
+
+
+def together(table: Table | None, rows: list[Json], path: str) -> Table:
+    """The table with the rows appended. Columns that either lacks are filled in if their values are known.
+
+    Args:
+      table: the runs so far.
+      rows: the runs to add.
+      path: of the new table, if there are no runs yet.
+    """
+    if table is None:
+        names = dict.fromkeys((*FIRST, *(name for row in rows for name in row)))
+        return Table(path, {name: [row.get(name, "") for row in rows] for name in names}, list(range(2, 2 + len(rows))))
+    our_name_of = {theirs: name for name, theirs in table.names.items()}
+    before = [{our_name_of.get(name, name): value for name, value in row.items()} for row in workdir.rows_of(table)]
+    names = dict.fromkeys(before[0]) | dict.fromkeys(name for row in rows for name in row)
+    columns: dict[str, list] = {}
+    for name in names:
+        values = [row[name] if name in row else workdir.filled(row, name) for row in before]
+        values += [workdir.filled(row, name) for row in rows]
+        columns[table.names.get(name, name)] = values
+    last = max(table.rows)
+    numbers = [*table.rows, *range(last + 1, last + 1 + len(rows))]
+    return dataclasses.replace(table, columns=columns, rows=numbers, arrow=None)
+
+
+def options(law: Law) -> dict[str, Any]:
+    """The options of the fit that made a law.json, for fit.law.
+
+    Where that fit chose between two forms, their weights and their prior, the new one chooses too.
+    """
+    settings = law.record.get("settings") or {}
+    bootstrap = law.record.get("bootstrap") or {}
+    chose = "choice" in law.record
+    fit_options = {name: settings[name] for name in SETTINGS if name in settings}
+    if chose:
+        fit_options.pop("weights", None)
+    else:
+        fit_options["form"] = [law.form.name]
+    if "solver" in settings:
+        fit_options["algorithm"] = settings["solver"]
+    if "starts" in settings:
+        fit_options["starts"] = settings["starts"] or "paper"
+    if not settings.get("weight_decay_default"):
+        fit_options["weight_decay"] = settings.get("weight_decay")
+    prior = settings.get("prior") or {}
+    # the population was the default of all fits that choose, in records that do not say by_default
+    by_default = prior.get("by_default", chose and prior.get("law") == "population")
+    if "law" in prior and not by_default:
+        fit_options["prior"] = prior["law"]
+    if bootstrap:
+        fit_options["bootstrap"] = len(bootstrap["draws"])
+        fit_options["bootstrap_form"] = bootstrap["form"]
+        fit_options["percentiles"] = bootstrap["percentiles"]
+    return fit_options
+
+
+def judged(law: Law, rows: list[Json]) -> list[Json]:
+    """Compare the losses of runs with a law's predictions.
+
+    Returns:
+      For each row a dictionary: run, loss, predicted_loss, low and high (the interval of a run), n_active, n_tokens,
+      n_experts, inside (whether the loss lies in the interval, None without one) and outside_fitted_range.
+    """
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    table = Table("the added runs", columns, list(range(len(rows))))
+    predictions = summary.predict(law, table)["columns"]
+    lows = predictions.get("predicted_loss_low", predictions.get("law_loss_low"))
+    highs = predictions.get("predicted_loss_high", predictions.get("law_loss_high"))
+    judgements = []
+    for i, row in enumerate(rows):
+        loss = float(row["loss"])
+        low = None
+        high = None
+        inside = None
+        if lows and highs:
+            low = lows[i]
+            high = highs[i]
+            inside = bool(low <= loss <= high)
+        judgements.append(
+            dict(
+                run=row.get("run"),
+                loss=loss,
+                predicted_loss=predictions["predicted_loss"][i],
+                low=low,
+                high=high,
+                n_active=float(row["n_active"]),
+                n_tokens=float(row["n_tokens"]),
+                n_experts=float(row["n_experts"]),
+                inside=inside,
+                outside_fitted_range=predictions["outside_fitted_range"][i],
+            )
+        )
+    return judgements
+
+
+def has_runs_of(law: Law, table: Table) -> bool:
+    """Whether a table has the runs that a law.json was fitted to, and no others."""
+    fingerprint = (law.record.get("runs") or {}).get("fingerprint")
+    return read_runs(table, law.form.columns, mix_corpora=True).fingerprint() == fingerprint
+
+
+def what_next(law: Law, path: str, out: str | None) -> str:
+    """The next command for the user.
+
+    Args:
+      law: the one that the runs were compared with.
+      path: of the table of all runs.
+      out: of the law of all runs, where it was fitted.
+    """
+    if out is not None:
+        return f"the law of all runs is written to {out}; next: python -m fit plan --law={out}"
+    if law.published:
+        return f"next, once the table has runs of several sizes: python -m fit law --runs={path} --out=law.json"
+    return f"next: python -m fit law --runs={path} --out={law.name} --bootstrap=100, then plan with it"
+
+
+def flops_of(rows: list[Json]) -> float:
+    """Training FLOPs of the largest of some runs."""
+    return max(float(training_flops(float(row["n_active"]), float(row["n_tokens"]))) for row in rows)
+
+
+PREDICTED = "{run}: predicted {predicted_loss:.4f}, measured {loss:.4f} ({off:+.2%}){interval}"
+INTERVAL = ", {where} its {share:g}% interval, {low:.4f} to {high:.4f}"
+NO_INTERVAL = "; the law has no interval"
+REFITTED = "the law fitted again, with this run, says {refitted_loss:.4f}"
+PLANS = "the best plan of {flops:flops} FLOPs had a loss of {before_loss:.4f} ({before_model})"
+PLANS_AFTER = "  and has {after_loss:.4f} by the law fitted again ({after_model})"
+MODEL = "{n_experts} experts with {n_active:amount} active on {n_tokens:amount} tokens"
+
+
+def text(result: Json) -> str:
+    """The lines that `fit add` prints."""
+    lines = []
+    for row in result["runs"]:
+        lines += _lines_of_run(row, result["percentiles"])
+    for row in result["plans"]:
+        lines += _lines_of_plan(row)
+    lines += [f"warning: {warning}" for warning in result["warnings"]]
+    lines += [f"{run}: in {result['table']} already, left as it is" for run in result["known"]]
+    lines.append(f"{result['table']}: {len(result['runs'])} added, {result['n_runs']} runs")
+    lines.append(result["next"])
+    lines = list(map(printable, lines))
+    return "\n".join(textwrap.fill(line, 120, subsequent_indent="    ", break_on_hyphens=False) for line in lines)
+
+
+def _lines_of_run(row: Json, percentiles: Sequence[float] | None) -> list[str]:
+    """Whether a run ended as predicted. percentiles: the ends of its interval."""
+    interval = NO_INTERVAL
+    if row["inside"] is not None:
+        assert percentiles is not None
+        first, last = percentiles
+        where = "inside" if row["inside"] else "OUTSIDE"
+        interval = say(INTERVAL, **row, where=where, share=last - first)
+    lines = [say(PREDICTED, **row, off=row["loss"] / row["predicted_loss"] - 1, interval=interval)]
+    if row["outside_fitted_range"]:
+        lines.append(f"  outside the fitted range: {row['outside_fitted_range']}")
+    if "refitted_loss" in row:
+        lines.append("  " + say(REFITTED, **row))
+    return lines
+
+
+def _lines_of_plan(row: Json) -> list[str]:
+    """The best plan of a budget before and after the fit with the new runs."""
+    models = {f"{name}_model": say(MODEL, **row[name]) for name in ("before", "after")}
+    losses = {f"{name}_loss": row[name]["loss"] for name in ("before", "after")}
+    return [say(PLANS, flops=row["flops"], **models, **losses), say(PLANS_AFTER, **models, **losses)]

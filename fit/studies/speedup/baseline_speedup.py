@@ -1,0 +1,365 @@
+"""How many times the compute, or the hours, a baseline needs for the losses of variants that stand in the same table.
+
+The baseline's runs at several budgets C are its frontier,
+
+  L = c + A C^-b,
+
+which frontier.py fits. A variant of loss L that took C has the factor C* / C, where C* is the compute at which the
+baseline reaches L. Where the baseline has a run at the variant's own budget, the frontier is moved to go through that
+run, as marin-community/marin does (experiments/grug/moe/agent.md).
+
+With by="time" the factor is a ratio of hours. If the table has `hours`, the frontier is fitted over hours. Otherwise it
+needs `tokens_per_second` and a baseline run of equal FLOPs: the variant's hours count as the FLOPs that the baseline
+trains in them.
+
+Intervals include the uncertainty of c, A and b, and the scatter of single runs.
+
+Axes: n_base runs of the baseline; n_runs variants; n_draws.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from fit.aliases import Array, Json
+from fit.errors import UserError
+from fit.messages import lines, units
+from fit.model.architecture import training_flops
+from fit.results import Record, Result
+from fit.studies.speedup.frontier import COEFFICIENTS, DRAWS, Frontier, fit_frontier
+from fit.table.table import Table
+
+PERCENTILES = (10.0, 90.0)
+BEYOND = 1.01  # times the baseline's largest cost, from which a warning says so
+SAME = 1e-3  # relative difference of equal budgets
+LEAST = 1e-9  # FLOPs, hours or tokens per second
+TABLES = "Tables: --verbose (every run, the compute or the hours that the baseline needs for its loss)"
+NOT_LABELS = ("loss", "flops", "hours", "n_tokens", "tokens_per_second")  # columns that do not name a run
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Variant(Record):
+    """A run beside the baseline.
+
+    Attributes:
+      run: {column: value} of what tells it from the others.
+      loss: Its loss.
+      cost: Its FLOPs, by time its hours or the FLOPs that the baseline trains in them.
+      baseline_cost: The same of the baseline at that loss.
+      factor: baseline_cost over cost.
+      interval: [low, high] of the factor.
+      beyond: How many times baseline_cost lies above the largest cost of the baseline's runs; 1 within them.
+    """
+
+    run: Json
+    loss: float
+    cost: float
+    baseline_cost: float
+    factor: float
+    interval: list[float]
+    beyond: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class BaselineSpeedup(Result):
+    """How many times the compute, or the hours, a baseline needs for the losses of variants.
+
+    Attributes:
+      baseline: {column: value} of the baseline's runs.
+      by: "flops" or "time".
+      unit: What costs are in: "FLOPs" or "hours".
+      frontier: {"c": floor, "b": exponent} of the baseline's frontier, and "runs", the number of its runs.
+      fixed: Those of c and b that were given.
+      runs: One row for each variant.
+      factor: Geometric mean over the variants.
+      interval: [low, high] of that.
+      percentiles: Ends of the intervals, in percent.
+      warnings: What to know before trusting this.
+      answer: All of it in a sentence.
+    """
+
+    baseline: dict[str, str]
+    by: str
+    unit: str
+    frontier: dict[str, float]
+    fixed: dict[str, float]
+    runs: list[Variant]
+    factor: float
+    interval: list[float]
+    percentiles: list[float]
+    warnings: list[str]
+    answer: str
+
+    def rows(self) -> list[Json]:
+        """One row for each variant."""
+        return [variant.run | {**variant.to_dict()} for variant in self.runs]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Runs:
+    """The runs of a table, and what each costs.
+
+    Attributes:
+      labels: {column: values [n]} that name a run.
+      loss: [n].
+      cost: [n], FLOPs or hours.
+      unit: which of them.
+      is_baseline: boolean [n].
+      pair: for each run the index of the baseline's run at the same budget, -1 for none [n].
+    """
+
+    labels: dict[str, list]
+    loss: Array
+    cost: Array
+    unit: str
+    is_baseline: Array
+    pair: Array
+
+
+def baseline_speedup(
+    table: Table,
+    baseline: Mapping[str, str],
+    by: str = "flops",
+    fix: Mapping[str, str] | None = None,
+    seed: int = 0,
+    verbose: bool = False,
+) -> BaselineSpeedup:
+    """How many times the compute, or the hours, a baseline needs for the losses of variants in the same table.
+
+    Args:
+      table: Runs with loss, and flops or n_active and n_tokens; by time also hours, or tokens_per_second.
+      baseline: {column: value} of the baseline's runs.
+      by: "flops" or "time".
+      fix: {"c": floor, "b": exponent} to hold, in place of a fit to the baseline's runs.
+      seed: Seed of the draws.
+      verbose: Whether the text has the table of the variants.
+
+    Raises:
+      UserError: A column or value is missing, or the baseline has too few runs.
+    """
+    fixed = _fixed(fix or {})
+    runs, warnings = _runs(table, baseline, by)
+    of_baseline = runs.is_baseline
+    source = f"{table.path}: the baseline"
+    lowest = float(runs.loss.min())
+    frontier = fit_frontier(runs.cost[of_baseline], runs.loss[of_baseline], lowest, fixed, seed, source)
+    log_factors = _log_factors(runs, frontier, seed)
+    rows = _variants(runs, log_factors)
+    farthest = max(row.beyond for row in rows)
+    if farthest > BEYOND:
+        count = sum(row.beyond > BEYOND for row in rows)
+        warnings.append(
+            f"{count} of these losses lie beyond the baseline's runs: the farthest takes {farthest:.2f} times the "
+            "largest of their costs"
+        )
+    result = BaselineSpeedup(
+        baseline=dict(baseline),
+        by=by,
+        unit=runs.unit,
+        frontier=dict(c=float(frontier.floors[0]), b=float(frontier.exponents[0]), runs=int(of_baseline.sum())),
+        fixed=fixed,
+        runs=rows,
+        factor=float(np.exp(log_factors[0].mean())),
+        interval=_interval(log_factors[1:].mean(axis=1)),
+        percentiles=list(PERCENTILES),
+        warnings=warnings,
+        answer="",
+        text_of=verbose_text if verbose else text,
+    )
+    return dataclasses.replace(result, answer=answer(result))
+
+
+def _log_factors(runs: _Runs, frontier: Frontier, seed: int) -> Array:
+    """ln(C* / C) [1 + DRAWS, n_runs] of the variants."""
+    rng = np.random.default_rng([seed, 1])
+    errors = rng.standard_normal((len(runs.loss), DRAWS))  # of the baseline's runs, too
+    log_cost = np.log(runs.cost)
+    factors = []
+    for i in np.flatnonzero(~runs.is_baseline).tolist():
+        log_reducible = frontier.log_reducible(runs.loss[i], errors[i])
+        pair = int(runs.pair[i])
+        if pair >= 0:
+            of_pair = frontier.log_reducible(runs.loss[pair], errors[pair])
+            log_baseline_cost = log_cost[pair] + (of_pair - log_reducible) / frontier.exponents
+        else:
+            log_baseline_cost = (frontier.levels - log_reducible) / frontier.exponents
+        factors.append(log_baseline_cost - log_cost[i])
+    return np.stack(factors, axis=1)
+
+
+def _variants(runs: _Runs, log_factors: Array) -> list[Variant]:
+    """The variants with their factors [1 + DRAWS, n_runs]."""
+    most = float(runs.cost[runs.is_baseline].max())
+    rows = []
+    for column, i in enumerate(np.flatnonzero(~runs.is_baseline).tolist()):
+        factor = float(np.exp(log_factors[0, column]))
+        baseline_cost = factor * float(runs.cost[i])
+        row = Variant(
+            run={name: values[i] for name, values in runs.labels.items()},
+            loss=float(runs.loss[i]),
+            cost=float(runs.cost[i]),
+            baseline_cost=baseline_cost,
+            factor=factor,
+            interval=_interval(log_factors[1:, column]),
+            beyond=max(1.0, baseline_cost / most),
+        )
+        rows.append(row)
+    return rows
+
+
+def _fixed(fix: Mapping[str, str]) -> dict[str, float]:
+    """The coefficients that are given. Raises UserError for a name or a number that cannot be."""
+    fixed = {}
+    for name, value in fix.items():
+        if name not in COEFFICIENTS:
+            raise UserError(f"--fix={name}={value}: with --baseline the frontier has {' and '.join(COEFFICIENTS)}")
+        try:
+            number = float(value)
+        except ValueError:
+            number = np.nan
+        is_good = number >= 0 if name == "c" else number > 0
+        if not (is_good and np.isfinite(number)):
+            expected = "a number of at least 0" if name == "c" else "a positive number"
+            raise UserError(f"--fix={name}={value}: expected {expected}")
+        fixed[name] = number
+    return fixed
+
+
+def _runs(table: Table, baseline: Mapping[str, str], by: str) -> tuple[_Runs, list[str]]:
+    """(the runs that have a loss, warnings). Raises UserError where a column is missing or no run is left."""
+    has_loss = np.array([value not in (None, "") for value in table.column("loss")])
+    warnings = []
+    if not has_loss.all():
+        warnings.append(f"{int((~has_loss).sum())} rows without a loss are skipped")
+        table = _rows_of(table, has_loss)
+    is_baseline = np.ones(len(table), bool)
+    for name, value in baseline.items():
+        is_baseline &= np.array([_same(cell, value) for cell in table.column(name)], bool)
+    words = ",".join(f"{name}={value}" for name, value in baseline.items())
+    if not is_baseline.any() or is_baseline.all():
+        which = "no row" if not is_baseline.any() else "every row"
+        raise UserError(f"{table.path}: --baseline={words}: {which} is such a run; expected some, and others beside")
+    cost, unit, pair = _costs(table, by, is_baseline)
+    return _Runs(_labels(table), table.numbers("loss"), cost, unit, is_baseline, pair), warnings
+
+
+def _labels(table: Table) -> dict[str, list]:
+    """{column: values} of the first columns that tell the runs apart."""
+    measured = {*NOT_LABELS, *(table.names.get(name, name) for name in NOT_LABELS)}
+    labels: dict[str, list] = {}
+    n_apart = 1
+    for name, values in table.columns.items():
+        if name in measured:
+            continue
+        n_with = len(set(zip(*labels.values(), values, strict=True)))
+        if n_with > n_apart:
+            labels[name] = values
+            n_apart = n_with
+    return labels
+
+
+def _costs(table: Table, by: str, is_baseline: Array) -> tuple[Array, str, Array]:
+    """(cost of each run, its unit, for each run the index of the baseline's run of the same budget or -1).
+
+    Raises:
+      UserError: A column is missing, or a run has no run of the baseline to compare its speed with.
+    """
+    if by == "time" and "hours" in table:
+        hours = table.numbers("hours", (LEAST, np.inf))
+        return hours, "hours", _pairs(hours, is_baseline)
+    if "flops" in table:
+        flops = table.numbers("flops", (LEAST, np.inf))
+    else:
+        flops = training_flops(table.numbers("n_active"), table.numbers("n_tokens"))
+    pair = _pairs(flops, is_baseline)
+    if by == "flops":
+        return flops, "FLOPs", pair
+    speed = table.numbers("tokens_per_second", (LEAST, np.inf))
+    alone = np.flatnonzero(~is_baseline & (pair < 0))
+    if len(alone):
+        raise UserError(
+            f"{table.path}, row {table.rows[alone[0]]}: the baseline has no run of equal FLOPs to compare its "
+            "speed with; add a column hours"
+        )
+    of_baseline = np.where(is_baseline, speed, speed[pair])
+    return flops * of_baseline / speed, "FLOPs", pair
+
+
+def _rows_of(table: Table, chosen: Array) -> Table:
+    """The chosen rows of a table."""
+    rows = np.flatnonzero(chosen).tolist()
+    columns = {name: [values[i] for i in rows] for name, values in table.columns.items()}
+    return Table(table.path, columns, [table.rows[i] for i in rows], table.names, None, table.units)
+
+
+def _same(cell: object, value: str) -> bool:
+    """Whether a cell has a value: the same text, or the same number."""
+    if str(cell).strip() == value:
+        return True
+    try:
+        return float(str(cell)) == float(value)
+    except ValueError:
+        return False
+
+
+def _pairs(budget: Array, is_baseline: Array) -> Array:
+    """For each run the index of the baseline's run of the same budget (the last such row); -1 where there is none."""
+    pair = np.full(len(budget), -1)
+    for i in np.flatnonzero(is_baseline):
+        pair[np.abs(budget / budget[i] - 1) < SAME] = i
+    return pair
+
+
+def _interval(log_values: Array) -> list[float]:
+    """[low, high] of the exponential of drawn values [n_draws], at PERCENTILES."""
+    return np.exp(np.percentile(log_values, PERCENTILES)).tolist()
+
+
+def answer(result: BaselineSpeedup) -> str:
+    """All of it in a sentence."""
+    what = "hours" if result.by == "time" else "compute"
+    baseline = ", ".join(f"{name}={value}" for name, value in result.baseline.items())
+    low, high = result.interval
+    best = max(result.runs, key=lambda row: row.factor)
+    words = ", ".join(f"{name} {value}" for name, value in best.run.items())
+    least, most = best.interval
+    return (
+        f"for the same losses the baseline ({baseline}) needs {result.factor:.2f} times the {what} of these "
+        f"{len(result.runs)} runs ({low:.2f} to {high:.2f}); most for {words}: {best.factor:.2f} ({least:.2f} to "
+        f"{most:.2f})"
+    )
+
+
+def text(result: BaselineSpeedup) -> str:
+    """The sentence, and the frontier."""
+    return lines.text([*_answer(result), TABLES])
+
+
+def verbose_text(result: BaselineSpeedup) -> str:
+    """The sentence, the frontier, and a table of the variants."""
+    rows = [[*result.runs[0].run, "loss", result.unit, "baseline's", "factor", "80% interval"]]
+    for row in result.runs:
+        costs = [_cost(cost, result.unit) for cost in (row.cost, row.baseline_cost)]
+        low, high = row.interval
+        labels = [str(value) for value in row.run.values()]
+        rows.append([*labels, f"{row.loss:.4f}", *costs, f"{row.factor:.3f}", f"{low:.3f} to {high:.3f}"])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return lines.with_details(_answer(result), table)
+
+
+def _answer(result: BaselineSpeedup) -> list[str]:
+    """The sentence and the frontier, a line each."""
+    frontier = result.frontier
+    fixed_note = f" ({', '.join(result.fixed)} as given)" if result.fixed else ""
+    fitted = f"loss = {frontier['c']:.4g} + A C^-{frontier['b']:.4g} of {frontier['runs']} runs{fixed_note}"
+    return [
+        f"{result.answer[0].upper()}{result.answer[1:]}.",
+        f"The baseline's frontier: {fitted}; intervals are 80%, with the scatter of its runs.",
+    ]
+
+
+def _cost(cost: float, unit: str) -> str:
+    """A cost in its unit."""
+    return f"{cost:.3g}" if unit == "hours" else units.flops(cost)

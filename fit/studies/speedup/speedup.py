@@ -1,0 +1,193 @@
+"""How many times the compute a law's recipe needs for the losses that other runs reached.
+
+For a run of 6 N D = C training FLOPs and loss L the factor is C* / C, C* the least FLOPs at which the law's own best
+model (its compute-optimal size, the run's number of experts) reaches L. A run whose size is not the best for its C
+scores lower for that: compare runs of sizes that one would train.
+
+By time the factor is of hours, H* / H, on the same chips: each run's tokens per second over those of the law's recipe
+at the run's size are in the table, and the recipe is taken to keep its MFU at its own best size.
+
+Intervals are percentiles over the draws of the law's bootstrap, the form's own error beyond its runs included, with
+each run's own error, as the law's runs scatter, drawn anew in every draw.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from fit.aliases import Array, ByName, Json, Numbers
+from fit.errors import UserError
+from fit.fitted_law.law import Law, warning_of
+from fit.messages import sentences
+from fit.model.architecture import training_flops
+from fit.planning.optimum import compute_optimal
+from fit.studies.speedup import speedup_answer
+from fit.studies.speedup.judged import JudgedRun, Speedup
+from fit.table import validate
+from fit.table.table import Table
+
+FURTHEST = 1e6  # C* is looked for within this factor of the runs' FLOPs
+POINTS = 600  # values between which C* is interpolated
+SLOWEST = 1e-6  # tokens per second that a table may have
+SPEEDS = ("tokens_per_second", "law_tokens_per_second")  # columns of each run: its own, and that of the law's recipe
+
+
+def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops", verbose: bool = False) -> Speedup:
+    """How many times the compute a law's recipe needs for the losses of runs, and whether that grows with compute.
+
+    Args:
+      law: A law that is a Chinchilla law at each number of experts.
+      runs: A table with n_active, n_tokens, loss, and n_experts where the law reads it.
+      seed: Seed of the runs' errors that intervals draw.
+      by: "flops", or "time" for hours on the same chips. Runs then have the columns SPEEDS.
+      verbose: Whether the text has the table of the runs.
+
+    Raises:
+      UserError: The law has no optimum of size and tokens, reaches none of the losses, or a value in runs is bad.
+    """
+    law.check_plannable()
+    if not law.form.chinchilla_coefficients_at:
+        raise UserError(sentences.NO_SPEEDUP.format(law=law.name, form=law.form.name))
+    columns = _columns(law, runs)
+    experts = columns["n_experts"]
+    flops = columns["flops"]
+    log_loss = np.log(columns["loss"])
+    log_speed = np.zeros(len(flops))  # of the run's speed over that of the recipe
+    if by == "time":
+        validate.require(runs, SPEEDS)
+        speed, recipe_speed = (runs.numbers(name, (SLOWEST, np.inf)) for name in SPEEDS)
+        log_speed = np.log(speed / recipe_speed)
+        columns["speed_ratio"] = np.exp(log_speed)
+    log_factor_of_flops = _log_factors(law, law.coefficients, experts, flops, log_loss[None])[0]
+    log_factor = log_factor_of_flops + log_speed
+    reached = np.isfinite(log_factor)
+    if not reached.any():
+        raise UserError(sentences.NONE_REACHED.format(file=runs.path, law=law.name, furthest=FURTHEST))
+    drawn = _drawn_log_factors(law, experts, flops, log_loss, seed)
+    if drawn is not None:
+        drawn = drawn + log_speed
+    law_flops = flops * np.exp(log_factor_of_flops)
+    per_tenfold, per_tenfold_interval = _per_tenfold(law, flops, log_factor, drawn)
+    result = Speedup(
+        law=law.name,
+        by=by,
+        runs=_judged_runs(law, columns, law_flops, log_factor, drawn),
+        factor=float(np.exp(log_factor[reached].mean())),
+        interval=None if drawn is None else _interval(law, drawn[:, reached].mean(axis=1)),
+        per_tenfold=per_tenfold,
+        per_tenfold_interval=per_tenfold_interval,
+        percentiles=None if drawn is None else law.percentiles,
+        warnings=[*_outside(law, experts[reached], law_flops[reached]), *validate.doubts(runs)],
+        answer="",
+        text_of=speedup_answer.verbose if verbose else speedup_answer.text,
+    )
+    return dataclasses.replace(result, answer=speedup_answer.sentence(result))
+
+
+def _columns(law: Law, runs: Table) -> dict[str, Array]:
+    """{column: [n_runs]} of JudgedRun that the table gives. Raises UserError for a bad value."""
+    validate.check(runs, ("n_active", "n_tokens", "loss"))
+    size = runs.numbers("n_active")
+    tokens = runs.numbers("n_tokens")
+    loss = runs.numbers("loss")
+    experts = np.full(len(loss), float(law.only_experts or 1))
+    if "n_experts" in runs and law.knows_experts:
+        experts = runs.numbers("n_experts")
+    flops = training_flops(size, tokens)
+    return dict(n_active=size, n_tokens=tokens, n_experts=experts, loss=loss, flops=flops)
+
+
+def _judged_runs(
+    law: Law, columns: dict[str, Array], law_flops: Array, log_factor: Array, drawn: Array | None
+) -> list[JudgedRun]:
+    """The runs with their factors. drawn: log factors [n_draws, n_runs]."""
+    rows = []
+    for i, is_reached in enumerate(np.isfinite(log_factor)):
+        values: Json = {name: float(column[i]) for name, column in columns.items()}
+        row = JudgedRun(
+            **values,
+            law_flops=float(law_flops[i]) if is_reached else None,
+            factor=float(np.exp(log_factor[i])) if is_reached else None,
+            interval=_interval(law, drawn[:, i]) if is_reached and drawn is not None else None,
+        )
+        rows.append(row)
+    return rows
+
+
+def _per_tenfold(
+    law: Law, flops: Array, log_factor: Array, drawn: Array | None
+) -> tuple[float | None, list[float] | None]:
+    """(how many times the factor changes with ten times the compute, its interval); None for runs of one compute."""
+    reached = np.isfinite(log_factor)
+    log_flops = np.log10(flops[reached])
+    if np.ptp(log_flops) == 0:
+        return None, None
+    change = float(np.exp(_slope(log_flops, log_factor[reached])))
+    if drawn is None:
+        return change, None
+    return change, _interval(law, _slope(log_flops, drawn[:, reached]))
+
+
+def _drawn_log_factors(law: Law, experts: Array, flops: Array, log_loss: Array, seed: int) -> Array | None:
+    """ln(C* / C) [n_draws, n_runs] by the draws of the law's bootstrap, each with errors of the runs; None without
+    draws."""
+    if not law.draws:
+        return None
+    noise = (law.noise or 0) * normal(seed, len(law.record["bootstrap"]["draws"]), len(log_loss))
+    draws = {name: values[:, None] for name, values in law.draws.items()}
+    drawn = _log_factors(law, draws, experts, flops, log_loss + noise, drawn=True)
+    return np.where(np.isfinite(drawn), drawn, np.log(FURTHEST))
+
+
+def _interval(law: Law, log_values: Array) -> list[float]:
+    """[low, high] of the exponential of drawn values [n_draws], at the law's percentiles."""
+    return np.exp(np.percentile(log_values, law.percentiles, method="weibull")).tolist()
+
+
+def _slope(log_flops: Array, log_factors: Array) -> Array:
+    """Slope [...] of log factors [..., n_runs] over log10 FLOPs [n_runs]."""
+    return np.polyfit(log_flops, log_factors.T, 1)[0]
+
+
+def _outside(law: Law, experts: Array, law_flops: Array) -> list[str]:
+    """Sentences on the numbers of experts, and the FLOPs that the law's recipe needs, of runs [k] that lie outside what
+    the law was fitted to: the farthest of each."""
+    farthest: dict[str, Json] = {}
+    pairs = {(float(e), float(flops)) for e, flops in zip(experts, law_flops, strict=True)}
+    for e, flops in pairs:
+        for outside in law.extrapolation(n_experts=e, flops=flops):
+            column = outside["column"]
+            if column not in farthest or outside["factor"] > farthest[column]["factor"]:
+                farthest[column] = outside
+    if not farthest:
+        return []
+    warnings = [warning_of([farthest[name] for name in sorted(farthest)])]
+    if law.warning:
+        warnings.append(law.warning)
+    return warnings
+
+
+def normal(seed: int, n_draws: int, n_runs: int) -> np.ndarray:
+    """[n_draws, n_runs] of standard normal numbers, such as the planner page draws too: mulberry32, Box and Muller."""
+    state = (seed % 2**32 + 0x6D2B79F5 * np.arange(1, 2 * n_draws * n_runs + 1, dtype=np.uint64)).astype(np.uint32)
+    t = (state ^ state >> 15) * (state | 1)
+    t ^= t + (t ^ t >> 7) * (t | 61)
+    u, v = ((t ^ t >> 14) / 2**32).reshape(n_draws, n_runs, 2).T
+    return (np.sqrt(-2 * np.log(u + 2.0**-33)) * np.cos(2 * np.pi * v)).T
+
+
+def _log_factors(
+    law: Law, coefficients: ByName, experts: Numbers, flops: Array, log_loss: Array, drawn: bool = False
+) -> np.ndarray:
+    """ln(C* / C) [k, n_runs] of k rows of log losses, each of its own draw of the coefficients; NaN out of reach."""
+    out = np.full(log_loss.shape, np.nan)
+    grid = np.exp(np.linspace(np.log(flops.min() / FURTHEST), np.log(flops.max() * FURTHEST), POINTS))
+    for e in np.unique(experts):
+        reduced = law.chinchilla_coefficients_at(e, coefficients)
+        losses = np.log(np.atleast_2d(reduced.loss(*compute_optimal(*reduced[:4], grid))))
+        if drawn:
+            losses = losses + law.log_change(grid[None])
+        for row, target, curve in zip(out, log_loss, np.broadcast_to(losses, (len(out), POINTS)), strict=True):
+            within = (experts == e) & (curve[-1] <= target) & (target <= curve[0]) & np.isfinite(curve).all()
+            row[within] = np.interp(-target[within], -curve, np.log(grid)) - np.log(flops[within])
+    return out
