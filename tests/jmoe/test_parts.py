@@ -1,6 +1,7 @@
 """Text prepared by several processes at once with --part, in a folder and on gs://: the same bytes as by one."""
 
 import contextlib
+import pathlib
 import signal
 
 import helpers
@@ -17,12 +18,15 @@ SHARDS = "--shard_tokens=1000000"
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """26 MB in two files, some of it twice: seven units."""
-    return write_much_text(tmp_path_factory.mktemp("text"), 1300)
+    """26 MB in two files, some of it twice: seven units. Beside it a config that shortens leases."""
+    folder = tmp_path_factory.mktemp("text")
+    (folder / "config.py").write_text(f"{helpers.SHORT_LEASES}from configs.quickstart import get_config\n")
+    return write_much_text(folder, 1300)
 
 
 def flags(text, out_dir, *more):
-    return ["--config=configs/quickstart.py", f"--config.data.path={text}", f"--out_dir={out_dir}", SHARDS, *more]
+    config = pathlib.Path(text).parent / "config.py"
+    return [f"--config={config}", f"--config.data.path={text}", f"--out_dir={out_dir}", SHARDS, *more]
 
 
 @pytest.fixture(scope="module")
