@@ -156,7 +156,7 @@ def test_commands_elsewhere_are_what_ci_runs():
     assert all(command in ci.splitlines() for command in ELSEWHERE)
 
 
-@pytest.mark.parametrize("command", filter(is_of_fit, COMMANDS))
+@pytest.mark.parametrize("command", [command for command in COMMANDS if is_of_fit(command)])
 def test_flags_of_fit_that_readme_types_exist(command):
     _, _, _, name, *flags = shlex.split(command)
     module = importlib.import_module(f"fit.commands.{command_line.COMMANDS[name][0]}")
