@@ -72,17 +72,6 @@ def test_a_single_file_trains_and_its_tail_is_held_out(tmp_path, own_cache):
         assert made.manifest["tokens"][split] == len(document.encode()) + 1
 
 
-@pytest.mark.parametrize("small, large", [(100, 9_900), (5_000, 5_000), (9_900, 100)])
-def test_of_two_files_no_more_than_a_share_is_held_out(tmp_path, own_cache, small, large):
-    documents = {"a": lines("a", small), "b": lines("b", large)}
-    for name, document in documents.items():
-        (tmp_path / f"{name}.txt").write_text(document)
-    made = corpus.load(settings(tmp_path / "*.txt"))
-    tokens = made.manifest["tokens"]
-    assert 0.005 < tokens["validation"] / sum(tokens.values()) <= 0.0101
-    assert sorted("".join(decode(made.train) + decode(made.validation))) == sorted("".join(documents.values()))
-
-
 def test_text_that_changes_meanwhile_is_named(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text(lines("a", 900))
     where = settings(tmp_path / "a.txt")
@@ -95,13 +84,6 @@ def test_text_that_changes_meanwhile_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(holdout, "choose", then_edited)
     with pytest.raises(UserError, match="a.txt changed while it was prepared"):
         prepare.prepare(sources.find(where), where, tokenizer.load("bytes"), tmp_path / "out")
-
-
-def test_the_same_text_is_held_out_by_every_tokenizer(tmp_path, vocabularies, own_cache):
-    (tmp_path / "a.txt").write_text(lines("a", 900))
-    (tmp_path / "b.txt").write_text(lines("b", 2000))
-    made = [corpus.load(settings(tmp_path / "*.txt", name)).manifest["bytes"] for name in vocabularies.values()]
-    assert made[0] == made[1] == made[2] and made[0]["validation"] > 0
 
 
 def test_a_tail_begins_at_a_line_a_word_or_a_character():

@@ -183,29 +183,6 @@ def test_initial_weights_have_the_recipes_spread(n_experts):
     assert "final_norm" not in params
 
 
-@pytest.mark.parametrize("n_experts", [1, 4])
-def test_no_position_sees_the_future(n_experts):
-    """The gradient of the logits at t reaches the embedding only through the tokens up to t of its own row."""
-    config = tiny(n_experts)
-    mesh = sharding.make_mesh(config, jax.devices()[:1])
-    t = 11
-    with jax.set_mesh(mesh):
-        params = make_params(config, mesh)
-        tokens = np.arange(64).reshape(2, 32) % 257  # every token once, so its embedding stands for its position
-        placed = jax.device_put(jnp.asarray(tokens), NamedSharding(mesh, sharding.TOKENS))
-
-        only_t = np.zeros((2, 32, 1), np.float32)
-        only_t[1, t] = 1
-        only_t = jax.device_put(only_t, NamedSharding(mesh, sharding.TOKENS))
-
-        def at_t(embed):
-            logits = logits_of(params | {"embed": embed}, placed, config, False, mesh)
-            return jnp.sum(logits**2 * only_t)
-
-        touched = np.abs(jax.device_get(jax.jit(jax.grad(at_t))(params["embed"]))).sum(axis=1) > 0
-    assert set(np.flatnonzero(touched)) == set(tokens[1, : t + 1])
-
-
 def test_parameters_of_grouped_attention_are_counted():
     """By hand: d 32, 4 heads of 12 with 2 for keys and values, 2 blocks, d_ff 96, 257 tokens, tied."""
     model = tiny(norm="rms", final_norm=True, d_ff=96, **GROUPED).model

@@ -247,26 +247,6 @@ def container(name: str, **state) -> dict:
     return {"name": name, "image": "i", "imageID": "", "ready": False, "restartCount": 0, "state": state}
 
 
-def test_a_name_that_is_taken(cluster, begun):
-    """By a JobSet that is not the sweep's any more: its label is gone."""
-    sweep = begun([{"seed": 0}])
-    GKE.submit(sweep)
-    name = cluster.jobsets()[sweep.jobs[0].name]["metadata"]["name"]
-
-    def relabel(label):
-        return cluster.api.patch_namespaced_custom_object(
-            *apiserver.JOBSETS, name, {"metadata": {"labels": {gke.SWEEP: label}}}
-        )
-
-    relabel(None)
-    assert GKE.states(sweep) == {}
-    GKE.ready(sweep)
-    with pytest.raises(UserError, match=f'the cluster refuses: 409 Conflict: .*"{name}" already exists'):
-        GKE.submit(sweep)
-    relabel(sweep.id)
-    assert "created 0 JobSets" in GKE.submit(sweep)
-
-
 def test_deleted_behind_our_back(cluster, begun):
     sweep = begun([{"seed": 0}, {"seed": 1}])
     GKE.submit(sweep)

@@ -132,17 +132,6 @@ def test_a_damaged_sweep_json_is_made_again(damage, done, sweep):
     assert (damage == "gone") != (done / "damaged-sweep.json").exists()  # kept, for whoever wants to look
 
 
-def test_runs_of_which_nothing_is_recorded_are_not_called_new(done, sweep):
-    """A workdir of an older version, its sweep.json lost: its jobs' folders hold no record."""
-    (done / "sweep.json").unlink()
-    for path in done.glob("jobs/*/job.json"):
-        path.unlink()
-    assert "was started with code unknown" in helpers.fails("launch.sweep", f"--sweep={sweep}", f"--workdir={done}")
-    again = start(sweep, done, "--mix=code")
-    assert again.returncode == 0, again.stderr
-    assert {row["code"] for row in rows(done)} == {sweepfile.UNKNOWN}
-
-
 def test_damage_in_a_jobs_folder_is_named(done):
     """A cut result, links to nothing, bytes that are no text: no traceback, no run that is not there."""
     run = sweepfile.read(epath.Path(done))

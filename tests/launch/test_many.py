@@ -1,6 +1,5 @@
 """Many jobs: what makes a job of a sweep file, and work that grows by little a job."""
 
-import os
 import subprocess
 import sys
 
@@ -9,9 +8,7 @@ import pytest
 from etils import epath
 
 from benchmarks import many_jobs
-from configs import quickstart
 from launch import jobs as jobs_lib
-from launch import sweepfile
 
 CONFIG = """
 from configs import quickstart
@@ -65,12 +62,3 @@ def test_files_looked_at_grow_by_few_a_job(tmp_path, command, most):
         assert done.returncode == 0, done.stderr
         looked.append(int(done.stderr.split("looked ")[-1]))
     assert looked[1] - looked[0] <= 200 * most, looked
-
-
-def test_the_benchmarks_workdir_is_one_that_collect_takes(tmp_path):
-    many_jobs.write_sweep(tmp_path, 200)
-    done = helpers.run("launch.collect", f"--workdir={tmp_path}")
-    assert "133 of 200 runs are missing" in done.stdout, done
-    assert len((tmp_path / "runs.csv").read_text().splitlines()) == 68
-    assert sweepfile.read(epath.Path(tmp_path)).jobs[0].d_model == 16
-    assert quickstart.get_config().n_tokens and os.path.exists(tmp_path / "sweep.py")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import fit
 from fit.table import formulas
-from fit.table.table import Table, read, write
+from fit.table.table import read
 from jmoe.printable import CONTROL
 from jmoe.storage import ownership
 from launch import collect, status
@@ -116,14 +116,6 @@ def test_a_long_cell_is_read_in_a_moment():
     """The work grows with its length, not with the square of it, which would take hours."""
     cell = "-" + "1" * 1_000_000 + "x"
     assert formulas.unquoted(formulas.quoted(cell)) == cell
-
-
-def test_fit_writes_what_it_reads(tmp_path):
-    path = str(tmp_path / "runs.csv")
-    cells = [cell for cell in CELLS + NUMBERS if cell]
-    write(Table(path, {"note": cells}, list(range(len(cells)))), path)
-    assert read(path).columns["note"] == cells
-    assert "\n=1+1" not in (tmp_path / "runs.csv").read_text()
 
 
 def test_fit_add_of_a_strangers_run(tmp_path, capsys):

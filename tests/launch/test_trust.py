@@ -9,7 +9,7 @@ import sweeps
 from etils import epath
 
 from jmoe.errors import UserError
-from launch import jobs, sweepfile, trust
+from launch import sweepfile, trust
 
 BACKEND = """
 import pathlib
@@ -162,17 +162,6 @@ def test_a_cache_that_cannot_be_written_is_said(begun, tmp_path, monkeypatch, ca
     monkeypatch.setenv("JMOE_CACHE", str(tmp_path / "file"))
     begun.write()
     assert "launch.retry will ask for --trust" in capsys.readouterr().err
-
-
-def test_a_sweep_whose_jobs_were_trained_together_is_read(begun):
-    """An earlier version wrote `together` among the options, and each job's shape."""
-    edit(begun, lambda fields, job: (fields["options"].update(together=8), job.update(shape="0a1b2c3d")))
-    sweep = sweepfile.read(begun.workdir)
-    assert sweep.trained == begun.trained
-    entry = json.loads((sweep.trained[0].folder / "job.json").read_text())
-    (sweep.trained[0].folder / "job.json").write_text(json.dumps(entry | {"shape": "0a1b2c3d"}))
-    (sweep.workdir / "sweep.json").unlink()
-    assert begun.trained[0] in sweepfile._read_or_rebuild(sweep.workdir, "local", jobs.files_of(sweep.workdir)).jobs
 
 
 def test_a_task_of_slurm_is_started_by_slurm(begun, monkeypatch):

@@ -43,22 +43,6 @@ def test_a_sweep_file_that_makes_no_jobs_is_refused_in_a_sentence(tmp_path, retu
         load(tmp_path, returned)
 
 
-@pytest.mark.parametrize(
-    "text, words",
-    [
-        ("def get_config():\n    return 3", "must return a ConfigDict, not 3"),
-        ("def get_config():\n    return [][0]", "get_config\\(\\) fails: IndexError"),
-        ("def get_config():\n    raise SystemExit(7)", "get_config\\(\\) fails: SystemExit: 7"),
-        ("raise SystemExit(7)", "config.py fails: SystemExit: 7"),
-    ],
-)
-@pytest.mark.parametrize("flags", [(), ("--config.seed=3",)])
-def test_a_config_file_that_makes_no_config_is_refused_in_a_sentence(tmp_path, text, words, flags):
-    (tmp_path / "config.py").write_text(text)
-    with pytest.raises(UserError, match=words):
-        load(tmp_path, f"return {str(tmp_path / 'config.py')!r}, [{{}}]", *flags)
-
-
 def test_a_sweep_file_that_exits_says_so(tmp_path):
     (tmp_path / "sweep.py").write_text("import sys; sys.exit(7)")
     output = helpers.fails("launch.sweep", f"--sweep={tmp_path / 'sweep.py'}", f"--workdir={tmp_path / 'run'}")
