@@ -42,11 +42,13 @@ def damage(arrays: epath.Path) -> None:
 
 
 def test_a_run_in_a_bucket_stopped_and_resumed_is_the_local_one(config, bucket, proxy, tmp_path):
-    """Checkpoints, metrics and results; with the newest checkpoint damaged, one request in twenty failed, and outages
+    """Checkpoints, metrics and results; with the newest checkpoint damaged, one request in fifty failed, and outages
     at the start, in saves, at the resume and at the result."""
     workdir = epath.Path(f"{bucket}/runs/one")
     flags = [f"--config={config}", f"--workdir={workdir}", *FLAGS]
-    proxy.fail_at_random(("503", "reset", "cut", "lost"))  # a 401 ends a save, and what started the trainer goes on
+    # each costs the second for which libraries wait; a 401 would end a save, and what started the trainer goes on
+    share = 1 / 50 if outage.SECONDS == 1 else 1 / 20
+    proxy.fail_at_random(("503", "reset", "cut", "lost"), share)
     proxy.fail("401", outage.SECONDS, at=".probe-")
     proxy.fail("lost", outage.SECONDS, at="name=runs/one/train.lock")
     proxy.fail("503", outage.SECONDS, at="uploadType=media&name=runs/one/trunk/checkpoints/5/params")  # by TensorStore
