@@ -49,7 +49,7 @@ def on_a_disk(sweep, tmp_path_factory):
 
 def test_a_killed_sweep_on_gs_ends_as_on_a_disk(sweep, on_a_disk, bucket, proxy):
     """And then meets outages, in one of which its trainer gives up a save, which is no failed try. jmoe/test_storage.py
-    has a trainer of which requests fail at random, as make soak has here."""
+    has a trainer of which one request in twenty fails, as make soak has here."""
     workdir = f"{bucket}/local"
     proxy.end()
     if outage.SECONDS > 1:
