@@ -158,13 +158,15 @@ def train_segment(
     if timetable.export_was_missed():
         run.export_snapshot(segment, start, params)
     chip = chips.of_device(jax.devices()[0], run.config.chip)
-    with run.report(segment, start, chip.flops if chip else 0.0) as report:
+    peak_flops = chip.flops if chip else 0.0
+    with run.report(segment, start, peak_flops) as report, run.trace(segment) as trace:
         late_metrics = LateMetrics(report, segment, checkpoints)
         for step in range(start, segment.stop):
-            with report.waiting():
+            with report.speed.waiting():
                 batch = next(batches)
-            report.starting(step)
+            trace.launching(step)
             params, opt_state, metrics = run.train_step(params, opt_state, batch, segment, step)
+            trace.launched(step, metrics)
             late_metrics.launched(step, metrics)
             due = timetable.after(step + 1, params)
             if not due:
@@ -172,13 +174,13 @@ def train_segment(
             losses = {}
             if due.evaluation:
                 jax.block_until_ready(params)  # the pause begins after the step, whose time counts
-                with report.paused():
+                with report.speed.paused():
                     losses = run.evaluation.losses(params).metrics()
             late_metrics.finish(losses)
             if due.save:
                 report.log.sync()  # before the checkpoint: a run that resumes from it needs the metrics until there
-                record = run.record | {"n_tokens": run.schedule.tokens_at(step + 1)} | report.saved()
-                with report.saving():
+                record = run.record | {"n_tokens": run.schedule.tokens_at(step + 1)} | report.metrics.state()
+                with report.speed.saving():
                     checkpoints.save(step + 1, params, opt_state, record)
                 timetable.saved(step + 1)
             if due.stop:
@@ -188,7 +190,7 @@ def train_segment(
                     due.stop,
                 )
             if due.export:
-                with report.paused():
+                with report.speed.paused():
                     run.export_snapshot(segment, step + 1, params)
     checkpoints.wait()
     return State(segment.stop, params, opt_state)

@@ -19,12 +19,17 @@ from jmoe.run import checkpoint, divergence, snapshot
 from jmoe.run.checkpoint import State
 from jmoe.run.evaluation import Evaluation
 from jmoe.run.first_step import FirstStep
-from jmoe.run.metrics import Report
+from jmoe.run.log import Log
+from jmoe.run.progress import Progress
 from jmoe.run.record import cpu_threads, make_record
+from jmoe.run.report import Report
 from jmoe.run.results import Results
 from jmoe.run.router_health import RouterHealth
+from jmoe.run.speed import Speed
 from jmoe.run.step import abstract_state, make_optimizer
+from jmoe.run.step_metrics import StepMetrics
 from jmoe.run.token_means import TokenMeans
+from jmoe.run.trace import Trace
 from jmoe.run.train_step import TrainStep
 from jmoe.storage.files import read_sealed
 from jmoe.text import corpus
@@ -84,6 +89,22 @@ class Run:
           start: The first step to report.
           peak_flops: FLOP/s of a device, for MFU; 0 if unknown.
         """
+        config = self.config
+        folder = self.workdir / segment.name
+        n_tokens = self.schedule.tokens_at(start)
+        first = segment.start if segment.decays else 0  # the pieces of the trunk share a folder
+        return Report(
+            self.schedule,
+            segment,
+            config.log_every,
+            Log(folder, start, segment.stop, config, first),
+            Speed(config, peak_flops, n_tokens),
+            self._step_metrics(segment, start),
+            Progress(segment, start, n_tokens, self.results.n_tokens_left(segment, start)),
+        )
+
+    def _step_metrics(self, segment: Segment, start: int) -> StepMetrics:
+        """The sums over the steps of `segment` before step `start`, to be continued."""
         saved = checkpoint.saved_record(self.workdir, segment.name, start)
         health = None
         if self.config.router_health and self.config.model.n_experts > 1:
@@ -92,18 +113,7 @@ class Run:
         def rows_of(step: int) -> dict[str, list[int]]:
             return rows_of_step(self.corpus, self.config, self.schedule, step)
 
-        return Report(
-            self.config,
-            self.workdir / segment.name,
-            self.schedule,
-            segment,
-            start,
-            self.results.n_tokens_left(segment, start),
-            peak_flops,
-            means=TokenMeans(saved.get("token_means")),
-            health=health,
-            rows_of=rows_of,
-        )
+        return StepMetrics(TokenMeans(saved.get("token_means")), health, rows_of)
 
     def checkpoints(self, segment: Segment) -> checkpoint.Checkpoints:
         """The segment's checkpoints; the caller closes them. The trunk's keep the steps where branches fork."""
@@ -113,6 +123,10 @@ class Run:
         keep_every = self.config.keep_every
         folder = self.workdir / segment.name / "checkpoints"
         return checkpoint.Checkpoints(folder, forks, remedy, n_newest, keep_every)
+
+    def trace(self, segment: Segment) -> Trace:
+        """The trace of config.profile_steps."""
+        return Trace(self.config.profile_steps, self.workdir / segment.name, segment.stop)
 
     def export_snapshot(self, segment: Segment, step: int, params: PyTree[Array]) -> None:
         """Writes the parameters after `step` steps as SEGMENT/snapshots/STEP, for transformers."""
