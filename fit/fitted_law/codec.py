@@ -11,14 +11,18 @@ import os
 import sys
 import types
 import typing
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 
 from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law import tuning
+from fit.fitted_law.models import Models
+from fit.fitted_law.parts import Bootstrap
 from fit.fitted_law.table_architecture import PAPERS_RATIOS
+from fit.fitted_law.tuning import Tuning
 from fit.form import Form
 from fit.laws import FORMS
 from fit.messages.printable import is_printable
@@ -26,8 +30,7 @@ from fit.results import to_plain
 from fit.table.files import write_text
 from fit.table.table import plain
 
-if TYPE_CHECKING:
-    from fit.fitted_law.law import Law
+Law = TypeVar("Law")  # the class of law.py, which reads and writes itself by this module
 
 VERSION = 2  # of law.json; a file that names none is of version 1
 EXPECTED = {float: "a number", int: "a whole number", bool: "true or false", str: "text without control characters"}
@@ -48,7 +51,7 @@ class _Invalid(Exception):
         super().__init__(f"{field} is {shown}, expected {expected}")
 
 
-def read(kind: "type[Law]", path: str | os.PathLike, name: str, where: str) -> "Law":
+def read(kind: Callable[..., Law], path: str | os.PathLike, name: str, where: str) -> Law:
     """Reads a law.json.
 
     Args:
@@ -72,12 +75,12 @@ def read(kind: "type[Law]", path: str | os.PathLike, name: str, where: str) -> "
     return from_dict(kind, name, FORMS[values["form"]], values, where)
 
 
-def write(law: "Law", path: str | os.PathLike) -> None:
+def write(law: Any, path: str | os.PathLike) -> None:
     """Writes a law as a law.json. Raises UserError where the file cannot be written."""
     write_text(str(path), json.dumps(to_dict(law), indent=1, allow_nan=False) + "\n")
 
 
-def to_dict(law: "Law") -> Json:
+def to_dict(law: Any) -> Json:
     """A law as law.json holds it."""
     values: Json = dict(version=VERSION, form=law.form.name)
     for field in dataclasses.fields(law):
@@ -87,7 +90,7 @@ def to_dict(law: "Law") -> Json:
     return values
 
 
-def from_dict(kind: "type[Law]", name: str, form: Form, values: Json, where: str) -> "Law":
+def from_dict(kind: Callable[..., Law], name: str, form: Form, values: Json, where: str) -> Law:
     """The Law of an object as law.json holds it, or as a page of fit/laws declares a published law.
 
     Args:
@@ -109,11 +112,11 @@ def from_dict(kind: "type[Law]", name: str, form: Form, values: Json, where: str
         for coefficient in form.names:
             if coefficient not in coefficients:
                 raise _Invalid(f"coefficients.{coefficient}", MISSING, "a finite number")
-        law = kind(name, form, {key: coefficients[key] for key in form.names}, **fields)
-        _check(law)
+        ordered = {coefficient: coefficients[coefficient] for coefficient in form.names}
+        _check(form, ordered, fields.get("models", Models()), fields.get("bootstrap"), fields.get("tuning"))
     except _Invalid as error:
         raise UserError(f"{where}: {error}") from None
-    return law
+    return kind(name=name, form=form, coefficients=ordered, **fields)
 
 
 def _of_version_1(values: Json) -> Json:
@@ -222,35 +225,36 @@ def _decoded(kind: Any, value: Any, path: str) -> Any:
     return kind(value)
 
 
-def _check(law: "Law") -> None:
+def _check(
+    form: Form, coefficients: dict[str, float], models: Models, bootstrap: Bootstrap | None, rates: Tuning | None
+) -> None:
     """Raises _Invalid where parts of a law do not fit together."""
-    form = law.form
-    bootstrap = law.bootstrap
     if bootstrap:
         _check_draws("bootstrap.draws", bootstrap.draws, len(form.names))
         beyond = bootstrap.beyond
         if beyond and len(beyond.drift) != len(bootstrap.draws):
             raise _Invalid("bootstrap.beyond.drift", beyond.drift, f"a number for each of {len(bootstrap.draws)} draws")
-    shares = law.models.shares
+    shares = models.shares
     if shares and not (len(shares.n_active) == len(shares.share) and np.all(np.diff(shares.n_active) > 0)):
         raise _Invalid("models.shares", shares.to_dict(), "n_active, rising, and as many shares")
-    for name, values in law.models.differing.items():
+    for name, values in models.differing.items():
         if (name == "vocab_size" or name in PAPERS_RATIOS) and str in map(type, values):
             raise _Invalid(f"models.differing.{name}", values, "numbers")
     for name in form.shares:
         smallest = form.smallest_share(name)
         expected = f"a number from {smallest:.3g} to 1"
-        if not smallest <= law.coefficients[name] <= 1:
-            raise _Invalid(f"coefficients.{name}", law.coefficients[name], expected)
-        if law.draws and not np.all((smallest <= law.draws[name]) & (law.draws[name] <= 1)):
-            raise _Invalid("bootstrap.draws", law.draws[name].tolist(), f"{name}, {expected}")
+        if not smallest <= coefficients[name] <= 1:
+            raise _Invalid(f"coefficients.{name}", coefficients[name], expected)
+        drawn = [row[form.names.index(name)] for row in bootstrap.draws] if bootstrap else [1.0]
+        if not smallest <= min(drawn) <= max(drawn) <= 1:
+            raise _Invalid("bootstrap.draws", drawn, f"{name}, {expected}")
     with np.errstate(all="ignore"):
-        params = form.to_params(law.coefficients)
+        params = form.to_params(coefficients)
     if not np.all(np.isfinite(params)):
         pairs = [f"{name} above {c.above}" for name, c in form.coefficients.items() if c.above]
-        raise _Invalid("coefficients", law.coefficients, " and ".join(["scales above 0", *pairs]))
-    if law.tuning:
-        _check_tuning(law.tuning, 0 if bootstrap is None else len(bootstrap.draws))
+        raise _Invalid("coefficients", coefficients, " and ".join(["scales above 0", *pairs]))
+    if rates:
+        _check_tuning(rates, 0 if bootstrap is None else len(bootstrap.draws))
 
 
 def _check_draws(field: str, draws: tuple[tuple[float, ...], ...], width: int) -> None:
@@ -259,7 +263,7 @@ def _check_draws(field: str, draws: tuple[tuple[float, ...], ...], width: int) -
         raise _Invalid(field, draws, f"rows of {width} numbers")
 
 
-def _check_tuning(rates: tuning.Tuning, n_draws: int) -> None:
+def _check_tuning(rates: Tuning, n_draws: int) -> None:
     """Raises _Invalid where the coefficients of rates, their reference and draws do not fit together.
 
     Args:
