@@ -215,7 +215,8 @@ def _decoded(kind: Any, value: Any, path: str) -> Any:
         return tuple(_decoded(of_item, item, path) for of_item, item in zip(of_items, value, strict=True))
     if dataclasses.is_dataclass(kind):
         return kind(**_fields(kind, value, path))
-    is_allowed = type(value) is kind or (kind is float and type(value) is int)
+    accepted = (float, int) if kind is float else (kind,)
+    is_allowed = type(value) in accepted
     if is_allowed and kind in (int, float):
         is_allowed = abs(value) <= sys.float_info.max  # no NaN either
     if is_allowed and kind is str:
