@@ -14,6 +14,7 @@ from fit.planning.options import ShapeOptions, experts_to_compare, kind_and_coun
 from fit.render import figures, report, tables
 from fit.render.options import ReportOptions
 from fit.render.planner import page
+from fit.results import JSON_VERSION
 from fit.table.table import plain, read, write
 
 DEFAULT_LAW = "joint-moe-2025"
@@ -55,7 +56,7 @@ class Table(ShapeOptions, flags.OfLaw, flags.Json):
             arguments["experts"] = experts_to_compare(law, self.experts)
         rows = list(tables.TABLES[self.which](law, self.architecture(law), **arguments))
         if self.json:
-            print(json.dumps(plain(rows), indent=1))
+            print(json.dumps(plain(dict(version=JSON_VERSION, rows=rows)), indent=1))
         else:
             note = tables.note(self.which, law, rows)
             print("\n".join(text for text in (tables.text(rows), note) if text))

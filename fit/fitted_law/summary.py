@@ -11,9 +11,12 @@ from fit.fitted_law import models, own_counts, tuning_text
 from fit.fitted_law.law import NAMES, Law, in_words, load
 from fit.fitted_law.law_check import LEVEL, WAYS_OF_DRAWING
 from fit.fitted_law.published_draws import FORM, HOW, fits_in_words
+from fit.messages.finding import finding
 from fit.table import validate
 from fit.table.runs import unlikely
 from fit.table.table import Table
+
+WORDS = dict(fitted="fitted", held_out="held-out")  # runs of a record
 
 
 def built_in_laws() -> Iterator[str]:
@@ -32,14 +35,12 @@ def summary(record: Json) -> Iterator[str]:
     yield from _error_lines(record)
     yield from _noise_lines(record)
     yield from _interval_lines(record)
-    yield from warnings_of(record)
 
 
-def warnings_of(record: Json) -> Iterator[str]:
-    """A line for each warning of a fit."""
+def warnings_of(record: Json) -> list[str]:
+    """The warnings of a fit."""
     beyond = [record["warning"]] if record.get("warning") else []
-    for warning in (*models.notes(record.get("models") or {}), *beyond, *(record.get("warnings") or [])):
-        yield f"warning: {warning}"
+    return [*models.notes(record.get("models") or {}), *beyond, *(record.get("warnings") or [])]
 
 
 def why_this_form(record: Json) -> Iterator[str]:
@@ -94,12 +95,10 @@ def _spread(law: str, name: str, ends: list[float]) -> str:
 
 def _error_lines(record: Json) -> Iterator[str]:
     """Errors on fitted and held-out runs, of rolling hold-outs, and of separate laws."""
-    for name, words in (("fitted", "fitted"), ("held_out", "held-out")):
-        errors = record.get(name)
-        if errors:
-            yield f"mean relative error on {errors['runs']} {words} runs: {_size(errors)}"
-            if errors.get("worst"):
-                yield f"  {worst(errors['worst'])}"
+    for name in WORDS:
+        yield from mean_errors(record, name)
+        if (record.get(name) or {}).get("worst"):
+            yield f"  {worst(record[name]['worst'])}"
     for step in record.get("rolling") or []:
         yield _rolling_line(step)
     for name, words in (("separate_fitted", "fitted"), ("separate_held_out", "held-out")):
@@ -108,6 +107,14 @@ def _error_lines(record: Json) -> Iterator[str]:
                 f"a separate Chinchilla law for each number of experts: RMSE {record[name]['rmse_nats']:.4f} nats on "
                 f"{record[name]['runs']} {words} runs"
             )
+
+
+def mean_errors(record: Json, *names: str) -> Iterator[str]:
+    """A line on the errors on fitted or held-out runs, where the record has them. names: of WORDS; default: all."""
+    for name in names or WORDS:
+        errors = record.get(name)
+        if errors:
+            yield f"mean relative error on {errors['runs']} {WORDS[name]} runs: {_size(errors)}"
 
 
 def _rolling_line(step: Json) -> str:
@@ -244,7 +251,7 @@ def predict(law: Law, table: Table) -> Json:
     """The losses of the models of a table, in nats per token.
 
     Returns:
-      {columns, warnings}. columns: lists with a value for each row: predicted_loss; with bootstrap draws law_loss_low
+      {columns, findings}. columns: lists with a value for each row: predicted_loss; with bootstrap draws law_loss_low
       and law_loss_high, and where the law knows its noise predicted_loss_low and _high of a new run; the columns of
       tuning_text.columns_of where the law has best rates; and outside_fitted_range, in words.
 
@@ -272,12 +279,12 @@ def predict(law: Law, table: Table) -> Json:
         for i in range(len(table))
     ]
     odd = unlikely(values)
-    sentences = [odd] if odd else []
+    findings = [odd] if odd else []
     if "loss" in table:
-        sentences += [doubt for doubt in validate.doubts(table) if "loss" in doubt]
+        findings += [finding("table", doubt=doubt) for doubt in validate.doubts(table) if "loss" in doubt]
     if law.warning and not inside.all():
-        sentences.append(f"outside the fitted range of this law: {law.warning}")
-    return dict(columns=columns, warnings=sentences)
+        findings.append(finding("outside_with_errors", sentence=law.warning))
+    return dict(columns=columns, findings=findings)
 
 
 def extended(table: Table, columns: dict[str, list]) -> Table:

@@ -11,7 +11,7 @@ from fit.fitted_law import law_check, summary, table_architecture
 from fit.fitted_law.law import Law
 from fit.messages import units
 from fit.model.architecture import Architecture
-from fit.planning import optimum, plan_text, planning
+from fit.planning import optimum, plan_answer, planning
 from fit.planning.results import Plan
 from fit.render import answer, elements, figures, findings, tables
 from fit.render.options import ReportOptions
@@ -145,19 +145,18 @@ def _decision(law: Law, architecture: Architecture, runs: Runs | None) -> _Decis
         plan = planning.plan_within(law, architecture, optimum.Constraints(flops=flops), law.experts)
     except UserError as e:
         return _Decision(f"Nothing that this law could decide: {e}", [], {})
-    answer = f"With {units.flops(flops)} training FLOPs, {where}: {plan_text.answer(plan)}"
+    answer = f"With {units.flops(flops)} training FLOPs, {where}: {plan_answer.what_to_train(plan)}"
     return _Decision(answer, plan.warnings, findings.sentences(law, runs, plan))
 
 
 def _fit(law: Law, architecture: Architecture, warnings: list[str]) -> list[str]:
     """Sections on where the law comes from and how sure it is. warnings: those of the decision."""
-    lines = [] if law.published else list(summary.summary(law.record))
-    of_fit = [line for line in lines if not line.startswith("warning: ")]
-    warnings = warnings + [line.removeprefix("warning: ") for line in lines if line not in of_fit]
-    measured = [line for line in of_fit if line.startswith("mean relative error")]
     parts = ["<h2>Where it comes from</h2>", f"<p>{elements.text(_origin(law))}</p>"]
-    if measured:
-        parts.append(f"<p>By its runs: {elements.text('; '.join(measured))}.</p>")
+    if not law.published:
+        warnings = warnings + summary.warnings_of(law.record)
+        measured = list(summary.mean_errors(law.record))
+        if measured:
+            parts.append(f"<p>By its runs: {elements.text('; '.join(measured))}.</p>")
     if warnings:
         parts.append(f'<p>Before trusting it:</p><ul class="warnings">{elements.items(warnings)}</ul>')
     if law.ranges:
@@ -174,7 +173,8 @@ def _fit(law: Law, architecture: Architecture, warnings: list[str]) -> list[str]
     quality = _quality(law.record)
     if quality:
         parts += ["<h2>Errors</h2>", elements.table(quality)]
-        parts.append(f"<details><summary>what the fit said</summary><ul>{elements.items(of_fit)}</ul></details>")
+        said = [] if law.published else summary.summary(law.record)
+        parts.append(f"<details><summary>what the fit said</summary><ul>{elements.items(said)}</ul></details>")
     return [*parts, "<h2>Coefficients</h2>", elements.table(_coefficients(law))]
 
 

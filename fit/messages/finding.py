@@ -1,0 +1,197 @@
+"""Findings: what to know before trusting a result, each with a code, and the catalogue of their templates.
+
+Results are sorted and filtered by code and severity, never by wording.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fit.aliases import Json
+from fit.messages.units import say
+
+URGENT = "urgent"  # the run fails, or wastes much of its budget
+WARNING = "warning"  # the answer may be off
+NOTE = "note"  # what else the numbers say
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """The findings of one code.
+
+    Attributes:
+      severity: URGENT, WARNING or NOTE.
+      template: Of units.say.
+    """
+
+    severity: str
+    template: str
+
+
+CATALOGUE = {
+    # the best model of a plan
+    "best_outside": Kind(WARNING, "the best is {outside}"),
+    "errors_beyond_runs": Kind(WARNING, "{sentence}"),
+    "at_edge": Kind(
+        WARNING,
+        "the best number of experts, {n_experts}, is the {which} of those compared: add numbers beyond it to --experts",
+    ),
+    "not_bounded": Kind(
+        WARNING,
+        "by this law more experts are always better: only --experts limits their number; --memory_gb would limit "
+        "it too",
+    ),
+    "tokens_per_parameter": Kind(
+        WARNING,
+        "{what} {ratio:.3g} tokens per parameter, expected 0.1 to 100,000: is a number meant in billions?",
+    ),
+    "mostly_embedding": Kind(
+        URGENT,
+        "mostly embedding: {share:.1%} of the best model's active parameters are embedding and head of "
+        "{vocab_size:,} tokens, which take the FLOPs and add little to what its blocks learn",
+    ),
+    # its draws
+    "undecided": Kind(WARNING, "the best number of experts is undecided: of {draws} draws it is {wins}"),
+    "forms_disagree": Kind(
+        WARNING,
+        "the forms of the law disagree. By the additive form ({additive_draws} of {draws} draws) the best model "
+        "has {additive_n_active:amount} active parameters and a loss of {additive_loss:.4f}. By the coupled form "
+        "it has {coupled_n_active:amount} and {coupled_loss:.4f}. These are medians; the intervals hold both forms",
+    ),
+    # what the law does not know
+    "not_read": Kind(
+        WARNING,
+        "{asked}: the {form} law has no column for it. The plan assumes the loss of models with {own} at equal "
+        "{columns}",
+    ),
+    "whole_experts": Kind(
+        WARNING,
+        "the {form} law reads {columns}. This plan's experts are as wide as a dense layer ({values}); fit compare "
+        "tries narrower ones too",
+    ),
+    "own_models": Kind(WARNING, "{sentence}"),
+    "no_range": Kind(WARNING, "the law does not say what range it was fitted to"),
+    "shape_unknown": Kind(WARNING, "the law does not say the {names} of its models: the plan assumes {values}"),
+    # the recipe
+    "rates_differ": Kind(
+        WARNING,
+        "published laws of the learning rate differ by a factor of {factor:.2g} for this run: {low:.2g} by "
+        "{low_law}, {high:.2g} by {high_law}. Try several rates at a smaller size first",
+    ),
+    "batches_differ": Kind(
+        WARNING,
+        "published laws of the batch differ by a factor of {factor:.2g} for this run: {low:amount} tokens by "
+        "{low_law}, {high:amount} by {high_law}",
+    ),
+    "many_steps": Kind(
+        WARNING,
+        "batches of {tokens:,} tokens make {steps:,} steps, more than {most:,}: a larger batch would be faster",
+    ),
+    "few_steps": Kind(
+        WARNING,
+        "batches of {tokens:,} tokens make {steps:,} steps, fewer than {fewest:,}: a smaller batch would learn more",
+    ),
+    # repeated text
+    "plateau": Kind(
+        WARNING,
+        "larger models gain next to nothing: this one is the smallest whose loss is within {near:.2%} of the lowest",
+    ),
+    "repeats_dense": Kind(WARNING, "the law of repeated text was fitted on dense models only"),
+    # the chips
+    "chips_bind": Kind(
+        WARNING,
+        "training a larger model takes more than {count} x {kind}. Without that limit the best model, E = "
+        "{n_experts}{needed}, would have a loss {loss:.4f} lower",
+    ),
+    "chips_bind_by_time": Kind(
+        WARNING,
+        "{count} x {kind} train no larger model with {n_experts} experts: their memory bounds its size",
+    ),
+    "sends_longer": Kind(
+        URGENT,
+        "on {count} x {kind} a step sends {share:.2g} times as long as it computes at the assumed MFU, so training "
+        "takes longer than planned",
+    ),
+    "mesh_uneven": Kind(
+        URGENT,
+        "--mesh={axis}:{size} does not divide the buildable model's {count} {what}: the trainer refuses it",
+    ),
+    "step_too_large": Kind(
+        URGENT,
+        "a step of the buildable model on {step_tokens:,} tokens at once takes about {need:.4g} GB, and {count} x "
+        "{kind} have {limit:.4g} GB: set config.microbatch_tokens = {microbatch_tokens}",
+    ),
+    # tables, and models beyond those of the law
+    "outside": Kind(WARNING, "outside the fitted range: {outside}"),
+    "outside_with_errors": Kind(WARNING, "outside the fitted range of this law: {sentence}"),
+    "table": Kind(WARNING, "{doubt}"),
+    "rows_without_loss": Kind(WARNING, "{count} rows without a loss are skipped"),
+    "beyond_baseline": Kind(
+        WARNING,
+        "{count} of these losses lie beyond the baseline's runs: the farthest takes {factor:.2f} times the largest "
+        "of their costs",
+    ),
+    "other_table": Kind(WARNING, "{table} is not the table that --law={law} was fitted to: both changes count below"),
+    "taken_from_table": Kind(WARNING, "the run leaves out what all runs of the table share; taken for it: {columns}"),
+    # one law among several
+    "law_outside": Kind(WARNING, "outside its data: {outside}"),
+    "law_mostly_embedding": Kind(WARNING, "{share:.1%} of its active parameters are embedding and head"),
+    "law_at_edge": Kind(WARNING, "{n_experts} experts are at the edge of those compared: one beyond may be better"),
+    "law_width": Kind(NOTE, "a token uses {used:g} experts' width, of {n_experts}"),
+    "law_not_read": Kind(
+        WARNING,
+        "{flags}: the {form} law has no column for that; {subject} taken to hold for models of equal counts",
+    ),
+    "law_finest": Kind(WARNING, "experts split in {split} are the finest of its data: finer ones may be better"),
+    "law_note": Kind(NOTE, "{sentence}"),
+    "law_dense": Kind(NOTE, "its dense models follow {law}"),
+    # several laws together
+    "law_not_counted": Kind(
+        NOTE,
+        "{law} does not count: its answer lies more than {furthest} times beyond the compute that it was fitted to",
+    ),
+    "laws_prefer": Kind(
+        NOTE,
+        "{for_mixtures} of {count} laws of mixtures prefer a mixture to a dense model, with a loss {least:.1%} to "
+        "{most:.1%} below it",
+    ),
+    "laws_vote": Kind(
+        NOTE,
+        "Votes of {laws} laws: a mixture {mixture:.0%}; E = {counts}; E varies x {between:.2g} "
+        "between{within_laws} laws",
+    ),
+    "laws_disagree": Kind(NOTE, "The laws disagree, and this uncertainty is the largest: {what}"),
+    "laws_agree": Kind(NOTE, "The laws agree within a factor of {agree:g}: {what}"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """Something to know before trusting a result. str() of it is its sentence.
+
+    Attributes:
+      code: A key of CATALOGUE.
+      severity: URGENT, WARNING or NOTE.
+      values: {name: value} that the template is filled in with, plain enough for JSON.
+    """
+
+    code: str
+    severity: str
+    values: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return say(CATALOGUE[self.code].template, **self.values)
+
+    def to_dict(self) -> Json:
+        """The finding for JSON, with its sentence."""
+        return dict(code=self.code, severity=self.severity, values=dict(self.values), text=str(self))
+
+
+def finding(code: str, **values: Any) -> Finding:
+    """A finding of the catalogue. Raises KeyError for a code that it does not have."""
+    return Finding(code, CATALOGUE[code].severity, values)
+
+
+def sentences(findings: Iterable[Finding]) -> list[str]:
+    """The findings in words."""
+    return [str(each) for each in findings]
