@@ -11,11 +11,12 @@ from fit.fitted_law import law_check, models
 from fit.fitted_law.law import SHAPE
 from fit.fitted_law.table_architecture import positive_numbers
 from fit.fitting import reweighted, rolling, search, solvers, uncertainty
-from fit.fitting.fit_warnings import far_off, plan_warnings, table_warnings
+from fit.fitting.fit_warnings import far_off, of_table, refusals
 from fit.fitting.noise import misfit, noise_of
 from fit.fitting.problem import Problem, Settings, prepare
 from fit.fitting.rated import RatedForm
 from fit.form import Form
+from fit.messages.finding import sentences
 from fit.table.reading import settings_of
 from fit.table.runs import ROLLING, Runs, corpora, errors, read_runs, split
 from fit.table.table import Table
@@ -71,7 +72,7 @@ def fit_table(path: str | Table, form: Form, settings: Settings) -> FittedLaw:
       UserError: where the table cannot be read or the runs cannot determine the law.
     """
     runs = read_runs(path, form.columns, settings.mix_corpora)
-    warnings = table_warnings(form, runs, crashed=not isinstance(form, RatedForm))
+    warnings = sentences(of_table(form, runs, crashed=not isinstance(form, RatedForm)))
     train, validation = split(runs, settings.holdout, settings.weights, settings.bootstrap_by)
     decay_default = _has_default_decay(settings, train)
     if isinstance(form, RatedForm):
@@ -161,8 +162,8 @@ def record_of(law: FittedLaw, steps: list[Json] | None = None) -> Json:
     if "separate" in certainty:
         for name, part in (("separate_fitted", train), ("separate_held_out", validation)):
             record[name] = uncertainty.separate_errors(form, certainty["separate"], part)
-    outliers = far_off(form.log_loss(fit.params, near.columns), near)
-    certainty["warnings"] = [*law.warnings, *outliers, *plan_warnings(fit, law.runs), *certainty["warnings"]]
+    findings = [*far_off(form.log_loss(fit.params, near.columns), near), *refusals(fit, law.runs)]
+    certainty["warnings"] = [*law.warnings, *sentences(findings), *certainty["warnings"]]
     return record | certainty
 
 

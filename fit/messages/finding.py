@@ -133,6 +133,37 @@ CATALOGUE = {
     ),
     "other_table": Kind(WARNING, "{table} is not the table that --law={law} was fitted to: both changes count below"),
     "taken_from_table": Kind(WARNING, "the run leaves out what all runs of the table share; taken for it: {columns}"),
+    # runs, and the law fitted to them
+    "mixtures_unread": Kind(
+        WARNING,
+        "{mixtures} of the {runs} runs are mixtures (n_experts {n_experts}): the {form} law knows no experts and "
+        "fits one loss to all of them; use --form=joint, or the runs of one n_experts",
+    ),
+    "one_n_experts": Kind(
+        WARNING,
+        "every run has n_experts = {n_experts}: the {form} law holds for such mixtures alone",
+    ),
+    "lonely_experts": Kind(
+        WARNING,
+        "{file}: {row} alone says what n_experts = {n_experts:g} does: its error is the law's there; train more "
+        "runs of it, at other sizes and tokens, or leave it out by --where=n_experts!={n_experts:g}",
+    ),
+    "transition": Kind(
+        WARNING,
+        "{across} of {runs} runs gain far more than the others from the text before: {listed} nats from {early} to "
+        "{late}, where the median of the others gains {median:.3f}. If that is a transition, no smooth law holds "
+        "on both sides of it: fit the runs of one side",
+    ),
+    "far_off": Kind(
+        WARNING,
+        "{file}: {count} of {runs} fitted runs {verb} far off the law, whose median error is {usual:.2%}: "
+        "{listed}. Look at them before you use it",
+    ),
+    "plan_refuses": Kind(
+        WARNING,
+        "this law's loss does not fall with {column} at n_experts = {n_experts} (exponent up to {exponent:.3g}): "
+        "fit plan will refuse it there; give more runs, or hold coefficients by --fix",
+    ),
     # one law among several
     "law_outside": Kind(WARNING, "outside its data: {outside}"),
     "law_mostly_embedding": Kind(WARNING, "{share:.1%} of its active parameters are embedding and head"),

@@ -1,5 +1,6 @@
 """Each code of the catalogue is found by a question that calls for it, in words of its own template."""
 
+import argparse
 import dataclasses
 import functools
 import json
@@ -10,15 +11,19 @@ import subprocess
 import sys
 
 import fit_runs
+import numpy as np
 import pytest
 
 import fit
 from fit.fitted_law.law import load
+from fit.fitting import fit_warnings
+from fit.laws import FORMS
 from fit.messages.finding import CATALOGUE, NOTE, URGENT, WARNING, Finding, finding
 from fit.planning import cost, plan_findings, votes
 from fit.planning.options import PlanOptions
 from fit.planning.planning import best_plan
 from fit.studies.next_runs import added
+from fit.table.runs import read_runs
 from fit.table.table import read
 
 LAW = "joint-moe-2025"
@@ -166,7 +171,45 @@ def other_table(folder):
     return fit.add(law, str(folder / "run.csv"), path).findings
 
 
+def runs_of(n_experts, **columns):
+    """Runs of two sizes with each of these numbers of experts; further columns by name."""
+    rows = []
+    for i, e in enumerate(n_experts):
+        row = dict(n_active=1e8 * (1 + i % 2), n_tokens=2e9, n_experts=e, loss=3.0)
+        rows.append(row | {name: values[i] for name, values in columns.items()})
+    return read_runs(fit.read(rows), ("n_active", "n_tokens"))
+
+
+def transition(folder):
+    """A loss at the end of a row that one of five runs brings far down."""
+    early, late = [2.2] * 5, [2.18, 2.17, 1.99, 2.16, 2.15]
+    parts = dict(loss_1_2=[2.6] * 5, loss_3_4=early, loss_5_8=[2.1] * 5, loss_9_16=late)
+    return fit_warnings.transition(runs_of([1] * 5, **parts))
+
+
+def far_off(folder):
+    """Nineteen runs on the law, and one whose loss is 10% above it."""
+    runs = runs_of([1] * 20, run=[f"run {i}" for i in range(20)])
+    log_loss = np.log(runs.loss) + 1e-3 * np.cos(np.arange(20))
+    log_loss[7] -= 0.1
+    return fit_warnings.far_off(log_loss, runs)
+
+
+def plan_refuses(folder):
+    """A law whose loss rises with size."""
+    form = FORMS["chinchilla"]
+    coefficients = dict(A=400.0, alpha=-0.1, B=400.0, beta=0.3, E=1.7)
+    rising = argparse.Namespace(form=form, coefficients=coefficients)
+    return fit_warnings.refusals(rising, runs_of([1, 1, 1]))
+
+
 MADE = {
+    "mixtures_unread": lambda folder: fit_warnings.of_table(FORMS["chinchilla"], runs_of([1, 1, 8, 8])),
+    "one_n_experts": lambda folder: fit_warnings.of_table(FORMS["chinchilla"], runs_of([8, 8])),
+    "lonely_experts": lambda folder: fit_warnings.lonely_experts(runs_of([1, 1, 8, 8, 64]).table),
+    "transition": transition,
+    "far_off": far_off,
+    "plan_refuses": plan_refuses,
     "no_range": no_range,
     "own_models": own_models,
     "forms_disagree": forms_disagree,
