@@ -40,9 +40,9 @@ def rows(detail: Iterable[str]) -> Line:
     return Line("", detail=tuple(detail))
 
 
-def parts(of: Iterable[list[Line]]) -> Iterator[Line]:
+def joined(parts: Iterable[list[Line]]) -> Iterator[Line]:
     """The lines of several parts, with a blank one between them. A part without lines is left out."""
-    filled = [part for part in of if part]
+    filled = [part for part in parts if part]
     for i, part in enumerate(filled):
         if i:
             yield BLANK

@@ -43,7 +43,7 @@ def answer(result: Comparison) -> Iterator[Line]:
 
 def verbose(result: Comparison) -> Iterator[Line]:
     """The same lines, then every table, sentence and note."""
-    return lines.with_details(_answer(result), lines.parts(_details(result)))
+    return lines.with_details(_answer(result), lines.joined(_details(result)))
 
 
 def _answer(result: Comparison) -> Iterator[Line]:

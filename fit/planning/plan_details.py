@@ -50,7 +50,7 @@ FRONT = (
 
 def details(plan: Plan) -> Iterator[Line]:
     """All of a plan but its answer (plan_answer.py)."""
-    return lines.parts(_parts(plan))
+    return lines.joined(_parts(plan))
 
 
 def _parts(plan: Plan) -> Iterator[list[Line]]:

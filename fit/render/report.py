@@ -173,8 +173,8 @@ def _fit(law: Law, architecture: Architecture, warnings: list[str]) -> list[str]
     quality = _quality(law.record)
     if quality:
         parts += ["<h2>Errors</h2>", elements.table(quality)]
-        said = [] if law.published else summary.summary(law.record)
-        parts.append(f"<details><summary>what the fit said</summary><ul>{elements.items(said)}</ul></details>")
+        details = [] if law.published else summary.summary(law.record)
+        parts.append(f"<details><summary>what the fit said</summary><ul>{elements.items(details)}</ul></details>")
     return [*parts, "<h2>Coefficients</h2>", elements.table(_coefficients(law))]
 
 

@@ -47,7 +47,7 @@ def test_a_long_command_continues_after_a_backslash():
 
 def test_parts_are_set_apart_and_empty_ones_left_out():
     one, two = Line("a", "1"), Line("b", "2")
-    assert list(lines.parts([[], [one], [], [two, one], []])) == [one, BLANK, two, one]
+    assert list(lines.joined([[], [one], [], [two, one], []])) == [one, BLANK, two, one]
     assert list(lines.with_details([one], [two, BLANK, one])) == [one, BLANK, two, BLANK]
 
 

@@ -30,7 +30,7 @@ COUNTS = (
 def answer(result: dict) -> Iterator[Line]:
     """The lines of search.search's result: a part for each question."""
     parts = dict(fit=_fit, control=_control, rank=_rank, refit=_refit, architecture=_architecture)
-    return lines.parts([lines.rows(of(result[name]))] for name, of in parts.items() if result.get(name))
+    return lines.joined([lines.rows(part(result[name]))] for name, part in parts.items() if result.get(name))
 
 
 def _control(rows: list[dict]) -> list[str]:

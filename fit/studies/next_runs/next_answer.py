@@ -44,7 +44,7 @@ def answer(result: Json) -> Iterator[Line]:
 
 def verbose(result: Json) -> Iterator[Line]:
     """The same lines, then every run and all expected errors."""
-    return lines.with_details(_answer(result), lines.parts(_details(result)))
+    return lines.with_details(_answer(result), lines.joined(_details(result)))
 
 
 def _answer(result: Json) -> Iterator[Line]:
