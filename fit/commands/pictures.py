@@ -3,13 +3,13 @@
 import dataclasses
 import json
 import os
-import textwrap
 from typing import Any
 
 from fit import options
 from fit.commands import flags
 from fit.errors import UserError
 from fit.fitted_law.law import load
+from fit.messages import lines
 from fit.planning.options import ShapeOptions, experts_to_compare, kind_and_count
 from fit.render import figures, report, tables
 from fit.render.options import ReportOptions
@@ -165,8 +165,8 @@ class Report(ReportOptions, flags.OfLaw, flags.Columns):
         written = report.write_report(load(self.law), self.read(self.runs), self.out, self)
         if written.plan:
             print(written.plan)
-        for heading, sentence in written.summary.items():
-            print(textwrap.fill(f"{heading + ':':18}{sentence}.", 110, subsequent_indent=" " * 18))
+        if written.summary:
+            print(lines.text(written.summary))
         print(f"written to {self.out}")
 
 
