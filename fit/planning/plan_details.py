@@ -85,7 +85,7 @@ def _parts(plan: Plan) -> Iterator[list[Line]]:
 
 def _draws(odds: Odds) -> Iterator[Line]:
     """The intervals of each number of experts, how often each is the best, its regret, and what decides."""
-    law_draws = summary.drawn(odds.to_dict()) if odds.form else sentences.DRAWS_OF_SPEED
+    law_draws = summary.drawn(odds.form, odds.by) if odds.form else sentences.DRAWS_OF_SPEED
     head = say(sentences.OF_DRAWS, **_of_draws(odds), drawn=law_draws, of=" and ".join(odds.drawn))
     rows = []
     for row in odds.experts:

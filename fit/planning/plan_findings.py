@@ -64,7 +64,7 @@ def of_law(law: Law, architecture: Architecture) -> Iterator[Finding]:
     yield from assumed(law, architecture)
     if not law.ranges:
         yield finding("no_range")
-    unknown = [name for name in ("vocab_size", "width_per_block") if law.models[name] is None]
+    unknown = [name for name in ("vocab_size", "width_per_block") if getattr(law.models, name) is None]
     if unknown and architecture == PAPER:
         values = " and ".join(f"{getattr(architecture, name):,}" for name in unknown)
         yield finding("shape_unknown", names=" and ".join(unknown), values=values)
@@ -109,7 +109,7 @@ def assumed(law: Law, architecture: Architecture) -> Iterator[Finding]:
             columns=", ".join(law.form.columns),
         )
     whole = [name for name in WHOLE_EXPERTS if name in law.form.columns]
-    if whole and not law.models["architecture"] and max(law.experts) > 1:
+    if whole and not law.models.architecture and max(law.experts) > 1:
         values = ", ".join(f"{name} {architecture.structure(2)[name]:g}" for name in whole)
         yield finding("whole_experts", form=law.form.name, columns=" and ".join(whole), values=values)
     for note in models.architecture_notes(law.models):

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterator
 
 from fit.aliases import Json
-from fit.fitted_law.law_check import LEVEL
+from fit.fitted_law.parts import LEVEL
 from fit.messages import lines
 from fit.messages.lines import Line
 from fit.messages.units import amount, say
