@@ -36,7 +36,7 @@ from fit.planning.constraints import Chips, Constraints
 from fit.planning.serving import Served
 
 BAND = 1e-3  # candidates that lose up to this share more are evaluated, too
-BAND_OF_DRAWS = 1e-2  # the same for a law with draws: in a draw (odds.py) one of them may be the best
+BAND_OF_DRAWS = 0.1  # the same for a law with draws: in a draw (odds.py) one of them may be the best
 CHUNK = 8  # shapes that are evaluated together at first
 GROWTH = 4  # factor by which more are evaluated together later
 STATE = 16  # bytes of a parameter on a device, at least: weight, two moments, gradient
