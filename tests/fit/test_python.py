@@ -58,11 +58,11 @@ def test_a_frame_gives_the_law_of_its_file():
     names = dict(loss="val_loss", n_tokens="D")
     theirs = fit.read(frame.rename(columns=names), columns=names)
     laws = [fit.law(runs, form="chinchilla", starts=4) for runs in (DENSE, frame, theirs)]
-    first, *others = [law.record for law in laws]
+    first, *others = laws
     for other in others:
-        assert other["coefficients"] == first["coefficients"]
-        assert other["runs"]["fingerprint"] == first["runs"]["fingerprint"]
-    assert laws[2].record["settings"]["columns"] == names
+        assert other.coefficients == first.coefficients
+        assert other.runs.fingerprint == first.runs.fingerprint
+    assert laws[2].settings.columns == names
 
 
 def test_runs_are_a_frame_rows_or_columns():
@@ -136,7 +136,7 @@ def test_tokens_in_billions_are_noticed(law, runs, tmp_path, capsys):
     billions = table.columns | dict(n_tokens=[float(tokens) / 1e5 for tokens in table.columns["n_tokens"]])
     (told,) = table_warnings(FORMS["joint"], read_runs(fit.read(billions), FORMS["joint"].columns))
     assert re.match(rf"the dictionary: [1-9]\d* of {len(table)} models, the first of them with 0.0", told)
-    assert not any("tokens per parameter" in warning for warning in law.record["warnings"])
+    assert not any("tokens per parameter" in warning for warning in law.warnings)
 
 
 def test_a_law_and_a_plan_are_shown_in_a_line(law):
