@@ -245,7 +245,7 @@ class Law:
         models = self._read_columns(columns | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts))
         odd = unlikely(models, 0.5)  # not of grids, which reach far
         if odd:
-            warnings.warn(odd, stacklevel=2)
+            warnings.warn(str(odd), stacklevel=2)
         with np.errstate(all="ignore"):
             loss = self.loss(self.coefficients, models)
         if not np.isfinite(loss).all():
