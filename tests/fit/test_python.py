@@ -248,7 +248,8 @@ def ran(program, folder):
 
 def test_the_example_of_the_docs_runs(tmp_path):
     shutil.copy(ROOT / "examples/runs.csv", tmp_path)
-    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/guides/use-from-python.md").read_text(), re.DOTALL)
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs/guides/use-from-python.md").read_text(), re.DOTALL)
+    program = "\n".join(programs)
     assert "Train a mixture of" in ran(program, tmp_path)
     assert command_line.run(["plan", f"--law={tmp_path / 'law.json'}", "--flops=1e13"]) == 0
 
