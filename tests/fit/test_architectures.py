@@ -14,7 +14,6 @@ from configs import joint_moe, quickstart
 from fit import __main__ as command_line
 from fit.fitted_law import models
 from fit.fitted_law.law import load
-from fit.messages import sentences
 from fit.model.architecture import PAPER, Architecture, Model
 from fit.planning import optimum
 from fit.studies.next_runs import next_text
@@ -302,17 +301,6 @@ def test_what_is_built_is_what_was_planned(capsys, flags):
     assert f"Train a mixture of {best['n_experts']} experts" in first
     assert f"loss {built['loss']:.4f} nats" in first
     assert f"loss {best['loss']:.4f}, {built['loss_of_building']:.4f} less" in first
-
-
-def test_what_a_law_has_no_column_for_is_said(capsys):
-    plan = planned(capsys, "--law=joint-moe-2025", "--flops=1e21", "--shape=used:2", "--experts=1,2,8")
-    (told,) = (w for w in plan["warnings"] if "no column" in w)
-    assert told == sentences.NOT_READ.format(
-        asked="--shape=used:2", form="joint", own="used 1", columns="n_active, n_tokens, n_experts"
-    )
-    assert plan["buildable"]["top_k"] == (2 if plan["best"]["n_experts"] > 1 else 1)
-    assert command_line.run(["compare", "--flops=1e21", "--shape=used:2", "--laws=joint-moe-2025", "--verbose"]) == 0
-    assert "--shape=used:2: the joint law has no column for that" in capsys.readouterr().out
 
 
 def test_a_law_of_ones_own_is_compared_by_its_own_models(tmp_path, capsys):

@@ -4,7 +4,6 @@ test_plan_properties.py.
 
 import dataclasses
 import json
-import runpy
 
 import numpy as np
 import pytest
@@ -16,9 +15,6 @@ from fit.messages import sentences
 from fit.model import efficiencies
 from fit.planning import by_time, solve
 from fit.planning.options import PlanOptions
-from fit.planning.results import ClockComparison
-from jmoe.config import schema
-from jmoe.config.check import check_config
 
 LAW = "joint-moe-2025"
 
@@ -72,18 +68,6 @@ def test_ranges_hold_the_middle_and_agree(capsys):
         assert tokens == pytest.approx([row["n_tokens"]] * 3)
 
 
-def test_one_sentence_says_where_hours_and_flops_differ():
-    compared = ClockComparison(
-        hours=10.0, label="modelled", by_flops=16, by_time=8, n_active=4e9, largest=None, ratio=[0.7, 0.8, 0.9]
-    )
-    (told,) = by_time.differing(compared)
-    assert (
-        "By FLOPs 16 experts are best, by wall-clock time 8: at 4B active parameters 16 train at 0.80 (0.70 to 0.90)"
-        in told
-    )
-    assert not list(by_time.differing(dataclasses.replace(compared, by_time=16)))
-
-
 def test_what_flops_would_choose_is_what_a_plan_by_them_chooses(capsys):
     flags = [f"--law={LAW}", "--chips=H100:1", "--hours=500"]
     found = plan(capsys, *flags[1:3])
@@ -112,23 +96,6 @@ def test_a_size_that_the_chips_bound_is_named_as_such(capsys):
     found = plan(capsys, "--chips=H100:1", "--hours=50000", "--experts=32")
     assert found["best"]["size_bound"] == "chips"
     assert any("1 x H100 train no larger model with 32 experts" in warning for warning in found["warnings"])
-
-
-def test_nothing_is_said_where_they_agree(capsys):
-    found = plan(capsys, "--chips=H100:64", "--hours=240", "--experts=8")
-    assert found["clock"]["by_flops"] == 8
-    assert command_line.run(["plan", f"--law={LAW}", "--chips=H100:64", "--hours=240", "--experts=8"]) == 0
-    assert "By FLOPs" not in capsys.readouterr().out
-
-
-def test_the_emitted_config_is_one_that_the_trainer_takes(capsys, tmp_path):
-    config = tmp_path / "planned.py"
-    found = plan(capsys, "--chips=H100:64", "--hours=240", f"--emit_config={config}")
-    made = runpy.run_path(str(config))["get_config"]()
-    check_config(schema.complete(made))
-    mesh = found["buildable"]["cost"]["mesh"]
-    assert (made.mesh.expert, made.mesh.model, made.remat) == (mesh["expert"], mesh["model"], mesh["remat"])
-    assert "hours 240" in config.read_text()
 
 
 def test_experts_that_the_law_counts_as_no_whole_number():
@@ -247,18 +214,7 @@ def test_flags_that_do_not_go_together(flags, said, capsys):
     assert said in error(capsys, "plan", f"--law={LAW}", *flags)
 
 
-def test_comparing_takes_the_same_flags(capsys):
-    flags = ["--flops=1e20", "--mfu=0.4", "--speeds=x.csv"]
-    assert sentences.SPEEDS_NEED_TIME in error(capsys, "compare", *flags)
-
-
 def test_hours_that_leave_no_token_are_a_sentence(capsys):
     asked = ["plan", "--law=joint-moe-2025", "--chips=H100:1", "--hours=1e-12"]
     assert command_line.run(asked) == 2
     assert "--hours=1e-12 of --chips=H100:1 leaves no token to train " in capsys.readouterr().err
-
-
-def test_microseconds_by_wall_clock_time_still_have_batches_of_a_row():
-    """Far too few tokens for a batch: the recipe is one of whole rows, not of none."""
-    plan = fit.plan("joint-moe-2025", chips="H100:1", hours=1e-6)
-    assert all(batch >= 1 for _, batch in plan.buildable.batch_tokens)

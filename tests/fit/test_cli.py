@@ -105,113 +105,6 @@ def test_measured_losses_are_compared_with_a_laws(tmp_path, capsys):
     assert captured.err.startswith("measured losses are not compared: ") and "loss" in captured.err
 
 
-def test_predict_one_and_many(folder, capsys):
-    assert (
-        command_line.run(["predict", "--law=joint-moe-2025", "--n_active=1e9", "--n_tokens=2e10", "--n_experts=8"]) == 0
-    )
-    loss, *_, label = capsys.readouterr().out.splitlines()
-    assert float(loss) == pytest.approx(fit_runs.joint_loss(1e9, 2e10, 8, fit_runs.TABLE_3), abs=1e-6)
-    assert label == "intervals by fits simulated from the published grid"
-    models = folder / "models.jsonl"
-    models.write_text('{"n_active": 1e9, "n_tokens": 2e10, "n_experts": 8, "note": "no loss column"}\n')
-    assert command_line.run(["predict", "--law=joint-moe-2025", f"--runs={models}", f"--out={folder}/out.jsonl"]) == 0
-    record = json.loads((folder / "out.jsonl").read_text())
-    assert record["predicted_loss"] == pytest.approx(fit_runs.joint_loss(1e9, 2e10, 8, fit_runs.TABLE_3))
-    assert record["note"] == "no loss column"
-
-
-def test_plan_json_holds_optima_and_best(folder, capsys):
-    assert (
-        command_line.run(
-            [
-                "plan",
-                f"--law={folder}/law.json",
-                "--flops=1e21",
-                "--memory_gb=10",
-                "--devices=2",
-                "--kv_tokens=16384",
-                "--inference_tokens=1e10",
-                "--json",
-            ]
-        )
-        == 0
-    )
-    plan = json.loads(capsys.readouterr().out)
-    assert [row["n_experts"] for row in plan["optima"]] == [1, 2, 4, 8, 16, 32]
-    for row in plan["optima"]:
-        assert {"n_experts", "n_active", "n_total", "n_tokens", "loss"} <= set(row)
-        assert row["memory_bytes"] <= 20e9 * (1 + 1e-9)
-    drawn = plan["odds"]
-    least = min(drawn["experts"], key=lambda row: row["expected_loss"])
-    assert plan["best"]["n_experts"] == least["n_experts"] == drawn["recommended"]
-    assert sum(row["best_in_draws"] for row in drawn["experts"]) == drawn["draws"] == 20
-    for row, whole in zip(drawn["experts"], plan["optima"], strict=True):
-        assert row["loss"][0] <= whole["loss"] * 1.01 and row["loss"][1] >= whole["loss"] * 0.99
-    assert command_line.run(["plan", f"--law={folder}/law.json", "--flops=1e21", "--verbose"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert re.search(r"a mixture in \d+ of 20 draws; \d+ experts in \d+", said)
-    assert "10th to 90th percentile of 20 draws of law" in said and re.search(r"best in \d+; regret 0\.\d+ nats", said)
-
-
-def test_every_table_figure_and_the_report(folder, capsys):
-    for which in "1245":
-        assert (
-            command_line.run(["table", f"--law={folder}/law.json", f"--which={which}", f"--out={folder}/t{which}.csv"])
-            == 0
-        )
-        shown = capsys.readouterr().out.splitlines()
-        assert len((folder / f"t{which}.csv").read_text().splitlines()) <= len(shown) + 1 > 2
-    for figure in ("1a", "2a", "2b", "3", "4", "5", "memory"):
-        path = folder / f"{figure}.svg"
-        arguments = [
-            "plot",
-            f"--law={folder}/law.json",
-            f"--figure={figure}",
-            f"--out={path}",
-            f"--runs={folder}/runs.csv",
-        ]
-        assert command_line.run(arguments) == 0
-        assert path.read_text().rstrip().endswith("</svg>")
-    assert (
-        command_line.run(["plot", f"--law={folder}/law.json", f"--runs={folder}/runs.csv", f"--out_dir={folder}/plots"])
-        == 0
-    )
-    assert sorted(p.name for p in (folder / "plots").iterdir()) == [
-        "best_experts_against_memory.png",
-        "isoflop.png",
-        "predicted_against_measured.png",
-    ]
-    assert (
-        command_line.run(["report", f"--law={folder}/law.json", f"--runs={folder}/runs.csv", f"--out={folder}/r.html"])
-        == 0
-    )
-    page = (folder / "r.html").read_text()
-    assert page.count("data:image/png;base64,") == 7 and page.count("<table>") >= 11
-    assert not re.search(r'(src|href)="(?!data:)', page)  # self-contained
-
-
-def test_laws_of_tiny_models(folder, capsys):
-    """Byte models of 1e4 to 1e6 parameters have their own vocabulary and depth; no default size may get in the way."""
-    shape = ["--shape=vocab_size:257", "--shape=width_per_block:32"]
-    assert command_line.run(["plan", "--law=chinchilla-2022", "--flops=1e13", *shape, "--json"]) == 0
-    plan = json.loads(capsys.readouterr().out)
-    d = plan["best"]["d_model"]
-    assert plan["best"]["n_active"] == pytest.approx(2 * d * 257 + 13 * d**3 / 32)
-    assert (
-        plan["buildable"]["d_model"] % 32 == 0 and plan["buildable"]["n_blocks"] == plan["buildable"]["d_model"] // 32
-    )
-
-
-def test_corpora_do_not_mix_unless_told(folder, capsys):
-    runs = fit_runs.paper_runs()
-    path = fit_runs.write_csv(folder / "two.csv", runs, corpus_fingerprint=["one"] * 100 + ["two"] * 170)
-    arguments = ["law", "--form=chinchilla", f"--runs={path}", f"--out={folder}/two.json"]
-    assert command_line.run(arguments) == 2
-    said = capsys.readouterr().err
-    assert "corpus_fingerprint" in said and "one, two" in said and "--mix_corpora" in said
-    assert command_line.run([*arguments, "--mix_corpora"]) == 0
-
-
 MISTAKES = {
     "law --runs={0}/none.csv --out={0}/x.json": "none.csv: cannot be read",
     "law --runs={0}/runs.csv --out={0}/none/x.json": "cannot be written",
@@ -256,36 +149,11 @@ def test_each_mistake_gets_one_sentence(folder, capsys, arguments):
     assert sorted(folder.iterdir()) == before  # nothing written, nothing left behind
 
 
-@pytest.mark.parametrize(
-    "coefficients, words",
-    [
-        ({"a": 1}, "coefficient alpha"),
-        ({}, "coefficient a"),
-        ("x", "coefficient a"),
-        (fit_runs.TABLE_3 | {"E_start": 400}, "E_start"),
-        (fit_runs.TABLE_3 | {"a": -1}, "invalid coefficients"),
-    ],
-)
-def test_a_damaged_law_is_refused(tmp_path, capsys, coefficients, words):
-    (tmp_path / "law.json").write_text(json.dumps(dict(form="joint", coefficients=coefficients)))
-    assert command_line.run(["plan", f"--law={tmp_path}/law.json", "--flops=1e20"]) == 2
-    assert words in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("name", [name for name in command_line.COMMANDS if name != "laws"])  # which takes no flags
 def test_help_has_an_example_that_parses(name, capsys):
     assert command_line.run([name, "--help"]) == 0
     said = capsys.readouterr().out
     assert re.search(rf"python -m fit {name} (\S+ )?--", said) and said.count("  --") >= 3
-
-
-def test_plan_loads_nothing_of_the_trainer():
-    code = (
-        "import sys; from fit import __main__ as m; m.run(['plan', '--law=joint-moe-2025', '--flops=1e20']); "
-        "print([n for n in ('jmoe', 'flax', 'ml_collections', 'matplotlib', 'pyarrow') if n in sys.modules])"
-    )
-    said = subprocess.run([sys.executable, "-c", code], env=ENV, capture_output=True, text=True, check=True)
-    assert said.stdout.splitlines()[-1] == "[]" and said.stderr == ""
 
 
 def test_interrupt_leaves_no_law(folder, tmp_path):

@@ -98,26 +98,6 @@ def test_grouped_queries_and_dense_blocks():
     assert row["loss"] == pytest.approx(min(losses.values()), rel=1e-6)
 
 
-def test_how_much_a_token_uses():
-    """The sparsity law by a grid of widths, experts and experts that a token uses; the joint law is not asked."""
-    limits = optimum.Constraints(flops=1e20, memory_bytes=8e9)
-    laws = [load("sparsity-2025"), load("joint-moe-2025")]
-    row, joint = compare_laws(laws, Question(SHAPE, limits, [1, 4, 16, 50], used=(1.0, 2.0, 4.0))).laws
-    best = (np.inf, None)
-    for e, used in itertools.product((1, 4, 16, 50), (1, 2, 4)):
-        if used <= e:
-            active = 2 * WIDTHS * 50257 + (4 + 9 * used) * WIDTHS**3 / 64
-            counted = total(e) + 2 * WIDTHS * (50432 - 50257)  # with the vocabulary of its own runs
-            loss = laws[0].predict(n_total=counted, n_tokens=1e20 / (6 * active), sparsity=1 - used / e)
-            best = min(best, (np.where(2 * total(e) <= 8e9, loss, np.inf).min(), (e, used)))
-    assert (row["n_experts"], row["used"]) == best[1] and row["loss"] == pytest.approx(best[0], rel=1e-6)
-    assert row["sparsity"] == 1 - row["used"] / row["n_experts"] and joint["used"] == 1
-    both = Architecture(50257, 64, granularity=4, active_width=2.0, n_dense=3)
-    assert both.columns(512.0, 8)["top_k"] == 8 and both.columns(512.0, 8)["sparsity"] == 0.75
-    assert both.n_active(512.0) == pytest.approx(2 * 512 * 50257 + (4 * 8 + 9 * (3 + 2 * 5)) * 512**2)
-    assert both.d_model(both.n_active(512.0)) == pytest.approx(512, rel=1e-12)
-
-
 def test_what_the_laws_agree_on():
     rows, result = answers("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "chinchilla-refit-2024")
     agreed = {(a["of"], a["column"]): a for a in result["agreement"]}

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import runpy
 import types
 
@@ -11,22 +10,17 @@ import numpy as np
 import pytest
 
 import fit
-from configs import joint_moe
 from fit import __main__ as command_line
 from fit.errors import UserError
 from fit.fitted_law.law import Law, load
 from fit.form import Form
 from fit.laws import FORMS, joint
 from fit.messages import units
-from fit.model import step_counts
 from fit.model.architecture import PAPER
-from fit.model.layout import Layout
 from fit.planning import constraints, repeats
 from jmoe.config import schema
 from jmoe.config.check import check_config
-from jmoe.cost import memory
 from jmoe.cost.chips import CHIPS as JMOE_CHIPS
-from jmoe.cost.topologies import topology_devices
 from launch import accelerators, preflight
 
 PAPERS = "joint-moe-2025"
@@ -163,29 +157,6 @@ def test_a_model_is_served_on_chips_that_hold_it(capsys):
     assert max(row["cost"]["serving_chips"] for row in found["optima"]) > 10
 
 
-# What `python -m jmoe.compile` printed of the paper's recipe (peak bytes on each device of a slice, 65,536 tokens in a
-# step; jax 0.10.2, libtpu 0.0.42, JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1): d_model, experts, slice, devices, peak.
-COMPILED = [
-    (512, 8, "v5e:2x2", 4, 2_142_205_440),
-    (1024, 1, "v5p:2x2x1", 4, 4_884_440_672),
-    (1024, 8, "v5p:2x2x1", 4, 9_681_011_840),
-    (2048, 1, "v5p:2x2x1", 4, 17_934_481_056),
-]
-
-
-@pytest.mark.parametrize("d_model, n_experts, topology, n_devices, peak", COMPILED)
-def test_a_step_takes_what_it_is_compiled_to(d_model, n_experts, topology, n_devices, peak):
-    """Within 15% of what jmoe.compile finds; compiled again, for minutes, where JMOE_SOAK is set."""
-    config = joint_moe.get_config()
-    config.model.d_model, config.model.n_experts, config.batch_tokens = d_model, n_experts, ((0, 65_536),)
-    if os.environ.get("JMOE_SOAK"):
-        pytest.importorskip("libtpu", reason="SKIPPED: nothing was compiled for a TPU, libtpu is missing")
-        devices = topology_devices(topology)
-        peak, n_devices = memory.of_step(memory.compile_step(config, devices)[1])["peak"], len(devices)
-    layout = Layout(65_536, config.data.seq_len, data=n_devices, flash=False)
-    assert step_counts.memory_of(PAPER.shape(d_model, n_experts), layout) == pytest.approx(peak, rel=0.15)
-
-
 def test_a_mesh_of_data_alone_takes_what_the_chips_do(capsys):
     """And the chips that a mesh needs hold it, but one chip fewer holds a smaller model alone."""
     flags = ["--flops=1e21", "--chips=H100:64"]
@@ -200,12 +171,6 @@ def test_a_mesh_of_data_alone_takes_what_the_chips_do(capsys):
         found = plan(capsys, "--flops=1e21", f"--chips=H100:{chips}", "--mesh=remat:dots")["buildable"]
         assert found["cost"]["mesh"]["least_bytes"] <= 80 * 2**30
         assert (found["d_model"] == built["d_model"]) == fits  # fewer chips hold a smaller model
-
-
-def test_what_the_trainer_does_not_divide_over_a_mesh_is_said(capsys):
-    printed = text(capsys, "--flops=1e21", "--chips=H100:48", "--experts=8", "--mesh=expert:3")
-    assert "warning: --mesh=expert:3 does not divide the buildable model's 8 experts: the trainer refuses it" in printed
-    assert "on a mesh of 16 x 3 x 1 (data x expert x model) with remat full" in printed
 
 
 def test_a_step_of_the_buildable_model(capsys):
@@ -247,26 +212,6 @@ def test_speed_is_bandwidth_over_what_a_batch_reads(capsys):
         assert many["experts_touched"] == pytest.approx(touched, rel=1e-9)
         assert many["decode_tokens_per_second"] == pytest.approx(64 * 3350e9 / (weights(touched) + cache), rel=1e-9)
         assert alone["limited_by"] == many["limited_by"] == "bandwidth"
-
-
-@pytest.mark.parametrize(
-    "n_active, n_tokens, served, best_active, best_tokens",
-    [(30e9, 1.556e12, 5e12, 16.41e9, 3.265e12), (70e9, 4.255e12, 10e12, 41.55e9, 7.922e12)],
-)
-def test_sardana(capsys, tmp_path, n_active, n_tokens, served, best_active, best_tokens):
-    """The cheapest model of a Chinchilla model's quality, by Sardana et al. 2024 with the exponents that they used."""
-    coefficients = dict(A=406.4, B=410.7, E=1.69, alpha=0.336, beta=0.283)
-    (tmp_path / "law.json").write_text(json.dumps(dict(form="chinchilla", coefficients=coefficients)))
-    quality = Law("", FORMS["chinchilla"], coefficients, {}).predict(n_active, n_tokens)
-    found = plan(
-        capsys, f"--target_loss={float(quality)!r}", f"--inference_tokens={served}", law=f"{tmp_path}/law.json"
-    )
-    best = found["target"]["best"]
-    assert best["n_active"] == pytest.approx(best_active, rel=1e-3)
-    assert best["n_tokens"] == pytest.approx(best_tokens, rel=1e-3)
-    assert best["loss"] == pytest.approx(quality, rel=1e-12) and found["best"]["loss"] == best["loss"]
-    assert best["flops"] == pytest.approx(6 * best_active * best_tokens + 2 * best_active * served, rel=1e-3)
-    assert best["flops"] < 6 * n_active * n_tokens + 2 * n_active * served
 
 
 def test_a_target_is_reached_at_the_least_cost_of_all_sizes(capsys):

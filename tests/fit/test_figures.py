@@ -1,7 +1,6 @@
 """Pictures and the report: what they show, where they stop being sure, and that they can be read."""
 
 import dataclasses
-import inspect
 import io
 import json
 import re
@@ -17,13 +16,9 @@ from fit import __main__ as command_line
 from fit.errors import UserError
 from fit.fitted_law import summary
 from fit.fitted_law.law import load
-from fit.messages import units
 from fit.model.architecture import Architecture
-from fit.planning import planning
-from fit.planning.optimum import Constraints
-from fit.render import figures, report
+from fit.render import figures
 from fit.render.figures import style
-from fit.table.runs import read_runs
 
 SMALL = dict(
     a=19.0,
@@ -297,36 +292,6 @@ def test_the_report_says_what_law_it_is_and_how_sure(page):
     assert page.count("data:image/png;base64,") == len(figures.FIGURES) and "cannot" not in page
 
 
-def test_the_report_begins_with_what_to_train(page, law):
-    flops = law.ranges["training_flops"][1]
-    best = min(
-        planning.plan_within(law, law.architecture, Constraints(flops=flops), law.experts)["optima"], key=by_loss
-    )
-    answer = re.search(r'<p class="answer">(.*?)</p>', page).group(1)
-    assert units.flops(flops) in answer and "the most that was fitted" in answer
-    assert f"{best['n_experts']} experts" in answer and f"loss {best['loss']:.4f}" in answer
-    assert page.index('class="answer"') < page.index('class="warnings"') < page.index("<h2>Coefficients</h2>")
-
-
-def test_the_report_says_in_short_what_its_runs_and_law_found(folder, law, tmp_path, capsys):
-    arguments = [f"--law={folder}/law.json", f"--runs={folder}/runs.csv", f"--out={tmp_path}/r.html"]
-    assert command_line.run(["report", *arguments]) == 0
-    printed = capsys.readouterr().out
-    said = " ".join(printed.split())
-    assert len(printed.splitlines()) <= 14
-    runs = read_runs(f"{folder}/runs.csv", law.form.columns)
-    (most,) = np.unique(runs.flops[runs.flops == runs.flops.max()])
-    ended = {e: runs.loss[(runs.flops == most) & (runs.n_experts == e)].mean() for e in np.unique(runs.n_experts)}
-    best = min(set(ended) - {1}, key=ended.get)
-    assert f"{len(runs)} runs" in said and f"a loss of {ended[1]:.4f}" in said
-    assert f"{best:g} experts at {ended[best]:.4f} ({ended[best] / ended[1] - 1:+.1%})" in said
-    assert "below the best dense model" in said and "predicted 3 runs that it had not seen" in said
-
-
-def by_loss(row):
-    return row["loss"]
-
-
 def test_a_law_that_holds_less_than_a_fit_writes_is_reported(folder, tmp_path, capsys):
     """Whatever is missing besides the form and its coefficients, nothing is said of it and nothing else is lost."""
     record = json.loads((folder / "law.json").read_text())
@@ -343,13 +308,6 @@ def test_a_law_that_holds_less_than_a_fit_writes_is_reported(folder, tmp_path, c
     (tmp_path / "law.json").write_text(json.dumps(bare | dict(held_out=dict(runs="three"))))
     assert command_line.run(["report", *arguments]) == 2
     assert 'held_out.runs is "three", expected a number' in capsys.readouterr().err
-
-
-def test_the_report_is_read_on_a_phone_and_in_the_dark(page):
-    assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in page
-    assert "prefers-color-scheme: dark" in page and "max-width: 100%" in page
-    assert page.count("<table>") == page.count('<div class="scroll"><table>') >= 11
-    assert len(re.findall(r'<img alt="[^"]+" width="\d+" height="\d+"', page)) == len(figures.FIGURES)
 
 
 def test_the_reports_tables_fit_a_screen_and_show_where_a_phone_cuts_them(browser, page, folder):
@@ -369,15 +327,6 @@ def test_the_reports_tables_fit_a_screen_and_show_where_a_phone_cuts_them(browse
     table.evaluate("(e) => e.scrollTo(e.scrollWidth, 0)")
     assert cut_off < 200 < 250 < right_edge()
     tab.close()
-
-
-def test_the_report_needs_no_command():
-    assert "commands" not in inspect.getsource(report)
-
-
-def test_the_report_fails_on_runs_that_are_not_there(tmp_path, capsys):
-    assert command_line.run(["report", "--law=joint-moe-2025", "--runs=/nope.csv", f"--out={tmp_path}/r.html"]) == 2
-    assert "/nope.csv: cannot be read" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 def test_runs_other_than_the_fitted_ones_are_not_said_to_be_held_out(folder, law, tmp_path):

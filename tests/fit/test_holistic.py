@@ -89,21 +89,6 @@ def test_table_2_follows_from_eq_2():
     assert recovered == pytest.approx([10.8, 9.95, 9.18, 8.72, 8.35, 8.21], rel=0.0206)
 
 
-def test_only_depths_bound_no_width():
-    """Cell (7, 12) at 1e18 with L_d >= 0 and L_m >= 1 alone: widths from 1,099 to 10,590, the middle one absurd; and
-    all 216 cells have some."""
-    triad = triad_of(1e18, 7, 12)
-    held = setting_of(1e18)
-    widths = np.arange(64.0, 20_000, 0.1)
-    _, dense, moe, _ = invert(triad, widths, held)
-    fits = widths[(dense >= 0) & (moe >= 1)]
-    assert (fits.min(), np.median(fits), fits.max()) == pytest.approx((1099, 5845, 10590), abs=1)
-    assert invert(triad, 5845, held)[3] == pytest.approx(28, abs=0.6)
-    for cell in CELLS:
-        _, dense, moe, _ = invert(triad_of(*cell), widths[::10], setting_of(cell[0]))
-        assert np.any((dense >= 0) & (moe >= 1)), cell
-
-
 def test_phase_1_cells_that_can_be_built():
     built = {}
     why = {}
@@ -351,23 +336,6 @@ def test_eq_2_refitted_on_optima(tmp_path, capsys):
     slope, at = np.polyfit(np.log([1e18, 1e19, 1e20]), np.log(best), 1)
     assert result["power"] == pytest.approx([np.exp(at), slope], rel=1e-5)
     assert result["tokens_power"] == pytest.approx([np.exp(-at), 1 - slope], rel=1e-5)
-
-
-def test_the_search_of_a_laptop(capsys):
-    """The committed runs of configs/sweeps/holistic_small.py: what results/sweeps.md says of them."""
-    runs = pathlib.Path(__file__).parents[2] / "results" / "holistic.csv"
-    assert run(f"--runs={runs}", f"--width_runs={runs}", "--json") == 0
-    result = json.loads(capsys.readouterr().out)
-    small, large = result["fit"]["budgets"]
-    assert [(one["ratios"]["runs"], one["ratios"]["x"], one["width"]["best"]) for one in (small, large)] == [
-        (22, None, None), (26, None, None)
-    ]  # fmt: skip
-    assert 2.2 < small["ratios"]["y"]["best"] < large["ratios"]["y"]["best"] < 3.8
-    assert all(one["explained"] > 0.5 and one["active"] < -0.3 for one in result["control"])
-    grid = ("--m_over_active=7.5,8.5,10", "--total_over_active=2.2,3,3.8")
-    assert run(f"--rank={runs}", *grid, "--json") == 0
-    ranks = json.loads(capsys.readouterr().out)["rank"]["budgets"]
-    assert [row["cells"] for row in ranks] == [9, 9] and all(row["spearman"] > 0.85 for row in ranks)
 
 
 @pytest.mark.parametrize("arguments, words", [

@@ -285,12 +285,6 @@ def test_the_default_decay_does_not_bend_what_is_known_exactly(tmp_path):
     assert record["coefficients"] == pytest.approx(fit_runs.TINY, rel=0.2)
 
 
-def test_no_decay_can_still_be_asked_for(tmp_path):
-    path = fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.sweep_runs((16, 32), seed=3))
-    record = fit.law(path, "joint", weight_decay=0).record
-    assert record["settings"]["weight_decay"] == 0
-
-
 # -- runs on both sides of a transition
 # --------------------------------------------------------------------------------------------------
 

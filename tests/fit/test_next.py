@@ -170,15 +170,6 @@ def test_a_sweep_takes_the_runs(capsys, law):
     assert {job["data.fingerprint"] for job in sweep} == {fit_runs.CORPUS}  # no other text comes into runs.csv
 
 
-def test_in_words(capsys, law):
-    _, path, runs = law
-    command = ["next", f"--law={path}", f"--runs={runs}", f"--flops={BUDGET}", f"--target_flops={TARGET}"]
-    assert command_line.run([*command, "--verbose"]) == 0
-    message = capsys.readouterr().out
-    assert re.search(r"\d+ runs on \d+ trunks: \S+ of 5e\+12 FLOPs; sharing trunks saves \d+%", message)
-    assert "at 1e+14 FLOPs" in message and "or a plain grid" in message and re.search(r"E = \d above E = \d", message)
-
-
 @pytest.mark.parametrize(
     "flags, words",
     [
@@ -199,13 +190,6 @@ def test_what_cannot_be_asked(capsys, tmp_path, law, flags, words):
     assert command_line.run(["next", f"--law={law[1]}", f"--runs={law[2]}", *flags]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.count("\n") == 1 and words in captured.err
-
-
-def test_a_law_without_tokens_is_refused(capsys, tmp_path, law):
-    fit_runs.fit_law(tmp_path, law[2], "--form=clark")
-    flags = [f"--law={tmp_path}/law.json", f"--runs={law[2]}", "--flops=1e12", "--target_flops=1e14"]
-    assert command_line.run(["next", *flags]) == 2
-    assert "knows no n_tokens" in capsys.readouterr().err
 
 
 def test_any_law_of_size_and_tokens(capsys, tmp_path, law):

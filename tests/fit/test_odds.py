@@ -16,7 +16,7 @@ from fit.fitted_law.law import Law, load
 from fit.messages.units import duration
 from fit.model import efficiencies
 from fit.model.architecture import PAPER
-from fit.planning import by_time, candidates, grid, joint_draws, measurement, odds, planning, solve, votes
+from fit.planning import by_time, grid, joint_draws, measurement, odds, planning, solve, votes
 from fit.planning.constraints import Constraints
 from fit.planning.options import PlanOptions
 
@@ -367,20 +367,6 @@ def test_a_law_far_beyond_its_compute_is_shown_and_does_not_count(capsys):
     result = json.loads(capsys.readouterr().out)
     assert {row["law"] for row in result["laws"]} == {"jmoe-bytes-2026", "joint-moe-2025"}
     assert not [a for a in result["agreement"] if "jmoe-bytes-2026" in (a["low_law"], a["high_law"])]
-
-
-def test_draws_cost_less_than_three_seconds_of_arrays():
-    """Counted, not timed: a draw evaluates the law at each shape once, and no candidate is timed again."""
-    question = asked(with_draws(JOINT), chips="H100:64", hours=240.0)
-    problem = solve.problem_of(*question)
-    n_shapes = 0
-    for e in (1.0, 8.0, 32.0):
-        n_shapes += sum(len(np.unique(part.row)) for part in solve.near(problem, e, (240.0, 240.0)))
-    kept = dict(question[2].cache)
-    draws = joint_draws.of_plan(question[0], [1, 8, 32], problem.calibration)
-    joint_draws.solve_draws(*question, [1.0, 8.0, 32.0], draws)
-    assert question[2].cache.keys() == kept.keys()
-    assert n_shapes * draws.n < 1e6 and candidates.BAND_OF_DRAWS == 1e-2
 
 
 def test_silicon_that_nobody_measured_has_a_wider_range():

@@ -13,9 +13,6 @@ from planner_tab import SETTLED, Planner, assert_same, typed
 from fit import __main__ as command_line
 from fit.commands import replaced
 from fit.messages import sentences
-from fit.planning.constraints import CHIPS
-from jmoe.cost.chips import CHIPS as JMOE_CHIPS
-from launch import accelerators
 
 DENSE = ("chinchilla-2022", "chinchilla-refit-2024", "fine-grained-dense-2024")
 SEARCHED = ("sparsity-2025", "fine-grained-2024", "comprehensive-2025")  # laws without an optimum in closed form
@@ -305,11 +302,6 @@ def typed_json(planner, capsys):
     return typed(f"{planner.text('command')} --json", capsys)[0]
 
 
-def test_peaks_are_those_that_a_sweep_is_priced_with():
-    for name, chip in CHIPS.items():
-        assert chip.flops == (accelerators.peak_flops(name) if name in accelerators.GKE else JMOE_CHIPS[name].flops)
-
-
 def test_a_law_of_several_widths_asks_for_one(browser, tmp_path, capsys):
     law = fit_runs.write_demo_law(tmp_path / "l.json", width_per_block=None, differing={"width_per_block": [8.0, 16.0]})
     assert command_line.run(["page", f"--law={law}", f"--out={tmp_path}/planner.html"]) == 0
@@ -342,13 +334,6 @@ def test_a_slider_sets_its_field(planner):
         planner.tab.evaluate(SETTLED)
     assert json.loads(planner.text("json"))["constraints"]["flops"] > before
     assert planner.tab.input_value("#devices") == "1"  # a whole number
-
-
-def test_the_page_counts_published_models_as_the_command_does(planner, capsys):
-    for name in ("Llama-4-Maverick", "Gemma-3-1B", "GLM-4.5", "gpt-oss-120b", "DeepSeek-V2-Lite"):
-        planner.open(law="joint-moe-2025", like=name, flops="1e22", memory_gb="")
-        line = json.loads(typed(f"{planner.text('command')} --json", capsys)[0])["like"]
-        assert_same(json.loads(planner.text("laws-json"))["like"], line, name)
 
 
 def test_a_phone_is_told_that_tables_are_wide(browser, folder):
@@ -451,13 +436,6 @@ def test_one_small_file_that_asks_for_nothing(folder):
     assert len(text.encode()) < 500_000
     assert not re.findall(r"""(?:src|href)\s*=|url\((?!#)|@import|import\s*\(|fetch\(|XMLHttp|WebSocket""", text)
     assert "default-src 'none'" in text  # the browser itself refuses what is not in the file
-
-
-def test_what_has_no_page_is_refused(tmp_path, capsys):
-    assert command_line.run(["page", "--law=clark-2022-rl", f"--out={tmp_path}/p.html"]) == 2
-    assert "knows no n_tokens" in capsys.readouterr().err
-    assert command_line.run(["page", "--law=none.json", f"--out={tmp_path}/p.html"]) == 2
-    assert "no such file" in capsys.readouterr().err and list(tmp_path.iterdir()) == []
 
 
 def test_a_law_of_one_number_of_experts(browser, tmp_path, capsys):

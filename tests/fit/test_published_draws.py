@@ -163,14 +163,6 @@ def test_no_interval_is_much_narrower_than_table_5():
     assert SOURCE in tables.note("5", law, rows)
 
 
-@pytest.mark.parametrize("verbose", [(), ("--verbose",)])
-def test_a_plan_says_what_its_draws_are(verbose, capsys):
-    assert command_line.run(["plan", "--law=joint-moe-2025", "--flops=1e22", *verbose]) == 0
-    printed = re.sub(r"\s+", " ", capsys.readouterr().out)
-    assert f"the law's draws are {SOURCE}" in printed and " of 200 draws" in printed and "no interval" not in printed
-    assert "not the authors' own" in printed or not verbose
-
-
 def test_json_and_the_page_say_what_the_draws_are(capsys):
     plan = fit.plan("joint-moe-2025", flops=1e22)
     assert plan.to_dict()["odds"]["source"] == SOURCE

@@ -222,14 +222,6 @@ def test_a_rate_that_jumps_says_why():
     assert fit.plan(law, flops=1e21, like="Qwen3-30B-A3B").buildable.rate_note == ""
 
 
-def test_the_text_says_value_range_source_and_extrapolation(capsys):
-    assert command_line.run(["plan", "--law=joint-moe-2025", "--chips=H100:64", "--hours=240"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    (rate,), (batch,) = ([line for line in lines if line.startswith(name)] for name in ("Rate: ", "Batch: "))
-    assert "by Step Law, DeepSeek LLM and Ling's mixtures, up to" in rate and "times beyond their runs" in rate
-    assert "by the same laws" in batch and "rows of 4,096" in batch
-
-
 def test_the_config_of_the_recipe_is_a_plan_of_its_own_model():
     """configs/pretrain.py: its rate, batches and warm-up are those that its model is planned with."""
     config = pretrain.get_config()

@@ -1,6 +1,5 @@
 """What a plan emits is what the trainer starts: random plans against the trainer's own checks, and real dry runs."""
 
-import dataclasses
 import json
 import math
 
@@ -14,20 +13,12 @@ from configs import joint_moe
 from fit import __main__ as command_line
 from fit.messages import sentences
 from fit.messages.units import say
-from fit.model import hardware, step_cost
-from fit.model.chips import CHIPS
-from fit.model.layout import Layout
+from fit.model import hardware
 from fit.model.shape import ModelShape
-from fit.planning import constraints, mesh
+from fit.planning import mesh
 from jmoe.config import counts
 from jmoe.config.check import check_mesh
 from jmoe.errors import UserError
-
-
-def emitted(case, folder):
-    """(plan, config) of a case."""
-    plan = plans_start.plan_of(case)
-    return plan, plans_start.config_of(case, plan, str(folder))
 
 
 def test_the_trainer_starts_a_hundred_plans():
@@ -143,25 +134,3 @@ def test_the_mesh_that_a_user_asks_for(capsys, tmp_path):
     assert [chosen[name] for name in ("data", "expert", "model", "remat")] == [8, 4, 2, "dots"]
     assert command_line.run(["plan", "--law=joint-moe-2025", "--flops=1e21", "--chips=H100:48", "--mesh=model:3"]) == 2
     assert "--mesh=model:3: no model of the plan divides over such a mesh" in capsys.readouterr().err
-
-
-# Bytes of a device as libtpu 0.0.52 compiled a step (jax 0.12.0.1, JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1): rows of 4,096
-# with flash attention, a row on each device, d_model 2,048, 16 blocks; experts, mesh, peak.
-COMPILED = [(1, (16, 1, 1), 2_961_251_328), (32, (2, 8, 1), 24_315_557_056)]
-
-
-@pytest.mark.parametrize("n_experts, sizes, peak", COMPILED)
-def test_a_step_takes_what_it_is_compiled_to(n_experts, sizes, peak):
-    shape = dict(d_model=2048, n_blocks=16, n_heads=16, n_kv_heads=8, head_dim=128, d_ff=6144, vocab_size=50304)
-    layout = Layout(16 * 4096, 4096, *sizes)
-    one = step_cost.counts_on(ModelShape.of_config(shape | dict(n_experts=n_experts)), layout, CHIPS["v5p"])
-    assert one.device_bytes == pytest.approx(peak, rel=0.15)
-
-
-def test_cases_are_called_as_the_launcher_calls_them():
-    for kind in plans_start.KINDS:
-        for count in plans_start.COUNTS:
-            n_devices, _ = plans_start.accelerators.devices(*plans_start.accelerator(kind, count))
-            assert n_devices == constraints.Chips(kind, count, 0.4).n_devices
-    assert len(plans_start.grid()) == 2352
-    assert dataclasses.replace(CASES[0], count=8).command.endswith("--chips=H100:8 --hours=240")

@@ -1,7 +1,6 @@
 """IsoFLOP surfaces and parabolas against brute force and closed forms; efficiency leverage by its paper's checks."""
 
 import json
-import pathlib
 import re
 
 import fit_runs
@@ -110,23 +109,6 @@ def test_surfaces_of_a_table(tmp_path, capsys):
     assert command_line.run([*arguments, f"--out={tmp_path}/surface.png"]) == 0
     assert "held-out correlation 1.000" in capsys.readouterr().out
     assert (tmp_path / "surface.png").stat().st_size > 10_000
-
-
-def test_the_sweep_of_a_laptop(capsys):
-    """The committed runs of configs/sweeps/sparsity_small.py: what results/sweeps.md says of them."""
-    runs = pathlib.Path(__file__).parents[2] / "results" / "sparsity.csv"
-    assert command_line.run(["surface", f"--runs={runs}", "--json"]) == 0
-    small, large = json.loads(capsys.readouterr().out)
-    assert [row["runs"] for row in (small, large)] == [15, 15] and small["left_out"] == large["left_out"] == 2
-    assert small["best"]["at_edge"] == large["best"]["at_edge"] == ["sparsity"]
-    sizes, best = (
-        np.array([[one[name] for one in row["at_sizes"]] for row in (small, large)]) for name in ("n_total", "sparsity")
-    )
-    assert np.all(sizes[0] == sizes[1]) and np.all(np.diff(best) > 0)  # rises with size
-    assert np.all(best[0] > best[1])  # and falls with the budget
-    assert command_line.run(["surface", f"--runs={runs}"]) == 0
-    out = capsys.readouterr().out
-    assert "(2 of finer or coarser experts left out)" in out and "* at the end of the sparsities that were run" in out
 
 
 def test_what_lies_within_the_runs():

@@ -149,11 +149,6 @@ def test_reports_and_next_runs_are_of_such_mixtures(mixture_law, tmp_path, capsy
         figures.draw("2b", law, law.architecture, law.experts)
 
 
-def test_a_law_of_dense_runs_does_not_say_how_often_it_is_the_best():
-    law = fit.law(DENSE, "chinchilla", starts=16, bootstrap=10)
-    assert "best in" not in str(fit.plan(law, flops=1e21)) and law.experts == (1,)
-
-
 # What a table knows of how its models are built
 
 

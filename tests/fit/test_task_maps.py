@@ -271,15 +271,6 @@ def test_a_plan_by_a_law_with_intervals_adds_that_of_the_loss(written):
     assert "expected accuracies:" in str(plan) and "nats below all of the map's runs" in plan.tasks_note
 
 
-def test_json_of_the_command_is_the_result(written, capsys):
-    path, _ = written
-    capsys.readouterr()
-    assert command_line.run(["tasks", f"--runs={path}", "--bootstrap=20", "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed == json.loads(json.dumps(fit.tasks(path, bootstrap=20).to_dict()))
-    assert "draws" not in printed["tasks"][0]
-
-
 def test_a_map_of_another_text_is_refused(written):
     _, out = written
     maps = json.loads(out.read_text())
@@ -323,13 +314,6 @@ def test_mistakes_end_in_one_sentence(tmp_path, capsys, change, flags, words):
     assert command_line.run(["tasks", f"--runs={path}", *flags]) == 2
     error = capsys.readouterr().err
     assert words.replace("PATH", str(path)) in error and error.count("\n") == 1
-
-
-def test_a_table_of_one_run_ends_in_one_sentence(tmp_path, capsys):
-    path = tmp_path / "runs.csv"
-    path.write_text("loss,acc_task\n2.5,0.5\n")
-    assert command_line.run(["tasks", f"--runs={path}"]) == 2
-    assert "1 run has an accuracy, expected at least 6" in capsys.readouterr().err
 
 
 def test_a_name_that_a_terminal_obeys_is_refused(written):
