@@ -11,15 +11,14 @@ import pytest
 import fit
 from fit import __main__ as command_line
 
+JOINT = "joint-moe-2025"
 ASKED = [
-    "--law=joint-moe-2025 --chips=H100:64 --hours=240 --dollars_per_hour=2.5",
-    "--law=joint-moe-2025 --flops=1e22 --memory_gb=80 --kv_tokens=16384 --inference_tokens=1e11",
-    "--law=joint-moe-2025 --chips=v5p:64 --hours=24 --like=Qwen3-30B-A3B",
-    "--law=joint-moe-2025 --target_loss=2.1 --inference_tokens=1e12",
-    "--law=joint-moe-2025 --chips=H100:64 --hours=240 --max_tokens=2e10 --epochs=4",
-    "--law=chinchilla-2022 --flops=1e20",
-    "--law=sparsity-2025 --flops=1e21 --shape=used:1,used:2,used:4",
-    "--law=joint-moe-2025 --flops=1e21 --chips=H100:8 --shape=paper",
+    dict(law=JOINT, chips="H100:64", hours=240, dollars_per_hour=2.5),
+    dict(law=JOINT, flops=1e22, memory_gb=80, kv_tokens=16384, inference_tokens=1e11),
+    dict(law=JOINT, chips="v5p:64", hours=24, like="Qwen3-30B-A3B"),
+    dict(law=JOINT, target_loss=2.1, inference_tokens=1e12),
+    dict(law=JOINT, flops=1e22, max_tokens=2e10, epochs=4),
+    dict(law="sparsity-2025", flops=1e21, shape=dict(used=[1, 2, 4])),
 ]
 
 
@@ -34,8 +33,11 @@ def sentences_of(text):
 
 
 @pytest.mark.parametrize("asked", ASKED)
-def test_a_plan_is_ten_lines(capsys, asked):
-    text = printed(capsys, asked)
+def test_a_plan_is_ten_lines(asked):
+    """--verbose has every warning and optimum besides, and no sentence thrice. test_python.py: the command prints
+    the same."""
+    plan = fit.plan(**asked)
+    text = str(plan)
     lines = sentences_of(text)
     assert max(map(len, text.splitlines())) <= 120
     assert lines[0].startswith("Train ") and lines[-1].startswith("Next: ")
@@ -43,48 +45,17 @@ def test_a_plan_is_ten_lines(capsys, asked):
     assert len(own) <= 10 and len(lines) <= 12
     for name in ("Price: ", "Shape: ", "Rate: ", "Batch: ", "How sure: ", "Extrapolates"):
         assert sum(line.startswith(name) for line in lines) == 1, name
-    assert len(printed(capsys, asked, "--verbose").splitlines()) > len(text.splitlines())
+    detailed = str(fit.plan(**asked, verbose=True))
+    assert max(map(len, detailed.splitlines())) <= 120 and len(detailed.splitlines()) > len(text.splitlines())
+    joined = " ".join(detailed.split())
+    assert all(" ".join(f"warning: {warning}".split()) in joined for warning in plan.warnings)
+    assert all(f"{row.loss:.4f}" in joined for row in plan.optima)
+    assert all(joined.count(words) < 3 for words in re.findall(r"[^.;:()]{60,}", joined))
 
 
-@pytest.mark.parametrize("asked", ASKED)
-def test_all_of_a_plan(capsys, asked):
-    """--verbose has every warning and optimum, no sentence thrice and no line that is too wide; JSON is the same."""
-    text = printed(capsys, asked, "--verbose")
-    assert max(map(len, text.splitlines())) <= 120
-    plan = json.loads(printed(capsys, asked, "--json"))
-    assert plan == json.loads(printed(capsys, asked, "--json", "--verbose"))
-    joined = " ".join(text.split())
-    assert all(" ".join(f"warning: {warning}".split()) in joined for warning in plan["warnings"])
-    assert all(f"{row['loss']:.4f}" in joined for row in plan["optima"])
-    words = re.findall(r"[^.;:()]{60,}", joined)
-    assert all(joined.count(one) < 3 for one in words)
-    assert str(fit.plan(**options(asked), verbose=True)) + "\n" == text
-
-
-def options(asked):
-    """The flags of a command as arguments."""
-    pairs = dict(flag.removeprefix("--").split("=") for flag in asked.split())
-    pairs = {
-        name: value if not value.replace(".", "").replace("e", "").isdigit() else float(value)
-        for name, value in pairs.items()
-    }
-    return pairs | ({"used": [1, 2, 4]} if "used" in pairs else {})
-
-
-def test_what_is_saved_and_what_remains(capsys):
-    """Of the dense model's FLOPs: those of training that are saved, those of serving that remain."""
-    asked = f"{ASKED[0]} --mfu=0.4"
-    dense = json.loads(printed(capsys, asked, "--json"))["dense"]
-    text = " ".join(printed(capsys, asked, "--verbose").split())
-    assert f"reached with {dense['flops_saved']:.0%} fewer training FLOPs than a dense model needs" in text
-    assert f"serving a token takes {dense['inference_flops_ratio']:.0%} of the dense model's FLOPs" in text
-
-
-def test_how_sure_a_law_with_draws_is(tmp_path, capsys):
+def test_how_sure_a_law_with_draws_is(folder):
     """The interval of the model to build holds its loss, and is the one of `fit predict`."""
-    fit_runs.write_demo_csv(tmp_path / "runs.csv")
-    law = fit.law(str(tmp_path / "runs.csv"), form="joint", bootstrap=20, starts=16)
-    fit.save(law, tmp_path / "law.json")
+    law = fit.load(folder / "law.json")
     plan = fit.plan(law, flops=2e11)
     built = plan.buildable
     low, high = built["loss_interval"]
@@ -94,28 +65,17 @@ def test_how_sure_a_law_with_draws_is(tmp_path, capsys):
     assert [low, high] == [columns["predicted_loss_low"][0], columns["predicted_loss_high"][0]]
     (line,) = (line for line in sentences_of(str(plan)) if line.startswith("How sure: "))
     assert f"{low:.4f} to {high:.4f} in 80 of 100 cases" in line and " of 20 draws; " in line
-    for warned in ("undecided: of", "is the best in"):
-        assert warned not in line
 
 
 def test_what_to_type_next(tmp_path, capsys, monkeypatch):
-    """Without a config how to get one; with one the command that starts it, as printed."""
+    """The command that starts the config."""
     monkeypatch.chdir(tmp_path)
-    assert "--emit_config=planned.py" in sentences_of(printed(capsys, ASKED[0]))[-1]
-    text = printed(capsys, ASKED[0], "--emit_config=ten.py")
+    asked = f"--law={JOINT} --chips=H100:64 --hours=24"
+    text = printed(capsys, asked, "--emit_config=ten.py")
     words = shlex.split(text[text.index("  python -m") :])
     assert words[2] == "launch.sweep" and {"--sweep=ten.py", "--accelerator=H100:8x8", "--dry_run"} <= set(words)
     text = printed(capsys, "--law=joint-moe-2025 --flops=1e20", "--emit_config=one.py")
     assert text.splitlines()[-1].strip() == "python -m jmoe.train --config=one.py --workdir=runs/one"
-    assert json.loads(printed(capsys, ASKED[0], "--json", "--emit_config=ten.py"))["emitted"] == "ten.py"
-
-
-def test_a_law_that_does_not_say_its_runs(tmp_path, capsys):
-    path = fit_runs.write_demo_law(tmp_path / "law.json")
-    record = json.loads((tmp_path / "law.json").read_text())
-    del record["runs"]
-    (tmp_path / "law.json").write_text(json.dumps(record))
-    assert "Extrapolates: not known" in printed(capsys, f"--law={path} --flops=2e11")
 
 
 # -- fit law, compare, next and speedup
@@ -152,29 +112,19 @@ def both_outputs(capsys, *command):
 
 
 @pytest.mark.parametrize(
-    "flags",
-    [
-        "--bootstrap=20 --holdout=largest-compute:3",
-        "--form=joint",
-        "--form=chinchilla --bootstrap=8",
-        "--form=clark",
-    ],
+    "flags", ["--bootstrap=20 --holdout=largest-compute:3", "--form=chinchilla --bootstrap=8", "--form=clark"]
 )
 def test_a_fit_is_ten_lines(fitted, capsys, flags):
     """The first line has the form, the error and what the law says of E; no warning is lost."""
-    out = fitted / "other.json"
     command = ["law", "--runs=runs.csv", "--out=other.json", *flags.split()]
-    assert command_line.run(command) == 0
-    printed = capsys.readouterr()
     short, long = both_outputs(capsys, *command)
-    assert printed.out == short and sentences_of(short)[-1].startswith("written to other.json (--verbose: ")
-    record = json.loads(out.read_text())
-    first, *others = sentences_of(short)
-    assert first.startswith(f"{record['form']} law: ") and re.match(r"\S+ law: \d+\.\d\d% off on \d+", first)
-    warnings = " ".join(printed.err.split())
+    assert sentences_of(short)[-1].startswith("written to other.json (--verbose: ")
+    record = json.loads((fitted / "other.json").read_text())
+    first = sentences_of(short)[0]
+    assert re.match(rf"{record['form']} law: \d+\.\d\d% off on \d+", first)
     assert record["warnings"]
     for warning in record["warnings"]:
-        assert f"warning: {warning}" in warnings and f"warning: {warning}" in " ".join(long.split())
+        assert f"warning: {warning}" in " ".join(long.split())
     assert f"objective {record['objective']:.6e}" in long and "objective" not in short
     for name, value in record["coefficients"].items():
         assert f"{name} {value:.6g}" in " ".join(long.split())
@@ -183,20 +133,16 @@ def test_a_fit_is_ten_lines(fitted, capsys, flags):
     elif "chinchilla" in flags:
         assert "It does not read the number of experts" in first
     else:
-        plan = fit.plan(str(out), flops=record["runs"]["ranges"]["training_flops"][1])
+        plan = fit.plan("other.json", flops=record["runs"]["ranges"]["training_flops"][1])
         assert f"E = {plan.best.n_experts} is best at " in short.splitlines()[0]
-        for n_experts in set(plan.odds.close_call) - {plan.best.n_experts}:
-            assert f"E = {n_experts} is a close call" in first
         assert ("a close call" in first) == bool(plan.odds.close_call)
-    if "choice" in record:
-        assert f"form chosen: {record['choice']['why']}" in others
 
 
 def test_a_fit_says_how_far_it_is_off_beyond_its_runs(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.dense_runs(n=90))
-    command = ["law", "--runs=runs.csv", "--out=law.json", "--bootstrap=8"]
-    short, _ = both_outputs(capsys, *command)
+    assert command_line.run(["law", "--runs=runs.csv", "--out=law.json", "--bootstrap=8"]) == 0
+    short = capsys.readouterr().out
     record = json.loads((tmp_path / "law.json").read_text())
     step = record["rolling"][-1]
     (line,) = (line for line in sentences_of(short) if line.startswith("Beyond its runs: "))
@@ -226,12 +172,9 @@ def test_forms_are_compared_in_a_line(fitted, capsys):
 @pytest.mark.parametrize(
     "flags",
     [
-        "--flops=1e22 --memory_gb=80",
-        "--flops=1e20 --like=Qwen3-30B-A3B",
+        "--flops=1e20 --like=Qwen3-30B-A3B --laws=joint-moe-2025,sparsity-2025",
         "--chips=H100:64 --hours=240 --laws=joint-moe-2025,chinchilla-2022",
-        "--flops=1e22 --laws=jmoe-bytes-2026,joint-moe-2025 --shape=vocab_size:50257 --shape=width_per_block:64",
         "--flops=1e17 --memory_gb=0.15 --laws=joint-moe-2025,fine-grained-2024",
-        "--flops=1e21 --laws=chinchilla-2022,chinchilla-refit-2024",
         "--flops=1e21 --shape=used:2 --laws=joint-moe-2025,sparsity-2025",
     ],
 )
@@ -240,8 +183,6 @@ def test_a_comparison_is_ten_lines(capsys, flags):
     short, long = both_outputs(capsys, "compare", *flags.split())
     assert command_line.run(["compare", *flags.split(), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert command_line.run(["compare", *flags.split(), "--json", "--verbose"]) == 0
-    assert json.loads(capsys.readouterr().out) == result
     joined = " ".join(short.split())
     verdict = [line for line in result["conclusion"] if "prefer a mixture" in line]
     assert short.splitlines()[0] == verdict[0] if verdict else short.startswith("By law: ")
@@ -262,7 +203,7 @@ def test_a_comparison_is_ten_lines(capsys, flags):
         assert f"{row['column']}: " in long
 
 
-@pytest.mark.parametrize("goal", ["--target_flops=1e14", "--goal=coefficients", "--goal=coefficients --coefficients=c"])
+@pytest.mark.parametrize("goal", ["--target_flops=1e14", "--goal=coefficients"])
 def test_the_next_runs_are_ten_lines(fitted, capsys, goal):
     """How many runs, their FLOPs and what they gain; what a plain grid would gain; each number of experts."""
     command = ["next", "--law=law.json", "--runs=runs.csv", "--flops=1e12", *goal.split()]

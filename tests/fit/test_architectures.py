@@ -324,22 +324,6 @@ def test_a_law_of_ones_own_is_compared_by_its_own_models(tmp_path, capsys):
         assert row[name] == pytest.approx(best[name], rel=1e-12)
 
 
-@pytest.mark.parametrize("flags, words", [
-    (("--law=joint-moe-2025", "--shape=used:1,used:2"), "--shape=used:1,used:2: the joint law reads neither sparsity"),
-    (("--law=chinchilla-2022", "--shape=used:2"), "--shape=used:2: --law=chinchilla-2022 is a law of dense models"),
-    (("--law=joint-moe-2025", "--shape=used:1.5"), "--shape=used:1.5: experts of granularity 1, 0 of them shared"),
-    (("--law=joint-moe-2025", "--shape=used:"), "--shape: used has no value; expected used:VALUE"),
-    (("--law=joint-moe-2025", "--shape=used:x"), "--shape=used: found 'x', expected positive numbers"),
-    (("--law=joint-moe-2025", "--shape=kv_share:0"), "kv_share"),
-    (("--law=joint-moe-2025", "--shape=dense_blocks:-1"), "dense_blocks"),
-    (("--law=joint-moe-2025", "--experts=2,4", "--shape=used:8"), "a token uses 8 experts, and there are 4"),
-])  # fmt: skip
-def test_mistakes(capsys, flags, words):
-    assert command_line.run(["plan", "--flops=1e21", *flags]) == 2
-    message = capsys.readouterr().err
-    assert words in message and message.startswith("fit plan: ") and message.count("\n") == 1
-
-
 def test_the_papers_counts_are_its_formulas():
     d = np.geomspace(64, 8192, 50)[:, None]
     e = np.array([1.0, 2, 8, 32])

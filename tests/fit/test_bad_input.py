@@ -1,4 +1,4 @@
-"""A thousand damaged tables: each gives a right answer, or one sentence with file, row and column."""
+"""Hundreds of damaged tables: each gives a right answer, or one sentence with file, row and column."""
 
 import csv
 import json
@@ -127,7 +127,7 @@ def check_sentence(path, code, said):
     assert first.startswith("fit ") and str(path) in first and "Traceback" not in said, said
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(2))
 def test_predict_on_damaged_tables(part, tmp_path, capsys):
     rng, answers = np.random.default_rng(part), 0
     path, out = tmp_path / "runs.csv", tmp_path / "out.csv"

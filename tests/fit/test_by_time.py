@@ -11,7 +11,6 @@ import pytest
 import fit
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
-from fit.messages import sentences
 from fit.model import efficiencies
 from fit.planning import by_time, solve
 from fit.planning.options import PlanOptions
@@ -196,25 +195,3 @@ def test_tables_of_speeds_that_do_not_serve(rows, said, capsys, tmp_path):
     flags = ["--chips=H100:64", "--hours=240", f"--speeds={path}"]
     told = error(capsys, "plan", f"--law={LAW}", *flags)
     assert said in told and str(path) in told or "found 1" in told
-
-
-@pytest.mark.parametrize(
-    "flags, said",
-    [
-        (["--flops=1e20", "--mfu=0.4", "--speeds=x.csv"], sentences.SPEEDS_NEED_TIME),
-        (["--chips=H100:8", "--hours=1", "--target_loss=3"], "--target_loss asks for the budget"),
-        (
-            ["--chips=H100:8", "--hours=1", "--mesh=expert:8", "--experts=3"],
-            "no mesh of 8 x H100 trains a model of 3 ex",
-        ),
-        (["--chips=H100:7", "--hours=1", "--mesh=model:7"], "--chips=H100:7: no mesh of these chips trains a model"),
-    ],
-)
-def test_flags_that_do_not_go_together(flags, said, capsys):
-    assert said in error(capsys, "plan", f"--law={LAW}", *flags)
-
-
-def test_hours_that_leave_no_token_are_a_sentence(capsys):
-    asked = ["plan", "--law=joint-moe-2025", "--chips=H100:1", "--hours=1e-12"]
-    assert command_line.run(asked) == 2
-    assert "--hours=1e-12 of --chips=H100:1 leaves no token to train " in capsys.readouterr().err

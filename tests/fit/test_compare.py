@@ -151,17 +151,3 @@ def test_json_with_a_law_of_ones_own(tmp_path, capsys):
     assert [row["law"] for row in result["laws"]] == [own] and result["laws"][0]["extrapolation"] == []
     assert result["infeasible"][0]["law"] == "fine-grained-2024" and "n_experts = 64" in result["infeasible"][0]["why"]
     assert result["about"].startswith("Losses are not set against each other")
-
-
-@pytest.mark.parametrize("arguments, words", [
-    (("--flops=1e20", "--laws=clark-2022-rl"), "knows no n_tokens"),
-    (("--flops=1e20", "--laws=nobody"), "--laws=nobody: no such file, nor a published law"),
-    (("--flops=1e20", "--laws="), "--laws= is empty; give it a value or leave it out"),
-    (("--laws=joint-moe-2025",), "nothing bounds the plan"),
-    (("--flops=1e20", "--memory_gb=0.001"), "--memory_gb cannot be met"),
-    (("--flops=1e20", "--experts=2.5"), "--experts=2.5: expected whole numbers"),
-])  # fmt: skip
-def test_mistakes(capsys, arguments, words):
-    assert run(*arguments) == 2
-    said = capsys.readouterr().err
-    assert words in said and said.startswith("fit compare: ") and said.count("\n") == 1

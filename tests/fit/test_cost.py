@@ -116,7 +116,7 @@ def test_chips_are_those_of_the_trainer():
         assert [chip.flops, chip.memory, chip.bandwidth, chip.network] == expected
 
 
-@pytest.mark.parametrize("flops, count", [("1e19", 1), ("1e21", 1), ("1e21", 8), ("1e23", 64), ("1e25", 64)])
+@pytest.mark.parametrize("flops, count", [("1e19", 1), ("1e21", 8), ("1e25", 64)])
 def test_no_plan_takes_more_chips_than_asked_for(capsys, tmp_path, flops, count):
     """One number of chips for training, in every row and for the model that is built; the trainer takes the emitted
     config on these chips, with fewer tokens at once where they do not hold a whole batch."""
@@ -330,44 +330,6 @@ def test_everything_together_on_a_law_with_draws(capsys, tmp_path):
     assert again["best"]["n_active"] == pytest.approx(found["best"]["n_active"], rel=1e-3)
     said = text(capsys, "--hours=1e-6", "--mfu=0.01", *flags, law=law)
     assert "on 2 x H100 at MFU 0.01 and $3 an hour each" in said and "epochs of 200K tokens are worth" in said
-
-
-@pytest.mark.parametrize(
-    "flags, words",
-    [
-        (["--chips=H100:0", "--hours=1"], "--chips=H100:0: expected KIND:COUNT"),
-        (["--chips=abacus", "--hours=1"], "--chips=abacus: expected KIND:COUNT, KIND:MACHINESxCOUNT or KIND, of H100"),
-        (["--hours=1"], "--hours needs --chips"),
-        (["--mfu=0.4", "--flops=1e20"], "--mfu needs --chips"),
-        (["--chips=H100", "--hours=1", "--flops=1e20"], "both the budget"),
-        (["--chips=H100", "--hours=-1"], "--hours=-1: expected a positive number"),
-        (["--chips=H100", "--hours=1", "--mfu=40"], "--mfu=40: found 40"),
-        (["--chips=H100", "--hours=1", "--mfu=nowhere.json"], "neither a number nor a file"),
-        (["--chips=H100", "--hours=1", "--mfu=TABLE"], "expected a number for E = 2, found only 1, 8"),
-        (["--chips=H100", "--hours=1", "--mfu=WRONG"], "found 40 at E = 1"),
-        (["--chips=H100", "--hours=1", "--mfu=LIST"], "no such table"),
-        (["--flops=1e20", "--chips=H100:12", "--mesh=expert:8"], "does not divide the 12 chips of --chips"),
-        (["--flops=1e20", "--mesh=remat:dots"], "--mesh needs --chips"),
-        (["--flops=1e20", "--epochs=4"], "--epochs needs --max_tokens"),
-        (["--flops=1e20", "--max_tokens=1e9", "--epochs=0.5"], "--epochs=0.5: expected a number from 1 up"),
-        (["--flops=1e20", "--target_loss=2"], "--target_loss asks for the budget"),
-        (["--target_loss=1.2"], "--target_loss=1.2 cannot be reached: whatever the budget, the other limits leave"),
-        (["--target_loss=2", "--memory_gb=1"], "--target_loss=2 cannot be reached"),
-        (
-            ["--chips=v5e:4", "--hours=1e-12", "--mfu=0.4"],
-            "--hours=1e-12 of --chips=v5e:4 cannot be met: the smallest model",
-        ),
-        (["--target_loss=2", "--memory_gb=0.001"], "--memory_gb cannot be met"),
-    ],
-)
-def test_what_cannot_be_asked(capsys, tmp_path, flags, words):
-    files = dict(TABLE='{"1": 0.4, "8": 0.3}', WRONG='{"1": 40, "2": 0.3}', LIST="[0.4]")
-    for name, content in files.items():
-        (tmp_path / name).write_text(content)
-        flags = [flag.replace(f"={name}", f"={tmp_path}/{name}") for flag in flags]
-    assert command_line.run(["plan", f"--law={PAPERS}", *flags]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.count("\n") == 1 and words in captured.err
 
 
 def test_repeated_text_needs_a_law_of_its_kind():

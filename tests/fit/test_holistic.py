@@ -338,22 +338,6 @@ def test_eq_2_refitted_on_optima(tmp_path, capsys):
     assert result["tokens_power"] == pytest.approx([np.exp(-at), 1 - slope], rel=1e-5)
 
 
-@pytest.mark.parametrize("arguments, words", [
-    ((), "nothing is asked"),
-    (("--flops=-1",), "flops"),
-    (("--flops=1e10",), "no model can be built"),
-    (("--flops=1e28",), "expected at most 1e+27"),
-    (("--flops=1e19", "--out=x.svg"), "--out needs --runs or --width_runs"),
-    (("--flops=1e19", "--group=x"), "--group needs --rank"),
-    (("--runs=absent.csv",), "cannot be read"),
-    (("--runs=x.csv", "--out=x.txt"), "expected the ending"),
-])  # fmt: skip
-def test_mistakes(capsys, arguments, words):
-    assert run(*arguments) == 2
-    message = capsys.readouterr().err
-    assert words in message and message.startswith("fit holistic: ") and message.count("\n") == 1
-
-
 def test_rows_that_say_no_heads_are_named(tmp_path, capsys):
     (tmp_path / "runs.csv").write_text("d_model,n_blocks,n_experts,seq_len,n_tokens,loss\n64,2,8,128,1e6,2\n")
     assert run(f"--runs={tmp_path}/runs.csv") == 2

@@ -89,24 +89,6 @@ def test_fix_reaches_errors_profile_and_draws(tmp_path, capsys):
     assert not [w for w in record["warnings"] if "pin down c" in w or "pin down E_max" in w]
 
 
-@pytest.mark.parametrize("fix, words", [
-    ("Emax=60", "coefficients: a, alpha"),
-    ("E_max", "expected NAME=VALUE"),
-    ("E_max=60,E_max=70", "once for each NAME"),
-    ("c=many", "c is 'many'"),
-    ("c=-1", "expected a number from 1e-06"),
-    ("E_start=70,E_max=60", "E_start must be below E_max"),
-    (",".join(f"{name}=1" for name in FORMS["joint_coupled"].names if name != "E_max") + ",E_max=60", "nothing is"),
-    ("k=2", "k is '2', expected a number from 0.018 to 1"),
-    ("k=0", "k is '0', expected a number from 0.018 to 1"),
-])  # fmt: skip
-def test_a_bad_fix_is_told(tmp_path, capsys, fix, words):
-    path = fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.sweep_runs())
-    assert command_line.run(["law", f"--runs={path}", f"--out={tmp_path}/law.json", f"--fix={fix}"]) == 2
-    said = capsys.readouterr().err
-    assert words in said and said.startswith("fit law: --fix=") and said.count("\n") == 1
-
-
 # -- hold-outs, weights, the worst run
 # ------------------------------------------------------------------------------------
 

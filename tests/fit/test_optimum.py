@@ -318,7 +318,7 @@ def test_exact_parameters_weight_by_weight():
         assert model.exact_parameters == 3 * sum(block) + 257 * d + d * 257
 
 
-@pytest.mark.parametrize("memory, kv_tokens", [(24e9, 16384.0), (2e9, 0.0), (80e9, 65536.0), (24e9, 1e6)])
+@pytest.mark.parametrize("memory, kv_tokens", [(24e9, 16384.0), (2e9, 0.0)])
 def test_buildable_is_best_of_all_depths_and_widths(law, memory, kv_tokens):
     """Of the planned number of experts: as good as the optimum, or the best of all depths and heads whose width per
     block is within 15% of the law's; and no model as good is closer to the law's."""

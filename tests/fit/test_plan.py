@@ -125,9 +125,7 @@ def emitted(tmp_path, capsys, law, *flags):
     [
         ("demo", ["--flops=2e9"]),  # fewer tokens than the runs warmed up over
         ("demo", ["--flops=2e12"]),
-        ("demo", ["--flops=1e16"]),
         ("joint-moe-2025", ["--flops=1e15"]),
-        ("joint-moe-2025", ["--flops=1e17"]),
         ("joint-moe-2025", ["--flops=1e20"]),
         ("joint-moe-2025", ["--flops=2e20", "--memory_gb=24", "--kv_tokens=16384"]),
         ("joint-moe-2025", ["--flops=1e19", "--shape=width_per_block:128"]),
@@ -295,7 +293,7 @@ def test_a_plan_imports_nothing_heavy_and_a_missing_accelerator_is_one_sentence(
         f"m.run(['plan', '--law={folder}/law.json', '--flops=2e12']); "
         "m.run(['predict', '--law=joint-moe-2025', '--n_active=1e9', '--n_tokens=2e10']); "
         "m.run(['table', '--law=joint-moe-2025', '--which=2']); "
-        "print([n for n in ('jax', 'scipy', 'matplotlib', 'pyarrow') if n in sys.modules])\n"
+        "print([n for n in ('jax', 'scipy', 'matplotlib', 'pyarrow', 'jmoe', 'flax') if n in sys.modules])\n"
         f"sys.exit(m.run(['law', '--runs={tmp_path}/runs.csv', '--out={tmp_path}/x.json']))"
     )
     fit_runs.write_demo_csv(tmp_path / "runs.csv")

@@ -216,20 +216,3 @@ def test_a_target_and_text_read_again_are_reported(tmp_path):
     written = report.write_report(fit.load(PUBLISHED), None, str(tmp_path / "r.html"), options)
     assert written.plan.target.loss == 2.2 and "fewest FLOPs for a loss of 2.2" in written.page
     assert "each law reads the text once" in written.page and "all that fit plan prints" in written.page
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--laws=joint-moe-2025"], "--laws needs --plan, such as"),
-        (["--verbose"], "--verbose needs --plan, such as"),
-        (["--plan=--memory_gb=80"], "nothing bounds the plan"),
-        (["--plan=--flops=1e22", "--laws=nope"], "--laws=nope"),
-        (["--plan=--flops=1e22 --memory_gb=0.01"], "--memory_gb"),
-        (["--plan=--flop=1e22"], "--plan: found 'flop', expected flags of fit plan: "),
-        (["--plan=none.json"], "--plan=none.json: expected flags of fit plan, or a file"),
-    ],
-)
-def test_what_cannot_be_reported_is_said(tmp_path, capsys, flags, message):
-    assert command_line.run(["report", f"--law={PUBLISHED}", *flags, f"--out={tmp_path}/r.html"]) == 2
-    assert message in capsys.readouterr().err and not list(tmp_path.iterdir())

@@ -184,7 +184,6 @@ REQUIRED = [
     (dict(flops=1e21, devices=2), 300.0, 1),
     (dict(flops=1e22, devices=2, inference_tokens=1e11), 2e5, 4096),
     (dict(flops=3e21, max_tokens=3e10), 2e4, 64),
-    (dict(flops=1e20), 10.0, 8),
 ]
 
 
@@ -226,8 +225,7 @@ def test_a_required_speed_under_the_clock():
     assert "serving" in {row.size_bound for row in plan.optima}
 
 
-@pytest.mark.parametrize("shape", [None, "paper"])
-@pytest.mark.parametrize("batch", [1, 64])
+@pytest.mark.parametrize("shape, batch", [(None, 64), ("paper", 1)])
 def test_the_model_to_build_is_fast_enough(shape, batch):
     required = {1: 1000, 64: 8000}[batch]
     plan = fit.plan(

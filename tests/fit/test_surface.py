@@ -121,20 +121,6 @@ def test_what_lies_within_the_runs():
     assert np.isnan(low[4]) and surface.sizes_within(n, s)[[0, -1]] == pytest.approx([4e6, 8e6], rel=0.02)
 
 
-@pytest.mark.parametrize("arguments, words", [
-    ((), "--runs is missing"),
-    (("--runs=x.csv", "--out=x.bmp"), "expected the ending"),
-    (("--runs={}/few.csv",), "no budget has 9 runs"),
-    (("--runs={}/none.csv",), "column n_active is missing"),
-])  # fmt: skip
-def test_mistakes(tmp_path, capsys, arguments, words):
-    (tmp_path / "few.csv").write_text("n_active,n_total,n_tokens,n_experts,loss\n1e8,1e8,1e9,1,3\n5e7,1e8,2e9,2,3\n")
-    (tmp_path / "none.csv").write_text("n_total,n_tokens,n_experts,loss\n1e8,1e9,1,3\n1e8,2e9,2,3\n")
-    assert command_line.run(["surface", *(a.format(tmp_path) for a in arguments)]) == 2
-    message = capsys.readouterr().err
-    assert words in message and message.startswith("fit surface: ") and message.count("\n") == 1
-
-
 def isoflop_runs(noise=0.0, seed=0, budgets=(1e19, 1e20, 1e21), experts=(1, 8)):
     """(size, flops, loss, n_experts) on seven sizes around each budget's best by the joint law, half a percent apart in
     FLOPs as whole batches leave them."""

@@ -152,7 +152,7 @@ def test_reports_and_next_runs_are_of_such_mixtures(mixture_law, tmp_path, capsy
 # What a table knows of how its models are built
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_random_shapes_are_planned_as_they_are_counted(seed):
     """Tables of shapes, whole and in part: n_total over n_active of plans is that of a count by hand."""
     rng = np.random.default_rng(seed)
@@ -233,9 +233,7 @@ def test_plans_of_several_numbers_of_experts_have_the_ratio_of_each():
     "changes, flag",
     [
         (dict(loss=lambda c: np.exp(c["loss"])), "loss:perplexity"),
-        (dict(n_active=lambda c: c["n_active"] / 1e6), "n_active:millions"),
         (dict(n_active=lambda c: c["n_active"] / 1e9), "n_active:billions"),
-        (dict(n_tokens=lambda c: c["n_tokens"] / 1e6), "n_tokens:millions"),
         (
             dict(n_active=lambda c: c["n_active"] / 1e6, n_tokens=lambda c: c["n_tokens"] / 1e6),
             "n_active:millions,n_tokens:millions",
