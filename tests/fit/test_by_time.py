@@ -5,7 +5,6 @@ test_plan_properties.py.
 import dataclasses
 import json
 
-import numpy as np
 import pytest
 
 import fit
@@ -30,33 +29,6 @@ def error(capsys, *flags):
     return capsys.readouterr().err
 
 
-def test_the_model_to_build_takes_the_hours(capsys):
-    """Its tokens are those of its own speed, on its own mesh; price and config follow. On more tokens than fill these
-    hours its batch would be below the least one."""
-    found = plan(capsys, "--chips=H100:64", "--hours=240", "--dollars_per_hour=2")
-    built = found["buildable"]
-    rate = built["speed"]["tokens_per_second"][1]
-    hours = built["n_tokens"] / rate / 3600
-    assert 0.98 * 240 < hours <= 240
-    assert built["cost"]["training_hours"] == pytest.approx(hours, rel=1e-6)
-    assert built["cost"]["training_dollars"] == pytest.approx(hours * 64 * 2, rel=1e-6)
-    law = load(LAW)
-    columns = dict(n_active=built["n_active"], n_tokens=built["n_tokens"], n_experts=built["law_experts"])
-    columns = {name: np.array(float(value)) for name, value in columns.items()}
-    assert built["loss"] == pytest.approx(float(law.loss(law.coefficients, columns)), rel=1e-9)
-    mfu = 6 * built["n_active"] * rate / (64 * 989e12)
-    assert built["speed"]["mfu"][1] == pytest.approx(mfu)
-
-
-def test_the_mesh_is_the_one_of_least_time(capsys):
-    """No other mesh that is asked for trains to a lower loss in the same hours."""
-    flags = ["--chips=H100:16", "--hours=100", "--experts=8"]
-    chosen = plan(capsys, *flags)["buildable"]
-    for expert, model in ((1, 1), (2, 1), (8, 1), (1, 8)):
-        other = plan(capsys, *flags, f"--mesh=expert:{expert}", f"--mesh=model:{model}")["buildable"]
-        assert other["loss"] >= chosen["loss"]
-
-
 def test_ranges_hold_the_middle_and_agree(capsys):
     found = plan(capsys, "--chips=H100:64", "--hours=240")
     for row in [*found["optima"], found["buildable"]]:
@@ -79,24 +51,6 @@ def test_what_flops_would_choose_is_what_a_plan_by_them_chooses(capsys):
     assert told.count("tokens/s (") == len(found["optima"])
 
 
-def test_the_size_is_named_where_it_keeps_the_choice_of_flops_from_the_chips(capsys):
-    """One chip holds few experts, or small ones."""
-    flags = ["--chips=H100:1", "--hours=500"]
-    clock = plan(capsys, *flags)["clock"]
-    assert command_line.run(["plan", f"--law={LAW}", *flags]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert clock["by_flops"] > clock["by_time"]
-    assert clock["largest"] == clock["n_active"]
-    sentence = f"by wall-clock time {clock['by_time']}: these chips train at most {clock['largest'] / 1e6:.0f}M active"
-    assert sentence in told
-
-
-def test_a_size_that_the_chips_bound_is_named_as_such(capsys):
-    found = plan(capsys, "--chips=H100:1", "--hours=50000", "--experts=32")
-    assert found["best"]["size_bound"] == "chips"
-    assert any("1 x H100 train no larger model with 32 experts" in warning for warning in found["warnings"])
-
-
 def test_experts_that_the_law_counts_as_no_whole_number():
     """16 experts split in 4 with one of them shared are built as 64, which the law counts as 16.25."""
     shape = dict(shape=dict(granularity=4, shared_experts=1), experts=[8, 16], chips="B200:32", hours=100)
@@ -104,20 +58,6 @@ def test_experts_that_the_law_counts_as_no_whole_number():
     assert by_clock.buildable["law_experts"] != round(by_clock.buildable["law_experts"])
     assert "modelled" in str(by_clock)
     assert "at MFU 0.3" in str(fit.plan(LAW, mfu={8: 0.3, 16: 0.3}, **shape))
-
-
-def test_from_python():
-    found = fit.plan(LAW, chips="H100:64", hours=240, experts=[1, 8])
-    assert found.clock["label"] == efficiencies.OWN_LABEL
-    assert fit.plan(LAW, chips="H100:64", hours=240, experts=[1, 8]).best == found.best  # the default
-    by_flops = fit.plan(LAW, chips="H100:64", hours=240, mfu=0.4, experts=[1, 8])
-    assert by_flops.best == fit.plan(LAW, chips="H100:64", hours=240, mfu=0.4, experts=[1, 8]).best
-    # at its modelled MFU, and not at the one that is assumed
-    mfu = found.best.speed.mfu[1]
-    used = found.best.speed.hours[1] / 240
-    ratio = found.best["training_flops"] / by_flops.best["training_flops"]
-    assert ratio == pytest.approx(mfu * used / 0.4, rel=1e-6)
-    assert by_flops.clock is None and "clock" not in by_flops
 
 
 def test_compared_laws_answer_as_their_plans(capsys):

@@ -126,21 +126,6 @@ def run(*arguments):
     return command_line.run(["compare", *arguments])
 
 
-def test_text(capsys):
-    assert run("--flops=1e20", "--verbose") == 0
-    text = " ".join(capsys.readouterr().out.split())
-    for words in (
-        "Losses are not set against each other",
-        "4 of 4 laws of mixtures prefer a mixture",
-        "sparsity-2025: by this law more experts are always better",
-        "comprehensive-2025: outside its data: n_total 1.66 times above 3.4B",
-        "fine-grained-2024: its dense models follow fine-grained-dense-2024",
-        "set by the numbers compared",
-        "efficiency leverage of Tian et al. 2025: x ",
-    ):
-        assert words in text, words
-
-
 def test_json_with_a_law_of_ones_own(tmp_path, capsys):
     coefficients = load("joint-moe-2025").coefficients | dict(c=1.5)
     (tmp_path / "law.json").write_text(json.dumps(dict(form="joint", coefficients=coefficients)))

@@ -157,24 +157,6 @@ def test_experts_and_budgets_beyond_the_runs_are_dashed(law):
     assert beyond.all() and not all(columns["extrapolated"])
 
 
-def test_a_colour_is_a_number_of_experts(drawn):
-    """and tells no more than the marker does."""
-    seen = {}
-    for which in ("1a", "2a", "2b", "3", "5"):
-        for handle in drawn[which][0].legends[0].legend_handles:
-            look = matplotlib.colors.to_hex(handle.get_color()), handle.get_marker()
-            seen.setdefault(handle.get_label(), set()).add(look)
-    assert list(seen) == ["E = 1", "E = 2", "E = 4", "E = 8"] and all(len(looks) == 1 for looks in seen.values())
-    colours, markers = zip(*(look for looks in seen.values() for look in looks), strict=True)
-    assert len(set(markers)) == 4
-    grey = [np.dot(matplotlib.colors.to_rgb(c), (0.299, 0.587, 0.114)) for c in colours]
-    assert np.all(np.diff(grey) > 0.1)  # told apart without hue
-    bar = [axis for axis in drawn["5"][0].axes if axis.get_ylabel() == "active parameters"]
-    assert len(bar) == 1
-    sizes = {matplotlib.colors.to_hex(c) for c in style.SIZES_MAP(np.linspace(0, 1, 50))}
-    assert not sizes & set(colours)
-
-
 def test_residuals_lie_below_the_fit(drawn, law, runs):
     measured, out = runs
     figure, columns = drawn["5"]
@@ -222,14 +204,6 @@ def test_bands_where_there_are_draws(drawn, law, folder):
     low, high = style.band(law, law.architecture, np.array([3e4]), np.array([1e6]), 4)
     np.testing.assert_allclose([low[0], high[0]], np.percentile(one, [10, 90], method="weibull"), rtol=1e-12)
     assert "10–90% of 20 bootstrap fits, of the best curve" in texts(drawn["2a"][0])
-
-
-@pytest.mark.parametrize("which, x", [("2a", False), ("3", True), ("4", True), ("memory", True)])
-def test_panels_share_their_axes(drawn, which, x):
-    first, *others = drawn[which][0].axes[:3]
-    assert len(others) == 2
-    for axis in others:
-        assert axis.get_shared_y_axes().joined(first, axis) and axis.get_shared_x_axes().joined(first, axis) == x
 
 
 def test_the_savings_are_those_of_the_law(drawn, law):

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import fit
 from fit import __main__ as command_line
 from fit.fitted_law.law import Law, load
-from fit.messages.units import duration
 from fit.model import efficiencies
 from fit.model.architecture import PAPER
 from fit.planning import by_time, grid, joint_draws, measurement, odds, planning, solve, votes
@@ -212,26 +211,6 @@ def test_where_expectation_and_median_differ_both_are_said():
     assert plan.odds.by_median == median > plan.odds.recommended == plan.best.n_experts
     assert f"by the medians {median} is best" in how_sure(plan)
     assert plan.odds.row(median).best_in_draws == 9
-
-
-def test_the_line_is_the_numbers():
-    """Unwrapped: counts, cost in nats and hours, the measurement."""
-    law = spread_out(JOINT, 0.02)
-    plan = fit.plan(law, chips="H100:64", hours=240, dollars_per_hour=2.5, experts=[1, 8, 32])
-    found = plan.odds
-    said = how_sure(plan)
-    assert f"a mixture in {found.mixture_in_draws} of 200 draws; " in said
-    first, second = (found.row(e) for e in (found.recommended, found.second))
-    loss = second.expected_loss - first.expected_loss
-    hours = 240 * ((1 + second.regret_share[0]) / (1 + first.regret_share[0]) - 1)
-    assert first.regret_share[0] / first.regret[0] == pytest.approx(second.regret_share[0] / second.regret[0], rel=0.2)
-    assert f"{first.n_experts} experts in {first.best_in_draws}" in said
-    assert f"choosing {second.n_experts} costs {loss:.4f} nats or {duration(hours)}" in said
-    assert second.regret_hours == pytest.approx([240 * share for share in second.regret_share])
-    low, _, high = plan.buildable.speed.hours
-    assert found.hours == [low, high] and found.dollars == pytest.approx([low * 160, high * 160])
-    assert found.loss == plan.buildable.loss_interval
-    assert found.to_dict() == json.loads(json.dumps(plan.to_dict()))["odds"]
 
 
 @pytest.mark.parametrize("law, experts", [("chinchilla-2022", None), (JOINT, [8])])

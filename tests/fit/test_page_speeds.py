@@ -235,10 +235,3 @@ def test_the_page_shows_a_plan_by_hours(browser, folder, capsys):
     assert planner.tab.locator("#beside").is_visible() and "--mfu=0.4" in planner.text("command")
     assert planner.errors == []
     planner.tab.close()
-
-
-def test_a_page_for_other_chips(tmp_path, capsys):
-    assert command_line.run(["page", "--chips=h100:6", f"--out={tmp_path}/p.html"]) == 0
-    assert '"counts":[1,2,4,6]' in (tmp_path / "p.html").read_text()
-    assert command_line.run(["page", "--chips=X9", f"--out={tmp_path}/q.html"]) == 2
-    assert "X9" in capsys.readouterr().err and not (tmp_path / "q.html").exists()

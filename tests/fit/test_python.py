@@ -116,15 +116,6 @@ def test_intervals_need_draws(law):
         law.predict_interval(2e4, 1e6, 1)
 
 
-def test_a_law_and_a_plan_are_shown_in_a_line(law):
-    assert repr(law).startswith(f"<{law.form.name} law the fitted law: a ") and len(repr(law)) < 400
-    assert "c 1.2" in repr(law) and "; fitted to n_active 14.9K to " in repr(law)
-    plan = fit.plan(law, flops=1e12)
-    assert repr(plan).startswith("<plan by the fitted law: Train a ") and len(repr(plan)) < 300
-    again = fit.plan(law, flops=1e12, max_tokens=1e7, epochs=2)
-    assert len(repr(again)) < 300
-
-
 def test_options_are_arrays_and_dictionaries():
     import numpy as np
 

@@ -44,13 +44,6 @@ def test_the_command_that_an_old_flag_prints_answers(capsys, typed, options):
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(fit.plan(LAW, **options).to_dict()))
 
 
-def test_several_widths_stay_several(capsys):
-    words = suggested(capsys, "plan", "--law=sparsity-2025", "--flops=1e21", "--used=1,2", "--granularity=2")
-    assert command_line.run([*words, "--json"]) == 0
-    chosen = json.loads(capsys.readouterr().out)["architectures"]
-    assert [row["used"] for row in chosen] == [1, 2]
-
-
 def test_a_report_takes_the_options_of_a_plan_or_its_json(capsys, tmp_path):
     limits = ["--flops=1e21", "--memory_gb=80", "--shape=vocab_size:50000"]
     old = suggested(capsys, "report", f"--law={LAW}", *limits[:2], "--vocab_size=50000", "--laws=chinchilla-2022")

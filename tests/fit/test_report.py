@@ -209,10 +209,3 @@ def test_a_number_of_experts_without_runs_is_judged_by_the_nearest(tmp_path):
     written = report.write_report(law, RUNS, str(tmp_path / "r.html"), options)
     assert written.plan.best.n_experts == 64
     assert "Residuals with 32 experts" in written.page and "No run has the plan's 64 experts" in words(written.page)
-
-
-def test_a_target_and_text_read_again_are_reported(tmp_path):
-    options = ReportOptions.parse(plan=dict(target_loss=2.2, max_tokens=5e10, epochs=4), verbose=True)
-    written = report.write_report(fit.load(PUBLISHED), None, str(tmp_path / "r.html"), options)
-    assert written.plan.target.loss == 2.2 and "fewest FLOPs for a loss of 2.2" in written.page
-    assert "each law reads the text once" in written.page and "all that fit plan prints" in written.page

@@ -2,10 +2,8 @@
 units, with rows twice; and large ones."""
 
 import csv
-import html
 import json
 import pathlib
-import re
 import subprocess
 import sys
 
@@ -130,23 +128,6 @@ def test_other_numbers_of_experts_are_refused(mixture_law, tmp_path, capsys):
     assert [row["law"] for row in found.laws] == ["joint-moe-2025"] and alone in found.infeasible[0]["why"]
     found = fit.compare([mixture_law, "joint-moe-2025"], flops=1e21)
     assert found.laws[0]["n_experts"] == 64 and found.laws[0]["mixtures"] and found.laws[0]["dense"] is None
-
-
-def test_reports_and_next_runs_are_of_such_mixtures(mixture_law, tmp_path, capsys):
-    written = tmp_path / "report.html"
-    runs = [f"--law={mixture_law}", f"--runs={MIXTURES}"]
-    assert command_line.run(["report", *runs, f"--out={written}"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "47 runs: 64 experts" in said and "the best size of a mixture of 64 experts" in said
-    page = html.unescape(written.read_text())
-    assert not re.search(r"\b1 experts|best in 20|is best in", page) and "best_in_draws" not in page.split("<pre")[0]
-    found = fit.next(mixture_law, MIXTURES, flops=1e19, target_flops=1e21)
-    assert {row["n_experts"] for row in found.trunks} == {64}
-    with pytest.raises(fit.UserError, match="it says nothing of dense models"):
-        from fit.render import figures
-
-        law = fit.load(mixture_law)
-        figures.draw("2b", law, law.architecture, law.experts)
 
 
 # What a table knows of how its models are built
