@@ -168,24 +168,6 @@ def test_law_on_damaged_tables(part, tmp_path, capsys):
         out.unlink()
 
 
-@pytest.mark.parametrize(
-    "column, value, row, words",
-    [
-        ("loss", "nan", 3, "found 'nan', expected a number"),
-        ("n_experts", "0.5", 2, "found '0.5', expected a whole number"),
-        ("n_tokens", "", 25, "found nothing"),
-        ("n_active", "-7", 9, "found '-7'"),
-    ],
-)
-def test_sentence_has_row_and_column(tmp_path, capsys, column, value, row, words):
-    rows = table(np.random.default_rng(0))
-    rows[row - 1][rows[0].index(column)] = value
-    path = tmp_path / "runs.csv"
-    path.write_text("\n".join(map(",".join, rows)))
-    code, said = outcome(capsys, ["law", f"--runs={path}", f"--out={tmp_path}/law.json"])
-    assert code == 2 and f"{path}, row {row}, column {column}: {words}" in said
-
-
 def test_jsonl_and_parquet_say_the_same(tmp_path):
     rows = table(np.random.default_rng(0))
     columns = {name: [float(row[i]) for row in rows[1:]] for i, name in enumerate(rows[0])}

@@ -52,20 +52,6 @@ def test_the_function_returns_what_the_command_prints(capsys):
     assert capsys.readouterr().out == f"{result}\n"
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (dict(), "law is missing: a law.json, or one of "),
-        (dict(law="joint-moe-2025", baseline="n_experts=64"), "law and baseline are both "),
-        (dict(law="joint-moe-2025", fix={"c": 1}), "fix is for baseline"),
-        (dict(baseline={"n_experts": 7}), "baseline=n_experts=7: no row is such a run"),
-    ],
-)
-def test_the_function_refuses_what_the_command_refuses(options, message):
-    with pytest.raises(fit.UserError, match=message):
-        fit.speedup(runs=f"{TABLES}/marin_experts.csv", **options)
-
-
 def test_the_fast_tracks_mixture_saves_flops_and_perhaps_hours(capsys):
     flags = [f"--runs={TABLES}/marin_fast_track.csv", "--baseline=variant=dense", "--fix=c=1.6"]
     by_flops = judged(capsys, *flags)

@@ -157,22 +157,6 @@ def test_a_model_is_served_on_chips_that_hold_it(capsys):
     assert max(row["cost"]["serving_chips"] for row in found["optima"]) > 10
 
 
-def test_a_mesh_of_data_alone_takes_what_the_chips_do(capsys):
-    """And the chips that a mesh needs hold it, but one chip fewer holds a smaller model alone."""
-    flags = ["--flops=1e21", "--chips=H100:64"]
-    plain, on_mesh = plan(capsys, *flags), plan(capsys, *flags, "--mesh=remat:full")
-    built, mesh = plain["buildable"], on_mesh["buildable"]["cost"].pop("mesh")
-    assert on_mesh == plain and [mesh[axis] for axis in ("data", "expert", "model")] == [64, 1, 1]
-    assert mesh["step_bytes"] == pytest.approx(built["cost"]["step_bytes"] / 64, rel=1e-12)
-    assert mesh["chips"] == built["cost"]["training_chips"]
-    needed = plan(capsys, *flags, "--mesh=remat:dots")["buildable"]["cost"]["mesh"]["chips"]
-    assert needed >= mesh["chips"]
-    for chips, fits in (needed, True), (needed - 1, False):
-        found = plan(capsys, "--flops=1e21", f"--chips=H100:{chips}", "--mesh=remat:dots")["buildable"]
-        assert found["cost"]["mesh"]["least_bytes"] <= 80 * 2**30
-        assert (found["d_model"] == built["d_model"]) == fits  # fewer chips hold a smaller model
-
-
 def test_a_step_of_the_buildable_model(capsys):
     """On each chip 18 bytes of its parameters, 2 x 2 of each block's input and, of a token's width in the mixture at
     work, 5 + 5 + 2 x 4 + 3 x 16 + 8 x 512 / 64, with the mixture's weights in bfloat16."""

@@ -14,7 +14,6 @@ import pytest
 
 from fit import __main__ as command_line
 from fit.errors import UserError
-from fit.fitted_law import summary
 from fit.fitted_law.law import load
 from fit.model.architecture import Architecture
 from fit.render import figures
@@ -264,24 +263,6 @@ def test_the_report_says_what_law_it_is_and_how_sure(page):
     table_2 = page.split("Table 2")[1].split("<h2>")[0]
     assert "KB" in table_2 and "GB" not in table_2
     assert page.count("data:image/png;base64,") == len(figures.FIGURES) and "cannot" not in page
-
-
-def test_a_law_that_holds_less_than_a_fit_writes_is_reported(folder, tmp_path, capsys):
-    """Whatever is missing besides the form and its coefficients, nothing is said of it and nothing else is lost."""
-    record = json.loads((folder / "law.json").read_text())
-    said = list(summary.summary(record))
-    for name in set(record) - {"form", "coefficients"}:
-        lines = list(summary.summary({key: value for key, value in record.items() if key != name}))
-        lines = [line.replace(" (fixed)", "") for line in lines]
-        assert set(lines) <= set(said) and lines[0] == said[0]
-    bare = {name: record[name] for name in ("form", "coefficients")}
-    (tmp_path / "law.json").write_text(json.dumps(bare))
-    arguments = [f"--law={tmp_path}/law.json", f"--runs={folder}/runs.csv", f"--out={tmp_path}/r.html"]
-    assert command_line.run(["report", *arguments]) == 0, capsys.readouterr().err
-    assert "scaling law: law.json" in (tmp_path / "r.html").read_text()
-    (tmp_path / "law.json").write_text(json.dumps(bare | dict(held_out=dict(runs="three"))))
-    assert command_line.run(["report", *arguments]) == 2
-    assert 'held_out.runs is "three", expected a number' in capsys.readouterr().err
 
 
 def test_the_reports_tables_fit_a_screen_and_show_where_a_phone_cuts_them(browser, page, folder):

@@ -215,29 +215,6 @@ def test_an_optimum_beyond_the_runs_is_none(searched):
     assert [curve(some.x.min(), v) for v in (low, high)] == pytest.approx([1.001 * curve(some.x.min(), 19)] * 2)
 
 
-def test_a_band_that_widens_is_seen():
-    """A quadratic in d that is flatter at each larger budget: ends and width of the band by hand."""
-    parts = []
-    for flops, bend in zip((1e18, 1e19, 1e20), (0.4, 0.2, 0.1), strict=True):
-        width = np.arange(256.0, 1100, 64)
-        loss = 2 + bend * (width / 640 - 1) ** 2
-        one = np.ones(len(width))
-        parts.append(holistic_runs.Search("x", flops * one, one, one / 10, one * 2, width, loss, 289 / 9))
-    runs = holistic_runs.Search(
-        "x",
-        *(np.concatenate([getattr(p, n) for p in parts]) for n in ("flops", "m", "active", "total", "width", "loss")),
-        289 / 9,
-    )
-    fitted = holistic_runs.fit(None, runs)
-    for row, bend in zip(fitted["budgets"], (0.4, 0.2, 0.1), strict=True):
-        half = 640 * np.sqrt(0.002 / bend)
-        assert row["width"]["best"] == pytest.approx(640) and row["width"]["band"] == pytest.approx(
-            [640 - half, 640 + half]
-        )
-    assert fitted["laws"]["d_model"]["growth"][1] == pytest.approx(np.log(2) / 2 / np.log(10))
-    assert fitted["laws"]["m_over_active"]["best"] is None
-
-
 def test_ranks_and_the_control():
     """Ranks by scipy of the losses picked by hand; a loss that N_a and N make is explained by them, M being one."""
     rng = np.random.default_rng(1)

@@ -204,20 +204,6 @@ def test_weights_make_repeated_seeds_one_run(tmp_path):
 # -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_dense_law_of_mixtures_is_told(tmp_path, capsys):
-    runs = fit_runs.sweep_runs()
-    path = fit_runs.write_csv(tmp_path / "runs.csv", runs)
-    record = fit_law(tmp_path, path, "--form=chinchilla")
-    assert "27 of the 36 runs are mixtures (n_experts 1, 2, 4, 8): the chinchilla law knows no experts" in printed(
-        capsys
-    )
-    assert any("are mixtures" in w for w in record["warnings"])
-    path = fit_runs.write_csv(tmp_path / "eight.csv", subset(runs, runs.n_experts == 8))
-    assert any("every run has n_experts = 8" in w for w in fit_law(tmp_path, path, "--form=chinchilla")["warnings"])
-    path = fit_runs.write_csv(tmp_path / "dense.csv", dense_runs())
-    assert not any("n_experts" in w for w in fit_law(tmp_path, path, "--form=chinchilla")["warnings"])
-
-
 def test_many_runs_are_judged_by_a_sample_and_it_is_said(tmp_path, capsys):
     """5,000 runs: profile, warnings and draws are there, come from a stated sample, and are as narrow as so many
     runs make them: about sqrt(8) times narrower than 600 runs'."""
@@ -241,7 +227,7 @@ def test_many_runs_are_judged_by_a_sample_and_it_is_said(tmp_path, capsys):
 SWEEPS = [((16, 32), 3), ((16, 24, 32), 3), ((16, 24, 32, 48), 3), ((16, 24, 32), 5)]  # 24, 36, 48 and 60 runs
 
 
-@pytest.mark.parametrize("seed", range(40 if os.environ.get("JMOE_SOAK") == "1" else 4))
+@pytest.mark.parametrize("seed", range(40 if os.environ.get("JMOE_SOAK") == "1" else 2))
 def test_small_sweeps_fit_with_default_flags(tmp_path, capsys, seed):
     widths, budgets = SWEEPS[seed % 4]
     budgets = [163_840 * 2**i for i in range(budgets)]

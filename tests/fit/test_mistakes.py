@@ -26,8 +26,10 @@ def cases():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
+    """The files of all cases; law.json is fitted to runs.csv."""
     folder = tmp_path_factory.mktemp("mistakes")
-    fit_runs.write_demo_csv(folder / "runs.csv")
+    fit_runs.write_demo_csv(folder / "other.csv", seed=7)
+    fit_runs.fit_law(folder, fit_runs.write_demo_csv(folder / "runs.csv"))
     for name, text in FILES.items():
         (folder / name).write_text(text)
     return folder

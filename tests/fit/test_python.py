@@ -358,10 +358,3 @@ def test_a_page_in_a_notebook_plans(law, runs, tmp_path, browser):
     assert f"{plan.best.n_experts} experts" in frame.locator("#answer").inner_text()
     assert errors == []
     tab.close()
-
-
-def test_a_surface_names_what_a_table_lacks(runs):
-    with pytest.raises(fit.UserError, match="no budget has 9 runs|column n_total is missing"):
-        fit.surface(runs)
-    with pytest.raises(TypeError, match=r"surface\(\) got an unexpected keyword argument 'out'"):
-        fit.surface(runs, out="x.png")

@@ -363,11 +363,6 @@ def test_faster_software_computes_faster(log_speed):
     assert slow.sending == fast.sending and slow.exposed == fast.exposed > 0
 
 
-def test_one_run_is_too_few():
-    with pytest.raises(UserError, match="found 1 measured runs, expected at least 2"):
-        efficiencies.recalibrated(efficiencies.calibrated(), planted(efficiencies.calibrated())[:1])
-
-
 def shape_of(row):
     d = int(row["d_model"])
     fields = dict(
@@ -419,11 +414,6 @@ def test_bad_tables_name_file_row_and_column(text, said, tmp_path):
     with pytest.raises(UserError) as told:
         measured.read_own(path, shape_of, "H100", 8, 1024)
     assert said in str(told.value) and str(path) in str(told.value)
-
-
-def test_a_table_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(UserError, match="speeds=.*missing.csv: No such file"):
-        measured.read_own(tmp_path / "missing.csv", shape_of, "H100", 8, 1024)
 
 
 def test_our_own_steps_are_rows_of_the_table():

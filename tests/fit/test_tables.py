@@ -383,19 +383,6 @@ def test_a_large_table_is_fitted_and_drawn_within_two_gigabytes(tmp_path):
     assert peak < 2e6
 
 
-def test_far_limits_end_in_a_sentence(capsys):
-    plan = ["plan", "--law=joint-moe-2025"]
-    assert "expected a whole number from 0 to 1000" in refused(
-        capsys, *plan, "--flops=1e21", "--shape=dense_blocks:100000"
-    )
-    said = refused(capsys, *plan, "--target_loss=100")
-    assert "expected less than 10.82, the loss of a uniform guess among 50,257 tokens" in said
-    assert (
-        command_line.run(["compare", "--flops=1e21", "--shape=used:9999", "--laws=joint-moe-2025,comprehensive-2025"])
-        == 0
-    )
-
-
 def test_a_speedup_of_runs_with_other_experts_says_so():
     runs = table(n_active=np.geomspace(2e8, 1e9, 4), n_tokens=1e10, n_experts=100_000, loss=2.6)
     (said, *_) = speedup(fit.load("joint-moe-2025"), runs)["warnings"]

@@ -261,16 +261,6 @@ def test_a_plan_prints_what_its_model_is_expected_to_reach(written, capsys):
     assert "tasks" not in fit.plan("joint-moe-2025", flops=1e20)
 
 
-def test_a_plan_by_a_law_with_intervals_adds_that_of_the_loss(written):
-    """A far plan of our own law: the interval of the accuracy is at least the map's at the ends of the loss's."""
-    _, out = written
-    law = str(helpers.ROOT / "results" / "second" / "law.json")
-    plan = fit.plan(law, flops=1e15, task_map=out, verbose=True)
-    maps = json.loads(out.read_text())
-    assert "draws" in maps["tasks"][0] and plan.buildable.loss_interval is not None
-    assert "expected accuracies:" in str(plan) and "nats below all of the map's runs" in plan.tasks_note
-
-
 def test_a_map_of_another_text_is_refused(written):
     _, out = written
     maps = json.loads(out.read_text())
@@ -314,13 +304,6 @@ def test_mistakes_end_in_one_sentence(tmp_path, capsys, change, flags, words):
     assert command_line.run(["tasks", f"--runs={path}", *flags]) == 2
     error = capsys.readouterr().err
     assert words.replace("PATH", str(path)) in error and error.count("\n") == 1
-
-
-def test_a_name_that_a_terminal_obeys_is_refused(written):
-    _, out = written
-    out.write_text(out.read_text().replace("acc_task", "acc_\\u001b[2J"))
-    with pytest.raises(UserError, match="expected a file of fit tasks"):
-        fit.plan("joint-moe-2025", flops=1e20, task_map=out)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1}', '{"version": 2, "tasks": []}'])
