@@ -8,7 +8,7 @@ import pytest
 
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
-from fit.model.architecture import PAPER, Architecture
+from fit.model.architecture import PAPER
 from fit.planning import optimum, planning
 from fit.planning.compare import Question, compare_laws
 
@@ -71,31 +71,6 @@ def test_the_law_of_five_factors_chooses_how_experts_are_split():
     assert row["loss"] == pytest.approx(loss, rel=1e-5)
     assert row["dense"]["loss"] == pytest.approx(min(b for b in best if b[1] == 1)[0], rel=1e-5)
     assert not any(o["column"] in ("top_k", "shared_share") for o in row["extrapolation"])
-
-
-def test_grouped_queries_and_dense_blocks():
-    """Weights by hand, the cache by the share of heads that have keys and values; best size by a grid."""
-    architecture = Architecture(50257, 64, n_dense=2, kv_share=0.25)
-    width = 1280.0
-    blocks = width / 64
-    outside, attention = 2 * width * 50257, 2.5 * blocks * width**2
-    assert architecture.n_active(width) == pytest.approx(outside + attention + 9 * blocks * width**2)
-    assert architecture.n_total(width, 8) == pytest.approx(outside + attention + 9 * (2 + 8 * (blocks - 2)) * width**2)
-    assert architecture.kv_elements(width, 100) == pytest.approx(2 * 100 * blocks * width * 0.25)
-    assert architecture.d_model(architecture.n_active(width)) == pytest.approx(width, rel=1e-12)
-    assert architecture.n_active(width) == architecture.n_total(width, 1)
-    limits = optimum.Constraints(flops=1e21, memory_bytes=2e10, kv_tokens=1e6)
-    shape = SHAPE | dict(n_dense=2, kv_share=0.25)
-    row = compare_laws([load("joint-moe-2025")], Question(shape, limits)).laws[0]
-    widths = np.geomspace(256, 8192, 200_001)
-    active = architecture.n_active(widths)
-    losses = {}
-    for e in (1, 2, 4, 8, 16, 32):
-        fits = 2 * architecture.n_total(widths, e) + 2 * architecture.kv_elements(widths, 1e6) <= 2e10
-        loss = load("joint-moe-2025").predict(active, 1e21 / (6 * active), e)
-        losses[e] = np.where(fits, loss, np.inf).min()
-    assert row["n_experts"] == min(losses, key=losses.get)
-    assert row["loss"] == pytest.approx(min(losses.values()), rel=1e-6)
 
 
 def test_what_the_laws_agree_on():

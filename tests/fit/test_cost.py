@@ -177,27 +177,6 @@ def test_a_step_of_the_buildable_model(capsys):
         assert fits or 65_536 % step["microbatch_tokens"] == 0
 
 
-def test_speed_is_bandwidth_over_what_a_batch_reads(capsys):
-    """4 bytes an element of the cache, 1 a weight; embedding rows are looked up, the head is read. Half of 3,350 GB/s
-    is reached."""
-    flags = ["--kv_tokens=4096", "--bytes=cache:4", "--bytes=weights:1", "--devices=2"]
-    found = plan(capsys, "--flops=1e21", "--chips=H100:8", *flags)
-    for row in found["optima"]:
-        d, e = row["d_model"], row["n_experts"]
-        cache = 4 * 2 * 4096 * d * d / 64
-
-        def weights(experts, d=d):
-            return d * 50257 + (4 + 9 * experts) * d**3 / 64
-
-        touched = e * (1 - (1 - 1 / e) ** 64)
-        alone, many = row["cost"]["serving"]["decoding"]
-        assert (alone["batch"], many["batch"]) == (1, 64)
-        assert alone["decode_tokens_per_second"] == pytest.approx(3350e9 / (weights(1) + cache), rel=1e-9)
-        assert many["experts_touched"] == pytest.approx(touched, rel=1e-9)
-        assert many["decode_tokens_per_second"] == pytest.approx(64 * 3350e9 / (weights(touched) + cache), rel=1e-9)
-        assert alone["limited_by"] == many["limited_by"] == "bandwidth"
-
-
 def test_a_target_is_reached_at_the_least_cost_of_all_sizes(capsys):
     law, loss, served = load(PAPERS), 2.2, 3e11
     flags = [f"--inference_tokens={served}", "--memory_gb=24", "--experts=1,8,32"]

@@ -36,23 +36,6 @@ def test_predict_keeps_what_else_stands_in_a_table(tmp_path, capsys, ending):
         assert pyarrow.parquet.read_table(out)["when"].type == pyarrow.timestamp("ns")
 
 
-def test_predict_on_columns_of_mixed_types(tmp_path, capsys):
-    path = tmp_path / "models.jsonl"
-    path.write_text(
-        '{"n_active": 1e9, "n_tokens": 2e10, "n_experts": 8, "note": 1}\n'
-        '{"n_active": "2e9", "n_tokens": 2e10, "n_experts": 8, "note": "x"}\n'
-        '{"n_active": 2e9, "n_tokens": 2e10, "n_experts": 8, "note": {"a": [1, null]}}\n'
-    )
-    for ending in ("csv", "jsonl"):
-        out = tmp_path / f"out.{ending}"
-        assert command_line.run(["predict", "--law=joint-moe-2025", f"--runs={path}", f"--out={out}"]) == 0
-        assert len(read(str(out))) == 3
-    out = tmp_path / "out.parquet"
-    assert command_line.run(["predict", "--law=joint-moe-2025", f"--runs={path}", f"--out={out}"]) == 2
-    said = capsys.readouterr().err
-    assert "Parquet cannot hold its values (" in said and said.count("\n") == 1 and not out.exists()
-
-
 @pytest.mark.parametrize("change, words", [
     (dict(form=["joint"]), "has no form"),
     (dict(runs=3), "runs is 3, expected an object"),

@@ -469,18 +469,3 @@ def test_hours_are_flops_at_one_mfu(planner, capsys):
     assert planner.text("refusal").startswith("hours need a known kind of chip")
     planner.fill(hours="", flops="1e22")
     assert planner.tab.locator("#pictures figure:visible").count() == 2
-
-
-def test_hours_of_ones_own_law_at_modelled_speeds(planner, folder, capsys):
-    """A law of small models, on one chip, which the page assumes: by the medians, with the warnings of these."""
-    planner.open(law=f"{folder}/law.json", hours="1.5", mfu="", memory_gb="", context="0")
-    plan = json.loads(planner.text("json"))
-    line = json.loads(typed(f"{planner.text('command')} --json", capsys)[0])
-    (best,) = (row for row in line["optima"] if row["n_experts"] == line["odds"]["by_median"])
-    assert plan["best"]["n_experts"] == best["n_experts"]
-    assert plan["best"]["loss"] == pytest.approx(best["loss"], rel=1e-3)
-    assert "odds" not in plan and line["chips"]["count"] == plan["chips"]["count"] == 1
-    assert planner.items("verdict") == [sentences.PAGE_MEDIANS]
-    if best == line["best"]:
-        said = [(name, text) for name, text in names_of(line["warnings"]) if name != "UNDECIDED"]
-        assert names_of(planner.items("warnings")) == said

@@ -80,15 +80,6 @@ def test_numbers_as_spreadsheets_write_them_are_read(name):
     np.testing.assert_array_equal(runs.numbers("loss"), LOSSES)
 
 
-def test_the_default_law_of_exact_runs_is_the_one_that_made_them():
-    runs = fit.read(str(PRACTICE / "exact.csv"))
-    law = fit.law(runs)
-    np.testing.assert_allclose(law.predict(SIZES, TOKENS), runs.numbers("loss"), rtol=5e-4)
-    plan = fit.plan(law, flops=1e22)
-    assert plan.best.n_active == pytest.approx(9.05e9, rel=0.02)
-    assert true_loss(plan.buildable.n_active, plan.buildable.n_tokens) == pytest.approx(2.1411, abs=1e-3)
-
-
 @pytest.mark.parametrize(
     "text, values",
     [

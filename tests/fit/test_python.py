@@ -162,13 +162,6 @@ def test_a_plan_is_what_the_command_prints(limits, capsys):
     assert f"{plan}\n" == capsys.readouterr().out
 
 
-def test_a_plan_takes_a_fitted_law(law):
-    plan = fit.plan(law, flops=1e12)
-    assert plan.law == law.name
-    at_best = {name: plan.best[name] for name in ("n_active", "n_tokens", "n_experts")}
-    assert plan.best["loss"] == pytest.approx(float(law.predict(**at_best)), rel=1e-9)
-
-
 def test_mistakes_are_named():
     with pytest.raises(TypeError, match=r"plan\(\) got an unexpected keyword argument 'memory'"):
         fit.plan("joint-moe-2025", flops=1e22, memory=80)
@@ -263,12 +256,6 @@ def test_the_next_runs_are_what_the_command_prints(law, runs, tmp_path, capsys):
     assert capsys.readouterr().out == f"{found}\n" and found.trunks
     with pytest.raises(fit.UserError, match="^target_flops is missing"):
         fit.next(law, runs, flops=1e12)
-
-
-def test_a_page_is_written(law, runs, tmp_path):
-    assert fit.page(law, runs, tmp_path / "page.html") == str(tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text()
-    assert "the fitted law" in page and "joint-moe-2025" in page
 
 
 def shown(source, **names):

@@ -68,22 +68,6 @@ def test_a_misspelt_flag_is_none_of_an_earlier_version(capsys, command, flag):
     assert "nknown command line flag" in said and "earlier version" not in said
 
 
-@pytest.mark.parametrize(
-    ("flag", "words"),
-    [
-        ("--shape=kv_shar:0.25", "--shape: found 'kv_shar', expected fields vocab_size, width_per_block, kv_share"),
-        ("--shape=kv_shar:0.25", "the nearest is kv_share"),
-        ("--shape=kv_share:0.25,kv_share:1", "--shape: kv_share is given twice"),
-        ("--mesh=remat:some", "--mesh=remat:'some': expected one of full, dots, none"),
-        ("--bytes=weights", "--bytes: weights has no value; expected weights:VALUE"),
-        ("--serve=batch:0", "--serve=batch:0: expected a whole number from 1 up"),
-    ],
-)
-def test_a_wrong_field_is_told(capsys, flag, words):
-    assert command_line.run(["plan", f"--law={LAW}", "--flops=1e21", "--chips=H100:8", flag]) == 2
-    assert words in capsys.readouterr().err
-
-
 def test_help_lists_the_fields_with_their_units(capsys):
     assert command_line.run(["plan", "--help"]) == 0
     printed = capsys.readouterr().out

@@ -174,29 +174,6 @@ def test_counts_agree_with_compiled_programs():
     assert near_sent >= 19 and near_memory >= 14
 
 
-@pytest.mark.parametrize(
-    "slower",
-    [
-        dict(remat="full"),
-        dict(sequence=4096),
-        dict(microbatch_tokens=4096),
-        dict(batch_tokens=131_072),
-    ],
-)
-def test_what_makes_a_dense_step_longer(slower):
-    assert seconds(layout=dataclasses.replace(LAYOUT, **slower)) > seconds()
-
-
-def test_what_makes_a_step_of_a_mixture_longer():
-    spread = dataclasses.replace(LAYOUT, data=2, expert=4)
-    base = seconds(MIXTURE, spread)
-    assert seconds(MIXTURE, dataclasses.replace(spread, imbalance=2.0)) > base
-    assert seconds(MIXTURE, dataclasses.replace(spread, slots=2.0)) > base
-    assert seconds(MIXTURE, dataclasses.replace(spread, domain=2)) > base
-    assert seconds(dataclasses.replace(MIXTURE, n_experts=64), spread) > base
-    assert seconds(dataclasses.replace(MIXTURE, top_k=8), spread) > base
-
-
 @pytest.mark.parametrize("name", ["flops", "bandwidth", "network"])
 def test_a_better_chip_is_never_slower(name, monkeypatch):
     before = seconds(MIXTURE)

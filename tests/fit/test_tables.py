@@ -17,7 +17,6 @@ from fit.fitted_law.law import Law
 from fit.fitting.noise import _freedom, projection
 from fit.laws import FORMS
 from fit.studies.next_runs import design
-from fit.studies.speedup.speedup import speedup
 from fit.table import histories, mixed_columns, validate
 from fit.table.table import Table, read
 
@@ -268,12 +267,6 @@ def test_flops_and_totals_are_set_against_sizes_and_tokens():
         validate.check(table(**c, n_total=c["n_active"] / 3))
 
 
-@pytest.mark.parametrize("units", ["loss:nat", "n_active:bits", "n_experts:millions", "loss:-1", "loss"])
-def test_unknown_units_are_refused(units, capsys):
-    said = refused(capsys, "law", f"--runs={DENSE}", "--out=/tmp/never.json", f"--units={units}")
-    assert said.startswith("fit law: --units=") and "expected" in said
-
-
 @pytest.mark.parametrize("path", SOUND, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_sound_tables_raise_no_alarm(path):
     runs = read(str(path))
@@ -322,24 +315,6 @@ def test_losses_that_rise_with_compute_are_refused(capsys, tmp_path):
         fit.law(rising)
 
 
-def test_import_multiplies_columns_and_converts_units(tmp_path, capsys):
-    export = tmp_path / "export.csv"
-    export.write_text("Name,step,batch,seq,size,ppl\na,1000,512,2048,0.1,20\nb,4000,512,2048,0.4,12\n")
-    out = tmp_path / "runs.csv"
-    flags = ["import", str(export), f"--out={out}", "--columns=loss:ppl,n_active:size"]
-    flags += ["--units=loss:perplexity,n_active:billions"]
-    assert command_line.run([*flags, "--set=n_experts=1,n_tokens=step*batch*seq"]) == 0
-    assert "loss: converted from perplexity" in capsys.readouterr().out
-    found = columns_of(out) if "run" not in out.read_text().splitlines()[0].split(",") else None
-    with open(out) as f:
-        rows = list(csv.DictReader(f))
-    assert found is None and [float(row["n_tokens"]) for row in rows] == [1000 * 2**20, 4000 * 2**20]
-    assert [float(row["loss"]) for row in rows] == pytest.approx(np.log([20, 12]))
-    assert [float(row["n_active"]) for row in rows] == pytest.approx([1e8, 4e8])
-    said = refused(capsys, *flags, "--set=n_experts=1,n_tokens=step*batches")
-    assert "--set=n_tokens=step*batches" in said and "has no column batches" in said
-
-
 # Large tables and far limits
 
 
@@ -381,9 +356,3 @@ def test_a_large_table_is_fitted_and_drawn_within_two_gigabytes(tmp_path):
     assert peak < 2e6
     _, peak = run_with_peak("next", f"--law={law}", f"--runs={path}", "--flops=1e20", "--target_flops=1e23")
     assert peak < 2e6
-
-
-def test_a_speedup_of_runs_with_other_experts_says_so():
-    runs = table(n_active=np.geomspace(2e8, 1e9, 4), n_tokens=1e10, n_experts=100_000, loss=2.6)
-    (said, *_) = speedup(fit.load("joint-moe-2025"), runs)["warnings"]
-    assert "n_experts 3.12K times above 32" in said
