@@ -84,6 +84,17 @@ def test_the_end_of_a_run_is_compared_with_its_prediction(trained):
     assert "predicted_loss" not in results["branch-8192"]  # of half the tokens
 
 
+def test_a_run_of_another_model_is_not_compared(trained):
+    run, _ = trained
+    config = run.parent / "planned.py"
+    text = config.read_text().replace("n_active=", "n_active=1")
+    other = run.parent / "other.py"
+    other.write_text(text)
+    done = helpers.run("jmoe.train", f"--config={other}", f"--workdir={run}")
+    assert done.returncode == 0  # what is predicted may change; the results stay
+    assert "config.predicted, a loss of 3.0000 by mine.json, is of another run" in done.stdout + done.stderr
+
+
 def test_a_trainers_run_is_added(folder, trained, tmp_path, capsys):
     """Its row has what launch.collect would write; the old rows stay as they are, and the law is fitted again."""
     run, _ = trained

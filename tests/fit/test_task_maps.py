@@ -349,3 +349,10 @@ def test_growth_is_what_small_runs_ask_for():
         asked.append((abs(error) / room - 1) / (of_small.loss[0] - loss[i]))
     assert maps.growth == pytest.approx(min(np.quantile(asked, 0.8), 10), rel=0.2) and maps.growth > 1
     assert fit.tasks(table).growth < maps.growth
+
+
+def test_a_name_that_a_terminal_obeys_is_refused(written):
+    _, out = written
+    out.write_text(out.read_text().replace("acc_task", "acc_\\u001b[2J"))
+    with pytest.raises(UserError, match="expected a file of fit tasks"):
+        fit.plan("joint-moe-2025", flops=1e20, task_map=out)

@@ -39,6 +39,7 @@ PAGES = {
     "next_coefficients": f"next {OWN} --runs=runs.csv --flops=1e12 --goal=coefficients",
     "speedup": f"speedup {OWN} --runs=runs.csv",
     "predict": f"predict {JOINT} --n_active=1e9 --n_tokens=2e10 --n_experts=8",
+    "predict_too_few_tokens": f"predict {JOINT} --n_active=2e9 --n_tokens=200 --n_experts=1",
     "holistic": "holistic --flops=1e21",
     "table": f"table {JOINT} --which=1",
     "laws": "laws",
