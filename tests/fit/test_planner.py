@@ -94,14 +94,14 @@ def wishes(law, count, seed):
             state |= dict(flops="", inference_tokens="0")
         state |= dict(bytes_per_parameter=rng.choice(["1", "2", "4"]), bytes_per_kv_element=rng.choice(["1", "2"]))
         state |= dict(
-            chip=rng.choice(["H100", "v5e"]), chips=rng.choice(["64", "2048"]), mfu=rng.choice(["0.4", "0.25"])
+            chip=rng.choice(["H100", "v5e"]), chips=rng.choice(["64", "256"]), mfu=rng.choice(["0.4", "0.25"])
         )
         state["dollars_per_hour"] = rng.choice(["", "0", "2.5"])
         if law not in DENSE and rng.random() < 0.5:
             state["experts"] = ",".join(map(str, sorted({1, *rng.sample([2, 3, 6, 8, 64, 200], 3)})))
         if rng.random() < 0.2:  # hours instead of FLOPs
             state |= dict(flops="", hours=f"{rng.uniform(1, 1e4):.4g}")
-        if rng.random() < 0.4:  # finer experts, dense blocks, fewer heads of keys and values
+        if rng.random() < 0.2:  # finer experts, dense blocks, fewer heads of keys and values
             state["like"] = rng.choice(["DeepSeek-V3", "Qwen3-30B-A3B", "Llama-3.1-8B"])
         if rng.random() < 0.2:
             state |= dict(vocab_size="32000", width_per_block="128")
@@ -117,16 +117,13 @@ def typed_flags(state):
 
 
 def test_the_page_computes_what_the_command_line_does(planner, folder, capsys):
-    """Forty questions and more, four that have an answer of each law: the command on the page, run, prints the JSON on
-    the page, and its warnings; where the page refuses, the command's sentence."""
+    """Four questions of each law, more than half of which have an answer: the command on the page, run, prints the JSON
+    on the page, and its warnings; where the page refuses, the command's sentence."""
+    answered = 0
     for name in LAWS:
         law = f"{folder}/{name}" if name.endswith(".json") else name
-        states = list(wishes(law, 14, seed=len(name)))
-        answered = 0
-        for state in states:
-            if answered < 4:
-                answered += is_answered_alike(planner, capsys, state)
-        assert answered == 4, f"{name}: only {answered} of {len(states)} questions have an answer"
+        answered += sum(is_answered_alike(planner, capsys, state) for state in wishes(law, 4, seed=len(name)))
+    assert answered > 2 * len(LAWS)
 
 
 def is_answered_alike(planner, capsys, state):
@@ -175,10 +172,9 @@ def test_the_page_warns_as_the_command_line_does(planner, folder, capsys, name):
 
 
 LIKE = [
-    dict(like="Qwen3-30B-A3B", chip="H100", chips="4096", hours="3.75", mfu="0.4"),
-    dict(like="Llama-3.1-8B", chip="H100", chips="512", flops="1e22", memory_gb="80", experts="1,8,64"),
+    dict(like="Qwen3-30B-A3B", chip="H100", chips="512", hours="30", mfu="0.4"),
     dict(like="Llama-4-Maverick", flops="1e22", chips=""),
-    dict(chip="v5p", chips="1024", flops="3e22", vocab_size="128000"),
+    dict(chips="", flops="3e22", memory_gb="80", vocab_size="128000", experts="1,8,64"),
 ]
 
 
@@ -350,7 +346,7 @@ def test_one_screen_answers(browser, folder, size):
 def test_the_page_names_the_commands_for_runs_of_ones_own(planner, tmp_path, monkeypatch):
     """They are run as they stand, in the table's folder."""
     planner.open()
-    fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.paper_runs(noise=0.01))
+    fit_runs.write_demo_csv(tmp_path / "runs.csv")
     monkeypatch.chdir(tmp_path)
     commands = planner.tab.locator(".group:has-text('Runs of your own') pre").text_content().splitlines()
     for command in commands:
