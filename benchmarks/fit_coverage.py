@@ -75,7 +75,7 @@ def sweep(n: int, seed: int, noise: float, trunk: float) -> tuple[Runs, np.ndarr
 
 @dataclasses.dataclass(frozen=True)
 class Design:
-    """What is simulated and fitted.
+    """The design of a simulated fit.
 
     Attributes:
         form: the name of the law's form.

@@ -1,4 +1,4 @@
-"""What steps with and without a capacity cost an H100 that is not here, held to benchmarks/gpu_ceilings.json:
+"""The cost of steps with and without a capacity on an H100 that is not here, held to benchmarks/gpu_ceilings.json:
 
     python -m benchmarks.gpu_ceilings [--blocks=4] [--only="2 of 8"] [--write]
 
@@ -55,7 +55,7 @@ def compiled(mixture: str, capacity: str, n_blocks: int) -> dict:
 
 
 def costs(report: dict) -> dict[str, float]:
-    """What is held to the ceilings, and the seconds of the roofline."""
+    """The figures held to the ceilings, and the seconds of the roofline."""
     return {
         "matmul_flops": report["flops"]["matmul"],
         "main_memory_bytes": report["main_memory_bytes"],

@@ -1,4 +1,4 @@
-"""What the speed benchmarks share: arms run in turn, medians, ratios, a table and a JSON file."""
+"""Shared by the speed benchmarks: arms run in turn, medians, ratios, a table and a JSON file."""
 
 import collections
 import contextlib

@@ -88,7 +88,7 @@ def run_tests(folder: pathlib.Path, tests: Sequence[str]) -> tuple[int, str]:
 
 
 def fate(folder: pathlib.Path, mutant: Mutant) -> str:
-    """What becomes of a mutant: the first test that failed, "lives", or why it could not be tried."""
+    """The fate of a mutant: the first test that failed, "lives", or why it could not be tried."""
     path = folder / mutant.file
     original = path.read_text(encoding="utf-8")
     try:

@@ -55,7 +55,7 @@ WINDOW = 0.08
 
 @dataclasses.dataclass
 class Counts:
-    """What was claimed and what came true, a row for each case.
+    """Claims and how often they came true, a row for each case.
 
     Attributes:
         claimed, right: how often the chosen number is the best in the draws, and whether it is in truth.

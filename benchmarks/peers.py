@@ -233,7 +233,7 @@ def base(folder: pathlib.Path) -> pathlib.Path:
 
 
 def maxtexts(name: str, cluster: Cluster, folder: pathlib.Path) -> dict[str, float]:
-    """What MaxText's step costs a device."""
+    """The cost of MaxText's step on a device."""
     model = cluster.models[name]
     path = folder / f"{cluster.chip}-{name}.json"
     if not path.exists():
@@ -279,7 +279,7 @@ def correction(program: Program, n_rows: int) -> int:
 
 
 def ours(name: str, cluster: Cluster, folder: pathlib.Path) -> dict[str, float]:
-    """What our step costs a device."""
+    """The cost of our step on a device."""
     path = folder / f"jmoe-{cluster.chip}-{name}.json"
     flags = (
         *cluster.models[name].ours.split(),

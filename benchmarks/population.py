@@ -1,4 +1,4 @@
-"""What the laws of every source of runs have, for the prior of new fits: writes fit/fitting/population.json.
+"""The coefficients of every source's laws, for the prior of new fits: writes fit/fitting/population.json.
 
     python -m benchmarks.population [--file=fit/fitting/population.json]
 

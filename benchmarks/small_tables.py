@@ -1,4 +1,4 @@
-"""What do a dozen runs tell of larger models? Draws of runs of at most 1/10 of a table's compute predict the others.
+"""A dozen runs as predictors of larger models: draws of runs of at most 1/10 of a table's compute predict the others.
 
     python -m benchmarks.small_tables [--runs=12,16,24] [--draws=4]
 

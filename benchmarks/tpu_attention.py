@@ -1,4 +1,4 @@
-"""What the blocks of a model cost TPUs that are not here with each of three attention kernels:
+"""The cost of a model's blocks on TPUs that are not here with each of three attention kernels:
 
     python -m benchmarks.tpu_attention [--out=FILE.json] [--chip=v5e:2x2] [--attention=grouped] [--seq_len=4096]
 
@@ -335,7 +335,7 @@ def saved_bytes(cell: Cell) -> int:
 
 
 def saved_lines(cells: Iterable[Cell]) -> list[str]:
-    """What each kernel saves, by the kind of attention."""
+    """The savings of each kernel, by the kind of attention."""
     lines = []
     for attention in HEADS:
         by_kernel = {

@@ -1,4 +1,4 @@
-"""What a mixture that drops nothing costs TPUs that are not here, by libtpu's grouped products and by tokamax's:
+"""The cost of a mixture that drops nothing on TPUs that are not here, by libtpu's grouped products and by tokamax's:
 
     python -m benchmarks.tpu_products [--out=FILE.json] [--chip=v5e:2x2] [--experts="2 of 8"]
 

@@ -1,4 +1,4 @@
-"""What every command shares: flags, one sentence for a user's mistake, exit codes.
+"""Shared by every command: flags, one sentence for a user's mistake, exit codes.
 
 Exit codes:
     0    done

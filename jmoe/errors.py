@@ -68,7 +68,7 @@ UNAVAILABLE = 75  # exit code; sysexits.h calls it a temporary failure
 
 
 class Damaged(Exception):
-    """What was read is not what was written; the message is the reason."""
+    """The bytes read are not those written; the message is the reason."""
 
 
 def first_few(items: Iterable[Any], n: int = 8, separator: str = ", ") -> str:

@@ -77,7 +77,7 @@ def _verify(folder: pathlib.Path) -> None:
 
 
 def _left_undone(folder: pathlib.Path) -> str:
-    """What a folder without a manifest needs."""
+    """The sentence on a folder without a manifest."""
     by_parts = parts.unfinished(folder)
     if by_parts:
         return by_parts

@@ -28,6 +28,7 @@ from jmoe.cost import chips, memory
 from jmoe.errors import Interrupted
 from jmoe.model import sharding
 from jmoe.run import checkpoint, distributed
+from jmoe.run.announce import announce
 from jmoe.run.checkpoint import Checkpoints, State
 from jmoe.run.first_step import FirstStep
 from jmoe.run.late_metrics import LateMetrics
@@ -95,10 +96,10 @@ def train(
             distributed.log(warning)
         with distributed.owned(workdir):
             missing = run.results.missing()  # again: another trainer may have finished some meanwhile
-            run.announce(missing)
+            announce(run, missing)
             abstract_params, _ = run.abstract
             run.evaluation.trace(abstract_params)
-            run.log_kernels()
+            run.train_step.log_kernels()
             first_step.mark("text")
             for trunk, branch in missing:
                 _train_branch(run, trunk, branch, stop_signal)
@@ -151,19 +152,21 @@ def train_segment(
       Interrupted: `stop_signal()` gave a signal; the state is saved.
     """
     start, params, opt_state = state
-    run.first_step.mark("state")  # restoring or making the state ends here
+    run.train_step.first_step.mark("state")  # restoring or making the state ends here
     batches = training_batches(run.corpus, run.config, run.schedule, run.mesh, segment, start)
     timetable = Timetable(run.config, segment, start, stop_signal)
     if timetable.export_was_missed():
         run.export_snapshot(segment, start, params)
     chip = chips.of_device(jax.devices()[0], run.config.chip)
-    with run.report(segment, start, chip.flops if chip else 0.0) as report:
+    peak_flops = chip.flops if chip else 0.0
+    with run.report(segment, start, peak_flops) as report, run.trace(segment) as trace:
         late_metrics = LateMetrics(report, segment, checkpoints)
         for step in range(start, segment.stop):
-            with report.waiting():
+            with report.speed.waiting():
                 batch = next(batches)
-            report.starting(step)
-            params, opt_state, metrics = run.step(params, opt_state, batch, segment, step)
+            trace.launching(step)
+            params, opt_state, metrics = run.train_step(params, opt_state, batch, segment, step)
+            trace.launched(step, metrics)
             late_metrics.launched(step, metrics)
             due = timetable.after(step + 1, params)
             if not due:
@@ -171,13 +174,13 @@ def train_segment(
             losses = {}
             if due.evaluation:
                 jax.block_until_ready(params)  # the pause begins after the step, whose time counts
-                with report.paused():
+                with report.speed.paused():
                     losses = run.evaluation.losses(params).metrics()
             late_metrics.finish(losses)
             if due.save:
                 report.log.sync()  # before the checkpoint: a run that resumes from it needs the metrics until there
-                record = run.record | {"n_tokens": run.schedule.tokens_at(step + 1)} | report.saved()
-                with report.saving():
+                record = run.record | {"n_tokens": run.schedule.tokens_at(step + 1)} | report.metrics.state()
+                with report.speed.saving():
                     checkpoints.save(step + 1, params, opt_state, record)
                 timetable.saved(step + 1)
             if due.stop:
@@ -187,7 +190,7 @@ def train_segment(
                     due.stop,
                 )
             if due.export:
-                with report.paused():
+                with report.speed.paused():
                     run.export_snapshot(segment, step + 1, params)
     checkpoints.wait()
     return State(segment.stop, params, opt_state)

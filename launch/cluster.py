@@ -19,10 +19,10 @@ from typing import Any
 from jmoe.errors import Unavailable, UserError
 from jmoe.printable import printable
 from jmoe.storage.files import write_whole
-from launch import output
+from launch import output, trainer
 from launch.backend import Sweep
 from launch.jobs import Job
-from launch.manifest import AGAIN, FOR_GOOD, SWEEP
+from launch.manifest import AGAIN, SWEEP
 
 BATCH = "BatchV1Api"
 CORE = "CoreV1Api"
@@ -449,7 +449,7 @@ def _why_waiting(pod: Any) -> str:
 def _end(pod: Any) -> str:
     """How a container ended for which launch.task has recorded no cause; "" if none did."""
     for end in _container_states(pod, "terminated"):
-        if end.exit_code not in (0, FOR_GOOD, *AGAIN):
+        if end.exit_code not in (0, trainer.FAILED_FOR_GOOD, *AGAIN):
             return _with_message(f"exit code {end.exit_code}, {end.reason or 'Error'}", end.message)
     return ""
 

@@ -145,10 +145,10 @@ class Gke(Backend):
         """Runs this pod's trainer once, and copies what it prints to the pod's log.
 
         Returns:
-          The exit code that tells the manifest what to do next: 0, FOR_GOOD, or one of AGAIN.
+          The exit code that tells the manifest what to do next: 0, trainer.FAILED_FOR_GOOD, or one of manifest.AGAIN.
         """
         if job.has_ended():
-            return 0 if job.over() else manifest.FOR_GOOD
+            return 0 if job.over() else trainer.FAILED_FOR_GOOD
         environment = _process_environment()
         failure_before = job.failure()
         running = trainer.start_when_free(job, sweep.stall_minutes, env=environment)
@@ -166,7 +166,7 @@ class Gke(Backend):
         if not fails_again and _is_counted(job, failure_before, rank):
             return UNAVAILABLE
         failure = trainer.record_failure(running, code, sweep.retries)
-        return manifest.FOR_GOOD if failure.get("for_good") else UNAVAILABLE
+        return trainer.FAILED_FOR_GOOD if failure.get("for_good") else UNAVAILABLE
 
 
 def _check_queue(sweep: Sweep) -> None:

@@ -28,7 +28,6 @@ PLURAL = "jobsets"
 COORDINATOR_PORT = 8482  # jax's default for a coordinator on Cloud TPU
 SPOT_SECONDS_TO_SAVE = 25  # the most that GKE gives a pod of a spot machine when it is preempted
 SECONDS_TO_SAVE = int(trainer.SECONDS_TO_SAVE) + 30  # on other machines, with time to copy the log
-FOR_GOOD = 2  # exit code of launch.task if another try would not help
 AGAIN = (UNAVAILABLE, *trainer.STOPPED)  # exit codes of launch.task that request another try
 SWEEP = "jmoe/sweep"  # label
 JOB = "jmoe/job"  # label
@@ -241,10 +240,10 @@ def _template_values(sweep: Sweep, job: Job, hardware: accelerators.Slice) -> di
         "annotations": annotations or None,
         "ttl_seconds": None if ttl_hours is None else int(ttl_hours * 3600),
         "retries": sweep.retries,
-        "for_good": FOR_GOOD,
+        "for_good": trainer.FAILED_FOR_GOOD,
         "n_slices": hardware.n_slices,
         "n_hosts": hardware.n_hosts,
-        "known_codes": [FOR_GOOD, *AGAIN],
+        "known_codes": [trainer.FAILED_FOR_GOOD, *AGAIN],
         "pod_labels": labels,
         "seconds_to_save": SPOT_SECONDS_TO_SAVE if options.get("spot") else SECONDS_TO_SAVE,
         "service_account": options.get("service_account"),

@@ -30,7 +30,6 @@ AWAY = (
 SECONDS_TO_ANSWER = 40.0
 NO_NODE = ("Task launch for", "Node failure on")  # srun's words for a node that does not answer
 SECONDS_BETWEEN_TRIES = 5.0
-FAILED = 2  # exit code of a task whose job has failed for good
 
 
 def job_of_task(path: str) -> str:
@@ -93,7 +92,7 @@ def _train(sweep: Sweep, job: Job) -> int:
             print(f"{job.name}: {failure['cause']}", flush=True)
             hooks.failed(sweep, job)
     if not job.over():
-        return FAILED
+        return trainer.FAILED_FOR_GOOD
     trainer.forget_cause(job)
     return 0
 

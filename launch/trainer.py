@@ -25,6 +25,7 @@ from launch import output, sweepfile
 from launch.jobs import Files, Job, config_of
 
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes of a trainer that saved and stopped on request
+FAILED_FOR_GOOD = 2  # exit code of launch.task where another try would not help
 SECONDS_TO_SAVE = 300.0  # that a trainer gets between SIGTERM and SIGKILL
 SLURM_PREFIXES = ("srun:", "slurmstepd")  # beginnings of the lines that Slurm adds to a trainer's log
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -214,6 +215,7 @@ def start(
 def _environment() -> dict[str, str]:
     """This process's environment, with defaults for what every trainer needs."""
     return {
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # huge pages: a CPU step allocates its temporaries anew each time
         "JAX_COMPILATION_CACHE_DIR": str(cache_dir() / "compiled"),  # shared by the jobs of a sweep
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JMOE_OWNER_PATIENCE": str(2 * SECONDS_TO_SAVE),  # an earlier trainer, perhaps elsewhere, may be saving

@@ -1,4 +1,4 @@
-"""What narrow experts, a shared expert and the two balancing methods change at laptop size: 6 models x 3 seeds.
+"""Narrow experts, a shared expert and the two balancing methods at laptop size: 6 models x 3 seeds.
 
 python -m launch.sweep --sweep=configs/sweeps/mixtures_small.py --workdir=runs/mixtures
 

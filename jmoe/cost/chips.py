@@ -17,7 +17,7 @@ MEASURED = pathlib.Path(__file__).parents[2] / "results" / "accelerators"  # wha
 
 
 class Device(Protocol):
-    """What this module asks of a jax.Device."""
+    """The fields of a jax.Device that this module reads."""
 
     @property
     def device_kind(self) -> str: ...

@@ -118,7 +118,7 @@ def explained(config: ConfigDict, mesh: jax.sharding.Mesh) -> Generator[None]:
 
 
 def _sentence(error: str, config: ConfigDict, mesh: jax.sharding.Mesh) -> str:
-    """What ran out of memory, how much the step takes, and what would take less."""
+    """The sentence on what ran out of memory, how much the step takes, and what would take less."""
     allocation = re.search(r"allocat\w*:? ([\d.]+ ?[KMGT]?i?[bB]?\w*)", error)
     device = jax.local_devices()[0]
     limit = _memory_limit(device)

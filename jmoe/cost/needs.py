@@ -21,7 +21,7 @@ OPTIMIZER_BYTES = 32
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-    """What a step of the model needs on one device."""
+    """The FLOPs and bytes that a step of the model needs on one device."""
 
     flops: int
     bytes: int

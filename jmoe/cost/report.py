@@ -1,4 +1,4 @@
-"""What one compiled step costs on each device, in JSON types: bytes, FLOPs and seconds of a step."""
+"""The cost of one compiled step on each device, in JSON types: bytes, FLOPs and seconds of a step."""
 
 import bisect
 import dataclasses
@@ -163,7 +163,7 @@ def _expert_traffic(config: ConfigDict, n_devices: int) -> dict[str, Any] | None
 
 
 def _sent_to_experts(config: ConfigDict, n_devices: int, n_expert: int) -> dict[str, Any]:
-    """What _expert_traffic estimates with config.mesh.expert=`n_expert`.
+    """The estimate of _expert_traffic with config.mesh.expert=`n_expert`.
 
     Rows cross the expert axis five times in a step with config.remat="full": to their experts and back, and three times
     in the backward pass. A device's experts are stored spread over the data axis: they are gathered twice, and their

@@ -116,7 +116,7 @@ def _rooflines(result: dict[str, Any]) -> list[str]:
 
 
 def _estimated_bytes(result: dict[str, Any]) -> str:
-    """What the line of main memory says of kernels that declare nothing."""
+    """The note in the line of main memory on kernels that declare nothing."""
     if not result["estimated_memory_bytes"]:
         return ""
     return f"; {_si(result['estimated_memory_bytes'])}B are estimated from the shapes of kernels"

@@ -16,7 +16,7 @@ from jmoe.errors import UserError
 
 
 class _Gpu(NamedTuple):
-    """What XLA's compiler must know of an absent GPU; sizes in bytes (sources as in chips.py)."""
+    """An absent GPU as XLA's compiler must know it; sizes in bytes (sources as in chips.py)."""
 
     name: str
     capability: int  # major version of the compute capability

@@ -36,7 +36,7 @@ def blocked_product(
     JAX cannot differentiate loops whose number of steps is known only when they run. The gradient of the weights is
     summed in float32.
     """
-    return _multiply("ck,kn->cn", rows_MK, weights_EKN, count_E)
+    return _multiply(rows_MK, weights_EKN, count_E)
 
 
 def _blocked_product_fwd(
@@ -49,7 +49,7 @@ def _blocked_product_bwd(
     inputs: tuple[Float[Array, "M K"], Float[Array, "E K N"], Int[Array, " E"]], dy_MN: Float[Array, "M N"]
 ) -> tuple[Float[Array, "M K"], Float[Array, "E K N"], None]:
     rows_MK, weights_EKN, count_E = inputs
-    drows_MK = _multiply("cn,kn->ck", dy_MN, weights_EKN, count_E)
+    drows_MK = _multiply(dy_MN, weights_EKN, count_E, is_transposed=True)
     return drows_MK, _multiply_into_weights(rows_MK, dy_MN, count_E).astype(weights_EKN.dtype), None
 
 
@@ -57,33 +57,37 @@ blocked_product.defvjp(_blocked_product_fwd, _blocked_product_bwd)
 
 
 def _multiply(
-    product: str, rows_MI: Float[Array, "M I"], weights_E: Float[Array, "E ..."], count_E: Int[Array, " E"]
+    rows_MI: Float[Array, "M I"],
+    weights_E: Float[Array, "E ..."],
+    count_E: Int[Array, " E"],
+    is_transposed: bool = False,
 ) -> Float[Array, "M O"]:
     """Each row times its expert's matrix.
 
     Args:
-      product: einsum of a block and a matrix, "ck,kn->cn" or "cn,kn->ck".
       rows_MI: sorted by expert.
-      weights_E: a matrix [K, N] of each expert.
+      weights_E: a matrix of each expert, [I, O], or [O, I] if is_transposed.
       count_E: rows of each expert.
+      is_transposed: whether rows are multiplied by the transposed matrices.
     """
     block = rows_of_a_block(len(rows_MI), len(count_E))
 
     def of_expert(e: Int[Array, ""], y_MO: Float[Array, "M O"]) -> Float[Array, "M O"]:
-        weight = jax.lax.dynamic_index_in_dim(weights_E, e, keepdims=False)
+        weight_IO = jax.lax.dynamic_index_in_dim(weights_E, e, keepdims=False)
+        if is_transposed:
+            weight_IO = weight_IO.T
 
         def of_block(
             start: Int[Array, ""], is_own_C1: Bool[Array, "C 1"], y_MO: Float[Array, "M O"]
         ) -> Float[Array, "M O"]:
             rows_CI = jax.lax.dynamic_slice_in_dim(rows_MI, start, block)
             before_CO = jax.lax.dynamic_slice_in_dim(y_MO, start, block)  # results of other experts' rows stay
-            y_CO = jnp.where(is_own_C1, jnp.einsum(product, rows_CI, weight), before_CO)
+            y_CO = jnp.where(is_own_C1, rows_CI @ weight_IO, before_CO)
             return jax.lax.dynamic_update_slice_in_dim(y_MO, y_CO, start, axis=0)
 
         return _over_blocks(of_block, y_MO, e, count_E, block, len(rows_MI))
 
-    # the einsum names the axes of weights_E[e] K and N; its result ends with the one that it does not sum over
-    n_out = weights_E.shape[2] if product.endswith("n") else weights_E.shape[1]
+    n_out = weights_E.shape[1] if is_transposed else weights_E.shape[2]
     zeros_MO = jnp.zeros((len(rows_MI), n_out), rows_MI.dtype)
     zeros_MO = sharding.vary(zeros_MO, sharding.varying_axes(rows_MI, weights_E, count_E))
     return jax.lax.fori_loop(0, len(count_E), of_expert, zeros_MO)

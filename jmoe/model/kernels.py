@@ -1,7 +1,7 @@
 """Which kernels the steps of this process call, and where another one stands in for the fastest.
 
 A kernel is chosen while JAX traces a step, which it does at each start, also where the compiled step is in the cache.
-The choice is noted here, and the run prints what is new after each step that was traced (run.Run.log_kernels).
+The choice is noted here, and the run prints what is new after each step that was traced (run/train_step.py).
 """
 
 _lines: dict[str, None] = {}  # in the order in which they were noted
@@ -20,7 +20,7 @@ def note(product: str, kernel: str, because: str = "") -> None:
 
 
 def take() -> list[str]:
-    """What was noted since the last call, each once."""
+    """The notes since the last call, each once."""
     lines = list(_lines)
     _lines.clear()
     return lines

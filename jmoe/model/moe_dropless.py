@@ -140,7 +140,7 @@ def _chunk(
     gate_GJ: Float[Array, "1 J"],
     weights: ExpertWeights,
 ) -> Float[Array, "1 S D"]:
-    """What chunk i adds to y_GSD. Each device gets an equal share of the L slots."""
+    """The sum that chunk i adds to y_GSD. Each device gets an equal share of the L slots."""
     n_devices = jax.lax.axis_size("expert")
     n_local_experts = len(weights[0])
     n_rows = _rows_for_each_device(expert_GJ.size)

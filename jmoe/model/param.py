@@ -21,7 +21,7 @@ INIT_CUT = 0.2  # initial weights lie in +-INIT_CUT whatever their standard devi
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """What a parameter is for.
+    """The role of a parameter.
 
     Attributes:
       role: "embedding", "head", "attention", "dense", "expert", "router", "bias" or "norm". By it mup.py chooses rates,

@@ -85,7 +85,7 @@ def sort_by_expert(expert_GJ: Int[Array, "G J"], n_experts: int) -> SortedChoice
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """What a router says of each token.
+    """A router's answer for each token.
 
     Attributes:
       score_GSE: what tokens choose by: probabilities, or sigmoids.

@@ -8,7 +8,7 @@ from jaxtyping import Array, PyTree
 
 from jmoe.config.schedule import Segment
 from jmoe.run.checkpoint import Checkpoints
-from jmoe.run.metrics import Report
+from jmoe.run.report import Report
 
 
 class LateMetrics:
@@ -33,7 +33,7 @@ class LateMetrics:
 
     def launched(self, step: int, metrics: PyTree[Array]) -> None:
         """Called when `step` was launched. UserError where loss or gradient of the step before is not finite."""
-        self._report.started(step, metrics)
+        self._report.progress.launched()
         self.finish()
         self._pending = step, metrics
 

@@ -1,4 +1,4 @@
-"""What outlasts a loss of power: contents and names that are on the disk, not only in the memory of the system.
+"""Files that outlast a loss of power: contents and names that are on the disk, not only in the memory of the system.
 
 A file's contents and its name are kept apart: fsync of the file brings its contents to the disk, fsync of the folder
 its name. A disk may keep either without the other, in any order. So whoever replaces something syncs the new contents,

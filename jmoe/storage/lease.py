@@ -65,7 +65,7 @@ class Written:
 
 
 class Watch:
-    """What a process that wants a lease has seen of it.
+    """The lease as a process that wants it has seen it.
 
     Attributes:
       waited: Seconds since the first look.
@@ -112,7 +112,7 @@ class Watch:
 
 
 def state_at(age: float) -> State:
-    """What its owner's lease is, OWNED or OVERDUE.
+    """The state of its owner's lease, OWNED or OVERDUE.
 
     Args:
       age: Seconds since the newest renewal that the store confirmed was sent.
@@ -328,7 +328,7 @@ class Lease:
 
 
 def _why_wait(state: State, owner: Any) -> str:
-    """What a process that wants the lease waits for, as words behind "held by"."""
+    """Who holds the lease that a process waits for, as words behind "held by"."""
     seconds = seconds_until_expired(state)
     if state is State.ENDED:
         return f"{owner}, which has ended: waiting {seconds:.0f} s for requests that it may have sent"

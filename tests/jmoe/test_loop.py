@@ -16,7 +16,7 @@ from configs import quickstart
 from jmoe.cost import memory
 from jmoe.errors import Failure, UserError
 from jmoe.model import sharding
-from jmoe.run import checkpoint, metrics
+from jmoe.run import checkpoint, progress
 from jmoe.storage import ownership
 from jmoe.storage.files import sealed
 from jmoe.train import train
@@ -42,7 +42,7 @@ def run(config, folder) -> str:
     """Trains on one device in this process; returns what it said."""
     said = io.StringIO()
     with contextlib.redirect_stderr(said), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metrics, "LINE_SECONDS", 0.0)  # a line a step
+        patch.setattr(progress, "LINE_SECONDS", 0.0)  # a line a step
         patch.setattr(jax, "devices", lambda: jax.local_devices()[:1])
         train(config, epath.Path(folder))
     return said.getvalue()

@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from jmoe.errors import UserError
 from jmoe.model import routing
-from jmoe.run import metrics
+from jmoe.run import log
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +73,6 @@ def test_damage_after_the_last_checkpoint_is_cut_off_and_before_it_is_named(tmp_
             needed = [20 + 2 * i for i in range(5) if 20 + 2 * i < start]
             if len(needed) > damaged:
                 with pytest.raises(UserError, match=f"is damaged in line {damaged + 1} "):
-                    metrics.lines_before(path, 20, start, 2)
+                    log.lines_before(path, 20, start, 2)
             else:
-                assert [line["step"] for line in metrics.lines_before(path, 20, start, 2)] == needed
+                assert [line["step"] for line in log.lines_before(path, 20, start, 2)] == needed

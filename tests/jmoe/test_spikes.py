@@ -13,7 +13,7 @@ from configs import quickstart
 from jmoe.config.schedule import Schedule, Segment
 from jmoe.errors import Interrupted
 from jmoe.model import parameters, sharding
-from jmoe.run import metrics, results, spikes, step
+from jmoe.run import report, results, spikes, step
 from jmoe.text import batches, corpus
 from jmoe.train import train
 
@@ -111,7 +111,7 @@ def logged(folder, segment="trunk"):
 def test_a_line_on_a_skipped_step_names_its_first_rows():
     rows = {"web": list(range(1000)), "code": [5]}
     values = {"skipped_rows": rows, "grad_norm": 8.0, "grad_norm_median": 2.0, "skipped_steps": 1}
-    line = metrics._skipping(40, Segment("trunk", 0, 100, False), values)
+    line = report._skipping(40, Segment("trunk", 0, 100, False), values)
     assert line.endswith("rows of the training text: web 0, 1, 2, 3, 4, 5, 6, 7, and 992 more; code 5")
 
 
