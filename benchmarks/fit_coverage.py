@@ -36,7 +36,7 @@ import fit_runs
 from fit.fitted_law.law import Law
 from fit.fitting import fitting
 from fit.fitting.problem import Settings
-from fit.fitting.uncertainty import uncertainty_of
+from fit.fitting.uncertainty import with_uncertainty
 from fit.laws import FORMS
 from fit.planning import optimum
 from fit.table.runs import Runs
@@ -128,9 +128,8 @@ def coverage(seed: int, design: Design) -> dict[str, np.ndarray | list]:
     form = FORMS[design.form]
     runs = dataclasses.replace(runs, trunks=trunks)
     result, problem = fitting.fit_by_default(form, runs, Settings(weight_decay=None, bootstrap=100))
-    record = uncertainty_of(problem, result)
-    law = Law("simulated", form, result.coefficients, record)
-    true = Law("true", form, design.truth, {})
+    law = with_uncertainty(Law("simulated", form, result.coefficients), problem, result)
+    true = Law("true", form, design.truth)
     rng = np.random.default_rng([seed, 1])
     e = np.array(design.experts, float)
     contained = {}
@@ -152,9 +151,9 @@ def coverage(seed: int, design: Design) -> dict[str, np.ndarray | list]:
             method="weibull",
         )
     contained["optimum 10x"] = (ends[0] <= [size, tokens]) & ([size, tokens] <= ends[1])
-    for name, p in record["profile"].items():
-        low = p["low"] or 0
-        high = p["high"] or np.inf
+    for name, interval in law.profile.items():
+        low = interval.low or 0
+        high = interval.high or np.inf
         contained[f"profile {name}"] = [low <= design.truth[name] <= high]
     exponents = law.chinchilla_coefficients_at(e)
     contained["plannable"] = [np.all(exponents[1] < 0) and np.all(exponents[3] < 0)]

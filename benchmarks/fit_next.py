@@ -27,6 +27,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests/support"))
 import fit_runs
 
 from fit.fitted_law.law import Law
+from fit.fitted_law.models import Models
+from fit.fitted_law.parts import Scatter
 from fit.fitting import fitting, search
 from fit.fitting import noise as noise_lib
 from fit.fitting.problem import Settings, prepare
@@ -34,7 +36,7 @@ from fit.laws import FORMS
 from fit.model.architecture import PAPER
 from fit.planning import optimum
 from fit.studies.next_runs import next_runs
-from fit.table.runs import Runs, trunks_of
+from fit.table.runs import Runs, read_runs, trunks_of
 from fit.table.table import Table
 
 LAWS = flags.DEFINE_integer("laws", 24, "Number of laws to draw.")
@@ -92,17 +94,21 @@ def pilot_of(true: dict[str, float], rng: np.random.Generator) -> tuple[Law, Tab
     loss = fit_runs.joint_loss(**columns, c=true) * np.exp(errors(rng, labels))
     table = Table("the pilot", {k: v.tolist() for k, v in columns.items()} | dict(loss=loss.tolist(), run=names), [])
     table.rows = list(range(len(names)))
-    runs = dataclasses.replace(fitting.read_runs(table, JOINT.columns), trunks=trunks_of(table)[0])
+    runs = dataclasses.replace(read_runs(table, JOINT.columns), trunks=trunks_of(table)[0])
     result, problem = fitting.fit_by_default(JOINT, runs, Settings(weight_decay=None))
     scatter = noise_lib.noise_of(problem, result.params)
-    record = dict(
-        form="joint",
-        settings=dict(holdout="none", weights="none", bootstrap_by="trunk", fix={}),
-        runs=fitting.described(runs, runs, JOINT),
-        noise=dict(run=scatter.run, trunk=scatter.trunk, degrees_of_freedom=list(scatter.degrees_of_freedom)),
-        models=dict(n_experts=list(EXPERTS)),
+    noise = Scatter(
+        run=scatter.run, trunk=scatter.trunk, total=scatter.total, degrees_of_freedom=scatter.degrees_of_freedom
     )
-    return Law("the pilot's law", JOINT, result.coefficients, record), table
+    law = Law(
+        "the pilot's law",
+        JOINT,
+        result.coefficients,
+        runs=fitting.described(runs, runs, JOINT),
+        noise=noise,
+        models=Models(n_experts=EXPERTS),
+    )
+    return law, table
 
 
 def refitted(
@@ -121,7 +127,7 @@ def refitted(
     Returns:
         The coefficients [fits, n].
     """
-    pilot = fitting.read_runs(table, JOINT.columns)
+    pilot = read_runs(table, JOINT.columns)
     more = columns_of(extra)
     k = len(extra[0])
     columns = {name: np.concatenate([pilot.columns[name], more[name]]) for name in JOINT.columns}
@@ -149,7 +155,7 @@ def best_losses(coefficients: np.ndarray, flops: float) -> np.ndarray:
 
 def drawn_runs(rng: np.random.Generator, law: Law, table: Table, flops: float) -> Allocation:
     """Draws runs from the candidates until the budget is spent: log-uniform in size, tokens and experts."""
-    possible = next_runs.candidates(law, PAPER, EXPERTS, fitting.read_runs(table, JOINT.columns), flops)
+    possible = next_runs.candidates(law, PAPER, EXPERTS, read_runs(table, JOINT.columns), flops)
     chosen = []
     for i in rng.permutation(len(possible)):
         if possible.flops([*chosen, i]) <= flops:
@@ -174,7 +180,7 @@ def squared_errors(seed: int, fits: int, scales: Sequence[float] = (1.0,), drawn
     rng = np.random.default_rng(seed)
     true = draw_law(rng)
     law, table = pilot_of(true, rng)
-    runs = fitting.read_runs(table, JOINT.columns)
+    runs = read_runs(table, JOINT.columns)
     pilot = next_runs.possible_runs(law, PAPER, *_shapes(runs))
     flops = BUDGET * pilot.flops(range(len(pilot)))
     target = TARGET * runs.flops.max()
@@ -183,10 +189,10 @@ def squared_errors(seed: int, fits: int, scales: Sequence[float] = (1.0,), drawn
     expected = {}
     if drawn:
         sets["drawn"] = drawn_runs(rng, law, table, flops)
-    noise = law.record["noise"]
+    noise = law.noise
     for scale in scales:
-        assumed = noise | {name: scale * noise[name] for name in ("run", "trunk")}
-        with_noise = dataclasses.replace(law, record=law.record | {"noise": assumed})
+        assumed = dataclasses.replace(noise, run=scale * noise.run, trunk=scale * noise.trunk)
+        with_noise = dataclasses.replace(law, noise=assumed)
         choice = next_runs.next_runs(with_noise, table, PAPER, EXPERTS, flops, target)
         chosen = [(t["n_blocks"], t["n_experts"], n) for t in choice["trunks"] for n in t["n_tokens"]]
         sets[f"chosen {scale:g}"] = tuple(np.array(chosen).T)

@@ -33,7 +33,7 @@ import fit_runs
 from fit.fitted_law.law import Law
 from fit.fitting import fitting
 from fit.fitting.problem import Settings
-from fit.fitting.uncertainty import uncertainty_of
+from fit.fitting.uncertainty import with_uncertainty
 from fit.laws import FORMS
 from fit.model import efficiencies, measured
 from fit.model.architecture import PAPER
@@ -89,8 +89,8 @@ def fitted(truth: dict[str, float], seed: int) -> Law:
     runs = fit_runs.runs_of("a sweep", n_active, n_tokens, n_experts, loss)
     with jax.enable_x64(True):
         result, problem = fitting.fit_by_default(FORMS["joint"], runs, Settings(weight_decay=None, bootstrap=DRAWS))
-        record = uncertainty_of(problem, result)
-    return Law(f"simulated-{seed}", FORMS["joint"], result.coefficients, record)
+        law = Law(f"simulated-{seed}", FORMS["joint"], result.coefficients)
+        return with_uncertainty(law, problem, result)
 
 
 def published_residuals() -> np.ndarray:

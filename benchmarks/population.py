@@ -4,7 +4,7 @@
 
 Each table is fitted by the additive and by the coupled law of dense models. The latter has the weights of the default,
 and no prior but the weak one on k. A table of mixtures is split by number of experts. A source's exponents, k and floor
-over lowest loss are means over its tables, of the logarithms and of ln(1/k - 1). Its scatter and its drift (the wander
+over lowest loss are means over its tables, of the logarithms and of ln(1/k - 1). Its scatter and its drift (drift_rms
 of rolling hold-outs) are those of the coupled law, as root mean squares. It takes a minute of one core.
 """
 
@@ -45,7 +45,7 @@ def drift_of(table: Table) -> float | None:
     """Returns by how much the coupled law drifts for each factor of e in compute; None for too few runs."""
     options = dict(form=KINDS["coupled"], weights=DEFAULT_WEIGHTS, mix_corpora=True, holdout=ROLLING)
     try:
-        return rolling.drift_std(fit.law(table, **options).record["rolling"])
+        return rolling.drift_std(fit.law(table, **options).rolling)
     except fit.UserError:
         return None
 
@@ -81,7 +81,7 @@ def main(_: object) -> None:
         row = dict(tables=names, runs=sum(len(tables[name]) for name in names), reference=reference)
         for kind in KINDS:
             row[kind] = mean_law([law[kind].coefficients for law in laws], lowest, kind == "coupled")
-        row["scatter"] = root_mean_square([law["coupled"].noise for law in laws])
+        row["scatter"] = root_mean_square([law["coupled"].noise.total for law in laws])
         drifts = [drift_of(tables[name]) for name in names]
         row["drift"] = root_mean_square([drift for drift in drifts if drift is not None])
         sources[source] = row

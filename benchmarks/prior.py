@@ -146,7 +146,7 @@ def fitted_law(way: str, table: Table, prior: str, has_experts: bool, **options:
         return fit.law(table, prior="none", mix_corpora=True, **options)
     if way == DEFAULT:
         law = fit.law(table, mix_corpora=True, **options)
-        if "prior" not in law.record["settings"]:
+        if law.settings.prior is None:
             return law
     return fit.law(table, prior=prior, mix_corpora=True, **options)
 

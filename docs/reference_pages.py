@@ -22,6 +22,10 @@ BACKENDS = {"slurm": "slurm.py", "gke": "manifest.py"}  # the file that defines 
 CLASSES = (
     "fit.UserError",
     "fit.fitted_law.law.Law",
+    "fit.fitted_law.models.Models",
+    "fit.fitted_law.parts.Bootstrap",
+    "fit.fitted_law.settings.Settings",
+    "fit.table.runs.Errors",
     "fit.planning.results.Plan",
     "fit.planning.results.Optimum",
     "fit.planning.results.Buildable",

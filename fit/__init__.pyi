@@ -214,7 +214,7 @@ def law(
         the table has runs of a model at several peak_learning_rate and, for the batch, batch_tokens.
 
     Returns:
-      The law. Its `record` is what law.json holds, with errors and warnings.
+      The law, with errors, intervals and warnings. Its `to_dict()` is what law.json holds.
 
     Raises:
       UserError: A value in runs or options cannot be used.

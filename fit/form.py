@@ -22,6 +22,7 @@ from types import ModuleType
 import numpy as np
 
 from fit.aliases import Array, ByName, Floats, Numbers
+from fit.results import Record, optional
 from fit.table.runs import Runs
 
 SMALLEST_EXPONENT = 1e-6  # in size: below it a prior of its logarithm no longer pulls
@@ -74,6 +75,29 @@ class Coefficient:
         return (-300, 300) if self.positive else (-20, 20)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PriorSummary(Record):
+    """What a law.json says of a prior.
+
+    Attributes:
+      law: The law that it is from, or population.
+      spreads: {coefficient: (mean, standard deviation)}.
+      not_taken: Coefficients for which that law has no value.
+      tables: Of how many tables the population's prior is.
+      left_out: The source that it leaves out.
+      yielded: Where the prior was given up because the fit with it was worse, by how many times the variance.
+      by_default: Whether the population's prior was the default.
+    """
+
+    law: str
+    spreads: dict[str, tuple[float, float]]
+    not_taken: tuple[str, ...] = ()
+    tables: int | None = optional()
+    left_out: str | None = optional()
+    yielded: float | None = optional()
+    by_default: bool | None = optional()
+
+
 @dataclasses.dataclass(frozen=True)
 class Prior:
     """A normal or Student-t prior of entries of `params`, or of logarithms of their sizes, and of sums of entries; p in
@@ -85,7 +109,7 @@ class Prior:
         an exponent.
       mean: [p].
       covariance: [p, p]; of a Student-t prior its scale matrix.
-      record: what a law.json says of it.
+      summary: what a law.json says of it.
       scatter: standard deviation of a run's log loss around the law, where the runs are too few to show it; each entry
         then counts as a run when it is asked whether they determine a law.
       sums: for each sum the factor of each entry of `params`; they follow the entries in mean and covariance.
@@ -96,7 +120,7 @@ class Prior:
     signs: tuple[int, ...]
     mean: Array
     covariance: Array
-    record: dict[str, typing.Any] | None = None
+    summary: PriorSummary | None = None
     scatter: float | None = None
     sums: tuple[tuple[float, ...], ...] = ()
     freedom: float | None = None

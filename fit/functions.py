@@ -110,7 +110,7 @@ def law(runs: object, form: str | None = None, *, quiet: bool = True, options: F
       quiet: Whether to leave out the progress on stderr.
 
     Returns:
-      The law. Its `record` is what law.json holds, with errors and warnings.
+      The law, with errors, intervals and warnings. Its `to_dict()` is what law.json holds.
 
     Raises:
       UserError: A value in runs or options cannot be used.

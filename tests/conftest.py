@@ -119,13 +119,14 @@ def pytest_xdist_auto_num_workers():
     return os.cpu_count() + 1
 
 
-# of those of a minute or more, longest first; those that mostly wait stand beside those that compute
+# of those of half a minute or more, longest first; those that mostly wait stand beside those that compute
 LONGEST = """
-fit/test_planner launch/test_gs test_readme jmoe/test_train fit/test_startable jmoe/test_outage fit/test_planner_clock
-launch/test_slurm fit/test_report launch/test_owner jmoe/test_storage launch/test_local jmoe/test_disk_errors
-jmoe/test_power_loss jmoe/test_ceilings jmoe/test_compile jmoe/test_model jmoe/test_muon jmoe/test_moe jmoe/test_flash
-jmoe/test_generate fit/test_regress launch/test_apiserver jmoe/test_mixtures jmoe/test_parts fit/test_answer
-launch/test_slurm_control jmoe/test_checkpoint jmoe/test_mup jmoe/test_startup jmoe/test_microbatch fit/test_law
+fit/test_planner jmoe/test_train launch/test_gs fit/test_startable jmoe/test_storage test_readme launch/test_slurm
+fit/test_report launch/test_owner jmoe/test_outage fit/test_plan_properties launch/test_local jmoe/test_rehearsal
+launch/test_slurm_control launch/test_apiserver jmoe/test_model jmoe/test_disk_errors jmoe/test_muon
+jmoe/test_power_loss fit/test_answer jmoe/test_parts jmoe/test_mixtures fit/test_regress launch/test_control
+jmoe/test_ceilings jmoe/test_moe jmoe/test_mup jmoe/test_flash test_accelerator jmoe/test_checkpoint jmoe/test_startup
+jmoe/test_generate jmoe/test_program fit/test_law
 """.split()
 
 

@@ -1,6 +1,5 @@
 """What `make gpu` runs and makes of it: parts, a failed one, tables, profiles. The CPU stands for the accelerator."""
 
-import concurrent.futures
 import hashlib
 import importlib.util
 import json
@@ -14,13 +13,10 @@ import helpers
 import jax
 import pytest
 
-from benchmarks.accelerator import __main__ as accelerator
 from benchmarks.accelerator import kernels as profile_table
 from benchmarks.accelerator import python as accelerator_python
-from benchmarks.accelerator import study_configs, study_executables
 from benchmarks.accelerator import table as accelerator_table
 from benchmarks.accelerator.checks import Checks
-from benchmarks.accelerator.study_steps import Steps
 from configs import quickstart
 from jmoe.config.check import check_config
 from jmoe.cost import chips, memory, report, report_text
@@ -102,28 +98,6 @@ def test_an_absent_accelerator_is_one_sentence(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_what_was_measured_at_this_version_is_skipped_and_what_another_measured_is_not(tmp_path):
-    parts = {part.name: part for part in accelerator.parts(toy=True)}
-    done = {"result": {}, "code": parts["step 8"].code}
-    older = {"result": {}, "code": "of another version"}
-    before = {
-        "machine": {"date": "2026-01-02"},
-        "parts": {"step 8": done, "step 1": older, "peak": {"error": "broken"}},
-    }
-    (tmp_path / "H100.json").write_text(json.dumps(before))
-    state = {"machine": {"name": "H100"}, "parts": {}}
-    accelerator._add_measured(state, tmp_path)
-    assert {name for name, part in parts.items() if accelerator._done(state, part)} == {"step 8"}
-    assert state["parts"]["step 1"] == older | {"date": "2026-01-02"} and "peak" not in state["parts"]
-    assert parts["step 8"].code == parts["step 1"].code != parts["peak"].code
-
-
-def test_the_parts_never_measured_come_first_then_transformers():
-    names = [part.name for part in accelerator.parts(toy=False)]
-    assert names[:4] == ["peak", "step 8,2 dropless", "check float32", "check run"]
-    assert names[4:8] == ["peers 1", "peers 8,2", "peers 64,8", "study"]
-
-
 def test_the_study_goes_on_from_the_runs_that_it_has(tmp_path):
     path = tmp_path / "rows.json"
     flags = ("--toy", f"--folder={tmp_path / 'runs'}", f"--json={path}")
@@ -141,81 +115,6 @@ def test_the_study_goes_on_from_the_runs_that_it_has(tmp_path):
     again = json.loads(path.read_text())
     assert again["complete"] and again["rows"][0] == first["rows"][0]
     assert again["rows"][1]["loss"] == pytest.approx(first["rows"][1]["loss"], rel=1e-4)
-
-
-@pytest.fixture(scope="module")
-def executables(tmp_path_factory):
-    """The steps of the toy study, compiled by another process."""
-    folder = tmp_path_factory.mktemp("executables")
-    flags = ("--toy", f"--out={folder}", f"--json={folder / 'figures.json'}")
-    done = helpers.run("benchmarks.accelerator.study_executables", *flags, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    files = sorted(path.name for path in folder.glob("*.xz"))
-    assert [name.rpartition("-")[0] for name in files] == ["d24-e4-batch1024", "d24-e4-batch2048"]
-    assert json.loads((folder / "figures.json").read_text())["steps"] == 2
-    return folder
-
-
-def train_study(tmp_path, executables):
-    """What the toy study prints and finds, with the steps of a folder."""
-    path = tmp_path / "rows.json"
-    flags = ("--toy", f"--folder={tmp_path / 'runs'}", f"--json={path}", f"--executables={executables}")
-    done = helpers.run("benchmarks.accelerator.study", *flags, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout, json.loads(path.read_text())
-
-
-def test_the_study_trains_the_same_by_steps_that_another_process_compiled(tmp_path, executables):
-    said, loaded = train_study(tmp_path / "loaded", executables)
-    assert "Error" not in said and "a loaded step beside the same one compiled here" in said
-    losses = loaded["loaded step"]["losses"]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5) and loaded["loaded step"]["time over fresh"] > 0
-    said, fresh = train_study(tmp_path / "fresh", tmp_path / "none")
-    assert "no compiled steps, so they are compiled here" in said and "loaded step" not in fresh
-    for one, other in zip(loaded["rows"], fresh["rows"], strict=True):
-        assert one["loss"] == pytest.approx(other["loss"], rel=1e-4)
-
-
-def test_the_study_compiles_what_does_not_load(tmp_path, executables):
-    """One file is whole, and the other, of the larger batch, which is tried first, is another version's."""
-    for path in executables.glob("*.xz"):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    (larger,) = tmp_path.glob("*batch2048*")
-    larger.write_bytes(larger.read_bytes()[:1_000])
-    said, result = train_study(tmp_path, tmp_path)
-    assert "all steps are compiled here" in said and result["complete"] and "loaded step" not in result
-    larger.unlink()
-    (tmp_path / "rows.json").unlink()
-    said, result = train_study(tmp_path, tmp_path)
-    assert f"No such file or directory: '{larger}'; all steps are compiled here" in said and result["complete"]
-
-
-def test_loaded_steps_that_are_slower_are_compiled_again(executables, monkeypatch, capsys):
-    monkeypatch.setattr(study_executables, "SLOWER", 0)
-    cells = study_configs.cells(toy=True)
-    configs = study_configs.one_batch_each(study_configs.config_of(cells[-1], cells, toy=True))
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        steps = Steps(pool, executables)
-        steps.try_one(configs[0])
-        steps.begin("model", configs)
-        assert sorted(steps.of("model")) == [64, 128]  # rows of 16
-        assert "compiled here" not in capsys.readouterr().out
-        steps.compare()
-        assert not steps.has_begun("model")
-        assert "too slow, or of another loss; all steps are compiled here" in capsys.readouterr().out
-
-
-def test_a_file_is_of_one_code_batch_and_device_and_of_any_length_of_run():
-    cells = study_configs.cells(toy=False)
-    config = study_configs.config_of(cells[0], cells, toy=False)
-    shorter = study_configs.config_of(cells[0], cells[:1], toy=False, text="elsewhere.parquet")
-    small, medium, large = study_configs.one_batch_each(config)
-    h100 = types.SimpleNamespace(platform="gpu", device_kind="NVIDIA H100", compute_capability="9.0")
-    h200 = types.SimpleNamespace(platform="gpu", device_kind="NVIDIA H200", compute_capability="9.0")
-    names = [study_executables.file_name(step, h100) for step in (small, medium, large)]
-    names.append(study_executables.file_name(small, jax.devices()[0]))
-    assert len(set(names)) == 4
-    assert study_executables.file_name(study_configs.one_batch_each(shorter)[0], h200) == names[0]
 
 
 def test_the_predictions_are_those_that_were_committed():
@@ -236,80 +135,12 @@ def test_each_run_of_the_study_is_a_valid_config_and_stands_once():
         check_config(cell.trunk.config())
 
 
-def test_larger_batches_follow_what_fits_and_smaller_ones_what_does_not():
-    """The parts that would be run, were the step with 131,072 tokens the first that does not fit, or the main one."""
-
-    def step(ms):
-        return {"result": {"rows": [{"ms": ms}]}}
-
-    state = {"parts": {"step 8": step(280.0), "step 8 batch 131072": step(None)}}
-
-    def batches():
-        return [
-            part.name.split()[-1]
-            for part in accelerator.parts(toy=False)
-            if part.name.startswith("step 8 batch") and accelerator._wanted(state, part)
-        ]
-
-    assert batches() == ["131072"]
-    state["parts"]["step 8"] = step(None)
-    assert batches() == ["32768"]
-    state["parts"]["step 8 batch 32768"] = step(None)
-    assert batches() == ["32768", "16384"]
-    state["parts"]["step 8"] = {"error": "stopped"}
-    assert batches() == ["16384"]
-    names = [part.name for part in accelerator.parts(toy=False)]
-    assert len(names) == len(set(names)) and {part.name for part in accelerator.parts(toy=True)} <= {
-        *names,
-        "step 1 batch 2048",
-        "step 1 batch 512",
-        "executables",  # made beforehand for a card by make executables
-    }
-
-
 def results(**parts):
     """A file of results/accelerators/ of an H100."""
     on = {"kind": "NVIDIA H100 80GB HBM3", "name": "H100", "date": "2026-01-02", "jax_version": "0.11.2"}
     peak = {"flops": 700e12, "bandwidth": 3e12, "n": 8192, "bytes": 4 * 10**9}
     machine = on | {"published": vars(chips.CHIPS["H100"])}
     return {"machine": machine, "parts": {"peak": {"result": peak, "seconds": 1}} | parts}
-
-
-def test_the_table_gives_ratios_to_both_peaks():
-    row = {"model": "E=8", "batch": 65536, "remat": "dots", "unrolled": True, "predicted GiB": 47.6}
-    fitting = row | {"allocated GiB": 48.1, "ms": 280.0, "tokens/s": 234057.0, "GFLOP/s": 494.5e3, "MFU": 0.5}
-    too_large = row | {"batch": 131072, "allocated GiB": 70.0, "ms": None, "tokens/s": None, "GFLOP/s": None}
-    none = {"profiles": {}}
-    run = {"cell": "d144-e4-8388608", "flops": 8.5e13, "loss": 1.5, "all_seconds": 12.0, "mfu": 0.05}
-
-    def peer(side, ms, ratio):
-        speeds = {"ms": ms, "tokens/s": 65_536 / ms * 1e3, "MFU": 0.4, "x transformers": ratio, "memory GB": 60.0}
-        losses = {"first loss": 9.0, "last loss": 2.5}
-        return {"side": side, "batch": 65_536, "at once": 32_768, "software": "x"} | speeds | losses
-
-    result = accelerator_table.section(
-        results(
-            **{
-                "step 8": {"result": {"rows": [fitting]}},
-                "step 8 batch 131072": {"result": {"rows": [too_large | {"MFU": None}]}},
-                "profile 8": {"error": "stopped after 150 s"},
-                "step 1": {"result": {"rows": [fitting]}, "date": "2026-01-01"},
-                "study": {"result": {"rows": [run], "loaded step": {"time over fresh": 1.125, "usable": False}}},
-                "peers 8,2": {"result": {"rows": [peer("jmoe", 250.0, 1.25), peer("transformers", 312.5, 1.0)]} | none},
-            }
-        )
-    )
-    assert "Data sheet: NVIDIA H100 Tensor Core GPU data sheet (SXM)." in result
-    assert "| 700 TFLOP/s | 989 | 70.8% |" in result and "| 3000 GB/s | 3350 | 89.6% |" in result
-    line = "| E=8 | 65,536 | dots | unrolled | 280 ms | 234,057 | 50.0% | 70.6% | 47.6 GiB | 48.1 GiB |"
-    assert line in result  # 494.5 of 989 and of 700
-    assert "| E=8 | 131,072 | dots | unrolled | does not fit | - | - | - | 47.6 GiB | 70 GiB |" in result
-    assert "Measured earlier: on 2026-01-01 step 1." in result
-    peers = "| 8,2 | jmoe | 65,536 | 32,768 | 250 ms | 262,144 | 40.0% | 1.25 | 60 GB | 9 to 2.5 | x |"
-    assert peers in result
-    assert "| d144-e4-8388608 | 8.5e+13 | 1.5000 | 12 s | 5.0% |" in result
-    assert "A step compiled beforehand took 1.12 times as long as one compiled here; the others were" in result
-    assert "Failed: profile 8 (stopped after 150 s)." in result
 
 
 def test_the_readme_holds_the_tables_of_what_was_measured():

@@ -40,26 +40,6 @@ def test_each_runs_as_a_module(name):
     assert name in done.stdout and "--" in done.stdout and "Traceback" not in done.stderr
 
 
-def test_forms_are_compared_with_the_additive_law_on_the_same_tables():
-    row = dict(cut=3, bias=0.01, holds=0.8, width=0.02)
-    rows = [row | dict(table="a", error=0.01), row | dict(table="b", error=0.04), row | dict(table="new", error=0.02)]
-    means = extrapolation.means(rows, {("a", 3): 0.02, ("b", 3): 0.04})
-    assert means["tables"] == 3 and means["error"] == pytest.approx(0.02) and means["over"] == pytest.approx(0.5**0.5)
-
-
-def test_a_table_gets_the_forms_that_its_models_can_have():
-    tables = extrapolation.tables()
-    assert {"chinchilla", "llama3", "marin_v16", "ours"} <= tables.keys()
-    for form, name, suits in (
-        ("default", "ours", True),
-        ("joint", "ours", True),
-        ("chinchilla", "ours", False),
-        ("chinchilla", "ours_e4", True),
-        ("joint", "llama3", False),
-    ):
-        assert extrapolation.suits(form, tables[name]) == suits
-
-
 def test_the_prior_of_a_judged_source_is_made_without_it():
     """No judged run is among those of the prior, and a table under another name is refused."""
     judged = prior.judged_tables()
@@ -70,15 +50,6 @@ def test_the_prior_of_a_judged_source_is_made_without_it():
         prior.prior_without("someone", {"mine": judged["marin"]["marin_v16"]})
     with pytest.raises(prior.OverlapError, match="its runs are in llama3 of llama3"):
         prior.prior_without("marin", judged["marin"] | judged["llama3"])
-
-
-def test_each_source_has_one_vote_about_the_prior():
-    rows = [("a", "a1", 0.02), ("a", "a2", 0.08), ("b", "b", 0.01)]
-    scores = [prior.Score(source, table, 3, prior.NONE, 0.02) for source, table, _ in rows]
-    scores += [prior.Score(source, table, 3, prior.DEFAULT, error) for source, table, error in rows]
-    by_source = prior.ratios(scores, 3, prior.DEFAULT, prior.NONE)
-    assert by_source == {"a": {"a1": [1], "a2": [4]}, "b": {"b": [0.5]}}
-    assert prior.votes(by_source) == pytest.approx({"a": 2, "b": 0.5})
 
 
 def test_mixture_laws_hold_out_what_they_predict():
@@ -118,15 +89,6 @@ def test_the_papers_form_of_accuracies_is_fitted():
     runs = [dict(loss=loss, acc_x=0.25 + 3 * np.exp(-1.2 * loss)) for loss in losses]
     predicted = tasks.exponential(runs, "acc_x", [2.4, 0.1])
     assert predicted == pytest.approx([0.25 + 3 * np.exp(-1.2 * 2.4), 1.0], abs=1e-4)
-
-
-def test_gadres_runs_are_split_by_compute():
-    for text, n_runs, n_left_out in (("c4", 34, 5), ("refinedweb", 35, 6), ("redpajama", 35, 6)):
-        runs = tasks.gadre_runs(text)
-        assert len(runs) == n_runs and len(tasks.tasks_of(runs)) == 46
-        assert sum(tasks.flops(run) >= tasks.LARGEST for run in runs) == n_left_out
-        assert {f"acc_{task}" for task in tasks.SUBSET} < set(tasks.tasks_of(runs)) and len(tasks.SUBSET) == 17
-        assert all(0 <= run[task] <= 1 for run in runs for task in tasks.tasks_of(runs))
 
 
 def test_experts_cannot_shift_a_loss_against_itself():

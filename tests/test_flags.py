@@ -53,11 +53,7 @@ def test_what_a_flag_can_be_passes(argument):
     "module, flags",
     [
         ("jmoe.train", ["--config=configs/quickstart.py", "--workdir="]),
-        ("jmoe.compile", ["--config=configs/quickstart.py", "--json="]),
-        ("launch.sweep", ["--sweep=configs/sweeps/quickstart.py", "--workdir="]),
         ("launch.cancel", ["--workdir=.", "--job="]),
-        ("launch.task", ["--workdir=.", "--array="]),
-        ("launch.image", ["--expect="]),
     ],
 )
 def test_an_unset_variable_of_the_shell_starts_and_stops_nothing(module, flags):

@@ -1,10 +1,12 @@
 """README's shell blocks, typed as printed in a copy of the checkout whose configs are small, so that none can rot.
 
 A block that starts with ```sh is a list of commands. What is small: the models, budgets and rows of every config, and
-the text, at the paths that README names as the reader's own and in place of the built-in one.
+the text, at the paths that README names as the reader's own and in place of the built-in one. Of fit's commands, those
+run here whose files a trainer's command reads; of the others the flags are read. .ci/package runs them all.
 """
 
 import contextlib
+import importlib
 import io
 import itertools
 import json
@@ -24,6 +26,9 @@ from fit import __main__ as command_line
 
 ROOT = pathlib.Path(__file__).parent.parent
 ELSEWHERE = ("make demo", "make test")  # CI runs them, in this order
+FOR_A_POD = (
+    "python -m jmoe.compile --config=configs/mixtral.py --topology=v5p:8x8x8"  # jmoe/test_compile.py compiles it
+)
 REHEARSAL = ("runs/rehearsal", "runs/undisturbed")  # what jmoe/test_rehearsal.py types with these in it
 
 # Appended to the copy of each config: its mathematics at a size of seconds.
@@ -51,33 +56,15 @@ def get_config():
     config.remat = "full"
     return config
 """
-# The model to compile for a pod: small too; jmoe/test_compile.py has it at its full size.
-SMALL_FOR_A_POD = """
-
-_get_config = get_config
-
-
-def get_config():
-    config = _get_config()
-    config.model.d_model = 128
-    config.model.n_blocks = 1
-    config.model.n_heads = 4
-    config.model.n_kv_heads = 2
-    config.model.d_ff = 128
-    config.model.vocab_size = 257
-    config.model.group_tokens = 128
-    config.data.seq_len = 128
-    config.batch_tokens = ((0, 65_536),)
-    return config
-"""
 SMALL_SWEEP = """
 
 def get_sweep():
-    jobs = [{"model.n_experts": e, "n_tokens": (2_048, 4_096)} for e in (1, 8)]  # shapes that other commands train
+    jobs = [{"model.n_experts": e, "n_tokens": (2_048, 4_096)} for e in (8,)]  # a shape that other commands train
     return "configs/quickstart.py", jobs
 """
 
 
+SIGNS = re.compile(r"[$`|;<>&~]")  # of a shell
 COMMANDS = helpers.typed_commands()
 
 
@@ -88,9 +75,9 @@ def checkout(tmp_path_factory):
     for name in ("jmoe", "fit", "launch", "benchmarks", "results", "examples"):
         (folder / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "configs", folder / "configs", ignore=shutil.ignore_patterns("__pycache__"))
-    for name, smaller in (("joint_moe", SMALL), ("quickstart", SMALL), ("mixtral", SMALL_FOR_A_POD)):
+    for name in ("joint_moe", "quickstart"):
         path = folder / "configs" / f"{name}.py"
-        path.write_text(path.read_text() + smaller)
+        path.write_text(path.read_text() + SMALL)
     path = folder / "configs" / "sweeps" / "quickstart.py"
     path.write_text(path.read_text() + SMALL_SWEEP)
     for name in ("README.md", "docs"):  # the reader's own text
@@ -114,7 +101,7 @@ def shell(checkout):
 
     def run(command):
         words = shlex.split(command)
-        if words[:2] != ["python", "-m"] or re.search(r"[$`|;<>&~]", command):
+        if words[:2] != ["python", "-m"] or SIGNS.search(command):
             bash = ["bash", "-c", command]
             done = subprocess.run(bash, cwd=checkout, env=typed, capture_output=True, text=True, timeout=600)
             return done.returncode, done.stdout, done.stderr
@@ -147,10 +134,33 @@ def demo(checkout, shell):
     return folder
 
 
+def is_of_fit(command: str) -> bool:
+    """Whether it is a command of fit without a shell's own signs."""
+    return command.startswith("python -m fit ") and not SIGNS.search(command)
+
+
+def run_here(commands: list[str]) -> list[str]:
+    """The commands without those of fit whose files no other command of the result reads."""
+    chosen = []
+    for command in reversed(commands):
+        written = re.findall(r"--(?:out|out_dir|emit_\w+)=(\S+)", command)
+        is_read = any(path in later for path in written for later in chosen)
+        if is_read or not is_of_fit(command):
+            chosen.insert(0, command)
+    return chosen
+
+
 def test_commands_elsewhere_are_what_ci_runs():
     ci = (ROOT / ".ci" / "run").read_text()
-    assert set(ELSEWHERE) <= set(COMMANDS)
+    assert {*ELSEWHERE, FOR_A_POD} <= set(COMMANDS)
     assert all(command in ci.splitlines() for command in ELSEWHERE)
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if is_of_fit(command)])
+def test_flags_of_fit_that_readme_types_exist(command):
+    _, _, _, name, *flags = shlex.split(command)
+    module = importlib.import_module(f"fit.commands.{command_line.COMMANDS[name][0]}")
+    command_line._flags_of(getattr(module, name.capitalize()))(["fit", *flags])
 
 
 def test_readmes_tables_come_with_the_checkout():
@@ -164,11 +174,13 @@ def test_readmes_tables_come_with_the_checkout():
 
 def test_readmes_commands_succeed(checkout, shell, demo):
     """In their order, as some read what others wrote."""
+    elsewhere = (*ELSEWHERE, FOR_A_POD)
     typed = [
         command
         for command in COMMANDS
-        if not command.startswith(ELSEWHERE) and not any(folder in command for folder in REHEARSAL)
+        if not command.startswith(elsewhere) and not any(folder in command for folder in REHEARSAL)
     ]
+    typed = run_here(typed)
     assert len(typed) > 15
     failed = []
     for command in typed:

@@ -34,8 +34,7 @@ def test_every_link_of_the_site_leads_somewhere(site):
     assert len(cells) > 9 and all(c in (site / "benchmarks/README.html").read_text(encoding="utf-8") for c in cells)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("width, scheme", [(1440, "light"), (390, "dark")])
 def test_the_site_asks_for_nothing_elsewhere_and_fits_the_screen(browser, site, width, scheme):
     tab = browser.new_page(viewport=dict(width=width, height=844), color_scheme=scheme)
     requests = []

@@ -112,7 +112,7 @@ class Law(FitOptions, flags.Columns):
         check_writable(self.out)
         law = fit_law.fit_law(self.table(), self, quiet=False)
         save(law, self.out)
-        self._show(law_answer.answer(law), summary.summary(law.record), summary.warnings_of(law.record))
+        self._show(law_answer.answer(law), summary.summary(law), summary.warnings_of(law))
 
     def table(self) -> Table:
         """The table of runs, after a line on what --where leaves out of it."""

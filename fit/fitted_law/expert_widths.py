@@ -10,16 +10,19 @@ Axes: n runs, all of mixtures.
 
 import dataclasses
 import math
-from typing import Self
+from typing import Annotated, Self
 
 import numpy as np
 
-from fit.aliases import Array, Json, Numbers
+from fit.aliases import Array, Numbers
+from fit.fitted_law.bounds import between
 from fit.model.architecture import PAPER, Architecture, root
+from fit.results import Record
 
 # Between these the granularity of an expert is looked for.
 SMALLEST_SPLIT = 1e-3
 LARGEST_SPLIT = 1e6
+SMALLEST_SHARE = 1e-12  # of experts in the parameters
 USUAL_TOP_K = (1, 2, 4, 6, 8, 10, 12, 16, 32, 64)  # those that are tried where a table does not say it
 GROUPS = 8  # of sizes, for which the share of experts is recorded
 
@@ -63,6 +66,14 @@ class Mixtures:
     def share(self) -> Array:
         """The share of the active parameters that is of experts, [n]."""
         return (self.ratio - 1) * (self.top_k + self.shared) / (self.n_experts - self.top_k)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shares(Record):
+    """The shares of experts in the active parameters at rising sizes, medians over equal parts of the runs by size."""
+
+    n_active: tuple[Annotated[float, between(1, math.inf, "a number from 1 up")], ...]
+    share: tuple[Annotated[float, between(SMALLEST_SHARE, 1, "a share, above 0 and up to 1")], ...]
 
 
 def with_split(architecture: Architecture, split: float, top_k: int, shared: int) -> Architecture:
@@ -128,12 +139,8 @@ def likely_top_k(architecture: Architecture, n_active: Array, n_experts: Array, 
     return best
 
 
-def shares_of(mixtures: Mixtures) -> Json:
-    """The share of experts in the active parameters at several sizes.
-
-    Returns:
-      {n_active, share}: rising sizes and their shares, medians over equal parts of the runs by size.
-    """
+def shares_of(mixtures: Mixtures) -> Shares:
+    """The share of experts in the active parameters at several sizes."""
     order = np.argsort(mixtures.n_active, kind="stable")
     sizes = []
     shares = []
@@ -142,14 +149,11 @@ def shares_of(mixtures: Mixtures) -> Json:
         if not sizes or size > sizes[-1]:
             sizes.append(size)
             shares.append(float(np.median(mixtures.share[part])))
-    return dict(n_active=sizes, share=shares)
+    return Shares(n_active=tuple(sizes), share=tuple(shares))
 
 
-def at_size(architecture: Architecture, shares: Json, n_active: float, n_experts: int) -> Architecture:
+def at_size(architecture: Architecture, shares: Shares, n_active: float, n_experts: int) -> Architecture:
     """The Architecture with experts as wide as the table's at this size.
-
-    Args:
-      shares: what shares_of returns.
 
     Returns:
       The same Architecture where the table says nothing of such a model.
@@ -157,7 +161,7 @@ def at_size(architecture: Architecture, shares: Json, n_active: float, n_experts
     top_k = architecture.top_k
     if n_experts <= max(1, top_k):
         return architecture
-    share = np.interp(np.log(n_active), np.log(shares["n_active"]), shares["share"])
+    share = np.interp(np.log(n_active), np.log(shares.n_active), shares.share)
     n_total = n_active * (1 + share * (n_experts - top_k) / (top_k + architecture.shared))
     model = Mixtures(
         np.array([n_active], float),

@@ -4,9 +4,8 @@ It is a published preset or the law.json of a fit; presets/ has our own fits. It
 models; the bootstrap's draws give their intervals.
 """
 
-import collections
 import dataclasses
-import json
+import functools
 import math
 import os
 import pathlib
@@ -20,17 +19,31 @@ from numpy.typing import ArrayLike
 
 from fit.aliases import Array, ByName, Json, Numbers, Opt
 from fit.errors import UserError
-from fit.fitted_law import law_check, published_draws
-from fit.fitted_law.table_architecture import mixture_of
+from fit.fitted_law import codec, published_draws
+from fit.fitted_law.bounds import Coefficient
+from fit.fitted_law.models import Models
+from fit.fitted_law.parts import (
+    Bootstrap,
+    Choice,
+    FittedRuns,
+    HoldOut,
+    ProfileInterval,
+    PublishedTable,
+    Scatter,
+    SeparateErrors,
+    SeparateLaw,
+    Starts,
+)
+from fit.fitted_law.settings import DEFAULTS, Settings
 from fit.fitted_law.tuning import Tuning
 from fit.form import Form, Reduced
 from fit.laws import FORMS, PRESETS
 from fit.messages import sentences
 from fit.messages.units import amount, flops
 from fit.model.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
+from fit.results import NOT_IN_JSON
 from fit.table import table, validate
-from fit.table.files import write_text
-from fit.table.runs import unlikely
+from fit.table.runs import Errors, unlikely
 
 ROUNDING = 5e-3  # a value outside a range by less than this share counts as inside: three digits hide it
 SHAPE = ("d_model", "n_blocks")  # columns whose ranges are known where the table of runs has them
@@ -40,75 +53,157 @@ OURS = {path.stem: path for path in pathlib.Path(__file__).parent.glob("presets/
 NAMES = (*PRESETS, *OURS)  # of the laws that need no file
 
 
-@dataclasses.dataclass(repr=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Law:
-    """A form with coefficients.
+    """A form with coefficients, and what is known of their fit. A field is None, or empty, where it is not known.
 
     Attributes:
-      name: of the preset, or the file.
-      form: the formula.
-      coefficients: by name.
-      record: the content of the file.
-      models: what is known of the models that the law was fitted to, as models.py lists it; None where unknown.
-      warning: a sentence on known errors of this law beyond its runs; "" for none.
-      tuning: the best rate and batch of a model; None for a law that was fitted without them.
-      draws: the bootstrap's coefficients by name, each [n_draws]; None without a bootstrap.
-      source_of_draws: where draws of a published law are from, in words; "" for those of a fit.
-      no_draws: why a published law has no draws, in words; "" for all others.
-      percentiles: the ends of the bootstrap's intervals.
-      noise: standard deviation of a new run's log loss around the law, on a trunk of its own; None where not known.
-      ranges: {column: (low, high)} of the fitted runs: n_active, n_tokens, n_experts, training_flops, where known.
-      shape_ranges: {column: (low, high)} of d_model and n_blocks of these runs, where their table has them.
-      counts_embedding: whether n_active and n_total are with embedding and head.
-      published: whether it is a paper's law, not one that a fit wrote.
-      knows_experts: whether the loss depends on the number of experts.
-      reads_used: whether it depends on how many experts a token uses.
-      fixes_experts: whether all runs of a published law have one number of experts, which its formula does not read.
-      experts: the numbers of experts that a plan compares by default: those fitted, else the paper's; of a law whose
-        formula does not read it, the one number that its models have.
-      only_experts: the only number of experts for which the law holds; None where it holds for several.
-      of_mixtures: whether its models are mixtures, of one number of experts or of several.
-      knows_dense: whether the law can say what a dense model would reach.
+      name: Of the preset, or the file.
+      form: The formula.
+      coefficients: By name.
+      objective: Of the best fit.
+      settings: How the law was fitted.
+      runs: What it was fitted to.
+      models: The models of these runs.
+      fitted, held_out: Errors on the fitted runs, and on those kept out.
+      starts: The starts of the fit.
+      versions: {package: version} of what fitted it.
+      rolling: Rolling hold-outs by compute.
+      separate: {number of experts: the law of its runs alone}; separate_fitted and separate_held_out are their errors.
+      sample: How many of the fitted runs its uncertainty is from, where it is not from all.
+      noise: How runs scatter around the law.
+      profile: {coefficient: its profile interval}.
+      bootstrap: Fits to resampled runs.
+      choice: Why it has its form, where several could be fitted.
+      tuning: The best rate and batch of a model; None for a law that was fitted without them.
+      warnings: Sentences on the runs and the fit.
+      warning: A sentence on known errors of this law beyond its runs.
+      source, note: Where a published law is from, and what to know of it.
+      counts: "without embedding" where n_active and n_total are without embedding and head.
+      dense: The preset that the dense models of the same paper follow.
+      fixed: Columns that all runs of a published law share, so that its formula does not read them.
+      no_draws: Why a published law has no draws, in words.
+      table_2: The paper's table of the best numbers of experts.
     """
 
-    name: str
-    form: Form
-    coefficients: dict[str, float]
-    record: dict[str, Any]
+    name: str = dataclasses.field(metadata=NOT_IN_JSON)
+    form: Form = dataclasses.field(metadata=NOT_IN_JSON)
+    coefficients: dict[str, Coefficient]
+    _: dataclasses.KW_ONLY
+    objective: float | None = None
+    settings: Settings = DEFAULTS
+    runs: FittedRuns = FittedRuns()
+    models: Models = Models()
+    fitted: Errors | None = None
+    held_out: Errors | None = None
+    starts: Starts | None = None
+    versions: dict[str, str] = dataclasses.field(default_factory=dict)
+    rolling: tuple[HoldOut, ...] = ()
+    separate: dict[str, SeparateLaw] = dataclasses.field(default_factory=dict)
+    separate_fitted: SeparateErrors | None = None
+    separate_held_out: SeparateErrors | None = None
+    sample: int | None = None
+    noise: Scatter | None = None
+    profile: dict[str, ProfileInterval] = dataclasses.field(default_factory=dict)
+    bootstrap: Bootstrap | None = None
+    choice: Choice | None = None
+    tuning: Tuning | None = dataclasses.field(default=None, metadata={"key": "rates"})
+    warnings: tuple[str, ...] = ()
+    warning: str = ""
+    source: str = ""
+    note: str = ""
+    counts: str = ""
+    dense: str | None = None
+    fixed: tuple[str, ...] = ()
+    no_draws: str = ""
+    table_2: PublishedTable | None = None
 
-    def __post_init__(self) -> None:
-        record = self.record
-        self.models: dict[str, Any] = collections.defaultdict(lambda: None, record.get("models") or {})
-        self.warning: str = record.get("warning") or ""
-        self.tuning: Tuning | None = Tuning.of(record)
-        bootstrap = record.get("bootstrap") or {}
-        draws = np.array(bootstrap.get("draws", ()), float).T
-        self.draws: dict[str, Array] | None = dict(zip(self.form.names, draws, strict=False)) if bootstrap else None
-        self.published = self.name in PRESETS
-        self.source_of_draws: str = bootstrap.get("source", "") if self.published else ""
-        self.no_draws: str = record.get("no_draws", "")
-        self.percentiles: list[float] = bootstrap.get("percentiles", [])
-        self.noise: float | None = (record.get("noise") or {}).get("total")
-        known_ranges = (record.get("runs") or {}).get("ranges") or {}
+    def to_dict(self) -> Json:
+        """The law as law.json holds it."""
+        return codec.to_dict(self)
+
+    @property
+    def published(self) -> bool:
+        """Whether it is a paper's law, not one that a fit wrote."""
+        return self.name in PRESETS
+
+    @functools.cached_property
+    def draws(self) -> dict[str, Array] | None:
+        """The bootstrap's coefficients by name, each [n_draws]; None without a bootstrap."""
+        if self.bootstrap is None:
+            return None
+        return dict(zip(self.form.names, np.array(self.bootstrap.draws).T, strict=True))
+
+    @property
+    def n_draws(self) -> int:
+        """How many draws the bootstrap has; 0 without one."""
+        return 0 if self.bootstrap is None else len(self.bootstrap.draws)
+
+    @property
+    def percentiles(self) -> list[float]:
+        """The ends of the bootstrap's intervals; [] without one."""
+        return [] if self.bootstrap is None else list(self.bootstrap.percentiles)
+
+    @property
+    def source_of_draws(self) -> str:
+        """Where draws of a published law are from, in words; "" for those of a fit."""
+        return "" if self.bootstrap is None else self.bootstrap.source or ""
+
+    @property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """{column: (low, high)} of the fitted runs: n_active, n_tokens, n_experts, training_flops, where known."""
         names = dict.fromkeys(("n_active", "n_tokens", "n_experts", *self.form.columns, "training_flops"))
-        self.ranges: dict[str, tuple] = {name: tuple(known_ranges[name]) for name in names if known_ranges.get(name)}
-        self.shape_ranges = {name: tuple(known_ranges[name]) for name in SHAPE if known_ranges.get(name)}
-        self.counts_embedding = record.get("counts") != "without embedding"
-        self._read_experts()
+        return {name: self.runs.ranges[name] for name in names if name in self.runs.ranges}
 
-    def _read_experts(self) -> None:
-        """Sets the attributes on numbers of experts."""
-        columns = set(self.form.columns)
-        fitted = tuple(self.models["n_experts"] or ())
-        self.knows_experts = bool(columns & set(OF_EXPERTS))
-        self.reads_used = bool(columns & {"sparsity", "top_k"})
-        self.fixes_experts = "n_experts" in self.record.get("fixed", ())
-        self.experts: tuple[int, ...] = fitted or EXPERTS
-        if not self.knows_experts:
-            self.experts = fitted[:1] if fitted and 1 not in fitted else (1,)
-        self.only_experts: int | None = None if self.knows_experts or len(fitted) > 1 else self.experts[0]
-        self.of_mixtures = self.knows_experts or self.experts != (1,)
-        self.knows_dense = self.knows_experts or not self.of_mixtures
+    @property
+    def shape_ranges(self) -> dict[str, tuple[float, float]]:
+        """{column: (low, high)} of d_model and n_blocks of these runs, where their table has them."""
+        return {name: self.runs.ranges[name] for name in SHAPE if name in self.runs.ranges}
+
+    @property
+    def counts_embedding(self) -> bool:
+        """Whether n_active and n_total are with embedding and head."""
+        return self.counts != "without embedding"
+
+    @property
+    def knows_experts(self) -> bool:
+        """Whether the loss depends on the number of experts."""
+        return not set(OF_EXPERTS).isdisjoint(self.form.columns)
+
+    @property
+    def reads_used(self) -> bool:
+        """Whether the loss depends on how many experts a token uses."""
+        return not {"sparsity", "top_k"}.isdisjoint(self.form.columns)
+
+    @property
+    def fixes_experts(self) -> bool:
+        """Whether all runs of a published law have one number of experts, which its formula does not read."""
+        return "n_experts" in self.fixed
+
+    @property
+    def experts(self) -> tuple[int, ...]:
+        """The numbers of experts that a plan compares by default: those fitted, else the paper's; of a law whose
+        formula does not read it, the one number that its models have."""
+        fitted = self.models.n_experts or ()
+        if self.knows_experts:
+            return fitted or EXPERTS
+        return fitted[:1] if fitted and 1 not in fitted else (1,)
+
+    @property
+    def only_experts(self) -> int | None:
+        """The only number of experts for which the law holds; None where it holds for several."""
+        holds_for_several = self.knows_experts or len(self.models.n_experts or ()) > 1
+        return None if holds_for_several else self.experts[0]
+
+    @property
+    def of_mixtures(self) -> bool:
+        """Whether its models are mixtures, of one number of experts or of several."""
+        return self.knows_experts or self.experts != (1,)
+
+    @property
+    def knows_dense(self) -> bool:
+        """Whether the law can say what a dense model would reach."""
+        return self.knows_experts or not self.of_mixtures
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name} {value:.4g}" for name, value in self.coefficients.items())
@@ -117,7 +212,7 @@ class Law:
             parts.append(f"fitted to {self.ranges_in_words}")
         if self.draws:
             fits = published_draws.fits_in_words(self.source_of_draws)
-            parts.append(f"{len(self.record['bootstrap']['draws'])} {fits}")
+            parts.append(f"{self.n_draws} {fits}")
         return f"<{self.form.name} law {self.name}: {'; '.join(parts)}>"
 
     @property
@@ -277,12 +372,12 @@ class Law:
           flops: training FLOPs of the models, that broadcast with [n_draws, 1], or one for each draw, [n_draws].
           draws: indices of the draws.
         """
-        beyond = self.record["bootstrap"].get("beyond")
-        if not beyond:
+        beyond = self.bootstrap.beyond if self.bootstrap else None
+        if beyond is None:
             return np.zeros(np.shape(flops))
-        drift = np.array(beyond["drift"])[draws].reshape(-1, *[1] * (np.ndim(flops) - 1))
+        drift = np.array(beyond.drift)[draws].reshape(-1, *[1] * (np.ndim(flops) - 1))
         with np.errstate(invalid="ignore", divide="ignore"):  # of what is no model, or has no optimum
-            return drift * np.log(np.maximum(np.asarray(flops) / beyond["training_flops"], 1))
+            return drift * np.log(np.maximum(np.asarray(flops) / beyond.training_flops, 1))
 
     def predict_interval(
         self,
@@ -318,17 +413,17 @@ class Law:
 
     def _log_interval(self, models: dict[str, Array], new_run: bool) -> Array:
         """(low, high) of the log loss of models, columns [models] by name; see `predict_interval`."""
-        count = len(self.record["bootstrap"]["draws"])
+        count = self.n_draws
         draws = {name: values[:, None] for name, values in (self.draws or {}).items()}
         log_loss = np.log(self.loss(draws, models))  # [draws, models]
         scale = np.ones(log_loss.shape[1])
         if {"n_active", "n_tokens"} <= models.keys():
             flops = training_flops(models["n_active"], models["n_tokens"])
             log_loss = log_loss + self.log_change(flops[None])
-            growth = self.record["noise"].get("growth") if new_run else None
+            growth = self.noise.growth if self.noise and new_run else None
             if growth:
-                scale = np.maximum(growth["training_flops"] / flops, 1) ** growth["power"]
-        errors = self._run_errors(count) if new_run else np.zeros((count, 1))
+                scale = np.maximum(growth.training_flops / flops, 1) ** growth.power
+        errors = self._run_errors(self.noise.total) if self.noise and new_run else np.zeros((count, 1))
         with_errors = (log_loss[:, None] + errors[:, :, None] * scale).reshape(-1, log_loss.shape[1])
         # plain percentiles of so few draws are too narrow: Weibull's positions reach as far out as they claim to
         levels = np.clip([(p * (count + 1) - 50) / count for p in self.percentiles], 0, 100)
@@ -336,10 +431,15 @@ class Law:
         law_low, law_high = np.percentile(log_loss, levels, axis=0, method="hazen")
         return np.stack([np.minimum(low, law_low), np.maximum(high, law_high)])
 
-    def _run_errors(self, count: int) -> Array:
-        """Errors of new runs in log loss, [draws, quantiles]: of the normal distribution, other ones for each draw."""
+    def _run_errors(self, deviation: float) -> Array:
+        """Errors of new runs in log loss, [draws, quantiles]: of the normal distribution, other ones for each draw.
+
+        Args:
+          deviation: their standard deviation.
+        """
+        count = self.n_draws
         quantiles = (np.arange(ERROR_QUANTILES) + (np.arange(count)[:, None] + 0.5) / count) / ERROR_QUANTILES
-        return self.noise * np.vectorize(statistics.NormalDist().inv_cdf)(quantiles)
+        return deviation * np.vectorize(statistics.NormalDist().inv_cdf)(quantiles)
 
     @property
     def architecture(self) -> Architecture:
@@ -354,17 +454,18 @@ class Law:
         """
         shape: dict[str, Any] = dict(vocab_size=vocab_size, width_per_block=width_per_block)
         for name in shape:
-            several = (self.models["differing"] or {}).get(name)
-            if shape[name] is None and self.models[name] is None and several:
+            several = self.models.differing.get(name)
+            known = getattr(self.models, name)
+            if shape[name] is None and known is None and several:
                 raise UserError(
                     f"--law={self.name}: its runs have {len(several)} values of {name} "
                     f"({', '.join(map(str, several[:4]))}{', ...' if len(several) > 4 else ''}), "
                     f"none of them in most: say which by --shape={name}:…"
                 )
-            shape[name] = shape[name] or self.models[name] or getattr(PAPER, name)
-        shape["final_norm"] = bool(self.models["final_norm"])
-        ratios = self.models["architecture"]
-        return mixture_of(ratios, **shape) if ratios else Architecture(**shape)
+            shape[name] = shape[name] or known or getattr(PAPER, name)
+        shape["final_norm"] = self.models.final_norm
+        ratios = self.models.architecture
+        return ratios.architecture(**shape) if ratios else Architecture(**shape)
 
     def extrapolation(self, *counts: Opt, **more: Opt) -> list[Json]:
         """The values of a model outside the fitted range.
@@ -394,11 +495,10 @@ class Law:
         if flops is None and n_active is not None and n_tokens is not None:
             flops = training_flops(n_active, n_tokens)
         values = dict(more, n_active=n_active, n_tokens=n_tokens, n_experts=n_experts, training_flops=flops)
-        fixed = self.record.get("fixed", ()) if self.published else ()  # what all its runs share and it does not read
-        names = [name for name in (*self.form.columns, *fixed, "training_flops") if values.get(name) is not None]
+        names = [name for name in (*self.form.columns, *self.fixed, "training_flops") if values.get(name) is not None]
         with_ranges = {name: (values[name], *self.ranges[name]) for name in names if name in self.ranges}
-        if "n_tokens" in self.form.columns and n_tokens is not None and self.models["unique_tokens"]:
-            with_ranges["unique_tokens"] = n_tokens, 0, self.models["unique_tokens"]
+        if "n_tokens" in self.form.columns and n_tokens is not None and self.models.unique_tokens:
+            with_ranges["unique_tokens"] = n_tokens, 0, self.models.unique_tokens
         return with_ranges
 
 
@@ -444,39 +544,20 @@ def load(law: Law | str | os.PathLike, field: str = "law") -> Law:
         raise UserError(f"{field}: found {table.shown(law)}, expected a published law's name or the path of a law.json")
     name = os.fspath(law)
     if name in PRESETS:
-        preset = PRESETS[name].presets[name]
-        drawn = published_draws.bootstrap_of(name)
-        record = preset | dict(bootstrap=drawn) if drawn else preset
-        return Law(name, PRESETS[name], preset["coefficients"], record)
+        return _published(name)
     path = OURS.get(name, name)
     if not os.path.exists(path):
         raise UserError(f"--{field}={name}: no such file, nor a published law; published laws: {', '.join(NAMES)}")
-    form, record = law_check.read(path, f"--{field}={name}")
-    loaded = Law(name, form, {key: float(record["coefficients"][key]) for key in form.names}, record)
-    _check_coefficients(loaded, f"--{field}={name}")
-    return loaded
+    return codec.read(Law, path, name, f"--{field}={name}")
 
 
-def _check_coefficients(law: Law, where: str) -> None:
-    """Raise UserError if coefficients or draws of a law.json are invalid for its form."""
-    form = law.form
-    for share in form.shares:
-        smallest = form.smallest_share(share)
-        if not smallest <= law.coefficients[share] <= 1:
-            raise UserError(
-                f"{where}: invalid coefficients: {share} is {law.coefficients[share]:g}, expected a "
-                f"number from {smallest:.3g} to 1"
-            )
-        if law.draws and not np.all((smallest <= law.draws[share]) & (law.draws[share] <= 1)):
-            raise UserError(f"{where}: invalid bootstrap.draws: a {share} is outside {smallest:.3g} to 1")
-    with np.errstate(all="ignore"):
-        params = form.to_params(law.coefficients)
-    if not np.all(np.isfinite(params)):
-        pairs = [f"{c.above} >= {name}" for name, c in form.coefficients.items() if c.above]
-        why = " or ".join(["a scale that is not positive", *pairs])
-        raise UserError(f"{where}: invalid coefficients ({why})")
+@functools.cache
+def _published(name: str) -> Law:
+    """A published law, with the draws that are simulated for it."""
+    form = PRESETS[name]
+    return codec.from_dict(Law, name, form, form.presets[name] | dict(bootstrap=published_draws.bootstrap_of(name)))
 
 
 def save(law: Law, path: str | os.PathLike) -> None:
     """Writes a law as a law.json. Raises UserError where the file cannot be written."""
-    write_text(str(path), json.dumps(table.plain(law.record), indent=1, allow_nan=False) + "\n")
+    codec.write(law, path)

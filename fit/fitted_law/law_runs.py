@@ -1,7 +1,7 @@
 """Runs in the format of those that a law was fitted to."""
 
 from fit.fitted_law.law import Law
-from fit.table.reading import by_settings
+from fit.table.reading import read_with
 from fit.table.table import Table
 
 
@@ -15,4 +15,5 @@ def read_runs(law: Law, runs: object) -> Table:
     Raises:
       UserError: The table cannot be read.
     """
-    return by_settings(runs, law.record.get("settings"))
+    settings = law.settings
+    return read_with(runs, settings.columns, settings.units, settings.where, settings.set)

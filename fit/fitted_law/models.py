@@ -1,23 +1,5 @@
 """The models that a law was fitted to: their shape, training and text, from the table of runs.
 
-`from_table` makes the entry `models` of a law.json; a published law has its paper's. Any field may be None: not known.
-
-  vocab_size, width_per_block  values of most runs (width_per_block = d_model / n_blocks); None without a majority
-  n_experts                    the numbers of experts that were fitted, ascending
-  base_config, overrides       the config file of the runs, and the fields that all of them override in it alike, each
-                               value as Python source
-  seq_len                      tokens in a row of training text
-  final_norm                   whether all of them have a norm before the head
-  learning_rate                constant, n_active, n_experts of Eq. 10 where it gives every run's peak_learning_rate
-  architecture                 where the models are not the paper's: the ratios of heads, experts and ends that NEUTRAL
-                               lists, which a plan's models have too
-  miscounted                   the share by which counts of that architecture miss the runs' n_active, where they do
-  shares                       where experts' width changes with the size, as expert_widths.shares_of returns it
-  assumed                      sentences on what the table does not say of mixtures, and what we assume
-  corpus, unique_tokens        fingerprint of the text and how many training tokens it has
-  repeats                      [how many runs saw text more than once, the most epochs], where the table has epochs
-  differing                    {column: its values} of columns that should have one value and have several
-
 A table names a field of the trainer's config.model where some of its runs differ from the paper's recipe: in a column,
 or in the column overrides.
 
@@ -25,19 +7,31 @@ Axes: n runs.
 """
 
 import ast
+import dataclasses
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 import numpy as np
 
 from fit.aliases import Array, Json
+from fit.fitted_law.bounds import Count, Rule
 from fit.fitted_law.config_fields import FIELDS as CONFIG_FIELDS
-from fit.fitted_law.table_architecture import NAMES, architecture_of, majority, positive_numbers, width_per_block_of
+from fit.fitted_law.expert_widths import Shares
+from fit.fitted_law.table_architecture import (
+    NAMES,
+    Ratios,
+    architecture_of,
+    majority,
+    positive_numbers,
+    width_per_block_of,
+)
 from fit.messages.printable import printable
-from fit.table.table import Table
+from fit.results import Record, optional
+from fit.table.table import BOUNDS, Table
 
 MOST_EXPERTS = 16  # numbers of experts that a plan compares by default
+MOST_NAMED = 64  # numbers of experts that a law names; a plan asks each of them
 # Fields that a plan chooses anew, or that do not belong to the models: never copied from the runs.
 CHOSEN = (
     "model.d_model",
@@ -55,8 +49,75 @@ BUILT = ("n_kv_heads", "head_dim", "tied_embeddings", "top_k", "d_expert", "n_sh
 LONGEST_VALUE = 10_000  # letters of a field's value as Python source; longer ones are none that a person chose
 
 
-def from_table(table: Table, rows: Array | slice = slice(None)) -> Json:
-    """The entry `models` for a law fitted to the runs of a table.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RateLaw(Record):
+    """Eq. 10 of the joint law's paper: ln of the peak learning rate, constant + n_active ln(n_active) + n_experts
+    ln(n_experts)."""
+
+    constant: float
+    n_active: float
+    n_experts: float
+
+
+def _can_be_compared(numbers: tuple[int, ...]) -> bool:
+    """Whether a plan can compare these numbers of experts."""
+    return 1 <= len(numbers) <= MOST_NAMED and all(1 <= number <= BOUNDS["n_experts"][1] for number in numbers)
+
+
+def _are_overrides(overrides: dict[str, str]) -> bool:
+    """Whether this sets fields of a config to literals. An emitted config holds both unchanged."""
+    return all(field in CONFIG_FIELDS and is_literal(source) for field, source in overrides.items())
+
+
+NumbersOfExperts = Annotated[
+    tuple[int, ...], Rule(_can_be_compared, f"a list of 1 to {MOST_NAMED} whole numbers from 1 to 1,000,000")
+]
+Overrides = Annotated[
+    dict[str, str], Rule(_are_overrides, "names of a config's fields, such as model.norm, each with a literal as text")
+]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Models(Record):
+    """The models that a law was fitted to. A field is None, or empty, where it is not known.
+
+    Attributes:
+      vocab_size, width_per_block: Values of most runs (width_per_block = d_model / n_blocks).
+      architecture: The ratios of heads, experts and ends where they are not the paper's; a plan's models have them too.
+      miscounted: The share by which counts of that architecture miss the runs' n_active, where they do.
+      shares: The shares of experts, where their width changes with the size.
+      assumed: Sentences on what the table does not say of mixtures, and what we assume.
+      seq_len: Tokens in a row of training text.
+      final_norm: Whether all of them have a norm before the head.
+      n_experts: The numbers of experts that were fitted, ascending.
+      base_config, overrides: The config file of the runs, and the fields that all of them override in it alike, each
+        value as Python source.
+      learning_rate: Eq. 10 where it gives every run's peak_learning_rate.
+      corpus, unique_tokens: Fingerprint of the text, and how many training tokens it has.
+      repeats: (how many runs saw text more than once, the most epochs), where the table has epochs.
+      differing: {column: its values} of columns that should have one value and have several.
+    """
+
+    vocab_size: Count | None = optional()
+    width_per_block: Count | None = optional()
+    architecture: Ratios | None = optional()
+    miscounted: float | None = optional()
+    shares: Shares | None = optional()
+    assumed: tuple[str, ...] = ()
+    seq_len: Count | None = optional()
+    final_norm: bool = False
+    n_experts: NumbersOfExperts | None = optional()
+    base_config: str | None = optional()
+    overrides: Overrides = dataclasses.field(default_factory=dict)
+    learning_rate: RateLaw | None = optional()
+    corpus: str | None = optional()
+    unique_tokens: Count | None = optional()
+    repeats: tuple[int, float] | None = optional()
+    differing: dict[str, tuple[float | str, ...]] = dataclasses.field(default_factory=dict)
+
+
+def from_table(table: Table, rows: Array | slice = slice(None)) -> Models:
+    """The models of a law fitted to the runs of a table.
 
     Args:
       rows: the runs fitted, whose numbers of experts n_experts lists.
@@ -66,8 +127,9 @@ def from_table(table: Table, rows: Array | slice = slice(None)) -> Json:
     sizes = {name: _most_common(table, name, differing) for name in ("vocab_size", "width_per_block")}
     if "width_per_block" not in table.columns:
         sizes["width_per_block"] = width_per_block_of(table)
-    known = sizes | architecture_of(table, *sizes.values(), differing)
-    return known | dict(
+    known: Json = sizes | architecture_of(table, *sizes.values(), differing)
+    return Models(
+        **known,
         seq_len=_most_common(table, "seq_len", differing),
         final_norm={str(v).lower() for v in table.columns.get("final_norm", [])} == {"true"},
         n_experts=_experts(table, rows),
@@ -76,7 +138,7 @@ def from_table(table: Table, rows: Array | slice = slice(None)) -> Json:
         learning_rate=_learning_rate(table),
         corpus=_only(table, "corpus_fingerprint", differing),
         **_text(table),
-        differing=differing,
+        differing={name: tuple(values) for name, values in differing.items()},
     )
 
 
@@ -109,18 +171,18 @@ def _text(table: Table) -> Json:
     repeated = epochs > 1 + 1e-9
     return dict(
         unique_tokens=max(1, int(round(np.median(n_tokens / epochs)))),
-        repeats=[int(repeated.sum()), float(epochs.max())] if repeated.any() else None,
+        repeats=(int(repeated.sum()), float(epochs.max())) if repeated.any() else None,
     )
 
 
-def _experts(table: Table, rows: Array | slice) -> list[int] | None:
+def _experts(table: Table, rows: Array | slice) -> tuple[int, ...] | None:
     """At most MOST_EXPERTS of the numbers of experts of these rows, spread over all of them."""
     values = positive_numbers(table, "n_experts")
     if values is None:
         return None
     fitted = [int(v) for v in np.unique(values[rows])]
     spread = np.linspace(0, len(fitted) - 1, min(len(fitted), MOST_EXPERTS)).round().astype(int)
-    return [fitted[i] for i in spread]
+    return tuple(fitted[i] for i in spread)
 
 
 def _overrides(table: Table, differing: dict[str, list]) -> dict[str, str]:
@@ -150,20 +212,20 @@ def split_overrides(text: str) -> dict[str, str]:
     return {name[1]: text[name.end() : end] for name, end in zip(names, ends, strict=False)}
 
 
-def text_of(entry: Mapping[str, Any]) -> dict[str, str]:
+def text_of(models: Models) -> dict[str, str]:
     """{field: value as Python source} by which the trainer accepts only the runs' text; {} where that is unknown."""
-    corpus = entry["corpus"] or ""
+    corpus = models.corpus or ""
     return {"data.fingerprint": repr(corpus)} if re.fullmatch("[0-9a-f]{16}", corpus) else {}  # as jmoe names a text
 
 
-def overrides(entry: Mapping[str, Any]) -> dict[str, str]:
+def overrides(models: Models) -> dict[str, str]:
     """{field: value as Python source} of what a new model for this law has in common with its runs."""
-    return (entry["overrides"] or {}) | text_of(entry)
+    return models.overrides | text_of(models)
 
 
-def is_literal(source: object) -> bool:
+def is_literal(source: str) -> bool:
     """Whether `source` is text of a Python literal, which nothing could run, and that Python can write out again."""
-    if not isinstance(source, str) or len(source) > LONGEST_VALUE:
+    if len(source) > LONGEST_VALUE:
         return False
     try:
         value = ast.literal_eval(source)
@@ -172,8 +234,8 @@ def is_literal(source: object) -> bool:
         return False
 
 
-def _learning_rate(table: Table) -> dict[str, float] | None:
-    """Eq. 10's three numbers where they give every run's peak_learning_rate to 6 digits; else None."""
+def _learning_rate(table: Table) -> RateLaw | None:
+    """Eq. 10 where it gives every run's peak_learning_rate to 6 digits; else None."""
     read = [positive_numbers(table, name) for name in ("peak_learning_rate", "n_active", "n_experts")]
     columns = [values for values in read if values is not None]
     if len(columns) < len(read):
@@ -185,44 +247,42 @@ def _learning_rate(table: Table) -> dict[str, float] | None:
     law = np.linalg.lstsq(design, rate, rcond=None)[0]
     if np.abs(design @ law - rate).max() > 1e-6:
         return None
-    return {name: float(f"{v:.10g}") for name, v in zip(("constant", "n_active", "n_experts"), law, strict=True)}
+    constant, of_size, of_experts = (float(f"{value:.10g}") for value in law)
+    return RateLaw(constant=constant, n_active=of_size, n_experts=of_experts)
 
 
-def notes(entry: Mapping[str, Any]) -> Iterator[str]:
+def notes(models: Models) -> Iterator[str]:
     """Sentences on repeated text, and on columns that should have one value for all runs but have several."""
-    if entry.get("repeats"):
-        count, most = entry["repeats"]
+    if models.repeats:
+        count, most = models.repeats
         yield (
             f"{count} runs saw text more than once (up to {most:.3g} epochs): a law of fresh tokens does not hold for "
             "them"
         )
-    architecture = entry.get("architecture") or {}
-    for name, values in (entry.get("differing") or {}).items():
-        if name in architecture:
+    for name, values in models.differing.items():
+        if models.architecture and name in models.architecture:
             continue
-        most = entry.get(name) or (entry.get("overrides") or {}).get(name)
+        most = models.get(name) or models.overrides.get(name)
         used = f"the law uses that of most runs, {most}" if most else "the law uses none of them"
         yield _several(name, values) + used
-    yield from architecture_notes(entry)
+    yield from architecture_notes(models)
 
 
-def architecture_notes(entry: Mapping[str, Any]) -> Iterator[str]:
+def architecture_notes(models: Models) -> Iterator[str]:
     """Sentences on how the runs' models are built, where they differ in it or the table does not say all of it."""
-    architecture = entry.get("architecture") or {}
-    for name, values in (entry.get("differing") or {}).items():
-        if name in architecture:
+    for name, values in models.differing.items():
+        if models.architecture and name in models.architecture:
             shown = _several(NAMES.get(name, name), [f"{v:.4g}" for v in values])
-            yield shown + f"a plan's have {architecture[name]:.4g}"
-    off = entry.get("miscounted")
-    if off:
+            yield shown + f"a plan's have {models.architecture[name]:.4g}"
+    if models.miscounted:
         yield (
-            f"by the columns of the table the runs' n_active would be {off:.0%} off: they do not say all of how the "
-            "models are built, and a plan's models may be others"
+            f"by the columns of the table the runs' n_active would be {models.miscounted:.0%} off: they do not say all "
+            "of how the models are built, and a plan's models may be others"
         )
-    yield from entry.get("assumed") or ()
+    yield from models.assumed
 
 
-def _several(name: str, values: list) -> str:
+def _several(name: str, values: Sequence) -> str:
     """The beginning of a sentence on a column of several values."""
     shown = ", ".join(map(str, values[:4]))
     more = ", ..." if len(values) > 4 else ""

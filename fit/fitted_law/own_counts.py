@@ -25,7 +25,7 @@ def own_vocabulary(law: Law) -> int | None:
       Where a published law does not say it, the vocabulary that plans assume. None where it is not known: models are
       then counted as they are.
     """
-    vocab_size = law.models["vocab_size"]
+    vocab_size = law.models.vocab_size
     if vocab_size is None and law.published:
         return PAPER.vocab_size
     return vocab_size
@@ -33,7 +33,7 @@ def own_vocabulary(law: Law) -> int | None:
 
 def counted_as_they_are(law: Law) -> list[int]:
     """Vocabularies with which models are counted as they are: those of the runs, and `own_vocabulary`, padded too."""
-    of_runs = [round(size) for size in (law.models["differing"] or {}).get("vocab_size", ())]
+    of_runs = [round(float(size)) for size in law.models.differing.get("vocab_size", ())]
     vocab_size = own_vocabulary(law)
     if vocab_size is None:
         return of_runs
@@ -85,7 +85,7 @@ def columns_of_table(law: Law, table: Table, columns: dict[str, Array]) -> dict[
       table: The models; unless vocab_size and d_model are known of all, their parameters stay as they are.
       columns: {column: values [n]} that the law reads.
     """
-    is_known = law.counts_embedding and law.models["vocab_size"] is not None
+    is_known = law.counts_embedding and law.models.vocab_size is not None
     vocabularies = positive_numbers(table, "vocab_size")
     widths = positive_numbers(table, "d_model")
     if not is_known or vocabularies is None or widths is None:
@@ -99,7 +99,7 @@ def columns_of_table(law: Law, table: Table, columns: dict[str, Array]) -> dict[
 
 def shape_outside(law: Law, architecture: Architecture, d_model: float, n_blocks: float) -> list[Json]:
     """The width and depth where they are outside those of the law's runs, each as a row of Law.extrapolation."""
-    if not law.shape_ranges and architecture.width_per_block == law.models["width_per_block"]:
+    if not law.shape_ranges and architecture.width_per_block == law.models.width_per_block:
         return []  # width and depth follow from the size, whose range n_active shows
     values = dict(d_model=d_model, n_blocks=n_blocks)
     rows = [outside_range(name, values[name], *ends) for name, ends in shape_ranges(law).items()]
@@ -113,9 +113,9 @@ def shape_ranges(law: Law) -> dict[str, tuple[float, float]]:
     """
     if law.shape_ranges:
         return law.shape_ranges
-    width_per_block = law.models["width_per_block"]
+    width_per_block = law.models.width_per_block
     sizes = law.ranges.get("n_active")
-    has_vocabulary = law.models["vocab_size"] is not None and law.counts_embedding
+    has_vocabulary = law.models.vocab_size is not None and law.counts_embedding
     if width_per_block is None or sizes is None or not has_vocabulary:
         return {}
     low, high = (float(law.architecture.d_model(end)) for end in sizes)

@@ -8,18 +8,18 @@ import json
 import pathlib
 
 from fit.aliases import Json
+from fit.fitted_law.parts import SIMULATED
 from fit.messages import sentences
 from fit.messages.units import say
 
 FOLDER = pathlib.Path(__file__).parents[1] / "laws" / "draws"
 SOURCE = "simulated from the published grid"
-FORM = "simulated"  # beside law_check.WAYS_OF_DRAWING, those of fits
 HOW = "simulated from the published grid of runs, not the authors' own"
 PERCENTILES = (10.0, 90.0)
 
 
 def bootstrap_of(name: str) -> Json | None:
-    """The entry `bootstrap` of a published law's record, as a law.json has it; None where there are no draws.
+    """The entry `bootstrap` of a published law, as a law.json has it; None where there are no draws.
 
     Args:
       name: of the preset.
@@ -29,12 +29,11 @@ def bootstrap_of(name: str) -> Json | None:
         return None
     simulated = json.loads(path.read_text(encoding="utf-8"))
     return dict(
-        form=FORM,
-        by="runs",
+        form=SIMULATED,
         source=SOURCE,
-        percentiles=list(PERCENTILES),
+        percentiles=PERCENTILES,
         draws=simulated["draws"],
-        **{key: simulated[key] for key in ("command", "input", "runs", "seed", "noise", "noise_from", "widened")},
+        runs=simulated["runs"],
     )
 
 

@@ -9,10 +9,10 @@ import numpy as np
 from fit.aliases import Json
 from fit.fitted_law import models, own_counts, tuning_text
 from fit.fitted_law.law import NAMES, Law, in_words, load
-from fit.fitted_law.law_check import LEVEL, WAYS_OF_DRAWING
-from fit.fitted_law.published_draws import FORM, HOW, fits_in_words
+from fit.fitted_law.parts import LEVEL, SIMULATED, WAYS_OF_DRAWING, Bootstrap, HoldOut, ProfileInterval
+from fit.fitted_law.published_draws import HOW, fits_in_words
 from fit.table import validate
-from fit.table.runs import unlikely
+from fit.table.runs import Errors, WorstRun, unlikely
 from fit.table.table import Table
 
 
@@ -23,66 +23,65 @@ def built_in_laws() -> Iterator[str]:
         yield name
         yield f"    reads {', '.join(law.form.columns)}"
         yield f"    fitted to {law.ranges_in_words or 'runs whose range is not known'}"
-        yield f"    {law.record.get('source', 'our own runs, on bytes of source code (results/)')}"
+        yield f"    {law.source or 'our own runs, on bytes of source code (results/)'}"
 
 
-def summary(record: Json) -> Iterator[str]:
-    """Lines on a fit, from the record of its law.json."""
-    yield from _fit_lines(record)
-    yield from _error_lines(record)
-    yield from _noise_lines(record)
-    yield from _interval_lines(record)
-    yield from warnings_of(record)
+def summary(law: Law) -> Iterator[str]:
+    """Lines on a fitted law."""
+    yield from _fit_lines(law)
+    yield from _error_lines(law)
+    yield from _noise_lines(law)
+    yield from _interval_lines(law)
+    yield from warnings_of(law)
 
 
-def warnings_of(record: Json) -> Iterator[str]:
+def warnings_of(law: Law) -> Iterator[str]:
     """A line for each warning of a fit."""
-    beyond = [record["warning"]] if record.get("warning") else []
-    for warning in (*models.notes(record.get("models") or {}), *beyond, *(record.get("warnings") or [])):
+    beyond = [law.warning] if law.warning else []
+    for warning in (*models.notes(law.models), *beyond, *law.warnings):
         yield f"warning: {warning}"
 
 
-def why_this_form(record: Json) -> Iterator[str]:
+def why_this_form(law: Law) -> Iterator[str]:
     """A line on why a law has its form, where several were tried."""
-    if record.get("choice"):
-        yield f"form chosen: {record['choice']['why']}"
+    if law.choice:
+        yield f"form chosen: {law.choice.why}"
 
 
-def forms_of_draws(bootstrap: Json) -> Iterator[str]:
+def forms_of_draws(bootstrap: Bootstrap) -> Iterator[str]:
     """A line on the forms of a bootstrap's draws, where these are of several."""
-    if bootstrap.get("forms"):
-        counts = " and ".join(f"{count} of {form}" for form, count in bootstrap["forms"].items())
+    if bootstrap.forms:
+        counts = " and ".join(f"{count} of {form}" for form, count in bootstrap.forms.items())
         yield f"  ({counts}: which form holds beyond the runs is open)"
 
 
-def _fit_lines(record: Json) -> Iterator[str]:
+def _fit_lines(law: Law) -> Iterator[str]:
     """Coefficients, the choice of the form, the objective, and what settings added to it."""
-    settings = record.get("settings") or {}
-    starts = record.get("starts") or {}
-    fixed = settings.get("fix") or {}
-    values = [f"{name} {v:.6g}{' (fixed)' if name in fixed else ''}" for name, v in record["coefficients"].items()]
-    yield f"{record['form']} law: {', '.join(values)}"
-    yield from why_this_form(record)
-    if record.get("objective") is not None:
-        line = f"objective {record['objective']:.6e}"
-        # the others were left where they fell behind; an older record counts them among those that ended elsewhere
-        if "followed" in starts:
+    settings = law.settings
+    fixed = settings.fix
+    values = [f"{name} {v:.6g}{' (fixed)' if name in fixed else ''}" for name, v in law.coefficients.items()]
+    yield f"{law.form.name} law: {', '.join(values)}"
+    yield from why_this_form(law)
+    if law.objective is not None:
+        line = f"objective {law.objective:.6e}"
+        # the others were left where they fell behind; an older law counts them among those that ended elsewhere
+        if law.starts and law.starts.followed is not None:
             ends = "starts followed to their end: {followed} of {tried}, {within_1_percent} of them to within 1% of it"
-            line += f"; {ends.format(**starts)}"
+            line += f"; {ends.format(**law.starts)}"
         yield line
-    if settings.get("weight_decay_default") and settings.get("weight_decay") is not None:
+    if settings.weight_decay_default and settings.weight_decay is not None:
         yield (
-            f"weight decay {settings['weight_decay']:.1e}, at most a hundredth of the runs' variance, the default "
+            f"weight decay {settings.weight_decay:.1e}, at most a hundredth of the runs' variance, the default "
             "for so few runs: it keeps finite what they leave open (weight_decay=0 in fit.law for none)"
         )
-    prior = settings.get("prior")
-    if prior and "yielded" not in prior:
-        spreads = ", ".join(_spread(prior["law"], *row) for row in prior["spreads"].items())
-        lacks = f"; it has no value for {', '.join(prior['not_taken'])}" if prior["not_taken"] else ""
-        yield f"drawn to {prior['law']}: {spreads}{lacks}"
+    prior = settings.prior
+    if prior and prior.yielded is None:
+        spreads = ", ".join(_spread(prior.law, *row) for row in prior.spreads.items())
+        lacks = f"; it has no value for {', '.join(prior.not_taken)}" if prior.not_taken else ""
+        yield f"drawn to {prior.law}: {spreads}{lacks}"
 
 
-def _spread(law: str, name: str, ends: list[float]) -> str:
+def _spread(law: str, name: str, ends: tuple[float, float]) -> str:
     """A prior's mean and standard deviation of a coefficient, in words."""
     mean, deviation = ends
     if name == "k":
@@ -92,103 +91,101 @@ def _spread(law: str, name: str, ends: list[float]) -> str:
     return f"{name} {mean:.4g} ± {deviation:.2g}"
 
 
-def _error_lines(record: Json) -> Iterator[str]:
+def _error_lines(law: Law) -> Iterator[str]:
     """Errors on fitted and held-out runs, of rolling hold-outs, and of separate laws."""
-    for name, words in (("fitted", "fitted"), ("held_out", "held-out")):
-        errors = record.get(name)
+    for errors, words in ((law.fitted, "fitted"), (law.held_out, "held-out")):
         if errors:
-            yield f"mean relative error on {errors['runs']} {words} runs: {_size(errors)}"
-            if errors.get("worst"):
-                yield f"  {worst(errors['worst'])}"
-    for step in record.get("rolling") or []:
+            yield f"mean relative error on {errors.runs} {words} runs: {_size(errors)}"
+            if errors.worst:
+                yield f"  {worst(errors.worst)}"
+    for step in law.rolling:
         yield _rolling_line(step)
-    for name, words in (("separate_fitted", "fitted"), ("separate_held_out", "held-out")):
-        if record.get(name):
+    for separate, words in ((law.separate_fitted, "fitted"), (law.separate_held_out, "held-out")):
+        if separate:
             yield (
-                f"a separate Chinchilla law for each number of experts: RMSE {record[name]['rmse_nats']:.4f} nats on "
-                f"{record[name]['runs']} {words} runs"
+                f"a separate Chinchilla law for each number of experts: RMSE {separate.rmse_nats:.4f} nats on "
+                f"{separate.runs} {words} runs"
             )
 
 
-def _rolling_line(step: Json) -> str:
+def _rolling_line(step: HoldOut) -> str:
     """One rolling hold-out, in words."""
-    if "factor" not in step:  # of a law.json from before rolling hold-outs went by factors of compute
-        return (
-            f"rolling hold-out: fitted to the {step['fitted']} runs up to {step['fitted_flops']:.3g} FLOPs, the next "
-            f"{step['runs']} (up to {step['training_flops'][1]:.3g}) predicted with mean relative error {_size(step)}"
-        )
     return (
-        f"rolling hold-out, 1/{step['factor']} of the compute: fitted to the {step['fitted']} runs up to "
-        f"{step['fitted_flops']:.3g} FLOPs, the law predicts the other {step['runs']} with an error of "
-        f"{step['rmse_log']:.2%} (mean {step['mean_error']:+.2%}; by scatter alone it would be {step['scatter']:.2%}); "
-        f"{step['holds']:.0%} lie in their {LEVEL:.0%} intervals"
+        f"rolling hold-out, 1/{step.factor} of the compute: fitted to the {step.fitted} runs up to "
+        f"{step.fitted_flops:.3g} FLOPs, the law predicts the other {step.runs} with an error of "
+        f"{step.rmse_log:.2%} (mean {step.mean_error:+.2%}; by scatter alone it would be {step.scatter:.2%}); "
+        f"{step.coverage:.0%} lie in their {LEVEL:.0%} intervals"
     )
 
 
-def _size(errors: Json) -> str:
+def _size(errors: Errors) -> str:
     """Mean and largest relative error, and RMSE, in words."""
     return (
-        f"{errors['mean_relative_error']:.2%} (largest {errors['max_relative_error']:.2%}, "
-        f"RMSE {errors['rmse_nats']:.4f} nats)"
+        f"{errors.mean_relative_error:.2%} (largest {errors.max_relative_error:.2%}, RMSE {errors.rmse_nats:.4f} nats)"
     )
 
 
-def worst(run: Json) -> str:
+def worst(run: WorstRun) -> str:
     """The run with the largest error, in words."""
-    names = [f"row {run['row']}"] if "row" in run else []
-    if "run" in run:
-        names.append(run["run"])
+    names = [] if run.row is None else [f"row {run.row}"]
+    if run.run is not None:
+        names.append(run.run)
     which = f" is {', '.join(names)}" if names else ""
-    return f"the worst{which}: predicted {run['predicted']:.4f}, measured {run['measured']:.4f}"
+    return f"the worst{which}: predicted {run.predicted:.4f}, measured {run.measured:.4f}"
 
 
-def _noise_lines(record: Json) -> Iterator[str]:
+def _noise_lines(law: Law) -> Iterator[str]:
     """Lines on the scatter of runs, and on the number of runs behind the intervals."""
-    noise = record.get("noise")
-    if noise and "trunks" in noise:
+    noise = law.noise
+    if noise and noise.trunks is not None:
         parts = "each run for itself"
-        if noise["trunks"]:
-            parts = (
-                f"{noise['trunk']:.2%} shared within each of {noise['trunks']} {noise['by']}, "
-                f"{noise['run']:.2%} each run's own"
-            )
-        yield f"runs scatter around the law by {noise['total']:.2%} (one standard deviation): {parts}"
-    sample = record.get("sample")
-    if sample:
+        if noise.trunks:
+            parts = f"{noise.trunk:.2%} shared within each of {noise.trunks} {noise.by}, {noise.run:.2%} each run's own"
+        yield f"runs scatter around the law by {noise.total:.2%} (one standard deviation): {parts}"
+    if law.sample and law.fitted:
         yield (
-            f"intervals and warnings from a random sample of {sample['runs']:,} of the {sample['of']:,} fitted runs, "
+            f"intervals and warnings from a random sample of {law.sample:,} of the {law.fitted.runs:,} fitted runs, "
             "scaled to the number of all of them"
         )
 
 
-def _interval_lines(record: Json) -> Iterator[str]:
+def _interval_lines(law: Law) -> Iterator[str]:
     """Profile intervals, and percentiles of the bootstrap."""
-    for name, interval in (record.get("profile") or {}).items():
-        is_closed = None not in (interval["low"], interval["high"])
-        ends = f"{interval['low']:.5g} to {interval['high']:.5g}" if is_closed else span(interval)
-        yield f"{name} {interval['value']:.5g}, {LEVEL:.0%} profile interval: {ends}"
-    bootstrap = record.get("bootstrap")
-    if not bootstrap or not bootstrap.get("intervals"):
+    for name, interval in law.profile.items():
+        yield f"{name} {interval.value:.5g}, {LEVEL:.0%} profile interval: {_profile_ends(interval)}"
+    bootstrap = law.bootstrap
+    if not bootstrap or not bootstrap.intervals:
         return
-    first, last = bootstrap["percentiles"]
-    intervals = [f"{name} {low:.4g} to {high:.4g}" for name, (low, high) in bootstrap["intervals"].items()]
-    count = len(bootstrap["draws"])
+    first, last = bootstrap.percentiles
+    intervals = [f"{name} {low:.4g} to {high:.4g}" for name, (low, high) in bootstrap.intervals.items()]
+    count = len(bootstrap.draws)
     yield f"{first:g}th to {last:g}th percentile of {count} bootstrap fits: {', '.join(intervals)}"
-    yield f"  ({drawn(bootstrap)})"
+    yield f"  ({drawn(bootstrap.form, bootstrap.by)})"
     yield from forms_of_draws(bootstrap)
 
 
-def drawn(bootstrap: Json) -> str:
-    """A bootstrap's way of resampling, in words."""
-    if bootstrap["form"] == FORM:
+def _profile_ends(interval: ProfileInterval) -> str:
+    """The ends of a profile's interval; an open one in words."""
+    if interval.low is None or interval.high is None:
+        return span(interval)
+    return f"{interval.low:.5g} to {interval.high:.5g}"
+
+
+def drawn(form: str, by: str | None) -> str:
+    """A bootstrap's way of resampling, in words.
+
+    Args:
+      form, by: as of a Bootstrap.
+    """
+    if form == SIMULATED:
         return HOW
-    return WAYS_OF_DRAWING[bootstrap["form"]].format(by=bootstrap.get("by", "runs"))
+    return WAYS_OF_DRAWING[form].format(by=by)
 
 
-def span(interval: Json) -> str:
+def span(interval: ProfileInterval) -> str:
     """A profile's interval in words."""
-    low = interval["low"]
-    high = interval["high"]
+    low = interval.low
+    high = interval.high
     if low is None and high is None:
         return "unbounded both ways, any value tried fits as well"
     if high is None:
@@ -300,9 +297,9 @@ def against_measured(law: Law, table: Table, columns: dict[str, list]) -> str:
     error = np.log(table.numbers("loss") / np.array(columns["predicted_loss"]))
     differs = ""
     outside = sum(map(bool, columns["outside_fitted_range"]))
-    if _others(table, "vocab_size", law.models["vocab_size"]):
+    if _others(table, "vocab_size", law.models.vocab_size):
         differs = ", and their vocabulary is not the law's: nats per token of both do not compare"
-    elif _others(table, "corpus_fingerprint", law.models["corpus"]):
+    elif _others(table, "corpus_fingerprint", law.models.corpus):
         differs = ", and their text is not the law's"
     covered = ""
     if "predicted_loss_low" in columns:
@@ -335,7 +332,7 @@ def in_lines(law: Law, columns: dict[str, list]) -> str:
     text = f"{first['predicted_loss']:.6f}"
     words = dict(law_loss="the fit (the law itself)")
     if law.noise is not None:
-        words = dict(predicted_loss=f"a new run (its own noise of {law.noise:.2%} included)") | words
+        words = dict(predicted_loss=f"a new run (its own noise of {law.noise.total:.2%} included)") | words
     for name, what in words.items() if law.draws else ():
         ends = "{:g}th to {:g}th percentile".format(*law.percentiles)
         text += f"\n{ends} of {what}: {first[f'{name}_low']:.6f} to {first[f'{name}_high']:.6f}"

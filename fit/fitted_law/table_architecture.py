@@ -9,28 +9,30 @@ import collections
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
 import numpy as np
 
 from fit.aliases import Array, Json
 from fit.errors import UserError
 from fit.fitted_law import expert_widths
+from fit.fitted_law.bounds import Rule, between
+from fit.fitted_law.expert_widths import Shares
 from fit.model.architecture import ROUNDED, Architecture
+from fit.results import Record
 from fit.table.table import Table
 
 OFF = 0.02  # counts further off than this share are reported
 SMALLEST_VOCABULARY = 64
 OFF_TOTAL = 0.1  # ratios of n_total to n_active: those of whole models, whose embedding may not be known
-DENSE_ENTRIES = ("kv_share", "attention", "ff", "tied", "n_dense", "head_dim")  # entries that dense models have too
-# how the paper's models are built
-NEUTRAL: Json = dict(kv_share=1, attention=1, ff=3, tied=False, split=1, top_k=1, shared=0, n_dense=0, head_dim=0)
+DENSE_RATIOS = ("kv_share", "attention", "ff", "tied", "n_dense", "head_dim")  # that dense models have too
 # how each follows from the trainer's fields
 NAMES = dict(
     kv_share="n_kv_heads / n_heads",
     attention="n_heads head_dim / d_model",
     ff="d_ff / d_model",
     tied="tied_embeddings",
-    split="d_ff / d_expert",
+    granularity="d_ff / d_expert",
     shared="n_shared_experts",
     n_dense="n_dense_blocks",
 )
@@ -46,6 +48,62 @@ DEFAULTS: dict[str, Callable[[Columns], Array | float]] = dict(
     n_shared_experts=lambda c: 0.0,
     n_dense_blocks=lambda c: 0.0,
 )
+
+
+def _up_to(low: float, high: float) -> Rule:
+    """The rule of ratios and counts from low to high."""
+    return between(low, high, f"a number from {low:g} to {high:g}")
+
+
+Size = Annotated[float, _up_to(1e-3, 1e3)]  # over d_model
+WholeNumber = Annotated[int, _up_to(0, 1e6)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ratios(Record):
+    """How models of any size are built; the defaults are the paper's.
+
+    Attributes:
+      kv_share: n_kv_heads / n_heads.
+      attention: n_heads head_dim / d_model.
+      ff: d_ff / d_model.
+      tied: Whether embedding and head are one matrix.
+      granularity: d_ff / d_expert.
+      top_k: Experts that a token chooses.
+      shared: Experts that every token uses.
+      n_dense: Blocks without a mixture.
+      head_dim: Width of a head; 0 for the width per block.
+    """
+
+    kv_share: Annotated[float, _up_to(1e-3, 1)] = 1.0
+    attention: Size = 1.0
+    ff: Size = 3.0
+    tied: bool = False
+    granularity: Annotated[float, _up_to(1e-3, 1e6)] = 1.0
+    top_k: Annotated[int, _up_to(1, 1e6)] = 1
+    shared: WholeNumber = 0
+    n_dense: WholeNumber = 0
+    head_dim: WholeNumber = 0
+
+    def architecture(self, vocab_size: int, width_per_block: int, final_norm: bool = False) -> Architecture:
+        """The Architecture of these ratios."""
+        fields = {name: value for name, value in self.items() if name != "top_k"}
+        return Architecture(
+            vocab_size,
+            width_per_block,
+            final_norm,
+            active_width=(self.top_k + self.shared) / self.granularity,
+            counts_routed_experts=True,
+            **fields,
+        )
+
+    def in_words(self) -> str:
+        """The ratios that are not the paper's: "n_kv_heads / n_heads 0.5, top_k 2"."""
+        other = [f"{NAMES.get(name, name)} {self[name]:.4g}" for name in self if self[name] != PAPERS_RATIOS[name]]
+        return ", ".join(other) or "in part"
+
+
+PAPERS_RATIOS = Ratios()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,34 +186,34 @@ def architecture_of(
     Returns:
       architecture, vocab_size, miscounted, shares and assumed, where there are any.
     """
-    entries = dict(NEUTRAL)
+    ratios = PAPERS_RATIOS
     several: dict[str, list] = {}
     assumed: list[str] = []
     result: Json = {}
     columns = _shape_columns(table)
     size_is_known = bool(vocab_size and width_per_block)
     if columns is None:
-        entries |= _expert_entries(table, several)
+        ratios = Ratios(**_expert_ratios(table, several))
     else:
-        entries |= _shape_entries(columns, size_is_known, width_per_block, several)
+        ratios = _shape_ratios(columns, size_is_known, width_per_block, several)
         if width_per_block and "vocab_size" not in table.columns:
-            vocab_size = _vocabulary(columns, entries, width_per_block)
+            vocab_size = _vocabulary(columns, ratios, width_per_block)
             result["vocab_size"] = vocab_size
             size_is_known = vocab_size is not None
         if size_is_known:
-            error = _count_error(columns, mixture_of(entries, vocab_size or 1, width_per_block or 1))
+            error = _count_error(columns, ratios.architecture(vocab_size or 1, width_per_block or 1))
             if error > OFF:
                 result["miscounted"] = error
     mixtures = _mixtures(table)
     if mixtures is not None:
         shape = expert_widths.assumed_shape(vocab_size, width_per_block)
-        result |= _TotalsReader(table, mixtures, columns, entries, shape, assumed).complete()
+        reader = _TotalsReader(table, mixtures, columns, ratios, shape, assumed)
+        result["shares"] = reader.complete()
+        ratios = reader.ratios
     differing |= several
-    if several or entries != NEUTRAL:
-        result["architecture"] = entries
-    if assumed:
-        result["assumed"] = assumed
-    return result
+    if several or ratios != PAPERS_RATIOS:
+        result["architecture"] = ratios
+    return result | dict(assumed=tuple(assumed))
 
 
 def _count_error(columns: Columns, architecture: Architecture) -> float:
@@ -164,13 +222,13 @@ def _count_error(columns: Columns, architecture: Architecture) -> float:
     return float(np.median(np.abs(counted / columns["n_active"] - 1)))
 
 
-def _shape_entries(
+def _shape_ratios(
     columns: Columns, size_is_known: bool, width_per_block: int | None, several: dict[str, list]
-) -> Json:
-    """The entries that follow from the columns of shapes.
+) -> Ratios:
+    """The ratios that follow from the columns of shapes.
 
     Args:
-      several: gets all values of the entries in which the runs differ.
+      several: gets all values of the ratios in which the runs differ.
     """
     is_mixture = columns["n_experts"] > 1
     values_of = dict(
@@ -178,25 +236,26 @@ def _shape_entries(
         attention=columns["n_heads"] * columns["head_dim"] / columns["d_model"],
         ff=columns["d_ff"] / columns["d_model"],
         tied=columns["tied"],
-        split=(columns["d_ff"] / columns["d_expert"])[is_mixture],
+        granularity=(columns["d_ff"] / columns["d_expert"])[is_mixture],
         top_k=columns["top_k"][is_mixture],
         shared=columns["n_shared_experts"][is_mixture],
         n_dense=columns["n_dense_blocks"][is_mixture],
     )
-    entries = dict(NEUTRAL)
+    ratios: dict[str, Any] = {}
     for name, values in values_of.items():
         if len(values):
             values = np.round(values, 6)
             if values.max() > (1 + ROUNDED) * values.min():
                 several[name] = np.unique(values).tolist()
-            entries[name] = _usual(values)
+            ratios[name] = _usual(values)
     head_dim = majority(columns["head_dim"]) if size_is_known else None
     # the width per block, where nothing is known of heads
-    entries["head_dim"] = 0 if head_dim in (None, width_per_block) else head_dim
+    ratios["head_dim"] = 0 if head_dim in (None, width_per_block) else head_dim
     for name in ("top_k", "shared", "n_dense", "head_dim"):
-        entries[name] = int(entries[name])
-    entries["tied"] = bool(entries["tied"])
-    return entries
+        if name in ratios:
+            ratios[name] = int(ratios[name])
+    ratios["tied"] = bool(ratios["tied"])
+    return Ratios(**ratios)
 
 
 def _usual(values: Array) -> float:
@@ -205,34 +264,32 @@ def _usual(values: Array) -> float:
     return float(np.percentile(values, 50, method="lower")) if value is None else value
 
 
-def _vocabulary(columns: Columns, entries: Json, width_per_block: int) -> int | None:
+def _vocabulary(columns: Columns, ratios: Ratios, width_per_block: int) -> int | None:
     """The size of the vocabulary, where all runs' n_active leave the same for embedding and head."""
-    without = mixture_of(entries, 0, width_per_block)
+    without = ratios.architecture(0, width_per_block)
     blocks = without.n_active(columns["d_model"], columns["n_experts"], columns["n_blocks"])
-    matrices = 1 if entries["tied"] else 2
+    matrices = 1 if ratios.tied else 2
     sizes = (columns["n_active"] - blocks) / columns["d_model"] / matrices
     size = round(float(np.median(sizes)))
     return size if size >= SMALLEST_VOCABULARY and np.abs(sizes - size).max() < 1 else None
 
 
-def _expert_entries(table: Table, several: dict[str, list]) -> Json:
-    """{top_k, shared, split} of the mixtures of a table without columns of shapes, as far as it has their columns."""
-    entries: Json = {}
+def _expert_ratios(table: Table, several: dict[str, list]) -> Json:
+    """{top_k, shared, granularity} of the mixtures of a table without columns of shapes, as far as it has their
+    columns."""
+    ratios: Json = {}
     experts = positive_numbers(table, "n_experts")
     if experts is None:
-        return entries
-    for name, column in dict(top_k="top_k", shared="n_shared_experts", split="granularity").items():
+        return ratios
+    for name, column in dict(top_k="top_k", shared="n_shared_experts", granularity="granularity").items():
         values = _numbers_or_none(table, column, 0)
         if values is None or not (experts > 1).any():
             continue
         values = values[experts > 1]
         if len(np.unique(values)) > 1:
             several[name] = np.unique(values).tolist()
-        entries[name] = _usual(values)
-    for name in ("top_k", "shared"):
-        if name in entries:
-            entries[name] = int(entries[name])
-    return entries
+        ratios[name] = _usual(values) if name == "granularity" else int(_usual(values))
+    return ratios
 
 
 def _mixtures(table: Table) -> _TableMixtures | None:
@@ -250,13 +307,13 @@ def _mixtures(table: Table) -> _TableMixtures | None:
 
 @dataclasses.dataclass
 class _TotalsReader:
-    """Completes the entries of a table's mixtures by its n_total, or by what is usual.
+    """Completes the ratios of a table's mixtures by its n_total, or by what is usual.
 
     Attributes:
       table: the table.
       mixtures: its mixtures.
       columns: of shapes, where the table has them.
-      entries: to be completed.
+      ratios: to be completed.
       shape: the Architecture with the vocabulary and the width per block that are known, else the paper's.
       assumed: gets sentences on what the table does not say.
     """
@@ -264,7 +321,7 @@ class _TotalsReader:
     table: Table
     mixtures: _TableMixtures
     columns: Columns | None
-    entries: Json
+    ratios: Ratios
     shape: Architecture
     assumed: list[str]
 
@@ -276,16 +333,16 @@ class _TotalsReader:
         if "d_expert" in names and not self.says_width:
             self.assumed.append("the column d_expert is not used: without d_model it does not say how wide experts are")
 
-    def complete(self) -> Json:
-        """Completes the entries; returns `shares` where the widths of experts change with the size."""
+    def complete(self) -> Shares | None:
+        """Completes the ratios; returns `shares` where the widths of experts change with the size."""
         n_total = self.mixtures.n_total
         if n_total is None or (n_total <= self.mixtures.n_active).all():
             self._complete_without_totals()
-            return {}
+            return None
         error = self._ratio_error(n_total)
         if self.columns is not None and error <= OFF_TOTAL:  # the shapes say it all
-            return {}
-        dense = dataclasses.replace(self.shape, **{name: self.entries[name] for name in DENSE_ENTRIES})
+            return None
+        dense = dataclasses.replace(self.shape, **{name: self.ratios[name] for name in DENSE_RATIOS})
         if not self.says_top_k:
             self._take_likely_top_k(dense, n_total)
         if self.says_width and self.says_top_k and self.columns is not None:
@@ -293,7 +350,7 @@ class _TotalsReader:
                 f"by the other columns n_total over n_active would be {error:.0%} off the table's: they do not say all "
                 "of how the mixtures are built, and a plan's may be others"
             )
-            return {}
+            return None
         return self._complete_by_totals(dense, n_total)
 
     def _complete_without_totals(self) -> None:
@@ -308,54 +365,56 @@ class _TotalsReader:
             self._as_wide_as_dense()
 
     def _take_likely_top_k(self, dense: Architecture, n_total: Array) -> None:
-        self.entries["top_k"] = expert_widths.likely_top_k(
-            dense, self.mixtures.n_active, self.mixtures.n_experts, n_total, self.entries["shared"]
+        top_k = expert_widths.likely_top_k(
+            dense, self.mixtures.n_active, self.mixtures.n_experts, n_total, self.ratios.shared
         )
-        self.assumed.append(
-            f"the table does not say top_k: by its n_total, a token uses {self.entries['top_k']} of the experts"
-        )
+        self.ratios = dataclasses.replace(self.ratios, top_k=top_k)
+        self.assumed.append(f"the table does not say top_k: by its n_total, a token uses {top_k} of the experts")
 
-    def _complete_by_totals(self, dense: Architecture, n_total: Array) -> Json:
-        """Choose the split that reproduces n_total; return `shares` if one split does not fit all sizes."""
+    def _complete_by_totals(self, dense: Architecture, n_total: Array) -> Shares | None:
+        """Choose the granularity that reproduces n_total; return `shares` if one does not fit all sizes."""
         n_active = self.mixtures.n_active
         n_experts = self.mixtures.n_experts
-        runs = expert_widths.Mixtures(n_active, n_experts, n_total, self.entries["top_k"], self.entries["shared"])
+        runs = expert_widths.Mixtures(n_active, n_experts, n_total, self.ratios.top_k, self.ratios.shared)
         larger = n_active >= np.median(n_active)  # nearer to what is planned
-        split = expert_widths.split_of(dense, runs.part(larger))
-        if split is None:
+        granularity = expert_widths.split_of(dense, runs.part(larger))
+        if granularity is None:
             self.assumed.append(
                 f"the column n_total is not used: no experts of which a token uses {runs.top_k + runs.shared} of "
                 f"{n_experts.max():g} make up {np.median(runs.ratio):.3g} times n_active"
             )
             if self.columns is None and self.says_top_k != self.says_width:
                 self._as_wide_as_dense()
-            return {}
-        self.entries["split"] = split
+            return None
+        self.ratios = dataclasses.replace(self.ratios, granularity=granularity)
         errors = np.abs(self._ratio() / runs.ratio - 1)
-        return dict(shares=expert_widths.shares_of(runs)) if np.percentile(errors, 90) > OFF else {}
+        return expert_widths.shares_of(runs) if np.percentile(errors, 90) > OFF else None
 
     def _ratio(self) -> Array:
-        """n_total over n_active by the entries, [m]."""
-        architecture = mixture_of(self.entries, self.shape.vocab_size, self.shape.width_per_block)
+        """n_total over n_active by the ratios, [m]."""
+        architecture = self.ratios.architecture(self.shape.vocab_size, self.shape.width_per_block)
         return expert_widths.ratio_of(architecture, self.mixtures.n_active, self.mixtures.n_experts)
 
     def _ratio_error(self, n_total: Array) -> float:
-        """The share by which n_total over n_active by the entries is off the table's, at the median."""
+        """The share by which n_total over n_active by the ratios is off the table's, at the median."""
         return float(np.median(np.abs(self._ratio() * self.mixtures.n_active / n_total - 1)))
 
     def _as_wide_as_dense(self) -> None:
         """Fill in top_k or the width of experts from the other, such that a token's experts are together as wide as
         the dense layer."""
+        ratios = self.ratios
         if self.says_top_k:
-            self.entries["split"] = float(self.entries["top_k"] + self.entries["shared"])
+            granularity = float(ratios.top_k + ratios.shared)
+            self.ratios = dataclasses.replace(ratios, granularity=granularity)
             self.assumed.append(
-                f"no column says how wide experts are: we assume that the {self.entries['split']:g} of a token "
+                f"no column says how wide experts are: we assume that the {granularity:g} of a token "
                 "are together as wide as the dense layer"
             )
         else:
-            self.entries["top_k"] = max(1, round(self.entries["split"]) - self.entries["shared"])
+            top_k = max(1, round(ratios.granularity) - ratios.shared)
+            self.ratios = dataclasses.replace(ratios, top_k=top_k)
             self.assumed.append(
-                f"no column says top_k: we assume that a token uses {self.entries['top_k']} of the experts, together "
+                f"no column says top_k: we assume that a token uses {top_k} of the experts, together "
                 "as wide as the dense layer"
             )
 
@@ -364,23 +423,3 @@ def majority(values: Array) -> float | None:
     """The value that more than half of them are; None where there is none."""
     value, count = collections.Counter(values.tolist()).most_common(1)[0]
     return value if 2 * count > len(values) else None
-
-
-def in_words(entries: Json) -> str:
-    """The entries that are not the paper's: "n_kv_heads / n_heads 0.5, top_k 2"."""
-    other = [f"{NAMES.get(name, name)} {value:.4g}" for name, value in entries.items() if value != NEUTRAL[name]]
-    return ", ".join(other) or "in part"
-
-
-def mixture_of(entries: Json, vocab_size: int, width_per_block: int, final_norm: bool = False) -> Architecture:
-    """The Architecture of an entry `architecture`."""
-    fields = {name: value for name, value in entries.items() if name not in ("top_k", "split")}
-    return Architecture(
-        vocab_size,
-        width_per_block,
-        final_norm,
-        granularity=entries["split"],
-        active_width=(entries["top_k"] + entries["shared"]) / entries["split"],
-        counts_routed_experts=True,
-        **fields,
-    )

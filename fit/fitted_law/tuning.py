@@ -7,16 +7,6 @@
 P is quadratic around the optimum. The skew s > 0 says that rates above the best cost more than rates below it, and the
 tilt t that the best rate rises with the batch. A law whose runs have one batch has no v.
 
-The entry `rates` of a law.json holds
-
-  coefficients  rate, rate_n_active, ... (rate_0, r_N, ...), rate_cost (a), skew; batch, batch_n_active, ...,
-                batch_cost (b), tilt
-  reference     n_active, n_tokens, n_experts of the model that has the best rate rate_0: those that the optima read
-  draws         [draws, coefficients], one for each of the law's own; intervals: their percentiles
-  ranges        of peak_learning_rate and batch_tokens
-  scatter       {rate, batch}: standard deviations of ln of the models' own optima around the law's
-  runs, near    how many runs were fitted, and how many lie so near their optimum that intervals count them
-
 Axes: n coefficients; models broadcast.
 """
 
@@ -28,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from fit.aliases import Array, ByName, Json, Numbers
+from fit.aliases import ByName, Numbers
+from fit.fitted_law.bounds import Coefficient, Count, Draws, NotNegative, Percentiles, Positive, Range
+from fit.results import Record
 
 RATE = "peak_learning_rate"
 BATCH = "batch_tokens"
@@ -99,40 +91,37 @@ class Estimate:
     high: float | None
 
 
-@dataclasses.dataclass(frozen=True)
-class Tuning:
-    """The optima of a law.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tuning(Record):
+    """The optima of a law: the entry `rates` of law.json.
 
     Attributes:
-      coefficients: by name.
-      draws: {coefficient: [draws]}; None for a law without.
-      reference: the model at which optima are `rate` and `batch`.
+      coefficients: rate, rate_n_active, ... (rate_0, r_N, ...), rate_cost (a), skew; batch, batch_n_active, ...,
+        batch_cost (b), tilt, where the law has a best batch.
+      reference: n_active, n_tokens, n_experts of the model that has the best rate rate_0: those that the optima read.
       scatter: {rate, batch}: standard deviations of ln of the models' own optima around the law's, which intervals
         include.
-      percentiles: the ends of intervals.
-      with_batch: whether the law has a best batch.
+      ranges: Of peak_learning_rate and batch_tokens.
+      runs, near: How many runs were fitted, and how many lie so near their optimum that intervals count them.
+      draws: [draws][coefficients], one for each of the law's own; () for a law without.
+      intervals: {coefficient: (low, high)}, their percentiles.
+      percentiles: The ends of intervals.
     """
 
-    coefficients: dict[str, float]
-    draws: dict[str, Array] | None
-    reference: dict[str, float]
-    scatter: dict[str, float]
-    percentiles: tuple[float, float]
-    with_batch: bool
+    coefficients: dict[str, Coefficient]
+    reference: dict[str, Positive]
+    scatter: dict[str, NotNegative]
+    ranges: dict[str, Range] = dataclasses.field(default_factory=dict)
+    runs: Count
+    near: Count
+    draws: Draws = ()
+    intervals: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    percentiles: Percentiles = MIDDLE
 
-    @classmethod
-    def of(cls, record: Json) -> "Tuning | None":
-        """The optima of a law.json; None where it has none."""
-        rates = record.get("rates")
-        if not rates:
-            return None
-        coefficients = {name: float(value) for name, value in rates["coefficients"].items()}
-        draws = None
-        if rates.get("draws"):
-            draws = dict(zip(coefficients, np.array(rates["draws"], float).T, strict=True))
-        low, high = (record.get("bootstrap") or {}).get("percentiles") or MIDDLE
-        scatter = {name: float(value) for name, value in rates["scatter"].items()}
-        return cls(coefficients, draws, dict(rates["reference"]), scatter, (low, high), "batch" in coefficients)
+    @property
+    def with_batch(self) -> bool:
+        """Whether the law has a best batch."""
+        return "batch" in self.coefficients
 
     def rate(self, batch_tokens: float | None = None, **model: float) -> Estimate:
         """The best peak learning rate of a model.
@@ -197,9 +186,9 @@ class Tuning:
           scale: of its values.
         """
         value = float(scale(function(_with_logs(self.coefficients), 0.0)))
-        if self.draws is None:
+        if not self.draws:
             return Estimate(value, None, None)
-        draws = {name: values[:, None] for name, values in self.draws.items()}
+        draws = dict(zip(self.coefficients, np.array(self.draws).T[:, :, None], strict=True))
         values = function(_with_logs(draws), np.array(NORMAL_QUANTILES))
         low, high = np.percentile(values, self.percentiles, method="weibull")
         return Estimate(value, float(scale(low)), float(scale(high)))

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 
-from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law import tuning
 from fit.fitted_law.tuning import BATCH, OF_MODELS, RATE, Estimate, Tuning
@@ -10,12 +9,8 @@ from fit.messages.units import amount
 from fit.table.table import Table
 
 
-def lines_of_fit(record: Json) -> Iterator[str]:
-    """Lines on a fit's best rate and batch, from its law.json; none without rates."""
-    law_tuning = Tuning.of(record)
-    if law_tuning is None:
-        return
-    rates = record["rates"]
+def line_of_fit(law_tuning: Tuning) -> str:
+    """A line on a fit's best rate and batch."""
     model = ", ".join(f"{name} {amount(value)}" for name, value in law_tuning.reference.items())
     at = f" at {model}" if model else ""
     rate = _with_powers(law_tuning.coefficients, "rate", law_tuning.reference, f"{law_tuning.coefficients['rate']:.3g}")
@@ -23,7 +18,7 @@ def lines_of_fit(record: Json) -> Iterator[str]:
     if law_tuning.with_batch:
         size = f"{amount(law_tuning.coefficients['batch'])} tokens"
         line += f"; best batch: {_with_powers(law_tuning.coefficients, 'batch', law_tuning.reference, size)}"
-    yield f"{line}; {rates['near']} of {rates['runs']} runs are near enough to count for intervals"
+    return f"{line}; {law_tuning.near} of {law_tuning.runs} runs are near enough to count for intervals"
 
 
 def _with_powers(coefficients: Mapping[str, float], name: str, reference: Mapping[str, float], value: str) -> str:
@@ -46,7 +41,7 @@ def lines_of_model(law_tuning: Tuning, columns: Mapping[str, list], model: Mappi
     if RATE in model:
         batch = f" with batches of {model[BATCH]:,.0f} tokens" if BATCH in model and law_tuning.with_batch else ""
         ends = ""
-        if law_tuning.draws is not None:
+        if law_tuning.draws:
             low = first["rate_penalty_low"]
             high = first["rate_penalty_high"]
             ends = f" ({_percentiles(law_tuning)}: {low:.2%} to {high:.2%})"
@@ -59,7 +54,7 @@ def _percentiles(law_tuning: Tuning) -> str:
 
 def _ends(law_tuning: Tuning, first: Mapping[str, float], name: str) -> str:
     """The interval of an optimum in brackets; "" for a law without draws."""
-    if law_tuning.draws is None:
+    if not law_tuning.draws:
         return ""
     form = ".3e" if name == "best_learning_rate" else ",.0f"
     return f" ({_percentiles(law_tuning)}: {first[f'{name}_low']:{form}} to {first[f'{name}_high']:{form}})"

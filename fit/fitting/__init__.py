@@ -1,9 +1,9 @@
-"""From a table of runs to a law.json, from the top down:
+"""From a table of runs to a Law, from the top down:
 
 fit_law.py          all of it, for fit law and fit.law; options.py, its options
 forms.py            which form is fitted unless the user names one; form_comparison.py, several forms side by side
-fitting.py          the fit and its record; fit_warnings.py, sentences about the runs and the law
-uncertainty.py      noise, intervals and draws for the record; rolling.py, errors beyond the fitted runs
+fitting.py          the fit and its Law; fit_warnings.py, sentences about the runs and the law
+uncertainty.py      noise, intervals and draws; rolling.py, errors beyond the fitted runs
 law_prior.py        priors: another law's, or by population.py that of other sweeps
 intervals.py        profiles and bootstrap; noise.py, how far runs scatter, and standard errors
 search.py           the best point from many starts; solvers.py, the steps of the solvers

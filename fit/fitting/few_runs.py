@@ -2,7 +2,7 @@
 
 Dense runs that are at most FEW_FREEDOM more than the coefficients do not show how far they scatter. They get the
 population's prior by default (need_prior). Fewer runs than coefficients get a law where the user asks for that prior
-(record_of). The prior of other sweeps then fills in what such runs cannot determine (population.py).
+(law_of). The prior of other sweeps then fills in what such runs cannot determine (population.py).
 
   alpha, beta, k, floor   a joint prior; the floor as a share of the lowest loss
   size over data          a guess of how the two terms share the loss
@@ -16,13 +16,13 @@ import dataclasses
 
 import numpy as np
 
-from fit.aliases import Json
 from fit.errors import UserError
+from fit.fitted_law.law import Law
+from fit.fitted_law.parts import Choice
+from fit.fitted_law.settings import Settings
 from fit.fitting import fitting, population, rolling
-from fit.fitting.problem import Settings
 from fit.form import Form
-from fit.table.runs import Runs, read_runs, split
-from fit.table.table import Table
+from fit.table.runs import Runs, split
 
 FEW_FREEDOM = 2
 FEWEST_RUNS = 3  # two would leave scale and floor to one another
@@ -35,23 +35,18 @@ def distinct_runs(runs: Runs, form: Form) -> int:
     return np.unique(columns, axis=1).shape[1]
 
 
-def suits(table: Table, form: Form, settings: Settings) -> bool:
-    """Whether the runs of a table are too few for a form, and enough for it with the population's prior."""
+def suits(runs: Runs, form: Form, settings: Settings) -> bool:
+    """Whether runs are too few for a form, and enough for it with the population's prior."""
     if settings.fix or "n_experts" in form.columns:
-        return False
-    try:
-        runs = read_runs(table, form.columns, settings.mix_corpora)
-    except UserError:  # the usual fit says what is wrong
         return False
     return FEWEST_RUNS <= distinct_runs(runs, form) < len(form.names)
 
 
-def need_prior(table: Table, form: Form, settings: Settings) -> bool:
+def need_prior(runs: Runs, form: Form, settings: Settings) -> bool:
     """Whether the runs to fit are enough for a form of one number of experts, but at most FEW_FREEDOM more."""
     if "n_experts" in form.columns:
         return False
     try:
-        runs = read_runs(table, form.columns, settings.mix_corpora)
         runs, _ = split(runs, settings.holdout, settings.weights, settings.bootstrap_by)
     except UserError:  # the usual fit says what is wrong
         return False
@@ -59,21 +54,24 @@ def need_prior(table: Table, form: Form, settings: Settings) -> bool:
     return to_fit <= distinct_runs(runs, form) and len(runs) <= to_fit + FEW_FREEDOM
 
 
-def with_note(record: Json, by_default: bool) -> Json:
-    """The record with a note whether the population's prior was the default, and a sentence where it was and counts."""
-    prior = record["settings"].get("prior")
-    if prior and prior["law"] == population.NAME:
-        prior["by_default"] = by_default
-        if by_default and "yielded" not in prior:
-            record["warnings"].append(
-                "the runs are hardly more than the law's coefficients: what other sweeps have is the prior of its "
-                f"exponents and k (--prior={population.NAME}; --prior=none turns it off)"
-            )
-    return record
+def with_note(law: Law, by_default: bool) -> Law:
+    """The law with a note whether the population's prior was the default, and a sentence where it was and counts."""
+    prior = law.settings.prior
+    if prior is None or prior.law != population.NAME:
+        return law
+    settings = dataclasses.replace(law.settings, prior=dataclasses.replace(prior, by_default=by_default))
+    warnings = law.warnings
+    if by_default and prior.yielded is None:
+        warnings = (
+            *warnings,
+            "the runs are hardly more than the law's coefficients: what other sweeps have is the prior of its "
+            f"exponents and k (--prior={population.NAME}; --prior=none turns it off)",
+        )
+    return dataclasses.replace(law, settings=settings, warnings=warnings)
 
 
-def record_of(table: Table, form: Form, settings: Settings, left_out: str | None) -> Json:
-    """The record of the law.
+def law_of(runs: Runs, form: Form, settings: Settings, left_out: str | None) -> Law:
+    """The law of runs that are fewer than its coefficients.
 
     Args:
       form: the coupled one.
@@ -82,26 +80,25 @@ def record_of(table: Table, form: Form, settings: Settings, left_out: str | None
     Raises:
       UserError: where the runs cannot determine a law even so.
     """
-    runs = read_runs(table, form.columns, settings.mix_corpora)
     form = population.with_floor(form, runs, left_out)
     prior = form.prior
     assert prior is not None and prior.scatter is not None
     if settings.weight_decay is None:
         settings = dataclasses.replace(settings, weight_decay=fitting.DECAY_PER_VARIANCE * prior.scatter**2)
-    record = fitting.record_of(fitting.fit_table(table, form, settings))
+    law = fitting.law_of(fitting.fit(runs, form, settings))
     drifts = population.values_of("drift", left_out)
-    if "bootstrap" in record:
-        draws = len(record["bootstrap"]["draws"])
-        beyond = rolling.beyond(1.0, runs.flops.max(), draws, settings.seed)
-        sources = np.random.default_rng([settings.seed, 7]).permutation(np.arange(draws) % len(drifts))
-        beyond["drift"] = (drifts[sources] * beyond["drift"]).tolist()
-        record["bootstrap"]["beyond"] = beyond
+    bootstrap = law.bootstrap
+    if bootstrap:
+        beyond = rolling.beyond(1.0, runs.flops.max(), law.n_draws, settings.seed)
+        sources = np.random.default_rng([settings.seed, 7]).permutation(np.arange(law.n_draws) % len(drifts))
+        beyond = dataclasses.replace(beyond, drift=tuple((drifts[sources] * beyond.drift).tolist()))
+        bootstrap = dataclasses.replace(bootstrap, beyond=beyond)
     count = distinct_runs(runs, form)
-    record["warnings"].append(
+    warning = (
         f"{count} runs are fewer than the {len(form.names)} coefficients of {form.name}: other sweeps say the rest "
         f"(--prior={population.NAME}). Exponents, k, floor and the share of size have their prior; we assume that a "
         f"run scatters by {prior.scatter:.2%}, and that the law drifts by {drifts.min():.1%} to {drifts.max():.1%} for "
         "each factor of e in compute beyond the runs"
     )
-    record["choice"] = dict(tried=[], why=f"{count} runs are fewer than its coefficients; other sweeps say the rest")
-    return record
+    choice = Choice(why=f"{count} runs are fewer than its coefficients; other sweeps say the rest")
+    return dataclasses.replace(law, bootstrap=bootstrap, warnings=(*law.warnings, warning), choice=choice)

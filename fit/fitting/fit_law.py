@@ -1,13 +1,13 @@
 """A law fitted to a table of runs, and several forms compared on it: what `fit law` and `fit.law` do."""
 
+import dataclasses
 import functools
-import json
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law.law import Law
+from fit.fitted_law.settings import Settings
 from fit.fitting.float64 import float64
 from fit.fitting.options import FitOptions
 from fit.form import Form
@@ -16,65 +16,50 @@ from fit.table import validate
 from fit.table.histories import named_histories
 from fit.table.mixed_columns import text_problems
 from fit.table.problems import Problem
-from fit.table.table import Table, plain
-
-if TYPE_CHECKING:
-    from fit.fitting.problem import Settings
+from fit.table.runs import read_runs
+from fit.table.table import Table
 
 
-def fit_law(runs: Table, options: FitOptions, quiet: bool = True) -> Law:
-    """A law fitted to runs.
+def fit_law(table: Table, options: FitOptions, quiet: bool = True) -> Law:
+    """A law fitted to the runs of a table, which is read once.
 
     Args:
-      runs: A table with the columns that the law's form reads, and loss in nats per token.
+      table: Runs with the columns that the law's form reads, and loss in nats per token.
       options: The form and how to fit it. Without a form, the one that predicts larger runs better from smaller ones.
       quiet: Whether to leave out the progress on stderr.
 
     Raises:
-      UserError: A value in runs or options cannot be used.
+      UserError: A value in the table or in options cannot be used.
     """
-    _check(runs, options)
+    _check(table, options)
     if len(options.forms) > 1:
         raise UserError(f"--form={','.join(options.form or ())}: expected a single form")
 
-    def settings(form: Form) -> "Settings":
+    def settings(form: Form) -> Settings:
         """The settings to fit a law of this form with."""
         return options.settings(form, quiet)
 
     with float64():
-        from fit.fitting import fitting, fixed_values, forms, solvers
+        from fit.fitting import fitting, fixed_values, forms, rated, reweighted, solvers
 
+        complete = functools.partial(rated.rated_form, table=table) if options.with_rate else forms.as_it_is
+        base = options.forms[0] if options.forms else forms.additive_form(table)
+        runs = read_runs(table, complete(base).columns, options.mix_corpora)
         with solvers.compilation_cache():
             if options.fix and not options.with_rate:
-                form = options.forms[0] if options.forms else fixed_values.form_to_try(runs, options.fix)
+                form = base if options.forms else fixed_values.form_to_try(base, options.fix)
                 fixed_values.check_logarithms(runs, form, settings)
-            if options.with_rate:
-                record = _record_with_rates(runs, options, settings)
-            elif options.forms:
-                form = forms.with_prior(options.forms[0], options.prior)
-                record = fitting.record_of(fitting.fit_table(runs, form, settings(form)))
+            if options.forms:
+                form = complete(forms.with_prior(base, options.prior))
+                law = fitting.law_of(fitting.fit(runs, form, settings(base)))
             else:
-                record = forms.fit_best(runs, settings, options.prior)
-                record["warnings"] += fixed_values.meaning(record["form"], options.fix)
-    record = json.loads(json.dumps(plain(record), allow_nan=False))  # as reading a law.json gives it
-    chosen = FORMS[record["form"]]
-    coefficients = {name: float(record["coefficients"][name]) for name in chosen.names}
-    return Law("the fitted law", chosen, coefficients, record)
-
-
-def _record_with_rates(runs: Table, options: FitOptions, settings: Callable[[Form], "Settings"]) -> Json:
-    """The record of a law that is fitted together with the best rates and batches of its runs.
-
-    Raises UserError as fit_law.
-    """
-    from fit.fitting import fitting, forms, rated, reweighted
-
-    if options.forms:
-        form = rated.rated_form(forms.with_prior(options.forms[0], options.prior), runs)
-        record = fitting.record_of(fitting.fit_table(runs, form, settings(form.base)))
-    else:
-        record = forms.fit_best(runs, settings, options.prior, functools.partial(rated.rated_form, table=runs))
-    return reweighted.split_record(record, runs)
+                law = forms.fit_best(runs, settings, options.prior, complete)
+        if options.with_rate:
+            law = reweighted.with_base_form(law, runs)
+        elif not options.forms:
+            meaning = fixed_values.meaning(law.form.name, options.fix)
+            law = dataclasses.replace(law, warnings=(*law.warnings, *meaning))
+    return dataclasses.replace(law, form=FORMS[law.form.name])  # without its prior
 
 
 def compare_forms(runs: Table, options: FitOptions, quiet: bool = True) -> Json:

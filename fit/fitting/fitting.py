@@ -1,4 +1,4 @@
-"""From a file of runs to the record of a law.json: hold-out, weights, the fit, its errors and its uncertainty."""
+"""From a table of runs to a Law: hold-out, weights, the fit, its errors and its uncertainty."""
 
 import dataclasses
 import importlib.metadata
@@ -6,19 +6,19 @@ import platform
 
 import numpy as np
 
-from fit.aliases import Array, Json
-from fit.fitted_law import law_check, models
-from fit.fitted_law.law import SHAPE
+from fit.aliases import Array
+from fit.fitted_law import models
+from fit.fitted_law.law import SHAPE, Law
+from fit.fitted_law.parts import FittedRuns, HoldOut, Starts
+from fit.fitted_law.settings import Settings
 from fit.fitted_law.table_architecture import positive_numbers
 from fit.fitting import reweighted, rolling, search, solvers, uncertainty
 from fit.fitting.fit_warnings import far_off, plan_warnings, table_warnings
 from fit.fitting.noise import misfit, noise_of
-from fit.fitting.problem import Problem, Settings, prepare
+from fit.fitting.problem import Problem, prepare
 from fit.fitting.rated import RatedForm
-from fit.form import Form
-from fit.table.reading import settings_of
-from fit.table.runs import ROLLING, Runs, corpora, errors, read_runs, split
-from fit.table.table import Table
+from fit.form import Form, PriorSummary
+from fit.table.runs import ROLLING, Runs, corpora, errors, rms, split
 
 # Up to FEW_RUNS runs, the default weight decay is this share of the runs' variance around the law: as if every
 # parameter, a logarithm or an exponent, were known to lie within some 10 of zero. For noise of 1% it is 1e-6.
@@ -35,7 +35,6 @@ SAME_PULL = 0.01  # relative change of the pull at which the rounds end
 MOST_COST = 1.0  # a Student-t prior may raise the sum of squares by this many variances of a run
 VARIANCE_ROUNDS = 3  # the first fits may have bent the law by more than the noise
 COST = 1.01  # the decay may raise the root mean square of the residuals by this factor; else a tenth of it is tried
-NUMERICAL = ("huber_delta", "reduction", "weight_decay", "starts", "solver", "seed")  # settings of law.json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +48,7 @@ class FittedLaw:
       problem: what was fitted; problem.runs are the runs of the fit.
       decay_default: whether the weight decay is the default of few runs.
       warnings: about the table, and about a prior that yielded.
-      prior: the entry of law.json on the prior that the user or the default chose; None without one.
+      prior: the prior that the user or the default chose; None without one.
     """
 
     runs: Runs
@@ -58,19 +57,18 @@ class FittedLaw:
     problem: Problem
     decay_default: bool
     warnings: list[str]
-    prior: Json | None
+    prior: PriorSummary | None
 
 
-def fit_table(path: str | Table, form: Form, settings: Settings) -> FittedLaw:
-    """Fits a law of this form to the runs of a table.
+def fit(runs: Runs, form: Form, settings: Settings) -> FittedLaw:
+    """Fits a law of this form to runs, which have its columns.
 
     Args:
       settings: for a weight_decay of None see `fit_by_default`.
 
     Raises:
-      UserError: where the table cannot be read or the runs cannot determine the law.
+      UserError: where the runs cannot determine the law.
     """
-    runs = read_runs(path, form.columns, settings.mix_corpora)
     warnings = table_warnings(form, runs, crashed=not isinstance(form, RatedForm))
     train, validation = split(runs, settings.holdout, settings.weights, settings.bootstrap_by)
     decay_default = _has_default_decay(settings, train)
@@ -82,12 +80,12 @@ def fit_table(path: str | Table, form: Form, settings: Settings) -> FittedLaw:
         fit, problem = fit_by_default(form, train, settings)
     if settings.select == "rmse":
         fit = _with_least_rmse(fit, train, validation)
-    prior = form.prior.record if form.prior else None
+    prior = form.prior.summary if form.prior else None
     yielded = problem.settings.yielded
     if prior and yielded is not None:
-        prior = prior | dict(yielded=yielded)
+        prior = dataclasses.replace(prior, yielded=yielded)
         warnings.append(
-            f"the {prior['law']}'s prior yields: with it the law misses these runs by more than their scatter explains "
+            f"the {prior.law}'s prior yields: with it the law misses these runs by more than their scatter explains "
             f"(the sum of squares grows by {yielded:.3g} variances of a run; {MOST_COST:g} is accepted), so the "
             "exponents come from these runs alone"
         )
@@ -107,11 +105,11 @@ def _with_least_rmse(fit: search.Fit, train: Runs, validation: Runs) -> search.F
 
 def _rmse_nats(form: Form, params: Array, runs: Runs) -> float:
     """Root mean square error on runs, in nats, of a law with these params [n]."""
-    return errors(form.log_loss(params, runs.columns), runs)["rmse_nats"]
+    return rms(np.exp(form.log_loss(params, runs.columns)) - runs.loss)
 
 
-def record_of(law: FittedLaw, steps: list[Json] | None = None) -> Json:
-    """The record of a fitted law for law.json, with its uncertainty.
+def law_of(fitted: FittedLaw, steps: tuple[HoldOut, ...] | None = None) -> Law:
+    """The Law that was fitted, with its uncertainty.
 
     Args:
       steps: what rolling.rolling returns, where it is known.
@@ -119,24 +117,27 @@ def record_of(law: FittedLaw, steps: list[Json] | None = None) -> Json:
     Raises:
       UserError: where the settings ask for rolling hold-outs and the runs are too few for them.
     """
-    validation = law.validation
-    fit = law.fit
-    problem = law.problem
+    validation = fitted.validation
+    fit = fitted.fit
+    problem = fitted.problem
     settings = problem.settings
     form = fit.form
     train = problem.runs
     near = reweighted.near_part(problem).runs
-    record = dict(
-        version=law_check.VERSION,
-        form=form.name,
+    log_loss = form.log_loss(fit.params, near.columns)
+    if steps is None:
+        steps = rolling.rolling(uncertainty.sampled(problem)) if settings.holdout == ROLLING else ()
+    law = Law(
+        name="the fitted law",
+        form=form,
         coefficients=fit.coefficients,
         objective=fit.objective,
-        settings=_settings_record(law),
-        runs=described(law.runs, train, form),
-        models=models.from_table(law.runs.table, train.index),
-        fitted=errors(form.log_loss(fit.params, near.columns), near),
+        settings=_settings_of(fitted),
+        runs=described(fitted.runs, train, form),
+        models=models.from_table(fitted.runs.table, train.index),
+        fitted=errors(log_loss, near),
         held_out=errors(form.log_loss(fit.params, validation.columns), validation) if len(validation) else None,
-        starts=dict(
+        starts=Starts(
             tried=fit.tried,
             followed=len(fit.ends),  # to their end: how the others would have ended is not known
             within_1_percent=int(np.sum(fit.ends <= 1.01 * fit.objective)),
@@ -144,46 +145,39 @@ def record_of(law: FittedLaw, steps: list[Json] | None = None) -> Json:
         ),
         versions={name: importlib.metadata.version(name) for name in solvers.PACKAGES}
         | {"python": platform.python_version()},
+        rolling=steps,
+        tuning=reweighted.tuning_of(problem, fit, len(near)) if isinstance(form, RatedForm) else None,
+        warnings=(*fitted.warnings, *far_off(log_loss, near), *plan_warnings(fit, fitted.runs)),
     )
-    if isinstance(form, RatedForm):
-        scatter = reweighted.scatter_of_optima(problem, fit.params)
-        record["rates"] = dict(reference=form.reference, scatter=scatter, runs=len(train), near=len(near))
-    if steps is None and settings.holdout == ROLLING:
-        steps = rolling.rolling(uncertainty.sampled(problem))
-    certainty = uncertainty.uncertainty_of(problem, fit)
-    if steps:
-        record["rolling"] = steps
-    compute_is_known = {"n_active", "n_tokens"} <= set(form.columns)
-    if steps and "bootstrap" in certainty and compute_is_known:
-        draws = len(certainty["bootstrap"]["draws"])
+    law = uncertainty.with_uncertainty(law, problem, fit)
+    bootstrap = law.bootstrap
+    if steps and bootstrap and {"n_active", "n_tokens"} <= set(form.columns):  # whose compute is known
         drift_std = rolling.drift_std(steps)
-        certainty["bootstrap"]["beyond"] = rolling.beyond(drift_std, train.flops.max(), draws, settings.seed)
-    if "separate" in certainty:
-        for name, part in (("separate_fitted", train), ("separate_held_out", validation)):
-            record[name] = uncertainty.separate_errors(form, certainty["separate"], part)
-    outliers = far_off(form.log_loss(fit.params, near.columns), near)
-    certainty["warnings"] = [*law.warnings, *outliers, *plan_warnings(fit, law.runs), *certainty["warnings"]]
-    return record | certainty
-
-
-def _settings_record(law: FittedLaw) -> Json:
-    """The entry `settings` of a law.json."""
-    settings = law.problem.settings
-    table = law.runs.table
-    record: Json = {name: getattr(settings, name) for name in NUMERICAL}
-    record |= dict(
-        fix=law.problem.fixed,
-        weight_decay_default=law.decay_default,
-        holdout=settings.holdout,
-        select=settings.select,
+        beyond = rolling.beyond(drift_std, train.flops.max(), law.n_draws, settings.seed)
+        bootstrap = dataclasses.replace(bootstrap, beyond=beyond)
+    return dataclasses.replace(
+        law,
+        bootstrap=bootstrap,
+        separate_fitted=uncertainty.separate_errors(form, law.separate, train),
+        separate_held_out=uncertainty.separate_errors(form, law.separate, validation),
     )
-    record |= settings_of(table)
-    record |= dict(bootstrap_by=settings.bootstrap_by, weights=settings.weights or "none")
-    if law.prior:
-        record["prior"] = law.prior
-    if isinstance(law.fit.form, RatedForm):
-        record["with_rate"] = True
-    return record
+
+
+def _settings_of(fitted: FittedLaw) -> Settings:
+    """How a law was fitted, and how its table was read."""
+    settings = fitted.problem.settings
+    table = fitted.runs.table
+    return dataclasses.replace(
+        settings,
+        weight_decay_default=fitted.decay_default,
+        weights=settings.weights or "none",
+        columns=table.names,
+        units=table.units,
+        where=tuple(table.where),
+        set=table.computed,
+        prior=fitted.prior,
+        with_rate=isinstance(fitted.fit.form, RatedForm),
+    )
 
 
 def fit_by_default(form: Form, runs: Runs, settings: Settings) -> tuple[search.Fit, Problem]:
@@ -297,8 +291,8 @@ def _mean_square(fit: search.Fit, runs: Runs) -> float:
     return np.average(residuals**2, weights=runs.weights)
 
 
-def described(runs: Runs, train: Runs, form: Form) -> Json:
-    """The entry `runs` of a law.json: file, fingerprint, corpora, ranges of the fitted runs."""
+def described(runs: Runs, train: Runs, form: Form) -> FittedRuns:
+    """File, fingerprint, corpora and ranges of the fitted runs."""
     columns = {name: train.columns[name] for name in form.columns} | dict(loss=train.loss)
     if "n_active" in runs.table:
         columns["training_flops"] = train.flops
@@ -306,5 +300,5 @@ def described(runs: Runs, train: Runs, form: Form) -> Json:
         values = positive_numbers(runs.table, name)
         if name not in columns and values is not None:
             columns[name] = values[train.index]
-    ranges = {name: [float(values.min()), float(values.max())] for name, values in columns.items()}
-    return dict(file=runs.path, fingerprint=runs.fingerprint(), corpora=corpora(runs.table), ranges=ranges)
+    ranges = {name: (float(values.min()), float(values.max())) for name, values in columns.items()}
+    return FittedRuns(file=runs.path, fingerprint=runs.fingerprint(), corpora=tuple(corpora(runs.table)), ranges=ranges)

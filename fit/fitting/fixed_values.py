@@ -1,17 +1,17 @@
 """Checks the values of --fix: whether one can only be a logarithm, and which formula they belong to."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import numpy as np
 
 from fit.errors import UserError
+from fit.fitted_law.settings import Settings
 from fit.fitting import fitting
-from fit.fitting.problem import Settings
 from fit.form import Form
 from fit.laws import FORMS
 from fit.laws._coupled import SUFFIX
-from fit.table.table import Table
+from fit.table.runs import Runs, rms
 
 # of the forms that a fit may choose by default
 FORMULAS = dict(
@@ -26,53 +26,53 @@ WORSE = 4.0
 LARGEST_LOGARITHM = 27.0  # the exponential of a larger one is more than --fix accepts
 
 
-def form_to_try(table: Table, fix: Collection[str]) -> Form:
+def form_to_try(additive: Form, fix: Collection[str]) -> Form:
     """The form to try values in where the user names none: the additive one, if it has these coefficients."""
-    is_mixed = "n_experts" in table and len(np.unique(table.numbers("n_experts"))) > 1
-    additive = FORMS["joint" if is_mixed else "chinchilla"]
     return additive if set(fix) <= set(additive.names) else FORMS[additive.name + SUFFIX]
 
 
-def check_logarithms(table: Table, form: Form, settings_of: Callable[[Form], Settings]) -> None:
+def check_logarithms(runs: Runs, form: Form, settings_of: Callable[[Form], Settings]) -> None:
     """Raises UserError where the runs contradict fixed values but not their exponentials.
 
     Args:
-      table: the runs.
+      runs: with the columns of the form.
       form: the form to try the values in.
       settings_of: the Settings for a Form, with the fixed values.
     """
     settings = settings_of(form)
-    candidates = [name for name, value in settings.fix if name in form.positive and abs(value) < LARGEST_LOGARITHM]
+    candidates = [
+        name for name, value in settings.fix.items() if name in form.positive and abs(value) < LARGEST_LOGARITHM
+    ]
     if not candidates:
         return
-    error = _error(table, form, settings)
-    without_candidates = tuple((name, value) for name, value in settings.fix if name not in candidates)
-    if error < WORSE * _error(table, form, dataclasses.replace(settings, fix=without_candidates)):
+    error = _error(runs, form, settings)
+    without_candidates = {name: value for name, value in settings.fix.items() if name not in candidates}
+    if error < WORSE * _error(runs, form, dataclasses.replace(settings, fix=without_candidates)):
         return
     errors = {}
     for names in {(name,) for name in candidates} | {tuple(candidates)}:
         fix = _with_exponentials(settings.fix, names)
-        errors[names] = _error(table, form, dataclasses.replace(settings, fix=fix))
+        errors[names] = _error(runs, form, dataclasses.replace(settings, fix=fix))
     names = min(errors, key=lambda names: errors[names])
     if error > WORSE * errors[names]:
         fix = _with_exponentials(settings.fix, names)
-        logarithms = {name: value for name, value in settings.fix if name in names}
-        raise UserError(_sentence(form, logarithms, dict(fix), error, errors[names]))
+        logarithms = {name: settings.fix[name] for name in settings.fix if name in names}
+        raise UserError(_sentence(form, logarithms, fix, error, errors[names]))
 
 
-def _with_exponentials(fix: Iterable[tuple[str, float]], names: Iterable[str]) -> tuple[tuple[str, float], ...]:
+def _with_exponentials(fix: Mapping[str, float], names: Collection[str]) -> dict[str, float]:
     """Fixed values, those of `names` replaced by their exponentials."""
-    return tuple((name, float(np.exp(value)) if name in names else value) for name, value in fix)
+    return {name: float(np.exp(value)) if name in names else value for name, value in fix.items()}
 
 
-def _error(table: Table, form: Form, settings: Settings) -> float:
+def _error(runs: Runs, form: Form, settings: Settings) -> float:
     """The root mean square error of a fit on its own runs, of log loss; infinite where the runs allow no fit."""
     quick = dataclasses.replace(settings, bootstrap=0, holdout="none", select="objective", quiet=True)
     try:
-        law = fitting.fit_table(table, form, quick)
+        law = fitting.fit(runs, form, quick)
     except UserError:
         return np.inf
-    return fitting.errors(form.log_loss(law.fit.params, law.runs.columns), law.runs)["rmse_log"]
+    return rms(form.log_loss(law.fit.params, law.runs.columns) - np.log(law.runs.loss))
 
 
 def _sentence(form: Form, logarithms: dict[str, float], fix: dict[str, float], error: float, better: float) -> str:

@@ -45,7 +45,7 @@ def compare(path: str | Table, forms: Sequence[Form], settings: Settings) -> Jso
 def _row(form: Form, train: Runs, validation: Runs, budgets: Array, settings: Settings) -> Json:
     """The comparison's row for one form."""
     fit, problem = fitting.fit_by_default(form, train, settings)
-    fitted_errors = errors(form.log_loss(fit.params, train.columns), train)
+    fitted_errors = _errors(form, fit, train)
     n = len(train)
     k = len(form.names) + 1
     deviance = n * np.log(max(fitted_errors["rmse_log"], 1e-15) ** 2)
@@ -56,8 +56,13 @@ def _row(form: Form, train: Runs, validation: Runs, budgets: Array, settings: Se
         aic=deviance + 2 * k,
         bic=float(deviance + k * np.log(n)),
         left_out=left_out(problem, fit, budgets),
-        held_out=errors(form.log_loss(fit.params, validation.columns), validation) if len(validation) else None,
+        held_out=_errors(form, fit, validation) if len(validation) else None,
     )
+
+
+def _errors(form: Form, fit: search.Fit, runs: Runs) -> Json:
+    """The errors of a fit on runs."""
+    return errors(form.log_loss(fit.params, runs.columns), runs).to_dict()
 
 
 def budgets_of(runs: Runs) -> tuple[Array, str]:
@@ -99,4 +104,4 @@ def left_out(problem: Problem, fit: search.Fit, budgets: Array) -> Json | None:
         predicted[in_budget] = form.log_loss(params, subset(runs, in_budget).columns)
     error = predicted - np.log(runs.loss)
     by_budget = [rms(error[budgets == budget]) for budget in range(budgets.max() + 1)]
-    return errors(predicted, runs) | dict(by_budget=by_budget)
+    return errors(predicted, runs).to_dict() | dict(by_budget=by_budget)

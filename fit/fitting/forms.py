@@ -22,15 +22,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fit.aliases import Array, Json
+from fit.aliases import Array
 from fit.errors import UserError
 from fit.fitted_law.law import Law
+from fit.fitted_law.parts import Beyond, Choice, HoldOut, Tried
+from fit.fitted_law.settings import Settings
 from fit.fitting import few_runs, fitting, population, rolling, uncertainty
 from fit.fitting.law_prior import NO_PRIOR, with_law_prior, with_prior
-from fit.fitting.problem import Settings
 from fit.form import Form
 from fit.laws import FORMS
 from fit.laws._coupled import SUFFIX
+from fit.table.runs import Runs
 from fit.table.table import Table
 
 DEFAULT_WEIGHTS = "compute^0.6"
@@ -54,18 +56,24 @@ class _Draws(NamedTuple):
     coupled: int
 
 
-def _as_it_is(form: Form) -> Form:
+def as_it_is(form: Form) -> Form:
     """The form itself."""
     return form
 
 
+def additive_form(table: Table) -> Form:
+    """The additive form that suits the runs of a table, by whether they differ in the number of experts."""
+    is_mixed = "n_experts" in table and len(np.unique(table.numbers("n_experts"))) > 1
+    return FORMS["joint" if is_mixed else "chinchilla"]
+
+
 def fit_best(
-    table: Table,
+    runs: Runs,
     settings_of: Callable[[Form], Settings],
     prior: Law | str | None = None,
-    complete: Callable[[Form], Form] = _as_it_is,
-) -> Json:
-    """Fits both forms to the runs of a table.
+    complete: Callable[[Form], Form] = as_it_is,
+) -> Law:
+    """Fits both forms to runs, which have the columns of `additive_form`.
 
     A law as prior makes the choice of the form by its k, or lack of one; so does a k that is fixed. Where the user asks
     for the population's prior, fewer runs than coefficients get the coupled law of few_runs.py.
@@ -76,38 +84,36 @@ def fit_best(
       complete: makes of a form with its prior the one that is fitted, such as that with learning rates.
 
     Returns:
-      The record that law.json holds: of the coupled law, or of the additive one written as the coupled one with k = 1.
-      Its bootstrap's draws are of both, and `choice` says which forms were tried, {form, rmse_log, rolling}, and why
-      this one was chosen.
+      The coupled law, or the additive one written as the coupled one with k = 1. Its bootstrap's draws are of both, and
+      `choice` says which forms were tried and why this one was chosen.
 
     Raises:
       UserError: where the runs cannot determine a law.
     """
-    is_mixed = "n_experts" in table and len(np.unique(table.numbers("n_experts"))) > 1
-    additive = FORMS["joint" if is_mixed else "chinchilla"]
+    additive = additive_form(runs.table)
     coupled = FORMS[additive.name + SUFFIX]
-    has_few_runs = complete is _as_it_is and few_runs.suits(table, coupled, settings_of(coupled))
+    has_few_runs = complete is as_it_is and few_runs.suits(runs, coupled, settings_of(coupled))
     if has_few_runs and isinstance(prior, str) and prior != NO_PRIOR:
-        record = few_runs.record_of(table, coupled, settings_of(coupled), population.left_out_of(prior))
-        return few_runs.with_note(record, by_default=False)
+        law = few_runs.law_of(runs, coupled, settings_of(coupled), population.left_out_of(prior))
+        return few_runs.with_note(law, by_default=False)
     hint = few_runs.HINT if prior is None and has_few_runs else ""
-    needs_prior = prior is None and complete is _as_it_is and few_runs.need_prior(table, coupled, settings_of(coupled))
+    needs_prior = prior is None and complete is as_it_is and few_runs.need_prior(runs, coupled, settings_of(coupled))
     if prior is None:
         prior = population.NAME if needs_prior else NO_PRIOR
-    record = _fit_both(table, additive, coupled, settings_of, prior, complete, hint)
-    return few_runs.with_note(record, needs_prior)
+    law = _fit_both(runs, additive, coupled, settings_of, prior, complete, hint)
+    return few_runs.with_note(law, needs_prior)
 
 
 def _fit_both(  # noqa: PLR0913  all are parts of one fit
-    table: Table,
+    runs: Runs,
     additive: Form,
     coupled: Form,
     settings_of: Callable[[Form], Settings],
     prior: Law | str,
     complete: Callable[[Form], Form],
     hint: str,
-) -> Json:
-    """The record of the better of two forms, as `fit_best` returns it.
+) -> Law:
+    """The law of the better of two forms, as `fit_best` returns it.
 
     Args:
       additive: the additive form.
@@ -120,21 +126,21 @@ def _fit_both(  # noqa: PLR0913  all are parts of one fit
     if isinstance(prior, Law):
         form = with_law_prior(coupled if prior.form.shares else additive, prior)
         why = f"the law {prior.name}, to which its exponents are drawn, has {'a' if form.shares else 'no'} k"
-        return _single(fitting.fit_table(table, complete(form), _weighted(settings_of(form))), why)
+        return _single(fitting.fit(runs, complete(form), _weighted(settings_of(form))), why)
     settings = settings_of(coupled)
     coupled = complete(with_prior(coupled, prior))
-    if "k" in dict(settings.fix):
-        return _single(fitting.fit_table(table, coupled, _weighted(settings)), "k is held at a value")
+    if "k" in settings.fix:
+        return _single(fitting.fit(runs, coupled, _weighted(settings)), "k is held at a value")
     # the additive law as it is published: no prior and all runs alike, unless the user asks for other weights
     try:
-        additive_law = fitting.fit_table(table, complete(additive), settings)
+        additive_law = fitting.fit(runs, complete(additive), settings)
     except UserError as error:
         raise UserError(f"{error.sentence}{hint}") from None
     try:
-        coupled_law = fitting.fit_table(table, coupled, _weighted(settings))
+        coupled_law = fitting.fit(runs, coupled, _weighted(settings))
     except UserError:  # too few distinct runs
         return _single(additive_law, f"the runs are too few for the coefficients of {coupled.name}")
-    return _better_record(_Both(additive_law, coupled_law))
+    return _better_law(_Both(additive_law, coupled_law))
 
 
 def _weighted(settings: Settings) -> Settings:
@@ -142,13 +148,13 @@ def _weighted(settings: Settings) -> Settings:
     return dataclasses.replace(settings, weights=settings.weights or DEFAULT_WEIGHTS)
 
 
-def _single(law: fitting.FittedLaw, why: str) -> Json:
-    """The record of a law that is not compared with another form."""
-    return fitting.record_of(law) | dict(choice=dict(tried=[], why=why))
+def _single(law: fitting.FittedLaw, why: str) -> Law:
+    """A law that is not compared with another form."""
+    return dataclasses.replace(fitting.law_of(law), choice=Choice(why=why))
 
 
-def _better_record(both: _Both) -> Json:
-    """The record of the better of two laws of the same runs, with draws of both."""
+def _better_law(both: _Both) -> Law:
+    """The better of two laws of the same runs, with draws of both."""
     additive_name = both.additive.fit.form.name
     coupled_name = both.coupled.fit.form.name
     fewest = rolling.RUNS_PER_COEFFICIENT * len(both.coupled.fit.form.names)
@@ -162,27 +168,27 @@ def _better_record(both: _Both) -> Json:
             f"{rolling.FEWEST_PREDICTED} above"
         )
         counts = _draws_of_each(both.coupled.problem.settings.bootstrap, 0.5)
-        record = fitting.record_of(_with_draws(both.coupled, counts.coupled))
-        record["choice"] = dict(tried=[], why=why)
-        return _with_draws_of_both(record, both, counts, None, None)
+        law = fitting.law_of(_with_draws(both.coupled, counts.coupled))
+        law = dataclasses.replace(law, choice=Choice(why=why))
+        return _with_draws_of_both(law, both, counts, (), ())
     additive_error = rolling.score(additive_steps)
     coupled_error = rolling.score(coupled_steps)
     additive_share = coupled_error / (additive_error + coupled_error)
     counts = _draws_of_each(both.coupled.problem.settings.bootstrap, additive_share)
     if additive_error < BETTER * coupled_error:
         why = _why(additive_name, additive_error, coupled_name, coupled_error)
-        record = fitting.record_of(_with_draws(both.additive, counts.additive), additive_steps)
+        law = fitting.law_of(_with_draws(both.additive, counts.additive), additive_steps)
     else:
         why = _why(coupled_name, coupled_error, additive_name, additive_error)
         if coupled_error > additive_error:
             why += f"; {additive_name} is chosen only below {BETTER:.0%} of the other's"
-        record = fitting.record_of(_with_draws(both.coupled, counts.coupled), coupled_steps)
-    tried = [
-        dict(form=additive_name, rmse_log=additive_error, rolling=additive_steps),
-        dict(form=coupled_name, rmse_log=coupled_error, rolling=coupled_steps),
-    ]
-    record["choice"] = dict(tried=tried, why=why)
-    return _with_draws_of_both(record, both, counts, additive_steps, coupled_steps)
+        law = fitting.law_of(_with_draws(both.coupled, counts.coupled), coupled_steps)
+    tried = (
+        Tried(form=additive_name, rmse_log=additive_error, rolling=additive_steps),
+        Tried(form=coupled_name, rmse_log=coupled_error, rolling=coupled_steps),
+    )
+    law = dataclasses.replace(law, choice=Choice(tried=tried, why=why))
+    return _with_draws_of_both(law, both, counts, additive_steps, coupled_steps)
 
 
 def _why(best: str, best_error: float, other: str, other_error: float) -> str:
@@ -208,63 +214,69 @@ def _with_draws(law: fitting.FittedLaw, count: int) -> fitting.FittedLaw:
 
 
 def _with_draws_of_both(
-    record: Json, both: _Both, counts: _Draws, additive_steps: list[Json] | None, coupled_steps: list[Json] | None
-) -> Json:
-    """The record of one of both laws, as a coupled law with draws of both forms.
+    chosen: Law,
+    both: _Both,
+    counts: _Draws,
+    additive_steps: tuple[HoldOut, ...],
+    coupled_steps: tuple[HoldOut, ...],
+) -> Law:
+    """One of both laws, as a coupled law with draws of both forms.
 
     An additive law, or draw, has k = 1. Each form's part of the draws has its own error beyond the runs, from its own
     rolling hold-outs.
 
     Args:
-      record: of the chosen law, with its own draws.
+      chosen: the law, with its own draws.
       counts: how many draws are of each form.
-      additive_steps: the rolling hold-outs of the additive law, None where the runs are too few.
+      additive_steps: the rolling hold-outs of the additive law, () where the runs are too few.
       coupled_steps: those of the coupled law.
     """
     form = both.coupled.fit.form
     settings = both.coupled.problem.settings
-    chosen = both.coupled
-    if record["form"] != form.name:
-        chosen = both.additive
-        record["form"] = form.name
-        record["coefficients"] = record["coefficients"] | dict(k=1.0)
-        for separate in (record.get("separate") or {}).values():
-            separate["coefficients"] = separate["coefficients"] | dict(k=1.0)
+    own_draws = np.array(chosen.bootstrap.draws) if chosen.bootstrap else None
+    is_coupled = chosen.form.name == form.name
+    law = chosen if is_coupled else _as_coupled(chosen, form)
     if not settings.bootstrap:
-        return record
-    bootstrap: Json = record.get("bootstrap") or dict(
-        form=settings.bootstrap_form, by=both.coupled.problem.runs.shared_by, percentiles=list(settings.percentiles)
-    )
+        return law
     rows = []
-    drifts = []
+    drifts: list[float] = []
     largest_flops = float(both.coupled.problem.runs.flops.max())
-    for law, count, steps in zip(both, counts, (additive_steps, coupled_steps), strict=True):
+    for fitted, count, steps in zip(both, counts, (additive_steps, coupled_steps), strict=True):
         if not count:
             continue
-        rows.append(_coupled_draws(law, count, np.array(bootstrap["draws"]) if law is chosen else None, form))
+        of_coupled = fitted is both.coupled
+        rows.append(_coupled_draws(fitted, count, own_draws if of_coupled == is_coupled else None, form))
         if steps:
-            is_coupled = law is both.coupled
             drift_std = rolling.drift_std(steps)
-            if not is_coupled:
+            if not of_coupled:
                 drift_std *= np.sqrt(rolling.SHARE_OF_ADDITIVE)
-            beyond = rolling.beyond(drift_std, largest_flops, count, settings.seed, only_below=is_coupled)
-            drifts += beyond["drift"]
+            drifts += rolling.beyond(drift_std, largest_flops, count, settings.seed, only_below=of_coupled).drift
     order = np.random.default_rng([settings.seed, 6]).permutation(settings.bootstrap)
-    draws = np.concatenate(rows)[order]
-    bootstrap["draws"] = draws.tolist()
-    bootstrap["intervals"] = uncertainty.intervals_of(form, draws, settings.percentiles)
-    bootstrap["forms"] = {both.additive.fit.form.name: counts.additive, form.name: counts.coupled}
+    beyond = None
     if drifts:
-        bootstrap["beyond"] = dict(training_flops=largest_flops, drift=np.array(drifts)[order].tolist())
-    record["bootstrap"] = bootstrap
-    return record
+        beyond = Beyond(training_flops=largest_flops, drift=tuple(np.array(drifts)[order].tolist()))
+    bootstrap = dataclasses.replace(
+        uncertainty.bootstrap_of(both.coupled.problem, form, np.concatenate(rows)[order]),
+        forms={both.additive.fit.form.name: counts.additive, form.name: counts.coupled},
+        beyond=beyond,
+    )
+    return dataclasses.replace(law, bootstrap=bootstrap)
+
+
+def _as_coupled(law: Law, form: Form) -> Law:
+    """An additive law as a law of the coupled form, with k = 1."""
+    separate = {
+        n_experts: dataclasses.replace(alone, coefficients=alone.coefficients | dict(k=1.0))
+        for n_experts, alone in law.separate.items()
+    }
+    return dataclasses.replace(law, form=form, coefficients=law.coefficients | dict(k=1.0), separate=separate)
 
 
 def _coupled_draws(law: fitting.FittedLaw, count: int, known: Array | None, coupled: Form) -> Array:
     """Draws [count, n] of a law as coefficients of the coupled form: those of an additive law have k = 1.
 
     Args:
-      known: the law's own draws, where its record has them.
+      known: the law's own draws, where it has them.
     """
     draws = uncertainty.draws_of(law.problem, law.fit, count) if known is None else known
     if law.fit.form.name != coupled.name:

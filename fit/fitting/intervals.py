@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 import scipy.special
 
-from fit.aliases import Array, Json
-from fit.fitted_law.law_check import LEVEL
+from fit.aliases import Array
+from fit.fitted_law.parts import LEVEL, ProfileInterval
 from fit.fitting import search
 from fit.fitting.noise import Noise
 from fit.fitting.problem import Problem
@@ -123,7 +123,7 @@ def _distance(tried: _Tried) -> float:
 
 def profile(
     problem: Problem, fit: search.Fit, errors: Mapping[str, float], inflation: Mapping[str, float] | None = None
-) -> dict[str, Json]:
+) -> dict[str, ProfileInterval]:
     """Profile intervals of the LEVEL of the coefficients that name what identifies them and are not fixed.
 
     Args:
@@ -132,7 +132,7 @@ def profile(
       inflation: {coefficient: factor} by which errors that runs share widen its variance; the ratio is divided by it.
 
     Returns:
-      {coefficient: {value, low, high}}, None where an end is open.
+      {coefficient: interval}.
     """
     form = problem.form
     best = fit.coefficients
@@ -150,7 +150,7 @@ def profile(
             break
         _try_values(problem, todo, best_objective, f"profiles, {i + 1} of at most {MOST_ROUNDS}")
     return {
-        name: dict(value=best[name], low=low.value(), high=high.value())
+        name: ProfileInterval(value=best[name], low=low.value(), high=high.value())
         for name, low, high in zip(names, ends[::2], ends[1::2], strict=True)
     }
 

@@ -7,7 +7,7 @@ import numpy as np
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.fitting import population
-from fit.form import Form, Prior
+from fit.form import Form, Prior, PriorSummary
 
 NO_PRIOR = "none"  # of --prior
 # Standard deviations of an exponent, as a share of it, and of ln(1/k - 1): how two sweeps of the benchmark's tables
@@ -33,8 +33,7 @@ def with_prior(form: Form, prior: Law | str | None) -> Form:
 def with_law_prior(form: Form, law: Law) -> Form:
     """The form with normal priors around a law's exponents of size and data, and around its k where it has one.
 
-    The prior's record, for law.json, holds `law`, `spreads` {coefficient: [mean, standard deviation]} and `not_taken`,
-    the exponents of the form for which the law has no value.
+    `not_taken` of the prior's summary are the exponents of the form for which the law has no value.
 
     Raises:
       UserError: where the law has none of the exponents, or only one of the two has a k: their exponents do not mean
@@ -79,8 +78,8 @@ def _with_means(form: Form, law: str, means: tuple[tuple[str, float], ...], not_
         else:
             prior_mean.append(mean)
             deviations.append(SPREAD * abs(mean))
-        spreads[name] = [mean, deviations[-1]]
+        spreads[name] = (mean, deviations[-1])
     entries = tuple(form.names.index(name) for name, _ in means)
-    record = dict(law=law, spreads=spreads, not_taken=list(not_taken))
+    summary = PriorSummary(law=law, spreads=spreads, not_taken=not_taken)
     covariance = np.diag(np.square(deviations))
-    return form.with_prior(Prior(entries, (0,) * len(entries), np.array(prior_mean), covariance, record))
+    return form.with_prior(Prior(entries, (0,) * len(entries), np.array(prior_mean), covariance, summary))

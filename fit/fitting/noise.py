@@ -15,7 +15,7 @@ import numpy as np
 import scipy.special
 
 from fit.aliases import Array
-from fit.fitted_law.law_check import LEVEL
+from fit.fitted_law.parts import LEVEL, Growth
 from fit.fitting.problem import Data, Problem, place, prepare
 from fit.fitting.search import Fit
 from fit.form import Form
@@ -161,13 +161,12 @@ def _shared_noise(residual: Array, residual_maker: Array, membership: Array, fre
     return Noise(float(np.sqrt(run)), float(np.sqrt(trunk)), (run_freedom, float(trunk_freedom)))
 
 
-def growth(problem: Problem, params: Array, noise: Noise) -> dict[str, float] | None:
+def growth(problem: Problem, params: Array, noise: Noise) -> Growth | None:
     """How a law that was fitted with weights is worse at small runs.
 
     Returns:
-      {training_flops, power}: below these FLOPs, the median of the runs, they scatter by
-      noise.total (training_flops / FLOPs)^power, as they do on average. None where they scatter no more than
-      noise.total, or runs count alike.
+      Below these FLOPs, the median of the runs, they scatter by noise.total (training_flops / FLOPs)^power, as they do
+      on average. None where they scatter no more than noise.total, or runs count alike.
     """
     runs = problem.runs
     middle = float(np.median(runs.flops))
@@ -179,7 +178,7 @@ def growth(problem: Problem, params: Array, noise: Noise) -> dict[str, float] | 
     powers = np.linspace(0, MOST_GROWTH, POWERS)
     remaining = np.mean((relative * (runs.flops[small] / middle) ** powers[:, None]) ** 2, axis=1)
     power = float(powers[min(np.sum(remaining > 1), POWERS - 1)])
-    return dict(training_flops=middle, power=power) if power else None
+    return Growth(training_flops=middle, power=power) if power else None
 
 
 def _freedom(jacobian: Array, weight: Array, regularization: Array) -> float:

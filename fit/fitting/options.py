@@ -2,13 +2,14 @@
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 
 from fit.errors import UserError
 from fit.fitted_law.law import Law, load
-from fit.fitted_law.law_check import WAYS_OF_DRAWING
+from fit.fitted_law.parts import WAYS_OF_DRAWING
+from fit.fitted_law.settings import Settings
 from fit.form import Form
 from fit.laws import FORMS
 from fit.options import (
@@ -26,9 +27,6 @@ from fit.options import (
     whole,
     words,
 )
-
-if TYPE_CHECKING:
-    from fit.fitting.problem import Settings
 
 OF_A_SINGLE_FORM = ("fix", "bootstrap", "select", "prior")  # options that need one form
 
@@ -187,18 +185,16 @@ class FitOptions(Options):
         """The Forms of `form`; empty where the runs decide."""
         return [FORMS[name] for name in self.form or ()]
 
-    def settings(self, form: Form, quiet: bool = True) -> "Settings":
+    def settings(self, form: Form, quiet: bool = True) -> Settings:
         """The settings of the fit of a law of this form.
 
         Raises:
           UserError: `fix` names a coefficient that the law has not, or gives it a value that it cannot have.
         """
-        from fit.fitting.problem import Settings  # which imports jax
-
         shared = {field.name for field in dataclasses.fields(Settings)} & vars(self).keys()
         shared -= {"starts", "fix", "solver"}
         starts = 0 if self.starts == "paper" else int(self.starts)
-        fix = tuple(sorted(_fixed(form, self.fix).items()))
+        fix = dict(sorted(_fixed(form, self.fix).items()))
         return Settings(
             starts=starts, fix=fix, solver=self.algorithm, quiet=quiet, **{name: getattr(self, name) for name in shared}
         )

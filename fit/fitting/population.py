@@ -19,6 +19,7 @@ That prior is normal, for so few runs cannot contradict it.
 Axes: p exponents, with k, or with k and the floor.
 """
 
+import dataclasses
 import functools
 import json
 import pathlib
@@ -27,7 +28,7 @@ import numpy as np
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.form import Form, Prior
+from fit.form import Form, Prior, PriorSummary
 from fit.table.runs import Runs
 
 PATH = pathlib.Path(__file__).parent / "population.json"
@@ -122,11 +123,11 @@ def with_population(form: Form, left_out: str | None = None) -> Form:
     kind = "coupled" if form.shares else "additive"
     mean, covariance = moments(kind, left_out)
     names, signs = _entries(form)
-    record = _record(names, signs, mean, covariance, left_out)
+    summary = _summary(names, signs, mean, covariance, left_out)
     entries = tuple(form.names.index(name) for name in names)
     count = sum(name != left_out for name in sources())
     freedom = float(GUESS_COUNTS + count - len(entries))
-    return form.with_prior(Prior(entries, signs, mean, covariance, record, freedom=freedom))
+    return form.with_prior(Prior(entries, signs, mean, covariance, summary, freedom=freedom))
 
 
 def with_floor(form: Form, runs: Runs, left_out: str | None = None) -> Form:
@@ -139,8 +140,9 @@ def with_floor(form: Form, runs: Runs, left_out: str | None = None) -> Form:
     mean, covariance = moments("coupled", left_out, with_floor=True)
     mean[-1] += np.log(runs.loss.min())
     names, signs = _entries(form)
-    record = _record(names, signs, mean[:-1], covariance[:-1, :-1], left_out)
-    record["spreads"][form.page.FLOOR] = [float(np.exp(mean[-1])), float(np.sqrt(covariance[-1, -1]))]
+    summary = _summary(names, signs, mean[:-1], covariance[:-1, :-1], left_out)
+    of_floor = {form.page.FLOOR: (float(np.exp(mean[-1])), float(np.sqrt(covariance[-1, -1])))}
+    summary = dataclasses.replace(summary, spreads=summary.spreads | of_floor)
     entries = tuple(form.names.index(name) for name in (*names, form.page.FLOOR))
     scatter = float(np.median(values_of("scatter", left_out)))
     size_over_data = dict(A=1.0, B=-1.0, alpha=-np.mean(np.log(runs.n_active)), beta=np.mean(np.log(runs.n_tokens)))
@@ -148,7 +150,7 @@ def with_floor(form: Form, runs: Runs, left_out: str | None = None) -> Form:
     mean = np.append(mean, 0.0)
     covariance = np.pad(covariance, (0, 1))
     covariance[-1, -1] = SPREAD_OF_RATIO**2
-    return form.with_prior(Prior(entries, (*signs, 0), mean, covariance, record, scatter, (factors,)))
+    return form.with_prior(Prior(entries, (*signs, 0), mean, covariance, summary, scatter, (factors,)))
 
 
 def _entries(form: Form) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -164,17 +166,17 @@ def _entries(form: Form) -> tuple[tuple[str, ...], tuple[int, ...]]:
     return tuple(names), tuple(signs)
 
 
-def _record(
+def _summary(
     names: tuple[str, ...],
     signs: tuple[int, ...],
     mean: np.ndarray,
     covariance: np.ndarray,
     left_out: str | None,
-) -> Json:
-    """The prior's entry in a law.json."""
+) -> PriorSummary:
+    """What a law.json says of the prior."""
     spreads = {}
     for name, sign, middle, variance in zip(names, signs, mean, np.diag(covariance), strict=True):
         value = sign * np.exp(middle) if sign else 1 / (1 + np.exp(middle))
-        spreads[name] = [float(value), float(np.sqrt(variance))]
+        spreads[name] = (float(value), float(np.sqrt(variance)))
     tables = [table for source, row in sources().items() if source != left_out for table in row["tables"]]
-    return dict(law=NAME, spreads=spreads, not_taken=[], tables=len(tables), left_out=left_out)
+    return PriorSummary(law=NAME, spreads=spreads, tables=len(tables), left_out=left_out)

@@ -24,59 +24,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from fit.aliases import Array, Floats
+from fit.fitted_law.settings import DEFAULTS, Settings
 from fit.form import Form
 from fit.table.runs import Runs, subset
 
 Data = dict[str, Any]  # see Problem
 Residuals = Callable[[Any, Data], jax.Array]  # of x [n], an array of numpy or jax
 PER_START = ("log_loss", "root_weight", "fixed_values", "moving", "prior_mean")  # what may differ from start to start
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """How to fit, and which runs.
-
-    Attributes:
-      huber_delta: where the Huber loss becomes linear, in log loss.
-      reduction: of the runs' losses: sum or mean.
-      weight_decay: on `params`.
-      starts: how many random ones, scaled to the runs; 0 for the law's published grid.
-      solver: lm or lbfgs.
-      seed: of the random starts, samples and draws.
-      fix: ((coefficient, value), ...) that the fit does not move.
-      variance: of the log loss of a run of weight 1 around the law, against which priors are weighed; 0 for no priors.
-      pull: of a Student-t prior, as Prior.pull has it; 1 for a normal one.
-      yielded: where a prior was given up because the fit with it was worse, by how many times the variance.
-      holdout: a rule of runs.held_out.
-      weights: a rule of runs.run_weights, None where the user asks for none.
-      select: which start wins: that of the least objective, or rmse.
-      mix_corpora: accept runs of several corpora.
-      bootstrap: how many draws.
-      bootstrap_form: one of law_check.WAYS_OF_DRAWING.
-      bootstrap_by: what shares an error, as runs.trunks_of takes it.
-      percentiles: the ends of the bootstrap's intervals.
-      quiet: show no progress on stderr.
-    """
-
-    huber_delta: float = 1e-2
-    reduction: str = "sum"
-    weight_decay: float = 0.0
-    starts: int = 128
-    solver: str = "lm"
-    seed: int = 0
-    fix: tuple[tuple[str, float], ...] = ()
-    variance: float = 0.0
-    pull: float = 1.0
-    yielded: float | None = None
-    holdout: str = "none"
-    weights: str | None = None
-    select: str = "objective"
-    mix_corpora: bool = False
-    bootstrap: int = 0
-    bootstrap_form: str = "errors"
-    bootstrap_by: str = "trunk"
-    percentiles: tuple[float, float] = (10.0, 90.0)
-    quiet: bool = True
 
 
 @dataclasses.dataclass
@@ -111,7 +65,7 @@ class Problem:
     @property
     def fixed(self) -> dict[str, float]:
         """{coefficient: value} of those that the fit does not move."""
-        return dict(self.settings.fix)
+        return self.settings.fix
 
     def with_data(self, **data: Any) -> Self:
         """The same problem with other data."""
@@ -154,7 +108,7 @@ class Problem:
         return place(self.form, np.asarray(x).T, self.data | {"fixed_values": fixed_values}, np).T
 
 
-def prepare(form: Form, runs: Runs, settings: Settings = Settings(), sample_of: int | None = None) -> Problem:
+def prepare(form: Form, runs: Runs, settings: Settings = DEFAULTS, sample_of: int | None = None) -> Problem:
     """The problem of fitting a form to runs; the coefficients that the settings fix are fixed.
 
     Args:
@@ -177,7 +131,7 @@ def prepare(form: Form, runs: Runs, settings: Settings = Settings(), sample_of: 
         prior_root=np.zeros((0, 0)),
         centre=centre,
     )
-    fixed_values = [dict(settings.fix).get(name, np.nan) for name in form.names]
+    fixed_values = [settings.fix.get(name, np.nan) for name in form.names]
     if form.prior:
         fixed_places = np.flatnonzero(np.isfinite(fixed_values))
         data["prior_mean"] = form.prior.mean

@@ -144,7 +144,7 @@ def _both_priors(of_rates: Prior, of_base: Prior | None, n_rates: int) -> Prior:
         signs=(*of_rates.signs, *of_base.signs),
         mean=np.concatenate([of_rates.mean, of_base.mean]),
         covariance=covariance,
-        record=of_base.record,
+        summary=of_base.summary,
     )
 
 

@@ -1,4 +1,4 @@
-"""The fit of a law with its best rates and batches (rated.py): how much each run counts, and what law.json says of it.
+"""The fit of a law with its best rates and batches (rated.py): how much each run counts, and its law.
 
 It is iteratively reweighted. The penalty is the first term of an expansion around the optimum, so its error grows with
 it. A run of penalty P therefore has the Cauchy weight 1 / (1 + (P / scale)^2). `scale` is NEAR_OPTIMAL or the scatter
@@ -13,16 +13,16 @@ import dataclasses
 import numpy as np
 import scipy.special
 
-from fit.aliases import Array, Json
+from fit.aliases import Array
 from fit.errors import UserError
-from fit.fitted_law.tuning import BATCH, RATE
+from fit.fitted_law.law import Law
+from fit.fitted_law.tuning import BATCH, RATE, Tuning
 from fit.fitting import search
 from fit.fitting.noise import noise_of
 from fit.fitting.problem import Problem, prepare
 from fit.fitting.rated import FEWEST_VALUES, RatedForm
 from fit.laws import FORMS
-from fit.table.runs import Runs, read_runs, subset
-from fit.table.table import Table
+from fit.table.runs import Runs, subset
 
 NEAR_OPTIMAL = 0.0025  # of the loss: how far a run may lie above the best and count as near-optimal, as in DeepSeek LLM
 FAR = 6.0  # times the scale
@@ -234,38 +234,59 @@ def warnings(form: RatedForm, params: Array, runs: Runs) -> list[str]:
     return sentences
 
 
-def split_record(record: Json, table: Table) -> Json:
-    """The record of a law of the base form, with what belongs to rate and batch in its entry `rates`.
+def tuning_of(problem: Problem, fit: search.Fit, n_near: int) -> Tuning:
+    """The optima of a fit, without draws.
 
     Args:
-      record: of a law with rates, as fitting.record_of makes it.
-      table: that was fitted.
+      n_near: how many runs lie near their optimum.
     """
-    base = FORMS[record["form"]]
-    names = [name for name in record["coefficients"] if name not in base.names]
-    count = len(names)
-    ranges = dict(record["runs"]["ranges"])
-    rates: Json = dict(
-        coefficients={name: record["coefficients"][name] for name in names},
-        reference=record["rates"]["reference"],
-        scatter=record["rates"]["scatter"],
-        ranges={name: ranges.pop(name) for name in (RATE, BATCH) if name in ranges},
-        runs=record["rates"]["runs"],
-        near=record["rates"]["near"],
+    form = problem.form
+    assert isinstance(form, RatedForm)
+    return Tuning(
+        coefficients={name: fit.coefficients[name] for name in form.rate_names},
+        reference=form.reference,
+        scatter=scatter_of_optima(problem, fit.params),
+        runs=len(problem),
+        near=n_near,
+        percentiles=problem.settings.percentiles,
     )
-    runs = read_runs(table, base.columns, mix_corpora=True)
-    split = record | dict(
-        coefficients={name: record["coefficients"][name] for name in base.names},
-        runs=record["runs"] | dict(ranges=ranges, fingerprint=runs.fingerprint()),
-        rates=rates,
+
+
+def with_base_form(law: Law, runs: Runs) -> Law:
+    """The law of the base form, with what belongs to rate and batch in its `tuning`.
+
+    Args:
+      law: of a RatedForm, whose first coefficients are those of rate and batch.
+      runs: all runs of the table.
+    """
+    rates = law.tuning
+    assert rates is not None
+    base = FORMS[law.form.name]
+    columns = {name: values for name, values in runs.columns.items() if name not in (RATE, BATCH)}
+    fingerprint = dataclasses.replace(runs, columns=columns).fingerprint()
+    ranges = {name: law.runs.ranges[name] for name in law.runs.ranges if name not in (RATE, BATCH)}
+    rates = dataclasses.replace(
+        rates, ranges={name: ends for name, ends in law.runs.ranges.items() if name not in ranges}
     )
-    bootstrap = record.get("bootstrap")
+    bootstrap = law.bootstrap
     if bootstrap:
-        intervals = bootstrap["intervals"]
-        rates["draws"] = [row[:count] for row in bootstrap["draws"]]
-        rates["intervals"] = {name: intervals[name] for name in names}
-        split["bootstrap"] = bootstrap | dict(
-            draws=[row[count:] for row in bootstrap["draws"]],
+        count = len(rates.coefficients)
+        intervals = bootstrap.intervals
+        rates = dataclasses.replace(
+            rates,
+            draws=tuple(row[:count] for row in bootstrap.draws),
+            intervals={name: intervals[name] for name in rates.coefficients},
+        )
+        bootstrap = dataclasses.replace(
+            bootstrap,
+            draws=tuple(row[count:] for row in bootstrap.draws),
             intervals={name: intervals[name] for name in base.names},
         )
-    return split
+    return dataclasses.replace(
+        law,
+        form=base,
+        coefficients={name: law.coefficients[name] for name in base.names},
+        runs=dataclasses.replace(law.runs, ranges=ranges, fingerprint=fingerprint),
+        tuning=rates,
+        bootstrap=bootstrap,
+    )

@@ -2,29 +2,31 @@
 
 For each of FACTORS the law is fitted again to the runs of at most 1 / factor of the largest compute, and predicts the
 others. With e_i = ln(predicted / measured) of a predicted run, s_i the standard error that scatter and the fit's own
-uncertainty give it, and x_i = ln(its FLOPs / the largest FLOPs fitted), law.json holds
+uncertainty give it, and x_i = ln(its FLOPs / the largest FLOPs fitted), a HoldOut has
 
-  mean_error  mean e                   scatter  root mean square of s: what rmse_log would be if the form were right
-  reach       the log compute range,   holds    the coverage: the share with |e| <= z s, z of the 80% interval of a
-              root mean square of x             new run
-  drift       sum e x / sum x^2        the form's own error for each factor of e in compute (bias per e-fold), ...
-  wander      root of sum (e^2 - s^2) / sum x^2, at least |drift|: ... and its root mean square (drift std)
+  mean_error         mean e
+  scatter            root mean square of s: what rmse_log would be if the form were right
+  coverage           the share with |e| <= z s, z of the 80% interval of a new run
+  log_compute_range  root mean square of x
+  drift_mean         sum e x / sum x^2: the form's own error for each factor of e in compute (bias per e-fold), ...
+  drift_rms          root of sum (e^2 - s^2) / sum x^2, at least |drift_mean|: ... and its root mean square
 
-`beyond` turns wander into the form's own error beyond the fitted runs: zero up to their largest compute, then growing
-with the logarithm of compute. On the public tables the size of a drift is informative, and its sign is random
+`beyond` turns drift_rms into the form's own error beyond the fitted runs: zero up to their largest compute, then
+growing with the logarithm of compute. On the public tables the size of a drift is informative, and its sign is random
 (benchmarks/README.md). So predictions are not corrected for drift. A law of one form drifts either way with equal
 probability. If the draws are of both forms, those of the additive form drift up, because its losses beyond the runs are
 higher, and those of the coupled form drift down.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import scipy.special
 
-from fit.aliases import Array, Json
+from fit.aliases import Array
 from fit.errors import UserError
-from fit.fitted_law.law_check import LEVEL
+from fit.fitted_law.parts import LEVEL, Beyond, HoldOut
 from fit.fitting import search
 from fit.fitting.noise import noise_of, prediction_errors
 from fit.fitting.problem import Problem, prepare
@@ -34,13 +36,13 @@ FACTORS = (2, 3, 10)  # of the largest compute
 RUNS_PER_COEFFICIENT = 3  # at least, of those fitted: with fewer, errors are those of the small fits, not of the form
 FEWEST_PREDICTED = 3
 MOST_STARTS = 32  # of each fit
-# How much of the variance of the additive form's wander counts where the draws are of both forms: most of what it is
+# How much of the variance of the additive form's drift counts where the draws are of both forms: most of what it is
 # off beyond the runs is in the draws already, as what the forms disagree about. Chosen by the coverage on public
 # tables (benchmarks/README.md).
 SHARE_OF_ADDITIVE = 0.1
 
 
-def rolling(problem: Problem, fewest: int = 0) -> list[Json]:
+def rolling(problem: Problem, fewest: int = 0) -> tuple[HoldOut, ...]:
     """The rolling hold-outs of a problem, one for each factor that leaves enough runs.
 
     Args:
@@ -48,8 +50,7 @@ def rolling(problem: Problem, fewest: int = 0) -> list[Json]:
         FEWEST_PREDICTED to predict.
 
     Returns:
-      For each: factor, fitted (how many runs), fitted_flops, training_flops (of those predicted), errors as runs.errors
-      gives them, and what this module lists. Factors that leave the same runs count once, as the largest.
+      One for each. Factors that leave the same runs count once, as the largest.
 
     Raises:
       UserError: where no factor leaves enough.
@@ -64,7 +65,7 @@ def rolling(problem: Problem, fewest: int = 0) -> list[Json]:
         if count < fewest or len(runs) - count < FEWEST_PREDICTED:
             continue
         try:
-            steps[count] = _hold_out(problem, is_fitted) | dict(factor=factor)
+            steps[count] = _hold_out(problem, is_fitted, factor)
         except UserError:  # all of one size
             continue
     if not steps:
@@ -72,11 +73,12 @@ def rolling(problem: Problem, fewest: int = 0) -> list[Json]:
             f"--holdout={ROLLING}: found {len(runs)} runs to fit; at half of the largest compute the {form.name} law "
             f"needs at least {fewest}, of different sizes, and {FEWEST_PREDICTED} above"
         )
-    return list(steps.values())
+    return tuple(steps.values())
 
 
-def _hold_out(problem: Problem, is_fitted: Array) -> Json:
-    """One hold-out: fits the runs `is_fitted`, boolean [n_runs], and predicts the others."""
+def _hold_out(problem: Problem, is_fitted: Array, factor: int) -> HoldOut:
+    """One hold-out: fits the runs `is_fitted`, boolean [n_runs], of at most 1 / factor of the largest compute, and
+    predicts the others."""
     runs = problem.runs
     form = problem.form
     settings = dataclasses.replace(problem.settings, starts=min(problem.settings.starts or MOST_STARTS, MOST_STARTS))
@@ -92,34 +94,35 @@ def _hold_out(problem: Problem, is_fitted: Array) -> Json:
     log_compute = np.log(predicted.flops / largest_flops)
     bias_per_efold = np.sum(error * log_compute) / np.sum(log_compute**2)
     drift_variance = np.sum(error**2 - spread**2) / np.sum(log_compute**2)
-    return dict(
+    return HoldOut(
+        factor=factor,
         fitted=int(is_fitted.sum()),
         fitted_flops=float(largest_flops),
-        training_flops=[float(predicted.flops.min()), float(predicted.flops.max())],
+        training_flops=(float(predicted.flops.min()), float(predicted.flops.max())),
         **errors(log_loss, predicted),
         mean_error=float(error.mean()),
         scatter=rms(spread),
-        holds=float(np.mean(np.abs(error) <= scipy.special.ndtri((1 + LEVEL) / 2) * spread)),
-        reach=rms(log_compute),
-        drift=float(bias_per_efold),
-        wander=float(np.sqrt(max(drift_variance, bias_per_efold**2))),
+        coverage=float(np.mean(np.abs(error) <= scipy.special.ndtri((1 + LEVEL) / 2) * spread)),
+        log_compute_range=rms(log_compute),
+        drift_mean=float(bias_per_efold),
+        drift_rms=float(np.sqrt(max(drift_variance, bias_per_efold**2))),
     )
 
 
-def score(steps: list[Json]) -> float:
+def score(steps: Sequence[HoldOut]) -> float:
     """Geometric mean of the steps' root mean square errors of log loss."""
     return float(np.exp(np.mean([np.log(step["rmse_log"]) for step in steps])))
 
 
-def drift_std(steps: list[Json]) -> float:
-    """Root mean square wander of the steps, in which all predicted runs count alike: log loss for each factor of e."""
-    weight = np.array([step["runs"] * step["reach"] ** 2 for step in steps])
-    wander = np.array([step["wander"] for step in steps])
-    return float(np.sqrt(np.sum(weight * wander**2) / np.sum(weight)))
+def drift_std(steps: Sequence[HoldOut]) -> float:
+    """Root mean square drift of the steps, in which all predicted runs count alike: log loss for each factor of e."""
+    weight = np.array([step.runs * step.log_compute_range**2 for step in steps])
+    drift = np.array([step.drift_rms for step in steps])
+    return float(np.sqrt(np.sum(weight * drift**2) / np.sum(weight)))
 
 
-def beyond(std: float, largest_flops: float, draws: int, seed: int = 0, only_below: bool = False) -> Json:
-    """The form's own error in each of a bootstrap's draws, for law.json.
+def beyond(std: float, largest_flops: float, draws: int, seed: int = 0, only_below: bool = False) -> Beyond:
+    """The form's own error in each of a bootstrap's draws.
 
     Drifts are normal around zero, or the negative half of that distribution.
 
@@ -128,13 +131,9 @@ def beyond(std: float, largest_flops: float, draws: int, seed: int = 0, only_bel
       largest_flops: the largest training FLOPs of the fitted runs.
       draws: how many there are.
       only_below: whether all draws drift towards lower losses.
-
-    Returns:
-      {training_flops, drift [draws]}: beyond these FLOPs the log loss of a draw changes by its drift for each factor of
-      e in compute.
     """
     normal = scipy.special.ndtri((np.arange(draws) + 0.5) / draws)
     drift = std * np.random.default_rng([seed, 5]).permutation(normal)
     if only_below:
         drift = -np.abs(drift)
-    return dict(training_flops=float(largest_flops), drift=drift.tolist())
+    return Beyond(training_flops=float(largest_flops), drift=tuple(drift.tolist()))

@@ -5,12 +5,21 @@ Above search.SEARCH_RUNS runs it is estimated from a random sample of them.
 Axes: n coefficients; n_runs runs; draws of a bootstrap.
 """
 
+import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
 
-from fit.aliases import Array, Json
-from fit.fitted_law.law_check import LEVEL
+from fit.aliases import Array
+from fit.fitted_law.law import Law
+from fit.fitted_law.parts import (
+    LEVEL,
+    Bootstrap,
+    ProfileInterval,
+    Scatter,
+    SeparateErrors,
+    SeparateLaw,
+)
 from fit.fitted_law.summary import span
 from fit.fitting import intervals, reweighted, search
 from fit.fitting.noise import Noise, growth, inflation, noise_of, standard_errors
@@ -29,15 +38,12 @@ FEWEST_LAST = 3
 BEYOND_NOISE = 3.0
 
 
-def uncertainty_of(problem: Problem, fit: search.Fit) -> Json:
-    """The uncertainty of a Fit, as law.json records it.
+def with_uncertainty(law: Law, problem: Problem, fit: search.Fit) -> Law:
+    """The Law of a Fit with its noise, profiles, draws and warnings, and with the laws of each number of experts alone.
 
-    Returns:
-      noise, profile and warnings; warning, for use beyond the runs, where those of most compute do not fit the law;
-      bootstrap, where the settings ask for it; separate, the laws of each number of experts alone, where the law's
-      module names such a law; and sample, the size of the sample behind all this, above search.SEARCH_RUNS runs.
+    `warning` is for use beyond the runs, where those of most compute do not fit the law.
     """
-    record: Json = {}
+    sample = None
     fit_to_all = fit
     if problem.runs.near is not None:
         problem = reweighted.near_part(problem)
@@ -45,65 +51,65 @@ def uncertainty_of(problem: Problem, fit: search.Fit) -> Json:
     if len(problem) > search.SEARCH_RUNS:
         problem = sampled(problem)
         fit = search.again(problem, fit)
-        record["sample"] = dict(runs=len(problem), of=problem.sample_of)
-    if problem.form.separate:
-        record["separate"] = separate(problem)
+        sample = len(problem)
     independent = noise_of(problem, fit.params, shared=False)
     noise = independent if problem.runs.trunks is None else noise_of(problem, fit.params)
-    record["noise"] = _noise_record(problem, fit, noise)
     errors_now = standard_errors(problem, fit, noise)
     profiles = intervals.profile(problem, fit, errors_now, inflation(problem, fit, noise, independent))
     for name, interval in profiles.items():  # centred on the fit to all runs, not on that to the sample
-        scale = fit_to_all.coefficients[name] / interval["value"]
-        profiles[name] = {end: None if value is None else value * scale for end, value in interval.items()}
-    record["profile"] = profiles
-    record["warnings"] = warnings(problem, fit, profiles, noise)
-    lack = lack_of_fit(problem.form, fit.params, problem.runs, noise)
-    if lack:
-        record["warning"] = lack
-    if problem.settings.bootstrap:
-        record["bootstrap"] = _bootstrap_record(problem, fit_to_all, noise)
-    return record
+        scale = fit_to_all.coefficients[name] / interval.value
+        low = None if interval.low is None else interval.low * scale
+        high = None if interval.high is None else interval.high * scale
+        profiles[name] = ProfileInterval(value=interval.value * scale, low=low, high=high)
+    return dataclasses.replace(
+        law,
+        separate=separate(problem) if problem.form.separate else {},
+        sample=sample,
+        noise=_scatter(problem, fit, noise),
+        profile=profiles,
+        bootstrap=_bootstrap(problem, fit_to_all, noise) if problem.settings.bootstrap else None,
+        warnings=(*law.warnings, *warnings(problem, fit, profiles, noise)),
+        warning=lack_of_fit(problem.form, fit.params, problem.runs, noise),
+    )
 
 
-def _noise_record(problem: Problem, fit: search.Fit, noise: Noise) -> Json:
-    """The entry `noise` of a law.json."""
+def _scatter(problem: Problem, fit: search.Fit, noise: Noise) -> Scatter:
+    """How the runs scatter around the law."""
     trunks = problem.runs.trunks
-    record: Json = dict(
+    of_run, of_trunk = noise.degrees_of_freedom
+    return Scatter(
         run=noise.run,
         trunk=noise.trunk,
         total=noise.total,
         trunks=0 if trunks is None else int(trunks.max()) + 1,
         by=problem.runs.shared_by,
-        degrees_of_freedom=list(noise.degrees_of_freedom),
+        degrees_of_freedom=(float(of_run), float(of_trunk)),
+        growth=growth(problem, fit.params, noise),
     )
-    grows = growth(problem, fit.params, noise)
-    if grows:
-        record["growth"] = grows
-    return record
 
 
-def _bootstrap_record(problem: Problem, fit: search.Fit, noise: Noise) -> Json:
-    """The entry `bootstrap` of a law.json."""
+def _bootstrap(problem: Problem, fit: search.Fit, noise: Noise) -> Bootstrap:
+    """The bootstrap of a fit."""
     settings = problem.settings
     draws = intervals.bootstrap(problem, fit, settings.bootstrap, settings.bootstrap_form, noise)
-    return dict(
+    return bootstrap_of(problem, problem.form, draws)
+
+
+def bootstrap_of(problem: Problem, form: Form, draws: Array) -> Bootstrap:
+    """The bootstrap of these draws [draws, n], coefficients of a form."""
+    settings = problem.settings
+    ends = np.percentile(draws, settings.percentiles, axis=0, method="weibull")
+    return Bootstrap(
         form=settings.bootstrap_form,
         by=problem.runs.shared_by,
-        percentiles=list(settings.percentiles),
-        draws=draws.tolist(),
-        intervals=intervals_of(problem.form, draws, settings.percentiles),
+        percentiles=settings.percentiles,
+        draws=tuple(map(tuple, draws.tolist())),
+        intervals=dict(zip(form.names, map(tuple, ends.T.tolist()), strict=True)),
     )
-
-
-def intervals_of(form: Form, draws: Array, percentiles: tuple[float, float]) -> Json:
-    """{coefficient: [low, high]}: percentiles of draws [draws, n]."""
-    ends = np.percentile(draws, percentiles, axis=0, method="weibull")
-    return dict(zip(form.names, ends.T.tolist(), strict=True))
 
 
 def draws_of(problem: Problem, fit: search.Fit, count: int) -> Array:
-    """Coefficients [count, n] of a bootstrap of the Fit, by a sample of very many runs as in `uncertainty_of`."""
+    """Coefficients [count, n] of a bootstrap of the Fit, by a sample of very many runs as in `with_uncertainty`."""
     problem = reweighted.near_part(problem)
     sample = sampled(problem)
     fit_to_sample = fit if sample is problem else search.again(sample, fit)
@@ -160,17 +166,17 @@ def lack_of_fit(form: Form, params: Array, runs: Runs, noise: Noise) -> str:
     return sentence
 
 
-def warnings(problem: Problem, fit: search.Fit, profiles: Mapping[str, Json], noise: Noise) -> list[str]:
+def warnings(problem: Problem, fit: search.Fit, profiles: Mapping[str, ProfileInterval], noise: Noise) -> list[str]:
     """Sentences that name what the data does not identify, and what it would take."""
     form = problem.form
     now = standard_errors(problem, fit, noise)
     sentences = []
     for name, interval in profiles.items():
-        if interval["low"] is not None and interval["high"] is not None and interval["high"] <= 2 * interval["low"]:
+        if interval.low is not None and interval.high is not None and interval.high <= 2 * interval.low:
             continue
         more, what = more_runs(problem.runs, form.coefficients[name].identified_by or {})
         then = standard_errors(problem, fit, noise, more)[name]
-        outlook = outlook_of(now[name] / interval["value"], then / interval["value"], what)
+        outlook = outlook_of(now[name] / interval.value, then / interval.value, what)
         sentences.append(
             f"the runs do not pin down {name}: {span(interval)} ({LEVEL:.0%}), best {interval['value']:.4g}; {outlook}"
         )
@@ -223,7 +229,7 @@ def more_runs(runs: Runs, identified_by: Mapping[str, float]) -> tuple[dict[str,
     return columns, " and ".join(words)
 
 
-def separate(problem: Problem) -> dict[str, Json]:
+def separate(problem: Problem) -> dict[str, SeparateLaw]:
     """The laws fitted to the runs of each number of experts alone, the lower bound on the joint law's training error
     (Sec. 5.2).
 
@@ -231,7 +237,7 @@ def separate(problem: Problem) -> dict[str, Json]:
     search.
 
     Returns:
-      {n_experts: {coefficients, runs (how many)}}, where there are enough runs to fit one.
+      {n_experts: law}, where there are enough runs to fit one.
     """
     form = problem.form
     runs = problem.runs
@@ -250,7 +256,7 @@ def separate(problem: Problem) -> dict[str, Json]:
         values = dict(zip(form.names, row, strict=True))
         names = form.separate["names"]
         coefficients = {theirs: sign * values[ours] for theirs, (ours, sign) in names.items()}
-        by_experts[f"{e:g}"] = dict(coefficients=coefficients, runs=int(np.sum(runs.n_experts == e)))
+        by_experts[f"{e:g}"] = SeparateLaw(coefficients=coefficients, runs=int(np.sum(runs.n_experts == e)))
     return by_experts
 
 
@@ -271,13 +277,13 @@ def _separate_starts(problem: Problem, law: Form) -> Array:
     return starts * problem.data["moving"]
 
 
-def separate_errors(form: Form, by_experts: Mapping[str, Json], runs: Runs) -> Json | None:
+def separate_errors(form: Form, by_experts: Mapping[str, SeparateLaw], runs: Runs) -> SeparateErrors | None:
     """Errors of the laws of `separate` over the runs of the numbers of experts that have one; None if none has."""
     rows = np.array([f"{e:g}" in by_experts for e in runs.n_experts], bool)
     if not rows.any():
         return None
     law = FORMS[form.separate["form"]]
     runs = subset(runs, rows)
-    params = np.stack([law.to_params(by_experts[f"{e:g}"]["coefficients"]) for e in runs.n_experts], axis=1)
+    params = np.stack([law.to_params(by_experts[f"{e:g}"].coefficients) for e in runs.n_experts], axis=1)
     all_errors = errors(law.log_loss(params, runs.columns), runs)
-    return {name: all_errors[name] for name in ("runs", "rmse_nats", "rmse_log")}
+    return SeparateErrors(runs=all_errors.runs, rmse_nats=all_errors.rmse_nats, rmse_log=all_errors.rmse_log)

@@ -33,7 +33,7 @@ OF_EXPERTS = ("n_experts", "n_total", "sparsity")  # columns that change with th
 WHOLE_EXPERTS = dict(top_k=1.0, granularity=1.0, shared_share=0.0)
 # Sec. 5.1.1: (from this many tokens seen, tokens in a batch)
 BATCH_RAMP = ((0, 65_536), (500_000_000, 131_072), (1_000_000_000, 262_144))
-# Fields of an Architecture whose names in plans, in law.json and on the planner page are older ones.
+# Fields of an Architecture whose names in plans and on the planner page are older ones.
 JSON_NAMES = {"granularity": "split", "active_width": "used", "counts_routed_experts": "trained"}
 
 

@@ -362,7 +362,7 @@ def sequence_of(law: Law, as_published: bool) -> int:
     """Tokens in a row of a recipe."""
     if as_published:
         return recipe.PRETRAIN_SEQUENCE
-    return law.models["seq_len"] or recipe.SEQUENCE
+    return law.models.seq_len or recipe.SEQUENCE
 
 
 def in_hours(

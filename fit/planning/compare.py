@@ -160,7 +160,7 @@ def _reference_answer(
         return None
     its_architecture = reference.architecture()
     uncounted = own_counts.uncounted_rows(law, its_architecture) * reference.d_model
-    columns = reference.columns(uncounted, bool(law.models["architecture"]))
+    columns = reference.columns(uncounted, bool(law.models.architecture))
     if law.only_experts is not None and not np.isclose(float(columns["n_experts"]), law.only_experts):
         return None
     loss = float(law.loss(law.coefficients, columns | dict(n_tokens=n_tokens)))
@@ -216,8 +216,8 @@ def answer(law: Law, question: Question) -> LawAnswer | NoAnswer:
         **model,
         law=law.name,
         form=law.form.name,
-        source=law.record.get("source"),
-        note=law.record.get("note"),
+        source=law.source or None,
+        note=law.note or None,
         mixtures=law.of_mixtures,
         sparsity=float(columns["sparsity"]),
         split=architecture.granularity,
@@ -414,7 +414,7 @@ def _dense(law: Law, question: Question, constraints: Constraints, loss: float) 
     """
     if not law.knows_dense:
         return None
-    dense_law = load(law.record["dense"]) if law.published and "dense" in law.record else law
+    dense_law = load(law.dense) if law.published and law.dense else law
     question = dataclasses.replace(question, constraints=constraints)
     best = _best(dense_law, question, np.array([1.0]), None)
     if best.solved is None:

@@ -13,7 +13,7 @@ from fit.planning.results import DenseComparison, Optimum, RuleOfThumb
 
 def are_compared(law: Law, constraints: Constraints) -> bool:
     """Whether a plan compares its best with dense models: under a budget, by a law that knows them itself."""
-    return constraints.has_budget and law.knows_dense and not law.record.get("dense")
+    return constraints.has_budget and law.knows_dense and not law.dense
 
 
 def against_dense(

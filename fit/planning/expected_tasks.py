@@ -16,7 +16,7 @@ def with_tasks(plan: Plan, law: Law, maps: TaskMaps) -> Plan:
     Raises:
       UserError: The losses of the maps are of another text than those of the law.
     """
-    corpus = law.models["corpus"]
+    corpus = law.models.corpus
     if corpus and maps.corpora and corpus not in maps.corpora:
         raise UserError(
             f"--task_map: its losses are on the text {maps.corpora[0]}, those of --law={law.name} on {corpus}; they do "

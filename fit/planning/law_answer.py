@@ -8,9 +8,9 @@ from fit.errors import UserError
 from fit.fitted_law import summary, tuning_text
 from fit.fitted_law.law import Law
 from fit.messages.units import say
-from fit.planning import odds, odds_text, planning
+from fit.planning import odds, odds_text, plan_warnings, planning
 from fit.planning.constraints import Constraints
-from fit.planning.results import Plan
+from fit.planning.results import Odds
 
 ANSWER = "{form} law: {errors}. {experts}"
 OFF_FITTED = "{mean_relative_error:.2%} off on {runs} fitted runs"
@@ -47,21 +47,21 @@ def answer(law: Law) -> list[str]:
 
     Its warnings and the file that it is written to are not among them.
     """
-    plan = None
+    of_experts = None
     if not law.knows_experts or len(law.experts) == 1:
         experts = _of_one_number(law)
     else:
         try:
-            plan = _plan(law)
-            experts = _best_number(plan)
+            of_experts = _odds(law)
+            experts = _best_number(law, of_experts)
         except UserError as error:
             experts = say(NO_BEST, why=error.sentence)
     return [
-        say(ANSWER, form=_chosen_form(law), errors=_errors(law.record), experts=experts),
-        *tuning_text.lines_of_fit(law.record),
-        *summary.why_this_form(law.record),
-        _beyond(law.record),
-        *_how_sure(law.record, plan),
+        say(ANSWER, form=_chosen_form(law), errors=_errors(law), experts=experts),
+        *([tuning_text.line_of_fit(law.tuning)] if law.tuning else []),
+        *summary.why_this_form(law),
+        _beyond(law),
+        *_how_sure(law, of_experts),
     ]
 
 
@@ -72,24 +72,24 @@ def written(path: str, verbose: bool) -> str:
 
 def _chosen_form(law: Law) -> str:
     """The form that was chosen: an additive law is written as the coupled one with k = 1."""
-    tried = (law.record.get("choice") or {}).get("tried")
-    if tried and law.coefficients.get("k") == 1:
-        return tried[0]["form"]
+    if law.choice and law.choice.tried and law.coefficients.get("k") == 1:
+        return law.choice.tried[0].form
     return law.form.name
 
 
-def _plan(law: Law) -> Plan:
-    """The plan with the most compute that was fitted. Raises UserError where the law has none."""
+def _odds(law: Law) -> Odds:
+    """How sure the best number of experts is with the most compute that was fitted. Raises UserError where it is not
+    known."""
     law.check_plannable()
     if "training_flops" not in law.ranges:
         raise UserError(NO_FLOPS)
     limits = Constraints(flops=law.ranges["training_flops"][1])
-    return planning.plan_within(law, law.architecture, limits, law.experts)
+    return planning.odds_within(law, law.architecture, limits, law.experts)
 
 
 def _of_one_number(law: Law) -> str:
     """For which models a law holds that does not compare numbers of experts."""
-    fitted = law.models["n_experts"] or ()
+    fitted = law.models.n_experts or ()
     if len(fitted) > 1:
         words = IGNORES_EXPERTS
     elif law.experts == (1,):
@@ -101,51 +101,49 @@ def _of_one_number(law: Law) -> str:
     return words
 
 
-def _best_number(plan: Plan) -> str:
+def _best_number(law: Law, of_experts: Odds) -> str:
     """The best number of experts, another that is as good, and whether it is at the end of those compared."""
-    best = plan.best.n_experts
+    best = of_experts.recommended
     tied = ""
-    if plan.odds.close_call:
-        others = [n_experts for n_experts in plan.odds.close_call if n_experts != best]
+    if of_experts.close_call:
+        others = [n_experts for n_experts in of_experts.close_call if n_experts != best]
         tied = say(TIED, others=" and ".join(map(str, others)), tie=odds.CLOSE, budget=odds.CLOSE_BUDGET)
-    if plan.best_at_edge:
+    if plan_warnings.is_best_at_edge(law, law.experts, best):
         tied += say(AT_EDGE, which="more" if best > 1 else "fewer")
-    return say(BEST, best=best, flops=plan.constraints["flops"], tied=tied)
+    return say(BEST, best=best, flops=law.ranges["training_flops"][1], tied=tied)
 
 
-def _errors(record: Json) -> str:
-    """How far the law is off, on held-out runs first."""
-    fitted = record["fitted"]
-    held_out = record.get("held_out")
-    if not held_out:
+def _errors(law: Law) -> str:
+    """How far a fitted law is off, on held-out runs first."""
+    fitted = law.fitted
+    held_out = law.held_out
+    assert fitted is not None
+    if held_out is None:
         return say(OFF_FITTED, **fitted)
     return say(
         OFF_HELD_OUT,
-        held_out=held_out["mean_relative_error"],
-        held_out_runs=held_out["runs"],
-        fitted=fitted["mean_relative_error"],
-        fitted_runs=fitted["runs"],
+        held_out=held_out.mean_relative_error,
+        held_out_runs=held_out.runs,
+        fitted=fitted.mean_relative_error,
+        fitted_runs=fitted.runs,
     )
 
 
-def _beyond(record: Json) -> str:
+def _beyond(law: Law) -> str:
     """How far the law is off beyond the runs that it is fitted to, where rolling hold-outs say it."""
-    steps = record.get("rolling")
-    return say(BEYOND, **steps[-1]) if steps else NOT_TESTED
+    return say(BEYOND, **law.rolling[-1]) if law.rolling else NOT_TESTED
 
 
-def _how_sure(record: Json, plan: Plan | None) -> Iterator[str]:
+def _how_sure(law: Law, of_experts: Odds | None) -> Iterator[str]:
     """Lines on how often each number of experts is the best, and on what the draws leave open."""
-    bootstrap = record.get("bootstrap")
-    if not bootstrap:
+    if law.bootstrap is None:
         yield NOT_SURE
         return
-    if plan is not None and plan.odds.drawn:
-        measurement = odds_text.to_measure(plan.odds)
-        yield say(
-            SURE, clauses="; ".join(odds_text.clauses(plan.odds)), measurement=f". {measurement}" if measurement else ""
-        )
-    yield from summary.forms_of_draws(bootstrap)
+    if of_experts is not None and of_experts.drawn:
+        measurement = odds_text.to_measure(of_experts)
+        clauses = "; ".join(odds_text.clauses(of_experts))
+        yield say(SURE, clauses=clauses, measurement=f". {measurement}" if measurement else "")
+    yield from summary.forms_of_draws(law.bootstrap)
 
 
 def of_forms(comparison: Json) -> Iterator[str]:

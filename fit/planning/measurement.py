@@ -96,8 +96,6 @@ def sure_after(mean: float, known: Array, unknown: Array) -> float:
 
 def number_of_runs(law: Law) -> int:
     """How many runs a law was fitted to, or its simulated draws are of; 0 where it does not say."""
-    if law.source_of_draws:
-        return int(law.record["bootstrap"]["runs"])
-    fitted = law.record.get("fitted") or {}
-    held_out = law.record.get("held_out") or {}
-    return int(fitted.get("runs", 0)) + int(held_out.get("runs", 0))
+    if law.bootstrap and law.bootstrap.runs is not None:
+        return law.bootstrap.runs
+    return sum(errors.runs for errors in (law.fitted, law.held_out) if errors)

@@ -54,13 +54,13 @@ def of_plan(law: Law, architecture: Architecture, constraints: Constraints, opti
     rows = [*_rows(law, architecture, experts, draws, solved, int(order[0]))]
     first = optima[order[0]]
     second = optima[order[1]] if len(optima) > 1 else None
-    bootstrap = law.record.get("bootstrap") or {}
+    bootstrap = law.bootstrap
     odds = Odds(
         drawn=drawn,
         draws=n_draws,
         draws_without_optimum=_n_unusable(law, experts),
-        form=bootstrap.get("form"),
-        by=bootstrap.get("by", "runs") if bootstrap else None,
+        form=bootstrap.form if bootstrap else None,
+        by=bootstrap.by if bootstrap else None,
         source=law.source_of_draws or None,
         no_draws=law.no_draws or None,
         percentiles=law.percentiles or ([10, 90] if drawn else None),

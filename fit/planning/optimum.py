@@ -424,7 +424,7 @@ def unconstrained(
 
 def usable_draws(law: Law, experts: Floats) -> Array:
     """bool [n_draws]: which of the bootstrap's draws have an optimum at every one of `experts`."""
-    count = len(law.record["bootstrap"]["draws"])
+    count = law.n_draws
     if not law.closed_form:
         return np.ones(count, bool)
     reduced = [law.chinchilla_coefficients_at(e, law.draws) for e in experts]

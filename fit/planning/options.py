@@ -144,7 +144,7 @@ class BudgetOptions(Options):
         reference = self.reference_model
         if reference is None:
             return law.shaped(self.shape.vocab_size, self.shape.width_per_block)
-        like_the_runs = bool(law.models["architecture"])
+        like_the_runs = bool(law.models.architecture)
         return reference.architecture(self.shape.vocab_size, self.shape.width_per_block, like_the_runs)
 
     def architectures(self, law: Law) -> list[Architecture]:

@@ -147,9 +147,9 @@ def _overrides(law: Law, plan: Plan, built: Buildable, base: str) -> dict[str, s
     overrides = {}
     if is_same(base, plan.base_config):
         overrides = plan.overrides
-    elif is_same(base, law.models["base_config"]):
+    elif is_same(base, law.models.base_config):
         overrides = models.overrides(law.models)
-    elif built.vocab_size == law.models["vocab_size"]:
+    elif built.vocab_size == law.models.vocab_size:
         overrides = models.text_of(law.models)
     if built.n_experts == 1:
         return {field: value for field, value in overrides.items() if field not in OF_MIXTURES}
@@ -169,7 +169,7 @@ def _published_recipe(law: Law, built: Buildable) -> tuple[list[str], list[str]]
     imported = []
     lines = []
     if _has_runs_tokenizer(law, built):
-        runs = law.models["base_config"]
+        runs = law.models.base_config
         if runs not in (None, recipe.PAPERS_CONFIG):  # the paper's tokenizer is that of configs/pretrain.py
             begin, get_config = _start(runs, "runs")
             imported.append(begin.removeprefix("import runpy\n\n"))
@@ -194,7 +194,7 @@ def _published_recipe(law: Law, built: Buildable) -> tuple[list[str], list[str]]
 
 def _has_runs_tokenizer(law: Law, built: Buildable) -> bool:
     """Whether the model has the vocabulary of the law's runs, or that padded."""
-    known = law.models["vocab_size"]
+    known = law.models.vocab_size
     return known is not None and known <= built.vocab_size < known + PADDING
 
 
@@ -203,7 +203,7 @@ def _checked_config(law: Law, built: Buildable, base: str | None) -> str:
     another = sentences.ANOTHER_CONFIG
     if base is None:
         raise UserError(sentences.OPEN_CONFIG.format(law=law.name, why=no_config(law), another=another))
-    of_runs = law.models["base_config"]
+    of_runs = law.models.base_config
     if base == recipe.PRETRAIN_CONFIG:
         if built.vocab_size < GPT2 and not (_has_runs_tokenizer(law, built) and of_runs):
             raise UserError(_other_vocabulary(base, GPT2, built))
@@ -214,7 +214,7 @@ def _checked_config(law: Law, built: Buildable, base: str | None) -> str:
         raise UserError(_foreign(law))
     tuned_for = law if of_runs else load(PAPERS_LAW)
     if not _has_runs_tokenizer(tuned_for, built):
-        raise UserError(_other_vocabulary(base, tuned_for.models["vocab_size"], built))
+        raise UserError(_other_vocabulary(base, tuned_for.models.vocab_size, built))
     far = [value for value in tuned_for.extrapolation(built.n_active, built.n_tokens) if _is_far_from_config(value)]
     if far:
         raise UserError(sentences.FAR_FROM_CONFIG.format(outside=warning_of(far), base=base, another=another))
@@ -231,7 +231,7 @@ def _is_far_from_config(value: Json) -> bool:
     return value["column"] == "n_active"
 
 
-def _other_vocabulary(base: str, known: int, built: Buildable) -> str:
+def _other_vocabulary(base: str, known: int | None, built: Buildable) -> str:
     """The sentence on a config whose tokenizer has `known` tokens, and a model with another vocabulary."""
     return sentences.OTHER_VOCABULARY.format(
         base=base, known=known, asked=built.vocab_size, another=sentences.ANOTHER_CONFIG
@@ -240,7 +240,7 @@ def _other_vocabulary(base: str, known: int, built: Buildable) -> str:
 
 def _foreign(law: Law) -> str:
     """The sentence on a law whose runs had a config that does not come with this package."""
-    return sentences.FOREIGN_CONFIG.format(flag="emit_config", law=law.name, base=law.models["base_config"])
+    return sentences.FOREIGN_CONFIG.format(flag="emit_config", law=law.name, base=law.models.base_config)
 
 
 def is_shipped(base: str) -> bool:
@@ -256,9 +256,9 @@ def is_same(base: str, other: str | None) -> bool:
 
 def no_config(law: Law) -> str:
     """Why nothing says what config a law's runs had."""
-    several = (law.models["differing"] or {}).get("config")
+    several = law.models.differing.get("config")
     if several:
-        return sentences.SEVERAL_CONFIGS.format(count=len(several), names=", ".join(several[:4]))
+        return sentences.SEVERAL_CONFIGS.format(count=len(several), names=", ".join(map(str, several[:4])))
     return sentences.NO_CONFIG
 
 

@@ -84,7 +84,7 @@ def details(plan: Plan) -> str:
 
 def _draws(odds: Odds) -> Iterator[str]:
     """The intervals of each number of experts, how often each is the best, its regret, and what decides."""
-    law_draws = summary.drawn(odds.to_dict()) if odds.form else sentences.DRAWS_OF_SPEED
+    law_draws = summary.drawn(odds.form, odds.by) if odds.form else sentences.DRAWS_OF_SPEED
     yield say(sentences.OF_DRAWS, **_of_draws(odds), drawn=law_draws, of=" and ".join(odds.drawn))
     for row in odds.experts:
         line = say(DRAWN, **row)

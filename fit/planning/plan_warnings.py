@@ -64,7 +64,7 @@ def of_law(law: Law, architecture: Architecture) -> Iterator[str]:
     yield from assumed(law, architecture)
     if not law.ranges:
         yield sentences.NO_RANGE
-    unknown = [name for name in ("vocab_size", "width_per_block") if law.models[name] is None]
+    unknown = [name for name in ("vocab_size", "width_per_block") if getattr(law.models, name) is None]
     if unknown and architecture == PAPER:
         values = " and ".join(f"{getattr(architecture, name):,}" for name in unknown)
         yield sentences.SHAPE_UNKNOWN.format(names=" and ".join(unknown), values=values)
@@ -108,7 +108,7 @@ def assumed(law: Law, architecture: Architecture) -> Iterator[str]:
             columns=", ".join(law.form.columns),
         )
     whole = [name for name in WHOLE_EXPERTS if name in law.form.columns]
-    if whole and not law.models["architecture"] and max(law.experts) > 1:
+    if whole and not law.models.architecture and max(law.experts) > 1:
         values = ", ".join(f"{name} {architecture.structure(2)[name]:g}" for name in whole)
         yield sentences.WHOLE_EXPERTS.format(form=law.form.name, columns=" and ".join(whole), values=values)
     yield from models.architecture_notes(law.models)

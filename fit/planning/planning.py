@@ -40,6 +40,7 @@ from fit.planning.results import (
     Buildable,
     ClockComparison,
     Infeasible,
+    Odds,
     Optimum,
     Plan,
     Speed,
@@ -115,7 +116,7 @@ def _with_architectures(best: Plan, plans: list[tuple[Architecture, Plan]]) -> P
 def _plan_of_architecture(law: Law, options: PlanOptions, architecture: Architecture) -> Plan:
     """The plan of one architecture, with experts as wide as the law's table has them at the size of the best model."""
     plan = _plan_of_widths(law, options, architecture)
-    shares = law.models["shares"]
+    shares = law.models.shares
     if not shares or options.like is not None or options.fixes_expert_widths:
         return plan
     for _ in range(MAX_WIDTH_ROUNDS):
@@ -158,6 +159,17 @@ def _check_target(options: PlanOptions, architecture: Architecture, constraints:
     if loss >= knows_nothing:
         sentence = sentences.TARGET_KNOWS_NOTHING
         raise UserError(sentence.format(loss=loss, size=architecture.vocab_size, nothing=knows_nothing))
+
+
+def odds_within(law: Law, architecture: Architecture, constraints: Constraints, experts: Floats) -> Odds:
+    """How sure the best number of experts is under constraints, without the plan of its model.
+
+    Raises:
+      UserError: No model is feasible.
+    """
+    solved = optimum.optima(law, architecture, constraints, experts)
+    optima, _ = _rows(law, architecture, constraints, solved)
+    return odds.of_plan(law, architecture, constraints, optima)
 
 
 def plan_within(

@@ -146,9 +146,9 @@ def runs_config(law: Law, papers_shape: bool) -> tuple[str | None, dict[str, str
       law: the law in question.
       papers_shape: whether models have the paper's shape.
     """
-    if law.models["base_config"]:
-        return law.models["base_config"], models.overrides(law.models)
-    has_several_configs = (law.models["differing"] or {}).get("config")
+    if law.models.base_config:
+        return law.models.base_config, models.overrides(law.models)
+    has_several_configs = law.models.differing.get("config")
     if has_several_configs or not papers_shape:
         return None, {}
     return PAPERS_CONFIG, {}
@@ -302,7 +302,7 @@ def _of_the_runs(
     return Recipe(
         base_config=base,
         overrides=overrides,
-        sequence=law.models["seq_len"] or SEQUENCE,
+        sequence=law.models.seq_len or SEQUENCE,
         batch_tokens=batches,
         batch_range=None,
         batch_allowed=_allowed_of_runs(n_tokens) if batches else None,
@@ -329,14 +329,15 @@ def peak_learning_rate(law: Law, base: str | None, n_active: float, n_experts: f
     Returns:
       (peak learning rate, its origin in words), or (None, why) where none is known.
     """
-    coefficients = law.models["learning_rate"]
+    coefficients = law.models.learning_rate
     if not coefficients:
         if base != PAPERS_CONFIG:
             return None, sentences.RATE_UNKNOWN
         if n_active < SMALLEST_TUNED:
             return None, sentences.RATE_TOO_SMALL
         law = load(PAPERS_LAW)
-        coefficients = law.models["learning_rate"]
+        coefficients = law.models.learning_rate
+        assert coefficients is not None
     origin = sentences.RATE_EQ_10 if law.published else sentences.RATE_OF_RUNS
     return float(learning_rate.predict(coefficients, n_active, n_experts)), origin
 
@@ -385,7 +386,7 @@ def _of_published_models(law: Law, model: Model, n_tokens: float, family: bool, 
     if best_batch:
         batch, lowest_batch, highest_batch = _ends(best_batch)
     batches = ramp or _ramp(batch, n_tokens)
-    instead = say(sentences.INSTEAD, **law.models) if law.models["seq_len"] else ""
+    instead = say(sentences.INSTEAD, **law.models) if law.models.seq_len else ""
     laws = tuple(_law_row(rate_law, run) for rate_law in rates.laws_for(run))
     names = _joined([row["law"] for row in laws])
     rate_source = names

@@ -30,7 +30,7 @@ R_N = 5.309743
 SOURCE = "Muennighoff et al. 2023, arXiv 2305.16264, App. A; fitted on dense models"
 
 
-@dataclasses.dataclass(repr=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Repeated(Law):
     """A law of text that is read several times.
 
@@ -75,7 +75,9 @@ def of_law(law: Law, unique_tokens: float, slack: float = optimum.NEAR) -> Repea
         raise UserError(sentences.NO_REPEATS.format(form=law.form.name))
     if not law.counts_embedding:
         raise UserError(sentences.REPEATS_OWN_COUNTS.format(law=law.name))
-    return Repeated(law.name, law.form.of_loss_alone(), law.coefficients, law.record, law, unique_tokens, slack)
+    values = {field.name: getattr(law, field.name) for field in dataclasses.fields(law)}
+    values["form"] = law.form.of_loss_alone()
+    return Repeated(**values, fresh=law, unique_tokens=unique_tokens, slack=slack)
 
 
 def of_fresh_text(law: Law) -> Law:

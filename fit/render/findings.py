@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fit.aliases import Array, Json
+from fit.aliases import Array
 from fit.fitted_law.law import Law
 from fit.messages.units import amount, flops
 from fit.planning import odds_text
@@ -21,7 +21,7 @@ def sentences(law: Law, runs: Runs | None, plan: Plan) -> dict[str, str]:
         "what was trained": _trained(runs) if runs else "",
         "what was found": _best_model(plan),
         "as measured": _measured(runs) if runs else "",
-        "how sure": _certainty(law.record, plan),
+        "how sure": _certainty(law, plan),
     }
     return {heading: sentence for heading, sentence in by_heading.items() if sentence}
 
@@ -92,16 +92,16 @@ def _measured(runs: Runs) -> str:
     return ""
 
 
-def _certainty(record: Json, plan: Plan) -> str:
+def _certainty(law: Law, plan: Plan) -> str:
     """How often each number of experts is the best in the draws, what to measure, and the error on held-out runs."""
     words = []
     if plan.odds.drawn and plan.odds.second is not None:
         words += odds_text.clauses(plan.odds)
-    errors = record.get("held_out")
+    errors = law.held_out
     if errors:
         words.append(
-            f"the law predicted {_count(errors['runs'], 'run')} that it had not seen to within "
-            f"{errors['mean_relative_error']:.1%} on average"
+            f"the law predicted {_count(errors.runs, 'run')} that it had not seen to within "
+            f"{errors.mean_relative_error:.1%} on average"
         )
     measurement = odds_text.to_measure(plan.odds)
     if measurement:

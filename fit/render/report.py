@@ -7,8 +7,9 @@ import string
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.fitted_law import law_check, summary, table_architecture
+from fit.fitted_law import summary
 from fit.fitted_law.law import Law
+from fit.fitted_law.parts import LEVEL
 from fit.messages import units
 from fit.model.architecture import Architecture
 from fit.planning import optimum, plan_text, planning
@@ -118,7 +119,7 @@ def _page(
         title=elements.text(title),
         opening="\n".join(opening),
         parts="\n".join([*_fit(law, architecture, warnings), *all_tables, *other_figures]),
-        record=elements.text(json.dumps(law.record, indent=1)),
+        record=elements.text(json.dumps(law.to_dict(), indent=1)),
     )
 
 
@@ -151,7 +152,7 @@ def _decision(law: Law, architecture: Architecture, runs: Runs | None) -> _Decis
 
 def _fit(law: Law, architecture: Architecture, warnings: list[str]) -> list[str]:
     """Sections on where the law comes from and how sure it is. warnings: those of the decision."""
-    lines = [] if law.published else list(summary.summary(law.record))
+    lines = [] if law.published else list(summary.summary(law))
     of_fit = [line for line in lines if not line.startswith("warning: ")]
     warnings = warnings + [line.removeprefix("warning: ") for line in lines if line not in of_fit]
     measured = [line for line in of_fit if line.startswith("mean relative error")]
@@ -171,7 +172,7 @@ def _fit(law: Law, architecture: Architecture, warnings: list[str]) -> list[str]
             elements.table(rows),
             f"<p>{elements.text(_models(law, architecture))}</p>",
         ]
-    quality = _quality(law.record)
+    quality = _quality(law)
     if quality:
         parts += ["<h2>Errors</h2>", elements.table(quality)]
         parts.append(f"<details><summary>what the fit said</summary><ul>{elements.items(of_fit)}</ul></details>")
@@ -181,47 +182,43 @@ def _fit(law: Law, architecture: Architecture, warnings: list[str]) -> list[str]
 def _origin(law: Law) -> str:
     """One sentence: where the law comes from."""
     if law.published:
-        return f"Published: {law.record['source']}. {law.record['note']}."
-    runs = law.record.get("runs") or {}
-    fitted = law.record.get("fitted") or {}
-    held_out = law.record.get("held_out") or {}
-    words = f"Fitted to {fitted.get('runs', 'the')} runs"
-    words += f" of {runs['file']}" if "file" in runs else ", the law does not say which"
-    if held_out:
-        words += f", {held_out['runs']} more held out"
-    if "fingerprint" in runs:
-        words += f" (fingerprint of the runs {runs['fingerprint'][:12]})"
+        return f"Published: {law.source}. {law.note}."
+    words = f"Fitted to {law.fitted.runs if law.fitted else 'the'} runs"
+    words += f" of {law.runs.file}" if law.runs.file is not None else ", the law does not say which"
+    if law.held_out:
+        words += f", {law.held_out.runs} more held out"
+    if law.runs.fingerprint is not None:
+        words += f" (fingerprint of the runs {law.runs.fingerprint[:12]})"
     return f"{words}."
 
 
 def _models(law: Law, architecture: Architecture) -> str:
     """One sentence: the models and the text of the fitted runs."""
     words = [f"Models of width {architecture.width_per_block} a block with a vocabulary of {architecture.vocab_size:,}"]
-    architecture_of_runs = law.models["architecture"]
-    if architecture_of_runs:
-        words.append(f"built with {table_architecture.in_words(architecture_of_runs)}")
+    if law.models.architecture:
+        words.append(f"built with {law.models.architecture.in_words()}")
     named = dict(base_config="config", corpus="corpus fingerprint", unique_tokens="training tokens in the text")
     for name, what in named.items():
-        value = law.models[name]
+        value = getattr(law.models, name)
         if value:
             words.append(f"{what} {units.amount(value) if name in elements.COUNTS else str(value)[:60]}")
     return "; ".join(words) + ". What lies outside these ranges is dashed in the pictures."
 
 
-def _quality(record: Json) -> list[Json]:
+def _quality(law: Law) -> list[Json]:
     """Rows of how far the law is from its runs, and, where the fit made them, separate laws for each E."""
     words = dict(fitted="fitted runs", held_out="held-out runs")
     words |= {f"separate_{name}": f"a law for each E alone, {what}" for name, what in words.items()}
     rows = []
     for name, what in words.items():
-        errors = record.get(name)
+        errors = getattr(law, name)
         if errors:
             row = {
                 "": what,
-                "runs": errors["runs"],
+                "runs": errors.runs,
                 "mean relative error": _percent(errors.get("mean_relative_error")),
                 "largest": _percent(errors.get("max_relative_error")),
-                "RMSE (nats)": f"{errors['rmse_nats']:.4f}",
+                "RMSE (nats)": f"{errors.rmse_nats:.4f}",
             }
             rows.append(row)
     return rows
@@ -235,15 +232,13 @@ def _percent(share: float | None) -> str | None:
 def _coefficients(law: Law) -> list[Json]:
     """Rows of coefficients, each with its interval by profile likelihood and by bootstrap where the fit made them."""
     intervals: dict[str, Json] = {}
-    profile = law.record.get("profile")
-    if profile:
-        by_profile = {name: (ends["low"], ends["high"]) for name, ends in profile.items()}
-        intervals[f"profile likelihood ({law_check.LEVEL:.0%})"] = by_profile
-    bootstrap = law.record.get("bootstrap")
-    if bootstrap and bootstrap.get("intervals"):
-        low, high = law.percentiles
-        how = f"{low:g}th to {high:g}th percentile of {len(bootstrap['draws'])} bootstrap fits"
-        intervals[how] = bootstrap["intervals"]
+    if law.profile:
+        by_profile = {name: (ends.low, ends.high) for name, ends in law.profile.items()}
+        intervals[f"profile likelihood ({LEVEL:.0%})"] = by_profile
+    if law.bootstrap and law.bootstrap.intervals:
+        low, high = law.bootstrap.percentiles
+        how = f"{low:g}th to {high:g}th percentile of {law.n_draws} bootstrap fits"
+        intervals[how] = law.bootstrap.intervals
     rows = []
     for name, value in law.coefficients.items():
         row: Json = dict(coefficient=name, value=value)

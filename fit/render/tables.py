@@ -108,12 +108,12 @@ def _printed_cells(
     law: Law, architecture: Architecture, experts: Floats, options: Json
 ) -> Sequence[Sequence[int]] | None:
     """The paper's numbers of experts, by budget and memory; None unless law, models and options are the paper's."""
-    printed = law.record.get("table_2") if law.published else None
-    if not printed or (architecture, tuple(experts)) != (law.architecture, law.experts):
+    printed = law.table_2
+    if printed is None or (architecture, tuple(experts)) != (law.architecture, law.experts):
         return None
     if options != {name: printed[name] for name in options}:
         return None
-    return printed["n_experts"]
+    return printed.n_experts
 
 
 def _wins(
@@ -133,7 +133,6 @@ def _wins(
 def table_4(law: Law, architecture: Architecture, experts: Floats = ()) -> Iterator[Json]:
     """The law reduced to a Chinchilla law at each number of experts (Eq. 5), and beside it, where the fit made one, the
     law fitted to the runs of that number of experts alone."""
-    separate = law.record.get("separate", {})
     names = Reduced._fields if "k" in law.form.names else Reduced._fields[:5]
     reduce_separate = None
     shares: dict[str, float] = {}
@@ -145,10 +144,10 @@ def table_4(law: Law, architecture: Architecture, experts: Floats = ()) -> Itera
         row: Json = dict(n_experts=int(e)) | dict(
             zip(names, map(float, law.chinchilla_coefficients_at(e)), strict=False)
         )
-        if separate:
-            coefficients = separate.get(str(int(e)), {}).get("coefficients")
-            if reduce_separate and coefficients:
-                reduced = reduce_separate(shares | coefficients, e)
+        if law.separate:
+            separate = law.separate.get(str(int(e)))
+            if reduce_separate and separate:
+                reduced = reduce_separate(shares | separate.coefficients, e)
                 values = dict(zip(names, map(float, reduced), strict=False))
             else:
                 values = dict.fromkeys(names)
@@ -234,6 +233,8 @@ def note(which: str, law: Law, rows: Sequence[Json]) -> str:
         )
     if which != "5":
         return ""
-    bootstrap = law.record["bootstrap"]
-    low, high = bootstrap["percentiles"]
-    return f"{low:g}th and {high:g}th percentiles of {len(bootstrap['draws'])} fits: {summary.drawn(bootstrap)}"
+    bootstrap = law.bootstrap
+    assert bootstrap is not None
+    low, high = bootstrap.percentiles
+    how = summary.drawn(bootstrap.form, bootstrap.by)
+    return f"{low:g}th and {high:g}th percentiles of {law.n_draws} fits: {how}"

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fit.aliases import Json
 from fit.table import computed, selection
 from fit.table.table import Table, checked_units, read
 
@@ -48,26 +47,3 @@ def with_set(table: Table, formulas: Mapping[str, str], units: Mapping[str, str]
     units_of_table = {name: unit for name, unit in units.items() if name not in formulas}
     table = computed.with_columns(dataclasses.replace(table, units=units_of_table), formulas)
     return dataclasses.replace(table, units=dict(units))
-
-
-def settings_of(table: Table) -> Json:
-    """The settings of a law.json that say how its table was read; `by_settings` reads a table that way again."""
-    settings: Json = dict(columns=table.names)
-    if table.units:
-        settings["units"] = table.units
-    if table.where:
-        settings["where"] = list(table.where)
-    if table.computed:
-        settings["set"] = table.computed
-    return settings
-
-
-def by_settings(runs: Any, settings: Mapping[str, Any] | None) -> Table:
-    """Reads a table as that of a law was read.
-
-    Args:
-      runs: as of `read_with`.
-      settings: the settings of a law.json, None for a published law.
-    """
-    settings = settings or {}
-    return read_with(runs, settings.get("columns"), settings.get("units"), settings.get("where"), settings.get("set"))

@@ -17,6 +17,7 @@ from fit.errors import UserError
 from fit.messages import sentences
 from fit.messages.printable import printable
 from fit.model.architecture import training_flops
+from fit.results import Record, optional
 from fit.table.known_columns import FEWEST_TOKENS, MOST_TOKENS
 from fit.table.table import Table, read
 from fit.table.validate import require
@@ -350,22 +351,47 @@ def split(runs: Runs, rule: str, weights: str | None = None, by: str = "trunk") 
     return subset(runs, ~out), subset(runs, out)
 
 
-def errors(log_loss: Array, runs: Runs) -> Json:
-    """How far predicted log losses [n_runs] are from those of runs.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WorstRun(Record):
+    """The run with the largest error: its row in the file, its name, and both losses in nats per token."""
 
-    Returns:
-      runs (the count), rmse_nats, rmse_log, mean_relative_error, max_relative_error, and `worst`, the run that has it.
+    row: int | None = optional()
+    run: str | None = optional()
+    predicted: float
+    measured: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Errors(Record):
+    """How far predicted losses are from those of runs.
+
+    Attributes:
+      runs: How many runs.
+      rmse_nats, rmse_log: Root mean square error of the loss and of its logarithm.
+      mean_relative_error, max_relative_error: Of the loss.
+      worst: The run with the largest error.
     """
+
+    runs: int
+    rmse_nats: float
+    rmse_log: float | None = optional()
+    mean_relative_error: float
+    max_relative_error: float
+    worst: WorstRun | None = optional()
+
+
+def errors(log_loss: Array, runs: Runs) -> Errors:
+    """How far predicted log losses [n_runs] are from those of runs."""
     log_error = log_loss - np.log(runs.loss)
     relative = np.abs(np.expm1(log_error))
     worst = int(np.argmax(relative))
-    return dict(
+    return Errors(
         runs=len(runs),
         rmse_nats=rms(np.exp(log_loss) - runs.loss),
         rmse_log=rms(log_error),
         mean_relative_error=float(relative.mean()),
         max_relative_error=float(relative[worst]),
-        worst=runs.name(worst) | dict(predicted=float(np.exp(log_loss[worst])), measured=float(runs.loss[worst])),
+        worst=WorstRun(**runs.name(worst), predicted=float(np.exp(log_loss[worst])), measured=float(runs.loss[worst])),
     )
 
 

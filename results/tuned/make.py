@@ -120,7 +120,7 @@ def saved(recipes, n_experts: int) -> None:
     runs = {name: of(recipes, name, "standard", None, n_experts) for name in ("adamw", "muon")}
     law = fit.law(runs["adamw"], bootstrap=200)
     factors = {name: fit.speedup(law, own).runs for name, own in runs.items()}
-    print(f"\nE = {n_experts}; law of AdamW: {law.record['form']}\n")
+    print(f"\nE = {n_experts}; law of AdamW: {law.form.name}\n")
 
     def mean(name, width, n_tokens, of, values):
         return np.mean(

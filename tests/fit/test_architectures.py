@@ -113,7 +113,7 @@ def table_of(built=BUILT, experts=(1, 8, 16), **changed):
 
 def law_of(table, folder, form="joint", coefficients=fit_runs.TINY):
     """The path of a law.json of these runs."""
-    record = dict(form=form, coefficients=coefficients, models=models.from_table(table))
+    record = dict(form=form, coefficients=coefficients, models=models.from_table(table).to_dict())
     (folder / "law.json").write_text(json.dumps(record))
     return f"{folder}/law.json"
 
@@ -128,7 +128,7 @@ def test_a_law_counts_models_as_its_runs_are_built(tmp_path):
     np.testing.assert_allclose(own.n_active(read["d_model"], read["n_experts"]), read["n_active"], rtol=1e-12)
     np.testing.assert_allclose(own.n_total(read["d_model"], read["n_experts"]), read["n_total"], rtol=1e-12)
     np.testing.assert_allclose(own.d_model(read["n_active"], read["n_experts"]), read["d_model"], rtol=1e-9)
-    assert law.models["miscounted"] is None and not list(models.notes(law.models))
+    assert law.models.miscounted is None and not list(models.notes(law.models))
     config = f"{tmp_path}/planned.py"
     flags = [f"--law={tmp_path}/law.json", "--flops=1e13", "--memory_gb=0.002", "--kv_tokens=4096"]
     assert command_line.run(["plan", *flags, f"--emit_config={config}"]) == 0
@@ -179,7 +179,7 @@ def test_the_best_size_of_such_models_by_a_grid(tmp_path):
 def test_heads_by_their_column(tmp_path):
     """Of models with other heads or another feed-forward layer than the recipe's, the table of runs says which."""
     plain = table_of({}, (1, 8))
-    assert models.from_table(plain).get("architecture") is None and not {"n_heads", "d_ff"} & set(plain.columns)
+    assert models.from_table(plain).architecture is None and not {"n_heads", "d_ff"} & set(plain.columns)
     built = {
         "model.n_heads": lambda d: d // 16,
         "model.d_ff": lambda d: 2 * d,

@@ -224,7 +224,7 @@ def test_worth_of_what_is_repeated():
     assert repeats._worth(101.0, 1.0, 3.0) == pytest.approx(4, abs=1e-9)
     a, b, e, alpha = 6.255414, 7.3049974, 0.6254804, 0.3526596
     coefficients = dict(A=np.exp(a), B=np.exp(b), E=np.exp(e), alpha=alpha, beta=alpha)
-    law = repeats.of_law(Law("c4", FORMS["chinchilla"], coefficients, {}), 1e9)
+    law = repeats.of_law(Law("c4", FORMS["chinchilla"], coefficients), 1e9)
     reduced = law.fresh.chinchilla_coefficients_at(1)
     many, _ = law.effective(reduced, 1e15, 1e9)
     assert many / (1 + repeats.R_N) / 1e9 == pytest.approx(0.051, rel=0.01)
@@ -300,7 +300,7 @@ def test_repeated_text_needs_a_law_of_its_kind():
         **{name: value for name, value in vars(joint).items() if name != "chinchilla_coefficients_at"}
     )
     with pytest.raises(UserError, match="the worth of its repeated text is not known"):
-        repeats.of_law(Law("searched", Form(page), fit_runs.TABLE_3, {}), 1e9)
+        repeats.of_law(Law("searched", Form(page), fit_runs.TABLE_3), 1e9)
 
 
 def test_durations():

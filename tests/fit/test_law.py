@@ -1,6 +1,7 @@
 """What `fit law` makes of a table: coefficients held, hold-outs, warnings, samples of many runs, small sweeps, other
 people's columns; and what reads it again."""
 
+import dataclasses
 import os
 import re
 
@@ -13,6 +14,7 @@ from fit_runs import dense_runs, fit_law
 import fit
 from fit import __main__ as command_line
 from fit.errors import UserError
+from fit.fitted_law.parts import HoldOut
 from fit.fitting import fit_warnings, fitting, rolling, search
 from fit.fitting.problem import Settings, prepare
 from fit.laws import FORMS
@@ -39,7 +41,7 @@ def float64():
 def test_held_coefficients_stay_and_the_others_are_the_best(form, fix):
     """The objective can be improved in no direction that leaves the held coefficients alone."""
     law, runs = FORMS[form], fit_runs.sweep_runs(noise=0.003)
-    settings = Settings(weight_decay=1e-6, starts=64, fix=tuple(fix.items()))
+    settings = Settings(weight_decay=1e-6, starts=64, fix=fix)
     found = search.fit(prepare(law, runs, settings))
     for name, value in fix.items():
         assert found.coefficients[name] == pytest.approx(value, rel=1e-9, abs=1e-12)
@@ -92,14 +94,16 @@ def test_rolling_holdout_predicts_larger_runs_from_smaller(tmp_path, capsys):
     path = fit_runs.write_csv(tmp_path / "runs.csv", runs)
     record = fit_law(tmp_path, path, "--form=chinchilla", "--holdout=compute:rolling", "--bootstrap=8")
     steps, flops = record["rolling"], 6 * runs.n_active * runs.n_tokens
-    assert [step["factor"] for step in steps] == list(rolling.FACTORS) and record["held_out"] is None
+    assert [step["factor"] for step in steps] == list(rolling.FACTORS) and "held_out" not in record
     assert printed(capsys).count("rolling hold-out, 1/") == len(steps)
     for step in steps:
         assert step["fitted"] == np.sum(flops <= flops.max() / step["factor"]) == 90 - step["runs"]
-        assert 0.5 < step["holds"] <= 1 and 0.002 < step["scatter"] < 0.005  # the form is right, the noise 0.3%
+        assert 0.5 < step["coverage"] <= 1 and 0.002 < step["scatter"] < 0.005  # the form is right, the noise 0.3%
         assert abs(step["mean_error"]) <= step["rmse_log"] < 0.006
-        more_than_scatter = max(step["rmse_log"] ** 2 - step["scatter"] ** 2, (step["drift"] * step["reach"]) ** 2)
-        assert (step["wander"] * step["reach"]) ** 2 == pytest.approx(more_than_scatter)
+        more_than_scatter = max(
+            step["rmse_log"] ** 2 - step["scatter"] ** 2, (step["drift_mean"] * step["log_compute_range"]) ** 2
+        )
+        assert (step["drift_rms"] * step["log_compute_range"]) ** 2 == pytest.approx(more_than_scatter)
     # the last step again, on a table of its own
     fitted = flops <= flops.max() / 10
     settings = Settings(starts=16, weight_decay=record["settings"]["weight_decay"])
@@ -112,15 +116,31 @@ def test_rolling_holdout_predicts_larger_runs_from_smaller(tmp_path, capsys):
     assert beyond["training_flops"] == pytest.approx(flops.max()) and len(beyond["drift"]) == 8
 
 
+def hold_out(runs, drift_mean, drift_rms):
+    """A rolling hold-out over 1.5 e-folds of compute."""
+    errors = dict(rmse_nats=0.04, rmse_log=0.02, mean_relative_error=0.02, max_relative_error=0.05)
+    of_fit = dict(factor=3, fitted=30, fitted_flops=1e18, training_flops=(1e18, 1e19), scatter=0.01, coverage=0.7)
+    return HoldOut(
+        runs=runs,
+        log_compute_range=1.5,
+        mean_error=0.01,
+        drift_mean=drift_mean,
+        drift_rms=drift_rms,
+        **errors,
+        **of_fit,
+    )
+
+
 def test_what_rolling_holdouts_show_widens_the_draws_either_way():
     """Drifts are normal around zero, whichever side the hold-outs were off."""
-    step = dict(runs=10, reach=1.5, drift=0.01, wander=0.013)
-    assert rolling.drift_std([step]) == rolling.drift_std([step | dict(drift=-0.01)]) == pytest.approx(0.013)
-    drift = np.array(rolling.beyond(0.013, 1e20, draws=1000)["drift"])
+    step = hold_out(runs=10, drift_mean=0.01, drift_rms=0.013)
+    other_side = dataclasses.replace(step, drift_mean=-0.01)
+    assert rolling.drift_std([step]) == rolling.drift_std([other_side]) == pytest.approx(0.013)
+    drift = np.array(rolling.beyond(0.013, 1e20, draws=1000).drift)
     assert drift.mean() == pytest.approx(0, abs=1e-9) and np.sqrt(np.mean(drift**2)) == pytest.approx(0.013, rel=0.01)
-    below = np.array(rolling.beyond(0.013, 1e20, draws=1000, only_below=True)["drift"])
+    below = np.array(rolling.beyond(0.013, 1e20, draws=1000, only_below=True).drift)
     assert (below < 0).all() and np.sort(-below) == pytest.approx(np.sort(np.abs(drift)))
-    far = dict(runs=90, reach=1.5, drift=-0.01, wander=0.01)
+    far = hold_out(runs=90, drift_mean=-0.01, drift_rms=0.01)
     assert rolling.drift_std([step, far]) ** 2 == pytest.approx(0.1 * 0.013**2 + 0.9 * 0.01**2)
 
 
@@ -189,9 +209,9 @@ def test_weights_make_repeated_seeds_one_run(tmp_path):
     runs.loss = runs.loss * np.exp(means)
     path = fit_runs.write_csv(tmp_path / "runs.csv", repeated, share=np.repeat(1 / times, times))
     form, weighted = FORMS["chinchilla"], Settings(weights="column:share", **settings)
-    record = fitting.record_of(fitting.fit_table(path, form, weighted))
+    law = fitting.law_of(fitting.fit(read_runs(path, form.columns), form, weighted))
     once = search.fit(prepare(form, runs, Settings(**settings)))
-    assert record["coefficients"] == pytest.approx(once.coefficients, rel=1e-4)
+    assert law.coefficients == pytest.approx(once.coefficients, rel=1e-4)
 
 
 # -- warnings

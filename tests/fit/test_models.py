@@ -6,6 +6,7 @@ import pytest
 from fit.errors import UserError
 from fit.fitted_law import models
 from fit.fitted_law.law import Law, in_words, load, warning_of
+from fit.fitted_law.models import Models
 from fit.laws import FORMS
 from fit.model.architecture import Architecture
 from fit.table.table import Table
@@ -26,9 +27,9 @@ def test_a_law_knows_its_models(law):
     from configs import quickstart
 
     assert law.architecture == Architecture(257, 8, final_norm=True) and law.experts == (1, 2, 4, 8)
-    assert law.models["base_config"] == "configs/quickstart.py" and law.models["corpus"] == fit_runs.CORPUS
+    assert law.models.base_config == "configs/quickstart.py" and law.models.corpus == fit_runs.CORPUS
     rates = quickstart.get_config().optimizer.lr_law
-    assert law.models["learning_rate"] == pytest.approx({name: rates[name] for name in fit_runs.RATES}, rel=1e-9)
+    assert dict(law.models.learning_rate) == pytest.approx({name: rates[name] for name in fit_runs.RATES}, rel=1e-9)
     assert law.ranges["n_active"] == (14880, 69696) and law.ranges["training_flops"][1] == 6 * 69696 * 1_310_720
     assert law.shaped(vocab_size=300) == Architecture(300, 8, final_norm=True)  # flags go before
 
@@ -63,7 +64,7 @@ def test_what_lies_outside_is_told_by_how_much(law):
 
 
 def test_tokens_that_the_text_does_not_have(law):
-    law = Law(law.name, law.form, law.coefficients, {"models": {"unique_tokens": 1000}})
+    law = Law(law.name, law.form, law.coefficients, models=Models(unique_tokens=1000))
     assert in_words(law.extrapolation(n_tokens=3000)) == "n_tokens 3 times the 1K of the text"
     assert law.extrapolation(n_tokens=1000) == []
 
@@ -72,36 +73,36 @@ def test_text_seen_more_than_once_is_told():
     runs = fit_runs.demo_runs()[0]
     sizes = dict(n_tokens=runs.n_tokens.tolist())
     once = models.from_table(table(**sizes, epochs=(runs.n_tokens / 2_000_128).tolist()))
-    assert once["unique_tokens"] == 2_000_128 and once["repeats"] is None and not [*models.notes(once)]
+    assert once.unique_tokens == 2_000_128 and once.repeats is None and not [*models.notes(once)]
     twice = models.from_table(table(**sizes, epochs=(runs.n_tokens / 524_288).tolist()))
-    assert twice["unique_tokens"] == 524_288 and twice["repeats"] == [24, 2.5]
+    assert twice.unique_tokens == 524_288 and twice.repeats == (24, 2.5)
     assert "24 runs saw text more than once (up to 2.5 epochs)" in next(models.notes(twice))
 
 
 def test_runs_that_differ_give_no_default(law):
     few = models.from_table(table(vocab_size=[257] * 30 + [512] * 6))
-    assert few["vocab_size"] == 257 and few["differing"] == {"vocab_size": [257, 512]}
+    assert few.vocab_size == 257 and few.differing == {"vocab_size": (257, 512)}
     assert "that of most runs, 257" in next(models.notes(few))
     half = models.from_table(table(vocab_size=[257] * 18 + [512] * 18, width_per_block=[8] * 36))
-    assert half["vocab_size"] is None and half["width_per_block"] == 8
+    assert half.vocab_size is None and half.width_per_block == 8
     with pytest.raises(UserError, match="say which by shape=vocab_size"):
-        Law("x", FORMS["joint"], law.coefficients, {"models": half}).architecture  # noqa: B018
+        Law("x", FORMS["joint"], law.coefficients, models=half).architecture  # noqa: B018
 
 
 def test_rates_without_a_law_give_none():
     rates = table().columns["peak_learning_rate"]
-    assert models.from_table(table(peak_learning_rate=[2 * rates[0], *rates[1:]]))["learning_rate"] is None
-    assert models.from_table(table(peak_learning_rate=["fast"] * 36))["learning_rate"] is None  # no law needs it
+    assert models.from_table(table(peak_learning_rate=[2 * rates[0], *rates[1:]])).learning_rate is None
+    assert models.from_table(table(peak_learning_rate=["fast"] * 36)).learning_rate is None  # no law needs it
 
 
 def test_overrides_that_all_runs_share_are_kept():
     ours = [f"{text} data.path='my text/*.txt' optimizer.b2=0.95" for text in table().columns["overrides"]]
     found = models.from_table(table(overrides=ours))
-    assert found["overrides"] == {"data.path": "'my text/*.txt'", "optimizer.b2": "0.95"}
+    assert found.overrides == {"data.path": "'my text/*.txt'", "optimizer.b2": "0.95"}
     mixed = models.from_table(table(overrides=[*ours[:-1], ours[-1].replace("0.95", "0.9")]))
-    assert mixed["overrides"] == {"data.path": "'my text/*.txt'"}
-    assert mixed["differing"] == {"optimizer.b2": ["0.9", "0.95"]}
-    assert models.from_table(table(overrides=["x=__import__('os')"] * 36))["overrides"] == {}
+    assert mixed.overrides == {"data.path": "'my text/*.txt'"}
+    assert mixed.differing == {"optimizer.b2": ("0.9", "0.95")}
+    assert models.from_table(table(overrides=["x=__import__('os')"] * 36)).overrides == {}
 
 
 @pytest.mark.parametrize(

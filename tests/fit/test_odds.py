@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 import fit
 from fit import __main__ as command_line
-from fit.fitted_law.law import Law, load
+from fit.fitted_law.law import load
 from fit.model import efficiencies
 from fit.model.architecture import PAPER
 from fit.planning import by_time, grid, joint_draws, measurement, odds, planning, solve, votes
 from fit.planning.constraints import Constraints
 from fit.planning.options import PlanOptions
+from fit.table.runs import Errors
 
 JOINT = "joint-moe-2025"
 # one width with one depth, on 8 chips: each number of experts has a single shape
@@ -29,8 +30,7 @@ def with_draws(name, draws=None, **changed):
     """A published law with draws; ten of itself unless they are given. changed: coefficients of a draw."""
     law = load(name)
     rows = draws or [list((law.coefficients | changed).values())] * 10
-    record = law.record | dict(bootstrap=dict(form="errors", percentiles=[10, 90], draws=rows))
-    return Law(name, law.form, law.coefficients, record)
+    return dataclasses.replace(law, bootstrap=fit_runs.bootstrap(rows))
 
 
 def spread_out(name, scale, n=60, names=("delta", "omega"), seed=0):
@@ -292,8 +292,8 @@ def test_what_is_measured_is_what_decides():
     assert found.measurement.of == "speeds" and found.measurement.settles
     assert found.measurement.hours == 2 and found.measurement.dollars is None
     assert "An hour of both on these chips would settle it" in how_sure(plan)
-    drawn = spread_out(JOINT, 0.06)
-    drawn.record["fitted"] = dict(runs=270)
+    errors = Errors(runs=270, rmse_nats=0.0, mean_relative_error=0.0, max_relative_error=0.0)
+    drawn = dataclasses.replace(spread_out(JOINT, 0.06), fitted=errors)
     by_law = fit.plan(drawn, flops=1e22, memory_gb=80, experts=[8, 16])
     assert by_law.odds.settled is False and not by_law.odds.close_call
     assert by_law.odds.speed_share == 0 and by_law.odds.measurement.of == "runs"
@@ -305,9 +305,8 @@ def test_what_is_measured_is_what_decides():
 
 def test_votes_are_shares_and_spread_is_within_and_between():
     limits = Constraints(flops=1e22)
-    without = {name: value for name, value in load(JOINT).record.items() if name != "bootstrap"}
     laws = [spread_out(JOINT, 0.05), with_draws(JOINT)]
-    laws.append(Law(JOINT, laws[0].form, laws[0].coefficients, without))
+    laws.append(dataclasses.replace(load(JOINT), bootstrap=None))
     of_laws = [votes.of_law(law, PAPER, limits, np.array(law.experts, float)) for law in laws]
     for of_law, draws in zip(of_laws, (60, 10, 0), strict=True):
         assert sum(row.share for row in of_law.experts) == pytest.approx(1) and of_law.draws == draws

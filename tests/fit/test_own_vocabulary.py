@@ -11,7 +11,8 @@ import pytest
 
 import fit
 from fit.fitted_law import own_counts
-from fit.fitted_law.law import Law, load
+from fit.fitted_law.law import load
+from fit.fitted_law.parts import Beyond, FittedRuns, Scatter
 from fit.fitting import fitting
 from fit.laws import FORMS
 from fit.model import reference_model
@@ -56,7 +57,7 @@ def least_of(loss):
 def sparsity_law():
     """The law of sparsity, as if its runs had the paper's vocabulary."""
     law = load("sparsity-2025")
-    return Law(law.name, law.form, law.coefficients, law.record | dict(models=law.models | dict(vocab_size=OWN)))
+    return dataclasses.replace(law, models=dataclasses.replace(law.models, vocab_size=OWN))
 
 
 @pytest.mark.parametrize("vocab_size", [257, 32_000, OWN, 256_000])
@@ -126,11 +127,11 @@ def test_its_own_vocabulary_and_that_of_any_run_stay_as_they_are():
         assert own_counts.foreign_rows(law, Architecture(vocab_size)) == 0
     assert own_counts.foreign_rows(law, Architecture(OWN + 1000)) == 2000
     assert own_counts.foreign_rows(law, Architecture(OWN - 1000, tied=True)) == -1000
-    models = law.models | dict(differing=dict(vocab_size=[32000.0, float(OWN)]))
-    several = Law("mine", law.form, law.coefficients, law.record | dict(models=models))
+    models = dataclasses.replace(law.models, differing=dict(vocab_size=(32000.0, float(OWN))))
+    several = dataclasses.replace(law, name="mine", models=models)
     assert own_counts.foreign_rows(several, Architecture(32000)) == 0
     assert own_counts.foreign_rows(several, Architecture(32001)) == 2 * (32001 - OWN)
-    unknown = Law("mine", law.form, law.coefficients, law.record | dict(models=law.models | dict(vocab_size=None)))
+    unknown = dataclasses.replace(law, name="mine", models=dataclasses.replace(law.models, vocab_size=None))
     assert own_counts.foreign_rows(unknown, Architecture(32000)) == 0
 
 
@@ -138,10 +139,8 @@ def test_draws_and_intervals_follow():
     """Draws that are the law itself say what the law says, beyond the fitted compute too."""
     law = load(LAW)
     row = list(law.coefficients.values())
-    bootstrap = dict(form="errors", percentiles=[10, 90], draws=[row] * 10)
-    bootstrap["beyond"] = dict(training_flops=1e20, drift=[0.01] * 10)
-    record = law.record | dict(bootstrap=bootstrap, noise=dict(total=0.0))
-    drawn = Law("drawn", law.form, law.coefficients, record)
+    bootstrap = fit_runs.bootstrap([row] * 10, beyond=Beyond(training_flops=1e20, drift=(0.01,) * 10))
+    drawn = dataclasses.replace(law, name="drawn", bootstrap=bootstrap, noise=Scatter(total=0.0))
     (architecture,) = PlanOptions.parse(flops=1e22, shape=dict(vocab_size=256_000)).architectures(drawn)
     plan = planning.plan_within(drawn, architecture, Constraints(flops=1e22), [8])
     counted = blocks(plan.best.d_model) + 2 * OWN * plan.best.d_model
@@ -161,8 +160,8 @@ def test_width_and_depth_outside_the_runs_are_said():
     assert [depth["low"], depth["high"]] == pytest.approx([8, 36])
     assert not {"d_model", "n_blocks"} & {row["column"] for row in fit.plan(LAW, flops=1e24).best.extrapolation}
     law = load(LAW)
-    ranges = law.record["runs"]["ranges"] | dict(d_model=[512.0, 1024.0], n_blocks=[8.0, 40.0])
-    measured = Law("mine", law.form, law.coefficients, law.record | dict(runs=dict(ranges=ranges)))
+    ranges = law.runs.ranges | dict(d_model=(512.0, 1024.0), n_blocks=(8.0, 40.0))
+    measured = dataclasses.replace(law, name="mine", runs=FittedRuns(ranges=ranges))
     plan = planning.plan_within(measured, PAPER, Constraints(flops=1e21), [8])
     width = {row["column"]: row for row in plan.best.extrapolation}["d_model"]
     assert width["factor"] == pytest.approx(plan.best.d_model / 1024) and width["high"] == 1024
@@ -204,8 +203,8 @@ def test_a_fit_notes_how_wide_and_deep_its_runs_were(tmp_path):
     """Those that are fitted, where the table has the columns."""
     runs = read_runs(fit_runs.write_demo_csv(tmp_path / "runs.csv"), ("n_active", "n_tokens", "n_experts"))
     fitted = subset(runs, runs.n_active < np.median(runs.n_active))
-    ranges = fitting.described(runs, fitted, FORMS["joint"])["ranges"]
+    ranges = fitting.described(runs, fitted, FORMS["joint"]).ranges
     for name in ("d_model", "n_blocks"):
         values = runs.table.numbers(name)[fitted.index]
-        assert ranges[name] == [values.min(), values.max()]
+        assert ranges[name] == (values.min(), values.max())
         assert values.max() < runs.table.numbers(name).max()

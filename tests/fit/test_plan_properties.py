@@ -6,12 +6,13 @@ import itertools
 import math
 import random
 
+import fit_runs
 import numpy as np
 import pytest
 
 import fit
 from benchmarks import plans_start
-from fit.fitted_law.law import Law, load
+from fit.fitted_law.law import load
 from fit.model import efficiencies, hardware
 from fit.model.architecture import PAPER
 from fit.model.chips import CHIPS
@@ -114,8 +115,7 @@ def drawn_law():
     law = load(JOINT)
     rng = np.random.default_rng(0)
     rows = [[value * (1 + 0.01 * rng.normal()) for value in law.coefficients.values()] for _ in range(50)]
-    record = law.record | dict(bootstrap=dict(form="errors", percentiles=[10, 90], draws=rows))
-    return Law(JOINT, law.form, law.coefficients, record)
+    return dataclasses.replace(law, bootstrap=fit_runs.bootstrap(rows))
 
 
 @pytest.mark.parametrize("name", ["counts", "hours", "memory_gb", "max_tokens"])

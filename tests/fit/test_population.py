@@ -16,6 +16,7 @@ from fit.form import Prior
 from fit.laws import FORMS
 from fit.planning import optimum
 from fit.studies.next_runs import added
+from fit.table.runs import read_runs
 from fit.table.table import Table
 
 JOINT, COUPLED, DENSE = FORMS["joint"], FORMS["joint_coupled"], FORMS["chinchilla_coupled"]
@@ -92,7 +93,8 @@ def far_from_the_population(n: int, noise: float, seed: int = 0, alpha: float = 
 def with_and_without(table: Table, weight_decay: float | None = None):
     """The coupled law's fits to a table with the population's prior and without, as (fit, problem)."""
     settings = Settings(weight_decay=weight_decay, starts=32)
-    laws = [fitting.fit_table(table, form, settings) for form in (population.with_population(DENSE), DENSE)]
+    runs = read_runs(table, DENSE.columns)
+    laws = [fitting.fit(runs, form, settings) for form in (population.with_population(DENSE), DENSE)]
     return [(law.fit, law.problem) for law in laws]
 
 
@@ -141,9 +143,9 @@ def test_a_prior_that_is_far_off_yields_and_the_law_says_so():
     asked = fit.law(smaller, prior="population:porian", starts=16)
     alone = fit.law(smaller, starts=16)
     assert asked.coefficients == alone.coefficients and alone.coefficients["alpha"] > 0.9
-    assert asked.record["settings"]["prior"]["yielded"] > fitting.MOST_COST
-    assert any("the population's prior yields" in sentence for sentence in asked.record["warnings"])
-    assert not any("yields" in sentence for sentence in alone.record["warnings"])
+    assert asked.settings.prior.yielded > fitting.MOST_COST
+    assert any("the population's prior yields" in sentence for sentence in asked.warnings)
+    assert not any("yields" in sentence for sentence in alone.warnings)
 
 
 def test_noise_free_runs_are_fitted_to_the_last():
@@ -172,8 +174,8 @@ def test_only_runs_too_few_for_their_own_scatter_have_the_prior_by_default():
         few.coefficients == asked.coefficients
         and few.coefficients != fit.law(fewer, starts=8, prior="none").coefficients
     )
-    assert few.record["settings"]["prior"]["by_default"] and "prior" not in enough.record["settings"]
-    assert sum("hardly more than the law's coefficients" in s for s in few.record["warnings"]) == 1
+    assert few.settings.prior.by_default and enough.settings.prior is None
+    assert sum("hardly more than the law's coefficients" in s for s in few.warnings) == 1
     assert "prior" not in added.options(few) and added.options(asked)["prior"] == "population"
 
 
@@ -181,8 +183,8 @@ def test_the_prior_can_be_asked_for_turned_off_and_leave_a_source_out():
     _, table = far_from_the_population(30, 0.05)
     default, off = (fit.law(table, starts=8, prior=prior) for prior in (None, "none"))
     asked, without = (fit.law(table, starts=8, prior=prior) for prior in ("population", "population:ours"))
-    assert asked.record["settings"]["prior"]["law"] == "population"
-    assert without.record["settings"]["prior"]["left_out"] == "ours" and "prior" not in default.record["settings"]
+    assert asked.settings.prior.law == "population"
+    assert without.settings.prior.left_out == "ours" and default.settings.prior is None
     assert default.coefficients == off.coefficients
     assert len({law.coefficients["alpha"] for law in (asked, without, off)}) == 3
     with pytest.raises(UserError, match="found no source 'nobody' to leave out; sources: llama3"):
@@ -198,15 +200,15 @@ def of_chinchilla():
 
 
 def test_draws_are_of_both_forms_by_their_errors(of_chinchilla):
-    record, k = of_chinchilla.record, np.array(of_chinchilla.draws["k"])
-    additive, coupled = (row["rmse_log"] for row in record["choice"]["tried"])
-    assert np.sum(k == 1) == round(60 * coupled / (additive + coupled)) == record["bootstrap"]["forms"]["chinchilla"]
-    assert np.sum(k < 1) == record["bootstrap"]["forms"]["chinchilla_coupled"] and len(k) == 60
+    bootstrap, k = of_chinchilla.bootstrap, of_chinchilla.draws["k"]
+    additive, coupled = (row.rmse_log for row in of_chinchilla.choice.tried)
+    assert np.sum(k == 1) == round(60 * coupled / (additive + coupled)) == bootstrap.forms["chinchilla"]
+    assert np.sum(k < 1) == bootstrap.forms["chinchilla_coupled"] and len(k) == 60
     # the additive draws lie around the additive law that --form=chinchilla fits
     alone = fit.law(str(fit_runs.DATA / "chinchilla_svg_245.csv"), form="chinchilla", starts=32)
     drawn = of_chinchilla.draws["alpha"][k == 1]
     assert np.mean(drawn) == pytest.approx(alone.coefficients["alpha"], abs=2 * np.std(drawn))
-    drift = np.array(record["bootstrap"]["beyond"]["drift"])
+    drift = np.array(bootstrap.beyond.drift)
     assert abs(drift[k == 1].mean()) < 1e-9
     assert np.all(drift[k < 1] <= 0) and np.sum(drift[k < 1] == 0) <= 1  # the middle one of an odd number
 
@@ -228,14 +230,14 @@ def test_a_plan_far_beyond_the_runs_says_that_the_forms_disagree(of_chinchilla):
 def test_runs_too_few_for_hold_outs_get_half_of_each_form():
     _, table = far_from_the_population(14, 0.01)
     law = fit.law(table, bootstrap=20, starts=16)
-    assert law.record["choice"]["tried"] == [] and np.sum(law.draws["k"] == 1) == 10
-    assert "beyond" not in law.record["bootstrap"]
+    assert law.choice.tried == () and np.sum(law.draws["k"] == 1) == 10
+    assert law.bootstrap.beyond is None
 
 
 def test_a_single_form_that_is_asked_for_has_draws_of_its_own_alone():
     _, table = far_from_the_population(20, 0.01)
     law = fit.law(table, form="chinchilla_coupled", bootstrap=8, starts=8)
-    assert np.all(law.draws["k"] < 1) and "forms" not in law.record["bootstrap"]
+    assert np.all(law.draws["k"] < 1) and not law.bootstrap.forms
 
 
 def test_the_objective_has_the_prior_in_it():
@@ -278,14 +280,13 @@ def test_three_runs_make_a_law_with_the_population():
     low, high = law.predict_interval(**model)
     assert low < loss < high and law.predict(**model) == pytest.approx(loss, rel=0.03)
     assert law.predict(table) == pytest.approx(table.numbers("loss"), rel=0.005)
-    record = law.record
-    assert record["choice"]["why"].startswith("3 runs are fewer than its coefficients")
+    assert law.choice.why.startswith("3 runs are fewer than its coefficients")
     scatter = np.median(population.values_of("scatter"))
-    assert f"a run scatters by {scatter:.2%}" in record["warnings"][-1]
-    assert record["noise"]["total"] == pytest.approx(scatter)
-    spread = np.std(record["bootstrap"]["beyond"]["drift"])
+    assert f"a run scatters by {scatter:.2%}" in law.warnings[-1]
+    assert law.noise.total == pytest.approx(scatter)
+    spread = np.std(law.bootstrap.beyond.drift)
     assert spread == pytest.approx(np.sqrt(np.mean(population.values_of("drift") ** 2)), rel=0.3)
-    assert record["profile"]["E"]["low"] < law.coefficients["E"] < record["profile"]["E"]["high"]
+    assert law.profile["E"].low < law.coefficients["E"] < law.profile["E"].high
 
 
 def test_fewer_runs_than_coefficients_are_refused_unless_the_population_is_asked_for():

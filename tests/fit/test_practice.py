@@ -231,7 +231,7 @@ def test_every_state_but_finished_is_named(law):
     assert "3 of 15 runs did not finish (column status: diverged, failed, running): rows 6, 10, 13" in said
     assert law(PRACTICE / "status.csv", f"--where={where}", *DEFECTS)[2]["fitted"]["runs"] == 12
     odd = table(n_active=SIZES, n_tokens=TOKENS, loss=LOSSES, State=["done"] * 14 + ["zombie"])
-    assert "1 of 15 runs did not finish (column State: zombie): row 16" in " ".join(fit.law(odd).record["warnings"])
+    assert "1 of 15 runs did not finish (column State: zombie): row 16" in " ".join(fit.law(odd).warnings)
 
 
 @pytest.mark.parametrize(

@@ -51,11 +51,11 @@ def test_a_frame_gives_the_law_of_its_file():
     names = dict(loss="val_loss", n_tokens="D")
     theirs = fit.read(frame.rename(columns=names), columns=names)
     laws = [fit.law(runs, form="chinchilla", starts=4) for runs in (DENSE, frame, theirs)]
-    first, *others = [law.record for law in laws]
+    first, *others = laws
     for other in others:
-        assert other["coefficients"] == first["coefficients"]
-        assert other["runs"]["fingerprint"] == first["runs"]["fingerprint"]
-    assert laws[2].record["settings"]["columns"] == names
+        assert other.coefficients == first.coefficients
+        assert other.runs.fingerprint == first.runs.fingerprint
+    assert laws[2].settings.columns == names
 
 
 def test_runs_are_a_frame_rows_or_columns():

@@ -150,7 +150,7 @@ def searched() -> Law:
     """The joint law, of which only losses are known."""
     names = {name: value for name, value in vars(joint).items() if name != "chinchilla_coefficients_at"}
     law = load(LAW)
-    return Law("searched", Form(types.SimpleNamespace(**names)), law.coefficients, law.record)
+    return dataclasses.replace(law, name="searched", form=Form(types.SimpleNamespace(**names)))
 
 
 def least_by_brute_force(law: Law, limits: dict, e: float, required: float, batch: int) -> float:

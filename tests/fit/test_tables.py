@@ -14,6 +14,7 @@ import fit
 from fit import __main__ as command_line
 from fit.fitted_law import models
 from fit.fitted_law.law import Law
+from fit.fitted_law.table_architecture import Ratios
 from fit.fitting.noise import _freedom, projection
 from fit.laws import FORMS
 from fit.studies.next_runs import design
@@ -84,8 +85,7 @@ def table(**columns):
 def law_of(runs, form="chinchilla"):
     """A law with published coefficients of the models in `runs`."""
     published = fit.load({"chinchilla": "chinchilla-refit-2024", "joint": "joint-moe-2025"}[form])
-    record = dict(coefficients=published.coefficients, models=models.from_table(runs))
-    return Law("law", FORMS[form], published.coefficients, record)
+    return Law("law", FORMS[form], published.coefficients, models=models.from_table(runs))
 
 
 # A law of one number of experts
@@ -158,7 +158,7 @@ def test_random_shapes_are_planned_as_they_are_counted(seed):
         narrow | dict(n_total=total),
     ):
         law = law_of(table(**columns, **more))
-        assert (law.models["architecture"] or {"top_k": 1})["top_k"] == top_k and not law.models["assumed"]
+        assert (law.models.architecture or Ratios()).top_k == top_k and not law.models.assumed
         for size, ratio in zip(active[2:], (total / active)[2:], strict=True):
             plan = fit.plan(law, max_tokens=20 * size, flops=6 * size * 20 * size * 0.999, shape="paper")
             best, built = plan.best, plan.buildable

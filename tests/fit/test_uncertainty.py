@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fit.errors import UserError
 from fit.fitted_law.law import Law
-from fit.fitted_law.law_check import WAYS_OF_DRAWING
+from fit.fitted_law.parts import WAYS_OF_DRAWING, Scatter
 from fit.fitting import intervals, noise, search
 from fit.fitting.intervals import bootstrap, profile
 from fit.fitting.problem import Settings, prepare, residual_function
@@ -242,8 +242,7 @@ def test_draws_from_a_sample_spread_as_those_of_all_runs(shared):
 def law_with_draws(draws, noise):
     c = dict(A=482.01, B=2085.43, E=1.8172, alpha=0.3478, beta=0.3658)
     rows = [[c[name] * (1 + spread if name == "E" else 1) for name in FORMS["chinchilla"].names] for spread in draws]
-    record = dict(bootstrap=dict(draws=rows, percentiles=[10, 90], form="errors"), noise=dict(total=noise))
-    return Law("made", FORMS["chinchilla"], c, record)
+    return Law("made", FORMS["chinchilla"], c, bootstrap=fit_runs.bootstrap(rows), noise=Scatter(total=noise))
 
 
 def test_a_new_run_has_noise_of_its_own():

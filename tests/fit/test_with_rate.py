@@ -10,7 +10,6 @@ import pytest
 import fit
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
-from fit.fitted_law.tuning import Tuning
 from fit.fitting import reweighted
 from fit.table.table import Table, read, write
 
@@ -79,7 +78,7 @@ def test_the_law_is_that_of_the_best_rates(law):
         assert float(law.predict(n_active=n, n_tokens=d)) == pytest.approx(law_loss(n, d), rel=3e-3)
     far = law.predict_interval(n_active=2e9, n_tokens=4e10)
     assert far[0] < law_loss(2e9, 4e10) < far[1]
-    assert law.record["fitted"]["runs"] == law.record["rates"]["near"] < law.record["rates"]["runs"] == 200
+    assert law.fitted.runs == law.tuning.near < law.tuning.runs == 200
 
 
 def test_what_a_wrong_rate_costs(law):
@@ -148,7 +147,7 @@ def test_what_models_optima_scatter_around_the_law_widens_intervals(scatter):
     shift = np.array([shifts[model] for model in zip(columns["n_active"], columns["n_tokens"], strict=True)])
     columns["peak_learning_rate"] = (np.array(columns["peak_learning_rate"]) * np.exp(shift)).tolist()
     law = fit.law(columns, "chinchilla", with_rate=True, starts=16, bootstrap=20)
-    measured = law.record["rates"]["scatter"]["rate"]
+    measured = law.tuning.scatter["rate"]
     assert abs(measured - np.std(list(shifts.values()))) < 0.03 + 0.25 * scatter
     inside = 0
     for (n, d), of_model in shifts.items():
@@ -180,7 +179,7 @@ def test_law_json_answers_as_the_law_does(law, tmp_path, capsys):
     record = json.loads((tmp_path / "law.json").read_text())
     del record["rates"]["coefficients"]["skew"]
     (tmp_path / "law.json").write_text(json.dumps(record))
-    with pytest.raises(fit.UserError, match="rates is .*, expected coefficients, reference"):
+    with pytest.raises(fit.UserError, match="rates.coefficients is .*, expected rate, .*, rate_cost, skew"):
         load(path)
 
 
@@ -195,7 +194,7 @@ def test_a_plan_has_the_rate_that_was_fitted(law):
     rate = law.tuning.rate(batch, **model)
     assert built.learning_rate == pytest.approx(rate.value, rel=5e-3)
     assert f"Rate: {rate.value:.2e} ({rate.low:.2g} to {rate.high:.2g} by the runs of this law, within" in str(plan)
-    of_bytes = dataclasses.replace(law, record=law.record | dict(models=law.record["models"] | dict(vocab_size=257)))
+    of_bytes = dataclasses.replace(law, models=dataclasses.replace(law.models, vocab_size=257))
     plan = fit.plan(of_bytes, flops=1e16)
     built = plan.buildable
     model = dict(n_active=built.n_active, n_tokens=built.n_tokens, n_experts=1.0)
@@ -244,7 +243,7 @@ def test_grids_that_end_before_the_best_rate_are_named():
     base = law_loss(np.array(columns["n_active"]), np.array(columns["n_tokens"]))
     columns["loss"] = (base * np.exp(RATE_COST * off**2)).tolist()
     law = fit.law(columns, "chinchilla", with_rate=True, starts=16)
-    assert any("models lies outside what was tried for them" in warning for warning in law.record["warnings"])
+    assert any("models lies outside what was tried for them" in warning for warning in law.warnings)
 
 
 def test_a_finished_run_is_added_to_a_law_with_rates(tmp_path):
@@ -254,4 +253,4 @@ def test_a_finished_run_is_added_to_a_law_with_rates(tmp_path):
     one = {name: values[:1] for name, values in runs(1, seed=7, with_batch=False).items()} | dict(run=["new"])
     write(table_of(one), str(tmp_path / "one.csv"))
     added = fit.add(law, str(tmp_path / "one.csv"), runs=str(tmp_path / "runs.csv"), out=str(tmp_path / "law.json"))
-    assert added.n_runs == 61 and Tuning.of(load(str(tmp_path / "law.json")).record) is not None
+    assert added.n_runs == 61 and load(str(tmp_path / "law.json")).tuning is not None

@@ -104,21 +104,6 @@ def test_a_bad_row_far_into_a_row_group_has_its_own_number(tmp_path):
         list(sources.documents(sources.Piece(str(tmp_path / "a.parquet"), 1, 0, 1), "text"))
 
 
-def test_dictionaries_of_parquet_are_text(tmp_path):
-    table = pa.table({"text": pa.array(GOOD).dictionary_encode()})
-    pa.parquet.write_table(table, tmp_path / "a.parquet")
-    write_jsonl(tmp_path / "a.jsonl", {})
-    one, other = (corpus.load(settings(tmp_path / f"a.{kind}")) for kind in ("parquet", "jsonl"))
-    assert one.fingerprint == other.fingerprint
-
-
-@pytest.mark.parametrize("column, kind", [([1, 2], "int64"), ([["a"], ["b"]], "list"), ([{"a": "b"}] * 2, "struct")])
-def test_a_column_that_holds_no_text_is_named(tmp_path, column, kind):
-    pa.parquet.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
-    with pytest.raises(UserError, match=f"a.parquet: the column 'text' holds {kind}.*, not text"):
-        corpus.load(settings(tmp_path / "a.parquet", on_bad_document="skip"))
-
-
 @pytest.mark.parametrize("damage", ["cut", "pages", "empty", "text"])
 def test_a_damaged_parquet_is_named_and_never_skipped(tmp_path, damage):
     path = tmp_path / "a.parquet"
@@ -190,21 +175,6 @@ def is_utf8(document: bytes) -> bool:
         return False
 
 
-def test_the_verify_of_prepare_reads_the_text_of_byte_level_shards(tmp_path, monkeypatch):
-    """As an earlier reader prepared them: hashes and counts are right."""
-    write_jsonl(tmp_path / "a.jsonl", {234: b'{"text": "half \\ud800 of a pair"}'})
-    with monkeypatch.context() as patch:
-
-        def unchecked(*piece):
-            return (text.encode("utf-8", "surrogatepass") for text, _ in sources._lines(*piece[:2]))
-
-        patch.setattr(sources, "documents", unchecked)
-        corpus.load(settings(tmp_path / "a.jsonl"))
-    (manifest,) = cache_dir().rglob("manifest.json")
-    said = helpers.fails("jmoe.prepare", f"--out_dir={manifest.parent}", "--verify")
-    assert f"the prepared corpus {manifest.parent}: document " in said and "is not UTF-8" in said
-
-
 def test_a_bad_record_of_tfds_is_named(monkeypatch):
     class Source:
         def __getitems__(self, indices):
@@ -217,13 +187,6 @@ def test_a_bad_record_of_tfds_is_named(monkeypatch):
     assert list(sources.documents(piece, "text", skip=True)) == [b"good", b"good", None, None, b"good"]
     with pytest.raises(UserError, match="record 8: not UTF-8 at byte 5"):
         list(sources.documents(dataclasses.replace(piece, start=8), "text"))
-
-
-def test_another_word_for_bad_documents(tmp_path):
-    write_jsonl(tmp_path / "a.jsonl", {})
-    flags = "--config=configs/quickstart.py", f"--config.data.path={tmp_path}/a.jsonl", f"--out_dir={tmp_path}/out"
-    said = helpers.fails("jmoe.prepare", *flags, "--config.data.on_bad_document=ignore")
-    assert "config.data.on_bad_document='ignore' must be 'fail' or 'skip'" in said
 
 
 def test_prepare_counts_over_its_processes(tmp_path):
@@ -255,26 +218,6 @@ def test_unusable_files_are_named(tmp_path, name, content, words):
     for word in words:
         assert word in str(error.value)
     assert not list(cache_dir().rglob("*.bin"))
-
-
-@pytest.mark.parametrize(
-    "train, held, words",
-    [
-        ("a b", "", "config.data.validation_path='.*held.txt' holds no text"),
-        ("", "a b", "config.data.path='.*train.txt' holds no text that config.data.validation_path"),
-        ("a b", "a b", "config.data.path='.*train.txt' holds no text that config.data.validation_path"),
-    ],
-)
-def test_a_split_without_text_is_named(tmp_path, train, held, words):
-    (tmp_path / "train.txt").write_text(train)
-    (tmp_path / "held.txt").write_text(held)
-    with pytest.raises(UserError, match=words):
-        corpus.load(settings(tmp_path / "train.txt", validation_path=str(tmp_path / "held.txt")))
-
-
-def test_an_empty_glob(tmp_path):
-    with pytest.raises(UserError, match="matches no file"):
-        corpus.load(settings(tmp_path / "*.txt"))
 
 
 def test_a_parquet_without_text(tmp_path):
@@ -316,9 +259,3 @@ def test_a_missing_package_is_one_sentence(tmp_path, places, vocabularies):
     assert len(sentences) == len(cases), done.stdout
     for said, (*_, reader, package) in zip(sentences, cases, strict=True):
         assert reader in said and "cannot be read: the Python package " in said and f"`pip install {package}`" in said
-
-
-def test_nul_bytes_are_text(tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"one\0two " * 5000)
-    made = corpus.load(settings(tmp_path / "a.txt"))
-    assert np.count_nonzero(made.train[:] == 0) + np.count_nonzero(made.validation[:] == 0) == 5000

@@ -1,7 +1,6 @@
 """Checkpoints that a disk has damaged: found, named and skipped, whatever file it is and on whichever mesh."""
 
 import gc
-import json
 import os
 import random
 import shutil
@@ -17,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from orbax.checkpoint.experimental import v1
 
 from jmoe.errors import UserError
-from jmoe.run import checkpoint, record
+from jmoe.run import checkpoint
 from jmoe.run.checkpoint import Checkpoints
 from jmoe.run.record import checksums
 
@@ -232,13 +231,7 @@ OTHER = {
         {},
         r"opt_state/1/count is int32\[\] there and missing here",
     ),
-    "a part in front": (
-        optax.chain(optax.identity(), optax.clip_by_global_norm(1.0), ADAM, DECAY),
-        {},
-        r"opt_state/1/count is int32\[\] there and missing here; opt_state/1/mu/a .*, and 10 more. It",
-    ),
     "a part less": (chained(ADAM), {}, "trains: opt_state/2 is empty there and missing here. It"),
-    "a part more": (chained(ADAM, DECAY, optax.identity()), {}, "opt_state/3 is missing there and empty here. It"),
     "moments of another type": (
         chained(optax.scale_by_adam(mu_dtype=jnp.bfloat16), DECAY),
         {},
@@ -281,22 +274,6 @@ def test_arrays_of_another_program_are_refused_and_are_no_damage(optimizer, chan
     saved.close()
 
 
-def test_a_permission_is_not_taken_for_damage(whole, tmp_path):
-    """An error of the machine says nothing of the checkpoint: it is not skipped, nothing is started over."""
-
-    def denied():
-        raise PermissionError(13, "Permission denied", str(whole))
-
-    with pytest.raises(PermissionError):
-        record._read(denied, whole)
-
-    def full():
-        raise ValueError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate")
-
-    with pytest.raises(ValueError, match="RESOURCE_EXHAUSTED"):
-        record._read(full, whole)
-
-
 def test_the_next_interface_of_orbax_reads_todays_checkpoints(whole):
     """All three items by the v1 API, without jmoe: the same arrays on their mesh, and a record of their checksums."""
     mesh = mesh_of(2, 2)
@@ -308,9 +285,3 @@ def test_the_next_interface_of_orbax_reads_todays_checkpoints(whole):
     assert_is((10, found["params"], found["opt_state"]), mesh, 10)
     assert jax.tree.all(jax.tree.map(lambda x, y: x.sharding == y.sharding, found["params"], params))
     assert found["record"]["step"] == 10 and found["record"]["checksums"] == sums
-
-
-def test_the_record_says_what_wrote_it(whole):
-    record = json.loads((whole / "10" / "record" / "metadata").read_text())
-    assert record["step"] == 10 and record["jax"] == "1" and record["config"] == RECORD["config"]
-    assert set(record["checksums"]) >= {"params/embed", "params/blocks/up", "opt_state/count"}

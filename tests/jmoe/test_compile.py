@@ -58,6 +58,10 @@ def compiled(name, folder, record, *flags):
     pytest.importorskip("libtpu", reason="without libtpu: nothing was compiled for a TPU (the [tpu] extra)")
     done = run_compile(*flags, f"--json={folder}/report.json", command=("tests/support/compiled.py", name))
     record("table", f"python -m jmoe.compile {' '.join(flags)}\n{done.stdout}")
+    if "read from" not in done.stderr:
+        record(
+            "table", f"compiled for minutes, as the step has changed: delete tests/data/compiled/{name}-* to record it"
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads((folder / "report.json").read_text()) | {"printed": done.stdout}
 
@@ -194,29 +198,6 @@ def test_a_step_for_gpus_that_are_not_here(tmp_path, record_property):
     assert report["fits"] and report["chip"]["capacity"] == 80 * 2**30
 
 
-def test_rows_of_64_narrow_experts_are_multiplied_once_on_a_gpu_that_is_not_here(tmp_path, record_property):
-    """Width 480 fills no whole number of Mosaic's tiles: rows and weights are padded to 512, gradients of weights are
-    not."""
-    if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
-        pytest.skip("without CUDA: nothing was compiled for a GPU (the [cuda] extra, 5 GB)")
-    sizes = "--config.model.d_model=512", "--config.model.n_blocks=1", "--config.model.n_heads=4", "--config.remat=dots"
-    experts = "--config.model.n_experts=64", "--config.model.top_k=8", "--config.model.d_expert=480"
-    batch = "--config.model.capacity_factor=None", "--config.batch_tokens=((0, 16384),)"
-    report = compiled(
-        "gpu",
-        tmp_path,
-        record_property,
-        "--config=configs/joint_moe.py",
-        *FLASH,
-        *sizes,
-        *experts,
-        *batch,
-        "--topology=H100:1",
-    )
-    rows, product = 16_384 * 8, 2 * 512 * 480
-    assert report["flops"]["estimated"] == rows * product * (3 * 2 * 512 / 480 + 3)
-
-
 def test_gpus_without_their_compiler_or_none_are_refused():
     for topology in ("H100:0x8", "H100:2x2x2", "H100:"):
         with pytest.raises(UserError, match=f"--topology={topology} "):
@@ -255,12 +236,6 @@ def test_what_does_not_fit_exits_with_3(tmp_path):
     assert "DOES NOT FIT" in done.stdout and "memory" in done.stdout and "Traceback" not in done.stderr
     assert "NO config.microbatch_tokens FITS: none divides" in done.stdout  # 4 x 131,071 rows over 4 devices
     assert json.loads((tmp_path / "report.json").read_text())["fits"] is False
-
-
-def test_capitals_of_a_topology_make_no_difference():
-    pytest.importorskip("libtpu", reason="without libtpu: it alone knows topologies (the [tpu] extra)")
-    kinds = {device.device_kind for device in topology_devices("V5E:2x2")}
-    assert kinds == {device.device_kind for device in topology_devices("v5e:2x2")} and len(kinds) == 1
 
 
 @pytest.mark.parametrize("name", ["v9:2x2", "v5e", "4x4", "v5e:3x3", "v5p:0x2x2", "v5e:x", "v6e:4*4", ""])

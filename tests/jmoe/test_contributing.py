@@ -23,7 +23,7 @@ from jmoe.model import parameters, sharding
 from jmoe.run import step
 
 def train(config, n_steps=4):
-    '''(initial parameters, last parameters, metrics of each step) on one batch.'''
+    '''(initial parameters, metrics of each step) on one batch.'''
     mesh = sharding.make_mesh(config, jax.devices()[:1])
     batch = np.random.default_rng(0).integers(257, size=(8, 33)).astype(np.int32)
     with jax.set_mesh(mesh):
@@ -37,7 +37,7 @@ def train(config, n_steps=4):
             history.append(jax.device_get(metrics))
     losses = [metrics["loss"] for metrics in history]
     assert losses[-1] < losses[0], losses
-    return initial, jax.device_get(params), history
+    return initial, history
 
 config = quickstart.get_config()
 config.model.update(d_model=16, n_blocks=1, n_heads=2, group_tokens=64)
@@ -45,31 +45,16 @@ config.data.seq_len, config.batch_tokens = 32, ((0, 256),)
 """
 
 GELU = """
-import math
-from flax import nnx
-from jmoe.model.transformer import GeluMLP
-
 config.model.mlp = "gelu"
-initial, _, _ = train(config)
+initial, _ = train(config)
 assert set(initial["blocks"]["mlp"]) == {"up", "down"}
-
-mlp = GeluMLP(config.model, 48, nnx.Rngs(params=0))
-rows = np.random.default_rng(1).normal(size=(5, 16))
-hidden = rows @ np.asarray(mlp.up[...], np.float64)
-# the tanh form (Hendrycks & Gimpel 2016)
-gelu = 0.5 * hidden * (1 + np.tanh(math.sqrt(2 / math.pi) * (hidden + 0.044715 * hidden**3)))
-output = jax.jit(lambda mlp, rows: mlp(rows)[0])
-expected = gelu @ np.asarray(mlp.down[...], np.float64)
-mesh = sharding.make_mesh(config, jax.devices()[:1])
-np.testing.assert_allclose(output(mlp, rows.astype(np.float32)), expected, atol=1e-5)
 """
 
 EXPERT_CHOICE = """
 from jmoe.model import routing
-from jmoe.model.moe_layer import moe_layer
 
 config.model.update(n_experts=4, top_k=2, capacity_factor=1.0, balance="expert_choice")
-_, _, history = train(config)
+_, history = train(config)
 for metrics in history:
     assert metrics["max_load"] == metrics["min_load"] == 1  # every expert takes its capacity
 
@@ -83,36 +68,12 @@ for group in range(3):
         assert set(taken) == set(np.argsort(-probability[:, expert])[:5])
         gates = np.asarray(gate_GJ[group]).reshape(4, 16)[expert]
         np.testing.assert_allclose(gates[taken], probability[taken, expert], rtol=1e-5)
-
-# the layer: each expert serves the tokens that it took, times their probabilities
-rng = np.random.default_rng(2)
-shapes = (32, 16), (16, 4), (4, 16, 24), (4, 16, 24), (4, 24, 16)
-x, router, gate, up, down = arrays = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
-probability = np.exp(x @ router) / np.exp(x @ router).sum(axis=1, keepdims=True)
-expected = np.zeros((32, 16))
-for first in (0, 16):
-    for expert in range(4):
-        taken = first + np.argsort(-probability[first : first + 16, expert])[:8]
-        hidden = x[taken] @ gate[expert]
-        hidden = hidden / (1 + np.exp(-hidden)) * (x[taken] @ up[expert])
-        expected[taken] += probability[taken, expert][:, None] * (hidden @ down[expert])
-mesh = sharding.make_mesh(config, jax.devices()[:1])
-for capacity_factor, group_tokens in ((1.0, 16), (None, 16)):
-
-    def layer(x, router, *weights):
-        options = dict(group_tokens=group_tokens, capacity_factor=capacity_factor, balance="expert_choice")
-        return moe_layer(x, router, weights, top_k=2, **options)[0]
-
-    with jax.set_mesh(mesh):
-        whole = sharding.per_device(layer, mesh, (sharding.REPLICATED,) * 5, sharding.REPLICATED)
-        np.testing.assert_allclose(jax.jit(whole)(*arrays), expected, rtol=1e-4, atol=1e-3)
 """
 
 LION = """
 config.optimizer.update(name="lion", weight_decay=0.0)
-mesh = sharding.make_mesh(config, jax.devices()[:1])
-initial, params, _ = train(config)
-with jax.set_mesh(mesh):
+initial, _ = train(config)
+with jax.set_mesh(sharding.make_mesh(config, jax.devices()[:1])):
     optimizer = step.make_optimizer(config)
     grads = jax.tree.map(lambda x: np.random.default_rng(1).normal(size=x.shape).astype(np.float32), initial)
     updates, state = optimizer.update(grads, optimizer.init(initial), initial)

@@ -1,19 +1,15 @@
 """Text to rows: real files of every kind, deduplicated, held out by hash, the same on every start."""
 
-import hashlib
 import json
-import pathlib
 import shutil
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 from text_fixtures import settings
 
 from jmoe.errors import UserError
 from jmoe.storage.files import cache_dir, sealed
-from jmoe.text import corpus, sources
+from jmoe.text import corpus
 
 DOCUMENTS = [f"document {i}: " + "äöü and plain text " * (i % 7 + 1) for i in range(400)]
 
@@ -25,21 +21,6 @@ def decode(tokens):
     tokens = tokens[:]
     ends = np.flatnonzero(tokens == 256)
     return [bytes(part[part < 256].astype(np.uint8)).decode() for part in np.split(tokens, ends + 1)[:-1]]
-
-
-def test_jsonl_and_parquet_and_txt_hold_the_same_documents(tmp_path):
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": d, "id": i}) + "\n" for i, d in enumerate(DOCUMENTS)))
-    pa.parquet.write_table(pa.table({"id": range(400), "text": DOCUMENTS}), tmp_path / "a.parquet")
-    (tmp_path / "txt").mkdir()
-    for i, document in enumerate(DOCUMENTS):
-        (tmp_path / "txt" / f"{i:03}.txt").write_text(document)
-    made = [corpus.load(settings(tmp_path / glob)) for glob in ("a.jsonl", "a.parquet", "txt/*.txt")]
-    expected = {d for d in DOCUMENTS if int.from_bytes(hashlib.sha256(d.encode()).digest()[:8]) % 100 == 0}
-    for one in made:
-        assert one.fingerprint == made[0].fingerprint
-        held_out, trained = decode(one.validation), decode(one.train)
-        assert set(held_out) == expected and len(expected) > 0
-        assert trained == [d for d in DOCUMENTS if d not in expected]  # in the order of the files
 
 
 def test_duplicates_count_once_and_content_makes_the_fingerprint(tmp_path):
@@ -72,15 +53,6 @@ def test_a_validation_path_is_held_out_whole_and_never_trained_on(tmp_path):
     made = corpus.load(settings(tmp_path / "train.jsonl", validation_path=str(tmp_path / "held.jsonl")))
     assert decode(made.validation) == DOCUMENTS[10:20]
     assert decode(made.train) == DOCUMENTS[:10] + DOCUMENTS[20:]
-
-
-def test_the_default_corpus_is_this_machines_python(tmp_path):
-    found = sources.find(settings("")).train
-    files = [pathlib.Path(path) for path in found]
-    names = {path.name for path in files}
-    assert {"argparse.py", "dataclasses.py"} <= names
-    assert not any("site-packages" in path.parts for path in files)
-    assert files == sorted(files) and all(path.suffix == ".py" for path in files)
 
 
 def test_a_damaged_cache_is_named(tmp_path):

@@ -14,7 +14,7 @@ from jmoe.model import attention, documents, loss, parameters, sharding, tpu_fla
 from jmoe.run import step
 from jmoe.text import corpus
 from tests.jmoe.test_flash import normal
-from tests.jmoe.test_model import make_params, numpy_transformer, tiny
+from tests.jmoe.test_model import numpy_transformer, tiny
 
 END = 256
 
@@ -83,7 +83,6 @@ def differences(got, inputs, document_BT):
     [
         pytest.param(exact, (2, 96, 6, 16, 2), id="all positions at once"),
         pytest.param(attention.blocks, (2, 1_024, 4, 16, 2), id="blocks"),
-        pytest.param(kernels, (2, 384, 2, 64), id="kernels"),
         pytest.param(kernels, (2, 384, 6, 16, 2), id="grouped, kernels"),
         pytest.param(kernels_as_on_a_tpu, (2, 384, 4, 16, 2), id="grouped, kernels as on a TPU"),
     ],
@@ -93,30 +92,6 @@ def test_attention_stays_within_a_document(function, shape):
     document_BT = documents_of(*shape[:2])
     got = value_and_gradients(function, *inputs, document_BT)
     assert max(differences(got, inputs, document_BT)) < 5e-6
-
-
-def test_groups_of_heads_read_the_documents_of_their_row(monkeypatch):
-    """Six heads share keys, two at once on chip: three groups of a row, for which its documents are the same."""
-    inputs = normal(2, 256, 12, 16, 2)
-    monkeypatch.setattr(tpu_flash, "GRADIENT_BYTES", 2 * 4 * 256 * 16)
-    document_BT = documents_of(2, 256)
-    got = value_and_gradients(functools.partial(tpu_flash.attention, interpret=True), *inputs, document_BT)
-    assert max(differences(got, inputs, document_BT)) < 5e-6
-
-
-def test_kernels_with_documents_are_the_same_spread_over_a_mesh():
-    inputs = normal(2, 256, 4, 16, 2)
-    document_BT = documents_of(2, 256)
-    mesh = jax.make_mesh((2, 2), ("data", "model"), devices=jax.devices()[:4])
-    specs = (*[P("data", None, "model")] * 4, P("data"))
-
-    def local(q, k, v, dy, document_BT):
-        return value_and_gradients(kernels, q, k, v, dy, jax.lax.pcast(document_BT, "model", to="varying"))
-
-    spread = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=specs[:4])
-    arguments = (*inputs, document_BT)
-    placed = [jax.device_put(x, jax.NamedSharding(mesh, spec)) for x, spec in zip(arguments, specs, strict=True)]
-    assert max(differences(jax.jit(spread)(*placed), inputs, document_BT)) < 5e-6
 
 
 def test_a_tpu_compiles_the_kernels_with_documents(not_kept):
@@ -209,16 +184,3 @@ def test_gradients_are_the_sum_of_those_of_each_document(kind):
         assert got_loss == pytest.approx(want_loss, rel=tolerance)
         for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
             assert np.linalg.norm(a - b) <= 5 * tolerance * np.linalg.norm(b) + 1e-9
-
-
-def test_without_an_end_of_text_a_row_is_what_it_is_without_the_mask():
-    config = tiny()
-    mesh = sharding.make_mesh(config, jax.devices()[:1])
-    batch = np.random.default_rng(0).integers(0, END, (8, 33)).astype(np.int32)
-    with jax.set_mesh(mesh):
-        params = make_params(config, mesh)
-        losses = [
-            jax.jit(functools.partial(loss.loss_fn, config=config, mesh=mesh, end_of_text=token))(params, batch)[0]
-            for token in (None, END)
-        ]
-    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)

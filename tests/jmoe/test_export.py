@@ -97,10 +97,7 @@ def trained(tmp_path_factory, text_glob):
     "shape",
     [
         dict(n_experts=1),
-        dict(n_experts=8, n_blocks=1),
         dict(n_experts=2, n_heads=1, d_ff=40, rope_base=500.0),
-        dict(n_experts=1, d_model=24, n_heads=6, d_ff=7, vocab_size=300, n_blocks=3),
-        dict(n_experts=1, n_heads=4, n_kv_heads=2, head_dim=6, tied_embeddings=True),
         dict(n_experts=1, n_heads=4, n_kv_heads=1, head_dim=12, qk_norm="head"),
         dict(n_experts=4, n_heads=4, n_kv_heads=2, head_dim=12, n_dense_blocks=1, d_expert=24, top_k=2),
         dict(n_experts=4, n_dense_blocks=1, d_expert=24, top_k=2, n_shared_experts=2),

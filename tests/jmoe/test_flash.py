@@ -55,14 +55,11 @@ kernels_as_on_a_tpu = functools.partial(tpu_flash.attention, interpret=pltpu.Int
 
 SHAPES = {
     "blocks": (attention.blocks, (1, 2_048, 2, 128)),
-    "kernels of 128, one block": (kernels, (2, 128, 1, 16)),
     "kernels of 64, three blocks": (kernels, (2, 384, 2, 64)),
     "kernels of 128, four blocks": (kernels, (1, 2_048, 2, 128)),
-    "kernels as on a TPU": (kernels_as_on_a_tpu, (1, 384, 2, 64)),
     "grouped, all positions at once": (attention.exact, (2, 96, 6, 16, 2)),
     "grouped, blocks": (attention.blocks, (1, 1_024, 4, 64, 2)),
     "grouped, kernels": (kernels, (2, 384, 6, 16, 2)),
-    "grouped, one for all": (kernels, (1, 256, 4, 64, 1)),
     "grouped, as on a TPU": (kernels_as_on_a_tpu, (1, 256, 4, 16, 2)),
 }
 # each function once: where its inputs are rounded does not depend on the shape
@@ -81,21 +78,18 @@ def test_blocks_and_kernels_equal_attention_over_all_positions_at_once(name, dty
     assert dtype == jnp.float32 or min(found) > 1e-4  # it was rounded, or float32 was measured against itself
 
 
-@pytest.mark.parametrize("interpret", [True, pltpu.InterpretParams()], ids=["plain", "as on a TPU"])
-def test_heads_whose_gradient_does_not_fit_on_chip_are_worked_on_in_groups(interpret, monkeypatch):
+def test_heads_whose_gradient_does_not_fit_on_chip_are_worked_on_in_groups(monkeypatch):
     """Six heads share keys; the limit lets two of them be worked on at once, so that three gradients are summed."""
     inputs = normal(2, 256, 12, 16, 2)
     monkeypatch.setattr(tpu_flash, "GRADIENT_BYTES", 2 * 4 * 256 * 16)
-    run = functools.partial(tpu_flash.attention, interpret=interpret)
-    text = str(jax.make_jaxpr(functools.partial(value_and_gradients, run))(*inputs))
+    text = str(jax.make_jaxpr(functools.partial(value_and_gradients, kernels_as_on_a_tpu))(*inputs))
     assert "f32[12,16,512]" in text  # rows times groups, of two heads' queries
-    assert max(differences(value_and_gradients(run, *inputs), inputs)) < 5e-6
+    assert max(differences(value_and_gradients(kernels_as_on_a_tpu, *inputs), inputs)) < 5e-6
 
 
-@pytest.mark.parametrize("n_kv_heads", [4, 2])
-def test_kernels_are_the_same_spread_over_a_mesh(n_kv_heads):
+def test_kernels_are_the_same_spread_over_a_mesh():
     """shard_map with its check of what varies, as the model runs: rows over data, heads over model."""
-    inputs, spec = normal(2, 256, 4, 16, n_kv_heads), P("data", None, "model")
+    inputs, spec = normal(2, 256, 4, 16, 2), P("data", None, "model")
     mesh = jax.make_mesh((2, 2), ("data", "model"), devices=jax.devices()[:4])
     spread = jax.shard_map(
         lambda *inputs: value_and_gradients(kernels, *inputs), mesh=mesh, in_specs=(spec,) * 4, out_specs=(spec,) * 4
@@ -107,13 +101,10 @@ def test_kernels_are_the_same_spread_over_a_mesh(n_kv_heads):
 @pytest.mark.parametrize(
     "t, k, taken, w",
     [
-        (128, 64, True, 1),
-        (2_048, 128, True, 1),
         (8_192, 128, True, 1),
         (16_384, 128, False, 1),
         (192, 64, False, 1),
         (256, 8, False, 1),
-        (1_024, 128, True, 4),
         (4_096, 128, True, 8),
     ],
 )
@@ -145,11 +136,10 @@ def test_keys_and_values_are_not_repeated_for_the_heads_that_share_them():
     assert max(array.elements for array in arrays) <= 512 * 4 * 64
 
 
-@pytest.mark.parametrize("n_kv_heads", [0, 2])
-def test_flash_is_a_small_rounding_away_from_float32_on_any_mesh(n_kv_heads):
+def test_flash_is_a_small_rounding_away_from_float32_on_any_mesh():
     config = quickstart.get_config()
     config.model.d_model, config.model.n_blocks, config.data.seq_len = 16, 1, 64
-    config.model.n_heads, config.model.n_kv_heads = 4, n_kv_heads
+    config.model.n_heads, config.model.n_kv_heads = 4, 2
     params = jax.jit(lambda: init_params(config))()
     batch = jnp.asarray(np.random.default_rng(0).integers(257, size=(8, 65)), jnp.int32)
     losses = {}

@@ -116,10 +116,8 @@ def rounded_sums(jaxpr) -> list[tuple[str, int]]:
 @pytest.mark.parametrize(
     "n_devices, expert, model",
     [
-        (1, 1, dict(norm="rms", qk_norm="projection", n_kv_heads=1)),
-        (1, 1, dict(n_experts=4, top_k=2, balance="bias", scores="sigmoid", n_shared_experts=1, n_dense_blocks=1)),
-        (8, 2, dict(n_experts=4)),
-        (8, 2, dict(n_experts=4, top_k=2, capacity_factor=None)),
+        (8, 2, dict(norm="rms", qk_norm="projection", n_kv_heads=1, n_experts=4, n_shared_experts=1)),
+        (8, 2, dict(n_experts=4, top_k=2, capacity_factor=None, balance="bias", scores="sigmoid", n_dense_blocks=1)),
     ],
 )
 def test_no_sum_of_many_terms_is_in_bfloat16(n_devices, expert, model, monkeypatch):

@@ -72,56 +72,6 @@ def test_a_single_file_trains_and_its_tail_is_held_out(tmp_path, own_cache):
         assert made.manifest["tokens"][split] == len(document.encode()) + 1
 
 
-@pytest.mark.parametrize("small, large", [(100, 9_900), (5_000, 5_000), (9_900, 100)])
-def test_of_two_files_no_more_than_a_share_is_held_out(tmp_path, own_cache, small, large):
-    documents = {"a": lines("a", small), "b": lines("b", large)}
-    for name, document in documents.items():
-        (tmp_path / f"{name}.txt").write_text(document)
-    made = corpus.load(settings(tmp_path / "*.txt"))
-    tokens = made.manifest["tokens"]
-    assert 0.005 < tokens["validation"] / sum(tokens.values()) <= 0.0101
-    assert sorted("".join(decode(made.train) + decode(made.validation))) == sorted("".join(documents.values()))
-
-
-def test_one_document_of_most_of_the_text_is_not_held_out_whole(tmp_path, own_cache):
-    """It is the one in a hundred that the hash chooses."""
-    giants = (lines(f"giant {i}", 2000) for i in range(10_000))
-    giant = next(g for g in giants if int.from_bytes(hashlib.sha256(g.encode()).digest()[:8]) % 100 == 0)
-    documents = [lines(f"dwarf {i}", 1) for i in range(500)] + [giant]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": d}) + "\n" for d in documents))
-    made = corpus.load(settings(tmp_path / "a.jsonl"))
-    tokens = made.manifest["tokens"]
-    assert 0.004 < tokens["validation"] / sum(tokens.values()) < 0.02
-    assert any(giant.endswith(d) and len(d) < 0.02 * len(giant) for d in decode(made.validation))
-
-
-def test_a_cut_document_survives_a_kill(tmp_path, monkeypatch):
-    """In the last moment, when the shards are written: the next start ends with the same bytes."""
-    (tmp_path / "a.txt").write_text(lines("a", 900))
-    (tmp_path / "b.txt").write_text(lines("b", 2000))
-    where = settings(tmp_path / "*.txt")
-
-    def start(name):
-        return prepare.prepare(sources.find(where), where, tokenizer.load("bytes"), tmp_path / name, 1, 5000)
-
-    start("whole")
-
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(prepare, "write_whole", killed)
-        with pytest.raises(KeyboardInterrupt):
-            start("killed")
-    assert list((tmp_path / "killed").glob("units-*/*.npz"))
-    start("killed")
-
-    def files(name):
-        return {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
-
-    assert files("killed") == files("whole") and len(files("whole")) > 10
-
-
 def test_text_that_changes_meanwhile_is_named(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text(lines("a", 900))
     where = settings(tmp_path / "a.txt")
@@ -136,13 +86,6 @@ def test_text_that_changes_meanwhile_is_named(tmp_path, monkeypatch):
         prepare.prepare(sources.find(where), where, tokenizer.load("bytes"), tmp_path / "out")
 
 
-def test_the_same_text_is_held_out_by_every_tokenizer(tmp_path, vocabularies, own_cache):
-    (tmp_path / "a.txt").write_text(lines("a", 900))
-    (tmp_path / "b.txt").write_text(lines("b", 2000))
-    made = [corpus.load(settings(tmp_path / "*.txt", name)).manifest["bytes"] for name in vocabularies.values()]
-    assert made[0] == made[1] == made[2] and made[0]["validation"] > 0
-
-
 def test_a_tail_begins_at_a_line_a_word_or_a_character():
     assert holdout.cut_at(b"0123456789\nabc\nd", 10) == 11
     assert holdout.cut_at(b"0123456789 abc d", 10) == 11
@@ -152,17 +95,6 @@ def test_a_tail_begins_at_a_line_a_word_or_a_character():
         assert 0 < at < len(euros)
         if tail >= 3:
             assert (euros[:at] + euros[at:]).decode() == "€€€€" and at % 3 == 0
-
-
-def test_the_fingerprint_changes_only_where_the_split_did(tmp_path, own_cache):
-    """Both were computed before there was any rule but the hash."""
-    documents = [f"document {i}: " + "äöü and plain text " * (i % 7 + 1) for i in range(400)]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": d}) + "\n" for d in documents))
-    assert corpus.load(settings(tmp_path / "a.jsonl")).fingerprint == "d6a4b6ae607b3c2f"
-    (tmp_path / "txt").mkdir()
-    for i, n in enumerate((1_000, 99_000)):
-        (tmp_path / "txt" / f"{i}.txt").write_text(f"{i} some words of text\n" * (n // 20))
-    assert corpus.load(settings(tmp_path / "txt" / "*.txt")).fingerprint != "0c364ffbdd5cfc76"
 
 
 def test_text_too_small_to_hold_any_out(tmp_path, own_cache):
@@ -181,3 +113,14 @@ def test_fewer_held_out_tokens_than_asked_are_told(tmp_path, own_cache):
     assert f"{found:,} tokens" in said and "config.data.validation_tokens=65,536" in said
     config.data.validation_tokens = found
     assert not mixture.check_held_out(made, config)
+
+
+def test_the_fingerprint_changes_only_where_the_split_did(tmp_path, own_cache):
+    """Both were computed before there was any rule but the hash."""
+    documents = [f"document {i}: " + "äöü and plain text " * (i % 7 + 1) for i in range(400)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": d}) + "\n" for d in documents))
+    assert corpus.load(settings(tmp_path / "a.jsonl")).fingerprint == "d6a4b6ae607b3c2f"
+    (tmp_path / "txt").mkdir()
+    for i, n in enumerate((1_000, 99_000)):
+        (tmp_path / "txt" / f"{i}.txt").write_text(f"{i} some words of text\n" * (n // 20))
+    assert corpus.load(settings(tmp_path / "txt" / "*.txt")).fingerprint != "0c364ffbdd5cfc76"

@@ -189,18 +189,3 @@ def test_a_prepared_folder_in_object_storage(prepared, vocabularies, tmp_path):
     for said in nothing, half:
         assert said.startswith(f"config.data.path={bucket}/tokens: no prepared folder can be fetched from there")
     assert not list(tmp_path.rglob("fetching-*"))
-
-
-def test_a_store_that_does_not_answer_is_no_mistake_of_the_user(tmp_path):
-    """The process ends with the code of those that are tried again."""
-    nowhere = {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{helpers.free_port()}", "JMOE_STORE_PATIENCE": "1"}
-    program = (
-        "from configs import quickstart; from jmoe import cli; from jmoe.text import corpus\n"
-        "data = quickstart.get_config().data; data.path = 'gs://bucket/tokens'\n"
-        "def main(_): corpus.load(data)\n"
-        "cli.run(main)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=helpers.environment() | nowhere, capture_output=True, text=True
-    )
-    assert done.returncode == 75 and "gave no answer" in done.stderr, done.stderr

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jmoe.model import experts, moe_capacity, moe_layer, permute, routing, sharding
+from jmoe.model import moe_capacity, moe_layer, permute, routing, sharding
 from jmoe.model.permute import UNASSIGNED
 
 SPECS = P(sharding.ROWS), P(), P("expert", None, "model"), P("expert", None, "model"), P("expert", "model")
@@ -106,16 +106,11 @@ def run_mixture(mesh, arrays, **options):
 @pytest.mark.parametrize(
     "n_experts, top_k, capacity_factor, skew, more",
     [
-        (4, 1, 1.0, 0.0, {}),
         (8, 1, 1.0, 0.3, {}),
         (4, 1, 1.5, 2.0, {}),
-        (2, 1, None, 1.0, {}),
-        (32, 1, 1.0, 0.0, {}),
-        (8, 2, 1.0, 0.3, {}),
         (4, 3, None, 1.0, {}),
         (8, 2, 1.0, 0.3, dict(normalize=False)),
         (8, 2, 1.0, 0.3, dict(score_fn="sigmoid", bias_E=np.linspace(0.5, -0.5, 8))),
-        (8, 1, None, 0.3, dict(score_fn="sigmoid")),
         (8, 1, 1.0, 0.3, dict(bias_E=np.linspace(-0.2, 0.2, 8))),
         (16, 4, None, 0.3, dict(score_fn="sigmoid", normalize=False, bias_E=np.linspace(-0.5, 0.5, 16))),
         (2, 1, None, 1.0, dict(kernel="xla")),
@@ -153,9 +148,7 @@ def uneven(shape, top_k, kernel, skew):
 @pytest.mark.parametrize(
     "shape, top_k, kernel, skew",
     [
-        ((2, 2, 2), 1, "blocks", 1.0),
         ((2, 2, 2), 2, "xla", 0.0),
-        ((2, 2, 2), 2, "blocks", 3.0),
         ((2, 4, 1), 2, "blocks", 3.0),
     ],
 )
@@ -167,21 +160,6 @@ def test_nothing_is_dropped_on_any_mesh_however_uneven_the_load(shape, top_k, ke
     np.testing.assert_allclose(one, y, atol=5e-5)
     for a, b in zip(grads, expected, strict=True):
         np.testing.assert_allclose(a, b, atol=2e-4 * np.abs(b).max())
-
-
-def test_routing_table_worked_by_hand():
-    # two experts, capacity 2: tokens 0, 1, 3 want expert 1, token 2 wants expert 0; token 3 comes too late
-    expert_GJ = jnp.array([[1, 1, 0, 1]])
-    choice_of_slot, slot_of_choice = moe_capacity.assign_slots(expert_GJ, n_experts=2, capacity=2)
-    np.testing.assert_array_equal(choice_of_slot, [[2, UNASSIGNED, 0, 1]])
-    np.testing.assert_array_equal(slot_of_choice, [[2, 3, 0, UNASSIGNED]])
-
-
-def test_second_choices_are_served_after_all_first_ones():
-    # three tokens choose first experts 1, 1, 0, then 0, 2, 1: of the second choices, expert 1 has no slot for the last
-    choice_of_slot, slot_of_choice = moe_capacity.assign_slots(jnp.array([[1, 1, 0, 0, 2, 1]]), n_experts=3, capacity=2)
-    np.testing.assert_array_equal(choice_of_slot, [[2, 3, 0, 1, 4, UNASSIGNED]])
-    np.testing.assert_array_equal(slot_of_choice, [[2, 3, 0, 1, 4, UNASSIGNED]])
 
 
 def test_slots_of_two_groups_worked_by_hand():
@@ -230,8 +208,8 @@ def test_two_choices_of_four_tokens_worked_by_hand():
     np.testing.assert_array_equal(metrics["chosen"], [[3, 1, 4]])
 
 
-@pytest.mark.parametrize("n_experts", [5, 100])
-def test_choices_are_counted_on_each_device(n_experts):
+def test_choices_are_counted_on_each_device():
+    n_experts = 100
     mesh, expert_GJ = make_mesh(8, 1, 1), np.random.default_rng(0).integers(n_experts, size=(16, 50))
     with jax.set_mesh(mesh):
         count = sharding.per_device(
@@ -245,33 +223,6 @@ def test_the_bias_moves_towards_the_mean_load():
     bias_LE, chosen_LE = jnp.array([[0.0, 0.5, -0.5, 1.0], [0.0] * 4]), jnp.array([[7, 1, 4, 4], [3, 3, 3, 4]])
     expected = [[-0.1, 0.6, -0.5, 1.0], [0.1, 0.1, 0.1, -0.1]]
     np.testing.assert_allclose(routing.updated_bias(bias_LE, chosen_LE, 0.1), expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize("capacity_factor", [1.0, None])
-def test_a_mixture_of_one_expert_is_the_dense_layer(capacity_factor):
-    """In value and gradient: its only gate is 1, and it has a slot for every token."""
-    x, router, *weights = place(mesh := make_mesh(1, 1, 1), make_inputs(128, 1))
-    weight = jnp.sin(jnp.arange(x.size).reshape(x.shape))
-    options = dict(group_tokens=64, capacity_factor=capacity_factor)
-
-    def of_mixture(x, *weights):
-        y, metrics = mixture(mesh, **options)(x, router, *weights)
-        return jnp.sum(y * jax.sharding.reshard(weight, P(("data", "expert"))))
-
-    def of_dense(x, *weights):
-        return jnp.sum(experts.swiglu(x, *(w[0] for w in weights)) * weight)
-
-    with jax.set_mesh(mesh):
-        one = jax.jit(jax.value_and_grad(of_mixture, argnums=(0, 1, 2, 3)))(x, *weights)
-    other = jax.jit(jax.value_and_grad(of_dense, argnums=(0, 1, 2, 3)))(*map(np.asarray, (x, *weights)))
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-
-
-def test_an_overfull_expert_serves_the_first_tokens():
-    choice_of_slot, slot_of_choice = moe_capacity.assign_slots(jnp.zeros((3, 10), jnp.int32), n_experts=5, capacity=2)
-    np.testing.assert_array_equal(choice_of_slot, [[0, 1] + [UNASSIGNED] * 8] * 3)
-    np.testing.assert_array_equal(slot_of_choice, [[0, 1] + [UNASSIGNED] * 8] * 3)
 
 
 def loss(mesh, options):
@@ -300,7 +251,7 @@ def value_and_gradient(shape, top_k, capacity_factor=1.0, **kernel):
 
 @pytest.mark.parametrize(
     "shape, top_k",
-    [((1, 8, 1), 1), ((2, 4, 1), 1), ((8, 1, 1), 1), ((1, 1, 8), 1), ((2, 2, 2), 1), ((2, 2, 2), 2)],
+    [((1, 8, 1), 1), ((1, 1, 8), 1), ((2, 2, 2), 2)],
 )
 def test_eight_devices_equal_one_in_value_and_gradient(shape, top_k):
     results = value_and_gradient((1, 1, 1), top_k), value_and_gradient(shape, top_k)
@@ -309,7 +260,7 @@ def test_eight_devices_equal_one_in_value_and_gradient(shape, top_k):
         np.testing.assert_allclose(eight, one, rtol=1e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("shape, top_k", [((1, 1, 1), 1), ((1, 1, 1), 2), ((2, 2, 2), 2)])
+@pytest.mark.parametrize("shape, top_k", [((1, 1, 1), 1), ((2, 2, 2), 2)])
 def test_choices_sorted_by_expert_equal_choices_in_blocks(shape, top_k):
     """In value and gradient; the first is what a TPU runs."""
     results = value_and_gradient((1, 1, 1), top_k, None), value_and_gradient(shape, top_k, None, kernel="xla")
@@ -340,26 +291,13 @@ def test_gradient_is_the_numerical_one(top_k, capacity_factor, score_fn):
             np.testing.assert_allclose(jnp.sum(grad * direction), numerical, rtol=2e-2, atol=2e-3)
 
 
-def test_the_router_learns_from_the_outputs_alone():
-    x, router, *weights = place(mesh := make_mesh(1, 1, 1), make_inputs(64, 4))
-
-    def outputs(router):
-        return jnp.sum(mixture(mesh, group_tokens=64, capacity_factor=1.0)(x, router, *weights)[0] ** 2)
-
-    with jax.set_mesh(mesh):
-        grad = jax.jit(jax.grad(outputs))(router)
-    assert np.linalg.norm(grad) > 1e-3
-
-
-@pytest.mark.parametrize(
-    "top_k, capacity_factor, kernel", [(1, 1.0, {}), (2, 1.0, {}), (2, None, {}), (2, None, dict(kernel="xla"))]
-)
-def test_backward_has_no_scatter_over_tokens(top_k, capacity_factor, kernel):
+@pytest.mark.parametrize("capacity_factor, kernel", [(1.0, {}), (None, {}), (None, dict(kernel="xla"))])
+def test_backward_has_no_scatter_over_tokens(capacity_factor, kernel):
     """The gradient of dispatch and combine is a gather: no scatter in the program touches an array of width d."""
     inputs = make_inputs(128, 4, d_model=40)
     mesh = make_mesh(1, 1, 1)
     arrays = place(mesh, inputs)
-    options = dict(group_tokens=64, capacity_factor=capacity_factor, top_k=top_k) | kernel
+    options = dict(group_tokens=64, capacity_factor=capacity_factor, top_k=2) | kernel
     with jax.set_mesh(mesh):
         text = jax.jit(jax.grad(loss(mesh, options), argnums=(0, 1, 2, 3, 4), has_aux=True)).lower(*arrays).as_text()
     scatters = [line for line in text.splitlines() if "stablehlo.scatter" in line]

@@ -1,20 +1,43 @@
-"""What a run shows: TensorBoard and JSONL tell the same, a kill leaves no step twice, a profile is written."""
+"""What a run shows: TensorBoard and JSONL tell the same, a kill leaves no step twice, a profile is written; validation
+losses on the way, named validation sets, and Weights & Biases without a network."""
 
+import importlib.util
 import json
+import os
+import pathlib
 
 import helpers
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from jmoe.config import schema_types
 from jmoe.errors import UserError
 from jmoe.model import routing
 from jmoe.run import log
 
+EVERY = 8
+HAS_WANDB = importlib.util.find_spec("wandb") is not None
+
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory, text_glob):
-    return helpers.write_config(tmp_path_factory.mktemp("config"), text_glob)
+def watched(tmp_path_factory, text_glob):
+    """The workdir of a run to one budget and, by a second start, to another: its trunk has two event files."""
+    folder = tmp_path_factory.mktemp("watched")
+    (folder / "more").mkdir()
+    for source in sorted(pathlib.Path(os.__file__).parent.glob("json/*.py")):
+        (folder / "more" / f"{source.stem}.txt").write_bytes(source.read_bytes())
+    config = helpers.write_config(folder, text_glob)
+    flags = [f"--config={config}", f"--workdir={folder / 'run'}"]
+    flags += ["--config.model.n_experts=4", "--config.model.n_blocks=2"]
+    flags += [f"--config.eval_every={EVERY}", f"--config.data.validation_sets=more={folder}/more/*.txt"]
+    flags += ["--config.log_every=5"] + ["--config.wandb=tests"] * HAS_WANDB
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WANDB_MODE", "offline")
+        for more in (["--config.n_tokens=(8192,)", "--config.profile_steps=(3,5)"], ["--config.n_tokens=(8192,16384)"]):
+            done = helpers.run("jmoe.train", *flags, *more)
+            assert done.returncode == 0, done.stderr
+    return folder / "run"
 
 
 def scalars(folder) -> dict:
@@ -28,17 +51,10 @@ def lines(path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_tensorboard_and_jsonl_tell_the_same(config, tmp_path):
-    flags = [f"--config={config}", f"--workdir={tmp_path}", "--config.model.n_experts=4", "--config.model.n_blocks=2"]
-    done = helpers.run("jmoe.train", *flags, "--config.n_tokens=(8192,)", "--config.profile_steps=(3,5)")
-    assert done.returncode == 0, done.stderr
-    # a longer trunk goes on from the saved one: a second start, a second event file
-    done = helpers.run("jmoe.train", *flags, "--config.n_tokens=(8192,16384)")
-    assert done.returncode == 0, done.stderr
-
+def test_tensorboard_and_jsonl_tell_the_same(watched):
     for name in ("trunk", "branch-8192", "branch-16384"):
-        metrics, speed = lines(tmp_path / name / "metrics.jsonl"), lines(tmp_path / name / "speed.jsonl")
-        shown = scalars(tmp_path / name)
+        metrics, speed = lines(watched / name / "metrics.jsonl"), lines(watched / name / "speed.jsonl")
+        shown = scalars(watched / name)
         assert [line["step"] for line in metrics] == [line["step"] for line in speed]
         for field in ("loss", "cross_entropy", "load_balance", "router_z", "drop_rate", "router_entropy", "grad_norm"):
             assert shown[field] == pytest.approx({line["step"]: line[field] for line in metrics}, rel=1e-6)
@@ -58,8 +74,8 @@ def test_tensorboard_and_jsonl_tell_the_same(config, tmp_path):
             total = line["cross_entropy"] + 0.01 * line["load_balance"] + 0.001 * line["router_z"]
             assert line["loss"] == pytest.approx(total, rel=1e-6)
             assert np.all(layers["max_load"] >= 1) and np.all(layers["min_load"] <= 1)
-    traces = list((tmp_path / "trunk" / "plugins" / "profile").rglob("*.xplane.pb"))
-    assert traces and not list((tmp_path / "branch-8192").rglob("*.xplane.pb"))
+    traces = list((watched / "trunk" / "plugins" / "profile").rglob("*.xplane.pb"))
+    assert traces and not list((watched / "branch-8192").rglob("*.xplane.pb"))
 
 
 def test_damage_after_the_last_checkpoint_is_cut_off_and_before_it_is_named(tmp_path):
@@ -76,3 +92,42 @@ def test_damage_after_the_last_checkpoint_is_cut_off_and_before_it_is_named(tmp_
                     log.lines_before(path, 20, start, 2)
             else:
                 assert [line["step"] for line in log.lines_before(path, 20, start, 2)] == needed
+
+
+def test_validation_losses_on_the_way(watched):
+    """In the lines of their steps, in TensorBoard, and as the result has them at the end."""
+    trunk, branch = (lines(watched / name / "metrics.jsonl") for name in ("trunk", "branch-16384"))
+    result = json.loads((watched / "branch-16384" / "result.json").read_text())
+    evaluated = [line for line in trunk + branch if "validation_loss" in line]
+    last = branch[-1]["step"]
+    assert [line["step"] for line in evaluated] == list(range(EVERY - 1, last + 1, EVERY)) and len(evaluated) > 2
+    assert {line["step"] for line in trunk} >= {0, 5, 10} and all("loss" in line for line in evaluated)
+    assert evaluated[-1]["validation_loss"] < evaluated[0]["validation_loss"]
+    assert evaluated[-1]["validation_loss/more"] != evaluated[-1]["validation_loss"]
+    assert (last + 1) % EVERY == 0, "the last step is evaluated"
+    for name, column in ("validation_loss", "loss"), ("validation_loss/more", "validation_loss/more"):
+        assert evaluated[-1][name] == result[column]
+    events = EventAccumulator(str(watched / "trunk")).Reload()
+    for name in ("validation_loss", "validation_loss/more"):
+        written = {event.step: event.value for event in events.Scalars(name)}
+        assert written == pytest.approx({line["step"]: line[name] for line in trunk if name in line})
+
+
+def test_the_config_names_each_set_once():
+    assert schema_types.named_paths("") == {}
+    assert schema_types.named_paths("a=x/*.txt;b=gs://y/z=1") == {"a": "x/*.txt", "b": "gs://y/z=1"}
+    for wrong in ("a", "a=", "=x", "a=x;a=y", "a b=x"):
+        assert schema_types.named_paths(wrong) is None
+
+
+@pytest.mark.skipif(not HAS_WANDB, reason="without wandb: config.wandb is not tested (pip install -e '.[export]')")
+def test_weights_and_biases_gets_the_metrics(watched):
+    """Each segment is a run; offline, the library leaves what it would have sent in the segment's folder."""
+    for segment in ("branch-8192", "branch-16384"):
+        folders = list((watched / segment / "wandb").glob("offline-run-*"))
+        assert len(folders) == 1
+        (sent,) = folders[0].glob("*.wandb")
+        content = sent.read_bytes()
+        assert (
+            b"validation_loss/more" in content and b"cross_entropy" in content and b"run/" + segment.encode() in content
+        )

@@ -154,7 +154,3 @@ def test_two_at_once_do_not_write_over_each_other(places, vocabularies, prepared
     with ownership.hold(tmp_path / ".lock", "a test"):
         said = helpers.fails(*prepare_command(places, vocabularies, tmp_path))
     assert f"--out_dir={tmp_path}" in said and "another process" in said
-
-
-def test_prepare_needs_a_config(tmp_path):
-    assert "--config" in helpers.fails("jmoe.prepare", f"--out_dir={tmp_path}")

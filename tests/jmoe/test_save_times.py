@@ -75,13 +75,6 @@ def test_steps_that_become_slow_delay_a_save_by_one_of_them(seconds, slower):
         assert gaps and all(600 - 1e-6 <= gap < 600 + slower * seconds + 1e-6 for gap in gaps)
 
 
-def test_steps_of_several_processes_that_become_slow_delay_a_save_by_a_sixth_of_it_times_that(n_processes):
-    for slower in (3, 30):
-        for n_fast in range(1, 600, 23):
-            saved = saves(config_of(checkpoint_minutes=10.0), [1.0] * n_fast + [float(slower)] * 2_000)
-            assert saved[0][1] <= 600 * (1 + slower / 6) + slower
-
-
 def test_steps_that_become_slow_delay_a_save_by_half_of_it_at_most(n_processes):
     """Some of the remaining steps pass before the next look, however long they take by then."""
     config = config_of(checkpoint_minutes=10.0)

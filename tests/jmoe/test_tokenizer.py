@@ -95,12 +95,6 @@ def test_unusable_tokenizer_files(vocabularies, tmp_path, change, fields, words)
         assert word in str(error.value)
 
 
-def test_the_end_of_text_can_be_named(vocabularies, tmp_path):
-    path = tmp_path / "tokenizer.json"
-    path.write_text(pathlib.Path(vocabularies["json"]).read_text().replace("<pad>", "<|stop|>"))
-    assert tokenizer.load(str(path), "<|stop|>").end_of_text == 1
-
-
 def test_an_unusable_gpt2_vocabulary(tmp_path):
     path = tmp_path / "vocab.bpe"
     path.write_text("#version: 0.2\na b\nc\n")

@@ -10,7 +10,6 @@ import runpy
 import shutil
 import signal
 import subprocess
-import sys
 
 import helpers
 import jax
@@ -23,83 +22,7 @@ from jmoe import train as jmoe_train
 from jmoe.errors import UserError
 from jmoe.run import checkpoint
 
-
-@pytest.fixture(scope="module")
-def growing(tmp_path_factory, text_glob):
-    """The config of `undisturbed`, whose batches grow on the way."""
-    return helpers.write_config(tmp_path_factory.mktemp("growing"), text_glob, helpers.GROWING, checkpoint_every=5)
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory, text_glob):
-    return helpers.write_config(tmp_path_factory.mktemp("config"), text_glob, checkpoint_every=10)
-
-
-SHORT = "--config.n_tokens=(8192,)"  # the first of the config's two budgets
-
-
-def train(config, workdir, *flags, **options):
-    return helpers.run("jmoe.train", f"--config={config}", f"--workdir={workdir}", *soak.FLAGS, *flags, **options)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(growing, tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("undisturbed")
-    done = train(growing, workdir)
-    assert done.returncode == 0, done.stderr
-    return workdir
-
-
-@pytest.fixture(scope="module")
-def short(config, tmp_path_factory):
-    """As `undisturbed`, to the first of its budgets."""
-    workdir = tmp_path_factory.mktemp("short")
-    done = train(config, workdir, SHORT)
-    assert done.returncode == 0, done.stderr
-    return workdir
-
-
-@pytest.fixture(scope="module")
-def pair(config, tmp_path_factory):
-    """The run of `short` by two processes of two devices, joined by jax.distributed, an expert on each device."""
-    workdir = tmp_path_factory.mktemp("pair") / "run"
-    soak.kill_until_done(config, workdir, 0, 2, random.Random(0), SHORT)
-    return workdir
-
-
-def test_a_run_learns_and_says_what_it_was(undisturbed):
-    said = soak.outcome(undisturbed)
-    small, large = said["branch-8192", "result"], said["branch-16384", "result"]
-    assert (small["n_tokens"], large["n_tokens"]) == (8192, 16384)
-    assert large["loss"] < small["loss"] < np.log(257)
-    assert large["n_experts"] == 4 and large["n_active"] < large["n_total"]
-    assert large.keys().isdisjoint(("n_kv_heads", "head_dim", "qk_norm", "tied_embeddings"))  # as in every model before
-    assert large["n_active"] == 2 * 32 * 257 + 13 * 32**2 and large["n_total"] == 2 * 32 * 257 + 40 * 32**2
-    assert len(large["corpus_fingerprint"]) == 16
-    first, last = said["trunk", "metrics"][0], said["branch-16384", "metrics"][-1]
-    assert first["learning_rate"] == 0 and 0 < last["learning_rate"] < large["peak_learning_rate"] / 2
-    assert abs(first["cross_entropy"] - np.log(257)) < 0.3
-    trunk = said["trunk", "metrics"]
-    assert [line["step"] for line in trunk] == list(range(len(trunk)))
-    assert np.isclose(max(line["learning_rate"] for line in trunk), large["peak_learning_rate"])
-
-
-def test_a_second_start_does_nothing_again(undisturbed, growing):
-    before = {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")}
-    assert train(growing, undisturbed).returncode == 0
-    assert {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*") if path.is_file()} == {
-        path: time for path, time in before.items() if path.is_file()
-    }
-
-
-def test_killed_at_random_it_ends_bit_identical(undisturbed, growing, tmp_path):
-    """SIGKILL at random moments, saves included, until a start is left alone; make soak does more of it."""
-    hits = soak.kill_until_done(growing, tmp_path / "killed", 3, 1, random.Random(0))
-    assert len(hits) >= 2
-    soak.assert_same_run(undisturbed, tmp_path / "killed")
-
-
-TODAYS = dict(  # 2 of 16 narrow experts and a shared one, balanced by a bias, after a dense block; grouped queries
+MIXTURE = dict(  # 2 of 16 narrow experts and a shared one, balanced by a bias, after a dense block; grouped queries
     n_blocks=2,
     n_dense_blocks=1,
     n_experts=16,
@@ -116,38 +39,76 @@ TODAYS = dict(  # 2 of 16 narrow experts and a shared one, balanced by a bias, a
 )
 
 
-def test_a_mixture_of_today_goes_on_and_spreads_like_any_other_model(config, tmp_path):
-    """Killed at random it ends bit-identical, the bias of its router too. Stopped and resumed on four devices it is the
-    same run, where each two devices share heads and others the experts."""
-    flags = ["--config.n_tokens=(4096,)", *(f"--config.model.{name}={value}" for name, value in TODAYS.items())]
-    done = train(config, tmp_path / "one", *flags)
+@pytest.fixture(scope="module")
+def growing(tmp_path_factory, text_glob):
+    """The config of `undisturbed`: the mixture, of which batches grow on the way."""
+    path = helpers.write_config(tmp_path_factory.mktemp("growing"), text_glob, helpers.GROWING, checkpoint_every=5)
+    changed = f"    config.model.update({MIXTURE!r})\n    config.model.group_tokens = 64\n    config.eval_every = 6\n"
+    path.write_text(path.read_text().replace("    return config\n", f"{changed}    return config\n"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory, text_glob):
+    return helpers.write_config(tmp_path_factory.mktemp("config"), text_glob, checkpoint_every=10)
+
+
+SHORT = "--config.n_tokens=(8192,)"  # the first of the config's two budgets
+
+
+def train(config, workdir, *flags, **options):
+    done = helpers.run("jmoe.train", f"--config={config}", f"--workdir={workdir}", *flags, **options)
     assert done.returncode == 0, done.stderr
-    assert soak.kill_until_done(config, tmp_path / "killed", 1, 1, random.Random(0), *flags)
-    soak.assert_same_run(tmp_path / "one", tmp_path / "killed", "branch-4096")
+    return done
 
-    spread = [*soak.FLAGS, *flags, "--config.mesh.expert=2", "--config.mesh.model=2"]
-    for stopped in (True, False):
-        (process,) = helpers.start(
-            "jmoe.train", f"--config={config}", f"--workdir={tmp_path / 'four'}", *spread, n_devices=4
-        )
-        if stopped:
-            helpers.wait_until(lambda: soak.progress(tmp_path / "four") >= 3, [process])
-            process.send_signal(signal.SIGTERM)
-        stderr = process.communicate(timeout=200)[1]
-        assert process.returncode == (143 if stopped else 0), stderr
-    one, four = (result(tmp_path / name, "branch-4096") for name in ("one", "four"))
-    assert (one["n_devices"], four["n_devices"]) == (1, 4) and abs(one["loss"] - four["loss"]) < 1e-3
 
-    def bias_of(name):
-        return soak.final_params(tmp_path / name, "branch-4096")["['blocks']['mlp']['router_bias']"]
+@pytest.fixture(scope="module")
+def undisturbed(growing, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("undisturbed")
+    train(growing, workdir)
+    return workdir
 
-    biases = bias_of("one"), bias_of("four")
-    assert np.mean(biases[0] == biases[1]) > 0.8 and biases[0].any()  # rounding may turn a choice in later steps
-    columns = TODAYS.keys() - {"n_heads"}  # what was there before has no column of its own
-    assert {name: one[name] for name in columns} == {name: TODAYS[name] for name in columns}
+
+@pytest.fixture(scope="module")
+def short(config, tmp_path_factory):
+    """A run of four experts, one to a token, to the first of its budgets."""
+    workdir = tmp_path_factory.mktemp("short")
+    train(config, workdir, *soak.FLAGS, SHORT)
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def pair(config, tmp_path_factory):
+    """The run of `short` by two processes of two devices, joined by jax.distributed, an expert on each device."""
+    workdir = tmp_path_factory.mktemp("pair") / "run"
+    soak.kill_until_done(config, workdir, 0, 2, random.Random(0), SHORT)
+    return workdir
+
+
+def test_a_run_learns_and_says_what_it_was(undisturbed):
+    said = soak.outcome(undisturbed)
+    small, large = said["branch-8192", "result"], said["branch-16384", "result"]
+    assert (small["n_tokens"], large["n_tokens"]) == (8192, 16384)
+    assert large["loss"] < small["loss"] < np.log(257)
+    columns = MIXTURE.keys() - {"n_heads"}  # what was there before has no column of its own
+    assert {name: large[name] for name in columns} == {name: MIXTURE[name] for name in columns}
     expert, attention = 3 * 32 * 48, 2 * 32 * (4 + 2) * 16
-    assert one["n_active"] == 257 * 32 + 2 * attention + 3 * 32 * 96 + (2 + 1) * expert
-    assert one["n_total"] - one["n_active"] == 14 * expert
+    assert large["n_active"] == 257 * 32 + 2 * attention + 3 * 32 * 96 + (2 + 1) * expert
+    assert large["n_total"] - large["n_active"] == 14 * expert
+    assert len(large["corpus_fingerprint"]) == 16
+    first, last = said["trunk", "metrics"][0], said["branch-16384", "metrics"][-1]
+    assert first["learning_rate"] == 0 and 0 < last["learning_rate"] < large["peak_learning_rate"] / 2
+    assert abs(first["cross_entropy"] - np.log(257)) < 0.3
+    trunk = said["trunk", "metrics"]
+    assert [line["step"] for line in trunk] == list(range(len(trunk)))
+    assert np.isclose(max(line["learning_rate"] for line in trunk), large["peak_learning_rate"])
+
+
+def test_killed_at_random_it_ends_bit_identical(undisturbed, growing, tmp_path):
+    """SIGKILL at random moments, saves included, until a start is left alone; make soak does more of it."""
+    hits = soak.kill_until_done(growing, tmp_path / "killed", 2, 1, random.Random(0), "--config.model.n_experts=16")
+    assert hits
+    soak.assert_same_run(undisturbed, tmp_path / "killed")
 
 
 def test_two_processes_that_save_by_the_clock_end_bit_identical(pair, config, tmp_path):
@@ -167,26 +128,16 @@ def test_two_processes_that_save_by_the_clock_end_bit_identical(pair, config, tm
     assert any(line.get("save_seconds", 0) > 0 for line in speeds)
 
 
-def test_a_signal_saves_and_says_so(short, config, tmp_path):
-    flags = f"--config={config}", f"--workdir={tmp_path}", *soak.FLAGS, SHORT
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        target = soak.progress(tmp_path) + 3
-        (process,) = helpers.start("jmoe.train", *flags)
-        helpers.wait_until(lambda target=target: soak.progress(tmp_path) >= target, [process])
-        process.send_signal(signum)
-        said = process.communicate()[1]
-        assert process.returncode == 128 + signum, said
-        assert "saved step" in said and "Traceback" not in said
-    assert train(config, tmp_path, SHORT).returncode == 0
+def test_ctrl_c_saves_and_says_so(short, config, tmp_path):
+    flags = [f"--config={config}", f"--workdir={tmp_path}", *soak.FLAGS, SHORT]
+    (process,) = helpers.start("jmoe.train", *flags)
+    helpers.wait_until(lambda: soak.progress(tmp_path) >= 3, [process])
+    process.send_signal(signal.SIGINT)
+    said = process.communicate()[1]
+    assert process.returncode == 128 + signal.SIGINT, said
+    assert "saved step" in said and "Traceback" not in said
+    train(config, tmp_path, *soak.FLAGS, SHORT)
     soak.assert_same_run(tmp_path, short, "branch-8192")
-
-
-def test_weights_are_not_loaded_for_another_text_than_is_pinned(config, tmp_path):
-    """Before anything of them is read, with the way back."""
-    flags = f"--config={config}", "--config.data.fingerprint=0123456789abcdef", f"--workdir={tmp_path / 'run'}"
-    error = helpers.fails("jmoe.load", "--from=/nowhere", *flags)
-    assert "Name the text of 0123456789abcdef" in error and "--config.data.fingerprint= (empty)" in error
-    assert not list((tmp_path / "run").glob("trunk*"))
 
 
 def test_it_goes_on_with_as_many_cpu_threads_as_it_began_with(config, tmp_path, monkeypatch):
@@ -216,10 +167,10 @@ def result(workdir, branch="branch-8192"):
 
 
 def test_it_goes_on_with_the_same_tokens_on_other_devices_and_hosts(undisturbed, growing, tmp_path):
-    """One device, then four with an expert each, two processes of two, and four again: the same run to float accuracy,
-    and each stop by SIGTERM to one process alone saves and ends all of them with 143."""
-    flags = [f"--config={growing}", f"--workdir={tmp_path}", *soak.FLAGS]
-    for n_processes, n_devices, spread in ((1, 1, 1), (1, 4, 4), (2, 2, 4)):
+    """One device, then two processes of two with four experts each, and four of which two share heads: the same run to
+    float accuracy, and each stop by SIGTERM to one process alone saves and ends all of them with 143."""
+    flags = [f"--config={growing}", f"--workdir={tmp_path}"]
+    for n_processes, n_devices, spread in ((1, 1, 1), (2, 2, 4)):
         target = soak.progress(tmp_path) + 3
         processes = helpers.start(
             "jmoe.train", *flags, f"--config.mesh.expert={spread}", n_processes=n_processes, n_devices=n_devices
@@ -230,8 +181,7 @@ def test_it_goes_on_with_the_same_tokens_on_other_devices_and_hosts(undisturbed,
         assert [process.returncode for process in processes] == [128 + signal.SIGTERM] * n_processes, said
         assert all("saved step" in text for text in said), said
         assert len({re.search(r"saved step \d+", text).group() for text in said}) == 1
-    done = train(growing, tmp_path, "--config.mesh.expert=4", n_devices=4)
-    assert done.returncode == 0, done.stderr
+    train(growing, tmp_path, "--config.mesh.expert=2", "--config.mesh.model=2", n_devices=4)
     for name in ("branch-8192", "branch-16384"):
         one, other = (result(folder, name) for folder in (undisturbed, tmp_path))
         assert abs(one["loss"] - other["loss"]) < 1e-3
@@ -267,12 +217,12 @@ def test_a_mistake_ends_every_process_with_its_sentence(config, tmp_path):
 
 def test_another_config_is_refused_with_the_difference(undisturbed, growing):
     said = helpers.fails("jmoe.train", f"--config={growing}", f"--workdir={undisturbed}", "--config.model.n_experts=8")
-    assert "config.model.n_experts was 4, is 8" in said
+    assert "config.model.n_experts was 16, is 8" in said
 
 
-@pytest.mark.parametrize("part", ["trunk", "branch-16384"])
-def test_another_config_is_refused_by_unfinished_parts_too(undisturbed, growing, tmp_path, part):
+def test_another_config_is_refused_by_unfinished_parts_too(undisturbed, growing, tmp_path):
     """Before there is a result it is the checkpoint that knows what it was."""
+    part = "branch-16384"
     shutil.copytree(undisturbed / part, tmp_path / part, ignore=shutil.ignore_patterns("result.json"))
     budget = "--config.n_tokens=(16384,)"  # with its own trunk done, the branch is looked at first
     said = helpers.fails("jmoe.train", f"--config={growing}", f"--workdir={tmp_path}", budget, "--config.seed=1")
@@ -288,7 +238,6 @@ def test_a_damaged_result_is_made_again(undisturbed, growing, tmp_path):
     loss = json.loads(altered.read_text())["loss"]
     altered.write_text(altered.read_text().replace(f'"loss": {loss}', f'"loss": {loss - 1}'))
     done = train(growing, workdir)
-    assert done.returncode == 0, done.stderr
     for path in (cut, altered):
         assert done.stderr.count(f"WARNING: {path} is damaged: ") == 1, done.stderr
     soak.assert_same_run(workdir, undisturbed)
@@ -304,25 +253,18 @@ def damage(checkpoint, how: str) -> None:
     array.unlink() if how == "missing" else array.write_bytes(left[how])
 
 
-@pytest.mark.parametrize(
-    "damaged, n_damaged, n_over",
-    [
-        (["branch-8192/checkpoints", "branch-16384/checkpoints/40"], 2, 1),
-        (["branch-16384/checkpoints", "trunk/checkpoints"], 5, 2),
-    ],
-)
-def test_a_damaged_checkpoint_is_skipped_for_the_one_before(undisturbed, growing, tmp_path, damaged, n_damaged, n_over):
-    """The newest of a branch, all of a branch, and the trunk's as well: the same bits every time."""
+def test_damaged_checkpoints_of_a_branch_and_the_trunk_are_made_again(undisturbed, growing, tmp_path):
+    """With the same bits; test_checkpoint.py damages the newest alone."""
     workdir = tmp_path / "run"
     shutil.copytree(undisturbed, workdir)
-    for path in damaged:
-        (workdir / path.partition("/")[0] / "result.json").unlink(missing_ok=True)
-        for params, how in zip((workdir / path).glob("**/params"), itertools.cycle(["cut", "emptied", "missing"])):
+    for segment in ("branch-16384", "trunk"):
+        (workdir / segment / "result.json").unlink(missing_ok=True)
+        found = (workdir / segment / "checkpoints").glob("**/params")
+        for params, how in zip(found, itertools.cycle(["cut", "emptied", "missing"])):
             damage(params.parent, how)
     done = train(growing, workdir)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("is damaged and skipped") == n_damaged, done.stderr
-    assert done.stderr.count("starting this part over") == n_over, done.stderr
+    assert done.stderr.count("is damaged and skipped") == 5, done.stderr
+    assert done.stderr.count("starting this part over") == 2, done.stderr
     assert "Traceback" not in done.stderr
     soak.assert_same_run(workdir, undisturbed)
 
@@ -330,11 +272,9 @@ def test_a_damaged_checkpoint_is_skipped_for_the_one_before(undisturbed, growing
 @pytest.mark.parametrize(
     "flags, words",
     [
-        (["--config.modle.d_model=8"], ["modle", "model"]),
         (["--config.model.d_model=big"], ["config.model.d_model", "big"]),
         (["--unknown=1"], ["unknown"]),
         (["stray"], ["stray"]),
-        (["--config.model.n_heads=3"], ["d_model=32", "n_heads=3"]),
     ],
 )
 def test_a_mistake_is_one_sentence(config, tmp_path, flags, words):
@@ -347,15 +287,9 @@ def test_a_mistake_is_one_sentence(config, tmp_path, flags, words):
 @pytest.mark.parametrize(
     "fields, n_devices, words",
     [
-        ({"data.path": "/nowhere/*.txt"}, 1, ["config.data.path='/nowhere/*.txt'", "no file"]),
-        ({"model.n_experts": 0}, 1, ["n_experts=0", "at least 1"]),
         ({"model.vocab_size": 200}, 1, ["vocab_size=200", "257"]),
-        ({"model.n_experts": 4, "model.capacity_factor": 0.001}, 1, ["capacity_factor=0.001", "4 experts"]),
         ({"batch_tokens": ((0, 100),)}, 1, ["100", "seq_len=32"]),
         ({"batch_tokens": ((0, 320),), "model.n_experts": 2}, 1, ["320", "group_tokens=256"]),
-        ({"n_tokens": (16384, 8192)}, 1, ["n_tokens", "ascending"]),
-        ({"n_tokens": (8192, 8193)}, 1, ["8193", "wider"]),
-        ({"optimizer.warmup_tokens": 100000}, 1, ["warmup_tokens=100000", "8192"]),
         ({"data.fingerprint": "0123456789abcdef"}, 1, ["0123456789abcdef", "changed"]),
         # what does not divide over the mesh
         ({"mesh.expert": 3}, 8, ["mesh.expert=3", "8 devices"]),
@@ -375,11 +309,6 @@ def test_a_config_that_cannot_be_trained_is_refused(config, tmp_path, monkeypatc
     assert not list(tmp_path.rglob("result.json"))
 
 
-def test_missing_config_file(tmp_path):
-    assert "nope.py" in helpers.fails("jmoe.train", "--config=nope.py", f"--workdir={tmp_path}")
-    assert "config" in helpers.fails("jmoe.train", f"--workdir={tmp_path}")
-
-
 def test_a_diverging_run_stops_with_the_step_and_keeps_a_good_checkpoint(config, tmp_path):
     """Saved after every step, the last that is kept is finite although the next parameters were not."""
     flags = [f"--config={config}", f"--workdir={tmp_path}", "--config.checkpoint_every=1"]
@@ -389,14 +318,6 @@ def test_a_diverging_run_stops_with_the_step_and_keeps_a_good_checkpoint(config,
     assert f"the last good checkpoint is {tmp_path}/trunk/checkpoints/{good}; try a lower" in said
     assert all(np.isfinite(x).all() for x in soak.final_params(tmp_path, "trunk").values())
     assert not list(tmp_path.rglob("result.json"))
-
-
-@pytest.mark.parametrize("field, value", [("loss.load_balance", "1e300"), ("optimizer.weight_decay", "1e9")])
-def test_a_run_that_diverges_by_another_field_names_it(config, tmp_path, field, value):
-    flags = [f"--config={config}", f"--workdir={tmp_path}", "--config.model.n_experts=4"]
-    said = helpers.fails("jmoe.train", *flags, f"--config.{field}={value}")
-    assert "not finite" in said or "non-finite loss at step" in said
-    assert f"try a lower config.{field}: {float(value):g} " in said and "lr_law" not in said
 
 
 def evaluate(workdir, *flags, **options) -> dict:
@@ -439,9 +360,7 @@ def test_evaluate_names_what_is_there(undisturbed, flags, words):
 
 # as in test_checkpoint.py: what failed reads leave behind
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize(
-    "module, how", [("evaluate", "cut"), ("generate", "missing"), (None, "emptied"), (None, "flipped")]
-)
+@pytest.mark.parametrize("module, how", [("evaluate", "cut"), (None, "flipped")])
 def test_other_commands_name_a_damaged_checkpoint_and_the_one_before(undisturbed, tmp_path, module, how):
     """They take no other by themselves: a loss, a text or an export is of the checkpoint that was asked for."""
     shutil.copytree(undisturbed / "trunk", tmp_path / "trunk")
@@ -458,31 +377,6 @@ def test_other_commands_name_a_damaged_checkpoint_and_the_one_before(undisturbed
     assert [path.name for path in tmp_path.iterdir()] == ["trunk"]
     assert checkpoint.on_host(epath.Path(tmp_path), "trunk", 30)[0].name == "30"
     gc.collect()
-
-
-ANOTHER_OPTIMIZER = """
-import runpy
-
-import optax
-from jmoe.run import run, step
-
-step.make_optimizer = run.make_optimizer = lambda config: optax.chain(optax.trace(0.9), optax.identity())
-runpy.run_module("jmoe.train", run_name="__main__", alter_sys=True)
-"""
-
-
-def test_a_trainer_of_another_optimizer_refuses_sound_checkpoints(undisturbed, growing, tmp_path):
-    shutil.copytree(undisturbed, tmp_path / "run")
-    (tmp_path / "run" / "branch-16384" / "result.json").unlink()
-    flags = f"--config={growing}", f"--workdir={tmp_path}/run", *soak.FLAGS
-    command = [sys.executable, "-c", ANOTHER_OPTIMIZER, *flags]
-    done = subprocess.run(command, env=helpers.environment(), capture_output=True, text=True)
-    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
-    differs = (
-        "branch-16384/checkpoints/40 holds other arrays than this program trains: opt_state/0 is empty there and miss"
-    )
-    assert differs in done.stderr, done.stderr
-    assert "damaged" not in done.stderr and not list((tmp_path / "run").rglob("damaged-*"))
 
 
 def mount(folder, options):
@@ -513,8 +407,7 @@ def test_a_full_workdir(config, tmp_path, short):
             assert "no space left" in said.lower()
             assert not (folder / "branch-8192" / "result.json").exists()
             subprocess.run(["mount", "-o", f"remount,size={larger}", folder], check=True)
-        done = train(config, folder, SHORT)
-        assert done.returncode == 0, done.stderr
+        train(config, folder, *soak.FLAGS, SHORT)
         soak.assert_same_run(folder, short, "branch-8192")
     finally:
         subprocess.run(["umount", folder], check=True)

@@ -13,6 +13,7 @@ import apiserver
 import helpers
 import pytest
 import sweeps
+import yaml
 from etils import epath
 from kubernetes import client
 
@@ -28,6 +29,8 @@ OPTIONS = test_gke.OPTIONS | {"queue": "team", "accelerator": "v5e:1x1"}
 READ_AT_IMPORT = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"  # $KUBECONFIG
 UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes (no TPU)"}
 FLAGS = ["--backend=gke", "--image=registry/jmoe:1", "--queue=team", "--accelerator=v5e:1x1"]
+PATCHES = {path.stem: yaml.safe_load(path.read_text()) for path in (helpers.ROOT / "examples").glob("gpudirect_*.yaml")}
+MANIFESTS = test_gke.CASES | {name: dict(accelerator="H100:2x8", pod_patch=[patch]) for name, patch in PATCHES.items()}
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +68,9 @@ def begun(cluster, tmp_path, text_glob):
         GKE.cancel(sweep, 0)
 
 
-@pytest.mark.parametrize("case", test_gke.CASES)
+@pytest.mark.parametrize("case", MANIFESTS)
 def test_every_field_is_taken_and_kept(cluster, case):
-    manifest = test_gke.manifest(**test_gke.CASES[case])
+    manifest = test_gke.manifest(**MANIFESTS[case])
 
     def create():
         return cluster.api.create_namespaced_custom_object(
@@ -242,26 +245,6 @@ def test_why_the_pods_of_an_admitted_job_do_not_run(cluster, begun):
 
 def container(name: str, **state) -> dict:
     return {"name": name, "image": "i", "imageID": "", "ready": False, "restartCount": 0, "state": state}
-
-
-def test_a_name_that_is_taken(cluster, begun):
-    """By a JobSet that is not the sweep's any more: its label is gone."""
-    sweep = begun([{"seed": 0}])
-    GKE.submit(sweep)
-    name = cluster.jobsets()[sweep.jobs[0].name]["metadata"]["name"]
-
-    def relabel(label):
-        return cluster.api.patch_namespaced_custom_object(
-            *apiserver.JOBSETS, name, {"metadata": {"labels": {gke.SWEEP: label}}}
-        )
-
-    relabel(None)
-    assert GKE.states(sweep) == {}
-    GKE.ready(sweep)
-    with pytest.raises(UserError, match=f'the cluster refuses: 409 Conflict: .*"{name}" already exists'):
-        GKE.submit(sweep)
-    relabel(sweep.id)
-    assert "created 0 JobSets" in GKE.submit(sweep)
 
 
 def test_deleted_behind_our_back(cluster, begun):

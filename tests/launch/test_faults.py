@@ -13,9 +13,8 @@ import sweeps
 from etils import epath
 
 from jmoe.errors import UserError
-from jmoe.storage import files as storage
 from jmoe.version import code_version
-from launch import collect, local, slurm, sweepfile, trainer
+from launch import local, slurm, sweepfile, trainer
 from launch.backend import Sweep
 from launch.progress import Progress
 
@@ -48,7 +47,7 @@ def start(sweep, workdir, *flags):
     return helpers.run("launch.sweep", f"--sweep={sweep}", f"--workdir={workdir}", *flags)
 
 
-@pytest.mark.parametrize("n_layers", [1, 30, 42, 500])
+@pytest.mark.parametrize("n_layers", [1, 500])
 def test_progress_is_read_whatever_the_length_of_a_line(sweep, tmp_path, n_layers):
     """Each death after further progress is a first try, however many layers a line of metrics tells of."""
     job = sweeps.begin(sweep, tmp_path / "run").jobs[0]
@@ -65,22 +64,6 @@ def test_progress_is_read_whatever_the_length_of_a_line(sweep, tmp_path, n_layer
             "cause": "died", "tries": 1, "tokens": 256 * n_steps, "for_good": False
         }  # fmt: skip
     assert trainer.write_failure(job, "died", False, 1)["for_good"]
-
-
-def test_columns_are_those_of_all_rows(sweep, tmp_path):
-    """A row of an older version lacks columns; whichever comes first, the table has them all, in one order."""
-    tables = []
-    for newer in (0, 1):
-        run = sweeps.begin(sweep, tmp_path / f"run{newer}")
-        for i, job in enumerate(run.jobs):
-            sweeps.train(job, **({"vocab_size": 257, "epochs": 0.5} if i == newer else {}))
-        collect.write(run)
-        found = rows(tmp_path / f"run{newer}")
-        assert {(row["vocab_size"], row["epochs"]) for row in found} == {("257", "0.5"), ("", "")}
-        tables.append(list(found[0]))
-    assert (
-        tables[0] == tables[1] and tables[0][:5] == list(collect.LAW_COLUMNS) and tables[0][-4:] == list(collect.TRACES)
-    )
 
 
 def test_an_edited_sweep_goes_on_with_what_it_says_now(sweep, config, tmp_path, text_glob):
@@ -127,7 +110,7 @@ def test_unfinished_jobs_go_on_by_the_new_code(sweep, tmp_path, text_glob):
     assert codes == {run.jobs[0].name: sweeps.OLD, run.jobs[1].name: both}
 
 
-@pytest.mark.parametrize("damage", ["cut", "a bad byte", "another shape", "gone"])
+@pytest.mark.parametrize("damage", ["cut", "gone"])
 def test_a_damaged_sweep_json_is_made_again(damage, done, sweep):
     """From the jobs' folders: nothing is trained again, and what old code trained is not labelled new."""
     path = done / "sweep.json"
@@ -135,28 +118,18 @@ def test_a_damaged_sweep_json_is_made_again(damage, done, sweep):
         job.code = [sweeps.OLD]
         sweepfile.write_job(job)
     whole = path.read_bytes()
-    broken = {"cut": whole[: len(whole) // 2], "a bad byte": b"\xff" + whole, "another shape": b"[1, 2]", "gone": None}
-    path.unlink() if broken[damage] is None else path.write_bytes(broken[damage])
-    for module, *flags in (["status"], ["collect"], ["cancel"], ["logs", "--job=d"])[: 4 if damage == "cut" else 1]:
-        output = helpers.fails(f"launch.{module}", f"--workdir={done}", *flags)
-        assert "sweep.json" in output and ("holds no sweep" if damage == "gone" else "is damaged") in output
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(whole[: len(whole) // 2])
+    output = helpers.fails("launch.status", f"--workdir={done}")
+    assert "sweep.json" in output and ("holds no sweep" if damage == "gone" else "is damaged") in output
     output = helpers.fails("launch.sweep", f"--sweep={sweep}", f"--workdir={done}")
     assert f"was started with code {sweeps.OLD}" in output and "2 jobs are known from their folders" in output
     again = start(sweep, done, "--mix=code")
     assert again.returncode == 0 and "4 of 4 runs were done before" in again.stdout, again.stderr
     assert {row["code"] for row in rows(done)} == {sweeps.OLD}
     assert (damage == "gone") != (done / "damaged-sweep.json").exists()  # kept, for whoever wants to look
-
-
-def test_runs_of_which_nothing_is_recorded_are_not_called_new(done, sweep):
-    """A workdir of an older version, its sweep.json lost: its jobs' folders hold no record."""
-    (done / "sweep.json").unlink()
-    for path in done.glob("jobs/*/job.json"):
-        path.unlink()
-    assert "was started with code unknown" in helpers.fails("launch.sweep", f"--sweep={sweep}", f"--workdir={done}")
-    again = start(sweep, done, "--mix=code")
-    assert again.returncode == 0, again.stderr
-    assert {row["code"] for row in rows(done)} == {sweepfile.UNKNOWN}
 
 
 def test_damage_in_a_jobs_folder_is_named(done):
@@ -185,12 +158,6 @@ def test_damage_in_a_jobs_folder_is_named(done):
     assert str(other.log) in helpers.fails("launch.logs", f"--workdir={done}", f"--job={other.name}")
 
 
-def test_a_sweep_that_is_done_says_so(done, sweep):
-    again = start(sweep, done)
-    assert again.returncode == 0, again.stderr
-    assert "4 of 4 runs were done before: this sweep is finished, nothing was trained" in again.stdout
-
-
 def test_the_bar_says_what_it_waits_for(sweep, tmp_path):
     run = sweeps.begin(sweep, tmp_path / "run")
     one, other = run.jobs
@@ -211,13 +178,6 @@ def test_the_bar_says_what_it_waits_for(sweep, tmp_path):
     bar.update([one])
     assert told() == "d32-e1 evaluating"
     bar.close()
-
-
-def test_a_workdir_may_be_called_anything(sweep, tmp_path):
-    run = sweeps.begin(sweep, tmp_path / "run[1] *?")
-    sweeps.train(run.jobs[0])
-    told = helpers.run("launch.status", f"--workdir={run.workdir}")
-    assert "2 of 4 runs done; 2 jobs on local: 1 done, 1 waiting" in told.stdout, told.stderr
 
 
 def test_status_and_logs_write_nothing(done, sweep):
@@ -284,12 +244,6 @@ def test_no_visible_gpu_is_no_gpu(visible, n, found, monkeypatch):
     assert local.visible_gpus(n) == found
 
 
-def test_an_option_of_sbatch_that_is_the_sweeps_own_leaves_no_workdir(sweep, tmp_path):
-    flags = f"--sweep={sweep}", f"--workdir={tmp_path}/run", "--backend=slurm", "--sbatch=--job-n=x"
-    assert "--sbatch=--job-n=x" in helpers.fails("launch.sweep", *flags)
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize("option", "-Jx -HJx -J --job-n=x --comm=x --arra=0-9 --output=x -ox --wrap=x --pars x".split())
 def test_options_of_sbatch_that_are_the_sweeps_own_are_refused(option, tmp_path):
     with pytest.raises(UserError, match=f"--sbatch={option}(: | is no option)"):
@@ -318,10 +272,3 @@ def test_a_backend_that_cannot_submit_leaves_nothing(done, sweep, tmp_path):
     assert begin(done, "--backend=slurm").returncode == 2
     assert (done / "sweep.json").read_bytes() == before
     assert start(sweep, done).returncode == 0
-
-
-def test_storage_reads_what_it_sealed(tmp_path):
-    """The fixtures of this file are results as the trainer writes them."""
-    path = tmp_path / "result.json"
-    storage.write_whole(path, json.dumps(storage.sealed({"loss": 3.25})))
-    assert storage.read_sealed(path) == {"loss": 3.25}

@@ -31,7 +31,7 @@ def sweep(tmp_path_factory, text_glob):
     folder = tmp_path_factory.mktemp("sweep")
     path = folder / "sweep.py"
     long = {"model.d_model": (16, 32, 48), "model.n_experts": (1, 2, 4, 8)}
-    short = {"seed": (0, 1), "model.n_experts": (1, 4)}  # of two shapes, which are compiled once each
+    short = {"model.n_experts": (1, 4)}
     config = str(helpers.write_config(folder, text_glob, checkpoint_every=10))
     path.write_text(SWEEP.format(config=config, varied=long if SOAK else short))
     return path
@@ -60,7 +60,7 @@ def undisturbed(sweep, tmp_path_factory):
 def test_runs_csv_has_the_laws_columns_first_and_traces_each_run(undisturbed):
     table = rows(undisturbed)
     assert list(table[0])[:5] == ["n_active", "n_total", "n_tokens", "n_experts", "loss"]
-    assert len(table) == (24 if SOAK else 8)
+    assert len(table) == (24 if SOAK else 4)
     assert len({(r["d_model"], r["seed"], r["n_experts"], r["n_tokens"]) for r in table}) == len(table)
     assert {r["n_tokens"] for r in table} == {"8192", "16384"}
     assert len({r["corpus_fingerprint"] for r in table}) == len({r["code"] for r in table}) == 1
@@ -142,7 +142,7 @@ def stop_by_cancel(sweep, tmp_path) -> None:
 
 
 def test_what_remains_to_train_does_not_change_how_it_is_trained(sweep, undisturbed, tmp_path):
-    """One job of four, trained again alone: with the threads of the beginning, though all cores are free."""
+    """One job, trained again alone: with the threads of the beginning, though all cores are free."""
     shutil.copytree(undisturbed, tmp_path, dirs_exist_ok=True)
     last = next(folder for folder in (tmp_path / "jobs").iterdir() if "-e4-" in folder.name)
     shutil.rmtree(last)
@@ -284,27 +284,6 @@ def test_two_versions_never_mix_silently(copied, undisturbed, tmp_path):
     assert "--mix=config" in output and result.parent.name in output
 
 
-@pytest.mark.parametrize(
-    "text, words",
-    [
-        ("def get_sweep():\n    return 'nowhere.py', [{}]", ["nowhere.py"]),
-        ("x = 1", ["get_sweep"]),
-        ("def get_sweep(:", ["SyntaxError"]),
-        ("def get_sweep():\n    return 'configs/quickstart.py'", ["get_sweep() must return"]),
-        ("def get_sweep():\n    return 'configs/quickstart.py', []", ["no job"]),
-        ("def get_sweep():\n    return 'configs/quickstart.py', {'seed': ()}", ["no job"]),
-        ("def get_sweep():\n    return 'configs/quickstart.py', [{'model.d_modle': 3}]", ["d_modle"]),
-        ("def get_sweep():\n    return 'configs/quickstart.py', [{'n_tokens': (5, 4)}]", ["n_tokens", "ascending"]),
-    ],
-)
-def test_an_unusable_sweep_is_refused(tmp_path, text, words):
-    (tmp_path / "sweep.py").write_text(text)
-    output = helpers.fails("launch.sweep", f"--sweep={tmp_path / 'sweep.py'}", f"--workdir={tmp_path / 'run'}")
-    for word in words:
-        assert word in output
-    assert not (tmp_path / "run" / "runs.csv").exists()
-
-
 def test_commands_without_a_sweep_say_so(tmp_path):
     for module, *flags in (["status"], ["collect"], ["cancel"], ["logs", "--job=x"]):
         assert "holds no sweep" in helpers.fails(f"launch.{module}", f"--workdir={tmp_path}", *flags)
@@ -415,8 +394,6 @@ def test_a_backend_is_one_file(sweep, tmp_path):
     [
         ("jobs", "--backend=jobs: choose local, slurm, gke, or the path of a Python file"),
         (__file__, "is no backend: it does not define devices, submit, states, logs, cancel"),
-        ("mine", "--backend=mine: choose local, slurm, gke, or the path of a Python file"),
-        ("../x", "--backend=../x: choose local"),
         ("nowhere.py", "nowhere.py' is no Python file"),
     ],
 )

@@ -71,35 +71,12 @@ def seen(sweep) -> tuple[dict, dict]:
     return found["jobs"][0], found["jobs"][1]
 
 
-LINES = {
-    '{"step": 1}': "n_tokens is missing",
-    "null": "found null, expected a JSON object",
-    "some text": 'found "some text", expected a JSON object',
-    "[1, 2]": "found [1, 2], expected a JSON object",
-    '{"step": 1, "n_tokens": null}': "n_tokens is null, expected a number",
-    '{"step": 1, "n_tokens": "1024"}': 'n_tokens is "1024", expected a number',
-    '{"step": 1, "n_tokens": true}': "n_tokens is true, expected a number",
-    '{"step": 1, "n_tokens": -1}': "n_tokens is -1, expected a number",
-    f'{{"step": 1, "n_tokens": {HUGE}}}': f"n_tokens is 1{'0' * 56}..., expected a number",
-    '{"step": 1, "n_tokens": 1e400}': "n_tokens is Infinity, expected a number",
-}
-
-
-@pytest.mark.parametrize("line", LINES)
-def test_an_odd_line_of_metrics_is_named_and_the_others_are_read(line, sweep, write):
-    good_line = json.dumps(METRICS)
-    write()
-    before, _ = seen(sweep)
-    write(**{"trunk/metrics.jsonl": f"{good_line}\n{line}\n"})
-    good, odd = seen(sweep)
-    assert good == before
-    assert f"trunk/metrics.jsonl, line 2: {LINES[line]}" in odd["more"]
-    assert odd["loss"] == 3.5  # of the line before
-    (trunk, *_) = curves.of_job(sweep.jobs[1], files_of(sweep.workdir))
-    assert trunk.n_tokens.tolist() == [60_000]
-
-
 ODD_FILES = {
+    "metrics.jsonl": (
+        "trunk/metrics.jsonl",
+        '{"step": 1, "n_tokens": -1}\n',
+        "trunk/metrics.jsonl, line 1: n_tokens is -1, expected a number",
+    ),
     "speed.jsonl": ("trunk/speed.jsonl", "[]\n", "trunk/speed.jsonl, line 1: found [], expected a JSON object"),
     "tokens_per_second": (
         "trunk/speed.jsonl",
@@ -178,14 +155,6 @@ def test_an_odd_result_is_missing_from_the_table_and_named(field, sweep, write, 
     assert f"{BRANCH}/result.json: {sentence}" in odd["more"]
 
 
-def test_a_config_that_is_nested_too_deeply_is_damaged(sweep, write, finished):
-    config = finished["record"]["config"]
-    deep = json.loads('{"a": ' * 3_000 + "1" + "}" * 3_000)
-    record = {"config": config | {"model": config["model"] | {"deep": deep}}}
-    write(**{f"{BRANCH}/result.json": json.dumps(storage.sealed(finished | {"record": record}))})
-    assert "result.json is damaged" in collect.write(sweep)[0]
-
-
 def test_a_trainer_that_ends_with_an_odd_result_is_not_started_for_ever(sweep, write, finished):
     """It takes the run for finished; the pool does not, and must not start it again and again."""
     write(**{f"{BRANCH}/result.json": json.dumps(storage.sealed(finished | {"loss": None}))})
@@ -228,6 +197,8 @@ def test_any_value_in_any_file_of_a_job_leaves_the_others_as_they_are(sweep, wri
     good, odd = seen(sweep)
     assert good == before
     assert odd["tokens"] >= 0 and odd["runs_done"] in (0, 1)
+    if not isinstance(value, dict) and text == json.dumps(value):
+        assert file in odd["more"]  # it is named
     sweep.mix = ["code", "corpus", "config"]
     collect.write(sweep)
     sweep.mix = []
@@ -254,14 +225,14 @@ def test_any_number_can_be_drawn(lines, panel, sweep, write):
 
 
 def test_the_page_of_a_sweep_with_odd_files(sweep, write):
-    lines = "".join(f"{line}\n" for line in LINES)
+    lines = '{"step": 1}\nnull\n'
     write(**{"trunk/metrics.jsonl": lines + json.dumps(METRICS) + "\n", "trunk/speed.jsonl": lines})
     job = sweep.jobs[0]
     n_experts = job.n_experts
     job.n_experts = 0  # as of a job that was rebuilt from its folder
     page = report.page(sweep, status.see(sweep.workdir), None, None)
     job.n_experts = n_experts
-    assert f"trunk/metrics.jsonl, line 1: n_tokens is missing (and {len(LINES) - 1} more lines)" in page
+    assert "trunk/metrics.jsonl, line 1: n_tokens is missing (and 1 more line" in page
     assert "trunk/speed.jsonl, line 2: found null, expected a JSON object" in page
     assert f"<td>{job.name}</td><td>done</td>" in page and page.count("<svg ") == 4
 
@@ -271,11 +242,9 @@ def test_the_page_of_a_sweep_with_odd_files(sweep, write):
     [
         ("mix", 5, "mix is 5, expected a list of words"),
         ("backend", None, "backend is null, expected text"),
-        ("retries", HUGE, "retries is 1000"),
         ("stall_minutes", HUGE, "stall_minutes is 1000"),
         ("options", {"dollars_per_hour": HUGE}, "options.dollars_per_hour is 1000"),
         ("n_experts", "many", 'n_experts is "many", expected a count'),
-        ("n_active", HUGE, "n_active is 1000"),
         ("budgets", {BRANCH: "many"}, f'budgets.{BRANCH} is "many", expected a count'),
         ("segments", {"trunk": [5, 1]}, "segments.trunk is [5, 1], expected its first and its last token"),
         ("code", 5, "code is 5, expected a list of versions"),

@@ -13,7 +13,7 @@ import yaml
 from etils import epath
 
 from jmoe.errors import UserError
-from launch import cluster, gke, trainer
+from launch import cluster, gke
 from launch import jobs as jobs_lib
 from launch.backend import Sweep
 from tests.launch.test_gke import OPTIONS
@@ -167,19 +167,6 @@ def test_what_is_followed_goes_on_in_the_next_pod_until_the_jobset_is_over(api, 
     assert next(lines) == f"==> {name}-slice-0-0-b <==\n".encode() and next(lines) == b"two\n"
     api.jobsets[name]["status"] = {"conditions": [{"type": "Completed", "status": "True"}]}
     assert list(lines) == []
-
-
-def test_one_job_is_cancelled_and_the_others_stay(api, tmp_path):
-    sweep = sweep_of(tmp_path)
-    GKE.submit(sweep)
-    names = [f"{sweep.id}-{name}" for name in JOBS]
-    assert sorted(api.jobsets) == names
-    job = sweep.jobs[1]
-    job.folder.mkdir(parents=True)
-    trainer.give_up(job, "cancelled", "cancelled")
-    assert GKE.cancel_job(sweep, job, 0) == "deleted 1 JobSets"
-    assert sorted(api.jobsets) == [names[0], names[2]]
-    assert "created 1 JobSets" in GKE.submit(sweep)  # a cancelled job is no accepted one
 
 
 def failed_job(jobset: str, reason: str, message: str, when: str) -> dict:

@@ -50,15 +50,6 @@ def test_hours_cost_and_time_left(tmp_path):
     assert "cost unknown" in status.in_words(status.look(sweep, {}))
 
 
-def test_a_sweep_of_before_has_no_hours(tmp_path):
-    sweep = begin(tmp_path)
-    for job in sweep.jobs:
-        (job.folder / "time.json").unlink(missing_ok=True)
-    seen = status.look(sweep, {})
-    assert (seen["hours"], seen["dollars"], seen["hours_left"]) == (None, None, None)
-    assert status.in_words(seen).splitlines()[-1].startswith("1 of 3 runs done")
-
-
 def test_the_time_of_all_tries_is_kept(tmp_path):
     sweep = begin(tmp_path)
     done, half, _ = sweep.jobs

@@ -120,14 +120,6 @@ def test_a_job_whose_mesh_is_impossible_is_priced_at_an_mfu():
     assert "; 1 jobs, whose mesh is impossible here, at 40%" in prices.summary([price, modelled], 1e15)
 
 
-def test_names_are_stable_and_tell_configs_apart():
-    (first, _), (second, _) = load("lr_grid"), load("lr_grid")
-    assert [job.name for job in first] == [job.name for job in second]
-    assert len({job.name for job in first}) == 3 * 4 * 7
-    assert jobs_lib.digest({"a": 1, "b": [1, 2]}) == jobs_lib.digest({"b": [1, 2], "a": 1})
-    assert jobs_lib.digest({"a": 1}) != jobs_lib.digest({"a": 2})
-
-
 def test_lr_grid_surrounds_equation_10():
     jobs, configs = load("lr_grid")
     _, grid = lr_grid.get_sweep()
@@ -207,15 +199,6 @@ def test_each_start_of_lr_halving_adds_the_rates_around_the_best(tmp_path):
         assert ends[1] == optimum and max(ends) - min(ends) == pytest.approx(math.log(2), abs=1e-3)
 
 
-def test_lr_halving_costs_half_of_a_grid():
-    def tokens(jobs):
-        return sum(0.8 * max(job["n_tokens"]) + 0.2 * sum(job["n_tokens"]) for job in jobs)
-
-    last = lr_halving.RUNGS[-1][1]
-    halved = [{"n_tokens": budgets} for n_rates, budgets in lr_halving.RUNGS for _ in range(n_rates)]
-    assert tokens(halved) / tokens([{"n_tokens": last}] * len(lr_halving.CONSTANTS)) == pytest.approx(0.53, abs=0.01)
-
-
 def test_fit_lr_recovers_equation_10(tmp_path):
     (tmp_path / "runs.csv").write_text(fit_runs.learning_rate_runs())
     done = helpers.run("fit", "lr", f"--runs={tmp_path}/runs.csv", "--experts=1,8", f"--out={tmp_path}/lr.json")
@@ -224,24 +207,3 @@ def test_fit_lr_recovers_equation_10(tmp_path):
     assert result["lr_law"] == pytest.approx(fit_runs.RATES, rel=1e-6)
     assert len(result["optima"]) == 12 and done.stdout.count("not fitted") == 7  # 4 and 32, and their error
     assert "config.optimizer.lr_law.n_experts = -0.250000" in done.stdout
-
-
-def test_fit_lr_with_noise_stays_near_and_checks_what_it_left_out(tmp_path):
-    (tmp_path / "runs.csv").write_text(fit_runs.learning_rate_runs(noise=5e-4))
-    done = helpers.run("fit", "lr", f"--runs={tmp_path}/runs.csv", "--experts=1,8")
-    errors = [float(line.split()[-5 if "on 6 fitted" in line else 0]) for line in done.stdout.splitlines()[-2:]]
-    assert 0 < errors[0] < 0.15 and 0 < errors[1] < 0.3
-
-
-def test_fit_lr_says_what_is_wrong(tmp_path):
-    path = tmp_path / "runs.csv"
-    path.write_text(fit_runs.learning_rate_runs(edge=True))
-    assert "end of its grid" in helpers.run("fit", "lr", f"--runs={path}").stdout
-    assert (
-        "n_experts = 8: the law holds there alone" in helpers.run("fit", "lr", f"--runs={path}", "--experts=8").stdout
-    )
-    assert "64 is in none of the runs" in helpers.run("fit", "lr", f"--runs={path}", "--experts=1,64").stderr
-    path.write_text("\n".join(path.read_text().splitlines()[:3]) + "\n")
-    assert "was tried at 2 learning rates" in helpers.run("fit", "lr", f"--runs={path}").stderr
-    fit_runs.write_csv(path, fit_runs.paper_runs())
-    assert "column peak_learning_rate is missing" in helpers.run("fit", "lr", f"--runs={path}").stderr

@@ -9,8 +9,7 @@ import sweeps
 from etils import epath
 
 from jmoe.errors import UserError
-from jmoe.storage import files as storage
-from launch import collect, jobs, status, sweepfile, trust
+from launch import sweepfile, trust
 
 BACKEND = """
 import pathlib
@@ -49,15 +48,6 @@ def test_names_stay_inside_the_workdir(begun, where, name):
         return
     with pytest.raises(UserError, match="sweep.json is damaged .* names no job, branch or corpus"):
         sweepfile.read(begun.workdir)
-
-
-def test_a_job_outside_is_neither_trained_nor_are_its_files_deleted(begun, tmp_path):
-    (tmp_path / "OUT-51bbacf9").mkdir()
-    (tmp_path / "OUT-51bbacf9" / "failure.json").write_text("{}")
-    edit(begun, lambda fields, job: fields.update(jobs={"../../OUT-51bbacf9": job}))
-    said = helpers.fails("launch.retry", f"--workdir={begun.workdir}", "--job=..")
-    assert "'../../OUT-51bbacf9' names no job" in said
-    assert [path.name for path in (tmp_path / "OUT-51bbacf9").iterdir()] == ["failure.json"]
 
 
 def test_a_backends_file_runs_only_if_it_is_named(begun, tmp_path):
@@ -159,33 +149,6 @@ def test_a_cause_of_failure_forges_no_line(begun):
         assert "\x1b" not in shown and "\u202e" not in shown and "\nd16-e1-01234567" not in shown
 
 
-@pytest.mark.parametrize(
-    "failure", ['{"cause": 3}', "[]", "3", '{"cause": "a", "tries": "x", "tokens": 0, "for_good": 1}']
-)
-def test_a_failure_of_other_types_is_none(begun, failure):
-    (begun.jobs[0].folder / "failure.json").write_text(failure)
-    assert begun.jobs[0].failure() == {}
-
-
-@pytest.mark.parametrize(
-    "record", [{}, {"config": None}, {"config": {}}, {"config": {"data": {}, "model": 3}}, None, 3]
-)
-@pytest.mark.parametrize("seal", [True, False])
-def test_a_result_without_a_config_is_damaged(begun, record, seal):
-    """A seal says that it is what was written, and not who wrote it."""
-    (job,) = begun.jobs
-    sweeps.train(job)
-    branch = next(iter(job.budgets))
-    path = job.folder / branch / "result.json"
-    values = json.loads(path.read_text())
-    del values["sha256"]
-    values["record"] = record
-    path.write_text(json.dumps(storage.sealed(values) if seal else values))
-    rows, missing, _ = collect.rows_of(begun)
-    assert not rows and "result.json is damaged" in missing[f"jobs/{job.name}/{branch}"]
-    assert status.look(begun, {})["jobs"][0]["more"].startswith(f"{branch}/result.json is damaged")
-
-
 def test_a_start_anew_makes_a_sweep_ones_own(begun, tmp_path):
     edit(begun, lambda fields, job: job.update(config_file=str(tmp_path / "theirs.py")))
     text = (begun.workdir / "sweep.json").read_text()
@@ -199,42 +162,6 @@ def test_a_cache_that_cannot_be_written_is_said(begun, tmp_path, monkeypatch, ca
     monkeypatch.setenv("JMOE_CACHE", str(tmp_path / "file"))
     begun.write()
     assert "launch.retry will ask for --trust" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda fields, job: fields.update(jobs={}),
-        lambda fields, job: fields.update(options=None),
-        lambda fields, job: fields.update(backend=3),
-        lambda fields, job: fields.update(colour="red"),
-        lambda fields, job: fields.update(retries="1"),
-        lambda fields, job: fields.update(stall_minutes=float("nan")),
-        lambda fields, job: fields["options"].update(threads="two"),
-        lambda fields, job: fields["options"].update(together=[2]),
-        lambda fields, job: fields["options"].update(dollars_per_hour="3"),
-        lambda fields, job: fields["options"].update(on_failure="touch x"),
-        lambda fields, job: fields["options"].update(sbatch=[3]),
-        lambda fields, job: job.update(segments={"trunk": [1]}),
-        lambda fields, job: job.update(budgets={"branch-8": "8"}),
-        lambda fields, job: job.update(n_active="many"),
-    ],
-)
-def test_a_sweep_json_of_other_types_is_damaged(begun, change):
-    edit(begun, change)
-    with pytest.raises(UserError, match="sweep.json is damaged"):
-        sweepfile.read(begun.workdir)
-
-
-def test_a_sweep_whose_jobs_were_trained_together_is_read(begun):
-    """An earlier version wrote `together` among the options, and each job's shape."""
-    edit(begun, lambda fields, job: (fields["options"].update(together=8), job.update(shape="0a1b2c3d")))
-    sweep = sweepfile.read(begun.workdir)
-    assert sweep.trained == begun.trained
-    entry = json.loads((sweep.trained[0].folder / "job.json").read_text())
-    (sweep.trained[0].folder / "job.json").write_text(json.dumps(entry | {"shape": "0a1b2c3d"}))
-    (sweep.workdir / "sweep.json").unlink()
-    assert begun.trained[0] in sweepfile._read_or_rebuild(sweep.workdir, "local", jobs.files_of(sweep.workdir)).jobs
 
 
 def test_a_task_of_slurm_is_started_by_slurm(begun, monkeypatch):

@@ -7,6 +7,7 @@ import pathlib
 import numpy as np
 
 from fit.fitted_law import models
+from fit.fitted_law.parts import Bootstrap
 from fit.fitting.problem import residual_function
 from fit.laws import FORMS
 from fit.model.architecture import training_flops
@@ -178,10 +179,15 @@ def write_demo_law(path, **changes):
         coefficients=TINY,
         settings={},
         runs=dict(ranges=ranges | dict(training_flops=[flops.min(), flops.max()])),
-        models=models.from_table(table) | changes,
+        models=models.from_table(table).to_dict() | changes,
     )
     pathlib.Path(path).write_text(json.dumps(record))
     return str(path)
+
+
+def bootstrap(draws, **more):
+    """A bootstrap of these draws [draws][coefficients], of 10th and 90th percentile."""
+    return Bootstrap(form="errors", percentiles=(10.0, 90.0), draws=tuple(map(tuple, draws)), **more)
 
 
 def sweep_runs(widths=(16, 24, 32), budgets=(327_680, 655_360, 1_310_720), noise=0.01, trunk=0.0, seed=0, **more):

@@ -42,6 +42,8 @@ def write_text(folder) -> str:
     return f"{folder}/*.txt"
 
 
+# in front of a config file: all that read it wait a third as long for the requests of a dead owner
+SHORT_LEASES = "from jmoe.storage import lease\n\nlease.RENEW_EVERY, lease.EXPIRY = 2.0, 60.0\n"
 GROWING = ((0, 256), (4_096, 512))  # batches of two sizes: two steps to compile
 
 

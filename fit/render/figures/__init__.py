@@ -14,6 +14,7 @@ import numpy as np
 
 from fit.aliases import Array, Floats
 from fit.errors import UserError
+from fit.fitted_law import law_runs
 from fit.fitted_law.law import Law
 from fit.messages import units
 from fit.model.architecture import Architecture
@@ -22,7 +23,6 @@ from fit.planning.clock import SECONDS
 from fit.planning.constraints import Constraints
 from fit.planning.options import BudgetOptions
 from fit.table.files import replacing
-from fit.table.reading import by_settings
 from fit.table.runs import Runs, held_out, read_runs
 
 if TYPE_CHECKING:
@@ -74,10 +74,9 @@ def measured(law: Law, table: object) -> Measured:
     """
     if table is None:
         return None
-    settings = law.record.get("settings") or {}
-    runs = read_runs(by_settings(table, settings), law.form.columns, mix_corpora=True)
-    same = runs.has((law.record.get("runs") or {}).get("fingerprint", ""))
-    return runs, held_out(runs, settings.get("holdout", "none") if same else "none")
+    runs = read_runs(law_runs.read_runs(law, table), law.form.columns, mix_corpora=True)
+    same = runs.has(law.runs.fingerprint or "")
+    return runs, held_out(runs, law.settings.holdout if same else "none")
 
 
 def draw(  # noqa: PLR0913  most are by name

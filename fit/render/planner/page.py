@@ -10,7 +10,7 @@ import numpy as np
 
 from fit.aliases import Array, Json
 from fit.errors import UserError
-from fit.fitted_law import models, own_counts, table_architecture
+from fit.fitted_law import models, own_counts
 from fit.fitted_law.law import OURS, PRESETS, Law, load
 from fit.form import Form
 from fit.laws import FORMS
@@ -160,31 +160,27 @@ def _law(law: Law) -> Json:
     """What the page knows of a law."""
     law.check_plannable()
     models_of_runs = law.models
-    record = law.record
     architecture = None
-    if models_of_runs["architecture"]:
-        architecture = table_architecture.mixture_of(models_of_runs["architecture"], 1, 1).all_fields()
-    bootstrap = record.get("bootstrap")
-    if bootstrap:
-        bootstrap = dict(by="runs") | bootstrap
+    if models_of_runs.architecture:
+        architecture = models_of_runs.architecture.architecture(1, 1).all_fields()
     return dict(
         form=law.form.name,
         coefficients={name: law.coefficients[name] for name in law.form.names},
         **{name: getattr(law, name) for name in _LAW},
         chips=dict(zip(("kind", "count"), default_chips(law), strict=True)),
         own=architecture,
-        dense=record.get("dense") if law.published else None,
-        fixed=record.get("fixed", ()) if law.published else (),
+        dense=law.dense if law.published else None,
+        fixed=law.fixed,
         notes=list(models.architecture_notes(models_of_runs)),
         origin=_origin(law),
-        models={name: models_of_runs[name] for name in _MODELS if models_of_runs[name] is not None},
+        models={name: models_of_runs[name] for name in _MODELS if name in models_of_runs},
         shape={name: _value_or_refusal(law, name) for name in ("vocab_size", "width_per_block")},
-        final_norm=bool(models_of_runs["final_norm"]),
+        final_norm=models_of_runs.final_norm,
         own_vocabulary=own_counts.own_vocabulary(law),
         counted_as_they_are=own_counts.counted_as_they_are(law),
         shape_ranges=own_counts.shape_ranges(law),
         records_shapes=bool(law.shape_ranges),
-        bootstrap=bootstrap,
+        bootstrap=law.bootstrap.to_dict() if law.bootstrap else None,
     )
 
 
@@ -195,7 +191,7 @@ def _origin(law: Law) -> str:
     draws = f"No draws: {law.no_draws}"
     if law.source_of_draws:
         draws = f"Its draws are {law.source_of_draws}"
-    return f"{law.record['source']}. {law.record['note']}. {draws}."
+    return f"{law.source}. {law.note}. {draws}."
 
 
 def _form(form: Form) -> Json:

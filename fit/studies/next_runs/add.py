@@ -106,9 +106,8 @@ def add(
     """
     table = None
     if os.path.exists(runs) or not law.published:
-        settings = law.record.get("settings") or {}
-        _check_settings(law, settings)
-        table = read(runs, columns or settings.get("columns"))
+        _check_settings(law)
+        table = read(runs, columns or law.settings.columns)
     rows, known = added.new_ones(added.runs_of(run, table), table, run)
     if not mix_corpora:
         added.check_text(rows, table, run)
@@ -143,10 +142,10 @@ def add(
     )
 
 
-def _check_settings(law: Law, settings: Json) -> None:
+def _check_settings(law: Law) -> None:
     """Raises UserError where the law was fitted to some rows of its table, or to columns that the table lacks."""
     for flag in ("where", "set"):
-        if settings.get(flag):
+        if law.settings[flag]:
             raise UserError(
                 f"--law={law.name}: was fitted with --{flag}, so its table has other rows or columns than the law: "
                 "make a table of them by fit import with the same flags, and fit the law to that"

@@ -13,6 +13,7 @@ from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law import summary
 from fit.fitted_law.law import Law
+from fit.form import PriorSummary
 from fit.messages.printable import printable
 from fit.messages.units import say
 from fit.model.architecture import training_flops
@@ -193,30 +194,31 @@ def options(law: Law) -> dict[str, Any]:
 
     Where that fit chose between two forms, their weights and their prior, the new one chooses too.
     """
-    settings = law.record.get("settings") or {}
-    bootstrap = law.record.get("bootstrap") or {}
-    chose = "choice" in law.record
+    settings = law.settings
     fit_options = {name: settings[name] for name in SETTINGS if name in settings}
-    if chose:
+    if law.choice:
         fit_options.pop("weights", None)
     else:
         fit_options["form"] = [law.form.name]
-    if "solver" in settings:
-        fit_options["algorithm"] = settings["solver"]
-    if "starts" in settings:
-        fit_options["starts"] = settings["starts"] or "paper"
-    if not settings.get("weight_decay_default"):
-        fit_options["weight_decay"] = settings.get("weight_decay")
-    prior = settings.get("prior") or {}
-    # the population was the default of all fits that choose, in records that do not say by_default
-    by_default = prior.get("by_default", chose and prior.get("law") == "population")
-    if "law" in prior and not by_default:
-        fit_options["prior"] = prior["law"]
-    if bootstrap:
-        fit_options["bootstrap"] = len(bootstrap["draws"])
-        fit_options["bootstrap_form"] = bootstrap["form"]
-        fit_options["percentiles"] = bootstrap["percentiles"]
+    fit_options |= dict(algorithm=settings.solver, starts=settings.starts or "paper")
+    if not settings.weight_decay_default:
+        fit_options["weight_decay"] = settings.weight_decay
+    prior = settings.prior
+    if prior and not _is_default(prior, law.choice is not None):
+        fit_options["prior"] = prior.law
+    if law.bootstrap:
+        fit_options["bootstrap"] = law.n_draws
+        fit_options["bootstrap_form"] = law.bootstrap.form
+        fit_options["percentiles"] = law.bootstrap.percentiles
     return fit_options
+
+
+def _is_default(prior: PriorSummary, chose: bool) -> bool:
+    """Whether a prior was the default of its fit. An older law does not say it: all fits that `chose` between forms
+    had the population's prior then."""
+    if prior.by_default is None:
+        return chose and prior.law == "population"
+    return prior.by_default
 
 
 def judged(law: Law, rows: list[Json]) -> list[Json]:
@@ -261,8 +263,7 @@ def judged(law: Law, rows: list[Json]) -> list[Json]:
 
 def has_runs_of(law: Law, table: Table) -> bool:
     """Whether a table has the runs that a law.json was fitted to, and no others."""
-    fingerprint = (law.record.get("runs") or {}).get("fingerprint")
-    return read_runs(table, law.form.columns, mix_corpora=True).fingerprint() == fingerprint
+    return read_runs(table, law.form.columns, mix_corpora=True).fingerprint() == law.runs.fingerprint
 
 
 def what_next(law: Law, path: str, out: str | None) -> str:

@@ -333,5 +333,4 @@ def _problem_of(law: Law, runs: Runs, parts: Sequence[ByName]) -> tuple[Problem,
     values = np.concatenate(every, axis=1, dtype=float)
     columns = {name: np.pad(column, (0, padding), "edge") for name, column in zip(names, values, strict=True)}
     padded = Runs(runs.path, columns, np.ones(ends[-1] + padding), Table(runs.path, {}, []))
-    fixed = (law.record.get("settings") or {}).get("fix") or {}
-    return prepare(law.form, padded, Settings(fix=tuple(fixed.items()))), ends
+    return prepare(law.form, padded, Settings(fix=law.settings.fix)), ends

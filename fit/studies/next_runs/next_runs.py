@@ -14,7 +14,7 @@ from fit.aliases import Array, Floats, Json
 from fit.errors import UserError
 from fit.fitted_law import own_counts
 from fit.fitted_law.law import Law
-from fit.fitted_law.law_check import LEVEL
+from fit.fitted_law.parts import LEVEL
 from fit.fitting.noise import Noise
 from fit.model.architecture import Architecture, training_flops
 from fit.planning import optimum
@@ -146,26 +146,24 @@ def _coefficients(law: Law, names: Sequence[str], errors: Array) -> Json:
 
 def _fitted_runs(law: Law, table: Table) -> tuple[Runs, int]:
     """(the Runs that the law was fitted to, a seed that none of them had). Raises UserError for other runs."""
-    settings = law.record.get("settings") or {}
-    described = law.record.get("runs") or {}
-    if law.published or "fingerprint" not in described:
+    if law.published or law.runs.fingerprint is None:
         raise UserError(f"--law={law.name}: expected a law.json that fit law wrote: its runs are part of the question")
     runs = read_runs(table, law.form.columns, mix_corpora=True)
-    if not runs.has(described["fingerprint"]):
-        raise UserError(f"--runs={runs.path}: --law={law.name} was fitted to other runs ({described.get('file')})")
+    if not runs.has(law.runs.fingerprint):
+        raise UserError(f"--runs={runs.path}: --law={law.name} was fitted to other runs ({law.runs.file})")
     law.check_plannable()
-    rules = settings.get("holdout", "none"), settings.get("weights", "none"), settings.get("bootstrap_by", "trunk")
-    fitted, _ = split(runs, *rules)
+    settings = law.settings
+    fitted, _ = split(runs, settings.holdout, settings.weights, settings.bootstrap_by)
     seeds = runs.table.numbers("seed", (0, 2**31)) if "seed" in runs.table else np.zeros(1)
     return fitted, int(seeds.max()) + 1
 
 
 def _noise_of(law: Law) -> Noise:
     """The Noise that fit law estimated from the residuals. Raises UserError where law.json lacks it."""
-    noise = law.record.get("noise") or {}
-    if not {"run", "trunk", "degrees_of_freedom"} <= noise.keys():
+    noise = law.noise
+    if noise is None or noise.run is None or noise.trunk is None or noise.degrees_of_freedom is None:
         raise UserError(f"--law={law.name}: does not say how its runs scatter (noise): fit it again")
-    return Noise(float(noise["run"]), float(noise["trunk"]), tuple(noise["degrees_of_freedom"]))
+    return Noise(noise.run, noise.trunk, noise.degrees_of_freedom)
 
 
 def _by_stage(errors: Array) -> Json:
@@ -217,7 +215,7 @@ def _trunks(possible: Possible, chosen: list[int], architecture: Architecture) -
 
 def decay_of(law: Law) -> float:
     """The share of each budget in which the learning rate decays, by the config of the law's runs."""
-    return float(ast.literal_eval((law.models["overrides"] or {}).get("optimizer.decay_fraction", str(DECAY))))
+    return float(ast.literal_eval(law.models.overrides.get("optimizer.decay_fraction", str(DECAY))))
 
 
 def possible_runs(law: Law, architecture: Architecture, n_blocks: Array, n_experts: Array, n_tokens: Array) -> Possible:
@@ -263,7 +261,7 @@ def candidates(law: Law, architecture: Architecture, experts: Floats, runs: Runs
     widest = float(architecture.d_model(flops / training_flops(1, fewest_tokens))) / width
     blocks = np.unique(np.geomspace(narrowest, max(narrowest, int(widest)), WIDTHS).round().astype(int))
     experts = np.asarray(experts, int)[architecture.has_enough_experts(experts)]
-    most_tokens = min(flops / cheapest * fewest_tokens, law.models["unique_tokens"] or np.inf)
+    most_tokens = min(flops / cheapest * fewest_tokens, law.models.unique_tokens or np.inf)
     n_doublings = int(np.log2(max(most_tokens / fewest_tokens, 1)))
     tokens = np.round(fewest_tokens * 2.0 ** np.arange(n_doublings + 1)).astype(int)
     grid = np.meshgrid(blocks, experts, tokens, indexing="ij")
@@ -298,7 +296,7 @@ def plain_grid(law: Law, architecture: Architecture, experts: Floats, runs: Runs
         n_active = architecture.n_active(blocks[:, None] * width, np.array(experts))
         n_active = np.broadcast_to(n_active, (len(blocks), len(experts))).mean(axis=1)
         flops_per_token = training_flops(n_active.sum() * len(experts), (1 - decay) + decay * sum(GRID_BUDGETS))
-        longest = min(flops / flops_per_token, law.models["unique_tokens"] or np.inf)
+        longest = min(flops / flops_per_token, law.models.unique_tokens or np.inf)
         grids.append((abs(np.log(longest / n_active[-1] / ratio)), blocks, longest))
     _, blocks, longest = min(grids, key=lambda grid: grid[0])
     tokens = np.maximum(1, np.floor(longest * np.array(GRID_BUDGETS))).astype(int)

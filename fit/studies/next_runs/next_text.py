@@ -5,8 +5,8 @@ import ast
 from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law.law import Law
-from fit.fitted_law.law_check import LEVEL
 from fit.fitted_law.models import text_of
+from fit.fitted_law.parts import LEVEL
 from fit.messages import sentences
 from fit.messages.units import amount
 from fit.model.architecture import PAPER, Architecture

@@ -42,9 +42,7 @@ class NextOptions(ShapeOptions):
         """
         if self.goal == "plan":
             return ()
-        settings = law.record.get("settings") or {}
-        fixed = settings.get("fix") or {}
-        fitted = tuple(name for name in law.form.names if name not in fixed)
+        fitted = tuple(name for name in law.form.names if name not in law.settings.fix)
         names = fitted if self.coefficients is None else self.coefficients
         unknown = [name for name in names if name not in fitted]
         if unknown:

@@ -133,7 +133,7 @@ def _drawn_log_factors(law: Law, experts: Array, flops: Array, log_loss: Array, 
     draws."""
     if not law.draws:
         return None
-    noise = (law.noise or 0) * normal(seed, len(law.record["bootstrap"]["draws"]), len(log_loss))
+    noise = (law.noise.total if law.noise else 0) * normal(seed, law.n_draws, len(log_loss))
     draws = {name: values[:, None] for name, values in law.draws.items()}
     drawn = _log_factors(law, draws, experts, flops, log_loss + noise, drawn=True)
     return np.where(np.isfinite(drawn), drawn, np.log(FURTHEST))

@@ -1,0 +1,156 @@
+"""law.json: what a law holds survives it, older files are read, and what no law can hold is refused."""
+
+import copy
+import json
+import pathlib
+
+import fit_runs
+import numpy as np
+import pytest
+
+import fit
+from fit.errors import UserError
+from fit.fitted_law.law import NAMES, load
+
+ROOT = pathlib.Path(__file__).parents[2]
+OURS = [*ROOT.glob("results/**/law.json"), *ROOT.glob("results/forecasts/laws/*.json")]
+OURS += ROOT.glob("fit/fitted_law/presets/*.json")
+
+
+def models_of(law):
+    """Models far and near, with every column that a law may read."""
+    rng = np.random.default_rng(0)
+    n_active = np.exp(rng.uniform(np.log(1e5), np.log(1e11), 40))
+    models = dict(n_active=n_active, n_tokens=np.exp(rng.uniform(np.log(1e6), np.log(1e13), 40)))
+    models |= dict(n_total=3 * n_active, sparsity=rng.uniform(0, 0.95, 40), granularity=rng.uniform(1, 8, 40))
+    models |= dict(top_k=np.full(40, 2.0), shared_share=rng.uniform(0, 0.5, 40))
+    models["n_experts"] = np.full(40, law.only_experts or 8)
+    return models
+
+
+@pytest.mark.parametrize("name", [*map(str, OURS), *NAMES])
+def test_a_law_survives_its_file(tmp_path, name):
+    law = load(name)
+    fit.save(law, tmp_path / "law.json")
+    again = load(tmp_path / "law.json")
+    models = models_of(law)
+    np.testing.assert_allclose(again.loss(again.coefficients, models), law.loss(law.coefficients, models), rtol=1e-12)
+    if law.draws:
+        read = {column: models[column] for column in law.form.columns}
+        new_run = law.noise is not None
+        expected = law.predict_interval(**read, new_run=new_run)
+        np.testing.assert_allclose(again.predict_interval(**read, new_run=new_run), expected, rtol=1e-12)
+    assert again.to_dict() == law.to_dict() == json.loads((tmp_path / "law.json").read_text())
+    assert again.ranges == law.ranges and again.models == law.models and again.warnings == law.warnings
+
+
+@pytest.mark.parametrize("path", OURS, ids=str)
+def test_a_law_holds_all_numbers_of_its_file(path):
+    """Those of a file of version 1 too, under the names of today."""
+    written = json.loads(path.read_text())
+    assert written.get("version", 1) == 1
+    held = load(path).to_dict()
+    assert set(numbers_of(written | dict(version=2))) <= set(numbers_of(held))
+
+
+def numbers_of(value):
+    """All numbers of a JSON value."""
+    if isinstance(value, dict):
+        return [number for item in value.values() for number in numbers_of(item)]
+    if isinstance(value, list):
+        return [number for item in value for number in numbers_of(item)]
+    return [value] if isinstance(value, (int, float)) and not isinstance(value, bool) else []
+
+
+def test_a_file_of_version_1_has_names_of_its_own(tmp_path):
+    """As version 0.3 wrote it."""
+    architecture = dict(kv_share=0.5, attention=1, ff=3, tied=True, split=4.0, top_k=2, shared=1, n_dense=1, head_dim=0)
+    errors = dict(runs=5, rmse_nats=0.01, rmse_log=0.01, mean_relative_error=0.01, max_relative_error=0.02)
+    step = errors | dict(fitted=9, fitted_flops=1e18, training_flops=[1e18, 1e19], mean_error=0.0, scatter=0.02)
+    step |= dict(holds=0.8, reach=1.2, drift=-0.003, wander=0.004, factor=2)
+    before_factors = errors | dict(fitted=9, fitted_flops=1e18, training_flops=[1e18, 1e19])
+    record = dict(
+        version=1,
+        form="chinchilla",
+        coefficients=fit_runs.CHINCHILLA,
+        models=dict(vocab_size=512, architecture=architecture, differing=dict(split=[2.0, 4.0])),
+        rolling=[before_factors, step],
+        choice=dict(tried=[dict(form="chinchilla", rmse_log=0.01, rolling=[before_factors, step])], why="it is better"),
+        bootstrap=dict(form="errors", percentiles=[5, 95], draws=[list(fit_runs.CHINCHILLA.values())] * 2),
+        rates=dict(
+            coefficients=dict(rate=1e-3, rate_n_active=-0.5, rate_cost=0.02, skew=0.1),
+            reference=dict(n_active=1e8),
+            scatter=dict(rate=0.1),
+            runs=20,
+            near=9,
+            draws=[[1e-3, -0.5, 0.02, 0.1]] * 2,
+        ),
+    )
+    (tmp_path / "law.json").write_text(json.dumps(record))
+    law = load(tmp_path / "law.json")
+    assert (law.architecture.granularity, law.architecture.top_k, law.architecture.kv_share) == (4, 2, 0.5)
+    assert law.models.differing == dict(granularity=(2.0, 4.0))
+    (hold_out,) = law.rolling
+    assert law.choice.tried[0].rolling == law.rolling
+    assert (hold_out.coverage, hold_out.log_compute_range) == (0.8, 1.2)
+    assert (hold_out.drift_mean, hold_out.drift_rms) == (-0.003, 0.004)
+    assert law.tuning.percentiles == (5, 95)
+    written = law.to_dict()
+    assert written["version"] == 2 and written["models"]["architecture"]["granularity"] == 4
+    assert written["rolling"][0].keys() == step.keys() - {"holds", "reach", "drift", "wander"} | {
+        "coverage",
+        "log_compute_range",
+        "drift_mean",
+        "drift_rms",
+    }
+
+
+def paths_of(value, path=()):
+    """The paths of all objects, lists, numbers and texts within a JSON value; of a list its first element alone."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield (*path, name)
+            yield from paths_of(item, (*path, name))
+    if isinstance(value, list) and value:
+        yield (*path, 0)
+        yield from paths_of(value[0], (*path, 0))
+
+
+@pytest.mark.parametrize("name", ["second", "third"])
+def test_a_value_of_another_kind_is_refused_wherever_it_stands(tmp_path, name):
+    """And its field is named."""
+    record = load(str(ROOT / f"results/{name}/law.json")).to_dict()
+    record["noise"]["growth"] = dict(training_flops=1e18, power=0.5)
+    refused = 0
+    for path in paths_of(record):
+        *parents, last = path
+        if path == ("form",) or "differing" in parents:  # any values
+            continue
+        changed = copy.deepcopy(record)
+        place = changed
+        for step in parents:
+            place = place[step]
+        place[last] = [[["no value of a law"]]]
+        (tmp_path / "law.json").write_text(json.dumps(changed))
+        with pytest.raises(UserError) as error:
+            load(tmp_path / "law.json")
+        field = next((step for step in reversed(path) if isinstance(step, str)), "")
+        assert field in error.value.sentence and "expected" in error.value.sentence
+        refused += 1
+    assert refused > 150
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, True, "1", None])
+def test_a_coefficient_is_a_finite_number(tmp_path, value):
+    record = dict(form="joint", coefficients=fit_runs.TABLE_3 | dict(alpha=value))
+    (tmp_path / "law.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match="coefficients.alpha is .*, expected a finite number from -1e.100 to 1e.100"):
+        load(tmp_path / "law.json")
+
+
+@pytest.mark.parametrize("version", [3, 0, -1, 1.5, "2", True])
+def test_a_version_that_this_one_does_not_know_is_refused(tmp_path, version):
+    record = dict(version=version, form="joint", coefficients=fit_runs.TABLE_3)
+    (tmp_path / "law.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match="version is .*, expected at most 2: a newer fit wrote it"):
+        load(tmp_path / "law.json")
