@@ -6,6 +6,7 @@ from d_model / n_blocks of published models, or of the law's own runs at their s
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 
@@ -168,5 +169,11 @@ def _kv_heads(architecture: Architecture, style: Style, heads: int) -> int:
     """Heads of keys and values: of the style, or the divisor of the heads nearest to the architecture's share."""
     if style.kv_heads:
         return style.kv_heads if heads > style.kv_heads and heads % style.kv_heads == 0 else heads
-    divisors = [n for n in range(1, heads + 1) if heads % n == 0]
-    return min(divisors, key=lambda n: abs(math.log(n / (architecture.kv_share * heads))))
+    return _nearest_divisor(heads, architecture.kv_share)
+
+
+@functools.cache
+def _nearest_divisor(n: int, share: float) -> int:
+    """The divisor of n that is nearest to a share of n."""
+    divisors = [k for k in range(1, n + 1) if n % k == 0]
+    return min(divisors, key=lambda k: abs(math.log(k / (share * n))))

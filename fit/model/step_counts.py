@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fit.aliases import Numbers
+from fit.aliases import Array, Numbers
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
 
@@ -401,19 +401,79 @@ def memory_of(shape: ModelShape, layout: Layout) -> Numbers:
 
 def _device_bytes(shape: ModelShape, layout: Layout) -> tuple[Numbers, Numbers, Numbers]:
     """Bytes of a device for (parameters, what blocks leave for the backward pass, the block or the loss at work)."""
+    memory = memory_by_tokens(shape, layout)
+    tokens = layout.batch_tokens / layout.n_microbatches / (layout.data * layout.expert)
+    return memory.state(layout.n_microbatches > 1), memory.activations(tokens), memory.at_work(tokens)
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryByTokens:
+    """Memory of a device, by the tokens that it has at once.
+
+    Attributes:
+      stored: parameters of which it keeps weights, moments and gradients.
+      gathered: bytes of gathered weights that it keeps for the backward pass.
+      block: bytes of the weights of a block.
+      head: bytes of the head and its gradient.
+      left_bytes: bytes of a token that blocks leave for the backward pass.
+      block_bytes: bytes of a token in the block at work.
+      logit_bytes: bytes of a token's logits.
+      most_logits: tokens whose logits are made at a time, at most.
+    """
+
+    stored: Numbers
+    gathered: Numbers
+    block: Numbers
+    head: Numbers
+    left_bytes: Numbers
+    block_bytes: Numbers
+    logit_bytes: Numbers
+    most_logits: Numbers
+
+    def state(self, in_parts: bool | Array) -> Numbers:
+        """Bytes for parameters. in_parts: whether the batch comes in several microbatches."""
+        return np.where(in_parts, KEPT + ACCUMULATED, KEPT) * self.stored
+
+    def activations(self, tokens: Numbers) -> Numbers:
+        """Bytes that blocks leave for the backward pass of so many tokens."""
+        return self.left_bytes * tokens + self.gathered
+
+    def at_work(self, tokens: Numbers) -> Numbers:
+        """Bytes of the block, or of the loss, at work on so many tokens."""
+        in_block = self.block_bytes * tokens + self.block
+        in_loss = self.logit_bytes * np.minimum(tokens, self.most_logits) + self.head
+        return np.maximum(in_block, in_loss)
+
+    def most_tokens(self, limit: float, in_parts: bool) -> Array:
+        """The most tokens at once that so many bytes hold; at most 0 where they hold none.
+
+        Args:
+          limit: bytes of a device.
+          in_parts: whether the batch comes in several microbatches.
+        """
+        left = limit - self.state(in_parts) - self.gathered
+        by_block = (left - self.block) / (self.left_bytes + self.block_bytes)
+        by_loss = (left - self.head) / (self.left_bytes + self.logit_bytes)
+        all_logits = self.logit_bytes * self.most_logits
+        by_loss = np.where(by_loss <= self.most_logits, by_loss, (left - self.head - all_logits) / self.left_bytes)
+        return np.minimum(by_block, by_loss)
+
+
+def memory_by_tokens(shape: ModelShape, layout: Layout) -> MemoryByTokens:
+    """Memory of a device by the tokens that it has at once, of which the layout's batch says nothing."""
     at_expert = shape.routed_weights / (layout.expert * layout.model)
     others = shape.dense_weights / layout.model
-    stored = at_expert / layout.data + (others + shape.embedding_and_head) / _spread(shape, layout).rows
-    state = np.where(layout.n_microbatches > 1, KEPT + ACCUMULATED, KEPT) * stored
-
-    tokens = layout.batch_tokens / layout.n_microbatches / (layout.data * layout.expert)
     gathered_once = np.equal(layout.of_remat(GATHERS), 1)  # and left for the backward pass
-    saved = _left_bytes(shape, layout) * tokens + np.where(gathered_once, BF16 * (others + at_expert), 0)
-    block = others / shape.n_blocks + at_expert / np.maximum(shape.n_mixtures, 1)
-    rows_of_logits = np.minimum(tokens, np.maximum(LOGITS / (FP32 * shape.vocab_size), 2 * shape.d_model))
-    in_block = _bytes_at_work(shape, layout) * tokens + BF16 * block
-    in_loss = FP32 * rows_of_logits * shape.vocab_size + (BF16 + FP32) * shape.head
-    return state, saved, np.maximum(in_block, in_loss)
+    return MemoryByTokens(
+        stored=at_expert / layout.data + (others + shape.embedding_and_head) / _spread(shape, layout).rows,
+        gathered=np.where(gathered_once, BF16 * (others + at_expert), 0),
+        block=BF16 * (others / shape.n_blocks + at_expert / np.maximum(shape.n_mixtures, 1)),
+        head=(BF16 + FP32) * shape.head,
+        left_bytes=_left_bytes(shape, layout),
+        block_bytes=_bytes_at_work(shape, layout),
+        logit_bytes=FP32 * shape.vocab_size,
+        most_logits=np.maximum(LOGITS / (FP32 * shape.vocab_size), 2 * shape.d_model),
+    )
 
 
 def _scores(shape: ModelShape, layout: Layout) -> Numbers:

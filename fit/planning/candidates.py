@@ -7,7 +7,7 @@ its own speed. So nothing is iterated, and more hours never remove a candidate.
 
 Only candidates that could be the best are evaluated (branch and bound). The bound of a shape is its loss on the tokens
 that it could have if only products and memory took time. Shapes come in the order of their bounds, until no bound is
-below the best loss so far.
+below the best loss so far. Of a shape, layouts are skipped that cannot be faster than one that trains it for all hours.
 
 Axes: [n_shapes] models of one number of experts, [n] candidates.
 """
@@ -28,7 +28,7 @@ from fit.model.efficiencies import Calibration
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
 from fit.model.step_cost import step_cost
-from fit.model.step_counts import memory_of
+from fit.model.step_counts import memory_by_tokens
 from fit.planning import grid as grid_lib
 from fit.planning import mesh, rates, recipe
 from fit.planning.clock import SECONDS
@@ -36,10 +36,11 @@ from fit.planning.constraints import Chips, Constraints
 from fit.planning.serving import Served
 
 BAND = 1e-3  # candidates that lose up to this share more are evaluated, too
-BAND_OF_DRAWS = 1e-2  # the same for a law with draws: in a draw (odds.py) one of them may be the best
-CHUNK = 32  # shapes that are evaluated at a time
-IDEAL_BATCH = 2.0**40  # tokens of a step, so many that what a step does once takes no time of a token
+BAND_OF_DRAWS = 0.1  # the same for a law with draws: in a draw (odds.py) one of them may be the best
+CHUNK = 8  # shapes that are evaluated together at first
+GROWTH = 4  # factor by which more are evaluated together later
 STATE = 16  # bytes of a parameter on a device, at least: weight, two moments, gradient
+IDEAL_BATCH = 2.0**40  # tokens of a step, so many that what a step does once takes no time of a token
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -366,42 +367,39 @@ def sequence_of(law: Law, as_published: bool) -> int:
 
 
 def in_hours(
-    problem: Problem, models: Models, hours: tuple[float, float], at_most: float = math.inf, chunk: int = CHUNK
-) -> Candidates | None:
+    problem: Problem, by_recipe: list[Models], hours: tuple[float, float], at_most: float = math.inf
+) -> list[Candidates]:
     """The candidates that could be the best between two numbers of hours, or lose little more.
 
     Args:
       problem: The problem.
-      models: The shapes.
+      by_recipe: The shapes.
       hours: The least and the most hours.
       at_most: A loss that is reached otherwise in the least hours.
-      chunk: Shapes that are evaluated at a time. Many save time where hardly any can be skipped.
 
     Returns:
-      The candidates; None where there are none.
+      The candidates of each recipe that has some, in the order of the recipes.
     """
     more = 1 + (BAND_OF_DRAWS if problem.law.draws else BAND)
-    search = _Search(problem, models, hours=hours[1], at_most=at_most * more)
-    allowed = np.flatnonzero(models.limited_by == "")
-    bound = search.bound(allowed, search.counts[-1])
-    order = allowed[np.argsort(bound, kind="stable")]
-    bound = np.sort(bound, kind="stable")
-    parts = []
-    for start in range(0, len(order), chunk):
-        if not (bound[start] <= search.at_most and math.isfinite(bound[start])):
-            break
-        rows = order[start : start + chunk]
-        for part in search.in_layouts(rows):
+    searches = [_Search(problem, models, hours) for models in by_recipe]
+    found: dict[int, Candidates] = {}
+    for i in sorted(range(len(searches)), key=lambda i: searches[i].least_loss):
+        search = searches[i]
+        search.at_most = at_most * more
+        parts = []
+        for part in search.in_order():
             parts.append(part)
-            losses = loss_of(problem, models, part.row, part.tokens(problem, hours[0]))
-            search.at_most = min(search.at_most, float(losses.min()) * more)
-    return joined(parts) if parts else None
+            losses = loss_of(problem, search.models, part.row, part.tokens(problem, hours[0]))
+            at_most = min(at_most, float(losses.min()))
+            search.at_most = at_most * more
+        if parts:
+            found[i] = joined(parts)
+    return [found[i] for i in sorted(found)]
 
 
-def least_losses(problem: Problem, models: Models, rows: Array, hours: float) -> Array:
-    """Lower bounds of the losses of shapes in so many hours."""
-    search = _Search(problem, models, hours=hours)
-    return search.bound(rows, search.counts[-1])
+def least_loss(problem: Problem, models: Models, hours: float) -> float:
+    """A lower bound of the losses of all shapes in so many hours; infinite where limits exclude them all."""
+    return _Search(problem, models, (hours, hours)).least_loss
 
 
 def on_tokens(problem: Problem, models: Models, rows: Array, n_tokens: Array) -> Candidates | None:
@@ -421,6 +419,13 @@ def on_tokens(problem: Problem, models: Models, rows: Array, n_tokens: Array) ->
     return joined(parts) if parts else None
 
 
+def trained_on(problem: Problem, models: Models, rows: Array, n_tokens: Array) -> Array:
+    """Those of the rows that have candidates. The arguments are those of `on_tokens`."""
+    search = _Search(problem, models, n_tokens=n_tokens)
+    trained = [part.row for part in search.fitting(rows, search.counts)]
+    return np.unique(np.concatenate(trained)) if trained else np.empty(0, int)
+
+
 class _Search:
     """A search for the candidates of some models that could be the best."""
 
@@ -428,8 +433,7 @@ class _Search:
         self,
         problem: Problem,
         models: Models,
-        hours: float = math.inf,
-        at_most: float = math.inf,
+        hours: tuple[float, float] = (math.inf, math.inf),
         n_tokens: Array | None = None,
     ) -> None:
         """Prepare the search.
@@ -437,15 +441,15 @@ class _Search:
         Args:
           problem: The problem.
           models: The shapes.
-          hours: The largest budget.
-          at_most: Candidates whose bound of the loss is larger are skipped.
+          hours: The least and the largest budget.
           n_tokens: Training tokens of each shape, in place of those that the hours allow.
         """
         self.problem = problem
         self.models = models
         self.hours = hours
-        self.at_most = at_most
         self.n_tokens = n_tokens
+        self.at_most = math.inf  # candidates whose bound of the loss is larger are skipped
+        self.fastest = np.full(models.exact_parameters.shape, np.inf)  # seconds of a token; slower layouts are skipped
         chips = problem.chips
         self.counts = np.array(problem.grid.counts_of(chips.chip, chips.count))
 
@@ -454,44 +458,101 @@ class _Search:
         """A lower bound of the seconds of a token of each shape on one chip."""
         return least_seconds(self.problem, self.models)
 
+    @functools.cached_property
+    def holds_weights(self) -> Array:
+        """Whether all chips together hold the weights of each shape."""
+        shape = self.models.shape
+        stored = shape.routed_weights + shape.dense_weights + shape.embedding_and_head
+        chips = self.problem.chips
+        return np.asarray(STATE * stored <= chips.room * self.counts[-1] * chips.chip.memory)
+
+    @functools.cached_property
+    def by_bound(self) -> tuple[Array, Array]:
+        """(indices of the shapes that limits allow, lower bounds of their losses), ascending."""
+        allowed = np.flatnonzero(self.models.limited_by == "")
+        bound = self.bound(allowed, self.counts[-1])
+        order = np.argsort(bound, kind="stable")
+        return allowed[order], bound[order]
+
+    @property
+    def least_loss(self) -> float:
+        """A lower bound of the losses of all shapes; infinite where limits exclude them all."""
+        _, bound = self.by_bound
+        return float(bound[0]) if len(bound) else math.inf
+
     def tokens(self, rows: Array, chips: Numbers) -> Array:
         """An upper bound of the tokens that so many chips train shapes on."""
         if self.n_tokens is not None:
             return np.broadcast_arrays(self.n_tokens[rows], chips)[0]
-        tokens = self.problem.tokens(self.hours, self.floor[rows] / chips)
+        tokens = self.problem.tokens(self.hours[1], self.floor[rows] / chips)
         return np.minimum(tokens, self.models.most_tokens[rows])
 
     def bound(self, rows: Array, chips: Numbers) -> Array:
         """A lower bound of the loss of shapes on so many chips."""
         return loss_of(self.problem, self.models, rows, self.tokens(rows, chips))
 
+    def in_order(self) -> Iterator[Candidates]:
+        """The candidates whose bound is at most at_most, from the least bound on.
+
+        Shapes come in parts, which grow once some are found: the losses of the first ones exclude many others.
+        """
+        order, bound = self.by_bound
+        start = 0
+        size = CHUNK
+        while start < len(order) and bound[start] <= self.at_most and math.isfinite(bound[start]):
+            rows = order[start : start + size]
+            found = False
+            for part in self.in_layouts(rows[bound[start : start + size] <= self.at_most]):
+                found = True
+                yield part
+            start += size
+            if found:
+                size *= GROWTH
+
     def in_layouts(self, rows: Array) -> Iterator[Candidates]:
-        """The candidates of these shapes whose bound is at most at_most, by remat."""
-        batches = self._with_batches(self._pairs(rows))
+        """The candidates of these shapes whose bound is at most at_most: on all chips, then on fewer."""
         reached = self.problem.calibration.efficiencies(self.problem.chips.kind)
-        remats = self.problem.grid.remats
-        for i, remat in enumerate(remats):
+        for counts in (self.counts[-1:], self.counts[:-1]):
+            for part in self.fitting(rows, counts):
+                layout = layout_of(self.problem, part, self.problem.grid.remats[part.remat[0]])
+                seconds = step_cost(self.models.of(part.row), layout, self.problem.chips.chip, reached).seconds
+                part = dataclasses.replace(part, seconds_per_token=np.asarray(seconds) / part.batch_tokens)
+                self._keep_fastest(part)
+                yield part
+
+    def _keep_fastest(self, part: Candidates) -> None:
+        """Note the fastest layouts of those that may be trained for all of the hours."""
+        seconds = part.seconds_per_token
+        if self.n_tokens is None:
+            least_tokens, most_tokens = (self.problem.tokens(hours, seconds) for hours in self.hours)
+            is_limited = (least_tokens < part.least) | (most_tokens > part.most) | (most_tokens >= self.problem.cap)
+            seconds = np.where(is_limited, np.inf, seconds)
+        np.minimum.at(self.fastest, part.row, seconds)
+
+    def fitting(self, rows: Array, counts: Array) -> Iterator[Candidates]:
+        """As in_layouts on so many chips, without their seconds: what the devices hold."""
+        rows = rows[self.holds_weights[rows]]
+        if not len(rows):
+            return
+        pairs = self._pairs(rows, counts)
+        batches, pair = self._with_batches(pairs)
+        for i, remat in enumerate(self.problem.grid.remats):
             if self.problem.request.fixed_mesh.remat not in (None, remat):
                 continue
-            at_once = self._tokens_at_once(batches, remat)
-            fitting = np.flatnonzero(at_once)
-            if not len(fitting):
-                continue
-            part = dataclasses.replace(batches.part(fitting), microbatch_tokens=at_once[fitting])
-            layout = layout_of(self.problem, part, remat)
-            seconds = step_cost(self.models.of(part.row), layout, self.problem.chips.chip, reached).seconds
-            yield dataclasses.replace(
-                part, remat=np.full(len(fitting), i), seconds_per_token=np.asarray(seconds) / part.batch_tokens
-            )
+            at_once = self._tokens_at_once(batches, *(most[pair] for most in self._most_at_once(pairs, remat)))
+            fits = np.flatnonzero(at_once)
+            if len(fits):
+                remat_of_part = np.full(len(fits), i)
+                yield dataclasses.replace(batches.part(fits), microbatch_tokens=at_once[fits], remat=remat_of_part)
 
-    def _pairs(self, rows: Array) -> Candidates:
+    def _pairs(self, rows: Array, counts: Array) -> Candidates:
         """The shapes on all meshes that divide them and hold their weights."""
         problem = self.problem
         chips = problem.chips
         request = problem.request.fixed_mesh
         sizes = [
             (count, *sizes)
-            for count in self.counts.tolist()
+            for count in counts.tolist()
             for sizes in grid_lib.meshes(count * chips.chip.devices, problem.grid.models, request.expert, request.model)
         ]
         if not sizes:
@@ -506,9 +567,12 @@ class _Search:
         # devices hold at least the weights
         stored = shape.routed_weights / (expert * model) + shape.dense_weights / model + shape.embedding_and_head
         fits &= STATE * stored / data <= chips.room * chips.device_memory
+        could_be_best = np.full((len(rows), len(counts)), True)
+        if np.isfinite(self.fastest[rows]).any():
+            could_be_best &= self.floor[rows, None] / counts <= self.fastest[rows, None]
         if self.n_tokens is None:
-            could_be_best = [self.bound(rows, n_chips) <= self.at_most for n_chips in self.counts]
-            fits &= np.stack(could_be_best, axis=1)[:, np.searchsorted(self.counts, count)]
+            could_be_best &= self.bound(rows[:, None], counts) <= self.at_most
+        fits &= could_be_best[:, np.searchsorted(counts, count)]
         i, j = np.nonzero(fits)
         group = self._groups(data[j] * expert[j])
         return _without_batch(self.models, rows[i], meshes[:, j], group)
@@ -522,8 +586,8 @@ class _Search:
         rows = np.maximum(np.minimum(mesh.GROUP_TOKENS, tokens_of_a_device) // sequence, 1)
         return sequence * 2 ** np.floor(np.log2(rows)).astype(int)
 
-    def _with_batches(self, pairs: Candidates) -> Candidates:
-        """The pairs with each batch that is allowed on tokens on which they could be the best."""
+    def _with_batches(self, pairs: Candidates) -> tuple[Candidates, Array]:
+        """(the pairs with each batch that is allowed on tokens on which they could be the best, index of each pair)."""
         models = self.models
         batch, least, most = self._published_batches(pairs) if models.as_published else _batches_of_runs(pairs)
         least = np.maximum(least, np.floor(models.least_tokens[pairs.row, None]) + 1)
@@ -532,11 +596,14 @@ class _Search:
         is_allowed = (batch > 0) & (least <= np.minimum(tokens, most))
         if self.n_tokens is not None:
             is_allowed &= tokens <= most
+        else:
+            is_allowed &= most >= self.problem.tokens(self.hours[0], self.fastest[pairs.row, None])
         i, j = np.nonzero(is_allowed)
         if self.n_tokens is None:
             bound = loss_of(self.problem, models, pairs.row[i], np.minimum(tokens, most)[i, j])
             i, j = i[bound <= self.at_most], j[bound <= self.at_most]
-        return dataclasses.replace(pairs.part(i), batch_tokens=batch[i, j], least=least[i, j], most=most[i, j])
+        batches = dataclasses.replace(pairs.part(i), batch_tokens=batch[i, j], least=least[i, j], most=most[i, j])
+        return batches, i
 
     def _published_batches(self, pairs: Candidates) -> tuple[Array, Array, Array]:
         """(batch, least, most training tokens) by the recipe of published models, [n, n_batches]."""
@@ -544,24 +611,27 @@ class _Search:
         least, most = rates.tokens_of_batches(self.models.batch_laws, pairs.row, np.log(batch))
         return batch, np.ceil(least), most
 
-    def _tokens_at_once(self, batches: Candidates, remat: str) -> Array:
-        """The most tokens at once that devices hold: the whole batch, else a part of the first batch; 0 for none."""
+    def _most_at_once(self, pairs: Candidates, remat: str) -> tuple[Array, Array]:
+        """The most tokens at once that all devices of meshes hold: of (a whole batch, a part of a batch)."""
+        memory = memory_by_tokens(self.models.of(pairs.row), layout_of(self.problem, pairs, remat))
         limit = self.problem.chips.room * self.problem.chips.device_memory
-        at_once = np.zeros(len(batches.row))
-        first = recipe.first_batch(batches.batch_tokens, batches.unit, self.models.as_published)
-        trial = batches.batch_tokens
-        open_rows = np.arange(len(batches.row))
-        while len(open_rows):
-            part = dataclasses.replace(batches.part(open_rows), microbatch_tokens=trial)
-            needed = memory_of(self.models.of(part.row), layout_of(self.problem, part, remat))
-            fits = np.asarray(needed) <= limit
-            at_once[open_rows[fits]] = trial[fits]
-            is_whole_batch = (trial == part.batch_tokens) & (first[open_rows] < trial)
-            trial = np.where(is_whole_batch, first[open_rows], trial / 2)
-            can_try = ~fits & (trial % part.unit == 0) & (trial >= part.unit)
-            open_rows = open_rows[can_try]
-            trial = trial[can_try]
-        return at_once
+        devices = pairs.data * pairs.expert
+        return devices * memory.most_tokens(limit, False), devices * memory.most_tokens(limit, True)
+
+    def _tokens_at_once(self, batches: Candidates, most_whole: Array, most_of_part: Array) -> Array:
+        """The most tokens at once that devices hold: the whole batch, else a part of the first batch; 0 for none.
+
+        A part is the first batch, or half of it, a quarter, ..., of whole units. most_whole, most_of_part: as
+        _most_at_once has them.
+        """
+        whole = batches.batch_tokens
+        first = recipe.first_batch(whole, batches.unit, self.models.as_published)
+        largest = np.where(first < whole, first, whole / 2)
+        least_halvings = np.log2(largest / np.maximum(most_of_part, 1.0))
+        part = largest / 2 ** np.maximum(np.ceil(least_halvings), 0.0)
+        is_whole_units = (part >= batches.unit) & (part % batches.unit == 0)
+        part = np.where(is_whole_units & (most_of_part >= 1), part, 0.0)
+        return np.where(whole <= most_whole, whole, part)
 
 
 def layout_of(problem: Problem, candidates: Candidates, remat: str) -> Layout:

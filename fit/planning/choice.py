@@ -24,6 +24,7 @@ from fit.planning.candidates import Candidates, Models, Problem, Question
 from fit.planning.grid import Grid
 from fit.planning.results import Optimum
 
+CHUNK = 32  # shapes that are weighed together
 CLOSE = optimum.NEAR  # part of the loss by which a preferred shape may exceed the optimum's
 WIDER = 1.5  # shapes of the grid are up to this factor wider than the widest optimum
 MOST_WIDTHS = 200  # about as many widths beyond the grid's own, at most
@@ -152,8 +153,8 @@ def _trained(problem: Problem, planned: Optimum) -> Chosen | None:
     for models, tokens, losses in _by_recipe(problem, planned):
         order = np.argsort(losses, kind="stable")
         order = order[np.isfinite(losses[order])]
-        for start in range(0, len(order), candidates.CHUNK):
-            rows = order[start : start + candidates.CHUNK]
+        for start in range(0, len(order), CHUNK):
+            rows = order[start : start + CHUNK]
             rows = rows[losses[rows] <= max(lowest, planned.loss * (1 + CLOSE))]
             if not len(rows):
                 break

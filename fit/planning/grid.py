@@ -119,6 +119,7 @@ def divisors(n: int) -> list[int]:
     return sorted({*small, *(n // k for k in small)})
 
 
+@functools.cache
 def shapes(grid: Grid, architecture: Architecture, style: hardware.Style, routed: int) -> ModelShape:
     """The shapes of a style with so many experts as the trainer counts them: arrays [n_shapes], widths ascending."""
     padded = dataclasses.replace(architecture, vocab_size=hardware.padded(architecture.vocab_size))
@@ -126,10 +127,7 @@ def shapes(grid: Grid, architecture: Architecture, style: hardware.Style, routed
     n_blocks: list[int] = []
     counts = []
     fields: dict = {}
-    for width in grid.widths:
-        depths = _depths(grid, architecture, style, width)
-        if not depths:
-            continue
+    for width, depths in _depths_of_widths(grid, style, architecture.n_dense):
         fields = hardware.fields(padded, style, width, routed)
         of_width = ModelShape.of_config(fields | dict(n_blocks=depths[0], vocab_size=padded.vocab_size))
         rows.append([getattr(of_width, name) for name in SHAPE_FIELDS])
@@ -143,17 +141,24 @@ def shapes(grid: Grid, architecture: Architecture, style: hardware.Style, routed
     return dataclasses.replace(any_of_them, **arrays)
 
 
-def _depths(grid: Grid, architecture: Architecture, style: hardware.Style, width: int) -> list[int]:
+@functools.cache
+def _depths_of_widths(grid: Grid, style: hardware.Style, n_dense: int) -> list[tuple[int, list[int]]]:
+    """[(width, its numbers of blocks)], both ascending. n_dense: blocks without a mixture, beside which one has one."""
+    depths = [(width, _depths(grid, style, n_dense, width)) for width in grid.widths]
+    return [(width, of_width) for width, of_width in depths if of_width]
+
+
+def _depths(grid: Grid, style: hardware.Style, n_dense: int, width: int) -> list[int]:
     """The numbers of blocks of a width, ascending."""
     preferred = width / style.aspects[1]
     allowed = hardware.depths(style, width)
-    fewest = max(allowed.start, architecture.n_dense + 1)
+    fewest = max(allowed.start, n_dense + 1)
     most = allowed.stop - 1
     least_near = max(fewest, math.ceil(preferred / ASPECT_RANGE))
     most_near = min(most, math.floor(preferred * ASPECT_RANGE))
     near = _spread(least_near, most_near, grid.most_depths)
     if not near:  # of small widths no whole number may be near enough
-        nearest = max(round(preferred), architecture.n_dense + 1)
+        nearest = max(round(preferred), n_dense + 1)
         near = [nearest] if nearest in allowed else []
     return sorted({*near, *_spread(fewest, most, grid.more_depths)})
 

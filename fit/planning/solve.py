@@ -28,6 +28,7 @@ SPAN = 2.0  # hours within this factor share one set of candidates
 MOST_DOUBLINGS = 40  # of the hours, in search of those that reach a loss
 MOST_TOKENS = 1e18  # training tokens in that search, and of a size that chips train
 SMALLEST = 8  # smallest shapes, of which chips train one if they train any
+CHUNK = 32  # shapes that are looked at together, from the largest on
 NEXT_SIZES = 8  # larger shapes that say what bounds a size
 TOKENS_PER_PARAMETER = 200  # where chips bound the size, FLOPs leave several times the tokens that are best
 AROUND = 1.25  # factor between a size and the shapes that its speed is interpolated between
@@ -218,16 +219,8 @@ def near(problem: Problem, e: float, hours: tuple[float, float]) -> list[Candida
     key = (id(problem.law), problem.architecture, limits.cap, limits.inference_tokens, limits.memory_bytes)
     key = (*key, limits.serving, limits.request, problem.chips.count, problem.grid, clock.at_most, e, hours)
     if key not in limits.cache:
-        lowest = clock.at_most
-        by_recipe = []
-        for models in models_of(problem, e):
-            candidates = candidates_lib.in_hours(problem, models, hours, lowest)
-            if candidates is None:
-                continue
-            by_recipe.append(candidates.part(np.argsort(candidates.row, kind="stable")))
-            losses = candidates_lib.loss_of(problem, models, candidates.row, candidates.tokens(problem, hours[0]))
-            lowest = min(lowest, float(losses.min()))
-        limits.cache[key] = by_recipe
+        by_recipe = candidates_lib.in_hours(problem, models_of(problem, e), hours, clock.at_most)
+        limits.cache[key] = [part.part(np.argsort(part.row, kind="stable")) for part in by_recipe]
     return limits.cache[key]
 
 
@@ -339,9 +332,8 @@ def size_bound(best: Best) -> str:
         return str(models.limited_by[larger[0]])
     tokens = np.full(sizes.shape, float(best.n_tokens))
     # a larger model has fewer tokens, so perhaps another batch: memory hardly depends on it
-    if candidates_lib.on_tokens(problem, models, allowed[:NEXT_SIZES], tokens) is None:
-        return "chips"
-    return ""
+    trained = candidates_lib.trained_on(problem, models, allowed[:NEXT_SIZES], tokens)
+    return "" if len(trained) else "chips"
 
 
 def near_optimal(
@@ -402,7 +394,7 @@ def trains_any(law: Law, architecture: Architecture, constraints: Constraints, e
     for models in models_of(problem, e):
         rows = np.argsort(models.n_active, kind="stable")[:SMALLEST]
         tokens = np.maximum(models.least_tokens + 1, 1e9)
-        if candidates_lib.on_tokens(problem, models, rows, tokens) is not None:
+        if len(candidates_lib.trained_on(problem, models, rows, tokens)):
             return True
     return False
 
@@ -444,11 +436,7 @@ def _hours_to_reach(problem: Problem, candidates: Candidates, loss: float) -> fl
 
 def _could_reach(problem: Problem, e: float, hours: float, loss: float) -> bool:
     """Whether a lower bound of the losses in so many hours is as low as this loss."""
-    for models in models_of(problem, e):
-        allowed = np.flatnonzero(models.limited_by == "")
-        if len(allowed) and float(candidates_lib.least_losses(problem, models, allowed, hours).min()) <= loss:
-            return True
-    return False
+    return any(candidates_lib.least_loss(problem, models, hours) <= loss for models in models_of(problem, e))
 
 
 def tokens_per_second(problem: Problem, e: float, n_active: float, n_tokens: float) -> float | None:
@@ -524,9 +512,9 @@ def largest(problem: Problem, e: float, n_tokens: float | None = None) -> float:
         else:
             tokens = np.full(sizes.shape, n_tokens)
             rows = order[(models.limited_by[order] == "") & (sizes[order] > most)]
-        for start in range(0, len(rows), candidates_lib.CHUNK):
-            part = candidates_lib.on_tokens(problem, models, rows[start : start + candidates_lib.CHUNK], tokens)
-            if part is not None:
-                most = float(sizes[part.row].max())
+        for start in range(0, len(rows), CHUNK):
+            trained = candidates_lib.trained_on(problem, models, rows[start : start + CHUNK], tokens)
+            if len(trained):
+                most = float(sizes[trained].max())
                 break
     return most

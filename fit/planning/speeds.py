@@ -31,7 +31,6 @@ COARSE = Grid(
     widths=tuple(width for width in Grid().widths if width <= FINE_WIDTH or width % 256 == 0),
     models=(1, 2),
 )
-AT_A_TIME = 512  # shapes that are evaluated together
 SHORTEST = 0.5  # of the least hours: shorter runs need no speed
 MFU_UNIT = 1e-4  # an MFU is written in these
 TOKENS_UNIT = 0.01  # ln of training tokens is written in these
@@ -138,10 +137,10 @@ def _steps(problem: Problem, models: Models, least_seconds: Array, count: int) -
         most_tokens=most_tokens,
         limited_by=np.where(least_tokens < most_tokens, "", "hours").astype(object),
     )
-    evaluated = candidates_lib.in_hours(of_count, suited, HOURS, chunk=AT_A_TIME)
-    if evaluated is None:
+    found = candidates_lib.in_hours(of_count, [suited], HOURS)
+    if not found:
         return
-    part = _fastest_of_batches(evaluated)
+    part = _fastest_of_batches(found[0])
     peak = count * problem.chips.chip.flops
     mfu = TRAINING * models.n_active[part.row] / part.seconds_per_token / peak
     written = np.floor(mfu / MFU_UNIT + 0.5).astype(int)

@@ -16,7 +16,7 @@ from fit.fitted_law import models
 from fit.fitted_law.law import load
 from fit.model.architecture import PAPER, Architecture, Model
 from fit.planning import optimum
-from fit.studies.next_runs import next_text
+from fit.studies.next_runs import next_sweep
 from fit.table.table import Table
 from jmoe.config import counts, schema
 from jmoe.config.check import check_config
@@ -198,7 +198,7 @@ def test_runs_to_train_next_are_built_as_those_so_far(tmp_path):
     law = load(law_of(table_of(), tmp_path))
     trunk = dict(n_experts=16, d_model=40, n_blocks=5, n_tokens=[1_000_000])
     result = dict(trunks=[trunk, trunk | dict(n_experts=1)], flops=1e12, seed=3)
-    (tmp_path / "next.py").write_text(next_text.sweep_source(law, law.architecture, result))
+    (tmp_path / "next.py").write_text(next_sweep.sweep_source(law, law.architecture, result))
     base, jobs = runpy.run_path(str(tmp_path / "next.py"))["get_sweep"]()
     for job, e in zip(jobs, (16, 1), strict=True):
         config = runpy.run_path(base)["get_config"]()

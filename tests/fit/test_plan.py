@@ -105,7 +105,7 @@ def test_table_5_marks_the_ends_of_its_intervals(folder, capsys):
     record["bootstrap"] = dict(form="replacement", percentiles=[0, 100], draws=draws)
     (folder / "intervals.json").write_text(json.dumps(record))
     assert command_line.run(["table", f"--law={folder}/intervals.json", "--which=5", "--flops=1e11", "--json"]) == 0
-    for row in json.loads(capsys.readouterr().out):
+    for row in json.loads(capsys.readouterr().out)["rows"]:
         factor = 14880 / row["n_active_low"]
         assert factor > 1 and f"n_active {factor:.3g} times below 14.9K" in row["outside_fitted_range"]
 

@@ -1,5 +1,7 @@
 """What fit counts of a step, beside what the trainer's program does and what compilers make of it."""
 
+import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -68,6 +70,21 @@ def test_memory_agrees_with_compiled_programs():
     near = [name for name, ratio in ratios.items() if abs(ratio - 1) <= 0.1]
     assert len(near) >= 24 and len(ratios) == 27, ratios
     assert all(0.85 < ratio < 1.3 for ratio in ratios.values()), ratios
+
+
+@pytest.mark.parametrize("n_experts", [1, 8])
+def test_the_most_tokens_at_once_fill_the_memory(n_experts):
+    """A layout with so many tokens takes just the limit, with logits made in one part and in several."""
+    shape = paper(1024, n_experts)
+    n_filled = 0
+    for remat, n_parts, gigabytes in itertools.product(("full", "dots", "none"), (1, 2), (6, 12, 40, 400)):
+        layout = Layout(1.0, 512, data=2, remat=remat, flash=False)
+        most = step_counts.memory_by_tokens(shape, layout).most_tokens(gigabytes * GB, n_parts > 1)
+        if most > 0:
+            of_most = dataclasses.replace(layout, batch_tokens=2 * most * n_parts, microbatch_tokens=2 * most)
+            assert step_counts.memory_of(shape, of_most) == pytest.approx(gigabytes * GB, rel=1e-9)
+            n_filled += 1
+    assert n_filled >= 12
 
 
 def test_a_grid_of_layouts_is_one_call():

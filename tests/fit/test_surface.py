@@ -98,7 +98,7 @@ def test_surfaces_of_a_table(tmp_path, capsys):
     surface_table(tmp_path / "runs.csv")
     arguments = ["surface", f"--runs={tmp_path}/runs.csv"]
     assert command_line.run([*arguments, "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(capsys.readouterr().out)["budgets"]
     assert [row["flops"] for row in rows] == pytest.approx([1e20, 3e20]) and [row["runs"] for row in rows] == [56, 56]
     n, s = grid()
     expected = surface.fit(n, s, known(n, s)).best()
