@@ -176,29 +176,6 @@ def test_the_best_size_of_such_models_by_a_grid(tmp_path):
         assert solved.n_total[i] == pytest.approx(total[np.argmin(loss)], rel=1e-3)
 
 
-def test_runs_that_differ_or_do_not_say_it_all(tmp_path, capsys):
-    """What most runs have is taken, and said; a head that no column names is found by the counts."""
-    mixed = table_of()
-    mixed.columns["n_dense_blocks"] = [0 if i % 7 == 3 else n for i, n in enumerate(mixed.columns["n_dense_blocks"])]
-    law = law_of(mixed, tmp_path)
-    assert command_line.run(["plan", f"--law={law}", "--flops=1e13", "--verbose"]) == 0
-    assert "warning: the runs have 2 values of n_dense_blocks (0, 1): a plan's have 1" in " ".join(
-        capsys.readouterr().out.split()
-    )
-    silent = table_of()
-    del silent.columns["n_shared_experts"]
-    silent.columns["overrides"] = [""] * len(silent)
-    law = law_of(silent, tmp_path)
-    assert command_line.run(["plan", f"--law={law}", "--flops=1e13", "--verbose"]) == 0
-    assert "they do not say all of how the models are built" in " ".join(capsys.readouterr().out.split())
-    assert command_line.run(["page", f"--law={law}", f"--out={tmp_path}/page.html"]) == 0
-    record = json.loads((tmp_path / "law.json").read_text())
-    record["models"]["architecture"]["kv_share"] = 0
-    (tmp_path / "law.json").write_text(json.dumps(record))
-    assert command_line.run(["plan", f"--law={law}", "--flops=1e13"]) == 2
-    assert "models.architecture.kv_share is 0, expected a number from 0.001 to 1" in capsys.readouterr().err
-
-
 def test_heads_by_their_column(tmp_path):
     """Of models with other heads or another feed-forward layer than the recipe's, the table of runs says which."""
     plain = table_of({}, (1, 8))
@@ -276,77 +253,6 @@ def test_a_list_of_used_may_name_the_laws_own(law):
         ]
         assert both.best == alone[both.used].best and both.buildable == alone[both.used].buildable
         assert f"above and below it is {both.used:g}:" in str(both)
-
-
-BUILT_AS_PLANNED = {
-    "--law=sparsity-2025 --flops=1e21 --memory_gb=80 --kv_tokens=1e6 --shape=used:1,used:2,used:4,kv_share:0.25": 50,
-    "--law=sparsity-2025 --flops=1e21 --memory_gb=80 --kv_tokens=1e6 --shape=used:2,kv_share:0.25 --experts=20": 20,
-    "--law=joint-moe-2025 --chips=H100:64 --hours=240 --memory_gb=80 --kv_tokens=65536": 16,
-}
-
-
-@pytest.mark.parametrize("flags", BUILT_AS_PLANNED)
-def test_what_is_built_is_what_was_planned(capsys, flags):
-    """Experts as planned, a loss within 0.1%, ratios within 15%; and the second line says what building costs."""
-    plan = planned(capsys, *flags.split(), "--shape=paper")
-    best = plan["best"]
-    built = plan["buildable"]
-    assert built["n_experts"] == best["n_experts"] == BUILT_AS_PLANNED[flags]
-    assert 0 <= built["loss_of_building"] == built["loss"] - best["loss"] <= 1e-3 * best["loss"]
-    assert built["memory_bytes"] <= 80e9 and 1 / 1.15 <= built["d_model"] / built["n_blocks"] / 64 <= 1.15
-    if "kv_share" in plan:
-        assert 1 / 1.15 <= built["n_kv_heads"] / built["n_heads"] / plan["kv_share"] <= 1.15
-    assert command_line.run(["plan", *flags.split(), "--shape=paper"]) == 0
-    first = " ".join(capsys.readouterr().out.partition("\nVerdict")[0].split())
-    assert f"Train a mixture of {best['n_experts']} experts" in first
-    assert f"loss {built['loss']:.4f} nats" in first
-    assert f"loss {best['loss']:.4f}, {built['loss_of_building']:.4f} less" in first
-
-
-def test_what_a_law_has_no_column_for_is_said(capsys):
-    plan = planned(capsys, "--law=joint-moe-2025", "--flops=1e21", "--shape=used:2", "--experts=1,2,8")
-    (told,) = (finding["values"] for finding in plan["findings"] if finding["code"] == "not_read")
-    assert told == dict(asked="--shape=used:2", form="joint", own="used 1", columns="n_active, n_tokens, n_experts")
-    assert plan["buildable"]["top_k"] == (2 if plan["best"]["n_experts"] > 1 else 1)
-    assert command_line.run(["compare", "--flops=1e21", "--shape=used:2", "--laws=joint-moe-2025", "--verbose"]) == 0
-    assert "--shape=used:2: the joint law has no column for that" in capsys.readouterr().out
-
-
-def test_a_law_of_ones_own_is_compared_by_its_own_models(tmp_path, capsys):
-    law = law_of(table_of(), tmp_path)
-    assert (
-        command_line.run(
-            [
-                "compare",
-                "--flops=1e13",
-                f"--laws={law}",
-                "--shape=vocab_size:257",
-                "--shape=width_per_block:8",
-                "--json",
-            ]
-        )
-        == 0
-    )
-    (row,) = json.loads(capsys.readouterr().out)["laws"]
-    best = planned(capsys, f"--law={law}", "--flops=1e13")["best"]
-    for name in ("n_experts", "n_active", "n_total", "loss", "memory_bytes"):
-        assert row[name] == pytest.approx(best[name], rel=1e-12)
-
-
-@pytest.mark.parametrize("flags, words", [
-    (("--law=joint-moe-2025", "--shape=used:1,used:2"), "--shape=used:1,used:2: the joint law reads neither sparsity"),
-    (("--law=chinchilla-2022", "--shape=used:2"), "--shape=used:2: --law=chinchilla-2022 is a law of dense models"),
-    (("--law=joint-moe-2025", "--shape=used:1.5"), "--shape=used:1.5: experts of granularity 1, 0 of them shared"),
-    (("--law=joint-moe-2025", "--shape=used:"), "--shape: used has no value; expected used:VALUE"),
-    (("--law=joint-moe-2025", "--shape=used:x"), "--shape=used: found 'x', expected positive numbers"),
-    (("--law=joint-moe-2025", "--shape=kv_share:0"), "kv_share"),
-    (("--law=joint-moe-2025", "--shape=dense_blocks:-1"), "dense_blocks"),
-    (("--law=joint-moe-2025", "--experts=2,4", "--shape=used:8"), "a token uses 8 experts, and there are 4"),
-])  # fmt: skip
-def test_mistakes(capsys, flags, words):
-    assert command_line.run(["plan", "--flops=1e21", *flags]) == 2
-    message = capsys.readouterr().err
-    assert words in message and message.startswith("fit plan: ") and message.count("\n") == 1
 
 
 def test_the_papers_counts_are_its_formulas():

@@ -52,20 +52,6 @@ def test_the_function_returns_what_the_command_prints(capsys):
     assert capsys.readouterr().out == f"{result}\n"
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (dict(), "law is missing: a law.json, or one of "),
-        (dict(law="joint-moe-2025", baseline="n_experts=64"), "law and baseline are both "),
-        (dict(law="joint-moe-2025", fix={"c": 1}), "fix is for baseline"),
-        (dict(baseline={"n_experts": 7}), "baseline=n_experts=7: no row is such a run"),
-    ],
-)
-def test_the_function_refuses_what_the_command_refuses(options, message):
-    with pytest.raises(fit.UserError, match=message):
-        fit.speedup(runs=f"{TABLES}/marin_experts.csv", **options)
-
-
 def test_the_fast_tracks_mixture_saves_flops_and_perhaps_hours(capsys):
     flags = [f"--runs={TABLES}/marin_fast_track.csv", "--baseline=variant=dense", "--fix=c=1.6"]
     by_flops = judged(capsys, *flags)
@@ -131,28 +117,6 @@ def test_rows_without_a_loss_are_skipped(tmp_path, capsys):
     assert command_line.run(["speedup", f"--runs={tmp_path}/runs.csv", "--baseline=recipe=base", "--verbose"]) == 0
     table = capsys.readouterr().out
     assert "80% interval" in table and table.startswith(printed.out.splitlines()[0])
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ([], "--law is missing"),
-        (["--law=joint-moe-2025", "--baseline=recipe=base"], "give one of them"),
-        (["--law=joint-moe-2025", "--fix=c=1"], "--fix is for --baseline"),
-        (["--baseline=recipe=other"], "no row is such a run"),
-        (["--baseline=kind=base"], "column kind is missing"),
-        (["--baseline=recipe=base", "--by=time"], "column tokens_per_second is missing"),
-        (["--baseline=recipe=base", "--fix=d=1"], "--fix=d=1: with --baseline the frontier has c and b"),
-        (["--baseline=recipe=base", "--fix=c=x"], "--fix=c=x: expected a number of at least 0"),
-        (["--baseline=recipe=base", "--fix=c=9"], "expected a floor below the lowest loss"),
-        (["--baseline=recipe=new,flops=1e18"], "no row is such a run"),
-    ],
-)
-def test_what_cannot_be_judged_is_said(tmp_path, capsys, flags, message):
-    lines = [",".join(map(str, row)) for row in zip(*synthetic().values(), strict=True)]
-    (tmp_path / "runs.csv").write_text("\n".join(["flops,recipe,loss", *lines]))
-    assert command_line.run(["speedup", f"--runs={tmp_path}/runs.csv", *flags]) == 2
-    assert message in capsys.readouterr().err
 
 
 def test_too_few_runs_of_the_baseline_are_said():

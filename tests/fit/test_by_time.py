@@ -4,21 +4,15 @@ test_plan_properties.py.
 
 import dataclasses
 import json
-import runpy
 
-import numpy as np
 import pytest
 
 import fit
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
-from fit.messages import sentences
 from fit.model import efficiencies
 from fit.planning import by_time, solve
 from fit.planning.options import PlanOptions
-from fit.planning.results import ClockComparison
-from jmoe.config import schema
-from jmoe.config.check import check_config
 
 LAW = "joint-moe-2025"
 
@@ -35,33 +29,6 @@ def error(capsys, *flags):
     return capsys.readouterr().err
 
 
-def test_the_model_to_build_takes_the_hours(capsys):
-    """Its tokens are those of its own speed, on its own mesh; price and config follow. On more tokens than fill these
-    hours its batch would be below the least one."""
-    found = plan(capsys, "--chips=H100:64", "--hours=240", "--dollars_per_hour=2")
-    built = found["buildable"]
-    rate = built["speed"]["tokens_per_second"][1]
-    hours = built["n_tokens"] / rate / 3600
-    assert 0.98 * 240 < hours <= 240
-    assert built["cost"]["training_hours"] == pytest.approx(hours, rel=1e-6)
-    assert built["cost"]["training_dollars"] == pytest.approx(hours * 64 * 2, rel=1e-6)
-    law = load(LAW)
-    columns = dict(n_active=built["n_active"], n_tokens=built["n_tokens"], n_experts=built["law_experts"])
-    columns = {name: np.array(float(value)) for name, value in columns.items()}
-    assert built["loss"] == pytest.approx(float(law.loss(law.coefficients, columns)), rel=1e-9)
-    mfu = 6 * built["n_active"] * rate / (64 * 989e12)
-    assert built["speed"]["mfu"][1] == pytest.approx(mfu)
-
-
-def test_the_mesh_is_the_one_of_least_time(capsys):
-    """No other mesh that is asked for trains to a lower loss in the same hours."""
-    flags = ["--chips=H100:16", "--hours=100", "--experts=8"]
-    chosen = plan(capsys, *flags)["buildable"]
-    for expert, model in ((1, 1), (2, 1), (8, 1), (1, 8)):
-        other = plan(capsys, *flags, f"--mesh=expert:{expert}", f"--mesh=model:{model}")["buildable"]
-        assert other["loss"] >= chosen["loss"]
-
-
 def test_ranges_hold_the_middle_and_agree(capsys):
     found = plan(capsys, "--chips=H100:64", "--hours=240")
     for row in [*found["optima"], found["buildable"]]:
@@ -70,18 +37,6 @@ def test_ranges_hold_the_middle_and_agree(capsys):
         hours = row["speed"]["hours"]
         tokens = [rate * 3600 * h for rate, h in zip(row["speed"]["tokens_per_second"], reversed(hours), strict=True)]
         assert tokens == pytest.approx([row["n_tokens"]] * 3)
-
-
-def test_one_sentence_says_where_hours_and_flops_differ():
-    compared = ClockComparison(
-        hours=10.0, label="modelled", by_flops=16, by_time=8, n_active=4e9, largest=None, ratio=[0.7, 0.8, 0.9]
-    )
-    (told,) = by_time.differing(compared)
-    assert (
-        "By FLOPs 16 experts are best, by wall-clock time 8: at 4B active parameters 16 train at 0.80 (0.70 to 0.90)"
-        in told
-    )
-    assert not list(by_time.differing(dataclasses.replace(compared, by_time=16)))
 
 
 def test_what_flops_would_choose_is_what_a_plan_by_them_chooses(capsys):
@@ -96,41 +51,6 @@ def test_what_flops_would_choose_is_what_a_plan_by_them_chooses(capsys):
     assert told.count("tokens/s (") == len(found["optima"])
 
 
-def test_the_size_is_named_where_it_keeps_the_choice_of_flops_from_the_chips(capsys):
-    """One chip holds few experts, or small ones."""
-    flags = ["--chips=H100:1", "--hours=500"]
-    clock = plan(capsys, *flags)["clock"]
-    assert command_line.run(["plan", f"--law={LAW}", *flags]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert clock["by_flops"] > clock["by_time"]
-    assert clock["largest"] == clock["n_active"]
-    sentence = f"by wall-clock time {clock['by_time']}: these chips train at most {clock['largest'] / 1e6:.0f}M active"
-    assert sentence in told
-
-
-def test_a_size_that_the_chips_bound_is_named_as_such(capsys):
-    found = plan(capsys, "--chips=H100:1", "--hours=50000", "--experts=32")
-    assert found["best"]["size_bound"] == "chips"
-    assert any("1 x H100 train no larger model with 32 experts" in warning for warning in found["warnings"])
-
-
-def test_nothing_is_said_where_they_agree(capsys):
-    found = plan(capsys, "--chips=H100:64", "--hours=240", "--experts=8")
-    assert found["clock"]["by_flops"] == 8
-    assert command_line.run(["plan", f"--law={LAW}", "--chips=H100:64", "--hours=240", "--experts=8"]) == 0
-    assert "By FLOPs" not in capsys.readouterr().out
-
-
-def test_the_emitted_config_is_one_that_the_trainer_takes(capsys, tmp_path):
-    config = tmp_path / "planned.py"
-    found = plan(capsys, "--chips=H100:64", "--hours=240", f"--emit_config={config}")
-    made = runpy.run_path(str(config))["get_config"]()
-    check_config(schema.complete(made))
-    mesh = found["buildable"]["cost"]["mesh"]
-    assert (made.mesh.expert, made.mesh.model, made.remat) == (mesh["expert"], mesh["model"], mesh["remat"])
-    assert "hours 240" in config.read_text()
-
-
 def test_experts_that_the_law_counts_as_no_whole_number():
     """16 experts split in 4 with one of them shared are built as 64, which the law counts as 16.25."""
     shape = dict(shape=dict(granularity=4, shared_experts=1), experts=[8, 16], chips="B200:32", hours=100)
@@ -138,20 +58,6 @@ def test_experts_that_the_law_counts_as_no_whole_number():
     assert by_clock.buildable["law_experts"] != round(by_clock.buildable["law_experts"])
     assert "modelled" in str(by_clock)
     assert "at MFU 0.3" in str(fit.plan(LAW, mfu={8: 0.3, 16: 0.3}, **shape))
-
-
-def test_from_python():
-    found = fit.plan(LAW, chips="H100:64", hours=240, experts=[1, 8])
-    assert found.clock["label"] == efficiencies.OWN_LABEL
-    assert fit.plan(LAW, chips="H100:64", hours=240, experts=[1, 8]).best == found.best  # the default
-    by_flops = fit.plan(LAW, chips="H100:64", hours=240, mfu=0.4, experts=[1, 8])
-    assert by_flops.best == fit.plan(LAW, chips="H100:64", hours=240, mfu=0.4, experts=[1, 8]).best
-    # at its modelled MFU, and not at the one that is assumed
-    mfu = found.best.speed.mfu[1]
-    used = found.best.speed.hours[1] / 240
-    ratio = found.best["training_flops"] / by_flops.best["training_flops"]
-    assert ratio == pytest.approx(mfu * used / 0.4, rel=1e-6)
-    assert by_flops.clock is None and "clock" not in by_flops
 
 
 def test_compared_laws_answer_as_their_plans(capsys):
@@ -229,36 +135,3 @@ def test_tables_of_speeds_that_do_not_serve(rows, said, capsys, tmp_path):
     flags = ["--chips=H100:64", "--hours=240", f"--speeds={path}"]
     told = error(capsys, "plan", f"--law={LAW}", *flags)
     assert said in told and str(path) in told or "found 1" in told
-
-
-@pytest.mark.parametrize(
-    "flags, said",
-    [
-        (["--flops=1e20", "--mfu=0.4", "--speeds=x.csv"], sentences.SPEEDS_NEED_TIME),
-        (["--chips=H100:8", "--hours=1", "--target_loss=3"], "--target_loss asks for the budget"),
-        (
-            ["--chips=H100:8", "--hours=1", "--mesh=expert:8", "--experts=3"],
-            "no mesh of 8 x H100 trains a model of 3 ex",
-        ),
-        (["--chips=H100:7", "--hours=1", "--mesh=model:7"], "--chips=H100:7: no mesh of these chips trains a model"),
-    ],
-)
-def test_flags_that_do_not_go_together(flags, said, capsys):
-    assert said in error(capsys, "plan", f"--law={LAW}", *flags)
-
-
-def test_comparing_takes_the_same_flags(capsys):
-    flags = ["--flops=1e20", "--mfu=0.4", "--speeds=x.csv"]
-    assert sentences.SPEEDS_NEED_TIME in error(capsys, "compare", *flags)
-
-
-def test_hours_that_leave_no_token_are_a_sentence(capsys):
-    asked = ["plan", "--law=joint-moe-2025", "--chips=H100:1", "--hours=1e-12"]
-    assert command_line.run(asked) == 2
-    assert "--hours=1e-12 of --chips=H100:1 leaves no token to train " in capsys.readouterr().err
-
-
-def test_microseconds_by_wall_clock_time_still_have_batches_of_a_row():
-    """Far too few tokens for a batch: the recipe is one of whole rows, not of none."""
-    plan = fit.plan("joint-moe-2025", chips="H100:1", hours=1e-6)
-    assert all(batch >= 1 for _, batch in plan.buildable.batch_tokens)

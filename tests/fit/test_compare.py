@@ -8,7 +8,7 @@ import pytest
 
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
-from fit.model.architecture import PAPER, Architecture
+from fit.model.architecture import PAPER
 from fit.planning import optimum, planning
 from fit.planning.compare import Question, compare_laws
 
@@ -73,51 +73,6 @@ def test_the_law_of_five_factors_chooses_how_experts_are_split():
     assert not any(o["column"] in ("top_k", "shared_share") for o in row["extrapolation"])
 
 
-def test_grouped_queries_and_dense_blocks():
-    """Weights by hand, the cache by the share of heads that have keys and values; best size by a grid."""
-    architecture = Architecture(50257, 64, n_dense=2, kv_share=0.25)
-    width = 1280.0
-    blocks = width / 64
-    outside, attention = 2 * width * 50257, 2.5 * blocks * width**2
-    assert architecture.n_active(width) == pytest.approx(outside + attention + 9 * blocks * width**2)
-    assert architecture.n_total(width, 8) == pytest.approx(outside + attention + 9 * (2 + 8 * (blocks - 2)) * width**2)
-    assert architecture.kv_elements(width, 100) == pytest.approx(2 * 100 * blocks * width * 0.25)
-    assert architecture.d_model(architecture.n_active(width)) == pytest.approx(width, rel=1e-12)
-    assert architecture.n_active(width) == architecture.n_total(width, 1)
-    limits = optimum.Constraints(flops=1e21, memory_bytes=2e10, kv_tokens=1e6)
-    shape = SHAPE | dict(n_dense=2, kv_share=0.25)
-    row = compare_laws([load("joint-moe-2025")], Question(shape, limits)).laws[0]
-    widths = np.geomspace(256, 8192, 200_001)
-    active = architecture.n_active(widths)
-    losses = {}
-    for e in (1, 2, 4, 8, 16, 32):
-        fits = 2 * architecture.n_total(widths, e) + 2 * architecture.kv_elements(widths, 1e6) <= 2e10
-        loss = load("joint-moe-2025").predict(active, 1e21 / (6 * active), e)
-        losses[e] = np.where(fits, loss, np.inf).min()
-    assert row["n_experts"] == min(losses, key=losses.get)
-    assert row["loss"] == pytest.approx(min(losses.values()), rel=1e-6)
-
-
-def test_how_much_a_token_uses():
-    """The sparsity law by a grid of widths, experts and experts that a token uses; the joint law is not asked."""
-    limits = optimum.Constraints(flops=1e20, memory_bytes=8e9)
-    laws = [load("sparsity-2025"), load("joint-moe-2025")]
-    row, joint = compare_laws(laws, Question(SHAPE, limits, [1, 4, 16, 50], used=(1.0, 2.0, 4.0))).laws
-    best = (np.inf, None)
-    for e, used in itertools.product((1, 4, 16, 50), (1, 2, 4)):
-        if used <= e:
-            active = 2 * WIDTHS * 50257 + (4 + 9 * used) * WIDTHS**3 / 64
-            counted = total(e) + 2 * WIDTHS * (50432 - 50257)  # with the vocabulary of its own runs
-            loss = laws[0].predict(n_total=counted, n_tokens=1e20 / (6 * active), sparsity=1 - used / e)
-            best = min(best, (np.where(2 * total(e) <= 8e9, loss, np.inf).min(), (e, used)))
-    assert (row["n_experts"], row["used"]) == best[1] and row["loss"] == pytest.approx(best[0], rel=1e-6)
-    assert row["sparsity"] == 1 - row["used"] / row["n_experts"] and joint["used"] == 1
-    both = Architecture(50257, 64, granularity=4, active_width=2.0, n_dense=3)
-    assert both.columns(512.0, 8)["top_k"] == 8 and both.columns(512.0, 8)["sparsity"] == 0.75
-    assert both.n_active(512.0) == pytest.approx(2 * 512 * 50257 + (4 * 8 + 9 * (3 + 2 * 5)) * 512**2)
-    assert both.d_model(both.n_active(512.0)) == pytest.approx(512, rel=1e-12)
-
-
 def test_what_the_laws_agree_on():
     rows, result = answers("joint-moe-2025", "sparsity-2025", "fine-grained-2024", "chinchilla-refit-2024")
     agreed = {(a["of"], a["column"]): a for a in result["agreement"]}
@@ -146,21 +101,6 @@ def run(*arguments):
     return command_line.run(["compare", *arguments])
 
 
-def test_text(capsys):
-    assert run("--flops=1e20", "--verbose") == 0
-    text = " ".join(capsys.readouterr().out.split())
-    for words in (
-        "Losses are not set against each other",
-        "4 of 4 laws of mixtures prefer a mixture",
-        "sparsity-2025: by this law more experts are always better",
-        "comprehensive-2025: outside its data: n_total 1.66 times above 3.4B",
-        "fine-grained-2024: its dense models follow fine-grained-dense-2024",
-        "set by the numbers compared",
-        "efficiency leverage of Tian et al. 2025: x ",
-    ):
-        assert words in text, words
-
-
 def test_json_with_a_law_of_ones_own(tmp_path, capsys):
     coefficients = load("joint-moe-2025").coefficients | dict(c=1.5)
     (tmp_path / "law.json").write_text(json.dumps(dict(form="joint", coefficients=coefficients)))
@@ -171,17 +111,3 @@ def test_json_with_a_law_of_ones_own(tmp_path, capsys):
     assert [row["law"] for row in result["laws"]] == [own] and result["laws"][0]["extrapolation"] == []
     assert result["infeasible"][0]["law"] == "fine-grained-2024" and "n_experts = 64" in result["infeasible"][0]["why"]
     assert result["about"].startswith("Losses are not set against each other")
-
-
-@pytest.mark.parametrize("arguments, words", [
-    (("--flops=1e20", "--laws=clark-2022-rl"), "knows no n_tokens"),
-    (("--flops=1e20", "--laws=nobody"), "--laws=nobody: no such file, nor a published law"),
-    (("--flops=1e20", "--laws="), "--laws= is empty; give it a value or leave it out"),
-    (("--laws=joint-moe-2025",), "nothing bounds the plan"),
-    (("--flops=1e20", "--memory_gb=0.001"), "--memory_gb cannot be met"),
-    (("--flops=1e20", "--experts=2.5"), "--experts=2.5: expected whole numbers"),
-])  # fmt: skip
-def test_mistakes(capsys, arguments, words):
-    assert run(*arguments) == 2
-    said = capsys.readouterr().err
-    assert words in said and said.startswith("fit compare: ") and said.count("\n") == 1

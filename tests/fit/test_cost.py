@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import runpy
 import types
 
@@ -11,22 +10,17 @@ import numpy as np
 import pytest
 
 import fit
-from configs import joint_moe
 from fit import __main__ as command_line
 from fit.errors import UserError
 from fit.fitted_law.law import Law, load
 from fit.form import Form
 from fit.laws import FORMS, joint
 from fit.messages import units
-from fit.model import step_counts
 from fit.model.architecture import PAPER
-from fit.model.layout import Layout
 from fit.planning import constraints, repeats
 from jmoe.config import schema
 from jmoe.config.check import check_config
-from jmoe.cost import memory
 from jmoe.cost.chips import CHIPS as JMOE_CHIPS
-from jmoe.cost.topologies import topology_devices
 from launch import accelerators, preflight
 
 PAPERS = "joint-moe-2025"
@@ -122,7 +116,7 @@ def test_chips_are_those_of_the_trainer():
         assert [chip.flops, chip.memory, chip.bandwidth, chip.network] == expected
 
 
-@pytest.mark.parametrize("flops, count", [("1e19", 1), ("1e21", 1), ("1e21", 8), ("1e23", 64), ("1e25", 64)])
+@pytest.mark.parametrize("flops, count", [("1e19", 1), ("1e21", 8), ("1e25", 64)])
 def test_no_plan_takes_more_chips_than_asked_for(capsys, tmp_path, flops, count):
     """One number of chips for training, in every row and for the model that is built; the trainer takes the emitted
     config on these chips, with fewer tokens at once where they do not hold a whole batch."""
@@ -163,51 +157,6 @@ def test_a_model_is_served_on_chips_that_hold_it(capsys):
     assert max(row["cost"]["serving_chips"] for row in found["optima"]) > 10
 
 
-# What `python -m jmoe.compile` printed of the paper's recipe (peak bytes on each device of a slice, 65,536 tokens in a
-# step; jax 0.10.2, libtpu 0.0.42, JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1): d_model, experts, slice, devices, peak.
-COMPILED = [
-    (512, 8, "v5e:2x2", 4, 2_142_205_440),
-    (1024, 1, "v5p:2x2x1", 4, 4_884_440_672),
-    (1024, 8, "v5p:2x2x1", 4, 9_681_011_840),
-    (2048, 1, "v5p:2x2x1", 4, 17_934_481_056),
-]
-
-
-@pytest.mark.parametrize("d_model, n_experts, topology, n_devices, peak", COMPILED)
-def test_a_step_takes_what_it_is_compiled_to(d_model, n_experts, topology, n_devices, peak):
-    """Within 15% of what jmoe.compile finds; compiled again, for minutes, where JMOE_SOAK is set."""
-    config = joint_moe.get_config()
-    config.model.d_model, config.model.n_experts, config.batch_tokens = d_model, n_experts, ((0, 65_536),)
-    if os.environ.get("JMOE_SOAK"):
-        pytest.importorskip("libtpu", reason="SKIPPED: nothing was compiled for a TPU, libtpu is missing")
-        devices = topology_devices(topology)
-        peak, n_devices = memory.of_step(memory.compile_step(config, devices)[1])["peak"], len(devices)
-    layout = Layout(65_536, config.data.seq_len, data=n_devices, flash=False)
-    assert step_counts.memory_of(PAPER.shape(d_model, n_experts), layout) == pytest.approx(peak, rel=0.15)
-
-
-def test_a_mesh_of_data_alone_takes_what_the_chips_do(capsys):
-    """And the chips that a mesh needs hold it, but one chip fewer holds a smaller model alone."""
-    flags = ["--flops=1e21", "--chips=H100:64"]
-    plain, on_mesh = plan(capsys, *flags), plan(capsys, *flags, "--mesh=remat:full")
-    built, mesh = plain["buildable"], on_mesh["buildable"]["cost"].pop("mesh")
-    assert on_mesh == plain and [mesh[axis] for axis in ("data", "expert", "model")] == [64, 1, 1]
-    assert mesh["step_bytes"] == pytest.approx(built["cost"]["step_bytes"] / 64, rel=1e-12)
-    assert mesh["chips"] == built["cost"]["training_chips"]
-    needed = plan(capsys, *flags, "--mesh=remat:dots")["buildable"]["cost"]["mesh"]["chips"]
-    assert needed >= mesh["chips"]
-    for chips, fits in (needed, True), (needed - 1, False):
-        found = plan(capsys, "--flops=1e21", f"--chips=H100:{chips}", "--mesh=remat:dots")["buildable"]
-        assert found["cost"]["mesh"]["least_bytes"] <= 80 * 2**30
-        assert (found["d_model"] == built["d_model"]) == fits  # fewer chips hold a smaller model
-
-
-def test_what_the_trainer_does_not_divide_over_a_mesh_is_said(capsys):
-    printed = text(capsys, "--flops=1e21", "--chips=H100:48", "--experts=8", "--mesh=expert:3")
-    assert "warning: --mesh=expert:3 does not divide the buildable model's 8 experts: the trainer refuses it" in printed
-    assert "on a mesh of 16 x 3 x 1 (data x expert x model) with remat full" in printed
-
-
 def test_a_step_of_the_buildable_model(capsys):
     """On each chip 18 bytes of its parameters, 2 x 2 of each block's input and, of a token's width in the mixture at
     work, 5 + 5 + 2 x 4 + 3 x 16 + 8 x 512 / 64, with the mixture's weights in bfloat16."""
@@ -226,47 +175,6 @@ def test_a_step_of_the_buildable_model(capsys):
         fits = step["step_bytes"] <= count * 80 * 2**30
         assert (step["microbatch_tokens"] is None) == fits
         assert fits or 65_536 % step["microbatch_tokens"] == 0
-
-
-def test_speed_is_bandwidth_over_what_a_batch_reads(capsys):
-    """4 bytes an element of the cache, 1 a weight; embedding rows are looked up, the head is read. Half of 3,350 GB/s
-    is reached."""
-    flags = ["--kv_tokens=4096", "--bytes=cache:4", "--bytes=weights:1", "--devices=2"]
-    found = plan(capsys, "--flops=1e21", "--chips=H100:8", *flags)
-    for row in found["optima"]:
-        d, e = row["d_model"], row["n_experts"]
-        cache = 4 * 2 * 4096 * d * d / 64
-
-        def weights(experts, d=d):
-            return d * 50257 + (4 + 9 * experts) * d**3 / 64
-
-        touched = e * (1 - (1 - 1 / e) ** 64)
-        alone, many = row["cost"]["serving"]["decoding"]
-        assert (alone["batch"], many["batch"]) == (1, 64)
-        assert alone["decode_tokens_per_second"] == pytest.approx(3350e9 / (weights(1) + cache), rel=1e-9)
-        assert many["experts_touched"] == pytest.approx(touched, rel=1e-9)
-        assert many["decode_tokens_per_second"] == pytest.approx(64 * 3350e9 / (weights(touched) + cache), rel=1e-9)
-        assert alone["limited_by"] == many["limited_by"] == "bandwidth"
-
-
-@pytest.mark.parametrize(
-    "n_active, n_tokens, served, best_active, best_tokens",
-    [(30e9, 1.556e12, 5e12, 16.41e9, 3.265e12), (70e9, 4.255e12, 10e12, 41.55e9, 7.922e12)],
-)
-def test_sardana(capsys, tmp_path, n_active, n_tokens, served, best_active, best_tokens):
-    """The cheapest model of a Chinchilla model's quality, by Sardana et al. 2024 with the exponents that they used."""
-    coefficients = dict(A=406.4, B=410.7, E=1.69, alpha=0.336, beta=0.283)
-    (tmp_path / "law.json").write_text(json.dumps(dict(form="chinchilla", coefficients=coefficients)))
-    quality = Law("", FORMS["chinchilla"], coefficients).predict(n_active, n_tokens)
-    found = plan(
-        capsys, f"--target_loss={float(quality)!r}", f"--inference_tokens={served}", law=f"{tmp_path}/law.json"
-    )
-    best = found["target"]["best"]
-    assert best["n_active"] == pytest.approx(best_active, rel=1e-3)
-    assert best["n_tokens"] == pytest.approx(best_tokens, rel=1e-3)
-    assert best["loss"] == pytest.approx(quality, rel=1e-12) and found["best"]["loss"] == best["loss"]
-    assert best["flops"] == pytest.approx(6 * best_active * best_tokens + 2 * best_active * served, rel=1e-3)
-    assert best["flops"] < 6 * n_active * n_tokens + 2 * n_active * served
 
 
 def test_a_target_is_reached_at_the_least_cost_of_all_sizes(capsys):
@@ -385,44 +293,6 @@ def test_everything_together_on_a_law_with_draws(capsys, tmp_path):
     assert again["best"]["n_active"] == pytest.approx(found["best"]["n_active"], rel=1e-3)
     said = text(capsys, "--hours=1e-6", "--mfu=0.01", *flags, law=law)
     assert "on 2 x H100 at MFU 0.01 and $3 an hour each" in said and "epochs of 200K tokens are worth" in said
-
-
-@pytest.mark.parametrize(
-    "flags, words",
-    [
-        (["--chips=H100:0", "--hours=1"], "--chips=H100:0: expected KIND:COUNT"),
-        (["--chips=abacus", "--hours=1"], "--chips=abacus: expected KIND:COUNT, KIND:MACHINESxCOUNT or KIND, of H100"),
-        (["--hours=1"], "--hours needs --chips"),
-        (["--mfu=0.4", "--flops=1e20"], "--mfu needs --chips"),
-        (["--chips=H100", "--hours=1", "--flops=1e20"], "both the budget"),
-        (["--chips=H100", "--hours=-1"], "--hours=-1: expected a positive number"),
-        (["--chips=H100", "--hours=1", "--mfu=40"], "--mfu=40: found 40"),
-        (["--chips=H100", "--hours=1", "--mfu=nowhere.json"], "neither a number nor a file"),
-        (["--chips=H100", "--hours=1", "--mfu=TABLE"], "expected a number for E = 2, found only 1, 8"),
-        (["--chips=H100", "--hours=1", "--mfu=WRONG"], "found 40 at E = 1"),
-        (["--chips=H100", "--hours=1", "--mfu=LIST"], "no such table"),
-        (["--flops=1e20", "--chips=H100:12", "--mesh=expert:8"], "does not divide the 12 chips of --chips"),
-        (["--flops=1e20", "--mesh=remat:dots"], "--mesh needs --chips"),
-        (["--flops=1e20", "--epochs=4"], "--epochs needs --max_tokens"),
-        (["--flops=1e20", "--max_tokens=1e9", "--epochs=0.5"], "--epochs=0.5: expected a number from 1 up"),
-        (["--flops=1e20", "--target_loss=2"], "--target_loss asks for the budget"),
-        (["--target_loss=1.2"], "--target_loss=1.2 cannot be reached: whatever the budget, the other limits leave"),
-        (["--target_loss=2", "--memory_gb=1"], "--target_loss=2 cannot be reached"),
-        (
-            ["--chips=v5e:4", "--hours=1e-12", "--mfu=0.4"],
-            "--hours=1e-12 of --chips=v5e:4 cannot be met: the smallest model",
-        ),
-        (["--target_loss=2", "--memory_gb=0.001"], "--memory_gb cannot be met"),
-    ],
-)
-def test_what_cannot_be_asked(capsys, tmp_path, flags, words):
-    files = dict(TABLE='{"1": 0.4, "8": 0.3}', WRONG='{"1": 40, "2": 0.3}', LIST="[0.4]")
-    for name, content in files.items():
-        (tmp_path / name).write_text(content)
-        flags = [flag.replace(f"={name}", f"={tmp_path}/{name}") for flag in flags]
-    assert command_line.run(["plan", f"--law={PAPERS}", *flags]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.count("\n") == 1 and words in captured.err
 
 
 def test_repeated_text_needs_a_law_of_its_kind():

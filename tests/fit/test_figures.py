@@ -1,7 +1,6 @@
 """Pictures and the report: what they show, where they stop being sure, and that they can be read."""
 
 import dataclasses
-import inspect
 import io
 import json
 import re
@@ -15,15 +14,10 @@ import pytest
 
 from fit import __main__ as command_line
 from fit.errors import UserError
-from fit.fitted_law import summary
 from fit.fitted_law.law import load
-from fit.messages import units
 from fit.model.architecture import Architecture
-from fit.planning import planning
-from fit.planning.optimum import Constraints
-from fit.render import figures, report
+from fit.render import figures
 from fit.render.figures import style
-from fit.table.runs import read_runs
 
 SMALL = dict(
     a=19.0,
@@ -162,24 +156,6 @@ def test_experts_and_budgets_beyond_the_runs_are_dashed(law):
     assert beyond.all() and not all(columns["extrapolated"])
 
 
-def test_a_colour_is_a_number_of_experts(drawn):
-    """and tells no more than the marker does."""
-    seen = {}
-    for which in ("1a", "2a", "2b", "3", "5"):
-        for handle in drawn[which][0].legends[0].legend_handles:
-            look = matplotlib.colors.to_hex(handle.get_color()), handle.get_marker()
-            seen.setdefault(handle.get_label(), set()).add(look)
-    assert list(seen) == ["E = 1", "E = 2", "E = 4", "E = 8"] and all(len(looks) == 1 for looks in seen.values())
-    colours, markers = zip(*(look for looks in seen.values() for look in looks), strict=True)
-    assert len(set(markers)) == 4
-    grey = [np.dot(matplotlib.colors.to_rgb(c), (0.299, 0.587, 0.114)) for c in colours]
-    assert np.all(np.diff(grey) > 0.1)  # told apart without hue
-    bar = [axis for axis in drawn["5"][0].axes if axis.get_ylabel() == "active parameters"]
-    assert len(bar) == 1
-    sizes = {matplotlib.colors.to_hex(c) for c in style.SIZES_MAP(np.linspace(0, 1, 50))}
-    assert not sizes & set(colours)
-
-
 def test_residuals_lie_below_the_fit(drawn, law, runs):
     measured, out = runs
     figure, columns = drawn["5"]
@@ -227,14 +203,6 @@ def test_bands_where_there_are_draws(drawn, law, folder):
     low, high = style.band(law, law.architecture, np.array([3e4]), np.array([1e6]), 4)
     np.testing.assert_allclose([low[0], high[0]], np.percentile(one, [10, 90], method="weibull"), rtol=1e-12)
     assert "10–90% of 20 bootstrap fits, of the best curve" in texts(drawn["2a"][0])
-
-
-@pytest.mark.parametrize("which, x", [("2a", False), ("3", True), ("4", True), ("memory", True)])
-def test_panels_share_their_axes(drawn, which, x):
-    first, *others = drawn[which][0].axes[:3]
-    assert len(others) == 2
-    for axis in others:
-        assert axis.get_shared_y_axes().joined(first, axis) and axis.get_shared_x_axes().joined(first, axis) == x
 
 
 def test_the_savings_are_those_of_the_law(drawn, law):
@@ -297,62 +265,6 @@ def test_the_report_says_what_law_it_is_and_how_sure(page):
     assert page.count("data:image/png;base64,") == len(figures.FIGURES) and "cannot" not in page
 
 
-def test_the_report_begins_with_what_to_train(page, law):
-    flops = law.ranges["training_flops"][1]
-    best = min(
-        planning.plan_within(law, law.architecture, Constraints(flops=flops), law.experts)["optima"], key=by_loss
-    )
-    answer = re.search(r'<p class="answer">(.*?)</p>', page).group(1)
-    assert units.flops(flops) in answer and "the most that was fitted" in answer
-    assert f"{best['n_experts']} experts" in answer and f"loss {best['loss']:.4f}" in answer
-    assert page.index('class="answer"') < page.index('class="warnings"') < page.index("<h2>Coefficients</h2>")
-
-
-def test_the_report_says_in_short_what_its_runs_and_law_found(folder, law, tmp_path, capsys):
-    arguments = [f"--law={folder}/law.json", f"--runs={folder}/runs.csv", f"--out={tmp_path}/r.html"]
-    assert command_line.run(["report", *arguments]) == 0
-    printed = capsys.readouterr().out
-    said = " ".join(printed.split())
-    assert len(printed.splitlines()) <= 14
-    runs = read_runs(f"{folder}/runs.csv", law.form.columns)
-    (most,) = np.unique(runs.flops[runs.flops == runs.flops.max()])
-    ended = {e: runs.loss[(runs.flops == most) & (runs.n_experts == e)].mean() for e in np.unique(runs.n_experts)}
-    best = min(set(ended) - {1}, key=ended.get)
-    assert f"{len(runs)} runs" in said and f"a loss of {ended[1]:.4f}" in said
-    assert f"{best:g} experts at {ended[best]:.4f} ({ended[best] / ended[1] - 1:+.1%})" in said
-    assert "below the best dense model" in said and "predicted 3 runs that it had not seen" in said
-
-
-def by_loss(row):
-    return row["loss"]
-
-
-def test_a_law_that_holds_less_than_a_fit_writes_is_reported(folder, tmp_path, capsys):
-    """Whatever is missing besides the form and its coefficients, nothing is said of it and nothing else is lost."""
-    record = json.loads((folder / "law.json").read_text())
-    said = list(summary.summary(load(str(folder / "law.json"))))
-    for name in set(record) - {"form", "coefficients"}:
-        (tmp_path / "law.json").write_text(json.dumps({key: value for key, value in record.items() if key != name}))
-        lines = list(summary.summary(load(str(tmp_path / "law.json"))))
-        lines = [line.replace(" (fixed)", "") for line in lines]
-        assert set(lines) <= set(said) and lines[0] == said[0]
-    bare = {name: record[name] for name in ("form", "coefficients")}
-    (tmp_path / "law.json").write_text(json.dumps(bare))
-    arguments = [f"--law={tmp_path}/law.json", f"--runs={folder}/runs.csv", f"--out={tmp_path}/r.html"]
-    assert command_line.run(["report", *arguments]) == 0, capsys.readouterr().err
-    assert "scaling law: law.json" in (tmp_path / "r.html").read_text()
-    (tmp_path / "law.json").write_text(json.dumps(bare | dict(held_out=dict(runs="three"))))
-    assert command_line.run(["report", *arguments]) == 2
-    assert 'held_out.runs is "three", expected a whole number' in capsys.readouterr().err
-
-
-def test_the_report_is_read_on_a_phone_and_in_the_dark(page):
-    assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in page
-    assert "prefers-color-scheme: dark" in page and "max-width: 100%" in page
-    assert page.count("<table>") == page.count('<div class="scroll"><table>') >= 11
-    assert len(re.findall(r'<img alt="[^"]+" width="\d+" height="\d+"', page)) == len(figures.FIGURES)
-
-
 def test_the_reports_tables_fit_a_screen_and_show_where_a_phone_cuts_them(browser, page, folder):
     cut = "() => [...document.querySelectorAll('.scroll')].filter((e) => e.scrollWidth > e.clientWidth).length"
     tab = browser.new_page(viewport=dict(width=1440, height=900))
@@ -370,15 +282,6 @@ def test_the_reports_tables_fit_a_screen_and_show_where_a_phone_cuts_them(browse
     table.evaluate("(e) => e.scrollTo(e.scrollWidth, 0)")
     assert cut_off < 200 < 250 < right_edge()
     tab.close()
-
-
-def test_the_report_needs_no_command():
-    assert "commands" not in inspect.getsource(report)
-
-
-def test_the_report_fails_on_runs_that_are_not_there(tmp_path, capsys):
-    assert command_line.run(["report", "--law=joint-moe-2025", "--runs=/nope.csv", f"--out={tmp_path}/r.html"]) == 2
-    assert "/nope.csv: cannot be read" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 def test_runs_other_than_the_fitted_ones_are_not_said_to_be_held_out(folder, law, tmp_path):

@@ -89,21 +89,6 @@ def test_table_2_follows_from_eq_2():
     assert recovered == pytest.approx([10.8, 9.95, 9.18, 8.72, 8.35, 8.21], rel=0.0206)
 
 
-def test_only_depths_bound_no_width():
-    """Cell (7, 12) at 1e18 with L_d >= 0 and L_m >= 1 alone: widths from 1,099 to 10,590, the middle one absurd; and
-    all 216 cells have some."""
-    triad = triad_of(1e18, 7, 12)
-    held = setting_of(1e18)
-    widths = np.arange(64.0, 20_000, 0.1)
-    _, dense, moe, _ = invert(triad, widths, held)
-    fits = widths[(dense >= 0) & (moe >= 1)]
-    assert (fits.min(), np.median(fits), fits.max()) == pytest.approx((1099, 5845, 10590), abs=1)
-    assert invert(triad, 5845, held)[3] == pytest.approx(28, abs=0.6)
-    for cell in CELLS:
-        _, dense, moe, _ = invert(triad_of(*cell), widths[::10], setting_of(cell[0]))
-        assert np.any((dense >= 0) & (moe >= 1)), cell
-
-
 def test_phase_1_cells_that_can_be_built():
     built = {}
     why = {}
@@ -230,29 +215,6 @@ def test_an_optimum_beyond_the_runs_is_none(searched):
     assert [curve(some.x.min(), v) for v in (low, high)] == pytest.approx([1.001 * curve(some.x.min(), 19)] * 2)
 
 
-def test_a_band_that_widens_is_seen():
-    """A quadratic in d that is flatter at each larger budget: ends and width of the band by hand."""
-    parts = []
-    for flops, bend in zip((1e18, 1e19, 1e20), (0.4, 0.2, 0.1), strict=True):
-        width = np.arange(256.0, 1100, 64)
-        loss = 2 + bend * (width / 640 - 1) ** 2
-        one = np.ones(len(width))
-        parts.append(holistic_runs.Search("x", flops * one, one, one / 10, one * 2, width, loss, 289 / 9))
-    runs = holistic_runs.Search(
-        "x",
-        *(np.concatenate([getattr(p, n) for p in parts]) for n in ("flops", "m", "active", "total", "width", "loss")),
-        289 / 9,
-    )
-    fitted = holistic_runs.fit(None, runs)
-    for row, bend in zip(fitted["budgets"], (0.4, 0.2, 0.1), strict=True):
-        half = 640 * np.sqrt(0.002 / bend)
-        assert row["width"]["best"] == pytest.approx(640) and row["width"]["band"] == pytest.approx(
-            [640 - half, 640 + half]
-        )
-    assert fitted["laws"]["d_model"]["growth"][1] == pytest.approx(np.log(2) / 2 / np.log(10))
-    assert fitted["laws"]["m_over_active"]["best"] is None
-
-
 def test_ranks_and_the_control():
     """Ranks by scipy of the losses picked by hand; a loss that N_a and N make is explained by them, M being one."""
     rng = np.random.default_rng(1)
@@ -351,39 +313,6 @@ def test_eq_2_refitted_on_optima(tmp_path, capsys):
     slope, at = np.polyfit(np.log([1e18, 1e19, 1e20]), np.log(best), 1)
     assert result["power"] == pytest.approx([np.exp(at), slope], rel=1e-5)
     assert result["tokens_power"] == pytest.approx([np.exp(-at), 1 - slope], rel=1e-5)
-
-
-def test_the_search_of_a_laptop(capsys):
-    """The committed runs of configs/sweeps/holistic_small.py: what results/sweeps.md says of them."""
-    runs = pathlib.Path(__file__).parents[2] / "results" / "holistic.csv"
-    assert run(f"--runs={runs}", f"--width_runs={runs}", "--json") == 0
-    result = json.loads(capsys.readouterr().out)
-    small, large = result["fit"]["budgets"]
-    assert [(one["ratios"]["runs"], one["ratios"]["x"], one["width"]["best"]) for one in (small, large)] == [
-        (22, None, None), (26, None, None)
-    ]  # fmt: skip
-    assert 2.2 < small["ratios"]["y"]["best"] < large["ratios"]["y"]["best"] < 3.8
-    assert all(one["explained"] > 0.5 and one["active"] < -0.3 for one in result["control"])
-    grid = ("--m_over_active=7.5,8.5,10", "--total_over_active=2.2,3,3.8")
-    assert run(f"--rank={runs}", *grid, "--json") == 0
-    ranks = json.loads(capsys.readouterr().out)["rank"]["budgets"]
-    assert [row["cells"] for row in ranks] == [9, 9] and all(row["spearman"] > 0.85 for row in ranks)
-
-
-@pytest.mark.parametrize("arguments, words", [
-    ((), "nothing is asked"),
-    (("--flops=-1",), "flops"),
-    (("--flops=1e10",), "no model can be built"),
-    (("--flops=1e28",), "expected at most 1e+27"),
-    (("--flops=1e19", "--out=x.svg"), "--out needs --runs or --width_runs"),
-    (("--flops=1e19", "--group=x"), "--group needs --rank"),
-    (("--runs=absent.csv",), "cannot be read"),
-    (("--runs=x.csv", "--out=x.txt"), "expected the ending"),
-])  # fmt: skip
-def test_mistakes(capsys, arguments, words):
-    assert run(*arguments) == 2
-    message = capsys.readouterr().err
-    assert words in message and message.startswith("fit holistic: ") and message.count("\n") == 1
 
 
 def test_rows_that_say_no_heads_are_named(tmp_path, capsys):

@@ -7,7 +7,6 @@ import shlex
 import shutil
 import sqlite3
 
-import fit_runs
 import pytest
 import wandb_server
 
@@ -361,27 +360,6 @@ def test_what_the_user_must_fill_in_stands_in_capitals(refused):
     assert "--tokens_per_step=TOKENS --sizes=SIZES.csv --columns=loss:eval/loss --where=loss=finite" in said
 
 
-@pytest.mark.parametrize("command", ["law --form=chinchilla", "predict --law=joint-moe-2025", "speedup --law=LAW"])
-def test_other_commands_say_all_at_once_too(command, tmp_path, capsys):
-    runs = fit_runs.dense_runs()
-    theirs = tmp_path / "theirs.csv"
-    lines = ["size,D,experts,ppl"]
-    for n_active, n_tokens, loss in zip(runs.n_active, runs.n_tokens, runs.loss, strict=True):
-        lines.append(f"{n_active / 1e6},{n_tokens / 1e9},1,{math.exp(loss)}")
-    theirs.write_text("\n".join(lines) + "\n")
-    law = tmp_path / "law.json"
-    fit_runs.fit_law(tmp_path, fit_runs.write_csv(tmp_path / "ours.csv", runs), "--form=chinchilla")
-    out = [] if command.startswith("speedup") else [f"--out={tmp_path / 'out.csv'}"]
-    assert law.exists()
-    words = [*command.replace("LAW", str(law)).split(), f"--runs={theirs}", *out]
-    assert command_line.run(words) == 2
-    said = capsys.readouterr().err
-    assert "column n_tokens is missing; --columns=n_tokens:D if D holds it" in said
-    assert "say --units=n_active:millions,n_tokens:billions" in said
-    assert command_line.run(typed_again(said)) == 0
-    capsys.readouterr()
-
-
 def test_python_names_the_arguments_that_settle_a_table():
     table = dict(N=[1e8, 2e8], D=[2e9, 4e9], val_loss=[3.2, 3.0])
     with pytest.raises(UserError) as e:
@@ -422,13 +400,3 @@ def test_flags_that_were_typed_are_kept_in_the_command(tmp_path, capsys):
     assert typed[1:3] == ["--runs", str(path)] and "--form=chinchilla" in typed
     assert "--columns=n_active:N,n_tokens:D,loss:val_ppl" in typed
     assert "--units=n_tokens:billions,loss:perplexity" in typed
-
-
-def test_an_import_that_only_has_doubtful_units_is_written_and_says_which(tmp_path, capsys):
-    path = tmp_path / "theirs.csv"
-    path.write_text("n_active,n_tokens,n_experts,val_ppl\n1.2e8,2.4e9,1,23.6\n2.4e8,4.8e9,1,19.7\n4.8e8,9.6e9,1,16.7\n")
-    words = ["import", str(path), f"--out={tmp_path / 'runs.csv'}", "--columns=loss:val_ppl"]
-    assert command_line.run(words) == 0
-    assert "warning: --units=loss:perplexity converts all of them" in capsys.readouterr().err
-    assert command_line.run([*words, "--units=loss:perplexity"]) == 0
-    assert "warning" not in capsys.readouterr().err

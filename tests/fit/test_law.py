@@ -35,7 +35,7 @@ def float64():
 @pytest.mark.parametrize("form, fix", [
     ("joint", dict(c=0.9)),
     ("joint", dict(E_max=40.0)),
-    ("joint", dict(E_start=1.3, E_max=40.0, gamma=0.0)),
+    ("joint", dict(E_start=1.3, E_max=40.0, gamma=0.0, alpha=-0.19)),
     ("clark", dict(E_max=40.0, c=0.0)),
 ])  # fmt: skip
 def test_held_coefficients_stay_and_the_others_are_the_best(form, fix):
@@ -54,12 +54,6 @@ def test_held_coefficients_stay_and_the_others_are_the_best(form, fix):
     ]
     best = fit_runs.objective(problem, found.params)
     assert min(values) >= best * (1 - 1e-9) and best >= search.fit(problem).objective
-
-
-def test_a_negative_coefficient_can_be_held(tmp_path):
-    path = fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.sweep_runs())
-    record = fit_law(tmp_path, path, "--fix=alpha=-0.19,zeta=-0.02")
-    assert (record["coefficients"]["alpha"], record["coefficients"]["zeta"]) == (-0.19, -0.02)
 
 
 def test_a_column_whose_term_is_held_need_not_vary():
@@ -89,24 +83,6 @@ def test_fix_reaches_errors_profile_and_draws(tmp_path, capsys):
     draws = dict(zip(FORMS["joint"].names, np.array(record["bootstrap"]["draws"]).T, strict=True))
     assert np.allclose(draws["E_max"], 60) and np.allclose(draws["c"], 0.8) and np.ptp(draws["alpha"]) > 0
     assert not [w for w in record["warnings"] if "pin down c" in w or "pin down E_max" in w]
-
-
-@pytest.mark.parametrize("fix, words", [
-    ("Emax=60", "coefficients: a, alpha"),
-    ("E_max", "expected NAME=VALUE"),
-    ("E_max=60,E_max=70", "once for each NAME"),
-    ("c=many", "c is 'many'"),
-    ("c=-1", "expected a number from 1e-06"),
-    ("E_start=70,E_max=60", "E_start must be below E_max"),
-    (",".join(f"{name}=1" for name in FORMS["joint_coupled"].names if name != "E_max") + ",E_max=60", "nothing is"),
-    ("k=2", "k is '2', expected a number from 0.018 to 1"),
-    ("k=0", "k is '0', expected a number from 0.018 to 1"),
-])  # fmt: skip
-def test_a_bad_fix_is_told(tmp_path, capsys, fix, words):
-    path = fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.sweep_runs())
-    assert command_line.run(["law", f"--runs={path}", f"--out={tmp_path}/law.json", f"--fix={fix}"]) == 2
-    said = capsys.readouterr().err
-    assert words in said and said.startswith("fit law: --fix=") and said.count("\n") == 1
 
 
 # -- hold-outs, weights, the worst run
@@ -242,22 +218,6 @@ def test_weights_make_repeated_seeds_one_run(tmp_path):
 # -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_dense_law_of_mixtures_is_told(tmp_path, capsys):
-    runs = fit_runs.sweep_runs()
-    path = fit_runs.write_csv(tmp_path / "runs.csv", runs)
-    record = fit_law(tmp_path, path, "--form=chinchilla")
-    assert "27 of the 36 runs are mixtures (n_experts 1, 2, 4, 8): the chinchilla law knows no experts" in printed(
-        capsys
-    )
-    assert any("are mixtures" in w for w in record["warnings"])
-    path = fit_runs.write_csv(tmp_path / "eight.csv", subset(runs, runs.n_experts == 8))
-    assert any(
-        "every run has n_experts = 8" in w for w in fit_law(tmp_path, path, "--form=chinchilla").get("warnings", [])
-    )
-    path = fit_runs.write_csv(tmp_path / "dense.csv", dense_runs())
-    assert not any("n_experts" in w for w in fit_law(tmp_path, path, "--form=chinchilla").get("warnings", []))
-
-
 def test_many_runs_are_judged_by_a_sample_and_it_is_said(tmp_path, capsys):
     """5,000 runs: profile, warnings and draws are there, come from a stated sample, and are as narrow as so many
     runs make them: about sqrt(8) times narrower than 600 runs'."""
@@ -281,7 +241,7 @@ def test_many_runs_are_judged_by_a_sample_and_it_is_said(tmp_path, capsys):
 SWEEPS = [((16, 32), 3), ((16, 24, 32), 3), ((16, 24, 32, 48), 3), ((16, 24, 32), 5)]  # 24, 36, 48 and 60 runs
 
 
-@pytest.mark.parametrize("seed", range(40 if os.environ.get("JMOE_SOAK") == "1" else 4))
+@pytest.mark.parametrize("seed", range(40 if os.environ.get("JMOE_SOAK") == "1" else 2))
 def test_small_sweeps_fit_with_default_flags(tmp_path, capsys, seed):
     widths, budgets = SWEEPS[seed % 4]
     budgets = [163_840 * 2**i for i in range(budgets)]
@@ -305,11 +265,6 @@ def test_the_default_decay_does_not_bend_what_is_known_exactly(tmp_path):
     record = fit_law(tmp_path, fit_runs.write_csv(tmp_path / "runs.csv", exact))
     assert record["fitted"]["max_relative_error"] < 1e-5 and record["settings"]["weight_decay"] < 1e-10
     assert record["coefficients"] == pytest.approx(fit_runs.TINY, rel=0.2)
-
-
-def test_no_decay_can_still_be_asked_for(tmp_path):
-    path = fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.sweep_runs((16, 32), seed=3))
-    assert fit.law(path, "joint", weight_decay=0).settings.weight_decay == 0
 
 
 # -- runs on both sides of a transition

@@ -1,11 +1,8 @@
 """FLOPs on chips: hours and dollars at the modelled speed of each model."""
 
-import json
-
 import pytest
 
 import fit
-from fit import __main__ as command_line
 from fit.model import efficiencies
 from fit.model.chips import CHIPS
 from fit.model.layout import Layout
@@ -150,39 +147,3 @@ def test_a_target_is_priced_as_its_plan():
     assert found.target.front[3].hours == pytest.approx(best.hours)
     hours = [row.hours for row in found.target.front]
     assert hours == sorted(hours)
-
-
-def test_compared_laws_have_the_speeds_of_their_plans(crowded, capsys):
-    plan = crowded
-    (answer,) = fit.compare([LAW], **CROWDED).laws
-    assert answer.speed == next(row.speed for row in plan.optima if row.n_experts == answer.n_experts)
-    assert answer.clock == plan.clock
-    flags = ["compare", f"--laws={LAW}", "--flops=3e20", f"--chips={CROWDED['chips']}"]
-    assert command_line.run([*flags, "--verbose"]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "of each law's best model" in told
-    assert "dense FLOPs" in told and "dense hours" not in told
-    assert command_line.run([*flags, "--mfu=0.4", "--json"]) == 0
-    (at_mfu,) = json.loads(capsys.readouterr().out)["laws"]
-    assert "speed" not in at_mfu and "clock" not in at_mfu
-    assert at_mfu["loss"] == answer.loss
-
-
-def test_your_own_speeds_price_flops_too(tmp_path):
-    """Half the published speeds double the hours."""
-    path = tmp_path / "speeds.csv"
-    base = fit.plan(LAW, flops=1e21, chips="H100:8", experts=[1])
-    built = base.buildable
-    rate = base.best.speed.tokens_per_second[1]
-    rows = ["d_model,n_experts,tokens_per_second"]
-    for width, factor in ((1024, 4.0), (2048, 1.0)):
-        rows.append(f"{width},1,{rate * factor / 2}")
-    path.write_text("\n".join(rows))
-    own = fit.plan(LAW, flops=1e21, chips="H100:8", experts=[1], speeds=path)
-    assert own.clock.label == "measured" and "measured" in str(own)
-    assert own.buildable.n_active == built.n_active
-    assert own.buildable.cost.training_hours != pytest.approx(built.cost.training_hours, rel=0.05)
-
-
-def test_energy_is_that_of_the_modelled_hours(plan):
-    assert plan.energy.kwh == pytest.approx(plan.buildable.cost.training_hours * 64 * 0.7, rel=1e-9)

@@ -241,18 +241,6 @@ def test_budgets():
     assert by == "parts of the training FLOPs" and np.bincount(labels).tolist() == [2] * 8
 
 
-@pytest.mark.parametrize("flags, words", [
-    (("--form=joint,nobody",), "--form=joint,nobody: expected one or more of"),
-    (("--form=joint,clark", "--out=x.json"), "--form=joint,clark: --out is for a single form"),
-    (("--form=joint,clark", "--fix=c=1"), "--fix is for a single form"),
-    (("--form=joint,clark", "--holdout=compute:rolling"), "--holdout=compute:rolling is for a single form"),
-    (("--form=joint,joint",), "--out is missing"),
-])  # fmt: skip
-def test_mistakes_with_several_forms(capsys, flags, words):
-    assert command_line.run(["law", "--runs=x.csv", *flags]) == 2
-    assert words in capsys.readouterr().err
-
-
 def test_sparsity_follows_from_the_numbers_of_experts(tmp_path):
     (tmp_path / "runs.csv").write_text("n_total,n_tokens,n_experts,top_k,loss\n1e8,1e9,1,1,3\n8e8,1e9,16,2,2.8\n")
     runs = read_runs(str(tmp_path / "runs.csv"), ("n_total", "n_tokens", "sparsity"))

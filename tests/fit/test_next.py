@@ -170,44 +170,6 @@ def test_a_sweep_takes_the_runs(capsys, law):
     assert {job["data.fingerprint"] for job in sweep} == {fit_runs.CORPUS}  # no other text comes into runs.csv
 
 
-def test_in_words(capsys, law):
-    _, path, runs = law
-    command = ["next", f"--law={path}", f"--runs={runs}", f"--flops={BUDGET}", f"--target_flops={TARGET}"]
-    assert command_line.run([*command, "--verbose"]) == 0
-    message = capsys.readouterr().out
-    assert re.search(r"\d+ runs on \d+ trunks: \S+ of 5e\+12 FLOPs; sharing trunks saves \d+%", message)
-    assert "at 1e+14 FLOPs" in message and "or a plain grid" in message and re.search(r"E = \d above E = \d", message)
-
-
-@pytest.mark.parametrize(
-    "flags, words",
-    [
-        (["--flops=1e12"], "--target_flops is missing"),
-        (["--flops=1e12", "--target_flops=1e14", "--coefficients=c"], "--coefficients is for --goal=coefficients"),
-        (["--flops=1e12", "--target_flops=1e14", "--goal=coefficients"], "--target_flops is for --goal=plan"),
-        (["--flops=1e12", "--goal=coefficients", "--coefficients=c,Z"], "--coefficients=c,Z: found 'Z', expected some"),
-        (["--flops=1e9", "--target_flops=1e14"], "--flops=1e+09: the cheapest run"),
-        (["--target_flops=1e14"], "--flops is missing"),
-        (["--flops=1e12", "--target_flops=1e14", "--base_config=x.py"], "--base_config is for --emit_sweep"),
-        (["--flops=1e12", "--target_flops=1e14", "--law=joint-moe-2025"], "expected a law.json that fit law wrote"),
-        (["--flops=1e12", "--target_flops=1e14", "--runs=OTHER"], "was fitted to other runs"),
-    ],
-)
-def test_what_cannot_be_asked(capsys, tmp_path, law, flags, words):
-    other = fit_runs.write_demo_csv(tmp_path / "other.csv", seed=7)
-    flags = [flag.replace("OTHER", other) for flag in flags]
-    assert command_line.run(["next", f"--law={law[1]}", f"--runs={law[2]}", *flags]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.count("\n") == 1 and words in captured.err
-
-
-def test_a_law_without_tokens_is_refused(capsys, tmp_path, law):
-    fit_runs.fit_law(tmp_path, law[2], "--form=clark")
-    flags = [f"--law={tmp_path}/law.json", f"--runs={law[2]}", "--flops=1e12", "--target_flops=1e14"]
-    assert command_line.run(["next", *flags]) == 2
-    assert "knows no n_tokens" in capsys.readouterr().err
-
-
 def test_any_law_of_size_and_tokens(capsys, tmp_path, law):
     """A law of dense models with a coefficient that the fit held: it has no error, and is none of the goals."""
     fit_runs.fit_law(tmp_path, law[2], "--form=chinchilla", "--fix=E=0.8")

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 import fit
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
-from fit.messages.units import duration
 from fit.model import efficiencies
 from fit.model.architecture import PAPER
-from fit.planning import by_time, candidates, grid, joint_draws, measurement, odds, planning, solve, votes
+from fit.planning import by_time, grid, joint_draws, measurement, odds, planning, solve, votes
 from fit.planning.constraints import Constraints
 from fit.planning.options import PlanOptions
 from fit.table.runs import Errors
@@ -214,26 +213,6 @@ def test_where_expectation_and_median_differ_both_are_said():
     assert plan.odds.row(median).best_in_draws == 9
 
 
-def test_the_line_is_the_numbers():
-    """Unwrapped: counts, cost in nats and hours, the measurement."""
-    law = spread_out(JOINT, 0.02)
-    plan = fit.plan(law, chips="H100:64", hours=240, dollars_per_hour=2.5, experts=[1, 8, 32])
-    found = plan.odds
-    said = how_sure(plan)
-    assert f"a mixture in {found.mixture_in_draws} of 200 draws; " in said
-    first, second = (found.row(e) for e in (found.recommended, found.second))
-    loss = second.expected_loss - first.expected_loss
-    hours = 240 * ((1 + second.regret_share[0]) / (1 + first.regret_share[0]) - 1)
-    assert first.regret_share[0] / first.regret[0] == pytest.approx(second.regret_share[0] / second.regret[0], rel=0.2)
-    assert f"{first.n_experts} experts in {first.best_in_draws}" in said
-    assert f"choosing {second.n_experts} costs {loss:.4f} nats or {duration(hours)}" in said
-    assert second.regret_hours == pytest.approx([240 * share for share in second.regret_share])
-    low, _, high = plan.buildable.speed.hours
-    assert found.hours == [low, high] and found.dollars == pytest.approx([low * 160, high * 160])
-    assert found.loss == plan.buildable.loss_interval
-    assert found.to_dict() == json.loads(json.dumps(plan.to_dict()))["odds"]
-
-
 @pytest.mark.parametrize("law, experts", [("chinchilla-2022", None), (JOINT, [8])])
 def test_one_number_of_experts_is_never_called_settled(law, experts):
     """Neither that of a law of dense models, nor one that was asked for."""
@@ -366,20 +345,6 @@ def test_a_law_far_beyond_its_compute_is_shown_and_does_not_count(capsys):
     result = json.loads(capsys.readouterr().out)
     assert {row["law"] for row in result["laws"]} == {"jmoe-bytes-2026", "joint-moe-2025"}
     assert not [a for a in result["agreement"] if "jmoe-bytes-2026" in (a["low_law"], a["high_law"])]
-
-
-def test_draws_cost_less_than_three_seconds_of_arrays():
-    """Counted, not timed: a draw evaluates the law at each shape once, and no candidate is timed again."""
-    question = asked(with_draws(JOINT), chips="H100:64", hours=240.0)
-    problem = solve.problem_of(*question)
-    n_shapes = 0
-    for e in (1.0, 8.0, 32.0):
-        n_shapes += sum(len(np.unique(part.row)) for part in solve.near(problem, e, (240.0, 240.0)))
-    kept = dict(question[2].cache)
-    draws = joint_draws.of_plan(question[0], [1, 8, 32], problem.calibration)
-    joint_draws.solve_draws(*question, [1.0, 8.0, 32.0], draws)
-    assert question[2].cache.keys() == kept.keys()
-    assert n_shapes * draws.n < 1e6 and candidates.BAND_OF_DRAWS == 1e-2
 
 
 def test_silicon_that_nobody_measured_has_a_wider_range():

@@ -1,7 +1,6 @@
 """Optima against brute force, the paper's Tables 1 and 2, and counts written out by hand."""
 
 import dataclasses
-import importlib.util
 import json
 
 import jax
@@ -17,7 +16,7 @@ from fit.laws import FORMS
 from fit.messages import sentences
 from fit.model import architecture
 from fit.model.chips import CHIPS, Chip
-from fit.planning import cost, dense_models, optimum, plan_answer, plan_config, planning, recipe, repeats, target
+from fit.planning import cost, dense_models, optimum, plan_answer, planning, recipe, target
 from fit.render import tables
 
 PAPER = architecture.Architecture()
@@ -157,17 +156,6 @@ def test_inference_optimum_size_is_brute_force(law):
         assert float(optimum.solve(law, e, PAPER, constraints).n_active) == pytest.approx(size, rel=1e-5)
 
 
-def test_sardana_inference_optimum():
-    """Sardana et al. 2024: the quality of a 30B Chinchilla model with 5T tokens of inference is cheapest at 16.4B on
-    3.27T, by Hoffmann's law; so that budget's optimum is that model."""
-    constraints = optimum.Constraints(flops=6 * 16.4e9 * 3.27e12 + 2 * 16.4e9 * 5e12, inference_tokens=5e12)
-    chinchilla = load("chinchilla-2022")
-    result = optimum.solve(chinchilla, 1, PAPER, constraints)
-    assert float(result.n_active) == pytest.approx(16.4e9, rel=0.03)
-    assert float(result.n_tokens) == pytest.approx(3.27e12, rel=0.05)
-    assert float(result.loss) == pytest.approx(float(chinchilla.predict(30e9, 1.56e12, 1)), rel=1e-3)
-
-
 @pytest.mark.parametrize("kind, count", [("H100", 1), ("v5e", 8), ("H100", 64), ("B200", 512)])
 def test_optimum_on_chips_is_brute_force(law, kind, count):
     """18 bytes a parameter over all chips and, on each, 512 tokens, 8,192 in all. A token leaves 4 bytes of a unit of
@@ -194,36 +182,6 @@ def test_optimum_on_chips_is_brute_force(law, kind, count):
         best = int(np.argmin(loss))
         assert (result.size_bound == "chips") == (not fits[best + 1] and 2 * total[best + 1] <= 1e12)
         assert chips.holding(PAPER.shape(float(result.d_model), float(e)), on_any_mesh=False).n_devices <= count
-
-
-def test_the_smallest_model_of_a_plateau(law):
-    """Where a quarter of the size makes no difference, none smaller is within 0.01% of the lowest loss; elsewhere the
-    size is that of the lowest loss."""
-    size = np.geomspace(float(PAPER.n_active(64.0)), 1e12, 400_001)
-    seen = set()
-    for flops, unique, epochs, served, memory in (
-        (1e23, 2e10, 2, 1e11, None),
-        (1e22, 2e10, 4, 0, None),
-        (3e20, 1e9, 60, 0, None),
-        (1e24, 1e9, 100, 0, None),
-        (None, 1e9, 4, 0, 1e12),
-    ):
-        again = repeats.of_law(law, unique)
-        limits = optimum.Constraints(
-            flops=flops, max_tokens=unique, epochs=epochs, inference_tokens=served, memory_bytes=memory
-        )
-        for e in (1, 4):
-            result = optimum.solve(again, e, PAPER, limits)
-            tokens = limits.tokens(size)
-            fits = (tokens >= 1) & (limits.memory(PAPER, PAPER.d_model(size), e) <= (memory or np.inf))
-            loss = np.where(fits, optimum.loss_of(again, PAPER, e, size, np.maximum(tokens, 1)), np.inf)
-            best = np.argmin(loss)
-            least = np.argmax(loss <= loss.min() * (1 + 1e-4))
-            plateau = bool(size[least] <= 0.75 * size[best])
-            assert (result.size_bound == "plateau") == plateau
-            assert float(result.n_active) == pytest.approx(size[least if plateau else best], rel=1e-3)
-            seen.add(plateau)
-    assert seen == {True, False}
 
 
 def test_loss_falls_as_constraints_loosen(law):
@@ -331,7 +289,7 @@ def test_exact_parameters_weight_by_weight():
         assert model.exact_parameters == 3 * sum(block) + 257 * d + d * 257
 
 
-@pytest.mark.parametrize("memory, kv_tokens", [(24e9, 16384.0), (2e9, 0.0), (80e9, 65536.0), (24e9, 1e6)])
+@pytest.mark.parametrize("memory, kv_tokens", [(24e9, 16384.0), (2e9, 0.0)])
 def test_buildable_is_best_of_all_depths_and_widths(law, memory, kv_tokens):
     """Of the planned number of experts: as good as the optimum, or the best of all depths and heads whose width per
     block is within 15% of the law's; and no model as good is closer to the law's."""
@@ -373,28 +331,6 @@ def test_another_number_of_experts_is_built_only_where_the_planned_one_does_not_
     none = planning.plan_within(law, PAPER, limits, [2])
     assert none["buildable"] is None
     assert plan_answer.what_to_train(none).endswith(f"{sentences.NOT_BUILT}.")
-
-
-def test_emitted_config_is_the_plan(law, tmp_path):
-    made = planning.plan_within(law, PAPER, optimum.Constraints(flops=1e20, memory_bytes=8e9), [1, 2, 4, 8])
-    path = tmp_path / "planned.py"
-    path.write_text(plan_config.source(law, made))
-    spec = importlib.util.spec_from_file_location("planned", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    config = module.get_config()
-    built = made["buildable"]
-    for name in ("d_model", "n_blocks", "n_heads", "d_ff", "vocab_size", "n_experts"):
-        assert config.model[name] == built[name]
-    assert config.n_tokens == (built["n_tokens"],)
-    law = config.optimizer.lr_law
-    assert built["learning_rate"] == pytest.approx(
-        np.exp(law.constant + law.n_active * np.log(built["n_active"]) + law.n_experts * np.log(built["n_experts"])),
-        rel=1e-12,
-    )
-    assert [tuple(step) for step in built["batch_tokens"]] == [
-        s for s in config.batch_tokens if s[0] < built["n_tokens"]
-    ]
 
 
 def test_rule_of_thumb_holds_for_the_published_law(law):

@@ -5,7 +5,6 @@ import json
 
 import fit_runs
 import pytest
-from fit_runs import dense_runs, fit_law
 
 from fit import __main__ as command_line
 from fit.errors import UserError
@@ -13,47 +12,6 @@ from fit.fitted_law.law import load
 from fit.table.table import read
 
 # ------------------------------------------------------------------------------------------------
-
-
-def test_columns_by_other_names(tmp_path, capsys):
-    """Their loss is the training loss; what is asked for is val_loss."""
-    runs = dense_runs()
-    ours = fit_runs.write_csv(tmp_path / "ours.csv", runs)
-    theirs = tmp_path / "theirs.jsonl"
-    rows = [
-        dict(N=n, D=d, val_loss=v, loss=9.0) for n, d, v in zip(runs.n_active, runs.n_tokens, runs.loss, strict=True)
-    ]
-    theirs.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    names = "--columns=loss:val_loss,n_tokens:D,n_active:N"
-    one, other = (
-        fit_law(tmp_path, path, "--form=chinchilla", *flags) for path, flags in ((ours, ()), (theirs, (names,)))
-    )
-    assert one["coefficients"] == other["coefficients"] and other["settings"]["columns"]["loss"] == "val_loss"
-    arguments = ["predict", f"--law={tmp_path}/law.json", f"--runs={theirs}", f"--out={tmp_path}/out.jsonl"]
-    assert command_line.run([*arguments, "--columns=n_tokens:D,n_active:N"]) == 0
-    first = json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])
-    assert {"N", "D", "val_loss", "predicted_loss"} <= set(first) and first["predicted_loss"] == pytest.approx(
-        runs.loss[0], rel=0.02
-    )
-    # a picture of what was fitted takes the names that the fit was told
-    assert (
-        command_line.run(
-            ["plot", f"--law={tmp_path}/law.json", f"--runs={theirs}", "--figure=5", f"--out={tmp_path}/5.svg"]
-        )
-        == 0
-    )
-    capsys.readouterr()
-    for columns, words in (
-        ("loss", "found 'loss', expected name:column"),
-        ("lost:val_loss", "names: n_active"),
-        ("loss:val_loss,loss:D", "once for each name"),
-        ("loss:valid", "has no column valid; columns found: N, D, val_loss, loss"),
-    ):
-        assert command_line.run(["law", f"--runs={theirs}", f"--out={tmp_path}/x.json", f"--columns={columns}"]) == 2
-        assert words in capsys.readouterr().err
-    theirs.write_text('{"N": 1e9, "D": "much"}\n')
-    assert command_line.run([*arguments, "--columns=n_tokens:D,n_active:N"]) == 2
-    assert "row 1, column D: found 'much'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
@@ -76,23 +34,6 @@ def test_predict_keeps_what_else_stands_in_a_table(tmp_path, capsys, ending):
     assert list(again.columns)[: len(table)] == list(table) and "2023-11-14" in str(again.columns["when"][0])
     if ending == "parquet":
         assert pyarrow.parquet.read_table(out)["when"].type == pyarrow.timestamp("ns")
-
-
-def test_predict_on_columns_of_mixed_types(tmp_path, capsys):
-    path = tmp_path / "models.jsonl"
-    path.write_text(
-        '{"n_active": 1e9, "n_tokens": 2e10, "n_experts": 8, "note": 1}\n'
-        '{"n_active": "2e9", "n_tokens": 2e10, "n_experts": 8, "note": "x"}\n'
-        '{"n_active": 2e9, "n_tokens": 2e10, "n_experts": 8, "note": {"a": [1, null]}}\n'
-    )
-    for ending in ("csv", "jsonl"):
-        out = tmp_path / f"out.{ending}"
-        assert command_line.run(["predict", "--law=joint-moe-2025", f"--runs={path}", f"--out={out}"]) == 0
-        assert len(read(str(out))) == 3
-    out = tmp_path / "out.parquet"
-    assert command_line.run(["predict", "--law=joint-moe-2025", f"--runs={path}", f"--out={out}"]) == 2
-    said = capsys.readouterr().err
-    assert "Parquet cannot hold its values (" in said and said.count("\n") == 1 and not out.exists()
 
 
 @pytest.mark.parametrize("change, words", [

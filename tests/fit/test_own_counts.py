@@ -41,13 +41,6 @@ def test_a_plan_is_the_best_by_the_laws_own_counts(law, flops):
     assert load(law).predict(outside, best["n_tokens"]) == pytest.approx(best["loss"], rel=1e-9)
 
 
-def test_plan_and_compare_answer_alike():
-    law = "fine-grained-dense-2024"
-    plan = fit.plan(law, flops=1e21).best
-    (row,) = fit.compare([law], flops=1e21).laws
-    assert [row["n_active"], row["n_tokens"]] == pytest.approx([plan["n_active"], plan["n_tokens"]], rel=1e-6)
-
-
 @pytest.mark.parametrize("law", LAWS)
 def test_repeated_text_is_refused_where_its_size_is_not_known(law):
     with pytest.raises(UserError, match=f"law={law} counts sizes without the embedding"):

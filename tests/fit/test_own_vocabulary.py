@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import fit
-from fit import __main__ as command_line
 from fit.fitted_law import own_counts
 from fit.fitted_law.law import load
 from fit.fitted_law.parts import Beyond, FittedRuns, Scatter
@@ -151,22 +150,6 @@ def test_draws_and_intervals_follow():
     counted = built.n_active - 2 * (256_000 - OWN) * built.d_model
     drift = (6 * counted * built.n_tokens / 1e20) ** 0.01
     assert built.loss_interval == pytest.approx([built.loss * drift] * 2, rel=1e-9)
-
-
-def test_a_small_budget_is_not_spent_on_a_vocabulary(capsys):
-    """The blocks of 1e18 FLOPs and 256,000 tokens are as useful as with 50,257; what is wrong with them is said."""
-    plan = fit.plan(LAW, flops=1e18, shape=dict(vocab_size=256_000))
-    assert plan.best.d_model > 128
-    assert 6 * plan.best.n_active * plan.best.n_tokens == pytest.approx(1e18)
-    share = 2 * 256_000 * plan.best.d_model / plan.best.n_active
-    assert any(f"{share:.1%} of the best model's" in warning for warning in plan.warnings)
-    outside = {row["column"]: row for row in plan.best.extrapolation}
-    counted = plan.best.n_active - 2 * (256_000 - OWN) * plan.best.d_model
-    assert outside["n_active"]["value"] == pytest.approx(counted)
-    assert command_line.run(["plan", f"--law={LAW}", "--flops=1e18", "--shape=vocab_size:256000"]) == 0
-    assert "mostly embedding" in capsys.readouterr().out
-    large = fit.plan(LAW, flops=1e22)
-    assert not any("mostly embedding" in warning for warning in large.warnings)
 
 
 def test_width_and_depth_outside_the_runs_are_said():

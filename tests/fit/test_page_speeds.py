@@ -101,9 +101,9 @@ def hours_of(problem, row):
     return min(hours)
 
 
-def test_a_hundred_questions_by_hours(tab):
+def test_forty_questions_by_hours(tab):
     """The loss lies within 0.1% of the best of all candidates, and the hours within 1% of the model's own."""
-    states = list(wishes(100, seed=1))
+    states = list(wishes(40, seed=1))
     answered = 0
     for state, answer in zip(states, tab.evaluate(ANSWER, states), strict=True):
         law, architecture, limits, experts = question_of(state)
@@ -121,7 +121,7 @@ def test_a_hundred_questions_by_hours(tab):
         assert served / best["speed"]["tokens_per_second"][1] / 3600 <= float(state["hours"]) * (1 + 1e-9)
         assert "memory_gb" not in state or best["memory_bytes"] <= 1e9 * float(state["memory_gb"])
         assert best["n_tokens"] <= float(state.get("max_tokens", math.inf))
-    assert answered >= 90
+    assert answered >= 36
 
 
 def test_what_the_page_says_by_hours_is_what_the_command_line_says(tab, capsys):
@@ -151,7 +151,7 @@ def assert_fields_are_known(page, line):
 
 def test_curves_of_loss_against_size_have_one_minimum(tab):
     """By hours: the loss falls up to one size, and then rises."""
-    states = [state | dict(experts="1,2,4,8,16,32") for state in wishes(12, seed=2)]
+    states = [state | dict(experts="1,2,4,8,16,32") for state in wishes(4, seed=2)]
     curves = tab.evaluate(
         """(states) => states.flatMap((typed) => {
             const law = data.laws.find(({ name }) => name === typed.law);
@@ -170,7 +170,7 @@ def test_curves_of_loss_against_size_have_one_minimum(tab):
         })""",
         states,
     )
-    assert len(curves) == 72
+    assert len(curves) == 24
     for curve, [[size_of_best, lowest_loss]] in curves:
         sizes, losses = np.array(curve).T
         assert len(sizes) > 32 and np.all(np.diff(sizes) >= 0)
@@ -235,10 +235,3 @@ def test_the_page_shows_a_plan_by_hours(browser, folder, capsys):
     assert planner.tab.locator("#beside").is_visible() and "--mfu=0.4" in planner.text("command")
     assert planner.errors == []
     planner.tab.close()
-
-
-def test_a_page_for_other_chips(tmp_path, capsys):
-    assert command_line.run(["page", "--chips=h100:6", f"--out={tmp_path}/p.html"]) == 0
-    assert '"counts":[1,2,4,6]' in (tmp_path / "p.html").read_text()
-    assert command_line.run(["page", "--chips=X9", f"--out={tmp_path}/q.html"]) == 2
-    assert "X9" in capsys.readouterr().err and not (tmp_path / "q.html").exists()

@@ -1,7 +1,6 @@
 """Plans of a law that knows its models: defaults, marks, configs, and what cannot be planned."""
 
 import json
-import re
 import subprocess
 import sys
 
@@ -81,43 +80,12 @@ def test_a_best_at_the_edge_is_not_the_last_word(folder, capsys):
     assert not any("compared" in sentence for sentence in tight["warnings"])
 
 
-def test_a_best_that_the_draws_leave_open(folder, capsys):
-    record = json.loads((folder / "law.json").read_text())
-    for share, undecided in ((0.5, True), (0.9, False)):
-        draws = [list(fit_runs.TINY.values()) for _ in range(10)]
-        for row in draws[round(10 * share) :]:  # here more experts do harm
-            row[list(fit_runs.TINY).index("delta")] = 0.3
-        record["bootstrap"] = dict(form="replacement", percentiles=[10, 90], draws=draws)
-        (folder / "draws.json").write_text(json.dumps(record))
-        found = plan(capsys, "--flops=2e11", law=f"{folder}/draws.json")
-        assert found["odds"]["settled"] == (not undecided)
-        assert any("undecided: of 10 draws it is" in s for s in found["warnings"]) == undecided
-        assert command_line.run(["table", f"--law={folder}/draws.json", "--which=2", "--json"]) == 0
-        rows = json.loads(capsys.readouterr().out)["rows"]
-        assert {(row["best_in_draws"], row["draws"]) for row in rows if row["n_experts"] == 8} == {(10 * share, 10)}
-    assert plan(capsys, "--flops=2e11", law=f"{folder}/law.json")["odds"]["settled"] is None
-
-
 def test_more_tokens_than_the_text_has_are_marked(folder, capsys):
     fit_runs.write_demo_law(folder / "short.json", unique_tokens=2_000_000)
     found = plan(capsys, "--flops=2e12", law=f"{folder}/short.json")
     mark = found["best"]["extrapolation"][-1]
     assert mark["column"] == "unique_tokens" and mark["factor"] == found["best"]["n_tokens"] / 2e6
     assert "times the 2M of the text" in " ".join(found["warnings"])
-
-
-@pytest.mark.parametrize("which", "124")
-def test_tables_of_the_demos_law(folder, capsys, which):
-    """Budgets and memories of the law's own size, and each row marked."""
-    assert command_line.run(["table", f"--law={folder}/law.json", f"--which={which}", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
-    assert {row["n_experts"] for row in rows} <= {1, 2, 4, 8} and all("outside_fitted_range" in row for row in rows)
-    if which != "4":
-        high = 6 * 69696 * 1_310_720
-        assert sorted({row["flops"] for row in rows})[1:] == pytest.approx([high, 10 * high], rel=0.05)
-        assert all("training_flops 10" in row["outside_fitted_range"] for row in rows if row["flops"] > 2 * high)
-    if which == "2":
-        assert len({row["n_active"] for row in rows}) > 3  # some of the memories bind
 
 
 def test_a_file_named_like_the_paper_is_not_compared_with_it(folder, capsys):
@@ -157,9 +125,7 @@ def emitted(tmp_path, capsys, law, *flags):
     [
         ("demo", ["--flops=2e9"]),  # fewer tokens than the runs warmed up over
         ("demo", ["--flops=2e12"]),
-        ("demo", ["--flops=1e16"]),
         ("joint-moe-2025", ["--flops=1e15"]),
-        ("joint-moe-2025", ["--flops=1e17"]),
         ("joint-moe-2025", ["--flops=1e20"]),
         ("joint-moe-2025", ["--flops=2e20", "--memory_gb=24", "--kv_tokens=16384"]),
         ("joint-moe-2025", ["--flops=1e19", "--shape=width_per_block:128"]),
@@ -265,21 +231,6 @@ def test_a_config_that_would_not_serve_is_refused(folder, tmp_path, capsys, argu
     assert list(tmp_path.iterdir()) == []
 
 
-def test_far_beyond_its_runs_a_laws_text_stays_and_its_recipe_does_not(folder, tmp_path, capsys):
-    """Models of 100M parameters, planned by runs of 70K: their bytes and text, rows and rates of published models."""
-    from configs import quickstart
-
-    config, built, source = emitted(tmp_path, capsys, f"{folder}/law.json", "--flops=1e20")
-    check_config(schema.complete(config))
-    assert (config.data.tokenizer, config.data.fingerprint) == ("bytes", fit_runs.CORPUS)
-    assert config.data.seq_len == built["sequence"] == 4096 and config.model.norm == "rms"
-    assert Schedule(config).peak == pytest.approx(built["learning_rate"])
-    assert "from configs import quickstart as runs" in source
-    flags = "--flops=1e20", "--base_config=configs/quickstart.py"
-    config, _, _ = emitted(tmp_path, capsys, f"{folder}/law.json", *flags)  # unless the runs' own config is asked for
-    assert config.data.seq_len == quickstart.get_config().data.seq_len and config.model.norm == "layer"
-
-
 def test_learning_rates_come_from_the_runs(folder, capsys):
     """From the rates that the runs had; from Eq. 10 for a law of the paper's models that says none; else none."""
     found = plan(capsys, "--flops=2e12", law=f"{folder}/law.json")["buildable"]
@@ -298,20 +249,6 @@ def test_learning_rates_come_from_the_runs(folder, capsys):
 # What cannot be planned, in one sentence; and what it costs.
 
 
-def test_less_than_one_token(folder, capsys):
-    assert "--max_tokens=0.5: expected at least 1 token" in refusal(
-        capsys, "plan", "--law=joint-moe-2025", "--flops=1e20", "--max_tokens=0.5"
-    )
-
-
-@pytest.mark.parametrize("command", ["plan --flops=1e20", "table --which=1"])
-def test_experts_of_a_dense_law(command, capsys):
-    name, *flags = command.split()
-    said = refusal(capsys, name, *flags, "--law=chinchilla-2022", "--experts=1,8")
-    assert "--experts=1,8" in said and "dense" in said
-    assert command_line.run([name, *flags, "--law=chinchilla-2022", "--experts=1"]) == 0
-
-
 def test_a_law_of_several_shapes_asks_for_one(folder, capsys):
     fit_runs.write_demo_law(folder / "shapes.json", width_per_block=None, differing={"width_per_block": [8.0, 16.0]})
     said = refusal(capsys, "plan", f"--law={folder}/shapes.json", "--flops=2e12")
@@ -319,15 +256,6 @@ def test_a_law_of_several_shapes_asks_for_one(folder, capsys):
     assert (
         plan(capsys, "--flops=2e12", "--shape=width_per_block:8", law=f"{folder}/shapes.json")["width_per_block"] == 8
     )
-
-
-def test_memory_in_units_of_its_size(folder, capsys):
-    for arguments, words in (
-        ([f"--law={folder}/law.json", "--flops=2e12"], r"\d+ KB"),
-        (["--law=joint-moe-2025", "--flops=1e20"], r"24\.3 GB"),
-    ):
-        assert command_line.run(["plan", *arguments, "--verbose"]) == 0
-        assert re.search(words, capsys.readouterr().out)
 
 
 def test_buildable_memory_counts_norms_and_routers(capsys):
@@ -365,7 +293,7 @@ def test_a_plan_imports_nothing_heavy_and_a_missing_accelerator_is_one_sentence(
         f"m.run(['plan', '--law={folder}/law.json', '--flops=2e12']); "
         "m.run(['predict', '--law=joint-moe-2025', '--n_active=1e9', '--n_tokens=2e10']); "
         "m.run(['table', '--law=joint-moe-2025', '--which=2']); "
-        "print([n for n in ('jax', 'scipy', 'matplotlib', 'pyarrow') if n in sys.modules])\n"
+        "print([n for n in ('jax', 'scipy', 'matplotlib', 'pyarrow', 'jmoe', 'flax') if n in sys.modules])\n"
         f"sys.exit(m.run(['law', '--runs={tmp_path}/runs.csv', '--out={tmp_path}/x.json']))"
     )
     fit_runs.write_demo_csv(tmp_path / "runs.csv")

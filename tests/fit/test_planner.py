@@ -13,9 +13,6 @@ from planner_tab import SETTLED, Planner, assert_same, typed
 from fit import __main__ as command_line
 from fit.commands import replaced
 from fit.messages import sentences
-from fit.planning.constraints import CHIPS
-from jmoe.cost.chips import CHIPS as JMOE_CHIPS
-from launch import accelerators
 
 DENSE = ("chinchilla-2022", "chinchilla-refit-2024", "fine-grained-dense-2024")
 SEARCHED = ("sparsity-2025", "fine-grained-2024", "comprehensive-2025")  # laws without an optimum in closed form
@@ -56,12 +53,20 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def planner(browser, folder):
+@pytest.fixture(scope="module")
+def session(browser, folder):
+    """One tab for all tests here."""
     made = Planner(browser, folder, viewport=dict(width=1280, height=900))
     yield made
-    assert made.errors == [] and {url.split("#")[0] for url in made.asked} == {made.file}
     made.tab.close()
+
+
+@pytest.fixture
+def planner(session):
+    """The tab, in which a test may neither make the page complain nor let it ask for anything."""
+    session.tab.set_viewport_size(dict(width=1280, height=900))
+    yield session
+    assert session.errors == [] and {url.split("#")[0] for url in session.asked} == {session.file}
 
 
 def wishes(law, count, seed):
@@ -87,14 +92,14 @@ def wishes(law, count, seed):
             state |= dict(flops="", inference_tokens="0")
         state |= dict(bytes_per_parameter=rng.choice(["1", "2", "4"]), bytes_per_kv_element=rng.choice(["1", "2"]))
         state |= dict(
-            chip=rng.choice(["H100", "v5e"]), chips=rng.choice(["64", "2048"]), mfu=rng.choice(["0.4", "0.25"])
+            chip=rng.choice(["H100", "v5e"]), chips=rng.choice(["64", "256"]), mfu=rng.choice(["0.4", "0.25"])
         )
         state["dollars_per_hour"] = rng.choice(["", "0", "2.5"])
         if law not in DENSE and rng.random() < 0.5:
             state["experts"] = ",".join(map(str, sorted({1, *rng.sample([2, 3, 6, 8, 64, 200], 3)})))
         if rng.random() < 0.2:  # hours instead of FLOPs
             state |= dict(flops="", hours=f"{rng.uniform(1, 1e4):.4g}")
-        if rng.random() < 0.4:  # finer experts, dense blocks, fewer heads of keys and values
+        if rng.random() < 0.2:  # finer experts, dense blocks, fewer heads of keys and values
             state["like"] = rng.choice(["DeepSeek-V3", "Qwen3-30B-A3B", "Llama-3.1-8B"])
         if rng.random() < 0.2:
             state |= dict(vocab_size="32000", width_per_block="128")
@@ -109,38 +114,41 @@ def typed_flags(state):
     return " ".join(word for name, value in state.items() for word in replaced.replacement("plan", name, value))
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_the_page_computes_what_the_command_line_does(planner, folder, capsys, law):
-    """Questions until five have an answer; the command on the page, run: the JSON on the page, and its warnings."""
-    seed, law = len(law), f"{folder}/{law}" if law.endswith(".json") else law
+def test_the_page_computes_what_the_command_line_does(planner, folder, capsys):
+    """Four questions of each law, more than half of which have an answer: the command on the page, run, prints the JSON
+    on the page, and its warnings; where the page refuses, the command's sentence."""
     answered = 0
-    for state in wishes(law, 14, seed):
-        planner.open(**state)
-        if planner.tab.locator("#results").is_hidden():
-            flags = {k: v for k, v in state.items() if v and k not in ("context", "sequences", "chip", "chips")}
-            flags["chips"] = f"{state['chip']}:{state['chips']}"
-            if "serve_tokens_per_second" in state:
-                flags["serve_batch"] = state.get("sequences", "1")
-            kv_tokens = int(state["context"]) * int(state.get("sequences", 1))
-            command = f"python -m fit plan {typed_flags(flags)}"
-            assert typed(f"{command} --kv_tokens={kv_tokens}", capsys) == ("", planner.text("refusal")), state
-            continue
-        command, page = planner.text("command"), json.loads(planner.text("json"))
-        printed, refusal = typed(f"{command} --json", capsys)
-        if refusal.startswith("no mesh of "):  # what the chips train is left to the command line
-            continue
-        line = json.loads(printed)
-        for row in line["optima"]:  # what the chips hold is left to the command line
-            del row["cost"]["training_bytes"], row["cost"]["training_chips"]
-        if len(line["optima"]) < len(page["optima"]) or "chips" in [row["size_bound"] for row in line["optima"]]:
-            continue
-        answered += 1
-        assert_same(page, line, json.dumps(state))
-        assert planner.text("build-command") == f"{command} --emit_config=planned.py"
-        assert sorted(planner.items("warnings")) == of_the_page(line)
-        if answered == 5:
-            return
-    pytest.fail(f"only {answered} of 14 questions have an answer")
+    for name in LAWS:
+        law = f"{folder}/{name}" if name.endswith(".json") else name
+        answered += sum(is_answered_alike(planner, capsys, state) for state in wishes(law, 4, seed=len(name)))
+    assert answered > 2 * len(LAWS)
+
+
+def is_answered_alike(planner, capsys, state):
+    """Whether page and command have an answer, which is then the same; a refusal has the same sentence."""
+    planner.open(**state)
+    if planner.tab.locator("#results").is_hidden():
+        flags = {k: v for k, v in state.items() if v and k not in ("context", "sequences", "chip", "chips")}
+        flags["chips"] = f"{state['chip']}:{state['chips']}"
+        if "serve_tokens_per_second" in state:
+            flags["serve_batch"] = state.get("sequences", "1")
+        kv_tokens = int(state["context"]) * int(state.get("sequences", 1))
+        command = f"python -m fit plan {typed_flags(flags)}"
+        assert typed(f"{command} --kv_tokens={kv_tokens}", capsys) == ("", planner.text("refusal")), state
+        return False
+    command, page = planner.text("command"), json.loads(planner.text("json"))
+    printed, refusal = typed(f"{command} --json", capsys)
+    if refusal.startswith("no mesh of "):  # what the chips train is left to the command line
+        return False
+    line = json.loads(printed)
+    for row in line["optima"]:  # what the chips hold is left to the command line
+        del row["cost"]["training_bytes"], row["cost"]["training_chips"]
+    if len(line["optima"]) < len(page["optima"]) or "chips" in [row["size_bound"] for row in line["optima"]]:
+        return False
+    assert_same(page, line, json.dumps(state))
+    assert planner.text("build-command") == f"{command} --emit_config=planned.py"
+    assert sorted(planner.items("warnings")) == of_the_page(line)
+    return True
 
 
 DOUBTS = {
@@ -161,37 +169,24 @@ def test_the_page_warns_as_the_command_line_does(planner, folder, capsys, code):
 
 
 LIKE = [
-    dict(like="Qwen3-30B-A3B", chip="H100", chips="4096", hours="3.75", mfu="0.4"),
-    dict(like="DeepSeek-V3", chips="", flops="3e24", max_tokens="5e12"),
-    dict(like="Llama-3.1-8B", chip="H100", chips="512", flops="1e22", memory_gb="80", experts="1,8,64"),
-    dict(like="Qwen3-Next-80B-A3B", chip="B200", chips="4096", hours="4.7", mfu="0.4"),
-    dict(chip="v5p", chips="1024", flops="3e22", vocab_size="128000"),
+    dict(like="Qwen3-30B-A3B", chip="H100", chips="512", hours="30", mfu="0.4"),
+    dict(like="Llama-4-Maverick", flops="1e22", chips=""),
+    dict(chips="", flops="3e22", memory_gb="80", vocab_size="128000", experts="1,8,64"),
 ]
 
 
 @pytest.mark.parametrize("state", LIKE, ids=lambda state: state.get("like", "none"))
-@pytest.mark.parametrize("width", [1440, 390])
-def test_laws_beside_each_other_and_a_model_to_start_from(browser, folder, capsys, width, state):
+def test_laws_beside_each_other_and_a_model_to_start_from(planner, capsys, state):
     """The page's command of all laws, run: what each would build, what they agree on, and what the model counts."""
-    planner = Planner(browser, folder, viewport=dict(width=width, height=844)).open(law="joint-moe-2025", **state)
+    planner.open(law="joint-moe-2025", **state)
     page, command = json.loads(planner.text("laws-json")), planner.text("compare")
-    assert planner.tab.evaluate("document.documentElement.scrollWidth") == width
-    if width == 390:  # the same answer, and readable
-        assert planner.tab.locator("#agreement").is_visible() and planner.errors == []
-        assert planner.tab.locator("#known-words").is_visible() == ("like" in state)
-        return planner.tab.close()
     assert command.startswith("python -m fit compare --laws=joint-moe-2025,sparsity-2025,")
     assert command_line.run([*shlex.split(command)[3:], "--json"]) == 0
     line = json.loads(capsys.readouterr().out)
     for row in line["laws"]:
         del row["leverage"]  # is no law of the loss
     assert_same(page, line, command)
-    if "like" in state:
-        assert command_line.run([*shlex.split(planner.text("command"))[3:], "--verbose"]) == 0
-        printed = " ".join(capsys.readouterr().out.split())
-        assert planner.text("known-words").removesuffix(".").partition(";")[0] in printed
-    assert planner.errors == []
-    planner.tab.close()
+    assert planner.tab.locator("#known-words").is_visible() == ("like" in state)
 
 
 def test_a_bad_mfu_gets_the_command_lines_sentence(planner, folder, capsys):
@@ -235,7 +230,7 @@ def test_an_infeasible_wish_gets_the_command_lines_sentence(planner, folder, cap
     assert INFEASIBLE[wish] in planner.text("refusal")
 
 
-@pytest.mark.parametrize("width", [24, 31, 100])
+@pytest.mark.parametrize("width", [24, 100])
 def test_a_memory_that_holds_the_smallest_model_exactly(planner, capsys, width):
     """The page plans that model, as the command does, also where rounding puts it a little outside."""
     smallest = 2 * 257 * width + 13 * width**2  # embedding, head and one block of a dense model
@@ -263,15 +258,12 @@ def test_the_state_is_in_the_address(planner):
     assert planner.text("command") != command and planner.tab.input_value("#memory_gb") == ""
 
 
-def test_hours_are_a_budget(planner):
-    planner.open(law="joint-moe-2025", chip="H100", chips="64", mfu="0.4", dollars_per_hour="2")
-    planner.fill(hours="100")
-    flops = 64 * 989e12 * 0.4 * 3600 * 100
-    assert json.loads(planner.text("json"))["constraints"]["flops"] == pytest.approx(flops, rel=1e-12)
-    assert "--hours=100 --chips=H100:64 --mfu=0.4 --dollars_per_hour=2" in planner.text("command")
+def test_hours_and_flops_follow_from_each_other(planner):
+    planner.open(law="joint-moe-2025", chip="H100", chips="64", mfu="0.4", dollars_per_hour="2", hours="100")
     assert "4.17 days" in planner.text("tiles") and "$12.8K" in planner.text("tiles")
     planner.fill(flops="1e22")
-    assert float(planner.tab.input_value("#hours")) == pytest.approx(1e22 / flops * 100, rel=1e-3)
+    hours = 1e22 / (64 * 989e12 * 0.4 * 3600)
+    assert float(planner.tab.input_value("#hours")) == pytest.approx(hours, rel=1e-3)
     planner.fill(chips="128")  # the FLOPs were typed last: they stay
     assert "--flops=1e22" in planner.text("command")
 
@@ -300,11 +292,6 @@ def test_how_fast_chips_serve(planner, capsys):
 def typed_json(planner, capsys):
     """What the page's command prints, as JSON."""
     return typed(f"{planner.text('command')} --json", capsys)[0]
-
-
-def test_peaks_are_those_that_a_sweep_is_priced_with():
-    for name, chip in CHIPS.items():
-        assert chip.flops == (accelerators.peak_flops(name) if name in accelerators.GKE else JMOE_CHIPS[name].flops)
 
 
 def test_a_law_of_several_widths_asks_for_one(browser, tmp_path, capsys):
@@ -341,22 +328,6 @@ def test_a_slider_sets_its_field(planner):
     assert planner.tab.input_value("#devices") == "1"  # a whole number
 
 
-def test_the_page_counts_published_models_as_the_command_does(planner, capsys):
-    for name in ("Llama-4-Maverick", "Gemma-3-1B", "GLM-4.5", "gpt-oss-120b", "DeepSeek-V2-Lite"):
-        planner.open(law="joint-moe-2025", like=name, flops="1e22", memory_gb="")
-        line = json.loads(typed(f"{planner.text('command')} --json", capsys)[0])["like"]
-        assert_same(json.loads(planner.text("laws-json"))["like"], line, name)
-
-
-def test_a_phone_is_told_that_tables_are_wide(browser, folder):
-    planner = Planner(browser, folder, viewport=dict(width=390, height=844)).open(law=f"{folder}/law.json")
-    hint = planner.tab.locator(".scroll:has(#table) + .hint")
-    assert hint.is_visible() and "sideways" in hint.text_content() and planner.errors == []
-    planner.tab.set_viewport_size(dict(width=1440, height=900))
-    assert hint.is_hidden()
-    planner.tab.close()
-
-
 @pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
 def test_one_screen_answers(browser, folder, size):
     """The answer and its figures before anything is scrolled, also to those who start from a model."""
@@ -372,7 +343,7 @@ def test_one_screen_answers(browser, folder, size):
 def test_the_page_names_the_commands_for_runs_of_ones_own(planner, tmp_path, monkeypatch):
     """They are run as they stand, in the table's folder."""
     planner.open()
-    fit_runs.write_csv(tmp_path / "runs.csv", fit_runs.paper_runs(noise=0.01))
+    fit_runs.write_demo_csv(tmp_path / "runs.csv")
     monkeypatch.chdir(tmp_path)
     commands = planner.tab.locator(".group:has-text('Runs of your own') pre").text_content().splitlines()
     for command in commands:
@@ -408,16 +379,20 @@ def test_settings_that_there_are_not_are_named(planner):
     assert planner.text("refusal").startswith("--mfu=3: found 3, expected a number from 1e-6 to 1, or JSON of such by ")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_shows_it_without_overflow(browser, folder, scheme):
-    planner = Planner(browser, folder, viewport=dict(width=390, height=844), color_scheme=scheme, has_touch=True)
-    for law in (f"{folder}/law.json", "joint-moe-2025"):
-        planner.open(law=law)
+def test_a_phone_shows_it_without_overflow(browser, folder):
+    """In the dark, with a hint that a table is wide, and with laws beside each other."""
+    viewport = dict(width=390, height=844)
+    planner = Planner(browser, folder, viewport=viewport, color_scheme="dark", has_touch=True)
+    for state in (dict(law=f"{folder}/law.json"), dict(law="joint-moe-2025", **LIKE[0])):
+        planner.open(**state)
         assert planner.tab.evaluate("document.documentElement.scrollWidth") == 390
+    assert planner.tab.locator("#agreement").is_visible()
     planner.tab.click("summary:has-text('law and limits')")
     assert planner.tab.evaluate("document.documentElement.scrollWidth") == 390
     channels = re.findall(r"\d+", planner.tab.evaluate("getComputedStyle(document.body).backgroundColor"))
-    assert (int(channels[0]) > 128) == (scheme == "light") and planner.errors == []
+    assert int(channels[0]) < 128
+    hint = planner.tab.locator(".scroll:has(#table) + .hint")
+    assert hint.is_visible() and "sideways" in hint.text_content() and planner.errors == []
     planner.tab.close()
 
 
@@ -448,13 +423,6 @@ def test_one_small_file_that_asks_for_nothing(folder):
     assert len(text.encode()) < 500_000
     assert not re.findall(r"""(?:src|href)\s*=|url\((?!#)|@import|import\s*\(|fetch\(|XMLHttp|WebSocket""", text)
     assert "default-src 'none'" in text  # the browser itself refuses what is not in the file
-
-
-def test_what_has_no_page_is_refused(tmp_path, capsys):
-    assert command_line.run(["page", "--law=clark-2022-rl", f"--out={tmp_path}/p.html"]) == 2
-    assert "knows no n_tokens" in capsys.readouterr().err
-    assert command_line.run(["page", "--law=none.json", f"--out={tmp_path}/p.html"]) == 2
-    assert "no such file" in capsys.readouterr().err and list(tmp_path.iterdir()) == []
 
 
 def test_a_law_of_one_number_of_experts(browser, tmp_path, capsys):
@@ -494,17 +462,3 @@ def test_hours_are_flops_at_one_mfu(planner, capsys):
     assert planner.text("refusal").startswith("hours need a known kind of chip")
     planner.fill(hours="", flops="1e22")
     assert planner.tab.locator("#pictures figure:visible").count() == 2
-
-
-def test_hours_of_ones_own_law_at_modelled_speeds(planner, folder, capsys):
-    """A law of small models, on one chip, which the page assumes: by the medians, with the warnings of these."""
-    planner.open(law=f"{folder}/law.json", hours="1.5", mfu="", memory_gb="", context="0")
-    plan = json.loads(planner.text("json"))
-    line = json.loads(typed(f"{planner.text('command')} --json", capsys)[0])
-    (best,) = (row for row in line["optima"] if row["n_experts"] == line["odds"]["by_median"])
-    assert plan["best"]["n_experts"] == best["n_experts"]
-    assert plan["best"]["loss"] == pytest.approx(best["loss"], rel=1e-3)
-    assert "odds" not in plan and line["chips"]["count"] == plan["chips"]["count"] == 1
-    assert planner.items("verdict") == [sentences.PAGE_MEDIANS]
-    if best == line["best"]:
-        assert sorted(planner.items("warnings")) == of_the_page(line, leave_out=["undecided"])

@@ -1,7 +1,6 @@
 """Draws of published laws: centred, as wide as they should be, labelled; laws without them say why."""
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -163,14 +162,6 @@ def test_no_interval_is_much_narrower_than_table_5():
     assert SOURCE in tables.note("5", law, rows)
 
 
-@pytest.mark.parametrize("verbose", [(), ("--verbose",)])
-def test_a_plan_says_what_its_draws_are(verbose, capsys):
-    assert command_line.run(["plan", "--law=joint-moe-2025", "--flops=1e22", *verbose]) == 0
-    printed = re.sub(r"\s+", " ", capsys.readouterr().out)
-    assert f"the law's draws are {SOURCE}" in printed and " of 200 draws" in printed and "no interval" not in printed
-    assert "not the authors' own" in printed or not verbose
-
-
 def test_json_and_the_page_say_what_the_draws_are(capsys):
     plan = fit.plan("joint-moe-2025", flops=1e22)
     assert plan.to_dict()["odds"]["source"] == SOURCE
@@ -182,18 +173,6 @@ def test_json_and_the_page_say_what_the_draws_are(capsys):
     assert SOURCE in capsys.readouterr().out
     predicted = fit.predict(law, n_active=1e9, n_tokens=2e10, n_experts=8)
     assert predicted.to_dict()["source_of_draws"] == SOURCE
-
-
-@pytest.mark.parametrize("name", [name for name in PRESETS if name not in WITH_DRAWS])
-def test_laws_without_draws_say_why(name, capsys):
-    law = fit.load(name)
-    models = {column: 2.0 for column in law.form.columns} | dict(sparsity=0.5, shared_share=0.5)
-    with pytest.raises(fit.UserError, match="no table of its runs is public"):
-        law.predict_interval(**models)
-    if name in ("kaplan-2020", "sparsity-2025"):
-        assert command_line.run(["plan", f"--law={name}", "--flops=1e21"]) == 0
-        printed = re.sub(r"\s+", " ", capsys.readouterr().out)
-        assert "How sure: no interval, as no table of its runs is public" in printed
 
 
 def test_a_law_fitted_here_is_not_called_simulated():

@@ -1,14 +1,11 @@
 """fit from Python: the same numbers as the command line's, from files and frames."""
 
 import html
-import importlib.util
-import inspect
 import json
 import math
 import os
 import pathlib
 import re
-import rlcompleter
 import shutil
 import subprocess
 import sys
@@ -20,10 +17,6 @@ import pytest
 
 import fit
 from fit import __main__ as command_line
-from fit.fitting.fit_warnings import of_table
-from fit.laws import FORMS
-from fit.messages.units import amount
-from fit.table.runs import read_runs
 
 ROOT = pathlib.Path(__file__).parents[2]
 DENSE = fit_runs.DATA / "chinchilla_svg_245.csv"
@@ -123,41 +116,6 @@ def test_intervals_need_draws(law):
         law.predict_interval(2e4, 1e6, 1)
 
 
-def test_tokens_in_billions_are_noticed(law, runs, tmp_path, capsys):
-    with pytest.warns(UserWarning, match="the model has 1e-07 tokens per parameter.* in billions"):
-        fit.load("joint-moe-2025").predict(n_active=2e9, n_tokens=200)
-    one = ["predict", "--law=joint-moe-2025", "--n_active=2e9", "--n_experts=1"]
-    assert command_line.run([*one, "--n_tokens=200"]) == 0 and command_line.run([*one, "--n_tokens=4e10"]) == 0
-    assert capsys.readouterr().err.count("the model has 1e-07 tokens per parameter") == 1
-    plan = fit.plan("joint-moe-2025", flops=1e21, max_tokens=20)
-    assert any("tokens per parameter" in warning for warning in plan.warnings)
-    assert not any("tokens per parameter" in warning for warning in fit.plan("joint-moe-2025", flops=1e21).warnings)
-    table = fit.read(runs)
-    billions = table.columns | dict(n_tokens=[float(tokens) / 1e5 for tokens in table.columns["n_tokens"]])
-    (told,) = map(str, of_table(FORMS["joint"], read_runs(fit.read(billions), FORMS["joint"].columns)))
-    assert re.match(rf"the dictionary: [1-9]\d* of {len(table)} models, the first of them with 0.0", told)
-    assert not any("tokens per parameter" in warning for warning in law.warnings)
-
-
-def test_a_law_and_a_plan_are_shown_in_a_line(law):
-    assert repr(law).startswith(f"<{law.form.name} law the fitted law: a ") and len(repr(law)) < 400
-    assert "c 1.2" in repr(law) and "; fitted to n_active 14.9K to " in repr(law)
-    plan = fit.plan(law, flops=1e12)
-    assert repr(plan).startswith("<plan by the fitted law: Train a ") and len(repr(plan)) < 300
-    again = fit.plan(law, flops=1e12, max_tokens=1e7, epochs=2)
-    assert len(repr(again)) < 300
-
-
-def test_a_rule_of_thumb_names_a_cap_that_it_breaks():
-    limits = dict(flops=1e22, experts=[1, 4], verbose=True)
-    free, capped = (fit.plan("joint-moe-2025", max_tokens=cap, **limits) for cap in (1e14, 2e11))
-    assert "the paper's rule of thumb" in str(capped)
-    tokens = capped.rule_of_thumb[0]["n_tokens"]
-    told = " ".join(str(capped).split())  # without its line breaks
-    assert tokens > 2e11 and f"; but it takes {amount(tokens)} tokens, and there are 200B" in told
-    assert "rule of thumb" in str(free) and "but it takes" not in str(free)
-
-
 def test_options_are_arrays_and_dictionaries():
     import numpy as np
 
@@ -202,13 +160,6 @@ def test_a_plan_is_what_the_command_prints(limits, capsys):
     assert plan.best == min(plan.optima, key=lambda row: row["loss"])
     assert command_line.run(flags) == 0
     assert f"{plan}\n" == capsys.readouterr().out
-
-
-def test_a_plan_takes_a_fitted_law(law):
-    plan = fit.plan(law, flops=1e12)
-    assert plan.law == law.name
-    at_best = {name: plan.best[name] for name in ("n_active", "n_tokens", "n_experts")}
-    assert plan.best["loss"] == pytest.approx(float(law.predict(**at_best)), rel=1e-9)
 
 
 def test_mistakes_are_named():
@@ -309,12 +260,6 @@ def test_the_next_runs_are_what_the_command_prints(law, runs, tmp_path, capsys):
         fit.next(law, runs, flops=1e12)
 
 
-def test_a_page_is_written(law, runs, tmp_path):
-    assert fit.page(law, runs, tmp_path / "page.html") == str(tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text()
-    assert "the fitted law" in page and "joint-moe-2025" in page
-
-
 def shown(source, **names):
     """What a notebook shows of a cell's last value: {format: content}."""
     return notebook.run_cell(source, {"fit": fit, **names}, 1)[-1]["data"]
@@ -402,80 +347,3 @@ def test_a_page_in_a_notebook_plans(law, runs, tmp_path, browser):
     assert f"{plan.best.n_experts} experts" in frame.locator("#answer").inner_text()
     assert errors == []
     tab.close()
-
-
-class Prompt:
-    """A prompt that completes names: IPython's where that is installed, else Python's own."""
-
-    def __init__(self, **names):
-        self.names = names
-
-    def complete(self, typed):
-        """The names that go on from what is typed."""
-        if importlib.util.find_spec("IPython"):
-            from IPython.core.completer import Completer
-
-            matches = Completer(namespace=self.names).attr_matches(typed)
-        else:
-            matches = rlcompleter.Completer(self.names).attr_matches(typed)
-        return sorted({match.rstrip("()").rpartition(".")[2] for match in matches})
-
-    def only(self, typed):
-        """The one name that goes on from what is typed, as the tabulator writes it out."""
-        (name,) = self.complete(typed)
-        return name
-
-    def keyword(self, function, typed):
-        """The one argument of a function that goes on from what is typed."""
-        (name,) = (name for name in inspect.signature(function).parameters if name.startswith(typed))
-        return name
-
-
-def test_a_person_with_a_table_gets_to_a_plan_by_completion_and_docstrings_alone(tmp_path):
-    """The session of a person who has a table with columns of their own, and has read nothing of fit."""
-    path = tmp_path / "table.csv"
-    fit_runs.write_demo_csv(path)
-    header, *rows = path.read_text().splitlines()
-    theirs = header.replace("n_active", "params").replace("n_tokens", "tokens").replace("loss", "val_loss")
-    path.write_text("\n".join([theirs, *rows]))
-    prompt = Prompt(fit=fit)
-
-    # In [1]: fit.<tab>  shows functions alone; each one's docstring says in a line what it does
-    names = [name for name in prompt.complete("fit.") if not name.startswith("_") and name != "UserError"]
-    does = {name: inspect.getdoc(getattr(fit, name)).splitlines()[0] for name in names}
-    assert [name for name, line in does.items() if "a table of runs" in line and line.startswith("Reads")] == ["read"]
-    assert [name for name, line in does.items() if line.startswith("Fits a law to runs")] == ["law"]
-    assert [name for name, line in does.items() if line.startswith("Plans the best model")] == ["plan"]
-
-    # In [2]: fit.law?  and  fit.read?  say the columns, and how to name one's own
-    reader = getattr(fit, prompt.only("fit.rea"))
-    fitter = getattr(fit, prompt.only("fit.la"))
-    (wanted,) = re.findall(r"runs: What `fit.read` takes, with (.*?) in nats", inspect.getdoc(fitter))
-    assert re.findall(r"\w+", wanted) == ["n_active", "n_tokens", "n_experts", "and", "loss"]
-    assert "{our name: the table's name}" in inspect.getdoc(reader)
-
-    # In [3]: runs = fit.read("table.csv", columns={...}); law = fit.law(runs)
-    columns = {prompt.keyword(reader, "col"): dict(n_active="params", n_tokens="tokens", loss="val_loss")}
-    prompt.names["runs"] = reader(path, **columns)
-    prompt.names["law"] = fitter(prompt.names["runs"], **{prompt.keyword(fitter, "sta"): 8})
-    assert {"predict", "coefficients", "record"} <= set(prompt.complete("law."))
-
-    # In [4]: plan = fit.plan(law, fl<tab>
-    planner = getattr(fit, prompt.only("fit.plan"))
-    budget = prompt.keyword(planner, "fl")
-    assert f"{budget}: FLOPs of training" in inspect.getdoc(planner)
-    plan = prompt.names["plan"] = planner(prompt.names["law"], **{budget: "1e12"})
-
-    # In [5]: plan.<tab>, plan.best.<tab>
-    assert {"best", "buildable", "optima", "warnings", "to_frame"} <= set(prompt.complete("plan."))
-    assert {"n_active", "n_experts", "n_tokens"} <= set(prompt.complete("plan.best.n_"))
-    best = min(plan.optima, key=lambda row: row.loss)
-    assert plan.best is best and str(plan).startswith("Train a ") and plan.buildable.n_blocks > 0
-    assert 6 * best.n_active * best.n_tokens == pytest.approx(1e12)
-
-
-def test_a_surface_names_what_a_table_lacks(runs):
-    with pytest.raises(fit.UserError, match="no budget has 9 runs|column n_total is missing"):
-        fit.surface(runs)
-    with pytest.raises(TypeError, match=r"surface\(\) got an unexpected keyword argument 'out'"):
-        fit.surface(runs, out="x.png")

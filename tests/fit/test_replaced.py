@@ -44,13 +44,6 @@ def test_the_command_that_an_old_flag_prints_answers(capsys, typed, options):
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(fit.plan(LAW, **options).to_dict()))
 
 
-def test_several_widths_stay_several(capsys):
-    words = suggested(capsys, "plan", "--law=sparsity-2025", "--flops=1e21", "--used=1,2", "--granularity=2")
-    assert command_line.run([*words, "--json"]) == 0
-    chosen = json.loads(capsys.readouterr().out)["architectures"]
-    assert [row["used"] for row in chosen] == [1, 2]
-
-
 def test_a_report_takes_the_options_of_a_plan_or_its_json(capsys, tmp_path):
     limits = ["--flops=1e21", "--memory_gb=80", "--shape=vocab_size:50000"]
     old = suggested(capsys, "report", f"--law={LAW}", *limits[:2], "--vocab_size=50000", "--laws=chinchilla-2022")
@@ -73,22 +66,6 @@ def test_a_misspelt_flag_is_none_of_an_earlier_version(capsys, command, flag):
     assert command_line.run([command, f"--law={LAW}", flag]) == 2
     said = capsys.readouterr().err
     assert "nknown command line flag" in said and "earlier version" not in said
-
-
-@pytest.mark.parametrize(
-    ("flag", "words"),
-    [
-        ("--shape=kv_shar:0.25", "--shape: found 'kv_shar', expected fields vocab_size, width_per_block, kv_share"),
-        ("--shape=kv_shar:0.25", "the nearest is kv_share"),
-        ("--shape=kv_share:0.25,kv_share:1", "--shape: kv_share is given twice"),
-        ("--mesh=remat:some", "--mesh=remat:'some': expected one of full, dots, none"),
-        ("--bytes=weights", "--bytes: weights has no value; expected weights:VALUE"),
-        ("--serve=batch:0", "--serve=batch:0: expected a whole number from 1 up"),
-    ],
-)
-def test_a_wrong_field_is_told(capsys, flag, words):
-    assert command_line.run(["plan", f"--law={LAW}", "--flops=1e21", "--chips=H100:8", flag]) == 2
-    assert words in capsys.readouterr().err
 
 
 def test_help_lists_the_fields_with_their_units(capsys):

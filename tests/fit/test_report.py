@@ -112,21 +112,6 @@ def test_its_laws_answer_as_in_fit_compare(pages, name, capsys):
     assert rows[0]["n_active"] == best["n_active"]
 
 
-def test_best_by_hours_stands_beside_best_by_flops(pages, capsys):
-    law, limits = BUDGETS["hours"]
-    by_flops = json.loads(printed(capsys, "plan", f"--law={law}", *limits, "--mfu=0.4", "--json"))["best"]
-    by_time = json.loads(printed(capsys, "plan", f"--law={law}", *limits, "--json"))["best"]
-    rows = rows_of(pages["hours"], "By wall-clock time")
-    for row, best in zip(rows, (by_flops, by_time), strict=True):
-        assert row["n_experts"] == str(best["n_experts"]) and row["loss"] == f"{best['loss']:.4f}"
-        assert row["n_active"] == units.amount(best["n_active"])
-    assert [row["the speed is"] for row in rows] == ["assumed", efficiencies.OWN_LABEL]
-    sentence = f"choose {by_flops['n_experts']} experts by FLOPs, {by_time['n_experts']} by wall-clock time"
-    if by_flops["n_experts"] == by_time["n_experts"]:
-        sentence = f"choose {by_time['n_experts']} experts in both ways"
-    assert sentence in words(pages["hours"])
-
-
 def test_a_budget_in_flops_is_the_hours_that_it_takes_on_the_chips(tmp_path):
     limits = dict(flops=1e22, chips="H100:64", inference_tokens=1e12, experts=[1, 32])
     options = ReportOptions.parse(plan=limits, laws=["fine-grained-2024"])
@@ -221,52 +206,3 @@ def test_a_number_of_experts_without_runs_is_judged_by_the_nearest(tmp_path):
     written = report.write_report(law, RUNS, str(tmp_path / "r.html"), options)
     assert written.plan.best.n_experts == 64
     assert "Residuals with 32 experts" in written.page and "No run has the plan's 64 experts" in words(written.page)
-
-
-def test_the_function_writes_what_the_command_writes(pages, tmp_path):
-    options = ReportOptions.parse(plan=dict(flops="1e22", memory_gb="80GB", kv_tokens=16384))
-    written = report.write_report(fit.load(PUBLISHED), None, str(tmp_path / "r.html"), options)
-    assert written.page == pages["flops"] == (tmp_path / "r.html").read_text() and not written.summary
-    alone = report.write_report(fit.load(PUBLISHED), None, str(tmp_path / "alone.html"))
-    assert alone.plan is None and alone.summary and "compute frontier" not in alone.page
-
-
-def test_a_target_and_text_read_again_are_reported(tmp_path):
-    options = ReportOptions.parse(plan=dict(target_loss=2.2, max_tokens=5e10, epochs=4), verbose=True)
-    written = report.write_report(fit.load(PUBLISHED), None, str(tmp_path / "r.html"), options)
-    assert written.plan.target.loss == 2.2 and "fewest FLOPs for a loss of 2.2" in written.page
-    assert "each law reads the text once" in written.page and "all that fit plan prints" in written.page
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--laws=joint-moe-2025"], "--laws needs --plan, such as"),
-        (["--verbose"], "--verbose needs --plan, such as"),
-        (["--plan=--memory_gb=80"], "nothing bounds the plan"),
-        (["--plan=--flops=1e22", "--laws=nope"], "--laws=nope"),
-        (["--plan=--flops=1e22 --memory_gb=0.01"], "--memory_gb"),
-        (["--plan=--flop=1e22"], "--plan: found 'flop', expected flags of fit plan: "),
-        (["--plan=none.json"], "--plan=none.json: expected flags of fit plan, or a file"),
-    ],
-)
-def test_what_cannot_be_reported_is_said(tmp_path, capsys, flags, message):
-    assert command_line.run(["report", f"--law={PUBLISHED}", *flags, f"--out={tmp_path}/r.html"]) == 2
-    assert message in capsys.readouterr().err and not list(tmp_path.iterdir())
-
-
-def test_it_fits_a_screen_and_a_phone(browser, pages, tmp_path):
-    for name in ("hours", "ours"):
-        (tmp_path / "r.html").write_text(pages[name])
-        tab = browser.new_page()
-        tab.goto(f"file://{tmp_path}/r.html")
-        for width in (1440, 390):
-            tab.set_viewport_size(dict(width=width, height=900))
-            assert tab.evaluate("document.documentElement.scrollWidth") == width
-        tab.close()
-
-
-def test_pictures_are_drawn_for_every_figure(pages):
-    assert all(
-        page.count("data:image/png;base64,") >= len(figures.FIGURES) - 1 for page in map(pages.__getitem__, BUDGETS)
-    )

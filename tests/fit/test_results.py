@@ -3,7 +3,6 @@
 import dataclasses
 import html
 import inspect
-import json
 import math
 import re
 import rlcompleter
@@ -15,7 +14,6 @@ import helpers
 import pytest
 
 import fit
-from fit import __main__ as command_line
 from fit import stub
 from fit.fitted_law.forecast import PredictOptions
 from fit.fitting.options import FitOptions
@@ -90,13 +88,6 @@ def test_a_row_answers_by_attribute_and_by_name(plan):
         best.loss = 0.0
 
 
-def test_a_result_is_the_json_of_its_command(plan, capsys):
-    flags = ["plan", f"--law={LAW}", "--flops=1e22", "--memory_gb=80", "--chips=H100:64", "--experts=1,8,16", "--json"]
-    assert command_line.run(flags) == 0
-    printed = capsys.readouterr().out
-    assert json.dumps(plan.to_dict(), indent=1) + "\n" == printed
-
-
 def test_a_plan_is_a_frame_with_a_row_for_each_number_of_experts(plan):
     import pandas
 
@@ -144,21 +135,8 @@ def test_a_user_finds_everything_without_the_docs(plan):
     assert "size_bound: What fixes the size" in inspect.getdoc(type(plan.best))
 
 
-def test_an_import_is_light():
-    program = "import fit, sys; print(sorted({'numpy', 'pandas', 'jax', 'matplotlib', 'absl'} & sys.modules.keys()))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=helpers.ROOT, check=True)
-    assert done.stdout == "[]\n"
-
-
 def test_the_stub_for_editors_is_current():
     assert stub.STUB.read_text(encoding="utf-8") == stub.stub(), "run python -m fit.stub"
-
-
-def test_an_unknown_argument_is_told_with_the_nearest():
-    with pytest.raises(
-        TypeError, match=r"plan\(\) got an unexpected keyword argument 'memory'; did you mean 'memory_gb'"
-    ):
-        fit.plan(LAW, flops=1e22, memory=80)
 
 
 def test_a_type_checker_finds_a_misspelt_option(tmp_path):

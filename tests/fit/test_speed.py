@@ -174,29 +174,6 @@ def test_counts_agree_with_compiled_programs():
     assert near_sent >= 19 and near_memory >= 14
 
 
-@pytest.mark.parametrize(
-    "slower",
-    [
-        dict(remat="full"),
-        dict(sequence=4096),
-        dict(microbatch_tokens=4096),
-        dict(batch_tokens=131_072),
-    ],
-)
-def test_what_makes_a_dense_step_longer(slower):
-    assert seconds(layout=dataclasses.replace(LAYOUT, **slower)) > seconds()
-
-
-def test_what_makes_a_step_of_a_mixture_longer():
-    spread = dataclasses.replace(LAYOUT, data=2, expert=4)
-    base = seconds(MIXTURE, spread)
-    assert seconds(MIXTURE, dataclasses.replace(spread, imbalance=2.0)) > base
-    assert seconds(MIXTURE, dataclasses.replace(spread, slots=2.0)) > base
-    assert seconds(MIXTURE, dataclasses.replace(spread, domain=2)) > base
-    assert seconds(dataclasses.replace(MIXTURE, n_experts=64), spread) > base
-    assert seconds(dataclasses.replace(MIXTURE, top_k=8), spread) > base
-
-
 @pytest.mark.parametrize("name", ["flops", "bandwidth", "network"])
 def test_a_better_chip_is_never_slower(name, monkeypatch):
     before = seconds(MIXTURE)
@@ -363,11 +340,6 @@ def test_faster_software_computes_faster(log_speed):
     assert slow.sending == fast.sending and slow.exposed == fast.exposed > 0
 
 
-def test_one_run_is_too_few():
-    with pytest.raises(UserError, match="found 1 measured runs, expected at least 2"):
-        efficiencies.recalibrated(efficiencies.calibrated(), planted(efficiencies.calibrated())[:1])
-
-
 def shape_of(row):
     d = int(row["d_model"])
     fields = dict(
@@ -419,11 +391,6 @@ def test_bad_tables_name_file_row_and_column(text, said, tmp_path):
     with pytest.raises(UserError) as told:
         measured.read_own(path, shape_of, "H100", 8, 1024)
     assert said in str(told.value) and str(path) in str(told.value)
-
-
-def test_a_table_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(UserError, match="speeds=.*missing.csv: No such file"):
-        measured.read_own(tmp_path / "missing.csv", shape_of, "H100", 8, 1024)
 
 
 def test_our_own_steps_are_rows_of_the_table():

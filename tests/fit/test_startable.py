@@ -1,6 +1,6 @@
 """What a plan emits is what the trainer starts: random plans against the trainer's own checks, and real dry runs."""
 
-import dataclasses
+import contextlib
 import json
 import math
 
@@ -14,34 +14,52 @@ from configs import joint_moe
 from fit import __main__ as command_line
 from fit.messages import sentences
 from fit.messages.units import say
-from fit.model import hardware, step_cost
-from fit.model.chips import CHIPS
-from fit.model.layout import Layout
+from fit.model import hardware
 from fit.model.shape import ModelShape
-from fit.planning import constraints, mesh
+from fit.planning import mesh
 from jmoe.config import counts
 from jmoe.config.check import check_mesh
 from jmoe.errors import UserError
 
 
-def emitted(case, folder):
-    """(plan, config) of a case."""
-    plan = plans_start.plan_of(case)
-    return plan, plans_start.config_of(case, plan, str(folder))
+def spread(n_cases):
+    """Cases of the grid in which each kind, number of chips, law and limit stands as often as any other, in other
+    company each time."""
+    cases = []
+    for i in range(n_cases):
+        cases.append(
+            plans_start.Case(
+                law=plans_start.LAWS[i % 4],
+                kind=plans_start.KINDS[i % 7],
+                count=plans_start.COUNTS[(2 * i + i // 7) % 7],
+                hours=plans_start.HOURS[i % 3],
+                limits=tuple(plans_start.LIMITS[(i + i // 4) % 4].items()),
+            )
+        )
+    return cases
 
 
-def test_the_trainer_starts_a_hundred_plans():
-    """Of the grid of benchmarks/plans_start.py: whatever has a feasible model has a config that is accepted,
-    and whose dry run takes the plan's hours."""
-    found = list(plans_start.outcomes(plans_start.sample(100)))
-    wrong = [(case.command, outcome, why) for case, outcome, why in found if outcome not in ("accepted", "no model")]
-    assert not wrong
-    assert sum(outcome == "accepted" for _, outcome, _ in found) >= 90
+@pytest.fixture(scope="module")
+def plans():
+    """[(case, plan)] of 25 cases of the grid that have a model. `python -m benchmarks.plans_start` takes all 2,352."""
+    found = []
+    for case in spread(25):
+        with contextlib.suppress(fit.UserError):
+            found.append((case, plans_start.plan_of(case)))
+    return [(case, plan) for case, plan in found if plan.buildable is not None]
+
+
+def test_the_trainer_starts_what_is_planned(plans, tmp_path):
+    """Whatever has a feasible model has a config that is accepted, and whose dry run takes the plan's hours."""
+    assert len(plans) >= 22
+    for case, plan in plans:
+        config = plans_start.config_of(case, plan, str(tmp_path))
+        assert plans_start.refusal(case, plan, config) == "", case.command
+        assert plans_start.other_hours(case, plan, config) == "", case.command
 
 
 CASES = [
     plans_start.Case("joint-moe-2025", "H100", 64, 240),
-    plans_start.Case("sparsity-2025", "v5p", 16, 24, (("memory_gb", 80),)),
     plans_start.Case("joint-moe-2025", "v5e", 256, 240, (("like", "Qwen3-30B-A3B"),)),
 ]
 
@@ -98,13 +116,10 @@ def test_plans_and_the_trainer_divide_alike():
     assert 100 < refused < 390
 
 
-def test_shapes_are_those_of_the_grid():
+def test_shapes_are_those_of_the_grid(plans):
     """And at the sizes of the law's runs their own width per block."""
-    for case in plans_start.sample(12, seed=1):
-        try:
-            built = plans_start.plan_of(case)["buildable"]
-        except fit.UserError:
-            continue
+    for _, plan in plans:
+        built = plan.buildable.to_dict()
         d, experts = built["d_model"], built["n_experts"]
         assert d % hardware.step(d) == 0 and built["d_ff"] % 128 == 0 and built.get("d_expert", 0) % 128 == 0
         assert built["vocab_size"] % 128 == 0
@@ -143,25 +158,3 @@ def test_the_mesh_that_a_user_asks_for(capsys, tmp_path):
     assert [chosen[name] for name in ("data", "expert", "model", "remat")] == [8, 4, 2, "dots"]
     assert command_line.run(["plan", "--law=joint-moe-2025", "--flops=1e21", "--chips=H100:48", "--mesh=model:3"]) == 2
     assert "--mesh=model:3: no model of the plan divides over such a mesh" in capsys.readouterr().err
-
-
-# Bytes of a device as libtpu 0.0.52 compiled a step (jax 0.12.0.1, JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1): rows of 4,096
-# with flash attention, a row on each device, d_model 2,048, 16 blocks; experts, mesh, peak.
-COMPILED = [(1, (16, 1, 1), 2_961_251_328), (32, (2, 8, 1), 24_315_557_056)]
-
-
-@pytest.mark.parametrize("n_experts, sizes, peak", COMPILED)
-def test_a_step_takes_what_it_is_compiled_to(n_experts, sizes, peak):
-    shape = dict(d_model=2048, n_blocks=16, n_heads=16, n_kv_heads=8, head_dim=128, d_ff=6144, vocab_size=50304)
-    layout = Layout(16 * 4096, 4096, *sizes)
-    one = step_cost.counts_on(ModelShape.of_config(shape | dict(n_experts=n_experts)), layout, CHIPS["v5p"])
-    assert one.device_bytes == pytest.approx(peak, rel=0.15)
-
-
-def test_cases_are_called_as_the_launcher_calls_them():
-    for kind in plans_start.KINDS:
-        for count in plans_start.COUNTS:
-            n_devices, _ = plans_start.accelerators.devices(*plans_start.accelerator(kind, count))
-            assert n_devices == constraints.Chips(kind, count, 0.4).n_devices
-    assert len(plans_start.grid()) == 2352
-    assert dataclasses.replace(CASES[0], count=8).command.endswith("--chips=H100:8 --hours=240")

@@ -1,7 +1,6 @@
 """IsoFLOP surfaces and parabolas against brute force and closed forms; efficiency leverage by its paper's checks."""
 
 import json
-import pathlib
 import re
 
 import fit_runs
@@ -112,23 +111,6 @@ def test_surfaces_of_a_table(tmp_path, capsys):
     assert (tmp_path / "surface.png").stat().st_size > 10_000
 
 
-def test_the_sweep_of_a_laptop(capsys):
-    """The committed runs of configs/sweeps/sparsity_small.py: what results/sweeps.md says of them."""
-    runs = pathlib.Path(__file__).parents[2] / "results" / "sparsity.csv"
-    assert command_line.run(["surface", f"--runs={runs}", "--json"]) == 0
-    small, large = json.loads(capsys.readouterr().out)["budgets"]
-    assert [row["runs"] for row in (small, large)] == [15, 15] and small["left_out"] == large["left_out"] == 2
-    assert small["best"]["at_edge"] == large["best"]["at_edge"] == ["sparsity"]
-    sizes, best = (
-        np.array([[one[name] for one in row["at_sizes"]] for row in (small, large)]) for name in ("n_total", "sparsity")
-    )
-    assert np.all(sizes[0] == sizes[1]) and np.all(np.diff(best) > 0)  # rises with size
-    assert np.all(best[0] > best[1])  # and falls with the budget
-    assert command_line.run(["surface", f"--runs={runs}"]) == 0
-    out = capsys.readouterr().out
-    assert "(2 of finer or coarser experts left out)" in out and "* at the end of the sparsities that were run" in out
-
-
 def test_what_lies_within_the_runs():
     """Between the smallest and the largest size of each sparsity, on lines in z between sparsities."""
     n = np.array([1.0, 8, 2, 8, 4, 16]) * 1e6
@@ -137,20 +119,6 @@ def test_what_lies_within_the_runs():
     assert (low[0], high[0]) == pytest.approx((0, 0)) and (low[1], high[1]) == pytest.approx((0, 0.5))
     assert high[2] == pytest.approx(1 - 2**-1.5, abs=0.01) and (low[3], high[3]) == pytest.approx((0.75, 0.75))
     assert np.isnan(low[4]) and surface.sizes_within(n, s)[[0, -1]] == pytest.approx([4e6, 8e6], rel=0.02)
-
-
-@pytest.mark.parametrize("arguments, words", [
-    ((), "--runs is missing"),
-    (("--runs=x.csv", "--out=x.bmp"), "expected the ending"),
-    (("--runs={}/few.csv",), "no budget has 9 runs"),
-    (("--runs={}/none.csv",), "column n_active is missing"),
-])  # fmt: skip
-def test_mistakes(tmp_path, capsys, arguments, words):
-    (tmp_path / "few.csv").write_text("n_active,n_total,n_tokens,n_experts,loss\n1e8,1e8,1e9,1,3\n5e7,1e8,2e9,2,3\n")
-    (tmp_path / "none.csv").write_text("n_total,n_tokens,n_experts,loss\n1e8,1e9,1,3\n1e8,2e9,2,3\n")
-    assert command_line.run(["surface", *(a.format(tmp_path) for a in arguments)]) == 2
-    message = capsys.readouterr().err
-    assert words in message and message.startswith("fit surface: ") and message.count("\n") == 1
 
 
 def isoflop_runs(noise=0.0, seed=0, budgets=(1e19, 1e20, 1e21), experts=(1, 8)):

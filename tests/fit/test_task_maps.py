@@ -261,25 +261,6 @@ def test_a_plan_prints_what_its_model_is_expected_to_reach(written, capsys):
     assert "tasks" not in fit.plan("joint-moe-2025", flops=1e20)
 
 
-def test_a_plan_by_a_law_with_intervals_adds_that_of_the_loss(written):
-    """A far plan of our own law: the interval of the accuracy is at least the map's at the ends of the loss's."""
-    _, out = written
-    law = str(helpers.ROOT / "results" / "second" / "law.json")
-    plan = fit.plan(law, flops=1e15, task_map=out, verbose=True)
-    maps = json.loads(out.read_text())
-    assert "draws" in maps["tasks"][0] and plan.buildable.loss_interval is not None
-    assert "expected accuracies:" in str(plan) and "nats below all of the map's runs" in plan.tasks_note
-
-
-def test_json_of_the_command_is_the_result(written, capsys):
-    path, _ = written
-    capsys.readouterr()
-    assert command_line.run(["tasks", f"--runs={path}", "--bootstrap=20", "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed == json.loads(json.dumps(fit.tasks(path, bootstrap=20).to_dict()))
-    assert "draws" not in printed["tasks"][0]
-
-
 def test_a_map_of_another_text_is_refused(written):
     _, out = written
     maps = json.loads(out.read_text())
@@ -325,20 +306,6 @@ def test_mistakes_end_in_one_sentence(tmp_path, capsys, change, flags, words):
     assert words.replace("PATH", str(path)) in error and error.count("\n") == 1
 
 
-def test_a_table_of_one_run_ends_in_one_sentence(tmp_path, capsys):
-    path = tmp_path / "runs.csv"
-    path.write_text("loss,acc_task\n2.5,0.5\n")
-    assert command_line.run(["tasks", f"--runs={path}"]) == 2
-    assert "1 run has an accuracy, expected at least 6" in capsys.readouterr().err
-
-
-def test_a_name_that_a_terminal_obeys_is_refused(written):
-    _, out = written
-    out.write_text(out.read_text().replace("acc_task", "acc_\\u001b[2J"))
-    with pytest.raises(UserError, match="expected a file of fit tasks"):
-        fit.plan("joint-moe-2025", flops=1e20, task_map=out)
-
-
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1}', '{"version": 2, "tasks": []}'])
 def test_a_file_that_holds_no_maps_is_refused(tmp_path, text):
     path = tmp_path / "tasks.json"
@@ -382,3 +349,10 @@ def test_growth_is_what_small_runs_ask_for():
         asked.append((abs(error) / room - 1) / (of_small.loss[0] - loss[i]))
     assert maps.growth == pytest.approx(min(np.quantile(asked, 0.8), 10), rel=0.2) and maps.growth > 1
     assert fit.tasks(table).growth < maps.growth
+
+
+def test_a_name_that_a_terminal_obeys_is_refused(written):
+    _, out = written
+    out.write_text(out.read_text().replace("acc_task", "acc_\\u001b[2J"))
+    with pytest.raises(UserError, match="expected a file of fit tasks"):
+        fit.plan("joint-moe-2025", flops=1e20, task_map=out)

@@ -156,18 +156,6 @@ def test_what_models_optima_scatter_around_the_law_widens_intervals(scatter):
     assert inside >= 9  # of 15, in 80% intervals
 
 
-def test_best_runs_apart_from_the_basin_widen_intervals():
-    """Each of 15 models has a dip of its loss of its own, of 1% and off the middle of its basin by 0.4 in ln rate."""
-    columns = runs(450, seed=5, with_batch=False, far=1.0)
-    n = np.array(columns["n_active"])
-    d = np.array(columns["n_tokens"])
-    side = np.where(np.unique(np.stack([n, d]), axis=1, return_inverse=True)[1].ravel() % 2, 0.4, -0.4)
-    off = np.log(np.array(columns["peak_learning_rate"]) / optimum(BEST_RATE, n, d))
-    columns["loss"] = (np.array(columns["loss"]) * np.exp(-0.01 * np.exp(-(((off - side) / 0.12) ** 2)))).tolist()
-    law = fit.law(columns, "chinchilla", with_rate=True, starts=8, bootstrap=4)
-    assert 0.25 < law.tuning.scatter["rate"] < 0.55
-
-
 def test_the_mean_of_the_best_runs_by_hand():
     log_loss = np.array([[0.0, 0.002, 0.003, 0.1], [0.0, 0.01, 0.02, 0.001]])
     assert reweighted._mean_of_best(log_loss, np.array([1.0, 2.0, 4.0, 7.0])) == pytest.approx([1.5, 4.0])
@@ -193,17 +181,6 @@ def test_law_json_answers_as_the_law_does(law, tmp_path, capsys):
     (tmp_path / "law.json").write_text(json.dumps(record))
     with pytest.raises(fit.UserError, match="rates.coefficients is .*, expected rate, .*, rate_cost, skew"):
         load(path)
-
-
-def test_the_command_says_the_best_rate_in_one_line(tmp_path, capsys):
-    write(table_of(runs(60, with_batch=False)), str(tmp_path / "runs.csv"))
-    flags = [f"--runs={tmp_path}/runs.csv", f"--out={tmp_path}/law.json", "--with_rate", "--form=chinchilla"]
-    assert command_line.run(["law", *flags, "--verbose"]) == 0
-    text = capsys.readouterr().out
-    rates = load(str(tmp_path / "law.json")).tuning
-    assert text.count("best rate at n_active ") == 1
-    assert f"n_active^{rates.coefficients['rate_n_active']:+.2f}" in text
-    assert f"{rates.near} of 60 runs" in " ".join(text.split())
 
 
 def test_a_plan_has_the_rate_that_was_fitted(law):
