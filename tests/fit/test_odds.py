@@ -379,7 +379,7 @@ def test_draws_cost_less_than_three_seconds_of_arrays():
     draws = joint_draws.of_plan(question[0], [1, 8, 32], problem.calibration)
     joint_draws.solve_draws(*question, [1.0, 8.0, 32.0], draws)
     assert question[2].cache.keys() == kept.keys()
-    assert n_shapes * draws.n < 1e6 and candidates.BAND_OF_DRAWS == 1e-2
+    assert n_shapes * draws.n < 1e6 and candidates.BAND_OF_DRAWS == 0.1
 
 
 def test_silicon_that_nobody_measured_has_a_wider_range():
