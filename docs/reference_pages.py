@@ -12,6 +12,8 @@ import re
 
 from fit.__main__ import COMMANDS
 from fit.__main__ import run as run_fit
+from fit.messages.finding import CATALOGUE
+from fit.results import JSON_VERSION
 from jmoe.completion import Flag, defined_flags, flags_of, literal
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -22,6 +24,7 @@ BACKENDS = {"slurm": "slurm.py", "gke": "manifest.py"}  # the file that defines 
 CLASSES = (
     "fit.UserError",
     "fit.fitted_law.law.Law",
+    "fit.messages.finding.Finding",
     "fit.fitted_law.models.Models",
     "fit.fitted_law.parts.Bootstrap",
     "fit.fitted_law.settings.Settings",
@@ -44,9 +47,10 @@ TRAINER_FUNCTIONS = ("train", "evaluate", "generate", "export", "load")  # each 
 
 
 def write() -> None:
-    """Write commands.md, config.md and python.md."""
+    """Write commands.md, config.md, findings.md and python.md."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for name, text in (("commands", commands()), ("config", config_fields()), ("python", python_api())):
+    pages = dict(commands=commands(), config=config_fields(), findings=findings(), python=python_api())
+    for name, text in pages.items():
         path = FOLDER / f"{name}.md"
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
@@ -108,6 +112,25 @@ def config_fields() -> str:
         "| field | default | allowed | meaning | free | column |",
         "|---|---|---|---|---|---|",
     ]
+    return "\n".join([*head, *rows]) + "\n"
+
+
+def findings() -> str:
+    """The codes of all findings, in Markdown, from the catalogue."""
+    head = [
+        "# Findings: codes in JSON and Python",
+        "",
+        "What to know before trusting a result is a finding: a code, a severity and the values of its sentence.",
+        "`--json` lists them as `findings`, each with `code`, `severity`, `values` and `text`, and their sentences as",
+        "`warnings`. In Python they are `plan.findings` and `plan.warnings`. Codes stay, sentences may change.",
+        "",
+        f"Every `--json` states its `version`, now {JSON_VERSION}, at the top. It rises where a field goes or means",
+        "something else, not where one is added.",
+        "",
+        "| code | severity | sentence |",
+        "|---|---|---|",
+    ]
+    rows = [f"| `{code}` | {kind.severity} | {cell(kind.template, code=False)} |" for code, kind in CATALOGUE.items()]
     return "\n".join([*head, *rows]) + "\n"
 
 

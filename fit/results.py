@@ -8,16 +8,20 @@ to_frame() a pandas DataFrame.
 import dataclasses
 import html
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fit.aliases import Json
 from fit.errors import UserError
+from fit.messages import lines
+from fit.messages.finding import Finding
+from fit.messages.lines import Line
 
 if TYPE_CHECKING:
     import pandas
 
 FRAME = 800  # height of a page in a notebook, in pixels
+JSON_VERSION = 1  # of what --json prints: raised where a field goes or means something else
 NOT_IN_JSON = {"json": False}  # metadata of a field that to_dict leaves out
 
 
@@ -68,19 +72,23 @@ class Result(Record):
     """What a function of `fit` returns.
 
     Attributes:
-      text_of: Writes the result as its command prints it.
+      answer_of: Makes the lines that its command prints.
     """
 
-    text_of: Callable[[Any], str] = dataclasses.field(compare=False, metadata=NOT_IN_JSON)
+    answer_of: Callable[[Any], Iterable[Line]] = dataclasses.field(compare=False, metadata=NOT_IN_JSON)
 
     @property
     def title(self) -> str:
         """What the result is, in a few words."""
         return type(self).__name__.lower()
 
+    def to_dict(self) -> Json:
+        """The version of this layout, then the fields as dictionaries, lists and plain values, ready for JSON."""
+        return dict(version=JSON_VERSION) | super().to_dict()
+
     def rows(self) -> list[Json]:
         """The rows of to_frame."""
-        return [self.to_dict()]
+        return [super().to_dict()]
 
     def to_frame(self) -> "pandas.DataFrame":
         """The result's rows as a pandas DataFrame. Raises UserError where pandas is missing."""
@@ -91,14 +99,36 @@ class Result(Record):
         return pandas.DataFrame(self.rows())
 
     def __str__(self) -> str:
-        return self.text_of(self)
+        return lines.text(self.answer_of(self))
 
     def __repr__(self) -> str:
         return f"<{self.title}: {str(self).partition(chr(10))[0]}>"
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return "\n".join(lines.html(self.answer_of(self)))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class WithFindings(Result):
+    """A result with what to know before trusting it. to_dict also has `warnings`, the findings in words.
+
+    Attributes:
+      findings: In the order in which they were found.
+    """
+
+    findings: list[Finding]
+
+    @property
+    def warnings(self) -> list[str]:
+        """The findings in words."""
+        return [str(finding) for finding in self.findings]
+
+    def names(self) -> list[str]:
+        """The fields that to_dict has, the findings last."""
+        names = super().names()
+        names.remove("findings")
+        return [*names, "warnings", "findings"]
 
 
 class Page(str):
@@ -124,7 +154,7 @@ class Page(str):
 
 def to_plain(value: Any) -> Any:
     """A value with its records as dictionaries and its tuples as lists."""
-    if isinstance(value, Record):
+    if isinstance(value, (Record, Finding)):
         return value.to_dict()
     if isinstance(value, dict):
         return {name: to_plain(item) for name, item in value.items()}

@@ -18,6 +18,7 @@ from fit.fitted_law.law import load, save
 from fit.fitting import fit_law, learning_rate
 from fit.fitting.options import FitOptions
 from fit.messages import lines
+from fit.messages.lines import WARNING, Line
 from fit.planning import law_answer
 from fit.studies.speedup.judge import SpeedupOptions, judge
 from fit.table import histories, mixed_columns, selection, validate
@@ -126,18 +127,19 @@ class Law(FitOptions, flags.Columns):
         if self.out is not None:
             raise UserError(f"--form={','.join(self.form or ())}: --out is for a single form")
         errors = fit_law.compare_forms(self.table(), self, quiet=False)
-        warnings = [f"warning: {text}" for text in errors["warnings"]]
-        self._show(law_answer.of_forms(errors), [*summary.of_forms(errors), *warnings], warnings)
+        self._show(law_answer.of_forms(errors), summary.of_forms(errors), errors["warnings"])
 
-    def _show(self, answer: Iterable[str], details: Iterable[str], warnings: Iterable[str]) -> None:
-        """Prints the answer and, if asked for, the details. Without those, the warnings go to stderr."""
+    def _show(self, answer: Iterable[Line], details: Iterable[str], warnings: Iterable[str]) -> None:
+        """Prints the answer and, if asked for, the details and the warnings; else the warnings go to stderr."""
+        doubts = [Line(WARNING, warning) for warning in warnings]
         written = [] if self.out is None else [law_answer.written(self.out, self.verbose)]
         if self.verbose:
-            print(lines.with_details(answer, [*details, *written]))
+            sentences = [Line("", detail) for detail in details]
+            print(lines.text(lines.with_details(answer, [*sentences, *doubts, *written])))
             return
         print(lines.text([*answer, *written]))
-        for warning in lines.wrapped(warnings):
-            print(warning, file=sys.stderr)
+        if doubts:
+            print(lines.text(doubts), file=sys.stderr)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -201,12 +203,12 @@ class Speedup(SpeedupOptions, flags.Columns, flags.Json):
         self.show(result)
         if self.json:
             return
-        warnings = []
-        for warning in result.warnings:
-            beginning = "the law is used " if law is not None and warning.startswith("outside") else ""
-            warnings.append(f"warning: {beginning}{warning}")
-        for line in lines.wrapped(warnings):
-            print(line, file=sys.stderr)
+        doubts = []
+        for finding in result.findings:
+            beginning = "the law is used " if finding.code == "outside" else ""
+            doubts.append(Line(WARNING, f"{beginning}{finding}"))
+        if doubts:
+            print(lines.text(doubts), file=sys.stderr)
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -3,17 +3,18 @@
 import dataclasses
 import json
 import os
-import textwrap
 from typing import Any
 
 from fit import options
 from fit.commands import flags
 from fit.errors import UserError
 from fit.fitted_law.law import load
+from fit.messages import lines
 from fit.planning.options import ShapeOptions, experts_to_compare, kind_and_count
 from fit.render import figures, report, tables
 from fit.render.options import ReportOptions
 from fit.render.planner import page
+from fit.results import JSON_VERSION
 from fit.table.table import plain, read, write
 
 DEFAULT_LAW = "joint-moe-2025"
@@ -55,7 +56,7 @@ class Table(ShapeOptions, flags.OfLaw, flags.Json):
             arguments["experts"] = experts_to_compare(law, self.experts)
         rows = list(tables.TABLES[self.which](law, self.architecture(law), **arguments))
         if self.json:
-            print(json.dumps(plain(rows), indent=1))
+            print(json.dumps(plain(dict(version=JSON_VERSION, rows=rows)), indent=1))
         else:
             note = tables.note(self.which, law, rows)
             print("\n".join(text for text in (tables.text(rows), note) if text))
@@ -164,8 +165,8 @@ class Report(ReportOptions, flags.OfLaw, flags.Columns):
         written = report.write_report(load(self.law), self.read(self.runs), self.out, self)
         if written.plan:
             print(written.plan)
-        for heading, sentence in written.summary.items():
-            print(textwrap.fill(f"{heading + ':':18}{sentence}.", 110, subsequent_indent=" " * 18))
+        if written.summary:
+            print(lines.text(written.summary))
         print(f"written to {self.out}")
 
 

@@ -1,7 +1,6 @@
 """What to train: plans, several laws' plans, the next runs, architectures, surfaces at equal FLOPs."""
 
 import dataclasses
-import json
 
 from fit import options
 from fit.commands import flags
@@ -12,7 +11,7 @@ from fit.planning.options import BudgetOptions, PlanOptions
 from fit.render import figures
 from fit.studies.architecture_search import holistic_runs
 from fit.studies.architecture_search.search import HolisticOptions, search
-from fit.studies.next_runs import add, next_text, suggest
+from fit.studies.next_runs import add, next_sweep, suggest
 from fit.studies.next_runs.options import NextOptions
 from fit.studies.surfaces import SurfaceOptions, fit_surfaces
 from fit.table.files import check_writable, write_text
@@ -112,7 +111,7 @@ class Next(NextOptions, flags.OfLaw, flags.Columns, flags.Json):
             check_writable(self.emit_sweep)
         next_runs = suggest.suggest(law, self.read(self.runs), self)
         if self.emit_sweep is not None:
-            sweep = next_text.sweep_source(law, self.architecture(law), next_runs.to_dict(), self.base_config)
+            sweep = next_sweep.sweep_source(law, self.architecture(law), next_runs.to_dict(), self.base_config)
             write_text(self.emit_sweep, sweep)
         self.show(next_runs)
 
@@ -180,4 +179,4 @@ class Surface(SurfaceOptions, flags.Columns, flags.Json):
             from fit.render.figures import loss
 
             figures.save(loss.surfaces(surfaces.budgets), self.out)
-        print(json.dumps(surfaces.rows(), indent=1) if self.json else surfaces)
+        self.show(surfaces)

@@ -1,8 +1,7 @@
 """law.json: a Law as a JSON object, with the `version` of its fields, and back.
 
 The types of the parts (parts.py, models.py, tuning.py) say what a file may hold. What cannot be is refused here and
-nowhere else. Fields that have their default are left out of a file. An object may hold other fields, which are left
-out of the Law.
+nowhere else. What a Law does not know is left out of a file, and what a file has beyond these fields out of the Law.
 """
 
 import dataclasses
@@ -39,7 +38,7 @@ RENAMED = dict(split="granularity", holds="coverage", reach="log_compute_range",
 RENAMED_IN = ("models", "rolling", "choice")
 
 
-class Invalid(Exception):
+class _Invalid(Exception):
     """A value that a law.json cannot hold."""
 
     def __init__(self, field: str, value: object, expected: str) -> None:
@@ -70,12 +69,7 @@ def read(kind: "type[Law]", path: str | os.PathLike, name: str, where: str) -> "
         raise UserError(f"{where}: is not JSON: {e}") from e
     if not isinstance(values, dict) or str(values.get("form")) not in FORMS:
         raise UserError(f"{where}: has no form that is one of {', '.join(FORMS)}")
-    try:
-        law = from_dict(kind, name, FORMS[values["form"]], values)
-        _check(law)
-    except Invalid as error:
-        raise UserError(f"{where}: {error}") from None
-    return law
+    return from_dict(kind, name, FORMS[values["form"]], values, where)
 
 
 def write(law: "Law", path: str | os.PathLike) -> None:
@@ -93,21 +87,33 @@ def to_dict(law: "Law") -> Json:
     return values
 
 
-def from_dict(kind: "type[Law]", name: str, form: Form, values: Json) -> "Law":
+def from_dict(kind: "type[Law]", name: str, form: Form, values: Json, where: str) -> "Law":
     """The Law of an object as law.json holds it, or as a page of fit/laws declares a published law.
 
+    Args:
+      kind: The class Law.
+      name: The law's name.
+      form: Its form.
+      values: The object.
+      where: Its name in errors.
+
     Raises:
-      Invalid: A field has a value that it cannot have.
+      UserError: A field has a value that it cannot have.
     """
-    version = values.get("version", 1)
-    if type(version) is not int or not 1 <= version <= VERSION:
-        raise Invalid("version", version, f"at most {VERSION}: a newer fit wrote it")
-    fields = _fields(kind, _of_version_1(values) if version == 1 else values, "")
-    coefficients = fields.pop("coefficients")
-    missing = [name for name in form.names if name not in coefficients]
-    if missing:
-        raise Invalid(f"coefficients.{missing[0]}", MISSING, "a finite number")
-    return kind(name, form, {name: coefficients[name] for name in form.names}, **fields)
+    try:
+        version = values.get("version", 1)
+        if type(version) is not int or not 1 <= version <= VERSION:
+            raise _Invalid("version", version, f"at most {VERSION}: a newer fit wrote it")
+        fields = _fields(kind, _of_version_1(values) if version == 1 else values, "")
+        coefficients = fields.pop("coefficients")
+        for coefficient in form.names:
+            if coefficient not in coefficients:
+                raise _Invalid(f"coefficients.{coefficient}", MISSING, "a finite number")
+        law = kind(name, form, {key: coefficients[key] for key in form.names}, **fields)
+        _check(law)
+    except _Invalid as error:
+        raise UserError(f"{where}: {error}") from None
+    return law
 
 
 def _of_version_1(values: Json) -> Json:
@@ -151,7 +157,7 @@ def _key(field: dataclasses.Field) -> str:
 def _fields(kind: Any, value: Any, path: str) -> dict[str, Any]:
     """{field: value} of an object, of the fields that a dataclass has; those with their default may be missing."""
     if not isinstance(value, dict):
-        raise Invalid(path, value, "an object")
+        raise _Invalid(path, value, "an object")
     kinds = _types_of(kind)
     fields = {}
     for field in dataclasses.fields(kind):
@@ -175,7 +181,7 @@ def _decoded(kind: Any, value: Any, path: str) -> Any:
       path: its place in the file, for errors.
 
     Raises:
-      Invalid: It is none.
+      _Invalid: It is none.
     """
     origin = typing.get_origin(kind)
     kinds = typing.get_args(kind)
@@ -183,10 +189,10 @@ def _decoded(kind: Any, value: Any, path: str) -> Any:
         of_type, rule = kinds
         try:
             decoded = _decoded(of_type, value, path)
-        except Invalid:
-            raise Invalid(path, value, rule.expected) from None
+        except _Invalid:
+            raise _Invalid(path, value, rule.expected) from None
         if not rule.accepts(decoded):
-            raise Invalid(path, value, rule.expected)
+            raise _Invalid(path, value, rule.expected)
         return decoded
     if origin in (types.UnionType, typing.Union):
         if value is None and types.NoneType in kinds:
@@ -195,14 +201,14 @@ def _decoded(kind: Any, value: Any, path: str) -> Any:
         return _decoded(str if is_text else kinds[0], value, path)
     if origin is dict:
         if not isinstance(value, dict) or not all(map(is_printable, value)):
-            raise Invalid(path, value, "an object with names without control characters")
+            raise _Invalid(path, value, "an object with names without control characters")
         return {name: _decoded(kinds[1], item, f"{path}.{name}") for name, item in value.items()}
     if origin is tuple:
         if not isinstance(value, (list, tuple)):
-            raise Invalid(path, value, "a list")
+            raise _Invalid(path, value, "a list")
         of_items = kinds[:1] * len(value) if kinds[-1] is Ellipsis else kinds
         if len(value) != len(of_items):
-            raise Invalid(path, value, f"a list of {len(of_items)}")
+            raise _Invalid(path, value, f"a list of {len(of_items)}")
         return tuple(_decoded(of_item, item, path) for of_item, item in zip(of_items, value, strict=True))
     if dataclasses.is_dataclass(kind):
         return kind(**_fields(kind, value, path))
@@ -212,68 +218,68 @@ def _decoded(kind: Any, value: Any, path: str) -> Any:
     if is_allowed and kind is str:
         is_allowed = is_printable(value)
     if not is_allowed:
-        raise Invalid(path, value, EXPECTED[kind])
+        raise _Invalid(path, value, EXPECTED[kind])
     return kind(value)
 
 
 def _check(law: "Law") -> None:
-    """Raises Invalid where parts of a law do not fit together."""
+    """Raises _Invalid where parts of a law do not fit together."""
     form = law.form
     bootstrap = law.bootstrap
     if bootstrap:
         _check_draws("bootstrap.draws", bootstrap.draws, len(form.names))
         beyond = bootstrap.beyond
         if beyond and len(beyond.drift) != len(bootstrap.draws):
-            raise Invalid("bootstrap.beyond.drift", beyond.drift, f"a number for each of {len(bootstrap.draws)} draws")
+            raise _Invalid("bootstrap.beyond.drift", beyond.drift, f"a number for each of {len(bootstrap.draws)} draws")
     shares = law.models.shares
     if shares and not (len(shares.n_active) == len(shares.share) and np.all(np.diff(shares.n_active) > 0)):
-        raise Invalid("models.shares", shares.to_dict(), "n_active, rising, and as many shares")
+        raise _Invalid("models.shares", shares.to_dict(), "n_active, rising, and as many shares")
     for name, values in law.models.differing.items():
         if (name == "vocab_size" or name in PAPERS_RATIOS) and str in map(type, values):
-            raise Invalid(f"models.differing.{name}", values, "numbers")
+            raise _Invalid(f"models.differing.{name}", values, "numbers")
     for name in form.shares:
         smallest = form.smallest_share(name)
         expected = f"a number from {smallest:.3g} to 1"
         if not smallest <= law.coefficients[name] <= 1:
-            raise Invalid(f"coefficients.{name}", law.coefficients[name], expected)
+            raise _Invalid(f"coefficients.{name}", law.coefficients[name], expected)
         if law.draws and not np.all((smallest <= law.draws[name]) & (law.draws[name] <= 1)):
-            raise Invalid("bootstrap.draws", law.draws[name].tolist(), f"{name}, {expected}")
+            raise _Invalid("bootstrap.draws", law.draws[name].tolist(), f"{name}, {expected}")
     with np.errstate(all="ignore"):
         params = form.to_params(law.coefficients)
     if not np.all(np.isfinite(params)):
         pairs = [f"{name} above {c.above}" for name, c in form.coefficients.items() if c.above]
-        raise Invalid("coefficients", law.coefficients, " and ".join(["scales above 0", *pairs]))
+        raise _Invalid("coefficients", law.coefficients, " and ".join(["scales above 0", *pairs]))
     if law.tuning:
         _check_tuning(law.tuning, 0 if bootstrap is None else len(bootstrap.draws))
 
 
 def _check_draws(field: str, draws: tuple[tuple[float, ...], ...], width: int) -> None:
-    """Raises Invalid unless draws are rows of `width` coefficients."""
+    """Raises _Invalid unless draws are rows of `width` coefficients."""
     if not draws or any(len(row) != width for row in draws):
-        raise Invalid(field, draws, f"rows of {width} numbers")
+        raise _Invalid(field, draws, f"rows of {width} numbers")
 
 
 def _check_tuning(rates: tuning.Tuning, n_draws: int) -> None:
-    """Raises Invalid where the coefficients of rates, their reference and draws do not fit together.
+    """Raises _Invalid where the coefficients of rates, their reference and draws do not fit together.
 
     Args:
       rates: The optima.
       n_draws: How many draws the law has.
     """
     if not set(rates.reference) <= set(tuning.OF_MODELS):
-        raise Invalid("rates.reference", rates.reference, f"some of {', '.join(tuning.OF_MODELS)}")
+        raise _Invalid("rates.reference", rates.reference, f"some of {', '.join(tuning.OF_MODELS)}")
     names = tuning.names(rates.reference, rates.with_batch)
     if list(rates.coefficients) != names:
-        raise Invalid("rates.coefficients", rates.coefficients, ", ".join(names))
+        raise _Invalid("rates.coefficients", rates.coefficients, ", ".join(names))
     optima = ["rate", "batch"] if rates.with_batch else ["rate"]
     if list(rates.scatter) != optima:
-        raise Invalid("rates.scatter", rates.scatter, " and ".join(optima))
+        raise _Invalid("rates.scatter", rates.scatter, " and ".join(optima))
     positive = [name for name in tuning.POSITIVE if name in names]
     if min(rates.coefficients[name] for name in positive) <= 0:
-        raise Invalid("rates.coefficients", rates.coefficients, f"positive {', '.join(positive)}")
+        raise _Invalid("rates.coefficients", rates.coefficients, f"positive {', '.join(positive)}")
     if len(rates.draws) != n_draws:
-        raise Invalid("rates.draws", rates.draws, f"one for each of {n_draws} draws")
+        raise _Invalid("rates.draws", rates.draws, f"one for each of {n_draws} draws")
     if n_draws:
         _check_draws("rates.draws", rates.draws, len(names))
         if min(row[names.index(name)] for row in rates.draws for name in positive) <= 0:
-            raise Invalid("rates.draws", rates.draws, f"positive {', '.join(positive)}")
+            raise _Invalid("rates.draws", rates.draws, f"positive {', '.join(positive)}")

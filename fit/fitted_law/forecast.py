@@ -8,8 +8,10 @@ from fit.fitted_law import summary, tuning_text
 from fit.fitted_law.law import Law
 from fit.fitted_law.tuning import BATCH, RATE
 from fit.fitted_law.tuning import BOUNDS as BOUNDS_OF_TUNING
+from fit.messages.finding import Finding, finding
+from fit.messages.lines import Line
 from fit.options import Options, number, whole
-from fit.results import NOT_IN_JSON, Result, optional
+from fit.results import NOT_IN_JSON, WithFindings, optional
 from fit.table.table import BOUNDS, DERIVED, Table
 
 
@@ -64,7 +66,7 @@ class PredictOptions(Options):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class Forecast(Result):
+class Forecast(WithFindings):
     """Predicted losses, in nats per token.
 
     Attributes:
@@ -74,7 +76,6 @@ class Forecast(Result):
       not_compared: Why measured losses are not compared; "" where they are, or where there are none.
       columns: {name: a value for each model} of the predicted columns: predicted_loss, outside_fitted_range and, where
         the law has draws, the ends of its intervals.
-      warnings: Warnings on the predictions.
       source_of_draws: Source of the draws of a published law, which give its intervals; None for those of a fit.
     """
 
@@ -83,7 +84,6 @@ class Forecast(Result):
     text: str
     not_compared: str
     columns: dict[str, list]
-    warnings: list[str]
     source_of_draws: str | None = optional()
 
     @property
@@ -97,9 +97,9 @@ class Forecast(Result):
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _text(forecast: Forecast) -> str:
+def _answer(forecast: Forecast) -> list[Line]:
     """The text of a forecast is one of its fields."""
-    return forecast.text
+    return [Line("", sentence) for sentence in forecast.text.split("\n")]
 
 
 def of_model(law: Law, options: PredictOptions) -> Forecast:
@@ -107,15 +107,15 @@ def of_model(law: Law, options: PredictOptions) -> Forecast:
     table = options.table(law)
     prediction = summary.predict(law, table)
     columns = prediction["columns"]
-    warnings = prediction["warnings"]
+    findings = prediction["findings"]
     outside = columns["outside_fitted_range"][0]
     if outside:
-        warnings.append(f"outside the fitted range: {outside}")
+        findings.append(finding("outside", outside=outside))
     text = summary.in_lines(law, columns)
     if law.tuning:
         model = {name: getattr(options, name) for name in (RATE, BATCH) if getattr(options, name) is not None}
         text = "\n".join([text, *tuning_text.lines_of_model(law.tuning, columns, model)])
-    return _forecast(law, table, columns, warnings, text)
+    return _forecast(law, table, columns, findings, text)
 
 
 def of_table(law: Law, table: Table) -> Forecast:
@@ -130,11 +130,11 @@ def of_table(law: Law, table: Table) -> Forecast:
             not_compared = error.sentence
     if law.source_of_draws:
         text = "\n".join([*text.splitlines(), summary.of_source(law.source_of_draws)])
-    return _forecast(law, table, columns, prediction["warnings"], text, not_compared)
+    return _forecast(law, table, columns, prediction["findings"], text, not_compared)
 
 
 def _forecast(
-    law: Law, table: Table, columns: dict[str, list], warnings: list[str], text: str, not_compared: str = ""
+    law: Law, table: Table, columns: dict[str, list], findings: list[Finding], text: str, not_compared: str = ""
 ) -> Forecast:
     """The Forecast of a table with its predicted columns."""
     return Forecast(
@@ -143,7 +143,7 @@ def _forecast(
         text=text,
         not_compared=not_compared,
         columns=columns,
-        warnings=warnings,
+        findings=findings,
         source_of_draws=law.source_of_draws or None,
-        text_of=_text,
+        answer_of=_answer,
     )

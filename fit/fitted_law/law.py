@@ -245,7 +245,7 @@ class Law:
         models = self._read_columns(columns | dict(n_active=n_active, n_tokens=n_tokens, n_experts=n_experts))
         odd = unlikely(models, 0.5)  # not of grids, which reach far
         if odd:
-            warnings.warn(odd, stacklevel=2)
+            warnings.warn(str(odd), stacklevel=2)
         with np.errstate(all="ignore"):
             loss = self.loss(self.coefficients, models)
         if not np.isfinite(loss).all():
@@ -544,7 +544,7 @@ def load(law: Law | str | os.PathLike, field: str = "law") -> Law:
         raise UserError(f"{field}: found {table.shown(law)}, expected a published law's name or the path of a law.json")
     name = os.fspath(law)
     if name in PRESETS:
-        return _published(name)
+        return _published(name, field)
     path = OURS.get(name, name)
     if not os.path.exists(path):
         raise UserError(f"--{field}={name}: no such file, nor a published law; published laws: {', '.join(NAMES)}")
@@ -552,10 +552,11 @@ def load(law: Law | str | os.PathLike, field: str = "law") -> Law:
 
 
 @functools.cache
-def _published(name: str) -> Law:
-    """A published law, with the draws that are simulated for it."""
+def _published(name: str, field: str) -> Law:
+    """A published law, with the draws that are simulated for it. field: the flag's name in errors."""
     form = PRESETS[name]
-    return codec.from_dict(Law, name, form, form.presets[name] | dict(bootstrap=published_draws.bootstrap_of(name)))
+    values = form.presets[name] | dict(bootstrap=published_draws.bootstrap_of(name))
+    return codec.from_dict(Law, name, form, values, f"--{field}={name}")
 
 
 def save(law: Law, path: str | os.PathLike) -> None:

@@ -11,6 +11,7 @@ from fit.fitted_law import models, own_counts, tuning_text
 from fit.fitted_law.law import NAMES, Law, in_words, load
 from fit.fitted_law.parts import LEVEL, SIMULATED, WAYS_OF_DRAWING, Bootstrap, HoldOut, ProfileInterval
 from fit.fitted_law.published_draws import HOW, fits_in_words
+from fit.messages.finding import finding
 from fit.table import validate
 from fit.table.runs import Errors, WorstRun, unlikely
 from fit.table.table import Table
@@ -32,14 +33,12 @@ def summary(law: Law) -> Iterator[str]:
     yield from _error_lines(law)
     yield from _noise_lines(law)
     yield from _interval_lines(law)
-    yield from warnings_of(law)
 
 
-def warnings_of(law: Law) -> Iterator[str]:
-    """A line for each warning of a fit."""
+def warnings_of(law: Law) -> list[str]:
+    """The warnings of a fit."""
     beyond = [law.warning] if law.warning else []
-    for warning in (*models.notes(law.models), *beyond, *law.warnings):
-        yield f"warning: {warning}"
+    return [*models.notes(law.models), *beyond, *law.warnings]
 
 
 def why_this_form(law: Law) -> Iterator[str]:
@@ -95,7 +94,7 @@ def _error_lines(law: Law) -> Iterator[str]:
     """Errors on fitted and held-out runs, of rolling hold-outs, and of separate laws."""
     for errors, words in ((law.fitted, "fitted"), (law.held_out, "held-out")):
         if errors:
-            yield f"mean relative error on {errors.runs} {words} runs: {_size(errors)}"
+            yield _mean_error(errors, words)
             if errors.worst:
                 yield f"  {worst(errors.worst)}"
     for step in law.rolling:
@@ -106,6 +105,17 @@ def _error_lines(law: Law) -> Iterator[str]:
                 f"a separate Chinchilla law for each number of experts: RMSE {separate.rmse_nats:.4f} nats on "
                 f"{separate.runs} {words} runs"
             )
+
+
+def mean_errors(law: Law) -> list[str]:
+    """A line each on the errors on fitted and on held-out runs, where the law has them."""
+    both = ((law.fitted, "fitted"), (law.held_out, "held-out"))
+    return [_mean_error(errors, words) for errors, words in both if errors]
+
+
+def _mean_error(errors: Errors, words: str) -> str:
+    """The errors on some runs, in words."""
+    return f"mean relative error on {errors.runs} {words} runs: {_size(errors)}"
 
 
 def _rolling_line(step: HoldOut) -> str:
@@ -241,7 +251,7 @@ def predict(law: Law, table: Table) -> Json:
     """The losses of the models of a table, in nats per token.
 
     Returns:
-      {columns, warnings}. columns: lists with a value for each row: predicted_loss; with bootstrap draws law_loss_low
+      {columns, findings}. columns: lists with a value for each row: predicted_loss; with bootstrap draws law_loss_low
       and law_loss_high, and where the law knows its noise predicted_loss_low and _high of a new run; the columns of
       tuning_text.columns_of where the law has best rates; and outside_fitted_range, in words.
 
@@ -269,12 +279,12 @@ def predict(law: Law, table: Table) -> Json:
         for i in range(len(table))
     ]
     odd = unlikely(values)
-    sentences = [odd] if odd else []
+    findings = [odd] if odd else []
     if "loss" in table:
-        sentences += [doubt for doubt in validate.doubts(table) if "loss" in doubt]
+        findings += [finding("table", doubt=doubt) for doubt in validate.doubts(table) if "loss" in doubt]
     if law.warning and not inside.all():
-        sentences.append(f"outside the fitted range of this law: {law.warning}")
-    return dict(columns=columns, warnings=sentences)
+        findings.append(finding("outside_with_errors", sentence=law.warning))
+    return dict(columns=columns, findings=findings)
 
 
 def extended(table: Table, columns: dict[str, list]) -> Table:

@@ -1,4 +1,4 @@
-"""The warnings of a law.json: sentences about the table of runs and about the law fitted to it."""
+"""Findings on the table of runs and on the law fitted to it. A law.json holds their sentences as its warnings."""
 
 import re
 
@@ -8,6 +8,7 @@ from fit.aliases import Array
 from fit.errors import UserError
 from fit.fitting import search
 from fit.form import Form
+from fit.messages.finding import Finding, finding
 from fit.model.architecture import EXPERTS, OF_EXPERTS
 from fit.table import histories, mixed_columns, validate
 from fit.table.known_columns import rows_in_words
@@ -25,8 +26,8 @@ SMALLEST_SCATTER = 5e-4  # of the log loss: no run is repeated more exactly
 MOST_NAMED = 5
 
 
-def table_warnings(form: Form, runs: Runs, crashed: bool = True) -> list[str]:
-    """Sentences about doubtful runs, and about mixtures where the form does not read the number of experts.
+def of_table(form: Form, runs: Runs, crashed: bool = True) -> list[Finding]:
+    """Findings on doubtful runs, and on mixtures where the form does not read the number of experts.
 
     Args:
       form: the form to fit.
@@ -35,27 +36,24 @@ def table_warnings(form: Form, runs: Runs, crashed: bool = True) -> list[str]:
     """
     table = runs.table
     doubts = [*validate.doubts(table, crashed), *mixed_runs(table, is_rated=not crashed)]
+    findings = [finding("table", doubt=f"{runs.path}: {doubt}") for doubt in doubts]
     if "n_experts" in form.columns:
-        doubts += lonely_experts(table)
-    warnings = [f"{runs.path}: {doubt}" for doubt in doubts]
-    warnings += transition(runs)
+        findings += lonely_experts(table)
+    findings += transition(runs)
     if not set(OF_EXPERTS) & set(form.columns) and "n_experts" in table:
-        warnings += _mixtures_unread(form, runs)
-    return warnings
+        findings += _mixtures_unread(form, runs)
+    return findings
 
 
-def _mixtures_unread(form: Form, runs: Runs) -> list[str]:
-    """A sentence on the mixtures of a table, for a form that does not read the number of experts."""
+def _mixtures_unread(form: Form, runs: Runs) -> list[Finding]:
+    """A finding on the mixtures of a table, for a form that does not read the number of experts."""
     experts = runs.table.numbers("n_experts")
     values = [f"{e:g}" for e in np.unique(experts)]
     if len(values) > 1:
-        return [
-            f"{int(np.sum(experts > 1))} of the {len(runs)} runs are mixtures (n_experts {', '.join(values)}): "
-            f"the {form.name} law knows no experts and fits one loss to all of them; use --form=joint, or the "
-            "runs of one n_experts"
-        ]
+        counts = dict(mixtures=int(np.sum(experts > 1)), runs=len(runs))
+        return [finding("mixtures_unread", **counts, n_experts=", ".join(values), form=form.name)]
     if values != ["1"]:
-        return [f"every run has n_experts = {values[0]}: the {form.name} law holds for such mixtures alone"]
+        return [finding("one_n_experts", n_experts=values[0], form=form.name)]
     return []
 
 
@@ -75,25 +73,22 @@ def mixed_runs(table: Table, is_rated: bool) -> list[str]:
     return [*doubts, *histories.rows_above_others(table)]
 
 
-def lonely_experts(table: Table) -> list[str]:
-    """A sentence for the least and the largest number of experts that a single run has."""
+def lonely_experts(table: Table) -> list[Finding]:
+    """A finding for the least and the largest number of experts that a single run has."""
     if "n_experts" not in table:
         return []
     experts = table.numbers("n_experts")
     values, counts = np.unique(experts, return_counts=True)
-    warnings = []
+    findings = []
     for value, count in zip(values[[0, -1]], counts[[0, -1]], strict=True):
         if count == 1 and len(values) > 1:
-            warnings.append(
-                f"{rows_in_words(table, experts == value)} alone says what n_experts = {value:g} does: its error is "
-                "the law's there; train more runs of it, at other sizes and tokens, or leave it out by "
-                f"--where=n_experts!={value:g}"
-            )
-    return warnings
+            row = rows_in_words(table, experts == value)
+            findings.append(finding("lonely_experts", file=table.path, row=row, n_experts=float(value)))
+    return findings
 
 
-def transition(runs: Runs) -> list[str]:
-    """A sentence if the runs fall into two groups by their gain from the context in a row.
+def transition(runs: Runs) -> list[Finding]:
+    """A finding if the runs fall into two groups by their gain from the context in a row.
 
     Gains that grow smoothly with compute fill the range between the groups. After a transition, such as that to
     induction heads, they do not.
@@ -115,11 +110,9 @@ def transition(runs: Runs) -> list[str]:
         names = runs.table.column("run")
     largest = across[np.argsort(-gain[across])][:3]
     listed = ", ".join(f"{names[runs.index[i]]} ({gain[i]:.3f})" for i in largest)
-    return [
-        f"{len(across)} of {len(runs)} runs gain far more than the others from the text before: {listed} nats from "
-        f"{early} to {late}, where the median of the others gains {np.median(gain[gain <= split]):.3f}. If that is a "
-        "transition, no smooth law holds on both sides of it: fit the runs of one side"
-    ]
+    counts = dict(across=len(across), runs=len(runs), listed=listed)
+    median = float(np.median(gain[gain <= split]))
+    return [finding("transition", **counts, early=early, late=late, median=median)]
 
 
 def _early_and_late_part(table: Table) -> tuple[str, str] | None:
@@ -163,8 +156,8 @@ def two_groups(values: Array) -> float | None:
     return split
 
 
-def far_off(log_loss: Array, runs: Runs) -> list[str]:
-    """A sentence on the runs that lie far off a law: by a robust z of their log loss, or by their relative error.
+def far_off(log_loss: Array, runs: Runs) -> list[Finding]:
+    """A finding on the runs that lie far off a law: by a robust z of their log loss, or by their relative error.
 
     The robust z is the distance from the median error over 1.4826 times the median distance. That is one standard
     deviation of normal errors. A run that the fit weighs less than the median run may lie further off, by the fourth
@@ -187,10 +180,8 @@ def far_off(log_loss: Array, runs: Runs) -> list[str]:
     for i in places[np.argsort(-np.abs(error[places]), kind="stable")][:MOST_NAMED]:
         listed.append(f"{_run_in_words(runs, i)} {np.expm1(error[i]):+.1%} (z {distance[i] / scatter:.0f})")
     more = ", ..." if len(places) > MOST_NAMED else ""
-    return [
-        f"{runs.path}: {len(places)} of {len(runs)} fitted runs {'is' if len(places) == 1 else 'are'} far off the law, "
-        f"whose median error is {usual:.2%}: {', '.join(listed)}{more}. Look at them before you use it"
-    ]
+    counts = dict(file=runs.path, count=len(places), runs=len(runs), verb="is" if len(places) == 1 else "are")
+    return [finding("far_off", **counts, usual=usual, listed=", ".join(listed) + more)]
 
 
 def _run_in_words(runs: Runs, i: int) -> str:
@@ -202,20 +193,18 @@ def _run_in_words(runs: Runs, i: int) -> str:
     return words
 
 
-def plan_warnings(fit: search.Fit, runs: Runs) -> list[str]:
-    """Sentences that say where fit plan would refuse this law."""
+def refusals(fit: search.Fit, runs: Runs) -> list[Finding]:
+    """Findings that say where fit plan would refuse this law."""
     form = fit.form
     if not form.chinchilla_coefficients_at:
         return []
     experts = np.unique([*runs.n_experts, *EXPERTS]) if "n_experts" in form.columns else np.ones(1)
     reduced = form.chinchilla_coefficients_at(fit.coefficients, experts)
-    warnings = []
+    findings = []
     for name, exponent in (("n_active", reduced.mu), ("n_tokens", reduced.nu)):
         rising = exponent >= 0
         if np.any(rising):
             where = ", ".join(f"{e:g}" for e in experts[rising])
-            warnings.append(
-                f"this law's loss does not fall with {name} at n_experts = {where} (exponent up to "
-                f"{exponent.max():.3g}): fit plan will refuse it there; give more runs, or hold coefficients by --fix"
-            )
-    return warnings
+            largest = float(exponent.max())
+            findings.append(finding("plan_refuses", column=name, n_experts=where, exponent=largest))
+    return findings

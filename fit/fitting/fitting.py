@@ -13,11 +13,12 @@ from fit.fitted_law.parts import FittedRuns, HoldOut, Starts
 from fit.fitted_law.settings import Settings
 from fit.fitted_law.table_architecture import positive_numbers
 from fit.fitting import reweighted, rolling, search, solvers, uncertainty
-from fit.fitting.fit_warnings import far_off, plan_warnings, table_warnings
+from fit.fitting.fit_warnings import far_off, of_table, refusals
 from fit.fitting.noise import misfit, noise_of
 from fit.fitting.problem import Problem, prepare
 from fit.fitting.rated import RatedForm
 from fit.form import Form, PriorSummary
+from fit.messages.finding import sentences
 from fit.table.runs import ROLLING, Runs, corpora, errors, rms, split
 
 # Up to FEW_RUNS runs, the default weight decay is this share of the runs' variance around the law: as if every
@@ -69,7 +70,7 @@ def fit(runs: Runs, form: Form, settings: Settings) -> FittedLaw:
     Raises:
       UserError: where the runs cannot determine the law.
     """
-    warnings = table_warnings(form, runs, crashed=not isinstance(form, RatedForm))
+    warnings = sentences(of_table(form, runs, crashed=not isinstance(form, RatedForm)))
     train, validation = split(runs, settings.holdout, settings.weights, settings.bootstrap_by)
     decay_default = _has_default_decay(settings, train)
     if isinstance(form, RatedForm):
@@ -147,7 +148,7 @@ def law_of(fitted: FittedLaw, steps: tuple[HoldOut, ...] | None = None) -> Law:
         | {"python": platform.python_version()},
         rolling=steps,
         tuning=reweighted.tuning_of(problem, fit, len(near)) if isinstance(form, RatedForm) else None,
-        warnings=(*fitted.warnings, *far_off(log_loss, near), *plan_warnings(fit, fitted.runs)),
+        warnings=(*fitted.warnings, *sentences([*far_off(log_loss, near), *refusals(fit, fitted.runs)])),
     )
     law = uncertainty.with_uncertainty(law, problem, fit)
     bootstrap = law.bootstrap

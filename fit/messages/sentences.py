@@ -10,47 +10,10 @@ BELOW = "{column} {factor} times below {end}"
 TEXT_REPEATED = "n_tokens {factor} times the {end} of the text"
 
 # What to know before the best is trusted.
-BEST_OUTSIDE = "the best is {outside}"
-AT_EDGE = "the best number of experts, {e}, is the {which} of those compared: add numbers beyond it to --experts"
-NOT_BOUNDED = (
-    "by this law more experts are always better: only --experts limits their number; --memory_gb would limit it too"
-)
-TOKENS_PER_PARAMETER = (
-    "{what} {ratio:.3g} tokens per parameter, expected 0.1 to 100,000: is a number meant in billions?"
-)
-FORMS_DISAGREE = (
-    "the forms of the law disagree. By the additive form ({additive_draws} of {draws} draws) the best model "
-    "has {additive_n_active:amount} active parameters and a loss of {additive_loss:.4f}. By the coupled form it has "
-    "{coupled_n_active:amount} and {coupled_loss:.4f}. These are medians; the intervals hold both forms"
-)
-MOSTLY_EMBEDDING = (
-    "mostly embedding: {share:.1%} of the best model's active parameters are embedding and head of {vocab_size:,} "
-    "tokens, which take the FLOPs and add little to what its blocks learn"
-)
-UNDECIDED = "the best number of experts is undecided: of {draws} draws it is {wins}"
-CHIPS_BIND = (
-    "training a larger model takes more than {count} x {kind}. Without that limit the best model, E = {e}{needed}, "
-    "would have a loss {loss:.4f} lower"
-)
-CHIPS_BIND_BY_TIME = "{count} x {kind} train no larger model with {e} experts: their memory bounds its size"
 CHIPS_NEEDED = " on {needed} chips"
-STEP_TOO_LARGE = (
-    "a step of the buildable model on {step_tokens:,} tokens at once takes about {need:.4g} GB, and {count} x {kind} "
-    "have {limit:.4g} GB: set config.microbatch_tokens = {microbatch_tokens}"
-)
-REPEATS_DENSE = "the law of repeated text was fitted on dense models only"
 WIN = "{n_experts} in {best_in_draws}"
 BOOTSTRAP_FITS = "bootstrap fits"
 FITS_OF_SOURCE = "fits {source}"
-NOT_READ = (
-    "{asked}: the {form} law has no column for it. The plan assumes the loss of models with {own} at equal {columns}"
-)
-WHOLE_EXPERTS = (
-    "the {form} law reads {columns}. This plan's experts are as wide as a dense layer ({values}); fit compare tries "
-    "narrower ones too"
-)
-NO_RANGE = "the law does not say what range it was fitted to"
-SHAPE_UNKNOWN = "the law does not say the {names} of its models: the plan assumes {values}"
 
 # What cannot be planned.
 SMALLEST = "the smallest model (1 block of width {d:g}, n_experts = {e:g})"
@@ -143,16 +106,6 @@ RATE_TOO_SMALL = "Eq. 10 was tuned on far larger models"
 BATCH_OF_RUNS = "as the law's runs had it"
 RATE_WITHIN = "plans beyond the law's runs take the rates of published laws, here {other:.1e}"
 RATE_BEYOND = "the model lies beyond the law's runs, whose own rates would say {other:.1e}"
-RATES_DIFFER = (
-    "published laws of the learning rate differ by a factor of {factor:.2g} for this run: {low:.2g} by {low_law}, "
-    "{high:.2g} by {high_law}. Try several rates at a smaller size first"
-)
-BATCHES_DIFFER = (
-    "published laws of the batch differ by a factor of {factor:.2g} for this run: {low:amount} tokens by {low_law}, "
-    "{high:amount} by {high_law}"
-)
-MANY_STEPS = "batches of {tokens:,} tokens make {steps:,} steps, more than {most:,}: a larger batch would be faster"
-FEW_STEPS = "batches of {tokens:,} tokens make {steps:,} steps, fewer than {fewest:,}: a smaller batch would learn more"
 RECIPE_DIFFERS = (
     "the recipe is {base}, that of published models: rows of {sequence:,} tokens{instead}, their norms, batch and "
     "learning rate. The law's losses hold for the recipe, the tokenizer and the text of its own runs"
@@ -207,12 +160,11 @@ MORE_THAN_THERE_IS = "; but it takes {n_tokens:amount} tokens, and there are {ma
 
 # The plan in ten lines: what `fit plan` says without --verbose.
 SHORT_KNOWN = (
-    "{name}: {n_active:amount} active of {n_total:amount} parameters; this budget trains it on {its_tokens:amount} "
+    "{n_active:amount} active of {n_total:amount} parameters; this budget trains it on {its_tokens:amount} "
     "tokens; by the law {verdict}"
 )
 SHORT_KNOWN_SAVES = "{saved:.0%} fewer FLOPs would reach its loss"
 SHORT_KNOWN_STANDS = "nothing reaches its loss with fewer FLOPs"
-SHORT_PRICE_HEAD = "Price: "
 SHORT_TARGET = "loss {loss:.4f} takes {flops:flops} FLOPs at least"
 SHORT_PRICE_FLOPS = (
     "{training_flops:flops} training FLOPs, {memory_bytes:memory} to serve; --chips=H100:64 adds hours, dollars, a mesh"
@@ -225,32 +177,27 @@ SHORT_DOLLARS = " and {training_dollars:dollars}"
 SHORT_DEVICE = "training takes {step_bytes:memory} of a device's {device_memory:memory}"
 SHORT_SERVED = "{memory_bytes:memory} to serve"
 SHORT_SERVE = (
-    "Serve: decodes {decode_tokens_per_second:amount} tokens/s at batch {batch} on {chips:amount} x {kind} (at least "
+    "decodes {decode_tokens_per_second:amount} tokens/s at batch {batch} on {chips:amount} x {kind} (at least "
     "{wanted:amount} required) and reads prompts at {prefill:amount} tokens/s, {label}"
 )
-SHORT_ENERGY = "Energy: {kwh:,.0f} kWh at the chips' full {watts:g} W, without hosts and cooling"
+SHORT_ENERGY = "{kwh:,.0f} kWh at the chips' full {watts:g} W, without hosts and cooling"
 SHORT_REPEATED = "{epochs:.2f} epochs of {unique_tokens:amount} tokens"
-SHORT_SHAPE = (
-    "Shape: d_model {d_model}, {n_blocks} blocks, {n_heads} heads{shared_heads}{widths}, vocabulary {vocab_size:,}"
-)
+SHORT_SHAPE = "d_model {d_model}, {n_blocks} blocks, {n_heads} heads{shared_heads}{widths}, vocabulary {vocab_size:,}"
 SHORT_KV_HEADS = " ({heads} key-value)"
 SHORT_WIDTH = ", d_ff {d_ff}"
 SHORT_EXPERTS = ", {n_experts} experts of width {width} (top {top_k})"
 SHORT_SHARED = ", {n_shared_experts} shared"
 SHORT_DENSE_BLOCKS = ", {n_dense_blocks} dense of d_ff {d_ff}"
-SHORT_MESH = (
-    "Mesh: {data} x {expert} x {model} (data x expert x model), remat {remat}, {tokens_at_once:,} tokens at once"
-)
-SHORT_BATCH = "Batch: {ramp}{source}; rows of {sequence:,}"
+SHORT_MESH = "{data} x {expert} x {model} (data x expert x model), remat {remat}, {tokens_at_once:,} tokens at once"
+SHORT_BATCH = "{ramp}{source}; rows of {sequence:,}"
 SHORT_BATCH_FIRST = "{tokens:amount} tokens"
 SHORT_BATCH_FROM = "{tokens:amount} from {start:amount}"
-SHORT_BATCH_OPEN = "Batch: {batch_from}; rows of {sequence:,} tokens"
+SHORT_BATCH_OPEN = "{batch_from}; rows of {sequence:,} tokens"
 SHORT_BATCH_OF_LAWS = " ({ends:amount} by the same laws{best})"
 SHORT_BATCH_BEST = ", mean {best:amount}"
-SHORT_RATE = "Rate: {learning_rate:.2e} ({ends} by {learning_rate_from}, {beyond})"
-SHORT_RATE_OF_RUNS = "Rate: {learning_rate:.3e} ({learning_rate_from}; {ends} costs little)"
-SHORT_RATE_OPEN = "Rate: not known ({learning_rate_from})"
-SHORT_SURE = "How sure: "
+SHORT_RATE = "{learning_rate:.2e} ({ends} by {learning_rate_from}, {beyond})"
+SHORT_RATE_OF_RUNS = "{learning_rate:.3e} ({learning_rate_from}; {ends} costs little)"
+SHORT_RATE_OPEN = "not known ({learning_rate_from})"
 SHORT_INTERVAL = "{what} lies from {ends:.4f} in {share:g} of 100 cases"
 OF_A_RUN = "a run's loss"
 OF_THE_LAW = "the law's loss"
@@ -271,9 +218,6 @@ ODDS_CLOSE = "a close call: {costs}{apart}"
 ODDS_DIFFER = ", and the two differ in {apart}"
 ODDS_BY_MEDIAN = "by the medians {best} is best"
 VOTE = "{n_experts} in {share:.0%}"
-VOTES = (
-    "Votes of {laws} laws: a mixture {mixture:.0%}; E = {counts}; E varies x {between:.2g} between{within_laws} laws"
-)
 VOTES_OTHERS = "others {share:.0%}"
 VOTES_WITHIN = ", x {within:.2g} within"
 MEASURE_SPEEDS = "An hour of both on these chips{dollars}"
@@ -281,18 +225,16 @@ MEASURE_DOLLARS = " ({dollars:dollars})"
 MEASURE_RUNS = "{runs} more runs for the law"
 MEASURE_SETTLES = "would settle it"
 MEASURE_HELPS = "would tell the better of the two in {sure:.0%} of cases"
-SHORT_INSIDE = "Extrapolates: nothing, it is within the law's runs"
-SHORT_NO_RANGE = "Extrapolates: not known, as the law does not say what it was fitted to"
-SHORT_OUTSIDE = "Extrapolates from the law's runs: {factors}"
+SHORT_INSIDE = "nothing, it is within the law's runs"
+SHORT_NO_RANGE = "not known, as the law does not say what it was fitted to"
 SHORT_FACTOR = "{column} {factor:amount} times {side}"
 SHORT_EDGE = "{n_experts} experts are the {which} of those compared"
 SHORT_RECIPE = "recipe of published models, configs/pretrain.py"
 MORE_WARNINGS = " ({count} more: --verbose)"
-NEXT_EMIT = "Next: add --emit_config=planned.py, which writes the training config (--verbose: tables and all warnings)"
-NEXT_TRAIN = "Next: train it on your text (--config.data.path); the run ends with its loss against this prediction"
+NEXT_EMIT = "add --emit_config=planned.py, which writes the training config (--verbose: tables and all warnings)"
+NEXT_TRAIN = "train it on your text (--config.data.path); the run ends with its loss against this prediction"
 NEXT_SWEEP = (
-    "Next: check the start by this dry run; then replace its last two flags by --backend and your text "
-    "(--config.data.path)"
+    "check the start by this dry run; then replace its last two flags by --backend and your text (--config.data.path)"
 )
 
 BUILT_SHAPE = (
@@ -357,7 +299,6 @@ LAYOUT = (
 ON_MESH_STEP = ", {step_bytes:memory} with {step_tokens:,} tokens at once"
 ON_MESH_CHIPS = "{chips} chips are the fewest that hold it"
 ON_MESH_NONE = "no number of such chips holds it"
-MESH_UNEVEN = "--mesh={axis}:{size} does not divide the buildable model's {count} {what}: the trainer refuses it"
 MESH_OF_CHIPS = "--mesh=expert:{expert},model:{model} does not divide the {count} chips of --chips"
 # How many times the compute a law's recipe needs for the losses of other runs.
 SPAN = " ({ends:.2f})"
@@ -374,7 +315,6 @@ REPEATED = (
     "{n_active:amount} active parameters on them {effective_n_active:amount}. The loss is {loss_saved:.4f} lower than "
     "with one epoch ({source})"
 )
-PLATEAU = "larger models gain next to nothing: this one is the smallest whose loss is within {near:.2%} of the lowest"
 TARGET_HEAD = "least cost of loss {loss:.4f}, of training{inference}:"
 AND_INFERENCE = " and {inference_tokens:amount} inference tokens"
 
@@ -398,26 +338,17 @@ CLOCK_DIFFERS_BY_SIZE = (
 )
 
 # What several laws say together.
-NOT_COUNTED_LAW = (
-    "{law} does not count: its answer lies more than {furthest} times beyond the compute that it was fitted to"
-)
-LAWS_PREFER = (
-    "{for_mixtures} of {count} laws of mixtures prefer a mixture to a dense model, with a loss {least:.1%} to "
-    "{most:.1%} below it"
-)
 LAWS_SPAN = "{column} {low:amount} to {high:amount} (x {factor:.1f})"
-LAWS_DISAGREE = "The laws disagree, and this uncertainty is the largest: {what}"
-LAWS_AGREE = "The laws agree within a factor of {agree:g}: {what}"
 
 # A model that others published, and what a law would build with its budget.
 KNOWN = (
-    "{name}: {n_active:amount} active of {n_total:amount} parameters ({n_active_without_embedding:amount} active "
+    "{n_active:amount} active of {n_total:amount} parameters ({n_active_without_embedding:amount} active "
     "without the input embedding), {whole_experts:.3g} times the experts that a token uses. It takes {cache:memory} "
     "of cache per token in bfloat16. Training takes {training_bytes:memory} of weights, moments and gradients, and "
     "{training_flops_per_token:flops} FLOPs per token. Counts leave out norms and routers"
 )
 KNOWN_BY_LAW = (
-    "{law}: this budget trains it on {its_tokens:amount} tokens; the law would build {n_active:amount} active of "
+    "this budget trains it on {its_tokens:amount} tokens; the law would build {n_active:amount} active of "
     "{n_total:amount} on {n_tokens:amount} tokens (E = {n_experts}), {verdict}{far}"
 )
 KNOWN_SAVES = "which has its loss with {saved:.0%} of the FLOPs saved"
@@ -447,10 +378,6 @@ CONFIG_PLANNED = "Planned by the law {law} under: {given}."
 CONFIG_OUTSIDE = "It is {outside}."
 NO_SUCH_MESH = (
     "{flags}: no model of the plan divides over such a mesh and fits into its devices: leave the mesh to the plan"
-)
-SENDS_LONGER = (
-    "on {count} x {kind} a step sends {share:.2g} times as long as it computes at the assumed MFU, so training takes "
-    "longer than planned"
 )
 CONFIG_LAYOUT = "for {count} x {kind}, a mesh of {data} x {expert} x {model}: fit plan --chips for others"
 CONFIG_MICROBATCH = "what {count} x {kind} hold at once"

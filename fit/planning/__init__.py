@@ -26,16 +26,16 @@ joint_draws.py      draws of law and speeds; odds.py, how often each number of e
 measurement.py      what would settle that; odds_text.py, both in words
 dense_models.py     savings against the best dense model; repeats.py, the worth of repeated text
 cost.py             hours, dollars and energy; serving.py, speeds of decoding and of prompts
-extrapolation.py    sizes outside the runs of the law; plan_warnings.py, warnings
+extrapolation.py    sizes outside the runs of the law; plan_findings.py, what to know
 expected_tasks.py   accuracies that the model is expected to reach
 
 Answers:
-plan_answer.py      the plan in ten lines; plan_text.py, in more words
+plan_answer.py      the plan in ten lines; plan_details.py, its tables and all else
 plan_config.py      the plan as a config; emitted.py checks emitted Python before it is written
 law_answer.py       the answer of fit law
 
 Several laws:
 compare.py          several laws on one budget; comparison.py, their dataclasses
 votes.py            what laws vote for with their draws; agreement.py, how far they lie apart; leverage.py
-compare_answer.py   the comparison in a few lines; compare_text.py, in more words
+compare_answer.py   the comparison in a few lines, and its tables
 """

@@ -4,8 +4,8 @@ import operator
 from collections.abc import Iterator
 
 from fit.messages import sentences
+from fit.messages.finding import Finding, finding
 from fit.messages.units import say
-from fit.planning import votes
 from fit.planning.comparison import AGREE, Agreement, LawAnswer
 
 FURTHEST = 1e3  # times a law's compute; beyond, its answer is shown and counts for nothing
@@ -24,28 +24,28 @@ def counted(answers: list[LawAnswer]) -> list[LawAnswer]:
     return [answer for answer in answers if times_beyond(answer) <= FURTHEST]
 
 
-def conclusion(answers: list[LawAnswer]) -> list[str]:
-    """What the laws together say, in sentences. `answers`: of all laws."""
-    return [*not_counted(answers), *preference(answers), *apart_and_near(answers)]
+def findings(answers: list[LawAnswer]) -> list[Finding]:
+    """What the laws together say. `answers`: of all laws."""
+    return [*_not_counted(answers), *_preference(answers), *_apart_and_near(answers)]
 
 
-def not_counted(answers: list[LawAnswer]) -> Iterator[str]:
-    """A sentence on each answer that does not count."""
+def _not_counted(answers: list[LawAnswer]) -> Iterator[Finding]:
+    """A finding for each answer that does not count."""
     counting = counted(answers)
     for response in answers:
         if response not in counting:
-            yield sentences.NOT_COUNTED_LAW.format(law=response.law, furthest=f"{FURTHEST:,.0f}")
+            yield finding("law_not_counted", law=response.law, furthest=f"{FURTHEST:,.0f}")
 
 
-def preference(answers: list[LawAnswer]) -> Iterator[str]:
-    """A sentence on how many laws of mixtures prefer a mixture, where a law of mixtures counts."""
+def _preference(answers: list[LawAnswer]) -> Iterator[Finding]:
+    """A finding on how many laws of mixtures prefer a mixture, where a law of mixtures counts."""
     mixtures = [response for response in counted(answers) if response.mixtures and response.dense]
     if not mixtures:
         return
     saved = [response.dense.loss_saved_share for response in mixtures if response.dense]
     for_mixtures = sum(response.n_experts > 1 for response in mixtures)
-    yield say(
-        sentences.LAWS_PREFER,
+    yield finding(
+        "laws_prefer",
         count=len(mixtures),
         for_mixtures=for_mixtures,
         least=min(saved),
@@ -53,22 +53,15 @@ def preference(answers: list[LawAnswer]) -> Iterator[str]:
     )
 
 
-def voted(answers: list[LawAnswer]) -> Iterator[str]:
-    """A sentence on what the laws vote for with their draws, where at least two choose a number of experts."""
-    together = votes.together(counted(answers))
-    if together is not None:
-        yield votes.text(together)
-
-
-def apart_and_near(answers: list[LawAnswer]) -> Iterator[str]:
-    """Sentences on what the laws disagree about and on what they agree about."""
+def _apart_and_near(answers: list[LawAnswer]) -> Iterator[Finding]:
+    """Findings on what the laws disagree about and on what they agree about."""
     of_best = [row for row in agreement(counted(answers)) if row.of == "best" and row.limit is None]
     apart = [say(sentences.LAWS_SPAN, **row) for row in of_best if not row.agree]
     near = [say(sentences.LAWS_SPAN, **row) for row in of_best if row.agree]
     if apart:
-        yield sentences.LAWS_DISAGREE.format(what="; ".join(apart))
+        yield finding("laws_disagree", what="; ".join(apart))
     if near:
-        yield sentences.LAWS_AGREE.format(agree=AGREE, what="; ".join(near))
+        yield finding("laws_agree", agree=AGREE, what="; ".join(near))
 
 
 def agreement(answers: list[LawAnswer]) -> list[Agreement]:

@@ -10,6 +10,7 @@ from fit.aliases import Floats
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences
+from fit.messages.lines import Line
 from fit.messages.units import say
 from fit.model import efficiencies, hardware, measured
 from fit.model.architecture import INFERENCE, TRAINING, Architecture, Model, training_flops
@@ -234,14 +235,15 @@ def speed_of(
     )
 
 
-def rows(clock: ClockComparison, optima: list[Optimum]) -> Iterator[str]:
-    """Lines on the speed of each number of experts."""
-    yield say(sentences.CLOCK_HEAD, **clock)
+def speeds(clock: ClockComparison, optima: list[Optimum]) -> Line:
+    """The speed of each number of experts."""
+    rows = []
     for row in optima:
         if row.speed:
-            yield say(sentences.CLOCK_ROW, **row, words=words(row.speed))
+            rows.append(say(sentences.CLOCK_ROW, **row, words=words(row.speed)))
         else:
-            yield say(sentences.CLOCK_ROW_ASSUMED, **row, mfu=cost.MFU)
+            rows.append(say(sentences.CLOCK_ROW_ASSUMED, **row, mfu=cost.MFU))
+    return Line("", say(sentences.CLOCK_HEAD, **clock), tuple(rows))
 
 
 def differing(clock: ClockComparison) -> Iterator[str]:

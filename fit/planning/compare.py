@@ -8,14 +8,15 @@ model lies below its best dense model under the same limits, and how many more F
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from fit.aliases import Array, Floats, Json
 from fit.errors import UserError
 from fit.fitted_law import own_counts
-from fit.fitted_law.law import Law, load
+from fit.fitted_law.law import Law, in_words, load
+from fit.messages.finding import Finding, finding
 from fit.model.architecture import JSON_NAMES, Architecture, training_flops
 from fit.model.reference_model import PublishedModel
 from fit.model.step_counts import KEPT
@@ -26,7 +27,7 @@ from fit.planning import (
     cost,
     leverage,
     optimum,
-    plan_warnings,
+    plan_findings,
     solve,
     target,
     votes,
@@ -65,7 +66,7 @@ def compare(laws: Sequence[Law], options: BudgetOptions) -> Comparison:
     )
     result = compare_laws(laws, question)
     if options.verbose:
-        return dataclasses.replace(result, text_of=compare_answer.verbose)
+        return dataclasses.replace(result, answer_of=compare_answer.verbose)
     return result
 
 
@@ -117,9 +118,9 @@ def compare_laws(laws: Sequence[Law], question: Question) -> Comparison:
         infeasible=infeasible,
         agreement=agreement.agreement(agreement.counted(answers)),
         votes=votes.together(agreement.counted(answers)),
-        conclusion=agreement.conclusion(answers),
+        findings=agreement.findings(answers),
         like=counts(question.reference) if question.reference else None,
-        text_of=compare_answer.text,
+        answer_of=compare_answer.answer,
     )
 
 
@@ -212,7 +213,7 @@ def answer(law: Law, question: Question) -> LawAnswer | NoAnswer:
         speed, clock = _priced(law, architecture, question, model, numbers)
     if question.reference:
         like = _reference_answer(question.reference, law, e, architecture, constraints)
-    return LawAnswer(
+    response = LawAnswer(
         **model,
         law=law.name,
         form=law.form.name,
@@ -226,14 +227,15 @@ def answer(law: Law, question: Question) -> LawAnswer | NoAnswer:
         size_bound=str(best.solved.size_bound[best.index]),
         memory_bytes=memory_bytes,
         chose_experts=law.knows_experts and not law.fixes_experts,
-        at_edge=plan_warnings.is_best_at_edge(law, experts, e),
-        not_bounded=e == max(experts) and plan_warnings.not_bounded(law, architecture, constraints),
+        at_edge=plan_findings.is_best_at_edge(law, experts, e),
+        not_bounded=e == max(experts) and plan_findings.not_bounded(law, architecture, constraints),
         finest=bool(len(_splits(law)) > 1 and architecture.granularity == max(_splits(law))),
         extrapolation=[*outside, *own_counts.shape_outside(law, architecture, model["d_model"], n_blocks)],
-        embedding_share=plan_warnings.embedding_share(architecture, model["d_model"], model["n_active"]),
+        embedding_share=plan_findings.embedding_share(architecture, model["d_model"], model["n_active"]),
         not_read=_not_read(law, question),
         leverage=leverage.of_split(e, architecture.granularity, flops, architecture.active_width) if e > 1 else None,
         dense=_dense(law, question, constraints, model["loss"]),
+        findings=[],
         votes=_votes(law, best, numbers),
         speed=speed,
         clock=clock,
@@ -241,6 +243,35 @@ def answer(law: Law, question: Question) -> LawAnswer | NoAnswer:
         like=like,
         explicit=("like",) if question.reference else (),
     )
+    return dataclasses.replace(response, findings=[*_findings(response)])
+
+
+def _findings(answer: LawAnswer) -> Iterator[Finding]:
+    """What to know before trusting a law's answer."""
+    if answer.extrapolation:
+        factor = max(outside["factor"] for outside in answer.extrapolation)
+        yield finding("law_outside", outside=in_words(answer.extrapolation), factor=factor)
+    if answer.embedding_share > plan_findings.MOSTLY:
+        yield finding("law_mostly_embedding", share=answer.embedding_share)
+    if answer.at_edge:
+        which = "more" if answer.n_experts > 1 else "fewer"
+        yield finding("law_at_edge", n_experts=answer.n_experts, which=which)
+    if answer.not_bounded:
+        yield finding("not_bounded")
+    if answer.used != 1 and answer.n_experts > 1:
+        yield finding("law_width", used=answer.used, n_experts=answer.n_experts)
+    if answer.not_read:
+        flags = ", ".join(f"--shape={name}:{value}" for name, value in answer.not_read.items())
+        subject = "it is"
+        if "used" in answer.not_read:
+            subject = f"asked of {answer.used:g} experts' width a token, and"
+        yield finding("law_not_read", flags=flags, form=answer.form, subject=subject)
+    if answer.finest:
+        yield finding("law_finest", split=answer.split)
+    if answer.note:
+        yield finding("law_note", sentence=answer.note)
+    if answer.dense and answer.dense.law != answer.law:
+        yield finding("law_dense", law=answer.dense.law)
 
 
 def _votes(law: Law, best: "_Best", experts: Array) -> VotesOfLaw | None:

@@ -6,6 +6,7 @@ Fields stand in the order of the JSON that `fit compare --json` prints.
 import dataclasses
 
 from fit.aliases import Json
+from fit.messages.finding import Finding
 from fit.planning.results import ClockComparison, Serving, Speed
 from fit.results import Record, Result, optional
 
@@ -139,6 +140,7 @@ class LawAnswer(Record):
       clock: What FLOPs would choose in place of hours, or hours in place of FLOPs; only with speed.
       serving: How fast the chips serve it; only where chips are given.
       like: The reference model under the same budget.
+      findings: What to know before trusting it.
       votes: How it divides its vote among numbers of experts; None unless it chooses among several.
     """
 
@@ -168,6 +170,7 @@ class LawAnswer(Record):
     not_read: Json
     leverage: Json | None
     dense: DenseAnswer | None
+    findings: list[Finding]
     speed: Speed | None = optional()
     clock: ClockComparison | None = optional()
     serving: Serving | None = optional()
@@ -220,7 +223,7 @@ class Comparison(Result):
       infeasible: Laws with which no model is feasible.
       agreement: How far the answers lie apart.
       votes: What the laws together vote for; None where fewer than two choose a number of experts.
-      conclusion: What the laws together say, in sentences.
+      findings: What the laws together say; `conclusion` in sentences.
       like: Counts of the model to start from.
     """
 
@@ -236,8 +239,19 @@ class Comparison(Result):
     infeasible: list[NoAnswer]
     agreement: list[Agreement]
     votes: Votes | None = optional()
-    conclusion: list[str]
+    findings: list[Finding]
     like: Json | None = optional()
+
+    @property
+    def conclusion(self) -> list[str]:
+        """What the laws together say, in sentences."""
+        return [str(finding) for finding in self.findings]
+
+    def names(self) -> list[str]:
+        """The fields that to_dict has."""
+        names = super().names()
+        names.insert(names.index("findings"), "conclusion")
+        return names
 
     def rows(self) -> list[Json]:
         """One row for each law."""

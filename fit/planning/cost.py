@@ -14,6 +14,7 @@ from fit.aliases import Floats, Json
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences
+from fit.messages.finding import Finding, finding
 from fit.model import step_counts
 from fit.model.architecture import Architecture
 from fit.model.chips import CHIPS
@@ -199,15 +200,15 @@ def cost_of_buildable(
     )
 
 
-def warnings_of(
+def findings_of(
     law: Law,
     architecture: Architecture,
     constraints: Constraints,
     experts: Floats,
     best: Optimum,
     built: Buildable | None,
-) -> Iterator[str]:
-    """Sentences on where the chips bound the best, and on what the model to build asks of them. None without chips.
+) -> Iterator[Finding]:
+    """Findings on where the chips bound the best, and on what the model to build asks of them. None without chips.
 
     Args:
       law: The law that plans.
@@ -229,21 +230,24 @@ def warnings_of(
     mesh = cost.mesh
     if built.layout is not None:
         if mesh and mesh.sending_share is not None and mesh.sending_share > 1 and built.speed is None:
-            yield sentences.SENDS_LONGER.format(share=mesh.sending_share, **names)
+            yield finding("sends_longer", share=mesh.sending_share, **names)
         return
     if chips.mesh:
         yield from _uneven(built, chips.mesh)
     if cost.microbatch_tokens and cost.step_bytes is not None:
         gb = dict(need=cost.step_bytes / 1e9, limit=chips.memory / 1e9)
-        yield sentences.STEP_TOO_LARGE.format(**gb, **cost, **names)
+        step = dict(step_tokens=cost.step_tokens, microbatch_tokens=cost.microbatch_tokens)
+        yield finding("step_too_large", **gb, **step, **names)
 
 
-def _chips_bind(law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, best: Optimum) -> str:
-    """The sentence on what the best would be if the chips held larger models."""
+def _chips_bind(
+    law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, best: Optimum
+) -> Finding:
+    """What the best would be if the chips held larger models."""
     chips = constraints.chips
     assert chips is not None
     if constraints.clock is not None:  # nobody knows the speed of a model that the chips cannot train
-        return sentences.CHIPS_BIND_BY_TIME.format(e=best.n_experts, kind=chips.kind, count=chips.count)
+        return finding("chips_bind_by_time", n_experts=best.n_experts, kind=chips.kind, count=chips.count)
     unbound = optimum.optima(law, architecture, dataclasses.replace(constraints, chips=None), experts)
     row = unbound.row(int(np.nanargmin(unbound.loss)), ("n_active", "n_total", "n_tokens", "loss", "d_model"))
     shape = architecture.shape(row["d_model"], row["n_experts"])
@@ -251,8 +255,13 @@ def _chips_bind(law: Law, architecture: Architecture, constraints: Constraints, 
     needed = ""
     if smallest is not None:
         needed = sentences.CHIPS_NEEDED.format(needed=math.ceil(smallest.n_devices / chips.chip.devices))
-    return sentences.CHIPS_BIND.format(
-        needed=needed, e=row["n_experts"], loss=best.loss - row["loss"], kind=chips.kind, count=chips.count
+    return finding(
+        "chips_bind",
+        needed=needed,
+        n_experts=row["n_experts"],
+        loss=best.loss - row["loss"],
+        kind=chips.kind,
+        count=chips.count,
     )
 
 
@@ -283,8 +292,8 @@ def _rows_of(built: Buildable) -> dict[str, Any]:
     return dict(sequence=built.sequence, flash=bool(built.recipe_laws))
 
 
-def _uneven(built: Buildable, mesh: Mesh) -> Iterator[str]:
-    """Sentences on what of the model the trainer does not divide over the mesh."""
+def _uneven(built: Buildable, mesh: Mesh) -> Iterator[Finding]:
+    """Findings on what of the model the trainer does not divide over the mesh."""
     counts = [
         ("model", mesh.model, "heads", built.n_heads),
         ("model", mesh.model, "heads of keys", built.n_heads if built.n_kv_heads is None else built.n_kv_heads),
@@ -293,7 +302,7 @@ def _uneven(built: Buildable, mesh: Mesh) -> Iterator[str]:
         counts.insert(0, ("expert", mesh.expert, "experts", built.experts_of_trainer))
     for axis, size, what, count in counts:
         if count % size:
-            yield sentences.MESH_UNEVEN.format(axis=axis, size=size, what=what, count=count)
+            yield finding("mesh_uneven", axis=axis, size=size, what=what, count=count)
 
 
 def _step_in_layout(layout: PlannedMesh, chips: Chips) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import dataclasses
 
 from fit.errors import UserError
 from fit.fitted_law.law import Law
+from fit.messages.lines import Line
 from fit.planning.results import Plan
 from fit.task_maps.maps import SIGNIFICANCE_LEVEL, Expected, TaskMaps
 
@@ -47,12 +48,12 @@ def _note(maps: TaskMaps, loss: float, n_experts: int, loss_is_exact: bool) -> s
     return "; ".join(notes)
 
 
-def answer(plan: Plan) -> str:
+def answer(plan: Plan) -> Line:
     """The plan's line."""
     tasks = plan.tasks or []
     more = f", {len(tasks) - SHOWN} more by --verbose" if len(tasks) > SHOWN else ""
     note = f"; {plan.tasks_note}" if plan.tasks_note else ""
-    return f"Tasks (80% of runs): {', '.join(map(_in_words, tasks[:SHOWN]))}{more}{note}"
+    return Line("Tasks (80% of runs)", f"{', '.join(map(_in_words, tasks[:SHOWN]))}{more}{note}")
 
 
 def _in_words(row: Expected) -> str:
@@ -61,6 +62,6 @@ def _in_words(row: Expected) -> str:
     return f"{row.task} {row.accuracy:.3f} ({low:.3f} to {high:.3f})"
 
 
-def rows(plan: Plan) -> list[str]:
-    """A line for each task."""
-    return ["expected accuracies:", *(f"  {_in_words(row)}" for row in plan.tasks or [])]
+def all_tasks(plan: Plan) -> Line:
+    """A row for each task."""
+    return Line("", "expected accuracies:", tuple(f"  {_in_words(row)}" for row in plan.tasks or []))

@@ -7,12 +7,13 @@ from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law import summary, tuning_text
 from fit.fitted_law.law import Law
+from fit.messages.lines import Line
 from fit.messages.units import say
-from fit.planning import odds, odds_text, plan_warnings, planning
+from fit.planning import odds, odds_text, plan_findings, planning
 from fit.planning.constraints import Constraints
 from fit.planning.results import Odds
 
-ANSWER = "{form} law: {errors}. {experts}"
+ANSWER = "{errors}. {experts}"
 OFF_FITTED = "{mean_relative_error:.2%} off on {runs} fitted runs"
 OFF_HELD_OUT = "{held_out:.2%} off on {held_out_runs} held-out runs, {fitted:.2%} on {fitted_runs} fitted"
 BEST = "E = {best} is best at {flops:flops} FLOPs, the most it was fitted to{tied}"
@@ -24,25 +25,24 @@ IGNORES_EXPERTS = "It does not read the number of experts"
 NO_BEST = "It does not say which E is best: {why}"
 UP_TO = ", up to {flops:flops} FLOPs"
 BEYOND = (
-    "Beyond its runs: fitted to 1/{factor} of the compute, {rmse_log:.2%} off on the other {runs} runs (mean "
+    "fitted to 1/{factor} of the compute, {rmse_log:.2%} off on the other {runs} runs (mean "
     "{mean_error:+.2%}, by scatter alone {scatter:.2%})"
 )
-NOT_TESTED = "Beyond its runs: not tested; --holdout=compute:rolling tests it where the runs are enough"
-NOT_SURE = "How sure: no intervals; --bootstrap=100 adds them"
-SURE = "How sure: {clauses}{measurement}"
+NOT_TESTED = "not tested; --holdout=compute:rolling tests it where the runs are enough"
+NOT_SURE = "no intervals; --bootstrap=100 adds them"
+SURE = "{clauses}{measurement}"
 WRITTEN = "written to {path}{tables}"
 TABLES = " (--verbose: coefficients, errors, intervals)"
 NO_FLOPS = "its runs have no n_active, so their training FLOPs are not known"
 LEAST_AIC = "{form} has the least AIC of {count} forms: RMSE {fitted:.4f} nats on {runs} fitted runs{left_out}"
 LEFT_OUT = ", {rmse:.4f} on budgets left out"
-CLOSE_AIC = "As good by AIC, within {tie:g} of the least: {forms}"
-OTHERWISE = "Not by every measure: {measures}"
+CLOSE_AIC = "As good by AIC, within {tie:g} of the least"
 LEAST = "{form} has the least {measure}"
-TABLES_OF_FORMS = "Tables: --verbose (each form's errors, isoFLOP parabolas)"
+TABLES_OF_FORMS = Line("Tables", "--verbose (each form's errors, isoFLOP parabolas)")
 TIE_OF_AIC = 2.0  # forms whose AIC differ by less are as good as each other (Burnham and Anderson 2002)
 
 
-def answer(law: Law) -> list[str]:
+def answer(law: Law) -> list[Line]:
     """Lines on a fitted law: its error, the best number of experts and rate, why it has this form, how sure it is.
 
     Its warnings and the file that it is written to are not among them.
@@ -57,17 +57,17 @@ def answer(law: Law) -> list[str]:
         except UserError as error:
             experts = say(NO_BEST, why=error.sentence)
     return [
-        say(ANSWER, form=_chosen_form(law), errors=_errors(law), experts=experts),
-        *([tuning_text.line_of_fit(law.tuning)] if law.tuning else []),
-        *summary.why_this_form(law),
-        _beyond(law),
+        Line(f"{_chosen_form(law)} law", say(ANSWER, errors=_errors(law), experts=experts)),
+        *([Line("", tuning_text.line_of_fit(law.tuning))] if law.tuning else []),
+        *(Line("", sentence) for sentence in summary.why_this_form(law)),
+        Line("Beyond its runs", _beyond(law)),
         *_how_sure(law, of_experts),
     ]
 
 
-def written(path: str, verbose: bool) -> str:
+def written(path: str, verbose: bool) -> Line:
     """The last line: the file of the law, and how to see the tables unless they are printed."""
-    return say(WRITTEN, path=path, tables="" if verbose else TABLES)
+    return Line("", say(WRITTEN, path=path, tables="" if verbose else TABLES))
 
 
 def _chosen_form(law: Law) -> str:
@@ -108,7 +108,7 @@ def _best_number(law: Law, of_experts: Odds) -> str:
     if of_experts.close_call:
         others = [n_experts for n_experts in of_experts.close_call if n_experts != best]
         tied = say(TIED, others=" and ".join(map(str, others)), tie=odds.CLOSE, budget=odds.CLOSE_BUDGET)
-    if plan_warnings.is_best_at_edge(law, law.experts, best):
+    if plan_findings.is_best_at_edge(law, law.experts, best):
         tied += say(AT_EDGE, which="more" if best > 1 else "fewer")
     return say(BEST, best=best, flops=law.ranges["training_flops"][1], tied=tied)
 
@@ -134,19 +134,19 @@ def _beyond(law: Law) -> str:
     return say(BEYOND, **law.rolling[-1]) if law.rolling else NOT_TESTED
 
 
-def _how_sure(law: Law, of_experts: Odds | None) -> Iterator[str]:
+def _how_sure(law: Law, of_experts: Odds | None) -> Iterator[Line]:
     """Lines on how often each number of experts is the best, and on what the draws leave open."""
     if law.bootstrap is None:
-        yield NOT_SURE
+        yield Line("How sure", NOT_SURE)
         return
     if of_experts is not None and of_experts.drawn:
         measurement = odds_text.to_measure(of_experts)
         clauses = "; ".join(odds_text.clauses(of_experts))
-        yield say(SURE, clauses=clauses, measurement=f". {measurement}" if measurement else "")
-    yield from summary.forms_of_draws(law.bootstrap)
+        yield Line("How sure", say(SURE, clauses=clauses, measurement=f". {measurement}" if measurement else ""))
+    yield from (Line("", sentence) for sentence in summary.forms_of_draws(law.bootstrap))
 
 
-def of_forms(comparison: Json) -> Iterator[str]:
+def of_forms(comparison: Json) -> Iterator[Line]:
     """Lines on which of several forms the runs call for.
 
     Args:
@@ -155,17 +155,11 @@ def of_forms(comparison: Json) -> Iterator[str]:
     rows = sorted(comparison["forms"], key=lambda row: row["aic"])
     best = rows[0]
     left_out = say(LEFT_OUT, rmse=best["left_out"]["rmse_nats"]) if best["left_out"] else ""
-    yield say(
-        LEAST_AIC,
-        form=best["form"],
-        count=len(rows),
-        fitted=best["fitted"]["rmse_nats"],
-        runs=comparison["runs"],
-        left_out=left_out,
-    )
+    values = dict(form=best["form"], count=len(rows), fitted=best["fitted"]["rmse_nats"], runs=comparison["runs"])
+    yield Line("", say(LEAST_AIC, **values, left_out=left_out))
     close = [row["form"] for row in rows[1:] if row["aic"] - best["aic"] < TIE_OF_AIC]
     if close:
-        yield say(CLOSE_AIC, tie=TIE_OF_AIC, forms=", ".join(close))
+        yield Line(say(CLOSE_AIC, tie=TIE_OF_AIC), ", ".join(close))
     measures = []
     least_bic = min(rows, key=lambda row: row["bic"])["form"]
     if least_bic != best["form"]:
@@ -179,5 +173,5 @@ def of_forms(comparison: Json) -> Iterator[str]:
         if least != best["form"]:
             measures.append(say(LEAST, form=least, measure=f"RMSE on {runs}"))
     if measures:
-        yield say(OTHERWISE, measures="; ".join(measures))
+        yield Line("Not by every measure", "; ".join(measures))
     yield TABLES_OF_FORMS

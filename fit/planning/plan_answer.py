@@ -1,6 +1,6 @@
 """A plan in ten lines: what to train, what it costs, how to build and train it, how sure that is, what to do next.
 
-`text` is these lines, `verbose` also the tables and all the rest that plan_text.py has.
+`answer` is these lines, `verbose` also the tables and all the rest that plan_details.py has.
 """
 
 import math
@@ -8,48 +8,40 @@ import re
 from collections.abc import Iterator
 
 from fit.messages import lines, sentences
+from fit.messages.finding import URGENT
+from fit.messages.lines import Line
 from fit.messages.units import say
 from fit.model.chips import CHIPS
-from fit.planning import by_time, expected_tasks, odds_text, plan_text, serving
-from fit.planning.results import Buildable, BuildableCost, Cost, Energy, Optimum, Plan, TrainingChips
+from fit.planning import by_time, expected_tasks, odds_text, plan_details, serving
+from fit.planning.results import Buildable, BuildableCost, Cost, Optimum, Plan, TrainingChips
 
-# warnings that the lines say in their own words
-IN_OTHER_WORDS = (
-    sentences.BEST_OUTSIDE,
-    sentences.AT_EDGE,
-    sentences.UNDECIDED,
-    sentences.RATES_DIFFER,
-    sentences.BATCHES_DIFFER,
-    sentences.NO_RANGE,
-)
-# warnings that come first
-URGENT = (sentences.MOSTLY_EMBEDDING, sentences.STEP_TOO_LARGE, sentences.MESH_UNEVEN, sentences.SENDS_LONGER)
+# codes of the findings that the lines say in their own words
+IN_OTHER_WORDS = ("best_outside", "at_edge", "undecided", "rates_differ", "batches_differ", "no_range")
 
 
-def sentences_of(plan: Plan) -> list[str]:
-    """The ten lines or so of a plan, before they are wrapped."""
-    return [*_answer(plan), *_warnings(plan), *_next(plan)]
-
-
-def text(plan: Plan) -> str:
+def answer(plan: Plan) -> Iterator[Line]:
     """A plan in ten lines or so."""
-    return lines.text(sentences_of(plan))
+    yield from _answer(plan)
+    yield from _first_finding(plan)
+    yield from _next(plan)
 
 
-def verbose(plan: Plan) -> str:
-    """The same lines, then all that is known of the plan: every table, sentence and warning."""
-    details = plan_text.details(plan).split("\n")
+def verbose(plan: Plan) -> Iterator[Line]:
+    """The same lines, then all that is known of the plan: every table, sentence and finding."""
+    yield from _answer(plan)
+    yield from _next(plan)
+    yield lines.BLANK
+    yield from plan_details.details(plan)
     if plan.energy:
-        details.append(_energy(plan.energy))
-    return lines.text([*_answer(plan), *_next(plan), "", *details])
+        yield Line("Energy", say(sentences.SHORT_ENERGY, **plan.energy))
 
 
-def _answer(plan: Plan) -> Iterator[str]:
+def _answer(plan: Plan) -> Iterator[Line]:
     """The lines on what to train, what it costs, and how sure that is."""
-    yield plan_text.answer(plan)
-    yield from plan_text.continuous(plan)
+    yield Line("", what_to_train(plan))
+    yield from continuous(plan)
     if plan.clock:
-        yield from by_time.differing(plan.clock)
+        yield from (Line("", sentence) for sentence in by_time.differing(plan.clock))
     if plan.like is not None:
         yield from _reference_model(plan)
     yield _price(plan)
@@ -67,12 +59,47 @@ def _answer(plan: Plan) -> Iterator[str]:
     yield _beyond(plan)
 
 
-def _energy(energy: Energy) -> str:
-    """What the training takes from the grid."""
-    return say(sentences.SHORT_ENERGY, **energy)
+def what_to_train(plan: Plan) -> str:
+    """What to train and how sure its loss is, in a sentence: the model to build, else the continuous optimum."""
+    model = plan.buildable or plan.best
+    counted = ""
+    if plan.buildable and plan.buildable.experts_of_law != plan.buildable.n_experts:
+        counted = say(sentences.BUILT_SPLIT, **plan.buildable)
+    return say(
+        sentences.ANSWER,
+        **model,
+        model=_kind(model),
+        total=say(sentences.TOTAL, **model) if model.n_experts > 1 else "",
+        interval="",
+        counted=counted,
+        built="" if plan.buildable else sentences.NOT_BUILT,
+    )
 
 
-def _reference_model(plan: Plan) -> Iterator[str]:
+def continuous(plan: Plan) -> Iterator[Line]:
+    """The line on the continuous optimum, where a plan has one beside the model to build."""
+    built = plan.buildable
+    if built is None or "hours" in plan.constraints:
+        return
+    more = -built.loss_of_building
+    is_other = not math.isclose(built.experts_of_law, plan.best.n_experts, rel_tol=0.05)
+    sentence = say(
+        sentences.CONTINUOUS,
+        **plan.best,
+        model=_kind(plan.best),
+        apart=abs(more),
+        which="more" if more > 0 else "less",
+        other=sentences.BUILT_OTHER if is_other else "",
+    )
+    yield Line("", sentence)
+
+
+def _kind(model: Optimum | Buildable) -> str:
+    """Dense or a mixture, in words."""
+    return say(sentences.MIXTURE if model.n_experts > 1 else sentences.DENSE, **model)
+
+
+def _reference_model(plan: Plan) -> Iterator[Line]:
     """What the law that plans says of the model to start from."""
     assert plan.like is not None
     for answer in plan.like.get("laws", []):
@@ -82,10 +109,11 @@ def _reference_model(plan: Plan) -> Iterator[str]:
         stands = sentences.SHORT_KNOWN_STANDS
         if like.flops_share is not None and like.flops_share < 1:
             stands = say(sentences.SHORT_KNOWN_SAVES, saved=1 - like.flops_share)
-        yield say(sentences.SHORT_KNOWN, **plan.like, its_tokens=like.n_tokens, verdict=stands)
+        sentence = say(sentences.SHORT_KNOWN, **plan.like, its_tokens=like.n_tokens, verdict=stands)
+        yield Line(plan.like["name"], sentence)
 
 
-def _price(plan: Plan) -> str:
+def _price(plan: Plan) -> Line:
     """Hours, dollars, chips and memory; of a plan without chips its FLOPs."""
     model = plan.buildable or plan.best
     words = []
@@ -98,13 +126,13 @@ def _price(plan: Plan) -> str:
     if plan.repeats:
         repeats = plan.repeats
         words.append(say(sentences.SHORT_REPEATED, **repeats.best, unique_tokens=repeats.unique_tokens))
-    return sentences.SHORT_PRICE_HEAD + "; ".join(words)
+    return Line("Price", "; ".join(words))
 
 
 def _price_on_chips(plan: Plan, model: Optimum | Buildable, cost: Cost, chips: TrainingChips) -> Iterator[str]:
     """What it takes to train a model on the chips, and to serve it."""
     dollars = "" if cost.training_dollars is None else say(sentences.SHORT_DOLLARS, **cost)
-    values = {**chips, **cost, "dollars": dollars, "chips": plan_text.chips_in_words(chips)}
+    values = {**chips, **cost, "dollars": dollars, "chips": _chips_in_words(chips)}
     if model.speed:
         low, _, high = model.speed.hours
         label = plan.clock.label if plan.clock else serving.LABEL
@@ -119,19 +147,27 @@ def _price_on_chips(plan: Plan, model: Optimum | Buildable, cost: Cost, chips: T
     yield say(sentences.SHORT_SERVED, **{**model, **cost})
 
 
-def _serve(plan: Plan) -> str:
+def _chips_in_words(chips: TrainingChips) -> str:
+    """The chips that train: 64 x H100, or 56 of your 63 x H100."""
+    if chips.used is not None:
+        return say(sentences.CHIPS_IN_USE, **chips)
+    return f"{chips.count} x {chips.kind}"
+
+
+def _serve(plan: Plan) -> Line:
     """How fast the model decodes, where the plan had to meet a speed."""
     model = plan.buildable or plan.best
     assert model.cost is not None and plan.chips is not None
     serving_cost = model.cost.serving
     decoding = serving_cost.at(plan.constraints["serve_batch"])
-    return say(
+    sentence = say(
         sentences.SHORT_SERVE,
         **{**serving_cost, **decoding},
         wanted=plan.constraints["serve_tokens_per_second"],
         kind=plan.chips.kind,
         prefill=serving_cost.prefill_tokens_per_second,
     )
+    return Line("Serve", sentence)
 
 
 def _mfu_of(model: Optimum | Buildable, mfu: float | dict[int, float]) -> float:
@@ -142,7 +178,7 @@ def _mfu_of(model: Optimum | Buildable, mfu: float | dict[int, float]) -> float:
     return mfu[nearest]
 
 
-def _shape(built: Buildable) -> str:
+def _shape(built: Buildable) -> Line:
     """Blocks, heads and experts of the model to build."""
     kv_heads = built.n_kv_heads or built.n_heads
     shared_heads = "" if kv_heads == built.n_heads else say(sentences.SHORT_KV_HEADS, heads=kv_heads)
@@ -159,20 +195,20 @@ def _shape(built: Buildable) -> str:
             widths += say(sentences.SHORT_SHARED, **built)
         if built.n_dense_blocks:
             widths += say(sentences.SHORT_DENSE_BLOCKS, **built)
-    return say(sentences.SHORT_SHAPE, **built, shared_heads=shared_heads, widths=widths)
+    return Line("Shape", say(sentences.SHORT_SHAPE, **built, shared_heads=shared_heads, widths=widths))
 
 
-def _mesh(built: Buildable) -> Iterator[str]:
+def _mesh(built: Buildable) -> Iterator[Line]:
     """How the chips share the training, where the plan chose that."""
     mesh = built.cost.mesh if built.cost else None
     if mesh and mesh.tokens_at_once is not None:
-        yield say(sentences.SHORT_MESH, **mesh)
+        yield Line("Mesh", say(sentences.SHORT_MESH, **mesh))
 
 
-def _batch(built: Buildable) -> str:
+def _batch(built: Buildable) -> Line:
     """The batches, and the range by the laws that tell them."""
     if not built.batch_tokens:
-        return say(sentences.SHORT_BATCH_OPEN, **built)
+        return Line("Batch", say(sentences.SHORT_BATCH_OPEN, **built))
     steps = []
     for start, tokens in built.batch_tokens:
         sentence = sentences.SHORT_BATCH_FROM if start else sentences.SHORT_BATCH_FIRST
@@ -181,11 +217,16 @@ def _batch(built: Buildable) -> str:
     if built.batch_range:
         best = say(sentences.SHORT_BATCH_BEST, best=built.batch_allowed[1]) if built.batch_allowed else ""
         source = say(sentences.SHORT_BATCH_OF_LAWS, ends=built.batch_range, best=best)
-    return say(sentences.SHORT_BATCH, **built, ramp=", ".join(steps), source=source)
+    return Line("Batch", say(sentences.SHORT_BATCH, **built, ramp=", ".join(steps), source=source))
 
 
-def _rate(built: Buildable) -> str:
+def _rate(built: Buildable) -> Line:
     """The peak learning rate, and its range."""
+    return Line("Rate", _rate_in_words(built))
+
+
+def _rate_in_words(built: Buildable) -> str:
+    """The peak learning rate with its range, or why there is none."""
     if not built.learning_rate or built.learning_rate_range is None:
         return say(sentences.SHORT_RATE_OPEN, **built)
     low, high = built.learning_rate_range
@@ -198,16 +239,16 @@ def _rate(built: Buildable) -> str:
     return say(sentences.SHORT_RATE, **built, ends=ends, beyond=beyond) + note
 
 
-def _how_sure(plan: Plan) -> str:
+def _how_sure(plan: Plan) -> Line:
     """How sure the number of experts is, the interval of the loss of the model to build, and what to measure."""
     words = [*odds_text.clauses(plan.odds)]
     if plan.buildable and plan.buildable.loss_interval:
         words.append(_interval(plan.buildable, plan.odds.percentiles or []))
     if plan.odds.source and "law" in plan.odds.drawn:
         words.append(say(sentences.ODDS_SOURCE, **plan.odds))
-    line = sentences.SHORT_SURE + "; ".join(words)
+    how_sure = "; ".join(words)
     measurement = odds_text.to_measure(plan.odds)
-    return f"{line}. {measurement}" if measurement else line
+    return Line("How sure", f"{how_sure}. {measurement}" if measurement else how_sure)
 
 
 def _interval(built: Buildable, percentiles: list[float]) -> str:
@@ -217,63 +258,58 @@ def _interval(built: Buildable, percentiles: list[float]) -> str:
     return say(sentences.SHORT_INTERVAL, ends=built.loss_interval, share=last - first, what=what)
 
 
-def _beyond(plan: Plan) -> str:
+def _beyond(plan: Plan) -> Line:
     """What the plan extrapolates."""
     built = plan.buildable
     outside = built.extrapolation if built else plan.best.extrapolation
+    label = "Extrapolates"
     words = [sentences.SHORT_INSIDE]
-    if sentences.NO_RANGE in plan.warnings:
+    if any(finding.code == "no_range" for finding in plan.findings):
         words = [sentences.SHORT_NO_RANGE]
     if outside:
         factors = []
         for value in outside:
             side = "above" if value["value"] > value["high"] else "below"
             factors.append(say(sentences.SHORT_FACTOR, **value, side=side))
-        words = [say(sentences.SHORT_OUTSIDE, factors=", ".join(factors))]
+        label = "Extrapolates from the law's runs"
+        words = [", ".join(factors)]
     if plan.best_at_edge:
         compared = [row.n_experts for row in (*plan.optima, *plan.infeasible)]
         which = "most" if plan.best.n_experts == max(compared) else "fewest"
         words.append(say(sentences.SHORT_EDGE, **plan.best, which=which))
     if built and built.recipe_note:
         words.append(sentences.SHORT_RECIPE)
-    return "; ".join(words)
+    return Line(label, "; ".join(words))
 
 
-def _beginnings(templates: tuple[str, ...]) -> tuple[str, ...]:
-    """How sentences begin: their templates up to the first value."""
-    return tuple(template.partition("{")[0] for template in templates)
+def _first_finding(plan: Plan) -> Iterator[Line]:
+    """The most important finding that no other line says."""
+    findings = [finding for finding in plan.findings if finding.code not in IN_OTHER_WORDS]
+    findings.sort(key=lambda finding: finding.severity != URGENT)
+    if findings:
+        more = say(sentences.MORE_WARNINGS, count=len(findings) - 1) if len(findings) > 1 else ""
+        yield Line(lines.WARNING, f"{findings[0]}{more}")
 
 
-def _warnings(plan: Plan) -> Iterator[str]:
-    """The most important warning that no other line says."""
-    in_other_words = _beginnings(IN_OTHER_WORDS)
-    urgent = _beginnings(URGENT)
-    warnings = [warning for warning in plan.warnings if not warning.startswith(in_other_words)]
-    warnings.sort(key=lambda warning: not warning.startswith(urgent))
-    if warnings:
-        more = say(sentences.MORE_WARNINGS, count=len(warnings) - 1) if len(warnings) > 1 else ""
-        yield f"warning: {warnings[0]}{more}"
-
-
-def _next(plan: Plan) -> Iterator[str]:
+def _next(plan: Plan) -> Iterator[Line]:
     """What to do with the plan, and the command to type."""
     if plan.buildable is None:
         return
     config = plan.emitted
     if config is None:
-        yield sentences.NEXT_EMIT
+        yield Line("Next", sentences.NEXT_EMIT)
         return
     workdir = "runs/" + re.sub(r".*/|\.py$", "", config)
     if plan.chips is None or plan.chips.in_use == 1:
-        yield sentences.NEXT_TRAIN
-        yield f"  python -m jmoe.train --config={config} --workdir={workdir}"
+        command = f"  python -m jmoe.train --config={config} --workdir={workdir}"
+        yield Line("Next", sentences.NEXT_TRAIN, (command,))
         return
-    yield sentences.NEXT_SWEEP
     accelerator = _accelerator(plan.chips.kind, plan.chips.in_use)
-    yield (
+    command = (
         f"  python -m launch.sweep --sweep={config} --workdir={workdir} --accelerator={accelerator} --dry_run "
         "--text_elsewhere"
     )
+    yield Line("Next", sentences.NEXT_SWEEP, (command,))
 
 
 def _accelerator(kind: str, count: int) -> str:

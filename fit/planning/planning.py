@@ -25,7 +25,7 @@ from fit.planning import (
     odds,
     optimum,
     plan_answer,
-    plan_warnings,
+    plan_findings,
     recipe,
     repeats,
     solve,
@@ -62,7 +62,7 @@ def plan(law: Law, options: PlanOptions) -> Plan:
     """
     best = best_plan(law, options)
     if options.verbose:
-        best = dataclasses.replace(best, text_of=plan_answer.verbose)
+        best = dataclasses.replace(best, answer_of=plan_answer.verbose)
     given = options.given(PlanOptions)
     given.pop("verbose", None)  # of the text alone
     best = dataclasses.replace(best, energy=cost.energy_of(best), options=given)
@@ -205,14 +205,14 @@ def plan_within(
     # cost
     priced = _priced(question, optima, built, reached)
     (priced_best,) = (row for row in priced.optima if row.n_experts == best.n_experts)
-    # warnings
-    warnings = [
-        *plan_warnings.of_best(law, architecture, constraints, experts, best),
-        *plan_warnings.of_draws(how_sure, best.n_experts),
-        *plan_warnings.of_law(law, architecture),
-        *(run_recipe.warnings if run_recipe else ()),
-        *repeats.warnings_of(law, best),
-        *cost.warnings_of(law, architecture, constraints, experts, best, priced.built),
+    # what to know before trusting it
+    findings = [
+        *plan_findings.of_best(law, architecture, constraints, experts, best),
+        *plan_findings.of_draws(how_sure, best.n_experts),
+        *plan_findings.of_law(law, architecture),
+        *(run_recipe.findings if run_recipe else ()),
+        *repeats.findings_of(law, best),
+        *cost.findings_of(law, architecture, constraints, experts, best, priced.built),
     ]
     return Plan(
         law=law.name,
@@ -230,14 +230,14 @@ def plan_within(
         base_config=base_config,
         overrides=overrides,
         extrapolation=best.extrapolation,
-        best_at_edge=plan_warnings.is_best_at_edge(law, experts, best.n_experts),
-        warnings=warnings,
+        best_at_edge=plan_findings.is_best_at_edge(law, experts, best.n_experts),
+        findings=findings,
         target=priced.target,
         repeats=repeats.repeats_of(law, architecture, constraints, experts, optima, best),
         clock=priced.clock,
         chips=priced.chips,
         question=question,
-        text_of=plan_answer.text,
+        answer_of=plan_answer.answer,
         explicit=_explicit(law, constraints),
     )
 

@@ -17,6 +17,7 @@ from fit.fitted_law.law import Law, load
 from fit.fitted_law.tuning import Estimate, Tuning
 from fit.fitting import learning_rate
 from fit.messages import sentences
+from fit.messages.finding import Finding, finding
 from fit.messages.units import say
 from fit.model.architecture import BATCH_RAMP, PAPER, Model
 from fit.model.shape import ModelShape
@@ -62,7 +63,7 @@ class Recipe:
       family: whether the model is built like a published one, whatever its size.
       laws: for each published law its name, source, learning_rate, batch_tokens and extrapolation.
       note: a sentence on what differs from the recipe of the law's runs; empty for theirs.
-      warnings: sentences on what is doubtful.
+      findings: on what is doubtful.
     """
 
     base_config: str | None
@@ -80,7 +81,7 @@ class Recipe:
     family: bool = False
     laws: tuple[dict[str, Any], ...] = ()
     note: str = ""
-    warnings: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     @property
     def of_published_models(self) -> bool:
@@ -312,7 +313,7 @@ def _of_the_runs(
         learning_rate_range=rate_range,
         learning_rate_source=source,
         extrapolation=beyond(law, model, n_tokens),
-        warnings=tuple(_doubts_of_steps(batches, n_tokens)),
+        findings=tuple(_doubts_of_steps(batches, n_tokens)),
     )
 
 
@@ -413,7 +414,7 @@ def _of_published_models(law: Law, model: Model, n_tokens: float, family: bool, 
         family=family,
         laws=laws,
         note=say(sentences.RECIPE_DIFFERS, base=PRETRAIN_CONFIG, sequence=PRETRAIN_SEQUENCE, instead=instead),
-        warnings=(*doubts, *_doubts_of_steps(batches, n_tokens)),
+        findings=(*doubts, *_doubts_of_steps(batches, n_tokens)),
     )
 
 
@@ -473,17 +474,16 @@ def _joined(names: list[str]) -> str:
     return f"{', '.join(first)} and {last}"
 
 
-def _disagreements(quantity: str, rows: tuple[dict[str, Any], ...]) -> list[str]:
-    """A sentence where two laws differ by more than DISAGREEMENT."""
+def _disagreements(quantity: str, rows: tuple[dict[str, Any], ...]) -> list[Finding]:
+    """A finding where two laws differ by more than DISAGREEMENT."""
     lowest = min(rows, key=lambda row: row[quantity])
     highest = max(rows, key=lambda row: row[quantity])
     factor = highest[quantity] / lowest[quantity]
     if factor <= DISAGREEMENT:
         return []
-    template = sentences.RATES_DIFFER if quantity == "learning_rate" else sentences.BATCHES_DIFFER
     return [
-        say(
-            template,
+        finding(
+            "rates_differ" if quantity == "learning_rate" else "batches_differ",
             factor=factor,
             low=lowest[quantity],
             low_law=lowest["law"],
@@ -493,13 +493,13 @@ def _disagreements(quantity: str, rows: tuple[dict[str, Any], ...]) -> list[str]
     ]
 
 
-def _doubts_of_steps(batches: Ramp | None, n_tokens: float) -> list[str]:
-    """A sentence where the batches make very few or very many steps."""
+def _doubts_of_steps(batches: Ramp | None, n_tokens: float) -> list[Finding]:
+    """A finding where the batches make very few or very many steps."""
     if batches is None:
         return []
     steps = steps_of(batches, n_tokens)
     if steps > MOST_STEPS:
-        return [say(sentences.MANY_STEPS, steps=steps, most=MOST_STEPS, tokens=batches[-1][1])]
+        return [finding("many_steps", steps=steps, most=MOST_STEPS, tokens=batches[-1][1])]
     if steps < FEWEST_STEPS:
-        return [say(sentences.FEW_STEPS, steps=steps, fewest=FEWEST_STEPS, tokens=batches[-1][1])]
+        return [finding("few_steps", steps=steps, fewest=FEWEST_STEPS, tokens=batches[-1][1])]
     return []

@@ -20,6 +20,7 @@ from fit.fitted_law import own_counts
 from fit.fitted_law.law import Law
 from fit.form import Reduced
 from fit.messages import sentences
+from fit.messages.finding import Finding, finding
 from fit.model.architecture import Architecture
 from fit.planning import optimum
 from fit.planning.constraints import Constraints
@@ -120,10 +121,10 @@ def repeats_of(
     )
 
 
-def warnings_of(law: Law, best: Optimum) -> Iterator[str]:
-    """Sentences on what to know of a plan with repeated text."""
+def findings_of(law: Law, best: Optimum) -> Iterator[Finding]:
+    """What to know of a plan with repeated text."""
     if not isinstance(law, Repeated):
         return
     if best.size_bound == "plateau":
-        yield sentences.PLATEAU.format(near=law.slack)
-    yield sentences.REPEATS_DENSE
+        yield finding("plateau", near=law.slack)
+    yield finding("repeats_dense")

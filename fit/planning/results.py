@@ -10,7 +10,7 @@ from typing import Any
 from fit.aliases import Json
 from fit.planning import mesh
 from fit.planning.candidates import Question
-from fit.results import NOT_IN_JSON, Record, Result, optional
+from fit.results import NOT_IN_JSON, Record, WithFindings, optional
 from fit.task_maps.maps import Expected
 
 OF_ARCHITECTURES = ("n_experts", "n_active", "n_total", "n_tokens", "loss")  # columns of Plan.architectures
@@ -589,7 +589,7 @@ class Energy(Record):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class Plan(Result):
+class Plan(WithFindings):
     """The best model of a law within limits.
 
     Attributes:
@@ -611,7 +611,6 @@ class Plan(Result):
       overrides: {field of the config: value as Python source} on top of it.
       extrapolation: Values of the best outside what the law was fitted to.
       best_at_edge: Whether the best number of experts is the largest or the smallest compared.
-      warnings: Sentences on what to know before trusting the plan.
       target: The least budget that reaches --target_loss.
       repeats: What it is worth to read the text several times.
       clock: What FLOPs would choose; only with by="time".
@@ -654,7 +653,6 @@ class Plan(Result):
     overrides: dict[str, str]
     extrapolation: list[Json]
     best_at_edge: bool
-    warnings: list[str]
     target: Target | None = optional()
     repeats: Repeats | None = optional()
     clock: ClockComparison | None = optional()

@@ -11,6 +11,7 @@ import numpy as np
 from fit.aliases import Floats
 from fit.fitted_law.law import Law
 from fit.messages import sentences
+from fit.messages.finding import Finding, finding
 from fit.messages.units import say
 from fit.model.architecture import Architecture
 from fit.planning import joint_draws
@@ -78,12 +79,13 @@ def _spread(name: str, votes: list[VotesOfLaw]) -> Spread:
     )
 
 
-def text(votes: Votes) -> str:
-    """What the laws' votes say, in a sentence."""
+def finding_of(votes: Votes) -> Finding:
+    """What the laws' votes say."""
     counts = [say(sentences.VOTE, **row) for row in votes.experts[:SAID]]
     if len(votes.experts) > SAID:
         others = sum(row.share for row in votes.experts[SAID:])
         counts.append(say(sentences.VOTES_OTHERS, share=others))
     of_experts = votes.spread[0]
     within = "" if of_experts.within is None else say(sentences.VOTES_WITHIN, within=of_experts.within)
-    return say(sentences.VOTES, **votes, counts=", ".join(counts), between=of_experts.between, within_laws=within)
+    shares = dict(laws=votes.laws, mixture=votes.mixture, counts=", ".join(counts))
+    return finding("laws_vote", **shares, between=of_experts.between, within_laws=within)

@@ -12,7 +12,8 @@ import numpy as np
 from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law.law import Law, in_words, load
-from fit.messages import units
+from fit.messages import lines, units
+from fit.messages.lines import Line
 from fit.model.architecture import TRAINING
 from fit.planning import by_time, compare, plan_answer, planning
 from fit.planning import cost as cost_lib
@@ -65,15 +66,15 @@ def opening(law: Law, measured: figures.Measured, report: ReportOptions, options
     assert question is not None
     constraints = budget.with_budget(question.limits, plan.best.n_active, plan.best.n_tokens)
     runs = measured[0] if measured else None
-    first, *rest = plan_answer.sentences_of(plan)
-    parts = [f'<p class="answer">{elements.text(first)}</p>', *_lines(rest)]
+    first, *rest = plan_answer.answer(plan)
+    parts = [f'<p class="answer">{elements.text(first.value)}</p>', *lines.html(rest)]
     parts.append(_frontier(question, constraints, "The plan on the compute frontier", plan, runs))
     parts += _by_wall_clock_time(law, options, plan)
     parts += _other_laws(law, others, options, plan)
     parts += ["<h2>Numbers to check</h2>", elements.table(list(_checks(plan)))]
     parts += ["<h2>The best model with each number of experts</h2>", elements.table(_optima(plan))]
     if report.verbose:
-        details = elements.text(plan_answer.verbose(plan))
+        details = elements.text(lines.text(plan_answer.verbose(plan)))
         parts.append(f"<details><summary>all that fit plan prints</summary><pre>{details}</pre></details>")
     parts += _against_runs(question, measured, plan)
     return Opening(f"What to train with {_budget(options, plan)}", plan, parts)
@@ -94,28 +95,6 @@ def _budget(options: PlanOptions, plan: Plan) -> str:
     if limits.get("max_tokens") is not None:
         words.append(f"{units.amount(limits['max_tokens'])} tokens of text")
     return " and ".join(words)
-
-
-def _lines(lines: list[str]) -> Iterator[str]:
-    """Lines of a plan as HTML: the words before a colon are bold, indented lines are a list, commands are code."""
-    listed: list[str] = []
-    for line in [*lines, ""]:
-        is_command = line.startswith("  python ")
-        if line.startswith("  ") and not is_command:
-            listed.append(line.strip())
-            continue
-        if listed:
-            yield f"<ul>{elements.items(listed)}</ul>"
-            listed = []
-        head, colon, rest = line.partition(": ")
-        if is_command:
-            yield f"<pre>{elements.text(line.strip())}</pre>"
-        elif line.startswith("warning: "):
-            yield f'<ul class="warnings">{elements.items([line.removeprefix("warning: ")])}</ul>'
-        elif colon and len(head) < 20:
-            yield f"<p><b>{elements.text(head)}</b>: {elements.text(rest)}</p>"
-        elif line:
-            yield f"<p>{elements.text(line)}</p>"
 
 
 def _frontier(question: Question, constraints: Constraints, caption: str, plan: Plan | None, runs: Runs | None) -> str:
@@ -171,8 +150,8 @@ def _by_wall_clock_time(law: Law, options: PlanOptions, plan: Plan) -> Iterator[
         row = {name_: best[name_] for name_ in ("n_experts", "n_active", "n_total", "n_tokens", "loss")}
         rows.append({"": name, **row, "MFU": f"{mfu:.0%}", "the speed is": label})
     yield elements.table(rows)
-    lines = [*by_time.rows(timed.clock, timed.optima), *by_time.differing(timed.clock)]
-    yield from _lines(lines)
+    differing = [Line("", sentence) for sentence in by_time.differing(timed.clock)]
+    yield from lines.html([by_time.speeds(timed.clock, timed.optima), *differing])
     if plan.clock is None or is_priced_by_time:
         question = timed.question
         assert question is not None

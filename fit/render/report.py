@@ -10,11 +10,12 @@ from fit.errors import UserError
 from fit.fitted_law import summary
 from fit.fitted_law.law import Law
 from fit.fitted_law.parts import LEVEL
-from fit.messages import units
+from fit.messages import lines, units
+from fit.messages.lines import Line
 from fit.model.architecture import Architecture
-from fit.planning import optimum, plan_text, planning
+from fit.planning import optimum, plan_answer, planning
 from fit.planning.results import Plan
-from fit.render import answer, elements, figures, findings, tables
+from fit.render import answer, elements, figures, overview, tables
 from fit.render.options import ReportOptions
 from fit.table.files import check_writable, write_text
 from fit.table.runs import Runs
@@ -42,13 +43,13 @@ class Report:
     Attributes:
       path: The file.
       page: Its HTML.
-      summary: {heading: sentence} of what was found, in short; {} under limits.
+      summary: What was found, in short; [] under limits.
       plan: The plan within the limits; None without limits.
     """
 
     path: str
     page: str
-    summary: dict[str, str]
+    summary: list[Line]
     plan: Plan | None = None
 
 
@@ -74,7 +75,7 @@ def write_report(
         start = answer.opening(law, measured, options, limits)
         title = f"{start.title}, by {pathlib.Path(law.name).name}"
         text = _page(law, limits.architecture(law), title, start.parts, start.plan.warnings, measured)
-        report = Report(path=out, page=text, summary={}, plan=start.plan)
+        report = Report(path=out, page=text, summary=[], plan=start.plan)
     else:
         text, summary_of_law = page(law, law.shaped(None, None), measured)
         report = Report(path=out, page=text, summary=summary_of_law)
@@ -82,13 +83,12 @@ def write_report(
     return report
 
 
-def page(law: Law, architecture: Architecture, measured: figures.Measured) -> tuple[str, dict[str, str]]:
-    """(the page as text, {heading: sentence} of its summary). Where the law cannot give a part, the page says why."""
+def page(law: Law, architecture: Architecture, measured: figures.Measured) -> tuple[str, list[Line]]:
+    """(the page as text, the lines of its summary). Where the law cannot give a part, the page says why."""
     title = f"{law.form.name.capitalize()} scaling law: {pathlib.Path(law.name).name}"
     decision = _decision(law, architecture, measured[0] if measured else None)
     parts = [f'<p class="answer">{elements.text(decision.answer)}</p>']
-    for heading, sentence in decision.summary.items():
-        parts.append(f"<p><b>{elements.text(heading.capitalize())}</b>: {elements.text(sentence)}.</p>")
+    parts += lines.html(decision.summary)
     parts.append(_figure_section(law, architecture, FIRST, measured))
     parts.append(f'<p class="soft">{CURVES}</p>')
     return _page(law, architecture, title, parts, decision.warnings, measured), decision.summary
@@ -130,12 +130,12 @@ class _Decision:
     Attributes:
       answer: A sentence.
       warnings: What to know before that.
-      summary: {heading: sentence} of what was found, in short.
+      summary: What was found, in short.
     """
 
     answer: str
     warnings: list[str]
-    summary: dict[str, str]
+    summary: list[Line]
 
 
 def _decision(law: Law, architecture: Architecture, runs: Runs | None) -> _Decision:
@@ -145,20 +145,19 @@ def _decision(law: Law, architecture: Architecture, runs: Runs | None) -> _Decis
     try:
         plan = planning.plan_within(law, architecture, optimum.Constraints(flops=flops), law.experts)
     except UserError as e:
-        return _Decision(f"Nothing that this law could decide: {e}", [], {})
-    answer = f"With {units.flops(flops)} training FLOPs, {where}: {plan_text.answer(plan)}"
-    return _Decision(answer, plan.warnings, findings.sentences(law, runs, plan))
+        return _Decision(f"Nothing that this law could decide: {e}", [], [])
+    answer = f"With {units.flops(flops)} training FLOPs, {where}: {plan_answer.what_to_train(plan)}"
+    return _Decision(answer, plan.warnings, overview.overview(law, runs, plan))
 
 
 def _fit(law: Law, architecture: Architecture, warnings: list[str]) -> list[str]:
     """Sections on where the law comes from and how sure it is. warnings: those of the decision."""
-    lines = [] if law.published else list(summary.summary(law))
-    of_fit = [line for line in lines if not line.startswith("warning: ")]
-    warnings = warnings + [line.removeprefix("warning: ") for line in lines if line not in of_fit]
-    measured = [line for line in of_fit if line.startswith("mean relative error")]
     parts = ["<h2>Where it comes from</h2>", f"<p>{elements.text(_origin(law))}</p>"]
-    if measured:
-        parts.append(f"<p>By its runs: {elements.text('; '.join(measured))}.</p>")
+    if not law.published:
+        warnings = warnings + summary.warnings_of(law)
+        measured = summary.mean_errors(law)
+        if measured:
+            parts.append(f"<p>By its runs: {elements.text('; '.join(measured))}.</p>")
     if warnings:
         parts.append(f'<p>Before trusting it:</p><ul class="warnings">{elements.items(warnings)}</ul>')
     if law.ranges:
@@ -175,7 +174,8 @@ def _fit(law: Law, architecture: Architecture, warnings: list[str]) -> list[str]
     quality = _quality(law)
     if quality:
         parts += ["<h2>Errors</h2>", elements.table(quality)]
-        parts.append(f"<details><summary>what the fit said</summary><ul>{elements.items(of_fit)}</ul></details>")
+        details = [] if law.published else summary.summary(law)
+        parts.append(f"<details><summary>what the fit said</summary><ul>{elements.items(details)}</ul></details>")
     return [*parts, "<h2>Coefficients</h2>", elements.table(_coefficients(law))]
 
 

@@ -15,7 +15,7 @@ from fit.fitted_law.law import Law, in_words
 from fit.form import Reduced
 from fit.laws import FORMS, PRESETS
 from fit.model.architecture import Architecture
-from fit.planning import joint_draws, optimum, plan_warnings
+from fit.planning import joint_draws, optimum, plan_findings
 
 TABLE_1_EXPERTS = (1, 2, 4, 8, 16)
 TABLE_1_FLOPS = (1e20, 5e20, 1e21)
@@ -95,7 +95,7 @@ def table_2(
             optima = optimum.optima(law, architecture, constraints, experts)
             best = int(np.nanargmin(optima.loss))
             row = dict(flops=flops, memory_gb=memory) | optima.row(best)
-            row["best_at_edge"] = plan_warnings.is_at_edge(experts, experts[best])
+            row["best_at_edge"] = plan_findings.is_at_edge(experts, experts[best])
             row |= _wins(law, architecture, constraints, experts, row["n_experts"])
             if printed is not None:
                 cell = printed[i][j]

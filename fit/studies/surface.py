@@ -13,7 +13,7 @@ Axes: n runs; 7 coefficients, in the order above; refits.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ import numpy as np
 from fit.aliases import Array, Json, Numbers
 from fit.errors import UserError
 from fit.fitting.isoflop import budgets, least_squares
+from fit.messages.lines import Line
 from fit.messages.units import amount
 from fit.table import validate
 from fit.table.runs import Runs, read_runs
@@ -298,17 +299,15 @@ def _at_sizes(surface: Surface, drawn: Sequence[Surface], n_total: Array, sparsi
     ]
 
 
-def text(result: dict) -> str:
+def answer(result: dict) -> Iterator[Line]:
     """The lines that `fit surface` prints. result: {budgets: the rows of surface.of_table}."""
-    lines = []
     for row in result["budgets"]:
-        lines += _lines_of_budget(row)
+        yield _line_of_budget(row)
     if any(size["at_edge"] for row in result["budgets"] for size in row["at_sizes"]):
-        lines.append("* at the end of the sparsities that were run at about that size: not an optimum")
-    return "\n".join(lines)
+        yield Line("", "* at the end of the sparsities that were run at about that size: not an optimum")
 
 
-def _lines_of_budget(row: Json) -> list[str]:
+def _line_of_budget(row: Json) -> Line:
     """The fit of a budget, its best size and sparsity, and the best sparsity at some sizes."""
     best = row["best"]
     (low_n, high_n), (low_s, high_s) = row["intervals"].values()
@@ -316,8 +315,8 @@ def _lines_of_budget(row: Json) -> list[str]:
     left_out = f" ({row['left_out']} of finer or coarser experts left out)" if row["left_out"] else ""
     ends = " and ".join(best["at_edge"])
     edge = f"; at the end of the {ends} that were run: not an optimum" if ends else ""
-    lines = [
-        f"{row['flops']:.3g} FLOPs: {row['runs']} runs{left_out}, RMSE {row['rmse']:.4f}{held_out}",
+    head = f"{row['runs']} runs{left_out}, RMSE {row['rmse']:.4f}{held_out}"
+    more = [
         f"  best: n_total {amount(best['n_total'])} [{amount(low_n)}, {amount(high_n)}], sparsity "
         f"{best['sparsity']:.3f} [{low_s:.3f}, {high_s:.3f}], loss {best['loss']:.4f}{edge}",
     ]
@@ -327,5 +326,5 @@ def _lines_of_budget(row: Json) -> list[str]:
         star = "*" if size["at_edge"] else ""
         at_sizes.append(f"{size['sparsity']:.3f}{star} [{low:.3f}, {high:.3f}] at {amount(size['n_total'])}")
     if at_sizes:
-        lines.append(f"  best sparsity by n_total: {', '.join(at_sizes)}")
-    return lines
+        more.append(f"  best sparsity by n_total: {', '.join(at_sizes)}")
+    return Line(f"{row['flops']:.3g} FLOPs", head, tuple(more))

@@ -5,7 +5,7 @@ from typing import Any
 
 from fit.aliases import Json
 from fit.options import Options, whole
-from fit.results import Result, to_plain
+from fit.results import JSON_VERSION, Result, to_plain
 from fit.studies import surface
 
 OF_PICTURES = ("surface", "points")  # of a budget: arrays and functions that no JSON holds
@@ -43,9 +43,9 @@ class Surfaces(Result):
 
     def to_dict(self) -> Json:
         """The budgets without their surfaces and points, ready for JSON."""
-        return dict(budgets=self.rows())
+        return dict(version=JSON_VERSION, budgets=self.rows())
 
 
 def fit_surfaces(runs: object, options: SurfaceOptions) -> Surfaces:
     """The surface of each budget of a table of runs. Raises UserError where no budget has enough runs."""
-    return Surfaces(budgets=surface.of_table(runs, options.seed), text_of=surface.text)
+    return Surfaces(budgets=surface.of_table(runs, options.seed), answer_of=surface.answer)

@@ -14,7 +14,7 @@ import numpy as np
 
 from fit.aliases import Array, ByName, Floats, Json
 from fit.errors import UserError
-from fit.messages import sentences
+from fit.messages.finding import Finding, finding
 from fit.messages.printable import printable
 from fit.model.architecture import training_flops
 from fit.results import Record, optional
@@ -177,27 +177,24 @@ def read_runs(path: str | Table, columns: Sequence[str], mix_corpora: bool = Fal
     return Runs(path, numbers, loss, table)
 
 
-def unlikely(columns: ByName, share: float = 0.0) -> str:
-    """A sentence if the tokens per parameter of the models suggest that a number is in other units; else "".
+def unlikely(columns: ByName, share: float = 0.0) -> Finding | None:
+    """A finding if the tokens per parameter of the models suggest that a number is in other units.
 
     Args:
       columns: of the models by name; active parameters count where they are known, else total ones.
-      share: of the models, above which the sentence is given.
-
-    Returns:
-      The sentence, or "".
+      share: of the models, above which the finding is given.
     """
     sizes = columns.get("n_active", columns.get("n_total"))
     if sizes is None or "n_tokens" not in columns:
-        return ""
+        return None
     ratio = np.atleast_1d(np.asarray(columns["n_tokens"], float) / sizes)
     odd = (ratio < FEWEST_TOKENS) | (ratio > MOST_TOKENS)
     if not np.mean(odd) > share:
-        return ""
+        return None
     what = "the model has"
     if ratio.size > 1:
         what = f"{odd.sum():,} of {ratio.size:,} models, the first of them with"
-    return sentences.TOKENS_PER_PARAMETER.format(what=what, ratio=ratio[odd][0])
+    return finding("tokens_per_parameter", what=what, ratio=float(ratio[odd][0]))
 
 
 def trunks_of(table: Table, by: str = "trunk") -> tuple[Array | None, str]:

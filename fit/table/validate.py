@@ -15,7 +15,7 @@ import numpy as np
 
 from fit.aliases import Array
 from fit.errors import UserError
-from fit.messages import sentences
+from fit.messages.finding import finding
 from fit.table.bad_cells import cell_problems, header_problems, header_rows
 from fit.table.column_guesses import guess, is_actual, rivals
 from fit.table.computed import with_columns
@@ -220,7 +220,7 @@ def _token_doubts(table: Table, known: Columns) -> Iterator[str]:
         return
     named = far if far.any() else odd
     what = f"{named.sum():,} of {len(table):,} models, the first of them with"
-    words = sentences.TOKENS_PER_PARAMETER.format(what=what, ratio=ratio[named][0])
+    words = str(finding("tokens_per_parameter", what=what, ratio=ratio[named][0]))
     yield f"{words} {rows_in_words(table, named)}"
 
 

@@ -146,7 +146,7 @@ def _maps(tasks: list[Task], read: data_runs.Runs, labels: Array, among: Array, 
         holdout="",
         held_out=None,
         average_held_out=None,
-        text_of=text.verbose if options.verbose else text.text,
+        answer_of=text.verbose if options.verbose else text.answer,
     )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from fit.aliases import Array, Json, Numbers
 from fit.errors import UserError
+from fit.messages.lines import Line
 from fit.messages.printable import is_printable
 from fit.results import NOT_IN_JSON, Record, Result
 from fit.table.files import write_text
@@ -287,7 +288,7 @@ def load(maps: TaskMaps | str | os.PathLike) -> TaskMaps:
         values["tasks"] = [_task(task) for task in values["tasks"]]
         for name, kind in (("shift", Shift), ("held_out", HeldOut), ("average_held_out", HeldOut)):
             values[name] = _record(kind, values[name])
-        loaded = TaskMaps(**values, text_of=_title)
+        loaded = TaskMaps(**values, answer_of=_title)
         if not all(is_printable(task.task) for task in loaded.tasks):
             raise ValueError("a name with a control character")
         loaded.expect(1.0)
@@ -309,6 +310,6 @@ def _record(kind: type, values: Json | None) -> Any:
     return None if values is None else kind(**values)
 
 
-def _title(maps: TaskMaps) -> str:
-    """The text of maps that were read from a file."""
-    return f"maps of {len(maps.tasks)} tasks from {maps.n_runs} runs of {maps.source}"
+def _title(maps: TaskMaps) -> list[Line]:
+    """The answer of maps that were read from a file."""
+    return [Line("", f"maps of {len(maps.tasks)} tasks from {maps.n_runs} runs of {maps.source}")]

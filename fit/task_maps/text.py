@@ -4,26 +4,27 @@ import textwrap
 from collections.abc import Iterator
 
 from fit.messages import lines
+from fit.messages.lines import Line
 from fit.messages.units import amount
-from fit.task_maps.maps import NAMES, SIGNIFICANCE_LEVEL, Expected, TaskMap, TaskMaps
+from fit.task_maps.maps import NAMES, SIGNIFICANCE_LEVEL, Expected, Shift, TaskMap, TaskMaps
 
 SHOWN = 3  # tasks of the answer; --verbose shows all
 
 
-def text(maps: TaskMaps) -> str:
-    """The answer."""
+def answer(maps: TaskMaps) -> Iterator[Line]:
+    """The answer in ten lines or so."""
     head, *others = _answer(maps)
-    if len(maps.tasks) > SHOWN:
-        head += "; --verbose prints all tasks"
-    return lines.text([head, *others])
+    more = "; --verbose prints all tasks" if len(maps.tasks) > SHOWN else ""
+    yield Line("", head.value + more)
+    yield from others
 
 
-def verbose(maps: TaskMaps) -> str:
+def verbose(maps: TaskMaps) -> Iterator[Line]:
     """The answer, and a table of all tasks."""
-    return "\n".join([*lines.wrapped(_answer(maps)), "", *_table(maps)])
+    return lines.with_details(_answer(maps), [lines.rows(_table(maps))])
 
 
-def _answer(maps: TaskMaps) -> Iterator[str]:
+def _answer(maps: TaskMaps) -> Iterator[Line]:
     """The lines of the answer."""
     low, high = maps.loss
     tasks = _count(len(maps.tasks), "task")
@@ -31,17 +32,17 @@ def _answer(maps: TaskMaps) -> Iterator[str]:
     head = f"{tasks} on {runs} of {_short(maps.source)}, of losses from {high:.4g} to {low:.4g}"
     if any(task.shift is not None and task.shift.is_shifted for task in maps.tasks):
         head += "; accuracies at E = 1"
-    yield head
+    yield Line("", head)
     flat = [task.task for task in maps.tasks if task.p_flat >= SIGNIFICANCE_LEVEL]
     losses = (high, (low + high) / 2, low)
     columns = [maps.expect(loss) for loss in losses]
     rows = sorted(zip(*columns, strict=True), key=lambda row: row[0].task in flat)
     for row in rows[:SHOWN]:
-        yield _clipped(f"{row[0].task}: {_along(row, losses)}")
+        yield _clipped(row[0].task, _along(row, losses))
     if flat:
-        yield _clipped(f"{len(flat)} of {tasks} do not follow the loss in these runs (F test): {', '.join(flat)}")
+        yield _clipped(f"{len(flat)} of {tasks} do not follow the loss in these runs (F test)", ", ".join(flat))
     if maps.left_out:
-        yield _clipped("left out: " + "; ".join(f"{name}: {why}" for name, why in maps.left_out.items()))
+        yield _clipped("left out", "; ".join(f"{name}: {why}" for name, why in maps.left_out.items()))
     yield _chance(maps)
     yield _check(maps)
     yield _experts(maps)
@@ -54,7 +55,7 @@ def _along(row: tuple[Expected, ...], losses: tuple[float, ...]) -> str:
     return f"{', '.join(words)} (80% of runs there: {low:.3f} to {high:.3f})"
 
 
-def _chance(maps: TaskMaps) -> str:
+def _chance(maps: TaskMaps) -> Line:
     """Where the chance levels come from."""
     sources = [task.chance_from for task in maps.tasks]
     words = dict(
@@ -63,33 +64,39 @@ def _chance(maps: TaskMaps) -> str:
         fitted="{} not known, so the floor of the map is fitted",
     )
     parts = [words[name].format(sources.count(name)) for name in words if name in sources]
-    return "chance levels: " + "; ".join(parts)
+    return Line("chance levels", "; ".join(parts))
 
 
-def _check(maps: TaskMaps) -> str:
+def _check(maps: TaskMaps) -> Line:
     """How maps of the other runs predict those that were held out."""
     if maps.held_out is None:
-        return "held out: none, so nothing says how maps predict other runs"
+        return Line("held out", "none, so nothing says how maps predict other runs")
     error = (
-        f"held out ({maps.holdout}): mean absolute error {maps.held_out.error:.3f}, {maps.held_out.inside:.0%} of "
+        f"mean absolute error {maps.held_out.error:.3f}, {maps.held_out.inside:.0%} of "
         f"{maps.held_out.count} in their 80% intervals"
     )
     average = maps.average_held_out
-    if average is None:
-        return error
-    return f"{error}; of the average {average.error:.3f}, {average.inside:.0%}"
+    if average is not None:
+        error += f"; of the average {average.error:.3f}, {average.inside:.0%}"
+    return Line(f"held out ({maps.holdout})", error)
 
 
-def _experts(maps: TaskMaps) -> str:
-    """Whether E shifts the maps, in a sentence."""
+def _experts(maps: TaskMaps) -> Line:
+    """Whether E shifts the maps."""
     if len(maps.n_experts) == 1:
-        return f"number of experts: all runs have {maps.n_experts[0]}, so whether E shifts the map stays open"
+        why = f"all runs have {maps.n_experts[0]}, so whether E shifts the map stays open"
+        return Line("number of experts", why)
     if maps.shift is None:
-        return "number of experts: no task follows the loss, so whether E shifts the map stays open"
+        return Line("number of experts", "no task follows the loss, so whether E shifts the map stays open")
+    return Line("", _shift_in_words(maps, maps.shift))
+
+
+def _shift_in_words(maps: TaskMaps, mean_shift: Shift) -> str:
+    """Whether E shifts the maps, in a sentence."""
     shifts = {task.task: task.shift for task in maps.tasks if task.shift is not None}
     shifted = {name: shift for name, shift in shifts.items() if shift.is_shifted}
-    low, high = maps.shift.interval
-    mean = f"{maps.shift.nats:+.4f} nats of loss (80%: {low:+.4f} to {high:+.4f})"
+    low, high = mean_shift.interval
+    mean = f"{mean_shift.nats:+.4f} nats of loss (80%: {low:+.4f} to {high:+.4f})"
     if not shifted:
         return f"E does not shift the map, by an F test: at equal loss, a doubling of E is as {mean}"
     if len(maps.tasks) == 1:
@@ -145,6 +152,7 @@ def _short(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _clipped(line: str) -> str:
+def _clipped(label: str, value: str) -> Line:
     """A line of at most WIDTH characters."""
-    return textwrap.shorten(line, lines.WIDTH, placeholder=" ...") if len(line) > lines.WIDTH else line
+    room = lines.WIDTH - len(f"{label}: ")
+    return Line(label, textwrap.shorten(value, room, placeholder=" ...") if len(value) > room else value)

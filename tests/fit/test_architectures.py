@@ -14,10 +14,9 @@ from configs import joint_moe, quickstart
 from fit import __main__ as command_line
 from fit.fitted_law import models
 from fit.fitted_law.law import load
-from fit.messages import sentences
 from fit.model.architecture import PAPER, Architecture, Model
 from fit.planning import optimum
-from fit.studies.next_runs import next_text
+from fit.studies.next_runs import next_sweep
 from fit.table.table import Table
 from jmoe.config import counts, schema
 from jmoe.config.check import check_config
@@ -222,7 +221,7 @@ def test_runs_to_train_next_are_built_as_those_so_far(tmp_path):
     law = load(law_of(table_of(), tmp_path))
     trunk = dict(n_experts=16, d_model=40, n_blocks=5, n_tokens=[1_000_000])
     result = dict(trunks=[trunk, trunk | dict(n_experts=1)], flops=1e12, seed=3)
-    (tmp_path / "next.py").write_text(next_text.sweep_source(law, law.architecture, result))
+    (tmp_path / "next.py").write_text(next_sweep.sweep_source(law, law.architecture, result))
     base, jobs = runpy.run_path(str(tmp_path / "next.py"))["get_sweep"]()
     for job, e in zip(jobs, (16, 1), strict=True):
         config = runpy.run_path(base)["get_config"]()
@@ -306,10 +305,8 @@ def test_what_is_built_is_what_was_planned(capsys, flags):
 
 def test_what_a_law_has_no_column_for_is_said(capsys):
     plan = planned(capsys, "--law=joint-moe-2025", "--flops=1e21", "--shape=used:2", "--experts=1,2,8")
-    (told,) = (w for w in plan["warnings"] if "no column" in w)
-    assert told == sentences.NOT_READ.format(
-        asked="--shape=used:2", form="joint", own="used 1", columns="n_active, n_tokens, n_experts"
-    )
+    (told,) = (finding["values"] for finding in plan["findings"] if finding["code"] == "not_read")
+    assert told == dict(asked="--shape=used:2", form="joint", own="used 1", columns="n_active, n_tokens, n_experts")
     assert plan["buildable"]["top_k"] == (2 if plan["best"]["n_experts"] > 1 else 1)
     assert command_line.run(["compare", "--flops=1e21", "--shape=used:2", "--laws=joint-moe-2025", "--verbose"]) == 0
     assert "--shape=used:2: the joint law has no column for that" in capsys.readouterr().out

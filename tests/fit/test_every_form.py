@@ -138,7 +138,7 @@ def test_separate_laws_of_an_additive_law_that_is_written_as_a_coupled_one(laws,
     for name in ("joint", "additive_as_coupled"):
         capsys.readouterr()
         assert command_line.run(["table", f"--law={laws(name)[0]}", "--which=4", "--json"]) == 0
-        tables.append(json.loads(capsys.readouterr().out))
+        tables.append(json.loads(capsys.readouterr().out)["rows"])
     additive, coupled = tables
     assert [row["n_experts"] for row in additive] == [1, 4, 16]
     for row, other in zip(additive, coupled, strict=True):

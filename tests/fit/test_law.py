@@ -335,7 +335,7 @@ def with_positions(tmp_path, gains):
 
 
 def test_runs_that_gain_far_more_from_the_text_before_are_named(tmp_path):
-    (said,) = fit_warnings.transition(with_positions(tmp_path, [0.02, 0.03, 0.21, 0.04, 0.05]))
+    (said,) = map(str, fit_warnings.transition(with_positions(tmp_path, [0.02, 0.03, 0.21, 0.04, 0.05])))
     assert "1 of 5 runs" in said and "jobs/2/branch-1 (0.210) nats from loss_3_4 to loss_9_16" in said
     assert fit_warnings.transition(with_positions(tmp_path, [0.02, 0.03, 0.06, 0.04, 0.05])) == []
     assert fit_warnings.transition(with_positions(tmp_path, [0.20, 0.21, 0.25, 0.22, 0.23])) == []
@@ -348,7 +348,7 @@ def test_runs_that_gain_far_more_from_the_text_before_are_named(tmp_path):
 def test_a_transition_is_found_however_many_runs_are_across(tmp_path, across):
     noise = 0.01 * np.random.default_rng(across).normal(size=40)
     gains = 0.05 + 0.3 * (np.arange(40) >= 40 - across) + noise
-    (said,) = fit_warnings.transition(with_positions(tmp_path, gains))
+    (said,) = map(str, fit_warnings.transition(with_positions(tmp_path, gains)))
     assert f"{across} of 40 runs gain far more" in said
 
 

@@ -17,7 +17,7 @@ from fit.laws import FORMS
 from fit.messages import sentences
 from fit.model import architecture
 from fit.model.chips import CHIPS, Chip
-from fit.planning import cost, dense_models, optimum, plan_config, plan_text, planning, recipe, repeats, target
+from fit.planning import cost, dense_models, optimum, plan_answer, plan_config, planning, recipe, repeats, target
 from fit.render import tables
 
 PAPER = architecture.Architecture()
@@ -367,12 +367,12 @@ def test_another_number_of_experts_is_built_only_where_the_planned_one_does_not_
     limits = optimum.Constraints(flops=1e17, memory_bytes=float(smallest.n_total + smallest.exact_parameters))
     made = planning.plan_within(law, PAPER, limits, [1, 2])
     assert made["best"]["n_experts"] == 2 and made["buildable"]["n_experts"] == 1
-    assert plan_text.answer(made).startswith("Train a dense model")
-    (line,) = plan_text.continuous(made)
+    assert plan_answer.what_to_train(made).startswith("Train a dense model")
+    (line,) = map(str, plan_answer.continuous(made))
     assert "a mixture of 2 experts" in line and sentences.BUILT_OTHER in line
     none = planning.plan_within(law, PAPER, limits, [2])
     assert none["buildable"] is None
-    assert plan_text.answer(none).endswith(f"{sentences.NOT_BUILT}.")
+    assert plan_answer.what_to_train(none).endswith(f"{sentences.NOT_BUILT}.")
 
 
 def test_emitted_config_is_the_plan(law, tmp_path):

@@ -93,7 +93,7 @@ def test_a_best_that_the_draws_leave_open(folder, capsys):
         assert found["odds"]["settled"] == (not undecided)
         assert any("undecided: of 10 draws it is" in s for s in found["warnings"]) == undecided
         assert command_line.run(["table", f"--law={folder}/draws.json", "--which=2", "--json"]) == 0
-        rows = json.loads(capsys.readouterr().out)
+        rows = json.loads(capsys.readouterr().out)["rows"]
         assert {(row["best_in_draws"], row["draws"]) for row in rows if row["n_experts"] == 8} == {(10 * share, 10)}
     assert plan(capsys, "--flops=2e11", law=f"{folder}/law.json")["odds"]["settled"] is None
 
@@ -110,7 +110,7 @@ def test_more_tokens_than_the_text_has_are_marked(folder, capsys):
 def test_tables_of_the_demos_law(folder, capsys, which):
     """Budgets and memories of the law's own size, and each row marked."""
     assert command_line.run(["table", f"--law={folder}/law.json", f"--which={which}", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(capsys.readouterr().out)["rows"]
     assert {row["n_experts"] for row in rows} <= {1, 2, 4, 8} and all("outside_fitted_range" in row for row in rows)
     if which != "4":
         high = 6 * 69696 * 1_310_720
@@ -137,7 +137,7 @@ def test_table_5_marks_the_ends_of_its_intervals(folder, capsys):
     record["bootstrap"] = dict(form="replacement", percentiles=[0, 100], draws=draws)
     (folder / "intervals.json").write_text(json.dumps(record))
     assert command_line.run(["table", f"--law={folder}/intervals.json", "--which=5", "--flops=1e11", "--json"]) == 0
-    for row in json.loads(capsys.readouterr().out):
+    for row in json.loads(capsys.readouterr().out)["rows"]:
         factor = 14880 / row["n_active_low"]
         assert factor > 1 and f"n_active {factor:.3g} times below 14.9K" in row["outside_fitted_range"]
 

@@ -125,7 +125,7 @@ def test_within_the_sizes_of_a_laws_runs_their_recipe_stays():
         np.exp(8.39164 - 0.81218 * np.log(78_731_264) - 0.25 * np.log(8)), 1e-3
     )
     assert inside.batch_tokens == ((0, 65_536), (500_000_000, 131_072))
-    assert not inside.note and not inside.warnings
+    assert not inside.note and not inside.findings
 
 
 @pytest.mark.parametrize("n_blocks, n_tokens", [(36, 8.1e10), (60, 1e10)])

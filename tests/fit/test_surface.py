@@ -99,7 +99,7 @@ def test_surfaces_of_a_table(tmp_path, capsys):
     surface_table(tmp_path / "runs.csv")
     arguments = ["surface", f"--runs={tmp_path}/runs.csv"]
     assert command_line.run([*arguments, "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(capsys.readouterr().out)["budgets"]
     assert [row["flops"] for row in rows] == pytest.approx([1e20, 3e20]) and [row["runs"] for row in rows] == [56, 56]
     n, s = grid()
     expected = surface.fit(n, s, known(n, s)).best()
@@ -116,7 +116,7 @@ def test_the_sweep_of_a_laptop(capsys):
     """The committed runs of configs/sweeps/sparsity_small.py: what results/sweeps.md says of them."""
     runs = pathlib.Path(__file__).parents[2] / "results" / "sparsity.csv"
     assert command_line.run(["surface", f"--runs={runs}", "--json"]) == 0
-    small, large = json.loads(capsys.readouterr().out)
+    small, large = json.loads(capsys.readouterr().out)["budgets"]
     assert [row["runs"] for row in (small, large)] == [15, 15] and small["left_out"] == large["left_out"] == 2
     assert small["best"]["at_edge"] == large["best"]["at_edge"] == ["sparsity"]
     sizes, best = (

@@ -17,7 +17,7 @@ from fit.errors import UserError
 from fit.fitted_law import config_fields, models
 from fit.fitted_law.law import load
 from fit.planning import emitted
-from fit.studies.next_runs import next_text
+from fit.studies.next_runs import next_sweep
 from fit.table import table
 
 CODE = "seed = 1\n    import os; os.system('touch {mark}')\n    config.seed"
@@ -109,7 +109,7 @@ def test_a_config_file_that_is_not_ours_runs_only_if_it_is_named(tmp_path, capsy
     assert code == 2 and f"If you trust it, add --base_config={base}" in err and not (tmp_path / "config.py").exists()
     read = load(law)
     with pytest.raises(UserError, match=f"base_config={re.escape(base)}"):
-        next_text.sweep_source(read, read.shaped(), {})
+        next_sweep.sweep_source(read, read.shaped(), {})
 
 
 def test_a_config_file_that_is_named_has_the_overrides_of_its_runs(tmp_path, capsys, monkeypatch):

@@ -35,7 +35,7 @@ function showSentences({ data, options, plan, behind_share }) {
   byId("known-words").hidden = !reference;
   if (reference) {
     const counts = { ...reference.counts, cache: 2 * reference.counts.cache_elements_per_token };
-    byId("known-words").textContent = `${[say("KNOWN", counts), ...counts.notes].join("; ")}.`;
+    byId("known-words").textContent = `${counts.name}: ${[say("KNOWN", counts), ...counts.notes].join("; ")}.`;
   }
   fillList("warnings", plan.warnings);
 }

@@ -149,18 +149,18 @@ export function conclusionOf(data, answers) {
   const counted = countedAnswers(data, answers);
   const furthest = data.compare.furthest.toLocaleString("en-US");
   const notCounted = answers.filter((answer) => !counted.includes(answer));
-  const sentences = notCounted.map(({ law }) => say("NOT_COUNTED_LAW", { law, furthest }));
+  const sentences = notCounted.map(({ law }) => say("law_not_counted", { law, furthest }));
   const mixtures = counted.filter((answer) => answer.mixtures && answer.dense);
   if (mixtures.length) {
     const saved = mixtures.map(({ dense }) => dense.loss_saved_share);
     const for_mixtures = mixtures.filter(({ n_experts }) => n_experts > 1).length;
     const ends = { least: Math.min(...saved), most: Math.max(...saved) };
-    sentences.push(say("LAWS_PREFER", { count: mixtures.length, for_mixtures, ...ends }));
+    sentences.push(say("laws_prefer", { count: mixtures.length, for_mixtures, ...ends }));
   }
   const spans = agreementOf(data, counted).filter(({ limit }) => limit === null);
   const apart = spans.filter(({ agree }) => !agree).map((span) => say("LAWS_SPAN", span));
   const close = spans.filter(({ agree }) => agree).map((span) => say("LAWS_SPAN", span));
-  if (apart.length) sentences.push(say("LAWS_DISAGREE", { what: apart.join("; ") }));
-  if (close.length) sentences.push(say("LAWS_AGREE", { agree: data.compare.agree, what: close.join("; ") }));
+  if (apart.length) sentences.push(say("laws_disagree", { what: apart.join("; ") }));
+  if (close.length) sentences.push(say("laws_agree", { agree: data.compare.agree, what: close.join("; ") }));
   return sentences;
 }

@@ -75,24 +75,24 @@ export function warningsOf(data, law, shape, plan, experts, wantsMore) {
   const warnings = [];
   if (best.extrapolation.length) {
     const outside = say("OUTSIDE", { what: outsideText(best.extrapolation) });
-    warnings.push(say("BEST_OUTSIDE", { outside }));
+    warnings.push(say("best_outside", { outside }));
     if (law.warning) warnings.push(law.warning);
   }
   const ratio = best.n_tokens / best.n_active;
-  if (ratio < 0.1 || ratio > 1e5) warnings.push(say("TOKENS_PER_PARAMETER", { what: "the model has", ratio }));
+  if (ratio < 0.1 || ratio > 1e5) warnings.push(say("tokens_per_parameter", { what: "the model has", ratio }));
   const share = (embeddingAndHead(shape) * best.d_model) / best.n_active;
-  if (share > data.doubt.mostly) warnings.push(say("MOSTLY_EMBEDDING", { share, vocab_size: shape.vocab_size }));
+  if (share > data.doubt.mostly) warnings.push(say("mostly_embedding", { share, vocab_size: shape.vocab_size }));
   if (best_at_edge) {
     const which = best.n_experts === Math.max(...experts) ? "largest" : "smallest";
-    warnings.push(say("AT_EDGE", { e: best.n_experts, which }));
+    warnings.push(say("at_edge", { n_experts: best.n_experts, which }));
   }
   if (odds?.settled === false && !odds.close_call.length) {
     const wins = winnersOf(odds).map((row) => say("WIN", row)).join(", ");
-    warnings.push(say("UNDECIDED", { draws: odds.draws, wins }));
+    warnings.push(say("undecided", { draws: odds.draws, wins }));
   }
-  if (wantsMore) warnings.push(say("NOT_BOUNDED"));
+  if (wantsMore) warnings.push(say("not_bounded"));
   warnings.push(...unreadOptions(law, shape), ...wholeExperts(law, shape), ...law.notes);
-  if (!Object.keys(law.ranges).length) warnings.push(say("NO_RANGE"));
+  if (!Object.keys(law.ranges).length) warnings.push(say("no_range"));
   return [...warnings, ...unknownSizes(law, shape)];
 }
 
@@ -107,7 +107,7 @@ function wholeExperts(law, shape) {
   if (!read.length || law.own || Math.max(...law.experts) === 1) return [];
   const mixture = structureColumns(shape, 2);
   const values = read.map((name) => `${name} ${general(mixture[name])}`).join(", ");
-  return [say("WHOLE_EXPERTS", { form: law.form, columns: read.join(" and "), values })];
+  return [say("whole_experts", { form: law.form, columns: read.join(" and "), values })];
 }
 
 // Says which sizes are the paper's, as the law does not name its own.
@@ -116,7 +116,7 @@ function unknownSizes(law, shape) {
   const isPaper = Object.keys(PAPER_SHAPE).every((name) => shape[name] === PAPER_SHAPE[name]);
   if (!unknown.length || !isPaper) return [];
   const values = unknown.map((name) => fillTemplate("{size:,}", { size: shape[name] })).join(" and ");
-  return [say("SHAPE_UNKNOWN", { names: unknown.join(" and "), values })];
+  return [say("shape_unknown", { names: unknown.join(" and "), values })];
 }
 
 const FLAGS = { used: "used", kv_share: "kv_share", n_dense: "dense_blocks" };
@@ -129,7 +129,7 @@ function unreadOptions(law, shape) {
   if (!unread.length) return [];
   const asked = unread.map((name) => `--shape=${FLAGS[name]}:${general(shape[name])}`).join(", ");
   const usual = unread.map((name) => `${FLAGS[name]} ${general(own[name])}`).join(", ");
-  return [say("NOT_READ", { asked, form: law.form, own: usual, columns: law.columns.join(", ") })];
+  return [say("not_read", { asked, form: law.form, own: usual, columns: law.columns.join(", ") })];
 }
 
 /** One sentence: what to train, and how sure its loss is. @type {(plan: Plan) => string} */

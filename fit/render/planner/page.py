@@ -15,10 +15,11 @@ from fit.fitted_law.law import OURS, PRESETS, Law, load
 from fit.form import Form
 from fit.laws import FORMS
 from fit.messages import sentences, units
+from fit.messages.finding import CATALOGUE
 from fit.model import reference_model
 from fit.model.architecture import OF_EXPERTS, PAPER
 from fit.model.chips import CHIPS, Chip
-from fit.planning import agreement, compare, cost, odds, optimum, plan_warnings, serving, speeds
+from fit.planning import agreement, compare, cost, odds, optimum, plan_findings, serving, speeds
 from fit.render.planner import formulas
 from fit.table.files import check_writable, write_text
 from fit.table.runs import Runs
@@ -104,7 +105,8 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None, chips: tuple[st
         laws=rows,
         speeds=speeds.speeds_of(laws[0], kind, count),
         runs=runs,
-        sentences={name: template for name, template in vars(sentences).items() if name.isupper()},
+        sentences={name: template for name, template in vars(sentences).items() if name.isupper()}
+        | {code: kind.template for code, kind in CATALOGUE.items()},
         chips={kind: _peaks(chip) | _when_serving(kind) for kind, chip in CHIPS.items()},
         serving=_constants(serving, "BATCHES", "LABEL", "BANDWIDTH_SHARE"),
         cost=_constants(cost, "MFU"),
@@ -115,7 +117,7 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None, chips: tuple[st
         published={name: _reference_model(name) for name in reference_model.PUBLISHED},
         largest=units.LARGEST,
         odds=_constants(odds, "DECIDED", "CLOSE", "CLOSE_BUDGET", "APART", "COLUMNS"),
-        doubt=_constants(plan_warnings, "MOSTLY") | _constants(optimum, "BAND"),
+        doubt=_constants(plan_findings, "MOSTLY") | _constants(optimum, "BAND"),
         paper_shape=PAPER.all_fields(),
     )
 

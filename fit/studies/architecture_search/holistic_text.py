@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from fit.messages import lines
+from fit.messages.lines import Line
 from fit.messages.units import amount, say
 from fit.studies.architecture_search import holistic
 
@@ -25,10 +27,10 @@ COUNTS = (
 )
 
 
-def text(result: dict) -> str:
+def answer(result: dict) -> Iterator[Line]:
     """The lines of search.search's result: a part for each question."""
     parts = dict(fit=_fit, control=_control, rank=_rank, refit=_refit, architecture=_architecture)
-    return "\n\n".join("\n".join(lines(result[name])) for name, lines in parts.items() if result.get(name))
+    return lines.joined([lines.rows(part(result[name]))] for name, part in parts.items() if result.get(name))
 
 
 def _control(rows: list[dict]) -> list[str]:

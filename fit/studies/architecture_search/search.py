@@ -86,7 +86,7 @@ def search(
         rank=ranks,
         refit=profile,
         architecture=architecture,
-        text_of=holistic_text.text,
+        answer_of=holistic_text.answer,
     )
 
 

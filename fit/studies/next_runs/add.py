@@ -9,9 +9,10 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law, save
 from fit.fitting import fit_law
 from fit.fitting.options import FitOptions
+from fit.messages.finding import finding
 from fit.planning.options import PlanOptions
 from fit.planning.planning import best_plan
-from fit.results import Record, Result, optional
+from fit.results import Record, WithFindings, optional
 from fit.studies.next_runs import added
 from fit.table.files import check_writable
 from fit.table.table import Table, read, write
@@ -47,7 +48,7 @@ class AddedRun(Record):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class AddedRuns(Result):
+class AddedRuns(WithFindings):
     """Runs added to a table, and the law's predictions for them.
 
     Attributes:
@@ -58,7 +59,6 @@ class AddedRuns(Result):
         by the law fitted again.
       known: Names of runs that the table had already.
       plans: The best model of the run's budget and of ten times that, before and after.
-      warnings: What to know before trusting this.
       percentiles: Ends of the interval, in percent; None for a law without draws.
       next: What to do next, and the command to type.
     """
@@ -69,7 +69,6 @@ class AddedRuns(Result):
     runs: list[AddedRun]
     known: list
     plans: list[Json]
-    warnings: list[str]
     percentiles: list[float] | tuple[float, float] | None
     next: str
 
@@ -112,13 +111,13 @@ def add(
     if not mix_corpora:
         added.check_text(rows, table, run)
     check_writable(runs)
-    warnings = added.fill_shared(rows, table)
+    findings = added.fill_shared(rows, table)
     judged = added.judged(law, rows)
     all_runs = added.together(table, rows, runs)
     plans: list[Json] = []
     if not law.published:
         if table is not None and not added.has_runs_of(law, table):
-            warnings.append(f"{runs} is not the table that --law={law.name} was fitted to: both changes count below")
+            findings.append(finding("other_table", table=runs, law=law.name))
         refitted = _fitted_again(law, all_runs, mix_corpora, with_draws=out is not None)
         for row, by_new_law in zip(judged, added.judged(refitted, rows), strict=True):
             row["refitted_loss"] = by_new_law["predicted_loss"]
@@ -135,10 +134,10 @@ def add(
         runs=[AddedRun(**run) for run in judged],
         known=[row["run"] for row in known],
         plans=plans,
-        warnings=warnings,
+        findings=findings,
         percentiles=law.percentiles,
         next=added.what_next(law, runs, out),
-        text_of=added.text,
+        answer_of=added.answer,
     )
 
 

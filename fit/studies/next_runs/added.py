@@ -3,8 +3,7 @@
 import dataclasses
 import os
 import re
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,8 @@ from fit.errors import UserError
 from fit.fitted_law import summary
 from fit.fitted_law.law import Law
 from fit.form import PriorSummary
+from fit.messages.finding import Finding, finding
+from fit.messages.lines import WARNING, Line
 from fit.messages.printable import printable
 from fit.messages.units import say
 from fit.model.architecture import training_flops
@@ -139,7 +140,7 @@ def check_text(rows: list[Json], table: Table | None, source: str) -> None:
             )
 
 
-def fill_shared(rows: list[Json], table: Table | None) -> list[str]:
+def fill_shared(rows: list[Json], table: Table | None) -> list[Finding]:
     """Fill in the columns SHARED that rows lack, if all runs of the table agree on them.
 
     Args:
@@ -147,7 +148,7 @@ def fill_shared(rows: list[Json], table: Table | None) -> list[str]:
       table: the runs so far.
 
     Returns:
-      A warning on what was assumed, if anything.
+      A finding on what was assumed, if anything.
     """
     assumed = {}
     for name in SHARED:
@@ -162,7 +163,7 @@ def fill_shared(rows: list[Json], table: Table | None) -> list[str]:
     if not assumed:
         return []
     listed = ", ".join(f"{name} {value}" for name, value in assumed.items())
-    return [f"the run leaves out what all runs of the table share; taken for it: {listed}"]
+    return [finding("taken_from_table", columns=listed)]
 
 
 def together(table: Table | None, rows: list[Json], path: str) -> Table:
@@ -286,7 +287,7 @@ def flops_of(rows: list[Json]) -> float:
     return max(float(training_flops(float(row["n_active"]), float(row["n_tokens"]))) for row in rows)
 
 
-PREDICTED = "{run}: predicted {predicted_loss:.4f}, measured {loss:.4f} ({off:+.2%}){interval}"
+PREDICTED = "predicted {predicted_loss:.4f}, measured {loss:.4f} ({off:+.2%}){interval}"
 INTERVAL = ", {where} its {share:g}% interval, {low:.4f} to {high:.4f}"
 NO_INTERVAL = "; the law has no interval"
 REFITTED = "the law fitted again, with this run, says {refitted_loss:.4f}"
@@ -295,22 +296,20 @@ PLANS_AFTER = "  and has {after_loss:.4f} by the law fitted again ({after_model}
 MODEL = "{n_experts} experts with {n_active:amount} active on {n_tokens:amount} tokens"
 
 
-def text(result: Json) -> str:
+def answer(result: Json) -> Iterator[Line]:
     """The lines that `fit add` prints."""
-    lines = []
     for row in result["runs"]:
-        lines += _lines_of_run(row, result["percentiles"])
+        yield _of_run(row, result["percentiles"])
     for row in result["plans"]:
-        lines += _lines_of_plan(row)
-    lines += [f"warning: {warning}" for warning in result["warnings"]]
-    lines += [f"{run}: in {result['table']} already, left as it is" for run in result["known"]]
-    lines.append(f"{result['table']}: {len(result['runs'])} added, {result['n_runs']} runs")
-    lines.append(result["next"])
-    lines = list(map(printable, lines))
-    return "\n".join(textwrap.fill(line, 120, subsequent_indent="    ", break_on_hyphens=False) for line in lines)
+        yield _of_plan(row)
+    yield from (Line(WARNING, printable(warning)) for warning in result["warnings"])
+    table = printable(result["table"])
+    yield from (Line(printable(run), f"in {table} already, left as it is") for run in result["known"])
+    yield Line(table, f"{len(result['runs'])} added, {result['n_runs']} runs")
+    yield Line("", printable(result["next"]))
 
 
-def _lines_of_run(row: Json, percentiles: Sequence[float] | None) -> list[str]:
+def _of_run(row: Json, percentiles: Sequence[float] | None) -> Line:
     """Whether a run ended as predicted. percentiles: the ends of its interval."""
     interval = NO_INTERVAL
     if row["inside"] is not None:
@@ -318,16 +317,18 @@ def _lines_of_run(row: Json, percentiles: Sequence[float] | None) -> list[str]:
         first, last = percentiles
         where = "inside" if row["inside"] else "OUTSIDE"
         interval = say(INTERVAL, **row, where=where, share=last - first)
-    lines = [say(PREDICTED, **row, off=row["loss"] / row["predicted_loss"] - 1, interval=interval)]
+    predicted = say(PREDICTED, **row, off=row["loss"] / row["predicted_loss"] - 1, interval=interval)
+    more = []
     if row["outside_fitted_range"]:
-        lines.append(f"  outside the fitted range: {row['outside_fitted_range']}")
+        more.append(f"  outside the fitted range: {printable(row['outside_fitted_range'])}")
     if "refitted_loss" in row:
-        lines.append("  " + say(REFITTED, **row))
-    return lines
+        more.append("  " + say(REFITTED, **row))
+    return Line(printable(row["run"]), predicted, tuple(more))
 
 
-def _lines_of_plan(row: Json) -> list[str]:
+def _of_plan(row: Json) -> Line:
     """The best plan of a budget before and after the fit with the new runs."""
     models = {f"{name}_model": say(MODEL, **row[name]) for name in ("before", "after")}
     losses = {f"{name}_loss": row[name]["loss"] for name in ("before", "after")}
-    return [say(PLANS, flops=row["flops"], **models, **losses), say(PLANS_AFTER, **models, **losses)]
+    after = say(PLANS_AFTER, **models, **losses)
+    return Line("", say(PLANS, flops=row["flops"], **models, **losses), (after,))

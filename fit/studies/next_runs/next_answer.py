@@ -1,15 +1,14 @@
-"""The first lines of `fit next`: the runs, their cost, and their gain over the fitted runs and over a plain grid.
-
-next_text.py has the tables.
-"""
+"""What `fit next` says: the runs, their cost, and their gain over the fitted runs and over a plain grid; tables on
+demand."""
 
 import statistics
 from collections.abc import Iterator
 
 from fit.aliases import Json
+from fit.fitted_law.parts import LEVEL
 from fit.messages import lines
-from fit.messages.units import say
-from fit.studies.next_runs import next_text
+from fit.messages.lines import Line
+from fit.messages.units import amount, say
 
 RUNS = "Train {count} for {flops:flops} FLOPs: {gain}"
 GAIN_PLAN = "the loss at {target_flops:flops} FLOPs, now {before:.4f}, is then known to {after:.4f}"
@@ -22,51 +21,48 @@ SHRINK = "shrink by {share:.0%}"
 GROW = "grow by {share:.0%}"
 STAY = "stay as they are"
 IN_THE_MEDIAN = " in the median"
-MODELS = "Models: {models}"
 MODEL = "E = {n_experts} {n_active:amount} active on {n_tokens:amount} tokens"
 GAP = (
     "E = {other} lies {above:.2%} ± {before:.2%} above E = {best}, the best; then ± {after:.2%}, with a plain grid ± "
     "{grid:.2%}"
 )
-COEFFICIENTS = "Standard errors, now and then: {coefficients}"
 COEFFICIENT = "{name} ± {before:.3g}, {after:.3g}"
 GRID_PLAN = "A plain grid of {count} for {flops:flops} FLOPs would leave it at {grid:.4f}"
 GRID_COEFFICIENTS = "A plain grid of {count} for {flops:flops} FLOPs would make them {change}{median}"
 NO_CHANGE = 5e-3  # share of standard errors that would read as 0%
-TABLES = "Tables: --verbose (each run, all that is expected); --emit_sweep=next.py writes the runs as a sweep"
+TABLES = Line("Tables", "--verbose (each run, all that is expected); --emit_sweep=next.py writes the runs as a sweep")
+PRECISION = f"all of it to first order around the law, by the noise of its runs; intervals hold {LEVEL:.0%}"
+STAGES = ("fitted runs", "and these", "or a plain grid")
 
 
-def text(result: Json) -> str:
+def answer(result: Json) -> Iterator[Line]:
     """The answer in ten lines or so."""
-    *_, precision = next_text.notes(result)
-    return lines.text([*_answer(result), precision, TABLES])
+    yield from _answer(result)
+    yield Line("", PRECISION)
+    yield TABLES
 
 
-def verbose(result: Json) -> str:
+def verbose(result: Json) -> Iterator[Line]:
     """The same lines, then every run and all expected errors."""
-    return lines.with_details(_answer(result), next_text.text(result).split("\n"))
+    return lines.with_details(_answer(result), lines.joined(_details(result)))
 
 
-def _answer(result: Json) -> Iterator[str]:
+def _answer(result: Json) -> Iterator[Line]:
     """The lines on the runs, their cost and gain, and the gain of a plain grid."""
     expected = result["expected"]
     grid = result["grid"]
-    values = dict(count=next_text.counted(grid["runs"], "run"), flops=grid["flops"])
-    yield say(
-        RUNS,
-        count=next_text.counted(next_text.n_runs(result), "run"),
-        flops=result["flops"],
-        gain=_gain(result),
-    )
-    yield next_text.summary(result)
-    yield say(MODELS, models="; ".join(_models(result)))
+    values = dict(count=counted(grid["runs"], "run"), flops=grid["flops"])
+    runs = say(RUNS, count=counted(n_runs(result), "run"), flops=result["flops"], gain=_gain(result))
+    yield Line("", runs)
+    yield _cost(result)
+    yield Line("Models", "; ".join(_models(result)))
     if "coefficients" in expected:
         rows = expected["coefficients"]
-        yield say(GRID_COEFFICIENTS, **values, **_shrinking(rows, "grid"))
+        yield Line("", say(GRID_COEFFICIENTS, **values, **_shrinking(rows, "grid")))
         coefficients = [say(COEFFICIENT, name=row["name"], **row["standard_error"]) for row in rows]
-        yield say(COEFFICIENTS, coefficients="; ".join(coefficients))
+        yield Line("Standard errors, now and then", "; ".join(coefficients))
         return
-    yield say(GRID_PLAN, **values, grid=expected["loss"]["grid"])
+    yield Line("", say(GRID_PLAN, **values, grid=expected["loss"]["grid"]))
     yield from _closest(expected)
 
 
@@ -75,7 +71,7 @@ def _gain(result: Json) -> str:
     expected = result["expected"]
     if "coefficients" in expected:
         rows = expected["coefficients"]
-        count = next_text.counted(len(rows), "coefficient")
+        count = counted(len(rows), "coefficient")
         return say(GAIN_COEFFICIENTS, count=count, **_shrinking(rows, "after"))
     error = expected["log_error"]
     sentence = GAIN_PLAN if error["after"] < error["before"] else NO_GAIN_PLAN
@@ -110,16 +106,71 @@ def _ends(values: list[float]) -> list[float]:
     return sorted({min(values), max(values)})
 
 
-def _closest(expected: Json) -> Iterator[str]:
+def _closest(expected: Json) -> Iterator[Line]:
     """A line on the number of experts that is hardest to tell from the best."""
     others = expected["others"]
     if not others:
         return
     closest = min(others, key=lambda row: row["log_loss_above"] / max(row["log_error"]["before"], 1e-300))
-    yield say(
-        GAP,
-        other=closest["n_experts"],
-        best=expected["best"]["n_experts"],
-        above=closest["log_loss_above"],
-        **closest["log_error"],
+    numbers = dict(other=closest["n_experts"], best=expected["best"]["n_experts"])
+    yield Line("", say(GAP, **numbers, above=closest["log_loss_above"], **closest["log_error"]))
+
+
+def _details(result: Json) -> Iterator[list[Line]]:
+    """Every run, what all of them cost, all expected errors, and the plain grid that they are compared with."""
+    columns = "{:>9} {:>8} {:>7} {:>9} {:>10}  {}"
+    expected = "{:32} {:>20} {:>20} {:>20}"
+    runs = [("n_experts", "d_model", "blocks", "n_active", "FLOPs", "n_tokens"), *_trunks(result)]
+    errors = [("what is expected", *STAGES), *_certainty(result)]
+    grid = result["grid"]
+    of_grid = (
+        f"{counted(grid['runs'], 'run')} on {counted(grid['trunks'], 'trunk')}, {grid['flops']:.4g} FLOPs, evenly "
+        "spaced in the logarithms of size and tokens, at every number of experts"
     )
+    yield [lines.rows(columns.format(*row) for row in runs), _cost(result)]
+    yield [lines.rows(expected.format(*row) for row in errors)]
+    yield [Line("the plain grid", of_grid), Line("", PRECISION)]
+
+
+def _trunks(result: Json) -> list[list]:
+    """For each trunk: n_experts, d_model, blocks, n_active, FLOPs, n_tokens."""
+    rows = []
+    for trunk in result["trunks"]:
+        shape = [trunk[name] for name in ("n_experts", "d_model", "n_blocks")]
+        tokens = ", ".join(map(amount, trunk["n_tokens"]))
+        rows.append([*shape, amount(trunk["n_active"]), f"{trunk['flops']:.3g}", tokens])
+    return rows
+
+
+def _cost(result: Json) -> Line:
+    """The total cost of the runs."""
+    saved = 1 - result["flops"] / result["flops_one_by_one"]
+    cost = f"{result['flops']:.4g} of {result['budget']:.4g} FLOPs; sharing trunks saves {saved:.0%}"
+    return Line(f"{counted(n_runs(result), 'run')} on {counted(len(result['trunks']), 'trunk')}", cost)
+
+
+def n_runs(result: Json) -> int:
+    """How many runs all trunks have together."""
+    return sum(len(trunk["n_tokens"]) for trunk in result["trunks"])
+
+
+def counted(n: int, what: str) -> str:
+    """A number with its noun: "1 run", "2 runs"."""
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def _certainty(result: Json) -> list[list[str]]:
+    """[[a goal, its error at each of STAGES]]."""
+    expected = result["expected"]
+    if "coefficients" in expected:
+        return [
+            [f"{row['name']} {row['value']:.4g}", *(f"± {error:.3g}" for error in row["standard_error"].values())]
+            for row in expected["coefficients"]
+        ]
+    best = expected["best"]
+    intervals = [f"{low:.4f} to {high:.4f}" for low, high in expected["loss"].values()]
+    rows = [[f"loss {best['loss']:.4f} at {result['target_flops']:.3g} FLOPs", *intervals]]
+    for row in expected["others"]:
+        gaps = [f"{row['log_loss_above']:.2%} ± {error:.2%}" for error in row["log_error"].values()]
+        rows.append([f"E = {row['n_experts']} above E = {best['n_experts']}", *gaps])
+    return rows

@@ -103,4 +103,4 @@ def suggest(law: Law, runs: object, options: NextOptions) -> NextRuns:
         )
     suggestion["trunks"] = [Trunk(**trunk) for trunk in suggestion["trunks"]]
     suggestion["grid"] = Grid(**suggestion["grid"])
-    return NextRuns(**suggestion, text_of=next_answer.verbose if options.verbose else next_answer.text)
+    return NextRuns(**suggestion, answer_of=next_answer.verbose if options.verbose else next_answer.answer)

@@ -18,15 +18,17 @@ Axes: n_base runs of the baseline; n_runs variants; n_draws.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from fit.aliases import Array, Json
 from fit.errors import UserError
 from fit.messages import lines, units
+from fit.messages.finding import Finding, finding
+from fit.messages.lines import Line
 from fit.model.architecture import training_flops
-from fit.results import Record, Result
+from fit.results import Record, WithFindings
 from fit.studies.speedup.frontier import COEFFICIENTS, DRAWS, Frontier, fit_frontier
 from fit.table.table import Table
 
@@ -34,7 +36,7 @@ PERCENTILES = (10.0, 90.0)
 BEYOND = 1.01  # times the baseline's largest cost, from which a warning says so
 SAME = 1e-3  # relative difference of equal budgets
 LEAST = 1e-9  # FLOPs, hours or tokens per second
-TABLES = "Tables: --verbose (every run, the compute or the hours that the baseline needs for its loss)"
+TABLES = Line("Tables", "--verbose (every run, the compute or the hours that the baseline needs for its loss)")
 NOT_LABELS = ("loss", "flops", "hours", "n_tokens", "tokens_per_second")  # columns that do not name a run
 
 
@@ -62,7 +64,7 @@ class Variant(Record):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class BaselineSpeedup(Result):
+class BaselineSpeedup(WithFindings):
     """How many times the compute, or the hours, a baseline needs for the losses of variants.
 
     Attributes:
@@ -75,7 +77,6 @@ class BaselineSpeedup(Result):
       factor: Geometric mean over the variants.
       interval: [low, high] of that.
       percentiles: Ends of the intervals, in percent.
-      warnings: What to know before trusting this.
       answer: All of it in a sentence.
     """
 
@@ -88,7 +89,6 @@ class BaselineSpeedup(Result):
     factor: float
     interval: list[float]
     percentiles: list[float]
-    warnings: list[str]
     answer: str
 
     def rows(self) -> list[Json]:
@@ -139,7 +139,7 @@ def baseline_speedup(
       UserError: A column or value is missing, or the baseline has too few runs.
     """
     fixed = _fixed(fix or {})
-    runs, warnings = _runs(table, baseline, by)
+    runs, findings = _runs(table, baseline, by)
     of_baseline = runs.is_baseline
     source = f"{table.path}: the baseline"
     lowest = float(runs.loss.min())
@@ -149,10 +149,7 @@ def baseline_speedup(
     farthest = max(row.beyond for row in rows)
     if farthest > BEYOND:
         count = sum(row.beyond > BEYOND for row in rows)
-        warnings.append(
-            f"{count} of these losses lie beyond the baseline's runs: the farthest takes {farthest:.2f} times the "
-            "largest of their costs"
-        )
+        findings.append(finding("beyond_baseline", count=count, factor=farthest))
     result = BaselineSpeedup(
         baseline=dict(baseline),
         by=by,
@@ -163,9 +160,9 @@ def baseline_speedup(
         factor=float(np.exp(log_factors[0].mean())),
         interval=_interval(log_factors[1:].mean(axis=1)),
         percentiles=list(PERCENTILES),
-        warnings=warnings,
+        findings=findings,
         answer="",
-        text_of=verbose_text if verbose else text,
+        answer_of=verbose_lines if verbose else short,
     )
     return dataclasses.replace(result, answer=answer(result))
 
@@ -226,12 +223,12 @@ def _fixed(fix: Mapping[str, str]) -> dict[str, float]:
     return fixed
 
 
-def _runs(table: Table, baseline: Mapping[str, str], by: str) -> tuple[_Runs, list[str]]:
-    """(the runs that have a loss, warnings). Raises UserError where a column is missing or no run is left."""
+def _runs(table: Table, baseline: Mapping[str, str], by: str) -> tuple[_Runs, list[Finding]]:
+    """(the runs that have a loss, findings). Raises UserError where a column is missing or no run is left."""
     has_loss = np.array([value not in (None, "") for value in table.column("loss")])
-    warnings = []
+    findings: list[Finding] = []
     if not has_loss.all():
-        warnings.append(f"{int((~has_loss).sum())} rows without a loss are skipped")
+        findings.append(finding("rows_without_loss", count=int((~has_loss).sum())))
         table = _rows_of(table, has_loss)
     is_baseline = np.ones(len(table), bool)
     for name, value in baseline.items():
@@ -241,7 +238,7 @@ def _runs(table: Table, baseline: Mapping[str, str], by: str) -> tuple[_Runs, li
         which = "no row" if not is_baseline.any() else "every row"
         raise UserError(f"{table.path}: --baseline={words}: {which} is such a run; expected some, and others beside")
     cost, unit, pair = _costs(table, by, is_baseline)
-    return _Runs(_labels(table), table.numbers("loss"), cost, unit, is_baseline, pair), warnings
+    return _Runs(_labels(table), table.numbers("loss"), cost, unit, is_baseline, pair), findings
 
 
 def _labels(table: Table) -> dict[str, list]:
@@ -331,12 +328,12 @@ def answer(result: BaselineSpeedup) -> str:
     )
 
 
-def text(result: BaselineSpeedup) -> str:
+def short(result: BaselineSpeedup) -> list[Line]:
     """The sentence, and the frontier."""
-    return lines.text([*_answer(result), TABLES])
+    return [*_answer(result), TABLES]
 
 
-def verbose_text(result: BaselineSpeedup) -> str:
+def verbose_lines(result: BaselineSpeedup) -> Iterator[Line]:
     """The sentence, the frontier, and a table of the variants."""
     rows = [[*result.runs[0].run, "loss", result.unit, "baseline's", "factor", "80% interval"]]
     for row in result.runs:
@@ -346,17 +343,17 @@ def verbose_text(result: BaselineSpeedup) -> str:
         rows.append([*labels, f"{row.loss:.4f}", *costs, f"{row.factor:.3f}", f"{low:.3f} to {high:.3f}"])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return lines.with_details(_answer(result), table)
+    return lines.with_details(_answer(result), [lines.rows(table)])
 
 
-def _answer(result: BaselineSpeedup) -> list[str]:
+def _answer(result: BaselineSpeedup) -> list[Line]:
     """The sentence and the frontier, a line each."""
     frontier = result.frontier
     fixed_note = f" ({', '.join(result.fixed)} as given)" if result.fixed else ""
     fitted = f"loss = {frontier['c']:.4g} + A C^-{frontier['b']:.4g} of {frontier['runs']} runs{fixed_note}"
     return [
-        f"{result.answer[0].upper()}{result.answer[1:]}.",
-        f"The baseline's frontier: {fitted}; intervals are 80%, with the scatter of its runs.",
+        Line("", f"{result.answer[0].upper()}{result.answer[1:]}."),
+        Line("The baseline's frontier", f"{fitted}; intervals are 80%, with the scatter of its runs."),
     ]
 
 

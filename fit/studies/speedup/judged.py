@@ -6,7 +6,7 @@ Fields stand in the order of the JSON that `fit speedup --json` prints.
 import dataclasses
 
 from fit.aliases import Json
-from fit.results import Record, Result, optional
+from fit.results import Record, WithFindings, optional
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class JudgedRun(Record):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class Speedup(Result):
+class Speedup(WithFindings):
     """How many times the compute, or the hours, a law's recipe needs for the losses of other runs.
 
     Attributes:
@@ -45,7 +45,6 @@ class Speedup(Result):
       per_tenfold: How many times the factor changes with ten times the compute; None for runs of one compute.
       per_tenfold_interval: [low, high] of that.
       percentiles: Ends of the intervals, in percent; None without draws.
-      warnings: What to know before trusting this.
       answer: All of it in a sentence.
     """
 
@@ -57,7 +56,6 @@ class Speedup(Result):
     per_tenfold: float | None
     per_tenfold_interval: list[float] | None
     percentiles: list[float] | None
-    warnings: list[str]
     answer: str
 
     def rows(self) -> list[Json]:

@@ -17,8 +17,9 @@ import numpy as np
 
 from fit.aliases import Array, ByName, Json, Numbers
 from fit.errors import UserError
-from fit.fitted_law.law import Law, warning_of
+from fit.fitted_law.law import Law, in_words
 from fit.messages import sentences
+from fit.messages.finding import Finding, finding
 from fit.model.architecture import training_flops
 from fit.planning.optimum import compute_optimal
 from fit.studies.speedup import speedup_answer
@@ -77,9 +78,12 @@ def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops", verbose: bo
         per_tenfold=per_tenfold,
         per_tenfold_interval=per_tenfold_interval,
         percentiles=None if drawn is None else law.percentiles,
-        warnings=[*_outside(law, experts[reached], law_flops[reached]), *validate.doubts(runs)],
+        findings=[
+            *_outside(law, experts[reached], law_flops[reached]),
+            *(finding("table", doubt=doubt) for doubt in validate.doubts(runs)),
+        ],
         answer="",
-        text_of=speedup_answer.verbose if verbose else speedup_answer.text,
+        answer_of=speedup_answer.verbose if verbose else speedup_answer.answer,
     )
     return dataclasses.replace(result, answer=speedup_answer.sentence(result))
 
@@ -149,8 +153,8 @@ def _slope(log_flops: Array, log_factors: Array) -> Array:
     return np.polyfit(log_flops, log_factors.T, 1)[0]
 
 
-def _outside(law: Law, experts: Array, law_flops: Array) -> list[str]:
-    """Sentences on the numbers of experts, and the FLOPs that the law's recipe needs, of runs [k] that lie outside what
+def _outside(law: Law, experts: Array, law_flops: Array) -> list[Finding]:
+    """Findings on the numbers of experts, and the FLOPs that the law's recipe needs, of runs [k] that lie outside what
     the law was fitted to: the farthest of each."""
     farthest: dict[str, Json] = {}
     pairs = {(float(e), float(flops)) for e, flops in zip(experts, law_flops, strict=True)}
@@ -161,10 +165,10 @@ def _outside(law: Law, experts: Array, law_flops: Array) -> list[str]:
                 farthest[column] = outside
     if not farthest:
         return []
-    warnings = [warning_of([farthest[name] for name in sorted(farthest)])]
+    findings = [finding("outside", outside=in_words(farthest[name] for name in sorted(farthest)))]
     if law.warning:
-        warnings.append(law.warning)
-    return warnings
+        findings.append(finding("errors_beyond_runs", sentence=law.warning))
+    return findings
 
 
 def normal(seed: int, n_draws: int, n_runs: int) -> np.ndarray:

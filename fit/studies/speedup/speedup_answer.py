@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from fit.messages import lines, sentences
+from fit.messages.lines import Line
 from fit.messages.units import say, table
 from fit.studies.speedup.judged import JudgedRun, Speedup
 
@@ -10,10 +11,10 @@ COLUMNS = (
     "{n_active:amount:>9} {n_tokens:amount:>9} {n_experts:g:>9} {loss:.4f:>8} {flops:flops:>10} {law_flops:flops:>10} "
     "{factor:.2f:>7}{ends}"
 )
-APART = "The runs lie apart: {low} to {high}"
+APART = "{low} to {high}"
 RUN = "{factor:.2f}{ends} for {n_active:amount} active on {n_tokens:amount} tokens with E = {n_experts:g}"
 NOT_REACHED = "{missed} of {count} runs do not count: the law reaches no such loss"
-TABLES = "Tables: --verbose (every run, the compute that the law needs for its loss)"
+TABLES = Line("Tables", "--verbose (every run, the compute that the law needs for its loss)")
 
 
 def sentence(result: Speedup) -> str:
@@ -40,24 +41,21 @@ def _span(ends: list[float] | None) -> str:
     return say(sentences.SPAN, ends=ends) if ends else ""
 
 
-def text(result: Speedup) -> str:
+def answer(result: Speedup) -> Iterator[Line]:
     """The sentence, and what it hides of the runs."""
-    return lines.text([_first_line(result), *_span_of_runs(result), TABLES])
+    yield from _answer(result)
+    yield TABLES
 
 
-def _first_line(result: Speedup) -> str:
-    """The answer as a line of its own."""
-    return result.answer[0].upper() + result.answer[1:]
-
-
-def _span_of_runs(result: Speedup) -> Iterator[str]:
-    """Lines on how far the runs lie apart, and on those whose losses the law does not reach."""
+def _answer(result: Speedup) -> Iterator[Line]:
+    """The sentence; how far the runs lie apart, and those whose losses the law does not reach."""
+    yield Line("", result.answer[0].upper() + result.answer[1:])
     reached = sorted((row for row in result.runs if row.factor is not None), key=lambda row: row.factor or 0.0)
     if len(reached) > 1:
-        yield say(APART, low=_run(reached[0]), high=_run(reached[-1]))
+        yield Line("The runs lie apart", say(APART, low=_run(reached[0]), high=_run(reached[-1])))
     missed = len(result.runs) - len(reached)
     if missed:
-        yield say(NOT_REACHED, missed=missed, count=len(result.runs))
+        yield Line("", say(NOT_REACHED, missed=missed, count=len(result.runs)))
 
 
 def _run(row: JudgedRun) -> str:
@@ -66,11 +64,11 @@ def _run(row: JudgedRun) -> str:
     return say(RUN, **row, ends=ends)
 
 
-def verbose(result: Speedup) -> str:
+def verbose(result: Speedup) -> Iterator[Line]:
     """The sentence, then a table of the runs."""
     rows = []
     for row in result.runs:
         ends = say(" {interval:.2f}", **row) if row.interval else ""
         rows.append({**row, "ends": ends})
     runs = table(COLUMNS, rows, flops="FLOPs", law_flops="by the law", ends="")
-    return lines.with_details([_first_line(result), *_span_of_runs(result)], runs)
+    return lines.with_details(_answer(result), [lines.rows(runs)])

@@ -1,4 +1,4 @@
-"""The text that `fit next` prints, and its sweep file for launch.sweep."""
+"""The sweep file of the runs to train next, for launch.sweep."""
 
 import ast
 
@@ -6,80 +6,10 @@ from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.fitted_law.models import text_of
-from fit.fitted_law.parts import LEVEL
 from fit.messages import sentences
-from fit.messages.units import amount
 from fit.model.architecture import PAPER, Architecture
 from fit.planning import plan_config, recipe
-
-STAGES = ("fitted runs", "and these", "or a plain grid")
-
-
-def text(result: Json) -> str:
-    """The tables and notes of a result of next_runs."""
-    columns = "{:>9} {:>8} {:>7} {:>9} {:>10}  {}"
-    expected = "{:32} {:>20} {:>20} {:>20}"
-    lines: list[str] = [columns.format("n_experts", "d_model", "blocks", "n_active", "FLOPs", "n_tokens")]
-    lines += [columns.format(*row) for row in trunks(result)]
-    lines += [summary(result), "", expected.format("what is expected", *STAGES)]
-    lines += [expected.format(*row) for row in certainty(result)]
-    return "\n".join([*lines, "", *notes(result)])
-
-
-def trunks(result: Json) -> list[list]:
-    """For each trunk: n_experts, d_model, blocks, n_active, FLOPs, n_tokens."""
-    rows = []
-    for trunk in result["trunks"]:
-        shape = [trunk[name] for name in ("n_experts", "d_model", "n_blocks")]
-        tokens = ", ".join(map(amount, trunk["n_tokens"]))
-        rows.append([*shape, amount(trunk["n_active"]), f"{trunk['flops']:.3g}", tokens])
-    return rows
-
-
-def summary(result: Json) -> str:
-    """A sentence on the total cost of the runs."""
-    saved = 1 - result["flops"] / result["flops_one_by_one"]
-    return (
-        f"{counted(n_runs(result), 'run')} on {counted(len(result['trunks']), 'trunk')}: {result['flops']:.4g} of "
-        f"{result['budget']:.4g} FLOPs; sharing trunks saves {saved:.0%}"
-    )
-
-
-def n_runs(result: Json) -> int:
-    """How many runs all trunks have together."""
-    return sum(len(trunk["n_tokens"]) for trunk in result["trunks"])
-
-
-def notes(result: Json) -> list[str]:
-    """Sentences that explain the plain grid and the figures."""
-    grid = result["grid"]
-    return [
-        f"the plain grid: {counted(grid['runs'], 'run')} on {counted(grid['trunks'], 'trunk')}, {grid['flops']:.4g} "
-        "FLOPs, evenly spaced in the logarithms of size and tokens, at every number of experts",
-        f"all of it to first order around the law, by the noise of its runs; intervals hold {LEVEL:.0%}",
-    ]
-
-
-def counted(n: int, what: str) -> str:
-    """A number with its noun: "1 run", "2 runs"."""
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
-
-
-def certainty(result: Json) -> list[list[str]]:
-    """[[a goal, its error at each of STAGES]]."""
-    expected = result["expected"]
-    if "coefficients" in expected:
-        return [
-            [f"{row['name']} {row['value']:.4g}", *(f"± {error:.3g}" for error in row["standard_error"].values())]
-            for row in expected["coefficients"]
-        ]
-    best = expected["best"]
-    intervals = [f"{low:.4f} to {high:.4f}" for low, high in expected["loss"].values()]
-    rows = [[f"loss {best['loss']:.4f} at {result['target_flops']:.3g} FLOPs", *intervals]]
-    for row in expected["others"]:
-        gaps = [f"{row['log_loss_above']:.2%} ± {error:.2%}" for error in row["log_error"].values()]
-        rows.append([f"E = {row['n_experts']} above E = {best['n_experts']}", *gaps])
-    return rows
+from fit.studies.next_runs import next_answer
 
 
 def sweep_source(law: Law, architecture: Architecture, result: Json, base: str | None = None) -> str:
@@ -104,7 +34,7 @@ def sweep_source(law: Law, architecture: Architecture, result: Json, base: str |
     spread = '        | {f"model.{name}": value for name, value in more.items()}\n' if has_more else ""
     law_name = law.name.replace("\\", "/").replace('"', "'")
     return (
-        f'"""The runs to train after {law_name}: {n_runs(result)} on {len(result["trunks"])} trunks, '
+        f'"""The runs to train after {law_name}: {next_answer.n_runs(result)} on {len(result["trunks"])} trunks, '
         f"{result['flops']:.3g} FLOPs.\n\n"
         "python -m launch.sweep --sweep=THIS_FILE --workdir=DIR\n\n"
         "Chosen by fit next. In the workdir of the runs so far, with --mix=config, its runs.csv holds both.\n"

@@ -1,4 +1,4 @@
-"""What to know before trusting a plan, in sentences."""
+"""What to know before trusting a plan: findings on its best model, its draws and its law."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from fit.aliases import Floats
 from fit.fitted_law import models
 from fit.fitted_law.law import Law, warning_of
 from fit.messages import sentences
-from fit.messages.units import say
+from fit.messages.finding import Finding, finding
 from fit.model.architecture import PAPER, WHOLE_EXPERTS, Architecture
 from fit.planning import optimum
 from fit.planning.constraints import Constraints
@@ -23,25 +23,25 @@ MOSTLY = 0.5  # share of the active parameters in embedding and head from which 
 
 def of_best(
     law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, best: Optimum
-) -> Iterator[str]:
-    """Sentences on the best model: what it extrapolates, whether it is unlikely or mostly embedding, and whether its
+) -> Iterator[Finding]:
+    """Findings on the best model: what it extrapolates, whether it is unlikely or mostly embedding, and whether its
     number of experts is at the edge of those compared."""
     if best.extrapolation:
-        yield sentences.BEST_OUTSIDE.format(outside=warning_of(best.extrapolation))
+        yield finding("best_outside", outside=warning_of(best.extrapolation))
         if law.warning:
-            yield law.warning
+            yield finding("errors_beyond_runs", sentence=law.warning)
     odd = unlikely(best)
     if odd:
         yield odd
     share = embedding_share(architecture, best.d_model, best.n_active)
     if share > MOSTLY:
-        yield say(sentences.MOSTLY_EMBEDDING, share=share, vocab_size=architecture.vocab_size)
+        yield finding("mostly_embedding", share=share, vocab_size=architecture.vocab_size)
     e = best.n_experts
     if is_best_at_edge(law, experts, e):
         is_largest = e == max(experts)
-        yield sentences.AT_EDGE.format(e=e, which="largest" if is_largest else "smallest")
+        yield finding("at_edge", n_experts=e, which="largest" if is_largest else "smallest")
         if is_largest and not_bounded(law, architecture, constraints.at(e)):
-            yield sentences.NOT_BOUNDED
+            yield finding("not_bounded")
 
 
 def embedding_share(architecture: Architecture, d_model: float, n_active: float) -> float:
@@ -49,46 +49,46 @@ def embedding_share(architecture: Architecture, d_model: float, n_active: float)
     return architecture.embedding_and_head_rows * d_model / n_active
 
 
-def of_draws(odds: Odds, n_experts: int) -> Iterator[str]:
-    """Sentences on what the draws leave open: the best number of experts, and the form of the law."""
+def of_draws(odds: Odds, n_experts: int) -> Iterator[Finding]:
+    """Findings on what the draws leave open: the best number of experts, and the form of the law."""
     if odds.settled is False and not odds.close_call:
         wins = ", ".join(sentences.WIN.format(**row) for row in odds.most_often_best())
-        yield sentences.UNDECIDED.format(draws=odds.draws, wins=wins)
+        yield finding("undecided", draws=odds.draws, wins=wins)
     disagreement = forms_disagree(odds, n_experts)
     if disagreement:
         yield disagreement
 
 
-def of_law(law: Law, architecture: Architecture) -> Iterator[str]:
-    """Sentences on what the law does not know of the planned models."""
+def of_law(law: Law, architecture: Architecture) -> Iterator[Finding]:
+    """Findings on what the law does not know of the planned models."""
     yield from assumed(law, architecture)
     if not law.ranges:
-        yield sentences.NO_RANGE
+        yield finding("no_range")
     unknown = [name for name in ("vocab_size", "width_per_block") if getattr(law.models, name) is None]
     if unknown and architecture == PAPER:
         values = " and ".join(f"{getattr(architecture, name):,}" for name in unknown)
-        yield sentences.SHAPE_UNKNOWN.format(names=" and ".join(unknown), values=values)
+        yield finding("shape_unknown", names=" and ".join(unknown), values=values)
 
 
-def forms_disagree(odds: Odds, n_experts: float) -> str:
-    """A sentence where the medians of the additive and of the coupled draws disagree on the best model with this number
-    of experts: by FORMS_APART in size, or by LOSSES_APART in ln loss. Else ""."""
+def forms_disagree(odds: Odds, n_experts: float) -> Finding | None:
+    """A finding where the medians of the additive and of the coupled draws disagree on the best model with this number
+    of experts: by FORMS_APART in size, or by LOSSES_APART in ln loss."""
     row = odds.row(n_experts)
     if row is None or row.forms is None:
-        return ""
+        return None
     additive = row.forms["additive"]
     coupled = row.forms["coupled"]
     sizes = abs(np.log(additive["n_active"] / coupled["n_active"]))
     losses = abs(np.log(additive["loss"] / coupled["loss"]))
     if sizes < np.log(FORMS_APART) and losses < LOSSES_APART:
-        return ""
+        return None
     values = {f"additive_{name}": value for name, value in additive.items()}
     values |= {f"coupled_{name}": value for name, value in coupled.items()}
-    return say(sentences.FORMS_DISAGREE, draws=odds.draws, **values)
+    return finding("forms_disagree", draws=odds.draws, **values)
 
 
-def assumed(law: Law, architecture: Architecture) -> Iterator[str]:
-    """Sentences on properties of the planned models that differ from the law's own models and are not in its columns,
+def assumed(law: Law, architecture: Architecture) -> Iterator[Finding]:
+    """Findings on properties of the planned models that differ from the law's own models and are not in its columns,
     and on properties in which its own runs differ."""
     of_runs = law.shaped(architecture.vocab_size, architecture.width_per_block)
     flags = dict(active_width="used", kv_share="kv_share", n_dense="dense_blocks")
@@ -101,7 +101,8 @@ def assumed(law: Law, architecture: Architecture) -> Iterator[str]:
             planned.append(f"--shape={flag}:{getattr(architecture, name):g}")
             known.append(f"{flag} {getattr(of_runs, name):g}")
     if planned:
-        yield sentences.NOT_READ.format(
+        yield finding(
+            "not_read",
             asked=", ".join(planned),
             form=law.form.name,
             own=", ".join(known),
@@ -110,8 +111,9 @@ def assumed(law: Law, architecture: Architecture) -> Iterator[str]:
     whole = [name for name in WHOLE_EXPERTS if name in law.form.columns]
     if whole and not law.models.architecture and max(law.experts) > 1:
         values = ", ".join(f"{name} {architecture.structure(2)[name]:g}" for name in whole)
-        yield sentences.WHOLE_EXPERTS.format(form=law.form.name, columns=" and ".join(whole), values=values)
-    yield from models.architecture_notes(law.models)
+        yield finding("whole_experts", form=law.form.name, columns=" and ".join(whole), values=values)
+    for note in models.architecture_notes(law.models):
+        yield finding("own_models", sentence=note)
 
 
 def is_best_at_edge(law: Law, experts: Floats, n_experts: float) -> bool:

@@ -1,26 +1,24 @@
-"""A plan in words: tables, and what follows from them."""
+"""All of a plan that its answer leaves out: tables, and what follows from them."""
 
-import math
 from collections.abc import Iterator
 
 from fit.aliases import Json
 from fit.fitted_law import summary
 from fit.fitted_law.law import in_words, warning_of
-from fit.messages import sentences
+from fit.messages import lines, sentences
+from fit.messages.lines import Line
 from fit.messages.units import amount, duration, say, table
-from fit.planning import by_time, compare_text, expected_tasks, serving
+from fit.planning import by_time, compare_answer, expected_tasks, serving
 from fit.planning.constraints import CHIPS
 from fit.planning.results import (
     Buildable,
     Decoding,
     DenseComparison,
     Odds,
-    Optimum,
     Plan,
     RuleOfThumb,
     Serving,
     TargetRow,
-    TrainingChips,
 )
 
 OPTIMA = (
@@ -50,55 +48,60 @@ FRONT = (
 )
 
 
-def details(plan: Plan) -> str:
-    """All of a plan but its answer (plan_answer.py), as text."""
-    parts = [_optima(plan)]
+def details(plan: Plan) -> Iterator[Line]:
+    """All of a plan but its answer (plan_answer.py)."""
+    return lines.joined(_parts(plan))
+
+
+def _parts(plan: Plan) -> Iterator[list[Line]]:
+    """The parts of the details, some of them empty."""
     if plan.like is not None:
-        parts.insert(0, [*compare_text.reference_model(plan.like, plan.like.get("laws", []))])
+        yield [*compare_answer.reference_model(plan.like, plan.like.get("laws", []))]
+    yield [_optima(plan)]
     if plan.odds.drawn:
-        parts.append([*_draws(plan.odds)])
+        yield [*_draws(plan.odds)]
     if plan.architectures:
         rows = [say(ARCHITECTURE, **row) for row in plan.architectures]
-        parts.append([say(ARCHITECTURES, used=plan.used), *rows])
+        yield [Line("", say(ARCHITECTURES, used=plan.used), tuple(rows))]
     if plan.buildable:
-        parts.append(["\n  ".join(_buildable(plan.buildable))])
+        yield [_buildable(plan.buildable)]
     if plan.tasks:
-        parts.append(expected_tasks.rows(plan))
+        yield [expected_tasks.all_tasks(plan)]
     if plan.chips:
-        parts.append([*_costs(plan)])
+        yield [*_costs(plan)]
         if plan.clock:
-            parts.append([*by_time.rows(plan.clock, plan.optima)])
-        parts.append([*_serving(plan)])
+            yield [by_time.speeds(plan.clock, plan.optima)]
+        yield [*_serving(plan)]
     if plan.repeats:
-        repeats = plan.repeats
-        sizes = {**repeats.best, "n_active": plan.best.n_active}
-        parts.append([say(sentences.REPEATED, **{**repeats, **sizes})])
+        sizes = {**plan.repeats, **plan.repeats.best, "n_active": plan.best.n_active}
+        yield [Line("", say(sentences.REPEATED, **sizes))]
     if plan.target:
         rows = [say(FRONT, **row, price=_price(row)) for row in plan.target.front]
-        parts.append(_target(plan))
-        parts.append(["loss against cost:", *rows])
-    parts.append([*_comparisons(plan)])
-    parts.append([f"warning: {sentence}" for sentence in plan.warnings])
-    return "\n\n".join("\n".join(lines) for lines in parts if lines)
+        yield [_target(plan)]
+        yield [Line("", "loss against cost:", tuple(rows))]
+    yield [*_comparisons(plan)]
+    yield [Line(lines.WARNING, str(finding)) for finding in plan.findings]
 
 
-def _draws(odds: Odds) -> Iterator[str]:
+def _draws(odds: Odds) -> Iterator[Line]:
     """The intervals of each number of experts, how often each is the best, its regret, and what decides."""
     law_draws = summary.drawn(odds.form, odds.by) if odds.form else sentences.DRAWS_OF_SPEED
-    yield say(sentences.OF_DRAWS, **_of_draws(odds), drawn=law_draws, of=" and ".join(odds.drawn))
+    head = say(sentences.OF_DRAWS, **_of_draws(odds), drawn=law_draws, of=" and ".join(odds.drawn))
+    rows = []
     for row in odds.experts:
-        line = say(DRAWN, **row)
+        words = say(DRAWN, **row)
         if odds.second is not None:
-            line += say(OF_BEST, **row, mean=row.regret[0], high=row.regret[1], share=row.regret_share[0])
-        yield line
+            words += say(OF_BEST, **row, mean=row.regret[0], high=row.regret[1], share=row.regret_share[0])
+        rows.append(words)
+    yield Line("", head, tuple(rows))
     if odds.speed_share is not None and len(odds.drawn) > 1:
-        yield say(sentences.CAUSES, **odds, law_share=1 - odds.speed_share)
+        yield Line("", say(sentences.CAUSES, **odds, law_share=1 - odds.speed_share))
     if odds.bound:
-        yield say(sentences.BOUND_DECIDES, **odds)
+        yield Line("", say(sentences.BOUND_DECIDES, **odds))
 
 
-def _optima(plan: Plan) -> list[str]:
-    """A line for each number of experts.
+def _optima(plan: Plan) -> Line:
+    """A row for each number of experts.
 
     The end of a line names what lies outside the fitted range, except for the FLOPs: these are those given, and the
     warning below names them.
@@ -112,60 +115,9 @@ def _optima(plan: Plan) -> list[str]:
             end += " <- best"
         rows.append({**row, "end": end})
     rows += [f"{row.n_experts:9d} not feasible: {row.why}" for row in plan.infeasible]
-    return table(
-        OPTIMA,
-        rows,
-        memory_bytes="memory",
-        near_optimal_n_active="n_active within 0.1% of the best",
-        size_bound="size bound by",
-        end="outside the fitted range" if any_outside else "",
-    )
-
-
-def answer(plan: Plan) -> str:
-    """What to train and how sure its loss is, in a sentence: the model to build, else the continuous optimum."""
-    model = plan.buildable or plan.best
-    counted = ""
-    if plan.buildable and plan.buildable.experts_of_law != plan.buildable.n_experts:
-        counted = say(sentences.BUILT_SPLIT, **plan.buildable)
-    return say(
-        sentences.ANSWER,
-        **model,
-        model=_kind(model),
-        total=say(sentences.TOTAL, **model) if model.n_experts > 1 else "",
-        interval="",
-        counted=counted,
-        built="" if plan.buildable else sentences.NOT_BUILT,
-    )
-
-
-def continuous(plan: Plan) -> Iterator[str]:
-    """The line on the continuous optimum, where a plan has one beside the model to build."""
-    built = plan.buildable
-    if built is None or "hours" in plan.constraints:
-        return
-    more = -built.loss_of_building
-    is_other = not math.isclose(built.experts_of_law, plan.best.n_experts, rel_tol=0.05)
-    yield say(
-        sentences.CONTINUOUS,
-        **plan.best,
-        model=_kind(plan.best),
-        apart=abs(more),
-        which="more" if more > 0 else "less",
-        other=sentences.BUILT_OTHER if is_other else "",
-    )
-
-
-def chips_in_words(chips: TrainingChips) -> str:
-    """The chips that train: 64 x H100, or 56 of your 63 x H100."""
-    if chips.used is not None:
-        return say(sentences.CHIPS_IN_USE, **chips)
-    return f"{chips.count} x {chips.kind}"
-
-
-def _kind(model: Optimum | Buildable) -> str:
-    """Dense or a mixture, in words."""
-    return say(sentences.MIXTURE if model.n_experts > 1 else sentences.DENSE, **model)
+    heads = dict(memory_bytes="memory", near_optimal_n_active="n_active within 0.1% of the best")
+    heads |= dict(size_bound="size bound by", end="outside the fitted range" if any_outside else "")
+    return lines.rows(table(OPTIMA, rows, **heads))
 
 
 def _of_draws(odds: Odds) -> Json:
@@ -174,17 +126,16 @@ def _of_draws(odds: Odds) -> Json:
     return dict(draws=odds.draws, first=first, last=last)
 
 
-def _buildable(built: Buildable) -> Iterator[str]:
-    """Lines on the model to build: shape, exact counts and recipe."""
-    yield "buildable: " + say(sentences.BUILT_SHAPE, **built)
+def _buildable(built: Buildable) -> Line:
+    """The model to build: shape, exact counts and recipe."""
+    more = []
     if built.top_k is not None:  # what the paper's models do not have
         tied = sentences.TIED if built.tied_embeddings else ""
-        yield say(sentences.BUILT_MORE, **{**built, "d_expert": built.width_of_expert, "tied": tied})
-    yield say(sentences.BUILT_PARAMETERS, **built)
-    yield say(sentences.BUILT_FLOPS, **built)
-    yield _recipe(built)
+        more.append(say(sentences.BUILT_MORE, **{**built, "d_expert": built.width_of_expert, "tied": tied}))
+    more += [say(sentences.BUILT_PARAMETERS, **built), say(sentences.BUILT_FLOPS, **built), _recipe(built)]
     if built.recipe_note:
-        yield built.recipe_note
+        more.append(built.recipe_note)
+    return Line("buildable", say(sentences.BUILT_SHAPE, **built), tuple(f"  {sentence}" for sentence in more))
 
 
 def _recipe(built: Buildable) -> str:
@@ -218,8 +169,8 @@ def _range_of_rates(built: Buildable) -> str:
     return say(sentences.NEAR_OPTIMAL, **ends, beyond=beyond)
 
 
-def _costs(plan: Plan) -> Iterator[str]:
-    """A line for each number of experts: what training costs and keeps in memory."""
+def _costs(plan: Plan) -> Iterator[Line]:
+    """A row for each number of experts: what training costs and keeps in memory."""
     chips = plan.chips
     assert chips is not None
     mfu = f"{chips.mfu:g}" if not isinstance(chips.mfu, dict) else ""
@@ -228,26 +179,22 @@ def _costs(plan: Plan) -> Iterator[str]:
     elif chips.mfu_is_assumed:
         mfu += sentences.SHORT_ASSUMED
     dollars = "" if chips.dollars_per_hour is None else say(sentences.DOLLARS_EACH, **chips)
-    yield say(sentences.COST_HEAD, **{**chips, "mfu": mfu}, dollars=dollars)
+    head = say(sentences.COST_HEAD, **{**chips, "mfu": mfu}, dollars=dollars)
     rows = []
     for row in plan.optima:
         assert row.cost is not None
         rows.append({**row.cost, "n_experts": row.n_experts})
-    yield from table(
-        COSTS,
-        rows,
-        training_hours="training",
-        training_dollars="price",
-        training_bytes="training takes",
-        training_chips="chips",
-    )
-    yield say(sentences.COST_NOTE, label=plan.clock.label if plan.clock else serving.LABEL)
+    heads = dict(training_hours="training", training_dollars="price")
+    heads |= dict(training_bytes="training takes", training_chips="chips")
+    yield Line("", head, tuple(table(COSTS, rows, **heads)))
+    yield Line("", say(sentences.COST_NOTE, label=plan.clock.label if plan.clock else serving.LABEL))
     if plan.buildable:
-        yield from _step_cost(plan.buildable, CHIPS[chips.kind].memory)
+        for sentence in _step_cost(plan.buildable, CHIPS[chips.kind].memory):
+            yield Line("", sentence)
 
 
-def _serving(plan: Plan) -> Iterator[str]:
-    """A line for each number of experts: how fast the chips decode and read prompts."""
+def _serving(plan: Plan) -> Iterator[Line]:
+    """A row for each number of experts: how fast the chips decode and read prompts."""
     chips = plan.chips
     assert chips is not None
     columns = "{n_experts:>9} {chips:amount:>9}"
@@ -267,10 +214,10 @@ def _serving(plan: Plan) -> Iterator[str]:
         columns += f" {{touched_{batch}::>16}} {{decode_{batch}:amount:>9}}"
         heads |= {f"touched_{batch}": "experts touched", f"decode_{batch}": f"batch {batch}"}
     columns += " {prefill:amount:>9}"
-    yield say(sentences.SERVING_HEAD, kind=chips.kind, label=serving.LABEL)
-    yield from table(columns, rows, **heads)
+    head = say(sentences.SERVING_HEAD, kind=chips.kind, label=serving.LABEL)
+    yield Line("", head, tuple(table(columns, rows, **heads)))
     shares = dict(bandwidth_share=serving.BANDWIDTH_SHARE, products_share=serving.products_share(chips.kind))
-    yield say(sentences.SERVING_NOTE, **shares)
+    yield Line("", say(sentences.SERVING_NOTE, **shares))
 
 
 def _touched(decoding: Decoding, speeds: Serving) -> str | None:
@@ -281,7 +228,7 @@ def _touched(decoding: Decoding, speeds: Serving) -> str | None:
 
 
 def _step_cost(built: Buildable, device_memory: float) -> Iterator[str]:
-    """Lines on what a step of the model to build takes. device_memory: of a chip, in bytes."""
+    """Sentences on what a step of the model to build takes. device_memory: of a chip, in bytes."""
     cost = built.cost
     if cost is None:
         return
@@ -297,8 +244,8 @@ def _step_cost(built: Buildable, device_memory: float) -> Iterator[str]:
         yield say(sentences.ON_MESH, **mesh, step=step, limit=device_memory, needed=needed)
 
 
-def _target(plan: Plan) -> list[str]:
-    """A line for each number of experts: the cheapest model that reaches the loss."""
+def _target(plan: Plan) -> Line:
+    """A row for each number of experts: the cheapest model that reaches the loss."""
     target = plan.target
     assert target is not None
     rows: list = []
@@ -313,7 +260,7 @@ def _target(plan: Plan) -> list[str]:
     inference = say(sentences.AND_INFERENCE, **plan.constraints) if plan.constraints["inference_tokens"] else ""
     head = say(sentences.TARGET_HEAD, **target, inference=inference)
     heads = dict(training_flops="training", inference_flops="inference", flops="FLOPs", end="")
-    return [head, *table(TARGETS, rows, **heads)]
+    return Line("", head, tuple(table(TARGETS, rows, **heads)))
 
 
 def _price(row: TargetRow) -> str:
@@ -322,20 +269,21 @@ def _price(row: TargetRow) -> str:
     return price if row.dollars is None else f"{price}, ${amount(row.dollars)}"
 
 
-def _comparisons(plan: Plan) -> Iterator[str]:
+def _comparisons(plan: Plan) -> Iterator[Line]:
     """Lines on the best dense model, on the loss of a cap on tokens, and on the paper's rule of thumb."""
     if plan.dense and plan.best.n_experts > 1:
-        yield say(sentences.AGAINST_DENSE, **plan.dense, flops=_saved(plan.dense)) + _suffix(plan.dense)
+        yield Line("", say(sentences.AGAINST_DENSE, **plan.dense, flops=_saved(plan.dense)) + _suffix(plan.dense))
     if plan.loss_of_token_cap is not None:
-        yield say(sentences.TOKEN_CAP, loss_of_token_cap=plan.loss_of_token_cap)
-    if plan.rule_of_thumb:
-        yield sentences.RULE_OF_THUMB_HEAD
+        yield Line("", say(sentences.TOKEN_CAP, loss_of_token_cap=plan.loss_of_token_cap))
     cap = plan.constraints.get("max_tokens")
+    rows = []
     for row in plan.rule_of_thumb or []:
-        line = say(sentences.RULE_OF_THUMB, **row, so="holds" if row.holds else "does not hold")
+        words = say(sentences.RULE_OF_THUMB, **row, so="holds" if row.holds else "does not hold")
         if cap is not None and row.n_tokens > cap:
-            line += say(sentences.MORE_THAN_THERE_IS, **row, max_tokens=cap)
-        yield line + _suffix(row)
+            words += say(sentences.MORE_THAN_THERE_IS, **row, max_tokens=cap)
+        rows.append(words + _suffix(row))
+    if rows:
+        yield Line("", sentences.RULE_OF_THUMB_HEAD, tuple(rows))
 
 
 def _saved(dense: DenseComparison) -> str:

@@ -1,29 +1,30 @@
-"""Findings on runs and their law, in sentences for readers who do not know scaling laws."""
+"""What runs and their law found, in four lines for readers who do not know scaling laws."""
 
 import numpy as np
 
 from fit.aliases import Array
 from fit.fitted_law.law import Law
+from fit.messages.lines import Line
 from fit.messages.units import amount, flops
 from fit.planning import odds_text
 from fit.planning.results import Plan
 from fit.table.runs import Runs, trunks_of
 
 
-def sentences(law: Law, runs: Runs | None, plan: Plan) -> dict[str, str]:
-    """{heading: a sentence}, for each finding that the data allow.
+def overview(law: Law, runs: Runs | None, plan: Plan) -> list[Line]:
+    """A line for each of four questions that the data answer.
 
     Args:
       runs: that the law was fitted to, where they are at hand.
       plan: the law's, at the compute of its largest run.
     """
-    by_heading = {
-        "what was trained": _trained(runs) if runs else "",
-        "what was found": _best_model(plan),
-        "as measured": _measured(runs) if runs else "",
-        "how sure": _certainty(law, plan),
-    }
-    return {heading: sentence for heading, sentence in by_heading.items() if sentence}
+    lines = [
+        Line("What was trained", _trained(runs) if runs else ""),
+        Line("What was found", _best_model(plan)),
+        Line("As measured", _measured(runs) if runs else ""),
+        Line("How sure", _certainty(law, plan)),
+    ]
+    return [line for line in lines if line.value]
 
 
 def _count(count: int, noun: str) -> str:

@@ -1,0 +1,271 @@
+"""Each code of the catalogue is found by a question that calls for it, in words of its own template."""
+
+import argparse
+import dataclasses
+import functools
+import json
+import pathlib
+import re
+import string
+import subprocess
+import sys
+
+import fit_runs
+import numpy as np
+import pytest
+
+import fit
+from fit.fitted_law.law import load
+from fit.fitting import fit_warnings
+from fit.laws import FORMS
+from fit.messages.finding import CATALOGUE, NOTE, URGENT, WARNING, Finding, finding
+from fit.planning import cost, plan_findings, votes
+from fit.planning.options import PlanOptions
+from fit.planning.planning import best_plan
+from fit.studies.next_runs import added
+from fit.table.runs import read_runs
+from fit.table.table import read
+
+LAW = "joint-moe-2025"
+MARIN = "benchmarks/tables/mixtures/marin_experts.csv"
+
+
+def with_shape(options):
+    """The options, with fields of a shape as a dictionary again: what is cached is hashed."""
+    is_fields = isinstance(options.get("shape"), tuple)
+    return options | dict(shape=dict(options["shape"])) if is_fields else options
+
+
+@functools.cache
+def planned(law=LAW, **options):
+    return fit.plan(law, **with_shape(options))
+
+
+@functools.cache
+def compared(**options):
+    result = fit.compare(**with_shape(options))
+    return [*result.findings, *(finding for answer in result.laws for finding in answer.findings)]
+
+
+WIDE = (("used", (2,)),)  # a token uses two experts
+EPOCHS = dict(flops=1e21, max_tokens=1e9, epochs=4)
+PLANS = {
+    "best_outside": dict(flops=1e22),
+    "at_edge": dict(flops=1e22),
+    "rates_differ": dict(flops=1e22),
+    "batches_differ": dict(flops=1e22),
+    "undecided": dict(flops=1e28),
+    "mostly_embedding": dict(flops=1e18, shape=(("vocab_size", 256000),)),
+    "not_read": dict(flops=1e21, shape=WIDE, experts=(1, 2, 8)),
+    "not_bounded": dict(law="sparsity-2025", flops=1e22),
+    "whole_experts": dict(law="fine-grained-2024", flops=1e22),
+    "shape_unknown": dict(law="fine-grained-2024", flops=1e22),
+    "errors_beyond_runs": dict(law="jmoe-bytes-2026", flops=1e11, experts=(1, 8)),
+    "repeats_dense": EPOCHS,
+    "plateau": EPOCHS,
+    "chips_bind": dict(chips="A100:1", memory_gb=1000, max_tokens=1e12, mfu=0.4),
+    "chips_bind_by_time": dict(chips="H100:1", hours=50000, experts=(32,)),
+    "many_steps": dict(chips="H100:1", hours=50000, experts=(32,)),
+    "step_too_large": dict(flops=1e22, chips="H100:2", mfu=0.4, shape="paper"),
+    "mesh_uneven": dict(flops=1e21, chips="H100:48", experts=(8,), mesh="expert:3", shape="paper"),
+    "tokens_per_parameter": dict(flops=1e26, max_tokens=1e9),
+    "few_steps": dict(law="chinchilla-2022", flops=1e15),
+}
+COMPARISONS = {
+    "law_outside": dict(flops=1e21, shape=WIDE),
+    "law_at_edge": dict(flops=1e21, shape=WIDE),
+    "law_not_read": dict(flops=1e21, shape=WIDE),
+    "law_note": dict(flops=1e21, shape=WIDE),
+    "law_width": dict(flops=1e21, shape=WIDE),
+    "law_finest": dict(flops=1e21, shape=WIDE),
+    "law_dense": dict(flops=1e21, shape=WIDE),
+    "laws_prefer": dict(flops=1e21, shape=WIDE),
+    "laws_disagree": dict(flops=1e21, shape=WIDE),
+    "laws_agree": dict(flops=1e21, shape=WIDE),
+    "law_mostly_embedding": dict(flops=1e15),
+    "law_not_counted": dict(flops=1e26),
+}
+
+
+def of_record(folder, change):
+    """The findings of a plan by the demo's law, whose record `change` has changed."""
+    path = pathlib.Path(fit_runs.write_demo_law(folder / "law.json"))
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record))
+    return planned(str(path), flops=2e11).findings
+
+
+def no_range(folder):
+    return of_record(folder, lambda record: record["runs"].pop("ranges"))
+
+
+def own_models(folder):
+    return of_record(folder, lambda record: record["models"].update(miscounted=0.2))
+
+
+def forms_disagree(folder):
+    odds = fit.plan(LAW, flops=1e21).odds
+    medians = {
+        "additive": dict(draws=30, n_active=2e9, n_tokens=1e10, loss=2.5),
+        "coupled": dict(draws=30, n_active=1e9, n_tokens=2e10, loss=2.5),
+    }
+    row = dataclasses.replace(odds.row(odds.recommended), forms=medians)
+    return [plan_findings.forms_disagree(dataclasses.replace(odds, experts=[row]), odds.recommended)]
+
+
+def sends_longer(folder):
+    """A plan whose step would send for longer than it computes."""
+    options = PlanOptions(flops=1e21, chips="H100:64", mfu=0.4)
+    plan = best_plan(load(LAW), options)
+    built = plan.buildable
+    mesh = dataclasses.replace(built.cost.mesh, sending_share=2.0)
+    built = dataclasses.replace(built, cost=dataclasses.replace(built.cost, mesh=mesh))
+    question = plan.question
+    return cost.findings_of(question.law, question.architecture, question.limits, question.experts, plan.best, built)
+
+
+def laws_vote(folder):
+    return [votes.finding_of(fit.compare(flops=1e21).votes)]
+
+
+def predicted(law=LAW, **model):
+    return fit.predict(law, **model).findings
+
+
+def of_baseline(folder):
+    text = pathlib.Path(MARIN).read_text()
+    header, *rows = text.splitlines()
+    loss = header.split(",").index("loss")
+    without = rows[0].split(",")
+    without[loss] = ""
+    path = folder / "marin.csv"
+    path.write_text("\n".join([header, *rows, ",".join(without)]) + "\n")
+    return fit.speedup(runs=str(path), baseline={"n_experts": 64, "top_k": 4}, by="flops").findings
+
+
+def beyond_baseline(folder):
+    return fit.speedup(runs=MARIN, baseline={"n_experts": 64, "top_k": 4}, by="time").findings
+
+
+def table(folder):
+    runs, _ = fit_runs.demo_runs()
+    runs.loss[0] = 5.9  # above a uniform guess among 257 tokens
+    path = fit_runs.write_csv(folder / "runs.csv", runs, vocab_size=[257] * len(runs))
+    return fit.predict(fit_runs.write_demo_law(folder / "law.json"), path).findings
+
+
+def taken_from_table(folder):
+    path = fit_runs.write_demo_csv(folder / "runs.csv")
+    return added.fill_shared([dict(loss=2.0)], read(path))
+
+
+def other_table(folder):
+    """A law of one table, and a run added to another."""
+    law = str(folder / "law.json")
+    fit.save(fit.law(fit_runs.write_demo_csv(folder / "fitted.csv", seed=1), form="joint", starts=16), law)
+    path = fit_runs.write_demo_csv(folder / "runs.csv")
+    header, first, *rest = pathlib.Path(path).read_text().splitlines()
+    (folder / "run.csv").write_text(f"{header}\n{first}\n")
+    pathlib.Path(path).write_text("\n".join([header, *rest]) + "\n")
+    return fit.add(law, str(folder / "run.csv"), path).findings
+
+
+def runs_of(n_experts, **columns):
+    """Runs of two sizes with each of these numbers of experts; further columns by name."""
+    rows = []
+    for i, e in enumerate(n_experts):
+        row = dict(n_active=1e8 * (1 + i % 2), n_tokens=2e9, n_experts=e, loss=3.0)
+        rows.append(row | {name: values[i] for name, values in columns.items()})
+    return read_runs(fit.read(rows), ("n_active", "n_tokens"))
+
+
+def transition(folder):
+    """A loss at the end of a row that one of five runs brings far down."""
+    early, late = [2.2] * 5, [2.18, 2.17, 1.99, 2.16, 2.15]
+    parts = dict(loss_1_2=[2.6] * 5, loss_3_4=early, loss_5_8=[2.1] * 5, loss_9_16=late)
+    return fit_warnings.transition(runs_of([1] * 5, **parts))
+
+
+def far_off(folder):
+    """Nineteen runs on the law, and one whose loss is 10% above it."""
+    runs = runs_of([1] * 20, run=[f"run {i}" for i in range(20)])
+    log_loss = np.log(runs.loss) + 1e-3 * np.cos(np.arange(20))
+    log_loss[7] -= 0.1
+    return fit_warnings.far_off(log_loss, runs)
+
+
+def plan_refuses(folder):
+    """A law whose loss rises with size."""
+    form = FORMS["chinchilla"]
+    coefficients = dict(A=400.0, alpha=-0.1, B=400.0, beta=0.3, E=1.7)
+    rising = argparse.Namespace(form=form, coefficients=coefficients)
+    return fit_warnings.refusals(rising, runs_of([1, 1, 1]))
+
+
+MADE = {
+    "mixtures_unread": lambda folder: fit_warnings.of_table(FORMS["chinchilla"], runs_of([1, 1, 8, 8])),
+    "one_n_experts": lambda folder: fit_warnings.of_table(FORMS["chinchilla"], runs_of([8, 8])),
+    "lonely_experts": lambda folder: fit_warnings.lonely_experts(runs_of([1, 1, 8, 8, 64]).table),
+    "transition": transition,
+    "far_off": far_off,
+    "plan_refuses": plan_refuses,
+    "no_range": no_range,
+    "own_models": own_models,
+    "forms_disagree": forms_disagree,
+    "sends_longer": sends_longer,
+    "laws_vote": laws_vote,
+    "outside": lambda folder: predicted(n_active=1e9, n_tokens=2e14, n_experts=8),
+    "outside_with_errors": lambda folder: predicted("jmoe-bytes-2026", n_active=1e9, n_tokens=2e14, n_experts=8),
+    "rows_without_loss": of_baseline,
+    "beyond_baseline": beyond_baseline,
+    "table": table,
+    "taken_from_table": taken_from_table,
+    "other_table": other_table,
+}
+
+
+@pytest.mark.parametrize("code", CATALOGUE)
+def test_each_code_is_found_in_the_words_of_its_template(code, tmp_path):
+    if code in PLANS:
+        findings = planned(**PLANS[code]).findings
+    elif code in COMPARISONS:
+        findings = compared(**COMPARISONS[code])
+    else:
+        findings = list(MADE[code](tmp_path))
+    found = [each for each in findings if each.code == code]
+    assert found, [each.code for each in findings]
+    literals = [literal for literal, *_ in string.Formatter().parse(CATALOGUE[code].template) if literal]
+    for each in found:
+        assert re.fullmatch(".*".join(["", *map(re.escape, literals), ""]), str(each))
+        assert each.severity == CATALOGUE[code].severity
+        assert json.loads(json.dumps(each.to_dict()))["values"] == json.loads(json.dumps(dict(each.values)))
+
+
+def test_a_code_that_the_catalogue_lacks_is_refused():
+    with pytest.raises(KeyError, match="at_the_edge"):
+        finding("at_the_edge")
+    assert {kind.severity for kind in CATALOGUE.values()} == {URGENT, WARNING, NOTE}
+
+
+def test_the_first_warning_of_a_plan_goes_by_severity_and_not_by_words():
+    """Of what no line says otherwise, the urgent finding is printed, wherever it stands and however it is worded."""
+    plan = planned(**PLANS["best_outside"])
+    first = finding("plateau", near=1e-4)
+    urgent = Finding("errors_beyond_runs", URGENT, dict(sentence="the best is outside of everything"))
+    said = str(dataclasses.replace(plan, findings=[first, *plan.findings, urgent]))
+    assert f"warning: {urgent} (1 more: --verbose)" in said and str(first) not in said
+    alone = str(plan)
+    assert "warning:" not in alone
+
+
+def test_json_has_codes_beside_the_sentences_and_a_version():
+    command = [sys.executable, "-m", "fit", "plan", f"--law={LAW}", "--flops=1e22", "--json"]
+    printed = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert printed["version"] == 1
+    assert [each["text"] for each in printed["findings"]] == printed["warnings"]
+    plan = planned(flops=1e22)
+    assert [each.code for each in plan.findings] == [each["code"] for each in printed["findings"]]
+    assert plan.warnings == plan["warnings"] == printed["warnings"]
+    edge = next(each for each in printed["findings"] if each["code"] == "at_edge")
+    assert edge["values"] == dict(n_experts=printed["best"]["n_experts"], which="largest")
