@@ -298,10 +298,12 @@ def best_of(law: Law, architecture: Architecture, constraints: Constraints, e: f
     for candidates in near(problem, e, (hours, hours)):
         tokens = candidates.tokens(problem, hours)
         losses = candidates_lib.loss_of(problem, candidates.models, candidates.row, tokens)
-        order = np.lexsort((candidates.seconds_per_token, candidates.chips, losses))
-        first = order[0]
-        if math.isfinite(losses[first]) and (best is None or losses[first] < best.loss):
-            best = Best(problem, candidates.part(order[:1]), int(tokens[first]), float(losses[first]))
+        lowest = float(losses.min())
+        if math.isfinite(lowest) and (best is None or lowest < best.loss):
+            equal = np.flatnonzero(losses == lowest)
+            order = np.lexsort((candidates.seconds_per_token[equal], candidates.chips[equal]))
+            first = equal[order[:1]]
+            best = Best(problem, candidates.part(first), int(tokens[first[0]]), lowest)
     return best
 
 
@@ -374,9 +376,9 @@ def best_architecture(
     for architecture in architectures:
         alike_in_speed.setdefault(dataclasses.replace(architecture, shared=0), []).append(architecture)
     for timed, alike in alike_in_speed.items():
-        coarse = dataclasses.replace(clock, grid=COARSE, at_most=lowest * (1 + SHARED_EFFECT))
-        problem = problem_of(law, timed, dataclasses.replace(constraints, clock=coarse))
-        for e in np.asarray(experts)[timed.has_enough_experts(experts)]:
+        for e in np.asarray(experts)[timed.has_enough_experts(experts)][::-1]:
+            coarse = dataclasses.replace(clock, grid=COARSE, at_most=lowest * (1 + SHARED_EFFECT))
+            problem = problem_of(law, timed, dataclasses.replace(constraints, clock=coarse))
             for candidates in near(problem, float(e), (hours, hours)):
                 tokens = candidates.tokens(problem, hours)
                 for architecture in alike:
