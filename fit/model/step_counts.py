@@ -342,8 +342,10 @@ def _traffic(shape: ModelShape, layout: Layout, domain: Numbers, gathers_between
     head = shape.head / layout.pipeline * leaving(spread.rows)  # once: its loss and gradients follow one another
     summed = summed_bytes(layout.data * layout.expert)
     table = np.where(shape.tied_embeddings, 0.0, _embedding_numbers(shape, layout, spread))
-    weights = layout.of_remat(GATHERS) * BF16 * (at_expert + blocks) + BF16 * (head + table)
-    gradients = summed_bytes(layout.data) * at_expert + summed * (blocks + head) + BF16 * table
+    gathers = layout.of_remat(GATHERS) * BF16
+    weights = gathers * (at_expert + blocks) + BF16 * (head + table)
+    expert_gradients = summed_bytes(layout.data) * at_expert
+    gradients = expert_gradients + summed * (blocks + head) + BF16 * table
     common = (shape.dense_weights + shape.embedding_and_head) / split
     copies = 2 * summed * common / spread.rows * leaving(spread.copies)
 
@@ -355,8 +357,11 @@ def _traffic(shape: ModelShape, layout: Layout, domain: Numbers, gathers_between
     sums = activations * layout.model * shape.n_blocks * leaving(layout.model)
 
     n_microbatches = layout.n_microbatches  # each gathers weights and sums gradients
-    crossing = _crossing(layout, domain)
-    crossed = np.where(gathers_between, weights + gradients, 2 * gradients)
+    # routed weights are exchanged over the data axis, all others over the devices that store their rows
+    sent_by_expert = np.where(gathers_between, gathers * at_expert + expert_gradients, 2 * expert_gradients)
+    sent = np.where(gathers_between, weights + gradients, 2 * gradients)
+    over_data = sent_by_expert * _crossing(layout, domain, layout.data)
+    over_rows = (sent - sent_by_expert) * _crossing(layout, domain, spread.rows)
     # the share of the expert axis that lies in other domains
     beyond = np.maximum(0.0, 1 - domain / (layout.expert * layout.model))
     outside = np.where(np.greater(layout.expert, 1), beyond, 0.0)
@@ -367,7 +372,7 @@ def _traffic(shape: ModelShape, layout: Layout, domain: Numbers, gathers_between
         all_to_all=all_to_all * (1 - outside),
         all_to_all_between=all_to_all * outside,
         sums=sums,
-        between=crossed * crossing * n_microbatches,
+        between=(over_data + over_rows) * n_microbatches,
     )
 
 
@@ -383,14 +388,20 @@ def _embedding_numbers(shape: ModelShape, layout: Layout, spread: _Spread) -> Nu
     return np.minimum(shape.head * leaving(spread.rows), slices) / layout.pipeline
 
 
-def _crossing(layout: Layout, domain: Numbers) -> Numbers:
-    """The share of what is exchanged over the data axis that leaves a device's domain."""
+def _crossing(layout: Layout, domain: Numbers, axis: Numbers) -> Numbers:
+    """The share of what is exchanged over an axis that leaves a device's domain.
+
+    Args:
+      layout: the layout.
+      domain: devices that the fast network joins.
+      axis: devices of the axis; those of one place on it are neighbours.
+    """
     n_domains = np.maximum(1.0, layout.n_devices / domain)
-    # devices of the data axis within a domain, which share what they exchange with others
-    devices_of_row = layout.expert * layout.model * layout.pipeline
-    group = np.maximum(1.0, np.minimum(domain, layout.n_devices) / devices_of_row)
-    share = leaving(n_domains) / np.maximum(leaving(layout.data), 1e-9) / group
-    return np.where(np.greater(layout.data, 1), share, 0.0)
+    neighbours = layout.n_devices / axis
+    # devices of the axis within a domain, which share what they exchange with others
+    group = np.maximum(1.0, np.minimum(domain, layout.n_devices) / neighbours)
+    share = leaving(n_domains) / np.maximum(leaving(axis), 1e-9) / group
+    return np.where(np.greater(axis, 1), share, 0.0)
 
 
 def memory_of(shape: ModelShape, layout: Layout) -> Numbers:

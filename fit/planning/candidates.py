@@ -564,9 +564,9 @@ class _Search:
         sequence = sequence_of(problem.law, self.models.as_published)
         has_narrow_experts = problem.architecture.granularity != 1
         fits = mesh.divides(shape, sequence, has_narrow_experts, data, expert, model)
-        # devices hold at least the weights
-        stored = shape.routed_weights / (expert * model) + shape.dense_weights / model + shape.embedding_and_head
-        fits &= STATE * stored / data <= chips.room * chips.device_memory
+        # devices hold at least the weights, each a part of those of its model axis
+        stored = (shape.routed_weights + shape.dense_weights) / model + shape.embedding_and_head
+        fits &= STATE * stored / (data * expert) <= chips.room * chips.device_memory
         could_be_best = np.full((len(rows), len(counts)), True)
         if np.isfinite(self.fastest[rows]).any():
             could_be_best &= self.floor[rows, None] / counts <= self.fastest[rows, None]

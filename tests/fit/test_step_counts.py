@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from benchmarks import step_time
-from fit.model import step_counts
+from fit.model import efficiencies, step_counts
+from fit.model.chips import CHIPS
 from fit.model.layout import Layout
 from fit.model.shape import ModelShape
+from fit.model.step_cost import step_cost
 
 GB = 1e9
 WIDE = dict(d_model=2048, n_blocks=16, n_heads=16, n_kv_heads=8, head_dim=128, d_ff=6144, vocab_size=50304)
@@ -85,6 +87,19 @@ def test_the_most_tokens_at_once_fill_the_memory(n_experts):
             assert step_counts.memory_of(shape, of_most) == pytest.approx(gigabytes * GB, rel=1e-9)
             n_filled += 1
     assert n_filled >= 12
+
+
+@pytest.mark.parametrize("remat", ["full", "dots", "none"])
+def test_a_dense_step_costs_the_same_on_whichever_axis_its_rows_are(remat):
+    """A dense model spreads its batch and its weights over the data and the expert axis alike, machines included."""
+    shape = ModelShape.of_config(WIDE | dict(n_experts=1))
+    chip = CHIPS["H100"]
+    reached = efficiencies.calibrated().efficiencies("H100")
+    costs = []
+    for data, expert in ((64, 1), (8, 8), (2, 32), (1, 64)):
+        layout = Layout(64 * 16_384, 4096, data, expert, remat=remat)
+        costs.append(float(step_cost(shape, layout, chip, reached).seconds))
+    assert costs == pytest.approx([costs[0]] * len(costs), rel=1e-12)
 
 
 def test_a_grid_of_layouts_is_one_call():
