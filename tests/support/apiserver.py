@@ -91,7 +91,7 @@ class Cluster:
     @contextlib.contextmanager
     def halted(self):
         """Within the block, the server does nothing, and is there."""
-        self._server.send_signal(signal.SIGSTOP)
+        helpers.halt(self._server.pid)
         try:
             yield
         finally:

@@ -5,6 +5,7 @@ import importlib.metadata
 import os
 import pathlib
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -199,3 +200,14 @@ def typed_commands() -> list[str]:
     """The commands of the ```sh blocks of README and docs, in their order, each once."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     return list(dict.fromkeys(command for page in pages for block in blocks(page) for command in block))
+
+
+def halt(pid: int) -> None:
+    """Stops a process; returns when all its threads stand still, which takes a while on a busy machine."""
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + 60
+    for state in pathlib.Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(FileNotFoundError):  # the thread has ended
+            while state.read_text().rpartition(")")[2].split()[0] != "T":
+                assert time.monotonic() < deadline, f"process {pid} does not stop"
+                time.sleep(0.01)

@@ -15,6 +15,8 @@ import subprocess
 import tempfile
 import time
 
+import helpers
+
 BINARIES = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo", "unshare")
 NODES = {"node1": "127.0.1.1", "node2": "127.0.1.2"}  # with two processors each
 # A job's environment begins with that of a login shell. Its files are empty on a node: what they start, pyenv say,
@@ -121,7 +123,7 @@ class Cluster:
     @contextlib.contextmanager
     def halted(self):
         """Within the block, the controller does nothing, and is there."""
-        self._controller.send_signal(signal.SIGSTOP)
+        helpers.halt(self._controller.pid)
         try:
             yield
         finally:
