@@ -91,8 +91,8 @@ def test_a_patch_of_contributing_applies_and_trains(i, tmp_path):
     ignored = shutil.ignore_patterns("__pycache__")
     for folder in ("jmoe", "configs"):
         shutil.copytree(helpers.ROOT / folder, tmp_path / folder, ignore=ignored)
-    (tmp_path / "fit" / "shape").mkdir(parents=True)
-    shutil.copy(helpers.ROOT / "fit" / "shape" / "divisibility.json", tmp_path / "fit" / "shape")
+    (tmp_path / "fit" / "model").mkdir(parents=True)
+    shutil.copy(helpers.ROOT / "fit" / "model" / "divisibility.json", tmp_path / "fit" / "model")
     environment = helpers.environment() | {"GIT_CEILING_DIRECTORIES": str(tmp_path.parent), "PYTHONPATH": str(tmp_path)}
     command = ["git", "apply", "-"]
     subprocess.run(command, cwd=tmp_path, env=environment, input=patch, text=True, check=True)
