@@ -119,7 +119,7 @@ def _preferred(question: Question, planned: Optimum) -> Chosen | None:
     chosen = None
     least_unlike = math.inf
     for models, tokens, losses in by_recipe:
-        unlike = np.where(losses <= highest_allowed, _unlikeness(question, models, planned), np.inf)
+        unlike = np.where(losses <= highest_allowed, _shape_penalty(question, models, planned), np.inf)
         row = int(np.argmin(unlike))
         if unlike[row] < least_unlike:
             least_unlike = float(unlike[row])
@@ -133,7 +133,7 @@ def _preferred(question: Question, planned: Optimum) -> Chosen | None:
     return chosen
 
 
-def _unlikeness(question: Question, models: Models, planned: Optimum) -> Array:
+def _shape_penalty(question: Question, models: Models, planned: Optimum) -> Array:
     """How far ratios are from the style's and sizes from the planned one, [n_shapes]: the sum of |ln factor|."""
     shape = models.shape
     style = hardware.style_of(question.architecture, models.as_published, question.request.fixed)

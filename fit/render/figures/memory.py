@@ -19,6 +19,8 @@ from fit.messages import units
 from fit.planning import optimum
 from fit.render.figures import style
 
+MOST_DRAWS = 50  # of the band of the best E: each is solved at every memory
+
 RING: style.Look = dict(marker="o", color="black", markerfacecolor="none", markersize=8, linestyle="none")
 
 
@@ -186,7 +188,7 @@ def _spread_of_best(picture: style.Picture, limit: optimum.Constraints) -> Array
     usable = optimum.usable_draws(law, experts)
     if not usable.any():
         return None
-    draws = {name: values[usable] for name, values in style.drawn(law).items()}
+    draws = {name: values[usable][:MOST_DRAWS] for name, values in style.drawn(law).items()}
     optima = [optimum.solve(law, e, picture.architecture, limit, draws) for e in experts]
     best = experts[np.argmin([np.where(f.feasible, f.loss, np.inf) for f in optima], axis=0)]
     return np.percentile(best, law.percentiles, axis=0, method="nearest")
