@@ -48,7 +48,7 @@ class TableError(UserError):
 
     @property
     def words(self) -> str:
-        """What stands before the command with these flags."""
+        """The words before the command with these flags."""
         return self.args[2]
 
     def __str__(self) -> str:

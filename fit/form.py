@@ -58,7 +58,7 @@ class Coefficient:
     tried: tuple[float, float] = (1e-6, 1e3)
 
     def entry_name(self, name: str) -> str:
-        """What stands for the coefficient of this name in `params`."""
+        """The value in `params` for the coefficient of this name."""
         if self.above:
             return f"ln({name} / {self.above} - 1)"
         if self.share:
@@ -77,7 +77,7 @@ class Coefficient:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PriorSummary(Record):
-    """What a law.json says of a prior.
+    """A prior as law.json describes it.
 
     Attributes:
       law: The law that it is from, or population.

@@ -1,4 +1,4 @@
-"""What functions return: frozen dataclasses that also answer like dictionaries, and pages.
+"""Results of functions: frozen dataclasses that also answer like dictionaries, and pages.
 
 A `Record` is a row or a part of a result: row.n_active, row["n_active"] and dict(row) are the same. A `Result` is what
 a function of `fit` returns. str() of it is what its command prints, to_dict() what the command's --json holds, and
@@ -69,7 +69,7 @@ class Record(Mapping[str, Any]):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Result(Record):
-    """What a function of `fit` returns.
+    """The result of a function of `fit`.
 
     Attributes:
       answer_of: Makes the lines that its command prints.
@@ -79,7 +79,7 @@ class Result(Record):
 
     @property
     def title(self) -> str:
-        """What the result is, in a few words."""
+        """The result in a few words."""
         return type(self).__name__.lower()
 
     def to_dict(self) -> Json:
@@ -105,7 +105,7 @@ class Result(Record):
         return f"<{self.title}: {str(self).partition(chr(10))[0]}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The HTML that a notebook shows."""
         return "\n".join(lines.html(self.answer_of(self)))
 
 
@@ -148,7 +148,7 @@ class Page(str):
         return page
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the page in a frame of its own."""
+        """The HTML that a notebook shows: the page in a frame of its own."""
         return f'<iframe srcdoc="{html.escape(self.html)}" width="100%" height="{FRAME}"></iframe>'
 
 

@@ -1,4 +1,4 @@
-"""What to train: plans, several laws' plans, the next runs, architectures, surfaces at equal FLOPs."""
+"""Commands that plan: plans, several laws' plans, the next runs, architectures, surfaces at equal FLOPs."""
 
 import dataclasses
 

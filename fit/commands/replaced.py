@@ -94,7 +94,7 @@ def _with_values(arguments: Sequence[str], names: set[str]) -> list[str]:
 
 
 def replacement(command: str, name: str, value: str) -> list[str]:
-    """What is typed in place of --name=value: itself where nothing replaces it, nothing where it is left out."""
+    """The flag in place of --name=value: itself where nothing replaces it, nothing where it is left out."""
     replacements = WORDS.get(command, {})
     for key in ((name, value), (name, None)):
         if key in replacements:

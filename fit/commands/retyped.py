@@ -65,7 +65,7 @@ def _merged(words: Sequence[str], flag: str, values: Mapping[str, str]) -> list[
 
 
 def _pairs_of(flag: str, typed: str) -> dict[str, str]:
-    """What the user typed for a flag, as _merged takes its values."""
+    """The values of a flag as the user typed them, for _merged."""
     if flag in LISTS:
         return {text.strip(): "" for text in typed.split(",")}
     if flag not in MARKS:

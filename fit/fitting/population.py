@@ -173,7 +173,7 @@ def _summary(
     covariance: np.ndarray,
     left_out: str | None,
 ) -> PriorSummary:
-    """What a law.json says of the prior."""
+    """The prior as law.json describes it."""
     spreads = {}
     for name, sign, middle, variance in zip(names, signs, mean, np.diag(covariance), strict=True):
         value = sign * np.exp(middle) if sign else 1 / (1 + np.exp(middle))

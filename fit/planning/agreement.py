@@ -25,7 +25,7 @@ def counted(answers: list[LawAnswer]) -> list[LawAnswer]:
 
 
 def findings(answers: list[LawAnswer]) -> list[Finding]:
-    """What the laws together say. `answers`: of all laws."""
+    """The sentences on all laws together. `answers`: of all laws."""
     return [*_not_counted(answers), *_preference(answers), *_apart_and_near(answers)]
 
 

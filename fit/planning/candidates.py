@@ -45,7 +45,7 @@ IDEAL_BATCH = 2.0**40  # tokens of a step, so many that what a step does once ta
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is asked of a plan.
+    """A question to a plan.
 
     Attributes:
       law: The law of the loss.
@@ -80,7 +80,7 @@ class Question:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Problem(Question):
-    """What is asked of a plan on chips.
+    """A question to a plan on chips.
 
     Attributes:
       chips: The chips to train on.

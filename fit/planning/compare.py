@@ -49,7 +49,7 @@ ABOUT = (
 
 
 def compare(laws: Sequence[Law], options: BudgetOptions) -> Comparison:
-    """What each of the laws answers to a budget, and what they agree on.
+    """Compares the answers of several laws to a budget.
 
     Raises:
       UserError: No law has a feasible model, or a law cannot be planned with.
@@ -72,7 +72,7 @@ def compare(laws: Sequence[Law], options: BudgetOptions) -> Comparison:
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """What every law of a comparison answers.
+    """Answers by every law of a comparison.
 
     Attributes:
       shape: {field of Architecture: value}: vocab_size, width_per_block, and others where they are given.
@@ -125,7 +125,7 @@ def compare_laws(laws: Sequence[Law], question: Question) -> Comparison:
 
 
 def counts(reference: PublishedModel) -> Json:
-    """What a reference model counts; the cache in numbers, training memory in bytes without what tokens at work
+    """The counts of a reference model; the cache in numbers, training memory in bytes without what tokens at work
     take."""
     names = ("name", "n_active", "n_total", "n_embedding", "n_experts", "top_k", "n_shared_experts", "whole_experts")
     names += ("notes", "cache_elements_per_token")
@@ -247,7 +247,7 @@ def answer(law: Law, question: Question) -> LawAnswer | NoAnswer:
 
 
 def _findings(answer: LawAnswer) -> Iterator[Finding]:
-    """What to know before trusting a law's answer."""
+    """The findings on a law's answer."""
     if answer.extrapolation:
         factor = max(outside["factor"] for outside in answer.extrapolation)
         yield finding("law_outside", outside=in_words(answer.extrapolation), factor=factor)

@@ -1,4 +1,4 @@
-"""What `fit compare` says: what the laws together say, then each law's best model in a few words; tables on demand."""
+"""The answer of `fit compare`: all laws together, then each law's best model in a few words; tables on demand."""
 
 from collections.abc import Iterator
 
@@ -47,7 +47,7 @@ def verbose(result: Comparison) -> Iterator[Line]:
 
 
 def _answer(result: Comparison) -> Iterator[Line]:
-    """What the laws together say, what they disagree about, and what each of them says."""
+    """The lines on what the laws agree and disagree about, and on each of them."""
     together = list(result.findings)
     if result.votes is not None:
         together.append(votes.finding_of(result.votes))
@@ -144,7 +144,7 @@ def _serving(result: Comparison) -> Iterator[Line]:
 
 
 def reference_model(reference: Json, answers: list[LawAnswer]) -> Iterator[Line]:
-    """What a published model counts; then what each law says of it and would build instead, a line each."""
+    """The counts of a published model; then a line for each law: its loss, and the model to build instead."""
     counts = say(sentences.KNOWN, **reference, cache=2 * reference["cache_elements_per_token"])
     yield Line(reference["name"], counts)
     yield from (Line("", note) for note in reference["notes"])

@@ -1,4 +1,4 @@
-"""What a comparison of laws consists of: rows and parts as frozen dataclasses.
+"""The parts of a comparison of laws: rows and others as frozen dataclasses.
 
 Fields stand in the order of the JSON that `fit compare --json` prints.
 """
@@ -100,7 +100,7 @@ class Spread(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Votes(Record):
-    """What several laws vote for, each with one vote.
+    """The votes of several laws, each with one vote.
 
     Attributes:
       laws: How many laws.
@@ -119,7 +119,7 @@ class Votes(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LawAnswer(Record):
-    """What one law answers to a budget: its best model, and its best dense model.
+    """The answer of one law to a budget: its best model, and its best dense model.
 
     Attributes:
       source, note: Where a published law comes from; None for others.
@@ -213,7 +213,7 @@ class Agreement(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Comparison(Result):
-    """What several laws answer to one budget, each against its own best dense model.
+    """The answers of several laws to one budget, each against its own best dense model.
 
     Attributes:
       vocab_size, width_per_block, kv_share, n_dense, split, shared: Of the models, as far as they are given.
@@ -244,7 +244,7 @@ class Comparison(Result):
 
     @property
     def conclusion(self) -> list[str]:
-        """What the laws together say, in sentences."""
+        """The sentences on all laws together."""
         return [str(finding) for finding in self.findings]
 
     def names(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a plan must respect, chips among it, and what these constraints leave to a model of a size.
+"""The constraints of a plan, chips among them, and what they leave to a model of a size.
 
 Axes: numbers may be arrays that broadcast with the numbers of experts; results have their common shape.
 """
@@ -181,7 +181,7 @@ def fewest_devices(shape: ModelShape, expert: Array, model: Array, remat: str, m
 
 @dataclasses.dataclass(frozen=True)
 class SizeLimit:
-    """What bounds the size of a model.
+    """The bounds on the size of a model.
 
     Attributes:
       name: "memory" of the served model, "chips" that hold its training, or "serving", how fast it decodes.
@@ -198,7 +198,7 @@ class SizeLimit:
 
 @dataclasses.dataclass(frozen=True)
 class Constraints:
-    """What a plan must respect; any may be None.
+    """The constraints of a plan; any may be None.
 
     Attributes:
       flops: training, 6 N D, plus 2 N inference_tokens; or {n_experts: FLOPs}, of which `at` takes one.
@@ -264,7 +264,7 @@ class Constraints:
         return fields if self.clock is None else dict(hours=self.clock.hours) | fields
 
     def size_limits(self, architecture: Architecture) -> list[SizeLimit]:
-        """What bounds the size of models of an architecture, beside the budget.
+        """The bounds on the size of models of an architecture, beside the budget.
 
         That is the chips' memory for models of the paper's shape alone: of other shapes it depends on their meshes.
         """
@@ -303,7 +303,7 @@ class Constraints:
         return weights + self.bytes_per_kv_element * architecture.kv_elements(d_model, self.kv_tokens)
 
     def served(self, architecture: Architecture, d_model: Numbers, n_experts: Numbers) -> Served:
-        """What serving reads of models of an architecture."""
+        """The fields of models of an architecture that serving reads."""
         shape = architecture.shape(d_model, n_experts)
         cache_bytes = self.bytes_per_kv_element * shape.kv_elements(self.kv_tokens)
         return Served.of(shape, self.bytes_per_parameter, cache_bytes)

@@ -1,4 +1,4 @@
-"""What a plan costs on chips: hours, dollars, the memory that training takes, and how fast the model answers."""
+"""The cost of a plan on chips: hours, dollars, the memory that training takes, and how fast the model answers."""
 
 import dataclasses
 import json
@@ -84,7 +84,7 @@ def mfu_of(option: Any, experts: tuple[int, ...]) -> float | dict[int, float]:
 
 
 def cost_of(model: Optimum | Buildable, architecture: Architecture, constraints: Constraints, chips: Chips) -> Cost:
-    """What a model costs on the chips.
+    """The cost of a model on the chips.
 
     Args:
       model: An optimum, or the model to build.
@@ -160,7 +160,7 @@ def serving_of(served: Served, memory_bytes: float, routed_experts: float, chips
 
 
 def energy_of(plan: Plan) -> Energy | None:
-    """What the plan's training takes from the grid; None without chips, or where their power is not published."""
+    """The energy of the plan's training; None without chips, or where their power is not published."""
     model = plan.buildable or plan.best
     if plan.chips is None or model.cost is None:
         return None
@@ -181,7 +181,7 @@ def _price(model: Optimum | Buildable, chips: Chips) -> Json:
 def cost_of_buildable(
     built: Buildable, architecture: Architecture, constraints: Constraints, chips: Chips
 ) -> BuildableCost:
-    """What the model to build costs on the chips, with the memory of a step and the mesh."""
+    """The cost of the model to build on the chips, with the memory of a step and the mesh."""
     cost = cost_of(built, architecture, constraints, chips)
     values = {name: cost[name] for name in cost}
     if built.layout is not None:
@@ -243,7 +243,7 @@ def findings_of(
 def _chips_bind(
     law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, best: Optimum
 ) -> Finding:
-    """What the best would be if the chips held larger models."""
+    """The best model if the chips held larger ones."""
     chips = constraints.chips
     assert chips is not None
     if constraints.clock is not None:  # nobody knows the speed of a model that the chips cannot train
@@ -266,7 +266,7 @@ def _chips_bind(
 
 
 def _on_mesh(built: Buildable, shape: ModelShape, chips: Chips, mesh: Mesh, step_tokens: int | None) -> MeshCost:
-    """What a device of the given mesh takes.
+    """The memory of a device of the given mesh.
 
     The memory of a step is known where its tokens are. `chips`: the fewest that hold the smallest step.
     """

@@ -19,8 +19,8 @@ def are_compared(law: Law, constraints: Constraints) -> bool:
 def against_dense(
     law: Law, architecture: Architecture, constraints: Constraints, best: Optimum
 ) -> DenseComparison | None:
-    """What the best plan saves against the best dense model under the same constraints (Fig. 2b), in FLOPs or by the
-    clock in hours. None where no dense model is feasible, or where the plan does not compare with dense ones."""
+    """The savings of the best plan against the best dense model under the same constraints (Fig. 2b), in FLOPs or in
+    hours. None where no dense model is feasible, or where the plan does not compare with dense ones."""
     if not are_compared(law, constraints):
         return None
     constraints = constraints.at(best.n_experts)
@@ -47,7 +47,7 @@ def against_dense(
 
 
 def _counts(model: Json) -> Json:
-    """What extrapolation_of reads of a row of optimum.Optima."""
+    """The fields of a row of optimum.Optima that extrapolation_of reads."""
     return {name: model[name] for name in ("n_experts", "n_active", "n_tokens")}
 
 

@@ -34,7 +34,7 @@ def with_tasks(plan: Plan, law: Law, maps: TaskMaps) -> Plan:
 
 
 def _note(maps: TaskMaps, loss: float, n_experts: int, loss_is_exact: bool) -> str:
-    """What to know of expected accuracies; "" for nothing."""
+    """The caveat on expected accuracies; "" for nothing."""
     notes = []
     low, high = maps.loss
     if loss < low:

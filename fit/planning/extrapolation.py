@@ -1,4 +1,4 @@
-"""What of a planned model lies outside the runs that its law was fitted to."""
+"""The parts of a planned model that lie outside the runs of its law."""
 
 from fit.aliases import Json
 from fit.fitted_law import own_counts

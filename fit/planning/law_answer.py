@@ -1,5 +1,5 @@
-"""What `fit law` says first: which law it fitted, how far off that is, which number of experts it finds best, how far
-it may be trusted. fit/fitted_law/summary.py has all else."""
+"""The first lines of `fit law`: the law, its error, the number of experts that it finds best, and how far it may be
+trusted. fit/fitted_law/summary.py has all else."""
 
 from collections.abc import Iterator
 

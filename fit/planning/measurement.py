@@ -1,4 +1,4 @@
-"""What decides between the first two numbers of experts of a plan, and what to measure in order to know it better."""
+"""The cause that decides between the first two numbers of experts of a plan, and the measurement that would tell."""
 
 import dataclasses
 import math
@@ -49,7 +49,7 @@ def with_causes(
 
 
 def _measurement(law: Law, constraints: Constraints, by_law: Array, by_speed: Array, mean: float) -> Measurement | None:
-    """What would tell two numbers of experts apart: an hour of both, else runs; of two that do not, the better one.
+    """The measurement that tells two numbers of experts apart: an hour of both, else runs; the better of the two.
 
     Args:
       law: The law, with the number of its runs.

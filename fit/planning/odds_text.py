@@ -50,7 +50,7 @@ def _counts(odds: Odds) -> Iterator[str]:
 
 
 def _cost_of_second(odds: Odds) -> str:
-    """What the second number of experts costs beyond the first, in the mean."""
+    """The mean cost of the second number of experts beyond the first."""
     first = odds.row(odds.recommended)
     second = odds.row(odds.second or 0)
     assert first is not None and second is not None
@@ -73,7 +73,7 @@ def _named(n_experts: int) -> str:
 
 
 def to_measure(odds: Odds) -> str:
-    """What to measure, and what that would tell; "" for nothing."""
+    """The sentence on what to measure and what that would tell; "" for nothing."""
     measurement = odds.measurement
     if measurement is None:
         return ""

@@ -82,7 +82,7 @@ def loss_of(
 def columns_of(
     law: Law, architecture: Architecture, d_model: Numbers, n_experts: Numbers, n_tokens: Numbers
 ) -> dict[str, Numbers]:
-    """What the law reads of such models, by column.
+    """The columns that the law reads of such models.
 
     Raises:
       UserError: where the law reads a column that no architecture determines.
@@ -159,7 +159,7 @@ def _lowest(loss: Callable[[Array], Array], log_sizes: Array) -> Array:
 
 
 def size_limits(law: Law, architecture: Architecture, constraints: Constraints) -> list[SizeLimit]:
-    """What bounds the size of models of an architecture, beside the budget.
+    """The bounds on the size of models of an architecture, beside the budget.
 
     Models that are built on a mesh of chips are at most as large as the largest shape of the grid that the chips train.
     """

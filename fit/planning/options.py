@@ -235,7 +235,7 @@ class BudgetOptions(Options):
 
     @property
     def shapes(self) -> ShapeRequest | None:
-        """What the user fixes of a buildable model's shape and mesh; None for the paper's shapes."""
+        """The parts of a buildable model's shape and mesh that the user fixes; None for the paper's shapes."""
         fixed = {name for name in ("width_per_block", "kv_share") if getattr(self.shape, name) is not None}
         return ShapeRequest(frozenset(fixed), family=self.like is not None)
 

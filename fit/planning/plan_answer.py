@@ -60,7 +60,7 @@ def _answer(plan: Plan) -> Iterator[Line]:
 
 
 def what_to_train(plan: Plan) -> str:
-    """What to train and how sure its loss is, in a sentence: the model to build, else the continuous optimum."""
+    """The sentence on what to train and how sure its loss is: the model to build, else the continuous optimum."""
     model = plan.buildable or plan.best
     counted = ""
     if plan.buildable and plan.buildable.experts_of_law != plan.buildable.n_experts:
@@ -100,7 +100,7 @@ def _kind(model: Optimum | Buildable) -> str:
 
 
 def _reference_model(plan: Plan) -> Iterator[Line]:
-    """What the law that plans says of the model to start from."""
+    """The line of the planning law on the model to start from."""
     assert plan.like is not None
     for answer in plan.like.get("laws", []):
         like = answer.like
@@ -130,7 +130,7 @@ def _price(plan: Plan) -> Line:
 
 
 def _price_on_chips(plan: Plan, model: Optimum | Buildable, cost: Cost, chips: TrainingChips) -> Iterator[str]:
-    """What it takes to train a model on the chips, and to serve it."""
+    """The cost of training a model on the chips, and of serving it."""
     dollars = "" if cost.training_dollars is None else say(sentences.SHORT_DOLLARS, **cost)
     values = {**chips, **cost, "dollars": dollars, "chips": _chips_in_words(chips)}
     if model.speed:
@@ -259,7 +259,7 @@ def _interval(built: Buildable, percentiles: list[float]) -> str:
 
 
 def _beyond(plan: Plan) -> Line:
-    """What the plan extrapolates."""
+    """The line on what the plan extrapolates."""
     built = plan.buildable
     outside = built.extrapolation if built else plan.best.extrapolation
     label = "Extrapolates"
@@ -292,7 +292,7 @@ def _first_finding(plan: Plan) -> Iterator[Line]:
 
 
 def _next(plan: Plan) -> Iterator[Line]:
-    """What to do with the plan, and the command to type."""
+    """The next step, and the command to type."""
     if plan.buildable is None:
         return
     config = plan.emitted

@@ -294,6 +294,6 @@ def _saved(dense: DenseComparison) -> str:
 
 
 def _suffix(row: DenseComparison | RuleOfThumb) -> str:
-    """What of a row lies outside the fitted range."""
+    """The columns of a row that lie outside the fitted range."""
     warning = warning_of(row.extrapolation)
     return f"; {warning}" if warning else ""

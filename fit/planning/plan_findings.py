@@ -1,4 +1,4 @@
-"""What to know before trusting a plan: findings on its best model, its draws and its law."""
+"""Findings to know before trusting a plan: on its best model, its draws and its law."""
 
 import dataclasses
 from collections.abc import Iterator

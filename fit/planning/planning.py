@@ -97,7 +97,7 @@ def best_plan(law: Law, options: PlanOptions) -> Plan:
 
 
 def _flops_or_loss(plan: Plan) -> float:
-    """What decides between plans: the FLOPs that reach a target, else the loss."""
+    """The measure that decides between plans: the FLOPs that reach a target, else the loss."""
     if plan.target is not None and plan.target.best.flops is not None:
         return plan.target.best.flops
     return plan.best.loss

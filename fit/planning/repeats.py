@@ -64,7 +64,7 @@ class Repeated(Law):
 
 
 def _worth(amount: Numbers, unique: Numbers, decay: float) -> Array:
-    """What an amount is worth of which `unique` is not repeated: N' or D' of the docstring above."""
+    """The worth of an amount of which `unique` is not repeated: N' or D' of the docstring above."""
     return unique * (1 - decay * np.expm1((1 - amount / unique) / decay))
 
 
@@ -94,7 +94,7 @@ def repeats_of(
     optima: list[Optimum],
     best: Optimum,
 ) -> Repeats | None:
-    """What repeated text is worth to the optima of a plan, and how much better its best is than the best on a single
+    """The worth of repeated text to the optima of a plan, and how much better its best is than the best on a single
     epoch. None for a law of text that is read once."""
     if not isinstance(law, Repeated):
         return None
@@ -122,7 +122,7 @@ def repeats_of(
 
 
 def findings_of(law: Law, best: Optimum) -> Iterator[Finding]:
-    """What to know of a plan with repeated text."""
+    """The findings on a plan with repeated text."""
     if not isinstance(law, Repeated):
         return
     if best.size_bound == "plateau":

@@ -1,4 +1,4 @@
-"""What a plan consists of: rows and parts as frozen dataclasses.
+"""The parts of a plan: rows and others as frozen dataclasses.
 
 Losses are in nats per token, memory is in bytes, money in dollars. Fields stand in the order of the JSON that
 `fit plan --json` prints.
@@ -115,7 +115,7 @@ class Serving(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cost(Record):
-    """What it costs to train and to serve a model.
+    """The cost of training and of serving a model.
 
     Attributes:
       training_hours: On all chips.
@@ -323,7 +323,7 @@ class ExpertOdds(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Measurement(Record):
-    """What to measure in order to know the best number of experts better.
+    """The measurement that would tell the best number of experts better.
 
     Attributes:
       of: "speeds", of the first two numbers of experts on these chips, or "runs", more of them for the law.
@@ -494,7 +494,7 @@ class Target(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RepeatedRow(Record):
-    """What repeated text is worth to the best model with one number of experts."""
+    """The worth of repeated text to the best model with one number of experts."""
 
     n_experts: int
     epochs: float
@@ -504,7 +504,7 @@ class RepeatedRow(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Repeats(Record):
-    """What it is worth to read the text several times.
+    """The worth of reading the text several times.
 
     Attributes:
       source: Where the law of repeated text comes from.
@@ -526,7 +526,7 @@ class Repeats(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClockComparison(Record):
-    """What FLOPs would choose in place of hours or, where FLOPs are the budget, hours in place of FLOPs.
+    """The choice of FLOPs in place of hours or, where FLOPs are the budget, hours in place of FLOPs.
 
     Attributes:
       hours: The budget; where that is FLOPs, what the best model takes.
@@ -577,7 +577,7 @@ class TrainingChips(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Energy(Record):
-    """What the training takes from the grid, at the full power of the chips, without hosts, network and cooling.
+    """The energy that training takes from the grid, at the full power of the chips, without hosts, network and cooling.
 
     Attributes:
       kwh: Kilowatt-hours.
@@ -668,7 +668,7 @@ class Plan(WithFindings):
 
     @property
     def title(self) -> str:
-        """What the result is, in a few words."""
+        """The result in a few words."""
         return f"plan by {self.law}"
 
     @property

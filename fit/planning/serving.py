@@ -69,7 +69,7 @@ class ServingChips:
 
 @dataclasses.dataclass(frozen=True)
 class Served:
-    """What serving reads of a model. Numbers may be arrays, which broadcast together.
+    """A model as serving reads it. Numbers may be arrays, which broadcast together.
 
     Attributes:
       n_active: Parameters that a token uses, without an embedding that is only looked up.
@@ -87,7 +87,7 @@ class Served:
 
     @classmethod
     def of(cls, shape: ModelShape, bytes_per_parameter: float, cache_bytes: Numbers) -> "Served":
-        """What serving reads of models of these shapes."""
+        """Models of these shapes as serving reads them."""
         return cls(
             n_active=shape.n_active - shape.looked_up,
             n_unused=shape.n_total - shape.n_active,

@@ -80,7 +80,7 @@ def _spread(name: str, votes: list[VotesOfLaw]) -> Spread:
 
 
 def finding_of(votes: Votes) -> Finding:
-    """What the laws' votes say."""
+    """The line on the laws' votes."""
     counts = [say(sentences.VOTE, **row) for row in votes.experts[:SAID]]
     if len(votes.experts) > SAID:
         others = sum(row.share for row in votes.experts[SAID:])

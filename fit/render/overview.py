@@ -1,4 +1,4 @@
-"""What runs and their law found, in four lines for readers who do not know scaling laws."""
+"""The findings of runs and their law in four lines, for readers who do not know scaling laws."""
 
 import numpy as np
 

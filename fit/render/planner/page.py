@@ -68,7 +68,7 @@ def text(data: Json) -> str:
     )
 
     def part(placeholder: re.Match[str]) -> str:
-        """What stands in place of {{NAME}}."""
+        """The text in place of {{NAME}}."""
         return parts[placeholder[1]]
 
     return re.sub(r"\{\{(\w+)\}\}", part, _read("page.html"))
@@ -133,7 +133,7 @@ def _peaks(chip: Chip) -> Json:
 
 
 def _when_serving(kind: str) -> Json:
-    """What one chip reaches when it serves."""
+    """The figures of one chip when it serves."""
     chip = serving.ServingChips(kind, 1)
     return dict(
         decoding_bandwidth=chip.bandwidth, products_flops=chip.flops, products_share=serving.products_share(kind)
@@ -159,7 +159,7 @@ _MODELS = ("vocab_size", "width_per_block", "unique_tokens")
 
 
 def _law(law: Law) -> Json:
-    """What the page knows of a law."""
+    """A law as the page knows it."""
     law.check_plannable()
     models_of_runs = law.models
     architecture = None
@@ -197,7 +197,7 @@ def _origin(law: Law) -> str:
 
 
 def _form(form: Form) -> Json:
-    """What its laws have in common: how coefficients make the entries that the formula reads, and of which columns."""
+    """The rules of its laws: how coefficients make the entries that the formula reads, and of which columns."""
     names = set(form.columns)
     return dict(
         columns=form.columns,

@@ -1,4 +1,4 @@
-"""What `fit next` says: the runs, their cost, and their gain over the fitted runs and over a plain grid; tables on
+"""The answer of `fit next`: the runs, their cost, and their gain over the fitted runs and over a plain grid; tables on
 demand."""
 
 import statistics

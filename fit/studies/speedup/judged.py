@@ -1,4 +1,4 @@
-"""What a speed-up consists of: the runs judged by a law, and what they say together.
+"""The parts of a speed-up: the runs judged by a law, and their common factor.
 
 Fields stand in the order of the JSON that `fit speedup --json` prints.
 """

@@ -1,4 +1,4 @@
-"""What `fit speedup` says: the factor in a sentence, how far the runs lie apart, and a table of them."""
+"""The answer of `fit speedup`: the factor in a sentence, how far the runs lie apart, and a table of them."""
 
 from collections.abc import Iterator
 
