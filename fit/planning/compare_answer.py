@@ -20,7 +20,7 @@ IN_SHORT = {  # findings on a law's answer by their codes
 }
 ORDER = ("laws_prefer", "laws_vote", "law_not_counted", "laws_disagree", "laws_agree")
 BY_FLOPS = "by FLOPs E = {by_flops}"
-BY_CLOCK = "by the clock E = {by_time}"
+BY_CLOCK = "by wall-clock time E = {by_time}"
 NOT_FEASIBLE = "not feasible: {why}"
 LIKE = "{count} of {laws} laws reach its loss with fewer FLOPs{saved}"
 SAVED = ", {least:.0%} to {most:.0%} fewer"

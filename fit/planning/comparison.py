@@ -35,7 +35,7 @@ class DenseAnswer(Record):
 
     @property
     def ratio(self) -> float | None:
-        """Of FLOPs, by the clock of hours."""
+        """FLOPs, or hours where these are the budget."""
         return self.hours_ratio if "hours_ratio" in self.explicit else self.flops_ratio
 
 

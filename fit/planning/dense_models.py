@@ -54,7 +54,7 @@ def _counts(model: Json) -> Json:
 def rules_of_thumb(
     law: Law, architecture: Architecture, constraints: Constraints, experts: Floats, best: Optimum
 ) -> list[RuleOfThumb] | None:
-    """The rule of thumb under the FLOPs of the best; None by the clock, or where the plan does not compare with dense
+    """The rule of thumb under the FLOPs of the best; None in hours, or where the plan does not compare with dense
     models."""
     if constraints.clock is not None or not are_compared(law, constraints):
         return None

@@ -531,9 +531,9 @@ class ClockComparison(Record):
     Attributes:
       hours: The budget; where that is FLOPs, what the best model takes.
       label: How the speeds are known.
-      by_flops: The best number of experts by FLOPs, as many as the best model by the clock takes.
+      by_flops: The best number of experts by FLOPs, as many as the best model in these hours takes.
       by_time: The best number of experts in these hours.
-      n_active: Size at which the two numbers of experts are compared: of the best model by the clock or, if that is
+      n_active: Size at which the two numbers of experts are compared: of the best model in these hours or, if that is
         less, of the largest one that the chips train with `by_flops` experts.
       largest: That size, where it is less.
       ratio: How fast that model trains over the best one: [10th percentile, median, 90th percentile].

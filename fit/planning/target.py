@@ -44,7 +44,7 @@ def least_flops(
       times: The largest budget to look at, over the least.
 
     Returns:
-      FLOPs, by the clock hours; None where no such budget reaches the loss.
+      FLOPs, or hours where these are the budget; None where no such budget reaches the loss.
     """
     if constraints.clock is not None:
         return by_hours.least_hours(law, n_experts, architecture, constraints, loss)
