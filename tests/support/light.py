@@ -79,8 +79,9 @@ def should_hold():
 
 
 def programs():
-    """The example of docs/guides/use-from-python.md and the notebook, as Python source."""
-    yield from re.findall(r"```python\n(.*?)```", (ROOT / "docs/guides/use-from-python.md").read_text(), re.DOTALL)
+    """The examples of docs/guides/use-from-python.md, one after the other, and the notebook, as Python source."""
+    guide = (ROOT / "docs/guides/use-from-python.md").read_text()
+    yield "\n".join(re.findall(r"```python\n(.*?)```", guide, re.DOTALL))
     cells = json.loads((ROOT / "examples/plan.ipynb").read_text())["cells"]
     yield "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
 
