@@ -59,6 +59,7 @@ def should_hold():
     """The files of our packages, as `importlib.metadata` names them."""
     kinds = (
         "*.py",
+        "*.pyi",
         "py.typed",
         "presets/*.json",
         "draws/*.json",
