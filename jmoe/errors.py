@@ -56,6 +56,11 @@ class Interrupted(Exception):
         self.signum = signum
 
 
+def is_orderly(error: type[BaseException] | None) -> bool:
+    """Whether a run ended, with this error or none, while the store and the disk work, so that files may be closed."""
+    return error is None or issubclass(error, (UserError, Interrupted))
+
+
 class Unavailable(Exception):
     """Waiting was in vain, and a later try may succeed.
 

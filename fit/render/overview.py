@@ -63,7 +63,7 @@ def _best_model(plan: Plan) -> str:
     best = plan["best"]
     dense = plan.get("dense")
     which = f"{_model(best['n_experts'])} is best"
-    if len(plan["optima"]) + len(plan["infeasible"]) == 1:  # nothing was compared
+    if plan.n_compared == 1:
         which = f"this is the best size of {_model(best['n_experts'])}"
     words = (
         f"with {flops(plan['constraints']['flops'])} training FLOPs, {which}: "

@@ -4,7 +4,7 @@ from types import TracebackType
 from typing import Any
 
 from jmoe.config.schedule import Schedule, Segment
-from jmoe.errors import Interrupted, UserError, first_few
+from jmoe.errors import first_few, is_orderly
 from jmoe.run import distributed
 from jmoe.run.log import Log
 from jmoe.run.progress import Progress
@@ -51,7 +51,7 @@ class Report:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.progress.close()
-        if kind is None or issubclass(kind, (UserError, Interrupted)):
+        if is_orderly(kind):
             self.log.close()
 
     def finished(self, step: int, values: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import jax
 from etils import epath
 from jaxtyping import Array, PyTree
 
-from jmoe.errors import Interrupted, UserError
+from jmoe.errors import is_orderly
 from jmoe.storage.files import copy_files
 
 
@@ -46,7 +46,7 @@ class Trace:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None or issubclass(kind, (UserError, Interrupted)):  # else the store or the disk may have failed
+        if is_orderly(kind):
             self._open.close()
 
 
