@@ -29,10 +29,12 @@ test: .venv/.test
 	$(BIN)/python -m pytest
 
 # Between two edits: style, types, and the tests that start hardly a process and compile for one device.
-CHECKED := jmoe/check jmoe/counts jmoe/data jmoe/manifest jmoe/model jmoe/moe jmoe/needs jmoe/schedule \
-	fit/answer fit/laws fit/optimum fit/units launch/manifest launch/sweeps launch/varied
+CHECKED := $(addprefix tests/jmoe/,config/test_check config/test_counts config/test_schedule cost/test_needs \
+	model/test_model model/test_moe text/test_data text/test_manifest) \
+	$(addprefix tests/fit/,commands/test_answer laws/test_laws messages/test_units planning/test_optimum) \
+	$(addprefix tests/launch/,test_manifest test_sweeps test_varied)
 check: lint
-	$(BIN)/python -m pytest $(foreach name,$(CHECKED),tests/$(subst /,/test_,$(name)).py) -k "not mesh"
+	$(BIN)/python -m pytest $(addsuffix .py,$(CHECKED)) -k "not mesh"
 	@echo "These were the quick tests; make test runs all."
 
 lint: .venv/.test

@@ -215,9 +215,9 @@ def _hide_errors_of_other_reads() -> None:
     """Leaves the error of one failed read or write as the only one that is printed.
 
     Orbax reads many arrays at once, in an event loop that it closes when one read fails. The answers to the others then
-    find a closed loop, and each prints a traceback, in the midst of our sentence (tests/jmoe/test_disk_errors.py fails
-    without this function). Python closes reads that did not end, of which Orbax makes an error. Where a disk is full, a
-    thread of a library fails as the main one does.
+    find a closed loop, and each prints a traceback, in the midst of our sentence: without this function
+    tests/jmoe/storage/test_disk_errors.py fails. Python closes reads that did not end, of which Orbax makes an error.
+    Where a disk is full, a thread of a library fails as the main one does.
     """
     excepthook = sys.excepthook
     unraisablehook = sys.unraisablehook

@@ -27,7 +27,7 @@ from fit import __main__ as command_line
 ROOT = pathlib.Path(__file__).parent.parent
 ELSEWHERE = ("make demo", "make test")  # CI runs them, in this order
 FOR_A_POD = (
-    "python -m jmoe.compile --config=configs/mixtral.py --topology=v5p:8x8x8"  # jmoe/test_compile.py compiles it
+    "python -m jmoe.compile --config=configs/mixtral.py --topology=v5p:8x8x8"  # jmoe/cost/test_compile.py compiles it
 )
 REHEARSAL = ("runs/rehearsal", "runs/undisturbed")  # what jmoe/test_rehearsal.py types with these in it
 

@@ -1,7 +1,7 @@
 """The fields that a config of the trainer has, by their dotted names.
 
 A law.json may set these and no others in an emitted config. configs/joint_moe.py defines them for the trainer, which
-fit does not import; tests/fit/test_trust.py checks that the two lists agree.
+fit does not import; tests/fit/fitted_law/test_trust.py checks that the two lists agree.
 """
 
 FIELDS = frozenset(

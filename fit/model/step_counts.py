@@ -43,7 +43,7 @@ SWIGLU_OF_ROWS = 14
 # Bytes of a weight whose gradient kernels of products by rows sum in float32: zeroed, added to, cast
 GRADIENT_OF_ROWS = 14
 
-# What is kept: read off compiled programs (tests/fit/test_step_counts.py)
+# What is kept: read off compiled programs (tests/fit/model/test_step_counts.py)
 KEPT = 18  # bytes of a parameter: weight and two moments in float32, gradient in float32, weight in bfloat16
 ACCUMULATED = 4  # where a batch comes in parts: the sum of their gradients in float32
 # Bytes of a token that a block leaves for the backward pass: for each unit of width, on each device of the model axis

@@ -1,7 +1,7 @@
 """Parameters and FLOPs of a config.model, counted as the paper counts them (Eq. 11-12, App. A.2). Plain Python.
 
 The launcher counts without JAX, so the sizes of jmoe/model/transformer.py's parameters stand here a second time.
-tests/jmoe/test_counts.py compares both.
+tests/jmoe/config/test_counts.py compares both.
 """
 
 import dataclasses

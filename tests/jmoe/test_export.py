@@ -19,7 +19,7 @@ from jmoe.errors import UserError
 from jmoe.model import sampling, sharding
 from jmoe.run import checkpoint
 from jmoe.text import tokenizer
-from tests.jmoe.test_model import logits_of, make_params, tiny
+from tests.jmoe.model.test_model import logits_of, make_params, tiny
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -10,7 +10,7 @@ from ml_collections import FrozenConfigDict
 from jmoe.model import sampling, sharding, transformer
 from jmoe.model.parameters import parameter_specs
 from jmoe.text import tokenizer
-from tests.jmoe.test_model import GROUPED, ONE_FOR_ALL, logits_of, make_params, tiny, tokens_on
+from tests.jmoe.model.test_model import GROUPED, ONE_FOR_ALL, logits_of, make_params, tiny, tokens_on
 
 PROMPT = 67  # more than one part of sampling.PROMPT_POSITIONS
 T = 72

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
-from tests.jmoe.test_model import tiny
+from tests.jmoe.model.test_model import tiny
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -48,8 +48,8 @@ def on_a_disk(sweep, tmp_path_factory):
 
 
 def test_a_killed_sweep_on_gs_ends_as_on_a_disk(sweep, on_a_disk, bucket, proxy):
-    """And then meets outages, in one of which its trainer gives up a save, which is no failed try. jmoe/test_storage.py
-    has a trainer of which one request in twenty fails, as make soak has here."""
+    """And then meets outages, in one of which its trainer gives up a save, which is no failed try. A trainer of which
+    one request in twenty fails is in jmoe/storage/test_storage.py, as make soak has it here."""
     workdir = f"{bucket}/local"
     proxy.end()
     if outage.SECONDS > 1:

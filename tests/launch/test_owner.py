@@ -189,7 +189,7 @@ def test_a_halted_owner_writes_nothing_when_it_wakes(timer, proxy, bucket, held,
 
 
 def test_an_owner_whose_renewals_do_not_get_through_ends_before_its_lease_can_be_taken(proxy, bucket, held):
-    """By itself, as the store answers everything else. When it does is simulated in jmoe/test_lease.py."""
+    """By itself, as the store answers everything else. When it does is simulated in jmoe/storage/test_lease.py."""
     path = epath.Path(f"{bucket}/cut-off/train.lock")
     held.append(process := hold(path, expiry=6.0, work=WRITES, timer=False))
     helpers.wait_until((path.parent / "data.json").exists, [process])

@@ -30,8 +30,8 @@ from etils import epath
 
 FLAGS = ["--config.model.n_experts=4", "--config.model.group_tokens=64", "--config.eval_every=6"]
 TESTS = """
-launch/test_local.py launch/test_slurm.py launch/test_gs.py launch/test_owner.py jmoe/test_outage.py
-jmoe/test_storage.py jmoe/test_power_loss.py
+launch/test_local.py launch/test_slurm.py launch/test_gs.py launch/test_owner.py jmoe/storage/test_outage.py
+jmoe/storage/test_storage.py jmoe/storage/test_power_loss.py
 """.split()
 SHARE = 0.4  # of the time, that of the kills; they use less of it, so that the last run can end
 CLOCKS = {"seconds", "sha256"}  # fields that may differ between two identical runs

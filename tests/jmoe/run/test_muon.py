@@ -8,7 +8,7 @@ from jmoe.config import counts
 from jmoe.model import sharding
 from jmoe.run import step
 from launch import preflight
-from tests.jmoe.test_model import make_params, tiny, tokens_on
+from tests.jmoe.model.test_model import make_params, tiny, tokens_on
 
 FINE = dict(n_experts=4, top_k=2, d_expert=24, n_shared_experts=1, n_blocks=3, n_kv_heads=2)
 

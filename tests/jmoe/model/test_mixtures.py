@@ -10,8 +10,8 @@ import pytest
 from jmoe.config import counts
 from jmoe.model import loss, parameters, routing, sharding
 from jmoe.run import step
-from tests.jmoe.test_model import logits_of, make_params, numpy_dense, numpy_transformer, tiny, tokens_on
-from tests.jmoe.test_moe import reference
+from tests.jmoe.model.test_model import logits_of, make_params, numpy_dense, numpy_transformer, tiny, tokens_on
+from tests.jmoe.model.test_moe import reference
 
 FINE = dict(n_experts=8, top_k=2, d_expert=24, n_shared_experts=1, n_dense_blocks=1, n_blocks=3)
 BALANCED = FINE | dict(balance="bias", scores="sigmoid")

@@ -2,11 +2,11 @@
 
 import contextlib
 import math
-import pathlib
 import shlex
 import shutil
 import sqlite3
 
+import helpers
 import pytest
 import wandb_server
 
@@ -17,7 +17,7 @@ from fit.table.column_guesses import guess
 from fit.table.table import read
 
 WORKS = "  this works: python -m fit "
-FOREIGN = pathlib.Path(__file__).parents[1] / "data" / "foreign"
+FOREIGN = helpers.ROOT / "tests" / "data" / "foreign"
 WANDB = FOREIGN / "wandb_export.csv"
 CHART = FOREIGN / "wandb_chart.csv"
 THEIRS = "--columns=n_active:n_params,n_tokens:tokens,loss:eval/loss"

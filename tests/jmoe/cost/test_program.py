@@ -2,8 +2,8 @@
 
 import json
 import lzma
-import pathlib
 
+import helpers
 import jax
 import pytest
 
@@ -12,9 +12,9 @@ from jmoe.config import counts
 from jmoe.cost import instruction_flops, needs
 from jmoe.cost.memory import compile_step
 from jmoe.cost.program import Program
-from tests.jmoe.test_compile import expected_flops
+from tests.jmoe.cost.test_compile import expected_flops
 
-COMPILED = pathlib.Path(__file__).parents[1] / "data" / "compiled"
+COMPILED = helpers.ROOT / "tests" / "data" / "compiled"
 
 
 def test_cudnn_attention_counts_its_products():

@@ -10,14 +10,14 @@ import pytest
 from fit.model import reference_model
 from fit.model.shape import ModelShape
 from jmoe.config import counts
-from tests.jmoe.test_counts import MODELS
+from tests.jmoe.config.test_counts import MODELS
 
 CONFIGS = sorted(path.stem for path in (helpers.ROOT / "configs").glob("*.py") if path.stem != "__init__")
 DENSE = ModelShape(128, 4, n_heads=2, n_kv_heads=1, head_dim=64, d_ff=384, vocab_size=512)
 
 
 def assert_counts(shape, model):
-    """Those of jmoe/config/counts.py, which tests/jmoe/test_counts.py compares with the trainer's arrays."""
+    """Those of jmoe/config/counts.py, which tests/jmoe/config/test_counts.py compares with the trainer's arrays."""
     assert shape.n_total == counts.n_total(model)
     assert shape.n_active == counts.n_active(model)
     for roles, mine in (

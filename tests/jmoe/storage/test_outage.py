@@ -24,7 +24,7 @@ from jmoe.errors import UNAVAILABLE, Unavailable, UserError
 from jmoe.run import checkpoint
 from jmoe.storage import files as storage
 from jmoe.storage import gcs, owner_check, ownership
-from tests.jmoe.test_checkpoint import RECORD, abstract, assert_is, mesh_of, restore, state, write
+from tests.jmoe.run.test_checkpoint import RECORD, abstract, assert_is, mesh_of, restore, state, write
 
 AT_LENGTH = pytest.mark.skipif(not os.environ.get("JMOE_SOAK"), reason="make soak alone: takes minutes")
 # of the store's faults, one that gcsfs sees as an answer and one that it sees as none

@@ -4,13 +4,13 @@ import html
 import json
 import math
 import os
-import pathlib
 import re
 import shutil
 import subprocess
 import sys
 
 import fit_runs
+import helpers
 import notebook
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ import pytest
 import fit
 from fit import __main__ as command_line
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = helpers.ROOT
 DENSE = fit_runs.DATA / "chinchilla_svg_245.csv"
 
 

@@ -5,6 +5,7 @@ import pathlib
 import re
 import shlex
 
+import helpers
 import numpy as np
 import pytest
 
@@ -16,7 +17,7 @@ from fit.table.column_guesses import guess
 from fit.table.reading import read_with
 from fit.table.table import Table, read
 
-PRACTICE = pathlib.Path(__file__).parents[1] / "data/practice"
+PRACTICE = helpers.ROOT / "tests" / "data/practice"
 SIZES = np.repeat([25e6, 60e6, 150e6, 350e6, 800e6], 3)
 TOKENS = np.ravel([[6 * n, 20 * n, 60 * n] for n in SIZES[::3]])
 LOSSES = read(str(PRACTICE / "semicolon.csv")).numbers("loss")  # the same runs in all tables of these sizes

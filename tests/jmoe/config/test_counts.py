@@ -7,7 +7,7 @@ import pytest
 from configs import deepseek_v3_like, mixtral, olmoe, qwen3_moe
 from jmoe.config import counts
 from jmoe.model.transformer import describe
-from tests.jmoe.test_model import tiny
+from tests.jmoe.model.test_model import tiny
 
 FINE = dict(n_experts=8, top_k=2, d_expert=24)
 MESH = {"data": 2, "expert": 4, "model": 2}

@@ -2,9 +2,9 @@
 
 import copy
 import json
-import pathlib
 
 import fit_runs
+import helpers
 import numpy as np
 import pytest
 
@@ -12,7 +12,7 @@ import fit
 from fit.errors import UserError
 from fit.fitted_law.law import NAMES, load
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = helpers.ROOT
 OURS = [*ROOT.glob("results/**/law.json"), *ROOT.glob("results/forecasts/laws/*.json")]
 OURS += ROOT.glob("fit/fitted_law/presets/*.json")
 

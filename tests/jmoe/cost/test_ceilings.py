@@ -3,7 +3,7 @@
 import pytest
 
 from configs import joint_moe
-from tests.jmoe.test_compile import FLASH, check_ceilings, compiled, expected_flops
+from tests.jmoe.cost.test_compile import FLASH, check_ceilings, compiled, expected_flops
 
 NARROW = (
     "--config.model.d_model=1024",

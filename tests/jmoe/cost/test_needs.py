@@ -6,8 +6,8 @@ import pytest
 
 from configs import joint_moe, mixtral, olmoe
 from jmoe.cost import needs
-from tests.jmoe.test_ceilings import NARROW
-from tests.jmoe.test_compile import CEILINGS, model_5b
+from tests.jmoe.cost.test_ceilings import NARROW
+from tests.jmoe.cost.test_compile import CEILINGS, model_5b
 
 
 def two_blocks(config, expert: int, n_tokens: int):

@@ -11,7 +11,7 @@ import pytest
 from jmoe.errors import UserError
 from jmoe.model import grouped_product
 from jmoe.model.moe import reference_moe
-from tests.jmoe import test_moe
+from tests.jmoe.model import test_moe
 
 tokamax = pytest.importorskip("tokamax", reason="without tokamax: needs Python 3.12, no product was compared")
 

@@ -3,10 +3,10 @@ units, with rows twice; and large ones."""
 
 import csv
 import json
-import pathlib
 import subprocess
 import sys
 
+import helpers
 import numpy as np
 import pytest
 
@@ -21,7 +21,7 @@ from fit.studies.next_runs import design
 from fit.table import histories, mixed_columns, validate
 from fit.table.table import Table, read
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = helpers.ROOT
 MIXTURES = ROOT / "benchmarks/tables/marin_v16.csv"  # 47 runs, all with n_experts = 64
 DENSE = ROOT / "tests/data/chinchilla_svg_245.csv"
 SOUND = [MIXTURES, DENSE, ROOT / "results/runs.csv", ROOT / "results/second/fit.csv", ROOT / "examples/runs.csv"]

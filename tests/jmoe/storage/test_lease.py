@@ -4,19 +4,19 @@ import contextlib
 import heapq
 import itertools
 import math
-import pathlib
 import random
 import re
 import types
 
 import greenlet
+import helpers
 import pytest
 
 from jmoe.storage import lease
 from jmoe.storage.ownership import Owner
 
 RENEW_EVERY, EXPIRY = 2.0, 12.0  # seconds of the made-up time
-TESTS = pathlib.Path(__file__).parents[1]
+TESTS = helpers.ROOT / "tests"
 PAGE = TESTS.parent / "docs/explanation/owners.md"
 REQUEST_GRACE = EXPIRY * lease.REQUEST_GRACE  # seconds that a request may live once its process has ended
 

@@ -12,7 +12,7 @@ from jmoe.config.check import check_config
 from jmoe.errors import UserError
 from jmoe.model import mup, parameters, sharding
 from jmoe.run import step
-from tests.jmoe.test_model import leaves_by_name, tiny
+from tests.jmoe.model.test_model import leaves_by_name, tiny
 
 
 @pytest.mark.parametrize("optimizer, d_model, grows", [("adamw", 256, (2.5, 1.6)), ("muon", 128, (1.5, 1.2))])

@@ -13,8 +13,8 @@ from jmoe.cost.topologies import topology_devices
 from jmoe.model import attention, documents, loss, parameters, sharding, tpu_flash, transformer
 from jmoe.run import step
 from jmoe.text import corpus
-from tests.jmoe.test_flash import normal
-from tests.jmoe.test_model import numpy_transformer, tiny
+from tests.jmoe.model.test_flash import normal
+from tests.jmoe.model.test_model import numpy_transformer, tiny
 
 END = 256
 

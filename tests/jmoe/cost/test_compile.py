@@ -8,11 +8,11 @@ import importlib.util
 import json
 import math
 import os
-import pathlib
 import re
 import subprocess
 import sys
 
+import helpers
 import jax
 import jax.numpy as jnp
 import pytest
@@ -43,7 +43,7 @@ def model_5b():
     return config
 
 
-CEILINGS = pathlib.Path(__file__).parents[1] / "data" / "ceilings.json"  # what compiled programs cost, by libtpu
+CEILINGS = helpers.ROOT / "tests" / "data" / "ceilings.json"  # what compiled programs cost, by libtpu
 
 
 def run_compile(*flags, xla_flags="", command=("-m", "jmoe.compile")):
