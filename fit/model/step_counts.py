@@ -74,11 +74,11 @@ class StepCounts:
       main_memory: bytes of main memory read or written.
       weights: bytes that leave the device as gathered weights.
       gradients: bytes that leave it as gradients summed over the data axis.
-      copies: bytes that leave it as gradients of what each device of the expert axis has a copy of.
+      copies: bytes that leave it as gradients of weights of which each device of the expert axis has a copy.
       all_to_all: bytes of tokens to experts and back, over the fast network.
       all_to_all_between: the same, over the network between domains.
       sums: bytes that leave it as activations summed over the model axis.
-      between: bytes of weights and gradients that leave the fast network.
+      between: bytes of weights, gradients and copies that leave the fast network.
       layers: blocks times microbatches.
       mixture_layers: those of them with a mixture.
       bubble: idle time of the pipeline over working time.
@@ -360,8 +360,10 @@ def _traffic(shape: ModelShape, layout: Layout, domain: Numbers, gathers_between
     # routed weights are exchanged over the data axis, all others over the devices that store their rows
     sent_by_expert = np.where(gathers_between, gathers * at_expert + expert_gradients, 2 * expert_gradients)
     sent = np.where(gathers_between, weights + gradients, 2 * gradients)
-    over_data = sent_by_expert * _crossing(layout, domain, layout.data)
-    over_rows = (sent - sent_by_expert) * _crossing(layout, domain, spread.rows)
+    over_data = sent_by_expert * _crossing(layout.n_devices, domain, layout.data)
+    over_rows = (sent - sent_by_expert) * _crossing(layout.n_devices, domain, spread.rows)
+    # copies lie next to each other on the expert axis, which is inside of the data axis
+    over_copies = copies * _crossing(layout.expert * layout.model, domain, spread.copies)
     # the share of the expert axis that lies in other domains
     beyond = np.maximum(0.0, 1 - domain / (layout.expert * layout.model))
     outside = np.where(np.greater(layout.expert, 1), beyond, 0.0)
@@ -372,7 +374,7 @@ def _traffic(shape: ModelShape, layout: Layout, domain: Numbers, gathers_between
         all_to_all=all_to_all * (1 - outside),
         all_to_all_between=all_to_all * outside,
         sums=sums,
-        between=(over_data + over_rows) * n_microbatches,
+        between=(over_data + over_rows + over_copies) * n_microbatches,
     )
 
 
@@ -388,18 +390,18 @@ def _embedding_numbers(shape: ModelShape, layout: Layout, spread: _Spread) -> Nu
     return np.minimum(shape.head * leaving(spread.rows), slices) / layout.pipeline
 
 
-def _crossing(layout: Layout, domain: Numbers, axis: Numbers) -> Numbers:
+def _crossing(n_devices: Numbers, domain: Numbers, axis: Numbers) -> Numbers:
     """The share of what is exchanged over an axis that leaves a device's domain.
 
     Args:
-      layout: the layout.
+      n_devices: devices of the axis and of all axes inside of it.
       domain: devices that the fast network joins.
       axis: devices of the axis; those of one place on it are neighbours.
     """
-    n_domains = np.maximum(1.0, layout.n_devices / domain)
-    neighbours = layout.n_devices / axis
+    n_domains = np.maximum(1.0, n_devices / domain)
+    neighbours = n_devices / axis
     # devices of the axis within a domain, which share what they exchange with others
-    group = np.maximum(1.0, np.minimum(domain, layout.n_devices) / neighbours)
+    group = np.maximum(1.0, np.minimum(domain, n_devices) / neighbours)
     share = leaving(n_domains) / np.maximum(leaving(axis), 1e-9) / group
     return np.where(np.greater(axis, 1), share, 0.0)
 

@@ -8,11 +8,11 @@ from fit.aliases import Json
 from fit.fitted_law.law import Law
 from fit.model import hardware
 from fit.model.architecture import Architecture, Model, training_flops
-from fit.planning import recipe, solve
+from fit.planning import candidates, recipe, solve
 from fit.planning.candidates import Models
 from fit.planning.constraints import Chips
 from fit.planning.extrapolation import extrapolation_of
-from fit.planning.mesh import PlannedMesh
+from fit.planning.mesh import PlannedLayout
 from fit.planning.results import Buildable, Optimum
 
 
@@ -35,7 +35,7 @@ class Chosen:
     n_tokens: int
     memory_bytes: float
     law_experts: float | None = None
-    layout: PlannedMesh | None = None
+    layout: PlannedLayout | None = None
     speed: float | None = None
 
 
@@ -61,7 +61,7 @@ def grid_model(question: solve.Question, models: Models, row: int) -> Model:
     return hardware.built(question.padded, style, width, n_blocks, int(np.asarray(shape.n_experts)))
 
 
-def layout_of(best: solve.Best) -> PlannedMesh:
+def layout_of(best: solve.Best) -> PlannedLayout:
     """How the chips train a candidate."""
     problem = best.problem
     candidate = best.candidate
@@ -69,14 +69,17 @@ def layout_of(best: solve.Best) -> PlannedMesh:
     batch = int(candidate.batch_tokens[0])
     at_once = int(candidate.microbatch_tokens[0])
     device_bytes, sent_bytes = solve.bytes_of(best)
-    layout = PlannedMesh(
+    layout = PlannedLayout(
+        batch_tokens=batch,
+        sequence=candidates.sequence_of(problem.law, models.as_published),
         data=int(candidate.data[0]),
         expert=int(candidate.expert[0]),
         model=int(candidate.model[0]),
         remat=problem.grid.remats[int(candidate.remat[0])],
         microbatch_tokens=0 if at_once == batch else at_once,
+        flash=models.as_published,
         group_tokens=int(candidate.group_tokens[0]),
-        batch_tokens=recipe.ramp_on_mesh(batch, int(candidate.unit[0]), best.n_tokens, models.as_published),
+        ramp=recipe.ramp_on_mesh(batch, int(candidate.unit[0]), best.n_tokens, models.as_published),
         device_bytes=device_bytes,
         sent_bytes=sent_bytes,
     )
@@ -86,9 +89,9 @@ def layout_of(best: solve.Best) -> PlannedMesh:
     return dataclasses.replace(layout, sending_share=share)
 
 
-def sending_share(layout: PlannedMesh, n_active: float, n_experts: int, chips: Chips) -> float:
+def sending_share(layout: PlannedLayout, n_active: float, n_experts: int, chips: Chips) -> float:
     """Seconds of sending in a step, at the peak of the chips' links, over seconds of computing it at their MFU."""
-    batch = layout.batch_tokens[-1][1]
+    batch = layout.ramp[-1][1]
     computing = training_flops(n_active, batch) / chips.rate(max(n_experts, 1))
     return layout.sent_bytes * chips.n_devices / chips.count / chips.chip.network / computing
 
@@ -106,7 +109,7 @@ def buildable_of(
       family: Whether it is built like a published model.
     """
     model = chosen.model
-    batches = chosen.layout.batch_tokens if chosen.layout else None
+    batches = chosen.layout.ramp if chosen.layout else None
     run_recipe = recipe.recipe_of(law, model, chosen.n_tokens, family, batches)
     shape: Json = dict(model.shape)
     forward = model.exact_flops_per_token(run_recipe.sequence)

@@ -203,7 +203,7 @@ def test_what_is_timed_is_what_is_emitted_and_priced(i, tmp_path):
     config = emitted(plan, law, tmp_path)
     assert (config.mesh.expert, config.mesh.model, config.remat) == (layout.expert, layout.model, layout.remat)
     assert config.data.seq_len == built.sequence
-    assert tuple(map(tuple, config.batch_tokens)) == layout.batch_tokens
+    assert tuple(map(tuple, config.batch_tokens)) == layout.ramp
     assert config.microbatch_tokens == layout.microbatch_tokens
     # the plan's hours, by the price of a dry run
     planned_hours = built.cost.training_hours
