@@ -15,7 +15,7 @@ from configs.sweeps.holistic_phase1 import sizes
 from fit.studies.architecture_search import holistic
 
 FAMILY = holistic.family(n_heads=2, head_dim=16, n_kv_heads=1, n_experts=16, top_k=2)
-GRID = holistic.Grid(seq_len=128, width_multiple=4, expert_width_multiple=4, least_expert=8)
+GRID = holistic.SearchGrid(seq_len=128, width_multiple=4, expert_width_multiple=4, least_expert=8)
 FLOPS_PER_TOKEN = {2e11: 400_000, 8e11: 800_000}  # budget: M
 RATIOS = tuple(itertools.product((7.5, 8.5, 10.0), (2.2, 3.0, 3.8)))
 

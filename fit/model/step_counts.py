@@ -66,7 +66,7 @@ class StepCounts:
     """Work, traffic and memory of a device in a step.
 
     Attributes:
-      tokens: its share of the batch.
+      shape, layout: what is counted.
       large: FLOPs of projections, dense layers and head.
       grouped: FLOPs of routed experts.
       attention: FLOPs of scores and values.
@@ -82,13 +82,10 @@ class StepCounts:
       layers: blocks times microbatches.
       mixture_layers: those of them with a mixture.
       bubble: idle time of the pipeline over working time.
-      imbalance: load of the busiest device of the expert axis over its fair share.
-      state: bytes of memory that parameters take: weights, moments and gradients.
-      activations: bytes of memory that blocks leave for the backward pass.
-      at_work: bytes of memory of the block, or of the loss, at work.
     """
 
-    tokens: Numbers
+    shape: ModelShape
+    layout: Layout
     large: Numbers
     grouped: Numbers
     attention: Numbers
@@ -105,10 +102,6 @@ class StepCounts:
     layers: Numbers
     mixture_layers: Numbers
     bubble: Numbers
-    imbalance: Numbers
-    state: Numbers
-    activations: Numbers
-    at_work: Numbers
 
     @property
     def flops(self) -> Numbers:
@@ -123,8 +116,8 @@ class StepCounts:
 
     @property
     def device_bytes(self) -> Numbers:
-        """Memory of a device."""
-        return self.state + self.activations + self.at_work
+        """Memory of a device: of parameters, of what blocks leave for the backward pass, of what is at work."""
+        return memory_of(self.shape, self.layout)
 
 
 def leaving(n: Numbers) -> Numbers:
@@ -150,9 +143,9 @@ def count(shape: ModelShape, layout: Layout, domain: Numbers, gathers_between: A
     large_width, grouped_width = _product_widths(shape, layout)
     n_microbatches = layout.n_microbatches
     layers = shape.n_blocks / layout.pipeline * n_microbatches
-    state, activations, at_work = _device_bytes(shape, layout)
     return StepCounts(
-        tokens=layout.tokens_per_device,
+        shape=shape,
+        layout=layout,
         large=large,
         grouped=grouped,
         attention=attention,
@@ -163,10 +156,6 @@ def count(shape: ModelShape, layout: Layout, domain: Numbers, gathers_between: A
         layers=layers,
         mixture_layers=layers * shape.n_mixtures / shape.n_blocks,
         bubble=(layout.pipeline - 1) / n_microbatches / INTERLEAVED,
-        imbalance=layout.imbalance,
-        state=state,
-        activations=activations,
-        at_work=at_work,
     )
 
 
@@ -408,15 +397,9 @@ def _crossing(n_devices: Numbers, domain: Numbers, axis: Numbers) -> Numbers:
 
 def memory_of(shape: ModelShape, layout: Layout) -> Numbers:
     """Memory of a device in a step, as StepCounts.device_bytes has it."""
-    state, activations, at_work = _device_bytes(shape, layout)
-    return state + activations + at_work
-
-
-def _device_bytes(shape: ModelShape, layout: Layout) -> tuple[Numbers, Numbers, Numbers]:
-    """Bytes of a device for (parameters, what blocks leave for the backward pass, the block or the loss at work)."""
     memory = memory_by_tokens(shape, layout)
     tokens = layout.batch_tokens / layout.n_microbatches / (layout.data * layout.expert)
-    return memory.state(layout.n_microbatches > 1), memory.activations(tokens), memory.at_work(tokens)
+    return memory.state(layout.n_microbatches > 1) + memory.activations(tokens) + memory.at_work(tokens)
 
 
 @dataclasses.dataclass(frozen=True)

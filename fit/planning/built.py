@@ -9,7 +9,7 @@ from fit.fitted_law.law import Law
 from fit.model import hardware
 from fit.model.architecture import Architecture, Model, training_flops
 from fit.planning import candidates, recipe, solve
-from fit.planning.candidates import Models
+from fit.planning.candidates import ModelGrid
 from fit.planning.constraints import Chips
 from fit.planning.extrapolation import extrapolation_of
 from fit.planning.mesh import PlannedLayout
@@ -52,7 +52,7 @@ def on_chips(best: solve.Best) -> Chosen:
     )
 
 
-def grid_model(question: solve.Question, models: Models, row: int) -> Model:
+def grid_model(question: solve.Question, models: ModelGrid, row: int) -> Model:
     """A shape of the grid as a Model."""
     style = hardware.style_of(question.architecture, models.as_published, question.request.fixed)
     shape = models.shape
@@ -109,22 +109,25 @@ def buildable_of(
       family: Whether it is built like a published model.
     """
     model = chosen.model
+    shape = model.shape
+    n_active = int(shape.n_active)
+    n_total = int(shape.n_total)
     batches = chosen.layout.ramp if chosen.layout else None
     run_recipe = recipe.recipe_of(law, model, chosen.n_tokens, family, batches)
-    shape: Json = dict(model.shape)
-    forward = model.exact_flops_per_token(run_recipe.sequence)
+    fields: Json = dict(model.fields)
+    forward = int(shape.forward_flops(run_recipe.sequence))
     built = Buildable(
         n_experts=model.n_experts,
-        **shape,
+        **fields,
         law_experts=chosen.law_experts,
-        n_active=model.n_active,
-        n_total=model.n_total,
+        n_active=n_active,
+        n_total=n_total,
         exact_parameters=run_recipe.exact_parameters(model),
         n_tokens=chosen.n_tokens,
         loss=chosen.loss,
         loss_of_building=chosen.loss - best.loss,
         memory_bytes=chosen.memory_bytes,
-        training_flops=training_flops(model.n_active, chosen.n_tokens),
+        training_flops=training_flops(n_active, chosen.n_tokens),
         exact_forward_flops_per_token=forward,
         exact_training_flops=3 * forward * chosen.n_tokens,
         **run_recipe.row(),
@@ -134,10 +137,10 @@ def buildable_of(
             law,
             architecture,
             n_experts=model.n_experts if chosen.law_experts is None else chosen.law_experts,
-            n_active=model.n_active,
+            n_active=n_active,
             n_tokens=chosen.n_tokens,
-            n_total=model.n_total,
-            shape=(model.d_model, model.n_blocks),
+            n_total=n_total,
+            shape=(fields["d_model"], fields["n_blocks"]),
         ),
         modelled_speed=chosen.speed,
         explicit=() if chosen.law_experts is None else ("layout",),

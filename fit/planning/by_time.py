@@ -78,7 +78,7 @@ def measured_runs(
         routed = int(float(row["n_experts"]))
         model = _model_of(law, architecture, request, width, routed)
         columns = {name: measured.whole(row, name, f"--speeds={path}") for name in MODEL_FIELDS if row.get(name)}
-        return ModelShape.of_config(model.shape | dict(n_experts=routed) | columns)
+        return ModelShape.of_config(model.fields | dict(n_experts=routed) | columns)
 
     return measured.read_own(path, shape_of, chips.kind, chips.count, recipe.PRETRAIN_SEQUENCE)
 

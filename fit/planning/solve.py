@@ -19,7 +19,7 @@ from fit.model import efficiencies
 from fit.model.architecture import Architecture, root
 from fit.model.step_cost import step_cost
 from fit.planning import candidates as candidates_lib
-from fit.planning.candidates import Candidates, Models, Problem, Question
+from fit.planning.candidates import Candidates, ModelGrid, Problem, Question
 from fit.planning.constraints import Constraints
 from fit.planning.grid import Grid
 from fit.planning.optima import Optima
@@ -169,7 +169,7 @@ def _most_tokens(problem: Problem, candidates: Candidates, hours: Array) -> tupl
 
 
 def _best_of_shapes(
-    problem: Problem, models: Models, shapes: Array, tokens: Array, coefficients: ByName | None = None
+    problem: Problem, models: ModelGrid, shapes: Array, tokens: Array, coefficients: ByName | None = None
 ) -> dict[str, Array]:
     """The best shape of one recipe in each row, by name of COLUMNS, and its index `shape`; loss is infinite for none.
 
@@ -224,7 +224,7 @@ def near(problem: Problem, e: float, hours: tuple[float, float]) -> list[Candida
     return limits.cache[key]
 
 
-def models_of(question: Question, e: float) -> list[Models]:
+def models_of(question: Question, e: float) -> list[ModelGrid]:
     """candidates.models_of, kept in the cache of the limits."""
     limits = question.limits
     key = (
@@ -258,7 +258,7 @@ class Best:
     loss: float
 
     @property
-    def models(self) -> Models:
+    def models(self) -> ModelGrid:
         """The shapes, of which its own is one."""
         return self.candidate.models
 
@@ -487,7 +487,7 @@ def _interpolated(sizes: Array, speeds: Array, n_active: float) -> float:
     return math.exp(float(np.interp(math.log(n_active), log_sizes, log_speeds)) - above_largest)
 
 
-def _own_tokens(problem: Problem, models: Models, e: float) -> Array:
+def _own_tokens(problem: Problem, models: ModelGrid, e: float) -> Array:
     """The training tokens of each shape by FLOPs: [n_shapes]. Of several budgets, TOKENS_PER_PARAMETER."""
     limits = problem.limits.at(e)
     if np.ndim(limits.flops) == 0:

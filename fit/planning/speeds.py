@@ -5,6 +5,7 @@ a plan says. Left out are other numbers of chips, widths and batches that hardly
 within HOURS suits.
 """
 
+import bisect
 import dataclasses
 from collections.abc import Iterator
 
@@ -17,7 +18,7 @@ from fit.fitted_law.law import Law
 from fit.model import efficiencies
 from fit.model.architecture import TRAINING
 from fit.planning import candidates as candidates_lib
-from fit.planning.candidates import Candidates, Models, Problem
+from fit.planning.candidates import Candidates, ModelGrid, Problem
 from fit.planning.clock import SECONDS
 from fit.planning.constraints import ROOM, Chips, Constraints
 from fit.planning.cost import MFU
@@ -87,7 +88,7 @@ def speeds_of(law: Law, kind: str, count: int) -> Json | None:
     )
 
 
-def _rows(problem: Problem, models: Models, n_experts: int, counts: list[int]) -> Json:
+def _rows(problem: Problem, models: ModelGrid, n_experts: int, counts: list[int]) -> Json:
     """The models of one number of experts and one recipe.
 
     Returns:
@@ -121,7 +122,7 @@ def _whole(values: object) -> list[int]:
     return [round(value) for value in np.asarray(values).tolist()]
 
 
-def _steps(problem: Problem, models: Models, least_seconds: Array, count: int) -> Iterator[tuple[int, list[int]]]:
+def _steps(problem: Problem, models: ModelGrid, least_seconds: Array, count: int) -> Iterator[tuple[int, list[int]]]:
     """(row of the model, [tokens, MFU, tokens, MFU, ...]) of all models that so many chips train, as `_rows` has it."""
     chips = dataclasses.replace(problem.chips, count=count)
     grid = dataclasses.replace(problem.grid, counts=(count,))
@@ -171,13 +172,9 @@ def _steps_of_model(first: list[int], end: list[int], mfu: list[int]) -> list[in
       mfu: The MFU with each batch.
     """
     steps: list[int] = []
-    start = 0
-    stop = 0
     for tokens in sorted({*first, *end} - {NEVER}):
-        while stop < len(first) and first[stop] <= tokens:
-            stop += 1
-        while start < stop and end[start] <= tokens:
-            start += 1
+        stop = bisect.bisect_right(first, tokens)
+        start = bisect.bisect_right(end, tokens, 0, stop)
         reached = max(mfu[start:stop], default=0)
         if not steps or not steps[-1] <= reached <= steps[-1] * (1 + SAME_SPEED):
             steps += [tokens, reached]

@@ -68,7 +68,7 @@ ACTIVE_WIDTHS = (1, 8)  # range of (top_k + n_shared) d_expert / d_model of a bu
 
 
 @dataclasses.dataclass(frozen=True)
-class Grid:
+class SearchGrid:
     """Which models of a search are built. The defaults are the paper's.
 
     Attributes:
@@ -90,7 +90,7 @@ class Grid:
         return (d_expert >= self.least_expert) & (active_width >= least) & (active_width <= most)
 
 
-PAPER_GRID = Grid()
+PAPER_GRID = SearchGrid()
 
 
 def family(
@@ -159,7 +159,7 @@ def invert(
     return n_blocks, n_dense, n_moe, all_expert_widths / n_moe
 
 
-def buildable(triad: Triad, fixed: ModelShape, grid: Grid = PAPER_GRID) -> tuple[dict[int, Near], Near | None]:
+def buildable(triad: Triad, fixed: ModelShape, grid: SearchGrid = PAPER_GRID) -> tuple[dict[int, Near], Near | None]:
     """Finds models of whole blocks near a triad.
 
     The paper prints no rule. Ours is: n_dense and n_moe >= 1, d_model a multiple of 64, d_expert a multiple of 16 and
@@ -209,7 +209,7 @@ def _off(triad: Triad, wanted: Triad) -> Array:
     return np.max(np.broadcast_arrays(*shares), axis=0)
 
 
-def why_none(triad: Triad, fixed: ModelShape, nearest: Near | None, grid: Grid = PAPER_GRID) -> str:
+def why_none(triad: Triad, fixed: ModelShape, nearest: Near | None, grid: SearchGrid = PAPER_GRID) -> str:
     """Says why no buildable model is within OFF of a triad, in one sentence.
 
     Args:

@@ -49,7 +49,7 @@ def test_counts_of_a_small_model_are_the_trainers(config):
 def test_a_published_model_with_grouped_heads_counts_as_the_trainer_would_build_it(name):
     """Those with other attention, or with layers that differ, cannot be built."""
     published = reference_model.read(name)
-    shape = published.model_shape
+    shape = published.shape
     assert (shape.n_active, shape.n_total) == (published.n_active, published.n_total)
     if np.any(shape.latent_attention):
         return

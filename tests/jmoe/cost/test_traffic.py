@@ -21,13 +21,13 @@ def sent_bytes(jaxpr, mesh, times=1):
     found = collections.Counter()
     for eqn in jaxpr.eqns:
         n_runs = times * eqn.params.get("length", 1) if eqn.primitive.name == "scan" else times
-        axes = eqn.params.get("axis_name")
+        axes = eqn.params.get("axis_name", eqn.params.get("axes"))
         taken, made = (sum(v.aval.size * v.aval.dtype.itemsize for v in vs) for vs in (eqn.invars, eqn.outvars))
         if eqn.primitive.name == "all_gather":
             found["all_gather", axes] += n_runs * (made - taken)
         elif eqn.primitive.name == "reduce_scatter":
             found["reduce_scatter", axes] += n_runs * (taken - made)
-        elif eqn.primitive.name == "psum_invariant" and set(axes) == {"expert"}:
+        elif eqn.primitive.name == "psum_invariant" and tuple(axes) == ("expert",):
             found["psum", axes] += n_runs * 2 * taken * (mesh["expert"] - 1) / mesh["expert"]
         elif eqn.primitive.name == "all_to_all":
             size = math.prod(mesh[axis] for axis in ((axes,) if isinstance(axes, str) else axes))
