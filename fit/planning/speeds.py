@@ -61,11 +61,10 @@ def speeds_of(law: Law, kind: str, count: int) -> Json | None:
     counts = [n for n in Grid().counts_of(chips.chip, count) if n == 2 ** (n.bit_length() - 1)]
     largest = Grid().counts_of(chips.chip, count)[-1]
     trained_on = sorted({*counts, largest})
-    grid = COARSE if count <= MANY_CHIPS else dataclasses.replace(COARSE, models=(1, 2, 4))
     calibrations = [efficiencies.of_our_trainer(kind, n) for n in (1, 2)]
     limits = Constraints(chips=chips, request=ShapeRequest())
     problem = Problem(
-        law=law, architecture=architecture, limits=limits, chips=chips, calibration=calibrations[0], grid=grid
+        law=law, architecture=architecture, limits=limits, chips=chips, calibration=calibrations[0], grid=COARSE
     )
     rows = []
     for n_experts in law.experts:
@@ -125,7 +124,8 @@ def _whole(values: object) -> list[int]:
 def _steps(problem: Problem, models: ModelGrid, least_seconds: Array, count: int) -> Iterator[tuple[int, list[int]]]:
     """(row of the model, [tokens, MFU, tokens, MFU, ...]) of all models that so many chips train, as `_rows` has it."""
     chips = dataclasses.replace(problem.chips, count=count)
-    grid = dataclasses.replace(problem.grid, counts=(count,))
+    model_axes = (1, 2, 4) if count > MANY_CHIPS else COARSE.models
+    grid = dataclasses.replace(problem.grid, counts=(count,), models=model_axes)
     of_count = dataclasses.replace(problem, chips=chips, grid=grid)
     # tokens that these hours allow, were there nothing but products and memory; and those that suit the size
     in_hours = np.array(HOURS)[:, None] * SECONDS * count / least_seconds
