@@ -136,8 +136,7 @@ def against_flops(
     solved = optimum.optima(law, architecture, by_flops, experts)
     chosen = int(solved.n_experts[int(np.nanargmin(solved.loss))])
     problem = solve.problem_of(law, architecture, constraints)
-    assert constraints.clock is not None
-    hours = float(np.asarray(constraints.clock.hours))
+    hours = float(np.asarray(constraints.hours))
     return _comparison(problem, hours, chosen, best["n_experts"], n_active, best["n_tokens"])
 
 

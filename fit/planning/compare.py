@@ -414,9 +414,7 @@ def _best(law: Law, question: SharedQuestion, experts: Array, used: Sequence[flo
         architecture, reached = solve.best_architecture(law, architectures, constraints, experts)
         architectures = [architecture]
         if architecture.shared == 0:  # then models of the coarse grid are models of the fine one
-            constraints = dataclasses.replace(
-                constraints, clock=dataclasses.replace(constraints.clock, at_most=reached)
-            )
+            constraints = constraints.with_clock(at_most=reached)
     elif len(architectures) > 1 and constraints.chips is not None and constraints.request is not None:
         # the sizes that chips hold are those of the paper's shapes here, which are known at once
         coarse = dataclasses.replace(question, constraints=dataclasses.replace(constraints, request=None))
@@ -438,7 +436,7 @@ def _with_hours(law: Law, architecture: Architecture, question: SharedQuestion) 
     """The constraints of a question, with its hours as the budget where it has some."""
     constraints = question.constraints
     if constraints.clock is not None:
-        return dataclasses.replace(constraints, clock=dataclasses.replace(constraints.clock, at_most=math.inf))
+        return constraints.with_clock(at_most=math.inf)
     if question.hours is None:
         return constraints
     assert constraints.chips is not None and question.shapes is not None

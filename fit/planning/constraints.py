@@ -231,9 +231,18 @@ class Constraints:
 
     def with_amount(self, amount: Any) -> Constraints:
         """These constraints with another budget of the same kind."""
-        if self.clock is None:
-            return dataclasses.replace(self, flops=amount)
-        return dataclasses.replace(self, clock=dataclasses.replace(self.clock, hours=amount))
+        return dataclasses.replace(self, flops=amount) if self.clock is None else self.with_clock(hours=amount)
+
+    @property
+    def hours(self) -> Numbers:
+        """The budget of constraints that have a clock."""
+        assert self.clock is not None
+        return self.clock.hours
+
+    def with_clock(self, **changes: Any) -> Constraints:
+        """These constraints, which have a clock, with other fields of it."""
+        assert self.clock is not None
+        return dataclasses.replace(self, clock=dataclasses.replace(self.clock, **changes))
 
     @property
     def cap(self) -> Opt:

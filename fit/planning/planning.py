@@ -343,7 +343,7 @@ def _in_use(chips: Chips, count: int | None) -> Chips:
 def _hours(constraints: Constraints, best: Optimum) -> float | None:
     """Hours of the budget: those given, else those of the best model; None where they are not known."""
     if constraints.clock is not None:
-        return float(np.asarray(constraints.clock.hours))
+        return float(np.asarray(constraints.hours))
     return best.cost.training_hours if best.cost else None
 
 

@@ -71,9 +71,7 @@ def optima(law: Law, n_experts: Numbers, architecture: Architecture, constraints
       architecture: How models are built.
       constraints: With chips and a clock, whose hours may be an array.
     """
-    clock = constraints.clock
-    assert clock is not None
-    arrays = np.broadcast_arrays(n_experts, clock.hours)
+    arrays = np.broadcast_arrays(n_experts, constraints.hours)
     shape = arrays[0].shape
     experts, hours = (np.asarray(array, float).ravel() for array in arrays)
     problem = problem_of(law, architecture, constraints)
@@ -141,9 +139,7 @@ def in_draws(problem: Problem, e: float, speeds: Array, coefficients: ByName) ->
     Returns:
       {name of COLUMNS, or gain: values [n_draws]}; NaN where there is no model.
     """
-    clock = problem.limits.clock
-    assert clock is not None
-    hours = np.asarray(clock.hours, float).reshape(1)
+    hours = np.asarray(problem.limits.hours, float).reshape(1)
     drawn = {name: np.asarray(value)[:, None] for name, value in coefficients.items()}
     by_recipe = []
     for candidates in near(problem, e, (float(hours[0]), float(hours[0]))):
@@ -290,10 +286,8 @@ class Best:
 
 def best_of(law: Law, architecture: Architecture, constraints: Constraints, e: float) -> Best | None:
     """The best candidate with one number of experts in the constraints' hours; None where chips train none."""
-    clock = constraints.clock
-    assert clock is not None
     problem = problem_of(law, architecture, constraints)
-    hours = float(np.asarray(clock.hours))
+    hours = float(np.asarray(constraints.hours))
     best = None
     for candidates in near(problem, e, (hours, hours)):
         tokens = candidates.tokens(problem, hours)
@@ -342,10 +336,8 @@ def near_optimal(
     law: Law, architecture: Architecture, constraints: Constraints, n_experts: Array, target: float
 ) -> tuple[Array, Array]:
     """(least, most) n_active of candidates whose loss is at most a target, for each number of experts; NaN for none."""
-    clock = constraints.clock
-    assert clock is not None
     problem = problem_of(law, architecture, constraints)
-    hours = float(np.asarray(clock.hours))
+    hours = float(np.asarray(constraints.hours))
     ends = np.full((2, len(n_experts)), np.nan)
     for i, e in enumerate(n_experts):
         sizes = []
@@ -367,9 +359,7 @@ def best_architecture(
     Speeds count shared experts as chosen ones, which makes little difference. So architectures that differ in these
     alone are timed once.
     """
-    clock = constraints.clock
-    assert clock is not None
-    hours = float(np.asarray(clock.hours))
+    hours = float(np.asarray(constraints.hours))
     lowest = math.inf
     chosen = architectures[0]
     alike_in_speed: dict[Architecture, list[Architecture]] = {}
@@ -377,8 +367,8 @@ def best_architecture(
         alike_in_speed.setdefault(dataclasses.replace(architecture, shared=0), []).append(architecture)
     for timed, alike in alike_in_speed.items():
         for e in np.asarray(experts)[timed.has_enough_experts(experts)][::-1]:
-            coarse = dataclasses.replace(clock, grid=COARSE, at_most=lowest * (1 + SHARED_EFFECT))
-            problem = problem_of(law, timed, dataclasses.replace(constraints, clock=coarse))
+            coarse = constraints.with_clock(grid=COARSE, at_most=lowest * (1 + SHARED_EFFECT))
+            problem = problem_of(law, timed, coarse)
             for candidates in near(problem, float(e), (hours, hours)):
                 tokens = candidates.tokens(problem, hours)
                 for architecture in alike:
@@ -406,11 +396,8 @@ def least_hours(law: Law, e: float, architecture: Architecture, constraints: Con
 
     None where even MOST_DOUBLINGS of the hours are not enough.
     """
-    clock = constraints.clock
-    assert clock is not None
-    low = float(np.asarray(clock.hours))
-    within = dataclasses.replace(constraints, clock=dataclasses.replace(clock, at_most=loss))
-    problem = problem_of(law, architecture, within)
+    low = float(np.asarray(constraints.hours))
+    problem = problem_of(law, architecture, constraints.with_clock(at_most=loss))
     for doubling in range(MOST_DOUBLINGS):
         if _could_reach(problem, e, low * SPAN, loss):
             parts = near(problem, e, (low, low * SPAN))

@@ -36,7 +36,7 @@ def asked(law, chips, hours, options=None, layouts=None, **limits):
     calibration = efficiencies.of_our_trainer(limits.chips.kind, limits.chips.count)
     constraints = by_time.in_hours(limits, hours, calibration, parsed.shapes)
     if layouts is not None:
-        constraints = dataclasses.replace(constraints, clock=dataclasses.replace(constraints.clock, grid=layouts))
+        constraints = constraints.with_clock(grid=layouts)
     return law, architecture, constraints
 
 
