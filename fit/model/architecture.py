@@ -300,8 +300,7 @@ class Model:
       n_experts: as the caller counts them.
       fields: those of the trainer's config.model that a plan chooses, first those that every model has.
       shape: what counts it, with experts as the trainer counts them.
-      exact_parameters: every weight: those of `shape`, two norms with bias a block, perhaps one before the head, and
-        routers.
+      exact_parameters: every weight, with two norms with bias a block.
       rounding_factor: by what factor, at most, rounding to whole blocks and heads changed the architecture's ratios:
         width per block, heads of keys and values per head, width of all heads. 1 where it changed none.
     """
@@ -340,8 +339,7 @@ class Model:
         of_trainer["n_experts"] = self.fields.get("routed_experts", n_experts)
         shape = ModelShape.of_config(of_trainer)
         self.shape = shape
-        norms = (4 * n_blocks + architecture.final_norm) * d_model
-        self.exact_parameters = int(shape.n_total + shape.routers + norms)
+        self.exact_parameters = int(shape.exact_parameters(False, architecture.final_norm))
         changes = (
             d_model / (n_blocks * architecture.width_per_block),
             shape.key_units / shape.query_units / architecture.kv_share,

@@ -258,7 +258,8 @@ def _described(  # noqa: PLR0913  what describes models
     """The ModelGrid of these shapes of an architecture. least, most: least_tokens and most_tokens of ModelGrid."""
     limits = problem.limits
     routed = int(np.asarray(shape.n_experts))
-    exact = _exact_parameters(shape, architecture, as_published)
+    final_norm = as_published or architecture.final_norm
+    exact = np.asarray(shape.exact_parameters(as_published, final_norm))
     cache_bytes = np.asarray(limits.bytes_per_kv_element * shape.kv_elements(limits.kv_tokens))
     memory_bytes = limits.bytes_per_parameter * exact + cache_bytes
     return ModelGrid(
@@ -273,15 +274,6 @@ def _described(  # noqa: PLR0913  what describes models
         batch_laws=recipe.batch_laws_of(problem.law, shape),
         limited_by=_limited_by(limits, shape, memory_bytes, cache_bytes),
     )
-
-
-def _exact_parameters(shape: ModelShape, architecture: Architecture, as_published: bool) -> Array:
-    """All weights of models, with the norms of their recipe."""
-    if as_published:  # RMSNorms without bias, also of each head's queries and keys and before the model's head
-        norms = shape.n_blocks * 2 * (shape.d_model + shape.head_dim) + shape.d_model
-    else:
-        norms = (4 * shape.n_blocks + architecture.final_norm) * shape.d_model
-    return np.asarray(shape.n_total + shape.routers + norms)
 
 
 def _limited_by(limits: Constraints, shape: ModelShape, memory_bytes: Array, cache_bytes: Array) -> Array:

@@ -89,16 +89,10 @@ class Recipe:
         return self.base_config == PRETRAIN_CONFIG
 
     def exact_parameters(self, model: Model) -> int:
-        """Every weight of the model, with the norms of this recipe.
-
-        The recipe of published models has RMSNorms without bias, also of each head's queries and keys and before the
-        model's head. Otherwise the norms are those that `model` counts.
-        """
-        if not self.of_published_models:
-            return model.exact_parameters
-        shape = model.shape
-        norms = shape.n_blocks * 2 * (shape.d_model + shape.head_dim) + shape.d_model
-        return int(shape.n_total + shape.routers + norms)
+        """Every weight of the model, with the norms of this recipe: RMSNorms in that of published models."""
+        if self.of_published_models:
+            return int(model.shape.exact_parameters(rms_norms=True, final_norm=True))
+        return model.exact_parameters
 
     def row(self) -> Json:
         """The recipe as plain values, for a plan's buildable model."""

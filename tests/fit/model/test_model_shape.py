@@ -28,6 +28,10 @@ def assert_counts(shape, model):
         (("embedding",), shape.looked_up),
     ):
         assert mine == counts.n_exact(model, roles=roles), roles
+    if (model.norm, model.qk_norm) in (("layer", "none"), ("rms", "head")):
+        bias_of_routers = counts.n_exact(model, roles=("bias",))
+        exact = shape.exact_parameters(model.norm == "rms", model.final_norm)
+        assert exact == counts.n_exact(model) - bias_of_routers
     assert shape.kv_elements(4096) == counts.kv_elements(model, 4096)
     flops = counts.matmul_flops_per_token(model, 4096)
     assert 3 * shape.forward_flops(4096) == sum(flops.values())
