@@ -24,9 +24,9 @@ function shapesToTry(data, law, sizes) {
   if (law.own) return [shapeOf({ ...law.own, final_norm: law.final_norm, ...sizes })];
   const mostShared = law.columns.includes("shared_share") ? mostInData(law, "shared_share", 1) : 0;
   const shapes = [];
-  for (const split of splitsWithinData(data, law)) {
-    for (let shared = 0; shared < split && shared <= mostShared * split; shared++) {
-      shapes.push(shapeOf({ ...sizes, split, shared }));
+  for (const granularity of splitsWithinData(data, law)) {
+    for (let shared = 0; shared < granularity && shared <= mostShared * granularity; shared++) {
+      shapes.push(shapeOf({ ...sizes, granularity, shared }));
     }
   }
   return shapes;
@@ -104,7 +104,7 @@ export function* lawAnswer(data, law, question, experts) {
   const answer = {
     law: law.name,
     ...row,
-    split: shape.split,
+    granularity: shape.granularity,
     shared: shape.shared,
     mixtures: law.of_mixtures,
     chose_experts,

@@ -56,7 +56,7 @@ function showLawTable(rows, chosen, reference) {
   const columns = {
     law: (row) => row.law,
     E: (row) => String(row.n_experts),
-    split: (row) => (row.split > 1 ? String(row.split) : "–"),
+    split: (row) => (row.granularity > 1 ? String(row.granularity) : "–"),
     shared: (row) => String(row.shared || "–"),
     active: (row) => amount(row.n_active),
     total: (row) => amount(row.n_total),

@@ -26,18 +26,18 @@ function attentionWeights(shape) {
 
 // How many dense layers' weights a token uses in a layer of this many experts.
 function layersUsed(shape, n_experts) {
-  return n_experts > 1 ? shape.used : 1;
+  return n_experts > 1 ? shape.active_width : 1;
 }
 
 // How many dense layers' weights a layer of this many experts has.
 function layersStored(shape, n_experts) {
-  if (!shape.trained) return n_experts;
-  return n_experts > 1 ? (n_experts + shape.shared) / shape.split : 1;
+  if (!shape.counts_routed_experts) return n_experts;
+  return n_experts > 1 ? (n_experts + shape.shared) / shape.granularity : 1;
 }
 
 /** Experts that a token chooses. @type {(shape: Shape) => number} */
 export function topK(shape) {
-  return roundHalfToEven(shape.used * shape.split) - shape.shared;
+  return roundHalfToEven(shape.active_width * shape.granularity) - shape.shared;
 }
 
 /** The width of the smallest model. @type {(shape: Shape) => Width} */
@@ -48,7 +48,7 @@ export function smallestWidth(shape) {
 /** Whether there are as many experts as a token uses. @type {(shape: Shape, n_experts: Experts) => boolean} */
 export function hasEnoughExperts(shape, n_experts) {
   if (n_experts === 1) return true;
-  return n_experts >= (shape.trained ? topK(shape) : shape.used);
+  return n_experts >= (shape.counts_routed_experts ? topK(shape) : shape.active_width);
 }
 
 // Parameters at a width where each layer of experts has the weights of `layers` dense layers.
@@ -95,9 +95,9 @@ export function widthOf(shape, n_active, n_experts) {
 
 /** The columns of a table of runs that do not depend on size. @type {(shape: Shape, n_experts: Experts) => object} */
 export function structureColumns(shape, n_experts) {
-  const n_used = shape.used * shape.split;
-  const narrow = { n_experts, granularity: shape.split, shared_share: shape.shared / n_used };
-  if (!shape.trained) return { ...narrow, sparsity: 1 - layersUsed(shape, n_experts) / n_experts, top_k: n_used };
+  const n_used = shape.active_width * shape.granularity;
+  const narrow = { n_experts, granularity: shape.granularity, shared_share: shape.shared / n_used };
+  if (!shape.counts_routed_experts) return { ...narrow, sparsity: 1 - layersUsed(shape, n_experts) / n_experts, top_k: n_used };
   if (n_experts > 1) return { ...narrow, sparsity: 1 - topK(shape) / n_experts, top_k: topK(shape) };
   return { n_experts, sparsity: 1 - 1 / n_experts, top_k: 1, granularity: 1, shared_share: 0 };
 }

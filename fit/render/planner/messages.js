@@ -119,13 +119,13 @@ function unknownSizes(law, shape) {
   return [say("shape_unknown", { names: unknown.join(" and "), values })];
 }
 
-const FLAGS = { used: "used", kv_share: "kv_share", n_dense: "dense_blocks" };
+const FLAGS = { active_width: "used", kv_share: "kv_share", n_dense: "dense_blocks" };
 
 // Says in what the models differ from the law's own without a column that would tell the law.
 function unreadOptions(law, shape) {
   const own = { ...PAPER_SHAPE, ...law.own };
   const differing = Object.keys(FLAGS).filter((name) => shape[name] !== own[name]);
-  const unread = differing.filter((name) => name !== "used" || !law.reads_used);
+  const unread = differing.filter((name) => name !== "active_width" || !law.reads_used);
   if (!unread.length) return [];
   const asked = unread.map((name) => `--shape=${FLAGS[name]}:${general(shape[name])}`).join(", ");
   const usual = unread.map((name) => `${FLAGS[name]} ${general(own[name])}`).join(", ");

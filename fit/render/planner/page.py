@@ -1,5 +1,6 @@
 """The planner page, and what it is given: laws, runs, chips, and the sentences and constants of a plan."""
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -118,7 +119,7 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None, chips: tuple[st
         largest=units.LARGEST,
         odds=_constants(odds, "DECIDED", "CLOSE", "CLOSE_BUDGET", "APART", "COLUMNS"),
         doubt=_constants(plan_findings, "MOSTLY") | _constants(optimum, "BAND"),
-        paper_shape=PAPER.all_fields(),
+        paper_shape=dataclasses.asdict(PAPER),
     )
 
 
@@ -148,7 +149,7 @@ def _constants(module: ModuleType, *names: str) -> Json:
 def _reference_model(name: str) -> Json:
     """A published model: what it counts, and the shape of models built like it."""
     reference = reference_model.read(name)
-    return dict(counts=compare.counts(reference), shape=reference.architecture().all_fields())
+    return dict(counts=compare.counts(reference), shape=dataclasses.asdict(reference.architecture()))
 
 
 _LAW = (
@@ -164,7 +165,7 @@ def _law(law: Law) -> Json:
     models_of_runs = law.models
     architecture = None
     if models_of_runs.architecture:
-        architecture = models_of_runs.architecture.architecture(1, 1).all_fields()
+        architecture = dataclasses.asdict(models_of_runs.architecture.architecture(1, 1))
     return dict(
         form=law.form.name,
         coefficients={name: law.coefficients[name] for name in law.form.names},

@@ -15,7 +15,7 @@ export function referenceModel(data, name) {
 
 /** Models built like it, with experts as the law counts them. @type {(reference: Reference, law: Law) => object} */
 export function referenceShape({ shape }, law) {
-  return { ...shape, trained: Boolean(law.own) };
+  return { ...shape, counts_routed_experts: Boolean(law.own) };
 }
 
 /** What the law reads of it. @type {(reference: Reference, law: Law) => object} */
@@ -23,6 +23,6 @@ export function referenceColumns(reference, law) {
   const { n_experts, whole_experts, n_embedding } = reference.counts;
   const shape = shapeOf(referenceShape(reference, law));
   const d_model = n_embedding / shape.vocab_size;
-  const experts = shape.trained ? n_experts : whole_experts;
+  const experts = shape.counts_routed_experts ? n_experts : whole_experts;
   return { ...structureColumns(shape, experts), ...countsOfLaw(law, shape, { ...reference.counts, d_model }) };
 }

@@ -18,14 +18,14 @@ export function requirement(data, chips, tokens_per_second) {
 
 // Experts that tokens choose from, each as narrow as the shape has them.
 function routedExperts(shape, n_experts) {
-  if (shape.trained || n_experts === 1) return n_experts;
-  return n_experts * shape.split - shape.shared;
+  if (shape.counts_routed_experts || n_experts === 1) return n_experts;
+  return n_experts * shape.granularity - shape.shared;
 }
 
 // Share of these that a token chooses.
 function chosenShare(shape, n_experts) {
   if (n_experts === 1) return 1;
-  const chosen = shape.used * shape.split - shape.shared;
+  const chosen = shape.active_width * shape.granularity - shape.shared;
   return chosen / Math.max(routedExperts(shape, n_experts), chosen);
 }
 

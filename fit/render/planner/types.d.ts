@@ -16,15 +16,15 @@ interface Shape {
   vocab_size: number;
   width_per_block: Width;
   final_norm: boolean; // whether a norm stands before the head
-  split: number; // granularity: how many times narrower an expert is than the dense layer
+  granularity: number; // how many times narrower an expert is than the dense layer
   shared: number; // experts that all tokens use
-  used: number; // width of the experts that a token uses, in widths of the dense layer
+  active_width: number; // width of the experts that a token uses, in widths of the dense layer
   n_dense: number; // leading dense blocks
   kv_share: number; // heads of keys and values over heads of queries
   attention: number; // width of all heads of queries over d_model
   ff: number; // width of the dense layer over d_model
   tied: boolean; // whether the head is the embedding
-  trained: boolean; // whether E counts experts as the config does, and not widths of the dense layer
+  counts_routed_experts: boolean; // whether E counts experts as the config does, and not widths of the dense layer
 }
 
 // The limits of a plan; null means no limit.
