@@ -349,7 +349,7 @@ def _not_read(law: Law, question: Question) -> Json:
     return not_read
 
 
-def _architectures(law: Law, shape: Json, used: Sequence[float] | None) -> list[Architecture]:
+def architectures_to_try(law: Law, shape: Json, used: Sequence[float] | None) -> list[Architecture]:
     """The architectures that the law can tell apart.
 
     With a law that reads neither sparsity nor top_k, a token uses one expert's width. With a law whose runs were not
@@ -400,7 +400,7 @@ class _Best:
 
 def _best(law: Law, question: Question, experts: Array, used: Sequence[float] | None) -> _Best:
     """The model of the law's least loss."""
-    architectures = _architectures(law, question.shape, used)
+    architectures = architectures_to_try(law, question.shape, used)
     constraints = _with_hours(law, architectures[0], question)
     if constraints.clock is not None:
         architecture, reached = solve.best_architecture(law, architectures, constraints, experts)

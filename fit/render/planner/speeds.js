@@ -1,14 +1,15 @@
 // Plans by hours: the best of the models whose speeds Python put on the page (fit/planning/speeds.py).
 
 import { INFERENCE_FLOPS, SECONDS_OF_AN_HOUR, TRAINING_FLOPS } from "./counts.js";
+import { data } from "./data.js";
 import { refuse } from "./messages.js";
 import { general } from "./numbers.js";
 import { isTyped } from "./options.js";
 import { exceededLimit } from "./serving.js";
 
 /** The limits that hours on chips are. Throws PlanError with the command that answers what lies off the grid.
- *  @type {(data: Data, state: State, options: Options, command: string) => {hours: Hours, speeds: Speeds}} */
-export function speedsIn(data, state, options, command) {
+ *  @type {(state: State, options: Options, command: string) => {hours: Hours, speeds: Speeds}} */
+export function speedsIn(state, options, command) {
   const missing = missingIn(data.speeds, state, options);
   if (missing) refuse("PAGE_WITHOUT_SPEEDS", { missing, command });
   const { hours, chips } = options;
@@ -121,29 +122,35 @@ export function speedOf({ factors, asked }, { n_active, n_tokens, tokens_per_sec
   return { tokens_per_second: speeds, mfu, hours };
 }
 
-const SHARES = [0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875]; // of the way between two models
-
-/** Models by size, with losses: along the upper hull of ln tokens over ln size, as a curve of single models zigzags.
+/** Points of loss against size through the best model: up to it and beyond it the lower convex hull over ln size. The
+ *  other models lie above, and a curve of all of them would zigzag. Beyond the best, models may exceed a limit.
  *  @type {(law: LawAtExperts, n_experts: Experts, shape: Shape, limits: Limits) => object[]} */
 export function curveInHours(law, n_experts, shape, limits) {
+  const points = modelsInHours(n_experts, shape, limits).map((model) => {
+    const loss = lossInHours(law, limits, model);
+    return { x: model.n_active, model: { ...model, loss }, isTooLarge: model.exceeded !== "" };
+  });
+  points.sort((a, b) => a.x - b.x || a.model.loss - b.model.loss);
+  const allowed = points.filter(({ isTooLarge }) => !isTooLarge);
+  const [best] = [...allowed].sort((a, b) => a.model.loss - b.model.loss);
+  if (!best) return lowerHull(points);
+  const below = lowerHull([...allowed.filter(({ x }) => x < best.x), best]);
+  return [...below.slice(0, -1), ...lowerHull([best, ...points.filter(({ x }) => x > best.x)])];
+}
+
+// Of points that ascend in x, those of which none lies above the line through its neighbours.
+function lowerHull(points) {
   const hull = [];
-  const models = modelsInHours(n_experts, shape, limits).sort((a, b) => a.n_active - b.n_active);
-  for (const model of models) {
-    while (hull.length > 1 && isBelow(hull.at(-2), hull.at(-1), model)) hull.pop();
-    hull.push(model);
+  for (const point of points) {
+    while (hull.length > 1 && isAbove(hull.at(-2), hull.at(-1), point)) hull.pop();
+    hull.push(point);
   }
-  const curve = hull.slice(1).flatMap((high, i) => SHARES.map((share) => between(hull[i], high, share)));
-  return [...curve, ...hull.slice(-1)].map((model) => ({ ...model, loss: lossInHours(law, limits, model) }));
+  return hull;
 }
 
-// A model between two others, by the share of the way in logarithms.
-function between(low, high, share) {
-  const names = ["n_active", "n_total", "d_model", "n_blocks", "n_tokens"];
-  return { ...low, ...Object.fromEntries(names.map((name) => [name, low[name] ** (1 - share) * high[name] ** share])) };
-}
-
-// Whether the middle one of three models lies below the line through the others.
-function isBelow(first, middle, last) {
-  const slopeTo = (model) => Math.log(model.n_tokens / first.n_tokens) / Math.log(model.n_active / first.n_active);
-  return slopeTo(middle) < slopeTo(last);
+// Whether the middle one of three points lies above the line through the others, over ln x.
+function isAbove(first, middle, last) {
+  const riseTo = (point) => point.model.loss - first.model.loss;
+  const wayTo = (point) => Math.log(point.x / first.x);
+  return riseTo(middle) * wayTo(last) > riseTo(last) * wayTo(middle);
 }

@@ -47,13 +47,6 @@ interface Speeds extends Data {
   asked: { count: number; flops: Flops; command: string }; // flops: the peak of a chip, a second
 }
 
-// What all laws of a comparison are asked.
-interface Question {
-  sizes: { vocab_size: number; width_per_block: Width };
-  reference: Reference | null;
-  limits: Limits;
-}
-
 // How fast a model must decode: all sequences of the batch together, on these chips.
 interface Requirement {
   tokens_per_second: number;
@@ -118,6 +111,7 @@ interface Reference {
 // What the typed texts ask for.
 interface Options {
   law: Law;
+  like: string; // the published model to start from; "" for none
   shape: Shape;
   reference: Reference | null;
   limits: Limits;
@@ -132,13 +126,26 @@ interface Options {
 type Plan = Data;
 type Odds = Data;
 
+// Something to know before trusting a result, as fit/messages/finding.py has it.
+interface Finding {
+  code: string;
+  severity: "urgent" | "warning" | "note";
+  values: Data; // of the template
+  text: string;
+}
+
+// A line of an answer, as fit/messages/lines.py has it; its detail is a table.
+interface Line {
+  label?: string; // "warning" for a finding
+  value?: string;
+  detail?: { columns: Record<string, (row: object) => string>; rows: object[]; best: object }; // best: the row to mark
+}
+
 // A plan with the question that it answers.
 interface Answer {
-  data: Data;
   state: State;
   options: Options;
   plan: Plan;
-  behind_share?: number; // of the budget, that the second number of experts needs more
 }
 
 // The place of a picture on the page.
@@ -160,8 +167,8 @@ interface PictureSpec {
   y: Axis; // linear
   lines: { share: number; points: Point[] }[]; // share: of the colours; 0 is dense, 1 the most experts
   dots: { x: number; y: Nats; share?: number; r: number; kind: "dot" | "hollow" | "ring"; text: string }[];
-  strips: { from: number; to: number; share: number; label: string }[]; // along the foot
-  rule: number | null; // where a vertical line stands
+  rule?: number | null; // where a vertical line stands
+  note: string; // beside the caption
 }
 
 interface Point {
