@@ -149,7 +149,7 @@ export function sizesLine({ optima, infeasible, best, odds }) {
   return { detail: { columns, rows: [...optima, ...infeasible], best } };
 }
 
-/** What training costs and keeps in memory, and how fast the models answer, by number of experts; none without chips.
+/** What training costs, and how fast the models answer, by number of experts; none without chips.
  *  @type {(plan: Plan) => Line[]} */
 export function costLines({ chips, optima, best }) {
   if (!chips) return [];
@@ -167,6 +167,6 @@ export function costLines({ chips, optima, best }) {
   columns["prefill tokens/s"] = ({ cost }) => amount(cost.serving.prefill_tokens_per_second);
   const { bandwidth_share } = data.serving;
   const { products_share } = data.chips[chips.kind];
-  const notes = [say("COST_NOTE", { label }), say("SERVING_NOTE", { bandwidth_share, products_share })];
-  return [{ detail: { columns, rows: optima, best } }, { value: `${notes.join("; ")} (${label}).` }];
+  const note = say("SERVING_NOTE", { bandwidth_share, products_share });
+  return [{ detail: { columns, rows: optima, best } }, { value: `${note} (${label}).` }];
 }

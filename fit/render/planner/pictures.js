@@ -100,7 +100,10 @@ function sizesSpec(options, plan, shareOf, runs) {
   const range = logSpaced(Math.min(...shownSizes) / 4, Math.max(...shownSizes) * 4);
   const sizes = range.filter((size) => limits.speeds || tokensFor(limits, size) >= 1);
   const lines = linesOf(options, shareOf, (n_experts, lawAt) => {
-    if (limits.speeds) return curveInHours(lawAt, n_experts, shape, limits);
+    if (limits.speeds) {
+      const models = curveInHours(lawAt, n_experts, shape, limits);
+      return models.map((model) => ({ x: model.n_active, model, isTooLarge: model.exceeded !== "" }));
+    }
     const largest = largestSize(n_experts, shape, limits).size;
     return sizes.map((n_active) => {
       const n_tokens = tokensFor(limits, n_active);

@@ -5,7 +5,7 @@ import { tokensFor, totalParameters, widthOf } from "./counts.js";
 import { falls, lawAtExperts } from "./law.js";
 import { PlanError, infeasibleReason, refuse } from "./messages.js";
 import { sizeLimits } from "./serving.js";
-import { modelsInHours, solveInHours } from "./speeds.js";
+import { solveInHours } from "./speeds.js";
 
 // Where f changes sign between low and high, to the last bit; NaN where the signs do not differ.
 function rootOf(f, low, high) {
@@ -52,10 +52,9 @@ function largestWithin({ most, needed }, n_experts, shape) {
   return activeParameters(shape, Math.exp(rootOf(excess, low, high)), n_experts);
 }
 
-/** The largest size within memory and speed of serving, and what bounds it; infinite without. By hours: models.
+/** The largest size within memory and speed of serving, and what bounds it; infinite without.
  *  @type {(n_experts: Experts, shape: Shape, limits: Limits) => Largest} */
 export function largestSize(n_experts, shape, limits) {
-  if (limits.speeds) return { models: modelsInHours(n_experts, shape, limits) };
   let largest = { size: Infinity, bound: "" };
   for (const limit of sizeLimits(shape, limits, n_experts)) {
     const size = largestWithin(limit, n_experts, shape);
@@ -108,7 +107,7 @@ function bestSize(law, n_experts, limits, smallest, largest) {
 /** The optimum at a number of experts. largest: what largestSize gives, if known.
  *  @type {(law: LawAtExperts, n_experts: Experts, shape: Shape, limits: Limits, largest?: Largest) => Optimum} */
 export function solve(law, n_experts, shape, limits, largest = largestSize(n_experts, shape, limits)) {
-  if (limits.speeds) return solveInHours(law, n_experts, limits, largest.models);
+  if (limits.speeds) return solveInHours(law, n_experts, shape, limits);
   if (!isFeasible(n_experts, shape, limits)) return { n_experts, feasible: false };
   const smallest = activeParameters(shape, smallestWidth(shape), n_experts);
   const { n_active, size_bound } = bestSize(law, n_experts, limits, smallest, largest);

@@ -90,7 +90,6 @@ interface Optimum {
 interface Largest {
   size: Parameters;
   bound: "" | "memory" | "serving";
-  models?: object[]; // by hours, in place of these: all models of the grid
 }
 
 // A column of a model that lies outside the range of a law's runs, and by what factor.

@@ -161,7 +161,7 @@ def test_curves_of_loss_against_size_are_smooth(tab):
             Object.assign(limits, speedsIn(state, options, ""));
             return experts.map((n_experts) => {
                 const lawAt = lawAtExperts(law, shape, n_experts);
-                const curve = curveInHours(lawAt, n_experts, shape, limits).map(({ model }) => model);
+                const curve = curveInHours(lawAt, n_experts, shape, limits);
                 return [curve, [solve(lawAt, n_experts, shape, limits)]].map((models) => {
                     return models.map(({ n_active, loss }) => [Math.log(n_active), loss]);
                 });
