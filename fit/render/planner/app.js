@@ -49,7 +49,7 @@ function change(changed) {
   if (isChanged("hours") && !("flops" in changed)) other.flops = "";
   state = { ...state, ...changed, ...other };
   addressError = "";
-  if (location.protocol !== "about:") history.replaceState(null, "", addressOf(state, lawOf(state.law))); // in a notebook
+  if (location.protocol !== "about:") history.replaceState(null, "", addressOf(state)); // in a notebook
   renderSoon();
 }
 

@@ -1,4 +1,4 @@
-// What to know before a plan is trusted, as fit/planning/plan_findings.py finds it, but for what lines say in other words.
+// What to know before a plan is trusted, as in fit/planning/plan_findings.py, but for what lines say in other words.
 
 import { embeddingAndHead } from "./counts.js";
 import { data } from "./data.js";

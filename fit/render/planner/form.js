@@ -38,9 +38,9 @@ export function stateFromAddress(address) {
   return { state, error };
 }
 
-/** The address of what differs from the defaults. @type {(state: State, law: Law) => string} */
-export function addressOf(state, law) {
-  const usual = { ...defaultState(law, state.like), like: "" };
+/** The address of what differs from the defaults. @type {(state: State) => string} */
+export function addressOf(state) {
+  const usual = { ...defaultState(lawOf(state.law), state.like), like: "" };
   const changed = Object.keys(usual).filter((name) => name === "law" || state[name] !== usual[name]);
   const encode = (text) => encodeURIComponent(text).replace(/%2[CF]/g, decodeURIComponent); // commas and slashes stay
   return `#${changed.map((name) => `${name}=${encode(state[name])}`).join("&")}`;

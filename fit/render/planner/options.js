@@ -6,7 +6,7 @@ import { data } from "./data.js";
 import { defaultState } from "./form.js";
 import { PlanError, refuse, say } from "./messages.js";
 import { general, parseNumber } from "./numbers.js";
-import { requirement } from "./serving.js";
+import { servingChips } from "./serving.js";
 
 /** The flag of a field of the form, perhaps with a field of its own. @type {(name: string) => string} */
 export function flagOf(name) {
@@ -71,11 +71,12 @@ function chipsIn(state, devices) {
   return { kind: state.chip, count, mfu, dollars_per_hour, devices, serve_batch };
 }
 
-// Tokens per second that the model must decode; null where none are typed.
-function servedIn(state, chips) {
-  const value = positiveIn(state, "serve_tokens_per_second");
-  if (value != null && chips == null) refuse("NEEDS_CHIPS", { flag: "serve" });
-  return value;
+// How fast a model must decode, all sequences of a batch together; null where nothing is required.
+function servingIn(state, chips) {
+  const tokens_per_second = positiveIn(state, "serve_tokens_per_second");
+  if (tokens_per_second == null) return null;
+  if (chips == null) refuse("NEEDS_CHIPS", { flag: "serve" });
+  return { tokens_per_second, batch: chips.serve_batch, chips: servingChips(chips.kind, chips.devices) };
 }
 
 // {flops, budget}: the FLOPs, null where there is no such limit, and the flags that gave the budget.
@@ -104,7 +105,7 @@ export function optionsIn(law, state) {
     bytes_per_kv_element: positiveIn(state, "bytes_per_kv_element"),
     inference_tokens: positiveIn(state, "inference_tokens", true) ?? 0,
     max_tokens: positiveIn(state, "max_tokens"),
-    serving: requirement(chips, servedIn(state, chips)),
+    serving: servingIn(state, chips),
   };
   const reference = referenceModel(state.like);
   const shape = shapeIn(law, state, reference);

@@ -3,30 +3,18 @@
 import { INFERENCE_FLOPS, activeParameters, embeddingAndHead, servingBytes, totalParameters } from "./counts.js";
 import { data } from "./data.js";
 
-// What `count` chips of a kind reach when they serve.
-function servingChips(kind, count) {
+/** What `count` chips of a kind reach when they serve. @type {(kind: string, count: number) => object} */
+export function servingChips(kind, count) {
   const { memory, decoding_bandwidth, products_flops } = data.chips[kind];
   return { kind, count, memory: count * memory, bandwidth: count * decoding_bandwidth, flops: count * products_flops };
 }
 
-/** How fast a model must decode, all sequences of a batch together; null where nothing is required.
- *  @type {(chips: ?Chips, tokens_per_second: ?number) => ?Requirement} */
-export function requirement(chips, tokens_per_second) {
-  if (chips == null || tokens_per_second == null) return null;
-  return { tokens_per_second, batch: chips.serve_batch, chips: servingChips(chips.kind, chips.devices) };
-}
-
-// Experts that tokens choose from, each as narrow as the shape has them.
-function routedExperts(shape, n_experts) {
-  if (shape.counts_routed_experts || n_experts === 1) return n_experts;
-  return n_experts * shape.granularity - shape.shared;
-}
-
-// Share of these that a token chooses.
+// Share of the experts to choose from, each as narrow as the shape has them, that a token chooses.
 function chosenShare(shape, n_experts) {
   if (n_experts === 1) return 1;
   const chosen = shape.active_width * shape.granularity - shape.shared;
-  return chosen / Math.max(routedExperts(shape, n_experts), chosen);
+  const routed = shape.counts_routed_experts ? n_experts : n_experts * shape.granularity - shape.shared;
+  return chosen / Math.max(routed, chosen);
 }
 
 // What serving reads of a model. memory_bytes: of its weights and cache.
@@ -48,21 +36,17 @@ function modelOfWidth(shape, limits, width, n_experts) {
   return { n_experts, n_active, n_total, d_model: width, memory_bytes: servingBytes(shape, limits, width, n_experts) };
 }
 
-// Bytes of the weights that a batch touches, and of the cache.
-function stepBytes({ active, unused, share, bytesPerParameter, cacheBytes }, batch) {
+// Seconds of a step of decoding: to read the weights that a batch touches and the cache, or to compute, if longer.
+function stepSeconds({ active, unused, share, bytesPerParameter, cacheBytes }, batch, { bandwidth, flops }) {
   const alsoTouched = 1 - (1 - share) ** (batch - 1);
-  return bytesPerParameter * (active + unused * alsoTouched) + cacheBytes;
+  const bytes = bytesPerParameter * (active + unused * alsoTouched) + cacheBytes;
+  return Math.max(bytes / bandwidth, (batch * INFERENCE_FLOPS * active) / flops);
 }
 
-// Seconds of a step of decoding: [to read, to compute].
-function stepSeconds(served, batch, { bandwidth, flops }) {
-  return [stepBytes(served, batch) / bandwidth, (batch * INFERENCE_FLOPS * served.active) / flops];
-}
-
-// Seconds of a step of decoding with a model on the chips that must serve it.
+// The same on the chips that must serve a model.
 function secondsOfStep(shape, limits, model) {
   const { batch, chips } = limits.serving;
-  return Math.max(...stepSeconds(servedModel(shape, limits, model), batch, chips));
+  return stepSeconds(servedModel(shape, limits, model), batch, chips);
 }
 
 /** The limit on memory or serving that a model exceeds; "" where it exceeds none. model: with its memory_bytes.
@@ -84,7 +68,7 @@ export function servingOf(chips, row, shape, limits) {
   const served = servedModel(shape, limits, row);
   const batches = [...new Set([...data.serving.batches, chips.serve_batch])].sort((a, b) => a - b);
   const decoding = batches.map((batch) => {
-    return { batch, decode_tokens_per_second: batch / Math.max(...stepSeconds(served, batch, serving)) };
+    return { batch, decode_tokens_per_second: batch / stepSeconds(served, batch, serving) };
   });
   const prefill_tokens_per_second = serving.flops / (INFERENCE_FLOPS * served.active);
   return { label: data.serving.label, chips: count, decoding, prefill_tokens_per_second };

@@ -119,8 +119,8 @@ export function speedOf({ factors, asked }, { n_active, n_tokens, tokens_per_sec
   return { tokens_per_second: speeds, mfu, hours };
 }
 
-/** Models for a curve of loss against size through the best of them: up to it and beyond it the lower convex hull over ln size. The
- *  other models lie above, and a curve of all of them would zigzag. Beyond the best, models may exceed a limit.
+/** Models for a curve of loss against size through the best of them: up to it and beyond it the lower convex hull over
+ *  ln size. The other models lie above, and a curve of all would zigzag. Beyond the best, models may exceed a limit.
  *  @type {(law: LawAtExperts, n_experts: Experts, shape: Shape, limits: Limits) => object[]} */
 export function curveInHours(law, n_experts, shape, limits) {
   const models = modelsInHours(law, n_experts, shape, limits);
