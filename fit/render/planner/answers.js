@@ -109,7 +109,7 @@ function named(n_experts) {
   return n_experts === 1 ? say("DENSE") : String(n_experts);
 }
 
-// What the plan extrapolates.
+// The line on what the plan extrapolates.
 function beyondLine(law, { best, best_at_edge, optima, infeasible }) {
   const factors = factorsText(best);
   const isKnown = Object.keys(law.ranges).length > 0;
@@ -149,7 +149,7 @@ export function sizesLine({ optima, infeasible, best, odds }) {
   return { detail: { columns, rows: [...optima, ...infeasible], best } };
 }
 
-/** What training costs, and how fast the models answer, by number of experts; none without chips.
+/** The table of costs and speeds by number of experts; none without chips.
  *  @type {(plan: Plan) => Line[]} */
 export function costLines({ chips, optima, best }) {
   if (!chips) return [];

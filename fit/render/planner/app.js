@@ -144,7 +144,7 @@ function render() {
   follow();
 }
 
-// What takes longer, in steps: a law, then a picture at a time.
+// The steps that take longer: a law, then a picture at a time.
 function* remainingSteps(answer) {
   yield* showLaws(answer);
   yield* showPictures(answer, state.law === data.laws[0].name ? data.runs : null);

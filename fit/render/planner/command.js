@@ -1,4 +1,4 @@
-// What is asked on the page, as a command.
+// The question on the page, as a command.
 
 import { data } from "./data.js";
 import { defaultState } from "./form.js";
@@ -21,7 +21,7 @@ export function compareCommand(state, options, laws) {
   return ["python -m fit compare", `--laws=${quoted(laws.join(","))}`, ...flagsOf(state, options, true)].join(" ");
 }
 
-// What the command assumes of an option that is not given.
+// The value of an option that the command is not given.
 const ASSUMED = {
   devices: 1,
   serve_batch: 64,

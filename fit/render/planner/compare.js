@@ -1,4 +1,4 @@
-// What several laws would build within the same limits: what `fit compare --json` prints, by the same names.
+// The answers of several laws within the same limits: fields of `fit compare --json`.
 
 import { hasBudget, hasEnoughExperts, shapeOf, tokensFor } from "./counts.js";
 import { data } from "./data.js";
@@ -123,7 +123,7 @@ function spanOf(column, answers) {
   return { column, low, high, limit, factor: high / low, agree: high <= data.compare.agree * low };
 }
 
-/** What the laws together say. @type {(answers: object[]) => Generator<Finding>} */
+/** Findings on the laws together. @type {(answers: object[]) => Generator<Finding>} */
 export function* findingsOfLaws(answers) {
   const counted = countedAnswers(answers);
   const furthest = data.compare.furthest.toLocaleString("en-US");

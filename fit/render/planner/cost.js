@@ -1,4 +1,4 @@
-// What a plan costs on chips: hours, dollars and speed. Whether they hold its training is left to the command line.
+// The cost of a plan on chips: hours, dollars and speed. Whether they hold its training is left to the command line.
 
 import { SECONDS_OF_AN_HOUR } from "./counts.js";
 import { data } from "./data.js";
@@ -9,7 +9,7 @@ export function flopsPerHour({ kind, count, mfu }) {
   return SECONDS_OF_AN_HOUR * count * data.chips[kind].flops * mfu;
 }
 
-/** What a row of the plan costs to train and to serve.
+/** The cost of training and of serving a row of the plan.
  *  @type {(chips: Chips, row: object, shape: Shape, limits: Limits) => object} */
 export function costOf(chips, row, shape, limits) {
   const { training_flops, speed } = row;

@@ -118,7 +118,7 @@ export function tokensFor(limits, n_active) {
   return Math.min(bought - (INFERENCE_FLOPS / TRAINING_FLOPS) * inference_tokens, most);
 }
 
-/** The size that the FLOPs train on so many tokens. @type {(limits: Limits, n_tokens: Tokens) => Parameters} */
+/** The size that the FLOPs train on these tokens. @type {(limits: Limits, n_tokens: Tokens) => Parameters} */
 export function sizeFor({ flops, inference_tokens }, n_tokens) {
   return flops / (TRAINING_FLOPS * n_tokens + INFERENCE_FLOPS * inference_tokens);
 }

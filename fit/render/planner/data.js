@@ -1,4 +1,4 @@
-// What page.py gives the page: laws and runs, chips, templates of sentences, and constants of fit.
+// The data of page.py: laws and runs, chips, templates of sentences, and constants of fit.
 
 import { byId } from "./elements.js";
 

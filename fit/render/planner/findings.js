@@ -1,4 +1,4 @@
-// What to know before a plan is trusted, as in fit/planning/plan_findings.py, but for what lines say in other words.
+// Findings of a plan as in fit/planning/plan_findings.py, but for those that its lines say in other words.
 
 import { embeddingAndHead } from "./counts.js";
 import { data } from "./data.js";
@@ -31,7 +31,7 @@ function isNotBounded({ law, shape, limits }) {
   return more.loss < many.loss * (1 - data.doubt.band);
 }
 
-// What the law does not know of such models: Python found it for models of the usual sizes.
+// Findings on what the law does not know of such models; those of Python are for models of the usual sizes.
 function ofLaw({ law, shape, like }) {
   const isPapersSize = ["vocab_size", "width_per_block"].every((name) => shape[name] === data.paper_shape[name]);
   const found = law.findings[like].filter(({ code }) => code !== "shape_unknown" || isPapersSize);

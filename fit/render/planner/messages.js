@@ -16,7 +16,7 @@ export function finding(code, values = {}) {
   return { code, severity, values, text: fillTemplate(template, values) };
 }
 
-/** What cannot be planned, in the command line's sentence. */
+/** A question without a plan; its message is the command line's sentence. */
 export class PlanError extends Error {}
 
 /** Throws a sentence of the command line. @type {(name: string, values?: object) => never} */
@@ -24,7 +24,7 @@ export function refuse(name, values) {
   throw new PlanError(say(name, values));
 }
 
-/** What compute() returns; where it throws a PlanError, null, after onError was called with its sentence.
+/** The result of compute(); where that throws a PlanError, null, after onError was called with its sentence.
  *  @type {<T>(compute: () => T, onError?: (sentence: string) => void) => ?T} */
 export function withErrors(compute, onError = () => {}) {
   try {

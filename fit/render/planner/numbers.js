@@ -98,7 +98,7 @@ export function fillTemplate(template, values) {
 
 const MULTIPLES = { "": 1, k: 1e3, m: 1e6, b: 1e9, t: 1e12 };
 
-/** What a person typed as a number: 1e22, 80, 1.5B, 16K; NaN where it is none. @type {(text: string) => number} */
+/** The number that a person typed: 1e22, 80, 1.5B, 16K; NaN where it is none. @type {(text: string) => number} */
 export function parseNumber(text) {
   const plain = text.trim().replace(/[,_](?=\d{3})/g, "");
   const parts = /^([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([kmbt]?)$/i.exec(plain);

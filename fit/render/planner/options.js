@@ -1,4 +1,4 @@
-// What the state of the form asks for; bad input gets the command line's sentence.
+// From the state of the form to options; bad input gets the command line's sentence.
 
 import { flopsPerHour } from "./cost.js";
 import { shapeOf } from "./counts.js";
@@ -87,7 +87,7 @@ function budgetIn(state, hours, chips) {
   return { flops: chips.mfu == null ? null : hours * flopsPerHour(chips), budget };
 }
 
-/** What the state asks for. Throws PlanError. @type {(law: Law, state: State) => Options} */
+/** The options that the state asks for. Throws PlanError. @type {(law: Law, state: State) => Options} */
 export function optionsIn(law, state) {
   const memory_gb = positiveIn(state, "memory_gb");
   const devices = wholeIn(state, "devices");
@@ -120,7 +120,7 @@ export function isTyped(state, name, law) {
 
 // The shape of the reference model, else of the law's own, with the sizes that are typed.
 function shapeIn(law, state, reference) {
-  const base = reference ? referenceShape(reference, law) : { ...law.own, final_norm: law.final_norm };
+  const base = reference ? referenceShape(reference, law) : law.own;
   const sizes = {};
   for (const name of ["vocab_size", "width_per_block"]) {
     const usual = (reference?.shape ?? law.shape)[name];

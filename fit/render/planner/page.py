@@ -20,13 +20,12 @@ from fit.messages.finding import CATALOGUE
 from fit.messages.flags import FIELDS
 from fit.model import reference_model
 from fit.model.architecture import OF_EXPERTS, PAPER
-from fit.model.chips import CHIPS, Chip
+from fit.model.chips import CHIPS
 from fit.planning import agreement, compare, cost, odds, optimum, plan_answer, plan_findings, serving, solve, speeds
 from fit.render.planner import formulas
 from fit.table.files import check_writable, write_text
 from fit.table.runs import Runs
 
-PEAKS = ("flops", "memory", "bandwidth")
 SIZES = dict(vocab_size=PAPER.vocab_size, width_per_block=PAPER.width_per_block)  # of any models
 CHIP = "H100"
 MOST_CHIPS = 64  # for a published law
@@ -126,7 +125,7 @@ def of(laws: Sequence[Law], measured: tuple[Runs, Array] | None, chips: tuple[st
         sentences={name: template for name, template in vars(sentences).items() if name.isupper()},
         catalogue={code: dataclasses.asdict(kind) for code, kind in CATALOGUE.items()},
         fields={name: f"{flag}={field}" for name, (flag, field) in FIELDS.items()},
-        chips={kind: _peaks(chip) | _when_serving(kind) for kind, chip in CHIPS.items()},
+        chips={kind: _chip(kind) for kind in CHIPS},
         serving=_constants(serving, "BATCHES", "LABEL", "BANDWIDTH_SHARE"),
         defaults=DEFAULTS,
         forms={name: _form(FORMS[name]) for name in sorted({law.form.name for law in all_laws})},
@@ -145,16 +144,15 @@ def default_chips(law: Law) -> tuple[str, int]:
     return CHIP, MOST_CHIPS if law.published else 1
 
 
-def _peaks(chip: Chip) -> Json:
-    """The peaks of a chip by name."""
-    return {name: getattr(chip, name) for name in PEAKS}
-
-
-def _when_serving(kind: str) -> Json:
-    """The figures of one chip when it serves."""
+def _chip(kind: str) -> Json:
+    """The peak and the memory of one chip, and what it reaches when it serves."""
     chip = serving.ServingChips(kind, 1)
     return dict(
-        decoding_bandwidth=chip.bandwidth, products_flops=chip.flops, products_share=serving.products_share(kind)
+        flops=CHIPS[kind].flops,
+        memory=CHIPS[kind].memory,
+        decoding_bandwidth=chip.bandwidth,
+        products_flops=chip.flops,
+        products_share=serving.products_share(kind),
     )
 
 
@@ -173,7 +171,7 @@ _LAW = (
     *("name", "counts_embedding", "fixes_experts", "published", "experts", "ranges", "warning"),
     *("only_experts", "of_mixtures", "knows_dense", "no_draws"),
 )
-_MODELS = ("vocab_size", "width_per_block", "unique_tokens")
+_MODELS = ("width_per_block", "unique_tokens")
 
 
 def _law(law: Law) -> Json:
@@ -200,7 +198,6 @@ def _law(law: Law) -> Json:
         origin=_origin(law),
         models={name: models_of_runs[name] for name in _MODELS if name in models_of_runs},
         shape={name: _value_or_refusal(law, name) for name in ("vocab_size", "width_per_block")},
-        final_norm=models_of_runs.final_norm,
         own_vocabulary=own_counts.own_vocabulary(law),
         counted_as_they_are=own_counts.counted_as_they_are(law),
         shape_ranges=own_counts.shape_ranges(law),
@@ -247,13 +244,11 @@ def _origin(law: Law) -> str:
 
 def _form(form: Form) -> Json:
     """The rules of its laws: how coefficients make the entries that the formula reads, and of which columns."""
-    names = set(form.columns)
     return dict(
         columns=form.columns,
         entries=[[name, name in form.positive, c.above] for name, c in form.coefficients.items()],
         closed=bool(form.chinchilla_coefficients_at),
-        knows_experts=bool(names & set(OF_EXPERTS)),
-        reads_used=bool(names & {"sparsity", "top_k"}),
+        knows_experts=bool(set(form.columns) & set(OF_EXPERTS)),
     )
 
 

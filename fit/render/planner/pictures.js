@@ -11,7 +11,7 @@ import { feasibleOf, largestSize, optimaOf, solve } from "./solve.js";
 import { curveInHours } from "./speeds.js";
 
 const POINTS = 72; // of a curve
-const AROUND = 30; // hours are shown up to so many times below and above the plan's
+const AROUND = 30; // hours are shown from the plan's over this to the plan's times this
 const NEAR = 1.25; // a run belongs to a budget within this factor of it
 const LOSS_AXIS = { label: "loss, nats per token", format: (loss) => general(loss, 4) };
 const PICTURES = [

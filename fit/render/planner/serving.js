@@ -3,7 +3,7 @@
 import { INFERENCE_FLOPS, activeParameters, embeddingAndHead, servingBytes, totalParameters } from "./counts.js";
 import { data } from "./data.js";
 
-/** What `count` chips of a kind reach when they serve. @type {(kind: string, count: number) => object} */
+/** The peaks of `count` chips of a kind when they serve. @type {(kind: string, count: number) => object} */
 export function servingChips(kind, count) {
   const { memory, decoding_bandwidth, products_flops } = data.chips[kind];
   return { kind, count, memory: count * memory, bandwidth: count * decoding_bandwidth, flops: count * products_flops };
@@ -17,7 +17,7 @@ function chosenShare(shape, n_experts) {
   return chosen / Math.max(routed, chosen);
 }
 
-// What serving reads of a model. memory_bytes: of its weights and cache.
+// The fields of a model that serving reads. memory_bytes: of its weights and cache.
 function servedModel(shape, { bytes_per_parameter }, { n_experts, n_active, n_total, d_model, memory_bytes }) {
   const lookedUp = d_model * (embeddingAndHead(shape) - shape.vocab_size); // of the embedding a token reads one row
   return {
@@ -74,7 +74,7 @@ export function servingOf(chips, row, shape, limits) {
   return { label: data.serving.label, chips: count, decoding, prefill_tokens_per_second };
 }
 
-/** What bounds the size of a model beside the budget: {name, most: what there is, needed(width): what a model takes of
+/** The limits on the size of a model beside the budget: {name, most: what there is, needed(width): what a model takes of
  *  it, sentence: if exceeded, values(need): of the sentence}.
  *  @type {(shape: Shape, limits: Limits, n_experts: Experts) => object[]} */
 export function sizeLimits(shape, limits, n_experts) {

@@ -17,7 +17,7 @@ export function speedsIn(state, options, command) {
   return { hours, speeds: { ...data.speeds, asked } };
 }
 
-// What of the question lies off the grid, in words; "" for nothing.
+// The part of the question that lies off the grid, in words; "" for nothing.
 function missingIn(speeds, state, { law, chips, hours, experts }) {
   if (speeds == null) return "of this law's models";
   const { kind, counts, models, hours: [least, most] } = speeds;
