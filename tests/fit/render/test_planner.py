@@ -322,7 +322,13 @@ GAPS = """() => Object.fromEntries([...document.querySelectorAll("figure:not([hi
     });
     return [drawing.getAttribute("aria-label"), Math.min(...gaps)];
 }))"""
-DEMO = dict(by_flops={}, by_mfu=dict(hours="0.01"), by_speeds=dict(hours="20", mfu=""), memory=dict(memory_gb="0.0002"))
+DEMO = dict(
+    by_flops={},
+    by_mfu=dict(hours="0.01"),
+    by_small_mfu=dict(hours="1", mfu="0.004"),
+    by_speeds=dict(hours="20", mfu=""),
+    memory=dict(memory_gb="0.0002"),
+)
 
 
 @pytest.mark.parametrize("state", DEMO.values(), ids=DEMO)
