@@ -4,22 +4,22 @@ rates."""
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable
-from typing import ClassVar
+from types import ModuleType
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fit import options
 from fit.commands import flags
 from fit.errors import UserError
-from fit.fitted_law import forecast, summary
+from fit.fitted_law import forecast
 from fit.fitted_law.forecast import PredictOptions
-from fit.fitted_law.law import load, save
+from fit.fitted_law.law import NAMES, load, save
 from fit.fitting import fit_law, learning_rate
 from fit.fitting.options import FitOptions
 from fit.messages import lines
 from fit.messages.lines import WARNING, Line
-from fit.planning import law_answer
+from fit.planning import forms_answer, law_answer
 from fit.studies.speedup.judge import SpeedupOptions, judge
 from fit.table import histories, mixed_columns, selection, validate
 from fit.table.files import check_writable, write_text
@@ -68,10 +68,10 @@ class Import(flags.Columns):
         for name, unit in self.units.items():
             print(f"{name}: converted from {unit}")
         mixed = [*histories.named_histories(joined), *mixed_columns.text_problems(joined)]
-        doubts = [f"fit law refuses these runs: {problem.where}: {problem.what}" for problem in mixed]
-        doubts += [*mixed_columns.recipe_doubts(joined), *histories.unnamed_histories(joined)]
-        for doubt in (*validate.impossible(joined), *validate.doubts(joined), *doubts):
-            print(f"warning: {doubt}", file=sys.stderr)
+        refusals = [f"fit law refuses these runs: {problem.where}: {problem.what}" for problem in mixed]
+        doubts = [*mixed_columns.recipe_doubts(joined), *histories.unnamed_histories(joined)]
+        for warning in (*validate.impossible(joined), *validate.doubts(joined), *refusals, *doubts):
+            print(f"warning: {warning}", file=sys.stderr)
         likely_units = validate.likely_units(joined)
         if likely_units:
             flag = ",".join(f"{name}:{unit}" for name, unit in likely_units.items())
@@ -88,7 +88,18 @@ class Laws(options.Options):
     """
 
     def run(self) -> None:
-        print("\n".join(summary.built_in_laws()))
+        print(lines.text(map(_built_in, NAMES)))
+
+
+def _built_in(name: str) -> Line:
+    """A law that needs no file: the columns it reads, the runs it was fitted to, and its source."""
+    law = load(name)
+    rows = [
+        f"reads {', '.join(law.form.columns)}",
+        f"fitted to {law.ranges_in_words or 'runs whose range is not known'}",
+        law.source or "our own runs, on bytes of source code (results/)",
+    ]
+    return Line(name, detail=tuple(f"    {row}" for row in rows))
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -113,7 +124,7 @@ class Law(FitOptions, flags.Columns):
         check_writable(self.out)
         law = fit_law.fit_law(self.table(), self, quiet=False)
         save(law, self.out)
-        self._show(law_answer.answer(law), summary.summary(law), summary.warnings_of(law))
+        self._show(law_answer, law)
 
     def table(self) -> Table:
         """The table of runs, after a line on what --where leaves out of it."""
@@ -127,19 +138,24 @@ class Law(FitOptions, flags.Columns):
         if self.out is not None:
             raise UserError(f"--form={','.join(self.form or ())}: --out is for a single form")
         errors = fit_law.compare_forms(self.table(), self, quiet=False)
-        self._show(law_answer.of_forms(errors), summary.of_forms(errors), errors["warnings"])
+        self._show(forms_answer, errors)
 
-    def _show(self, answer: Iterable[Line], details: Iterable[str], warnings: Iterable[str]) -> None:
-        """Prints the answer and, if asked for, the details and the warnings; else the warnings go to stderr."""
-        doubts = [Line(WARNING, warning) for warning in warnings]
+    def _show(self, rendered: ModuleType, result: Any) -> None:
+        """Prints the answer and, if asked for, the details and the warnings; else the warnings go to stderr.
+
+        Args:
+          rendered: Its functions answer, verbose and warnings make lines of the result.
+          result: A law, or a comparison of forms.
+        """
+        answer = rendered.answer(result)
         written = [] if self.out is None else [law_answer.written(self.out, self.verbose)]
         if self.verbose:
-            sentences = [Line("", detail) for detail in details]
-            print(lines.text(lines.with_details(answer, [*sentences, *doubts, *written])))
+            print(lines.text(lines.with_details(answer, [*rendered.verbose(result), *written])))
             return
         print(lines.text([*answer, *written]))
-        if doubts:
-            print(lines.text(doubts), file=sys.stderr)
+        warnings = rendered.warnings(result)
+        if warnings:
+            print(lines.text(warnings), file=sys.stderr)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -171,7 +187,7 @@ class Predict(PredictOptions, flags.OfLaw, flags.Columns):
             print(f"warning: {warning}", file=sys.stderr)
         if prediction.not_compared:
             print(f"measured losses are not compared: {prediction.not_compared}", file=sys.stderr)
-        if prediction.text:
+        if prediction.lines:
             print(prediction)
 
 

@@ -13,9 +13,8 @@ from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law.law import Law, in_words, load
 from fit.messages import lines, units
-from fit.messages.lines import Line
 from fit.model.architecture import TRAINING
-from fit.planning import by_time, compare, plan_answer, planning
+from fit.planning import compare, plan_answer, planning, speed_lines
 from fit.planning import cost as cost_lib
 from fit.planning.candidates import Question
 from fit.planning.clock import SECONDS
@@ -150,8 +149,7 @@ def _by_wall_clock_time(law: Law, options: PlanOptions, plan: Plan) -> Iterator[
         row = {name_: best[name_] for name_ in ("n_experts", "n_active", "n_total", "n_tokens", "loss")}
         rows.append({"": name, **row, "MFU": f"{mfu:.0%}", "the speed is": label})
     yield elements.table(rows)
-    differing = [Line("", sentence) for sentence in by_time.differing(timed.clock)]
-    yield from lines.html([by_time.speeds(timed.clock, timed.optima), *differing])
+    yield from lines.html([speed_lines.speeds(timed.clock, timed.optima), *speed_lines.differing(timed.clock)])
     if plan.clock is None or is_priced_by_time:
         question = timed.question
         assert question is not None

@@ -1,12 +1,14 @@
 """The findings of runs and their law in four lines, for readers who do not know scaling laws."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from fit.aliases import Array
 from fit.fitted_law.law import Law
 from fit.messages.lines import Line
 from fit.messages.units import amount, flops
-from fit.planning import odds_text
+from fit.planning import how_sure
 from fit.planning.results import Plan
 from fit.table.runs import Runs, trunks_of
 
@@ -22,7 +24,7 @@ def overview(law: Law, runs: Runs | None, plan: Plan) -> list[Line]:
         Line("What was trained", _trained(runs) if runs else ""),
         Line("What was found", _best_model(plan)),
         Line("As measured", _measured(runs) if runs else ""),
-        Line("How sure", _certainty(law, plan)),
+        *_certainty(law, plan),
     ]
     return [line for line in lines if line.value]
 
@@ -93,18 +95,16 @@ def _measured(runs: Runs) -> str:
     return ""
 
 
-def _certainty(law: Law, plan: Plan) -> str:
+def _certainty(law: Law, plan: Plan) -> Iterator[Line]:
     """How often each number of experts is the best in the draws, what to measure, and the error on held-out runs."""
     words = []
-    if plan.odds.drawn and plan.odds.second is not None:
-        words += odds_text.clauses(plan.odds)
     errors = law.held_out
     if errors:
         words.append(
             f"the law predicted {_count(errors.runs, 'run')} that it had not seen to within "
             f"{errors.mean_relative_error:.1%} on average"
         )
-    measurement = odds_text.to_measure(plan.odds)
-    if measurement:
-        words[-1] += f". {measurement}"
-    return "; ".join(words)
+    if plan.odds.drawn and plan.odds.second is not None:
+        yield how_sure.line(plan.odds, words)
+    elif words:
+        yield Line("How sure", "; ".join(words))

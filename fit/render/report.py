@@ -7,13 +7,12 @@ import string
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.fitted_law import summary
 from fit.fitted_law.law import Law
 from fit.fitted_law.parts import LEVEL
-from fit.messages import lines, units
+from fit.messages import finding, lines, units
 from fit.messages.lines import Line
 from fit.model.architecture import Architecture
-from fit.planning import optimum, plan_answer, planning
+from fit.planning import law_details, optimum, plan_answer, planning
 from fit.planning.results import Plan
 from fit.render import answer, elements, figures, overview, tables
 from fit.render.options import ReportOptions
@@ -154,10 +153,10 @@ def _fit(law: Law, architecture: Architecture, warnings: list[str]) -> list[str]
     """Sections on where the law comes from and how sure it is. warnings: those of the decision."""
     parts = ["<h2>Where it comes from</h2>", f"<p>{elements.text(_origin(law))}</p>"]
     if not law.published:
-        warnings = warnings + summary.warnings_of(law)
-        measured = summary.mean_errors(law)
+        warnings = warnings + finding.sentences(law_details.findings(law))
+        measured = law_details.mean_errors(law)
         if measured:
-            parts.append(f"<p>By its runs: {elements.text('; '.join(measured))}.</p>")
+            parts.append(f"<p>By its runs: {elements.text('; '.join(map(str, measured)))}.</p>")
     if warnings:
         parts.append(f'<p>Before trusting it:</p><ul class="warnings">{elements.items(warnings)}</ul>')
     if law.ranges:
@@ -174,8 +173,9 @@ def _fit(law: Law, architecture: Architecture, warnings: list[str]) -> list[str]
     quality = _quality(law)
     if quality:
         parts += ["<h2>Errors</h2>", elements.table(quality)]
-        details = [] if law.published else summary.summary(law)
-        parts.append(f"<details><summary>what the fit said</summary><ul>{elements.items(details)}</ul></details>")
+        details = [] if law.published else law_details.details(law)
+        rows = elements.items(row for line in details for row in str(line).split("\n"))
+        parts.append(f"<details><summary>what the fit said</summary><ul>{rows}</ul></details>")
     return [*parts, "<h2>Coefficients</h2>", elements.table(_coefficients(law))]
 
 

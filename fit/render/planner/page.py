@@ -16,6 +16,7 @@ from fit.form import Form
 from fit.laws import FORMS
 from fit.messages import sentences, units
 from fit.messages.finding import CATALOGUE
+from fit.messages.finding import sentences as sentences_of
 from fit.model import reference_model
 from fit.model.architecture import OF_EXPERTS, PAPER
 from fit.model.chips import CHIPS, Chip
@@ -173,7 +174,7 @@ def _law(law: Law) -> Json:
         own=architecture,
         dense=law.dense if law.published else None,
         fixed=law.fixed,
-        notes=list(models.architecture_notes(models_of_runs)),
+        notes=sentences_of(models.of_architecture(models_of_runs)),
         origin=_origin(law),
         models={name: models_of_runs[name] for name in _MODELS if name in models_of_runs},
         shape={name: _value_or_refusal(law, name) for name in ("vocab_size", "width_per_block")},

@@ -80,7 +80,7 @@ def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops", verbose: bo
         percentiles=None if drawn is None else law.percentiles,
         findings=[
             *_outside(law, experts[reached], law_flops[reached]),
-            *(finding("table", doubt=doubt) for doubt in validate.doubts(runs)),
+            *validate.doubts(runs),
         ],
         answer="",
         answer_of=speedup_answer.verbose if verbose else speedup_answer.answer,
@@ -166,8 +166,8 @@ def _outside(law: Law, experts: Array, law_flops: Array) -> list[Finding]:
     if not farthest:
         return []
     findings = [finding("outside", outside=in_words(farthest[name] for name in sorted(farthest)))]
-    if law.warning:
-        findings.append(finding("errors_beyond_runs", sentence=law.warning))
+    if law.beyond_runs:
+        findings.append(law.beyond_runs)
     return findings
 
 

@@ -20,7 +20,9 @@ LAWS = ("law.json", "coupled.json", "joint-moe-2025", "joint-moe-2025-as-printed
 
 # The warnings that the page has, too: not those of the model to build, nor that two forms of a law disagree.
 OF_THE_PAGE = ("best_outside", "tokens_per_parameter", "at_edge", "not_bounded", "undecided", "not_read")
-OF_THE_PAGE += ("mostly_embedding", "no_range", "shape_unknown", "whole_experts", "errors_beyond_runs", "own_models")
+OF_THE_PAGE += ("mostly_embedding", "no_range", "shape_unknown", "whole_experts", "lack_of_fit", "older_words")
+OF_THE_PAGE += ("shapes_differ", "miscounted", "totals_miscounted", "d_expert_unread", "n_total_unread")
+OF_THE_PAGE += ("top_k_by_totals", "mixtures_assumed", "width_assumed", "top_k_assumed")
 
 
 def of_the_page(line, leave_out=()):
