@@ -15,7 +15,7 @@ from fit.errors import UserError
 from fit.fitted_law import forecast
 from fit.fitted_law.forecast import PredictOptions
 from fit.fitted_law.law import NAMES, load, save
-from fit.fitting import fit_law, learning_rate
+from fit.fitting import fit_law, learning_rate, rates_answer
 from fit.fitting.options import FitOptions
 from fit.messages import lines
 from fit.messages.lines import WARNING, Line
@@ -294,11 +294,12 @@ class Lr(flags.Columns):
         law = learning_rate.fit(fitted, self.runs, self.with_tokens, self.with_batch)
         model = self.model(law)
         intervals, _ = learning_rate.spread(law, fitted)
+        answer = [*rates_answer.answer(law, optima, fitted)]
         if left_out:
-            print(f"left out: {left_out} models that were tried at fewer than three rates")
-        print(learning_rate.text(law, optima, fitted))
+            answer.insert(0, Line("left out", f"{left_out} models that were tried at fewer than three rates"))
         if model:
-            print(learning_rate.text_of_model(law, model, fitted))
+            answer.append(rates_answer.of_model(law, model, fitted))
+        print(lines.text(answer))
         if self.out:
             record = dict(
                 lr_law=law,

@@ -9,5 +9,6 @@ intervals.py        profiles and bootstrap; noise.py, how far runs scatter, and 
 search.py           the best point from many starts; solvers.py, the steps of the solvers
 problem.py          the objective
 with_rate.py        loss, learning rate and batch fitted at once
-isoflop.py          parabolas over size at equal FLOPs; learning_rate.py, peak learning rates (Eq. 10)
+isoflop.py          parabolas over size at equal FLOPs
+learning_rate.py    peak learning rates (Eq. 10); rates_answer.py, the answer of fit lr
 """

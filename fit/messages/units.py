@@ -170,6 +170,11 @@ def say_first(templates: Iterable[str], values: Mapping[str, Any]) -> str:
     return ""
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things: "1 run", "2 runs"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def table(columns: str, rows: Iterable[Json | str], **heads: str) -> list[str]:
     """The lines of a table.
 

@@ -7,7 +7,7 @@ import numpy as np
 from fit.aliases import Array
 from fit.fitted_law.law import Law
 from fit.messages.lines import Line
-from fit.messages.units import amount, flops
+from fit.messages.units import amount, counted, flops
 from fit.planning import how_sure
 from fit.planning.results import Plan
 from fit.table.runs import Runs, trunks_of
@@ -29,11 +29,6 @@ def overview(law: Law, runs: Runs | None, plan: Plan) -> list[Line]:
     return [line for line in lines if line.value]
 
 
-def _count(count: int, noun: str) -> str:
-    """ "1 run", "2 runs"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def _model(n_experts: float) -> str:
     return f"a mixture of {n_experts:g} experts" if n_experts > 1 else "a dense model (without experts)"
 
@@ -49,10 +44,10 @@ def _trained(runs: Runs) -> str:
     """A sentence on the runs and their models."""
     labels, _ = trunks_of(runs.table)
     runs_of_trunks = [] if labels is None else np.unique(np.bincount(labels)).tolist()
-    words = _count(len(runs), "run")
+    words = counted(len(runs), "run")
     if len(runs_of_trunks) == 1:
         n_budgets = runs_of_trunks[0]
-        words = f"{_count(len(runs) // n_budgets, 'model')} at {_count(n_budgets, 'budget')} each ({words})"
+        words = f"{counted(len(runs) // n_budgets, 'model')} at {counted(n_budgets, 'budget')} each ({words})"
     *most, last = (f"{e:g}" for e in np.unique(runs.n_experts))
     experts = f"{', '.join(most)} and {last} experts" if most else f"{last} experts"
     if not most and last == "1":
@@ -101,7 +96,7 @@ def _certainty(law: Law, plan: Plan) -> Iterator[Line]:
     errors = law.held_out
     if errors:
         words.append(
-            f"the law predicted {_count(errors.runs, 'run')} that it had not seen to within "
+            f"the law predicted {counted(errors.runs, 'run')} that it had not seen to within "
             f"{errors.mean_relative_error:.1%} on average"
         )
     if plan.odds.drawn and plan.odds.second is not None:
