@@ -1,5 +1,5 @@
-"""Runs of other tools; laws: fitting them, predicting with them, judging other runs by them; and the law of learning
-rates."""
+"""Runs of other tools; laws: fitting them, predicting with them, comparing other runs with them; and the law of
+learning rates."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ from fit.fitting.options import FitOptions
 from fit.messages import lines
 from fit.messages.lines import WARNING, Line
 from fit.planning import forms_answer, law_answer
-from fit.studies.speedup.judge import SpeedupOptions, judge
+from fit.studies.speedup.of_runs import SpeedupOptions, of_runs
 from fit.table import histories, mixed_columns, selection, validate
 from fit.table.files import check_writable, write_text
 from fit.table.importers import tools
@@ -200,22 +200,22 @@ class Speedup(SpeedupOptions, flags.Columns, flags.Json):
     python -m fit speedup --law=law.json --runs=variant.csv --by=time
     python -m fit speedup --runs=both.csv --baseline=n_experts=64 --by=time
 
-    Without a law, --baseline names runs of the same table, at several budgets, that the others are judged by.
+    Without a law, --baseline names runs of the same table, at several budgets, that the others are compared with.
     """
 
     law: str | None = options.text("A law.json, or the name of a published law.")
     runs: str = options.required(
-        options.text("Table of the runs to judge: n_active, n_tokens, n_experts, loss (.csv, .jsonl, .parquet)."),
+        options.text("Table of the runs: n_active, n_tokens, n_experts, loss (.csv, .jsonl, .parquet)."),
         ": a table with n_active, n_tokens, n_experts and loss",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_judge(self.law is not None)
+        self.check_reference(self.law is not None)
 
     def run(self) -> None:
         law = None if self.law is None else load(self.law)
-        result = judge(law, self.read(self.runs), self)
+        result = of_runs(law, self.read(self.runs), self)
         self.show(result)
         if self.json:
             return
@@ -255,7 +255,7 @@ class Lr(flags.Columns):
     with_batch: bool = options.switch(
         "Also fit an exponent of batch_tokens, the tokens of a batch, which Eq. 10 lacks."
     )
-    n_active: float | None = options.number("Also print the rate of one model, of so many active parameters.", None, 1)
+    n_active: float | None = options.number("Also print the rate of one model: its active parameters.", None, 1)
     n_experts: int = options.whole("Its experts.", 1, least=1)
     n_tokens: float | None = options.number("Its training tokens, for --with_tokens.", None, 1)
     batch_tokens: float | None = options.number("The tokens of its batches, for --with_batch.", None, 1)

@@ -36,7 +36,7 @@ def _clauses(odds: Odds) -> Iterator[str]:
 
 
 def _without_law_draws(odds: Odds) -> str:
-    """That the law stands at its median, and why."""
+    """That the law is at its median, and why."""
     why = odds.no_draws or sentences.ODDS_NO_DRAWS
     if odds.drawn:
         return say(sentences.ODDS_SPEEDS_ALONE, why=why)

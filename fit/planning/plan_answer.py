@@ -311,7 +311,7 @@ def _next(plan: Plan) -> Iterator[Line]:
 
 
 def _accelerator(kind: str, count: int) -> str:
-    """The --accelerator of launch.sweep for so many chips; a placeholder for TPUs, whose slices have fixed sizes."""
+    """The --accelerator of launch.sweep for some chips; a placeholder for TPUs, whose slices have fixed sizes."""
     if kind.startswith(("v", "tpu")):
         return f"{kind}:SLICE"
     of_machine = CHIPS[kind].machine

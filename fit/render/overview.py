@@ -17,7 +17,7 @@ def overview(law: Law, runs: Runs | None, plan: Plan) -> list[Line]:
     """A line for each of four questions that the data answer.
 
     Args:
-      runs: that the law was fitted to, where they are at hand.
+      runs: that the law was fitted to; None where they are not given.
       plan: the law's, at the compute of its largest run.
     """
     lines = [

@@ -42,7 +42,7 @@ FEWEST_OF_A_LAW = 5  # runs: as many as the dense law has coefficients
 FEWEST_NAMED = 4  # rows of one model's name; fewer are not said to be checkpoints
 EVEN = 1.25  # evenly spaced: the largest step between rows over the smallest is at most this
 FEWEST_EVEN = 5  # rows of one run; fewer may be evenly spaced by chance
-FEWEST_CURVED = 5  # rows of one size; the losses of fewer have no shape to judge
+FEWEST_CURVED = 5  # rows of one size; the losses of fewer show no shape
 ABOVE = 0.01  # a loss that exceeds one of fewer tokens by this share does so by more than noise
 CLOSE_TOKENS = 0.02  # numbers of tokens less than this share apart count as the same
 FEWEST_ABOVE = 3  # rows; a single one may have crashed
@@ -160,19 +160,19 @@ def unnamed_histories(table: Table) -> Iterator[Finding]:
     models = models_of(known)
     even = []
     falling = []
-    n_judged = 0
+    n_looked_at = 0
     for model in range(models.max() + 1):
         rows = np.flatnonzero(models == model)
         rows = rows[np.argsort(known["n_tokens"][rows], kind="stable")]
         tokens = known["n_tokens"][rows]
         if len(np.unique(tokens)) < len(tokens) or len(tokens) < FEWEST_CURVED:
             continue
-        n_judged += 1
+        n_looked_at += 1
         if _are_even(tokens):
             even.append(rows)
         if _falls_at_end(np.log(tokens), np.log(known["loss"][rows])):
             falling.append(rows)
-    is_falling = len(falling) >= 2 and 2 * len(falling) >= n_judged
+    is_falling = len(falling) >= 2 and 2 * len(falling) >= n_looked_at
     if not even and not is_falling:
         yield from _repeated_models(table, models)
         return

@@ -76,7 +76,7 @@ def rising_problems(table: Table, known: Columns) -> Iterator[Problem]:
 
 
 def unit_problems(table: Table, known: Columns) -> Iterator[Problem]:
-    """Yields a problem where sizes and tokens make sense in other units alone, unless the user named their units."""
+    """Yields a problem where sizes and tokens are possible in other units alone, unless the user named their units."""
     if not units_are_open(table, "n_active", "n_tokens"):
         return
     if not {"n_active", "n_tokens"} <= known.keys():
@@ -128,7 +128,7 @@ def single_unit_problems(table: Table, known: Columns) -> Iterator[Problem]:
 
 
 def _likely_units(ratio: float, size: float, tokens: float, decades_off: float | None) -> dict[str, str] | None:
-    """{column: unit} of the units that would make sense, nearest to USUAL_TOKENS; None where none do.
+    """{column: unit} of the units that are possible, nearest to USUAL_TOKENS; None where none do.
 
     Args:
       ratio: tokens for each parameter of the median run, by the numbers in the table.

@@ -222,7 +222,7 @@ def _is_default(prior: PriorSummary, chose: bool) -> bool:
     return prior.by_default
 
 
-def judged(law: Law, rows: list[Json]) -> list[Json]:
+def compared(law: Law, rows: list[Json]) -> list[Json]:
     """Compare the losses of runs with a law's predictions.
 
     Returns:
@@ -235,7 +235,7 @@ def judged(law: Law, rows: list[Json]) -> list[Json]:
     predicted = predictions.predict(law, table)["columns"]
     lows = predicted.get("predicted_loss_low", predicted.get("law_loss_low"))
     highs = predicted.get("predicted_loss_high", predicted.get("law_loss_high"))
-    judgements = []
+    comparisons = []
     for i, row in enumerate(rows):
         loss = float(row["loss"])
         low = None
@@ -245,7 +245,7 @@ def judged(law: Law, rows: list[Json]) -> list[Json]:
             low = lows[i]
             high = highs[i]
             inside = bool(low <= loss <= high)
-        judgements.append(
+        comparisons.append(
             dict(
                 run=row.get("run"),
                 loss=loss,
@@ -259,7 +259,7 @@ def judged(law: Law, rows: list[Json]) -> list[Json]:
                 outside_fitted_range=predicted["outside_fitted_range"][i],
             )
         )
-    return judgements
+    return comparisons
 
 
 def has_runs_of(law: Law, table: Table) -> bool:
