@@ -267,8 +267,8 @@ def table_of(columns):
     """A table of these columns, of numbers for all rows or of rows."""
     count = len(columns["n_active"])
     full = {name: np.broadcast_to(v, count).tolist() for name, v in columns.items() if v is not None}
-    names = {"loss": "val_bpb"} if "val_bpb" in full else {}
-    return Table("runs.csv", full, list(range(2, 2 + count)), names)
+    losses = [name for name in ("val_bpb", "val_ppl") if name in full]
+    return Table("runs.csv", full, list(range(2, 2 + count)), {"loss": losses[0]} if losses else {})
 
 
 def of_columns(changes):
@@ -355,6 +355,35 @@ def test_each_code_is_found_in_the_words_of_its_template(code, tmp_path):
         assert re.fullmatch(".*".join(["", *map(re.escape, literals), ""]), str(each))
         assert each.severity == CATALOGUE[code].severity
         assert json.loads(json.dumps(each.to_dict()))["values"] == json.loads(json.dumps(dict(each.values)))
+
+
+RATED = dict(n_tokens=1e10, loss=true_loss(SIZES, 1e10) * np.tile([1, 1.02, 1.05], 5))
+# (code, the columns of a table, words of the sentence; | is its end)
+CLAUSES = [
+    (
+        "no_n_experts",
+        dict(n_experts=None, num_experts=8, n_total=2 * SIZES),
+        "; --columns=n_experts:num_experts if num_experts holds it, but n_total is above n_active in 15 of them, as in "
+        "mixtures: give n_experts|",
+    ),
+    ("flops_leave_out", dict(vocab_size=50_000, flops=6 * (SIZES - 3e7) * TOKENS), "of the vocabulary of 50,000. The"),
+    ("losses_named_otherwise", dict(loss=None, val_ppl=LOSSES), "; say --units=loss:perplexity|"),
+    (
+        "nothing_learnt",
+        dict(loss=but_first(LOSSES, 10.0), vocab_size=50_257),
+        "of the vocabulary of 50,257, as",
+    ),
+    ("unfinished", dict(state=but_first([""] * 15, "crashed")), "(column state: crashed): row 2; leave them out|"),
+    ("schedules_differ", dict(lr_schedule=["cosine", "wsd", "linear"] * 5), "for one of size or tokens|"),
+    ("values_differ", dict(vocab_size=[257, 512, 1024] * 5), "(257.0, 512.0, 1024.0): the law uses none of them|"),
+    ("rates_differ_in_table", RATED | dict(peak_learning_rate=RATES), "for a worse model; --with_rate fits"),
+]
+
+
+@pytest.mark.parametrize("code, changes, words", CLAUSES)
+def test_a_clause_is_said_where_its_values_are_known(code, changes, words):
+    (found,) = [each for each in of_columns(changes) if each.code == code]
+    assert words in f"{found}|"
 
 
 def test_a_code_that_the_catalogue_lacks_is_refused():
