@@ -4,8 +4,8 @@ learning rates."""
 import dataclasses
 import json
 import sys
-from types import ModuleType
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import ClassVar
 
 import numpy as np
 
@@ -124,7 +124,7 @@ class Law(FitOptions, flags.Columns):
         check_writable(self.out)
         law = fit_law.fit_law(self.table(), self, quiet=False)
         save(law, self.out)
-        self._show(law_answer, law)
+        self._show(law_answer.answer(law), law_answer.verbose(law), law_answer.warnings(law))
 
     def table(self) -> Table:
         """The table of runs, after a line on what --where leaves out of it."""
@@ -138,22 +138,15 @@ class Law(FitOptions, flags.Columns):
         if self.out is not None:
             raise UserError(f"--form={','.join(self.form or ())}: --out is for a single form")
         errors = fit_law.compare_forms(self.table(), self, quiet=False)
-        self._show(forms_answer, errors)
+        self._show(forms_answer.answer(errors), forms_answer.verbose(errors), forms_answer.warnings(errors))
 
-    def _show(self, rendered: ModuleType, result: Any) -> None:
-        """Prints the answer and, if asked for, the details and the warnings; else the warnings go to stderr.
-
-        Args:
-          rendered: Its functions answer, verbose and warnings make lines of the result.
-          result: A law, or a comparison of forms.
-        """
-        answer = rendered.answer(result)
+    def _show(self, answer: Iterable[Line], details: Iterable[Line], warnings: list[Line]) -> None:
+        """Prints the answer and, if asked for, the details, which end with the warnings; else these go to stderr."""
         written = [] if self.out is None else [law_answer.written(self.out, self.verbose)]
         if self.verbose:
-            print(lines.text(lines.with_details(answer, [*rendered.verbose(result), *written])))
+            print(lines.text(lines.with_details(answer, [*details, *written])))
             return
         print(lines.text([*answer, *written]))
-        warnings = rendered.warnings(result)
         if warnings:
             print(lines.text(warnings), file=sys.stderr)
 

@@ -26,16 +26,16 @@ SMALLEST_SCATTER = 5e-4  # of the log loss: no run is repeated more exactly
 MOST_NAMED = 5
 
 
-def of_table(form: Form, runs: Runs, crashed: bool = True) -> list[Finding]:
+def of_table(form: Form, runs: Runs, is_rated: bool = False) -> list[Finding]:
     """Findings on doubtful runs, and on mixtures where the form does not read the number of experts.
 
     Args:
       form: the form to fit.
       runs: all runs of the table.
-      crashed: as of validate.doubts.
+      is_rated: as of doubts_of.
     """
     table = runs.table
-    findings = doubts_of(table, is_rated=not crashed)
+    findings = doubts_of(table, is_rated)
     if "n_experts" in form.columns:
         findings += lonely_experts(table)
     findings += transition(runs)

@@ -70,7 +70,7 @@ def fit(runs: Runs, form: Form, settings: Settings) -> FittedLaw:
     Raises:
       UserError: where the runs cannot determine the law.
     """
-    findings = of_table(form, runs, crashed=not isinstance(form, RatedForm))
+    findings = of_table(form, runs, is_rated=isinstance(form, RatedForm))
     train, validation = split(runs, settings.holdout, settings.weights, settings.bootstrap_by)
     decay_default = _has_default_decay(settings, train)
     if isinstance(form, RatedForm):

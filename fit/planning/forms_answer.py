@@ -47,12 +47,12 @@ def answer(comparison: Json) -> Iterator[Line]:
 
 
 def verbose(comparison: Json) -> list[Line]:
-    """Each form's errors, the isoFLOP parabolas, and what to know of the runs."""
+    """Each form's errors, the isoFLOP parabolas, and the findings on the runs."""
     return [lines.rows(_table(comparison)), *_parabolas(comparison["isoflop"]), *warnings(comparison)]
 
 
 def warnings(comparison: Json) -> list[Line]:
-    """What to know of the runs, a line each."""
+    """The findings on the runs, a line each."""
     return [Line(WARNING, str(finding)) for finding in comparison["findings"]]
 
 

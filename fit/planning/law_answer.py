@@ -60,12 +60,12 @@ def answer(law: Law) -> list[Line]:
 
 
 def verbose(law: Law) -> list[Line]:
-    """The details of a fitted law, then what to know of it."""
+    """The details of a fitted law, then the findings on it."""
     return [*law_details.details(law), *warnings(law)]
 
 
 def warnings(law: Law) -> list[Line]:
-    """What to know of a fitted law, a line each."""
+    """The findings on a fitted law, a line each."""
     return [Line(WARNING, str(finding)) for finding in law_details.findings(law)]
 
 

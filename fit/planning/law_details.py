@@ -24,7 +24,7 @@ def details(law: Law) -> Iterator[Line]:
 
 
 def findings(law: Law) -> list[Finding]:
-    """What to know of a law, of its models and of its errors beyond its runs."""
+    """Findings on the models of a law, on its errors beyond its runs, and on its fit."""
     beyond = [law.beyond_runs] if law.beyond_runs else []
     return [*models.findings(law.models), *beyond, *law.findings]
 
