@@ -18,8 +18,9 @@ from fit.fitted_law.law import NAMES, load, save
 from fit.fitting import fit_law, learning_rate, rates_answer
 from fit.fitting.options import FitOptions
 from fit.messages import lines
+from fit.messages.finding import Finding
 from fit.messages.lines import WARNING, Line
-from fit.planning import forms_answer, law_answer
+from fit.planning import forms_answer, law_answer, law_details
 from fit.studies.speedup.of_runs import SpeedupOptions, of_runs
 from fit.table import histories, mixed_columns, selection, validate
 from fit.table.files import check_writable, write_text
@@ -124,7 +125,7 @@ class Law(FitOptions, flags.Columns):
         check_writable(self.out)
         law = fit_law.fit_law(self.table(), self, quiet=False)
         save(law, self.out)
-        self._show(law_answer.answer(law), law_answer.verbose(law), law_answer.warnings(law))
+        self._show(law_answer.answer(law), law_details.details(law), law_details.findings(law))
 
     def table(self) -> Table:
         """The table of runs, after a line on what --where leaves out of it."""
@@ -138,13 +139,14 @@ class Law(FitOptions, flags.Columns):
         if self.out is not None:
             raise UserError(f"--form={','.join(self.form or ())}: --out is for a single form")
         errors = fit_law.compare_forms(self.table(), self, quiet=False)
-        self._show(forms_answer.answer(errors), forms_answer.verbose(errors), forms_answer.warnings(errors))
+        self._show(forms_answer.answer(errors), forms_answer.details(errors), errors["findings"])
 
-    def _show(self, answer: Iterable[Line], details: Iterable[Line], warnings: list[Line]) -> None:
-        """Prints the answer and, if asked for, the details, which end with the warnings; else these go to stderr."""
+    def _show(self, answer: Iterable[Line], details: Iterable[Line], findings: Iterable[Finding]) -> None:
+        """Prints the answer and, if asked for, the details and the warnings; else the warnings go to stderr."""
+        warnings = lines.warnings(findings)
         written = [] if self.out is None else [law_answer.written(self.out, self.verbose)]
         if self.verbose:
-            print(lines.text(lines.with_details(answer, [*details, *written])))
+            print(lines.text(lines.with_details(answer, [*details, *warnings, *written])))
             return
         print(lines.text([*answer, *written]))
         if warnings:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from fit.aliases import Json
 from fit.messages import lines
-from fit.messages.lines import WARNING, Line
+from fit.messages.lines import Line
 from fit.messages.units import say
 
 LEAST_AIC = "{form} has the least AIC of {count} forms: RMSE {fitted:.4f} nats on {runs} fitted runs{left_out}"
@@ -46,14 +46,9 @@ def answer(comparison: Json) -> Iterator[Line]:
     yield TABLES
 
 
-def verbose(comparison: Json) -> list[Line]:
-    """Each form's errors, the isoFLOP parabolas, and the findings on the runs."""
-    return [lines.rows(_table(comparison)), *_parabolas(comparison["isoflop"]), *warnings(comparison)]
-
-
-def warnings(comparison: Json) -> list[Line]:
-    """The findings on the runs, a line each."""
-    return [Line(WARNING, str(finding)) for finding in comparison["findings"]]
+def details(comparison: Json) -> list[Line]:
+    """Each form's errors, and the isoFLOP parabolas."""
+    return [lines.rows(_table(comparison)), *_parabolas(comparison["isoflop"])]
 
 
 def _table(result: Json) -> Iterator[str]:

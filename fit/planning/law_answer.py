@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.fitted_law.tuning import Tuning
-from fit.messages.lines import WARNING, Line
+from fit.messages.lines import Line
 from fit.messages.units import amount, say
 from fit.planning import how_sure, law_details, odds, plan_findings, planning
 from fit.planning.constraints import Constraints
@@ -57,16 +57,6 @@ def answer(law: Law) -> list[Line]:
         Line("Beyond its runs", _beyond(law)),
         *_how_sure(law, of_experts),
     ]
-
-
-def verbose(law: Law) -> list[Line]:
-    """The details of a fitted law, then the findings on it."""
-    return [*law_details.details(law), *warnings(law)]
-
-
-def warnings(law: Law) -> list[Line]:
-    """The findings on a fitted law, a line each."""
-    return [Line(WARNING, str(finding)) for finding in law_details.findings(law)]
 
 
 def _tuning(tuning: Tuning) -> Line:

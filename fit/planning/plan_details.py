@@ -79,7 +79,7 @@ def _parts(plan: Plan) -> Iterator[list[Line]]:
         yield [_target(plan)]
         yield [Line("", "loss against cost:", tuple(rows))]
     yield [*_comparisons(plan)]
-    yield [Line(lines.WARNING, str(finding)) for finding in plan.findings]
+    yield lines.warnings(plan.findings)
 
 
 def _draws(odds: Odds) -> Iterator[Line]:

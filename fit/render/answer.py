@@ -5,6 +5,7 @@ Its sentences are the lines of `fit plan`, and its comparison is that of `fit co
 """
 
 import dataclasses
+import pathlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,6 +14,7 @@ from fit.aliases import Json
 from fit.errors import UserError
 from fit.fitted_law.law import Law, in_words, load
 from fit.messages import lines, units
+from fit.messages.lines import Line
 from fit.model.architecture import TRAINING
 from fit.planning import compare, plan_answer, planning, speed_lines
 from fit.planning import cost as cost_lib
@@ -32,17 +34,21 @@ BY_CLOCK = "by wall-clock time"
 
 @dataclasses.dataclass(frozen=True)
 class Opening:
-    """The opening of a report on a budget.
+    """The opening of a report.
 
     Attributes:
       title: The heading of the page.
-      plan: The plan, as `fit plan` makes it.
       parts: Sections of HTML.
+      warnings: What to know before trusting it.
+      plan: The plan for a budget, as `fit plan` makes it; None of a report on a law alone.
+      summary: What was found, in short; [] for a budget.
     """
 
     title: str
-    plan: Plan
     parts: list[str]
+    warnings: list[str]
+    plan: Plan | None = None
+    summary: list[Line] = dataclasses.field(default_factory=list)
 
 
 def opening(law: Law, measured: figures.Measured, report: ReportOptions, options: PlanOptions) -> Opening:
@@ -76,7 +82,8 @@ def opening(law: Law, measured: figures.Measured, report: ReportOptions, options
         details = elements.text(lines.text(plan_answer.verbose(plan)))
         parts.append(f"<details><summary>all that fit plan prints</summary><pre>{details}</pre></details>")
     parts += _against_runs(question, measured, plan)
-    return Opening(f"What to train with {_budget(options, plan)}", plan, parts)
+    title = f"What to train with {_budget(options, plan)}, by {pathlib.Path(law.name).name}"
+    return Opening(title, parts, plan.warnings, plan)
 
 
 def _budget(options: PlanOptions, plan: Plan) -> str:

@@ -221,7 +221,7 @@ def test_forms_side_by_side(tmp_path):
     assert dense["aic"] == pytest.approx(48 * np.log(rss / 48) + 2 * 6, rel=1e-12)
     assert dense["bic"] == pytest.approx(48 * np.log(rss / 48) + 6 * np.log(48), rel=1e-12)
     assert dense["aic"] < fixed_tokens["aic"] - 20 and fixed_tokens["left_out"]["by_budget"]
-    (table,) = forms_answer.verbose(both | dict(findings=[]))
+    (table,) = forms_answer.details(both)
     rows = table.detail
     assert rows[1].startswith("chinchilla") and rows[2].startswith("clark") and len(rows) == 4
 
