@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -314,14 +314,18 @@ def read(runs: Any, columns: Mapping[str, str] | None = None, units: Mapping[str
 def _read_path(path: str, names: dict[str, str]) -> Table:
     """A table from a file that has all these columns."""
     contents = read_file(path)
-    unknown = {ours: theirs for ours, theirs in names.items() if theirs not in contents.columns}
+    check_names(path, names, contents.columns)
+    return Table(path, contents.columns, contents.rows, names, contents.arrow)
+
+
+def check_names(path: str, names: Mapping[str, str], columns: Collection[str]) -> None:
+    """Raises UserError where a table at `path` lacks columns that --columns names: {our name: its name}."""
+    unknown = {ours: theirs for ours, theirs in names.items() if theirs not in columns}
     if unknown:
         flag = ",".join(f"{ours}:{theirs}" for ours, theirs in unknown.items())
-        columns = ", ".join(contents.columns)
         raise UserError(
-            f"--columns={flag}: {path} has no column {', '.join(unknown.values())}; columns found: {columns}"
+            f"--columns={flag}: {path} has no column {', '.join(unknown.values())}; columns found: {', '.join(columns)}"
         )
-    return Table(path, contents.columns, contents.rows, names, contents.arrow)
 
 
 def _read_values(runs: Any, names: dict[str, str]) -> Table:
