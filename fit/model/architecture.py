@@ -34,8 +34,6 @@ OF_EXPERTS = ("n_experts", "n_total", "sparsity")  # columns that change with th
 WHOLE_EXPERTS = dict(top_k=1.0, granularity=1.0, shared_share=0.0)
 # Sec. 5.1.1: (from this many tokens seen, tokens in a batch)
 BATCH_RAMP = ((0, 65_536), (500_000_000, 131_072), (1_000_000_000, 262_144))
-# Fields of an Architecture whose names in plans and on the planner page are older ones.
-JSON_NAMES = {"granularity": "split", "active_width": "used", "counts_routed_experts": "trained"}
 
 
 def training_flops(n_active: Any, n_tokens: Any) -> Any:
@@ -130,15 +128,11 @@ class Architecture:
         """Whether models differ from the paper's in vocabulary, width per block and final norm at most."""
         return self == Architecture(self.vocab_size, self.width_per_block, self.final_norm)
 
-    def all_fields(self) -> Json:
-        """All fields, by the names that plans and the planner page have for them (JSON_NAMES)."""
-        return {JSON_NAMES.get(name, name): value for name, value in vars(self).items()}
-
     def to_json(self) -> Json:
         """The fields that a plan tells: all of them, or the first three of an architecture with the paper's blocks."""
         if self.has_paper_blocks:
             return dict(vocab_size=self.vocab_size, width_per_block=self.width_per_block, final_norm=self.final_norm)
-        return self.all_fields()
+        return dataclasses.asdict(self)
 
     @property
     def embedding_and_head_rows(self) -> int:

@@ -154,7 +154,7 @@ def _by_wall_clock_time(law: Law, options: PlanOptions, plan: Plan) -> Iterator[
         best = each.best
         mfu, label = _mfu_and_label(each)
         row = {name_: best[name_] for name_ in ("n_experts", "n_active", "n_total", "n_tokens", "loss")}
-        rows.append({"": name, **row, "MFU": f"{mfu:.0%}", "the speed is": label})
+        rows.append({"": name, **row, "MFU": f"{mfu:.2g}", "the speed is": label})
     yield elements.table(rows)
     yield from lines.html([speed_lines.speeds(timed.clock, timed.optima), *speed_lines.differing(timed.clock)])
     if plan.clock is None or is_priced_by_time:

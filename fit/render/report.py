@@ -41,7 +41,7 @@ class Report:
     Attributes:
       path: The file.
       page: Its HTML.
-      summary: What was found, in short; [] under limits.
+      summary: The findings in short; [] under limits.
       plan: The plan within the limits; None without limits.
     """
 
