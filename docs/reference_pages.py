@@ -12,7 +12,7 @@ import re
 
 from fit.__main__ import COMMANDS
 from fit.__main__ import run as run_fit
-from fit.messages.finding import CATALOGUE
+from fit.messages.finding import CATALOGUE, Kind
 from fit.results import JSON_VERSION
 from jmoe.completion import Flag, defined_flags, flags_of, literal
 
@@ -130,8 +130,18 @@ def findings() -> str:
         "| code | severity | sentence |",
         "|---|---|---|",
     ]
-    rows = [f"| `{code}` | {kind.severity} | {cell(kind.template, code=False)} |" for code, kind in CATALOGUE.items()]
+    rows = [
+        f"| `{code}` | {kind.severity} | {cell(with_clauses(kind), code=False)} |" for code, kind in CATALOGUE.items()
+    ]
     return "\n".join([*head, *rows]) + "\n"
+
+
+def with_clauses(kind: Kind) -> str:
+    """The template of a finding, with its clauses in brackets: one of several is said, or none."""
+    template = kind.template
+    for name, clauses in kind.clauses.items():
+        template = template.replace(f"{{{name}}}", f"[{' / '.join(clauses)}]")
+    return template
 
 
 def python_api() -> str:

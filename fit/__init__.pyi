@@ -14,7 +14,7 @@ from fit.studies.architecture_search.search import Holistic
 from fit.studies.next_runs.add import AddedRuns
 from fit.studies.next_runs.suggest import NextRuns
 from fit.studies.speedup.baseline_speedup import BaselineSpeedup
-from fit.studies.speedup.judged import Speedup
+from fit.studies.speedup.results import Speedup
 from fit.studies.surfaces import Surfaces
 from fit.table.table import Table
 from fit.task_maps.maps import TaskMaps
@@ -534,8 +534,8 @@ def speedup(
       fit.speedup(runs="both.csv", baseline={"n_experts": 64}, by="time").factor
 
     Args:
-      law: A law. Default: the baseline judges the runs.
-      runs: The runs to judge, with a baseline also its runs at several budgets; what `fit.read` takes.
+      law: A law. Default: the runs are compared with the baseline.
+      runs: The runs, with a baseline also its runs at several budgets; what `fit.read` takes.
       seed: Seed of the runs' errors that intervals draw.
       by: What is counted: flops, or time, the hours on the same chips. The table then has tokens_per_second and
         law_tokens_per_second, the speed of the law's recipe at the run's size; with `baseline` it has hours, or

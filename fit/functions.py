@@ -17,7 +17,7 @@ from fit.render.plot_options import PlotOptions
 from fit.signatures import takes_options
 from fit.studies.architecture_search.search import HolisticOptions
 from fit.studies.next_runs.options import NextOptions
-from fit.studies.speedup.judge import SpeedupOptions
+from fit.studies.speedup.of_runs import SpeedupOptions
 from fit.studies.surfaces import SurfaceOptions
 from fit.task_maps.options import TaskOptions
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from fit.studies.next_runs.add import AddedRuns
     from fit.studies.next_runs.suggest import NextRuns
     from fit.studies.speedup.baseline_speedup import BaselineSpeedup
-    from fit.studies.speedup.judged import Speedup
+    from fit.studies.speedup.results import Speedup
     from fit.studies.surfaces import Surfaces
     from fit.table.table import Table
     from fit.task_maps.maps import TaskMaps
@@ -250,8 +250,8 @@ def speedup(
       fit.speedup(runs="both.csv", baseline={"n_experts": 64}, by="time").factor
 
     Args:
-      law: A law. Default: the baseline judges the runs.
-      runs: The runs to judge, with a baseline also its runs at several budgets; what `fit.read` takes.
+      law: A law. Default: the runs are compared with the baseline.
+      runs: The runs, with a baseline also its runs at several budgets; what `fit.read` takes.
 
     Returns:
       `runs`: each with the compute that the law's recipe or the baseline needs for its loss, and how many times its own
@@ -261,11 +261,11 @@ def speedup(
       UserError: Neither a law nor a baseline is given, or both. The law cannot say what compute a loss takes, or
         reaches none of these losses. The baseline has too few runs.
     """
-    from fit.studies.speedup.judge import judge
+    from fit.studies.speedup.of_runs import of_runs
 
     if runs is None:
         raise UserError("--runs is missing: a table with n_active, n_tokens, n_experts and loss")
-    return judge(None if law is None else load(law), runs, options)
+    return of_runs(None if law is None else load(law), runs, options)
 
 
 @takes_options

@@ -1,5 +1,5 @@
-"""Runs of other tools; laws: fitting them, predicting with them, judging other runs by them; and the law of learning
-rates."""
+"""Runs of other tools; laws: fitting them, predicting with them, comparing other runs with them; and the law of
+learning rates."""
 
 import dataclasses
 import json
@@ -12,15 +12,16 @@ import numpy as np
 from fit import options
 from fit.commands import flags
 from fit.errors import UserError
-from fit.fitted_law import forecast, summary
+from fit.fitted_law import forecast
 from fit.fitted_law.forecast import PredictOptions
-from fit.fitted_law.law import load, save
-from fit.fitting import fit_law, learning_rate
+from fit.fitted_law.law import NAMES, load, save
+from fit.fitting import fit_law, learning_rate, rates_answer
 from fit.fitting.options import FitOptions
 from fit.messages import lines
+from fit.messages.finding import Finding
 from fit.messages.lines import WARNING, Line
-from fit.planning import law_answer
-from fit.studies.speedup.judge import SpeedupOptions, judge
+from fit.planning import forms_answer, law_answer, law_details
+from fit.studies.speedup.of_runs import SpeedupOptions, of_runs
 from fit.table import histories, mixed_columns, selection, validate
 from fit.table.files import check_writable, write_text
 from fit.table.importers import tools
@@ -68,10 +69,10 @@ class Import(flags.Columns):
         for name, unit in self.units.items():
             print(f"{name}: converted from {unit}")
         mixed = [*histories.named_histories(joined), *mixed_columns.text_problems(joined)]
-        doubts = [f"fit law refuses these runs: {problem.where}: {problem.what}" for problem in mixed]
-        doubts += [*mixed_columns.recipe_doubts(joined), *histories.unnamed_histories(joined)]
-        for doubt in (*validate.impossible(joined), *validate.doubts(joined), *doubts):
-            print(f"warning: {doubt}", file=sys.stderr)
+        refusals = [f"fit law refuses these runs: {problem.where}: {problem.what}" for problem in mixed]
+        doubts = [*mixed_columns.recipe_doubts(joined), *histories.unnamed_histories(joined)]
+        for warning in (*validate.impossible(joined), *validate.doubts(joined), *refusals, *doubts):
+            print(f"warning: {warning}", file=sys.stderr)
         likely_units = validate.likely_units(joined)
         if likely_units:
             flag = ",".join(f"{name}:{unit}" for name, unit in likely_units.items())
@@ -88,7 +89,18 @@ class Laws(options.Options):
     """
 
     def run(self) -> None:
-        print("\n".join(summary.built_in_laws()))
+        print(lines.text(map(_built_in, NAMES)))
+
+
+def _built_in(name: str) -> Line:
+    """A law that needs no file: the columns it reads, the runs it was fitted to, and its source."""
+    law = load(name)
+    rows = [
+        f"reads {', '.join(law.form.columns)}",
+        f"fitted to {law.ranges_in_words or 'runs whose range is not known'}",
+        law.source or "our own runs, on bytes of source code (results/)",
+    ]
+    return Line(name, detail=tuple(f"    {row}" for row in rows))
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -113,7 +125,7 @@ class Law(FitOptions, flags.Columns):
         check_writable(self.out)
         law = fit_law.fit_law(self.table(), self, quiet=False)
         save(law, self.out)
-        self._show(law_answer.answer(law), summary.summary(law), summary.warnings_of(law))
+        self._show(law_answer.answer(law), law_details.details(law), law_details.findings(law))
 
     def table(self) -> Table:
         """The table of runs, after a line on what --where leaves out of it."""
@@ -127,19 +139,18 @@ class Law(FitOptions, flags.Columns):
         if self.out is not None:
             raise UserError(f"--form={','.join(self.form or ())}: --out is for a single form")
         errors = fit_law.compare_forms(self.table(), self, quiet=False)
-        self._show(law_answer.of_forms(errors), summary.of_forms(errors), errors["warnings"])
+        self._show(forms_answer.answer(errors), forms_answer.details(errors), errors["findings"])
 
-    def _show(self, answer: Iterable[Line], details: Iterable[str], warnings: Iterable[str]) -> None:
+    def _show(self, answer: Iterable[Line], details: Iterable[Line], findings: Iterable[Finding]) -> None:
         """Prints the answer and, if asked for, the details and the warnings; else the warnings go to stderr."""
-        doubts = [Line(WARNING, warning) for warning in warnings]
+        warnings = lines.warnings(findings)
         written = [] if self.out is None else [law_answer.written(self.out, self.verbose)]
         if self.verbose:
-            sentences = [Line("", detail) for detail in details]
-            print(lines.text(lines.with_details(answer, [*sentences, *doubts, *written])))
+            print(lines.text(lines.with_details(answer, [*details, *warnings, *written])))
             return
         print(lines.text([*answer, *written]))
-        if doubts:
-            print(lines.text(doubts), file=sys.stderr)
+        if warnings:
+            print(lines.text(warnings), file=sys.stderr)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -171,7 +182,7 @@ class Predict(PredictOptions, flags.OfLaw, flags.Columns):
             print(f"warning: {warning}", file=sys.stderr)
         if prediction.not_compared:
             print(f"measured losses are not compared: {prediction.not_compared}", file=sys.stderr)
-        if prediction.text:
+        if prediction.lines:
             print(prediction)
 
 
@@ -184,22 +195,22 @@ class Speedup(SpeedupOptions, flags.Columns, flags.Json):
     python -m fit speedup --law=law.json --runs=variant.csv --by=time
     python -m fit speedup --runs=both.csv --baseline=n_experts=64 --by=time
 
-    Without a law, --baseline names runs of the same table, at several budgets, that the others are judged by.
+    Without a law, --baseline names runs of the same table, at several budgets, that the others are compared with.
     """
 
     law: str | None = options.text("A law.json, or the name of a published law.")
     runs: str = options.required(
-        options.text("Table of the runs to judge: n_active, n_tokens, n_experts, loss (.csv, .jsonl, .parquet)."),
+        options.text("Table of the runs: n_active, n_tokens, n_experts, loss (.csv, .jsonl, .parquet)."),
         ": a table with n_active, n_tokens, n_experts and loss",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_judge(self.law is not None)
+        self.check_reference(self.law is not None)
 
     def run(self) -> None:
         law = None if self.law is None else load(self.law)
-        result = judge(law, self.read(self.runs), self)
+        result = of_runs(law, self.read(self.runs), self)
         self.show(result)
         if self.json:
             return
@@ -239,7 +250,7 @@ class Lr(flags.Columns):
     with_batch: bool = options.switch(
         "Also fit an exponent of batch_tokens, the tokens of a batch, which Eq. 10 lacks."
     )
-    n_active: float | None = options.number("Also print the rate of one model, of so many active parameters.", None, 1)
+    n_active: float | None = options.number("Also print the rate of one model: its active parameters.", None, 1)
     n_experts: int = options.whole("Its experts.", 1, least=1)
     n_tokens: float | None = options.number("Its training tokens, for --with_tokens.", None, 1)
     batch_tokens: float | None = options.number("The tokens of its batches, for --with_batch.", None, 1)
@@ -278,11 +289,12 @@ class Lr(flags.Columns):
         law = learning_rate.fit(fitted, self.runs, self.with_tokens, self.with_batch)
         model = self.model(law)
         intervals, _ = learning_rate.spread(law, fitted)
+        answer = [*rates_answer.answer(law, optima, fitted)]
         if left_out:
-            print(f"left out: {left_out} models that were tried at fewer than three rates")
-        print(learning_rate.text(law, optima, fitted))
+            answer.insert(0, Line("left out", f"{left_out} models that were tried at fewer than three rates"))
         if model:
-            print(learning_rate.text_of_model(law, model, fitted))
+            answer.append(rates_answer.of_model(law, model, fitted))
+        print(lines.text(answer))
         if self.out:
             record = dict(
                 lr_law=law,

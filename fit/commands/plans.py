@@ -76,7 +76,8 @@ class Add(flags.OfLaw, flags.Names, flags.Json):
 
 @dataclasses.dataclass(kw_only=True)
 class Compare(BudgetOptions, flags.Json):
-    """What several laws answer to one budget, each against its own best dense model, and what they agree on.
+    """Compare the answers of several laws to one budget, each against its own best dense model, and say where they
+    agree.
 
     python -m fit compare --flops=1e22 --memory_gb=80
     python -m fit compare --flops=1e22 --memory_gb=80 --laws=joint-moe-2025,law.json --json

@@ -1,5 +1,10 @@
-"""A law: law.py, a form with coefficients, its predictions, their intervals and its range; summary.py, these for a
-table, and the summary of a fit, as text; codec.py, law.json; parts.py
-and settings.py, what it holds, with the bounds.py of its values; models.py, the models behind it,
-table_architecture.py, their architecture, and expert_widths.py, the width of their experts; presets/, fits of our
-own."""
+"""A law:
+
+law.py                 a form with coefficients: losses, their intervals, its range; codec.py, law.json
+parts.py, settings.py  its parts; bounds.py, of their values; tuning.py, the best rate and batch of a model
+models.py              the models behind it; table_architecture.py and expert_widths.py, how these are built
+predictions.py         the losses of a table of models; forecast.py, the answer of fit predict
+own_counts.py          laws that count without the embedding
+published_draws.py     draws of published laws
+presets/               fits of our own
+"""

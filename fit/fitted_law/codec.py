@@ -25,6 +25,7 @@ from fit.fitted_law.table_architecture import PAPERS_RATIOS
 from fit.fitted_law.tuning import Tuning
 from fit.form import Form
 from fit.laws import FORMS
+from fit.messages.finding import CATALOGUE, SEVERITIES, Finding, finding
 from fit.messages.printable import is_printable
 from fit.results import to_plain
 from fit.table.files import write_text
@@ -32,7 +33,7 @@ from fit.table.table import plain
 
 Law = TypeVar("Law")  # the class of law.py, which reads and writes itself by this module
 
-VERSION = 2  # of law.json; a file that names none is of version 1
+VERSION = 3  # of law.json; a file that names none is of version 1
 EXPECTED = {float: "a number", int: "a whole number", bool: "true or false", str: "text without control characters"}
 MISSING = object()
 LONGEST_SHOWN = 60  # letters of a value in an error
@@ -107,7 +108,11 @@ def from_dict(kind: Callable[..., Law], name: str, form: Form, values: Json, whe
         version = values.get("version", 1)
         if type(version) is not int or not 1 <= version <= VERSION:
             raise _Invalid("version", version, f"at most {VERSION}: a newer fit wrote it")
-        fields = _fields(kind, _of_version_1(values) if version == 1 else values, "")
+        if version == 1:
+            values = _of_version_1(values)
+        if version <= 2:
+            values = _of_version_2(values)
+        fields = _fields(kind, values, "")
         coefficients = fields.pop("coefficients")
         for coefficient in form.names:
             if coefficient not in coefficients:
@@ -130,6 +135,25 @@ def _of_version_1(values: Json) -> Json:
     if isinstance(rates, dict) and isinstance(bootstrap, dict):
         values["rates"] = rates | dict(percentiles=bootstrap.get("percentiles"))
     return values
+
+
+def _of_version_2(values: Json) -> Json:
+    """An object of version 2 with the names of version 3, which has findings in place of sentences."""
+    models = values.get("models")
+    if isinstance(models, dict) and "assumed" in models:
+        values = values | dict(models=models | dict(assumed=_findings("models.assumed", models["assumed"])))
+    if values.get("warnings"):
+        values = values | dict(findings=_findings("warnings", values["warnings"]))
+    if values.get("warning"):
+        (beyond_runs,) = _findings("warning", [values["warning"]])
+        values = values | dict(beyond_runs=beyond_runs)
+    return values
+
+
+def _findings(field: str, sentences: Any) -> list[Json]:
+    """Sentences of a law.json of version 2 as its findings."""
+    told = _decoded(tuple[str, ...], sentences, field)
+    return [finding("older_words", sentence=sentence).to_dict() for sentence in told]
 
 
 def _renamed(value: Any) -> Any:
@@ -213,6 +237,8 @@ def _decoded(kind: Any, value: Any, path: str) -> Any:
         if len(value) != len(of_items):
             raise _Invalid(path, value, f"a list of {len(of_items)}")
         return tuple(_decoded(of_item, item, path) for of_item, item in zip(of_items, value, strict=True))
+    if kind is Finding:
+        return _finding(value, path)
     if dataclasses.is_dataclass(kind):
         return kind(**_fields(kind, value, path))
     accepted = (float, int) if kind is float else (kind,)
@@ -224,6 +250,30 @@ def _decoded(kind: Any, value: Any, path: str) -> Any:
     if not is_allowed:
         raise _Invalid(path, value, EXPECTED[kind])
     return kind(value)
+
+
+def _finding(value: Any, path: str) -> Finding:
+    """A finding of a file. One of a code that this version does not know keeps its words."""
+    if not isinstance(value, dict):
+        raise _Invalid(path, value, "an object")
+    text = {name: _decoded(str, value.get(name, MISSING), f"{path}.{name}") for name in ("code", "severity", "text")}
+    values = value.get("values", MISSING)
+    if not isinstance(values, dict) or not all(map(is_printable, values)):
+        raise _Invalid(f"{path}.values", values, "an object with names without control characters")
+    for name, item in values.items():
+        if type(item) not in EXPECTED:
+            raise _Invalid(f"{path}.values.{name}", item, "a number or text")
+        _decoded(type(item), item, f"{path}.values.{name}")
+    if text["severity"] not in SEVERITIES:
+        raise _Invalid(f"{path}.severity", text["severity"], f"one of {', '.join(SEVERITIES)}")
+    if text["code"] not in CATALOGUE:
+        return Finding("older_words", text["severity"], dict(sentence=text["text"]))
+    found = Finding(text["code"], text["severity"], values)
+    try:
+        str(found)
+    except (KeyError, ValueError, TypeError):
+        raise _Invalid(f"{path}.values", values, f"those of {text['code']}") from None
+    return found
 
 
 def _check(

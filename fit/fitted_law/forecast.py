@@ -1,12 +1,15 @@
 """The losses that a law predicts: what `fit predict` and `fit.predict` do, and their options."""
 
 import dataclasses
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.fitted_law import summary, tuning_text
+from fit.fitted_law import predictions
 from fit.fitted_law.law import Law
-from fit.fitted_law.tuning import BATCH, RATE
+from fit.fitted_law.published_draws import fits_in_words
+from fit.fitted_law.tuning import BATCH, RATE, Tuning
 from fit.fitted_law.tuning import BOUNDS as BOUNDS_OF_TUNING
 from fit.messages.finding import Finding, finding
 from fit.messages.lines import Line
@@ -72,7 +75,7 @@ class Forecast(WithFindings):
     Attributes:
       law: Name of the law.
       table: The models' table with the predicted columns added.
-      text: The loss of one model and its intervals; of a table, how its measured losses compare with the predictions.
+      lines: The loss of one model and its intervals; of a table, how its measured losses compare with the predictions.
       not_compared: Why measured losses are not compared; "" where they are, or where there are none.
       columns: {name: a value for each model} of the predicted columns: predicted_loss, outside_fitted_range and, where
         the law has draws, the ends of its intervals.
@@ -81,7 +84,7 @@ class Forecast(WithFindings):
 
     law: str
     table: Table = dataclasses.field(metadata=NOT_IN_JSON)
-    text: str
+    lines: list[Line] = dataclasses.field(metadata=NOT_IN_JSON)
     not_compared: str
     columns: dict[str, list]
     source_of_draws: str | None = optional()
@@ -97,53 +100,105 @@ class Forecast(WithFindings):
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _answer(forecast: Forecast) -> list[Line]:
-    """The text of a forecast is one of its fields."""
-    return [Line("", sentence) for sentence in forecast.text.split("\n")]
-
-
 def of_model(law: Law, options: PredictOptions) -> Forecast:
     """The predicted loss of one model. Raises UserError where the law reads a column that is not given."""
     table = options.table(law)
-    prediction = summary.predict(law, table)
+    prediction = predictions.predict(law, table)
     columns = prediction["columns"]
     findings = prediction["findings"]
     outside = columns["outside_fitted_range"][0]
     if outside:
         findings.append(finding("outside", outside=outside))
-    text = summary.in_lines(law, columns)
+    first = {name: column[0] for name, column in columns.items()}
+    lines = [Line("", f"{first['predicted_loss']:.6f}"), *_intervals(law, first)]
     if law.tuning:
-        model = {name: getattr(options, name) for name in (RATE, BATCH) if getattr(options, name) is not None}
-        text = "\n".join([text, *tuning_text.lines_of_model(law.tuning, columns, model)])
-    return _forecast(law, table, columns, findings, text)
+        lines += _tuning(law.tuning, first, options)
+    return _forecast(law, table, columns, findings, lines)
 
 
 def of_table(law: Law, table: Table) -> Forecast:
     """The predicted losses of a table of models, compared with the measured ones where it has them."""
-    prediction = summary.predict(law, table)
+    prediction = predictions.predict(law, table)
     columns = prediction["columns"]
-    text = not_compared = ""
+    lines = []
+    not_compared = ""
     if "loss" in table:
         try:
-            text = summary.against_measured(law, table, columns)
+            lines.append(Line("", predictions.against_measured(law, table, columns)))
         except UserError as error:  # the predictions stand all the same
             not_compared = error.sentence
-    if law.source_of_draws:
-        text = "\n".join([*text.splitlines(), summary.of_source(law.source_of_draws)])
-    return _forecast(law, table, columns, prediction["findings"], text, not_compared)
+    lines += _source_of_draws(law)
+    return _forecast(law, table, columns, prediction["findings"], lines, not_compared)
 
 
 def _forecast(
-    law: Law, table: Table, columns: dict[str, list], findings: list[Finding], text: str, not_compared: str = ""
+    law: Law, table: Table, columns: dict[str, list], findings: list[Finding], lines: list[Line], not_compared: str = ""
 ) -> Forecast:
     """The Forecast of a table with its predicted columns."""
     return Forecast(
         law=law.name,
-        table=summary.extended(table, columns),
-        text=text,
+        table=predictions.extended(table, columns),
+        lines=lines,
         not_compared=not_compared,
         columns=columns,
         findings=findings,
         source_of_draws=law.source_of_draws or None,
-        answer_of=_answer,
+        answer_of=operator.attrgetter("lines"),
     )
+
+
+def _intervals(law: Law, first: Mapping[str, float]) -> Iterator[Line]:
+    """The intervals of one prediction, and where a published law's draws are from.
+
+    Args:
+      first: The predicted columns of the model.
+    """
+    words = dict(law_loss="the fit (the law itself)")
+    if law.noise is not None:
+        words = dict(predicted_loss=f"a new run (its own noise of {law.noise.total:.2%} included)") | words
+    for name, what in words.items() if law.draws else ():
+        low = first[f"{name}_low"]
+        high = first[f"{name}_high"]
+        yield Line(f"{_percentiles(law.percentiles)} of {what}", f"{low:.6f} to {high:.6f}")
+    yield from _source_of_draws(law)
+
+
+def _source_of_draws(law: Law) -> Iterator[Line]:
+    """The line below intervals by the draws of a published law."""
+    if law.source_of_draws:
+        yield Line("", f"intervals by {fits_in_words(law.source_of_draws)}")
+
+
+def _tuning(tuning: Tuning, first: Mapping[str, float], options: PredictOptions) -> Iterator[Line]:
+    """The best rate and batch of the model, and the cost of its own.
+
+    Args:
+      tuning: The optima of the law.
+      first: The predicted columns of the model.
+      options: Its rate and batch, where they are given.
+    """
+    rate = f"{first['best_learning_rate']:.3e}{_ends(tuning, first, 'best_learning_rate', '.3e')}"
+    yield Line("best peak learning rate", rate)
+    if tuning.with_batch:
+        batch = f"{first['best_batch_tokens']:,.0f} tokens{_ends(tuning, first, 'best_batch_tokens', ',.0f')}"
+        yield Line("best batch", batch)
+    if options.peak_learning_rate is None:
+        return
+    with_batch = ""
+    if options.batch_tokens is not None and tuning.with_batch:
+        with_batch = f" with batches of {options.batch_tokens:,.0f} tokens"
+    cost = f"{first['rate_penalty']:.2%} of the loss{_ends(tuning, first, 'rate_penalty', '.2%')}"
+    yield Line("", f"a rate of {options.peak_learning_rate:.3e}{with_batch} costs {cost}")
+
+
+def _ends(tuning: Tuning, first: Mapping[str, float], name: str, form: str) -> str:
+    """The interval of a column in brackets; "" for a law without draws."""
+    if not tuning.draws:
+        return ""
+    ends = f"{first[f'{name}_low']:{form}} to {first[f'{name}_high']:{form}}"
+    return f" ({_percentiles(tuning.percentiles)}: {ends})"
+
+
+def _percentiles(ends: Sequence[float]) -> str:
+    """The ends of intervals in words."""
+    return "{:g}th to {:g}th percentile".format(*ends)

@@ -39,6 +39,8 @@ from fit.fitted_law.tuning import Tuning
 from fit.form import Form, Reduced
 from fit.laws import FORMS, PRESETS
 from fit.messages import sentences
+from fit.messages.finding import Finding
+from fit.messages.finding import sentences as sentences_of
 from fit.messages.units import amount, flops
 from fit.model.architecture import EXPERTS, OF_EXPERTS, PAPER, Architecture, training_flops
 from fit.results import NOT_IN_JSON
@@ -76,8 +78,8 @@ class Law:
       bootstrap: Fits to resampled runs.
       choice: Why it has its form, where several could be fitted.
       tuning: The best rate and batch of a model; None for a law that was fitted without them.
-      warnings: Sentences on the runs and the fit.
-      warning: A sentence on known errors of this law beyond its runs.
+      findings: What to know of the runs and the fit; `warnings` are these in words.
+      beyond_runs: A finding on known errors of this law beyond its runs; `warning` is this in words.
       source, note: Where a published law is from, and what to know of it.
       counts: "without embedding" where n_active and n_total are without embedding and head.
       dense: The preset that the dense models of the same paper follow.
@@ -108,8 +110,8 @@ class Law:
     bootstrap: Bootstrap | None = None
     choice: Choice | None = None
     tuning: Tuning | None = dataclasses.field(default=None, metadata={"key": "rates"})
-    warnings: tuple[str, ...] = ()
-    warning: str = ""
+    findings: tuple[Finding, ...] = ()
+    beyond_runs: Finding | None = None
     source: str = ""
     note: str = ""
     counts: str = ""
@@ -121,6 +123,16 @@ class Law:
     def to_dict(self) -> Json:
         """The law as law.json holds it."""
         return codec.to_dict(self)
+
+    @property
+    def warnings(self) -> list[str]:
+        """The findings in words."""
+        return sentences_of(self.findings)
+
+    @property
+    def warning(self) -> str:
+        """The finding on known errors beyond its runs in words; "" without one."""
+        return "" if self.beyond_runs is None else str(self.beyond_runs)
 
     @property
     def published(self) -> bool:

@@ -26,6 +26,7 @@ from fit.fitted_law.table_architecture import (
     positive_numbers,
     width_per_block_of,
 )
+from fit.messages.finding import Finding, finding
 from fit.messages.printable import printable
 from fit.results import Record, optional
 from fit.table.table import BOUNDS, Table
@@ -86,7 +87,7 @@ class Models(Record):
       architecture: The ratios of heads, experts and ends where they are not the paper's; a plan's models have them too.
       miscounted: The share by which counts of that architecture miss the runs' n_active, where they do.
       shares: The shares of experts, where their width changes with the size.
-      assumed: Sentences on what the table does not say of mixtures, and what we assume.
+      assumed: Findings on what the table does not say of mixtures, and what we assume.
       seq_len: Tokens in a row of training text.
       final_norm: Whether all of them have a norm before the head.
       n_experts: The numbers of experts that were fitted, ascending.
@@ -103,7 +104,7 @@ class Models(Record):
     architecture: Ratios | None = optional()
     miscounted: float | None = optional()
     shares: Shares | None = optional()
-    assumed: tuple[str, ...] = ()
+    assumed: tuple[Finding, ...] = ()
     seq_len: Count | None = optional()
     final_norm: bool = False
     n_experts: NumbersOfExperts | None = optional()
@@ -251,39 +252,34 @@ def _learning_rate(table: Table) -> RateLaw | None:
     return RateLaw(constant=constant, n_active=of_size, n_experts=of_experts)
 
 
-def notes(models: Models) -> Iterator[str]:
-    """Sentences on repeated text, and on columns that should have one value for all runs but have several."""
+def findings(models: Models) -> Iterator[Finding]:
+    """Findings on repeated text, and on columns that should have one value for all runs but have several."""
     if models.repeats:
         count, most = models.repeats
-        yield (
-            f"{count} runs saw text more than once (up to {most:.3g} epochs): a law of fresh tokens does not hold for "
-            "them"
-        )
+        yield finding("text_repeated", count=count, epochs=most)
     for name, values in models.differing.items():
         if models.architecture and name in models.architecture:
             continue
         most = models.get(name) or models.overrides.get(name)
-        used = f"the law uses that of most runs, {most}" if most else "the law uses none of them"
-        yield _several(name, values) + used
-    yield from architecture_notes(models)
+        yield finding("values_differ", count=len(values), column=name, values=_first(values), most=most or None)
+    yield from of_architecture(models)
 
 
-def architecture_notes(models: Models) -> Iterator[str]:
-    """Sentences on how the runs' models are built, where they differ in it or the table does not say all of it."""
+def of_architecture(models: Models) -> Iterator[Finding]:
+    """Findings on how the runs' models are built, where they differ in it or the table does not say all of it."""
     for name, values in models.differing.items():
         if models.architecture and name in models.architecture:
-            shown = _several(NAMES.get(name, name), [f"{v:.4g}" for v in values])
-            yield shown + f"a plan's have {models.architecture[name]:.4g}"
+            shown = _first([f"{v:.4g}" for v in values])
+            planned = float(models.architecture[name])
+            yield finding(
+                "shapes_differ", count=len(values), column=NAMES.get(name, name), values=shown, planned=planned
+            )
     if models.miscounted:
-        yield (
-            f"by the columns of the table the runs' n_active would be {models.miscounted:.0%} off: they do not say all "
-            "of how the models are built, and a plan's models may be others"
-        )
+        yield finding("miscounted", off=models.miscounted)
     yield from models.assumed
 
 
-def _several(name: str, values: Sequence) -> str:
-    """The beginning of a sentence on a column of several values."""
+def _first(values: Sequence) -> str:
+    """The first values of a column that has several."""
     shown = ", ".join(map(str, values[:4]))
-    more = ", ..." if len(values) > 4 else ""
-    return f"the runs have {len(values)} values of {name} ({shown}{more}): "
+    return f"{shown}, ..." if len(values) > 4 else shown

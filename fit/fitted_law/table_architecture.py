@@ -18,6 +18,7 @@ from fit.errors import UserError
 from fit.fitted_law import expert_widths
 from fit.fitted_law.bounds import Rule, between
 from fit.fitted_law.expert_widths import Shares
+from fit.messages.finding import Finding, finding
 from fit.model.architecture import ROUNDED, Architecture
 from fit.results import Record
 from fit.table.table import Table
@@ -188,7 +189,7 @@ def architecture_of(
     """
     ratios = PAPERS_RATIOS
     several: dict[str, list] = {}
-    assumed: list[str] = []
+    assumed: list[Finding] = []
     result: Json = {}
     columns = _shape_columns(table)
     size_is_known = bool(vocab_size and width_per_block)
@@ -315,7 +316,7 @@ class _TotalsReader:
       columns: of shapes, where the table has them.
       ratios: to be completed.
       shape: the Architecture with the vocabulary and the width per block that are known, else the paper's.
-      assumed: gets sentences on what the table does not say.
+      assumed: gets findings on what the table does not say.
     """
 
     table: Table
@@ -323,7 +324,7 @@ class _TotalsReader:
     columns: Columns | None
     ratios: Ratios
     shape: Architecture
-    assumed: list[str]
+    assumed: list[Finding]
 
     def __post_init__(self) -> None:
         names = {*self.table.columns, *(name for row in model_overrides(self.table) for name in row)}
@@ -331,7 +332,7 @@ class _TotalsReader:
         has_width = bool({"d_expert", "granularity"} & names)
         self.says_width = has_width and (self.columns is not None or "granularity" in names)
         if "d_expert" in names and not self.says_width:
-            self.assumed.append("the column d_expert is not used: without d_model it does not say how wide experts are")
+            self.assumed.append(finding("d_expert_unread"))
 
     def complete(self) -> Shares | None:
         """Completes the ratios; returns `shares` where the widths of experts change with the size."""
@@ -346,10 +347,7 @@ class _TotalsReader:
         if not self.says_top_k:
             self._take_likely_top_k(dense, n_total)
         if self.says_width and self.says_top_k and self.columns is not None:
-            self.assumed.append(
-                f"by the other columns n_total over n_active would be {error:.0%} off the table's: they do not say all "
-                "of how the mixtures are built, and a plan's may be others"
-            )
+            self.assumed.append(finding("totals_miscounted", off=error))
             return None
         return self._complete_by_totals(dense, n_total)
 
@@ -357,10 +355,7 @@ class _TotalsReader:
         if self.columns is not None:
             return
         if not self.says_top_k and not self.says_width:
-            self.assumed.append(
-                "the table has neither top_k nor n_total: we assume that a token uses 1 of the experts, each as wide "
-                "as a dense layer; give these columns, or --shape=used:…,granularity:… to a plan"
-            )
+            self.assumed.append(finding("mixtures_assumed"))
         elif self.says_top_k != self.says_width:
             self._as_wide_as_dense()
 
@@ -369,7 +364,7 @@ class _TotalsReader:
             dense, self.mixtures.n_active, self.mixtures.n_experts, n_total, self.ratios.shared
         )
         self.ratios = dataclasses.replace(self.ratios, top_k=top_k)
-        self.assumed.append(f"the table does not say top_k: by its n_total, a token uses {top_k} of the experts")
+        self.assumed.append(finding("top_k_by_totals", top_k=top_k))
 
     def _complete_by_totals(self, dense: Architecture, n_total: Array) -> Shares | None:
         """Choose the granularity that reproduces n_total; return `shares` if one does not fit all sizes."""
@@ -379,9 +374,10 @@ class _TotalsReader:
         larger = n_active >= np.median(n_active)  # nearer to what is planned
         granularity = expert_widths.split_of(dense, runs.part(larger))
         if granularity is None:
+            used = runs.top_k + runs.shared
+            most = float(n_experts.max())
             self.assumed.append(
-                f"the column n_total is not used: no experts of which a token uses {runs.top_k + runs.shared} of "
-                f"{n_experts.max():g} make up {np.median(runs.ratio):.3g} times n_active"
+                finding("n_total_unread", used=used, n_experts=most, ratio=float(np.median(runs.ratio)))
             )
             if self.columns is None and self.says_top_k != self.says_width:
                 self._as_wide_as_dense()
@@ -406,17 +402,11 @@ class _TotalsReader:
         if self.says_top_k:
             granularity = float(ratios.top_k + ratios.shared)
             self.ratios = dataclasses.replace(ratios, granularity=granularity)
-            self.assumed.append(
-                f"no column says how wide experts are: we assume that the {granularity:g} of a token "
-                "are together as wide as the dense layer"
-            )
+            self.assumed.append(finding("width_assumed", used=granularity))
         else:
             top_k = max(1, round(ratios.granularity) - ratios.shared)
             self.ratios = dataclasses.replace(ratios, top_k=top_k)
-            self.assumed.append(
-                f"no column says top_k: we assume that a token uses {top_k} of the experts, together "
-                "as wide as the dense layer"
-            )
+            self.assumed.append(finding("top_k_assumed", top_k=top_k))
 
 
 def majority(values: Array) -> float | None:

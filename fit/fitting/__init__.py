@@ -8,5 +8,7 @@ law_prior.py        priors: another law's, or by population.py that of other swe
 intervals.py        profiles and bootstrap; noise.py, how far runs scatter, and standard errors
 search.py           the best point from many starts; solvers.py, the steps of the solvers
 problem.py          the objective
-isoflop.py          parabolas over size at equal FLOPs; learning_rate.py, peak learning rates (Eq. 10)
+with_rate.py        loss, learning rate and batch fitted at once
+isoflop.py          parabolas over size at equal FLOPs
+learning_rate.py    peak learning rates (Eq. 10); rates_answer.py, the answer of fit lr
 """

@@ -22,6 +22,7 @@ from fit.fitted_law.parts import Choice
 from fit.fitted_law.settings import Settings
 from fit.fitting import fitting, population, rolling
 from fit.form import Form
+from fit.messages.finding import finding
 from fit.table.runs import Runs, split
 
 FEW_FREEDOM = 2
@@ -55,19 +56,15 @@ def need_prior(runs: Runs, form: Form, settings: Settings) -> bool:
 
 
 def with_note(law: Law, by_default: bool) -> Law:
-    """The law with a note whether the population's prior was the default, and a sentence where it was and counts."""
+    """The law with a note whether the population's prior was the default, and a finding where it was and counts."""
     prior = law.settings.prior
     if prior is None or prior.law != population.NAME:
         return law
     settings = dataclasses.replace(law.settings, prior=dataclasses.replace(prior, by_default=by_default))
-    warnings = law.warnings
+    findings = law.findings
     if by_default and prior.yielded is None:
-        warnings = (
-            *warnings,
-            "the runs are hardly more than the law's coefficients: what other sweeps have is the prior of its "
-            f"exponents and k (--prior={population.NAME}; --prior=none turns it off)",
-        )
-    return dataclasses.replace(law, settings=settings, warnings=warnings)
+        findings = (*findings, finding("prior_by_default", prior=population.NAME))
+    return dataclasses.replace(law, settings=settings, findings=findings)
 
 
 def law_of(runs: Runs, form: Form, settings: Settings, left_out: str | None) -> Law:
@@ -94,11 +91,15 @@ def law_of(runs: Runs, form: Form, settings: Settings, left_out: str | None) -> 
         beyond = dataclasses.replace(beyond, drift=tuple((drifts[sources] * beyond.drift).tolist()))
         bootstrap = dataclasses.replace(bootstrap, beyond=beyond)
     count = distinct_runs(runs, form)
-    warning = (
-        f"{count} runs are fewer than the {len(form.names)} coefficients of {form.name}: other sweeps say the rest "
-        f"(--prior={population.NAME}). Exponents, k, floor and the share of size have their prior; we assume that a "
-        f"run scatters by {prior.scatter:.2%}, and that the law drifts by {drifts.min():.1%} to {drifts.max():.1%} for "
-        "each factor of e in compute beyond the runs"
+    fewer = finding(
+        "fewer_runs_than_coefficients",
+        runs=count,
+        coefficients=len(form.names),
+        form=form.name,
+        prior=population.NAME,
+        scatter=prior.scatter,
+        least_drift=float(drifts.min()),
+        most_drift=float(drifts.max()),
     )
     choice = Choice(why=f"{count} runs are fewer than its coefficients; other sweeps say the rest")
-    return dataclasses.replace(law, bootstrap=bootstrap, warnings=(*law.warnings, warning), choice=choice)
+    return dataclasses.replace(law, bootstrap=bootstrap, findings=(*law.findings, fewer), choice=choice)

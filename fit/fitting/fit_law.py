@@ -40,9 +40,9 @@ def fit_law(table: Table, options: FitOptions, quiet: bool = True) -> Law:
         return options.settings(form, quiet)
 
     with float64():
-        from fit.fitting import fitting, fixed_values, forms, rated, reweighted, solvers
+        from fit.fitting import fitting, fixed_values, forms, solvers, with_rate
 
-        complete = functools.partial(rated.rated_form, table=table) if options.with_rate else forms.as_it_is
+        complete = functools.partial(with_rate.rated_form, table=table) if options.with_rate else forms.as_it_is
         base = options.forms[0] if options.forms else forms.additive_form(table)
         runs = read_runs(table, complete(base).columns, options.mix_corpora)
         with solvers.compilation_cache():
@@ -55,15 +55,15 @@ def fit_law(table: Table, options: FitOptions, quiet: bool = True) -> Law:
             else:
                 law = forms.fit_best(runs, settings, options.prior, complete)
         if options.with_rate:
-            law = reweighted.with_base_form(law, runs)
+            law = with_rate.with_base_form(law, runs)
         elif not options.forms:
             meaning = fixed_values.meaning(law.form.name, options.fix)
-            law = dataclasses.replace(law, warnings=(*law.warnings, *meaning))
+            law = dataclasses.replace(law, findings=(*law.findings, *meaning))
     return dataclasses.replace(law, form=FORMS[law.form.name])  # without its prior
 
 
 def compare_forms(runs: Table, options: FitOptions, quiet: bool = True) -> Json:
-    """How well each of several forms fits runs, as form_comparison.compare says it, with `warnings`.
+    """How well each of several forms fits runs, as form_comparison.compare says it, with `findings` on the runs.
 
     Raises UserError as fit_law.
     """
@@ -73,8 +73,7 @@ def compare_forms(runs: Table, options: FitOptions, quiet: bool = True) -> Json:
 
         with solvers.compilation_cache():
             errors = form_comparison.compare(runs, options.forms, options.settings(options.forms[0], quiet))
-    doubts = [*validate.doubts(runs), *fit_warnings.mixed_runs(runs, is_rated=False)]
-    return errors | dict(warnings=[f"{runs.path}: {doubt}" for doubt in doubts])
+    return errors | dict(findings=fit_warnings.doubts_of(runs, is_rated=False))
 
 
 def _check(runs: Table, options: FitOptions) -> None:

@@ -1,4 +1,4 @@
-"""Findings on the table of runs and on the law fitted to it. A law.json holds their sentences as its warnings."""
+"""Findings on the table of runs and on the law fitted to it, as law.json has them."""
 
 import re
 
@@ -26,23 +26,33 @@ SMALLEST_SCATTER = 5e-4  # of the log loss: no run is repeated more exactly
 MOST_NAMED = 5
 
 
-def of_table(form: Form, runs: Runs, crashed: bool = True) -> list[Finding]:
+def of_table(form: Form, runs: Runs, is_rated: bool = False) -> list[Finding]:
     """Findings on doubtful runs, and on mixtures where the form does not read the number of experts.
 
     Args:
       form: the form to fit.
       runs: all runs of the table.
-      crashed: as of validate.doubts.
+      is_rated: as of doubts_of.
     """
     table = runs.table
-    doubts = [*validate.doubts(table, crashed), *mixed_runs(table, is_rated=not crashed)]
-    findings = [finding("table", doubt=f"{runs.path}: {doubt}") for doubt in doubts]
+    findings = doubts_of(table, is_rated)
     if "n_experts" in form.columns:
         findings += lonely_experts(table)
     findings += transition(runs)
     if not set(OF_EXPERTS) & set(form.columns) and "n_experts" in table:
         findings += _mixtures_unread(form, runs)
     return findings
+
+
+def doubts_of(table: Table, is_rated: bool) -> list[Finding]:
+    """Findings on what is suspicious in a table, each with its file.
+
+    Args:
+      table: the runs.
+      is_rated: whether the law is fitted together with the best learning rate.
+    """
+    findings = [*validate.doubts(table, crashed=not is_rated), *mixed_runs(table, is_rated)]
+    return [doubt.of_file(table.path) for doubt in findings]
 
 
 def _mixtures_unread(form: Form, runs: Runs) -> list[Finding]:
@@ -57,8 +67,8 @@ def _mixtures_unread(form: Form, runs: Runs) -> list[Finding]:
     return []
 
 
-def mixed_runs(table: Table, is_rated: bool) -> list[str]:
-    """Sentences on runs that do not compare: of several schedules or rates, or checkpoints of one run.
+def mixed_runs(table: Table, is_rated: bool) -> list[Finding]:
+    """Findings on runs that do not compare: of several schedules or rates, or checkpoints of one run.
 
     Args:
       table: the runs.

@@ -12,13 +12,13 @@ from fit.fitted_law.law import SHAPE, Law
 from fit.fitted_law.parts import FittedRuns, HoldOut, Starts
 from fit.fitted_law.settings import Settings
 from fit.fitted_law.table_architecture import positive_numbers
-from fit.fitting import reweighted, rolling, search, solvers, uncertainty
+from fit.fitting import rolling, search, solvers, uncertainty, with_rate
 from fit.fitting.fit_warnings import far_off, of_table, refusals
 from fit.fitting.noise import misfit, noise_of
-from fit.fitting.problem import Problem, prepare
-from fit.fitting.rated import RatedForm
+from fit.fitting.problem import Problem, near_part, prepare
+from fit.fitting.with_rate import RatedForm
 from fit.form import Form, PriorSummary
-from fit.messages.finding import sentences
+from fit.messages.finding import Finding, finding
 from fit.table.runs import ROLLING, Runs, corpora, errors, rms, split
 
 # Up to FEW_RUNS runs, the default weight decay is this share of the runs' variance around the law: as if every
@@ -48,7 +48,7 @@ class FittedLaw:
       fit: the best fit.
       problem: what was fitted; problem.runs are the runs of the fit.
       decay_default: whether the weight decay is the default of few runs.
-      warnings: about the table, and about a prior that yielded.
+      findings: about the table, and about a prior that yielded.
       prior: the prior that the user or the default chose; None without one.
     """
 
@@ -57,7 +57,7 @@ class FittedLaw:
     fit: search.Fit
     problem: Problem
     decay_default: bool
-    warnings: list[str]
+    findings: list[Finding]
     prior: PriorSummary | None
 
 
@@ -70,13 +70,13 @@ def fit(runs: Runs, form: Form, settings: Settings) -> FittedLaw:
     Raises:
       UserError: where the runs cannot determine the law.
     """
-    warnings = sentences(of_table(form, runs, crashed=not isinstance(form, RatedForm)))
+    findings = of_table(form, runs, is_rated=isinstance(form, RatedForm))
     train, validation = split(runs, settings.holdout, settings.weights, settings.bootstrap_by)
     decay_default = _has_default_decay(settings, train)
     if isinstance(form, RatedForm):
-        fit, problem = fit_by_default(form, reweighted.first_weights(form, train), settings)
-        fit, problem = reweighted.reweighted(fit, problem, train.weights)
-        warnings += reweighted.warnings(form, fit.params, problem.runs)
+        fit, problem = fit_by_default(form, with_rate.first_weights(form, train), settings)
+        fit, problem = with_rate.reweighted(fit, problem, train.weights)
+        findings += with_rate.extrapolated(form, fit.params, problem.runs)
     else:
         fit, problem = fit_by_default(form, train, settings)
     if settings.select == "rmse":
@@ -85,12 +85,8 @@ def fit(runs: Runs, form: Form, settings: Settings) -> FittedLaw:
     yielded = problem.settings.yielded
     if prior and yielded is not None:
         prior = dataclasses.replace(prior, yielded=yielded)
-        warnings.append(
-            f"the {prior.law}'s prior yields: with it the law misses these runs by more than their scatter explains "
-            f"(the sum of squares grows by {yielded:.3g} variances of a run; {MOST_COST:g} is accepted), so the "
-            "exponents come from these runs alone"
-        )
-    return FittedLaw(runs, validation, fit, problem, decay_default, warnings, prior)
+        findings.append(finding("prior_yields", prior=prior.law, cost=yielded, accepted=MOST_COST))
+    return FittedLaw(runs, validation, fit, problem, decay_default, findings, prior)
 
 
 def _with_least_rmse(fit: search.Fit, train: Runs, validation: Runs) -> search.Fit:
@@ -124,7 +120,7 @@ def law_of(fitted: FittedLaw, steps: tuple[HoldOut, ...] | None = None) -> Law:
     settings = problem.settings
     form = fit.form
     train = problem.runs
-    near = reweighted.near_part(problem).runs
+    near = near_part(problem).runs
     log_loss = form.log_loss(fit.params, near.columns)
     if steps is None:
         steps = rolling.rolling(uncertainty.sampled(problem)) if settings.holdout == ROLLING else ()
@@ -147,8 +143,8 @@ def law_of(fitted: FittedLaw, steps: tuple[HoldOut, ...] | None = None) -> Law:
         versions={name: importlib.metadata.version(name) for name in solvers.PACKAGES}
         | {"python": platform.python_version()},
         rolling=steps,
-        tuning=reweighted.tuning_of(problem, fit, len(near)) if isinstance(form, RatedForm) else None,
-        warnings=(*fitted.warnings, *sentences([*far_off(log_loss, near), *refusals(fit, fitted.runs)])),
+        tuning=with_rate.tuning_of(problem, fit, len(near)) if isinstance(form, RatedForm) else None,
+        findings=(*fitted.findings, *far_off(log_loss, near), *refusals(fit, fitted.runs)),
     )
     law = uncertainty.with_uncertainty(law, problem, fit)
     bootstrap = law.bootstrap
@@ -203,7 +199,7 @@ def fit_by_default(form: Form, runs: Runs, settings: Settings) -> tuple[search.F
     if has_default_decay or form.prior:
         rounds = VARIANCE_ROUNDS if len(runs) <= search.SEARCH_RUNS else 1
     for _ in range(rounds):
-        variance = float(noise_of(reweighted.near_part(problem), fit.params, shared=False).run ** 2)
+        variance = float(noise_of(near_part(problem), fit.params, shared=False).run ** 2)
         if has_default_decay:
             decay = _decay_of_variance(variance)
         fit, problem = _fit_again(fit, problem, decay, variance if form.prior else 0.0)

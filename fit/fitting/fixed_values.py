@@ -11,6 +11,7 @@ from fit.fitting import fitting
 from fit.form import Form
 from fit.laws import FORMS
 from fit.laws._coupled import SUFFIX
+from fit.messages.finding import Finding, finding
 from fit.table.runs import Runs, rms
 
 # of the forms that a fit may choose by default
@@ -94,8 +95,8 @@ def _sentence(form: Form, logarithms: dict[str, float], fix: dict[str, float], e
     )
 
 
-def meaning(form: str, fix: dict[str, str]) -> Iterator[str]:
-    """Yields a sentence where a coupled form was chosen: its coefficients are not those of the additive form.
+def meaning(form: str, fix: dict[str, str]) -> Iterator[Finding]:
+    """Yields a finding where a coupled form was chosen: its coefficients are not those of the additive form.
 
     Args:
       form: the name of the form that was chosen.
@@ -105,7 +106,5 @@ def meaning(form: str, fix: dict[str, str]) -> Iterator[str]:
     if not fix or form not in FORMULAS or additive == form:
         return
     values = ", ".join(f"{name} = {value}" for name, value in fix.items())
-    yield (
-        f"--fix holds {values} as coefficients of the form chosen, {form}: {FORMULAS[form]}. Those of the additive "
-        f"form, {FORMULAS[additive]}, are other numbers: --form={additive} holds them"
-    )
+    formulas = dict(form=form, formula=FORMULAS[form], additive=additive, additive_formula=FORMULAS[additive])
+    yield finding("fixed_in_coupled", values=values, **formulas)

@@ -18,14 +18,11 @@ import numpy as np
 
 from fit.aliases import Array, Numbers
 from fit.errors import UserError
-from fit.messages import units
 from fit.table import validate
 from fit.table.table import Table
 
 TERMS = {"n_active": "size", "n_experts": "experts", "n_tokens": "tokens", "batch_tokens": "batch"}  # each in words
 FACTORS = (0.25, 0.5, 0.71, 1.41, 2.0, 4.0)  # of the best rate, whose costs are told
-COUNTS = "{n_experts:g:>9} {n_active:,.0f:>13} {n_tokens:,.0f:>15}"
-RATES = " {rate:.3e:>10} {law:.3e:>10} {ratio:.2f:>8}  {lost:.5f:>9} {notes}"
 # A run diverged where its rate is above the best and its loss exceeds the best by more than a share of it, and by so
 # many times what a parabola through the runs nearer to the best gives; without such runs, by the larger share.
 DIVERGED = 0.08
@@ -180,7 +177,7 @@ def fit(
         added.append("n_tokens")
     if with_batch:
         added.append("batch_tokens")
-    names = [*_varied(optima), *added]
+    names = [*varied(optima), *added]
     design = _design(optima, names)
     if np.linalg.matrix_rank(design - np.append(0, design[:, 1:].mean(axis=0))) <= len(names):
         kinds = " from ".join(TERMS[name] for name in dict.fromkeys(["n_active", *names]))
@@ -190,7 +187,7 @@ def fit(
     return zeros | dict(zip(["constant", *names], map(float, values), strict=True))
 
 
-def _varied(optima: Sequence[BestRate]) -> list[str]:
+def varied(optima: Sequence[BestRate]) -> list[str]:
     """Those of n_active and n_experts that differ between the optima."""
     return [name for name in ("n_active", "n_experts") if len({getattr(best, name) for best in optima}) > 1]
 
@@ -215,7 +212,7 @@ def predict(
     return np.exp(law["constant"] + law["n_active"] * np.log(n_active) + law["n_experts"] * np.log(n_experts) + added)
 
 
-def _rate_of(law: Mapping[str, float], model: BestRate) -> float:
+def rate_of(law: Mapping[str, float], model: BestRate) -> float:
     """The law's rate of a model."""
     batch_tokens = model.batch_tokens or 1.0
     return float(predict(law, model.n_active, model.n_experts, model.n_tokens, batch_tokens))
@@ -232,12 +229,12 @@ def spread(
       ({coefficient: its interval}, a function: half of the interval of ln LR that holds the best rate of a model that
       was not fitted). ({}, None) where the optima are as many as the coefficients.
     """
-    names = [*_varied(optima), *(name for name in ("n_tokens", "batch_tokens") if name in law)]
+    names = [*varied(optima), *(name for name in ("n_tokens", "batch_tokens") if name in law)]
     design = _design(optima, names)
     degrees_of_freedom = len(optima) - len(names) - 1
     if degrees_of_freedom < 1:
         return {}, None
-    errors = np.log([best.rate / _rate_of(law, best) for best in optima])
+    errors = np.log([best.rate / rate_of(law, best) for best in optima])
     scatter = float(errors @ errors) / degrees_of_freedom  # variance of ln LR of a model around the law
     import scipy.special  # only here: plans use this module too, and do without scipy
 
@@ -255,127 +252,3 @@ def spread(
         name: [law[name] - half, law[name] + half] for name, half in zip(["constant", *names], halves, strict=True)
     }
     return intervals, half_of_model
-
-
-def _log_ratio(law: Mapping[str, float], model: BestRate) -> float:
-    """ln of the law's rate over the model's best one."""
-    return float(np.log(_rate_of(law, model) / model.rate))
-
-
-def _lost(law: Mapping[str, float], model: BestRate) -> float:
-    """Nats that the law's rate costs, by the model's parabola; NaN at the end of a grid."""
-    return float(model.curvature * _log_ratio(law, model) ** 2)
-
-
-def _rms_log_ratio(law: Mapping[str, float], models: Sequence[BestRate]) -> float:
-    """Root mean square error of ln LR over these models."""
-    return np.sqrt(np.mean(np.square([_log_ratio(law, model) for model in models])))
-
-
-def text(law: Mapping[str, float], optima: Sequence[BestRate], fitted: Sequence[BestRate]) -> str:
-    """The lines that `fit lr` prints.
-
-    These are the best rates beside the law's, what a wrong rate costs, the coefficients as the trainer's fields with
-    their intervals, and the law's errors.
-
-    Args:
-      law: coefficients by name.
-      optima: all best rates.
-      fitted: those that the law was fitted to.
-    """
-    lines = [
-        *_table_of_rates(law, optima, fitted),
-        *_diverged_in_words(optima),
-        "",
-        *_costs(law, optima),
-        "",
-        *_coefficients(law, fitted),
-        f"root mean square error of ln LR: {_rms_log_ratio(law, fitted):.4f} on {len(fitted)} fitted models",
-    ]
-    checked = [best for best in optima if best not in fitted and not best.at_edge]
-    if checked:
-        lines.append(f"  {_rms_log_ratio(law, checked):.4f} on {len(checked)} not fitted")
-    return "\n".join(lines)
-
-
-def _table_of_rates(law: Mapping[str, float], optima: Sequence[BestRate], fitted: Sequence[BestRate]) -> list[str]:
-    """The best rates beside the law's."""
-    rows = []
-    for best in optima:
-        notes = []
-        if best not in fitted:
-            notes.append("not fitted")
-        if best.at_edge and best.diverged:
-            notes.append("best beside rates that diverge: try rates between")
-        elif best.at_edge:
-            notes.append("best at the end of its grid: widen it")
-        rate = _rate_of(law, best)
-        comparison = dict(law=rate, ratio=rate / best.rate, lost=_lost(law, best), notes="; ".join(notes))
-        rows.append(vars(best) | comparison)
-    columns = COUNTS
-    if len({best.batch_tokens for best in optima}) > 1 or "batch_tokens" in law:
-        columns += " {batch_tokens:,.0f:>12}"
-    return units.table(columns + RATES, rows, rate="best LR", ratio="law/best", lost="loss lost", notes="")
-
-
-def _diverged_in_words(optima: Sequence[BestRate]) -> list[str]:
-    """A line for each model with runs that are left out because they diverged."""
-    lines = []
-    for best in optima:
-        if best.diverged:
-            runs = ", ".join(f"{rate:.3g} (loss {loss:.4g})" for rate, loss in best.diverged.items())
-            lines.append(
-                f"left out as diverged, of n_experts {best.n_experts:g}, n_active {best.n_active:,.0f}, n_tokens "
-                f"{best.n_tokens:,.0f}: rates {runs}"
-            )
-    return lines
-
-
-def _costs(law: Mapping[str, float], optima: Sequence[BestRate]) -> list[str]:
-    """The lines on the cost of a wrong rate, in nats per token."""
-    means = "mean over the models whose grids reach so far, least, most"
-    lines = [f"what a wrong rate costs, in nats per token: {means}"]
-    costs = {f"{factor:4g} times the best": [best.lost.get(factor, np.nan) for best in optima] for factor in FACTORS}
-    costs["the law's rate"] = [_lost(law, best) for best in optima]
-    for name, values in costs.items():
-        known = [value for value in values if np.isfinite(value)]
-        if known:
-            models = f"{len(known)} {'models' if len(known) > 1 else 'model'}"
-            lines.append(f"  {name:>19}  {np.mean(known):8.5f}  {min(known):8.5f}  {max(known):8.5f}  of {models}")
-    return lines
-
-
-def _coefficients(law: Mapping[str, float], fitted: Sequence[BestRate]) -> list[str]:
-    """The coefficients as the trainer's fields, with their intervals."""
-    lines = []
-    intervals, _ = spread(law, fitted)
-    varied = _varied(fitted)
-    for name, value in law.items():
-        note = ""
-        if name in intervals:
-            note = "  # 10% to 90%: {:.4f} to {:.4f}".format(*intervals[name])
-        elif name in ("n_active", "n_experts") and name not in varied:
-            note = f"  # all fitted models have {name} = {getattr(fitted[0], name):,.0f}: the law holds there alone"
-        lines.append(f"config.optimizer.lr_law.{name} = {value:.6f}{note}")
-    if not intervals:
-        lines.append(f"no intervals: {len(fitted)} models are as many as the coefficients")
-    return lines
-
-
-def text_of_model(law: Mapping[str, float], model: BestRate, fitted: Sequence[BestRate]) -> str:
-    """The law's rate of one model, its interval, and what the ends of that would cost.
-
-    Args:
-      law: coefficients by name.
-      model: the model; its rate and loss are not read.
-      fitted: the best rates that the law was fitted to.
-    """
-    rate = _rate_of(law, model)
-    _, half_of_model = spread(law, fitted)
-    if not half_of_model:
-        return f"rate {rate:.4e}"
-    half = half_of_model(model)
-    curvatures = [best.curvature for best in fitted if np.isfinite(best.curvature)]
-    cost = np.mean(curvatures) * half**2 if curvatures else np.nan
-    interval = f"10% to 90%: {rate * np.exp(-half):.3e} to {rate * np.exp(half):.3e}"
-    return f"rate {rate:.4e}, {interval}; if the best is at an end of that, this rate costs {cost:.5f} nats per token"

@@ -10,6 +10,7 @@ from fit.errors import UserError
 from fit.fitted_law.law import Law, load
 from fit.fitted_law.parts import WAYS_OF_DRAWING
 from fit.fitted_law.settings import Settings
+from fit.fitting.law_prior import NO_PRIOR
 from fit.form import Form
 from fit.laws import FORMS
 from fit.options import (
@@ -149,6 +150,8 @@ class FitOptions(Options):
             self._as_in_the_paper()
         if self.with_rate and str(self.starts) == "paper":
             raise UserError("--starts=paper: the published grid has no learning rates; leave it out with --with_rate")
+        if self.with_rate and self.prior not in (None, NO_PRIOR):
+            raise UserError("--prior: the fit of --with_rate has no prior; leave one of them out")
         typed = ",".join(self.form or ())
         if self.form is not None and not (self.form and set(self.form) <= set(FORMS)):
             raise UserError(f"--form={typed}: expected one or more of {', '.join(FORMS)}")

@@ -110,7 +110,7 @@ def with_population(form: Form, left_out: str | None = None) -> Form:
     """The form with the population's prior on its exponents of size and data and on its k.
 
     Args:
-      left_out: a source that does not count, so that the prior can be judged by its runs.
+      left_out: a source that does not count, so that the prior can be tested on its runs.
 
     Raises:
       UserError: for a form that `suits` does not accept.

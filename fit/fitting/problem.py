@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fit.aliases import Array, Floats
+from fit.errors import UserError
 from fit.fitted_law.settings import DEFAULTS, Settings
 from fit.form import Form
 from fit.table.runs import Runs, subset
@@ -139,6 +140,24 @@ def prepare(form: Form, runs: Runs, settings: Settings = DEFAULTS, sample_of: in
         data["prior_root"] = np.sqrt(weight) * form.prior.root_weight(fixed_places)
     problem = Problem(form, runs, settings, sample_of or n_runs, data)
     return problem.part(np.arange(n_runs)).with_fixed(fixed_values)
+
+
+def near_part(problem: Problem) -> Problem:
+    """The problem with the runs alone that lie near their best rate, where it is of several rates (with_rate.py).
+
+    Raises:
+      UserError: where they are too few for the coefficients.
+    """
+    near = problem.runs.near
+    if near is None:
+        return problem
+    if near.sum() <= len(problem.form.names):
+        raise UserError(
+            f"{problem.runs.path}: found {near.sum()} runs near their best rate, expected more than the "
+            f"{len(problem.form.names)} coefficients of the law with its rates"
+        )
+    runs = dataclasses.replace(subset(problem.runs, np.flatnonzero(near)), near=None)
+    return prepare(problem.form, runs, problem.settings)
 
 
 def padded_length(n: int) -> int:

@@ -20,12 +20,12 @@ from fit.fitted_law.parts import (
     SeparateErrors,
     SeparateLaw,
 )
-from fit.fitted_law.summary import span
-from fit.fitting import intervals, reweighted, search
+from fit.fitting import intervals, search
 from fit.fitting.noise import Noise, growth, inflation, noise_of, standard_errors
-from fit.fitting.problem import Problem, prepare
+from fit.fitting.problem import Problem, near_part, prepare
 from fit.form import Form
 from fit.laws import FORMS
+from fit.messages.finding import Finding, finding
 from fit.table.runs import Runs, errors, subset
 
 MORE_RUNS = 12  # imagined by a warning, to say what it would take to identify a coefficient
@@ -39,14 +39,14 @@ BEYOND_NOISE = 3.0
 
 
 def with_uncertainty(law: Law, problem: Problem, fit: search.Fit) -> Law:
-    """The Law of a Fit with its noise, profiles, draws and warnings, and with the laws of each number of experts alone.
+    """The Law of a Fit with its noise, profiles, draws and findings, and with the laws of each number of experts alone.
 
-    `warning` is for use beyond the runs, where those of most compute do not fit the law.
+    `beyond_runs` is where the runs of most compute do not fit the law.
     """
     sample = None
     fit_to_all = fit
     if problem.runs.near is not None:
-        problem = reweighted.near_part(problem)
+        problem = near_part(problem)
         fit = search.again(problem, fit)
     if len(problem) > search.SEARCH_RUNS:
         problem = sampled(problem)
@@ -68,8 +68,8 @@ def with_uncertainty(law: Law, problem: Problem, fit: search.Fit) -> Law:
         noise=_scatter(problem, fit, noise),
         profile=profiles,
         bootstrap=_bootstrap(problem, fit_to_all, noise) if problem.settings.bootstrap else None,
-        warnings=(*law.warnings, *warnings(problem, fit, profiles, noise)),
-        warning=lack_of_fit(problem.form, fit.params, problem.runs, noise),
+        findings=(*law.findings, *not_identified(problem, fit, profiles, noise)),
+        beyond_runs=lack_of_fit(problem.form, fit.params, problem.runs, noise),
     )
 
 
@@ -110,7 +110,7 @@ def bootstrap_of(problem: Problem, form: Form, draws: Array) -> Bootstrap:
 
 def draws_of(problem: Problem, fit: search.Fit, count: int) -> Array:
     """Coefficients [count, n] of a bootstrap of the Fit, by a sample of very many runs as in `with_uncertainty`."""
-    problem = reweighted.near_part(problem)
+    problem = near_part(problem)
     sample = sampled(problem)
     fit_to_sample = fit if sample is problem else search.again(sample, fit)
     noise = noise_of(sample, fit_to_sample.params)
@@ -120,11 +120,11 @@ def draws_of(problem: Problem, fit: search.Fit, count: int) -> Array:
 def sampled(problem: Problem) -> Problem:
     """The problem of a random sample of at most search.SEARCH_RUNS of the runs; of fewer runs, the problem itself.
 
-    Of runs at several rates only those near the best ones count (reweighted.py).
+    Of runs at several rates only those near the best ones count (with_rate.py).
 
     Where runs share trunks, the sample is of whole trunks.
     """
-    problem = reweighted.near_part(problem)
+    problem = near_part(problem)
     if len(problem) <= search.SEARCH_RUNS:
         return problem
     rng = np.random.default_rng([problem.settings.seed, 4])
@@ -139,15 +139,15 @@ def sampled(problem: Problem) -> Problem:
     return prepare(problem.form, subset(problem.runs, rows), problem.settings, len(problem))
 
 
-def lack_of_fit(form: Form, params: Array, runs: Runs, noise: Noise) -> str:
-    """A sentence where the runs of the last two doublings lie off the law by BEYOND_NOISE standard errors; else "".
+def lack_of_fit(form: Form, params: Array, runs: Runs, noise: Noise) -> Finding | None:
+    """A finding where the runs of the last two doublings lie off the law by BEYOND_NOISE standard errors; else None.
 
     Looks at compute, tokens and size, and reports the one whose mean residual is the most standard errors from zero.
     """
     residual = np.log(runs.loss) - form.log_loss(params, runs.columns)
     trunks = np.arange(len(runs)) if runs.trunks is None else runs.trunks
     largest_ratio = BEYOND_NOISE
-    sentence = ""
+    found = None
     for name, values in (("compute", runs.flops), ("n_tokens", runs.n_tokens), ("n_active", runs.n_active)):
         last = values >= values.max() / TWO_DOUBLINGS
         if not FEWEST_LAST <= last.sum() <= len(runs) / 2:
@@ -158,53 +158,58 @@ def lack_of_fit(form: Form, params: Array, runs: Runs, noise: Noise) -> str:
         if abs(mean) >= largest_ratio * error > 0:
             largest_ratio = abs(mean) / error
             side = "below" if mean < 0 else "above"
-            sentence = (
-                f"the {last.sum()} runs of the last two doublings of {name} lie {abs(mean):.2%} {side} this law on "
-                f"average, {largest_ratio:.1f} standard errors: the form does not hold there, and "
-                "beyond them it may be further off than its intervals say, either way"
-            )
-    return sentence
+            off = dict(off=float(abs(mean)), side=side, errors=float(largest_ratio))
+            found = finding("lack_of_fit", count=int(last.sum()), column=name, **off)
+    return found
 
 
-def warnings(problem: Problem, fit: search.Fit, profiles: Mapping[str, ProfileInterval], noise: Noise) -> list[str]:
-    """Sentences that name what the data does not identify, and what it would take."""
+def not_identified(
+    problem: Problem, fit: search.Fit, profiles: Mapping[str, ProfileInterval], noise: Noise
+) -> list[Finding]:
+    """Findings that name what the data does not identify, and what it would take."""
     form = problem.form
     now = standard_errors(problem, fit, noise)
-    sentences = []
+    findings = []
     for name, interval in profiles.items():
         if interval.low is not None and interval.high is not None and interval.high <= 2 * interval.low:
             continue
         more, what = more_runs(problem.runs, form.coefficients[name].identified_by or {})
         then = standard_errors(problem, fit, noise, more)[name]
-        outlook = outlook_of(now[name] / interval.value, then / interval.value, what)
-        sentences.append(
-            f"the runs do not pin down {name}: {span(interval)} ({LEVEL:.0%}), best {interval['value']:.4g}; {outlook}"
+        errors_now_and_then = dict(now=float(now[name] / interval.value), then=float(then / interval.value))
+        findings.append(
+            finding(
+                outlook_of(**errors_now_and_then),
+                name=name,
+                low=interval.low,
+                high=interval.high,
+                level=LEVEL,
+                best=interval.value,
+                more=MORE_RUNS,
+                what=what,
+                **errors_now_and_then,
+            )
         )
     known = {*profiles, *problem.fixed, *form.positive}
     loose = [name for name, value in fit.coefficients.items() if name not in known and now[name] > abs(value)]
     if loose:
-        sentences.append(
-            f"the runs do not settle the sign of {', '.join(loose)} (standard error larger than the value); "
-            "use the law for predictions near its runs, not its coefficients"
-        )
-    return sentences
+        findings.append(finding("signs_open", names=", ".join(loose)))
+    return findings
 
 
-def outlook_of(now: float, then: float, what: str) -> str:
-    """A sentence on how MORE_RUNS runs would change the error of a coefficient that the runs do not identify.
+def outlook_of(now: float, then: float) -> str:
+    """The code of the finding on a coefficient that the runs do not identify, by what MORE_RUNS runs would change.
 
-    If the fit hardly depends on a coefficient, its linearised error may be far too small. Then the sentence says so.
+    If the fit hardly depends on a coefficient, its linearised error may be far too small. Then nothing is promised.
 
     Args:
       now: its standard error over its value.
       then: the same with these runs added.
-      what: a description of these runs.
     """
     if then > 1:
-        return f"{MORE_RUNS} more runs with {what} would not be enough either"
+        return "not_identified"
     if then > HARDLY_LESS * now:
-        return f"how much {MORE_RUNS} more runs with {what} would help cannot be told from this fit"
-    return f"{MORE_RUNS} more runs with {what} would bring its standard error from {now:.0%} to {then:.0%} of its value"
+        return "not_identified_open"
+    return "not_identified_yet"
 
 
 def more_runs(runs: Runs, identified_by: Mapping[str, float]) -> tuple[dict[str, Array], str]:

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fit.aliases import Json
-from fit.messages.units import say
+from fit.messages.sentences import SPAN_OF_PROFILE
+from fit.messages.units import say, say_first
 
 URGENT = "urgent"  # the run fails, or wastes much of its budget
 WARNING = "warning"  # the answer may be off
 NOTE = "note"  # what else the numbers say
+SEVERITIES = (URGENT, WARNING, NOTE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,16 +24,29 @@ class Kind:
     Attributes:
       template: Of units.say.
       severity: URGENT, WARNING or NOTE.
+      clauses: {field of the template: templates of a clause}. It is the first of them whose values are known; "" where
+        none is.
     """
 
     template: str
     severity: str = WARNING
+    clauses: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+
+
+LEAVE_OUT = {"leave_out": ("; --where={where} leaves them out", "; leave them out")}
+KEEP = {"keep": ("; --where={where} keeps those that compare",)}
+MISTAKEN = ", and the law takes the difference for one of size or tokens{keep}"
+CHECKPOINTS = (
+    ". Losses before the decay lie above those of finished runs of as many tokens; if so, --where={last} keeps the "
+    "last row of each size"
+)
+NOT_IDENTIFIED = "the runs do not pin down {name}: {span} ({level:.0%}), best {best:.4g}; "
+SPAN = {"span": SPAN_OF_PROFILE}
 
 
 CATALOGUE = {
     # the best model of a plan
     "best_outside": Kind("the best is {outside}"),
-    "errors_beyond_runs": Kind("{sentence}"),
     "at_edge": Kind(
         "the best number of experts, {n_experts}, is the {which} of those compared: add numbers beyond it to --experts"
     ),
@@ -62,7 +77,6 @@ CATALOGUE = {
         "the {form} law reads {columns}. This plan's experts are as wide as a dense layer ({values}); fit compare "
         "tries narrower ones too"
     ),
-    "own_models": Kind("{sentence}"),
     "no_range": Kind("the law does not say what range it was fitted to"),
     "shape_unknown": Kind("the law does not say the {names} of its models: the plan assumes {values}"),
     # the recipe
@@ -109,8 +123,6 @@ CATALOGUE = {
     ),
     # tables, and models beyond those of the law
     "outside": Kind("outside the fitted range: {outside}"),
-    "outside_with_errors": Kind("outside the fitted range of this law: {sentence}"),
-    "table": Kind("{doubt}"),
     "rows_without_loss": Kind("{count} rows without a loss are skipped"),
     "beyond_baseline": Kind(
         "{count} of these losses lie beyond the baseline's runs: the farthest takes {factor:.2f} times the largest "
@@ -118,6 +130,195 @@ CATALOGUE = {
     ),
     "other_table": Kind("{table} is not the table that --law={law} was fitted to: both changes count below"),
     "taken_from_table": Kind("the run leaves out what all runs of the table share; taken for it: {columns}"),
+    # a table of runs: its columns and units
+    "no_n_experts": Kind(
+        "the table has no column n_experts: all its runs count as dense (n_experts = 1){column_of}{mixtures}",
+        clauses={
+            "column_of": ("; --columns=n_experts:{column} if {column} holds it",),
+            "mixtures": (", but n_total is above n_active in {larger} of them, as in mixtures: give n_experts",),
+        },
+    ),
+    "top_k_above_n_experts": Kind("{count} runs use more experts than they have ({rows}): top_k above n_experts"),
+    "tokens_of_runs": Kind(
+        "{count:,} of {runs:,} models, the first of them with {ratio:.3g} tokens per parameter, expected 0.1 to "
+        "100,000: is a number meant in billions? {rows}"
+    ),
+    "flops_leave_out": Kind(
+        "the column {column} counts {smallest:.1%} of n_active at the smallest model and {largest:.1%} at the largest: "
+        "it leaves out embedding and head{vocabulary}. The law counts them: budgets of its plans are 6 n_active "
+        "n_tokens",
+        clauses={"vocabulary": (" of the vocabulary of {vocab_size:,}",)},
+    ),
+    "flops_far_off": Kind(
+        "the column {column} is {times:.3g} times 6 n_active n_tokens at the median run: are these columns what they "
+        "are called?"
+    ),
+    "rival_column": Kind(
+        "the column {column} is read, and {rival} is up to {apart:.0%} away: --columns={column}:{rival} reads what was "
+        "trained, by its name"
+    ),
+    # its losses
+    "losses_do_not_fall": Kind(
+        "the losses do not fall with compute (rank correlation {correlation:+.2f}): no law is well fitted to that"
+    ),
+    "losses_named_otherwise": Kind(
+        "the column {column} is read as nats per token, but its name says otherwise; say --units=loss:{factor}",
+        clauses={"factor": ("{unit}", "FACTOR, with bytes per token as the factor, times 0.6931 for bits")},
+    ),
+    "losses_high": Kind(
+        "the losses are {ratio:.2g} times what models of these sizes and tokens reach on web text: if they are {unit}, "
+        "say --units=loss:{unit}; if they are nats per token, --units=loss:nats"
+    ),
+    "losses_low": Kind(
+        "the losses are {ratio:.2g} times what models of these sizes and tokens reach on web text, so they are hardly "
+        "nats per token: if they are per byte or per character, say --units=loss:FACTOR, with bytes per token as the "
+        "factor, times 0.6931 for bits; if they are nats per token, --units=loss:nats. Sizes and tokens of plans hold "
+        "in any such unit, losses are in the table's"
+    ),
+    "nothing_learnt": Kind(
+        "{count} of {runs} runs have a loss of {limit}, as after a few steps or a crash: {rows}; leave them out",
+        clauses={
+            "limit": (
+                "next to the logarithm of the vocabulary of {vocab_size:,}",
+                "more than {times:g} times the median loss",
+            )
+        },
+    ),
+    # its rows
+    "unfinished": Kind(
+        "{count} of {runs} runs did not finish (column {column}: {states}): {rows}{leave_out}", clauses=LEAVE_OUT
+    ),
+    "marked_unfinished": Kind("{count} of {runs} runs have {column} {value}: {rows}{leave_out}", clauses=LEAVE_OUT),
+    "rows_repeated": Kind(
+        "{count} of {runs} rows repeat others ({rows}): they count twice and make intervals too narrow; leave them out"
+    ),
+    "run_twice": Kind(
+        "{count} of {runs} rows have the name, size and tokens of others but another loss ({rows}): was a run exported "
+        "twice?"
+    ),
+    "tokens_even": Kind(
+        "{count} of {runs} rows look like points of {histories} runs, each of one size ({rows}): their tokens are "
+        f"evenly spaced{CHECKPOINTS}"
+    ),
+    "losses_fall_at_end": Kind(
+        "{count} of {runs} rows look like points of {histories} runs, each of one size ({rows}): the last of their "
+        f"losses falls faster than those before, as at the end of a learning rate's decay{CHECKPOINTS}"
+    ),
+    "names_repeat": Kind(
+        "{count} of {runs} rows are of {names} names in column {column} that repeat with rising tokens: if these are "
+        "checkpoints of one run, --where={last} keeps the last of each"
+    ),
+    "rows_above_others": Kind(
+        "{count} of {runs} rows have a loss at least {share:.0%} above that of a row of the same size with fewer "
+        "tokens ({rows}): are they checkpoints before the learning rate decays, or trained worse in another way? Leave "
+        "them out by --where"
+    ),
+    # its recipes
+    "schedules_differ": Kind(
+        "the runs have {count} learning-rate schedules (column {column}: {values}): a rate that has not decayed leaves "
+        f"the loss higher{MISTAKEN}",
+        clauses=KEEP,
+    ),
+    "row_lengths_differ": Kind(
+        "the runs have {count} row lengths (column {column}: {values}): a longer row lowers the loss, since its tokens "
+        f"see more text before them{MISTAKEN}",
+        clauses=KEEP,
+    ),
+    "optimizers_differ": Kind(
+        f"the runs have {{count}} optimizers (column {{column}}: {{values}}): each has its own losses{MISTAKEN}",
+        clauses=KEEP,
+    ),
+    "rates_differ_in_table": Kind(
+        "{column} differs between {varied} of {runs} runs at {models} pairs of size and tokens, where the losses "
+        "differ by {spread:.1%} at the median: the law takes a rate that is too high or too low for a worse model; "
+        "{named}--with_rate fits the best rate with the law{keep}",
+        clauses={
+            "named": ("--columns=peak_learning_rate:{name} ",),
+            "keep": ("; --where={where} keeps the one that is best most often",),
+        },
+    ),
+    # how its models are built
+    "text_repeated": Kind(
+        "{count} runs saw text more than once (up to {epochs:.3g} epochs): a law of fresh tokens does not hold for them"
+    ),
+    "values_differ": Kind(
+        "the runs have {count} values of {column} ({values}): {used}",
+        clauses={"used": ("the law uses that of most runs, {most}", "the law uses none of them")},
+    ),
+    "shapes_differ": Kind("the runs have {count} values of {column} ({values}): a plan's have {planned:.4g}"),
+    "miscounted": Kind(
+        "by the columns of the table the runs' n_active would be {off:.0%} off: they do not say all of how the models "
+        "are built, and a plan's models may be others"
+    ),
+    "totals_miscounted": Kind(
+        "by the other columns n_total over n_active would be {off:.0%} off the table's: they do not say all of how the "
+        "mixtures are built, and a plan's may be others"
+    ),
+    "d_expert_unread": Kind("the column d_expert is not used: without d_model it does not say how wide experts are"),
+    "n_total_unread": Kind(
+        "the column n_total is not used: no experts of which a token uses {used} of {n_experts:g} make up {ratio:.3g} "
+        "times n_active"
+    ),
+    "top_k_by_totals": Kind("the table does not say top_k: by its n_total, a token uses {top_k} of the experts"),
+    "mixtures_assumed": Kind(
+        "the table has neither top_k nor n_total: we assume that a token uses 1 of the experts, each as wide as a "
+        "dense layer; give these columns, or --shape=used:…,granularity:… to a plan"
+    ),
+    "width_assumed": Kind(
+        "no column says how wide experts are: we assume that the {used:g} of a token are together as wide as the dense "
+        "layer"
+    ),
+    "top_k_assumed": Kind(
+        "no column says top_k: we assume that a token uses {top_k} of the experts, together as wide as the dense layer"
+    ),
+    # what the runs say of a law
+    "not_identified": Kind(NOT_IDENTIFIED + "{more} more runs with {what} would not be enough either", clauses=SPAN),
+    "not_identified_open": Kind(
+        NOT_IDENTIFIED + "how much {more} more runs with {what} would help cannot be told from this fit", clauses=SPAN
+    ),
+    "not_identified_yet": Kind(
+        NOT_IDENTIFIED
+        + "{more} more runs with {what} would bring its standard error from {now:.0%} to {then:.0%} of its "
+        "value",
+        clauses=SPAN,
+    ),
+    "signs_open": Kind(
+        "the runs do not settle the sign of {names} (standard error larger than the value); use the law for "
+        "predictions near its runs, not its coefficients"
+    ),
+    "lack_of_fit": Kind(
+        "the {count} runs of the last two doublings of {column} lie {off:.2%} {side} this law on average, {errors:.1f} "
+        "standard errors: the form does not hold there, and beyond them it may be further off than its intervals say, "
+        "either way"
+    ),
+    "failed_tests": Kind(
+        "beyond its runs this law failed its own tests: {models} models of {least:g} and {most:g} times its largest "
+        "compute had losses {lowest:.0%} to {highest:.0%} below what it predicts ({page})"
+    ),
+    "prior_yields": Kind(
+        "the {prior}'s prior yields: with it the law misses these runs by more than their scatter explains (the sum of "
+        "squares grows by {cost:.3g} variances of a run; {accepted:g} is accepted), so the exponents come from these "
+        "runs alone"
+    ),
+    "prior_by_default": Kind(
+        "the runs are hardly more than the law's coefficients: what other sweeps have is the prior of its exponents "
+        "and k (--prior={prior}; --prior=none turns it off)"
+    ),
+    "fewer_runs_than_coefficients": Kind(
+        "{runs} runs are fewer than the {coefficients} coefficients of {form}: other sweeps say the rest "
+        "(--prior={prior}). Exponents, k, floor and the share of size have their prior; we assume that a run scatters "
+        "by {scatter:.2%}, and that the law drifts by {least_drift:.1%} to {most_drift:.1%} for each factor of e in "
+        "compute beyond the runs"
+    ),
+    "fixed_in_coupled": Kind(
+        "--fix holds {values} as coefficients of the form chosen, {form}: {formula}. Those of the additive form, "
+        "{additive_formula}, are other numbers: --form={additive} holds them"
+    ),
+    "best_outside_tried": Kind(
+        "the best {optimum} of {outside} of {models} models lies outside what was tried for them: it is extrapolated; "
+        "widen the grids of {column}"
+    ),
+    "older_words": Kind("{sentence}"),  # of a law.json of version 1 or 2, or of a code that is not here any more
     # runs, and the law fitted to them
     "mixtures_unread": Kind(
         "{mixtures} of the {runs} runs are mixtures (n_experts {n_experts}): the {form} law knows no experts and "
@@ -125,7 +326,7 @@ CATALOGUE = {
     ),
     "one_n_experts": Kind("every run has n_experts = {n_experts}: the {form} law holds for such mixtures alone"),
     "lonely_experts": Kind(
-        "{file}: {row} alone says what n_experts = {n_experts:g} does: its error is the law's there; train more runs "
+        "{row} alone says what n_experts = {n_experts:g} does: its error is the law's there; train more runs "
         "of it, at other sizes and tokens, or leave it out by --where=n_experts!={n_experts:g}"
     ),
     "transition": Kind(
@@ -134,7 +335,7 @@ CATALOGUE = {
         "both sides of it: fit the runs of one side"
     ),
     "far_off": Kind(
-        "{file}: {count} of {runs} fitted runs {verb} far off the law, whose median error is {usual:.2%}: {listed}. "
+        "{count} of {runs} fitted runs {verb} far off the law, whose median error is {usual:.2%}: {listed}. "
         "Look at them before you use it"
     ),
     "plan_refuses": Kind(
@@ -179,7 +380,8 @@ class Finding:
     Attributes:
       code: A key of CATALOGUE.
       severity: URGENT, WARNING or NOTE.
-      values: {name: value} that the template is filled in with, plain enough for JSON.
+      values: {name: value} that the template is filled in with, plain enough for JSON. With a value `file`, which is a
+        table, the sentence begins with it.
     """
 
     code: str
@@ -187,7 +389,14 @@ class Finding:
     values: Mapping[str, Any]
 
     def __str__(self) -> str:
-        return say(CATALOGUE[self.code].template, **self.values)
+        kind = CATALOGUE[self.code]
+        clauses = {name: say_first(templates, self.values) for name, templates in kind.clauses.items()}
+        sentence = say(kind.template, **self.values, **clauses)
+        return f"{self.values['file']}: {sentence}" if "file" in self.values else sentence
+
+    def of_file(self, path: str) -> "Finding":
+        """The same finding, on the table in a file."""
+        return dataclasses.replace(self, values={**self.values, "file": path})
 
     def to_dict(self) -> Json:
         """The finding for JSON, with its sentence."""
@@ -195,8 +404,12 @@ class Finding:
 
 
 def finding(code: str, **values: Any) -> Finding:
-    """A finding of the catalogue. Raises KeyError for a code that it does not have."""
-    return Finding(code, CATALOGUE[code].severity, values)
+    """A finding of the catalogue. A value that is None is left out, and with it the clause that says it.
+
+    Raises KeyError for a code that the catalogue does not have.
+    """
+    known = {name: value for name, value in values.items() if value is not None}
+    return Finding(code, CATALOGUE[code].severity, known)
 
 
 def sentences(findings: Iterable[Finding]) -> list[str]:

@@ -40,6 +40,11 @@ def rows(detail: Iterable[str]) -> Line:
     return Line("", detail=tuple(detail))
 
 
+def warnings(findings: Iterable[object]) -> list[Line]:
+    """A line for each finding."""
+    return [Line(WARNING, str(finding)) for finding in findings]
+
+
 def joined(parts: Iterable[list[Line]]) -> Iterator[Line]:
     """The lines of several parts, with a blank one between them. A part without lines is left out."""
     filled = [part for part in parts if part]

@@ -9,6 +9,14 @@ ABOVE = "{column} {factor} times above {end}"
 BELOW = "{column} {factor} times below {end}"
 TEXT_REPEATED = "n_tokens {factor} times the {end} of the text"
 
+# A profile's interval: of both ends, of one, of none.
+SPAN_OF_PROFILE = (
+    "anything from {low:.4g} to {high:.4g} fits as well",
+    "unbounded above, anything from {low:.4g} up fits as well",
+    "unbounded below, anything up to {high:.4g} fits as well",
+    "unbounded both ways, any value tried fits as well",
+)
+
 # What to know before the best is trusted.
 CHIPS_NEEDED = " on {needed} chips"
 WIN = "{n_experts} in {best_in_draws}"

@@ -7,7 +7,7 @@ import math
 import numbers
 import re
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fit.aliases import Json
@@ -159,6 +159,20 @@ class _Formatter(string.Formatter):
 
 
 say = _Formatter().format  # fills in a template, as str.format does
+
+
+def say_first(templates: Iterable[str], values: Mapping[str, Any]) -> str:
+    """The first of several templates whose fields all have a value, filled in; "" where there is none."""
+    for template in templates:
+        fields = {name for _, name, _, _ in string.Formatter().parse(template) if name}
+        if fields <= values.keys():
+            return say(template, **values)
+    return ""
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things: "1 run", "2 runs"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def table(columns: str, rows: Iterable[Json | str], **heads: str) -> list[str]:

@@ -17,13 +17,13 @@ target.py           the least budget that reaches a loss
 
 By hours:
 solve.py            the best candidate
-by_time.py          speeds of models, the best model under the other budget, and both in words
+by_time.py          speeds of models, and the best model under the other budget
 speeds.py           the speeds of all models that a page may plan, as plain values
 
 Parts of a plan:
 recipe.py           config, batch, warm-up and peak learning rate; rates.py, published laws of these
 joint_draws.py      draws of law and speeds; odds.py, how often each number of experts is the best in them
-measurement.py      what would settle that; odds_text.py, both in words
+measurement.py      what would settle that
 dense_models.py     savings against the best dense model; repeats.py, the worth of repeated text
 cost.py             hours, dollars and energy; serving.py, speeds of decoding and of prompts
 extrapolation.py    sizes outside the runs of the law; plan_findings.py, what to know
@@ -32,7 +32,8 @@ expected_tasks.py   accuracies that the model is expected to reach
 Answers:
 plan_answer.py      the plan in ten lines; plan_details.py, its tables and all else
 plan_config.py      the plan as a config; emitted.py checks emitted Python before it is written
-law_answer.py       the answer of fit law
+law_answer.py       the answer of fit law; law_details.py, all else; forms_answer.py, of several forms
+how_sure.py         the line on the odds; speed_lines.py, the lines on modelled speeds
 
 Several laws:
 compare.py          several laws on one budget; comparison.py, their dataclasses

@@ -1,8 +1,7 @@
-"""Modelled speeds in plans: the speed of each model, the best model under the other budget, and both in words."""
+"""Modelled speeds in plans: the speed of each model, and the best model under the other budget."""
 
 import dataclasses
 import math
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -10,7 +9,6 @@ from fit.aliases import Floats
 from fit.errors import UserError
 from fit.fitted_law.law import Law
 from fit.messages import sentences
-from fit.messages.lines import Line
 from fit.messages.units import say
 from fit.model import efficiencies, hardware, measured
 from fit.model.architecture import INFERENCE, TRAINING, Architecture, Model, training_flops
@@ -232,42 +230,3 @@ def speed_of(
         mfu=[training_flops(n_active, speed) / peak for speed in speeds],
         hours=[n_tokens / speed / SECONDS for speed in reversed(speeds)],
     )
-
-
-def speeds(clock: ClockComparison, optima: list[Optimum]) -> Line:
-    """The speed of each number of experts."""
-    rows = []
-    for row in optima:
-        if row.speed:
-            rows.append(say(sentences.CLOCK_ROW, **row, words=words(row.speed)))
-        else:
-            rows.append(say(sentences.CLOCK_ROW_ASSUMED, **row, mfu=cost.MFU))
-    return Line("", say(sentences.CLOCK_HEAD, **clock), tuple(rows))
-
-
-def differing(clock: ClockComparison) -> Iterator[str]:
-    """The sentence on what FLOPs and hours choose, where they differ."""
-    if clock.by_flops == clock.by_time:
-        return
-    if clock.largest is not None:
-        yield say(sentences.CLOCK_DIFFERS_BY_SIZE, **clock)
-        return
-    low, middle, high = clock.ratio
-    yield say(
-        sentences.CLOCK_DIFFERS,
-        by_flops=clock.by_flops,
-        by_time=clock.by_time,
-        n_active=clock.n_active,
-        ratio=middle,
-        ends=[low, high],
-        label=clock.label,
-    )
-
-
-def words(speed: Speed) -> str:
-    """A speed in words, each number with its range."""
-    values = {}
-    for name, (low, middle, high) in speed.items():
-        values[name] = middle
-        values[f"{name}_ends"] = [low, high]
-    return say(sentences.CLOCK_SPEED, **values)

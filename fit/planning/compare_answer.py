@@ -7,7 +7,7 @@ from fit.fitted_law.law import in_words
 from fit.messages import lines, sentences
 from fit.messages.lines import Line
 from fit.messages.units import amount, say, table
-from fit.planning import by_time, votes
+from fit.planning import speed_lines, votes
 from fit.planning.comparison import AGREE, Comparison, LawAnswer
 
 OF_LAW = "{law} E = {n_experts}, {n_active:amount} active{notes}"
@@ -123,8 +123,8 @@ def _by_the_clock(answers: list[LawAnswer]) -> Iterator[Line]:
     for answer in answers:
         assert answer.clock is not None and answer.speed is not None
         head = head or say(sentences.CLOCK_HEAD_LAWS, **answer.clock)
-        rows.append(say(sentences.CLOCK_ROW_LAW, **answer, words=by_time.words(answer.speed)))
-        rows += [f"    {sentence}" for sentence in by_time.differing(answer.clock)]
+        rows.append(say(sentences.CLOCK_ROW_LAW, **answer, words=speed_lines.words(answer.speed)))
+        rows += [f"    {line}" for line in speed_lines.differing(answer.clock)]
     if rows:
         yield Line("", head, tuple(rows))
 

@@ -1,15 +1,14 @@
-"""The first lines of `fit law`: the law, its error, the number of experts that it finds best, and how far it may be
-trusted. fit/fitted_law/summary.py has all else."""
+"""The answer of `fit law`: the law, its error, the number of experts that it finds best, and how far it may be trusted;
+all else (law_details.py) on demand."""
 
 from collections.abc import Iterator
 
-from fit.aliases import Json
 from fit.errors import UserError
-from fit.fitted_law import summary, tuning_text
 from fit.fitted_law.law import Law
+from fit.fitted_law.tuning import Tuning
 from fit.messages.lines import Line
-from fit.messages.units import say
-from fit.planning import odds, odds_text, plan_findings, planning
+from fit.messages.units import amount, say
+from fit.planning import how_sure, law_details, odds, plan_findings, planning
 from fit.planning.constraints import Constraints
 from fit.planning.results import Odds
 
@@ -30,16 +29,11 @@ BEYOND = (
 )
 NOT_TESTED = "not tested; --holdout=compute:rolling tests it where the runs are enough"
 NOT_SURE = "no intervals; --bootstrap=100 adds them"
-SURE = "{clauses}{measurement}"
 WRITTEN = "written to {path}{tables}"
 TABLES = " (--verbose: coefficients, errors, intervals)"
 NO_FLOPS = "its runs have no n_active, so their training FLOPs are not known"
-LEAST_AIC = "{form} has the least AIC of {count} forms: RMSE {fitted:.4f} nats on {runs} fitted runs{left_out}"
-LEFT_OUT = ", {rmse:.4f} on budgets left out"
-CLOSE_AIC = "As good by AIC, within {tie:g} of the least"
-LEAST = "{form} has the least {measure}"
-TABLES_OF_FORMS = Line("Tables", "--verbose (each form's errors, isoFLOP parabolas)")
-TIE_OF_AIC = 2.0  # forms whose AIC differ by less are as good as each other (Burnham and Anderson 2002)
+BEST_RATE = "{rate}{batch}; {near} of {runs} runs are near enough to count for intervals"
+BEST_BATCH = "; best batch: {batch}"
 
 
 def answer(law: Law) -> list[Line]:
@@ -58,11 +52,29 @@ def answer(law: Law) -> list[Line]:
             experts = say(NO_BEST, why=error.sentence)
     return [
         Line(f"{_chosen_form(law)} law", say(ANSWER, errors=_errors(law), experts=experts)),
-        *([Line("", tuning_text.line_of_fit(law.tuning))] if law.tuning else []),
-        *(Line("", sentence) for sentence in summary.why_this_form(law)),
+        *([_tuning(law.tuning)] if law.tuning else []),
+        *law_details.why_this_form(law),
         Line("Beyond its runs", _beyond(law)),
         *_how_sure(law, of_experts),
     ]
+
+
+def _tuning(tuning: Tuning) -> Line:
+    """The best rate and batch of a fit."""
+    model = ", ".join(f"{name} {amount(value)}" for name, value in tuning.reference.items())
+    batch = ""
+    if tuning.with_batch:
+        size = f"{amount(tuning.coefficients['batch'])} tokens"
+        batch = say(BEST_BATCH, batch=_with_powers(tuning, "batch", size))
+    rate = _with_powers(tuning, "rate", f"{tuning.coefficients['rate']:.3g}")
+    at = f" at {model}" if model else ""
+    return Line(f"best rate{at}", say(BEST_RATE, rate=rate, batch=batch, near=tuning.near, runs=tuning.runs))
+
+
+def _with_powers(tuning: Tuning, name: str, value: str) -> str:
+    """An optimum and the powers by which it changes with the model."""
+    powers = [f"{column}^{tuning.coefficients[f'{name}_{column}']:+.2f}" for column in tuning.reference]
+    return f"{value}, {' '.join(powers)}" if powers else value
 
 
 def written(path: str, verbose: bool) -> Line:
@@ -140,38 +152,5 @@ def _how_sure(law: Law, of_experts: Odds | None) -> Iterator[Line]:
         yield Line("How sure", NOT_SURE)
         return
     if of_experts is not None and of_experts.drawn:
-        measurement = odds_text.to_measure(of_experts)
-        clauses = "; ".join(odds_text.clauses(of_experts))
-        yield Line("How sure", say(SURE, clauses=clauses, measurement=f". {measurement}" if measurement else ""))
-    yield from (Line("", sentence) for sentence in summary.forms_of_draws(law.bootstrap))
-
-
-def of_forms(comparison: Json) -> Iterator[Line]:
-    """Lines on which of several forms the runs call for.
-
-    Args:
-      comparison: What fit.fitting.form_comparison.compare returns.
-    """
-    rows = sorted(comparison["forms"], key=lambda row: row["aic"])
-    best = rows[0]
-    left_out = say(LEFT_OUT, rmse=best["left_out"]["rmse_nats"]) if best["left_out"] else ""
-    values = dict(form=best["form"], count=len(rows), fitted=best["fitted"]["rmse_nats"], runs=comparison["runs"])
-    yield Line("", say(LEAST_AIC, **values, left_out=left_out))
-    close = [row["form"] for row in rows[1:] if row["aic"] - best["aic"] < TIE_OF_AIC]
-    if close:
-        yield Line(say(CLOSE_AIC, tie=TIE_OF_AIC), ", ".join(close))
-    measures = []
-    least_bic = min(rows, key=lambda row: row["bic"])["form"]
-    if least_bic != best["form"]:
-        measures.append(say(LEAST, form=least_bic, measure="BIC"))
-    names = {"fitted": "the fitted runs", "held_out": "the held-out runs", "left_out": "budgets left out"}
-    for name, runs in names.items():
-        measured = [row for row in rows if row[name]]
-        if not measured:
-            continue
-        least = min(measured, key=lambda row: row[name]["rmse_nats"])["form"]
-        if least != best["form"]:
-            measures.append(say(LEAST, form=least, measure=f"RMSE on {runs}"))
-    if measures:
-        yield Line("Not by every measure", "; ".join(measures))
-    yield TABLES_OF_FORMS
+        yield how_sure.line(of_experts)
+    yield from law_details.forms_of_draws(law.bootstrap)

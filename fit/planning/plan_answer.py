@@ -12,7 +12,7 @@ from fit.messages.finding import URGENT
 from fit.messages.lines import Line
 from fit.messages.units import say
 from fit.model.chips import CHIPS
-from fit.planning import by_time, expected_tasks, odds_text, plan_details, serving
+from fit.planning import expected_tasks, how_sure, plan_details, serving, speed_lines
 from fit.planning.results import Buildable, BuildableCost, Cost, Optimum, Plan, TrainingChips
 
 # codes of the findings that the lines say in their own words
@@ -41,7 +41,7 @@ def _answer(plan: Plan) -> Iterator[Line]:
     yield Line("", what_to_train(plan))
     yield from continuous(plan)
     if plan.clock:
-        yield from (Line("", sentence) for sentence in by_time.differing(plan.clock))
+        yield from speed_lines.differing(plan.clock)
     if plan.like is not None:
         yield from _reference_model(plan)
     yield _price(plan)
@@ -241,14 +241,12 @@ def _rate_in_words(built: Buildable) -> str:
 
 def _how_sure(plan: Plan) -> Line:
     """How sure the number of experts is, the interval of the loss of the model to build, and what to measure."""
-    words = [*odds_text.clauses(plan.odds)]
+    words = []
     if plan.buildable and plan.buildable.loss_interval:
         words.append(_interval(plan.buildable, plan.odds.percentiles or []))
     if plan.odds.source and "law" in plan.odds.drawn:
         words.append(say(sentences.ODDS_SOURCE, **plan.odds))
-    how_sure = "; ".join(words)
-    measurement = odds_text.to_measure(plan.odds)
-    return Line("How sure", f"{how_sure}. {measurement}" if measurement else how_sure)
+    return how_sure.line(plan.odds, words)
 
 
 def _interval(built: Buildable, percentiles: list[float]) -> str:
@@ -313,7 +311,7 @@ def _next(plan: Plan) -> Iterator[Line]:
 
 
 def _accelerator(kind: str, count: int) -> str:
-    """The --accelerator of launch.sweep for so many chips; a placeholder for TPUs, whose slices have fixed sizes."""
+    """The --accelerator of launch.sweep for some chips; a placeholder for TPUs, whose slices have fixed sizes."""
     if kind.startswith(("v", "tpu")):
         return f"{kind}:SLICE"
     of_machine = CHIPS[kind].machine

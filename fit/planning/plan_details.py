@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 
 from fit.aliases import Json
-from fit.fitted_law import summary
 from fit.fitted_law.law import in_words, warning_of
 from fit.messages import lines, sentences
 from fit.messages.lines import Line
 from fit.messages.units import amount, duration, say, table
-from fit.planning import by_time, compare_answer, expected_tasks, serving
+from fit.planning import compare_answer, expected_tasks, law_details, serving, speed_lines
 from fit.planning.constraints import CHIPS
 from fit.planning.results import (
     Buildable,
@@ -70,7 +69,7 @@ def _parts(plan: Plan) -> Iterator[list[Line]]:
     if plan.chips:
         yield [*_costs(plan)]
         if plan.clock:
-            yield [by_time.speeds(plan.clock, plan.optima)]
+            yield [speed_lines.speeds(plan.clock, plan.optima)]
         yield [*_serving(plan)]
     if plan.repeats:
         sizes = {**plan.repeats, **plan.repeats.best, "n_active": plan.best.n_active}
@@ -80,12 +79,12 @@ def _parts(plan: Plan) -> Iterator[list[Line]]:
         yield [_target(plan)]
         yield [Line("", "loss against cost:", tuple(rows))]
     yield [*_comparisons(plan)]
-    yield [Line(lines.WARNING, str(finding)) for finding in plan.findings]
+    yield lines.warnings(plan.findings)
 
 
 def _draws(odds: Odds) -> Iterator[Line]:
     """The intervals of each number of experts, how often each is the best, its regret, and what decides."""
-    law_draws = summary.drawn(odds.form, odds.by) if odds.form else sentences.DRAWS_OF_SPEED
+    law_draws = law_details.drawn(odds.form, odds.by) if odds.form else sentences.DRAWS_OF_SPEED
     head = say(sentences.OF_DRAWS, **_of_draws(odds), drawn=law_draws, of=" and ".join(odds.drawn))
     rows = []
     for row in odds.experts:

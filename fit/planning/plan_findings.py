@@ -28,8 +28,8 @@ def of_best(
     number of experts is at the edge of those compared."""
     if best.extrapolation:
         yield finding("best_outside", outside=warning_of(best.extrapolation))
-        if law.warning:
-            yield finding("errors_beyond_runs", sentence=law.warning)
+        if law.beyond_runs:
+            yield law.beyond_runs
     odd = unlikely(best)
     if odd:
         yield odd
@@ -112,8 +112,7 @@ def assumed(law: Law, architecture: Architecture) -> Iterator[Finding]:
     if whole and not law.models.architecture and max(law.experts) > 1:
         values = ", ".join(f"{name} {architecture.structure(2)[name]:g}" for name in whole)
         yield finding("whole_experts", form=law.form.name, columns=" and ".join(whole), values=values)
-    for note in models.architecture_notes(law.models):
-        yield finding("own_models", sentence=note)
+    yield from models.of_architecture(law.models)
 
 
 def is_best_at_edge(law: Law, experts: Floats, n_experts: float) -> bool:

@@ -5,6 +5,7 @@ Its sentences are the lines of `fit plan`, and its comparison is that of `fit co
 """
 
 import dataclasses
+import pathlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,7 +16,7 @@ from fit.fitted_law.law import Law, in_words, load
 from fit.messages import lines, units
 from fit.messages.lines import Line
 from fit.model.architecture import TRAINING
-from fit.planning import by_time, compare, plan_answer, planning
+from fit.planning import compare, plan_answer, planning, speed_lines
 from fit.planning import cost as cost_lib
 from fit.planning.candidates import Question
 from fit.planning.clock import SECONDS
@@ -33,17 +34,21 @@ BY_CLOCK = "by wall-clock time"
 
 @dataclasses.dataclass(frozen=True)
 class Opening:
-    """The opening of a report on a budget.
+    """The opening of a report.
 
     Attributes:
       title: The heading of the page.
-      plan: The plan, as `fit plan` makes it.
       parts: Sections of HTML.
+      warnings: What to know before trusting it.
+      plan: The plan for a budget, as `fit plan` makes it; None of a report on a law alone.
+      summary: What was found, in short; [] for a budget.
     """
 
     title: str
-    plan: Plan
     parts: list[str]
+    warnings: list[str]
+    plan: Plan | None = None
+    summary: list[Line] = dataclasses.field(default_factory=list)
 
 
 def opening(law: Law, measured: figures.Measured, report: ReportOptions, options: PlanOptions) -> Opening:
@@ -77,7 +82,8 @@ def opening(law: Law, measured: figures.Measured, report: ReportOptions, options
         details = elements.text(lines.text(plan_answer.verbose(plan)))
         parts.append(f"<details><summary>all that fit plan prints</summary><pre>{details}</pre></details>")
     parts += _against_runs(question, measured, plan)
-    return Opening(f"What to train with {_budget(options, plan)}", plan, parts)
+    title = f"What to train with {_budget(options, plan)}, by {pathlib.Path(law.name).name}"
+    return Opening(title, parts, plan.warnings, plan)
 
 
 def _budget(options: PlanOptions, plan: Plan) -> str:
@@ -150,8 +156,7 @@ def _by_wall_clock_time(law: Law, options: PlanOptions, plan: Plan) -> Iterator[
         row = {name_: best[name_] for name_ in ("n_experts", "n_active", "n_total", "n_tokens", "loss")}
         rows.append({"": name, **row, "MFU": f"{mfu:.2g}", "the speed is": label})
     yield elements.table(rows)
-    differing = [Line("", sentence) for sentence in by_time.differing(timed.clock)]
-    yield from lines.html([by_time.speeds(timed.clock, timed.optima), *differing])
+    yield from lines.html([speed_lines.speeds(timed.clock, timed.optima), *speed_lines.differing(timed.clock)])
     if plan.clock is None or is_priced_by_time:
         question = timed.question
         assert question is not None

@@ -1,12 +1,14 @@
 """The findings of runs and their law in four lines, for readers who do not know scaling laws."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from fit.aliases import Array
 from fit.fitted_law.law import Law
 from fit.messages.lines import Line
-from fit.messages.units import amount, flops
-from fit.planning import odds_text
+from fit.messages.units import amount, counted, flops
+from fit.planning import how_sure
 from fit.planning.results import Plan
 from fit.table.runs import Runs, trunks_of
 
@@ -15,21 +17,16 @@ def overview(law: Law, runs: Runs | None, plan: Plan) -> list[Line]:
     """A line for each of four questions that the data answer.
 
     Args:
-      runs: that the law was fitted to, where they are at hand.
+      runs: that the law was fitted to; None where they are not given.
       plan: the law's, at the compute of its largest run.
     """
     lines = [
         Line("What was trained", _trained(runs) if runs else ""),
         Line("What was found", _best_model(plan)),
         Line("As measured", _measured(runs) if runs else ""),
-        Line("How sure", _certainty(law, plan)),
+        *_certainty(law, plan),
     ]
     return [line for line in lines if line.value]
-
-
-def _count(count: int, noun: str) -> str:
-    """ "1 run", "2 runs"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _model(n_experts: float) -> str:
@@ -47,10 +44,10 @@ def _trained(runs: Runs) -> str:
     """A sentence on the runs and their models."""
     labels, _ = trunks_of(runs.table)
     runs_of_trunks = [] if labels is None else np.unique(np.bincount(labels)).tolist()
-    words = _count(len(runs), "run")
+    words = counted(len(runs), "run")
     if len(runs_of_trunks) == 1:
         n_budgets = runs_of_trunks[0]
-        words = f"{_count(len(runs) // n_budgets, 'model')} at {_count(n_budgets, 'budget')} each ({words})"
+        words = f"{counted(len(runs) // n_budgets, 'model')} at {counted(n_budgets, 'budget')} each ({words})"
     *most, last = (f"{e:g}" for e in np.unique(runs.n_experts))
     experts = f"{', '.join(most)} and {last} experts" if most else f"{last} experts"
     if not most and last == "1":
@@ -93,18 +90,16 @@ def _measured(runs: Runs) -> str:
     return ""
 
 
-def _certainty(law: Law, plan: Plan) -> str:
+def _certainty(law: Law, plan: Plan) -> Iterator[Line]:
     """How often each number of experts is the best in the draws, what to measure, and the error on held-out runs."""
     words = []
-    if plan.odds.drawn and plan.odds.second is not None:
-        words += odds_text.clauses(plan.odds)
     errors = law.held_out
     if errors:
         words.append(
-            f"the law predicted {_count(errors.runs, 'run')} that it had not seen to within "
+            f"the law predicted {counted(errors.runs, 'run')} that it had not seen to within "
             f"{errors.mean_relative_error:.1%} on average"
         )
-    measurement = odds_text.to_measure(plan.odds)
-    if measurement:
-        words[-1] += f". {measurement}"
-    return "; ".join(words)
+    if plan.odds.drawn and plan.odds.second is not None:
+        yield how_sure.line(plan.odds, words)
+    elif words:
+        yield Line("How sure", "; ".join(words))

@@ -7,18 +7,16 @@ import string
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.fitted_law import summary
 from fit.fitted_law.law import Law
 from fit.fitted_law.parts import LEVEL
-from fit.messages import lines, units
+from fit.messages import finding, lines, units
 from fit.messages.lines import Line
 from fit.model.architecture import Architecture
-from fit.planning import optimum, plan_answer, planning
+from fit.planning import law_details, optimum, plan_answer, planning
 from fit.planning.results import Plan
 from fit.render import answer, elements, figures, overview, tables
 from fit.render.options import ReportOptions
 from fit.table.files import check_writable, write_text
-from fit.table.runs import Runs
 
 TITLES = {
     "1": "Table 1: compute-optimal models",
@@ -72,92 +70,65 @@ def write_report(
     check_writable(out)
     limits = options.limits
     if limits is not None:
-        start = answer.opening(law, measured, options, limits)
-        title = f"{start.title}, by {pathlib.Path(law.name).name}"
-        text = _page(law, limits.architecture(law), title, start.parts, start.plan.warnings, measured)
-        report = Report(path=out, page=text, summary=[], plan=start.plan)
+        opening = answer.opening(law, measured, options, limits)
+        architecture = limits.architecture(law)
     else:
-        text, summary_of_law = page(law, law.shaped(None, None), measured)
-        report = Report(path=out, page=text, summary=summary_of_law)
-    write_text(out, report.page)
-    return report
+        opening = _of_law(law, measured)
+        architecture = law.architecture
+    text = _page(law, architecture, opening, measured)
+    write_text(out, text)
+    return Report(path=out, page=text, summary=opening.summary, plan=opening.plan)
 
 
-def page(law: Law, architecture: Architecture, measured: figures.Measured) -> tuple[str, list[Line]]:
-    """(the page as text, the lines of its summary). Where the law cannot give a part, the page says why."""
-    title = f"{law.form.name.capitalize()} scaling law: {pathlib.Path(law.name).name}"
-    decision = _decision(law, architecture, measured[0] if measured else None)
-    parts = [f'<p class="answer">{elements.text(decision.answer)}</p>']
-    parts += lines.html(decision.summary)
-    parts.append(_figure_section(law, architecture, FIRST, measured))
-    parts.append(f'<p class="soft">{CURVES}</p>')
-    return _page(law, architecture, title, parts, decision.warnings, measured), decision.summary
-
-
-def _page(
-    law: Law,
-    architecture: Architecture,
-    title: str,
-    opening: list[str],
-    warnings: list[str],
-    measured: figures.Measured,
-) -> str:
+def _page(law: Law, architecture: Architecture, opening: answer.Opening, measured: figures.Measured) -> str:
     """The page: its opening, then the law with its fit, and every table and figure of the paper.
 
     Args:
       law: The law.
       architecture: How models are built.
-      title: The heading.
-      opening: Sections of HTML.
-      warnings: Those of the decision.
+      opening: Of the page.
       measured: The law's runs; None without runs.
     """
     other_figures = [_figure_section(law, architecture, which, measured) for which in OTHERS]
     all_tables = [_table_section(law, architecture, which) for which in tables.TABLES]
     template = string.Template(pathlib.Path(__file__).with_name("report.html").read_text(encoding="utf-8"))
     return template.substitute(
-        title=elements.text(title),
-        opening="\n".join(opening),
-        parts="\n".join([*_fit(law, architecture, warnings), *all_tables, *other_figures]),
+        title=elements.text(opening.title),
+        opening="\n".join(opening.parts),
+        parts="\n".join([*_fit(law, architecture, opening.warnings), *all_tables, *other_figures]),
         record=elements.text(json.dumps(law.to_dict(), indent=1)),
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Decision:
-    """The model to train with the most compute that was fitted.
-
-    Attributes:
-      answer: A sentence.
-      warnings: The findings on it, in words.
-      summary: The findings of the runs, in short.
-    """
-
-    answer: str
-    warnings: list[str]
-    summary: list[Line]
-
-
-def _decision(law: Law, architecture: Architecture, runs: Runs | None) -> _Decision:
-    """Plan the model to train with the most compute that was fitted."""
+def _of_law(law: Law, measured: figures.Measured) -> answer.Opening:
+    """The model to train with the most compute that was fitted. Where the law does not plan, the page says why."""
     where = "the most that was fitted" if "training_flops" in law.ranges else "for which the law does not say its range"
     flops = float(law.ranges.get("training_flops", tables.TABLE_1_FLOPS)[-1])
+    warnings = []
+    summary = []
     try:
-        plan = planning.plan_within(law, architecture, optimum.Constraints(flops=flops), law.experts)
+        plan = planning.plan_within(law, law.architecture, optimum.Constraints(flops=flops), law.experts)
+        decision = f"With {units.flops(flops)} training FLOPs, {where}: {plan_answer.what_to_train(plan)}"
+        warnings = plan.warnings
+        summary = overview.overview(law, measured[0] if measured else None, plan)
     except UserError as e:
-        return _Decision(f"Nothing that this law could decide: {e}", [], [])
-    answer = f"With {units.flops(flops)} training FLOPs, {where}: {plan_answer.what_to_train(plan)}"
-    return _Decision(answer, plan.warnings, overview.overview(law, runs, plan))
+        decision = f"Nothing that this law could decide: {e}"
+    parts = [f'<p class="answer">{elements.text(decision)}</p>', *lines.html(summary)]
+    parts.append(_figure_section(law, law.architecture, FIRST, measured))
+    parts.append(f'<p class="soft">{CURVES}</p>')
+    title = f"{law.form.name.capitalize()} scaling law: {pathlib.Path(law.name).name}"
+    return answer.Opening(title, parts, warnings, summary=summary)
 
 
 def _fit(law: Law, architecture: Architecture, warnings: list[str]) -> list[str]:
     """Sections on where the law comes from and how sure it is. warnings: those of the decision."""
     parts = ["<h2>Where it comes from</h2>", f"<p>{elements.text(_origin(law))}</p>"]
     if not law.published:
-        warnings = warnings + summary.warnings_of(law)
-        measured = summary.mean_errors(law)
+        of_law = finding.sentences(law_details.findings(law))
+        warnings = [*dict.fromkeys([*warnings, *of_law])]  # a plan says some of the law's, too
+        measured = law_details.mean_errors(law)
         if measured:
-            parts.append(f"<p>By its runs: {elements.text('; '.join(measured))}.</p>")
+            parts.append(f"<p>By its runs: {elements.text('; '.join(map(str, measured)))}.</p>")
     if warnings:
         parts.append(f'<p>Before trusting it:</p><ul class="warnings">{elements.items(warnings)}</ul>')
     if law.ranges:
@@ -174,8 +145,9 @@ def _fit(law: Law, architecture: Architecture, warnings: list[str]) -> list[str]
     quality = _quality(law)
     if quality:
         parts += ["<h2>Errors</h2>", elements.table(quality)]
-        details = [] if law.published else summary.summary(law)
-        parts.append(f"<details><summary>what the fit said</summary><ul>{elements.items(details)}</ul></details>")
+        details = [] if law.published else law_details.details(law)
+        rows = elements.items(row for line in details for row in str(line).split("\n"))
+        parts.append(f"<details><summary>what the fit said</summary><ul>{rows}</ul></details>")
     return [*parts, "<h2>Coefficients</h2>", elements.table(_coefficients(law))]
 
 

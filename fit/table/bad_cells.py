@@ -5,12 +5,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from fit.aliases import Array
-from fit.errors import UserError
 from fit.table.column_guesses import snake_case
 from fit.table.known_columns import FINISHED, STATES, rows_in_words
-from fit.table.problems import Problem, of_sentence
+from fit.table.problems import Problem
 from fit.table.selection import FINITE, text_of
-from fit.table.table import BOUNDS, LEAVE_OUT, Table
+from fit.table.table import Table
 
 
 def cell_problems(table: Table, name: str) -> Iterator[Problem]:
@@ -20,19 +19,15 @@ def cell_problems(table: Table, name: str) -> Iterator[Problem]:
       table: the runs.
       name: one of BOUNDS.
     """
-    try:
-        table.numbers(name)
+    bad = table.bad_cells(name)
+    if bad is None:
         return
-    except UserError as error:
-        problem = of_sentence(error.sentence, table.path)
-    is_bad = _is_bad(table, name)
-    condition = _condition(table, name, is_bad)
+    condition = _condition(table, name, bad.is_bad)
     if condition is None:
-        yield problem
+        yield Problem(f"{bad.what}{bad.hint}", bad.where, is_settled=False)
         return
-    what = problem.what.replace(LEAVE_OUT, "")
-    what += f"; --where={condition} leaves out {rows_in_words(table, is_bad)}"
-    yield Problem(what, problem.where, {"where": {condition: ""}})
+    what = f"{bad.what}; --where={condition} leaves out {rows_in_words(table, bad.is_bad)}"
+    yield Problem(what, bad.where, {"where": {condition: ""}})
 
 
 def header_rows(table: Table) -> Array:
@@ -59,16 +54,6 @@ def header_problems(table: Table, names: list[str]) -> Iterator[Problem]:
         f"{rows_in_words(table, repeats)} {number} the header: were files joined? --where={condition} leaves them out",
         flags={"where": {condition: ""}},
     )
-
-
-def _is_bad(table: Table, name: str) -> Array:
-    """Whether each cell holds no number within the column's bounds, bool [n_rows]."""
-    low, high = BOUNDS[name]
-    values = table.values(name)
-    is_bad = ~(np.isfinite(values) & (values >= low) & (values <= high))
-    if name == "n_experts":
-        is_bad |= values != np.floor(values)
-    return is_bad
 
 
 def _condition(table: Table, name: str, is_bad: Array) -> str | None:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from fit.aliases import Array
+from fit.messages.finding import Finding, finding
 from fit.table.column_guesses import snake_case
-from fit.table.known_columns import known_columns, models_of, rows_in_words
+from fit.table.known_columns import count_of, known_columns, models_of, rows_in_words
 from fit.table.problems import Problem
 from fit.table.selection import LAST, progress, steps_of, text_of
 from fit.table.table import Table
@@ -41,7 +42,7 @@ FEWEST_OF_A_LAW = 5  # runs: as many as the dense law has coefficients
 FEWEST_NAMED = 4  # rows of one model's name; fewer are not said to be checkpoints
 EVEN = 1.25  # evenly spaced: the largest step between rows over the smallest is at most this
 FEWEST_EVEN = 5  # rows of one run; fewer may be evenly spaced by chance
-FEWEST_CURVED = 5  # rows of one size; the losses of fewer have no shape to judge
+FEWEST_CURVED = 5  # rows of one size; the losses of fewer show no shape
 ABOVE = 0.01  # a loss that exceeds one of fewer tokens by this share does so by more than noise
 CLOSE_TOKENS = 0.02  # numbers of tokens less than this share apart count as the same
 FEWEST_ABOVE = 3  # rows; a single one may have crashed
@@ -147,8 +148,8 @@ def _are_even(points: Array) -> bool:
     return len(points) >= FEWEST_EVEN and bool(steps.min() > 0) and bool(steps.max() <= EVEN * steps.min())
 
 
-def unnamed_histories(table: Table) -> Iterator[str]:
-    """Yields a sentence where rows of one size look like points of one run.
+def unnamed_histories(table: Table) -> Iterator[Finding]:
+    """Yields a finding where rows of one size look like points of one run.
 
     Their tokens are evenly spaced, or their last loss falls faster than those before it. The losses of runs that ended
     fall ever more slowly.
@@ -159,38 +160,36 @@ def unnamed_histories(table: Table) -> Iterator[str]:
     models = models_of(known)
     even = []
     falling = []
-    n_judged = 0
+    n_looked_at = 0
     for model in range(models.max() + 1):
         rows = np.flatnonzero(models == model)
         rows = rows[np.argsort(known["n_tokens"][rows], kind="stable")]
         tokens = known["n_tokens"][rows]
         if len(np.unique(tokens)) < len(tokens) or len(tokens) < FEWEST_CURVED:
             continue
-        n_judged += 1
+        n_looked_at += 1
         if _are_even(tokens):
             even.append(rows)
         if _falls_at_end(np.log(tokens), np.log(known["loss"][rows])):
             falling.append(rows)
-    is_falling = len(falling) >= 2 and 2 * len(falling) >= n_judged
+    is_falling = len(falling) >= 2 and 2 * len(falling) >= n_looked_at
     if not even and not is_falling:
         yield from _repeated_models(table, models)
         return
     histories = even or falling
-    why = "their tokens are evenly spaced"
-    if is_falling:
-        why = "the last of their losses falls faster than those before, as at the end of a learning rate's decay"
     is_in_history = np.zeros(len(table), bool)
     is_in_history[np.concatenate(histories)] = True
-    column = table.names.get("n_active", "n_active")
-    yield (
-        f"{is_in_history.sum()} of {len(table)} rows look like points of {len(histories)} runs, each of one size "
-        f"({rows_in_words(table, is_in_history)}): {why}. Losses before the decay lie above those of finished "
-        f"runs of as many tokens; if so, --where={column}={LAST} keeps the last row of each size"
+    yield finding(
+        "losses_fall_at_end" if is_falling else "tokens_even",
+        **count_of(table, is_in_history),
+        histories=len(histories),
+        rows=rows_in_words(table, is_in_history),
+        last=f"{table.names.get('n_active', 'n_active')}={LAST}",
     )
 
 
-def _repeated_models(table: Table, models: Array) -> Iterator[str]:
-    """Yields a sentence where names of models repeat with rising tokens: checkpoints of one run, or several runs.
+def _repeated_models(table: Table, models: Array) -> Iterator[Finding]:
+    """Yields a finding where names of models repeat with rising tokens: checkpoints of one run, or several runs.
 
     Args:
       table: the runs.
@@ -202,16 +201,19 @@ def _repeated_models(table: Table, models: Array) -> Iterator[str]:
         groups = [rows for rows in _groups(table, column) if len(rows) >= FEWEST_NAMED]
         groups = [rows for rows in groups if np.ptp(models[rows]) == 0 and np.all(np.diff(progress(table)[rows]) > 0)]
         if groups:
-            yield (
-                f"{sum(map(len, groups))} of {len(table)} rows are of {len(groups)} names in column {column} that "
-                f"repeat with rising tokens: if these are checkpoints of one run, --where={column}={LAST} keeps the "
-                "last of each"
+            yield finding(
+                "names_repeat",
+                count=sum(map(len, groups)),
+                runs=len(table),
+                names=len(groups),
+                column=column,
+                last=f"{column}={LAST}",
             )
             return
 
 
-def rows_above_others(table: Table) -> Iterator[str]:
-    """Yields a sentence where several rows have a higher loss than others of the same size with fewer tokens.
+def rows_above_others(table: Table) -> Iterator[Finding]:
+    """Yields a finding where several rows have a higher loss than others of the same size with fewer tokens.
 
     They may be checkpoints of longer runs, before their decay, beside runs that ended.
     """
@@ -229,11 +231,8 @@ def rows_above_others(table: Table) -> Iterator[str]:
             is_above[row] = len(of_fewer_tokens) > 0 and loss > of_fewer_tokens.min() * (1 + ABOVE)
     if is_above.sum() < FEWEST_ABOVE:
         return
-    yield (
-        f"{is_above.sum()} of {len(table)} rows have a loss at least {ABOVE:.0%} above that of a row of the same size "
-        f"with fewer tokens ({rows_in_words(table, is_above)}): are they checkpoints before the learning rate decays, "
-        "or trained worse in another way? Leave them out by --where"
-    )
+    rows = rows_in_words(table, is_above)
+    yield finding("rows_above_others", **count_of(table, is_above), share=ABOVE, rows=rows)
 
 
 def _falls_at_end(log_tokens: Array, log_loss: Array) -> bool:

@@ -51,6 +51,11 @@ def rows_in_words(table: Table, rows: Array) -> str:
     return f"{'row' if len(places) == 1 else 'rows'} {', '.join(named)}{more}"
 
 
+def count_of(table: Table, rows: Array) -> dict[str, int]:
+    """How many rows, boolean [n], are meant (`count`), and how many the table has (`runs`), for a finding."""
+    return dict(count=int(rows.sum()), runs=len(table))
+
+
 def units_are_open(table: Table, *names: str) -> bool:
     """Whether the user has not named the units of these columns."""
     return not set(names) & set(table.units)

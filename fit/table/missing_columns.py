@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from fit.messages.finding import finding
 from fit.table.column_guesses import USUAL_NAMES, guess, is_actual, rivals
 from fit.table.problems import NO_NAME, Problem
 from fit.table.table import DERIVED, Table
 from fit.table.token_formulas import tokens_formula
-
-DENSE = "the table has no column n_experts: all its runs count as dense (n_experts = 1)"
 
 
 def missing_columns(table: Table, needed: Sequence[str]) -> list[Problem]:
@@ -42,8 +41,8 @@ def missing_columns(table: Table, needed: Sequence[str]) -> list[Problem]:
     if "n_active" in missing and not table.can_give("n_experts") and "n_experts" not in missing:
         column = guess("n_experts", table.columns, taken)
         if column is not None:
-            what = f"{DENSE}; --columns=n_experts:{column} if {column} holds it"
-            questions.append(Problem(what, flags={"columns": {"n_experts": column}}))
+            what = finding("no_n_experts", column=column)
+            questions.append(Problem(str(what), flags={"columns": {"n_experts": column}}))
     return questions
 
 

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from fit.messages.finding import Finding, finding
 from fit.messages.printable import printable
 from fit.table.column_guesses import guess, snake_case
-from fit.table.known_columns import known_columns, models_of
+from fit.table.known_columns import count_of, known_columns, models_of
 from fit.table.problems import Problem
 from fit.table.selection import text_of
 from fit.table.table import Table
@@ -110,14 +111,10 @@ def _kind_of_text(table: Table, column: str) -> str | None:
     return None
 
 
-def recipe_doubts(table: Table) -> Iterator[str]:
-    """Yields sentences on schedules, row lengths and optimizers that differ between the runs."""
-    kinds = {
-        "learning-rate schedules": (SCHEDULE, "a rate that has not decayed leaves the loss higher"),
-        "row lengths": (ROW_LENGTH, "a longer row lowers the loss, since its tokens see more text before them"),
-        "optimizers": (OPTIMIZER, "each has its own losses"),
-    }
-    for kind, (names, why) in kinds.items():
+def recipe_doubts(table: Table) -> Iterator[Finding]:
+    """Yields findings on schedules, row lengths and optimizers that differ between the runs."""
+    kinds = dict(schedules_differ=SCHEDULE, row_lengths_differ=ROW_LENGTH, optimizers_differ=OPTIMIZER)
+    for code, names in kinds.items():
         for column in table.columns:
             is_schedule = names is SCHEDULE and _is_schedule(column)
             if not is_schedule and not _is_called(column, names):
@@ -128,16 +125,12 @@ def recipe_doubts(table: Table) -> Iterator[str]:
             where = _undecayed(table, column, counts)
             if where is None:
                 where = _most_common(table, column, counts)
-            hint = "" if where is None else f"; --where={where} keeps those that compare"
-            yield (
-                f"the runs have {len(counts)} {kind} (column {column}: {_in_words(counts)}): {why}, and the law takes "
-                f"the difference for one of size or tokens{hint}"
-            )
+            yield finding(code, count=len(counts), column=column, values=_in_words(counts), where=where)
             break
 
 
-def rate_doubts(table: Table) -> Iterator[str]:
-    """Yields a sentence where runs of one size and tokens differ in their learning rate, and with it in their loss."""
+def rate_doubts(table: Table) -> Iterator[Finding]:
+    """Yields a finding where runs of one size and tokens differ in their learning rate, and with it in their loss."""
     taken = [name for name in table.columns if NOT_OF_RATE & set(snake_case(name).split("_"))]
     column = table.names.get("peak_learning_rate", guess("peak_learning_rate", table.columns, taken))
     known = known_columns(table)
@@ -160,13 +153,17 @@ def rate_doubts(table: Table) -> Iterator[str]:
     counts = _counts(table, column)
     best = wins.most_common(1)[0][0]
     where = _most_common(table, column, {best: counts[best]})
-    hint = "" if where is None else f"; --where={where} keeps the one that is best most often"
-    name = column if table.names.get("peak_learning_rate") else "peak_learning_rate"
-    with_rate = "--with_rate" if column == name else f"--columns=peak_learning_rate:{column} --with_rate"
-    yield (
-        f"{column} differs between {is_varied.sum()} of {len(table)} runs at {len(spreads)} pairs of size and tokens, "
-        f"where the losses differ by {np.median(spreads):.1%} at the median: the law takes a rate that is too high or "
-        f"too low for a worse model; {with_rate} fits the best rate with the law{hint}"
+    is_named = column == "peak_learning_rate" or table.names.get("peak_learning_rate")
+    counted = count_of(table, is_varied)
+    yield finding(
+        "rates_differ_in_table",
+        column=column,
+        varied=counted["count"],
+        runs=counted["runs"],
+        models=len(spreads),
+        spread=float(np.median(spreads)),
+        name=None if is_named else column,
+        where=where,
     )
 
 

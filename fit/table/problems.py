@@ -32,12 +32,6 @@ class Problem:
     rivals: str = ""
 
 
-def of_sentence(sentence: str, path: str) -> Problem:
-    """The problem that an error about one cell of a table states."""
-    where, _, what = sentence.removeprefix(path).removeprefix(", ").partition(": ")
-    return Problem(what, where, is_settled=False)
-
-
 def error_of(table: Table, problems: Sequence[Problem]) -> TableError:
     """One error for all problems of a table.
 

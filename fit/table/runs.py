@@ -340,7 +340,7 @@ def split(runs: Runs, rule: str, weights: str | None = None, by: str = "trunk") 
       by: what shares an error, as trunks_of takes it.
 
     Raises:
-      UserError: where one of the rules makes no sense for these runs.
+      UserError: where these runs do not allow one of the rules.
     """
     trunks, shared_by = trunks_of(runs.table, by)
     out = held_out(runs, rule)

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,7 +35,23 @@ LOSS_UNITS = dict(nats=1.0, bits=math.log(2), perplexity=math.nan, exp2=math.nan
 LOGARITHMS = dict(perplexity=np.log, exp2=np.log2)
 WITH_UNITS = ("loss", "n_active", "n_total", "n_tokens")
 ROWS_NAMED = 5  # in an error
-LEAVE_OUT = "; leave out runs that crashed"  # where a loss is no number
+
+
+@dataclasses.dataclass(frozen=True)
+class BadCells:
+    """Cells of a column that hold no number within its bounds.
+
+    Attributes:
+      is_bad: which rows, bool [n_rows].
+      where: the first of them.
+      what: what was found there, and what is expected.
+      hint: a clause on what to do, where no condition leaves out these rows; "" where that is not known.
+    """
+
+    is_bad: Array
+    where: str
+    what: str
+    hint: str
 
 
 @dataclasses.dataclass(repr=False)
@@ -118,21 +134,42 @@ class Table:
         Raises:
           UserError: names the first value that is not a finite number within the bounds.
         """
+        bad = self.bad_cells(name, bounds)
+        if bad is not None:
+            raise UserError(f"{self.path}, {bad.where}: {bad.what}{bad.hint}")
+        return self.values(name)
+
+    def bad_cells(self, name: str, bounds: tuple[float, float] | None = None) -> BadCells | None:
+        """The cells of a column that `numbers` refuses; None where it takes all of them.
+
+        Args:
+          name: the column.
+          bounds: as `numbers` takes them.
+
+        Raises:
+          UserError: where the table has no such column.
+        """
         low, high = bounds or BOUNDS.get(name, (-np.inf, np.inf))
-        numbers = self._converted(name, self._parse(name))
+        numbers = self.values(name)
         is_bad = ~(np.isfinite(numbers) & (numbers >= low) & (numbers <= high))
         must_be_whole = name == "n_experts"
         if must_be_whole:
             is_bad |= numbers != np.floor(numbers)
-        if is_bad.any():
-            first = int(np.argmax(is_bad))
-            kind = "a whole number" if must_be_whole else "a number"
-            span = f" from {low:g} to {high:g}" if np.isfinite(high) else ""
-            raise UserError(
-                f"{self.path}, row {self.rows[first]}, column {self.names.get(name, name)}: found "
-                f"{shown(self.column(name)[first])}, expected {kind}{span}{self._hints(name, is_bad, numbers)}"
-            )
-        return numbers
+        if not is_bad.any():
+            return None
+        first = int(np.argmax(is_bad))
+        kind = "a whole number" if must_be_whole else "a number"
+        span = f" from {low:g} to {high:g}" if np.isfinite(high) else ""
+        more = self._other_rows(is_bad)
+        is_count = name in WITH_UNITS and name != "loss"
+        if is_count and name not in self.units and 0 < numbers[first] < BOUNDS[name][0]:
+            more += f"; --units={name}:billions says that it is in billions"
+        return BadCells(
+            is_bad=is_bad,
+            where=f"row {self.rows[first]}, column {self.names.get(name, name)}",
+            what=f"found {shown(self.column(name)[first])}, expected {kind}{span}{more}",
+            hint="; leave out runs that crashed" if name == "loss" and not is_bad.all() else "",
+        )
 
     def values(self, name: str) -> Array:
         """A column as `numbers` gives it, but without bounds, and NaN where a cell is no number, [n_rows]."""
@@ -154,19 +191,13 @@ class Table:
             self._parsed[name_in_file] = values, numbers
         return numbers.copy()
 
-    def _hints(self, name: str, is_bad: Array, numbers: Array) -> str:
-        """How many rows have a bad value, and what to do about it, where that is known."""
-        hints = ""
+    def _other_rows(self, is_bad: Array) -> str:
+        """A clause on how many rows have a bad value; "" for a single one."""
         rows = [str(self.rows[i]) for i in np.flatnonzero(is_bad)]
-        if len(rows) > 1:
-            more = ", ..." if len(rows) > ROWS_NAMED else ""
-            hints = f"; {len(rows)} of {len(self)} rows have none: {', '.join(rows[:ROWS_NAMED])}{more}"
-        if name == "loss" and len(rows) < len(self):
-            hints += LEAVE_OUT
-        is_count = name in WITH_UNITS and name != "loss"
-        if is_count and name not in self.units and 0 < numbers[is_bad][0] < BOUNDS[name][0]:
-            hints += f"; --units={name}:billions says that it is in billions"
-        return hints
+        if len(rows) == 1:
+            return ""
+        more = ", ..." if len(rows) > ROWS_NAMED else ""
+        return f"; {len(rows)} of {len(self)} rows have none: {', '.join(rows[:ROWS_NAMED])}{more}"
 
     def _converted(self, name: str, numbers: Array) -> Array:
         """Values of a column in nats or as plain numbers."""
@@ -283,14 +314,18 @@ def read(runs: Any, columns: Mapping[str, str] | None = None, units: Mapping[str
 def _read_path(path: str, names: dict[str, str]) -> Table:
     """A table from a file that has all these columns."""
     contents = read_file(path)
-    unknown = {ours: theirs for ours, theirs in names.items() if theirs not in contents.columns}
+    check_names(path, names, contents.columns)
+    return Table(path, contents.columns, contents.rows, names, contents.arrow)
+
+
+def check_names(path: str, names: Mapping[str, str], columns: Collection[str]) -> None:
+    """Raises UserError where a table at `path` lacks columns that --columns names: {our name: its name}."""
+    unknown = {ours: theirs for ours, theirs in names.items() if theirs not in columns}
     if unknown:
         flag = ",".join(f"{ours}:{theirs}" for ours, theirs in unknown.items())
-        columns = ", ".join(contents.columns)
         raise UserError(
-            f"--columns={flag}: {path} has no column {', '.join(unknown.values())}; columns found: {columns}"
+            f"--columns={flag}: {path} has no column {', '.join(unknown.values())}; columns found: {', '.join(columns)}"
         )
-    return Table(path, contents.columns, contents.rows, names, contents.arrow)
 
 
 def _read_values(runs: Any, names: dict[str, str]) -> Table:

@@ -15,7 +15,7 @@ import numpy as np
 
 from fit.aliases import Array
 from fit.errors import UserError
-from fit.messages.finding import finding
+from fit.messages.finding import Finding, finding
 from fit.table.bad_cells import cell_problems, header_problems, header_rows
 from fit.table.column_guesses import guess, is_actual, rivals
 from fit.table.computed import with_columns
@@ -24,10 +24,11 @@ from fit.table.known_columns import (
     MOST_TOKENS,
     NAMES,
     Columns,
+    count_of,
     known_columns,
     rows_in_words,
 )
-from fit.table.missing_columns import DENSE, missing_columns
+from fit.table.missing_columns import missing_columns
 from fit.table.problems import Problem, error_of
 from fit.table.table import BOUNDS, Table, with_rows
 from fit.table.validate_counts import (
@@ -39,7 +40,7 @@ from fit.table.validate_counts import (
     total_problems,
     unit_problems,
 )
-from fit.table.validate_losses import crashed_doubts, loss_problems, unit_doubts
+from fit.table.validate_losses import crashed_doubts, loss_problems, unit_doubts, unit_problem
 
 FAR_OFF = 100  # times outside FEWEST_TOKENS and MOST_TOKENS a single run is named
 CAN_BE = (1e-12, 1e30)  # counts and losses in any unit
@@ -105,7 +106,7 @@ def problems(table: Table, needed: Sequence[str] = (), further_checks: Sequence[
         result += further_check(_whole_runs(trial, needed))
     if result:
         whole = _whole_runs(trial, needed)
-        result += unit_doubts(whole, _known_values(whole))
+        result += [unit_problem(doubt) for doubt in unit_doubts(whole, _known_values(whole))]
     return result
 
 
@@ -186,30 +187,26 @@ def _are_numbers(values: Array) -> Array:
     return np.isfinite(values) & (values >= smallest) & (values <= largest)
 
 
-def doubts(table: Table, crashed: bool = True) -> list[str]:
-    """Sentences on what is suspicious in a table of runs that `check` lets pass.
+def doubts(table: Table, crashed: bool = True) -> list[Finding]:
+    """Findings on what is suspicious in a table of runs that `check` lets pass.
 
     Args:
       crashed: whether runs of a far too high loss are suspicious: not where rates are tried until training diverges.
     """
     known = known_columns(table)
-    sentences_found = [*_expert_doubts(table, known), *_token_doubts(table, known), *_flops_doubts(table, known)]
-    sentences_found += _rival_doubts(table)
+    findings = [*_expert_doubts(table, known), *_token_doubts(table, known), *_flops_doubts(table, known)]
+    findings += _rival_doubts(table)
     correlation = loss_against_compute(known)
     if correlation > 0:
-        sentences_found.append(
-            f"the losses do not fall with compute (rank correlation {correlation:+.2f}): no law is well fitted to that"
-        )
-    return [
-        *sentences_found,
-        *(doubt.what for doubt in unit_doubts(table, known)),
-        *(crashed_doubts(table, known) if crashed else ()),
-        *_repetition_doubts(table, known),
-    ]
+        findings.append(finding("losses_do_not_fall", correlation=correlation))
+    findings += unit_doubts(table, known)
+    if crashed:
+        findings += crashed_doubts(table, known)
+    return [*findings, *_repetition_doubts(table, known)]
 
 
-def _token_doubts(table: Table, known: Columns) -> Iterator[str]:
-    """A sentence on runs with far too few or too many tokens for each parameter."""
+def _token_doubts(table: Table, known: Columns) -> Iterator[Finding]:
+    """A finding on runs with far too few or too many tokens for each parameter."""
     size = known.get("n_active", known.get("n_total"))
     if size is None or "n_tokens" not in known:
         return
@@ -219,30 +216,26 @@ def _token_doubts(table: Table, known: Columns) -> Iterator[str]:
     if not far.any() and odd.mean() <= ODD_SHARE:
         return
     named = far if far.any() else odd
-    what = f"{named.sum():,} of {len(table):,} models, the first of them with"
-    words = str(finding("tokens_per_parameter", what=what, ratio=ratio[named][0]))
-    yield f"{words} {rows_in_words(table, named)}"
+    first = float(ratio[named][0])
+    yield finding("tokens_of_runs", **count_of(table, named), ratio=first, rows=rows_in_words(table, named))
 
 
-def _flops_doubts(table: Table, known: Columns) -> Iterator[str]:
-    """A sentence where a column of training FLOPs leaves out part of the parameters, or is ten times off 6 N D."""
+def _flops_doubts(table: Table, known: Columns) -> Iterator[Finding]:
+    """A finding where a column of training FLOPs leaves out part of the parameters, or is ten times off 6 N D."""
     flops = flops_column(table, known)
     if flops is None:
         return
     name, log_ratio = flops
     median = float(np.median(log_ratio))
-    left_out = left_out_of_flops(known, log_ratio)
+    left_out = left_out_of_flops(name, known, log_ratio)
     if left_out:
-        yield f"the column {name} {left_out}"
+        yield left_out
     elif abs(median) > math.log(10):
-        yield (
-            f"the column {name} is {math.exp(median):.3g} times 6 n_active n_tokens at the median run: are these "
-            "columns what they are called?"
-        )
+        yield finding("flops_far_off", column=name, times=math.exp(median))
 
 
-def _rival_doubts(table: Table) -> Iterator[str]:
-    """A sentence for each column of ours beside which another one says, by its name, what was trained."""
+def _rival_doubts(table: Table) -> Iterator[Finding]:
+    """A finding for each column of ours beside which another one says, by its name, what was trained."""
     if not any(map(is_actual, table.columns)):
         return
     for name in ("n_active", "n_total", "n_tokens", "loss"):
@@ -250,33 +243,25 @@ def _rival_doubts(table: Table) -> Iterator[str]:
             continue
         for other, apart in rivals(name, name, table.columns).items():
             if is_actual(other):
-                yield (
-                    f"the column {name} is read, and {other} is up to {apart:.0%} away: --columns={name}:{other} reads "
-                    "what was trained, by its name"
-                )
+                yield finding("rival_column", column=name, rival=other, apart=float(apart))
 
 
-def _expert_doubts(table: Table, known: Columns) -> Iterator[str]:
-    """A sentence where the numbers of experts are missing, or are below the number that a token uses."""
+def _expert_doubts(table: Table, known: Columns) -> Iterator[Finding]:
+    """A finding where the numbers of experts are missing, or are below the number that a token uses."""
     if "n_experts" not in table:
-        sentence = DENSE
-        column = guess("n_experts", table.columns)
-        if column is not None:
-            sentence += f"; --columns=n_experts:{column} if {column} holds it"
+        larger = 0
         if {"n_total", "n_active"} <= known.keys():
-            larger = known["n_total"] > 1.05 * known["n_active"]
-            if larger.any():
-                sentence += f", but n_total is above n_active in {larger.sum()} of them, as in mixtures: give n_experts"
-        yield sentence
+            larger = int(np.sum(known["n_total"] > 1.05 * known["n_active"]))
+        yield finding("no_n_experts", column=guess("n_experts", table.columns), larger=larger or None)
     elif {"n_experts", "top_k"} <= known.keys():
         too_many = (known["top_k"] > known["n_experts"]) & (known["n_experts"] > 1)
         if too_many.any():
             rows = rows_in_words(table, too_many)
-            yield f"{too_many.sum()} runs use more experts than they have ({rows}): top_k above n_experts"
+            yield finding("top_k_above_n_experts", count=int(too_many.sum()), rows=rows)
 
 
-def _repetition_doubts(table: Table, known: Columns) -> Iterator[str]:
-    """Sentences on rows that repeat others, and on runs of one name with several losses."""
+def _repetition_doubts(table: Table, known: Columns) -> Iterator[Finding]:
+    """Findings on rows that repeat others, and on runs of one name with several losses."""
     import pandas
 
     names = [name for name in ("n_active", "n_tokens", "n_experts", "n_total", "loss") if name in known]
@@ -287,17 +272,11 @@ def _repetition_doubts(table: Table, known: Columns) -> Iterator[str]:
     frame["seed"] = pandas.Series(seeds, dtype=object).map(str)
     repeated = frame.duplicated().to_numpy()
     if repeated.any():
-        yield (
-            f"{repeated.sum()} of {len(table)} rows repeat others ({rows_in_words(table, repeated)}): they count twice "
-            "and make intervals too narrow; leave them out"
-        )
+        yield finding("rows_repeated", **count_of(table, repeated), rows=rows_in_words(table, repeated))
     if "run" not in table or not {"n_active", "n_tokens"} <= known.keys():
         return
     frame["run"] = pandas.Series(table.column("run"), dtype=object).map(str)
     same_run = frame.duplicated(["run", "n_active", "n_tokens"]).to_numpy()
     same_run = same_run & ~repeated & (frame["run"] != "").to_numpy()
     if same_run.any():
-        yield (
-            f"{same_run.sum()} of {len(table)} rows have the name, size and tokens of others but another loss "
-            f"({rows_in_words(table, same_run)}): was a run exported twice?"
-        )
+        yield finding("run_twice", **count_of(table, same_run), rows=rows_in_words(table, same_run))

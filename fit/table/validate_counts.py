@@ -10,6 +10,7 @@ import numpy as np
 
 from fit.aliases import Array
 from fit.errors import UserError
+from fit.messages.finding import Finding, finding
 from fit.model.architecture import training_flops
 from fit.table.column_guesses import snake_case
 from fit.table.known_columns import FEWEST_TOKENS, MOST_TOKENS, Columns, units_are_open
@@ -75,7 +76,7 @@ def rising_problems(table: Table, known: Columns) -> Iterator[Problem]:
 
 
 def unit_problems(table: Table, known: Columns) -> Iterator[Problem]:
-    """Yields a problem where sizes and tokens make sense in other units alone, unless the user named their units."""
+    """Yields a problem where sizes and tokens are possible in other units alone, unless the user named their units."""
     if not units_are_open(table, "n_active", "n_tokens"):
         return
     if not {"n_active", "n_tokens"} <= known.keys():
@@ -127,7 +128,7 @@ def single_unit_problems(table: Table, known: Columns) -> Iterator[Problem]:
 
 
 def _likely_units(ratio: float, size: float, tokens: float, decades_off: float | None) -> dict[str, str] | None:
-    """{column: unit} of the units that would make sense, nearest to USUAL_TOKENS; None where none do.
+    """{column: unit} of the units that are possible, nearest to USUAL_TOKENS; None where none do.
 
     Args:
       ratio: tokens for each parameter of the median run, by the numbers in the table.
@@ -174,12 +175,13 @@ def flops_column(table: Table, known: Columns) -> tuple[str, Array] | None:
     return None
 
 
-def left_out_of_flops(known: Columns, log_ratio: Array) -> str:
-    """A clause on the embedding or head that a column of training FLOPs leaves out; "" where it leaves out none.
+def left_out_of_flops(column: str, known: Columns, log_ratio: Array) -> Finding | None:
+    """A finding on the embedding or head that a column of training FLOPs leaves out; None where it leaves out none.
 
     Such a column counts fewer parameters than a model has, and a smaller share of them the smaller the model.
 
     Args:
+      column: its name.
       known: the columns of the table.
       log_ratio: ln of the column's FLOPs over 6 N D, [n].
     """
@@ -188,17 +190,15 @@ def left_out_of_flops(known: Columns, log_ratio: Array) -> str:
     smallest = share[np.argmin(n_active)]
     largest = share[np.argmax(n_active)]
     if not (smallest < MOST_COUNTED and np.all(share < 1.05) and largest > smallest * GROWS):
-        return ""
-    of_vocabulary = ""
+        return None
+    vocab_size = None
     if "vocab_size" in known:
         rows_of_width = (1 - share) * n_active / known["vocab_size"]  # of one matrix or of two
         is_whole = np.abs(rows_of_width - np.round(rows_of_width)) < 1e-3 * rows_of_width
         if is_whole.all():
-            of_vocabulary = f" of the vocabulary of {known['vocab_size'].max():,.0f}"
-    return (
-        f"counts {smallest:.1%} of n_active at the smallest model and {largest:.1%} at the largest: it leaves out "
-        f"embedding and head{of_vocabulary}. The law counts them: budgets of its plans are 6 n_active n_tokens"
-    )
+            vocab_size = int(known["vocab_size"].max())
+    shares = dict(smallest=float(smallest), largest=float(largest))
+    return finding("flops_leave_out", column=column, **shares, vocab_size=vocab_size)
 
 
 def loss_against_compute(known: Columns) -> float:

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from fit.aliases import Array
+from fit.messages.finding import Finding, finding
 from fit.messages.printable import printable
 from fit.model.architecture import training_flops
 from fit.table.column_guesses import snake_case
-from fit.table.known_columns import STATES, Columns, rows_in_words, units_are_open
+from fit.table.known_columns import STATES, Columns, count_of, rows_in_words, units_are_open
 from fit.table.problems import Problem
 from fit.table.selection import text_of
 from fit.table.table import Table
@@ -99,11 +100,18 @@ def against_web_text(known: Columns) -> AgainstWebText | None:
     return AgainstWebText(known["loss"][large], reference)
 
 
+def _vocabulary(known: Columns) -> int | None:
+    """The largest vocabulary of the runs; None where the table does not say it."""
+    if "vocab_size" in known and np.all(known["vocab_size"] >= 2):
+        return int(known["vocab_size"].max())
+    return None
+
+
 def _loss_of_no_knowledge(known: Columns) -> tuple[float, str]:
     """The loss in nats per token of a model that knows nothing, and what it follows from in words."""
-    if "vocab_size" in known and np.all(known["vocab_size"] >= 2):
-        size = float(known["vocab_size"].max())
-        return math.log(size), f"the logarithm of the vocabulary of {size:,.0f}"
+    size = _vocabulary(known)
+    if size is not None:
+        return math.log(size), f"the logarithm of the vocabulary of {size:,}"
     return math.log(LARGEST_VOCABULARY), f"the logarithm of the largest vocabularies, {LARGEST_VOCABULARY:,}"
 
 
@@ -171,46 +179,34 @@ def loss_problems(table: Table, known: Columns) -> Iterator[Problem]:
     )
 
 
-def unit_doubts(table: Table, known: Columns) -> Iterator[Problem]:
-    """Yields a doubt where the losses may not be nats per token, by the column's name or by their size.
-
-    It has a flag only where the name says the unit.
-    """
+def unit_doubts(table: Table, known: Columns) -> Iterator[Finding]:
+    """Yields a finding where the losses may not be nats per token, by the column's name or by their size."""
     if "loss" not in known or not units_are_open(table, "loss"):
         return
     unit = _unit_by_name(table)
     if unit is not None:
-        yield Problem(
-            f"the column {table.names.get('loss', 'loss')} is read as nats per token, but its name says otherwise; say "
-            f"--units=loss:{unit}{_explained(unit)}",
-            flags={} if unit == "FACTOR" else {"units": {"loss": unit}},
-        )
+        named = None if unit == "FACTOR" else unit
+        yield finding("losses_named_otherwise", column=table.names.get("loss", "loss"), unit=named)
         return
     against = against_web_text(known)
     if against is None:
         return
     ratio = against.median_ratio
-    comparison = f"the losses are {ratio:.2g} times what models of these sizes and tokens reach on web text"
     if ratio > HIGH:
-        unit = _likely_unit(known["loss"], against)
-        yield Problem(
-            f"{comparison}: if they are {unit}, say --units=loss:{unit}; if they are nats per token, --units=loss:nats"
-        )
+        yield finding("losses_high", ratio=ratio, unit=_likely_unit(known["loss"], against))
     elif ratio < LOW:
-        yield Problem(
-            f"{comparison}, so they are hardly nats per token: if they are per byte or per character, say "
-            f"--units=loss:FACTOR{_explained('FACTOR')}; if they are nats per token, --units=loss:nats. Sizes and "
-            "tokens of plans hold in any such unit, losses are in the table's"
-        )
+        yield finding("losses_low", ratio=ratio)
 
 
-def _explained(unit: str) -> str:
-    """A clause on the number that the user has to put for FACTOR; "" for other units."""
-    return ", with bytes per token as the factor, times 0.6931 for bits" if unit == "FACTOR" else ""
+def unit_problem(doubt: Finding) -> Problem:
+    """A finding of unit_doubts beside the problems of a table that is refused. It has a flag where the column's name
+    says the unit."""
+    by_name = doubt.code == "losses_named_otherwise" and "unit" in doubt.values
+    return Problem(str(doubt), flags={"units": {"loss": doubt.values["unit"]}} if by_name else {})
 
 
-def _unfinished_doubts(table: Table, column: str) -> Iterator[str]:
-    """A sentence on the runs that did not finish, by a column of their states."""
+def _unfinished_doubts(table: Table, column: str) -> Iterator[Finding]:
+    """A finding on the runs that did not finish, by a column of their states."""
     states = [text_of(value) for value in table.columns[column]]
     done = sorted({state for state in states if state.lower() in DONE})
     unfinished = np.array([state.lower() in UNFINISHED for state in states])
@@ -219,18 +215,13 @@ def _unfinished_doubts(table: Table, column: str) -> Iterator[str]:
     if not unfinished.any():
         return
     values = ", ".join(sorted({printable(states[i]) for i in np.flatnonzero(unfinished)}))
-    if done:
-        hint = "; --where=" + ",".join(f"{column}={state}" for state in done) + " leaves them out"
-    else:
-        hint = "; leave them out"
-    yield (
-        f"{unfinished.sum()} of {len(table)} runs did not finish (column {column}: {values}): "
-        f"{rows_in_words(table, unfinished)}{hint}"
-    )
+    where = ",".join(f"{column}={state}" for state in done) or None
+    rows = rows_in_words(table, unfinished)
+    yield finding("unfinished", **count_of(table, unfinished), column=column, states=values, rows=rows, where=where)
 
 
-def _flag_doubts(table: Table, column: str, bad: tuple[str, ...], good: tuple[str, ...]) -> Iterator[str]:
-    """A sentence on the runs that did not finish, by a column such as finished or diverged.
+def _flag_doubts(table: Table, column: str, bad: tuple[str, ...], good: tuple[str, ...]) -> Iterator[Finding]:
+    """A finding on the runs that did not finish, by a column such as finished or diverged.
 
     Args:
       bad: its values for runs that did not finish.
@@ -242,14 +233,15 @@ def _flag_doubts(table: Table, column: str, bad: tuple[str, ...], good: tuple[st
     unfinished = np.array([value in bad for value in values])
     if unfinished.any() and not unfinished.all():
         example = values[int(np.argmax(unfinished))]
-        yield (
-            f"{unfinished.sum()} of {len(table)} runs have {column} {example}: {rows_in_words(table, unfinished)}; "
-            f"--where={column}!={example} leaves them out"
+        rows = rows_in_words(table, unfinished)
+        where = f"{column}!={example}"
+        yield finding(
+            "marked_unfinished", **count_of(table, unfinished), column=column, value=example, rows=rows, where=where
         )
 
 
-def crashed_doubts(table: Table, known: Columns) -> Iterator[str]:
-    """Sentences on runs that did not finish, and on runs whose loss says that they learnt nothing."""
+def crashed_doubts(table: Table, known: Columns) -> Iterator[Finding]:
+    """Findings on runs that did not finish, and on runs whose loss says that they learnt nothing."""
     for column in table.columns:
         name = snake_case(column)
         if name in STATES:
@@ -260,15 +252,11 @@ def crashed_doubts(table: Table, known: Columns) -> Iterator[str]:
             yield from _flag_doubts(table, column, YES, NO)
     if "loss" not in known:
         return
+    vocab_size = _vocabulary(known)
     limit = CRASHED_OF_MEDIAN * float(np.median(known["loss"]))
-    words = f"more than {CRASHED_OF_MEDIAN:g} times the median loss"
-    if "vocab_size" in known:
-        ceiling, follows_from = _loss_of_no_knowledge(known)
-        limit = CRASHED * ceiling
-        words = f"next to {follows_from}"
+    if vocab_size is not None:
+        limit = CRASHED * math.log(vocab_size)
     crashed = known["loss"] > limit
     if crashed.any():
-        yield (
-            f"{crashed.sum()} of {len(table)} runs have a loss of {words}, as after a few steps or a crash: "
-            f"{rows_in_words(table, crashed)}; leave them out"
-        )
+        limits = dict(vocab_size=vocab_size, times=CRASHED_OF_MEDIAN)
+        yield finding("nothing_learnt", **count_of(table, crashed), **limits, rows=rows_in_words(table, crashed))

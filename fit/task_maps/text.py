@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from fit.messages import lines
 from fit.messages.lines import Line
-from fit.messages.units import amount
+from fit.messages.units import counted
 from fit.task_maps.maps import NAMES, SIGNIFICANCE_LEVEL, Expected, Shift, TaskMap, TaskMaps
 
 SHOWN = 3  # tasks of the answer; --verbose shows all
@@ -27,8 +27,8 @@ def verbose(maps: TaskMaps) -> Iterator[Line]:
 def _answer(maps: TaskMaps) -> Iterator[Line]:
     """The lines of the answer."""
     low, high = maps.loss
-    tasks = _count(len(maps.tasks), "task")
-    runs = _count(maps.n_runs, "run")
+    tasks = counted(len(maps.tasks), "task")
+    runs = counted(maps.n_runs, "run")
     head = f"{tasks} on {runs} of {_short(maps.source)}, of losses from {high:.4g} to {low:.4g}"
     if any(task.shift is not None and task.shift.is_shifted for task in maps.tasks):
         head += "; accuracies at E = 1"
@@ -140,11 +140,6 @@ def _row(task: TaskMap) -> list[str]:
         verdict = "shifted" if task.shift.is_shifted else "no shift"
         cells.append(f"{task.shift.nats:+.4f} ({low:+.4f} to {high:+.4f}), p {task.shift.p_value:.1g}: {verdict}")
     return cells
-
-
-def _count(number: int, noun: str) -> str:
-    """A number of things."""
-    return f"{amount(number)} {noun}" + ("" if number == 1 else "s")
 
 
 def _short(path: str) -> str:

@@ -75,7 +75,8 @@ def typed(command, capsys):
 # The findings that the page has, too: not those of the model to build, nor that two forms of a law
 # disagree, nor what its lines say in other words.
 OF_THE_PAGE = ("tokens_per_parameter", "not_bounded", "not_read", "mostly_embedding", "shape_unknown", "whole_experts")
-OF_THE_PAGE += ("errors_beyond_runs", "own_models")
+OF_THE_PAGE += ("lack_of_fit", "older_words", "shapes_differ", "miscounted", "totals_miscounted", "d_expert_unread")
+OF_THE_PAGE += ("n_total_unread", "top_k_by_totals", "mixtures_assumed", "width_assumed", "top_k_assumed")
 OF_THE_PAGE += ("law_not_counted", "laws_prefer", "laws_disagree", "laws_agree")
 
 

@@ -13,7 +13,7 @@ export function findingsOf(options, plan) {
 
 function* ofBest(options, { best, best_at_edge }) {
   const { law, shape, experts } = options;
-  if (best.extrapolation.length && law.warning) yield finding("errors_beyond_runs", { sentence: law.warning });
+  if (best.extrapolation.length && law.beyond_runs) yield finding(law.beyond_runs.code, law.beyond_runs.values);
   const ratio = best.n_tokens / best.n_active;
   if (ratio < 0.1 || ratio > 1e5) yield finding("tokens_per_parameter", { what: "the model has", ratio });
   const share = (embeddingAndHead(shape) * best.d_model) / best.n_active;

@@ -16,7 +16,7 @@ from fit.fitted_law.law import OURS, PRESETS, Law, load
 from fit.form import Form
 from fit.laws import FORMS
 from fit.messages import sentences, units
-from fit.messages.finding import CATALOGUE
+from fit.messages.finding import CATALOGUE, Finding
 from fit.messages.flags import FIELDS
 from fit.model import reference_model
 from fit.model.architecture import OF_EXPERTS, PAPER
@@ -168,7 +168,7 @@ def _reference_model(name: str) -> Json:
 
 
 _LAW = (
-    *("name", "counts_embedding", "fixes_experts", "published", "experts", "ranges", "warning"),
+    *("name", "counts_embedding", "fixes_experts", "published", "experts", "ranges"),
     *("only_experts", "of_mixtures", "knows_dense", "no_draws"),
 )
 _MODELS = ("width_per_block", "unique_tokens")
@@ -190,6 +190,7 @@ def _law(law: Law) -> Json:
         own=architecture,
         dense=law.dense if law.published else None,
         fixed=law.fixed,
+        beyond_runs=law.beyond_runs and _without_words(law.beyond_runs),
         findings=_findings(law),
         shapes=[
             dict(granularity=each.granularity, shared=each.shared)
@@ -226,10 +227,13 @@ def _findings(law: Law) -> Json:
     found = {}
     for name, architecture in architectures.items():
         findings = plan_findings.of_law(law, architecture)
-        found[name] = [
-            dict(code=each.code, values=each.values) for each in findings if each.code not in plan_answer.IN_OTHER_WORDS
-        ]
+        found[name] = [_without_words(each) for each in findings if each.code not in plan_answer.IN_OTHER_WORDS]
     return found
+
+
+def _without_words(finding: Finding) -> Json:
+    """A finding, which the page words itself."""
+    return dict(code=finding.code, values=finding.values)
 
 
 def _origin(law: Law) -> str:

@@ -112,14 +112,14 @@ def add(
         added.check_text(rows, table, run)
     check_writable(runs)
     findings = added.fill_shared(rows, table)
-    judged = added.judged(law, rows)
+    compared = added.compared(law, rows)
     all_runs = added.together(table, rows, runs)
     plans: list[Json] = []
     if not law.published:
         if table is not None and not added.has_runs_of(law, table):
             findings.append(finding("other_table", table=runs, law=law.name))
         refitted = _fitted_again(law, all_runs, mix_corpora, with_draws=out is not None)
-        for row, by_new_law in zip(judged, added.judged(refitted, rows), strict=True):
+        for row, by_new_law in zip(compared, added.compared(refitted, rows), strict=True):
             row["refitted_loss"] = by_new_law["predicted_loss"]
         flops = added.flops_of(rows)
         comparisons = [_plans_before_and_after(law, refitted, budget) for budget in (flops, 10 * flops)]
@@ -131,7 +131,7 @@ def add(
         law=law.name,
         table=runs,
         n_runs=len(all_runs),
-        runs=[AddedRun(**run) for run in judged],
+        runs=[AddedRun(**run) for run in compared],
         known=[row["run"] for row in known],
         plans=plans,
         findings=findings,

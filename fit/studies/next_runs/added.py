@@ -10,7 +10,7 @@ import numpy as np
 
 from fit.aliases import Json
 from fit.errors import UserError
-from fit.fitted_law import summary
+from fit.fitted_law import predictions
 from fit.fitted_law.law import Law
 from fit.form import PriorSummary
 from fit.messages.finding import Finding, finding
@@ -222,7 +222,7 @@ def _is_default(prior: PriorSummary, chose: bool) -> bool:
     return prior.by_default
 
 
-def judged(law: Law, rows: list[Json]) -> list[Json]:
+def compared(law: Law, rows: list[Json]) -> list[Json]:
     """Compare the losses of runs with a law's predictions.
 
     Returns:
@@ -232,10 +232,10 @@ def judged(law: Law, rows: list[Json]) -> list[Json]:
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: [row.get(name) for row in rows] for name in names}
     table = Table("the added runs", columns, list(range(len(rows))))
-    predictions = summary.predict(law, table)["columns"]
-    lows = predictions.get("predicted_loss_low", predictions.get("law_loss_low"))
-    highs = predictions.get("predicted_loss_high", predictions.get("law_loss_high"))
-    judgements = []
+    predicted = predictions.predict(law, table)["columns"]
+    lows = predicted.get("predicted_loss_low", predicted.get("law_loss_low"))
+    highs = predicted.get("predicted_loss_high", predicted.get("law_loss_high"))
+    comparisons = []
     for i, row in enumerate(rows):
         loss = float(row["loss"])
         low = None
@@ -245,21 +245,21 @@ def judged(law: Law, rows: list[Json]) -> list[Json]:
             low = lows[i]
             high = highs[i]
             inside = bool(low <= loss <= high)
-        judgements.append(
+        comparisons.append(
             dict(
                 run=row.get("run"),
                 loss=loss,
-                predicted_loss=predictions["predicted_loss"][i],
+                predicted_loss=predicted["predicted_loss"][i],
                 low=low,
                 high=high,
                 n_active=float(row["n_active"]),
                 n_tokens=float(row["n_tokens"]),
                 n_experts=float(row["n_experts"]),
                 inside=inside,
-                outside_fitted_range=predictions["outside_fitted_range"][i],
+                outside_fitted_range=predicted["outside_fitted_range"][i],
             )
         )
-    return judgements
+    return comparisons
 
 
 def has_runs_of(law: Law, table: Table) -> bool:

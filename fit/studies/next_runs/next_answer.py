@@ -8,7 +8,7 @@ from fit.aliases import Json
 from fit.fitted_law.parts import LEVEL
 from fit.messages import lines
 from fit.messages.lines import Line
-from fit.messages.units import amount, say
+from fit.messages.units import amount, counted, say
 
 RUNS = "Train {count} for {flops:flops} FLOPs: {gain}"
 GAIN_PLAN = "the loss at {target_flops:flops} FLOPs, now {before:.4f}, is then known to {after:.4f}"
@@ -152,11 +152,6 @@ def _cost(result: Json) -> Line:
 def n_runs(result: Json) -> int:
     """How many runs all trunks have together."""
     return sum(len(trunk["n_tokens"]) for trunk in result["trunks"])
-
-
-def counted(n: int, what: str) -> str:
-    """A number with its noun: "1 run", "2 runs"."""
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def _certainty(result: Json) -> list[list[str]]:

@@ -5,7 +5,7 @@ model (its compute-optimal size, the run's number of experts) reaches L. A run w
 scores lower for that: compare runs of sizes that one would train.
 
 By time the factor is of hours, H* / H, on the same chips: each run's tokens per second over those of the law's recipe
-at the run's size are in the table, and the recipe is taken to keep its MFU at its own best size.
+at the run's size are in the table, and we assume that the recipe keeps its MFU at its own best size.
 
 Intervals are percentiles over the draws of the law's bootstrap, the form's own error beyond its runs included, with
 each run's own error, as the law's runs scatter, drawn anew in every draw.
@@ -23,7 +23,7 @@ from fit.messages.finding import Finding, finding
 from fit.model.architecture import training_flops
 from fit.planning.optimum import compute_optimal
 from fit.studies.speedup import speedup_answer
-from fit.studies.speedup.judged import JudgedRun, Speedup
+from fit.studies.speedup.results import RunSpeedup, Speedup
 from fit.table import validate
 from fit.table.table import Table
 
@@ -72,7 +72,7 @@ def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops", verbose: bo
     result = Speedup(
         law=law.name,
         by=by,
-        runs=_judged_runs(law, columns, law_flops, log_factor, drawn),
+        runs=_run_speedups(law, columns, law_flops, log_factor, drawn),
         factor=float(np.exp(log_factor[reached].mean())),
         interval=None if drawn is None else _interval(law, drawn[:, reached].mean(axis=1)),
         per_tenfold=per_tenfold,
@@ -80,7 +80,7 @@ def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops", verbose: bo
         percentiles=None if drawn is None else law.percentiles,
         findings=[
             *_outside(law, experts[reached], law_flops[reached]),
-            *(finding("table", doubt=doubt) for doubt in validate.doubts(runs)),
+            *validate.doubts(runs),
         ],
         answer="",
         answer_of=speedup_answer.verbose if verbose else speedup_answer.answer,
@@ -89,7 +89,7 @@ def speedup(law: Law, runs: Table, seed: int = 0, by: str = "flops", verbose: bo
 
 
 def _columns(law: Law, runs: Table) -> dict[str, Array]:
-    """{column: [n_runs]} of JudgedRun that the table gives. Raises UserError for a bad value."""
+    """{column: [n_runs]} of RunSpeedup that the table gives. Raises UserError for a bad value."""
     validate.check(runs, ("n_active", "n_tokens", "loss"))
     size = runs.numbers("n_active")
     tokens = runs.numbers("n_tokens")
@@ -101,14 +101,14 @@ def _columns(law: Law, runs: Table) -> dict[str, Array]:
     return dict(n_active=size, n_tokens=tokens, n_experts=experts, loss=loss, flops=flops)
 
 
-def _judged_runs(
+def _run_speedups(
     law: Law, columns: dict[str, Array], law_flops: Array, log_factor: Array, drawn: Array | None
-) -> list[JudgedRun]:
+) -> list[RunSpeedup]:
     """The runs with their factors. drawn: log factors [n_draws, n_runs]."""
     rows = []
     for i, is_reached in enumerate(np.isfinite(log_factor)):
         values: Json = {name: float(column[i]) for name, column in columns.items()}
-        row = JudgedRun(
+        row = RunSpeedup(
             **values,
             law_flops=float(law_flops[i]) if is_reached else None,
             factor=float(np.exp(log_factor[i])) if is_reached else None,
@@ -166,8 +166,8 @@ def _outside(law: Law, experts: Array, law_flops: Array) -> list[Finding]:
     if not farthest:
         return []
     findings = [finding("outside", outside=in_words(farthest[name] for name in sorted(farthest)))]
-    if law.warning:
-        findings.append(finding("errors_beyond_runs", sentence=law.warning))
+    if law.beyond_runs:
+        findings.append(law.beyond_runs)
     return findings
 
 

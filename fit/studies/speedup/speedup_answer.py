@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from fit.messages import lines, sentences
 from fit.messages.lines import Line
 from fit.messages.units import say, table
-from fit.studies.speedup.judged import JudgedRun, Speedup
+from fit.studies.speedup.results import RunSpeedup, Speedup
 
 COLUMNS = (
     "{n_active:amount:>9} {n_tokens:amount:>9} {n_experts:g:>9} {loss:.4f:>8} {flops:flops:>10} {law_flops:flops:>10} "
@@ -58,7 +58,7 @@ def _answer(result: Speedup) -> Iterator[Line]:
         yield Line("", say(NOT_REACHED, missed=missed, count=len(result.runs)))
 
 
-def _run(row: JudgedRun) -> str:
+def _run(row: RunSpeedup) -> str:
     """A run and its factor."""
     ends = _span(row.interval)
     return say(RUN, **row, ends=ends)

@@ -19,7 +19,7 @@ from fit.table import histories, mixed_columns, selection, spelled, validate
 from fit.table.column_guesses import snake_case
 from fit.table.importers import questions, trackers, trackio
 from fit.table.known_columns import ACCURACY_PREFIXES, STATES
-from fit.table.table import BOUNDS, Table, read, shown, to_numbers
+from fit.table.table import BOUNDS, Table, check_names, read, shown, to_numbers
 from fit.table.validate_losses import DONE, UNFINISHED
 
 WANDB = "wandb:"  # what a source on a server of Weights & Biases begins with
@@ -142,12 +142,7 @@ def as_table(source: str, rows: list[Json], columns: Mapping[str, str], tool: st
       UserError: for names of columns that are not there.
     """
     names = [name for name in dict.fromkeys(name for row in rows for name in row) if name != ROW]
-    unknown = {ours: theirs for ours, theirs in columns.items() if theirs not in names}
-    if unknown:
-        flag = ",".join(f"{ours}:{theirs}" for ours, theirs in unknown.items())
-        raise UserError(
-            f"--columns={flag}: {source} has no column {', '.join(unknown.values())}; columns found: {', '.join(names)}"
-        )
+    check_names(source, columns, names)
     names_of_tool = TOOLS[tool].columns if tool else {}
     columns = {ours: theirs for ours, theirs in names_of_tool.items() if ours not in names} | dict(columns)
     row_numbers = [row.get(ROW, i) for i, row in enumerate(rows, 1)]

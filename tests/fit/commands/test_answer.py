@@ -90,9 +90,9 @@ def test_all_of_a_fit(fitted, capsys, form):
     assert command_line.run(["law", "--runs=runs.csv", "--out=other.json", *flags]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     record = json.loads((fitted / "other.json").read_text())
-    assert record["warnings"] and f"objective {record['objective']:.6e}" in printed
-    for warning in record["warnings"]:
-        assert f"warning: {warning}" in printed
+    assert record["findings"] and f"objective {record['objective']:.6e}" in printed
+    for finding in record["findings"]:
+        assert f"warning: {finding['text']}" in printed
     for name, value in record["coefficients"].items():
         assert f"{name} {value:.6g}" in printed
     plan = fit.plan("other.json", flops=record["runs"]["ranges"]["training_flops"][1])

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 from fit import __main__ as command_line
-from fit.fitted_law import summary
 from fit.fitted_law.law import load
-from fit.fitted_law.summary import against_measured
+from fit.fitted_law.predictions import against_measured
+from fit.messages import lines
+from fit.planning import law_details
 from fit.table.table import Table, write
 
 ENV = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
@@ -58,7 +59,7 @@ def test_law_says_both_errors_and_keeps_them(folder, capsys):
     assert record["held_out"]["mean_relative_error"] == pytest.approx(relative[out].mean(), rel=1e-6)
     assert record["held_out"]["max_relative_error"] == pytest.approx(relative[out].max(), rel=1e-6)
     assert record["fitted"]["mean_relative_error"] == pytest.approx(np.delete(relative, out).mean(), rel=1e-6)
-    said = "\n".join(summary.summary(load(str(folder / "law.json"))))
+    said = lines.text(law_details.details(load(str(folder / "law.json"))))
     assert re.search(r"mean relative error on 267 fitted runs: 0\.\d\d%", said)
     assert re.search(r"mean relative error on 3 held-out runs: 0\.\d\d% \(largest", said)
 

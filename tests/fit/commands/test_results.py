@@ -23,7 +23,7 @@ from fit.render.plot_options import PlotOptions
 from fit.results import Record, Result
 from fit.studies.architecture_search.search import HolisticOptions
 from fit.studies.next_runs.options import NextOptions
-from fit.studies.speedup.judge import SpeedupOptions
+from fit.studies.speedup.of_runs import SpeedupOptions
 from fit.studies.surfaces import SurfaceOptions
 from fit.task_maps.options import TaskOptions
 

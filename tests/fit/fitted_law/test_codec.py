@@ -10,6 +10,7 @@ import pytest
 
 import fit
 from fit.errors import UserError
+from fit.fitted_law.codec import VERSION
 from fit.fitted_law.law import NAMES, load
 
 ROOT = helpers.ROOT
@@ -50,7 +51,7 @@ def test_a_law_holds_all_numbers_of_its_file(path):
     written = json.loads(path.read_text())
     assert written.get("version", 1) == 1
     held = load(path).to_dict()
-    assert set(numbers_of(written | dict(version=2))) <= set(numbers_of(held))
+    assert set(numbers_of(written | dict(version=VERSION))) <= set(numbers_of(held))
 
 
 def numbers_of(value):
@@ -96,13 +97,57 @@ def test_a_file_of_version_1_has_names_of_its_own(tmp_path):
     assert (hold_out.drift_mean, hold_out.drift_rms) == (-0.003, 0.004)
     assert law.tuning.percentiles == (5, 95)
     written = law.to_dict()
-    assert written["version"] == 2 and written["models"]["architecture"]["granularity"] == 4
+    assert written["version"] == VERSION and written["models"]["architecture"]["granularity"] == 4
     assert written["rolling"][0].keys() == step.keys() - {"holds", "reach", "drift", "wander"} | {
         "coverage",
         "log_compute_range",
         "drift_mean",
         "drift_rms",
     }
+
+
+def test_sentences_of_version_2_are_findings(tmp_path):
+    """In their words, and a plan beyond the runs says what was known of that."""
+    said = ["runs.csv: 2 rows repeat others", "the runs do not pin down E: anything fits as well"]
+    record = dict(version=2, form="joint", coefficients=fit_runs.TABLE_3, warnings=said, warning="it fails beyond")
+    record["models"] = dict(assumed=["no column says top_k"])
+    (tmp_path / "law.json").write_text(json.dumps(record))
+    law = load(tmp_path / "law.json")
+    assert law.warnings == said and law.warning == "it fails beyond"
+    assert list(map(str, law.models.assumed)) == ["no column says top_k"]
+    fit.save(law, tmp_path / "again.json")
+    again = load(tmp_path / "again.json")
+    assert (again.findings, again.beyond_runs, again.models) == (law.findings, law.beyond_runs, law.models)
+    assert "warnings" not in again.to_dict() and "warning" not in again.to_dict()
+
+
+FOUND = dict(code="of_next_year", severity="urgent", values=dict(count=3), text="3 runs are odd")
+
+
+def written_with(folder, finding):
+    """The path of a law.json with a finding."""
+    record = dict(version=VERSION, form="joint", coefficients=fit_runs.TABLE_3, findings=[finding])
+    (folder / "law.json").write_text(json.dumps(record))
+    return folder / "law.json"
+
+
+def test_a_finding_of_a_newer_code_keeps_its_words(tmp_path):
+    (read,) = load(written_with(tmp_path, FOUND)).findings
+    assert str(read) == "3 runs are odd" and read.severity == "urgent"
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        (dict(severity="loud"), 'findings.severity is "loud", expected one of urgent, warning, note'),
+        (dict(text="\x1b[2J"), "findings.text is .*, expected text without control characters"),
+        (dict(values=dict(count=[1])), "findings.values.count is .*, expected a number or text"),
+        (dict(code="at_edge"), "findings.values is .*, expected those of at_edge"),
+    ],
+)
+def test_a_finding_that_says_nothing_is_refused(tmp_path, changes, said):
+    with pytest.raises(UserError, match=said):
+        load(written_with(tmp_path, FOUND | changes))
 
 
 def paths_of(value, path=()):
@@ -148,9 +193,9 @@ def test_a_coefficient_is_a_finite_number(tmp_path, value):
         load(tmp_path / "law.json")
 
 
-@pytest.mark.parametrize("version", [3, 0, -1, 1.5, "2", True])
+@pytest.mark.parametrize("version", [VERSION + 1, 0, -1, 1.5, "2", True])
 def test_a_version_that_this_one_does_not_know_is_refused(tmp_path, version):
     record = dict(version=version, form="joint", coefficients=fit_runs.TABLE_3)
     (tmp_path / "law.json").write_text(json.dumps(record))
-    with pytest.raises(UserError, match="version is .*, expected at most 2: a newer fit wrote it"):
+    with pytest.raises(UserError, match=f"version is .*, expected at most {VERSION}: a newer fit wrote it"):
         load(tmp_path / "law.json")

@@ -73,16 +73,16 @@ def test_text_seen_more_than_once_is_told():
     runs = fit_runs.demo_runs()[0]
     sizes = dict(n_tokens=runs.n_tokens.tolist())
     once = models.from_table(table(**sizes, epochs=(runs.n_tokens / 2_000_128).tolist()))
-    assert once.unique_tokens == 2_000_128 and once.repeats is None and not [*models.notes(once)]
+    assert once.unique_tokens == 2_000_128 and once.repeats is None and not [*models.findings(once)]
     twice = models.from_table(table(**sizes, epochs=(runs.n_tokens / 524_288).tolist()))
     assert twice.unique_tokens == 524_288 and twice.repeats == (24, 2.5)
-    assert "24 runs saw text more than once (up to 2.5 epochs)" in next(models.notes(twice))
+    assert "24 runs saw text more than once (up to 2.5 epochs)" in str(next(models.findings(twice)))
 
 
 def test_runs_that_differ_give_no_default(law):
     few = models.from_table(table(vocab_size=[257] * 30 + [512] * 6))
     assert few.vocab_size == 257 and few.differing == {"vocab_size": (257, 512)}
-    assert "that of most runs, 257" in next(models.notes(few))
+    assert "that of most runs, 257" in str(next(models.findings(few)))
     half = models.from_table(table(vocab_size=[257] * 18 + [512] * 18, width_per_block=[8] * 36))
     assert half.vocab_size is None and half.width_per_block == 8
     with pytest.raises(UserError, match="say which by shape=vocab_size"):

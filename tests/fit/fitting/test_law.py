@@ -82,7 +82,7 @@ def test_fix_reaches_errors_profile_and_draws(tmp_path, capsys):
     assert list(record["profile"]) == ["E_start"]
     draws = dict(zip(FORMS["joint"].names, np.array(record["bootstrap"]["draws"]).T, strict=True))
     assert np.allclose(draws["E_max"], 60) and np.allclose(draws["c"], 0.8) and np.ptp(draws["alpha"]) > 0
-    assert not [w for w in record["warnings"] if "pin down c" in w or "pin down E_max" in w]
+    assert not {"c", "E_max"} & {each["values"].get("name") for each in record.get("findings", [])}
 
 
 # -- hold-outs, weights, the worst run
@@ -165,10 +165,10 @@ def test_large_runs_below_the_law_are_told_wherever_it_is_used_beyond_them(tmp_p
     """The largest runs' losses 2% lower: the law says so, and so do a plan and a prediction beyond its runs."""
     runs = dense_runs(n=90)
     path, flops = fit_runs.write_csv(tmp_path / "runs.csv", runs), runs.flops
-    assert "warning" not in fit_law(tmp_path, path, "--form=chinchilla")
+    assert "beyond_runs" not in fit_law(tmp_path, path, "--form=chinchilla")
     runs.loss[flops > flops.max() / 4] *= 0.98
     path = fit_runs.write_csv(tmp_path / "runs.csv", runs)
-    said = fit_law(tmp_path, path, "--form=chinchilla", "--bootstrap=8")["warning"]
+    said = fit_law(tmp_path, path, "--form=chinchilla", "--bootstrap=8")["beyond_runs"]["text"]
     assert re.match(r"the \d+ runs of the last two doublings of \w+ lie \d\.\d\d% below this law on average", said)
     assert f"warning: {said}" in printed(capsys)
     law = f"--law={tmp_path}/law.json"
@@ -256,7 +256,7 @@ def test_small_sweeps_fit_with_default_flags(tmp_path, capsys, seed):
     assert said.format(**starts) in out and starts["tried"] == 128 > starts["followed"] >= starts["within_1_percent"]
     assert record["fitted"]["mean_relative_error"] < 0.015
     planned = command_line.run(["plan", f"--law={tmp_path}/law.json", "--flops=1e12", "--experts=1,2,4,8"])
-    refused = [w for w in record["warnings"] if "fit plan will refuse" in w]
+    refused = [each["text"] for each in record["findings"] if each["code"] == "plan_refuses"]
     assert planned == 0 or refused, capsys.readouterr().err
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from fit import __main__ as command_line
 from fit.errors import UserError
-from fit.fitting import learning_rate
+from fit.fitting import learning_rate, rates_answer
+from fit.messages import lines
 from fit.table.table import Table, write
 
 LAW = dict(constant=0.5, n_active=-0.5, n_experts=-0.25, n_tokens=0.07, batch_tokens=0.3)
@@ -114,7 +115,8 @@ def test_a_wrong_rate_costs_what_the_runs_say():
     for factor in (0.5, 2.0, 4.0):
         assert best.lost[factor] == pytest.approx(float(loss(np.log(best.rate * factor))) - 2, abs=3e-3)
     assert best.rate == pytest.approx(1, rel=0.05) and 0.25 not in best.lost  # the lowest rate is 0.35 times the best
-    message = learning_rate.text({"constant": np.log(2.0), "n_active": 0, "n_experts": 0}, [best], [best])
+    law = {"constant": np.log(2.0), "n_active": 0, "n_experts": 0}
+    message = lines.text(rates_answer.answer(law, [best], [best]))
     (line,) = [line for line in message.splitlines() if "   2 times the best" in line]
     assert float(line.split()[4]) == pytest.approx(best.lost[2.0], abs=1e-5) and line.endswith("of 1 model")
     (edge,), _ = learning_rate.best_rates(table(result[10:]))
@@ -133,8 +135,8 @@ def test_a_best_rate_at_the_end_of_its_grid_is_shown_and_not_fitted(lr):
 def test_the_rate_of_one_model_and_what_its_error_may_cost(lr):
     flags = "--with_tokens", "--with_batch", "--n_active=1e8", "--n_experts=8", "--n_tokens=1e10"
     rate = learning_rate.predict(LAW, 1e8, 8, 1e10, 1e6)
-    last = lr(rows(), *flags, "--batch_tokens=1e6").splitlines()[-1]
-    assert last.startswith(f"rate {rate:.4e}, 10% to 90%: ") and last.endswith("costs 0.00000 nats per token")
+    *_, of_model, at_an_end = lr(rows(), *flags, "--batch_tokens=1e6").splitlines()
+    assert of_model.startswith(f"rate {rate:.4e}, 10% to 90%: ") and at_an_end.endswith("costs 0.00000 nats per token")
     assert "--batch_tokens is missing" in lr(rows(), *flags, code=2)
     assert "--n_active is missing" in lr(rows(), "--n_experts=8", code=2)
 

@@ -10,7 +10,6 @@ import pytest
 import fit
 from fit import __main__ as command_line
 from fit.fitted_law.law import load
-from fit.fitting import reweighted
 from fit.table.table import Table, read, write
 
 LAW = dict(A=2e3, alpha=0.4, B=4e3, beta=0.38, E=1.5)
@@ -156,11 +155,6 @@ def test_what_models_optima_scatter_around_the_law_widens_intervals(scatter):
     assert inside >= 9  # of 15, in 80% intervals
 
 
-def test_the_mean_of_the_best_runs_by_hand():
-    log_loss = np.array([[0.0, 0.002, 0.003, 0.1], [0.0, 0.01, 0.02, 0.001]])
-    assert reweighted._mean_of_best(log_loss, np.array([1.0, 2.0, 4.0, 7.0])) == pytest.approx([1.5, 4.0])
-
-
 def test_law_json_answers_as_the_law_does(law, tmp_path, capsys):
     path = str(tmp_path / "law.json")
     fit.save(law, path)
@@ -230,6 +224,8 @@ def test_wrong_tables_are_refused_in_one_sentence(tmp_path, capsys):
         fit.law(columns, "chinchilla,joint", with_rate=True)
     with pytest.raises(fit.UserError, match="starts=paper: the published grid has no learning rates"):
         fit.law(columns, "chinchilla", with_rate=True, starts="paper")
+    with pytest.raises(fit.UserError, match="prior: the fit of with_rate has no prior"):
+        fit.law(columns, with_rate=True, prior="population")
     with pytest.raises(fit.UserError, match="law=joint-moe-2025 has no best rates; fit it"):
         fit.predict("joint-moe-2025", n_active=1e9, n_tokens=2e10, peak_learning_rate=1e-3)
 

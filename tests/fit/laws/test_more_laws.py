@@ -11,13 +11,12 @@ import pytest
 import scipy.optimize
 
 from fit import __main__ as command_line
-from fit.fitted_law import summary
 from fit.fitted_law.law import load
 from fit.fitting import form_comparison, search
 from fit.fitting.problem import Settings, prepare
 from fit.laws import FORMS
 from fit.model.architecture import PAPER, Architecture
-from fit.planning import optimum, planning, target
+from fit.planning import forms_answer, optimum, planning, target
 from fit.table.runs import Runs, read_runs, rms, subset
 from fit.table.table import Table
 
@@ -222,8 +221,9 @@ def test_forms_side_by_side(tmp_path):
     assert dense["aic"] == pytest.approx(48 * np.log(rss / 48) + 2 * 6, rel=1e-12)
     assert dense["bic"] == pytest.approx(48 * np.log(rss / 48) + 6 * np.log(48), rel=1e-12)
     assert dense["aic"] < fixed_tokens["aic"] - 20 and fixed_tokens["left_out"]["by_budget"]
-    lines = list(summary.of_forms(both))
-    assert lines[1].startswith("chinchilla") and lines[2].startswith("clark") and len(lines) == 4
+    (table,) = forms_answer.details(both)
+    rows = table.detail
+    assert rows[1].startswith("chinchilla") and rows[2].startswith("clark") and len(rows) == 4
 
 
 def test_budgets():

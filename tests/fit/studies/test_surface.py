@@ -10,7 +10,6 @@ from fit_runs import TABLE_3, joint_loss
 
 from fit import __main__ as command_line
 from fit.errors import UserError
-from fit.fitted_law import summary
 from fit.fitted_law.law import load
 from fit.fitting import isoflop
 from fit.planning import leverage
@@ -183,7 +182,6 @@ def test_several_forms_come_with_parabolas(tmp_path, capsys):
     *_, dense, mixture = re.sub(r"\n {4,}", " ", capsys.readouterr().out).splitlines()
     assert mixture.startswith("isoFLOP parabolas, 8 experts: n_active = ")
     assert dense.startswith("isoFLOP parabolas, 1 expert: n_active = ") and "n_active_opt = " in dense and "[" in dense
-    assert list(summary.of_parabolas([])) == []
 
 
 def test_efficiency_leverage():

@@ -41,7 +41,7 @@ def test_predict_keeps_what_else_stands_in_a_table(tmp_path, capsys, ending):
     (dict(runs=3), "runs is 3, expected an object"),
     (dict(settings="x"), 'settings is "x"'),
     (dict(warnings="x"), "warnings"),
-    (dict(version=3), "version is 3, expected at most 2: a newer fit wrote it"),
+    (dict(version=4), "version is 4, expected at most 3: a newer fit wrote it"),
     (dict(runs=dict(ranges=dict(n_active=7))), "runs.ranges.n_active is 7"),
     (dict(bootstrap=dict(draws=[[1, 2]], percentiles=[10, 90], form="errors")), "rows of 11 numbers"),
     (dict(bootstrap=dict(draws=[[1] * 11], percentiles=[90], form="errors")), "bootstrap.percentiles is [90]"),

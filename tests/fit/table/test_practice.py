@@ -12,6 +12,7 @@ import pytest
 import fit
 from fit import __main__ as command_line
 from fit.fitting import fit_warnings, learning_rate
+from fit.messages.finding import sentences
 from fit.table import histories, mixed_columns, validate
 from fit.table.column_guesses import guess
 from fit.table.reading import read_with
@@ -188,7 +189,7 @@ def test_tokens_of_flops_and_sizes_in_millions_are_in_plain_numbers(settled, tmp
 
 def test_what_was_trained_comes_before_what_was_planned():
     renamed = table(n_active=SIZES, n_tokens=TOKENS, actual_tokens=1.2 * TOKENS, loss=LOSSES)
-    assert "--columns=n_tokens:actual_tokens reads what was trained" in " ".join(validate.doubts(renamed))
+    assert "--columns=n_tokens:actual_tokens reads what was trained" in " ".join(sentences(validate.doubts(renamed)))
     columns = {"target_tokens": ["1e9"], "tokens": ["1.2e9"], "predicted_loss": ["3"], "eval_loss": ["3.1"]}
     assert guess("n_tokens", columns) == "tokens" and guess("loss", columns) == "eval_loss"
 
@@ -241,7 +242,7 @@ def test_every_state_but_finished_is_named(law):
 )
 def test_flags_of_runs_that_did_not_finish_are_read(column, values, where):
     runs = table(n_active=SIZES, n_tokens=TOKENS, loss=LOSSES, **{column: values})
-    said = " ".join(validate.doubts(runs))
+    said = " ".join(sentences(validate.doubts(runs)))
     assert f"1 of 15 runs have {column}" in said and f"row 16; --where={where} leaves them out" in said
     assert len(read_with(runs.columns, where=where)) == 14
 
@@ -249,7 +250,7 @@ def test_flags_of_runs_that_did_not_finish_are_read(column, values, where):
 @pytest.mark.parametrize("column", ["lr_scheduler_type", "optim.schedule", "LR schedule"])
 def test_schedules_are_known_by_their_usual_names(column):
     runs = table(n_active=SIZES, n_tokens=TOKENS, loss=LOSSES, **{column: ["cosine"] * 10 + ["wsd"] * 5})
-    (said,) = mixed_columns.recipe_doubts(runs)
+    (said,) = sentences(mixed_columns.recipe_doubts(runs))
     assert f"column {column}: cosine in 10, wsd in 5" in said and f"--where={column}=cosine" in said
 
 
@@ -286,7 +287,7 @@ def test_rows_far_off_are_named(law, tmp_path):
 
 def test_a_cliff_of_learning_rates_costs_what_the_rates_before_it_say(capsys):
     assert command_line.run(["lr", f"--runs={PRACTICE / 'lr_cliff2.csv'}"]) == 0
-    said = capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
     assert said.count("left out as diverged") == 2 and "rates 0.0016 (loss 5.5), 0.0032 (loss 6.5)" in said
     optima, _ = learning_rate.best_rates(read(str(PRACTICE / "lr_cliff2.csv")))
     for best in optima:
@@ -343,7 +344,7 @@ def test_evenly_spaced_tokens_and_a_last_drop_show_checkpoints():
     sizes = np.repeat([1e8, 3e8, 9e8], 12)
     tokens = np.tile(steps, 3)
     even = table(n_active=sizes, n_tokens=tokens, loss=true_loss(sizes, tokens))
-    (said,) = histories.unnamed_histories(even)
+    (said,) = sentences(histories.unnamed_histories(even))
     assert "36 of 36 rows look like points of 3 runs" in said and "--where=n_active=last" in said
     tokens = np.tile(np.geomspace(1e9, 3.2e10, 6), 6)
     sizes = np.repeat(np.geomspace(1e8, 1e9, 6), 6)
@@ -351,7 +352,7 @@ def test_evenly_spaced_tokens_and_a_last_drop_show_checkpoints():
     ended = table(n_active=sizes, n_tokens=tokens, loss=losses)
     assert not [*histories.unnamed_histories(ended)]
     losses = np.where(tokens < 3e10, losses * 1.03, losses)  # before its decay a run is 3% worse
-    (said,) = histories.unnamed_histories(table(n_active=sizes, n_tokens=tokens, loss=losses))
+    (said,) = sentences(histories.unnamed_histories(table(n_active=sizes, n_tokens=tokens, loss=losses)))
     assert "the last of their losses falls faster" in said
 
 

@@ -17,6 +17,7 @@ from fit.fitted_law.law import Law
 from fit.fitted_law.table_architecture import Ratios
 from fit.fitting.noise import _freedom, projection
 from fit.laws import FORMS
+from fit.messages.finding import sentences
 from fit.studies.next_runs import design
 from fit.table import histories, mixed_columns, validate
 from fit.table.table import Table, read
@@ -36,6 +37,11 @@ def mixture_law(tmp_path_factory):
     path = tmp_path_factory.mktemp("law") / "v16.json"
     fit.save(fit.law(MIXTURES, "chinchilla_coupled", starts=16, bootstrap=20), path)
     return str(path)
+
+
+def words_of(findings):
+    """All findings in one text."""
+    return " ".join(sentences(findings))
 
 
 def run(*words):
@@ -182,19 +188,16 @@ def test_the_ratio_of_a_table_holds_at_all_sizes():
 def test_what_a_table_does_not_say_is_said():
     n = np.geomspace(1e8, 2e9, 12)
     columns = dict(n_active=n, n_tokens=20 * n, n_experts=64, loss=3.0)
-    (plain,) = models.architecture_notes(models.from_table(table(**columns)))
-    assert "neither top_k nor n_total" in plain
-    (no_top_k,) = models.architecture_notes(models.from_table(table(**columns, n_total=6 * n)))
-    assert "does not say top_k: by its n_total, a token uses " in no_top_k
-    (no_width,) = models.architecture_notes(models.from_table(table(**columns, top_k=8)))
-    assert "no column says how wide experts are" in no_width
-    notes = [*models.architecture_notes(models.from_table(table(**columns, top_k=8, n_total=9 * n)))]
-    assert notes == [
-        "the column n_total is not used: no experts of which a token uses 8 of 64 make up 9 times n_active"
-    ] + [no_width]
-    notes = [*models.architecture_notes(models.from_table(table(**columns, top_k=8, n_total=5 * n, d_expert=512)))]
-    assert notes == ["the column d_expert is not used: without d_model it does not say how wide experts are"]
-    assert not [*models.architecture_notes(models.from_table(table(**columns | dict(n_experts=1))))]
+
+    def codes(**more):
+        return [each.code for each in models.of_architecture(models.from_table(table(**columns | more)))]
+
+    assert codes() == ["mixtures_assumed"]
+    assert codes(n_total=6 * n) == ["top_k_by_totals"]
+    assert codes(top_k=8) == ["width_assumed"]
+    assert codes(top_k=8, n_total=9 * n) == ["n_total_unread", "width_assumed"]
+    assert codes(top_k=8, n_total=5 * n, d_expert=512) == ["d_expert_unread"]
+    assert codes(n_experts=1) == []
 
 
 def test_plans_of_several_numbers_of_experts_have_the_ratio_of_each():
@@ -242,17 +245,17 @@ def test_impossible_units_are_refused_with_the_flag_that_mends_them(changes, fla
 def test_losses_of_other_units_are_doubted():
     columns = columns_of(DENSE)
     bits = table(**columns | dict(loss=columns["loss"] / np.log(2)))
-    assert "if they are bits, say --units=loss:bits" in " ".join(validate.doubts(bits))
+    assert "if they are bits, say --units=loss:bits" in words_of(validate.doubts(bits))
     per_byte = table(**columns | dict(loss=columns["loss"] / 3.3))
-    assert "hardly nats per token" in " ".join(validate.doubts(per_byte))
+    assert "hardly nats per token" in words_of(validate.doubts(per_byte))
     in_bytes = table(**columns | dict(loss=columns["loss"] / 3.3, vocab_size=257))  # these are said to be bytes
     assert not validate.doubts(in_bytes)
-    (said,) = validate.doubts(read(str(ROOT / "benchmarks/tables/llama3.csv"), None, {"n_active": "ones"}))[1:]
-    assert "hardly nats per token" in said and "--units=loss:nats" in said
+    _, low = validate.doubts(read(str(ROOT / "benchmarks/tables/llama3.csv"), None, {"n_active": "ones"}))
+    assert low.code == "losses_low" and "--units=loss:nats" in str(low)
     for unit in ("nats", "0.6931"):
-        assert not any("nats" in text for text in validate.doubts(read(vars(bits)["columns"], None, {"loss": unit})))
+        assert "nats" not in words_of(validate.doubts(read(vars(bits)["columns"], None, {"loss": unit})))
     named = Table("runs.csv", {"val_bpb": columns["loss"].tolist()}, list(range(245)), {"loss": "val_bpb"})
-    assert "its name says otherwise" in " ".join(validate.doubts(named))
+    assert "its name says otherwise" in words_of(validate.doubts(named))
 
 
 def test_flops_and_totals_are_set_against_sizes_and_tokens():
@@ -260,9 +263,8 @@ def test_flops_and_totals_are_set_against_sizes_and_tokens():
     flops = 6 * c["n_active"] * c["n_tokens"]
     with pytest.raises(fit.UserError, match="units=n_active:millions"):
         validate.check(table(**c | dict(n_active=c["n_active"] / 1e6, n_tokens=c["n_tokens"] / 1e2), flops=flops / 1e2))
-    assert "the column flops is 0.02 times 6 n_active n_tokens" in " ".join(
-        validate.doubts(table(**c, flops=flops / 50))
-    )
+    said = words_of(validate.doubts(table(**c, flops=flops / 50)))
+    assert "the column flops is 0.02 times 6 n_active n_tokens" in said
     with pytest.raises(fit.UserError, match="row 2: n_total .* is below n_active .* in 245 of 245 rows"):
         validate.check(table(**c, n_total=c["n_active"] / 3))
 
@@ -271,7 +273,7 @@ def test_flops_and_totals_are_set_against_sizes_and_tokens():
 def test_sound_tables_raise_no_alarm(path):
     runs = read(str(path))
     validate.check(runs)
-    assert [text for text in validate.doubts(runs) if "no column n_experts" not in text] == []
+    assert [doubt for doubt in validate.doubts(runs) if doubt.code != "no_n_experts"] == []
     assert not [*histories.named_histories(runs), *histories.unnamed_histories(runs)]
     assert not [*histories.rows_above_others(runs)]
     assert not [*mixed_columns.text_problems(runs)]
@@ -285,22 +287,24 @@ def test_sound_tables_raise_no_alarm(path):
 def test_missing_experts_repeated_and_crashed_rows_are_counted_and_named():
     c = columns_of(MIXTURES)
     del c["n_experts"]
-    assert validate.doubts(table(**c)) == [
+    assert words_of(validate.doubts(table(**c))) == (
         "the table has no column n_experts: all its runs count as dense (n_experts = 1)"
-    ]
+    )
     c = {name: np.append(values, values[[3, 3, 5]]) for name, values in columns_of(MIXTURES).items()}
-    (said,) = validate.doubts(table(**c))
+    (said,) = sentences(validate.doubts(table(**c)))
     assert said.startswith("3 of 50 rows repeat others (rows 49, 50, 51)")
     names = [f"run {i}" for i in range(47)]
     twice = columns_of(MIXTURES) | dict(run=np.array([*names[:-1], "run 4"]))
     twice |= {name: np.append(twice[name][:-1], twice[name][4]) for name in ("n_active", "n_tokens")}
-    (said,) = validate.doubts(table(**twice))
+    (said,) = sentences(validate.doubts(table(**twice)))
     assert "1 of 47 rows have the name, size and tokens of others but another loss (row 48 (run 4))" in said
     crashed = columns_of(MIXTURES)
     crashed["loss"][[7, 9]] = 10.9, 11.1
-    (said,) = validate.doubts(table(**crashed, state=["finished"] * 46 + ["finished"]))
+    (said,) = sentences(validate.doubts(table(**crashed, state=["finished"] * 46 + ["finished"])))
     assert "2 of 47 runs have a loss of more than 2.2 times the median loss" in said and "rows 9, 11;" in said
-    (said,) = validate.doubts(table(**columns_of(MIXTURES), State=["finished"] * 45 + ["crashed", "running"]))
+    (said,) = sentences(
+        validate.doubts(table(**columns_of(MIXTURES), State=["finished"] * 45 + ["crashed", "running"]))
+    )
     what = "2 of 47 runs did not finish (column State: crashed, running): rows 47, 48"
     assert said == f"{what}; --where=State=finished leaves them out"
     crashed["loss"][[7, 9]] = np.nan

@@ -1,4 +1,4 @@
-"""The parts of a speed-up: the runs judged by a law, and their common factor.
+"""The parts of a speed-up: the runs with their factors, and their common factor.
 
 Fields stand in the order of the JSON that `fit speedup --json` prints.
 """
@@ -10,13 +10,13 @@ from fit.results import Record, WithFindings, optional
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class JudgedRun(Record):
+class RunSpeedup(Record):
     """A run, and how much compute the law's recipe needs for its loss.
 
     Attributes:
       flops: Its training FLOPs.
       speed_ratio: Its speed over that of the law's recipe; only by time.
-      law_flops: FLOPs with which the recipe reaches its loss; None where no compute in reach does.
+      law_flops: FLOPs with which the recipe reaches its loss; None where no compute that is looked at does.
       factor: How many times the run's compute, or by time its hours, that is.
       interval: [low, high] of the factor; None without draws.
     """
@@ -50,7 +50,7 @@ class Speedup(WithFindings):
 
     law: str
     by: str
-    runs: list[JudgedRun]
+    runs: list[RunSpeedup]
     factor: float
     interval: list[float] | None
     per_tenfold: float | None

@@ -1,14 +1,27 @@
-"""How sure a plan is, in words."""
+"""The line on how sure the best number of experts is, of a plan, of a law and in a report."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from fit.messages import sentences
+from fit.messages.lines import Line
 from fit.messages.units import say
 from fit.planning.odds import COLUMNS, share_beyond
 from fit.planning.results import Odds
 
 
-def clauses(odds: Odds) -> Iterator[str]:
+def line(odds: Odds, more: Iterable[str] = ()) -> Line:
+    """How sure the number of experts is, and what to measure.
+
+    Args:
+      odds: The odds; without draws of a law or of speeds, why there are none.
+      more: Further clauses.
+    """
+    clauses = "; ".join([*_clauses(odds), *more])
+    measurement = _to_measure(odds)
+    return Line("How sure", f"{clauses}. {measurement}" if measurement else clauses)
+
+
+def _clauses(odds: Odds) -> Iterator[str]:
     """How sure the number of experts is, in clauses of a sentence."""
     if odds.drawn and odds.second is not None:
         yield from _counts(odds)
@@ -23,7 +36,7 @@ def clauses(odds: Odds) -> Iterator[str]:
 
 
 def _without_law_draws(odds: Odds) -> str:
-    """That the law stands at its median, and why."""
+    """That the law is at its median, and why."""
     why = odds.no_draws or sentences.ODDS_NO_DRAWS
     if odds.drawn:
         return say(sentences.ODDS_SPEEDS_ALONE, why=why)
@@ -72,7 +85,7 @@ def _named(n_experts: int) -> str:
     return sentences.DENSE if n_experts == 1 else str(n_experts)
 
 
-def to_measure(odds: Odds) -> str:
+def _to_measure(odds: Odds) -> str:
     """The sentence on what to measure and what that would tell; "" for nothing."""
     measurement = odds.measurement
     if measurement is None:

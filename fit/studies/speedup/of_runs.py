@@ -1,4 +1,4 @@
-"""`fit speedup`: runs judged by a law, or by baseline runs of their own table."""
+"""`fit speedup`: runs compared with a law, or with baseline runs of their own table."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ from fit.fitted_law import law_runs
 from fit.fitted_law.law import NAMES, Law
 from fit.studies.speedup import baseline_speedup, speedup
 from fit.studies.speedup.baseline_speedup import BaselineSpeedup
-from fit.studies.speedup.judged import Speedup
+from fit.studies.speedup.results import Speedup
 from fit.table import table
 
 
@@ -36,31 +36,31 @@ class SpeedupOptions(options.Options):
         "=",
     )
 
-    def check_judge(self, has_law: bool) -> None:
-        """Raises UserError unless either a law or a baseline judges the runs."""
+    def check_reference(self, has_law: bool) -> None:
+        """Raises UserError unless the runs are compared with either a law or a baseline."""
         if not has_law and not self.baseline:
             raise UserError(f"--law is missing: a law.json, or one of {', '.join(NAMES)}")
         if has_law and self.baseline:
-            raise UserError("--law and --baseline are both what the runs are judged by: give one of them")
+            raise UserError("--law and --baseline are both what the runs are compared with: give one of them")
         if self.fix and not self.baseline:
             raise UserError("--fix is for --baseline")
 
 
-def judge(law: Law | None, runs: object, options: SpeedupOptions) -> Speedup | BaselineSpeedup:
+def of_runs(law: Law | None, runs: object, options: SpeedupOptions) -> Speedup | BaselineSpeedup:
     """How many times the compute, or the hours, a law's recipe or a baseline needs for the losses of runs.
 
     Args:
       law: The law; None with a baseline.
-      runs: The runs to judge, with a baseline also its runs.
+      runs: The runs, with a baseline also its runs.
       options: The others.
 
     Raises:
-      UserError: Neither a law nor a baseline is given, or both, or the runs cannot be judged.
+      UserError: Neither a law nor a baseline is given, or both, or the runs cannot be compared with it.
     """
-    options.check_judge(law is not None)
+    options.check_reference(law is not None)
     if law is None:
-        judged = table.read(runs)
+        both = table.read(runs)
         return baseline_speedup.baseline_speedup(
-            judged, options.baseline, options.by, options.fix, options.seed, options.verbose
+            both, options.baseline, options.by, options.fix, options.seed, options.verbose
         )
     return speedup.speedup(law, law_runs.read_runs(law, runs), options.seed, options.by, options.verbose)

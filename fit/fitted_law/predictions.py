@@ -1,0 +1,152 @@
+"""The losses that a law predicts for the models of a table, and how far measured ones are off.
+
+Axes: n_models models.
+"""
+
+import dataclasses
+import warnings
+
+import numpy as np
+
+from fit.aliases import Json
+from fit.errors import UserError
+from fit.fitted_law import own_counts, tuning
+from fit.fitted_law.law import Law, in_words
+from fit.fitted_law.tuning import BATCH, OF_MODELS, RATE, Estimate, Tuning
+from fit.table import validate
+from fit.table.runs import unlikely
+from fit.table.table import Table
+
+# findings on a table by which its losses may not be those of the law
+ON_LOSSES = (
+    "losses_do_not_fall",
+    "losses_named_otherwise",
+    "losses_high",
+    "losses_low",
+    "nothing_learnt",
+    "run_twice",
+)
+
+
+def predict(law: Law, table: Table) -> Json:
+    """The losses of the models of a table, in nats per token.
+
+    Returns:
+      {columns, findings}. columns: lists with a value for each row: predicted_loss; with bootstrap draws law_loss_low
+      and law_loss_high, and where the law knows its noise predicted_loss_low and _high of a new run; where the law has
+      best rates the columns of `_tuned`; and outside_fitted_range, in words.
+
+    Raises:
+      UserError: for a value that no model has.
+    """
+    validate.require(table, law.form.columns)
+    law.check_experts_of(table)
+    values = {name: table.numbers(name) for name in law.form.columns}
+    values = own_counts.columns_of_table(law, table, values)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # said among the warnings
+        columns = {"predicted_loss": law.predict(**values).tolist()}
+    if law.draws:
+        if law.noise is not None:
+            low, high = law.predict_interval(new_run=True, **values)
+            columns |= dict(predicted_loss_low=low.tolist(), predicted_loss_high=high.tolist())
+        low, high = law.predict_interval(new_run=False, **values)
+        columns |= dict(law_loss_low=low.tolist(), law_loss_high=high.tolist())
+    if law.tuning:
+        columns |= _tuned(law.tuning, table)
+    inside = law.inside(**values)
+    columns["outside_fitted_range"] = [
+        "" if inside[i] else in_words(law.extrapolation(**{name: column[i] for name, column in values.items()}))
+        for i in range(len(table))
+    ]
+    odd = unlikely(values)
+    findings = [odd] if odd else []
+    if "loss" in table:
+        findings += [doubt for doubt in validate.doubts(table) if doubt.code in ON_LOSSES]
+    if law.beyond_runs and not inside.all():
+        findings.append(law.beyond_runs)
+    return dict(columns=columns, findings=findings)
+
+
+def _tuned(law_tuning: Tuning, table: Table) -> dict[str, list[float]]:
+    """Columns on the best rates and batches of the models of a table.
+
+    Returns:
+      best_learning_rate, best_batch_tokens where the law has a best batch, and rate_penalty where the table has
+      peak_learning_rate: the share of the loss that this rate and batch_tokens, or else the best batch, cost. With
+      draws each has its ends, NAME_low and NAME_high. Without batch_tokens the best rate is that at the best batch.
+
+    Raises:
+      UserError: for a bad value of peak_learning_rate or batch_tokens, or a column that the law's optima read.
+    """
+    missing = [name for name in law_tuning.reference if name not in table]
+    if missing:
+        raise UserError(f"{table.path}: column {missing[0]} is missing: the law's best learning rate reads it")
+    names = [name for name in OF_MODELS if name in table]
+    models = {name: table.numbers(name) for name in names}
+    rates = table.numbers(RATE, tuning.BOUNDS[RATE]) if RATE in table else None
+    batches = table.numbers(BATCH, tuning.BOUNDS[BATCH]) if BATCH in table else None
+    columns: dict[str, list[float]] = {}
+    for i in range(len(table)):
+        model = {name: float(values[i]) for name, values in models.items()}
+        batch = None if batches is None else float(batches[i])
+        _add(columns, "best_learning_rate", law_tuning.rate(batch, **model))
+        best_batch = law_tuning.batch(**model)
+        if best_batch is not None:
+            _add(columns, "best_batch_tokens", best_batch)
+        if rates is not None:
+            _add(columns, "rate_penalty", law_tuning.penalty(float(rates[i]), batch, **model))
+    return columns
+
+
+def _add(columns: dict[str, list[float]], name: str, estimate: Estimate) -> None:
+    """Appends an estimate and its ends to the columns."""
+    columns.setdefault(name, []).append(estimate.value)
+    if estimate.low is not None and estimate.high is not None:
+        columns.setdefault(f"{name}_low", []).append(estimate.low)
+        columns.setdefault(f"{name}_high", []).append(estimate.high)
+
+
+def extended(table: Table, columns: dict[str, list]) -> Table:
+    """The table with these columns, instead of those of the same names from an earlier prediction."""
+    arrow = table.arrow
+    if arrow is not None:
+        arrow = arrow.select([name for name in arrow.column_names if name not in columns])
+    return dataclasses.replace(table, columns=table.columns | columns, arrow=arrow)
+
+
+def against_measured(law: Law, table: Table, columns: dict[str, list]) -> str:
+    """A sentence that compares the measured losses of a table with the predictions.
+
+    Args:
+      columns: what `predict` returns.
+
+    Raises:
+      UserError: where a loss of the table is not a number.
+    """
+    error = np.log(table.numbers("loss") / np.array(columns["predicted_loss"]))
+    differs = ""
+    outside = sum(map(bool, columns["outside_fitted_range"]))
+    if _others(table, "vocab_size", law.models.vocab_size):
+        differs = ", and their vocabulary is not the law's: nats per token of both do not compare"
+    elif _others(table, "corpus_fingerprint", law.models.corpus):
+        differs = ", and their text is not the law's"
+    covered = ""
+    if "predicted_loss_low" in columns:
+        low = np.array(columns["predicted_loss_low"])
+        high = np.array(columns["predicted_loss_high"])
+        loss = table.numbers("loss")
+        first, last = law.percentiles
+        count = int(np.sum((low <= loss) & (loss <= high)))
+        covered = f"; {count} lie between the {first:g}th and {last:g}th percentile predicted for a run"
+    return (
+        f"{len(table)} measured losses are {np.expm1(error.mean()):+.2%} off {law.name} on average and scatter by "
+        f"{error.std():.2%} around that; {outside} of the models lie outside its fitted range"
+        f"{covered}{differs}"
+    )
+
+
+def _others(table: Table, column: str, known: object) -> bool:
+    """Whether any row of the table has another value than the law's, `known`. False if that is not known."""
+    values = {str(value).removesuffix(".0") for value in table.columns.get(column, ()) if value not in (None, "")}
+    return known is not None and bool(values - {str(known)})
